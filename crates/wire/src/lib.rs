@@ -3,3 +3,5 @@
 //! weft-wire
 
 extern crate alloc;
+
+pub mod status;
