@@ -1,1 +1,21 @@
-//! weft-device
+//! Devices that execute tenants' work: the trait [`Device`] and its backends.
+//!
+//! Validation is the caller's job (`weft-exec` checks everything a tenant sends, once, at the
+//! border). A backend's errors cover only what the caller cannot foresee: memory running out, an
+//! image that does not load, a device that is lost. A *kernel* that misbehaves is no error of the
+//! device: it is the [`Outcome::Fault`] of its operation.
+//!
+//! A backend is one folder: [`soft`] executes PTX on the CPU and is always there.
+
+mod device;
+mod info;
+mod op;
+
+pub mod soft;
+
+pub use device::{Device, DeviceError, Driven, LoadError, MemoryUse};
+pub use info::{Attribute, Capabilities, DeviceInfo};
+pub use op::{
+    Completion, CopyShape, Endpoint, Fault, FaultKind, Fill, FunctionInfo, GlobalInfo, Launch,
+    LoadedModule, ModuleId, Op, OpId, Outcome, ParamInfo, Place, QueueId,
+};

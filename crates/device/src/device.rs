@@ -1,0 +1,123 @@
+//! The trait every backend implements.
+
+use crate::{Completion, DeviceInfo, LoadedModule, ModuleId, Op, OpId, QueueId};
+
+/// Device memory of one vGPU, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryUse {
+    /// Bytes the vGPU may still allocate.
+    pub free: u64,
+    /// The vGPU's quota.
+    pub total: u64,
+}
+
+/// What [`Device::drive`] left behind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Driven {
+    /// No operation is in flight.
+    Idle,
+    /// Work remains that needs this thread: call again soon.
+    Busy,
+    /// Nothing to compute before this instant (device clock, ns); completions become due then.
+    WaitUntil(u64),
+}
+
+/// Why the device could not do what it was asked.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DeviceError {
+    /// Neither the quota nor the device has room for the request.
+    #[error("out of device memory: {requested} bytes asked")]
+    OutOfMemory {
+        /// Bytes asked for.
+        requested: u64,
+    },
+    /// The address is not the start of a live allocation.
+    #[error("address {address:#x} is not the start of an allocation")]
+    NotAnAllocation {
+        /// The address given.
+        address: u64,
+    },
+    /// A copy or fill touches device addresses that are not mapped.
+    #[error("device range {address:#x}+{bytes} is not mapped")]
+    BadRange {
+        /// First address.
+        address: u64,
+        /// Length in bytes.
+        bytes: u64,
+    },
+    /// The launch asks for more than the device or the kernel allows.
+    #[error("launch needs more resources than available: {0}")]
+    LaunchResources(String),
+    /// The queue of operations in flight is full; drive the device and try again.
+    #[error("device queue is full")]
+    QueueFull,
+    /// The device is gone (driver error, daemon withdrew it).
+    #[error("device lost: {0}")]
+    Lost(String),
+}
+
+/// Why an image did not load.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum LoadError {
+    /// The text is not PTX that this device understands; the message names line and text.
+    #[error("{0}")]
+    InvalidPtx(String),
+    /// The image is no PTX, fatbin or cubin at all.
+    #[error("{0}")]
+    InvalidImage(String),
+    /// Only machine code for other devices is in the image.
+    #[error("no image for this device: {0}")]
+    NoBinary(String),
+    /// A symbol stays undefined or is defined twice.
+    #[error("{0}")]
+    Symbol(String),
+    /// Globals do not fit.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// One session's view of a device: its context, memory, modules and queue of operations.
+///
+/// All calls come from one thread. Operations started on one queue finish in order. The caller
+/// starts an operation only when everything it depends on has completed or precedes it in the same
+/// queue.
+pub trait Device: std::fmt::Debug {
+    /// Fixed properties.
+    fn info(&self) -> &DeviceInfo;
+
+    /// The device clock, in ns. `CLOCK_MONOTONIC` on the software device.
+    fn now_ns(&self) -> u64;
+
+    /// Memory use and quota of the vGPU (not of this session alone).
+    fn memory_use(&self) -> MemoryUse;
+
+    /// Allocates at least `bytes` (> 0) and returns the device address, aligned to at least 512.
+    fn alloc(&mut self, bytes: u64) -> Result<u64, DeviceError>;
+
+    /// Frees an allocation. Operations in flight must no longer use it.
+    fn free(&mut self, address: u64) -> Result<(), DeviceError>;
+
+    /// Links and loads images as one module. Several images are linked together.
+    fn load(&mut self, images: &[&[u8]]) -> Result<LoadedModule, LoadError>;
+
+    /// Unloads a module; unknown ids are ignored.
+    fn unload(&mut self, module: ModuleId);
+
+    /// Puts an operation on a queue. Copies and fills were range-checked by [`Device::check_range`].
+    fn start(&mut self, queue: QueueId, op: Op) -> Result<OpId, DeviceError>;
+
+    /// Whether `address..address + bytes` is mapped device memory.
+    fn check_range(&self, address: u64, bytes: u64) -> Result<(), DeviceError>;
+
+    /// Executes for at most about `slice_ns` of the calling thread's time and says what remains.
+    fn drive(&mut self, slice_ns: u64) -> Driven;
+
+    /// Takes the next completion, in the order operations finished.
+    fn poll(&mut self) -> Option<Completion>;
+
+    /// Ends the running operation (an endless kernel) as [`crate::FaultKind::Timeout`].
+    fn abort(&mut self, op: OpId);
+
+    /// Modelled or predicted device time of an operation in ns, if the device knows it beforehand.
+    fn estimate_ns(&self, op: &Op) -> Option<u64>;
+}
