@@ -1,2 +1,7 @@
+//! PTX text to typed IR: parser, linker, parameter layouts, image containers.
 #![forbid(unsafe_code)]
-//! weft-ptx
+
+pub mod error;
+pub mod ir;
+
+pub use error::{ParseError, ParseErrorKind};
