@@ -1,7 +1,27 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
-//! weft-wire
+//! Everything that crosses a process border, and the one table of driver calls.
+//!
+//! * [`table`]: every function of the CUDA driver API, declared once. Exports, look-up by name and
+//!   version, and the coverage page come from it.
+//! * [`command`]: every message that a tenant's lane carries to its worker, declared once. Codec,
+//!   dispatch and fuzz targets come from it.
+//! * [`handshake`]: what a tenant and the node daemon say when a tenant attaches.
+//! * [`reply`]: bodies of answers to synchronous commands.
+//!
+//! `wire` knows messages and no memory. Decoding copies nothing and trusts nothing: it returns an
+//! error for anything that is not exactly one message.
 
 extern crate alloc;
 
+pub mod codec;
+pub mod command;
+pub mod handshake;
+pub mod id;
+pub mod reply;
 pub mod status;
+pub mod table;
+
+pub use codec::{DecodeError, EncodeError};
+pub use command::Command;
+pub use status::Status;

@@ -1,0 +1,459 @@
+//! The one table of commands: everything a lane carries from a tenant to its worker.
+//!
+//! `commands!` declares each command once. From it come the enum [`Command`], its codec,
+//! [`Command::kind`], [`Command::is_sync`] and [`KINDS`] (for fuzz targets, traces and docs).
+//! An *async* command gets no answer; its failure is sticky and reported by a later call. A *sync*
+//! command is answered in the caller's completion word with a [`crate::Status`] and the body that
+//! the command's documentation names.
+
+use alloc::vec::Vec;
+
+use crate::codec::{DecodeError, EncodeError, Field, Reader, Writer, message};
+use crate::id::{ContextId, EventId, GraphExecId, ModuleId, StreamId};
+
+/// Most bytes of one encoded command: what fits into one lane record.
+pub const COMMAND_BYTES_MAX: usize = 496;
+
+message! {
+    /// A block of the session's arena. The worker releases it when it has read or written it.
+    pub struct Block {
+        /// Offset from the start of the arena, in bytes.
+        offset: u64,
+        /// Bytes that belong to the command.
+        bytes: u64,
+        /// Index of the block's release word.
+        release: u32,
+    }
+}
+
+/// Bytes that a command brings along.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Payload<'a> {
+    /// Inside the command itself.
+    Inline(&'a [u8]),
+    /// In an arena block.
+    Arena(Block),
+    /// In the pinned window, at this host address (same on both sides).
+    Pinned {
+        /// Host address of the first byte.
+        address: u64,
+        /// Length in bytes.
+        bytes: u64,
+    },
+}
+
+impl<'a> Field<'a> for Payload<'a> {
+    #[inline]
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
+        match self {
+            Self::Inline(bytes) => {
+                0_u8.encode(writer)?;
+                bytes.encode(writer)
+            }
+            Self::Arena(block) => {
+                1_u8.encode(writer)?;
+                block.encode(writer)
+            }
+            Self::Pinned { address, bytes } => {
+                2_u8.encode(writer)?;
+                address.encode(writer)?;
+                bytes.encode(writer)
+            }
+        }
+    }
+    #[inline]
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        match u8::decode(reader)? {
+            0 => Ok(Self::Inline(Field::decode(reader)?)),
+            1 => Ok(Self::Arena(Block::decode(reader)?)),
+            2 => Ok(Self::Pinned { address: u64::decode(reader)?, bytes: u64::decode(reader)? }),
+            other => Err(DecodeError::InvalidValue(other.into())),
+        }
+    }
+}
+
+/// One side of a copy.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Place<'a> {
+    /// A device address.
+    Device(u64),
+    /// Shared or inline bytes. Inline is a source only.
+    Host(Payload<'a>),
+}
+
+impl<'a> Field<'a> for Place<'a> {
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
+        match self {
+            Self::Device(address) => {
+                0_u8.encode(writer)?;
+                address.encode(writer)
+            }
+            Self::Host(payload) => {
+                1_u8.encode(writer)?;
+                payload.encode(writer)
+            }
+        }
+    }
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        match u8::decode(reader)? {
+            0 => Ok(Self::Device(u64::decode(reader)?)),
+            1 => Ok(Self::Host(Payload::decode(reader)?)),
+            other => Err(DecodeError::InvalidValue(other.into())),
+        }
+    }
+}
+
+message! {
+    /// One side of a copy with its strides, in bytes. Strides are 0 for a linear copy.
+    pub struct Endpoint<'a> {
+        /// Where the first byte lies.
+        place: Place<'a>,
+        /// From one row to the next.
+        pitch: u64,
+        /// From one slice to the next.
+        slice: u64,
+    }
+}
+
+message! {
+    /// Bytes per row, rows per slice, slices. A linear copy is `(bytes, 1, 1)`.
+    pub struct Shape {
+        /// Bytes per row.
+        width: u64,
+        /// Rows per slice.
+        height: u64,
+        /// Slices.
+        depth: u64,
+    }
+}
+
+message! {
+    /// What to launch and with what. `params` is the laid-out parameter block.
+    pub struct LaunchSpec<'a> {
+        /// Module of the kernel.
+        module: ModuleId,
+        /// Index of the kernel in the module's function list.
+        function: u32,
+        /// Thread blocks in x, y, z.
+        grid: [u32; 3],
+        /// Threads per block in x, y, z.
+        block: [u32; 3],
+        /// Dynamic shared memory in bytes.
+        shared_bytes: u32,
+        /// The kernel's parameter block.
+        params: Payload<'a>,
+    }
+}
+
+message! {
+    /// A fill of device memory.
+    pub struct FillSpec {
+        /// First device address.
+        address: u64,
+        /// Bytes from one row to the next.
+        pitch: u64,
+        /// Elements per row.
+        width: u64,
+        /// Rows.
+        height: u64,
+        /// Element size in bytes: 1, 2 or 4.
+        element: u8,
+        /// The element's bits.
+        value: u32,
+    }
+}
+
+/// How a stream waits for a value in memory (`CUstreamWaitValue_flags`).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Comparison {
+    /// `(signed)(*address − value) >= 0`.
+    GreaterOrEqual,
+    /// `*address == value`.
+    Equal,
+    /// `*address & value != 0`.
+    And,
+    /// `!(*address | value) != 0`.
+    Nor,
+}
+
+impl<'a> Field<'a> for Comparison {
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
+        let code: u8 = match self {
+            Self::GreaterOrEqual => 0,
+            Self::Equal => 1,
+            Self::And => 2,
+            Self::Nor => 3,
+        };
+        code.encode(writer)
+    }
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        match u8::decode(reader)? {
+            0 => Ok(Self::GreaterOrEqual),
+            1 => Ok(Self::Equal),
+            2 => Ok(Self::And),
+            3 => Ok(Self::Nor),
+            other => Err(DecodeError::InvalidValue(other.into())),
+        }
+    }
+}
+
+macro_rules! commands {
+    ($(
+        $(#[$meta:meta])*
+        $kind:literal $class:ident $name:ident $(<$life:lifetime>)? {
+            $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
+        }
+    )*) => {
+        /// One command. See the module documentation.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Command<'a> {
+            $($(#[$meta])* $name { $($(#[$field_meta])* $field: $type,)* },)*
+        }
+
+        /// Number, name and whether it is answered, of every command.
+        pub const KINDS: &[(u16, &str, bool)] =
+            &[$(($kind, stringify!($name), commands!(@sync $class)),)*];
+
+        impl<'a> Command<'a> {
+            /// The command's number on the wire.
+            pub fn kind(&self) -> u16 {
+                match self { $(Self::$name { .. } => $kind,)* }
+            }
+
+            /// The command's name, for logs.
+            pub fn name(&self) -> &'static str {
+                match self { $(Self::$name { .. } => stringify!($name),)* }
+            }
+
+            /// Whether the sender waits for an answer.
+            pub fn is_sync(&self) -> bool {
+                match self { $(Self::$name { .. } => commands!(@sync $class),)* }
+            }
+
+            /// Writes the command to the front of `buffer` and returns its length.
+            #[inline]
+            pub fn encode(&self, buffer: &mut [u8]) -> Result<usize, EncodeError> {
+                let mut writer = Writer::new(buffer);
+                self.kind().encode(&mut writer)?;
+                match self {
+                    $(Self::$name { $($field,)* } => { $($field.encode(&mut writer)?;)* })*
+                }
+                Ok(writer.len())
+            }
+
+            /// Reads exactly one command.
+            #[inline]
+            pub fn decode(bytes: &'a [u8]) -> Result<Self, DecodeError> {
+                let mut reader = Reader::new(bytes);
+                let command = match u16::decode(&mut reader)? {
+                    $($kind => Self::$name { $($field: Field::decode(&mut reader)?,)* },)*
+                    other => return Err(DecodeError::UnknownKind(other)),
+                };
+                reader.finish()?;
+                Ok(command)
+            }
+        }
+    };
+    (@sync sync) => { true };
+    (@sync async) => { false };
+}
+
+commands! {
+    // Contexts.
+
+    /// Creates a context. Cannot fail within [`crate::id::CONTEXTS_MAX`].
+    1 async ContextCreate { context: ContextId, }
+    /// Destroys a context and everything in it, after its work has ended.
+    2 sync ContextDestroy { context: ContextId, }
+    /// Answers when all work of the context has ended.
+    3 sync ContextSynchronize { context: ContextId, }
+    /// Answers at once. The cheapest round trip; also carries a sticky error back.
+    4 sync Ping {}
+
+    // Memory.
+
+    /// Allocates device memory. Answer: [`crate::reply::Address`].
+    10 sync MemAlloc { context: ContextId, bytes: u64, }
+    /// Frees device memory after the work submitted before it.
+    11 sync MemFree { address: u64, }
+    /// Allocates in stream order. Answer: [`crate::reply::Address`].
+    12 sync MemAllocAsync { context: ContextId, stream: StreamId, bytes: u64, }
+    /// Frees in stream order.
+    13 async MemFreeAsync { stream: StreamId, address: u64, }
+    /// Memory use of the vGPU. Answer: [`crate::reply::MemoryUse`].
+    14 sync MemInfo {}
+    /// Accounts for pinned host memory of the session; `bytes` is the new total.
+    15 sync PinnedQuota { bytes: u64, }
+
+    // Copies and fills.
+
+    /// Copies in stream order. Async: host blocks are released when done.
+    20 async Copy<'a> { stream: StreamId, dst: Endpoint<'a>, src: Endpoint<'a>, shape: Shape, }
+    /// The same, answered when the copy is done.
+    21 sync CopySync<'a> { stream: StreamId, dst: Endpoint<'a>, src: Endpoint<'a>, shape: Shape, }
+    /// Fills in stream order.
+    22 async Fill { stream: StreamId, fill: FillSpec, }
+
+    // Modules.
+
+    /// Loads one or several images as a module. Answer: [`crate::reply::Module`] written into
+    /// `answer` (an arena block), its length in the reply body as [`crate::reply::Written`]. On
+    /// failure the reply body is the error log as text (UTF-8, cut to what fits).
+    30 sync ModuleLoad { context: ContextId, module: ModuleId, images: Vec<Block>, answer: Block, }
+    /// Unloads a module after the work that uses it.
+    31 sync ModuleUnload { module: ModuleId, }
+
+    // Launches.
+
+    /// Launches a kernel in stream order.
+    40 async Launch<'a> { stream: StreamId, launch: LaunchSpec<'a>, }
+
+    // Streams and events.
+
+    /// Creates a stream. `blocking` streams order themselves with the legacy stream.
+    50 async StreamCreate { context: ContextId, stream: StreamId, blocking: bool, priority: i32, }
+    /// Destroys a stream after its work.
+    51 async StreamDestroy { stream: StreamId, }
+    /// Answers when the stream's work submitted so far has ended.
+    52 sync StreamSynchronize { stream: StreamId, }
+    /// Answers at once: success or not ready.
+    53 sync StreamQuery { stream: StreamId, }
+    /// Later work of the stream waits for the event's last record before this command.
+    54 async StreamWaitEvent { stream: StreamId, event: EventId, }
+    /// Later work waits until the 32- or 64-bit word at `address` compares true.
+    55 async StreamWaitValue {
+        stream: StreamId, address: u64, value: u64, wide: bool, comparison: Comparison,
+    }
+    /// Writes a 32- or 64-bit word in stream order.
+    56 async StreamWriteValue { stream: StreamId, address: u64, value: u64, wide: bool, }
+    /// Creates an event.
+    60 async EventCreate { context: ContextId, event: EventId, }
+    /// Destroys an event.
+    61 async EventDestroy { event: EventId, }
+    /// Records the event in stream order. `record` counts this event's records from 1; when the
+    /// record completes it is stored into the event's progress word.
+    62 async EventRecord { event: EventId, stream: StreamId, record: u64, }
+    /// Answers when the record has completed.
+    63 sync EventSynchronize { event: EventId, record: u64, }
+    /// Answers at once: success or not ready.
+    64 sync EventQuery { event: EventId, record: u64, }
+    /// Time between two completed records. Answer: [`crate::reply::Elapsed`].
+    65 sync EventElapsed { start: EventId, end: EventId, }
+
+    // Host functions: the client's callback thread asks, runs, and says when it is done.
+
+    /// A host function in stream order; `call` is the client's number for it.
+    70 async HostFunction { stream: StreamId, call: u64, }
+    /// Answers with the number of the next due host function ([`crate::reply::HostCall`]).
+    71 sync HostFunctionNext {}
+    /// The host function has returned; the stream goes on.
+    72 async HostFunctionDone { call: u64, }
+
+    // Graphs travel as node lists and run in pieces.
+
+    /// Instantiates a graph; the nodes lie encoded ([`GraphNode`] list) in `nodes`.
+    80 sync GraphInstantiate { context: ContextId, graph: GraphExecId, nodes: Block, }
+    /// Replaces one kernel node's launch.
+    81 async GraphSetKernel<'a> { graph: GraphExecId, node: u32, launch: LaunchSpec<'a>, }
+    /// Launches the graph in stream order.
+    82 async GraphLaunch { graph: GraphExecId, stream: StreamId, }
+    /// Destroys the graph after its launches.
+    83 async GraphDestroy { graph: GraphExecId, }
+    /// Replaces one node (any kind); the new [`GraphNode`] lies encoded in `node_bytes`.
+    84 sync GraphSetNode { graph: GraphExecId, node: u32, node_bytes: Block, }
+}
+
+/// What one node of a graph does.
+#[derive(Debug, Clone, PartialEq)]
+pub enum GraphWork<'a> {
+    /// Nothing.
+    Empty,
+    /// A kernel.
+    Kernel(LaunchSpec<'a>),
+    /// A copy between device addresses and pinned memory.
+    Copy {
+        /// Where to.
+        dst: Endpoint<'a>,
+        /// Where from.
+        src: Endpoint<'a>,
+        /// How much.
+        shape: Shape,
+    },
+    /// A fill.
+    Fill(FillSpec),
+    /// A host function of the client.
+    HostFunction(u64),
+    /// Record an event.
+    EventRecord(EventId),
+    /// Wait for an event.
+    EventWait(EventId),
+}
+
+/// A node and the indices of the nodes it waits for, all smaller than its own.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GraphNode<'a> {
+    /// Nodes that must end first; indices into the same list, below this node's own.
+    pub after: Vec<u32>,
+    /// What it does.
+    pub work: GraphWork<'a>,
+}
+
+impl<'a> Field<'a> for GraphWork<'a> {
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
+        match self {
+            Self::Empty => 0_u8.encode(writer),
+            Self::Kernel(launch) => {
+                1_u8.encode(writer)?;
+                launch.encode(writer)
+            }
+            Self::Copy { dst, src, shape } => {
+                2_u8.encode(writer)?;
+                dst.encode(writer)?;
+                src.encode(writer)?;
+                shape.encode(writer)
+            }
+            Self::Fill(fill) => {
+                3_u8.encode(writer)?;
+                fill.encode(writer)
+            }
+            Self::HostFunction(call) => {
+                4_u8.encode(writer)?;
+                call.encode(writer)
+            }
+            Self::EventRecord(event) => {
+                5_u8.encode(writer)?;
+                event.encode(writer)
+            }
+            Self::EventWait(event) => {
+                6_u8.encode(writer)?;
+                event.encode(writer)
+            }
+        }
+    }
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        match u8::decode(reader)? {
+            0 => Ok(Self::Empty),
+            1 => Ok(Self::Kernel(Field::decode(reader)?)),
+            2 => Ok(Self::Copy {
+                dst: Field::decode(reader)?,
+                src: Field::decode(reader)?,
+                shape: Field::decode(reader)?,
+            }),
+            3 => Ok(Self::Fill(Field::decode(reader)?)),
+            4 => Ok(Self::HostFunction(Field::decode(reader)?)),
+            5 => Ok(Self::EventRecord(Field::decode(reader)?)),
+            6 => Ok(Self::EventWait(Field::decode(reader)?)),
+            other => Err(DecodeError::InvalidValue(other.into())),
+        }
+    }
+}
+
+impl<'a> Field<'a> for GraphNode<'a> {
+    fn encode(&self, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
+        self.after.encode(writer)?;
+        self.work.encode(writer)
+    }
+    fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
+        Ok(Self { after: Field::decode(reader)?, work: Field::decode(reader)? })
+    }
+}
