@@ -2,8 +2,18 @@
 //!
 //! The client connects to the node's tenant socket (`SOCK_SEQPACKET`) and sends one [`Hello`]. The
 //! daemon answers with one [`Answer`]: a [`Welcome`] with the session's file descriptors (segment,
-//! pinned window), or a refusal in words. The first 8 bytes of a `Hello` and of an answer never
-//! change between versions, so that peers of different age refuse each other clearly.
+//! pinned window, lifeline: [`WELCOME_FDS`], in this order), or a refusal in words. The first 8
+//! bytes of a `Hello` and of an answer never change between versions, so that peers of different
+//! age refuse each other clearly.
+//!
+//! Both sides close the tenant socket after the answer: a session outlives its daemon, so the
+//! daemon's death says nothing about the session. The *lifeline* is one end of a Unix socket pair
+//! whose other end only the worker holds. It never carries a byte. The client keeps it open
+//! (close-on-exec) as long as it uses the session; its hang-up (`POLLHUP`) tells the client that
+//! the worker is gone, and closing it tells the worker that the client is gone. A client that
+//! waits on a futex also learns of a dead worker through the segment's worker-lost word, which the
+//! daemon sets and wakes; because there may be no daemon at that moment, it waits at most 100 ms at
+//! a time and then polls the lifeline. A forked child closes its copy.
 
 use alloc::format;
 use alloc::string::String;
@@ -19,6 +29,9 @@ pub const MAGIC: [u8; 4] = *b"WEFT";
 /// WHEN CHANGING ANY MESSAGE (command, reply, handshake): raise this number and renew the golden
 /// bytes in `tests/golden.rs`.
 pub const PROTOCOL_VERSION: u16 = 1;
+
+/// File descriptors that accompany a [`Welcome`]: segment, pinned window, lifeline.
+pub const WELCOME_FDS: usize = 3;
 
 /// Most bytes of one handshake message.
 pub const HANDSHAKE_BYTES_MAX: usize = 16 * 1024;
@@ -95,7 +108,7 @@ pub struct Hello {
 /// The daemon's answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Answer {
-    /// Attached; the segment and the pinned window travel as file descriptors, in this order.
+    /// Attached; the [`WELCOME_FDS`] file descriptors travel beside it.
     Welcome(Welcome),
     /// Refused, with the reason and what to do, for people.
     Refused {
