@@ -146,25 +146,25 @@ macro_rules! driver_calls_copy {
             cuMemcpyBatchAsync: cuMemcpyBatchAsync 12080 legacy refused (
                 input dsts: *mut CUdeviceptr [count], input srcs: *mut CUdeviceptr [count],
                 input sizes: *mut usize [count], value count: usize,
-                input attrs: *mut CUmemcpyAttributes [numAttrs], out attrsIdxs: *mut usize,
+                input attrs: *mut CUmemcpyAttributes [numAttrs], input attrsIdxs: *mut usize,
                 value numAttrs: usize, out failIdx: *mut usize, value hStream: CUstream
             ) {}
             cuMemcpyBatchAsync_ptsz: cuMemcpyBatchAsync 12080 per_thread refused (
                 input dsts: *mut CUdeviceptr [count], input srcs: *mut CUdeviceptr [count],
                 input sizes: *mut usize [count], value count: usize,
-                input attrs: *mut CUmemcpyAttributes [numAttrs], out attrsIdxs: *mut usize,
+                input attrs: *mut CUmemcpyAttributes [numAttrs], input attrsIdxs: *mut usize,
                 value numAttrs: usize, out failIdx: *mut usize, value hStream: CUstream
             ) {}
             cuMemcpyBatchAsync_v2: cuMemcpyBatchAsync 13000 legacy refused (
                 input dsts: *mut CUdeviceptr [count], input srcs: *mut CUdeviceptr [count],
                 input sizes: *mut usize [count], value count: usize,
-                input attrs: *mut CUmemcpyAttributes [numAttrs], out attrsIdxs: *mut usize,
+                input attrs: *mut CUmemcpyAttributes [numAttrs], input attrsIdxs: *mut usize,
                 value numAttrs: usize, value hStream: CUstream
             ) {}
             cuMemcpyBatchAsync_v2_ptsz: cuMemcpyBatchAsync 13000 per_thread refused (
                 input dsts: *mut CUdeviceptr [count], input srcs: *mut CUdeviceptr [count],
                 input sizes: *mut usize [count], value count: usize,
-                input attrs: *mut CUmemcpyAttributes [numAttrs], out attrsIdxs: *mut usize,
+                input attrs: *mut CUmemcpyAttributes [numAttrs], input attrsIdxs: *mut usize,
                 value numAttrs: usize, value hStream: CUstream
             ) {}
             cuMemcpyDtoA: cuMemcpyDtoA 2000 plain refused (

@@ -252,15 +252,15 @@ macro_rules! driver_calls_interop {
             ) {}
             cuVDPAUCtxCreate: cuVDPAUCtxCreate 3010 plain refused (
                 out pCtx: *mut CUcontext, value flags: u32, value device: CUdevice,
-                value vdpDevice: VdpDevice, out vdpGetProcAddress: *mut VdpGetProcAddress
+                value vdpDevice: VdpDevice, input vdpGetProcAddress: *mut VdpGetProcAddress
             ) {}
             cuVDPAUCtxCreate_v2: cuVDPAUCtxCreate 3020 plain refused (
                 out pCtx: *mut CUcontext, value flags: u32, value device: CUdevice,
-                value vdpDevice: VdpDevice, out vdpGetProcAddress: *mut VdpGetProcAddress
+                value vdpDevice: VdpDevice, input vdpGetProcAddress: *mut VdpGetProcAddress
             ) {}
             cuVDPAUGetDevice: cuVDPAUGetDevice 3010 plain refused (
                 out pDevice: *mut CUdevice, value vdpDevice: VdpDevice,
-                out vdpGetProcAddress: *mut VdpGetProcAddress
+                input vdpGetProcAddress: *mut VdpGetProcAddress
             ) {}
             cuWaitExternalSemaphoresAsync:
                 cuWaitExternalSemaphoresAsync 10000 legacy refused (

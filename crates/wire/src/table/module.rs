@@ -27,7 +27,7 @@ macro_rules! driver_calls_module {
                 input name: *const c_char [nul]
             ) {}
             cuModuleGetLoadingMode: cuModuleGetLoadingMode 11070 plain refused (
-                inout mode: *mut CUmoduleLoadingMode
+                out mode: *mut CUmoduleLoadingMode
             ) {}
             cuModuleLoad: cuModuleLoad 2000 plain refused (
                 out module: *mut CUmodule, input fname: *const c_char [nul]

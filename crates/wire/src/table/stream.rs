@@ -128,25 +128,25 @@ macro_rules! driver_calls_stream {
                 value hStream: CUstream, out captureStatus_out: *mut CUstreamCaptureStatus,
                 out id_out: *mut u64, out graph_out: *mut CUgraph,
                 out dependencies_out: *mut *const CUgraphNode [numDependencies_out],
-                inout numDependencies_out: *mut usize
+                out numDependencies_out: *mut usize
             ) {}
             cuStreamGetCaptureInfo_v2_ptsz: cuStreamGetCaptureInfo 11030 per_thread refused (
                 value hStream: CUstream, out captureStatus_out: *mut CUstreamCaptureStatus,
                 out id_out: *mut u64, out graph_out: *mut CUgraph,
                 out dependencies_out: *mut *const CUgraphNode [numDependencies_out],
-                inout numDependencies_out: *mut usize
+                out numDependencies_out: *mut usize
             ) {}
             cuStreamGetCaptureInfo_v3: cuStreamGetCaptureInfo 12030 legacy refused (
                 value hStream: CUstream, out captureStatus_out: *mut CUstreamCaptureStatus,
                 out id_out: *mut u64, out graph_out: *mut CUgraph,
                 out dependencies_out: *mut *const CUgraphNode [numDependencies_out],
-                out edgeData_out: *mut *const CUgraphEdgeData, inout numDependencies_out: *mut usize
+                out edgeData_out: *mut *const CUgraphEdgeData, out numDependencies_out: *mut usize
             ) {}
             cuStreamGetCaptureInfo_v3_ptsz: cuStreamGetCaptureInfo 12030 per_thread refused (
                 value hStream: CUstream, out captureStatus_out: *mut CUstreamCaptureStatus,
                 out id_out: *mut u64, out graph_out: *mut CUgraph,
                 out dependencies_out: *mut *const CUgraphNode [numDependencies_out],
-                out edgeData_out: *mut *const CUgraphEdgeData, inout numDependencies_out: *mut usize
+                out edgeData_out: *mut *const CUgraphEdgeData, out numDependencies_out: *mut usize
             ) {}
             cuStreamGetCtx: cuStreamGetCtx 9020 legacy refused (
                 value hStream: CUstream, out pctx: *mut CUcontext
