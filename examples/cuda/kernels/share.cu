@@ -1,0 +1,16 @@
+// The unit of work of a tenant that competes for the device: each launch advances every element
+// of a linear congruential generator by one step, so that the host can tell from the result alone
+// how many launches really ran. The paced device gives each kernel the time in its name.
+__device__ void step(unsigned int *state) {
+    unsigned int i = blockDim.x * blockIdx.x + threadIdx.x;
+    state[i] = state[i] * 1664525u + 1013904223u;
+}
+
+extern "C" __global__ void step_21us(unsigned int *state) { step(state); }
+extern "C" __global__ void step_51us(unsigned int *state) { step(state); }
+extern "C" __global__ void step_102us(unsigned int *state) { step(state); }
+extern "C" __global__ void step_172us(unsigned int *state) { step(state); }
+extern "C" __global__ void step_285us(unsigned int *state) { step(state); }
+extern "C" __global__ void step_391us(unsigned int *state) { step(state); }
+extern "C" __global__ void step_803us(unsigned int *state) { step(state); }
+extern "C" __global__ void step_1605us(unsigned int *state) { step(state); }
