@@ -60,9 +60,10 @@ def main():
         gradient_hidden = (gradient @ w2.T) * (hidden > 0.0)
         new_w2 = w2 - RATE * (hidden.T @ gradient)
         new_w1 = w1 - RATE * (x.T @ gradient_hidden)
-        return loss.realize(), w1.assign(new_w1).realize(), w2.assign(new_w2).realize()
+        # Together, because each new value needs the other's old one.
+        return Tensor.realize(loss, w1.assign(new_w1), w2.assign(new_w2))
 
-    losses = [float(step()[0].item()) for _ in range(CHECKED)]
+    losses = [float(step().item()) for _ in range(CHECKED)]
     expected = train_numpy(CHECKED)
     verified = all(abs(a - b) <= 1e-3 * (1.0 + abs(b)) for a, b in zip(losses, expected))
     verified = verified and losses[-1] < losses[0]
@@ -73,7 +74,7 @@ def main():
     steps = in_window = 0
     while time.monotonic() < begin + options.seconds:
         for _ in range(4):
-            loss = step()[0]
+            loss = step()
         steps += 4
         in_window += 4
         Device[Device.DEFAULT].synchronize()
