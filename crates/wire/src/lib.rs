@@ -8,6 +8,7 @@
 //!   dispatch and fuzz targets come from it.
 //! * [`handshake`]: what a tenant and the node daemon say when a tenant attaches.
 //! * [`reply`]: bodies of answers to synchronous commands.
+//! * [`progress`]: what the segment's progress and notice words say.
 //!
 //! `wire` knows messages and no memory. Decoding copies nothing and trusts nothing: it returns an
 //! error for anything that is not exactly one message.
@@ -18,6 +19,7 @@ pub mod codec;
 pub mod command;
 pub mod handshake;
 pub mod id;
+pub mod progress;
 pub mod reply;
 pub mod status;
 pub mod table;
