@@ -109,6 +109,13 @@ pub trait Device: std::fmt::Debug {
     /// Whether `address..address + bytes` is mapped device memory.
     fn check_range(&self, address: u64, bytes: u64) -> Result<(), DeviceError>;
 
+    /// Reads the 32-bit (or, if `wide`, 64-bit) word at a naturally aligned device address: what a
+    /// stream that waits for a value looks at. Sees everything that completed operations wrote.
+    fn read_word(&mut self, address: u64, wide: bool) -> Result<u64, DeviceError>;
+
+    /// Writes the word, whole. Operations started later see it.
+    fn write_word(&mut self, address: u64, value: u64, wide: bool) -> Result<(), DeviceError>;
+
     /// Executes for at most about `slice_ns` of the calling thread's time and says what remains.
     fn drive(&mut self, slice_ns: u64) -> Driven;
 
