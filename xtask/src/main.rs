@@ -1,1 +1,60 @@
-fn main() {}
+//! Developer commands: `cargo xtask demo`, `cargo xtask test`, and what they are made of.
+
+mod programs;
+mod setup;
+mod shell;
+mod tests;
+mod tidy;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+
+/// Builds, runs and checks Weft.
+#[derive(Debug, Parser)]
+#[command(name = "cargo xtask")]
+struct Arguments {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Debug, Subcommand)]
+enum Task {
+    /// Set up, build, and run the demo: three tenants share one software GPU.
+    Demo {
+        /// Arguments for `weft demo`.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        arguments: Vec<String>,
+    },
+    /// Set up, build, and run every test, the unmodified programs included.
+    Test {
+        /// Only tests whose name contains this.
+        filter: Option<String>,
+    },
+    /// Install what the project needs: a C compiler, Python packages in `.venv`.
+    Setup,
+    /// Build the example programs in C against the shim.
+    Examples {
+        /// Build for this profile's libcuda.
+        #[arg(long, default_value = "release")]
+        profile: String,
+    },
+    /// Regenerate the examples' PTX from their CUDA sources (installs nvcc from PyPI).
+    Ptx,
+    /// Check the house rules: file and line lengths, crate dependencies, leftover markers.
+    Tidy,
+}
+
+fn main() -> Result<()> {
+    match Arguments::parse().task {
+        Task::Demo { arguments } => programs::demo(&arguments),
+        Task::Test { filter } => tests::run_all(filter.as_deref()),
+        Task::Setup => setup::all().map(drop),
+        Task::Examples { profile } => {
+            let python = setup::all()?;
+            programs::build(&profile)?;
+            programs::compile_examples(&profile, &python).map(drop)
+        }
+        Task::Ptx => programs::regenerate_ptx(),
+        Task::Tidy => tidy::check(),
+    }
+}

@@ -1,0 +1,89 @@
+//! Building Weft and the programs that run on it.
+
+use std::path::PathBuf;
+use std::process::Command;
+use std::{env, fs};
+
+use anyhow::{Context, Result};
+
+use crate::setup::{self, Python};
+use crate::shell::{cargo, profile_dir, root, run};
+
+/// What ships: the command, the shim and the in-process device.
+const PACKAGES: [&str; 3] = ["weft-cli", "weft-cuda", "weft-direct"];
+
+/// Builds what ships, in a profile.
+pub(crate) fn build(profile: &str) -> Result<()> {
+    let mut command = cargo();
+    command.args(["build", "--locked", "--profile", profile]);
+    for package in PACKAGES {
+        command.args(["--package", package]);
+    }
+    run(&mut command)
+}
+
+/// Compiles `examples/cuda/*.c` against the shim; returns the folder of the programs.
+pub(crate) fn compile_examples(profile: &str, python: &Python) -> Result<PathBuf> {
+    let source = root().join("examples/cuda");
+    let output = profile_dir(profile).join("programs");
+    fs::create_dir_all(&output)?;
+    for entry in fs::read_dir(&source)? {
+        let file = entry?.path();
+        if file.extension().is_none_or(|extension| extension != "c") {
+            continue;
+        }
+        let name = file.file_stem().context("a source file without a name")?;
+        run(Command::new("cc")
+            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"])
+            .arg("-I")
+            .arg(python.toolkit()?.join("include"))
+            .arg(format!("-Wa,-I{}", source.display()))
+            .arg("-o")
+            .arg(output.join(name))
+            .arg(&file)
+            .arg("-L")
+            .arg(profile_dir(profile))
+            .args(["-lcuda", "-lm", "-lpthread"]))?;
+    }
+    Ok(output)
+}
+
+/// Sets up, builds and runs the demo.
+pub(crate) fn demo(arguments: &[String]) -> Result<()> {
+    let python = setup::all()?;
+    build("release")?;
+    let programs = compile_examples("release", &python)?;
+    run(Command::new(profile_dir("release").join("weft"))
+        .arg("demo")
+        .arg("--programs")
+        .arg(programs)
+        .arg("--python")
+        .arg(python.interpreter())
+        .arg("--train")
+        .arg(root().join("examples/python/train.py"))
+        .args(arguments))
+}
+
+/// Compiles `examples/cuda/kernels/*.cu` to PTX with the compiler from PyPI.
+pub(crate) fn regenerate_ptx() -> Result<()> {
+    let python = setup::all()?;
+    python.install(&[
+        "nvidia-cuda-nvcc==13.*",
+        "nvidia-nvvm==13.*",
+        "nvidia-cuda-crt==13.*",
+        "nvidia-cuda-cccl==13.*",
+    ])?;
+    let compiler = python.toolkit()?.join("bin/nvcc");
+    let path = env::var("PATH").unwrap_or_default();
+    for entry in fs::read_dir(root().join("examples/cuda/kernels"))? {
+        let file = entry?.path();
+        if file.extension().is_some_and(|extension| extension == "cu") {
+            run(Command::new(&compiler)
+                .args(["-ptx", "-arch=compute_75", "-o"])
+                .arg(file.with_extension("ptx"))
+                .arg(&file)
+                .env("PATH", &path))?;
+        }
+    }
+    Ok(())
+}

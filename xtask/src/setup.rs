@@ -1,0 +1,89 @@
+//! What a fresh machine lacks: a C compiler, Python, and the packages of the example programs.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::shell::{root, run, succeeds};
+
+/// A Python environment with everything the programs import.
+#[derive(Debug)]
+pub(crate) struct Python {
+    directory: PathBuf,
+}
+
+impl Python {
+    /// The interpreter.
+    pub(crate) fn interpreter(&self) -> PathBuf {
+        self.directory.join("bin/python3")
+    }
+
+    /// The folder that holds NVIDIA's packages (`include/cuda.h`, `lib/libnvrtc.so.13`).
+    pub(crate) fn toolkit(&self) -> Result<PathBuf> {
+        let lib = self.directory.join("lib");
+        for entry in fs::read_dir(&lib).with_context(|| format!("cannot list {}", lib.display()))? {
+            let toolkit = entry?.path().join("site-packages/nvidia/cu13");
+            if toolkit.join("include/cuda.h").is_file() {
+                return Ok(toolkit);
+            }
+        }
+        bail!("{} holds no nvidia/cu13/include/cuda.h; remove it and try again", lib.display())
+    }
+
+    /// Installs more packages.
+    pub(crate) fn install(&self, packages: &[&str]) -> Result<()> {
+        run(Command::new(self.interpreter())
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+            .args(packages))
+    }
+}
+
+/// Installs all that is missing and returns the Python environment.
+pub(crate) fn all() -> Result<Python> {
+    system_packages()?;
+    python_environment()
+}
+
+fn system_packages() -> Result<()> {
+    let mut missing = Vec::new();
+    if !succeeds(Command::new("cc").arg("--version")) {
+        missing.extend(["gcc", "libc6-dev"]);
+    }
+    if !succeeds(Command::new("python3").args(["-c", "import venv, ensurepip"])) {
+        missing.extend(["python3", "python3-venv"]);
+    }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let wanted = missing.join(" ");
+    if !rustix::process::geteuid().is_root() {
+        bail!("these packages are missing: {wanted}\nhint: sudo apt-get install {wanted}");
+    }
+    eprintln!("installing {wanted}");
+    run(Command::new("apt-get").args(["update", "-qq"]))?;
+    run(Command::new("apt-get")
+        .args(["install", "-y", "-qq", "--no-install-recommends"])
+        .args(&missing)
+        .env("DEBIAN_FRONTEND", "noninteractive"))
+}
+
+fn python_environment() -> Result<Python> {
+    let python = Python { directory: root().join(".venv") };
+    let requirements = root().join("examples/python/requirements.txt");
+    let stamp = python.directory.join("requirements.installed");
+    if same_content(&requirements, &stamp) {
+        return Ok(python);
+    }
+    eprintln!("installing the example programs' Python packages into .venv");
+    run(Command::new("python3").args(["-m", "venv"]).arg(&python.directory))?;
+    let file = requirements.to_str().context("the repository's path is not UTF-8")?;
+    python.install(&["--requirement", file])?;
+    fs::copy(&requirements, &stamp)?;
+    Ok(python)
+}
+
+fn same_content(a: &Path, b: &Path) -> bool {
+    matches!((fs::read(a), fs::read(b)), (Ok(a), Ok(b)) if a == b)
+}

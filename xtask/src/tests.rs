@@ -1,0 +1,33 @@
+//! The whole test suite: unit, property, conformance, end to end, unmodified programs.
+
+use anyhow::Result;
+
+use crate::shell::{cargo, profile_dir, run, succeeds};
+use crate::{programs, setup};
+
+/// The profile the tests run in: optimised enough to be quick, with assertions on.
+const PROFILE: &str = "dev";
+
+/// Sets up, builds and runs all tests whose name contains `filter`.
+pub(crate) fn run_all(filter: Option<&str>) -> Result<()> {
+    let python = setup::all()?;
+    programs::build(PROFILE)?;
+    let examples = programs::compile_examples(PROFILE, &python)?;
+    let environment = [
+        ("WEFT_TEST_BIN", profile_dir(PROFILE)),
+        ("WEFT_TEST_PROGRAMS", examples),
+        ("WEFT_TEST_PYTHON", python.interpreter()),
+        ("WEFT_TEST_TOOLKIT", python.toolkit()?),
+    ];
+    let mut tests = cargo();
+    if succeeds(cargo().args(["nextest", "--version"])) {
+        tests.args(["nextest", "run", "--locked", "--workspace", "--cargo-quiet"]);
+    } else {
+        tests.args(["test", "--locked", "--workspace", "--quiet", "--lib", "--bins", "--tests"]);
+    }
+    run(tests.args(filter).envs(environment.clone()))?;
+    if filter.is_none() {
+        run(cargo().args(["test", "--locked", "--workspace", "--quiet", "--doc"]))?;
+    }
+    Ok(())
+}
