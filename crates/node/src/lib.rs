@@ -1,1 +1,34 @@
-//! weft-node
+#![forbid(unsafe_code)]
+//! The node: a daemon that hands out vGPUs and schedules them, and the workers that execute.
+//!
+//! [`run_node`] is the daemon, [`run_worker`] the process that executes one session's commands
+//! (the daemon starts it as the hidden subcommand `worker` of its own program), [`admin::Client`]
+//! is how tools talk to a daemon.
+
+pub mod admin;
+pub mod config;
+
+pub use config::NodeConfig;
+
+/// Runs the daemon until it is told to stop.
+///
+/// # Errors
+/// When the node cannot start: the sockets are taken, the device cannot be created.
+pub fn run_node(config: NodeConfig) -> anyhow::Result<()> {
+    let _ = config;
+    anyhow::bail!("the node daemon is not there yet")
+}
+
+/// Runs one session's worker; the daemon hands over the session on descriptor 3.
+///
+/// # Errors
+/// When the session cannot be set up.
+pub fn run_worker() -> anyhow::Result<()> {
+    anyhow::bail!("the worker is not there yet")
+}
+
+/// Names of the policies that a node can run.
+#[must_use]
+pub fn policy_names() -> Vec<&'static str> {
+    vec!["fair", "unmanaged"]
+}

@@ -1,0 +1,222 @@
+//! The typed client of the admin socket.
+
+use std::io::{self, BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use super::types::{
+    Answer, DoctorReport, NodeReport, Request, Stats, Timeline, VgpuReport,
+};
+
+/// The daemon answers within this time or the request failed.
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// A connection to a daemon's admin socket.
+#[derive(Debug)]
+pub struct Client {
+    stream: BufReader<UnixStream>,
+}
+
+/// Why a request was not answered as asked.
+#[derive(Debug, thiserror::Error)]
+pub enum AdminError {
+    /// No daemon listens there.
+    #[error("no node daemon answers at {path}")]
+    NotRunning {
+        /// The admin socket.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The socket belongs to somebody else.
+    #[error("no permission to use the admin socket {path}")]
+    Permission {
+        /// The admin socket.
+        path: PathBuf,
+    },
+    /// The connection broke.
+    #[error("the node daemon went away")]
+    Io(#[from] io::Error),
+    /// The daemon refused.
+    #[error("{0}")]
+    Refused(String),
+    /// The daemon's answer is not what this client understands.
+    #[error("the node daemon is of another version: {0}")]
+    Unexpected(String),
+}
+
+impl Client {
+    /// Connects to the admin socket at `path`.
+    ///
+    /// # Errors
+    /// [`AdminError::NotRunning`] or [`AdminError::Permission`].
+    pub fn connect(path: &Path) -> Result<Self, AdminError> {
+        let stream = UnixStream::connect(path).map_err(|source| match source.kind() {
+            io::ErrorKind::PermissionDenied => AdminError::Permission { path: path.to_owned() },
+            _ => AdminError::NotRunning { path: path.to_owned(), source },
+        })?;
+        stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
+        Ok(Self { stream: BufReader::new(stream) })
+    }
+
+    /// Sends one request and returns its answer, errors of the daemon included.
+    ///
+    /// # Errors
+    /// [`AdminError::Io`], [`AdminError::Refused`], [`AdminError::Unexpected`].
+    pub fn call(&mut self, request: &Request) -> Result<Answer, AdminError> {
+        let mut line =
+            serde_json::to_vec(request).map_err(|error| AdminError::Unexpected(error.to_string()))?;
+        line.push(b'\n');
+        self.stream.get_mut().write_all(&line)?;
+        let mut text = String::new();
+        if self.stream.read_line(&mut text)? == 0 {
+            return Err(AdminError::Io(io::ErrorKind::UnexpectedEof.into()));
+        }
+        match serde_json::from_str(&text) {
+            Ok(Answer::Error { message }) => Err(AdminError::Refused(message)),
+            Ok(answer) => Ok(answer),
+            Err(error) => Err(AdminError::Unexpected(error.to_string())),
+        }
+    }
+
+    /// What the node is.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn node(&mut self) -> Result<NodeReport, AdminError> {
+        match self.call(&Request::Node)? {
+            Answer::Node(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// All vGPUs, by name.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn list(&mut self) -> Result<Vec<VgpuReport>, AdminError> {
+        match self.call(&Request::List)? {
+            Answer::Vgpus(vgpus) => Ok(vgpus),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Creates a vGPU for the calling user.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn create(
+        &mut self,
+        name: &str,
+        weight: Option<u32>,
+        memory_bytes: Option<u64>,
+    ) -> Result<VgpuReport, AdminError> {
+        let name = name.to_owned();
+        self.vgpu(&Request::Create { name, weight, memory_bytes, owner: None, token: None })
+    }
+
+    /// Changes weight or memory quota of a vGPU.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn set(
+        &mut self,
+        name: &str,
+        weight: Option<u32>,
+        memory_bytes: Option<u64>,
+    ) -> Result<VgpuReport, AdminError> {
+        self.vgpu(&Request::Set { name: name.to_owned(), weight, memory_bytes })
+    }
+
+    /// Removes a vGPU; `force` ends its sessions.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn remove(&mut self, name: &str, force: bool) -> Result<(), AdminError> {
+        self.done(&Request::Remove { name: name.to_owned(), force })
+    }
+
+    /// Totals now.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn stats(&mut self) -> Result<Stats, AdminError> {
+        match self.call(&Request::Stats)? {
+            Answer::Stats(stats) => Ok(stats),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Turns that began at or after `since_ns` (ns of `CLOCK_MONOTONIC`).
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn timeline(&mut self, since_ns: u64) -> Result<Timeline, AdminError> {
+        match self.call(&Request::Timeline { since_ns })? {
+            Answer::Timeline(timeline) => Ok(timeline),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Changes the policy.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn set_policy(&mut self, policy: &str) -> Result<NodeReport, AdminError> {
+        match self.call(&Request::Policy { set: Some(policy.to_owned()) })? {
+            Answer::Node(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Devices, limits and what is wrong with them.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn doctor(&mut self) -> Result<DoctorReport, AdminError> {
+        match self.call(&Request::Doctor)? {
+            Answer::Doctor(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Prometheus text.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn metrics(&mut self) -> Result<String, AdminError> {
+        match self.call(&Request::Metrics)? {
+            Answer::Metrics(text) => Ok(text),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    /// Ends the daemon and its workers.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn shutdown(&mut self) -> Result<(), AdminError> {
+        self.done(&Request::Shutdown)
+    }
+
+    fn vgpu(&mut self, request: &Request) -> Result<VgpuReport, AdminError> {
+        match self.call(request)? {
+            Answer::Vgpu(report) => Ok(report),
+            other => Err(unexpected(&other)),
+        }
+    }
+
+    fn done(&mut self, request: &Request) -> Result<(), AdminError> {
+        match self.call(request)? {
+            Answer::Done => Ok(()),
+            other => Err(unexpected(&other)),
+        }
+    }
+}
+
+fn unexpected(answer: &Answer) -> AdminError {
+    AdminError::Unexpected(format!("{answer:?}"))
+}

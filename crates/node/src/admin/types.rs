@@ -1,0 +1,400 @@
+//! What the admin socket carries. All times are ns of `CLOCK_MONOTONIC`, sizes are bytes.
+
+use serde::{Deserialize, Serialize};
+
+/// One line from an administrator's tool.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Request {
+    /// What the node is. Answer: [`Answer::Node`].
+    Node,
+    /// All vGPUs. Answer: [`Answer::Vgpus`].
+    List,
+    /// Creates a vGPU. Answer: [`Answer::Vgpu`].
+    Create {
+        /// Its name: 1–64 letters, digits, `-`, `_`, `.`.
+        name: String,
+        /// Weight, 1–10,000; the node's default if absent.
+        #[serde(default)]
+        weight: Option<u32>,
+        /// Memory quota; the node's default if absent.
+        #[serde(default)]
+        memory_bytes: Option<u64>,
+        /// User who owns it; the caller if absent.
+        #[serde(default)]
+        owner: Option<u32>,
+        /// Attach token that tenants must then show; none if absent.
+        #[serde(default)]
+        token: Option<String>,
+    },
+    /// Changes a vGPU while it runs. Answer: [`Answer::Vgpu`].
+    Set {
+        /// Its name.
+        name: String,
+        /// New weight.
+        #[serde(default)]
+        weight: Option<u32>,
+        /// New memory quota; may lie below what is in use: then nothing more is allocated.
+        #[serde(default)]
+        memory_bytes: Option<u64>,
+    },
+    /// Removes a vGPU. Answer: [`Answer::Done`].
+    Remove {
+        /// Its name.
+        name: String,
+        /// End its sessions; without it a vGPU in use is refused.
+        #[serde(default)]
+        force: bool,
+    },
+    /// Totals and queue state now. Answer: [`Answer::Stats`]. Two of them make [`shares`].
+    Stats,
+    /// Who held the device when. Answer: [`Answer::Timeline`].
+    Timeline {
+        /// Only turns that begin at or after this instant.
+        #[serde(default)]
+        since_ns: u64,
+    },
+    /// Reads, or with `set` changes, the policy. Answer: [`Answer::Node`].
+    Policy {
+        /// The new policy.
+        #[serde(default)]
+        set: Option<String>,
+    },
+    /// Devices, limits and what is wrong with them. Answer: [`Answer::Doctor`].
+    Doctor,
+    /// Prometheus text. Answer: [`Answer::Metrics`].
+    Metrics,
+    /// Ends the daemon and its workers. Answer: [`Answer::Done`].
+    Shutdown,
+}
+
+/// One line to an administrator's tool.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "answer", content = "body", rename_all = "snake_case")]
+pub enum Answer {
+    /// It was done.
+    Done,
+    /// It was not done.
+    Error {
+        /// What happened and what to do, for people.
+        message: String,
+    },
+    /// The node.
+    Node(NodeReport),
+    /// One vGPU.
+    Vgpu(VgpuReport),
+    /// All vGPUs, by name.
+    Vgpus(Vec<VgpuReport>),
+    /// Totals.
+    Stats(Stats),
+    /// Turns.
+    Timeline(Timeline),
+    /// The state of the node's health.
+    Doctor(DoctorReport),
+    /// Prometheus text.
+    Metrics(String),
+}
+
+/// What the node is.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeReport {
+    /// Version of the daemon.
+    pub version: String,
+    /// Its process.
+    pub pid: u32,
+    /// Wire protocol it speaks.
+    pub protocol: u16,
+    /// Policy in force.
+    pub policy: String,
+    /// Policies that may be set.
+    pub policies: Vec<String>,
+    /// Tenant socket.
+    pub tenant_socket: String,
+    /// The device.
+    pub device: DeviceReport,
+    /// Sessions adopted from an earlier daemon.
+    pub adopted_sessions: u64,
+}
+
+/// The device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DeviceReport {
+    /// Product name.
+    pub name: String,
+    /// Backend: `soft`.
+    pub backend: String,
+    /// `real` or `paced`.
+    pub clock: String,
+    /// Memory.
+    pub memory_bytes: u64,
+    /// Memory allocated to vGPUs.
+    pub memory_used_bytes: u64,
+    /// Device time occupied since the device was created.
+    pub busy_ns: u64,
+    /// Executions that took longer than the model says (paced).
+    pub overruns: u64,
+    /// Executions in all.
+    pub executions: u64,
+}
+
+/// What a vGPU is doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VgpuState {
+    /// No session.
+    Detached,
+    /// Sessions, but no work for the device.
+    Idle,
+    /// Work, waiting for its turn.
+    Waiting,
+    /// Holds the device.
+    Running,
+}
+
+/// One vGPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VgpuReport {
+    /// Name, unique on the node.
+    pub name: String,
+    /// User who owns it.
+    pub owner: u32,
+    /// Weight.
+    pub weight: u32,
+    /// Memory quota.
+    pub memory_bytes: u64,
+    /// Memory allocated.
+    pub memory_used_bytes: u64,
+    /// Pinned host memory.
+    pub pinned_bytes: u64,
+    /// What it is doing.
+    pub state: VgpuState,
+    /// Sessions now.
+    pub sessions: u32,
+    /// Programs of the sessions, with their process ids.
+    pub programs: Vec<String>,
+    /// Device time charged over its whole life.
+    pub used_ns: u64,
+    /// Device time held while others waited, over the daemon's life.
+    pub held_ns: u64,
+    /// Turns granted over the daemon's life.
+    pub turns: u64,
+    /// Sessions over its whole life.
+    pub sessions_total: u64,
+}
+
+/// Totals and queue state at one instant.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Stats {
+    /// When.
+    pub now_ns: u64,
+    /// Policy in force.
+    pub policy: String,
+    /// vGPU that holds the device.
+    pub holder: Option<String>,
+    /// vGPUs that wait for it.
+    pub waiting: u32,
+    /// The device.
+    pub device: DeviceReport,
+    /// All vGPUs, by name.
+    pub vgpus: Vec<VgpuReport>,
+    /// How well the charges add up.
+    pub closure: Closure,
+}
+
+/// Charges against the device's own report.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Closure {
+    /// Device time charged to vGPUs, over the device's life.
+    pub charged_ns: u64,
+    /// Device time the device says it was busy.
+    pub busy_ns: u64,
+}
+
+impl Closure {
+    /// `|charged − busy| / busy`; 0 for a device that did nothing.
+    #[must_use]
+    pub fn error(&self) -> f64 {
+        if self.busy_ns == 0 {
+            return 0.0;
+        }
+        ratio(self.charged_ns.abs_diff(self.busy_ns), self.busy_ns)
+    }
+}
+
+/// One turn on the device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Turn {
+    /// vGPU that held the device.
+    pub vgpu: String,
+    /// When it got the device.
+    pub start_ns: u64,
+    /// When it gave the device back; absent while it holds it.
+    pub end_ns: Option<u64>,
+    /// Device time it used in the turn.
+    pub used_ns: u64,
+}
+
+/// Recent turns, oldest first.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// The turns.
+    pub turns: Vec<Turn>,
+    /// Older turns that the node no longer has.
+    pub dropped: u64,
+}
+
+/// How bad a finding is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Finding {
+    /// As it should be.
+    Good,
+    /// Works, with a restriction.
+    Warning,
+    /// Does not work.
+    Bad,
+}
+
+/// One thing that was looked at.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoctorCheck {
+    /// What.
+    pub subject: String,
+    /// How it is.
+    pub finding: Finding,
+    /// In words, with what to do.
+    pub detail: String,
+}
+
+/// The state of the node's health.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DoctorReport {
+    /// All that was looked at.
+    pub checks: Vec<DoctorCheck>,
+}
+
+/// A vGPU's part of the device over a window.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// Which.
+    pub vgpu: String,
+    /// Its weight.
+    pub weight: u32,
+    /// Its state at the end of the window.
+    pub state: VgpuState,
+    /// Device time used in the window.
+    pub used_ns: u64,
+    /// Part of all that was used in the window, 0–1.
+    pub measured: f64,
+    /// Part by weight among the vGPUs that used the device or wait for it, 0–1.
+    pub expected: f64,
+}
+
+/// Each vGPU's part of the device between two [`Stats`].
+#[must_use]
+pub fn shares(before: &Stats, after: &Stats) -> Vec<Share> {
+    let used: Vec<u64> = after
+        .vgpus
+        .iter()
+        .map(|vgpu| {
+            let earlier = before.vgpus.iter().find(|other| other.name == vgpu.name);
+            vgpu.used_ns.saturating_sub(earlier.map_or(0, |earlier| earlier.used_ns))
+        })
+        .collect();
+    let active = |vgpu: &VgpuReport, used: u64| {
+        used > 0 || matches!(vgpu.state, VgpuState::Waiting | VgpuState::Running)
+    };
+    let total: u64 = used.iter().sum();
+    let weights: u64 = after
+        .vgpus
+        .iter()
+        .zip(&used)
+        .filter(|(vgpu, used)| active(vgpu, **used))
+        .map(|(vgpu, _)| u64::from(vgpu.weight))
+        .sum();
+    after
+        .vgpus
+        .iter()
+        .zip(&used)
+        .map(|(vgpu, &used)| Share {
+            vgpu: vgpu.name.clone(),
+            weight: vgpu.weight,
+            state: vgpu.state,
+            used_ns: used,
+            measured: ratio(used, total),
+            expected: if active(vgpu, used) { ratio(vgpu.weight.into(), weights) } else { 0.0 },
+        })
+        .collect()
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+fn ratio(part: u64, whole: u64) -> f64 {
+    if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vgpu(name: &str, weight: u32, used_ns: u64, state: VgpuState) -> VgpuReport {
+        VgpuReport {
+            name: name.to_owned(),
+            owner: 0,
+            weight,
+            memory_bytes: 0,
+            memory_used_bytes: 0,
+            pinned_bytes: 0,
+            state,
+            sessions: 1,
+            programs: Vec::new(),
+            used_ns,
+            held_ns: 0,
+            turns: 0,
+            sessions_total: 1,
+        }
+    }
+
+    fn stats(vgpus: Vec<VgpuReport>) -> Stats {
+        Stats {
+            now_ns: 0,
+            policy: "fair".to_owned(),
+            holder: None,
+            waiting: 0,
+            device: DeviceReport {
+                name: String::new(),
+                backend: "soft".to_owned(),
+                clock: "real".to_owned(),
+                memory_bytes: 0,
+                memory_used_bytes: 0,
+                busy_ns: 0,
+                overruns: 0,
+                executions: 0,
+            },
+            vgpus,
+            closure: Closure { charged_ns: 995, busy_ns: 1000 },
+        }
+    }
+
+    #[test]
+    fn shares_count_only_the_window_and_only_the_active() {
+        let before = stats(vec![vgpu("a", 1, 100, VgpuState::Idle)]);
+        let after = stats(vec![
+            vgpu("a", 1, 200, VgpuState::Running),
+            vgpu("b", 3, 300, VgpuState::Waiting),
+            vgpu("c", 6, 0, VgpuState::Idle),
+        ]);
+        let shares = shares(&before, &after);
+        assert_eq!(shares[0].measured, 0.25);
+        assert_eq!(shares[1].expected, 0.75);
+        assert_eq!(shares[2].expected, 0.0);
+        assert!((after.closure.error() - 0.005).abs() < 1e-12);
+    }
+
+    #[test]
+    fn a_request_with_an_unknown_field_is_refused() {
+        let line = r#"{"op":"set","name":"a","wait":3}"#;
+        assert!(serde_json::from_str::<Request>(line).unwrap_err().to_string().contains("wait"));
+        let request: Request = serde_json::from_str(r#"{"op":"list"}"#).unwrap();
+        assert_eq!(request, Request::List);
+    }
+}

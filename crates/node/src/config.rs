@@ -1,0 +1,547 @@
+//! What a node is told when it starts.
+//!
+//! One TOML document. A file, the environment and `key=value` settings (flags) are merged into one
+//! table, later ones winning, and parsed once, so that every source is checked alike. An error names
+//! the key and the values it may have.
+
+use std::fmt;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use serde::de::{self, Visitor};
+use serde::{Deserialize, Deserializer};
+use toml::{Table, Value};
+
+mod paths;
+mod size;
+
+pub use paths::{default_runtime_dir, default_state_dir};
+pub use size::ByteSize;
+
+/// Lowest and highest weight of a vGPU.
+pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=10_000;
+
+/// Environment variables that set a key, with the key.
+pub const ENVIRONMENT: &[(&str, &str)] = &[
+    ("WEFT_RUNTIME_DIR", "sockets.runtime_dir"),
+    ("WEFT_SOCKET", "sockets.tenant"),
+    ("WEFT_ADMIN_SOCKET", "sockets.admin"),
+    ("WEFT_STATE_DIR", "state_dir"),
+    ("WEFT_POLICY", "scheduling.policy"),
+    ("WEFT_METRICS", "metrics.listen"),
+];
+
+/// A node's configuration.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct NodeConfig {
+    /// Where the node listens.
+    pub sockets: SocketConfig,
+    /// Where vGPUs and their usage are kept.
+    pub state_dir: PathBuf,
+    /// The device.
+    pub device: DeviceConfig,
+    /// Policy and times.
+    pub scheduling: SchedulingConfig,
+    /// What a vGPU gets when nobody says otherwise.
+    pub defaults: DefaultsConfig,
+    /// Bounds.
+    pub limits: LimitsConfig,
+    /// Prometheus metrics over HTTP.
+    pub metrics: MetricsConfig,
+}
+
+/// Where the node listens.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SocketConfig {
+    /// Directory of sockets and the lock.
+    pub runtime_dir: PathBuf,
+    /// Tenant socket; `runtime_dir/weft.sock` if absent.
+    pub tenant: Option<PathBuf>,
+    /// Admin socket; `runtime_dir/admin.sock` if absent.
+    pub admin: Option<PathBuf>,
+    /// Permissions of the tenant socket.
+    #[serde(deserialize_with = "mode")]
+    pub tenant_mode: u32,
+    /// Permissions of the admin socket.
+    #[serde(deserialize_with = "mode")]
+    pub admin_mode: u32,
+}
+
+/// Which clock a software device runs on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ClockConfig {
+    /// As fast as the CPU allows.
+    Real,
+    /// By the configured model.
+    Paced,
+}
+
+/// Which kind of device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum DeviceKind {
+    /// The software GPU.
+    Soft,
+}
+
+/// The device.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DeviceConfig {
+    /// Backend.
+    pub kind: DeviceKind,
+    /// Clock of a software device.
+    pub clock: ClockConfig,
+    /// Device memory.
+    pub memory: ByteSize,
+    /// Times of a paced device.
+    pub model: ModelConfig,
+}
+
+/// Modelled times of a paced device.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct ModelConfig {
+    /// Kernels, first match wins.
+    pub kernels: Vec<KernelModelConfig>,
+    /// A kernel that no rule names: fixed part.
+    pub base_ns: u64,
+    /// A kernel that no rule names: part per thread block.
+    pub ns_per_block: u64,
+    /// Copies and fills: fixed part.
+    pub copy_base_ns: u64,
+    /// Copies and fills: bytes per µs.
+    pub copy_bytes_per_us: u64,
+}
+
+/// The modelled time of the kernels that a name matches: `ns`, or `ns_per_block`, or the sum.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct KernelModelConfig {
+    /// Kernel name; `*` matches any run of characters.
+    pub kernel: String,
+    /// Fixed part.
+    #[serde(default)]
+    pub ns: u64,
+    /// Part per thread block.
+    #[serde(default)]
+    pub ns_per_block: u64,
+}
+
+/// Policy and its times.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct SchedulingConfig {
+    /// Policy; one of [`crate::policy_names`].
+    pub policy: String,
+    /// Device time a vGPU may use before it must yield.
+    pub quantum_us: u64,
+    /// How long an idle holder keeps the device before it yields.
+    pub yield_us: u64,
+    /// How long the holder's worker polls the lanes before it blocks.
+    pub ring_wait_us: u64,
+    /// How long past its budget an unresponsive holder may stay before its worker is killed.
+    pub overdue_ms: u64,
+    /// Whose weights compete.
+    pub share: ShareConfig,
+}
+
+/// Whose weights compete.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum ShareConfig {
+    /// Users compete equally; a user's vGPUs share the user's part by their weights.
+    User,
+    /// Every vGPU competes by its own weight.
+    Vgpu,
+}
+
+/// What a vGPU gets when nobody says otherwise.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct DefaultsConfig {
+    /// Weight.
+    pub weight: u32,
+    /// Memory quota; the device's memory if absent.
+    pub memory: Option<ByteSize>,
+}
+
+/// Bounds.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LimitsConfig {
+    /// Sessions at once.
+    pub sessions: usize,
+    /// Sessions at once of one user.
+    pub sessions_per_user: usize,
+    /// vGPUs in the registry.
+    pub vgpus: usize,
+    /// One kernel may run this long (device time) before it is killed.
+    pub kernel_ms: u64,
+    /// Pinned host memory of one session.
+    pub pinned: ByteSize,
+    /// Arena of one session.
+    pub arena: ByteSize,
+    /// Host memory of one worker, its mappings of shared memory not counted.
+    pub worker_memory: ByteSize,
+    /// A tenant must say hello within this time.
+    pub attach_ms: u64,
+    /// A worker without a daemon ends after this time.
+    pub orphan_ms: u64,
+}
+
+/// Prometheus metrics over HTTP.
+#[derive(Debug, Clone, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct MetricsConfig {
+    /// Address to listen on; off if absent.
+    pub listen: Option<SocketAddr>,
+}
+
+impl Default for NodeConfig {
+    fn default() -> Self {
+        Self {
+            sockets: SocketConfig::default(),
+            state_dir: default_state_dir(),
+            device: DeviceConfig::default(),
+            scheduling: SchedulingConfig::default(),
+            defaults: DefaultsConfig::default(),
+            limits: LimitsConfig::default(),
+            metrics: MetricsConfig::default(),
+        }
+    }
+}
+
+impl Default for SocketConfig {
+    fn default() -> Self {
+        Self {
+            runtime_dir: default_runtime_dir(),
+            tenant: None,
+            admin: None,
+            tenant_mode: 0o666,
+            admin_mode: 0o600,
+        }
+    }
+}
+
+impl Default for DeviceConfig {
+    fn default() -> Self {
+        Self {
+            kind: DeviceKind::Soft,
+            clock: ClockConfig::Real,
+            memory: ByteSize(4 << 30),
+            model: ModelConfig::default(),
+        }
+    }
+}
+
+impl Default for ModelConfig {
+    fn default() -> Self {
+        Self {
+            kernels: Vec::new(),
+            base_ns: 5_000,
+            ns_per_block: 200,
+            copy_base_ns: 2_000,
+            copy_bytes_per_us: 10_000,
+        }
+    }
+}
+
+impl Default for SchedulingConfig {
+    fn default() -> Self {
+        Self {
+            policy: "fair".to_owned(),
+            quantum_us: 6_000,
+            yield_us: 100,
+            ring_wait_us: 50,
+            overdue_ms: 2_000,
+            share: ShareConfig::User,
+        }
+    }
+}
+
+impl Default for DefaultsConfig {
+    fn default() -> Self {
+        Self { weight: 1, memory: None }
+    }
+}
+
+impl Default for LimitsConfig {
+    fn default() -> Self {
+        Self {
+            sessions: 128,
+            sessions_per_user: 128,
+            vgpus: 1024,
+            kernel_ms: 10_000,
+            pinned: ByteSize(1 << 30),
+            arena: ByteSize(64 << 20),
+            worker_memory: ByteSize(2 << 30),
+            attach_ms: 2_000,
+            orphan_ms: 30_000,
+        }
+    }
+}
+
+/// Why a configuration was not accepted.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The file could not be read.
+    #[error("cannot read {path}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The text is not TOML.
+    #[error("{origin}: {message}")]
+    Syntax {
+        /// Where the text came from.
+        origin: String,
+        /// What is wrong and where.
+        message: String,
+    },
+    /// A key or value is not allowed; the message names both and what is allowed.
+    #[error("{0}")]
+    Invalid(String),
+}
+
+impl NodeConfig {
+    /// Merges `file`, the environment (through `variable`) and `settings` (`("device.clock",
+    /// "paced")`; later ones win) over the defaults.
+    ///
+    /// # Errors
+    /// [`ConfigError`] names the file or the key, and the values it may have.
+    pub fn load(
+        file: Option<&Path>,
+        variable: impl Fn(&str) -> Option<String>,
+        settings: &[(String, String)],
+    ) -> Result<Self, ConfigError> {
+        let mut table = match file {
+            Some(path) => read_table(path)?,
+            None => Table::new(),
+        };
+        for (name, key) in ENVIRONMENT {
+            if let Some(value) = variable(name).filter(|value| !value.is_empty()) {
+                insert(&mut table, key, Value::String(value))?;
+            }
+        }
+        if let Some(device) = variable("WEFT_DEVICE").filter(|value| !value.is_empty()) {
+            apply_device(&mut table, &device)?;
+        }
+        for (key, value) in settings {
+            if key == "device" {
+                apply_device(&mut table, value)?;
+            } else {
+                insert(&mut table, key, literal(value))?;
+            }
+        }
+        Self::from_table(table)
+    }
+
+    fn from_table(table: Table) -> Result<Self, ConfigError> {
+        let config: Self =
+            table.try_into().map_err(|error: toml::de::Error| invalid(error.to_string().trim()))?;
+        config.validate()?;
+        Ok(config)
+    }
+
+    /// Path of the tenant socket.
+    #[must_use]
+    pub fn tenant_socket(&self) -> PathBuf {
+        self.sockets.tenant.clone().unwrap_or_else(|| self.sockets.runtime_dir.join("weft.sock"))
+    }
+
+    /// Path of the admin socket.
+    #[must_use]
+    pub fn admin_socket(&self) -> PathBuf {
+        self.sockets.admin.clone().unwrap_or_else(|| self.sockets.runtime_dir.join("admin.sock"))
+    }
+
+    /// The memory quota of a vGPU that asks for none.
+    #[must_use]
+    pub fn default_memory_bytes(&self) -> u64 {
+        self.defaults.memory.unwrap_or(self.device.memory).0
+    }
+
+    fn validate(&self) -> Result<(), ConfigError> {
+        let policies = crate::policy_names();
+        if !policies.contains(&self.scheduling.policy.as_str()) {
+            return Err(invalid(&format!(
+                "scheduling.policy: unknown policy `{}`; one of {}",
+                self.scheduling.policy,
+                policies.join(", ")
+            )));
+        }
+        let scheduling = &self.scheduling;
+        check("scheduling.quantum_us", scheduling.quantum_us, 100, 1_000_000)?;
+        check("scheduling.yield_us", scheduling.yield_us, 1, 1_000_000)?;
+        check("scheduling.ring_wait_us", scheduling.ring_wait_us, 0, 1_000_000)?;
+        check("scheduling.overdue_ms", scheduling.overdue_ms, 10, 3_600_000)?;
+        check("defaults.weight", self.defaults.weight.into(), 1, 10_000)?;
+        let limits = &self.limits;
+        check("limits.sessions", limits.sessions as u64, 1, 4096)?;
+        check("limits.sessions_per_user", limits.sessions_per_user as u64, 1, 4096)?;
+        check("limits.vgpus", limits.vgpus as u64, 1, 65_536)?;
+        check("limits.kernel_ms", limits.kernel_ms, 1, 86_400_000)?;
+        check("limits.attach_ms", limits.attach_ms, 10, 600_000)?;
+        check("limits.orphan_ms", limits.orphan_ms, 1_000, 86_400_000)?;
+        check("limits.pinned (bytes)", limits.pinned.0, 0, 1 << 40)?;
+        check("limits.arena (bytes)", limits.arena.0, 1 << 20, 1 << 32)?;
+        check("limits.worker_memory (bytes)", limits.worker_memory.0, 64 << 20, 1 << 40)?;
+        check("device.memory (bytes)", self.device.memory.0, 1 << 20, 1 << 40)?;
+        check("device.model.copy_bytes_per_us", self.device.model.copy_bytes_per_us, 1, 1 << 40)?;
+        match self.metrics.listen {
+            Some(address) if !address.ip().is_loopback() => Err(invalid(&format!(
+                "metrics.listen: {address} is not a loopback address; one of 127.0.0.1:PORT, \
+                 [::1]:PORT"
+            ))),
+            Some(_) | None => Ok(()),
+        }
+    }
+}
+
+impl LimitsConfig {
+    /// [`Self::attach_ms`] as a duration.
+    #[must_use]
+    pub fn attach(&self) -> Duration {
+        Duration::from_millis(self.attach_ms)
+    }
+}
+
+fn invalid(message: &str) -> ConfigError {
+    ConfigError::Invalid(message.to_owned())
+}
+
+fn check(key: &str, value: u64, low: u64, high: u64) -> Result<(), ConfigError> {
+    if (low..=high).contains(&value) {
+        return Ok(());
+    }
+    Err(invalid(&format!("{key}: {value} is out of range; {low} to {high}")))
+}
+
+fn read_table(path: &Path) -> Result<Table, ConfigError> {
+    let text = std::fs::read_to_string(path)
+        .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
+    text.parse().map_err(|error: toml::de::Error| ConfigError::Syntax {
+        origin: path.display().to_string(),
+        message: error.to_string(),
+    })
+}
+
+/// A setting's text as TOML if it is a number or boolean, else as a string.
+fn literal(text: &str) -> Value {
+    if let Ok(number) = text.parse::<i64>() {
+        return Value::Integer(number);
+    }
+    match text {
+        "true" => Value::Boolean(true),
+        "false" => Value::Boolean(false),
+        other => Value::String(other.to_owned()),
+    }
+}
+
+fn insert(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError> {
+    let Some((head, tail)) = key.split_once('.') else {
+        table.insert(key.to_owned(), value);
+        return Ok(());
+    };
+    let entry = table.entry(head.to_owned()).or_insert_with(|| Value::Table(Table::new()));
+    match entry.as_table_mut() {
+        Some(inner) => insert(inner, tail, value),
+        None => Err(invalid(&format!("{head}: expected a table, because {key} is set"))),
+    }
+}
+
+/// `soft`, `soft:paced` or `soft:paced:MODEL.toml`.
+fn apply_device(table: &mut Table, spec: &str) -> Result<(), ConfigError> {
+    let mut parts = spec.splitn(3, ':');
+    let (kind, clock, model) = (parts.next().unwrap_or(""), parts.next(), parts.next());
+    insert(table, "device.kind", Value::String(kind.to_owned()))?;
+    if let Some(clock) = clock {
+        insert(table, "device.clock", Value::String(clock.to_owned()))?;
+    }
+    if let Some(path) = model {
+        insert(table, "device.model", Value::Table(read_table(Path::new(path))?))?;
+    }
+    Ok(())
+}
+
+/// An octal mode as a string (`"0660"`).
+fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+    struct Mode;
+    impl Visitor<'_> for Mode {
+        type Value = u32;
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("permissions as an octal string such as \"0660\"")
+        }
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<u32, E> {
+            u32::from_str_radix(text, 8)
+                .ok()
+                .filter(|mode| *mode <= 0o777)
+                .ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
+        }
+    }
+    deserializer.deserialize_str(Mode)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn load(settings: &[(&str, &str)]) -> Result<NodeConfig, ConfigError> {
+        let settings: Vec<_> =
+            settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+        NodeConfig::load(None, |_| None, &settings)
+    }
+
+    #[test]
+    fn settings_win_over_the_environment_and_the_environment_over_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("node.toml");
+        std::fs::write(&file, "state_dir = '/file'\n[device]\nmemory = '1GiB'\n").unwrap();
+        let variable = |name: &str| (name == "WEFT_STATE_DIR").then(|| "/env".to_owned());
+        let config = NodeConfig::load(Some(&file), variable, &[]).unwrap();
+        assert_eq!(config.state_dir, Path::new("/env"));
+        assert_eq!(config.device.memory.0, 1 << 30);
+        let set = [("state_dir".to_owned(), "/flag".to_owned())];
+        let config = NodeConfig::load(Some(&file), variable, &set).unwrap();
+        assert_eq!(config.state_dir, Path::new("/flag"));
+    }
+
+    #[test]
+    fn an_error_names_the_key_and_what_is_allowed() {
+        for (key, value, words) in [
+            ("scheduling.policy", "fairest", "scheduling.policy|unmanaged|fair"),
+            ("scheduling.quantum_us", "5", "scheduling.quantum_us|100|1000000"),
+            ("scheduling.quantum", "5", "quantum|quantum_us"),
+            ("device.clock", "fast", "clock|fast|real|paced"),
+            ("device.memory", "many", "memory|many|512MiB"),
+            ("metrics.listen", "0.0.0.0:1", "metrics.listen|127.0.0.1"),
+            ("sockets.tenant_mode", "rw", "tenant_mode|octal"),
+            ("defaults.weight", "0", "defaults.weight|10000"),
+            ("device", "quick", "kind|quick|soft"),
+        ] {
+            let message = load(&[(key, value)]).unwrap_err().to_string();
+            for word in words.split('|') {
+                assert!(message.contains(word), "{key}: no `{word}` in: {message}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_device_spec_may_name_a_model_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("model.toml");
+        std::fs::write(&file, "base_ns = 7\n[[kernels]]\nkernel = 'k*'\nns = 21000\n").unwrap();
+        let config = load(&[("device", &format!("soft:paced:{}", file.display()))]).unwrap();
+        assert_eq!(config.device.clock, ClockConfig::Paced);
+        assert_eq!(config.device.model.base_ns, 7);
+        assert_eq!(config.device.model.kernels[0].ns, 21_000);
+    }
+}
