@@ -1,5 +1,41 @@
 #![cfg_attr(not(test), no_std)]
 #![forbid(unsafe_code)]
-//! weft-sched
+//! Every scheduling decision of a node, as one pure state machine.
+//!
+//! [`Node::handle`] takes the time and one [`Event`], and appends [`Action`]s to a buffer. There is
+//! no clock, no thread, no random order and, once keys are known, no allocation: the same events
+//! give the same actions, bit for bit, in the daemon, in the simulator and in a replayed journal.
+//!
+//! # The rules, and where they come from
+//!
+//! | rule | source |
+//! |---|---|
+//! | Start and finish tags, smallest start tag runs, `V` the smallest among the runnable | FairGV §3.2.1 |
+//! | On waking `S = max(S, V)`: an overrun is not forgotten by sleeping | FairGV §3.2.1, sharpened |
+//! | A holder with nothing to do gives way after a *time*, not after a count of spins | FairGV §3.2.2 |
+//! | The holder releases by itself when its budget is used up | FairGV §3.3.2 |
+//! | The budget's overrun by a command that cannot be cut is charged like any service | FairGV §3.3.2 |
+//! | More than 10 synchronous calls per 10 ms make a vGPU interactive | FairGV §3.2.3 |
+//! | A lone tenant keeps the device without being granted again | Weft |
+//! | Work in flight is charged at the release by prediction and corrected when it finishes | Weft |
+//! | A bound on the lag of any two backlogged vGPUs, checked from the device's own report | Weft |
+//!
+//! `docs/scheduling.md` explains them, with the bound and a worked example of a new policy.
 
 extern crate alloc;
+
+mod action;
+mod config;
+mod event;
+mod fair_queue;
+mod heap;
+mod key;
+pub mod policy;
+mod tag;
+
+pub use action::{Action, Actions, TimerReason, UNLIMITED};
+pub use config::{Config, ConfigError, PREEMPTIVE_QUANTUM_NS};
+pub use event::{Event, EventError, Usage};
+pub use key::{DeviceKey, KEY_LIMIT, SessionKey, VgpuKey, Weight, WeightError};
+pub use policy::{PolicyId, UnknownPolicy};
+pub use tag::Tag;

@@ -1,0 +1,98 @@
+//! The core's settings, their ranges, and errors that say both.
+
+use core::ops::RangeInclusive;
+
+use crate::policy::PolicyId;
+
+/// Settings of the scheduling core. Times are ns.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
+pub struct Config {
+    /// The policy of a device that comes up.
+    pub policy: PolicyId,
+    /// Held time of one turn. FairGV: 6 ms, 30 ms on preemptive devices.
+    pub quantum_ns: u64,
+    /// A holder with nothing to do for this long gives way to those who wait.
+    pub yield_ns: u64,
+    /// The successor is woken this long before the turn is expected to end.
+    pub prepare_lead_ns: u64,
+    /// The successor is granted this long before the predecessor's work in flight drains, so that a
+    /// switch leaves no gap on the device.
+    pub overlap_ns: u64,
+    /// A revoked holder that has not released for this long is killed. It must exceed the longest
+    /// command that the device cannot interrupt.
+    pub overdue_ns: u64,
+}
+
+/// The quantum on devices that preempt, where a switch is dear (FairGV §3.2.1).
+pub const PREEMPTIVE_QUANTUM_NS: u64 = 30_000_000;
+
+const RANGES: [(&str, RangeInclusive<u64>); 5] = [
+    ("quantum_ns", 10_000..=10_000_000_000),
+    ("yield_ns", 0..=1_000_000_000),
+    ("prepare_lead_ns", 0..=1_000_000_000),
+    ("overlap_ns", 0..=1_000_000_000),
+    ("overdue_ns", 1_000_000..=3_600_000_000_000),
+];
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            policy: PolicyId::default(),
+            quantum_ns: 6_000_000,
+            yield_ns: 100_000,
+            prepare_lead_ns: 200_000,
+            overlap_ns: 100_000,
+            overdue_ns: 10_000_000_000,
+        }
+    }
+}
+
+impl Config {
+    /// Checks every value against its range; the error names the first that is outside.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let values =
+            [self.quantum_ns, self.yield_ns, self.prepare_lead_ns, self.overlap_ns, self.overdue_ns];
+        for ((key, range), value) in RANGES.iter().zip(values) {
+            if !range.contains(&value) {
+                let (min, max) = (*range.start(), *range.end());
+                return Err(ConfigError { key, value, min, max });
+            }
+        }
+        Ok(())
+    }
+}
+
+/// A setting outside its range.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{key} = {value} is not allowed: {key} is {min} to {max}")]
+pub struct ConfigError {
+    /// The setting's name, as in the configuration file.
+    pub key: &'static str,
+    /// The value refused.
+    pub value: u64,
+    /// The smallest value allowed.
+    pub min: u64,
+    /// The largest value allowed.
+    pub max: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_is_valid() {
+        Config::default().validate().unwrap();
+    }
+
+    #[test]
+    fn an_error_names_the_key_and_the_range() {
+        let config = Config { quantum_ns: 5, ..Config::default() };
+        assert_eq!(
+            config.validate().unwrap_err().to_string(),
+            "quantum_ns = 5 is not allowed: quantum_ns is 10000 to 10000000000"
+        );
+    }
+}

@@ -1,0 +1,160 @@
+//! What the driver tells the core. Plain data: a journal of events replays every decision.
+
+use crate::key::{DeviceKey, SessionKey, VgpuKey, Weight};
+use crate::policy::PolicyId;
+
+/// What a session's worker reports of itself, all in ns of the device's clock.
+///
+/// `used_ns` and `idle_ns` are counters that start at zero with the session and never fall; a value
+/// below an earlier one is ignored. `in_flight_ns` is a level. A driver fills it from the control
+/// page in one read.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct Usage {
+    /// Device time of the commands that have *finished*, as the device reports it: what is billed.
+    pub used_ns: u64,
+    /// Device time still to come for commands *submitted* and unfinished: exact where the device's
+    /// timeline is known, predicted from samples where it is not. Corrected by later reports.
+    pub in_flight_ns: u64,
+    /// Time the worker held a grant with no device command queued or in flight. It is charged to
+    /// the fair tags while somebody else waits, so that holding an idle device is not free, and is
+    /// never billed.
+    pub idle_ns: u64,
+}
+
+/// One thing that happened. Errors leave the state as it was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub enum Event {
+    /// A device is there and may be granted. Adds it on first sight, with the configured policy.
+    DeviceUp {
+        /// The device.
+        device: DeviceKey,
+    },
+    /// A device failed or was taken away: its holders are revoked and nobody is granted it until it
+    /// is up again. vGPUs, tags and totals stay.
+    DeviceDown {
+        /// The device.
+        device: DeviceKey,
+    },
+    /// A vGPU was created on a device that is known. It starts at the virtual time.
+    AddVgpu {
+        /// Its key, unused so far.
+        vgpu: VgpuKey,
+        /// Where it lives.
+        device: DeviceKey,
+        /// Its share.
+        weight: Weight,
+    },
+    /// A vGPU is gone, and its sessions with it.
+    RemoveVgpu {
+        /// The vGPU.
+        vgpu: VgpuKey,
+    },
+    /// A vGPU's weight changed. What it consumed before stays charged at the old weight.
+    Reweight {
+        /// The vGPU.
+        vgpu: VgpuKey,
+        /// Its share from now on.
+        weight: Weight,
+    },
+    /// A process attached to a vGPU. It starts idle, its counters at zero.
+    AddSession {
+        /// Its key, unused so far.
+        session: SessionKey,
+        /// What it attached to.
+        vgpu: VgpuKey,
+    },
+    /// A session ended or its worker died. Report its last [`Usage`] first: what is not reported
+    /// before cannot be billed after. Its turn, if it had one, is over.
+    RemoveSession {
+        /// The session.
+        session: SessionKey,
+    },
+    /// The session has a device command that is ready to execute and has none before it. Before
+    /// this event, report the holder's [`Event::Used`]: a lone holder's use until now is then
+    /// exactly told apart from its use while somebody waits.
+    Runnable {
+        /// The session.
+        session: SessionKey,
+        /// Device time of what it has queued, in ns; 0 when unknown.
+        estimate_ns: u64,
+    },
+    /// The session has no device command left, neither queued nor in flight.
+    Idle {
+        /// The session.
+        session: SessionKey,
+    },
+    /// A reading of the session's counters. Needed before `Runnable` of somebody else and after a
+    /// release until `in_flight_ns` is 0; harmless at any other time.
+    Used {
+        /// The session.
+        session: SessionKey,
+        /// The reading.
+        usage: Usage,
+    },
+    /// The worker gave its grant back: budget consumed, nothing to do, or revoked. Work may still
+    /// be in flight; the successor is granted when it is about to drain. A release of an epoch
+    /// that the session does not hold counts as [`Event::Used`]. Report `Idle` before, when it is.
+    Released {
+        /// The session.
+        session: SessionKey,
+        /// The epoch of the grant given back.
+        epoch: u64,
+        /// The counters at that moment.
+        usage: Usage,
+    },
+    /// The session's count of synchronous calls since it began (only waits for results count).
+    SyncCalls {
+        /// The session.
+        session: SessionKey,
+        /// The count.
+        calls: u64,
+    },
+    /// After a restart: a living worker says that it holds a grant of the earlier daemon.
+    Adopt {
+        /// The session, added before.
+        session: SessionKey,
+        /// The epoch it holds.
+        epoch: u64,
+        /// The budget it was given.
+        budget_ns: u64,
+    },
+    /// Change a device's policy now. Tenants, totals and the tags of policies that share them stay.
+    SetPolicy {
+        /// The device.
+        device: DeviceKey,
+        /// The policy from now on.
+        policy: PolicyId,
+    },
+    /// The time asked for by [`Action::Timer`](crate::Action::Timer) has come. Early and spurious
+    /// ones are harmless.
+    Timer,
+}
+
+/// An event that does not fit the state; nothing was changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum EventError {
+    /// The event names a device that was never up.
+    #[error("device {0} is not known")]
+    UnknownDevice(DeviceKey),
+    /// The event names a vGPU that is not there.
+    #[error("vGPU {0} is not known")]
+    UnknownVgpu(VgpuKey),
+    /// The event names a session that is not there.
+    #[error("session {0} is not known")]
+    UnknownSession(SessionKey),
+    /// A vGPU of that key exists.
+    #[error("vGPU {0} exists already")]
+    VgpuExists(VgpuKey),
+    /// A session of that key exists.
+    #[error("session {0} exists already")]
+    SessionExists(SessionKey),
+    /// A key at or above [`KEY_LIMIT`](crate::KEY_LIMIT).
+    #[error("key {0} is too large: keys are dense and below {limit}", limit = crate::KEY_LIMIT)]
+    KeyTooLarge(u32),
+    /// The device's other sessions hold it under a policy with one holder, or the session does.
+    #[error("session {0} cannot be adopted as a holder: the device is held")]
+    AlreadyHeld(SessionKey),
+}

@@ -1,0 +1,131 @@
+//! A priority queue of dense keys with changeable order: a 4-ary heap that knows where each key is.
+//!
+//! Four children share a cache line or two, so a heap of 65,536 is 8 levels deep. `reserve` on
+//! arrival of a key; after that nothing allocates.
+
+use alloc::vec::Vec;
+
+const ARITY: usize = 4;
+const ABSENT: u32 = u32::MAX;
+
+/// Keys ordered by `(rank, key)`, smallest first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Heap<R> {
+    entries: Vec<(R, u32)>,
+    /// Where a key stands in `entries`.
+    places: Vec<u32>,
+}
+
+impl<R: Copy + Ord> Heap<R> {
+    /// Makes room for `key` and for all keys below it.
+    pub(crate) fn reserve(&mut self, key: u32) {
+        let len = key as usize + 1;
+        if self.places.len() < len {
+            self.places.resize(len, ABSENT);
+        }
+        self.entries.reserve(self.places.len() - self.entries.len());
+    }
+
+    pub(crate) fn peek(&self) -> Option<(R, u32)> {
+        self.entries.first().copied()
+    }
+
+    /// Puts `key` in, or moves it to its new rank.
+    pub(crate) fn set(&mut self, key: u32, rank: R) {
+        let place = self.places[key as usize];
+        if place == ABSENT {
+            self.entries.push((rank, key));
+            self.sift_up(self.entries.len() - 1);
+        } else {
+            let place = place as usize;
+            self.entries[place].0 = rank;
+            self.restore(place);
+        }
+    }
+
+    /// Takes `key` out, if it is in.
+    pub(crate) fn remove(&mut self, key: u32) {
+        let place = self.places[key as usize];
+        if place == ABSENT {
+            return;
+        }
+        self.places[key as usize] = ABSENT;
+        let place = place as usize;
+        self.entries.swap_remove(place);
+        if place < self.entries.len() {
+            self.restore(place);
+        }
+    }
+
+    fn restore(&mut self, place: usize) {
+        if place > 0 && self.entries[place] < self.entries[(place - 1) / ARITY] {
+            self.sift_up(place);
+        } else {
+            self.sift_down(place);
+        }
+    }
+
+    fn sift_up(&mut self, mut place: usize) {
+        let entry = self.entries[place];
+        while place > 0 {
+            let parent = (place - 1) / ARITY;
+            if self.entries[parent] <= entry {
+                break;
+            }
+            self.put(place, self.entries[parent]);
+            place = parent;
+        }
+        self.put(place, entry);
+    }
+
+    fn sift_down(&mut self, mut place: usize) {
+        let entry = self.entries[place];
+        loop {
+            let first = place * ARITY + 1;
+            let children = first..self.entries.len().min(first + ARITY);
+            let Some(least) = children.min_by_key(|child| self.entries[*child]) else { break };
+            if entry <= self.entries[least] {
+                break;
+            }
+            self.put(place, self.entries[least]);
+            place = least;
+        }
+        self.put(place, entry);
+    }
+
+    #[expect(clippy::cast_possible_truncation, reason = "a place is below the number of u32 keys")]
+    fn put(&mut self, place: usize, entry: (R, u32)) {
+        self.places[entry.1 as usize] = place as u32;
+        self.entries[place] = entry;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_sorted_set(
+            steps in prop::collection::vec((0u32..40, prop::option::weighted(0.7, 0u64..20)), 0..400)
+        ) {
+            let mut heap = Heap::default();
+            heap.reserve(39);
+            let mut model = BTreeSet::new();
+            for (key, rank) in steps {
+                model.retain(|(_, other)| *other != key);
+                if let Some(rank) = rank {
+                    heap.set(key, rank);
+                    model.insert((rank, key));
+                } else {
+                    heap.remove(key);
+                }
+                prop_assert_eq!(heap.peek(), model.first().copied());
+            }
+        }
+    }
+}

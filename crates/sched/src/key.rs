@@ -1,0 +1,106 @@
+//! Dense keys and the two small numbers that everything is written in.
+//!
+//! The driver chooses the keys, small and dense (a slab index): the core indexes arrays by them and
+//! never hashes. A key may be used again after its owner was removed.
+
+use core::fmt;
+
+/// Keys at or above this are refused ([`EventError::KeyTooLarge`](crate::EventError)): a stray key
+/// must not make the core allocate an array of its size. 65,536 vGPUs with 16 sessions each fit.
+pub const KEY_LIMIT: u32 = 1 << 20;
+
+macro_rules! key {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+        pub struct $name(pub u32);
+
+        impl $name {
+            /// The key as an array index.
+            pub(crate) fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+
+        impl fmt::Debug for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                write!(f, concat!($prefix, "{}"), self.0)
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                fmt::Debug::fmt(self, f)
+            }
+        }
+    };
+}
+
+key!(
+    /// A device of this node.
+    DeviceKey, "d"
+);
+key!(
+    /// A vGPU: the unit of scheduling and accounting.
+    VgpuKey, "v"
+);
+key!(
+    /// A session, one (process, vGPU) pair: what a grant is addressed to.
+    SessionKey, "s"
+);
+
+/// A vGPU's relative share of its device, 1 to 10,000.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(try_from = "u32", into = "u32"))]
+pub struct Weight(u32);
+
+impl Weight {
+    /// The smallest weight, and the default.
+    pub const ONE: Self = Self(1);
+    /// The largest weight.
+    pub const MAX: Self = Self(10_000);
+
+    /// A weight, if `value` is one of 1 to 10,000.
+    pub fn new(value: u32) -> Result<Self, WeightError> {
+        if (Self::ONE.0..=Self::MAX.0).contains(&value) {
+            Ok(Self(value))
+        } else {
+            Err(WeightError { value })
+        }
+    }
+
+    /// The number itself.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl Default for Weight {
+    fn default() -> Self {
+        Self::ONE
+    }
+}
+
+impl TryFrom<u32> for Weight {
+    type Error = WeightError;
+
+    fn try_from(value: u32) -> Result<Self, WeightError> {
+        Self::new(value)
+    }
+}
+
+impl From<Weight> for u32 {
+    fn from(weight: Weight) -> Self {
+        weight.0
+    }
+}
+
+/// A number that is no weight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("weight = {value} is not allowed: a weight is 1 to 10000")]
+pub struct WeightError {
+    /// The number refused.
+    pub value: u32,
+}

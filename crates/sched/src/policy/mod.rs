@@ -1,0 +1,191 @@
+//! Policies: who runs next. One file each, and one line in the registry below.
+//!
+//! A policy orders vGPUs and nothing else. Turns, budgets, timers, sessions and totals are the
+//! device core's (`core.rs`), which calls the hooks of [`Policy`] in this order:
+//! `add` … `wake` → (`peek` → `start` → `charge`* → `stop`)* → `sleep` … `remove`, with `charge` also
+//! after `stop` when a late report corrects a turn.
+
+mod fair;
+mod priority;
+mod ranked;
+mod round_robin;
+mod unmanaged;
+
+use alloc::boxed::Box;
+use alloc::string::String;
+use core::fmt;
+
+use crate::key::{VgpuKey, Weight};
+use crate::tag::Tag;
+
+/// Declares the registry: the order is the order of [`NAMES`], the first is the default.
+macro_rules! registry {
+    ($($name:literal: $policy:ty, $summary:literal;)+) => {
+        const REGISTRY: &[Entry] = &[$(Entry {
+            name: $name,
+            summary: $summary,
+            build: |virtual_time| Box::new(<$policy>::new(virtual_time)),
+        }),+];
+
+        /// The names of all policies, for help texts and error messages.
+        pub const NAMES: &[&str] = &[$($name),+];
+    };
+}
+
+registry! {
+    "fair": fair::Fair, "weighted fair queueing by device time (FairGV)";
+    "unmanaged": unmanaged::Unmanaged, "no gate: everybody at once, the device's own queue decides";
+    "round_robin": round_robin::RoundRobin, "a quantum each in turn, whatever the weight";
+    "priority": priority::Priority, "the largest weight first, equals in turn";
+}
+
+struct Entry {
+    name: &'static str,
+    summary: &'static str,
+    build: fn(Tag) -> Box<dyn Policy>,
+}
+
+/// A policy of the registry. Serialised as its name.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(try_from = "String", into = "String"))]
+pub struct PolicyId(u8);
+
+/// The policy of that name; the error lists the names there are.
+pub fn by_name(name: &str) -> Result<PolicyId, UnknownPolicy> {
+    (0u8..)
+        .zip(NAMES)
+        .find(|(_, known)| **known == name)
+        .map(|(id, _)| PolicyId(id))
+        .ok_or_else(|| UnknownPolicy { name: name.into() })
+}
+
+impl PolicyId {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        self.entry().name
+    }
+
+    /// What it does, in half a line.
+    pub fn summary(self) -> &'static str {
+        self.entry().summary
+    }
+
+    pub(crate) fn build(self, virtual_time: Tag) -> Box<dyn Policy> {
+        (self.entry().build)(virtual_time)
+    }
+
+    fn entry(self) -> &'static Entry {
+        &REGISTRY[usize::from(self.0)]
+    }
+}
+
+impl fmt::Debug for PolicyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+impl From<PolicyId> for String {
+    fn from(policy: PolicyId) -> Self {
+        policy.name().into()
+    }
+}
+
+impl TryFrom<String> for PolicyId {
+    type Error = UnknownPolicy;
+
+    fn try_from(name: String) -> Result<Self, UnknownPolicy> {
+        by_name(&name)
+    }
+}
+
+/// A name that is no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("policy = {name:?} is not known: policy is one of {}", NAMES.join(", "))]
+pub struct UnknownPolicy {
+    /// The name refused.
+    pub name: String,
+}
+
+/// Service to put on a vGPU's account.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Charge {
+    /// Held time in ns; negative when a prediction is corrected.
+    pub ns: i64,
+    /// Nobody else was waiting: the virtual time goes along.
+    pub alone: bool,
+}
+
+/// The order in which vGPUs get the device. Trusts its caller: keys are added before they are used.
+pub trait Policy: fmt::Debug + Send {
+    /// Whether everybody is granted the device at once. Then only `add` to `charge` are called.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
+    /// A vGPU joins, asleep, `ahead` of the virtual time (what it overdrew under another policy or
+    /// before a restart).
+    fn add(&mut self, vgpu: VgpuKey, weight: Weight, ahead: Tag);
+
+    /// A vGPU leaves, whatever it was doing.
+    fn remove(&mut self, vgpu: VgpuKey);
+
+    /// A vGPU's weight changed.
+    fn reweight(&mut self, vgpu: VgpuKey, weight: Weight);
+
+    /// A vGPU has work again.
+    fn wake(&mut self, vgpu: VgpuKey);
+
+    /// A vGPU has no work. During its turn it keeps the turn.
+    fn sleep(&mut self, vgpu: VgpuKey);
+
+    /// Who is next among those awake and not in their turn.
+    fn peek(&self) -> Option<VgpuKey>;
+
+    /// A vGPU's turn begins. At most one at a time.
+    fn start(&mut self, vgpu: VgpuKey);
+
+    /// A vGPU's turn ends: it waits again if it is awake.
+    fn stop(&mut self, vgpu: VgpuKey);
+
+    /// A vGPU consumed service, or a prediction is corrected.
+    fn charge(&mut self, vgpu: VgpuKey, charge: Charge);
+
+    /// Whether the vGPU in its turn would be next again after `rest_ns` more of service.
+    fn runs_again(&self, vgpu: VgpuKey, rest_ns: u64) -> bool;
+
+    /// The virtual time, for policies that have one. It never falls.
+    fn virtual_time(&self) -> Tag {
+        Tag::ZERO
+    }
+
+    /// How far a vGPU's tag is ahead of the virtual time.
+    fn ahead(&self, _vgpu: VgpuKey) -> Tag {
+        Tag::ZERO
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_found_and_says_what_it_does() {
+        for name in NAMES {
+            let policy = by_name(name).unwrap();
+            assert_eq!(policy.name(), *name);
+            assert!(!policy.summary().is_empty());
+        }
+        assert_eq!(PolicyId::default().name(), "fair");
+    }
+
+    #[test]
+    fn an_unknown_name_lists_the_known_ones() {
+        let error = by_name("fare").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "policy = \"fare\" is not known: policy is one of fair, unmanaged, round_robin, priority"
+        );
+    }
+}

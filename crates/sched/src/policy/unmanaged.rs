@@ -1,0 +1,45 @@
+//! `unmanaged`: no gate. Everybody is granted the device without a limit, and the device's own
+//! first-come-first-served queue decides: the negative control of every fairness test.
+
+use crate::key::{VgpuKey, Weight};
+use crate::policy::{Charge, Policy};
+use crate::tag::Tag;
+
+#[derive(Debug)]
+pub(super) struct Unmanaged;
+
+impl Unmanaged {
+    pub(super) fn new(_virtual_time: Tag) -> Self {
+        Self
+    }
+}
+
+impl Policy for Unmanaged {
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn add(&mut self, _vgpu: VgpuKey, _weight: Weight, _ahead: Tag) {}
+
+    fn remove(&mut self, _vgpu: VgpuKey) {}
+
+    fn reweight(&mut self, _vgpu: VgpuKey, _weight: Weight) {}
+
+    fn wake(&mut self, _vgpu: VgpuKey) {}
+
+    fn sleep(&mut self, _vgpu: VgpuKey) {}
+
+    fn peek(&self) -> Option<VgpuKey> {
+        None
+    }
+
+    fn start(&mut self, _vgpu: VgpuKey) {}
+
+    fn stop(&mut self, _vgpu: VgpuKey) {}
+
+    fn charge(&mut self, _vgpu: VgpuKey, _charge: Charge) {}
+
+    fn runs_again(&self, _vgpu: VgpuKey, _rest_ns: u64) -> bool {
+        false
+    }
+}
