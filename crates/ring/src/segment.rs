@@ -1,0 +1,220 @@
+//! The layout of a session's segment.
+//!
+//! The layout follows from the segment's size and the constants here alone. The header repeats it
+//! so that a peer built from another version notices; no offset is ever taken from shared memory.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+
+use crate::answer::{ANSWER_SLOTS, AnswerWords, MAX_ANSWER};
+use crate::cells::{Cell, Cells};
+use crate::lane::{LANE_SLOTS, LaneWords, SLOT_WORDS};
+use crate::map::{Access, MapError, MemoryFile, PAGE, SharedMemory};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::wait::WakeFlag;
+
+/// Lanes of a session.
+pub const LANES: usize = 16;
+/// Progress words of a session: one per stream or event.
+pub const PROGRESS_WORDS: usize = 4096;
+/// Notice words of a session.
+pub const NOTICE_WORDS: usize = 16;
+/// Blocks of the arena that may be in use at once.
+pub const ARENA_BLOCKS: u32 = 4096;
+/// The arena's size in bytes unless the daemon is configured otherwise.
+pub const ARENA_BYTES: usize = 64 << 20;
+
+/// "weftring" in ASCII, little-endian.
+const MAGIC: u64 = u64::from_le_bytes(*b"weftring");
+/// Raised with every change of the layout.
+pub const LAYOUT_VERSION: u32 = 1;
+
+const LINE: usize = 64;
+
+// The header page. Words with different writers lie in different lines.
+const TICKET: usize = LINE;
+const LANES_USED: usize = 2 * LINE;
+const DOORBELL: usize = 3 * LINE;
+const WORKER_LOST: usize = 4 * LINE;
+const ARENA_ROOM: usize = 5 * LINE;
+const NOTICES: usize = 6 * LINE;
+
+/// Tail, head and room flag, a line each, and one to keep neighbours' prefetches apart.
+const LANE_CONTROL: usize = 4 * LINE;
+const LANE_BYTES: usize = LANE_SLOTS * SLOT_WORDS * 8;
+/// 16 bytes of control words before the answer's bytes, rounded up to lines.
+const ANSWER_CONTROL: usize = 16;
+const ANSWER_STRIDE: usize = (ANSWER_CONTROL + MAX_ANSWER).next_multiple_of(LINE);
+
+const LANE_CONTROLS: usize = PAGE;
+const ANSWERS: usize = (LANE_CONTROLS + LANES * LANE_CONTROL).next_multiple_of(PAGE);
+const PROGRESS: usize = (ANSWERS + ANSWER_SLOTS as usize * ANSWER_STRIDE).next_multiple_of(PAGE);
+const RELEASES: usize = (PROGRESS + PROGRESS_WORDS * 8).next_multiple_of(PAGE);
+const LANE_SLOTS_AT: usize = (RELEASES + ARENA_BLOCKS as usize * 4).next_multiple_of(PAGE);
+const ARENA: usize = (LANE_SLOTS_AT + LANES * LANE_BYTES).next_multiple_of(PAGE);
+
+/// Why a segment could not be used.
+#[derive(Debug, Error)]
+pub enum SegmentError {
+    /// Its memory could not be created or mapped.
+    #[error("segment memory")]
+    Map(#[from] MapError),
+    /// It is not a segment, or one of another layout.
+    #[error("segment has layout version {found}, expected {LAYOUT_VERSION}")]
+    Layout {
+        /// The version found; 0 when it is no segment at all.
+        found: u32,
+    },
+    /// It is too small to hold an arena.
+    #[error("segment of {0} bytes has no arena")]
+    TooSmall(usize),
+}
+
+/// A mapped segment: hands out its parts to the two sides.
+#[derive(Debug, Clone)]
+pub struct Segment {
+    memory: Arc<SharedMemory>,
+}
+
+impl Segment {
+    /// The size in bytes of a segment with an arena of `arena_bytes`.
+    #[must_use]
+    pub fn size(arena_bytes: usize) -> usize {
+        ARENA.saturating_add(arena_bytes)
+    }
+
+    /// Creates the memory file of a session. The daemon does this and passes the file to both
+    /// sides.
+    ///
+    /// # Errors
+    /// [`SegmentError::Map`] when the system refuses.
+    pub fn create(arena_bytes: usize) -> Result<MemoryFile, SegmentError> {
+        let file = MemoryFile::create("weft-segment", Self::size(arena_bytes.max(PAGE)))?;
+        let memory = file.map(Access::ReadWrite)?;
+        Self::format(&memory)?;
+        Ok(file)
+    }
+
+    /// A segment in this process's anonymous memory: for tests and benchmarks.
+    ///
+    /// # Errors
+    /// [`SegmentError::Map`] when the system refuses.
+    pub fn anonymous(arena_bytes: usize) -> Result<Self, SegmentError> {
+        let memory = SharedMemory::anonymous(Self::size(arena_bytes.max(PAGE)))?;
+        Self::format(&memory)?;
+        Self::open(memory)
+    }
+
+    /// Views mapped memory as a segment.
+    ///
+    /// # Errors
+    /// [`SegmentError`] when it is too small or has another layout.
+    pub fn open(memory: Arc<SharedMemory>) -> Result<Self, SegmentError> {
+        if memory.len() <= ARENA {
+            return Err(SegmentError::TooSmall(memory.len()));
+        }
+        let segment = Self { memory };
+        let magic = segment.memory.cell::<AtomicU64>(0)?.load(Ordering::Acquire);
+        let version = segment.memory.cell::<AtomicU32>(8)?.load(Ordering::Acquire);
+        let found = if magic == MAGIC { version } else { 0 };
+        if found == LAYOUT_VERSION { Ok(segment) } else { Err(SegmentError::Layout { found }) }
+    }
+
+    fn format(memory: &Arc<SharedMemory>) -> Result<(), SegmentError> {
+        memory.cell::<AtomicU32>(8)?.store(LAYOUT_VERSION, Ordering::Relaxed);
+        memory.cell::<AtomicU64>(0)?.store(MAGIC, Ordering::Release);
+        Ok(())
+    }
+
+    /// The memory that the segment lies in.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<SharedMemory> {
+        &self.memory
+    }
+
+    /// The worker's sleeping flag: whoever has something for the worker wakes it here.
+    ///
+    /// # Errors
+    /// Never for an opened segment.
+    pub fn doorbell(&self) -> Result<WakeFlag, MapError> {
+        Ok(WakeFlag::new(self.memory.cell(DOORBELL)?))
+    }
+
+    /// Tells the client that its worker is gone and wakes every caller. The daemon does this, as
+    /// does a worker that gives up.
+    ///
+    /// # Errors
+    /// Never for an opened segment.
+    pub fn declare_worker_lost(&self) -> Result<(), MapError> {
+        self.worker_lost()?.store(1, Ordering::Release);
+        for slot in 0..ANSWER_SLOTS {
+            self.answer(slot)?.flag.wake();
+        }
+        for lane in 0..LANES {
+            self.room_flag(lane)?.wake();
+        }
+        self.arena_room()?.wake();
+        Ok(())
+    }
+
+    pub(crate) fn worker_lost(&self) -> Result<Cell<AtomicU32>, MapError> {
+        self.memory.cell(WORKER_LOST)
+    }
+
+    pub(crate) fn tickets(&self) -> Result<Cell<AtomicU64>, MapError> {
+        self.memory.cell(TICKET)
+    }
+
+    pub(crate) fn lanes_used(&self) -> Result<Cell<AtomicU32>, MapError> {
+        self.memory.cell(LANES_USED)
+    }
+
+    pub(crate) fn arena_room(&self) -> Result<WakeFlag, MapError> {
+        Ok(WakeFlag::new(self.memory.cell(ARENA_ROOM)?))
+    }
+
+    pub(crate) fn notices(&self) -> Result<Cells<AtomicU64>, MapError> {
+        self.memory.cells(NOTICES, NOTICE_WORDS)
+    }
+
+    pub(crate) fn lane(&self, lane: usize) -> Result<LaneWords, MapError> {
+        let control = LANE_CONTROLS + lane * LANE_CONTROL;
+        Ok(LaneWords {
+            tail: self.memory.cell(control)?,
+            head: self.memory.cell(control + LINE)?,
+            slots: self.memory.cells(LANE_SLOTS_AT + lane * LANE_BYTES, LANE_BYTES / 8)?,
+        })
+    }
+
+    pub(crate) fn room_flag(&self, lane: usize) -> Result<WakeFlag, MapError> {
+        let control = LANE_CONTROLS + lane * LANE_CONTROL;
+        Ok(WakeFlag::new(self.memory.cell(control + 2 * LINE)?))
+    }
+
+    pub(crate) fn answer(&self, slot: u16) -> Result<AnswerWords, MapError> {
+        let at = ANSWERS + usize::from(slot) * ANSWER_STRIDE;
+        Ok(AnswerWords {
+            done: self.memory.cell(at)?,
+            flag: WakeFlag::new(self.memory.cell(at + 4)?),
+            result: self.memory.cell(at + 8)?,
+            bytes: self.memory.cells(at + ANSWER_CONTROL, MAX_ANSWER / 8)?,
+        })
+    }
+
+    pub(crate) fn progress(&self) -> Result<Cells<AtomicU64>, MapError> {
+        self.memory.cells(PROGRESS, PROGRESS_WORDS)
+    }
+
+    pub(crate) fn releases(&self) -> Result<Cells<AtomicU32>, MapError> {
+        self.memory.cells(RELEASES, ARENA_BLOCKS as usize)
+    }
+
+    pub(crate) fn arena_offset() -> usize {
+        ARENA
+    }
+
+    pub(crate) fn arena_len(&self) -> usize {
+        self.memory.len().saturating_sub(ARENA)
+    }
+}

@@ -1,0 +1,298 @@
+//! Hybrid waiting: poll for a bounded time, then sleep on a flag.
+//!
+//! The futex word is the sleeping flag itself. The sleeper sets it to 1 and looks again before it
+//! sleeps while the flag is 1; the waker publishes, swaps the flag to 0 and wakes if it was 1.
+//! Waiting on anything else (a ring's tail, say) loses wake-ups. The order is fixed by a full fence
+//! on each side: either the waker sees the flag or the sleeper sees what was published.
+
+use std::time::{Duration, Instant};
+
+use crate::cells::Cell;
+use crate::sync::{AtomicU32, Ordering, fence};
+
+/// How long a client polls at the ring before it sleeps (design: 50 µs).
+pub const SPIN: Duration = Duration::from_micros(50);
+
+/// How often a sleeper makes sure that its peer lives.
+pub const CHECK_EVERY: Duration = Duration::from_millis(100);
+
+/// How long and under which conditions somebody waits.
+#[derive(Clone, Copy)]
+pub struct Patience<'a> {
+    /// How long to poll before sleeping; zero to sleep at once.
+    pub spin: Duration,
+    /// When to give up, if ever.
+    pub deadline: Option<Instant>,
+    /// How often to ask `peer_alive` while asleep.
+    pub check_every: Duration,
+    /// Whether the one who must end the wait still can.
+    pub peer_alive: &'a dyn Fn() -> bool,
+}
+
+impl core::fmt::Debug for Patience<'_> {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.debug_struct("Patience")
+            .field("spin", &self.spin)
+            .field("deadline", &self.deadline)
+            .field("check_every", &self.check_every)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<'a> Patience<'a> {
+    /// Polls for [`SPIN`], then sleeps for as long as the peer lives.
+    #[must_use]
+    pub fn while_alive(peer_alive: &'a dyn Fn() -> bool) -> Self {
+        Self { spin: SPIN, deadline: None, check_every: CHECK_EVERY, peer_alive }
+    }
+
+    /// The same, but no longer than until `deadline`.
+    #[must_use]
+    pub fn until(self, deadline: Instant) -> Self {
+        Self { deadline: Some(deadline), ..self }
+    }
+
+    /// The same, but polling for `spin` first.
+    #[must_use]
+    pub fn spinning(self, spin: Duration) -> Self {
+        Self { spin, ..self }
+    }
+}
+
+/// A wait that ended without what was awaited.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Unready {
+    /// The deadline passed.
+    #[error("deadline passed")]
+    TimedOut,
+    /// The peer died.
+    #[error("peer died")]
+    PeerLost,
+}
+
+/// A sleeping flag in shared memory: at most one thread sleeps on it, anybody wakes it.
+#[derive(Debug, Clone)]
+pub struct WakeFlag {
+    word: Cell<AtomicU32>,
+    #[cfg(loom)]
+    model: std::sync::Arc<model::Futex>,
+}
+
+impl WakeFlag {
+    /// The flag in `word`, where 0 means awake and 1 asleep.
+    #[cfg(not(loom))]
+    #[must_use]
+    pub fn new(word: Cell<AtomicU32>) -> Self {
+        Self { word }
+    }
+
+    #[cfg(loom)]
+    pub fn modelled() -> Self {
+        Self { word: Cell::zeroed(), model: std::sync::Arc::new(model::Futex::default()) }
+    }
+
+    /// Wakes the sleeper, if any. Call it after publishing what it waits for.
+    ///
+    /// Costs a fence and a load while nobody sleeps.
+    pub fn wake(&self) {
+        // SYNC: the publication is ordered before the load of the flag; pairs with the fence in
+        // `wait`.
+        fence(Ordering::SeqCst);
+        if self.word.load(Ordering::Relaxed) != 0 && self.word.swap(0, Ordering::AcqRel) != 0 {
+            self.futex_wake();
+        }
+    }
+
+    /// Waits until `ready` gives something: polls for `patience.spin`, then sleeps.
+    ///
+    /// A wake without anything ready makes it poll again before it sleeps again, so a waker may
+    /// announce itself shortly beforehand.
+    ///
+    /// # Errors
+    /// [`Unready`] when the deadline passed or the peer died; `ready` was asked once more after
+    /// that.
+    pub fn wait<T>(
+        &self,
+        patience: &Patience<'_>,
+        mut ready: impl FnMut() -> Option<T>,
+    ) -> Result<T, Unready> {
+        loop {
+            if let Some(value) = spin(patience.spin, &mut ready) {
+                return Ok(value);
+            }
+            loop {
+                match self.sleep(patience, &mut ready)? {
+                    Nap::Ready(value) => return Ok(value),
+                    Nap::Woken => break,
+                    Nap::Checked => {}
+                }
+            }
+        }
+    }
+
+    fn sleep<T>(
+        &self,
+        patience: &Patience<'_>,
+        ready: &mut impl FnMut() -> Option<T>,
+    ) -> Result<Nap<T>, Unready> {
+        self.word.store(1, Ordering::Relaxed);
+        // SYNC: the flag is ordered before the look at what is published; pairs with the fence in
+        // `wake`.
+        fence(Ordering::SeqCst);
+        if let Some(value) = ready() {
+            self.word.store(0, Ordering::Relaxed);
+            return Ok(Nap::Ready(value));
+        }
+        let now = now();
+        let left = match (patience.deadline, now) {
+            (Some(deadline), Some(now)) => deadline.saturating_duration_since(now),
+            (Some(_), None) | (None, _) => patience.check_every,
+        };
+        let nap = left.min(patience.check_every);
+        let woken = !nap.is_zero() && self.futex_wait(nap);
+        if woken {
+            return Ok(Nap::Woken);
+        }
+        if left <= patience.check_every && patience.deadline.is_some() {
+            return self.last_look(ready, Unready::TimedOut);
+        }
+        if (patience.peer_alive)() {
+            return Ok(Nap::Checked);
+        }
+        self.last_look(ready, Unready::PeerLost)
+    }
+
+    /// What was published just before the end of the wait still counts.
+    fn last_look<T>(
+        &self,
+        ready: &mut impl FnMut() -> Option<T>,
+        otherwise: Unready,
+    ) -> Result<Nap<T>, Unready> {
+        self.word.store(0, Ordering::Relaxed);
+        ready().map(Nap::Ready).ok_or(otherwise)
+    }
+
+    /// Sleeps while the flag is 1, at most for `limit`; false when the time ran out.
+    #[cfg(not(loom))]
+    fn futex_wait(&self, limit: Duration) -> bool {
+        use rustix::thread::{Timespec, futex};
+
+        let timeout = Timespec {
+            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+            tv_nsec: i64::from(limit.subsec_nanos()),
+        };
+        // An interrupted wait counts as a wake: the caller looks again.
+        futex::wait(&self.word, futex::Flags::empty(), 1, Some(&timeout))
+            != Err(rustix::io::Errno::TIMEDOUT)
+    }
+
+    #[cfg(not(loom))]
+    fn futex_wake(&self) {
+        use rustix::thread::futex;
+
+        // Waking can only fail for a bad address, and the word is mapped.
+        let woken = futex::wake(&self.word, futex::Flags::empty(), 1);
+        debug_assert!(woken.is_ok(), "futex wake of a mapped word failed");
+    }
+
+    #[cfg(loom)]
+    fn futex_wait(&self, _limit: Duration) -> bool {
+        self.model.wait_while_one(&self.word);
+        true
+    }
+
+    #[cfg(loom)]
+    fn futex_wake(&self) {
+        self.model.wake();
+    }
+}
+
+enum Nap<T> {
+    Ready(T),
+    Woken,
+    Checked,
+}
+
+#[cfg(not(loom))]
+fn now() -> Option<Instant> {
+    Some(Instant::now())
+}
+
+/// A model has no clock: nothing times out in it.
+#[cfg(loom)]
+fn now() -> Option<Instant> {
+    None
+}
+
+/// Polls `ready` for at most `limit`, without a system call.
+///
+/// Gives up early on a machine with one processor, and when the thread evidently lost its processor
+/// to somebody else: polling is hopeless there.
+#[cfg(not(loom))]
+pub fn spin<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+    /// Polls between two looks at the clock, about a microsecond.
+    const POLLS: u32 = 32;
+    /// Between two looks this much passes only if the thread did not run.
+    const DESCHEDULED: Duration = Duration::from_micros(500);
+
+    if let Some(value) = ready() {
+        return Some(value);
+    }
+    if limit.is_zero() || !several_processors() {
+        return None;
+    }
+    let start = Instant::now();
+    let mut last = Duration::ZERO;
+    loop {
+        for _ in 0..POLLS {
+            core::hint::spin_loop();
+            if let Some(value) = ready() {
+                return Some(value);
+            }
+        }
+        let elapsed = start.elapsed();
+        if elapsed >= limit || elapsed.saturating_sub(last) > DESCHEDULED {
+            return None;
+        }
+        last = elapsed;
+    }
+}
+
+#[cfg(loom)]
+pub fn spin<T>(_limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+    ready()
+}
+
+#[cfg(not(loom))]
+fn several_processors() -> bool {
+    use std::sync::OnceLock;
+
+    static SEVERAL: OnceLock<bool> = OnceLock::new();
+    *SEVERAL.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1))
+}
+
+#[cfg(loom)]
+mod model {
+    use crate::sync::{AtomicU32, Ordering};
+
+    /// The kernel's side of a futex: compares and sleeps in one step, as seen by wakers.
+    #[derive(Debug, Default)]
+    pub(super) struct Futex {
+        queue: loom::sync::Mutex<()>,
+        sleepers: loom::sync::Condvar,
+    }
+
+    impl Futex {
+        pub(super) fn wait_while_one(&self, word: &AtomicU32) {
+            let queue = self.queue.lock().unwrap();
+            if word.load(Ordering::SeqCst) == 1 {
+                drop(self.sleepers.wait(queue).unwrap());
+            }
+        }
+
+        pub(super) fn wake(&self) {
+            let _queue = self.queue.lock().unwrap();
+            self.sleepers.notify_one();
+        }
+    }
+}
