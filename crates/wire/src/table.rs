@@ -69,6 +69,37 @@ macro_rules! driver_calls {
     };
 }
 
+/// Calls `$callback!` like [`driver_calls`](crate::driver_calls), as elements of one slice: the
+/// callback expands to an expression.
+#[macro_export]
+macro_rules! driver_call_lists {
+    ($callback:ident) => {
+        &[
+            $crate::driver_calls_driver! { $callback },
+            $crate::driver_calls_device! { $callback },
+            $crate::driver_calls_context! { $callback },
+            $crate::driver_calls_module! { $callback },
+            $crate::driver_calls_library! { $callback },
+            $crate::driver_calls_link! { $callback },
+            $crate::driver_calls_launch! { $callback },
+            $crate::driver_calls_memory! { $callback },
+            $crate::driver_calls_host_memory! { $callback },
+            $crate::driver_calls_copy! { $callback },
+            $crate::driver_calls_memset! { $callback },
+            $crate::driver_calls_pool! { $callback },
+            $crate::driver_calls_vmm! { $callback },
+            $crate::driver_calls_stream! { $callback },
+            $crate::driver_calls_event! { $callback },
+            $crate::driver_calls_graph! { $callback },
+            $crate::driver_calls_texture! { $callback },
+            $crate::driver_calls_green! { $callback },
+            $crate::driver_calls_interop! { $callback },
+            $crate::driver_calls_checkpoint! { $callback },
+            $crate::driver_calls_profiler! { $callback },
+        ]
+    };
+}
+
 /// One exported function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
@@ -221,29 +252,7 @@ macro_rules! table {
 }
 
 /// Every row as data, one slice per noun.
-pub static TABLE: &[&[Call]] = &[
-    crate::driver_calls_driver! { table },
-    crate::driver_calls_device! { table },
-    crate::driver_calls_context! { table },
-    crate::driver_calls_module! { table },
-    crate::driver_calls_library! { table },
-    crate::driver_calls_link! { table },
-    crate::driver_calls_launch! { table },
-    crate::driver_calls_memory! { table },
-    crate::driver_calls_host_memory! { table },
-    crate::driver_calls_copy! { table },
-    crate::driver_calls_memset! { table },
-    crate::driver_calls_pool! { table },
-    crate::driver_calls_vmm! { table },
-    crate::driver_calls_stream! { table },
-    crate::driver_calls_event! { table },
-    crate::driver_calls_graph! { table },
-    crate::driver_calls_texture! { table },
-    crate::driver_calls_green! { table },
-    crate::driver_calls_interop! { table },
-    crate::driver_calls_checkpoint! { table },
-    crate::driver_calls_profiler! { table },
-];
+pub static TABLE: &[&[Call]] = crate::driver_call_lists! { table };
 
 #[cfg(test)]
 mod tests;

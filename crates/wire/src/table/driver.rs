@@ -8,28 +8,28 @@
 macro_rules! driver_calls_driver {
     ($callback:ident) => {
         $callback! { driver;
-            cuDriverGetVersion: cuDriverGetVersion 2020 plain refused (
+            cuDriverGetVersion: cuDriverGetVersion 2020 plain local (
                 out driverVersion: *mut i32
-            ) {}
-            cuGetErrorName: cuGetErrorName 6000 plain refused (
+            ) {driver::version}
+            cuGetErrorName: cuGetErrorName 6000 plain local (
                 value error: CUresult, out pStr: *mut *const c_char
-            ) {}
-            cuGetErrorString: cuGetErrorString 6000 plain refused (
+            ) {error::name}
+            cuGetErrorString: cuGetErrorString 6000 plain local (
                 value error: CUresult, out pStr: *mut *const c_char
-            ) {}
-            cuGetExportTable: cuGetExportTable 3000 plain refused (
+            ) {error::string}
+            cuGetExportTable: cuGetExportTable 3000 plain local (
                 out ppExportTable: *mut *const c_void, input pExportTableId: *const CUuuid
-            ) {}
-            cuGetProcAddress: cuGetProcAddress 11030 plain refused (
+            ) {export_table::find}
+            cuGetProcAddress: cuGetProcAddress 11030 plain local (
                 input symbol: *const c_char [nul], out pfn: *mut *mut c_void,
                 value cudaVersion: i32, value flags: u64
-            ) {}
-            cuGetProcAddress_v2: cuGetProcAddress 12000 plain refused (
+            ) {proc_address::find}
+            cuGetProcAddress_v2: cuGetProcAddress 12000 plain local (
                 input symbol: *const c_char [nul], out pfn: *mut *mut c_void,
                 value cudaVersion: i32, value flags: u64,
                 out symbolStatus: *mut CUdriverProcAddressQueryResult
-            ) {}
-            cuInit: cuInit 2000 plain refused (value Flags: u32) {}
+            ) {proc_address::find_with_status}
+            cuInit: cuInit 2000 plain sync (value Flags: u32) {driver::init}
         }
     };
 }
