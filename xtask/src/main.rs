@@ -1,5 +1,6 @@
 //! Developer commands: `cargo xtask demo`, `cargo xtask test`, and what they are made of.
 
+mod coverage;
 mod programs;
 mod setup;
 mod shell;
@@ -40,6 +41,8 @@ enum Task {
     },
     /// Regenerate the examples' PTX from their CUDA sources (installs nvcc from PyPI).
     Ptx,
+    /// Rewrite docs/coverage.md from the table of driver calls.
+    Coverage,
     /// Check the house rules: file and line lengths, crate dependencies, leftover markers.
     Tidy,
 }
@@ -55,6 +58,7 @@ fn main() -> Result<()> {
             programs::compile_examples(&profile, &python).map(drop)
         }
         Task::Ptx => programs::regenerate_ptx(),
+        Task::Coverage => coverage::write(),
         Task::Tidy => tidy::check(),
     }
 }
