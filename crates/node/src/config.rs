@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 use toml::{Table, Value};
 
 mod paths;
@@ -58,7 +58,7 @@ pub struct NodeConfig {
 pub struct SocketConfig {
     /// Directory of sockets and the lock.
     pub runtime_dir: PathBuf,
-    /// Tenant socket; `runtime_dir/weft.sock` if absent.
+    /// Tenant socket; `runtime_dir/tenant.sock` if absent.
     pub tenant: Option<PathBuf>,
     /// Admin socket; `runtime_dir/admin.sock` if absent.
     pub admin: Option<PathBuf>,
@@ -103,7 +103,7 @@ pub struct DeviceConfig {
 }
 
 /// Modelled times of a paced device.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct ModelConfig {
     /// Kernels, first match wins.
@@ -119,7 +119,7 @@ pub struct ModelConfig {
 }
 
 /// The modelled time of the kernels that a name matches: `ns`, or `ns_per_block`, or the sum.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KernelModelConfig {
     /// Kernel name; `*` matches any run of characters.
@@ -354,7 +354,7 @@ impl NodeConfig {
     /// Path of the tenant socket.
     #[must_use]
     pub fn tenant_socket(&self) -> PathBuf {
-        self.sockets.tenant.clone().unwrap_or_else(|| self.sockets.runtime_dir.join("weft.sock"))
+        self.sockets.tenant.clone().unwrap_or_else(|| self.sockets.runtime_dir.join("tenant.sock"))
     }
 
     /// Path of the admin socket.

@@ -7,6 +7,8 @@
 
 pub mod admin;
 pub mod config;
+mod daemon;
+mod link;
 
 pub use config::NodeConfig;
 

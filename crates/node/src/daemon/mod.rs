@@ -1,0 +1,4 @@
+//! The daemon.
+
+mod ledger;
+mod registry;

@@ -1,0 +1,361 @@
+//! The vGPUs of a node: what they may have, whose they are, and what they used. Kept in a file.
+
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::config::WEIGHTS;
+
+/// The file's format. Raise it when a record's meaning changes; new optional fields need no new one.
+const FORMAT: u32 = 1;
+
+/// Longest name of a vGPU.
+const NAME_BYTES_MAX: usize = 64;
+
+/// One vGPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Vgpu {
+    /// Unique on the node.
+    pub(crate) name: String,
+    /// Dense key of the scheduling core and the ledger.
+    pub(crate) key: u32,
+    /// User who may attach.
+    pub(crate) owner: u32,
+    /// Share of the device.
+    pub(crate) weight: u32,
+    /// Memory quota.
+    pub(crate) memory_bytes: u64,
+    /// Identity that tenants see.
+    pub(crate) uuid: [u8; 16],
+    /// SHA-256 of the attach token, if one is needed.
+    #[serde(default)]
+    pub(crate) token: Option<[u8; 32]>,
+    /// Device time of ended sessions.
+    #[serde(default)]
+    pub(crate) used_ns: u64,
+    /// Sessions over its life.
+    #[serde(default)]
+    pub(crate) sessions_total: u64,
+}
+
+/// What a vGPU that does not exist yet should be.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Wanted {
+    /// Name.
+    pub(crate) name: String,
+    /// Owner.
+    pub(crate) owner: u32,
+    /// Weight.
+    pub(crate) weight: u32,
+    /// Memory quota.
+    pub(crate) memory_bytes: u64,
+    /// Attach token; none if empty.
+    pub(crate) token: String,
+}
+
+/// Why the registry refused.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RegistryError {
+    /// The name cannot be one.
+    #[error("`{0}` is no vGPU name: 1 to 64 letters, digits, `-`, `_` and `.`, not first a `.`")]
+    Name(String),
+    /// The weight is out of range.
+    #[error("weight {0} is out of range; 1 to 10000")]
+    Weight(u32),
+    /// The quota is out of range.
+    #[error("memory quota of {0} bytes is out of range; 4096 to the device's {1} bytes")]
+    Memory(u64, u64),
+    /// There is one of that name.
+    #[error("vGPU `{0}` exists already")]
+    Exists(String),
+    /// There is none of that name.
+    #[error("there is no vGPU `{0}`; `weft ls` lists them")]
+    Unknown(String),
+    /// It is somebody else's.
+    #[error("vGPU `{0}` belongs to another user")]
+    Owner(String),
+    /// The attach token is wrong or missing.
+    #[error("vGPU `{0}` needs its attach token (WEFT_TOKEN)")]
+    Token(String),
+    /// No more fit.
+    #[error("the node has its {0} vGPUs (limits.vgpus); remove one with `weft rm`")]
+    Full(usize),
+}
+
+/// All vGPUs of a node.
+#[derive(Debug)]
+pub(crate) struct Registry {
+    path: PathBuf,
+    by_name: BTreeMap<String, Vgpu>,
+    limit: usize,
+    memory_bytes_max: u64,
+    /// Whether something changed since the last save.
+    dirty: bool,
+}
+
+#[derive(Serialize, Deserialize)]
+struct Document {
+    format: u32,
+    vgpus: Vec<Vgpu>,
+}
+
+impl Registry {
+    /// Opens the registry kept in `dir`.
+    ///
+    /// # Errors
+    /// When the file is there and cannot be read or understood.
+    pub(crate) fn open(dir: &Path, limit: usize, memory_bytes_max: u64) -> io::Result<Self> {
+        std::fs::create_dir_all(dir)?;
+        let path = dir.join("vgpus.json");
+        let vgpus = match std::fs::read(&path) {
+            Ok(bytes) => parse(&path, &bytes)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) => return Err(error),
+        };
+        let by_name = vgpus.into_iter().map(|vgpu| (vgpu.name.clone(), vgpu)).collect();
+        Ok(Self { path, by_name, limit, memory_bytes_max, dirty: false })
+    }
+
+    /// All vGPUs, by name.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Vgpu> {
+        self.by_name.values()
+    }
+
+    /// The vGPU of that name.
+    pub(crate) fn find(&self, name: &str) -> Result<&Vgpu, RegistryError> {
+        self.by_name.get(name).ok_or_else(|| RegistryError::Unknown(name.to_owned()))
+    }
+
+    /// The vGPU of that key.
+    pub(crate) fn by_key(&self, key: u32) -> Option<&Vgpu> {
+        self.by_name.values().find(|vgpu| vgpu.key == key)
+    }
+
+    /// Creates a vGPU.
+    pub(crate) fn create(&mut self, wanted: &Wanted) -> Result<&Vgpu, RegistryError> {
+        if !is_name(&wanted.name) {
+            return Err(RegistryError::Name(wanted.name.clone()));
+        }
+        if self.by_name.contains_key(&wanted.name) {
+            return Err(RegistryError::Exists(wanted.name.clone()));
+        }
+        if self.by_name.len() >= self.limit {
+            return Err(RegistryError::Full(self.limit));
+        }
+        self.check(Some(wanted.weight), Some(wanted.memory_bytes))?;
+        let vgpu = Vgpu {
+            name: wanted.name.clone(),
+            key: self.unused_key(),
+            owner: wanted.owner,
+            weight: wanted.weight,
+            memory_bytes: wanted.memory_bytes,
+            uuid: uuid_of(&wanted.name),
+            token: (!wanted.token.is_empty()).then(|| digest(&wanted.token)),
+            used_ns: 0,
+            sessions_total: 0,
+        };
+        self.dirty = true;
+        Ok(self.by_name.entry(wanted.name.clone()).or_insert(vgpu))
+    }
+
+    /// Changes weight and quota.
+    pub(crate) fn set(
+        &mut self,
+        name: &str,
+        weight: Option<u32>,
+        memory_bytes: Option<u64>,
+    ) -> Result<&Vgpu, RegistryError> {
+        self.find(name)?;
+        self.check(weight, memory_bytes)?;
+        self.dirty = true;
+        let Some(vgpu) = self.by_name.get_mut(name) else {
+            return Err(RegistryError::Unknown(name.to_owned()));
+        };
+        vgpu.weight = weight.unwrap_or(vgpu.weight);
+        vgpu.memory_bytes = memory_bytes.unwrap_or(vgpu.memory_bytes);
+        Ok(vgpu)
+    }
+
+    /// Removes a vGPU.
+    pub(crate) fn remove(&mut self, name: &str) -> Result<Vgpu, RegistryError> {
+        self.dirty = true;
+        self.by_name.remove(name).ok_or_else(|| RegistryError::Unknown(name.to_owned()))
+    }
+
+    /// Whether a user with that token may attach.
+    pub(crate) fn admit(&self, name: &str, user: u32, token: &str) -> Result<&Vgpu, RegistryError> {
+        let vgpu = self.find(name)?;
+        if vgpu.owner != user {
+            return Err(RegistryError::Owner(name.to_owned()));
+        }
+        match vgpu.token {
+            Some(hash) if !equal(&hash, &digest(token)) => {
+                Err(RegistryError::Token(name.to_owned()))
+            }
+            Some(_) | None => Ok(vgpu),
+        }
+    }
+
+    /// Counts a session that begins.
+    pub(crate) fn count_session(&mut self, key: u32) {
+        if let Some(vgpu) = self.by_name.values_mut().find(|vgpu| vgpu.key == key) {
+            vgpu.sessions_total += 1;
+            self.dirty = true;
+        }
+    }
+
+    /// Adds the device time of a session that ended.
+    pub(crate) fn charge(&mut self, key: u32, used_ns: u64) {
+        if let Some(vgpu) = self.by_name.values_mut().find(|vgpu| vgpu.key == key) {
+            vgpu.used_ns = vgpu.used_ns.saturating_add(used_ns);
+            self.dirty = true;
+        }
+    }
+
+    /// Writes the file if anything changed: a new file takes the old one's place, so a crash leaves
+    /// one or the other.
+    pub(crate) fn save(&mut self) -> io::Result<()> {
+        if !self.dirty {
+            return Ok(());
+        }
+        let vgpus = self.by_name.values().cloned().collect();
+        let bytes = serde_json::to_vec_pretty(&Document { format: FORMAT, vgpus })?;
+        replace(&self.path, &bytes)?;
+        self.dirty = false;
+        Ok(())
+    }
+
+    fn check(&self, weight: Option<u32>, memory_bytes: Option<u64>) -> Result<(), RegistryError> {
+        if let Some(weight) = weight.filter(|weight| !WEIGHTS.contains(weight)) {
+            return Err(RegistryError::Weight(weight));
+        }
+        let max = self.memory_bytes_max;
+        match memory_bytes.filter(|bytes| !(4096..=max).contains(bytes)) {
+            Some(bytes) => Err(RegistryError::Memory(bytes, max)),
+            None => Ok(()),
+        }
+    }
+
+    fn unused_key(&self) -> u32 {
+        let mut keys: Vec<u32> = self.by_name.values().map(|vgpu| vgpu.key).collect();
+        keys.sort_unstable();
+        (0..).zip(&keys).find(|(want, key)| want != *key).map_or_else(
+            || u32::try_from(keys.len()).unwrap_or(u32::MAX),
+            |(want, _)| want,
+        )
+    }
+}
+
+/// Writes `bytes` to a file beside `path`, forces it to disk and renames it over `path`.
+pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let beside = path.with_extension("new");
+    let mut file = File::create(&beside)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    std::fs::rename(&beside, path)?;
+    match path.parent() {
+        Some(dir) => File::open(dir)?.sync_all(),
+        None => Ok(()),
+    }
+}
+
+fn parse(path: &Path, bytes: &[u8]) -> io::Result<Vec<Vgpu>> {
+    let broken = |what: String| {
+        let text = format!("{}: {what}; move the file away to start afresh", path.display());
+        io::Error::new(io::ErrorKind::InvalidData, text)
+    };
+    let document: Document = serde_json::from_slice(bytes).map_err(|e| broken(e.to_string()))?;
+    if document.format != FORMAT {
+        return Err(broken(format!("format {} is not {FORMAT}", document.format)));
+    }
+    Ok(document.vgpus)
+}
+
+fn is_name(name: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
+    (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.starts_with('.') && name.chars().all(allowed)
+}
+
+fn digest(text: &str) -> [u8; 32] {
+    Sha256::digest(text.as_bytes()).into()
+}
+
+/// The name's digest, marked as a UUID of version 8 (vendor's own).
+fn uuid_of(name: &str) -> [u8; 16] {
+    let digest = digest(&format!("weft vGPU {name}"));
+    let mut uuid = [0; 16];
+    uuid.copy_from_slice(&digest[..16]);
+    uuid[6] = uuid[6] & 0x0f | 0x80;
+    uuid[8] = uuid[8] & 0x3f | 0x80;
+    uuid
+}
+
+/// Compares without telling by its duration where the difference lies.
+fn equal(left: &[u8; 32], right: &[u8; 32]) -> bool {
+    left.iter().zip(right).fold(0, |differs, (l, r)| differs | (l ^ r)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(name: &str) -> Wanted {
+        let name = name.to_owned();
+        Wanted { name, owner: 7, weight: 2, memory_bytes: 1 << 20, token: String::new() }
+    }
+
+    #[test]
+    fn what_was_saved_is_there_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut registry = Registry::open(dir.path(), 4, 1 << 30).unwrap();
+        registry.create(&wanted("a")).unwrap();
+        registry.create(&wanted("b")).unwrap();
+        registry.set("b", Some(9), None).unwrap();
+        registry.charge(1, 55);
+        registry.save().unwrap();
+        let mut again = Registry::open(dir.path(), 4, 1 << 30).unwrap();
+        let b = again.find("b").unwrap().clone();
+        assert_eq!((b.key, b.weight, b.used_ns), (1, 9, 55));
+        again.remove("a").unwrap();
+        assert_eq!(again.create(&wanted("c")).unwrap().key, 0, "keys stay dense");
+    }
+
+    #[test]
+    fn another_user_and_a_wrong_token_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut registry = Registry::open(dir.path(), 4, 1 << 30).unwrap();
+        registry.create(&Wanted { token: "open".to_owned(), ..wanted("a") }).unwrap();
+        assert!(matches!(registry.admit("a", 8, "open"), Err(RegistryError::Owner(_))));
+        assert!(matches!(registry.admit("a", 7, ""), Err(RegistryError::Token(_))));
+        registry.admit("a", 7, "open").unwrap();
+    }
+
+    #[test]
+    fn what_is_out_of_range_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut registry = Registry::open(dir.path(), 1, 1 << 30).unwrap();
+        for name in ["", ".a", "a/b", "a b", &"x".repeat(65)] {
+            assert!(matches!(registry.create(&wanted(name)), Err(RegistryError::Name(_))));
+        }
+        for weight in [0, 10_001] {
+            let bad = Wanted { weight, ..wanted("a") };
+            assert!(matches!(registry.create(&bad), Err(RegistryError::Weight(_))));
+        }
+        registry.create(&wanted("a")).unwrap();
+        assert!(matches!(registry.create(&wanted("a")), Err(RegistryError::Exists(_))));
+        assert!(matches!(registry.create(&wanted("b")), Err(RegistryError::Full(1))));
+        assert!(matches!(registry.set("a", None, Some(2 << 30)), Err(RegistryError::Memory(..))));
+    }
+
+    #[test]
+    fn a_broken_file_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("vgpus.json"), "{").unwrap();
+        let error = Registry::open(dir.path(), 1, 1).unwrap_err().to_string();
+        assert!(error.contains("vgpus.json"), "{error}");
+    }
+}
