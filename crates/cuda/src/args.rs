@@ -163,9 +163,9 @@ impl<T: Copy> In<T> {
         self.0.is_null()
     }
 
-    /// The address itself.
-    pub(crate) fn address(&self) -> usize {
-        self.0.addr()
+    /// The pointer itself.
+    pub(crate) fn raw(&self) -> *const T {
+        self.0
     }
 }
 

@@ -13,4 +13,7 @@ mod driver;
 mod error;
 mod export_table;
 mod exports;
+mod image;
+mod jit;
+mod params;
 mod proc_address;
