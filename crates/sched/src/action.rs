@@ -96,7 +96,7 @@ pub enum Action {
     CancelTimer,
 }
 
-/// The actions of one `Node::handle`, a buffer that its owner reuses.
+/// The actions of one [`Node::handle`](crate::Node::handle), a buffer that its owner reuses.
 ///
 /// **Perform and [`clear`](Self::clear) after every `handle`, in order.**
 #[derive(Clone, Debug, Default)]

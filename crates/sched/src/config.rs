@@ -52,8 +52,13 @@ impl Default for Config {
 impl Config {
     /// Checks every value against its range; the error names the first that is outside.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        let values =
-            [self.quantum_ns, self.yield_ns, self.prepare_lead_ns, self.overlap_ns, self.overdue_ns];
+        let values = [
+            self.quantum_ns,
+            self.yield_ns,
+            self.prepare_lead_ns,
+            self.overlap_ns,
+            self.overdue_ns,
+        ];
         for ((key, range), value) in RANGES.iter().zip(values) {
             if !range.contains(&value) {
                 let (min, max) = (*range.start(), *range.end());

@@ -26,16 +26,23 @@ extern crate alloc;
 
 mod action;
 mod config;
+mod core;
 mod event;
 mod fair_queue;
 mod heap;
 mod key;
+mod node;
 pub mod policy;
+mod snapshot;
+mod tables;
 mod tag;
+mod turn;
 
 pub use action::{Action, Actions, TimerReason, UNLIMITED};
 pub use config::{Config, ConfigError, PREEMPTIVE_QUANTUM_NS};
 pub use event::{Event, EventError, Usage};
 pub use key::{DeviceKey, KEY_LIMIT, SessionKey, VgpuKey, Weight, WeightError};
+pub use node::{Node, VgpuView};
 pub use policy::{PolicyId, UnknownPolicy};
+pub use snapshot::{DeviceState, RestoreError, SessionState, Snapshot, VgpuState};
 pub use tag::Tag;

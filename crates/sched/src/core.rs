@@ -1,0 +1,479 @@
+//! One device: who holds it, until when, and who is next.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::action::{Action, Actions, TimerReason, UNLIMITED};
+use crate::config::Config;
+use crate::event::Usage;
+use crate::key::{DeviceKey, SessionKey, VgpuKey, Weight};
+use crate::policy::{Charge, Policy, PolicyId};
+use crate::tables::Tables;
+use crate::tag::Tag;
+use crate::turn::Turn;
+
+/// What a device core needs of its node for one event.
+pub(crate) struct Context<'a> {
+    pub(crate) now_ns: u64,
+    pub(crate) config: &'a Config,
+    pub(crate) tables: &'a mut Tables,
+    pub(crate) out: &'a mut Actions,
+}
+
+/// The scheduler of one device. Every event ends with [`Core::decide`].
+#[derive(Debug)]
+pub(crate) struct Core {
+    pub(crate) device: DeviceKey,
+    pub(crate) up: bool,
+    pub(crate) policy_id: PolicyId,
+    policy: Box<dyn Policy>,
+    /// The virtual time that earlier policies reached.
+    floor: Tag,
+    /// Sessions with a turn: at most one that is in the policy's queue; several under a shared
+    /// policy and just after one.
+    pub(crate) holders: Vec<SessionKey>,
+    /// Sessions with work.
+    runnable: u32,
+    pub(crate) next_epoch: u64,
+    /// When the work of past turns leaves the device, as far as is known.
+    drain_ns: u64,
+    /// Whose report corrects `drain_ns`.
+    draining: Option<SessionKey>,
+    prepared: Option<SessionKey>,
+    idle_said: bool,
+    /// When `decide` must run again without another event.
+    pub(crate) deadline: Option<(u64, TimerReason)>,
+}
+
+impl Core {
+    pub(crate) fn new(device: DeviceKey, policy: PolicyId, floor: Tag, next_epoch: u64) -> Self {
+        Self {
+            device,
+            up: false,
+            policy_id: policy,
+            policy: policy.build(floor),
+            floor,
+            holders: Vec::new(),
+            runnable: 0,
+            next_epoch,
+            drain_ns: 0,
+            draining: None,
+            prepared: None,
+            idle_said: true,
+            deadline: None,
+        }
+    }
+
+    pub(crate) fn virtual_time(&self) -> Tag {
+        self.floor.max(self.policy.virtual_time())
+    }
+
+    pub(crate) fn ahead(&self, vgpu: VgpuKey) -> Tag {
+        self.policy.ahead(vgpu)
+    }
+
+    pub(crate) fn add_vgpu(&mut self, vgpu: VgpuKey, weight: Weight, ahead: Tag) {
+        self.policy.add(vgpu, weight, ahead);
+    }
+
+    /// The vGPU's sessions are gone already.
+    pub(crate) fn remove_vgpu(&mut self, vgpu: VgpuKey) {
+        self.policy.remove(vgpu);
+    }
+
+    /// What is charged by prediction moves to the new weight with its correction to come.
+    pub(crate) fn reweight(&mut self, cx: &mut Context<'_>, vgpu: VgpuKey, weight: Weight) {
+        let members: Vec<SessionKey> = cx.tables.vgpu(vgpu).sessions().collect();
+        let predicted_ns: u64 =
+            members.iter().map(|member| cx.tables.session(*member).predicted_ns).sum();
+        let ns = to_signed(predicted_ns);
+        self.policy.charge(vgpu, Charge { ns: -ns, alone: false });
+        self.policy.reweight(vgpu, weight);
+        self.policy.charge(vgpu, Charge { ns, alone: false });
+        cx.tables.vgpu(vgpu).weight = weight;
+    }
+
+    pub(crate) fn set_up(&mut self, cx: &mut Context<'_>, up: bool) {
+        self.up = up;
+        if up {
+            self.grant_everybody(cx);
+        } else {
+            self.revoke_everybody(cx);
+        }
+    }
+
+    /// Holders keep their turns until they release, outside the new policy's queue; each vGPU joins
+    /// the new policy as far ahead of the virtual time as it was.
+    pub(crate) fn set_policy(&mut self, cx: &mut Context<'_>, policy_id: PolicyId) {
+        if policy_id == self.policy_id {
+            return;
+        }
+        self.floor = self.virtual_time();
+        let mut policy = policy_id.build(self.floor);
+        let device = self.device;
+        for (key, vgpu) in cx.tables.vgpus.iter().filter(|(_, vgpu)| vgpu.device == device) {
+            let key = VgpuKey(key);
+            policy.add(key, vgpu.weight, self.policy.ahead(key));
+            if vgpu.runnable > 0 {
+                policy.wake(key);
+            }
+        }
+        for &holder in &self.holders {
+            let session = cx.tables.session(holder);
+            let (vgpu, local) = (session.vgpu, session.local);
+            if core::mem::take(&mut cx.tables.turn(holder).in_queue) {
+                cx.tables.vgpu(vgpu).members.stop(local);
+            }
+        }
+        self.policy = policy;
+        self.policy_id = policy_id;
+        if self.policy.is_shared() {
+            self.grant_everybody(cx);
+        } else {
+            self.revoke_everybody(cx);
+        }
+    }
+
+    pub(crate) fn wake(&mut self, cx: &mut Context<'_>, key: SessionKey, estimate_ns: u64) {
+        let session = cx.tables.session(key);
+        session.estimate_ns = estimate_ns;
+        if core::mem::replace(&mut session.runnable, true) {
+            return;
+        }
+        if let Some(turn) = &mut session.turn {
+            turn.idle_since_ns = None;
+        }
+        let (vgpu_key, local) = (session.vgpu, session.local);
+        let vgpu = cx.tables.vgpu(vgpu_key);
+        vgpu.members.wake(local);
+        vgpu.runnable += 1;
+        if vgpu.runnable == 1 {
+            self.policy.wake(vgpu_key);
+        }
+        self.runnable += 1;
+        self.grant_if_shared(cx, key);
+    }
+
+    pub(crate) fn sleep(&mut self, cx: &mut Context<'_>, key: SessionKey) {
+        let session = cx.tables.session(key);
+        if !core::mem::replace(&mut session.runnable, false) {
+            return;
+        }
+        if let Some(turn) = &mut session.turn {
+            turn.idle_since_ns = Some(cx.now_ns);
+        }
+        let (vgpu_key, local) = (session.vgpu, session.local);
+        let vgpu = cx.tables.vgpu(vgpu_key);
+        vgpu.members.sleep(local);
+        vgpu.runnable -= 1;
+        if vgpu.runnable == 0 {
+            self.policy.sleep(vgpu_key);
+        }
+        self.runnable -= 1;
+    }
+
+    /// Takes a reading: bills what finished, charges the tags, corrects predictions.
+    pub(crate) fn report(&mut self, cx: &mut Context<'_>, key: SessionKey, usage: Usage) {
+        let in_flight_ns = Self::bounded_in_flight(cx.config, usage);
+        let session = cx.tables.session(key);
+        let vgpu = session.vgpu;
+        let used_ns = usage.used_ns.saturating_sub(session.used_ns);
+        let idle_ns = usage.idle_ns.saturating_sub(session.idle_ns);
+        session.used_ns += used_ns;
+        session.idle_ns += idle_ns;
+        if let Some(turn) = &mut session.turn {
+            let (contended_ns, alone_ns) = turn.take_elapsed(cx.now_ns);
+            let contended = turn.contended;
+            // Use from before somebody came to wait is nobody's loss: at most the time that the
+            // holder was alone since its last report, and nothing if it reported just then.
+            let forgiven_ns = if contended { used_ns.min(alone_ns) } else { 0 };
+            self.charge(cx, key, to_signed(used_ns - forgiven_ns), !contended);
+            self.charge(cx, key, to_signed(idle_ns.min(contended_ns)), false);
+        } else {
+            let predicted_ns = core::mem::replace(&mut session.predicted_ns, in_flight_ns);
+            let ns = to_signed(used_ns) + to_signed(in_flight_ns) - to_signed(predicted_ns);
+            self.charge(cx, key, ns, false);
+        }
+        let billed_ns = &mut cx.tables.vgpu(vgpu).used_ns;
+        *billed_ns = billed_ns.saturating_add(used_ns);
+        if self.draining == Some(key) && self.holders.is_empty() {
+            self.drain_ns = cx.now_ns + in_flight_ns;
+        }
+    }
+
+    pub(crate) fn release(&mut self, cx: &mut Context<'_>, key: SessionKey, usage: Usage) {
+        self.report(cx, key, usage);
+        let in_flight_ns = Self::bounded_in_flight(cx.config, usage);
+        cx.tables.session(key).predicted_ns = in_flight_ns;
+        self.charge(cx, key, to_signed(in_flight_ns), false);
+        self.end_turn(cx, key);
+        self.drain_ns = self.drain_ns.max(cx.now_ns) + in_flight_ns;
+        self.draining = Some(key);
+        self.grant_if_shared(cx, key);
+    }
+
+    pub(crate) fn remove_session(&mut self, cx: &mut Context<'_>, key: SessionKey) {
+        self.sleep(cx, key);
+        if cx.tables.session(key).turn.is_some() {
+            self.end_turn(cx, key);
+        }
+        let (vgpu, local) = (cx.tables.session(key).vgpu, cx.tables.session(key).local);
+        cx.tables.vgpu(vgpu).leave(local);
+        self.draining = self.draining.filter(|other| *other != key);
+        self.prepared = self.prepared.filter(|other| *other != key);
+    }
+
+    /// A turn that an earlier daemon granted goes on as if it began now.
+    pub(crate) fn adopt(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: SessionKey,
+        epoch: u64,
+        budget_ns: u64,
+    ) -> bool {
+        if cx.tables.session(key).turn.is_some()
+            || (!self.holders.is_empty() && !self.policy.is_shared())
+        {
+            return false;
+        }
+        self.next_epoch = self.next_epoch.max(epoch.saturating_add(1));
+        self.begin_turn(cx, key, Turn::new(cx.now_ns, cx.now_ns, epoch, budget_ns));
+        true
+    }
+
+    /// Brings holders, grants and the deadline in line with the state.
+    pub(crate) fn decide(&mut self, cx: &mut Context<'_>) {
+        self.deadline = None;
+        if self.runnable == 0 && !self.idle_said {
+            cx.out.push(Action::DeviceIdle { device: self.device });
+        }
+        self.idle_said = self.runnable == 0;
+        let shared = self.policy.is_shared();
+        match *self.holders.as_slice() {
+            [] if self.up && !shared => self.fill(cx),
+            [holder] if self.up && cx.tables.turn(holder).in_queue => self.watch(cx, holder),
+            _ if self.up && shared => {}
+            _ => self.watch_revoked(cx),
+        }
+    }
+
+    /// Nobody holds the device: grant the next, or wait until its predecessor's work has all but
+    /// drained, so that nobody queues more than `overlap_ns` behind another's work.
+    fn fill(&mut self, cx: &mut Context<'_>) {
+        let Some(next) = self.next_session(cx) else { return };
+        let own_work = self.draining == Some(next) && self.runnable == 1;
+        let handover_ns = self.drain_ns.saturating_sub(cx.config.overlap_ns);
+        if cx.now_ns < handover_ns && !own_work {
+            self.prepare(cx, next);
+            self.arm(handover_ns, TimerReason::Handover);
+            return;
+        }
+        let epoch = self.next_epoch;
+        self.next_epoch += 1;
+        let budget_ns = if self.runnable == 1 { UNLIMITED } else { cx.config.quantum_ns };
+        let start_ns = cx.now_ns.max(self.drain_ns);
+        self.begin_turn(cx, next, Turn::new(cx.now_ns, start_ns, epoch, budget_ns));
+        let device = self.device;
+        cx.out.push(Action::Grant { session: next, device, epoch, budget_ns });
+        self.watch(cx, next);
+    }
+
+    /// One holder, in the policy's queue: unlimited while it is alone, a quantum otherwise.
+    fn watch(&mut self, cx: &mut Context<'_>, holder: SessionKey) {
+        let alone = self.runnable == u32::from(cx.tables.session(holder).runnable);
+        let turn = cx.tables.turn(holder);
+        turn.set_contended(cx.now_ns, !alone);
+        if turn.revoked_at_ns.is_some() {
+            return self.watch_revoked(cx);
+        }
+        if alone {
+            return self.rebudget(cx, holder, UNLIMITED);
+        }
+        let end_ns = turn.start_ns.saturating_add(cx.config.quantum_ns);
+        let idle_end_ns =
+            turn.idle_since_ns.map(|since_ns| since_ns.saturating_add(cx.config.yield_ns));
+        // A lone holder that used up its quantum before the other came has no rest of it to use.
+        let spent = turn.budget_ns == UNLIMITED && cx.now_ns >= end_ns;
+        let revoke_ns = end_ns.saturating_add(cx.config.yield_ns);
+        if spent || cx.now_ns >= revoke_ns || idle_end_ns.is_some_and(|at_ns| cx.now_ns >= at_ns) {
+            self.revoke(cx, holder);
+            return self.watch_revoked(cx);
+        }
+        self.rebudget(cx, holder, cx.config.quantum_ns);
+        self.arm(revoke_ns, TimerReason::Revoke);
+        if let Some(at_ns) = idle_end_ns {
+            self.arm(at_ns, TimerReason::Yield);
+        }
+        let prepare_ns = end_ns.saturating_sub(cx.config.prepare_lead_ns);
+        if cx.now_ns < prepare_ns {
+            self.arm(prepare_ns, TimerReason::Prepare);
+        } else {
+            self.prepare_successor(cx, holder);
+        }
+    }
+
+    /// Revoked holders: their successor is awake, and they are killed when they are overdue.
+    fn watch_revoked(&mut self, cx: &mut Context<'_>) {
+        if self.up
+            && let Some(next) = self.next_session(cx)
+        {
+            self.prepare(cx, next);
+        }
+        for place in 0..self.holders.len() {
+            let (session, device) = (self.holders[place], self.device);
+            let turn = cx.tables.turn(session);
+            let Some(revoked_at_ns) = turn.revoked_at_ns.filter(|_| !turn.killed) else { continue };
+            let overdue_ns = revoked_at_ns.saturating_add(cx.config.overdue_ns);
+            if cx.now_ns < overdue_ns {
+                self.arm(overdue_ns, TimerReason::Overdue);
+            } else {
+                turn.killed = true;
+                cx.out.push(Action::Kill { session, device, epoch: turn.epoch });
+            }
+        }
+    }
+
+    fn begin_turn(&mut self, cx: &mut Context<'_>, key: SessionKey, mut turn: Turn) {
+        // During a turn only what finished is charged: take back what was predicted.
+        let predicted_ns = core::mem::take(&mut cx.tables.session(key).predicted_ns);
+        self.charge(cx, key, -to_signed(predicted_ns), false);
+        let in_queue = !self.policy.is_shared();
+        let session = cx.tables.session(key);
+        let (vgpu_key, local) = (session.vgpu, session.local);
+        turn.in_queue = in_queue;
+        turn.place = self.holders.len();
+        turn.idle_since_ns = (!session.runnable).then_some(cx.now_ns);
+        turn.used_at_start_ns = session.used_ns;
+        session.turn = Some(turn);
+        let vgpu = cx.tables.vgpu(vgpu_key);
+        vgpu.turns += 1;
+        if in_queue {
+            vgpu.members.start(local);
+            self.policy.start(vgpu_key);
+        }
+        self.holders.push(key);
+        self.prepared = None;
+    }
+
+    fn end_turn(&mut self, cx: &mut Context<'_>, key: SessionKey) {
+        let session = cx.tables.session(key);
+        let (vgpu, local) = (session.vgpu, session.local);
+        let Some(turn) = session.turn.take() else { return };
+        self.holders.swap_remove(turn.place);
+        if let Some(&moved) = self.holders.get(turn.place) {
+            cx.tables.turn(moved).place = turn.place;
+        }
+        if turn.in_queue {
+            cx.tables.vgpu(vgpu).members.stop(local);
+            self.policy.stop(vgpu);
+        }
+    }
+
+    /// Moves the tags of the session, inside its vGPU, and of the vGPU.
+    fn charge(&mut self, cx: &mut Context<'_>, key: SessionKey, ns: i64, alone: bool) {
+        if ns == 0 {
+            return;
+        }
+        let session = cx.tables.session(key);
+        let (vgpu_key, local, runnable) = (session.vgpu, session.local, session.runnable);
+        let vgpu = cx.tables.vgpu(vgpu_key);
+        vgpu.held_ns = vgpu.held_ns.saturating_add_signed(ns);
+        let without_siblings = vgpu.runnable == u32::from(runnable);
+        vgpu.members.charge(local, Charge { ns, alone: without_siblings });
+        self.policy.charge(vgpu_key, Charge { ns, alone });
+    }
+
+    fn grant_everybody(&mut self, cx: &mut Context<'_>) {
+        if !self.policy.is_shared() {
+            return;
+        }
+        for place in 0..self.holders.len() {
+            self.rebudget(cx, self.holders[place], UNLIMITED);
+        }
+        let device = self.device;
+        let keys: Vec<SessionKey> = cx
+            .tables
+            .vgpus
+            .iter()
+            .filter(|(_, v)| v.device == device)
+            .flat_map(|(_, vgpu)| vgpu.sessions())
+            .collect();
+        for key in keys {
+            self.grant_if_shared(cx, key);
+        }
+    }
+
+    fn grant_if_shared(&mut self, cx: &mut Context<'_>, key: SessionKey) {
+        let session = cx.tables.session(key);
+        let wanted = session.runnable && session.turn.is_none();
+        if !(wanted && self.up && self.policy.is_shared()) {
+            return;
+        }
+        let (device, epoch, budget_ns) = (self.device, self.next_epoch, UNLIMITED);
+        self.next_epoch += 1;
+        self.begin_turn(cx, key, Turn::new(cx.now_ns, cx.now_ns, epoch, budget_ns));
+        cx.out.push(Action::Grant { session: key, device, epoch, budget_ns });
+    }
+
+    fn revoke_everybody(&mut self, cx: &mut Context<'_>) {
+        for place in 0..self.holders.len() {
+            self.revoke(cx, self.holders[place]);
+        }
+    }
+
+    fn revoke(&mut self, cx: &mut Context<'_>, key: SessionKey) {
+        let turn = cx.tables.turn(key);
+        if turn.revoked_at_ns.is_none() {
+            turn.revoked_at_ns = Some(cx.now_ns);
+            let (device, epoch) = (self.device, turn.epoch);
+            cx.out.push(Action::Revoke { session: key, device, epoch });
+        }
+    }
+
+    fn rebudget(&self, cx: &mut Context<'_>, session: SessionKey, budget_ns: u64) {
+        let turn = cx.tables.turn(session);
+        if turn.budget_ns != budget_ns && turn.revoked_at_ns.is_none() {
+            turn.budget_ns = budget_ns;
+            let (device, epoch) = (self.device, turn.epoch);
+            cx.out.push(Action::Grant { session, device, epoch, budget_ns });
+        }
+    }
+
+    fn prepare_successor(&mut self, cx: &mut Context<'_>, holder: SessionKey) {
+        let session = cx.tables.session(holder);
+        let vgpu = session.vgpu;
+        let turn_used_ns = session.used_ns - cx.tables.turn(holder).used_at_start_ns;
+        let rest_ns = cx.config.quantum_ns.saturating_sub(turn_used_ns);
+        if !self.policy.runs_again(vgpu, rest_ns)
+            && let Some(next) = self.next_session(cx)
+        {
+            self.prepare(cx, next);
+        }
+    }
+
+    fn prepare(&mut self, cx: &mut Context<'_>, session: SessionKey) {
+        if self.prepared != Some(session) {
+            self.prepared = Some(session);
+            cx.out.push(Action::Prepare { session, device: self.device });
+        }
+    }
+
+    fn next_session(&self, cx: &mut Context<'_>) -> Option<SessionKey> {
+        cx.tables.vgpu(self.policy.peek()?).next_session()
+    }
+
+    fn arm(&mut self, at_ns: u64, why: TimerReason) {
+        if self.deadline.is_none_or(|(earlier_ns, _)| at_ns < earlier_ns) {
+            self.deadline = Some((at_ns, why));
+        }
+    }
+
+    fn bounded_in_flight(config: &Config, usage: Usage) -> u64 {
+        usage.in_flight_ns.min(config.quantum_ns.saturating_add(config.overdue_ns))
+    }
+}
+
+fn to_signed(ns: u64) -> i64 {
+    // 292 years: a larger reading is a broken counter.
+    i64::try_from(ns).unwrap_or(i64::MAX / 4)
+}

@@ -1,0 +1,67 @@
+//! One turn: a grant and what happened to it.
+
+/// A session's hold of a device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Turn {
+    pub(crate) epoch: u64,
+    /// When the device was, or will be, free of the predecessor's work.
+    pub(crate) start_ns: u64,
+    pub(crate) budget_ns: u64,
+    /// The session's `used` counter when the turn began.
+    pub(crate) used_at_start_ns: u64,
+    /// The policy knows of this turn: not so under a shared policy, nor after a change of policy.
+    pub(crate) in_queue: bool,
+    /// Where the session stands among the device's holders.
+    pub(crate) place: usize,
+    pub(crate) revoked_at_ns: Option<u64>,
+    pub(crate) killed: bool,
+    pub(crate) idle_since_ns: Option<u64>,
+    /// Somebody else waits, as of the last decision.
+    pub(crate) contended: bool,
+    counted_to_ns: u64,
+    contended_ns: u64,
+    alone_ns: u64,
+}
+
+impl Turn {
+    pub(crate) fn new(now_ns: u64, start_ns: u64, epoch: u64, budget_ns: u64) -> Self {
+        Self {
+            epoch,
+            start_ns,
+            budget_ns,
+            used_at_start_ns: 0,
+            in_queue: false,
+            place: 0,
+            revoked_at_ns: None,
+            killed: false,
+            idle_since_ns: None,
+            contended: false,
+            counted_to_ns: now_ns,
+            contended_ns: 0,
+            alone_ns: 0,
+        }
+    }
+
+    pub(crate) fn set_contended(&mut self, now_ns: u64, contended: bool) {
+        if self.contended != contended {
+            self.count(now_ns);
+            self.contended = contended;
+        }
+    }
+
+    /// Wall time since the last call: (while somebody else waited, while nobody did).
+    pub(crate) fn take_elapsed(&mut self, now_ns: u64) -> (u64, u64) {
+        self.count(now_ns);
+        (core::mem::take(&mut self.contended_ns), core::mem::take(&mut self.alone_ns))
+    }
+
+    fn count(&mut self, now_ns: u64) {
+        let elapsed_ns = now_ns.saturating_sub(self.counted_to_ns);
+        self.counted_to_ns = now_ns;
+        if self.contended {
+            self.contended_ns += elapsed_ns;
+        } else {
+            self.alone_ns += elapsed_ns;
+        }
+    }
+}
