@@ -51,6 +51,7 @@ mod answer;
 mod cells;
 mod lane;
 mod lanes;
+mod lock;
 mod sync;
 pub mod wait;
 
@@ -63,6 +64,8 @@ mod fork;
 #[cfg(not(loom))]
 mod map;
 #[cfg(not(loom))]
+pub mod peer;
+#[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
 mod ranges;
@@ -73,12 +76,15 @@ mod span;
 #[cfg(not(loom))]
 mod sys;
 #[cfg(not(loom))]
+mod window;
+#[cfg(not(loom))]
 mod worker;
 
 pub use answer::{ANSWER_SLOTS, Answer, AnswerTooLong, MAX_ANSWER};
 pub use cells::{Cell, Cells};
 pub use lane::{AnswerTo, LANE_SLOTS, MAX_COMMAND, Violation};
 pub use lanes::Record;
+pub use lock::{PARTICIPANTS, TURNSTILE_BYTES, Turn, Turnstile};
 pub use sync::{AtomicU32, AtomicU64, Ordering};
 pub use wait::{Patience, SPIN, Unready, WakeFlag};
 
@@ -94,5 +100,6 @@ pub use {
         SegmentError,
     },
     span::SharedSpan,
+    window::Window,
     worker::{Wake, WorkerSide},
 };

@@ -1,6 +1,11 @@
 //! The system calls that have no safe wrapper elsewhere.
 
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
 use rustix::process::Pid;
+
+use crate::peer::Credentials;
 
 /// The calling thread's id.
 pub(crate) fn thread_id() -> u32 {
@@ -16,5 +21,27 @@ pub(crate) fn thread_exists(id: u32) -> bool {
     let thread = id.as_raw_nonzero().get();
     // SAFETY: `tgkill` with signal 0 only checks; all arguments are integers.
     let answer = unsafe { libc::syscall(libc::SYS_tgkill, process, thread, 0) };
-    answer == 0 || std::io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+    answer == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}
+
+/// Who connected a Unix socket.
+pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
+    let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
+    let mut len = libc::socklen_t::try_from(size_of_val(&found)).unwrap_or(0);
+    // SAFETY: `found` is a live `ucred` of `len` bytes, all of whose bit patterns are valid.
+    let answer = unsafe {
+        libc::getsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut found).cast(),
+            &raw mut len,
+        )
+    };
+    if answer != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // The system says 0 for a process that is invisible from this namespace.
+    let pid = u32::try_from(found.pid).ok().filter(|pid| *pid != 0);
+    Ok(Credentials { pid, uid: found.uid, gid: found.gid })
 }
