@@ -1,0 +1,129 @@
+//! The node page: one doorbell for the daemon and the sessions that changed.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weft_ring::{
+    Access, AtomicU32, AtomicU64, Cell, Cells, MapError, MemoryFile, Ordering, PAGE, Patience,
+    SharedMemory, Unready, WakeFlag,
+};
+
+use crate::page::{PAGE_VERSION, PageError};
+
+/// Sessions that a node page tells apart.
+pub const NODE_SESSIONS: u32 = 4096;
+
+/// "weftnode" in ASCII, little-endian.
+const MAGIC: u64 = u64::from_le_bytes(*b"weftnode");
+const VERSION: usize = 8;
+const DOORBELL: usize = 64;
+const DIRTY: usize = 128;
+const WORDS: usize = NODE_SESSIONS as usize / 64;
+
+/// A mapped node page. Workers only mark and ring; the daemon takes.
+#[derive(Debug, Clone)]
+pub struct NodePage {
+    dirty: Cells<AtomicU64>,
+    doorbell: WakeFlag,
+}
+
+impl NodePage {
+    /// Creates the memory file of a node page. The daemon does this, once.
+    ///
+    /// # Errors
+    /// [`PageError::Map`] when the system refuses.
+    pub fn create() -> Result<MemoryFile, PageError> {
+        let file = MemoryFile::create("weft-node", PAGE)?;
+        Self::format(&file.map(Access::ReadWrite)?)?;
+        Ok(file)
+    }
+
+    /// A page in this process's anonymous memory: for tests.
+    ///
+    /// # Errors
+    /// [`PageError::Map`] when the system refuses.
+    pub fn anonymous() -> Result<Self, PageError> {
+        let memory = SharedMemory::anonymous(PAGE)?;
+        Self::format(&memory)?;
+        Self::open(&memory)
+    }
+
+    fn format(memory: &Arc<SharedMemory>) -> Result<(), MapError> {
+        memory.cell::<AtomicU32>(VERSION)?.store(PAGE_VERSION, Ordering::Relaxed);
+        memory.cell::<AtomicU64>(0)?.store(MAGIC, Ordering::Release);
+        Ok(())
+    }
+
+    /// Views mapped memory as a node page.
+    ///
+    /// # Errors
+    /// [`PageError`] when it has another layout.
+    pub fn open(memory: &Arc<SharedMemory>) -> Result<Self, PageError> {
+        let magic: Cell<AtomicU64> = memory.cell(0)?;
+        let version: Cell<AtomicU32> = memory.cell(VERSION)?;
+        let is_ours = magic.load(Ordering::Acquire) == MAGIC;
+        let found = if is_ours { version.load(Ordering::Acquire) } else { 0 };
+        if found != PAGE_VERSION {
+            return Err(PageError::Layout { found });
+        }
+        let doorbell = WakeFlag::new(memory.cell(DOORBELL)?);
+        Ok(Self { dirty: memory.cells(DIRTY, WORDS)?, doorbell })
+    }
+
+    /// Marks a session as changed and wakes the daemon.
+    pub fn ring(&self, session: u32) {
+        self.mark(session);
+        self.doorbell.wake();
+    }
+
+    /// Marks a session as changed; the daemon sees it when something else wakes it.
+    pub fn mark(&self, session: u32) {
+        if let Some(word) = self.dirty.get(session as usize / 64) {
+            // SYNC: publishes the session's words to `take_dirty`.
+            word.fetch_or(1 << (session % 64), Ordering::AcqRel);
+        }
+    }
+
+    /// Whether any session is marked.
+    #[must_use]
+    pub fn has_dirty(&self) -> bool {
+        self.dirty.iter().any(|word| word.load(Ordering::Relaxed) != 0)
+    }
+
+    /// The sessions that changed since the last call, in rising order.
+    pub fn take_dirty(&self) -> impl Iterator<Item = u32> {
+        self.dirty.iter().zip(0u32..).flat_map(|(word, i)| {
+            // SYNC: acquires the words of every session marked before.
+            let bits =
+                if word.load(Ordering::Relaxed) == 0 { 0 } else { word.swap(0, Ordering::AcqRel) };
+            (0..64).filter(move |bit| bits >> bit & 1 == 1).map(move |bit| i * 64 + bit)
+        })
+    }
+
+    /// Sleeps until a session changes, `other` gives something or `limit` passes.
+    ///
+    /// Other threads of the daemon make `other` true first and then wake [`Self::doorbell`].
+    ///
+    /// # Errors
+    /// [`Unready::TimedOut`] when `limit` passed.
+    pub fn wait<T>(
+        &self,
+        spin: Duration,
+        limit: Option<Duration>,
+        mut other: impl FnMut() -> Option<T>,
+    ) -> Result<Option<T>, Unready> {
+        /// A second look even if somebody forgot to ring: rare enough to cost nothing.
+        const SAFETY_NET: Duration = Duration::from_secs(2);
+
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        let patience = Patience { spin, deadline, check_every: SAFETY_NET, peer_alive: &|| true };
+        self.doorbell
+            .wait(&patience, || other().map(Some).or_else(|| self.has_dirty().then_some(None)))
+    }
+
+    /// The daemon's sleeping flag.
+    #[must_use]
+    pub fn doorbell(&self) -> &WakeFlag {
+        &self.doorbell
+    }
+}

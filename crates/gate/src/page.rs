@@ -1,0 +1,201 @@
+//! The control page: the words between the daemon and one session, each with one writer.
+
+use std::sync::Arc;
+
+use thiserror::Error;
+use weft_ring::{
+    Access, AtomicU32, AtomicU64, Cell, MapError, MemoryFile, Ordering, PAGE, SharedMemory,
+    WakeFlag,
+};
+
+/// Raised with every change of the layout.
+pub const PAGE_VERSION: u32 = 1;
+/// "weftgate" in ASCII, little-endian.
+const MAGIC: u64 = u64::from_le_bytes(*b"weftgate");
+
+// Written once, at creation.
+const VERSION: usize = 8;
+// Written by the daemon.
+const GRANT_EPOCH: usize = 64;
+const GRANT_BUDGET: usize = 72;
+const GRANT_KIND: usize = 80;
+const REVOKE: usize = 88;
+const PREPARE: usize = 96;
+const UNMANAGED: usize = 104;
+const LEAD: usize = 112;
+// Written by the worker.
+const STATE: usize = 128;
+const RELEASED: usize = 136;
+const USED: usize = 144;
+const IN_FLIGHT: usize = 152;
+const DEMAND: usize = 160;
+const SYNC_CALLS: usize = 168;
+// The sleeping flag of a session without lanes (interposed); others sleep on their segment's.
+const DOORBELL: usize = 192;
+
+/// Why a page could not be used.
+#[derive(Debug, Error)]
+pub enum PageError {
+    /// Its memory could not be created or mapped.
+    #[error("control page memory")]
+    Map(#[from] MapError),
+    /// It is not a page of this kind, or one of another layout.
+    #[error("page has layout version {found}, expected {PAGE_VERSION}")]
+    Layout {
+        /// The version found; 0 when it is no such page at all.
+        found: u32,
+    },
+}
+
+/// How a grant limits the worker.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GrantKind {
+    /// The budget is the device time of the whole turn.
+    Turn,
+    /// The budget bounds the device time in flight; the turn lasts until it is revoked. For a lone
+    /// tenant.
+    Renewing,
+}
+
+/// The right to use the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// Numbers the session's grants from 1.
+    pub epoch: u64,
+    /// Device time in ns.
+    pub budget_ns: u64,
+    /// What the budget bounds.
+    pub kind: GrantKind,
+}
+
+/// Whether the session wants the device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Demand {
+    /// No unexecuted device command.
+    Idle,
+    /// At least one unexecuted device command.
+    Runnable,
+}
+
+/// A mapped control page.
+#[derive(Debug, Clone)]
+pub struct ControlPage {
+    pub(crate) grant_epoch: Cell<AtomicU64>,
+    pub(crate) grant_budget: Cell<AtomicU64>,
+    pub(crate) grant_kind: Cell<AtomicU32>,
+    /// The last epoch that was revoked.
+    pub(crate) revoke: Cell<AtomicU64>,
+    /// The epoch of the grant that comes soon.
+    pub(crate) prepare: Cell<AtomicU64>,
+    pub(crate) unmanaged: Cell<AtomicU32>,
+    pub(crate) lead: Cell<AtomicU64>,
+    pub(crate) state: Cell<AtomicU32>,
+    /// The last epoch that was released.
+    pub(crate) released: Cell<AtomicU64>,
+    pub(crate) used: Cell<AtomicU64>,
+    pub(crate) in_flight: Cell<AtomicU64>,
+    pub(crate) demand: Cell<AtomicU64>,
+    pub(crate) sync_calls: Cell<AtomicU64>,
+    doorbell: WakeFlag,
+}
+
+impl ControlPage {
+    /// Creates the memory file of a control page. The daemon does this.
+    ///
+    /// # Errors
+    /// [`PageError::Map`] when the system refuses.
+    pub fn create() -> Result<MemoryFile, PageError> {
+        let file = MemoryFile::create("weft-control", PAGE)?;
+        Self::format(&file.map(Access::ReadWrite)?)?;
+        Ok(file)
+    }
+
+    /// A page in this process's anonymous memory: for tests.
+    ///
+    /// # Errors
+    /// [`PageError::Map`] when the system refuses.
+    pub fn anonymous() -> Result<Self, PageError> {
+        let memory = SharedMemory::anonymous(PAGE)?;
+        Self::format(&memory)?;
+        Self::open(&memory)
+    }
+
+    fn format(memory: &Arc<SharedMemory>) -> Result<(), PageError> {
+        memory.cell::<AtomicU32>(VERSION)?.store(PAGE_VERSION, Ordering::Relaxed);
+        memory.cell::<AtomicU64>(0)?.store(MAGIC, Ordering::Release);
+        Ok(())
+    }
+
+    /// Views mapped memory as a control page.
+    ///
+    /// # Errors
+    /// [`PageError`] when it has another layout.
+    pub fn open(memory: &Arc<SharedMemory>) -> Result<Self, PageError> {
+        let magic = memory.cell::<AtomicU64>(0)?.load(Ordering::Acquire);
+        let version = memory.cell::<AtomicU32>(VERSION)?.load(Ordering::Acquire);
+        let found = if magic == MAGIC { version } else { 0 };
+        if found != PAGE_VERSION {
+            return Err(PageError::Layout { found });
+        }
+        Ok(Self {
+            grant_epoch: memory.cell(GRANT_EPOCH)?,
+            grant_budget: memory.cell(GRANT_BUDGET)?,
+            grant_kind: memory.cell(GRANT_KIND)?,
+            revoke: memory.cell(REVOKE)?,
+            prepare: memory.cell(PREPARE)?,
+            unmanaged: memory.cell(UNMANAGED)?,
+            lead: memory.cell(LEAD)?,
+            state: memory.cell(STATE)?,
+            released: memory.cell(RELEASED)?,
+            used: memory.cell(USED)?,
+            in_flight: memory.cell(IN_FLIGHT)?,
+            demand: memory.cell(DEMAND)?,
+            sync_calls: memory.cell(SYNC_CALLS)?,
+            doorbell: WakeFlag::new(memory.cell(DOORBELL)?),
+        })
+    }
+
+    /// The page's own doorbell, for a session that has no segment to sleep on.
+    #[must_use]
+    pub fn doorbell(&self) -> &WakeFlag {
+        &self.doorbell
+    }
+
+    pub(crate) fn store_grant(&self, grant: &Grant) {
+        let kind = match grant.kind {
+            GrantKind::Turn => 0,
+            GrantKind::Renewing => 1,
+        };
+        self.grant_kind.store(kind, Ordering::Relaxed);
+        self.grant_budget.store(grant.budget_ns, Ordering::Relaxed);
+        // SYNC: publishes kind and budget to `load_grant`.
+        self.grant_epoch.store(grant.epoch, Ordering::Release);
+    }
+
+    /// The last grant. The daemon writes the next one only when this one is over, so the words
+    /// belong together.
+    pub(crate) fn load_grant(&self) -> Grant {
+        // SYNC: acquires what `store_grant` published.
+        let epoch = self.grant_epoch.load(Ordering::Acquire);
+        let kind = match self.grant_kind.load(Ordering::Relaxed) {
+            0 => GrantKind::Turn,
+            _ => GrantKind::Renewing,
+        };
+        Grant { epoch, budget_ns: self.grant_budget.load(Ordering::Relaxed), kind }
+    }
+
+    pub(crate) fn store_demand(&self, demand: Demand) {
+        let state = match demand {
+            Demand::Idle => 0,
+            Demand::Runnable => 1,
+        };
+        self.state.store(state, Ordering::Release);
+    }
+
+    pub(crate) fn load_demand(&self) -> Demand {
+        match self.state.load(Ordering::Acquire) {
+            0 => Demand::Idle,
+            _ => Demand::Runnable,
+        }
+    }
+}
