@@ -17,6 +17,8 @@ pub struct Report {
     pub used_ns: u64,
     /// Estimated device time of operations that were admitted and have not completed, in ns.
     pub in_flight_ns: u64,
+    /// Time that it held a grant with nothing to do, in ns; only grows.
+    pub idle_ns: u64,
     /// The last grant that it gave back.
     pub released: u64,
     /// Its synchronous calls so far.
@@ -121,6 +123,7 @@ impl GateDaemon {
             // than never.
             in_flight_ns: self.page.in_flight.load(Ordering::Acquire),
             used_ns: self.page.used.load(Ordering::Acquire),
+            idle_ns: self.page.idle.load(Ordering::Relaxed),
             sync_calls: self.page.sync_calls.load(Ordering::Relaxed),
         }
     }

@@ -30,6 +30,7 @@ const USED: usize = 144;
 const IN_FLIGHT: usize = 152;
 const DEMAND: usize = 160;
 const SYNC_CALLS: usize = 168;
+const IDLE_TIME: usize = 176;
 // The sleeping flag of a session without lanes (interposed); others sleep on their segment's.
 const DOORBELL: usize = 192;
 
@@ -96,6 +97,7 @@ pub struct ControlPage {
     pub(crate) in_flight: Cell<AtomicU64>,
     pub(crate) demand: Cell<AtomicU64>,
     pub(crate) sync_calls: Cell<AtomicU64>,
+    pub(crate) idle: Cell<AtomicU64>,
     doorbell: WakeFlag,
 }
 
@@ -151,6 +153,7 @@ impl ControlPage {
             in_flight: memory.cell(IN_FLIGHT)?,
             demand: memory.cell(DEMAND)?,
             sync_calls: memory.cell(SYNC_CALLS)?,
+            idle: memory.cell(IDLE_TIME)?,
             doorbell: WakeFlag::new(memory.cell(DOORBELL)?),
         })
     }

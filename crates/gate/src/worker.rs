@@ -134,6 +134,16 @@ impl GateWorker {
         self.page.in_flight.store(self.in_flight_ns, Ordering::Release);
     }
 
+    /// Charges time in which the session held its turn with nothing to do, in ns: it counts
+    /// against the turn, not as use.
+    pub fn charge_idle(&mut self, idle_ns: u64) {
+        if let Some(turn) = &mut self.turn {
+            turn.spent_ns = turn.spent_ns.saturating_add(idle_ns);
+        }
+        let before = self.page.idle.load(Ordering::Relaxed);
+        self.page.idle.store(before.saturating_add(idle_ns), Ordering::Relaxed);
+    }
+
     /// The session has unexecuted device commands, of about `demand_ns` in all.
     ///
     /// Rings the daemon only when this is news and the device is not already the session's.
