@@ -115,7 +115,7 @@ pub enum Linkage {
 /// A variable of module scope, in `.global`, `.const` or `.shared` space.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Variable {
-    /// Its name; hoisted ones are called `function$name` (with a number if it occurs twice).
+    /// Its name; hoisted ones are called `function$number$name`.
     pub name: String,
     /// [`Space::Global`], [`Space::Const`] or [`Space::Shared`].
     pub space: Space,

@@ -3,5 +3,9 @@
 
 pub mod error;
 pub mod ir;
+pub mod layout;
+mod lexer;
+pub mod parser;
 
 pub use error::{ParseError, ParseErrorKind};
+pub use parser::parse;

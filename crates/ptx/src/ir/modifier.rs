@@ -299,9 +299,9 @@ pub enum ShflMode {
 /// Strength of a fence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FenceKind {
-    /// `fence.acq_rel`, `membar`, and one-sided or proxy fences.
+    /// `fence.acq_rel`, and one-sided or proxy fences.
     AcqRel,
-    /// `fence.sc`
+    /// `fence.sc`, `membar`
     SeqCst,
 }
 

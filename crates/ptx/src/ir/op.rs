@@ -703,12 +703,14 @@ pub enum Op {
     // ---- Matrices ----
     /// `ldmatrix`: 1, 2 or 4 matrices of 8 × 8 16-bit elements.
     Ldmatrix {
+        space: Space,
         transposed: bool,
         dst: Vec<Reg>,
         addr: Address,
     },
     /// `stmatrix`
     Stmatrix {
+        space: Space,
         transposed: bool,
         src: Vec<Operand>,
         addr: Address,
