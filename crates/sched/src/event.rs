@@ -11,10 +11,12 @@ use crate::policy::PolicyId;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Usage {
-    /// Device time of the commands that have *finished*, as the device reports it: what is billed.
+    /// Device time consumed, as the device reports it, the elapsed part of the command that is
+    /// executing included where the device tells: what is billed.
     pub used_ns: u64,
     /// Device time still to come for commands *submitted* and unfinished: exact where the device's
-    /// timeline is known, predicted from samples where it is not. Corrected by later reports.
+    /// timeline is known, predicted from samples where it is not, and then corrected by later
+    /// reports. `used_ns + in_flight_ns` is the device time of everything submitted so far.
     pub in_flight_ns: u64,
     /// Time the worker held a grant with no device command queued or in flight. It is charged to
     /// the fair tags while somebody else waits, so that holding an idle device is not free, and is

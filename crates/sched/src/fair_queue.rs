@@ -39,7 +39,7 @@ impl FairQueue {
             self.flows.resize(key as usize + 1, Flow::default());
         }
         self.waiting.reserve(key);
-        let start = self.now().plus(ahead);
+        let start = self.virtual_time.plus(ahead);
         self.flows[key as usize] = Flow { start, weight, awake: false };
     }
 
@@ -113,8 +113,18 @@ impl FairQueue {
         flow.awake && self.waiting.peek().is_none_or(|next| (finish, key) < next)
     }
 
-    /// The virtual time as of this moment.
-    pub(crate) fn now(&self) -> Tag {
+    /// The virtual time as of the last turn's beginning, waking or sleeping.
+    pub(crate) fn virtual_time(&self) -> Tag {
+        self.virtual_time
+    }
+
+    pub(crate) fn ahead(&self, key: u32) -> Tag {
+        self.flows[key as usize].start.minus(self.virtual_time)
+    }
+
+    /// The virtual time as of this moment. A prediction that is taken back may lower it again, so
+    /// it is kept only where it decides something.
+    fn now(&self) -> Tag {
         let running = self.running.map(|key| self.flows[key as usize].start);
         let waiting = self.waiting.peek().map(|(start, _)| start);
         let least = match (running, waiting) {
@@ -122,10 +132,6 @@ impl FairQueue {
             (one, other) => one.or(other),
         };
         least.map_or(self.virtual_time, |least| self.virtual_time.max(least))
-    }
-
-    pub(crate) fn ahead(&self, key: u32) -> Tag {
-        self.flows[key as usize].start.minus(self.now())
     }
 }
 

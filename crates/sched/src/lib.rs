@@ -30,6 +30,7 @@ mod core;
 mod event;
 mod fair_queue;
 mod heap;
+pub mod invariants;
 mod key;
 mod node;
 pub mod policy;

@@ -61,7 +61,7 @@ impl Policy for Fair {
     }
 
     fn virtual_time(&self) -> Tag {
-        self.queue.now()
+        self.queue.virtual_time()
     }
 
     fn ahead(&self, vgpu: VgpuKey) -> Tag {

@@ -1,0 +1,599 @@
+//! A small model of a node around the real core: a first-come-first-served device, one worker per
+//! session that gates itself by its grant, and tenants that offer work. It checks the invariants at
+//! every step from what the device executed.
+#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
+#![allow(dead_code, reason = "each test binary uses a part of the model")]
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use weft_sched::invariants::{LagBound, WorkConservation};
+use weft_sched::{
+    Action, Actions, Config, DeviceKey, Event, Node, PolicyId, SessionKey, Usage, VgpuKey, Weight,
+    policy,
+};
+
+pub(crate) const US: u64 = 1_000;
+pub(crate) const MS: u64 = 1_000_000;
+pub(crate) const SECOND: u64 = 1_000_000_000;
+pub(crate) const DEVICE: DeviceKey = DeviceKey(0);
+
+/// How workers behave.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Habits {
+    /// Release when the budget's last command is submitted, not when it has finished.
+    pub(crate) pipelined: bool,
+    /// Device time in flight at which a worker submits no more, a lone one too.
+    pub(crate) window_ns: u64,
+    /// How wrong predictions of work in flight are, in thousandths.
+    pub(crate) error_permille: i64,
+    /// How long after a release's last command the exact figure is reported.
+    pub(crate) settle_delay_ns: u64,
+}
+
+impl Default for Habits {
+    fn default() -> Self {
+        Self { pipelined: false, window_ns: 6 * MS, error_permille: 0, settle_delay_ns: 0 }
+    }
+}
+
+/// What a tenant offers.
+#[derive(Clone, Debug)]
+pub(crate) enum Load {
+    /// Always more commands, of these sizes in turn.
+    Saturating(Vec<u64>),
+    /// A command of this size, then nothing for that long after it finished.
+    Pausing { size_ns: u64, pause_ns: u64 },
+    /// What the test offers by hand.
+    Manual,
+}
+
+#[derive(Debug)]
+struct Worker {
+    vgpu: usize,
+    load: Load,
+    issued: usize,
+    pending: VecDeque<u64>,
+    in_flight_ns: u64,
+    finished_ns: u64,
+    idle_ns: u64,
+    /// Since when it holds a grant with nothing to do.
+    idle_since: Option<u64>,
+    grant: Option<Grant>,
+    runnable: bool,
+    alive: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    epoch: u64,
+    budget_ns: u64,
+    /// Submitted plus idle when the turn began.
+    base_ns: u64,
+    revoked: bool,
+}
+
+#[derive(Debug)]
+struct Tenant {
+    weight: Weight,
+    served_ns: u64,
+    number: Option<usize>,
+    alive: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Tick {
+    Finished { generation: u64 },
+    Arrives { worker: usize, size_ns: u64 },
+    Settles { worker: usize },
+    Timer,
+}
+
+#[derive(Debug)]
+struct Command {
+    worker: usize,
+    left_ns: u64,
+}
+
+#[derive(Debug)]
+pub(crate) struct Model {
+    pub(crate) now: u64,
+    pub(crate) node: Node,
+    pub(crate) lag: LagBound,
+    pub(crate) waste: WorkConservation,
+    pub(crate) busy_ns: u64,
+    pub(crate) decisions: u64,
+    pub(crate) kills: Vec<SessionKey>,
+    pub(crate) check_fairness: bool,
+    pub(crate) check_waste: bool,
+    habits: Habits,
+    actions: Actions,
+    todo: VecDeque<Action>,
+    ticks: BinaryHeap<Reverse<(u64, u64, Tick)>>,
+    sequence: u64,
+    tenants: Vec<Tenant>,
+    workers: Vec<Worker>,
+    queue: VecDeque<Command>,
+    generation: u64,
+    timer: Option<u64>,
+    last_epoch: u64,
+    last_virtual_time: weft_sched::Tag,
+}
+
+impl Model {
+    pub(crate) fn new(policy: &str, habits: Habits) -> Self {
+        let config = Config { policy: policy::by_name(policy).unwrap(), ..Config::default() };
+        Self::with_config(config, habits)
+    }
+
+    pub(crate) fn with_config(config: Config, habits: Habits) -> Self {
+        let fair = config.policy.name() == "fair";
+        let overlap_ns = if habits.pipelined { config.overlap_ns } else { 0 };
+        // A wrong prediction moves a tag by its error until it is settled.
+        let error_ns = habits.window_ns / 1000 * habits.error_permille.unsigned_abs();
+        let mut model = Self {
+            now: 0,
+            node: Node::new(config).unwrap(),
+            lag: LagBound::new(config.quantum_ns + overlap_ns + error_ns, 0),
+            waste: WorkConservation::new(config.yield_ns + overlap_ns + error_ns),
+            busy_ns: 0,
+            decisions: 0,
+            kills: Vec::new(),
+            check_fairness: fair,
+            check_waste: true,
+            habits,
+            actions: Actions::new(),
+            todo: VecDeque::new(),
+            ticks: BinaryHeap::new(),
+            sequence: 0,
+            tenants: Vec::new(),
+            workers: Vec::new(),
+            queue: VecDeque::new(),
+            generation: 0,
+            timer: None,
+            last_epoch: 0,
+            last_virtual_time: weft_sched::Tag::ZERO,
+        };
+        model.tell(Event::DeviceUp { device: DEVICE });
+        model
+    }
+
+    pub(crate) fn vgpu(&mut self, weight: u32) -> usize {
+        let key = self.tenants.len();
+        let weight = Weight::new(weight).unwrap();
+        let number = self.lag.add(weight);
+        self.tenants.push(Tenant { weight, served_ns: 0, number, alive: true });
+        self.tell(Event::AddVgpu { vgpu: vgpu_key(key), device: DEVICE, weight });
+        key
+    }
+
+    pub(crate) fn session(&mut self, vgpu: usize, load: Load) -> usize {
+        let key = self.workers.len();
+        self.workers.push(Worker {
+            vgpu,
+            load: load.clone(),
+            issued: 0,
+            pending: VecDeque::new(),
+            in_flight_ns: 0,
+            finished_ns: 0,
+            idle_ns: 0,
+            idle_since: None,
+            grant: None,
+            runnable: false,
+            alive: true,
+        });
+        self.tell(Event::AddSession { session: session_key(key), vgpu: vgpu_key(vgpu) });
+        match load {
+            Load::Saturating(sizes) => {
+                for size_ns in sizes.iter().cycle().take(16) {
+                    self.offer(key, *size_ns);
+                }
+                self.workers[key].issued = 16;
+            }
+            Load::Pausing { size_ns, .. } => self.offer(key, size_ns),
+            Load::Manual => {}
+        }
+        key
+    }
+
+    /// A vGPU with one session.
+    pub(crate) fn tenant(&mut self, weight: u32, load: Load) -> usize {
+        let vgpu = self.vgpu(weight);
+        self.session(vgpu, load);
+        vgpu
+    }
+
+    pub(crate) fn served_ns(&self, vgpu: usize) -> u64 {
+        self.tenants[vgpu].served_ns
+    }
+
+    pub(crate) fn sessions_alive(&self) -> Vec<usize> {
+        (0..self.workers.len()).filter(|key| self.workers[*key].alive).collect()
+    }
+
+    pub(crate) fn vgpus_alive(&self) -> Vec<usize> {
+        (0..self.tenants.len()).filter(|key| self.tenants[*key].alive).collect()
+    }
+
+    pub(crate) fn reweight(&mut self, vgpu: usize, weight: u32) {
+        let weight = Weight::new(weight).unwrap();
+        self.tenants[vgpu].weight = weight;
+        if let Some(number) = self.tenants[vgpu].number {
+            self.lag.reweight(number, weight);
+        }
+        self.tell(Event::Reweight { vgpu: vgpu_key(vgpu), weight });
+    }
+
+    /// Fairness is checked under `fair` alone; its intervals begin anew at the change.
+    pub(crate) fn set_policy(&mut self, name: &str) {
+        let policy = policy::by_name(name).unwrap();
+        let old: PolicyId = self.node.policy(DEVICE).unwrap();
+        self.check_fairness = false;
+        self.check_waste &= name != "unmanaged";
+        self.tell(Event::SetPolicy { device: DEVICE, policy });
+        assert_eq!(self.node.policy(DEVICE), Some(policy), "from {old:?}");
+    }
+
+    /// Commands of a tenant arrive.
+    pub(crate) fn offer(&mut self, worker: usize, size_ns: u64) {
+        if !self.workers[worker].alive {
+            return;
+        }
+        self.workers[worker].pending.push_back(size_ns);
+        self.workers[worker].stop_idling(self.now);
+        if !self.workers[worker].runnable {
+            self.workers[worker].runnable = true;
+            self.report_holders();
+            self.tell(Event::Runnable { session: session_key(worker), estimate_ns: size_ns });
+            self.refresh_backlog(self.workers[worker].vgpu);
+        }
+        self.pump(worker);
+    }
+
+    /// The worker dies: what it executed is reported, what it queued is gone.
+    pub(crate) fn kill(&mut self, worker: usize) {
+        self.report(worker);
+        let cut: u64 = self.drop_commands(worker);
+        let state = &mut self.workers[worker];
+        state.alive = false;
+        state.in_flight_ns -= cut;
+        state.runnable = false;
+        state.pending.clear();
+        state.grant = None;
+        self.refresh_backlog(self.workers[worker].vgpu);
+        self.tell(Event::RemoveSession { session: session_key(worker) });
+    }
+
+    pub(crate) fn remove_vgpu(&mut self, vgpu: usize) {
+        for worker in self.sessions_alive() {
+            if self.workers[worker].vgpu == vgpu {
+                self.kill(worker);
+            }
+        }
+        self.tenants[vgpu].alive = false;
+        let billed = self.node.vgpu(vgpu_key(vgpu)).unwrap().used_ns;
+        assert_eq!(billed, self.tenants[vgpu].served_ns, "bill of a removed vGPU");
+        self.tell(Event::RemoveVgpu { vgpu: vgpu_key(vgpu) });
+    }
+
+    pub(crate) fn set_device(&mut self, up: bool) {
+        self.check_waste = false;
+        let event = Event::DeviceUp { device: DEVICE };
+        self.tell(if up { event } else { Event::DeviceDown { device: DEVICE } });
+    }
+
+    pub(crate) fn run_for(&mut self, duration: u64) {
+        let until = self.now + duration;
+        while let Some(Reverse((at, _, _))) = self.ticks.peek()
+            && *at <= until
+        {
+            let Reverse((at, _, tick)) = self.ticks.pop().unwrap();
+            self.advance(at);
+            self.tick(tick);
+            self.observe();
+        }
+        self.advance(until);
+    }
+
+    /// Reports every counter, so that bills can be compared with the device.
+    pub(crate) fn settle(&mut self) {
+        for worker in self.sessions_alive() {
+            self.report(worker);
+        }
+    }
+
+    /// Every nanosecond that the device served is billed to the vGPU it served.
+    pub(crate) fn check_bills(&mut self) {
+        self.settle();
+        for vgpu in self.vgpus_alive() {
+            let view = self.node.vgpu(vgpu_key(vgpu)).unwrap();
+            assert_eq!(view.used_ns, self.tenants[vgpu].served_ns, "bill of vGPU {vgpu}");
+        }
+        let served: u64 = self.tenants.iter().map(|tenant| tenant.served_ns).sum();
+        assert_eq!(served, self.busy_ns);
+    }
+
+    /// `min xᵢ / max xᵢ`, `xᵢ` service per weight since `before`.
+    pub(crate) fn mmr_since(&self, before: &[u64]) -> f64 {
+        let shares: Vec<f64> = (0..self.tenants.len())
+            .map(|vgpu| {
+                let served_ns = self.tenants[vgpu].served_ns - before[vgpu];
+                to_f64(served_ns) / f64::from(self.tenants[vgpu].weight.get())
+            })
+            .collect();
+        let largest = shares.iter().copied().fold(0.0, f64::max);
+        shares.iter().copied().fold(f64::INFINITY, f64::min) / largest
+    }
+
+    pub(crate) fn served(&self) -> Vec<u64> {
+        self.tenants.iter().map(|tenant| tenant.served_ns).collect()
+    }
+
+    fn tick(&mut self, tick: Tick) {
+        match tick {
+            Tick::Finished { generation } if generation == self.generation => self.finish(),
+            Tick::Finished { .. } => {}
+            Tick::Arrives { worker, size_ns } => self.offer(worker, size_ns),
+            Tick::Settles { worker } => {
+                if self.workers[worker].alive {
+                    self.report(worker);
+                }
+            }
+            Tick::Timer => {
+                if self.timer == Some(self.now) {
+                    self.timer = None;
+                    self.tell(Event::Timer);
+                }
+            }
+        }
+    }
+
+    /// The device works until `at`, and says for whom.
+    fn advance(&mut self, at: u64) {
+        let elapsed = at - self.now;
+        self.now = at;
+        let Some(command) = self.queue.front_mut() else { return };
+        assert!(elapsed <= command.left_ns, "a finish is never late");
+        command.left_ns -= elapsed;
+        let worker = command.worker;
+        self.workers[worker].in_flight_ns -= elapsed;
+        self.workers[worker].finished_ns += elapsed;
+        let tenant = &mut self.tenants[self.workers[worker].vgpu];
+        tenant.served_ns += elapsed;
+        self.busy_ns += elapsed;
+        if let Some(number) = tenant.number
+            && self.check_fairness
+            && let Err(lag) = self.lag.served(number, elapsed)
+        {
+            panic!("{lag} at {at}");
+        }
+    }
+
+    fn finish(&mut self) {
+        let command = self.queue.pop_front().unwrap();
+        assert_eq!(command.left_ns, 0);
+        self.schedule_finish();
+        let worker = command.worker;
+        if let Load::Pausing { size_ns, pause_ns } = self.workers[worker].load {
+            self.later(pause_ns, Tick::Arrives { worker, size_ns });
+        }
+        let state = &mut self.workers[worker];
+        let (drained, granted) = (state.in_flight_ns == 0, state.grant.is_some());
+        if drained && state.pending.is_empty() {
+            state.runnable = false;
+            state.idle_since = granted.then_some(self.now);
+            self.refresh_backlog(self.workers[worker].vgpu);
+            self.tell(Event::Idle { session: session_key(worker) });
+        }
+        if drained && !granted {
+            self.later(self.habits.settle_delay_ns, Tick::Settles { worker });
+        }
+        self.pump(worker);
+    }
+
+    /// A worker does what its grant allows.
+    fn pump(&mut self, worker: usize) {
+        loop {
+            let window_ns = self.habits.window_ns;
+            let state = &mut self.workers[worker];
+            let Some(grant) = state.grant else { return };
+            let held_ns = state.held_ns(self.now) - grant.base_ns;
+            let over = grant.revoked || held_ns >= grant.budget_ns;
+            if over && (self.habits.pipelined || state.in_flight_ns == 0) {
+                return self.release(worker, grant);
+            }
+            if over || state.in_flight_ns >= window_ns {
+                return;
+            }
+            let Some(size_ns) = state.pending.pop_front() else { return };
+            if let Load::Saturating(sizes) = &state.load {
+                state.pending.push_back(sizes[state.issued % sizes.len()]);
+                state.issued += 1;
+            }
+            state.in_flight_ns += size_ns;
+            if let Some(number) = self.tenants[state.vgpu].number {
+                self.lag.submitted(number, size_ns);
+            }
+            self.queue.push_back(Command { worker, left_ns: size_ns });
+            if self.queue.len() == 1 {
+                self.schedule_finish();
+            }
+        }
+    }
+
+    fn release(&mut self, worker: usize, grant: Grant) {
+        self.workers[worker].stop_idling(self.now);
+        self.workers[worker].grant = None;
+        let usage = self.usage(worker);
+        let session = session_key(worker);
+        self.tell(Event::Released { session, epoch: grant.epoch, usage });
+    }
+
+    fn usage(&mut self, worker: usize) -> Usage {
+        let state = &mut self.workers[worker];
+        if state.idle_since.is_some() {
+            state.stop_idling(self.now);
+            state.idle_since = Some(self.now);
+        }
+        let in_flight = i64::try_from(state.in_flight_ns).unwrap();
+        let wrong = in_flight + in_flight * self.habits.error_permille / 1000;
+        Usage {
+            used_ns: state.finished_ns,
+            in_flight_ns: u64::try_from(wrong).unwrap(),
+            idle_ns: state.idle_ns,
+        }
+    }
+
+    fn report(&mut self, worker: usize) {
+        let usage = self.usage(worker);
+        self.tell(Event::Used { session: session_key(worker), usage });
+    }
+
+    fn report_holders(&mut self) {
+        for worker in 0..self.workers.len() {
+            if self.workers[worker].grant.is_some() {
+                self.report(worker);
+            }
+        }
+    }
+
+    /// Delivers an event, then performs what it caused, in order.
+    pub(crate) fn tell(&mut self, event: Event) {
+        self.node.handle(self.now, event, &mut self.actions).unwrap();
+        self.decisions += 1;
+        self.todo.extend(self.actions.drain());
+        let virtual_time = self.node.virtual_time(DEVICE).unwrap();
+        assert!(virtual_time >= self.last_virtual_time, "the virtual time fell");
+        self.last_virtual_time = virtual_time;
+        while let Some(action) = self.todo.pop_front() {
+            self.perform(action);
+        }
+    }
+
+    fn perform(&mut self, action: Action) {
+        match action {
+            Action::Grant { session, epoch, budget_ns, .. } => {
+                self.take_grant(session.0 as usize, epoch, budget_ns);
+            }
+            Action::Revoke { session, epoch, .. } => {
+                let worker = session.0 as usize;
+                if let Some(grant) = &mut self.workers[worker].grant
+                    && grant.epoch == epoch
+                {
+                    grant.revoked = true;
+                    self.pump(worker);
+                }
+            }
+            Action::Kill { session, .. } => self.kills.push(session),
+            Action::Timer { at_ns, .. } => {
+                self.timer = Some(at_ns.max(self.now));
+                self.later(at_ns.saturating_sub(self.now), Tick::Timer);
+            }
+            Action::CancelTimer => self.timer = None,
+            Action::Prepare { .. } | Action::DeviceIdle { .. } => {}
+        }
+    }
+
+    fn take_grant(&mut self, worker: usize, epoch: u64, budget_ns: u64) {
+        let now = self.now;
+        let state = &mut self.workers[worker];
+        assert!(state.alive, "granted to the dead");
+        match &mut state.grant {
+            Some(grant) => {
+                assert_eq!(grant.epoch, epoch, "a holder is granted again");
+                grant.budget_ns = budget_ns;
+            }
+            None => {
+                assert!(epoch > self.last_epoch, "epochs rise");
+                self.last_epoch = epoch;
+                let base_ns = state.held_ns(now);
+                state.grant = Some(Grant { epoch, budget_ns, base_ns, revoked: false });
+                if !state.runnable {
+                    state.idle_since = Some(now);
+                }
+            }
+        }
+        self.pump(worker);
+    }
+
+    fn observe(&mut self) {
+        let busy = !self.queue.is_empty();
+        let wanted = self.workers.iter().any(|state| state.runnable);
+        let result = self.waste.observe(self.now, busy, wanted);
+        if self.check_waste
+            && let Err(wasted_ns) = result
+        {
+            panic!("the device idled {wasted_ns} ns with work waiting, at {}", self.now);
+        }
+    }
+
+    fn refresh_backlog(&mut self, vgpu: usize) {
+        let mut sessions = self.workers.iter().filter(|state| state.vgpu == vgpu);
+        let backlogged = sessions.any(|state| state.alive && state.runnable);
+        if let Some(number) = self.tenants[vgpu].number {
+            self.lag.set_backlogged(number, backlogged);
+        }
+    }
+
+    fn drop_commands(&mut self, worker: usize) -> u64 {
+        let of_dead = |command: &&Command| command.worker == worker;
+        let cut = self.queue.iter().filter(of_dead).map(|command| command.left_ns).sum();
+        self.queue.retain(|command| command.worker != worker);
+        self.schedule_finish();
+        cut
+    }
+
+    fn schedule_finish(&mut self) {
+        self.generation += 1;
+        let generation = self.generation;
+        if let Some(command) = self.queue.front() {
+            self.later(command.left_ns, Tick::Finished { generation });
+        }
+    }
+
+    fn later(&mut self, delay_ns: u64, tick: Tick) {
+        self.sequence += 1;
+        self.ticks.push(Reverse((self.now + delay_ns, self.sequence, tick)));
+    }
+}
+
+impl Worker {
+    /// Submitted work plus time held for nothing.
+    fn held_ns(&self, now: u64) -> u64 {
+        let idling_ns = self.idle_since.map_or(0, |since| now - since);
+        self.finished_ns + self.in_flight_ns + self.idle_ns + idling_ns
+    }
+
+    fn stop_idling(&mut self, now: u64) {
+        if let Some(since) = self.idle_since.take() {
+            self.idle_ns += now - since;
+        }
+    }
+}
+
+/// Numbers of a deterministic test (splitmix64).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Random(pub(crate) u64);
+
+impl Random {
+    pub(crate) fn below(&mut self, limit: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (mixed ^ (mixed >> 31)) % limit
+    }
+}
+
+pub(crate) fn vgpu_key(key: usize) -> VgpuKey {
+    VgpuKey(u32::try_from(key).unwrap())
+}
+
+pub(crate) fn session_key(key: usize) -> SessionKey {
+    SessionKey(u32::try_from(key).unwrap())
+}
+
+fn to_f64(ns: u64) -> f64 {
+    // Test durations are far below 2⁵³ ns; the detour avoids a lossy cast.
+    f64::from(u32::try_from(ns / 1_000).unwrap()) * 1e3
+}
