@@ -3,15 +3,15 @@
 //
 //   share KERNEL SECONDS [--sync] [--sleep PERCENT] [--count N] [--start AT] [--window SECONDS]
 //
-// --sync waits after every launch instead of keeping batches in flight. --sleep idles that share
-// of the time. --count stops after N launches instead of SECONDS. --start waits until that moment
-// (CLOCK_MONOTONIC, seconds), so that several tenants begin together. --window prints the count
-// completed in each window as it passes. One JSON line at the end.
+// --sync waits after every launch instead of keeping 16 batches of about 1 ms in flight. --sleep
+// idles that share of the time. --count stops after N launches instead of SECONDS. --start waits
+// until that moment (CLOCK_MONOTONIC, seconds), so that several tenants begin together. --window
+// prints how many launches completed in each window as it passes. One JSON line at the end.
 #include "common.h"
 
 EMBED(share_ptx, "kernels/share.ptx");
 
-enum { ELEMENTS = 64, BATCH_NS = 3000000, AHEAD = 2 };
+enum { ELEMENTS = 64, BATCH_US = 1000, AHEAD = 16 };
 
 struct options {
     const char *kernel;
@@ -63,13 +63,13 @@ static struct options parse(int argc, char **argv) {
     return options;
 }
 
-// Launches per batch, so that a batch lasts about BATCH_NS: the kernel's name tells its time.
+// Launches per batch, so that a batch lasts about BATCH_US: the kernel's name tells its time.
 static int batch_size(const struct options *options) {
     long us = 0;
     sscanf(options->kernel, "step_%ldus", &us);
     if (options->sync || us <= 0)
         return 1;
-    long size = BATCH_NS / 1000 / us;
+    long size = BATCH_US / us;
     return size < 1 ? 1 : (int)size;
 }
 
@@ -88,6 +88,44 @@ static int verify(CUdeviceptr state, long launches) {
     return 1;
 }
 
+// What has been launched and what of it has completed, in batches.
+struct progress {
+    CUevent done[AHEAD];
+    long batches, batches_done, completed;
+    int batch;
+};
+
+static void launch_batch(struct progress *progress, CUfunction step, void **arguments) {
+    for (int i = 0; i < progress->batch; ++i)
+        CHECK(cuLaunchKernel(step, 1, 1, 1, ELEMENTS, 1, 1, 0, NULL, arguments, NULL));
+    CHECK(cuEventRecord(progress->done[progress->batches % AHEAD], NULL));
+    progress->batches += 1;
+}
+
+// Counts the batches that have completed by now.
+static void collect(struct progress *progress) {
+    while (progress->batches_done < progress->batches) {
+        CUresult result = cuEventQuery(progress->done[progress->batches_done % AHEAD]);
+        if (result == CUDA_ERROR_NOT_READY)
+            return;
+        CHECK(result);
+        progress->batches_done += 1;
+        progress->completed += progress->batch;
+    }
+}
+
+// Prints each window that has passed. Called with what had completed when it passed: nothing
+// completes while the program waits for the oldest batch, so the count before the wait holds.
+static void report_windows(double now, double *window_end, double window, long completed,
+                           long *reported) {
+    while (window > 0.0 && now >= *window_end) {
+        printf("{\"window\": %ld}\n", completed - *reported);
+        fflush(stdout);
+        *reported = completed;
+        *window_end += window;
+    }
+}
+
 int main(int argc, char **argv) {
     struct options options = parse(argc, argv);
     CUdevice device;
@@ -100,52 +138,42 @@ int main(int argc, char **argv) {
     CUdeviceptr state;
     CHECK(cuMemAlloc(&state, sizeof initial));
     CHECK(cuMemcpyHtoD(state, initial, sizeof initial));
-    CUevent done[AHEAD];
+    struct progress progress = {.batch = batch_size(&options)};
     for (int i = 0; i < AHEAD; ++i)
-        CHECK(cuEventCreate(&done[i], CU_EVENT_DISABLE_TIMING));
+        CHECK(cuEventCreate(&progress.done[i], CU_EVENT_DISABLE_TIMING));
     void *arguments[] = {&state};
-    int batch = batch_size(&options);
+    int wait_each = options.sync || options.sleep_percent > 0;
     CHECK(cuCtxSynchronize());
     nap(options.start - seconds_now());
 
     double begin = seconds_now(), window_end = begin + options.window;
-    long launched = 0, completed = 0, completed_before = 0, batches = 0;
+    long reported = 0;
     for (;;) {
-        double now = seconds_now();
-        if (options.count > 0 ? launched >= options.count : now >= begin + options.seconds)
+        double batch_begin = seconds_now();
+        if (options.count > 0 ? progress.batches * progress.batch >= options.count
+                              : batch_begin >= begin + options.seconds)
             break;
-        double batch_begin = now;
-        for (int i = 0; i < batch; ++i)
-            CHECK(cuLaunchKernel(step, 1, 1, 1, ELEMENTS, 1, 1, 0, NULL, arguments, NULL));
-        launched += batch;
-        CHECK(cuEventRecord(done[batches % AHEAD], NULL));
-        ++batches;
-        if (options.sync || options.sleep_percent > 0) {
+        launch_batch(&progress, step, arguments);
+        long before = progress.completed;
+        if (wait_each)
             CHECK(cuCtxSynchronize());
-            completed = launched;
-        } else if (batches >= AHEAD) {
-            CHECK(cuEventSynchronize(done[batches % AHEAD])); // The oldest batch in flight.
-            completed = launched - (long)batch * (AHEAD - 1);
-        }
+        else if (progress.batches - progress.batches_done == AHEAD)
+            CHECK(cuEventSynchronize(progress.done[progress.batches_done % AHEAD]));
+        report_windows(seconds_now(), &window_end, options.window, before, &reported);
+        collect(&progress);
         if (options.sleep_percent > 0) {
             double busy = seconds_now() - batch_begin;
             nap(busy * options.sleep_percent / (100.0 - options.sleep_percent));
         }
-        if (options.window > 0.0 && seconds_now() >= window_end) {
-            printf("{\"window\": %ld}\n", completed - completed_before);
-            fflush(stdout);
-            completed_before = completed;
-            window_end += options.window;
-        }
     }
     double stop = seconds_now();
-    long in_time = completed;
+    long in_time = progress.completed, launches = progress.batches * progress.batch;
     CHECK(cuCtxSynchronize());
     double drained = seconds_now();
-    int correct = verify(state, launched);
+    int correct = verify(state, launches);
     printf("{\"kernel\": \"%s\", \"launches\": %ld, \"completed\": %ld, \"seconds\": %.6f, "
            "\"drained_seconds\": %.6f, \"verified\": %s}\n",
-           options.kernel, launched, in_time, stop - begin, drained - begin,
+           options.kernel, launches, in_time, stop - begin, drained - begin,
            correct ? "true" : "false");
     return correct ? 0 : 1;
 }

@@ -1,6 +1,6 @@
 //! Building Weft and the programs that run on it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
@@ -22,30 +22,35 @@ pub(crate) fn build(profile: &str) -> Result<()> {
     run(&mut command)
 }
 
-/// Compiles `examples/cuda/*.c` against the shim; returns the folder of the programs.
+/// Compiles the C programs of `examples/cuda` and `bench/programs` against the shim; returns the
+/// folder of the programs.
 pub(crate) fn compile_examples(profile: &str, python: &Python) -> Result<PathBuf> {
-    let source = root().join("examples/cuda");
     let output = profile_dir(profile).join("programs");
     fs::create_dir_all(&output)?;
-    for entry in fs::read_dir(&source)? {
-        let file = entry?.path();
-        if file.extension().is_none_or(|extension| extension != "c") {
-            continue;
+    for folder in ["examples/cuda", "bench/programs", "tests/programs"] {
+        for entry in fs::read_dir(root().join(folder))? {
+            let file = entry?.path();
+            if file.extension().is_some_and(|extension| extension == "c") {
+                compile(&file, &output, profile, python)?;
+            }
         }
-        let name = file.file_stem().context("a source file without a name")?;
-        run(Command::new("cc")
-            .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"])
-            .arg("-I")
-            .arg(python.toolkit()?.join("include"))
-            .arg(format!("-Wa,-I{}", source.display()))
-            .arg("-o")
-            .arg(output.join(name))
-            .arg(&file)
-            .arg("-L")
-            .arg(profile_dir(profile))
-            .args(["-lcuda", "-lm", "-lpthread"]))?;
     }
     Ok(output)
+}
+
+fn compile(file: &Path, output: &Path, profile: &str, python: &Python) -> Result<()> {
+    let name = file.file_stem().context("a source file without a name")?;
+    run(Command::new("cc")
+        .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"])
+        .arg("-I")
+        .arg(python.toolkit()?.join("include"))
+        .arg(format!("-Wa,-I{}", root().join("examples/cuda").display()))
+        .arg("-o")
+        .arg(output.join(name))
+        .arg(file)
+        .arg("-L")
+        .arg(profile_dir(profile))
+        .args(["-lcuda", "-lm", "-lpthread"]))
 }
 
 /// Sets up, builds and runs the demo.

@@ -1,1 +1,52 @@
-fn main() {}
+#![forbid(unsafe_code)]
+//! `weft`: shares GPUs among tenants. Data goes to stdout, everything else to stderr.
+
+mod args;
+mod bench;
+mod daemon;
+mod demo;
+mod doctor;
+mod output;
+mod programs;
+mod run;
+mod top;
+mod vgpu;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::{Arguments, Command};
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    match dispatch(arguments) {
+        Ok(code) => code,
+        Err(error) => {
+            output::failure(&error);
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
+    let sockets = arguments.sockets;
+    match arguments.command {
+        Command::Run(options) => return run::run(&sockets, &options),
+        Command::Node(options) => daemon::serve(&sockets, &options)?,
+        Command::Worker => weft_node::run_worker()?,
+        Command::Ls { json } => vgpu::list(&sockets, json)?,
+        Command::Usage { json } => vgpu::usage(&sockets, json)?,
+        Command::Create { name, settings } => vgpu::create(&sockets, &name, &settings)?,
+        Command::Set { name, settings } => vgpu::set(&sockets, &name, &settings)?,
+        Command::Rm { name, force } => vgpu::remove(&sockets, &name, force)?,
+        Command::Policy { name } => vgpu::policy(&sockets, name.as_deref())?,
+        Command::Top { interval_ms, plain } => top::top(&sockets, interval_ms, plain)?,
+        Command::Doctor => return doctor::doctor(&sockets),
+        Command::Metrics => vgpu::metrics(&sockets)?,
+        Command::Stop => daemon::stop(&sockets)?,
+        Command::Demo(options) => return demo::demo(&options),
+        Command::Bench(options) => return bench::bench(&options),
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,176 @@
+//! The command line, as typed.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Shares GPUs among tenants: unmodified CUDA programs, weighted fairness, quotas, isolation.
+#[derive(Debug, Parser)]
+#[command(name = "weft", version, propagate_version = true)]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) sockets: Sockets,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Where the node daemon is.
+#[derive(Debug, Clone, Args)]
+pub(crate) struct Sockets {
+    /// Directory of the node daemon's sockets.
+    #[arg(long, global = true, env = "WEFT_RUNTIME_DIR", value_name = "DIR")]
+    pub(crate) runtime_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run a program on a vGPU (starts a node daemon for this run if none is there).
+    Run(RunOptions),
+    /// Run the node daemon.
+    Node(NodeOptions),
+    /// Execute one session; started by the daemon.
+    #[command(hide = true)]
+    Worker,
+    /// List vGPUs.
+    Ls {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Show what each vGPU has used over its life.
+    Usage {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Create a vGPU.
+    Create {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        settings: VgpuSettings,
+    },
+    /// Change a vGPU while it runs.
+    Set {
+        /// Its name.
+        name: String,
+        #[command(flatten)]
+        settings: VgpuSettings,
+    },
+    /// Remove a vGPU.
+    Rm {
+        /// Its name.
+        name: String,
+        /// End its sessions first.
+        #[arg(long)]
+        force: bool,
+    },
+    /// Show the scheduling policy, or change it.
+    Policy {
+        /// The new policy.
+        name: Option<String>,
+    },
+    /// Watch who uses the device.
+    Top {
+        /// Time between two looks.
+        #[arg(long, default_value_t = 500, value_name = "MS")]
+        interval_ms: u64,
+        /// Print lines, also on a terminal.
+        #[arg(long)]
+        plain: bool,
+    },
+    /// Check this machine, its devices and the daemon.
+    Doctor,
+    /// Print the daemon's metrics (Prometheus text).
+    Metrics,
+    /// Stop the node daemon and its workers.
+    Stop,
+    /// Three programs share one software GPU by weight; then the same without Weft.
+    Demo(DemoOptions),
+    /// Measure; `weft bench --help` lists the benchmarks.
+    Bench(BenchOptions),
+}
+
+/// Weight and quota of a vGPU.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct VgpuSettings {
+    /// Weight, 1 to 10,000.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) weight: Option<u32>,
+    /// Memory quota, such as 512MiB.
+    #[arg(long, value_name = "SIZE")]
+    pub(crate) memory: Option<weft_node::config::ByteSize>,
+}
+
+/// `weft run`
+#[derive(Debug, Args)]
+pub(crate) struct RunOptions {
+    /// vGPU to use; created if it is not there. Without it the program gets one of its own.
+    #[arg(long)]
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) settings: VgpuSettings,
+    /// Attach token of the vGPU.
+    #[arg(long, env = "WEFT_TOKEN", hide_env_values = true)]
+    pub(crate) token: Option<String>,
+    /// Run on a software device inside the program, without a daemon (the native baseline).
+    #[arg(long, conflicts_with_all = ["name", "weight", "memory", "token"])]
+    pub(crate) direct: bool,
+    /// The program and its arguments.
+    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) program: Vec<String>,
+}
+
+/// `weft node`
+#[derive(Debug, Args)]
+pub(crate) struct NodeOptions {
+    /// Configuration file (TOML).
+    #[arg(long, env = "WEFT_CONFIG")]
+    pub(crate) config: Option<PathBuf>,
+    /// Set one key of the configuration, such as `scheduling.policy=unmanaged`.
+    #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
+    pub(crate) settings: Vec<(String, String)>,
+}
+
+/// `weft demo`
+#[derive(Debug, Args)]
+pub(crate) struct DemoOptions {
+    /// Folder of the compiled example programs.
+    #[arg(long)]
+    pub(crate) programs: Option<PathBuf>,
+    /// Python with tinygrad and NumPy; without it all three tenants are C programs.
+    #[arg(long)]
+    pub(crate) python: Option<PathBuf>,
+    /// The training program for Python.
+    #[arg(long, requires = "python")]
+    pub(crate) train: Option<PathBuf>,
+    /// How long each of the two runs lasts.
+    #[arg(long, default_value_t = 12, value_parser = clap::value_parser!(u64).range(3..=600))]
+    pub(crate) seconds: u64,
+    /// Where to write the timeline page.
+    #[arg(long, default_value = "weft-demo.html")]
+    pub(crate) page: PathBuf,
+}
+
+/// `weft bench`
+#[derive(Debug, Args)]
+pub(crate) struct BenchOptions {
+    /// Which benchmark.
+    #[arg(value_enum)]
+    pub(crate) name: crate::bench::Name,
+    /// Print one JSON document instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Folder of the compiled programs.
+    #[arg(long)]
+    pub(crate) programs: Option<PathBuf>,
+    /// A shorter, coarser run (for checking that it works).
+    #[arg(long)]
+    pub(crate) quick: bool,
+}
+
+fn key_value(text: &str) -> Result<(String, String), String> {
+    text.split_once('=')
+        .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
+        .ok_or_else(|| format!("`{text}` is not KEY=VALUE"))
+}

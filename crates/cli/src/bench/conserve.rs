@@ -1,0 +1,66 @@
+//! `bench conserve`: the device stays busy beside a co-runner that sleeps (FairGV, Figure 10).
+
+use anyhow::Result;
+
+use super::document::Document;
+use super::tenant::{Host, ShareReport, common_start, kernel};
+use super::{Context, median};
+
+/// How much of its time the co-runner sleeps, in percent.
+const SLEEP_PERCENT: [u64; 4] = [50, 60, 70, 80];
+const KERNEL_US: u64 = 285;
+const RUNS: usize = 3;
+
+pub(crate) fn run(context: &Context) -> Result<Document> {
+    let (runs, seconds) = if context.quick { (1, 2) } else { (RUNS, 5) };
+    let window = format!("{runs} runs of {seconds} s per sleep ratio; medians");
+    let mut document = Document::new("conserve", "paced", &window);
+    let alone = utilization(context, &[], None, (runs, seconds))?;
+    document.baseline("alone", alone);
+    let (mut low, mut control_low) = (f64::MAX, f64::MAX);
+    for percent in SLEEP_PERCENT {
+        let share = utilization(context, &[], Some(percent), (runs, seconds))? / alone;
+        document.figure(format!("utilization_{percent}"), share);
+        low = low.min(share);
+        // The control holds the device through its idle times.
+        let holding = [("scheduling.yield_us", "1000000")];
+        let control = utilization(context, &holding, Some(percent), (runs, seconds))? / alone;
+        document.control(format!("utilization_holding_{percent}"), control);
+        control_low = control_low.min(control);
+    }
+    document.figure("utilization_min", low);
+    document.figure("utilization_control_min", control_low);
+    Ok(document)
+}
+
+/// Device time of the work that the tenants completed per second of wall time.
+fn utilization(
+    context: &Context,
+    settings: &[(&str, &str)],
+    sleeper: Option<u64>,
+    (runs, seconds): (usize, u64),
+) -> Result<f64> {
+    let mut shares = Vec::new();
+    for _ in 0..runs {
+        let host = Host::node(true, settings)?;
+        let start = common_start();
+        let mut command = context.program("share");
+        command.arg(kernel(KERNEL_US)).arg(seconds.to_string()).arg("--start").arg(&start);
+        let mut tenants = vec![host.start("busy", 1, command)?];
+        if let Some(percent) = sleeper {
+            let mut command = context.program("share");
+            command.arg(kernel(KERNEL_US)).arg(seconds.to_string()).arg("--start").arg(&start);
+            command.arg("--sleep").arg(percent.to_string());
+            tenants.push(host.start("sleeper", 1, command)?);
+        }
+        let mut used = 0.0;
+        for tenant in tenants {
+            let report = ShareReport::parse(tenant.finish()?)?;
+            #[expect(clippy::cast_precision_loss, reason = "seconds of microseconds")]
+            let work_s = (report.completed * KERNEL_US) as f64 / 1e6;
+            used += work_s / report.seconds;
+        }
+        shares.push(used);
+    }
+    Ok(median(&shares))
+}

@@ -1,0 +1,99 @@
+//! The document that every benchmark prints.
+
+use std::collections::BTreeMap;
+use std::process::Command;
+
+use anyhow::Result;
+use serde::Serialize;
+
+use crate::output::{line, note, table};
+
+/// Figures of one benchmark, and what they must be read with.
+#[derive(Debug, Serialize)]
+pub(crate) struct Document {
+    name: &'static str,
+    commit: String,
+    /// `real` or `paced`.
+    mode: &'static str,
+    window: String,
+    seeds: Vec<u64>,
+    machine: String,
+    figures: BTreeMap<String, f64>,
+    /// What the figures are compared with.
+    baselines: BTreeMap<String, f64>,
+    /// What must fail, and by how much it did.
+    controls: BTreeMap<String, f64>,
+}
+
+impl Document {
+    pub(crate) fn new(name: &'static str, mode: &'static str, window: &str) -> Self {
+        Self {
+            name,
+            commit: commit(),
+            mode,
+            window: window.to_owned(),
+            seeds: Vec::new(),
+            machine: machine(),
+            figures: BTreeMap::new(),
+            baselines: BTreeMap::new(),
+            controls: BTreeMap::new(),
+        }
+    }
+
+    pub(crate) fn figure(&mut self, name: impl Into<String>, value: f64) {
+        self.figures.insert(name.into(), value);
+    }
+
+    pub(crate) fn baseline(&mut self, name: impl Into<String>, value: f64) {
+        self.baselines.insert(name.into(), value);
+    }
+
+    pub(crate) fn control(&mut self, name: impl Into<String>, value: f64) {
+        self.controls.insert(name.into(), value);
+    }
+
+    pub(crate) fn print(&self, json: bool) -> Result<()> {
+        if json {
+            line(&serde_json::to_string_pretty(self)?);
+            return Ok(());
+        }
+        line(&format!("{} ({}, {})", self.name, self.mode, self.window));
+        note(&format!("{}, commit {}", self.machine, self.commit));
+        let parts =
+            [("", &self.figures), ("baseline ", &self.baselines), ("control ", &self.controls)];
+        let rows: Vec<_> = parts
+            .iter()
+            .flat_map(|(kind, values)| {
+                values
+                    .iter()
+                    .map(move |(name, value)| vec![format!("{kind}{name}"), format!("{value:.4}")])
+            })
+            .collect();
+        line(table(&["FIGURE", "VALUE"], &rows).trim_end());
+        Ok(())
+    }
+}
+
+/// The commit of the checkout that this runs in, with `+` if it was changed.
+fn commit() -> String {
+    let git = |arguments: &[&str]| {
+        let output = Command::new("git").args(arguments).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
+    };
+    let Some(head) = git(&["rev-parse", "--short=12", "HEAD"]) else {
+        return "unknown".to_owned();
+    };
+    let dirty = git(&["status", "--porcelain", "--untracked-files=no"])
+        .is_some_and(|changes| !changes.is_empty());
+    if dirty { format!("{head}+") } else { head }
+}
+
+fn machine() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let cores = text.lines().filter(|line| line.starts_with("processor")).count();
+    let model = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .map_or("unknown processor", |rest| rest.trim_start_matches([':', ' ', '\t']));
+    format!("{cores} cores of {model}")
+}

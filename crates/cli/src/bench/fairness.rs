@@ -1,0 +1,104 @@
+//! `bench fairness`: verified work of saturating tenants against their weights.
+
+use anyhow::{Result, bail};
+
+use super::document::Document;
+use super::tenant::{Host, ShareReport, common_start, kernel};
+use super::{Context, median, min_max_ratio};
+
+/// A set of tenants: name, weights, kernel sizes in µs.
+type Set = (&'static str, &'static [u32], &'static [u64]);
+
+const SETS: [Set; 4] = [
+    ("3_equal", &[1, 2, 3], &[285, 285, 285]),
+    ("3_mixed", &[1, 2, 3], &[21, 391, 1605]),
+    ("6_equal", &[1, 2, 2, 3, 3, 4], &[285, 285, 285, 285, 285, 285]),
+    ("6_mixed", &[1, 2, 2, 3, 3, 4], &[21, 1605, 102, 803, 51, 391]),
+];
+/// Windows after the first, which is thrown away as a warm-up.
+const WINDOWS: u64 = 5;
+
+pub(crate) fn run(context: &Context) -> Result<Document> {
+    let window_s = if context.quick { 2_u32 } else { 10 };
+    let text = format!("{WINDOWS} windows of {window_s} s per set, after one of warm-up");
+    let mut document = Document::new("fairness", "paced", &text);
+    document.figure("window_s", f64::from(window_s));
+    let (mut worst, mut overhead_max) = (f64::MAX, 0.0_f64);
+    for set in SETS {
+        let result = share(context, "fair", set, u64::from(window_s), WINDOWS)?;
+        document.figure(format!("mmr_{}", set.0), median(&result.mmr));
+        let lowest = result.mmr.iter().copied().fold(f64::MAX, f64::min);
+        document.figure(format!("mmr_{}_min", set.0), lowest);
+        document.figure(format!("overhead_{}", set.0), result.overhead);
+        document.figure(format!("closure_{}", set.0), result.closure);
+        document.figure(format!("overrun_share_{}", set.0), result.overruns);
+        worst = worst.min(median(&result.mmr));
+        overhead_max = overhead_max.max(result.overhead);
+    }
+    document.figure("mmr_min", worst);
+    document.figure("overhead_max", overhead_max);
+    let mut control_max = 0.0_f64;
+    for set in SETS {
+        let control = share(context, "unmanaged", set, u64::from(window_s), 1)?;
+        let mmr = median(&control.mmr);
+        document.control(format!("mmr_unmanaged_{}", set.0), mmr);
+        control_max = control_max.max(mmr);
+    }
+    document.figure("mmr_control", control_max);
+    Ok(document)
+}
+
+struct Shared {
+    /// One per window.
+    mmr: Vec<f64>,
+    /// Window over modelled time of the work done in it: 1 is a device that is never idle.
+    overhead: f64,
+    /// |charges − busy| / busy of the node over the whole run.
+    closure: f64,
+    /// Executions that overran the model.
+    overruns: f64,
+}
+
+fn share(context: &Context, policy: &str, set: Set, window_s: u64, windows: u64) -> Result<Shared> {
+    let (_, weights, sizes_us) = set;
+    let host = Host::node(true, &[("scheduling.policy", policy)])?;
+    let start = common_start();
+    let mut tenants = Vec::new();
+    for (index, (&weight, &us)) in weights.iter().zip(sizes_us).enumerate() {
+        let mut command = context.program("share");
+        // A little longer than all windows, so that nobody stops within the last.
+        command.arg(kernel(us)).arg(((windows + 1) * window_s + 1).to_string());
+        command.arg("--start").arg(&start).arg("--window").arg(window_s.to_string());
+        tenants.push(host.start(&format!("t{index}"), weight, command)?);
+    }
+    let mut reports = Vec::new();
+    for tenant in tenants {
+        reports.push(ShareReport::parse(tenant.finish()?)?);
+    }
+    let stats = host.daemon()?.sockets().connect()?.stats()?;
+    let (mut mmr, mut overheads) = (Vec::new(), Vec::new());
+    for window in 1..=windows {
+        let index = usize::try_from(window)?;
+        let mut work_s = Vec::new();
+        for (report, &us) in reports.iter().zip(sizes_us) {
+            let Some(&launches) = report.windows.get(index) else {
+                bail!("a tenant ended before window {window}");
+            };
+            #[expect(clippy::cast_precision_loss, reason = "microseconds of a window")]
+            work_s.push((launches * us) as f64 / 1e6);
+        }
+        let total_weight: u32 = weights.iter().sum();
+        #[expect(clippy::cast_precision_loss, reason = "a few seconds")]
+        let window_s = window_s as f64;
+        let normalised: Vec<f64> = work_s
+            .iter()
+            .zip(weights)
+            .map(|(work, &weight)| work / (window_s * f64::from(weight) / f64::from(total_weight)))
+            .collect();
+        mmr.push(min_max_ratio(&normalised));
+        overheads.push(window_s / work_s.iter().sum::<f64>());
+    }
+    #[expect(clippy::cast_precision_loss, reason = "a share of executions")]
+    let overruns = stats.device.overruns as f64 / (stats.device.executions.max(1)) as f64;
+    Ok(Shared { mmr, overhead: median(&overheads), closure: stats.closure.error(), overruns })
+}

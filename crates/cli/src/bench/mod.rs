@@ -1,0 +1,100 @@
+//! `weft bench`: figures with their baselines and negative controls (design: honest numbers).
+//!
+//! A benchmark runs real programs and fails if one of them computes something wrong.
+
+mod accounting;
+mod conserve;
+mod copy;
+mod document;
+mod engine;
+mod fairness;
+mod latency;
+mod overhead;
+mod tenant;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::ValueEnum;
+
+use crate::args::BenchOptions;
+use crate::programs;
+
+/// The benchmarks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Name {
+    /// Synchronous round trip and cost of an asynchronous launch.
+    Call,
+    /// Pinned and pageable copies against memcpy.
+    Copy,
+    /// Remoted against direct, kernels of 21 to 391 µs (FairGV, Figure 2).
+    Overhead,
+    /// Shares against weights, equal and mixed kernel sizes.
+    Fairness,
+    /// Device utilisation beside a co-runner that sleeps (FairGV, Figure 10).
+    Conserve,
+    /// Speed of the software GPU.
+    Engine,
+    /// Charges against the truth (FairGV, Table 2).
+    Accounting,
+}
+
+/// What every benchmark is told.
+#[derive(Debug)]
+pub(crate) struct Context {
+    /// Folder of the compiled programs.
+    programs: PathBuf,
+    /// Shorter and coarser.
+    quick: bool,
+}
+
+/// `weft bench`
+pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
+    let context = Context {
+        programs: programs::example_dir(options.programs.as_deref())?,
+        quick: options.quick,
+    };
+    let document = match options.name {
+        Name::Call => latency::run(&context),
+        Name::Copy => copy::run(&context),
+        Name::Overhead => overhead::run(&context),
+        Name::Fairness => fairness::run(&context),
+        Name::Conserve => conserve::run(&context),
+        Name::Engine => engine::run(&context),
+        Name::Accounting => accounting::run(&context),
+    }?;
+    document.print(options.json)?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// A list's median; 0 for an empty list.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    match sorted.len() {
+        0 => 0.0,
+        length if length % 2 == 1 => sorted[length / 2],
+        length => f64::midpoint(sorted[length / 2 - 1], sorted[length / 2]),
+    }
+}
+
+/// Smallest over largest value; 0 for an empty list.
+fn min_max_ratio(values: &[f64]) -> f64 {
+    let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let high = values.iter().copied().fold(0.0, f64::max);
+    if high > 0.0 { low / high } else { 0.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn medians_and_ratios() {
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
+        assert_eq!(min_max_ratio(&[2.0, 1.0, 4.0]), 0.25);
+        assert_eq!(min_max_ratio(&[]), 0.0);
+    }
+}

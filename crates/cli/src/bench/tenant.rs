@@ -1,0 +1,177 @@
+//! Starting the programs that benchmarks measure.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, bail};
+use rustix::time::{ClockId, clock_gettime};
+use serde::Deserialize;
+use serde_json::Value;
+use tempfile::TempDir;
+
+use super::Context;
+use crate::daemon::OwnDaemon;
+use crate::demo::MODEL;
+use crate::programs;
+
+/// Time for all programs of a run to attach before they begin together.
+const LEAD: Duration = Duration::from_millis(1500);
+
+/// Where a program runs.
+#[derive(Debug)]
+pub(crate) enum Host {
+    /// In the program's own process, without daemon and gate: the native baseline.
+    Direct {
+        scratch: TempDir,
+        /// `soft`, or `soft:paced:FILE`.
+        device: String,
+    },
+    /// On a daemon of this run.
+    Node(OwnDaemon),
+}
+
+impl Host {
+    /// The native baseline on the paced device, or on the real clock.
+    pub(crate) fn direct(paced: bool) -> Result<Self> {
+        let scratch = tempfile::Builder::new().prefix("weft-bench-").tempdir()?;
+        let device = if paced {
+            let model = scratch.path().join("model.toml");
+            std::fs::write(&model, MODEL)?;
+            format!("soft:paced:{}", model.display())
+        } else {
+            "soft".to_owned()
+        };
+        Ok(Self::Direct { scratch, device })
+    }
+
+    /// A daemon with these settings.
+    pub(crate) fn node(paced: bool, settings: &[(&str, &str)]) -> Result<Self> {
+        let mut all = vec![("scheduling.share", "vgpu")];
+        all.extend_from_slice(settings);
+        Ok(Self::Node(OwnDaemon::start_with_model(&all, paced.then_some(MODEL))?))
+    }
+
+    /// The daemon, if this is one.
+    pub(crate) fn daemon(&self) -> Result<&OwnDaemon> {
+        match self {
+            Self::Node(daemon) => Ok(daemon),
+            Self::Direct { .. } => bail!("a direct host has no daemon"),
+        }
+    }
+
+    fn scratch(&self) -> &Path {
+        match self {
+            Self::Direct { scratch, .. } => scratch.path(),
+            Self::Node(daemon) => daemon.path(),
+        }
+    }
+
+    /// Starts a program as the tenant `name`.
+    pub(crate) fn start(&self, name: &str, weight: u32, mut command: Command) -> Result<Tenant> {
+        programs::use_shim(&mut command, &programs::library_dir(self.scratch())?);
+        for variable in ["WEFT_ATTACH", "WEFT_DEVICE", "WEFT_TOKEN", "WEFT_MEMORY"] {
+            command.env_remove(variable);
+        }
+        match self {
+            Self::Direct { device, .. } => {
+                command.env("WEFT_ATTACH", "direct").env("WEFT_DEVICE", device);
+            }
+            Self::Node(daemon) => {
+                command.env("WEFT_SOCKET", daemon.tenant_socket());
+                command.env("WEFT_VGPU", name).env("WEFT_WEIGHT", weight.to_string());
+            }
+        }
+        let shown = format!("{:?}", command.get_program());
+        let child = command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .with_context(|| format!("cannot start {shown}"))?;
+        Ok(Tenant { name: name.to_owned(), child })
+    }
+}
+
+/// A program at work.
+#[derive(Debug)]
+pub(crate) struct Tenant {
+    name: String,
+    child: Child,
+}
+
+impl Tenant {
+    /// All JSON lines that it printed; an error if it failed or did not verify its result.
+    pub(crate) fn finish(self) -> Result<Vec<Value>> {
+        let output = self.child.wait_with_output().context("cannot wait for a tenant")?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        let lines: Vec<Value> =
+            text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let verified = lines.last().is_some_and(|line| line["verified"] == Value::Bool(true));
+        if !output.status.success() || !verified {
+            bail!("tenant {} failed ({}) or computed something wrong", self.name, output.status);
+        }
+        Ok(lines)
+    }
+}
+
+/// What `share` reports at its end.
+#[derive(Debug, Clone, Deserialize)]
+pub(crate) struct ShareReport {
+    /// Launches that completed within the time.
+    pub(crate) completed: u64,
+    /// All launches.
+    pub(crate) launches: u64,
+    /// The time.
+    pub(crate) seconds: f64,
+    /// Until the last launch had completed.
+    pub(crate) drained_seconds: f64,
+    /// Completed launches per window.
+    #[serde(skip)]
+    pub(crate) windows: Vec<u64>,
+}
+
+impl ShareReport {
+    /// From the lines that `share` printed.
+    pub(crate) fn parse(lines: Vec<Value>) -> Result<Self> {
+        let windows = lines.iter().filter_map(|line| line["window"].as_u64()).collect();
+        let last = lines.into_iter().last().context("share printed nothing")?;
+        Ok(Self { windows, ..serde_json::from_value(last)? })
+    }
+}
+
+impl Context {
+    /// A program of the benchmark folder.
+    pub(crate) fn program(&self, name: &str) -> Command {
+        Command::new(self.path(name))
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.programs.join(name)
+    }
+
+    /// Runs one program alone and returns its last JSON line.
+    pub(crate) fn single(&self, host: &Host, name: &str) -> Result<Value> {
+        let lines = host.start(name, 1, self.program(name))?.finish()?;
+        lines.into_iter().last().context("the program printed nothing")
+    }
+
+    /// Runs `share` with arguments alone.
+    pub(crate) fn share(&self, host: &Host, arguments: &[&str]) -> Result<ShareReport> {
+        let mut command = self.program("share");
+        command.args(arguments);
+        ShareReport::parse(host.start("alone", 1, command)?.finish()?)
+    }
+}
+
+/// The moment at which programs started from now on should begin, as `share --start` takes it.
+pub(crate) fn common_start() -> String {
+    let now = clock_gettime(ClockId::Monotonic);
+    #[expect(clippy::cast_precision_loss, reason = "microseconds matter, not more")]
+    let seconds = now.tv_sec as f64 + now.tv_nsec as f64 / 1e9 + LEAD.as_secs_f64();
+    format!("{seconds:.6}")
+}
+
+/// Modelled nanoseconds of the kernel `step_{us}us`.
+pub(crate) fn kernel(us: u64) -> String {
+    format!("step_{us}us")
+}

@@ -1,0 +1,149 @@
+//! `weft demo`: three unmodified programs share one software GPU by weight, then do without Weft.
+
+mod page;
+mod tenants;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result};
+use weft_node::admin::{Client, Timeline};
+
+use crate::args::DemoOptions;
+use crate::daemon::OwnDaemon;
+use crate::output::{line, note, percent, table};
+use crate::{programs, top};
+use tenants::{Outcome, Plan};
+
+/// Modelled kernel times of the demo's device.
+pub(crate) const MODEL: &str = include_str!("../../models/paced.toml");
+/// Time between two lines of progress.
+const PROGRESS: Duration = Duration::from_millis(1000);
+
+/// One run of the three tenants under one policy.
+#[derive(Debug)]
+pub(crate) struct Run {
+    policy: &'static str,
+    outcomes: Vec<Outcome>,
+    timeline: Timeline,
+    window_s: f64,
+}
+
+/// `weft demo`; exit code 1 if a tenant computed something wrong.
+pub(crate) fn demo(options: &DemoOptions) -> Result<ExitCode> {
+    let folder = programs::example_dir(options.programs.as_deref())?;
+    let plans = tenants::plans(&folder, options);
+    note("weft demo: three programs, weights 1:2:3, one paced software GPU");
+    for plan in &plans {
+        note(&format!("  {} (weight {}): {}", plan.name, plan.weight, plan.description));
+    }
+    note("first, each of them alone on a device of its own, without Weft …");
+    let alone = tenants::alone(&plans)?;
+    let fair = share("fair", &plans, options.seconds)?;
+    let unmanaged = share("unmanaged", &plans, options.seconds)?;
+    for run in [&fair, &unmanaged] {
+        line("");
+        report(run, &alone);
+    }
+    let html = page::render(&[&fair, &unmanaged], &alone);
+    std::fs::write(&options.page, html)
+        .with_context(|| format!("cannot write {}", options.page.display()))?;
+    line("");
+    line(&format!("who held the device when: {}", options.page.display()));
+    let verified =
+        [&fair, &unmanaged].iter().all(|run| run.outcomes.iter().all(|tenant| tenant.verified));
+    Ok(ExitCode::from(u8::from(!verified)))
+}
+
+fn share(policy: &'static str, plans: &[Plan], seconds: u64) -> Result<Run> {
+    note(&format!("now all three at once for {seconds} s, policy `{policy}` …"));
+    let setting = [("scheduling.policy", policy), ("scheduling.share", "vgpu")];
+    let daemon = OwnDaemon::start_with_model(&setting, Some(MODEL))?;
+    let mut client = daemon.sockets().connect()?;
+    let running = tenants::start(plans, &daemon, seconds)?;
+    watch(&mut client, &running)?;
+    let begin_ns = running.begin_ns();
+    let (outcomes, window_s) = running.finish(plans)?;
+    let timeline = client.timeline(begin_ns)?;
+    Ok(Run { policy, outcomes, timeline, window_s })
+}
+
+/// Shows shares until all tenants are done.
+fn watch(client: &mut Client, running: &tenants::Running) -> Result<()> {
+    let mut before = client.stats()?;
+    let mut next = Instant::now() + PROGRESS;
+    while !running.finished() {
+        std::thread::sleep(Duration::from_millis(50));
+        if Instant::now() < next {
+            continue;
+        }
+        next += PROGRESS;
+        let after = client.stats()?;
+        if running.started() {
+            note(&format!("  {}", top::summary(&before, &after)));
+        }
+        before = after;
+    }
+    Ok(())
+}
+
+fn report(run: &Run, alone: &[f64]) {
+    let figures = Figures::of(run, alone);
+    line(&format!("policy {} ({:.1} s window)", run.policy, run.window_s));
+    let rows: Vec<_> = run
+        .outcomes
+        .iter()
+        .zip(&figures.shares)
+        .map(|(tenant, (expected, measured))| {
+            vec![
+                tenant.name.clone(),
+                tenant.weight.to_string(),
+                percent(*expected),
+                percent(*measured),
+                if tenant.verified { "yes".to_owned() } else { "NO".to_owned() },
+            ]
+        })
+        .collect();
+    line(table(&["TENANT", "WEIGHT", "EXPECTED", "MEASURED", "VERIFIED"], &rows).trim_end());
+    line(&format!(
+        "MMR {:.3} over {:.1} s; aggregated overhead against running alone without Weft {:.3}",
+        figures.mmr, run.window_s, figures.overhead
+    ));
+}
+
+/// What the table and the page say about a run.
+#[derive(Debug)]
+pub(crate) struct Figures {
+    /// Per tenant: expected and measured share of the work.
+    pub(crate) shares: Vec<(f64, f64)>,
+    /// Smallest over largest ratio of measured to ideal throughput.
+    pub(crate) mmr: f64,
+    /// Ideal over measured aggregated throughput.
+    pub(crate) overhead: f64,
+}
+
+impl Figures {
+    /// From verified work (not from the node's ledger): a tenant's normalised progress is its
+    /// throughput over what it reached alone, so tenants with different work compare.
+    pub(crate) fn of(run: &Run, alone: &[f64]) -> Self {
+        let weights: f64 = run.outcomes.iter().map(|tenant| f64::from(tenant.weight)).sum();
+        let progress: Vec<f64> = run
+            .outcomes
+            .iter()
+            .zip(alone)
+            .map(|(tenant, alone)| tenant.throughput / alone)
+            .collect();
+        let total: f64 = progress.iter().sum();
+        let shares: Vec<(f64, f64)> = run
+            .outcomes
+            .iter()
+            .zip(&progress)
+            .map(|(tenant, progress)| (f64::from(tenant.weight) / weights, progress / total))
+            .collect();
+        let ratios =
+            shares.iter().zip(&progress).map(|((expected, _), progress)| progress / expected);
+        let (low, high) = ratios
+            .fold((f64::MAX, 0.0_f64), |(low, high), ratio| (low.min(ratio), high.max(ratio)));
+        Self { shares, mmr: low / high, overhead: 1.0 / total }
+    }
+}

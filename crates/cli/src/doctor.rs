@@ -1,0 +1,56 @@
+//! `weft doctor`: what works on this machine, and what to do about the rest.
+
+use std::path::Path;
+use std::process::ExitCode;
+
+use anyhow::Result;
+use weft_node::admin::{DoctorCheck, Finding};
+
+use crate::args::Sockets;
+use crate::output::line;
+use crate::programs;
+
+/// `weft doctor`; exit code 1 if something is bad.
+pub(crate) fn doctor(sockets: &Sockets) -> Result<ExitCode> {
+    let mut checks = vec![shim_check()];
+    match sockets.connect().and_then(|mut client| Ok(client.doctor()?)) {
+        Ok(report) => checks.extend(report.checks),
+        Err(error) => {
+            checks.push(check(
+                "node daemon",
+                Finding::Warning,
+                format!("{error}; `weft run` starts one for its run, `weft node` for everybody"),
+            ));
+            checks.extend(weft_node::local_checks());
+        }
+    }
+    for item in &checks {
+        let mark = match item.finding {
+            Finding::Good => "ok     ",
+            Finding::Warning => "warning",
+            Finding::Bad => "BAD    ",
+        };
+        line(&format!("{mark}  {}: {}", item.subject, item.detail));
+    }
+    let bad = checks.iter().any(|item| item.finding == Finding::Bad);
+    Ok(ExitCode::from(u8::from(bad)))
+}
+
+fn shim_check() -> DoctorCheck {
+    let scratch = std::env::temp_dir().join(format!("weft-doctor-{}", std::process::id()));
+    let found = programs::library_dir(&scratch);
+    let answer = match &found {
+        Ok(folder) => check("shim", Finding::Good, shown(&folder.join("libcuda.so.1"))),
+        Err(error) => check("shim", Finding::Bad, error.to_string()),
+    };
+    let _ = std::fs::remove_dir_all(&scratch);
+    answer
+}
+
+fn shown(path: &Path) -> String {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned()).display().to_string()
+}
+
+fn check(subject: &str, finding: Finding, detail: String) -> DoctorCheck {
+    DoctorCheck { subject: subject.to_owned(), finding, detail }
+}

@@ -1,0 +1,155 @@
+//! `weft top`: who uses the device, live.
+
+use std::io::{IsTerminal, stdout};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind};
+use ratatui::layout::{Constraint, Layout};
+use ratatui::style::{Color, Style, Stylize};
+use ratatui::text::Line;
+use ratatui::widgets::{Block, Cell, Row, Table};
+use ratatui::{DefaultTerminal, Frame};
+use weft_node::admin::{Client, Share, Stats, shares};
+
+use crate::args::Sockets;
+use crate::output::{bar, line, percent, size};
+use crate::vgpu::state;
+
+/// Characters of a share's bar.
+const BAR_WIDTH: usize = 32;
+
+/// `weft top`
+pub(crate) fn top(sockets: &Sockets, interval_ms: u64, plain: bool) -> Result<()> {
+    let mut client = sockets.connect()?;
+    let interval = Duration::from_millis(interval_ms.max(50));
+    if plain || !stdout().is_terminal() {
+        return lines(&mut client, interval);
+    }
+    let mut terminal = ratatui::try_init()?;
+    let result = screen(&mut terminal, &mut client, interval);
+    ratatui::restore();
+    result
+}
+
+/// One line per look, until the daemon goes away.
+fn lines(client: &mut Client, interval: Duration) -> Result<()> {
+    let mut before = client.stats()?;
+    loop {
+        std::thread::sleep(interval);
+        let after = client.stats()?;
+        line(&summary(&before, &after));
+        before = after;
+    }
+}
+
+/// The shares of all busy vGPUs in one line.
+pub(crate) fn summary(before: &Stats, after: &Stats) -> String {
+    let busy: Vec<String> = shares(before, after)
+        .iter()
+        .filter(|share| share.expected > 0.0)
+        .map(|share| {
+            format!(
+                "{} w{} {} (of {})",
+                share.vgpu,
+                share.weight,
+                percent(share.measured),
+                percent(share.expected)
+            )
+        })
+        .collect();
+    let busy = if busy.is_empty() { "nobody".to_owned() } else { busy.join("  ") };
+    format!("busy {}  {busy}", percent(busy_ratio(before, after)))
+}
+
+/// Part of the time between two looks in which the device worked.
+fn busy_ratio(before: &Stats, after: &Stats) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+    let (busy, wall) = (
+        after.device.busy_ns.saturating_sub(before.device.busy_ns) as f64,
+        after.now_ns.saturating_sub(before.now_ns).max(1) as f64,
+    );
+    (busy / wall).min(1.0)
+}
+
+fn screen(terminal: &mut DefaultTerminal, client: &mut Client, interval: Duration) -> Result<()> {
+    let mut before = client.stats()?;
+    let mut after = before.clone();
+    loop {
+        terminal.draw(|frame| draw(frame, &before, &after))?;
+        let next = Instant::now() + interval;
+        while let Some(left) = next.checked_duration_since(Instant::now()) {
+            if event::poll(left)? && quits(&event::read()?) {
+                return Ok(());
+            }
+        }
+        before = std::mem::replace(&mut after, client.stats()?);
+    }
+}
+
+fn quits(event: &Event) -> bool {
+    let Event::Key(key) = event else { return false };
+    key.kind == KeyEventKind::Press && matches!(key.code, KeyCode::Char('q' | 'c') | KeyCode::Esc)
+}
+
+fn draw(frame: &mut Frame<'_>, before: &Stats, after: &Stats) {
+    let areas =
+        Layout::vertical([Constraint::Length(2), Constraint::Min(3), Constraint::Length(1)]);
+    let [head, body, foot] = areas.areas(frame.area());
+    let device = &after.device;
+    frame.render_widget(
+        Line::from(format!(
+            "{} ({})  policy {}  busy {}  memory {} of {}  holder {}  waiting {}",
+            device.name,
+            device.clock,
+            after.policy,
+            percent(busy_ratio(before, after)),
+            size(device.memory_used_bytes),
+            size(device.memory_bytes),
+            after.holder.as_deref().unwrap_or("-"),
+            after.waiting,
+        ))
+        .bold(),
+        head,
+    );
+    let parts = shares(before, after);
+    let rows = parts.iter().zip(&after.vgpus).map(|(share, vgpu)| {
+        Row::new([
+            Cell::from(share.vgpu.clone()),
+            Cell::from(share.weight.to_string()),
+            Cell::from(state(share.state)),
+            Cell::from(percent(share.measured)),
+            Cell::from(percent(share.expected)),
+            Cell::from(bar(share.measured, share.expected, BAR_WIDTH)).style(colour(share)),
+            Cell::from(format!("{} / {}", size(vgpu.memory_used_bytes), size(vgpu.memory_bytes))),
+            Cell::from(vgpu.programs.join(", ")),
+        ])
+    });
+    let widths = [
+        Constraint::Length(16),
+        Constraint::Length(6),
+        Constraint::Length(8),
+        Constraint::Length(7),
+        Constraint::Length(8),
+        Constraint::Length(32),
+        Constraint::Length(19),
+        Constraint::Fill(1),
+    ];
+    let header = ["vGPU", "WEIGHT", "STATE", "SHARE", "EXPECTED", "", "MEMORY", "PROGRAMS"];
+    let table = Table::new(rows, widths)
+        .header(Row::new(header).style(Style::new().bold()))
+        .block(Block::bordered().title("vGPUs"));
+    frame.render_widget(table, body);
+    frame.render_widget(Line::from("┃ where the share should be    q quits").dim(), foot);
+}
+
+/// Green near the expected share, yellow away from it, grey when idle.
+fn colour(share: &Share) -> Style {
+    if share.expected == 0.0 {
+        Style::new().fg(Color::DarkGray)
+    } else if (share.measured - share.expected).abs() <= 0.05 * share.expected {
+        Style::new().fg(Color::Green)
+    } else {
+        Style::new().fg(Color::Yellow)
+    }
+}
