@@ -1,0 +1,86 @@
+//! Allocations of the session.
+
+use std::collections::BTreeMap;
+
+use weft_device::Device;
+use weft_wire::id::{ContextId, StreamId};
+use weft_wire::{Status, reply};
+
+use crate::error::Reject;
+use crate::fault::status_of_device;
+use crate::output::{Caller, Output};
+use crate::session::Session;
+use crate::stream::Task;
+use crate::wait::Action;
+
+/// Live allocations by address, with the context that owns each.
+#[derive(Debug, Default)]
+pub(crate) struct Allocations {
+    owners: BTreeMap<u64, ContextId>,
+}
+
+impl Allocations {
+    pub(crate) fn take_of(&mut self, context: ContextId) -> Vec<u64> {
+        let owned = self.owners.extract_if(.., |_, owner| *owner == context);
+        owned.map(|(address, _)| address).collect()
+    }
+}
+
+impl<D: Device> Session<D> {
+    pub(crate) fn mem_alloc(
+        &mut self,
+        context: ContextId,
+        bytes: u64,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        self.context(context)?;
+        if bytes == 0 {
+            return Err(Status::INVALID_VALUE.into());
+        }
+        if self.allocations.owners.len() >= self.limits.allocations {
+            return Err(Status::OUT_OF_MEMORY.into());
+        }
+        let address = self.device.alloc(bytes).map_err(|error| status_of_device(&error))?;
+        self.allocations.owners.insert(address, context);
+        self.answer_with(caller, &reply::Address { address }, out);
+        Ok(())
+    }
+
+    /// Frees after all work accepted so far, as the driver does in practice.
+    pub(crate) fn mem_free(
+        &mut self,
+        address: u64,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        self.allocations.owners.remove(&address).ok_or(Status::INVALID_VALUE)?;
+        self.wait_for_all(caller, Action::Free(address), out);
+        Ok(())
+    }
+
+    pub(crate) fn mem_free_async(
+        &mut self,
+        stream: StreamId,
+        address: u64,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        let key = self.stream(stream)?;
+        self.allocations.owners.remove(&address).ok_or(Status::INVALID_VALUE)?;
+        self.push(key, Task::Free { address, after: None }, out);
+        Ok(())
+    }
+
+    /// Frees an allocation that no longer stands in the table.
+    pub(crate) fn free_now(&mut self, address: u64) {
+        if let Err(error) = self.device.free(address) {
+            tracing::warn!(address, %error, "allocation could not be freed");
+        }
+    }
+
+    pub(crate) fn mem_info(&mut self, caller: Caller, out: &mut dyn Output) {
+        let used = self.device.memory_use();
+        let body = reply::MemoryUse { free: used.free, total: used.total };
+        self.answer_with(caller, &body, out);
+    }
+}

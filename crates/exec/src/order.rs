@@ -1,0 +1,608 @@
+//! What happens when: which operation is next, what its end sets free, and how streams move on.
+
+use weft_device::{Completion, Device, DeviceError, Driven, Fault, FaultKind, Op, OpId, Outcome};
+use weft_wire::id::ContextId;
+use weft_wire::{Status, progress, reply};
+
+use crate::fault::{status_of, status_of_device};
+use crate::launch::blocks_left;
+use crate::output::{Finished, Output};
+use crate::session::Session;
+use crate::shape::{device_ranges, moved_bytes};
+use crate::stream::{Begun, Operation, Queued, State, StreamKey, Taken, Task};
+
+/// Shortest and longest time between two looks at a word that a stream waits for, in ns.
+const POLL_NS: (u64, u64) = (20_000, 1_000_000);
+
+/// What kind of device work an operation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Work {
+    /// A kernel; [`Ready::units`] are thread blocks.
+    Kernel,
+    /// A copy; units are bytes.
+    Copy,
+    /// A fill; units are bytes.
+    Fill,
+}
+
+/// A device operation that could start now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ready {
+    /// The same for operations that cost alike per unit: kernel and block shape, or direction of a copy.
+    pub key: u64,
+    /// What it is.
+    pub work: Work,
+    /// How much is left of it: thread blocks or bytes.
+    pub units: u64,
+    /// The device's own estimate of the time it takes, in ns.
+    pub estimate_ns: Option<u64>,
+    /// Whether it may stop at a time limit and go on later.
+    pub sliceable: bool,
+}
+
+/// What [`Session::start_next`] did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub enum Started {
+    /// The operation is in flight.
+    Flying,
+    /// The device refused it; whoever waits was told. The next operation may be ready.
+    Dropped,
+    /// The device's queue is full, or nothing is ready: drive first.
+    NotNow,
+}
+
+/// A device operation in flight.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Flight {
+    id: OpId,
+    stream: StreamKey,
+    /// Number of the operation, in the order of starting.
+    number: u64,
+}
+
+/// When words in memory are looked at.
+#[derive(Debug, Default)]
+pub(crate) struct Polling {
+    next_ns: Option<u64>,
+    interval_ns: u64,
+}
+
+impl<D: Device> Session<D> {
+    // What is next.
+
+    /// The next device operation that could start: of those whose turn it is the one of highest stream priority, then
+    /// the oldest.
+    pub fn next_op(&self) -> Option<Ready> {
+        let operation = self.streams.get(self.next_stream()?)?.front_operation()?.1;
+        let (work, units) = match &operation.op {
+            Op::Launch(launch) => (Work::Kernel, blocks_left(launch)),
+            Op::Copy { .. } => (Work::Copy, moved_bytes(&operation.op)),
+            Op::Fill(_) => (Work::Fill, moved_bytes(&operation.op)),
+        };
+        let sliceable = work == Work::Kernel && self.device.info().capabilities.slice_blocks;
+        let estimate_ns = self.device.estimate_ns(&operation.op);
+        Some(Ready { key: operation.key, work, units, estimate_ns, sliceable })
+    }
+
+    /// Whether [`Session::next_op`] would name one.
+    pub fn has_ready_work(&self) -> bool {
+        self.next_stream().is_some()
+    }
+
+    fn next_stream(&self) -> Option<StreamKey> {
+        if self.flights.len() >= self.limits.in_flight {
+            return None;
+        }
+        let mut best: Option<(i32, u64, StreamKey)> = None;
+        for key in self.streams.busy() {
+            let Some(stream) = self.streams.get(*key) else { continue };
+            let Some((seq, _)) = stream.front_operation() else { continue };
+            let rank = (stream.priority, seq, *key);
+            let better = best.is_none_or(|best| rank < best);
+            if better && self.streams.is_open(*key, seq) {
+                best = Some(rank);
+            }
+        }
+        best.map(|(_, _, key)| key)
+    }
+
+    /// Starts the operation that [`Session::next_op`] named. With `max_ns` a kernel stops between thread blocks after
+    /// about this much device time and the rest becomes ready again; nothing else of its stream starts meanwhile, so
+    /// leave it out for kernels known to be short.
+    pub fn start_next(&mut self, max_ns: Option<u64>, out: &mut dyn Output) -> Started {
+        let Some(key) = self.next_stream() else { return Started::NotNow };
+        let Some(stream) = self.streams.get_mut(key) else { return Started::NotNow };
+        let queue = stream.queue;
+        let Some((_, operation)) = stream.front_operation() else { return Started::NotNow };
+        let mut op = operation.op.clone();
+        let limit = max_ns.filter(|_| self.device.info().capabilities.slice_blocks);
+        let mut hold = false;
+        if let Op::Launch(launch) = &mut op
+            && let Some(limit) = limit
+        {
+            launch.max_ns = Some(limit);
+            hold = true;
+        }
+        let mut ranges = device_ranges(&op).into_iter().flatten();
+        let mapped = ranges.try_for_each(|(at, bytes)| self.device.check_range(at, bytes));
+        match mapped.and_then(|()| self.device.start(queue, op)) {
+            Ok(id) => {
+                self.started += 1;
+                self.flights.push_back(Flight { id, stream: key, number: self.started });
+                self.begin(key, |taken, operation| taken.begun(State::Flying { id, operation }));
+                if let Some(stream) = self.streams.get_mut(key) {
+                    stream.hold = hold;
+                }
+                self.settle_from(key, out);
+                Started::Flying
+            }
+            Err(DeviceError::QueueFull) => Started::NotNow,
+            Err(error) => {
+                self.drop_front(key, &error, out);
+                Started::Dropped
+            }
+        }
+    }
+
+    fn begin(&mut self, key: StreamKey, state: impl FnOnce(&Taken, Operation) -> Begun) {
+        let Some(mut taken) = self.take_front(key) else { return };
+        let task = std::mem::replace(&mut taken.task, Task::Nothing);
+        if let (Task::Operation(operation), Some(stream)) = (task, self.streams.get_mut(key)) {
+            stream.begun.push_back(state(&taken, operation));
+        }
+    }
+
+    /// The front operation cannot be done: its command is refused.
+    fn drop_front(&mut self, key: StreamKey, error: &DeviceError, out: &mut dyn Output) {
+        let status = status_of_device(error);
+        tracing::debug!(%error, ?status, "operation refused by the device");
+        let Some(mut taken) = self.take_front(key) else { return };
+        if let Task::Operation(operation) = &taken.task {
+            operation.releases.iter().flatten().for_each(|word| out.release(*word));
+        }
+        match taken.caller.take() {
+            Some(caller) => out.reply(caller, status, &[]),
+            None => self.note_refusal(status, out),
+        }
+        let passed = taken.begun(State::Passed);
+        if let Some(stream) = self.streams.get_mut(key) {
+            stream.begun.push_back(passed);
+        }
+        if let DeviceError::Lost(what) = error {
+            tracing::error!(what, "device lost");
+            self.poison(status, out);
+        }
+        self.settle_from(key, out);
+    }
+
+    fn take_front(&mut self, key: StreamKey) -> Option<Taken> {
+        let stream = self.streams.get_mut(key)?;
+        let taken = stream.take_front()?;
+        self.streams.bytes = self.streams.bytes.saturating_sub(taken.bytes);
+        Some(taken)
+    }
+
+    // Driving.
+
+    /// Executes for at most about `slice_ns` of this thread's time, handles everything that has ended, and says what
+    /// remains. `WaitUntil` is a time of the device's clock; see also [`Session::deadline_ns`].
+    pub fn drive(&mut self, slice_ns: u64, out: &mut dyn Output) -> Driven {
+        let mut driven = Driven::Idle;
+        if !self.flights.is_empty() {
+            driven = self.drive_device(slice_ns, out);
+        }
+        let polls = self.polling.next_ns.is_some_and(|next_ns| self.device.now_ns() >= next_ns);
+        if polls {
+            self.settle_all(out);
+        }
+        if self.flights.is_empty() { Driven::Idle } else { driven }
+    }
+
+    /// When a word that a stream waits for is to be looked at again (device clock, ns). Call [`Session::drive`] then.
+    pub fn deadline_ns(&self) -> Option<u64> {
+        self.polling.next_ns
+    }
+
+    fn drive_device(&mut self, slice_ns: u64, out: &mut dyn Output) -> Driven {
+        let limit_ns = self.limits.kernel_ns.map(std::num::NonZeroU64::get);
+        let began_ns = limit_ns.map(|_| self.device.now_ns());
+        let driven = self.device.drive(slice_ns.min(limit_ns.unwrap_or(u64::MAX)));
+        let mut ended = false;
+        while let Some(completion) = self.device.poll() {
+            ended = true;
+            self.complete(completion, out);
+        }
+        if ended {
+            self.running_ns = 0;
+            self.aborted = false;
+            self.settle_all(out);
+        } else if let (Some(limit_ns), Some(began_ns)) = (limit_ns, began_ns)
+            && driven == Driven::Busy
+        {
+            self.running_ns += self.device.now_ns().saturating_sub(began_ns);
+            self.stop_endless(limit_ns);
+        }
+        driven
+    }
+
+    /// Ends the running kernel once it has executed for longer than it may, all its pieces together.
+    fn stop_endless(&mut self, limit_ns: u64) {
+        let Some(Flight { id, stream: key, .. }) = self.flights.front().copied() else { return };
+        let of = |begun: &Begun| match &begun.state {
+            State::Flying { id: flying, operation } if *flying == id => Some(operation.spent_ns),
+            State::Flying { .. } | State::Passed | State::Record { .. } => None,
+        };
+        let stream = self.streams.get(key);
+        let earlier_ns = stream.and_then(|stream| stream.begun.iter().find_map(of)).unwrap_or(0);
+        if !self.aborted && earlier_ns.saturating_add(self.running_ns) >= limit_ns {
+            tracing::warn!(limit_ns, "kernel runs longer than it may");
+            self.aborted = true;
+            self.device.abort(id);
+        }
+    }
+
+    fn complete(&mut self, completion: Completion, out: &mut dyn Output) {
+        let Completion { op, outcome, start_ns, end_ns } = completion;
+        let Some(at) = self.flights.iter().position(|flight| flight.id == op) else { return };
+        let Some(Flight { stream: key, .. }) = self.flights.remove(at) else { return };
+        self.last_end_ns = self.last_end_ns.max(end_ns);
+        let Some(stream) = self.streams.get_mut(key) else { return };
+        stream.hold = false;
+        stream.last_end_ns = stream.last_end_ns.max(end_ns);
+        let is_it = |begun: &Begun| matches!(&begun.state, State::Flying { id, .. } if *id == op);
+        let Some(at) = stream.begun.iter().position(is_it) else { return };
+        let Some(begun) = stream.begun.get_mut(at) else { return };
+        let State::Flying { operation, .. } = std::mem::replace(&mut begun.state, State::Passed)
+        else {
+            return;
+        };
+        let (key_of, all) = (operation.key, units_of(&operation.op));
+        let mut units = all;
+        let partial = matches!(outcome, Outcome::Partial { .. });
+        match outcome {
+            Outcome::Partial { next_block } => {
+                let spent_ns = end_ns.saturating_sub(start_ns);
+                units = self.put_back(key, at, operation, next_block, spent_ns);
+            }
+            Outcome::Done => {
+                operation.releases.iter().flatten().for_each(|word| out.release(*word));
+            }
+            Outcome::Fault(fault) => {
+                operation.releases.iter().flatten().for_each(|word| out.release(*word));
+                self.report(&fault, out);
+            }
+        }
+        out.finished(&Finished { key: key_of, units, start_ns, end_ns, partial });
+    }
+
+    /// Puts the rest of a launch back to the head of its stream. Returns the blocks that ran.
+    fn put_back(
+        &mut self,
+        key: StreamKey,
+        at: usize,
+        mut operation: Operation,
+        next_block: u64,
+        spent_ns: u64,
+    ) -> u64 {
+        let before = units_of(&operation.op);
+        if let Op::Launch(launch) = &mut operation.op {
+            // A device that does not get ahead would keep us busy for ever.
+            launch.first_block = next_block.max(launch.first_block.saturating_add(1));
+        }
+        operation.spent_ns = operation.spent_ns.saturating_add(spent_ns);
+        let ran = before.saturating_sub(units_of(&operation.op));
+        if self.sticky.is_some() || units_of(&operation.op) == 0 {
+            return ran;
+        }
+        let Some(stream) = self.streams.get_mut(key) else { return ran };
+        let Some(Begun { seq, counts, caller, .. }) = stream.begun.remove(at) else { return ran };
+        let task = Task::Operation(operation);
+        stream.queued.push_front(Queued { seq, counts, task, graph: None, bytes: 0, caller });
+        ran
+    }
+
+    // Moving on.
+
+    /// Lets a stream go as far as it can, and everybody who waited for it.
+    pub(crate) fn settle_from(&mut self, key: StreamKey, out: &mut dyn Output) {
+        if self.advance(key, out) && !self.streams.busy().is_empty() {
+            self.settle_all(out);
+        }
+    }
+
+    fn settle_all(&mut self, out: &mut dyn Output) {
+        let before = self.polling.next_ns.take();
+        let mut any = false;
+        loop {
+            let mut moved = false;
+            let mut at = 0;
+            while let Some(key) = self.streams.busy().get(at).copied() {
+                moved |= self.advance(key, out);
+                // A stream that became idle has left the list to another one.
+                if self.streams.busy().get(at) == Some(&key) {
+                    at += 1;
+                }
+            }
+            any |= moved;
+            if !moved {
+                break;
+            }
+        }
+        if self.polling.next_ns.is_some() {
+            self.pace_polls(before.is_some() && !any);
+        }
+    }
+
+    /// Looks at waited-for words less and less often while nothing happens.
+    fn pace_polls(&mut self, fruitless: bool) {
+        let (shortest, longest) = POLL_NS;
+        let doubled = self.polling.interval_ns.saturating_mul(2);
+        let interval_ns = if fruitless { doubled.clamp(shortest, longest) } else { shortest };
+        self.polling.interval_ns = interval_ns;
+        self.polling.next_ns = Some(self.device.now_ns().saturating_add(interval_ns));
+    }
+
+    fn advance(&mut self, key: StreamKey, out: &mut dyn Output) -> bool {
+        let mut moved = false;
+        loop {
+            moved |= self.retire(key, out);
+            if !self.step(key, out) {
+                break;
+            }
+            moved = true;
+        }
+        self.streams.tidy(key);
+        moved
+    }
+
+    /// Ends the tasks at the head of the stream that have nothing left to wait for.
+    fn retire(&mut self, key: StreamKey, out: &mut dyn Output) -> bool {
+        let mut moved = false;
+        while let Some(stream) = self.streams.get_mut(key) {
+            let over = |begun: &mut Begun| !matches!(begun.state, State::Flying { .. });
+            let Some(begun) = stream.begun.pop_front_if(over) else { break };
+            moved = true;
+            if let State::Record { slot, record, accepted_ns } = begun.state {
+                let time_ns = accepted_ns.max(stream.last_end_ns);
+                self.complete_record(slot, record, time_ns, out);
+            }
+            if begun.counts {
+                self.count_end(key, out);
+            }
+            if let Some(caller) = begun.caller {
+                self.answer(caller, out);
+            }
+        }
+        moved
+    }
+
+    fn complete_record(&mut self, slot: usize, record: u64, time_ns: u64, out: &mut dyn Output) {
+        let Some(completed) = self.events.complete(slot, record, time_ns) else { return };
+        if let Some(word) = completed.word {
+            out.progress(word, record);
+        }
+        for number in completed.waits {
+            if let Some(wait) = self.waits.ended(number) {
+                self.finish_wait(wait, out);
+            }
+        }
+    }
+
+    fn count_end(&mut self, key: StreamKey, out: &mut dyn Output) {
+        let Some(stream) = self.streams.get_mut(key) else { return };
+        stream.ended += 1;
+        if let Some(word) = stream.word {
+            out.progress(word, stream.ended);
+        }
+        self.streams.depth = self.streams.depth.saturating_sub(1);
+        loop {
+            let Some(stream) = self.streams.get_mut(key) else { return };
+            let ended = stream.ended;
+            let Some((_, number)) = stream.waits.pop_front_if(|(needed, _)| *needed <= ended)
+            else {
+                return;
+            };
+            if let Some(wait) = self.waits.ended(number) {
+                self.finish_wait(wait, out);
+            }
+        }
+    }
+
+    /// Lets the front task begin if it is no device operation and its turn has come.
+    fn step(&mut self, key: StreamKey, out: &mut dyn Output) -> bool {
+        let Some(stream) = self.streams.get(key) else { return false };
+        let Some(front) = stream.queued.front() else { return false };
+        if stream.hold || matches!(front.task, Task::Operation(_)) {
+            return false;
+        }
+        let first = stream.begun.is_empty();
+        let open = self.streams.is_open(key, front.seq);
+        let waits_on = match &front.task {
+            Task::Wait(point) if point.stream != key => !self.streams.has_passed(point),
+            _ => false,
+        };
+        let waited = stream.waited;
+        let Some(stream) = self.streams.get_mut(key) else { return false };
+        if !open || waits_on {
+            stream.waited = true;
+            return false;
+        }
+        if waited {
+            stream.waited = false;
+            stream.last_end_ns = stream.last_end_ns.max(self.last_end_ns);
+        }
+        let Some(front) = stream.queued.front_mut() else { return false };
+        let state = match &mut front.task {
+            Task::Nothing | Task::Wait(_) => State::Passed,
+            Task::Record { slot, record, accepted_ns } => {
+                State::Record { slot: *slot, record: *record, accepted_ns: *accepted_ns }
+            }
+            Task::Operation(_) => return false,
+            Task::WaitValue { .. }
+            | Task::WriteValue { .. }
+            | Task::Host { .. }
+            | Task::Free { .. } => {
+                if !first || !self.act(key, out) {
+                    return false;
+                }
+                State::Passed
+            }
+        };
+        if let Some(taken) = self.take_front(key) {
+            let begun = taken.begun(state);
+            if let Some(stream) = self.streams.get_mut(key) {
+                stream.begun.push_back(begun);
+            }
+        }
+        true
+    }
+
+    /// Carries out the front task of a stream where nothing runs. Returns whether it is over.
+    fn act(&mut self, key: StreamKey, out: &mut dyn Output) -> bool {
+        let Some(stream) = self.streams.get_mut(key) else { return false };
+        let Some(front) = stream.queued.front_mut() else { return false };
+        let outcome = match &mut front.task {
+            Task::WaitValue { word, value, comparison } => {
+                let outcome = word.compares(&mut self.device, *comparison, *value);
+                if outcome == Ok(false) {
+                    let now_ns = self.device.now_ns();
+                    self.polling.next_ns.get_or_insert(now_ns.saturating_add(POLL_NS.0));
+                    return false;
+                }
+                outcome.map(drop)
+            }
+            Task::WriteValue { word, value } => word.write(&mut self.device, *value),
+            Task::Free { address, after } => {
+                // Operations of other streams that are in flight now may name the memory.
+                let (address, after) = (*address, *after.get_or_insert(self.started));
+                if self.flights.front().is_some_and(|flight| flight.number <= after) {
+                    return false;
+                }
+                self.free_now(address);
+                Ok(())
+            }
+            Task::Host { due: true, .. } => return false,
+            Task::Host { call, due } => {
+                *due = true;
+                let call = *call;
+                self.tell_host(call, key, out);
+                return false;
+            }
+            Task::Nothing | Task::Operation(_) | Task::Wait(_) | Task::Record { .. } => Ok(()),
+        };
+        let now_ns = self.device.now_ns();
+        if let Some(stream) = self.streams.get_mut(key) {
+            stream.last_end_ns = stream.last_end_ns.max(now_ns);
+        }
+        if let Err(status) = outcome {
+            self.note_refusal(status, out);
+        }
+        true
+    }
+
+    fn tell_host(&mut self, call: u64, key: StreamKey, out: &mut dyn Output) {
+        if let Some(asker) = self.host.reach(call, key) {
+            self.answer_with(asker, &reply::HostCall { call }, out);
+        }
+    }
+
+    pub(crate) fn host_function_done(&mut self, call: u64, out: &mut dyn Output) {
+        // After a fault nobody waits for it any more.
+        let Some(key) = self.host.end(call) else { return };
+        let now_ns = self.device.now_ns();
+        if let Some(taken) = self.take_front(key) {
+            let passed = taken.begun(State::Passed);
+            if let Some(stream) = self.streams.get_mut(key) {
+                stream.last_end_ns = stream.last_end_ns.max(now_ns);
+                stream.begun.push_back(passed);
+            }
+        }
+        self.settle_from(key, out);
+    }
+
+    // Faults.
+
+    fn report(&mut self, fault: &Fault, out: &mut dyn Output) {
+        let Fault { kind, kernel, block, thread, address, line, detail } = fault;
+        tracing::error!(
+            ?kind,
+            kernel,
+            ?block,
+            ?thread,
+            address = address.map(tracing::field::debug),
+            line,
+            detail,
+            "kernel fault"
+        );
+        let status = match kind {
+            FaultKind::Device => Status::DEVICE_UNAVAILABLE,
+            _ => status_of(*kind),
+        };
+        self.poison(status, out);
+    }
+
+    /// The session is unusable until every context that lives now is gone: drops what is queued and answers whoever
+    /// waits. Operations in flight end on their own.
+    fn poison(&mut self, status: Status, out: &mut dyn Output) {
+        if self.sticky.is_some() {
+            return;
+        }
+        self.sticky = Some(status);
+        self.poisoned = self.contexts.union(&self.leaving).copied().collect();
+        let code = u64::try_from(status.code()).unwrap_or(0);
+        out.notice(progress::NOTICE_FAULT, code);
+        for key in self.streams.busy().to_vec() {
+            self.drop_queued(key, status, out);
+        }
+        self.events.forget_waits();
+        let waiting = self.waits.take_plain();
+        let asking = self.host.clear();
+        waiting.into_iter().chain(asking).for_each(|caller| out.reply(caller, status, &[]));
+        self.polling.next_ns = None;
+    }
+
+    fn drop_queued(&mut self, key: StreamKey, status: Status, out: &mut dyn Output) {
+        let Some(stream) = self.streams.get_mut(key) else { return };
+        let queued = std::mem::take(&mut stream.queued);
+        for item in queued {
+            self.streams.bytes = self.streams.bytes.saturating_sub(item.bytes);
+            match &item.task {
+                Task::Operation(operation) => {
+                    operation.releases.iter().flatten().for_each(|word| out.release(*word));
+                }
+                Task::Free { address, .. } => self.free_now(*address),
+                Task::Nothing
+                | Task::Wait(_)
+                | Task::WaitValue { .. }
+                | Task::WriteValue { .. }
+                | Task::Record { .. }
+                | Task::Host { .. } => {}
+            }
+            if let Some(caller) = item.caller {
+                out.reply(caller, status, &[]);
+            }
+            let (seq, counts) = (item.seq, item.counts);
+            let begun = Begun { seq, counts, caller: None, state: State::Passed };
+            if let Some(stream) = self.streams.get_mut(key) {
+                stream.begun.push_back(begun);
+            }
+        }
+    }
+
+    /// A context is gone: the fault with the last one that lived when it happened.
+    pub(crate) fn recover(&mut self, context: ContextId, out: &mut dyn Output) {
+        let was_poisoned = self.poisoned.remove(&context);
+        if was_poisoned && self.poisoned.is_empty() && self.sticky.take().is_some() {
+            tracing::info!("the session's contexts were reset after a fault");
+            out.notice(progress::NOTICE_FAULT, 0);
+        }
+    }
+}
+
+fn units_of(op: &Op) -> u64 {
+    match op {
+        Op::Launch(launch) => blocks_left(launch),
+        Op::Copy { .. } | Op::Fill(_) => moved_bytes(op),
+    }
+}
