@@ -52,6 +52,8 @@ mod cells;
 mod lane;
 mod lanes;
 mod lock;
+#[cfg(all(loom, test))]
+mod models;
 mod sync;
 pub mod wait;
 

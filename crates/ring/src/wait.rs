@@ -88,7 +88,10 @@ impl WakeFlag {
 
     #[cfg(loom)]
     pub fn modelled() -> Self {
-        Self { word: Cell::zeroed(), model: std::sync::Arc::new(model::Futex::default()) }
+        Self {
+            word: Cell::<AtomicU32>::zeroed(),
+            model: std::sync::Arc::new(model::Futex::default()),
+        }
     }
 
     /// Wakes the sleeper, if any. Call it after publishing what it waits for.

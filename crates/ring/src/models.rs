@@ -1,0 +1,187 @@
+//! Loom models: every interleaving of the protocols between two processes, up to a few preemptions.
+//!
+//! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test -p weft-ring --release --lib models`
+
+use loom::thread;
+
+use crate::answer::{AnswerWords, CallSlot};
+use crate::cells::Cell;
+use crate::lane::{AnswerTo, Consumer, LaneWords, MAX_COMMAND, Producer};
+use crate::lanes::Lanes;
+use crate::lock::{Turn, Turnstile};
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::wait::{Patience, WakeFlag};
+
+// Loom remembers only the last access of each word, so a thread that first loads a word and then
+// stores it hides its conflict with another thread's load. That is why both sides are made before
+// the threads.
+
+/// Slots of a modelled lane: two records fill it.
+const SLOTS: usize = 2;
+
+fn patience<'a>() -> Patience<'a> {
+    Patience::while_alive(&|| true)
+}
+
+fn push_waiting(producer: &Producer, room: &WakeFlag, ticket: u64, command: &[u8]) {
+    let ready = || producer.has_room(command.len()).then_some(());
+    room.wait(&patience(), ready).unwrap();
+    producer.try_push(ticket, None, command).unwrap();
+}
+
+/// A lane carries every record once, whole and in order, through a ring shorter than the stream;
+/// neither the consumer's nor the producer's wake-up is lost.
+#[test]
+fn models_lane() {
+    loom::model(|| {
+        const RECORDS: u64 = 3;
+        let words = LaneWords::modelled(SLOTS);
+        let (doorbell, room) = (WakeFlag::modelled(), WakeFlag::modelled());
+        let producer = thread::spawn({
+            let (doorbell, room) = (doorbell.clone(), room.clone());
+            let producer = Producer::new(words.clone());
+            move || {
+                for ticket in 0..RECORDS {
+                    push_waiting(&producer, &room, ticket, &ticket.to_le_bytes());
+                    doorbell.wake();
+                }
+            }
+        });
+        let mut consumer = Consumer::new(0, words, 1);
+        let mut buffer = [0; MAX_COMMAND];
+        for ticket in 0..RECORDS {
+            let front = doorbell.wait(&patience(), || consumer.peek().unwrap()).unwrap();
+            assert_eq!((front.ticket, front.len), (ticket, 8));
+            if consumer.take(&front, &mut buffer) {
+                room.wake();
+            }
+            assert_eq!(buffer[..8], ticket.to_le_bytes());
+        }
+        producer.join().unwrap();
+    });
+}
+
+/// Two producers ring one sleeper: whatever was published before a ring is seen after it.
+#[test]
+fn models_wake_flag() {
+    loom::model(|| {
+        let flag = WakeFlag::modelled();
+        let published = Cell::<AtomicU64>::zeroed();
+        let producers = [1, 2].map(|bit| {
+            let (flag, published) = (flag.clone(), published.clone());
+            thread::spawn(move || {
+                published.fetch_or(bit, Ordering::Release);
+                flag.wake();
+            })
+        });
+        let all = || (published.load(Ordering::Acquire) == 3).then_some(());
+        flag.wait(&patience(), all).unwrap();
+        for producer in producers {
+            producer.join().unwrap();
+        }
+    });
+}
+
+/// A command submitted after another one returned, in another lane, is never taken before it.
+#[test]
+fn models_ticket_order() {
+    loom::model(|| {
+        let words = [LaneWords::modelled(SLOTS), LaneWords::modelled(SLOTS)];
+        let used = Cell::<AtomicU32>::zeroed();
+        used.store(2, Ordering::Relaxed);
+        // Two threads that tell each other, seen as one that uses both lanes: what counts is the
+        // order.
+        let client = thread::spawn({
+            let [first, second] = words.clone().map(Producer::new);
+            move || {
+                first.try_push(0, None, b"1").unwrap();
+                second.try_push(1, None, b"2").unwrap();
+            }
+        });
+        let consumers = words
+            .into_iter()
+            .enumerate()
+            .map(|(lane, words)| (Consumer::new(lane, words, 1), WakeFlag::modelled()));
+        let mut lanes = Lanes::new(consumers, used);
+        let early = lanes.next().unwrap().map(|record| record.bytes[0]);
+        assert_ne!(early, Some(b'2'));
+        client.join().unwrap();
+        let mut taken = Vec::from_iter(early);
+        while let Some(record) = lanes.next().unwrap() {
+            taken.push(record.bytes[0]);
+        }
+        assert_eq!(taken, b"12");
+    });
+}
+
+/// A caller gets its own answer, whole, and is woken for it, also after an announcement.
+#[test]
+fn models_answer() {
+    loom::model(|| {
+        let answer = AnswerWords::modelled(1);
+        let (words, doorbell) = (LaneWords::modelled(SLOTS), WakeFlag::modelled());
+        let worker = thread::spawn({
+            let (answer, doorbell) = (answer.clone(), doorbell.clone());
+            let mut consumer = Consumer::new(0, words.clone(), 1);
+            move || {
+                let front = doorbell.wait(&patience(), || consumer.peek().unwrap()).unwrap();
+                consumer.take(&front, &mut [0; MAX_COMMAND]);
+                answer.flag.wake();
+                let to = front.answer.unwrap();
+                answer.complete(to.call, -7, b"abc").unwrap();
+            }
+        });
+        let (slot, producer) = (CallSlot::new(answer), Producer::new(words));
+        let call = slot.begin();
+        producer.try_push(0, Some(AnswerTo { slot: 0, call }), b"x").unwrap();
+        doorbell.wake();
+        let mut bytes = [0; 8];
+        let answer = slot.wait(call, &patience(), || false, &mut bytes).unwrap();
+        assert_eq!((answer.status, &bytes[..answer.len]), (-7, &b"abc"[..]));
+        worker.join().unwrap();
+    });
+}
+
+/// The turnstile excludes, passes the holder's writes on and wakes who sleeps.
+#[test]
+fn models_turnstile() {
+    loom::model(|| {
+        let turnstile = Turnstile::modelled(2);
+        let counter = Cell::<AtomicU64>::zeroed();
+        let enter = |me: u32| {
+            let (turnstile, counter) = (turnstile.clone(), counter.clone());
+            move || {
+                turnstile.acquire(me, &patience()).unwrap();
+                let before = counter.load(Ordering::Relaxed);
+                counter.store(before + 1, Ordering::Relaxed);
+                turnstile.release(me);
+            }
+        };
+        let other = thread::spawn(enter(1));
+        enter(0)();
+        other.join().unwrap();
+        assert_eq!(counter.load(Ordering::Relaxed), 2);
+    });
+}
+
+/// A participant that dies in the queue or as the holder, and is repaired, does not block the
+/// others.
+#[test]
+fn models_turnstile_repair() {
+    loom::model(|| {
+        let turnstile = Turnstile::modelled(2);
+        let mortal = thread::spawn({
+            let turnstile = turnstile.clone();
+            move || {
+                turnstile.enter(1);
+                let held = turnstile.turn(1) == Turn::Mine;
+                // Dies here, holding or not; the daemon notices.
+                turnstile.repair(1);
+                held
+            }
+        });
+        turnstile.acquire(0, &patience()).unwrap();
+        turnstile.release(0);
+        mortal.join().unwrap();
+    });
+}
