@@ -81,15 +81,8 @@ impl Core {
         self.policy.remove(vgpu);
     }
 
-    /// What is charged by prediction moves to the new weight with its correction to come.
     pub(crate) fn reweight(&mut self, cx: &mut Context<'_>, vgpu: VgpuKey, weight: Weight) {
-        let members: Vec<SessionKey> = cx.tables.vgpu(vgpu).sessions().collect();
-        let predicted_ns: u64 =
-            members.iter().map(|member| cx.tables.session(*member).predicted_ns).sum();
-        let ns = to_signed(predicted_ns);
-        self.policy.charge(vgpu, Charge { ns: -ns, alone: false });
-        self.policy.reweight(vgpu, weight);
-        self.policy.charge(vgpu, Charge { ns, alone: false });
+        self.without_prediction(cx, |core, _| core.policy.reweight(vgpu, weight));
         cx.tables.vgpu(vgpu).weight = weight;
     }
 
@@ -143,13 +136,16 @@ impl Core {
         if let Some(turn) = &mut session.turn {
             turn.idle_since_ns = None;
         }
-        let (vgpu_key, local) = (session.vgpu, session.local);
-        let vgpu = cx.tables.vgpu(vgpu_key);
-        vgpu.members.wake(local);
-        vgpu.runnable += 1;
-        if vgpu.runnable == 1 {
-            self.policy.wake(vgpu_key);
-        }
+        self.without_prediction(cx, |core, cx| {
+            let session = cx.tables.session(key);
+            let (vgpu_key, local) = (session.vgpu, session.local);
+            let vgpu = cx.tables.vgpu(vgpu_key);
+            vgpu.members.wake(local);
+            vgpu.runnable += 1;
+            if vgpu.runnable == 1 {
+                core.policy.wake(vgpu_key);
+            }
+        });
         self.runnable += 1;
         self.grant_if_shared(cx, key);
     }
@@ -162,13 +158,16 @@ impl Core {
         if let Some(turn) = &mut session.turn {
             turn.idle_since_ns = Some(cx.now_ns);
         }
-        let (vgpu_key, local) = (session.vgpu, session.local);
-        let vgpu = cx.tables.vgpu(vgpu_key);
-        vgpu.members.sleep(local);
-        vgpu.runnable -= 1;
-        if vgpu.runnable == 0 {
-            self.policy.sleep(vgpu_key);
-        }
+        self.without_prediction(cx, |core, cx| {
+            let session = cx.tables.session(key);
+            let (vgpu_key, local) = (session.vgpu, session.local);
+            let vgpu = cx.tables.vgpu(vgpu_key);
+            vgpu.members.sleep(local);
+            vgpu.runnable -= 1;
+            if vgpu.runnable == 0 {
+                core.policy.sleep(vgpu_key);
+            }
+        });
         self.runnable -= 1;
     }
 
@@ -217,9 +216,16 @@ impl Core {
         if cx.tables.session(key).turn.is_some() {
             self.end_turn(cx, key);
         }
+        // What it did not live to execute is not charged.
+        let predicted_ns = core::mem::take(&mut cx.tables.session(key).predicted_ns);
+        self.charge(cx, key, -to_signed(predicted_ns), false);
         let (vgpu, local) = (cx.tables.session(key).vgpu, cx.tables.session(key).local);
         cx.tables.vgpu(vgpu).leave(local);
-        self.draining = self.draining.filter(|other| *other != key);
+        if self.draining == Some(key) {
+            // Its work is gone with its worker.
+            self.draining = None;
+            self.drain_ns = self.drain_ns.min(cx.now_ns);
+        }
         self.prepared = self.prepared.filter(|other| *other != key);
     }
 
@@ -237,7 +243,7 @@ impl Core {
             return false;
         }
         self.next_epoch = self.next_epoch.max(epoch.saturating_add(1));
-        self.begin_turn(cx, key, Turn::new(cx.now_ns, cx.now_ns, epoch, budget_ns));
+        self.begin_turn(cx, key, Turn::new(cx.now_ns, epoch, budget_ns, cx.config.quantum_ns));
         true
     }
 
@@ -261,18 +267,26 @@ impl Core {
     /// drained, so that nobody queues more than `overlap_ns` behind another's work.
     fn fill(&mut self, cx: &mut Context<'_>) {
         let Some(next) = self.next_session(cx) else { return };
-        let own_work = self.draining == Some(next) && self.runnable == 1;
+        let (own_work, alone) = (self.draining == Some(next), self.runnable == 1);
         let handover_ns = self.drain_ns.saturating_sub(cx.config.overlap_ns);
-        if cx.now_ns < handover_ns && !own_work {
+        if cx.now_ns < handover_ns && !(own_work && alone) {
             self.prepare(cx, next);
             self.arm(handover_ns, TimerReason::Handover);
             return;
         }
         let epoch = self.next_epoch;
         self.next_epoch += 1;
-        let budget_ns = if self.runnable == 1 { UNLIMITED } else { cx.config.quantum_ns };
-        let start_ns = cx.now_ns.max(self.drain_ns);
-        self.begin_turn(cx, next, Turn::new(cx.now_ns, start_ns, epoch, budget_ns));
+        let queued_ns = self.drain_ns.saturating_sub(cx.now_ns);
+        let share_ns = cx.config.quantum_ns.saturating_sub(if own_work { queued_ns } else { 0 });
+        let budget_ns = if alone { UNLIMITED } else { share_ns };
+        let mut turn = Turn::new(cx.now_ns, epoch, budget_ns, share_ns);
+        if own_work {
+            // The release reports it again.
+            self.drain_ns = cx.now_ns;
+        } else {
+            turn.start_ns += queued_ns;
+        }
+        self.begin_turn(cx, next, turn);
         let device = self.device;
         cx.out.push(Action::Grant { session: next, device, epoch, budget_ns });
         self.watch(cx, next);
@@ -293,13 +307,14 @@ impl Core {
         let idle_end_ns =
             turn.idle_since_ns.map(|since_ns| since_ns.saturating_add(cx.config.yield_ns));
         // A lone holder that used up its quantum before the other came has no rest of it to use.
-        let spent = turn.budget_ns == UNLIMITED && cx.now_ns >= end_ns;
+        let share_ns = turn.share_ns;
+        let spent = turn.budget_ns == UNLIMITED && (cx.now_ns >= end_ns || share_ns == 0);
         let revoke_ns = end_ns.saturating_add(cx.config.yield_ns);
         if spent || cx.now_ns >= revoke_ns || idle_end_ns.is_some_and(|at_ns| cx.now_ns >= at_ns) {
             self.revoke(cx, holder);
             return self.watch_revoked(cx);
         }
-        self.rebudget(cx, holder, cx.config.quantum_ns);
+        self.rebudget(cx, holder, share_ns);
         self.arm(revoke_ns, TimerReason::Revoke);
         if let Some(at_ns) = idle_end_ns {
             self.arm(at_ns, TimerReason::Yield);
@@ -383,6 +398,20 @@ impl Core {
         self.policy.charge(vgpu_key, Charge { ns, alone });
     }
 
+    /// Runs `act`, which fixes the virtual time, with the tags as if the work still in flight had
+    /// not been charged: whoever arrives waits for it like the one who submitted it.
+    fn without_prediction(
+        &mut self,
+        cx: &mut Context<'_>,
+        act: impl FnOnce(&mut Self, &mut Context<'_>),
+    ) {
+        let predicted = self.draining.map(|key| (key, cx.tables.session(key).predicted_ns));
+        let Some((key, ns)) = predicted.filter(|(_, ns)| *ns > 0) else { return act(self, cx) };
+        self.charge(cx, key, -to_signed(ns), false);
+        act(self, cx);
+        self.charge(cx, key, to_signed(ns), false);
+    }
+
     fn grant_everybody(&mut self, cx: &mut Context<'_>) {
         if !self.policy.is_shared() {
             return;
@@ -411,7 +440,7 @@ impl Core {
         }
         let (device, epoch, budget_ns) = (self.device, self.next_epoch, UNLIMITED);
         self.next_epoch += 1;
-        self.begin_turn(cx, key, Turn::new(cx.now_ns, cx.now_ns, epoch, budget_ns));
+        self.begin_turn(cx, key, Turn::new(cx.now_ns, epoch, budget_ns, cx.config.quantum_ns));
         cx.out.push(Action::Grant { session: key, device, epoch, budget_ns });
     }
 

@@ -51,8 +51,19 @@ impl FairQueue {
         self.flows[key as usize].awake = false;
     }
 
+    /// What the flow is ahead of the virtual time stays the same *service*: at twice the weight it
+    /// is half the distance. Otherwise an old debt would break the bound at the new weight.
     pub(crate) fn reweight(&mut self, key: u32, weight: Weight) {
-        self.flows[key as usize].weight = weight;
+        self.virtual_time = self.now();
+        let flow = &mut self.flows[key as usize];
+        let ahead = flow.start.minus(self.virtual_time);
+        if ahead > Tag::ZERO {
+            flow.start = self.virtual_time.plus(ahead.rescaled(flow.weight, weight));
+        }
+        flow.weight = weight;
+        if flow.awake && self.running != Some(key) {
+            self.waiting.set(key, flow.start);
+        }
     }
 
     /// A flow in its turn keeps its tag: a pause shorter than the yield limit loses nothing but the
@@ -182,6 +193,18 @@ mod tests {
         turn(&mut queue, 10);
         queue.wake(0);
         assert_eq!(queue.flows[0].start.to_ns(), 1_000);
+    }
+
+    #[test]
+    fn a_debt_keeps_its_service_at_a_new_weight() {
+        let mut queue = FairQueue::default();
+        queue.add(0, Weight::ONE, Tag::ZERO);
+        queue.add(1, Weight::ONE, Tag::ZERO);
+        queue.wake(0);
+        queue.wake(1);
+        turn(&mut queue, 1_000);
+        queue.reweight(0, Weight::new(4).unwrap());
+        assert_eq!(queue.flows[0].start.to_ns(), 250);
     }
 
     #[test]

@@ -43,6 +43,12 @@ impl Tag {
         Self(self.0.saturating_sub(distance.0))
     }
 
+    /// The distance that the same service moves a vGPU of weight `new` instead of `old`.
+    #[must_use]
+    pub fn rescaled(self, old: Weight, new: Weight) -> Self {
+        Self(self.0.saturating_mul(u128::from(old.get())) / u128::from(new.get()))
+    }
+
     /// Whole ns of service at weight 1, rounded down.
     pub fn to_ns(self) -> u128 {
         self.0 >> Self::FRACTION_BITS

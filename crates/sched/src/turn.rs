@@ -7,6 +7,9 @@ pub(crate) struct Turn {
     /// When the device was, or will be, free of the predecessor's work.
     pub(crate) start_ns: u64,
     pub(crate) budget_ns: u64,
+    /// What a budget is while somebody else waits: a quantum less the session's own work that was
+    /// in flight when the turn began.
+    pub(crate) share_ns: u64,
     /// The session's `used` counter when the turn began.
     pub(crate) used_at_start_ns: u64,
     /// The policy knows of this turn: not so under a shared policy, nor after a change of policy.
@@ -24,11 +27,13 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    pub(crate) fn new(now_ns: u64, start_ns: u64, epoch: u64, budget_ns: u64) -> Self {
+    /// A turn from now on; `share_ns` is its budget while somebody else waits.
+    pub(crate) fn new(now_ns: u64, epoch: u64, budget_ns: u64, share_ns: u64) -> Self {
         Self {
             epoch,
-            start_ns,
+            start_ns: now_ns,
             budget_ns,
+            share_ns,
             used_at_start_ns: 0,
             in_queue: false,
             place: 0,

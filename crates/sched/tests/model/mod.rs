@@ -16,6 +16,8 @@ use weft_sched::{
 pub(crate) const US: u64 = 1_000;
 pub(crate) const MS: u64 = 1_000_000;
 pub(crate) const SECOND: u64 = 1_000_000_000;
+/// The longest command that tests offer.
+pub(crate) const PIECE_MAX_NS: u64 = 50 * MS;
 pub(crate) const DEVICE: DeviceKey = DeviceKey(0);
 
 /// How workers behave.
@@ -129,8 +131,9 @@ impl Model {
     pub(crate) fn with_config(config: Config, habits: Habits) -> Self {
         let fair = config.policy.name() == "fair";
         let overlap_ns = if habits.pipelined { config.overlap_ns } else { 0 };
-        // A wrong prediction moves a tag by its error until it is settled.
-        let error_ns = habits.window_ns / 1000 * habits.error_permille.unsigned_abs();
+        // A wrong prediction moves a tag, and the handover, by its error until it is settled.
+        let in_flight_ns = habits.window_ns + PIECE_MAX_NS;
+        let error_ns = in_flight_ns / 1000 * habits.error_permille.unsigned_abs();
         let mut model = Self {
             now: 0,
             node: Node::new(config).unwrap(),
