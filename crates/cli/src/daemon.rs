@@ -135,7 +135,7 @@ impl OwnDaemon {
 
     /// Its tenant socket.
     pub(crate) fn tenant_socket(&self) -> PathBuf {
-        self.path().join("weft.sock")
+        self.path().join("tenant.sock")
     }
 }
 
