@@ -40,11 +40,13 @@
 //! Every arena block that an accepted command names is released exactly once.
 
 mod border;
+mod commands;
 mod error;
 mod event;
 mod fault;
 mod graph;
 mod host;
+mod kinds;
 mod launch;
 mod limits;
 mod memory;

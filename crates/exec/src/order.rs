@@ -1,10 +1,9 @@
 //! What happens when: which operation is next, what its end sets free, and how streams move on.
 
-use weft_device::{Completion, Device, DeviceError, Driven, Fault, FaultKind, Op, OpId, Outcome};
-use weft_wire::id::ContextId;
-use weft_wire::{Status, progress, reply};
+use weft_device::{Completion, Device, DeviceError, Driven, Op, OpId, Outcome};
+use weft_wire::reply;
 
-use crate::fault::{status_of, status_of_device};
+use crate::fault::status_of_device;
 use crate::launch::blocks_left;
 use crate::output::{Finished, Output};
 use crate::session::Session;
@@ -66,6 +65,12 @@ pub(crate) struct Flight {
 pub(crate) struct Polling {
     next_ns: Option<u64>,
     interval_ns: u64,
+}
+
+impl Polling {
+    pub(crate) fn stop(&mut self) {
+        self.next_ns = None;
+    }
 }
 
 impl<D: Device> Session<D> {
@@ -417,20 +422,15 @@ impl<D: Device> Session<D> {
             return false;
         }
         let first = stream.begun.is_empty();
-        let open = self.streams.is_open(key, front.seq);
-        let waits_on = match &front.task {
-            Task::Wait(point) if point.stream != key => !self.streams.has_passed(point),
-            _ => false,
-        };
-        let waited = stream.waited;
+        let is_open = self.streams.is_open(key, front.seq);
+        let may_begin = is_open && !self.waits_elsewhere(key, &front.task);
+        let last_end_ns = self.last_end_ns;
         let Some(stream) = self.streams.get_mut(key) else { return false };
-        if !open || waits_on {
-            stream.waited = true;
-            return false;
+        if std::mem::replace(&mut stream.waited, !may_begin) {
+            stream.last_end_ns = stream.last_end_ns.max(last_end_ns);
         }
-        if waited {
-            stream.waited = false;
-            stream.last_end_ns = stream.last_end_ns.max(self.last_end_ns);
+        if !may_begin {
+            return false;
         }
         let Some(front) = stream.queued.front_mut() else { return false };
         let state = match &mut front.task {
@@ -458,6 +458,15 @@ impl<D: Device> Session<D> {
         true
     }
 
+    /// Whether the task waits for a point of another stream; those of its own lie behind it.
+    fn waits_elsewhere(&self, key: StreamKey, task: &Task) -> bool {
+        if let Task::Wait(point) = task {
+            point.stream != key && !self.streams.has_passed(point)
+        } else {
+            false
+        }
+    }
+
     /// Carries out the front task of a stream where nothing runs. Returns whether it is over.
     fn act(&mut self, key: StreamKey, out: &mut dyn Output) -> bool {
         let Some(stream) = self.streams.get_mut(key) else { return false };
@@ -467,7 +476,8 @@ impl<D: Device> Session<D> {
                 let outcome = word.compares(&mut self.device, *comparison, *value);
                 if outcome == Ok(false) {
                     let now_ns = self.device.now_ns();
-                    self.polling.next_ns.get_or_insert(now_ns.saturating_add(POLL_NS.0));
+                    let next_ns = now_ns.saturating_add(POLL_NS.0);
+                    self.polling.next_ns.get_or_insert(next_ns);
                     return false;
                 }
                 outcome.map(drop)
@@ -519,84 +529,6 @@ impl<D: Device> Session<D> {
             }
         }
         self.settle_from(key, out);
-    }
-
-    // Faults.
-
-    fn report(&mut self, fault: &Fault, out: &mut dyn Output) {
-        let Fault { kind, kernel, block, thread, address, line, detail } = fault;
-        tracing::error!(
-            ?kind,
-            kernel,
-            ?block,
-            ?thread,
-            address = address.map(tracing::field::debug),
-            line,
-            detail,
-            "kernel fault"
-        );
-        let status = match kind {
-            FaultKind::Device => Status::DEVICE_UNAVAILABLE,
-            _ => status_of(*kind),
-        };
-        self.poison(status, out);
-    }
-
-    /// The session is unusable until every context that lives now is gone: drops what is queued and answers whoever
-    /// waits. Operations in flight end on their own.
-    fn poison(&mut self, status: Status, out: &mut dyn Output) {
-        if self.sticky.is_some() {
-            return;
-        }
-        self.sticky = Some(status);
-        self.poisoned = self.contexts.union(&self.leaving).copied().collect();
-        let code = u64::try_from(status.code()).unwrap_or(0);
-        out.notice(progress::NOTICE_FAULT, code);
-        for key in self.streams.busy().to_vec() {
-            self.drop_queued(key, status, out);
-        }
-        self.events.forget_waits();
-        let waiting = self.waits.take_plain();
-        let asking = self.host.clear();
-        waiting.into_iter().chain(asking).for_each(|caller| out.reply(caller, status, &[]));
-        self.polling.next_ns = None;
-    }
-
-    fn drop_queued(&mut self, key: StreamKey, status: Status, out: &mut dyn Output) {
-        let Some(stream) = self.streams.get_mut(key) else { return };
-        let queued = std::mem::take(&mut stream.queued);
-        for item in queued {
-            self.streams.bytes = self.streams.bytes.saturating_sub(item.bytes);
-            match &item.task {
-                Task::Operation(operation) => {
-                    operation.releases.iter().flatten().for_each(|word| out.release(*word));
-                }
-                Task::Free { address, .. } => self.free_now(*address),
-                Task::Nothing
-                | Task::Wait(_)
-                | Task::WaitValue { .. }
-                | Task::WriteValue { .. }
-                | Task::Record { .. }
-                | Task::Host { .. } => {}
-            }
-            if let Some(caller) = item.caller {
-                out.reply(caller, status, &[]);
-            }
-            let (seq, counts) = (item.seq, item.counts);
-            let begun = Begun { seq, counts, caller: None, state: State::Passed };
-            if let Some(stream) = self.streams.get_mut(key) {
-                stream.begun.push_back(begun);
-            }
-        }
-    }
-
-    /// A context is gone: the fault with the last one that lived when it happened.
-    pub(crate) fn recover(&mut self, context: ContextId, out: &mut dyn Output) {
-        let was_poisoned = self.poisoned.remove(&context);
-        if was_poisoned && self.poisoned.is_empty() && self.sticky.take().is_some() {
-            tracing::info!("the session's contexts were reset after a fault");
-            out.notice(progress::NOTICE_FAULT, 0);
-        }
     }
 }
 
