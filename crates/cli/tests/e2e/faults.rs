@@ -1,0 +1,207 @@
+//! Misbehaving programs, killed processes, wrong input: the right error for one, nothing for others.
+
+use std::os::unix::fs::PermissionsExt;
+
+use crate::support::{Conversation, Node, eventually, finish, program, success, text_of};
+
+fn hostile(node: &Node, case: &str) -> String {
+    success(node.run(&["--memory", "64MiB"], &program("hostile"), &[case]))
+}
+
+#[test]
+fn every_misbehaviour_gets_its_error() {
+    let node = Node::start(&["limits.kernel_ms=300"]);
+    for case in [
+        "trap",
+        "misaligned",
+        "out_of_bounds",
+        "use_after_free",
+        "null_pointer",
+        "stale",
+        "garbage",
+        "forked",
+        "over_quota",
+    ] {
+        hostile(&node, case);
+    }
+    node.wait_until_empty();
+    let log = node.log();
+    assert!(log.contains("out_of_bounds") && log.contains("line"), "no kernel and line in: {log}");
+}
+
+#[test]
+fn an_endless_kernel_is_killed_and_hurts_nobody() {
+    let node = Node::start(&["limits.kernel_ms=500"]);
+    let bad = node.run(&["--name", "bad"], &program("hostile"), &["endless"]);
+    let bad = std::thread::spawn(move || success(bad));
+    for _ in 0..3 {
+        success(node.run(&["--name", "good"], &program("matrix_mul"), &["64"]));
+    }
+    assert!(bad.join().unwrap().contains("CUDA_ERROR_LAUNCH_TIMEOUT"));
+}
+
+#[test]
+fn ten_thousand_threads_come_and_go() {
+    hostile(&Node::start(&[]), "threads");
+}
+
+#[test]
+fn a_killed_tenant_returns_its_memory_and_its_turn() {
+    let node = Node::paced(&[]);
+    for _ in 0..3 {
+        let mut tenant = Conversation::start(node.run(
+            &["--name", "victim"],
+            &program("share"),
+            &["step_285us", "60", "--window", "0.2"],
+        ));
+        tenant.line();
+        tenant.kill();
+        node.wait_until_empty();
+        let vgpus = node.admin().list().unwrap();
+        assert_eq!(vgpus[0].memory_used_bytes, 0, "{vgpus:?}");
+        success(node.run(&["--name", "next"], &program("vector_add"), &[]));
+    }
+}
+
+#[test]
+fn a_killed_worker_is_an_error_for_its_tenant_alone() {
+    let node = Node::paced(&[]);
+    let victim = node.run(
+        &["--name", "victim"],
+        &program("share"),
+        &["step_285us", "60", "--window", "0.2"],
+    );
+    let mut victim = Conversation::start(victim);
+    victim.line();
+    let workers = node.workers();
+    assert_eq!(workers.len(), 1, "{workers:?}");
+    let other =
+        node.run(&["--name", "other"], &program("share"), &["step_102us", "3", "--window", "0.2"]);
+    let mut other = Conversation::start(other);
+    other.line();
+    let pid = rustix::process::Pid::from_raw(workers[0].cast_signed()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let status = victim.wait();
+    assert_eq!(status.code(), Some(2), "the tenant must see an error code and exit by itself");
+    assert!(other.wait().success());
+}
+
+#[test]
+fn a_killed_daemon_is_replaced_without_a_tenant_noticing() {
+    let mut node = Node::paced(&[]);
+    let mut tenants: Vec<_> = [("a", "1"), ("b", "3")]
+        .iter()
+        .map(|(name, weight)| {
+            Conversation::start(node.run(
+                &["--name", name, "--weight", weight],
+                &program("share"),
+                &["step_285us", "6", "--window", "0.5"],
+            ))
+        })
+        .collect();
+    for tenant in &tenants {
+        tenant.line();
+    }
+    node.kill();
+    node.launch();
+    eventually("both sessions to be adopted", || {
+        let vgpus = node.admin().list().unwrap();
+        vgpus.iter().filter(|vgpu| vgpu.sessions == 1).count() == 2
+    });
+    let vgpus = node.admin().list().unwrap();
+    assert_eq!(vgpus.iter().map(|vgpu| vgpu.weight).collect::<Vec<_>>(), [1, 3]);
+    assert!(vgpus.iter().all(|vgpu| vgpu.memory_used_bytes > 0), "{vgpus:?}");
+    for tenant in &mut tenants {
+        assert!(tenant.wait().success(), "{}", node.log());
+    }
+    node.wait_until_empty();
+}
+
+#[test]
+fn sixty_four_tenants_at_once() {
+    let node = Node::start(&[]);
+    let runs: Vec<_> = (0..64)
+        .map(|index| {
+            let name = format!("t{index}");
+            let command =
+                node.run(&["--name", &name, "--memory", "16MiB"], &program("reduction"), &["4096"]);
+            std::thread::spawn(move || success(command))
+        })
+        .collect();
+    for run in runs {
+        assert!(run.join().unwrap().contains("PASSED"));
+    }
+    node.wait_until_empty();
+}
+
+#[test]
+fn a_second_daemon_on_the_same_sockets_is_refused() {
+    let node = Node::start(&[]);
+    let output = finish(node.command());
+    let text = text_of(&output);
+    assert!(!output.status.success());
+    assert!(text.contains("already"), "{text}");
+    success(node.run(&[], &program("vector_add"), &[]));
+}
+
+#[test]
+fn a_socket_without_permission_says_so() {
+    let node = Node::start(&[]);
+    let socket = node.path().join("weft.sock");
+    std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o600)).unwrap();
+    std::fs::set_permissions(node.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
+    // As nobody, who is not root and not the owner.
+    let mut command = std::process::Command::new("setpriv");
+    command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+    command.arg(program("vector_add"));
+    command.env("WEFT_SOCKET", &socket).env("LD_LIBRARY_PATH", node.path().join("lib"));
+    success(node.run(&[], &program("vector_add"), &[])); // Makes the library folder.
+    let output = finish(command);
+    let text = text_of(&output);
+    assert!(!output.status.success(), "{text}");
+    assert!(text.contains("ermission") && text.contains("weft.sock"), "{text}");
+}
+
+#[test]
+fn a_program_without_a_daemon_is_told_what_to_do() {
+    let node = Node::start(&[]);
+    success(node.run(&[], &program("vector_add"), &[]));
+    let mut command = std::process::Command::new(program("vector_add"));
+    command.env("WEFT_SOCKET", node.path().join("nobody.sock"));
+    command.env("LD_LIBRARY_PATH", node.path().join("lib"));
+    let output = finish(command);
+    let text = text_of(&output);
+    assert!(!output.status.success());
+    assert!(text.contains("nobody.sock") && text.contains("weft node"), "{text}");
+}
+
+#[test]
+fn wrong_settings_name_the_key_and_the_allowed_values() {
+    for (setting, words) in [
+        ("scheduling.policy=fairest", ["scheduling.policy", "unmanaged"]),
+        ("scheduling.quantum_us=5", ["scheduling.quantum_us", "1000000"]),
+        ("device.clock=fast", ["clock", "paced"]),
+        ("limits.sesions=5", ["sesions", "sessions_per_user"]),
+    ] {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut command = crate::support::weft();
+        command.arg("node").arg("--runtime-dir").arg(scratch.path()).args(["--set", setting]);
+        let output = finish(command);
+        let text = text_of(&output);
+        assert!(!output.status.success(), "{setting}: {text}");
+        for word in words {
+            assert!(text.contains(word), "{setting}: no `{word}` in {text}");
+        }
+    }
+}
+
+#[test]
+fn a_stopped_node_gives_its_tenants_an_error_and_ends() {
+    let node = Node::paced(&[]);
+    let command = node.run(&[], &program("share"), &["step_285us", "60", "--window", "0.2"]);
+    let mut tenant = Conversation::start(command);
+    tenant.line();
+    node.admin().shutdown().unwrap();
+    assert_eq!(tenant.wait().code(), Some(2));
+    eventually("the daemon to end", || node.client().is_none());
+}

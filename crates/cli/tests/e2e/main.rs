@@ -1,0 +1,11 @@
+//! End to end: the real daemon, its workers, the real shim, and unmodified programs.
+//!
+//! `cargo xtask test` builds the programs and says where they are (`WEFT_TEST_*`); without that
+//! these tests fail with a message that says so.
+
+mod faults;
+mod isolation;
+mod node;
+mod programs;
+mod quiet;
+mod support;

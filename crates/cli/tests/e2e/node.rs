@@ -1,0 +1,145 @@
+//! What an operator does: list, create, set, remove, persist, watch.
+
+use crate::support::{Conversation, Node, eventually, finish, program, success, text_of, weft};
+
+fn ctl(node: &Node, arguments: &[&str]) -> std::process::Command {
+    let mut command = weft();
+    command.arg("--runtime-dir").arg(node.path()).args(arguments);
+    command
+}
+
+#[test]
+fn vgpus_are_created_listed_changed_and_removed() {
+    let node = Node::start(&[]);
+    success(ctl(&node, &["create", "a", "--weight", "3", "--memory", "512MiB"]));
+    let list = success(ctl(&node, &["ls"]));
+    assert!(list.contains('a') && list.contains("512MiB"), "{list}");
+    success(ctl(&node, &["set", "a", "--weight", "5"]));
+    let vgpus = node.admin().list().unwrap();
+    assert_eq!((vgpus[0].weight, vgpus[0].memory_bytes), (5, 512 << 20));
+    success(ctl(&node, &["rm", "a"]));
+    assert!(node.admin().list().unwrap().is_empty());
+    let output = finish(ctl(&node, &["rm", "a"]));
+    assert!(!output.status.success() && text_of(&output).contains('a'), "{}", text_of(&output));
+}
+
+#[test]
+fn wrong_commands_say_what_is_allowed() {
+    let node = Node::start(&[]);
+    for (arguments, word) in [
+        (&["set", "a"][..], "--weight"),
+        (&["create", "a", "--weight", "0"], "1..=10000"),
+        (&["create", "a", "--memory", "lots"], "512MiB"),
+        (&["create", "not a name"], "name"),
+        (&["policy", "fairest"], "unmanaged"),
+    ] {
+        let output = finish(ctl(&node, arguments));
+        let text = text_of(&output);
+        assert!(!output.status.success(), "{arguments:?}");
+        assert!(text.contains(word), "{arguments:?}: no `{word}` in {text}");
+    }
+}
+
+#[test]
+fn vgpus_and_their_usage_survive_a_restart() {
+    let mut node = Node::paced(&[]);
+    success(node.run(
+        &["--name", "kept", "--weight", "7"],
+        &program("share"),
+        &["step_285us", "0", "--count", "200"],
+    ));
+    node.wait_until_empty();
+    let before = node.admin().list().unwrap();
+    assert!(before[0].used_ns >= 200 * 285_000, "{before:?}");
+    node.admin().shutdown().unwrap();
+    eventually("the daemon to end", || node.client().is_none());
+    node.kill();
+    node.launch();
+    let after = node.admin().list().unwrap();
+    assert_eq!((after[0].weight, after[0].used_ns), (7, before[0].used_ns));
+    let usage = success(ctl(&node, &["usage"]));
+    assert!(usage.contains("kept"), "{usage}");
+}
+
+#[test]
+fn shares_follow_the_weights_and_change_live() {
+    let node = Node::paced(&[]);
+    let tenant = |name: &str, weight: &str| {
+        Conversation::start(node.run(
+            &["--name", name, "--weight", weight],
+            &program("share"),
+            &["step_285us", "12", "--window", "0.5"],
+        ))
+    };
+    let mut tenants = [tenant("a", "1"), tenant("b", "3")];
+    for tenant in &tenants {
+        tenant.line();
+    }
+    assert_share(&node, "b", 0.75);
+    node.admin().set("b", Some(1), None).unwrap();
+    assert_share(&node, "b", 0.5);
+    node.admin().set_policy("unmanaged").unwrap();
+    node.admin().set_policy("fair").unwrap();
+    assert_share(&node, "b", 0.5);
+    for tenant in &mut tenants {
+        assert!(tenant.wait().success());
+    }
+}
+
+/// The share of `name` over some window of a second or more comes close to `expected`. A noisy
+/// machine may spoil a window, so several are looked at; a wrong scheduler spoils all.
+fn assert_share(node: &Node, name: &str, expected: f64) {
+    let mut seen = Vec::new();
+    for _ in 0..6 {
+        let before = node.admin().stats().unwrap();
+        let target = before.device.busy_ns + 700_000_000;
+        let mut after = before.clone();
+        eventually("the device to work", || {
+            after = node.admin().stats().unwrap();
+            after.device.busy_ns >= target
+        });
+        let shares = weft_node::admin::shares(&before, &after);
+        let share = shares.iter().find(|share| share.vgpu == name).unwrap().measured;
+        if (share - expected).abs() < 0.05 {
+            return;
+        }
+        seen.push(share);
+    }
+    panic!("{name} never had a share near {expected}: {seen:?}");
+}
+
+#[test]
+fn charges_add_up_to_the_devices_busy_time() {
+    let node = Node::paced(&[]);
+    let runs: Vec<_> = ["a", "b"]
+        .iter()
+        .map(|name| {
+            let command = node.run(
+                &["--name", name],
+                &program("share"),
+                &["step_285us", "0", "--count", "2000"],
+            );
+            std::thread::spawn(move || success(command))
+        })
+        .collect();
+    for run in runs {
+        run.join().unwrap();
+    }
+    node.wait_until_empty();
+    let stats = node.admin().stats().unwrap();
+    assert!(stats.closure.busy_ns >= 4000 * 285_000, "{stats:?}");
+    assert!(stats.closure.error() < 0.005, "{:?}", stats.closure);
+}
+
+#[test]
+fn top_metrics_and_doctor_speak() {
+    let node = Node::start(&[]);
+    success(node.run(&["--name", "seen"], &program("vector_add"), &[]));
+    let metrics = success(ctl(&node, &["metrics"]));
+    assert!(metrics.contains("weft_") && metrics.contains("seen"), "{metrics}");
+    let doctor = success(ctl(&node, &["doctor"]));
+    assert!(doctor.contains("shim"), "{doctor}");
+    let mut top = Conversation::start(ctl(&node, &["top", "--interval-ms", "50"]));
+    assert!(top.line().contains("busy"));
+    top.kill();
+}

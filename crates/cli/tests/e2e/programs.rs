@@ -1,0 +1,120 @@
+//! Unmodified programs compute what they should: in C, in Python, remoted and direct.
+
+use std::process::Command;
+
+use crate::support::{Node, finish, program, python, root, success, text_of, toolkit, weft};
+
+const EXAMPLES: [&str; 5] = ["vector_add", "matrix_mul", "reduction", "histogram", "pipeline"];
+
+#[test]
+fn the_c_examples_pass_on_a_node() {
+    let node = Node::start(&[]);
+    for name in EXAMPLES {
+        let text = success(node.run(&[], &program(name), &[]));
+        assert!(text.contains("PASSED"), "{name}: {text}");
+    }
+    node.wait_until_empty();
+}
+
+#[test]
+fn the_c_examples_pass_on_the_paced_device() {
+    let node = Node::paced(&[]);
+    for name in EXAMPLES {
+        let text = success(node.run(&[], &program(name), &[]));
+        assert!(text.contains("PASSED"), "{name}: {text}");
+    }
+}
+
+#[test]
+fn the_c_examples_pass_in_process() {
+    for name in EXAMPLES {
+        let mut command = weft();
+        command.args(["run", "--direct", "--"]).arg(program(name));
+        let text = success(command);
+        assert!(text.contains("PASSED"), "{name}: {text}");
+    }
+}
+
+#[test]
+fn run_without_a_daemon_starts_one_for_the_run() {
+    let scratch = tempfile::tempdir().unwrap();
+    let mut command = weft();
+    command.arg("--runtime-dir").arg(scratch.path().join("nobody"));
+    command.args(["run", "--"]).arg(program("vector_add"));
+    let text = success(command);
+    assert!(text.contains("PASSED") && text.contains("starting one"), "{text}");
+}
+
+#[test]
+fn the_programs_exit_code_is_runs_exit_code() {
+    let node = Node::start(&[]);
+    let mut command = weft();
+    command.arg("--runtime-dir").arg(node.path()).args(["run", "--", "sh", "-c", "exit 42"]);
+    assert_eq!(finish(command).status.code(), Some(42));
+}
+
+fn tinygrad(node: &Node, script: &str, arguments: &[&str]) -> Command {
+    let script = root().join("tests/programs").join(script);
+    let mut all = vec![script.to_str().unwrap()];
+    all.extend_from_slice(arguments);
+    let mut command = node.run(&[], &python(), &all);
+    command.env("DEV", "CUDA:PTX");
+    command.env("CACHELEVEL", "0"); // Compile anew: nothing from another run's disk cache.
+    command
+}
+
+#[test]
+fn tinygrad_agrees_with_numpy() {
+    let node = Node::start(&[]);
+    let text = success(tinygrad(&node, "tinygrad_ops.py", &[]));
+    assert!(text.contains("all operations agree"), "{text}");
+}
+
+#[test]
+fn tinygrad_trains_with_its_jit() {
+    let node = Node::start(&[]);
+    let script = root().join("examples/python/train.py");
+    let mut command = node.run(&[], &python(), &[script.to_str().unwrap(), "1"]);
+    command.env("DEV", "CUDA:PTX");
+    let text = success(command);
+    assert!(text.contains("\"verified\": true"), "{text}");
+}
+
+#[test]
+fn tinygrad_compiles_with_nvrtc() {
+    let node = Node::start(&[]);
+    let mut command = tinygrad(&node, "tinygrad_ops.py", &["--few"]);
+    command.env("DEV", "CUDA").env("LD_LIBRARY_PATH", toolkit().join("lib"));
+    let text = success(command);
+    assert!(text.contains("all operations agree"), "{text}");
+}
+
+#[test]
+fn several_processes_share_one_vgpu() {
+    let node = Node::start(&[]);
+    let runs: Vec<_> = (0..4)
+        .map(|_| {
+            let command = node.run(&["--name", "shared"], &program("matrix_mul"), &[]);
+            std::thread::spawn(move || success(command))
+        })
+        .collect();
+    for run in runs {
+        assert!(run.join().unwrap().contains("PASSED"));
+    }
+    let vgpus = node.admin().list().unwrap();
+    assert_eq!(vgpus.len(), 1, "{vgpus:?}");
+    assert_eq!(vgpus[0].sessions_total, 4);
+}
+
+#[test]
+fn visible_devices_hide_the_vgpu() {
+    let node = Node::start(&[]);
+    for (visible, works) in [("0", true), ("", false), ("-1", false), ("7", false)] {
+        let mut command = node.run(&[], &program("vector_add"), &[]);
+        command.env("CUDA_VISIBLE_DEVICES", visible);
+        let output = finish(command);
+        let text = text_of(&output);
+        assert_eq!(output.status.success(), works, "CUDA_VISIBLE_DEVICES={visible:?}: {text}");
+        assert!(works || text.contains("CUDA_ERROR_NO_DEVICE"), "{text}");
+    }
+}

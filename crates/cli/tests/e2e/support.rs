@@ -1,0 +1,297 @@
+//! A daemon of the test's own, and programs on it.
+
+#![expect(clippy::unwrap_used, reason = "a panic is a test's report")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use weft_node::admin::Client;
+
+/// Longest wait for anything; only a broken system reaches it.
+pub const DEADLINE: Duration = Duration::from_secs(120);
+
+/// A setting of the test run that `cargo xtask test` provides.
+fn provided(name: &str) -> PathBuf {
+    std::env::var_os(name)
+        .map(PathBuf::from)
+        .unwrap_or_else(|| panic!("{name} is not set; run the tests with `cargo xtask test`"))
+}
+
+/// Path of a compiled C program.
+pub fn program(name: &str) -> PathBuf {
+    provided("WEFT_TEST_PROGRAMS").join(name)
+}
+
+/// The Python interpreter with tinygrad and NumPy.
+pub fn python() -> PathBuf {
+    provided("WEFT_TEST_PYTHON")
+}
+
+/// The folder with NVIDIA's headers and the run-time compiler.
+pub fn toolkit() -> PathBuf {
+    provided("WEFT_TEST_TOOLKIT")
+}
+
+/// The `weft` command under test.
+pub fn weft() -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
+    for variable in ["WEFT_SOCKET", "WEFT_RUNTIME_DIR", "WEFT_VGPU", "WEFT_ATTACH", "WEFT_DEVICE"] {
+        command.env_remove(variable);
+    }
+    command
+}
+
+/// The repository's root.
+pub fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
+}
+
+/// Waits until `condition` holds.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A daemon in a directory of its own, ended with the value.
+pub struct Node {
+    process: Option<Child>,
+    settings: Vec<String>,
+    directory: TempDir,
+}
+
+impl Node {
+    /// Starts one with `key=value` settings.
+    pub fn start(settings: &[&str]) -> Self {
+        let directory = tempfile::Builder::new().prefix("weft-test-").tempdir().unwrap();
+        let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
+        let mut node = Self { process: None, settings, directory };
+        node.launch();
+        node
+    }
+
+    /// A node on the paced device with the demo's model.
+    pub fn paced(settings: &[&str]) -> Self {
+        let model = root().join("crates/cli/models/paced.toml");
+        let device = format!("device=soft:paced:{}", model.display());
+        let mut all = vec![device.as_str(), "scheduling.share=vgpu"];
+        all.extend_from_slice(settings);
+        Self::start(&all)
+    }
+
+    /// Starts the daemon (again) in the same directory.
+    pub fn launch(&mut self) {
+        let mut command = self.command();
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.path().join("node.log"))
+            .unwrap();
+        let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().unwrap();
+        self.process = Some(child);
+        let deadline = Instant::now() + DEADLINE;
+        while self.client().and_then(|mut client| client.node().ok()).is_none() {
+            let ended = self.process.as_mut().unwrap().try_wait().unwrap();
+            assert!(
+                ended.is_none() && Instant::now() < deadline,
+                "the daemon did not start ({ended:?}):\n{}",
+                self.log()
+            );
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The command that starts a daemon here.
+    pub fn command(&self) -> Command {
+        let mut command = weft();
+        command.arg("node").arg("--runtime-dir").arg(self.path());
+        command.arg("--set").arg(format!("state_dir={}", self.path().join("state").display()));
+        for setting in &self.settings {
+            command.arg("--set").arg(setting);
+        }
+        command
+    }
+
+    /// Its directory.
+    pub fn path(&self) -> &Path {
+        self.directory.path()
+    }
+
+    /// What it logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.path().join("node.log")).unwrap_or_default()
+    }
+
+    /// A connection to its admin socket, if it listens.
+    pub fn client(&self) -> Option<Client> {
+        Client::connect(&self.path().join("admin.sock")).ok()
+    }
+
+    /// A connection to its admin socket.
+    pub fn admin(&self) -> Client {
+        self.client().unwrap_or_else(|| panic!("no daemon answers:\n{}", self.log()))
+    }
+
+    /// Kills the daemon (`SIGKILL`), not its workers.
+    pub fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    /// `weft run` on this node.
+    pub fn run(&self, flags: &[&str], program: &Path, arguments: &[&str]) -> Command {
+        let mut command = weft();
+        command.arg("--runtime-dir").arg(self.path()).arg("run").args(flags).arg("--");
+        command.arg(program).args(arguments);
+        command
+    }
+
+    /// A worker's process for each session, by the daemon's children.
+    pub fn workers(&self) -> Vec<u32> {
+        let daemon = self.process.as_ref().map(Child::id);
+        processes_with("worker")
+            .into_iter()
+            .filter(|(_, parent)| Some(*parent) == daemon)
+            .map(|(pid, _)| pid)
+            .collect()
+    }
+
+    /// Waits until no session is left.
+    pub fn wait_until_empty(&self) {
+        eventually("all sessions to end", || {
+            self.admin().list().unwrap().iter().all(|vgpu| vgpu.sessions == 0)
+        });
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            let stopped = self.client().is_some_and(|mut client| client.shutdown().is_ok());
+            if !stopped {
+                let _ = process.kill();
+            }
+            let _ = process.wait();
+        }
+        if std::thread::panicking() {
+            eprintln!("--- daemon's log ---\n{}", self.log());
+        }
+    }
+}
+
+/// Processes of the `weft` under test with this argument: (pid, parent).
+fn processes_with(argument: &str) -> Vec<(u32, u32)> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
+            continue;
+        };
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let mut words = line.split(|byte| *byte == 0);
+        let is_weft = words.next().is_some_and(|word| word.ends_with(b"weft"));
+        if is_weft && words.next() == Some(argument.as_bytes()) {
+            let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
+            let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
+            found.push((pid, parent.and_then(|text| text.trim().parse().ok()).unwrap_or(0)));
+        }
+    }
+    found
+}
+
+/// Runs a command to its end, within the deadline.
+pub fn finish(mut command: Command) -> Output {
+    let shown = format!("{command:?}");
+    let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+    let child = child.unwrap_or_else(|error| panic!("{shown}: {error}"));
+    let pid = rustix::process::Pid::from_raw(child.id().cast_signed()).unwrap();
+    let (sender, receiver) = channel();
+    std::thread::spawn(move || sender.send(child.wait_with_output()));
+    match receiver.recv_timeout(DEADLINE) {
+        Ok(output) => output.unwrap(),
+        Err(_) => {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            panic!("{shown} did not end");
+        }
+    }
+}
+
+/// Runs a command that must succeed; returns what it printed.
+pub fn success(command: Command) -> String {
+    let shown = format!("{command:?}");
+    let output = finish(command);
+    let text = text_of(&output);
+    assert!(output.status.success(), "{shown}: {}\n{text}", output.status);
+    text
+}
+
+/// Both streams of a finished program.
+pub fn text_of(output: &Output) -> String {
+    let (out, err) = (&output.stdout, &output.stderr);
+    format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
+}
+
+/// A program that talks: its lines come one by one.
+pub struct Conversation {
+    pub child: Child,
+    lines: Receiver<String>,
+    input: Option<ChildStdin>,
+}
+
+impl Conversation {
+    pub fn start(mut command: Command) -> Self {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
+        let output = child.stdout.take().unwrap();
+        let input = child.stdin.take();
+        let (sender, lines) = channel();
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        Self { child, lines, input }
+    }
+
+    /// The next line.
+    pub fn line(&self) -> String {
+        self.lines.recv_timeout(DEADLINE).expect("the program to print a line")
+    }
+
+    /// Sends a line.
+    pub fn say(&mut self, text: &str) {
+        writeln!(self.input.as_mut().unwrap(), "{text}").unwrap();
+    }
+
+    /// Kills it (`SIGKILL`).
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Waits for its end.
+    pub fn wait(&mut self) -> ExitStatus {
+        self.input = None;
+        let mut status = None;
+        eventually("the program to end", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+}
+
+impl Drop for Conversation {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
