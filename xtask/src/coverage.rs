@@ -48,7 +48,10 @@ fn noun(text: &mut String, rows: &[Call]) {
     let mut by_class: BTreeMap<usize, Vec<String>> = BTreeMap::new();
     for call in plain {
         let per_thread = if call.stream == StreamMode::Legacy { "°" } else { "" };
-        by_class.entry(rank(call.class)).or_default().push(format!("`{}`{per_thread}", call.symbol));
+        by_class
+            .entry(rank(call.class))
+            .or_default()
+            .push(format!("`{}`{per_thread}", call.symbol));
     }
     for (rank, symbols) in by_class {
         let _ = writeln!(text, "- **{}**: {}", CLASSES[rank], symbols.join(", "));

@@ -7,7 +7,7 @@ use std::{env, fs};
 use anyhow::{Context, Result};
 
 use crate::setup::{self, Python};
-use crate::shell::{cargo, profile_dir, root, run};
+use crate::shell::{cargo, profile_dir, root, run, target};
 
 /// What ships: the command, the shim and the in-process device.
 const PACKAGES: [&str; 3] = ["weft-cli", "weft-cuda", "weft-direct"];
@@ -20,6 +20,16 @@ pub(crate) fn build(profile: &str) -> Result<()> {
         command.args(["--package", package]);
     }
     run(&mut command)
+}
+
+/// Builds the program over cudarc, a workspace of its own; returns its path.
+pub(crate) fn build_cudarc_program() -> Result<PathBuf> {
+    let folder = target().join("cudarc");
+    run(cargo()
+        .args(["build", "--locked", "--quiet", "--manifest-path", "tests/cudarc/Cargo.toml"])
+        .arg("--target-dir")
+        .arg(&folder))?;
+    Ok(folder.join("debug/cudarc-programs"))
 }
 
 /// Compiles the C programs of `examples/cuda` and `bench/programs` against the shim; returns the

@@ -54,6 +54,10 @@ fn system_packages() -> Result<()> {
     if !succeeds(Command::new("python3").args(["-c", "import venv, ensurepip"])) {
         missing.extend(["python3", "python3-venv"]);
     }
+    // The end-to-end tests count system calls.
+    if !succeeds(Command::new("strace").arg("--version")) {
+        missing.push("strace");
+    }
     if missing.is_empty() {
         return Ok(());
     }

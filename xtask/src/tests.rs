@@ -18,6 +18,7 @@ pub(crate) fn run_all(filter: Option<&str>) -> Result<()> {
         ("WEFT_TEST_PROGRAMS", examples),
         ("WEFT_TEST_PYTHON", python.interpreter()),
         ("WEFT_TEST_TOOLKIT", python.toolkit()?),
+        ("WEFT_TEST_CUDARC", programs::build_cudarc_program()?),
     ];
     let mut tests = cargo();
     if succeeds(cargo().args(["nextest", "--version"])) {

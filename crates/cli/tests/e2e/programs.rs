@@ -2,7 +2,9 @@
 
 use std::process::Command;
 
-use crate::support::{Node, finish, program, python, root, success, text_of, toolkit, weft};
+use crate::support::{
+    Node, cudarc, finish, program, python, root, success, text_of, toolkit, weft,
+};
 
 const EXAMPLES: [&str; 5] = ["vector_add", "matrix_mul", "reduction", "histogram", "pipeline"];
 
@@ -87,6 +89,15 @@ fn tinygrad_compiles_with_nvrtc() {
     command.env("DEV", "CUDA").env("LD_LIBRARY_PATH", toolkit().join("lib"));
     let text = success(command);
     assert!(text.contains("all operations agree"), "{text}");
+}
+
+#[test]
+fn cudarc_and_nvrtc_agree_with_the_host() {
+    let node = Node::start(&[]);
+    let mut command = node.run(&[], &cudarc(), &[]);
+    command.env("LD_LIBRARY_PATH", toolkit().join("lib"));
+    let text = success(command);
+    assert!(text.contains("cudarc PASSED"), "{text}");
 }
 
 #[test]

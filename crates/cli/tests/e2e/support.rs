@@ -31,6 +31,11 @@ pub fn python() -> PathBuf {
     provided("WEFT_TEST_PYTHON")
 }
 
+/// The program over cudarc.
+pub fn cudarc() -> PathBuf {
+    provided("WEFT_TEST_CUDARC")
+}
+
 /// The folder with NVIDIA's headers and the run-time compiler.
 pub fn toolkit() -> PathBuf {
     provided("WEFT_TEST_TOOLKIT")
