@@ -10,6 +10,7 @@ use std::sync::atomic::AtomicU32 as PrivateU32;
 use thiserror::Error;
 
 use crate::cells::{Cell, Cells};
+use crate::lane::MAX_CALL;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::wait::{Patience, Unready, WakeFlag};
 
@@ -95,7 +96,7 @@ impl CallSlot {
 
     /// Numbers the next call in this slot; only its present owner calls this.
     pub(crate) fn begin(&self) -> u32 {
-        let call = self.last.load(Ordering::Relaxed).wrapping_add(1);
+        let call = self.last.load(Ordering::Relaxed).wrapping_add(1) & MAX_CALL;
         self.last.store(call, Ordering::Relaxed);
         call
     }

@@ -221,6 +221,15 @@ impl Block {
         ArenaRef { block: self.taken.block, offset: self.taken.offset as u64, len: self.len as u64 }
     }
 
+    /// Whether the worker has released the block that a command named by [`Block::reference`]; then the
+    /// worker's bytes can be read.
+    #[must_use]
+    pub fn is_released(&self) -> bool {
+        // SYNC: acquires the worker's last use of the block, as in `Shared::reap`.
+        let word = self.arena.releases.get(self.taken.block as usize);
+        word.is_some_and(|word| word.load(Ordering::Acquire) != 0)
+    }
+
     /// Hands the block to the worker, which releases it. The command that names it must follow.
     #[must_use]
     pub fn hand_over(mut self) -> ArenaRef {

@@ -178,7 +178,6 @@ impl ClientSide {
         match leased {
             Leased::Own { lane, fresh } => {
                 if fresh {
-                    self.lanes[lane].producer.resume();
                     self.use_lane(lane);
                 }
                 self.push(lane, answer, command)

@@ -1,11 +1,13 @@
 //! One single-producer single-consumer ring of records.
 //!
-//! Positions count 64-byte slots and only grow. A record is a header of two words — length, answer
-//! slot and call number in the first, ticket in the second — and the command's bytes, in as many
-//! slots as they need; it may wrap around the end of the ring.
+//! A record starts at a 64-byte slot: a header word, its ticket and the command's bytes, in as many
+//! slots as they need; it may wrap around the end of the ring. The header is published last, so one
+//! line crosses for a small command. Before it publishes a record, the producer clears the header
+//! behind it: the consumer, which knows where the next record starts, never takes old bytes for a
+//! header.
 //!
-//! The consumer trusts nothing that it reads: its own position is private, every shared word is
-//! loaded once, and a record is copied out before anybody looks inside.
+//! The consumer trusts nothing that it reads: its position is private, every shared word is loaded
+//! once, and a record is copied out before anybody looks inside.
 
 use std::sync::atomic::AtomicU64 as PrivateU64;
 
@@ -26,14 +28,6 @@ const HEADER_WORDS: usize = 2;
 /// What the peer did that no correct peer does. The session is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Violation {
-    /// The producer's position runs further ahead than the ring is long.
-    #[error("lane {lane} runs {ahead} slots ahead")]
-    Overrun {
-        /// The lane.
-        lane: usize,
-        /// How far it claims to be ahead, in slots.
-        ahead: u64,
-    },
     /// A record claims more bytes than a command may have.
     #[error("lane {lane} has a record of {len} bytes")]
     Length {
@@ -41,12 +35,6 @@ pub enum Violation {
         lane: usize,
         /// The claimed length in bytes.
         len: usize,
-    },
-    /// A record claims more slots than are published.
-    #[error("lane {lane} has a truncated record")]
-    Truncated {
-        /// The lane.
-        lane: usize,
     },
     /// A record asks for its answer in a slot that does not exist.
     #[error("lane {lane} asks for an answer in slot {slot}")]
@@ -88,8 +76,6 @@ fn word_index(position: u64, offset: usize, words: usize) -> usize {
 /// The words of a lane that both sides see.
 #[derive(Debug, Clone)]
 pub(crate) struct LaneWords {
-    /// Written by the producer: slots published so far.
-    pub(crate) tail: Cell<AtomicU64>,
     /// Written by the consumer: slots consumed so far.
     pub(crate) head: Cell<AtomicU64>,
     /// A power of two of slots.
@@ -99,50 +85,45 @@ pub(crate) struct LaneWords {
 impl LaneWords {
     #[cfg(loom)]
     pub(crate) fn modelled(slots: usize) -> Self {
-        Self {
-            tail: Cell::<AtomicU64>::zeroed(),
-            head: Cell::<AtomicU64>::zeroed(),
-            slots: Cells::zeroed(slots * SLOT_WORDS),
-        }
+        Self { head: Cell::<AtomicU64>::zeroed(), slots: Cells::zeroed(slots * SLOT_WORDS) }
     }
 
     fn capacity(&self) -> u64 {
         (self.slots.len() / SLOT_WORDS) as u64
     }
+
+    /// The word `offset` words behind the start of slot `position`.
+    fn word(&self, position: u64, offset: usize) -> &AtomicU64 {
+        &self.slots[word_index(position, offset, self.slots.len())]
+    }
 }
 
 /// The submitting side. One thread at a time; whoever shares it holds a lock.
 ///
-/// Its own position is an atomic only so that handing the lane to another thread needs no `unsafe`.
+/// Its position is an atomic so that the lane can pass to another thread, for which a release and
+/// an acquire are enough.
 #[derive(Debug)]
 pub(crate) struct Producer {
     words: LaneWords,
-    /// Slots published; nobody else writes it.
+    /// Where the next record starts; nobody else writes it.
     next: PrivateU64,
     /// The consumer's position when last looked at.
     consumed: PrivateU64,
 }
 
 impl Producer {
+    /// The producer of a lane that was never used.
     pub(crate) fn new(words: LaneWords) -> Self {
-        let producer = Self { words, next: 0.into(), consumed: 0.into() };
-        producer.resume();
-        producer
-    }
-
-    /// Takes over from the thread that used the lane before.
-    pub(crate) fn resume(&self) {
-        self.next.store(self.words.tail.load(Ordering::Acquire), Ordering::Relaxed);
-        self.consumed.store(self.words.head.load(Ordering::Acquire), Ordering::Relaxed);
+        Self { words, next: 0.into(), consumed: 0.into() }
     }
 
     /// Whether a record of `len` bytes fits.
     pub(crate) fn has_room(&self, len: usize) -> bool {
-        let next = self.next.load(Ordering::Relaxed);
-        let fits = |consumed| {
-            let ahead = next.wrapping_sub(consumed).wrapping_add(slots_of(len));
-            ahead <= self.words.capacity()
-        };
+        let next = self.next.load(Ordering::Acquire);
+        // One slot more, for the cleared header behind the record.
+        let needed = slots_of(len) + 1;
+        let fits =
+            |consumed| next.wrapping_sub(consumed).wrapping_add(needed) <= self.words.capacity();
         if fits(self.consumed.load(Ordering::Relaxed)) {
             return true;
         }
@@ -164,11 +145,9 @@ impl Producer {
             return Err(NoRoom);
         }
         let position = self.next.load(Ordering::Relaxed);
-        let words = &self.words.slots;
-        let put = |offset, word| {
-            words[word_index(position, offset, words.len())].store(word, Ordering::Relaxed);
-        };
-        put(0, Header { len: command.len(), answer }.encode());
+        let next = position.wrapping_add(slots_of(command.len()));
+        let put = |offset, word| self.words.word(position, offset).store(word, Ordering::Relaxed);
+        self.words.word(next, 0).store(0, Ordering::Relaxed);
         put(1, ticket);
         let mut chunks = command.chunks_exact(8);
         let mut offset = HEADER_WORDS;
@@ -184,32 +163,37 @@ impl Producer {
             word[..rest.len()].copy_from_slice(rest);
             put(offset, u64::from_le_bytes(word));
         }
-        let next = position.wrapping_add(slots_of(command.len()));
-        self.next.store(next, Ordering::Relaxed);
-        // SYNC: publishes the record's words to `Consumer::peek`.
-        self.words.tail.store(next, Ordering::Release);
+        let header = Header { len: command.len(), answer }.encode();
+        // SYNC: publishes the record, and the cleared header behind it, to `Consumer::peek`.
+        self.words.word(position, 0).store(header, Ordering::Release);
+        self.next.store(next, Ordering::Release);
         Ok(())
     }
 }
 
-/// The first word of a record: length in bits 0–15, answer slot + 1 in bits 16–31, call above.
+/// The first word of a record: length in bits 0–15, answer slot + 1 in bits 16–31, call in bits
+/// 32–62; the last bit is always set.
 struct Header {
     len: usize,
     answer: Option<AnswerTo>,
 }
 
+const PUBLISHED: u64 = 1 << 63;
+/// The largest number of a call; the next one is 0 again.
+pub(crate) const MAX_CALL: u32 = u32::MAX >> 1;
+
 impl Header {
     fn encode(&self) -> u64 {
-        let answer = self
-            .answer
-            .map_or(0, |answer| (u64::from(answer.slot) + 1) << 16 | u64::from(answer.call) << 32);
-        self.len as u64 | answer
+        let answer = self.answer.map_or(0, |answer| {
+            (u64::from(answer.slot) + 1) << 16 | u64::from(answer.call & MAX_CALL) << 32
+        });
+        PUBLISHED | self.len as u64 | answer
     }
 
     #[expect(clippy::cast_possible_truncation, reason = "takes the fields of the word apart")]
     fn decode(word: u64) -> Self {
         let slot = (word >> 16) as u16;
-        let call = (word >> 32) as u32;
+        let call = (word >> 32) as u32 & MAX_CALL;
         Self {
             len: usize::from(word as u16),
             answer: slot.checked_sub(1).map(|slot| AnswerTo { slot, call }),
@@ -241,25 +225,19 @@ impl Consumer {
 
     /// Whether something is published. A hint: it says nothing about validity.
     pub(crate) fn has_published(&self) -> bool {
-        self.words.tail.load(Ordering::Acquire) != self.next
+        self.words.word(self.next, 0).load(Ordering::Relaxed) & PUBLISHED != 0
     }
 
     /// Looks at the header of the first record, once.
     pub(crate) fn peek(&self) -> Result<Option<Front>, Violation> {
-        // SYNC: acquires the words that `Producer::try_push` published.
-        let ahead = self.words.tail.load(Ordering::Acquire).wrapping_sub(self.next);
-        if ahead == 0 {
+        // SYNC: acquires what `Producer::try_push` published.
+        let header = self.words.word(self.next, 0).load(Ordering::Acquire);
+        if header & PUBLISHED == 0 {
             return Ok(None);
         }
-        if ahead > self.words.capacity() {
-            return Err(Violation::Overrun { lane: self.lane, ahead });
-        }
-        let Header { len, answer } = Header::decode(self.word(0));
+        let Header { len, answer } = Header::decode(header);
         if len > MAX_COMMAND {
             return Err(Violation::Length { lane: self.lane, len });
-        }
-        if slots_of(len) > ahead {
-            return Err(Violation::Truncated { lane: self.lane });
         }
         if let Some(AnswerTo { slot, .. }) = answer
             && slot >= self.answer_slots
@@ -289,7 +267,6 @@ impl Consumer {
     }
 
     fn word(&self, offset: usize) -> u64 {
-        let words = &self.words.slots;
-        words[word_index(self.next, offset, words.len())].load(Ordering::Relaxed)
+        self.words.word(self.next, offset).load(Ordering::Relaxed)
     }
 }

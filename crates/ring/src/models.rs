@@ -16,8 +16,8 @@ use crate::wait::{Patience, WakeFlag};
 // stores it hides its conflict with another thread's load. That is why both sides are made before
 // the threads.
 
-/// Slots of a modelled lane: two records fill it.
-const SLOTS: usize = 2;
+/// Slots of a modelled lane: three records of a slot fill it.
+const SLOTS: usize = 4;
 
 fn patience<'a>() -> Patience<'a> {
     Patience::while_alive(&|| true)
@@ -34,7 +34,7 @@ fn push_waiting(producer: &Producer, room: &WakeFlag, ticket: u64, command: &[u8
 #[test]
 fn models_lane() {
     loom::model(|| {
-        const RECORDS: u64 = 3;
+        const RECORDS: u64 = 5;
         let words = LaneWords::modelled(SLOTS);
         let (doorbell, room) = (WakeFlag::modelled(), WakeFlag::modelled());
         let producer = thread::spawn({

@@ -56,3 +56,59 @@ impl Ranges {
         self.free.insert(start, size);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[derive(Debug, Clone)]
+    enum Step {
+        Take {
+            len: usize,
+            align: usize,
+        },
+        /// Gives the allocation of this rank back.
+        Give(usize),
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        let take =
+            (1..600_usize, 0..8_u32).prop_map(|(len, bits)| Step::Take { len, align: 1 << bits });
+        let give = (0..64_usize).prop_map(Step::Give);
+        prop::collection::vec(prop_oneof![take, give], 0..200)
+    }
+
+    proptest! {
+        #[test]
+        fn allocations_are_disjoint_and_everything_returns(steps in steps()) {
+            const LEN: usize = 4000;
+            let mut ranges = Ranges::new(LEN);
+            let mut live: Vec<(usize, usize)> = Vec::new();
+            for step in steps {
+                match step {
+                    Step::Take { len, align } => {
+                        let Some(at) = ranges.take(len, align) else { continue };
+                        prop_assert!(at % align == 0 && at + len <= LEN);
+                        let apart = |&(other, size): &(usize, usize)| other + size <= at || at + len <= other;
+                        prop_assert!(live.iter().all(apart));
+                        live.push((at, len));
+                    }
+                    Step::Give(rank) if !live.is_empty() => {
+                        let (at, len) = live.swap_remove(rank % live.len());
+                        ranges.give(at, len);
+                    }
+                    Step::Give(_) => {}
+                }
+                let used: usize = live.iter().map(|(_, len)| len).sum();
+                prop_assert_eq!(ranges.free_bytes(), LEN - used);
+            }
+            for (at, len) in live {
+                ranges.give(at, len);
+            }
+            // Coalesced again: the whole region can be had at once.
+            prop_assert_eq!(ranges.take(LEN, 1), Some(0));
+        }
+    }
+}

@@ -40,8 +40,8 @@ const WORKER_LOST: usize = 4 * LINE;
 const ARENA_ROOM: usize = 5 * LINE;
 const NOTICES: usize = 6 * LINE;
 
-/// Tail, head and room flag, a line each, and one to keep neighbours' prefetches apart.
-const LANE_CONTROL: usize = 4 * LINE;
+/// Head and room flag, a line each.
+const LANE_CONTROL: usize = 2 * LINE;
 const LANE_BYTES: usize = LANE_SLOTS * SLOT_WORDS * 8;
 /// 16 bytes of control words before the answer's bytes, rounded up to lines.
 const ANSWER_CONTROL: usize = 16;
@@ -158,6 +158,14 @@ impl Segment {
         Ok(())
     }
 
+    /// Whether the worker was declared lost.
+    ///
+    /// # Errors
+    /// Never for an opened segment.
+    pub fn is_worker_lost(&self) -> Result<bool, MapError> {
+        Ok(self.worker_lost()?.load(Ordering::Acquire) != 0)
+    }
+
     pub(crate) fn worker_lost(&self) -> Result<Cell<AtomicU32>, MapError> {
         self.memory.cell(WORKER_LOST)
     }
@@ -181,15 +189,14 @@ impl Segment {
     pub(crate) fn lane(&self, lane: usize) -> Result<LaneWords, MapError> {
         let control = LANE_CONTROLS + lane * LANE_CONTROL;
         Ok(LaneWords {
-            tail: self.memory.cell(control)?,
-            head: self.memory.cell(control + LINE)?,
+            head: self.memory.cell(control)?,
             slots: self.memory.cells(LANE_SLOTS_AT + lane * LANE_BYTES, LANE_BYTES / 8)?,
         })
     }
 
     pub(crate) fn room_flag(&self, lane: usize) -> Result<WakeFlag, MapError> {
         let control = LANE_CONTROLS + lane * LANE_CONTROL;
-        Ok(WakeFlag::new(self.memory.cell(control + 2 * LINE)?))
+        Ok(WakeFlag::new(self.memory.cell(control + LINE)?))
     }
 
     pub(crate) fn answer(&self, slot: u16) -> Result<AnswerWords, MapError> {
