@@ -1,2 +1,62 @@
 #![forbid(unsafe_code)]
-//! weft-client
+//! The runtime behind the shims: what a driver API means, over a session with a vGPU.
+//!
+//! A shim turns C arguments into safe values, calls one method of [`Client`] and turns the result back.
+//! The methods stand in one module per noun. What can be answered here is: attributes, the
+//! current-context stack, layouts, pointer ranges, captures, and (from the segment's progress words)
+//! whether events and streams have ended. Everything else becomes one [`weft_wire::Command`].
+//!
+//! Nothing here needs a thread-local destructor, and no call panics on what an application passes.
+
+pub mod attach;
+mod capture;
+mod client;
+mod config;
+mod context;
+mod copy;
+mod current;
+mod device;
+mod event;
+mod function;
+mod graph;
+mod graph_exec;
+mod handle;
+mod host_function;
+mod image;
+mod launch;
+mod library;
+mod link;
+mod memory;
+mod memset;
+mod module;
+mod occupancy;
+mod pinned;
+mod pointer;
+mod pool;
+mod primary;
+mod staging;
+mod stream;
+mod stream_value;
+mod table;
+mod transport;
+
+pub use attach::AttachError;
+pub use capture::CaptureInfo;
+pub use client::Client;
+pub use config::{Attach, Config, ConfigError};
+pub use copy::{Layout, Source, Target};
+pub use device::DeviceProperties;
+pub use function::FunctionState;
+pub use graph::{CopySide, CopyWork, HostWork, KernelWork, Work};
+pub use handle::{
+    Context, Event, Function, Graph, GraphExec, GraphNode, Kernel, Kind, Library, Link, MemPool,
+    Module, Stream,
+};
+pub use host_function::Callback;
+pub use image::{MAGIC as CONTAINER_MAGIC, container_bytes};
+pub use launch::Launch;
+pub use link::LinkInput;
+pub use module::LoadFailure;
+pub use pointer::{Range, RangeKind};
+pub use stream::{PRIORITY_GREATEST, PRIORITY_LEAST};
+pub use transport::{Answer, Transport};

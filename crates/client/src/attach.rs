@@ -1,0 +1,254 @@
+//! Attaching: reserve addresses, say hello, map what the daemon hands over.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, poll};
+use rustix::io::Errno;
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
+    SocketFlags, SocketType,
+};
+use weft_ring::{
+    Access, ClientOptions, ClientSide, MapError, MemoryFile, Reservation, Segment, SegmentError,
+    SharedMemory,
+};
+use weft_wire::handshake::{
+    self, HANDSHAKE_BYTES_MAX, HandshakeError, Hello, HelloBody, PROTOCOL_VERSION, WELCOME_FDS,
+    Welcome,
+};
+
+use crate::config::{Config, ConfigError};
+
+/// Device addresses reserved if the system lets us; halved down to [`DEVICE_RANGE_MIN`] otherwise.
+const DEVICE_RANGE: usize = 1 << 40;
+/// The least range of device addresses that is worth having.
+const DEVICE_RANGE_MIN: usize = 1 << 34;
+/// Pinned host memory asked for. Only what is used costs memory.
+const PINNED_WINDOW: usize = 16 << 30;
+/// Where the search for the pinned window starts: far from where Linux places programs, libraries and
+/// stacks, so that the same range is free in the worker.
+const PINNED_SEARCH: usize = 0x2000_0000_0000;
+/// From one candidate for the window to the next.
+const PINNED_STEP: usize = 1 << 38;
+/// Candidates for the window.
+const PINNED_TRIES: usize = 64;
+/// How long the daemon may take to start a worker.
+const ANSWER_LIMIT: Duration = Duration::from_secs(20);
+
+/// Why a program has no vGPU, in words for people: what happened, and what to do next.
+#[derive(Debug, thiserror::Error)]
+pub enum AttachError {
+    /// The environment makes no sense.
+    #[error("{0}")]
+    Config(#[from] ConfigError),
+    /// Nobody listens on the socket.
+    #[error(
+        "no weft node listens on {0}: start one with `weft node`, or run the program with \
+         `weft run -- PROGRAM`"
+    )]
+    NoDaemon(PathBuf),
+    /// The socket is not this user's to open.
+    #[error(
+        "no permission to open the weft socket {0}: ask its owner for access, or set WEFT_SOCKET to \
+         the socket of a node of your own"
+    )]
+    Permission(PathBuf),
+    /// The connection failed otherwise.
+    #[error("connecting to the weft node at {path} failed: {source}; is the node still running?")]
+    Connection {
+        /// The socket.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: io::Error,
+    },
+    /// The daemon refused.
+    #[error("the weft node refused this program: {0}")]
+    Refused(String),
+    /// The daemon's answer makes no sense, or is one of another version.
+    #[error("the weft node's answer is not understood: {0}")]
+    Handshake(#[from] HandshakeError),
+    /// The daemon did not pass what belongs to a welcome.
+    #[error("the weft node passed {0} file descriptors instead of {WELCOME_FDS}; update the node")]
+    Descriptors(usize),
+    /// Addresses or shared memory could not be had.
+    #[error("no room in this program's address space for a vGPU: {0}; raise `ulimit -v`")]
+    Memory(#[from] MapError),
+    /// The session's segment cannot be used.
+    #[error(
+        "the session's shared memory cannot be used: {0}; client and node must be of one build"
+    )]
+    Segment(#[from] SegmentError),
+    /// Direct attachment failed.
+    #[error("direct attachment failed: {0}; unset WEFT_ATTACH to use a weft node")]
+    Direct(String),
+}
+
+/// Addresses that a client sets aside before it says hello.
+#[derive(Debug)]
+pub struct Addresses {
+    device: Reservation,
+    pinned: Reservation,
+}
+
+impl Addresses {
+    /// Reserves both ranges.
+    ///
+    /// # Errors
+    /// [`AttachError::Memory`] when the address space has no room.
+    pub fn reserve() -> Result<Self, AttachError> {
+        let pinned = Reservation::search(PINNED_SEARCH, PINNED_STEP, PINNED_TRIES, PINNED_WINDOW)?;
+        let mut bytes = DEVICE_RANGE;
+        loop {
+            match Reservation::anywhere(bytes) {
+                Ok(device) => return Ok(Self { device, pinned }),
+                Err(_) if bytes > DEVICE_RANGE_MIN => bytes /= 2,
+                Err(refusal) => return Err(refusal.into()),
+            }
+        }
+    }
+
+    /// The hello of this process.
+    #[must_use]
+    pub fn hello(&self, config: &Config) -> Hello {
+        let program = std::env::args_os().next().unwrap_or_default();
+        let program = Path::new(&program).file_name().unwrap_or_default();
+        Hello {
+            version: PROTOCOL_VERSION,
+            body: HelloBody {
+                vgpu: config.vgpu.clone(),
+                weight: config.weight,
+                memory_bytes: config.memory_bytes,
+                token: config.token.clone(),
+                pid: std::process::id(),
+                program: program.to_string_lossy().chars().take(255).collect(),
+                device_base: self.device.address() as u64,
+                device_bytes: self.device.len() as u64,
+                pinned_base: self.pinned.address() as u64,
+                pinned_bytes: self.pinned.len() as u64,
+            },
+        }
+    }
+}
+
+/// What a welcome brings.
+#[derive(Debug)]
+pub struct Session {
+    /// The vGPU.
+    pub welcome: Welcome,
+    /// The client's side of the segment.
+    pub side: ClientSide,
+    /// The pinned window, mapped at the address that the hello named.
+    pub pinned: std::sync::Arc<SharedMemory>,
+    /// Keeps the device range reserved.
+    pub device: Reservation,
+}
+
+impl Session {
+    /// Maps what came with a welcome. `lifeline` hangs up when the worker is gone; a session in this
+    /// process has none.
+    ///
+    /// # Errors
+    /// [`AttachError`] when a descriptor is not what it must be.
+    pub fn establish(
+        addresses: Addresses,
+        welcome: Welcome,
+        segment: OwnedFd,
+        pinned: OwnedFd,
+        lifeline: Option<OwnedFd>,
+    ) -> Result<Self, AttachError> {
+        let segment = MemoryFile::received(segment)?.map(Access::ReadWrite)?;
+        let segment = Segment::open(segment)?;
+        let alive = move || lifeline.as_ref().is_none_or(|lifeline| !hung_up(lifeline));
+        let side = ClientSide::open(segment, ClientOptions::default(), Box::new(alive))?;
+        let file = MemoryFile::received(pinned)?;
+        let base = addresses.pinned.address();
+        // The daemon may grant less than the whole window; the reservation must be as long as the file.
+        drop(addresses.pinned);
+        let pinned = file.map_at(base, Access::ReadWrite)?;
+        Ok(Self { welcome, side, pinned, device: addresses.device })
+    }
+}
+
+/// Attaches to the node daemon at `config.socket`.
+pub(crate) fn connect(config: &Config) -> Result<Session, AttachError> {
+    let addresses = Addresses::reserve()?;
+    let path = &config.socket;
+    let failed = |errno: Errno| connection_error(path, errno);
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(failed)?;
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(failed)?;
+    let hello = addresses.hello(config).to_bytes().map_err(|_| {
+        AttachError::Refused("names in the WEFT_ variables are too long; shorten them".into())
+    })?;
+    rustix::net::send(&socket, &hello, SendFlags::NOSIGNAL).map_err(failed)?;
+    let (answer, descriptors) = receive(&socket).map_err(failed)?;
+    match handshake::Answer::from_bytes(&answer)? {
+        handshake::Answer::Refused { code: _, message } => Err(AttachError::Refused(message)),
+        handshake::Answer::Welcome(welcome) => {
+            let found = descriptors.len();
+            let [segment, pinned, lifeline] = <[OwnedFd; WELCOME_FDS]>::try_from(descriptors)
+                .map_err(|_| AttachError::Descriptors(found))?;
+            Session::establish(addresses, welcome, segment, pinned, Some(lifeline))
+        }
+    }
+}
+
+fn connection_error(path: &Path, errno: Errno) -> AttachError {
+    let path = path.to_owned();
+    match errno {
+        Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR => AttachError::NoDaemon(path),
+        Errno::ACCESS | Errno::PERM => AttachError::Permission(path),
+        other => AttachError::Connection { path, source: other.into() },
+    }
+}
+
+fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
+    let timeout = rustix::time::Timespec {
+        tv_sec: i64::try_from(ANSWER_LIMIT.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: 0,
+    };
+    let mut ready = [PollFd::new(socket, PollFlags::IN)];
+    let count = rustix::io::retry_on_intr(|| poll(&mut ready, Some(&timeout)))?;
+    if count == 0 {
+        return Err(Errno::TIMEDOUT);
+    }
+    let mut bytes = vec![0; HANDSHAKE_BYTES_MAX];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(WELCOME_FDS))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let received = rustix::io::retry_on_intr(|| {
+        let mut parts = [io::IoSliceMut::new(&mut bytes)];
+        rustix::net::recvmsg(socket, &mut parts, &mut control, RecvFlags::CMSG_CLOEXEC)
+    })?;
+    if received.bytes == 0 {
+        return Err(Errno::CONNRESET);
+    }
+    let mut descriptors = Vec::new();
+    for message in control.drain() {
+        if let RecvAncillaryMessage::ScmRights(passed) = message {
+            descriptors.extend(passed);
+        }
+    }
+    bytes.truncate(received.bytes);
+    Ok((bytes, descriptors))
+}
+
+/// Whether the other end of the lifeline is closed. Nothing is ever sent on it.
+fn hung_up(lifeline: &OwnedFd) -> bool {
+    let mut end = [PollFd::new(lifeline, PollFlags::RDHUP)];
+    let now = rustix::time::Timespec { tv_sec: 0, tv_nsec: 0 };
+    let gone = PollFlags::HUP | PollFlags::RDHUP | PollFlags::ERR | PollFlags::NVAL;
+    match poll(&mut end, Some(&now)) {
+        Ok(0) | Err(_) => false,
+        Ok(_) => end.iter().any(|end| end.revents().intersects(gone)),
+    }
+}

@@ -1,0 +1,231 @@
+//! What a tenant is told by its environment.
+
+use std::path::PathBuf;
+
+/// How the program reaches a device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Attach {
+    /// Through the node daemon and a worker: the default.
+    #[default]
+    Isolated,
+    /// On a software device in this process, through `libweft_direct.so`.
+    Direct,
+    /// Through the genuine driver in this process.
+    Interposed,
+}
+
+/// Everything that attaching needs to know.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Config {
+    /// `WEFT_ATTACH`.
+    pub attach: Attach,
+    /// The tenant socket: `WEFT_SOCKET`, or `tenant.sock` in the runtime directory.
+    pub socket: PathBuf,
+    /// `WEFT_VGPU`: the vGPU's name; empty for one of the tenant's own.
+    pub vgpu: String,
+    /// `WEFT_WEIGHT`; 0 for the daemon's default.
+    pub weight: u32,
+    /// `WEFT_MEMORY` in bytes; 0 for the daemon's default.
+    pub memory_bytes: u64,
+    /// `WEFT_TOKEN`.
+    pub token: String,
+    /// `WEFT_DEVICE`, for direct attachment; `soft` by default.
+    pub device: String,
+    /// `CUDA_VISIBLE_DEVICES`, if set.
+    pub visible: Option<String>,
+}
+
+/// A variable of the environment that cannot be understood.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{variable}={value} is not understood: expected {expected}")]
+pub struct ConfigError {
+    /// The variable.
+    pub variable: &'static str,
+    /// Its value.
+    pub value: String,
+    /// What it may hold.
+    pub expected: &'static str,
+}
+
+impl Config {
+    /// Reads the process's environment.
+    ///
+    /// # Errors
+    /// [`ConfigError`] naming the first variable that makes no sense.
+    pub fn from_env() -> Result<Self, ConfigError> {
+        Self::from_lookup(|name| std::env::var(name).ok())
+    }
+
+    /// Reads variables through `lookup`.
+    ///
+    /// # Errors
+    /// As [`Config::from_env`].
+    pub fn from_lookup(lookup: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let set = |name: &str| lookup(name).filter(|value| !value.is_empty());
+        let attach = match set("WEFT_ATTACH").as_deref() {
+            None | Some("isolated") => Attach::Isolated,
+            Some("direct") => Attach::Direct,
+            Some("interposed") => Attach::Interposed,
+            Some(other) => {
+                let expected = "isolated, direct or interposed";
+                return Err(wrong("WEFT_ATTACH", other, expected));
+            }
+        };
+        let weight = match set("WEFT_WEIGHT") {
+            None => 0,
+            Some(text) => text
+                .parse()
+                .ok()
+                .filter(|weight| (1..=10_000).contains(weight))
+                .ok_or_else(|| wrong("WEFT_WEIGHT", &text, "a number from 1 to 10000"))?,
+        };
+        let memory_bytes = match set("WEFT_MEMORY") {
+            None => 0,
+            Some(text) => parse_bytes(&text)
+                .ok_or_else(|| wrong("WEFT_MEMORY", &text, "a size such as 512MiB or 2GiB"))?,
+        };
+        Ok(Self {
+            attach,
+            socket: set("WEFT_SOCKET")
+                .map_or_else(|| runtime_dir(&set).join("tenant.sock"), PathBuf::from),
+            vgpu: set("WEFT_VGPU").unwrap_or_default(),
+            weight,
+            memory_bytes,
+            token: set("WEFT_TOKEN").unwrap_or_default(),
+            device: set("WEFT_DEVICE").unwrap_or_else(|| "soft".into()),
+            visible: lookup("CUDA_VISIBLE_DEVICES"),
+        })
+    }
+}
+
+fn wrong(variable: &'static str, value: &str, expected: &'static str) -> ConfigError {
+    ConfigError { variable, value: value.into(), expected }
+}
+
+/// Where the daemon puts its sockets unless it is told otherwise.
+fn runtime_dir(set: &impl Fn(&str) -> Option<String>) -> PathBuf {
+    if let Some(dir) = set("WEFT_RUNTIME_DIR") {
+        return dir.into();
+    }
+    if let Some(dir) = set("XDG_RUNTIME_DIR") {
+        return PathBuf::from(dir).join("weft");
+    }
+    let user = rustix::process::getuid();
+    if user.is_root() {
+        return "/run/weft".into();
+    }
+    format!("/tmp/weft-{}", user.as_raw()).into()
+}
+
+/// Reads `512MiB`, `2G`, `1048576`: binary units whatever their spelling.
+fn parse_bytes(text: &str) -> Option<u64> {
+    let text = text.trim();
+    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text.get(..digits)?.parse().ok()?;
+    let shift = match text.get(digits..)?.trim().to_ascii_lowercase().as_str() {
+        "" | "b" => 0,
+        "k" | "kb" | "kib" => 10,
+        "m" | "mb" | "mib" => 20,
+        "g" | "gb" | "gib" => 30,
+        "t" | "tb" | "tib" => 40,
+        _ => return None,
+    };
+    number.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
+}
+
+/// Which of the devices a program sees, as positions among those attached (`CUDA_VISIBLE_DEVICES`).
+///
+/// Entries are ordinals or prefixes of `GPU-<uuid>`; the list ends at the first entry that names
+/// nothing, as in the native driver, so `-1` and the empty string hide everything.
+pub(crate) fn visible_devices(setting: Option<&str>, uuids: &[[u8; 16]]) -> Vec<usize> {
+    let Some(setting) = setting else {
+        return (0..uuids.len()).collect();
+    };
+    let mut visible = Vec::new();
+    for entry in setting.split(',') {
+        let entry = entry.trim();
+        let named = match entry.parse::<usize>() {
+            Ok(ordinal) => (ordinal < uuids.len()).then_some(ordinal),
+            Err(_) => by_uuid(entry, uuids),
+        };
+        let Some(named) = named.filter(|device| !visible.contains(device)) else {
+            break;
+        };
+        visible.push(named);
+    }
+    visible
+}
+
+fn by_uuid(entry: &str, uuids: &[[u8; 16]]) -> Option<usize> {
+    if entry.len() <= "GPU-".len() {
+        return None;
+    }
+    let wanted = entry.to_ascii_lowercase();
+    let mut matches = uuids
+        .iter()
+        .enumerate()
+        .filter(|(_, uuid)| uuid_text(uuid).to_ascii_lowercase().starts_with(&wanted))
+        .map(|(ordinal, _)| ordinal);
+    let first = matches.next()?;
+    matches.next().is_none().then_some(first)
+}
+
+/// `GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx`.
+pub(crate) fn uuid_text(uuid: &[u8; 16]) -> String {
+    let mut text = String::from("GPU");
+    for (i, byte) in uuid.iter().enumerate() {
+        if matches!(i, 0 | 4 | 6 | 8 | 10) {
+            text.push('-');
+        }
+        text.push_str(&format!("{byte:02x}"));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(variables: &[(&str, &str)]) -> Result<Config, ConfigError> {
+        Config::from_lookup(|name| {
+            variables.iter().find(|(key, _)| *key == name).map(|(_, value)| (*value).to_owned())
+        })
+    }
+
+    #[test]
+    fn variables_are_read_and_nonsense_is_named() {
+        let read = config(&[
+            ("WEFT_ATTACH", "direct"),
+            ("WEFT_WEIGHT", "3"),
+            ("WEFT_MEMORY", "512MiB"),
+            ("WEFT_RUNTIME_DIR", "/x"),
+        ])
+        .unwrap();
+        assert_eq!(read.attach, Attach::Direct);
+        assert_eq!((read.weight, read.memory_bytes), (3, 512 << 20));
+        assert_eq!(read.socket, PathBuf::from("/x/tenant.sock"));
+        for (variable, value) in
+            [("WEFT_ATTACH", "remote"), ("WEFT_WEIGHT", "0"), ("WEFT_MEMORY", "12 apples")]
+        {
+            assert_eq!(config(&[(variable, value)]).unwrap_err().variable, variable);
+        }
+    }
+
+    #[test]
+    fn the_list_of_visible_devices_follows_the_driver() {
+        let uuids = [[0x11; 16], [0x12; 16]];
+        let visible = |setting| visible_devices(setting, &uuids);
+        assert_eq!(visible(None), [0, 1]);
+        assert_eq!(visible(Some("")), [0; 0]);
+        assert_eq!(visible(Some("-1")), [0; 0]);
+        assert_eq!(visible(Some("0")), [0]);
+        assert_eq!(visible(Some("1, 0")), [1, 0]);
+        assert_eq!(visible(Some("1,-1,0")), [1]);
+        assert_eq!(visible(Some("0,0")), [0]);
+        assert_eq!(visible(Some("NoDevFiles")), [0; 0]);
+        let whole = uuid_text(&uuids[1]);
+        assert_eq!(visible(Some(&whole)), [1]);
+        assert_eq!(visible(Some("GPU-12")), [1]);
+        assert_eq!(visible(Some("GPU-1")), [0; 0], "an ambiguous prefix names nothing");
+    }
+}

@@ -1,0 +1,179 @@
+//! Events. Whether one has completed is read from the segment.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use weft_wire::id::EventId;
+use weft_wire::reply::Elapsed;
+use weft_wire::{Command, Status, progress};
+
+use crate::capture::CapturedPoint;
+use crate::client::{Client, lock};
+use crate::handle::{Context, Event, Stream};
+
+/// `CU_EVENT_DISABLE_TIMING`.
+const DISABLE_TIMING: u32 = 2;
+/// `CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS`.
+const FLAGS: u32 = 7;
+/// `CU_EVENT_INTERPROCESS`.
+const INTERPROCESS: u32 = 4;
+
+/// An event.
+#[derive(Debug)]
+pub(crate) struct EventState {
+    pub(crate) handle: Event,
+    pub(crate) id: EventId,
+    pub(crate) context: Context,
+    flags: u32,
+    /// The number of the last record, 0 before the first.
+    last: AtomicU64,
+    /// The point of a capture that the event was last recorded at.
+    pub(crate) captured: Mutex<Option<CapturedPoint>>,
+}
+
+impl EventState {
+    pub(crate) fn last_record(&self) -> u64 {
+        self.last.load(Ordering::Acquire)
+    }
+
+    pub(crate) fn set_record(&self, record: u64) {
+        self.last.fetch_max(record, Ordering::AcqRel);
+    }
+}
+
+/// What a wait for an event turned out to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum EventWork {
+    /// The capture took it in.
+    Captured,
+    /// It is to be sent.
+    Live,
+}
+
+impl Client {
+    /// Creates an event in the current context.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for unknown flags, `NOT_SUPPORTED` for interprocess events, `OUT_OF_MEMORY`.
+    pub fn event_create(&self, flags: u32) -> Result<Event, Status> {
+        if flags & !FLAGS != 0 {
+            return Err(Status::INVALID_VALUE);
+        }
+        if flags & INTERPROCESS != 0 {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        let context = self.current()?;
+        let (handle, state) = self
+            .events
+            .insert(context.ordinal, |slot, handle| EventState {
+                handle,
+                id: EventId { index: slot.index, generation: slot.generation },
+                context: context.handle,
+                flags,
+                last: AtomicU64::new(0),
+                captured: Mutex::new(None),
+            })
+            .map_err(|_| Status::OUT_OF_MEMORY)?;
+        let created = self.submit(&Command::EventCreate { context: context.id, event: state.id });
+        if created.is_err() {
+            self.events.remove(handle);
+        }
+        created.map(|()| handle)
+    }
+
+    /// Destroys an event; work that waits for it still does.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    pub fn event_destroy(&self, event: Event) -> Result<(), Status> {
+        let state = self.events.remove(event).ok_or(Status::INVALID_HANDLE)?;
+        self.submit(&Command::EventDestroy { event: state.id })
+    }
+
+    /// Records an event in stream order.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`, also when event and stream belong to different contexts.
+    pub fn event_record(&self, event: Event, stream: Stream) -> Result<(), Status> {
+        let stream = self.stream(stream)?;
+        let event = self.events.get(event).ok_or(Status::INVALID_HANDLE)?;
+        if event.context != stream.context {
+            return Err(Status::INVALID_HANDLE);
+        }
+        if self.capture_record(&stream, &event)? == EventWork::Captured {
+            return Ok(());
+        }
+        *lock(&event.captured) = None;
+        let record = self.counters.event_record(event.id);
+        event.set_record(record);
+        let command = Command::EventRecord { event: event.id, stream: stream.id, record };
+        self.send(&stream, &command)
+    }
+
+    /// Whether the last record has completed; `None` when only the worker knows.
+    fn event_done(&self, event: &EventState, record: u64) -> Option<bool> {
+        if record == 0 {
+            return Some(true);
+        }
+        let word = progress::event_word(event.id)?;
+        self.progress(word).map(|completed| completed >= record)
+    }
+
+    /// Success when the last record has completed, or there was none.
+    ///
+    /// # Errors
+    /// `NOT_READY`, `INVALID_HANDLE`, `CAPTURED_EVENT`, or a fault.
+    pub fn event_query(&self, event: Event) -> Result<(), Status> {
+        self.healthy()?;
+        let event = self.events.get(event).ok_or(Status::INVALID_HANDLE)?;
+        self.refuse_captured(&event)?;
+        let record = event.last_record();
+        match self.event_done(&event, record) {
+            Some(true) => Ok(()),
+            Some(false) => Err(Status::NOT_READY),
+            None => self.call(&Command::EventQuery { event: event.id, record }),
+        }
+    }
+
+    /// Waits for the last record.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`, `CAPTURED_EVENT`, or a fault.
+    pub fn event_synchronize(&self, event: Event) -> Result<(), Status> {
+        self.healthy()?;
+        let event = self.events.get(event).ok_or(Status::INVALID_HANDLE)?;
+        self.refuse_captured(&event)?;
+        let record = event.last_record();
+        if self.event_done(&event, record) == Some(true) {
+            return Ok(());
+        }
+        self.call(&Command::EventSynchronize { event: event.id, record })
+    }
+
+    /// Milliseconds between two completed records.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE` for events without timing or never recorded, `NOT_READY`, or a fault.
+    pub fn event_elapsed(&self, start: Event, end: Event) -> Result<f32, Status> {
+        self.healthy()?;
+        let start = self.events.get(start).ok_or(Status::INVALID_HANDLE)?;
+        let end = self.events.get(end).ok_or(Status::INVALID_HANDLE)?;
+        for event in [&start, &end] {
+            self.refuse_captured(event)?;
+            if event.flags & DISABLE_TIMING != 0 || event.last_record() == 0 {
+                return Err(Status::INVALID_HANDLE);
+            }
+            if self.event_done(event, event.last_record()) == Some(false) {
+                return Err(Status::NOT_READY);
+            }
+        }
+        let command = Command::EventElapsed { start: start.id, end: end.id };
+        let Elapsed { ns } = self.call_for(&command)?;
+        Ok(milliseconds(ns))
+    }
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_precision_loss, reason = "the API's type")]
+fn milliseconds(ns: i64) -> f32 {
+    (ns as f64 / 1e6) as f32
+}

@@ -1,0 +1,349 @@
+//! Instantiated graphs: they live on the worker; here are their launches and changes.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+
+use weft_wire::codec::{Field, encode_to_vec};
+use weft_wire::command::{self, GraphWork, LaunchSpec, Payload};
+use weft_wire::id::{EventId, GraphExecId};
+use weft_wire::{Command, Status};
+
+use crate::client::{Client, lock};
+use crate::copy::Layout;
+use crate::graph::{CopyWork, KernelWork, Node, Work, in_order};
+use crate::handle::{Context, Event, Graph, GraphExec, GraphNode, Stream};
+use crate::launch::launch_spec;
+use crate::staging;
+
+/// Largest encoded node list, in bytes.
+const LIST_BYTES_MAX: usize = 32 << 20;
+/// Longest parameter block that replaces another inside the command, in bytes.
+const INLINE_PARAMS_MAX: usize = 400;
+
+/// An instantiated graph.
+#[derive(Debug)]
+pub(crate) struct GraphExecState {
+    id: GraphExecId,
+    context: Context,
+    number: u64,
+    flags: u64,
+    /// Positions in the worker's list, by the handles that the graph had when it was instantiated.
+    positions: BTreeMap<GraphNode, u32>,
+    contents: Mutex<Contents>,
+}
+
+#[derive(Debug, Default)]
+struct Contents {
+    /// What each node does, by position; for nodes that are switched off and on again.
+    nodes: Vec<(Vec<u32>, Work, bool)>,
+    /// Events of the event-record nodes, in node order.
+    events: BTreeMap<u32, Event>,
+    /// Numbers of the host functions, by position.
+    calls: BTreeMap<u32, u64>,
+}
+
+/// The nodes of a graph, its children put in their places, in an order that can run.
+#[derive(Debug, Default)]
+struct Flat {
+    nodes: Vec<(Vec<u32>, Work, bool)>,
+    positions: BTreeMap<GraphNode, u32>,
+}
+
+impl Client {
+    /// Instantiates a graph in the current context.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for a stale graph, stale functions or addresses, or what the worker answers.
+    pub fn graph_instantiate(&self, graph: Graph, flags: u64) -> Result<GraphExec, Status> {
+        let context = self.current()?;
+        let mut flat = Flat::default();
+        self.flatten(graph, &[], &mut flat)?;
+        let mut contents = Contents { nodes: flat.nodes, ..Contents::default() };
+        for (position, (_, work, _)) in (0..).zip(&contents.nodes) {
+            match work {
+                Work::Host(host) => {
+                    let call = self.number();
+                    self.host_functions.keep(call, host.clone())?;
+                    contents.calls.insert(position, call);
+                }
+                Work::EventRecord(event) => {
+                    contents.events.insert(position, *event);
+                }
+                _ => {}
+            }
+        }
+        let list = self.encode_list(&contents)?;
+        let made = self.graph_execs.insert(context.ordinal, |slot, _: GraphExec| GraphExecState {
+            id: GraphExecId { index: slot.index, generation: slot.generation },
+            context: context.handle,
+            number: self.number(),
+            flags,
+            positions: flat.positions,
+            contents: Mutex::new(contents),
+        });
+        let (handle, state) = made.map_err(|_| Status::OUT_OF_MEMORY)?;
+        let nodes = staging::named(&self.block_with(&list)?.hand_over());
+        let command = Command::GraphInstantiate { context: context.id, graph: state.id, nodes };
+        let outcome = self.call(&command);
+        if outcome.is_err() {
+            self.forget_exec(handle);
+        }
+        outcome.map(|()| handle)
+    }
+
+    fn forget_exec(&self, exec: GraphExec) {
+        if let Some(state) = self.graph_execs.remove(exec) {
+            for call in lock(&state.contents).calls.values() {
+                self.host_functions.forget(*call);
+            }
+        }
+    }
+
+    /// Appends a graph's nodes; its roots wait for `before`. Returns the positions of its ends.
+    fn flatten(&self, graph: Graph, before: &[u32], flat: &mut Flat) -> Result<Vec<u32>, Status> {
+        let nodes: BTreeMap<u32, Node> = lock(&self.graph(graph)?.nodes).clone();
+        // Where each node's work ends, in positions of the flat list.
+        let mut ends: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for index in in_order(&nodes)? {
+            let Some(node) = nodes.get(&index) else { continue };
+            let mut after: Vec<u32> = if node.after.is_empty() {
+                before.to_vec()
+            } else {
+                let from = node.after.iter().filter_map(|from| ends.get(from));
+                from.flatten().copied().collect()
+            };
+            after.sort_unstable();
+            after.dedup();
+            let position = u32::try_from(flat.nodes.len()).map_err(|_| Status::INVALID_VALUE)?;
+            let own_ends = match &node.work {
+                Work::Child(child) => {
+                    flat.nodes.push((after, Work::Empty, true));
+                    self.flatten(*child, &[position], flat)?
+                }
+                other => {
+                    flat.nodes.push((after, other.clone(), node.enabled));
+                    vec![position]
+                }
+            };
+            flat.positions.insert(node.handle, position);
+            ends.insert(index, own_ends);
+        }
+        let inner = nodes.values().flat_map(|node| node.after.iter());
+        let inner: std::collections::BTreeSet<u32> = inner.copied().collect();
+        let outer = ends.into_iter().filter(|(index, _)| !inner.contains(index));
+        let outer: Vec<u32> = outer.flat_map(|(_, positions)| positions).collect();
+        Ok(if outer.is_empty() { before.to_vec() } else { outer })
+    }
+
+    fn encode_list(&self, contents: &Contents) -> Result<Vec<u8>, Status> {
+        let mut list = Vec::with_capacity(contents.nodes.len());
+        let mut bytes = 64;
+        for (position, (after, work, enabled)) in (0..).zip(&contents.nodes) {
+            let call = contents.calls.get(&position).copied().unwrap_or(0);
+            let work = if *enabled { self.wire_work(work, call)? } else { GraphWork::Empty };
+            bytes += 256 + after.len() * 4 + param_bytes(&work);
+            list.push(command::GraphNode { after: after.clone(), work });
+        }
+        encode(&list, bytes)
+    }
+
+    /// The wire's form of a node's work.
+    fn wire_work<'a>(&self, work: &'a Work, call: u64) -> Result<GraphWork<'a>, Status> {
+        Ok(match work {
+            Work::Empty | Work::Child(_) => GraphWork::Empty,
+            Work::Kernel(kernel) => GraphWork::Kernel(self.kernel_spec(kernel)?),
+            Work::Copy(CopyWork { dst, src, shape }) => {
+                let layout = Layout {
+                    shape: shape.clone(),
+                    dst_pitch: dst.pitch,
+                    dst_slice: dst.slice,
+                    src_pitch: src.pitch,
+                    src_slice: src.slice,
+                };
+                GraphWork::Copy {
+                    dst: self.graph_side(dst, layout.dst_span()?)?,
+                    src: self.graph_side(src, layout.src_span()?)?,
+                    shape: shape.clone(),
+                }
+            }
+            Work::Fill(fill) => GraphWork::Fill(fill.clone()),
+            Work::Host(_) => GraphWork::HostFunction(call),
+            Work::EventRecord(event) => GraphWork::EventRecord(self.event_id(*event)?),
+            Work::EventWait(event) => GraphWork::EventWait(self.event_id(*event)?),
+        })
+    }
+
+    fn kernel_spec<'a>(&self, kernel: &'a KernelWork) -> Result<LaunchSpec<'a>, Status> {
+        self.check_launch(&kernel.target, &kernel.launch, &kernel.params)?;
+        Ok(launch_spec(&kernel.target, &kernel.launch, Payload::Inline(&kernel.params)))
+    }
+
+    fn event_id(&self, event: Event) -> Result<EventId, Status> {
+        self.events.with(event, |event| event.id).ok_or(Status::INVALID_HANDLE)
+    }
+
+    /// Replaces what a node of an instantiated graph does by something of the same kind.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for stale handles or another kind of work.
+    pub fn graph_exec_set(
+        &self,
+        exec: GraphExec,
+        node: GraphNode,
+        work: Work,
+    ) -> Result<(), Status> {
+        self.change_node(exec, node, |held, enabled| {
+            if std::mem::discriminant(held) != std::mem::discriminant(&work) {
+                return Err(Status::INVALID_VALUE);
+            }
+            Ok((work, *enabled))
+        })
+    }
+
+    /// Switches a kernel, copy or fill of an instantiated graph on or off.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for stale handles or nodes of other kinds.
+    pub fn graph_exec_enable(
+        &self,
+        exec: GraphExec,
+        node: GraphNode,
+        enable: bool,
+    ) -> Result<(), Status> {
+        self.change_node(exec, node, |held, _| match held {
+            Work::Kernel(_) | Work::Copy(_) | Work::Fill(_) => Ok((held.clone(), enable)),
+            Work::Empty
+            | Work::Host(_)
+            | Work::EventRecord(_)
+            | Work::EventWait(_)
+            | Work::Child(_) => Err(Status::INVALID_VALUE),
+        })
+    }
+
+    /// Whether a node of an instantiated graph is switched on.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    pub fn graph_exec_enabled(&self, exec: GraphExec, node: GraphNode) -> Result<bool, Status> {
+        let state = self.graph_execs.get(exec).ok_or(Status::INVALID_VALUE)?;
+        let position = state.positions.get(&node).ok_or(Status::INVALID_VALUE)?;
+        let at = usize::try_from(*position).map_err(|_| Status::INVALID_VALUE)?;
+        lock(&state.contents).nodes.get(at).map(|node| node.2).ok_or(Status::INVALID_VALUE)
+    }
+
+    fn change_node(
+        &self,
+        exec: GraphExec,
+        node: GraphNode,
+        change: impl FnOnce(&Work, &bool) -> Result<(Work, bool), Status>,
+    ) -> Result<(), Status> {
+        self.healthy()?;
+        let state = self.graph_execs.get(exec).ok_or(Status::INVALID_VALUE)?;
+        let position = *state.positions.get(&node).ok_or(Status::INVALID_VALUE)?;
+        let at = usize::try_from(position).map_err(|_| Status::INVALID_VALUE)?;
+        let mut contents = lock(&state.contents);
+        let (after, held, enabled) = contents.nodes.get(at).ok_or(Status::INVALID_VALUE)?;
+        let (after, was_enabled) = (after.clone(), *enabled);
+        let (work, enabled) = change(held, enabled)?;
+        let call = contents.calls.get(&position).copied().unwrap_or(0);
+        self.send_node(&state, position, &after, &work, (was_enabled, enabled), call)?;
+        match &work {
+            Work::Host(host) => self.host_functions.keep(call, host.clone())?,
+            Work::EventRecord(event) => {
+                contents.events.insert(position, *event);
+            }
+            _ => {}
+        }
+        if let Some(entry) = contents.nodes.get_mut(at) {
+            *entry = (after, work, enabled);
+        }
+        Ok(())
+    }
+
+    fn send_node(
+        &self,
+        exec: &GraphExecState,
+        node: u32,
+        after: &[u32],
+        work: &Work,
+        (was_enabled, enabled): (bool, bool),
+        call: u64,
+    ) -> Result<(), Status> {
+        match work {
+            // The common case, and the only one that needs no answer.
+            Work::Kernel(kernel)
+                if was_enabled && enabled && kernel.params.len() <= INLINE_PARAMS_MAX =>
+            {
+                let launch = self.kernel_spec(kernel)?;
+                self.submit(&Command::GraphSetKernel { graph: exec.id, node, launch })
+            }
+            Work::Host(_) if enabled => Ok(()),
+            other => {
+                let work = if enabled { self.wire_work(other, call)? } else { GraphWork::Empty };
+                let bytes = 512 + after.len() * 4 + param_bytes(&work);
+                let bytes = encode(&command::GraphNode { after: after.to_vec(), work }, bytes)?;
+                let node_bytes = staging::named(&self.block_with(&bytes)?.hand_over());
+                self.call(&Command::GraphSetNode { graph: exec.id, node, node_bytes })
+            }
+        }
+    }
+
+    /// Launches an instantiated graph in stream order.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for a stale graph, `INVALID_HANDLE` for a stale stream, or a fault.
+    pub fn graph_launch(&self, exec: GraphExec, stream: Stream) -> Result<(), Status> {
+        let stream = self.stream(stream)?;
+        let state = self.graph_execs.get(exec).ok_or(Status::INVALID_VALUE)?;
+        stream.refuse_capture()?;
+        if state.context != stream.context {
+            return Err(Status::INVALID_VALUE);
+        }
+        for event in lock(&state.contents).events.values() {
+            if let Some(event) = self.events.get(*event) {
+                event.set_record(self.counters.event_record(event.id));
+            }
+        }
+        self.send(&stream, &Command::GraphLaunch { graph: state.id, stream: stream.id })
+    }
+
+    /// Destroys an instantiated graph after its launches.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    pub fn graph_exec_destroy(&self, exec: GraphExec) -> Result<(), Status> {
+        let id = self.graph_execs.with(exec, |state| state.id).ok_or(Status::INVALID_VALUE)?;
+        self.forget_exec(exec);
+        self.submit(&Command::GraphDestroy { graph: id })
+    }
+
+    /// The flags that a graph was instantiated with.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    pub fn graph_exec_flags(&self, exec: GraphExec) -> Result<u64, Status> {
+        self.graph_execs.with(exec, |state| state.flags).ok_or(Status::INVALID_VALUE)
+    }
+
+    /// A number that no other object of the session has.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    pub fn graph_exec_id(&self, exec: GraphExec) -> Result<u64, Status> {
+        self.graph_execs.with(exec, |state| state.number).ok_or(Status::INVALID_VALUE)
+    }
+}
+
+fn param_bytes(work: &GraphWork<'_>) -> usize {
+    match work {
+        GraphWork::Kernel(LaunchSpec { params: Payload::Inline(params), .. }) => params.len(),
+        _ => 0,
+    }
+}
+
+fn encode<'a>(value: &impl Field<'a>, bytes: usize) -> Result<Vec<u8>, Status> {
+    if bytes > LIST_BYTES_MAX {
+        return Err(Status::OUT_OF_MEMORY);
+    }
+    encode_to_vec(value, bytes).map_err(|_| Status::UNKNOWN)
+}

@@ -1,0 +1,150 @@
+//! Functions on the host that run in stream order.
+//!
+//! The worker says which one is due; a thread of this process, made at the first use, asks for the next,
+//! calls it and says when it has returned.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::{Mutex, Weak};
+
+use weft_wire::reply::HostCall;
+use weft_wire::{Command, Status};
+
+use crate::client::{Client, lock};
+use crate::graph::{HostWork, Work};
+use crate::handle::Stream;
+
+/// A callback with the stream's state, called once.
+pub type Callback = Box<dyn FnOnce(Result<(), Status>) + Send>;
+
+enum Pending {
+    /// For one call.
+    Once(Callback),
+    /// For every launch of an instantiated graph.
+    Each(HostWork),
+}
+
+/// What the callback thread may be asked to call.
+pub(crate) struct HostFunctions {
+    client: Weak<Client>,
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    pending: HashMap<u64, Pending>,
+    running: bool,
+}
+
+impl fmt::Debug for HostFunctions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HostFunctions").finish_non_exhaustive()
+    }
+}
+
+impl HostFunctions {
+    pub(crate) fn new(client: Weak<Client>) -> Self {
+        Self { client, state: Mutex::default() }
+    }
+
+    /// Keeps a function for every launch of a graph under the number `call`.
+    pub(crate) fn keep(&self, call: u64, work: HostWork) -> Result<(), Status> {
+        self.add(call, Pending::Each(work))
+    }
+
+    /// Forgets a kept function.
+    pub(crate) fn forget(&self, call: u64) {
+        lock(&self.state).pending.remove(&call);
+    }
+
+    fn add(&self, call: u64, pending: Pending) -> Result<(), Status> {
+        let mut state = lock(&self.state);
+        state.pending.insert(call, pending);
+        if state.running {
+            return Ok(());
+        }
+        let client = self.client.clone();
+        let thread = std::thread::Builder::new().name("weft-callbacks".into());
+        let spawned = thread.spawn(move || serve(&client));
+        if spawned.is_err() {
+            state.pending.remove(&call);
+            return Err(Status::OPERATING_SYSTEM);
+        }
+        state.running = true;
+        Ok(())
+    }
+
+    fn run(&self, call: u64, health: Result<(), Status>) {
+        let mut state = lock(&self.state);
+        match state.pending.get(&call) {
+            Some(Pending::Each(work)) => {
+                let work = work.clone();
+                drop(state);
+                (work.0)();
+            }
+            Some(Pending::Once(_)) => {
+                let once = state.pending.remove(&call);
+                drop(state);
+                if let Some(Pending::Once(callback)) = once {
+                    callback(health);
+                }
+            }
+            None => {}
+        }
+    }
+}
+
+/// The callback thread, until the session is over.
+fn serve(client: &Weak<Client>) {
+    while let Some(client) = client.upgrade() {
+        let functions = &client.host_functions;
+        match client.call_for::<HostCall>(&Command::HostFunctionNext {}) {
+            Ok(HostCall { call }) => {
+                let health = client.healthy();
+                functions.run(call, health);
+                if client.submit(&Command::HostFunctionDone { call }).is_ok() {
+                    continue;
+                }
+            }
+            Err(_) => {}
+        }
+        // The session is over or faulted; a later host function starts another thread.
+        lock(&functions.state).running = false;
+        return;
+    }
+}
+
+impl Client {
+    /// Calls `function` on the host when the stream's earlier work has ended; later work waits for it.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`, `OPERATING_SYSTEM` when no thread can be made.
+    pub fn launch_host_function(&self, stream: Stream, function: HostWork) -> Result<(), Status> {
+        let stream = self.stream(stream)?;
+        if stream.is_capturing() {
+            return self.capture_work(&stream, Work::Host(function));
+        }
+        let call = self.number();
+        // Not called after a fault, as on the native driver.
+        let once: Callback = Box::new(move |health| {
+            if health.is_ok() {
+                (function.0)();
+            }
+        });
+        self.host_functions.add(call, Pending::Once(once))?;
+        self.send(&stream, &Command::HostFunction { stream: stream.id, call })
+    }
+
+    /// The same with the stream's state as argument, which is also told of faults
+    /// (`cuStreamAddCallback`).
+    ///
+    /// # Errors
+    /// As [`Client::launch_host_function`]; `STREAM_CAPTURE_UNSUPPORTED` in a capture.
+    pub fn stream_add_callback(&self, stream: Stream, callback: Callback) -> Result<(), Status> {
+        let stream = self.stream(stream)?;
+        stream.refuse_capture()?;
+        let call = self.number();
+        self.host_functions.add(call, Pending::Once(callback))?;
+        self.send(&stream, &Command::HostFunction { stream: stream.id, call })
+    }
+}

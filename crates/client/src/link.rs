@@ -1,0 +1,130 @@
+//! The linker: collects inputs, and hands them out as one image.
+
+use std::sync::{Arc, Mutex};
+
+use weft_wire::Status;
+
+use crate::client::{Client, lock};
+use crate::handle::Link;
+use crate::image;
+use crate::module::LoadFailure;
+
+/// Most bytes of all inputs of one link.
+const INPUT_BYTES_MAX: usize = 256 << 20;
+
+/// `CUjitInputType`: what an input is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LinkInput {
+    /// PTX text.
+    Ptx,
+    /// A fatbin.
+    Fatbin,
+    /// Machine code of a device, an object or an archive of them.
+    MachineCode,
+}
+
+impl LinkInput {
+    /// The input type of a number of the header.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE` for an unknown number, `NOT_SUPPORTED` for NVVM intermediate code.
+    pub fn from_code(code: i32) -> Result<Self, Status> {
+        match code {
+            // CU_JIT_INPUT_CUBIN, _OBJECT, _LIBRARY
+            0 | 3 | 4 => Ok(Self::MachineCode),
+            // CU_JIT_INPUT_PTX
+            1 => Ok(Self::Ptx),
+            // CU_JIT_INPUT_FATBINARY
+            2 => Ok(Self::Fatbin),
+            // CU_JIT_INPUT_NVVM
+            5 => Err(Status::NOT_SUPPORTED),
+            _ => Err(Status::INVALID_VALUE),
+        }
+    }
+}
+
+/// A link in progress.
+#[derive(Debug, Default)]
+pub(crate) struct LinkState {
+    inputs: Mutex<Inputs>,
+}
+
+#[derive(Debug, Default)]
+struct Inputs {
+    images: Vec<Vec<u8>>,
+    bytes: usize,
+    complete: Option<Arc<[u8]>>,
+}
+
+impl Client {
+    /// Begins a link in the current context.
+    ///
+    /// # Errors
+    /// `INVALID_CONTEXT`, `OUT_OF_MEMORY`.
+    pub fn link_create(&self) -> Result<Link, Status> {
+        self.current()?;
+        let made = self.links.insert(0, |_, _: Link| LinkState::default());
+        made.map(|(link, _)| link).map_err(|_| Status::OUT_OF_MEMORY)
+    }
+
+    /// Adds an input.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`, `INVALID_IMAGE` for nothing, `NO_BINARY_FOR_GPU` for machine code, which the device
+    /// cannot run, `OUT_OF_MEMORY`.
+    pub fn link_add(&self, link: Link, input: LinkInput, bytes: &[u8]) -> Result<(), Status> {
+        let state = self.links.get(link).ok_or(Status::INVALID_HANDLE)?;
+        let bytes = match input {
+            // PTX comes with its final zeros.
+            LinkInput::Ptx => {
+                let end = bytes.iter().rposition(|byte| *byte != 0).map_or(0, |last| last + 1);
+                bytes.get(..end).unwrap_or_default()
+            }
+            LinkInput::Fatbin => bytes,
+            LinkInput::MachineCode if image::container_bytes(bytes).is_some() => bytes,
+            LinkInput::MachineCode => return Err(Status::NO_BINARY_FOR_GPU),
+        };
+        if bytes.is_empty() {
+            return Err(Status::INVALID_IMAGE);
+        }
+        let mut inputs = lock(&state.inputs);
+        let all = inputs.bytes.saturating_add(bytes.len());
+        if all > INPUT_BYTES_MAX {
+            return Err(Status::OUT_OF_MEMORY);
+        }
+        inputs.bytes = all;
+        inputs.images.extend(image::unpack(bytes)?.into_iter().map(<[u8]>::to_vec));
+        Ok(())
+    }
+
+    /// Links: loads the inputs on the worker to find their errors, and unloads them again. The image lives
+    /// as long as the link.
+    ///
+    /// # Errors
+    /// [`LoadFailure`] with the linker's log.
+    pub fn link_complete(&self, link: Link) -> Result<Arc<[u8]>, LoadFailure> {
+        let context = self.current()?;
+        let state = self.links.get(link).ok_or(Status::INVALID_HANDLE)?;
+        let mut inputs = lock(&state.inputs);
+        if let Some(done) = &inputs.complete {
+            return Ok(Arc::clone(done));
+        }
+        let images: Vec<&[u8]> = inputs.images.iter().map(Vec::as_slice).collect();
+        if images.is_empty() {
+            return Err(Status::INVALID_VALUE.into());
+        }
+        let trial = self.load_images(&context, &images)?;
+        self.module_unload(trial.handle)?;
+        let linked: Arc<[u8]> = image::pack(images.into_iter()).into();
+        inputs.complete = Some(Arc::clone(&linked));
+        Ok(linked)
+    }
+
+    /// Ends a link; its image goes with it.
+    ///
+    /// # Errors
+    /// `INVALID_HANDLE`.
+    pub fn link_destroy(&self, link: Link) -> Result<(), Status> {
+        self.links.remove(link).map(|_| ()).ok_or(Status::INVALID_HANDLE)
+    }
+}

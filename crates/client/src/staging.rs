@@ -1,0 +1,244 @@
+//! Pageable host memory reaches the device in pieces, through blocks of the arena.
+//!
+//! A few pieces are in flight at a time, so that this process copies one while the worker copies
+//! another. They are few so that their blocks stay in the processors' caches.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use weft_ring::{ArenaRef, Block};
+use weft_wire::command::{self, Endpoint, Payload, Place, Shape};
+use weft_wire::{Command, Status};
+
+use crate::client::Client;
+use crate::copy::{Layout, Remote};
+use crate::stream::StreamState;
+
+/// Bytes of a piece. Large enough to hide a submission, small enough for the cache.
+const PIECE: u64 = 512 << 10;
+/// Pieces in flight of one copy.
+const WINDOW: usize = 4;
+/// How long to poll for a piece before waiting properly: somebody else may have the device.
+const POLL: Duration = Duration::from_micros(200);
+/// Longest source that travels inside the command, in bytes.
+pub(crate) const INLINE_MAX: usize = 384;
+
+/// A block as a command names it.
+pub(crate) fn named(block: &ArenaRef) -> command::Block {
+    command::Block { offset: block.offset, bytes: block.len, release: block.block }
+}
+
+/// A box of a copy that fits into one block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Piece {
+    /// First byte of the row, row, slice.
+    pub(crate) at: [u64; 3],
+    /// Bytes per row, rows, slices.
+    pub(crate) size: [u64; 3],
+}
+
+impl Piece {
+    pub(crate) fn bytes(&self) -> u64 {
+        self.size.iter().product()
+    }
+
+    /// Where its first byte lies on a side.
+    pub(crate) fn offset(&self, pitch: u64, slice: u64) -> u64 {
+        self.at[0] + self.at[1] * pitch + self.at[2] * slice
+    }
+
+    /// Offsets of its rows on a host side, and in the packed block.
+    pub(crate) fn rows(&self, pitch: u64, slice: u64) -> impl Iterator<Item = (u64, u64)> {
+        let Self { at, size } = *self;
+        (0..size[2]).flat_map(move |z| {
+            (0..size[1]).map(move |y| {
+                let host = at[0] + (at[1] + y) * pitch + (at[2] + z) * slice;
+                (host, (z * size[1] + y) * size[0])
+            })
+        })
+    }
+}
+
+/// Cuts a shape into pieces of at most `limit` bytes: rows, or parts of long rows.
+pub(crate) fn pieces(shape: &Shape, limit: u64) -> impl Iterator<Item = Piece> {
+    let Shape { width, height, depth } = *shape;
+    let columns = width.min(limit).max(1);
+    let rows = if columns < width { 1 } else { (limit / columns).clamp(1, height.max(1)) };
+    steps(depth, 1).flat_map(move |(z, _)| {
+        steps(height, rows).flat_map(move |(y, rows)| {
+            steps(width, columns)
+                .map(move |(x, columns)| Piece { at: [x, y, z], size: [columns, rows, 1] })
+        })
+    })
+}
+
+/// `0, step, 2·step, …` below `end`, each with what is left of the step.
+fn steps(end: u64, step: u64) -> impl Iterator<Item = (u64, u64)> {
+    (0..end.div_ceil(step)).map(move |i| (i * step, step.min(end - i * step)))
+}
+
+/// A block that the worker was told of. Dropped, it goes back to the arena when the worker is done.
+#[derive(Debug)]
+struct Posted {
+    block: Option<Block>,
+    piece: Piece,
+}
+
+impl Drop for Posted {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            // The reference is already in the command.
+            let _named = block.hand_over();
+        }
+    }
+}
+
+impl Client {
+    /// Copies pageable bytes to the device. Returns when they may be overwritten.
+    pub(crate) fn stage_in(
+        &self,
+        stream: &StreamState,
+        dst: &Remote,
+        src: &[u8],
+        layout: &Layout,
+    ) -> Result<(), Status> {
+        let mut posted = VecDeque::with_capacity(WINDOW);
+        for piece in pieces(&layout.shape, PIECE) {
+            if posted.len() >= WINDOW
+                && let Some(oldest) = posted.pop_front()
+            {
+                self.await_release(oldest, stream)?;
+            }
+            let block = self.block(size(piece.bytes())?)?;
+            let span = block.span().map_err(|_| Status::UNKNOWN)?;
+            for (from, to) in piece.rows(layout.src_pitch, layout.src_slice) {
+                let (from, to, width) = (size(from)?, size(to)?, size(piece.size[0])?);
+                let end = from.checked_add(width).ok_or(Status::INVALID_VALUE)?;
+                let row = src.get(from..end).ok_or(Status::INVALID_VALUE)?;
+                span.write_at(to, row).map_err(|_| Status::UNKNOWN)?;
+            }
+            let command = Command::Copy {
+                stream: stream.id,
+                dst: dst.piece(&piece, layout.dst_pitch, layout.dst_slice),
+                src: packed(&block, &piece),
+                shape: shape_of(&piece),
+            };
+            self.send(stream, &command)?;
+            posted.push_back(Posted { block: Some(block), piece });
+        }
+        Ok(())
+    }
+
+    /// Copies from the device to pageable bytes. Returns when they have arrived.
+    pub(crate) fn stage_out(
+        &self,
+        stream: &StreamState,
+        dst: &mut [u8],
+        src: &Remote,
+        layout: &Layout,
+    ) -> Result<(), Status> {
+        let mut left = pieces(&layout.shape, PIECE).peekable();
+        let Some(first) = left.next() else { return Ok(()) };
+        if left.peek().is_none() {
+            return self.stage_out_at_once(stream, dst, src, layout, first);
+        }
+        let mut posted = VecDeque::with_capacity(WINDOW);
+        posted.push_back(self.request(stream, src, layout, first)?);
+        while let Some(oldest) = posted.pop_front() {
+            while posted.len() + 1 < WINDOW
+                && let Some(piece) = left.next()
+            {
+                posted.push_back(self.request(stream, src, layout, piece)?);
+            }
+            let piece = oldest.piece;
+            let block = self.await_release(oldest, stream)?;
+            unpack(&block, dst, &piece, layout)?;
+        }
+        self.healthy()
+    }
+
+    /// Copies one piece, with one command that is awaited.
+    fn stage_out_at_once(
+        &self,
+        stream: &StreamState,
+        dst: &mut [u8],
+        src: &Remote,
+        layout: &Layout,
+        piece: Piece,
+    ) -> Result<(), Status> {
+        let block = self.block(size(piece.bytes())?)?;
+        self.call_counted(
+            stream,
+            &Command::CopySync {
+                stream: stream.id,
+                dst: packed(&block, &piece),
+                src: src.piece(&piece, layout.src_pitch, layout.src_slice),
+                shape: shape_of(&piece),
+            },
+        )?;
+        unpack(&block, dst, &piece, layout)
+    }
+
+    /// Asks for a piece without waiting for it.
+    fn request(
+        &self,
+        stream: &StreamState,
+        src: &Remote,
+        layout: &Layout,
+        piece: Piece,
+    ) -> Result<Posted, Status> {
+        let block = self.block(size(piece.bytes())?)?;
+        self.send(
+            stream,
+            &Command::Copy {
+                stream: stream.id,
+                dst: packed(&block, &piece),
+                src: src.piece(&piece, layout.src_pitch, layout.src_slice),
+                shape: shape_of(&piece),
+            },
+        )?;
+        Ok(Posted { block: Some(block), piece })
+    }
+
+    /// Waits until the worker is done with a block, and takes it back.
+    fn await_release(&self, mut posted: Posted, stream: &StreamState) -> Result<Block, Status> {
+        if let Some(block) = &posted.block {
+            let released = || block.is_released().then_some(());
+            if weft_ring::wait::spin(POLL, released).is_none() {
+                self.call(&Command::StreamSynchronize { stream: stream.id })?;
+            }
+        }
+        // All of the stream's commands have ended, and a command that ended has released its blocks.
+        let done = posted.block.take_if(|block| block.is_released());
+        done.ok_or(Status::UNKNOWN)
+    }
+}
+
+/// Copies a piece's rows out of its block.
+fn unpack(block: &Block, dst: &mut [u8], piece: &Piece, layout: &Layout) -> Result<(), Status> {
+    let span = block.span().map_err(|_| Status::UNKNOWN)?;
+    for (to, from) in piece.rows(layout.dst_pitch, layout.dst_slice) {
+        let (to, from, width) = (size(to)?, size(from)?, size(piece.size[0])?);
+        let end = to.checked_add(width).ok_or(Status::INVALID_VALUE)?;
+        let row = dst.get_mut(to..end).ok_or(Status::INVALID_VALUE)?;
+        span.read_at(from, row).map_err(|_| Status::UNKNOWN)?;
+    }
+    Ok(())
+}
+
+fn packed(block: &Block, piece: &Piece) -> Endpoint<'static> {
+    Endpoint {
+        place: Place::Host(Payload::Arena(named(&block.reference()))),
+        pitch: piece.size[0],
+        slice: piece.size[0] * piece.size[1],
+    }
+}
+
+fn shape_of(piece: &Piece) -> Shape {
+    let [width, height, depth] = piece.size;
+    Shape { width, height, depth }
+}
+
+fn size(bytes: u64) -> Result<usize, Status> {
+    usize::try_from(bytes).map_err(|_| Status::INVALID_VALUE)
+}
