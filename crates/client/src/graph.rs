@@ -167,11 +167,16 @@ impl Client {
             .iter()
             .map(|node| self.node_index(graph, *node))
             .collect::<Result<BTreeSet<u32>, Status>>()?;
-        let work = match work {
-            Work::Child(child) => Work::Child(self.graph_clone(child)?),
-            other => other,
-        };
+        let work = self.own_copy(work)?;
         self.add_node(&state, after, work).map(|(_, node)| node)
+    }
+
+    /// The work with a child graph replaced by a copy of it.
+    fn own_copy(&self, work: Work) -> Result<Work, Status> {
+        if let Work::Child(child) = work {
+            return self.graph_clone(child).map(Work::Child);
+        }
+        Ok(work)
     }
 
     /// Adds a node behind nodes of the same graph.
@@ -383,10 +388,7 @@ impl Client {
         let copy = self.new_graph(BTreeMap::new())?;
         let mut copied = BTreeMap::new();
         for (index, node) in nodes {
-            let work = match node.work {
-                Work::Child(child) => Work::Child(self.graph_clone(child)?),
-                other => other,
-            };
+            let work = self.own_copy(node.work)?;
             let handle = self.new_node(copy.handle, index)?;
             copied.insert(index, Node { handle, work, ..node });
         }

@@ -60,16 +60,13 @@ impl Client {
         self.flatten(graph, &[], &mut flat)?;
         let mut contents = Contents { nodes: flat.nodes, ..Contents::default() };
         for (position, (_, work, _)) in (0..).zip(&contents.nodes) {
-            match work {
-                Work::Host(host) => {
-                    let call = self.number();
-                    self.host_functions.keep(call, host.clone())?;
-                    contents.calls.insert(position, call);
-                }
-                Work::EventRecord(event) => {
-                    contents.events.insert(position, *event);
-                }
-                _ => {}
+            if let Work::Host(host) = work {
+                let call = self.number();
+                self.host_functions.keep(call, host.clone())?;
+                contents.calls.insert(position, call);
+            }
+            if let Work::EventRecord(event) = work {
+                contents.events.insert(position, *event);
             }
         }
         let list = self.encode_list(&contents)?;
@@ -115,15 +112,12 @@ impl Client {
             after.sort_unstable();
             after.dedup();
             let position = u32::try_from(flat.nodes.len()).map_err(|_| Status::INVALID_VALUE)?;
-            let own_ends = match &node.work {
-                Work::Child(child) => {
-                    flat.nodes.push((after, Work::Empty, true));
-                    self.flatten(*child, &[position], flat)?
-                }
-                other => {
-                    flat.nodes.push((after, other.clone(), node.enabled));
-                    vec![position]
-                }
+            let own_ends = if let Work::Child(child) = &node.work {
+                flat.nodes.push((after, Work::Empty, true));
+                self.flatten(*child, &[position], flat)?
+            } else {
+                flat.nodes.push((after, node.work.clone(), node.enabled));
+                vec![position]
             };
             flat.positions.insert(node.handle, position);
             ends.insert(index, own_ends);
@@ -247,12 +241,11 @@ impl Client {
         let (work, enabled) = change(held, enabled)?;
         let call = contents.calls.get(&position).copied().unwrap_or(0);
         self.send_node(&state, position, &after, &work, (was_enabled, enabled), call)?;
-        match &work {
-            Work::Host(host) => self.host_functions.keep(call, host.clone())?,
-            Work::EventRecord(event) => {
-                contents.events.insert(position, *event);
-            }
-            _ => {}
+        if let Work::Host(host) = &work {
+            self.host_functions.keep(call, host.clone())?;
+        }
+        if let Work::EventRecord(event) = &work {
+            contents.events.insert(position, *event);
         }
         if let Some(entry) = contents.nodes.get_mut(at) {
             *entry = (after, work, enabled);
@@ -269,23 +262,23 @@ impl Client {
         (was_enabled, enabled): (bool, bool),
         call: u64,
     ) -> Result<(), Status> {
-        match work {
-            // The common case, and the only one that needs no answer.
-            Work::Kernel(kernel)
-                if was_enabled && enabled && kernel.params.len() <= INLINE_PARAMS_MAX =>
-            {
-                let launch = self.kernel_spec(kernel)?;
-                self.submit(&Command::GraphSetKernel { graph: exec.id, node, launch })
-            }
-            Work::Host(_) if enabled => Ok(()),
-            other => {
-                let work = if enabled { self.wire_work(other, call)? } else { GraphWork::Empty };
-                let bytes = 512 + after.len() * 4 + param_bytes(&work);
-                let bytes = encode(&command::GraphNode { after: after.to_vec(), work }, bytes)?;
-                let node_bytes = staging::named(&self.block_with(&bytes)?.hand_over());
-                self.call(&Command::GraphSetNode { graph: exec.id, node, node_bytes })
-            }
+        // The common case, and the only one that needs no answer.
+        if let Work::Kernel(kernel) = work
+            && was_enabled
+            && enabled
+            && kernel.params.len() <= INLINE_PARAMS_MAX
+        {
+            let launch = self.kernel_spec(kernel)?;
+            return self.submit(&Command::GraphSetKernel { graph: exec.id, node, launch });
         }
+        if enabled && matches!(work, Work::Host(_)) {
+            return Ok(());
+        }
+        let work = if enabled { self.wire_work(work, call)? } else { GraphWork::Empty };
+        let bytes = 512 + after.len() * 4 + param_bytes(&work);
+        let bytes = encode(&command::GraphNode { after: after.to_vec(), work }, bytes)?;
+        let node_bytes = staging::named(&self.block_with(&bytes)?.hand_over());
+        self.call(&Command::GraphSetNode { graph: exec.id, node, node_bytes })
     }
 
     /// Launches an instantiated graph in stream order.
@@ -335,10 +328,10 @@ impl Client {
 }
 
 fn param_bytes(work: &GraphWork<'_>) -> usize {
-    match work {
-        GraphWork::Kernel(LaunchSpec { params: Payload::Inline(params), .. }) => params.len(),
-        _ => 0,
+    if let GraphWork::Kernel(LaunchSpec { params: Payload::Inline(params), .. }) = work {
+        return params.len();
     }
+    0
 }
 
 fn encode<'a>(value: &impl Field<'a>, bytes: usize) -> Result<Vec<u8>, Status> {

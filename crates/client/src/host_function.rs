@@ -98,15 +98,11 @@ impl HostFunctions {
 fn serve(client: &Weak<Client>) {
     while let Some(client) = client.upgrade() {
         let functions = &client.host_functions;
-        match client.call_for::<HostCall>(&Command::HostFunctionNext {}) {
-            Ok(HostCall { call }) => {
-                let health = client.healthy();
-                functions.run(call, health);
-                if client.submit(&Command::HostFunctionDone { call }).is_ok() {
-                    continue;
-                }
+        if let Ok(HostCall { call }) = client.call_for(&Command::HostFunctionNext {}) {
+            functions.run(call, client.healthy());
+            if client.submit(&Command::HostFunctionDone { call }).is_ok() {
+                continue;
             }
-            Err(_) => {}
         }
         // The session is over or faulted; a later host function starts another thread.
         lock(&functions.state).running = false;
