@@ -1,0 +1,247 @@
+//! In which order streams, events, waits and host functions let work happen.
+
+mod common;
+
+use common::{Bench, LEGACY, event, stream};
+use weft_device::Outcome;
+use weft_exec::{Accepted, Limits, Session, Started};
+use weft_wire::command::Comparison;
+use weft_wire::{Command, Status, reply};
+
+#[test]
+fn operations_of_one_stream_start_ahead_of_each_others_end() {
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, true)]);
+    bench.launch(stream(1), 0);
+    bench.launch(stream(1), 1);
+    assert_eq!(bench.start_all(), [(1, 0), (1, 1)]);
+    let sync = bench.call(&Command::StreamSynchronize { stream: stream(1) });
+    bench.end_one();
+    assert_eq!((bench.word(stream(1)), bench.status(sync)), (1, None));
+    bench.end_one();
+    assert_eq!((bench.word(stream(1)), bench.status(sync)), (2, Some(Status::SUCCESS)));
+    assert!(bench.session.is_idle());
+}
+
+#[test]
+fn the_legacy_stream_waits_for_blocking_streams_and_they_for_it() {
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, true), (2, false)]);
+    bench.launch(stream(1), 0);
+    bench.launch(LEGACY, 1);
+    bench.launch(stream(1), 0);
+    bench.launch(stream(2), 1);
+    assert_eq!(bench.start_all(), [(1, 0), (2, 1)], "a non-blocking stream does not care");
+    bench.end_one();
+    assert_eq!(bench.start_all(), [(0, 1)]);
+    let legacy = *bench.fake.borrow().in_flight.last().unwrap();
+    bench.end_op(legacy, Outcome::Done);
+    assert_eq!(bench.start_all(), [(1, 0)]);
+}
+
+#[test]
+fn a_wait_for_an_event_means_its_last_record_before() {
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, false), (2, false)]);
+    bench.create_event(0);
+    let wait = Command::StreamWaitEvent { stream: stream(2), event: event(0) };
+    bench.send(&wait);
+    assert_eq!(bench.word(stream(2)), 1, "nothing was recorded yet");
+    bench.launch(stream(1), 0);
+    bench.send(&Command::EventRecord { event: event(0), stream: stream(1), record: 1 });
+    bench.send(&wait);
+    bench.launch(stream(2), 1);
+    bench.launch(stream(1), 0);
+    bench.send(&Command::EventRecord { event: event(0), stream: stream(1), record: 2 });
+    assert_eq!(bench.start_all(), [(1, 0), (1, 0)]);
+    bench.end_one();
+    assert_eq!(bench.event_word(event(0)), 1);
+    assert_eq!(bench.start_all(), [(2, 1)], "the second record came after the wait");
+}
+
+#[test]
+fn events_are_timed_by_what_precedes_them() {
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, false)]);
+    bench.create_event(0);
+    bench.create_event(1);
+    bench.send(&Command::EventRecord { event: event(0), stream: stream(1), record: 1 });
+    bench.launch(stream(1), 0);
+    bench.send(&Command::EventRecord { event: event(1), stream: stream(1), record: 1 });
+    let elapsed = Command::EventElapsed { start: event(0), end: event(1) };
+    assert_eq!(bench.ask(&elapsed), Status::NOT_READY);
+    assert_eq!(bench.ask(&Command::EventQuery { event: event(1), record: 1 }), Status::NOT_READY);
+    let sync = bench.call(&Command::EventSynchronize { event: event(1), record: 1 });
+    bench.run();
+    assert_eq!(bench.status(sync), Some(Status::SUCCESS));
+    let caller = bench.call(&elapsed);
+    assert_eq!(bench.body::<reply::Elapsed>(caller).ns, 1000);
+}
+
+#[test]
+fn a_stream_waits_for_a_value_that_another_writes() {
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, false), (2, false)]);
+    let address = bench.buffer;
+    bench.send(&Command::StreamWaitValue {
+        stream: stream(1),
+        address,
+        value: 5,
+        wide: false,
+        comparison: Comparison::GreaterOrEqual,
+    });
+    bench.launch(stream(1), 0);
+    assert_eq!(bench.start_all(), []);
+    assert!(bench.session.deadline_ns().is_some());
+    let write =
+        |value| Command::StreamWriteValue { stream: stream(2), address, value, wide: false };
+    bench.send(&write(4));
+    assert_eq!(bench.start_all(), []);
+    bench.send(&write(5));
+    assert_eq!(bench.start_all(), [(1, 0)]);
+    assert_eq!(bench.session.deadline_ns(), None);
+}
+
+#[test]
+fn a_value_in_pinned_memory_is_looked_at_again_when_due() {
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, false)]);
+    bench.send(&Command::StreamWaitValue {
+        stream: stream(1),
+        address: bench.shared.pinned_base + 64,
+        value: 1,
+        wide: true,
+        comparison: Comparison::Equal,
+    });
+    bench.shared.pinned.write_at(64, &1_u64.to_le_bytes()).unwrap();
+    bench.session.drive(1000, &mut bench.out);
+    assert_eq!(bench.word(stream(1)), 0, "not due yet");
+    let due_ns = bench.session.deadline_ns().unwrap();
+    bench.fake.borrow_mut().now_ns = due_ns;
+    bench.session.drive(1000, &mut bench.out);
+    assert_eq!(bench.word(stream(1)), 1);
+}
+
+#[test]
+fn host_functions_run_between_what_surrounds_them() {
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, false)]);
+    bench.launch(stream(1), 0);
+    bench.send(&Command::HostFunction { stream: stream(1), call: 42 });
+    bench.launch(stream(1), 1);
+    let next = bench.call(&Command::HostFunctionNext {});
+    assert_eq!(bench.start_all(), [(1, 0)]);
+    assert_eq!(bench.status(next), None);
+    bench.end_one();
+    assert_eq!(bench.body::<reply::HostCall>(next).call, 42);
+    assert_eq!(bench.start_all(), [], "it has not returned");
+    bench.send(&Command::HostFunctionDone { call: 41 });
+    assert_eq!(bench.start_all(), [], "that is another one");
+    bench.send(&Command::HostFunctionDone { call: 42 });
+    assert_eq!(bench.start_all(), [(1, 1)]);
+    assert_eq!(bench.word(stream(1)), 2);
+}
+
+#[test]
+fn memory_is_freed_after_the_work_before() {
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, false), (2, false)]);
+    let (first, second) = (bench.alloc(4096), bench.alloc(4096));
+    bench.launch(stream(1), 0);
+    bench.start_all();
+    let free = bench.call(&Command::MemFree { address: first });
+    assert_eq!(bench.ask(&Command::MemFree { address: first }), Status::INVALID_VALUE);
+    bench.send(&Command::MemFreeAsync { stream: stream(2), address: second });
+    assert_eq!(bench.status(free), None);
+    let live = |bench: &Bench, at| bench.fake.borrow().allocations.contains_key(&at);
+    assert!(live(&bench, first) && live(&bench, second), "an operation in flight may name them");
+    bench.end_one();
+    assert_eq!(bench.status(free), Some(Status::SUCCESS));
+    assert!(!live(&bench, first) && !live(&bench, second));
+    assert_eq!(bench.word(stream(2)), 1);
+}
+
+#[test]
+fn the_rest_of_a_piece_comes_first() {
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, false)]);
+    bench.launch(stream(1), 0);
+    bench.launch(stream(1), 1);
+    let ready = bench.session.next_op().unwrap();
+    assert!(ready.sliceable && ready.units == 4 && ready.estimate_ns == Some(5000));
+    assert_eq!(bench.session.start_next(Some(1000), &mut bench.out), Started::Flying);
+    assert_eq!(bench.session.next_op(), None, "the stream holds until the piece has ended");
+    bench.end_as(Outcome::Partial { next_block: 3 });
+    assert_eq!(bench.word(stream(1)), 0);
+    assert_eq!(bench.session.next_op().unwrap().units, 1);
+    assert_eq!(bench.start_all(), [(1, 0), (1, 1)]);
+    bench.run();
+    assert_eq!(bench.word(stream(1)), 2);
+    let units: Vec<_> = bench.out.finished.iter().map(|end| (end.units, end.partial)).collect();
+    assert_eq!(units, [(3, true), (1, false), (4, false)]);
+}
+
+#[test]
+fn a_higher_priority_goes_first() {
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, false)]);
+    let context = common::CONTEXT;
+    let urgent = stream(2);
+    let create = Command::StreamCreate { context, stream: urgent, blocking: false, priority: -1 };
+    bench.send(&create);
+    bench.launch(stream(1), 0);
+    bench.launch(urgent, 1);
+    assert_eq!(bench.start_all(), [(2, 1), (1, 0)]);
+}
+
+#[test]
+fn a_new_owner_of_a_slot_counts_on() {
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, false)]);
+    bench.launch(stream(1), 0);
+    bench.start_all();
+    bench.send(&Command::StreamDestroy { stream: stream(1) });
+    // Sent by a thread that had not heard of it.
+    bench.launch(stream(1), 0);
+    assert_eq!(bench.ask(&Command::Ping {}), Status::INVALID_HANDLE);
+    assert_eq!(bench.ask(&Command::Ping {}), Status::SUCCESS, "told once");
+    let second = weft_wire::id::StreamId { index: 1, generation: 2 };
+    let context = common::CONTEXT;
+    bench.send(&Command::StreamCreate { context, stream: second, blocking: true, priority: 0 });
+    assert_eq!(bench.word(second), 2);
+    bench.launch(second, 1);
+    bench.run();
+    assert_eq!(bench.word(second), 3);
+    assert!(bench.session.is_idle());
+}
+
+#[test]
+fn a_full_stream_takes_only_what_drains_it() {
+    let mut bench = Bench::with(Limits { stream_depth: 2, ..Limits::default() });
+    bench.create_streams(&[(1, false)]);
+    bench.send(&Command::HostFunction { stream: stream(1), call: 1 });
+    bench.launch(stream(1), 0);
+    let launch = Command::Launch { stream: stream(1), launch: common::spec(0) };
+    assert_eq!(bench.offer(&launch), Ok(Accepted::Full));
+    let done = Command::HostFunctionDone { call: 1 };
+    assert!(Session::<common::FakeDevice>::is_urgent(&done));
+    assert!(!Session::<common::FakeDevice>::is_urgent(&launch));
+    bench.call(&Command::HostFunctionNext {});
+    bench.send(&done);
+    assert_eq!(bench.offer(&launch), Ok(Accepted::Taken));
+    bench.run();
+    assert_eq!(bench.word(stream(1)), 3);
+}
+
+#[test]
+fn a_full_device_keeps_the_operation_ready() {
+    let mut bench = Bench::new();
+    bench.fake.borrow_mut().room = 1;
+    bench.create_streams(&[(1, false)]);
+    bench.launch(stream(1), 0);
+    bench.launch(stream(1), 1);
+    assert_eq!(bench.start_all(), [(1, 0)]);
+    assert!(bench.session.has_ready_work());
+    bench.end_one();
+    assert_eq!(bench.start_all(), [(1, 1)]);
+}
