@@ -405,8 +405,9 @@ impl Core {
         cx: &mut Context<'_>,
         act: impl FnOnce(&mut Self, &mut Context<'_>),
     ) {
-        let predicted = self.draining.map(|key| (key, cx.tables.session(key).predicted_ns));
-        let Some((key, ns)) = predicted.filter(|(_, ns)| *ns > 0) else { return act(self, cx) };
+        let Some(key) = self.draining else { return act(self, cx) };
+        let left_ns = self.drain_ns.saturating_sub(cx.now_ns);
+        let ns = left_ns.min(cx.tables.session(key).predicted_ns);
         self.charge(cx, key, -to_signed(ns), false);
         act(self, cx);
         self.charge(cx, key, to_signed(ns), false);

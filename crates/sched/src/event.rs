@@ -53,7 +53,8 @@ pub enum Event {
         /// The vGPU.
         vgpu: VgpuKey,
     },
-    /// A vGPU's weight changed. What it consumed before stays charged at the old weight.
+    /// A vGPU's weight changed. Report [`Event::Used`] of its sessions before: use not reported yet
+    /// is charged at the new weight.
     Reweight {
         /// The vGPU.
         vgpu: VgpuKey,

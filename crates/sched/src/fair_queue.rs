@@ -56,10 +56,10 @@ impl FairQueue {
     pub(crate) fn reweight(&mut self, key: u32, weight: Weight) {
         self.virtual_time = self.now();
         let flow = &mut self.flows[key as usize];
-        let ahead = flow.start.minus(self.virtual_time);
-        if ahead > Tag::ZERO {
-            flow.start = self.virtual_time.plus(ahead.rescaled(flow.weight, weight));
-        }
+        let ahead = flow.start.minus(self.virtual_time).rescaled(flow.weight, weight);
+        // A corrected prediction can leave a tag behind.
+        let behind = self.virtual_time.minus(flow.start).rescaled(flow.weight, weight);
+        flow.start = self.virtual_time.plus(ahead).minus(behind);
         flow.weight = weight;
         if flow.awake && self.running != Some(key) {
             self.waiting.set(key, flow.start);

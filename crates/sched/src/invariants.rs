@@ -82,7 +82,8 @@ impl LagBound {
         Some(number)
     }
 
-    /// A vGPU has, or no longer has, an unexecuted device command.
+    /// A vGPU has, or no longer has, an unexecuted device command. While a session of it holds the
+    /// device, that session's commands count alone: the vGPU spent its turn on it, pauses included.
     pub fn set_backlogged(&mut self, number: usize, backlogged: bool) {
         if self.vgpus[number].backlogged != backlogged {
             self.vgpus[number].backlogged = backlogged;

@@ -25,6 +25,7 @@
 extern crate alloc;
 
 mod action;
+pub mod bench_support;
 mod config;
 mod core;
 mod event;

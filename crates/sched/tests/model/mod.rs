@@ -219,6 +219,11 @@ impl Model {
     }
 
     pub(crate) fn reweight(&mut self, vgpu: usize, weight: u32) {
+        for worker in self.sessions_alive() {
+            if self.workers[worker].vgpu == vgpu {
+                self.report(worker);
+            }
+        }
         let weight = Weight::new(weight).unwrap();
         self.tenants[vgpu].weight = weight;
         if let Some(number) = self.tenants[vgpu].number {
@@ -287,6 +292,7 @@ impl Model {
 
     pub(crate) fn run_for(&mut self, duration: u64) {
         let until = self.now + duration;
+        self.observe();
         while let Some(Reverse((at, _, _))) = self.ticks.peek()
             && *at <= until
         {
@@ -427,6 +433,7 @@ impl Model {
     fn release(&mut self, worker: usize, grant: Grant) {
         self.workers[worker].stop_idling(self.now);
         self.workers[worker].grant = None;
+        self.refresh_backlog(self.workers[worker].vgpu);
         let usage = self.usage(worker);
         let session = session_key(worker);
         self.tell(Event::Released { session, epoch: grant.epoch, usage });
@@ -516,6 +523,7 @@ impl Model {
                 }
             }
         }
+        self.refresh_backlog(self.workers[worker].vgpu);
         self.pump(worker);
     }
 
@@ -530,11 +538,14 @@ impl Model {
         }
     }
 
+    /// Any session's work counts, but during a turn only the holder's: the vGPU gave its turn to
+    /// that session, pauses included.
     fn refresh_backlog(&mut self, vgpu: usize) {
-        let mut sessions = self.workers.iter().filter(|state| state.vgpu == vgpu);
-        let backlogged = sessions.any(|state| state.alive && state.runnable);
+        let sessions = self.workers.iter().filter(|state| state.vgpu == vgpu && state.alive);
+        let holder = sessions.clone().find(|state| state.grant.is_some());
+        let any = sessions.clone().any(|state| state.runnable);
         if let Some(number) = self.tenants[vgpu].number {
-            self.lag.set_backlogged(number, backlogged);
+            self.lag.set_backlogged(number, holder.map_or(any, |state| state.runnable));
         }
     }
 
