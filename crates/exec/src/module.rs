@@ -4,7 +4,7 @@ use weft_device::{Device, FunctionInfo, LoadedModule, Op};
 use weft_wire::codec::encode_to_vec;
 use weft_wire::command::{Block, LaunchSpec};
 use weft_wire::id::{ContextId, ModuleId, StreamId};
-use weft_wire::{Status, reply};
+use weft_wire::{Status, container, reply};
 
 use crate::border::{payload_bytes, release_word};
 use crate::error::{Reject, Violation};
@@ -51,7 +51,9 @@ impl<D: Device> Session<D> {
             copies.push(self.shared.block(image)?.to_vec());
         }
         let target = self.shared.block(answer)?;
-        let slices: Vec<&[u8]> = copies.iter().map(Vec::as_slice).collect();
+        let unpacked = copies.iter().map(|image| container::unpack(image));
+        let unpacked: Result<Vec<Vec<&[u8]>>, _> = unpacked.collect();
+        let slices = unpacked.map_err(|_| Status::INVALID_IMAGE)?.concat();
         let outcome = self.device.load(&slices);
         images.iter().for_each(|image| out.release(image.release));
         let loaded = match outcome {

@@ -255,21 +255,15 @@ impl Streams {
         kind: Kind,
         priority: i32,
     ) -> Result<(StreamKey, u64), SlotTaken> {
-        if id.index >= STREAMS_MAX {
-            return Err(SlotTaken);
-        }
-        let at = usize::try_from(id.index).map_err(|_| SlotTaken)?;
-        if at >= self.slots.len() {
-            self.slots.resize(at + 1, Slot::default());
-        }
-        let slot = self.slots.get_mut(at).ok_or(SlotTaken)?;
+        let key = self.free.last().copied().unwrap_or(self.list.len());
+        let slot = self.slot_mut(id).ok_or(SlotTaken)?;
         if slot.owner.is_some() {
             return Err(SlotTaken);
         }
         let sent = slot.sent;
         let lingering = slot.lingering.take();
-        let key = self.free.pop().unwrap_or(self.list.len());
         slot.owner = Some((id.generation, key));
+        self.free.pop();
         if let Some(former) = lingering.filter(|point| !self.has_passed(point)) {
             self.expect_mut(former.stream, |stream| stream.word = None);
         }
@@ -355,10 +349,17 @@ impl Streams {
 
     /// Counts a command for a slot without an owner, as its sender does.
     pub(crate) fn count_stray(&mut self, id: StreamId) {
-        let at = usize::try_from(id.index).ok();
-        if let Some(slot) = at.and_then(|at| self.slots.get_mut(at)) {
+        if let Some(slot) = self.slot_mut(id) {
             slot.sent += 1;
         }
+    }
+
+    fn slot_mut(&mut self, id: StreamId) -> Option<&mut Slot> {
+        let at = usize::try_from(id.index).ok().filter(|_| id.index < STREAMS_MAX)?;
+        if at >= self.slots.len() {
+            self.slots.resize(at + 1, Slot::default());
+        }
+        self.slots.get_mut(at)
     }
 
     /// Appends a command.

@@ -18,7 +18,7 @@ use weft_wire::id::{ContextId, EventId, GraphExecId, ModuleId, StreamId};
 use weft_wire::{Command, Status, progress};
 
 pub const ARENA_BYTES: usize = 1 << 16;
-pub const ARENA_BLOCKS: u32 = 64;
+pub const ARENA_BLOCKS: u32 = 4096;
 pub const PINNED_BYTES: usize = 4096;
 pub const MEMORY_BYTES: u64 = 1 << 30;
 /// First address of the fake device's memory.
@@ -293,7 +293,7 @@ impl Bench {
     pub fn block(&mut self, bytes: &[u8]) -> Block {
         let release = self.next_block;
         self.next_block += 1;
-        let offset = u64::from(release) * 1024;
+        let offset = u64::from(release % 64) * 1024;
         self.shared.arena.write_at(usize::try_from(offset).unwrap(), bytes).unwrap();
         Block { offset, bytes: bytes.len() as u64, release }
     }
