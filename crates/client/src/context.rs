@@ -9,8 +9,12 @@ use weft_wire::{Command, Status};
 
 use crate::client::{Client, lock};
 use crate::current;
+use crate::event::EventState;
+use crate::graph_exec::GraphExecState;
 use crate::handle::Context;
+use crate::module::ModuleState;
 use crate::stream::StreamState;
+use crate::table::Removed;
 
 /// `CU_CTX_*` flags that mean something to somebody.
 const FLAGS: u32 = 0xff;
@@ -31,6 +35,15 @@ pub(crate) struct ContextState {
     limits: Mutex<BTreeMap<i32, u64>>,
     /// The legacy default stream as this context sees it.
     pub(crate) legacy: std::sync::Arc<StreamState>,
+}
+
+/// What lived in a destroyed context. Its slots are free when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Contents<'a> {
+    _streams: Vec<Removed<'a, StreamState>>,
+    _events: Vec<Removed<'a, EventState>>,
+    _modules: Vec<Removed<'a, ModuleState>>,
+    _graph_execs: Vec<Removed<'a, GraphExecState>>,
 }
 
 impl ContextState {
@@ -106,20 +119,22 @@ impl Client {
         self.remove_context(context)
     }
 
-    /// Drops the local objects that lived in a context.
-    pub(crate) fn forget_contents(&self, context: &ContextState) {
+    /// Takes out the local objects that lived in a context.
+    pub(crate) fn forget_contents(&self, context: &ContextState) -> Contents<'_> {
         let handle = context.handle;
-        for stream in self.streams.all().iter().filter(|s| s.context == handle) {
-            self.streams.remove(stream.handle);
-        }
-        for event in self.events.all().iter().filter(|e| e.context == handle) {
-            self.events.remove(event.handle);
-        }
-        for module in self.modules.all().iter().filter(|m| m.context == handle) {
-            self.forget_module(module);
-        }
+        let streams = self.streams.all().into_iter().filter(|stream| stream.context == handle);
+        let events = self.events.all().into_iter().filter(|event| event.context == handle);
+        let modules = self.modules.all().into_iter().filter(|module| module.context == handle);
+        let execs = self.graph_execs.all().into_iter().filter(|exec| exec.context == handle);
+        let contents = Contents {
+            _streams: streams.filter_map(|s| self.streams.remove(s.handle)).collect(),
+            _events: events.filter_map(|event| self.events.remove(event.handle)).collect(),
+            _modules: modules.filter_map(|module| self.forget_module(&module)).collect(),
+            _graph_execs: execs.filter_map(|exec| self.forget_exec(exec.handle)).collect(),
+        };
         self.ranges.forget_context(handle);
         self.thread_streams.forget_context(handle);
+        contents
     }
 
     /// Makes a context current in place of the top of the stack; null pops the stack.

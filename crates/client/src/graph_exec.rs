@@ -14,6 +14,7 @@ use crate::graph::{CopyWork, KernelWork, Node, Work, in_order};
 use crate::handle::{Context, Event, Graph, GraphExec, GraphNode, Stream};
 use crate::launch::launch_spec;
 use crate::staging;
+use crate::table::Removed;
 
 /// Largest encoded node list, in bytes.
 const LIST_BYTES_MAX: usize = 32 << 20;
@@ -23,8 +24,9 @@ const INLINE_PARAMS_MAX: usize = 400;
 /// An instantiated graph.
 #[derive(Debug)]
 pub(crate) struct GraphExecState {
+    pub(crate) handle: GraphExec,
     id: GraphExecId,
-    context: Context,
+    pub(crate) context: Context,
     number: u64,
     flags: u64,
     /// Positions in the worker's list, by the handles that the graph had when it was instantiated.
@@ -70,7 +72,8 @@ impl Client {
             }
         }
         let list = self.encode_list(&contents)?;
-        let made = self.graph_execs.insert(context.ordinal, |slot, _: GraphExec| GraphExecState {
+        let made = self.graph_execs.insert(context.ordinal, |slot, handle| GraphExecState {
+            handle,
             id: GraphExecId { index: slot.index, generation: slot.generation },
             context: context.handle,
             number: self.number(),
@@ -88,12 +91,13 @@ impl Client {
         outcome.map(|()| handle)
     }
 
-    fn forget_exec(&self, exec: GraphExec) {
-        if let Some(state) = self.graph_execs.remove(exec) {
-            for call in lock(&state.contents).calls.values() {
-                self.host_functions.forget(*call);
-            }
+    /// Takes out an instantiated graph and its host functions.
+    pub(crate) fn forget_exec(&self, exec: GraphExec) -> Option<Removed<'_, GraphExecState>> {
+        let state = self.graph_execs.remove(exec)?;
+        for call in lock(&state.contents).calls.values() {
+            self.host_functions.forget(*call);
         }
+        Some(state)
     }
 
     /// Appends a graph's nodes; its roots wait for `before`. Returns the positions of its ends.
@@ -305,9 +309,8 @@ impl Client {
     /// # Errors
     /// `INVALID_VALUE`.
     pub fn graph_exec_destroy(&self, exec: GraphExec) -> Result<(), Status> {
-        let id = self.graph_execs.with(exec, |state| state.id).ok_or(Status::INVALID_VALUE)?;
-        self.forget_exec(exec);
-        self.submit(&Command::GraphDestroy { graph: id })
+        let state = self.forget_exec(exec).ok_or(Status::INVALID_VALUE)?;
+        self.submit(&Command::GraphDestroy { graph: state.id })
     }
 
     /// The flags that a graph was instantiated with.

@@ -74,6 +74,26 @@ impl HostFunctions {
         Ok(())
     }
 
+    /// Tells every pending callback that it will not come due; false when there was none, and the thread
+    /// must end.
+    fn abandon(&self, outcome: Result<(), Status>) -> bool {
+        let mut state = lock(&self.state);
+        let dropped: Vec<Pending> = state
+            .pending
+            .extract_if(|_, pending| matches!(pending, Pending::Once(_)))
+            .map(|(_, pending)| pending)
+            .collect();
+        state.running = !dropped.is_empty();
+        drop(state);
+        let any = !dropped.is_empty();
+        for pending in dropped {
+            if let Pending::Once(callback) = pending {
+                callback(Err(outcome.err().unwrap_or(Status::UNKNOWN)));
+            }
+        }
+        any
+    }
+
     fn run(&self, call: u64, health: Result<(), Status>) {
         let mut state = lock(&self.state);
         match state.pending.get(&call) {
@@ -94,7 +114,7 @@ impl HostFunctions {
     }
 }
 
-/// The callback thread, until the session is over.
+/// The callback thread, until the session is over or faulted.
 fn serve(client: &Weak<Client>) {
     while let Some(client) = client.upgrade() {
         let functions = &client.host_functions;
@@ -104,9 +124,12 @@ fn serve(client: &Weak<Client>) {
                 continue;
             }
         }
-        // The session is over or faulted; a later host function starts another thread.
-        lock(&functions.state).running = false;
-        return;
+        // What the worker dropped is told of it here. With nothing left, a later host function starts
+        // another thread.
+        let outcome = client.healthy();
+        if !functions.abandon(outcome) {
+            return;
+        }
     }
 }
 

@@ -51,6 +51,8 @@ impl Client {
             return Err(Status::INVALID_HANDLE);
         }
         self.check_launch(target, launch, params)?;
+        // An `extra` buffer may be longer than the block; the worker takes exactly the block.
+        let params = params.get(..target.param_bytes() as usize).ok_or(Status::INVALID_VALUE)?;
         if stream.is_capturing() {
             let work = KernelWork {
                 function,
@@ -84,7 +86,7 @@ impl Client {
         if !fits(&launch.grid, &limits.grid) || !fits(&launch.block, &limits.block) {
             return Err(Status::INVALID_VALUE);
         }
-        if params.len() > PARAMS_MAX || params.len() < target.info().param_bytes as usize {
+        if params.len() > PARAMS_MAX || params.len() < target.param_bytes() as usize {
             return Err(Status::INVALID_VALUE);
         }
         // Three 16-bit factors at most: the block's limits keep the product small.

@@ -22,7 +22,6 @@ mod graph;
 mod graph_exec;
 mod handle;
 mod host_function;
-mod image;
 mod launch;
 mod library;
 mod link;
@@ -53,10 +52,10 @@ pub use handle::{
     Module, Stream,
 };
 pub use host_function::Callback;
-pub use image::{MAGIC as CONTAINER_MAGIC, container_bytes};
 pub use launch::Launch;
 pub use link::LinkInput;
 pub use module::LoadFailure;
 pub use pointer::{Range, RangeKind};
 pub use stream::{PRIORITY_GREATEST, PRIORITY_LEAST};
 pub use transport::{Answer, Transport};
+pub use weft_wire::container as image;

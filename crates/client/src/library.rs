@@ -9,8 +9,7 @@ use crate::client::{Client, lock};
 use crate::context::ContextState;
 use crate::function::KernelState;
 use crate::handle::{Context, Function, Kernel, Library, Module};
-use crate::image;
-use crate::module::{LoadFailure, ModuleState};
+use crate::module::{LoadFailure, ModuleState, unpack};
 
 /// A library.
 #[derive(Debug)]
@@ -31,7 +30,7 @@ impl Client {
     /// [`LoadFailure`].
     pub fn library_load(&self, bytes: &[u8]) -> Result<Library, LoadFailure> {
         self.healthy()?;
-        let images = image::unpack(bytes)?.into_iter().map(<[u8]>::to_vec).collect();
+        let images = unpack(bytes)?.into_iter().map(<[u8]>::to_vec).collect();
         let made = self.libraries.insert(0, |_, handle| LibraryState {
             handle,
             images,

@@ -2,12 +2,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use weft_wire::Status;
+use weft_wire::{Status, container};
 
 use crate::client::{Client, lock};
 use crate::handle::Link;
-use crate::image;
-use crate::module::LoadFailure;
+use crate::module::{LoadFailure, unpack};
 
 /// Most bytes of all inputs of one link.
 const INPUT_BYTES_MAX: usize = 256 << 20;
@@ -81,7 +80,7 @@ impl Client {
                 bytes.get(..end).unwrap_or_default()
             }
             LinkInput::Fatbin => bytes,
-            LinkInput::MachineCode if image::container_bytes(bytes).is_some() => bytes,
+            LinkInput::MachineCode if container::container_bytes(bytes).is_some() => bytes,
             LinkInput::MachineCode => return Err(Status::NO_BINARY_FOR_GPU),
         };
         if bytes.is_empty() {
@@ -93,7 +92,7 @@ impl Client {
             return Err(Status::OUT_OF_MEMORY);
         }
         inputs.bytes = all;
-        inputs.images.extend(image::unpack(bytes)?.into_iter().map(<[u8]>::to_vec));
+        inputs.images.extend(unpack(bytes)?.into_iter().map(<[u8]>::to_vec));
         Ok(())
     }
 
@@ -115,7 +114,7 @@ impl Client {
         }
         let trial = self.load_images(&context, &images)?;
         self.module_unload(trial.handle)?;
-        let linked: Arc<[u8]> = image::pack(images.into_iter()).into();
+        let linked: Arc<[u8]> = container::pack(images.into_iter()).into();
         inputs.complete = Some(Arc::clone(&linked));
         Ok(linked)
     }

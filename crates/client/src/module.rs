@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use weft_ring::Patience;
+use weft_ring::{ArenaRef, Patience};
 use weft_wire::codec::decode_all;
 use weft_wire::id::ModuleId;
 use weft_wire::reply::{self, Written};
-use weft_wire::{Command, Status};
+use weft_wire::{Command, Status, container};
 
 use crate::client::{Client, lock};
 use crate::context::ContextState;
 use crate::function::FunctionState;
 use crate::handle::{Context, Function, Module};
-use crate::image;
 use crate::pointer::{Range, RangeKind};
+use crate::table::Removed;
 
 /// Room for a module's symbols at the first try and at the second, in bytes.
 const ANSWER_SIZES: [usize; 2] = [256 << 10, 16 << 20];
@@ -56,7 +56,7 @@ impl Client {
     /// [`LoadFailure`] with the code and the compiler's log.
     pub fn module_load(&self, image: &[u8]) -> Result<Module, LoadFailure> {
         let context = self.current()?;
-        let images = image::unpack(image)?;
+        let images = unpack(image)?;
         self.load_images(&context, &images).map(|module| module.handle)
     }
 
@@ -102,10 +102,7 @@ impl Client {
     ) -> Result<reply::Module, LoadFailure> {
         let mut failure = LoadFailure::from(Status::OUT_OF_MEMORY);
         for size in ANSWER_SIZES {
-            let mut blocks = Vec::with_capacity(images.len());
-            for image in images {
-                blocks.push(self.block_with(image)?.hand_over());
-            }
+            let blocks = self.image_blocks(images)?;
             let answer = self.block(size)?;
             let command = Command::ModuleLoad {
                 context: context.id,
@@ -123,12 +120,29 @@ impl Client {
                 status: answered.status,
                 log: String::from_utf8_lossy(&body).into_owned(),
             };
-            // Only a module whose symbols did not fit is worth a second try with more room.
-            if failure.status != Status::OUT_OF_MEMORY || !failure.log.is_empty() {
+            // Symbols that did not fit are worth a second try with more room.
+            if failure.status != Status::OUT_OF_MEMORY {
                 break;
             }
         }
         Err(failure)
+    }
+
+    /// Blocks with the images, one each, or a single container of more than a command can name.
+    fn image_blocks(&self, images: &[&[u8]]) -> Result<Vec<ArenaRef>, Status> {
+        /// Twenty bytes per block leave room for this many beside the rest of the command.
+        const BLOCKS_MAX: usize = 16;
+
+        let packed;
+        let packed: &[&[u8]] = if images.len() > BLOCKS_MAX {
+            packed = container::pack(images.iter().copied());
+            &[&packed]
+        } else {
+            images
+        };
+        let blocks = packed.iter().map(|image| self.block_with(image));
+        let blocks = blocks.collect::<Result<Vec<_>, Status>>()?;
+        Ok(blocks.into_iter().map(weft_ring::Block::hand_over).collect())
     }
 
     /// A block of the arena with these bytes.
@@ -156,17 +170,17 @@ impl Client {
     /// `INVALID_HANDLE`.
     pub fn module_unload(&self, module: Module) -> Result<(), Status> {
         let state = self.modules.get(module).ok_or(Status::INVALID_HANDLE)?;
-        self.forget_module(&state);
-        self.call(&Command::ModuleUnload { module: state.id })
+        let removed = self.forget_module(&state).ok_or(Status::INVALID_HANDLE)?;
+        self.call(&Command::ModuleUnload { module: removed.id })
     }
 
-    /// Drops a module's local objects.
-    pub(crate) fn forget_module(&self, module: &ModuleState) {
+    /// Takes out a module's local objects.
+    pub(crate) fn forget_module(&self, module: &ModuleState) -> Option<Removed<'_, ModuleState>> {
         for function in lock(&module.handles).values() {
             self.functions.remove(*function);
         }
         self.ranges.forget_module(module.handle);
-        self.modules.remove(module.handle);
+        self.modules.remove(module.handle)
     }
 
     /// A kernel by name.
@@ -226,6 +240,11 @@ impl Client {
         let count = self.module_function_count(module)?.min(most);
         (0..count).map(|index| self.function_of(&state, index)).collect()
     }
+}
+
+/// The images of a linked one, or the image itself.
+pub(crate) fn unpack(image: &[u8]) -> Result<Vec<&[u8]>, Status> {
+    container::unpack(image).map_err(|_| Status::INVALID_IMAGE)
 }
 
 fn read_symbols(answer: &weft_ring::Block, body: &[u8]) -> Result<reply::Module, Status> {

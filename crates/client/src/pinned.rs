@@ -88,14 +88,16 @@ impl Client {
 
     /// Gives a piece of the window back, zeroed.
     pub(crate) fn free_shared(&self, range: &Range) -> Result<(), Status> {
-        if let Some(context) = self.contexts.get(range.context) {
-            self.call(&Command::ContextSynchronize { context: context.id })?;
-        }
+        // After a fault no work is left that could use the memory, so the outcome changes nothing.
+        let context = self.contexts.get(range.context);
+        let waited = context.map_or(Ok(()), |context| {
+            self.call(&Command::ContextSynchronize { context: context.id })
+        });
         let address = usize::try_from(range.start).map_err(|_| Status::INVALID_VALUE)?;
         self.pinned.window.free(address).ok_or(Status::INVALID_VALUE)?;
         let mut used = lock(&self.pinned.used);
         *used = used.saturating_sub(range.bytes.next_multiple_of(PAGE as u64));
-        self.call(&Command::PinnedQuota { bytes: *used })
+        self.call(&Command::PinnedQuota { bytes: *used }).and(waited)
     }
 
     /// Registers pageable memory. It stays where it is: copies from and to it are staged.

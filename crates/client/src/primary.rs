@@ -91,7 +91,11 @@ impl Client {
     /// Takes the context out of the tables and destroys it on the worker.
     pub(crate) fn remove_context(&self, context: Context) -> Result<(), Status> {
         let state = self.contexts.remove(context).ok_or(Status::INVALID_CONTEXT)?;
-        self.forget_contents(&state);
-        self.call(&Command::ContextDestroy { context: state.id })
+        // The worker frees the slots of everything inside when it is told; they are not used again
+        // before that.
+        let contents = self.forget_contents(&state);
+        let outcome = self.call(&Command::ContextDestroy { context: state.id });
+        drop(contents);
+        outcome
     }
 }

@@ -4,6 +4,7 @@
 //! time with the next generation, so that a stale handle is noticed.
 
 use std::collections::VecDeque;
+use std::ops::Deref;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 
@@ -104,8 +105,9 @@ impl<T> Table<T> {
         value.as_ref().map(look)
     }
 
-    /// Takes the object out; its handle is stale from here on.
-    pub(crate) fn remove<H: Handle>(&self, handle: H) -> Option<Arc<T>> {
+    /// Takes the object out; its handle is stale from here on. The slot is used again only when the
+    /// result is dropped: tell the worker before that, or it sees the next owner first.
+    pub(crate) fn remove<H: Handle>(&self, handle: H) -> Option<Removed<'_, T>> {
         let parts = Parts::of(handle.raw());
         if parts.kind != H::KIND as u8 {
             return None;
@@ -120,8 +122,7 @@ impl<T> Table<T> {
             slot.generation.store(next_generation(parts.generation), Ordering::Relaxed);
             taken
         };
-        self.free.lock().unwrap_or_else(PoisonError::into_inner).used.push_back(parts.index);
-        Some(taken)
+        Some(Removed { value: taken, index: parts.index, free: &self.free })
     }
 
     /// Puts another object under a live handle.
@@ -164,6 +165,27 @@ impl<T> Table<T> {
         let (chunk, offset, length) = place(index);
         let slots = self.chunks.get(chunk)?;
         slots.get_or_init(|| (0..length).map(|_| Slot::default()).collect()).get(offset)
+    }
+}
+
+/// An object that was taken out. Its slot is free when this is dropped.
+#[derive(Debug)]
+pub(crate) struct Removed<'a, T> {
+    value: Arc<T>,
+    index: u32,
+    free: &'a Mutex<Free>,
+}
+
+impl<T> Deref for Removed<'_, T> {
+    type Target = T;
+    fn deref(&self) -> &T {
+        &self.value
+    }
+}
+
+impl<T> Drop for Removed<'_, T> {
+    fn drop(&mut self) {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner).used.push_back(self.index);
     }
 }
 

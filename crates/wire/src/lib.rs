@@ -8,6 +8,7 @@
 //!   dispatch and fuzz targets come from it.
 //! * [`handshake`]: what a tenant and the node daemon say when a tenant attaches.
 //! * [`reply`]: bodies of answers to synchronous commands.
+//! * [`container`]: several module images as one.
 //! * [`progress`]: what the segment's progress and notice words say.
 //!
 //! `wire` knows messages and no memory. Decoding copies nothing and trusts nothing: it returns an
@@ -17,6 +18,7 @@ extern crate alloc;
 
 pub mod codec;
 pub mod command;
+pub mod container;
 pub mod handshake;
 pub mod id;
 pub mod progress;
