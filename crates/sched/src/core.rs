@@ -182,12 +182,15 @@ impl Core {
         session.idle_ns += idle_ns;
         if let Some(turn) = &mut session.turn {
             let (contended_ns, alone_ns) = turn.take_elapsed(cx.now_ns);
-            let contended = turn.contended;
+            let (contended, in_queue) = (turn.contended, turn.in_queue);
             // Use from before somebody came to wait is nobody's loss: at most the time that the
             // holder was alone since its last report, and nothing if it reported just then.
             let forgiven_ns = if contended { used_ns.min(alone_ns) } else { 0 };
-            self.charge(cx, key, to_signed(used_ns - forgiven_ns), !contended);
-            self.charge(cx, key, to_signed(idle_ns.min(contended_ns)), false);
+            // What was used under another policy is billed but moves no tag of this one.
+            if in_queue {
+                self.charge(cx, key, to_signed(used_ns - forgiven_ns), !contended);
+                self.charge(cx, key, to_signed(idle_ns.min(contended_ns)), false);
+            }
         } else {
             let predicted_ns = core::mem::replace(&mut session.predicted_ns, in_flight_ns);
             let ns = to_signed(used_ns) + to_signed(in_flight_ns) - to_signed(predicted_ns);

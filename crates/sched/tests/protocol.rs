@@ -1,0 +1,257 @@
+//! The exact actions of small histories: what a driver sees.
+#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
+
+use weft_sched::{
+    Action, Actions, Config, DeviceKey, Event, EventError, Node, SessionKey, TimerReason,
+    UNLIMITED, Usage, VgpuKey, Weight, policy,
+};
+
+const D: DeviceKey = DeviceKey(0);
+const A: SessionKey = SessionKey(0);
+const B: SessionKey = SessionKey(1);
+const MS: u64 = 1_000_000;
+const US: u64 = 1_000;
+
+/// A node with one device and two vGPUs of weight 1 with one session each.
+fn node() -> Node {
+    let mut node = Node::new(Config::default()).unwrap();
+    feed(&mut node, 0, Event::DeviceUp { device: D });
+    for key in 0..2 {
+        let (vgpu, session) = (VgpuKey(key), SessionKey(key));
+        feed(&mut node, 0, Event::AddVgpu { vgpu, device: D, weight: Weight::ONE });
+        feed(&mut node, 0, Event::AddSession { session, vgpu });
+    }
+    node
+}
+
+fn feed(node: &mut Node, now_ns: u64, event: Event) -> Vec<Action> {
+    let mut actions = Actions::new();
+    node.handle(now_ns, event, &mut actions).unwrap();
+    actions.drain().collect()
+}
+
+fn grant(session: SessionKey, epoch: u64, budget_ns: u64) -> Action {
+    Action::Grant { session, device: D, epoch, budget_ns }
+}
+
+fn revoke(session: SessionKey, epoch: u64) -> Action {
+    Action::Revoke { session, device: D, epoch }
+}
+
+fn timer(at_ns: u64, why: TimerReason) -> Action {
+    Action::Timer { at_ns, why }
+}
+
+fn runnable(session: SessionKey) -> Event {
+    Event::Runnable { session, estimate_ns: 0 }
+}
+
+fn released(session: SessionKey, epoch: u64, used_ns: u64, in_flight_ns: u64) -> Event {
+    Event::Released { session, epoch, usage: Usage { used_ns, in_flight_ns, idle_ns: 0 } }
+}
+
+#[test]
+fn a_lone_tenant_is_granted_once() {
+    let mut node = node();
+    assert_eq!(feed(&mut node, 0, runnable(A)), [grant(A, 1, UNLIMITED)]);
+    // Pauses and new work of its own need no decision.
+    let idle = feed(&mut node, 9 * MS, Event::Idle { session: A });
+    assert_eq!(idle, [Action::DeviceIdle { device: D }]);
+    assert_eq!(feed(&mut node, 50 * MS, runnable(A)), []);
+}
+
+#[test]
+fn a_lone_tenant_keeps_the_rest_of_its_quantum() {
+    let mut node = node();
+    feed(&mut node, 0, runnable(A));
+    assert_eq!(
+        feed(&mut node, 2 * MS, runnable(B)),
+        [grant(A, 1, 6 * MS), timer(5_800 * US, TimerReason::Prepare)]
+    );
+    assert_eq!(
+        feed(&mut node, 5_800 * US, Event::Timer),
+        [Action::Prepare { session: B, device: D }, timer(6_100 * US, TimerReason::Revoke)]
+    );
+    assert_eq!(
+        feed(&mut node, 6 * MS, released(A, 1, 6 * MS, 0)),
+        [grant(B, 2, 6 * MS), timer(11_800 * US, TimerReason::Prepare)]
+    );
+}
+
+#[test]
+fn a_lone_tenant_past_its_quantum_is_revoked_at_once() {
+    let mut node = node();
+    feed(&mut node, 0, runnable(A));
+    assert_eq!(
+        feed(&mut node, 60 * MS, runnable(B)),
+        [
+            revoke(A, 1),
+            Action::Prepare { session: B, device: D },
+            timer(10_060 * MS, TimerReason::Overdue)
+        ]
+    );
+}
+
+#[test]
+fn a_holder_that_stays_idle_yields() {
+    let mut node = node();
+    feed(&mut node, 0, runnable(A));
+    feed(&mut node, 0, runnable(B));
+    assert_eq!(
+        feed(&mut node, MS, Event::Idle { session: A }),
+        // B is alone now, but A holds the device.
+        [timer(1_100 * US, TimerReason::Yield)]
+    );
+    // Work in time keeps the turn.
+    assert_eq!(feed(&mut node, 1_099 * US, runnable(A)), [timer(5_800 * US, TimerReason::Prepare)]);
+    feed(&mut node, 2 * MS, Event::Idle { session: A });
+    let yielded = feed(&mut node, 2_100 * US, Event::Timer);
+    assert_eq!(yielded[0], revoke(A, 1));
+}
+
+#[test]
+fn work_in_flight_delays_the_successor_until_it_all_but_drained() {
+    let mut node = node();
+    feed(&mut node, 0, runnable(A));
+    feed(&mut node, 0, runnable(B));
+    // All submitted after 1 ms: 5 ms are left on the device, B may queue 100 µs before.
+    assert_eq!(
+        feed(&mut node, MS, released(A, 1, MS, 5 * MS)),
+        [Action::Prepare { session: B, device: D }, timer(5_900 * US, TimerReason::Handover)]
+    );
+    // It finishes sooner than predicted.
+    let used = Usage { used_ns: 3 * MS, in_flight_ns: 50 * US, idle_ns: 0 };
+    let early = feed(&mut node, 3 * MS, Event::Used { session: A, usage: used });
+    assert_eq!(early[0], grant(B, 2, 6 * MS));
+    assert_eq!(node.vgpu(VgpuKey(0)).unwrap().used_ns, 3 * MS);
+    assert_eq!(node.vgpu(VgpuKey(0)).unwrap().held_ns, 3_050 * US);
+}
+
+#[test]
+fn an_overdue_holder_is_killed_once_and_its_turn_passes_on() {
+    let mut node = node();
+    feed(&mut node, 0, runnable(A));
+    feed(&mut node, 0, runnable(B));
+    let revoked = feed(&mut node, 6_100 * US, Event::Timer);
+    assert_eq!(revoked[0], revoke(A, 1));
+    let at_ns = 10_006_100 * US;
+    let kill = Action::Kill { session: A, device: D, epoch: 1 };
+    assert_eq!(feed(&mut node, at_ns, Event::Timer), [kill]);
+    assert_eq!(feed(&mut node, at_ns + 1, Event::Timer), []);
+    let removed = feed(&mut node, at_ns + 2, Event::RemoveSession { session: A });
+    assert_eq!(removed, [grant(B, 2, UNLIMITED)]);
+}
+
+#[test]
+fn unmanaged_grants_everybody_without_end() {
+    let mut node = node();
+    let policy = policy::by_name("unmanaged").unwrap();
+    feed(&mut node, 0, Event::SetPolicy { device: D, policy });
+    assert_eq!(feed(&mut node, 0, runnable(A)), [grant(A, 1, UNLIMITED)]);
+    assert_eq!(feed(&mut node, 0, runnable(B)), [grant(B, 2, UNLIMITED)]);
+    // Back to `fair`: both give back, then one is granted.
+    let policy = policy::by_name("fair").unwrap();
+    let switched = feed(&mut node, MS, Event::SetPolicy { device: D, policy });
+    assert_eq!(switched[..2], [revoke(A, 1), revoke(B, 2)]);
+    feed(&mut node, MS, released(A, 1, MS, 0));
+    assert_eq!(node.holders(D), [B]);
+    let last = feed(&mut node, MS, released(B, 2, 0, 0));
+    assert_eq!(last[0], grant(A, 3, 6 * MS));
+}
+
+#[test]
+fn a_device_that_is_down_is_not_granted() {
+    let mut node = node();
+    feed(&mut node, 0, runnable(A));
+    let down = feed(&mut node, MS, Event::DeviceDown { device: D });
+    assert_eq!(down[0], revoke(A, 1));
+    assert_eq!(feed(&mut node, MS, released(A, 1, MS, 0)), [Action::CancelTimer]);
+    assert_eq!(feed(&mut node, 2 * MS, runnable(B)), []);
+    let up = feed(&mut node, 3 * MS, Event::DeviceUp { device: D });
+    assert_eq!(up[0], grant(A, 2, 6 * MS), "what A used alone is no debt, and ties go by key");
+}
+
+#[test]
+fn a_restarted_daemon_adopts_the_holder_and_charges_the_gap() {
+    let mut old = node();
+    feed(&mut old, 0, runnable(A));
+    feed(&mut old, 0, runnable(B));
+    let mut new = Node::restore(*old.config(), &old.snapshot()).unwrap();
+    feed(&mut new, MS, Event::DeviceUp { device: D });
+    let adopt = Event::Adopt { session: A, epoch: 1, budget_ns: 6 * MS };
+    feed(&mut new, MS, adopt);
+    feed(&mut new, MS, runnable(A));
+    feed(&mut new, MS, runnable(B));
+    assert_eq!(new.holders(D), [A]);
+    let second = Event::Adopt { session: B, epoch: 1, budget_ns: MS };
+    let refused = new.handle(MS, second, &mut Actions::new());
+    assert_eq!(refused, Err(EventError::AlreadyHeld(B)));
+    let next = feed(&mut new, 5 * MS, released(A, 1, 6 * MS, 0));
+    assert_eq!(next[0], grant(B, 2, 6 * MS), "epochs go on");
+    assert_eq!(new.vgpu(VgpuKey(0)).unwrap().used_ns, 6 * MS);
+}
+
+#[test]
+fn events_that_do_not_fit_change_nothing() {
+    let mut node = node();
+    let before = node.snapshot();
+    let mut actions = Actions::new();
+    let weight = Weight::ONE;
+    for (event, error) in [
+        (runnable(SessionKey(7)), EventError::UnknownSession(SessionKey(7))),
+        (Event::RemoveVgpu { vgpu: VgpuKey(7) }, EventError::UnknownVgpu(VgpuKey(7))),
+        (Event::AddSession { session: A, vgpu: VgpuKey(1) }, EventError::SessionExists(A)),
+        (
+            Event::AddVgpu { vgpu: VgpuKey(0), device: D, weight },
+            EventError::VgpuExists(VgpuKey(0)),
+        ),
+        (
+            Event::AddVgpu { vgpu: VgpuKey(9), device: DeviceKey(3), weight },
+            EventError::UnknownDevice(DeviceKey(3)),
+        ),
+        (Event::DeviceUp { device: DeviceKey(u32::MAX) }, EventError::KeyTooLarge(u32::MAX)),
+    ] {
+        assert_eq!(node.handle(0, event, &mut actions), Err(error));
+        assert_eq!(actions.as_slice(), []);
+    }
+    assert_eq!(node.snapshot(), before);
+}
+
+#[test]
+fn a_late_release_of_an_old_epoch_only_reports() {
+    let mut node = node();
+    feed(&mut node, 0, runnable(A));
+    assert_eq!(feed(&mut node, MS, released(A, 99, MS, 0)), []);
+    assert_eq!(node.holders(D), [A]);
+    assert_eq!(node.vgpu(VgpuKey(0)).unwrap().used_ns, MS);
+}
+
+/// Counters of a broken or hostile worker: backwards, or at the end of their range.
+#[test]
+fn wild_readings_do_no_harm_to_others() {
+    let mut node = node();
+    feed(&mut node, 0, runnable(A));
+    let wild = Usage { used_ns: u64::MAX, in_flight_ns: u64::MAX, idle_ns: u64::MAX };
+    feed(&mut node, MS, Event::Used { session: A, usage: wild });
+    feed(&mut node, MS, Event::Used { session: A, usage: Usage::default() });
+    feed(&mut node, 2 * MS, runnable(B));
+    let usage = wild;
+    feed(&mut node, 6 * MS, Event::Released { session: A, epoch: 1, usage });
+    // The claimed work in flight is believed for a quantum and the overdue time, then B runs.
+    let (at_ns, why) = node.poll_timeout().unwrap();
+    assert_eq!((at_ns, why), (10_011_900 * US, TimerReason::Handover));
+    let next = feed(&mut node, at_ns, Event::Timer);
+    assert_eq!(next[0], grant(B, 2, 6 * MS));
+}
+
+#[cfg(feature = "serde")]
+#[test]
+fn policies_and_snapshots_are_written_by_name() {
+    let node = node();
+    let text = serde_json::to_string(&node.snapshot()).unwrap();
+    assert!(text.contains("\"policy\":\"fair\""), "{text}");
+    let back: weft_sched::Snapshot = serde_json::from_str(&text).unwrap();
+    assert_eq!(back, node.snapshot());
+    let error = serde_json::from_str::<Config>("{\"policy\":\"fare\"}").unwrap_err();
+    assert!(error.to_string().contains("fair, unmanaged"), "{error}");
+}
