@@ -22,6 +22,9 @@ pub use size::ByteSize;
 /// Lowest and highest weight of a vGPU.
 pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=10_000;
 
+/// Sessions that a node can have: places on the device page's turnstile.
+pub const SESSIONS_MAX: u64 = weft_ring::PARTICIPANTS as u64;
+
 /// Environment variables that set a key, with the key.
 pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("WEFT_RUNTIME_DIR", "sockets.runtime_dir"),
@@ -30,6 +33,7 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
     ("WEFT_STATE_DIR", "state_dir"),
     ("WEFT_POLICY", "scheduling.policy"),
     ("WEFT_METRICS", "metrics.listen"),
+    ("WEFT_LOG", "log.level"),
 ];
 
 /// A node's configuration.
@@ -50,6 +54,8 @@ pub struct NodeConfig {
     pub limits: LimitsConfig,
     /// Prometheus metrics over HTTP.
     pub metrics: MetricsConfig,
+    /// The log, on standard error.
+    pub log: LogConfig,
 }
 
 /// Where the node listens.
@@ -202,6 +208,26 @@ pub struct MetricsConfig {
     pub listen: Option<SocketAddr>,
 }
 
+/// How log lines look.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object per line.
+    Json,
+}
+
+/// The log, on standard error.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct LogConfig {
+    /// How lines look.
+    pub format: LogFormat,
+    /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or `weft_node::daemon=debug,info`.
+    pub level: String,
+}
+
 impl Default for NodeConfig {
     fn default() -> Self {
         Self {
@@ -212,6 +238,7 @@ impl Default for NodeConfig {
             defaults: DefaultsConfig::default(),
             limits: LimitsConfig::default(),
             metrics: MetricsConfig::default(),
+            log: LogConfig::default(),
         }
     }
 }
@@ -283,6 +310,12 @@ impl Default for LimitsConfig {
             attach_ms: 2_000,
             orphan_ms: 30_000,
         }
+    }
+}
+
+impl Default for LogConfig {
+    fn default() -> Self {
+        Self { format: LogFormat::Text, level: "info".to_owned() }
     }
 }
 
@@ -385,7 +418,7 @@ impl NodeConfig {
         check("scheduling.overdue_ms", scheduling.overdue_ms, 10, 3_600_000)?;
         check("defaults.weight", self.defaults.weight.into(), 1, 10_000)?;
         let limits = &self.limits;
-        check("limits.sessions", limits.sessions as u64, 1, 4096)?;
+        check("limits.sessions", limits.sessions as u64, 1, SESSIONS_MAX)?;
         check("limits.sessions_per_user", limits.sessions_per_user as u64, 1, 4096)?;
         check("limits.vgpus", limits.vgpus as u64, 1, 65_536)?;
         check("limits.kernel_ms", limits.kernel_ms, 1, 86_400_000)?;

@@ -9,6 +9,8 @@ pub mod admin;
 pub mod config;
 mod daemon;
 mod link;
+mod metrics;
+mod worker;
 
 pub use config::NodeConfig;
 
@@ -17,11 +19,10 @@ pub use config::NodeConfig;
 /// # Errors
 /// When the node cannot start: the sockets are taken, the device cannot be created.
 pub fn run_node(config: NodeConfig) -> anyhow::Result<()> {
-    let _ = config;
-    anyhow::bail!("the node daemon is not there yet")
+    daemon::run(config)
 }
 
-/// Runs one session's worker; the daemon hands over the session on descriptor 3.
+/// Runs one session's worker; the daemon hands over the session on standard input.
 ///
 /// # Errors
 /// When the session cannot be set up.
@@ -32,5 +33,11 @@ pub fn run_worker() -> anyhow::Result<()> {
 /// Names of the policies that a node can run.
 #[must_use]
 pub fn policy_names() -> Vec<&'static str> {
-    vec!["fair", "unmanaged"]
+    weft_sched::policy::NAMES.to_vec()
+}
+
+/// What of this machine matters to a node, for `weft doctor` without a daemon.
+#[must_use]
+pub fn local_checks() -> Vec<admin::DoctorCheck> {
+    daemon::local_checks()
 }

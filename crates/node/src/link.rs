@@ -8,22 +8,17 @@
 //! in its runtime directory. The next daemon connects there and receives [`Adoption`] with
 //! the descriptors it needs; the connection is the new link.
 
-use std::io::{self, IoSlice, IoSliceMut};
-use std::mem::MaybeUninit;
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketFlags, SocketType,
-};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use weft_ring::peer;
+
+use crate::config::{ClockConfig, ModelConfig, NodeConfig};
 
 /// Most bytes of one packet.
 pub(crate) const PACKET_BYTES_MAX: usize = 64 << 10;
-
-/// Most descriptors beside one packet.
-pub(crate) const FDS_MAX: usize = 16;
 
 /// Most runs of frames in one answer, 40 bytes of JSON each: fits a packet.
 pub(crate) const RUNS_MAX: usize = 1024;
@@ -40,6 +35,12 @@ pub(crate) struct Start {
     pub(crate) key: u32,
     /// Name of the vGPU, for logs.
     pub(crate) vgpu: String,
+    /// Key of the vGPU.
+    pub(crate) vgpu_key: u32,
+    /// The tenant's user.
+    pub(crate) uid: u32,
+    /// The daemon's user: who may adopt the worker.
+    pub(crate) daemon_uid: u32,
     /// The tenant's process, for logs.
     pub(crate) pid: u32,
     /// The tenant's program, for logs.
@@ -60,8 +61,6 @@ pub(crate) struct Start {
     pub(crate) device: DeviceSpec,
     /// Times.
     pub(crate) times: Times,
-    /// Whether commands pass the gate.
-    pub(crate) gated: bool,
 }
 
 /// The device's clock and model, as a worker needs them.
@@ -72,7 +71,7 @@ pub(crate) struct DeviceSpec {
     /// Device memory, in bytes.
     pub(crate) memory_bytes: u64,
     /// The model of a paced device.
-    pub(crate) model: crate::config::ModelConfig,
+    pub(crate) model: ModelConfig,
 }
 
 /// Times that a worker keeps to.
@@ -88,6 +87,30 @@ pub(crate) struct Times {
     pub(crate) orphan_ms: u64,
     /// Host memory that the worker may use.
     pub(crate) worker_memory_bytes: u64,
+}
+
+impl DeviceSpec {
+    /// The device that `config` describes.
+    pub(crate) fn of(config: &NodeConfig) -> Self {
+        Self {
+            paced: config.device.clock == ClockConfig::Paced,
+            memory_bytes: config.device.memory.0,
+            model: config.device.model.clone(),
+        }
+    }
+}
+
+impl Times {
+    /// The times that `config` sets.
+    pub(crate) fn of(config: &NodeConfig) -> Self {
+        Self {
+            ring_wait_us: config.scheduling.ring_wait_us,
+            yield_us: config.scheduling.yield_us,
+            kernel_ms: config.limits.kernel_ms,
+            orphan_ms: config.limits.orphan_ms,
+            worker_memory_bytes: config.limits.worker_memory.0,
+        }
+    }
 }
 
 /// What a worker says to the daemon that adopts it.
@@ -115,6 +138,8 @@ pub(crate) enum Ask {
     GiveBack {
         /// Which.
         runs: Vec<Run>,
+        /// An earlier daemon may have taken them back already.
+        again: bool,
     },
     /// The vGPU's memory. Answer: [`Reply::Usage`].
     Usage,
@@ -124,6 +149,16 @@ pub(crate) enum Ask {
         /// The total, in bytes.
         bytes: u64,
     },
+}
+
+impl Ask {
+    /// The request as it is repeated to a daemon that took the place of the one first asked.
+    pub(crate) fn again(&self) -> Self {
+        match self {
+            Self::GiveBack { runs, .. } => Self::GiveBack { runs: runs.clone(), again: true },
+            Self::Ready | Self::Take { .. } | Self::Usage | Self::Pinned { .. } => self.clone(),
+        }
+    }
 }
 
 /// What the daemon answers.
@@ -153,68 +188,6 @@ pub(crate) enum Reply {
     },
 }
 
-/// A packet socket pair, closed on exec.
-pub(crate) fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
-    let kind = SocketType::SEQPACKET;
-    Ok(rustix::net::socketpair(AddressFamily::UNIX, kind, SocketFlags::CLOEXEC, None)?)
-}
-
-/// Sends one packet with descriptors beside it.
-pub(crate) fn send_bytes(
-    socket: impl AsFd,
-    bytes: &[u8],
-    fds: &[BorrowedFd<'_>],
-) -> io::Result<()> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
-    let mut control = SendAncillaryBuffer::new(&mut space);
-    if !fds.is_empty() && !control.push(SendAncillaryMessage::ScmRights(fds)) {
-        return Err(io::Error::other("too many descriptors in one packet"));
-    }
-    let sent = rustix::io::retry_on_intr(|| {
-        rustix::net::sendmsg(
-            &socket,
-            &[IoSlice::new(bytes)],
-            &mut control,
-            SendFlags::NOSIGNAL,
-        )
-    })?;
-    if sent == bytes.len() { Ok(()) } else { Err(io::Error::other("packet cut short")) }
-}
-
-/// Receives one packet and the descriptors beside it; `None` when the other side hung up.
-pub(crate) fn receive_bytes(
-    socket: impl AsFd,
-    limit: usize,
-) -> io::Result<Option<(Vec<u8>, Vec<OwnedFd>)>> {
-    let mut bytes = vec![0; limit];
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
-    let mut control = RecvAncillaryBuffer::new(&mut space);
-    let received = rustix::io::retry_on_intr(|| {
-        rustix::net::recvmsg(
-            &socket,
-            &mut [IoSliceMut::new(&mut bytes)],
-            &mut control,
-            RecvFlags::CMSG_CLOEXEC,
-        )
-    })?;
-    let mut fds = Vec::new();
-    for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            fds.extend(rights);
-        }
-    }
-    if received.bytes == 0 {
-        return Ok(None);
-    }
-    if received.flags.contains(rustix::net::ReturnFlags::TRUNC)
-        || received.flags.contains(rustix::net::ReturnFlags::CTRUNC)
-    {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "packet too long"));
-    }
-    bytes.truncate(received.bytes);
-    Ok(Some((bytes, fds)))
-}
-
 /// Sends one message.
 pub(crate) fn send<T: Serialize>(
     socket: impl AsFd,
@@ -225,15 +198,19 @@ pub(crate) fn send<T: Serialize>(
     if bytes.len() > PACKET_BYTES_MAX {
         return Err(io::Error::new(io::ErrorKind::InvalidInput, "message too long"));
     }
-    send_bytes(socket, &bytes, fds)
+    peer::send(socket, &bytes, fds)
 }
 
 /// Receives one message; `None` when the other side hung up.
 pub(crate) fn receive<T: DeserializeOwned>(
     socket: impl AsFd,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
-    let Some((bytes, fds)) = receive_bytes(socket, PACKET_BYTES_MAX)? else { return Ok(None) };
-    Ok(Some((serde_json::from_slice(&bytes)?, fds)))
+    match peer::receive(socket, PACKET_BYTES_MAX)? {
+        Some(message) => {
+            Ok(Some((serde_json::from_slice(&message.bytes)?, message.descriptors)))
+        }
+        None => Ok(None),
+    }
 }
 
 #[cfg(test)]
@@ -242,9 +219,10 @@ mod tests {
 
     #[test]
     fn messages_and_descriptors_arrive_and_a_hang_up_is_told() {
-        let (ours, theirs) = pair().unwrap();
-        let (extra, kept) = pair().unwrap();
-        let ask = Ask::GiveBack { runs: vec![(u64::MAX, u64::MAX); RUNS_MAX] };
+        let (ours, theirs) = peer::pair().unwrap();
+        let (extra, kept) = peer::pair().unwrap();
+        let runs = vec![(u64::MAX, u64::MAX); RUNS_MAX];
+        let ask = Ask::GiveBack { runs, again: false };
         send(&ours, &ask, &[extra.as_fd()]).unwrap();
         let (received, fds): (Ask, _) = receive(&theirs).unwrap().unwrap();
         assert_eq!(received, ask);

@@ -1,4 +1,331 @@
-//! The daemon.
+//! The daemon: one process per node that hands out vGPUs, keeps the ledger and decides who runs.
+//!
+//! Threads: the main one accepts connections; the driver schedules; the saver writes files; each
+//! session has one that serves its worker; each admin connection has one. All sleep while nothing
+//! happens.
 
+mod admin;
+mod adopt;
+mod clock;
+mod device;
+mod driver;
+mod frames;
 mod ledger;
+mod log;
+mod persist;
 mod registry;
+mod runtime;
+mod sessions;
+mod shares;
+mod spawn;
+mod tenants;
+mod trace;
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::{Duration, Instant};
+
+use anyhow::Context;
+use rustix::event::{PollFd, PollFlags};
+use weft_ring::peer;
+use weft_sched::{Config as SchedConfig, Node, Snapshot};
+
+use self::device::DeviceMemory;
+use self::driver::{Driver, Handle, Order};
+use self::frames::Frames;
+use self::persist::Save;
+use self::registry::Registry;
+use self::runtime::{Listeners, Runtime};
+use self::sessions::Entry;
+use crate::config::NodeConfig;
+
+pub(crate) use self::device::local_checks;
+
+/// Connections that may be served at once besides the sessions.
+const CONNECTIONS_MAX: usize = 64;
+
+/// Stack of a thread that serves one connection.
+const STACK_BYTES: usize = 512 << 10;
+
+/// Sessions must be over within this time of a shutdown.
+const SHUTDOWN_LIMIT: Duration = Duration::from_secs(15);
+
+/// What the daemon's threads share.
+#[derive(Debug)]
+pub(crate) struct Daemon {
+    /// As it was told.
+    pub(crate) config: NodeConfig,
+    /// Directory and sockets.
+    pub(crate) runtime: Runtime,
+    /// The device's shared pages.
+    pub(crate) memory: DeviceMemory,
+    /// The scheduling thread.
+    pub(crate) driver: Handle,
+    core: Mutex<Core>,
+    saver: Sender<Save>,
+    connections: AtomicUsize,
+    stopping: AtomicBool,
+    stop: UnixStream,
+}
+
+/// The tables.
+#[derive(Debug)]
+pub(crate) struct Core {
+    /// vGPUs.
+    pub(crate) registry: Registry,
+    /// Device memory.
+    pub(crate) frames: Frames,
+    /// Sessions by key.
+    pub(crate) sessions: BTreeMap<u32, Entry>,
+    /// Number of the next session.
+    pub(crate) next_id: u64,
+    /// Sessions taken over from an earlier daemon.
+    pub(crate) adopted: u64,
+}
+
+/// Runs the daemon until it is told to stop.
+pub(crate) fn run(config: NodeConfig) -> anyhow::Result<()> {
+    log::init(&config.log);
+    let runtime = Runtime::claim(&config)?;
+    let snapshot_path = config.sockets.runtime_dir.join("schedule.json");
+    let (saver, saves) = mpsc::channel();
+    let saver_thread = spawn_saver(saves, snapshot_path.clone())?;
+    let ended = match Setup::new(config, runtime, saver, &snapshot_path) {
+        Ok(setup) => setup.serve(),
+        Err(error) => Err(error),
+    };
+    // The saver ends when everybody who could save is gone.
+    if saver_thread.join().is_err() {
+        tracing::error!("the saving thread panicked");
+    }
+    ended
+}
+
+fn spawn_saver(saves: Receiver<Save>, snapshot_path: PathBuf) -> io::Result<JoinHandle<()>> {
+    thread::Builder::new()
+        .name("saver".to_owned())
+        .spawn(move || persist::run(&saves, &snapshot_path))
+}
+
+/// A daemon that is ready to serve.
+struct Setup {
+    daemon: Arc<Daemon>,
+    driver: Driver,
+    stop: UnixStream,
+    survivors: Vec<adopt::Survivor>,
+}
+
+impl Setup {
+    fn new(
+        config: NodeConfig,
+        runtime: Runtime,
+        saver: Sender<Save>,
+        snapshot_path: &std::path::Path,
+    ) -> anyhow::Result<Self> {
+        let survivors = adopt::knock(&runtime)?;
+        let memory = DeviceMemory::open(&config, &survivors)?;
+        let table = adopt::physical_table(&survivors)?;
+        let frames = Frames::new(config.device.memory.0, table)?;
+        let limit = config.limits.vgpus;
+        let registry = Registry::open(&config.state_dir, limit, config.device.memory.0)
+            .with_context(|| format!("cannot use {}", config.state_dir.display()))?;
+        let snapshot = match survivors.is_empty() {
+            true => None,
+            false => persist::read_snapshot(snapshot_path),
+        };
+        let node = scheduling_core(&config, snapshot.as_ref(), &survivors)?;
+        let page = memory.node_page()?;
+        let (orders, received) = mpsc::channel();
+        let handle = Handle::new(orders, page.doorbell().clone());
+        let driver = Driver::new(node, page, received, saver.clone());
+        let (stop, stopper) = UnixStream::pair()?;
+        let next_id = survivors.iter().map(|s| s.adoption.start.session + 1).max().unwrap_or(1);
+        let core =
+            Core { registry, frames, sessions: BTreeMap::new(), next_id, adopted: 0 };
+        let daemon = Daemon {
+            config,
+            runtime,
+            memory,
+            driver: handle,
+            core: Mutex::new(core),
+            saver,
+            connections: AtomicUsize::new(0),
+            stopping: AtomicBool::new(false),
+            stop: stopper,
+        };
+        Ok(Self { daemon: Arc::new(daemon), driver, stop, survivors })
+    }
+
+    fn serve(self) -> anyhow::Result<()> {
+        let Self { daemon, driver, stop, survivors } = self;
+        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
+            signal_hook::low_level::pipe::register(signal, daemon.stop.try_clone()?)?;
+        }
+        let driver_thread =
+            thread::Builder::new().name("driver".to_owned()).spawn(move || driver.run())?;
+        daemon.adopt(survivors)?;
+        let listeners = daemon.runtime.listen(&daemon.config)?;
+        if let Some(address) = daemon.config.metrics.listen {
+            crate::metrics::serve(address, Arc::clone(&daemon))?;
+        }
+        let socket = daemon.config.tenant_socket();
+        let policy = daemon.config.scheduling.policy.as_str();
+        tracing::info!(socket = %socket.display(), policy, "node daemon is ready");
+        daemon.accept(&listeners, &stop)?;
+        daemon.shut_down();
+        if driver_thread.join().is_err() {
+            tracing::error!("the scheduling thread panicked");
+        }
+        Ok(())
+    }
+}
+
+/// The scheduling core, as the earlier daemon left it if it left sessions.
+fn scheduling_core(
+    config: &NodeConfig,
+    snapshot: Option<&Snapshot>,
+    survivors: &[adopt::Survivor],
+) -> anyhow::Result<Node> {
+    let times = &config.scheduling;
+    let policy = weft_sched::policy::by_name(&times.policy)?;
+    let settings = SchedConfig {
+        policy,
+        quantum_ns: times.quantum_us * 1000,
+        yield_ns: times.yield_us * 1000,
+        // The device must have had the chance to end an endless kernel by itself.
+        overdue_ns: (times.overdue_ms + config.limits.kernel_ms) * 1_000_000,
+        ..SchedConfig::default()
+    };
+    match snapshot.map(|snapshot| Node::restore(settings, &adopt::surviving(snapshot, survivors))) {
+        Some(Ok(node)) => Ok(node),
+        Some(Err(error)) => {
+            tracing::warn!(%error, "the saved scheduling state does not fit; tags start afresh");
+            Ok(Node::new(settings)?)
+        }
+        None => Ok(Node::new(settings)?),
+    }
+}
+
+impl Daemon {
+    /// The tables. A panic of another thread leaves them as they were between two operations.
+    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
+        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Saves the registry if it changed, and waits until it is on disk.
+    pub(crate) fn save_registry(&self) {
+        let unsaved = self.core().registry.unsaved();
+        let document = match unsaved {
+            Ok(Some(document)) => document,
+            Ok(None) => return,
+            Err(error) => {
+                tracing::error!(%error, "the vGPUs could not be written");
+                return;
+            }
+        };
+        let (done, written) = mpsc::channel();
+        if self.saver.send(Save::Registry { document, done }).is_ok() {
+            // The saver logs its errors; a lost answer means that it is gone.
+            let _ = written.recv();
+        }
+    }
+
+    /// Makes the daemon end.
+    pub(crate) fn stop(&self) {
+        // The pipe is full only when somebody else has said so already.
+        let _ = io::Write::write(&mut &self.stop, &[0]);
+    }
+
+    fn accept(self: &Arc<Self>, listeners: &Listeners, stop: &UnixStream) -> anyhow::Result<()> {
+        loop {
+            let mut polled = [
+                PollFd::new(stop, PollFlags::IN),
+                PollFd::new(&listeners.tenant, PollFlags::IN),
+                PollFd::new(&listeners.admin, PollFlags::IN),
+            ];
+            rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, None))?;
+            let [stopped, tenant, admin] = polled.map(|fd| !fd.revents().is_empty());
+            if stopped {
+                return Ok(());
+            }
+            if tenant {
+                self.welcome("tenant", &listeners.tenant, tenants::serve);
+            }
+            if admin {
+                self.welcome("admin", &listeners.admin, admin::serve);
+            }
+        }
+    }
+
+    /// Serves one connection in a thread of its own, if there is room.
+    fn welcome(
+        self: &Arc<Self>,
+        name: &str,
+        listener: impl AsFd,
+        serve: fn(&Arc<Self>, OwnedFd),
+    ) {
+        let socket = match peer::accept(listener) {
+            Ok(socket) => socket,
+            Err(error) => {
+                tracing::warn!(%error, "a connection could not be accepted");
+                return;
+            }
+        };
+        let room = self.config.limits.sessions + CONNECTIONS_MAX;
+        if self.connections.fetch_add(1, Ordering::Relaxed) >= room {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+            tracing::warn!(name, room, "too many connections");
+            return;
+        }
+        let daemon = Arc::clone(self);
+        let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+        let spawned = thread.spawn(move || {
+            serve(&daemon, socket);
+            daemon.connections.fetch_sub(1, Ordering::Relaxed);
+        });
+        if let Err(error) = spawned {
+            self.connections.fetch_sub(1, Ordering::Relaxed);
+            tracing::error!(%error, "no thread for a connection");
+        }
+    }
+
+    /// Whether the daemon is ending.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
+    /// Ends all sessions, then the driver.
+    fn shut_down(&self) {
+        tracing::info!("node daemon ends");
+        self.stopping.store(true, Ordering::Relaxed);
+        let deadline = Instant::now() + SHUTDOWN_LIMIT;
+        loop {
+            let mut core = self.core();
+            let count = core.sessions.len();
+            for entry in core.sessions.values_mut() {
+                if let Some(worker) = entry.worker.take() {
+                    // A worker that is gone already has been noticed by its thread.
+                    let _ = worker.kill();
+                }
+            }
+            drop(core);
+            if count == 0 {
+                break;
+            }
+            if Instant::now() > deadline {
+                tracing::warn!(count, "sessions did not end");
+                break;
+            }
+            thread::sleep(Duration::from_millis(2));
+        }
+        self.save_registry();
+        self.driver.send(Order::Stop);
+    }
+}

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
+use super::persist::Document;
 use crate::config::WEIGHTS;
 
 /// The file's format. Raise it when a record's meaning changes; new optional fields need no new one.
@@ -98,7 +99,7 @@ pub(crate) struct Registry {
 }
 
 #[derive(Serialize, Deserialize)]
-struct Document {
+struct Contents {
     format: u32,
     vgpus: Vec<Vgpu>,
 }
@@ -216,17 +217,15 @@ impl Registry {
         }
     }
 
-    /// Writes the file if anything changed: a new file takes the old one's place, so a crash leaves
-    /// one or the other.
-    pub(crate) fn save(&mut self) -> io::Result<()> {
+    /// The file as it should be, if anything changed since this was last asked.
+    pub(crate) fn unsaved(&mut self) -> io::Result<Option<Document>> {
         if !self.dirty {
-            return Ok(());
+            return Ok(None);
         }
         let vgpus = self.by_name.values().cloned().collect();
-        let bytes = serde_json::to_vec_pretty(&Document { format: FORMAT, vgpus })?;
-        replace(&self.path, &bytes)?;
+        let bytes = serde_json::to_vec_pretty(&Contents { format: FORMAT, vgpus })?;
         self.dirty = false;
-        Ok(())
+        Ok(Some(Document { path: self.path.clone(), bytes }))
     }
 
     fn check(&self, weight: Option<u32>, memory_bytes: Option<u64>) -> Result<(), RegistryError> {
@@ -250,7 +249,8 @@ impl Registry {
     }
 }
 
-/// Writes `bytes` to a file beside `path`, forces it to disk and renames it over `path`.
+/// Writes `bytes` to a file beside `path`, forces it to disk and renames it over `path`: a crash
+/// leaves the old file or the new one.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("new");
     let mut file = File::create(&beside)?;
@@ -268,7 +268,7 @@ fn parse(path: &Path, bytes: &[u8]) -> io::Result<Vec<Vgpu>> {
         let text = format!("{}: {what}; move the file away to start afresh", path.display());
         io::Error::new(io::ErrorKind::InvalidData, text)
     };
-    let document: Document = serde_json::from_slice(bytes).map_err(|e| broken(e.to_string()))?;
+    let document: Contents = serde_json::from_slice(bytes).map_err(|e| broken(e.to_string()))?;
     if document.format != FORMAT {
         return Err(broken(format!("format {} is not {FORMAT}", document.format)));
     }
@@ -316,7 +316,9 @@ mod tests {
         registry.create(&wanted("b")).unwrap();
         registry.set("b", Some(9), None).unwrap();
         registry.charge(1, 55);
-        registry.save().unwrap();
+        let document = registry.unsaved().unwrap().unwrap();
+        replace(&document.path, &document.bytes).unwrap();
+        assert!(registry.unsaved().unwrap().is_none());
         let mut again = Registry::open(dir.path(), 4, 1 << 30).unwrap();
         let b = again.find("b").unwrap().clone();
         assert_eq!((b.key, b.weight, b.used_ns), (1, 9, 55));

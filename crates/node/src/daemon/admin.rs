@@ -1,0 +1,271 @@
+//! The admin socket's server: one thread per connection, one line per request.
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weft_ring::peer;
+use weft_sched::policy;
+use weft_wire::handshake::PROTOCOL_VERSION;
+
+use super::Daemon;
+use super::driver::{Order, View};
+use super::registry::{Vgpu, Wanted};
+use super::sessions::Entry;
+use crate::admin::{
+    Answer, Closure, NodeReport, Request, Stats, Timeline, Turn, VgpuReport, VgpuState,
+};
+
+/// Longest request.
+const REQUEST_BYTES_MAX: u64 = 64 << 10;
+
+/// A silent connection is closed after this time.
+const SILENCE_LIMIT: Duration = Duration::from_secs(600);
+
+/// Removed sessions must be over within this time.
+const REMOVE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Serves one connection.
+pub(crate) fn serve(daemon: &Arc<Daemon>, socket: OwnedFd) {
+    if let Err(error) = converse(daemon, UnixStream::from(socket)) {
+        tracing::debug!(%error, "admin connection ended");
+    }
+}
+
+fn converse(daemon: &Arc<Daemon>, stream: UnixStream) -> io::Result<()> {
+    stream.set_read_timeout(Some(SILENCE_LIMIT))?;
+    stream.set_write_timeout(Some(SILENCE_LIMIT))?;
+    let caller = peer::credentials(&stream)?;
+    let mut reader = BufReader::new(stream);
+    loop {
+        let mut line = Vec::new();
+        (&mut reader).take(REQUEST_BYTES_MAX).read_until(b'\n', &mut line)?;
+        if line.is_empty() {
+            return Ok(());
+        }
+        let answer = match serde_json::from_slice::<Request>(&line) {
+            Ok(request) => daemon.answer_admin(request, caller.uid),
+            Err(error) => refused(format!("the request is not understood: {error}")),
+        };
+        let mut bytes = serde_json::to_vec(&answer)?;
+        bytes.push(b'\n');
+        reader.get_mut().write_all(&bytes)?;
+        if line.last() != Some(&b'\n') {
+            return Ok(());
+        }
+    }
+}
+
+fn refused(message: String) -> Answer {
+    Answer::Error { message }
+}
+
+impl Daemon {
+    fn answer_admin(&self, request: Request, caller: u32) -> Answer {
+        match self.act(request, caller) {
+            Ok(answer) => answer,
+            Err(error) => refused(format!("{error:#}")),
+        }
+    }
+
+    fn act(&self, request: Request, caller: u32) -> anyhow::Result<Answer> {
+        Ok(match request {
+            Request::Node => Answer::Node(self.node_report()?),
+            Request::List => Answer::Vgpus(self.stats()?.vgpus),
+            Request::Create { name, weight, memory_bytes, owner, token } => {
+                let wanted = Wanted {
+                    name,
+                    owner: owner.unwrap_or(caller),
+                    weight: weight.unwrap_or(self.config.defaults.weight),
+                    memory_bytes: memory_bytes.unwrap_or(self.config.default_memory_bytes()),
+                    token: token.unwrap_or_default(),
+                };
+                let name = self.core().registry.create(&wanted)?.name.clone();
+                self.save_registry();
+                Answer::Vgpu(self.vgpu_report(&name)?)
+            }
+            Request::Set { name, weight, memory_bytes } => {
+                self.set_vgpu(&name, weight, memory_bytes)?;
+                Answer::Vgpu(self.vgpu_report(&name)?)
+            }
+            Request::Remove { name, force } => {
+                self.remove_vgpu(&name, force)?;
+                Answer::Done
+            }
+            Request::Stats => Answer::Stats(self.stats()?),
+            Request::Timeline { since_ns } => Answer::Timeline(self.timeline(since_ns)?),
+            Request::Policy { set } => {
+                if let Some(name) = set {
+                    self.driver.send(Order::SetPolicy(policy::by_name(&name)?));
+                }
+                Answer::Node(self.node_report()?)
+            }
+            Request::Doctor => Answer::Doctor(self.doctor()?),
+            Request::Metrics => Answer::Metrics(crate::metrics::text(&self.stats()?)),
+            Request::Shutdown => {
+                self.stop();
+                Answer::Done
+            }
+        })
+    }
+
+    fn set_vgpu(
+        &self,
+        name: &str,
+        weight: Option<u32>,
+        memory_bytes: Option<u64>,
+    ) -> anyhow::Result<()> {
+        {
+            let mut core = self.core();
+            let vgpu = core.registry.set(name, weight, memory_bytes)?.clone();
+            core.frames.set_quota(vgpu.key, vgpu.memory_bytes);
+            self.weigh(&core);
+        }
+        self.save_registry();
+        Ok(())
+    }
+
+    fn remove_vgpu(&self, name: &str, force: bool) -> anyhow::Result<()> {
+        let key = self.core().registry.find(name)?.key;
+        let deadline = std::time::Instant::now() + REMOVE_LIMIT;
+        loop {
+            let mut core = self.core();
+            let mut of_vgpu = core.sessions.values_mut().filter(|entry| entry.vgpu == key);
+            let Some(first) = of_vgpu.next() else {
+                core.registry.remove(name)?;
+                core.frames.remove_vgpu(key);
+                break;
+            };
+            anyhow::ensure!(
+                force,
+                "vGPU `{name}` is in use by {} (process {}); `--force` ends its sessions",
+                first.program,
+                first.pid
+            );
+            for worker in std::iter::once(first).chain(of_vgpu).filter_map(|e| e.worker.as_ref()) {
+                // One that is gone already has been noticed by its thread.
+                let _ = worker.kill();
+            }
+            drop(core);
+            anyhow::ensure!(std::time::Instant::now() < deadline, "its sessions do not end");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        self.driver.send(Order::Forget { vgpu: key });
+        self.save_registry();
+        Ok(())
+    }
+
+    fn vgpu_report(&self, name: &str) -> anyhow::Result<VgpuReport> {
+        let vgpus = self.stats()?.vgpus;
+        let found = vgpus.into_iter().find(|vgpu| vgpu.name == name);
+        found.ok_or_else(|| anyhow::anyhow!("vGPU `{name}` was removed meanwhile"))
+    }
+
+    fn view(&self) -> anyhow::Result<View> {
+        self.driver.ask(Order::View).ok_or_else(|| anyhow::anyhow!("the daemon is ending"))
+    }
+
+    fn node_report(&self) -> anyhow::Result<NodeReport> {
+        let view = self.view()?;
+        let core = self.core();
+        Ok(NodeReport {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            pid: std::process::id(),
+            protocol: PROTOCOL_VERSION,
+            policy: view.policy.name().to_owned(),
+            policies: crate::policy_names().into_iter().map(str::to_owned).collect(),
+            tenant_socket: self.config.tenant_socket().display().to_string(),
+            device: self.memory.report(&self.config, core.frames.ledger().used_bytes_total()),
+            adopted_sessions: core.adopted,
+        })
+    }
+
+    /// Totals and queue state now.
+    pub(crate) fn stats(&self) -> anyhow::Result<Stats> {
+        let view = self.view()?;
+        let core = self.core();
+        let device =
+            self.memory.report(&self.config, core.frames.ledger().used_bytes_total());
+        let vgpus: Vec<VgpuReport> = core
+            .registry
+            .iter()
+            .map(|vgpu| {
+                let sessions: Vec<(u32, &Entry)> = core
+                    .sessions
+                    .iter()
+                    .filter(|(_, entry)| entry.vgpu == vgpu.key)
+                    .map(|(key, entry)| (*key, entry))
+                    .collect();
+                let ledger = core.frames.ledger();
+                VgpuReport {
+                    memory_used_bytes: ledger.used_bytes(vgpu.key),
+                    pinned_bytes: ledger.pinned_bytes(vgpu.key),
+                    ..report(vgpu, &sessions, &view)
+                }
+            })
+            .collect();
+        let charged_ns = view.charged_ns;
+        let holder = vgpus.iter().find(|vgpu| vgpu.state == VgpuState::Running);
+        let waiting = vgpus.iter().filter(|vgpu| vgpu.state == VgpuState::Waiting).count();
+        Ok(Stats {
+            now_ns: view.now_ns,
+            policy: view.policy.name().to_owned(),
+            holder: holder.map(|vgpu| vgpu.name.clone()),
+            waiting: u32::try_from(waiting).unwrap_or(u32::MAX),
+            closure: Closure { charged_ns, busy_ns: device.busy_ns },
+            device,
+            vgpus,
+        })
+    }
+
+    fn timeline(&self, since_ns: u64) -> anyhow::Result<Timeline> {
+        let (spans, dropped) = self
+            .driver
+            .ask(|answer| Order::Timeline { since_ns, answer })
+            .ok_or_else(|| anyhow::anyhow!("the daemon is ending"))?;
+        let core = self.core();
+        let turns = spans.into_iter().map(|span| Turn {
+            vgpu: core.registry.by_key(span.vgpu).map_or_else(
+                || format!("removed-{}", span.vgpu),
+                |vgpu| vgpu.name.clone(),
+            ),
+            start_ns: span.start_ns,
+            end_ns: span.end_ns,
+            used_ns: span.used_ns,
+        });
+        Ok(Timeline { turns: turns.collect(), dropped })
+    }
+}
+
+fn report(vgpu: &Vgpu, sessions: &[(u32, &Entry)], view: &View) -> VgpuReport {
+    let views: Vec<_> = sessions.iter().filter_map(|(key, _)| view.sessions.get(key)).collect();
+    let state = if views.iter().any(|session| session.holds && session.runnable) {
+        VgpuState::Running
+    } else if views.iter().any(|session| session.runnable) {
+        VgpuState::Waiting
+    } else if sessions.is_empty() {
+        VgpuState::Detached
+    } else {
+        VgpuState::Idle
+    };
+    let live_ns: u64 = views.iter().map(|session| session.used_ns).sum();
+    let (held_ns, turns) = view.vgpus.get(&vgpu.key).copied().unwrap_or_default();
+    let program = |(_, entry): &(u32, &Entry)| format!("{} ({})", entry.program, entry.pid);
+    VgpuReport {
+        name: vgpu.name.clone(),
+        owner: vgpu.owner,
+        weight: vgpu.weight,
+        memory_bytes: vgpu.memory_bytes,
+        memory_used_bytes: 0,
+        pinned_bytes: 0,
+        state,
+        sessions: u32::try_from(sessions.len()).unwrap_or(u32::MAX),
+        programs: sessions.iter().map(program).collect(),
+        used_ns: vgpu.used_ns.saturating_add(live_ns),
+        held_ns,
+        turns,
+        sessions_total: vgpu.sessions_total,
+    }
+}

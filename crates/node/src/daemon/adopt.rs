@@ -1,0 +1,164 @@
+//! Taking over the workers of an earlier daemon.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, bail};
+use rustix::net::sockopt::{self, Timeout};
+use weft_ring::peer::{self, Process};
+use weft_ring::{Access, MemoryFile, Segment};
+use weft_sched::Snapshot;
+
+use super::Daemon;
+use super::runtime::Runtime;
+use super::sessions::{Entry, Session};
+use super::spawn::Worker;
+use crate::link::{self, Adoption};
+
+/// A worker answers at its door within this time, or is left to die.
+const ANSWER_LIMIT: Duration = Duration::from_millis(500);
+
+/// A worker that outlived its daemon.
+#[derive(Debug)]
+pub(crate) struct Survivor {
+    /// What it says about itself.
+    pub(crate) adoption: Adoption,
+    /// The new link.
+    pub(crate) link: OwnedFd,
+    /// Its process, as the system names it.
+    pub(crate) process: Process,
+    /// Its shared memory.
+    pub(crate) files: Files,
+}
+
+/// Shared memory of a survivor.
+#[derive(Debug)]
+pub(crate) struct Files {
+    /// The session's segment.
+    pub(crate) segment: MemoryFile,
+    /// Its control page.
+    pub(crate) control: MemoryFile,
+    /// The node page.
+    pub(crate) node_page: MemoryFile,
+    /// The device page.
+    pub(crate) device_page: MemoryFile,
+    /// Its vGPU's frames.
+    pub(crate) frames: MemoryFile,
+    /// The physical table.
+    pub(crate) table: MemoryFile,
+}
+
+/// Finds the workers that live.
+pub(crate) fn knock(runtime: &Runtime) -> anyhow::Result<Vec<Survivor>> {
+    let mut survivors = Vec::new();
+    for (session, link) in runtime.knock()? {
+        match meet(link) {
+            Ok(survivor) => survivors.push(survivor),
+            Err(error) => {
+                tracing::warn!(session, error = format!("{error:#}"), "worker not adopted");
+                runtime.remove_door(session);
+            }
+        }
+    }
+    Ok(survivors)
+}
+
+fn meet(link: OwnedFd) -> anyhow::Result<Survivor> {
+    let own = rustix::process::getuid().as_raw();
+    let credentials = peer::credentials(&link)?;
+    if credentials.uid != own && credentials.uid != 0 {
+        bail!("it runs as user {}", credentials.uid);
+    }
+    sockopt::set_socket_timeout(&link, Timeout::Recv, Some(ANSWER_LIMIT))?;
+    let (adoption, fds): (Adoption, Vec<OwnedFd>) =
+        link::receive(&link)?.context("it hung up")?;
+    sockopt::set_socket_timeout(&link, Timeout::Recv, None)?;
+    let process = Process::open(adoption.pid)?;
+    let files: Vec<MemoryFile> =
+        fds.into_iter().map(MemoryFile::received).collect::<Result<_, _>>()?;
+    let [segment, control, node_page, device_page, frames, table] =
+        <[MemoryFile; 6]>::try_from(files).map_err(|files| {
+            anyhow::anyhow!("it sent {} descriptors instead of 6", files.len())
+        })?;
+    let files = Files { segment, control, node_page, device_page, frames, table };
+    Ok(Survivor { adoption, link, process, files })
+}
+
+/// The earlier daemon's physical table.
+pub(crate) fn physical_table(survivors: &[Survivor]) -> anyhow::Result<Option<MemoryFile>> {
+    Ok(survivors.first().map(|survivor| survivor.files.table.try_clone()).transpose()?)
+}
+
+/// What of a saved state concerns sessions that live: the others are over.
+pub(crate) fn surviving(snapshot: &Snapshot, survivors: &[Survivor]) -> Snapshot {
+    let mut kept = snapshot.clone();
+    kept.sessions.retain(|session| {
+        survivors.iter().any(|survivor| survivor.adoption.start.key == session.session.0)
+    });
+    kept
+}
+
+impl Daemon {
+    /// Makes the survivors this daemon's sessions and serves them.
+    pub(crate) fn adopt(self: &Arc<Self>, survivors: Vec<Survivor>) -> anyhow::Result<()> {
+        let keys: Vec<u32> =
+            survivors.iter().map(|survivor| survivor.adoption.start.key).collect();
+        let mut sessions = Vec::new();
+        for survivor in survivors {
+            self.enter(&survivor);
+            sessions.push(survivor);
+        }
+        self.core().frames.rebuild(&keys)?;
+        self.weigh(&self.core());
+        for survivor in sessions {
+            self.resume(survivor)?;
+        }
+        Ok(())
+    }
+
+    fn enter(&self, survivor: &Survivor) {
+        let start = &survivor.adoption.start;
+        let mut core = self.core();
+        core.frames.set_quota(start.vgpu_key, start.memory_bytes);
+        if let Some(vgpu) = core.registry.by_key(start.vgpu_key) {
+            let quota = vgpu.memory_bytes;
+            core.frames.set_quota(start.vgpu_key, quota);
+        }
+        core.frames.add_session(start.key, start.vgpu_key);
+        if let Ok(file) = survivor.files.frames.try_clone() {
+            core.frames.adopt_file(start.vgpu_key, file);
+        }
+        let entry = Entry {
+            id: start.session,
+            vgpu: start.vgpu_key,
+            uid: start.uid,
+            pid: start.pid,
+            program: start.program.clone(),
+            worker: None,
+        };
+        core.sessions.insert(start.key, entry);
+        core.adopted += 1;
+    }
+
+    fn resume(self: &Arc<Self>, survivor: Survivor) -> anyhow::Result<()> {
+        let Survivor { adoption, link, process, files } = survivor;
+        let start = adoption.start;
+        tracing::info!(session = start.session, vgpu = start.vgpu, "worker adopted");
+        let session = Session {
+            key: start.key,
+            vgpu: start.vgpu_key,
+            worker: Worker::adopted(process, link, adoption.pid),
+            segment: Segment::open(files.segment.map(Access::ReadWrite)?)?,
+            start,
+        };
+        self.begin(&session, &files.control)?;
+        let daemon = Arc::clone(self);
+        thread::Builder::new()
+            .name("tenant".to_owned())
+            .stack_size(super::STACK_BYTES)
+            .spawn(move || daemon.serve_session(session))?;
+        Ok(())
+    }
+}

@@ -1,0 +1,137 @@
+//! The device's shared pages, and what the daemon reads from them.
+
+use std::collections::BTreeMap;
+
+use weft_device::{Capabilities, DeviceInfo};
+use weft_gate::NodePage;
+use weft_ring::{Access, MemoryFile};
+
+use super::adopt::Survivor;
+use crate::admin::{DeviceReport, DoctorCheck, DoctorReport, Finding};
+use crate::config::{ClockConfig, NodeConfig};
+
+/// Pages that all workers of a node share.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    /// One doorbell for the daemon and a mark per session.
+    pub(crate) node_page: MemoryFile,
+    /// The device's queue, timeline and busy total.
+    pub(crate) device_page: MemoryFile,
+    info: DeviceInfo,
+}
+
+impl DeviceMemory {
+    /// The pages of the survivors, or new ones.
+    pub(crate) fn open(config: &NodeConfig, survivors: &[Survivor]) -> anyhow::Result<Self> {
+        let (node_page, device_page) = match survivors.first() {
+            Some(survivor) => {
+                (survivor.files.node_page.try_clone()?, survivor.files.device_page.try_clone()?)
+            }
+            None => (NodePage::create()?, MemoryFile::create("weft-device", 1 << 16)?),
+        };
+        let info = DeviceInfo {
+            name: "stub".to_owned(),
+            backend: "soft",
+            uuid: [0; 16],
+            compute_capability: (7, 5),
+            memory_bytes: config.device.memory.0,
+            attributes: BTreeMap::new(),
+            capabilities: Capabilities::default(),
+        };
+        Ok(Self { node_page, device_page, info })
+    }
+
+    /// The node page, mapped.
+    pub(crate) fn node_page(&self) -> anyhow::Result<NodePage> {
+        Ok(NodePage::open(&self.node_page.map(Access::ReadWrite)?)?)
+    }
+
+    /// What tenants see.
+    pub(crate) fn device_info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    /// Removes a dead session from the device's queue.
+    pub(crate) fn repair(&self, _session: u32) {}
+
+    /// The device as administrators see it.
+    pub(crate) fn report(&self, config: &NodeConfig, memory_used_bytes: u64) -> DeviceReport {
+        DeviceReport {
+            name: self.info.name.clone(),
+            backend: self.info.backend.to_owned(),
+            clock: match config.device.clock {
+                ClockConfig::Real => "real".to_owned(),
+                ClockConfig::Paced => "paced".to_owned(),
+            },
+            memory_bytes: self.info.memory_bytes,
+            memory_used_bytes,
+            busy_ns: 0,
+            overruns: 0,
+            executions: 0,
+        }
+    }
+}
+
+impl super::Daemon {
+    /// The state of the node's health.
+    pub(crate) fn doctor(&self) -> anyhow::Result<DoctorReport> {
+        let mut checks = local_checks();
+        let stats = self.stats()?;
+        let error = stats.closure.error();
+        let finding = if error <= 0.005 { Finding::Good } else { Finding::Warning };
+        let detail = format!("charges differ from the device's busy time by {:.3} %", error * 100.0);
+        checks.push(check("accounting", finding, detail));
+        if stats.device.overruns > 0 {
+            let device = &stats.device;
+            let detail = format!(
+                "{} of {} executions took longer than the model says",
+                device.overruns, device.executions
+            );
+            checks.push(check("model", Finding::Warning, detail));
+        }
+        Ok(DoctorReport { checks })
+    }
+}
+
+/// What of this machine matters to a node.
+pub(crate) fn local_checks() -> Vec<DoctorCheck> {
+    let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let spin = match processors {
+        1 => check(
+            "processors",
+            Finding::Warning,
+            "one: nothing polls, so every call costs a wake".to_owned(),
+        ),
+        count => check("processors", Finding::Good, count.to_string()),
+    };
+    vec![spin, sandbox_check(), cuda_check()]
+}
+
+fn sandbox_check() -> DoctorCheck {
+    let enforced = landlock_is_there();
+    if enforced {
+        check("sandbox", Finding::Good, "seccomp and landlock".to_owned())
+    } else {
+        let detail = "seccomp only: this kernel has no landlock (boot with lsm=landlock,…)";
+        check("sandbox", Finding::Warning, detail.to_owned())
+    }
+}
+
+fn landlock_is_there() -> bool {
+    std::fs::read_to_string("/sys/kernel/security/lsm")
+        .is_ok_and(|list| list.split(',').any(|name| name.trim() == "landlock"))
+}
+
+fn cuda_check() -> DoctorCheck {
+    let device = std::path::Path::new("/dev/nvidiactl");
+    let detail = if device.exists() {
+        "an NVIDIA driver is there; this node uses the software GPU"
+    } else {
+        "no NVIDIA GPU; the software GPU executes"
+    };
+    check("device", Finding::Good, detail.to_owned())
+}
+
+fn check(subject: &str, finding: Finding, detail: String) -> DoctorCheck {
+    DoctorCheck { subject: subject.to_owned(), finding, detail }
+}

@@ -1,0 +1,535 @@
+//! The scheduling thread: feeds the core with what the control pages say and performs its actions.
+//!
+//! It sleeps on the node page's doorbell, with the core's next timer as the limit, so an idle node
+//! uses no CPU. Everything it decides is decided in [`weft_sched`].
+
+use std::collections::BTreeMap;
+use std::sync::mpsc::{Receiver, Sender};
+use std::time::{Duration, Instant};
+
+use weft_gate::{Demand, GateDaemon, GrantKind, NodePage, Report, Revocation};
+use weft_ring::WakeFlag;
+use weft_ring::peer::Process;
+use weft_sched::{
+    Action, Actions, DeviceKey, Event, Node, PolicyId, SessionKey, UNLIMITED, Usage,
+    VgpuKey, Weight,
+};
+
+use super::clock;
+use super::persist::Save;
+use super::trace::Trace;
+
+/// The node's one device.
+pub(crate) const DEVICE: DeviceKey = DeviceKey(0);
+
+/// While something happens, the state is saved this often.
+const SAVE_EVERY: Duration = Duration::from_secs(1);
+
+/// What other threads want of the driver.
+#[derive(Debug)]
+pub(crate) enum Order {
+    /// A vGPU got its first session, or another weight.
+    Weigh {
+        /// Which.
+        vgpu: u32,
+        /// Its effective weight.
+        weight: Weight,
+    },
+    /// A vGPU was removed.
+    Forget {
+        /// Which.
+        vgpu: u32,
+    },
+    /// A session begins, or is adopted.
+    Begin(Box<Beginning>),
+    /// A session's worker is dead; the answer is its final report.
+    End {
+        /// Which.
+        session: u32,
+        /// Where to answer.
+        answer: Sender<Option<Report>>,
+    },
+    /// Another policy.
+    SetPolicy(PolicyId),
+    /// What is going on.
+    View(Sender<View>),
+    /// Turns since an instant, and how many are gone.
+    Timeline {
+        /// ns of `CLOCK_MONOTONIC`.
+        since_ns: u64,
+        /// Where to answer.
+        answer: Sender<(Vec<super::trace::Span>, u64)>,
+    },
+    /// Save the state and end.
+    Stop,
+}
+
+/// A session that begins.
+#[derive(Debug)]
+pub(crate) struct Beginning {
+    /// Its key.
+    pub(crate) session: u32,
+    /// Its vGPU.
+    pub(crate) vgpu: u32,
+    /// Its control page, with its doorbell.
+    pub(crate) gate: GateDaemon,
+    /// Its worker.
+    pub(crate) worker: Process,
+}
+
+/// What is going on, as of now.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct View {
+    /// When.
+    pub(crate) now_ns: u64,
+    /// The policy.
+    pub(crate) policy: PolicyId,
+    /// Sessions by key.
+    pub(crate) sessions: BTreeMap<u32, SessionView>,
+    /// vGPUs by key: time charged to the tag, turns.
+    pub(crate) vgpus: BTreeMap<u32, (u64, u64)>,
+    /// Device time billed to all vGPUs there ever were.
+    pub(crate) charged_ns: u64,
+}
+
+/// A session, as of now.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SessionView {
+    /// Its vGPU.
+    pub(crate) vgpu: u32,
+    /// Device time used.
+    pub(crate) used_ns: u64,
+    /// Whether it has work.
+    pub(crate) runnable: bool,
+    /// Whether it holds the device.
+    pub(crate) holds: bool,
+}
+
+/// How other threads reach the driver.
+#[derive(Debug, Clone)]
+pub(crate) struct Handle {
+    orders: Sender<Order>,
+    doorbell: WakeFlag,
+}
+
+impl Handle {
+    /// Orders go through `orders`; the driver sleeps on `doorbell`.
+    pub(crate) fn new(orders: Sender<Order>, doorbell: WakeFlag) -> Self {
+        Self { orders, doorbell }
+    }
+
+    /// Gives an order. A driver that is gone means that the daemon is ending.
+    pub(crate) fn send(&self, order: Order) {
+        if self.orders.send(order).is_ok() {
+            self.doorbell.wake();
+        }
+    }
+
+    /// Gives an order that is answered; `None` when the daemon is ending.
+    pub(crate) fn ask<T>(&self, order: impl FnOnce(Sender<T>) -> Order) -> Option<T> {
+        let (sender, receiver) = std::sync::mpsc::channel();
+        self.send(order(sender));
+        receiver.recv().ok()
+    }
+}
+
+/// The driver.
+#[derive(Debug)]
+pub(crate) struct Driver {
+    node: Node,
+    actions: Actions,
+    page: NodePage,
+    orders: Receiver<Order>,
+    sessions: BTreeMap<u32, Session>,
+    timer: Option<u64>,
+    trace: Trace,
+    saver: Sender<Save>,
+    saved: Instant,
+    /// Device time of vGPUs that were removed.
+    forgotten_ns: u64,
+}
+
+#[derive(Debug)]
+struct Session {
+    vgpu: u32,
+    gate: GateDaemon,
+    worker: Process,
+    /// The core was told that it is runnable.
+    runnable: bool,
+    turn: Option<Turn>,
+    sync_calls: u64,
+}
+
+/// A turn of the core, which may take several grants of the gate as its budget changes.
+#[derive(Debug, Clone, Copy)]
+struct Turn {
+    epoch: u64,
+    admitted_at_start_ns: u64,
+    used_at_start_ns: u64,
+}
+
+impl Driver {
+    /// A driver of `node`, whose device it brings up.
+    pub(crate) fn new(
+        node: Node,
+        page: NodePage,
+        orders: Receiver<Order>,
+        saver: Sender<Save>,
+    ) -> Self {
+        Self {
+            node,
+            actions: Actions::new(),
+            page,
+            orders,
+            sessions: BTreeMap::new(),
+            timer: None,
+            trace: Trace::default(),
+            saver,
+            saved: Instant::now(),
+            forgotten_ns: 0,
+        }
+    }
+
+    /// Runs until [`Order::Stop`].
+    pub(crate) fn run(mut self) {
+        self.tell(Event::DeviceUp { device: DEVICE });
+        loop {
+            match self.orders.try_recv() {
+                Ok(Order::Stop) => break,
+                Ok(order) => {
+                    self.obey(order);
+                    continue;
+                }
+                Err(_) => {}
+            }
+            self.look();
+            if self.timer.is_some_and(|at_ns| clock::now_ns() >= at_ns) {
+                self.timer = None;
+                self.report_holders(None);
+                self.tell(Event::Timer);
+                continue;
+            }
+            if self.saved.elapsed() >= SAVE_EVERY {
+                self.save();
+            }
+            if let Some(Order::Stop) = self.sleep() {
+                break;
+            }
+        }
+        self.save();
+    }
+
+    /// Sleeps until a session changes, an order comes or the timer is due.
+    fn sleep(&mut self) -> Option<Order> {
+        let limit = self.timer.map(|at_ns| {
+            Duration::from_nanos(at_ns.saturating_sub(clock::now_ns()).max(1))
+        });
+        let orders = &self.orders;
+        // A timeout is the timer; the loop looks at everything anyway.
+        let woken = self.page.wait(Duration::ZERO, limit, || orders.try_recv().ok());
+        let order = woken.ok().flatten()?;
+        if matches!(order, Order::Stop) {
+            return Some(order);
+        }
+        self.obey(order);
+        None
+    }
+
+    fn obey(&mut self, order: Order) {
+        match order {
+            Order::Weigh { vgpu, weight } => self.weigh(VgpuKey(vgpu), weight),
+            Order::Forget { vgpu } => self.forget(VgpuKey(vgpu)),
+            Order::Begin(beginning) => self.begin(*beginning),
+            Order::End { session, answer } => {
+                let report = self.end(session);
+                // Who asked may be gone: the daemon is ending.
+                let _ = answer.send(report);
+            }
+            Order::SetPolicy(policy) => self.set_policy(policy),
+            Order::View(answer) => {
+                for session in self.sessions.keys().copied().collect::<Vec<_>>() {
+                    self.refresh(session);
+                }
+                let view = self.view();
+                let _ = answer.send(view);
+            }
+            Order::Timeline { since_ns, answer } => {
+                let _ = answer.send(self.trace.since(since_ns));
+            }
+            Order::Stop => {}
+        }
+    }
+
+    fn weigh(&mut self, vgpu: VgpuKey, weight: Weight) {
+        match self.node.vgpu(vgpu) {
+            None => self.tell(Event::AddVgpu { vgpu, device: DEVICE, weight }),
+            Some(view) if view.weight == weight => {}
+            Some(_) => {
+                self.report_holders(None);
+                self.tell(Event::Reweight { vgpu, weight });
+            }
+        }
+    }
+
+    fn forget(&mut self, vgpu: VgpuKey) {
+        // One that never had a session is not known.
+        if let Some(view) = self.node.vgpu(vgpu) {
+            self.forgotten_ns = self.forgotten_ns.saturating_add(view.used_ns);
+            self.tell(Event::RemoveVgpu { vgpu });
+        }
+    }
+
+    fn begin(&mut self, beginning: Beginning) {
+        let Beginning { session, vgpu, gate, worker } = beginning;
+        gate.set_lead(self.node.config().overlap_ns);
+        gate.set_unmanaged(is_unmanaged(self.policy()));
+        let report = gate.report();
+        let held = gate.is_held().then(|| gate.last_grant()).flatten();
+        let key = SessionKey(session);
+        let entry =
+            Session { vgpu, gate, worker, runnable: false, turn: None, sync_calls: 0 };
+        self.sessions.insert(session, entry);
+        self.tell(Event::AddSession { session: key, vgpu: VgpuKey(vgpu) });
+        self.tell(Event::Used { session: key, usage: usage(&report) });
+        if let Some(grant) = held {
+            self.adopt_turn(session, &report, grant.budget_ns);
+        }
+        self.page.mark(session);
+        self.save();
+    }
+
+    /// The worker holds a grant of an earlier daemon: its turn goes on, or is taken back.
+    fn adopt_turn(&mut self, session: u32, report: &Report, budget_ns: u64) {
+        let devices = self.node.snapshot().devices;
+        let epoch = devices.iter().find(|d| d.device == DEVICE).map_or(1, |d| d.next_epoch);
+        let key = SessionKey(session);
+        let event = Event::Adopt { session: key, epoch, budget_ns };
+        let turn = Turn {
+            epoch,
+            admitted_at_start_ns: report.admitted_ns(),
+            used_at_start_ns: report.used_ns,
+        };
+        if let Some(entry) = self.sessions.get_mut(&session) {
+            entry.turn = Some(turn);
+        }
+        let adopted = self.node.handle(clock::now_ns(), event, &mut self.actions);
+        if adopted.is_ok() {
+            self.trace.begin(self.sessions[&session].vgpu, session, clock::now_ns());
+            self.perform();
+        } else if let Some(entry) = self.sessions.get_mut(&session) {
+            entry.turn = None;
+            entry.gate.revoke();
+        }
+    }
+
+    fn end(&mut self, session: u32) -> Option<Report> {
+        self.refresh(session);
+        let entry = self.sessions.remove(&session)?;
+        let report = entry.gate.report();
+        let key = SessionKey(session);
+        self.tell(Event::Used { session: key, usage: usage(&report) });
+        if let Some(turn) = entry.turn {
+            self.trace.end(session, clock::now_ns(), used_since(turn, &report));
+        }
+        self.tell(Event::RemoveSession { session: key });
+        self.save();
+        Some(report)
+    }
+
+    fn set_policy(&mut self, policy: PolicyId) {
+        self.report_holders(None);
+        let unmanaged = is_unmanaged(policy);
+        self.tell(Event::SetPolicy { device: DEVICE, policy });
+        for session in self.sessions.values() {
+            session.gate.set_unmanaged(unmanaged);
+        }
+        self.save();
+    }
+
+    fn policy(&self) -> PolicyId {
+        self.node.policy(DEVICE).unwrap_or_default()
+    }
+
+    fn view(&self) -> View {
+        let sessions = self.sessions.iter().map(|(key, session)| {
+            let view = SessionView {
+                vgpu: session.vgpu,
+                used_ns: session.gate.report().used_ns,
+                runnable: session.runnable,
+                holds: session.turn.is_some(),
+            };
+            (*key, view)
+        });
+        let vgpus = self.node.snapshot().vgpus;
+        let billed_ns: u64 = vgpus.iter().map(|state| state.used_ns).sum();
+        let vgpus = vgpus.iter().map(|state| (state.vgpu.0, (state.held_ns, state.turns)));
+        View {
+            now_ns: clock::now_ns(),
+            policy: self.policy(),
+            sessions: sessions.collect(),
+            vgpus: vgpus.collect(),
+            charged_ns: billed_ns.saturating_add(self.forgotten_ns),
+        }
+    }
+
+    /// Looks at the sessions that changed.
+    fn look(&mut self) {
+        let changed: Vec<u32> = self.page.take_dirty().collect();
+        for session in changed {
+            self.refresh(session);
+        }
+    }
+
+    /// Tells the core what a session's control page says.
+    fn refresh(&mut self, session: u32) {
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        let key = SessionKey(session);
+        let released = entry.turn.filter(|_| !entry.gate.is_held());
+        let report = entry.gate.report();
+        let runnable = report.demand == Demand::Runnable;
+        let was_runnable = std::mem::replace(&mut entry.runnable, runnable);
+        let calls = (report.sync_calls != entry.sync_calls).then_some(report.sync_calls);
+        entry.sync_calls = report.sync_calls;
+        if let Some(calls) = calls {
+            self.tell(Event::SyncCalls { session: key, calls });
+        }
+        if was_runnable && !runnable {
+            self.tell(Event::Used { session: key, usage: usage(&report) });
+            self.tell(Event::Idle { session: key });
+        }
+        match released {
+            Some(turn) => self.note_release(session, turn, &report),
+            None => self.tell(Event::Used { session: key, usage: usage(&report) }),
+        }
+        if runnable && !was_runnable {
+            self.report_holders(Some(session));
+            let estimate_ns = report.demand_ns;
+            self.tell(Event::Runnable { session: key, estimate_ns });
+        }
+    }
+
+    fn note_release(&mut self, session: u32, turn: Turn, report: &Report) {
+        if let Some(entry) = self.sessions.get_mut(&session) {
+            entry.turn = None;
+        }
+        self.trace.end(session, clock::now_ns(), used_since(turn, report));
+        let (key, usage) = (SessionKey(session), usage(report));
+        self.tell(Event::Released { session: key, epoch: turn.epoch, usage });
+    }
+
+    /// Reads the holders' counters, so that use until now is told apart from use after it. A lone
+    /// holder that has nothing to do gives way to a newcomer at once.
+    fn report_holders(&mut self, newcomer: Option<u32>) {
+        let holders: Vec<u32> = self.node.holders(DEVICE).iter().map(|key| key.0).collect();
+        for holder in holders.into_iter().filter(|holder| Some(*holder) != newcomer) {
+            let Some(entry) = self.sessions.get_mut(&holder) else { continue };
+            let report = entry.gate.report();
+            let lone = entry.gate.last_grant().map(|grant| grant.kind) == Some(GrantKind::Renewing);
+            let idle = newcomer.is_some() && lone && report.demand == Demand::Idle;
+            if idle && entry.gate.revoke() == Revocation::Free {
+                self.refresh(holder);
+            } else {
+                let key = SessionKey(holder);
+                self.tell(Event::Used { session: key, usage: usage(&report) });
+            }
+        }
+    }
+
+    /// Tells the core one thing and does what it asks.
+    fn tell(&mut self, event: Event) {
+        let now_ns = clock::now_ns();
+        if let Err(error) = self.node.handle(now_ns, event, &mut self.actions) {
+            tracing::error!(%error, ?event, "the scheduling core refused an event");
+        }
+        self.perform();
+    }
+
+    fn perform(&mut self) {
+        let actions: Vec<Action> = self.actions.drain().collect();
+        for action in actions {
+            match action {
+                Action::Grant { session, epoch, budget_ns, .. } => {
+                    self.grant(session.0, epoch, budget_ns);
+                }
+                Action::Revoke { session, .. } => self.revoke(session.0),
+                Action::Prepare { session, .. } => {
+                    if let Some(entry) = self.sessions.get(&session.0) {
+                        entry.gate.prepare();
+                    }
+                }
+                Action::Kill { session, .. } => self.kill(session.0),
+                Action::Timer { at_ns, .. } => self.timer = Some(at_ns),
+                Action::CancelTimer => self.timer = None,
+                Action::DeviceIdle { .. } => {}
+            }
+        }
+    }
+
+    /// A grant of the core becomes one of the gate: a turn's budget, or, for a lone tenant, a bound
+    /// on what is in flight. A new budget within a turn counts from the turn's beginning.
+    fn grant(&mut self, session: u32, epoch: u64, budget_ns: u64) {
+        let quantum_ns = self.node.config().quantum_ns;
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        let report = entry.gate.report();
+        let same = entry.turn.filter(|turn| turn.epoch == epoch);
+        if same.is_some() && !entry.gate.is_held() {
+            // It released meanwhile and has rung: the release comes next.
+            return;
+        }
+        let turn = same.unwrap_or(Turn {
+            epoch,
+            admitted_at_start_ns: report.admitted_ns(),
+            used_at_start_ns: report.used_ns,
+        });
+        entry.turn = Some(turn);
+        let spent_ns = report.admitted_ns().saturating_sub(turn.admitted_at_start_ns);
+        if budget_ns == UNLIMITED {
+            entry.gate.grant(quantum_ns, GrantKind::Renewing);
+        } else {
+            entry.gate.grant(budget_ns.saturating_sub(spent_ns), GrantKind::Turn);
+        }
+        if same.is_none() {
+            let vgpu = entry.vgpu;
+            self.trace.begin(vgpu, session, clock::now_ns());
+        }
+    }
+
+    fn revoke(&mut self, session: u32) {
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        if entry.gate.revoke() == Revocation::Free {
+            // It held the device idly, or released it meanwhile: either way the turn is over.
+            self.page.mark(session);
+        }
+    }
+
+    fn kill(&mut self, session: u32) {
+        let Some(entry) = self.sessions.get(&session) else { return };
+        tracing::warn!(session, vgpu = entry.vgpu, "worker keeps the device too long: killed");
+        if let Err(error) = entry.worker.kill() {
+            tracing::debug!(session, %error, "worker was gone");
+        }
+    }
+
+    fn save(&mut self) {
+        self.saved = Instant::now();
+        // The saver ends after the driver.
+        let _ = self.saver.send(Save::Snapshot(self.node.snapshot()));
+    }
+}
+
+fn usage(report: &Report) -> Usage {
+    Usage {
+        used_ns: report.used_ns,
+        in_flight_ns: report.in_flight_ns,
+        idle_ns: report.idle_ns,
+    }
+}
+
+fn used_since(turn: Turn, report: &Report) -> u64 {
+    report.used_ns.saturating_sub(turn.used_at_start_ns)
+}
+
+/// The policy without a gate: the device's own queue decides.
+fn is_unmanaged(policy: PolicyId) -> bool {
+    policy.name() == "unmanaged"
+}

@@ -1,0 +1,272 @@
+//! Device memory as the daemon keeps it: the ledger, the physical table, and one frame file per
+//! vGPU.
+//!
+//! Every frame's entry in the table names the *session* that has it, so that sessions of one vGPU do
+//! not see each other's memory either, and so that the next daemon can rebuild the ledger from the
+//! table.
+
+use std::collections::BTreeMap;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+
+use anyhow::Context;
+use rustix::fs::{Mode, OFlags};
+use weft_ring::{Access, AtomicU64, Cells, MemoryFile, Ordering};
+
+use super::ledger::{FRAME_BYTES as PAGE, Ledger, LedgerError};
+use crate::link::{RUNS_MAX, Run};
+
+mod physical {
+    pub(super) const fn entry(owner: u32) -> u64 {
+        1 << 63 | owner as u64
+    }
+}
+
+/// Device memory.
+#[derive(Debug)]
+pub(crate) struct Frames {
+    ledger: Ledger,
+    table_file: MemoryFile,
+    table: Cells<AtomicU64>,
+    files: BTreeMap<u32, MemoryFile>,
+    memory_bytes: u64,
+}
+
+impl Frames {
+    /// A device of `memory_bytes`; `table` is an earlier daemon's physical table.
+    pub(crate) fn new(memory_bytes: u64, table: Option<MemoryFile>) -> anyhow::Result<Self> {
+        let count = memory_bytes / PAGE;
+        let entries = usize::try_from(count)?;
+        let table_file = match table {
+            Some(file) => reopen(&file, OFlags::RDWR)?,
+            None => MemoryFile::create("weft-physical", entries * 8)?,
+        };
+        let table = table_file.map(Access::ReadWrite)?.cells(0, entries)?;
+        let ledger = Ledger::new(count);
+        Ok(Self { ledger, table_file, table, files: BTreeMap::new(), memory_bytes })
+    }
+
+    /// The ledger, to read.
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    /// Adds a vGPU or changes its quota.
+    pub(crate) fn set_quota(&mut self, vgpu: u32, bytes: u64) {
+        self.ledger.set_quota(vgpu, bytes);
+    }
+
+    /// Forgets a vGPU without sessions.
+    pub(crate) fn remove_vgpu(&mut self, vgpu: u32) {
+        self.ledger.remove_vgpu(vgpu);
+        self.files.remove(&vgpu);
+    }
+
+    /// Adds a session to a vGPU.
+    pub(crate) fn add_session(&mut self, session: u32, vgpu: u32) {
+        self.ledger.add_session(session, vgpu);
+    }
+
+    /// The vGPU's frame file, created when first needed.
+    pub(crate) fn file(&mut self, vgpu: u32) -> anyhow::Result<MemoryFile> {
+        if let Some(file) = self.files.get(&vgpu) {
+            return Ok(file.try_clone()?);
+        }
+        let file = MemoryFile::create("weft-frames", usize::try_from(self.memory_bytes)?)?;
+        let clone = file.try_clone()?;
+        self.files.insert(vgpu, file);
+        Ok(clone)
+    }
+
+    /// The physical table, to read only.
+    pub(crate) fn table(&self) -> anyhow::Result<OwnedFd> {
+        Ok(reopen(&self.table_file, OFlags::RDONLY)?.into())
+    }
+
+    /// Hands frames to a session.
+    pub(crate) fn take(&mut self, session: u32, frames: u64) -> Result<Vec<Run>, LedgerError> {
+        let runs = self.ledger.take(session, frames, RUNS_MAX)?;
+        self.write(&runs, physical::entry(session));
+        Ok(runs)
+    }
+
+    /// Takes frames back from a session and clears them. `again`: it asked an earlier daemon already,
+    /// so some may be back.
+    pub(crate) fn give_back(
+        &mut self,
+        session: u32,
+        vgpu: u32,
+        runs: &[Run],
+        again: bool,
+    ) -> Result<(), LedgerError> {
+        if again {
+            let frames = runs.iter().flat_map(|&(first, count)| {
+                (first..first.saturating_add(count)).take(self.table.len())
+            });
+            for frame in frames.collect::<Vec<_>>() {
+                if self.ledger.give_back(session, &[(frame, 1)]).is_ok() {
+                    self.clear(vgpu, &[(frame, 1)]);
+                }
+            }
+            return Ok(());
+        }
+        self.ledger.give_back(session, runs)?;
+        self.clear(vgpu, runs);
+        Ok(())
+    }
+
+    /// Ends a session whose worker is dead: all its frames are cleared and free.
+    pub(crate) fn remove_session(&mut self, session: u32, vgpu: u32, last_of_vgpu: bool) {
+        let runs = self.ledger.remove_session(session);
+        self.clear(vgpu, &runs);
+        if last_of_vgpu {
+            self.files.remove(&vgpu);
+        }
+    }
+
+    /// Notes a session's pinned memory.
+    pub(crate) fn set_pinned(
+        &mut self,
+        session: u32,
+        bytes: u64,
+        limit: u64,
+    ) -> Result<(), LedgerError> {
+        self.ledger.set_pinned(session, bytes, limit)
+    }
+
+    /// Takes over the frame file of an adopted session's vGPU.
+    pub(crate) fn adopt_file(&mut self, vgpu: u32, file: MemoryFile) {
+        self.files.entry(vgpu).or_insert(file);
+    }
+
+    /// Rebuilds the ledger from the table: frames of sessions in `living` are theirs, others are
+    /// cleared of their owner.
+    pub(crate) fn rebuild(&mut self, living: &[u32]) -> anyhow::Result<()> {
+        let mut run: Option<(u64, u64, u64)> = None;
+        let entries: Vec<u64> = self.table.iter().map(|e| e.load(Ordering::Acquire)).collect();
+        for (frame, entry) in (0_u64..).zip(entries).chain([(self.memory_bytes / PAGE, 0)]) {
+            run = match run {
+                Some((first, count, owner)) if owner == entry => Some((first, count + 1, owner)),
+                before => {
+                    if let Some((first, count, owner)) = before {
+                        self.rebuild_run(first, count, owner, living)?;
+                    }
+                    (entry != 0).then_some((frame, 1, entry))
+                }
+            };
+        }
+        Ok(())
+    }
+
+    fn rebuild_run(
+        &mut self,
+        first: u64,
+        count: u64,
+        entry: u64,
+        living: &[u32],
+    ) -> anyhow::Result<()> {
+        match living.iter().find(|session| physical::entry(**session) == entry) {
+            Some(&session) => self
+                .ledger
+                .adopt(session, first, count)
+                .with_context(|| format!("adopting frames {first}+{count}")),
+            None => {
+                // Its vGPU's file is gone with the session, or was cleared when it ended.
+                self.write(&[(first, count)], 0);
+                self.punch_everywhere(first, count);
+                Ok(())
+            }
+        }
+    }
+
+    fn punch_everywhere(&self, first: u64, count: u64) {
+        for file in self.files.values() {
+            punch(file, first, count);
+        }
+    }
+
+    fn clear(&mut self, vgpu: u32, runs: &[Run]) {
+        self.write(runs, 0);
+        if let Some(file) = self.files.get(&vgpu) {
+            for &(first, count) in runs {
+                punch(file, first, count);
+            }
+        }
+        self.ledger.recycle(runs);
+    }
+
+    fn write(&self, runs: &[Run], entry: u64) {
+        for &(first, count) in runs {
+            let first = usize::try_from(first).unwrap_or(usize::MAX);
+            let count = usize::try_from(count).unwrap_or(0);
+            for word in self.table.iter().skip(first).take(count) {
+                word.store(entry, Ordering::Release);
+            }
+        }
+    }
+}
+
+fn punch(file: &MemoryFile, first: u64, count: u64) {
+    let offset = usize::try_from(first * PAGE).unwrap_or(usize::MAX);
+    let len = usize::try_from(count * PAGE).unwrap_or(0);
+    if let Err(error) = file.punch(offset, len) {
+        tracing::error!(%error, first, count, "frames could not be cleared");
+    }
+}
+
+/// Another open file of the same memory, with other access.
+fn reopen(file: &MemoryFile, access: OFlags) -> anyhow::Result<MemoryFile> {
+    let path = format!("/proc/self/fd/{}", file.as_fd().as_raw_fd());
+    let fd = rustix::fs::open(path, access | OFlags::CLOEXEC, Mode::empty())
+        .context("cannot open a memory file again")?;
+    Ok(MemoryFile::received(fd)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frames(table: Option<MemoryFile>) -> Frames {
+        let mut frames = Frames::new(64 * PAGE, table).unwrap();
+        frames.set_quota(1, 64 * PAGE);
+        frames.add_session(10, 1);
+        frames
+    }
+
+    #[test]
+    fn entries_name_the_session_and_only_while_it_has_the_frames() {
+        let mut frames = frames(None);
+        let file = MemoryFile::received(frames.table().unwrap()).unwrap();
+        let seen = file.map(Access::ReadOnly).unwrap().read_cells::<AtomicU64>(0, 64).unwrap();
+        let runs = frames.take(10, 3).unwrap();
+        assert_eq!(seen.load(2), Some(physical::entry(10)));
+        assert!(file.map(Access::ReadWrite).is_err(), "workers cannot write the table");
+        frames.give_back(10, 1, &runs, false).unwrap();
+        assert_eq!(seen.load(2), Some(0));
+    }
+
+    #[test]
+    fn freed_frames_are_zero() {
+        let mut frames = frames(None);
+        let memory = frames.file(1).unwrap().map(Access::ReadWrite).unwrap();
+        let runs = frames.take(10, 2).unwrap();
+        memory.span(0, 8192).unwrap().fill(7).unwrap();
+        frames.give_back(10, 1, &runs, false).unwrap();
+        assert!(memory.span(0, 8192).unwrap().to_vec().iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn the_next_daemon_rebuilds_the_ledger_from_the_table() {
+        let mut first = frames(None);
+        first.add_session(11, 1);
+        first.take(10, 5).unwrap();
+        first.take(11, 7).unwrap();
+        first.take(10, 2).unwrap();
+        let table = MemoryFile::received(first.table().unwrap()).unwrap();
+        drop(first);
+        let mut second = frames(Some(table));
+        second.rebuild(&[10]).unwrap();
+        assert_eq!(second.ledger().used_bytes(1), 7 * PAGE);
+        let taken: u64 = second.take(10, 57).unwrap().iter().map(|(_, count)| count).sum();
+        assert_eq!(taken, 57);
+    }
+}

@@ -1,0 +1,184 @@
+//! The runtime directory: one daemon at a time, its sockets, and its workers' doors.
+
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use rustix::fs::FlockOperation;
+use weft_ring::peer;
+
+use crate::config::NodeConfig;
+
+/// Tenants that may wait to be accepted.
+const BACKLOG: u16 = 128;
+
+/// The claimed runtime directory. Sockets are removed when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Runtime {
+    doors: PathBuf,
+    tenant_path: PathBuf,
+    admin_path: PathBuf,
+    _lock: File,
+}
+
+/// The sockets of a daemon.
+#[derive(Debug)]
+pub(crate) struct Listeners {
+    /// Where tenants attach.
+    pub(crate) tenant: OwnedFd,
+    /// Where administrators ask.
+    pub(crate) admin: UnixListener,
+}
+
+impl Runtime {
+    /// Makes the directory ours, or says who has it.
+    pub(crate) fn claim(config: &NodeConfig) -> anyhow::Result<Self> {
+        let dir = &config.sockets.runtime_dir;
+        make_dir(dir, 0o755)?;
+        let doors = dir.join("workers");
+        make_dir(&doors, 0o700)?;
+        let path = dir.join("node.lock");
+        let lock = File::options()
+            .create(true)
+            .truncate(false)
+            .read(true)
+            .write(true)
+            .open(&path)
+            .with_context(|| format!("cannot open the lock {}", path.display()))?;
+        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
+            let pid = std::fs::read_to_string(&path).unwrap_or_default();
+            bail!(
+                "another node daemon (process {}) runs on {}; stop it, or choose another \
+                 directory (sockets.runtime_dir, WEFT_RUNTIME_DIR)",
+                pid.trim(),
+                dir.display()
+            );
+        }
+        lock.set_len(0)?;
+        io::Write::write_all(&mut &lock, format!("{}\n", std::process::id()).as_bytes())?;
+        let (tenant_path, admin_path) = (config.tenant_socket(), config.admin_socket());
+        Ok(Self { doors, tenant_path, admin_path, _lock: lock })
+    }
+
+    /// Binds the sockets. What lies at their paths is a dead daemon's: the lock says so.
+    pub(crate) fn listen(&self, config: &NodeConfig) -> anyhow::Result<Listeners> {
+        let tenant = &self.tenant_path;
+        let tenant_fd = listen_packets(tenant, config.sockets.tenant_mode)
+            .with_context(|| format!("cannot listen on {}", tenant.display()))?;
+        let admin = &self.admin_path;
+        remove_stale(admin)?;
+        let bound = UnixListener::bind(admin)
+            .with_context(|| format!("cannot listen on {}", admin.display()))?;
+        let mode = Permissions::from_mode(config.sockets.admin_mode);
+        std::fs::set_permissions(admin, mode)?;
+        Ok(Listeners { tenant: tenant_fd, admin: bound })
+    }
+
+    /// A door for a worker to be adopted through: a listening socket.
+    pub(crate) fn make_door(&self, session: u64) -> anyhow::Result<OwnedFd> {
+        let path = self.door_path(session);
+        listen_packets(&path, 0o600).with_context(|| format!("cannot listen on {}", path.display()))
+    }
+
+    /// Removes a dead worker's door.
+    pub(crate) fn remove_door(&self, session: u64) {
+        let path = self.door_path(session);
+        if let Err(error) = std::fs::remove_file(&path) {
+            tracing::debug!(path = %path.display(), %error, "door was gone");
+        }
+    }
+
+    /// Doors that an earlier daemon left, by session. Those nobody listens at are removed.
+    pub(crate) fn knock(&self) -> io::Result<Vec<(u64, OwnedFd)>> {
+        let mut open = Vec::new();
+        for entry in std::fs::read_dir(&self.doors)? {
+            let path = entry?.path();
+            let stem = path.file_stem().and_then(|stem| stem.to_str());
+            let Some(session) = stem.and_then(|stem| stem.parse().ok()) else { continue };
+            match peer::connect(&path) {
+                Ok(link) => open.push((session, link)),
+                Err(error) => {
+                    tracing::debug!(path = %path.display(), %error, "nobody at the door");
+                    std::fs::remove_file(&path)?;
+                }
+            }
+        }
+        Ok(open)
+    }
+
+    fn door_path(&self, session: u64) -> PathBuf {
+        self.doors.join(format!("{session}.sock"))
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        for path in [&self.tenant_path, &self.admin_path] {
+            if let Err(error) = std::fs::remove_file(path) {
+                tracing::debug!(path = %path.display(), %error, "socket was gone");
+            }
+        }
+    }
+}
+
+fn make_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(mode)
+        .create(dir)
+        .with_context(|| format!("cannot create the directory {}", dir.display()))
+}
+
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+        Ok(()) | Err(_) => Ok(()),
+    }
+}
+
+fn listen_packets(path: &Path, mode: u32) -> io::Result<OwnedFd> {
+    remove_stale(path)?;
+    let socket = peer::listen(path, BACKLOG)?;
+    std::fs::set_permissions(path, Permissions::from_mode(mode))?;
+    Ok(socket)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(dir: &Path) -> NodeConfig {
+        let set = ("sockets.runtime_dir".to_owned(), dir.display().to_string());
+        NodeConfig::load(None, |_| None, &[set]).unwrap()
+    }
+
+    #[test]
+    fn a_second_daemon_is_told_about_the_first_and_a_dead_ones_sockets_are_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let config = config(dir.path());
+        std::fs::write(config.tenant_socket(), "stale").unwrap();
+        let first = Runtime::claim(&config).unwrap();
+        let listeners = first.listen(&config).unwrap();
+        let error = Runtime::claim(&config).unwrap_err().to_string();
+        assert!(error.contains(&std::process::id().to_string()), "{error}");
+        drop((listeners, first));
+        assert!(!config.tenant_socket().exists());
+        Runtime::claim(&config).unwrap();
+    }
+
+    #[test]
+    fn only_doors_with_somebody_behind_are_open() {
+        let dir = tempfile::tempdir().unwrap();
+        let runtime = Runtime::claim(&config(dir.path())).unwrap();
+        let kept = runtime.make_door(5).unwrap();
+        drop(runtime.make_door(6).unwrap());
+        let open: Vec<u64> = runtime.knock().unwrap().into_iter().map(|(id, _)| id).collect();
+        assert_eq!(open, [5]);
+        drop(kept);
+        assert!(runtime.knock().unwrap().is_empty());
+    }
+}

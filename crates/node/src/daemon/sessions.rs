@@ -1,0 +1,363 @@
+//! A session from its opening to its end.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+
+use anyhow::Context;
+use weft_gate::{ControlPage, GateDaemon, Report};
+use weft_ring::peer::{self, Process};
+use weft_ring::{Access, MemoryFile, PAGE, Segment};
+use weft_wire::handshake::{HelloBody, RefusalCode};
+
+use super::driver::{Beginning, Order};
+use super::ledger::LedgerError;
+use super::registry::{RegistryError, Vgpu, Wanted};
+use super::shares::{self, Active};
+use super::spawn::Worker;
+use super::{Core, Daemon};
+use crate::link::{self, Ask, DeviceSpec, Reply, Start, Times};
+
+/// A session, as the daemon's other parts see it.
+#[derive(Debug)]
+pub(crate) struct Entry {
+    /// Number on this node.
+    pub(crate) id: u64,
+    /// Key of its vGPU.
+    pub(crate) vgpu: u32,
+    /// The tenant's user.
+    pub(crate) uid: u32,
+    /// The tenant's process.
+    pub(crate) pid: u32,
+    /// The tenant's program.
+    pub(crate) program: String,
+    /// Its worker, once it runs.
+    pub(crate) worker: Option<Process>,
+}
+
+/// An open session, owned by the thread that serves its worker.
+#[derive(Debug)]
+pub(crate) struct Session {
+    /// Its key.
+    pub(crate) key: u32,
+    /// What its worker was started with.
+    pub(crate) start: Start,
+    /// Key of its vGPU.
+    pub(crate) vgpu: u32,
+    /// Its worker.
+    pub(crate) worker: Worker,
+    /// Its segment.
+    pub(crate) segment: Segment,
+}
+
+/// Why a tenant gets no session.
+#[derive(Debug, thiserror::Error)]
+#[error("{message}")]
+pub(crate) struct Refusal {
+    /// What kind.
+    pub(crate) code: RefusalCode,
+    /// For people.
+    pub(crate) message: String,
+}
+
+/// What the tenant gets besides the welcome.
+#[derive(Debug)]
+pub(crate) struct TenantFiles {
+    /// The segment.
+    pub(crate) segment: MemoryFile,
+    /// The pinned window.
+    pub(crate) pinned: MemoryFile,
+    /// One end of the lifeline.
+    pub(crate) lifeline: OwnedFd,
+}
+
+/// A place in the tables, taken before the worker starts.
+struct Place {
+    key: u32,
+    id: u64,
+    vgpu: Vgpu,
+}
+
+impl Daemon {
+    /// Opens a session for a tenant: finds or creates its vGPU, makes the shared memory, starts the
+    /// worker.
+    pub(crate) fn open_session(
+        &self,
+        hello: &HelloBody,
+        tenant: &peer::Credentials,
+    ) -> Result<(Session, TenantFiles, Vgpu), Refusal> {
+        let place = self.take_place(hello, tenant)?;
+        let (key, vgpu) = (place.key, place.vgpu.clone());
+        match self.start_session(hello, tenant, &place) {
+            Ok((session, files)) => Ok((session, files, vgpu)),
+            Err(error) => {
+                let id = place.id;
+                tracing::error!(session = id, error = format!("{error:#}"), "session did not open");
+                self.leave(key, vgpu.key);
+                let message = format!("the node could not start a worker: {error:#}");
+                Err(Refusal { code: RefusalCode::Worker, message })
+            }
+        }
+    }
+
+    fn take_place(
+        &self,
+        hello: &HelloBody,
+        tenant: &peer::Credentials,
+    ) -> Result<Place, Refusal> {
+        let mut core = self.core();
+        let limits = &self.config.limits;
+        let of_user = core.sessions.values().filter(|entry| entry.uid == tenant.uid).count();
+        let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
+        if core.sessions.len() >= limits.sessions {
+            return exhausted(format!("the node has its {} sessions", limits.sessions));
+        }
+        if of_user >= limits.sessions_per_user {
+            let limit = limits.sessions_per_user;
+            return exhausted(format!("user {} has its {limit} sessions", tenant.uid));
+        }
+        let vgpu = self.find_or_create(&mut core, hello, tenant)?;
+        let key = (0..).find(|key| !core.sessions.contains_key(key)).unwrap_or(0);
+        let id = core.next_id;
+        core.next_id += 1;
+        core.frames.set_quota(vgpu.key, vgpu.memory_bytes);
+        core.frames.add_session(key, vgpu.key);
+        core.registry.count_session(vgpu.key);
+        let entry = Entry {
+            id,
+            vgpu: vgpu.key,
+            uid: tenant.uid,
+            pid: tenant.pid.unwrap_or(0),
+            program: printable(&hello.program),
+            worker: None,
+        };
+        core.sessions.insert(key, entry);
+        self.weigh(&core);
+        Ok(Place { key, id, vgpu })
+    }
+
+    fn find_or_create(
+        &self,
+        core: &mut Core,
+        hello: &HelloBody,
+        tenant: &peer::Credentials,
+    ) -> Result<Vgpu, Refusal> {
+        let name = match hello.vgpu.as_str() {
+            "" => format!("user-{}", tenant.uid),
+            name => name.to_owned(),
+        };
+        match core.registry.admit(&name, tenant.uid, &hello.token) {
+            Ok(vgpu) => return Ok(vgpu.clone()),
+            Err(RegistryError::Unknown(_)) => {}
+            Err(error) => return Err(refusal(&error)),
+        }
+        let or = |wanted, default| if wanted == 0 { default } else { wanted };
+        let wanted = Wanted {
+            name,
+            owner: tenant.uid,
+            weight: or(hello.weight, self.config.defaults.weight),
+            memory_bytes: match hello.memory_bytes {
+                0 => self.config.default_memory_bytes(),
+                bytes => bytes,
+            },
+            token: hello.token.clone(),
+        };
+        core.registry.create(&wanted).cloned().map_err(|error| refusal(&error))
+    }
+
+    fn start_session(
+        &self,
+        hello: &HelloBody,
+        tenant: &peer::Credentials,
+        place: &Place,
+    ) -> anyhow::Result<(Session, TenantFiles)> {
+        let vgpu = &place.vgpu;
+        let limits = &self.config.limits;
+        let segment_file = Segment::create(usize::try_from(limits.arena.0)?)?;
+        let pinned_bytes = usize::try_from(hello.pinned_bytes.min(limits.pinned.0))?.max(PAGE);
+        let pinned = MemoryFile::create("weft-pinned", pinned_bytes)?;
+        let control = ControlPage::create()?;
+        let (frames, table) = {
+            let mut core = self.core();
+            (core.frames.file(vgpu.key)?, core.frames.table()?)
+        };
+        let (lifeline, workers_end) = peer::pair()?;
+        let tenant_process = Process::open(tenant.pid.context("the tenant's process is unknown")?)
+            .context("the tenant is gone")?;
+        let door = self.runtime.make_door(place.id)?;
+        let start = self.start_of(hello, tenant, place, pinned.len() as u64);
+        let fds = [
+            segment_file.as_fd(),
+            control.as_fd(),
+            self.memory.node_page.as_fd(),
+            self.memory.device_page.as_fd(),
+            frames.as_fd(),
+            table.as_fd(),
+            door.as_fd(),
+            pinned.as_fd(),
+            workers_end.as_fd(),
+            tenant_process.as_fd(),
+        ];
+        let worker = Worker::spawn(&start, &fds)?;
+        let segment = Segment::open(segment_file.map(Access::ReadWrite)?)?;
+        let key = place.key;
+        let session = Session { key, start, vgpu: vgpu.key, worker, segment };
+        self.begin(&session, &control)?;
+        Ok((session, TenantFiles { segment: segment_file, pinned, lifeline }))
+    }
+
+    fn start_of(
+        &self,
+        hello: &HelloBody,
+        tenant: &peer::Credentials,
+        place: &Place,
+        pinned_bytes: u64,
+    ) -> Start {
+        let (config, vgpu) = (&self.config, &place.vgpu);
+        Start {
+            session: place.id,
+            key: place.key,
+            vgpu: vgpu.name.clone(),
+            vgpu_key: vgpu.key,
+            uid: tenant.uid,
+            daemon_uid: rustix::process::getuid().as_raw(),
+            pid: tenant.pid.unwrap_or(0),
+            program: printable(&hello.program),
+            uuid: vgpu.uuid,
+            memory_bytes: vgpu.memory_bytes,
+            device_base: hello.device_base,
+            device_bytes: hello.device_bytes,
+            pinned_base: hello.pinned_base,
+            pinned_bytes,
+            device: DeviceSpec::of(config),
+            times: Times::of(config),
+        }
+    }
+
+    /// Makes the session known to the driver and to who may have to end it.
+    pub(crate) fn begin(&self, session: &Session, control: &MemoryFile) -> anyhow::Result<()> {
+        let page = ControlPage::open(&control.map(Access::ReadWrite)?)?;
+        let gate = GateDaemon::new(page, session.segment.doorbell()?);
+        let worker = session.worker.process()?;
+        if let Some(entry) = self.core().sessions.get_mut(&session.key) {
+            entry.worker = Some(session.worker.process()?);
+        }
+        let (key, vgpu) = (session.key, session.vgpu);
+        let beginning = Beginning { session: key, vgpu, gate, worker };
+        self.driver.send(Order::Begin(Box::new(beginning)));
+        Ok(())
+    }
+
+    /// Answers the worker's requests until it is gone, then ends the session.
+    pub(crate) fn serve_session(self: &Arc<Self>, session: Session) {
+        let id = session.start.session;
+        loop {
+            let answered = match link::receive::<Ask>(&session.worker.link) {
+                Ok(Some((ask, _))) => {
+                    let reply = self.answer(&session, ask);
+                    let refused = matches!(reply, Reply::Refused { .. });
+                    link::send(&session.worker.link, &reply, &[]).is_ok() && !refused
+                }
+                Ok(None) => false,
+                Err(error) => {
+                    tracing::warn!(session = id, %error, "the worker's request is no request");
+                    false
+                }
+            };
+            if !answered {
+                break;
+            }
+        }
+        self.end_session(session);
+    }
+
+    fn answer(&self, session: &Session, ask: Ask) -> Reply {
+        let mut core = self.core();
+        let (key, vgpu) = (session.key, session.vgpu);
+        let outcome = match ask {
+            Ask::Ready => Ok(Reply::Done),
+            Ask::Take { frames } => {
+                core.frames.take(key, frames).map(|runs| Reply::Frames { runs })
+            }
+            Ask::GiveBack { runs, again } => {
+                core.frames.give_back(key, vgpu, &runs, again).map(|()| Reply::Done)
+            }
+            Ask::Usage => {
+                let (free, total) = core.frames.ledger().usage(vgpu);
+                Ok(Reply::Usage { free, total })
+            }
+            Ask::Pinned { bytes } => {
+                let limit = session.start.pinned_bytes;
+                core.frames.set_pinned(key, bytes, limit).map(|()| Reply::Done)
+            }
+        };
+        match outcome {
+            Ok(reply) => reply,
+            Err(LedgerError::Quota | LedgerError::Device | LedgerError::Pinned) => Reply::Exhausted,
+            Err(error @ (LedgerError::NotTheirs(..) | LedgerError::Unknown)) => {
+                let id = session.start.session;
+                tracing::error!(session = id, %error, "the worker asked for the impossible");
+                Reply::Refused { message: error.to_string() }
+            }
+        }
+    }
+
+    /// The worker is gone or must go: its turn, its memory and its tenant's hope end here.
+    pub(crate) fn end_session(&self, session: Session) {
+        let Session { key, start, vgpu, worker, segment } = session;
+        worker.end();
+        let ended = self.driver.ask(|answer| Order::End { session: key, answer });
+        self.memory.repair(key);
+        if let Err(error) = segment.declare_worker_lost() {
+            tracing::error!(session = start.session, %error, "the tenant could not be told");
+        }
+        self.runtime.remove_door(start.session);
+        let used_ns = ended.flatten().map_or(0, |report: Report| report.used_ns);
+        self.core().registry.charge(vgpu, used_ns);
+        self.leave(key, vgpu);
+        self.save_registry();
+        tracing::info!(session = start.session, vgpu = start.vgpu, used_ns, "session ended");
+    }
+
+    /// Gives the session's place and memory back.
+    fn leave(&self, key: u32, vgpu: u32) {
+        let mut core = self.core();
+        core.sessions.remove(&key);
+        let last = !core.sessions.values().any(|entry| entry.vgpu == vgpu);
+        core.frames.remove_session(key, vgpu, last);
+        self.weigh(&core);
+    }
+
+    /// Tells the driver the effective weights of the vGPUs that have sessions.
+    pub(crate) fn weigh(&self, core: &Core) {
+        let has_session =
+            |vgpu: &&Vgpu| core.sessions.values().any(|entry| entry.vgpu == vgpu.key);
+        let active: Vec<Active> = core
+            .registry
+            .iter()
+            .filter(has_session)
+            .map(|vgpu| Active { vgpu: vgpu.key, owner: vgpu.owner, weight: vgpu.weight })
+            .collect();
+        let weights = shares::effective(self.config.scheduling.share, &active);
+        for (vgpu, weight) in active.iter().zip(weights) {
+            self.driver.send(Order::Weigh { vgpu: vgpu.vgpu, weight });
+        }
+    }
+}
+
+fn refusal(error: &RegistryError) -> Refusal {
+    let code = match error {
+        RegistryError::Owner(_) | RegistryError::Token(_) => RefusalCode::Permission,
+        RegistryError::Full(_) => RefusalCode::Exhausted,
+        RegistryError::Name(_)
+        | RegistryError::Weight(_)
+        | RegistryError::Memory(..)
+        | RegistryError::Exists(_)
+        | RegistryError::Unknown(_) => RefusalCode::Malformed,
+    };
+    Refusal { code, message: error.to_string() }
+}
+
+/// A tenant's words, safe for a log and a terminal.
+fn printable(text: &str) -> String {
+    text.chars().filter(|c| !c.is_control()).take(64).collect()
+}

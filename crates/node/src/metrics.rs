@@ -1,0 +1,126 @@
+//! Prometheus metrics: the text, and a server for it on the loopback interface.
+
+use std::fmt::Write;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use anyhow::Context;
+use axum::Router;
+use axum::http::{StatusCode, header};
+use axum::response::{IntoResponse, Response};
+use axum::routing::get;
+
+use crate::admin::{Stats, VgpuReport};
+use crate::daemon::Daemon;
+
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
+
+/// The metrics as Prometheus text.
+pub(crate) fn text(stats: &Stats) -> String {
+    let mut page = Page(String::new());
+    let device = &stats.device;
+    page.head("weft_device_busy_seconds_total", "counter", "device time that was occupied");
+    page.sample("weft_device_busy_seconds_total", "", &seconds(device.busy_ns));
+    page.head("weft_device_memory_bytes", "gauge", "memory of the device");
+    page.sample("weft_device_memory_bytes", "", &device.memory_bytes.to_string());
+    page.head("weft_device_memory_used_bytes", "gauge", "memory allocated to vGPUs");
+    page.sample("weft_device_memory_used_bytes", "", &device.memory_used_bytes.to_string());
+    page.head("weft_device_overruns_total", "counter", "executions longer than the model");
+    page.sample("weft_device_overruns_total", "", &device.overruns.to_string());
+    page.head("weft_charged_seconds_total", "counter", "device time charged to vGPUs");
+    page.sample("weft_charged_seconds_total", "", &seconds(stats.closure.charged_ns));
+    page.head("weft_vgpus_waiting", "gauge", "vGPUs that wait for the device");
+    page.sample("weft_vgpus_waiting", "", &stats.waiting.to_string());
+    page.vgpus(stats, "weft_vgpu_used_seconds_total", "counter", "device time charged", |vgpu| {
+        seconds(vgpu.used_ns)
+    });
+    page.vgpus(stats, "weft_vgpu_weight", "gauge", "weight", |vgpu| vgpu.weight.to_string());
+    page.vgpus(stats, "weft_vgpu_memory_bytes", "gauge", "memory quota", |vgpu| {
+        vgpu.memory_bytes.to_string()
+    });
+    page.vgpus(stats, "weft_vgpu_memory_used_bytes", "gauge", "memory allocated", |vgpu| {
+        vgpu.memory_used_bytes.to_string()
+    });
+    page.vgpus(stats, "weft_vgpu_sessions", "gauge", "sessions", |vgpu| vgpu.sessions.to_string());
+    page.vgpus(stats, "weft_vgpu_turns_total", "counter", "turns on the device", |vgpu| {
+        vgpu.turns.to_string()
+    });
+    page.0
+}
+
+struct Page(String);
+
+impl Page {
+    fn head(&mut self, name: &str, kind: &str, help: &str) {
+        // Writing to a string does not fail.
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    fn sample(&mut self, name: &str, labels: &str, value: &str) {
+        let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+
+    fn vgpus(
+        &mut self,
+        stats: &Stats,
+        name: &str,
+        kind: &str,
+        help: &str,
+        value: impl Fn(&VgpuReport) -> String,
+    ) {
+        self.head(name, kind, help);
+        for vgpu in &stats.vgpus {
+            // Names have no character that a label would have to escape.
+            self.sample(name, &format!("{{vgpu=\"{}\"}}", vgpu.name), &value(vgpu));
+        }
+    }
+}
+
+/// Seconds with all digits of the nanoseconds.
+fn seconds(ns: u64) -> String {
+    format!("{}.{:09}", ns / 1_000_000_000, ns % 1_000_000_000)
+}
+
+/// Serves `/metrics` on `address` in a thread of its own until the process ends.
+pub(crate) fn serve(address: SocketAddr, daemon: Arc<Daemon>) -> anyhow::Result<()> {
+    let listener = std::net::TcpListener::bind(address)
+        .with_context(|| format!("cannot listen on {address} (metrics.listen)"))?;
+    listener.set_nonblocking(true)?;
+    let address = listener.local_addr()?;
+    let daemon = Arc::downgrade(&daemon);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let answer = move || {
+        let daemon = daemon.clone();
+        async move {
+            match daemon.upgrade().and_then(|daemon| daemon.stats().ok()) {
+                Some(stats) => page(text(&stats)),
+                None => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+            }
+        }
+    };
+    let router = Router::new().route("/metrics", get(answer));
+    std::thread::Builder::new().name("metrics".to_owned()).spawn(move || {
+        let served = runtime.block_on(async move {
+            let listener = tokio::net::TcpListener::from_std(listener)?;
+            axum::serve(listener, router).await
+        });
+        if let Err(error) = served {
+            tracing::error!(%error, "the metrics server ended");
+        }
+    })?;
+    tracing::info!(%address, "metrics are served");
+    Ok(())
+}
+
+fn page(text: String) -> Response {
+    ([(header::CONTENT_TYPE, CONTENT_TYPE)], text).into_response()
+}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn seconds_keep_every_nanosecond() {
+        assert_eq!(super::seconds(1_000_000_001), "1.000000001");
+        assert_eq!(super::seconds(999), "0.000000999");
+    }
+}

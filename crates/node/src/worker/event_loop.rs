@@ -1,0 +1,352 @@
+//! The worker's event loop: lanes → session → gate → device → answers.
+//!
+//! One thread, no blocked waits: a command that waits for something is an entry in the session. While
+//! the worker holds the device it polls; otherwise it sleeps on its segment's doorbell, which the
+//! tenant, the daemon and the watcher ring.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use weft_device::{Device, Driven};
+use weft_exec::{Accepted, Session, Started, Violation};
+use weft_gate::{Admission, GateWorker, GrantKind};
+use weft_ring::{AnswerTo, MAX_COMMAND, WorkerSide, wait};
+use weft_wire::Command;
+
+use super::link::Link;
+use super::output::Answers;
+use super::predict::Predictor;
+use crate::link::{Ask, Reply, Times};
+
+/// The device is driven for at most this long between two looks at the lanes.
+const SLICE_NS: u64 = 500_000;
+
+/// Commands taken in a row before the device is looked at again.
+const BATCH: usize = 64;
+
+/// Commands held back while a stream is full, so that an urgent one can pass.
+const HELD_MAX: usize = 65_536;
+
+/// A kernel whose rest exceeds the budget by less than this is not cut.
+const OVERRUN_NS: u64 = 500_000;
+
+/// A piece of a kernel is at least this long: 50 times what starting a piece costs.
+const PIECE_NS_MIN: u64 = 50_000;
+
+/// Waiting callers are woken this long before their answer comes, the cost of a wake.
+const ANNOUNCE_NS: u64 = 70_000;
+
+/// A wait of less than this is polled: a sleep would take as long.
+const POLL_NS: u64 = 120_000;
+
+/// Why the loop ended.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Ended {
+    /// The tenant left, or nobody is there to work for.
+    #[error("the session is over")]
+    Over,
+    /// The tenant broke the protocol.
+    #[error("the tenant broke the protocol: {0}")]
+    Violation(#[from] Violation),
+    /// The tenant broke the lanes.
+    #[error("the tenant broke the lanes: {0:?}")]
+    Lanes(weft_ring::Violation),
+    /// A command was no command.
+    #[error("the tenant sent no command: {0}")]
+    Command(#[from] weft_wire::codec::DecodeError),
+}
+
+/// Everything the loop works on.
+#[derive(Debug)]
+pub(crate) struct EventLoop<D> {
+    session: Session<D>,
+    side: WorkerSide,
+    gate: GateWorker,
+    link: Arc<Link>,
+    answers: Answers,
+    predictor: Predictor,
+    /// Estimates of the operations in flight, in the order of starting.
+    flights: VecDeque<u64>,
+    /// Commands that did not fit their stream, in order.
+    held: VecDeque<(Vec<u8>, Option<AnswerTo>)>,
+    buffer: Box<[u8; MAX_COMMAND]>,
+    /// Device clock when the oldest flight became the oldest.
+    front_since_ns: u64,
+    /// Device clock when the holder ran out of work.
+    idle_since_ns: Option<u64>,
+    yield_ns: u64,
+    ring_wait: Duration,
+}
+
+impl<D: Device> EventLoop<D> {
+    /// A loop of one session.
+    pub(crate) fn new(
+        session: Session<D>,
+        side: WorkerSide,
+        gate: GateWorker,
+        link: Arc<Link>,
+        times: &Times,
+    ) -> Self {
+        Self {
+            session,
+            side,
+            gate,
+            link,
+            answers: Answers::default(),
+            predictor: Predictor::default(),
+            flights: VecDeque::new(),
+            held: VecDeque::new(),
+            buffer: Box::new([0; MAX_COMMAND]),
+            front_since_ns: 0,
+            idle_since_ns: None,
+            yield_ns: times.yield_us * 1000,
+            ring_wait: Duration::from_micros(times.ring_wait_us),
+        }
+    }
+
+    /// Works until the session is over.
+    pub(crate) fn run(&mut self) -> Ended {
+        loop {
+            if self.link.is_over() {
+                return Ended::Over;
+            }
+            if let Err(ended) = self.turn() {
+                return ended;
+            }
+        }
+    }
+
+    /// One look at everything.
+    fn turn(&mut self) -> Result<(), Ended> {
+        self.take_commands()?;
+        self.start_ready();
+        let driven = self.drive();
+        self.start_ready();
+        self.report_demand();
+        if self.side.has_command() && self.held.is_empty() {
+            return Ok(());
+        }
+        match driven {
+            Driven::Busy => {}
+            Driven::Idle => self.rest(None),
+            Driven::WaitUntil(due_ns) => self.rest(Some(due_ns)),
+        }
+        Ok(())
+    }
+
+    // Commands.
+
+    fn take_commands(&mut self) -> Result<(), Ended> {
+        self.offer_held()?;
+        for _ in 0..BATCH {
+            if self.held.len() >= HELD_MAX {
+                break;
+            }
+            let Some(record) = self.side.take().map_err(Ended::Lanes)? else { break };
+            let (len, answer) = (record.bytes.len(), record.answer);
+            // `next` gives at most `MAX_COMMAND` bytes.
+            self.buffer[..len].copy_from_slice(record.bytes);
+            let buffer = *self.buffer;
+            self.offer(&buffer[..len], answer)?;
+        }
+        Ok(())
+    }
+
+    fn offer(&mut self, bytes: &[u8], answer: Option<AnswerTo>) -> Result<(), Ended> {
+        let command = Command::decode(bytes)?;
+        let waits_its_turn = !self.held.is_empty() && !Session::<D>::is_urgent(&command);
+        if waits_its_turn || self.accept(&command, answer)? == Accepted::Full {
+            self.held.push_back((bytes.to_vec(), answer));
+        }
+        Ok(())
+    }
+
+    fn offer_held(&mut self) -> Result<(), Ended> {
+        while let Some((bytes, answer)) = self.held.pop_front() {
+            let command = Command::decode(&bytes)?;
+            if self.accept(&command, answer)? == Accepted::Full {
+                self.held.push_front((bytes, answer));
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn accept(
+        &mut self,
+        command: &Command<'_>,
+        answer: Option<AnswerTo>,
+    ) -> Result<Accepted, Ended> {
+        if let Command::PinnedQuota { bytes } = command
+            && !self.may_pin(*bytes)
+        {
+            if let Some(answer) = answer {
+                self.answers.refuse(&self.side, answer, weft_wire::Status::OUT_OF_MEMORY);
+            }
+            return Ok(Accepted::Taken);
+        }
+        let caller = answer.map(|answer| self.answers.expect(answer));
+        if caller.is_some() {
+            self.gate.count_sync_call();
+        }
+        let mut output = self.answers.output(&self.side);
+        let accepted = self.session.accept(command, caller, &mut output)?;
+        if accepted == Accepted::Full {
+            self.answers.forget(caller);
+        }
+        self.settle();
+        Ok(accepted)
+    }
+
+    fn may_pin(&self, bytes: u64) -> bool {
+        self.link.ask(&Ask::Pinned { bytes }) == Ok(Reply::Done)
+    }
+
+    // The device.
+
+    /// Starts what may start: the session's order, the gate's permission.
+    fn start_ready(&mut self) {
+        while let Some(ready) = self.session.next_op() {
+            let known = ready.estimate_ns.or_else(|| self.predictor.predict(ready.key, ready.units));
+            let estimate_ns =
+                known.unwrap_or_else(|| self.predictor.guess(ready.key, ready.units));
+            self.end_idling();
+            self.gate.set_runnable(estimate_ns);
+            let Admission::Admitted { left_ns } = self.gate.admit(estimate_ns) else { break };
+            let long = known.is_none_or(|known| known > left_ns.saturating_add(OVERRUN_NS));
+            let cut = (ready.sliceable && long && left_ns != u64::MAX)
+                .then_some(left_ns.max(PIECE_NS_MIN));
+            let mut output = self.answers.output(&self.side);
+            match self.session.start_next(cut, &mut output) {
+                Started::Flying => {
+                    if self.flights.is_empty() {
+                        self.front_since_ns = self.session.device().now_ns();
+                    }
+                    self.flights.push_back(estimate_ns);
+                }
+                Started::Dropped => self.gate.charge(estimate_ns, 0),
+                Started::NotNow => {
+                    self.gate.charge(estimate_ns, 0);
+                    break;
+                }
+            }
+            self.settle();
+        }
+        self.gate.try_release(self.backlog_ns());
+    }
+
+    fn drive(&mut self) -> Driven {
+        let mut output = self.answers.output(&self.side);
+        let driven = self.session.drive(SLICE_NS, &mut output);
+        self.settle();
+        self.gate.try_release(self.backlog_ns());
+        driven
+    }
+
+    /// Charges what has ended.
+    fn settle(&mut self) {
+        for finished in self.answers.take_finished() {
+            let ns = finished.device_ns();
+            let estimate_ns = self.flights.pop_front().unwrap_or(0);
+            self.gate.charge(estimate_ns, ns);
+            self.predictor.learn(finished.key, finished.units, ns);
+            self.front_since_ns = finished.end_ns;
+        }
+    }
+
+    /// Device time still to run of what is in flight, as far as it is known.
+    fn backlog_ns(&self) -> u64 {
+        let Some(front_ns) = self.flights.front() else { return 0 };
+        let ran_ns = self.session.device().now_ns().saturating_sub(self.front_since_ns);
+        self.gate.in_flight_ns().saturating_sub(ran_ns.min(*front_ns))
+    }
+
+    fn has_work(&self) -> bool {
+        !self.flights.is_empty() || self.session.has_ready_work()
+    }
+
+    // Idleness.
+
+    /// Tells the gate when there is no work: at once, or after the yield time when a turn would be
+    /// lost by it.
+    fn report_demand(&mut self) {
+        if self.has_work() {
+            return;
+        }
+        let is_turn = self.gate.is_holder()
+            && self.gate.grant().is_some_and(|grant| grant.kind == GrantKind::Turn);
+        if !is_turn {
+            self.idle_since_ns = None;
+            self.gate.set_idle();
+            return;
+        }
+        let now_ns = self.session.device().now_ns();
+        let since_ns = *self.idle_since_ns.get_or_insert(now_ns);
+        let waits_ns = now_ns.saturating_sub(since_ns);
+        if waits_ns >= self.yield_ns || self.gate.is_revoked() {
+            self.end_idling();
+            self.gate.set_idle();
+            // The demand may have been idle before the turn came.
+            self.gate.release();
+        }
+    }
+
+    fn end_idling(&mut self) {
+        if let Some(since_ns) = self.idle_since_ns.take() {
+            let now_ns = self.session.device().now_ns();
+            self.gate.charge_idle(now_ns.saturating_sub(since_ns));
+        }
+    }
+
+    /// Waits for news, but not past `due_ns` on the device's clock, when a completion is due.
+    fn rest(&mut self, due_ns: Option<u64>) {
+        let now_ns = self.session.device().now_ns();
+        let mut until_ns = [due_ns, self.session.deadline_ns()].into_iter().flatten().min();
+        if let Some(since_ns) = self.idle_since_ns {
+            let yield_at_ns = since_ns + self.yield_ns;
+            until_ns = Some(until_ns.map_or(yield_at_ns, |until_ns| until_ns.min(yield_at_ns)));
+        }
+        if due_ns.is_some() {
+            let drained_ns = now_ns + self.backlog_ns();
+            if drained_ns <= now_ns + ANNOUNCE_NS {
+                self.answers.announce(&self.side);
+            } else if self.answers.anybody_waits() {
+                let announce_ns = drained_ns - ANNOUNCE_NS;
+                until_ns = until_ns.map(|until_ns| until_ns.min(announce_ns));
+            }
+        }
+        match until_ns.map(|until_ns| until_ns.saturating_sub(now_ns)) {
+            Some(0) => {}
+            Some(left_ns) if left_ns <= POLL_NS => self.poll(left_ns),
+            Some(left_ns) => self.sleep(Some(Duration::from_nanos(left_ns - POLL_NS / 2))),
+            None => self.sleep(None),
+        }
+    }
+
+    fn poll(&self, limit_ns: u64) {
+        let news = || self.has_news().then_some(());
+        // Whatever ended the poll, the loop looks at everything.
+        let _: Option<()> = wait::spin(Duration::from_nanos(limit_ns), news);
+    }
+
+    fn sleep(&self, limit: Option<Duration>) {
+        // Only a holder, its successor, or who has just answered a call polls before it sleeps.
+        let waits_for_grant = self.session.has_ready_work() && self.gate.grant().is_none();
+        let spin = match (waits_for_grant, self.gate.is_prepared()) {
+            (true, false) => Duration::ZERO,
+            (_, true) => self.gate.spin(),
+            (false, false) => self.ring_wait,
+        };
+        // A timeout is news like any other.
+        let _: Result<_, _> = self.side.wait(spin, limit, || self.has_other_news().then_some(()));
+    }
+
+    fn has_news(&self) -> bool {
+        self.side.has_command() || self.has_other_news()
+    }
+
+    fn has_other_news(&self) -> bool {
+        self.gate.has_news() || self.link.is_over()
+    }
+}

@@ -1,0 +1,68 @@
+//! Frames from the daemon's ledger.
+
+use std::sync::Arc;
+
+use weft_device::soft::{FrameRun, FrameSource, PAGE};
+use weft_device::{DeviceError, MemoryUse};
+
+use super::link::Link;
+use crate::link::{Ask, RUNS_MAX, Reply, Run};
+
+/// A frame source that asks the daemon.
+#[derive(Debug)]
+pub(crate) struct LedgerFrames(Arc<Link>);
+
+impl LedgerFrames {
+    /// Frames through `link`.
+    pub(crate) fn new(link: Arc<Link>) -> Self {
+        Self(link)
+    }
+
+    fn give_back_some(&self, runs: &[Run]) {
+        let ask = Ask::GiveBack { runs: runs.to_vec(), again: false };
+        match self.0.ask(&ask) {
+            Ok(Reply::Done) => {}
+            // The session is over: its end frees everything.
+            Err(_) => {}
+            Ok(other) => tracing::error!(?other, "frames were not taken back"),
+        }
+    }
+}
+
+impl FrameSource for LedgerFrames {
+    fn take(&mut self, frames: u64) -> Result<Vec<FrameRun>, DeviceError> {
+        let mut runs: Vec<FrameRun> = Vec::new();
+        let mut left = frames;
+        while left > 0 {
+            let reply = self.0.ask(&Ask::Take { frames: left });
+            let Ok(Reply::Frames { runs: some }) = reply else {
+                self.give_back(&runs);
+                return match reply {
+                    Err(over) => Err(DeviceError::Lost(over.to_string())),
+                    Ok(_) => {
+                        Err(DeviceError::OutOfMemory { requested: frames.saturating_mul(PAGE) })
+                    }
+                };
+            };
+            for (first, count) in some {
+                left = left.saturating_sub(count);
+                runs.push(FrameRun { first, count });
+            }
+        }
+        Ok(runs)
+    }
+
+    fn give_back(&mut self, runs: &[FrameRun]) {
+        for some in runs.chunks(RUNS_MAX) {
+            let some: Vec<Run> = some.iter().map(|run| (run.first, run.count)).collect();
+            self.give_back_some(&some);
+        }
+    }
+
+    fn usage(&self) -> MemoryUse {
+        match self.0.ask(&Ask::Usage) {
+            Ok(Reply::Usage { free, total }) => MemoryUse { free, total },
+            Ok(_) | Err(_) => MemoryUse { free: 0, total: 0 },
+        }
+    }
+}

@@ -1,0 +1,214 @@
+//! The worker's end of the link, which outlives the daemon.
+//!
+//! A watcher thread notices that the tenant or the daemon is gone. When the daemon is, it waits at
+//! the door for the next one and hands over what that needs; the event loop goes on meanwhile and
+//! stands still only in a request.
+
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use weft_ring::WakeFlag;
+use weft_ring::peer::{self, Process};
+
+use crate::link::{self, Adoption, Ask, Reply, Start};
+
+/// A request waits this long for an answer before it looks whether the daemon lives.
+const PATIENCE: Duration = Duration::from_millis(200);
+
+/// The session is over: the tenant is gone, or no daemon came.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("the session is over")]
+pub(crate) struct Over;
+
+/// The link, shared by the event loop and the watcher.
+#[derive(Debug)]
+pub(crate) struct Link {
+    socket: Mutex<Option<Arc<OwnedFd>>>,
+    changed: Condvar,
+    over: AtomicBool,
+}
+
+/// What the watcher watches and hands over.
+#[derive(Debug)]
+pub(crate) struct Watch {
+    /// What the worker was started with.
+    pub(crate) start: Start,
+    /// The worker's own process id.
+    pub(crate) pid: u32,
+    /// Where the next daemon connects.
+    pub(crate) door: OwnedFd,
+    /// Hangs up when the tenant closes the session.
+    pub(crate) lifeline: OwnedFd,
+    /// The tenant.
+    pub(crate) tenant: Process,
+    /// What the next daemon needs, in the order of `daemon::adopt::Files`.
+    pub(crate) files: Vec<OwnedFd>,
+    /// Wakes the event loop.
+    pub(crate) doorbell: WakeFlag,
+}
+
+impl Link {
+    /// A link through `socket`.
+    pub(crate) fn new(socket: OwnedFd) -> Arc<Self> {
+        Arc::new(Self {
+            socket: Mutex::new(Some(Arc::new(socket))),
+            changed: Condvar::new(),
+            over: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether the session is over.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    /// Asks the daemon, whichever it is by then. After a change of daemon the request is repeated,
+    /// marked as such.
+    pub(crate) fn ask(&self, ask: &Ask) -> Result<Reply, Over> {
+        let mut repeated = false;
+        loop {
+            let socket = self.wait_for_socket()?;
+            let asked = if repeated { ask.again() } else { ask.clone() };
+            let sent = link::send(&*socket, &asked, &[]);
+            let answer = sent.and_then(|()| link::receive::<Reply>(&*socket));
+            if let Ok(Some((reply, _))) = answer {
+                return Ok(reply);
+            }
+            repeated = true;
+            self.lose(&socket);
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<OwnedFd>>> {
+        self.socket.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn wait_for_socket(&self) -> Result<Arc<OwnedFd>, Over> {
+        let mut socket = self.lock();
+        loop {
+            if self.is_over() {
+                return Err(Over);
+            }
+            if let Some(socket) = &*socket {
+                return Ok(Arc::clone(socket));
+            }
+            let waited = self.changed.wait_timeout(socket, PATIENCE);
+            socket = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Forgets a socket whose other end is gone, unless it was replaced already.
+    fn lose(&self, socket: &Arc<OwnedFd>) {
+        let mut current = self.lock();
+        if current.as_ref().is_some_and(|current| Arc::ptr_eq(current, socket)) {
+            *current = None;
+        }
+    }
+
+    fn install(&self, socket: OwnedFd) {
+        *self.lock() = Some(Arc::new(socket));
+        self.changed.notify_all();
+    }
+
+    fn end(&self, doorbell: &WakeFlag) {
+        self.over.store(true, Ordering::Release);
+        self.changed.notify_all();
+        doorbell.wake();
+    }
+}
+
+/// Watches until the session is over. Runs in a thread of its own.
+pub(crate) fn watch(link: &Link, watch: &Watch) {
+    loop {
+        let socket = link.lock().clone();
+        let outcome = match &socket {
+            Some(socket) => wait_with_daemon(watch, socket.as_fd()),
+            None => wait_at_door(link, watch),
+        };
+        match outcome {
+            Ok(Event::TenantGone) => {
+                tracing::debug!(session = watch.start.session, "the tenant is gone");
+                return link.end(&watch.doorbell);
+            }
+            Ok(Event::DaemonGone) => {
+                tracing::info!(session = watch.start.session, "the daemon is gone");
+                if let Some(socket) = &socket {
+                    link.lose(socket);
+                }
+            }
+            Ok(Event::Adopted) => {
+                tracing::info!(session = watch.start.session, "a new daemon is there");
+            }
+            Err(error) => {
+                tracing::error!(session = watch.start.session, %error, "worker gives up");
+                return link.end(&watch.doorbell);
+            }
+        }
+    }
+}
+
+enum Event {
+    TenantGone,
+    DaemonGone,
+    Adopted,
+}
+
+fn wait_with_daemon(watch: &Watch, socket: BorrowedFd<'_>) -> io::Result<Event> {
+    let mut polled = [
+        PollFd::new(&watch.lifeline, PollFlags::RDHUP),
+        PollFd::new(&watch.tenant, PollFlags::IN),
+        PollFd::from_borrowed_fd(socket, PollFlags::RDHUP),
+    ];
+    rustix::io::retry_on_intr(|| poll(&mut polled, None))?;
+    let [lifeline, tenant, _] = polled.map(|fd| !fd.revents().is_empty());
+    Ok(if lifeline || tenant { Event::TenantGone } else { Event::DaemonGone })
+}
+
+fn wait_at_door(link: &Link, watch: &Watch) -> io::Result<Event> {
+    let limit = Duration::from_millis(watch.start.times.orphan_ms);
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "no daemon came"));
+        }
+        let left = Timespec::try_from(left).map_err(io::Error::other)?;
+        let mut polled = [
+            PollFd::new(&watch.lifeline, PollFlags::RDHUP),
+            PollFd::new(&watch.tenant, PollFlags::IN),
+            PollFd::new(&watch.door, PollFlags::IN),
+        ];
+        rustix::io::retry_on_intr(|| poll(&mut polled, Some(&left)))?;
+        let [lifeline, tenant, door] = polled.map(|fd| !fd.revents().is_empty());
+        if lifeline || tenant {
+            return Ok(Event::TenantGone);
+        }
+        if !door {
+            continue;
+        }
+        let socket = peer::accept(&watch.door)?;
+        match introduce(watch, &socket) {
+            Ok(()) => {
+                link.install(socket);
+                return Ok(Event::Adopted);
+            }
+            Err(error) => tracing::warn!(%error, "somebody at the door is no daemon"),
+        }
+    }
+}
+
+/// Tells the new daemon who this is. The door lies in a directory that only the daemon's user may
+/// enter; whoever comes as somebody else is turned away.
+fn introduce(watch: &Watch, socket: &OwnedFd) -> io::Result<()> {
+    let credentials = peer::credentials(socket)?;
+    if credentials.uid != 0 && credentials.uid != watch.start.daemon_uid {
+        return Err(io::ErrorKind::PermissionDenied.into());
+    }
+    let files: Vec<BorrowedFd<'_>> = watch.files.iter().map(AsFd::as_fd).collect();
+    let adoption = Adoption { start: watch.start.clone(), pid: watch.pid };
+    link::send(socket, &adoption, &files)
+}

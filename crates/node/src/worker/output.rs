@@ -1,0 +1,104 @@
+//! Where a session's answers and signals go.
+
+use weft_exec::{Caller, Finished, Output};
+use weft_ring::{AnswerTo, ArenaRef, WorkerSide};
+use weft_wire::Status;
+
+/// Callers that wait, and operations that ended and are not charged yet.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    waiting: Vec<Waiting>,
+    finished: Vec<Finished>,
+}
+
+#[derive(Debug)]
+struct Waiting {
+    caller: Caller,
+    announced: bool,
+}
+
+impl Answers {
+    /// Notes that an answer will be due.
+    pub(crate) fn expect(&mut self, answer: AnswerTo) -> Caller {
+        let caller = Caller(u64::from(answer.slot) << 32 | u64::from(answer.call));
+        self.waiting.push(Waiting { caller, announced: false });
+        caller
+    }
+
+    /// The command was not taken after all.
+    pub(crate) fn forget(&mut self, caller: Option<Caller>) {
+        self.waiting.retain(|waiting| Some(waiting.caller) != caller);
+    }
+
+    /// Answers a call that never reached the session.
+    pub(crate) fn refuse(&self, side: &WorkerSide, answer: AnswerTo, status: Status) {
+        // An empty answer fits.
+        let _ = side.complete(answer, status.code(), &[]);
+    }
+
+    /// Whether a caller waits that was not announced its answer.
+    pub(crate) fn anybody_waits(&self) -> bool {
+        self.waiting.iter().any(|waiting| !waiting.announced)
+    }
+
+    /// Wakes the waiting callers, so that they poll when their answers come.
+    pub(crate) fn announce(&mut self, side: &WorkerSide) {
+        for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.announced) {
+            waiting.announced = true;
+            side.announce(answer_of(waiting.caller));
+        }
+    }
+
+    /// Operations that ended since the last call.
+    pub(crate) fn take_finished(&mut self) -> Vec<Finished> {
+        std::mem::take(&mut self.finished)
+    }
+
+    /// The session's way out to `side`.
+    pub(crate) fn output<'a>(&'a mut self, side: &'a WorkerSide) -> SideOutput<'a> {
+        SideOutput { answers: self, side }
+    }
+}
+
+/// The session's way out.
+#[derive(Debug)]
+pub(crate) struct SideOutput<'a> {
+    answers: &'a mut Answers,
+    side: &'a WorkerSide,
+}
+
+impl Output for SideOutput<'_> {
+    fn reply(&mut self, caller: Caller, status: Status, body: &[u8]) {
+        self.answers.forget(Some(caller));
+        if let Err(error) = self.side.complete(answer_of(caller), status.code(), body) {
+            tracing::error!(%error, "an answer is too long");
+            // The caller must not wait for ever; an empty answer fits.
+            let _ = self.side.complete(answer_of(caller), Status::UNKNOWN.code(), &[]);
+        }
+    }
+
+    fn progress(&mut self, word: u32, value: u64) {
+        self.side.set_progress(word as usize, value);
+    }
+
+    fn notice(&mut self, word: u32, value: u64) {
+        self.side.set_notice(word as usize, value);
+    }
+
+    fn release(&mut self, word: u32) {
+        let block = ArenaRef { block: word, offset: 0, len: 0 };
+        // The session checked the word when it took the command.
+        let _ = self.side.arena().release(&block);
+    }
+
+    fn finished(&mut self, finished: &Finished) {
+        self.answers.finished.push(*finished);
+    }
+}
+
+fn answer_of(caller: Caller) -> AnswerTo {
+    // `Answers::expect` put 16 and 32 bits there.
+    let slot = u16::try_from(caller.0 >> 32).unwrap_or(u16::MAX);
+    let call = u32::try_from(caller.0 & u64::from(u32::MAX)).unwrap_or(0);
+    AnswerTo { slot, call }
+}
