@@ -44,6 +44,9 @@ struct Turn {
     grant: Grant,
     /// Device time admitted in this turn, estimates replaced by what was charged; in ns.
     spent_ns: u64,
+    /// Estimates of what was in flight when the turn began and has not completed. Operations complete in
+    /// the order of their admission, so this much is charged before the turn's own.
+    carried_ns: u64,
 }
 
 /// The worker's side of a control page.
@@ -122,10 +125,14 @@ impl GateWorker {
         self.page.in_flight.store(self.in_flight_ns, Ordering::Release);
     }
 
-    /// Charges a completed operation that was admitted with `estimate_ns` and took `actual_ns`.
+    /// Charges the oldest operation in flight, that was admitted with `estimate_ns` and took `actual_ns`.
     pub fn charge(&mut self, estimate_ns: u64, actual_ns: u64) {
         if let Some(turn) = &mut self.turn {
-            turn.spent_ns = turn.spent_ns.saturating_sub(estimate_ns).saturating_add(actual_ns);
+            if turn.carried_ns > 0 {
+                turn.carried_ns = turn.carried_ns.saturating_sub(estimate_ns);
+            } else {
+                turn.spent_ns = turn.spent_ns.saturating_sub(estimate_ns).saturating_add(actual_ns);
+            }
         }
         self.used_ns = self.used_ns.saturating_add(actual_ns);
         // `used` first: a reader that adds both never counts less than was admitted.
@@ -230,7 +237,7 @@ impl GateWorker {
         }
         let grant = self.page.load_grant();
         self.epoch = grant.epoch;
-        self.turn = Some(Turn { grant, spent_ns: 0 });
+        self.turn = Some(Turn { grant, spent_ns: 0, carried_ns: self.in_flight_ns });
     }
 
     /// Whether the session has the device now.

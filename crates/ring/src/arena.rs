@@ -221,8 +221,8 @@ impl Block {
         ArenaRef { block: self.taken.block, offset: self.taken.offset as u64, len: self.len as u64 }
     }
 
-    /// Whether the worker has released the block that a command named by [`Block::reference`]; then the
-    /// worker's bytes can be read.
+    /// Whether the worker has released the block that a command named by [`Block::reference`]; then
+    /// the worker's bytes can be read.
     #[must_use]
     pub fn is_released(&self) -> bool {
         // SYNC: acquires the worker's last use of the block, as in `Shared::reap`.

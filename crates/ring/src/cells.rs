@@ -9,6 +9,20 @@ pub use mapped::{Cell, Cells, ReadCells, Word};
 #[cfg(loom)]
 pub use modelled::{Cell, Cells};
 
+/// Starts to fetch a word's line for writing.
+#[cfg(all(not(loom), target_arch = "x86_64"))]
+pub(crate) fn prefetch_for_write<T>(word: &T) {
+    use core::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+    use core::ptr;
+
+    // SAFETY: a prefetch has no effect that a program could see.
+    unsafe { _mm_prefetch::<_MM_HINT_ET0>(ptr::from_ref(word).cast()) };
+}
+
+/// Nothing to do where it is not known how.
+#[cfg(any(loom, not(target_arch = "x86_64")))]
+pub(crate) fn prefetch_for_write<T>(_word: &T) {}
+
 #[cfg(not(loom))]
 mod mapped {
     use core::fmt;
