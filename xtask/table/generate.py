@@ -80,7 +80,7 @@ SCALARS = {
     "unsigned long long": "u64", "cuuint32_t": "u32", "cuuint64_t": "u64", "unsigned char": "u8",
     "unsigned short": "u16", "char": "c_char", "void": "c_void", "EGLint": "i32",
 }
-KEYWORDS = {"type": "kind", "mod": "module", "in": "input"}
+KEYWORDS = {"type": "kind", "mod": "module", "in": "input", "fn": "function"}
 
 IN_NAMES = set(
     "kernelParams extra options optionValues jitOptions jitOptionsValues libraryOptions "

@@ -6,6 +6,7 @@
 #![expect(non_camel_case_types, reason = "the header's names")]
 #![expect(non_snake_case, reason = "the header's names")]
 
+mod codes;
 mod copy;
 mod graph;
 mod handles;
@@ -14,6 +15,7 @@ mod memory;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use codes::*;
 pub(crate) use copy::*;
 pub(crate) use graph::*;
 pub(crate) use handles::*;

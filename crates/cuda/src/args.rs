@@ -8,6 +8,8 @@ use core::ffi::{CStr, c_char, c_void};
 
 use weft_wire::Status;
 
+use crate::abi::CUstream;
+
 /// What an export makes of one C argument of type `C`.
 pub(crate) trait Arg<C> {
     /// Takes the argument.
@@ -62,6 +64,24 @@ impl<T: Copy> Out<T> {
     }
 }
 
+impl<T> Out<T> {
+    /// An answer that nobody wants.
+    pub(crate) fn nowhere() -> Self {
+        Self(core::ptr::null_mut())
+    }
+
+    /// Whether the caller passed nothing.
+    pub(crate) fn is_null(&self) -> bool {
+        self.0.is_null()
+    }
+}
+
+impl<T> From<Place<T>> for Out<T> {
+    fn from(place: Place<T>) -> Self {
+        Self(place.0)
+    }
+}
+
 /// A place for one answer, known not to be null.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Place<T>(*mut T);
@@ -88,11 +108,6 @@ pub(crate) struct Places<T> {
 }
 
 impl<T: Copy> Places<T> {
-    /// How many answers fit.
-    pub(crate) fn len(&self) -> usize {
-        self.len
-    }
-
     /// Stores as many values as fit and says how many that were.
     pub(crate) fn fill(&self, values: impl IntoIterator<Item = T>) -> usize {
         let mut stored = 0;
@@ -157,7 +172,9 @@ impl<T: Copy> In<T> {
         // promise in `Arg::from_c`.
         Ok(unsafe { core::slice::from_raw_parts(self.0, len) })
     }
+}
 
+impl<T> In<T> {
     /// Whether the caller passed nothing.
     pub(crate) fn is_null(&self) -> bool {
         self.0.is_null()
@@ -205,23 +222,25 @@ impl Arg<*const c_void> for HostSource {
     }
 }
 
+impl Arg<*mut c_void> for HostSource {
+    unsafe fn from_c(raw: *mut c_void) -> Self {
+        Self(raw.cast_const())
+    }
+}
+
 impl HostSource {
-    /// Wraps a pointer found inside a struct that the caller passed.
+    /// Host memory by its address, as the calls with unified addresses name it.
     ///
     /// # Safety
     /// As for [`Arg::from_c`].
-    pub(crate) unsafe fn nested(raw: *const c_void) -> Self {
-        Self(raw)
+    pub(crate) unsafe fn at(address: u64) -> Self {
+        let address = usize::try_from(address).unwrap_or(0);
+        Self(core::ptr::with_exposed_provenance(address))
     }
 
     /// The bytes to read.
     pub(crate) fn bytes(&self, len: usize) -> Result<&[u8], Status> {
         In(self.0.cast::<u8>()).leak(len)
-    }
-
-    /// The address itself.
-    pub(crate) fn address(&self) -> usize {
-        self.0.addr()
     }
 }
 
@@ -236,12 +255,13 @@ impl Arg<*mut c_void> for HostTarget {
 }
 
 impl HostTarget {
-    /// Wraps a pointer found inside a struct that the caller passed.
+    /// Host memory by its address, as the calls with unified addresses name it.
     ///
     /// # Safety
     /// As for [`Arg::from_c`].
-    pub(crate) unsafe fn nested(raw: *mut c_void) -> Self {
-        Self(raw)
+    pub(crate) unsafe fn at(address: u64) -> Self {
+        let address = usize::try_from(address).unwrap_or(0);
+        Self(core::ptr::with_exposed_provenance_mut(address))
     }
 
     /// The bytes to write.
@@ -255,11 +275,6 @@ impl HostTarget {
         // SAFETY: not null, not larger than an address space, writable and not read by others until
         // the call returns, by the caller's promise in `Arg::from_c`.
         Ok(unsafe { core::slice::from_raw_parts_mut(self.0.cast::<u8>(), len) })
-    }
-
-    /// The address itself.
-    pub(crate) fn address(&self) -> usize {
-        self.0.addr()
     }
 
     /// Stores one value at the start, for attributes whose type depends on their number.
@@ -295,4 +310,19 @@ pub(crate) enum DefaultStream {
     Legacy,
     /// The calling thread's own.
     PerThread,
+}
+
+impl DefaultStream {
+    /// The stream that the application means by `stream`.
+    pub(crate) fn named(self, stream: CUstream) -> CUstream {
+        if stream.is_null() { self.stream() } else { stream }
+    }
+
+    /// The default stream itself, for calls without a stream parameter.
+    pub(crate) fn stream(self) -> CUstream {
+        match self {
+            Self::Legacy => CUstream::LEGACY,
+            Self::PerThread => CUstream::PER_THREAD,
+        }
+    }
 }

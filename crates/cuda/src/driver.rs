@@ -1,21 +1,64 @@
-//! Initialisation and version.
+//! Initialisation and version: the one client of the process.
 
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use weft_client::{AttachError, Client, Config};
 use weft_wire::Status;
 use weft_wire::table::DRIVER_VERSION;
 
 use crate::args::Out;
 use crate::border;
 
-/// `cuInit`.
+static CLIENT: OnceLock<Arc<Client>> = OnceLock::new();
+
+/// The client of this process.
+///
+/// # Errors
+/// `NOT_INITIALIZED` before `cuInit` and in a forked child, which does not own the lanes.
+#[inline]
+pub(crate) fn client() -> Result<&'static Client, Status> {
+    let client = CLIENT.get().ok_or(Status::NOT_INITIALIZED)?;
+    if client.is_forked() { Err(Status::NOT_INITIALIZED) } else { Ok(client) }
+}
+
+/// `cuInit`: attaches. A failure is explained on stderr, and may be tried again.
 pub(crate) fn init(flags: u32) -> Result<(), Status> {
+    static ATTACHING: Mutex<()> = Mutex::new(());
+
     if flags != 0 {
         return Err(Status::INVALID_VALUE);
     }
-    if border::is_forked() {
-        return Err(Status::NOT_INITIALIZED);
+    if CLIENT.get().is_none() {
+        let _one = ATTACHING.lock().unwrap_or_else(PoisonError::into_inner);
+        if CLIENT.get().is_none() {
+            let attached = attach().map_err(|error| explain(&error))?;
+            // Only the holder of the lock sets it.
+            let _ = CLIENT.set(attached);
+        }
     }
-    border::open();
-    Ok(())
+    if client()?.device_count() == 0 { Err(Status::NO_DEVICE) } else { Ok(()) }
+}
+
+fn attach() -> Result<Arc<Client>, AttachError> {
+    let config = Config::from_env()?;
+    Client::attach(&config)
+}
+
+/// Tells the person what went wrong, and the program what its code is.
+fn explain(error: &AttachError) -> Status {
+    border::tell(&format!("weft: {error}"));
+    match error {
+        AttachError::Config(_) | AttachError::NoDaemon(_) | AttachError::Permission(_) => {
+            Status::NO_DEVICE
+        }
+        AttachError::Refused(_) => Status::DEVICE_UNAVAILABLE,
+        AttachError::Handshake(_) => Status::SYSTEM_DRIVER_MISMATCH,
+        AttachError::Memory(_) => Status::OUT_OF_MEMORY,
+        AttachError::Connection { .. }
+        | AttachError::Descriptors(_)
+        | AttachError::Segment(_)
+        | AttachError::Direct(_) => Status::SYSTEM_NOT_READY,
+    }
 }
 
 /// `cuDriverGetVersion`.

@@ -4,11 +4,7 @@
 //! `CUDA_ERROR_NOT_SUPPORTED`. A refused export declares no parameters: a C caller removes its own
 //! arguments, so none need to be named to be ignored.
 
-#![expect(non_snake_case, reason = "the names of the driver API")]
-
 use core::ffi::{c_char, c_void};
-
-use weft_wire::Status;
 
 use crate::abi::*;
 use crate::args::{Arg, DefaultStream};
@@ -29,21 +25,21 @@ macro_rules! export {
         }
     };
     (driver $stream:ident $symbol:ident $params:tt {$file:ident::$function:ident}) => {
-        export! { @body anytime $symbol $params ($file $function) () }
+        export! { @body (border::anytime) () $symbol $params ($file $function) () }
     };
     ($noun:ident plain $symbol:ident $params:tt {$file:ident::$function:ident}) => {
-        export! { @body ready $symbol $params ($file $function) () }
+        export! { @body (border::ready) (client) $symbol $params ($file $function) () }
     };
     ($noun:ident legacy $symbol:ident $params:tt {$file:ident::$function:ident}) => {
-        export! { @body ready $symbol $params ($file $function) (DefaultStream::Legacy,) }
+        export! { @body (border::ready) (client) $symbol $params ($file $function) (DefaultStream::Legacy,) }
     };
     ($noun:ident per_thread $symbol:ident $params:tt {$file:ident::$function:ident}) => {
-        export! { @body ready $symbol $params ($file $function) (DefaultStream::PerThread,) }
+        export! { @body (border::ready) (client) $symbol $params ($file $function) (DefaultStream::PerThread,) }
     };
-    (@body $gate:ident $symbol:ident ($($name:ident: $ty:ty),*) ($file:ident $function:ident) ($($default:tt)*)) => {
+    (@body ($gate:path) ($($client:ident)?) $symbol:ident ($($name:ident: $ty:ty),*) ($file:ident $function:ident) ($($default:tt)*)) => {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $symbol($($name: $ty),*) -> CUresult {
-            border::$gate(|| crate::$file::$function($($default)* $({
+            $gate(|$($client)?| crate::$file::$function($($client,)? $($default)* $({
                 // SAFETY: the C caller promises what `Arg::from_c` asks for.
                 unsafe { Arg::from_c($name) }
             }),*))

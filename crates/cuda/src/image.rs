@@ -4,8 +4,9 @@
 //! tell their size in a header. The worker parses; here only the extent is found.
 
 use core::ffi::{CStr, c_char, c_void};
+use std::borrow::Cow;
 
-use weft_wire::Status;
+use weft_wire::{Status, container};
 
 use crate::args::Arg;
 
@@ -99,6 +100,15 @@ impl Image {
         Err(Status::INVALID_IMAGE)
     }
 
+    /// The image as one: several become a container.
+    pub(crate) fn joined(&self) -> Result<Cow<'_, [u8]>, Status> {
+        let parts = self.parts()?;
+        match parts[..] {
+            [only] => Ok(Cow::Borrowed(only)),
+            _ => Ok(Cow::Owned(container::pack(parts.into_iter()))),
+        }
+    }
+
     /// A fatbin that a wrapper points to; it lives as long as the wrapper.
     fn fatbin(&self, data: *const c_void) -> Result<&[u8], Status> {
         let fatbin = Self(data);
@@ -119,7 +129,11 @@ impl Image {
 
     /// Bytes of the image; for text without its terminating zero.
     fn len(&self) -> Result<usize, Status> {
-        let bytes = if self.begins_with(FATBIN) {
+        let bytes = if self.begins_with(container::MAGIC) {
+            // SAFETY: the magic promises a header of sixteen bytes.
+            let header = unsafe { core::slice::from_raw_parts(self.0.cast::<u8>(), 16) };
+            container::container_bytes(header)
+        } else if self.begins_with(FATBIN) {
             let header: FatbinHeader = self.header();
             u64::from(header.header_bytes).checked_add(header.bytes)
         } else if self.begins_with(ELF) {
@@ -135,7 +149,7 @@ impl Image {
     }
 
     /// Compares byte by byte, so that nothing behind the end of a short text is read.
-    fn begins_with(&self, magic: [u8; 4]) -> bool {
+    fn begins_with<const N: usize>(&self, magic: [u8; N]) -> bool {
         magic.into_iter().enumerate().all(|(index, expected)| {
             // SAFETY: all bytes before `index` are non-zero, so a text goes on to `index` at least.
             let place = unsafe { self.0.cast::<u8>().add(index) };

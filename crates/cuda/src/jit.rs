@@ -57,6 +57,9 @@ pub(crate) struct Options {
     wall_time: Option<Place<*mut c_void>>,
 }
 
+// SAFETY: the application keeps the places valid until the call, or the link, that got them ends.
+unsafe impl Send for Options {}
+
 impl Options {
     /// Reads `count` options and their values.
     pub(crate) fn read(

@@ -37,20 +37,17 @@ impl Arguments {
         Self { values: values.raw().cast(), extra: extra.raw().cast() }
     }
 
+    /// Takes `kernelParams` where there is no other way.
+    pub(crate) fn only_values(values: &In<*mut c_void>) -> Self {
+        Self { values: values.raw().cast(), extra: core::ptr::null() }
+    }
+
     /// Takes both from a struct that the application passed.
     ///
     /// # Safety
     /// As for [`crate::args::Arg::from_c`].
-    pub(crate) unsafe fn nested(
-        values: *const *const c_void,
-        extra: *const *const c_void,
-    ) -> Self {
+    pub(crate) unsafe fn nested(values: *const *const c_void, extra: *const *const c_void) -> Self {
         Self { values, extra }
-    }
-
-    /// Whether the application passed no arguments at all.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.values.is_null() && self.extra.is_null()
     }
 
     /// Writes the arguments of a kernel with parameters at `slots` into its parameter `block`.

@@ -10,15 +10,14 @@ use weft_wire::table;
 
 /// The library that cargo built beside this test.
 fn path() -> PathBuf {
-    let exe = std::env::current_exe().unwrap();
-    let deps = exe.parent().unwrap();
-    let candidates = [deps.join("libcuda.so"), deps.parent().unwrap().join("libcuda.so")];
-    candidates.into_iter().find(|path| path.is_file()).expect("cargo builds libcuda.so first")
+    let exe = std::env::current_exe().expect("a test knows itself");
+    let folders = exe.ancestors().skip(1).take(2).map(|folder| folder.join("libcuda.so"));
+    folders.into_iter().find(|path| path.is_file()).expect("cargo builds libcuda.so first")
 }
 
 fn library() -> Library {
     // SAFETY: the library has no initialisers.
-    unsafe { Library::new(path()) }.unwrap()
+    unsafe { Library::new(path()) }.expect("libcuda.so loads")
 }
 
 #[test]

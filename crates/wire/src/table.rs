@@ -122,7 +122,7 @@ pub struct Call {
 /// One parameter of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Param {
-    /// The header's name; `kind`, `module` and `input` stand for Rust keywords.
+    /// The header's name; `kind`, `module`, `input` and `function` stand for Rust keywords.
     pub name: &'static str,
     /// The C type in Rust's spelling.
     pub ty: &'static str,

@@ -1,68 +1,18 @@
-//! Handles: opaque pointers in C, numbers here. Nobody dereferences them.
+//! Handles: opaque pointers in C, checked numbers in the client. Nobody dereferences them.
 
 use core::ffi::c_void;
 
-macro_rules! handles {
-    ($($(#[$meta:meta])* $name:ident),* $(,)?) => {$(
-        $(#[$meta])*
-        #[repr(transparent)]
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        pub(crate) struct $name(pub(crate) usize);
+pub(crate) use weft_client::{
+    Context as CUcontext, Event as CUevent, Function as CUfunction, Graph as CUgraph,
+    GraphExec as CUgraphExec, GraphNode as CUgraphNode, Kernel as CUkernel, Library as CUlibrary,
+    Link as CUlinkState, MemPool as CUmemoryPool, Module as CUmodule, Stream as CUstream,
+};
 
-        impl $name {
-            /// The null handle.
-            #[allow(dead_code, reason = "not every kind of handle can be null")]
-            pub(crate) const NULL: Self = Self(0);
+// A handle takes the place of a pointer.
+const _: () = assert!(size_of::<CUcontext>() == size_of::<*const c_void>());
 
-            /// Whether this is the null handle.
-            #[allow(dead_code, reason = "not every kind of handle can be null")]
-            pub(crate) fn is_null(self) -> bool {
-                self.0 == 0
-            }
-        }
-    )*};
-}
-
-handles! {
-    /// A context.
-    CUcontext,
-    /// A module.
-    CUmodule,
-    /// A function of a module, or a kernel of a library: the driver takes either.
-    CUfunction,
-    /// A library.
-    CUlibrary,
-    /// A kernel of a library.
-    CUkernel,
-    /// A stream; 0, 1 and 2 are the default streams.
-    CUstream,
-    /// An event.
-    CUevent,
-    /// An array. Weft has none, so only null occurs.
-    CUarray,
-    /// A graph under construction.
-    CUgraph,
-    /// A node of a graph.
-    CUgraphNode,
-    /// An instantiated graph.
-    CUgraphExec,
-    /// A memory pool.
-    CUmemoryPool,
-    /// A linker invocation.
-    CUlinkState,
-    /// A user object that graphs keep alive.
-    CUuserObject,
-    /// A green context. Weft has none.
-    CUgreenCtx,
-}
-
-impl CUstream {
-    /// The legacy default stream, by name.
-    pub(crate) const LEGACY: Self = Self(1);
-    /// The calling thread's default stream, by name.
-    pub(crate) const PER_THREAD: Self = Self(2);
-}
-
+/// An array. Weft has none, so whatever is passed is not one.
+pub(crate) type CUarray = u64;
 /// A device ordinal.
 pub(crate) type CUdevice = i32;
 /// A device address.

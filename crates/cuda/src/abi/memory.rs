@@ -69,8 +69,3 @@ c_structs! { LAYOUTS:
         _rest: u64 = "pad[5]",
     }
 }
-
-/// Whether memory is the host's, the device's, an array's, or whatever the address says.
-pub(crate) type CUmemorytype = u32;
-/// What a look-up of a function found.
-pub(crate) type CUdriverProcAddressQueryResult = u32;

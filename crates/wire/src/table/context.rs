@@ -11,104 +11,122 @@ macro_rules! driver_calls_context {
             cuCtxAttach: cuCtxAttach 2000 plain refused (
                 out pctx: *mut CUcontext, value flags: u32
             ) {}
-            cuCtxCreate: cuCtxCreate 2000 plain refused (
+            cuCtxCreate: cuCtxCreate 2000 plain async (
                 out pctx: *mut CUcontext, value flags: u32, value dev: CUdevice
-            ) {}
-            cuCtxCreate_v2: cuCtxCreate 3020 plain refused (
+            ) {context::create}
+            cuCtxCreate_v2: cuCtxCreate 3020 plain async (
                 out pctx: *mut CUcontext, value flags: u32, value dev: CUdevice
-            ) {}
-            cuCtxCreate_v3: cuCtxCreate 11040 plain refused (
+            ) {context::create}
+            cuCtxCreate_v3: cuCtxCreate 11040 plain async (
                 out pctx: *mut CUcontext, input paramsArray: *mut CUexecAffinityParam,
                 value numParams: i32, value flags: u32, value dev: CUdevice
-            ) {}
-            cuCtxCreate_v4: cuCtxCreate 12050 plain refused (
+            ) {context::create_with_affinity}
+            cuCtxCreate_v4: cuCtxCreate 12050 plain async (
                 out pctx: *mut CUcontext, input ctxCreateParams: *mut CUctxCreateParams,
                 value flags: u32, value dev: CUdevice
-            ) {}
-            cuCtxDestroy: cuCtxDestroy 2000 plain refused (value ctx: CUcontext) {}
-            cuCtxDestroy_v2: cuCtxDestroy 4000 plain refused (value ctx: CUcontext) {}
+            ) {context::create_with_params}
+            cuCtxDestroy: cuCtxDestroy 2000 plain sync (value ctx: CUcontext) {context::destroy}
+            cuCtxDestroy_v2: cuCtxDestroy 4000 plain sync (value ctx: CUcontext) {context::destroy}
             cuCtxDetach: cuCtxDetach 2000 plain refused (value ctx: CUcontext) {}
-            cuCtxDisablePeerAccess: cuCtxDisablePeerAccess 4000 plain refused (
+            cuCtxDisablePeerAccess: cuCtxDisablePeerAccess 4000 plain local (
                 value peerContext: CUcontext
-            ) {}
-            cuCtxEnablePeerAccess: cuCtxEnablePeerAccess 4000 plain refused (
+            ) {context::disable_peer}
+            cuCtxEnablePeerAccess: cuCtxEnablePeerAccess 4000 plain local (
                 value peerContext: CUcontext, value Flags: u32
-            ) {}
-            cuCtxGetApiVersion: cuCtxGetApiVersion 3020 plain refused (
+            ) {context::enable_peer}
+            cuCtxGetApiVersion: cuCtxGetApiVersion 3020 plain local (
                 value ctx: CUcontext, out version: *mut u32
-            ) {}
-            cuCtxGetCacheConfig: cuCtxGetCacheConfig 3020 plain refused (
+            ) {context::api_version}
+            cuCtxGetCacheConfig: cuCtxGetCacheConfig 3020 plain local (
                 out pconfig: *mut CUfunc_cache
-            ) {}
-            cuCtxGetCurrent: cuCtxGetCurrent 4000 plain refused (out pctx: *mut CUcontext) {}
-            cuCtxGetDevice: cuCtxGetDevice 2000 plain refused (out device: *mut CUdevice) {}
-            cuCtxGetDevice_v2: cuCtxGetDevice 13000 plain refused (
+            ) {context::cache_config}
+            cuCtxGetCurrent: cuCtxGetCurrent 4000 plain local (
+                out pctx: *mut CUcontext
+            ) {context::current}
+            cuCtxGetDevice: cuCtxGetDevice 2000 plain local (
+                out device: *mut CUdevice
+            ) {context::device}
+            cuCtxGetDevice_v2: cuCtxGetDevice 13000 plain local (
                 out device: *mut CUdevice, value ctx: CUcontext
-            ) {}
+            ) {context::device_of}
             cuCtxGetExecAffinity: cuCtxGetExecAffinity 11040 plain refused (
                 out pExecAffinity: *mut CUexecAffinityParam, value kind: CUexecAffinityType
             ) {}
-            cuCtxGetFlags: cuCtxGetFlags 7000 plain refused (out flags: *mut u32) {}
-            cuCtxGetId: cuCtxGetId 12000 plain refused (
+            cuCtxGetFlags: cuCtxGetFlags 7000 plain local (out flags: *mut u32) {context::flags}
+            cuCtxGetId: cuCtxGetId 12000 plain local (
                 value ctx: CUcontext, out ctxId: *mut u64
-            ) {}
-            cuCtxGetLimit: cuCtxGetLimit 3010 plain refused (
+            ) {context::id}
+            cuCtxGetLimit: cuCtxGetLimit 3010 plain local (
                 out pvalue: *mut usize, value limit: CUlimit
-            ) {}
-            cuCtxGetSharedMemConfig: cuCtxGetSharedMemConfig 4020 plain refused (
+            ) {context::limit}
+            cuCtxGetSharedMemConfig: cuCtxGetSharedMemConfig 4020 plain local (
                 out pConfig: *mut CUsharedconfig
-            ) {}
-            cuCtxGetStreamPriorityRange: cuCtxGetStreamPriorityRange 5050 plain refused (
+            ) {context::shared_config}
+            cuCtxGetStreamPriorityRange: cuCtxGetStreamPriorityRange 5050 plain local (
                 out leastPriority: *mut i32, out greatestPriority: *mut i32
-            ) {}
-            cuCtxPopCurrent: cuCtxPopCurrent 2000 plain refused (out pctx: *mut CUcontext) {}
-            cuCtxPopCurrent_v2: cuCtxPopCurrent 4000 plain refused (out pctx: *mut CUcontext) {}
-            cuCtxPushCurrent: cuCtxPushCurrent 2000 plain refused (value ctx: CUcontext) {}
-            cuCtxPushCurrent_v2: cuCtxPushCurrent 4000 plain refused (value ctx: CUcontext) {}
+            ) {context::stream_priorities}
+            cuCtxPopCurrent: cuCtxPopCurrent 2000 plain local (
+                out pctx: *mut CUcontext
+            ) {context::pop}
+            cuCtxPopCurrent_v2: cuCtxPopCurrent 4000 plain local (
+                out pctx: *mut CUcontext
+            ) {context::pop}
+            cuCtxPushCurrent: cuCtxPushCurrent 2000 plain local (
+                value ctx: CUcontext
+            ) {context::push}
+            cuCtxPushCurrent_v2: cuCtxPushCurrent 4000 plain local (
+                value ctx: CUcontext
+            ) {context::push}
             cuCtxRecordEvent: cuCtxRecordEvent 12050 plain refused (
                 value hCtx: CUcontext, value hEvent: CUevent
             ) {}
-            cuCtxResetPersistingL2Cache: cuCtxResetPersistingL2Cache 11000 plain refused () {}
-            cuCtxSetCacheConfig: cuCtxSetCacheConfig 3020 plain refused (
+            cuCtxResetPersistingL2Cache: cuCtxResetPersistingL2Cache 11000 plain local (
+
+            ) {context::reset_persisting_cache}
+            cuCtxSetCacheConfig: cuCtxSetCacheConfig 3020 plain local (
                 value config: CUfunc_cache
-            ) {}
-            cuCtxSetCurrent: cuCtxSetCurrent 4000 plain refused (value ctx: CUcontext) {}
-            cuCtxSetFlags: cuCtxSetFlags 12010 plain refused (value flags: u32) {}
-            cuCtxSetLimit: cuCtxSetLimit 3010 plain refused (
+            ) {context::set_cache_config}
+            cuCtxSetCurrent: cuCtxSetCurrent 4000 plain local (
+                value ctx: CUcontext
+            ) {context::set_current}
+            cuCtxSetFlags: cuCtxSetFlags 12010 plain local (value flags: u32) {context::set_flags}
+            cuCtxSetLimit: cuCtxSetLimit 3010 plain local (
                 value limit: CUlimit, value value: usize
-            ) {}
-            cuCtxSetSharedMemConfig: cuCtxSetSharedMemConfig 4020 plain refused (
+            ) {context::set_limit}
+            cuCtxSetSharedMemConfig: cuCtxSetSharedMemConfig 4020 plain local (
                 value config: CUsharedconfig
-            ) {}
-            cuCtxSynchronize: cuCtxSynchronize 2000 plain refused () {}
-            cuCtxSynchronize_v2: cuCtxSynchronize 13000 plain refused (value ctx: CUcontext) {}
+            ) {context::set_shared_config}
+            cuCtxSynchronize: cuCtxSynchronize 2000 plain sync () {context::synchronize}
+            cuCtxSynchronize_v2: cuCtxSynchronize 13000 plain sync (
+                value ctx: CUcontext
+            ) {context::synchronize_with}
             cuCtxWaitEvent: cuCtxWaitEvent 12050 plain refused (
                 value hCtx: CUcontext, value hEvent: CUevent
             ) {}
-            cuDevicePrimaryCtxGetState: cuDevicePrimaryCtxGetState 7000 plain refused (
+            cuDevicePrimaryCtxGetState: cuDevicePrimaryCtxGetState 7000 plain local (
                 value dev: CUdevice, out flags: *mut u32, out active: *mut i32
-            ) {}
-            cuDevicePrimaryCtxRelease: cuDevicePrimaryCtxRelease 7000 plain refused (
+            ) {context::primary_state}
+            cuDevicePrimaryCtxRelease: cuDevicePrimaryCtxRelease 7000 plain sync (
                 value dev: CUdevice
-            ) {}
-            cuDevicePrimaryCtxRelease_v2: cuDevicePrimaryCtxRelease 11000 plain refused (
+            ) {context::primary_release}
+            cuDevicePrimaryCtxRelease_v2: cuDevicePrimaryCtxRelease 11000 plain sync (
                 value dev: CUdevice
-            ) {}
-            cuDevicePrimaryCtxReset: cuDevicePrimaryCtxReset 7000 plain refused (
+            ) {context::primary_release}
+            cuDevicePrimaryCtxReset: cuDevicePrimaryCtxReset 7000 plain sync (
                 value dev: CUdevice
-            ) {}
-            cuDevicePrimaryCtxReset_v2: cuDevicePrimaryCtxReset 11000 plain refused (
+            ) {context::primary_reset}
+            cuDevicePrimaryCtxReset_v2: cuDevicePrimaryCtxReset 11000 plain sync (
                 value dev: CUdevice
-            ) {}
-            cuDevicePrimaryCtxRetain: cuDevicePrimaryCtxRetain 7000 plain refused (
+            ) {context::primary_reset}
+            cuDevicePrimaryCtxRetain: cuDevicePrimaryCtxRetain 7000 plain async (
                 out pctx: *mut CUcontext, value dev: CUdevice
-            ) {}
-            cuDevicePrimaryCtxSetFlags: cuDevicePrimaryCtxSetFlags 7000 plain refused (
+            ) {context::primary_retain}
+            cuDevicePrimaryCtxSetFlags: cuDevicePrimaryCtxSetFlags 7000 plain local (
                 value dev: CUdevice, value flags: u32
-            ) {}
-            cuDevicePrimaryCtxSetFlags_v2: cuDevicePrimaryCtxSetFlags 11000 plain refused (
+            ) {context::primary_set_flags}
+            cuDevicePrimaryCtxSetFlags_v2: cuDevicePrimaryCtxSetFlags 11000 plain local (
                 value dev: CUdevice, value flags: u32
-            ) {}
+            ) {context::primary_set_flags}
         }
     };
 }

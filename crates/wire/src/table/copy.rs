@@ -8,49 +8,53 @@
 macro_rules! driver_calls_copy {
     ($callback:ident) => {
         $callback! { copy;
-            cuMemcpy: cuMemcpy 4000 legacy refused (
+            cuMemcpy: cuMemcpy 4000 legacy sync (
                 value dst: CUdeviceptr, value src: CUdeviceptr, value ByteCount: usize
-            ) {}
-            cuMemcpy_ptds: cuMemcpy 7000 per_thread refused (
+            ) {copy::any}
+            cuMemcpy_ptds: cuMemcpy 7000 per_thread sync (
                 value dst: CUdeviceptr, value src: CUdeviceptr, value ByteCount: usize
-            ) {}
+            ) {copy::any}
             cuMemcpy2D: cuMemcpy2D 2000 plain refused (input pCopy: *const CUDA_MEMCPY2D_v1) {}
-            cuMemcpy2D_v2: cuMemcpy2D 3020 legacy refused (input pCopy: *const CUDA_MEMCPY2D) {}
-            cuMemcpy2D_v2_ptds: cuMemcpy2D 7000 per_thread refused (
+            cuMemcpy2D_v2: cuMemcpy2D 3020 legacy sync (
                 input pCopy: *const CUDA_MEMCPY2D
-            ) {}
+            ) {copy_shape::rows}
+            cuMemcpy2D_v2_ptds: cuMemcpy2D 7000 per_thread sync (
+                input pCopy: *const CUDA_MEMCPY2D
+            ) {copy_shape::rows}
             cuMemcpy2DAsync: cuMemcpy2DAsync 2000 plain refused (
                 input pCopy: *const CUDA_MEMCPY2D_v1, value hStream: CUstream
             ) {}
-            cuMemcpy2DAsync_v2: cuMemcpy2DAsync 3020 legacy refused (
+            cuMemcpy2DAsync_v2: cuMemcpy2DAsync 3020 legacy async (
                 input pCopy: *const CUDA_MEMCPY2D, value hStream: CUstream
-            ) {}
-            cuMemcpy2DAsync_v2_ptsz: cuMemcpy2DAsync 7000 per_thread refused (
+            ) {copy_shape::rows_async}
+            cuMemcpy2DAsync_v2_ptsz: cuMemcpy2DAsync 7000 per_thread async (
                 input pCopy: *const CUDA_MEMCPY2D, value hStream: CUstream
-            ) {}
+            ) {copy_shape::rows_async}
             cuMemcpy2DUnaligned: cuMemcpy2DUnaligned 2000 plain refused (
                 input pCopy: *const CUDA_MEMCPY2D_v1
             ) {}
-            cuMemcpy2DUnaligned_v2: cuMemcpy2DUnaligned 3020 legacy refused (
+            cuMemcpy2DUnaligned_v2: cuMemcpy2DUnaligned 3020 legacy sync (
                 input pCopy: *const CUDA_MEMCPY2D
-            ) {}
-            cuMemcpy2DUnaligned_v2_ptds: cuMemcpy2DUnaligned 7000 per_thread refused (
+            ) {copy_shape::rows}
+            cuMemcpy2DUnaligned_v2_ptds: cuMemcpy2DUnaligned 7000 per_thread sync (
                 input pCopy: *const CUDA_MEMCPY2D
-            ) {}
+            ) {copy_shape::rows}
             cuMemcpy3D: cuMemcpy3D 2000 plain refused (input pCopy: *const CUDA_MEMCPY3D_v1) {}
-            cuMemcpy3D_v2: cuMemcpy3D 3020 legacy refused (input pCopy: *const CUDA_MEMCPY3D) {}
-            cuMemcpy3D_v2_ptds: cuMemcpy3D 7000 per_thread refused (
+            cuMemcpy3D_v2: cuMemcpy3D 3020 legacy sync (
                 input pCopy: *const CUDA_MEMCPY3D
-            ) {}
+            ) {copy_shape::slices}
+            cuMemcpy3D_v2_ptds: cuMemcpy3D 7000 per_thread sync (
+                input pCopy: *const CUDA_MEMCPY3D
+            ) {copy_shape::slices}
             cuMemcpy3DAsync: cuMemcpy3DAsync 2000 plain refused (
                 input pCopy: *const CUDA_MEMCPY3D_v1, value hStream: CUstream
             ) {}
-            cuMemcpy3DAsync_v2: cuMemcpy3DAsync 3020 legacy refused (
+            cuMemcpy3DAsync_v2: cuMemcpy3DAsync 3020 legacy async (
                 input pCopy: *const CUDA_MEMCPY3D, value hStream: CUstream
-            ) {}
-            cuMemcpy3DAsync_v2_ptsz: cuMemcpy3DAsync 7000 per_thread refused (
+            ) {copy_shape::slices_async}
+            cuMemcpy3DAsync_v2_ptsz: cuMemcpy3DAsync 7000 per_thread async (
                 input pCopy: *const CUDA_MEMCPY3D, value hStream: CUstream
-            ) {}
+            ) {copy_shape::slices_async}
             cuMemcpy3DBatchAsync: cuMemcpy3DBatchAsync 12080 legacy refused (
                 value numOps: usize, input opList: *mut CUDA_MEMCPY3D_BATCH_OP,
                 out failIdx: *mut usize, value flags: u64, value hStream: CUstream
@@ -67,18 +71,18 @@ macro_rules! driver_calls_copy {
                 value numOps: usize, input opList: *mut CUDA_MEMCPY3D_BATCH_OP, value flags: u64,
                 value hStream: CUstream
             ) {}
-            cuMemcpy3DPeer: cuMemcpy3DPeer 4000 legacy refused (
+            cuMemcpy3DPeer: cuMemcpy3DPeer 4000 legacy sync (
                 input pCopy: *const CUDA_MEMCPY3D_PEER
-            ) {}
-            cuMemcpy3DPeer_ptds: cuMemcpy3DPeer 7000 per_thread refused (
+            ) {copy_shape::slices_peer}
+            cuMemcpy3DPeer_ptds: cuMemcpy3DPeer 7000 per_thread sync (
                 input pCopy: *const CUDA_MEMCPY3D_PEER
-            ) {}
-            cuMemcpy3DPeerAsync: cuMemcpy3DPeerAsync 4000 legacy refused (
+            ) {copy_shape::slices_peer}
+            cuMemcpy3DPeerAsync: cuMemcpy3DPeerAsync 4000 legacy async (
                 input pCopy: *const CUDA_MEMCPY3D_PEER, value hStream: CUstream
-            ) {}
-            cuMemcpy3DPeerAsync_ptsz: cuMemcpy3DPeerAsync 7000 per_thread refused (
+            ) {copy_shape::slices_peer_async}
+            cuMemcpy3DPeerAsync_ptsz: cuMemcpy3DPeerAsync 7000 per_thread async (
                 input pCopy: *const CUDA_MEMCPY3D_PEER, value hStream: CUstream
-            ) {}
+            ) {copy_shape::slices_peer_async}
             cuMemcpy3DWithAttributesAsync:
                 cuMemcpy3DWithAttributesAsync 13020 legacy refused (
                 input op: *mut CUDA_MEMCPY3D_BATCH_OP, value flags: u64, value hStream: CUstream
@@ -87,14 +91,14 @@ macro_rules! driver_calls_copy {
                 cuMemcpy3DWithAttributesAsync 13020 per_thread refused (
                 input op: *mut CUDA_MEMCPY3D_BATCH_OP, value flags: u64, value hStream: CUstream
             ) {}
-            cuMemcpyAsync: cuMemcpyAsync 4000 legacy refused (
+            cuMemcpyAsync: cuMemcpyAsync 4000 legacy async (
                 value dst: CUdeviceptr, value src: CUdeviceptr, value ByteCount: usize,
                 value hStream: CUstream
-            ) {}
-            cuMemcpyAsync_ptsz: cuMemcpyAsync 7000 per_thread refused (
+            ) {copy::any_async}
+            cuMemcpyAsync_ptsz: cuMemcpyAsync 7000 per_thread async (
                 value dst: CUdeviceptr, value src: CUdeviceptr, value ByteCount: usize,
                 value hStream: CUstream
-            ) {}
+            ) {copy::any_async}
             cuMemcpyAtoA: cuMemcpyAtoA 2000 plain refused (
                 value dstArray: CUarray, value dstOffset: u32, value srcArray: CUarray,
                 value srcOffset: u32, value ByteCount: u32
@@ -143,30 +147,30 @@ macro_rules! driver_calls_copy {
                 out dstHost: *mut c_void [ByteCount], value srcArray: CUarray,
                 value srcOffset: usize, value ByteCount: usize, value hStream: CUstream
             ) {}
-            cuMemcpyBatchAsync: cuMemcpyBatchAsync 12080 legacy refused (
+            cuMemcpyBatchAsync: cuMemcpyBatchAsync 12080 legacy async (
                 input dsts: *mut CUdeviceptr [count], input srcs: *mut CUdeviceptr [count],
                 input sizes: *mut usize [count], value count: usize,
                 input attrs: *mut CUmemcpyAttributes [numAttrs], input attrsIdxs: *mut usize,
                 value numAttrs: usize, out failIdx: *mut usize, value hStream: CUstream
-            ) {}
-            cuMemcpyBatchAsync_ptsz: cuMemcpyBatchAsync 12080 per_thread refused (
+            ) {copy::batch}
+            cuMemcpyBatchAsync_ptsz: cuMemcpyBatchAsync 12080 per_thread async (
                 input dsts: *mut CUdeviceptr [count], input srcs: *mut CUdeviceptr [count],
                 input sizes: *mut usize [count], value count: usize,
                 input attrs: *mut CUmemcpyAttributes [numAttrs], input attrsIdxs: *mut usize,
                 value numAttrs: usize, out failIdx: *mut usize, value hStream: CUstream
-            ) {}
-            cuMemcpyBatchAsync_v2: cuMemcpyBatchAsync 13000 legacy refused (
+            ) {copy::batch}
+            cuMemcpyBatchAsync_v2: cuMemcpyBatchAsync 13000 legacy async (
                 input dsts: *mut CUdeviceptr [count], input srcs: *mut CUdeviceptr [count],
                 input sizes: *mut usize [count], value count: usize,
                 input attrs: *mut CUmemcpyAttributes [numAttrs], input attrsIdxs: *mut usize,
                 value numAttrs: usize, value hStream: CUstream
-            ) {}
-            cuMemcpyBatchAsync_v2_ptsz: cuMemcpyBatchAsync 13000 per_thread refused (
+            ) {copy::batch_v2}
+            cuMemcpyBatchAsync_v2_ptsz: cuMemcpyBatchAsync 13000 per_thread async (
                 input dsts: *mut CUdeviceptr [count], input srcs: *mut CUdeviceptr [count],
                 input sizes: *mut usize [count], value count: usize,
                 input attrs: *mut CUmemcpyAttributes [numAttrs], input attrsIdxs: *mut usize,
                 value numAttrs: usize, value hStream: CUstream
-            ) {}
+            ) {copy::batch_v2}
             cuMemcpyDtoA: cuMemcpyDtoA 2000 plain refused (
                 value dstArray: CUarray, value dstOffset: u32, value srcDevice: CUdeviceptr_v1,
                 value ByteCount: u32
@@ -183,48 +187,48 @@ macro_rules! driver_calls_copy {
                 value dstDevice: CUdeviceptr_v1, value srcDevice: CUdeviceptr_v1,
                 value ByteCount: u32
             ) {}
-            cuMemcpyDtoD_v2: cuMemcpyDtoD 3020 legacy refused (
+            cuMemcpyDtoD_v2: cuMemcpyDtoD 3020 legacy sync (
                 value dstDevice: CUdeviceptr, value srcDevice: CUdeviceptr, value ByteCount: usize
-            ) {}
-            cuMemcpyDtoD_v2_ptds: cuMemcpyDtoD 7000 per_thread refused (
+            ) {copy::on_device}
+            cuMemcpyDtoD_v2_ptds: cuMemcpyDtoD 7000 per_thread sync (
                 value dstDevice: CUdeviceptr, value srcDevice: CUdeviceptr, value ByteCount: usize
-            ) {}
+            ) {copy::on_device}
             cuMemcpyDtoDAsync: cuMemcpyDtoDAsync 3000 plain refused (
                 value dstDevice: CUdeviceptr_v1, value srcDevice: CUdeviceptr_v1,
                 value ByteCount: u32, value hStream: CUstream
             ) {}
-            cuMemcpyDtoDAsync_v2: cuMemcpyDtoDAsync 3020 legacy refused (
+            cuMemcpyDtoDAsync_v2: cuMemcpyDtoDAsync 3020 legacy async (
                 value dstDevice: CUdeviceptr, value srcDevice: CUdeviceptr, value ByteCount: usize,
                 value hStream: CUstream
-            ) {}
-            cuMemcpyDtoDAsync_v2_ptsz: cuMemcpyDtoDAsync 7000 per_thread refused (
+            ) {copy::on_device_async}
+            cuMemcpyDtoDAsync_v2_ptsz: cuMemcpyDtoDAsync 7000 per_thread async (
                 value dstDevice: CUdeviceptr, value srcDevice: CUdeviceptr, value ByteCount: usize,
                 value hStream: CUstream
-            ) {}
+            ) {copy::on_device_async}
             cuMemcpyDtoH: cuMemcpyDtoH 2000 plain refused (
                 out dstHost: *mut c_void [ByteCount], value srcDevice: CUdeviceptr_v1,
                 value ByteCount: u32
             ) {}
-            cuMemcpyDtoH_v2: cuMemcpyDtoH 3020 legacy refused (
+            cuMemcpyDtoH_v2: cuMemcpyDtoH 3020 legacy bulk_out (
                 out dstHost: *mut c_void [ByteCount], value srcDevice: CUdeviceptr,
                 value ByteCount: usize
-            ) {}
-            cuMemcpyDtoH_v2_ptds: cuMemcpyDtoH 7000 per_thread refused (
+            ) {copy::to_host}
+            cuMemcpyDtoH_v2_ptds: cuMemcpyDtoH 7000 per_thread bulk_out (
                 out dstHost: *mut c_void [ByteCount], value srcDevice: CUdeviceptr,
                 value ByteCount: usize
-            ) {}
+            ) {copy::to_host}
             cuMemcpyDtoHAsync: cuMemcpyDtoHAsync 2000 plain refused (
                 out dstHost: *mut c_void [ByteCount], value srcDevice: CUdeviceptr_v1,
                 value ByteCount: u32, value hStream: CUstream
             ) {}
-            cuMemcpyDtoHAsync_v2: cuMemcpyDtoHAsync 3020 legacy refused (
+            cuMemcpyDtoHAsync_v2: cuMemcpyDtoHAsync 3020 legacy bulk_out (
                 out dstHost: *mut c_void [ByteCount], value srcDevice: CUdeviceptr,
                 value ByteCount: usize, value hStream: CUstream
-            ) {}
-            cuMemcpyDtoHAsync_v2_ptsz: cuMemcpyDtoHAsync 7000 per_thread refused (
+            ) {copy::to_host_async}
+            cuMemcpyDtoHAsync_v2_ptsz: cuMemcpyDtoHAsync 7000 per_thread bulk_out (
                 out dstHost: *mut c_void [ByteCount], value srcDevice: CUdeviceptr,
                 value ByteCount: usize, value hStream: CUstream
-            ) {}
+            ) {copy::to_host_async}
             cuMemcpyHtoA: cuMemcpyHtoA 2000 plain refused (
                 value dstArray: CUarray, value dstOffset: u32,
                 input srcHost: *const c_void [ByteCount], value ByteCount: u32
@@ -256,44 +260,44 @@ macro_rules! driver_calls_copy {
                 value dstDevice: CUdeviceptr_v1, input srcHost: *const c_void [ByteCount],
                 value ByteCount: u32
             ) {}
-            cuMemcpyHtoD_v2: cuMemcpyHtoD 3020 legacy refused (
+            cuMemcpyHtoD_v2: cuMemcpyHtoD 3020 legacy bulk_in (
                 value dstDevice: CUdeviceptr, input srcHost: *const c_void [ByteCount],
                 value ByteCount: usize
-            ) {}
-            cuMemcpyHtoD_v2_ptds: cuMemcpyHtoD 7000 per_thread refused (
+            ) {copy::to_device}
+            cuMemcpyHtoD_v2_ptds: cuMemcpyHtoD 7000 per_thread bulk_in (
                 value dstDevice: CUdeviceptr, input srcHost: *const c_void [ByteCount],
                 value ByteCount: usize
-            ) {}
+            ) {copy::to_device}
             cuMemcpyHtoDAsync: cuMemcpyHtoDAsync 2000 plain refused (
                 value dstDevice: CUdeviceptr_v1, input srcHost: *const c_void [ByteCount],
                 value ByteCount: u32, value hStream: CUstream
             ) {}
-            cuMemcpyHtoDAsync_v2: cuMemcpyHtoDAsync 3020 legacy refused (
+            cuMemcpyHtoDAsync_v2: cuMemcpyHtoDAsync 3020 legacy bulk_in (
                 value dstDevice: CUdeviceptr, input srcHost: *const c_void [ByteCount],
                 value ByteCount: usize, value hStream: CUstream
-            ) {}
-            cuMemcpyHtoDAsync_v2_ptsz: cuMemcpyHtoDAsync 7000 per_thread refused (
+            ) {copy::to_device_async}
+            cuMemcpyHtoDAsync_v2_ptsz: cuMemcpyHtoDAsync 7000 per_thread bulk_in (
                 value dstDevice: CUdeviceptr, input srcHost: *const c_void [ByteCount],
                 value ByteCount: usize, value hStream: CUstream
-            ) {}
-            cuMemcpyPeer: cuMemcpyPeer 4000 legacy refused (
+            ) {copy::to_device_async}
+            cuMemcpyPeer: cuMemcpyPeer 4000 legacy sync (
                 value dstDevice: CUdeviceptr, value dstContext: CUcontext,
                 value srcDevice: CUdeviceptr, value srcContext: CUcontext, value ByteCount: usize
-            ) {}
-            cuMemcpyPeer_ptds: cuMemcpyPeer 7000 per_thread refused (
+            ) {copy::peer}
+            cuMemcpyPeer_ptds: cuMemcpyPeer 7000 per_thread sync (
                 value dstDevice: CUdeviceptr, value dstContext: CUcontext,
                 value srcDevice: CUdeviceptr, value srcContext: CUcontext, value ByteCount: usize
-            ) {}
-            cuMemcpyPeerAsync: cuMemcpyPeerAsync 4000 legacy refused (
+            ) {copy::peer}
+            cuMemcpyPeerAsync: cuMemcpyPeerAsync 4000 legacy async (
                 value dstDevice: CUdeviceptr, value dstContext: CUcontext,
                 value srcDevice: CUdeviceptr, value srcContext: CUcontext, value ByteCount: usize,
                 value hStream: CUstream
-            ) {}
-            cuMemcpyPeerAsync_ptsz: cuMemcpyPeerAsync 7000 per_thread refused (
+            ) {copy::peer_async}
+            cuMemcpyPeerAsync_ptsz: cuMemcpyPeerAsync 7000 per_thread async (
                 value dstDevice: CUdeviceptr, value dstContext: CUcontext,
                 value srcDevice: CUdeviceptr, value srcContext: CUcontext, value ByteCount: usize,
                 value hStream: CUstream
-            ) {}
+            ) {copy::peer_async}
             cuMemcpyWithAttributesAsync: cuMemcpyWithAttributesAsync 13020 legacy refused (
                 value dst: CUdeviceptr, value src: CUdeviceptr, value size: usize,
                 input attr: *mut CUmemcpyAttributes, value hStream: CUstream

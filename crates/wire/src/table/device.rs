@@ -8,32 +8,33 @@
 macro_rules! driver_calls_device {
     ($callback:ident) => {
         $callback! { device;
-            cuDeviceCanAccessPeer: cuDeviceCanAccessPeer 4000 plain refused (
+            cuDeviceCanAccessPeer: cuDeviceCanAccessPeer 4000 plain local (
                 out canAccessPeer: *mut i32, value dev: CUdevice, value peerDev: CUdevice
-            ) {}
-            cuDeviceComputeCapability: cuDeviceComputeCapability 2000 plain refused (
+            ) {device::can_access_peer}
+            cuDeviceComputeCapability: cuDeviceComputeCapability 2000 plain local (
                 out major: *mut i32, out minor: *mut i32, value dev: CUdevice
-            ) {}
-            cuDeviceGet: cuDeviceGet 2000 plain refused (
+            ) {device::compute_capability}
+            cuDeviceGet: cuDeviceGet 2000 plain local (
                 out device: *mut CUdevice, value ordinal: i32
-            ) {}
-            cuDeviceGetAttribute: cuDeviceGetAttribute 2000 plain refused (
+            ) {device::get}
+            cuDeviceGetAttribute: cuDeviceGetAttribute 2000 plain local (
                 out pi: *mut i32, value attrib: CUdevice_attribute, value dev: CUdevice
-            ) {}
-            cuDeviceGetByPCIBusId: cuDeviceGetByPCIBusId 4010 plain refused (
+            ) {device::attribute}
+            cuDeviceGetByPCIBusId: cuDeviceGetByPCIBusId 4010 plain local (
                 out dev: *mut CUdevice, input pciBusId: *const c_char [nul]
-            ) {}
+            ) {device::by_pci_bus_id}
             cuDeviceGetCliqueCount: cuDeviceGetCliqueCount 13040 plain refused (
                 out count: *mut usize, value dev: CUdevice
             ) {}
             cuDeviceGetCliqueInfo: cuDeviceGetCliqueInfo 13040 plain refused (
                 out cliqueInfo: *mut CUcliqueInfo, inout count: *mut usize, value dev: CUdevice
             ) {}
-            cuDeviceGetCount: cuDeviceGetCount 2000 plain refused (out count: *mut i32) {}
-            cuDeviceGetExecAffinitySupport:
-                cuDeviceGetExecAffinitySupport 11040 plain refused (
+            cuDeviceGetCount: cuDeviceGetCount 2000 plain local (
+                out count: *mut i32
+            ) {device::count}
+            cuDeviceGetExecAffinitySupport: cuDeviceGetExecAffinitySupport 11040 plain local (
                 out pi: *mut i32, value kind: CUexecAffinityType, value dev: CUdevice
-            ) {}
+            ) {device::affinity_support}
             cuDeviceGetFabricClusterUuid: cuDeviceGetFabricClusterUuid 13040 plain refused (
                 out uuid: *mut CUuuid, value dev: CUdevice
             ) {}
@@ -46,9 +47,9 @@ macro_rules! driver_calls_device {
             cuDeviceGetLuid: cuDeviceGetLuid 10000 plain refused (
                 out luid: *mut c_char, out deviceNodeMask: *mut u32, value dev: CUdevice
             ) {}
-            cuDeviceGetName: cuDeviceGetName 2000 plain refused (
+            cuDeviceGetName: cuDeviceGetName 2000 plain local (
                 out name: *mut c_char [len], value len: i32, value dev: CUdevice
-            ) {}
+            ) {device::name}
             cuDeviceGetNvSciSyncAttributes:
                 cuDeviceGetNvSciSyncAttributes 10020 plain refused (
                 out nvSciSyncAttrList: *mut c_void, value dev: CUdevice, value flags: i32
@@ -59,27 +60,27 @@ macro_rules! driver_calls_device {
                 input operations: *const CUatomicOperation [count], value count: u32,
                 value srcDevice: CUdevice, value dstDevice: CUdevice
             ) {}
-            cuDeviceGetP2PAttribute: cuDeviceGetP2PAttribute 8000 plain refused (
+            cuDeviceGetP2PAttribute: cuDeviceGetP2PAttribute 8000 plain local (
                 out value: *mut i32, value attrib: CUdevice_P2PAttribute, value srcDevice: CUdevice,
                 value dstDevice: CUdevice
-            ) {}
-            cuDeviceGetPCIBusId: cuDeviceGetPCIBusId 4010 plain refused (
+            ) {device::peer_attribute}
+            cuDeviceGetPCIBusId: cuDeviceGetPCIBusId 4010 plain local (
                 out pciBusId: *mut c_char [len], value len: i32, value dev: CUdevice
-            ) {}
-            cuDeviceGetProperties: cuDeviceGetProperties 2000 plain refused (
+            ) {device::pci_bus_id}
+            cuDeviceGetProperties: cuDeviceGetProperties 2000 plain local (
                 out prop: *mut CUdevprop, value dev: CUdevice
-            ) {}
+            ) {device::properties}
             cuDeviceGetTexture1DLinearMaxWidth:
                 cuDeviceGetTexture1DLinearMaxWidth 11010 plain refused (
                 out maxWidthInElements: *mut usize, value format: CUarray_format,
                 value numChannels: u32, value dev: CUdevice
             ) {}
-            cuDeviceGetUuid: cuDeviceGetUuid 9020 plain refused (
+            cuDeviceGetUuid: cuDeviceGetUuid 9020 plain local (
                 out uuid: *mut CUuuid, value dev: CUdevice
-            ) {}
-            cuDeviceGetUuid_v2: cuDeviceGetUuid 11040 plain refused (
+            ) {device::uuid}
+            cuDeviceGetUuid_v2: cuDeviceGetUuid 11040 plain local (
                 out uuid: *mut CUuuid, value dev: CUdevice
-            ) {}
+            ) {device::uuid}
             cuDeviceRegisterAsyncNotification:
                 cuDeviceRegisterAsyncNotification 12040 plain refused (
                 value device: CUdevice, value callbackFunc: CUasyncCallback,
@@ -88,9 +89,9 @@ macro_rules! driver_calls_device {
             cuDeviceTotalMem: cuDeviceTotalMem 2000 plain refused (
                 out bytes: *mut u32, value dev: CUdevice
             ) {}
-            cuDeviceTotalMem_v2: cuDeviceTotalMem 3020 plain refused (
+            cuDeviceTotalMem_v2: cuDeviceTotalMem 3020 plain local (
                 out bytes: *mut usize, value dev: CUdevice
-            ) {}
+            ) {device::total_mem}
             cuDeviceUnregisterAsyncNotification:
                 cuDeviceUnregisterAsyncNotification 12040 plain refused (
                 value device: CUdevice, value callback: CUasyncCallbackHandle

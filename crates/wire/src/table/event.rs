@@ -8,31 +8,35 @@
 macro_rules! driver_calls_event {
     ($callback:ident) => {
         $callback! { event;
-            cuEventCreate: cuEventCreate 2000 plain refused (
+            cuEventCreate: cuEventCreate 2000 plain async (
                 out phEvent: *mut CUevent, value Flags: u32
-            ) {}
-            cuEventDestroy: cuEventDestroy 2000 plain refused (value hEvent: CUevent) {}
-            cuEventDestroy_v2: cuEventDestroy 4000 plain refused (value hEvent: CUevent) {}
-            cuEventElapsedTime: cuEventElapsedTime 2000 plain refused (
+            ) {event::create}
+            cuEventDestroy: cuEventDestroy 2000 plain async (value hEvent: CUevent) {event::destroy}
+            cuEventDestroy_v2: cuEventDestroy 4000 plain async (
+                value hEvent: CUevent
+            ) {event::destroy}
+            cuEventElapsedTime: cuEventElapsedTime 2000 plain sync (
                 out pMilliseconds: *mut f32, value hStart: CUevent, value hEnd: CUevent
-            ) {}
-            cuEventElapsedTime_v2: cuEventElapsedTime 12080 plain refused (
+            ) {event::elapsed}
+            cuEventElapsedTime_v2: cuEventElapsedTime 12080 plain sync (
                 out pMilliseconds: *mut f32, value hStart: CUevent, value hEnd: CUevent
-            ) {}
-            cuEventQuery: cuEventQuery 2000 plain refused (value hEvent: CUevent) {}
-            cuEventRecord: cuEventRecord 2000 legacy refused (
+            ) {event::elapsed}
+            cuEventQuery: cuEventQuery 2000 plain local (value hEvent: CUevent) {event::query}
+            cuEventRecord: cuEventRecord 2000 legacy async (
                 value hEvent: CUevent, value hStream: CUstream
-            ) {}
-            cuEventRecord_ptsz: cuEventRecord 7000 per_thread refused (
+            ) {event::record}
+            cuEventRecord_ptsz: cuEventRecord 7000 per_thread async (
                 value hEvent: CUevent, value hStream: CUstream
-            ) {}
-            cuEventRecordWithFlags: cuEventRecordWithFlags 11010 legacy refused (
+            ) {event::record}
+            cuEventRecordWithFlags: cuEventRecordWithFlags 11010 legacy async (
                 value hEvent: CUevent, value hStream: CUstream, value flags: u32
-            ) {}
-            cuEventRecordWithFlags_ptsz: cuEventRecordWithFlags 11010 per_thread refused (
+            ) {event::record_with_flags}
+            cuEventRecordWithFlags_ptsz: cuEventRecordWithFlags 11010 per_thread async (
                 value hEvent: CUevent, value hStream: CUstream, value flags: u32
-            ) {}
-            cuEventSynchronize: cuEventSynchronize 2000 plain refused (value hEvent: CUevent) {}
+            ) {event::record_with_flags}
+            cuEventSynchronize: cuEventSynchronize 2000 plain sync (
+                value hEvent: CUevent
+            ) {event::synchronize}
         }
     };
 }

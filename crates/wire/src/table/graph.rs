@@ -22,50 +22,50 @@ macro_rules! driver_calls_graph {
                 input dependencies: *const CUgraphNode [numDependencies],
                 value numDependencies: usize, input nodeParams: *const CUDA_BATCH_MEM_OP_NODE_PARAMS
             ) {}
-            cuGraphAddChildGraphNode: cuGraphAddChildGraphNode 10000 plain refused (
+            cuGraphAddChildGraphNode: cuGraphAddChildGraphNode 10000 plain local (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 value numDependencies: usize, value childGraph: CUgraph
-            ) {}
-            cuGraphAddDependencies: cuGraphAddDependencies 10000 plain refused (
+            ) {graph_node::add_child}
+            cuGraphAddDependencies: cuGraphAddDependencies 10000 plain local (
                 value hGraph: CUgraph, input from: *const CUgraphNode [numDependencies],
                 input to: *const CUgraphNode [numDependencies], value numDependencies: usize
-            ) {}
-            cuGraphAddDependencies_v2: cuGraphAddDependencies 12030 plain refused (
+            ) {graph_shape::add_dependencies}
+            cuGraphAddDependencies_v2: cuGraphAddDependencies 12030 plain local (
                 value hGraph: CUgraph, input from: *const CUgraphNode [numDependencies],
                 input to: *const CUgraphNode [numDependencies],
                 input edgeData: *const CUgraphEdgeData, value numDependencies: usize
-            ) {}
-            cuGraphAddEmptyNode: cuGraphAddEmptyNode 10000 plain refused (
+            ) {graph_shape::add_dependencies_with_edges}
+            cuGraphAddEmptyNode: cuGraphAddEmptyNode 10000 plain local (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 value numDependencies: usize
-            ) {}
-            cuGraphAddEventRecordNode: cuGraphAddEventRecordNode 11010 plain refused (
+            ) {graph_node::add_empty}
+            cuGraphAddEventRecordNode: cuGraphAddEventRecordNode 11010 plain local (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 value numDependencies: usize, value event: CUevent
-            ) {}
-            cuGraphAddEventWaitNode: cuGraphAddEventWaitNode 11010 plain refused (
+            ) {graph_node::add_record}
+            cuGraphAddEventWaitNode: cuGraphAddEventWaitNode 11010 plain local (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 value numDependencies: usize, value event: CUevent
-            ) {}
-            cuGraphAddHostNode: cuGraphAddHostNode 10000 plain refused (
+            ) {graph_node::add_wait}
+            cuGraphAddHostNode: cuGraphAddHostNode 10000 plain local (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 value numDependencies: usize, input nodeParams: *const CUDA_HOST_NODE_PARAMS
-            ) {}
-            cuGraphAddKernelNode: cuGraphAddKernelNode 10000 plain refused (
+            ) {graph_node::add_host}
+            cuGraphAddKernelNode: cuGraphAddKernelNode 10000 plain local (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 value numDependencies: usize, input nodeParams: *const CUDA_KERNEL_NODE_PARAMS_v1
-            ) {}
-            cuGraphAddKernelNode_v2: cuGraphAddKernelNode 12000 plain refused (
+            ) {graph_kernel::add_v1}
+            cuGraphAddKernelNode_v2: cuGraphAddKernelNode 12000 plain local (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 value numDependencies: usize, input nodeParams: *const CUDA_KERNEL_NODE_PARAMS
-            ) {}
+            ) {graph_kernel::add}
             cuGraphAddMemAllocNode: cuGraphAddMemAllocNode 11040 plain refused (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
@@ -76,29 +76,29 @@ macro_rules! driver_calls_graph {
                 input dependencies: *const CUgraphNode [numDependencies],
                 value numDependencies: usize, value dptr: CUdeviceptr
             ) {}
-            cuGraphAddMemcpyNode: cuGraphAddMemcpyNode 10000 plain refused (
+            cuGraphAddMemcpyNode: cuGraphAddMemcpyNode 10000 plain local (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 value numDependencies: usize, input copyParams: *const CUDA_MEMCPY3D,
                 value ctx: CUcontext
-            ) {}
-            cuGraphAddMemsetNode: cuGraphAddMemsetNode 10000 plain refused (
+            ) {graph_node::add_copy}
+            cuGraphAddMemsetNode: cuGraphAddMemsetNode 10000 plain local (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 value numDependencies: usize, input memsetParams: *const CUDA_MEMSET_NODE_PARAMS,
                 value ctx: CUcontext
-            ) {}
-            cuGraphAddNode: cuGraphAddNode 12020 plain refused (
+            ) {graph_node::add_fill}
+            cuGraphAddNode: cuGraphAddNode 12020 plain local (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 value numDependencies: usize, inout nodeParams: *mut CUgraphNodeParams
-            ) {}
-            cuGraphAddNode_v2: cuGraphAddNode 12030 plain refused (
+            ) {graph_node::add_any}
+            cuGraphAddNode_v2: cuGraphAddNode 12030 plain local (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 input dependencyData: *const CUgraphEdgeData [numDependencies],
                 value numDependencies: usize, inout nodeParams: *mut CUgraphNodeParams
-            ) {}
+            ) {graph_node::add_any_with_edges}
             cuGraphAddNode_v3: cuGraphAddNode 13040 plain refused (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
@@ -113,39 +113,41 @@ macro_rules! driver_calls_graph {
                 cuGraphBatchMemOpNodeSetParams 11070 plain refused (
                 value hNode: CUgraphNode, input nodeParams: *const CUDA_BATCH_MEM_OP_NODE_PARAMS
             ) {}
-            cuGraphChildGraphNodeGetGraph: cuGraphChildGraphNodeGetGraph 10000 plain refused (
+            cuGraphChildGraphNodeGetGraph: cuGraphChildGraphNodeGetGraph 10000 plain local (
                 value hNode: CUgraphNode, out phGraph: *mut CUgraph
-            ) {}
-            cuGraphClone: cuGraphClone 10000 plain refused (
+            ) {graph_node::child}
+            cuGraphClone: cuGraphClone 10000 plain local (
                 out phGraphClone: *mut CUgraph, value originalGraph: CUgraph
-            ) {}
+            ) {graph_shape::clone}
             cuGraphConditionalHandleCreate:
                 cuGraphConditionalHandleCreate 12030 plain refused (
                 out pHandle_out: *mut CUgraphConditionalHandle, value hGraph: CUgraph,
                 value ctx: CUcontext, value defaultLaunchValue: u32, value flags: u32
             ) {}
-            cuGraphCreate: cuGraphCreate 10000 plain refused (
+            cuGraphCreate: cuGraphCreate 10000 plain local (
                 out phGraph: *mut CUgraph, value flags: u32
-            ) {}
+            ) {graph_shape::create}
             cuGraphDebugDotPrint: cuGraphDebugDotPrint 11030 plain refused (
                 value hGraph: CUgraph, input path: *const c_char [nul], value flags: u32
             ) {}
-            cuGraphDestroy: cuGraphDestroy 10000 plain refused (value hGraph: CUgraph) {}
-            cuGraphDestroyNode: cuGraphDestroyNode 10000 plain refused (value hNode: CUgraphNode) {}
-            cuGraphEventRecordNodeGetEvent:
-                cuGraphEventRecordNodeGetEvent 11010 plain refused (
+            cuGraphDestroy: cuGraphDestroy 10000 plain local (
+                value hGraph: CUgraph
+            ) {graph_shape::destroy}
+            cuGraphDestroyNode: cuGraphDestroyNode 10000 plain local (
+                value hNode: CUgraphNode
+            ) {graph_shape::destroy_node}
+            cuGraphEventRecordNodeGetEvent: cuGraphEventRecordNodeGetEvent 11010 plain local (
                 value hNode: CUgraphNode, out event_out: *mut CUevent
-            ) {}
-            cuGraphEventRecordNodeSetEvent:
-                cuGraphEventRecordNodeSetEvent 11010 plain refused (
+            ) {graph_node::record}
+            cuGraphEventRecordNodeSetEvent: cuGraphEventRecordNodeSetEvent 11010 plain local (
                 value hNode: CUgraphNode, value event: CUevent
-            ) {}
-            cuGraphEventWaitNodeGetEvent: cuGraphEventWaitNodeGetEvent 11010 plain refused (
+            ) {graph_node::set_record}
+            cuGraphEventWaitNodeGetEvent: cuGraphEventWaitNodeGetEvent 11010 plain local (
                 value hNode: CUgraphNode, out event_out: *mut CUevent
-            ) {}
-            cuGraphEventWaitNodeSetEvent: cuGraphEventWaitNodeSetEvent 11010 plain refused (
+            ) {graph_node::wait}
+            cuGraphEventWaitNodeSetEvent: cuGraphEventWaitNodeSetEvent 11010 plain local (
                 value hNode: CUgraphNode, value event: CUevent
-            ) {}
+            ) {graph_node::set_wait}
             cuGraphExecBatchMemOpNodeSetParams:
                 cuGraphExecBatchMemOpNodeSetParams 11070 plain refused (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode,
@@ -155,51 +157,48 @@ macro_rules! driver_calls_graph {
                 cuGraphExecChildGraphNodeSetParams 11010 plain refused (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode, value childGraph: CUgraph
             ) {}
-            cuGraphExecDestroy: cuGraphExecDestroy 10000 plain refused (
+            cuGraphExecDestroy: cuGraphExecDestroy 10000 plain async (
                 value hGraphExec: CUgraphExec
-            ) {}
+            ) {graph_exec::destroy}
             cuGraphExecEventRecordNodeSetEvent:
-                cuGraphExecEventRecordNodeSetEvent 11010 plain refused (
+                cuGraphExecEventRecordNodeSetEvent 11010 plain sync (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode, value event: CUevent
-            ) {}
+            ) {graph_exec::set_record}
             cuGraphExecEventWaitNodeSetEvent:
-                cuGraphExecEventWaitNodeSetEvent 11010 plain refused (
+                cuGraphExecEventWaitNodeSetEvent 11010 plain sync (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode, value event: CUevent
-            ) {}
-            cuGraphExecGetFlags: cuGraphExecGetFlags 12000 plain refused (
+            ) {graph_exec::set_wait}
+            cuGraphExecGetFlags: cuGraphExecGetFlags 12000 plain local (
                 value hGraphExec: CUgraphExec, out flags: *mut u64
-            ) {}
-            cuGraphExecGetId: cuGraphExecGetId 13010 plain refused (
+            ) {graph_exec::flags}
+            cuGraphExecGetId: cuGraphExecGetId 13010 plain local (
                 value hGraphExec: CUgraphExec, out graphId: *mut u32
-            ) {}
-            cuGraphExecHostNodeSetParams: cuGraphExecHostNodeSetParams 10020 plain refused (
+            ) {graph_exec::id}
+            cuGraphExecHostNodeSetParams: cuGraphExecHostNodeSetParams 10020 plain sync (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode,
                 input nodeParams: *const CUDA_HOST_NODE_PARAMS
-            ) {}
-            cuGraphExecKernelNodeSetParams:
-                cuGraphExecKernelNodeSetParams 10010 plain refused (
+            ) {graph_exec::set_host}
+            cuGraphExecKernelNodeSetParams: cuGraphExecKernelNodeSetParams 10010 plain async (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode,
                 input nodeParams: *const CUDA_KERNEL_NODE_PARAMS_v1
-            ) {}
+            ) {graph_kernel::set_exec_v1}
             cuGraphExecKernelNodeSetParams_v2:
-                cuGraphExecKernelNodeSetParams 12000 plain refused (
+                cuGraphExecKernelNodeSetParams 12000 plain async (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode,
                 input nodeParams: *const CUDA_KERNEL_NODE_PARAMS
-            ) {}
-            cuGraphExecMemcpyNodeSetParams:
-                cuGraphExecMemcpyNodeSetParams 10020 plain refused (
+            ) {graph_kernel::set_exec}
+            cuGraphExecMemcpyNodeSetParams: cuGraphExecMemcpyNodeSetParams 10020 plain sync (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode,
                 input copyParams: *const CUDA_MEMCPY3D, value ctx: CUcontext
-            ) {}
-            cuGraphExecMemsetNodeSetParams:
-                cuGraphExecMemsetNodeSetParams 10020 plain refused (
+            ) {graph_exec::set_copy}
+            cuGraphExecMemsetNodeSetParams: cuGraphExecMemsetNodeSetParams 10020 plain sync (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode,
                 input memsetParams: *const CUDA_MEMSET_NODE_PARAMS, value ctx: CUcontext
-            ) {}
-            cuGraphExecNodeSetParams: cuGraphExecNodeSetParams 12020 plain refused (
+            ) {graph_exec::set_fill}
+            cuGraphExecNodeSetParams: cuGraphExecNodeSetParams 12020 plain sync (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode,
                 input nodeParams: *mut CUgraphNodeParams
-            ) {}
+            ) {graph_exec::set_any}
             cuGraphExecUpdate: cuGraphExecUpdate 10020 plain refused (
                 value hGraphExec: CUgraphExec, value hGraph: CUgraph,
                 out hErrorNode_out: *mut CUgraphNode,
@@ -209,83 +208,83 @@ macro_rules! driver_calls_graph {
                 value hGraphExec: CUgraphExec, value hGraph: CUgraph,
                 out resultInfo: *mut CUgraphExecUpdateResultInfo
             ) {}
-            cuGraphGetEdges: cuGraphGetEdges 10000 plain refused (
+            cuGraphGetEdges: cuGraphGetEdges 10000 plain local (
                 value hGraph: CUgraph, out from: *mut CUgraphNode, out to: *mut CUgraphNode,
                 inout numEdges: *mut usize
-            ) {}
-            cuGraphGetEdges_v2: cuGraphGetEdges 12030 plain refused (
+            ) {graph_shape::edges}
+            cuGraphGetEdges_v2: cuGraphGetEdges 12030 plain local (
                 value hGraph: CUgraph, out from: *mut CUgraphNode, out to: *mut CUgraphNode,
                 out edgeData: *mut CUgraphEdgeData [numEdges], inout numEdges: *mut usize
-            ) {}
-            cuGraphGetId: cuGraphGetId 13010 plain refused (
+            ) {graph_shape::edges_with_data}
+            cuGraphGetId: cuGraphGetId 13010 plain local (
                 value hGraph: CUgraph, out graphId: *mut u32
-            ) {}
-            cuGraphGetNodes: cuGraphGetNodes 10000 plain refused (
+            ) {graph_shape::id}
+            cuGraphGetNodes: cuGraphGetNodes 10000 plain local (
                 value hGraph: CUgraph, out nodes: *mut CUgraphNode [numNodes],
                 inout numNodes: *mut usize
-            ) {}
-            cuGraphGetRootNodes: cuGraphGetRootNodes 10000 plain refused (
+            ) {graph_shape::nodes}
+            cuGraphGetRootNodes: cuGraphGetRootNodes 10000 plain local (
                 value hGraph: CUgraph, out rootNodes: *mut CUgraphNode [numRootNodes],
                 inout numRootNodes: *mut usize
-            ) {}
+            ) {graph_shape::root_nodes}
             cuGraphHostNodeGetParams: cuGraphHostNodeGetParams 10000 plain refused (
                 value hNode: CUgraphNode, out nodeParams: *mut CUDA_HOST_NODE_PARAMS
             ) {}
-            cuGraphHostNodeSetParams: cuGraphHostNodeSetParams 10000 plain refused (
+            cuGraphHostNodeSetParams: cuGraphHostNodeSetParams 10000 plain local (
                 value hNode: CUgraphNode, input nodeParams: *const CUDA_HOST_NODE_PARAMS
-            ) {}
-            cuGraphInstantiate: cuGraphInstantiate 10000 plain refused (
+            ) {graph_node::set_host}
+            cuGraphInstantiate: cuGraphInstantiate 10000 plain sync (
                 out phGraphExec: *mut CUgraphExec, value hGraph: CUgraph,
                 out phErrorNode: *mut CUgraphNode, out logBuffer: *mut c_char [bufferSize],
                 value bufferSize: usize
-            ) {}
-            cuGraphInstantiate_v2: cuGraphInstantiate 11000 plain refused (
+            ) {graph_exec::instantiate_with_log}
+            cuGraphInstantiate_v2: cuGraphInstantiate 11000 plain sync (
                 out phGraphExec: *mut CUgraphExec, value hGraph: CUgraph,
                 out phErrorNode: *mut CUgraphNode, out logBuffer: *mut c_char [bufferSize],
                 value bufferSize: usize
-            ) {}
-            cuGraphInstantiateWithFlags: cuGraphInstantiateWithFlags 11040 plain refused (
+            ) {graph_exec::instantiate_with_log}
+            cuGraphInstantiateWithFlags: cuGraphInstantiateWithFlags 11040 plain sync (
                 out phGraphExec: *mut CUgraphExec, value hGraph: CUgraph, value flags: u64
-            ) {}
-            cuGraphInstantiateWithParams: cuGraphInstantiateWithParams 12000 legacy refused (
+            ) {graph_exec::instantiate_with_flags}
+            cuGraphInstantiateWithParams: cuGraphInstantiateWithParams 12000 legacy sync (
                 out phGraphExec: *mut CUgraphExec, value hGraph: CUgraph,
                 inout instantiateParams: *mut CUDA_GRAPH_INSTANTIATE_PARAMS
-            ) {}
+            ) {graph_exec::instantiate_with_params}
             cuGraphInstantiateWithParams_ptsz:
-                cuGraphInstantiateWithParams 12000 per_thread refused (
+                cuGraphInstantiateWithParams 12000 per_thread sync (
                 out phGraphExec: *mut CUgraphExec, value hGraph: CUgraph,
                 inout instantiateParams: *mut CUDA_GRAPH_INSTANTIATE_PARAMS
-            ) {}
+            ) {graph_exec::instantiate_with_params}
             cuGraphKernelNodeCopyAttributes:
                 cuGraphKernelNodeCopyAttributes 11000 plain refused (
                 value dst: CUgraphNode, value src: CUgraphNode
             ) {}
-            cuGraphKernelNodeGetAttribute: cuGraphKernelNodeGetAttribute 11000 plain refused (
+            cuGraphKernelNodeGetAttribute: cuGraphKernelNodeGetAttribute 11000 plain local (
                 value hNode: CUgraphNode, value attr: CUkernelNodeAttrID,
                 out value_out: *mut CUkernelNodeAttrValue
-            ) {}
-            cuGraphKernelNodeGetParams: cuGraphKernelNodeGetParams 10000 plain refused (
+            ) {graph_kernel::attribute}
+            cuGraphKernelNodeGetParams: cuGraphKernelNodeGetParams 10000 plain local (
                 value hNode: CUgraphNode, out nodeParams: *mut CUDA_KERNEL_NODE_PARAMS_v1
-            ) {}
-            cuGraphKernelNodeGetParams_v2: cuGraphKernelNodeGetParams 12000 plain refused (
+            ) {graph_kernel::get_v1}
+            cuGraphKernelNodeGetParams_v2: cuGraphKernelNodeGetParams 12000 plain local (
                 value hNode: CUgraphNode, out nodeParams: *mut CUDA_KERNEL_NODE_PARAMS
-            ) {}
-            cuGraphKernelNodeSetAttribute: cuGraphKernelNodeSetAttribute 11000 plain refused (
+            ) {graph_kernel::get}
+            cuGraphKernelNodeSetAttribute: cuGraphKernelNodeSetAttribute 11000 plain local (
                 value hNode: CUgraphNode, value attr: CUkernelNodeAttrID,
                 input value: *const CUkernelNodeAttrValue
-            ) {}
-            cuGraphKernelNodeSetParams: cuGraphKernelNodeSetParams 10000 plain refused (
+            ) {graph_kernel::set_attribute}
+            cuGraphKernelNodeSetParams: cuGraphKernelNodeSetParams 10000 plain local (
                 value hNode: CUgraphNode, input nodeParams: *const CUDA_KERNEL_NODE_PARAMS_v1
-            ) {}
-            cuGraphKernelNodeSetParams_v2: cuGraphKernelNodeSetParams 12000 plain refused (
+            ) {graph_kernel::set_v1}
+            cuGraphKernelNodeSetParams_v2: cuGraphKernelNodeSetParams 12000 plain local (
                 value hNode: CUgraphNode, input nodeParams: *const CUDA_KERNEL_NODE_PARAMS
-            ) {}
-            cuGraphLaunch: cuGraphLaunch 10000 legacy refused (
+            ) {graph_kernel::set}
+            cuGraphLaunch: cuGraphLaunch 10000 legacy async (
                 value hGraph: CUgraphExec, value hStream: CUstream
-            ) {}
-            cuGraphLaunch_ptsz: cuGraphLaunch 10000 per_thread refused (
+            ) {graph_exec::launch}
+            cuGraphLaunch_ptsz: cuGraphLaunch 10000 per_thread async (
                 value hGraphExec: CUgraphExec, value hStream: CUstream
-            ) {}
+            ) {graph_exec::launch}
             cuGraphMemAllocNodeGetParams: cuGraphMemAllocNodeGetParams 11040 plain refused (
                 value hNode: CUgraphNode, out params_out: *mut CUDA_MEM_ALLOC_NODE_PARAMS
             ) {}
@@ -295,42 +294,41 @@ macro_rules! driver_calls_graph {
             cuGraphMemcpyNodeGetParams: cuGraphMemcpyNodeGetParams 10000 plain refused (
                 value hNode: CUgraphNode, out nodeParams: *mut CUDA_MEMCPY3D
             ) {}
-            cuGraphMemcpyNodeSetParams: cuGraphMemcpyNodeSetParams 10000 plain refused (
+            cuGraphMemcpyNodeSetParams: cuGraphMemcpyNodeSetParams 10000 plain local (
                 value hNode: CUgraphNode, input nodeParams: *const CUDA_MEMCPY3D
-            ) {}
-            cuGraphMemsetNodeGetParams: cuGraphMemsetNodeGetParams 10000 plain refused (
+            ) {graph_node::set_copy}
+            cuGraphMemsetNodeGetParams: cuGraphMemsetNodeGetParams 10000 plain local (
                 value hNode: CUgraphNode, out nodeParams: *mut CUDA_MEMSET_NODE_PARAMS
-            ) {}
-            cuGraphMemsetNodeSetParams: cuGraphMemsetNodeSetParams 10000 plain refused (
+            ) {graph_node::fill}
+            cuGraphMemsetNodeSetParams: cuGraphMemsetNodeSetParams 10000 plain local (
                 value hNode: CUgraphNode, input nodeParams: *const CUDA_MEMSET_NODE_PARAMS
-            ) {}
-            cuGraphNodeFindInClone: cuGraphNodeFindInClone 10000 plain refused (
+            ) {graph_node::set_fill}
+            cuGraphNodeFindInClone: cuGraphNodeFindInClone 10000 plain local (
                 out phNode: *mut CUgraphNode, value hOriginalNode: CUgraphNode,
                 value hClonedGraph: CUgraph
-            ) {}
-            cuGraphNodeGetContainingGraph: cuGraphNodeGetContainingGraph 13010 plain refused (
+            ) {graph_shape::node_in_clone}
+            cuGraphNodeGetContainingGraph: cuGraphNodeGetContainingGraph 13010 plain local (
                 value hNode: CUgraphNode, out phGraph: *mut CUgraph
-            ) {}
-            cuGraphNodeGetDependencies: cuGraphNodeGetDependencies 10000 plain refused (
+            ) {graph_shape::of_node}
+            cuGraphNodeGetDependencies: cuGraphNodeGetDependencies 10000 plain local (
                 value hNode: CUgraphNode, out dependencies: *mut CUgraphNode [numDependencies],
                 inout numDependencies: *mut usize
-            ) {}
-            cuGraphNodeGetDependencies_v2: cuGraphNodeGetDependencies 12030 plain refused (
+            ) {graph_shape::dependencies}
+            cuGraphNodeGetDependencies_v2: cuGraphNodeGetDependencies 12030 plain local (
                 value hNode: CUgraphNode, out dependencies: *mut CUgraphNode [numDependencies],
                 out edgeData: *mut CUgraphEdgeData, inout numDependencies: *mut usize
-            ) {}
-            cuGraphNodeGetDependentNodes: cuGraphNodeGetDependentNodes 10000 plain refused (
+            ) {graph_shape::dependencies_with_edges}
+            cuGraphNodeGetDependentNodes: cuGraphNodeGetDependentNodes 10000 plain local (
                 value hNode: CUgraphNode, out dependentNodes: *mut CUgraphNode [numDependentNodes],
                 inout numDependentNodes: *mut usize
-            ) {}
-            cuGraphNodeGetDependentNodes_v2:
-                cuGraphNodeGetDependentNodes 12030 plain refused (
+            ) {graph_shape::dependents}
+            cuGraphNodeGetDependentNodes_v2: cuGraphNodeGetDependentNodes 12030 plain local (
                 value hNode: CUgraphNode, out dependentNodes: *mut CUgraphNode [numDependentNodes],
                 out edgeData: *mut CUgraphEdgeData, inout numDependentNodes: *mut usize
-            ) {}
-            cuGraphNodeGetEnabled: cuGraphNodeGetEnabled 11060 plain refused (
+            ) {graph_shape::dependents_with_edges}
+            cuGraphNodeGetEnabled: cuGraphNodeGetEnabled 11060 plain local (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode, out isEnabled: *mut u32
-            ) {}
+            ) {graph_exec::is_enabled}
             cuGraphNodeGetLocalId: cuGraphNodeGetLocalId 13010 plain refused (
                 value hNode: CUgraphNode, out nodeId: *mut u32
             ) {}
@@ -340,39 +338,39 @@ macro_rules! driver_calls_graph {
             cuGraphNodeGetToolsId: cuGraphNodeGetToolsId 13010 plain refused (
                 value hNode: CUgraphNode, out toolsNodeId: *mut u64
             ) {}
-            cuGraphNodeGetType: cuGraphNodeGetType 10000 plain refused (
+            cuGraphNodeGetType: cuGraphNodeGetType 10000 plain local (
                 value hNode: CUgraphNode, out kind: *mut CUgraphNodeType
-            ) {}
-            cuGraphNodeSetEnabled: cuGraphNodeSetEnabled 11060 plain refused (
+            ) {graph_node::node_kind}
+            cuGraphNodeSetEnabled: cuGraphNodeSetEnabled 11060 plain sync (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode, value isEnabled: u32
-            ) {}
-            cuGraphNodeSetParams: cuGraphNodeSetParams 12020 plain refused (
+            ) {graph_exec::enable}
+            cuGraphNodeSetParams: cuGraphNodeSetParams 12020 plain local (
                 value hNode: CUgraphNode, input nodeParams: *mut CUgraphNodeParams
-            ) {}
+            ) {graph_node::set_any}
             cuGraphNodeSetParams_v2: cuGraphNodeSetParams 13040 plain refused (
                 value hNode: CUgraphNode, input nodeParams: *mut CUgraphNodeParams
             ) {}
             cuGraphReleaseUserObject: cuGraphReleaseUserObject 11030 plain refused (
                 value graph: CUgraph, value object: CUuserObject, value count: u32
             ) {}
-            cuGraphRemoveDependencies: cuGraphRemoveDependencies 10000 plain refused (
+            cuGraphRemoveDependencies: cuGraphRemoveDependencies 10000 plain local (
                 value hGraph: CUgraph, input from: *const CUgraphNode [numDependencies],
                 input to: *const CUgraphNode [numDependencies], value numDependencies: usize
-            ) {}
-            cuGraphRemoveDependencies_v2: cuGraphRemoveDependencies 12030 plain refused (
+            ) {graph_shape::remove_dependencies}
+            cuGraphRemoveDependencies_v2: cuGraphRemoveDependencies 12030 plain local (
                 value hGraph: CUgraph, input from: *const CUgraphNode [numDependencies],
                 input to: *const CUgraphNode [numDependencies],
                 input edgeData: *const CUgraphEdgeData, value numDependencies: usize
-            ) {}
+            ) {graph_shape::remove_dependencies_with_edges}
             cuGraphRetainUserObject: cuGraphRetainUserObject 11030 plain refused (
                 value graph: CUgraph, value object: CUuserObject, value count: u32, value flags: u32
             ) {}
-            cuGraphUpload: cuGraphUpload 11010 legacy refused (
+            cuGraphUpload: cuGraphUpload 11010 legacy local (
                 value hGraph: CUgraphExec, value hStream: CUstream
-            ) {}
-            cuGraphUpload_ptsz: cuGraphUpload 11010 per_thread refused (
+            ) {graph_exec::upload}
+            cuGraphUpload_ptsz: cuGraphUpload 11010 per_thread local (
                 value hGraphExec: CUgraphExec, value hStream: CUstream
-            ) {}
+            ) {graph_exec::upload}
             cuUserObjectCreate: cuUserObjectCreate 11030 plain refused (
                 out object_out: *mut CUuserObject, input ptr: *mut c_void, value destroy: CUhostFn,
                 value initialRefcount: u32, value flags: u32

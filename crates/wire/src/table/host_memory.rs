@@ -11,29 +11,31 @@ macro_rules! driver_calls_host_memory {
             cuMemAllocHost: cuMemAllocHost 2000 plain refused (
                 out pp: *mut *mut c_void, value bytesize: u32
             ) {}
-            cuMemAllocHost_v2: cuMemAllocHost 3020 plain refused (
+            cuMemAllocHost_v2: cuMemAllocHost 3020 plain sync (
                 out pp: *mut *mut c_void, value bytesize: usize
-            ) {}
-            cuMemFreeHost: cuMemFreeHost 2000 plain refused (input p: *mut c_void) {}
-            cuMemHostAlloc: cuMemHostAlloc 2020 plain refused (
+            ) {host_memory::alloc_plain}
+            cuMemFreeHost: cuMemFreeHost 2000 plain sync (input p: *mut c_void) {host_memory::free}
+            cuMemHostAlloc: cuMemHostAlloc 2020 plain sync (
                 out pp: *mut *mut c_void, value bytesize: usize, value Flags: u32
-            ) {}
+            ) {host_memory::alloc}
             cuMemHostGetDevicePointer: cuMemHostGetDevicePointer 2020 plain refused (
                 out pdptr: *mut CUdeviceptr_v1, input p: *mut c_void, value Flags: u32
             ) {}
-            cuMemHostGetDevicePointer_v2: cuMemHostGetDevicePointer 3020 plain refused (
+            cuMemHostGetDevicePointer_v2: cuMemHostGetDevicePointer 3020 plain local (
                 out pdptr: *mut CUdeviceptr, input p: *mut c_void, value Flags: u32
-            ) {}
-            cuMemHostGetFlags: cuMemHostGetFlags 2030 plain refused (
+            ) {host_memory::device_pointer}
+            cuMemHostGetFlags: cuMemHostGetFlags 2030 plain local (
                 out pFlags: *mut u32, input p: *mut c_void
-            ) {}
-            cuMemHostRegister: cuMemHostRegister 4000 plain refused (
+            ) {host_memory::flags}
+            cuMemHostRegister: cuMemHostRegister 4000 plain local (
                 input p: *mut c_void, value bytesize: usize, value Flags: u32
-            ) {}
-            cuMemHostRegister_v2: cuMemHostRegister 6050 plain refused (
+            ) {host_memory::register}
+            cuMemHostRegister_v2: cuMemHostRegister 6050 plain local (
                 input p: *mut c_void, value bytesize: usize, value Flags: u32
-            ) {}
-            cuMemHostUnregister: cuMemHostUnregister 4000 plain refused (input p: *mut c_void) {}
+            ) {host_memory::register}
+            cuMemHostUnregister: cuMemHostUnregister 4000 plain local (
+                input p: *mut c_void
+            ) {host_memory::unregister}
         }
     };
 }

@@ -8,55 +8,54 @@
 macro_rules! driver_calls_launch {
     ($callback:ident) => {
         $callback! { launch;
-            cuFuncGetAttribute: cuFuncGetAttribute 2020 plain refused (
+            cuFuncGetAttribute: cuFuncGetAttribute 2020 plain local (
                 out pi: *mut i32, value attrib: CUfunction_attribute, value hfunc: CUfunction
-            ) {}
-            cuFuncGetModule: cuFuncGetModule 11000 plain refused (
+            ) {function::attribute}
+            cuFuncGetModule: cuFuncGetModule 11000 plain local (
                 out hmod: *mut CUmodule, value hfunc: CUfunction
-            ) {}
-            cuFuncGetName: cuFuncGetName 12030 plain refused (
+            ) {function::module}
+            cuFuncGetName: cuFuncGetName 12030 plain local (
                 out name: *mut *const c_char, value hfunc: CUfunction
-            ) {}
-            cuFuncGetParamCount: cuFuncGetParamCount 13020 plain refused (
+            ) {function::name}
+            cuFuncGetParamCount: cuFuncGetParamCount 13020 plain local (
                 value func: CUfunction, out paramCount: *mut usize
-            ) {}
-            cuFuncGetParamInfo: cuFuncGetParamInfo 12040 plain refused (
+            ) {function::param_count}
+            cuFuncGetParamInfo: cuFuncGetParamInfo 12040 plain local (
                 value func: CUfunction, value paramIndex: usize, out paramOffset: *mut usize,
                 out paramSize: *mut usize
-            ) {}
-            cuFuncIsLoaded: cuFuncIsLoaded 12040 plain refused (
+            ) {function::param}
+            cuFuncIsLoaded: cuFuncIsLoaded 12040 plain local (
                 out state: *mut CUfunctionLoadingState, value function: CUfunction
-            ) {}
-            cuFuncLoad: cuFuncLoad 12040 plain refused (value function: CUfunction) {}
-            cuFuncSetAttribute: cuFuncSetAttribute 9000 plain refused (
+            ) {function::is_loaded}
+            cuFuncLoad: cuFuncLoad 12040 plain local (value function: CUfunction) {function::load}
+            cuFuncSetAttribute: cuFuncSetAttribute 9000 plain local (
                 value hfunc: CUfunction, value attrib: CUfunction_attribute, value value: i32
-            ) {}
+            ) {function::set_attribute}
             cuFuncSetBlockShape: cuFuncSetBlockShape 2000 plain refused (
                 value hfunc: CUfunction, value x: i32, value y: i32, value z: i32
             ) {}
-            cuFuncSetCacheConfig: cuFuncSetCacheConfig 3000 plain refused (
+            cuFuncSetCacheConfig: cuFuncSetCacheConfig 3000 plain local (
                 value hfunc: CUfunction, value config: CUfunc_cache
-            ) {}
-            cuFuncSetSharedMemConfig: cuFuncSetSharedMemConfig 4020 plain refused (
+            ) {function::set_cache_config}
+            cuFuncSetSharedMemConfig: cuFuncSetSharedMemConfig 4020 plain local (
                 value hfunc: CUfunction, value config: CUsharedconfig
-            ) {}
+            ) {function::set_shared_config}
             cuFuncSetSharedSize: cuFuncSetSharedSize 2000 plain refused (
                 value hfunc: CUfunction, value bytes: u32
             ) {}
             cuLaunch: cuLaunch 2000 plain refused (value f: CUfunction) {}
-            cuLaunchCooperativeKernel: cuLaunchCooperativeKernel 9000 legacy refused (
+            cuLaunchCooperativeKernel: cuLaunchCooperativeKernel 9000 legacy async (
                 value f: CUfunction, value gridDimX: u32, value gridDimY: u32, value gridDimZ: u32,
                 value blockDimX: u32, value blockDimY: u32, value blockDimZ: u32,
                 value sharedMemBytes: u32, value hStream: CUstream,
                 input kernelParams: *mut *mut c_void
-            ) {}
-            cuLaunchCooperativeKernel_ptsz:
-                cuLaunchCooperativeKernel 9000 per_thread refused (
+            ) {launch::cooperative}
+            cuLaunchCooperativeKernel_ptsz: cuLaunchCooperativeKernel 9000 per_thread async (
                 value f: CUfunction, value gridDimX: u32, value gridDimY: u32, value gridDimZ: u32,
                 value blockDimX: u32, value blockDimY: u32, value blockDimZ: u32,
                 value sharedMemBytes: u32, value hStream: CUstream,
                 input kernelParams: *mut *mut c_void
-            ) {}
+            ) {launch::cooperative}
             cuLaunchCooperativeKernelMultiDevice:
                 cuLaunchCooperativeKernelMultiDevice 9000 plain refused (
                 input launchParamsList: *mut CUDA_LAUNCH_PARAMS, value numDevices: u32,
@@ -69,71 +68,71 @@ macro_rules! driver_calls_launch {
                 value f: CUfunction, value grid_width: i32, value grid_height: i32,
                 value hStream: CUstream
             ) {}
-            cuLaunchHostFunc: cuLaunchHostFunc 10000 legacy refused (
-                value hStream: CUstream, value fn: CUhostFn, input userData: *mut c_void
-            ) {}
-            cuLaunchHostFunc_ptsz: cuLaunchHostFunc 10000 per_thread refused (
-                value hStream: CUstream, value fn: CUhostFn, input userData: *mut c_void
-            ) {}
-            cuLaunchHostFunc_v2: cuLaunchHostFunc 13010 legacy refused (
-                value hStream: CUstream, value fn: CUhostFn, input userData: *mut c_void,
+            cuLaunchHostFunc: cuLaunchHostFunc 10000 legacy async (
+                value hStream: CUstream, value function: CUhostFn, input userData: *mut c_void
+            ) {launch::host_function}
+            cuLaunchHostFunc_ptsz: cuLaunchHostFunc 10000 per_thread async (
+                value hStream: CUstream, value function: CUhostFn, input userData: *mut c_void
+            ) {launch::host_function}
+            cuLaunchHostFunc_v2: cuLaunchHostFunc 13010 legacy async (
+                value hStream: CUstream, value function: CUhostFn, input userData: *mut c_void,
                 value syncMode: u32
-            ) {}
-            cuLaunchHostFunc_v2_ptsz: cuLaunchHostFunc 13010 per_thread refused (
-                value hStream: CUstream, value fn: CUhostFn, input userData: *mut c_void,
+            ) {launch::host_function_with_mode}
+            cuLaunchHostFunc_v2_ptsz: cuLaunchHostFunc 13010 per_thread async (
+                value hStream: CUstream, value function: CUhostFn, input userData: *mut c_void,
                 value syncMode: u32
-            ) {}
-            cuLaunchKernel: cuLaunchKernel 4000 legacy refused (
+            ) {launch::host_function_with_mode}
+            cuLaunchKernel: cuLaunchKernel 4000 legacy async (
                 value f: CUfunction, value gridDimX: u32, value gridDimY: u32, value gridDimZ: u32,
                 value blockDimX: u32, value blockDimY: u32, value blockDimZ: u32,
                 value sharedMemBytes: u32, value hStream: CUstream,
                 input kernelParams: *mut *mut c_void, input extra: *mut *mut c_void
-            ) {}
-            cuLaunchKernel_ptsz: cuLaunchKernel 7000 per_thread refused (
+            ) {launch::kernel}
+            cuLaunchKernel_ptsz: cuLaunchKernel 7000 per_thread async (
                 value f: CUfunction, value gridDimX: u32, value gridDimY: u32, value gridDimZ: u32,
                 value blockDimX: u32, value blockDimY: u32, value blockDimZ: u32,
                 value sharedMemBytes: u32, value hStream: CUstream,
                 input kernelParams: *mut *mut c_void, input extra: *mut *mut c_void
-            ) {}
-            cuLaunchKernelEx: cuLaunchKernelEx 11060 legacy refused (
+            ) {launch::kernel}
+            cuLaunchKernelEx: cuLaunchKernelEx 11060 legacy async (
                 input config: *const CUlaunchConfig, value f: CUfunction,
                 input kernelParams: *mut *mut c_void, input extra: *mut *mut c_void
-            ) {}
-            cuLaunchKernelEx_ptsz: cuLaunchKernelEx 11060 per_thread refused (
+            ) {launch::kernel_ex}
+            cuLaunchKernelEx_ptsz: cuLaunchKernelEx 11060 per_thread async (
                 input config: *const CUlaunchConfig, value f: CUfunction,
                 input kernelParams: *mut *mut c_void, input extra: *mut *mut c_void
-            ) {}
+            ) {launch::kernel_ex}
             cuOccupancyAvailableDynamicSMemPerBlock:
-                cuOccupancyAvailableDynamicSMemPerBlock 10020 plain refused (
+                cuOccupancyAvailableDynamicSMemPerBlock 10020 plain local (
                 out dynamicSmemSize: *mut usize, value func: CUfunction, value numBlocks: i32,
                 value blockSize: i32
-            ) {}
+            ) {occupancy::available_shared}
             cuOccupancyMaxActiveBlocksPerMultiprocessor:
-                cuOccupancyMaxActiveBlocksPerMultiprocessor 6050 plain refused (
+                cuOccupancyMaxActiveBlocksPerMultiprocessor 6050 plain local (
                 out numBlocks: *mut i32, value func: CUfunction, value blockSize: i32,
                 value dynamicSMemSize: usize
-            ) {}
+            ) {occupancy::active_blocks}
             cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags:
-                cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags 7000 plain refused (
+                cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags 7000 plain local (
                 out numBlocks: *mut i32, value func: CUfunction, value blockSize: i32,
                 value dynamicSMemSize: usize, value flags: u32
-            ) {}
+            ) {occupancy::active_blocks_with_flags}
             cuOccupancyMaxActiveClusters: cuOccupancyMaxActiveClusters 11070 plain refused (
                 out numClusters: *mut i32, value func: CUfunction,
                 input config: *const CUlaunchConfig
             ) {}
             cuOccupancyMaxPotentialBlockSize:
-                cuOccupancyMaxPotentialBlockSize 6050 plain refused (
+                cuOccupancyMaxPotentialBlockSize 6050 plain local (
                 out minGridSize: *mut i32, out blockSize: *mut i32, value func: CUfunction,
                 value blockSizeToDynamicSMemSize: CUoccupancyB2DSize, value dynamicSMemSize: usize,
                 value blockSizeLimit: i32
-            ) {}
+            ) {occupancy::potential_block_size}
             cuOccupancyMaxPotentialBlockSizeWithFlags:
-                cuOccupancyMaxPotentialBlockSizeWithFlags 7000 plain refused (
+                cuOccupancyMaxPotentialBlockSizeWithFlags 7000 plain local (
                 out minGridSize: *mut i32, out blockSize: *mut i32, value func: CUfunction,
                 value blockSizeToDynamicSMemSize: CUoccupancyB2DSize, value dynamicSMemSize: usize,
                 value blockSizeLimit: i32, value flags: u32
-            ) {}
+            ) {occupancy::potential_block_size_with_flags}
             cuOccupancyMaxPotentialClusterSize:
                 cuOccupancyMaxPotentialClusterSize 11070 plain refused (
                 out clusterSize: *mut i32, value func: CUfunction,

@@ -8,75 +8,77 @@
 macro_rules! driver_calls_library {
     ($callback:ident) => {
         $callback! { library;
-            cuKernelGetAttribute: cuKernelGetAttribute 12000 plain refused (
+            cuKernelGetAttribute: cuKernelGetAttribute 12000 plain local (
                 out pi: *mut i32, value attrib: CUfunction_attribute, value kernel: CUkernel,
                 value dev: CUdevice
-            ) {}
-            cuKernelGetFunction: cuKernelGetFunction 12000 plain refused (
+            ) {library::kernel_attribute}
+            cuKernelGetFunction: cuKernelGetFunction 12000 plain local (
                 out pFunc: *mut CUfunction, value kernel: CUkernel
-            ) {}
-            cuKernelGetLibrary: cuKernelGetLibrary 12050 plain refused (
+            ) {library::kernel_function}
+            cuKernelGetLibrary: cuKernelGetLibrary 12050 plain local (
                 out pLib: *mut CUlibrary, value kernel: CUkernel
-            ) {}
-            cuKernelGetName: cuKernelGetName 12030 plain refused (
+            ) {library::kernel_library}
+            cuKernelGetName: cuKernelGetName 12030 plain local (
                 out name: *mut *const c_char, value hfunc: CUkernel
-            ) {}
-            cuKernelGetParamCount: cuKernelGetParamCount 13020 plain refused (
+            ) {library::kernel_name}
+            cuKernelGetParamCount: cuKernelGetParamCount 13020 plain local (
                 value kernel: CUkernel, out paramCount: *mut usize
-            ) {}
-            cuKernelGetParamInfo: cuKernelGetParamInfo 12040 plain refused (
+            ) {library::kernel_param_count}
+            cuKernelGetParamInfo: cuKernelGetParamInfo 12040 plain local (
                 value kernel: CUkernel, value paramIndex: usize, out paramOffset: *mut usize,
                 out paramSize: *mut usize
-            ) {}
-            cuKernelSetAttribute: cuKernelSetAttribute 12000 plain refused (
+            ) {library::kernel_param}
+            cuKernelSetAttribute: cuKernelSetAttribute 12000 plain local (
                 value attrib: CUfunction_attribute, value val: i32, value kernel: CUkernel,
                 value dev: CUdevice
-            ) {}
-            cuKernelSetCacheConfig: cuKernelSetCacheConfig 12000 plain refused (
+            ) {library::set_kernel_attribute}
+            cuKernelSetCacheConfig: cuKernelSetCacheConfig 12000 plain local (
                 value kernel: CUkernel, value config: CUfunc_cache, value dev: CUdevice
-            ) {}
-            cuLibraryEnumerateKernels: cuLibraryEnumerateKernels 12040 plain refused (
+            ) {library::set_kernel_cache_config}
+            cuLibraryEnumerateKernels: cuLibraryEnumerateKernels 12040 plain local (
                 out kernels: *mut CUkernel [numKernels], value numKernels: u32, value lib: CUlibrary
-            ) {}
-            cuLibraryGetGlobal: cuLibraryGetGlobal 12000 plain refused (
+            ) {library::kernels}
+            cuLibraryGetGlobal: cuLibraryGetGlobal 12000 plain local (
                 out dptr: *mut CUdeviceptr, out bytes: *mut usize, value library: CUlibrary,
                 input name: *const c_char [nul]
-            ) {}
-            cuLibraryGetKernel: cuLibraryGetKernel 12000 plain refused (
+            ) {library::global}
+            cuLibraryGetKernel: cuLibraryGetKernel 12000 plain local (
                 out pKernel: *mut CUkernel, value library: CUlibrary,
                 input name: *const c_char [nul]
-            ) {}
-            cuLibraryGetKernelCount: cuLibraryGetKernelCount 12040 plain refused (
+            ) {library::kernel}
+            cuLibraryGetKernelCount: cuLibraryGetKernelCount 12040 plain local (
                 out count: *mut u32, value lib: CUlibrary
-            ) {}
+            ) {library::kernel_count}
             cuLibraryGetManaged: cuLibraryGetManaged 12000 plain refused (
                 out dptr: *mut CUdeviceptr, out bytes: *mut usize, value library: CUlibrary,
                 input name: *const c_char [nul]
             ) {}
-            cuLibraryGetModule: cuLibraryGetModule 12000 plain refused (
+            cuLibraryGetModule: cuLibraryGetModule 12000 plain local (
                 out pMod: *mut CUmodule, value library: CUlibrary
-            ) {}
+            ) {library::module}
             cuLibraryGetUnifiedFunction: cuLibraryGetUnifiedFunction 12000 plain refused (
                 out fptr: *mut *mut c_void, value library: CUlibrary,
                 input symbol: *const c_char [nul]
             ) {}
-            cuLibraryLoadData: cuLibraryLoadData 12000 plain refused (
+            cuLibraryLoadData: cuLibraryLoadData 12000 plain bulk_in (
                 out library: *mut CUlibrary, input code: *const c_void,
                 input jitOptions: *mut CUjit_option [numJitOptions],
                 input jitOptionsValues: *mut *mut c_void [numJitOptions], value numJitOptions: u32,
                 input libraryOptions: *mut CUlibraryOption [numLibraryOptions],
                 input libraryOptionValues: *mut *mut c_void [numLibraryOptions],
                 value numLibraryOptions: u32
-            ) {}
-            cuLibraryLoadFromFile: cuLibraryLoadFromFile 12000 plain refused (
+            ) {library::load_data}
+            cuLibraryLoadFromFile: cuLibraryLoadFromFile 12000 plain bulk_in (
                 out library: *mut CUlibrary, input fileName: *const c_char [nul],
                 input jitOptions: *mut CUjit_option [numJitOptions],
                 input jitOptionsValues: *mut *mut c_void [numJitOptions], value numJitOptions: u32,
                 input libraryOptions: *mut CUlibraryOption [numLibraryOptions],
                 input libraryOptionValues: *mut *mut c_void [numLibraryOptions],
                 value numLibraryOptions: u32
-            ) {}
-            cuLibraryUnload: cuLibraryUnload 12000 plain refused (value library: CUlibrary) {}
+            ) {library::load_file}
+            cuLibraryUnload: cuLibraryUnload 12000 plain sync (
+                value library: CUlibrary
+            ) {library::unload}
         }
     };
 }

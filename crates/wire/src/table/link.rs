@@ -8,42 +8,42 @@
 macro_rules! driver_calls_link {
     ($callback:ident) => {
         $callback! { link;
-            cuLinkAddData: cuLinkAddData 5050 plain refused (
+            cuLinkAddData: cuLinkAddData 5050 plain local (
                 value state: CUlinkState, value kind: CUjitInputType,
                 input data: *mut c_void [size], value size: usize, input name: *const c_char [nul],
                 value numOptions: u32, input options: *mut CUjit_option [numOptions],
                 input optionValues: *mut *mut c_void [numOptions]
-            ) {}
-            cuLinkAddData_v2: cuLinkAddData 6050 plain refused (
+            ) {link::add_data}
+            cuLinkAddData_v2: cuLinkAddData 6050 plain local (
                 value state: CUlinkState, value kind: CUjitInputType,
                 input data: *mut c_void [size], value size: usize, input name: *const c_char [nul],
                 value numOptions: u32, input options: *mut CUjit_option [numOptions],
                 input optionValues: *mut *mut c_void [numOptions]
-            ) {}
-            cuLinkAddFile: cuLinkAddFile 5050 plain refused (
+            ) {link::add_data}
+            cuLinkAddFile: cuLinkAddFile 5050 plain local (
                 value state: CUlinkState, value kind: CUjitInputType,
                 input path: *const c_char [nul], value numOptions: u32,
                 input options: *mut CUjit_option [numOptions],
                 input optionValues: *mut *mut c_void [numOptions]
-            ) {}
-            cuLinkAddFile_v2: cuLinkAddFile 6050 plain refused (
+            ) {link::add_file}
+            cuLinkAddFile_v2: cuLinkAddFile 6050 plain local (
                 value state: CUlinkState, value kind: CUjitInputType,
                 input path: *const c_char [nul], value numOptions: u32,
                 input options: *mut CUjit_option [numOptions],
                 input optionValues: *mut *mut c_void [numOptions]
-            ) {}
-            cuLinkComplete: cuLinkComplete 5050 plain refused (
+            ) {link::add_file}
+            cuLinkComplete: cuLinkComplete 5050 plain bulk_in (
                 value state: CUlinkState, out cubinOut: *mut *mut c_void, out sizeOut: *mut usize
-            ) {}
-            cuLinkCreate: cuLinkCreate 5050 plain refused (
+            ) {link::complete}
+            cuLinkCreate: cuLinkCreate 5050 plain local (
                 value numOptions: u32, input options: *mut CUjit_option [numOptions],
                 input optionValues: *mut *mut c_void [numOptions], out stateOut: *mut CUlinkState
-            ) {}
-            cuLinkCreate_v2: cuLinkCreate 6050 plain refused (
+            ) {link::create}
+            cuLinkCreate_v2: cuLinkCreate 6050 plain local (
                 value numOptions: u32, input options: *mut CUjit_option [numOptions],
                 input optionValues: *mut *mut c_void [numOptions], out stateOut: *mut CUlinkState
-            ) {}
-            cuLinkDestroy: cuLinkDestroy 5050 plain refused (value state: CUlinkState) {}
+            ) {link::create}
+            cuLinkDestroy: cuLinkDestroy 5050 plain local (value state: CUlinkState) {link::destroy}
         }
     };
 }

@@ -11,43 +11,43 @@ macro_rules! driver_calls_memory {
             cuMemAlloc: cuMemAlloc 2000 plain refused (
                 out dptr: *mut CUdeviceptr_v1, value bytesize: u32
             ) {}
-            cuMemAlloc_v2: cuMemAlloc 3020 plain refused (
+            cuMemAlloc_v2: cuMemAlloc 3020 plain sync (
                 out dptr: *mut CUdeviceptr, value bytesize: usize
-            ) {}
+            ) {memory::alloc}
             cuMemAllocPitch: cuMemAllocPitch 2000 plain refused (
                 out dptr: *mut CUdeviceptr_v1, out pPitch: *mut u32, value WidthInBytes: u32,
                 value Height: u32, value ElementSizeBytes: u32
             ) {}
-            cuMemAllocPitch_v2: cuMemAllocPitch 3020 plain refused (
+            cuMemAllocPitch_v2: cuMemAllocPitch 3020 plain sync (
                 out dptr: *mut CUdeviceptr, out pPitch: *mut usize, value WidthInBytes: usize,
                 value Height: usize, value ElementSizeBytes: u32
-            ) {}
+            ) {memory::alloc_pitch}
             cuMemFree: cuMemFree 2000 plain refused (value dptr: CUdeviceptr_v1) {}
-            cuMemFree_v2: cuMemFree 3020 plain refused (value dptr: CUdeviceptr) {}
+            cuMemFree_v2: cuMemFree 3020 plain sync (value dptr: CUdeviceptr) {memory::free}
             cuMemGetAddressRange: cuMemGetAddressRange 2000 plain refused (
                 out pbase: *mut CUdeviceptr_v1, out psize: *mut u32, value dptr: CUdeviceptr_v1
             ) {}
-            cuMemGetAddressRange_v2: cuMemGetAddressRange 3020 plain refused (
+            cuMemGetAddressRange_v2: cuMemGetAddressRange 3020 plain local (
                 out pbase: *mut CUdeviceptr, out psize: *mut usize, value dptr: CUdeviceptr
-            ) {}
+            ) {memory::address_range}
             cuMemGetInfo: cuMemGetInfo 2000 plain refused (
                 out free: *mut u32, out total: *mut u32
             ) {}
-            cuMemGetInfo_v2: cuMemGetInfo 3020 plain refused (
+            cuMemGetInfo_v2: cuMemGetInfo 3020 plain sync (
                 out free: *mut usize, out total: *mut usize
-            ) {}
-            cuPointerGetAttribute: cuPointerGetAttribute 4000 plain refused (
+            ) {memory::info}
+            cuPointerGetAttribute: cuPointerGetAttribute 4000 plain local (
                 out data: *mut c_void, value attribute: CUpointer_attribute, value ptr: CUdeviceptr
-            ) {}
-            cuPointerGetAttributes: cuPointerGetAttributes 7000 plain refused (
+            ) {memory::pointer_attribute}
+            cuPointerGetAttributes: cuPointerGetAttributes 7000 plain local (
                 value numAttributes: u32,
                 input attributes: *mut CUpointer_attribute [numAttributes],
                 out data: *mut *mut c_void [numAttributes], value ptr: CUdeviceptr
-            ) {}
-            cuPointerSetAttribute: cuPointerSetAttribute 6000 plain refused (
+            ) {memory::pointer_attributes}
+            cuPointerSetAttribute: cuPointerSetAttribute 6000 plain local (
                 input value: *const c_void, value attribute: CUpointer_attribute,
                 value ptr: CUdeviceptr
-            ) {}
+            ) {memory::set_pointer_attribute}
         }
     };
 }

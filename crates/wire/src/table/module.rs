@@ -8,42 +8,42 @@
 macro_rules! driver_calls_module {
     ($callback:ident) => {
         $callback! { module;
-            cuModuleEnumerateFunctions: cuModuleEnumerateFunctions 12040 plain refused (
+            cuModuleEnumerateFunctions: cuModuleEnumerateFunctions 12040 plain local (
                 out functions: *mut CUfunction [numFunctions], value numFunctions: u32,
                 value module: CUmodule
-            ) {}
-            cuModuleGetFunction: cuModuleGetFunction 2000 plain refused (
+            ) {module::functions}
+            cuModuleGetFunction: cuModuleGetFunction 2000 plain local (
                 out hfunc: *mut CUfunction, value hmod: CUmodule, input name: *const c_char [nul]
-            ) {}
-            cuModuleGetFunctionCount: cuModuleGetFunctionCount 12040 plain refused (
+            ) {module::function}
+            cuModuleGetFunctionCount: cuModuleGetFunctionCount 12040 plain local (
                 out count: *mut u32, value module: CUmodule
-            ) {}
+            ) {module::function_count}
             cuModuleGetGlobal: cuModuleGetGlobal 2000 plain refused (
                 out dptr: *mut CUdeviceptr_v1, out bytes: *mut u32, value hmod: CUmodule,
                 input name: *const c_char [nul]
             ) {}
-            cuModuleGetGlobal_v2: cuModuleGetGlobal 3020 plain refused (
+            cuModuleGetGlobal_v2: cuModuleGetGlobal 3020 plain local (
                 out dptr: *mut CUdeviceptr, out bytes: *mut usize, value hmod: CUmodule,
                 input name: *const c_char [nul]
-            ) {}
-            cuModuleGetLoadingMode: cuModuleGetLoadingMode 11070 plain refused (
+            ) {module::global}
+            cuModuleGetLoadingMode: cuModuleGetLoadingMode 11070 plain local (
                 out mode: *mut CUmoduleLoadingMode
-            ) {}
-            cuModuleLoad: cuModuleLoad 2000 plain refused (
+            ) {module::loading_mode}
+            cuModuleLoad: cuModuleLoad 2000 plain bulk_in (
                 out module: *mut CUmodule, input fname: *const c_char [nul]
-            ) {}
-            cuModuleLoadData: cuModuleLoadData 2000 plain refused (
+            ) {module::load}
+            cuModuleLoadData: cuModuleLoadData 2000 plain bulk_in (
                 out module: *mut CUmodule, input image: *const c_void
-            ) {}
-            cuModuleLoadDataEx: cuModuleLoadDataEx 2010 plain refused (
+            ) {module::load_data}
+            cuModuleLoadDataEx: cuModuleLoadDataEx 2010 plain bulk_in (
                 out module: *mut CUmodule, input image: *const c_void, value numOptions: u32,
                 input options: *mut CUjit_option [numOptions],
                 input optionValues: *mut *mut c_void [numOptions]
-            ) {}
-            cuModuleLoadFatBinary: cuModuleLoadFatBinary 2000 plain refused (
+            ) {module::load_data_ex}
+            cuModuleLoadFatBinary: cuModuleLoadFatBinary 2000 plain bulk_in (
                 out module: *mut CUmodule, input fatCubin: *const c_void
-            ) {}
-            cuModuleUnload: cuModuleUnload 2000 plain refused (value hmod: CUmodule) {}
+            ) {module::load_data}
+            cuModuleUnload: cuModuleUnload 2000 plain sync (value hmod: CUmodule) {module::unload}
         }
     };
 }

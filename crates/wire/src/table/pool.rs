@@ -8,47 +8,49 @@
 macro_rules! driver_calls_pool {
     ($callback:ident) => {
         $callback! { pool;
-            cuDeviceGetDefaultMemPool: cuDeviceGetDefaultMemPool 11020 plain refused (
+            cuDeviceGetDefaultMemPool: cuDeviceGetDefaultMemPool 11020 plain local (
                 out pool_out: *mut CUmemoryPool, value dev: CUdevice
-            ) {}
-            cuDeviceGetMemPool: cuDeviceGetMemPool 11020 plain refused (
+            ) {pool::device_default}
+            cuDeviceGetMemPool: cuDeviceGetMemPool 11020 plain local (
                 out pool: *mut CUmemoryPool, value dev: CUdevice
-            ) {}
-            cuDeviceSetMemPool: cuDeviceSetMemPool 11020 plain refused (
+            ) {pool::device_pool}
+            cuDeviceSetMemPool: cuDeviceSetMemPool 11020 plain local (
                 value dev: CUdevice, value pool: CUmemoryPool
-            ) {}
-            cuMemAllocAsync: cuMemAllocAsync 11020 legacy refused (
+            ) {pool::set_device_pool}
+            cuMemAllocAsync: cuMemAllocAsync 11020 legacy sync (
                 out dptr: *mut CUdeviceptr, value bytesize: usize, value hStream: CUstream
-            ) {}
-            cuMemAllocAsync_ptsz: cuMemAllocAsync 11020 per_thread refused (
+            ) {pool::alloc}
+            cuMemAllocAsync_ptsz: cuMemAllocAsync 11020 per_thread sync (
                 out dptr: *mut CUdeviceptr, value bytesize: usize, value hStream: CUstream
-            ) {}
-            cuMemAllocFromPoolAsync: cuMemAllocFromPoolAsync 11020 legacy refused (
+            ) {pool::alloc}
+            cuMemAllocFromPoolAsync: cuMemAllocFromPoolAsync 11020 legacy sync (
                 out dptr: *mut CUdeviceptr, value bytesize: usize, value pool: CUmemoryPool,
                 value hStream: CUstream
-            ) {}
-            cuMemAllocFromPoolAsync_ptsz: cuMemAllocFromPoolAsync 11020 per_thread refused (
+            ) {pool::alloc_from}
+            cuMemAllocFromPoolAsync_ptsz: cuMemAllocFromPoolAsync 11020 per_thread sync (
                 out dptr: *mut CUdeviceptr, value bytesize: usize, value pool: CUmemoryPool,
                 value hStream: CUstream
-            ) {}
-            cuMemFreeAsync: cuMemFreeAsync 11020 legacy refused (
+            ) {pool::alloc_from}
+            cuMemFreeAsync: cuMemFreeAsync 11020 legacy async (
                 value dptr: CUdeviceptr, value hStream: CUstream
-            ) {}
-            cuMemFreeAsync_ptsz: cuMemFreeAsync 11020 per_thread refused (
+            ) {pool::free}
+            cuMemFreeAsync_ptsz: cuMemFreeAsync 11020 per_thread async (
                 value dptr: CUdeviceptr, value hStream: CUstream
-            ) {}
-            cuMemGetDefaultMemPool: cuMemGetDefaultMemPool 13000 plain refused (
+            ) {pool::free}
+            cuMemGetDefaultMemPool: cuMemGetDefaultMemPool 13000 plain local (
                 out pool_out: *mut CUmemoryPool, input location: *mut CUmemLocation,
                 value kind: CUmemAllocationType
-            ) {}
-            cuMemGetMemPool: cuMemGetMemPool 13000 plain refused (
+            ) {pool::location_default}
+            cuMemGetMemPool: cuMemGetMemPool 13000 plain local (
                 out pool: *mut CUmemoryPool, input location: *mut CUmemLocation,
                 value kind: CUmemAllocationType
-            ) {}
-            cuMemPoolCreate: cuMemPoolCreate 11020 plain refused (
+            ) {pool::location_pool}
+            cuMemPoolCreate: cuMemPoolCreate 11020 plain local (
                 out pool: *mut CUmemoryPool, input poolProps: *const CUmemPoolProps
-            ) {}
-            cuMemPoolDestroy: cuMemPoolDestroy 11020 plain refused (value pool: CUmemoryPool) {}
+            ) {pool::create}
+            cuMemPoolDestroy: cuMemPoolDestroy 11020 plain local (
+                value pool: CUmemoryPool
+            ) {pool::destroy}
             cuMemPoolExportPointer: cuMemPoolExportPointer 11020 plain refused (
                 out shareData_out: *mut CUmemPoolPtrExportData, value ptr: CUdeviceptr
             ) {}
@@ -57,13 +59,13 @@ macro_rules! driver_calls_pool {
                 out handle_out: *mut c_void, value pool: CUmemoryPool,
                 value handleType: CUmemAllocationHandleType, value flags: u64
             ) {}
-            cuMemPoolGetAccess: cuMemPoolGetAccess 11020 plain refused (
+            cuMemPoolGetAccess: cuMemPoolGetAccess 11020 plain local (
                 out flags: *mut CUmemAccess_flags, value memPool: CUmemoryPool,
                 input location: *mut CUmemLocation
-            ) {}
-            cuMemPoolGetAttribute: cuMemPoolGetAttribute 11020 plain refused (
+            ) {pool::access}
+            cuMemPoolGetAttribute: cuMemPoolGetAttribute 11020 plain local (
                 value pool: CUmemoryPool, value attr: CUmemPool_attribute, out value: *mut c_void
-            ) {}
+            ) {pool::attribute}
             cuMemPoolImportFromShareableHandle:
                 cuMemPoolImportFromShareableHandle 11020 plain refused (
                 out pool_out: *mut CUmemoryPool, input handle: *mut c_void,
@@ -73,20 +75,20 @@ macro_rules! driver_calls_pool {
                 out ptr_out: *mut CUdeviceptr, value pool: CUmemoryPool,
                 input shareData: *mut CUmemPoolPtrExportData
             ) {}
-            cuMemPoolSetAccess: cuMemPoolSetAccess 11020 plain refused (
+            cuMemPoolSetAccess: cuMemPoolSetAccess 11020 plain local (
                 value pool: CUmemoryPool, input map: *const CUmemAccessDesc [count],
                 value count: usize
-            ) {}
-            cuMemPoolSetAttribute: cuMemPoolSetAttribute 11020 plain refused (
+            ) {pool::set_access}
+            cuMemPoolSetAttribute: cuMemPoolSetAttribute 11020 plain local (
                 value pool: CUmemoryPool, value attr: CUmemPool_attribute, input value: *mut c_void
-            ) {}
-            cuMemPoolTrimTo: cuMemPoolTrimTo 11020 plain refused (
+            ) {pool::set_attribute}
+            cuMemPoolTrimTo: cuMemPoolTrimTo 11020 plain local (
                 value pool: CUmemoryPool, value minBytesToKeep: usize
-            ) {}
-            cuMemSetMemPool: cuMemSetMemPool 13000 plain refused (
+            ) {pool::trim}
+            cuMemSetMemPool: cuMemSetMemPool 13000 plain local (
                 input location: *mut CUmemLocation, value kind: CUmemAllocationType,
                 value pool: CUmemoryPool
-            ) {}
+            ) {pool::set_location_pool}
         }
     };
 }

@@ -8,50 +8,50 @@
 macro_rules! driver_calls_stream {
     ($callback:ident) => {
         $callback! { stream;
-            cuStreamAddCallback: cuStreamAddCallback 5000 legacy refused (
+            cuStreamAddCallback: cuStreamAddCallback 5000 legacy async (
                 value hStream: CUstream, value callback: CUstreamCallback,
                 input userData: *mut c_void, value flags: u32
-            ) {}
-            cuStreamAddCallback_ptsz: cuStreamAddCallback 7000 per_thread refused (
+            ) {launch::callback}
+            cuStreamAddCallback_ptsz: cuStreamAddCallback 7000 per_thread async (
                 value hStream: CUstream, value callback: CUstreamCallback,
                 input userData: *mut c_void, value flags: u32
-            ) {}
-            cuStreamAttachMemAsync: cuStreamAttachMemAsync 6000 legacy refused (
+            ) {launch::callback}
+            cuStreamAttachMemAsync: cuStreamAttachMemAsync 6000 legacy local (
                 value hStream: CUstream, value dptr: CUdeviceptr, value length: usize,
                 value flags: u32
-            ) {}
-            cuStreamAttachMemAsync_ptsz: cuStreamAttachMemAsync 7000 per_thread refused (
+            ) {stream::attach_memory}
+            cuStreamAttachMemAsync_ptsz: cuStreamAttachMemAsync 7000 per_thread local (
                 value hStream: CUstream, value dptr: CUdeviceptr, value length: usize,
                 value flags: u32
-            ) {}
-            cuStreamBatchMemOp: cuStreamBatchMemOp 8000 legacy refused (
+            ) {stream::attach_memory}
+            cuStreamBatchMemOp: cuStreamBatchMemOp 8000 legacy async (
                 value stream: CUstream, value count: u32,
                 input paramArray: *mut CUstreamBatchMemOpParams [count], value flags: u32
-            ) {}
-            cuStreamBatchMemOp_ptsz: cuStreamBatchMemOp 8000 per_thread refused (
+            ) {stream_value::batch}
+            cuStreamBatchMemOp_ptsz: cuStreamBatchMemOp 8000 per_thread async (
                 value stream: CUstream, value count: u32,
                 input paramArray: *mut CUstreamBatchMemOpParams [count], value flags: u32
-            ) {}
-            cuStreamBatchMemOp_v2: cuStreamBatchMemOp 11070 legacy refused (
+            ) {stream_value::batch}
+            cuStreamBatchMemOp_v2: cuStreamBatchMemOp 11070 legacy async (
                 value stream: CUstream, value count: u32,
                 input paramArray: *mut CUstreamBatchMemOpParams [count], value flags: u32
-            ) {}
-            cuStreamBatchMemOp_v2_ptsz: cuStreamBatchMemOp 11070 per_thread refused (
+            ) {stream_value::batch}
+            cuStreamBatchMemOp_v2_ptsz: cuStreamBatchMemOp 11070 per_thread async (
                 value stream: CUstream, value count: u32,
                 input paramArray: *mut CUstreamBatchMemOpParams [count], value flags: u32
-            ) {}
-            cuStreamBeginCapture: cuStreamBeginCapture 10000 legacy refused (
+            ) {stream_value::batch}
+            cuStreamBeginCapture: cuStreamBeginCapture 10000 legacy local (
                 value hStream: CUstream
-            ) {}
-            cuStreamBeginCapture_ptsz: cuStreamBeginCapture 10000 per_thread refused (
+            ) {capture::begin_global}
+            cuStreamBeginCapture_ptsz: cuStreamBeginCapture 10000 per_thread local (
                 value hStream: CUstream
-            ) {}
-            cuStreamBeginCapture_v2: cuStreamBeginCapture 10010 legacy refused (
+            ) {capture::begin_global}
+            cuStreamBeginCapture_v2: cuStreamBeginCapture 10010 legacy local (
                 value hStream: CUstream, value mode: CUstreamCaptureMode
-            ) {}
-            cuStreamBeginCapture_v2_ptsz: cuStreamBeginCapture 10010 per_thread refused (
+            ) {capture::begin}
+            cuStreamBeginCapture_v2_ptsz: cuStreamBeginCapture 10010 per_thread local (
                 value hStream: CUstream, value mode: CUstreamCaptureMode
-            ) {}
+            ) {capture::begin}
             cuStreamBeginCaptureToCig: cuStreamBeginCaptureToCig 13010 legacy refused (
                 value hStream: CUstream, input streamCigCaptureParams: *mut CUstreamCigCaptureParams
             ) {}
@@ -59,19 +59,19 @@ macro_rules! driver_calls_stream {
                 cuStreamBeginCaptureToCig 13010 per_thread refused (
                 value hStream: CUstream, input streamCigCaptureParams: *mut CUstreamCigCaptureParams
             ) {}
-            cuStreamBeginCaptureToGraph: cuStreamBeginCaptureToGraph 12030 legacy refused (
+            cuStreamBeginCaptureToGraph: cuStreamBeginCaptureToGraph 12030 legacy local (
                 value hStream: CUstream, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 input dependencyData: *const CUgraphEdgeData [numDependencies],
                 value numDependencies: usize, value mode: CUstreamCaptureMode
-            ) {}
+            ) {capture::begin_to_graph}
             cuStreamBeginCaptureToGraph_ptsz:
-                cuStreamBeginCaptureToGraph 12030 per_thread refused (
+                cuStreamBeginCaptureToGraph 12030 per_thread local (
                 value hStream: CUstream, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 input dependencyData: *const CUgraphEdgeData [numDependencies],
                 value numDependencies: usize, value mode: CUstreamCaptureMode
-            ) {}
+            ) {capture::begin_to_graph}
             cuStreamBeginRecaptureToGraph:
                 cuStreamBeginRecaptureToGraph 13030 legacy refused (
                 value hStream: CUstream, value mode: CUstreamCaptureMode, value hGraph: CUgraph,
@@ -82,213 +82,219 @@ macro_rules! driver_calls_stream {
                 value hStream: CUstream, value mode: CUstreamCaptureMode, value hGraph: CUgraph,
                 value callbackFunc: CUgraphRecaptureCallback, input userData: *mut c_void
             ) {}
-            cuStreamCopyAttributes: cuStreamCopyAttributes 11000 legacy refused (
+            cuStreamCopyAttributes: cuStreamCopyAttributes 11000 legacy local (
                 value dstStream: CUstream, value srcStream: CUstream
-            ) {}
-            cuStreamCopyAttributes_ptsz: cuStreamCopyAttributes 11000 per_thread refused (
+            ) {stream::copy_attributes}
+            cuStreamCopyAttributes_ptsz: cuStreamCopyAttributes 11000 per_thread local (
                 value dst: CUstream, value src: CUstream
-            ) {}
-            cuStreamCreate: cuStreamCreate 2000 plain refused (
+            ) {stream::copy_attributes}
+            cuStreamCreate: cuStreamCreate 2000 plain async (
                 out phStream: *mut CUstream, value Flags: u32
-            ) {}
-            cuStreamCreateWithPriority: cuStreamCreateWithPriority 5050 plain refused (
+            ) {stream::create}
+            cuStreamCreateWithPriority: cuStreamCreateWithPriority 5050 plain async (
                 out phStream: *mut CUstream, value flags: u32, value priority: i32
-            ) {}
-            cuStreamDestroy: cuStreamDestroy 2000 plain refused (value hStream: CUstream) {}
-            cuStreamDestroy_v2: cuStreamDestroy 4000 plain refused (value hStream: CUstream) {}
-            cuStreamEndCapture: cuStreamEndCapture 10000 legacy refused (
+            ) {stream::create_with_priority}
+            cuStreamDestroy: cuStreamDestroy 2000 plain async (
+                value hStream: CUstream
+            ) {stream::destroy}
+            cuStreamDestroy_v2: cuStreamDestroy 4000 plain async (
+                value hStream: CUstream
+            ) {stream::destroy}
+            cuStreamEndCapture: cuStreamEndCapture 10000 legacy local (
                 value hStream: CUstream, out phGraph: *mut CUgraph
-            ) {}
-            cuStreamEndCapture_ptsz: cuStreamEndCapture 10000 per_thread refused (
+            ) {capture::end}
+            cuStreamEndCapture_ptsz: cuStreamEndCapture 10000 per_thread local (
                 value hStream: CUstream, out phGraph: *mut CUgraph
-            ) {}
+            ) {capture::end}
             cuStreamEndCaptureToCig: cuStreamEndCaptureToCig 13010 legacy refused (
                 value hStream: CUstream
             ) {}
             cuStreamEndCaptureToCig_ptsz: cuStreamEndCaptureToCig 13010 per_thread refused (
                 value hStream: CUstream
             ) {}
-            cuStreamGetAttribute: cuStreamGetAttribute 11000 legacy refused (
+            cuStreamGetAttribute: cuStreamGetAttribute 11000 legacy local (
                 value hStream: CUstream, value attr: CUstreamAttrID,
                 out value: *mut CUstreamAttrValue
-            ) {}
-            cuStreamGetAttribute_ptsz: cuStreamGetAttribute 11000 per_thread refused (
+            ) {stream::attribute}
+            cuStreamGetAttribute_ptsz: cuStreamGetAttribute 11000 per_thread local (
                 value hStream: CUstream, value attr: CUstreamAttrID,
                 out value_out: *mut CUstreamAttrValue
-            ) {}
-            cuStreamGetCaptureInfo: cuStreamGetCaptureInfo 10010 legacy refused (
+            ) {stream::attribute}
+            cuStreamGetCaptureInfo: cuStreamGetCaptureInfo 10010 legacy local (
                 value hStream: CUstream, out captureStatus_out: *mut CUstreamCaptureStatus,
                 out id_out: *mut u64
-            ) {}
-            cuStreamGetCaptureInfo_ptsz: cuStreamGetCaptureInfo 10010 per_thread refused (
+            ) {capture::info_of_10}
+            cuStreamGetCaptureInfo_ptsz: cuStreamGetCaptureInfo 10010 per_thread local (
                 value hStream: CUstream, out captureStatus_out: *mut CUstreamCaptureStatus,
                 out id_out: *mut u64
-            ) {}
-            cuStreamGetCaptureInfo_v2: cuStreamGetCaptureInfo 11030 legacy refused (
+            ) {capture::info_of_10}
+            cuStreamGetCaptureInfo_v2: cuStreamGetCaptureInfo 11030 legacy local (
                 value hStream: CUstream, out captureStatus_out: *mut CUstreamCaptureStatus,
                 out id_out: *mut u64, out graph_out: *mut CUgraph,
                 out dependencies_out: *mut *const CUgraphNode [numDependencies_out],
                 out numDependencies_out: *mut usize
-            ) {}
-            cuStreamGetCaptureInfo_v2_ptsz: cuStreamGetCaptureInfo 11030 per_thread refused (
+            ) {capture::info_of_11}
+            cuStreamGetCaptureInfo_v2_ptsz: cuStreamGetCaptureInfo 11030 per_thread local (
                 value hStream: CUstream, out captureStatus_out: *mut CUstreamCaptureStatus,
                 out id_out: *mut u64, out graph_out: *mut CUgraph,
                 out dependencies_out: *mut *const CUgraphNode [numDependencies_out],
                 out numDependencies_out: *mut usize
-            ) {}
-            cuStreamGetCaptureInfo_v3: cuStreamGetCaptureInfo 12030 legacy refused (
+            ) {capture::info_of_11}
+            cuStreamGetCaptureInfo_v3: cuStreamGetCaptureInfo 12030 legacy local (
                 value hStream: CUstream, out captureStatus_out: *mut CUstreamCaptureStatus,
                 out id_out: *mut u64, out graph_out: *mut CUgraph,
                 out dependencies_out: *mut *const CUgraphNode [numDependencies_out],
                 out edgeData_out: *mut *const CUgraphEdgeData, out numDependencies_out: *mut usize
-            ) {}
-            cuStreamGetCaptureInfo_v3_ptsz: cuStreamGetCaptureInfo 12030 per_thread refused (
+            ) {capture::info_of_12}
+            cuStreamGetCaptureInfo_v3_ptsz: cuStreamGetCaptureInfo 12030 per_thread local (
                 value hStream: CUstream, out captureStatus_out: *mut CUstreamCaptureStatus,
                 out id_out: *mut u64, out graph_out: *mut CUgraph,
                 out dependencies_out: *mut *const CUgraphNode [numDependencies_out],
                 out edgeData_out: *mut *const CUgraphEdgeData, out numDependencies_out: *mut usize
-            ) {}
-            cuStreamGetCtx: cuStreamGetCtx 9020 legacy refused (
+            ) {capture::info_of_12}
+            cuStreamGetCtx: cuStreamGetCtx 9020 legacy local (
                 value hStream: CUstream, out pctx: *mut CUcontext
-            ) {}
-            cuStreamGetCtx_ptsz: cuStreamGetCtx 9020 per_thread refused (
+            ) {stream::context}
+            cuStreamGetCtx_ptsz: cuStreamGetCtx 9020 per_thread local (
                 value hStream: CUstream, out pctx: *mut CUcontext
-            ) {}
-            cuStreamGetCtx_v2: cuStreamGetCtx 12050 legacy refused (
+            ) {stream::context}
+            cuStreamGetCtx_v2: cuStreamGetCtx 12050 legacy local (
                 value hStream: CUstream, out pCtx: *mut CUcontext, out pGreenCtx: *mut CUgreenCtx
-            ) {}
-            cuStreamGetCtx_v2_ptsz: cuStreamGetCtx 12050 per_thread refused (
+            ) {stream::context_or_green}
+            cuStreamGetCtx_v2_ptsz: cuStreamGetCtx 12050 per_thread local (
                 value hStream: CUstream, out pCtx: *mut CUcontext, out pGreenCtx: *mut CUgreenCtx
-            ) {}
-            cuStreamGetDevice: cuStreamGetDevice 12080 legacy refused (
+            ) {stream::context_or_green}
+            cuStreamGetDevice: cuStreamGetDevice 12080 legacy local (
                 value hStream: CUstream, out device: *mut CUdevice
-            ) {}
-            cuStreamGetDevice_ptsz: cuStreamGetDevice 12080 per_thread refused (
+            ) {stream::device}
+            cuStreamGetDevice_ptsz: cuStreamGetDevice 12080 per_thread local (
                 value hStream: CUstream, out device: *mut CUdevice
-            ) {}
-            cuStreamGetFlags: cuStreamGetFlags 5050 legacy refused (
+            ) {stream::device}
+            cuStreamGetFlags: cuStreamGetFlags 5050 legacy local (
                 value hStream: CUstream, out flags: *mut u32
-            ) {}
-            cuStreamGetFlags_ptsz: cuStreamGetFlags 7000 per_thread refused (
+            ) {stream::flags}
+            cuStreamGetFlags_ptsz: cuStreamGetFlags 7000 per_thread local (
                 value hStream: CUstream, out flags: *mut u32
-            ) {}
+            ) {stream::flags}
             cuStreamGetGreenCtx: cuStreamGetGreenCtx 12040 plain refused (
                 value hStream: CUstream, out phCtx: *mut CUgreenCtx
             ) {}
-            cuStreamGetId: cuStreamGetId 12000 legacy refused (
+            cuStreamGetId: cuStreamGetId 12000 legacy local (
                 value hStream: CUstream, out streamId: *mut u64
-            ) {}
-            cuStreamGetId_ptsz: cuStreamGetId 12000 per_thread refused (
+            ) {stream::id}
+            cuStreamGetId_ptsz: cuStreamGetId 12000 per_thread local (
                 value hStream: CUstream, out streamId: *mut u64
-            ) {}
-            cuStreamGetPriority: cuStreamGetPriority 5050 legacy refused (
+            ) {stream::id}
+            cuStreamGetPriority: cuStreamGetPriority 5050 legacy local (
                 value hStream: CUstream, out priority: *mut i32
-            ) {}
-            cuStreamGetPriority_ptsz: cuStreamGetPriority 7000 per_thread refused (
+            ) {stream::priority}
+            cuStreamGetPriority_ptsz: cuStreamGetPriority 7000 per_thread local (
                 value hStream: CUstream, out priority: *mut i32
-            ) {}
-            cuStreamIsCapturing: cuStreamIsCapturing 10000 legacy refused (
+            ) {stream::priority}
+            cuStreamIsCapturing: cuStreamIsCapturing 10000 legacy local (
                 value hStream: CUstream, out captureStatus: *mut CUstreamCaptureStatus
-            ) {}
-            cuStreamIsCapturing_ptsz: cuStreamIsCapturing 10000 per_thread refused (
+            ) {capture::is_capturing}
+            cuStreamIsCapturing_ptsz: cuStreamIsCapturing 10000 per_thread local (
                 value hStream: CUstream, out captureStatus: *mut CUstreamCaptureStatus
-            ) {}
-            cuStreamQuery: cuStreamQuery 2000 legacy refused (value hStream: CUstream) {}
-            cuStreamQuery_ptsz: cuStreamQuery 7000 per_thread refused (value hStream: CUstream) {}
-            cuStreamSetAttribute: cuStreamSetAttribute 11000 legacy refused (
+            ) {capture::is_capturing}
+            cuStreamQuery: cuStreamQuery 2000 legacy local (value hStream: CUstream) {stream::query}
+            cuStreamQuery_ptsz: cuStreamQuery 7000 per_thread local (
+                value hStream: CUstream
+            ) {stream::query}
+            cuStreamSetAttribute: cuStreamSetAttribute 11000 legacy local (
                 value hStream: CUstream, value attr: CUstreamAttrID,
                 input param: *const CUstreamAttrValue
-            ) {}
-            cuStreamSetAttribute_ptsz: cuStreamSetAttribute 11000 per_thread refused (
+            ) {stream::set_attribute}
+            cuStreamSetAttribute_ptsz: cuStreamSetAttribute 11000 per_thread local (
                 value hStream: CUstream, value attr: CUstreamAttrID,
                 input value: *const CUstreamAttrValue
-            ) {}
-            cuStreamSynchronize: cuStreamSynchronize 2000 legacy refused (
+            ) {stream::set_attribute}
+            cuStreamSynchronize: cuStreamSynchronize 2000 legacy sync (
                 value hStream: CUstream
-            ) {}
-            cuStreamSynchronize_ptsz: cuStreamSynchronize 7000 per_thread refused (
+            ) {stream::synchronize}
+            cuStreamSynchronize_ptsz: cuStreamSynchronize 7000 per_thread sync (
                 value hStream: CUstream
-            ) {}
+            ) {stream::synchronize}
             cuStreamUpdateCaptureDependencies:
-                cuStreamUpdateCaptureDependencies 11030 legacy refused (
+                cuStreamUpdateCaptureDependencies 11030 legacy local (
                 value hStream: CUstream, input dependencies: *mut CUgraphNode [numDependencies],
                 value numDependencies: usize, value flags: u32
-            ) {}
+            ) {capture::update_dependencies}
             cuStreamUpdateCaptureDependencies_ptsz:
-                cuStreamUpdateCaptureDependencies 11030 per_thread refused (
+                cuStreamUpdateCaptureDependencies 11030 per_thread local (
                 value hStream: CUstream, input dependencies: *mut CUgraphNode [numDependencies],
                 value numDependencies: usize, value flags: u32
-            ) {}
+            ) {capture::update_dependencies}
             cuStreamUpdateCaptureDependencies_v2:
-                cuStreamUpdateCaptureDependencies 12030 legacy refused (
+                cuStreamUpdateCaptureDependencies 12030 legacy local (
                 value hStream: CUstream, input dependencies: *mut CUgraphNode [numDependencies],
                 input dependencyData: *const CUgraphEdgeData [numDependencies],
                 value numDependencies: usize, value flags: u32
-            ) {}
+            ) {capture::update_dependencies_with_edges}
             cuStreamUpdateCaptureDependencies_v2_ptsz:
-                cuStreamUpdateCaptureDependencies 12030 per_thread refused (
+                cuStreamUpdateCaptureDependencies 12030 per_thread local (
                 value hStream: CUstream, input dependencies: *mut CUgraphNode [numDependencies],
                 input dependencyData: *const CUgraphEdgeData [numDependencies],
                 value numDependencies: usize, value flags: u32
-            ) {}
-            cuStreamWaitEvent: cuStreamWaitEvent 3020 legacy refused (
+            ) {capture::update_dependencies_with_edges}
+            cuStreamWaitEvent: cuStreamWaitEvent 3020 legacy async (
                 value hStream: CUstream, value hEvent: CUevent, value Flags: u32
-            ) {}
-            cuStreamWaitEvent_ptsz: cuStreamWaitEvent 7000 per_thread refused (
+            ) {stream::wait_event}
+            cuStreamWaitEvent_ptsz: cuStreamWaitEvent 7000 per_thread async (
                 value hStream: CUstream, value hEvent: CUevent, value Flags: u32
-            ) {}
-            cuStreamWaitValue32: cuStreamWaitValue32 8000 legacy refused (
+            ) {stream::wait_event}
+            cuStreamWaitValue32: cuStreamWaitValue32 8000 legacy async (
                 value stream: CUstream, value addr: CUdeviceptr, value value: u32, value flags: u32
-            ) {}
-            cuStreamWaitValue32_ptsz: cuStreamWaitValue32 8000 per_thread refused (
+            ) {stream_value::wait_32}
+            cuStreamWaitValue32_ptsz: cuStreamWaitValue32 8000 per_thread async (
                 value stream: CUstream, value addr: CUdeviceptr, value value: u32, value flags: u32
-            ) {}
-            cuStreamWaitValue32_v2: cuStreamWaitValue32 11070 legacy refused (
+            ) {stream_value::wait_32}
+            cuStreamWaitValue32_v2: cuStreamWaitValue32 11070 legacy async (
                 value stream: CUstream, value addr: CUdeviceptr, value value: u32, value flags: u32
-            ) {}
-            cuStreamWaitValue32_v2_ptsz: cuStreamWaitValue32 11070 per_thread refused (
+            ) {stream_value::wait_32}
+            cuStreamWaitValue32_v2_ptsz: cuStreamWaitValue32 11070 per_thread async (
                 value stream: CUstream, value addr: CUdeviceptr, value value: u32, value flags: u32
-            ) {}
-            cuStreamWaitValue64: cuStreamWaitValue64 9000 legacy refused (
+            ) {stream_value::wait_32}
+            cuStreamWaitValue64: cuStreamWaitValue64 9000 legacy async (
                 value stream: CUstream, value addr: CUdeviceptr, value value: u64, value flags: u32
-            ) {}
-            cuStreamWaitValue64_ptsz: cuStreamWaitValue64 9000 per_thread refused (
+            ) {stream_value::wait_64}
+            cuStreamWaitValue64_ptsz: cuStreamWaitValue64 9000 per_thread async (
                 value stream: CUstream, value addr: CUdeviceptr, value value: u64, value flags: u32
-            ) {}
-            cuStreamWaitValue64_v2: cuStreamWaitValue64 11070 legacy refused (
+            ) {stream_value::wait_64}
+            cuStreamWaitValue64_v2: cuStreamWaitValue64 11070 legacy async (
                 value stream: CUstream, value addr: CUdeviceptr, value value: u64, value flags: u32
-            ) {}
-            cuStreamWaitValue64_v2_ptsz: cuStreamWaitValue64 11070 per_thread refused (
+            ) {stream_value::wait_64}
+            cuStreamWaitValue64_v2_ptsz: cuStreamWaitValue64 11070 per_thread async (
                 value stream: CUstream, value addr: CUdeviceptr, value value: u64, value flags: u32
-            ) {}
-            cuStreamWriteValue32: cuStreamWriteValue32 8000 legacy refused (
+            ) {stream_value::wait_64}
+            cuStreamWriteValue32: cuStreamWriteValue32 8000 legacy async (
                 value stream: CUstream, value addr: CUdeviceptr, value value: u32, value flags: u32
-            ) {}
-            cuStreamWriteValue32_ptsz: cuStreamWriteValue32 8000 per_thread refused (
+            ) {stream_value::write_32}
+            cuStreamWriteValue32_ptsz: cuStreamWriteValue32 8000 per_thread async (
                 value stream: CUstream, value addr: CUdeviceptr, value value: u32, value flags: u32
-            ) {}
-            cuStreamWriteValue32_v2: cuStreamWriteValue32 11070 legacy refused (
+            ) {stream_value::write_32}
+            cuStreamWriteValue32_v2: cuStreamWriteValue32 11070 legacy async (
                 value stream: CUstream, value addr: CUdeviceptr, value value: u32, value flags: u32
-            ) {}
-            cuStreamWriteValue32_v2_ptsz: cuStreamWriteValue32 11070 per_thread refused (
+            ) {stream_value::write_32}
+            cuStreamWriteValue32_v2_ptsz: cuStreamWriteValue32 11070 per_thread async (
                 value stream: CUstream, value addr: CUdeviceptr, value value: u32, value flags: u32
-            ) {}
-            cuStreamWriteValue64: cuStreamWriteValue64 9000 legacy refused (
+            ) {stream_value::write_32}
+            cuStreamWriteValue64: cuStreamWriteValue64 9000 legacy async (
                 value stream: CUstream, value addr: CUdeviceptr, value value: u64, value flags: u32
-            ) {}
-            cuStreamWriteValue64_ptsz: cuStreamWriteValue64 9000 per_thread refused (
+            ) {stream_value::write_64}
+            cuStreamWriteValue64_ptsz: cuStreamWriteValue64 9000 per_thread async (
                 value stream: CUstream, value addr: CUdeviceptr, value value: u64, value flags: u32
-            ) {}
-            cuStreamWriteValue64_v2: cuStreamWriteValue64 11070 legacy refused (
+            ) {stream_value::write_64}
+            cuStreamWriteValue64_v2: cuStreamWriteValue64 11070 legacy async (
                 value stream: CUstream, value addr: CUdeviceptr, value value: u64, value flags: u32
-            ) {}
-            cuStreamWriteValue64_v2_ptsz: cuStreamWriteValue64 11070 per_thread refused (
+            ) {stream_value::write_64}
+            cuStreamWriteValue64_v2_ptsz: cuStreamWriteValue64 11070 per_thread async (
                 value stream: CUstream, value addr: CUdeviceptr, value value: u64, value flags: u32
-            ) {}
+            ) {stream_value::write_64}
             cuThreadExchangeStreamCaptureMode:
-                cuThreadExchangeStreamCaptureMode 10010 plain refused (
+                cuThreadExchangeStreamCaptureMode 10010 plain local (
                 inout mode: *mut CUstreamCaptureMode
-            ) {}
+            ) {capture::exchange_mode}
         }
     };
 }

@@ -23,9 +23,9 @@ macro_rules! driver_calls_vmm {
                 value devPtr: CUdeviceptr, value count: usize, value advice: CUmem_advise,
                 value location: CUmemLocation
             ) {}
-            cuMemAllocManaged: cuMemAllocManaged 6000 plain refused (
+            cuMemAllocManaged: cuMemAllocManaged 6000 plain sync (
                 out dptr: *mut CUdeviceptr, value bytesize: usize, value flags: u32
-            ) {}
+            ) {memory::alloc_managed}
             cuMemBatchDecompressAsync: cuMemBatchDecompressAsync 12060 legacy refused (
                 input paramsArray: *mut CUmemDecompressParams, value count: usize, value flags: u32,
                 out errorIndex: *mut usize, value stream: CUstream

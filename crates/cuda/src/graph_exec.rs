@@ -1,0 +1,208 @@
+//! Instantiated graphs.
+
+use core::ffi::c_char;
+
+use weft_client::{Client, Work};
+use weft_wire::Status;
+
+use crate::abi::{
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS,
+    CUcontext, CUevent, CUgraph, CUgraphExec, CUgraphNode, CUgraphNodeParams, CUstream,
+};
+use crate::args::{DefaultStream, In, Out};
+use crate::graph_node::{any_work, call_work, copy_work, fill_work};
+
+/// `CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH`: a graph that kernels launch.
+const DEVICE_LAUNCH: u64 = 4;
+/// All flags of the header.
+const KNOWN_FLAGS: u64 = 0xf;
+/// `CUDA_GRAPH_INSTANTIATE_SUCCESS`.
+const INSTANTIATED: u32 = 0;
+/// `CUDA_GRAPH_INSTANTIATE_ERROR`.
+const INSTANTIATE_ERROR: u32 = 1;
+
+fn instantiate(client: &Client, graph: CUgraph, flags: u64) -> Result<CUgraphExec, Status> {
+    if flags & !KNOWN_FLAGS != 0 {
+        return Err(Status::INVALID_VALUE);
+    }
+    if flags & DEVICE_LAUNCH != 0 {
+        return Err(Status::NOT_SUPPORTED);
+    }
+    client.graph_instantiate(graph, flags)
+}
+
+/// `cuGraphInstantiate` of CUDA 10 and 11, which had a log.
+pub(crate) fn instantiate_with_log(
+    client: &Client,
+    exec: Out<CUgraphExec>,
+    graph: CUgraph,
+    error_node: Out<CUgraphNode>,
+    log: Out<c_char>,
+    log_bytes: usize,
+) -> Result<(), Status> {
+    let exec = exec.required()?;
+    error_node.set_if_wanted(CUgraphNode::NULL);
+    if log_bytes > 0
+        && let Some(log) = log.optional()
+    {
+        log.set(0);
+    }
+    exec.set(instantiate(client, graph, 0)?);
+    Ok(())
+}
+
+/// `cuGraphInstantiateWithFlags`.
+pub(crate) fn instantiate_with_flags(
+    client: &Client,
+    exec: Out<CUgraphExec>,
+    graph: CUgraph,
+    flags: u64,
+) -> Result<(), Status> {
+    let exec = exec.required()?;
+    exec.set(instantiate(client, graph, flags)?);
+    Ok(())
+}
+
+/// `cuGraphInstantiateWithParams`.
+pub(crate) fn instantiate_with_params(
+    client: &Client,
+    _default: DefaultStream,
+    exec: Out<CUgraphExec>,
+    graph: CUgraph,
+    params: Out<CUDA_GRAPH_INSTANTIATE_PARAMS>,
+) -> Result<(), Status> {
+    let (exec, place) = (exec.required()?, params.required()?);
+    let mut params = place.value();
+    let made = instantiate(client, graph, params.flags);
+    params.hErrNode_out = CUgraphNode::NULL;
+    params.result_out = if made.is_ok() { INSTANTIATED } else { INSTANTIATE_ERROR };
+    place.set(params);
+    exec.set(made?);
+    Ok(())
+}
+
+/// `cuGraphLaunch`.
+pub(crate) fn launch(
+    client: &Client,
+    default: DefaultStream,
+    exec: CUgraphExec,
+    stream: CUstream,
+) -> Result<(), Status> {
+    client.graph_launch(exec, default.named(stream))
+}
+
+/// `cuGraphUpload`: an instance lies on the worker already.
+pub(crate) fn upload(
+    client: &Client,
+    default: DefaultStream,
+    exec: CUgraphExec,
+    stream: CUstream,
+) -> Result<(), Status> {
+    client.graph_exec_flags(exec)?;
+    client.stream_flags(default.named(stream)).map(drop)
+}
+
+/// `cuGraphExecDestroy`.
+pub(crate) fn destroy(client: &Client, exec: CUgraphExec) -> Result<(), Status> {
+    client.graph_exec_destroy(exec)
+}
+
+/// `cuGraphExecGetFlags`.
+pub(crate) fn flags(client: &Client, exec: CUgraphExec, flags: Out<u64>) -> Result<(), Status> {
+    let flags = flags.required()?;
+    flags.set(client.graph_exec_flags(exec)?);
+    Ok(())
+}
+
+/// `cuGraphExecGetId`.
+pub(crate) fn id(client: &Client, exec: CUgraphExec, id: Out<u32>) -> Result<(), Status> {
+    let id = id.required()?;
+    id.set(u32::try_from(client.graph_exec_id(exec)?).map_err(|_| Status::NOT_SUPPORTED)?);
+    Ok(())
+}
+
+/// `cuGraphNodeSetEnabled`.
+pub(crate) fn enable(
+    client: &Client,
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    enable: u32,
+) -> Result<(), Status> {
+    client.graph_exec_enable(exec, node, enable != 0)
+}
+
+/// `cuGraphNodeGetEnabled`.
+pub(crate) fn is_enabled(
+    client: &Client,
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    enabled: Out<u32>,
+) -> Result<(), Status> {
+    let enabled = enabled.required()?;
+    enabled.set(client.graph_exec_enabled(exec, node)?.into());
+    Ok(())
+}
+
+/// `cuGraphExecMemcpyNodeSetParams`.
+pub(crate) fn set_copy(
+    client: &Client,
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    copy: In<CUDA_MEMCPY3D>,
+    context: CUcontext,
+) -> Result<(), Status> {
+    client.context_device(context)?;
+    client.graph_exec_set(exec, node, copy_work(&copy.required()?)?)
+}
+
+/// `cuGraphExecMemsetNodeSetParams`.
+pub(crate) fn set_fill(
+    client: &Client,
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    fill: In<CUDA_MEMSET_NODE_PARAMS>,
+    context: CUcontext,
+) -> Result<(), Status> {
+    client.context_device(context)?;
+    client.graph_exec_set(exec, node, fill_work(&fill.required()?)?)
+}
+
+/// `cuGraphExecHostNodeSetParams`.
+pub(crate) fn set_host(
+    client: &Client,
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    host: In<CUDA_HOST_NODE_PARAMS>,
+) -> Result<(), Status> {
+    client.graph_exec_set(exec, node, call_work(&host.required()?)?)
+}
+
+/// `cuGraphExecEventRecordNodeSetEvent`.
+pub(crate) fn set_record(
+    client: &Client,
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    event: CUevent,
+) -> Result<(), Status> {
+    client.graph_exec_set(exec, node, Work::EventRecord(event))
+}
+
+/// `cuGraphExecEventWaitNodeSetEvent`.
+pub(crate) fn set_wait(
+    client: &Client,
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    event: CUevent,
+) -> Result<(), Status> {
+    client.graph_exec_set(exec, node, Work::EventWait(event))
+}
+
+/// `cuGraphExecNodeSetParams`.
+pub(crate) fn set_any(
+    client: &Client,
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    params: In<CUgraphNodeParams>,
+) -> Result<(), Status> {
+    client.graph_exec_set(exec, node, any_work(client, &params.required()?)?)
+}
