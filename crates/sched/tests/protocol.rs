@@ -226,6 +226,62 @@ fn a_late_release_of_an_old_epoch_only_reports() {
     assert_eq!(node.vgpu(VgpuKey(0)).unwrap().used_ns, MS);
 }
 
+/// The driver should have reported when B came; use from before costs A nothing all the same.
+#[test]
+fn use_from_before_anybody_waited_is_billed_but_not_held_against_one() {
+    let mut node = node();
+    feed(&mut node, 0, runnable(A));
+    feed(&mut node, 60 * MS, runnable(B));
+    feed(&mut node, 61 * MS, released(A, 1, 61 * MS, 0));
+    let view = node.vgpu(VgpuKey(0)).unwrap();
+    assert_eq!((view.used_ns, view.held_ns), (61 * MS, MS));
+}
+
+/// Holding an idle device costs while somebody waits, and only then.
+#[test]
+fn idle_time_is_held_but_not_billed() {
+    let mut node = node();
+    feed(&mut node, 0, runnable(A));
+    let usage = |used_ns, idle_ns| Usage { used_ns, in_flight_ns: 0, idle_ns };
+    feed(&mut node, 9 * MS, Event::Used { session: A, usage: usage(MS, 8 * MS) });
+    assert_eq!(node.vgpu(VgpuKey(0)).unwrap().held_ns, MS);
+    feed(&mut node, 9 * MS, runnable(B));
+    let last = usage(2 * MS, 8_100 * US);
+    feed(&mut node, 11 * MS, Event::Released { session: A, epoch: 1, usage: last });
+    let view = node.vgpu(VgpuKey(0)).unwrap();
+    assert_eq!((view.used_ns, view.held_ns), (2 * MS, 2_100 * US));
+}
+
+/// The same events give the same actions, bit for bit.
+#[test]
+fn a_journal_replays() {
+    let mut journal = Vec::new();
+    let (mut one, mut other) = (node(), node());
+    let mut used = [0, 0];
+    feed(&mut one, 0, runnable(A));
+    feed(&mut other, 0, runnable(A));
+    for step in 1..2_000u64 {
+        let (now_ns, choice) = (step * 700 * US, step.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 60);
+        let session = SessionKey(u32::try_from(choice % 2).unwrap());
+        let event = match choice {
+            0..4 => runnable(session),
+            4..6 => Event::Idle { session },
+            6..8 => Event::Timer,
+            8 => Event::Reweight { vgpu: VgpuKey(session.0), weight: Weight::new(3).unwrap() },
+            _ => {
+                used[session.0 as usize] += 650 * US;
+                released(session, step / 9, used[session.0 as usize], choice * 10 * US)
+            }
+        };
+        journal.push((now_ns, event, feed(&mut one, now_ns, event)));
+    }
+    assert!(journal.iter().any(|(_, _, actions)| actions.len() > 2), "it decided something");
+    for (now_ns, event, actions) in journal {
+        assert_eq!(feed(&mut other, now_ns, event), actions);
+    }
+    assert_eq!(one.snapshot(), other.snapshot());
+}
+
 /// Counters of a broken or hostile worker: backwards, or at the end of their range.
 #[test]
 fn wild_readings_do_no_harm_to_others() {

@@ -6,7 +6,7 @@ mod model;
 use model::{Habits, Load, MS, Model, US, vgpu_key};
 use proptest::prelude::*;
 use weft_sched::invariants::wait_limit_ns;
-use weft_sched::{Config, Node, Weight};
+use weft_sched::{Config, Node, Weight, policy};
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -123,8 +123,8 @@ proptest! {
     }
 
     #[test]
-    fn other_policies_bill_and_conserve(
-        name in prop::sample::select(vec!["unmanaged", "round_robin", "priority"]),
+    fn every_policy_bills_and_conserves(
+        name in prop::sample::select(policy::NAMES),
         habits in habits(),
         steps in prop::collection::vec(step(), 1..80),
     ) {
