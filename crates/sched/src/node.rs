@@ -90,6 +90,11 @@ impl Node {
         self.cores.find(device.index()).map(|core| core.policy_id)
     }
 
+    /// The epoch of a device's next turn.
+    pub fn next_epoch(&self, device: DeviceKey) -> Option<u64> {
+        self.cores.find(device.index()).map(|core| core.next_epoch)
+    }
+
     /// The sessions that hold a device: one, except under a shared policy and just after it.
     pub fn holders(&self, device: DeviceKey) -> &[SessionKey] {
         self.cores.find(device.index()).map_or(&[], |core| &core.holders)
