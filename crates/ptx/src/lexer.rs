@@ -229,6 +229,7 @@ fn syntax(expected: &'static str, found: Option<u8>) -> ParseErrorKind {
 
 #[cfg(test)]
 mod tests {
+    #![expect(clippy::wildcard_enum_match_arm, reason = "a test looks for one token")]
     use super::*;
 
     fn tokens(text: &str) -> Vec<Token<'_>> {

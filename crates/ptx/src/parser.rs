@@ -21,8 +21,9 @@ mod scope;
 use std::collections::HashMap;
 
 use crate::error::{MAX_EXCERPT_CHARS, ParseError, ParseErrorKind};
-use crate::ir::{FuncId, Module, VarId};
+use crate::ir::{Linkage, Module, Symbol};
 use crate::lexer::{Lexer, Token};
+use crate::linker::Shared;
 use scope::Body;
 
 /// The longest text in bytes.
@@ -49,14 +50,25 @@ type Parsed<T> = Result<T, ParseErrorKind>;
 /// # Errors
 /// The first violation of the grammar, unknown instruction or exceeded limit, with its line.
 pub fn parse(text: &[u8]) -> Result<Module, ParseError> {
+    let mut shared = Shared::default();
+    parse_into(text, &mut shared)?;
+    Ok(shared.module)
+}
+
+/// Parses a text into what earlier texts began. After an error the state is of no use.
+pub(crate) fn parse_into(text: &[u8], shared: &mut Shared) -> Result<(), ParseError> {
     let text = text.strip_suffix(b"\0").unwrap_or(text);
     if text.len() > MAX_TEXT_BYTES {
         let kind = ParseErrorKind::Limit { what: "text size", limit: MAX_TEXT_BYTES as u64 };
         return Err(ParseError { line: 1, text: String::new(), kind });
     }
-    let mut parser = Parser::new(text);
-    match parser.module() {
-        Ok(()) => Ok(parser.module),
+    let mut parser = Parser::new(text, std::mem::take(shared));
+    let result = parser.module();
+    match result {
+        Ok(()) => {
+            *shared = parser.shared;
+            Ok(())
+        }
         Err(kind) => Err(ParseError { line: parser.line, text: excerpt(text, parser.line), kind }),
     }
 }
@@ -69,13 +81,6 @@ fn excerpt(text: &[u8], line: u32) -> String {
     line.trim().chars().filter(|c| !c.is_control()).take(MAX_EXCERPT_CHARS).collect()
 }
 
-/// What a name of module scope denotes.
-#[derive(Clone, Copy, Debug)]
-enum Global {
-    Variable(VarId),
-    Function(FuncId),
-}
-
 struct Parser<'a> {
     lexer: Lexer<'a>,
     /// The token that comes next.
@@ -84,8 +89,9 @@ struct Parser<'a> {
     token_line: u32,
     /// The line of the statement being parsed, which errors report.
     line: u32,
-    module: Module,
-    names: HashMap<&'a str, Global>,
+    /// The module and what it shares with other texts.
+    shared: Shared,
+    names: HashMap<&'a str, Symbol>,
     /// State of the function being parsed.
     body: Body<'a>,
     /// Entries of target lists that may still be expanded.
@@ -97,13 +103,13 @@ struct Parser<'a> {
 }
 
 impl<'a> Parser<'a> {
-    fn new(text: &'a [u8]) -> Self {
+    fn new(text: &'a [u8], shared: Shared) -> Self {
         Self {
             lexer: Lexer::new(text),
             token: Token::End,
             token_line: 1,
             line: 1,
-            module: Module::default(),
+            shared,
             names: HashMap::new(),
             body: Body::default(),
             targets_left: MAX_TARGETS,
@@ -184,8 +190,35 @@ impl<'a> Parser<'a> {
             .map_err(|_| ParseErrorKind::Limit { what: "number", limit: u64::from(u32::MAX) })
     }
 
+    /// What a name of module scope denotes, noted as used.
+    fn refer(&mut self, name: &str) -> Option<Symbol> {
+        let symbol = self.names.get(name).copied()?;
+        self.shared.referenced.insert(symbol);
+        Some(symbol)
+    }
+
+    /// The symbol of that name that this text or (for names with linkage) an earlier one declared.
+    fn known(&mut self, name: &'a str, linkage: Linkage) -> Option<Symbol> {
+        if let Some(&symbol) = self.names.get(name) {
+            return Some(symbol);
+        }
+        if linkage == Linkage::Static {
+            return None;
+        }
+        let symbol = self.shared.exports.get(name).copied()?;
+        self.names.insert(name, symbol);
+        Some(symbol)
+    }
+
+    /// Makes a name known to later texts.
+    fn export(&mut self, name: &str, linkage: Linkage, symbol: Symbol) {
+        if linkage != Linkage::Static {
+            self.shared.exports.insert(name.to_owned(), symbol);
+        }
+    }
+
     /// Declares a name of module scope.
-    fn declare(&mut self, name: &'a str, global: Global) -> Parsed<()> {
+    fn declare(&mut self, name: &'a str, global: Symbol) -> Parsed<()> {
         match self.names.insert(name, global) {
             None => Ok(()),
             Some(_) => Err(ParseErrorKind::DuplicateName(name.to_owned())),

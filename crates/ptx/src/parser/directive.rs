@@ -1,9 +1,10 @@
 //! Directives of module scope, and what variables and parameters share.
 
-use super::{Global, MAX_VARIABLE_BYTES, Parsed, Parser, operand_error, shorten, undefined};
+use super::{MAX_VARIABLE_BYTES, Parsed, Parser, operand_error, shorten, undefined};
 use crate::error::ParseErrorKind;
-use crate::ir::{Function, Initializer, Linkage, ScalarType, Space, VarId, Variable};
+use crate::ir::{Function, Initializer, Linkage, ScalarType, Space, Symbol, VarId, Variable};
 use crate::lexer::Token;
+use crate::linker::{Merge, merge};
 
 use super::modifiers::scalar_type;
 
@@ -67,7 +68,7 @@ impl<'a> Parser<'a> {
             let what = format!("PTX version {}", super::describe(found));
             return Err(ParseErrorKind::Unsupported(what));
         };
-        self.module.version = version;
+        self.shared.module.version = version;
         Ok(())
     }
 
@@ -107,7 +108,7 @@ impl<'a> Parser<'a> {
         if number.is_none_or(|n: u32| n > NEWEST_TARGET) {
             return Err(ParseErrorKind::Unsupported(format!("target {}", shorten(name))));
         }
-        name.clone_into(&mut self.module.target);
+        name.clone_into(&mut self.shared.module.target);
         while self.accept(b',')? {
             match self.word()? {
                 "texmode_unified" | "texmode_independent" | "debug" | "map_f64_to_f32" => {}
@@ -133,22 +134,22 @@ impl<'a> Parser<'a> {
         self.comma()?;
         let target = self.word()?;
         self.expect(b';')?;
-        let Some(&Global::Function(id)) = self.names.get(target) else { return undefined(target) };
+        let Some(&Symbol::Function(id)) = self.names.get(target) else { return undefined(target) };
         let index = usize::try_from(id.0).unwrap_or(usize::MAX);
-        let Some(body) = self.module.functions.get(index).cloned() else {
+        let Some(body) = self.shared.module.functions.get(index).cloned() else {
             return undefined(target);
         };
         match self.names.get(alias) {
             // Calls that refer to the declaration must reach the code: the alias gets a copy of it.
-            Some(&Global::Function(declared)) => {
+            Some(&Symbol::Function(declared)) => {
                 let place = usize::try_from(declared.0).unwrap_or(usize::MAX);
-                if let Some(function) = self.module.functions.get_mut(place) {
+                if let Some(function) = self.shared.module.functions.get_mut(place) {
                     let linkage = function.linkage;
                     *function = Function { name: alias.to_owned(), linkage, ..body };
                 }
                 Ok(())
             }
-            Some(Global::Variable(_)) => operand_error("an alias of a variable"),
+            Some(Symbol::Variable(_)) => operand_error("an alias of a variable"),
             None => undefined(alias),
         }
     }
@@ -334,28 +335,32 @@ impl<'a> Parser<'a> {
     }
 
     fn add_global_variable(&mut self, name: &'a str, variable: Variable) -> Parsed<()> {
-        if let Some(&Global::Variable(id)) = self.names.get(name) {
-            let index = usize::try_from(id.0).unwrap_or(usize::MAX);
-            if let Some(old) = self.module.variables.get_mut(index)
-                && old.space == variable.space
-                && (old.linkage == Linkage::Extern || variable.linkage == Linkage::Extern)
-            {
-                if old.linkage == Linkage::Extern {
-                    *old = variable;
-                }
+        let linkage = variable.linkage;
+        let id = match self.known(name, linkage) {
+            Some(Symbol::Variable(id)) => id,
+            Some(Symbol::Function(_)) => {
+                return Err(ParseErrorKind::DuplicateName(shorten(name).to_owned()));
+            }
+            None => {
+                let id = self.add_variable(variable)?;
+                self.declare(name, Symbol::Variable(id))?;
+                self.export(name, linkage, Symbol::Variable(id));
                 return Ok(());
             }
+        };
+        self.export(name, linkage, Symbol::Variable(id));
+        let index = usize::try_from(id.0).unwrap_or(usize::MAX);
+        match self.shared.module.variables.get_mut(index) {
+            Some(old) => merge_variable(old, variable),
+            None => Ok(()),
         }
-        let id = self.add_variable(variable)?;
-        self.declare(name, Global::Variable(id))
     }
 
     pub(super) fn add_variable(&mut self, variable: Variable) -> Parsed<VarId> {
-        let id = u32::try_from(self.module.variables.len()).map_err(|_| ParseErrorKind::Limit {
-            what: "number of variables",
-            limit: u64::from(u32::MAX),
+        let id = u32::try_from(self.shared.module.variables.len()).map_err(|_| {
+            ParseErrorKind::Limit { what: "number of variables", limit: u64::from(u32::MAX) }
         })?;
-        self.module.variables.push(variable);
+        self.shared.module.variables.push(variable);
         Ok(VarId(id))
     }
 
@@ -396,4 +401,25 @@ impl<'a> Parser<'a> {
             line: self.line,
         })
     }
+}
+
+/// Joins a second declaration of a variable to the first.
+fn merge_variable(old: &mut Variable, new: Variable) -> Parsed<()> {
+    let error = || Err(ParseErrorKind::DuplicateName(shorten(&new.name).to_owned()));
+    if old.space != new.space {
+        return error();
+    }
+    let align = old.align.max(new.align);
+    let size_bytes = old.size_bytes.max(new.size_bytes);
+    let grows = old.linkage == Linkage::Common || new.linkage == Linkage::Common;
+    match merge(old.linkage, new.linkage) {
+        Merge::KeepOld => {}
+        Merge::TakeNew => *old = new,
+        Merge::Conflict => return error(),
+    }
+    old.align = align;
+    if grows {
+        old.size_bytes = size_bytes;
+    }
+    Ok(())
 }

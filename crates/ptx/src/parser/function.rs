@@ -2,9 +2,7 @@
 
 use super::modifiers::Modifiers;
 use super::scope::{Body, Name};
-use super::{
-    Global, MAX_FRAME_BYTES, MAX_KERNEL_PARAM_BYTES, Parsed, Parser, operand_error, shorten,
-};
+use super::{MAX_FRAME_BYTES, MAX_KERNEL_PARAM_BYTES, Parsed, Parser, operand_error, shorten};
 use crate::error::ParseErrorKind;
 use crate::ir::{
     FuncId, Function, FunctionKind, Instr, LaunchBounds, Linkage, Local, Param, ParamPlace,
@@ -12,6 +10,7 @@ use crate::ir::{
 };
 use crate::layout;
 use crate::lexer::Token;
+use crate::linker::{Merge, merge};
 
 /// Whose parameters a list declares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,7 +55,7 @@ impl<'a> Parser<'a> {
             bounds: LaunchBounds::default(),
             noreturn,
             line,
-            text: 0,
+            text: self.shared.text,
         };
         self.performance(&mut function)?;
         let id = self.declare_function(name, &function)?;
@@ -114,29 +113,48 @@ impl<'a> Parser<'a> {
 
     /// Registers the name; a definition after a declaration keeps the id.
     fn declare_function(&mut self, name: &'a str, function: &Function) -> Parsed<FuncId> {
-        if let Some(&Global::Function(id)) = self.names.get(name) {
-            let index = usize::try_from(id.0).unwrap_or(usize::MAX);
-            let Some(old) = self.module.functions.get_mut(index) else { return Ok(id) };
-            if !layout::same_signature(old, function) {
-                return operand_error(format!("{} has another signature here", shorten(name)));
+        let linkage = function.linkage;
+        match self.known(name, linkage) {
+            Some(Symbol::Function(id)) => {
+                let Some(old) = self.function_mut(id) else { return Ok(id) };
+                if !layout::same_signature(old, function) {
+                    return operand_error(format!("{} has another signature", shorten(name)));
+                }
+                if !old.is_defined() && matches!(old.linkage, Linkage::Extern | Linkage::Static) {
+                    old.linkage = linkage;
+                }
+                self.export(name, linkage, Symbol::Function(id));
+                Ok(id)
             }
-            if old.linkage == Linkage::Extern {
-                old.linkage = function.linkage;
+            Some(Symbol::Variable(_)) => {
+                Err(ParseErrorKind::DuplicateName(shorten(name).to_owned()))
             }
-            return Ok(id);
+            None => {
+                let count = self.shared.module.functions.len();
+                let id = u32::try_from(count).map_err(|_| ParseErrorKind::Limit {
+                    what: "number of functions",
+                    limit: u64::from(u32::MAX),
+                })?;
+                let symbol = Symbol::Function(FuncId(id));
+                self.shared.module.functions.push(function.clone());
+                self.declare(name, symbol)?;
+                self.export(name, linkage, symbol);
+                Ok(FuncId(id))
+            }
         }
-        let id = u32::try_from(self.module.functions.len()).map_err(|_| ParseErrorKind::Limit {
-            what: "number of functions",
-            limit: u64::from(u32::MAX),
-        })?;
-        self.module.functions.push(function.clone());
-        self.declare(name, Global::Function(FuncId(id)))?;
-        Ok(FuncId(id))
+    }
+
+    fn function_mut(&mut self, id: FuncId) -> Option<&mut Function> {
+        self.shared.module.functions.get_mut(usize::try_from(id.0).ok()?)
     }
 
     fn define(&mut self, id: FuncId, mut function: Function) -> Parsed<()> {
-        let index = usize::try_from(id.0).unwrap_or(usize::MAX);
-        if self.module.functions.get(index).is_some_and(Function::is_defined) {
+        let text = self.shared.text;
+        let old = self.function_mut(id).filter(|old| old.is_defined());
+        let merge = old.map_or(Merge::TakeNew, |old| {
+            if old.text == text { Merge::Conflict } else { merge(old.linkage, function.linkage) }
+        });
+        if merge == Merge::Conflict {
             return Err(ParseErrorKind::DuplicateName(shorten(&function.name).to_owned()));
         }
         self.expect(b'{')?;
@@ -148,10 +166,12 @@ impl<'a> Parser<'a> {
         function.locals = body.locals;
         function.prototypes = body.prototypes;
         function.frame_align = body.frame_align;
-        function.frame_bytes =
-            body.frame_bytes.next_multiple_of(body.frame_align).min(MAX_FRAME_BYTES);
+        function.frame_bytes = body.frame_bytes.next_multiple_of(body.frame_align);
         function.body = Some(body.instructions);
-        if let Some(place) = self.module.functions.get_mut(index) {
+        function.text = text;
+        if merge == Merge::TakeNew
+            && let Some(place) = self.function_mut(id)
+        {
             *place = function;
         }
         Ok(())
@@ -414,14 +434,6 @@ impl<'a> Parser<'a> {
         self.expect(b';')?;
         let value = if calls { Name::Calls(all.into()) } else { Name::Branches(all.into()) };
         self.body.declare(label, value)
-    }
-
-    /// A function or variable by its name in module scope.
-    pub(super) fn global_symbol(&self, name: &str) -> Option<Symbol> {
-        self.names.get(name).map(|&global| match global {
-            Global::Function(id) => Symbol::Function(id),
-            Global::Variable(id) => Symbol::Variable(id),
-        })
     }
 }
 

@@ -3,7 +3,7 @@
 use super::constant::Constant;
 use super::directive::Shape;
 use super::scope::Name;
-use super::{Global, MAX_DEPTH, MAX_INITIALIZER_BYTES, Parsed, Parser, operand_error, undefined};
+use super::{MAX_DEPTH, MAX_INITIALIZER_BYTES, Parsed, Parser, operand_error, undefined};
 use crate::error::ParseErrorKind;
 use crate::ir::{Initializer, Relocation, ScalarType, Symbol};
 use crate::lexer::Token;
@@ -136,9 +136,8 @@ impl Parser<'_> {
         }
         let symbol = match self.body_variable(name)? {
             Some(symbol) => symbol,
-            None => match self.names.get(name) {
-                Some(&Global::Variable(id)) => Symbol::Variable(id),
-                Some(&Global::Function(id)) => Symbol::Function(id),
+            None => match self.refer(name) {
+                Some(symbol) => symbol,
                 None => return undefined(name),
             },
         };

@@ -2,11 +2,11 @@
 
 use super::constant::{Constant, truncate};
 use super::scope::Name;
-use super::{Global, Parsed, Parser, operand_error, shorten, undefined};
+use super::{Parsed, Parser, operand_error, shorten, undefined};
 use crate::error::ParseErrorKind;
 use crate::ir::{
     Address, Base, Dim, FunctionKind, Guard, Operand, Pred, Reg, ScalarType, Space, SpecialReg,
-    Width,
+    Symbol, Width,
 };
 use crate::lexer::Token;
 
@@ -119,7 +119,7 @@ impl<'a> Parser<'a> {
             self.check_width(reg, ty.width(), fit)?;
             return Ok(Operand::Reg(reg));
         }
-        if let Some(&global) = self.names.get(name) {
+        if let Some(global) = self.refer(name) {
             return self.global(global, ty);
         }
         if name.starts_with('%') {
@@ -145,11 +145,11 @@ impl<'a> Parser<'a> {
         self.address_value(base, i64::from(offset), ty)
     }
 
-    fn global(&mut self, global: Global, ty: ScalarType) -> Parsed<Operand> {
+    fn global(&mut self, global: Symbol, ty: ScalarType) -> Parsed<Operand> {
         match global {
-            Global::Variable(id) => self.address_value(Base::Variable(id), 0, ty),
-            Global::Function(id) if ty.bytes() == 8 => Ok(Operand::Function(id)),
-            Global::Function(_) => operand_error("the address of a function needs 64 bits"),
+            Symbol::Variable(id) => self.address_value(Base::Variable(id), 0, ty),
+            Symbol::Function(id) if ty.bytes() == 8 => Ok(Operand::Function(id)),
+            Symbol::Function(_) => operand_error("the address of a function needs 64 bits"),
         }
     }
 
@@ -225,9 +225,9 @@ impl<'a> Parser<'a> {
             Some(Name::Prototype(_) | Name::Branches(_) | Name::Calls(_)) => {
                 return operand_error(format!("{} is not an address", shorten(name)));
             }
-            None => match self.names.get(name) {
-                Some(&Global::Variable(id)) => self.variable_base(id),
-                Some(Global::Function(_)) => {
+            None => match self.refer(name) {
+                Some(Symbol::Variable(id)) => self.variable_base(id),
+                Some(Symbol::Function(_)) => {
                     return operand_error(format!("{} is a function", shorten(name)));
                 }
                 None => return undefined(name),
@@ -256,7 +256,7 @@ impl<'a> Parser<'a> {
     }
 
     fn variable_base(&self, id: crate::ir::VarId) -> (Base, u32, Space) {
-        let space = self.module.variable(id).map_or(Space::Generic, |v| v.space);
+        let space = self.shared.module.variable(id).map_or(Space::Generic, |v| v.space);
         (Base::Variable(id), 0, space)
     }
 

@@ -97,7 +97,7 @@ impl<'a> Parser<'a> {
         let target = match self.body.find(name)? {
             Some(Name::Reg(pointer)) => self.indirect(pointer, last)?,
             Some(_) => return operand_error(format!("{name} is not a function")),
-            None => match self.global_symbol(name) {
+            None => match self.refer(name) {
                 Some(Symbol::Function(id)) => CallTarget::Direct(id),
                 Some(Symbol::Variable(_)) => {
                     return operand_error(format!("{name} is not a function"));
@@ -158,7 +158,7 @@ impl<'a> Parser<'a> {
             Some(Name::Calls(names)) => {
                 self.take_targets(names.len())?;
                 for name in names.iter() {
-                    match self.global_symbol(name) {
+                    match self.refer(name) {
                         Some(Symbol::Function(id)) => candidates.push(id),
                         Some(Symbol::Variable(_)) | None => return undefined(name),
                     }
@@ -192,7 +192,7 @@ impl<'a> Parser<'a> {
     }
 
     fn signature(&self, id: FuncId) -> Parsed<Prototype> {
-        let Some(function) = self.module.function(id) else {
+        let Some(function) = self.shared.module.function(id) else {
             return operand_error("a call of nothing");
         };
         if function.kind == FunctionKind::Kernel {
