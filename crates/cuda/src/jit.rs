@@ -32,16 +32,14 @@ impl Log {
     /// Writes as much of `text` as fits, terminated.
     fn write(&mut self, text: &str) {
         let mut written = 0;
-        if let Some(buffer) = self.buffer.as_mut().filter(|_| self.bytes > 0) {
-            if let Ok(target) = buffer.bytes(self.bytes) {
-                let mut len = text.len().min(self.bytes - 1);
-                while !text.is_char_boundary(len) {
-                    len -= 1;
-                }
-                target[..len].copy_from_slice(&text.as_bytes()[..len]);
-                target[len] = 0;
-                written = len;
+        if let Some(buffer) = self.buffer.as_mut().filter(|_| self.bytes > 0)
+            && let Ok(target) = buffer.bytes(self.bytes)
+        {
+            let len = text.floor_char_boundary(self.bytes - 1);
+            for (place, byte) in target.iter_mut().zip(text.bytes().take(len).chain([0])) {
+                *place = byte;
             }
+            written = len;
         }
         if let Some(place) = self.written {
             place.set(core::ptr::without_provenance_mut(written));
@@ -131,9 +129,10 @@ mod tests {
             core::ptr::without_provenance_mut(buffer.len()),
             core::ptr::without_provenance_mut(4),
         ];
-        // SAFETY: both lists have three entries.
-        let (names, given): (In<u32>, In<*mut c_void>) =
-            unsafe { (In::from_c(names.as_ptr()), In::from_c(values.as_mut_ptr())) };
+        // SAFETY: the list has three entries.
+        let names: In<u32> = unsafe { In::from_c(names.as_ptr()) };
+        // SAFETY: the list has three entries.
+        let given: In<*mut c_void> = unsafe { In::from_c(values.as_mut_ptr()) };
         let mut options = Options::read(3, &names, &given).unwrap();
         options.finish(Some("line 3: no such thing"));
         assert_eq!(&buffer, b"line 3:\0");
@@ -143,9 +142,10 @@ mod tests {
     #[test]
     fn options_without_a_list_are_an_error() {
         // SAFETY: null is allowed.
-        let (names, given): (In<u32>, In<*mut c_void>) =
-            unsafe { (In::from_c(core::ptr::null()), In::from_c(core::ptr::null())) };
-        assert!(Options::read(0, &names, &given).is_ok());
+        let names: In<u32> = unsafe { In::from_c(core::ptr::null::<u32>()) };
+        // SAFETY: null is allowed.
+        let given: In<*mut c_void> = unsafe { In::from_c(core::ptr::null::<*mut c_void>()) };
+        Options::read(0, &names, &given).unwrap();
         assert!(matches!(Options::read(1, &names, &given), Err(Status::INVALID_VALUE)));
     }
 }

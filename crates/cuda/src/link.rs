@@ -2,7 +2,7 @@
 
 use core::ffi::c_void;
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use weft_client::{Client, LinkInput};
 use weft_wire::Status;
@@ -16,8 +16,8 @@ use crate::module::read_file;
 /// Options of the links in progress: their logs are written when a link completes.
 static OPTIONS: Mutex<BTreeMap<u64, Options>> = Mutex::new(BTreeMap::new());
 
-fn with_options(act: impl FnOnce(&mut BTreeMap<u64, Options>)) {
-    act(&mut OPTIONS.lock().unwrap_or_else(PoisonError::into_inner));
+fn options_of_links() -> MutexGuard<'static, BTreeMap<u64, Options>> {
+    OPTIONS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// `cuLinkCreate`.
@@ -31,7 +31,7 @@ pub(crate) fn create(
     let place = link.required()?;
     let options = Options::read(count, &options, &values)?;
     let link = client.link_create()?;
-    with_options(|all| drop(all.insert(link.raw(), options)));
+    options_of_links().insert(link.raw(), options);
     place.set(link);
     Ok(())
 }
@@ -77,11 +77,9 @@ pub(crate) fn complete(
     let image = image.required()?;
     let linked = client.link_complete(link);
     let log = linked.as_ref().err().map(|failure| failure.log.as_str());
-    with_options(|all| {
-        if let Some(options) = all.get_mut(&link.raw()) {
-            options.finish(log);
-        }
-    });
+    if let Some(options) = options_of_links().get_mut(&link.raw()) {
+        options.finish(log);
+    }
     let linked = linked.map_err(|failure| failure.status)?;
     image.set(linked.as_ptr().cast_mut().cast());
     size.set_if_wanted(linked.len());
@@ -90,6 +88,6 @@ pub(crate) fn complete(
 
 /// `cuLinkDestroy`.
 pub(crate) fn destroy(client: &Client, link: CUlinkState) -> Result<(), Status> {
-    with_options(|all| drop(all.remove(&link.raw())));
+    options_of_links().remove(&link.raw());
     client.link_destroy(link)
 }
