@@ -5,6 +5,8 @@ use crate::error::ParseErrorKind;
 use crate::ir::{ScalarType, Width};
 use crate::lexer::Token;
 
+const WRONG_FLOAT: &str = "a floating-point constant in an instruction of another type";
+
 /// Value of a constant expression.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Constant {
@@ -30,6 +32,9 @@ impl Constant {
                 return operand_error("an integer constant in a floating-point instruction");
             }
             (Self::Int(value), _) => value as u64,
+            (Self::F32(_) | Self::F64(_), _) if ty.int().is_some() => {
+                return operand_error(WRONG_FLOAT);
+            }
             (Self::F32(value), ScalarType::F64) => f64::from(value).to_bits(),
             (Self::F32(value), _) if ty.bytes() == 4 => u64::from(value.to_bits()),
             (Self::F64(value), _) if is_f32 || ty.width() == Width::B32 => {

@@ -215,7 +215,8 @@ impl<'a> Parser<'a> {
             }
             Some(Name::KernelParam(slot)) => (Base::KernelParam, slot.offset, Space::Param),
             Some(Name::Frame { slot, param }) => {
-                if param != (space == Space::Param) && space != Space::Generic {
+                let own = if param { Space::Param } else { Space::Local };
+                if space != own && space != Space::Generic {
                     return operand_error(format!("{} lies in another space", shorten(name)));
                 }
                 let offset = i64::from(slot.offset).wrapping_add(self.offset()?);
