@@ -64,18 +64,6 @@ pub(crate) fn free(client: &Client, address: CUdeviceptr) -> Result<(), Status> 
     client.mem_free(address)
 }
 
-/// `cuMemAllocManaged`.
-pub(crate) fn alloc_managed(
-    client: &Client,
-    address: Out<CUdeviceptr>,
-    bytes: usize,
-    flags: u32,
-) -> Result<(), Status> {
-    let address = address.required()?;
-    address.set(client.managed_alloc(wide(bytes), flags)?);
-    Ok(())
-}
-
 /// `cuMemGetAddressRange`.
 pub(crate) fn address_range(
     client: &Client,

@@ -12,7 +12,7 @@ macro_rules! codes {
 codes! {
     CUdevice_P2PAttribute, CUdevice_attribute, CUdriverProcAddressQueryResult, CUexecAffinityType,
     CUfunc_cache, CUfunctionLoadingState, CUfunction_attribute, CUgraphNodeType, CUjitInputType, CUjit_option, CUkernelNodeAttrID, CUlibraryOption, CUlimit,
-    CUmemAccess_flags, CUmemAllocationType, CUmemPool_attribute,
+    CUmemAccess_flags, CUmemAllocationType, CUmemPool_attribute, CUmem_advise,
     CUmemorytype, CUmoduleLoadingMode, CUpointer_attribute, CUsharedconfig, CUstreamAttrID,
     CUstreamCaptureMode, CUstreamCaptureStatus,
 }

@@ -60,8 +60,8 @@ macro_rules! driver_calls_profiler {
                 input configFile: *const c_char [nul], input outputFile: *const c_char [nul],
                 value outputMode: CUoutput_mode
             ) {}
-            cuProfilerStart: cuProfilerStart 4000 plain refused () {}
-            cuProfilerStop: cuProfilerStop 4000 plain refused () {}
+            cuProfilerStart: cuProfilerStart 4000 plain local () {profiler::switch}
+            cuProfilerStop: cuProfilerStop 4000 plain local () {profiler::switch}
         }
     };
 }

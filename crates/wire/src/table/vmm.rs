@@ -15,17 +15,17 @@ macro_rules! driver_calls_vmm {
                 input ptr: *mut CUdeviceptr, value size: usize, value alignment: usize,
                 value addr: CUdeviceptr, value flags: u64
             ) {}
-            cuMemAdvise: cuMemAdvise 8000 plain refused (
+            cuMemAdvise: cuMemAdvise 8000 plain local (
                 value devPtr: CUdeviceptr, value count: usize, value advice: CUmem_advise,
                 value device: CUdevice
-            ) {}
-            cuMemAdvise_v2: cuMemAdvise 12020 plain refused (
+            ) {managed::advise}
+            cuMemAdvise_v2: cuMemAdvise 12020 plain local (
                 value devPtr: CUdeviceptr, value count: usize, value advice: CUmem_advise,
                 value location: CUmemLocation
-            ) {}
+            ) {managed::advise_for}
             cuMemAllocManaged: cuMemAllocManaged 6000 plain sync (
                 out dptr: *mut CUdeviceptr, value bytesize: usize, value flags: u32
-            ) {memory::alloc_managed}
+            ) {managed::alloc}
             cuMemBatchDecompressAsync: cuMemBatchDecompressAsync 12060 legacy refused (
                 input paramsArray: *mut CUmemDecompressParams, value count: usize, value flags: u32,
                 out errorIndex: *mut usize, value stream: CUstream
@@ -101,22 +101,22 @@ macro_rules! driver_calls_vmm {
                 input mapInfoList: *mut CUarrayMapInfo [count], value count: u32,
                 value hStream: CUstream
             ) {}
-            cuMemPrefetchAsync: cuMemPrefetchAsync 8000 legacy refused (
+            cuMemPrefetchAsync: cuMemPrefetchAsync 8000 legacy local (
                 value devPtr: CUdeviceptr, value count: usize, value dstDevice: CUdevice,
                 value hStream: CUstream
-            ) {}
-            cuMemPrefetchAsync_ptsz: cuMemPrefetchAsync 8000 per_thread refused (
+            ) {managed::prefetch}
+            cuMemPrefetchAsync_ptsz: cuMemPrefetchAsync 8000 per_thread local (
                 value devPtr: CUdeviceptr, value count: usize, value dstDevice: CUdevice,
                 value hStream: CUstream
-            ) {}
-            cuMemPrefetchAsync_v2: cuMemPrefetchAsync 12020 legacy refused (
+            ) {managed::prefetch}
+            cuMemPrefetchAsync_v2: cuMemPrefetchAsync 12020 legacy local (
                 value devPtr: CUdeviceptr, value count: usize, value location: CUmemLocation,
                 value flags: u32, value hStream: CUstream
-            ) {}
-            cuMemPrefetchAsync_v2_ptsz: cuMemPrefetchAsync 12020 per_thread refused (
+            ) {managed::prefetch_to}
+            cuMemPrefetchAsync_v2_ptsz: cuMemPrefetchAsync 12020 per_thread local (
                 value devPtr: CUdeviceptr, value count: usize, value location: CUmemLocation,
                 value flags: u32, value hStream: CUstream
-            ) {}
+            ) {managed::prefetch_to}
             cuMemPrefetchBatchAsync: cuMemPrefetchBatchAsync 13000 legacy refused (
                 input dptrs: *mut CUdeviceptr [count], input sizes: *mut usize [count],
                 value count: usize, input prefetchLocs: *mut CUmemLocation [numPrefetchLocs],
