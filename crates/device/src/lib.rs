@@ -5,12 +5,14 @@
 //! image that does not load, a device that is lost. A *kernel* that misbehaves is no error of the
 //! device: it is the [`Outcome::Fault`] of its operation.
 //!
-//! A backend is one folder: [`soft`] executes PTX on the CPU and is always there.
+//! A backend is one folder: [`soft`] executes PTX on the CPU and is always there, [`cuda`] drives a
+//! genuine GPU where its driver is installed.
 
 mod device;
 mod info;
 mod op;
 
+pub mod cuda;
 pub mod soft;
 
 pub use device::{Device, DeviceError, Driven, LoadError, MemoryUse};

@@ -1,0 +1,288 @@
+//! Modules: the driver compiles, our parser lists the symbols.
+//!
+//! The driver API can look symbols up but not list them (before CUDA 12.4 not even kernels), and a
+//! tenant's client wants the whole list once. So the PTX is parsed here as on the software device.
+
+use std::collections::BTreeMap;
+use std::ffi::{c_int, c_void};
+
+use weft_ptx::image::{FATBIN_MAGIC, ImageError};
+use weft_ptx::ir::{Function, ParamPlace};
+
+use super::c_string;
+use super::driver::{Code, Driver, Handle, JIT_ERROR_LOG, JIT_INPUT_PTX, SUCCESS};
+use crate::{FunctionInfo, GlobalInfo, LoadError, LoadedModule, ModuleId, ParamInfo};
+
+/// Bytes of the driver's error log.
+const LOG_BYTES: usize = 8192;
+/// `CUDA_ERROR_INVALID_PTX`, `CUDA_ERROR_NO_BINARY_FOR_GPU`
+const INVALID_PTX: Code = 218;
+const NO_BINARY: Code = 209;
+/// `CUfunction_attribute` numbers.
+const MAX_THREADS_PER_BLOCK: c_int = 0;
+const SHARED_SIZE_BYTES: c_int = 1;
+const CONST_SIZE_BYTES: c_int = 2;
+const LOCAL_SIZE_BYTES: c_int = 3;
+const NUM_REGS: c_int = 4;
+
+/// A module in the driver.
+#[derive(Debug)]
+pub(super) struct Module {
+    handle: Handle,
+    functions: Vec<Handle>,
+    globals: Vec<GlobalInfo>,
+}
+
+impl Module {
+    /// Loads the images, linked together if there are several.
+    pub(super) fn load(
+        driver: &Driver,
+        id: ModuleId,
+        images: &[&[u8]],
+    ) -> Result<(Self, LoadedModule), LoadError> {
+        let symbols = Symbols::of(images)?;
+        let handle = match (images, symbols.texts.as_slice()) {
+            // The driver picks the best entry of a fat binary itself.
+            ([image], _) if image.starts_with(&FATBIN_MAGIC.to_le_bytes()) => {
+                load_image(driver, &terminated(image))?
+            }
+            (_, [text]) => load_image(driver, &terminated(text))?,
+            (_, several) => link(driver, several)?,
+        };
+        let mut module = Self { handle, functions: Vec::new(), globals: Vec::new() };
+        let mut functions = Vec::new();
+        for (name, mut info) in symbols.kernels {
+            if let Some(function) = module.function(driver, &name) {
+                info.registers = attribute(driver, function, NUM_REGS);
+                info.shared_bytes = attribute(driver, function, SHARED_SIZE_BYTES);
+                info.const_bytes = attribute(driver, function, CONST_SIZE_BYTES);
+                info.local_bytes = attribute(driver, function, LOCAL_SIZE_BYTES);
+                info.max_threads = attribute(driver, function, MAX_THREADS_PER_BLOCK);
+                module.functions.push(function);
+                functions.push(info);
+            }
+        }
+        module.globals =
+            symbols.globals.iter().filter_map(|name| module.global(driver, name)).collect();
+        let loaded = LoadedModule { id, functions, globals: module.globals.clone() };
+        Ok((module, loaded))
+    }
+
+    pub(super) fn unload(self, driver: &Driver) {
+        // SAFETY: the handle came from `cuModuleLoadDataEx`; `self` is consumed, so it is used once.
+        let _ = unsafe { (driver.module_unload)(self.handle) };
+    }
+
+    /// The kernel with this index in the list that `load` returned.
+    pub(super) fn kernel(&self, index: u32) -> Option<Handle> {
+        self.functions.get(usize::try_from(index).ok()?).copied()
+    }
+
+    /// Whether a range lies inside one of the module's variables.
+    pub(super) fn contains(&self, address: u64, bytes: u64) -> bool {
+        let Some(end) = address.checked_add(bytes) else { return false };
+        self.globals
+            .iter()
+            .any(|global| global.address <= address && end <= global.address + global.bytes)
+    }
+
+    fn function(&self, driver: &Driver, name: &str) -> Option<Handle> {
+        let name = c_string(name)?;
+        let mut function: Handle = std::ptr::null_mut();
+        // SAFETY: a loaded module, a NUL-terminated name and a valid place for a handle.
+        let code =
+            unsafe { (driver.module_function)(&raw mut function, self.handle, name.as_ptr()) };
+        (code == SUCCESS).then_some(function)
+    }
+
+    fn global(&self, driver: &Driver, name: &str) -> Option<GlobalInfo> {
+        let text = c_string(name)?;
+        let (mut address, mut bytes) = (0, 0_usize);
+        // SAFETY: a loaded module, a NUL-terminated name and valid places for both results.
+        let code = unsafe {
+            (driver.module_global)(&raw mut address, &raw mut bytes, self.handle, text.as_ptr())
+        };
+        (code == SUCCESS).then(|| GlobalInfo {
+            name: name.to_owned(),
+            address,
+            bytes: bytes as u64,
+        })
+    }
+}
+
+/// The images' PTX and the names in it. A name in several texts is listed once.
+#[derive(Debug, Default)]
+struct Symbols {
+    texts: Vec<Vec<u8>>,
+    kernels: BTreeMap<String, FunctionInfo>,
+    globals: Vec<String>,
+}
+
+impl Symbols {
+    fn of(images: &[&[u8]]) -> Result<Self, LoadError> {
+        let mut symbols = Self::default();
+        for image in images {
+            let image = weft_ptx::image::read(image).map_err(|error| match error {
+                ImageError::NoPtx => LoadError::NoBinary(error.to_string()),
+                ImageError::Unknown | ImageError::Damaged(_) | ImageError::TooLarge => {
+                    LoadError::InvalidImage(error.to_string())
+                }
+            })?;
+            for text in image.texts {
+                let module = weft_ptx::parse(&text)
+                    .map_err(|error| LoadError::InvalidPtx(error.to_string()))?;
+                let version = module.version.0 * 10 + module.version.1;
+                for (_, kernel) in module.kernels() {
+                    symbols.kernels.insert(kernel.name.clone(), describe(kernel, version));
+                }
+                let names = module.variables.iter().map(|variable| variable.name.clone());
+                symbols.globals.extend(names);
+                symbols.texts.push(text);
+            }
+        }
+        symbols.globals.sort();
+        symbols.globals.dedup();
+        Ok(symbols)
+    }
+}
+
+fn describe(kernel: &Function, ptx_version: u32) -> FunctionInfo {
+    let params = kernel
+        .params
+        .iter()
+        .filter_map(|param| match param.place {
+            ParamPlace::Offset(offset) => Some(ParamInfo { offset, size: param.size_bytes }),
+            ParamPlace::Register(_) => None,
+        })
+        .collect();
+    FunctionInfo {
+        name: kernel.name.clone(),
+        params,
+        param_bytes: kernel.param_bytes,
+        shared_bytes: 0,
+        local_bytes: 0,
+        const_bytes: 0,
+        registers: 0,
+        max_threads: 0,
+        required_block: kernel.bounds.required_threads,
+        ptx_version,
+    }
+}
+
+fn attribute(driver: &Driver, function: Handle, number: c_int) -> u32 {
+    let mut value = 0;
+    // SAFETY: a function of a loaded module and a valid place for an int.
+    let code = unsafe { (driver.function_attribute)(&raw mut value, number, function) };
+    if code == SUCCESS { value.unsigned_abs() } else { 0 }
+}
+
+/// PTX text must end with a NUL; another image does not mind one more byte.
+fn terminated(image: &[u8]) -> Vec<u8> {
+    let mut bytes = image.to_vec();
+    bytes.push(0);
+    bytes
+}
+
+fn load_image(driver: &Driver, image: &[u8]) -> Result<Handle, LoadError> {
+    let mut log = Log::new();
+    let mut module: Handle = std::ptr::null_mut();
+    // SAFETY: `image` ends with a NUL; the option arrays have the two entries that are announced
+    // and point to a buffer of the announced size; `module` is a valid place.
+    let code = unsafe {
+        (driver.module_load)(
+            &raw mut module,
+            image.as_ptr().cast(),
+            2,
+            log.options.as_mut_ptr(),
+            log.values.as_mut_ptr(),
+        )
+    };
+    if code == SUCCESS { Ok(module) } else { Err(log.error(driver, code)) }
+}
+
+fn link(driver: &Driver, texts: &[Vec<u8>]) -> Result<Handle, LoadError> {
+    let mut log = Log::new();
+    let mut state: Handle = std::ptr::null_mut();
+    // SAFETY: the option arrays have two entries and point to a buffer that lives until the link
+    // is destroyed below; `state` is a valid place.
+    let code = unsafe {
+        (driver.link_create)(2, log.options.as_mut_ptr(), log.values.as_mut_ptr(), &raw mut state)
+    };
+    if code != SUCCESS {
+        return Err(log.error(driver, code));
+    }
+    let result = link_texts(driver, state, texts);
+    let loaded = match result {
+        // The cubin belongs to the link state, so it is loaded before that is destroyed.
+        Ok(cubin) => load_linked(driver, cubin),
+        Err(code) => Err(log.error(driver, code)),
+    };
+    // SAFETY: `state` was created above and is destroyed once.
+    let _ = unsafe { (driver.link_destroy)(state) };
+    loaded
+}
+
+fn link_texts(driver: &Driver, state: Handle, texts: &[Vec<u8>]) -> Result<*mut c_void, Code> {
+    for text in texts {
+        let bytes = terminated(text);
+        // SAFETY: the driver reads `bytes.len()` bytes during the call; no options, no name.
+        let code = unsafe {
+            (driver.link_add)(
+                state,
+                JIT_INPUT_PTX,
+                bytes.as_ptr().cast_mut().cast(),
+                bytes.len(),
+                c"image".as_ptr(),
+                0,
+                std::ptr::null_mut(),
+                std::ptr::null_mut(),
+            )
+        };
+        if code != SUCCESS {
+            return Err(code);
+        }
+    }
+    let (mut cubin, mut bytes) = (std::ptr::null_mut(), 0_usize);
+    // SAFETY: valid places for both results.
+    let code = unsafe { (driver.link_complete)(state, &raw mut cubin, &raw mut bytes) };
+    if code == SUCCESS { Ok(cubin) } else { Err(code) }
+}
+
+fn load_linked(driver: &Driver, cubin: *const c_void) -> Result<Handle, LoadError> {
+    let mut module: Handle = std::ptr::null_mut();
+    // SAFETY: `cubin` is the linker's output, alive until the link state is destroyed; no options.
+    let code = unsafe {
+        (driver.module_load)(&raw mut module, cubin, 0, std::ptr::null_mut(), std::ptr::null_mut())
+    };
+    if code == SUCCESS {
+        return Ok(module);
+    }
+    Err(LoadError::InvalidImage(driver.name_of(code)))
+}
+
+/// The driver's error log and the options that ask for it.
+struct Log {
+    buffer: Vec<u8>,
+    options: [c_int; 2],
+    values: [*mut c_void; 2],
+}
+
+impl Log {
+    fn new() -> Self {
+        let mut buffer = vec![0; LOG_BYTES];
+        let values =
+            [buffer.as_mut_ptr().cast::<c_void>(), std::ptr::without_provenance_mut(LOG_BYTES)];
+        Self { buffer, options: JIT_ERROR_LOG, values }
+    }
+
+    fn error(&self, driver: &Driver, code: Code) -> LoadError {
+        let end = self.buffer.iter().position(|byte| *byte == 0).unwrap_or(self.buffer.len());
+        let text = String::from_utf8_lossy(&self.buffer[..end]);
+        let message = format!("{}: {}", driver.name_of(code), text.trim());
+        match code {
+            INVALID_PTX => LoadError::InvalidPtx(message),
+            NO_BINARY => LoadError::NoBinary(message),
+            _ => LoadError::InvalidImage(message),
+        }
+    }
+}

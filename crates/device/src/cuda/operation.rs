@@ -1,0 +1,256 @@
+//! Operations in flight: each between two timing events on its queue's stream.
+
+use std::ffi::{c_uint, c_void};
+
+use super::driver::{Code, Copy2d, Handle, MEMORY_DEVICE, MEMORY_HOST, NOT_READY, SUCCESS};
+use super::{CudaDevice, monotonic_ns};
+use crate::{
+    Completion, CopyShape, DeviceError, Endpoint, Fault, FaultKind, Fill, Launch, Op, OpId,
+    Outcome, Place, QueueId,
+};
+
+/// `CU_LAUNCH_PARAM_BUFFER_POINTER`, `CU_LAUNCH_PARAM_BUFFER_SIZE`, `CU_LAUNCH_PARAM_END`
+const PARAM_BUFFER_POINTER: usize = 1;
+const PARAM_BUFFER_SIZE: usize = 2;
+const PARAM_END: usize = 0;
+
+/// An operation that the device has and has not reported.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    id: OpId,
+    begin: Handle,
+    end: Handle,
+    kernel: String,
+    /// Keeps host bytes alive that the device may still read or write.
+    _op: Op,
+}
+
+impl CudaDevice {
+    /// Puts one operation on its queue's stream.
+    pub(super) fn submit(&mut self, queue: QueueId, op: Op) -> Result<OpId, DeviceError> {
+        self.make_current()?;
+        let stream = self.stream(queue)?;
+        let begin = self.event()?;
+        let end = self.event()?;
+        self.record(begin, stream)?;
+        let kernel = match &op {
+            Op::Launch(launch) => {
+                self.launch(launch, stream)?;
+                format!("function {}", launch.function)
+            }
+            Op::Copy { dst, src, shape } => {
+                self.copy(dst, src, *shape, stream)?;
+                "copy".to_owned()
+            }
+            Op::Fill(fill) => {
+                self.fill(fill, stream)?;
+                "fill".to_owned()
+            }
+        };
+        self.record(end, stream)?;
+        let id = OpId(self.next);
+        self.next += 1;
+        self.in_flight.push_back(InFlight { id, begin, end, kernel, _op: op });
+        Ok(id)
+    }
+
+    fn make_current(&self) -> Result<(), DeviceError> {
+        // SAFETY: the context lives as long as `self`.
+        let code = unsafe { (self.driver.context_make_current)(self.context) };
+        self.done("cuCtxSetCurrent", code)
+    }
+
+    fn record(&self, event: Handle, stream: Handle) -> Result<(), DeviceError> {
+        // SAFETY: event and stream were created in this context and not destroyed.
+        let code = unsafe { (self.driver.event_record)(event, stream) };
+        self.done("cuEventRecord", code)
+    }
+
+    fn launch(&self, launch: &Launch, stream: Handle) -> Result<(), DeviceError> {
+        let kernel = self.modules.get(&launch.module).and_then(|m| m.kernel(launch.function));
+        let Some(kernel) = kernel else {
+            return Err(DeviceError::LaunchResources("no such kernel".to_owned()));
+        };
+        let mut params = launch.params.clone();
+        let mut size = params.len();
+        let mut extra: [*mut c_void; 5] = [
+            std::ptr::without_provenance_mut(PARAM_BUFFER_POINTER),
+            params.as_mut_ptr().cast(),
+            std::ptr::without_provenance_mut(PARAM_BUFFER_SIZE),
+            (&raw mut size).cast(),
+            std::ptr::without_provenance_mut(PARAM_END),
+        ];
+        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
+        // SAFETY: a function of a loaded module and a live stream; `extra` names a buffer of
+        // `size` bytes, which the driver copies during the call.
+        let code = unsafe {
+            (self.driver.launch)(
+                kernel,
+                gx,
+                gy,
+                gz,
+                bx,
+                by,
+                bz,
+                launch.shared_bytes,
+                stream,
+                std::ptr::null_mut(),
+                extra.as_mut_ptr(),
+            )
+        };
+        match code {
+            // CUDA_ERROR_INVALID_VALUE and CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES.
+            1 | 701 => Err(DeviceError::LaunchResources(self.driver.name_of(code))),
+            other => self.done("cuLaunchKernel", other),
+        }
+    }
+
+    fn copy(
+        &self,
+        dst: &Endpoint,
+        src: &Endpoint,
+        shape: CopyShape,
+        stream: Handle,
+    ) -> Result<(), DeviceError> {
+        for slice in 0..shape.depth {
+            let (src_type, src_host, src_device) = side(&src.place, slice * src.slice);
+            let (dst_type, dst_host, dst_device) = side(&dst.place, slice * dst.slice);
+            let width = length(shape.width)?;
+            let copy = Copy2d {
+                src_x_bytes: 0,
+                src_y: 0,
+                src_type,
+                src_host: src_host.cast_const(),
+                src_device,
+                src_array: std::ptr::null_mut(),
+                src_pitch: length(src.pitch)?.max(width),
+                dst_x_bytes: 0,
+                dst_y: 0,
+                dst_type,
+                dst_host,
+                dst_device,
+                dst_array: std::ptr::null_mut(),
+                dst_pitch: length(dst.pitch)?.max(width),
+                width_bytes: width,
+                height: length(shape.height)?,
+            };
+            // SAFETY: the caller checked device ranges and keeps host spans alive in `InFlight`.
+            let code = unsafe { (self.driver.copy_2d)(&raw const copy, stream) };
+            self.done("cuMemcpy2DAsync", code)?;
+        }
+        Ok(())
+    }
+
+    fn fill(&self, fill: &Fill, stream: Handle) -> Result<(), DeviceError> {
+        let (width, height) = (length(fill.width)?, length(fill.height)?);
+        let pitch = length(fill.pitch)?.max(width * usize::from(fill.element));
+        let at = fill.address;
+        let [low, high, _, _] = fill.value.to_le_bytes();
+        let code = match fill.element {
+            // SAFETY: the caller checked the range; the stream is live.
+            1 => unsafe { (self.driver.fill_8)(at, pitch, low, width, height, stream) },
+            2 => {
+                let half = u16::from_le_bytes([low, high]);
+                // SAFETY: as above.
+                unsafe { (self.driver.fill_16)(at, pitch, half, width, height, stream) }
+            }
+            // SAFETY: as above.
+            _ => unsafe { (self.driver.fill_32)(at, pitch, fill.value, width, height, stream) },
+        };
+        self.done("cuMemsetD2D", code)
+    }
+
+    /// Moves operations that have ended to `finished`, in the order they were started.
+    pub(super) fn collect(&mut self) {
+        while let Some(first) = self.in_flight.front() {
+            // SAFETY: the event was recorded in this context and is destroyed with it.
+            let code = unsafe { (self.driver.event_query)(first.end) };
+            if code == NOT_READY {
+                return;
+            }
+            let Some(ended) = self.in_flight.pop_front() else { return };
+            let completion = self.completion(&ended, code);
+            self.free_events.extend([ended.begin, ended.end]);
+            self.finished.push_back(completion);
+        }
+    }
+
+    fn completion(&mut self, ended: &InFlight, code: Code) -> Completion {
+        if code != SUCCESS {
+            self.lost.get_or_insert_with(|| self.driver.name_of(code));
+            let now = monotonic_ns();
+            let fault = Fault {
+                kind: fault_kind(code),
+                kernel: ended.kernel.clone(),
+                block: [0; 3],
+                thread: [0; 3],
+                address: None,
+                line: 0,
+                detail: self.driver.name_of(code),
+            };
+            let outcome = Outcome::Fault(Box::new(fault));
+            return Completion { op: ended.id, outcome, start_ns: now, end_ns: now };
+        }
+        let (start_ns, end_ns) = (self.event_ns(ended.begin), self.event_ns(ended.end));
+        let end_ns = end_ns.max(start_ns);
+        Completion { op: ended.id, outcome: Outcome::Done, start_ns, end_ns }
+    }
+
+    /// A kernel cannot be stopped here, so its context is given up: everything in flight ends as a
+    /// fault, and the session's worker is expected to end.
+    pub(super) fn give_up(&mut self, op: OpId) {
+        self.lost = Some("a kernel ran into its time limit".to_owned());
+        let now = monotonic_ns();
+        for ended in std::mem::take(&mut self.in_flight) {
+            let kind = if ended.id == op { FaultKind::Timeout } else { FaultKind::Device };
+            let fault = Fault {
+                kind,
+                kernel: ended.kernel,
+                block: [0; 3],
+                thread: [0; 3],
+                address: None,
+                line: 0,
+                detail: "aborted".to_owned(),
+            };
+            let outcome = Outcome::Fault(Box::new(fault));
+            self.finished.push_back(Completion {
+                op: ended.id,
+                outcome,
+                start_ns: now,
+                end_ns: now,
+            });
+        }
+    }
+}
+
+/// One side of a copy as `CUDA_MEMCPY2D` wants it: memory type, host pointer, device pointer.
+fn side(place: &Place, offset: u64) -> (c_uint, *mut c_void, u64) {
+    match place {
+        Place::Device(address) => (MEMORY_DEVICE, std::ptr::null_mut(), address + offset),
+        Place::Host(span) => {
+            let skip = usize::try_from(offset).unwrap_or(usize::MAX);
+            (MEMORY_HOST, span.as_ptr().wrapping_add(skip).cast(), 0)
+        }
+        Place::Inline(bytes) => (MEMORY_HOST, bytes.as_ptr().cast_mut().cast(), 0),
+    }
+}
+
+fn length(value: u64) -> Result<usize, DeviceError> {
+    usize::try_from(value).map_err(|_| DeviceError::BadRange { address: 0, bytes: value })
+}
+
+/// What a result code says about the kernel that caused it.
+fn fault_kind(code: Code) -> FaultKind {
+    match code {
+        700 => FaultKind::IllegalAddress,
+        702 => FaultKind::Timeout,
+        710 => FaultKind::Assert,
+        714 => FaultKind::StackOverflow,
+        715 => FaultKind::IllegalInstruction,
+        716 => FaultKind::MisalignedAddress,
+        717 => FaultKind::InvalidAddressSpace,
+        718 => FaultKind::InvalidPc,
+        719 => FaultKind::Trap,
+        _ => FaultKind::Device,
+    }
+}
