@@ -5,6 +5,7 @@
 mod accounting;
 mod conserve;
 mod copy;
+mod decision;
 mod document;
 mod engine;
 mod fairness;
@@ -38,6 +39,8 @@ pub(crate) enum Name {
     Engine,
     /// Charges against the truth (FairGV, Table 2).
     Accounting,
+    /// The scheduling core alone: cost of a decision.
+    Decision,
 }
 
 /// What every benchmark is told.
@@ -63,6 +66,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Conserve => conserve::run(&context),
         Name::Engine => engine::run(&context),
         Name::Accounting => accounting::run(&context),
+        Name::Decision => decision::run(&context),
     }?;
     document.print(options.json)?;
     Ok(ExitCode::SUCCESS)
