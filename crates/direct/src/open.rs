@@ -1,0 +1,148 @@
+//! What a node daemon does for a tenant who attaches, without the daemon.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use weft_device::{Device, DeviceError};
+use weft_exec::{Limits, Session, Shared};
+use weft_ring::{
+    ARENA_BLOCKS, ARENA_BYTES, Access, MapError, MemoryFile, Segment, SegmentError, SharedMemory,
+    WorkerSide,
+};
+use weft_wire::handshake::{Attribute, Hello, HelloBody, Welcome};
+
+use crate::device::SpecError;
+use crate::direct::Direct;
+
+/// Pinned memory granted at most.
+const PINNED_BYTES_MAX: u64 = 64 << 30;
+
+/// Why there is no session.
+#[derive(Debug, thiserror::Error)]
+pub enum OpenError {
+    /// The device is not understood.
+    #[error(transparent)]
+    Spec(#[from] SpecError),
+    /// Shared memory could not be had.
+    #[error("no shared memory: {0}")]
+    Memory(#[from] MapError),
+    /// The segment could not be had.
+    #[error("no segment: {0}")]
+    Segment(#[from] SegmentError),
+    /// The device could not be set up.
+    #[error("no device: {0}")]
+    Device(#[from] DeviceError),
+    /// No thread could be had.
+    #[error("no thread: {0}")]
+    Thread(#[from] std::io::Error),
+    /// The hello makes no sense.
+    #[error("the client's hello makes no sense: {0}")]
+    Hello(&'static str),
+}
+
+/// A session and what its client gets of it.
+#[derive(Debug)]
+pub struct Opened<D> {
+    /// The session.
+    pub direct: Direct<D>,
+    /// What the vGPU is.
+    pub welcome: Welcome,
+    /// The segment's memory file.
+    pub segment: OwnedFd,
+    /// The pinned window's.
+    pub pinned: OwnedFd,
+}
+
+/// What a device is built from.
+#[derive(Debug)]
+pub struct Ground {
+    /// First device address.
+    pub device_base: u64,
+    /// Bytes of device addresses.
+    pub device_bytes: u64,
+    /// Memory asked for, in bytes; 0 for the default.
+    pub memory_bytes: u64,
+    /// Address that the pinned window has for the program.
+    pub pinned_base: u64,
+    /// The pinned window.
+    pub pinned: Arc<SharedMemory>,
+}
+
+/// Opens a session for a client on the device that `build` makes.
+///
+/// # Errors
+/// [`OpenError`].
+pub fn open<D, B>(hello: &Hello, build: B) -> Result<Opened<D>, OpenError>
+where
+    D: Device + Send + 'static,
+    B: FnOnce(Ground) -> Result<D, OpenError>,
+{
+    let body = &hello.body;
+    check(body)?;
+    let segment_file = Segment::create(ARENA_BYTES)?;
+    let segment = Segment::open(segment_file.map(Access::ReadWrite)?)?;
+    let pinned_bytes = usize::try_from(body.pinned_bytes.min(PINNED_BYTES_MAX));
+    let pinned_bytes =
+        pinned_bytes.map_err(|_| OpenError::Hello("the pinned window is too large"))?;
+    let pinned_file = MemoryFile::create("weft-pinned", pinned_bytes)?;
+    // The client maps the window at the address that it reserved; this is a second view of it.
+    let pinned = pinned_file.map(Access::ReadWrite)?;
+    let device = build(Ground {
+        device_base: body.device_base,
+        device_bytes: body.device_bytes,
+        memory_bytes: body.memory_bytes,
+        pinned_base: body.pinned_base,
+        pinned: Arc::clone(&pinned),
+    })?;
+    let welcome = welcome(&device, pinned.len() as u64);
+    let shared = shared(&segment, &pinned, body.pinned_base)?;
+    let side = WorkerSide::open(segment)?;
+    let direct = Direct::new(Session::new(device, shared, Limits::default()), side)?;
+    Ok(Opened { direct, welcome, segment: segment_file.into(), pinned: pinned_file.into() })
+}
+
+fn check(body: &HelloBody) -> Result<(), OpenError> {
+    if body.device_bytes == 0 || body.pinned_bytes == 0 {
+        return Err(OpenError::Hello("an address range is empty"));
+    }
+    let ends = [
+        body.device_base.checked_add(body.device_bytes),
+        body.pinned_base.checked_add(body.pinned_bytes),
+    ];
+    if ends.contains(&None) {
+        return Err(OpenError::Hello("an address range wraps around"));
+    }
+    Ok(())
+}
+
+fn shared(
+    segment: &Segment,
+    pinned: &Arc<SharedMemory>,
+    pinned_base: u64,
+) -> Result<Shared, OpenError> {
+    let memory = segment.memory();
+    let arena_offset = Segment::size(0);
+    Ok(Shared {
+        arena: memory.span(arena_offset, memory.len().saturating_sub(arena_offset))?,
+        arena_blocks: ARENA_BLOCKS,
+        pinned: pinned.span(0, pinned.len())?,
+        pinned_base,
+    })
+}
+
+fn welcome(device: &impl Device, pinned_bytes: u64) -> Welcome {
+    let info = device.info();
+    let (capability_major, capability_minor) = info.compute_capability;
+    let attribute = |(number, value): (&u32, &i32)| Attribute { number: *number, value: *value };
+    Welcome {
+        session: 1,
+        vgpu: "direct".to_owned(),
+        device_name: info.name.clone(),
+        uuid: info.uuid,
+        capability_major,
+        capability_minor,
+        memory_bytes: device.memory_use().total,
+        pinned_bytes,
+        attributes: info.attributes.iter().map(attribute).collect(),
+    }
+}
