@@ -147,7 +147,7 @@ fn a_second_daemon_on_the_same_sockets_is_refused() {
 #[test]
 fn a_socket_without_permission_says_so() {
     let node = Node::start(&[]);
-    let socket = node.path().join("weft.sock");
+    let socket = node.path().join("tenant.sock");
     std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o600)).unwrap();
     std::fs::set_permissions(node.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     // As nobody, who is not root and not the owner.
@@ -159,7 +159,7 @@ fn a_socket_without_permission_says_so() {
     let output = finish(command);
     let text = text_of(&output);
     assert!(!output.status.success(), "{text}");
-    assert!(text.contains("ermission") && text.contains("weft.sock"), "{text}");
+    assert!(text.contains("ermission") && text.contains("tenant.sock"), "{text}");
 }
 
 #[test]
