@@ -16,6 +16,7 @@
 
 mod modifier;
 mod op;
+mod operand;
 mod types;
 
 pub use modifier::{
@@ -24,9 +25,10 @@ pub use modifier::{
     MatrixShape, MemOrder, MulMode, PrmtMode, ReduxOp, Rounding, Scope, ShfMode, ShflMode, TestpOp,
     VideoOp, VoteMode,
 };
-pub use op::{
-    Address, BarrierAction, Base, Call, CallArg, CallTarget, Combine, Guard, Instr, Op, Operand,
-    Pred, Slot, VideoOperand,
+pub use op::{Instr, Op};
+pub use operand::{
+    Address, BarrierAction, Base, Call, CallArg, CallTarget, Combine, Guard, Operand, Pred, Slot,
+    VideoOperand,
 };
 pub use types::{Dim, FloatType, IntType, ScalarType, Space, SpecialReg, Width};
 

@@ -86,9 +86,11 @@ impl<'a> Parser<'a> {
         let ty = m.ty()?;
         let float = ty.float().ok_or_else(|| m.unknown())?;
         let fits = match op {
-            F::Rcp | F::Sqrt | F::Rsqrt => matches!(float, FloatType::F32 | FloatType::F64),
-            F::Sin | F::Cos | F::Lg2 => float == FloatType::F32,
-            F::Ex2 | F::Tanh => !matches!(float, FloatType::F64 | FloatType::F32x2),
+            F::Rcp | F::Sqrt | F::Rsqrt | F::Sin | F::Cos | F::Lg2 => {
+                matches!(float, FloatType::F32 | FloatType::F64)
+            }
+            F::Ex2 => float != FloatType::F32x2,
+            F::Tanh => !matches!(float, FloatType::F64 | FloatType::F32x2),
             F::Abs | F::Neg => false,
         };
         m.check(fits)?;
@@ -98,8 +100,8 @@ impl<'a> Parser<'a> {
             m.check(matches!(op, F::Rcp | F::Sqrt))?;
             accuracy = FloatAccuracy::Rounded(rounding(m, float)?);
         } else if float == FloatType::F64 && !ftz && op != F::Rsqrt {
-            // `rcp.approx.f64` and `sqrt.approx.f64` stand in no document, but tinygrad writes
-            // them. The rounded result is as good an approximation as any.
+            // `sqrt.approx.f64`, `sin.approx.f64` and the like stand in no document, but tinygrad
+            // writes them. The rounded result is as good an approximation as any.
             accuracy = FloatAccuracy::Rounded(Rounding::Nearest);
         }
         m.finish()?;
