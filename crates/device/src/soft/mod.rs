@@ -1,1 +1,25 @@
-//! The software GPU.
+//! The software GPU: executes PTX on the CPU, so that every machine runs the main job.
+//!
+//! [`SoftDevice`] implements [`crate::Device`]. [`engine`] executes kernels, [`memory`] translates
+//! and allocates, [`device_page`] is what the workers of one device share, [`model`] says how long
+//! things take on the paced clock.
+
+mod clock;
+mod device;
+mod device_page;
+mod engine;
+mod info;
+mod memory;
+mod model;
+mod module;
+
+pub use device::{Clock, SoftConfig, SoftDevice};
+pub use device_page::{DEVICE_PAGE_BYTES, DevicePage, DeviceTotals};
+pub use info::device_info;
+pub use memory::{
+    FrameRun, FrameSource, FrameStore, LocalFrames, MemoryConfig, PAGE, PhysicalTable, physical,
+};
+pub use model::{KernelModel, PacedModel};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,516 @@
+//! The software GPU as a [`Device`].
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use super::clock;
+use super::device_page::DevicePage;
+use super::engine::cx::{Cx, LaunchState};
+use super::engine::handler::Level;
+use super::engine::launch::{Execution, LaunchPlan, Progress};
+use super::info::{SHARED_BYTES_OPTIN, THREADS_MAX, device_info};
+use super::memory::{Copying, FrameStore, LocalFrames, Memory, MemoryConfig};
+use super::model::PacedModel;
+use super::module::{self, Loaded};
+use crate::{
+    Completion, Device, DeviceError, DeviceInfo, Driven, Fault, FaultKind, Fill, Launch, LoadError,
+    LoadedModule, MemoryUse, ModuleId, Op, OpId, Outcome, QueueId,
+};
+
+/// Operations that may wait behind each other.
+const QUEUE_MAX: usize = 4096;
+/// How soon to look again whether the turn came, in ns.
+const TURN_POLL_NS: u64 = 20_000;
+
+/// Which time the device keeps.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Clock {
+    /// Operations take the time they take.
+    Real,
+    /// Operations take the time the model says; kernels really execute meanwhile.
+    Paced(PacedModel),
+}
+
+/// What a software device is made of.
+#[derive(Debug)]
+pub struct SoftConfig {
+    /// Its memory.
+    pub memory: MemoryConfig,
+    /// Memory that it reports, in bytes.
+    pub memory_bytes: u64,
+    /// Its clock.
+    pub clock: Clock,
+    /// The page shared with other workers, and this worker's number there.
+    pub page: Option<(DevicePage, u32)>,
+}
+
+/// A session's view of the software GPU.
+#[derive(Debug)]
+pub struct SoftDevice {
+    info: DeviceInfo,
+    cx: Box<Cx>,
+    level: Level,
+    clock: Clock,
+    page: Option<(DevicePage, u32)>,
+    /// Whether this worker queues at, or holds, the turnstile.
+    queued: bool,
+    modules: BTreeMap<ModuleId, Loaded>,
+    next_module: u32,
+    next_op: u64,
+    next_grid: u64,
+    pending: VecDeque<Pending>,
+    current: Option<Current>,
+    /// Executed operations in order; each is complete when its end is due.
+    finished: VecDeque<Completion>,
+    /// Memory generation that the translations are of.
+    generation: u64,
+    /// End of the timeline of a paced device without a page.
+    timeline_end_ns: u64,
+}
+
+#[derive(Debug)]
+struct Pending {
+    id: OpId,
+    op: Op,
+    /// Its place on the timeline of a paced device, and the block it stops before.
+    paced: Option<Paced>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Paced {
+    start_ns: u64,
+    end_ns: u64,
+    until_block: u64,
+}
+
+#[derive(Debug)]
+struct Current {
+    id: OpId,
+    work: Work,
+    start_ns: u64,
+    max_ns: Option<u64>,
+    paced: Option<Paced>,
+}
+
+#[derive(Debug)]
+enum Work {
+    Kernel(Box<Execution>),
+    Copy(Box<Copying>),
+    Fill(Fill),
+}
+
+impl SoftDevice {
+    /// A device of its parts.
+    #[must_use]
+    pub fn new(config: SoftConfig) -> Self {
+        Self {
+            info: device_info(config.memory_bytes),
+            cx: Box::new(Cx::new(Memory::new(config.memory))),
+            level: Level::detect(),
+            clock: config.clock,
+            page: config.page,
+            queued: false,
+            modules: BTreeMap::new(),
+            next_module: 1,
+            next_op: 1,
+            next_grid: 1,
+            pending: VecDeque::new(),
+            current: None,
+            finished: VecDeque::new(),
+            generation: 0,
+            timeline_end_ns: 0,
+        }
+    }
+
+    /// A device that this process has to itself: `bytes` of memory at device addresses from `base`.
+    ///
+    /// # Errors
+    /// [`DeviceError::Lost`] when the system gives no memory.
+    pub fn local(bytes: u64, base: u64, len: u64, clock: Clock) -> Result<Self, DeviceError> {
+        let memory = MemoryConfig {
+            store: FrameStore::local(bytes)?,
+            source: Box::new(LocalFrames::new(bytes)),
+            base,
+            len,
+            window: None,
+        };
+        Ok(Self::new(SoftConfig { memory, memory_bytes: bytes, clock, page: None }))
+    }
+
+    /// Takes what kernels printed since the last call.
+    pub fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.cx.output)
+    }
+
+    fn module(&self, id: ModuleId) -> Option<&Loaded> {
+        self.modules.get(&id)
+    }
+
+    fn kernel_name(&self, launch: &Launch) -> Option<&str> {
+        let module = self.module(launch.module)?;
+        module.functions.get(launch.function as usize).map(|f| f.name.as_str())
+    }
+
+    /// Checks what the trait leaves to the backend.
+    fn check_launch(&self, launch: &Launch) -> Result<(), DeviceError> {
+        let refuse = |why: &str| Err(DeviceError::LaunchResources(why.to_owned()));
+        let Some(module) = self.module(launch.module) else { return refuse("no such module") };
+        let Some(info) = module.functions.get(launch.function as usize) else {
+            return refuse("no such kernel");
+        };
+        let threads = launch.block.iter().try_fold(1u32, |n, d| n.checked_mul(*d));
+        if threads.is_none_or(|n| n == 0 || n > info.max_threads.min(THREADS_MAX)) {
+            return refuse("threads per block");
+        }
+        let blocks = launch.grid.iter().try_fold(1u64, |n, d| n.checked_mul(u64::from(*d)));
+        if blocks.is_none_or(|n| n == 0) {
+            return refuse("blocks");
+        }
+        let shared = info.shared_bytes.next_multiple_of(16).checked_add(launch.shared_bytes);
+        if shared.is_none_or(|n| n > SHARED_BYTES_OPTIN) {
+            return refuse("shared memory");
+        }
+        Ok(())
+    }
+
+    /// Reserves an operation's place on the timeline of a paced device.
+    fn pace(&mut self, op: &Op) -> Option<Paced> {
+        let Clock::Paced(model) = &self.clock else { return None };
+        let now = clock::now_ns();
+        let (ns, until_block) = match op {
+            Op::Launch(launch) => {
+                let name = self.kernel_name(launch).unwrap_or_default();
+                let total = blocks(launch);
+                let first = launch.first_block.min(total);
+                let count = launch
+                    .max_ns
+                    .map_or(total - first, |max| model.blocks_within(name, first, total, max));
+                (model.blocks_ns(name, first, count, total), first + count)
+            }
+            Op::Copy { shape, .. } => (
+                model.copy_ns(shape.width.saturating_mul(shape.height).saturating_mul(shape.depth)),
+                0,
+            ),
+            Op::Fill(fill) => (model.copy_ns(fill_bytes(fill)), 0),
+        };
+        let (start_ns, end_ns) = match &self.page {
+            Some((page, _)) => page.reserve(now, ns),
+            None => {
+                let start = self.timeline_end_ns.max(now);
+                self.timeline_end_ns = start.saturating_add(ns);
+                (start, self.timeline_end_ns)
+            }
+        };
+        Some(Paced { start_ns, end_ns, until_block })
+    }
+
+    /// Makes the next pending operation the current one, if it is its turn.
+    fn begin(&mut self) -> Option<Driven> {
+        let first = self.pending.front()?;
+        if first.paced.is_none()
+            && let Some((page, me)) = &self.page
+        {
+            if !self.queued {
+                page.enter(*me);
+                self.queued = true;
+            }
+            if !page.is_my_turn(*me) {
+                return Some(Driven::WaitUntil(clock::now_ns() + TURN_POLL_NS));
+            }
+        }
+        let pending = self.pending.pop_front()?;
+        let start_ns = clock::now_ns();
+        let max_ns = match &pending.op {
+            Op::Launch(launch) => launch.max_ns,
+            Op::Copy { .. } | Op::Fill(_) => None,
+        };
+        let work = match pending.op {
+            Op::Launch(launch) => match self.execution(&launch) {
+                Some(execution) => Work::Kernel(Box::new(execution)),
+                None => {
+                    let fault = plain_fault(FaultKind::Device, "the module was unloaded");
+                    self.current = None;
+                    let paced = pending.paced;
+                    self.finish(pending.id, start_ns, paced, Outcome::Fault(fault));
+                    return Some(Driven::Busy);
+                }
+            },
+            Op::Copy { dst, src, shape } => Work::Copy(Box::new(Copying::new(dst, src, shape))),
+            Op::Fill(fill) => Work::Fill(fill),
+        };
+        self.current =
+            Some(Current { id: pending.id, work, start_ns, max_ns, paced: pending.paced });
+        None
+    }
+
+    fn execution(&mut self, launch: &Launch) -> Option<Execution> {
+        let module = self.modules.get(&launch.module)?;
+        let info = module.functions.get(launch.function as usize)?;
+        let static_shared = info.shared_bytes.next_multiple_of(16);
+        let grid_id = self.next_grid;
+        self.next_grid += 1;
+        let mut params = launch.params.clone();
+        params.resize(info.param_bytes as usize, 0);
+        let state = LaunchState {
+            grid: launch.grid,
+            block_dim: launch.block,
+            block: [0; 3],
+            params,
+            dynamic_shared: launch.shared_bytes,
+            static_shared,
+            total_shared: static_shared + launch.shared_bytes,
+            grid_id,
+        };
+        Some(Execution::new(LaunchPlan {
+            program: Arc::clone(&module.program),
+            kernel: launch.function,
+            state,
+            first_block: launch.first_block,
+        }))
+    }
+
+    /// Works on the current operation until `deadline`.
+    fn work(&mut self, deadline: u64) -> Driven {
+        let Some(mut current) = self.current.take() else { return Driven::Idle };
+        self.refresh();
+        let ended = match &mut current.work {
+            Work::Kernel(execution) => {
+                let stop_at = current.max_ns.map(|ns| current.start_ns.saturating_add(ns));
+                let paced = current.paced;
+                let stop = |next: u64| match paced {
+                    Some(paced) => next >= paced.until_block,
+                    None => stop_at.is_some_and(|at| clock::now_ns() >= at),
+                };
+                match execution.drive(&mut self.cx, deadline, stop) {
+                    Progress::Done => Some(Outcome::Done),
+                    Progress::Stopped(next_block) => Some(Outcome::Partial { next_block }),
+                    Progress::Fault(fault) => Some(Outcome::Fault(fault)),
+                    Progress::Running => None,
+                    Progress::Asleep(until) => {
+                        self.current = Some(current);
+                        return Driven::WaitUntil(until);
+                    }
+                }
+            }
+            Work::Copy(copying) => loop {
+                match self.cx.mem.copy_piece(copying) {
+                    Ok(true) => break Some(Outcome::Done),
+                    Ok(false) if clock::now_ns() < deadline => {}
+                    Ok(false) => break None,
+                    Err(error) => break Some(copy_fault(&error)),
+                }
+            },
+            Work::Fill(fill) => Some(match self.cx.mem.fill(fill) {
+                Ok(()) => Outcome::Done,
+                Err(error) => copy_fault(&error),
+            }),
+        };
+        match ended {
+            Some(outcome) => {
+                self.finish(current.id, current.start_ns, current.paced, outcome);
+            }
+            None => self.current = Some(current),
+        }
+        Driven::Busy
+    }
+
+    /// Forgets translations of what is no longer mapped.
+    fn refresh(&mut self) {
+        let generation = self.cx.mem.generation();
+        if generation != self.generation || self.page.is_some() {
+            self.cx.tlb.flush();
+            self.generation = generation;
+        }
+    }
+
+    fn finish(&mut self, op: OpId, began_ns: u64, paced: Option<Paced>, outcome: Outcome) {
+        let now = clock::now_ns();
+        let (start_ns, end_ns) = match paced {
+            Some(paced) => (paced.start_ns, paced.end_ns),
+            None => (began_ns, now),
+        };
+        let overran = paced.is_some() && now > end_ns;
+        if self.queued
+            && let Some((page, me)) = &self.page
+        {
+            page.leave(*me);
+            self.queued = false;
+        }
+        if let Some((page, _)) = &self.page {
+            page.count(end_ns - start_ns, overran);
+        }
+        self.finished.push_back(Completion { op, outcome, start_ns, end_ns });
+    }
+}
+
+impl Device for SoftDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn now_ns(&self) -> u64 {
+        clock::now_ns()
+    }
+
+    fn memory_use(&self) -> MemoryUse {
+        self.cx.mem.usage()
+    }
+
+    fn alloc(&mut self, bytes: u64) -> Result<u64, DeviceError> {
+        self.cx.mem.alloc(bytes, false)
+    }
+
+    fn free(&mut self, address: u64) -> Result<(), DeviceError> {
+        self.cx.mem.free(address)
+    }
+
+    fn load(&mut self, images: &[&[u8]]) -> Result<LoadedModule, LoadError> {
+        let loaded = module::load(images, &mut self.cx.mem, self.level)?;
+        let id = ModuleId(self.next_module);
+        self.next_module += 1;
+        let module = LoadedModule {
+            id,
+            functions: loaded.functions.clone(),
+            globals: loaded.globals.clone(),
+        };
+        self.modules.insert(id, loaded);
+        Ok(module)
+    }
+
+    fn unload(&mut self, module: ModuleId) {
+        if let Some(loaded) = self.modules.remove(&module) {
+            loaded.unload(&mut self.cx.mem);
+        }
+    }
+
+    fn start(&mut self, _: QueueId, op: Op) -> Result<OpId, DeviceError> {
+        if self.pending.len() >= QUEUE_MAX {
+            return Err(DeviceError::QueueFull);
+        }
+        if let Op::Launch(launch) = &op {
+            self.check_launch(launch)?;
+        }
+        let paced = self.pace(&op);
+        let id = OpId(self.next_op);
+        self.next_op += 1;
+        self.pending.push_back(Pending { id, op, paced });
+        Ok(id)
+    }
+
+    fn check_range(&self, address: u64, bytes: u64) -> Result<(), DeviceError> {
+        self.cx.mem.check_range(address, bytes)
+    }
+
+    fn read_word(&mut self, address: u64, wide: bool) -> Result<u64, DeviceError> {
+        self.cx.mem.read_word(address, wide)
+    }
+
+    fn write_word(&mut self, address: u64, value: u64, wide: bool) -> Result<(), DeviceError> {
+        self.cx.mem.write_word(address, value, wide)
+    }
+
+    fn drive(&mut self, slice_ns: u64) -> Driven {
+        let deadline = clock::now_ns().saturating_add(slice_ns);
+        loop {
+            if self.current.is_none()
+                && let Some(waits) = self.begin()
+            {
+                if waits == Driven::Busy {
+                    continue;
+                }
+                return waits;
+            }
+            if self.current.is_none() {
+                break;
+            }
+            if let Driven::WaitUntil(until) = self.work(deadline) {
+                return Driven::WaitUntil(until);
+            }
+            if clock::now_ns() >= deadline {
+                return Driven::Busy;
+            }
+        }
+        match self.finished.front() {
+            None => Driven::Idle,
+            Some(first) if first.end_ns > clock::now_ns() => Driven::WaitUntil(first.end_ns),
+            Some(_) => Driven::Busy,
+        }
+    }
+
+    fn poll(&mut self) -> Option<Completion> {
+        let first = self.finished.front()?;
+        if first.end_ns > clock::now_ns() {
+            return None;
+        }
+        self.finished.pop_front()
+    }
+
+    fn abort(&mut self, op: OpId) {
+        let killed = || Outcome::Fault(plain_fault(FaultKind::Timeout, "killed at its time limit"));
+        if let Some(current) = self.current.take_if(|c| c.id == op) {
+            let mut outcome = killed();
+            if let (Outcome::Fault(fault), Work::Kernel(execution)) = (&mut outcome, &current.work)
+            {
+                execution.describe(fault);
+            }
+            self.finish(current.id, current.start_ns, current.paced, outcome);
+        } else if let Some(i) = self.pending.iter().position(|p| p.id == op)
+            && let Some(pending) = self.pending.remove(i)
+        {
+            self.finish(pending.id, clock::now_ns(), pending.paced, killed());
+        }
+    }
+
+    fn estimate_ns(&self, op: &Op) -> Option<u64> {
+        let Clock::Paced(model) = &self.clock else { return None };
+        Some(match op {
+            Op::Launch(launch) => {
+                let total = blocks(launch);
+                let first = launch.first_block.min(total);
+                model.blocks_ns(self.kernel_name(launch)?, first, total - first, total)
+            }
+            Op::Copy { shape, .. } => {
+                model.copy_ns(shape.width.saturating_mul(shape.height).saturating_mul(shape.depth))
+            }
+            Op::Fill(fill) => model.copy_ns(fill_bytes(fill)),
+        })
+    }
+}
+
+impl Drop for SoftDevice {
+    fn drop(&mut self) {
+        if self.queued
+            && let Some((page, me)) = &self.page
+        {
+            page.leave(*me);
+        }
+    }
+}
+
+fn blocks(launch: &Launch) -> u64 {
+    launch.grid.iter().map(|n| u64::from(*n)).product()
+}
+
+fn fill_bytes(fill: &Fill) -> u64 {
+    fill.width.saturating_mul(fill.height).saturating_mul(u64::from(fill.element))
+}
+
+fn copy_fault(error: &DeviceError) -> Outcome {
+    let mut fault = plain_fault(FaultKind::IllegalAddress, &error.to_string());
+    if let DeviceError::BadRange { address, .. } = error {
+        fault.address = Some(*address);
+    }
+    Outcome::Fault(fault)
+}
+
+fn plain_fault(kind: FaultKind, detail: &str) -> Box<Fault> {
+    Box::new(Fault {
+        kind,
+        kernel: String::new(),
+        block: [0; 3],
+        thread: [0; 3],
+        address: None,
+        line: 0,
+        detail: detail.to_owned(),
+    })
+}

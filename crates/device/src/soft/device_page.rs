@@ -1,0 +1,145 @@
+//! What all workers of one software device share: its queue, its timeline, its totals.
+//!
+//! Workers execute in processes of their own, but the device is one. On the real clock an operation
+//! holds the turnstile while it runs: first come, first served, like a GPU's hardware queue. On the
+//! paced clock it takes its place on the timeline: it starts when it arrives and the one before it
+//! has ended. The timeline is one word that is moved by compare-and-swap, so a worker can die at any
+//! instant without leaving it broken; the turnstile is repaired by whoever knows of the death.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use weft_ring::{Cells, MapError, SharedMemory, TURNSTILE_BYTES, Turn, Turnstile};
+
+const WORDS: usize = 8;
+const TIMELINE_END: usize = 0;
+const BUSY: usize = 1;
+const EXECUTIONS: usize = 2;
+const OVERRUNS: usize = 3;
+const TURNSTILE: usize = 64;
+
+/// Bytes of shared memory that a device page takes.
+pub const DEVICE_PAGE_BYTES: usize = TURNSTILE + TURNSTILE_BYTES;
+
+/// A view of the page, for one participant. Zeroed memory is an idle device.
+#[derive(Debug, Clone)]
+pub struct DevicePage {
+    words: Cells<AtomicU64>,
+    turnstile: Turnstile,
+}
+
+/// What the device did so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeviceTotals {
+    /// Time it was busy, in ns.
+    pub busy_ns: u64,
+    /// Operations it executed.
+    pub executions: u64,
+    /// Of these, paced ones that took longer than their model.
+    pub overruns: u64,
+}
+
+impl DevicePage {
+    /// Views the page at the start of `memory`.
+    ///
+    /// # Errors
+    /// [`MapError`] when it is too small or read-only.
+    pub fn open(memory: &Arc<SharedMemory>) -> Result<Self, MapError> {
+        Ok(Self { words: memory.cells(0, WORDS)?, turnstile: Turnstile::view(memory, TURNSTILE)? })
+    }
+
+    /// Removes a dead participant from the queue.
+    pub fn repair(&self, dead: u32) {
+        self.turnstile.repair(dead);
+    }
+
+    /// What the device did so far.
+    #[must_use]
+    pub fn totals(&self) -> DeviceTotals {
+        DeviceTotals {
+            busy_ns: self.words[BUSY].load(Ordering::Relaxed),
+            executions: self.words[EXECUTIONS].load(Ordering::Relaxed),
+            overruns: self.words[OVERRUNS].load(Ordering::Relaxed),
+        }
+    }
+
+    /// When everything that the timeline holds will have ended (device clock, ns).
+    #[must_use]
+    pub fn timeline_end_ns(&self) -> u64 {
+        self.words[TIMELINE_END].load(Ordering::Acquire)
+    }
+
+    pub(crate) fn enter(&self, me: u32) {
+        self.turnstile.enter(me);
+    }
+
+    pub(crate) fn is_my_turn(&self, me: u32) -> bool {
+        self.turnstile.turn(me) == Turn::Mine
+    }
+
+    pub(crate) fn leave(&self, me: u32) {
+        self.turnstile.release(me);
+    }
+
+    /// Puts an operation of `ns` that arrives at `now` behind everything on the timeline; its start
+    /// and end.
+    pub(crate) fn reserve(&self, now: u64, ns: u64) -> (u64, u64) {
+        let word = &self.words[TIMELINE_END];
+        let mut end = word.load(Ordering::Acquire);
+        loop {
+            let start = end.max(now);
+            let next = start.saturating_add(ns);
+            match word.compare_exchange_weak(end, next, Ordering::AcqRel, Ordering::Acquire) {
+                Ok(_) => return (start, next),
+                Err(current) => end = current,
+            }
+        }
+    }
+
+    /// Counts an operation that occupied the device for `ns`.
+    pub(crate) fn count(&self, ns: u64, overran: bool) {
+        self.words[BUSY].fetch_add(ns, Ordering::Relaxed);
+        self.words[EXECUTIONS].fetch_add(1, Ordering::Relaxed);
+        self.words[OVERRUNS].fetch_add(u64::from(overran), Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page() -> DevicePage {
+        DevicePage::open(&SharedMemory::anonymous(DEVICE_PAGE_BYTES).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn operations_follow_each_other_on_the_timeline() {
+        let page = page();
+        assert_eq!(page.reserve(100, 50), (100, 150));
+        assert_eq!(page.reserve(120, 10), (150, 160));
+        assert_eq!(page.reserve(500, 10), (500, 510));
+        assert_eq!(page.timeline_end_ns(), 510);
+    }
+
+    #[test]
+    fn first_come_first_served_and_the_dead_leave() {
+        let page = page();
+        page.enter(3);
+        page.enter(1);
+        page.enter(2);
+        assert!(page.is_my_turn(3));
+        assert!(!page.is_my_turn(1));
+        page.leave(3);
+        assert!(page.is_my_turn(1));
+        page.repair(1);
+        assert!(page.is_my_turn(2));
+    }
+
+    #[test]
+    fn totals_count() {
+        let page = page();
+        page.count(10, false);
+        page.count(5, true);
+        assert_eq!(page.totals(), DeviceTotals { busy_ns: 15, executions: 2, overruns: 1 });
+    }
+}

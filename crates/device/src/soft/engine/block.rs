@@ -1,0 +1,304 @@
+//! A thread block: its warps, its shared memory, its barriers.
+
+use super::cx::{BarrierResult, Cx};
+use super::program::Lifetime;
+use super::run::{BlockHooks, WarpEnd, run_warp, write_rows};
+use super::warp::{Frame, Split, SplitState, WarpState};
+
+/// Where a warp is.
+#[derive(Debug)]
+enum Slot {
+    /// Not begun.
+    Fresh,
+    /// Begun, and not over.
+    Live(Box<WarpState>),
+    /// Its state is in the context.
+    Running,
+    Done,
+}
+
+/// A barrier's current phase.
+#[derive(Clone, Copy, Debug, Default)]
+struct Phase {
+    arrived: u32,
+    /// Threads that end the phase; 0 means all of the block.
+    expected: u32,
+    votes: u32,
+    voters: u32,
+}
+
+/// Why a block stopped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BlockEnd {
+    Done,
+    Turn,
+    /// Nothing to do before this instant.
+    Asleep(u64),
+    /// No thread can ever go on.
+    Deadlock,
+    /// `Cx::fault` says what; at this operation.
+    Fault(u32),
+}
+
+/// A thread block in execution.
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) index: [u32; 3],
+    slots: Vec<Slot>,
+    /// First slot that may not be done.
+    next: usize,
+    phases: [Phase; 16],
+    results: [BarrierResult; 16],
+    live_threads: u32,
+    threads: u32,
+    pub(crate) shared: Vec<u128>,
+    /// Barriers whose waiters in other warps must be released.
+    released: u16,
+}
+
+impl Block {
+    pub(crate) fn new(index: [u32; 3], threads: u32, shared: Vec<u128>) -> Self {
+        let mut block = Self {
+            index,
+            slots: Vec::new(),
+            next: 0,
+            phases: [Phase::default(); 16],
+            results: [BarrierResult::default(); 16],
+            live_threads: threads,
+            threads,
+            shared,
+            released: 0,
+        };
+        block.reset(index);
+        block
+    }
+
+    /// Makes it the block `index` of the same launch, not begun.
+    pub(crate) fn reset(&mut self, index: [u32; 3]) {
+        self.index = index;
+        self.next = 0;
+        self.phases = [Phase::default(); 16];
+        self.live_threads = self.threads;
+        self.slots.clear();
+        self.slots.resize_with(self.threads.div_ceil(32) as usize, || Slot::Fresh);
+        self.shared.fill(0);
+    }
+
+    /// Runs the block for about `turn` fuel; what is left of it comes back through `turn`.
+    pub(crate) fn run(
+        &mut self,
+        cx: &mut Cx,
+        pool: &mut Vec<Box<WarpState>>,
+        kernel: u32,
+        turn: &mut i64,
+    ) -> BlockEnd {
+        self.enter(cx);
+        let end = self.turns(cx, pool, kernel, turn);
+        self.leave(cx);
+        end
+    }
+
+    fn enter(&mut self, cx: &mut Cx) {
+        cx.launch.block = self.index;
+        std::mem::swap(&mut cx.shared, &mut self.shared);
+        cx.shared_host = cx.shared.as_mut_ptr().cast();
+        cx.barrier_results = self.results;
+    }
+
+    fn leave(&mut self, cx: &mut Cx) {
+        std::mem::swap(&mut cx.shared, &mut self.shared);
+        self.results = cx.barrier_results;
+    }
+
+    fn turns(
+        &mut self,
+        cx: &mut Cx,
+        pool: &mut Vec<Box<WarpState>>,
+        kernel: u32,
+        turn: &mut i64,
+    ) -> BlockEnd {
+        loop {
+            let mut progress = false;
+            let mut wake = u64::MAX;
+            let mut ended = 0;
+            for i in self.next..self.slots.len() {
+                if !self.take(cx, pool, kernel, i) {
+                    ended += usize::from(ended == i - self.next);
+                    continue;
+                }
+                let before = *turn;
+                cx.fuel = 0;
+                let end = run_warp(cx, self, WARP_TURN.min((*turn).max(1)));
+                *turn = before - cx.used.max(16);
+                match end {
+                    WarpEnd::Done => {
+                        progress = true;
+                        self.slots[i] = Slot::Done;
+                        pool.push(std::mem::take(&mut cx.warp));
+                        ended += usize::from(ended == i - self.next);
+                    }
+                    WarpEnd::Turn => {
+                        progress = true;
+                        self.park(cx, i);
+                    }
+                    WarpEnd::Blocked => self.park(cx, i),
+                    WarpEnd::Asleep(until) => {
+                        wake = wake.min(until);
+                        self.park(cx, i);
+                    }
+                    WarpEnd::Fault(pc) => {
+                        self.next += ended;
+                        return BlockEnd::Fault(pc);
+                    }
+                }
+                progress |= self.release();
+                if *turn <= 0 {
+                    break;
+                }
+            }
+            self.next += ended;
+            if self.next == self.slots.len() {
+                return BlockEnd::Done;
+            }
+            if *turn <= 0 {
+                return BlockEnd::Turn;
+            }
+            if !progress {
+                return if wake == u64::MAX { BlockEnd::Deadlock } else { BlockEnd::Asleep(wake) };
+            }
+        }
+    }
+
+    /// Puts warp `i` into the context; false if it is over.
+    fn take(&mut self, cx: &mut Cx, pool: &mut Vec<Box<WarpState>>, kernel: u32, i: usize) -> bool {
+        match std::mem::replace(&mut self.slots[i], Slot::Running) {
+            Slot::Live(state) => cx.warp = state,
+            Slot::Fresh => {
+                cx.warp = pool.pop().unwrap_or_default();
+                self.begin(cx, kernel, i as u32);
+            }
+            Slot::Done | Slot::Running => {
+                self.slots[i] = Slot::Done;
+                return false;
+            }
+        }
+        true
+    }
+
+    fn park(&mut self, cx: &mut Cx, i: usize) {
+        self.slots[i] = Slot::Live(std::mem::take(&mut cx.warp));
+    }
+
+    fn begin(&self, cx: &mut Cx, kernel: u32, index: u32) {
+        let count = (self.threads - index * 32).min(32);
+        let live = u32::MAX >> (32 - count);
+        let program = std::sync::Arc::clone(&cx.program);
+        let meta = &program.functions[kernel as usize];
+        let frame = Frame { function: kernel, local_top: meta.frame_bytes, ..Frame::default() };
+        let warp = &mut cx.warp;
+        warp.index = index;
+        warp.live = live;
+        warp.initial = live;
+        warp.carry = 0;
+        warp.clock = 0;
+        warp.splits.clear();
+        warp.grow_local(meta.frame_bytes);
+        let split = Split {
+            pc: meta.entry,
+            mask: live,
+            frame,
+            callers: Vec::new(),
+            state: SplitState::Ready,
+            stamp: 0,
+        };
+        warp.splits.push(split);
+        cx.frame = frame;
+        cx.bind_frame();
+        cx.mask = live;
+        cx.blend = false;
+        if !cx.warp.launch_rows {
+            write_rows(cx, &meta.consts, Some(Lifetime::Launch));
+            cx.warp.launch_rows = true;
+        }
+        let moving = &meta.consts[meta.moving..];
+        write_rows(cx, moving, None);
+    }
+
+    /// Makes the waiters of completed barriers in the other warps ready.
+    fn release(&mut self) -> bool {
+        let released = std::mem::take(&mut self.released);
+        if released == 0 {
+            return false;
+        }
+        for slot in &mut self.slots {
+            if let Slot::Live(warp) = slot {
+                wake(warp, released);
+            }
+        }
+        true
+    }
+
+    fn complete(&mut self, cx: &mut Cx, id: u32) {
+        let phase = std::mem::take(&mut self.phases[id as usize % 16]);
+        cx.barrier_results[id as usize % 16] =
+            BarrierResult { count: phase.votes, threads: phase.voters };
+        self.released |= 1 << (id % 16);
+        wake(&mut cx.warp, 1 << (id % 16));
+    }
+}
+
+/// Fuel of one warp's turn while others of its block could run.
+const WARP_TURN: i64 = 1 << 16;
+
+fn wake(warp: &mut WarpState, released: u16) {
+    for split in &mut warp.splits {
+        if let SplitState::Barrier(id) = split.state
+            && released >> (id % 16) & 1 != 0
+        {
+            split.state = SplitState::Ready;
+        }
+    }
+    // Splits that waited at one place go on together.
+    let splits = std::mem::take(&mut warp.splits);
+    for split in splits {
+        let same = warp.splits.iter_mut().find(|o| {
+            o.state == SplitState::Ready && split.state == SplitState::Ready && o.meets(&split)
+        });
+        match same {
+            Some(other) => other.mask |= split.mask,
+            None => warp.splits.push(split),
+        }
+    }
+}
+
+impl BlockHooks for Block {
+    fn arrive(&mut self, cx: &mut Cx) -> bool {
+        let request = cx.barrier;
+        let phase = &mut self.phases[request.id as usize % 16];
+        let mut threads = cx.mask.count_ones();
+        phase.votes += request.votes.count_ones();
+        phase.voters += threads;
+        if request.threads != 0 && cx.mask == cx.warp.live {
+            // Barriers with a count count whole warps.
+            threads = 32;
+        }
+        phase.arrived += threads;
+        phase.expected = phase.expected.max(request.threads);
+        let expected = if phase.expected == 0 { self.live_threads } else { phase.expected };
+        if phase.arrived >= expected {
+            self.complete(cx, request.id);
+            return true;
+        }
+        !request.wait
+    }
+
+    fn exited(&mut self, cx: &mut Cx, threads: u32) {
+        self.live_threads -= threads.min(self.live_threads);
+        for id in 0..16u32 {
+            let phase = self.phases[id as usize];
+            if phase.arrived > 0 && phase.expected == 0 && phase.arrived >= self.live_threads {
+                self.complete(cx, id);
+            }
+        }
+    }
+}

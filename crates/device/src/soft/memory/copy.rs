@@ -1,0 +1,277 @@
+//! Copies and fills.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use weft_ring::{Cell, SharedSpan};
+
+use super::Memory;
+use super::frames::PAGE;
+use crate::{CopyShape, DeviceError, Endpoint, Fill, Place};
+
+/// Bytes of the buffer for device-to-device copies, and of a piece of a fill.
+const CHUNK: usize = 64 << 10;
+
+/// Bytes of a row copied at once: some 100 µs of work.
+const PIECE: u64 = 1 << 20;
+
+/// A copy and how far it got.
+#[derive(Debug)]
+pub(crate) struct Copying {
+    dst: Endpoint,
+    src: Endpoint,
+    shape: CopyShape,
+    at: Cursor,
+}
+
+enum Word {
+    Narrow(Cell<AtomicU32>),
+    Wide(Cell<AtomicU64>),
+}
+
+#[derive(Debug, Default)]
+struct Cursor {
+    x: u64,
+    y: u64,
+    z: u64,
+}
+
+impl Copying {
+    /// A copy that has not begun.
+    #[must_use]
+    pub(crate) fn new(dst: Endpoint, src: Endpoint, shape: CopyShape) -> Self {
+        Self { dst, src, shape, at: Cursor::default() }
+    }
+}
+
+impl Memory {
+    /// The bytes at `address` up to `bytes`, as one span: at least one byte, as far as frames are
+    /// adjacent.
+    fn span(&self, address: u64, bytes: u64) -> Result<SharedSpan, DeviceError> {
+        let bad = DeviceError::BadRange { address, bytes };
+        let window = self.window(address).ok_or(bad.clone())?;
+        let offset = address - window.lo;
+        let len = (window.readable - offset).min(bytes);
+        let base = self.store.memory();
+        let start = (window.host.addr())
+            .wrapping_sub(base.address())
+            .wrapping_add(usize::try_from(offset).map_err(|_| bad.clone())?);
+        let len = usize::try_from(len).map_err(|_| bad.clone())?;
+        if window.shared {
+            let (_, memory) = self.window.as_ref().ok_or(bad.clone())?;
+            let start = usize::try_from(offset).map_err(|_| bad.clone())?;
+            return memory.span(start, len).map_err(|_| bad);
+        }
+        base.span(start, len).map_err(|_| bad)
+    }
+
+    /// Copies device memory out.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`] for unmapped bytes; those before them are copied.
+    pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+        let mut done = 0;
+        while done < into.len() {
+            let at = address.wrapping_add(done as u64);
+            let span = self.span(at, (into.len() - done) as u64)?;
+            let end = done + span.len();
+            span.read_into(&mut into[done..end]).map_err(|_| bad(at, span.len()))?;
+            done = end;
+        }
+        Ok(())
+    }
+
+    /// Copies into device memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`] for unmapped bytes; those before them are copied.
+    pub(crate) fn write(&self, address: u64, from: &[u8]) -> Result<(), DeviceError> {
+        let mut done = 0;
+        while done < from.len() {
+            let at = address.wrapping_add(done as u64);
+            let span = self.span(at, (from.len() - done) as u64)?;
+            let end = done + span.len();
+            span.write_from(&from[done..end]).map_err(|_| bad(at, span.len()))?;
+            done = end;
+        }
+        Ok(())
+    }
+
+    /// Reads the aligned word at `address` whole.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`] when it is not mapped or not aligned.
+    pub(crate) fn read_word(&self, address: u64, wide: bool) -> Result<u64, DeviceError> {
+        let cell = self.word(address, wide)?;
+        Ok(match cell {
+            Word::Narrow(cell) => u64::from(cell.load(Ordering::Acquire)),
+            Word::Wide(cell) => cell.load(Ordering::Acquire),
+        })
+    }
+
+    /// Writes the aligned word at `address` whole.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`] when it is not mapped or not aligned.
+    pub(crate) fn write_word(
+        &self,
+        address: u64,
+        value: u64,
+        wide: bool,
+    ) -> Result<(), DeviceError> {
+        match self.word(address, wide)? {
+            Word::Narrow(cell) => {
+                let low = u32::try_from(value & 0xffff_ffff).unwrap_or(0);
+                cell.store(low, Ordering::Release);
+            }
+            Word::Wide(cell) => cell.store(value, Ordering::Release),
+        }
+        Ok(())
+    }
+
+    fn word(&self, address: u64, wide: bool) -> Result<Word, DeviceError> {
+        let bytes = if wide { 8 } else { 4 };
+        let span = self.span(address, bytes)?;
+        let unusable = |_| DeviceError::BadRange { address, bytes };
+        if span.len() as u64 != bytes {
+            return Err(DeviceError::BadRange { address, bytes });
+        }
+        Ok(if wide {
+            Word::Wide(span.mapping().cell(span.offset()).map_err(unusable)?)
+        } else {
+            Word::Narrow(span.mapping().cell(span.offset()).map_err(unusable)?)
+        })
+    }
+
+    fn to_host(&self, address: u64, target: &SharedSpan) -> Result<(), DeviceError> {
+        let mut done = 0;
+        while done < target.len() {
+            let at = address.wrapping_add(done as u64);
+            let from = self.span(at, (target.len() - done) as u64)?;
+            let to = target.part(done, from.len()).map_err(|_| bad(at, from.len()))?;
+            from.copy_to(&to).map_err(|_| bad(at, from.len()))?;
+            done += from.len();
+        }
+        Ok(())
+    }
+
+    fn from_host(&self, address: u64, source: &SharedSpan) -> Result<(), DeviceError> {
+        let mut done = 0;
+        while done < source.len() {
+            let at = address.wrapping_add(done as u64);
+            let to = self.span(at, (source.len() - done) as u64)?;
+            let from = source.part(done, to.len()).map_err(|_| bad(at, to.len()))?;
+            from.copy_to(&to).map_err(|_| bad(at, to.len()))?;
+            done += to.len();
+        }
+        Ok(())
+    }
+
+    fn within(&self, dst: u64, src: u64, bytes: u64) -> Result<(), DeviceError> {
+        let mut buffer = vec![0; CHUNK.min(usize::try_from(bytes).unwrap_or(CHUNK))];
+        let backwards = dst > src && dst - src < bytes;
+        let mut done = 0;
+        while done < bytes {
+            let len = (bytes - done).min(CHUNK as u64);
+            let offset = if backwards { bytes - done - len } else { done };
+            let chunk = &mut buffer[..usize::try_from(len).unwrap_or(0)];
+            self.read(src.wrapping_add(offset), chunk)?;
+            self.write(dst.wrapping_add(offset), chunk)?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Copies a piece of a copy between any two places; whether all of it is done.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`] when a row leaves its place.
+    pub(crate) fn copy_piece(&self, copy: &mut Copying) -> Result<bool, DeviceError> {
+        let Copying { dst, src, shape, at } = copy;
+        if at.z >= shape.depth || shape.width == 0 || shape.height == 0 {
+            return Ok(true);
+        }
+        let offset = |e: &Endpoint| {
+            let row = e.slice.wrapping_mul(at.z).wrapping_add(e.pitch.wrapping_mul(at.y));
+            row.wrapping_add(at.x)
+        };
+        let len = (shape.width - at.x).min(PIECE);
+        self.copy_row(&dst.place, offset(dst), &src.place, offset(src), len)?;
+        at.x += len;
+        if at.x == shape.width {
+            at.x = 0;
+            at.y += 1;
+        }
+        if at.y == shape.height {
+            at.y = 0;
+            at.z += 1;
+        }
+        Ok(at.z >= shape.depth)
+    }
+
+    fn copy_row(
+        &self,
+        dst: &Place,
+        to: u64,
+        src: &Place,
+        from: u64,
+        width: u64,
+    ) -> Result<(), DeviceError> {
+        let len = usize::try_from(width).map_err(|_| bad(to, 0))?;
+        let part = |span: &SharedSpan, at: u64| {
+            let at = usize::try_from(at).map_err(|_| bad(at, len))?;
+            span.part(at, len).map_err(|_| bad(at as u64, len))
+        };
+        let inline = |bytes: &'_ [u8]| -> Result<Vec<u8>, DeviceError> {
+            let start = usize::try_from(from).map_err(|_| bad(from, len))?;
+            let end = start.checked_add(len).ok_or(bad(from, len))?;
+            bytes.get(start..end).map(<[u8]>::to_vec).ok_or(bad(from, len))
+        };
+        match (dst, src) {
+            (Place::Device(d), Place::Device(s)) => {
+                self.within(d.wrapping_add(to), s.wrapping_add(from), width)
+            }
+            (Place::Device(d), Place::Host(s)) => {
+                self.from_host(d.wrapping_add(to), &part(s, from)?)
+            }
+            (Place::Device(d), Place::Inline(s)) => self.write(d.wrapping_add(to), &inline(s)?),
+            (Place::Host(d), Place::Device(s)) => self.to_host(s.wrapping_add(from), &part(d, to)?),
+            (Place::Host(d), Place::Host(s)) => {
+                part(s, from)?.copy_to(&part(d, to)?).map_err(|_| bad(to, len))
+            }
+            (Place::Host(d), Place::Inline(s)) => {
+                part(d, to)?.write_from(&inline(s)?).map_err(|_| bad(to, len))
+            }
+            (Place::Inline(_), _) => Err(bad(to, len)),
+        }
+    }
+
+    /// Fills rows with a pattern.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`] when a row is not mapped.
+    pub(crate) fn fill(&self, fill: &Fill) -> Result<(), DeviceError> {
+        let element = usize::from(fill.element.clamp(1, 4));
+        let bytes = fill.value.to_le_bytes();
+        let row = fill.width.saturating_mul(element as u64);
+        let len = usize::try_from(row).unwrap_or(usize::MAX).min(CHUNK);
+        // CHUNK is a multiple of every element size, so each piece begins with a whole element.
+        let pattern: Vec<u8> = bytes[..element].iter().copied().cycle().take(len).collect();
+        for y in 0..fill.height {
+            let start = fill.address.wrapping_add(fill.pitch.wrapping_mul(y));
+            let mut done = 0;
+            while done < row {
+                let piece = (row - done).min(len as u64);
+                let piece_len = usize::try_from(piece).unwrap_or(0);
+                self.write(start.wrapping_add(done), &pattern[..piece_len])?;
+                done += piece;
+            }
+        }
+        Ok(())
+    }
+}
+
+fn bad(address: u64, bytes: usize) -> DeviceError {
+    DeviceError::BadRange { address, bytes: bytes as u64 }
+}
+
+const _: () = assert!(CHUNK as u64 % PAGE == 0, "pieces are whole pages");

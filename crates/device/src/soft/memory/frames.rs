@@ -1,0 +1,190 @@
+//! Physical memory: frames of 4 KiB, who hands them out, and whose they are.
+
+use std::sync::Arc;
+
+use weft_ring::{MemoryFile, ReadCells, SharedMemory};
+
+use crate::{DeviceError, MemoryUse};
+
+/// Bytes of a frame and of a page.
+pub const PAGE: u64 = 4096;
+
+/// Adjacent frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameRun {
+    /// Number of the first frame.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+}
+
+/// Hands out frames of the device: the daemon's ledger, or a local list.
+pub trait FrameSource: std::fmt::Debug + Send {
+    /// Takes that many frames, zeroed, in as few runs as possible.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`] when the quota or the device is exhausted.
+    fn take(&mut self, frames: u64) -> Result<Vec<FrameRun>, DeviceError>;
+
+    /// Gives frames back. Their contents are already zeroed.
+    fn give_back(&mut self, runs: &[FrameRun]);
+
+    /// What the vGPU has and may have, in bytes.
+    fn usage(&self) -> MemoryUse;
+}
+
+/// A frame source for a device that one process has to itself.
+#[derive(Debug)]
+pub struct LocalFrames {
+    free: Vec<FrameRun>,
+    total: u64,
+    taken: u64,
+}
+
+impl LocalFrames {
+    /// A device of `bytes` of memory (rounded down to frames).
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        let total = bytes / PAGE;
+        Self { free: vec![FrameRun { first: 0, count: total }], total, taken: 0 }
+    }
+}
+
+impl FrameSource for LocalFrames {
+    fn take(&mut self, frames: u64) -> Result<Vec<FrameRun>, DeviceError> {
+        if frames > self.total - self.taken {
+            return Err(DeviceError::OutOfMemory { requested: frames.saturating_mul(PAGE) });
+        }
+        self.taken += frames;
+        if let Some(run) = self.free.iter_mut().find(|r| r.count >= frames) {
+            let first = run.first;
+            run.first += frames;
+            run.count -= frames;
+            self.free.retain(|r| r.count > 0);
+            return Ok(vec![FrameRun { first, count: frames }]);
+        }
+        let mut rest = frames;
+        let mut runs = Vec::new();
+        while rest > 0 {
+            let Some(run) = self.free.pop() else { break };
+            let count = run.count.min(rest);
+            runs.push(FrameRun { first: run.first, count });
+            if run.count > count {
+                self.free.push(FrameRun { first: run.first + count, count: run.count - count });
+            }
+            rest -= count;
+        }
+        Ok(runs)
+    }
+
+    fn give_back(&mut self, runs: &[FrameRun]) {
+        for run in runs {
+            self.taken -= run.count;
+            self.free.push(*run);
+        }
+        self.free.sort_by_key(|r| r.first);
+        self.free.dedup_by(|next, run| {
+            let adjacent = run.first + run.count == next.first;
+            if adjacent {
+                run.count += next.count;
+            }
+            adjacent
+        });
+    }
+
+    fn usage(&self) -> MemoryUse {
+        MemoryUse { free: (self.total - self.taken) * PAGE, total: self.total * PAGE }
+    }
+}
+
+/// Entries of the physical translation table.
+pub mod physical {
+    /// Set in the entry of a frame that has an owner.
+    pub const VALID: u64 = 1 << 63;
+
+    /// The entry of a frame that `owner` has.
+    #[must_use]
+    pub const fn entry(owner: u32) -> u64 {
+        VALID | owner as u64
+    }
+}
+
+/// The physical translation table as a worker sees it: read-only, with the worker's own identity.
+#[derive(Debug)]
+pub struct PhysicalTable {
+    /// One entry per frame of the device.
+    pub entries: ReadCells<std::sync::atomic::AtomicU64>,
+    /// The vGPU whose frames this worker may touch.
+    pub owner: u32,
+}
+
+impl PhysicalTable {
+    /// Whether the frame belongs to this worker's vGPU.
+    #[must_use]
+    pub fn owns(&self, frame: u64) -> bool {
+        usize::try_from(frame)
+            .ok()
+            .and_then(|f| self.entries.load(f))
+            .is_some_and(|e| e == physical::entry(self.owner))
+    }
+}
+
+/// The memory that frames lie in: frame `f` at byte `f × 4096` of one file.
+#[derive(Debug)]
+pub struct FrameStore {
+    file: MemoryFile,
+    memory: Arc<SharedMemory>,
+    table: Option<PhysicalTable>,
+}
+
+impl FrameStore {
+    /// Maps a frame file.
+    ///
+    /// # Errors
+    /// [`DeviceError::Lost`] when it cannot be mapped.
+    pub fn map(file: MemoryFile, table: Option<PhysicalTable>) -> Result<Self, DeviceError> {
+        let memory = file
+            .map(weft_ring::Access::ReadWrite)
+            .map_err(|e| DeviceError::Lost(format!("mapping the frames: {e}")))?;
+        Ok(Self { file, memory, table })
+    }
+
+    /// A new sparse file of `bytes` for one process.
+    ///
+    /// # Errors
+    /// [`DeviceError::Lost`] when the system refuses.
+    pub fn local(bytes: u64) -> Result<Self, DeviceError> {
+        let len = usize::try_from(bytes).unwrap_or(usize::MAX);
+        let file = MemoryFile::create("weft-frames", len)
+            .map_err(|e| DeviceError::Lost(format!("creating the frames: {e}")))?;
+        Self::map(file, None)
+    }
+
+    /// The mapping.
+    #[must_use]
+    pub fn memory(&self) -> &Arc<SharedMemory> {
+        &self.memory
+    }
+
+    /// Whether the frame exists and is this vGPU's.
+    #[must_use]
+    pub fn usable(&self, frame: u64) -> bool {
+        let inside = (frame + 1)
+            .checked_mul(PAGE)
+            .and_then(|end| usize::try_from(end).ok())
+            .is_some_and(|end| end <= self.memory.len());
+        inside && self.table.as_ref().is_none_or(|t| t.owns(frame))
+    }
+
+    /// Makes frames read as zero and gives their memory back to the system.
+    pub fn clear(&self, run: FrameRun) {
+        let offset = usize::try_from(run.first * PAGE).unwrap_or(usize::MAX);
+        let len = usize::try_from(run.count * PAGE).unwrap_or(usize::MAX);
+        if self.file.punch(offset, len).is_err()
+            && let Ok(span) = self.memory.span(offset, len)
+        {
+            let filled = span.fill(0);
+            debug_assert!(filled.is_ok(), "frames are writable");
+        }
+    }
+}

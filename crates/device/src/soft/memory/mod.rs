@@ -1,0 +1,219 @@
+//! Memory of the software GPU as one session sees it.
+//!
+//! A device address is translated twice: by the session's private [`PageTable`] to a frame, and the
+//! frame by the device's physical table to its owner. A frame that is somebody else's faults. Each
+//! allocation begins on its own page and has an unmapped guard page behind it.
+
+mod copy;
+mod frames;
+mod space;
+mod table;
+pub(crate) mod tlb;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weft_ring::SharedMemory;
+
+pub(crate) use copy::Copying;
+pub use frames::{FrameRun, FrameSource, FrameStore, LocalFrames, PAGE, PhysicalTable, physical};
+
+use self::space::AddressSpace;
+use self::table::{Entry, PageTable};
+use self::tlb::Window;
+use crate::{DeviceError, MemoryUse};
+
+/// The end of an allocation is exact to this many bytes, as on a GPU.
+const GRANULE: u64 = 256;
+
+/// What a session's memory is made of.
+#[derive(Debug)]
+pub struct MemoryConfig {
+    /// Where frames lie.
+    pub store: FrameStore,
+    /// Who hands them out.
+    pub source: Box<dyn FrameSource>,
+    /// First device address.
+    pub base: u64,
+    /// Bytes of device addresses.
+    pub len: u64,
+    /// Pinned host memory that kernels may access, and the address it has for the tenant.
+    pub window: Option<(u64, Arc<SharedMemory>)>,
+}
+
+#[derive(Debug)]
+struct Allocation {
+    bytes: u64,
+    pages: u64,
+    runs: Vec<FrameRun>,
+}
+
+/// A session's memory.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    store: FrameStore,
+    source: Box<dyn FrameSource>,
+    space: AddressSpace,
+    table: PageTable,
+    allocations: BTreeMap<u64, Allocation>,
+    window: Option<(u64, Arc<SharedMemory>)>,
+    /// Counts mappings that went away; cached translations are void when it changes.
+    generation: u64,
+}
+
+impl Memory {
+    /// Empty memory.
+    #[must_use]
+    pub(crate) fn new(config: MemoryConfig) -> Self {
+        Self {
+            store: config.store,
+            source: config.source,
+            space: AddressSpace::new(config.base, config.len),
+            table: PageTable::default(),
+            allocations: BTreeMap::new(),
+            window: config.window,
+            generation: 0,
+        }
+    }
+
+    /// Use and quota of the vGPU.
+    #[must_use]
+    pub(crate) fn usage(&self) -> MemoryUse {
+        self.source.usage()
+    }
+
+    /// Changes whenever a mapping goes away.
+    pub(crate) fn generation(&self) -> u64 {
+        self.generation
+    }
+
+    /// Allocates `bytes`, zeroed, page-aligned.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    pub(crate) fn alloc(&mut self, bytes: u64, read_only: bool) -> Result<u64, DeviceError> {
+        let refused = DeviceError::OutOfMemory { requested: bytes };
+        let bytes_exact = bytes.max(1).checked_next_multiple_of(GRANULE).ok_or(refused.clone())?;
+        let pages = bytes_exact.div_ceil(PAGE);
+        let reach = (pages + 1).checked_mul(PAGE).ok_or(refused.clone())?;
+        let usage = self.source.usage();
+        if pages.saturating_mul(PAGE) > usage.total {
+            return Err(refused);
+        }
+        let start = self.space.take(reach).ok_or(refused)?;
+        let runs = match self.source.take(pages) {
+            Ok(runs) => runs,
+            Err(error) => {
+                self.space.give_back(start, reach);
+                return Err(error);
+            }
+        };
+        let mut page = start / PAGE;
+        let mut left = bytes_exact;
+        for run in &runs {
+            for frame in run.first..run.first + run.count {
+                self.table.set(page, Entry { frame, bytes: left.min(PAGE), read_only });
+                left = left.saturating_sub(PAGE);
+                page += 1;
+            }
+        }
+        self.allocations.insert(start, Allocation { bytes: bytes_exact, pages, runs });
+        Ok(start)
+    }
+
+    /// Frees an allocation.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotAnAllocation`].
+    pub(crate) fn free(&mut self, address: u64) -> Result<(), DeviceError> {
+        let allocation =
+            self.allocations.remove(&address).ok_or(DeviceError::NotAnAllocation { address })?;
+        self.table.clear(address / PAGE, allocation.pages);
+        self.generation += 1;
+        for run in &allocation.runs {
+            self.store.clear(*run);
+        }
+        self.source.give_back(&allocation.runs);
+        self.space.give_back(address, (allocation.pages + 1) * PAGE);
+        Ok(())
+    }
+
+    /// Whether the bytes are mapped device memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`].
+    pub(crate) fn check_range(&self, address: u64, bytes: u64) -> Result<(), DeviceError> {
+        let inside = self.allocations.range(..=address).next_back().is_some_and(|(start, a)| {
+            let offset = address - start;
+            offset <= a.bytes && bytes <= a.bytes - offset
+        });
+        if inside { Ok(()) } else { Err(DeviceError::BadRange { address, bytes }) }
+    }
+
+    /// The window around `address` that lies in one piece, if the address is mapped. A window never
+    /// crosses a chunk of the page table (2 MiB).
+    pub(crate) fn window(&self, address: u64) -> Option<Window> {
+        if let Some(window) = self.pinned(address) {
+            return Some(window);
+        }
+        let page = address / PAGE;
+        let chunk = self.table.chunk(page)?;
+        let entry = chunk.get(page)?;
+        if !self.store.usable(entry.frame) || address % PAGE >= entry.bytes {
+            return None;
+        }
+        let adjacent = |to: u64, frame: u64| {
+            chunk.get(to).filter(|e| {
+                e.frame == frame && e.read_only == entry.read_only && self.store.usable(frame)
+            })
+        };
+        let mut first = page;
+        while first > 0
+            && entry.frame > page - first
+            && adjacent(first - 1, entry.frame - (page - first) - 1)
+                .is_some_and(|e| e.bytes == PAGE)
+        {
+            first -= 1;
+        }
+        let mut last = page;
+        let mut tail = entry.bytes;
+        while tail == PAGE {
+            let Some(next) = adjacent(last + 1, entry.frame + (last - page) + 1) else { break };
+            last += 1;
+            tail = next.bytes;
+        }
+        let len = (last - first) * PAGE + tail;
+        let offset = usize::try_from((entry.frame - (page - first)) * PAGE).ok()?;
+        Some(Window {
+            lo: first * PAGE,
+            readable: len,
+            writable: if entry.read_only { 0 } else { len },
+            // `usable` said that all these frames lie inside the mapping.
+            host: self.store.memory().as_ptr().wrapping_add(offset),
+            shared: false,
+        })
+    }
+
+    fn pinned(&self, address: u64) -> Option<Window> {
+        let (base, memory) = self.window.as_ref()?;
+        let len = memory.len() as u64;
+        (address.wrapping_sub(*base) < len).then(|| Window {
+            lo: *base,
+            readable: len,
+            writable: len,
+            host: memory.as_ptr(),
+            shared: true,
+        })
+    }
+}
+
+impl Drop for Memory {
+    /// Frames outlive the session (they belong to the vGPU), so they go back one by one.
+    fn drop(&mut self) {
+        let starts: Vec<u64> = self.allocations.keys().copied().collect();
+        for start in starts {
+            let freed = self.free(start);
+            debug_assert!(freed.is_ok(), "a listed allocation is live");
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! How long things take on a paced device.
+
+/// The modelled time of kernels whose name matches.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KernelModel {
+    /// Kernel name; `*` matches any run of characters.
+    pub kernel: String,
+    /// Fixed part, in ns.
+    pub ns: u64,
+    /// Part per thread block, in ns.
+    pub ns_per_block: u64,
+}
+
+/// The times of a paced device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PacedModel {
+    /// Kernels; the first match wins.
+    pub kernels: Vec<KernelModel>,
+    /// A kernel that no rule names: fixed part, in ns.
+    pub base_ns: u64,
+    /// A kernel that no rule names: part per thread block, in ns.
+    pub ns_per_block: u64,
+    /// Copies and fills: fixed part, in ns.
+    pub copy_base_ns: u64,
+    /// Copies and fills: bytes per µs.
+    pub copy_bytes_per_us: u64,
+}
+
+impl Default for PacedModel {
+    /// A device that starts a kernel in 5 µs and copies 12 GB/s.
+    fn default() -> Self {
+        Self {
+            kernels: Vec::new(),
+            base_ns: 5_000,
+            ns_per_block: 500,
+            copy_base_ns: 2_000,
+            copy_bytes_per_us: 12_000,
+        }
+    }
+}
+
+impl PacedModel {
+    fn rule(&self, name: &str) -> (u64, u64) {
+        self.kernels
+            .iter()
+            .find(|k| matches(&k.kernel, name))
+            .map_or((self.base_ns, self.ns_per_block), |k| (k.ns, k.ns_per_block))
+    }
+
+    /// Time of blocks `first..first + blocks` of a launch of `total` blocks.
+    ///
+    /// The time of a whole launch is shared out over its blocks without rounding loss: the pieces of
+    /// any division add up to it.
+    #[must_use]
+    pub fn blocks_ns(&self, name: &str, first: u64, blocks: u64, total: u64) -> u64 {
+        let whole = self.kernel_ns(name, total);
+        let until = |block: u64| {
+            let part = u128::from(whole) * u128::from(block.min(total)) / u128::from(total.max(1));
+            u64::try_from(part).unwrap_or(u64::MAX)
+        };
+        until(first.saturating_add(blocks)) - until(first)
+    }
+
+    /// Time of a launch of `total` blocks.
+    #[must_use]
+    pub fn kernel_ns(&self, name: &str, total: u64) -> u64 {
+        let (fixed, per_block) = self.rule(name);
+        fixed.saturating_add(per_block.saturating_mul(total)).max(1)
+    }
+
+    /// How many blocks from `first` on fit `max_ns`; at least one.
+    #[must_use]
+    pub fn blocks_within(&self, name: &str, first: u64, total: u64, max_ns: u64) -> u64 {
+        let whole = u128::from(self.kernel_ns(name, total));
+        let fit = u128::from(max_ns) * u128::from(total) / whole.max(1);
+        u64::try_from(fit).unwrap_or(u64::MAX).clamp(1, (total - first).max(1))
+    }
+
+    /// Time of a copy or fill.
+    #[must_use]
+    pub fn copy_ns(&self, bytes: u64) -> u64 {
+        let moving = u128::from(bytes) * 1000 / u128::from(self.copy_bytes_per_us.max(1));
+        self.copy_base_ns.saturating_add(u64::try_from(moving).unwrap_or(u64::MAX)).max(1)
+    }
+}
+
+/// Whether a name matches a pattern in which `*` stands for any run of characters.
+fn matches(pattern: &str, name: &str) -> bool {
+    let Some((head, rest)) = pattern.split_once('*') else { return pattern == name };
+    let Some(mut name) = name.strip_prefix(head) else { return false };
+    if rest.is_empty() {
+        return true;
+    }
+    loop {
+        if matches(rest, name) {
+            return true;
+        }
+        let mut chars = name.chars();
+        if chars.next().is_none() {
+            return false;
+        }
+        name = chars.as_str();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns() {
+        assert!(matches("gemm", "gemm"));
+        assert!(!matches("gemm", "gemm_nt"));
+        assert!(matches("*", ""));
+        assert!(matches("g*m", "gemm"));
+        assert!(matches("*emm*", "gemm_nt"));
+        assert!(!matches("*x", "gemm"));
+    }
+
+    #[test]
+    fn pieces_add_up_to_the_launch() {
+        let model = PacedModel { base_ns: 21_003, ns_per_block: 7, ..PacedModel::default() };
+        let whole = model.kernel_ns("k", 100);
+        let mut sum = 0;
+        let mut first = 0;
+        for blocks in [1, 13, 50, 36] {
+            sum += model.blocks_ns("k", first, blocks, 100);
+            first += blocks;
+        }
+        assert_eq!(sum, whole);
+    }
+
+    #[test]
+    fn a_piece_fits_its_limit_or_is_one_block() {
+        let model = PacedModel {
+            kernels: vec![KernelModel { kernel: "k".into(), ns: 1000, ns_per_block: 0 }],
+            ..PacedModel::default()
+        };
+        assert_eq!(model.blocks_within("k", 0, 100, 255), 25);
+        assert_eq!(model.blocks_within("k", 90, 100, 255), 10);
+        assert_eq!(model.blocks_within("k", 0, 100, 1), 1);
+    }
+}
