@@ -136,13 +136,18 @@ impl<'a> Field<'a> for bool {
     }
 }
 
-impl<'a, T: Field<'a>, const N: usize> Field<'a> for [T; N] {
+impl<'a, T: Field<'a> + Copy + Default, const N: usize> Field<'a> for [T; N] {
+    #[inline]
     fn encode(&self, writer: &mut Writer<'_>) -> Result<(), EncodeError> {
         self.iter().try_for_each(|item| item.encode(writer))
     }
+    #[inline]
     fn decode(reader: &mut Reader<'a>) -> Result<Self, DecodeError> {
-        let items: Vec<T> = (0..N).map(|_| T::decode(reader)).collect::<Result<_, _>>()?;
-        Self::try_from(items).map_err(|_| DecodeError::Truncated)
+        let mut items = [T::default(); N];
+        for item in &mut items {
+            *item = T::decode(reader)?;
+        }
+        Ok(items)
     }
 }
 
