@@ -241,3 +241,17 @@ pub(crate) fn batch_v2(
         stream,
     )
 }
+
+/// `cuMemcpyWithAttributesAsync`; the attributes are hints.
+pub(crate) fn any_with_attributes(
+    client: &Client,
+    default: DefaultStream,
+    target: CUdeviceptr,
+    source: CUdeviceptr,
+    bytes: usize,
+    attributes: In<CUmemcpyAttributes>,
+    stream: CUstream,
+) -> Result<(), Status> {
+    attributes.required()?;
+    any_async(client, default, target, source, bytes, stream)
+}

@@ -82,6 +82,7 @@ fn body() {
     captured_graph(&driver);
     built_graph(&driver);
     pools(&driver);
+    forked_child(&driver);
     assert_eq!(driver.primary_release(0), SUCCESS);
 }
 
@@ -487,4 +488,22 @@ fn pools(driver: &Driver) {
     assert_eq!(driver.free_async(address, stream), SUCCESS);
     assert_eq!(driver.stream_synchronize(stream), SUCCESS);
     assert_eq!(driver.stream_destroy(stream), SUCCESS);
+}
+
+/// A child of the process that called `cuInit` owns no device; the parent keeps its own.
+fn forked_child(driver: &Driver) {
+    // SAFETY: the child calls the driver, which must cope, and leaves at once.
+    let child = unsafe { libc::fork() };
+    if child == 0 {
+        let mut address = 0;
+        let refused = driver.alloc(&raw mut address, 16) == 3 && driver.init(0) == 3;
+        // SAFETY: leaves without running anything of the parent's.
+        unsafe { libc::_exit(i32::from(!refused)) };
+    }
+    let mut status = -1;
+    // SAFETY: the place is writable, and the child is ours.
+    assert_eq!(unsafe { libc::waitpid(child, &raw mut status, 0) }, child);
+    assert_eq!(status, 0, "the child is refused");
+    let address = alloc(driver, 16);
+    assert_eq!(driver.free(address), SUCCESS);
 }

@@ -115,3 +115,35 @@ fn functions_are_found_by_name_and_version() {
     let code = unsafe { find(c"cuNothing".as_ptr(), &raw mut function, 12000, 0) };
     assert_eq!((code, function.is_null()), (500, true));
 }
+
+/// How NVIDIA's runtime begins its question for the table that authenticates the driver.
+const HANDSHAKE: [u8; 16] = [0xd4, 0x08, 0x20, 0x55, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+
+#[test]
+#[ignore = "the child of the test below"]
+fn asks_for_private_tables() {
+    type ExportTable = unsafe extern "C" fn(*mut *const c_void, *const u8) -> i32;
+    let library = library();
+    // SAFETY: the type is the header's.
+    let find = unsafe { library.get::<ExportTable>(b"cuGetExportTable") }.unwrap();
+    for id in [[7; 16], HANDSHAKE, HANDSHAKE] {
+        let mut table = core::ptr::dangling();
+        // SAFETY: the place is writable, the id has sixteen bytes.
+        assert_eq!(unsafe { find(&raw mut table, id.as_ptr()) }, 500);
+        assert!(table.is_null(), "no table is ever given out");
+    }
+}
+
+#[test]
+fn a_program_on_the_runtime_is_told_once_what_to_do() {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["asks_for_private_tables", "--exact", "--ignored", "--nocapture"])
+        .output()
+        .unwrap();
+    assert!(output.status.success());
+    let told = String::from_utf8(output.stderr).unwrap();
+    let lines: Vec<_> = told.lines().filter(|line| line.starts_with("weft:")).collect();
+    assert_eq!(lines.len(), 1, "{told}");
+    assert!(lines[0].contains("NVIDIA's CUDA runtime"), "{told}");
+    assert!(lines[0].contains("weft run --interposed"), "{told}");
+}

@@ -298,15 +298,15 @@ macro_rules! driver_calls_copy {
                 value srcDevice: CUdeviceptr, value srcContext: CUcontext, value ByteCount: usize,
                 value hStream: CUstream
             ) {copy::peer_async}
-            cuMemcpyWithAttributesAsync: cuMemcpyWithAttributesAsync 13020 legacy refused (
+            cuMemcpyWithAttributesAsync: cuMemcpyWithAttributesAsync 13020 legacy async (
                 value dst: CUdeviceptr, value src: CUdeviceptr, value size: usize,
                 input attr: *mut CUmemcpyAttributes, value hStream: CUstream
-            ) {}
+            ) {copy::any_with_attributes}
             cuMemcpyWithAttributesAsync_ptsz:
-                cuMemcpyWithAttributesAsync 13020 per_thread refused (
+                cuMemcpyWithAttributesAsync 13020 per_thread async (
                 value dst: CUdeviceptr, value src: CUdeviceptr, value size: usize,
                 input attr: *mut CUmemcpyAttributes, value hStream: CUstream
-            ) {}
+            ) {copy::any_with_attributes}
         }
     };
 }
