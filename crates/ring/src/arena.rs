@@ -167,13 +167,25 @@ impl Arena {
     /// # Errors
     /// [`ArenaError`] when it cannot be had within `patience`.
     pub fn alloc(&self, len: usize, patience: &Patience<'_>) -> Result<Block, ArenaError> {
-        let rounded = len
-            .max(1)
-            .checked_next_multiple_of(BLOCK_ALIGN)
-            .filter(|rounded| *rounded <= self.0.len)
-            .ok_or(ArenaError::TooLarge(len))?;
+        let rounded = self.rounded(len)?;
         let taken = self.0.try_take(rounded).map_or_else(|| self.wait(rounded, patience), Ok)?;
         Ok(Block { arena: Arc::clone(&self.0), taken, len, handed_over: false })
+    }
+
+    /// Allocates a block if there is room now: for whoever holds other blocks and must not wait.
+    ///
+    /// # Errors
+    /// [`ArenaError::TooLarge`] or [`ArenaError::Full`].
+    pub fn try_alloc(&self, len: usize) -> Result<Block, ArenaError> {
+        let taken = self.0.try_take(self.rounded(len)?).ok_or(ArenaError::Full)?;
+        Ok(Block { arena: Arc::clone(&self.0), taken, len, handed_over: false })
+    }
+
+    fn rounded(&self, len: usize) -> Result<usize, ArenaError> {
+        len.max(1)
+            .checked_next_multiple_of(BLOCK_ALIGN)
+            .filter(|rounded| *rounded <= self.0.len)
+            .ok_or(ArenaError::TooLarge(len))
     }
 
     fn wait(&self, rounded: usize, patience: &Patience<'_>) -> Result<Taken, ArenaError> {

@@ -1,12 +1,13 @@
 //! Notices that this process is a child made by `fork`, with a load instead of a system call.
 
-use core::ptr::{self, NonNull};
+use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU32, Ordering};
 use std::io;
 
-use rustix::mm::{Advice, MapFlags, ProtFlags};
+use rustix::mm::{Advice, MapFlags};
 
 use crate::map::PAGE;
+use crate::pages;
 
 /// A page that the system clears in every child.
 #[derive(Debug)]
@@ -25,14 +26,11 @@ impl ForkGuard {
     /// # Errors
     /// The system's, when it has no page.
     pub fn new() -> io::Result<Self> {
-        let prot = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a null address replaces no mapping.
-        let page =
-            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), PAGE, prot, MapFlags::PRIVATE) }?;
+        let page = pages::anonymous(PAGE, MapFlags::PRIVATE)?;
         let word = NonNull::new(page.cast()).ok_or(io::ErrorKind::AddrNotAvailable)?;
         let guard = Self { word };
         // SAFETY: the page was mapped just now by this function and holds nothing yet.
-        unsafe { rustix::mm::madvise(page, PAGE, Advice::LinuxWipeOnFork) }?;
+        unsafe { pages::advise(page, PAGE, Advice::LinuxWipeOnFork) }?;
         guard.get().store(1, Ordering::Relaxed);
         Ok(guard)
     }
@@ -52,7 +50,6 @@ impl ForkGuard {
 impl Drop for ForkGuard {
     fn drop(&mut self) {
         // SAFETY: the page was mapped by `new`, and no reference to it outlives `self`.
-        let unmapped = unsafe { rustix::mm::munmap(self.word.as_ptr().cast(), PAGE) };
-        debug_assert!(unmapped.is_ok(), "munmap of an own page failed");
+        unsafe { pages::unmap(self.word.as_ptr().cast(), PAGE) };
     }
 }

@@ -66,6 +66,8 @@ mod fork;
 #[cfg(not(loom))]
 mod map;
 #[cfg(not(loom))]
+mod pages;
+#[cfg(not(loom))]
 pub mod peer;
 #[cfg(not(loom))]
 mod pool;

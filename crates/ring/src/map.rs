@@ -16,6 +16,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use thiserror::Error;
 
 use crate::cells::{Cell, Cells, ReadCells, Word};
+use crate::pages;
 use crate::span::SharedSpan;
 
 /// The page size that layouts are rounded to, in bytes.
@@ -251,10 +252,7 @@ impl SharedMemory {
     pub fn anonymous(len: usize) -> Result<Arc<Self>, MapError> {
         let rounded = len.checked_next_multiple_of(PAGE).filter(|len| *len > 0);
         let rounded = rounded.ok_or(MapError::Size(len as u64))?;
-        let prot = Access::ReadWrite.prot();
-        // SAFETY: a null address replaces no mapping.
-        let base =
-            unsafe { rustix::mm::mmap_anonymous(ptr::null_mut(), rounded, prot, MapFlags::SHARED) };
+        let base = pages::anonymous(rounded, MapFlags::SHARED);
         Self::adopt(base, rounded, Access::ReadWrite).map(Arc::new)
     }
 
@@ -364,7 +362,7 @@ impl SharedMemory {
         let first = self.checked_ptr::<u8>(offset, len)?;
         // SAFETY: the range lies inside this mapping, whose bytes are only reached through atomics
         // and copies, so zeroing them is a write like a peer's.
-        unsafe { rustix::mm::madvise(first.as_ptr().cast(), len, advice) }.map_err(os(what))
+        unsafe { pages::advise(first.as_ptr().cast(), len, advice) }.map_err(os(what))
     }
 
     /// A pointer to `count` values of `T` from byte `offset` on, checked to lie inside and aligned.
@@ -387,10 +385,9 @@ impl SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        // SAFETY: the range was mapped by this value, and every view holds an `Arc` of it, so none
+        // SAFETY: the range was mapped for this value, and every view holds an `Arc` of it, so none
         // is left.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
-        debug_assert!(unmapped.is_ok(), "munmap of an own mapping failed");
+        unsafe { pages::unmap(self.base.as_ptr().cast(), self.len) };
     }
 }
 
@@ -494,7 +491,6 @@ impl Reservation {
 impl Drop for Reservation {
     fn drop(&mut self) {
         // SAFETY: the range was reserved by this value and never handed out as memory.
-        let unmapped = unsafe { rustix::mm::munmap(self.base.as_ptr(), self.len) };
-        debug_assert!(unmapped.is_ok(), "munmap of an own reservation failed");
+        unsafe { pages::unmap(self.base.as_ptr(), self.len) };
     }
 }

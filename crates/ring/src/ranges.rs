@@ -57,7 +57,8 @@ impl Ranges {
     }
 }
 
-#[cfg(test)]
+// Plain bookkeeping: nothing for Miri to find, and hours for it to run.
+#[cfg(all(test, not(miri)))]
 mod tests {
     use proptest::prelude::*;
 

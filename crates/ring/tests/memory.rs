@@ -1,5 +1,6 @@
 //! Mappings, spans, messages between processes and the turnstile, on the real system.
 
+#![cfg(not(miri))]
 #![expect(clippy::unwrap_used, reason = "a panic is the report")]
 
 use std::io;
