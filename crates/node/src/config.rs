@@ -209,7 +209,7 @@ pub struct MetricsConfig {
 }
 
 /// How log lines look.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum LogFormat {
     /// For people.
@@ -219,7 +219,7 @@ pub enum LogFormat {
 }
 
 /// The log, on standard error.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LogConfig {
     /// How lines look.

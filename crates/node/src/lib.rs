@@ -27,7 +27,7 @@ pub fn run_node(config: NodeConfig) -> anyhow::Result<()> {
 /// # Errors
 /// When the session cannot be set up.
 pub fn run_worker() -> anyhow::Result<()> {
-    anyhow::bail!("the worker is not there yet")
+    worker::run()
 }
 
 /// Names of the policies that a node can run.

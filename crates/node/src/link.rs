@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weft_ring::peer;
 
-use crate::config::{ClockConfig, ModelConfig, NodeConfig};
+use crate::config::{ClockConfig, LogConfig, ModelConfig, NodeConfig};
 
 /// Most bytes of one packet.
 pub(crate) const PACKET_BYTES_MAX: usize = 64 << 10;
@@ -61,6 +61,8 @@ pub(crate) struct Start {
     pub(crate) device: DeviceSpec,
     /// Times.
     pub(crate) times: Times,
+    /// The log.
+    pub(crate) log: LogConfig,
 }
 
 /// The device's clock and model, as a worker needs them.
@@ -206,9 +208,7 @@ pub(crate) fn receive<T: DeserializeOwned>(
     socket: impl AsFd,
 ) -> io::Result<Option<(T, Vec<OwnedFd>)>> {
     match peer::receive(socket, PACKET_BYTES_MAX)? {
-        Some(message) => {
-            Ok(Some((serde_json::from_slice(&message.bytes)?, message.descriptors)))
-        }
+        Some(message) => Ok(Some((serde_json::from_slice(&message.bytes)?, message.descriptors))),
         None => Ok(None),
     }
 }

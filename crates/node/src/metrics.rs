@@ -82,12 +82,12 @@ fn seconds(ns: u64) -> String {
 }
 
 /// Serves `/metrics` on `address` in a thread of its own until the process ends.
-pub(crate) fn serve(address: SocketAddr, daemon: Arc<Daemon>) -> anyhow::Result<()> {
+pub(crate) fn serve(address: SocketAddr, daemon: &Arc<Daemon>) -> anyhow::Result<()> {
     let listener = std::net::TcpListener::bind(address)
         .with_context(|| format!("cannot listen on {address} (metrics.listen)"))?;
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
-    let daemon = Arc::downgrade(&daemon);
+    let daemon = Arc::downgrade(daemon);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
     let answer = move || {
         let daemon = daemon.clone();

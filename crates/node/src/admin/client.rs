@@ -5,9 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::types::{
-    Answer, DoctorReport, NodeReport, Request, Stats, Timeline, VgpuReport,
-};
+use super::types::{Answer, DoctorReport, NodeReport, Request, Stats, Timeline, VgpuReport};
 
 /// The daemon answers within this time or the request failed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -53,9 +51,13 @@ impl Client {
     /// # Errors
     /// [`AdminError::NotRunning`] or [`AdminError::Permission`].
     pub fn connect(path: &Path) -> Result<Self, AdminError> {
-        let stream = UnixStream::connect(path).map_err(|source| match source.kind() {
-            io::ErrorKind::PermissionDenied => AdminError::Permission { path: path.to_owned() },
-            _ => AdminError::NotRunning { path: path.to_owned(), source },
+        let stream = UnixStream::connect(path).map_err(|source| {
+            let path = path.to_owned();
+            if source.kind() == io::ErrorKind::PermissionDenied {
+                AdminError::Permission { path }
+            } else {
+                AdminError::NotRunning { path, source }
+            }
         })?;
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
@@ -67,8 +69,8 @@ impl Client {
     /// # Errors
     /// [`AdminError::Io`], [`AdminError::Refused`], [`AdminError::Unexpected`].
     pub fn call(&mut self, request: &Request) -> Result<Answer, AdminError> {
-        let mut line =
-            serde_json::to_vec(request).map_err(|error| AdminError::Unexpected(error.to_string()))?;
+        let mut line = serde_json::to_vec(request)
+            .map_err(|error| AdminError::Unexpected(error.to_string()))?;
         line.push(b'\n');
         self.stream.get_mut().write_all(&line)?;
         let mut text = String::new();
@@ -87,10 +89,8 @@ impl Client {
     /// # Errors
     /// As [`Self::call`].
     pub fn node(&mut self) -> Result<NodeReport, AdminError> {
-        match self.call(&Request::Node)? {
-            Answer::Node(report) => Ok(report),
-            other => Err(unexpected(&other)),
-        }
+        let answer = self.call(&Request::Node)?;
+        if let Answer::Node(report) = answer { Ok(report) } else { Err(unexpected(&answer)) }
     }
 
     /// All vGPUs, by name.
@@ -98,10 +98,8 @@ impl Client {
     /// # Errors
     /// As [`Self::call`].
     pub fn list(&mut self) -> Result<Vec<VgpuReport>, AdminError> {
-        match self.call(&Request::List)? {
-            Answer::Vgpus(vgpus) => Ok(vgpus),
-            other => Err(unexpected(&other)),
-        }
+        let answer = self.call(&Request::List)?;
+        if let Answer::Vgpus(vgpus) = answer { Ok(vgpus) } else { Err(unexpected(&answer)) }
     }
 
     /// Creates a vGPU for the calling user.
@@ -144,10 +142,8 @@ impl Client {
     /// # Errors
     /// As [`Self::call`].
     pub fn stats(&mut self) -> Result<Stats, AdminError> {
-        match self.call(&Request::Stats)? {
-            Answer::Stats(stats) => Ok(stats),
-            other => Err(unexpected(&other)),
-        }
+        let answer = self.call(&Request::Stats)?;
+        if let Answer::Stats(stats) = answer { Ok(stats) } else { Err(unexpected(&answer)) }
     }
 
     /// Turns that began at or after `since_ns` (ns of `CLOCK_MONOTONIC`).
@@ -155,9 +151,11 @@ impl Client {
     /// # Errors
     /// As [`Self::call`].
     pub fn timeline(&mut self, since_ns: u64) -> Result<Timeline, AdminError> {
-        match self.call(&Request::Timeline { since_ns })? {
-            Answer::Timeline(timeline) => Ok(timeline),
-            other => Err(unexpected(&other)),
+        let answer = self.call(&Request::Timeline { since_ns })?;
+        if let Answer::Timeline(timeline) = answer {
+            Ok(timeline)
+        } else {
+            Err(unexpected(&answer))
         }
     }
 
@@ -166,10 +164,8 @@ impl Client {
     /// # Errors
     /// As [`Self::call`].
     pub fn set_policy(&mut self, policy: &str) -> Result<NodeReport, AdminError> {
-        match self.call(&Request::Policy { set: Some(policy.to_owned()) })? {
-            Answer::Node(report) => Ok(report),
-            other => Err(unexpected(&other)),
-        }
+        let answer = self.call(&Request::Policy { set: Some(policy.to_owned()) })?;
+        if let Answer::Node(report) = answer { Ok(report) } else { Err(unexpected(&answer)) }
     }
 
     /// Devices, limits and what is wrong with them.
@@ -177,10 +173,8 @@ impl Client {
     /// # Errors
     /// As [`Self::call`].
     pub fn doctor(&mut self) -> Result<DoctorReport, AdminError> {
-        match self.call(&Request::Doctor)? {
-            Answer::Doctor(report) => Ok(report),
-            other => Err(unexpected(&other)),
-        }
+        let answer = self.call(&Request::Doctor)?;
+        if let Answer::Doctor(report) = answer { Ok(report) } else { Err(unexpected(&answer)) }
     }
 
     /// Prometheus text.
@@ -188,10 +182,8 @@ impl Client {
     /// # Errors
     /// As [`Self::call`].
     pub fn metrics(&mut self) -> Result<String, AdminError> {
-        match self.call(&Request::Metrics)? {
-            Answer::Metrics(text) => Ok(text),
-            other => Err(unexpected(&other)),
-        }
+        let answer = self.call(&Request::Metrics)?;
+        if let Answer::Metrics(text) = answer { Ok(text) } else { Err(unexpected(&answer)) }
     }
 
     /// Ends the daemon and its workers.
@@ -203,17 +195,13 @@ impl Client {
     }
 
     fn vgpu(&mut self, request: &Request) -> Result<VgpuReport, AdminError> {
-        match self.call(request)? {
-            Answer::Vgpu(report) => Ok(report),
-            other => Err(unexpected(&other)),
-        }
+        let answer = self.call(request)?;
+        if let Answer::Vgpu(report) = answer { Ok(report) } else { Err(unexpected(&answer)) }
     }
 
     fn done(&mut self, request: &Request) -> Result<(), AdminError> {
-        match self.call(request)? {
-            Answer::Done => Ok(()),
-            other => Err(unexpected(&other)),
-        }
+        let answer = self.call(request)?;
+        if answer == Answer::Done { Ok(()) } else { Err(unexpected(&answer)) }
     }
 }
 

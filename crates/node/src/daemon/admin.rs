@@ -79,7 +79,8 @@ impl Daemon {
                     name,
                     owner: owner.unwrap_or(caller),
                     weight: weight.unwrap_or(self.config.defaults.weight),
-                    memory_bytes: memory_bytes.unwrap_or(self.config.default_memory_bytes()),
+                    memory_bytes: memory_bytes
+                        .unwrap_or_else(|| self.config.default_memory_bytes()),
                     token: token.unwrap_or_default(),
                 };
                 let name = self.core().registry.create(&wanted)?.name.clone();
@@ -186,8 +187,7 @@ impl Daemon {
     pub(crate) fn stats(&self) -> anyhow::Result<Stats> {
         let view = self.view()?;
         let core = self.core();
-        let device =
-            self.memory.report(&self.config, core.frames.ledger().used_bytes_total());
+        let device = self.memory.report(&self.config, core.frames.ledger().used_bytes_total());
         let vgpus: Vec<VgpuReport> = core
             .registry
             .iter()
@@ -227,10 +227,10 @@ impl Daemon {
             .ok_or_else(|| anyhow::anyhow!("the daemon is ending"))?;
         let core = self.core();
         let turns = spans.into_iter().map(|span| Turn {
-            vgpu: core.registry.by_key(span.vgpu).map_or_else(
-                || format!("removed-{}", span.vgpu),
-                |vgpu| vgpu.name.clone(),
-            ),
+            vgpu: core
+                .registry
+                .by_key(span.vgpu)
+                .map_or_else(|| format!("removed-{}", span.vgpu), |vgpu| vgpu.name.clone()),
             start_ns: span.start_ns,
             end_ns: span.end_ns,
             used_ns: span.used_ns,

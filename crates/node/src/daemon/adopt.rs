@@ -72,16 +72,14 @@ fn meet(link: OwnedFd) -> anyhow::Result<Survivor> {
         bail!("it runs as user {}", credentials.uid);
     }
     sockopt::set_socket_timeout(&link, Timeout::Recv, Some(ANSWER_LIMIT))?;
-    let (adoption, fds): (Adoption, Vec<OwnedFd>) =
-        link::receive(&link)?.context("it hung up")?;
+    let (adoption, fds): (Adoption, Vec<OwnedFd>) = link::receive(&link)?.context("it hung up")?;
     sockopt::set_socket_timeout(&link, Timeout::Recv, None)?;
     let process = Process::open(adoption.pid)?;
     let files: Vec<MemoryFile> =
         fds.into_iter().map(MemoryFile::received).collect::<Result<_, _>>()?;
     let [segment, control, node_page, device_page, frames, table] =
-        <[MemoryFile; 6]>::try_from(files).map_err(|files| {
-            anyhow::anyhow!("it sent {} descriptors instead of 6", files.len())
-        })?;
+        <[MemoryFile; 6]>::try_from(files)
+            .map_err(|files| anyhow::anyhow!("it sent {} descriptors instead of 6", files.len()))?;
     let files = Files { segment, control, node_page, device_page, frames, table };
     Ok(Survivor { adoption, link, process, files })
 }
@@ -103,8 +101,7 @@ pub(crate) fn surviving(snapshot: &Snapshot, survivors: &[Survivor]) -> Snapshot
 impl Daemon {
     /// Makes the survivors this daemon's sessions and serves them.
     pub(crate) fn adopt(self: &Arc<Self>, survivors: Vec<Survivor>) -> anyhow::Result<()> {
-        let keys: Vec<u32> =
-            survivors.iter().map(|survivor| survivor.adoption.start.key).collect();
+        let keys: Vec<u32> = survivors.iter().map(|survivor| survivor.adoption.start.key).collect();
         let mut sessions = Vec::new();
         for survivor in survivors {
             self.enter(&survivor);
@@ -131,7 +128,6 @@ impl Daemon {
             core.frames.adopt_file(start.vgpu_key, file);
         }
         let entry = Entry {
-            id: start.session,
             vgpu: start.vgpu_key,
             uid: start.uid,
             pid: start.pid,

@@ -1,8 +1,8 @@
 //! The device's shared pages, and what the daemon reads from them.
 
-use std::collections::BTreeMap;
-
-use weft_device::{Capabilities, DeviceInfo};
+use landlock::{AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
+use weft_device::DeviceInfo;
+use weft_device::soft::{DEVICE_PAGE_BYTES, DevicePage, device_info};
 use weft_gate::NodePage;
 use weft_ring::{Access, MemoryFile};
 
@@ -17,6 +17,7 @@ pub(crate) struct DeviceMemory {
     pub(crate) node_page: MemoryFile,
     /// The device's queue, timeline and busy total.
     pub(crate) device_page: MemoryFile,
+    page: DevicePage,
     info: DeviceInfo,
 }
 
@@ -27,18 +28,10 @@ impl DeviceMemory {
             Some(survivor) => {
                 (survivor.files.node_page.try_clone()?, survivor.files.device_page.try_clone()?)
             }
-            None => (NodePage::create()?, MemoryFile::create("weft-device", 1 << 16)?),
+            None => (NodePage::create()?, MemoryFile::create("weft-device", DEVICE_PAGE_BYTES)?),
         };
-        let info = DeviceInfo {
-            name: "stub".to_owned(),
-            backend: "soft",
-            uuid: [0; 16],
-            compute_capability: (7, 5),
-            memory_bytes: config.device.memory.0,
-            attributes: BTreeMap::new(),
-            capabilities: Capabilities::default(),
-        };
-        Ok(Self { node_page, device_page, info })
+        let page = DevicePage::open(&device_page.map(Access::ReadWrite)?)?;
+        Ok(Self { node_page, device_page, page, info: device_info(config.device.memory.0) })
     }
 
     /// The node page, mapped.
@@ -52,10 +45,13 @@ impl DeviceMemory {
     }
 
     /// Removes a dead session from the device's queue.
-    pub(crate) fn repair(&self, _session: u32) {}
+    pub(crate) fn repair(&self, session: u32) {
+        self.page.repair(session);
+    }
 
     /// The device as administrators see it.
     pub(crate) fn report(&self, config: &NodeConfig, memory_used_bytes: u64) -> DeviceReport {
+        let totals = self.page.totals();
         DeviceReport {
             name: self.info.name.clone(),
             backend: self.info.backend.to_owned(),
@@ -65,9 +61,9 @@ impl DeviceMemory {
             },
             memory_bytes: self.info.memory_bytes,
             memory_used_bytes,
-            busy_ns: 0,
-            overruns: 0,
-            executions: 0,
+            busy_ns: totals.busy_ns,
+            overruns: totals.overruns,
+            executions: totals.executions,
         }
     }
 }
@@ -79,7 +75,8 @@ impl super::Daemon {
         let stats = self.stats()?;
         let error = stats.closure.error();
         let finding = if error <= 0.005 { Finding::Good } else { Finding::Warning };
-        let detail = format!("charges differ from the device's busy time by {:.3} %", error * 100.0);
+        let detail =
+            format!("charges differ from the device's busy time by {:.3} %", error * 100.0);
         checks.push(check("accounting", finding, detail));
         if stats.device.overruns > 0 {
             let device = &stats.device;
@@ -108,18 +105,15 @@ pub(crate) fn local_checks() -> Vec<DoctorCheck> {
 }
 
 fn sandbox_check() -> DoctorCheck {
-    let enforced = landlock_is_there();
-    if enforced {
-        check("sandbox", Finding::Good, "seccomp and landlock".to_owned())
-    } else {
-        let detail = "seccomp only: this kernel has no landlock (boot with lsm=landlock,…)";
-        check("sandbox", Finding::Warning, detail.to_owned())
+    let landlock = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::Execute)
+        .and_then(Ruleset::create);
+    if landlock.is_ok() {
+        return check("sandbox", Finding::Good, "seccomp and landlock".to_owned());
     }
-}
-
-fn landlock_is_there() -> bool {
-    std::fs::read_to_string("/sys/kernel/security/lsm")
-        .is_ok_and(|list| list.split(',').any(|name| name.trim() == "landlock"))
+    let detail = "seccomp only: this kernel has no landlock (boot with lsm=landlock,…)";
+    check("sandbox", Finding::Warning, detail.to_owned())
 }
 
 fn cuda_check() -> DoctorCheck {

@@ -11,7 +11,7 @@ use weft_gate::{Demand, GateDaemon, GrantKind, NodePage, Report, Revocation};
 use weft_ring::WakeFlag;
 use weft_ring::peer::Process;
 use weft_sched::{
-    Action, Actions, DeviceKey, Event, Node, PolicyId, SessionKey, UNLIMITED, Usage,
+    Action, Actions, DeviceKey, Event, EventError, Node, PolicyId, SessionKey, UNLIMITED, Usage,
     VgpuKey, Weight,
 };
 
@@ -95,8 +95,6 @@ pub(crate) struct View {
 /// A session, as of now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SessionView {
-    /// Its vGPU.
-    pub(crate) vgpu: u32,
     /// Device time used.
     pub(crate) used_ns: u64,
     /// Whether it has work.
@@ -221,9 +219,9 @@ impl Driver {
 
     /// Sleeps until a session changes, an order comes or the timer is due.
     fn sleep(&mut self) -> Option<Order> {
-        let limit = self.timer.map(|at_ns| {
-            Duration::from_nanos(at_ns.saturating_sub(clock::now_ns()).max(1))
-        });
+        let limit = self
+            .timer
+            .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::now_ns()).max(1)));
         let orders = &self.orders;
         // A timeout is the timer; the loop looks at everything anyway.
         let woken = self.page.wait(Duration::ZERO, limit, || orders.try_recv().ok());
@@ -286,10 +284,14 @@ impl Driver {
         let report = gate.report();
         let held = gate.is_held().then(|| gate.last_grant()).flatten();
         let key = SessionKey(session);
-        let entry =
-            Session { vgpu, gate, worker, runnable: false, turn: None, sync_calls: 0 };
+        let entry = Session { vgpu, gate, worker, runnable: false, turn: None, sync_calls: 0 };
         self.sessions.insert(session, entry);
-        self.tell(Event::AddSession { session: key, vgpu: VgpuKey(vgpu) });
+        let add = Event::AddSession { session: key, vgpu: VgpuKey(vgpu) };
+        match self.node.handle(clock::now_ns(), add, &mut self.actions) {
+            // A saved state knows the sessions that were adopted.
+            Ok(()) | Err(EventError::SessionExists(_)) => self.perform(),
+            Err(error) => tracing::error!(%error, session, "the core refused a session"),
+        }
         self.tell(Event::Used { session: key, usage: usage(&report) });
         if let Some(grant) = held {
             self.adopt_turn(session, &report, grant.budget_ns);
@@ -300,8 +302,7 @@ impl Driver {
 
     /// The worker holds a grant of an earlier daemon: its turn goes on, or is taken back.
     fn adopt_turn(&mut self, session: u32, report: &Report, budget_ns: u64) {
-        let devices = self.node.snapshot().devices;
-        let epoch = devices.iter().find(|d| d.device == DEVICE).map_or(1, |d| d.next_epoch);
+        let epoch = self.node.next_epoch(DEVICE).unwrap_or(1);
         let key = SessionKey(session);
         let event = Event::Adopt { session: key, epoch, budget_ns };
         let turn = Turn {
@@ -353,7 +354,6 @@ impl Driver {
     fn view(&self) -> View {
         let sessions = self.sessions.iter().map(|(key, session)| {
             let view = SessionView {
-                vgpu: session.vgpu,
                 used_ns: session.gate.report().used_ns,
                 runnable: session.runnable,
                 holds: session.turn.is_some(),
@@ -476,7 +476,7 @@ impl Driver {
             // It released meanwhile and has rung: the release comes next.
             return;
         }
-        let turn = same.unwrap_or(Turn {
+        let turn = same.unwrap_or_else(|| Turn {
             epoch,
             admitted_at_start_ns: report.admitted_ns(),
             used_at_start_ns: report.used_ns,
@@ -518,11 +518,7 @@ impl Driver {
 }
 
 fn usage(report: &Report) -> Usage {
-    Usage {
-        used_ns: report.used_ns,
-        in_flight_ns: report.in_flight_ns,
-        idle_ns: report.idle_ns,
-    }
+    Usage { used_ns: report.used_ns, in_flight_ns: report.in_flight_ns, idle_ns: report.idle_ns }
 }
 
 fn used_since(turn: Turn, report: &Report) -> u64 {

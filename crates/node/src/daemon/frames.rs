@@ -10,16 +10,11 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
 use anyhow::Context;
 use rustix::fs::{Mode, OFlags};
+use weft_device::soft::{PAGE, physical};
 use weft_ring::{Access, AtomicU64, Cells, MemoryFile, Ordering};
 
-use super::ledger::{FRAME_BYTES as PAGE, Ledger, LedgerError};
+use super::ledger::{Ledger, LedgerError};
 use crate::link::{RUNS_MAX, Run};
-
-mod physical {
-    pub(super) const fn entry(owner: u32) -> u64 {
-        1 << 63 | owner as u64
-    }
-}
 
 /// Device memory.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::link::Run;
 
 /// Bytes of a frame.
-pub(crate) const FRAME_BYTES: u64 = 4096;
+const FRAME_BYTES: u64 = weft_device::soft::PAGE;
 
 /// Frames of one device and quotas of its vGPUs.
 #[derive(Debug)]
@@ -129,7 +129,12 @@ impl Ledger {
     }
 
     /// Notes frames that an adopted session holds already.
-    pub(crate) fn adopt(&mut self, session: u32, first: u64, count: u64) -> Result<(), LedgerError> {
+    pub(crate) fn adopt(
+        &mut self,
+        session: u32,
+        first: u64,
+        count: u64,
+    ) -> Result<(), LedgerError> {
         let holding = self.sessions.get_mut(&session).ok_or(LedgerError::Unknown)?;
         let account = self.vgpus.get_mut(&holding.vgpu).ok_or(LedgerError::Unknown)?;
         if !self.free.remove(first, count) {

@@ -26,7 +26,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -47,6 +47,7 @@ use self::sessions::Entry;
 use crate::config::NodeConfig;
 
 pub(crate) use self::device::local_checks;
+pub(crate) use self::log::init as init_log;
 
 /// Connections that may be served at once besides the sessions.
 const CONNECTIONS_MAX: usize = 64;
@@ -71,7 +72,6 @@ pub(crate) struct Daemon {
     core: Mutex<Core>,
     saver: Sender<Save>,
     connections: AtomicUsize,
-    stopping: AtomicBool,
     stop: UnixStream,
 }
 
@@ -147,8 +147,7 @@ impl Setup {
         let driver = Driver::new(node, page, received, saver.clone());
         let (stop, stopper) = UnixStream::pair()?;
         let next_id = survivors.iter().map(|s| s.adoption.start.session + 1).max().unwrap_or(1);
-        let core =
-            Core { registry, frames, sessions: BTreeMap::new(), next_id, adopted: 0 };
+        let core = Core { registry, frames, sessions: BTreeMap::new(), next_id, adopted: 0 };
         let daemon = Daemon {
             config,
             runtime,
@@ -157,7 +156,6 @@ impl Setup {
             core: Mutex::new(core),
             saver,
             connections: AtomicUsize::new(0),
-            stopping: AtomicBool::new(false),
             stop: stopper,
         };
         Ok(Self { daemon: Arc::new(daemon), driver, stop, survivors })
@@ -173,7 +171,7 @@ impl Setup {
         daemon.adopt(survivors)?;
         let listeners = daemon.runtime.listen(&daemon.config)?;
         if let Some(address) = daemon.config.metrics.listen {
-            crate::metrics::serve(address, Arc::clone(&daemon))?;
+            crate::metrics::serve(address, &daemon)?;
         }
         let socket = daemon.config.tenant_socket();
         let policy = daemon.config.scheduling.policy.as_str();
@@ -265,12 +263,7 @@ impl Daemon {
     }
 
     /// Serves one connection in a thread of its own, if there is room.
-    fn welcome(
-        self: &Arc<Self>,
-        name: &str,
-        listener: impl AsFd,
-        serve: fn(&Arc<Self>, OwnedFd),
-    ) {
+    fn welcome(self: &Arc<Self>, name: &str, listener: impl AsFd, serve: fn(&Arc<Self>, OwnedFd)) {
         let socket = match peer::accept(listener) {
             Ok(socket) => socket,
             Err(error) => {
@@ -296,15 +289,9 @@ impl Daemon {
         }
     }
 
-    /// Whether the daemon is ending.
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stopping.load(Ordering::Relaxed)
-    }
-
     /// Ends all sessions, then the driver.
     fn shut_down(&self) {
         tracing::info!("node daemon ends");
-        self.stopping.store(true, Ordering::Relaxed);
         let deadline = Instant::now() + SHUTDOWN_LIMIT;
         loop {
             let mut core = self.core();

@@ -242,10 +242,10 @@ impl Registry {
     fn unused_key(&self) -> u32 {
         let mut keys: Vec<u32> = self.by_name.values().map(|vgpu| vgpu.key).collect();
         keys.sort_unstable();
-        (0..).zip(&keys).find(|(want, key)| want != *key).map_or_else(
-            || u32::try_from(keys.len()).unwrap_or(u32::MAX),
-            |(want, _)| want,
-        )
+        (0..)
+            .zip(&keys)
+            .find(|(want, key)| want != *key)
+            .map_or_else(|| u32::try_from(keys.len()).unwrap_or(u32::MAX), |(want, _)| want)
     }
 }
 
@@ -277,7 +277,9 @@ fn parse(path: &Path, bytes: &[u8]) -> io::Result<Vec<Vgpu>> {
 
 fn is_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    (1..=NAME_BYTES_MAX).contains(&name.len()) && !name.starts_with('.') && name.chars().all(allowed)
+    (1..=NAME_BYTES_MAX).contains(&name.len())
+        && !name.starts_with('.')
+        && name.chars().all(allowed)
 }
 
 fn digest(text: &str) -> [u8; 32] {

@@ -52,7 +52,7 @@ impl Runtime {
         if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
             let pid = std::fs::read_to_string(&path).unwrap_or_default();
             bail!(
-                "another node daemon (process {}) runs on {}; stop it, or choose another \
+                "a node daemon (process {}) runs already on {}; stop it, or choose another \
                  directory (sockets.runtime_dir, WEFT_RUNTIME_DIR)",
                 pid.trim(),
                 dir.display()

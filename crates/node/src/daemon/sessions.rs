@@ -20,8 +20,6 @@ use crate::link::{self, Ask, DeviceSpec, Reply, Start, Times};
 /// A session, as the daemon's other parts see it.
 #[derive(Debug)]
 pub(crate) struct Entry {
-    /// Number on this node.
-    pub(crate) id: u64,
     /// Key of its vGPU.
     pub(crate) vgpu: u32,
     /// The tenant's user.
@@ -99,11 +97,7 @@ impl Daemon {
         }
     }
 
-    fn take_place(
-        &self,
-        hello: &HelloBody,
-        tenant: &peer::Credentials,
-    ) -> Result<Place, Refusal> {
+    fn take_place(&self, hello: &HelloBody, tenant: &peer::Credentials) -> Result<Place, Refusal> {
         let mut core = self.core();
         let limits = &self.config.limits;
         let of_user = core.sessions.values().filter(|entry| entry.uid == tenant.uid).count();
@@ -123,7 +117,6 @@ impl Daemon {
         core.frames.add_session(key, vgpu.key);
         core.registry.count_session(vgpu.key);
         let entry = Entry {
-            id,
             vgpu: vgpu.key,
             uid: tenant.uid,
             pid: tenant.pid.unwrap_or(0),
@@ -230,6 +223,7 @@ impl Daemon {
             pinned_bytes,
             device: DeviceSpec::of(config),
             times: Times::of(config),
+            log: config.log.clone(),
         }
     }
 
@@ -329,8 +323,7 @@ impl Daemon {
 
     /// Tells the driver the effective weights of the vGPUs that have sessions.
     pub(crate) fn weigh(&self, core: &Core) {
-        let has_session =
-            |vgpu: &&Vgpu| core.sessions.values().any(|entry| entry.vgpu == vgpu.key);
+        let has_session = |vgpu: &&Vgpu| core.sessions.values().any(|entry| entry.vgpu == vgpu.key);
         let active: Vec<Active> = core
             .registry
             .iter()

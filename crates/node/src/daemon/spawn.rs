@@ -35,6 +35,8 @@ impl Worker {
     pub(crate) fn spawn(start: &Start, fds: &[BorrowedFd<'_>]) -> anyhow::Result<Self> {
         let (link, theirs) = peer::pair()?;
         let child = Command::new("/proc/self/exe")
+            // Its name in `ps`; the path to run stays right when the file was replaced.
+            .arg0(std::env::args_os().next().unwrap_or_else(|| "weft".into()))
             .arg("worker")
             .stdin(Stdio::from(theirs))
             .stdout(Stdio::null())

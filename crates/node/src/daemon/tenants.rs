@@ -58,10 +58,7 @@ pub(crate) fn serve(daemon: &Arc<Daemon>, socket: OwnedFd) {
     }
 }
 
-fn attach(
-    daemon: &Daemon,
-    socket: &OwnedFd,
-) -> Result<(Welcome, TenantFiles, Session), Refusal> {
+fn attach(daemon: &Daemon, socket: &OwnedFd) -> Result<(Welcome, TenantFiles, Session), Refusal> {
     let malformed = |message: String| Refusal { code: RefusalCode::Malformed, message };
     let limit = Some(daemon.config.limits.attach());
     let timeouts = sockopt::set_socket_timeout(socket, Timeout::Recv, limit)

@@ -208,9 +208,9 @@ impl<D: Device> EventLoop<D> {
     /// Starts what may start: the session's order, the gate's permission.
     fn start_ready(&mut self) {
         while let Some(ready) = self.session.next_op() {
-            let known = ready.estimate_ns.or_else(|| self.predictor.predict(ready.key, ready.units));
-            let estimate_ns =
-                known.unwrap_or_else(|| self.predictor.guess(ready.key, ready.units));
+            let known =
+                ready.estimate_ns.or_else(|| self.predictor.predict(ready.key, ready.units));
+            let estimate_ns = known.unwrap_or_else(|| self.predictor.guess(ready.key, ready.units));
             self.end_idling();
             self.gate.set_runnable(estimate_ns);
             let Admission::Admitted { left_ns } = self.gate.admit(estimate_ns) else { break };

@@ -1,7 +1,187 @@
-//! The worker: one process, one session.
+//! The worker: one process, one session, one thread that works.
+//!
+//! The daemon starts it with the link as standard input and sends it everything it will ever have.
+//! It sets the session up, gives up every other right ([`sandbox`]) and only then looks at what the
+//! tenant writes.
 
+mod device;
 mod event_loop;
+mod frames;
 mod link;
 mod output;
 mod predict;
 mod sandbox;
+
+use std::num::NonZeroU64;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+
+use anyhow::{Context, bail};
+use rustix::process::Pid;
+use weft_exec::{Limits, Session, Shared};
+use weft_gate::{ControlPage, GateWorker, NodePage};
+use weft_ring::peer::Process;
+use weft_ring::{ARENA_BLOCKS, Access, ArenaRef, MemoryFile, Segment, SharedMemory, WorkerSide};
+
+use self::event_loop::{Ended, EventLoop};
+use self::link::{Link, Watch};
+use crate::link::{Ask, Reply, Start};
+
+/// Stack of the watcher thread.
+const WATCHER_STACK_BYTES: usize = 256 << 10;
+
+/// What the daemon hands over, in this order.
+struct Files {
+    segment: OwnedFd,
+    control: OwnedFd,
+    node_page: OwnedFd,
+    device_page: OwnedFd,
+    frames: OwnedFd,
+    table: OwnedFd,
+    door: OwnedFd,
+    pinned: OwnedFd,
+    lifeline: OwnedFd,
+    tenant: OwnedFd,
+}
+
+/// Runs the worker of the session that the daemon hands over on standard input.
+pub(crate) fn run() -> anyhow::Result<()> {
+    let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
+    let (start, fds): (Start, Vec<OwnedFd>) = crate::link::receive(&socket)
+        .context("standard input is not a link to a daemon: `weft worker` is started by one")?
+        .context("the daemon went away")?;
+    let files = Files::of(fds)?;
+    crate::daemon::init_log(&start.log);
+    let session = start.session;
+    let ended = work(&start, files, socket)?;
+    match ended {
+        Ended::Over => tracing::debug!(session, "worker ends"),
+        Ended::Violation(_) | Ended::Lanes(_) | Ended::Command(_) => {
+            tracing::warn!(session, %ended, "worker ends");
+        }
+    }
+    Ok(())
+}
+
+impl Files {
+    fn of(fds: Vec<OwnedFd>) -> anyhow::Result<Self> {
+        let count = fds.len();
+        let Ok(fds) = <[OwnedFd; 10]>::try_from(fds) else {
+            bail!("the daemon sent {count} descriptors instead of 10");
+        };
+        let [
+            segment,
+            control,
+            node_page,
+            device_page,
+            frames,
+            table,
+            door,
+            pinned,
+            lifeline,
+            tenant,
+        ] = fds;
+        Ok(Self {
+            segment,
+            control,
+            node_page,
+            device_page,
+            frames,
+            table,
+            door,
+            pinned,
+            lifeline,
+            tenant,
+        })
+    }
+
+    /// What the next daemon needs, in the order of `daemon::adopt::Files`.
+    fn for_adoption(&self) -> std::io::Result<Vec<OwnedFd>> {
+        [
+            &self.segment,
+            &self.control,
+            &self.node_page,
+            &self.device_page,
+            &self.frames,
+            &self.table,
+        ]
+        .into_iter()
+        .map(OwnedFd::try_clone)
+        .collect()
+    }
+}
+
+fn work(start: &Start, files: Files, socket: OwnedFd) -> anyhow::Result<Ended> {
+    let restricted = sandbox::restrict_process(start.times.worker_memory_bytes)?;
+    let link = Link::new(socket);
+    let kept = files.for_adoption()?;
+    let segment = Segment::open(map(files.segment, Access::ReadWrite)?)?;
+    let doorbell = segment.doorbell()?;
+    let pinned = MemoryFile::received(files.pinned)?
+        .map_at(usize::try_from(start.pinned_base)?, Access::ReadWrite)
+        .context("the tenant's pinned window is not free in the worker")?;
+    let control = ControlPage::open(&map(files.control, Access::ReadWrite)?)?;
+    let node = NodePage::open(&map(files.node_page, Access::ReadWrite)?)?;
+    let gate = GateWorker::new(control, node, start.key);
+    let watch = Watch {
+        pid: own_pid(),
+        door: files.door,
+        lifeline: files.lifeline,
+        tenant: Process::from_descriptor(files.tenant),
+        files: kept,
+        doorbell,
+        start: start.clone(),
+    };
+    let watched = Arc::clone(&link);
+    thread::Builder::new()
+        .name("watcher".to_owned())
+        .stack_size(WATCHER_STACK_BYTES)
+        .spawn(move || link::watch(&watched, &watch))?;
+    let parts = device::Parts {
+        page: map(files.device_page, Access::ReadWrite)?,
+        frames: MemoryFile::received(files.frames)?,
+        table: map(files.table, Access::ReadOnly)?,
+        pinned: Arc::clone(&pinned),
+    };
+    let device = device::open(start, parts, &link)?;
+    let side = WorkerSide::open(segment)?;
+    let session = Session::new(device, shared(&side, start, &pinned)?, limits(start));
+    sandbox::restrict_calls()?;
+    tracing::debug!(session = start.session, landlock = restricted.landlock, "worker is ready");
+    match link.ask(&Ask::Ready) {
+        Ok(Reply::Done) => {}
+        Ok(other) => bail!("the daemon answered {other:?} to a ready worker"),
+        Err(over) => return Err(over.into()),
+    }
+    let mut event_loop = EventLoop::new(session, side, gate, link, &start.times);
+    let ended = event_loop.run();
+    // The process ends here: the daemon frees all frames at once, which is faster than one by one.
+    std::mem::forget(event_loop);
+    Ok(ended)
+}
+
+fn map(fd: OwnedFd, access: Access) -> anyhow::Result<Arc<SharedMemory>> {
+    Ok(MemoryFile::received(fd)?.map(access)?)
+}
+
+fn own_pid() -> u32 {
+    Pid::as_raw(Some(rustix::process::getpid())).unsigned_abs()
+}
+
+fn shared(side: &WorkerSide, start: &Start, pinned: &Arc<SharedMemory>) -> anyhow::Result<Shared> {
+    let bytes = side.segment().memory().len() - Segment::size(0);
+    let whole = ArenaRef { block: 0, offset: 0, len: bytes as u64 };
+    let arena =
+        side.arena().span(&whole).map_err(|_| anyhow::anyhow!("the segment has no arena"))?;
+    Ok(Shared {
+        arena,
+        arena_blocks: ARENA_BLOCKS,
+        pinned: pinned.span(0, pinned.len())?,
+        pinned_base: start.pinned_base,
+    })
+}
+
+fn limits(start: &Start) -> Limits {
+    Limits { kernel_ns: NonZeroU64::new(start.times.kernel_ms * 1_000_000), ..Limits::default() }
+}

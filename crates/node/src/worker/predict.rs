@@ -24,7 +24,7 @@ impl Predictor {
     /// The time of an operation of this kind and size; `None` if nothing is known of the kind.
     pub(crate) fn predict(&self, key: u64, units: u64) -> Option<u64> {
         let rate = self.kinds.get(&key)?;
-        let ns = u128::from(rate.per_unit) * u128::from(units.max(1)) >> 16;
+        let ns = (u128::from(rate.per_unit) * u128::from(units.max(1))) >> 16;
         Some(u64::try_from(ns).unwrap_or(u64::MAX).max(1))
     }
 
