@@ -3,6 +3,7 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
@@ -20,6 +21,7 @@ use weft_wire::handshake::{
     Welcome,
 };
 
+use crate::client::lock;
 use crate::config::{Config, ConfigError};
 
 /// Device addresses reserved if the system lets us; halved down to [`DEVICE_RANGE_MIN`] otherwise.
@@ -92,7 +94,12 @@ pub enum AttachError {
 pub struct Addresses {
     device: Reservation,
     pinned: Reservation,
+    /// The window's reservation is given up shortly before the window is mapped there; nobody else
+    /// in the process may reserve meanwhile.
+    _alone: MutexGuard<'static, ()>,
 }
+
+static ATTACHING: Mutex<()> = Mutex::new(());
 
 impl Addresses {
     /// Reserves both ranges.
@@ -100,11 +107,12 @@ impl Addresses {
     /// # Errors
     /// [`AttachError::Memory`] when the address space has no room.
     pub fn reserve() -> Result<Self, AttachError> {
+        let alone = lock(&ATTACHING);
         let pinned = Reservation::search(PINNED_SEARCH, PINNED_STEP, PINNED_TRIES, PINNED_WINDOW)?;
         let mut bytes = DEVICE_RANGE;
         loop {
             match Reservation::anywhere(bytes) {
-                Ok(device) => return Ok(Self { device, pinned }),
+                Ok(device) => return Ok(Self { device, pinned, _alone: alone }),
                 Err(_) if bytes > DEVICE_RANGE_MIN => bytes /= 2,
                 Err(refusal) => return Err(refusal.into()),
             }
@@ -142,7 +150,7 @@ pub struct Session {
     /// The client's side of the segment.
     pub side: ClientSide,
     /// The pinned window, mapped at the address that the hello named.
-    pub pinned: std::sync::Arc<SharedMemory>,
+    pub pinned: Arc<SharedMemory>,
     /// Keeps the device range reserved.
     pub device: Reservation,
 }

@@ -245,7 +245,8 @@ impl Client {
         debug_assert!(!command.is_sync(), "{} is answered", command.name());
         let mut bytes = [0; COMMAND_BYTES_MAX];
         let length = command.encode(&mut bytes).map_err(|_| Status::INVALID_VALUE)?;
-        self.transport.submit(bytes.get(..length).unwrap_or_default())
+        let sent = self.transport.submit(bytes.get(..length).unwrap_or_default());
+        sent.inspect_err(|status| self.note_loss(*status))
     }
 
     /// Sends a synchronous command whose answer is only a status.
@@ -274,7 +275,17 @@ impl Client {
         debug_assert!(command.is_sync(), "{} is not answered", command.name());
         let mut bytes = [0; COMMAND_BYTES_MAX];
         let length = command.encode(&mut bytes).map_err(|_| Status::INVALID_VALUE)?;
-        self.transport.call(bytes.get(..length).unwrap_or_default(), body)
+        let answer = self.transport.call(bytes.get(..length).unwrap_or_default(), body);
+        answer.inspect_err(|status| self.note_loss(*status))
+    }
+
+    /// One thread that finds the worker gone tells the others, who may be waiting or about to submit.
+    #[cold]
+    fn note_loss(&self, status: Status) {
+        if status == Status::DEVICE_UNAVAILABLE && !self.side.is_lost() {
+            // It cannot fail for an opened segment, and the caller has its error already.
+            let _told = self.side.segment().declare_worker_lost();
+        }
     }
 }
 

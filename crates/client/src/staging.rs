@@ -6,7 +6,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use weft_ring::{ArenaRef, Block};
+use weft_ring::{ArenaError, ArenaRef, Block};
 use weft_wire::command::{self, Endpoint, Payload, Place, Shape};
 use weft_wire::{Command, Status};
 
@@ -103,13 +103,17 @@ impl Client {
         layout: &Layout,
     ) -> Result<(), Status> {
         let mut posted = VecDeque::with_capacity(WINDOW);
-        for piece in pieces(&layout.shape, PIECE) {
-            if posted.len() >= WINDOW
-                && let Some(oldest) = posted.pop_front()
-            {
-                self.await_release(oldest, stream)?;
-            }
-            let block = self.block(size(piece.bytes())?)?;
+        for piece in pieces(&layout.shape, self.piece_bytes()) {
+            let block = loop {
+                if posted.len() < WINDOW
+                    && let Some(block) = self.spare_block(&piece, posted.is_empty())?
+                {
+                    break block;
+                }
+                if let Some(oldest) = posted.pop_front() {
+                    self.await_release(oldest, stream)?;
+                }
+            };
             let span = block.span().map_err(|_| Status::UNKNOWN)?;
             for (from, to) in piece.rows(layout.src_pitch, layout.src_slice) {
                 let (from, to, width) = (size(from)?, size(to)?, size(piece.size[0])?);
@@ -137,19 +141,22 @@ impl Client {
         src: &Remote,
         layout: &Layout,
     ) -> Result<(), Status> {
-        let mut left = pieces(&layout.shape, PIECE).peekable();
+        let mut left = pieces(&layout.shape, self.piece_bytes()).peekable();
         let Some(first) = left.next() else { return Ok(()) };
         if left.peek().is_none() {
             return self.stage_out_at_once(stream, dst, src, layout, first);
         }
         let mut posted = VecDeque::with_capacity(WINDOW);
-        posted.push_back(self.request(stream, src, layout, first)?);
-        while let Some(oldest) = posted.pop_front() {
-            while posted.len() + 1 < WINDOW
-                && let Some(piece) = left.next()
+        let mut next = Some(first);
+        loop {
+            while posted.len() < WINDOW
+                && let Some(piece) = next
+                && let Some(block) = self.spare_block(&piece, posted.is_empty())?
             {
-                posted.push_back(self.request(stream, src, layout, piece)?);
+                posted.push_back(self.request(stream, src, layout, piece, block)?);
+                next = left.next();
             }
+            let Some(oldest) = posted.pop_front() else { break };
             let piece = oldest.piece;
             let block = self.await_release(oldest, stream)?;
             unpack(&block, dst, &piece, layout)?;
@@ -179,6 +186,25 @@ impl Client {
         unpack(&block, dst, &piece, layout)
     }
 
+    /// Bytes of a piece in this session's arena.
+    fn piece_bytes(&self) -> u64 {
+        PIECE.min(self.side.arena().len() as u64 / 4).max(1)
+    }
+
+    /// A block for a piece. Whoever holds other blocks (`alone` is false) must not wait for room: two
+    /// copies that did would wait for each other.
+    fn spare_block(&self, piece: &Piece, alone: bool) -> Result<Option<Block>, Status> {
+        let bytes = size(piece.bytes())?;
+        if alone {
+            return self.block(bytes).map(Some);
+        }
+        match self.side.arena().try_alloc(bytes) {
+            Ok(block) => Ok(Some(block)),
+            Err(ArenaError::Full) => Ok(None),
+            Err(ArenaError::TooLarge(_) | ArenaError::PeerLost) => Err(Status::OUT_OF_MEMORY),
+        }
+    }
+
     /// Asks for a piece without waiting for it.
     fn request(
         &self,
@@ -186,8 +212,8 @@ impl Client {
         src: &Remote,
         layout: &Layout,
         piece: Piece,
+        block: Block,
     ) -> Result<Posted, Status> {
-        let block = self.block(size(piece.bytes())?)?;
         self.send(
             stream,
             &Command::Copy {
