@@ -31,7 +31,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         &["weft-device", "weft-exec", "weft-gate", "weft-ring", "weft-sched", "weft-wire"],
     ),
     ("weft-cli", &["weft-device", "weft-node", "weft-sched"]),
-    ("xtask", &[]),
+    ("xtask", &["weft-wire"]),
 ];
 
 /// Checks everything and reports all that is wrong at once.

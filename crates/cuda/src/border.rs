@@ -10,8 +10,8 @@ use crate::driver;
 
 /// Runs a call that needs no `cuInit`.
 pub(crate) fn anytime(call: impl FnOnce() -> Result<(), Status>) -> CUresult {
-    // A body leaves the client's tables consistent at every point that can panic: each is guarded by
-    // its own lock, and a poisoned lock is taken over.
+    // A body leaves the client's tables consistent at every point that can panic: each is guarded
+    // by its own lock, and a poisoned lock is taken over.
     match catch_unwind(AssertUnwindSafe(call)) {
         Ok(result) => Status::of(&result).code(),
         Err(payload) => {

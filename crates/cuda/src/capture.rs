@@ -141,7 +141,7 @@ pub(crate) fn info_of_12(
     info_of_11(client, default, stream, status, id, graph, dependencies, count)
 }
 
-/// Keeps a list until the next question about the same stream: the application gets a pointer to it.
+/// Keeps a list until the next question about the same stream: the application points to it.
 fn keep(stream: CUstream, nodes: Vec<CUgraphNode>) -> *const CUgraphNode {
     static KEPT: Mutex<BTreeMap<u64, Vec<CUgraphNode>>> = Mutex::new(BTreeMap::new());
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);

@@ -12,7 +12,7 @@ use crate::border;
 /// How the table begins by which NVIDIA's runtime authenticates the genuine driver.
 const RUNTIME_HANDSHAKE: [u8; 4] = [0xd4, 0x08, 0x20, 0x55];
 
-/// `cuGetExportTable`. No table is known; the runtime's question gets an explanation on stderr, once.
+/// `cuGetExportTable`. No table is known; the runtime's question is explained on stderr, once.
 pub(crate) fn find(table: Out<*const c_void>, id: In<CUuuid>) -> Result<(), Status> {
     let table = table.required()?;
     let id = id.required()?;

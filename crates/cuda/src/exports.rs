@@ -31,12 +31,18 @@ macro_rules! export {
         export! { @body (border::ready) (client) $symbol $params ($file $function) () }
     };
     ($noun:ident legacy $symbol:ident $params:tt {$file:ident::$function:ident}) => {
-        export! { @body (border::ready) (client) $symbol $params ($file $function) (DefaultStream::Legacy,) }
+        export! {
+            @body (border::ready) (client) $symbol $params ($file $function) (DefaultStream::Legacy,)
+        }
     };
     ($noun:ident per_thread $symbol:ident $params:tt {$file:ident::$function:ident}) => {
-        export! { @body (border::ready) (client) $symbol $params ($file $function) (DefaultStream::PerThread,) }
+        export! {
+            @body (border::ready) (client) $symbol $params ($file $function)
+            (DefaultStream::PerThread,)
+        }
     };
-    (@body ($gate:path) ($($client:ident)?) $symbol:ident ($($name:ident: $ty:ty),*) ($file:ident $function:ident) ($($default:tt)*)) => {
+    (@body ($gate:path) ($($client:ident)?) $symbol:ident ($($name:ident: $ty:ty),*)
+        ($file:ident $function:ident) ($($default:tt)*)) => {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $symbol($($name: $ty),*) -> CUresult {
             $gate(|$($client)?| crate::$file::$function($($client,)? $($default)* $({

@@ -230,8 +230,8 @@ fn pairs(
     Ok(from.iter().copied().zip(to.iter().copied()).collect())
 }
 
-/// Answers a list the way the driver does: without a place only its length; with one as many as fit,
-/// the rest of the places null.
+/// Answers a list the way the driver does: without a place only its length; with one as many as
+/// fit, the rest of the places null.
 fn list(have: &[CUgraphNode], nodes: Out<CUgraphNode>, count: Out<usize>) -> Result<(), Status> {
     let count = count.required()?;
     if nodes.is_null() {

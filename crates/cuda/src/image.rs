@@ -1,7 +1,7 @@
 //! Module images: how long is what an application points to.
 //!
-//! The driver API passes images without a length. PTX text ends at a zero byte; a cubin and a fatbin
-//! tell their size in a header. The worker parses; here only the extent is found.
+//! The driver API passes images without a length. PTX text ends at a zero byte; a cubin and a
+//! fatbin tell their size in a header. The worker parses; here only the extent is found.
 
 use core::ffi::{CStr, c_char, c_void};
 use std::borrow::Cow;

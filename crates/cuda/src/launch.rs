@@ -107,8 +107,8 @@ pub(crate) mod attribute {
     pub(crate) const SHARED_CARVEOUT: u32 = 14;
 }
 
-/// Whether attributes ask for a cooperative launch. Hints and what means nothing on a device without
-/// clusters are accepted; what would change the outcome is not.
+/// Whether attributes ask for a cooperative launch. Hints and what means nothing on a device
+/// without clusters are accepted; what would change the outcome is not.
 fn cooperative_by(attributes: &[CUlaunchAttribute]) -> Result<bool, Status> {
     let mut cooperative = false;
     for attribute in attributes {

@@ -3,8 +3,9 @@
 //! [`exports`] makes one exported function per row of the table of driver calls. It turns C
 //! arguments into the types of [`args`] and calls the body in the file of its API noun; [`border`]
 //! refuses calls before `cuInit` and after a fork and lets no panic pass. All `unsafe` that deals
-//! with the application's pointers stands in [`args`], in what reads launch parameters ([`params`]),
-//! module images ([`image`]) and compiler options ([`jit`]), and where a pointer lies inside a struct.
+//! with the application's pointers stands in [`args`], in what reads launch parameters
+//! ([`params`]), module images ([`image`]) and compiler options ([`jit`]), and where a pointer lies
+//! inside a struct.
 
 #![expect(
     clippy::needless_pass_by_value,

@@ -1,5 +1,5 @@
-//! Profiler control. No profiler is attached, so there is nothing to start or stop, as with the native
-//! driver outside a profiler.
+//! Profiler control. No profiler is attached, so there is nothing to start or stop, as with the
+//! native driver outside a profiler.
 
 use weft_client::Client;
 use weft_wire::Status;

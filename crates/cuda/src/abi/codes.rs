@@ -10,11 +10,30 @@ macro_rules! codes {
 }
 
 codes! {
-    CUdevice_P2PAttribute, CUdevice_attribute, CUdriverProcAddressQueryResult, CUexecAffinityType,
-    CUfunc_cache, CUfunctionLoadingState, CUfunction_attribute, CUgraphNodeType, CUjitInputType, CUjit_option, CUkernelNodeAttrID, CUlibraryOption, CUlimit,
-    CUmemAccess_flags, CUmemAllocationType, CUmemPool_attribute, CUmem_advise,
-    CUmemorytype, CUmoduleLoadingMode, CUpointer_attribute, CUsharedconfig, CUstreamAttrID,
-    CUstreamCaptureMode, CUstreamCaptureStatus,
+    CUdevice_P2PAttribute,
+    CUdevice_attribute,
+    CUdriverProcAddressQueryResult,
+    CUexecAffinityType,
+    CUfunc_cache,
+    CUfunctionLoadingState,
+    CUfunction_attribute,
+    CUgraphNodeType,
+    CUjitInputType,
+    CUjit_option,
+    CUkernelNodeAttrID,
+    CUlibraryOption,
+    CUlimit,
+    CUmemAccess_flags,
+    CUmemAllocationType,
+    CUmemPool_attribute,
+    CUmem_advise,
+    CUmemorytype,
+    CUmoduleLoadingMode,
+    CUpointer_attribute,
+    CUsharedconfig,
+    CUstreamAttrID,
+    CUstreamCaptureMode,
+    CUstreamCaptureStatus,
 }
 
 /// Streams and kernel nodes have launch attributes.
