@@ -1,6 +1,8 @@
 //! Kernels from PTX text, executed and compared with what they should compute.
 
+mod corpus;
 mod kernels;
+mod speed;
 
 use super::{Clock, SoftDevice};
 use crate::{
@@ -87,6 +89,12 @@ impl Bench {
         self.start(self.launch(name, grid, block, args));
         let outcomes = finish(&mut self.device);
         assert_eq!(outcomes, [Outcome::Done]);
+    }
+
+    /// Runs a launch that must succeed.
+    pub(super) fn finish_ok(&mut self, launch: Launch) {
+        self.start(launch);
+        assert_eq!(finish(&mut self.device), [Outcome::Done]);
     }
 
     /// Runs a kernel that must fault.
