@@ -23,6 +23,7 @@ use weft_wire::handshake::{
 
 use crate::client::lock;
 use crate::config::{Config, ConfigError};
+use crate::transport::Transport;
 
 /// Device addresses reserved if the system lets us; halved down to [`DEVICE_RANGE_MIN`] otherwise.
 const DEVICE_RANGE: usize = 1 << 40;
@@ -178,6 +179,38 @@ impl Session {
         drop(addresses.pinned);
         let pinned = file.map_at(base, Access::ReadWrite)?;
         Ok(Self { welcome, side, pinned, device: addresses.device })
+    }
+}
+
+/// What code that executes commands in this process gives for a hello.
+#[derive(Debug)]
+pub struct DirectSession {
+    /// The bytes of its [`handshake::Answer`].
+    pub answer: Vec<u8>,
+    /// The segment's memory file.
+    pub segment: OwnedFd,
+    /// The pinned window's.
+    pub pinned: OwnedFd,
+    /// Executes the commands.
+    pub transport: Arc<dyn Transport>,
+}
+
+/// Attaches to execution code in this process: `open` gets the bytes of a [`Hello`].
+pub(crate) fn connect_direct(
+    config: &Config,
+    open: impl FnOnce(&[u8]) -> Result<DirectSession, String>,
+) -> Result<(Session, Arc<dyn Transport>), AttachError> {
+    let addresses = Addresses::reserve()?;
+    let hello = addresses.hello(config).to_bytes();
+    let hello = hello.map_err(|error| AttachError::Direct(error.to_string()))?;
+    let DirectSession { answer, segment, pinned, transport } =
+        open(&hello).map_err(AttachError::Direct)?;
+    match handshake::Answer::from_bytes(&answer)? {
+        handshake::Answer::Refused { code: _, message } => Err(AttachError::Direct(message)),
+        handshake::Answer::Welcome(welcome) => {
+            let session = Session::establish(addresses, welcome, segment, pinned, None)?;
+            Ok((session, transport))
+        }
     }
 }
 

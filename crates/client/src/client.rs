@@ -10,9 +10,9 @@ use weft_wire::command::COMMAND_BYTES_MAX;
 use weft_wire::handshake::Welcome;
 use weft_wire::{Command, Status, id, progress};
 
-use crate::attach::{self, AttachError, Session};
+use crate::attach::{self, AttachError, DirectSession, Session};
 use crate::capture::Captures;
-use crate::config::{Attach, Config, visible_devices};
+use crate::config::{Config, visible_devices};
 use crate::context::ContextState;
 use crate::event::EventState;
 use crate::function::{FunctionState, KernelState};
@@ -107,15 +107,25 @@ impl Counters {
 }
 
 impl Client {
-    /// Attaches as `config` says, except directly: see [`Client::over`].
+    /// Attaches to a node daemon. (`config.attach` is the shim's to look at.)
     ///
     /// # Errors
     /// [`AttachError`], whose text is for the program's user.
     pub fn attach(config: &Config) -> Result<Arc<Self>, AttachError> {
-        if config.attach == Attach::Direct {
-            return Err(AttachError::Direct("the shim must load libweft_direct.so".into()));
-        }
         Ok(Self::over(config, attach::connect(config)?, None))
+    }
+
+    /// Attaches to execution code in this process. `open` hands it the bytes of a hello; the shim does so
+    /// because loading a library is not safe.
+    ///
+    /// # Errors
+    /// [`AttachError`], whose text is for the program's user.
+    pub fn attach_direct(
+        config: &Config,
+        open: impl FnOnce(&[u8]) -> Result<DirectSession, String>,
+    ) -> Result<Arc<Self>, AttachError> {
+        let (session, transport) = attach::connect_direct(config, open)?;
+        Ok(Self::over(config, session, Some(transport)))
     }
 
     /// A client of an established session. Commands go through the segment's lanes unless another

@@ -39,7 +39,7 @@ mod stream_value;
 mod table;
 mod transport;
 
-pub use attach::AttachError;
+pub use attach::{AttachError, DirectSession};
 pub use capture::CaptureInfo;
 pub use client::Client;
 pub use config::{Attach, Config, ConfigError};
