@@ -62,12 +62,12 @@ impl GraphRun {
         self.next += 1;
         Some(match &**node {
             Node::Empty => Task::Nothing,
-            Node::Operation { op, key, .. } => Task::Operation(Operation {
+            Node::Operation { op, key, .. } => Task::Operation(Box::new(Operation {
                 op: op.clone(),
                 key: *key,
                 releases: [None, None],
                 spent_ns: 0,
-            }),
+            })),
             Node::Host(call) => Task::Host { call: *call, due: false },
             Node::Record(_) | Node::Wait(_) => match self.events.pop_front() {
                 Some(EventTask::Record(slot, record)) => {

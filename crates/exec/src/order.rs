@@ -150,7 +150,7 @@ impl<D: Device> Session<D> {
         }
     }
 
-    fn begin(&mut self, key: StreamKey, state: impl FnOnce(&Taken, Operation) -> Begun) {
+    fn begin(&mut self, key: StreamKey, state: impl FnOnce(&Taken, Box<Operation>) -> Begun) {
         let Some(mut taken) = self.take_front(key) else { return };
         let task = std::mem::replace(&mut taken.task, Task::Nothing);
         if let (Task::Operation(operation), Some(stream)) = (task, self.streams.get_mut(key)) {
@@ -286,7 +286,7 @@ impl<D: Device> Session<D> {
         &mut self,
         key: StreamKey,
         at: usize,
-        mut operation: Operation,
+        mut operation: Box<Operation>,
         next_block: u64,
         spent_ns: u64,
     ) -> u64 {

@@ -34,7 +34,7 @@ pub(crate) enum Kind {
     NonBlocking,
 }
 
-/// A device operation and what hangs on it.
+/// A device operation and what hangs on it. It is large and moves through queues, so it lives in a box.
 #[derive(Debug, Clone)]
 pub(crate) struct Operation {
     pub(crate) op: Op,
@@ -50,7 +50,7 @@ pub(crate) struct Operation {
 pub(crate) enum Task {
     /// Only counts.
     Nothing,
-    Operation(Operation),
+    Operation(Box<Operation>),
     /// Waits for a point of another stream.
     Wait(Point),
     WaitValue {
@@ -107,7 +107,7 @@ pub(crate) struct Begun {
 pub(crate) enum State {
     Flying {
         id: OpId,
-        operation: Operation,
+        operation: Box<Operation>,
     },
     /// Ends as soon as everything before it has ended.
     Passed,
