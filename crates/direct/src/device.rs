@@ -3,45 +3,44 @@
 use std::path::{Path, PathBuf};
 
 use serde::Deserialize;
+use weft_device::soft::{
+    Clock, FrameStore, KernelModel, LocalFrames, MemoryConfig, PacedModel, SoftConfig, SoftDevice,
+};
+
+use crate::open::{Ground, OpenError};
+
+/// Device memory unless the program's user asks for another amount (`WEFT_MEMORY`).
+const MEMORY_BYTES: u64 = 4 << 30;
 
 /// A device as its user wrote it down.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct DeviceSpec {
     /// Modelled times; `None` for a device that is as fast as the CPU allows.
-    pub model: Option<Model>,
+    pub model: Option<PacedModel>,
 }
 
-/// Modelled times of a paced device. The keys are those of `device.model` in the node's configuration.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+/// A model file. The keys and what they default to are those of `device.model` in the node's configuration.
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
-pub struct Model {
-    /// Kernels; the first match wins.
-    pub kernels: Vec<KernelModel>,
-    /// A kernel that no rule names: fixed part, in ns.
-    pub base_ns: u64,
-    /// A kernel that no rule names: part per thread block, in ns.
-    pub ns_per_block: u64,
-    /// Copies and fills: fixed part, in ns.
-    pub copy_base_ns: u64,
-    /// Copies and fills: bytes per µs.
-    pub copy_bytes_per_us: u64,
+struct ModelFile {
+    kernels: Vec<KernelRule>,
+    base_ns: u64,
+    ns_per_block: u64,
+    copy_base_ns: u64,
+    copy_bytes_per_us: u64,
 }
 
-/// The modelled time of the kernels that a name matches: `ns`, or `ns_per_block`, or the sum.
-#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct KernelModel {
-    /// Kernel name; `*` matches any run of characters.
-    pub kernel: String,
-    /// Fixed part, in ns.
+struct KernelRule {
+    kernel: String,
     #[serde(default)]
-    pub ns: u64,
-    /// Part per thread block, in ns.
+    ns: u64,
     #[serde(default)]
-    pub ns_per_block: u64,
+    ns_per_block: u64,
 }
 
-impl Default for Model {
+impl Default for ModelFile {
     fn default() -> Self {
         Self {
             kernels: Vec::new(),
@@ -50,6 +49,16 @@ impl Default for Model {
             copy_base_ns: 2_000,
             copy_bytes_per_us: 10_000,
         }
+    }
+}
+
+impl From<ModelFile> for PacedModel {
+    fn from(file: ModelFile) -> Self {
+        let ModelFile { kernels, base_ns, ns_per_block, copy_base_ns, copy_bytes_per_us } = file;
+        let rule =
+            |KernelRule { kernel, ns, ns_per_block }| KernelModel { kernel, ns, ns_per_block };
+        let kernels = kernels.into_iter().map(rule).collect();
+        Self { kernels, base_ns, ns_per_block, copy_base_ns, copy_bytes_per_us }
     }
 }
 
@@ -98,18 +107,36 @@ impl DeviceSpec {
             Some("paced") => {
                 let file = file.map(Path::new).or(model_file);
                 let model = file.map(read_model).transpose()?.unwrap_or_default();
-                Ok(Self { model: Some(model) })
+                Ok(Self { model: Some(model.into()) })
             }
             Some(_) | None => Err(unknown()),
         }
     }
+
+    /// The device, which this process has to itself.
+    ///
+    /// # Errors
+    /// [`OpenError::Device`] when the system gives no memory.
+    pub fn build(self, ground: Ground) -> Result<SoftDevice, OpenError> {
+        let Ground { device_base, device_bytes, memory_bytes, pinned_base, pinned } = ground;
+        let memory_bytes = if memory_bytes == 0 { MEMORY_BYTES } else { memory_bytes };
+        let memory = MemoryConfig {
+            store: FrameStore::local(memory_bytes)?,
+            source: Box::new(LocalFrames::new(memory_bytes)),
+            base: device_base,
+            len: device_bytes,
+            window: Some((pinned_base, pinned)),
+        };
+        let clock = self.model.map_or(Clock::Real, Clock::Paced);
+        Ok(SoftDevice::new(SoftConfig { memory, memory_bytes, clock, page: None }))
+    }
 }
 
-fn read_model(path: &Path) -> Result<Model, SpecError> {
+fn read_model(path: &Path) -> Result<ModelFile, SpecError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| SpecError::Read { path: path.to_owned(), source })?;
     let wrong = |message: String| SpecError::Model { path: path.to_owned(), message };
-    let model: Model = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+    let model: ModelFile = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
     if model.copy_bytes_per_us == 0 {
         return Err(wrong("copy_bytes_per_us: 0 is out of range; at least 1".to_owned()));
     }
@@ -126,7 +153,7 @@ mod tests {
         assert_eq!(DeviceSpec::parse("", None).unwrap().model, None);
         assert_eq!(DeviceSpec::parse("soft:real", None).unwrap().model, None);
         let paced = DeviceSpec::parse("soft:paced", None).unwrap();
-        assert_eq!(paced.model, Some(Model::default()));
+        assert_eq!(paced.model, Some(ModelFile::default().into()));
     }
 
     #[test]

@@ -8,7 +8,7 @@
 //!
 //! All `unsafe` code lies in [`abi`].
 
-//ABI pub mod abi;
+pub mod abi;
 mod device;
 mod direct;
 mod open;
@@ -16,4 +16,4 @@ mod outbox;
 
 pub use device::{DeviceSpec, SpecError};
 pub use direct::Direct;
-pub use open::{OpenError, Opened, open};
+pub use open::{Ground, OpenError, Opened, open};
