@@ -127,6 +127,7 @@ fn filter() -> Result<BpfProgram, seccompiler::Error> {
     for call in [libc::SYS_mmap, libc::SYS_mprotect] {
         rules.insert(call, vec![without_execution()?]);
     }
+    rules.insert(libc::SYS_tgkill, vec![to_itself()?]);
     let arch: TargetArch = std::env::consts::ARCH.try_into()?;
     let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
     let filter = SeccompFilter::new(rules, refused, SeccompAction::Allow, arch)?;
@@ -137,6 +138,14 @@ fn filter() -> Result<BpfProgram, seccompiler::Error> {
 fn without_execution() -> Result<SeccompRule, seccompiler::Error> {
     let execution = SeccompCmpOp::MaskedEq(u64::from(libc::PROT_EXEC.cast_unsigned()));
     let condition = SeccompCondition::new(2, SeccompCmpArgLen::Dword, execution, 0)?;
+    Ok(SeccompRule::new(vec![condition])?)
+}
+
+/// A signal to this process, which is how it aborts.
+fn to_itself() -> Result<SeccompRule, seccompiler::Error> {
+    let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
+    let equal = SeccompCmpOp::Eq;
+    let condition = SeccompCondition::new(0, SeccompCmpArgLen::Dword, equal, own.into())?;
     Ok(SeccompRule::new(vec![condition])?)
 }
 
