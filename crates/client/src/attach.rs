@@ -154,6 +154,26 @@ pub struct Session {
     pub pinned: Arc<SharedMemory>,
     /// Keeps the device range reserved.
     pub device: Reservation,
+    /// Tells the worker that this process lives.
+    pub lifeline: Arc<Lifeline>,
+}
+
+/// One end of a socket pair whose other end the worker holds: each side learns of the other's death.
+#[derive(Debug)]
+pub struct Lifeline(Mutex<Option<OwnedFd>>);
+
+impl Lifeline {
+    /// Whether the worker may still live.
+    fn holds(&self) -> bool {
+        lock(&self.0).as_ref().is_none_or(|end| !hung_up(end))
+    }
+
+    /// Closes this end, unless somebody is looking at it.
+    pub(crate) fn cut(&self) {
+        if let Ok(mut end) = self.0.try_lock() {
+            drop(end.take());
+        }
+    }
 }
 
 impl Session {
@@ -171,14 +191,16 @@ impl Session {
     ) -> Result<Self, AttachError> {
         let segment = MemoryFile::received(segment)?.map(Access::ReadWrite)?;
         let segment = Segment::open(segment)?;
-        let alive = move || lifeline.as_ref().is_none_or(|lifeline| !hung_up(lifeline));
-        let side = ClientSide::open(segment, ClientOptions::default(), Box::new(alive))?;
+        let lifeline = Arc::new(Lifeline(Mutex::new(lifeline)));
+        let watched = Arc::clone(&lifeline);
+        let alive = Box::new(move || watched.holds());
+        let side = ClientSide::open(segment, ClientOptions::default(), alive)?;
         let file = MemoryFile::received(pinned)?;
         let base = addresses.pinned.address();
         // The daemon may grant less than the whole window; the reservation must be as long as the file.
         drop(addresses.pinned);
         let pinned = file.map_at(base, Access::ReadWrite)?;
-        Ok(Self { welcome, side, pinned, device: addresses.device })
+        Ok(Self { welcome, side, pinned, device: addresses.device, lifeline })
     }
 }
 

@@ -316,6 +316,14 @@ impl Client {
                 point.capture.valid.store(false, Ordering::Release);
                 Err(Status::STREAM_CAPTURE_MERGE)
             }
+            // The event stands for a point of a capture that is over.
+            (Some(point), None)
+                if !lock(&self.captures.active)
+                    .iter()
+                    .any(|active| Arc::ptr_eq(active, &point.capture)) =>
+            {
+                Err(Status::CAPTURED_EVENT)
+            }
             (Some(_), None) if stream.handle == Stream::LEGACY => {
                 Err(Status::STREAM_CAPTURE_IMPLICIT)
             }

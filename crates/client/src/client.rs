@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use weft_ring::{ClientSide, Reservation};
 use weft_wire::codec::{Field, decode_all};
@@ -10,7 +10,7 @@ use weft_wire::command::COMMAND_BYTES_MAX;
 use weft_wire::handshake::Welcome;
 use weft_wire::{Command, Status, id, progress};
 
-use crate::attach::{self, AttachError, DirectSession, Session};
+use crate::attach::{self, AttachError, DirectSession, Lifeline, Session};
 use crate::capture::Captures;
 use crate::config::{Config, visible_devices};
 use crate::context::ContextState;
@@ -70,6 +70,7 @@ pub struct Client {
     pub(crate) host_functions: HostFunctions,
     refused_seen: AtomicU64,
     next_number: AtomicU64,
+    lifeline: Arc<Lifeline>,
     _device_range: Reservation,
 }
 
@@ -77,13 +78,25 @@ pub struct Client {
 #[derive(Debug)]
 pub(crate) struct Counters {
     streams: Box<[AtomicU64]>,
-    events: Box<[AtomicU64]>,
+    /// In chunks that appear when their first event is recorded.
+    events: Box<[OnceLock<Box<[AtomicU64]>>]>,
+}
+
+/// Events of one chunk of counters.
+const EVENT_CHUNK: usize = 4096;
+
+fn zeros(count: usize) -> Box<[AtomicU64]> {
+    (0..count).map(|_| AtomicU64::new(0)).collect()
 }
 
 impl Counters {
     fn new() -> Self {
-        let zeros = |count: u32| (0..count).map(|_| AtomicU64::new(0)).collect();
-        Self { streams: zeros(progress::STREAM_WORDS), events: zeros(id::EVENTS_MAX) }
+        let index = |limit: u32| usize::try_from(limit).unwrap_or(usize::MAX);
+        let chunks = index(id::EVENTS_MAX).div_ceil(EVENT_CHUNK);
+        Self {
+            streams: zeros(index(progress::STREAM_WORDS)),
+            events: (0..chunks).map(|_| OnceLock::new()).collect(),
+        }
     }
 
     /// Counts one more command of the stream's slot.
@@ -101,7 +114,10 @@ impl Counters {
 
     /// Numbers the next record of the event's slot.
     pub(crate) fn event_record(&self, event: id::EventId) -> u64 {
-        let count = usize::try_from(event.index).ok().and_then(|i| self.events.get(i));
+        let index = usize::try_from(event.index).unwrap_or(usize::MAX);
+        let chunk = self.events.get(index / EVENT_CHUNK);
+        let chunk = chunk.map(|chunk| chunk.get_or_init(|| zeros(EVENT_CHUNK)));
+        let count = chunk.and_then(|chunk| chunk.get(index % EVENT_CHUNK));
         count.map_or(0, |count| count.fetch_add(1, Ordering::AcqRel) + 1)
     }
 }
@@ -136,7 +152,7 @@ impl Client {
         session: Session,
         transport: Option<Arc<dyn Transport>>,
     ) -> Arc<Self> {
-        let Session { welcome, side, pinned, device } = session;
+        let Session { welcome, side, pinned, device, lifeline } = session;
         let side = Arc::new(side);
         let transport = transport.unwrap_or_else(|| Arc::clone(&side) as Arc<dyn Transport>);
         let visible = visible_devices(config.visible.as_deref(), &[welcome.uuid]);
@@ -175,6 +191,7 @@ impl Client {
             refused_seen: AtomicU64::new(0),
             next_number: AtomicU64::new(1),
             welcome,
+            lifeline,
             _device_range: device,
         })
     }
@@ -183,6 +200,15 @@ impl Client {
     #[must_use]
     pub fn is_forked(&self) -> bool {
         self.side.is_forked()
+    }
+
+    /// Lets go of the session in a child made by `fork`: from then on the session's end depends on the
+    /// parent alone. For the child's handler of `pthread_atfork`; takes no lock that another thread of
+    /// the parent may have held, and does nothing in the parent.
+    pub fn leave_in_child(&self) {
+        if self.is_forked() {
+            self.lifeline.cut();
+        }
     }
 
     /// A number that no other object of the session has, for `cu*GetId`.
@@ -217,6 +243,18 @@ impl Client {
     /// Brings asynchronous faults and refusals to the next call.
     #[inline]
     pub(crate) fn healthy(&self) -> Result<(), Status> {
+        self.usable()?;
+        let refused = self.notice(progress::NOTICE_REFUSED);
+        if refused == self.refused_seen.load(Ordering::Relaxed) {
+            return Ok(());
+        }
+        self.refused_seen.store(refused, Ordering::Relaxed);
+        self.call(&Command::Ping {})
+    }
+
+    /// Whether the session lives and no fault sticks.
+    #[inline]
+    pub(crate) fn usable(&self) -> Result<(), Status> {
         if self.side.is_forked() {
             return Err(Status::NOT_INITIALIZED);
         }
@@ -226,12 +264,7 @@ impl Client {
         if self.notice(progress::NOTICE_FAULT) != 0 {
             return Err(self.fault());
         }
-        let refused = self.notice(progress::NOTICE_REFUSED);
-        if refused == self.refused_seen.load(Ordering::Relaxed) {
-            return Ok(());
-        }
-        self.refused_seen.store(refused, Ordering::Relaxed);
-        self.call(&Command::Ping {})
+        Ok(())
     }
 
     #[cold]

@@ -119,14 +119,14 @@ fn serve(client: &Weak<Client>) {
     while let Some(client) = client.upgrade() {
         let functions = &client.host_functions;
         if let Ok(HostCall { call }) = client.call_for(&Command::HostFunctionNext {}) {
-            functions.run(call, client.healthy());
+            functions.run(call, client.usable());
             if client.submit(&Command::HostFunctionDone { call }).is_ok() {
                 continue;
             }
         }
         // What the worker dropped is told of it here. With nothing left, a later host function starts
         // another thread.
-        let outcome = client.healthy();
+        let outcome = client.usable();
         if !functions.abandon(outcome) {
             return;
         }

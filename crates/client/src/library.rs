@@ -29,7 +29,7 @@ impl Client {
     /// # Errors
     /// [`LoadFailure`].
     pub fn library_load(&self, bytes: &[u8]) -> Result<Library, LoadFailure> {
-        self.healthy()?;
+        let context = self.some_context()?;
         let images = unpack(bytes)?.into_iter().map(<[u8]>::to_vec).collect();
         let made = self.libraries.insert(0, |_, handle| LibraryState {
             handle,
@@ -38,7 +38,7 @@ impl Client {
             kernels: Mutex::default(),
         });
         let (handle, library) = made.map_err(|_| Status::OUT_OF_MEMORY)?;
-        match self.library_module_in(&library, &*self.some_context()?) {
+        match self.library_module_in(&library, &context) {
             Ok(_) => Ok(handle),
             Err(failure) => {
                 self.libraries.remove(handle);
