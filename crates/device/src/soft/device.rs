@@ -260,6 +260,7 @@ impl SoftDevice {
             static_shared,
             total_shared: static_shared + launch.shared_bytes,
             grid_id,
+            serial: grid_id,
         };
         Some(Execution::new(LaunchPlan {
             program: Arc::clone(&module.program),

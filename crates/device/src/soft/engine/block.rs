@@ -1,7 +1,7 @@
 //! A thread block: its warps, its shared memory, its barriers.
 
 use super::cx::{BarrierResult, Cx};
-use super::program::Lifetime;
+use super::program::{Lifetime, Program};
 use super::run::{BlockHooks, WarpEnd, run_warp, write_rows};
 use super::warp::{Frame, Split, SplitState, WarpState};
 
@@ -12,8 +12,7 @@ enum Slot {
     Fresh,
     /// Begun, and not over.
     Live(Box<WarpState>),
-    /// Its state is in the context.
-    Running,
+    /// Over, or its state is in the context.
     Done,
 }
 
@@ -117,46 +116,41 @@ impl Block {
         kernel: u32,
         turn: &mut i64,
     ) -> BlockEnd {
+        let program = std::sync::Arc::clone(&cx.program);
         loop {
             let mut progress = false;
             let mut wake = u64::MAX;
-            let mut ended = 0;
             for i in self.next..self.slots.len() {
-                if !self.take(cx, pool, kernel, i) {
-                    ended += usize::from(ended == i - self.next);
+                if !self.take(cx, &program, kernel, i) {
                     continue;
                 }
-                let before = *turn;
-                cx.fuel = 0;
-                let end = run_warp(cx, self, WARP_TURN.min((*turn).max(1)));
-                *turn = before - cx.used.max(16);
+                let end = run_warp(cx, &program, self, WARP_TURN.min((*turn).max(1)));
+                *turn -= cx.used.max(16);
                 match end {
+                    // The context keeps the state for the next warp.
                     WarpEnd::Done => {
                         progress = true;
-                        self.slots[i] = Slot::Done;
-                        pool.push(std::mem::take(&mut cx.warp));
-                        ended += usize::from(ended == i - self.next);
+                        pool.extend(cx.spare.take());
                     }
                     WarpEnd::Turn => {
                         progress = true;
-                        self.park(cx, i);
+                        self.park(cx, pool, i);
                     }
-                    WarpEnd::Blocked => self.park(cx, i),
+                    WarpEnd::Blocked => self.park(cx, pool, i),
                     WarpEnd::Asleep(until) => {
                         wake = wake.min(until);
-                        self.park(cx, i);
+                        self.park(cx, pool, i);
                     }
-                    WarpEnd::Fault(pc) => {
-                        self.next += ended;
-                        return BlockEnd::Fault(pc);
-                    }
+                    WarpEnd::Fault(pc) => return BlockEnd::Fault(pc),
                 }
                 progress |= self.release();
                 if *turn <= 0 {
                     break;
                 }
             }
-            self.next += ended;
+            while self.slots.get(self.next).is_some_and(|s| matches!(s, Slot::Done)) {
+                self.next += 1;
+            }
             if self.next == self.slots.len() {
                 return BlockEnd::Done;
             }
@@ -169,36 +163,30 @@ impl Block {
         }
     }
 
-    /// Puts warp `i` into the context; false if it is over.
-    fn take(&mut self, cx: &mut Cx, pool: &mut Vec<Box<WarpState>>, kernel: u32, i: usize) -> bool {
-        match std::mem::replace(&mut self.slots[i], Slot::Running) {
-            Slot::Live(state) => cx.warp = state,
-            Slot::Fresh => {
-                cx.warp = pool.pop().unwrap_or_default();
-                self.begin(cx, kernel, i as u32);
-            }
-            Slot::Done | Slot::Running => {
-                self.slots[i] = Slot::Done;
-                return false;
-            }
+    /// Puts warp `i` into the context, whose own state is free; false if the warp is over.
+    fn take(&mut self, cx: &mut Cx, program: &Program, kernel: u32, i: usize) -> bool {
+        match std::mem::replace(&mut self.slots[i], Slot::Done) {
+            Slot::Live(state) => cx.spare = Some(std::mem::replace(&mut cx.warp, state)),
+            Slot::Fresh => self.begin(cx, program, kernel, i as u32),
+            Slot::Done => return false,
         }
         true
     }
 
-    fn park(&mut self, cx: &mut Cx, i: usize) {
-        self.slots[i] = Slot::Live(std::mem::take(&mut cx.warp));
+    fn park(&mut self, cx: &mut Cx, pool: &mut Vec<Box<WarpState>>, i: usize) {
+        let free = cx.spare.take().or_else(|| pool.pop()).unwrap_or_default();
+        self.slots[i] = Slot::Live(std::mem::replace(&mut cx.warp, free));
     }
 
-    fn begin(&self, cx: &mut Cx, kernel: u32, index: u32) {
+    fn begin(&self, cx: &mut Cx, program: &Program, kernel: u32, index: u32) {
         let count = (self.threads - index * 32).min(32);
         let live = u32::MAX >> (32 - count);
-        let program = std::sync::Arc::clone(&cx.program);
         let meta = &program.functions[kernel as usize];
-        let frame = Frame { function: kernel, local_top: meta.frame_bytes, ..Frame::default() };
+        let frame =
+            Frame { function: kernel, local_top: meta.frame_bytes, ..Frame::default() };
         let warp = &mut cx.warp;
         warp.index = index;
         warp.live = live;
-        warp.initial = live;
         warp.carry = 0;
         warp.clock = 0;
         warp.splits.clear();
@@ -216,12 +204,11 @@ impl Block {
         cx.bind_frame();
         cx.mask = live;
         cx.blend = false;
-        if !cx.warp.launch_rows {
+        if cx.warp.launch != cx.launch.serial {
             write_rows(cx, &meta.consts, Some(Lifetime::Launch));
-            cx.warp.launch_rows = true;
+            cx.warp.launch = cx.launch.serial;
         }
-        let moving = &meta.consts[meta.moving..];
-        write_rows(cx, moving, None);
+        write_rows(cx, &meta.consts[meta.moving..], None);
     }
 
     /// Makes the waiters of completed barriers in the other warps ready.

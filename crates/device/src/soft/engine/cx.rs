@@ -51,6 +51,8 @@ pub(crate) struct LaunchState {
     pub(crate) static_shared: u32,
     pub(crate) total_shared: u32,
     pub(crate) grid_id: u64,
+    /// Number of the execution, never 0.
+    pub(crate) serial: u64,
 }
 
 /// The execution context: one per device, switched between warps.
@@ -76,6 +78,8 @@ pub(crate) struct Cx {
     pub(crate) touches: u64,
     pub(crate) frame: Frame,
     pub(crate) warp: Box<WarpState>,
+    /// A free state, while `warp` is one that was parked.
+    pub(crate) spare: Option<Box<WarpState>>,
     pub(crate) program: Arc<Program>,
     pub(crate) launch: LaunchState,
     pub(crate) mem: Memory,
@@ -125,6 +129,7 @@ impl Cx {
             touches: 0,
             frame: Frame::default(),
             warp: Box::default(),
+            spare: None,
             program: Arc::default(),
             launch: LaunchState::default(),
             mem,

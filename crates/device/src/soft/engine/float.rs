@@ -226,5 +226,11 @@ lanes! {
         flush_if(canonical(f64::from(flush_if(a, imm)).cos() as f32), imm);
     Lg2F32: f32 = (a: f32), imm => canonical(flush_if(a, imm).log2());
     Ex2F32: f32 = (a: f32), imm => flush_if(canonical(flush_if(a, imm).exp2()), imm);
+    // In no document, but programs write them.
+    SinF64: f64 = (a: f64) => a.sin();
+    CosF64: f64 = (a: f64) => a.cos();
+    Lg2F64: f64 = (a: f64) => a.log2();
+    Ex2F64: f64 = (a: f64) => a.exp2();
+    TanhF64: f64 = (a: f64) => a.tanh();
     TanhF32: f32 = (a: f32) => canonical(a.tanh());
 }

@@ -11,11 +11,11 @@ pub(crate) fn is_fp8(ty: ScalarType) -> bool {
 }
 
 /// `e5m2` is the upper byte of a half.
-fn e5m2_value(bits: u32) -> f32 {
+pub(crate) fn e5m2_value(bits: u32) -> f32 {
     ieee::f32_of_f16((bits & 0xff) << 8)
 }
 
-fn e4m3_value(bits: u32) -> f32 {
+pub(crate) fn e4m3_value(bits: u32) -> f32 {
     let sign = if bits & 0x80 != 0 { -1.0 } else { 1.0 };
     let exponent = (bits >> 3 & 15) as i32;
     let fraction = (bits & 7) as f32;

@@ -45,27 +45,40 @@ cell! {
     u64, u64, u64;
 }
 
-/// How the active lanes' addresses relate.
+/// Lanes of half a warp; blocks 16 threads wide are common, and their halves are regular.
+const HALF: usize = LANES / 2;
+
+/// How the active lanes' addresses relate in each half of the warp.
+#[derive(Clone, Copy)]
 enum Pattern {
     /// All equal to this one.
-    Same(u64),
-    /// Lane `i` at this plus `i × stride`, for active lanes.
-    Sequence(u64),
+    Same([u64; 2]),
+    /// Lane `i` of the half at this plus `i × stride`, for active lanes.
+    Sequence([u64; 2]),
     Any,
 }
 
 #[inline(always)]
 fn pattern(cx: &Cx, addresses: &[u64; LANES], stride: u64) -> Pattern {
-    let first = cx.first_lane();
-    let base = addresses[first as usize % LANES];
-    let origin = base.wrapping_sub(stride.wrapping_mul(u64::from(first)));
     let lanes = cx.lanes.0;
+    let (low, high) = (cx.mask & 0xffff, cx.mask >> 16);
+    // An empty half takes part in whatever the other one does.
+    let first = cx.first_lane() as usize % LANES;
+    let low = if low == 0 { first } else { low.trailing_zeros() as usize % HALF };
+    let high = if high == 0 { first } else { HALF + high.trailing_zeros() as usize % HALF };
+    let base = [addresses[low], addresses[high]];
+    let back = [low % HALF, high % HALF];
+    let origin = [
+        base[0].wrapping_sub(stride * back[0] as u64),
+        base[1].wrapping_sub(stride * back[1] as u64),
+    ];
     let mut same = [0; LANES];
     let mut sequence = [0; LANES];
     for i in 0..LANES {
         let keep = u64::from(lanes[i]) | (u64::from(lanes[i]) << 32);
-        same[i] = (addresses[i] ^ base) & keep;
-        sequence[i] = (addresses[i].wrapping_sub(origin) ^ (stride * i as u64)) & keep;
+        let (half, step) = (i / HALF, (i % HALF) as u64);
+        same[i] = (addresses[i] ^ base[half]) & keep;
+        sequence[i] = (addresses[i].wrapping_sub(origin[half]) ^ (stride * step)) & keep;
     }
     if or_all64(&sequence) == 0 {
         Pattern::Sequence(origin)
@@ -124,15 +137,23 @@ fn gather<S: Space, M: Cell>(
 ) -> Result<[M; LANES], u32> {
     let window = S::window(cx, op);
     let mut out = [M::default(); LANES];
+    let aligned = |[a, b]: [u64; 2]| (a | b).is_multiple_of(M::BYTES);
     match pattern(cx, addresses, M::BYTES) {
-        Pattern::Sequence(origin) if cx.mask == u32::MAX && origin.is_multiple_of(M::BYTES) => {
-            if let Some(place) = window.place(origin, M::BYTES * LANES as u64, false) {
-                return Ok(read::<[M; LANES]>(place));
+        Pattern::Sequence(origin) if cx.mask == u32::MAX && aligned(origin) => {
+            let bytes = M::BYTES * HALF as u64;
+            let low = window.place(origin[0], bytes, false);
+            if let (Some(low), Some(high)) = (low, window.place(origin[1], bytes, false)) {
+                out[..HALF].copy_from_slice(&read::<[M; HALF]>(low));
+                out[HALF..].copy_from_slice(&read::<[M; HALF]>(high));
+                return Ok(out);
             }
         }
-        Pattern::Same(address) if address.is_multiple_of(M::BYTES) => {
-            if let Some(place) = window.place(address, M::BYTES, false) {
-                return Ok([read::<M>(place); LANES]);
+        Pattern::Same(base) if aligned(base) => {
+            let low = window.place(base[0], M::BYTES, false);
+            if let (Some(low), Some(high)) = (low, window.place(base[1], M::BYTES, false)) {
+                out[..HALF].fill(read::<M>(low));
+                out[HALF..].fill(read::<M>(high));
+                return Ok(out);
             }
         }
         Pattern::Same(_) | Pattern::Sequence(_) | Pattern::Any => {
@@ -166,10 +187,15 @@ fn scatter<S: Space, M: Cell>(
     let window = S::window(cx, op);
     if let Pattern::Sequence(origin) = pattern(cx, addresses, M::BYTES)
         && cx.mask == u32::MAX
-        && origin.is_multiple_of(M::BYTES)
-        && let Some(place) = window.place(origin, M::BYTES * LANES as u64, true)
+        && (origin[0] | origin[1]).is_multiple_of(M::BYTES)
+        && let Some(low) = window.place(origin[0], M::BYTES * HALF as u64, true)
+        && let Some(high) = window.place(origin[1], M::BYTES * HALF as u64, true)
     {
-        write::<[M; LANES]>(place, *values);
+        let mut half = [M::default(); HALF];
+        half.copy_from_slice(&values[..HALF]);
+        write::<[M; HALF]>(low, half);
+        half.copy_from_slice(&values[HALF..]);
+        write::<[M; HALF]>(high, half);
         return Ok(());
     }
     if let Some(offsets) = offsets(cx, addresses, &window, M::BYTES, true) {

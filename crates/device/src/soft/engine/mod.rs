@@ -39,6 +39,7 @@ pub(crate) mod launch;
 mod local;
 pub(crate) mod lower;
 mod memory_ops;
+mod mma;
 pub(crate) mod program;
 mod rows;
 mod run;

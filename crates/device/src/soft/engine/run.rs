@@ -2,7 +2,7 @@
 
 use super::cx::Cx;
 use super::handler::event;
-use super::program::{ConstRow, Lifetime, RowValue};
+use super::program::{ConstRow, Lifetime, Program, RowValue};
 use super::rows::{LANES, lanes_of};
 use super::warp::{CALL_DEPTH_MAX, Frame, ROWS_MAX, Split, SplitState};
 use super::{builtin, frame_copy};
@@ -37,19 +37,29 @@ pub(crate) trait BlockHooks {
 }
 
 /// Runs the warp in `cx` for about `turn` fuel.
-pub(crate) fn run_warp(cx: &mut Cx, block: &mut impl BlockHooks, turn: i64) -> WarpEnd {
+pub(crate) fn run_warp(
+    cx: &mut Cx,
+    program: &Program,
+    block: &mut impl BlockHooks,
+    turn: i64,
+) -> WarpEnd {
     let mut left = turn;
-    let end = run_splits(cx, block, &mut left);
+    let end = run_splits(cx, program, block, &mut left);
     cx.used = turn - left;
     end
 }
 
-fn run_splits(cx: &mut Cx, block: &mut impl BlockHooks, left: &mut i64) -> WarpEnd {
+fn run_splits(
+    cx: &mut Cx,
+    program: &Program,
+    block: &mut impl BlockHooks,
+    left: &mut i64,
+) -> WarpEnd {
     let mut rotate = false;
     let mut slices = 0;
     loop {
         let Some(mut split) = take_split(cx, rotate) else {
-            match idle(cx) {
+            match idle(cx, program) {
                 Some(end) => return end,
                 None => continue,
             }
@@ -58,7 +68,7 @@ fn run_splits(cx: &mut Cx, block: &mut impl BlockHooks, left: &mut i64) -> WarpE
         let alone = cx.warp.splits.is_empty();
         let fuel = if alone { *left } else { (*left).min(SPLIT_SLICE) };
         cx.fuel = fuel;
-        let at = execute(cx, &mut split);
+        let at = execute(cx, program, &mut split);
         *left -= fuel - cx.fuel;
         match settle(cx, block, split, at) {
             Settled::Go => {}
@@ -85,7 +95,7 @@ struct Stop {
 }
 
 /// Executes a split until an event, or until it passes the place of another split.
-fn execute(cx: &mut Cx, split: &mut Split) -> Stop {
+fn execute(cx: &mut Cx, program: &Program, split: &mut Split) -> Stop {
     cx.frame = split.frame;
     cx.bind_frame();
     cx.split_mask = split.mask;
@@ -105,7 +115,6 @@ fn execute(cx: &mut Cx, split: &mut Split) -> Stop {
         .map(|o| o.pc)
         .min()
         .unwrap_or(event::FIRST);
-    let program = std::sync::Arc::clone(&cx.program);
     let mut pc = split.pc;
     let mut next = pc;
     while let Some(op) = program.ops.get(next as usize) {
@@ -214,7 +223,7 @@ fn take_split(cx: &mut Cx, rotate: bool) -> Option<Split> {
 }
 
 /// No split is ready: wakes sleepers, releases lanes that wait for each other, or says why not.
-fn idle(cx: &mut Cx) -> Option<WarpEnd> {
+fn idle(cx: &mut Cx, program: &Program) -> Option<WarpEnd> {
     if cx.warp.splits.is_empty() {
         return Some(WarpEnd::Done);
     }
@@ -243,7 +252,7 @@ fn idle(cx: &mut Cx) -> Option<WarpEnd> {
         cx.warp.splits[i].state = SplitState::Ready;
         let mut split = cx.warp.splits.swap_remove(i);
         cx.force = true;
-        let at = step(cx, &mut split);
+        let at = step(cx, program, &mut split);
         cx.force = false;
         if at.next == event::FAULT {
             file(cx, split);
@@ -257,12 +266,11 @@ fn idle(cx: &mut Cx) -> Option<WarpEnd> {
 }
 
 /// Executes a single synchronising operation of a split.
-fn step(cx: &mut Cx, split: &mut Split) -> Stop {
+fn step(cx: &mut Cx, program: &Program, split: &mut Split) -> Stop {
     cx.frame = split.frame;
     cx.bind_frame();
     cx.split_mask = split.mask;
     cx.set_mask(split.mask);
-    let program = std::sync::Arc::clone(&cx.program);
     let pc = split.pc;
     let next = match program.ops.get(pc as usize) {
         // SAFETY: `Level::detect` found the features that the handler was compiled for.
@@ -402,18 +410,7 @@ fn row_values(cx: &Cx, value: RowValue) -> [u64; LANES] {
             [param(&launch.params, offset, bytes, signed); LANES]
         }
         RowValue::FrameAddress { offset } => [u64::from(cx.frame.local_base + offset); LANES],
-        RowValue::Tid(d) => {
-            let [x, y, _] = launch.block_dim;
-            let first = cx.warp.index * 32;
-            lane(&|i| {
-                let t = first + i;
-                match d {
-                    0 => t % x.max(1),
-                    1 => (t / x.max(1)) % y.max(1),
-                    _ => t / (x.max(1) * y.max(1)),
-                }
-            })
-        }
+        RowValue::Tid(d) => thread_index(launch.block_dim, cx.warp.index, d),
         RowValue::Ntid(d) => [dim(d, launch.block_dim); LANES],
         RowValue::Ctaid(d) => [dim(d, launch.block); LANES],
         RowValue::Nctaid(d) => [dim(d, launch.grid); LANES],
@@ -439,6 +436,27 @@ fn row_values(cx: &Cx, value: RowValue) -> [u64; LANES] {
         RowValue::DynamicShared => [u64::from(launch.dynamic_shared); LANES],
         RowValue::TotalShared => [u64::from(launch.total_shared); LANES],
     }
+}
+
+/// `%tid` in one dimension of the lanes of a warp.
+fn thread_index([x, y, _]: [u32; 3], warp: u32, dimension: u8) -> [u64; LANES] {
+    let first = warp * 32;
+    let (x, y) = (x.max(1), y.max(1));
+    let mut position = [first % x, first / x % y, first / (x * y)];
+    let mut lanes = [0; LANES];
+    for lane in &mut lanes {
+        *lane = u64::from(position[usize::from(dimension % 3)]);
+        position[0] += 1;
+        if position[0] == x {
+            position[0] = 0;
+            position[1] += 1;
+            if position[1] == y {
+                position[1] = 0;
+                position[2] += 1;
+            }
+        }
+    }
+    lanes
 }
 
 fn param(params: &[u8], offset: u32, bytes: u32, signed: bool) -> u64 {

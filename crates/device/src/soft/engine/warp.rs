@@ -83,14 +83,12 @@ pub(crate) struct WarpState {
     pub(crate) carry: u32,
     /// Lanes that exist and have not exited.
     pub(crate) live: u32,
-    /// Lanes that existed at the start.
-    pub(crate) initial: u32,
     /// Number within the block.
     pub(crate) index: u32,
     pub(crate) splits: Vec<Split>,
     pub(crate) clock: u64,
-    /// Whether the rows that last for a whole launch are in place.
-    pub(crate) launch_rows: bool,
+    /// The launch whose constant rows are in place.
+    pub(crate) launch: u64,
 }
 
 impl WarpState {

@@ -286,7 +286,11 @@ impl FunctionLowering<'_> {
             FloatUnaryOp::Sqrt => self.all64::<f::SqrtF64>(dst, ops, 0),
             FloatUnaryOp::Rsqrt if m.ftz => self.all64::<f::RsqrtFtzF64>(dst, ops, 0),
             FloatUnaryOp::Rsqrt => self.all64::<f::RsqrtF64>(dst, ops, 0),
-            _ => Err(Refusal::new("not an operation on f64")),
+            FloatUnaryOp::Sin => self.all64::<f::SinF64>(dst, ops, 0),
+            FloatUnaryOp::Cos => self.all64::<f::CosF64>(dst, ops, 0),
+            FloatUnaryOp::Lg2 => self.all64::<f::Lg2F64>(dst, ops, 0),
+            FloatUnaryOp::Ex2 => self.all64::<f::Ex2F64>(dst, ops, 0),
+            FloatUnaryOp::Tanh => self.all64::<f::TanhF64>(dst, ops, 0),
         }
     }
 

@@ -150,6 +150,21 @@ impl FunctionLowering<'_> {
         Ok((place, reach))
     }
 
+    /// An address as a 64-bit row and an offset.
+    pub(super) fn wide_place(
+        &mut self,
+        space: Space,
+        addr: Address,
+    ) -> Result<(u32, u64), Refusal> {
+        let (place, _) = self.place(space, addr)?;
+        if place.wide {
+            return Ok((place.row, place.offset));
+        }
+        let t = self.temp64();
+        self.emit::<bits::Zext64>(t, place.row, 0, 0, 0);
+        Ok((t, place.offset))
+    }
+
     fn load(&mut self, space: Space, ty: ScalarType, dst: &[Option<Reg>], addr: Address) -> Done {
         if space == Space::Param && addr.base == Base::KernelParam {
             return self.load_params(ty, dst, addr.offset);
@@ -530,15 +545,8 @@ impl FunctionLowering<'_> {
         src_bytes: Option<Operand>,
         ignore: Option<Pred>,
     ) -> Done {
-        let (to, _) = self.place(Space::Shared, dst)?;
+        let (to_row, to_offset) = self.wide_place(Space::Shared, dst)?;
         let (from, _) = self.place(Space::Global, src)?;
-        let to_row = if to.wide {
-            to.row
-        } else {
-            let t = self.temp64();
-            self.emit::<bits::Zext64>(t, to.row, 0, 0, 0);
-            t
-        };
         let count = match src_bytes {
             Some(operand) => self.r32(operand)?,
             None => self.const32(RowValue::Bits(u64::from(bytes))),
@@ -559,7 +567,7 @@ impl FunctionLowering<'_> {
             None => count,
         };
         let slot = self.tlb_slot();
-        let offsets = self.list(&[bytes, to.offset as u32, (to.offset >> 32) as u32, from.row]);
+        let offsets = self.list(&[bytes, to_offset as u32, (to_offset >> 32) as u32, from.row]);
         self.emit::<atom::CopyAsync>(offsets, to_row, count, slot, from.offset);
         Ok(())
     }

@@ -11,6 +11,7 @@ mod float;
 mod flow;
 mod function;
 mod int;
+mod matrix;
 mod memory;
 mod operand;
 mod warp;

@@ -79,7 +79,7 @@ impl FunctionLowering<'_> {
                 let d = self.dst32_or_temp(*dst);
                 self.emit::<w::Elect>(d, members, 0, self.dst(*pred), 0);
             }
-            _ => return Err(Refusal::new("this matrix instruction is not supported")),
+            _ => return self.matrix(op),
         }
         Ok(())
     }
