@@ -2,12 +2,12 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use weft_client::{AttachError, Client, Config};
+use weft_client::{Attach, AttachError, Client, Config};
 use weft_wire::Status;
 use weft_wire::table::DRIVER_VERSION;
 
 use crate::args::Out;
-use crate::border;
+use crate::{border, direct};
 
 static CLIENT: OnceLock<Arc<Client>> = OnceLock::new();
 
@@ -41,7 +41,10 @@ pub(crate) fn init(flags: u32) -> Result<(), Status> {
 
 fn attach() -> Result<Arc<Client>, AttachError> {
     let config = Config::from_env()?;
-    Client::attach(&config)
+    match config.attach {
+        Attach::Direct => direct::attach(&config),
+        Attach::Isolated | Attach::Interposed => Client::attach(&config),
+    }
 }
 
 /// Tells the person what went wrong, and the program what its code is.

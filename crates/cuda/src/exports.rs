@@ -32,7 +32,8 @@ macro_rules! export {
     };
     ($noun:ident legacy $symbol:ident $params:tt {$file:ident::$function:ident}) => {
         export! {
-            @body (border::ready) (client) $symbol $params ($file $function) (DefaultStream::Legacy,)
+            @body (border::ready) (client) $symbol $params ($file $function)
+            (DefaultStream::Legacy,)
         }
     };
     ($noun:ident per_thread $symbol:ident $params:tt {$file:ident::$function:ident}) => {

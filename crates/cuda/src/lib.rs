@@ -20,6 +20,7 @@ mod context;
 mod copy;
 mod copy_shape;
 mod device;
+mod direct;
 mod driver;
 mod error;
 mod event;
