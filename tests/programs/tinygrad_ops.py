@@ -88,7 +88,7 @@ def integers():
 
 
 def casts():
-    a = 100 * floats(50)
+    a = 60 * floats(50)  # Within int8: beyond, the result is anybody's.
     for kind, name in ((dtypes.int32, "int32"), (dtypes.int8, "int8"), (dtypes.float16, "float16"),
                        (dtypes.float64, "float64"), (dtypes.bool, "bool")):
         check(f"to {name}", Tensor(a).cast(kind), a.astype(name), 1e-3)
