@@ -143,6 +143,13 @@ impl Memory {
     /// # Errors
     /// [`DeviceError::BadRange`].
     pub(crate) fn check_range(&self, address: u64, bytes: u64) -> Result<(), DeviceError> {
+        let in_window = |window: Window| {
+            let offset = address - window.lo;
+            bytes <= window.readable.saturating_sub(offset)
+        };
+        if self.pinned(address).is_some_and(in_window) {
+            return Ok(());
+        }
         let inside = self.allocations.range(..=address).next_back().is_some_and(|(start, a)| {
             let offset = address - start;
             offset <= a.bytes && bytes <= a.bytes - offset
