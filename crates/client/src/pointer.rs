@@ -8,9 +8,6 @@ use weft_wire::Status;
 use crate::client::Client;
 use crate::handle::{Context, MemPool, Module};
 
-/// Allocations are usable up to a multiple of this many bytes, as on the native driver.
-const GRANULE: u64 = 512;
-
 /// What an address range is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RangeKind {
@@ -57,7 +54,7 @@ impl Range {
     }
 
     fn end(&self) -> u64 {
-        self.start.saturating_add(self.bytes.next_multiple_of(GRANULE))
+        self.start.saturating_add(self.bytes)
     }
 }
 
@@ -158,8 +155,8 @@ mod tests {
         ranges.insert(range(0x3000, 512));
         assert_eq!(ranges.find(0xfff), None);
         assert_eq!(ranges.find(0x1000), Some(range(0x1000, 600)));
-        assert_eq!(ranges.find(0x13ff), Some(range(0x1000, 600)), "up to the granule");
-        assert_eq!(ranges.find(0x1400), None);
+        assert_eq!(ranges.find(0x1257), Some(range(0x1000, 600)));
+        assert_eq!(ranges.find(0x1258), None);
         assert_eq!(ranges.remove(0x1001, |_| true), None);
         assert!(ranges.overlaps(0x0fff, 2) && !ranges.overlaps(0x0fff, 1));
         assert!(ranges.overlaps(0x1257, 1) && !ranges.overlaps(0x1258, 1));
