@@ -8,6 +8,8 @@
 //! A backend is one folder: [`soft`] executes PTX on the CPU and is always there, [`cuda`] drives a
 //! genuine GPU where its driver is installed.
 
+#[cfg(test)]
+mod conformance;
 mod device;
 mod info;
 mod op;

@@ -182,8 +182,7 @@ impl Block {
         let count = (self.threads - index * 32).min(32);
         let live = u32::MAX >> (32 - count);
         let meta = &program.functions[kernel as usize];
-        let frame =
-            Frame { function: kernel, local_top: meta.frame_bytes, ..Frame::default() };
+        let frame = Frame { function: kernel, local_top: meta.frame_bytes, ..Frame::default() };
         let warp = &mut cx.warp;
         warp.index = index;
         warp.live = live;

@@ -245,16 +245,11 @@ fn dot(
     match to {
         ScalarType::S32 => {
             let sum = terms.fold(start as i32 as i64, |s, (x, y)| s + (x * y) as i64);
-            let sum = if saturate {
-                sum.clamp(i64::from(i32::MIN), i64::from(i32::MAX))
-            } else {
-                sum
-            };
+            let sum =
+                if saturate { sum.clamp(i64::from(i32::MIN), i64::from(i32::MAX)) } else { sum };
             u64::from(sum as u32)
         }
-        ScalarType::F64 => {
-            terms.fold(f64::from_bits(start), |s, (x, y)| x.mul_add(y, s)).to_bits()
-        }
+        ScalarType::F64 => terms.fold(f64::from_bits(start), |s, (x, y)| x.mul_add(y, s)).to_bits(),
         _ => {
             // Products of these types are exact in f64 (and in f32 but for TF32).
             let sum =
@@ -291,8 +286,7 @@ impl Handler for MoveMatrix {
         let bytes = u64::from(piece.ty.bytes());
         let store = op.imm & memory_flags::STORE != 0;
         let access_op = Op { b: 0, imm: 0, ..*op };
-        let mut elements =
-            if store { piece.load(cx) } else { vec![[0; LANES]; piece.elements()] };
+        let mut elements = if store { piece.load(cx) } else { vec![[0; LANES]; piece.elements()] };
         for (e, values) in elements.iter_mut().enumerate() {
             for lane in lanes_of(cx.mask) {
                 let index = place(Order::Own, &piece, columns, lane, e);

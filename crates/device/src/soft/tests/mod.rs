@@ -138,3 +138,8 @@ impl Bench {
         self.words(address, count).into_iter().map(f32::from_bits).collect()
     }
 }
+
+#[test]
+fn the_device_conforms() {
+    crate::conformance::all(&device);
+}

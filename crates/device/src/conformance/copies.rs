@@ -1,0 +1,63 @@
+//! Copies and fills.
+
+use super::{Behaviour, done, download, row, upload, words};
+use crate::{CopyShape, Device, Endpoint, Fill, Op, Place};
+
+pub(super) fn behaviours<D: Device>() -> Vec<Behaviour<D>> {
+    vec![
+        ("bytes survive a round trip", bytes_survive_a_round_trip),
+        ("device to device", device_to_device),
+        ("rows with pitch", rows_with_pitch),
+        ("fills of every element", fills_of_every_element),
+    ]
+}
+
+fn pattern(bytes: usize) -> Vec<u8> {
+    (0..bytes).map(|i| u8::try_from(i * 31 % 251).unwrap()).collect()
+}
+
+fn bytes_survive_a_round_trip<D: Device>(device: &mut D) {
+    for bytes in [1, 4095, 4097, 3 << 20] {
+        let address = device.alloc(bytes as u64).unwrap();
+        upload(device, address, pattern(bytes));
+        assert!(download(device, address, bytes) == pattern(bytes), "{bytes} bytes");
+    }
+}
+
+fn device_to_device<D: Device>(device: &mut D) {
+    let bytes = 300_000usize;
+    let width = bytes as u64;
+    let (a, b) = (device.alloc(width).unwrap(), device.alloc(width).unwrap());
+    upload(device, a, pattern(bytes));
+    let (dst, src) = (row(Place::Device(b), width), row(Place::Device(a), width));
+    done(device, Op::Copy { dst, src, shape: CopyShape { width, height: 1, depth: 1 } });
+    assert!(download(device, b, bytes) == pattern(bytes));
+}
+
+fn rows_with_pitch<D: Device>(device: &mut D) {
+    let address = device.alloc(4096).unwrap();
+    let source = pattern(2 * 3 * 5);
+    let src = Endpoint { place: Place::Inline(source.clone()), pitch: 5, slice: 15 };
+    let dst = Endpoint { place: Place::Device(address), pitch: 16, slice: 64 };
+    done(device, Op::Copy { dst, src, shape: CopyShape { width: 5, height: 3, depth: 2 } });
+    let got = download(device, address, 128);
+    for (i, byte) in source.iter().enumerate() {
+        let (z, y, x) = (i / 15, i / 5 % 3, i % 5);
+        assert_eq!(got[z * 64 + y * 16 + x], *byte, "byte {i}");
+    }
+    assert_eq!(got[5], 0, "between rows");
+}
+
+fn fills_of_every_element<D: Device>(device: &mut D) {
+    let address = device.alloc(1 << 20).unwrap();
+    let fill = |element: u8, value: u32, width: u64, height: u64| {
+        Op::Fill(Fill { address, pitch: 1024, width, height, element, value })
+    };
+    done(device, fill(4, 0x0102_0304, 200_000, 1));
+    assert!(words(device, address, 200_000).iter().all(|w| *w == 0x0102_0304));
+    done(device, fill(2, 0xaaaa_beef, 3, 2));
+    assert_eq!(words(device, address, 2), [0xbeef_beef, 0x0102_beef]);
+    assert_eq!(words(device, address + 1024, 2), [0xbeef_beef, 0x0102_beef]);
+    done(device, fill(1, 0x77, 5, 1));
+    assert_eq!(words(device, address, 2), [0x7777_7777, 0x0102_be77]);
+}
