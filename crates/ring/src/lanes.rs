@@ -46,6 +46,7 @@ impl Lanes {
     }
 
     /// Whether any lane has a record.
+    #[cfg(not(loom))]
     pub(crate) fn has_record(&self) -> bool {
         let used = self.used();
         self.lanes[..used].iter().any(|lane| lane.front.is_some() || lane.consumer.has_published())
