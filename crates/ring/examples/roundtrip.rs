@@ -74,8 +74,7 @@ fn work() -> Result<(), Box<dyn Error>> {
     let mut worker = WorkerSide::open(Segment::open(memory)?)?;
     loop {
         let Some(record) = worker.take()? else {
-            let over = worker.segment().is_worker_lost()?;
-            if over {
+            if worker.segment().is_worker_lost()? || peer::has_hung_up(std::io::stdin()) {
                 return Ok(());
             }
             worker.wait(SPIN, Some(Duration::from_millis(50)), || None::<()>).ok();
