@@ -4,9 +4,10 @@
 //! /* Changes with every change of these functions. */
 //! uint32_t weft_direct_version(void);
 //!
-//! /* Opens a session. `hello` is an encoded handshake hello; `device` is WEFT_DEVICE (UTF-8, null for
-//!    "soft"). `answer` gets the encoded handshake answer, a welcome or a refusal in words. Returns 0
-//!    with a welcome: then `out` holds the session and two descriptors, which the caller owns. */
+//! /* Opens a session. `hello` is an encoded handshake hello; `device` is WEFT_DEVICE (UTF-8, null
+//!    for "soft"). `answer` gets the encoded handshake answer, a welcome or a refusal in words.
+//!    Returns 0 with a welcome: then `out` holds the session and two descriptors, which the caller
+//!    owns. */
 //! int32_t weft_direct_open(const uint8_t *hello, size_t hello_len, const char *device,
 //!                          uint8_t *answer, size_t answer_room, size_t *answer_len,
 //!                          struct { void *session; int32_t segment_fd; int32_t pinned_fd; } *out);
@@ -14,8 +15,8 @@
 //! /* Executes an asynchronous command. Returns a CUresult: 0, or 46 when the session is over. */
 //! int32_t weft_direct_submit(void *session, const uint8_t *command, size_t len);
 //!
-//! /* Executes a synchronous command and returns its CUresult. `body` gets as much of the answer's body
-//!    as there is room for, `body_len` how much that was. */
+//! /* Executes a synchronous command and returns its CUresult. `body` gets as much of the answer's
+//!    body as there is room for, `body_len` how much that was. */
 //! int32_t weft_direct_call(void *session, const uint8_t *command, size_t len,
 //!                          uint8_t *body, size_t body_room, size_t *body_len);
 //!
@@ -67,8 +68,8 @@ pub extern "C" fn weft_direct_version() -> u32 {
 /// Opens a session. See the module's documentation.
 ///
 /// # Safety
-/// `hello` has `hello_len` readable bytes, `answer` has `answer_room` writable ones, `device` is null or a C string,
-/// and `answer_len` and `out` are null or writable.
+/// `hello` has `hello_len` readable bytes, `answer` has `answer_room` writable ones, `device` is
+/// null or a C string, and `answer_len` and `out` are null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weft_direct_open(
     hello: *const u8,
@@ -133,7 +134,8 @@ fn open_soft(hello: &[u8], spec: &str) -> Result<Opened<SoftDevice>, (RefusalCod
 /// Executes an asynchronous command. See the module's documentation.
 ///
 /// # Safety
-/// `session` comes from [`weft_direct_open`] and was not closed; `command` has `len` readable bytes.
+/// `session` comes from [`weft_direct_open`] and was not closed; `command` has `len` readable
+/// bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weft_direct_submit(
     session: *const Direct<SoftDevice>,
@@ -152,8 +154,8 @@ pub unsafe extern "C" fn weft_direct_submit(
 /// Executes a synchronous command. See the module's documentation.
 ///
 /// # Safety
-/// `session` comes from [`weft_direct_open`] and was not closed; `command` has `len` readable and `body` has
-/// `body_room` writable bytes; `body_len` is null or writable.
+/// `session` comes from [`weft_direct_open`] and was not closed; `command` has `len` readable and
+/// `body` has `body_room` writable bytes; `body_len` is null or writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weft_direct_call(
     session: *const Direct<SoftDevice>,
@@ -185,7 +187,8 @@ pub unsafe extern "C" fn weft_direct_call(
 /// Closes a session. See the module's documentation.
 ///
 /// # Safety
-/// `session` is null, or comes from [`weft_direct_open`], was not closed, and no thread uses it any more.
+/// `session` is null, or comes from [`weft_direct_open`], was not closed, and no thread uses it any
+/// more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn weft_direct_close(session: *mut Direct<SoftDevice>) {
     if !session.is_null() {

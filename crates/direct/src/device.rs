@@ -19,7 +19,8 @@ pub struct DeviceSpec {
     pub model: Option<PacedModel>,
 }
 
-/// A model file. The keys and what they default to are those of `device.model` in the node's configuration.
+/// A model file. The keys and what they default to are those of `device.model` in the node's
+/// configuration.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 struct ModelFile {
@@ -90,8 +91,8 @@ pub enum SpecError {
 }
 
 impl DeviceSpec {
-    /// Reads a specification. `soft:paced` without a file takes the model from `model_file` if there is one
-    /// (`WEFT_MODEL`), else the default model.
+    /// Reads a specification. `soft:paced` without a file takes the model from `model_file` if
+    /// there is one (`WEFT_MODEL`), else the default model.
     ///
     /// # Errors
     /// [`SpecError`], whose text is for the program's user.

@@ -1,10 +1,10 @@
 //! A session that the program's own threads drive.
 //!
-//! Whoever calls in does the work: a submission executes what it can for a short while, a synchronous
-//! call executes until its answer is there and waits only for completions that are due (sleep, then a
-//! short spin). A *pump* thread goes on with what is left when the program computes, so that kernels
-//! that wait for the program end and progress words move; it looks only once per period, lest it
-//! compete with the program, and sleeps while nothing is in flight.
+//! Whoever calls in does the work: a submission executes what it can for a short while, a
+//! synchronous call executes until its answer is there and waits only for completions that are due
+//! (sleep, then a short spin). A *pump* thread goes on with what is left when the program computes,
+//! so that kernels that wait for the program end and progress words move; it looks only once per
+//! period, lest it compete with the program, and sleeps while nothing is in flight.
 
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -100,8 +100,8 @@ impl<D: Device> Direct<D> {
         Ok(())
     }
 
-    /// Executes a synchronous command, copies as much of its answer's body as fits into `body`, and returns
-    /// its outcome and the body's length.
+    /// Executes a synchronous command, copies as much of its answer's body as fits into `body`, and
+    /// returns its outcome and the body's length.
     ///
     /// # Errors
     /// As [`Direct::submit`].
@@ -206,7 +206,8 @@ impl<D: Device> State<D> {
 
 impl<D> Inner<D> {
     fn lock(&self) -> MutexGuard<'_, State<D>> {
-        // The session's state is meaningful after each of its calls, and a panic in one is a bug anyway.
+        // The session's state is meaningful after each of its calls, and a panic in one is a bug
+        // anyway.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -3,7 +3,8 @@
 use thiserror::Error;
 use weft_wire::Status;
 
-/// Something that no client of ours sends: its sender is broken or hostile, and the session is over.
+/// Something that no client of ours sends: its sender is broken or hostile, and the session is
+/// over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 pub enum Violation {
     /// A block does not lie inside the arena, or its release word does not exist.

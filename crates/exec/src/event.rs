@@ -96,8 +96,8 @@ impl Events {
 
     /// Accepts record number `record` (the next one if `None`) at `point`. Returns slot and number.
     ///
-    /// Threads that record one event at once may be overtaken on the way here: an older number then completes as
-    /// usual but does not become the last record.
+    /// Threads that record one event at once may be overtaken on the way here: an older number then
+    /// completes as usual but does not become the last record.
     pub(crate) fn accept(
         &mut self,
         id: EventId,
@@ -113,7 +113,8 @@ impl Events {
         Ok((at, record))
     }
 
-    /// Completes a record of a slot at device time `now_ns`; `None` when a later one has completed already.
+    /// Completes a record of a slot at device time `now_ns`; `None` when a later one has completed
+    /// already.
     pub(crate) fn complete(&mut self, at: usize, record: u64, now_ns: u64) -> Option<Completed> {
         let slot = self.slots.get_mut(at)?.as_deref_mut()?;
         if record <= slot.completed {

@@ -63,8 +63,8 @@ impl<D: Device> Session<D> {
         self.poison(status_of(*kind), out);
     }
 
-    /// The session is unusable until every context that lives now is gone: drops what is queued and answers whoever
-    /// waits. Operations in flight end on their own.
+    /// The session is unusable until every context that lives now is gone: drops what is queued and
+    /// answers whoever waits. Operations in flight end on their own.
     pub(crate) fn poison(&mut self, status: Status, out: &mut dyn Output) {
         if self.sticky.is_some() {
             return;

@@ -47,8 +47,8 @@ pub(crate) struct GraphRun {
     accepted_ns: u64,
 }
 
-/// An event node of one launch. Waits refer to what was recorded when the launch was accepted, so that they only
-/// ever need earlier commands.
+/// An event node of one launch. Waits refer to what was recorded when the launch was accepted, so
+/// that they only ever need earlier commands.
 #[derive(Debug)]
 enum EventTask {
     Record(usize, u64),

@@ -1,4 +1,5 @@
-//! Host functions: the client's callback thread asks for the next one, runs it, and reports its end.
+//! Host functions: the client's callback thread asks for the next one, runs it, and reports its
+//! end.
 
 use std::collections::VecDeque;
 

@@ -2,8 +2,8 @@
 
 use std::num::NonZeroU64;
 
-/// Bounds of a session. Reaching one is a normal outcome with a name: [`crate::Accepted::Full`], a refusal or
-/// a [`crate::Violation`].
+/// Bounds of a session. Reaching one is a normal outcome with a name: [`crate::Accepted::Full`], a
+/// refusal or a [`crate::Violation`].
 #[derive(Debug, Clone)]
 pub struct Limits {
     /// Commands of one stream that have not ended.

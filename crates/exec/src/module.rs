@@ -45,7 +45,8 @@ impl<D: Device> Session<D> {
         if self.modules.get(id.index, id.generation).is_some() {
             return Err(Violation::Slot { what: "module", index: id.index }.into());
         }
-        // The tenant may change shared bytes at any time, so they are copied before they are parsed.
+        // The tenant may change shared bytes at any time, so they are copied before they are
+        // parsed.
         let mut copies = Vec::with_capacity(images.len());
         for image in images {
             copies.push(self.shared.block(image)?.to_vec());
@@ -107,8 +108,8 @@ impl<D: Device> Session<D> {
         self.modules.get(id.index, id.generation).is_some()
     }
 
-    /// A checked launch in a context, or in any for the legacy stream. The parameters are copied; their block is not
-    /// released here.
+    /// A checked launch in a context, or in any for the legacy stream. The parameters are copied;
+    /// their block is not released here.
     pub(crate) fn launch_op(
         &self,
         spec: &LaunchSpec<'_>,

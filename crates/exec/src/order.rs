@@ -27,7 +27,8 @@ pub enum Work {
 /// A device operation that could start now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ready {
-    /// The same for operations that cost alike per unit: kernel and block shape, or direction of a copy.
+    /// The same for operations that cost alike per unit: kernel and block shape, or direction of a
+    /// copy.
     pub key: u64,
     /// What it is.
     pub work: Work,
@@ -76,8 +77,8 @@ impl Polling {
 impl<D: Device> Session<D> {
     // What is next.
 
-    /// The next device operation that could start: of those whose turn it is the one of highest stream priority, then
-    /// the oldest.
+    /// The next device operation that could start: of those whose turn it is the one of highest
+    /// stream priority, then the oldest.
     pub fn next_op(&self) -> Option<Ready> {
         let operation = self.streams.get(self.next_stream()?)?.front_operation()?.1;
         let (work, units) = match &operation.op {
@@ -112,9 +113,9 @@ impl<D: Device> Session<D> {
         best.map(|(_, _, key)| key)
     }
 
-    /// Starts the operation that [`Session::next_op`] named. With `max_ns` a kernel stops between thread blocks after
-    /// about this much device time and the rest becomes ready again; nothing else of its stream starts meanwhile, so
-    /// leave it out for kernels known to be short.
+    /// Starts the operation that [`Session::next_op`] named. With `max_ns` a kernel stops between
+    /// thread blocks after about this much device time and the rest becomes ready again; nothing
+    /// else of its stream starts meanwhile, so leave it out for kernels known to be short.
     pub fn start_next(&mut self, max_ns: Option<u64>, out: &mut dyn Output) -> Started {
         let Some(key) = self.next_stream() else { return Started::NotNow };
         let Some(stream) = self.streams.get_mut(key) else { return Started::NotNow };
@@ -190,8 +191,9 @@ impl<D: Device> Session<D> {
 
     // Driving.
 
-    /// Executes for at most about `slice_ns` of this thread's time, handles everything that has ended, and says what
-    /// remains. `WaitUntil` is a time of the device's clock; see also [`Session::deadline_ns`].
+    /// Executes for at most about `slice_ns` of this thread's time, handles everything that has
+    /// ended, and says what remains. `WaitUntil` is a time of the device's clock; see also
+    /// [`Session::deadline_ns`].
     pub fn drive(&mut self, slice_ns: u64, out: &mut dyn Output) -> Driven {
         let mut driven = Driven::Idle;
         if !self.flights.is_empty() {
@@ -204,7 +206,8 @@ impl<D: Device> Session<D> {
         if self.flights.is_empty() { Driven::Idle } else { driven }
     }
 
-    /// When a word that a stream waits for is to be looked at again (device clock, ns). Call [`Session::drive`] then.
+    /// When a word that a stream waits for is to be looked at again (device clock, ns). Call
+    /// [`Session::drive`] then.
     pub fn deadline_ns(&self) -> Option<u64> {
         self.polling.next_ns
     }
@@ -231,7 +234,8 @@ impl<D: Device> Session<D> {
         driven
     }
 
-    /// Ends the running kernel once it has executed for longer than it may, all its pieces together.
+    /// Ends the running kernel once it has executed for longer than it may, all its pieces
+    /// together.
     fn stop_endless(&mut self, limit_ns: u64) {
         let Some(Flight { id, stream: key, .. }) = self.flights.front().copied() else { return };
         let of = |begun: &Begun| match &begun.state {

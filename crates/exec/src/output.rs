@@ -29,8 +29,8 @@ impl Finished {
     }
 }
 
-/// Where a session's answers and signals go. Methods are called in the order in which they must become
-/// visible: a progress word never after the answer that depends on it.
+/// Where a session's answers and signals go. Methods are called in the order in which they must
+/// become visible: a progress word never after the answer that depends on it.
 pub trait Output {
     /// Answers a synchronous command; exactly once per caller.
     fn reply(&mut self, caller: Caller, status: Status, body: &[u8]);

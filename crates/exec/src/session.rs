@@ -32,9 +32,9 @@ pub(crate) const REPLY_BYTES_MAX: usize = 4096;
 pub enum Accepted {
     /// It is queued, done or refused; its caller is or will be answered.
     Taken,
-    /// A queue is full and nothing happened: offer the command again after [`Session::drive`] made room.
-    /// Meanwhile offer only commands that [`Session::is_urgent`] names, or a full stream that waits for
-    /// its host function would never drain.
+    /// A queue is full and nothing happened: offer the command again after [`Session::drive`] made
+    /// room. Meanwhile offer only commands that [`Session::is_urgent`] names, or a full stream that
+    /// waits for its host function would never drain.
     Full,
 }
 
@@ -123,8 +123,8 @@ impl<D: Device> Session<D> {
         self.sticky
     }
 
-    /// Whether no command is queued, in flight or waiting for its answer. (A callback thread that asks for host
-    /// functions does not count.)
+    /// Whether no command is queued, in flight or waiting for its answer. (A callback thread that
+    /// asks for host functions does not count.)
     pub fn is_idle(&self) -> bool {
         self.streams.busy().is_empty() && self.waits.len() == 0
     }
@@ -139,13 +139,14 @@ impl<D: Device> Session<D> {
         self.flights.len()
     }
 
-    /// Whether a command may be offered while another one found the queues full: it frees, and never fills,
-    /// them, and its order with other commands does not matter.
+    /// Whether a command may be offered while another one found the queues full: it frees, and
+    /// never fills, them, and its order with other commands does not matter.
     pub fn is_urgent(command: &Command<'_>) -> bool {
         matches!(command, Command::HostFunctionNext {} | Command::HostFunctionDone { .. })
     }
 
-    /// Takes one command. Call it in ticket order; `caller` is set for synchronous commands and only for them.
+    /// Takes one command. Call it in ticket order; `caller` is set for synchronous commands and
+    /// only for them.
     ///
     /// # Errors
     /// A [`Violation`] ends the session: nothing more may be offered.
@@ -194,7 +195,8 @@ impl<D: Device> Session<D> {
             || (over && self.streams.bytes > 0)
     }
 
-    /// Drops a command that had no effect: gives its blocks back, counts it, and tells its caller or the next one.
+    /// Drops a command that had no effect: gives its blocks back, counts it, and tells its caller
+    /// or the next one.
     fn refuse(
         &mut self,
         command: &Command<'_>,
@@ -316,7 +318,8 @@ impl<D: Device> Session<D> {
         out.reply(caller, status, &[]);
     }
 
-    /// Answers success, unless there was a fault: for calls that must not be blamed for others' refusals.
+    /// Answers success, unless there was a fault: for calls that must not be blamed for others'
+    /// refusals.
     pub(crate) fn answer_done(&self, caller: Caller, out: &mut dyn Output) {
         out.reply(caller, self.sticky.unwrap_or(Status::SUCCESS), &[]);
     }

@@ -58,8 +58,8 @@ fn endpoint(
     Ok(Endpoint { place, pitch, slice })
 }
 
-/// Bytes from the first to the last of `count` pieces of `bytes`, `stride` apart; `None` when pieces overlap or
-/// the sum does not fit.
+/// Bytes from the first to the last of `count` pieces of `bytes`, `stride` apart; `None` when
+/// pieces overlap or the sum does not fit.
 fn extent(bytes: u64, count: u64, stride: u64) -> Option<u64> {
     let more = count.checked_sub(1)?;
     if more > 0 && stride < bytes {

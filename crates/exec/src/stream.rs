@@ -34,7 +34,8 @@ pub(crate) enum Kind {
     NonBlocking,
 }
 
-/// A device operation and what hangs on it. It is large and moves through queues, so it lives in a box.
+/// A device operation and what hangs on it. It is large and moves through queues, so it lives in a
+/// box.
 #[derive(Debug, Clone)]
 pub(crate) struct Operation {
     pub(crate) op: Op,
@@ -221,7 +222,8 @@ pub(crate) struct Streams {
     busy: Vec<StreamKey>,
     next_serial: u64,
     next_seq: u64,
-    /// Commands on all streams that have not ended, and the bytes that those keep which have not begun.
+    /// Commands on all streams that have not ended, and the bytes that those keep which have not
+    /// begun.
     pub(crate) depth: usize,
     pub(crate) bytes: u64,
 }

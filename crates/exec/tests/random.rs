@@ -1,5 +1,5 @@
-//! Random tenants, honest and hostile: nothing panics, every caller is answered once, every block comes back
-//! once, and every command counts once.
+//! Random tenants, honest and hostile: nothing panics, every caller is answered once, every block
+//! comes back once, and every command counts once.
 #![expect(clippy::unwrap_used, reason = "a test's helpers may panic")]
 #![expect(clippy::wildcard_enum_match_arm, reason = "each match is about some kinds of commands")]
 
@@ -109,7 +109,7 @@ fn moves(hostile: bool) -> impl Strategy<Value = Vec<Move>> {
         40 => (kinds(), any::<u8>(), any::<u8>()).prop_map(|(kind, a, b)| Move::Send(kind, a, b)),
         20 => prop::option::of(1_u64..10_000).prop_map(Move::Start),
         20 => (any::<Index>(), end).prop_map(|(at, end)| Move::End(at, end)),
-        2 => (any::<u8>(), any::<bool>()).prop_map(|(at, blocking)| Move::CreateStream(at, blocking)),
+        2 => (any::<u8>(), any::<bool>()).prop_map(|(at, joins)| Move::CreateStream(at, joins)),
         2 => any::<u8>().prop_map(Move::DestroyStream),
         4 => any::<u8>().prop_map(Move::HostDone),
         4 => (0_u64..5_000_000).prop_map(Move::Later),

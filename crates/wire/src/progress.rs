@@ -1,22 +1,23 @@
 //! What the segment's progress and notice words say, so that a client knows without a call.
 //!
-//! **Stream words.** Word [`stream_word`] belongs to a *slot* of streams (`StreamId::index`), not to one
-//! stream: it holds how many of the slot's stream commands have ended. Each of these commands counts
-//! one, in the order in which it was sent: `Copy`, `CopySync`, `Fill`, `Launch`, `StreamWaitEvent`,
-//! `StreamWaitValue`, `StreamWriteValue`, `EventRecord`, `HostFunction`, `GraphLaunch` (one, whatever
-//! its nodes) and `MemFreeAsync`. A command that is refused, or dropped after a fault, counts too. The
-//! client counts what it sends in the same way and goes on counting when the slot gets a new owner; a
-//! new owner's `StreamCreate` sets the word to the count of all commands sent before it. So a stream is
-//! idle exactly when its word equals the client's count.
+//! **Stream words.** Word [`stream_word`] belongs to a *slot* of streams (`StreamId::index`), not
+//! to one stream: it holds how many of the slot's stream commands have ended. Each of these
+//! commands counts one, in the order in which it was sent: `Copy`, `CopySync`, `Fill`, `Launch`,
+//! `StreamWaitEvent`, `StreamWaitValue`, `StreamWriteValue`, `EventRecord`, `HostFunction`,
+//! `GraphLaunch` (one, whatever its nodes) and `MemFreeAsync`. A command that is refused, or
+//! dropped after a fault, counts too. The client counts what it sends in the same way and goes on
+//! counting when the slot gets a new owner; a new owner's `StreamCreate` sets the word to the count
+//! of all commands sent before it. So a stream is idle exactly when its word equals the client's
+//! count.
 //!
 //! **Event words.** Word [`event_word`] belongs to a slot of events (`EventId::index`): the highest
-//! record that has completed. The client numbers a slot's records from 1 and goes on when the slot gets
-//! a new owner. `GraphLaunch` records each event of its event-record nodes once, in node order; the
-//! client counts those too.
+//! record that has completed. The client numbers a slot's records from 1 and goes on when the slot
+//! gets a new owner. `GraphLaunch` records each event of its event-record nodes once, in node
+//! order; the client counts those too.
 //!
-//! **Notice words.** [`NOTICE_FAULT`] holds the code of the session's sticky [`crate::Status`], 0 while
-//! there is none. [`NOTICE_REFUSED`] counts asynchronous commands that were refused: when it moves,
-//! the next synchronous command brings the reason (see `weft-exec`, "errors").
+//! **Notice words.** [`NOTICE_FAULT`] holds the code of the session's sticky [`crate::Status`], 0
+//! while there is none. [`NOTICE_REFUSED`] counts asynchronous commands that were refused: when it
+//! moves, the next synchronous command brings the reason (see `weft-exec`, "errors").
 
 use crate::id::{EventId, StreamId};
 

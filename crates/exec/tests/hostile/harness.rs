@@ -1,8 +1,9 @@
 //! A hostile tenant's commands against a session on the software device.
 //!
-//! An input is a list of records. A record's first byte says what it is: a command (its length in two bytes,
-//! then its bytes), bytes for the arena (offset, length, bytes), or a turn of the worker's loop. The fuzz
-//! target `exec_commands` and the replay of its corpus both call [`attack`].
+//! An input is a list of records. A record's first byte says what it is: a command (its length in
+//! two bytes, then its bytes), bytes for the arena (offset, length, bytes), or a turn of the
+//! worker's loop. The fuzz target `exec_commands` and the replay of its corpus both call
+//! [`attack`].
 #![allow(
     clippy::unwrap_used,
     unreachable_pub,

@@ -1,4 +1,5 @@
-//! Attacks on a session: the fuzzer's corpus, and commands with changed bytes on the software device.
+//! Attacks on a session: the fuzzer's corpus, and commands with changed bytes on the software
+//! device.
 #![expect(clippy::unwrap_used, reason = "a test's helpers may panic")]
 
 mod harness;
