@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use weft_device::{Device, Driven};
 use weft_exec::{Accepted, Session, Started, Violation};
-use weft_gate::{Admission, GateWorker, GrantKind};
+use weft_gate::{Admission, GateWorker, GrantKind, WaitFor};
 use weft_ring::{AnswerTo, MAX_COMMAND, WorkerSide, wait};
 use weft_wire::Command;
 
@@ -71,6 +71,8 @@ pub(crate) struct EventLoop<D> {
     /// Commands that did not fit their stream, in order.
     held: VecDeque<(Vec<u8>, Option<AnswerTo>)>,
     buffer: Box<[u8; MAX_COMMAND]>,
+    /// What the last operation that was not admitted waits for.
+    refused: Option<WaitFor>,
     /// Device clock when the oldest flight became the oldest.
     front_since_ns: u64,
     /// Device clock when the holder ran out of work.
@@ -98,6 +100,7 @@ impl<D: Device> EventLoop<D> {
             flights: VecDeque::new(),
             held: VecDeque::new(),
             buffer: Box::new([0; MAX_COMMAND]),
+            refused: None,
             front_since_ns: 0,
             idle_since_ns: None,
             yield_ns: times.yield_us * 1000,
@@ -122,8 +125,15 @@ impl<D: Device> EventLoop<D> {
         self.take_commands()?;
         self.start_ready();
         let driven = self.drive();
-        self.start_ready();
+        if self.start_ready() {
+            // What `drive` said is about less than what is in flight now.
+            return Ok(());
+        }
         self.report_demand();
+        if self.refused == Some(WaitFor::Grant) && self.gate.is_holder() {
+            // The grant came after the refusal: it is no news any more.
+            return Ok(());
+        }
         if self.side.has_command() && self.held.is_empty() {
             return Ok(());
         }
@@ -205,15 +215,23 @@ impl<D: Device> EventLoop<D> {
 
     // The device.
 
-    /// Starts what may start: the session's order, the gate's permission.
-    fn start_ready(&mut self) {
+    /// Starts what may start: the session's order, the gate's permission. Whether anything did.
+    fn start_ready(&mut self) -> bool {
+        self.refused = None;
+        let mut any = false;
         while let Some(ready) = self.session.next_op() {
             let known =
                 ready.estimate_ns.or_else(|| self.predictor.predict(ready.key, ready.units));
             let estimate_ns = known.unwrap_or_else(|| self.predictor.guess(ready.key, ready.units));
             self.end_idling();
             self.gate.set_runnable(estimate_ns);
-            let Admission::Admitted { left_ns } = self.gate.admit(estimate_ns) else { break };
+            let left_ns = match self.gate.admit(estimate_ns) {
+                Admission::Admitted { left_ns } => left_ns,
+                Admission::Wait(what) => {
+                    self.refused = Some(what);
+                    break;
+                }
+            };
             let long = known.is_none_or(|known| known > left_ns.saturating_add(OVERRUN_NS));
             let cut = (ready.sliceable && long && left_ns != u64::MAX)
                 .then_some(left_ns.max(PIECE_NS_MIN));
@@ -224,6 +242,7 @@ impl<D: Device> EventLoop<D> {
                         self.front_since_ns = self.session.device().now_ns();
                     }
                     self.flights.push_back(estimate_ns);
+                    any = true;
                 }
                 Started::Dropped => self.gate.charge(estimate_ns, 0),
                 Started::NotNow => {
@@ -234,6 +253,7 @@ impl<D: Device> EventLoop<D> {
             self.settle();
         }
         self.gate.try_release(self.backlog_ns());
+        any
     }
 
     fn drive(&mut self) -> Driven {
