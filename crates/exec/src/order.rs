@@ -256,8 +256,10 @@ impl<D: Device> Session<D> {
         let Some(at) = self.flights.iter().position(|flight| flight.id == op) else { return };
         let Some(Flight { stream: key, .. }) = self.flights.remove(at) else { return };
         self.last_end_ns = self.last_end_ns.max(end_ns);
+        let others = self.flights.iter().any(|flight| flight.stream == key);
         let Some(stream) = self.streams.get_mut(key) else { return };
-        stream.hold = false;
+        // Nothing was started behind the operation that holds the stream, so it is the last to end.
+        stream.hold &= others;
         stream.last_end_ns = stream.last_end_ns.max(end_ns);
         let is_it = |begun: &Begun| matches!(&begun.state, State::Flying { id, .. } if *id == op);
         let Some(at) = stream.begun.iter().position(is_it) else { return };
