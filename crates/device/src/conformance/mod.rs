@@ -4,8 +4,6 @@
 //! [`all`] with a way to make a fresh device of at least 64 MiB. The kernels are PTX, so a CUDA device
 //! runs the same bodies.
 
-#![expect(clippy::unwrap_used, reason = "a panic is the report")]
-
 mod copies;
 mod kernels;
 mod launches;

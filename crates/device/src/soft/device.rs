@@ -318,7 +318,7 @@ impl SoftDevice {
     /// Forgets translations of what is no longer mapped.
     fn refresh(&mut self) {
         let generation = self.cx.mem.generation();
-        if generation != self.generation || self.page.is_some() {
+        if generation != self.generation || self.cx.mem.is_guarded() {
             self.cx.tlb.flush();
             self.generation = generation;
         }

@@ -46,7 +46,7 @@ pub(crate) fn load(
     }
     let module = weft_ptx::link(&texts).map_err(|e| link_error(&e))?;
     let mut allocations = Vec::new();
-    let loaded = place_and_lower(&module, texts, memory, level, &mut allocations);
+    let loaded = place_and_lower(&module, &texts, memory, level, &mut allocations);
     if loaded.is_err() {
         for address in allocations {
             let freed = memory.free(address);
@@ -77,7 +77,7 @@ fn link_error(error: &weft_ptx::LinkError) -> LoadError {
 
 fn place_and_lower(
     module: &Module,
-    texts: Vec<Vec<u8>>,
+    texts: &[Vec<u8>],
     memory: &mut Memory,
     level: Level,
     allocations: &mut Vec<u64>,

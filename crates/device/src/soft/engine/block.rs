@@ -51,6 +51,8 @@ pub(crate) struct Block {
     live_threads: u32,
     threads: u32,
     pub(crate) shared: Vec<u128>,
+    /// Whether anybody ever arrived at a barrier.
+    waited: bool,
     /// Barriers whose waiters in other warps must be released.
     released: u16,
 }
@@ -66,6 +68,7 @@ impl Block {
             live_threads: threads,
             threads,
             shared,
+            waited: false,
             released: 0,
         };
         block.reset(index);
@@ -76,6 +79,7 @@ impl Block {
     pub(crate) fn reset(&mut self, index: [u32; 3]) {
         self.index = index;
         self.next = 0;
+        self.waited = false;
         self.phases = [Phase::default(); 16];
         self.live_threads = self.threads;
         self.slots.clear();
@@ -205,9 +209,14 @@ impl Block {
         cx.blend = false;
         if cx.warp.launch != cx.launch.serial {
             write_rows(cx, &meta.consts, Some(Lifetime::Launch));
+            write_rows(cx, &meta.consts, Some(Lifetime::Block));
             cx.warp.launch = cx.launch.serial;
+            cx.warp.block = self.index;
+        } else if cx.warp.block != self.index {
+            write_rows(cx, &meta.consts[meta.moving..], Some(Lifetime::Block));
+            cx.warp.block = self.index;
         }
-        write_rows(cx, &meta.consts[meta.moving..], None);
+        write_rows(cx, &meta.consts[meta.moving..], Some(Lifetime::Warp));
     }
 
     /// Makes the waiters of completed barriers in the other warps ready.
@@ -259,6 +268,7 @@ fn wake(warp: &mut WarpState, released: u16) {
 
 impl BlockHooks for Block {
     fn arrive(&mut self, cx: &mut Cx) -> bool {
+        self.waited = true;
         let request = cx.barrier;
         let phase = &mut self.phases[request.id as usize % 16];
         let mut threads = cx.mask.count_ones();
@@ -280,6 +290,9 @@ impl BlockHooks for Block {
 
     fn exited(&mut self, cx: &mut Cx, threads: u32) {
         self.live_threads -= threads.min(self.live_threads);
+        if !self.waited {
+            return;
+        }
         for id in 0..16u32 {
             let phase = self.phases[id as usize];
             if phase.arrived > 0 && phase.expected == 0 && phase.arrived >= self.live_threads {

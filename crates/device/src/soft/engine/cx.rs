@@ -181,33 +181,38 @@ impl Cx {
 
     #[inline(always)]
     pub(crate) fn row32(&self, row: u32) -> [u32; LANES] {
+        let row = self.r32.wrapping_add(row as usize);
         // SAFETY: lowering emits only rows below the function's `rows32`, and `bind_frame` made the
         // file at least that long from `r32` on.
-        unsafe { (*self.r32.add(row as usize)).0 }
+        unsafe { (*row).0 }
     }
 
     #[inline(always)]
     pub(crate) fn row64(&self, row: u32) -> [u64; LANES] {
+        let row = self.r64.wrapping_add(row as usize);
         // SAFETY: as in `row32`, for `rows64`.
-        unsafe { (*self.r64.add(row as usize)).0 }
+        unsafe { (*row).0 }
     }
 
     #[inline(always)]
     pub(crate) fn pred(&self, row: u32) -> u32 {
+        let row = self.preds.wrapping_add(row as usize);
         // SAFETY: as in `row32`, for `preds`.
-        unsafe { *self.preds.add(row as usize) }
+        unsafe { *row }
     }
 
     #[inline(always)]
     fn row32_mut(&mut self, row: u32) -> &mut [u32; LANES] {
+        let row = self.r32.wrapping_add(row as usize);
         // SAFETY: as in `row32`; `&mut self` makes the reference the only one.
-        unsafe { &mut (*self.r32.add(row as usize)).0 }
+        unsafe { &mut (*row).0 }
     }
 
     #[inline(always)]
     fn row64_mut(&mut self, row: u32) -> &mut [u64; LANES] {
+        let row = self.r64.wrapping_add(row as usize);
         // SAFETY: as in `row64`; `&mut self` makes the reference the only one.
-        unsafe { &mut (*self.r64.add(row as usize)).0 }
+        unsafe { &mut (*row).0 }
     }
 
     /// Writes the active lanes of a row.
@@ -243,8 +248,9 @@ impl Cx {
     #[inline(always)]
     pub(crate) fn put_pred(&mut self, row: u32, bits: u32) {
         let mask = self.mask;
+        let row = self.preds.wrapping_add(row as usize);
         // SAFETY: as in `pred`; `&mut self` makes the reference the only one.
-        let p = unsafe { &mut *self.preds.add(row as usize) };
+        let p = unsafe { &mut *row };
         *p = (*p & !mask) | (bits & mask);
     }
 

@@ -207,7 +207,7 @@ lanes! {
     XorSignF32: u32 = (a: u32, b: u32, c: u32) => (c & 0x7fff_ffff) | ((a ^ b) & 0x8000_0000);
     SatF32: f32 = (a: f32) => if a > 0.0 { a.min(1.0) } else { 0.0 };
     SatF64: f64 = (a: f64) => if a > 0.0 { a.min(1.0) } else { 0.0 };
-    ReluF32: f32 = (a: f32) => if a.is_nan() { a } else if a > 0.0 { a } else { 0.0 };
+    ReluF32: f32 = (a: f32) => if a.is_nan() || a > 0.0 { a } else { 0.0 };
 
     AbsF32: u32 = (a: u32) => a & 0x7fff_ffff;
     NegF32: u32 = (a: u32) => a ^ 0x8000_0000;

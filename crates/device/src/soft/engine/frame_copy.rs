@@ -32,7 +32,7 @@ pub(crate) fn pass(
 
 /// Whole words are rows.
 fn copy_bytes(cx: &mut Cx, from: u32, to: u32, bytes: u32) {
-    if from % 4 == 0 && to % 4 == 0 && bytes % 4 == 0 {
+    if from.is_multiple_of(4) && to.is_multiple_of(4) && bytes.is_multiple_of(4) {
         let lanes = cx.lanes.0;
         for word in 0..bytes / 4 {
             let (a, b) = ((from / 4 + word) as usize, (to / 4 + word) as usize);

@@ -58,8 +58,32 @@ enum Pattern {
     Any,
 }
 
+/// The pattern when all lanes are active.
+#[inline(always)]
+fn full_pattern(addresses: &[u64; LANES], stride: u64) -> Pattern {
+    let base = [addresses[0], addresses[HALF]];
+    let mut same = [0; LANES];
+    let mut sequence = [0; LANES];
+    for i in 0..LANES {
+        let (half, step) = (i / HALF, (i % HALF) as u64);
+        let offset = addresses[i].wrapping_sub(base[half]);
+        same[i] = offset;
+        sequence[i] = offset ^ (stride * step);
+    }
+    if or_all64(&sequence) == 0 {
+        Pattern::Sequence(base)
+    } else if or_all64(&same) == 0 {
+        Pattern::Same(base)
+    } else {
+        Pattern::Any
+    }
+}
+
 #[inline(always)]
 fn pattern(cx: &Cx, addresses: &[u64; LANES], stride: u64) -> Pattern {
+    if cx.mask == u32::MAX {
+        return full_pattern(addresses, stride);
+    }
     let lanes = cx.lanes.0;
     let (low, high) = (cx.mask & 0xffff, cx.mask >> 16);
     // An empty half takes part in whatever the other one does.

@@ -15,6 +15,19 @@
     reason = "arithmetic of the machine: PTX defines it by truncation and reinterpretation"
 )]
 #![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "a family of operations handles its members and refuses all others"
+)]
+#![expect(
+    clippy::neg_cmp_op_on_partial_ord,
+    clippy::double_comparisons,
+    reason = "comparisons of PTX differ in what they make of NaN"
+)]
+#![expect(
+    clippy::vec_box,
+    reason = "warp states change hands often; a box makes that the copy of a pointer"
+)]
+#![expect(
     clippy::needless_range_loop,
     reason = "loops over the lanes of several rows at once, in the form that is vectorised"
 )]

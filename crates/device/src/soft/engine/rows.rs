@@ -120,7 +120,7 @@ macro_rules! elem {
             #[inline(always)]
             fn row(cx: &Cx, row: u32) -> [$raw; LANES] { cx.$row(row) }
             #[inline(always)]
-            fn put(cx: &mut Cx, row: u32, value: [$raw; LANES]) { cx.$put(row, value) }
+            fn put(cx: &mut Cx, row: u32, value: [$raw; LANES]) { cx.$put(row, value); }
         }
     )*};
 }

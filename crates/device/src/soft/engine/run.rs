@@ -70,7 +70,7 @@ fn run_splits(
         cx.fuel = fuel;
         let at = execute(cx, program, &mut split);
         *left -= fuel - cx.fuel;
-        match settle(cx, block, split, at) {
+        match settle(cx, block, split, &at) {
             Settled::Go => {}
             Settled::Fuel => {
                 slices += 1;
@@ -135,12 +135,12 @@ enum Settled {
 }
 
 /// Acts on the event that ended a split's execution and files the split.
-fn settle(cx: &mut Cx, block: &mut impl BlockHooks, mut split: Split, at: Stop) -> Settled {
+fn settle(cx: &mut Cx, block: &mut impl BlockHooks, mut split: Split, at: &Stop) -> Settled {
     split.frame = cx.frame;
     split.pc = cx.resume;
     match at.next {
         event::EXIT => exit_lanes(cx, block, split),
-        event::DIVERGE => diverge(cx, split),
+        event::DIVERGE => diverge(cx, &split),
         event::BARRIER => {
             cx.touched = true;
             if !block.arrive(cx) {
@@ -308,7 +308,7 @@ fn groups(cx: &Cx, mask: u32) -> Vec<(u32, u32)> {
     groups
 }
 
-fn diverge(cx: &mut Cx, split: Split) {
+fn diverge(cx: &mut Cx, split: &Split) {
     for (target, lanes) in groups(cx, split.mask) {
         file(cx, Split { pc: target, mask: lanes, ..split.clone() });
     }
@@ -385,6 +385,15 @@ pub(crate) fn write_rows(cx: &mut Cx, rows: &[ConstRow], lifetime: Option<Lifeti
         if lifetime.is_some_and(|l| l != row.value.lifetime()) {
             continue;
         }
+        if row.value == RowValue::Tid(0) && !row.wide && is_line(cx.launch.block_dim) {
+            let first = cx.warp.index * 32;
+            let mut lanes = [0; LANES];
+            for i in 0..LANES {
+                lanes[i] = first + i as u32;
+            }
+            cx.put32(row.row, lanes);
+            continue;
+        }
         let values = row_values(cx, row.value);
         if row.wide {
             cx.put64(row.row, values);
@@ -396,6 +405,11 @@ pub(crate) fn write_rows(cx: &mut Cx, rows: &[ConstRow], lifetime: Option<Lifeti
             cx.put32(row.row, narrow);
         }
     }
+}
+
+/// Whether a block extends in x only.
+fn is_line([_, y, z]: [u32; 3]) -> bool {
+    y == 1 && z == 1
 }
 
 fn row_values(cx: &Cx, value: RowValue) -> [u64; LANES] {

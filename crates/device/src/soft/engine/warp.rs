@@ -89,6 +89,8 @@ pub(crate) struct WarpState {
     pub(crate) clock: u64,
     /// The launch whose constant rows are in place.
     pub(crate) launch: u64,
+    /// The block whose constant rows are in place.
+    pub(crate) block: [u32; 3],
 }
 
 impl WarpState {

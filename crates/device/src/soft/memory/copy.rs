@@ -48,7 +48,7 @@ impl Memory {
     /// adjacent.
     fn span(&self, address: u64, bytes: u64) -> Result<SharedSpan, DeviceError> {
         let bad = DeviceError::BadRange { address, bytes };
-        let window = self.window(address).ok_or(bad.clone())?;
+        let window = self.window(address).ok_or_else(|| bad.clone())?;
         let offset = address - window.lo;
         let len = (window.readable - offset).min(bytes);
         let base = self.store.memory();
@@ -57,7 +57,7 @@ impl Memory {
             .wrapping_add(usize::try_from(offset).map_err(|_| bad.clone())?);
         let len = usize::try_from(len).map_err(|_| bad.clone())?;
         if window.shared {
-            let (_, memory) = self.window.as_ref().ok_or(bad.clone())?;
+            let (_, memory) = self.window.as_ref().ok_or_else(|| bad.clone())?;
             let start = usize::try_from(offset).map_err(|_| bad.clone())?;
             return memory.span(start, len).map_err(|_| bad);
         }
@@ -142,7 +142,7 @@ impl Memory {
         })
     }
 
-    fn to_host(&self, address: u64, target: &SharedSpan) -> Result<(), DeviceError> {
+    fn copy_to_host(&self, address: u64, target: &SharedSpan) -> Result<(), DeviceError> {
         let mut done = 0;
         while done < target.len() {
             let at = address.wrapping_add(done as u64);
@@ -154,7 +154,7 @@ impl Memory {
         Ok(())
     }
 
-    fn from_host(&self, address: u64, source: &SharedSpan) -> Result<(), DeviceError> {
+    fn copy_from_host(&self, address: u64, source: &SharedSpan) -> Result<(), DeviceError> {
         let mut done = 0;
         while done < source.len() {
             let at = address.wrapping_add(done as u64);
@@ -223,18 +223,20 @@ impl Memory {
         };
         let inline = |bytes: &'_ [u8]| -> Result<Vec<u8>, DeviceError> {
             let start = usize::try_from(from).map_err(|_| bad(from, len))?;
-            let end = start.checked_add(len).ok_or(bad(from, len))?;
-            bytes.get(start..end).map(<[u8]>::to_vec).ok_or(bad(from, len))
+            let end = start.checked_add(len).ok_or_else(|| bad(from, len))?;
+            bytes.get(start..end).map(<[u8]>::to_vec).ok_or_else(|| bad(from, len))
         };
         match (dst, src) {
             (Place::Device(d), Place::Device(s)) => {
                 self.within(d.wrapping_add(to), s.wrapping_add(from), width)
             }
             (Place::Device(d), Place::Host(s)) => {
-                self.from_host(d.wrapping_add(to), &part(s, from)?)
+                self.copy_from_host(d.wrapping_add(to), &part(s, from)?)
             }
             (Place::Device(d), Place::Inline(s)) => self.write(d.wrapping_add(to), &inline(s)?),
-            (Place::Host(d), Place::Device(s)) => self.to_host(s.wrapping_add(from), &part(d, to)?),
+            (Place::Host(d), Place::Device(s)) => {
+                self.copy_to_host(s.wrapping_add(from), &part(d, to)?)
+            }
             (Place::Host(d), Place::Host(s)) => {
                 part(s, from)?.copy_to(&part(d, to)?).map_err(|_| bad(to, len))
             }
@@ -274,4 +276,4 @@ fn bad(address: u64, bytes: usize) -> DeviceError {
     DeviceError::BadRange { address, bytes: bytes as u64 }
 }
 
-const _: () = assert!(CHUNK as u64 % PAGE == 0, "pieces are whole pages");
+const _: () = assert!((CHUNK as u64).is_multiple_of(PAGE), "pieces are whole pages");

@@ -166,6 +166,12 @@ impl FrameStore {
         &self.memory
     }
 
+    /// Whether a physical table guards the frames.
+    #[must_use]
+    pub fn is_guarded(&self) -> bool {
+        self.table.is_some()
+    }
+
     /// Whether the frame exists and is this vGPU's.
     #[must_use]
     pub fn usable(&self, frame: u64) -> bool {

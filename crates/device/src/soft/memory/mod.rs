@@ -87,15 +87,21 @@ impl Memory {
         self.generation
     }
 
+    /// Whether somebody else may take frames away while they are mapped.
+    pub(crate) fn is_guarded(&self) -> bool {
+        self.store.is_guarded()
+    }
+
     /// Allocates `bytes`, zeroed, page-aligned.
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
     pub(crate) fn alloc(&mut self, bytes: u64, read_only: bool) -> Result<u64, DeviceError> {
         let refused = DeviceError::OutOfMemory { requested: bytes };
-        let bytes_exact = bytes.max(1).checked_next_multiple_of(GRANULE).ok_or(refused.clone())?;
+        let bytes_exact =
+            bytes.max(1).checked_next_multiple_of(GRANULE).ok_or_else(|| refused.clone())?;
         let pages = bytes_exact.div_ceil(PAGE);
-        let reach = (pages + 1).checked_mul(PAGE).ok_or(refused.clone())?;
+        let reach = (pages + 1).checked_mul(PAGE).ok_or_else(|| refused.clone())?;
         let usage = self.source.usage();
         if pages.saturating_mul(PAGE) > usage.total {
             return Err(refused);

@@ -31,7 +31,7 @@ impl Window {
         let offset = address.wrapping_sub(self.lo);
         if offset < len && bytes <= len - offset {
             // The offset is below the window's length, which fits an `isize`.
-            Some(self.host.wrapping_add(offset as usize))
+            Some(self.host.wrapping_add(usize::try_from(offset).unwrap_or(0)))
         } else {
             None
         }

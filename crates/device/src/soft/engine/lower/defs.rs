@@ -3,6 +3,7 @@
 use weft_ptx::ir::{BarrierAction, CallArg, Op, Operand, Reg};
 
 /// Calls `f` for each register that `op` writes.
+#[expect(clippy::too_many_lines, reason = "one table of all instructions")]
 pub(super) fn for_each(op: &Op, mut f: impl FnMut(Reg)) {
     match op {
         Op::Unpack { dst, .. } | Op::Ld { dst, .. } => dst.iter().flatten().for_each(|r| f(*r)),

@@ -15,6 +15,7 @@ type Done = Result<(), Refusal>;
 
 impl FunctionLowering<'_> {
     /// Emits the operations of one instruction.
+    #[expect(clippy::too_many_lines, reason = "one table of all instructions")]
     pub(super) fn op(&mut self, op: &Ir) -> Done {
         match op {
             Ir::Mov { .. }

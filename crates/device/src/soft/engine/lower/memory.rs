@@ -35,6 +35,47 @@ enum Reach {
     Local,
 }
 
+impl Reach {
+    /// `Op::b` of an access.
+    fn strictness(self) -> u32 {
+        if self == (Self::Generic { strict: true }) { STRICT } else { 0 }
+    }
+}
+
+/// Emits the handler for elements of this size.
+macro_rules! sized {
+    ($self:ident, $handler:ident, $bytes:expr, ($($kind:ty),*), $operands:tt) => {
+        match $bytes {
+            1 => sized!(@ $self, $handler<$($kind),*, u8>, $operands),
+            2 => sized!(@ $self, $handler<$($kind),*, u16>, $operands),
+            4 => sized!(@ $self, $handler<$($kind),*, u32>, $operands),
+            _ => sized!(@ $self, $handler<$($kind),*, u64>, $operands),
+        }
+    };
+    (@ $self:ident, $handler:ty, ($d:expr, $a:expr, $b:expr, $c:expr, $imm:expr)) => {
+        $self.emit::<$handler>($d, $a, $b, $c, $imm)
+    };
+}
+
+/// Emits the handler for a place outside of local memory.
+macro_rules! access {
+    ($self:ident, $handler:ident, $reach:expr, $place:expr, $bytes:expr, ($d:expr, $slot:expr)) => {{
+        let (reach, Place { row, wide, offset }): (Reach, Place) = ($reach, $place);
+        let strict = reach.strictness();
+        match (reach, wide) {
+            (Reach::Shared, true) => {
+                sized!($self, $handler, $bytes, (Shared, A64), ($d, row, 0, 0, offset));
+            }
+            (Reach::Shared, false) => {
+                sized!($self, $handler, $bytes, (Shared, A32), ($d, row, 0, 0, offset));
+            }
+            (_, _) => {
+                sized!($self, $handler, $bytes, (Generic, A64), ($d, row, strict, $slot, offset));
+            }
+        }
+    }};
+}
+
 /// The value of a kernel parameter as a row, if a load of it is one.
 pub(super) fn param_value(offset: i64, ty: ScalarType, width: Width) -> Option<RowValue> {
     let offset = u32::try_from(offset).ok()?;
@@ -204,7 +245,7 @@ impl FunctionLowering<'_> {
                 }
             }
         }
-        self.emit_loads(place, reach, bytes.min(8), &rows)?;
+        self.emit_loads(place, reach, bytes.min(8), &rows);
         for (row, d, extend, reg_bits) in after {
             self.extend(row, d, if extend { bytes } else { 0 }, reg_bits);
         }
@@ -262,84 +303,17 @@ impl FunctionLowering<'_> {
         Ok(())
     }
 
-    fn emit_loads(&mut self, place: Place, reach: Reach, bytes: u32, rows: &[u32]) -> Done {
+    fn emit_loads(&mut self, place: Place, reach: Reach, bytes: u32, rows: &[u32]) {
         if reach == Reach::Local {
             return self.local_loads(place, bytes, rows);
         }
-        let strict = if reach == (Reach::Generic { strict: true }) { STRICT } else { 0 };
-        let slot = self.tlb_slot();
-        let Place { row, wide, offset } = place;
         if let [d] = *rows {
-            match (reach, wide, bytes) {
-                (Reach::Shared, true, 1) => {
-                    self.emit::<Load<Shared, A64, u8>>(d, row, 0, 0, offset)
-                }
-                (Reach::Shared, true, 2) => {
-                    self.emit::<Load<Shared, A64, u16>>(d, row, 0, 0, offset)
-                }
-                (Reach::Shared, true, 4) => {
-                    self.emit::<Load<Shared, A64, u32>>(d, row, 0, 0, offset)
-                }
-                (Reach::Shared, true, _) => {
-                    self.emit::<Load<Shared, A64, u64>>(d, row, 0, 0, offset)
-                }
-                (Reach::Shared, false, 1) => {
-                    self.emit::<Load<Shared, A32, u8>>(d, row, 0, 0, offset)
-                }
-                (Reach::Shared, false, 2) => {
-                    self.emit::<Load<Shared, A32, u16>>(d, row, 0, 0, offset)
-                }
-                (Reach::Shared, false, 4) => {
-                    self.emit::<Load<Shared, A32, u32>>(d, row, 0, 0, offset)
-                }
-                (Reach::Shared, false, _) => {
-                    self.emit::<Load<Shared, A32, u64>>(d, row, 0, 0, offset)
-                }
-                (_, _, 1) => self.emit::<Load<Generic, A64, u8>>(d, row, strict, slot, offset),
-                (_, _, 2) => self.emit::<Load<Generic, A64, u16>>(d, row, strict, slot, offset),
-                (_, _, 4) => self.emit::<Load<Generic, A64, u32>>(d, row, strict, slot, offset),
-                (_, _, _) => self.emit::<Load<Generic, A64, u64>>(d, row, strict, slot, offset),
-            }
-            return Ok(());
+            let slot = self.tlb_slot();
+            access!(self, Load, reach, place, bytes, (d, slot));
+        } else {
+            let (list, slot) = (self.vector_list(rows), self.tlb_slot());
+            access!(self, LoadVector, reach, place, bytes, (list, slot));
         }
-        let list = self.vector_list(rows);
-        match (reach, wide, bytes) {
-            (Reach::Shared, true, 1) => {
-                self.emit::<LoadVector<Shared, A64, u8>>(list, row, 0, 0, offset)
-            }
-            (Reach::Shared, true, 2) => {
-                self.emit::<LoadVector<Shared, A64, u16>>(list, row, 0, 0, offset)
-            }
-            (Reach::Shared, true, 4) => {
-                self.emit::<LoadVector<Shared, A64, u32>>(list, row, 0, 0, offset)
-            }
-            (Reach::Shared, true, _) => {
-                self.emit::<LoadVector<Shared, A64, u64>>(list, row, 0, 0, offset)
-            }
-            (Reach::Shared, false, 1) => {
-                self.emit::<LoadVector<Shared, A32, u8>>(list, row, 0, 0, offset)
-            }
-            (Reach::Shared, false, 2) => {
-                self.emit::<LoadVector<Shared, A32, u16>>(list, row, 0, 0, offset)
-            }
-            (Reach::Shared, false, 4) => {
-                self.emit::<LoadVector<Shared, A32, u32>>(list, row, 0, 0, offset)
-            }
-            (Reach::Shared, false, _) => {
-                self.emit::<LoadVector<Shared, A32, u64>>(list, row, 0, 0, offset)
-            }
-            (_, _, 1) => self.emit::<LoadVector<Generic, A64, u8>>(list, row, strict, slot, offset),
-            (_, _, 2) => {
-                self.emit::<LoadVector<Generic, A64, u16>>(list, row, strict, slot, offset)
-            }
-            (_, _, 4) => {
-                self.emit::<LoadVector<Generic, A64, u32>>(list, row, strict, slot, offset)
-            }
-            (_, _, _) => {
-                self.emit::<LoadVector<Generic, A64, u64>>(list, row, strict, slot, offset)
-            }
-        }
-        Ok(())
     }
 
     fn vector_list(&mut self, rows: &[u32]) -> u32 {
@@ -360,22 +334,16 @@ impl FunctionLowering<'_> {
         Place { row, ..place }
     }
 
-    fn local_loads(&mut self, place: Place, bytes: u32, rows: &[u32]) -> Done {
+    fn local_loads(&mut self, place: Place, bytes: u32, rows: &[u32]) {
         let Place { row, wide, offset } = self.kept(place, bytes, rows);
         for (i, d) in rows.iter().enumerate() {
             let at = offset.wrapping_add(i as u64 * u64::from(bytes));
-            match (wide, bytes) {
-                (true, 1) => self.emit::<LoadLocal<A64, u8>>(*d, row, 0, 0, at),
-                (true, 2) => self.emit::<LoadLocal<A64, u16>>(*d, row, 0, 0, at),
-                (true, 4) => self.emit::<LoadLocal<A64, u32>>(*d, row, 0, 0, at),
-                (true, _) => self.emit::<LoadLocal<A64, u64>>(*d, row, 0, 0, at),
-                (false, 1) => self.emit::<LoadLocal<A32, u8>>(*d, row, 0, 0, at),
-                (false, 2) => self.emit::<LoadLocal<A32, u16>>(*d, row, 0, 0, at),
-                (false, 4) => self.emit::<LoadLocal<A32, u32>>(*d, row, 0, 0, at),
-                (false, _) => self.emit::<LoadLocal<A32, u64>>(*d, row, 0, 0, at),
+            if wide {
+                sized!(self, LoadLocal, bytes, (A64), (*d, row, 0, 0, at));
+            } else {
+                sized!(self, LoadLocal, bytes, (A32), (*d, row, 0, 0, at));
             }
         }
-        Ok(())
     }
 
     fn store(&mut self, space: Space, ty: ScalarType, addr: Address, src: &[Operand]) -> Done {
@@ -392,107 +360,33 @@ impl FunctionLowering<'_> {
                 _ => rows.push(self.r32(*value)?),
             }
         }
-        self.emit_stores(place, reach, bytes.min(8), &rows)
+        self.emit_stores(place, reach, bytes.min(8), &rows);
+        Ok(())
     }
 
-    fn emit_stores(&mut self, place: Place, reach: Reach, bytes: u32, rows: &[u32]) -> Done {
+    fn emit_stores(&mut self, place: Place, reach: Reach, bytes: u32, rows: &[u32]) {
         if reach == Reach::Local {
             return self.local_stores(place, bytes, rows);
         }
-        let strict = if reach == (Reach::Generic { strict: true }) { STRICT } else { 0 };
-        let slot = self.tlb_slot();
-        let Place { row, wide, offset } = place;
         if let [d] = *rows {
-            match (reach, wide, bytes) {
-                (Reach::Shared, true, 1) => {
-                    self.emit::<Store<Shared, A64, u8>>(d, row, 0, 0, offset)
-                }
-                (Reach::Shared, true, 2) => {
-                    self.emit::<Store<Shared, A64, u16>>(d, row, 0, 0, offset)
-                }
-                (Reach::Shared, true, 4) => {
-                    self.emit::<Store<Shared, A64, u32>>(d, row, 0, 0, offset)
-                }
-                (Reach::Shared, true, _) => {
-                    self.emit::<Store<Shared, A64, u64>>(d, row, 0, 0, offset)
-                }
-                (Reach::Shared, false, 1) => {
-                    self.emit::<Store<Shared, A32, u8>>(d, row, 0, 0, offset)
-                }
-                (Reach::Shared, false, 2) => {
-                    self.emit::<Store<Shared, A32, u16>>(d, row, 0, 0, offset)
-                }
-                (Reach::Shared, false, 4) => {
-                    self.emit::<Store<Shared, A32, u32>>(d, row, 0, 0, offset)
-                }
-                (Reach::Shared, false, _) => {
-                    self.emit::<Store<Shared, A32, u64>>(d, row, 0, 0, offset)
-                }
-                (_, _, 1) => self.emit::<Store<Generic, A64, u8>>(d, row, strict, slot, offset),
-                (_, _, 2) => self.emit::<Store<Generic, A64, u16>>(d, row, strict, slot, offset),
-                (_, _, 4) => self.emit::<Store<Generic, A64, u32>>(d, row, strict, slot, offset),
-                (_, _, _) => self.emit::<Store<Generic, A64, u64>>(d, row, strict, slot, offset),
-            }
-            return Ok(());
+            let slot = self.tlb_slot();
+            access!(self, Store, reach, place, bytes, (d, slot));
+        } else {
+            let (list, slot) = (self.vector_list(rows), self.tlb_slot());
+            access!(self, StoreVector, reach, place, bytes, (list, slot));
         }
-        let list = self.vector_list(rows);
-        match (reach, wide, bytes) {
-            (Reach::Shared, true, 1) => {
-                self.emit::<StoreVector<Shared, A64, u8>>(list, row, 0, 0, offset)
-            }
-            (Reach::Shared, true, 2) => {
-                self.emit::<StoreVector<Shared, A64, u16>>(list, row, 0, 0, offset)
-            }
-            (Reach::Shared, true, 4) => {
-                self.emit::<StoreVector<Shared, A64, u32>>(list, row, 0, 0, offset)
-            }
-            (Reach::Shared, true, _) => {
-                self.emit::<StoreVector<Shared, A64, u64>>(list, row, 0, 0, offset)
-            }
-            (Reach::Shared, false, 1) => {
-                self.emit::<StoreVector<Shared, A32, u8>>(list, row, 0, 0, offset)
-            }
-            (Reach::Shared, false, 2) => {
-                self.emit::<StoreVector<Shared, A32, u16>>(list, row, 0, 0, offset)
-            }
-            (Reach::Shared, false, 4) => {
-                self.emit::<StoreVector<Shared, A32, u32>>(list, row, 0, 0, offset)
-            }
-            (Reach::Shared, false, _) => {
-                self.emit::<StoreVector<Shared, A32, u64>>(list, row, 0, 0, offset)
-            }
-            (_, _, 1) => {
-                self.emit::<StoreVector<Generic, A64, u8>>(list, row, strict, slot, offset)
-            }
-            (_, _, 2) => {
-                self.emit::<StoreVector<Generic, A64, u16>>(list, row, strict, slot, offset)
-            }
-            (_, _, 4) => {
-                self.emit::<StoreVector<Generic, A64, u32>>(list, row, strict, slot, offset)
-            }
-            (_, _, _) => {
-                self.emit::<StoreVector<Generic, A64, u64>>(list, row, strict, slot, offset)
-            }
-        }
-        Ok(())
     }
 
-    fn local_stores(&mut self, place: Place, bytes: u32, rows: &[u32]) -> Done {
+    fn local_stores(&mut self, place: Place, bytes: u32, rows: &[u32]) {
         let Place { row, wide, offset } = place;
         for (i, d) in rows.iter().enumerate() {
             let at = offset.wrapping_add(i as u64 * u64::from(bytes));
-            match (wide, bytes) {
-                (true, 1) => self.emit::<StoreLocal<A64, u8>>(*d, row, 0, 0, at),
-                (true, 2) => self.emit::<StoreLocal<A64, u16>>(*d, row, 0, 0, at),
-                (true, 4) => self.emit::<StoreLocal<A64, u32>>(*d, row, 0, 0, at),
-                (true, _) => self.emit::<StoreLocal<A64, u64>>(*d, row, 0, 0, at),
-                (false, 1) => self.emit::<StoreLocal<A32, u8>>(*d, row, 0, 0, at),
-                (false, 2) => self.emit::<StoreLocal<A32, u16>>(*d, row, 0, 0, at),
-                (false, 4) => self.emit::<StoreLocal<A32, u32>>(*d, row, 0, 0, at),
-                (false, _) => self.emit::<StoreLocal<A32, u64>>(*d, row, 0, 0, at),
+            if wide {
+                sized!(self, StoreLocal, bytes, (A64), (*d, row, 0, 0, at));
+            } else {
+                sized!(self, StoreLocal, bytes, (A32), (*d, row, 0, 0, at));
             }
         }
-        Ok(())
     }
 
     fn atom(
@@ -512,23 +406,23 @@ impl FunctionLowering<'_> {
         } else {
             (self.r32(b)?, self.r32(c)?, self.dst32_or_temp(dst))
         };
-        let strict = if reach == (Reach::Generic { strict: true }) { STRICT } else { 0 };
+        let strict = reach.strictness();
         let list = self.list(&[kind as u32, b, c, ty.bytes(), u32::from(dst.is_some())]);
         let slot = self.tlb_slot();
         let (row, offset) = (place.row, place.offset);
         let meta = list | strict;
         match (reach, place.wide, wide) {
             (Reach::Shared, true, false) => {
-                self.emit::<atom::Atom32<Shared, A64>>(d, row, meta, slot, offset)
+                self.emit::<atom::Atom32<Shared, A64>>(d, row, meta, slot, offset);
             }
             (Reach::Shared, true, true) => {
-                self.emit::<atom::Atom64<Shared, A64>>(d, row, meta, slot, offset)
+                self.emit::<atom::Atom64<Shared, A64>>(d, row, meta, slot, offset);
             }
             (Reach::Shared, false, false) => {
-                self.emit::<atom::Atom32<Shared, A32>>(d, row, meta, slot, offset)
+                self.emit::<atom::Atom32<Shared, A32>>(d, row, meta, slot, offset);
             }
             (Reach::Shared, false, true) => {
-                self.emit::<atom::Atom64<Shared, A32>>(d, row, meta, slot, offset)
+                self.emit::<atom::Atom64<Shared, A32>>(d, row, meta, slot, offset);
             }
             (Reach::Local, ..) => return Err(Refusal::new("an atomic on local memory")),
             (_, _, false) => self.emit::<atom::Atom32<Generic, A64>>(d, row, meta, slot, offset),
