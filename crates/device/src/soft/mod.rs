@@ -1,7 +1,7 @@
 //! The software GPU: executes PTX on the CPU, so that every machine runs the main job.
 //!
-//! [`SoftDevice`] implements [`crate::Device`]. [`engine`] executes kernels, [`memory`] translates
-//! and allocates, [`device_page`] is what the workers of one device share, [`model`] says how long
+//! [`SoftDevice`] implements [`crate::Device`]. `engine` executes kernels, `memory` translates
+//! and allocates, `device_page` is what the workers of one device share, `model` says how long
 //! things take on the paced clock.
 
 mod clock;

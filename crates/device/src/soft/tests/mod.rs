@@ -6,6 +6,7 @@ mod corpus;
 mod faults;
 mod instructions;
 mod kernels;
+mod matrices;
 mod paced;
 mod speed;
 
