@@ -13,7 +13,8 @@ fn half(x: i32) -> u32 {
 }
 
 fn element(seed: i32, i: usize) -> i32 {
-    (i as i32 * seed % 13) - 6
+    let i = i32::try_from(i).unwrap_or(0);
+    (i * seed % 13) - 6
 }
 
 fn halves(seed: i32, count: usize) -> Vec<u32> {
@@ -96,7 +97,7 @@ fn tiles_are_loaded_and_transposed() {
              st.global.u32 [%rd2], %r6;"
         );
         let mut bench = Bench::new(&kernel("", &body));
-        let words: Vec<u32> = (0..32).map(|i| 2 * i | ((2 * i + 1) << 16)).collect();
+        let words: Vec<u32> = (0..32).map(|i| (2 * i) | ((2 * i + 1) << 16)).collect();
         let memory = bench.upload(&words);
         bench.run("k", 1, 32, &[Arg::U64(memory)]);
         for (lane, word) in bench.words(memory, 32).iter().enumerate() {
