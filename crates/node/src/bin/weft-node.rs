@@ -10,7 +10,6 @@ fn main() -> ExitCode {
     match run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            tracing::error!("{error:#}");
             fail(&format!("error: {error:#}"));
             ExitCode::FAILURE
         }

@@ -135,16 +135,15 @@ fn work(start: &Start, files: Files, socket: OwnedFd) -> anyhow::Result<Ended> {
     };
     let watched = Arc::clone(&link);
     let (started, has_started) = std::sync::mpsc::channel();
-    thread::Builder::new()
-        .name("watcher".to_owned())
-        .stack_size(WATCHER_STACK_BYTES)
-        .spawn(move || {
+    thread::Builder::new().name("watcher".to_owned()).stack_size(WATCHER_STACK_BYTES).spawn(
+        move || {
             // The thread has made its own stack and signal stack by now: calls that the sandbox
             // forbids.
             let told = started.send(());
             debug_assert!(told.is_ok(), "the worker waits for its watcher");
             link::watch(&watched, &watch);
-        })?;
+        },
+    )?;
     has_started.recv()?;
     let parts = device::Parts {
         page: map(files.device_page, Access::ReadWrite)?,
