@@ -53,8 +53,8 @@ pub(crate) struct Block {
     pub(crate) shared: Vec<u128>,
     /// Whether anybody ever arrived at a barrier.
     waited: bool,
-    /// Barriers whose waiters in other warps must be released.
-    released: u16,
+    /// Whether a barrier completed since this was last looked at.
+    released: bool,
 }
 
 impl Block {
@@ -69,7 +69,7 @@ impl Block {
             threads,
             shared,
             waited: false,
-            released: 0,
+            released: false,
         };
         block.reset(index);
         block
@@ -147,7 +147,7 @@ impl Block {
                     }
                     WarpEnd::Fault(pc) => return BlockEnd::Fault(pc),
                 }
-                progress |= self.release();
+                progress |= std::mem::take(&mut self.released);
                 if *turn <= 0 {
                     break;
                 }
@@ -219,39 +219,35 @@ impl Block {
         write_rows(cx, &meta.consts[meta.moving..], Some(Lifetime::Warp));
     }
 
-    /// Makes the waiters of completed barriers in the other warps ready.
-    fn release(&mut self) -> bool {
-        let released = std::mem::take(&mut self.released);
-        if released == 0 {
-            return false;
-        }
-        for slot in &mut self.slots {
-            if let Slot::Live(warp) = slot {
-                wake(warp, released);
-            }
-        }
-        true
-    }
-
+    /// Ends a barrier's phase. Its waiters become ready at once: the running warp goes on, and may
+    /// wait at the same barrier's next phase before any of them runs.
     fn complete(&mut self, cx: &mut Cx, id: u32) {
         let phase = std::mem::take(&mut self.phases[id as usize % 16]);
         cx.barrier_results[id as usize % 16] =
             BarrierResult { count: phase.votes, threads: phase.voters };
-        self.released |= 1 << (id % 16);
-        wake(&mut cx.warp, 1 << (id % 16));
+        self.released = true;
+        wake(&mut cx.warp, id);
+        for slot in &mut self.slots {
+            if let Slot::Live(warp) = slot {
+                wake(warp, id);
+            }
+        }
     }
 }
 
 /// Fuel of one warp's turn while others of its block could run.
 const WARP_TURN: i64 = 1 << 16;
 
-fn wake(warp: &mut WarpState, released: u16) {
+fn wake(warp: &mut WarpState, barrier: u32) {
+    let mut woken = false;
     for split in &mut warp.splits {
-        if let SplitState::Barrier(id) = split.state
-            && released >> (id % 16) & 1 != 0
-        {
+        if matches!(split.state, SplitState::Barrier(id) if id % 16 == barrier % 16) {
             split.state = SplitState::Ready;
+            woken = true;
         }
+    }
+    if !woken {
+        return;
     }
     // Splits that waited at one place go on together.
     let splits = std::mem::take(&mut warp.splits);
