@@ -19,7 +19,7 @@ const PIECE: u64 = 512 << 10;
 /// Pieces in flight of one copy.
 const WINDOW: usize = 4;
 /// How long to poll for a piece before waiting properly: somebody else may have the device.
-const POLL: Duration = Duration::from_micros(200);
+const POLL: Duration = Duration::from_micros(60);
 /// Longest source that travels inside the command, in bytes.
 pub(crate) const INLINE_MAX: usize = 384;
 
