@@ -24,12 +24,18 @@ int main(void) {
     CHECK(cuMemcpyHtoD(device_state, state, sizeof state));
     CHECK(cuCtxSynchronize());
 
-    // cuMemGetInfo is answered by the worker from the vGPU's ledger: the plain round trip.
+    // The time between two events is known to the worker alone: the plain round trip.
     static double sync_us[SYNC], submit_us[GROUPS];
-    size_t free_bytes, total_bytes;
+    CUevent first, second;
+    CHECK(cuEventCreate(&first, CU_EVENT_DEFAULT));
+    CHECK(cuEventCreate(&second, CU_EVENT_DEFAULT));
+    CHECK(cuEventRecord(first, NULL));
+    CHECK(cuEventRecord(second, NULL));
+    CHECK(cuCtxSynchronize());
+    float elapsed_ms;
     for (int i = 0; i < WARM + SYNC; ++i) {
         double begin = seconds_now();
-        CHECK(cuMemGetInfo(&free_bytes, &total_bytes));
+        CHECK(cuEventElapsedTime(&elapsed_ms, first, second));
         if (i >= WARM)
             sync_us[i - WARM] = 1e6 * (seconds_now() - begin);
     }
