@@ -46,6 +46,7 @@ use self::runtime::{Listeners, Runtime};
 use self::sessions::Entry;
 use crate::config::NodeConfig;
 
+pub(crate) use self::clock::now_ns;
 pub(crate) use self::device::local_checks;
 pub(crate) use self::log::init as init_log;
 

@@ -38,7 +38,11 @@ const PIECE_NS_MIN: u64 = 50_000;
 const ANNOUNCE_NS: u64 = 70_000;
 
 /// A wait of less than this is polled: a sleep would take as long.
-const POLL_NS: u64 = 120_000;
+const POLL_NS: u64 = 150_000;
+
+/// A sleep ends this long before what it waits for: sleeps on a virtual machine end late by about
+/// half of it.
+const OVERSLEEP_NS: u64 = 100_000;
 
 /// Why the loop ended.
 #[derive(Debug, thiserror::Error)]
@@ -339,7 +343,7 @@ impl<D: Device> EventLoop<D> {
         match until_ns.map(|until_ns| until_ns.saturating_sub(now_ns)) {
             Some(0) => {}
             Some(left_ns) if left_ns <= POLL_NS => self.poll(left_ns),
-            Some(left_ns) => self.sleep(Some(Duration::from_nanos(left_ns - POLL_NS / 2))),
+            Some(left_ns) => self.sleep(Some(Duration::from_nanos(left_ns - OVERSLEEP_NS))),
             None => self.sleep(None),
         }
     }

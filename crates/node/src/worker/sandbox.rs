@@ -5,6 +5,7 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::num::NonZeroU64;
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, RestrictionStatus, Ruleset, RulesetAttr, RulesetError,
@@ -83,6 +84,8 @@ pub(crate) fn restrict_process(memory_bytes: u64) -> Result<Sandbox, SandboxErro
     warm_up();
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::thread::set_no_new_privs(true)?;
+    // The kernel may end a sleep later than asked by this much; 50 µs unless told otherwise.
+    rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
     limit(Resource::Core, 0)?;
     limit(Resource::Nofile, FILES_MAX)?;
     limit(Resource::Data, memory_bytes)?;
@@ -104,6 +107,8 @@ fn warm_up() {
     // The first wait asks for the number of processors.
     let spun = weft_ring::wait::spin(std::time::Duration::from_nanos(1), || Some(()));
     debug_assert!(spun.is_some(), "ready at once");
+    // The first look at the clock finds the kernel's page for it; without that every look traps.
+    tracing::trace!(now_ns = crate::daemon::now_ns(), "warm");
 }
 
 fn limit(resource: Resource, value: u64) -> io::Result<()> {
