@@ -64,6 +64,8 @@ pub struct GateWorker {
     prepare_seen: u64,
     demand: Demand,
     used_ns: u64,
+    /// What the page shows as used: at a release, also the elapsed part of what is in flight.
+    shown_used_ns: u64,
     in_flight_ns: u64,
     sync_calls: u64,
 }
@@ -87,6 +89,7 @@ impl GateWorker {
             prepare_seen: 0,
             demand,
             used_ns,
+            shown_used_ns: used_ns,
             in_flight_ns: 0,
             sync_calls,
         }
@@ -136,7 +139,8 @@ impl GateWorker {
         }
         self.used_ns = self.used_ns.saturating_add(actual_ns);
         // `used` first: a reader that adds both never counts less than was admitted.
-        self.page.used.store(self.used_ns, Ordering::Release);
+        self.shown_used_ns = self.shown_used_ns.max(self.used_ns);
+        self.page.used.store(self.shown_used_ns, Ordering::Release);
         self.in_flight_ns = self.in_flight_ns.saturating_sub(estimate_ns);
         self.page.in_flight.store(self.in_flight_ns, Ordering::Release);
     }
@@ -203,13 +207,34 @@ impl GateWorker {
         let Some(turn) = self.turn else {
             return false;
         };
-        let is_spent = turn.grant.kind == GrantKind::Turn && turn.spent_ns >= turn.grant.budget_ns;
-        let is_over = is_spent || self.is_revoked();
-        if !is_over || backlog_ns > self.page.lead.load(Ordering::Relaxed) {
+        if !self.is_over(&turn) || backlog_ns > self.page.lead.load(Ordering::Relaxed) {
             return false;
         }
+        self.show_elapsed(backlog_ns);
         self.release();
         true
+    }
+
+    /// How long until [`Self::try_release`] would end the turn, in ns, if the turn is over and
+    /// `backlog_ns` of it are still to run.
+    #[must_use]
+    pub fn release_in_ns(&self, backlog_ns: u64) -> Option<u64> {
+        let _over = self.turn.filter(|turn| self.is_over(turn))?;
+        Some(backlog_ns.saturating_sub(self.page.lead.load(Ordering::Relaxed)))
+    }
+
+    fn is_over(&self, turn: &Turn) -> bool {
+        let is_spent = turn.grant.kind == GrantKind::Turn && turn.spent_ns >= turn.grant.budget_ns;
+        is_spent || self.is_revoked()
+    }
+
+    /// Shows the elapsed part of what is in flight as used, so that the daemon knows when the rest
+    /// will have drained: a successor waits for that.
+    fn show_elapsed(&mut self, backlog_ns: u64) {
+        let elapsed_ns = self.in_flight_ns.saturating_sub(backlog_ns);
+        self.shown_used_ns = self.shown_used_ns.max(self.used_ns.saturating_add(elapsed_ns));
+        self.page.used.store(self.shown_used_ns, Ordering::Release);
+        self.page.in_flight.store(backlog_ns, Ordering::Release);
     }
 
     /// Gives the turn back at once, whatever is left of it.

@@ -148,6 +148,9 @@ pub struct SchedulingConfig {
     pub quantum_us: u64,
     /// How long an idle holder keeps the device before it yields.
     pub yield_us: u64,
+    /// How long before its predecessor's work has drained a vGPU may queue its own: what hides the
+    /// switch. It enters the fairness bound like a longer quantum.
+    pub overlap_us: u64,
     /// How long the holder's worker polls the lanes before it blocks.
     pub ring_wait_us: u64,
     /// How long past its budget an unresponsive holder may stay before its worker is killed.
@@ -284,6 +287,7 @@ impl Default for SchedulingConfig {
             policy: "fair".to_owned(),
             quantum_us: 6_000,
             yield_us: 100,
+            overlap_us: 250,
             ring_wait_us: 50,
             overdue_ms: 2_000,
             share: ShareConfig::User,
@@ -414,6 +418,7 @@ impl NodeConfig {
         let scheduling = &self.scheduling;
         check("scheduling.quantum_us", scheduling.quantum_us, 100, 1_000_000)?;
         check("scheduling.yield_us", scheduling.yield_us, 1, 1_000_000)?;
+        check("scheduling.overlap_us", scheduling.overlap_us, 0, 100_000)?;
         check("scheduling.ring_wait_us", scheduling.ring_wait_us, 0, 1_000_000)?;
         check("scheduling.overdue_ms", scheduling.overdue_ms, 10, 3_600_000)?;
         check("defaults.weight", self.defaults.weight.into(), 1, 10_000)?;

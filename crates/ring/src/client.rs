@@ -66,6 +66,7 @@ pub struct ClientSide {
     progress: Cells<AtomicU64>,
     notices: Cells<AtomicU64>,
     arena: Arena,
+    pace: Pace,
     fork: ForkGuard,
     peer_alive: Box<dyn Fn() -> bool + Send + Sync>,
 }
@@ -81,6 +82,32 @@ struct ClientLane {
 struct SpareSlots {
     free: Mutex<Vec<u16>>,
     returned: Condvar,
+}
+
+/// How long answers have taken of late. A wait a little longer than the polling time is the worst
+/// case: all the polling and a wake-up on top. So waits that are usually over soon are polled to
+/// their end, and long ones are not polled for more than usual.
+#[derive(Debug, Default)]
+struct Pace {
+    /// Moving average of the waits, in ns. Threads may overwrite each other's news.
+    wait_ns: AtomicU64,
+}
+
+impl Pace {
+    /// Longest polling, about four times what a wake-up across processors takes.
+    const SPIN_MAX: Duration = Duration::from_micros(250);
+
+    fn spin(&self, usual: Duration) -> Duration {
+        let expected = Duration::from_nanos(self.wait_ns.load(Ordering::Relaxed));
+        let enough = expected + expected / 4;
+        if enough > usual && enough <= Self::SPIN_MAX { Self::SPIN_MAX.max(usual) } else { usual }
+    }
+
+    fn learn(&self, wait: Duration) {
+        let wait_ns = u64::try_from(wait.as_nanos()).unwrap_or(u64::MAX).min(1 << 40);
+        let before_ns = self.wait_ns.load(Ordering::Relaxed);
+        self.wait_ns.store((7 * before_ns + wait_ns) / 8, Ordering::Relaxed);
+    }
 }
 
 impl ClientSide {
@@ -120,6 +147,7 @@ impl ClientSide {
             progress: segment.progress()?,
             notices: segment.notices()?,
             arena: Arena::new(&segment)?,
+            pace: Pace::default(),
             fork,
             peer_alive,
             segment,
@@ -165,8 +193,11 @@ impl ClientSide {
         let call = owned.begin();
         self.enter(leased, Some(AnswerTo { slot, call }), command)?;
         let alive = || self.is_alive();
-        let patience = Patience::while_alive(&alive).spinning(self.options.spin);
-        owned.wait(call, &patience, || self.is_lost(), target).map_err(|_| CallError::WorkerLost)
+        let patience = Patience::while_alive(&alive).spinning(self.pace.spin(self.options.spin));
+        let began = Instant::now();
+        let answer = owned.wait(call, &patience, || self.is_lost(), target);
+        self.pace.learn(began.elapsed());
+        answer.map_err(|_| CallError::WorkerLost)
     }
 
     fn enter(

@@ -22,6 +22,10 @@ use super::trace::Trace;
 /// The node's one device.
 pub(crate) const DEVICE: DeviceKey = DeviceKey(0);
 
+/// A worker releases its turn this long before its successor may start: what the daemon needs to
+/// hear of it.
+const RELEASE_LEAD_NS: u64 = 300_000;
+
 /// While something happens, the state is saved this often.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 
@@ -190,6 +194,10 @@ impl Driver {
 
     /// Runs until [`Order::Stop`].
     pub(crate) fn run(mut self) {
+        // A timer of the core is exact to what a wake-up takes, not to the kernel's usual 50 µs.
+        if let Err(error) = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)) {
+            tracing::warn!(%error, "timers stay coarse");
+        }
         self.tell(Event::DeviceUp { device: DEVICE });
         loop {
             match self.orders.try_recv() {
@@ -279,7 +287,7 @@ impl Driver {
 
     fn begin(&mut self, beginning: Beginning) {
         let Beginning { session, vgpu, gate, worker } = beginning;
-        gate.set_lead(self.node.config().overlap_ns);
+        gate.set_lead(self.node.config().overlap_ns + RELEASE_LEAD_NS);
         gate.set_unmanaged(is_unmanaged(self.policy()));
         let report = gate.report();
         let held = gate.is_held().then(|| gate.last_grant()).flatten();

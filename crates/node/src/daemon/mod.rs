@@ -186,6 +186,9 @@ impl Setup {
     }
 }
 
+/// A successor's worker is woken this long before its turn: what a wake-up takes, with some room.
+const PREPARE_LEAD_NS: u64 = 200_000;
+
 /// The scheduling core, as the earlier daemon left it if it left sessions.
 fn scheduling_core(
     config: &NodeConfig,
@@ -198,6 +201,8 @@ fn scheduling_core(
         policy,
         quantum_ns: times.quantum_us * 1000,
         yield_ns: times.yield_us * 1000,
+        overlap_ns: times.overlap_us * 1000,
+        prepare_lead_ns: times.overlap_us * 1000 + PREPARE_LEAD_NS,
         // The device must have had the chance to end an endless kernel by itself.
         overdue_ns: (times.overdue_ms + config.limits.kernel_ms) * 1_000_000,
         ..SchedConfig::default()
