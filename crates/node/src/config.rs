@@ -1,8 +1,8 @@
 //! What a node is told when it starts.
 //!
 //! One TOML document. A file, the environment and `key=value` settings (flags) are merged into one
-//! table, later ones winning, and parsed once, so that every source is checked alike. An error names
-//! the key and the values it may have.
+//! table, later ones winning, and parsed once, so that every source is checked alike. An error
+//! names the key and the values it may have.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -227,7 +227,8 @@ pub enum LogFormat {
 pub struct LogConfig {
     /// How lines look.
     pub format: LogFormat,
-    /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or `weft_node::daemon=debug,info`.
+    /// What is logged: `error`, `warn`, `info`, `debug`, `trace`, or
+    /// `weft_node::daemon=debug,info`.
     pub level: String,
 }
 

@@ -1,9 +1,9 @@
 //! Device memory as the daemon keeps it: the ledger, the physical table, and one frame file per
 //! vGPU.
 //!
-//! Every frame's entry in the table names the *session* that has it, so that sessions of one vGPU do
-//! not see each other's memory either, and so that the next daemon can rebuild the ledger from the
-//! table.
+//! Every frame's entry in the table names the *session* that has it, so that sessions of one vGPU
+//! do not see each other's memory either, and so that the next daemon can rebuild the ledger from
+//! the table.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -84,8 +84,8 @@ impl Frames {
         Ok(runs)
     }
 
-    /// Takes frames back from a session and clears them. `again`: it asked an earlier daemon already,
-    /// so some may be back.
+    /// Takes frames back from a session and clears them. `again`: it asked an earlier daemon
+    /// already, so some may be back.
     pub(crate) fn give_back(
         &mut self,
         session: u32,

@@ -74,8 +74,8 @@ impl Ledger {
         self.sessions.insert(session, holding);
     }
 
-    /// Takes `frames` frames for a session in at most `runs_max` runs: perhaps fewer than asked, but
-    /// only when all of them could be had.
+    /// Takes `frames` frames for a session in at most `runs_max` runs: perhaps fewer than asked,
+    /// but only when all of them could be had.
     pub(crate) fn take(
         &mut self,
         session: u32,
@@ -237,8 +237,8 @@ impl Runs {
         true
     }
 
-    /// Removes up to `frames` frames in at most `runs_max` runs: one run if any is long enough, else
-    /// the first ones.
+    /// Removes up to `frames` frames in at most `runs_max` runs: one run if any is long enough,
+    /// else the first ones.
     fn take(&mut self, frames: u64, runs_max: usize) -> Vec<Run> {
         let whole = self.iter().find(|(_, count)| *count >= frames);
         if let Some((first, _)) = whole {

@@ -11,7 +11,8 @@ use sha2::{Digest, Sha256};
 use super::persist::Document;
 use crate::config::WEIGHTS;
 
-/// The file's format. Raise it when a record's meaning changes; new optional fields need no new one.
+/// The file's format. Raise it when a record's meaning changes; new optional fields need no new
+/// one.
 const FORMAT: u32 = 1;
 
 /// Longest name of a vGPU.

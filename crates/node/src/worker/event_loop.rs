@@ -1,8 +1,8 @@
 //! The worker's event loop: lanes → session → gate → device → answers.
 //!
-//! One thread, no blocked waits: a command that waits for something is an entry in the session. While
-//! the worker holds the device it polls; otherwise it sleeps on its segment's doorbell, which the
-//! tenant, the daemon and the watcher ring.
+//! One thread, no blocked waits: a command that waits for something is an entry in the session.
+//! While the worker holds the device it polls; otherwise it sleeps on its segment's doorbell, which
+//! the tenant, the daemon and the watcher ring.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use weft_device::{Device, Driven};
 use weft_exec::{Accepted, Session, Started, Violation};
 use weft_gate::{Admission, GateWorker, GrantKind, WaitFor};
-use weft_ring::{AnswerTo, MAX_COMMAND, WorkerSide, wait};
+use weft_ring::{AnswerTo, MAX_COMMAND, WorkerSide};
 use weft_wire::Command;
 
 use super::link::Link;
@@ -200,7 +200,8 @@ impl<D: Device> EventLoop<D> {
             }
             return Ok(Accepted::Taken);
         }
-        let caller = answer.map(|answer| self.answers.expect(answer));
+        let for_device = !Session::<D>::is_urgent(command);
+        let caller = answer.map(|answer| self.answers.expect(answer, for_device));
         if caller.is_some() {
             self.gate.count_sync_call();
         }
@@ -331,27 +332,32 @@ impl<D: Device> EventLoop<D> {
             let yield_at_ns = since_ns + self.yield_ns;
             until_ns = Some(until_ns.map_or(yield_at_ns, |until_ns| until_ns.min(yield_at_ns)));
         }
-        if due_ns.is_some() {
-            let drained_ns = now_ns + self.backlog_ns();
-            if drained_ns <= now_ns + ANNOUNCE_NS {
-                self.answers.announce(&self.side);
-            } else if self.answers.anybody_waits() {
-                let announce_ns = drained_ns - ANNOUNCE_NS;
-                until_ns = until_ns.map(|until_ns| until_ns.min(announce_ns));
+        let mut announcing = false;
+        if due_ns.is_some() && self.answers.anybody_waits() {
+            let announce_at_ns = (now_ns + self.backlog_ns()).saturating_sub(ANNOUNCE_NS);
+            announcing = announce_at_ns <= now_ns;
+            if !announcing {
+                until_ns = until_ns.map(|until_ns| until_ns.min(announce_at_ns));
             }
         }
-        match until_ns.map(|until_ns| until_ns.saturating_sub(now_ns)) {
-            Some(0) => {}
-            Some(left_ns) if left_ns <= POLL_NS => self.poll(left_ns),
-            Some(left_ns) => self.sleep(Some(Duration::from_nanos(left_ns - OVERSLEEP_NS))),
-            None => self.sleep(None),
+        let Some(until_ns) = until_ns else { return self.sleep(None) };
+        match until_ns.saturating_sub(now_ns) {
+            0 => {}
+            left_ns if left_ns <= POLL_NS => self.poll(until_ns, announcing),
+            left_ns => self.sleep(Some(Duration::from_nanos(left_ns - OVERSLEEP_NS))),
         }
     }
 
-    fn poll(&self, limit_ns: u64) {
-        let news = || self.has_news().then_some(());
-        // Whatever ended the poll, the loop looks at everything.
-        let _: Option<()> = wait::spin(Duration::from_nanos(limit_ns), news);
+    /// Polls until `until_ns` on the device's clock or for news. The clock is read each time round:
+    /// a completion that is noticed late delays everything after it.
+    fn poll(&self, until_ns: u64, announcing: bool) {
+        while !self.has_news() && self.session.device().now_ns() < until_ns {
+            if announcing {
+                // A caller that polls now may fall asleep before its answer comes.
+                self.answers.announce(&self.side);
+            }
+            std::hint::spin_loop();
+        }
     }
 
     fn sleep(&self, limit: Option<Duration>) {

@@ -14,14 +14,15 @@ pub(crate) struct Answers {
 #[derive(Debug)]
 struct Waiting {
     caller: Caller,
-    announced: bool,
+    /// It waits for the device, not for a host function that may never come.
+    for_device: bool,
 }
 
 impl Answers {
-    /// Notes that an answer will be due.
-    pub(crate) fn expect(&mut self, answer: AnswerTo) -> Caller {
+    /// Notes that an answer will be due; `for_device` when the device's work decides when.
+    pub(crate) fn expect(&mut self, answer: AnswerTo, for_device: bool) -> Caller {
         let caller = Caller(u64::from(answer.slot) << 32 | u64::from(answer.call));
-        self.waiting.push(Waiting { caller, announced: false });
+        self.waiting.push(Waiting { caller, for_device });
         caller
     }
 
@@ -36,15 +37,15 @@ impl Answers {
         let _ = side.complete(answer, status.code(), &[]);
     }
 
-    /// Whether a caller waits that was not announced its answer.
+    /// Whether a caller waits for the device.
     pub(crate) fn anybody_waits(&self) -> bool {
-        self.waiting.iter().any(|waiting| !waiting.announced)
+        self.waiting.iter().any(|waiting| waiting.for_device)
     }
 
-    /// Wakes the waiting callers, so that they poll when their answers come.
-    pub(crate) fn announce(&mut self, side: &WorkerSide) {
-        for waiting in self.waiting.iter_mut().filter(|waiting| !waiting.announced) {
-            waiting.announced = true;
+    /// Wakes the callers that wait for the device and sleep, so that they poll when their answers
+    /// come. Cheap while nobody sleeps: repeat it until the answers are there.
+    pub(crate) fn announce(&self, side: &WorkerSide) {
+        for waiting in self.waiting.iter().filter(|waiting| waiting.for_device) {
             side.announce(answer_of(waiting.caller));
         }
     }

@@ -164,8 +164,8 @@ impl From<io::Error> for SandboxError {
 mod tests {
     use super::*;
 
-    /// The filter works on all threads of its process for ever, so it is tried in a child of its own:
-    /// the end-to-end tests do that. Here: it compiles and stays small.
+    /// The filter works on all threads of its process for ever, so it is tried in a child of its
+    /// own: the end-to-end tests do that. Here: it compiles and stays small.
     #[test]
     fn the_filter_is_a_valid_program() {
         let program = filter().unwrap();
