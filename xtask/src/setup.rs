@@ -1,5 +1,7 @@
 //! What a fresh machine lacks: a C compiler, Python, and the packages of the example programs.
 
+#![expect(clippy::print_stderr, reason = "progress for people")]
+
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;

@@ -10,7 +10,7 @@ use crate::shell::{cargo, root};
 
 /// Most lines of a hand-written Rust file.
 const FILE_LINES_MAX: usize = 800;
-/// Longest line of a Rust file, in characters.
+/// Longest line of a comment, in characters.
 const LINE_CHARACTERS_MAX: usize = 100;
 
 /// Who may depend on whom, as in `docs/architecture.md`. `xtask tidy` holds `cargo metadata`
@@ -64,7 +64,7 @@ fn check_sources(problems: &mut Vec<String>) -> Result<()> {
         }
         for (number, line) in text.lines().enumerate() {
             let place = format!("{name}:{}", number + 1);
-            if line.chars().count() > LINE_CHARACTERS_MAX && !generated {
+            if line.chars().count() > LINE_CHARACTERS_MAX && !generated && is_prose(line) {
                 problems.push(format!("{place}: longer than {LINE_CHARACTERS_MAX} characters"));
             }
             if markers.iter().any(|marker| line.contains(marker)) {
@@ -73,6 +73,12 @@ fn check_sources(problems: &mut Vec<String>) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Comments, but for rows of tables. Code is rustfmt's business.
+fn is_prose(line: &str) -> bool {
+    let line = line.trim_start();
+    line.starts_with("//") && !line.starts_with("//! |") && !line.starts_with("/// |")
 }
 
 fn check_dependencies(problems: &mut Vec<String>) -> Result<()> {

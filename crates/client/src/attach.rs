@@ -31,8 +31,8 @@ const DEVICE_RANGE: usize = 1 << 40;
 const DEVICE_RANGE_MIN: usize = 1 << 34;
 /// Pinned host memory asked for. Only what is used costs memory.
 const PINNED_WINDOW: usize = 16 << 30;
-/// Where the search for the pinned window starts: far from where Linux places programs, libraries and
-/// stacks, so that the same range is free in the worker.
+/// Where the search for the pinned window starts: far from where Linux places programs, libraries
+/// and stacks, so that the same range is free in the worker.
 const PINNED_SEARCH: usize = 0x2000_0000_0000;
 /// From one candidate for the window to the next.
 const PINNED_STEP: usize = 1 << 38;
@@ -158,7 +158,8 @@ pub struct Session {
     pub lifeline: Arc<Lifeline>,
 }
 
-/// One end of a socket pair whose other end the worker holds: each side learns of the other's death.
+/// One end of a socket pair whose other end the worker holds: each side learns of the other's
+/// death.
 #[derive(Debug)]
 pub struct Lifeline(Mutex<Option<OwnedFd>>);
 
@@ -177,8 +178,8 @@ impl Lifeline {
 }
 
 impl Session {
-    /// Maps what came with a welcome. `lifeline` hangs up when the worker is gone; a session in this
-    /// process has none.
+    /// Maps what came with a welcome. `lifeline` hangs up when the worker is gone; a session in
+    /// this process has none.
     ///
     /// # Errors
     /// [`AttachError`] when a descriptor is not what it must be.
@@ -197,7 +198,8 @@ impl Session {
         let side = ClientSide::open(segment, ClientOptions::default(), alive)?;
         let file = MemoryFile::received(pinned)?;
         let base = addresses.pinned.address();
-        // The daemon may grant less than the whole window; the reservation must be as long as the file.
+        // The daemon may grant less than the whole window; the reservation must be as long as the
+        // file.
         drop(addresses.pinned);
         let pinned = file.map_at(base, Access::ReadWrite)?;
         Ok(Self { welcome, side, pinned, device: addresses.device, lifeline })

@@ -95,8 +95,8 @@ impl Client {
     /// Begins to capture a stream, into a new graph or behind nodes of `into`.
     ///
     /// # Errors
-    /// `STREAM_CAPTURE_UNSUPPORTED` for the legacy stream, `ILLEGAL_STATE` when it captures already,
-    /// `INVALID_VALUE` for an unknown mode.
+    /// `STREAM_CAPTURE_UNSUPPORTED` for the legacy stream, `ILLEGAL_STATE` when it captures
+    /// already, `INVALID_VALUE` for an unknown mode.
     pub fn capture_begin(
         &self,
         stream: Stream,
@@ -157,8 +157,8 @@ impl Client {
     /// Ends a capture and returns its graph.
     ///
     /// # Errors
-    /// `ILLEGAL_STATE` when the stream does not capture; `STREAM_CAPTURE_UNMATCHED`, `_WRONG_THREAD`,
-    /// `_UNJOINED` or `_INVALIDATED`, which end the capture without a graph.
+    /// `ILLEGAL_STATE` when the stream does not capture; `STREAM_CAPTURE_UNMATCHED`,
+    /// `_WRONG_THREAD`, `_UNJOINED` or `_INVALIDATED`, which end the capture without a graph.
     pub fn capture_end(&self, stream: Stream) -> Result<Graph, Status> {
         let stream = self.stream(stream)?;
         let part = lock(&stream.capture).clone().ok_or(Status::ILLEGAL_STATE)?;

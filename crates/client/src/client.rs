@@ -37,8 +37,8 @@ const SMALL_ANSWER: usize = 64;
 
 /// A session with a vGPU, and every object that the application made in it.
 ///
-/// Methods stand in one module per noun. They check arguments as the native driver does and return its
-/// codes.
+/// Methods stand in one module per noun. They check arguments as the native driver does and return
+/// its codes.
 #[derive(Debug)]
 pub struct Client {
     pub(crate) side: Arc<ClientSide>,
@@ -131,8 +131,8 @@ impl Client {
         Ok(Self::over(config, attach::connect(config)?, None))
     }
 
-    /// Attaches to execution code in this process. `open` hands it the bytes of a hello; the shim does so
-    /// because loading a library is not safe.
+    /// Attaches to execution code in this process. `open` hands it the bytes of a hello; the shim
+    /// does so because loading a library is not safe.
     ///
     /// # Errors
     /// [`AttachError`], whose text is for the program's user.
@@ -202,9 +202,9 @@ impl Client {
         self.side.is_forked()
     }
 
-    /// Lets go of the session in a child made by `fork`: from then on the session's end depends on the
-    /// parent alone. For the child's handler of `pthread_atfork`; takes no lock that another thread of
-    /// the parent may have held, and does nothing in the parent.
+    /// Lets go of the session in a child made by `fork`: from then on the session's end depends on
+    /// the parent alone. For the child's handler of `pthread_atfork`; takes no lock that another
+    /// thread of the parent may have held, and does nothing in the parent.
     pub fn leave_in_child(&self) {
         if self.is_forked() {
             self.lifeline.cut();
@@ -322,7 +322,8 @@ impl Client {
         answer.inspect_err(|status| self.note_loss(*status))
     }
 
-    /// One thread that finds the worker gone tells the others, who may be waiting or about to submit.
+    /// One thread that finds the worker gone tells the others, who may be waiting or about to
+    /// submit.
     #[cold]
     fn note_loss(&self, status: Status) {
         if status == Status::DEVICE_UNAVAILABLE && !self.side.is_lost() {

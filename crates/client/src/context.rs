@@ -242,7 +242,8 @@ impl Client {
         Ok(set.unwrap_or(default))
     }
 
-    /// Sets a `CUlimit`. The software device grows what it needs, so the values are only remembered.
+    /// Sets a `CUlimit`. The software device grows what it needs, so the values are only
+    /// remembered.
     ///
     /// # Errors
     /// `INVALID_CONTEXT`, `UNSUPPORTED_LIMIT`.

@@ -175,8 +175,8 @@ impl Client {
         self.copy_sync(Target::Device(dst), Source::Device(src), Layout::linear(bytes))
     }
 
-    /// Copies host bytes to the device in stream order. Pageable bytes may be overwritten at return,
-    /// page-locked ones when the copy has ended.
+    /// Copies host bytes to the device in stream order. Pageable bytes may be overwritten at
+    /// return, page-locked ones when the copy has ended.
     ///
     /// # Errors
     /// As [`Client::copy_htod`], or what a capture refuses.
@@ -209,7 +209,8 @@ impl Client {
         self.copy_async(Target::Device(dst), Source::Device(src), layout, stream)
     }
 
-    /// Copies a box between any two sides, on the legacy stream, and waits where the native driver does.
+    /// Copies a box between any two sides, on the legacy stream, and waits where the native driver
+    /// does.
     ///
     /// # Errors
     /// As [`Client::copy_htod`].

@@ -369,8 +369,8 @@ impl Client {
         Ok(())
     }
 
-    /// Enables or disables nothing in the graph itself: only instantiated nodes have the switch, so this
-    /// reads what a new instance starts with.
+    /// Enables or disables nothing in the graph itself: only instantiated nodes have the switch, so
+    /// this reads what a new instance starts with.
     ///
     /// # Errors
     /// `INVALID_VALUE`.

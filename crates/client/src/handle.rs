@@ -1,8 +1,8 @@
 //! The opaque 64-bit handles that an application holds.
 //!
-//! A handle is `generation << 32 | kind << 28 | ordinal << 24 | index`. The kind tells a stream from an
-//! event, the generation tells a live object from one that had the same slot before, and the ordinal
-//! names the device, so that no call needs to trust what the application passes.
+//! A handle is `generation << 32 | kind << 28 | ordinal << 24 | index`. The kind tells a stream
+//! from an event, the generation tells a live object from one that had the same slot before, and
+//! the ordinal names the device, so that no call needs to trust what the application passes.
 
 /// What a handle names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Functions on the host that run in stream order.
 //!
-//! The worker says which one is due; a thread of this process, made at the first use, asks for the next,
-//! calls it and says when it has returned.
+//! The worker says which one is due; a thread of this process, made at the first use, asks for the
+//! next, calls it and says when it has returned.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -74,8 +74,8 @@ impl HostFunctions {
         Ok(())
     }
 
-    /// Tells every pending callback that it will not come due; false when there was none, and the thread
-    /// must end.
+    /// Tells every pending callback that it will not come due; false when there was none, and the
+    /// thread must end.
     fn abandon(&self, outcome: Result<(), Status>) -> bool {
         let mut state = lock(&self.state);
         let dropped: Vec<Pending> = state
@@ -124,8 +124,8 @@ fn serve(client: &Weak<Client>) {
                 continue;
             }
         }
-        // What the worker dropped is told of it here. With nothing left, a later host function starts
-        // another thread.
+        // What the worker dropped is told of it here. With nothing left, a later host function
+        // starts another thread.
         let outcome = client.usable();
         if !functions.abandon(outcome) {
             return;
@@ -134,7 +134,8 @@ fn serve(client: &Weak<Client>) {
 }
 
 impl Client {
-    /// Calls `function` on the host when the stream's earlier work has ended; later work waits for it.
+    /// Calls `function` on the host when the stream's earlier work has ended; later work waits for
+    /// it.
     ///
     /// # Errors
     /// `INVALID_HANDLE`, `OPERATING_SYSTEM` when no thread can be made.

@@ -1,10 +1,11 @@
 #![forbid(unsafe_code)]
 //! The runtime behind the shims: what a driver API means, over a session with a vGPU.
 //!
-//! A shim turns C arguments into safe values, calls one method of [`Client`] and turns the result back.
-//! The methods stand in one module per noun. What can be answered here is: attributes, the
-//! current-context stack, layouts, pointer ranges, captures, and (from the segment's progress words)
-//! whether events and streams have ended. Everything else becomes one [`weft_wire::Command`].
+//! A shim turns C arguments into safe values, calls one method of [`Client`] and turns the result
+//! back. The methods stand in one module per noun. What can be answered here is: attributes, the
+//! current-context stack, layouts, pointer ranges, captures, and (from the segment's progress
+//! words) whether events and streams have ended. Everything else becomes one
+//! [`weft_wire::Command`].
 //!
 //! Nothing here needs a thread-local destructor, and no call panics on what an application passes.
 

@@ -23,8 +23,8 @@ pub(crate) struct LibraryState {
 }
 
 impl Client {
-    /// Loads an image as a library. It is loaded into the current context, or the primary one where there
-    /// is none, so that a bad image is reported here.
+    /// Loads an image as a library. It is loaded into the current context, or the primary one where
+    /// there is none, so that a bad image is reported here.
     ///
     /// # Errors
     /// [`LoadFailure`].

@@ -69,8 +69,8 @@ impl Client {
     /// Adds an input.
     ///
     /// # Errors
-    /// `INVALID_HANDLE`, `INVALID_IMAGE` for nothing, `NO_BINARY_FOR_GPU` for machine code, which the device
-    /// cannot run, `OUT_OF_MEMORY`.
+    /// `INVALID_HANDLE`, `INVALID_IMAGE` for nothing, `NO_BINARY_FOR_GPU` for machine code, which
+    /// the device cannot run, `OUT_OF_MEMORY`.
     pub fn link_add(&self, link: Link, input: LinkInput, bytes: &[u8]) -> Result<(), Status> {
         let state = self.links.get(link).ok_or(Status::INVALID_HANDLE)?;
         let bytes = match input {
@@ -96,8 +96,8 @@ impl Client {
         Ok(())
     }
 
-    /// Links: loads the inputs on the worker to find their errors, and unloads them again. The image lives
-    /// as long as the link.
+    /// Links: loads the inputs on the worker to find their errors, and unloads them again. The
+    /// image lives as long as the link.
     ///
     /// # Errors
     /// [`LoadFailure`] with the linker's log.

@@ -8,8 +8,8 @@ use crate::graph::Work;
 use crate::handle::Stream;
 
 impl Client {
-    /// Fills `height` rows of `width` elements in stream order. Synchronous spellings use their default
-    /// stream: the native driver does not wait for the end either.
+    /// Fills `height` rows of `width` elements in stream order. Synchronous spellings use their
+    /// default stream: the native driver does not wait for the end either.
     ///
     /// # Errors
     /// `INVALID_VALUE` when the range is not an allocation's or not aligned to the element.

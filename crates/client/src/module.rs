@@ -49,8 +49,8 @@ impl From<Status> for LoadFailure {
 }
 
 impl Client {
-    /// Loads an image (PTX text without its final zero, fatbin, cubin, or what [`Client::link_complete`]
-    /// made) into the current context.
+    /// Loads an image (PTX text without its final zero, fatbin, cubin, or what
+    /// [`Client::link_complete`] made) into the current context.
     ///
     /// # Errors
     /// [`LoadFailure`] with the code and the compiler's log.

@@ -60,8 +60,8 @@ impl Client {
         Ok(i32::try_from(blocks).unwrap_or(i32::MAX))
     }
 
-    /// Least grid and the block size that fill the device best. `shared_of` gives the dynamic shared
-    /// memory of a block size.
+    /// Least grid and the block size that fill the device best. `shared_of` gives the dynamic
+    /// shared memory of a block size.
     ///
     /// # Errors
     /// `INVALID_HANDLE`.

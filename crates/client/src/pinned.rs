@@ -37,8 +37,8 @@ impl Client {
     /// Allocates page-locked host memory and returns its address, which the device uses too.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for zero bytes or unknown flags, `OUT_OF_MEMORY` when the window or the quota is
-    /// used up.
+    /// `INVALID_VALUE` for zero bytes or unknown flags, `OUT_OF_MEMORY` when the window or the
+    /// quota is used up.
     pub fn host_alloc(&self, bytes: u64, flags: u32) -> Result<u64, Status> {
         if flags & !HOST_FLAGS != 0 {
             return Err(Status::INVALID_VALUE);
@@ -103,8 +103,8 @@ impl Client {
     /// Registers pageable memory. It stays where it is: copies from and to it are staged.
     ///
     /// # Errors
-    /// `INVALID_VALUE`, `HOST_MEMORY_ALREADY_REGISTERED`, or `NOT_SUPPORTED` when the device is to use
-    /// the memory in place (`CU_MEMHOSTREGISTER_DEVICEMAP` alone is only a wish and accepted).
+    /// `INVALID_VALUE`, `HOST_MEMORY_ALREADY_REGISTERED`, or `NOT_SUPPORTED` when the device is to
+    /// use the memory in place (`CU_MEMHOSTREGISTER_DEVICEMAP` alone is only a wish and accepted).
     pub fn host_register(&self, address: u64, bytes: u64, flags: u32) -> Result<(), Status> {
         /// `CU_MEMHOSTREGISTER_IOMEMORY`: memory of another device.
         const IO_MEMORY: u32 = 4;

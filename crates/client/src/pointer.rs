@@ -102,7 +102,8 @@ impl Ranges {
 }
 
 impl Client {
-    /// The live allocation that holds `address`, for `cuPointerGetAttribute` and the generic copies.
+    /// The live allocation that holds `address`, for `cuPointerGetAttribute` and the generic
+    /// copies.
     ///
     /// # Errors
     /// `INVALID_VALUE` when the address belongs to no allocation: ordinary pageable memory.

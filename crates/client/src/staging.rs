@@ -191,8 +191,8 @@ impl Client {
         PIECE.min(self.side.arena().len() as u64 / 4).max(1)
     }
 
-    /// A block for a piece. Whoever holds other blocks (`alone` is false) must not wait for room: two
-    /// copies that did would wait for each other.
+    /// A block for a piece. Whoever holds other blocks (`alone` is false) must not wait for room:
+    /// two copies that did would wait for each other.
     fn spare_block(&self, piece: &Piece, alone: bool) -> Result<Option<Block>, Status> {
         let bytes = size(piece.bytes())?;
         if alone {
@@ -234,7 +234,8 @@ impl Client {
                 self.call(&Command::StreamSynchronize { stream: stream.id })?;
             }
         }
-        // All of the stream's commands have ended, and a command that ended has released its blocks.
+        // All of the stream's commands have ended, and a command that ended has released its
+        // blocks.
         let done = posted.block.take_if(|block| block.is_released());
         done.ok_or(Status::UNKNOWN)
     }

@@ -81,8 +81,8 @@ impl StreamState {
 
 /// The per-thread default streams, by thread and context.
 ///
-/// There is no destructor in the application's threads: a stream of a dead thread is found and handed to
-/// another thread when their number has doubled.
+/// There is no destructor in the application's threads: a stream of a dead thread is found and
+/// handed to another thread when their number has doubled.
 #[derive(Debug, Default)]
 pub(crate) struct ThreadStreams(Mutex<PerThread>);
 

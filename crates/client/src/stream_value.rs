@@ -12,8 +12,8 @@ const WAIT_FLUSH: u32 = 1 << 30;
 const WRITE_NO_BARRIER: u32 = 1;
 
 impl Client {
-    /// Later work of the stream waits until the word at `address` compares true with `value`; `flags` is
-    /// `CUstreamWaitValue_flags`.
+    /// Later work of the stream waits until the word at `address` compares true with `value`;
+    /// `flags` is `CUstreamWaitValue_flags`.
     ///
     /// # Errors
     /// `INVALID_VALUE`, `STREAM_CAPTURE_UNSUPPORTED` in a capture.

@@ -1,7 +1,7 @@
 //! Tables of live objects by handle.
 //!
-//! A look-up takes one uncontended read lock and no table-wide lock; slots are reused oldest first, each
-//! time with the next generation, so that a stale handle is noticed.
+//! A look-up takes one uncontended read lock and no table-wide lock; slots are reused oldest first,
+//! each time with the next generation, so that a stale handle is noticed.
 
 use std::collections::VecDeque;
 use std::ops::Deref;

@@ -16,8 +16,8 @@ pub struct Answer {
 
 /// Carries commands, each the bytes of one [`weft_wire::Command`].
 ///
-/// A worker behind lanes and the execution code in this process are the two implementations. Payload
-/// blocks, progress and notice words lie in the session's segment either way.
+/// A worker behind lanes and the execution code in this process are the two implementations.
+/// Payload blocks, progress and notice words lie in the session's segment either way.
 pub trait Transport: Send + Sync + fmt::Debug {
     /// Sends a command that nobody awaits.
     ///

@@ -103,7 +103,8 @@ pub trait Device: std::fmt::Debug {
     /// Unloads a module; unknown ids are ignored.
     fn unload(&mut self, module: ModuleId);
 
-    /// Puts an operation on a queue. Copies and fills were range-checked by [`Device::check_range`].
+    /// Puts an operation on a queue. Copies and fills were range-checked by
+    /// [`Device::check_range`].
     fn start(&mut self, queue: QueueId, op: Op) -> Result<OpId, DeviceError>;
 
     /// Whether `address..address + bytes` is mapped device memory.

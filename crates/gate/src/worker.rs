@@ -44,8 +44,8 @@ struct Turn {
     grant: Grant,
     /// Device time admitted in this turn, estimates replaced by what was charged; in ns.
     spent_ns: u64,
-    /// Estimates of what was in flight when the turn began and has not completed. Operations complete in
-    /// the order of their admission, so this much is charged before the turn's own.
+    /// Estimates of what was in flight when the turn began and has not completed. Operations
+    /// complete in the order of their admission, so this much is charged before the turn's own.
     carried_ns: u64,
 }
 
@@ -128,7 +128,8 @@ impl GateWorker {
         self.page.in_flight.store(self.in_flight_ns, Ordering::Release);
     }
 
-    /// Charges the oldest operation in flight, that was admitted with `estimate_ns` and took `actual_ns`.
+    /// Charges the oldest operation in flight, that was admitted with `estimate_ns` and took
+    /// `actual_ns`.
     pub fn charge(&mut self, estimate_ns: u64, actual_ns: u64) {
         if let Some(turn) = &mut self.turn {
             if turn.carried_ns > 0 {

@@ -25,8 +25,8 @@ pub struct Block {
     /// Whether the function may be left here.
     pub leaves: bool,
     /// The block that every path from here to the end of the function passes first, behind this
-    /// one: the immediate post-dominator. `None` if that is the end of the function itself, or if no
-    /// path leads there.
+    /// one: the immediate post-dominator. `None` if that is the end of the function itself, or if
+    /// no path leads there.
     pub post_dominator: Option<u32>,
 }
 

@@ -59,7 +59,8 @@ pub enum Extent {
     Bytes(u64),
     /// Up to the first NUL.
     Text,
-    /// A structure of 24 bytes: magic and version of 32 bits each, then the address of a fat binary.
+    /// A structure of 24 bytes: magic and version of 32 bits each, then the address of a fat
+    /// binary.
     Wrapper,
 }
 

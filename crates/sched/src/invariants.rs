@@ -195,7 +195,8 @@ impl WorkConservation {
 
 /// No starvation: the longest that vGPU `me` may stay backlogged without service among `others`,
 /// in ns. It follows from the lag bound: in that time each other one gets at most
-/// `wⱼ·((q + lᵢ)/wᵢ + (q + lⱼ)/wⱼ)`, and the device is not idle. Entries are (weight, longest piece in ns).
+/// `wⱼ·((q + lᵢ)/wᵢ + (q + lⱼ)/wⱼ)`, and the device is not idle. Entries are (weight, longest piece
+/// in ns).
 pub fn wait_limit_ns(turn_ns: u64, me: (Weight, u64), others: &[(Weight, u64)]) -> u128 {
     let mine = u128::from(turn_ns) + u128::from(me.1);
     let waits = others.iter().map(|(weight, piece_ns)| {

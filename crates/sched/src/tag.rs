@@ -1,4 +1,5 @@
-//! Tags: weighted service in units of 2⁻²⁰ ns, so that one nanosecond at weight 10,000 still counts.
+//! Tags: weighted service in units of 2⁻²⁰ ns, so that one nanosecond at weight 10,000 still
+//! counts.
 
 use core::fmt;
 

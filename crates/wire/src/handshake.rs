@@ -234,11 +234,7 @@ fn check_version(theirs: u16, peer: &str, own: &str) -> Result<(), HandshakeErro
     if theirs == PROTOCOL_VERSION {
         return Ok(());
     }
-    let (age, advice) = if theirs < PROTOCOL_VERSION {
-        ("older", peer)
-    } else {
-        ("newer", own)
-    };
+    let (age, advice) = if theirs < PROTOCOL_VERSION { ("older", peer) } else { ("newer", own) };
     Err(HandshakeError::Version(format!(
         "the {peer} is {age}: it speaks protocol {theirs}, the {own} speaks {PROTOCOL_VERSION}; \
          update the {advice}"

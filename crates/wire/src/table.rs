@@ -37,11 +37,11 @@ pub const DRIVER_VERSION: u32 = 13050;
 /// symbol: base version stream class (direction name: type [length], …) { function }
 /// ```
 ///
-/// `stream` is `plain`, `legacy` or `per_thread` (see [`StreamMode`]), `class` a variant of [`Class`]
-/// in snake case, `direction` one of `value`, `input`, `out`, `inout`. `length` names the parameter
-/// that counts what a pointer points to, or is `nul` for a C string. `function` is the path of the
-/// function that answers the call and empty for a refused one. Types are spelled in Rust and resolve
-/// where the callback resolves them.
+/// `stream` is `plain`, `legacy` or `per_thread` (see [`StreamMode`]), `class` a variant of
+/// [`Class`] in snake case, `direction` one of `value`, `input`, `out`, `inout`. `length` names the
+/// parameter that counts what a pointer points to, or is `nul` for a C string. `function` is the
+/// path of the function that answers the call and empty for a refused one. Types are spelled in
+/// Rust and resolve where the callback resolves them.
 #[macro_export]
 macro_rules! driver_calls {
     ($callback:ident) => {

@@ -61,7 +61,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut output = stream.alloc_zeros::<f32>(input.len())?;
     let kernel = module.load_function("sin_kernel")?;
     let config = LaunchConfig::for_num_elems(n as u32);
-    unsafe { stream.launch_builder(&kernel).arg(&mut output).arg(&device_input).arg(&n).launch(config) }?;
+    unsafe {
+        stream.launch_builder(&kernel).arg(&mut output).arg(&device_input).arg(&n).launch(config)
+    }?;
     for (got, x) in stream.clone_dtoh(&output)?.iter().zip(&input) {
         assert!((got - x.sin()).abs() < 2e-6, "sin({x}) is {got}");
     }
@@ -70,7 +72,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device_starts = stream.clone_htod(&starts)?;
     let mut steps = stream.alloc_zeros::<u32>(starts.len())?;
     let kernel = module.load_function("collatz")?;
-    unsafe { stream.launch_builder(&kernel).arg(&device_starts).arg(&mut steps).arg(&n).launch(config) }?;
+    unsafe {
+        stream.launch_builder(&kernel).arg(&device_starts).arg(&mut steps).arg(&n).launch(config)
+    }?;
     for (got, start) in stream.clone_dtoh(&steps)?.iter().zip(&starts) {
         assert_eq!(*got, collatz(*start), "collatz({start})");
     }
@@ -79,8 +83,17 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let device_a = stream.clone_htod(&a)?;
     let mut sum = stream.alloc_zeros::<f64>(1)?;
     let kernel = module.load_function("dot")?;
-    let config = LaunchConfig { grid_dim: (4, 1, 1), block_dim: (128, 1, 1), shared_mem_bytes: 128 * 8 };
-    unsafe { stream.launch_builder(&kernel).arg(&device_a).arg(&device_a).arg(&mut sum).arg(&n).launch(config) }?;
+    let config =
+        LaunchConfig { grid_dim: (4, 1, 1), block_dim: (128, 1, 1), shared_mem_bytes: 128 * 8 };
+    unsafe {
+        stream
+            .launch_builder(&kernel)
+            .arg(&device_a)
+            .arg(&device_a)
+            .arg(&mut sum)
+            .arg(&n)
+            .launch(config)
+    }?;
     let expected: f64 = a.iter().map(|x| x * x).sum();
     assert_eq!(stream.clone_dtoh(&sum)?, [expected]);
 

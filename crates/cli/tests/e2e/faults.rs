@@ -1,4 +1,5 @@
-//! Misbehaving programs, killed processes, wrong input: the right error for one, nothing for others.
+//! Misbehaving programs, killed processes, wrong input: the right error for one, nothing for
+//! others.
 
 use std::os::unix::fs::PermissionsExt;
 

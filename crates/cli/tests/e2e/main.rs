@@ -3,6 +3,8 @@
 //! `cargo xtask test` builds the programs and says where they are (`WEFT_TEST_*`); without that
 //! these tests fail with a message that says so.
 
+#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a panic is a test's report")]
+
 mod faults;
 mod isolation;
 mod node;

@@ -1,7 +1,5 @@
 //! A daemon of the test's own, and programs on it.
 
-#![expect(clippy::unwrap_used, reason = "a panic is a test's report")]
-
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
@@ -12,7 +10,7 @@ use tempfile::TempDir;
 use weft_node::admin::Client;
 
 /// Longest wait for anything; only a broken system reaches it.
-pub const DEADLINE: Duration = Duration::from_secs(120);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A setting of the test run that `cargo xtask test` provides.
 fn provided(name: &str) -> PathBuf {
@@ -22,27 +20,27 @@ fn provided(name: &str) -> PathBuf {
 }
 
 /// Path of a compiled C program.
-pub fn program(name: &str) -> PathBuf {
+pub(crate) fn program(name: &str) -> PathBuf {
     provided("WEFT_TEST_PROGRAMS").join(name)
 }
 
 /// The Python interpreter with tinygrad and NumPy.
-pub fn python() -> PathBuf {
+pub(crate) fn python() -> PathBuf {
     provided("WEFT_TEST_PYTHON")
 }
 
 /// The program over cudarc.
-pub fn cudarc() -> PathBuf {
+pub(crate) fn cudarc() -> PathBuf {
     provided("WEFT_TEST_CUDARC")
 }
 
 /// The folder with NVIDIA's headers and the run-time compiler.
-pub fn toolkit() -> PathBuf {
+pub(crate) fn toolkit() -> PathBuf {
     provided("WEFT_TEST_TOOLKIT")
 }
 
 /// The `weft` command under test.
-pub fn weft() -> Command {
+pub(crate) fn weft() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_weft"));
     for variable in ["WEFT_SOCKET", "WEFT_RUNTIME_DIR", "WEFT_VGPU", "WEFT_ATTACH", "WEFT_DEVICE"] {
         command.env_remove(variable);
@@ -51,12 +49,12 @@ pub fn weft() -> Command {
 }
 
 /// The repository's root.
-pub fn root() -> PathBuf {
+pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
 }
 
 /// Waits until `condition` holds.
-pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + DEADLINE;
     while !condition() {
         assert!(Instant::now() < deadline, "waited in vain for: {what}");
@@ -65,7 +63,7 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// A daemon in a directory of its own, ended with the value.
-pub struct Node {
+pub(crate) struct Node {
     process: Option<Child>,
     settings: Vec<String>,
     directory: TempDir,
@@ -73,7 +71,7 @@ pub struct Node {
 
 impl Node {
     /// Starts one with `key=value` settings.
-    pub fn start(settings: &[&str]) -> Self {
+    pub(crate) fn start(settings: &[&str]) -> Self {
         let directory = tempfile::Builder::new().prefix("weft-test-").tempdir().unwrap();
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
         let mut node = Self { process: None, settings, directory };
@@ -82,7 +80,7 @@ impl Node {
     }
 
     /// A node on the paced device with the demo's model.
-    pub fn paced(settings: &[&str]) -> Self {
+    pub(crate) fn paced(settings: &[&str]) -> Self {
         let model = root().join("crates/cli/models/paced.toml");
         let device = format!("device=soft:paced:{}", model.display());
         let mut all = vec![device.as_str(), "scheduling.share=vgpu"];
@@ -91,7 +89,7 @@ impl Node {
     }
 
     /// Starts the daemon (again) in the same directory.
-    pub fn launch(&mut self) {
+    pub(crate) fn launch(&mut self) {
         let mut command = self.command();
         let log = std::fs::OpenOptions::new()
             .create(true)
@@ -113,7 +111,7 @@ impl Node {
     }
 
     /// The command that starts a daemon here.
-    pub fn command(&self) -> Command {
+    pub(crate) fn command(&self) -> Command {
         let mut command = weft();
         command.arg("node").arg("--runtime-dir").arg(self.path());
         command.arg("--set").arg(format!("state_dir={}", self.path().join("state").display()));
@@ -124,27 +122,27 @@ impl Node {
     }
 
     /// Its directory.
-    pub fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.directory.path()
     }
 
     /// What it logged.
-    pub fn log(&self) -> String {
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.path().join("node.log")).unwrap_or_default()
     }
 
     /// A connection to its admin socket, if it listens.
-    pub fn client(&self) -> Option<Client> {
+    pub(crate) fn client(&self) -> Option<Client> {
         Client::connect(&self.path().join("admin.sock")).ok()
     }
 
     /// A connection to its admin socket.
-    pub fn admin(&self) -> Client {
+    pub(crate) fn admin(&self) -> Client {
         self.client().unwrap_or_else(|| panic!("no daemon answers:\n{}", self.log()))
     }
 
     /// Kills the daemon (`SIGKILL`), not its workers.
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
             process.kill().unwrap();
             process.wait().unwrap();
@@ -152,7 +150,7 @@ impl Node {
     }
 
     /// `weft run` on this node.
-    pub fn run(&self, flags: &[&str], program: &Path, arguments: &[&str]) -> Command {
+    pub(crate) fn run(&self, flags: &[&str], program: &Path, arguments: &[&str]) -> Command {
         let mut command = weft();
         command.arg("--runtime-dir").arg(self.path()).arg("run").args(flags).arg("--");
         command.arg(program).args(arguments);
@@ -160,7 +158,7 @@ impl Node {
     }
 
     /// A worker's process for each session, by the daemon's children.
-    pub fn workers(&self) -> Vec<u32> {
+    pub(crate) fn workers(&self) -> Vec<u32> {
         let daemon = self.process.as_ref().map(Child::id);
         processes_with("worker")
             .into_iter()
@@ -170,7 +168,7 @@ impl Node {
     }
 
     /// Waits until no session is left.
-    pub fn wait_until_empty(&self) {
+    pub(crate) fn wait_until_empty(&self) {
         eventually("all sessions to end", || {
             self.admin().list().unwrap().iter().all(|vgpu| vgpu.sessions == 0)
         });
@@ -212,7 +210,7 @@ fn processes_with(argument: &str) -> Vec<(u32, u32)> {
 }
 
 /// Runs a command to its end, within the deadline.
-pub fn finish(mut command: Command) -> Output {
+pub(crate) fn finish(mut command: Command) -> Output {
     let shown = format!("{command:?}");
     let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
     let child = child.unwrap_or_else(|error| panic!("{shown}: {error}"));
@@ -229,7 +227,7 @@ pub fn finish(mut command: Command) -> Output {
 }
 
 /// Runs a command that must succeed; returns what it printed.
-pub fn success(command: Command) -> String {
+pub(crate) fn success(command: Command) -> String {
     let shown = format!("{command:?}");
     let output = finish(command);
     let text = text_of(&output);
@@ -238,20 +236,20 @@ pub fn success(command: Command) -> String {
 }
 
 /// Both streams of a finished program.
-pub fn text_of(output: &Output) -> String {
+pub(crate) fn text_of(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
     format!("{}{}", String::from_utf8_lossy(out), String::from_utf8_lossy(err))
 }
 
 /// A program that talks: its lines come one by one.
-pub struct Conversation {
-    pub child: Child,
+pub(crate) struct Conversation {
+    pub(crate) child: Child,
     lines: Receiver<String>,
     input: Option<ChildStdin>,
 }
 
 impl Conversation {
-    pub fn start(mut command: Command) -> Self {
+    pub(crate) fn start(mut command: Command) -> Self {
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().unwrap();
         let output = child.stdout.take().unwrap();
         let input = child.stdin.take();
@@ -267,23 +265,23 @@ impl Conversation {
     }
 
     /// The next line.
-    pub fn line(&self) -> String {
+    pub(crate) fn line(&self) -> String {
         self.lines.recv_timeout(DEADLINE).expect("the program to print a line")
     }
 
     /// Sends a line.
-    pub fn say(&mut self, text: &str) {
+    pub(crate) fn say(&mut self, text: &str) {
         writeln!(self.input.as_mut().unwrap(), "{text}").unwrap();
     }
 
     /// Kills it (`SIGKILL`).
-    pub fn kill(&mut self) {
+    pub(crate) fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
     }
 
     /// Waits for its end.
-    pub fn wait(&mut self) -> ExitStatus {
+    pub(crate) fn wait(&mut self) -> ExitStatus {
         self.input = None;
         let mut status = None;
         eventually("the program to end", || {

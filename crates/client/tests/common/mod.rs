@@ -1,5 +1,5 @@
-//! A worker on the other side of a segment, in a thread of the test: enough of a device to check what the
-//! client sends and what it makes of the answers.
+//! A worker on the other side of a segment, in a thread of the test: enough of a device to check
+//! what the client sends and what it makes of the answers.
 #![expect(clippy::unwrap_used, reason = "a panic in the fake worker is the test's report")]
 #![expect(clippy::cast_possible_truncation, reason = "test sizes fit every integer")]
 #![expect(clippy::wildcard_enum_match_arm, reason = "the fake worker knows a few commands")]

@@ -1,8 +1,8 @@
 //! What every backend must do, whatever device is behind it.
 //!
 //! Each function is one behaviour and panics when a device lacks it; a backend's tests call
-//! [`all`] with a way to make a fresh device of at least 64 MiB. The kernels are PTX, so a CUDA device
-//! runs the same bodies.
+//! [`all`] with a way to make a fresh device of at least 64 MiB. The kernels are PTX, so a CUDA
+//! device runs the same bodies.
 
 mod copies;
 mod kernels;

@@ -69,7 +69,8 @@ impl Module {
     }
 
     pub(super) fn unload(self, driver: &Driver) {
-        // SAFETY: the handle came from `cuModuleLoadDataEx`; `self` is consumed, so it is used once.
+        // SAFETY: the handle came from `cuModuleLoadDataEx`; `self` is consumed, so it is used
+        // once.
         let _ = unsafe { (driver.module_unload)(self.handle) };
     }
 

@@ -3,8 +3,8 @@
 //! Workers execute in processes of their own, but the device is one. On the real clock an operation
 //! holds the turnstile while it runs: first come, first served, like a GPU's hardware queue. On the
 //! paced clock it takes its place on the timeline: it starts when it arrives and the one before it
-//! has ended. The timeline is one word that is moved by compare-and-swap, so a worker can die at any
-//! instant without leaving it broken; the turnstile is repaired by whoever knows of the death.
+//! has ended. The timeline is one word that is moved by compare-and-swap, so a worker can die at
+//! any instant without leaving it broken; the turnstile is repaired by whoever knows of the death.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -49,8 +49,8 @@ impl PacedModel {
 
     /// Time of blocks `first..first + blocks` of a launch of `total` blocks.
     ///
-    /// The time of a whole launch is shared out over its blocks without rounding loss: the pieces of
-    /// any division add up to it.
+    /// The time of a whole launch is shared out over its blocks without rounding loss: the pieces
+    /// of any division add up to it.
     #[must_use]
     pub fn blocks_ns(&self, name: &str, first: u64, blocks: u64, total: u64) -> u64 {
         let whole = self.kernel_ns(name, total);

@@ -75,8 +75,8 @@ pub enum Op {
         a: Operand,
         b: Operand,
     },
-    /// `cvt.pack.sat`: `a` and `b` (`.s32`) saturated to `to`; `a` goes above `b`. With `c` (types of
-    /// 8, 4 and 2 bits) its low bits go above them; `element_bits` is 16, 8, 4 or 2.
+    /// `cvt.pack.sat`: `a` and `b` (`.s32`) saturated to `to`; `a` goes above `b`. With `c` (types
+    /// of 8, 4 and 2 bits) its low bits go above them; `element_bits` is 16, 8, 4 or 2.
     CvtPack {
         element_bits: u8,
         signed: bool,
@@ -360,8 +360,8 @@ pub enum Op {
     },
 
     // ---- Floating point ----
-    /// `accuracy` is `Rounded` except for `div.approx` and `div.full`. `nan`: `min`/`max` return NaN
-    /// if an operand is one. `xorsign`: the sign is the exclusive or of the operands' signs.
+    /// `accuracy` is `Rounded` except for `div.approx` and `div.full`. `nan`: `min`/`max` return
+    /// NaN if an operand is one. `xorsign`: the sign is the exclusive or of the operands' signs.
     FloatBinary {
         op: FloatBinaryOp,
         ty: FloatType,
@@ -412,8 +412,8 @@ pub enum Op {
     },
 
     // ---- Comparison and selection ----
-    /// `dst` is the result, `complement` (after `|`) the result of the complementary comparison; for
-    /// pairs (`F16x2`, `BF16x2`) they are the results of the lower and upper halves.
+    /// `dst` is the result, `complement` (after `|`) the result of the complementary comparison;
+    /// for pairs (`F16x2`, `BF16x2`) they are the results of the lower and upper halves.
     Setp {
         op: CompareOp,
         ty: ScalarType,
@@ -477,8 +477,8 @@ pub enum Op {
     Nop,
 
     // ---- Between threads ----
-    /// `bar`, `barrier`. `threads` defaults to all threads of the block. Not `aligned`: the threads of
-    /// a warp may arrive at different instructions.
+    /// `bar`, `barrier`. `threads` defaults to all threads of the block. Not `aligned`: the threads
+    /// of a warp may arrive at different instructions.
     Barrier {
         action: BarrierAction,
         id: Operand,
@@ -600,8 +600,9 @@ pub enum Op {
     },
 
     // ---- Video ----
-    /// `vadd`, `vsub`, …: `op(a, b)`, saturated to the result type if `sat`. With `merge`, the result
-    /// goes into that part of `c`; with `accumulate`, it is combined with `c` (`Add`, `Min`, `Max`).
+    /// `vadd`, `vsub`, …: `op(a, b)`, saturated to the result type if `sat`. With `merge`, the
+    /// result goes into that part of `c`; with `accumulate`, it is combined with `c` (`Add`, `Min`,
+    /// `Max`).
     Video {
         op: VideoOp,
         signed: bool,

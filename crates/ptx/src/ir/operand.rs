@@ -166,7 +166,8 @@ pub struct VideoOperand {
     pub value: Operand,
     /// How the selected part is extended to 33 bits.
     pub signed: bool,
-    /// Which part: lowest bit and number of bits, e.g. `.b1` is (8, 8), `.h1` (16, 16), all (0, 32).
+    /// Which part: lowest bit and number of bits, e.g. `.b1` is (8, 8), `.h1` (16, 16), all (0,
+    /// 32).
     pub part: (u8, u8),
     /// Negated after extension (`vmad` only).
     pub negated: bool,

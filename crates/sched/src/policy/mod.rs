@@ -2,8 +2,8 @@
 //!
 //! A policy orders vGPUs and nothing else. Turns, budgets, timers, sessions and totals are the
 //! device core's (`core.rs`), which calls the hooks of [`Policy`] in this order:
-//! `add` … `wake` → (`peek` → `start` → `charge`* → `stop`)* → `sleep` … `remove`, with `charge` also
-//! after `stop` when a late report corrects a turn.
+//! `add` … `wake` → (`peek` → `start` → `charge`* → `stop`)* → `sleep` … `remove`, with `charge`
+//! also after `stop` when a late report corrects a turn.
 
 mod fair;
 mod priority;

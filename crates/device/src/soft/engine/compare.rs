@@ -5,8 +5,8 @@ use super::handler::{Handler, Op};
 use super::rows::{LANES, expand, lanes, predicate_lanes};
 
 /// What a comparison does with its result: `Op::imm` of a predicate operation. Bits 0–1 combine it
-/// with predicate `c` (1 and, 2 or, 3 xor), bit 2 inverts `c`, bits 32.. hold 1 + the predicate that
-/// gets the complement. `d` gets the result.
+/// with predicate `c` (1 and, 2 or, 3 xor), bit 2 inverts `c`, bits 32.. hold 1 + the predicate
+/// that gets the complement. `d` gets the result.
 pub(crate) mod result {
     pub(crate) const AND: u64 = 1;
     pub(crate) const OR: u64 = 2;
@@ -126,8 +126,8 @@ impl Handler for Select64 {
     }
 }
 
-/// `d = f(a, b)` on predicates: `imm` bits 0–1 and, or, xor, copy of `a`; bits 2, 3 invert a, b; bit
-/// 4 inverts the result.
+/// `d = f(a, b)` on predicates: `imm` bits 0–1 and, or, xor, copy of `a`; bits 2, 3 invert a, b;
+/// bit 4 inverts the result.
 pub(crate) struct PredLogic;
 
 impl Handler for PredLogic {

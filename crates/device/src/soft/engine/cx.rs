@@ -104,7 +104,8 @@ pub(crate) struct Cx {
     pub(crate) output: Vec<u8>,
 }
 
-// SAFETY: the raw pointers point into `warp` and `shared`, which the context owns; nothing else refers to them.
+// SAFETY: the raw pointers point into `warp` and `shared`, which the context owns; nothing else
+// refers to them.
 unsafe impl Send for Cx {}
 
 impl std::fmt::Debug for Cx {

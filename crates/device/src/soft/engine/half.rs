@@ -68,8 +68,8 @@ fn flush_half<H: Half>(bits: u32, imm: u64) -> u32 {
     if imm & FTZ != 0 && bits & H::EXPONENT == 0 { bits & 0x8000 } else { bits & 0xffff }
 }
 
-/// `f32` arithmetic has more than twice the bits of a half plus two, so rounding its result again is
-/// correct rounding of the exact one for sums and products.
+/// `f32` arithmetic has more than twice the bits of a half plus two, so rounding its result again
+/// is correct rounding of the exact one for sums and products.
 #[inline(always)]
 fn binary<H: Half>(a: u32, b: u32, imm: u64) -> u32 {
     let (a, b) = (flush_half::<H>(a, imm), flush_half::<H>(b, imm));

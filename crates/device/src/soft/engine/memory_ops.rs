@@ -113,7 +113,8 @@ fn pattern(cx: &Cx, addresses: &[u64; LANES], stride: u64) -> Pattern {
     }
 }
 
-/// Where each active lane's `bytes` lie in the window (lane 0's place for inactive lanes), if all do.
+/// Where each active lane's `bytes` lie in the window (lane 0's place for inactive lanes), if all
+/// do.
 #[inline(always)]
 fn offsets(
     cx: &Cx,
@@ -308,7 +309,8 @@ impl<S: Space, A: AddressRow, M: Cell> Handler for LoadVector<S, A, M> {
         if let Err(event) = check_alignment(cx, &addresses, M::BYTES * count as u64) {
             return event;
         }
-        // All elements are loaded before the first row is written: a destination may be the address.
+        // All elements are loaded before the first row is written: a destination may be the
+        // address.
         let mut loaded = [[M::default(); LANES]; 8];
         for element in loaded.iter_mut().take(count) {
             *element = match gather::<S, M>(cx, op, &addresses) {

@@ -2,8 +2,8 @@
 //!
 //! `mma` fragments lie as the PTX ISA says: with `E` elements per register, lane `4g + t` holds in
 //! register `r` of `A` row `g + 8 (r & 1)`, columns `tE + 4E (r / 2)…`; of `B` column `g`, rows
-//! `tE + 4Er…`; of `C` and `D` row `g + 8 (r E / 2)`, columns `2t…`. The layout of `wmma` fragments is
-//! the device's own: element `e` of lane `l` is element `l × n + e` of the matrix, row by row.
+//! `tE + 4Er…`; of `C` and `D` row `g + 8 (r E / 2)`, columns `2t…`. The layout of `wmma` fragments
+//! is the device's own: element `e` of lane `l` is element `l × n + e` of the matrix, row by row.
 
 use weft_ptx::ir::{Fragment, ScalarType};
 
@@ -273,8 +273,8 @@ pub(crate) mod memory_flags {
     pub(crate) const STORE: u64 = 1 << 18;
 }
 
-/// `wmma.load` and `wmma.store`: `a` the 64-bit address row, `d` the piece, `b` the stride's row, `c`
-/// the translation slot.
+/// `wmma.load` and `wmma.store`: `a` the 64-bit address row, `d` the piece, `b` the stride's row,
+/// `c` the translation slot.
 pub(crate) struct MoveMatrix;
 
 impl Handler for MoveMatrix {

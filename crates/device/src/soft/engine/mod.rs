@@ -2,9 +2,9 @@
 //!
 //! [`lower`] turns the typed representation of a module into an array of micro-operations
 //! ([`handler::Op`]), each with the function that executes it. [`launch`] runs thread blocks,
-//! [`block`] the warps of one, [`run`] one warp: its *splits* (lanes at one place), their divergence
-//! and reconvergence. Everything that a kernel has computed so far is data in these structures, so
-//! execution can stop at any branch and go on later.
+//! [`block`] the warps of one, [`run`] one warp: its *splits* (lanes at one place), their
+//! divergence and reconvergence. Everything that a kernel has computed so far is data in these
+//! structures, so execution can stop at any branch and go on later.
 
 #![expect(
     clippy::cast_possible_truncation,

@@ -31,7 +31,8 @@ impl Handler for WarpSync {
     }
 }
 
-/// Waits for the members in row `a`, then executes the operation behind it, which is emitted anyway.
+/// Waits for the members in row `a`, then executes the operation behind it, which is emitted
+/// anyway.
 pub(crate) type Members = WarpSync;
 
 /// Modes of a shuffle, in bits 0–1 of `Op::imm`; the predicate is in bits 32…

@@ -245,7 +245,8 @@ fn constants_pointers_and_local_arrays() {
     bench.write(scale, 3u32.to_le_bytes().to_vec());
     let out = bench.alloc(256);
     bench.run("constants", 1, 1, &[Arg::U64(out), Arg::U32(1)]);
-    // local[(1 + 0) & 15] = coefficients[(1 + 1) & 3] = 0.25, times 3; list sum 3; 'e'; packed[1][1].
+    // local[(1 + 0) & 15] = coefficients[(1 + 1) & 3] = 0.25, times 3; list sum 3; 'e';
+    // packed[1][1].
     assert_eq!(bench.floats(out, 1), [0.75 + 3.0 + 101.0]);
 }
 

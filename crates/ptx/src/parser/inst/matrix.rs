@@ -121,8 +121,8 @@ impl<'a> Parser<'a> {
         Ok(Some(self.value(ScalarType::U32, Fit::Exact)?))
     }
 
-    /// `wmma.mma.sync.aligned.alayout.blayout.shape.dtype.ctype` for `.f16`, with all four types for
-    /// the others.
+    /// `wmma.mma.sync.aligned.alayout.blayout.shape.dtype.ctype` for `.f16`, with all four types
+    /// for the others.
     fn wmma_mma(&mut self, m: Mods<'_, 'a>) -> Parsed<Op> {
         synchronous(m)?;
         let (a_layout, b_layout) = (m.need(&LAYOUTS)?, m.need(&LAYOUTS)?);
