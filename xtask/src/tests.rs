@@ -22,7 +22,7 @@ pub(crate) fn run_all(filter: Option<&str>) -> Result<()> {
     ];
     let mut tests = cargo();
     if succeeds(cargo().args(["nextest", "--version"])) {
-        tests.args(["nextest", "run", "--locked", "--workspace", "--cargo-quiet"]);
+        tests.args(["nextest", "run", "--locked", "--workspace", "--no-fail-fast"]);
     } else {
         tests.args(["test", "--locked", "--workspace", "--quiet", "--lib", "--bins", "--tests"]);
     }

@@ -87,6 +87,7 @@ fn tinygrad_compiles_with_nvrtc() {
     let node = Node::start(&[]);
     let mut command = tinygrad(&node, "tinygrad_ops.py", &["--few"]);
     command.env("DEV", "CUDA").env("LD_LIBRARY_PATH", toolkit().join("lib"));
+    command.env("CUDA_PATH", toolkit()); // Its kernels include cuda_fp16.h.
     let text = success(command);
     assert!(text.contains("all operations agree"), "{text}");
 }
