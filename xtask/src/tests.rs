@@ -18,6 +18,8 @@ pub(crate) fn run_all(filter: Option<&str>) -> Result<()> {
         ("WEFT_TEST_PROGRAMS", examples),
         ("WEFT_TEST_PYTHON", python.interpreter()),
         ("WEFT_TEST_TOOLKIT", python.toolkit()?),
+        // The CUDA backend's "genuine driver" on a machine without a GPU: the shim, in process.
+        ("WEFT_CUDA_LIBRARY", profile_dir(PROFILE).join("libcuda.so")),
         ("WEFT_TEST_CUDARC", programs::build_cudarc_program()?),
     ];
     let mut tests = cargo();
@@ -26,7 +28,7 @@ pub(crate) fn run_all(filter: Option<&str>) -> Result<()> {
     } else {
         tests.args(["test", "--locked", "--workspace", "--quiet", "--lib", "--bins", "--tests"]);
     }
-    run(tests.args(filter).envs(environment.clone()))?;
+    run(tests.args(filter).envs(environment))?;
     if filter.is_none() {
         run(cargo().args(["test", "--locked", "--workspace", "--quiet", "--doc"]))?;
     }

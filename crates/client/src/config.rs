@@ -10,8 +10,6 @@ pub enum Attach {
     Isolated,
     /// On a software device in this process, through `libweft_direct.so`.
     Direct,
-    /// Through the genuine driver in this process.
-    Interposed,
 }
 
 /// Everything that attaching needs to know.
@@ -65,9 +63,8 @@ impl Config {
         let attach = match set("WEFT_ATTACH").as_deref() {
             None | Some("isolated") => Attach::Isolated,
             Some("direct") => Attach::Direct,
-            Some("interposed") => Attach::Interposed,
             Some(other) => {
-                let expected = "isolated, direct or interposed";
+                let expected = "isolated or direct (interposed is not in this version)";
                 return Err(wrong("WEFT_ATTACH", other, expected));
             }
         };

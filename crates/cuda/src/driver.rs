@@ -43,7 +43,7 @@ fn attach() -> Result<Arc<Client>, AttachError> {
     let config = Config::from_env()?;
     match config.attach {
         Attach::Direct => direct::attach(&config),
-        Attach::Isolated | Attach::Interposed => Client::attach(&config),
+        Attach::Isolated => Client::attach(&config),
     }
 }
 

@@ -21,8 +21,9 @@ pub(crate) fn find(table: Out<*const c_void>, id: In<CUuuid>) -> Result<(), Stat
         static TOLD: Once = Once::new();
         TOLD.call_once(|| {
             border::tell(
-                "weft: this program uses NVIDIA's CUDA runtime, which runs only on the genuine \
-                 driver; on a host with an NVIDIA GPU start it with `weft run --interposed`",
+                "weft: this program uses NVIDIA's CUDA runtime, which accepts only the genuine \
+                 driver; it needs interposed mode on a host with an NVIDIA GPU, which this version \
+                 of weft does not have",
             );
         });
     }

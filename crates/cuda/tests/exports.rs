@@ -145,5 +145,5 @@ fn a_program_on_the_runtime_is_told_once_what_to_do() {
     let lines: Vec<_> = told.lines().filter(|line| line.starts_with("weft:")).collect();
     assert_eq!(lines.len(), 1, "{told}");
     assert!(lines[0].contains("NVIDIA's CUDA runtime"), "{told}");
-    assert!(lines[0].contains("weft run --interposed"), "{told}");
+    assert!(lines[0].contains("interposed mode"), "{told}");
 }

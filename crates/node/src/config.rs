@@ -155,8 +155,20 @@ pub struct SchedulingConfig {
     pub ring_wait_us: u64,
     /// How long past its budget an unresponsive holder may stay before its worker is killed.
     pub overdue_ms: u64,
+    /// How device time is measured.
+    pub accounting: AccountingConfig,
     /// Whose weights compete.
     pub share: ShareConfig,
+}
+
+/// How device time is measured.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum AccountingConfig {
+    /// Every operation is timed: free on a software device.
+    Every,
+    /// The first operations of a turn are timed, the others predicted, the turn settled exactly.
+    Sampled,
 }
 
 /// Whose weights compete.
@@ -291,6 +303,7 @@ impl Default for SchedulingConfig {
             overlap_us: 250,
             ring_wait_us: 50,
             overdue_ms: 2_000,
+            accounting: AccountingConfig::Every,
             share: ShareConfig::User,
         }
     }

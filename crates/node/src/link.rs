@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weft_ring::peer;
 
-use crate::config::{ClockConfig, LogConfig, ModelConfig, NodeConfig};
+use crate::config::{AccountingConfig, ClockConfig, LogConfig, ModelConfig, NodeConfig};
 
 /// Most bytes of one packet.
 pub(crate) const PACKET_BYTES_MAX: usize = 64 << 10;
@@ -83,6 +83,8 @@ pub(crate) struct Times {
     pub(crate) ring_wait_us: u64,
     /// How long an idle holder keeps the device.
     pub(crate) yield_us: u64,
+    /// How device time is measured.
+    pub(crate) accounting: AccountingConfig,
     /// How long one kernel may run.
     pub(crate) kernel_ms: u64,
     /// How long a worker lives without a daemon.
@@ -108,6 +110,7 @@ impl Times {
         Self {
             ring_wait_us: config.scheduling.ring_wait_us,
             yield_us: config.scheduling.yield_us,
+            accounting: config.scheduling.accounting,
             kernel_ms: config.limits.kernel_ms,
             orphan_ms: config.limits.orphan_ms,
             worker_memory_bytes: config.limits.worker_memory.0,

@@ -7,7 +7,10 @@
 mod driver;
 mod module;
 mod operation;
+#[cfg(test)]
+mod tests;
 
+use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{CString, OsStr, OsString, c_char, c_int};
 use std::time::Duration;
@@ -69,6 +72,8 @@ pub struct CudaDevice {
     finished: VecDeque<Completion>,
     free_events: Vec<Handle>,
     next: u64,
+    /// The last code that was no success.
+    failed: Cell<Code>,
     lost: Option<String>,
 }
 
@@ -146,6 +151,7 @@ impl CudaDevice {
             finished: VecDeque::new(),
             free_events: Vec::new(),
             next: 0,
+            failed: Cell::new(SUCCESS),
             lost: None,
         })
     }
@@ -173,6 +179,7 @@ impl CudaDevice {
         if code == SUCCESS {
             return Ok(());
         }
+        self.failed.set(code);
         Err(DeviceError::Lost(format!("{call} failed: {}", self.driver.name_of(code))))
     }
 

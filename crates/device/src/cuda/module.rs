@@ -30,6 +30,7 @@ const NUM_REGS: c_int = 4;
 pub(super) struct Module {
     handle: Handle,
     functions: Vec<Handle>,
+    names: Vec<String>,
     globals: Vec<GlobalInfo>,
 }
 
@@ -49,7 +50,8 @@ impl Module {
             (_, [text]) => load_image(driver, &terminated(text))?,
             (_, several) => link(driver, several)?,
         };
-        let mut module = Self { handle, functions: Vec::new(), globals: Vec::new() };
+        let mut module =
+            Self { handle, functions: Vec::new(), names: Vec::new(), globals: Vec::new() };
         let mut functions = Vec::new();
         for (name, mut info) in symbols.kernels {
             if let Some(function) = module.function(driver, &name) {
@@ -59,6 +61,7 @@ impl Module {
                 info.local_bytes = attribute(driver, function, LOCAL_SIZE_BYTES);
                 info.max_threads = attribute(driver, function, MAX_THREADS_PER_BLOCK);
                 module.functions.push(function);
+                module.names.push(name);
                 functions.push(info);
             }
         }
@@ -77,6 +80,11 @@ impl Module {
     /// The kernel with this index in the list that `load` returned.
     pub(super) fn kernel(&self, index: u32) -> Option<Handle> {
         self.functions.get(usize::try_from(index).ok()?).copied()
+    }
+
+    /// Its name.
+    pub(super) fn kernel_name(&self, index: u32) -> Option<&str> {
+        self.names.get(usize::try_from(index).ok()?).map(String::as_str)
     }
 
     /// Whether a range lies inside one of the module's variables.

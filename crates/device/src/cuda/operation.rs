@@ -26,32 +26,52 @@ pub(super) struct InFlight {
 }
 
 impl CudaDevice {
-    /// Puts one operation on its queue's stream.
+    /// Puts one operation on its queue's stream. A kernel may fault before the next call returns;
+    /// then its operation completes with the fault.
     pub(super) fn submit(&mut self, queue: QueueId, op: Op) -> Result<OpId, DeviceError> {
+        let id = OpId(self.next);
+        self.next += 1;
+        match self.enqueue(queue, &op) {
+            Ok((begin, end)) => {
+                let kernel = self.name_of(&op);
+                self.in_flight.push_back(InFlight { id, begin, end, kernel, _op: op });
+            }
+            Err(DeviceError::Lost(_)) if fault_kind(self.failed.get()) != FaultKind::Device => {
+                let completion = self.faulted(id, self.name_of(&op), self.failed.get());
+                self.finished.push_back(completion);
+            }
+            Err(error) => return Err(error),
+        }
+        Ok(id)
+    }
+
+    fn enqueue(&mut self, queue: QueueId, op: &Op) -> Result<(Handle, Handle), DeviceError> {
         self.make_current()?;
         let stream = self.stream(queue)?;
         let begin = self.event()?;
         let end = self.event()?;
         self.record(begin, stream)?;
-        let kernel = match &op {
-            Op::Launch(launch) => {
-                self.launch(launch, stream)?;
-                format!("function {}", launch.function)
-            }
-            Op::Copy { dst, src, shape } => {
-                self.copy(dst, src, *shape, stream)?;
-                "copy".to_owned()
-            }
-            Op::Fill(fill) => {
-                self.fill(fill, stream)?;
-                "fill".to_owned()
-            }
-        };
+        match op {
+            Op::Launch(launch) => self.launch(launch, stream)?,
+            Op::Copy { dst, src, shape } => self.copy(dst, src, *shape, stream)?,
+            Op::Fill(fill) => self.fill(fill, stream)?,
+        }
         self.record(end, stream)?;
-        let id = OpId(self.next);
-        self.next += 1;
-        self.in_flight.push_back(InFlight { id, begin, end, kernel, _op: op });
-        Ok(id)
+        Ok((begin, end))
+    }
+
+    /// What a fault report calls the operation.
+    fn name_of(&self, op: &Op) -> String {
+        match op {
+            Op::Launch(launch) => self
+                .modules
+                .get(&launch.module)
+                .and_then(|module| module.kernel_name(launch.function))
+                .unwrap_or("an unknown kernel")
+                .to_owned(),
+            Op::Copy { .. } => "copy".to_owned(),
+            Op::Fill(_) => "fill".to_owned(),
+        }
     }
 
     fn make_current(&self) -> Result<(), DeviceError> {
@@ -177,61 +197,48 @@ impl CudaDevice {
 
     fn completion(&mut self, ended: &InFlight, code: Code) -> Completion {
         if code != SUCCESS {
-            self.lost.get_or_insert_with(|| self.driver.name_of(code));
-            let now = monotonic_ns();
-            let fault = Fault {
-                kind: fault_kind(code),
-                kernel: ended.kernel.clone(),
-                block: [0; 3],
-                thread: [0; 3],
-                address: None,
-                line: 0,
-                detail: self.driver.name_of(code),
-            };
-            let outcome = Outcome::Fault(Box::new(fault));
-            return Completion { op: ended.id, outcome, start_ns: now, end_ns: now };
+            return self.faulted(ended.id, ended.kernel.clone(), code);
         }
         let (start_ns, end_ns) = (self.event_ns(ended.begin), self.event_ns(ended.end));
         let end_ns = end_ns.max(start_ns);
         Completion { op: ended.id, outcome: Outcome::Done, start_ns, end_ns }
     }
 
+    fn faulted(&mut self, op: OpId, kernel: String, code: Code) -> Completion {
+        let name = self.driver.name_of(code);
+        self.lost.get_or_insert_with(|| name.clone());
+        fault_completion(op, fault_kind(code), kernel, name)
+    }
+
     /// A kernel cannot be stopped here, so its context is given up: everything in flight ends as a
     /// fault, and the session's worker is expected to end.
     pub(super) fn give_up(&mut self, op: OpId) {
         self.lost = Some("a kernel ran into its time limit".to_owned());
-        let now = monotonic_ns();
         for ended in std::mem::take(&mut self.in_flight) {
             let kind = if ended.id == op { FaultKind::Timeout } else { FaultKind::Device };
-            let fault = Fault {
-                kind,
-                kernel: ended.kernel,
-                block: [0; 3],
-                thread: [0; 3],
-                address: None,
-                line: 0,
-                detail: "aborted".to_owned(),
-            };
-            let outcome = Outcome::Fault(Box::new(fault));
-            self.finished.push_back(Completion {
-                op: ended.id,
-                outcome,
-                start_ns: now,
-                end_ns: now,
-            });
+            let detail = "aborted".to_owned();
+            self.finished.push_back(fault_completion(ended.id, kind, ended.kernel, detail));
         }
     }
 }
 
+/// The driver does not say which thread or address; what it says is the detail.
+fn fault_completion(op: OpId, kind: FaultKind, kernel: String, detail: String) -> Completion {
+    let now = monotonic_ns();
+    let fault =
+        Fault { kind, kernel, block: [0; 3], thread: [0; 3], address: None, line: 0, detail };
+    Completion { op, outcome: Outcome::Fault(Box::new(fault)), start_ns: now, end_ns: now }
+}
+
 /// One side of a copy as `CUDA_MEMCPY2D` wants it: memory type, host pointer, device pointer.
 fn side(place: &Place, offset: u64) -> (c_uint, *mut c_void, u64) {
+    let skip = usize::try_from(offset).unwrap_or(usize::MAX);
     match place {
         Place::Device(address) => (MEMORY_DEVICE, std::ptr::null_mut(), address + offset),
-        Place::Host(span) => {
-            let skip = usize::try_from(offset).unwrap_or(usize::MAX);
-            (MEMORY_HOST, span.as_ptr().wrapping_add(skip).cast(), 0)
+        Place::Host(span) => (MEMORY_HOST, span.as_ptr().wrapping_add(skip).cast(), 0),
+        Place::Inline(bytes) => {
+            (MEMORY_HOST, bytes.as_ptr().wrapping_add(skip).cast_mut().cast(), 0)
         }
-        Place::Inline(bytes) => (MEMORY_HOST, bytes.as_ptr().cast_mut().cast(), 0),
     }
 }
 

@@ -117,13 +117,18 @@ fn sandbox_check() -> DoctorCheck {
 }
 
 fn cuda_check() -> DoctorCheck {
-    let device = std::path::Path::new("/dev/nvidiactl");
-    let detail = if device.exists() {
-        "an NVIDIA driver is there; this node uses the software GPU"
-    } else {
-        "no NVIDIA GPU; the software GPU executes"
-    };
-    check("device", Finding::Good, detail.to_owned())
+    if !std::path::Path::new("/dev/nvidiactl").exists() {
+        let detail = "no NVIDIA GPU (/dev/nvidiactl is missing); the software GPU executes";
+        return check("device", Finding::Good, detail.to_owned());
+    }
+    match weft_device::cuda::devices() {
+        Ok(names) => {
+            let names = names.join(", ");
+            let detail = format!("{names}: seen, but this node executes on the software GPU");
+            check("device", Finding::Warning, detail)
+        }
+        Err(error) => check("device", Finding::Warning, format!("unusable NVIDIA GPU: {error}")),
+    }
 }
 
 fn check(subject: &str, finding: Finding, detail: String) -> DoctorCheck {

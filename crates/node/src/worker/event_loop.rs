@@ -15,6 +15,7 @@ use weft_ring::{AnswerTo, MAX_COMMAND, WorkerSide};
 use weft_wire::Command;
 
 use super::link::Link;
+use super::meter::Meter;
 use super::output::Answers;
 use super::predict::Predictor;
 use crate::link::{Ask, Reply, Times};
@@ -70,6 +71,7 @@ pub(crate) struct EventLoop<D> {
     link: Arc<Link>,
     answers: Answers,
     predictor: Predictor,
+    meter: Meter,
     /// Estimates of the operations in flight, in the order of starting.
     flights: VecDeque<u64>,
     /// Commands that did not fit their stream, in order.
@@ -101,6 +103,7 @@ impl<D: Device> EventLoop<D> {
             link,
             answers: Answers::default(),
             predictor: Predictor::default(),
+            meter: Meter::new(times.accounting),
             flights: VecDeque::new(),
             held: VecDeque::new(),
             buffer: Box::new([0; MAX_COMMAND]),
@@ -274,7 +277,8 @@ impl<D: Device> EventLoop<D> {
         for finished in self.answers.take_finished() {
             let ns = finished.device_ns();
             let estimate_ns = self.flights.pop_front().unwrap_or(0);
-            self.gate.charge(estimate_ns, ns);
+            let charge_ns = self.meter.charge_ns(finished.key, finished.units, ns);
+            self.gate.charge(estimate_ns, charge_ns);
             self.predictor.learn(finished.key, finished.units, ns);
             self.front_since_ns = finished.end_ns;
         }
@@ -298,6 +302,10 @@ impl<D: Device> EventLoop<D> {
     fn report_demand(&mut self) {
         if self.has_work() {
             return;
+        }
+        let settled_ns = self.meter.settle();
+        if settled_ns > 0 {
+            self.gate.charge(0, settled_ns);
         }
         let is_turn = self.gate.is_holder()
             && self.gate.grant().is_some_and(|grant| grant.kind == GrantKind::Turn);

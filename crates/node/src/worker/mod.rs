@@ -8,6 +8,7 @@ mod device;
 mod event_loop;
 mod frames;
 mod link;
+mod meter;
 mod output;
 mod predict;
 mod sandbox;
