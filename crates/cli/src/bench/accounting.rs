@@ -1,6 +1,9 @@
 //! `bench accounting`: what was charged against what the programs know they used (FairGV, Table 2).
 
-use anyhow::{Context as _, Result};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use weft_node::admin::Stats;
 
 use super::document::Document;
 use super::tenant::{Host, common_start};
@@ -31,6 +34,22 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     Ok(document)
 }
 
+/// The node's books when the last session's use has been entered.
+fn final_stats(host: &Host) -> Result<Stats> {
+    let mut client = host.daemon()?.sockets().connect()?;
+    let deadline = Instant::now() + Duration::from_secs(10);
+    loop {
+        let stats = client.stats()?;
+        if stats.vgpus.iter().all(|vgpu| vgpu.sessions == 0 && vgpu.used_ns > 0) {
+            return Ok(stats);
+        }
+        if Instant::now() > deadline {
+            bail!("a session of the benchmark did not end");
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 /// The larger of two tenants' relative errors, and the node's closure.
 fn measure(context: &Context, accounting: &str, seconds: u64) -> Result<(f64, f64)> {
     let host = Host::node(true, &[("scheduling.accounting", accounting)])?;
@@ -48,7 +67,7 @@ fn measure(context: &Context, accounting: &str, seconds: u64) -> Result<(f64, f6
         let launches = |name: &str| report[name].as_u64().unwrap_or(0);
         truths.push(KERNELS.iter().map(|(name, ns)| launches(name) * ns).sum::<u64>());
     }
-    let stats = host.daemon()?.sockets().connect()?.stats()?;
+    let stats = final_stats(&host)?;
     let mut worst = 0.0_f64;
     for (name, truth_ns) in names.iter().zip(truths) {
         let vgpu = stats.vgpus.iter().find(|vgpu| vgpu.name == *name).context("a vGPU is gone")?;
