@@ -4,6 +4,7 @@ use core::sync::atomic::fence;
 
 use weft_ring::{Ordering, WakeFlag};
 
+use crate::due::Due;
 use crate::page::{ControlPage, Demand, Grant, GrantKind};
 
 /// What a session says about itself.
@@ -146,6 +147,17 @@ impl GateDaemon {
     /// Sets the device time that may still be in flight when a turn is released, in ns.
     pub fn set_lead(&self, lead_ns: u64) {
         self.page.lead.store(lead_ns, Ordering::Release);
+    }
+
+    /// Asks the session to tell when a result comes soon, or no more.
+    pub fn set_coscheduled(&self, coscheduled: bool) {
+        self.page.coscheduled.store(u32::from(coscheduled), Ordering::Relaxed);
+    }
+
+    /// The caller whose result is due first; `None` while nobody waits for one.
+    #[must_use]
+    pub fn due(&self) -> Option<Due> {
+        Due::unpack(self.page.due.load(Ordering::Acquire))
     }
 
     /// Wakes the session's worker.

@@ -38,11 +38,13 @@
 
 pub mod account;
 mod daemon;
+mod due;
 mod node;
 mod page;
 mod worker;
 
 pub use daemon::{GateDaemon, Report, Revocation};
+pub use due::Due;
 pub use node::{NODE_SESSIONS, NodePage};
 pub use page::{ControlPage, Demand, Grant, GrantKind, PAGE_VERSION, PageError};
 pub use worker::{Admission, GateWorker, HOLDER_SPIN, PREPARED_SPIN, WaitFor};

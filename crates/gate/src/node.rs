@@ -116,7 +116,9 @@ impl NodePage {
         const SAFETY_NET: Duration = Duration::from_secs(2);
 
         let deadline = limit.map(|limit| Instant::now() + limit);
-        let patience = Patience { spin, deadline, check_every: SAFETY_NET, peer_alive: &|| true };
+        let check_every = SAFETY_NET;
+        let (peer_alive, may_poll) = (&|| true, &|| true);
+        let patience = Patience { spin, deadline, check_every, peer_alive, may_poll };
         self.doorbell
             .wait(&patience, || other().map(Some).or_else(|| self.has_dirty().then_some(None)))
     }

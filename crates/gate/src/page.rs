@@ -9,7 +9,7 @@ use weft_ring::{
 };
 
 /// Raised with every change of the layout.
-pub const PAGE_VERSION: u32 = 1;
+pub const PAGE_VERSION: u32 = 2;
 /// "weftgate" in ASCII, little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"weftgate");
 
@@ -23,6 +23,7 @@ const REVOKE: usize = 88;
 const PREPARE: usize = 96;
 const UNMANAGED: usize = 104;
 const LEAD: usize = 112;
+const COSCHEDULED: usize = 120;
 // Written by the worker.
 const STATE: usize = 128;
 const RELEASED: usize = 136;
@@ -31,6 +32,7 @@ const IN_FLIGHT: usize = 152;
 const DEMAND: usize = 160;
 const SYNC_CALLS: usize = 168;
 const IDLE_TIME: usize = 176;
+const DUE: usize = 184;
 // The sleeping flag of a session without lanes (interposed); others sleep on their segment's.
 const DOORBELL: usize = 192;
 
@@ -90,6 +92,7 @@ pub struct ControlPage {
     pub(crate) prepare: Cell<AtomicU64>,
     pub(crate) unmanaged: Cell<AtomicU32>,
     pub(crate) lead: Cell<AtomicU64>,
+    pub(crate) coscheduled: Cell<AtomicU32>,
     pub(crate) state: Cell<AtomicU32>,
     /// The last epoch that was released.
     pub(crate) released: Cell<AtomicU64>,
@@ -98,6 +101,8 @@ pub struct ControlPage {
     pub(crate) demand: Cell<AtomicU64>,
     pub(crate) sync_calls: Cell<AtomicU64>,
     pub(crate) idle: Cell<AtomicU64>,
+    /// The caller whose result is due first, and whether it is due soon; 0 when nobody waits.
+    pub(crate) due: Cell<AtomicU64>,
     doorbell: WakeFlag,
 }
 
@@ -147,6 +152,7 @@ impl ControlPage {
             prepare: memory.cell(PREPARE)?,
             unmanaged: memory.cell(UNMANAGED)?,
             lead: memory.cell(LEAD)?,
+            coscheduled: memory.cell(COSCHEDULED)?,
             state: memory.cell(STATE)?,
             released: memory.cell(RELEASED)?,
             used: memory.cell(USED)?,
@@ -154,6 +160,7 @@ impl ControlPage {
             demand: memory.cell(DEMAND)?,
             sync_calls: memory.cell(SYNC_CALLS)?,
             idle: memory.cell(IDLE_TIME)?,
+            due: memory.cell(DUE)?,
             doorbell: WakeFlag::new(memory.cell(DOORBELL)?),
         })
     }

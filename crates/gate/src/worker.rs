@@ -5,6 +5,7 @@ use std::time::{Duration, Instant};
 
 use weft_ring::{Ordering, Patience, Unready, WakeFlag};
 
+use crate::due::Due;
 use crate::node::NodePage;
 use crate::page::{ControlPage, Demand, Grant, GrantKind};
 
@@ -68,6 +69,8 @@ pub struct GateWorker {
     shown_used_ns: u64,
     in_flight_ns: u64,
     sync_calls: u64,
+    /// What the page shows as due.
+    due: u64,
 }
 
 impl GateWorker {
@@ -92,6 +95,7 @@ impl GateWorker {
             shown_used_ns: used_ns,
             in_flight_ns: 0,
             sync_calls,
+            due: 0,
         }
     }
 
@@ -248,10 +252,30 @@ impl GateWorker {
         self.node.ring(self.session);
     }
 
-    /// Counts a synchronous call: how the daemon tells interactive sessions.
+    /// Counts a wait for a result: how the daemon tells interactive sessions.
     pub fn count_sync_call(&mut self) {
         self.sync_calls = self.sync_calls.wrapping_add(1);
         self.page.sync_calls.store(self.sync_calls, Ordering::Relaxed);
+    }
+
+    /// Whether the daemon wants to hear before a result comes.
+    #[must_use]
+    pub fn is_coscheduled(&self) -> bool {
+        self.page.coscheduled.load(Ordering::Relaxed) != 0
+    }
+
+    /// Shows whose result is due first. Rings the daemon, once per call, when it comes soon and the
+    /// daemon wants to hear that.
+    pub fn set_due(&mut self, due: Option<Due>) {
+        let word = Due::pack(due);
+        if word == self.due {
+            return;
+        }
+        self.due = word;
+        self.page.due.store(word, Ordering::Release);
+        if due.is_some_and(|due| due.soon) && self.is_coscheduled() {
+            self.node.ring(self.session);
+        }
     }
 
     /// Takes notice of what the daemon wrote.
@@ -330,7 +354,8 @@ impl GateWorker {
 
         let deadline = limit.map(|limit| Instant::now() + limit);
         let check_every = SAFETY_NET;
-        let patience = Patience { spin: self.spin(), deadline, check_every, peer_alive: &|| true };
+        let (spin, peer_alive, may_poll) = (self.spin(), &|| true, &|| true);
+        let patience = Patience { spin, deadline, check_every, peer_alive, may_poll };
         doorbell.wait(&patience, || other().map(Some).or_else(|| self.has_news().then_some(None)))
     }
 

@@ -8,11 +8,12 @@ use thiserror::Error;
 
 use crate::answer::{ANSWER_SLOTS, Answer, CallSlot};
 use crate::arena::Arena;
+use crate::callers::OwnCallers;
 use crate::cells::{Cell, Cells};
 use crate::fork::ForkGuard;
 use crate::lane::{AnswerTo, MAX_COMMAND, Producer};
 use crate::map::MapError;
-use crate::pool::{LanePool, Leased};
+use crate::pool::{self, LanePool, Leased};
 use crate::segment::{LANES, Segment, SegmentError};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::wait::{Patience, SPIN, Unready, WakeFlag, spin};
@@ -65,6 +66,7 @@ pub struct ClientSide {
     spare_slots: SpareSlots,
     progress: Cells<AtomicU64>,
     notices: Cells<AtomicU64>,
+    callers: OwnCallers,
     arena: Arena,
     pace: Pace,
     fork: ForkGuard,
@@ -146,6 +148,7 @@ impl ClientSide {
             },
             progress: segment.progress()?,
             notices: segment.notices()?,
+            callers: OwnCallers::open(&segment)?,
             arena: Arena::new(&segment)?,
             pace: Pace::default(),
             fork,
@@ -191,11 +194,15 @@ impl ClientSide {
     ) -> Result<Answer, CallError> {
         let owned = &self.slots[usize::from(slot)];
         let call = owned.begin();
-        self.enter(leased, Some(AnswerTo { slot, call }), command)?;
-        let alive = || self.is_alive();
-        let patience = Patience::while_alive(&alive).spinning(self.pace.spin(self.options.spin));
+        let (awaited, thread) = (AnswerTo { slot, call }, pool::thread_id());
+        self.enter(leased, Some(awaited), command)?;
+        let (alive, may_poll) = (|| self.is_alive(), || !self.callers.is_boosted(thread));
+        let patience = Patience { may_poll: &may_poll, ..Patience::while_alive(&alive) }
+            .spinning(self.pace.spin(self.options.spin));
+        self.callers.begin(awaited, thread);
         let began = Instant::now();
         let answer = owned.wait(call, &patience, || self.is_lost(), target);
+        self.callers.end(awaited);
         self.pace.learn(began.elapsed());
         answer.map_err(|_| CallError::WorkerLost)
     }
@@ -229,6 +236,10 @@ impl ClientSide {
     }
 
     fn push(&self, lane: usize, answer: Option<AnswerTo>, command: &[u8]) -> Result<(), CallError> {
+        if self.callers.any_boosted() {
+            // What the boost was for: the thread runs and has something for its device.
+            self.callers.end_boost(pool::thread_id());
+        }
         let ClientLane { producer, room } = &self.lanes[lane];
         if !producer.has_room(command.len()) {
             self.await_room(producer, room, command.len())?;

@@ -60,6 +60,8 @@ pub mod wait;
 #[cfg(not(loom))]
 mod arena;
 #[cfg(not(loom))]
+mod callers;
+#[cfg(not(loom))]
 mod client;
 #[cfg(not(loom))]
 mod fork;
@@ -71,6 +73,8 @@ mod pages;
 pub mod peer;
 #[cfg(not(loom))]
 mod pool;
+#[cfg(not(loom))]
+pub mod priority;
 #[cfg(not(loom))]
 mod ranges;
 #[cfg(not(loom))]
@@ -95,6 +99,7 @@ pub use wait::{Patience, SPIN, Unready, WakeFlag};
 #[cfg(not(loom))]
 pub use {
     arena::{Arena, ArenaError, ArenaRef, Block, WorkerArena},
+    callers::Callers,
     cells::{ReadCells, Word},
     client::{CallError, ClientOptions, ClientSide},
     fork::ForkGuard,

@@ -63,6 +63,11 @@ fn this_thread() -> ThreadKey {
     })
 }
 
+/// The calling thread's id, which is asked for once.
+pub(crate) fn thread_id() -> u32 {
+    this_thread().id
+}
+
 /// How the calling thread may use its lane.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Leased {

@@ -28,7 +28,7 @@ pub const ARENA_BYTES: usize = 64 << 20;
 /// "weftring" in ASCII, little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"weftring");
 /// Raised with every change of the layout.
-pub const LAYOUT_VERSION: u32 = 1;
+pub const LAYOUT_VERSION: u32 = 2;
 
 const LINE: usize = 64;
 
@@ -37,8 +37,13 @@ const TICKET: usize = LINE;
 const LANES_USED: usize = 2 * LINE;
 const DOORBELL: usize = 3 * LINE;
 const WORKER_LOST: usize = 4 * LINE;
+// Beside it, because a client looks at both before it submits.
+const BOOSTED: usize = WORKER_LOST + 8;
 const ARENA_ROOM: usize = 5 * LINE;
 const NOTICES: usize = 6 * LINE;
+/// The page's second half: a word per answer slot.
+const WAITING: usize = PAGE - ANSWER_SLOTS as usize * 8;
+const _: () = assert!(NOTICES + NOTICE_WORDS * 8 <= WAITING);
 
 /// Head and room flag, a line each.
 const LANE_CONTROL: usize = 2 * LINE;
@@ -168,6 +173,16 @@ impl Segment {
 
     pub(crate) fn worker_lost(&self) -> Result<Cell<AtomicU32>, MapError> {
         self.memory.cell(WORKER_LOST)
+    }
+
+    /// The id of the boosted thread, 0 while there is none.
+    pub(crate) fn boosted(&self) -> Result<Cell<AtomicU32>, MapError> {
+        self.memory.cell(BOOSTED)
+    }
+
+    /// Per answer slot, the thread that waits there.
+    pub(crate) fn waiting(&self) -> Result<Cells<AtomicU64>, MapError> {
+        self.memory.cells(WAITING, usize::from(ANSWER_SLOTS))
     }
 
     pub(crate) fn tickets(&self) -> Result<Cell<AtomicU64>, MapError> {

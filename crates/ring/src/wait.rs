@@ -27,6 +27,8 @@ pub struct Patience<'a> {
     pub check_every: Duration,
     /// Whether the one who must end the wait still can.
     pub peer_alive: &'a dyn Fn() -> bool,
+    /// Whether polling is allowed at this moment; asked about once per microsecond.
+    pub may_poll: &'a dyn Fn() -> bool,
 }
 
 impl core::fmt::Debug for Patience<'_> {
@@ -43,7 +45,8 @@ impl<'a> Patience<'a> {
     /// Polls for [`SPIN`], then sleeps for as long as the peer lives.
     #[must_use]
     pub fn while_alive(peer_alive: &'a dyn Fn() -> bool) -> Self {
-        Self { spin: SPIN, deadline: None, check_every: CHECK_EVERY, peer_alive }
+        let (deadline, check_every) = (None, CHECK_EVERY);
+        Self { spin: SPIN, deadline, check_every, peer_alive, may_poll: &|| true }
     }
 
     /// The same, but no longer than until `deadline`.
@@ -120,7 +123,7 @@ impl WakeFlag {
         mut ready: impl FnMut() -> Option<T>,
     ) -> Result<T, Unready> {
         loop {
-            if let Some(value) = spin(patience.spin, &mut ready) {
+            if let Some(value) = spin_while(patience.spin, patience.may_poll, &mut ready) {
                 return Ok(value);
             }
             loop {
@@ -231,8 +234,17 @@ fn now() -> Option<Instant> {
 ///
 /// Gives up early on a machine with one processor, and when the thread evidently lost its processor
 /// to somebody else: polling is hopeless there.
+pub fn spin<T>(limit: Duration, ready: impl FnMut() -> Option<T>) -> Option<T> {
+    spin_while(limit, &|| true, ready)
+}
+
+/// The same, but only while `may_poll` says so.
 #[cfg(not(loom))]
-pub fn spin<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+pub fn spin_while<T>(
+    limit: Duration,
+    may_poll: &dyn Fn() -> bool,
+    mut ready: impl FnMut() -> Option<T>,
+) -> Option<T> {
     /// Polls between two looks at the clock, about a microsecond.
     const POLLS: u32 = 32;
     /// Between two looks this much passes only if the thread did not run.
@@ -241,7 +253,7 @@ pub fn spin<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<
     if let Some(value) = ready() {
         return Some(value);
     }
-    if limit.is_zero() || !several_processors() {
+    if limit.is_zero() || !several_processors() || !may_poll() {
         return None;
     }
     let start = Instant::now();
@@ -254,7 +266,8 @@ pub fn spin<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<
             }
         }
         let elapsed = start.elapsed();
-        if elapsed >= limit || elapsed.saturating_sub(last) > DESCHEDULED {
+        let lost = elapsed.saturating_sub(last) > DESCHEDULED;
+        if elapsed >= limit || lost || !may_poll() {
             return None;
         }
         last = elapsed;
@@ -262,7 +275,11 @@ pub fn spin<T>(limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<
 }
 
 #[cfg(loom)]
-pub fn spin<T>(_limit: Duration, mut ready: impl FnMut() -> Option<T>) -> Option<T> {
+pub fn spin_while<T>(
+    _limit: Duration,
+    _may_poll: &dyn Fn() -> bool,
+    mut ready: impl FnMut() -> Option<T>,
+) -> Option<T> {
     ready()
 }
 

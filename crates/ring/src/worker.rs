@@ -109,7 +109,9 @@ impl WorkerSide {
         const SAFETY_NET: Duration = Duration::from_secs(2);
 
         let deadline = limit.map(|limit| std::time::Instant::now() + limit);
-        let patience = Patience { spin, deadline, check_every: SAFETY_NET, peer_alive: &|| true };
+        let check_every = SAFETY_NET;
+        let (peer_alive, may_poll) = (&|| true, &|| true);
+        let patience = Patience { spin, deadline, check_every, peer_alive, may_poll };
         self.doorbell.wait(&patience, || {
             if let Some(value) = other() {
                 return Some(Wake::Other(value));

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use weft_device::{Device, Driven};
 use weft_exec::{Accepted, Session, Started, Violation};
-use weft_gate::{Admission, GateWorker, GrantKind, WaitFor};
+use weft_gate::{Admission, Due, GateWorker, GrantKind, WaitFor};
 use weft_ring::{AnswerTo, MAX_COMMAND, WorkerSide};
 use weft_wire::Command;
 
@@ -37,6 +37,10 @@ const PIECE_NS_MIN: u64 = 50_000;
 
 /// Waiting callers are woken this long before their answer comes, the cost of a wake.
 const ANNOUNCE_NS: u64 = 70_000;
+
+/// The daemon hears of a result this long before it comes, when it wants to: what it takes to wake
+/// the daemon and to boost a thread, with some room.
+const DUE_SOON_NS: u64 = 200_000;
 
 /// A wait of less than this is polled: a sleep would take as long.
 const POLL_NS: u64 = 150_000;
@@ -145,7 +149,9 @@ impl<D: Device> EventLoop<D> {
             return Ok(());
         }
         match driven {
-            Driven::Busy => {}
+            Driven::Busy => {
+                self.tell_due();
+            }
             Driven::Idle => self.rest(None),
             Driven::WaitUntil(due_ns) => self.rest(Some(due_ns)),
         }
@@ -205,13 +211,14 @@ impl<D: Device> EventLoop<D> {
         }
         let for_device = !Session::<D>::is_urgent(command);
         let caller = answer.map(|answer| self.answers.expect(answer, for_device));
-        if caller.is_some() {
-            self.gate.count_sync_call();
-        }
         let mut output = self.answers.output(&self.side);
         let accepted = self.session.accept(command, caller, &mut output)?;
         if accepted == Accepted::Full {
             self.answers.forget(caller);
+        }
+        // Who has the answer already did not wait for a result.
+        if caller.is_some_and(|caller| self.answers.waits_for_result(caller)) {
+            self.gate.count_sync_call();
         }
         self.settle();
         Ok(accepted)
@@ -341,12 +348,11 @@ impl<D: Device> EventLoop<D> {
             until_ns = Some(until_ns.map_or(yield_at_ns, |until_ns| until_ns.min(yield_at_ns)));
         }
         let mut announcing = false;
-        if due_ns.is_some() && self.answers.anybody_waits() {
-            let announce_at_ns = (now_ns + self.backlog_ns()).saturating_sub(ANNOUNCE_NS);
-            announcing = announce_at_ns <= now_ns;
-            if !announcing {
-                until_ns = until_ns.map(|until_ns| until_ns.min(announce_at_ns));
+        if let Some(left_ns) = self.tell_due().filter(|_| due_ns.is_some()) {
+            if left_ns > 0 {
+                until_ns = until_ns.map(|until_ns| until_ns.min(now_ns + left_ns));
             }
+            announcing = left_ns == 0 && !self.gate.is_coscheduled();
         }
         let Some(until_ns) = until_ns else { return self.sleep(None) };
         match until_ns.saturating_sub(now_ns) {
@@ -354,6 +360,20 @@ impl<D: Device> EventLoop<D> {
             left_ns if left_ns <= POLL_NS => self.poll(until_ns, announcing),
             left_ns => self.sleep(Some(Duration::from_nanos(left_ns - OVERSLEEP_NS))),
         }
+    }
+
+    /// Shows the daemon whose result is due first, if anybody waits for one; returns how long until
+    /// it comes soon, in ns: the moment to wake its caller, or to have it woken.
+    fn tell_due(&mut self) -> Option<u64> {
+        let Some(awaited) = self.answers.first_waiting() else {
+            self.gate.set_due(None);
+            return None;
+        };
+        let lead_ns = if self.gate.is_coscheduled() { DUE_SOON_NS } else { ANNOUNCE_NS };
+        let left_ns = self.backlog_ns().saturating_sub(lead_ns);
+        let soon = left_ns == 0 && !self.flights.is_empty();
+        self.gate.set_due(Some(Due { awaited, soon }));
+        Some(left_ns)
     }
 
     /// Polls until `until_ns` on the device's clock or for news. The clock is read each time round:

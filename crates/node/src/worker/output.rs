@@ -37,9 +37,15 @@ impl Answers {
         let _ = side.complete(answer, status.code(), &[]);
     }
 
-    /// Whether a caller waits for the device.
-    pub(crate) fn anybody_waits(&self) -> bool {
-        self.waiting.iter().any(|waiting| waiting.for_device)
+    /// Whether this caller waits, and for the device.
+    pub(crate) fn waits_for_result(&self, caller: Caller) -> bool {
+        self.waiting.iter().any(|waiting| waiting.caller == caller && waiting.for_device)
+    }
+
+    /// The caller that has waited for the device the longest: its result is due first.
+    pub(crate) fn first_waiting(&self) -> Option<AnswerTo> {
+        let first = self.waiting.iter().find(|waiting| waiting.for_device)?;
+        Some(answer_of(first.caller))
     }
 
     /// Wakes the callers that wait for the device and sleep, so that they poll when their answers

@@ -1,0 +1,175 @@
+//! Which threads of the tenant wait for an answer, and which one of them is boosted.
+//!
+//! A thread that waits publishes its id beside its answer slot. The daemon, which maps the segment
+//! too, verifies whose thread that is before it does anything to it: the tenant may have written
+//! any number. It then names the boosted thread in one word, so that the thread itself ends its
+//! boost at its next command and never polls under it.
+
+use crate::answer::ANSWER_SLOTS;
+use crate::cells::{Cell, Cells};
+use crate::lane::AnswerTo;
+use crate::map::MapError;
+use crate::priority;
+use crate::segment::Segment;
+use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::wait::WakeFlag;
+
+/// The daemon's view of a session's callers.
+#[derive(Debug)]
+pub struct Callers {
+    waiting: Cells<AtomicU64>,
+    boosted: Cell<AtomicU32>,
+    flags: Vec<WakeFlag>,
+}
+
+impl Callers {
+    /// Of a segment.
+    ///
+    /// # Errors
+    /// Never for an opened segment.
+    pub fn open(segment: &Segment) -> Result<Self, MapError> {
+        let flags = (0..ANSWER_SLOTS).map(|slot| Ok(segment.answer(slot)?.flag));
+        Ok(Self {
+            waiting: segment.waiting()?,
+            boosted: segment.boosted()?,
+            flags: flags.collect::<Result<_, MapError>>()?,
+        })
+    }
+
+    /// The id that the thread which awaits this answer claims to have, in the tenant's own count of
+    /// processes; `None` when nobody awaits it any more.
+    #[must_use]
+    pub fn thread_of(&self, awaited: AnswerTo) -> Option<u32> {
+        let word = self.waiting.get(usize::from(awaited.slot))?.load(Ordering::Acquire);
+        let Waiting { thread, call } = Waiting::unpack(word);
+        (thread != 0 && call == awaited.call).then_some(thread)
+    }
+
+    /// Wakes the thread that awaits this answer, if it sleeps; it looks and polls again.
+    pub fn wake(&self, awaited: AnswerTo) {
+        if let Some(flag) = self.flags.get(usize::from(awaited.slot)) {
+            flag.wake();
+        }
+    }
+
+    /// Tells the tenant which thread is boosted, in its own count.
+    pub fn set_boosted(&self, thread: u32) {
+        self.boosted.store(thread, Ordering::SeqCst);
+    }
+
+    /// Whether the tenant has not ended the boost of `thread` yet.
+    #[must_use]
+    pub fn is_boosted(&self, thread: u32) -> bool {
+        self.boosted.load(Ordering::SeqCst) == thread
+    }
+
+    /// The boost of `thread` is over; another one's stays.
+    pub fn clear_boosted(&self, thread: u32) {
+        let (was, now) = (Ordering::SeqCst, Ordering::Relaxed);
+        // It has ended the boost itself when this finds something else.
+        let _ended = self.boosted.compare_exchange(thread, 0, was, now);
+    }
+}
+
+/// A word of the table of waiting threads; 0 when nobody waits there.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Waiting {
+    thread: u32,
+    call: u32,
+}
+
+impl Waiting {
+    fn pack(self) -> u64 {
+        u64::from(self.call) << 32 | u64::from(self.thread)
+    }
+
+    fn unpack(word: u64) -> Self {
+        let [t0, t1, t2, t3, c0, c1, c2, c3] = word.to_le_bytes();
+        Self {
+            thread: u32::from_le_bytes([t0, t1, t2, t3]),
+            call: u32::from_le_bytes([c0, c1, c2, c3]),
+        }
+    }
+}
+
+/// The tenant's side: what its threads say about themselves.
+#[derive(Debug)]
+pub(crate) struct OwnCallers {
+    waiting: Cells<AtomicU64>,
+    boosted: Cell<AtomicU32>,
+}
+
+impl OwnCallers {
+    pub(crate) fn open(segment: &Segment) -> Result<Self, MapError> {
+        Ok(Self { waiting: segment.waiting()?, boosted: segment.boosted()? })
+    }
+
+    /// The calling thread, `thread`, awaits an answer from now on.
+    pub(crate) fn begin(&self, awaited: AnswerTo, thread: u32) {
+        if let Some(word) = self.waiting.get(usize::from(awaited.slot)) {
+            word.store(Waiting { thread, call: awaited.call }.pack(), Ordering::Release);
+        }
+    }
+
+    /// It awaits nothing any more.
+    pub(crate) fn end(&self, awaited: AnswerTo) {
+        if let Some(word) = self.waiting.get(usize::from(awaited.slot)) {
+            word.store(0, Ordering::Release);
+        }
+    }
+
+    /// Whether any thread of the session is boosted. A load.
+    #[inline]
+    pub(crate) fn any_boosted(&self) -> bool {
+        self.boosted.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether `thread` is boosted: it must not poll then.
+    #[inline]
+    pub(crate) fn is_boosted(&self, thread: u32) -> bool {
+        self.boosted.load(Ordering::Relaxed) == thread
+    }
+
+    /// Ends the boost of the calling thread, `thread`, if it is the boosted one.
+    #[cold]
+    pub(crate) fn end_boost(&self, thread: u32) {
+        let (was, now) = (Ordering::SeqCst, Ordering::Relaxed);
+        if self.boosted.compare_exchange(thread, 0, was, now).is_ok() {
+            // Giving privilege up is always allowed; where it fails the daemon does it.
+            let _given_up = priority::make_normal(0, true);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_waiting_thread_is_found_under_its_own_call_only() {
+        let segment = Segment::anonymous(1 << 16).unwrap();
+        let (own, daemon) = (OwnCallers::open(&segment).unwrap(), Callers::open(&segment).unwrap());
+        let awaited = AnswerTo { slot: 3, call: 7 };
+        assert_eq!(daemon.thread_of(awaited), None);
+        own.begin(awaited, 4711);
+        assert_eq!(daemon.thread_of(awaited), Some(4711));
+        assert_eq!(daemon.thread_of(AnswerTo { slot: 3, call: 6 }), None);
+        assert_eq!(daemon.thread_of(AnswerTo { slot: u16::MAX, call: 7 }), None);
+        own.end(awaited);
+        assert_eq!(daemon.thread_of(awaited), None);
+    }
+
+    #[test]
+    fn only_the_boosted_thread_ends_its_boost() {
+        let segment = Segment::anonymous(1 << 16).unwrap();
+        let (own, daemon) = (OwnCallers::open(&segment).unwrap(), Callers::open(&segment).unwrap());
+        daemon.set_boosted(5);
+        own.end_boost(6);
+        assert!(own.any_boosted() && own.is_boosted(5) && daemon.is_boosted(5));
+        own.end_boost(5);
+        assert!(!own.any_boosted() && !daemon.is_boosted(5));
+        daemon.set_boosted(6);
+        daemon.clear_boosted(5);
+        assert!(daemon.is_boosted(6), "another thread's boost stays");
+    }
+}
