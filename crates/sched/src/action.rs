@@ -21,6 +21,8 @@ pub enum TimerReason {
     Revoke,
     /// A revoked holder has not released for so long that it is killed.
     Overdue,
+    /// A vGPU that used up its cap may run again.
+    Refill,
 }
 
 impl TimerReason {
@@ -32,6 +34,7 @@ impl TimerReason {
             Self::Yield => "idle holder yields",
             Self::Revoke => "turn ends",
             Self::Overdue => "revoked holder is overdue",
+            Self::Refill => "capped vGPU may run again",
         }
     }
 }
@@ -52,6 +55,18 @@ pub enum Action {
         epoch: u64,
         /// Held time, in ns, counted from the beginning of the turn; [`UNLIMITED`] for no end.
         budget_ns: u64,
+    },
+    /// Just before the grant that begins a turn of an interactive vGPU
+    /// ([`VgpuView::is_interactive`](crate::VgpuView)): wake and boost the thread or vCPU that
+    /// waits for a result of this session, so that it runs while its vGPU does (FairGV §3.2.3,
+    /// Algorithm 3). Nothing to do where nobody waits.
+    Wake {
+        /// Whose waiting thread.
+        session: SessionKey,
+        /// The device that is granted.
+        device: DeviceKey,
+        /// The turn that begins: the boost ends with it at the latest.
+        epoch: u64,
     },
     /// The session must submit nothing more and release. A driver that can take the grant back from
     /// a sleeping worker atomically may do so and report the release itself.

@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 use crate::action::{Action, Actions};
 use crate::config::Config;
 use crate::event::{Event, Usage};
-use crate::key::{DeviceKey, SessionKey, VgpuKey, Weight};
+use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::node::Node;
 use crate::policy::PolicyId;
 
@@ -31,7 +31,7 @@ impl Saturated {
         for key in 0..vgpus.max(2) {
             let (vgpu, session) = (VgpuKey(key), SessionKey(key));
             let weight = Weight::new(key % 3 + 1).unwrap_or_default();
-            feed(Event::AddVgpu { vgpu, device, weight });
+            feed(Event::AddVgpu { vgpu, tenant: TenantKey::DEFAULT, device, weight });
             feed(Event::AddSession { session, vgpu });
             feed(Event::Runnable { session, estimate_ns: 0 });
         }

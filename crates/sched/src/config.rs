@@ -23,17 +23,25 @@ pub struct Config {
     /// A revoked holder that has not released for this long is killed. It must exceed the longest
     /// command that the device cannot interrupt.
     pub overdue_ns: u64,
+    /// Service, at most a quantum, that a vGPU or tenant may be behind the virtual time when it
+    /// wakes under `fair`, as if it had slept less long. It enters the lag bound like a quantum.
+    pub sleeper_credit_ns: u64,
+    /// σ of `fair`: whose turn ended goes on while its tag is at most this much weighted service
+    /// beyond the smallest, for fewer switches. It enters the lag bound.
+    pub slack_ns: u64,
 }
 
 /// The quantum on devices that preempt, where a switch is dear (FairGV §3.2.1).
 pub const PREEMPTIVE_QUANTUM_NS: u64 = 30_000_000;
 
-const RANGES: [(&str, RangeInclusive<u64>); 5] = [
+const RANGES: [(&str, RangeInclusive<u64>); 7] = [
     ("quantum_ns", 10_000..=10_000_000_000),
     ("yield_ns", 0..=1_000_000_000),
     ("prepare_lead_ns", 0..=1_000_000_000),
     ("overlap_ns", 0..=1_000_000_000),
     ("overdue_ns", 1_000_000..=3_600_000_000_000),
+    ("sleeper_credit_ns", 0..=10_000_000_000),
+    ("slack_ns", 0..=10_000_000_000),
 ];
 
 impl Default for Config {
@@ -45,6 +53,8 @@ impl Default for Config {
             prepare_lead_ns: 200_000,
             overlap_ns: 100_000,
             overdue_ns: 10_000_000_000,
+            sleeper_credit_ns: 0,
+            slack_ns: 0,
         }
     }
 }
@@ -58,12 +68,18 @@ impl Config {
             self.prepare_lead_ns,
             self.overlap_ns,
             self.overdue_ns,
+            self.sleeper_credit_ns,
+            self.slack_ns,
         ];
         for ((key, range), value) in RANGES.iter().zip(values) {
             if !range.contains(&value) {
                 let (min, max) = (*range.start(), *range.end());
                 return Err(ConfigError { key, value, min, max });
             }
+        }
+        if self.sleeper_credit_ns > self.quantum_ns {
+            let (key, value) = ("sleeper_credit_ns", self.sleeper_credit_ns);
+            return Err(ConfigError { key, value, min: 0, max: self.quantum_ns });
         }
         Ok(())
     }
@@ -90,6 +106,15 @@ mod tests {
     #[test]
     fn the_default_is_valid() {
         Config::default().validate().unwrap();
+    }
+
+    #[test]
+    fn a_sleeper_is_credited_a_quantum_at_most() {
+        let config = Config { sleeper_credit_ns: 6_000_001, ..Config::default() };
+        assert_eq!(
+            config.validate().unwrap_err().to_string(),
+            "sleeper_credit_ns = 6000001 is not allowed: sleeper_credit_ns is 0 to 6000000"
+        );
     }
 
     #[test]

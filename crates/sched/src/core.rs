@@ -4,11 +4,13 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::action::{Action, Actions, TimerReason, UNLIMITED};
+use crate::cap::{Cap, CapMeter};
 use crate::config::Config;
 use crate::event::Usage;
-use crate::key::{DeviceKey, SessionKey, VgpuKey, Weight};
-use crate::policy::{Charge, Policy, PolicyId};
-use crate::tables::Tables;
+use crate::heap::Heap;
+use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey, Weight};
+use crate::policy::{Charge, Policy, PolicyId, Setup};
+use crate::tables::{Tables, Vgpu};
 use crate::tag::Tag;
 use crate::turn::Turn;
 
@@ -26,7 +28,7 @@ pub(crate) struct Core {
     pub(crate) device: DeviceKey,
     pub(crate) up: bool,
     pub(crate) policy_id: PolicyId,
-    policy: Box<dyn Policy>,
+    pub(crate) policy: Box<dyn Policy>,
     /// The virtual time that earlier policies reached.
     floor: Tag,
     /// Sessions with a turn: at most one that is in the policy's queue; several under a shared
@@ -34,6 +36,10 @@ pub(crate) struct Core {
     pub(crate) holders: Vec<SessionKey>,
     /// Sessions with work.
     runnable: u32,
+    /// Those of them that their vGPUs' caps do not hold back.
+    eligible: u32,
+    /// When each vGPU that a cap holds back may run again.
+    refills: Heap<u64>,
     pub(crate) next_epoch: u64,
     /// When the work of past turns leaves the device, as far as is known.
     drain_ns: u64,
@@ -46,15 +52,24 @@ pub(crate) struct Core {
 }
 
 impl Core {
-    pub(crate) fn new(device: DeviceKey, policy: PolicyId, floor: Tag, next_epoch: u64) -> Self {
+    /// A device that is down. `setup` holds the virtual time that it reached before; the tenants
+    /// are added by the caller.
+    pub(crate) fn new(
+        device: DeviceKey,
+        policy: PolicyId,
+        setup: &Setup<'_>,
+        next_epoch: u64,
+    ) -> Self {
         Self {
             device,
             up: false,
             policy_id: policy,
-            policy: policy.build(floor),
-            floor,
+            policy: policy.build(setup),
+            floor: setup.virtual_time,
             holders: Vec::new(),
             runnable: 0,
+            eligible: 0,
+            refills: Heap::default(),
             next_epoch,
             drain_ns: 0,
             draining: None,
@@ -68,22 +83,38 @@ impl Core {
         self.floor.max(self.policy.virtual_time())
     }
 
-    pub(crate) fn ahead(&self, vgpu: VgpuKey) -> Tag {
-        self.policy.ahead(vgpu)
-    }
-
-    pub(crate) fn add_vgpu(&mut self, vgpu: VgpuKey, weight: Weight, ahead: Tag) {
-        self.policy.add(vgpu, weight, ahead);
-    }
-
-    /// The vGPU's sessions are gone already.
-    pub(crate) fn remove_vgpu(&mut self, vgpu: VgpuKey) {
-        self.policy.remove(vgpu);
-    }
-
     pub(crate) fn reweight(&mut self, cx: &mut Context<'_>, vgpu: VgpuKey, weight: Weight) {
         self.without_prediction(cx, |core, _| core.policy.reweight(vgpu, weight));
         cx.tables.vgpu(vgpu).weight = weight;
+    }
+
+    pub(crate) fn reweight_tenant(
+        &mut self,
+        cx: &mut Context<'_>,
+        tenant: TenantKey,
+        weight: Weight,
+    ) {
+        self.without_prediction(cx, |core, _| core.policy.reweight_tenant(tenant, weight));
+    }
+
+    pub(crate) fn reweight_session(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: SessionKey,
+        weight: Weight,
+    ) {
+        self.without_prediction(cx, |_, cx| {
+            let session = cx.tables.session(key);
+            session.weight = weight;
+            let (vgpu, local) = (session.vgpu, session.local);
+            cx.tables.vgpu(vgpu).members.reweight(local, weight);
+        });
+    }
+
+    pub(crate) fn set_cap(&mut self, cx: &mut Context<'_>, key: VgpuKey, cap: Option<Cap>) {
+        self.reserve_cap(key);
+        cx.tables.vgpu(key).meter = cap.map(|cap| CapMeter::new(cap, cx.now_ns));
+        self.check_cap(cx, key);
     }
 
     pub(crate) fn set_up(&mut self, cx: &mut Context<'_>, up: bool) {
@@ -102,12 +133,17 @@ impl Core {
             return;
         }
         self.floor = self.virtual_time();
-        let mut policy = policy_id.build(self.floor);
+        let mut policy = policy_id.build(&Setup { virtual_time: self.floor, config: cx.config });
+        policy.tick(cx.now_ns);
+        for (key, weight) in cx.tables.tenants.iter() {
+            let key = TenantKey(key);
+            policy.add_tenant(key, *weight, self.policy.tenant_ahead(key));
+        }
         let device = self.device;
         for (key, vgpu) in cx.tables.vgpus.iter().filter(|(_, vgpu)| vgpu.device == device) {
             let key = VgpuKey(key);
-            policy.add(key, vgpu.weight, self.policy.ahead(key));
-            if vgpu.runnable > 0 {
+            policy.add(key, vgpu.tenant, vgpu.weight, self.policy.ahead(key));
+            if vgpu.is_eligible() {
                 policy.wake(key);
             }
         }
@@ -115,7 +151,9 @@ impl Core {
             let session = cx.tables.session(holder);
             let (vgpu, local) = (session.vgpu, session.local);
             if core::mem::take(&mut cx.tables.turn(holder).in_queue) {
-                cx.tables.vgpu(vgpu).members.stop(local);
+                let vgpu = cx.tables.vgpu(vgpu);
+                vgpu.members.stop(local);
+                vgpu.in_turn = false;
             }
         }
         self.policy = policy;
@@ -142,11 +180,15 @@ impl Core {
             let vgpu = cx.tables.vgpu(vgpu_key);
             vgpu.members.wake(local);
             vgpu.runnable += 1;
+            vgpu.watch_waiting(cx.now_ns);
+            core.runnable += 1;
+            core.eligible += u32::from(!vgpu.throttled);
             if vgpu.runnable == 1 {
                 core.policy.wake(vgpu_key);
             }
         });
-        self.runnable += 1;
+        let vgpu = cx.tables.session(key).vgpu;
+        self.check_cap(cx, vgpu);
         self.grant_if_shared(cx, key);
     }
 
@@ -164,11 +206,73 @@ impl Core {
             let vgpu = cx.tables.vgpu(vgpu_key);
             vgpu.members.sleep(local);
             vgpu.runnable -= 1;
-            if vgpu.runnable == 0 {
+            vgpu.watch_waiting(cx.now_ns);
+            core.runnable -= 1;
+            core.eligible -= u32::from(!vgpu.throttled);
+            if vgpu.runnable == 0 && !core::mem::take(&mut vgpu.throttled) {
                 core.policy.sleep(vgpu_key);
             }
         });
-        self.runnable -= 1;
+        let vgpu = cx.tables.session(key).vgpu;
+        if cx.tables.vgpu(vgpu).runnable == 0 && cx.tables.vgpu(vgpu).meter.is_some() {
+            self.refills.remove(vgpu.0);
+        }
+    }
+
+    /// Makes room for a vGPU's cap, so that no decision allocates.
+    pub(crate) fn reserve_cap(&mut self, key: VgpuKey) {
+        self.refills.reserve(key.0);
+    }
+
+    /// Holds a vGPU back that used up its cap, or lets it go on. During a turn of it, the budget
+    /// does that.
+    fn check_cap(&mut self, cx: &mut Context<'_>, key: VgpuKey) {
+        let now_ns = cx.now_ns;
+        let vgpu = cx.tables.vgpu(key);
+        let Vgpu { meter, throttled, runnable, in_turn, .. } = vgpu;
+        if *runnable == 0 || *in_turn {
+            return;
+        }
+        let spent = meter.as_mut().is_some_and(|meter| meter.left_ns(now_ns) == 0);
+        match *meter {
+            Some(meter) if spent => self.refills.set(key.0, meter.refill_ns()),
+            _ if *throttled => self.refills.remove(key.0),
+            _ => {}
+        }
+        if core::mem::replace(throttled, spent) == spent {
+            return;
+        }
+        let sessions = *runnable;
+        self.without_prediction(cx, |core, _| {
+            if spent {
+                core.eligible -= sessions;
+                core.policy.sleep(key);
+            } else {
+                core.eligible += sessions;
+                core.policy.wake(key);
+            }
+        });
+    }
+
+    /// Counts device time, or a prediction of it, against a vGPU's cap.
+    fn count_cap(&mut self, cx: &mut Context<'_>, key: VgpuKey, ns: i64) {
+        let now_ns = cx.now_ns;
+        if let Some(meter) = &mut cx.tables.vgpu(key).meter {
+            meter.count(now_ns, ns);
+            self.check_cap(cx, key);
+        }
+    }
+
+    fn refill(&mut self, cx: &mut Context<'_>) {
+        while let Some((at_ns, key)) = self.refills.peek()
+            && at_ns <= cx.now_ns
+        {
+            self.refills.remove(key);
+            self.check_cap(cx, VgpuKey(key));
+        }
+        if let Some((at_ns, _)) = self.refills.peek() {
+            self.arm(at_ns, TimerReason::Refill);
+        }
     }
 
     /// Takes a reading: bills what finished, charges the tags, corrects predictions.
@@ -188,13 +292,15 @@ impl Core {
             let forgiven_ns = if contended { used_ns.min(alone_ns) } else { 0 };
             // What was used under another policy is billed but moves no tag of this one.
             if in_queue {
-                self.charge(cx, key, to_signed(used_ns - forgiven_ns), !contended);
-                self.charge(cx, key, to_signed(idle_ns.min(contended_ns)), false);
+                self.charge(cx, key, to_signed(used_ns - forgiven_ns), true);
+                self.charge(cx, key, to_signed(idle_ns.min(contended_ns)), true);
             }
+            self.count_cap(cx, vgpu, to_signed(used_ns));
         } else {
             let predicted_ns = core::mem::replace(&mut session.predicted_ns, in_flight_ns);
             let ns = to_signed(used_ns) + to_signed(in_flight_ns) - to_signed(predicted_ns);
             self.charge(cx, key, ns, false);
+            self.count_cap(cx, vgpu, ns);
         }
         let billed_ns = &mut cx.tables.vgpu(vgpu).used_ns;
         *billed_ns = billed_ns.saturating_add(used_ns);
@@ -203,12 +309,24 @@ impl Core {
         }
     }
 
-    pub(crate) fn release(&mut self, cx: &mut Context<'_>, key: SessionKey, usage: Usage) {
+    /// The session gives back its turn; of another epoch, it only reports.
+    pub(crate) fn release(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: SessionKey,
+        epoch: u64,
+        usage: Usage,
+    ) {
         self.report(cx, key, usage);
+        if cx.tables.session(key).turn.is_none_or(|turn| turn.epoch != epoch) {
+            return;
+        }
         let in_flight_ns = Self::bounded_in_flight(cx.config, usage);
         cx.tables.session(key).predicted_ns = in_flight_ns;
         self.charge(cx, key, to_signed(in_flight_ns), false);
+        let vgpu = cx.tables.session(key).vgpu;
         self.end_turn(cx, key);
+        self.count_cap(cx, vgpu, to_signed(in_flight_ns));
         self.drain_ns = self.drain_ns.max(cx.now_ns) + in_flight_ns;
         self.draining = Some(key);
         self.grant_if_shared(cx, key);
@@ -223,6 +341,7 @@ impl Core {
         let predicted_ns = core::mem::take(&mut cx.tables.session(key).predicted_ns);
         self.charge(cx, key, -to_signed(predicted_ns), false);
         let (vgpu, local) = (cx.tables.session(key).vgpu, cx.tables.session(key).local);
+        self.count_cap(cx, vgpu, -to_signed(predicted_ns));
         cx.tables.vgpu(vgpu).leave(local);
         if self.draining == Some(key) {
             // Its work is gone with its worker.
@@ -253,6 +372,7 @@ impl Core {
     /// Brings holders, grants and the deadline in line with the state.
     pub(crate) fn decide(&mut self, cx: &mut Context<'_>) {
         self.deadline = None;
+        self.refill(cx);
         if self.runnable == 0 && !self.idle_said {
             cx.out.push(Action::DeviceIdle { device: self.device });
         }
@@ -270,7 +390,7 @@ impl Core {
     /// drained, so that nobody queues more than `overlap_ns` behind another's work.
     fn fill(&mut self, cx: &mut Context<'_>) {
         let Some(next) = self.next_session(cx) else { return };
-        let (own_work, alone) = (self.draining == Some(next), self.runnable == 1);
+        let (own_work, alone) = (self.draining == Some(next), self.eligible == 1);
         let handover_ns = self.drain_ns.saturating_sub(cx.config.overlap_ns);
         if cx.now_ns < handover_ns && !(own_work && alone) {
             self.prepare(cx, next);
@@ -281,7 +401,13 @@ impl Core {
         self.next_epoch += 1;
         let queued_ns = self.drain_ns.saturating_sub(cx.now_ns);
         let share_ns = cx.config.quantum_ns.saturating_sub(if own_work { queued_ns } else { 0 });
-        let budget_ns = if alone { UNLIMITED } else { share_ns };
+        let vgpu_key = cx.tables.session(next).vgpu;
+        let vgpu = cx.tables.vgpu(vgpu_key);
+        let left_ns = vgpu.meter.as_mut().map(|meter| meter.left_ns(cx.now_ns));
+        let share_ns = left_ns.map_or(share_ns, |left_ns| share_ns.min(left_ns));
+        let budget_ns = if alone && left_ns.is_none() { UNLIMITED } else { share_ns };
+        vgpu.sync.observe(cx.now_ns, 0);
+        let interactive = vgpu.sync.interactive;
         let mut turn = Turn::new(cx.now_ns, epoch, budget_ns, share_ns);
         if own_work {
             // The release reports it again.
@@ -291,19 +417,26 @@ impl Core {
         }
         self.begin_turn(cx, next, turn);
         let device = self.device;
+        if interactive {
+            cx.out.push(Action::Wake { session: next, device, epoch });
+        }
         cx.out.push(Action::Grant { session: next, device, epoch, budget_ns });
         self.watch(cx, next);
     }
 
-    /// One holder, in the policy's queue: unlimited while it is alone, a quantum otherwise.
+    /// One holder, in the policy's queue: unlimited while it is alone and has no cap, a quantum
+    /// otherwise.
     fn watch(&mut self, cx: &mut Context<'_>, holder: SessionKey) {
-        let alone = self.runnable == u32::from(cx.tables.session(holder).runnable);
+        let session = cx.tables.session(holder);
+        let alone = self.eligible == u32::from(session.runnable);
+        let vgpu = session.vgpu;
+        let capped = cx.tables.vgpu(vgpu).meter.is_some();
         let turn = cx.tables.turn(holder);
         turn.set_contended(cx.now_ns, !alone);
         if turn.revoked_at_ns.is_some() {
             return self.watch_revoked(cx);
         }
-        if alone {
+        if alone && !capped {
             return self.rebudget(cx, holder, UNLIMITED);
         }
         let end_ns = turn.start_ns.saturating_add(cx.config.quantum_ns);
@@ -313,7 +446,8 @@ impl Core {
         let share_ns = turn.share_ns;
         let spent = turn.budget_ns == UNLIMITED && (cx.now_ns >= end_ns || share_ns == 0);
         let revoke_ns = end_ns.saturating_add(cx.config.yield_ns);
-        if spent || cx.now_ns >= revoke_ns || idle_end_ns.is_some_and(|at_ns| cx.now_ns >= at_ns) {
+        let yields = idle_end_ns.is_some_and(|at_ns| cx.now_ns >= at_ns);
+        if spent || cx.now_ns >= revoke_ns || yields || self.policy.preempts(vgpu) {
             self.revoke(cx, holder);
             return self.watch_revoked(cx);
         }
@@ -326,16 +460,25 @@ impl Core {
         if cx.now_ns < prepare_ns {
             self.arm(prepare_ns, TimerReason::Prepare);
         } else {
-            self.prepare_successor(cx, holder);
+            let used_ns = cx.tables.session(holder).used_ns;
+            let turn_used_ns = used_ns - cx.tables.turn(holder).used_at_start_ns;
+            let rest_ns = cx.config.quantum_ns.saturating_sub(turn_used_ns);
+            self.prepare_successor(cx, holder, rest_ns);
         }
     }
 
     /// Revoked holders: their successor is awake, and they are killed when they are overdue.
     fn watch_revoked(&mut self, cx: &mut Context<'_>) {
-        if self.up
-            && let Some(next) = self.next_session(cx)
-        {
-            self.prepare(cx, next);
+        match *self.holders.as_slice() {
+            _ if !self.up => {}
+            [holder] if cx.tables.turn(holder).in_queue => {
+                self.prepare_successor(cx, holder, cx.config.quantum_ns);
+            }
+            _ => {
+                if let Some(next) = self.next_session(cx) {
+                    self.prepare(cx, next);
+                }
+            }
         }
         for place in 0..self.holders.len() {
             let (session, device) = (self.holders[place], self.device);
@@ -358,6 +501,10 @@ impl Core {
         let in_queue = !self.policy.is_shared();
         let session = cx.tables.session(key);
         let (vgpu_key, local) = (session.vgpu, session.local);
+        // A cap must not hold it back or let it go on any more: its turn begins.
+        cx.tables.vgpu(vgpu_key).in_turn = in_queue;
+        self.count_cap(cx, vgpu_key, -to_signed(predicted_ns));
+        let session = cx.tables.session(key);
         turn.in_queue = in_queue;
         turn.place = self.holders.len();
         turn.idle_since_ns = (!session.runnable).then_some(cx.now_ns);
@@ -365,6 +512,7 @@ impl Core {
         session.turn = Some(turn);
         let vgpu = cx.tables.vgpu(vgpu_key);
         vgpu.turns += 1;
+        vgpu.count_holder(cx.now_ns, true);
         if in_queue {
             vgpu.members.start(local);
             self.policy.start(vgpu_key);
@@ -381,24 +529,28 @@ impl Core {
         if let Some(&moved) = self.holders.get(turn.place) {
             cx.tables.turn(moved).place = turn.place;
         }
+        let now_ns = cx.now_ns;
+        let entry = cx.tables.vgpu(vgpu);
+        entry.count_holder(now_ns, false);
         if turn.in_queue {
-            cx.tables.vgpu(vgpu).members.stop(local);
+            entry.members.stop(local);
+            entry.in_turn = false;
             self.policy.stop(vgpu);
         }
+        self.check_cap(cx, vgpu);
     }
 
     /// Moves the tags of the session, inside its vGPU, and of the vGPU.
-    fn charge(&mut self, cx: &mut Context<'_>, key: SessionKey, ns: i64, alone: bool) {
+    fn charge(&mut self, cx: &mut Context<'_>, key: SessionKey, ns: i64, settled: bool) {
         if ns == 0 {
             return;
         }
         let session = cx.tables.session(key);
-        let (vgpu_key, local, runnable) = (session.vgpu, session.local, session.runnable);
+        let (vgpu_key, local) = (session.vgpu, session.local);
         let vgpu = cx.tables.vgpu(vgpu_key);
         vgpu.held_ns = vgpu.held_ns.saturating_add_signed(ns);
-        let without_siblings = vgpu.runnable == u32::from(runnable);
-        vgpu.members.charge(local, Charge { ns, alone: without_siblings });
-        self.policy.charge(vgpu_key, Charge { ns, alone });
+        vgpu.members.charge(local, Charge { ns, settled });
+        self.policy.charge(vgpu_key, Charge { ns, settled });
     }
 
     /// Runs `act`, which fixes the virtual time, with the tags as if the work still in flight had
@@ -472,14 +624,16 @@ impl Core {
         }
     }
 
-    fn prepare_successor(&mut self, cx: &mut Context<'_>, holder: SessionKey) {
+    /// Wakes whoever will be next after `rest_ns` more of this turn, unless it is its holder.
+    fn prepare_successor(&mut self, cx: &mut Context<'_>, holder: SessionKey, rest_ns: u64) {
         let session = cx.tables.session(holder);
-        let vgpu = session.vgpu;
-        let turn_used_ns = session.used_ns - cx.tables.turn(holder).used_at_start_ns;
-        let rest_ns = cx.config.quantum_ns.saturating_sub(turn_used_ns);
-        if !self.policy.runs_again(vgpu, rest_ns)
-            && let Some(next) = self.next_session(cx)
-        {
+        let (own, local) = (session.vgpu, session.local);
+        let Some(next) = self.policy.successor(own, rest_ns) else { return };
+        let vgpu = cx.tables.vgpu(next);
+        if next == own && vgpu.members.runs_again(local, rest_ns) {
+            return;
+        }
+        if let Some(next) = vgpu.next_session() {
             self.prepare(cx, next);
         }
     }

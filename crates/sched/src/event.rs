@@ -1,6 +1,7 @@
 //! What the driver tells the core. Plain data: a journal of events replays every decision.
 
-use crate::key::{DeviceKey, SessionKey, VgpuKey, Weight};
+use crate::cap::{Cap, CapError};
+use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::policy::PolicyId;
 
 /// What a session's worker reports of itself, all in ns of the device's clock.
@@ -39,13 +40,35 @@ pub enum Event {
         /// The device.
         device: DeviceKey,
     },
-    /// A vGPU was created on a device that is known. It starts at the virtual time.
+    /// A tenant: the top of the hierarchy tenant → vGPU → session. Tenants divide a device by
+    /// their weights, a tenant's vGPUs divide its part by theirs, so splitting gains nothing.
+    AddTenant {
+        /// Its key, unused so far; [`TenantKey::DEFAULT`] is there already.
+        tenant: TenantKey,
+        /// Its share of each device.
+        weight: Weight,
+    },
+    /// A tenant is gone, and its vGPUs and their sessions with it.
+    RemoveTenant {
+        /// The tenant; not [`TenantKey::DEFAULT`].
+        tenant: TenantKey,
+    },
+    /// A tenant's weight changed. Report the holder's [`Event::Used`] before.
+    ReweightTenant {
+        /// The tenant.
+        tenant: TenantKey,
+        /// Its share from now on.
+        weight: Weight,
+    },
+    /// A vGPU was created on a device that is known. It starts at the virtual time, without a cap.
     AddVgpu {
         /// Its key, unused so far.
         vgpu: VgpuKey,
+        /// Whose it is.
+        tenant: TenantKey,
         /// Where it lives.
         device: DeviceKey,
-        /// Its share.
+        /// Its share of the tenant's part.
         weight: Weight,
     },
     /// A vGPU is gone, and its sessions with it.
@@ -61,12 +84,26 @@ pub enum Event {
         /// Its share from now on.
         weight: Weight,
     },
-    /// A process attached to a vGPU. It starts idle, its counters at zero.
+    /// A vGPU's cap from now on: its first period begins.
+    SetCap {
+        /// The vGPU.
+        vgpu: VgpuKey,
+        /// The most it may use even of an idle device; `None` for no limit.
+        cap: Option<Cap>,
+    },
+    /// A process attached to a vGPU. It starts idle, its counters at zero, with weight 1.
     AddSession {
         /// Its key, unused so far.
         session: SessionKey,
         /// What it attached to.
         vgpu: VgpuKey,
+    },
+    /// A session's share of its vGPU's part changed.
+    ReweightSession {
+        /// The session.
+        session: SessionKey,
+        /// Its share from now on.
+        weight: Weight,
     },
     /// A session ended or its worker died. Report its last [`Usage`] first: what is not reported
     /// before cannot be billed after. Its turn, if it had one, is over.
@@ -114,6 +151,14 @@ pub enum Event {
         /// The count.
         calls: u64,
     },
+    /// A vCPU of the vGPU's tenant was switched in or out by the CPU scheduler. Only `strict_co`
+    /// listens (Pegasus, Algorithm 1), and only a simulator knows.
+    OnCpu {
+        /// The vGPU that the vCPU's VM owns.
+        vgpu: VgpuKey,
+        /// Whether a vCPU of it runs now.
+        on: bool,
+    },
     /// After a restart: a living worker says that it holds a grant of the earlier daemon.
     Adopt {
         /// The session, added before.
@@ -145,6 +190,18 @@ pub enum EventError {
     /// The event names a vGPU that is not there.
     #[error("vGPU {0} is not known")]
     UnknownVgpu(VgpuKey),
+    /// The event names a tenant that is not there.
+    #[error("tenant {0} is not known")]
+    UnknownTenant(TenantKey),
+    /// A tenant of that key exists.
+    #[error("tenant {0} exists already")]
+    TenantExists(TenantKey),
+    /// The default tenant cannot be removed.
+    #[error("tenant {} is every node's default and stays", TenantKey::DEFAULT)]
+    DefaultTenant,
+    /// A cap outside its range.
+    #[error(transparent)]
+    Cap(#[from] CapError),
     /// The event names a session that is not there.
     #[error("session {0} is not known")]
     UnknownSession(SessionKey),

@@ -1,5 +1,6 @@
-//! Start-time fair queueing (FairGV §3.2.1), the arithmetic that every level of sharing uses: vGPUs
-//! on a device under `fair`, and the sessions inside one vGPU under every policy.
+//! Start-time fair queueing (FairGV §3.2.1), the arithmetic that every level of sharing uses:
+//! tenants on a device and vGPUs of a tenant under `fair`, and the sessions of one vGPU under every
+//! policy. It needs no assumption about when the level above lets it run, so it nests.
 
 use alloc::vec::Vec;
 
@@ -20,6 +21,19 @@ pub(crate) struct FairQueue {
     waiting: Heap<Tag>,
     virtual_time: Tag,
     running: Option<u32>,
+    /// Whose turn ended last.
+    last: Option<u32>,
+    rules: Rules,
+}
+
+/// What a queue may do beyond the plain rule. By default, nothing; both enter the lag bound.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Rules {
+    /// Service that a sleeper may be behind the virtual time when it wakes, in ns.
+    pub(crate) sleeper_credit_ns: u64,
+    /// σ: a flow whose turn ended goes on while it is not further than this ahead of the smallest
+    /// tag, so that there are fewer switches.
+    pub(crate) slack: Tag,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -30,8 +44,8 @@ struct Flow {
 }
 
 impl FairQueue {
-    pub(crate) fn new(virtual_time: Tag) -> Self {
-        Self { virtual_time, ..Self::default() }
+    pub(crate) fn new(virtual_time: Tag, rules: Rules) -> Self {
+        Self { virtual_time, rules, ..Self::default() }
     }
 
     pub(crate) fn add(&mut self, key: u32, weight: Weight, ahead: Tag) {
@@ -48,7 +62,12 @@ impl FairQueue {
         if self.running == Some(key) {
             self.running = None;
         }
+        self.last = self.last.filter(|last| *last != key);
         self.flows[key as usize].awake = false;
+    }
+
+    pub(crate) fn is_awake(&self, key: u32) -> bool {
+        self.flows[key as usize].awake
     }
 
     /// What the flow is ahead of the virtual time stays the same *service*: at twice the weight it
@@ -73,7 +92,8 @@ impl FairQueue {
         if self.running != Some(key) {
             self.virtual_time = self.now();
             let flow = &mut self.flows[key as usize];
-            flow.start = flow.start.max(self.virtual_time);
+            let credit = Tag::from_service(self.rules.sleeper_credit_ns, flow.weight);
+            flow.start = flow.start.max(self.virtual_time.minus(credit));
             self.waiting.set(key, flow.start);
         }
     }
@@ -85,7 +105,13 @@ impl FairQueue {
     }
 
     pub(crate) fn peek(&self) -> Option<u32> {
-        self.waiting.peek().map(|(_, key)| key)
+        let (least, key) = self.waiting.peek()?;
+        let goes_on = self.rules.slack > Tag::ZERO && self.running.is_none();
+        let last = self.last.filter(|last| {
+            let flow = self.flows[*last as usize];
+            goes_on && flow.awake && flow.start <= least.plus(self.rules.slack)
+        });
+        Some(last.unwrap_or(key))
     }
 
     pub(crate) fn start(&mut self, key: u32) {
@@ -98,6 +124,7 @@ impl FairQueue {
     pub(crate) fn stop(&mut self, key: u32) {
         debug_assert!(self.running == Some(key), "only a turn that began ends");
         self.running = None;
+        self.last = Some(key);
         let flow = self.flows[key as usize];
         if flow.awake {
             self.waiting.set(key, flow.start);
@@ -109,7 +136,7 @@ impl FairQueue {
         let distance = Tag::from_service(charge.ns.unsigned_abs(), flow.weight);
         flow.start =
             if charge.ns < 0 { flow.start.minus(distance) } else { flow.start.plus(distance) };
-        if charge.alone {
+        if charge.settled && self.waiting.is_empty() {
             // It was the only one awake, so its tag *is* the virtual time, even if it sleeps now.
             self.virtual_time = self.virtual_time.max(flow.start);
         }
@@ -121,7 +148,11 @@ impl FairQueue {
     pub(crate) fn runs_again(&self, key: u32, rest_ns: u64) -> bool {
         let flow = self.flows[key as usize];
         let finish = flow.start.plus(Tag::from_service(rest_ns, flow.weight));
-        flow.awake && self.waiting.peek().is_none_or(|next| (finish, key) < next)
+        let slack = self.rules.slack;
+        flow.awake
+            && self.waiting.peek().is_none_or(|(start, next)| {
+                (finish, key) < (start, next) || (slack > Tag::ZERO && finish <= start.plus(slack))
+            })
     }
 
     /// The virtual time as of the last turn's beginning, waking or sleeping.
@@ -153,7 +184,7 @@ mod tests {
     fn turn(queue: &mut FairQueue, ns: i64) -> u32 {
         let key = queue.peek().unwrap();
         queue.start(key);
-        queue.charge(key, Charge { ns, alone: false });
+        queue.charge(key, Charge { ns, settled: true });
         queue.stop(key);
         key
     }
@@ -215,7 +246,7 @@ mod tests {
         queue.wake(0);
         queue.start(0);
         queue.sleep(0);
-        queue.charge(0, Charge { ns: 1_000_000, alone: true });
+        queue.charge(0, Charge { ns: 1_000_000, settled: true });
         queue.stop(0);
         queue.wake(1);
         queue.wake(0);

@@ -30,6 +30,10 @@ impl<R: Copy + Ord> Heap<R> {
         self.entries.first().copied()
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
     /// Puts `key` in, or moves it to its new rank.
     pub(crate) fn set(&mut self, key: u32, rank: R) {
         let place = self.places[key as usize];

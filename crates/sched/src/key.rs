@@ -12,7 +12,7 @@ pub const KEY_LIMIT: u32 = 1 << 20;
 macro_rules! key {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
         $(#[$doc])*
-        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
         pub struct $name(pub u32);
 
@@ -42,6 +42,10 @@ key!(
     DeviceKey, "d"
 );
 key!(
+    /// A tenant: whose vGPUs share the tenant's part of every device.
+    TenantKey, "t"
+);
+key!(
     /// A vGPU: the unit of scheduling and accounting.
     VgpuKey, "v"
 );
@@ -50,7 +54,14 @@ key!(
     SessionKey, "s"
 );
 
-/// A vGPU's relative share of its device, 1 to 10,000.
+impl TenantKey {
+    /// The tenant that every node has from the beginning, with weight 1. Drivers without tenants
+    /// give it all vGPUs: these then share the device by their own weights.
+    pub const DEFAULT: Self = Self(0);
+}
+
+/// A relative share, 1 to 10,000: a tenant's of a device, a vGPU's of its tenant's part, a
+/// session's of its vGPU's part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(try_from = "u32", into = "u32"))]

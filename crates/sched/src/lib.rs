@@ -26,6 +26,7 @@ extern crate alloc;
 
 mod action;
 pub mod bench_support;
+mod cap;
 mod config;
 mod core;
 mod event;
@@ -34,17 +35,22 @@ mod heap;
 pub mod invariants;
 mod key;
 mod node;
+mod places;
 pub mod policy;
 mod snapshot;
+mod sync_rate;
 mod tables;
 mod tag;
 mod turn;
 
 pub use action::{Action, Actions, TimerReason, UNLIMITED};
+pub use cap::{Cap, CapError};
 pub use config::{Config, ConfigError, PREEMPTIVE_QUANTUM_NS};
 pub use event::{Event, EventError, Usage};
-pub use key::{DeviceKey, KEY_LIMIT, SessionKey, VgpuKey, Weight, WeightError};
+pub use key::{DeviceKey, KEY_LIMIT, SessionKey, TenantKey, VgpuKey, Weight, WeightError};
 pub use node::{Node, VgpuView};
 pub use policy::{PolicyId, UnknownPolicy};
-pub use snapshot::{DeviceState, RestoreError, SessionState, Snapshot, VgpuState};
+pub use snapshot::{
+    DeviceState, RestoreError, SessionState, Snapshot, TenantDebt, TenantState, VgpuState,
+};
 pub use tag::Tag;

@@ -3,11 +3,12 @@
 use alloc::vec::Vec;
 
 use crate::action::{Action, Actions, TimerReason};
+use crate::cap::Cap;
 use crate::config::{Config, ConfigError};
 use crate::core::{Context, Core};
 use crate::event::{Event, EventError};
-use crate::key::{DeviceKey, KEY_LIMIT, SessionKey, VgpuKey, Weight};
-use crate::policy::PolicyId;
+use crate::key::{DeviceKey, KEY_LIMIT, SessionKey, TenantKey, VgpuKey, Weight};
+use crate::policy::{PolicyId, Setup};
 use crate::tables::{Session, Slots, Tables, Vgpu};
 use crate::tag::Tag;
 
@@ -26,10 +27,14 @@ pub struct Node {
 /// What the core knows of a vGPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct VgpuView {
+    /// Whose it is.
+    pub tenant: TenantKey,
     /// Where it lives.
     pub device: DeviceKey,
-    /// Its share.
+    /// Its share of the tenant's part.
     pub weight: Weight,
+    /// Its cap.
+    pub cap: Option<Cap>,
     /// Device time billed so far, in ns, over all its sessions and their predecessors.
     pub used_ns: u64,
     /// What was charged to its tag, in ns: less than `used_ns` for use that nobody else could have
@@ -39,9 +44,12 @@ pub struct VgpuView {
     pub turns: u64,
     /// Whether a session of it has work.
     pub is_runnable: bool,
-    /// Whether a session of it makes more than 10 synchronous calls per 10 ms.
+    /// Whether it has work but used up its cap.
+    pub is_throttled: bool,
+    /// Whether it makes more than 10 synchronous calls per 10 ms of the time in which it does not
+    /// wait for a turn; until it makes at most 5 (FairGV §3.2.3, with hysteresis).
     pub is_interactive: bool,
-    /// How far its start tag is ahead of the device's virtual time.
+    /// How far its start tag is ahead of the virtual time of its tenant's part.
     pub ahead: Tag,
 }
 
@@ -49,7 +57,8 @@ impl Node {
     /// A node without devices.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.validate()?;
-        let (cores, tables) = (Slots::default(), Tables::default());
+        let (cores, mut tables) = (Slots::default(), Tables::default());
+        tables.tenants.insert(TenantKey::DEFAULT.index(), Weight::ONE);
         Ok(Self { config, now_ns: 0, cores, tables, timer: None })
     }
 
@@ -63,12 +72,11 @@ impl Node {
         out: &mut Actions,
     ) -> Result<(), EventError> {
         self.now_ns = self.now_ns.max(now_ns);
-        if event == Event::Timer {
-            self.timer = None;
-            self.decide_all(out);
-        } else {
-            let device = self.apply(event, out)?;
-            self.with_core(device, out, |core, cx| core.decide(cx))?;
+        match self.apply(event, out)? {
+            Some(device) => {
+                self.with_core(device, out, |core, cx| core.decide(cx))?;
+            }
+            None => self.with_all(out, Core::decide),
         }
         self.set_timer(out);
         Ok(())
@@ -109,23 +117,38 @@ impl Node {
     pub fn vgpu(&self, key: VgpuKey) -> Option<VgpuView> {
         let vgpu = self.tables.vgpus.find(key.index())?;
         let core = self.cores.find(vgpu.device.index())?;
-        let mut sessions =
-            vgpu.sessions().filter_map(|session| self.tables.sessions.find(session.index()));
         Some(VgpuView {
+            tenant: vgpu.tenant,
             device: vgpu.device,
             weight: vgpu.weight,
+            cap: vgpu.meter.map(|meter| meter.cap),
             used_ns: vgpu.used_ns,
             held_ns: vgpu.held_ns,
             turns: vgpu.turns,
             is_runnable: vgpu.runnable > 0,
-            is_interactive: sessions.any(|session| session.sync.interactive),
-            ahead: core.ahead(key),
+            is_throttled: vgpu.throttled,
+            is_interactive: vgpu.sync.interactive,
+            ahead: core.policy.ahead(key),
         })
     }
 
-    /// Checks the event and applies it; the result is the device to decide about.
-    fn apply(&mut self, event: Event, out: &mut Actions) -> Result<DeviceKey, EventError> {
+    /// A tenant's weight, if it is there.
+    pub fn tenant(&self, key: TenantKey) -> Option<Weight> {
+        self.tables.tenants.find(key.index()).copied()
+    }
+
+    /// Checks the event and applies it; the result is the device to decide about, `None` for all.
+    fn apply(&mut self, event: Event, out: &mut Actions) -> Result<Option<DeviceKey>, EventError> {
         match event {
+            Event::Timer => {
+                self.timer = None;
+                return Ok(None);
+            }
+            Event::AddTenant { tenant, weight } => return self.add_tenant(tenant, weight, out),
+            Event::RemoveTenant { tenant } => return self.remove_tenant(tenant, out),
+            Event::ReweightTenant { tenant, weight } => {
+                return self.reweight_tenant(tenant, weight, out);
+            }
             Event::DeviceUp { device } => {
                 self.add_device(device)?;
                 self.with_core(device, out, |core, cx| core.set_up(cx, true))
@@ -136,13 +159,24 @@ impl Node {
             Event::SetPolicy { device, policy } => {
                 self.with_core(device, out, |core, cx| core.set_policy(cx, policy))
             }
-            Event::AddVgpu { vgpu, device, weight } => self.add_vgpu(vgpu, device, weight),
+            Event::AddVgpu { vgpu, tenant, device, weight } => {
+                self.add_vgpu(vgpu, tenant, device, weight)
+            }
             Event::RemoveVgpu { vgpu } => self.remove_vgpu(vgpu, out),
             Event::Reweight { vgpu, weight } => {
-                let device = self.device_of_vgpu(vgpu)?;
-                self.with_core(device, out, |core, cx| core.reweight(cx, vgpu, weight))
+                self.with_vgpu(vgpu, out, |core, cx| core.reweight(cx, vgpu, weight))
+            }
+            Event::SetCap { vgpu, cap } => {
+                cap.as_ref().map_or(Ok(()), Cap::validate)?;
+                self.with_vgpu(vgpu, out, |core, cx| core.set_cap(cx, vgpu, cap))
+            }
+            Event::OnCpu { vgpu, on } => {
+                self.with_vgpu(vgpu, out, |core, _| core.policy.on_cpu(vgpu, on))
             }
             Event::AddSession { session, vgpu } => self.add_session(session, vgpu),
+            Event::ReweightSession { session: key, weight } => {
+                self.with_session(key, out, |core, cx| core.reweight_session(cx, key, weight))
+            }
             Event::RemoveSession { session } => self.remove_session(session, out),
             Event::Runnable { session, estimate_ns } => {
                 self.with_session(session, out, |core, cx| core.wake(cx, session, estimate_ns))
@@ -153,34 +187,73 @@ impl Node {
             Event::Used { session, usage } => {
                 self.with_session(session, out, |core, cx| core.report(cx, session, usage))
             }
-            Event::Released { session, epoch, usage } => {
-                self.with_session(session, out, |core, cx| {
-                    let turn = &cx.tables.session(session).turn;
-                    if turn.is_some_and(|turn| turn.epoch == epoch) {
-                        core.release(cx, session, usage);
-                    } else {
-                        core.report(cx, session, usage);
-                    }
-                })
+            Event::Released { session: key, epoch, usage } => {
+                self.with_session(key, out, |core, cx| core.release(cx, key, epoch, usage))
             }
             Event::SyncCalls { session, calls } => self.with_session(session, out, |_, cx| {
-                cx.tables.session(session).sync.observe(cx.now_ns, calls);
+                cx.tables.count_calls(cx.now_ns, session, calls);
             }),
             Event::Adopt { session, epoch, budget_ns } => {
-                let mut adopted = false;
-                let device = self.with_session(session, out, |core, cx| {
-                    adopted = core.adopt(cx, session, epoch, budget_ns);
-                })?;
-                if adopted { Ok(device) } else { Err(EventError::AlreadyHeld(session)) }
+                self.adopt(session, epoch, budget_ns, out)
             }
-            Event::Timer => unreachable!("handled before"),
         }
+        .map(Some)
+    }
+
+    fn add_tenant(
+        &mut self,
+        key: TenantKey,
+        weight: Weight,
+        out: &mut Actions,
+    ) -> Result<Option<DeviceKey>, EventError> {
+        check_key(key.0)?;
+        if self.tenant(key).is_some() {
+            return Err(EventError::TenantExists(key));
+        }
+        self.tables.tenants.insert(key.index(), weight);
+        self.with_all(out, |core, _| core.policy.add_tenant(key, weight, Tag::ZERO));
+        Ok(None)
+    }
+
+    fn remove_tenant(
+        &mut self,
+        key: TenantKey,
+        out: &mut Actions,
+    ) -> Result<Option<DeviceKey>, EventError> {
+        self.tenant(key).ok_or(EventError::UnknownTenant(key))?;
+        if key == TenantKey::DEFAULT {
+            return Err(EventError::DefaultTenant);
+        }
+        let own = self.tables.vgpus.iter().filter(|(_, vgpu)| vgpu.tenant == key);
+        let own: Vec<VgpuKey> = own.map(|(vgpu, _)| VgpuKey(vgpu)).collect();
+        for vgpu in own {
+            self.remove_vgpu(vgpu, out)?;
+        }
+        self.tables.tenants.take(key.index());
+        self.with_all(out, |core, _| core.policy.remove_tenant(key));
+        Ok(None)
+    }
+
+    fn reweight_tenant(
+        &mut self,
+        key: TenantKey,
+        weight: Weight,
+        out: &mut Actions,
+    ) -> Result<Option<DeviceKey>, EventError> {
+        self.tenant(key).ok_or(EventError::UnknownTenant(key))?;
+        self.tables.tenants.insert(key.index(), weight);
+        self.with_all(out, |core, cx| core.reweight_tenant(cx, key, weight));
+        Ok(None)
     }
 
     fn add_device(&mut self, device: DeviceKey) -> Result<(), EventError> {
         check_key(device.0)?;
         if self.cores.find(device.index()).is_none() {
-            let core = Core::new(device, self.config.policy, Tag::ZERO, 1);
+            let setup = Setup { virtual_time: Tag::ZERO, config: &self.config };
+            let mut core = Core::new(device, self.config.policy, &setup, 1);
+            for (tenant, weight) in self.tables.tenants.iter() {
+                core.policy.add_tenant(TenantKey(tenant), *weight, Tag::ZERO);
+            }
             self.cores.insert(device.index(), core);
         }
         Ok(())
@@ -189,16 +262,18 @@ impl Node {
     fn add_vgpu(
         &mut self,
         key: VgpuKey,
+        tenant: TenantKey,
         device: DeviceKey,
         weight: Weight,
     ) -> Result<DeviceKey, EventError> {
         check_key(key.0)?;
+        self.tenant(tenant).ok_or(EventError::UnknownTenant(tenant))?;
         if self.tables.vgpus.find(key.index()).is_some() {
             return Err(EventError::VgpuExists(key));
         }
         let core = self.cores.find_mut(device.index()).ok_or(EventError::UnknownDevice(device))?;
-        core.add_vgpu(key, weight, Tag::ZERO);
-        self.tables.vgpus.insert(key.index(), Vgpu::new(device, weight));
+        core.policy.add(key, tenant, weight, Tag::ZERO);
+        self.tables.vgpus.insert(key.index(), Vgpu::new(tenant, device, weight));
         Ok(device)
     }
 
@@ -209,7 +284,7 @@ impl Node {
             self.remove_session(session, out)?;
         }
         self.tables.vgpus.take(key.index());
-        self.with_core(device, out, |core, _| core.remove_vgpu(key))
+        self.with_core(device, out, |core, _| core.policy.remove(key))
     }
 
     fn add_session(&mut self, key: SessionKey, vgpu: VgpuKey) -> Result<DeviceKey, EventError> {
@@ -218,8 +293,8 @@ impl Node {
             return Err(EventError::SessionExists(key));
         }
         let device = self.device_of_vgpu(vgpu)?;
-        let local = self.tables.vgpu(vgpu).join(key);
-        self.tables.sessions.insert(key.index(), Session::new(vgpu, local));
+        let local = self.tables.vgpu(vgpu).join(key, Weight::ONE);
+        self.tables.sessions.insert(key.index(), Session::new(vgpu, local, Weight::ONE));
         Ok(device)
     }
 
@@ -233,9 +308,33 @@ impl Node {
         Ok(device)
     }
 
+    fn adopt(
+        &mut self,
+        key: SessionKey,
+        epoch: u64,
+        budget_ns: u64,
+        out: &mut Actions,
+    ) -> Result<DeviceKey, EventError> {
+        let mut adopted = false;
+        let device = self.with_session(key, out, |core, cx| {
+            adopted = core.adopt(cx, key, epoch, budget_ns);
+        })?;
+        if adopted { Ok(device) } else { Err(EventError::AlreadyHeld(key)) }
+    }
+
     fn device_of_vgpu(&self, key: VgpuKey) -> Result<DeviceKey, EventError> {
         let vgpu = self.tables.vgpus.find(key.index());
         vgpu.map(|vgpu| vgpu.device).ok_or(EventError::UnknownVgpu(key))
+    }
+
+    fn with_vgpu(
+        &mut self,
+        key: VgpuKey,
+        out: &mut Actions,
+        act: impl FnOnce(&mut Core, &mut Context<'_>),
+    ) -> Result<DeviceKey, EventError> {
+        let device = self.device_of_vgpu(key)?;
+        self.with_core(device, out, act)
     }
 
     fn with_session(
@@ -258,14 +357,16 @@ impl Node {
     ) -> Result<DeviceKey, EventError> {
         let core = self.cores.find_mut(device.index()).ok_or(EventError::UnknownDevice(device))?;
         let (now_ns, config) = (self.now_ns, &self.config);
+        core.policy.tick(now_ns);
         act(core, &mut Context { now_ns, config, tables: &mut self.tables, out });
         Ok(device)
     }
 
-    fn decide_all(&mut self, out: &mut Actions) {
+    fn with_all(&mut self, out: &mut Actions, mut act: impl FnMut(&mut Core, &mut Context<'_>)) {
         let (now_ns, config) = (self.now_ns, &self.config);
         for (_, core) in self.cores.iter_mut() {
-            core.decide(&mut Context { now_ns, config, tables: &mut self.tables, out });
+            core.policy.tick(now_ns);
+            act(core, &mut Context { now_ns, config, tables: &mut self.tables, out });
         }
     }
 

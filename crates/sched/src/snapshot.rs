@@ -4,13 +4,15 @@
 //! it with [`Event::Adopt`](crate::Event::Adopt). Sessions start idle; their first reports charge
 //! what they used while no daemon was there.
 
+use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use crate::cap::{Cap, CapError, CapMeter};
 use crate::config::Config;
 use crate::core::Core;
-use crate::key::{DeviceKey, KEY_LIMIT, SessionKey, VgpuKey, Weight};
+use crate::key::{DeviceKey, KEY_LIMIT, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::node::Node;
-use crate::policy::PolicyId;
+use crate::policy::{PolicyId, Setup};
 use crate::tables::{Session, Vgpu};
 use crate::tag::Tag;
 
@@ -20,6 +22,12 @@ use crate::tag::Tag;
 pub struct Snapshot {
     /// Devices in the order of their keys.
     pub devices: Vec<DeviceState>,
+    /// Tenants in the order of their keys.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub tenants: Vec<TenantState>,
+    /// Tenants that are ahead of a device's virtual time, by device and tenant.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub debts: Vec<TenantDebt>,
     /// vGPUs in the order of their keys.
     pub vgpus: Vec<VgpuState>,
     /// Sessions in the order of their keys.
@@ -40,17 +48,45 @@ pub struct DeviceState {
     pub next_epoch: u64,
 }
 
+/// A tenant's lasting state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct TenantState {
+    /// The tenant.
+    pub tenant: TenantKey,
+    /// Its share.
+    pub weight: Weight,
+}
+
+/// What a tenant overdrew of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct TenantDebt {
+    /// The device.
+    pub device: DeviceKey,
+    /// The tenant.
+    pub tenant: TenantKey,
+    /// How far its start tag is ahead of the virtual time.
+    pub ahead: Tag,
+}
+
 /// A vGPU's lasting state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct VgpuState {
     /// The vGPU.
     pub vgpu: VgpuKey,
+    /// Whose it is.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub tenant: TenantKey,
     /// Where it lives.
     pub device: DeviceKey,
-    /// Its share.
+    /// Its share of the tenant's part.
     pub weight: Weight,
-    /// How far its start tag is ahead of the virtual time.
+    /// Its cap; a new period begins at the restart.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub cap: Option<Cap>,
+    /// How far its start tag is ahead of the virtual time of its tenant's part.
     pub ahead: Tag,
     /// Device time billed, in ns.
     pub used_ns: u64,
@@ -68,6 +104,9 @@ pub struct SessionState {
     pub session: SessionKey,
     /// The vGPU it is attached to.
     pub vgpu: VgpuKey,
+    /// Its share of the vGPU's part.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub weight: Weight,
     /// Its `used` counter as last read, in ns.
     pub used_ns: u64,
     /// Its `idle` counter as last read, in ns.
@@ -89,6 +128,12 @@ pub enum RestoreError {
     /// A vGPU lives on a device that is not there.
     #[error("vGPU {0} lives on a device that is not in the snapshot")]
     VgpuWithoutDevice(VgpuKey),
+    /// A vGPU belongs to a tenant that is not there.
+    #[error("vGPU {0} belongs to a tenant that is not in the snapshot")]
+    VgpuWithoutTenant(VgpuKey),
+    /// A cap outside its range.
+    #[error(transparent)]
+    Cap(#[from] CapError),
     /// A session belongs to a vGPU that is not there.
     #[error("session {0} belongs to a vGPU that is not in the snapshot")]
     SessionWithoutVgpu(SessionKey),
@@ -107,9 +152,11 @@ impl Node {
             let key = VgpuKey(key);
             Some(VgpuState {
                 vgpu: key,
+                tenant: vgpu.tenant,
                 device: vgpu.device,
                 weight: vgpu.weight,
-                ahead: self.cores.find(vgpu.device.index())?.ahead(key),
+                cap: vgpu.meter.map(|meter| meter.cap),
+                ahead: self.cores.find(vgpu.device.index())?.policy.ahead(key),
                 used_ns: vgpu.used_ns,
                 held_ns: vgpu.held_ns,
                 turns: vgpu.turns,
@@ -118,32 +165,75 @@ impl Node {
         let sessions = self.tables.sessions.iter().map(|(key, session)| SessionState {
             session: SessionKey(key),
             vgpu: session.vgpu,
+            weight: session.weight,
             used_ns: session.used_ns,
             idle_ns: session.idle_ns,
             predicted_ns: session.predicted_ns,
         });
         Snapshot {
             devices: devices.collect(),
+            tenants: self
+                .tables
+                .tenants
+                .iter()
+                .map(|(key, weight)| TenantState { tenant: TenantKey(key), weight: *weight })
+                .collect(),
+            debts: self.debts(),
             vgpus: vgpus.collect(),
             sessions: sessions.collect(),
         }
+    }
+
+    fn debts(&self) -> Vec<TenantDebt> {
+        let mut debts = Vec::new();
+        for (_, core) in self.cores.iter() {
+            for (key, _) in self.tables.tenants.iter() {
+                let (device, tenant) = (core.device, TenantKey(key));
+                let ahead = core.policy.tenant_ahead(tenant);
+                if ahead > Tag::ZERO {
+                    debts.push(TenantDebt { device, tenant, ahead });
+                }
+            }
+        }
+        debts
     }
 
     /// A node with the state of `snapshot`: devices are down, sessions idle and without a grant.
     /// Bring the devices up, adopt or remove each session, and report its counters.
     pub fn restore(config: Config, snapshot: &Snapshot) -> Result<Self, RestoreError> {
         let mut node = Self::new(config)?;
+        for TenantState { tenant, weight } in &snapshot.tenants {
+            check(tenant.0, false)?;
+            node.tables.tenants.insert(tenant.index(), *weight);
+        }
+        let debts: BTreeMap<(DeviceKey, TenantKey), Tag> =
+            snapshot.debts.iter().map(|debt| ((debt.device, debt.tenant), debt.ahead)).collect();
         for state in &snapshot.devices {
             check(state.device.0, node.cores.find(state.device.index()).is_some())?;
             let DeviceState { device, policy, virtual_time, next_epoch } = *state;
-            node.cores.insert(device.index(), Core::new(device, policy, virtual_time, next_epoch));
+            let setup = Setup { virtual_time, config: &node.config };
+            let mut core = Core::new(device, policy, &setup, next_epoch);
+            for (tenant, weight) in node.tables.tenants.iter() {
+                let tenant = TenantKey(tenant);
+                let ahead = debts.get(&(device, tenant)).copied().unwrap_or_default();
+                core.policy.add_tenant(tenant, *weight, ahead);
+            }
+            node.cores.insert(device.index(), core);
         }
         for state in &snapshot.vgpus {
             check(state.vgpu.0, node.tables.vgpus.find(state.vgpu.index()).is_some())?;
             let core = node.cores.find_mut(state.device.index());
             let core = core.ok_or(RestoreError::VgpuWithoutDevice(state.vgpu))?;
-            core.add_vgpu(state.vgpu, state.weight, state.ahead);
-            let mut vgpu = Vgpu::new(state.device, state.weight);
+            if node.tables.tenants.find(state.tenant.index()).is_none() {
+                return Err(RestoreError::VgpuWithoutTenant(state.vgpu));
+            }
+            core.policy.add(state.vgpu, state.tenant, state.weight, state.ahead);
+            let mut vgpu = Vgpu::new(state.tenant, state.device, state.weight);
+            if let Some(cap) = state.cap {
+                cap.validate()?;
+                core.reserve_cap(state.vgpu);
+                vgpu.meter = Some(CapMeter::new(cap, 0));
+            }
             (vgpu.used_ns, vgpu.held_ns, vgpu.turns) = (state.used_ns, state.held_ns, state.turns);
             node.tables.vgpus.insert(state.vgpu.index(), vgpu);
         }
@@ -151,7 +241,8 @@ impl Node {
             check(state.session.0, node.tables.sessions.find(state.session.index()).is_some())?;
             let vgpu = node.tables.vgpus.find_mut(state.vgpu.index());
             let vgpu = vgpu.ok_or(RestoreError::SessionWithoutVgpu(state.session))?;
-            let fresh = Session::new(state.vgpu, vgpu.join(state.session));
+            let local = vgpu.join(state.session, state.weight);
+            let fresh = Session::new(state.vgpu, local, state.weight);
             let SessionState { used_ns, idle_ns, predicted_ns, .. } = *state;
             let session = Session { used_ns, idle_ns, predicted_ns, ..fresh };
             node.tables.sessions.insert(state.session.index(), session);

@@ -2,8 +2,11 @@
 
 use alloc::vec::Vec;
 
+use crate::cap::CapMeter;
 use crate::fair_queue::FairQueue;
-use crate::key::{DeviceKey, SessionKey, VgpuKey, Weight};
+use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey, Weight};
+use crate::places::Places;
+use crate::sync_rate::SyncRate;
 use crate::tag::Tag;
 use crate::turn::Turn;
 
@@ -47,10 +50,12 @@ impl<T> Slots<T> {
     }
 }
 
-/// The vGPUs and sessions of all devices. Keys are checked once, in `Node::handle`; the accessors
+/// The tenants, vGPUs and sessions of all devices. Keys are checked once, in `Node::handle`; the accessors
 /// here trust them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
+    /// Weights by tenant.
+    pub(crate) tenants: Slots<Weight>,
     pub(crate) vgpus: Slots<Vgpu>,
     pub(crate) sessions: Slots<Session>,
 }
@@ -64,6 +69,15 @@ impl Tables {
         self.sessions.find_mut(key.index()).expect("a session's key is checked at the border")
     }
 
+    /// A session's count of synchronous calls was read.
+    pub(crate) fn count_calls(&mut self, now_ns: u64, key: SessionKey, calls: u64) {
+        let session = self.session(key);
+        let more = calls.saturating_sub(session.sync_calls);
+        session.sync_calls += more;
+        let vgpu = session.vgpu;
+        self.vgpu(vgpu).sync.observe(now_ns, more);
+    }
+
     pub(crate) fn turn(&mut self, key: SessionKey) -> &mut Turn {
         self.session(key).turn.as_mut().expect("a holder has a turn")
     }
@@ -71,14 +85,24 @@ impl Tables {
 
 #[derive(Clone, Debug)]
 pub(crate) struct Vgpu {
+    pub(crate) tenant: TenantKey,
     pub(crate) device: DeviceKey,
     pub(crate) weight: Weight,
     /// Sessions with work.
     pub(crate) runnable: u32,
-    /// Which session gets the vGPU's next turn: fair queueing with equal weights.
+    /// Which session gets the vGPU's next turn.
     pub(crate) members: FairQueue,
     /// The sessions by their key in `members`.
-    locals: Vec<Option<SessionKey>>,
+    sessions: Places<SessionKey>,
+    /// The policy knows of a turn of it.
+    pub(crate) in_turn: bool,
+    /// Its cap, if it has one.
+    pub(crate) meter: Option<CapMeter>,
+    /// It has work, but used up its cap: the policy takes it for asleep.
+    pub(crate) throttled: bool,
+    pub(crate) sync: SyncRate,
+    /// Sessions that hold the device.
+    holders: u32,
     /// Billed device time of all its sessions, past ones too.
     pub(crate) used_ns: u64,
     /// What was charged to its tag.
@@ -87,13 +111,19 @@ pub(crate) struct Vgpu {
 }
 
 impl Vgpu {
-    pub(crate) fn new(device: DeviceKey, weight: Weight) -> Self {
+    pub(crate) fn new(tenant: TenantKey, device: DeviceKey, weight: Weight) -> Self {
         Self {
+            tenant,
             device,
             weight,
             runnable: 0,
             members: FairQueue::default(),
-            locals: Vec::new(),
+            sessions: Places::default(),
+            in_turn: false,
+            meter: None,
+            throttled: false,
+            sync: SyncRate::default(),
+            holders: 0,
             used_ns: 0,
             held_ns: 0,
             turns: 0,
@@ -101,29 +131,39 @@ impl Vgpu {
     }
 
     /// Adds a session; the result is its key in `members`.
-    pub(crate) fn join(&mut self, session: SessionKey) -> u32 {
-        let free = self.locals.iter().position(Option::is_none);
-        let place = free.unwrap_or(self.locals.len());
-        if place == self.locals.len() {
-            self.locals.push(None);
-        }
-        self.locals[place] = Some(session);
-        let local = u32::try_from(place).expect("sessions have u32 keys");
-        self.members.add(local, Weight::ONE, Tag::ZERO);
+    pub(crate) fn join(&mut self, session: SessionKey, weight: Weight) -> u32 {
+        let local = self.sessions.join(session);
+        self.members.add(local, weight, Tag::ZERO);
         local
     }
 
     pub(crate) fn leave(&mut self, local: u32) {
         self.members.remove(local);
-        self.locals[local as usize] = None;
+        self.sessions.leave(local);
     }
 
     pub(crate) fn sessions(&self) -> impl Iterator<Item = SessionKey> + '_ {
-        self.locals.iter().flatten().copied()
+        self.sessions.iter()
     }
 
     pub(crate) fn next_session(&self) -> Option<SessionKey> {
-        self.members.peek().and_then(|local| self.locals[local as usize])
+        self.members.peek().and_then(|local| self.sessions.get(local))
+    }
+
+    /// It has work and may be granted the device.
+    pub(crate) fn is_eligible(&self) -> bool {
+        self.runnable > 0 && !self.throttled
+    }
+
+    /// A session of it begins or ends a hold of the device.
+    pub(crate) fn count_holder(&mut self, now_ns: u64, begins: bool) {
+        self.holders = if begins { self.holders + 1 } else { self.holders - 1 };
+        self.watch_waiting(now_ns);
+    }
+
+    /// Tells the clock of synchronous calls whether the vGPU waits for a turn.
+    pub(crate) fn watch_waiting(&mut self, now_ns: u64) {
+        self.sync.set_waiting(now_ns, self.runnable > 0 && self.holders == 0);
     }
 }
 
@@ -132,6 +172,7 @@ pub(crate) struct Session {
     pub(crate) vgpu: VgpuKey,
     /// Its key in the vGPU's `members`.
     pub(crate) local: u32,
+    pub(crate) weight: Weight,
     pub(crate) runnable: bool,
     pub(crate) estimate_ns: u64,
     pub(crate) used_ns: u64,
@@ -139,67 +180,23 @@ pub(crate) struct Session {
     /// Work in flight that is charged by prediction; zero during a turn.
     pub(crate) predicted_ns: u64,
     pub(crate) turn: Option<Turn>,
-    pub(crate) sync: SyncRate,
+    /// Synchronous calls as last read.
+    pub(crate) sync_calls: u64,
 }
 
 impl Session {
-    pub(crate) fn new(vgpu: VgpuKey, local: u32) -> Self {
+    pub(crate) fn new(vgpu: VgpuKey, local: u32, weight: Weight) -> Self {
         Self {
             vgpu,
             local,
+            weight,
             runnable: false,
             estimate_ns: 0,
             used_ns: 0,
             idle_ns: 0,
             predicted_ns: 0,
             turn: None,
-            sync: SyncRate::default(),
+            sync_calls: 0,
         }
-    }
-}
-
-/// Whether a session calls synchronously so often that its vGPU counts as interactive: more than 10
-/// calls per 10 ms (FairGV §3.2.3). It stays so until it makes fewer than half as many.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct SyncRate {
-    since_ns: u64,
-    calls: u64,
-    pub(crate) interactive: bool,
-}
-
-impl SyncRate {
-    const WINDOW_NS: u64 = 10_000_000;
-    const ENTER: u128 = 10;
-    const LEAVE: u128 = 5;
-
-    /// `calls` is the count since the session began; readings within a window are gathered.
-    pub(crate) fn observe(&mut self, now_ns: u64, calls: u64) {
-        let window_ns = now_ns.saturating_sub(self.since_ns);
-        if window_ns < Self::WINDOW_NS {
-            return;
-        }
-        let made = u128::from(calls.saturating_sub(self.calls)) * u128::from(Self::WINDOW_NS);
-        let limit = if self.interactive { Self::LEAVE } else { Self::ENTER };
-        self.interactive = made > limit * u128::from(window_ns);
-        *self = Self { since_ns: now_ns, calls: calls.max(self.calls), ..*self };
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn interactive_above_ten_calls_per_ten_milliseconds_with_hysteresis() {
-        let ms = 1_000_000;
-        let mut rate = SyncRate::default();
-        rate.observe(10 * ms, 10);
-        assert!(!rate.interactive, "ten are not more than ten");
-        rate.observe(20 * ms, 21);
-        assert!(rate.interactive);
-        rate.observe(30 * ms, 27);
-        assert!(rate.interactive, "six keep it");
-        rate.observe(40 * ms, 32);
-        assert!(!rate.interactive, "five do not");
     }
 }

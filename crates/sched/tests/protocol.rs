@@ -2,8 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
 use weft_sched::{
-    Action, Actions, Config, DeviceKey, Event, EventError, Node, SessionKey, TimerReason,
-    UNLIMITED, Usage, VgpuKey, Weight, policy,
+    Action, Actions, Cap, Config, DeviceKey, Event, EventError, Node, SessionKey, TenantKey,
+    TimerReason, UNLIMITED, Usage, VgpuKey, Weight, policy,
 };
 
 const D: DeviceKey = DeviceKey(0);
@@ -18,7 +18,8 @@ fn node() -> Node {
     feed(&mut node, 0, Event::DeviceUp { device: D });
     for key in 0..2 {
         let (vgpu, session) = (VgpuKey(key), SessionKey(key));
-        feed(&mut node, 0, Event::AddVgpu { vgpu, device: D, weight: Weight::ONE });
+        let (tenant, weight) = (TenantKey::DEFAULT, Weight::ONE);
+        feed(&mut node, 0, Event::AddVgpu { vgpu, tenant, device: D, weight });
         feed(&mut node, 0, Event::AddSession { session, vgpu });
     }
     node
@@ -196,17 +197,17 @@ fn events_that_do_not_fit_change_nothing() {
     let mut node = node();
     let before = node.snapshot();
     let mut actions = Actions::new();
-    let weight = Weight::ONE;
+    let (tenant, weight) = (TenantKey::DEFAULT, Weight::ONE);
     for (event, error) in [
         (runnable(SessionKey(7)), EventError::UnknownSession(SessionKey(7))),
         (Event::RemoveVgpu { vgpu: VgpuKey(7) }, EventError::UnknownVgpu(VgpuKey(7))),
         (Event::AddSession { session: A, vgpu: VgpuKey(1) }, EventError::SessionExists(A)),
         (
-            Event::AddVgpu { vgpu: VgpuKey(0), device: D, weight },
+            Event::AddVgpu { vgpu: VgpuKey(0), tenant, device: D, weight },
             EventError::VgpuExists(VgpuKey(0)),
         ),
         (
-            Event::AddVgpu { vgpu: VgpuKey(9), device: DeviceKey(3), weight },
+            Event::AddVgpu { vgpu: VgpuKey(9), tenant, device: DeviceKey(3), weight },
             EventError::UnknownDevice(DeviceKey(3)),
         ),
         (Event::DeviceUp { device: DeviceKey(u32::MAX) }, EventError::KeyTooLarge(u32::MAX)),
@@ -250,6 +251,72 @@ fn idle_time_is_held_but_not_billed() {
     feed(&mut node, 11 * MS, Event::Released { session: A, epoch: 1, usage: last });
     let view = node.vgpu(VgpuKey(0)).unwrap();
     assert_eq!((view.used_ns, view.held_ns), (2 * MS, 2_100 * US));
+}
+
+/// Twelve synchronous calls in 10 ms of turns: the thread that waits is woken with the next grant.
+#[test]
+fn an_interactive_vgpu_is_woken_at_its_grant() {
+    let mut node = node();
+    feed(&mut node, 0, runnable(A));
+    feed(&mut node, 0, runnable(B));
+    feed(&mut node, 6 * MS, Event::SyncCalls { session: A, calls: 7 });
+    feed(&mut node, 6 * MS, released(A, 1, 6 * MS, 0));
+    let again = feed(&mut node, 12 * MS, released(B, 2, 6 * MS, 0));
+    assert_eq!(again[0], grant(A, 3, 6 * MS), "6 ms are too short to tell");
+    feed(&mut node, 17 * MS, Event::SyncCalls { session: A, calls: 12 });
+    assert!(node.vgpu(VgpuKey(0)).unwrap().is_interactive);
+    feed(&mut node, 18 * MS, released(A, 3, 12 * MS, 0));
+    let woken = feed(&mut node, 24 * MS, released(B, 4, 12 * MS, 0));
+    let wake = Action::Wake { session: A, device: D, epoch: 5 };
+    assert_eq!(woken[..2], [wake, grant(A, 5, 6 * MS)]);
+}
+
+/// A tenth of the device in periods of 20 ms: 2 ms at once, then nothing until the period ends.
+#[test]
+fn a_cap_holds_on_an_idle_device() {
+    let mut node = node();
+    let cap = Some(Cap { share_ppm: 100_000, period_ns: 20 * MS });
+    feed(&mut node, 0, Event::SetCap { vgpu: VgpuKey(0), cap });
+    assert_eq!(
+        feed(&mut node, 0, runnable(A)),
+        [grant(A, 1, 2 * MS), timer(5_800 * US, TimerReason::Prepare)]
+    );
+    let spent = feed(&mut node, 2 * MS, released(A, 1, 2 * MS, 0));
+    assert_eq!(spent, [timer(20 * MS, TimerReason::Refill)]);
+    assert!(node.vgpu(VgpuKey(0)).unwrap().is_throttled);
+    assert_eq!(feed(&mut node, 3 * MS, runnable(B)), [grant(B, 2, UNLIMITED)]);
+    let refilled = feed(&mut node, 20 * MS, Event::Timer);
+    assert_eq!(refilled[0], revoke(B, 2), "B had its quantum");
+    assert_eq!(feed(&mut node, 20 * MS, released(B, 2, 17 * MS, 0))[0], grant(A, 3, 2 * MS));
+}
+
+/// Tenants of equal weight, one with one vGPU and one with two: the lone one gets every other turn.
+#[test]
+fn tenants_share_before_their_vgpus_do() {
+    let mut node = Node::new(Config::default()).unwrap();
+    feed(&mut node, 0, Event::DeviceUp { device: D });
+    let weight = Weight::ONE;
+    for tenant in [TenantKey(1), TenantKey(2)] {
+        feed(&mut node, 0, Event::AddTenant { tenant, weight });
+    }
+    for (key, tenant) in [(0, TenantKey(1)), (1, TenantKey(2)), (2, TenantKey(2))] {
+        let (vgpu, session) = (VgpuKey(key), SessionKey(key));
+        feed(&mut node, 0, Event::AddVgpu { vgpu, tenant, device: D, weight });
+        feed(&mut node, 0, Event::AddSession { session, vgpu });
+        feed(&mut node, 0, runnable(session));
+    }
+    let mut used = [0; 3];
+    let mut order = Vec::new();
+    for turn in 1..=8 {
+        let session = node.holders(D)[0];
+        used[session.0 as usize] += 6 * MS;
+        order.push(session.0);
+        feed(&mut node, turn * 6 * MS, released(session, turn, used[session.0 as usize], 0));
+    }
+    assert_eq!(order, [0, 1, 0, 2, 0, 1, 0, 2]);
+    feed(&mut node, 60 * MS, Event::RemoveTenant { tenant: TenantKey(2) });
+    assert_eq!(node.vgpu(VgpuKey(1)), None);
+    assert_eq!(node.tenant(TenantKey(2)), None);
 }
 
 /// The same events give the same actions, bit for bit.

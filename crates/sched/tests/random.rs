@@ -210,6 +210,13 @@ fn a_removed_vgpu_leaves_its_key() {
     model.remove_vgpu(vgpu);
     assert_eq!(model.node.vgpu(vgpu_key(vgpu)), None);
     let weight = Weight::ONE;
-    model.tell(weft_sched::Event::AddVgpu { vgpu: vgpu_key(vgpu), device: model::DEVICE, weight });
-    assert_eq!(model.node.vgpu(vgpu_key(vgpu)).unwrap().used_ns, 0);
+    let tenant = weft_sched::TenantKey::DEFAULT;
+    let vgpu_key = vgpu_key(vgpu);
+    model.tell(weft_sched::Event::AddVgpu {
+        vgpu: vgpu_key,
+        tenant,
+        device: model::DEVICE,
+        weight,
+    });
+    assert_eq!(model.node.vgpu(vgpu_key).unwrap().used_ns, 0);
 }

@@ -11,8 +11,8 @@ use weft_gate::{Demand, GateDaemon, GrantKind, NodePage, Report, Revocation};
 use weft_ring::WakeFlag;
 use weft_ring::peer::Process;
 use weft_sched::{
-    Action, Actions, DeviceKey, Event, EventError, Node, PolicyId, SessionKey, UNLIMITED, Usage,
-    VgpuKey, Weight,
+    Action, Actions, DeviceKey, Event, EventError, Node, PolicyId, SessionKey, TenantKey,
+    UNLIMITED, Usage, VgpuKey, Weight,
 };
 
 use super::clock;
@@ -268,7 +268,10 @@ impl Driver {
 
     fn weigh(&mut self, vgpu: VgpuKey, weight: Weight) {
         match self.node.vgpu(vgpu) {
-            None => self.tell(Event::AddVgpu { vgpu, device: DEVICE, weight }),
+            None => {
+                let tenant = TenantKey::DEFAULT;
+                self.tell(Event::AddVgpu { vgpu, tenant, device: DEVICE, weight });
+            }
             Some(view) if view.weight == weight => {}
             Some(_) => {
                 self.report_holders(None);
@@ -460,6 +463,8 @@ impl Driver {
                     self.grant(session.0, epoch, budget_ns);
                 }
                 Action::Revoke { session, .. } => self.revoke(session.0),
+                // Waiting threads are woken by the kernel alone so far.
+                Action::Wake { .. } => {}
                 Action::Prepare { session, .. } => {
                     if let Some(entry) = self.sessions.get(&session.0) {
                         entry.gate.prepare();

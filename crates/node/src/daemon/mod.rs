@@ -205,6 +205,7 @@ fn scheduling_core(
         prepare_lead_ns: times.overlap_us * 1000 + PREPARE_LEAD_NS,
         // The device must have had the chance to end an endless kernel by itself.
         overdue_ns: (times.overdue_ms + config.limits.kernel_ms) * 1_000_000,
+        ..SchedConfig::default()
     };
     match snapshot.map(|snapshot| Node::restore(settings, &adopt::surviving(snapshot, survivors))) {
         Some(Ok(node)) => Ok(node),

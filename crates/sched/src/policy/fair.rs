@@ -1,70 +1,170 @@
-//! `fair`: start-time fair queueing by weight over held device time (FairGV §3.2.1), the default.
+//! `fair`: hierarchical start-time fair queueing by weight over held device time (FairGV §3.2.1),
+//! the default.
 //!
-//! Any two vGPUs that stay backlogged receive service in proportion to their weights, apart from a
-//! lag that [`invariants`](crate::invariants) states and checks.
+//! Tenants share the device, a tenant's vGPUs share its part. Any two tenants that stay backlogged
+//! receive service in proportion to their weights, and so do any two vGPUs of one tenant, apart from
+//! a lag that [`invariants`](crate::invariants) states and checks.
 
-use crate::fair_queue::FairQueue;
-use crate::key::{VgpuKey, Weight};
-use crate::policy::{Charge, Policy};
+use alloc::vec::Vec;
+
+use crate::fair_queue::{FairQueue, Rules};
+use crate::key::{TenantKey, VgpuKey, Weight};
+use crate::places::Places;
+use crate::policy::{Charge, Policy, Setup};
 use crate::tag::Tag;
 
 #[derive(Debug)]
 pub(super) struct Fair {
+    tenants: FairQueue,
+    groups: Vec<Group>,
+    members: Vec<Member>,
+    rules: Rules,
+}
+
+/// The vGPUs of one tenant.
+#[derive(Debug, Default)]
+struct Group {
     queue: FairQueue,
+    vgpus: Places<VgpuKey>,
+    awake: u32,
+}
+
+/// Where a vGPU stands.
+#[derive(Clone, Copy, Debug, Default)]
+struct Member {
+    tenant: u32,
+    place: u32,
 }
 
 impl Fair {
-    pub(super) fn new(virtual_time: Tag) -> Self {
-        Self { queue: FairQueue::new(virtual_time) }
+    pub(super) fn new(setup: &Setup<'_>) -> Self {
+        let rules = Rules {
+            sleeper_credit_ns: setup.config.sleeper_credit_ns,
+            slack: Tag::from_service(setup.config.slack_ns, Weight::ONE),
+        };
+        let tenants = FairQueue::new(setup.virtual_time, rules);
+        Self { tenants, groups: Vec::new(), members: Vec::new(), rules }
+    }
+
+    fn member(&self, vgpu: VgpuKey) -> (Member, &Group) {
+        let member = self.members[vgpu.index()];
+        (member, &self.groups[member.tenant as usize])
+    }
+
+    fn member_mut(&mut self, vgpu: VgpuKey) -> (Member, &mut Group) {
+        let member = self.members[vgpu.index()];
+        (member, &mut self.groups[member.tenant as usize])
+    }
+
+    fn first_of(&self, tenant: u32) -> Option<VgpuKey> {
+        let group = &self.groups[tenant as usize];
+        group.queue.peek().and_then(|place| group.vgpus.get(place))
     }
 }
 
 impl Policy for Fair {
-    fn add(&mut self, vgpu: VgpuKey, weight: Weight, ahead: Tag) {
-        self.queue.add(vgpu.0, weight, ahead);
+    fn add_tenant(&mut self, tenant: TenantKey, weight: Weight, ahead: Tag) {
+        if self.groups.len() <= tenant.index() {
+            self.groups.resize_with(tenant.index() + 1, Group::default);
+        }
+        let queue = FairQueue::new(Tag::ZERO, self.rules);
+        self.groups[tenant.index()] = Group { queue, ..Group::default() };
+        self.tenants.add(tenant.0, weight, ahead);
+    }
+
+    fn remove_tenant(&mut self, tenant: TenantKey) {
+        self.tenants.remove(tenant.0);
+        self.groups[tenant.index()] = Group::default();
+    }
+
+    fn reweight_tenant(&mut self, tenant: TenantKey, weight: Weight) {
+        self.tenants.reweight(tenant.0, weight);
+    }
+
+    fn add(&mut self, vgpu: VgpuKey, tenant: TenantKey, weight: Weight, ahead: Tag) {
+        if self.members.len() <= vgpu.index() {
+            self.members.resize(vgpu.index() + 1, Member::default());
+        }
+        let group = &mut self.groups[tenant.index()];
+        let place = group.vgpus.join(vgpu);
+        group.queue.add(place, weight, ahead);
+        self.members[vgpu.index()] = Member { tenant: tenant.0, place };
     }
 
     fn remove(&mut self, vgpu: VgpuKey) {
-        self.queue.remove(vgpu.0);
+        self.sleep(vgpu);
+        let (member, group) = self.member_mut(vgpu);
+        group.queue.remove(member.place);
+        group.vgpus.leave(member.place);
     }
 
     fn reweight(&mut self, vgpu: VgpuKey, weight: Weight) {
-        self.queue.reweight(vgpu.0, weight);
+        let (member, group) = self.member_mut(vgpu);
+        group.queue.reweight(member.place, weight);
     }
 
     fn wake(&mut self, vgpu: VgpuKey) {
-        self.queue.wake(vgpu.0);
+        let (member, group) = self.member_mut(vgpu);
+        group.queue.wake(member.place);
+        group.awake += 1;
+        if group.awake == 1 {
+            self.tenants.wake(member.tenant);
+        }
     }
 
     fn sleep(&mut self, vgpu: VgpuKey) {
-        self.queue.sleep(vgpu.0);
+        let (member, group) = self.member_mut(vgpu);
+        if !group.queue.is_awake(member.place) {
+            return;
+        }
+        group.queue.sleep(member.place);
+        group.awake -= 1;
+        if group.awake == 0 {
+            self.tenants.sleep(member.tenant);
+        }
     }
 
     fn peek(&self) -> Option<VgpuKey> {
-        self.queue.peek().map(VgpuKey)
+        self.tenants.peek().and_then(|tenant| self.first_of(tenant))
     }
 
     fn start(&mut self, vgpu: VgpuKey) {
-        self.queue.start(vgpu.0);
+        let (member, group) = self.member_mut(vgpu);
+        group.queue.start(member.place);
+        self.tenants.start(member.tenant);
     }
 
     fn stop(&mut self, vgpu: VgpuKey) {
-        self.queue.stop(vgpu.0);
+        let (member, group) = self.member_mut(vgpu);
+        group.queue.stop(member.place);
+        self.tenants.stop(member.tenant);
     }
 
     fn charge(&mut self, vgpu: VgpuKey, charge: Charge) {
-        self.queue.charge(vgpu.0, charge);
+        let (member, group) = self.member_mut(vgpu);
+        group.queue.charge(member.place, charge);
+        self.tenants.charge(member.tenant, charge);
     }
 
-    fn runs_again(&self, vgpu: VgpuKey, rest_ns: u64) -> bool {
-        self.queue.runs_again(vgpu.0, rest_ns)
+    fn successor(&self, vgpu: VgpuKey, rest_ns: u64) -> Option<VgpuKey> {
+        let (member, group) = self.member(vgpu);
+        if !self.tenants.runs_again(member.tenant, rest_ns) {
+            return self.peek();
+        }
+        let same = group.queue.runs_again(member.place, rest_ns);
+        if same { Some(vgpu) } else { self.first_of(member.tenant) }
     }
 
     fn virtual_time(&self) -> Tag {
-        self.queue.virtual_time()
+        self.tenants.virtual_time()
     }
 
     fn ahead(&self, vgpu: VgpuKey) -> Tag {
-        self.queue.ahead(vgpu.0)
+        let (member, group) = self.member(vgpu);
+        group.queue.ahead(member.place)
+    }
+
+    fn tenant_ahead(&self, tenant: TenantKey) -> Tag {
+        self.tenants.ahead(tenant.0)
     }
 }

@@ -1,7 +1,7 @@
 //! Policies: who runs next. One file each, and one line in the registry below.
 //!
-//! A policy orders vGPUs and nothing else. Turns, budgets, timers, sessions and totals are the
-//! device core's (`core.rs`), which calls the hooks of [`Policy`] in this order:
+//! A policy orders vGPUs and nothing else. Turns, budgets, caps, timers, sessions and totals are
+//! the device core's (`core.rs`), which calls the hooks of [`Policy`] in this order:
 //! `add` … `wake` → (`peek` → `start` → `charge`* → `stop`)* → `sleep` … `remove`, with `charge`
 //! also after `stop` when a late report corrects a turn.
 
@@ -15,16 +15,18 @@ use alloc::boxed::Box;
 use alloc::string::String;
 use core::fmt;
 
-use crate::key::{VgpuKey, Weight};
+use crate::config::Config;
+use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::tag::Tag;
 
 /// Declares the registry: the order is the order of [`NAMES`], the first is the default.
 macro_rules! registry {
-    ($($name:literal: $policy:ty, $summary:literal;)+) => {
+    ($($name:literal: $policy:ty, $summary:literal $(, simulator only: $reason:literal)?;)+) => {
         const REGISTRY: &[Entry] = &[$(Entry {
             name: $name,
             summary: $summary,
-            build: |virtual_time| Box::new(<$policy>::new(virtual_time)),
+            simulator_only: [$($reason,)? ""][0],
+            build: |setup| Box::new(<$policy>::new(setup)),
         }),+];
 
         /// The names of all policies, for help texts and error messages.
@@ -42,7 +44,18 @@ registry! {
 struct Entry {
     name: &'static str,
     summary: &'static str,
-    build: fn(Tag) -> Box<dyn Policy>,
+    /// Empty where a node may use it.
+    simulator_only: &'static str,
+    build: fn(&Setup<'_>) -> Box<dyn Policy>,
+}
+
+/// What a policy begins with.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup<'a> {
+    /// The virtual time that earlier policies of the device reached.
+    pub virtual_time: Tag,
+    /// The settings.
+    pub config: &'a Config,
 }
 
 /// A policy of the registry. Serialised as its name.
@@ -71,8 +84,13 @@ impl PolicyId {
         self.entry().summary
     }
 
-    pub(crate) fn build(self, virtual_time: Tag) -> Box<dyn Policy> {
-        (self.entry().build)(virtual_time)
+    /// Why only a simulator can run it, for those that a node must refuse.
+    pub fn simulator_only(self) -> Option<&'static str> {
+        Some(self.entry().simulator_only).filter(|reason| !reason.is_empty())
+    }
+
+    pub(crate) fn build(self, setup: &Setup<'_>) -> Box<dyn Policy> {
+        (self.entry().build)(setup)
     }
 
     fn entry(self) -> &'static Entry {
@@ -113,8 +131,9 @@ pub struct UnknownPolicy {
 pub struct Charge {
     /// Held time in ns; negative when a prediction is corrected.
     pub ns: i64,
-    /// Nobody else was waiting: the virtual time goes along.
-    pub alone: bool,
+    /// It was held during the turn that goes on, so where nobody else waits the virtual time goes
+    /// along. False for predictions and corrections.
+    pub settled: bool,
 }
 
 /// The order in which vGPUs get the device. Trusts its caller: keys are added before they are used.
@@ -124,9 +143,18 @@ pub trait Policy: fmt::Debug + Send {
         false
     }
 
-    /// A vGPU joins, asleep, `ahead` of the virtual time (what it overdrew under another policy or
-    /// before a restart).
-    fn add(&mut self, vgpu: VgpuKey, weight: Weight, ahead: Tag);
+    /// A tenant joins, `ahead` of the virtual time. Policies without a hierarchy ignore tenants.
+    fn add_tenant(&mut self, _tenant: TenantKey, _weight: Weight, _ahead: Tag) {}
+
+    /// A tenant leaves; its vGPUs have left before.
+    fn remove_tenant(&mut self, _tenant: TenantKey) {}
+
+    /// A tenant's weight changed.
+    fn reweight_tenant(&mut self, _tenant: TenantKey, _weight: Weight) {}
+
+    /// A vGPU of a tenant joins, asleep, `ahead` of its virtual time (what it overdrew under another
+    /// policy or before a restart).
+    fn add(&mut self, vgpu: VgpuKey, tenant: TenantKey, weight: Weight, ahead: Tag);
 
     /// A vGPU leaves, whatever it was doing.
     fn remove(&mut self, vgpu: VgpuKey);
@@ -140,7 +168,7 @@ pub trait Policy: fmt::Debug + Send {
     /// A vGPU has no work. During its turn it keeps the turn.
     fn sleep(&mut self, vgpu: VgpuKey);
 
-    /// Who is next among those awake and not in their turn.
+    /// Who is next among those awake. Asked when nobody is in a turn.
     fn peek(&self) -> Option<VgpuKey>;
 
     /// A vGPU's turn begins. At most one at a time.
@@ -152,16 +180,34 @@ pub trait Policy: fmt::Debug + Send {
     /// A vGPU consumed service, or a prediction is corrected.
     fn charge(&mut self, vgpu: VgpuKey, charge: Charge);
 
-    /// Whether the vGPU in its turn would be next again after `rest_ns` more of service.
-    fn runs_again(&self, vgpu: VgpuKey, rest_ns: u64) -> bool;
+    /// Who would be next if the vGPU in its turn ended it after `rest_ns` more of service; it may
+    /// be the same one. Nothing depends on it but who is woken in time.
+    fn successor(&self, vgpu: VgpuKey, rest_ns: u64) -> Option<VgpuKey>;
+
+    /// Time passes: called before anything else at each event, for policies that account by it.
+    fn tick(&mut self, _now_ns: u64) {}
+
+    /// A vCPU of the vGPU's tenant runs, or no longer runs ([`Event::OnCpu`](crate::Event::OnCpu)).
+    fn on_cpu(&mut self, _vgpu: VgpuKey, _on: bool) {}
+
+    /// Whether the turn of this vGPU should end now for the sake of the one [`Self::peek`] would
+    /// name. Asked at every decision while others wait.
+    fn preempts(&self, _vgpu: VgpuKey) -> bool {
+        false
+    }
 
     /// The virtual time, for policies that have one. It never falls.
     fn virtual_time(&self) -> Tag {
         Tag::ZERO
     }
 
-    /// How far a vGPU's tag is ahead of the virtual time.
+    /// How far a vGPU's tag is ahead of the virtual time of its tenant's part.
     fn ahead(&self, _vgpu: VgpuKey) -> Tag {
+        Tag::ZERO
+    }
+
+    /// How far a tenant's tag is ahead of the virtual time.
+    fn tenant_ahead(&self, _tenant: TenantKey) -> Tag {
         Tag::ZERO
     }
 }

@@ -1,9 +1,9 @@
 //! `priority`: the awake vGPU of the largest weight runs, equals in turn; smaller ones may starve.
 //! A turn is not cut short when a larger weight wakes: it ends with its quantum.
 
-use crate::key::{VgpuKey, Weight};
+use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::policy::ranked::{Ranked, rank_by_weight};
-use crate::policy::{Charge, Policy};
+use crate::policy::{Charge, Policy, Setup};
 use crate::tag::Tag;
 
 #[derive(Debug)]
@@ -12,13 +12,13 @@ pub(super) struct Priority {
 }
 
 impl Priority {
-    pub(super) fn new(_virtual_time: Tag) -> Self {
+    pub(super) fn new(_setup: &Setup<'_>) -> Self {
         Self { queue: Ranked::default() }
     }
 }
 
 impl Policy for Priority {
-    fn add(&mut self, vgpu: VgpuKey, weight: Weight, _ahead: Tag) {
+    fn add(&mut self, vgpu: VgpuKey, _tenant: TenantKey, weight: Weight, _ahead: Tag) {
         self.queue.add(vgpu, rank_by_weight(weight));
     }
 
@@ -52,7 +52,7 @@ impl Policy for Priority {
 
     fn charge(&mut self, _vgpu: VgpuKey, _charge: Charge) {}
 
-    fn runs_again(&self, vgpu: VgpuKey, _rest_ns: u64) -> bool {
-        self.queue.runs_again(vgpu)
+    fn successor(&self, vgpu: VgpuKey, _rest_ns: u64) -> Option<VgpuKey> {
+        self.queue.successor(vgpu)
     }
 }

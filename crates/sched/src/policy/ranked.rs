@@ -67,9 +67,11 @@ impl Ranked {
     }
 
     /// It queues behind its equals, so only a strictly better rank runs again.
-    pub(super) fn runs_again(&self, vgpu: VgpuKey) -> bool {
+    pub(super) fn successor(&self, vgpu: VgpuKey) -> Option<VgpuKey> {
         let flow = self.flows[vgpu.index()];
-        flow.awake && self.waiting.peek().is_none_or(|((rank, _), _)| flow.rank < rank)
+        let others = self.waiting.peek();
+        let again = flow.awake && others.is_none_or(|((rank, _), _)| flow.rank < rank);
+        if again { Some(vgpu) } else { others.map(|(_, key)| VgpuKey(key)) }
     }
 
     fn queue(&mut self, vgpu: VgpuKey) {

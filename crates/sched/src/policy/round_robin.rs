@@ -1,8 +1,8 @@
 //! `round_robin`: a quantum each in the order of waiting; weights and what was used do not count.
 
-use crate::key::{VgpuKey, Weight};
+use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::policy::ranked::Ranked;
-use crate::policy::{Charge, Policy};
+use crate::policy::{Charge, Policy, Setup};
 use crate::tag::Tag;
 
 #[derive(Debug)]
@@ -11,13 +11,13 @@ pub(super) struct RoundRobin {
 }
 
 impl RoundRobin {
-    pub(super) fn new(_virtual_time: Tag) -> Self {
+    pub(super) fn new(_setup: &Setup<'_>) -> Self {
         Self { queue: Ranked::default() }
     }
 }
 
 impl Policy for RoundRobin {
-    fn add(&mut self, vgpu: VgpuKey, _weight: Weight, _ahead: Tag) {
+    fn add(&mut self, vgpu: VgpuKey, _tenant: TenantKey, _weight: Weight, _ahead: Tag) {
         self.queue.add(vgpu, 0);
     }
 
@@ -49,7 +49,7 @@ impl Policy for RoundRobin {
 
     fn charge(&mut self, _vgpu: VgpuKey, _charge: Charge) {}
 
-    fn runs_again(&self, vgpu: VgpuKey, _rest_ns: u64) -> bool {
-        self.queue.runs_again(vgpu)
+    fn successor(&self, vgpu: VgpuKey, _rest_ns: u64) -> Option<VgpuKey> {
+        self.queue.successor(vgpu)
     }
 }

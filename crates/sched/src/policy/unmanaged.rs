@@ -1,15 +1,15 @@
 //! `unmanaged`: no gate. Everybody is granted the device without a limit, and the device's own
 //! first-come-first-served queue decides: the negative control of every fairness test.
 
-use crate::key::{VgpuKey, Weight};
-use crate::policy::{Charge, Policy};
+use crate::key::{TenantKey, VgpuKey, Weight};
+use crate::policy::{Charge, Policy, Setup};
 use crate::tag::Tag;
 
 #[derive(Debug)]
 pub(super) struct Unmanaged;
 
 impl Unmanaged {
-    pub(super) fn new(_virtual_time: Tag) -> Self {
+    pub(super) fn new(_setup: &Setup<'_>) -> Self {
         Self
     }
 }
@@ -19,7 +19,7 @@ impl Policy for Unmanaged {
         true
     }
 
-    fn add(&mut self, _vgpu: VgpuKey, _weight: Weight, _ahead: Tag) {}
+    fn add(&mut self, _vgpu: VgpuKey, _tenant: TenantKey, _weight: Weight, _ahead: Tag) {}
 
     fn remove(&mut self, _vgpu: VgpuKey) {}
 
@@ -39,7 +39,7 @@ impl Policy for Unmanaged {
 
     fn charge(&mut self, _vgpu: VgpuKey, _charge: Charge) {}
 
-    fn runs_again(&self, _vgpu: VgpuKey, _rest_ns: u64) -> bool {
-        false
+    fn successor(&self, _vgpu: VgpuKey, _rest_ns: u64) -> Option<VgpuKey> {
+        None
     }
 }

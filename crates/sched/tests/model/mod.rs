@@ -9,8 +9,8 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use weft_sched::invariants::{LagBound, WorkConservation};
 use weft_sched::{
-    Action, Actions, Config, DeviceKey, Event, Node, PolicyId, SessionKey, Usage, VgpuKey, Weight,
-    policy,
+    Action, Actions, Config, DeviceKey, Event, Node, PolicyId, SessionKey, TenantKey, Usage,
+    VgpuKey, Weight, policy,
 };
 
 pub(crate) const US: u64 = 1_000;
@@ -166,7 +166,12 @@ impl Model {
         let weight = Weight::new(weight).unwrap();
         let number = self.lag.add(weight);
         self.tenants.push(Tenant { weight, served_ns: 0, number, alive: true });
-        self.tell(Event::AddVgpu { vgpu: vgpu_key(key), device: DEVICE, weight });
+        self.tell(Event::AddVgpu {
+            vgpu: vgpu_key(key),
+            tenant: TenantKey::DEFAULT,
+            device: DEVICE,
+            weight,
+        });
         key
     }
 
@@ -500,7 +505,7 @@ impl Model {
                 self.later(at_ns.saturating_sub(self.now), Tick::Timer);
             }
             Action::CancelTimer => self.timer = None,
-            Action::Prepare { .. } | Action::DeviceIdle { .. } => {}
+            Action::Wake { .. } | Action::Prepare { .. } | Action::DeviceIdle { .. } => {}
         }
     }
 

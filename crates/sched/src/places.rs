@@ -1,0 +1,41 @@
+//! Small dense numbers for members of a group, so that a group's arrays are as long as it is large.
+
+use alloc::vec::Vec;
+
+/// Members by place. A place is used again after its member left.
+#[derive(Clone, Debug)]
+pub(crate) struct Places<K> {
+    members: Vec<Option<K>>,
+    free: Vec<u32>,
+}
+
+impl<K> Default for Places<K> {
+    fn default() -> Self {
+        Self { members: Vec::new(), free: Vec::new() }
+    }
+}
+
+impl<K: Copy> Places<K> {
+    pub(crate) fn join(&mut self, member: K) -> u32 {
+        if let Some(place) = self.free.pop() {
+            self.members[place as usize] = Some(member);
+            return place;
+        }
+        let place = u32::try_from(self.members.len()).expect("keys are below 2²⁰");
+        self.members.push(Some(member));
+        place
+    }
+
+    pub(crate) fn leave(&mut self, place: u32) {
+        self.members[place as usize] = None;
+        self.free.push(place);
+    }
+
+    pub(crate) fn get(&self, place: u32) -> Option<K> {
+        self.members[place as usize]
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = K> + '_ {
+        self.members.iter().flatten().copied()
+    }
+}
