@@ -52,6 +52,8 @@ pub struct NodeConfig {
     pub defaults: DefaultsConfig,
     /// Bounds.
     pub limits: LimitsConfig,
+    /// The processes that execute.
+    pub worker: WorkerConfig,
     /// Prometheus metrics over HTTP.
     pub metrics: MetricsConfig,
     /// The log, on standard error.
@@ -215,6 +217,15 @@ pub struct LimitsConfig {
     pub orphan_ms: u64,
 }
 
+/// The processes that execute.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WorkerConfig {
+    /// User and group of the first worker; each has a number of its own from here on. Only a
+    /// daemon that is root can give them; 0 leaves workers the daemon's user.
+    pub user: u32,
+}
+
 /// Prometheus metrics over HTTP.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -253,6 +264,7 @@ impl Default for NodeConfig {
             scheduling: SchedulingConfig::default(),
             defaults: DefaultsConfig::default(),
             limits: LimitsConfig::default(),
+            worker: WorkerConfig::default(),
             metrics: MetricsConfig::default(),
             log: LogConfig::default(),
         }
@@ -318,9 +330,9 @@ impl Default for DefaultsConfig {
 impl Default for LimitsConfig {
     fn default() -> Self {
         Self {
-            sessions: 128,
-            sessions_per_user: 128,
-            vgpus: 1024,
+            sessions: 2048,
+            sessions_per_user: 1024,
+            vgpus: 4096,
             kernel_ms: 10_000,
             pinned: ByteSize(1 << 30),
             arena: ByteSize(64 << 20),
@@ -328,6 +340,13 @@ impl Default for LimitsConfig {
             attach_ms: 2_000,
             orphan_ms: 30_000,
         }
+    }
+}
+
+impl Default for WorkerConfig {
+    fn default() -> Self {
+        // Nobody's: between what containers and what the system hand out.
+        Self { user: 1_900_000_000 }
     }
 }
 
@@ -446,6 +465,7 @@ impl NodeConfig {
         check("limits.pinned (bytes)", limits.pinned.0, 0, 1 << 40)?;
         check("limits.arena (bytes)", limits.arena.0, 1 << 20, 1 << 32)?;
         check("limits.worker_memory (bytes)", limits.worker_memory.0, 64 << 20, 1 << 40)?;
+        check("worker.user", self.worker.user.into(), 0, 4_000_000_000)?;
         check("device.memory (bytes)", self.device.memory.0, 1 << 20, 1 << 40)?;
         check("device.model.copy_bytes_per_us", self.device.model.copy_bytes_per_us, 1, 1 << 40)?;
         match self.metrics.listen {
@@ -455,6 +475,15 @@ impl NodeConfig {
             ))),
             Some(_) | None => Ok(()),
         }
+    }
+}
+
+impl WorkerConfig {
+    /// The user that the worker of a session becomes; `None` when it stays what it is.
+    #[must_use]
+    pub fn user_of(&self, session: u32) -> Option<u32> {
+        let may = rustix::process::geteuid().is_root() && self.user != 0;
+        may.then(|| self.user.saturating_add(session))
     }
 }
 

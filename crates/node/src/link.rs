@@ -41,6 +41,8 @@ pub(crate) struct Start {
     pub(crate) uid: u32,
     /// The daemon's user: who may adopt the worker.
     pub(crate) daemon_uid: u32,
+    /// The user that the worker becomes; absent when it stays the daemon's.
+    pub(crate) user: Option<u32>,
     /// The tenant's process, for logs.
     pub(crate) pid: u32,
     /// The tenant's program, for logs.
@@ -138,6 +140,10 @@ pub(crate) enum Ask {
     Take {
         /// How many.
         frames: u64,
+        /// Numbers the session's requests for frames.
+        request: u32,
+        /// An earlier daemon may have handed them out already.
+        again: bool,
     },
     /// Frames given back. Answer: [`Reply::Done`].
     GiveBack {
@@ -160,8 +166,11 @@ impl Ask {
     /// The request as it is repeated to a daemon that took the place of the one first asked.
     pub(crate) fn again(&self) -> Self {
         match self {
+            Self::Take { frames, request, .. } => {
+                Self::Take { frames: *frames, request: *request, again: true }
+            }
             Self::GiveBack { runs, .. } => Self::GiveBack { runs: runs.clone(), again: true },
-            Self::Ready | Self::Take { .. } | Self::Usage | Self::Pinned { .. } => self.clone(),
+            Self::Ready | Self::Usage | Self::Pinned { .. } => self.clone(),
         }
     }
 }

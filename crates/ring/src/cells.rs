@@ -103,6 +103,14 @@ mod mapped {
         }
     }
 
+    impl<T: Word> Cells<T> {
+        /// The word `index` as a view of its own; `None` beyond the end.
+        #[must_use]
+        pub fn cell(&self, index: usize) -> Option<Cell<T>> {
+            self.part(index, 1).ok().map(Cell)
+        }
+    }
+
     impl<T: Word> Deref for Cells<T> {
         type Target = [T];
         fn deref(&self) -> &[T] {

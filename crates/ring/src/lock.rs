@@ -12,7 +12,7 @@ use crate::sync::{AtomicU32, AtomicU64, Ordering, fence};
 use crate::wait::{Patience, Unready, WakeFlag};
 
 /// Participants of a turnstile.
-pub const PARTICIPANTS: u32 = 256;
+pub const PARTICIPANTS: u32 = 4096;
 /// The shared memory that a turnstile takes, in bytes, from a multiple of 64 on.
 pub const TURNSTILE_BYTES: usize = FLAGS + PARTICIPANTS as usize * 4;
 
@@ -39,6 +39,9 @@ pub struct Turnstile {
     limit: Cell<AtomicU32>,
     /// Per participant: absent, choosing, or its number.
     slots: Cells<AtomicU64>,
+    #[cfg(not(loom))]
+    flags: Cells<AtomicU32>,
+    #[cfg(loom)]
     flags: Vec<WakeFlag>,
 }
 
@@ -50,14 +53,10 @@ impl Turnstile {
     #[cfg(not(loom))]
     pub fn view(memory: &std::sync::Arc<SharedMemory>, offset: usize) -> Result<Self, MapError> {
         let at = |inner: usize| offset.checked_add(inner).ok_or(MapError::OutOfBounds);
-        let flags = at(FLAGS)?;
-        let flags = (0..PARTICIPANTS as usize)
-            .map(|i| Ok(WakeFlag::new(memory.cell(flags + 4 * i)?)))
-            .collect::<Result<_, MapError>>()?;
         Ok(Self {
             limit: memory.cell(offset)?,
             slots: memory.cells(at(SLOTS)?, PARTICIPANTS as usize)?,
-            flags,
+            flags: memory.cells(at(FLAGS)?, PARTICIPANTS as usize)?,
         })
     }
 
@@ -131,7 +130,8 @@ impl Turnstile {
     /// # Errors
     /// [`Unready`] when it was not its turn within `patience`.
     pub fn wait(&self, me: u32, patience: &Patience<'_>) -> Result<(), Unready> {
-        self.flags[me as usize].wait(patience, || (self.turn(me) == Turn::Mine).then_some(()))
+        let Some(flag) = self.flag(me) else { return Err(Unready::PeerLost) };
+        flag.wait(patience, || (self.turn(me) == Turn::Mine).then_some(()))
     }
 
     /// Leaves: gives the turn to the next, or stops queueing.
@@ -162,9 +162,20 @@ impl Turnstile {
             .numbers()
             .filter(|(other, _)| Some(*other) != except)
             .min_by_key(|&(other, number)| (number, other));
-        if let Some((other, _)) = first {
-            self.flags[other as usize].wake();
+        if let Some(flag) = first.and_then(|(other, _)| self.flag(other)) {
+            flag.wake();
         }
+    }
+
+    /// Made when needed: a view of every participant's would be memory that most never use.
+    #[cfg(not(loom))]
+    fn flag(&self, of: u32) -> Option<WakeFlag> {
+        self.flags.cell(of as usize).map(WakeFlag::new)
+    }
+
+    #[cfg(loom)]
+    fn flag(&self, of: u32) -> Option<WakeFlag> {
+        self.flags.get(of as usize).cloned()
     }
 
     fn numbers(&self) -> impl Iterator<Item = (u32, u64)> {

@@ -105,8 +105,9 @@ impl WorkerSide {
         limit: Option<Duration>,
         mut other: impl FnMut() -> Option<T>,
     ) -> Result<Wake<T>, Unready> {
-        /// A second look even if somebody forgot to ring: rare enough to cost nothing.
-        const SAFETY_NET: Duration = Duration::from_secs(2);
+        /// A second look even if somebody forgot to ring: so rare that a thousand idle workers
+        /// cost nothing.
+        const SAFETY_NET: Duration = Duration::from_secs(30);
 
         let deadline = limit.map(|limit| std::time::Instant::now() + limit);
         let check_every = SAFETY_NET;

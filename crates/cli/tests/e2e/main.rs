@@ -10,4 +10,5 @@ mod isolation;
 mod node;
 mod programs;
 mod quiet;
+mod sessions;
 mod support;

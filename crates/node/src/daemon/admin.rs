@@ -1,5 +1,6 @@
 //! The admin socket's server: one thread per connection, one line per request.
 
+use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
@@ -185,23 +186,26 @@ impl Daemon {
 
     /// Totals and queue state now.
     pub(crate) fn stats(&self) -> anyhow::Result<Stats> {
-        let view = self.view()?;
+        // The tables first: between their lock and the view no session's use is moved.
         let core = self.core();
+        let view = self.view()?;
+        let mut of_vgpu: BTreeMap<u32, Vec<(u32, &Entry)>> = BTreeMap::new();
+        for (key, entry) in &core.sessions {
+            of_vgpu.entry(entry.vgpu).or_default().push((*key, entry));
+        }
         let device = self.memory.report(&self.config, core.frames.ledger().used_bytes_total());
         let vgpus: Vec<VgpuReport> = core
             .registry
             .iter()
             .map(|vgpu| {
-                let sessions: Vec<(u32, &Entry)> = core
-                    .sessions
-                    .iter()
-                    .filter(|(_, entry)| entry.vgpu == vgpu.key)
-                    .map(|(key, entry)| (*key, entry))
-                    .collect();
+                let sessions = of_vgpu.remove(&vgpu.key).unwrap_or_default();
                 let ledger = core.frames.ledger();
                 VgpuReport {
                     memory_used_bytes: ledger.used_bytes(vgpu.key),
-                    pinned_bytes: ledger.pinned_bytes(vgpu.key),
+                    pinned_bytes: sessions
+                        .iter()
+                        .map(|(session, _)| ledger.pinned_bytes(*session))
+                        .sum(),
                     ..report(vgpu, &sessions, &view)
                 }
             })

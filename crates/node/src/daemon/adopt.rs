@@ -1,5 +1,6 @@
 //! Taking over the workers of an earlier daemon.
 
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
@@ -9,9 +10,11 @@ use anyhow::{Context, bail};
 use rustix::net::sockopt::{self, Timeout};
 use weft_ring::peer::{self, Process};
 use weft_ring::{Access, MemoryFile, Segment};
-use weft_sched::Snapshot;
+use weft_sched::{Actions, Config as SchedConfig, Event, Node, RestoreError, Usage};
 
 use super::Daemon;
+use super::persist::Schedule;
+use super::registry::Registry;
 use super::runtime::Runtime;
 use super::sessions::{Entry, Session};
 use super::spawn::Worker;
@@ -89,13 +92,54 @@ pub(crate) fn physical_table(survivors: &[Survivor]) -> anyhow::Result<Option<Me
     Ok(survivors.first().map(|survivor| survivor.files.table.try_clone()).transpose()?)
 }
 
-/// What of a saved state concerns sessions that live: the others are over.
-pub(crate) fn surviving(snapshot: &Snapshot, survivors: &[Survivor]) -> Snapshot {
-    let mut kept = snapshot.clone();
-    kept.sessions.retain(|session| {
-        survivors.iter().any(|survivor| survivor.adoption.start.key == session.session.0)
-    });
-    kept
+/// Sessions that ended while no daemon ran, with the device time they used: what their workers
+/// left, or what the earlier daemon saw last of a worker that was killed.
+pub(crate) fn settle_ended(
+    registry: &mut Registry,
+    runtime: &Runtime,
+    schedule: Option<&Schedule>,
+    survivors: &[Survivor],
+) -> BTreeMap<u64, u64> {
+    let mut ended = BTreeMap::new();
+    for (vgpu, session) in registry.open_sessions() {
+        if survivors.iter().any(|survivor| survivor.adoption.start.session == session) {
+            continue;
+        }
+        let seen_ns = schedule.and_then(|schedule| schedule.used_ns(session)).unwrap_or(0);
+        let used_ns = runtime.read_record(session).unwrap_or(0).max(seen_ns);
+        tracing::info!(session, used_ns, "session ended while no daemon ran");
+        registry.close_session(vgpu, session, used_ns);
+        ended.insert(session, used_ns);
+    }
+    ended
+}
+
+/// The scheduling core as the earlier daemon left it, without the sessions that are over: what
+/// those used is charged to their vGPUs.
+pub(crate) fn restore(
+    config: SchedConfig,
+    schedule: &Schedule,
+    ended: &BTreeMap<u64, u64>,
+    survivors: &[Survivor],
+) -> Result<Node, RestoreError> {
+    let mut node = Node::restore(config, &schedule.core)?;
+    let mut actions = Actions::new();
+    for state in &schedule.core.sessions {
+        let session = state.session;
+        if survivors.iter().any(|survivor| survivor.adoption.start.key == session.0) {
+            continue;
+        }
+        let number = schedule.sessions.get(&session.0);
+        let used_ns = number.and_then(|number| ended.get(number)).copied().unwrap_or(0);
+        let usage = Usage { used_ns, idle_ns: state.idle_ns, in_flight_ns: 0 };
+        for event in [Event::Used { session, usage }, Event::RemoveSession { session }] {
+            // The device is not up yet: there is nothing to do, and the snapshot has the session.
+            let handled = node.handle(0, event, &mut actions);
+            debug_assert!(handled.is_ok(), "{handled:?}");
+            actions.clear();
+        }
+    }
+    Ok(node)
 }
 
 impl Daemon {
@@ -135,6 +179,7 @@ impl Daemon {
             worker: None,
         };
         core.sessions.insert(start.key, entry);
+        core.registry.note_session(start.vgpu_key, start.session);
         core.adopted += 1;
     }
 

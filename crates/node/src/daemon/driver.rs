@@ -16,7 +16,7 @@ use weft_sched::{
 };
 
 use super::clock;
-use super::persist::Save;
+use super::persist::{Save, Schedule};
 use super::trace::Trace;
 
 /// The node's one device.
@@ -73,6 +73,8 @@ pub(crate) enum Order {
 pub(crate) struct Beginning {
     /// Its key.
     pub(crate) session: u32,
+    /// Its number.
+    pub(crate) id: u64,
     /// Its vGPU.
     pub(crate) vgpu: u32,
     /// Its control page, with its doorbell.
@@ -153,8 +155,12 @@ pub(crate) struct Driver {
 
 #[derive(Debug)]
 struct Session {
+    id: u64,
     vgpu: u32,
     gate: GateDaemon,
+    /// When the gate's last grant was given, or found.
+    granted_ns: u64,
+    killed: bool,
     worker: Process,
     /// The core was told that it is runnable.
     runnable: bool,
@@ -171,12 +177,13 @@ struct Turn {
 }
 
 impl Driver {
-    /// A driver of `node`, whose device it brings up.
+    /// A driver of `node`, whose device it brings up; vGPUs that are gone used `forgotten_ns`.
     pub(crate) fn new(
         node: Node,
         page: NodePage,
         orders: Receiver<Order>,
         saver: Sender<Save>,
+        forgotten_ns: u64,
     ) -> Self {
         Self {
             node,
@@ -188,7 +195,7 @@ impl Driver {
             trace: Trace::default(),
             saver,
             saved: Instant::now(),
-            forgotten_ns: 0,
+            forgotten_ns,
         }
     }
 
@@ -289,13 +296,23 @@ impl Driver {
     }
 
     fn begin(&mut self, beginning: Beginning) {
-        let Beginning { session, vgpu, gate, worker } = beginning;
+        let Beginning { session, id, vgpu, gate, worker } = beginning;
         gate.set_lead(self.node.config().overlap_ns + RELEASE_LEAD_NS);
         gate.set_unmanaged(is_unmanaged(self.policy()));
         let report = gate.report();
         let held = gate.is_held().then(|| gate.last_grant()).flatten();
         let key = SessionKey(session);
-        let entry = Session { vgpu, gate, worker, runnable: false, turn: None, sync_calls: 0 };
+        let entry = Session {
+            id,
+            vgpu,
+            gate,
+            granted_ns: clock::now_ns(),
+            killed: false,
+            worker,
+            runnable: false,
+            turn: None,
+            sync_calls: 0,
+        };
         self.sessions.insert(session, entry);
         let add = Event::AddSession { session: key, vgpu: VgpuKey(vgpu) };
         match self.node.handle(clock::now_ns(), add, &mut self.actions) {
@@ -393,6 +410,7 @@ impl Driver {
 
     /// Tells the core what a session's control page says.
     fn refresh(&mut self, session: u32) {
+        self.check_claim(session);
         let Some(entry) = self.sessions.get_mut(&session) else { return };
         let key = SessionKey(session);
         let released = entry.turn.filter(|_| !entry.gate.is_held());
@@ -470,7 +488,9 @@ impl Driver {
                         entry.gate.prepare();
                     }
                 }
-                Action::Kill { session, .. } => self.kill(session.0),
+                Action::Kill { session, .. } => {
+                    self.kill(session.0, "it keeps the device too long");
+                }
                 Action::Timer { at_ns, .. } => self.timer = Some(at_ns),
                 Action::CancelTimer => self.timer = None,
                 Action::DeviceIdle { .. } => {}
@@ -496,6 +516,7 @@ impl Driver {
         });
         entry.turn = Some(turn);
         let spent_ns = report.admitted_ns().saturating_sub(turn.admitted_at_start_ns);
+        entry.granted_ns = clock::now_ns();
         if budget_ns == UNLIMITED {
             entry.gate.grant(quantum_ns, GrantKind::Renewing);
         } else {
@@ -515,18 +536,37 @@ impl Driver {
         }
     }
 
-    fn kill(&mut self, session: u32) {
-        let Some(entry) = self.sessions.get(&session) else { return };
-        tracing::warn!(session, vgpu = entry.vgpu, "worker keeps the device too long: killed");
+    fn kill(&mut self, session: u32, why: &'static str) {
+        let Some(entry) = self.sessions.get_mut(&session).filter(|entry| !entry.killed) else {
+            return;
+        };
+        entry.killed = true;
+        tracing::warn!(session = entry.id, vgpu = entry.vgpu, why, "worker killed");
         if let Err(error) = entry.worker.kill() {
-            tracing::debug!(session, %error, "worker was gone");
+            tracing::debug!(session = entry.id, %error, "worker was gone");
+        }
+    }
+
+    /// Kills a worker that claims more device time since its grant than has passed. What was in
+    /// flight before and the longest kernel are allowed on top: the same slack that a revoked
+    /// holder has.
+    fn check_claim(&mut self, session: u32) {
+        let slack_ns = self.node.config().overdue_ns;
+        let Some(entry) = self.sessions.get(&session) else { return };
+        let wall_ns = clock::now_ns().saturating_sub(entry.granted_ns);
+        if entry.gate.is_overdue(wall_ns, slack_ns) {
+            self.kill(session, "it claims more device time than has passed");
         }
     }
 
     fn save(&mut self) {
         self.saved = Instant::now();
         // The saver ends after the driver.
-        let _ = self.saver.send(Save::Snapshot(self.node.snapshot()));
+        let _ = self.saver.send(Save::Schedule(Schedule {
+            core: self.node.snapshot(),
+            sessions: self.sessions.iter().map(|(key, session)| (*key, session.id)).collect(),
+            forgotten_ns: self.forgotten_ns,
+        }));
     }
 }
 
@@ -541,4 +581,59 @@ fn used_since(turn: Turn, report: &Report) -> u64 {
 /// The policy without a gate: the device's own queue decides.
 fn is_unmanaged(policy: PolicyId) -> bool {
     policy.name() == "unmanaged"
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::sync::mpsc;
+    use std::thread;
+
+    use weft_gate::{Admission, ControlPage, GateWorker};
+    use weft_sched::Config;
+
+    use super::*;
+
+    const PATIENCE: Duration = Duration::from_secs(30);
+
+    #[test]
+    fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
+        let config = Config { overdue_ns: 1_000_000_000, ..Config::default() };
+        let page = NodePage::anonymous().unwrap();
+        let (orders, received) = mpsc::channel();
+        let handle = Handle::new(orders, page.doorbell().clone());
+        let (saver, _saves) = mpsc::channel();
+        let driver = Driver::new(Node::new(config).unwrap(), page.clone(), received, saver, 0);
+        let driver = thread::spawn(move || driver.run());
+        let mut process = Command::new("sleep").arg("600").spawn().unwrap();
+        let control = ControlPage::anonymous().unwrap();
+        let beginning = Beginning {
+            session: 0,
+            id: 1,
+            vgpu: 0,
+            gate: GateDaemon::new(control.clone(), control.doorbell().clone()),
+            worker: Process::open(process.id()).unwrap(),
+        };
+        handle.send(Order::Weigh { vgpu: 0, weight: Weight::ONE });
+        handle.send(Order::Begin(Box::new(beginning)));
+        let mut worker = GateWorker::new(control, page.clone(), 0);
+        worker.set_runnable(1_000);
+        let deadline = Instant::now() + PATIENCE;
+        while worker.admit(1_000) == Admission::Wait(weft_gate::WaitFor::Grant) {
+            assert!(Instant::now() < deadline, "no grant came");
+            thread::yield_now();
+        }
+        // As much as the slack allows is not taken for a lie.
+        worker.charge(1_000, 900_000_000);
+        page.ring(0);
+        let view = handle.ask(Order::View).unwrap();
+        assert_eq!(view.sessions[&0].used_ns, 900_000_000);
+        assert!(process.try_wait().unwrap().is_none(), "an honest worker was killed");
+        worker.charge(0, 3_600_000_000_000);
+        page.ring(0);
+        assert!(Process::open(process.id()).unwrap().wait_exit(PATIENCE));
+        process.wait().unwrap();
+        handle.send(Order::Stop);
+        driver.join().unwrap();
+    }
 }

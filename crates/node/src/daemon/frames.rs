@@ -77,11 +77,38 @@ impl Frames {
         Ok(reopen(&self.table_file, OFlags::RDONLY)?.into())
     }
 
-    /// Hands frames to a session.
-    pub(crate) fn take(&mut self, session: u32, frames: u64) -> Result<Vec<Run>, LedgerError> {
+    /// Hands frames to a session. `again`: it asked an earlier daemon already, whose answer it may
+    /// not have got; what the table says of that request is the answer then.
+    pub(crate) fn take(
+        &mut self,
+        session: u32,
+        frames: u64,
+        request: u32,
+        again: bool,
+    ) -> Result<Vec<Run>, LedgerError> {
+        let entry = physical::requested(session, request);
+        if again {
+            let answered = self.runs_of(entry);
+            if !answered.is_empty() {
+                return Ok(answered);
+            }
+        }
         let runs = self.ledger.take(session, frames, RUNS_MAX)?;
-        self.write(&runs, physical::entry(session));
+        self.write(&runs, entry);
         Ok(runs)
+    }
+
+    /// The frames with this entry; no more runs than were written at once.
+    fn runs_of(&self, entry: u64) -> Vec<Run> {
+        let mut runs: Vec<Run> = Vec::new();
+        let frames = (0_u64..).zip(self.table.iter());
+        for (frame, _) in frames.filter(|(_, word)| word.load(Ordering::Acquire) == entry) {
+            match runs.last_mut() {
+                Some((first, count)) if *first + *count == frame => *count += 1,
+                _ => runs.push((frame, 1)),
+            }
+        }
+        runs
     }
 
     /// Takes frames back from a session and clears them. `again`: it asked an earlier daemon
@@ -159,7 +186,7 @@ impl Frames {
         entry: u64,
         living: &[u32],
     ) -> anyhow::Result<()> {
-        match living.iter().find(|session| physical::entry(**session) == entry) {
+        match living.iter().find(|session| physical::is_owned(entry, **session)) {
             Some(&session) => self
                 .ledger
                 .adopt(session, first, count)
@@ -232,8 +259,8 @@ mod tests {
         let mut frames = frames(None);
         let file = MemoryFile::received(frames.table().unwrap()).unwrap();
         let seen = file.map(Access::ReadOnly).unwrap().read_cells::<AtomicU64>(0, 64).unwrap();
-        let runs = frames.take(10, 3).unwrap();
-        assert_eq!(seen.load(2), Some(physical::entry(10)));
+        let runs = frames.take(10, 3, 1, false).unwrap();
+        assert_eq!(seen.load(2), Some(physical::requested(10, 1)));
         assert!(file.map(Access::ReadWrite).is_err(), "workers cannot write the table");
         frames.give_back(10, 1, &runs, false).unwrap();
         assert_eq!(seen.load(2), Some(0));
@@ -243,7 +270,7 @@ mod tests {
     fn freed_frames_are_zero() {
         let mut frames = frames(None);
         let memory = frames.file(1).unwrap().map(Access::ReadWrite).unwrap();
-        let runs = frames.take(10, 2).unwrap();
+        let runs = frames.take(10, 2, 1, false).unwrap();
         memory.span(0, 8192).unwrap().fill(7).unwrap();
         frames.give_back(10, 1, &runs, false).unwrap();
         assert!(memory.span(0, 8192).unwrap().to_vec().iter().all(|byte| *byte == 0));
@@ -253,15 +280,17 @@ mod tests {
     fn the_next_daemon_rebuilds_the_ledger_from_the_table() {
         let mut first = frames(None);
         first.add_session(11, 1);
-        first.take(10, 5).unwrap();
-        first.take(11, 7).unwrap();
-        first.take(10, 2).unwrap();
+        first.take(10, 5, 1, false).unwrap();
+        first.take(11, 7, 1, false).unwrap();
+        let unheard = first.take(10, 2, 2, false).unwrap();
         let table = MemoryFile::received(first.table().unwrap()).unwrap();
         drop(first);
         let mut second = frames(Some(table));
         second.rebuild(&[10]).unwrap();
         assert_eq!(second.ledger().used_bytes(1), 7 * PAGE);
-        let taken: u64 = second.take(10, 57).unwrap().iter().map(|(_, count)| count).sum();
-        assert_eq!(taken, 57);
+        assert_eq!(second.take(10, 2, 2, true).unwrap(), unheard, "the answer that got lost");
+        assert_eq!(second.ledger().used_bytes(1), 7 * PAGE, "nothing was handed out twice");
+        let fresh = second.take(10, 57, 3, true).unwrap();
+        assert_eq!(fresh.iter().map(|(_, count)| count).sum::<u64>(), 57, "no answer got lost");
     }
 }

@@ -172,10 +172,9 @@ impl Ledger {
         self.vgpus.get(&vgpu).map_or(0, |account| account.used * FRAME_BYTES)
     }
 
-    /// Pinned memory of a vGPU's sessions, in bytes.
-    pub(crate) fn pinned_bytes(&self, vgpu: u32) -> u64 {
-        let sessions = self.sessions.values().filter(|holding| holding.vgpu == vgpu);
-        sessions.map(|holding| holding.pinned_bytes).sum()
+    /// Pinned memory of a session, in bytes.
+    pub(crate) fn pinned_bytes(&self, session: u32) -> u64 {
+        self.sessions.get(&session).map_or(0, |holding| holding.pinned_bytes)
     }
 
     /// What all vGPUs have, in bytes.

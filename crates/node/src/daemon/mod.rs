@@ -14,6 +14,7 @@ mod ledger;
 mod log;
 mod persist;
 mod registry;
+mod room;
 mod runtime;
 mod sessions;
 mod shares;
@@ -35,13 +36,14 @@ use std::time::{Duration, Instant};
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags};
 use weft_ring::peer;
-use weft_sched::{Config as SchedConfig, Node, Snapshot};
+use weft_sched::{Config as SchedConfig, Node};
 
 use self::device::DeviceMemory;
 use self::driver::{Driver, Handle, Order};
 use self::frames::Frames;
-use self::persist::Save;
+use self::persist::{Save, Schedule};
 use self::registry::Registry;
+use self::room::Room;
 use self::runtime::{Listeners, Runtime};
 use self::sessions::Entry;
 use crate::config::NodeConfig;
@@ -64,6 +66,8 @@ const SHUTDOWN_LIMIT: Duration = Duration::from_secs(15);
 pub(crate) struct Daemon {
     /// As it was told.
     pub(crate) config: NodeConfig,
+    /// Sessions that the system has room for.
+    pub(crate) room: Room,
     /// Directory and sockets.
     pub(crate) runtime: Runtime,
     /// The device's shared pages.
@@ -85,8 +89,6 @@ pub(crate) struct Core {
     pub(crate) frames: Frames,
     /// Sessions by key.
     pub(crate) sessions: BTreeMap<u32, Entry>,
-    /// Number of the next session.
-    pub(crate) next_id: u64,
     /// Sessions taken over from an earlier daemon.
     pub(crate) adopted: u64,
 }
@@ -95,10 +97,10 @@ pub(crate) struct Core {
 pub(crate) fn run(config: NodeConfig) -> anyhow::Result<()> {
     log::init(&config.log);
     let runtime = Runtime::claim(&config)?;
-    let snapshot_path = config.sockets.runtime_dir.join("schedule.json");
+    let schedule_path = config.sockets.runtime_dir.join("schedule.json");
     let (saver, saves) = mpsc::channel();
-    let saver_thread = spawn_saver(saves, snapshot_path.clone())?;
-    let ended = match Setup::new(config, runtime, saver, &snapshot_path) {
+    let saver_thread = spawn_saver(saves, schedule_path.clone())?;
+    let ended = match Setup::new(config, runtime, saver, &schedule_path) {
         Ok(setup) => setup.serve(),
         Err(error) => Err(error),
     };
@@ -109,10 +111,10 @@ pub(crate) fn run(config: NodeConfig) -> anyhow::Result<()> {
     ended
 }
 
-fn spawn_saver(saves: Receiver<Save>, snapshot_path: PathBuf) -> io::Result<JoinHandle<()>> {
+fn spawn_saver(saves: Receiver<Save>, schedule_path: PathBuf) -> io::Result<JoinHandle<()>> {
     thread::Builder::new()
         .name("saver".to_owned())
-        .spawn(move || persist::run(&saves, &snapshot_path))
+        .spawn(move || persist::run(&saves, &schedule_path))
 }
 
 /// A daemon that is ready to serve.
@@ -121,6 +123,8 @@ struct Setup {
     driver: Driver,
     stop: UnixStream,
     survivors: Vec<adopt::Survivor>,
+    /// Sessions that ended while no daemon ran.
+    ended: BTreeMap<u64, u64>,
 }
 
 impl Setup {
@@ -128,29 +132,31 @@ impl Setup {
         config: NodeConfig,
         runtime: Runtime,
         saver: Sender<Save>,
-        snapshot_path: &std::path::Path,
+        schedule_path: &std::path::Path,
     ) -> anyhow::Result<Self> {
         let survivors = adopt::knock(&runtime)?;
         let memory = DeviceMemory::open(&config, &survivors)?;
         let table = adopt::physical_table(&survivors)?;
         let frames = Frames::new(config.device.memory.0, table)?;
         let limit = config.limits.vgpus;
-        let registry = Registry::open(&config.state_dir, limit, config.device.memory.0)
+        let mut registry = Registry::open(&config.state_dir, limit, config.device.memory.0)
             .with_context(|| format!("cannot use {}", config.state_dir.display()))?;
-        let snapshot = match survivors.is_empty() {
-            true => None,
-            false => persist::read_snapshot(snapshot_path),
-        };
-        let node = scheduling_core(&config, snapshot.as_ref(), &survivors)?;
+        let schedule = persist::read_schedule(schedule_path);
+        let ended = adopt::settle_ended(&mut registry, &runtime, schedule.as_ref(), &survivors);
+        // Without survivors the device is a new one, and so are its tags.
+        let schedule = schedule.filter(|_| !survivors.is_empty());
+        let node = scheduling_core(&config, schedule.as_ref(), &ended, &survivors)?;
         let page = memory.node_page()?;
         let (orders, received) = mpsc::channel();
         let handle = Handle::new(orders, page.doorbell().clone());
-        let driver = Driver::new(node, page, received, saver.clone());
+        let forgotten_ns = schedule.map_or(0, |schedule| schedule.forgotten_ns);
+        let driver = Driver::new(node, page, received, saver.clone(), forgotten_ns);
         let (stop, stopper) = UnixStream::pair()?;
-        let next_id = survivors.iter().map(|s| s.adoption.start.session + 1).max().unwrap_or(1);
-        let core = Core { registry, frames, sessions: BTreeMap::new(), next_id, adopted: 0 };
+        let core = Core { registry, frames, sessions: BTreeMap::new(), adopted: 0 };
+        let room = Room::make(config.limits.sessions);
         let daemon = Daemon {
             config,
+            room,
             runtime,
             memory,
             driver: handle,
@@ -159,11 +165,16 @@ impl Setup {
             connections: AtomicUsize::new(0),
             stop: stopper,
         };
-        Ok(Self { daemon: Arc::new(daemon), driver, stop, survivors })
+        Ok(Self { daemon: Arc::new(daemon), driver, stop, survivors, ended })
     }
 
     fn serve(self) -> anyhow::Result<()> {
-        let Self { daemon, driver, stop, survivors } = self;
+        let Self { daemon, driver, stop, survivors, ended } = self;
+        // Their use is on disk before their records go.
+        daemon.save_registry();
+        for session in ended.keys() {
+            daemon.runtime.remove_door(*session);
+        }
         for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
             signal_hook::low_level::pipe::register(signal, daemon.stop.try_clone()?)?;
         }
@@ -192,7 +203,8 @@ const PREPARE_LEAD_NS: u64 = 200_000;
 /// The scheduling core, as the earlier daemon left it if it left sessions.
 fn scheduling_core(
     config: &NodeConfig,
-    snapshot: Option<&Snapshot>,
+    schedule: Option<&Schedule>,
+    ended: &BTreeMap<u64, u64>,
     survivors: &[adopt::Survivor],
 ) -> anyhow::Result<Node> {
     let times = &config.scheduling;
@@ -207,7 +219,7 @@ fn scheduling_core(
         overdue_ns: (times.overdue_ms + config.limits.kernel_ms) * 1_000_000,
         ..SchedConfig::default()
     };
-    match snapshot.map(|snapshot| Node::restore(settings, &adopt::surviving(snapshot, survivors))) {
+    match schedule.map(|schedule| adopt::restore(settings, schedule, ended, survivors)) {
         Some(Ok(node)) => Ok(node),
         Some(Err(error)) => {
             tracing::warn!(%error, "the saved scheduling state does not fit; tags start afresh");
@@ -225,20 +237,25 @@ impl Daemon {
 
     /// Saves the registry if it changed, and waits until it is on disk.
     pub(crate) fn save_registry(&self) {
-        let unsaved = self.core().registry.unsaved();
-        let document = match unsaved {
-            Ok(Some(document)) => document,
-            Ok(None) => return,
-            Err(error) => {
-                tracing::error!(%error, "the vGPUs could not be written");
-                return;
-            }
-        };
         let (done, written) = mpsc::channel();
-        if self.saver.send(Save::Registry { document, done }).is_ok() {
-            // The saver logs its errors; a lost answer means that it is gone.
-            let _ = written.recv();
+        {
+            // Sent while the tables are locked, so that a newer document never comes first.
+            let mut core = self.core();
+            match core.registry.unsaved() {
+                Ok(Some(document)) => {
+                    if self.saver.send(Save::Registry { document, done }).is_err() {
+                        return;
+                    }
+                }
+                Ok(None) => return,
+                Err(error) => {
+                    tracing::error!(%error, "the vGPUs could not be written");
+                    return;
+                }
+            }
         }
+        // The saver logs its errors; a lost answer means that it is gone.
+        let _ = written.recv();
     }
 
     /// Makes the daemon end.
@@ -277,7 +294,7 @@ impl Daemon {
                 return;
             }
         };
-        let room = self.config.limits.sessions + CONNECTIONS_MAX;
+        let room = self.config.limits.sessions.min(self.room.sessions) + CONNECTIONS_MAX;
         if self.connections.fetch_add(1, Ordering::Relaxed) >= room {
             self.connections.fetch_sub(1, Ordering::Relaxed);
             tracing::warn!(name, room, "too many connections");

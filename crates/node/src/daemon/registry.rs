@@ -42,6 +42,9 @@ pub(crate) struct Vgpu {
     /// Sessions over its life.
     #[serde(default)]
     pub(crate) sessions_total: u64,
+    /// Sessions whose use is not in `used_ns` yet.
+    #[serde(default)]
+    pub(crate) open_sessions: Vec<u64>,
 }
 
 /// What a vGPU that does not exist yet should be.
@@ -93,6 +96,8 @@ pub(crate) enum RegistryError {
 pub(crate) struct Registry {
     path: PathBuf,
     by_name: BTreeMap<String, Vgpu>,
+    /// Number of the next session: none is used twice.
+    next_session: u64,
     limit: usize,
     memory_bytes_max: u64,
     /// Whether something changed since the last save.
@@ -102,6 +107,8 @@ pub(crate) struct Registry {
 #[derive(Serialize, Deserialize)]
 struct Contents {
     format: u32,
+    #[serde(default)]
+    next_session: u64,
     vgpus: Vec<Vgpu>,
 }
 
@@ -113,13 +120,16 @@ impl Registry {
     pub(crate) fn open(dir: &Path, limit: usize, memory_bytes_max: u64) -> io::Result<Self> {
         std::fs::create_dir_all(dir)?;
         let path = dir.join("vgpus.json");
-        let vgpus = match std::fs::read(&path) {
+        let contents = match std::fs::read(&path) {
             Ok(bytes) => parse(&path, &bytes)?,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                Contents { format: FORMAT, next_session: 1, vgpus: Vec::new() }
+            }
             Err(error) => return Err(error),
         };
-        let by_name = vgpus.into_iter().map(|vgpu| (vgpu.name.clone(), vgpu)).collect();
-        Ok(Self { path, by_name, limit, memory_bytes_max, dirty: false })
+        let next_session = contents.next_session.max(1);
+        let by_name = contents.vgpus.into_iter().map(|vgpu| (vgpu.name.clone(), vgpu)).collect();
+        Ok(Self { path, by_name, next_session, limit, memory_bytes_max, dirty: false })
     }
 
     /// All vGPUs, by name.
@@ -159,6 +169,7 @@ impl Registry {
             token: (!wanted.token.is_empty()).then(|| digest(&wanted.token)),
             used_ns: 0,
             sessions_total: 0,
+            open_sessions: Vec::new(),
         };
         self.dirty = true;
         Ok(self.by_name.entry(wanted.name.clone()).or_insert(vgpu))
@@ -202,20 +213,42 @@ impl Registry {
         }
     }
 
-    /// Counts a session that begins.
-    pub(crate) fn count_session(&mut self, key: u32) {
-        if let Some(vgpu) = self.by_name.values_mut().find(|vgpu| vgpu.key == key) {
+    /// A session of a vGPU begins; its number.
+    pub(crate) fn open_session(&mut self, key: u32) -> u64 {
+        let session = self.next_session;
+        self.note_session(key, session);
+        session
+    }
+
+    /// A session of a vGPU goes on.
+    pub(crate) fn note_session(&mut self, key: u32, session: u64) {
+        self.next_session = self.next_session.max(session.saturating_add(1));
+        let Some(vgpu) = self.by_name.values_mut().find(|vgpu| vgpu.key == key) else { return };
+        if !vgpu.open_sessions.contains(&session) {
+            vgpu.open_sessions.push(session);
             vgpu.sessions_total += 1;
             self.dirty = true;
         }
     }
 
-    /// Adds the device time of a session that ended.
-    pub(crate) fn charge(&mut self, key: u32, used_ns: u64) {
-        if let Some(vgpu) = self.by_name.values_mut().find(|vgpu| vgpu.key == key) {
-            vgpu.used_ns = vgpu.used_ns.saturating_add(used_ns);
-            self.dirty = true;
-        }
+    /// A session ended after using `used_ns` of device time. Counted once, however often it is
+    /// said.
+    pub(crate) fn close_session(&mut self, key: u32, session: u64, used_ns: u64) {
+        let Some(vgpu) = self.by_name.values_mut().find(|vgpu| vgpu.key == key) else { return };
+        let Some(place) = vgpu.open_sessions.iter().position(|open| *open == session) else {
+            return;
+        };
+        vgpu.open_sessions.swap_remove(place);
+        vgpu.used_ns = vgpu.used_ns.saturating_add(used_ns);
+        self.dirty = true;
+    }
+
+    /// Sessions that were not closed: vGPU's key, session.
+    pub(crate) fn open_sessions(&self) -> Vec<(u32, u64)> {
+        let of = |vgpu: &Vgpu| -> Vec<(u32, u64)> {
+            vgpu.open_sessions.iter().map(|session| (vgpu.key, *session)).collect()
+        };
+        self.by_name.values().flat_map(of).collect()
     }
 
     /// The file as it should be, if anything changed since this was last asked.
@@ -224,7 +257,8 @@ impl Registry {
             return Ok(None);
         }
         let vgpus = self.by_name.values().cloned().collect();
-        let bytes = serde_json::to_vec_pretty(&Contents { format: FORMAT, vgpus })?;
+        let contents = Contents { format: FORMAT, next_session: self.next_session, vgpus };
+        let bytes = serde_json::to_vec_pretty(&contents)?;
         self.dirty = false;
         Ok(Some(Document { path: self.path.clone(), bytes }))
     }
@@ -264,7 +298,7 @@ pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-fn parse(path: &Path, bytes: &[u8]) -> io::Result<Vec<Vgpu>> {
+fn parse(path: &Path, bytes: &[u8]) -> io::Result<Contents> {
     let broken = |what: String| {
         let text = format!("{}: {what}; move the file away to start afresh", path.display());
         io::Error::new(io::ErrorKind::InvalidData, text)
@@ -273,7 +307,7 @@ fn parse(path: &Path, bytes: &[u8]) -> io::Result<Vec<Vgpu>> {
     if document.format != FORMAT {
         return Err(broken(format!("format {} is not {FORMAT}", document.format)));
     }
-    Ok(document.vgpus)
+    Ok(document)
 }
 
 fn is_name(name: &str) -> bool {
@@ -318,13 +352,18 @@ mod tests {
         registry.create(&wanted("a")).unwrap();
         registry.create(&wanted("b")).unwrap();
         registry.set("b", Some(9), None).unwrap();
-        registry.charge(1, 55);
+        let session = registry.open_session(1);
+        registry.close_session(1, session, 55);
+        registry.close_session(1, session, 55);
+        let other = registry.open_session(1);
         let document = registry.unsaved().unwrap().unwrap();
         replace(&document.path, &document.bytes).unwrap();
         assert!(registry.unsaved().unwrap().is_none());
         let mut again = Registry::open(dir.path(), 4, 1 << 30).unwrap();
         let b = again.find("b").unwrap().clone();
         assert_eq!((b.key, b.weight, b.used_ns), (1, 9, 55));
+        assert_eq!(again.open_sessions(), [(1, other)]);
+        assert!(again.open_session(1) > other, "no number is used twice");
         again.remove("a").unwrap();
         assert_eq!(again.create(&wanted("c")).unwrap().key, 0, "keys stay dense");
     }

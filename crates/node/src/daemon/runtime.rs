@@ -3,7 +3,7 @@
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -84,11 +84,25 @@ impl Runtime {
         listen_packets(&path, 0o600).with_context(|| format!("cannot listen on {}", path.display()))
     }
 
-    /// Removes a dead worker's door.
+    /// A record for a worker to leave its last counter in, should it end while no daemon runs.
+    pub(crate) fn make_record(&self, session: u64) -> anyhow::Result<File> {
+        let path = self.record_path(session);
+        let mut options = File::options();
+        options.create(true).write(true).truncate(true).mode(0o600);
+        options.open(&path).with_context(|| format!("cannot create {}", path.display()))
+    }
+
+    /// What a worker left in its record: the device time that its session used.
+    pub(crate) fn read_record(&self, session: u64) -> Option<u64> {
+        std::fs::read_to_string(self.record_path(session)).ok()?.trim().parse().ok()
+    }
+
+    /// Removes a dead worker's door and record.
     pub(crate) fn remove_door(&self, session: u64) {
-        let path = self.door_path(session);
-        if let Err(error) = std::fs::remove_file(&path) {
-            tracing::debug!(path = %path.display(), %error, "door was gone");
+        for path in [self.door_path(session), self.record_path(session)] {
+            if let Err(error) = std::fs::remove_file(&path) {
+                tracing::debug!(path = %path.display(), %error, "was gone");
+            }
         }
     }
 
@@ -97,6 +111,9 @@ impl Runtime {
         let mut open = Vec::new();
         for entry in std::fs::read_dir(&self.doors)? {
             let path = entry?.path();
+            if path.extension().is_none_or(|extension| extension != "sock") {
+                continue;
+            }
             let stem = path.file_stem().and_then(|stem| stem.to_str());
             let Some(session) = stem.and_then(|stem| stem.parse().ok()) else { continue };
             match peer::connect(&path) {
@@ -112,6 +129,10 @@ impl Runtime {
 
     fn door_path(&self, session: u64) -> PathBuf {
         self.doors.join(format!("{session}.sock"))
+    }
+
+    fn record_path(&self, session: u64) -> PathBuf {
+        self.doors.join(format!("{session}.used"))
     }
 }
 

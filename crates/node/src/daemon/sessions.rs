@@ -90,7 +90,9 @@ impl Daemon {
             Err(error) => {
                 let id = place.id;
                 tracing::error!(session = id, error = format!("{error:#}"), "session did not open");
-                self.leave(key, vgpu.key);
+                self.runtime.remove_door(id);
+                self.leave(&mut self.core(), key, vgpu.key);
+                self.core().registry.close_session(vgpu.key, id, 0);
                 let message = format!("the node could not start a worker: {error:#}");
                 Err(Refusal { code: RefusalCode::Worker, message })
             }
@@ -102,20 +104,22 @@ impl Daemon {
         let limits = &self.config.limits;
         let of_user = core.sessions.values().filter(|entry| entry.uid == tenant.uid).count();
         let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
-        if core.sessions.len() >= limits.sessions {
-            return exhausted(format!("the node has its {} sessions", limits.sessions));
+        let room = limits.sessions.min(self.room.sessions);
+        if core.sessions.len() >= room {
+            let why = self.room.bound_by(limits.sessions);
+            return exhausted(format!("the node has its {room} sessions ({why})"));
         }
         if of_user >= limits.sessions_per_user {
             let limit = limits.sessions_per_user;
-            return exhausted(format!("user {} has its {limit} sessions", tenant.uid));
+            let uid = tenant.uid;
+            let why = "limits.sessions_per_user";
+            return exhausted(format!("user {uid} has its {limit} sessions ({why})"));
         }
         let vgpu = self.find_or_create(&mut core, hello, tenant)?;
         let key = (0..).find(|key| !core.sessions.contains_key(key)).unwrap_or(0);
-        let id = core.next_id;
-        core.next_id += 1;
+        let id = core.registry.open_session(vgpu.key);
         core.frames.set_quota(vgpu.key, vgpu.memory_bytes);
         core.frames.add_session(key, vgpu.key);
-        core.registry.count_session(vgpu.key);
         let entry = Entry {
             vgpu: vgpu.key,
             uid: tenant.uid,
@@ -177,6 +181,7 @@ impl Daemon {
         let tenant_process = Process::open(tenant.pid.context("the tenant's process is unknown")?)
             .context("the tenant is gone")?;
         let door = self.runtime.make_door(place.id)?;
+        let record = self.runtime.make_record(place.id)?;
         let start = self.start_of(hello, tenant, place, pinned.len() as u64);
         let fds = [
             segment_file.as_fd(),
@@ -189,6 +194,7 @@ impl Daemon {
             pinned.as_fd(),
             workers_end.as_fd(),
             tenant_process.as_fd(),
+            record.as_fd(),
         ];
         let worker = Worker::spawn(&start, &fds)?;
         let segment = Segment::open(segment_file.map(Access::ReadWrite)?)?;
@@ -213,6 +219,7 @@ impl Daemon {
             vgpu_key: vgpu.key,
             uid: tenant.uid,
             daemon_uid: rustix::process::getuid().as_raw(),
+            user: config.worker.user_of(place.key),
             pid: tenant.pid.unwrap_or(0),
             program: printable(&hello.program),
             uuid: vgpu.uuid,
@@ -235,8 +242,8 @@ impl Daemon {
         if let Some(entry) = self.core().sessions.get_mut(&session.key) {
             entry.worker = Some(session.worker.process()?);
         }
-        let (key, vgpu) = (session.key, session.vgpu);
-        let beginning = Beginning { session: key, vgpu, gate, worker };
+        let (key, vgpu, id) = (session.key, session.vgpu, session.start.session);
+        let beginning = Beginning { session: key, id, vgpu, gate, worker };
         self.driver.send(Order::Begin(Box::new(beginning)));
         Ok(())
     }
@@ -269,8 +276,8 @@ impl Daemon {
         let (key, vgpu) = (session.key, session.vgpu);
         let outcome = match ask {
             Ask::Ready => Ok(Reply::Done),
-            Ask::Take { frames } => {
-                core.frames.take(key, frames).map(|runs| Reply::Frames { runs })
+            Ask::Take { frames, request, again } => {
+                core.frames.take(key, frames, request, again).map(|runs| Reply::Frames { runs })
             }
             Ask::GiveBack { runs, again } => {
                 core.frames.give_back(key, vgpu, &runs, again).map(|()| Reply::Done)
@@ -299,26 +306,31 @@ impl Daemon {
     pub(crate) fn end_session(&self, session: Session) {
         let Session { key, start, vgpu, worker, segment } = session;
         worker.end();
-        let ended = self.driver.ask(|answer| Order::End { session: key, answer });
         self.memory.repair(key);
         if let Err(error) = segment.declare_worker_lost() {
             tracing::error!(session = start.session, %error, "the tenant could not be told");
         }
-        self.runtime.remove_door(start.session);
-        let used_ns = ended.flatten().map_or(0, |report: Report| report.used_ns);
-        self.core().registry.charge(vgpu, used_ns);
-        self.leave(key, vgpu);
+        let used_ns = {
+            // In one step for whoever reads totals: what the driver no longer counts is booked.
+            let mut core = self.core();
+            let ended = self.driver.ask(|answer| Order::End { session: key, answer });
+            let used_ns = ended.flatten().map_or(0, |report: Report| report.used_ns);
+            core.registry.close_session(vgpu, start.session, used_ns);
+            self.leave(&mut core, key, vgpu);
+            used_ns
+        };
         self.save_registry();
+        // Only now: a daemon that finds the record books it, once.
+        self.runtime.remove_door(start.session);
         tracing::info!(session = start.session, vgpu = start.vgpu, used_ns, "session ended");
     }
 
     /// Gives the session's place and memory back.
-    fn leave(&self, key: u32, vgpu: u32) {
-        let mut core = self.core();
+    fn leave(&self, core: &mut Core, key: u32, vgpu: u32) {
         core.sessions.remove(&key);
         let last = !core.sessions.values().any(|entry| entry.vgpu == vgpu);
         core.frames.remove_session(key, vgpu, last);
-        self.weigh(&core);
+        self.weigh(core);
     }
 
     /// Tells the driver the effective weights of the vGPUs that have sessions.

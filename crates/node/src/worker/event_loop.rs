@@ -119,6 +119,11 @@ impl<D: Device> EventLoop<D> {
         }
     }
 
+    /// Device time that the session has used.
+    pub(crate) fn used_ns(&self) -> u64 {
+        self.gate.used_ns()
+    }
+
     /// Works until the session is over.
     pub(crate) fn run(&mut self) -> Ended {
         loop {

@@ -10,17 +10,21 @@ use crate::link::{Ask, RUNS_MAX, Reply, Run};
 
 /// A frame source that asks the daemon.
 #[derive(Debug)]
-pub(crate) struct LedgerFrames(Arc<Link>);
+pub(crate) struct LedgerFrames {
+    link: Arc<Link>,
+    /// Requests so far.
+    requests: u32,
+}
 
 impl LedgerFrames {
     /// Frames through `link`.
     pub(crate) fn new(link: Arc<Link>) -> Self {
-        Self(link)
+        Self { link, requests: 0 }
     }
 
     fn give_back_some(&self, runs: &[Run]) {
         let ask = Ask::GiveBack { runs: runs.to_vec(), again: false };
-        match self.0.ask(&ask) {
+        match self.link.ask(&ask) {
             Ok(Reply::Done) => {}
             // The session is over: its end frees everything.
             Err(_) => {}
@@ -34,7 +38,9 @@ impl FrameSource for LedgerFrames {
         let mut runs: Vec<FrameRun> = Vec::new();
         let mut left = frames;
         while left > 0 {
-            let reply = self.0.ask(&Ask::Take { frames: left });
+            self.requests = self.requests.wrapping_add(1);
+            let ask = Ask::Take { frames: left, request: self.requests, again: false };
+            let reply = self.link.ask(&ask);
             let Ok(Reply::Frames { runs: some }) = reply else {
                 self.give_back(&runs);
                 return match reply {
@@ -60,7 +66,7 @@ impl FrameSource for LedgerFrames {
     }
 
     fn usage(&self) -> MemoryUse {
-        match self.0.ask(&Ask::Usage) {
+        match self.link.ask(&Ask::Usage) {
             Ok(Reply::Usage { free, total }) => MemoryUse { free, total },
             Ok(_) | Err(_) => MemoryUse { free: 0, total: 0 },
         }

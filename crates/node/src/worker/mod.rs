@@ -11,8 +11,11 @@ mod link;
 mod meter;
 mod output;
 mod predict;
+mod privileges;
 mod sandbox;
 
+use std::fs::File;
+use std::io::Write;
 use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -44,6 +47,7 @@ struct Files {
     pinned: OwnedFd,
     lifeline: OwnedFd,
     tenant: OwnedFd,
+    record: OwnedFd,
 }
 
 /// Runs the worker of the session that the daemon hands over on standard input.
@@ -68,8 +72,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
 impl Files {
     fn of(fds: Vec<OwnedFd>) -> anyhow::Result<Self> {
         let count = fds.len();
-        let Ok(fds) = <[OwnedFd; 10]>::try_from(fds) else {
-            bail!("the daemon sent {count} descriptors instead of 10");
+        let Ok(fds) = <[OwnedFd; 11]>::try_from(fds) else {
+            bail!("the daemon sent {count} descriptors instead of 11");
         };
         let [
             segment,
@@ -82,6 +86,7 @@ impl Files {
             pinned,
             lifeline,
             tenant,
+            record,
         ] = fds;
         Ok(Self {
             segment,
@@ -94,6 +99,7 @@ impl Files {
             pinned,
             lifeline,
             tenant,
+            record,
         })
     }
 
@@ -114,7 +120,7 @@ impl Files {
 }
 
 fn work(start: &Start, files: Files, socket: OwnedFd) -> anyhow::Result<Ended> {
-    let restricted = sandbox::restrict_process(start.times.worker_memory_bytes)?;
+    let restricted = sandbox::restrict_process(start.user, start.times.worker_memory_bytes)?;
     let link = Link::new(socket);
     let kept = files.for_adoption()?;
     let segment = Segment::open(map(files.segment, Access::ReadWrite)?)?;
@@ -164,9 +170,17 @@ fn work(start: &Start, files: Files, socket: OwnedFd) -> anyhow::Result<Ended> {
     }
     let mut event_loop = EventLoop::new(session, side, gate, link, &start.times);
     let ended = event_loop.run();
+    leave_record(files.record, event_loop.used_ns());
     // The process ends here: the daemon frees all frames at once, which is faster than one by one.
     std::mem::forget(event_loop);
     Ok(ended)
+}
+
+/// Leaves the session's last counter for a daemon that is not there to read it.
+fn leave_record(record: OwnedFd, used_ns: u64) {
+    if let Err(error) = File::from(record).write_all(used_ns.to_string().as_bytes()) {
+        tracing::warn!(%error, used_ns, "the session's last counter could not be left");
+    }
 }
 
 fn map(fd: OwnedFd, access: Access) -> anyhow::Result<Arc<SharedMemory>> {

@@ -17,6 +17,8 @@ use seccompiler::{
     SeccompRule, TargetArch,
 };
 
+use super::privileges;
+
 /// Descriptors a worker may hold: a dozen of its own, and those that pass through at adoption.
 const FILES_MAX: u64 = 64;
 
@@ -79,9 +81,13 @@ pub(crate) enum SandboxError {
     Seccomp(#[from] seccompiler::Error),
 }
 
-/// Limits the process and takes the file system away. Threads made later inherit it.
-pub(crate) fn restrict_process(memory_bytes: u64) -> Result<Sandbox, SandboxError> {
+/// Takes rights, memory and the file system away. Threads made later inherit it.
+pub(crate) fn restrict_process(
+    user: Option<u32>,
+    memory_bytes: u64,
+) -> Result<Sandbox, SandboxError> {
     warm_up();
+    privileges::drop_all(user)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::thread::set_no_new_privs(true)?;
     // The kernel may end a sleep later than asked by this much; 50 µs unless told otherwise.

@@ -102,10 +102,26 @@ pub mod physical {
     /// Set in the entry of a frame that has an owner.
     pub const VALID: u64 = 1 << 63;
 
+    /// Bits of an entry that name the owner and nothing else.
+    const OWNER: u64 = VALID | u32::MAX as u64;
+
     /// The entry of a frame that `owner` has.
     #[must_use]
     pub const fn entry(owner: u32) -> u64 {
         VALID | owner as u64
+    }
+
+    /// The entry of a frame that `owner` got by its request of this number (31 bits count): what a
+    /// request that is repeated gets again.
+    #[must_use]
+    pub const fn requested(owner: u32, request: u32) -> u64 {
+        entry(owner) | (request as u64 & 0x7fff_ffff) << 32
+    }
+
+    /// Whether the entry's frame is `owner`'s, whichever request it came by.
+    #[must_use]
+    pub const fn is_owned(raw: u64, owner: u32) -> bool {
+        raw & OWNER == entry(owner)
     }
 }
 
@@ -125,7 +141,7 @@ impl PhysicalTable {
         usize::try_from(frame)
             .ok()
             .and_then(|f| self.entries.load(f))
-            .is_some_and(|e| e == physical::entry(self.owner))
+            .is_some_and(|e| physical::is_owned(e, self.owner))
     }
 }
 
