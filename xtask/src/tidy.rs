@@ -30,7 +30,8 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         "weft-node",
         &["weft-device", "weft-exec", "weft-gate", "weft-ring", "weft-sched", "weft-wire"],
     ),
-    ("weft-cli", &["weft-device", "weft-node", "weft-sched"]),
+    ("weft-sim", &["weft-sched"]),
+    ("weft-cli", &["weft-device", "weft-node", "weft-sched", "weft-sim"]),
     ("xtask", &["weft-wire"]),
 ];
 

@@ -1,0 +1,57 @@
+//! The virtual clock: what happens next, in an order that depends on nothing but the run.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Something that happens at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Tick {
+    /// The command at the head of the device's queue ends.
+    Device { generation: u64 },
+    /// A worker looks around.
+    Worker { worker: usize },
+    /// The rung daemon looks around.
+    Daemon,
+    /// The core's timer.
+    Timer { at_ns: u64 },
+    /// The vCPU that a core runs ends its step or its slice.
+    Core { core: usize, generation: u64 },
+    /// A blocked vCPU becomes runnable.
+    Awake { vcpu: usize, boosted: bool },
+    /// The answer to a synchronous call arrives.
+    Answer { vcpu: usize, until: u64 },
+    /// A sleeping program wakes up.
+    Alarm { vcpu: usize },
+    /// A bin of the share plot ends.
+    Bin,
+}
+
+/// The queue of ticks. Ticks of one instant come in the order in which they were asked for.
+#[derive(Debug, Default)]
+pub(crate) struct Clock {
+    pub(crate) now_ns: u64,
+    ticks: BinaryHeap<Reverse<(u64, u64, Tick)>>,
+    sequence: u64,
+}
+
+impl Clock {
+    pub(crate) fn at(&mut self, at_ns: u64, tick: Tick) {
+        self.sequence += 1;
+        self.ticks.push(Reverse((at_ns.max(self.now_ns), self.sequence, tick)));
+    }
+
+    pub(crate) fn after(&mut self, delay_ns: u64, tick: Tick) {
+        self.at(self.now_ns.saturating_add(delay_ns), tick);
+    }
+
+    /// Moves to the next tick up to `until_ns`, or to `until_ns`.
+    pub(crate) fn next(&mut self, until_ns: u64) -> Option<Tick> {
+        if self.ticks.peek().is_none_or(|Reverse((at_ns, ..))| *at_ns > until_ns) {
+            self.now_ns = self.now_ns.max(until_ns);
+            return None;
+        }
+        let Reverse((at_ns, _, tick)) = self.ticks.pop()?;
+        self.now_ns = at_ns;
+        Some(tick)
+    }
+}

@@ -1,0 +1,60 @@
+//! What a program does on its vCPU.
+
+use core::fmt;
+
+use crate::kernel::Kernel;
+
+/// One step of a program.
+#[derive(Clone, Copy, Debug)]
+pub enum Step {
+    /// Work on the processor, in ns.
+    Compute(u64),
+    /// Launch a kernel; asynchronous.
+    Launch(Kernel),
+    /// An asynchronous call without work for the device.
+    Call,
+    /// Wait for everything that was launched.
+    Sync,
+    /// A synchronous call that needs no device.
+    Query,
+    /// Sleep, in ns.
+    Sleep(u64),
+    /// The program is over.
+    End,
+}
+
+/// What a program sees when it is asked for its next step.
+#[derive(Clone, Copy, Debug)]
+pub struct View {
+    /// The time, in ns.
+    pub now_ns: u64,
+    /// Its kernels that have finished.
+    pub finished: u64,
+}
+
+/// A program: the next step each time the last one is over.
+pub trait Behaviour: fmt::Debug {
+    /// The next step.
+    fn next(&mut self, view: &View) -> Step;
+}
+
+/// A processor hog: it never calls the device.
+#[derive(Clone, Copy, Debug)]
+pub struct Hog;
+
+impl Behaviour for Hog {
+    fn next(&mut self, _view: &View) -> Step {
+        Step::Compute(crate::kernel::SECOND)
+    }
+}
+
+/// How calls reach the worker.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transport {
+    /// Processor time of an asynchronous call, in ns.
+    pub submit_ns: u64,
+    /// A synchronous call beyond the work it waits for, in ns.
+    pub round_trip_ns: u64,
+    /// Every call is answered before the next one: nothing is queued ahead.
+    pub lock_step: bool,
+}

@@ -1,0 +1,443 @@
+//! A node: books' programs on vCPUs, workers, a device, and the daemon's driver around the real
+//! scheduling core.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use weft_sched::{
+    Actions, Config, DeviceKey, Event, Node, SessionKey, TenantKey, VgpuKey, Weight, policy,
+};
+
+use crate::calibration::Calibration;
+use crate::checks::{Checks, Limits};
+use crate::clock::{Clock, Tick};
+use crate::cpu::{Core, CpuScheduler, Doing, Place, Vcpu};
+use crate::daemon::Entry;
+use crate::device::Gpu;
+use crate::meter::{Accounting, Meter};
+use crate::program::{Behaviour, Transport};
+use crate::random::Random;
+use crate::worker::{Source, Worker};
+
+pub(crate) const DEVICE: DeviceKey = DeviceKey(0);
+
+/// A worker releases its turn this long before its successor may start (the daemon's constant).
+const RELEASE_LEAD_NS: u64 = 300_000;
+
+/// How a simulated node is set up.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// The policy's name.
+    pub policy: &'static str,
+    /// Settings of the core.
+    pub config: Config,
+    /// What things cost.
+    pub costs: Calibration,
+    /// The cores' scheduler.
+    pub cpu: CpuScheduler,
+    /// Interactive vGPUs' vCPUs are woken and boosted when their turn begins.
+    pub coscheduling: bool,
+    /// How long a vCPU polls for an answer before it blocks; `None`: for ever.
+    pub spin_ns: Option<u64>,
+    /// Holders keep the device while they have nothing to do (the control of work conservation).
+    pub hold_idle: bool,
+    /// Commands of one session in the hardware's queue.
+    pub hardware_queue: usize,
+    /// A kernel of which nothing is known is executed alone: nothing is started behind a guess.
+    pub probe_unknown: bool,
+    /// A kernel can be stopped anywhere at this cost, in ns; `None`: not at all.
+    pub preempt_ns: Option<u64>,
+    /// How device time becomes charges.
+    pub accounting: Accounting,
+    /// What makes this run differ from others.
+    pub seed: u64,
+    /// Length of a bin of the share plot, in ns; 0 for none.
+    pub bin_ns: u64,
+}
+
+impl Setup {
+    /// A node of this policy with the default settings and costs.
+    pub fn new(policy: &'static str, seed: u64) -> Self {
+        Self {
+            policy,
+            config: Config::default(),
+            costs: Calibration::default(),
+            cpu: CpuScheduler::Eevdf,
+            coscheduling: true,
+            spin_ns: Some(50_000),
+            hold_idle: false,
+            hardware_queue: 32,
+            probe_unknown: true,
+            preempt_ns: None,
+            accounting: Accounting::Every,
+            seed,
+            bin_ns: 0,
+        }
+    }
+
+    /// Another quantum.
+    #[must_use]
+    pub fn quantum(mut self, quantum_ns: u64) -> Self {
+        self.config.quantum_ns = quantum_ns;
+        self
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Books {
+    pub(crate) weight: Weight,
+    pub(crate) sessions: Vec<usize>,
+    /// Device time of its work as the device executed it, in ns.
+    pub(crate) work_ns: u64,
+    /// Kernels that finished.
+    pub(crate) kernels: u64,
+    /// When its device command last began to wait, while it waits for its first service.
+    pub(crate) asked_ns: Option<u64>,
+    /// Its longest wait for service after a wake-up, in ns.
+    pub(crate) wait_max_ns: u64,
+    /// Its longest time without service while it had work, in ns.
+    pub(crate) gap_max_ns: u64,
+    pub(crate) last_service_ns: u64,
+    pub(crate) was_backlogged: bool,
+}
+
+/// A run that the core or the set-up refuses.
+#[derive(Debug, thiserror::Error)]
+pub enum SetupError {
+    /// The core has no such policy.
+    #[error(transparent)]
+    Policy(#[from] policy::UnknownPolicy),
+    /// The core refuses the settings.
+    #[error(transparent)]
+    Config(#[from] weft_sched::ConfigError),
+}
+
+/// The simulated node.
+#[derive(Debug)]
+pub struct World {
+    pub(crate) setup: Setup,
+    pub(crate) clock: Clock,
+    pub(crate) node: Node,
+    pub(crate) actions: Actions,
+    pub(crate) gpu: Gpu,
+    pub(crate) books: Vec<Books>,
+    pub(crate) workers: Vec<Worker>,
+    pub(crate) entries: Vec<Entry>,
+    pub(crate) cores: Vec<Core>,
+    pub(crate) vcpus: Vec<Vcpu>,
+    pub(crate) dirty: BTreeSet<usize>,
+    pub(crate) rung: bool,
+    pub(crate) timer_ns: Option<u64>,
+    pub(crate) checks: Checks,
+    pub(crate) working: usize,
+    pub(crate) todo: VecDeque<usize>,
+    pub(crate) turns: Vec<u64>,
+    bins: Vec<Vec<u64>>,
+    binned: Vec<u64>,
+}
+
+impl World {
+    /// An empty node.
+    ///
+    /// # Errors
+    /// If the core has no such policy or refuses the settings.
+    pub fn new(setup: Setup) -> Result<Self, SetupError> {
+        let mut config = setup.config;
+        config.policy = policy::by_name(setup.policy)?;
+        if setup.hold_idle {
+            config.yield_ns = 1_000_000_000;
+        }
+        let limits = Limits::of(&config, &setup);
+        let mut world = Self {
+            clock: Clock::default(),
+            node: Node::new(config)?,
+            actions: Actions::new(),
+            gpu: Gpu::default(),
+            books: Vec::new(),
+            workers: Vec::new(),
+            entries: Vec::new(),
+            cores: Vec::new(),
+            vcpus: Vec::new(),
+            dirty: BTreeSet::new(),
+            rung: false,
+            timer_ns: None,
+            checks: Checks::new(limits),
+            working: 0,
+            todo: VecDeque::new(),
+            turns: Vec::new(),
+            bins: Vec::new(),
+            binned: Vec::new(),
+            setup,
+        };
+        world.tell(Event::DeviceUp { device: DEVICE });
+        if world.setup.bin_ns > 0 {
+            world.clock.after(world.setup.bin_ns, Tick::Bin);
+        }
+        Ok(world)
+    }
+
+    /// A new vGPU; the result is its number.
+    pub fn vgpu(&mut self, weight: u32) -> usize {
+        let number = self.books.len();
+        let weight = Weight::new(weight).unwrap_or_default();
+        self.books.push(Books {
+            weight,
+            sessions: Vec::new(),
+            work_ns: 0,
+            kernels: 0,
+            asked_ns: None,
+            wait_max_ns: 0,
+            gap_max_ns: 0,
+            last_service_ns: 0,
+            was_backlogged: false,
+        });
+        self.turns.push(0);
+        self.binned.push(0);
+        self.checks.add(weight);
+        let (vgpu, tenant) = (vgpu_key(number), TenantKey::DEFAULT);
+        self.tell(Event::AddVgpu { vgpu, device: DEVICE, tenant, weight });
+        number
+    }
+
+    /// A session of `vgpu` that gets its commands from `source`; the result is its number.
+    pub fn session(&mut self, vgpu: usize, source: Source) -> usize {
+        let number = self.workers.len();
+        let random = Random::part(self.setup.seed, number as u64);
+        let endless = matches!(source, Source::Endless { .. });
+        let mut worker = Worker::new(vgpu, source, Meter::new(self.setup.accounting), random);
+        worker.gate.lead_ns = self.node.config().overlap_ns + RELEASE_LEAD_NS;
+        worker.gate.unmanaged = self.setup.policy == "unmanaged";
+        self.workers.push(worker);
+        self.entries.push(Entry::default());
+        self.books[vgpu].sessions.push(number);
+        self.tell(Event::AddSession { session: session_key(number), vgpu: vgpu_key(vgpu) });
+        if endless {
+            self.note_work(number, false);
+            self.poke(number, 0);
+        }
+        number
+    }
+
+    /// A program of `vgpu`, on a core of its own or on one that others use too. `cpu_weight` is
+    /// its share of that core.
+    pub fn program(
+        &mut self,
+        vgpu: usize,
+        behaviour: Box<dyn Behaviour>,
+        transport: Transport,
+        core: Option<usize>,
+        cpu_weight: u64,
+    ) -> usize {
+        let worker = self.session(vgpu, Source::Program);
+        let vcpu = self.vcpu(Some(worker), behaviour, transport, core, cpu_weight);
+        self.workers[worker].vcpu = Some(vcpu);
+        worker
+    }
+
+    /// A vCPU, with a session or without.
+    pub fn vcpu(
+        &mut self,
+        worker: Option<usize>,
+        behaviour: Box<dyn Behaviour>,
+        transport: Transport,
+        core: Option<usize>,
+        cpu_weight: u64,
+    ) -> usize {
+        let core = core.unwrap_or(self.cores.len());
+        while self.cores.len() <= core {
+            self.cores.push(Core::default());
+        }
+        let number = self.vcpus.len();
+        self.vcpus.push(Vcpu {
+            core,
+            weight: cpu_weight,
+            worker,
+            transport,
+            behaviour,
+            place: Place::Blocked,
+            doing: Doing::Between,
+            left_ns: 0,
+            vruntime: self.cores[core].floor,
+            deadline: 0,
+            boosted: false,
+            waking: true,
+            ran_ns: 0,
+            woken_ns: None,
+            wake_delays_ns: Vec::new(),
+        });
+        self.clock.after(0, Tick::Awake { vcpu: number, boosted: false });
+        number
+    }
+
+    /// Changes a vGPU's weight now.
+    pub fn reweight(&mut self, vgpu: usize, weight: u32) {
+        self.count_service();
+        let weight = Weight::new(weight).unwrap_or_default();
+        self.books[vgpu].weight = weight;
+        self.checks.reweight(vgpu, weight);
+        self.report_holders(None);
+        self.tell(Event::Reweight { vgpu: vgpu_key(vgpu), weight });
+        self.look();
+    }
+
+    /// Runs for so long.
+    pub fn run_for(&mut self, duration_ns: u64) {
+        let until_ns = self.clock.now_ns + duration_ns;
+        while let Some(tick) = self.clock.next(until_ns) {
+            self.tick(tick);
+        }
+        self.count_service();
+    }
+
+    fn tick(&mut self, tick: Tick) {
+        match tick {
+            Tick::Device { generation } => self.device_ended(generation),
+            Tick::Worker { worker } => {
+                if self.workers[worker].poke_ns == Some(self.clock.now_ns) {
+                    self.workers[worker].poke_ns = None;
+                    self.run_worker(worker);
+                }
+            }
+            Tick::Daemon => {
+                self.rung = false;
+                self.look();
+            }
+            Tick::Timer { at_ns } => {
+                if self.timer_ns == Some(at_ns) {
+                    self.timer_ns = None;
+                    self.look();
+                    self.report_holders(None);
+                    self.tell(Event::Timer);
+                    self.look();
+                }
+            }
+            Tick::Core { core, generation } => self.core_tick(core, generation),
+            Tick::Awake { vcpu, boosted } => self.awake(vcpu, boosted),
+            Tick::Answer { vcpu, until } => self.answered(vcpu, until),
+            Tick::Alarm { vcpu } => self.alarm(vcpu),
+            Tick::Bin => {
+                self.count_service();
+                let row = self.books.iter().zip(&mut self.binned).map(|(books, before)| {
+                    let ns = books.work_ns - *before;
+                    *before = books.work_ns;
+                    ns
+                });
+                self.bins.push(row.collect());
+                self.clock.after(self.setup.bin_ns, Tick::Bin);
+            }
+        }
+        while let Some(worker) = self.todo.pop_front() {
+            self.run_worker(worker);
+        }
+    }
+
+    /// The time, in ns.
+    pub fn now_ns(&self) -> u64 {
+        self.clock.now_ns
+    }
+
+    /// Device time of each vGPU's executed work so far, in ns.
+    pub fn work_ns(&self) -> Vec<u64> {
+        self.books.iter().map(|books| books.work_ns).collect()
+    }
+
+    /// Each vGPU's finished kernels.
+    pub fn kernels(&self) -> Vec<u64> {
+        self.books.iter().map(|books| books.kernels).collect()
+    }
+
+    /// Time that the device executed commands, in ns.
+    pub fn busy_ns(&self) -> u64 {
+        self.gpu.busy_ns
+    }
+
+    /// Per bin, what each vGPU was served, in ns.
+    pub fn bins(&self) -> &[Vec<u64>] {
+        &self.bins
+    }
+
+    /// Turns that each vGPU began.
+    pub fn turns(&self) -> &[u64] {
+        &self.turns
+    }
+
+    /// Events that the core handled.
+    pub fn decisions(&self) -> u64 {
+        self.checks.decisions
+    }
+
+    /// The longest that a vGPU waited for service after it woke up, in ns.
+    pub fn wait_max_ns(&self, vgpu: usize) -> u64 {
+        self.books[vgpu].wait_max_ns
+    }
+
+    /// The longest that a vGPU had work and was not served, in ns, since the last call.
+    pub fn take_gap_max_ns(&mut self, vgpu: usize) -> u64 {
+        std::mem::take(&mut self.books[vgpu].gap_max_ns)
+    }
+
+    /// Processor time that a vCPU consumed, in ns.
+    pub fn cpu_ns(&self, vcpu: usize) -> u64 {
+        self.vcpus[vcpu].ran_ns
+    }
+
+    /// From each wake-up of a session's vCPU to when it ran, in ns.
+    pub fn wake_delays_ns(&self, session: usize) -> &[u64] {
+        self.workers[session].vcpu.map_or(&[], |vcpu| &self.vcpus[vcpu].wake_delays_ns)
+    }
+
+    /// Settles every account; the result is what was found broken on the way, and the closure.
+    pub fn finish(&mut self) -> Verdict {
+        self.count_service();
+        for worker in 0..self.workers.len() {
+            let more_ns = self.workers[worker].meter.settle();
+            self.workers[worker].gate.charge(0, more_ns);
+            let usage = self.usage(worker);
+            self.tell(Event::Used { session: session_key(worker), usage });
+        }
+        let billed = (0..self.books.len())
+            .filter_map(|vgpu| self.node.vgpu(vgpu_key(vgpu)))
+            .map(|view| view.used_ns);
+        let gap_ns = weft_sched::invariants::billing_gap_ns(self.gpu.busy_ns, billed);
+        // What the device executed of the command at its head is not reported before it ends.
+        let unreported_ns = self.gpu.queue.front().map_or(0, |head| head.ns);
+        Verdict {
+            closure: gap_ns.unsigned_abs() as f64 / (self.gpu.busy_ns.max(1)) as f64,
+            closure_slack: unreported_ns as f64 / (self.gpu.busy_ns.max(1)) as f64,
+            decisions: self.checks.decisions,
+            lag_violations: self.checks.lag_violations,
+            lag_share_max: self.checks.lag_share(),
+            other_violations: self.checks.other_violations,
+            first: self.checks.first.clone(),
+            idle_max_ns: self.checks.idle_max_ns(),
+        }
+    }
+}
+
+/// What the checks of a run found.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// |Σ charges − device busy| / busy.
+    pub closure: f64,
+    /// The part of it that the command in execution explains.
+    pub closure_slack: f64,
+    /// Events handled by the core.
+    pub decisions: u64,
+    /// Steps at which two vGPUs were further apart than the bound.
+    pub lag_violations: u64,
+    /// The largest lag over its bound.
+    pub lag_share_max: f64,
+    /// Steps at which another invariant was broken.
+    pub other_violations: u64,
+    /// The first violation in words.
+    pub first: Option<String>,
+    /// The longest that the device was idle while somebody had work, in ns.
+    pub idle_max_ns: u64,
+}
+
+pub(crate) fn vgpu_key(number: usize) -> VgpuKey {
+    VgpuKey(u32::try_from(number).expect("fewer than 2³² vGPUs"))
+}
+
+pub(crate) fn session_key(number: usize) -> SessionKey {
+    SessionKey(u32::try_from(number).expect("fewer than 2³² sessions"))
+}
