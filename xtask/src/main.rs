@@ -6,6 +6,9 @@ mod setup;
 mod shell;
 mod tests;
 mod tidy;
+mod upstream;
+
+use std::path::PathBuf;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
@@ -31,6 +34,18 @@ enum Task {
         /// Only tests whose name contains this.
         filter: Option<String>,
     },
+    /// Run tinygrad's own test files on Weft, those that need no other framework.
+    Tinygrad {
+        /// A clone of tinygrad, of about the version that the examples use.
+        #[arg(long)]
+        checkout: PathBuf,
+        /// Build Weft in this profile.
+        #[arg(long, default_value = "release")]
+        profile: String,
+        /// tinygrad's device: `CUDA:PTX`, or `CUDA` for NVRTC.
+        #[arg(long, default_value = "CUDA:PTX")]
+        dev: String,
+    },
     /// Install what the project needs: a C compiler, Python packages in `.venv`.
     Setup,
     /// Build the example programs in C against the shim.
@@ -51,6 +66,7 @@ fn main() -> Result<()> {
     match Arguments::parse().task {
         Task::Demo { arguments } => programs::demo(&arguments),
         Task::Test { filter } => tests::run_all(filter.as_deref()),
+        Task::Tinygrad { checkout, profile, dev } => upstream::tinygrad(&checkout, &profile, &dev),
         Task::Setup => setup::all().map(drop),
         Task::Examples { profile } => {
             let python = setup::all()?;

@@ -60,9 +60,16 @@ fn system_packages() -> Result<()> {
     if !succeeds(Command::new("strace").arg("--version")) {
         missing.push("strace");
     }
-    if missing.is_empty() {
-        return Ok(());
-    }
+    if missing.is_empty() { Ok(()) } else { install_packages(&missing) }
+}
+
+/// What tinygrad's own tests need beyond the rest: its CPU device compiles with clang.
+pub(crate) fn clang() -> Result<()> {
+    let found = succeeds(Command::new("clang").arg("--version"));
+    if found { Ok(()) } else { install_packages(&["clang"]) }
+}
+
+fn install_packages(missing: &[&str]) -> Result<()> {
     let wanted = missing.join(" ");
     if !rustix::process::geteuid().is_root() {
         bail!("these packages are missing: {wanted}\nhint: sudo apt-get install {wanted}");
@@ -71,7 +78,7 @@ fn system_packages() -> Result<()> {
     run(Command::new("apt-get").args(["update", "-qq"]))?;
     run(Command::new("apt-get")
         .args(["install", "-y", "-qq", "--no-install-recommends"])
-        .args(&missing)
+        .args(missing)
         .env("DEBIAN_FRONTEND", "noninteractive"))
 }
 

@@ -1,6 +1,6 @@
 //! Instantiated graphs: they live on the worker; here are their launches and changes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 
 use weft_wire::codec::{Field, encode_to_vec};
@@ -42,6 +42,13 @@ struct Contents {
     events: BTreeMap<u32, Event>,
     /// Numbers of the host functions, by position.
     calls: BTreeMap<u32, u64>,
+    /// Kernels that are switched on and have no blocks yet. Programs describe a launch whose size
+    /// they learn later by an empty grid, and set the size before the graph is launched.
+    without_blocks: BTreeSet<u32>,
+}
+
+fn has_no_blocks(work: &Work) -> bool {
+    matches!(work, Work::Kernel(kernel) if kernel.launch.grid.contains(&0))
 }
 
 /// The nodes of a graph, its children put in their places, in an order that can run.
@@ -61,7 +68,10 @@ impl Client {
         let mut flat = Flat::default();
         self.flatten(graph, &[], &mut flat)?;
         let mut contents = Contents { nodes: flat.nodes, ..Contents::default() };
-        for (position, (_, work, _)) in (0..).zip(&contents.nodes) {
+        for (position, (_, work, enabled)) in (0..).zip(&contents.nodes) {
+            if *enabled && has_no_blocks(work) {
+                contents.without_blocks.insert(position);
+            }
             if let Work::Host(host) = work {
                 let call = self.number();
                 self.host_functions.keep(call, host.clone())?;
@@ -127,7 +137,7 @@ impl Client {
             ends.insert(index, own_ends);
         }
         let inner = nodes.values().flat_map(|node| node.after.iter());
-        let inner: std::collections::BTreeSet<u32> = inner.copied().collect();
+        let inner: BTreeSet<u32> = inner.copied().collect();
         let outer = ends.into_iter().filter(|(index, _)| !inner.contains(index));
         let outer: Vec<u32> = outer.flat_map(|(_, positions)| positions).collect();
         Ok(if outer.is_empty() { before.to_vec() } else { outer })
@@ -149,6 +159,7 @@ impl Client {
     fn wire_work<'a>(&self, work: &'a Work, call: u64) -> Result<GraphWork<'a>, Status> {
         Ok(match work {
             Work::Empty | Work::Child(_) => GraphWork::Empty,
+            Work::Kernel(_) if has_no_blocks(work) => GraphWork::Empty,
             Work::Kernel(kernel) => GraphWork::Kernel(self.kernel_spec(kernel)?),
             Work::Copy(CopyWork { dst, src, shape }) => {
                 let layout = Layout {
@@ -251,6 +262,11 @@ impl Client {
         if let Work::EventRecord(event) = &work {
             contents.events.insert(position, *event);
         }
+        if enabled && has_no_blocks(&work) {
+            contents.without_blocks.insert(position);
+        } else {
+            contents.without_blocks.remove(&position);
+        }
         if let Some(entry) = contents.nodes.get_mut(at) {
             *entry = (after, work, enabled);
         }
@@ -270,6 +286,7 @@ impl Client {
         if let Work::Kernel(kernel) = work
             && was_enabled
             && enabled
+            && !has_no_blocks(work)
             && kernel.params.len() <= INLINE_PARAMS_MAX
         {
             let launch = self.kernel_spec(kernel)?;
@@ -288,7 +305,8 @@ impl Client {
     /// Launches an instantiated graph in stream order.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for a stale graph, `INVALID_HANDLE` for a stale stream, or a fault.
+    /// `INVALID_VALUE` for a stale graph or one with an empty grid, `INVALID_HANDLE` for a stale
+    /// stream, or a fault.
     pub fn graph_launch(&self, exec: GraphExec, stream: Stream) -> Result<(), Status> {
         let stream = self.stream(stream)?;
         let state = self.graph_execs.get(exec).ok_or(Status::INVALID_VALUE)?;
@@ -296,11 +314,16 @@ impl Client {
         if state.context != stream.context {
             return Err(Status::INVALID_VALUE);
         }
-        for event in lock(&state.contents).events.values() {
+        let contents = lock(&state.contents);
+        if !contents.without_blocks.is_empty() {
+            return Err(Status::INVALID_VALUE);
+        }
+        for event in contents.events.values() {
             if let Some(event) = self.events.get(*event) {
                 event.set_record(self.counters.event_record(event.id));
             }
         }
+        drop(contents);
         self.send(&stream, &Command::GraphLaunch { graph: state.id, stream: stream.id })
     }
 

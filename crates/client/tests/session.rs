@@ -408,6 +408,33 @@ fn an_instantiated_kernel_takes_new_parameters() {
 }
 
 #[test]
+fn a_grid_may_be_empty_until_its_graph_is_launched() {
+    let fixture = Fixture::new(ARENA);
+    let client = &fixture.client;
+    let function = kernel(client);
+    let target = client.function(function).unwrap();
+    let work = |blocks: u32| {
+        let launch = Launch { grid: [blocks, 1, 1], ..SHAPE };
+        let params = [u8::try_from(blocks).unwrap(); 12].into();
+        Work::Kernel(KernelWork { function, target: Arc::clone(&target), launch, params })
+    };
+    let graph = client.graph_create().unwrap();
+    let node = client.graph_add(graph, &[], work(0)).unwrap();
+    let exec = client.graph_instantiate(graph, 0).unwrap();
+    assert_eq!(client.graph_launch(exec, Stream::NULL), Err(Status::INVALID_VALUE));
+    client.graph_exec_set(exec, node, work(3)).unwrap();
+    client.graph_launch(exec, Stream::NULL).unwrap();
+    client.graph_exec_set(exec, node, work(0)).unwrap();
+    assert_eq!(client.graph_launch(exec, Stream::NULL), Err(Status::INVALID_VALUE));
+    client.graph_exec_enable(exec, node, false).unwrap();
+    client.graph_launch(exec, Stream::NULL).unwrap();
+    client.context_synchronize(Context::NULL).unwrap();
+    let launches = fixture.controls.launches.lock().unwrap();
+    assert_eq!(launches.len(), 1);
+    assert_eq!(launches[0][0], 3);
+}
+
+#[test]
 fn contexts_nest_and_take_their_contents_along() {
     let fixture = Fixture::without_context(ARENA);
     let client = &fixture.client;

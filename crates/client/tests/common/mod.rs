@@ -270,10 +270,7 @@ impl Worker {
                 }
             }
             Command::GraphSetKernel { graph, node, launch } => {
-                let bytes = self.graphs.remove(&graph.index).unwrap();
-                let mut nodes: Vec<GraphNode<'_>> = decode_all(&bytes).unwrap();
-                nodes[*node as usize].work = GraphWork::Kernel(launch.clone());
-                self.graphs.insert(graph.index, encode_to_vec(&nodes, 1 << 20).unwrap());
+                self.set_node(graph.index, *node, GraphWork::Kernel(launch.clone()));
             }
             Command::GraphLaunch { graph, stream } => {
                 let bytes = self.graphs.get(&graph.index).unwrap().clone();
@@ -283,6 +280,13 @@ impl Worker {
             }
             _ => {}
         }
+    }
+
+    fn set_node(&mut self, graph: u32, node: u32, work: GraphWork<'_>) {
+        let bytes = self.graphs.remove(&graph).unwrap();
+        let mut nodes: Vec<GraphNode<'_>> = decode_all(&bytes).unwrap();
+        nodes[node as usize].work = work;
+        self.graphs.insert(graph, encode_to_vec(&nodes, 1 << 20).unwrap());
     }
 
     fn run_graph(&mut self, nodes: &[GraphNode<'_>], controls: &Controls) {
@@ -342,6 +346,13 @@ impl Worker {
                 }
                 self.graphs.insert(graph.index, bytes.clone());
                 self.release(nodes);
+                self.answer(to, Status::SUCCESS, &[]);
+            }
+            Command::GraphSetNode { graph, node, node_bytes } => {
+                let bytes = self.block(node_bytes).to_vec();
+                let changed: GraphNode<'_> = decode_all(&bytes).unwrap();
+                self.set_node(graph.index, *node, changed.work);
+                self.release(node_bytes);
                 self.answer(to, Status::SUCCESS, &[]);
             }
             Command::EventElapsed { .. } => {
