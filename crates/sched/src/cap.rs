@@ -1,5 +1,7 @@
 //! Hard caps: the most of a device that a vGPU may use even when nobody else wants it.
 
+use crate::journal::codec;
+
 /// A share of device time over a period.
 ///
 /// In each period, counted from when the cap was set, the vGPU may use `share_ppm` millionths of
@@ -92,6 +94,9 @@ impl CapMeter {
         }
     }
 }
+
+codec!(struct Cap { share_ppm, period_ns });
+codec!(struct CapMeter { cap, since_ns, used_ns });
 
 #[cfg(test)]
 mod tests {

@@ -8,6 +8,7 @@ use crate::cap::{Cap, CapMeter};
 use crate::config::Config;
 use crate::event::Usage;
 use crate::heap::Heap;
+use crate::journal::{Codec, Malformed, Reader};
 use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::policy::{Charge, Policy, PolicyId, Setup};
 use crate::tables::{Tables, Vgpu};
@@ -663,4 +664,50 @@ impl Core {
 fn to_signed(ns: u64) -> i64 {
     // 292 years: a larger reading is a broken counter.
     i64::try_from(ns).unwrap_or(i64::MAX / 4)
+}
+
+impl Codec for Core {
+    fn put(&self, out: &mut Vec<u8>) {
+        let Self { device, up, policy_id, policy, floor, holders, runnable, eligible, .. } = self;
+        (*device, *up).put(out);
+        policy_id.put(out);
+        policy.save(out);
+        (*floor, (*runnable, *eligible)).put(out);
+        holders.put(out);
+        let Self { refills, next_epoch, drain_ns, draining, prepared, idle_said, deadline, .. } =
+            self;
+        refills.put(out);
+        (*next_epoch, *drain_ns).put(out);
+        (*draining, *prepared).put(out);
+        (*idle_said, *deadline).put(out);
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let (device, up) = Codec::take(input)?;
+        let policy_id = PolicyId::take(input)?;
+        let policy = policy_id.take_state(input)?;
+        let (floor, (runnable, eligible)) = Codec::take(input)?;
+        let holders = Codec::take(input)?;
+        let refills = Codec::take(input)?;
+        let (next_epoch, drain_ns) = Codec::take(input)?;
+        let (draining, prepared) = Codec::take(input)?;
+        let (idle_said, deadline) = Codec::take(input)?;
+        Ok(Self {
+            device,
+            up,
+            policy_id,
+            policy,
+            floor,
+            holders,
+            runnable,
+            eligible,
+            refills,
+            next_epoch,
+            drain_ns,
+            draining,
+            prepared,
+            idle_said,
+            deadline,
+        })
+    }
 }

@@ -5,6 +5,7 @@
 use alloc::vec::Vec;
 
 use crate::heap::Heap;
+use crate::journal::codec;
 use crate::key::Weight;
 use crate::policy::Charge;
 use crate::tag::Tag;
@@ -176,6 +177,10 @@ impl FairQueue {
         least.map_or(self.virtual_time, |least| self.virtual_time.max(least))
     }
 }
+
+codec!(struct FairQueue { flows, waiting, virtual_time, running, last, rules });
+codec!(struct Flow { start, weight, awake });
+codec!(struct Rules { sleeper_credit_ns, slack });
 
 #[cfg(test)]
 mod tests {

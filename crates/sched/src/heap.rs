@@ -3,6 +3,10 @@
 //! Four children share a cache line or two, so a heap of 65,536 is 8 levels deep. `reserve` on
 //! arrival of a key; after that nothing allocates.
 
+use crate::journal::{Codec, Malformed, Reader};
+use crate::key::KEY_LIMIT;
+
+use alloc::vec;
 use alloc::vec::Vec;
 
 const ARITY: usize = 4;
@@ -101,6 +105,28 @@ impl<R: Copy + Ord> Heap<R> {
     fn put(&mut self, place: usize, entry: (R, u32)) {
         self.places[entry.1 as usize] = place as u32;
         self.entries[place] = entry;
+    }
+}
+
+impl<R: Codec> Codec for Heap<R> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.places.len().put(out);
+        self.entries.put(out);
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let room = u32::take(input)?;
+        let taken: Vec<(R, u32)> = Vec::take(input)?;
+        if room > KEY_LIMIT || taken.iter().any(|(_, key)| *key >= room) {
+            return Err(input.malformed("queue"));
+        }
+        let mut places = vec![ABSENT; room as usize];
+        for (place, (_, key)) in (0..).zip(&taken) {
+            places[*key as usize] = place;
+        }
+        let mut entries = Vec::with_capacity(places.len());
+        entries.extend(taken);
+        Ok(Self { entries, places })
     }
 }
 

@@ -3,7 +3,10 @@
 //! The driver chooses the keys, small and dense (a slab index): the core indexes arrays by them and
 //! never hashes. A key may be used again after its owner was removed.
 
+use alloc::vec::Vec;
 use core::fmt;
+
+use crate::journal::{Codec, Malformed, Reader};
 
 /// Keys at or above this are refused ([`EventError::KeyTooLarge`](crate::EventError)): a stray key
 /// must not make the core allocate an array of its size. 65,536 vGPUs with 16 sessions each fit.
@@ -20,6 +23,16 @@ macro_rules! key {
             /// The key as an array index.
             pub(crate) fn index(self) -> usize {
                 self.0 as usize
+            }
+        }
+
+        impl Codec for $name {
+            fn put(&self, out: &mut Vec<u8>) {
+                self.0.put(out);
+            }
+
+            fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+                u32::take(input).map(Self)
             }
         }
 
@@ -85,6 +98,16 @@ impl Weight {
     /// The number itself.
     pub fn get(self) -> u32 {
         self.0
+    }
+}
+
+impl Codec for Weight {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Self::new(u32::take(input)?).map_err(|_| input.malformed("weight"))
     }
 }
 

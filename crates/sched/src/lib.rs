@@ -33,6 +33,7 @@ mod event;
 mod fair_queue;
 mod heap;
 pub mod invariants;
+pub mod journal;
 mod key;
 mod node;
 mod places;

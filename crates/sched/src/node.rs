@@ -7,6 +7,7 @@ use crate::cap::Cap;
 use crate::config::{Config, ConfigError};
 use crate::core::{Context, Core};
 use crate::event::{Event, EventError};
+use crate::journal::codec;
 use crate::key::{DeviceKey, KEY_LIMIT, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::policy::{PolicyId, Setup};
 use crate::tables::{Session, Slots, Tables, Vgpu};
@@ -385,3 +386,5 @@ impl Node {
 fn check_key(key: u32) -> Result<(), EventError> {
     if key < KEY_LIMIT { Ok(()) } else { Err(EventError::KeyTooLarge(key)) }
 }
+
+codec!(struct Node { config, now_ns, cores, tables, timer });

@@ -1,5 +1,7 @@
 //! Small dense numbers for members of a group, so that a group's arrays are as long as it is large.
 
+use crate::journal::{Codec, Malformed, Reader};
+
 use alloc::vec::Vec;
 
 /// Members by place. A place is used again after its member left.
@@ -37,5 +39,16 @@ impl<K: Copy> Places<K> {
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = K> + '_ {
         self.members.iter().flatten().copied()
+    }
+}
+
+impl<K: Codec> Codec for Places<K> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.members.put(out);
+        self.free.put(out);
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self { members: Vec::take(input)?, free: Vec::take(input)? })
     }
 }

@@ -1,5 +1,7 @@
 //! Which vGPUs are interactive.
 
+use crate::journal::codec;
+
 /// Whether a vGPU calls synchronously so often that it counts as interactive: more than 10 calls
 /// per 10 ms (FairGV §3.2.3). It stays so until it makes at most half as many.
 ///
@@ -44,6 +46,8 @@ impl SyncRate {
         (self.since_ns, self.calls) = (own_ns, 0);
     }
 }
+
+codec!(struct SyncRate { since_ns, calls, waiting_since_ns, waited_ns, interactive });
 
 #[cfg(test)]
 mod tests {

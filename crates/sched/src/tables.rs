@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use crate::cap::CapMeter;
 use crate::fair_queue::FairQueue;
+use crate::journal::{Codec, Malformed, Reader, codec};
 use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::places::Places;
 use crate::sync_rate::SyncRate;
@@ -198,5 +199,24 @@ impl Session {
             turn: None,
             sync_calls: 0,
         }
+    }
+}
+
+codec!(struct Tables { tenants, vgpus, sessions });
+codec!(struct Vgpu {
+    tenant, device, weight, runnable, members, sessions, in_turn, meter, throttled, sync, holders,
+    used_ns, held_ns, turns,
+});
+codec!(struct Session {
+    vgpu, local, weight, runnable, estimate_ns, used_ns, idle_ns, predicted_ns, turn, sync_calls,
+});
+
+impl<T: Codec> Codec for Slots<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Vec::take(input).map(Self)
     }
 }

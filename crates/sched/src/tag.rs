@@ -1,8 +1,10 @@
 //! Tags: weighted service in units of 2⁻²⁰ ns, so that one nanosecond at weight 10,000 still
 //! counts.
 
+use alloc::vec::Vec;
 use core::fmt;
 
+use crate::journal::{Codec, Malformed, Reader};
 use crate::key::Weight;
 
 /// A point on a policy's virtual time axis, or a distance along it.
@@ -59,6 +61,16 @@ impl Tag {
 impl fmt::Debug for Tag {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}ns", self.to_ns())
+    }
+}
+
+impl Codec for Tag {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        u128::take(input).map(Self)
     }
 }
 

@@ -1,5 +1,7 @@
 //! One turn: a grant and what happened to it.
 
+use crate::journal::codec;
+
 /// A session's hold of a device.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Turn {
@@ -70,3 +72,8 @@ impl Turn {
         }
     }
 }
+
+codec!(struct Turn {
+    epoch, start_ns, budget_ns, share_ns, used_at_start_ns, in_queue, place, revoked_at_ns, killed,
+    idle_since_ns, contended, counted_to_ns, contended_ns, alone_ns,
+});

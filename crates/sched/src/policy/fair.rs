@@ -8,6 +8,7 @@
 use alloc::vec::Vec;
 
 use crate::fair_queue::{FairQueue, Rules};
+use crate::journal::codec;
 use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::places::Places;
 use crate::policy::{Charge, Policy, Setup};
@@ -168,3 +169,7 @@ impl Policy for Fair {
         self.tenants.ahead(tenant.0)
     }
 }
+
+codec!(struct Fair { tenants, groups, members, rules });
+codec!(struct Group { queue, vgpus, awake });
+codec!(struct Member { tenant, place });

@@ -13,9 +13,11 @@ mod unmanaged;
 
 use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::vec::Vec;
 use core::fmt;
 
 use crate::config::Config;
+use crate::journal::{Codec, Malformed, Reader};
 use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::tag::Tag;
 
@@ -27,6 +29,7 @@ macro_rules! registry {
             summary: $summary,
             simulator_only: [$($reason,)? ""][0],
             build: |setup| Box::new(<$policy>::new(setup)),
+            take: |input| Ok(Box::new(<$policy as Codec>::take(input)?)),
         }),+];
 
         /// The names of all policies, for help texts and error messages.
@@ -47,6 +50,7 @@ struct Entry {
     /// Empty where a node may use it.
     simulator_only: &'static str,
     build: fn(&Setup<'_>) -> Box<dyn Policy>,
+    take: fn(&mut Reader<'_>) -> Result<Box<dyn Policy>, Malformed>,
 }
 
 /// What a policy begins with.
@@ -93,8 +97,24 @@ impl PolicyId {
         (self.entry().build)(setup)
     }
 
+    /// Reads a policy's state.
+    pub(crate) fn take_state(self, input: &mut Reader<'_>) -> Result<Box<dyn Policy>, Malformed> {
+        (self.entry().take)(input)
+    }
+
     fn entry(self) -> &'static Entry {
         &REGISTRY[usize::from(self.0)]
+    }
+}
+
+/// By name: a journal outlives the order of the registry.
+impl Codec for PolicyId {
+    fn put(&self, out: &mut Vec<u8>) {
+        String::from(self.name()).put(out);
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        by_name(&String::take(input)?).map_err(|_| input.malformed("policy"))
     }
 }
 
@@ -136,8 +156,20 @@ pub struct Charge {
     pub settled: bool,
 }
 
+/// Writes a policy's state into a journal; every type with a [`Codec`] does.
+pub trait State {
+    /// Appends all of it.
+    fn save(&self, out: &mut Vec<u8>);
+}
+
+impl<T: Codec> State for T {
+    fn save(&self, out: &mut Vec<u8>) {
+        self.put(out);
+    }
+}
+
 /// The order in which vGPUs get the device. Trusts its caller: keys are added before they are used.
-pub trait Policy: fmt::Debug + Send {
+pub trait Policy: State + fmt::Debug + Send {
     /// Whether everybody is granted the device at once. Then only `add` to `charge` are called.
     fn is_shared(&self) -> bool {
         false

@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::heap::Heap;
+use crate::journal::codec;
 use crate::key::{VgpuKey, Weight};
 
 /// Smaller ranks first; within a rank, whoever has waited longest.
@@ -87,3 +88,6 @@ impl Ranked {
 pub(super) fn rank_by_weight(weight: Weight) -> u32 {
     Weight::MAX.get() - weight.get()
 }
+
+codec!(struct Ranked { flows, waiting, arrivals, running });
+codec!(struct Flow { rank, awake });

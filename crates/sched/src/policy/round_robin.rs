@@ -1,5 +1,6 @@
 //! `round_robin`: a quantum each in the order of waiting; weights and what was used do not count.
 
+use crate::journal::codec;
 use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::policy::ranked::Ranked;
 use crate::policy::{Charge, Policy, Setup};
@@ -53,3 +54,5 @@ impl Policy for RoundRobin {
         self.queue.successor(vgpu)
     }
 }
+
+codec!(struct RoundRobin { queue });

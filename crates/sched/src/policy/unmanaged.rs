@@ -1,6 +1,9 @@
 //! `unmanaged`: no gate. Everybody is granted the device without a limit, and the device's own
 //! first-come-first-served queue decides: the negative control of every fairness test.
 
+use alloc::vec::Vec;
+
+use crate::journal::{Codec, Malformed, Reader};
 use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::policy::{Charge, Policy, Setup};
 use crate::tag::Tag;
@@ -41,5 +44,13 @@ impl Policy for Unmanaged {
 
     fn successor(&self, _vgpu: VgpuKey, _rest_ns: u64) -> Option<VgpuKey> {
         None
+    }
+}
+
+impl Codec for Unmanaged {
+    fn put(&self, _out: &mut Vec<u8>) {}
+
+    fn take(_input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok(Self)
     }
 }

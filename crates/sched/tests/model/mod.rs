@@ -4,6 +4,8 @@
 #![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 #![allow(dead_code, reason = "each test binary uses a part of the model")]
 
+pub(crate) mod steps;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -120,7 +122,12 @@ pub(crate) struct Model {
     timer: Option<u64>,
     last_epoch: u64,
     last_virtual_time: weft_sched::Tag,
+    /// What was handled since recording began.
+    pub(crate) history: Option<Vec<Handled>>,
 }
+
+/// An event, when, and what it caused.
+pub(crate) type Handled = (u64, Event, Vec<Action>);
 
 impl Model {
     pub(crate) fn new(policy: &str, habits: Habits) -> Self {
@@ -156,6 +163,7 @@ impl Model {
             timer: None,
             last_epoch: 0,
             last_virtual_time: weft_sched::Tag::ZERO,
+            history: None,
         };
         model.tell(Event::DeviceUp { device: DEVICE });
         model
@@ -476,6 +484,9 @@ impl Model {
     pub(crate) fn tell(&mut self, event: Event) {
         self.node.handle(self.now, event, &mut self.actions).unwrap();
         self.decisions += 1;
+        if let Some(history) = &mut self.history {
+            history.push((self.now, event, self.actions.as_slice().to_vec()));
+        }
         self.todo.extend(self.actions.drain());
         let virtual_time = self.node.virtual_time(DEVICE).unwrap();
         assert!(virtual_time >= self.last_virtual_time, "the virtual time fell");

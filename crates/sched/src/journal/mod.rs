@@ -1,0 +1,146 @@
+//! The journal: every event with its time and the actions that it caused, so that a later run can
+//! be held against it bit for bit.
+//!
+//! A journal is a header and records. The header holds the *whole* state of the node (settings, tags,
+//! turns in progress, timers, each device's policy by name), so it can begin at any moment: a driver
+//! that rotates its files begins each with [`Writer::begin`] and needs nothing of the earlier ones.
+//!
+//! ```text
+//! journal    = "WEFTJRNL" version:u16le length state checksum:u64le record*
+//! record     = length time event outcome
+//! time       = ns since the record before (since the state's, for the first), zigzag
+//! event      = number fields          outcome = 0 (refused) | 1 + number of actions, actions
+//! ```
+//! Integers are varints. A file that was cut within its last record is read up to there.
+
+mod codec;
+mod replay;
+
+use alloc::vec::Vec;
+
+pub(crate) use codec::codec;
+pub use codec::{Codec, Malformed, Reader};
+pub use replay::{Difference, Outcome, Record, Replay, ReplayError, Summary};
+
+use crate::action::{Action, TimerReason};
+use crate::config::Config;
+use crate::event::{Event, EventError, Usage};
+use crate::node::Node;
+
+const MAGIC: &[u8; 8] = b"WEFTJRNL";
+
+/// The version of the format. It changes with the fields of events, actions and state.
+pub const VERSION: u16 = 1;
+
+/// Writes a journal. It only appends to the buffer that it is given: the caller writes that out.
+///
+/// ```
+/// # use weft_sched::{Actions, Config, DeviceKey, Event, Node, journal};
+/// # let mut node = Node::new(Config::default())?;
+/// # let mut actions = Actions::new();
+/// let mut file = Vec::new();
+/// let mut writer = journal::Writer::begin(&node, &mut file);
+/// let event = Event::DeviceUp { device: DeviceKey(0) };
+/// let result = node.handle(7, event, &mut actions);
+/// writer.record(7, &event, result, actions.as_slice(), &mut file);
+/// let summary = journal::Replay::new(&file)?.run()?;
+/// assert_eq!(summary.records, 1);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Writer {
+    last_ns: u64,
+    body: Vec<u8>,
+}
+
+impl Writer {
+    /// Appends the header of a journal that begins with the state of `node`.
+    pub fn begin(node: &Node, out: &mut Vec<u8>) -> Self {
+        let mut state = Vec::new();
+        node.put(&mut state);
+        out.extend_from_slice(MAGIC);
+        out.extend_from_slice(&VERSION.to_le_bytes());
+        state.len().put(out);
+        out.extend_from_slice(&state);
+        out.extend_from_slice(&checksum(&state).to_le_bytes());
+        Self { last_ns: node.now_ns, body: state }
+    }
+
+    /// Appends what [`Node::handle`] was given and what it gave: its result, and the actions of this
+    /// event alone.
+    pub fn record(
+        &mut self,
+        now_ns: u64,
+        event: &Event,
+        result: Result<(), EventError>,
+        actions: &[Action],
+        out: &mut Vec<u8>,
+    ) {
+        self.body.clear();
+        // Clocks are below 2⁶³ ns (292 years), so the difference is exact.
+        now_ns.wrapping_sub(self.last_ns).cast_signed().put(&mut self.body);
+        self.last_ns = now_ns;
+        event.put(&mut self.body);
+        if result.is_ok() {
+            (actions.len() + 1).put(&mut self.body);
+            actions.iter().for_each(|action| action.put(&mut self.body));
+        } else {
+            0usize.put(&mut self.body);
+        }
+        self.body.len().put(out);
+        out.extend_from_slice(&self.body);
+    }
+}
+
+/// FNV-1a: finds damage, not malice. A journal is as trusted as the daemon's other files.
+fn checksum(bytes: &[u8]) -> u64 {
+    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
+}
+
+codec!(struct Usage { used_ns, in_flight_ns, idle_ns });
+codec!(struct Config {
+    policy, quantum_ns, yield_ns, prepare_lead_ns, overlap_ns, overdue_ns, sleeper_credit_ns,
+    slack_ns,
+});
+codec!(enum Event {
+    0 Timer {},
+    1 DeviceUp { device },
+    2 DeviceDown { device },
+    3 AddTenant { tenant, weight },
+    4 RemoveTenant { tenant },
+    5 ReweightTenant { tenant, weight },
+    6 AddVgpu { vgpu, tenant, device, weight },
+    7 RemoveVgpu { vgpu },
+    8 Reweight { vgpu, weight },
+    9 SetCap { vgpu, cap },
+    10 AddSession { session, vgpu },
+    11 ReweightSession { session, weight },
+    12 RemoveSession { session },
+    13 Runnable { session, estimate_ns },
+    14 Idle { session },
+    15 Used { session, usage },
+    16 Released { session, epoch, usage },
+    17 SyncCalls { session, calls },
+    18 OnCpu { vgpu, on },
+    19 Adopt { session, epoch, budget_ns },
+    20 SetPolicy { device, policy },
+});
+codec!(enum TimerReason {
+    0 Handover {},
+    1 Prepare {},
+    2 Yield {},
+    3 Revoke {},
+    4 Overdue {},
+    5 Refill {},
+});
+codec!(enum Action {
+    0 Grant { session, device, epoch, budget_ns },
+    1 Wake { session, device, epoch },
+    2 Revoke { session, device, epoch },
+    3 Prepare { session, device },
+    4 Kill { session, device, epoch },
+    5 DeviceIdle { device },
+    6 Timer { at_ns, why },
+    7 CancelTimer {},
+});

@@ -1,0 +1,167 @@
+//! Journals of random histories, begun at any moment, replay without a difference; a difference is
+//! found where it is.
+#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
+
+mod model;
+
+use model::steps::{habits, step, take};
+use model::{DEVICE, Handled, Model};
+use proptest::prelude::*;
+use weft_sched::journal::{Replay, ReplayError, VERSION, Writer};
+use weft_sched::{
+    Action, Actions, Cap, Config, Event, EventError, Node, SessionKey, TenantKey, Usage, VgpuKey,
+    Weight, policy,
+};
+
+/// A journal that begins with `header`.
+fn write(header: &[u8], writer: &Writer, history: &[Handled]) -> Vec<u8> {
+    let (mut file, mut writer) = (header.to_vec(), writer.clone());
+    for (now_ns, event, actions) in history {
+        writer.record(*now_ns, event, Ok(()), actions, &mut file);
+    }
+    file
+}
+
+/// Changes the actions so that they differ for certain.
+fn corrupt(actions: &mut Vec<Action>, way: usize) {
+    match (actions.last_mut(), way) {
+        (Some(Action::Grant { budget_ns, .. }), 0) => *budget_ns ^= 1,
+        (Some(Action::Timer { at_ns, .. }), 0) => *at_ns += 1,
+        (Some(_), 1) => drop(actions.pop()),
+        _ => actions.push(Action::DeviceIdle { device: DEVICE }),
+    }
+}
+
+proptest! {
+    #[test]
+    fn random_histories_replay_from_anywhere(
+        name in prop::sample::select(policy::NAMES),
+        habits in habits(),
+        before in prop::collection::vec(step(), 0..40),
+        after in prop::collection::vec(step(), 1..40),
+        (record, way) in (any::<prop::sample::Index>(), 0usize..3),
+    ) {
+        let mut model = Model::new(name, habits);
+        before.iter().for_each(|step| take(&mut model, step));
+        let mut header = Vec::new();
+        let writer = Writer::begin(&model.node, &mut header);
+        model.history = Some(Vec::new());
+        after.iter().for_each(|step| take(&mut model, step));
+        model.settle();
+
+        let mut history = model.history.take().unwrap();
+        let file = write(&header, &writer, &history);
+        let mut replay = Replay::new(&file).unwrap();
+        while replay.step().unwrap().is_some() {}
+        prop_assert_eq!(replay.summary().records, history.len() as u64);
+        prop_assert_eq!(replay.node().snapshot(), model.node.snapshot());
+
+        if !history.is_empty() {
+            let wrong = record.index(history.len());
+            corrupt(&mut history[wrong].2, way);
+            let file = write(&header, &writer, &history);
+            let Err(ReplayError::Differs(difference)) = Replay::new(&file).unwrap().run() else {
+                panic!("the change of record {wrong} was not found");
+            };
+            prop_assert_eq!(difference.record.number, wrong as u64);
+        }
+    }
+
+    #[test]
+    fn damaged_journals_are_refused_or_differ_but_never_panic(
+        at in any::<prop::sample::Index>(),
+        mask in 1u8..,
+    ) {
+        let mut file = example();
+        let at = at.index(file.len());
+        file[at] ^= mask;
+        if let Ok(replay) = Replay::new(&file) {
+            let _ = replay.run();
+        }
+    }
+}
+
+/// A history with every kind of event.
+fn example() -> Vec<u8> {
+    let (device, session, vgpu) = (DEVICE, SessionKey(0), VgpuKey(0));
+    let (tenant, weight) = (TenantKey(1), Weight::new(3).unwrap());
+    let usage = Usage { used_ns: 5_000_000, in_flight_ns: 1_000, idle_ns: 7 };
+    let cap = Some(Cap { share_ppm: 500_000, period_ns: 20_000_000 });
+    let policy = policy::by_name("round_robin").unwrap();
+    let events = [
+        Event::DeviceUp { device },
+        Event::AddTenant { tenant, weight },
+        Event::AddVgpu { vgpu, tenant, device, weight },
+        Event::AddSession { session, vgpu },
+        Event::Runnable { session, estimate_ns: 300 },
+        Event::SyncCalls { session, calls: 40 },
+        Event::SetCap { vgpu, cap },
+        Event::Released { session, epoch: 1, usage },
+        Event::Timer,
+        Event::ReweightTenant { tenant, weight: Weight::ONE },
+        Event::Reweight { vgpu, weight: Weight::ONE },
+        Event::ReweightSession { session, weight },
+        Event::OnCpu { vgpu, on: true },
+        Event::Idle { session: SessionKey(9) },
+        Event::SetPolicy { device, policy },
+        Event::Used { session, usage },
+        Event::Idle { session },
+        Event::DeviceDown { device },
+        Event::RemoveSession { session },
+        Event::RemoveVgpu { vgpu },
+        Event::RemoveTenant { tenant },
+    ];
+    let mut node = Node::new(Config::default()).unwrap();
+    let (mut file, mut actions) = (Vec::new(), Actions::new());
+    let mut writer = Writer::begin(&node, &mut file);
+    for (step, event) in (0..).zip(events) {
+        let result = node.handle(step * 2_000_000, event, &mut actions);
+        writer.record(step * 2_000_000, &event, result, actions.as_slice(), &mut file);
+        actions.clear();
+    }
+    file
+}
+
+/// The format does not change by accident: a new one gets a new [`VERSION`].
+#[test]
+fn golden_bytes() {
+    let hex: Vec<String> = example()
+        .chunks(32)
+        .map(|line| line.iter().map(|b| format!("{b:02x}")).collect())
+        .collect();
+    let golden: Vec<&str> = include_str!("golden/journal_v1.hex").lines().collect();
+    assert_eq!(hex, golden, "journal version {VERSION}");
+    let summary = Replay::new(&example()).unwrap().run().unwrap();
+    assert_eq!((summary.records, summary.grants), (21, 2));
+}
+
+#[test]
+fn a_cut_file_is_read_up_to_the_cut() {
+    let file = example();
+    let summary = Replay::new(&file[..file.len() - 1]).unwrap().run().unwrap();
+    assert_eq!((summary.records, summary.cut), (20, true));
+}
+
+#[test]
+fn what_is_no_journal_says_so() {
+    assert_eq!(Replay::new(b"not a journal").unwrap_err(), ReplayError::NoJournal);
+    let mut other = example();
+    other[8] = 99;
+    let error = Replay::new(&other).unwrap_err().to_string();
+    assert_eq!(error, "the journal has version 99, this program reads version 1");
+    let mut damaged = example();
+    damaged[14] ^= 1;
+    assert_eq!(Replay::new(&damaged).unwrap_err(), ReplayError::Damaged);
+}
+
+#[test]
+fn a_difference_names_the_record() {
+    let mut node = Node::new(Config::default()).unwrap();
+    let (mut file, mut actions) = (Vec::new(), Actions::new());
+    let mut writer = Writer::begin(&node, &mut file);
+    let event = Event::DeviceUp { device: DEVICE };
+    node.handle(5, event, &mut actions).unwrap();
+    writer.record(5, &event, Err(EventError::DefaultTenant), &[], &mut file);
+    let error = Replay::new(&file).unwrap().run().unwrap_err().to_string();
+    assert_eq!(error, "record 0 at 5 ns, DeviceUp { device: d0 }: expected Refused, got Done([])");
+}
