@@ -28,12 +28,14 @@ pub(crate) enum Token<'a> {
 pub(crate) struct Lexer<'a> {
     text: &'a [u8],
     position: usize,
+    /// Where the last token began.
+    start: usize,
     line: u32,
 }
 
 impl<'a> Lexer<'a> {
     pub(crate) const fn new(text: &'a [u8]) -> Self {
-        Self { text, position: 0, line: 1 }
+        Self { text, position: 0, start: 0, line: 1 }
     }
 
     /// The line of the last character consumed, counted from 1.
@@ -41,9 +43,15 @@ impl<'a> Lexer<'a> {
         self.line
     }
 
+    /// Where the last token stands in the text, in bytes.
+    pub(crate) const fn span(&self) -> std::ops::Range<usize> {
+        self.start..self.position
+    }
+
     /// The next token, and the line it begins in.
     pub(crate) fn next(&mut self) -> Result<(Token<'a>, u32), ParseErrorKind> {
         self.skip_blank()?;
+        self.start = self.position;
         let line = self.line;
         let Some(first) = self.peek(0) else { return Ok((Token::End, line)) };
         let token = match first {

@@ -1,4 +1,4 @@
-//! PTX text to typed IR: parser, linker, parameter layouts, image containers.
+//! PTX text to typed IR: parser, linker, parameter layouts, image containers, slicing transform.
 #![forbid(unsafe_code)]
 
 pub mod cfg;
@@ -9,6 +9,7 @@ pub mod layout;
 mod lexer;
 pub mod linker;
 pub mod parser;
+pub mod slice;
 
 pub use error::{ParseError, ParseErrorKind};
 pub use linker::{LinkError, link};

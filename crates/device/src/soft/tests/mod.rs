@@ -8,6 +8,7 @@ mod instructions;
 mod kernels;
 mod matrices;
 mod paced;
+mod slices;
 mod speed;
 
 use super::{Clock, SoftDevice};
