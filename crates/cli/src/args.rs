@@ -113,9 +113,14 @@ pub(crate) struct RunOptions {
     /// Attach token of the vGPU.
     #[arg(long, env = "WEFT_TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
-    /// Run on a software device inside the program, without a daemon (the native baseline).
+    /// Run without a daemon, the native baseline: on a software device inside the program, or with
+    /// `--device cuda` on the genuine driver itself.
     #[arg(long, conflicts_with_all = ["name", "weight", "memory", "token"])]
     pub(crate) direct: bool,
+    /// Device of the daemon that is started for this run, or of a direct run: soft, soft:paced,
+    /// soft:paced:MODEL.toml, cuda, cuda:N.
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: Option<String>,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) program: Vec<String>,
@@ -127,6 +132,9 @@ pub(crate) struct NodeOptions {
     /// Configuration file (TOML).
     #[arg(long, env = "WEFT_CONFIG")]
     pub(crate) config: Option<PathBuf>,
+    /// Device to execute on: soft, soft:paced, soft:paced:MODEL.toml, cuda, cuda:N.
+    #[arg(long, value_name = "DEVICE")]
+    pub(crate) device: Option<String>,
     /// Set one key of the configuration, such as `scheduling.policy=unmanaged`.
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub(crate) settings: Vec<(String, String)>,

@@ -40,6 +40,7 @@ impl Sockets {
 /// `weft node`
 pub(crate) fn serve(sockets: &Sockets, options: &NodeOptions) -> Result<()> {
     let mut settings = sockets.settings();
+    settings.extend(options.device.iter().map(|device| ("device".to_owned(), device.clone())));
     settings.extend(options.settings.iter().cloned());
     let config =
         NodeConfig::load(options.config.as_deref(), |name| std::env::var(name).ok(), &settings)?;

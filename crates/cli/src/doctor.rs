@@ -14,7 +14,10 @@ use crate::programs;
 pub(crate) fn doctor(sockets: &Sockets) -> Result<ExitCode> {
     let mut checks = vec![shim_check()];
     match sockets.connect().and_then(|mut client| Ok(client.doctor()?)) {
-        Ok(report) => checks.extend(report.checks),
+        Ok(report) => {
+            checks.extend(report.checks);
+            checks.extend(weft_node::gpu_checks());
+        }
         Err(error) => {
             checks.push(check(
                 "node daemon",

@@ -4,7 +4,9 @@ use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
+use weft_device::DeviceSpec;
+use weft_device::cuda::{self, LIBRARY_VARIABLE};
 use weft_node::admin::AdminError;
 
 use crate::args::{RunOptions, Sockets};
@@ -14,10 +16,7 @@ use crate::{output, programs};
 /// `weft run`
 pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
     if options.direct {
-        let scratch = tempfile::Builder::new().prefix("weft-direct-").tempdir()?;
-        let mut command = program(options, scratch.path())?;
-        command.env("WEFT_ATTACH", "direct");
-        return wait(command, options);
+        return run_direct(options);
     }
     let config = sockets.config()?;
     let mut admin = match sockets.connect() {
@@ -31,6 +30,13 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
             _ => return Err(error),
         },
     };
+    if let Some(device) = &options.device {
+        bail!(
+            "a node daemon runs already and has its device; --device {device} is for a daemon that \
+             this run starts: choose another --runtime-dir, or start the daemon with \
+             `weft node --device {device}`"
+        );
+    }
     if let (Some(admin), Some(name)) = (&mut admin, &options.name)
         && admin.list()?.iter().any(|vgpu| vgpu.name == *name)
         && (options.settings.weight.is_some() || options.settings.memory.is_some())
@@ -45,11 +51,47 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
 
 fn run_with_own_daemon(options: &RunOptions) -> Result<ExitCode> {
     output::note("weft: no node daemon is running; starting one for this run");
-    let daemon = OwnDaemon::start(&[])?;
+    let device = options.device.as_deref().map(|device| ("device", device));
+    let daemon = OwnDaemon::start(device.as_slice())?;
     let mut command = program(options, daemon.path())?;
     command.env("WEFT_SOCKET", daemon.tenant_socket());
     command.env("WEFT_RUNTIME_DIR", daemon.path());
     wait(command, options)
+}
+
+/// Without a daemon: on a software device in the program, or on the genuine driver.
+fn run_direct(options: &RunOptions) -> Result<ExitCode> {
+    let scratch = tempfile::Builder::new().prefix("weft-direct-").tempdir()?;
+    let device = options.device.as_deref().unwrap_or_default();
+    if let DeviceSpec::Cuda { ordinal } = DeviceSpec::parse(device)? {
+        return wait(on_driver(options, ordinal, scratch.path())?, options);
+    }
+    let mut command = program(options, scratch.path())?;
+    command.env("WEFT_ATTACH", "direct");
+    if !device.is_empty() {
+        command.env("WEFT_DEVICE", device);
+    }
+    wait(command, options)
+}
+
+/// The program on the genuine driver, with nothing of Weft in it: the system's, or the library that
+/// [`LIBRARY_VARIABLE`] names.
+fn on_driver(options: &RunOptions, ordinal: Option<u32>, scratch: &Path) -> Result<Command> {
+    let found = cuda::devices(None).context("there is no GPU to run on")?;
+    let wanted = ordinal.unwrap_or(0);
+    if !found.iter().any(|device| device.ordinal == wanted) {
+        bail!("there is no device cuda:{wanted}: the driver lists {}", found.len());
+    }
+    let mut command = Command::new(&options.program[0]);
+    command.args(&options.program[1..]);
+    if let Some(library) = std::env::var_os(LIBRARY_VARIABLE) {
+        std::os::unix::fs::symlink(library, scratch.join("libcuda.so.1"))?;
+        programs::use_shim(&mut command, scratch);
+    }
+    if let Some(ordinal) = ordinal {
+        command.env("CUDA_VISIBLE_DEVICES", ordinal.to_string());
+    }
+    Ok(command)
 }
 
 fn program(options: &RunOptions, scratch: &Path) -> Result<Command> {

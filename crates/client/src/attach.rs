@@ -29,6 +29,12 @@ use crate::transport::Transport;
 const DEVICE_RANGE: usize = 1 << 40;
 /// The least range of device addresses that is worth having.
 const DEVICE_RANGE_MIN: usize = 1 << 34;
+/// Where the search for the device range starts, and its steps: a driver in the worker reserves the
+/// same range there, so it must be free in both.
+const DEVICE_SEARCH: usize = 0x3000_0000_0000;
+const DEVICE_STEP: usize = 1 << 40;
+/// Candidates for the device range.
+const DEVICE_TRIES: usize = 32;
 /// Pinned host memory asked for. Only what is used costs memory.
 const PINNED_WINDOW: usize = 16 << 30;
 /// Where the search for the pinned window starts: far from where Linux places programs, libraries
@@ -112,7 +118,7 @@ impl Addresses {
         let pinned = Reservation::search(PINNED_SEARCH, PINNED_STEP, PINNED_TRIES, PINNED_WINDOW)?;
         let mut bytes = DEVICE_RANGE;
         loop {
-            match Reservation::anywhere(bytes) {
+            match Reservation::search(DEVICE_SEARCH, DEVICE_STEP, DEVICE_TRIES, bytes) {
                 Ok(device) => return Ok(Self { device, pinned, _alone: alone }),
                 Err(_) if bytes > DEVICE_RANGE_MIN => bytes /= 2,
                 Err(refusal) => return Err(refusal.into()),

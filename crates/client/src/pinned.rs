@@ -71,6 +71,7 @@ impl Client {
         *used += charge;
         drop(used);
         let start = start as u64;
+        self.submit(&Command::PinnedRange { address: start, bytes: charge, used: 1 })?;
         let number = self.number();
         self.ranges.insert(Range { start, bytes, kind, context: context.handle, number });
         Ok(start)
@@ -94,9 +95,12 @@ impl Client {
             self.call(&Command::ContextSynchronize { context: context.id })
         });
         let address = usize::try_from(range.start).map_err(|_| Status::INVALID_VALUE)?;
+        let bytes = range.bytes.next_multiple_of(PAGE as u64);
+        let unpin = Command::PinnedRange { address: range.start, bytes, used: 0 };
+        let waited = waited.and(self.submit(&unpin));
         self.pinned.window.free(address).ok_or(Status::INVALID_VALUE)?;
         let mut used = lock(&self.pinned.used);
-        *used = used.saturating_sub(range.bytes.next_multiple_of(PAGE as u64));
+        *used = used.saturating_sub(bytes);
         self.call(&Command::PinnedQuota { bytes: *used }).and(waited)
     }
 

@@ -128,4 +128,14 @@ pub trait Device: std::fmt::Debug {
 
     /// Modelled or predicted device time of an operation in ns, if the device knows it beforehand.
     fn estimate_ns(&self, op: &Op) -> Option<u64>;
+    /// Whether work that cannot be ended occupies the device: then the process must end.
+    fn is_stuck(&self) -> bool {
+        false
+    }
+
+    /// The tenant allocated page-locked memory in the pinned window; `address` is the tenant's.
+    fn pin_host(&mut self, _address: u64, _bytes: u64) {}
+
+    /// The tenant frees it. Operations in flight no longer use it.
+    fn unpin_host(&mut self, _address: u64, _bytes: u64) {}
 }

@@ -13,6 +13,7 @@ mod conformance;
 mod device;
 mod info;
 mod op;
+mod spec;
 
 pub mod cuda;
 pub mod soft;
@@ -23,3 +24,4 @@ pub use op::{
     Completion, CopyShape, Endpoint, Fault, FaultKind, Fill, FunctionInfo, GlobalInfo, Launch,
     LoadedModule, ModuleId, Op, OpId, Outcome, ParamInfo, Place, QueueId,
 };
+pub use spec::{DeviceSpec, SPELLINGS, SoftClock, SpecError};

@@ -35,7 +35,7 @@ use weft_device::soft::SoftDevice;
 use weft_wire::Status;
 use weft_wire::handshake::{Answer, Hello, RefusalCode};
 
-use crate::device::{DeviceSpec, SpecError};
+use crate::device::{DirectSpecError, SoftSpec};
 use crate::direct::Direct;
 use crate::open::{OpenError, Opened, open};
 
@@ -117,8 +117,9 @@ pub unsafe extern "C" fn weft_direct_open(
 fn open_soft(hello: &[u8], spec: &str) -> Result<Opened<SoftDevice>, (RefusalCode, String)> {
     let hello = Hello::from_bytes(hello).map_err(|e| (RefusalCode::Version, e.to_string()))?;
     let model_file = std::env::var_os("WEFT_MODEL").map(PathBuf::from);
-    let spec = DeviceSpec::parse(spec, model_file.as_deref());
-    let spec = spec.map_err(|error: SpecError| (RefusalCode::Malformed, error.to_string()))?;
+    let spec = SoftSpec::parse(spec, model_file.as_deref());
+    let spec =
+        spec.map_err(|error: DirectSpecError| (RefusalCode::Malformed, error.to_string()))?;
     open(&hello, |ground| spec.build(ground)).map_err(|error: OpenError| {
         let code = match &error {
             OpenError::Spec(_) | OpenError::Hello(_) => RefusalCode::Malformed,

@@ -15,6 +15,6 @@ mod direct;
 mod open;
 mod outbox;
 
-pub use device::{DeviceSpec, SpecError};
+pub use device::{DirectSpecError, SoftSpec};
 pub use direct::Direct;
 pub use open::{Ground, OpenError, Opened, open};

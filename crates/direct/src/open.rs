@@ -11,7 +11,7 @@ use weft_ring::{
 };
 use weft_wire::handshake::{Attribute, Hello, HelloBody, Welcome};
 
-use crate::device::SpecError;
+use crate::device::DirectSpecError;
 use crate::direct::Direct;
 
 /// Pinned memory granted at most.
@@ -22,7 +22,7 @@ const PINNED_BYTES_MAX: u64 = 64 << 30;
 pub enum OpenError {
     /// The device is not understood.
     #[error(transparent)]
-    Spec(#[from] SpecError),
+    Spec(#[from] DirectSpecError),
     /// Shared memory could not be had.
     #[error("no shared memory: {0}")]
     Memory(#[from] MapError),

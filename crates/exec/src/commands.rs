@@ -56,6 +56,14 @@ impl<D: Device> Session<D> {
                 self.graph_set_kernel(graph, node, launch, out)
             }
             Command::MemFreeAsync { stream, address } => self.mem_free_async(stream, address, out),
+            Command::PinnedRange { address, bytes, used } => {
+                self.shared.pinned(address, bytes)?;
+                match used {
+                    0 => self.device.unpin_host(address, bytes),
+                    _ => self.device.pin_host(address, bytes),
+                }
+                Ok(())
+            }
             _ => self.change_handles(command, out),
         }
     }

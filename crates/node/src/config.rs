@@ -13,9 +13,11 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::{Table, Value};
 
+mod device;
 mod paths;
 mod size;
 
+pub use device::{ClockConfig, DeviceConfig, DeviceKind};
 pub use paths::{default_runtime_dir, default_state_dir};
 pub use size::ByteSize;
 
@@ -76,68 +78,6 @@ pub struct SocketConfig {
     /// Permissions of the admin socket.
     #[serde(deserialize_with = "mode")]
     pub admin_mode: u32,
-}
-
-/// Which clock a software device runs on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ClockConfig {
-    /// As fast as the CPU allows.
-    Real,
-    /// By the configured model.
-    Paced,
-}
-
-/// Which kind of device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DeviceKind {
-    /// The software GPU.
-    Soft,
-}
-
-/// The device.
-#[derive(Debug, Clone, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct DeviceConfig {
-    /// Backend.
-    pub kind: DeviceKind,
-    /// Clock of a software device.
-    pub clock: ClockConfig,
-    /// Device memory.
-    pub memory: ByteSize,
-    /// Times of a paced device.
-    pub model: ModelConfig,
-}
-
-/// Modelled times of a paced device.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct ModelConfig {
-    /// Kernels, first match wins.
-    pub kernels: Vec<KernelModelConfig>,
-    /// A kernel that no rule names: fixed part.
-    pub base_ns: u64,
-    /// A kernel that no rule names: part per thread block.
-    pub ns_per_block: u64,
-    /// Copies and fills: fixed part.
-    pub copy_base_ns: u64,
-    /// Copies and fills: bytes per µs.
-    pub copy_bytes_per_us: u64,
-}
-
-/// The modelled time of the kernels that a name matches: `ns`, or `ns_per_block`, or the sum.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct KernelModelConfig {
-    /// Kernel name; `*` matches any run of characters.
-    pub kernel: String,
-    /// Fixed part.
-    #[serde(default)]
-    pub ns: u64,
-    /// Part per thread block.
-    #[serde(default)]
-    pub ns_per_block: u64,
 }
 
 /// Policy and its times.
@@ -283,29 +223,6 @@ impl Default for SocketConfig {
     }
 }
 
-impl Default for DeviceConfig {
-    fn default() -> Self {
-        Self {
-            kind: DeviceKind::Soft,
-            clock: ClockConfig::Real,
-            memory: ByteSize(4 << 30),
-            model: ModelConfig::default(),
-        }
-    }
-}
-
-impl Default for ModelConfig {
-    fn default() -> Self {
-        Self {
-            kernels: Vec::new(),
-            base_ns: 5_000,
-            ns_per_block: 200,
-            copy_base_ns: 2_000,
-            copy_bytes_per_us: 10_000,
-        }
-    }
-}
-
 impl Default for SchedulingConfig {
     fn default() -> Self {
         Self {
@@ -402,15 +319,16 @@ impl NodeConfig {
             }
         }
         if let Some(device) = variable("WEFT_DEVICE").filter(|value| !value.is_empty()) {
-            apply_device(&mut table, &device)?;
+            device::apply(&mut table, &device)?;
         }
         for (key, value) in settings {
             if key == "device" {
-                apply_device(&mut table, value)?;
+                device::apply(&mut table, value)?;
             } else {
                 insert(&mut table, key, literal(value))?;
             }
         }
+        device::complete(&mut table)?;
         Self::from_table(table)
     }
 
@@ -436,7 +354,7 @@ impl NodeConfig {
     /// The memory quota of a vGPU that asks for none.
     #[must_use]
     pub fn default_memory_bytes(&self) -> u64 {
-        self.defaults.memory.unwrap_or(self.device.memory).0
+        self.defaults.memory.map_or_else(|| self.device.memory_bytes(), |memory| memory.0)
     }
 
     fn validate(&self) -> Result<(), ConfigError> {
@@ -466,8 +384,9 @@ impl NodeConfig {
         check("limits.arena (bytes)", limits.arena.0, 1 << 20, 1 << 32)?;
         check("limits.worker_memory (bytes)", limits.worker_memory.0, 64 << 20, 1 << 40)?;
         check("worker.user", self.worker.user.into(), 0, 4_000_000_000)?;
-        check("device.memory (bytes)", self.device.memory.0, 1 << 20, 1 << 40)?;
-        check("device.model.copy_bytes_per_us", self.device.model.copy_bytes_per_us, 1, 1 << 40)?;
+        check("device.memory (bytes)", self.device.memory_bytes(), 1 << 20, 1 << 40)?;
+        let model = self.device.model.check();
+        model.map_err(|message| invalid(&format!("device.model.{message}")))?;
         match self.metrics.listen {
             Some(address) if !address.ip().is_loopback() => Err(invalid(&format!(
                 "metrics.listen: {address} is not a loopback address; one of 127.0.0.1:PORT, \
@@ -539,20 +458,6 @@ fn insert(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError>
     }
 }
 
-/// `soft`, `soft:paced` or `soft:paced:MODEL.toml`.
-fn apply_device(table: &mut Table, spec: &str) -> Result<(), ConfigError> {
-    let mut parts = spec.splitn(3, ':');
-    let (kind, clock, model) = (parts.next().unwrap_or(""), parts.next(), parts.next());
-    insert(table, "device.kind", Value::String(kind.to_owned()))?;
-    if let Some(clock) = clock {
-        insert(table, "device.clock", Value::String(clock.to_owned()))?;
-    }
-    if let Some(path) = model {
-        insert(table, "device.model", Value::Table(read_table(Path::new(path))?))?;
-    }
-    Ok(())
-}
-
 /// An octal mode as a string (`"0660"`).
 fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
     struct Mode;
@@ -589,7 +494,7 @@ mod tests {
         let variable = |name: &str| (name == "WEFT_STATE_DIR").then(|| "/env".to_owned());
         let config = NodeConfig::load(Some(&file), variable, &[]).unwrap();
         assert_eq!(config.state_dir, Path::new("/env"));
-        assert_eq!(config.device.memory.0, 1 << 30);
+        assert_eq!(config.device.memory_bytes(), 1 << 30);
         let set = [("state_dir".to_owned(), "/flag".to_owned())];
         let config = NodeConfig::load(Some(&file), variable, &set).unwrap();
         assert_eq!(config.state_dir, Path::new("/flag"));
@@ -606,13 +511,24 @@ mod tests {
             ("metrics.listen", "0.0.0.0:1", "metrics.listen|127.0.0.1"),
             ("sockets.tenant_mode", "rw", "tenant_mode|octal"),
             ("defaults.weight", "0", "defaults.weight|10000"),
-            ("device", "quick", "kind|quick|soft"),
+            ("device", "quick", "device|quick|soft:paced|cuda"),
+            ("device.kind", "quick", "kind|quick|soft|cuda"),
         ] {
             let message = load(&[(key, value)]).unwrap_err().to_string();
             for word in words.split('|') {
                 assert!(message.contains(word), "{key}: no `{word}` in: {message}");
             }
         }
+    }
+
+    #[test]
+    fn a_genuine_device_is_named_and_gets_a_longer_quantum() {
+        let config = load(&[("device", "cuda:1")]).unwrap();
+        assert_eq!((config.device.kind, config.device.ordinal), (DeviceKind::Cuda, 1));
+        assert_eq!(config.scheduling.quantum_us, 30_000);
+        let set = [("device.kind", "cuda"), ("scheduling.quantum_us", "6000")];
+        assert_eq!(load(&set).unwrap().scheduling.quantum_us, 6_000);
+        assert_eq!(load(&[]).unwrap().scheduling.quantum_us, 6_000);
     }
 
     #[test]

@@ -41,3 +41,9 @@ pub fn policy_names() -> Vec<&'static str> {
 pub fn local_checks() -> Vec<admin::DoctorCheck> {
     daemon::local_checks()
 }
+
+/// The GPUs of this machine, for `weft doctor`. Loads their driver into this process.
+#[must_use]
+pub fn gpu_checks() -> Vec<admin::DoctorCheck> {
+    daemon::gpu_checks()
+}

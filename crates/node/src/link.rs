@@ -8,14 +8,17 @@
 //! in its runtime directory. The next daemon connects there and receives [`Adoption`] with
 //! the descriptors it needs; the connection is the new link.
 
+use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use weft_device::soft::PacedModel;
 use weft_ring::peer;
 
-use crate::config::{AccountingConfig, ClockConfig, LogConfig, ModelConfig, NodeConfig};
+use crate::config::{AccountingConfig, ClockConfig, DeviceKind, LogConfig, NodeConfig};
 
 /// Most bytes of one packet.
 pub(crate) const PACKET_BYTES_MAX: usize = 64 << 10;
@@ -25,6 +28,35 @@ pub(crate) const RUNS_MAX: usize = 1024;
 
 /// Adjacent frames: first, count.
 pub(crate) type Run = (u64, u64);
+
+/// Why a process of the daemon's was started: its first packet.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "errand", rename_all = "snake_case")]
+pub(crate) enum Errand {
+    /// To execute a session.
+    Work(Box<Start>),
+    /// To look at a device and tell: what the driver does to a process is for that one alone.
+    /// Answer: [`Probed`].
+    Probe(Backend),
+}
+
+/// What a GPU is.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Probe {
+    /// Product name.
+    pub(crate) name: String,
+    /// Its identity.
+    pub(crate) uuid: [u8; 16],
+    /// Compute capability.
+    pub(crate) capability: (u32, u32),
+    /// Its memory, in bytes.
+    pub(crate) memory_bytes: u64,
+    /// Attributes as tenants see them.
+    pub(crate) attributes: BTreeMap<u32, i32>,
+}
+
+/// A device, or why there is none.
+pub(crate) type Probed = Result<Probe, String>;
 
 /// What a worker is told when it starts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -59,7 +91,7 @@ pub(crate) struct Start {
     pub(crate) pinned_base: u64,
     /// Bytes of the pinned window.
     pub(crate) pinned_bytes: u64,
-    /// The device's clock and model.
+    /// The device.
     pub(crate) device: DeviceSpec,
     /// Times.
     pub(crate) times: Times,
@@ -67,15 +99,31 @@ pub(crate) struct Start {
     pub(crate) log: LogConfig,
 }
 
-/// The device's clock and model, as a worker needs them.
+/// The device, as a worker needs it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct DeviceSpec {
-    /// Whether times are modelled.
-    pub(crate) paced: bool,
     /// Device memory, in bytes.
     pub(crate) memory_bytes: u64,
-    /// The model of a paced device.
-    pub(crate) model: ModelConfig,
+    /// What executes.
+    pub(crate) backend: Backend,
+}
+
+/// What executes.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub(crate) enum Backend {
+    /// The software GPU.
+    Soft {
+        /// The model of a paced device; none for one that is as fast as the CPU allows.
+        model: Option<PacedModel>,
+    },
+    /// A genuine GPU.
+    Cuda {
+        /// The driver's library, if it is not the system's.
+        library: Option<PathBuf>,
+        /// Which device.
+        ordinal: u32,
+    },
 }
 
 /// Times that a worker keeps to.
@@ -98,10 +146,22 @@ pub(crate) struct Times {
 impl DeviceSpec {
     /// The device that `config` describes.
     pub(crate) fn of(config: &NodeConfig) -> Self {
-        Self {
-            paced: config.device.clock == ClockConfig::Paced,
-            memory_bytes: config.device.memory.0,
-            model: config.device.model.clone(),
+        Self { memory_bytes: config.device.memory_bytes(), backend: Backend::of(config) }
+    }
+}
+
+impl Backend {
+    /// The backend that `config` names.
+    pub(crate) fn of(config: &NodeConfig) -> Self {
+        let device = &config.device;
+        match device.kind {
+            DeviceKind::Soft => {
+                let paced = device.clock == ClockConfig::Paced;
+                Self::Soft { model: paced.then(|| device.model.clone()) }
+            }
+            DeviceKind::Cuda => {
+                Self::Cuda { library: device.library.clone(), ordinal: device.ordinal }
+            }
         }
     }
 }

@@ -284,6 +284,8 @@ commands! {
     14 sync MemInfo {}
     /// Accounts for pinned host memory of the session; `bytes` is the new total.
     15 sync PinnedQuota { bytes: u64, }
+    /// A piece of the pinned window is in use from here on (`used` is 1), or no longer (0).
+    16 async PinnedRange { address: u64, bytes: u64, used: u32, }
 
     // Copies and fills.
 

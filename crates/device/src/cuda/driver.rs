@@ -7,6 +7,8 @@ use std::ffi::{CStr, OsStr, c_char, c_int, c_uint, c_void};
 
 use libloading::Library;
 
+use super::backing::{Access, Properties};
+
 /// `CUresult`
 pub(super) type Code = c_int;
 /// `CUdeviceptr`
@@ -24,6 +26,8 @@ pub(super) const NOT_READY: Code = 600;
 pub(super) const STREAM_NON_BLOCKING: c_uint = 1;
 /// `CU_EVENT_DEFAULT`
 pub(super) const EVENT_DEFAULT: c_uint = 0;
+/// `CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP`
+pub(super) const REGISTER_MAPPED: c_uint = 3;
 /// `CU_JIT_ERROR_LOG_BUFFER` and `CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES`
 pub(super) const JIT_ERROR_LOG: [c_int; 2] = [5, 6];
 /// `CU_JIT_INPUT_PTX`
@@ -54,15 +58,19 @@ pub(super) struct Copy2d {
     pub(super) height: usize,
 }
 
-macro_rules! driver {
-    ($($field:ident: $symbol:literal, fn($($argument:ty),* $(,)?);)*) => {
-        /// The driver's functions, resolved once. The library stays loaded for the process's life.
+macro_rules! functions {
+    (
+        $(#[$doc:meta])*
+        $name:ident;
+        $($field:ident: $symbol:literal, fn($($argument:ty),* $(,)?);)*
+    ) => {
+        $(#[$doc])*
         #[derive(Debug, Clone, Copy)]
-        pub(super) struct Driver {
+        pub(super) struct $name {
             $(pub(super) $field: unsafe extern "C" fn($($argument),*) -> Code,)*
         }
 
-        impl Driver {
+        impl $name {
             fn resolve(library: &Library) -> Result<Self, libloading::Error> {
                 $(
                     // SAFETY: `cuda.h` declares the symbol with exactly this signature.
@@ -76,7 +84,9 @@ macro_rules! driver {
     };
 }
 
-driver! {
+functions! {
+    /// The driver's functions, resolved once. The library stays loaded for the process's life.
+    Driver;
     init: b"cuInit\0", fn(c_uint);
     error_name: b"cuGetErrorName\0", fn(Code, *mut *const c_char);
     device_count: b"cuDeviceGetCount\0", fn(*mut c_int);
@@ -111,21 +121,40 @@ driver! {
         fn(Handle, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, Handle,
            *mut *mut c_void, *mut *mut c_void);
     stream_create: b"cuStreamCreate\0", fn(*mut Handle, c_uint);
+    stream_synchronize: b"cuStreamSynchronize\0", fn(Handle);
+    host_register: b"cuMemHostRegister_v2\0", fn(*mut c_void, usize, c_uint);
+    host_unregister: b"cuMemHostUnregister\0", fn(*mut c_void);
     event_create: b"cuEventCreate\0", fn(*mut Handle, c_uint);
     event_record: b"cuEventRecord\0", fn(Handle, Handle);
     event_query: b"cuEventQuery\0", fn(Handle);
+    event_synchronize: b"cuEventSynchronize\0", fn(Handle);
     event_elapsed: b"cuEventElapsedTime\0", fn(*mut f32, Handle, Handle);
+}
+
+functions! {
+    /// Virtual memory management, which drivers have since CUDA 10.2.
+    VirtualMemory;
+    reserve: b"cuMemAddressReserve\0", fn(*mut Address, usize, usize, Address, u64);
+    unreserve: b"cuMemAddressFree\0", fn(Address, usize);
+    create: b"cuMemCreate\0", fn(*mut u64, usize, *const Properties, u64);
+    release: b"cuMemRelease\0", fn(u64);
+    map: b"cuMemMap\0", fn(Address, usize, usize, u64, u64);
+    unmap: b"cuMemUnmap\0", fn(Address, usize);
+    access: b"cuMemSetAccess\0", fn(Address, usize, *const Access, usize);
 }
 
 impl Driver {
     /// Loads the driver from `library` (`libcuda.so.1`, or a path).
-    pub(super) fn load(library: &OsStr) -> Result<Self, libloading::Error> {
+    pub(super) fn load(
+        library: &OsStr,
+    ) -> Result<(Self, Option<VirtualMemory>), libloading::Error> {
         // SAFETY: loading the driver runs its initialisers, as every CUDA program does.
         let library = unsafe { Library::new(library) }?;
         let driver = Self::resolve(&library)?;
+        let virtual_memory = VirtualMemory::resolve(&library).ok();
         // The driver's threads outlive any handle of ours, so its code must stay mapped.
         std::mem::forget(library);
-        Ok(driver)
+        Ok((driver, virtual_memory))
     }
 
     /// The name of a result code.

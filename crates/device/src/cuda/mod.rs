@@ -1,59 +1,78 @@
 //! A genuine NVIDIA GPU, through the `libcuda` that its driver installed.
 //!
-//! One context per session. Each operation runs between two timing events on the stream of its
-//! queue; what was charged is what the device's own timestamps say. Thread blocks cannot be sliced
-//! and a running kernel cannot be aborted here: [`crate::Capabilities`] says so.
+//! One context per session, in a process of its own. Each operation runs between two timing events
+//! on the stream of its queue; what was charged is what the device's own timestamps say. Thread
+//! blocks cannot be sliced and a running kernel cannot be aborted here: [`crate::Capabilities`]
+//! says so.
+//!
+//! Memory comes in chunks that the vGPU's ledger pays for; see `backing` for their addresses and
+//! `extents` for what is allocated in them. A chunk is cleared before anything is allocated in it,
+//! because the driver promises nothing about what an earlier process left there.
 
+mod backing;
+mod describe;
 mod driver;
+mod extents;
 mod module;
 mod operation;
 #[cfg(test)]
 mod tests;
+mod timeline;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ffi::{CString, OsStr, OsString, c_char, c_int};
-use std::time::Duration;
+use std::ffi::{CString, c_void};
+use std::path::PathBuf;
+use std::sync::Arc;
 
-use rustix::time::{ClockId, clock_gettime};
+use weft_ring::SharedMemory;
 
+use self::backing::{Backing, CHUNK_BYTES, Memory, VIRTUAL_MEMORY_SUPPORTED};
+use self::describe::{attribute, check, describe, load};
 use self::driver::{
-    Code, Driver, EVENT_DEFAULT, Handle, OUT_OF_MEMORY, STREAM_NON_BLOCKING, SUCCESS,
+    Code, Driver, EVENT_DEFAULT, Handle, OUT_OF_MEMORY, REGISTER_MAPPED, STREAM_NON_BLOCKING,
+    SUCCESS,
 };
+use self::extents::Heap;
 use self::module::Module;
 use self::operation::InFlight;
+use self::timeline::{Timeline, monotonic_ns};
+use crate::soft::{DevicePage, FrameRun, FrameSource, PAGE};
 use crate::{
-    Capabilities, Completion, Device, DeviceError, DeviceInfo, Driven, LoadError, LoadedModule,
-    MemoryUse, ModuleId, Op, OpId, QueueId,
+    Completion, Device, DeviceError, DeviceInfo, Driven, LoadError, LoadedModule, MemoryUse,
+    ModuleId, Op, OpId, QueueId,
 };
+
+pub use self::describe::{CudaError, Found, LIBRARY_VARIABLE, devices};
 
 /// Most operations in flight; more are refused as [`DeviceError::QueueFull`].
 const IN_FLIGHT_MAX: usize = 1024;
 /// How long a caller without other work may sleep before it looks for completions again.
 const POLL_NS: u64 = 20_000;
-/// `CUdevice_attribute` numbers that exist (the last is of CUDA 12.9).
-const ATTRIBUTES: std::ops::RangeInclusive<c_int> = 1..=144;
-/// Variable that names another library than the system's `libcuda.so.1`.
-pub const LIBRARY_VARIABLE: &str = "WEFT_CUDA_LIBRARY";
 
-/// A GPU that this machine's driver offers, or why there is none.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum CudaError {
-    /// There is no driver library.
-    #[error("no CUDA driver: {0}")]
-    NoDriver(String),
-    /// The driver found no device.
-    #[error("the CUDA driver offers no device: {0}")]
-    NoDevice(String),
-    /// A call failed.
-    #[error("{call} failed: {name}")]
-    Call {
-        /// What was called.
-        call: &'static str,
-        /// The result's name.
-        name: String,
-    },
+/// What a session on a GPU is given.
+#[derive(Debug)]
+pub struct CudaConfig {
+    /// The driver's library; [`LIBRARY_VARIABLE`] or the system's if absent.
+    pub library: Option<PathBuf>,
+    /// Which of the driver's devices.
+    pub ordinal: u32,
+    /// Pays for memory.
+    pub source: Box<dyn FrameSource>,
+    /// Device addresses that the client has reserved: first, length in bytes.
+    pub range: (u64, u64),
+    /// The pinned window and its address in the tenant, which is its address here too.
+    pub window: Option<(u64, Arc<SharedMemory>)>,
+    /// Memory that pageable copies are staged in.
+    pub staging: Option<Arc<SharedMemory>>,
+    /// A kernel that runs longer than this ends the session, in ns.
+    pub kernel_ns: Option<u64>,
+    /// Where the device's busy time is counted.
+    pub page: Option<DevicePage>,
 }
+
+/// What backs a chunk: the driver's memory, and the frames that were paid for it.
+type Chunk = (Memory, Vec<FrameRun>);
 
 /// One session's context on a GPU.
 #[derive(Debug)]
@@ -61,99 +80,83 @@ pub struct CudaDevice {
     driver: Driver,
     info: DeviceInfo,
     context: Handle,
-    quota_bytes: u64,
-    used_bytes: u64,
-    allocations: BTreeMap<u64, u64>,
+    source: Box<dyn FrameSource>,
+    backing: Backing,
+    heap: Heap<Chunk>,
+    window: Option<(u64, Arc<SharedMemory>)>,
+    /// Keeps registered memory mapped.
+    _staging: Option<Arc<SharedMemory>>,
+    kernel_ns: Option<u64>,
+    page: Option<DevicePage>,
     modules: BTreeMap<ModuleId, Module>,
     streams: HashMap<QueueId, Handle>,
-    /// Event recorded when the context was made, and the clock then: the device clock's origin.
-    origin: (Handle, u64),
+    timeline: Timeline,
+    /// When the last operation ended.
+    last_end_ns: u64,
     in_flight: VecDeque<InFlight>,
+    /// Host clock when the oldest operation in flight became the oldest.
+    front_since_ns: u64,
     finished: VecDeque<Completion>,
     free_events: Vec<Handle>,
     next: u64,
     /// The last code that was no success.
     failed: Cell<Code>,
     lost: Option<String>,
-}
-
-/// Names of the GPUs that a session could open, in ordinal order.
-///
-/// # Errors
-/// [`CudaError`] says why there are none.
-pub fn devices() -> Result<Vec<String>, CudaError> {
-    let driver = load()?;
-    let mut count = 0;
-    // SAFETY: `count` is a valid place for an int.
-    check(&driver, "cuDeviceGetCount", unsafe { (driver.device_count)(&raw mut count) })?;
-    (0..count).map(|ordinal| device_name(&driver, ordinal)).collect()
-}
-
-fn load() -> Result<Driver, CudaError> {
-    let library: OsString =
-        std::env::var_os(LIBRARY_VARIABLE).unwrap_or_else(|| OsStr::new("libcuda.so.1").to_owned());
-    let driver = Driver::load(&library).map_err(|error| CudaError::NoDriver(error.to_string()))?;
-    // SAFETY: `cuInit` takes no pointers.
-    let code = unsafe { (driver.init)(0) };
-    if code != SUCCESS {
-        return Err(CudaError::NoDevice(driver.name_of(code)));
-    }
-    Ok(driver)
-}
-
-fn check(driver: &Driver, call: &'static str, code: Code) -> Result<(), CudaError> {
-    if code == SUCCESS { Ok(()) } else { Err(CudaError::Call { call, name: driver.name_of(code) }) }
-}
-
-fn device_name(driver: &Driver, ordinal: c_int) -> Result<String, CudaError> {
-    let mut device = 0;
-    // SAFETY: `device` is a valid place for an int.
-    check(driver, "cuDeviceGet", unsafe { (driver.device)(&raw mut device, ordinal) })?;
-    let mut name = [0_u8; 256];
-    // SAFETY: `name` has room for the 256 bytes that the call may write.
-    let code = unsafe { (driver.device_name)(name.as_mut_ptr().cast::<c_char>(), 256, device) };
-    check(driver, "cuDeviceGetName", code)?;
-    let end = name.iter().position(|byte| *byte == 0).unwrap_or(name.len());
-    Ok(String::from_utf8_lossy(&name[..end]).into_owned())
+    /// Something that cannot be ended runs on.
+    stuck: bool,
 }
 
 impl CudaDevice {
-    /// Opens GPU `ordinal` with a context of its own and at most `quota_bytes` of memory.
+    /// Opens a GPU with a context of its own.
     ///
     /// # Errors
     /// [`CudaError`]: no driver, no such device, no room for a context.
-    pub fn open(ordinal: i32, quota_bytes: u64) -> Result<Self, CudaError> {
-        let driver = load()?;
+    pub fn open(config: CudaConfig) -> Result<Self, CudaError> {
+        let CudaConfig { library, ordinal, source, range, window, staging, kernel_ns, page } =
+            config;
+        let (driver, virtual_memory) = load(library.as_deref())?;
         let info = describe(&driver, ordinal)?;
-        let mut device = 0;
-        // SAFETY: `device` is a valid place for an int.
-        check(&driver, "cuDeviceGet", unsafe { (driver.device)(&raw mut device, ordinal) })?;
+        let device = describe::device(&driver, ordinal)?;
         let mut context: Handle = std::ptr::null_mut();
         // SAFETY: `context` is a valid place for a handle.
         let code = unsafe { (driver.context_create)(&raw mut context, 0, device) };
         check(&driver, "cuCtxCreate", code)?;
-        let origin = new_event(&driver)?;
-        // SAFETY: `origin` was created just above; null is the default stream.
-        let code = unsafe { (driver.event_record)(origin, std::ptr::null_mut()) };
-        check(&driver, "cuEventRecord", code)?;
-        let quota_bytes = quota_bytes.min(info.memory_bytes);
-        Ok(Self {
+        let timeline = Timeline::start(&driver, new_event(&driver)?);
+        let supported = attribute(&driver, device, VIRTUAL_MEMORY_SUPPORTED) == Some(1);
+        let (base, bytes) = range;
+        // Four times what there is leaves room for fragments of addresses.
+        let bytes = bytes.min(info.memory_bytes.saturating_mul(4));
+        let calls = virtual_memory.filter(|_| supported);
+        let backing = Backing::reserve(calls, device, base, bytes);
+        module::warm_up(&driver);
+        let opened = Self {
             driver,
             info,
             context,
-            quota_bytes,
-            used_bytes: 0,
-            allocations: BTreeMap::new(),
+            source,
+            backing,
+            heap: Heap::new(),
+            window,
+            _staging: staging.clone(),
+            kernel_ns,
+            page,
             modules: BTreeMap::new(),
             streams: HashMap::new(),
-            origin: (origin, monotonic_ns()),
+            timeline,
+            last_end_ns: 0,
             in_flight: VecDeque::new(),
+            front_since_ns: 0,
             finished: VecDeque::new(),
             free_events: Vec::new(),
             next: 0,
             failed: Cell::new(SUCCESS),
             lost: None,
-        })
+            stuck: false,
+        };
+        if let Some(staging) = staging {
+            opened.register(staging.address() as u64, staging.len() as u64);
+        }
+        Ok(opened)
     }
 
     fn stream(&mut self, queue: QueueId) -> Result<Handle, DeviceError> {
@@ -183,20 +186,68 @@ impl CudaDevice {
         Err(DeviceError::Lost(format!("{call} failed: {}", self.driver.name_of(code))))
     }
 
-    /// Nanoseconds of the device clock at an event that has completed.
-    fn event_ns(&self, event: Handle) -> u64 {
-        let mut ms = 0.0_f32;
-        // SAFETY: both events were recorded and have completed; `ms` is a valid place.
-        let code = unsafe { (self.driver.event_elapsed)(&raw mut ms, self.origin.0, event) };
-        if code != SUCCESS || ms.is_nan() {
-            return monotonic_ns();
-        }
-        let since = Duration::try_from_secs_f64(f64::from(ms) / 1e3).unwrap_or_default();
-        self.origin.1.saturating_add(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
-    }
-
     fn globals_contain(&self, address: u64, bytes: u64) -> bool {
         self.modules.values().any(|module| module.contains(address, bytes))
+    }
+
+    // Memory.
+
+    /// Adds a cleared chunk with room for `bytes`, paid for by the ledger.
+    fn grow(&mut self, bytes: u64) -> Result<(), DeviceError> {
+        let out_of_memory = || DeviceError::OutOfMemory { requested: bytes };
+        let size = bytes.checked_next_multiple_of(CHUNK_BYTES).ok_or_else(out_of_memory)?;
+        let frames = self.source.take(size / PAGE)?;
+        let (base, memory) = match self.backing.acquire(&self.driver, size) {
+            Ok(chunk) => chunk,
+            Err(code) => {
+                self.source.give_back(&frames);
+                return match code {
+                    OUT_OF_MEMORY => Err(out_of_memory()),
+                    other => {
+                        Err(self.done("cuMemCreate", other).err().unwrap_or_else(out_of_memory))
+                    }
+                };
+            }
+        };
+        self.heap.add(base, size, (memory, frames));
+        self.clear(base, size)
+    }
+
+    /// Zeroes device memory and waits until that is done, so that no stream can be earlier.
+    fn clear(&self, address: u64, bytes: u64) -> Result<(), DeviceError> {
+        let size =
+            usize::try_from(bytes).map_err(|_| DeviceError::OutOfMemory { requested: bytes })?;
+        let default = std::ptr::null_mut();
+        // SAFETY: the range was allocated by the caller.
+        let code = unsafe { (self.driver.fill_8)(address, size, 0, size, 1, default) };
+        self.done("cuMemsetD2D8Async", code)?;
+        // SAFETY: null is the default stream.
+        let code = unsafe { (self.driver.stream_synchronize)(default) };
+        self.done("cuStreamSynchronize", code)
+    }
+
+    /// The pointer to a range of the pinned window.
+    fn window_pointer(&self, address: u64, bytes: u64) -> Option<*mut c_void> {
+        let (base, window) = self.window.as_ref()?;
+        let offset = address.checked_sub(*base)?;
+        let end = offset.checked_add(bytes)?;
+        let start = usize::try_from(offset).ok()?;
+        (bytes > 0 && end <= window.len() as u64)
+            .then(|| std::ptr::with_exposed_provenance_mut(window.address() + start))
+    }
+
+    /// Lets the device reach host memory directly. Without it copies still work, more slowly.
+    fn register(&self, address: u64, bytes: u64) {
+        let (Ok(start), Ok(size)) = (usize::try_from(address), usize::try_from(bytes)) else {
+            return;
+        };
+        let start = std::ptr::with_exposed_provenance_mut(start);
+        // SAFETY: the range is mapped shared memory that this device keeps alive.
+        let code = unsafe { (self.driver.host_register)(start, size, REGISTER_MAPPED) };
+        if code != SUCCESS {
+            let name = self.driver.name_of(code);
+            tracing::debug!(address, bytes, name, "host memory is not registered");
+        }
     }
 }
 
@@ -210,41 +261,22 @@ impl Device for CudaDevice {
     }
 
     fn memory_use(&self) -> MemoryUse {
-        MemoryUse {
-            free: self.quota_bytes.saturating_sub(self.used_bytes),
-            total: self.quota_bytes,
-        }
+        self.source.usage()
     }
 
     fn alloc(&mut self, bytes: u64) -> Result<u64, DeviceError> {
-        let out_of_memory = DeviceError::OutOfMemory { requested: bytes };
-        if bytes > self.quota_bytes.saturating_sub(self.used_bytes) {
-            return Err(out_of_memory);
+        if let Some(address) = self.heap.alloc(bytes) {
+            return Ok(address);
         }
-        let Ok(size) = usize::try_from(bytes) else { return Err(out_of_memory) };
-        let mut address = 0;
-        // SAFETY: `address` is a valid place for a device pointer.
-        let code = unsafe { (self.driver.memory_alloc)(&raw mut address, size) };
-        if code == OUT_OF_MEMORY {
-            return Err(out_of_memory);
-        }
-        self.done("cuMemAlloc", code)?;
-        // The next tenant must not read what the last one left; the driver promises nothing.
-        // SAFETY: the range was allocated just above; null is the default stream.
-        let code = unsafe { (self.driver.fill_8)(address, size, 0, size, 1, std::ptr::null_mut()) };
-        self.done("cuMemsetD2D8Async", code)?;
-        self.allocations.insert(address, bytes);
-        self.used_bytes += bytes;
-        Ok(address)
+        self.grow(bytes)?;
+        self.heap.alloc(bytes).ok_or(DeviceError::OutOfMemory { requested: bytes })
     }
 
     fn free(&mut self, address: u64) -> Result<(), DeviceError> {
-        let Some(bytes) = self.allocations.remove(&address) else {
-            return Err(DeviceError::NotAnAllocation { address });
-        };
-        self.used_bytes -= bytes;
-        // SAFETY: `address` came from `cuMemAlloc` and was not freed since.
-        let code = unsafe { (self.driver.memory_free)(address) };
+        let freed = self.heap.free(address).ok_or(DeviceError::NotAnAllocation { address })?;
+        let Some((base, bytes, (memory, frames))) = freed else { return Ok(()) };
+        let code = self.backing.release(&self.driver, base, bytes, &memory);
+        self.source.give_back(&frames);
         self.done("cuMemFree", code)
     }
 
@@ -273,12 +305,10 @@ impl Device for CudaDevice {
     }
 
     fn check_range(&self, address: u64, bytes: u64) -> Result<(), DeviceError> {
-        let below = self.allocations.range(..=address).next_back();
-        let inside = address.checked_add(bytes).is_some_and(|end| {
-            below.is_some_and(|(start, length)| end <= start + length)
-                || self.globals_contain(address, bytes)
-        });
-        if inside { Ok(()) } else { Err(DeviceError::BadRange { address, bytes }) }
+        if self.heap.contains(address, bytes) || self.globals_contain(address, bytes) {
+            return Ok(());
+        }
+        Err(DeviceError::BadRange { address, bytes })
     }
 
     fn read_word(&mut self, address: u64, wide: bool) -> Result<u64, DeviceError> {
@@ -308,7 +338,13 @@ impl Device for CudaDevice {
         if self.in_flight.is_empty() {
             return Driven::Idle;
         }
-        Driven::WaitUntil(monotonic_ns() + POLL_NS)
+        let now_ns = monotonic_ns();
+        let ran_ns = now_ns.saturating_sub(self.front_since_ns);
+        if self.kernel_ns.is_some_and(|limit_ns| ran_ns > limit_ns) {
+            self.give_up();
+            return Driven::Busy;
+        }
+        Driven::WaitUntil(now_ns + POLL_NS)
     }
 
     fn poll(&mut self) -> Option<Completion> {
@@ -316,12 +352,28 @@ impl Device for CudaDevice {
         self.finished.pop_front()
     }
 
-    fn abort(&mut self, op: OpId) {
-        self.give_up(op);
+    fn abort(&mut self, _op: OpId) {
+        self.give_up();
     }
 
     fn estimate_ns(&self, _op: &Op) -> Option<u64> {
         None
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.stuck
+    }
+
+    fn pin_host(&mut self, address: u64, bytes: u64) {
+        if self.window_pointer(address, bytes).is_some() {
+            self.register(address, bytes);
+        }
+    }
+
+    fn unpin_host(&mut self, address: u64, bytes: u64) {
+        let Some(start) = self.window_pointer(address, bytes) else { return };
+        // SAFETY: a range of the window, whether it is registered or not: then it is refused.
+        let _ = unsafe { (self.driver.host_unregister)(start) };
     }
 }
 
@@ -339,45 +391,6 @@ fn new_event(driver: &Driver) -> Result<Handle, CudaError> {
     let code = unsafe { (driver.event_create)(&raw mut event, EVENT_DEFAULT) };
     check(driver, "cuEventCreate", code)?;
     Ok(event)
-}
-
-fn describe(driver: &Driver, ordinal: c_int) -> Result<DeviceInfo, CudaError> {
-    let name = device_name(driver, ordinal)?;
-    let mut device = 0;
-    // SAFETY: `device` is a valid place for an int.
-    check(driver, "cuDeviceGet", unsafe { (driver.device)(&raw mut device, ordinal) })?;
-    let mut memory = 0;
-    // SAFETY: `memory` is a valid place for a size.
-    let code = unsafe { (driver.device_memory)(&raw mut memory, device) };
-    check(driver, "cuDeviceTotalMem", code)?;
-    let mut uuid = [0; 16];
-    // SAFETY: `uuid` has the 16 bytes of a `CUuuid`.
-    check(driver, "cuDeviceGetUuid", unsafe { (driver.device_uuid)(&raw mut uuid, device) })?;
-    let mut attributes = BTreeMap::new();
-    for number in ATTRIBUTES {
-        let mut value = 0;
-        // SAFETY: `value` is a valid place for an int; unknown numbers are refused.
-        let code = unsafe { (driver.device_attribute)(&raw mut value, number, device) };
-        if code == SUCCESS {
-            attributes.insert(number.unsigned_abs(), value);
-        }
-    }
-    let attribute = |number: u32| attributes.get(&number).map_or(0, |value| value.unsigned_abs());
-    Ok(DeviceInfo {
-        name,
-        backend: "cuda",
-        uuid,
-        // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
-        compute_capability: (attribute(75), attribute(76)),
-        memory_bytes: memory as u64,
-        attributes,
-        capabilities: Capabilities { slice_blocks: false, cancel: false, preemptive: true },
-    })
-}
-
-fn monotonic_ns() -> u64 {
-    let now = clock_gettime(ClockId::Monotonic);
-    now.tv_sec.unsigned_abs() * 1_000_000_000 + now.tv_nsec.unsigned_abs()
 }
 
 /// A NUL-terminated copy of a name; names that contain a NUL do not exist.

@@ -25,6 +25,18 @@ const CONST_SIZE_BYTES: c_int = 2;
 const LOCAL_SIZE_BYTES: c_int = 3;
 const NUM_REGS: c_int = 4;
 
+/// A module that does nothing, for the oldest architecture that present compilers accept.
+const EMPTY: &[u8] = b".version 6.3\n.target sm_75\n.address_size 64\n.entry weft() { ret; }\n\0";
+
+/// Has the driver load its compiler, while the process may still open files.
+pub(super) fn warm_up(driver: &Driver) {
+    match load_image(driver, EMPTY) {
+        // SAFETY: loaded just above.
+        Ok(module) => drop(unsafe { (driver.module_unload)(module) }),
+        Err(error) => tracing::debug!(%error, "the driver's compiler did not warm up"),
+    }
+}
+
 /// A module in the driver.
 #[derive(Debug)]
 pub(super) struct Module {

@@ -2,8 +2,9 @@
 
 use std::ffi::{c_uint, c_void};
 
+use super::CudaDevice;
 use super::driver::{Code, Copy2d, Handle, MEMORY_DEVICE, MEMORY_HOST, NOT_READY, SUCCESS};
-use super::{CudaDevice, monotonic_ns};
+use super::timeline::monotonic_ns;
 use crate::{
     Completion, CopyShape, DeviceError, Endpoint, Fault, FaultKind, Fill, Launch, Op, OpId,
     Outcome, Place, QueueId,
@@ -34,6 +35,9 @@ impl CudaDevice {
         match self.enqueue(queue, &op) {
             Ok((begin, end)) => {
                 let kernel = self.name_of(&op);
+                if self.in_flight.is_empty() {
+                    self.front_since_ns = monotonic_ns();
+                }
                 self.in_flight.push_back(InFlight { id, begin, end, kernel, _op: op });
             }
             Err(DeviceError::Lost(_)) if fault_kind(self.failed.get()) != FaultKind::Device => {
@@ -47,6 +51,9 @@ impl CudaDevice {
 
     fn enqueue(&mut self, queue: QueueId, op: &Op) -> Result<(Handle, Handle), DeviceError> {
         self.make_current()?;
+        if self.in_flight.is_empty() {
+            self.timeline.refresh(&self.driver);
+        }
         let stream = self.stream(queue)?;
         let begin = self.event()?;
         let end = self.event()?;
@@ -189,8 +196,10 @@ impl CudaDevice {
                 return;
             }
             let Some(ended) = self.in_flight.pop_front() else { return };
+            self.front_since_ns = monotonic_ns();
             let completion = self.completion(&ended, code);
-            self.free_events.extend([ended.begin, ended.end]);
+            let free = self.timeline.advance(ended.end, completion.end_ns);
+            self.free_events.extend([ended.begin, free]);
             self.finished.push_back(completion);
         }
     }
@@ -199,35 +208,54 @@ impl CudaDevice {
         if code != SUCCESS {
             return self.faulted(ended.id, ended.kernel.clone(), code);
         }
-        let (start_ns, end_ns) = (self.event_ns(ended.begin), self.event_ns(ended.end));
-        let end_ns = end_ns.max(start_ns);
+        let begin_ns = self.timeline.at_ns(&self.driver, ended.begin);
+        let end_ns = self.timeline.at_ns(&self.driver, ended.end).max(self.last_end_ns);
+        // Operations of several queues overlap; each is charged for what it adds.
+        let start_ns = begin_ns.clamp(self.last_end_ns, end_ns);
+        self.last_end_ns = end_ns;
+        if let Some(page) = &self.page {
+            page.occupy(start_ns, end_ns);
+        }
         Completion { op: ended.id, outcome: Outcome::Done, start_ns, end_ns }
     }
 
     fn faulted(&mut self, op: OpId, kernel: String, code: Code) -> Completion {
         let name = self.driver.name_of(code);
         self.lost.get_or_insert_with(|| name.clone());
-        fault_completion(op, fault_kind(code), kernel, name)
+        fault_completion(op, fault_kind(code), kernel, name, monotonic_ns())
     }
 
-    /// A kernel cannot be stopped here, so its context is given up: everything in flight ends as a
-    /// fault, and the session's worker is expected to end.
-    pub(super) fn give_up(&mut self, op: OpId) {
+    /// The oldest operation runs longer than it may and cannot be stopped: everything in flight ends
+    /// as a fault, and the process is expected to end, which takes the context along.
+    pub(super) fn give_up(&mut self) {
         self.lost = Some("a kernel ran into its time limit".to_owned());
+        self.stuck = true;
+        let mut kind = FaultKind::Timeout;
+        let mut since_ns = self.front_since_ns.max(self.last_end_ns);
+        if let Some(page) = &self.page {
+            page.occupy(since_ns, monotonic_ns());
+        }
         for ended in std::mem::take(&mut self.in_flight) {
-            let kind = if ended.id == op { FaultKind::Timeout } else { FaultKind::Device };
-            let detail = "aborted".to_owned();
-            self.finished.push_back(fault_completion(ended.id, kind, ended.kernel, detail));
+            let (kernel, detail) = (ended.kernel, "aborted".to_owned());
+            self.finished.push_back(fault_completion(ended.id, kind, kernel, detail, since_ns));
+            (kind, since_ns) = (FaultKind::Device, monotonic_ns());
         }
     }
 }
 
 /// The driver does not say which thread or address; what it says is the detail.
-fn fault_completion(op: OpId, kind: FaultKind, kernel: String, detail: String) -> Completion {
-    let now = monotonic_ns();
+fn fault_completion(
+    op: OpId,
+    kind: FaultKind,
+    kernel: String,
+    detail: String,
+    start_ns: u64,
+) -> Completion {
+    let end_ns = monotonic_ns();
     let fault =
         Fault { kind, kernel, block: [0; 3], thread: [0; 3], address: None, line: 0, detail };
-    Completion { op, outcome: Outcome::Fault(Box::new(fault)), start_ns: now, end_ns: now }
+    let outcome = Outcome::Fault(Box::new(fault));
+    Completion { op, outcome, start_ns: start_ns.min(end_ns), end_ns }
 }
 
 /// One side of a copy as `CUDA_MEMCPY2D` wants it: memory type, host pointer, device pointer.

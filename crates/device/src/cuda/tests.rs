@@ -4,7 +4,8 @@
 
 use std::process::Command;
 
-use super::{CudaDevice, LIBRARY_VARIABLE, devices};
+use super::{CudaConfig, CudaDevice, LIBRARY_VARIABLE, devices};
+use crate::soft::LocalFrames;
 
 /// Memory that each behaviour may use, in bytes.
 const QUOTA: u64 = 256 << 20;
@@ -24,10 +25,10 @@ fn the_cuda_backend_conforms() {
         assert!(text.contains("on "), "the suite did not run: {text}");
         return;
     }
-    match devices() {
-        Ok(names) if !names.is_empty() => {
-            eprintln!("on {}", names[0]);
-            crate::conformance::all(&|| CudaDevice::open(0, QUOTA).unwrap());
+    match devices(None) {
+        Ok(found) if !found.is_empty() => {
+            eprintln!("on {}", found[0].info.name);
+            crate::conformance::all(&open);
         }
         Ok(_) => eprintln!("not run: no GPU: the driver lists no device"),
         Err(error) => {
@@ -38,4 +39,18 @@ fn the_cuda_backend_conforms() {
             eprintln!("not run: no GPU: {error}");
         }
     }
+}
+
+fn open() -> CudaDevice {
+    CudaDevice::open(CudaConfig {
+        library: None,
+        ordinal: 0,
+        source: Box::new(LocalFrames::new(QUOTA)),
+        range: (0x3000_0000_0000, 1 << 40),
+        window: None,
+        staging: None,
+        kernel_ns: None,
+        page: None,
+    })
+    .unwrap()
 }

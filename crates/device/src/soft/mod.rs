@@ -19,7 +19,7 @@ pub use info::device_info;
 pub use memory::{
     FrameRun, FrameSource, FrameStore, LocalFrames, MemoryConfig, PAGE, PhysicalTable, physical,
 };
-pub use model::{KernelModel, PacedModel};
+pub use model::{KernelModel, ModelError, PacedModel};
 
 #[cfg(test)]
 mod tests;

@@ -1,18 +1,27 @@
 //! How long things take on a paced device.
 
-/// The modelled time of kernels whose name matches.
-#[derive(Debug, Clone, PartialEq, Eq)]
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+/// The modelled time of kernels whose name matches: `ns`, or `ns_per_block`, or the sum.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct KernelModel {
     /// Kernel name; `*` matches any run of characters.
     pub kernel: String,
     /// Fixed part, in ns.
+    #[serde(default)]
     pub ns: u64,
     /// Part per thread block, in ns.
+    #[serde(default)]
     pub ns_per_block: u64,
 }
 
-/// The times of a paced device.
-#[derive(Debug, Clone, PartialEq, Eq)]
+/// The times of a paced device. In TOML (a model file, or `device.model` of a node's
+/// configuration) every key may be left out.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default)]
 pub struct PacedModel {
     /// Kernels; the first match wins.
     pub kernels: Vec<KernelModel>,
@@ -27,19 +36,65 @@ pub struct PacedModel {
 }
 
 impl Default for PacedModel {
-    /// A device that starts a kernel in 5 µs and copies 12 GB/s.
+    /// A device that starts a kernel in 5 µs and copies 10 GB/s.
     fn default() -> Self {
         Self {
             kernels: Vec::new(),
             base_ns: 5_000,
-            ns_per_block: 500,
+            ns_per_block: 200,
             copy_base_ns: 2_000,
-            copy_bytes_per_us: 12_000,
+            copy_bytes_per_us: 10_000,
         }
     }
 }
 
+/// Why a file is no model.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// It cannot be read.
+    #[error("the device model {path} cannot be read: {source}")]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's answer.
+        #[source]
+        source: std::io::Error,
+    },
+    /// It is not understood.
+    #[error("the device model {path} is not understood: {message}")]
+    Text {
+        /// The file.
+        path: PathBuf,
+        /// Line, key and what was expected.
+        message: String,
+    },
+}
+
 impl PacedModel {
+    /// Reads a model file (TOML).
+    ///
+    /// # Errors
+    /// [`ModelError`] names the file, and the line or key.
+    pub fn read(path: &Path) -> Result<Self, ModelError> {
+        let text = std::fs::read_to_string(path)
+            .map_err(|source| ModelError::Read { path: path.to_owned(), source })?;
+        let wrong = |message: String| ModelError::Text { path: path.to_owned(), message };
+        let model: Self = toml::from_str(&text).map_err(|error| wrong(error.to_string()))?;
+        model.check().map_err(wrong)?;
+        Ok(model)
+    }
+
+    /// Checks what the types leave open.
+    ///
+    /// # Errors
+    /// A text that names the key and the values it may have.
+    pub fn check(&self) -> Result<(), String> {
+        if self.copy_bytes_per_us == 0 {
+            return Err("copy_bytes_per_us: 0 is out of range; at least 1".to_owned());
+        }
+        Ok(())
+    }
+
     fn rule(&self, name: &str) -> (u64, u64) {
         self.kernels
             .iter()

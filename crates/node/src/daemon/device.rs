@@ -1,14 +1,20 @@
 //! The device's shared pages, and what the daemon reads from them.
 
+use std::path::Path;
+
+use anyhow::Context;
 use landlock::{AccessFs, CompatLevel, Compatible, Ruleset, RulesetAttr};
-use weft_device::DeviceInfo;
+use weft_device::cuda::Found;
 use weft_device::soft::{DEVICE_PAGE_BYTES, DevicePage, device_info};
+use weft_device::{Capabilities, DeviceInfo};
 use weft_gate::NodePage;
 use weft_ring::{Access, MemoryFile};
 
 use super::adopt::Survivor;
+use super::spawn;
 use crate::admin::{DeviceReport, DoctorCheck, DoctorReport, Finding};
-use crate::config::{ClockConfig, NodeConfig};
+use crate::config::{ByteSize, ClockConfig, DeviceKind, NodeConfig};
+use crate::link::{Backend, Probe};
 
 /// Pages that all workers of a node share.
 #[derive(Debug)]
@@ -21,9 +27,32 @@ pub(crate) struct DeviceMemory {
     info: DeviceInfo,
 }
 
+/// The device that `config` names. Of a GPU, the memory that vGPUs may have is noted in `config`:
+/// as much as configured, but not more than there is.
+pub(crate) fn identify(config: &mut NodeConfig) -> anyhow::Result<DeviceInfo> {
+    if config.device.kind == DeviceKind::Soft {
+        return Ok(device_info(config.device.memory_bytes()));
+    }
+    let probe = spawn::probe(&Backend::of(config));
+    let Probe { name, uuid, capability, memory_bytes, attributes } =
+        probe.context("device.kind = \"cuda\" is unusable (`weft doctor` lists what is there)")?;
+    let asked = config.device.memory.map_or(memory_bytes, |memory| memory.0);
+    let memory_bytes = asked.min(memory_bytes);
+    config.device.memory = Some(ByteSize(memory_bytes));
+    Ok(DeviceInfo {
+        name,
+        backend: "cuda",
+        uuid,
+        compute_capability: capability,
+        memory_bytes,
+        attributes,
+        capabilities: Capabilities { slice_blocks: false, cancel: false, preemptive: true },
+    })
+}
+
 impl DeviceMemory {
     /// The pages of the survivors, or new ones.
-    pub(crate) fn open(config: &NodeConfig, survivors: &[Survivor]) -> anyhow::Result<Self> {
+    pub(crate) fn open(info: DeviceInfo, survivors: &[Survivor]) -> anyhow::Result<Self> {
         let (node_page, device_page) = match survivors.first() {
             Some(survivor) => {
                 (survivor.files.node_page.try_clone()?, survivor.files.device_page.try_clone()?)
@@ -31,7 +60,7 @@ impl DeviceMemory {
             None => (NodePage::create()?, MemoryFile::create("weft-device", DEVICE_PAGE_BYTES)?),
         };
         let page = DevicePage::open(&device_page.map(Access::ReadWrite)?)?;
-        Ok(Self { node_page, device_page, page, info: device_info(config.device.memory.0) })
+        Ok(Self { node_page, device_page, page, info })
     }
 
     /// The node page, mapped.
@@ -55,9 +84,10 @@ impl DeviceMemory {
         DeviceReport {
             name: self.info.name.clone(),
             backend: self.info.backend.to_owned(),
-            clock: match config.device.clock {
-                ClockConfig::Real => "real".to_owned(),
-                ClockConfig::Paced => "paced".to_owned(),
+            clock: match (config.device.kind, config.device.clock) {
+                (DeviceKind::Cuda, _) => "device".to_owned(),
+                (DeviceKind::Soft, ClockConfig::Real) => "real".to_owned(),
+                (DeviceKind::Soft, ClockConfig::Paced) => "paced".to_owned(),
             },
             memory_bytes: self.info.memory_bytes,
             memory_used_bytes,
@@ -71,7 +101,11 @@ impl DeviceMemory {
 impl super::Daemon {
     /// The state of the node's health.
     pub(crate) fn doctor(&self) -> anyhow::Result<DoctorReport> {
-        let mut checks = local_checks();
+        let mut checks = machine_checks();
+        let info = self.memory.device_info();
+        let detail =
+            format!("{} ({}), {} MiB for vGPUs", info.name, info.backend, info.memory_bytes >> 20);
+        checks.push(check("node's device", Finding::Good, detail));
         let stats = self.stats()?;
         let error = stats.closure.error();
         let finding = if error <= 0.005 { Finding::Good } else { Finding::Warning };
@@ -90,8 +124,15 @@ impl super::Daemon {
     }
 }
 
-/// What of this machine matters to a node.
+/// What of this machine matters to a node, its GPUs included.
 pub(crate) fn local_checks() -> Vec<DoctorCheck> {
+    let mut checks = machine_checks();
+    checks.extend(gpu_checks());
+    checks
+}
+
+/// What of this machine matters to any node.
+fn machine_checks() -> Vec<DoctorCheck> {
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let spin = match processors {
         1 => check(
@@ -101,7 +142,7 @@ pub(crate) fn local_checks() -> Vec<DoctorCheck> {
         ),
         count => check("processors", Finding::Good, count.to_string()),
     };
-    vec![spin, sandbox_check(), cuda_check()]
+    vec![spin, sandbox_check()]
 }
 
 fn sandbox_check() -> DoctorCheck {
@@ -116,18 +157,32 @@ fn sandbox_check() -> DoctorCheck {
     check("sandbox", Finding::Warning, detail.to_owned())
 }
 
-fn cuda_check() -> DoctorCheck {
-    if !std::path::Path::new("/dev/nvidiactl").exists() {
-        let detail = "no NVIDIA GPU (/dev/nvidiactl is missing); the software GPU executes";
-        return check("device", Finding::Good, detail.to_owned());
-    }
-    match weft_device::cuda::devices() {
-        Ok(names) => {
-            let names = names.join(", ");
-            let detail = format!("{names}: seen, but this node executes on the software GPU");
-            check("device", Finding::Warning, detail)
+/// The GPUs that the driver lists, each with why a node could not execute on it. Loads the driver
+/// into this process.
+pub(crate) fn gpu_checks() -> Vec<DoctorCheck> {
+    let is_there = Path::new("/dev/nvidiactl").exists();
+    match weft_device::cuda::devices(None) {
+        Ok(found) => found.iter().map(gpu_check).collect(),
+        Err(error) if is_there => {
+            let detail = format!("NVIDIA GPU, but unusable: {error}");
+            vec![check("gpu", Finding::Warning, detail)]
         }
-        Err(error) => check("device", Finding::Warning, format!("unusable NVIDIA GPU: {error}")),
+        Err(error) => {
+            let detail = format!("none ({error}; no /dev/nvidiactl); the software GPU executes");
+            vec![check("gpu", Finding::Good, detail)]
+        }
+    }
+}
+
+fn gpu_check(found: &Found) -> DoctorCheck {
+    let Found { ordinal, info, unusable } = found;
+    let (major, minor) = info.compute_capability;
+    let mib = info.memory_bytes >> 20;
+    let what =
+        format!("cuda:{ordinal} {}, compute capability {major}.{minor}, {mib} MiB", info.name);
+    match unusable {
+        None => check("gpu", Finding::Good, format!("{what}: `weft node --device cuda:{ordinal}`")),
+        Some(reason) => check("gpu", Finding::Warning, format!("{what}: unusable: {reason}")),
     }
 }
 

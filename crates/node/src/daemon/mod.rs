@@ -49,7 +49,7 @@ use self::sessions::Entry;
 use crate::config::NodeConfig;
 
 pub(crate) use self::clock::now_ns;
-pub(crate) use self::device::local_checks;
+pub(crate) use self::device::{gpu_checks, local_checks};
 pub(crate) use self::log::init as init_log;
 
 /// Connections that may be served at once besides the sessions.
@@ -129,17 +129,18 @@ struct Setup {
 
 impl Setup {
     fn new(
-        config: NodeConfig,
+        mut config: NodeConfig,
         runtime: Runtime,
         saver: Sender<Save>,
         schedule_path: &std::path::Path,
     ) -> anyhow::Result<Self> {
+        let info = device::identify(&mut config)?;
         let survivors = adopt::knock(&runtime)?;
-        let memory = DeviceMemory::open(&config, &survivors)?;
+        let memory = DeviceMemory::open(info, &survivors)?;
         let table = adopt::physical_table(&survivors)?;
-        let frames = Frames::new(config.device.memory.0, table)?;
+        let frames = Frames::new(config.device.memory_bytes(), table)?;
         let limit = config.limits.vgpus;
-        let mut registry = Registry::open(&config.state_dir, limit, config.device.memory.0)
+        let mut registry = Registry::open(&config.state_dir, limit, config.device.memory_bytes())
             .with_context(|| format!("cannot use {}", config.state_dir.display()))?;
         let schedule = persist::read_schedule(schedule_path);
         let ended = adopt::settle_ended(&mut registry, &runtime, schedule.as_ref(), &survivors);

@@ -9,10 +9,13 @@ use anyhow::{Context, bail};
 use rustix::net::sockopt::{self, Timeout};
 use weft_ring::peer::{self, Process};
 
-use crate::link::{self, Ask, Reply, Start};
+use crate::link::{self, Ask, Backend, Errand, Probe, Probed, Reply, Start};
 
-/// A worker must be ready within this time.
-const READY_LIMIT: Duration = Duration::from_secs(10);
+/// A worker must be ready within this time. On a genuine GPU a context takes some of it.
+const READY_LIMIT: Duration = Duration::from_secs(20);
+
+/// A driver must start within this time: the first one after a boot loads firmware.
+const PROBE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A killed worker is gone within this time.
 const EXIT_LIMIT: Duration = Duration::from_secs(10);
@@ -33,17 +36,7 @@ pub(crate) struct Worker {
 impl Worker {
     /// Starts a worker and waits until it is ready.
     pub(crate) fn spawn(start: &Start, fds: &[BorrowedFd<'_>]) -> anyhow::Result<Self> {
-        let (link, theirs) = peer::pair()?;
-        let child = Command::new("/proc/self/exe")
-            // Its name in `ps`; the path to run stays right when the file was replaced.
-            .arg0(std::env::args_os().next().unwrap_or_else(|| "weft".into()))
-            .arg("worker")
-            .stdin(Stdio::from(theirs))
-            .stdout(Stdio::null())
-            // A signal of the terminal is for the daemon.
-            .process_group(0)
-            .spawn()
-            .context("cannot start a worker")?;
+        let (link, child) = spawn(&start.device.backend)?;
         let pid = child.id();
         let process = Process::open(pid)?;
         let worker = Self { process, link, pid, child: Some(child) };
@@ -62,7 +55,7 @@ impl Worker {
     }
 
     fn start(&self, start: &Start, fds: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
-        link::send(&self.link, start, fds)?;
+        link::send(&self.link, &Errand::Work(Box::new(start.clone())), fds)?;
         sockopt::set_socket_timeout(&self.link, Timeout::Recv, Some(READY_LIMIT))?;
         sockopt::set_socket_timeout(&self.link, Timeout::Send, Some(READY_LIMIT))?;
         match link::receive::<Ask>(&self.link)? {
@@ -94,5 +87,43 @@ impl Worker {
                 Err(error) => tracing::warn!(pid = self.pid, %error, "worker was not reaped"),
             }
         }
+    }
+}
+
+/// Starts a process of this program with one end of a link as its standard input.
+fn spawn(backend: &Backend) -> anyhow::Result<(OwnedFd, Child)> {
+    let (link, theirs) = peer::pair()?;
+    let mut command = Command::new("/proc/self/exe");
+    // Its name in `ps`; the path to run stays right when the file was replaced.
+    command.arg0(std::env::args_os().next().unwrap_or_else(|| "weft".into())).arg("worker");
+    if let Backend::Cuda { .. } = backend {
+        // A worker may not write files, and one tenant's compiled kernels are not another's.
+        command.env("CUDA_CACHE_DISABLE", "1");
+    }
+    let child = command
+        .stdin(Stdio::from(theirs))
+        .stdout(Stdio::null())
+        // A signal of the terminal is for the daemon.
+        .process_group(0)
+        .spawn()
+        .context("cannot start a worker")?;
+    Ok((link, child))
+}
+
+/// Has a process look at the device, and ends it: a driver leaves threads and files in whoever
+/// loads it.
+pub(crate) fn probe(backend: &Backend) -> anyhow::Result<Probe> {
+    let (link, mut child) = spawn(backend)?;
+    let answer = link::send(&link, &Errand::Probe(backend.clone()), &[]).and_then(|()| {
+        sockopt::set_socket_timeout(&link, Timeout::Recv, Some(PROBE_LIMIT))?;
+        link::receive::<Probed>(&link)
+    });
+    // It has answered, or never will.
+    let _ = child.kill();
+    child.wait().context("the process that looked at the device was not reaped")?;
+    match answer.context("the driver does not answer")? {
+        Some((Ok(probe), _)) => Ok(probe),
+        Some((Err(reason), _)) => bail!(reason),
+        None => bail!("the driver ended the process that loaded it"),
     }
 }

@@ -1,17 +1,18 @@
 //! The worker's view of the node's device.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use weft_device::cuda::{self, CudaConfig, CudaDevice};
 use weft_device::soft::{
-    Clock, DevicePage, FrameStore, KernelModel, MemoryConfig, PAGE, PacedModel, PhysicalTable,
-    SoftConfig, SoftDevice,
+    Clock, DevicePage, FrameStore, MemoryConfig, PAGE, PacedModel, PhysicalTable, SoftConfig,
+    SoftDevice,
 };
 use weft_ring::{MemoryFile, SharedMemory};
 
 use super::frames::LedgerFrames;
 use super::link::Link;
-use crate::config::ModelConfig;
-use crate::link::{DeviceSpec, Start};
+use crate::link::{Backend, Probe, Probed, Start};
 
 /// The shared memory that a device is made of.
 pub(crate) struct Parts {
@@ -23,10 +24,17 @@ pub(crate) struct Parts {
     pub(crate) table: Arc<SharedMemory>,
     /// The pinned window.
     pub(crate) pinned: Arc<SharedMemory>,
+    /// The session's segment, in which copies are staged.
+    pub(crate) segment: Arc<SharedMemory>,
 }
 
 /// The software GPU as this session sees it.
-pub(crate) fn open(start: &Start, parts: Parts, link: &Arc<Link>) -> anyhow::Result<SoftDevice> {
+pub(crate) fn open_soft(
+    start: &Start,
+    model: Option<&PacedModel>,
+    parts: Parts,
+    link: &Arc<Link>,
+) -> anyhow::Result<SoftDevice> {
     let entries = usize::try_from(start.device.memory_bytes / PAGE)?;
     // Frames belong to sessions, so that sessions of one vGPU are kept apart as well.
     let entries = parts.table.read_cells(0, entries)?;
@@ -42,26 +50,51 @@ pub(crate) fn open(start: &Start, parts: Parts, link: &Arc<Link>) -> anyhow::Res
     Ok(SoftDevice::new(SoftConfig {
         memory,
         memory_bytes: start.memory_bytes,
-        clock: clock(&start.device),
+        clock: model.map_or(Clock::Real, |model| Clock::Paced(model.clone())),
         page: Some((page, start.key)),
     }))
 }
 
-fn clock(spec: &DeviceSpec) -> Clock {
-    if spec.paced { Clock::Paced(model(&spec.model)) } else { Clock::Real }
+/// A context on a genuine GPU. Frames of the ledger pay for its memory; the frame file and the
+/// physical table have no other meaning here.
+pub(crate) fn open_cuda(
+    start: &Start,
+    library: Option<PathBuf>,
+    ordinal: u32,
+    parts: Parts,
+    link: &Arc<Link>,
+) -> anyhow::Result<CudaDevice> {
+    Ok(CudaDevice::open(CudaConfig {
+        library,
+        ordinal,
+        source: Box::new(LedgerFrames::new(Arc::clone(link))),
+        range: (start.device_base, start.device_bytes),
+        window: Some((start.pinned_base, parts.pinned)),
+        staging: Some(parts.segment),
+        kernel_ns: Some(start.times.kernel_ms * 1_000_000),
+        page: Some(DevicePage::open(&parts.page)?),
+    })?)
 }
 
-fn model(config: &ModelConfig) -> PacedModel {
-    let kernels = config.kernels.iter().map(|rule| KernelModel {
-        kernel: rule.kernel.clone(),
-        ns: rule.ns,
-        ns_per_block: rule.ns_per_block,
-    });
-    PacedModel {
-        kernels: kernels.collect(),
-        base_ns: config.base_ns,
-        ns_per_block: config.ns_per_block,
-        copy_base_ns: config.copy_base_ns,
-        copy_bytes_per_us: config.copy_bytes_per_us,
+/// Looks at a device without a context on it.
+pub(crate) fn probe(backend: &Backend) -> Probed {
+    let Backend::Cuda { library, ordinal } = backend else {
+        return Err("a software device needs no look".to_owned());
+    };
+    let found = cuda::devices(library.as_deref()).map_err(|error| error.to_string())?;
+    let count = found.len();
+    let device = found.into_iter().find(|device| device.ordinal == *ordinal);
+    let device =
+        device.ok_or_else(|| format!("there is no device {ordinal}: the driver lists {count}"))?;
+    if let Some(reason) = device.unusable {
+        return Err(format!("{}: {reason}", device.info.name));
     }
+    let info = device.info;
+    Ok(Probe {
+        name: info.name,
+        uuid: info.uuid,
+        capability: info.compute_capability,
+        memory_bytes: info.memory_bytes,
+        attributes: info.attributes,
+    })
 }

@@ -61,6 +61,9 @@ pub(crate) enum Ended {
     /// The tenant broke the lanes.
     #[error("the tenant broke the lanes: {0:?}")]
     Lanes(weft_ring::Violation),
+    /// The device runs something that cannot be ended while this process lives.
+    #[error("a kernel runs into its time limit and cannot be stopped alone")]
+    Stuck,
     /// A command was no command.
     #[error("the tenant sent no command: {0}")]
     Command(#[from] weft_wire::codec::DecodeError),
@@ -141,6 +144,9 @@ impl<D: Device> EventLoop<D> {
         self.take_commands()?;
         self.start_ready();
         let driven = self.drive();
+        if self.session.device().is_stuck() {
+            return Err(Ended::Stuck);
+        }
         if self.start_ready() {
             // What `drive` said is about less than what is in flight now.
             return Ok(());

@@ -23,6 +23,7 @@ use std::thread;
 
 use anyhow::{Context, bail};
 use rustix::process::Pid;
+use weft_device::Device;
 use weft_exec::{Limits, Session, Shared};
 use weft_gate::{ControlPage, GateWorker, NodePage};
 use weft_ring::peer::Process;
@@ -30,7 +31,8 @@ use weft_ring::{ARENA_BLOCKS, Access, ArenaRef, MemoryFile, Segment, SharedMemor
 
 use self::event_loop::{Ended, EventLoop};
 use self::link::{Link, Watch};
-use crate::link::{Ask, Reply, Start};
+use self::sandbox::Sandbox;
+use crate::link::{Ask, Backend, Errand, Reply, Start};
 
 /// Stack of the watcher thread.
 const WATCHER_STACK_BYTES: usize = 256 << 10;
@@ -53,15 +55,26 @@ struct Files {
 /// Runs the worker of the session that the daemon hands over on standard input.
 pub(crate) fn run() -> anyhow::Result<()> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
-    let (start, fds): (Start, Vec<OwnedFd>) = crate::link::receive(&socket)
+    let (errand, fds): (Errand, Vec<OwnedFd>) = crate::link::receive(&socket)
         .context("standard input is not a link to a daemon: `weft worker` is started by one")?
         .context("the daemon went away")?;
+    let start = match errand {
+        Errand::Work(start) => start,
+        Errand::Probe(backend) => {
+            return Ok(crate::link::send(&socket, &device::probe(&backend), &[])?);
+        }
+    };
     let files = Files::of(fds)?;
     crate::daemon::init_log(&start.log);
     let session = start.session;
     let ended = work(&start, files, socket)?;
     match ended {
         Ended::Over => tracing::debug!(session, "worker ends"),
+        Ended::Stuck => {
+            tracing::warn!(session, %ended, "worker ends");
+            // A driver's own clean-up at exit may wait for the kernel that never ends.
+            std::process::abort();
+        }
         Ended::Violation(_) | Ended::Lanes(_) | Ended::Command(_) => {
             tracing::warn!(session, %ended, "worker ends");
         }
@@ -120,7 +133,8 @@ impl Files {
 }
 
 fn work(start: &Start, files: Files, socket: OwnedFd) -> anyhow::Result<Ended> {
-    let restricted = sandbox::restrict_process(start.user, start.times.worker_memory_bytes)?;
+    let sandbox = Sandbox::of(&start.device.backend);
+    let landlock = sandbox.restrict_process(start.user, start.times.worker_memory_bytes)?;
     let link = Link::new(socket);
     let kept = files.for_adoption()?;
     let segment = Segment::open(map(files.segment, Access::ReadWrite)?)?;
@@ -157,12 +171,43 @@ fn work(start: &Start, files: Files, socket: OwnedFd) -> anyhow::Result<Ended> {
         frames: MemoryFile::received(files.frames)?,
         table: map(files.table, Access::ReadOnly)?,
         pinned: Arc::clone(&pinned),
+        segment: Arc::clone(segment.memory()),
     };
-    let device = device::open(start, parts, &link)?;
+    let rest = Rest { segment, pinned, gate, record: files.record, sandbox, landlock };
+    match &start.device.backend {
+        Backend::Soft { model } => {
+            let device = device::open_soft(start, model.as_ref(), parts, &link)?;
+            serve(start, device, rest, link)
+        }
+        Backend::Cuda { library, ordinal } => {
+            let device = device::open_cuda(start, library.clone(), *ordinal, parts, &link)?;
+            serve(start, device, rest, link)
+        }
+    }
+}
+
+/// What a session needs besides its device.
+struct Rest {
+    segment: Segment,
+    pinned: Arc<SharedMemory>,
+    gate: GateWorker,
+    record: OwnedFd,
+    sandbox: Sandbox,
+    landlock: bool,
+}
+
+/// Gives up the last rights and executes until the session is over.
+fn serve<D: Device>(
+    start: &Start,
+    device: D,
+    rest: Rest,
+    link: Arc<Link>,
+) -> anyhow::Result<Ended> {
+    let Rest { segment, pinned, gate, record, sandbox, landlock } = rest;
     let side = WorkerSide::open(segment)?;
     let session = Session::new(device, shared(&side, start, &pinned)?, limits(start));
-    sandbox::restrict_calls()?;
-    tracing::debug!(session = start.session, landlock = restricted.landlock, "worker is ready");
+    sandbox.restrict_calls()?;
+    tracing::debug!(session = start.session, landlock, "worker is ready");
     match link.ask(&Ask::Ready) {
         Ok(Reply::Done) => {}
         Ok(other) => bail!("the daemon answered {other:?} to a ready worker"),
@@ -170,7 +215,7 @@ fn work(start: &Start, files: Files, socket: OwnedFd) -> anyhow::Result<Ended> {
     }
     let mut event_loop = EventLoop::new(session, side, gate, link, &start.times);
     let ended = event_loop.run();
-    leave_record(files.record, event_loop.used_ns());
+    leave_record(record, event_loop.used_ns());
     // The process ends here: the daemon frees all frames at once, which is faster than one by one.
     std::mem::forget(event_loop);
     Ok(ended)

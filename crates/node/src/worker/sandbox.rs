@@ -1,15 +1,22 @@
 //! What a worker gives up before it looks at anything a tenant wrote.
 //!
-//! From then on it can use the memory and sockets it holds and nothing else: no files, no network,
-//! no other processes, no executable memory.
+//! On the software GPU it can from then on use the memory and sockets it holds and nothing else: no
+//! files, no network, no other processes, no executable memory.
+//!
+//! A genuine GPU's driver lives in the process and needs more: its device files, its libraries, a
+//! few files of `/proc` and `/sys`, threads, executable memory. The network, other files and other
+//! processes stay out of reach. What the driver of a given version needs is known from what such
+//! programs are seen to do, not from a promise of its vendor.
 
 use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU64;
 
+use std::path::{Path, PathBuf};
+
 use landlock::{
-    ABI, Access, AccessFs, AccessNet, RestrictionStatus, Ruleset, RulesetAttr, RulesetError,
-    RulesetStatus, Scope,
+    ABI, Access, AccessFs, AccessNet, RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr,
+    RulesetError, RulesetStatus, Scope, path_beneath_rules,
 };
 use rustix::process::{DumpableBehavior, Resource, Rlimit};
 use seccompiler::{
@@ -18,9 +25,13 @@ use seccompiler::{
 };
 
 use super::privileges;
+use crate::link::Backend;
 
 /// Descriptors a worker may hold: a dozen of its own, and those that pass through at adoption.
 const FILES_MAX: u64 = 64;
+
+/// The same with a driver, which opens its device files many times.
+const DRIVER_FILES_MAX: u64 = 1024;
 
 /// Calls a worker may make with any arguments.
 const ALLOWED: &[i64] = &[
@@ -60,11 +71,116 @@ const ALLOWED: &[i64] = &[
     libc::SYS_exit_group,
 ];
 
-/// How far the sandbox went on this system.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Sandbox {
-    /// Whether the kernel restricts the file system and the network as well (landlock).
-    pub(crate) landlock: bool,
+/// Further calls for a driver.
+const DRIVER_ALLOWED: &[i64] = &[
+    // Files that landlock lets it open.
+    libc::SYS_openat,
+    libc::SYS_newfstatat,
+    libc::SYS_fstat,
+    libc::SYS_statx,
+    libc::SYS_readlinkat,
+    libc::SYS_faccessat,
+    libc::SYS_faccessat2,
+    libc::SYS_getdents64,
+    libc::SYS_lseek,
+    libc::SYS_pread64,
+    libc::SYS_ioctl,
+    libc::SYS_dup,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_open,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_stat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_access,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_readlink,
+    // Memory, of which it compiles some.
+    libc::SYS_mmap,
+    libc::SYS_mprotect,
+    libc::SYS_mlock,
+    libc::SYS_munlock,
+    libc::SYS_mincore,
+    libc::SYS_mbind,
+    libc::SYS_get_mempolicy,
+    libc::SYS_set_mempolicy,
+    libc::SYS_memfd_create,
+    libc::SYS_ftruncate,
+    // Threads and what they wait on.
+    libc::SYS_clone,
+    libc::SYS_clone3,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_membarrier,
+    libc::SYS_prctl,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_sched_setaffinity,
+    libc::SYS_rt_sigaction,
+    libc::SYS_pipe2,
+    libc::SYS_eventfd2,
+    libc::SYS_epoll_create1,
+    libc::SYS_epoll_ctl,
+    libc::SYS_epoll_pwait,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_epoll_wait,
+    // What it asks about the system and itself.
+    libc::SYS_uname,
+    libc::SYS_sysinfo,
+    libc::SYS_prlimit64,
+    libc::SYS_getrusage,
+    libc::SYS_gettimeofday,
+    libc::SYS_getcpu,
+    libc::SYS_getppid,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_getgid,
+    libc::SYS_getegid,
+];
+
+/// Where a driver and what it loads may lie, and what it reads of the system.
+const DRIVER_READS: &[&str] = &[
+    "/lib",
+    "/lib64",
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/local/nvidia",
+    "/etc/ld.so.cache",
+    "/etc/nvidia",
+    "/proc/self",
+    "/proc/driver/nvidia",
+    "/proc/driver/nvidia-uvm",
+    "/proc/devices",
+    "/proc/modules",
+    "/proc/cpuinfo",
+    "/proc/meminfo",
+    "/proc/version",
+    "/proc/sys/vm",
+    "/sys/devices",
+    "/sys/bus/pci",
+    "/sys/module",
+];
+
+/// Devices that a driver opens besides `/dev/nvidia0` and its like.
+const DRIVER_DEVICES: &[&str] = &[
+    "/dev/nvidiactl",
+    "/dev/nvidia-uvm",
+    "/dev/nvidia-uvm-tools",
+    "/dev/nvidia-modeset",
+    "/dev/nvidia-caps",
+    "/dev/null",
+    "/dev/zero",
+    "/dev/urandom",
+];
+
+/// Most GPUs of a machine.
+const GPUS_MAX: u32 = 64;
+
+/// What the device of a worker needs of the system.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Sandbox {
+    /// Nothing.
+    Closed,
+    /// A driver's files; this is its library, if configured.
+    Driver(Option<PathBuf>),
 }
 
 /// Why the sandbox could not be put up.
@@ -81,11 +197,84 @@ pub(crate) enum SandboxError {
     Seccomp(#[from] seccompiler::Error),
 }
 
-/// Takes rights, memory and the file system away. Threads made later inherit it.
-pub(crate) fn restrict_process(
+impl Sandbox {
+    /// The sandbox of a worker on this device.
+    pub(crate) fn of(backend: &Backend) -> Self {
+        match backend {
+            Backend::Soft { .. } => Self::Closed,
+            Backend::Cuda { library, .. } => {
+                let variable = std::env::var_os(weft_device::cuda::LIBRARY_VARIABLE);
+                Self::Driver(library.clone().or_else(|| variable.map(PathBuf::from)))
+            }
+        }
+    }
+
+    /// Takes rights, memory and the file system away. Threads made later inherit it. Whether the
+    /// kernel restricts the file system and the network (landlock).
+    pub(crate) fn restrict_process(
+        &self,
+        user: Option<u32>,
+        memory_bytes: u64,
+    ) -> Result<bool, SandboxError> {
+        let files_max = match self {
+            Self::Closed => FILES_MAX,
+            Self::Driver(_) => DRIVER_FILES_MAX,
+        };
+        limit_process(user, memory_bytes, files_max)?;
+        let status = self.restrict_files()?;
+        Ok(status.ruleset != RulesetStatus::NotEnforced)
+    }
+
+    /// Leaves the process's threads the calls that the device needs; others fail with `EPERM`.
+    pub(crate) fn restrict_calls(&self) -> Result<(), SandboxError> {
+        let program = self.filter()?;
+        seccompiler::apply_filter_all_threads(&program)?;
+        Ok(())
+    }
+
+    fn restrict_files(&self) -> Result<RestrictionStatus, RulesetError> {
+        let abi = ABI::V6;
+        let mut ruleset = Ruleset::default()
+            .handle_access(AccessFs::from_all(abi))?
+            .handle_access(AccessNet::from_all(abi))?
+            .scope(Scope::from_all(abi))?
+            .create()?;
+        if let Self::Driver(library) = self {
+            let folder = library.as_deref().and_then(Path::parent).map(Path::to_owned);
+            let reads = DRIVER_READS.iter().map(PathBuf::from).chain(folder);
+            // Paths that this machine lacks are passed over.
+            ruleset = ruleset.add_rules(path_beneath_rules(reads, AccessFs::from_read(abi)))?;
+            let gpus = (0..GPUS_MAX).map(|number| PathBuf::from(format!("/dev/nvidia{number}")));
+            let devices = DRIVER_DEVICES.iter().map(PathBuf::from).chain(gpus);
+            let access = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
+            ruleset = ruleset.add_rules(path_beneath_rules(devices, access))?;
+        }
+        ruleset.restrict_self()
+    }
+
+    fn filter(&self) -> Result<BpfProgram, seccompiler::Error> {
+        let more: &[i64] = match self {
+            Self::Closed => &[],
+            Self::Driver(_) => DRIVER_ALLOWED,
+        };
+        let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
+        for call in [libc::SYS_mmap, libc::SYS_mprotect] {
+            rules.insert(call, vec![without_execution()?]);
+        }
+        rules.insert(libc::SYS_tgkill, vec![to_itself()?]);
+        rules.extend(ALLOWED.iter().chain(more).map(|call| (*call, Vec::new())));
+        let arch: TargetArch = std::env::consts::ARCH.try_into()?;
+        let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
+        let filter = SeccompFilter::new(rules, refused, SeccompAction::Allow, arch)?;
+        Ok(filter.try_into()?)
+    }
+}
+
+fn limit_process(
     user: Option<u32>,
     memory_bytes: u64,
-) -> Result<Sandbox, SandboxError> {
+    files_max: u64,
+) -> Result<(), SandboxError> {
     warm_up();
     privileges::drop_all(user)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
@@ -93,16 +282,8 @@ pub(crate) fn restrict_process(
     // The kernel may end a sleep later than asked by this much; 50 µs unless told otherwise.
     rustix::thread::set_current_timer_slack(NonZeroU64::new(1))?;
     limit(Resource::Core, 0)?;
-    limit(Resource::Nofile, FILES_MAX)?;
+    limit(Resource::Nofile, files_max)?;
     limit(Resource::Data, memory_bytes)?;
-    let status = restrict_files()?;
-    Ok(Sandbox { landlock: status.ruleset != RulesetStatus::NotEnforced })
-}
-
-/// Leaves the process's threads the calls of [`ALLOWED`]; others fail with `EPERM`.
-pub(crate) fn restrict_calls() -> Result<(), SandboxError> {
-    let program = filter()?;
-    seccompiler::apply_filter_all_threads(&program)?;
     Ok(())
 }
 
@@ -120,29 +301,6 @@ fn warm_up() {
 fn limit(resource: Resource, value: u64) -> io::Result<()> {
     let limit = Rlimit { current: Some(value), maximum: Some(value) };
     Ok(rustix::process::setrlimit(resource, limit)?)
-}
-
-fn restrict_files() -> Result<RestrictionStatus, RulesetError> {
-    let abi = ABI::V6;
-    Ruleset::default()
-        .handle_access(AccessFs::from_all(abi))?
-        .handle_access(AccessNet::from_all(abi))?
-        .scope(Scope::from_all(abi))?
-        .create()?
-        .restrict_self()
-}
-
-fn filter() -> Result<BpfProgram, seccompiler::Error> {
-    let mut rules: BTreeMap<i64, Vec<SeccompRule>> =
-        ALLOWED.iter().map(|call| (*call, Vec::new())).collect();
-    for call in [libc::SYS_mmap, libc::SYS_mprotect] {
-        rules.insert(call, vec![without_execution()?]);
-    }
-    rules.insert(libc::SYS_tgkill, vec![to_itself()?]);
-    let arch: TargetArch = std::env::consts::ARCH.try_into()?;
-    let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
-    let filter = SeccompFilter::new(rules, refused, SeccompAction::Allow, arch)?;
-    Ok(filter.try_into()?)
 }
 
 /// The protection (third argument of both calls) does not include execution.
@@ -173,8 +331,12 @@ mod tests {
     /// The filter works on all threads of its process for ever, so it is tried in a child of its
     /// own: the end-to-end tests do that. Here: it compiles and stays small.
     #[test]
-    fn the_filter_is_a_valid_program() {
-        let program = filter().unwrap();
-        assert!((10..1000).contains(&program.len()), "{} instructions", program.len());
+    fn the_filters_are_valid_programs() {
+        let closed = Sandbox::Closed.filter().unwrap();
+        let driver = Sandbox::Driver(None).filter().unwrap();
+        for program in [&closed, &driver] {
+            assert!((10..1000).contains(&program.len()), "{} instructions", program.len());
+        }
+        assert!(closed.len() < driver.len());
     }
 }
