@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use weft_ring::{ClientSide, Reservation};
+use weft_ring::ClientSide;
 use weft_wire::codec::{Field, decode_all};
 use weft_wire::command::COMMAND_BYTES_MAX;
 use weft_wire::handshake::Welcome;
@@ -14,6 +14,7 @@ use crate::attach::{self, AttachError, DirectSession, Lifeline, Session};
 use crate::capture::Captures;
 use crate::config::{Config, visible_devices};
 use crate::context::ContextState;
+use crate::device_range::DeviceRange;
 use crate::event::EventState;
 use crate::function::{FunctionState, KernelState};
 use crate::graph::{GraphState, NodeRef};
@@ -71,7 +72,7 @@ pub struct Client {
     refused_seen: AtomicU64,
     next_number: AtomicU64,
     lifeline: Arc<Lifeline>,
-    _device_range: Reservation,
+    pub(crate) device_range: DeviceRange,
 }
 
 /// How many stream commands and event records were sent, by slot (see [`weft_wire::progress`]).
@@ -192,7 +193,7 @@ impl Client {
             next_number: AtomicU64::new(1),
             welcome,
             lifeline,
-            _device_range: device,
+            device_range: DeviceRange::new(device),
         })
     }
 

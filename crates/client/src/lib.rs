@@ -17,6 +17,7 @@ mod context;
 mod copy;
 mod current;
 mod device;
+mod device_range;
 mod event;
 mod function;
 mod graph;

@@ -22,10 +22,19 @@ impl Client {
         }
         let command = Command::MemAlloc { context: context.id, bytes };
         let Address { address } = self.call_for(&command)?;
+        self.keep(address, bytes)?;
         let number = self.number();
         let kind = RangeKind::Device;
         self.ranges.insert(Range { start: address, bytes, kind, context: context.handle, number });
         Ok(address)
+    }
+
+    /// Keeps the process's host memory away from new device memory, or gives that back.
+    fn keep(&self, address: u64, bytes: u64) -> Result<(), Status> {
+        self.device_range.keep(address, bytes).inspect_err(|_| {
+            // The allocation fails whatever becomes of this.
+            let _ = self.call(&Command::MemFree { address });
+        })
     }
 
     /// Allocates `height` rows of at least `width` bytes and returns address and pitch.
@@ -96,6 +105,7 @@ impl Client {
         let context = self.contexts.get(stream.context).ok_or(Status::CONTEXT_IS_DESTROYED)?;
         let command = Command::MemAllocAsync { context: context.id, stream: stream.id, bytes };
         let Address { address } = self.call_for(&command)?;
+        self.keep(address, bytes)?;
         state.account_alloc(bytes);
         self.ranges.insert(Range {
             start: address,

@@ -86,6 +86,10 @@ impl Client {
         };
         let module = Arc::new(with_symbols(handle, empty.id, context.handle, symbols));
         for (start, bytes) in module.globals.values().copied().filter(|(_, bytes)| *bytes > 0) {
+            // A variable that host memory shadows can still be reached by its name and by kernels.
+            if self.device_range.keep(start, bytes).is_err() {
+                continue;
+            }
             let kind = RangeKind::Global(handle);
             let number = self.number();
             self.ranges.insert(Range { start, bytes, kind, context: context.handle, number });

@@ -270,11 +270,7 @@ impl Sandbox {
     }
 }
 
-fn limit_process(
-    user: Option<u32>,
-    memory_bytes: u64,
-    files_max: u64,
-) -> Result<(), SandboxError> {
+fn limit_process(user: Option<u32>, memory_bytes: u64, files_max: u64) -> Result<(), SandboxError> {
     warm_up();
     privileges::drop_all(user)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
