@@ -10,7 +10,7 @@ use crate::event::Usage;
 use crate::heap::Heap;
 use crate::journal::{Codec, Malformed, Reader};
 use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey, Weight};
-use crate::policy::{Charge, Policy, PolicyId, Setup};
+use crate::policy::{Charge, Charges, Policy, PolicyId, Setup};
 use crate::tables::{Tables, Vgpu};
 use crate::tag::Tag;
 use crate::turn::Turn;
@@ -295,6 +295,10 @@ impl Core {
             if in_queue {
                 self.charge(cx, key, to_signed(used_ns - forgiven_ns), true);
                 self.charge(cx, key, to_signed(idle_ns.min(contended_ns)), true);
+                if self.is_sliced() {
+                    let ns = to_signed(contended_ns + alone_ns);
+                    self.policy.charge(vgpu, Charge { ns, settled: true });
+                }
             }
             self.count_cap(cx, vgpu, to_signed(used_ns));
         } else {
@@ -392,8 +396,9 @@ impl Core {
     fn fill(&mut self, cx: &mut Context<'_>) {
         let Some(next) = self.next_session(cx) else { return };
         let (own_work, alone) = (self.draining == Some(next), self.eligible == 1);
+        let sliced = self.is_sliced();
         let handover_ns = self.drain_ns.saturating_sub(cx.config.overlap_ns);
-        if cx.now_ns < handover_ns && !(own_work && alone) {
+        if cx.now_ns < handover_ns && !(own_work && alone) && !sliced {
             self.prepare(cx, next);
             self.arm(handover_ns, TimerReason::Handover);
             return;
@@ -401,19 +406,21 @@ impl Core {
         let epoch = self.next_epoch;
         self.next_epoch += 1;
         let queued_ns = self.drain_ns.saturating_sub(cx.now_ns);
-        let share_ns = cx.config.quantum_ns.saturating_sub(if own_work { queued_ns } else { 0 });
+        let own_ns = if own_work && !sliced { queued_ns } else { 0 };
+        let share_ns = cx.config.quantum_ns.saturating_sub(own_ns);
         let vgpu_key = cx.tables.session(next).vgpu;
         let vgpu = cx.tables.vgpu(vgpu_key);
         let left_ns = vgpu.meter.as_mut().map(|meter| meter.left_ns(cx.now_ns));
         let share_ns = left_ns.map_or(share_ns, |left_ns| share_ns.min(left_ns));
-        let budget_ns = if alone && left_ns.is_none() { UNLIMITED } else { share_ns };
+        let free = (alone || sliced) && left_ns.is_none();
+        let budget_ns = if free { UNLIMITED } else { share_ns };
         vgpu.sync.observe(cx.now_ns, 0);
-        let interactive = vgpu.sync.interactive;
+        let interactive = vgpu.sync.interactive && self.policy.coschedules();
         let mut turn = Turn::new(cx.now_ns, epoch, budget_ns, share_ns);
         if own_work {
             // The release reports it again.
             self.drain_ns = cx.now_ns;
-        } else {
+        } else if !sliced {
             turn.start_ns += queued_ns;
         }
         self.begin_turn(cx, next, turn);
@@ -446,13 +453,15 @@ impl Core {
         // A lone holder that used up its quantum before the other came has no rest of it to use.
         let share_ns = turn.share_ns;
         let spent = turn.budget_ns == UNLIMITED && (cx.now_ns >= end_ns || share_ns == 0);
-        let revoke_ns = end_ns.saturating_add(cx.config.yield_ns);
+        let sliced = self.is_sliced();
+        let grace_ns = if sliced { 0 } else { cx.config.yield_ns };
+        let revoke_ns = end_ns.saturating_add(grace_ns);
         let yields = idle_end_ns.is_some_and(|at_ns| cx.now_ns >= at_ns);
         if spent || cx.now_ns >= revoke_ns || yields || self.policy.preempts(vgpu) {
             self.revoke(cx, holder);
             return self.watch_revoked(cx);
         }
-        self.rebudget(cx, holder, share_ns);
+        self.rebudget(cx, holder, if sliced && !capped { UNLIMITED } else { share_ns });
         self.arm(revoke_ns, TimerReason::Revoke);
         if let Some(at_ns) = idle_end_ns {
             self.arm(at_ns, TimerReason::Yield);
@@ -551,7 +560,9 @@ impl Core {
         let vgpu = cx.tables.vgpu(vgpu_key);
         vgpu.held_ns = vgpu.held_ns.saturating_add_signed(ns);
         vgpu.members.charge(local, Charge { ns, settled });
-        self.policy.charge(vgpu_key, Charge { ns, settled });
+        if !self.is_sliced() {
+            self.policy.charge(vgpu_key, Charge { ns, settled });
+        }
     }
 
     /// Runs `act`, which fixes the virtual time, with the tags as if the work still in flight had
@@ -567,6 +578,11 @@ impl Core {
         self.charge(cx, key, -to_signed(ns), false);
         act(self, cx);
         self.charge(cx, key, to_signed(ns), false);
+    }
+
+    /// Whether the policy slices wall time.
+    fn is_sliced(&self) -> bool {
+        self.policy.charges() == Charges::WallTime
     }
 
     fn grant_everybody(&mut self, cx: &mut Context<'_>) {

@@ -132,7 +132,7 @@ fn golden_bytes() {
     let golden: Vec<&str> = include_str!("golden/journal_v1.hex").lines().collect();
     assert_eq!(hex, golden, "journal version {VERSION}");
     let summary = Replay::new(&example()).unwrap().run().unwrap();
-    assert_eq!((summary.records, summary.grants), (21, 2));
+    assert_eq!((summary.records, summary.grants), (21, 3));
 }
 
 #[test]

@@ -75,7 +75,7 @@ pub struct Summary {
     pub records: u64,
     /// Actions.
     pub actions: u64,
-    /// Turns granted.
+    /// Grants, changed budgets included.
     pub grants: u64,
     /// The file was cut within a record, which was left out.
     pub cut: bool,

@@ -5,10 +5,14 @@
 //! `add` … `wake` → (`peek` → `start` → `charge`* → `stop`)* → `sleep` … `remove`, with `charge`
 //! also after `stop` when a late report corrects a turn.
 
+mod credit;
+mod credit_hs;
+mod credit_poll;
 mod fair;
 mod priority;
 mod ranked;
 mod round_robin;
+mod strict_co;
 mod unmanaged;
 
 use alloc::boxed::Box;
@@ -23,10 +27,12 @@ use crate::tag::Tag;
 
 /// Declares the registry: the order is the order of [`NAMES`], the first is the default.
 macro_rules! registry {
-    ($($name:literal: $policy:ty, $summary:literal $(, simulator only: $reason:literal)?;)+) => {
+    ($($name:literal: $policy:ty, $summary:literal
+       $(, polling: $polling:literal)? $(, simulator only: $reason:literal)?;)+) => {
         const REGISTRY: &[Entry] = &[$(Entry {
             name: $name,
             summary: $summary,
+            tenants_poll: [$($polling,)? false][0],
             simulator_only: [$($reason,)? ""][0],
             build: |setup| Box::new(<$policy>::new(setup)),
             take: |input| Ok(Box::new(<$policy as Codec>::take(input)?)),
@@ -42,11 +48,17 @@ registry! {
     "unmanaged": unmanaged::Unmanaged, "no gate: everybody at once, the device's own queue decides";
     "round_robin": round_robin::RoundRobin, "a quantum each in turn, whatever the weight";
     "priority": priority::Priority, "the largest weight first, equals in turn";
+    "credit_hs": credit_hs::CreditHs, "a model of Credit: wall-time slices by credits; tenants block";
+    "credit_poll": credit_poll::CreditPoll, "a model of Credit whose tenants never block",
+        polling: true;
+    "strict_co": strict_co::StrictCo, "a model of Pegasus: the CPU scheduler's picks go first",
+        simulator only: "it follows every pick of the CPU scheduler, which only a simulator sees";
 }
 
 struct Entry {
     name: &'static str,
     summary: &'static str,
+    tenants_poll: bool,
     /// Empty where a node may use it.
     simulator_only: &'static str,
     build: fn(&Setup<'_>) -> Box<dyn Policy>,
@@ -86,6 +98,12 @@ impl PolicyId {
     /// What it does, in half a line.
     pub fn summary(self) -> &'static str {
         self.entry().summary
+    }
+
+    /// Whether its model has tenants poll for replies without ever blocking. A simulator's tenants
+    /// do; real ones wait as always.
+    pub fn tenants_poll(self) -> bool {
+        self.entry().tenants_poll
     }
 
     /// Why only a simulator can run it, for those that a node must refuse.
@@ -156,6 +174,18 @@ pub struct Charge {
     pub settled: bool,
 }
 
+/// What moves a policy's accounts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Charges {
+    /// Device time, what was in flight at the end of a turn included. Budgets are device time, and a
+    /// successor waits until its predecessor's work has all but drained.
+    DeviceTime,
+    /// The turn's wall time, whatever the device does: the time-slicing of schedulers that do not
+    /// account for each request. A turn has no budget, it is revoked when its time is over, and its
+    /// successor is granted at the release.
+    WallTime,
+}
+
 /// Writes a policy's state into a journal; every type with a [`Codec`] does.
 pub trait State {
     /// Appends all of it.
@@ -173,6 +203,16 @@ pub trait Policy: State + fmt::Debug + Send {
     /// Whether everybody is granted the device at once. Then only `add` to `charge` are called.
     fn is_shared(&self) -> bool {
         false
+    }
+
+    /// What [`Self::charge`] is given.
+    fn charges(&self) -> Charges {
+        Charges::DeviceTime
+    }
+
+    /// Whether turns of interactive vGPUs begin with [`Action::Wake`](crate::Action::Wake).
+    fn coschedules(&self) -> bool {
+        true
     }
 
     /// A tenant joins, `ahead` of the virtual time. Policies without a hierarchy ignore tenants.
@@ -259,11 +299,18 @@ mod tests {
     }
 
     #[test]
+    fn only_strict_co_needs_a_simulator() {
+        let refused = NAMES.iter().filter(|name| by_name(name).unwrap().simulator_only().is_some());
+        assert_eq!(refused.collect::<Vec<_>>(), [&"strict_co"]);
+    }
+
+    #[test]
     fn an_unknown_name_lists_the_known_ones() {
         let error = by_name("fare").unwrap_err().to_string();
         assert_eq!(
             error,
-            "policy = \"fare\" is not known: policy is one of fair, unmanaged, round_robin, priority"
+            "policy = \"fare\" is not known: policy is one of fair, unmanaged, round_robin, priority, \
+             credit_hs, credit_poll, strict_co"
         );
     }
 }
