@@ -358,13 +358,9 @@ impl NodeConfig {
     }
 
     fn validate(&self) -> Result<(), ConfigError> {
-        let policies = crate::policy_names();
-        if !policies.contains(&self.scheduling.policy.as_str()) {
-            return Err(invalid(&format!(
-                "scheduling.policy: unknown policy `{}`; one of {}",
-                self.scheduling.policy,
-                policies.join(", ")
-            )));
+        if let Err(error) = weft_sched::policy::for_node(&self.scheduling.policy) {
+            let names = crate::policy_names().join(", ");
+            return Err(invalid(&format!("scheduling.{error}; a node runs one of {names}")));
         }
         let scheduling = &self.scheduling;
         check("scheduling.quantum_us", scheduling.quantum_us, 100, 1_000_000)?;
@@ -504,6 +500,7 @@ mod tests {
     fn an_error_names_the_key_and_what_is_allowed() {
         for (key, value, words) in [
             ("scheduling.policy", "fairest", "scheduling.policy|unmanaged|fair"),
+            ("scheduling.policy", "strict_co", "scheduling.policy|simulator only|CPU scheduler"),
             ("scheduling.quantum_us", "5", "scheduling.quantum_us|100|1000000"),
             ("scheduling.quantum", "5", "quantum|quantum_us"),
             ("device.clock", "fast", "clock|fast|real|paced"),

@@ -33,7 +33,7 @@ pub fn run_worker() -> anyhow::Result<()> {
 /// Names of the policies that a node can run.
 #[must_use]
 pub fn policy_names() -> Vec<&'static str> {
-    weft_sched::policy::NAMES.to_vec()
+    weft_sched::policy::node_names().collect()
 }
 
 /// What of this machine matters to a node, for `weft doctor` without a daemon.

@@ -100,7 +100,7 @@ impl Daemon {
             Request::Timeline { since_ns } => Answer::Timeline(self.timeline(since_ns)?),
             Request::Policy { set } => {
                 if let Some(name) = set {
-                    self.driver.send(Order::SetPolicy(policy::by_name(&name)?));
+                    self.driver.send(Order::SetPolicy(policy::for_node(&name)?));
                 }
                 Answer::Node(self.node_report()?)
             }

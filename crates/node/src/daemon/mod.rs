@@ -209,7 +209,7 @@ fn scheduling_core(
     survivors: &[adopt::Survivor],
 ) -> anyhow::Result<Node> {
     let times = &config.scheduling;
-    let policy = weft_sched::policy::by_name(&times.policy)?;
+    let policy = weft_sched::policy::for_node(&times.policy)?;
     let settings = SchedConfig {
         policy,
         quantum_ns: times.quantum_us * 1000,

@@ -115,7 +115,7 @@ impl Credit {
 
     /// Deals out the credits of the periods that passed.
     pub(super) fn tick(&mut self, now_ns: u64) {
-        let next_ns = *self.next_ns.get_or_insert(now_ns.saturating_add(PERIOD_NS));
+        let next_ns = *self.next_ns.get_or_insert_with(|| now_ns.saturating_add(PERIOD_NS));
         let Some(late_ns) = now_ns.checked_sub(next_ns) else { return };
         let periods = late_ns / PERIOD_NS + 1;
         self.next_ns = Some(next_ns.saturating_add(periods.saturating_mul(PERIOD_NS)));

@@ -89,6 +89,20 @@ pub fn by_name(name: &str) -> Result<PolicyId, UnknownPolicy> {
         .ok_or_else(|| UnknownPolicy { name: name.into() })
 }
 
+/// The policy of that name, if a node can run it.
+pub fn for_node(name: &str) -> Result<PolicyId, NotForNode> {
+    let policy = by_name(name)?;
+    match policy.simulator_only() {
+        None => Ok(policy),
+        Some(reason) => Err(NotForNode::SimulatorOnly { name: policy.name(), reason }),
+    }
+}
+
+/// The names of the policies that a node can run.
+pub fn node_names() -> impl Iterator<Item = &'static str> {
+    NAMES.iter().copied().filter(|name| for_node(name).is_ok())
+}
+
 impl PolicyId {
     /// Its name.
     pub fn name(self) -> &'static str {
@@ -162,6 +176,23 @@ impl TryFrom<String> for PolicyId {
 pub struct UnknownPolicy {
     /// The name refused.
     pub name: String,
+}
+
+/// A name that is no policy for a node.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotForNode {
+    /// It is no policy at all.
+    #[error(transparent)]
+    Unknown(#[from] UnknownPolicy),
+    /// Only a simulator can run it.
+    #[error("policy = {name:?} runs in the simulator only: {reason}")]
+    SimulatorOnly {
+        /// Its name.
+        name: &'static str,
+        /// Why.
+        reason: &'static str,
+    },
 }
 
 /// Service to put on a vGPU's account.
@@ -302,6 +333,14 @@ mod tests {
     fn only_strict_co_needs_a_simulator() {
         let refused = NAMES.iter().filter(|name| by_name(name).unwrap().simulator_only().is_some());
         assert_eq!(refused.collect::<Vec<_>>(), [&"strict_co"]);
+        assert!(!node_names().any(|name| name == "strict_co"));
+        assert_eq!(
+            for_node("strict_co").unwrap_err().to_string(),
+            "policy = \"strict_co\" runs in the simulator only: it follows every pick of the CPU \
+             scheduler, which only a simulator sees"
+        );
+        for_node("credit_poll").unwrap();
+        assert!(for_node("fare").unwrap_err().to_string().contains("is not known"));
     }
 
     #[test]
