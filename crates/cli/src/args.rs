@@ -49,14 +49,11 @@ pub(crate) enum Command {
         name: String,
         #[command(flatten)]
         settings: VgpuSettings,
-    },
-    /// Change a vGPU while it runs.
-    Set {
-        /// Its name.
-        name: String,
         #[command(flatten)]
-        settings: VgpuSettings,
+        bound: BoundSettings,
     },
+    /// Change a vGPU while it runs, or the weight of a user or of a process.
+    Set(SetOptions),
     /// Remove a vGPU.
     Rm {
         /// Its name.
@@ -100,6 +97,42 @@ pub(crate) struct VgpuSettings {
     /// Memory quota, such as 512MiB.
     #[arg(long, value_name = "SIZE")]
     pub(crate) memory: Option<weft_node::config::ByteSize>,
+}
+
+/// What bounds a vGPU's use of the device.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct BoundSettings {
+    /// The most of the device that it may use, even if nobody else wants it, such as 25% or none.
+    #[arg(long, value_name = "PERCENT")]
+    pub(crate) cap: Option<weft_node::config::CapSetting>,
+}
+
+/// `weft set`
+#[derive(Debug, Args)]
+pub(crate) struct SetOptions {
+    /// The vGPU.
+    #[arg(required_unless_present_any = ["tenant", "process"])]
+    pub(crate) name: Option<String>,
+    #[command(flatten)]
+    pub(crate) settings: VgpuSettings,
+    #[command(flatten)]
+    pub(crate) bound: BoundSettings,
+    /// Set the weight of this user, whose vGPUs share one part, instead.
+    #[arg(
+        long,
+        value_name = "UID",
+        requires = "weight",
+        conflicts_with_all = ["name", "memory", "cap", "process"]
+    )]
+    pub(crate) tenant: Option<u32>,
+    /// Set the weight of this process within its vGPU's part instead.
+    #[arg(
+        long,
+        value_name = "PID",
+        requires = "weight",
+        conflicts_with_all = ["name", "memory", "cap"]
+    )]
+    pub(crate) process: Option<u32>,
 }
 
 /// `weft run`
@@ -175,6 +208,9 @@ pub(crate) struct BenchOptions {
     /// A shorter, coarser run (for checking that it works).
     #[arg(long)]
     pub(crate) quick: bool,
+    /// `scale`: how many vGPUs are attached at once; 1,024, or 64 if quick.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(4..=4000))]
+    pub(crate) vgpus: Option<u32>,
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {

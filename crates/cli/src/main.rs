@@ -37,8 +37,10 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Worker => weft_node::run_worker()?,
         Command::Ls { json } => vgpu::list(&sockets, json)?,
         Command::Usage { json } => vgpu::usage(&sockets, json)?,
-        Command::Create { name, settings } => vgpu::create(&sockets, &name, &settings)?,
-        Command::Set { name, settings } => vgpu::set(&sockets, &name, &settings)?,
+        Command::Create { name, settings, bound } => {
+            vgpu::create(&sockets, &name, &settings, &bound)?;
+        }
+        Command::Set(options) => vgpu::set(&sockets, &options)?,
         Command::Rm { name, force } => vgpu::remove(&sockets, &name, force)?,
         Command::Policy { name } => vgpu::policy(&sockets, name.as_deref())?,
         Command::Top { interval_ms, plain } => top::top(&sockets, interval_ms, plain)?,

@@ -14,7 +14,7 @@ use weft_node::admin::{Client, Share, Stats, shares};
 
 use crate::args::Sockets;
 use crate::output::{bar, line, percent, size};
-use crate::vgpu::state;
+use crate::vgpu::{cap, state, tenant};
 
 /// Characters of a share's bar.
 const BAR_WIDTH: usize = 32;
@@ -116,7 +116,9 @@ fn draw(frame: &mut Frame<'_>, before: &Stats, after: &Stats) {
     let rows = parts.iter().zip(&after.vgpus).map(|(share, vgpu)| {
         Row::new([
             Cell::from(share.vgpu.clone()),
+            Cell::from(tenant(vgpu)),
             Cell::from(share.weight.to_string()),
+            Cell::from(cap(vgpu)),
             Cell::from(state(share.state)),
             Cell::from(percent(share.measured)),
             Cell::from(percent(share.expected)),
@@ -127,6 +129,8 @@ fn draw(frame: &mut Frame<'_>, before: &Stats, after: &Stats) {
     });
     let widths = [
         Constraint::Length(16),
+        Constraint::Length(10),
+        Constraint::Length(6),
         Constraint::Length(6),
         Constraint::Length(8),
         Constraint::Length(7),
@@ -135,7 +139,8 @@ fn draw(frame: &mut Frame<'_>, before: &Stats, after: &Stats) {
         Constraint::Length(19),
         Constraint::Fill(1),
     ];
-    let header = ["vGPU", "WEIGHT", "STATE", "SHARE", "EXPECTED", "", "MEMORY", "PROGRAMS"];
+    let header =
+        ["vGPU", "TENANT", "WEIGHT", "CAP", "STATE", "SHARE", "EXPECTED", "", "MEMORY", "PROGRAMS"];
     let table = Table::new(rows, widths)
         .header(Row::new(header).style(Style::new().bold()))
         .block(Block::bordered().title("vGPUs"));

@@ -1,9 +1,10 @@
 //! `weft ls`, `usage`, `create`, `set`, `rm`, `policy`, `metrics`.
 
 use anyhow::{Result, bail};
-use weft_node::admin::{VgpuReport, VgpuState};
+use weft_node::admin::{Request, VgpuReport, VgpuState};
+use weft_node::config::CapSetting;
 
-use crate::args::{Sockets, VgpuSettings};
+use crate::args::{BoundSettings, SetOptions, Sockets, VgpuSettings};
 use crate::output::{line, seconds, size, table};
 
 /// `weft ls`
@@ -18,7 +19,9 @@ pub(crate) fn list(sockets: &Sockets, json: bool) -> Result<()> {
         .map(|vgpu| {
             vec![
                 vgpu.name.clone(),
+                tenant(vgpu),
                 vgpu.weight.to_string(),
+                cap(vgpu),
                 state(vgpu.state).to_owned(),
                 vgpu.sessions.to_string(),
                 format!("{} / {}", size(vgpu.memory_used_bytes), size(vgpu.memory_bytes)),
@@ -27,7 +30,8 @@ pub(crate) fn list(sockets: &Sockets, json: bool) -> Result<()> {
             ]
         })
         .collect();
-    let header = ["NAME", "WEIGHT", "STATE", "SESSIONS", "MEMORY", "USED", "PROGRAMS"];
+    let header =
+        ["NAME", "TENANT", "WEIGHT", "CAP", "STATE", "SESSIONS", "MEMORY", "USED", "PROGRAMS"];
     line(table(&header, &rows).trim_end());
     Ok(())
 }
@@ -64,18 +68,40 @@ pub(crate) fn usage(sockets: &Sockets, json: bool) -> Result<()> {
 }
 
 /// `weft create`
-pub(crate) fn create(sockets: &Sockets, name: &str, settings: &VgpuSettings) -> Result<()> {
-    let memory = settings.memory.map(|size| size.0);
-    sockets.connect()?.create(name, settings.weight, memory).map(drop)?;
+pub(crate) fn create(
+    sockets: &Sockets,
+    name: &str,
+    settings: &VgpuSettings,
+    bound: &BoundSettings,
+) -> Result<()> {
+    sockets.connect()?.call(&Request::Create {
+        name: name.to_owned(),
+        weight: settings.weight,
+        memory_bytes: settings.memory.map(|size| size.0),
+        owner: None,
+        token: None,
+        cap_ppm: bound.cap.map(|cap| cap.0),
+    })?;
     Ok(())
 }
 
 /// `weft set`
-pub(crate) fn set(sockets: &Sockets, name: &str, settings: &VgpuSettings) -> Result<()> {
-    if settings.weight.is_none() && settings.memory.is_none() {
-        bail!("nothing to set; give --weight, --memory or both");
+pub(crate) fn set(sockets: &Sockets, options: &SetOptions) -> Result<()> {
+    let VgpuSettings { weight, memory } = options.settings;
+    let cap_ppm = options.bound.cap.map(|cap| cap.0);
+    if weight.is_none() && memory.is_none() && cap_ppm.is_none() {
+        bail!("nothing to set; give --weight, --memory or --cap");
     }
-    sockets.connect()?.set(name, settings.weight, settings.memory.map(|size| size.0)).map(drop)?;
+    let mut client = sockets.connect()?;
+    match (&options.name, options.tenant, options.process, weight) {
+        (_, Some(uid), _, Some(weight)) => client.set_tenant(uid, weight)?,
+        (_, _, Some(pid), Some(weight)) => client.set_session(pid, weight)?,
+        (Some(name), ..) => {
+            let (name, memory_bytes) = (name.clone(), memory.map(|size| size.0));
+            client.call(&Request::Set { name, weight, memory_bytes, cap_ppm })?;
+        }
+        (None, ..) => bail!("nothing to set; name a vGPU, or --tenant or --process with --weight"),
+    }
     Ok(())
 }
 
@@ -100,6 +126,20 @@ pub(crate) fn policy(sockets: &Sockets, name: Option<&str>) -> Result<()> {
 pub(crate) fn metrics(sockets: &Sockets) -> Result<()> {
     line(sockets.connect()?.metrics()?.trim_end());
     Ok(())
+}
+
+/// Whose part of the device a vGPU shares: the user, and their weight unless it is 1.
+pub(crate) fn tenant(vgpu: &VgpuReport) -> String {
+    match (vgpu.tenant, vgpu.tenant_weight) {
+        (None, _) => "-".to_owned(),
+        (Some(uid), 1) => uid.to_string(),
+        (Some(uid), weight) => format!("{uid} (w{weight})"),
+    }
+}
+
+/// A vGPU's cap.
+pub(crate) fn cap(vgpu: &VgpuReport) -> String {
+    vgpu.cap_ppm.map_or_else(|| "-".to_owned(), |ppm| CapSetting(ppm).to_string())
 }
 
 /// A state as one word.

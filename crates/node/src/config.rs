@@ -4,6 +4,7 @@
 //! table, later ones winning, and parsed once, so that every source is checked alike. An error
 //! names the key and the values it may have.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -13,16 +14,21 @@ use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::{Table, Value};
 
+mod cap;
 mod device;
 mod paths;
 mod size;
 
+pub use cap::CapSetting;
 pub use device::{ClockConfig, DeviceConfig, DeviceKind};
 pub use paths::{default_runtime_dir, default_state_dir};
 pub use size::ByteSize;
 
 /// Lowest and highest weight of a vGPU.
 pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=10_000;
+
+/// A whole, in the millionths that caps are given in.
+pub const PPM: u32 = 1_000_000;
 
 /// Sessions that a node can have: places on the device page's turnstile.
 pub const SESSIONS_MAX: u64 = weft_ring::PARTICIPANTS as u64;
@@ -101,6 +107,12 @@ pub struct SchedulingConfig {
     pub accounting: AccountingConfig,
     /// Whose weights compete.
     pub share: ShareConfig,
+    /// Weights of users, by their numbers; 1 for the others. One set with `weft set --tenant` wins.
+    pub users: BTreeMap<String, u32>,
+    /// The period over which caps are kept.
+    pub cap_period_ms: u64,
+    /// Service, at most a quantum, that a vGPU keeps a claim to while it sleeps.
+    pub sleeper_credit_us: u64,
 }
 
 /// How device time is measured.
@@ -117,7 +129,7 @@ pub enum AccountingConfig {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShareConfig {
-    /// Users compete equally; a user's vGPUs share the user's part by their weights.
+    /// Users compete by their weights; a user's vGPUs share the user's part by theirs.
     User,
     /// Every vGPU competes by its own weight.
     Vgpu,
@@ -234,6 +246,9 @@ impl Default for SchedulingConfig {
             overdue_ms: 2_000,
             accounting: AccountingConfig::Every,
             share: ShareConfig::User,
+            users: BTreeMap::new(),
+            cap_period_ms: 100,
+            sleeper_credit_us: 0,
         }
     }
 }
@@ -363,6 +378,16 @@ impl NodeConfig {
             return Err(invalid(&format!("scheduling.{error}; a node runs one of {names}")));
         }
         let scheduling = &self.scheduling;
+        for (user, weight) in &scheduling.users {
+            let key = format!("scheduling.users.{user}");
+            if user.parse::<u32>().is_err() {
+                return Err(invalid(&format!("{key}: `{user}` is not the number of a user")));
+            }
+            check(&key, (*weight).into(), 1, 10_000)?;
+        }
+        check("scheduling.cap_period_ms", scheduling.cap_period_ms, 1, 3_600_000)?;
+        let quantum_us = scheduling.quantum_us;
+        check("scheduling.sleeper_credit_us", scheduling.sleeper_credit_us, 0, quantum_us)?;
         check("scheduling.quantum_us", scheduling.quantum_us, 100, 1_000_000)?;
         check("scheduling.yield_us", scheduling.yield_us, 1, 1_000_000)?;
         check("scheduling.overlap_us", scheduling.overlap_us, 0, 100_000)?;
@@ -390,6 +415,14 @@ impl NodeConfig {
             ))),
             Some(_) | None => Ok(()),
         }
+    }
+}
+
+impl SchedulingConfig {
+    /// A user's configured weight.
+    #[must_use]
+    pub fn user_weight(&self, uid: u32) -> u32 {
+        self.users.get(&uid.to_string()).copied().unwrap_or(1)
     }
 }
 

@@ -7,7 +7,7 @@ use super::tenant::{Host, ShareReport, common_start, kernel};
 use super::{Context, median, min_max_ratio};
 
 /// A set of tenants: name, weights, kernel sizes in µs.
-type Set = (&'static str, &'static [u32], &'static [u64]);
+pub(super) type Set = (&'static str, &'static [u32], &'static [u64]);
 
 const SETS: [Set; 4] = [
     ("3_equal", &[1, 2, 3], &[285, 285, 285]),
@@ -48,11 +48,11 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     Ok(document)
 }
 
-struct Shared {
+pub(super) struct Shared {
     /// One per window.
-    mmr: Vec<f64>,
+    pub(super) mmr: Vec<f64>,
     /// Window over modelled time of the work done in it: 1 is a device that is never idle.
-    overhead: f64,
+    pub(super) overhead: f64,
     /// |charges − busy| / busy of the node over the whole run.
     closure: f64,
     /// Executions that overran the model.
@@ -60,8 +60,19 @@ struct Shared {
 }
 
 fn share(context: &Context, policy: &str, set: Set, window_s: u64, windows: u64) -> Result<Shared> {
-    let (_, weights, sizes_us) = set;
     let host = Host::node(true, &[("scheduling.policy", policy)])?;
+    contend(context, &host, set, window_s, windows)
+}
+
+/// Lets the tenants of a set contend on a host, whatever else is attached to it.
+pub(super) fn contend(
+    context: &Context,
+    host: &Host,
+    set: Set,
+    window_s: u64,
+    windows: u64,
+) -> Result<Shared> {
+    let (_, weights, sizes_us) = set;
     let start = common_start();
     let mut tenants = Vec::new();
     for (index, (&weight, &us)) in weights.iter().zip(sizes_us).enumerate() {

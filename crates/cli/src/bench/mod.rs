@@ -11,6 +11,8 @@ mod engine;
 mod fairness;
 mod latency;
 mod overhead;
+mod reweight;
+mod scale;
 mod tenant;
 
 use std::path::PathBuf;
@@ -41,6 +43,11 @@ pub(crate) enum Name {
     Accounting,
     /// The scheduling core alone: cost of a decision.
     Decision,
+    /// A thousand vGPUs attached at once: attach time, memory and CPU of idle ones, and a few of
+    /// them at work.
+    Scale,
+    /// Weights that change while all tenants work.
+    Reweight,
 }
 
 /// What every benchmark is told.
@@ -50,6 +57,8 @@ pub(crate) struct Context {
     programs: PathBuf,
     /// Shorter and coarser.
     quick: bool,
+    /// vGPUs of `scale`.
+    vgpus: Option<u32>,
 }
 
 /// `weft bench`
@@ -57,6 +66,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
     let context = Context {
         programs: programs::example_dir(options.programs.as_deref())?,
         quick: options.quick,
+        vgpus: options.vgpus,
     };
     let document = match options.name {
         Name::Call => latency::run(&context),
@@ -67,6 +77,8 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Engine => engine::run(&context),
         Name::Accounting => accounting::run(&context),
         Name::Decision => decision::run(&context),
+        Name::Scale => scale::run(&context),
+        Name::Reweight => reweight::run(&context),
     }?;
     document.print(options.json)?;
     Ok(ExitCode::SUCCESS)

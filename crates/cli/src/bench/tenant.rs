@@ -1,5 +1,6 @@
 //! Starting the programs that benchmarks measure.
 
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -68,7 +69,18 @@ impl Host {
     }
 
     /// Starts a program as the tenant `name`.
-    pub(crate) fn start(&self, name: &str, weight: u32, mut command: Command) -> Result<Tenant> {
+    pub(crate) fn start(&self, name: &str, weight: u32, command: Command) -> Result<Tenant> {
+        self.start_with_input(name, weight, command, Stdio::null())
+    }
+
+    /// The same with this input.
+    pub(crate) fn start_with_input(
+        &self,
+        name: &str,
+        weight: u32,
+        mut command: Command,
+        input: Stdio,
+    ) -> Result<Tenant> {
         programs::use_shim(&mut command, &programs::library_dir(self.scratch())?);
         for variable in ["WEFT_ATTACH", "WEFT_DEVICE", "WEFT_TOKEN", "WEFT_MEMORY"] {
             command.env_remove(variable);
@@ -84,7 +96,7 @@ impl Host {
         }
         let shown = format!("{:?}", command.get_program());
         let child = command
-            .stdin(Stdio::null())
+            .stdin(input)
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {shown}"))?;
@@ -100,6 +112,18 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
+    /// Its next JSON line.
+    pub(crate) fn line(&mut self) -> Result<Value> {
+        let output = self.child.stdout.as_mut().context("a tenant's output is not read")?;
+        let mut line = Vec::new();
+        let mut byte = [0];
+        // Byte by byte: what comes after the line is for `finish`.
+        while output.read(&mut byte)? == 1 && byte != *b"\n" {
+            line.push(byte[0]);
+        }
+        serde_json::from_slice(&line).with_context(|| format!("tenant {} said no JSON", self.name))
+    }
+
     /// All JSON lines that it printed; an error if it failed or did not verify its result.
     pub(crate) fn finish(self) -> Result<Vec<Value>> {
         let output = self.child.wait_with_output().context("cannot wait for a tenant")?;

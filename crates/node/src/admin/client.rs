@@ -113,7 +113,8 @@ impl Client {
         memory_bytes: Option<u64>,
     ) -> Result<VgpuReport, AdminError> {
         let name = name.to_owned();
-        self.vgpu(&Request::Create { name, weight, memory_bytes, owner: None, token: None })
+        let (owner, token, cap_ppm) = (None, None, None);
+        self.vgpu(&Request::Create { name, weight, memory_bytes, owner, token, cap_ppm })
     }
 
     /// Changes weight or memory quota of a vGPU.
@@ -126,7 +127,32 @@ impl Client {
         weight: Option<u32>,
         memory_bytes: Option<u64>,
     ) -> Result<VgpuReport, AdminError> {
-        self.vgpu(&Request::Set { name: name.to_owned(), weight, memory_bytes })
+        self.vgpu(&Request::Set { name: name.to_owned(), weight, memory_bytes, cap_ppm: None })
+    }
+
+    /// Changes the cap of a vGPU, in millionths of the device's time; 1,000,000 for none.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn set_cap(&mut self, name: &str, cap_ppm: u32) -> Result<VgpuReport, AdminError> {
+        let (name, cap_ppm) = (name.to_owned(), Some(cap_ppm));
+        self.vgpu(&Request::Set { name, weight: None, memory_bytes: None, cap_ppm })
+    }
+
+    /// Changes what a user's vGPUs together get.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn set_tenant(&mut self, uid: u32, weight: u32) -> Result<(), AdminError> {
+        self.done(&Request::SetTenant { uid, weight })
+    }
+
+    /// Changes what a process gets of its vGPU's part, until it ends.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn set_session(&mut self, pid: u32, weight: u32) -> Result<(), AdminError> {
+        self.done(&Request::SetSession { pid, weight })
     }
 
     /// Removes a vGPU; `force` ends its sessions.

@@ -1,5 +1,7 @@
 //! What the admin socket carries. All times are ns of `CLOCK_MONOTONIC`, sizes are bytes.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
 
 /// One line from an administrator's tool.
@@ -26,6 +28,10 @@ pub enum Request {
         /// Attach token that tenants must then show; none if absent.
         #[serde(default)]
         token: Option<String>,
+        /// The most it may use even of an idle device, in millionths of the device's time; no
+        /// limit if absent.
+        #[serde(default)]
+        cap_ppm: Option<u32>,
     },
     /// Changes a vGPU while it runs. Answer: [`Answer::Vgpu`].
     Set {
@@ -37,6 +43,23 @@ pub enum Request {
         /// New memory quota; may lie below what is in use: then nothing more is allocated.
         #[serde(default)]
         memory_bytes: Option<u64>,
+        /// New cap in millionths of the device's time; 1,000,000 for none.
+        #[serde(default)]
+        cap_ppm: Option<u32>,
+    },
+    /// Changes what a user's vGPUs together get. Answer: [`Answer::Done`].
+    SetTenant {
+        /// The user.
+        uid: u32,
+        /// New weight against other users, 1–10,000.
+        weight: u32,
+    },
+    /// Changes what a process gets of its vGPU's part, until it ends. Answer: [`Answer::Done`].
+    SetSession {
+        /// The process.
+        pid: u32,
+        /// New weight against other sessions of the vGPU, 1–10,000; 1 at first.
+        weight: u32,
     },
     /// Removes a vGPU. Answer: [`Answer::Done`].
     Remove {
@@ -158,8 +181,15 @@ pub struct VgpuReport {
     pub name: String,
     /// User who owns it.
     pub owner: u32,
-    /// Weight.
+    /// vGPUs of one tenant share the tenant's part of the device: the owner, or none for a node
+    /// whose vGPUs all compete with each other.
+    pub tenant: Option<u32>,
+    /// The tenant's weight against others.
+    pub tenant_weight: u32,
+    /// Weight within the tenant's part.
     pub weight: u32,
+    /// The most it may use, in millionths of the device's time.
+    pub cap_ppm: Option<u32>,
     /// Memory quota.
     pub memory_bytes: u64,
     /// Memory allocated.
@@ -286,7 +316,8 @@ pub struct Share {
     pub used_ns: u64,
     /// Part of all that was used in the window, 0–1.
     pub measured: f64,
-    /// Part by weight among the vGPUs that used the device or wait for it, 0–1.
+    /// Part by the weights of tenant and vGPU among the vGPUs that used the device or wait for
+    /// it, 0–1. Caps are not looked at.
     pub expected: f64,
 }
 
@@ -305,13 +336,18 @@ pub fn shares(before: &Stats, after: &Stats) -> Vec<Share> {
         used > 0 || matches!(vgpu.state, VgpuState::Waiting | VgpuState::Running)
     };
     let total: u64 = used.iter().sum();
-    let weights: u64 = after
-        .vgpus
-        .iter()
-        .zip(&used)
-        .filter(|(vgpu, used)| active(vgpu, **used))
-        .map(|(vgpu, _)| u64::from(vgpu.weight))
-        .sum();
+    // By tenant: its weight, and the sum of its active vGPUs' weights.
+    let mut tenants: BTreeMap<Option<u32>, (u64, u64)> = BTreeMap::new();
+    for (vgpu, _) in after.vgpus.iter().zip(&used).filter(|(vgpu, used)| active(vgpu, **used)) {
+        let (weight, of_vgpus) = tenants.entry(vgpu.tenant).or_default();
+        *weight = vgpu.tenant_weight.into();
+        *of_vgpus += u64::from(vgpu.weight);
+    }
+    let weights: u64 = tenants.values().map(|(weight, _)| weight).sum();
+    let expected = |vgpu: &VgpuReport| {
+        let (weight, of_vgpus) = tenants.get(&vgpu.tenant).copied().unwrap_or_default();
+        ratio(weight, weights) * ratio(vgpu.weight.into(), of_vgpus)
+    };
     after
         .vgpus
         .iter()
@@ -322,7 +358,7 @@ pub fn shares(before: &Stats, after: &Stats) -> Vec<Share> {
             state: vgpu.state,
             used_ns: used,
             measured: ratio(used, total),
-            expected: if active(vgpu, used) { ratio(vgpu.weight.into(), weights) } else { 0.0 },
+            expected: if active(vgpu, used) { expected(vgpu) } else { 0.0 },
         })
         .collect()
 }
@@ -340,7 +376,10 @@ mod tests {
         VgpuReport {
             name: name.to_owned(),
             owner: 0,
+            tenant: None,
+            tenant_weight: 1,
             weight,
+            cap_ppm: None,
             memory_bytes: 0,
             memory_used_bytes: 0,
             pinned_bytes: 0,
@@ -388,6 +427,19 @@ mod tests {
         assert_eq!(shares[1].expected, 0.75);
         assert_eq!(shares[2].expected, 0.0);
         assert!((after.closure.error() - 0.005).abs() < 1e-12);
+    }
+
+    #[test]
+    fn tenants_share_before_their_vgpus_do() {
+        let of = |name, tenant, tenant_weight, weight| VgpuReport {
+            tenant: Some(tenant),
+            tenant_weight,
+            ..vgpu(name, weight, 1, VgpuState::Running)
+        };
+        let before = stats(Vec::new());
+        let after = stats(vec![of("a", 7, 3, 1), of("b", 7, 3, 2), of("c", 8, 1, 5)]);
+        let expected: Vec<f64> = shares(&before, &after).iter().map(|s| s.expected).collect();
+        assert_eq!(expected, [0.25, 0.5, 0.25]);
     }
 
     #[test]

@@ -8,16 +8,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weft_ring::peer;
-use weft_sched::policy;
+use weft_sched::{Weight, policy};
 use weft_wire::handshake::PROTOCOL_VERSION;
 
 use super::Daemon;
 use super::driver::{Order, View};
-use super::registry::{Vgpu, Wanted};
+use super::registry::{Change, Vgpu, Wanted};
 use super::sessions::Entry;
 use crate::admin::{
     Answer, Closure, NodeReport, Request, Stats, Timeline, Turn, VgpuReport, VgpuState,
 };
+use crate::config::ShareConfig;
 
 /// Longest request.
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
@@ -75,7 +76,7 @@ impl Daemon {
         Ok(match request {
             Request::Node => Answer::Node(self.node_report()?),
             Request::List => Answer::Vgpus(self.stats()?.vgpus),
-            Request::Create { name, weight, memory_bytes, owner, token } => {
+            Request::Create { name, weight, memory_bytes, owner, token, cap_ppm } => {
                 let wanted = Wanted {
                     name,
                     owner: owner.unwrap_or(caller),
@@ -83,14 +84,23 @@ impl Daemon {
                     memory_bytes: memory_bytes
                         .unwrap_or_else(|| self.config.default_memory_bytes()),
                     token: token.unwrap_or_default(),
+                    cap_ppm,
                 };
                 let name = self.core().registry.create(&wanted)?.name.clone();
                 self.save_registry();
                 Answer::Vgpu(self.vgpu_report(&name)?)
             }
-            Request::Set { name, weight, memory_bytes } => {
-                self.set_vgpu(&name, weight, memory_bytes)?;
+            Request::Set { name, weight, memory_bytes, cap_ppm } => {
+                self.set_vgpu(&name, &Change { weight, memory_bytes, cap_ppm })?;
                 Answer::Vgpu(self.vgpu_report(&name)?)
+            }
+            Request::SetTenant { uid, weight } => {
+                self.set_tenant(uid, weight)?;
+                Answer::Done
+            }
+            Request::SetSession { pid, weight } => {
+                self.set_session(pid, Weight::new(weight)?)?;
+                Answer::Done
             }
             Request::Remove { name, force } => {
                 self.remove_vgpu(&name, force)?;
@@ -113,19 +123,47 @@ impl Daemon {
         })
     }
 
-    fn set_vgpu(
-        &self,
-        name: &str,
-        weight: Option<u32>,
-        memory_bytes: Option<u64>,
-    ) -> anyhow::Result<()> {
+    fn set_vgpu(&self, name: &str, change: &Change) -> anyhow::Result<()> {
         {
             let mut core = self.core();
-            let vgpu = core.registry.set(name, weight, memory_bytes)?.clone();
+            let vgpu = core.registry.set(name, change)?.clone();
             core.frames.set_quota(vgpu.key, vgpu.memory_bytes);
-            self.weigh(&core);
+            self.place(&mut core, &vgpu);
         }
         self.save_registry();
+        Ok(())
+    }
+
+    fn set_tenant(&self, uid: u32, weight: u32) -> anyhow::Result<()> {
+        anyhow::ensure!(
+            self.config.scheduling.share == ShareConfig::User,
+            "users have no parts of their own on this node: scheduling.share is `vgpu`"
+        );
+        {
+            let mut core = self.core();
+            core.registry.set_user_weight(uid, weight)?;
+            // One vGPU of the user tells the driver of the tenant.
+            let vgpu = core.registry.iter().find(|vgpu| vgpu.owner == uid).cloned();
+            if let Some(vgpu) = vgpu {
+                self.place(&mut core, &vgpu);
+            }
+        }
+        self.save_registry();
+        Ok(())
+    }
+
+    fn set_session(&self, pid: u32, weight: Weight) -> anyhow::Result<()> {
+        let core = self.core();
+        let sessions: Vec<u32> = core
+            .sessions
+            .iter()
+            .filter(|(_, entry)| entry.pid == pid)
+            .map(|(key, _)| *key)
+            .collect();
+        anyhow::ensure!(!sessions.is_empty(), "process {pid} has no session on this node");
+        for session in sessions {
+            self.driver.send(Order::WeighSession { session, weight });
+        }
         Ok(())
     }
 
@@ -194,6 +232,7 @@ impl Daemon {
             of_vgpu.entry(entry.vgpu).or_default().push((*key, entry));
         }
         let device = self.memory.report(&self.config, core.frames.ledger().used_bytes_total());
+        let by_user = self.config.scheduling.share == ShareConfig::User;
         let vgpus: Vec<VgpuReport> = core
             .registry
             .iter()
@@ -206,6 +245,12 @@ impl Daemon {
                         .iter()
                         .map(|(session, _)| ledger.pinned_bytes(*session))
                         .sum(),
+                    tenant: by_user.then_some(vgpu.owner),
+                    tenant_weight: core
+                        .registry
+                        .user_weight(vgpu.owner)
+                        .filter(|_| by_user)
+                        .unwrap_or_else(|| self.config.scheduling.user_weight(vgpu.owner)),
                     ..report(vgpu, &sessions, &view)
                 }
             })
@@ -260,7 +305,10 @@ fn report(vgpu: &Vgpu, sessions: &[(u32, &Entry)], view: &View) -> VgpuReport {
     VgpuReport {
         name: vgpu.name.clone(),
         owner: vgpu.owner,
+        tenant: None,
+        tenant_weight: 1,
         weight: vgpu.weight,
+        cap_ppm: vgpu.cap_ppm,
         memory_bytes: vgpu.memory_bytes,
         memory_used_bytes: 0,
         pinned_bytes: 0,

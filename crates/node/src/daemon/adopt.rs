@@ -152,7 +152,6 @@ impl Daemon {
             sessions.push(survivor);
         }
         self.core().frames.rebuild(&keys)?;
-        self.weigh(&self.core());
         for survivor in sessions {
             self.resume(survivor)?;
         }
@@ -180,6 +179,9 @@ impl Daemon {
         };
         core.sessions.insert(start.key, entry);
         core.registry.note_session(start.vgpu_key, start.session);
+        if let Some(vgpu) = core.registry.by_key(start.vgpu_key).cloned() {
+            self.place(&mut core, &vgpu);
+        }
         core.adopted += 1;
     }
 

@@ -3,6 +3,8 @@
 //! It sleeps on the node page's doorbell, with the core's next timer as the limit, so an idle node
 //! uses no CPU. Everything it decides is decided in [`weft_sched`].
 
+mod place;
+
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender};
 use std::time::{Duration, Instant};
@@ -11,13 +13,15 @@ use weft_gate::{Demand, GateDaemon, GrantKind, NodePage, Report, Revocation};
 use weft_ring::WakeFlag;
 use weft_ring::peer::Process;
 use weft_sched::{
-    Action, Actions, DeviceKey, Event, EventError, Node, PolicyId, SessionKey, TenantKey,
-    UNLIMITED, Usage, VgpuKey, Weight,
+    Action, Actions, DeviceKey, Event, EventError, Node, PolicyId, SessionKey, UNLIMITED, Usage,
+    VgpuKey, Weight,
 };
 
 use super::clock;
 use super::persist::{Save, Schedule};
 use super::trace::Trace;
+
+pub(crate) use self::place::Place;
 
 /// The node's one device.
 pub(crate) const DEVICE: DeviceKey = DeviceKey(0);
@@ -32,11 +36,13 @@ const SAVE_EVERY: Duration = Duration::from_secs(1);
 /// What other threads want of the driver.
 #[derive(Debug)]
 pub(crate) enum Order {
-    /// A vGPU got its first session, or another weight.
-    Weigh {
+    /// A vGPU got a session, or stands elsewhere in the hierarchy.
+    Place(Place),
+    /// A session's share of its vGPU's part.
+    WeighSession {
         /// Which.
-        vgpu: u32,
-        /// Its effective weight.
+        session: u32,
+        /// Its share.
         weight: Weight,
     },
     /// A vGPU was removed.
@@ -250,7 +256,8 @@ impl Driver {
 
     fn obey(&mut self, order: Order) {
         match order {
-            Order::Weigh { vgpu, weight } => self.weigh(VgpuKey(vgpu), weight),
+            Order::Place(place) => self.place(place),
+            Order::WeighSession { session, weight } => self.weigh_session(session, weight),
             Order::Forget { vgpu } => self.forget(VgpuKey(vgpu)),
             Order::Begin(beginning) => self.begin(*beginning),
             Order::End { session, answer } => {
@@ -270,20 +277,6 @@ impl Driver {
                 let _ = answer.send(self.trace.since(since_ns));
             }
             Order::Stop => {}
-        }
-    }
-
-    fn weigh(&mut self, vgpu: VgpuKey, weight: Weight) {
-        match self.node.vgpu(vgpu) {
-            None => {
-                let tenant = TenantKey::DEFAULT;
-                self.tell(Event::AddVgpu { vgpu, tenant, device: DEVICE, weight });
-            }
-            Some(view) if view.weight == weight => {}
-            Some(_) => {
-                self.report_holders(None);
-                self.tell(Event::Reweight { vgpu, weight });
-            }
         }
     }
 
@@ -584,56 +577,4 @@ fn is_unmanaged(policy: PolicyId) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::process::Command;
-    use std::sync::mpsc;
-    use std::thread;
-
-    use weft_gate::{Admission, ControlPage, GateWorker};
-    use weft_sched::Config;
-
-    use super::*;
-
-    const PATIENCE: Duration = Duration::from_secs(30);
-
-    #[test]
-    fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
-        let config = Config { overdue_ns: 1_000_000_000, ..Config::default() };
-        let page = NodePage::anonymous().unwrap();
-        let (orders, received) = mpsc::channel();
-        let handle = Handle::new(orders, page.doorbell().clone());
-        let (saver, _saves) = mpsc::channel();
-        let driver = Driver::new(Node::new(config).unwrap(), page.clone(), received, saver, 0);
-        let driver = thread::spawn(move || driver.run());
-        let mut process = Command::new("sleep").arg("600").spawn().unwrap();
-        let control = ControlPage::anonymous().unwrap();
-        let beginning = Beginning {
-            session: 0,
-            id: 1,
-            vgpu: 0,
-            gate: GateDaemon::new(control.clone(), control.doorbell().clone()),
-            worker: Process::open(process.id()).unwrap(),
-        };
-        handle.send(Order::Weigh { vgpu: 0, weight: Weight::ONE });
-        handle.send(Order::Begin(Box::new(beginning)));
-        let mut worker = GateWorker::new(control, page.clone(), 0);
-        worker.set_runnable(1_000);
-        let deadline = Instant::now() + PATIENCE;
-        while worker.admit(1_000) == Admission::Wait(weft_gate::WaitFor::Grant) {
-            assert!(Instant::now() < deadline, "no grant came");
-            thread::yield_now();
-        }
-        // As much as the slack allows is not taken for a lie.
-        worker.charge(1_000, 900_000_000);
-        page.ring(0);
-        let view = handle.ask(Order::View).unwrap();
-        assert_eq!(view.sessions[&0].used_ns, 900_000_000);
-        assert!(process.try_wait().unwrap().is_none(), "an honest worker was killed");
-        worker.charge(0, 3_600_000_000_000);
-        page.ring(0);
-        assert!(Process::open(process.id()).unwrap().wait_exit(PATIENCE));
-        process.wait().unwrap();
-        handle.send(Order::Stop);
-        driver.join().unwrap();
-    }
-}
+mod tests;

@@ -17,7 +17,6 @@ mod registry;
 mod room;
 mod runtime;
 mod sessions;
-mod shares;
 mod spawn;
 mod tenants;
 mod trace;
@@ -218,6 +217,7 @@ fn scheduling_core(
         prepare_lead_ns: times.overlap_us * 1000 + PREPARE_LEAD_NS,
         // The device must have had the chance to end an endless kernel by itself.
         overdue_ns: (times.overdue_ms + config.limits.kernel_ms) * 1_000_000,
+        sleeper_credit_ns: times.sleeper_credit_us * 1000,
         ..SchedConfig::default()
     };
     match schedule.map(|schedule| adopt::restore(settings, schedule, ended, survivors)) {

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::persist::Document;
-use crate::config::WEIGHTS;
+use crate::config::{PPM, WEIGHTS};
 
 /// The file's format. Raise it when a record's meaning changes; new optional fields need no new
 /// one.
@@ -42,9 +42,24 @@ pub(crate) struct Vgpu {
     /// Sessions over its life.
     #[serde(default)]
     pub(crate) sessions_total: u64,
+    /// The most it may use even of an idle device, in millionths of the device's time.
+    #[serde(default)]
+    pub(crate) cap_ppm: Option<u32>,
     /// Sessions whose use is not in `used_ns` yet.
     #[serde(default)]
     pub(crate) open_sessions: Vec<u64>,
+}
+
+/// A user who owns vGPUs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct User {
+    /// The user.
+    pub(crate) uid: u32,
+    /// Dense key of the scheduling core's tenant, from 1.
+    pub(crate) key: u32,
+    /// Share of the device, if it was set by hand.
+    #[serde(default)]
+    pub(crate) weight: Option<u32>,
 }
 
 /// What a vGPU that does not exist yet should be.
@@ -60,6 +75,19 @@ pub(crate) struct Wanted {
     pub(crate) memory_bytes: u64,
     /// Attach token; none if empty.
     pub(crate) token: String,
+    /// The most it may use, in millionths of the device's time; no limit if absent.
+    pub(crate) cap_ppm: Option<u32>,
+}
+
+/// What of a vGPU is to change.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Change {
+    /// Another weight.
+    pub(crate) weight: Option<u32>,
+    /// Another memory quota.
+    pub(crate) memory_bytes: Option<u64>,
+    /// Another cap; [`PPM`] is none.
+    pub(crate) cap_ppm: Option<u32>,
 }
 
 /// Why the registry refused.
@@ -74,6 +102,9 @@ pub(crate) enum RegistryError {
     /// The quota is out of range.
     #[error("memory quota of {0} bytes is out of range; 4096 to the device's {1} bytes")]
     Memory(u64, u64),
+    /// The cap is out of range.
+    #[error("a cap of {0} millionths is out of range; 1 to 1000000 (0.0001% to 100%)")]
+    Cap(u32),
     /// There is one of that name.
     #[error("vGPU `{0}` exists already")]
     Exists(String),
@@ -96,6 +127,7 @@ pub(crate) enum RegistryError {
 pub(crate) struct Registry {
     path: PathBuf,
     by_name: BTreeMap<String, Vgpu>,
+    users: BTreeMap<u32, User>,
     /// Number of the next session: none is used twice.
     next_session: u64,
     limit: usize,
@@ -109,6 +141,8 @@ struct Contents {
     format: u32,
     #[serde(default)]
     next_session: u64,
+    #[serde(default)]
+    users: Vec<User>,
     vgpus: Vec<Vgpu>,
 }
 
@@ -123,13 +157,15 @@ impl Registry {
         let contents = match std::fs::read(&path) {
             Ok(bytes) => parse(&path, &bytes)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Contents { format: FORMAT, next_session: 1, vgpus: Vec::new() }
+                let (users, vgpus) = (Vec::new(), Vec::new());
+                Contents { format: FORMAT, next_session: 1, users, vgpus }
             }
             Err(error) => return Err(error),
         };
         let next_session = contents.next_session.max(1);
         let by_name = contents.vgpus.into_iter().map(|vgpu| (vgpu.name.clone(), vgpu)).collect();
-        Ok(Self { path, by_name, next_session, limit, memory_bytes_max, dirty: false })
+        let users = contents.users.into_iter().map(|user| (user.uid, user)).collect();
+        Ok(Self { path, by_name, users, next_session, limit, memory_bytes_max, dirty: false })
     }
 
     /// All vGPUs, by name.
@@ -158,7 +194,11 @@ impl Registry {
         if self.by_name.len() >= self.limit {
             return Err(RegistryError::Full(self.limit));
         }
-        self.check(Some(wanted.weight), Some(wanted.memory_bytes))?;
+        self.check(&Change {
+            weight: Some(wanted.weight),
+            memory_bytes: Some(wanted.memory_bytes),
+            cap_ppm: wanted.cap_ppm,
+        })?;
         let vgpu = Vgpu {
             name: wanted.name.clone(),
             key: self.unused_key(),
@@ -169,28 +209,53 @@ impl Registry {
             token: (!wanted.token.is_empty()).then(|| digest(&wanted.token)),
             used_ns: 0,
             sessions_total: 0,
+            cap_ppm: wanted.cap_ppm.filter(|ppm| *ppm < PPM),
             open_sessions: Vec::new(),
         };
         self.dirty = true;
         Ok(self.by_name.entry(wanted.name.clone()).or_insert(vgpu))
     }
 
-    /// Changes weight and quota.
-    pub(crate) fn set(
-        &mut self,
-        name: &str,
-        weight: Option<u32>,
-        memory_bytes: Option<u64>,
-    ) -> Result<&Vgpu, RegistryError> {
+    /// Changes weight, quota and cap.
+    pub(crate) fn set(&mut self, name: &str, change: &Change) -> Result<&Vgpu, RegistryError> {
         self.find(name)?;
-        self.check(weight, memory_bytes)?;
+        self.check(change)?;
         self.dirty = true;
         let Some(vgpu) = self.by_name.get_mut(name) else {
             return Err(RegistryError::Unknown(name.to_owned()));
         };
-        vgpu.weight = weight.unwrap_or(vgpu.weight);
-        vgpu.memory_bytes = memory_bytes.unwrap_or(vgpu.memory_bytes);
+        vgpu.weight = change.weight.unwrap_or(vgpu.weight);
+        vgpu.memory_bytes = change.memory_bytes.unwrap_or(vgpu.memory_bytes);
+        if let Some(ppm) = change.cap_ppm {
+            vgpu.cap_ppm = (ppm < PPM).then_some(ppm);
+        }
         Ok(vgpu)
+    }
+
+    /// A user who owns vGPUs, or will.
+    pub(crate) fn user(&mut self, uid: u32) -> User {
+        let unused = || (1..).find(|key| self.users.values().all(|user| user.key != *key));
+        if let Some(user) = self.users.get(&uid) {
+            return *user;
+        }
+        let user = User { uid, key: unused().unwrap_or(u32::MAX), weight: None };
+        self.dirty = true;
+        self.users.insert(uid, user);
+        user
+    }
+
+    /// A user's weight, if it was set by hand.
+    pub(crate) fn user_weight(&self, uid: u32) -> Option<u32> {
+        self.users.get(&uid).and_then(|user| user.weight)
+    }
+
+    /// Sets a user's weight by hand.
+    pub(crate) fn set_user_weight(&mut self, uid: u32, weight: u32) -> Result<(), RegistryError> {
+        self.check(&Change { weight: Some(weight), ..Change::default() })?;
+        let user = User { weight: Some(weight), ..self.user(uid) };
+        self.dirty = true;
+        self.users.insert(uid, user);
+        Ok(())
     }
 
     /// Removes a vGPU.
@@ -257,18 +322,22 @@ impl Registry {
             return Ok(None);
         }
         let vgpus = self.by_name.values().cloned().collect();
-        let contents = Contents { format: FORMAT, next_session: self.next_session, vgpus };
+        let users = self.users.values().copied().collect();
+        let contents = Contents { format: FORMAT, next_session: self.next_session, users, vgpus };
         let bytes = serde_json::to_vec_pretty(&contents)?;
         self.dirty = false;
         Ok(Some(Document { path: self.path.clone(), bytes }))
     }
 
-    fn check(&self, weight: Option<u32>, memory_bytes: Option<u64>) -> Result<(), RegistryError> {
-        if let Some(weight) = weight.filter(|weight| !WEIGHTS.contains(weight)) {
+    fn check(&self, change: &Change) -> Result<(), RegistryError> {
+        if let Some(weight) = change.weight.filter(|weight| !WEIGHTS.contains(weight)) {
             return Err(RegistryError::Weight(weight));
         }
+        if let Some(ppm) = change.cap_ppm.filter(|ppm| !(1..=PPM).contains(ppm)) {
+            return Err(RegistryError::Cap(ppm));
+        }
         let max = self.memory_bytes_max;
-        match memory_bytes.filter(|bytes| !(4096..=max).contains(bytes)) {
+        match change.memory_bytes.filter(|bytes| !(4096..=max).contains(bytes)) {
             Some(bytes) => Err(RegistryError::Memory(bytes, max)),
             None => Ok(()),
         }
@@ -342,7 +411,7 @@ mod tests {
 
     fn wanted(name: &str) -> Wanted {
         let name = name.to_owned();
-        Wanted { name, owner: 7, weight: 2, memory_bytes: 1 << 20, token: String::new() }
+        Wanted { name, owner: 7, weight: 2, memory_bytes: 1 << 20, ..Wanted::default() }
     }
 
     #[test]
@@ -351,7 +420,9 @@ mod tests {
         let mut registry = Registry::open(dir.path(), 4, 1 << 30).unwrap();
         registry.create(&wanted("a")).unwrap();
         registry.create(&wanted("b")).unwrap();
-        registry.set("b", Some(9), None).unwrap();
+        let change = Change { weight: Some(9), cap_ppm: Some(250_000), ..Change::default() };
+        registry.set("b", &change).unwrap();
+        registry.set_user_weight(7, 3).unwrap();
         let session = registry.open_session(1);
         registry.close_session(1, session, 55);
         registry.close_session(1, session, 55);
@@ -361,7 +432,9 @@ mod tests {
         assert!(registry.unsaved().unwrap().is_none());
         let mut again = Registry::open(dir.path(), 4, 1 << 30).unwrap();
         let b = again.find("b").unwrap().clone();
-        assert_eq!((b.key, b.weight, b.used_ns), (1, 9, 55));
+        assert_eq!((b.key, b.weight, b.used_ns, b.cap_ppm), (1, 9, 55, Some(250_000)));
+        assert_eq!(again.user(7), User { uid: 7, key: 1, weight: Some(3) });
+        assert_eq!(again.user(8).key, 2);
         assert_eq!(again.open_sessions(), [(1, other)]);
         assert!(again.open_session(1) > other, "no number is used twice");
         again.remove("a").unwrap();
@@ -392,7 +465,13 @@ mod tests {
         registry.create(&wanted("a")).unwrap();
         assert!(matches!(registry.create(&wanted("a")), Err(RegistryError::Exists(_))));
         assert!(matches!(registry.create(&wanted("b")), Err(RegistryError::Full(1))));
-        assert!(matches!(registry.set("a", None, Some(2 << 30)), Err(RegistryError::Memory(..))));
+        let large = Change { memory_bytes: Some(2 << 30), ..Change::default() };
+        assert!(matches!(registry.set("a", &large), Err(RegistryError::Memory(..))));
+        for ppm in [0, PPM + 1] {
+            let bad = Change { cap_ppm: Some(ppm), ..Change::default() };
+            assert!(matches!(registry.set("a", &bad), Err(RegistryError::Cap(_))));
+        }
+        assert!(registry.set_user_weight(7, 0).is_err());
     }
 
     #[test]

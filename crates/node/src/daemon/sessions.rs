@@ -7,14 +7,15 @@ use anyhow::Context;
 use weft_gate::{ControlPage, GateDaemon, Report};
 use weft_ring::peer::{self, Process};
 use weft_ring::{Access, MemoryFile, PAGE, Segment};
+use weft_sched::{Cap, TenantKey, Weight};
 use weft_wire::handshake::{HelloBody, RefusalCode};
 
-use super::driver::{Beginning, Order};
+use super::driver::{Beginning, Order, Place};
 use super::ledger::LedgerError;
 use super::registry::{RegistryError, Vgpu, Wanted};
-use super::shares::{self, Active};
 use super::spawn::Worker;
 use super::{Core, Daemon};
+use crate::config::ShareConfig;
 use crate::link::{self, Ask, DeviceSpec, Reply, Start, Times};
 
 /// A session, as the daemon's other parts see it.
@@ -68,8 +69,8 @@ pub(crate) struct TenantFiles {
     pub(crate) lifeline: OwnedFd,
 }
 
-/// A place in the tables, taken before the worker starts.
-struct Place {
+/// A seat in the tables, taken before the worker starts.
+struct Seat {
     key: u32,
     id: u64,
     vgpu: Vgpu,
@@ -83,15 +84,15 @@ impl Daemon {
         hello: &HelloBody,
         tenant: &peer::Credentials,
     ) -> Result<(Session, TenantFiles, Vgpu), Refusal> {
-        let place = self.take_place(hello, tenant)?;
-        let (key, vgpu) = (place.key, place.vgpu.clone());
-        match self.start_session(hello, tenant, &place) {
+        let seat = self.take_seat(hello, tenant)?;
+        let (key, vgpu) = (seat.key, seat.vgpu.clone());
+        match self.start_session(hello, tenant, &seat) {
             Ok((session, files)) => Ok((session, files, vgpu)),
             Err(error) => {
-                let id = place.id;
+                let id = seat.id;
                 tracing::error!(session = id, error = format!("{error:#}"), "session did not open");
                 self.runtime.remove_door(id);
-                self.leave(&mut self.core(), key, vgpu.key);
+                Self::leave(&mut self.core(), key, vgpu.key);
                 self.core().registry.close_session(vgpu.key, id, 0);
                 let message = format!("the node could not start a worker: {error:#}");
                 Err(Refusal { code: RefusalCode::Worker, message })
@@ -99,7 +100,7 @@ impl Daemon {
         }
     }
 
-    fn take_place(&self, hello: &HelloBody, tenant: &peer::Credentials) -> Result<Place, Refusal> {
+    fn take_seat(&self, hello: &HelloBody, tenant: &peer::Credentials) -> Result<Seat, Refusal> {
         let mut core = self.core();
         let limits = &self.config.limits;
         let of_user = core.sessions.values().filter(|entry| entry.uid == tenant.uid).count();
@@ -128,8 +129,8 @@ impl Daemon {
             worker: None,
         };
         core.sessions.insert(key, entry);
-        self.weigh(&core);
-        Ok(Place { key, id, vgpu })
+        self.place(&mut core, &vgpu);
+        Ok(Seat { key, id, vgpu })
     }
 
     fn find_or_create(
@@ -157,6 +158,7 @@ impl Daemon {
                 bytes => bytes,
             },
             token: hello.token.clone(),
+            cap_ppm: None,
         };
         core.registry.create(&wanted).cloned().map_err(|error| refusal(&error))
     }
@@ -165,9 +167,9 @@ impl Daemon {
         &self,
         hello: &HelloBody,
         tenant: &peer::Credentials,
-        place: &Place,
+        seat: &Seat,
     ) -> anyhow::Result<(Session, TenantFiles)> {
-        let vgpu = &place.vgpu;
+        let vgpu = &seat.vgpu;
         let limits = &self.config.limits;
         let segment_file = Segment::create(usize::try_from(limits.arena.0)?)?;
         let pinned_bytes = usize::try_from(hello.pinned_bytes.min(limits.pinned.0))?.max(PAGE);
@@ -180,9 +182,9 @@ impl Daemon {
         let (lifeline, workers_end) = peer::pair()?;
         let tenant_process = Process::open(tenant.pid.context("the tenant's process is unknown")?)
             .context("the tenant is gone")?;
-        let door = self.runtime.make_door(place.id)?;
-        let record = self.runtime.make_record(place.id)?;
-        let start = self.start_of(hello, tenant, place, pinned.len() as u64);
+        let door = self.runtime.make_door(seat.id)?;
+        let record = self.runtime.make_record(seat.id)?;
+        let start = self.start_of(hello, tenant, seat, pinned.len() as u64);
         let fds = [
             segment_file.as_fd(),
             control.as_fd(),
@@ -198,7 +200,7 @@ impl Daemon {
         ];
         let worker = Worker::spawn(&start, &fds)?;
         let segment = Segment::open(segment_file.map(Access::ReadWrite)?)?;
-        let key = place.key;
+        let key = seat.key;
         let session = Session { key, start, vgpu: vgpu.key, worker, segment };
         self.begin(&session, &control)?;
         Ok((session, TenantFiles { segment: segment_file, pinned, lifeline }))
@@ -208,18 +210,18 @@ impl Daemon {
         &self,
         hello: &HelloBody,
         tenant: &peer::Credentials,
-        place: &Place,
+        seat: &Seat,
         pinned_bytes: u64,
     ) -> Start {
-        let (config, vgpu) = (&self.config, &place.vgpu);
+        let (config, vgpu) = (&self.config, &seat.vgpu);
         Start {
-            session: place.id,
-            key: place.key,
+            session: seat.id,
+            key: seat.key,
             vgpu: vgpu.name.clone(),
             vgpu_key: vgpu.key,
             uid: tenant.uid,
             daemon_uid: rustix::process::getuid().as_raw(),
-            user: config.worker.user_of(place.key),
+            user: config.worker.user_of(seat.key),
             pid: tenant.pid.unwrap_or(0),
             program: printable(&hello.program),
             uuid: vgpu.uuid,
@@ -316,7 +318,7 @@ impl Daemon {
             let ended = self.driver.ask(|answer| Order::End { session: key, answer });
             let used_ns = ended.flatten().map_or(0, |report: Report| report.used_ns);
             core.registry.close_session(vgpu, start.session, used_ns);
-            self.leave(&mut core, key, vgpu);
+            Self::leave(&mut core, key, vgpu);
             used_ns
         };
         self.save_registry();
@@ -326,26 +328,30 @@ impl Daemon {
     }
 
     /// Gives the session's place and memory back.
-    fn leave(&self, core: &mut Core, key: u32, vgpu: u32) {
+    fn leave(core: &mut Core, key: u32, vgpu: u32) {
         core.sessions.remove(&key);
         let last = !core.sessions.values().any(|entry| entry.vgpu == vgpu);
         core.frames.remove_session(key, vgpu, last);
-        self.weigh(core);
     }
 
-    /// Tells the driver the effective weights of the vGPUs that have sessions.
-    pub(crate) fn weigh(&self, core: &Core) {
-        let has_session = |vgpu: &&Vgpu| core.sessions.values().any(|entry| entry.vgpu == vgpu.key);
-        let active: Vec<Active> = core
-            .registry
-            .iter()
-            .filter(has_session)
-            .map(|vgpu| Active { vgpu: vgpu.key, owner: vgpu.owner, weight: vgpu.weight })
-            .collect();
-        let weights = shares::effective(self.config.scheduling.share, &active);
-        for (vgpu, weight) in active.iter().zip(weights) {
-            self.driver.send(Order::Weigh { vgpu: vgpu.vgpu, weight });
-        }
+    /// Tells the driver where a vGPU stands.
+    pub(crate) fn place(&self, core: &mut Core, vgpu: &Vgpu) {
+        let weight = |weight: u32| Weight::new(weight).unwrap_or_default();
+        let scheduling = &self.config.scheduling;
+        // Without users' parts every vGPU belongs to the tenant that is always there.
+        let (tenant, tenant_weight) = match scheduling.share {
+            ShareConfig::Vgpu => (TenantKey::DEFAULT.0, Weight::ONE),
+            ShareConfig::User => {
+                let user = core.registry.user(vgpu.owner);
+                let set = user.weight.unwrap_or_else(|| scheduling.user_weight(vgpu.owner));
+                (user.key, weight(set))
+            }
+        };
+        let period_ns = scheduling.cap_period_ms * 1_000_000;
+        let cap = vgpu.cap_ppm.map(|share_ppm| Cap { share_ppm, period_ns });
+        let place =
+            Place { vgpu: vgpu.key, tenant, tenant_weight, weight: weight(vgpu.weight), cap };
+        self.driver.send(Order::Place(place));
     }
 }
 
@@ -355,6 +361,7 @@ fn refusal(error: &RegistryError) -> Refusal {
         RegistryError::Full(_) => RefusalCode::Exhausted,
         RegistryError::Name(_)
         | RegistryError::Weight(_)
+        | RegistryError::Cap(_)
         | RegistryError::Memory(..)
         | RegistryError::Exists(_)
         | RegistryError::Unknown(_) => RefusalCode::Malformed,

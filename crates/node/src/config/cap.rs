@@ -1,0 +1,62 @@
+//! Caps that people write.
+
+use std::fmt;
+use std::str::FromStr;
+
+use super::PPM;
+
+/// A cap in millionths of a device's time, written as a percentage: `25%`, `0.5%`, or `none`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CapSetting(pub u32);
+
+impl FromStr for CapSetting {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if text == "none" {
+            return Ok(Self(PPM));
+        }
+        let wrong = || format!("`{text}` is not a cap; expected 0.0001% to 100%, or none");
+        let percent = text.trim().strip_suffix('%').ok_or_else(wrong)?;
+        let (whole, part) = percent.split_once('.').unwrap_or((percent, ""));
+        if part.len() > 4 || !part.bytes().all(|byte| byte.is_ascii_digit()) {
+            return Err(wrong());
+        }
+        let parsed = format!("{whole}{part:0<4}").parse::<u32>();
+        parsed.ok().filter(|ppm| (1..=PPM).contains(ppm)).map(Self).ok_or_else(wrong)
+    }
+}
+
+impl fmt::Display for CapSetting {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (whole, part) = (self.0 / 10_000, format!("{:04}", self.0 % 10_000));
+        match part.trim_end_matches('0') {
+            _ if self.0 == PPM => formatter.write_str("none"),
+            "" => write!(formatter, "{whole}%"),
+            part => write!(formatter, "{whole}.{part}%"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::CapSetting;
+
+    #[test]
+    fn caps_parse_and_print_alike() {
+        for (text, ppm) in [
+            ("25%", 250_000),
+            ("0.5%", 5_000),
+            ("0.0001%", 1),
+            ("none", 1_000_000),
+            ("99.99%", 999_900),
+        ] {
+            let cap: CapSetting = text.parse().unwrap();
+            assert_eq!((cap.0, cap.to_string().as_str()), (ppm, text));
+        }
+        assert_eq!("100%".parse::<CapSetting>().unwrap().0, 1_000_000);
+        for text in ["", "25", "%", "0%", "101%", "-1%", "1.23456%", "1.-5%", "+5%x"] {
+            text.parse::<CapSetting>().unwrap_err();
+        }
+    }
+}

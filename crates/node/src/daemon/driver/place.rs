@@ -1,0 +1,61 @@
+//! Where a vGPU stands in the hierarchy of tenants, vGPUs and sessions, and what bounds it.
+
+use weft_sched::{Cap, Event, SessionKey, TenantKey, VgpuKey, Weight};
+
+use super::{DEVICE, Driver};
+
+/// A vGPU's place in the hierarchy.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Which vGPU.
+    pub(crate) vgpu: u32,
+    /// Whose part of the device it shares.
+    pub(crate) tenant: u32,
+    /// The tenant's share of the device.
+    pub(crate) tenant_weight: Weight,
+    /// The vGPU's share of the tenant's part.
+    pub(crate) weight: Weight,
+    /// The most it may use even of an idle device.
+    pub(crate) cap: Option<Cap>,
+}
+
+impl Driver {
+    /// Makes the core know a vGPU as it should be; says only what is news. A vGPU that is known
+    /// keeps its tenant: only a changed configuration moves vGPUs, and then those with sessions
+    /// finish where they began.
+    pub(super) fn place(&mut self, place: Place) {
+        let Place { tenant_weight, weight, cap, .. } = place;
+        let (vgpu, tenant) = (VgpuKey(place.vgpu), TenantKey(place.tenant));
+        self.place_tenant(tenant, tenant_weight);
+        let known = self.node.vgpu(vgpu);
+        match known {
+            None => self.tell(Event::AddVgpu { vgpu, tenant, device: DEVICE, weight }),
+            Some(view) if view.weight == weight => {}
+            Some(_) => {
+                self.report_holders(None);
+                self.tell(Event::Reweight { vgpu, weight });
+            }
+        }
+        if known.and_then(|view| view.cap) != cap {
+            self.report_holders(None);
+            self.tell(Event::SetCap { vgpu, cap });
+        }
+    }
+
+    fn place_tenant(&mut self, tenant: TenantKey, weight: Weight) {
+        match self.node.tenant(tenant) {
+            None => self.tell(Event::AddTenant { tenant, weight }),
+            Some(known) if known == weight => {}
+            Some(_) => {
+                self.report_holders(None);
+                self.tell(Event::ReweightTenant { tenant, weight });
+            }
+        }
+    }
+
+    /// Changes a session's share of its vGPU's part.
+    pub(super) fn weigh_session(&mut self, session: u32, weight: Weight) {
+        self.report_holders(None);
+        self.tell(Event::ReweightSession { session: SessionKey(session), weight });
+    }
+}

@@ -1,0 +1,55 @@
+//! The driver with real control pages and a process in the place of the worker.
+
+use std::process::Command;
+use std::sync::mpsc;
+use std::thread;
+
+use weft_gate::{Admission, ControlPage, GateWorker};
+use weft_sched::Config;
+
+use super::*;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+#[test]
+fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
+    let config = Config { overdue_ns: 1_000_000_000, ..Config::default() };
+    let page = NodePage::anonymous().unwrap();
+    let (orders, received) = mpsc::channel();
+    let handle = Handle::new(orders, page.doorbell().clone());
+    let (saver, _saves) = mpsc::channel();
+    let driver = Driver::new(Node::new(config).unwrap(), page.clone(), received, saver, 0);
+    let driver = thread::spawn(move || driver.run());
+    let mut process = Command::new("sleep").arg("600").spawn().unwrap();
+    let control = ControlPage::anonymous().unwrap();
+    let beginning = Beginning {
+        session: 0,
+        id: 1,
+        vgpu: 0,
+        gate: GateDaemon::new(control.clone(), control.doorbell().clone()),
+        worker: Process::open(process.id()).unwrap(),
+    };
+    let place =
+        Place { vgpu: 0, tenant: 0, tenant_weight: Weight::ONE, weight: Weight::ONE, cap: None };
+    handle.send(Order::Place(place));
+    handle.send(Order::Begin(Box::new(beginning)));
+    let mut worker = GateWorker::new(control, page.clone(), 0);
+    worker.set_runnable(1_000);
+    let deadline = Instant::now() + PATIENCE;
+    while worker.admit(1_000) == Admission::Wait(weft_gate::WaitFor::Grant) {
+        assert!(Instant::now() < deadline, "no grant came");
+        thread::yield_now();
+    }
+    // As much as the slack allows is not taken for a lie.
+    worker.charge(1_000, 900_000_000);
+    page.ring(0);
+    let view = handle.ask(Order::View).unwrap();
+    assert_eq!(view.sessions[&0].used_ns, 900_000_000);
+    assert!(process.try_wait().unwrap().is_none(), "an honest worker was killed");
+    worker.charge(0, 3_600_000_000_000);
+    page.ring(0);
+    assert!(Process::open(process.id()).unwrap().wait_exit(PATIENCE));
+    process.wait().unwrap();
+    handle.send(Order::Stop);
+    driver.join().unwrap();
+}
