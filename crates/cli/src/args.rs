@@ -31,6 +31,9 @@ pub(crate) enum Command {
     /// Execute one session; started by the daemon.
     #[command(hide = true)]
     Worker,
+    /// End boosts that nobody else ends; started by the daemon.
+    #[command(hide = true)]
+    Watchdog,
     /// List vGPUs.
     Ls {
         /// Print JSON.

@@ -35,6 +35,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Run(options) => return run::run(&sockets, &options),
         Command::Node(options) => daemon::serve(&sockets, &options)?,
         Command::Worker => weft_node::run_worker()?,
+        Command::Watchdog => weft_node::run_watchdog()?,
         Command::Ls { json } => vgpu::list(&sockets, json)?,
         Command::Usage { json } => vgpu::usage(&sockets, json)?,
         Command::Create { name, settings, bound } => {

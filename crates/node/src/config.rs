@@ -113,6 +113,8 @@ pub struct SchedulingConfig {
     pub cap_period_ms: u64,
     /// Service, at most a quantum, that a vGPU keeps a claim to while it sleeps.
     pub sleeper_credit_us: u64,
+    /// How threads that wait for the device are helped to run when their result comes.
+    pub coscheduling: CoschedulingConfig,
 }
 
 /// How device time is measured.
@@ -133,6 +135,36 @@ pub enum ShareConfig {
     User,
     /// Every vGPU competes by its own weight.
     Vgpu,
+}
+
+/// How threads that wait for the device are helped to run when their result comes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CoschedulingConfig {
+    /// By the best means that works here, where they share a processor with others.
+    Auto,
+    /// Not at all.
+    Off,
+    /// They are woken when the device switches to them.
+    Wake,
+    /// They get a short slice of their own.
+    Slice,
+    /// They become real-time for a moment.
+    Boost,
+}
+
+impl CoschedulingConfig {
+    /// As it is written in the configuration.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Off => "off",
+            Self::Wake => "wake",
+            Self::Slice => "slice",
+            Self::Boost => "boost",
+        }
+    }
 }
 
 /// What a vGPU gets when nobody says otherwise.
@@ -249,6 +281,7 @@ impl Default for SchedulingConfig {
             users: BTreeMap::new(),
             cap_period_ms: 100,
             sleeper_credit_us: 0,
+            coscheduling: CoschedulingConfig::Auto,
         }
     }
 }

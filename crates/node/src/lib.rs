@@ -30,6 +30,15 @@ pub fn run_worker() -> anyhow::Result<()> {
     worker::run()
 }
 
+/// Runs the process that ends boosts which nobody else ends; the daemon hands everything over on
+/// standard input.
+///
+/// # Errors
+/// When it cannot watch.
+pub fn run_watchdog() -> anyhow::Result<()> {
+    daemon::run_watchdog()
+}
+
 /// Names of the policies that a node can run.
 #[must_use]
 pub fn policy_names() -> Vec<&'static str> {

@@ -75,8 +75,10 @@ pub(crate) struct Start {
     pub(crate) daemon_uid: u32,
     /// The user that the worker becomes; absent when it stays the daemon's.
     pub(crate) user: Option<u32>,
-    /// The tenant's process, for logs.
+    /// The tenant's process.
     pub(crate) pid: u32,
+    /// When that process began, in clock ticks since the system started; 0 if unknown.
+    pub(crate) began: u64,
     /// The tenant's program, for logs.
     pub(crate) program: String,
     /// Identity that the tenant sees.

@@ -10,7 +10,7 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
-use crate::admin::{Stats, VgpuReport};
+use crate::admin::{CoschedulingReport, Stats, VgpuReport};
 use crate::daemon::Daemon;
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
@@ -31,6 +31,7 @@ pub(crate) fn text(stats: &Stats) -> String {
     page.sample("weft_charged_seconds_total", "", &seconds(stats.closure.charged_ns));
     page.head("weft_vgpus_waiting", "gauge", "vGPUs that wait for the device");
     page.sample("weft_vgpus_waiting", "", &stats.waiting.to_string());
+    page.coscheduling(&stats.coscheduling);
     page.vgpus(stats, "weft_vgpu_used_seconds_total", "counter", "device time charged", |vgpu| {
         seconds(vgpu.used_ns)
     });
@@ -58,6 +59,25 @@ impl Page {
 
     fn sample(&mut self, name: &str, labels: &str, value: &str) {
         let _ = writeln!(self.0, "{name}{labels} {value}");
+    }
+
+    fn coscheduling(&mut self, report: &CoschedulingReport) {
+        self.head("weft_coscheduling_info", "gauge", "how waiting threads are helped");
+        let means = format!("{{means=\"{}\"}}", report.means);
+        self.sample("weft_coscheduling_info", &means, "1");
+        for (name, help, value) in [
+            ("weft_boosts_total", "waiting threads boosted", report.boosts),
+            ("weft_boosts_ended_by_daemon_total", "boosts ended late", report.ended_by_daemon),
+            ("weft_boosts_expired_total", "boosts ended by the watchdog", report.ended_by_watchdog),
+            ("weft_boosts_capped_total", "boosts forbidden by a bound", report.capped),
+            ("weft_boosts_refused_total", "threads not the tenant's own", report.refused),
+            ("weft_early_wakes_total", "threads woken at a switch", report.wakes),
+        ] {
+            self.head(name, "counter", help);
+            self.sample(name, "", &value.to_string());
+        }
+        self.head("weft_boosted_seconds_total", "counter", "time that threads ran boosted");
+        self.sample("weft_boosted_seconds_total", "", &seconds(report.boosted_ns));
     }
 
     fn vgpus(

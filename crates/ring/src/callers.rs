@@ -12,14 +12,14 @@ use crate::map::MapError;
 use crate::priority;
 use crate::segment::Segment;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::wait::WakeFlag;
 
 /// The daemon's view of a session's callers.
 #[derive(Debug)]
 pub struct Callers {
     waiting: Cells<AtomicU64>,
     boosted: Cell<AtomicU32>,
-    flags: Vec<WakeFlag>,
+    coscheduled: Cell<AtomicU32>,
+    segment: Segment,
 }
 
 impl Callers {
@@ -28,11 +28,11 @@ impl Callers {
     /// # Errors
     /// Never for an opened segment.
     pub fn open(segment: &Segment) -> Result<Self, MapError> {
-        let flags = (0..ANSWER_SLOTS).map(|slot| Ok(segment.answer(slot)?.flag));
         Ok(Self {
             waiting: segment.waiting()?,
             boosted: segment.boosted()?,
-            flags: flags.collect::<Result<_, MapError>>()?,
+            coscheduled: segment.coscheduled()?,
+            segment: segment.clone(),
         })
     }
 
@@ -47,9 +47,16 @@ impl Callers {
 
     /// Wakes the thread that awaits this answer, if it sleeps; it looks and polls again.
     pub fn wake(&self, awaited: AnswerTo) {
-        if let Some(flag) = self.flags.get(usize::from(awaited.slot)) {
-            flag.wake();
+        if awaited.slot < ANSWER_SLOTS
+            && let Ok(answer) = self.segment.answer(awaited.slot)
+        {
+            answer.flag.wake();
         }
+    }
+
+    /// Tells the tenant whether its waiting threads are boosted in time: they need not poll then.
+    pub fn set_coscheduled(&self, coscheduled: bool) {
+        self.coscheduled.store(u32::from(coscheduled), Ordering::Relaxed);
     }
 
     /// Tells the tenant which thread is boosted, in its own count.
@@ -97,11 +104,16 @@ impl Waiting {
 pub(crate) struct OwnCallers {
     waiting: Cells<AtomicU64>,
     boosted: Cell<AtomicU32>,
+    coscheduled: Cell<AtomicU32>,
 }
 
 impl OwnCallers {
     pub(crate) fn open(segment: &Segment) -> Result<Self, MapError> {
-        Ok(Self { waiting: segment.waiting()?, boosted: segment.boosted()? })
+        Ok(Self {
+            waiting: segment.waiting()?,
+            boosted: segment.boosted()?,
+            coscheduled: segment.coscheduled()?,
+        })
     }
 
     /// The calling thread, `thread`, awaits an answer from now on.
@@ -122,6 +134,12 @@ impl OwnCallers {
     #[inline]
     pub(crate) fn any_boosted(&self) -> bool {
         self.boosted.load(Ordering::Relaxed) != 0
+    }
+
+    /// Whether waiting threads are boosted in time.
+    #[inline]
+    pub(crate) fn are_coscheduled(&self) -> bool {
+        self.coscheduled.load(Ordering::Relaxed) != 0
     }
 
     /// Whether `thread` is boosted: it must not poll then.

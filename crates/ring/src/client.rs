@@ -99,8 +99,12 @@ impl Pace {
     /// Longest polling, about four times what a wake-up across processors takes.
     const SPIN_MAX: Duration = Duration::from_micros(250);
 
-    fn spin(&self, usual: Duration) -> Duration {
+    /// How long to poll; `coscheduled` where others want the processor and the wake-up is prompt.
+    fn spin(&self, usual: Duration, coscheduled: bool) -> Duration {
         let expected = Duration::from_nanos(self.wait_ns.load(Ordering::Relaxed));
+        if coscheduled {
+            return if expected > usual { Duration::ZERO } else { usual };
+        }
         let enough = expected + expected / 4;
         if enough > usual && enough <= Self::SPIN_MAX { Self::SPIN_MAX.max(usual) } else { usual }
     }
@@ -198,7 +202,7 @@ impl ClientSide {
         self.enter(leased, Some(awaited), command)?;
         let (alive, may_poll) = (|| self.is_alive(), || !self.callers.is_boosted(thread));
         let patience = Patience { may_poll: &may_poll, ..Patience::while_alive(&alive) }
-            .spinning(self.pace.spin(self.options.spin));
+            .spinning(self.pace.spin(self.options.spin, self.callers.are_coscheduled()));
         self.callers.begin(awaited, thread);
         let began = Instant::now();
         let answer = owned.wait(call, &patience, || self.is_lost(), target);

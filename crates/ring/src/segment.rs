@@ -39,6 +39,7 @@ const DOORBELL: usize = 3 * LINE;
 const WORKER_LOST: usize = 4 * LINE;
 // Beside it, because a client looks at both before it submits.
 const BOOSTED: usize = WORKER_LOST + 8;
+const COSCHEDULED: usize = WORKER_LOST + 12;
 const ARENA_ROOM: usize = 5 * LINE;
 const NOTICES: usize = 6 * LINE;
 /// The page's second half: a word per answer slot.
@@ -178,6 +179,11 @@ impl Segment {
     /// The id of the boosted thread, 0 while there is none.
     pub(crate) fn boosted(&self) -> Result<Cell<AtomicU32>, MapError> {
         self.memory.cell(BOOSTED)
+    }
+
+    /// Whether the daemon helps waiting threads to run.
+    pub(crate) fn coscheduled(&self) -> Result<Cell<AtomicU32>, MapError> {
+        self.memory.cell(COSCHEDULED)
     }
 
     /// Per answer slot, the thread that waits there.

@@ -5,8 +5,9 @@ use crate::journal::codec;
 /// Whether a vGPU calls synchronously so often that it counts as interactive: more than 10 calls
 /// per 10 ms (FairGV §3.2.3). It stays so until it makes at most half as many.
 ///
-/// The clock stands while the vGPU waits for a turn: a tenant with a small share cannot call while
-/// it has no device, and is the one that coscheduling helps most.
+/// The clock stands while the vGPU waits for a turn, and while it has nothing for its device: a
+/// tenant cannot call while it has no device or its thread has no processor, and these are the ones
+/// that coscheduling helps most.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SyncRate {
     /// Of the vGPU's own clock, in ns.
@@ -22,7 +23,7 @@ impl SyncRate {
     const ENTER: u128 = 10;
     const LEAVE: u128 = 5;
 
-    /// The vGPU waits for a turn from now on, or no longer.
+    /// The vGPU waits for a turn or for its own program from now on, or no longer.
     pub(crate) fn set_waiting(&mut self, now_ns: u64, waiting: bool) {
         if waiting {
             self.waiting_since_ns.get_or_insert(now_ns);

@@ -162,9 +162,9 @@ impl Vgpu {
         self.watch_waiting(now_ns);
     }
 
-    /// Tells the clock of synchronous calls whether the vGPU waits for a turn.
+    /// Tells the clock of synchronous calls whether the vGPU's own work runs.
     pub(crate) fn watch_waiting(&mut self, now_ns: u64) {
-        self.sync.set_waiting(now_ns, self.runnable > 0 && self.holders == 0);
+        self.sync.set_waiting(now_ns, self.runnable == 0 || self.holders == 0);
     }
 }
 

@@ -5,6 +5,7 @@
 mod accounting;
 mod conserve;
 mod copy;
+mod cosched;
 mod decision;
 mod document;
 mod engine;
@@ -41,6 +42,8 @@ pub(crate) enum Name {
     Engine,
     /// Charges against the truth (FairGV, Table 2).
     Accounting,
+    /// How soon a waiting thread runs on a busy processor (FairGV, coscheduling).
+    Cosched,
     /// The scheduling core alone: cost of a decision.
     Decision,
     /// A thousand vGPUs attached at once: attach time, memory and CPU of idle ones, and a few of
@@ -76,6 +79,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Conserve => conserve::run(&context),
         Name::Engine => engine::run(&context),
         Name::Accounting => accounting::run(&context),
+        Name::Cosched => cosched::run(&context),
         Name::Decision => decision::run(&context),
         Name::Scale => scale::run(&context),
         Name::Reweight => reweight::run(&context),

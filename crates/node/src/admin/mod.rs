@@ -7,6 +7,6 @@ mod types;
 
 pub use client::{AdminError, Client};
 pub use types::{
-    Answer, Closure, DeviceReport, DoctorCheck, DoctorReport, Finding, NodeReport, Request, Share,
-    Stats, Timeline, Turn, VgpuReport, VgpuState, shares,
+    Answer, Closure, CoschedulingReport, DeviceReport, DoctorCheck, DoctorReport, Finding,
+    NodeReport, Request, Share, Stats, Timeline, Turn, VgpuReport, VgpuState, shares,
 };

@@ -229,6 +229,36 @@ pub struct Stats {
     pub vgpus: Vec<VgpuReport>,
     /// How well the charges add up.
     pub closure: Closure,
+    /// How threads that wait for the device are helped.
+    #[serde(default)]
+    pub coscheduling: CoschedulingReport,
+}
+
+/// How threads that wait for the device are helped to run when their result comes.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CoschedulingReport {
+    /// What the configuration asks for.
+    pub wanted: String,
+    /// What is done: `off`, `wake`, `slice` or `boost`.
+    pub means: String,
+    /// Why it is not the best that was asked for.
+    pub why: Option<String>,
+    /// The watchdog's process, once there is one.
+    pub watchdog: Option<u32>,
+    /// Threads boosted.
+    pub boosts: u64,
+    /// Boosts that the thread had not ended itself when they were over.
+    pub ended_by_daemon: u64,
+    /// Boosts that the watchdog ended.
+    pub ended_by_watchdog: u64,
+    /// Boosts that a bound on boosted time forbade.
+    pub capped: u64,
+    /// Threads that were not the tenant's own.
+    pub refused: u64,
+    /// Early wake-ups.
+    pub wakes: u64,
+    /// Time that threads ran boosted.
+    pub boosted_ns: u64,
 }
 
 /// Charges against the device's own report.
@@ -410,6 +440,7 @@ mod tests {
                 executions: 0,
             },
             vgpus,
+            coscheduling: CoschedulingReport::default(),
             closure: Closure { charged_ns: 995, busy_ns: 1000 },
         }
     }

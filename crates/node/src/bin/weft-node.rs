@@ -29,6 +29,9 @@ fn run() -> anyhow::Result<()> {
         if argument == "worker" {
             return weft_node::run_worker();
         }
+        if argument == "watchdog" {
+            return weft_node::run_watchdog();
+        }
         if argument == "--config" {
             file = Some(PathBuf::from(arguments.next().context("--config needs a file")?));
             continue;

@@ -266,6 +266,7 @@ impl Daemon {
             closure: Closure { charged_ns, busy_ns: device.busy_ns },
             device,
             vgpus,
+            coscheduling: view.coscheduling,
         })
     }
 

@@ -16,7 +16,7 @@ use super::Daemon;
 use super::persist::Schedule;
 use super::registry::Registry;
 use super::runtime::Runtime;
-use super::sessions::{Entry, Session};
+use super::sessions::{Entry, Origin, Session};
 use super::spawn::Worker;
 use crate::link::{self, Adoption};
 
@@ -196,7 +196,7 @@ impl Daemon {
             segment: Segment::open(files.segment.map(Access::ReadWrite)?)?,
             start,
         };
-        self.begin(&session, &files.control)?;
+        self.begin(&session, &files.control, Origin::Adopted)?;
         let daemon = Arc::clone(self);
         thread::Builder::new()
             .name("tenant".to_owned())

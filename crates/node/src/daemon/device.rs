@@ -11,6 +11,7 @@ use weft_gate::NodePage;
 use weft_ring::{Access, MemoryFile};
 
 use super::adopt::Survivor;
+use super::cosched;
 use super::spawn;
 use crate::admin::{DeviceReport, DoctorCheck, DoctorReport, Finding};
 use crate::config::{ByteSize, ClockConfig, DeviceKind, NodeConfig};
@@ -107,6 +108,7 @@ impl super::Daemon {
             format!("{} ({}), {} MiB for vGPUs", info.name, info.backend, info.memory_bytes >> 20);
         checks.push(check("node's device", Finding::Good, detail));
         let stats = self.stats()?;
+        checks.push(cosched::check(Some(&stats.coscheduling)));
         let error = stats.closure.error();
         let finding = if error <= 0.005 { Finding::Good } else { Finding::Warning };
         let detail =
@@ -127,6 +129,7 @@ impl super::Daemon {
 /// What of this machine matters to a node, its GPUs included.
 pub(crate) fn local_checks() -> Vec<DoctorCheck> {
     let mut checks = machine_checks();
+    checks.push(cosched::check(None));
     checks.extend(gpu_checks());
     checks
 }

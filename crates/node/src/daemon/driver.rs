@@ -18,8 +18,10 @@ use weft_sched::{
 };
 
 use super::clock;
+use super::cosched::{Coscheduler, Waiters};
 use super::persist::{Save, Schedule};
 use super::trace::Trace;
+use crate::admin::CoschedulingReport;
 
 pub(crate) use self::place::Place;
 
@@ -87,6 +89,8 @@ pub(crate) struct Beginning {
     pub(crate) gate: GateDaemon,
     /// Its worker.
     pub(crate) worker: Process,
+    /// Its tenant's waiting threads, if they can be helped.
+    pub(crate) waiters: Option<Waiters>,
 }
 
 /// What is going on, as of now.
@@ -102,6 +106,8 @@ pub(crate) struct View {
     pub(crate) vgpus: BTreeMap<u32, (u64, u64)>,
     /// Device time billed to all vGPUs there ever were.
     pub(crate) charged_ns: u64,
+    /// How waiting threads are helped.
+    pub(crate) coscheduling: CoschedulingReport,
 }
 
 /// A session, as of now.
@@ -151,6 +157,7 @@ pub(crate) struct Driver {
     page: NodePage,
     orders: Receiver<Order>,
     sessions: BTreeMap<u32, Session>,
+    coscheduler: Coscheduler,
     timer: Option<u64>,
     trace: Trace,
     saver: Sender<Save>,
@@ -190,6 +197,7 @@ impl Driver {
         orders: Receiver<Order>,
         saver: Sender<Save>,
         forgotten_ns: u64,
+        coscheduler: Coscheduler,
     ) -> Self {
         Self {
             node,
@@ -197,6 +205,7 @@ impl Driver {
             page,
             orders,
             sessions: BTreeMap::new(),
+            coscheduler,
             timer: None,
             trace: Trace::default(),
             saver,
@@ -222,6 +231,7 @@ impl Driver {
                 Err(_) => {}
             }
             self.look();
+            self.coscheduler.settle(clock::now_ns());
             if self.timer.is_some_and(|at_ns| clock::now_ns() >= at_ns) {
                 self.timer = None;
                 self.report_holders(None);
@@ -240,9 +250,9 @@ impl Driver {
 
     /// Sleeps until a session changes, an order comes or the timer is due.
     fn sleep(&mut self) -> Option<Order> {
-        let limit = self
-            .timer
-            .map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::now_ns()).max(1)));
+        let next_ns = [self.timer, self.coscheduler.deadline_ns()].into_iter().flatten().min();
+        let limit =
+            next_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::now_ns()).max(1)));
         let orders = &self.orders;
         // A timeout is the timer; the loop looks at everything anyway.
         let woken = self.page.wait(Duration::ZERO, limit, || orders.try_recv().ok());
@@ -289,7 +299,8 @@ impl Driver {
     }
 
     fn begin(&mut self, beginning: Beginning) {
-        let Beginning { session, id, vgpu, gate, worker } = beginning;
+        let Beginning { session, id, vgpu, gate, worker, waiters } = beginning;
+        self.coscheduler.begin(session, waiters, &gate);
         gate.set_lead(self.node.config().overlap_ns + RELEASE_LEAD_NS);
         gate.set_unmanaged(is_unmanaged(self.policy()));
         let report = gate.report();
@@ -346,6 +357,7 @@ impl Driver {
 
     fn end(&mut self, session: u32) -> Option<Report> {
         self.refresh(session);
+        self.coscheduler.end(session, clock::now_ns());
         let entry = self.sessions.remove(&session)?;
         let report = entry.gate.report();
         let key = SessionKey(session);
@@ -390,6 +402,7 @@ impl Driver {
             sessions: sessions.collect(),
             vgpus: vgpus.collect(),
             charged_ns: billed_ns.saturating_add(self.forgotten_ns),
+            coscheduling: self.coscheduler.report(),
         }
     }
 
@@ -427,6 +440,12 @@ impl Driver {
             self.report_holders(Some(session));
             let estimate_ns = report.demand_ns;
             self.tell(Event::Runnable { session: key, estimate_ns });
+        }
+        if let Some(entry) = self.sessions.get(&session) {
+            let view = self.node.vgpu(VgpuKey(entry.vgpu));
+            let is_interactive = view.is_some_and(|view| view.is_interactive);
+            let now_ns = clock::now_ns();
+            self.coscheduler.observe(session, &entry.gate, is_interactive, now_ns);
         }
     }
 
@@ -474,8 +493,11 @@ impl Driver {
                     self.grant(session.0, epoch, budget_ns);
                 }
                 Action::Revoke { session, .. } => self.revoke(session.0),
-                // Waiting threads are woken by the kernel alone so far.
-                Action::Wake { .. } => {}
+                Action::Wake { session, .. } => {
+                    if let Some(entry) = self.sessions.get(&session.0) {
+                        self.coscheduler.switch_in(session.0, &entry.gate, clock::now_ns());
+                    }
+                }
                 Action::Prepare { session, .. } => {
                     if let Some(entry) = self.sessions.get(&session.0) {
                         entry.gate.prepare();
@@ -516,6 +538,7 @@ impl Driver {
             entry.gate.grant(budget_ns.saturating_sub(spent_ns), GrantKind::Turn);
         }
         if same.is_none() {
+            self.coscheduler.begin_turn(session);
             let vgpu = entry.vgpu;
             self.trace.begin(vgpu, session, clock::now_ns());
         }

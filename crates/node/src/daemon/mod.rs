@@ -7,6 +7,7 @@
 mod admin;
 mod adopt;
 mod clock;
+mod cosched;
 mod device;
 mod driver;
 mod frames;
@@ -37,6 +38,7 @@ use rustix::event::{PollFd, PollFlags};
 use weft_ring::peer;
 use weft_sched::{Config as SchedConfig, Node};
 
+use self::cosched::Coscheduler;
 use self::device::DeviceMemory;
 use self::driver::{Driver, Handle, Order};
 use self::frames::Frames;
@@ -48,6 +50,7 @@ use self::sessions::Entry;
 use crate::config::NodeConfig;
 
 pub(crate) use self::clock::now_ns;
+pub(crate) use self::cosched::run_watchdog;
 pub(crate) use self::device::{gpu_checks, local_checks};
 pub(crate) use self::log::init as init_log;
 
@@ -149,8 +152,10 @@ impl Setup {
         let page = memory.node_page()?;
         let (orders, received) = mpsc::channel();
         let handle = Handle::new(orders, page.doorbell().clone());
+        let wanted = config.scheduling.coscheduling;
+        let coscheduler = Coscheduler::new(wanted, memory.node_page.try_clone()?, now_ns());
         let forgotten_ns = schedule.map_or(0, |schedule| schedule.forgotten_ns);
-        let driver = Driver::new(node, page, received, saver.clone(), forgotten_ns);
+        let driver = Driver::new(node, page, received, saver.clone(), forgotten_ns, coscheduler);
         let (stop, stopper) = UnixStream::pair()?;
         let core = Core { registry, frames, sessions: BTreeMap::new(), adopted: 0 };
         let room = Room::make(config.limits.sessions);

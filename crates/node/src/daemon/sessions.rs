@@ -10,6 +10,7 @@ use weft_ring::{Access, MemoryFile, PAGE, Segment};
 use weft_sched::{Cap, TenantKey, Weight};
 use weft_wire::handshake::{HelloBody, RefusalCode};
 
+use super::cosched::{Waiters, began_at};
 use super::driver::{Beginning, Order, Place};
 use super::ledger::LedgerError;
 use super::registry::{RegistryError, Vgpu, Wanted};
@@ -46,6 +47,15 @@ pub(crate) struct Session {
     pub(crate) worker: Worker,
     /// Its segment.
     pub(crate) segment: Segment,
+}
+
+/// Where a session comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A tenant has just attached.
+    New,
+    /// An earlier daemon began it.
+    Adopted,
 }
 
 /// Why a tenant gets no session.
@@ -202,7 +212,7 @@ impl Daemon {
         let segment = Segment::open(segment_file.map(Access::ReadWrite)?)?;
         let key = seat.key;
         let session = Session { key, start, vgpu: vgpu.key, worker, segment };
-        self.begin(&session, &control)?;
+        self.begin(&session, &control, Origin::New)?;
         Ok((session, TenantFiles { segment: segment_file, pinned, lifeline }))
     }
 
@@ -223,6 +233,7 @@ impl Daemon {
             daemon_uid: rustix::process::getuid().as_raw(),
             user: config.worker.user_of(seat.key),
             pid: tenant.pid.unwrap_or(0),
+            began: tenant.pid.and_then(|pid| began_at(pid).ok()).unwrap_or(0),
             program: printable(&hello.program),
             uuid: vgpu.uuid,
             memory_bytes: vgpu.memory_bytes,
@@ -237,7 +248,12 @@ impl Daemon {
     }
 
     /// Makes the session known to the driver and to who may have to end it.
-    pub(crate) fn begin(&self, session: &Session, control: &MemoryFile) -> anyhow::Result<()> {
+    pub(crate) fn begin(
+        &self,
+        session: &Session,
+        control: &MemoryFile,
+        origin: Origin,
+    ) -> anyhow::Result<()> {
         let page = ControlPage::open(&control.map(Access::ReadWrite)?)?;
         let gate = GateDaemon::new(page, session.segment.doorbell()?);
         let worker = session.worker.process()?;
@@ -245,7 +261,11 @@ impl Daemon {
             entry.worker = Some(session.worker.process()?);
         }
         let (key, vgpu, id) = (session.key, session.vgpu, session.start.session);
-        let beginning = Beginning { session: key, id, vgpu, gate, worker };
+        let waiters = Waiters::open(&session.segment, &session.start, origin == Origin::Adopted);
+        if let Err(error) = &waiters {
+            tracing::debug!(session = id, %error, "the tenant's threads cannot be helped");
+        }
+        let beginning = Beginning { session: key, id, vgpu, gate, worker, waiters: waiters.ok() };
         self.driver.send(Order::Begin(Box::new(beginning)));
         Ok(())
     }

@@ -161,7 +161,7 @@ impl<D: Device> EventLoop<D> {
         }
         match driven {
             Driven::Busy => {
-                self.tell_due();
+                self.tell_due(None);
             }
             Driven::Idle => self.rest(None),
             Driven::WaitUntil(due_ns) => self.rest(Some(due_ns)),
@@ -359,7 +359,7 @@ impl<D: Device> EventLoop<D> {
             until_ns = Some(until_ns.map_or(yield_at_ns, |until_ns| until_ns.min(yield_at_ns)));
         }
         let mut announcing = false;
-        if let Some(left_ns) = self.tell_due().filter(|_| due_ns.is_some()) {
+        if let Some(left_ns) = self.tell_due(due_ns).filter(|_| due_ns.is_some()) {
             if left_ns > 0 {
                 until_ns = until_ns.map(|until_ns| until_ns.min(now_ns + left_ns));
             }
@@ -374,14 +374,19 @@ impl<D: Device> EventLoop<D> {
     }
 
     /// Shows the daemon whose result is due first, if anybody waits for one; returns how long until
-    /// it comes soon, in ns: the moment to wake its caller, or to have it woken.
-    fn tell_due(&mut self) -> Option<u64> {
+    /// it comes soon, in ns: the moment to wake its caller, or to have it woken. The oldest flight
+    /// ends at `due_ns`, if the device knows: it may stand behind another tenant's work.
+    fn tell_due(&mut self, due_ns: Option<u64>) -> Option<u64> {
         let Some(awaited) = self.answers.first_waiting() else {
             self.gate.set_due(None);
             return None;
         };
         let lead_ns = if self.gate.is_coscheduled() { DUE_SOON_NS } else { ANNOUNCE_NS };
-        let left_ns = self.backlog_ns().saturating_sub(lead_ns);
+        let behind_ns =
+            self.gate.in_flight_ns().saturating_sub(*self.flights.front().unwrap_or(&0));
+        let end_ns = due_ns.map_or(0, |due_ns| due_ns.saturating_add(behind_ns));
+        let known_ns = end_ns.saturating_sub(self.session.device().now_ns());
+        let left_ns = self.backlog_ns().max(known_ns).saturating_sub(lead_ns);
         let soon = left_ns == 0 && !self.flights.is_empty();
         self.gate.set_due(Some(Due { awaited, soon }));
         Some(left_ns)

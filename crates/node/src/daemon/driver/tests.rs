@@ -8,6 +8,7 @@ use weft_gate::{Admission, ControlPage, GateWorker};
 use weft_sched::Config;
 
 use super::*;
+use crate::config::CoschedulingConfig;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -18,7 +19,9 @@ fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
     let (orders, received) = mpsc::channel();
     let handle = Handle::new(orders, page.doorbell().clone());
     let (saver, _saves) = mpsc::channel();
-    let driver = Driver::new(Node::new(config).unwrap(), page.clone(), received, saver, 0);
+    let (node, memory) = (Node::new(config).unwrap(), NodePage::create().unwrap());
+    let coscheduler = Coscheduler::new(CoschedulingConfig::Off, memory, 0);
+    let driver = Driver::new(node, page.clone(), received, saver, 0, coscheduler);
     let driver = thread::spawn(move || driver.run());
     let mut process = Command::new("sleep").arg("600").spawn().unwrap();
     let control = ControlPage::anonymous().unwrap();
@@ -28,6 +31,7 @@ fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
         vgpu: 0,
         gate: GateDaemon::new(control.clone(), control.doorbell().clone()),
         worker: Process::open(process.id()).unwrap(),
+        waiters: None,
     };
     let place =
         Place { vgpu: 0, tenant: 0, tenant_weight: Weight::ONE, weight: Weight::ONE, cap: None };

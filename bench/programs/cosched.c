@@ -1,0 +1,154 @@
+// Programs that share one processor: interactive tenants, which wait for every kernel, and hogs,
+// which only compute.
+//
+//   cosched tenant KERNEL SECONDS START PROCESSOR
+//   cosched hog SECONDS START PROCESSOR
+//
+// START is a moment of CLOCK_MONOTONIC in seconds. A tenant prints, in ns and for every wait in
+// which it slept, how long after the end of its kernel it ran: the device's own time stamps against
+// the clock, whose difference is the smallest that was seen. Both print the processor time that
+// they got. The result proves that every launch ran once. One JSON line at the end.
+#define _GNU_SOURCE
+#include <sched.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include "../../examples/cuda/common.h"
+
+EMBED(share_ptx, "kernels/share.ptx");
+
+enum { ELEMENTS = 64, WAITS_MAX = 30000 };
+
+// A wait: the end of its kernel, when the program ran again, and whether it slept meanwhile.
+static struct wait {
+    CUevent end;
+    double ran;
+    int slept;
+} waits[WAITS_MAX];
+
+static void pin(int processor) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(processor, &set);
+    if (sched_setaffinity(0, sizeof set, &set) != 0) {
+        perror("cosched: sched_setaffinity");
+        exit(2);
+    }
+}
+
+static void wait_until(double moment) {
+    while (seconds_now() < moment) {
+        struct timespec pause = {0, 500000};
+        nanosleep(&pause, NULL);
+    }
+}
+
+static double processor_seconds(void) {
+    struct timespec used;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &used);
+    return (double)used.tv_sec + 1e-9 * (double)used.tv_nsec;
+}
+
+static long sleeps(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    return usage.ru_nvcsw;
+}
+
+static int hog(double seconds, double start) {
+    wait_until(start);
+    double before = processor_seconds(), end = start + seconds;
+    volatile uint64_t work = 0;
+    while (seconds_now() < end)
+        for (int i = 0; i < 10000; ++i)
+            work += (uint64_t)i;
+    printf("{\"hog\": true, \"processor_seconds\": %.6f, \"verified\": true}\n",
+           processor_seconds() - before);
+    return 0;
+}
+
+static int verify(CUdeviceptr state, long launches) {
+    uint32_t result[ELEMENTS];
+    CHECK(cuMemcpyDtoH(result, state, sizeof result));
+    uint32_t factor = 1, offset = 0; // x → factor · x + offset after all steps.
+    for (long i = 0; i < launches; ++i) {
+        factor *= 1664525u;
+        offset = offset * 1664525u + 1013904223u;
+    }
+    for (uint32_t i = 0; i < ELEMENTS; ++i)
+        if (result[i] != factor * i + offset)
+            return 0;
+    return 1;
+}
+
+// Prints how late the program ran after each wait in which it slept, against the promptest of all.
+static void print_lateness(CUevent base, long count) {
+    double promptest = INFINITY;
+    for (long i = 0; i < count; ++i) {
+        float ms;
+        CHECK(cuEventElapsedTime(&ms, base, waits[i].end));
+        waits[i].ran -= 1e-3 * (double)ms;
+        promptest = fmin(promptest, waits[i].ran);
+    }
+    const char *separator = "";
+    for (long i = 0; i < count; ++i)
+        if (waits[i].slept) {
+            printf("%s%.0f", separator, 1e9 * (waits[i].ran - promptest));
+            separator = ",";
+        }
+}
+
+static int tenant(const char *kernel, double seconds, double start, int processor) {
+    CUdevice device;
+    open_device(&device);
+    CUmodule module;
+    CUfunction step = load_kernel(&module, share_ptx, kernel);
+    uint32_t initial[ELEMENTS];
+    for (uint32_t i = 0; i < ELEMENTS; ++i)
+        initial[i] = i;
+    CUdeviceptr state;
+    CHECK(cuMemAlloc(&state, sizeof initial));
+    CHECK(cuMemcpyHtoD(state, initial, sizeof initial));
+    void *arguments[] = {&state};
+    CUevent base;
+    CHECK(cuEventCreate(&base, CU_EVENT_DEFAULT));
+    for (long i = 0; i < WAITS_MAX; ++i)
+        CHECK(cuEventCreate(&waits[i].end, CU_EVENT_DEFAULT));
+    CHECK(cuEventRecord(base, NULL));
+    CHECK(cuCtxSynchronize());
+    pin(processor);
+    wait_until(start);
+
+    double used = processor_seconds(), end = start + seconds;
+    long launches = 0;
+    while (seconds_now() < end && launches < WAITS_MAX) {
+        struct wait *wait = &waits[launches];
+        CHECK(cuLaunchKernel(step, 1, 1, 1, ELEMENTS, 1, 1, 0, NULL, arguments, NULL));
+        CHECK(cuEventRecord(wait->end, NULL));
+        ++launches;
+        long sleeps_before = sleeps();
+        CHECK(cuCtxSynchronize());
+        wait->ran = seconds_now();
+        wait->slept = sleeps() > sleeps_before;
+    }
+    used = processor_seconds() - used;
+    double took = seconds_now() - start;
+    int correct = verify(state, launches);
+    printf("{\"launches\": %ld, \"seconds\": %.6f, \"processor_seconds\": %.6f, \"waits_ns\": [",
+           launches, took, used);
+    print_lateness(base, launches);
+    printf("], \"verified\": %s}\n", correct ? "true" : "false");
+    return correct ? 0 : 1;
+}
+
+int main(int argc, char **argv) {
+    if (argc == 5 && strcmp(argv[1], "hog") == 0) {
+        pin(atoi(argv[4]));
+        return hog(atof(argv[2]), atof(argv[3]));
+    }
+    if (argc == 6 && strcmp(argv[1], "tenant") == 0)
+        return tenant(argv[2], atof(argv[3]), atof(argv[4]), atoi(argv[5]));
+    fprintf(stderr, "usage: cosched tenant KERNEL SECONDS START PROCESSOR\n"
+                    "       cosched hog SECONDS START PROCESSOR\n");
+    return 2;
+}

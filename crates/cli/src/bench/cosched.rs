@@ -1,0 +1,194 @@
+//! `bench cosched`: how soon a thread runs after its result has come, when its processor is busy.
+//!
+//! Three interactive tenants with weights 1:2:3 and two hogs share one processor; the device and
+//! its workers have the others. The baseline is the plain wake-up (`coscheduling = "off"`), which is
+//! the negative control too: it must be slow. A hog's fair share is what is left of the processor
+//! when no tenant takes more than an equal part of it (max-min fairness).
+
+use anyhow::{Context as _, Result, bail};
+use rustix::thread::CpuSet;
+use serde::Deserialize;
+
+use super::document::Document;
+use super::tenant::{Host, common_start, kernel};
+use super::{Context, median};
+
+/// Weights of the tenants.
+const WEIGHTS: [u32; 3] = [1, 2, 3];
+const HOGS: u32 = 2;
+const KERNEL_US: u64 = 285;
+/// Nice levels by which the device's processes precede others.
+const DEVICE_PRECEDENCE: i32 = 10;
+/// How waiting threads are helped; the first is the baseline.
+const MODES: [&str; 4] = ["off", "wake", "slice", "boost"];
+
+pub(crate) fn run(context: &Context) -> Result<Document> {
+    let (rounds, seconds) = if context.quick { (1, 2) } else { (3, 5) };
+    let window = format!("{rounds} rounds of {seconds} s per mode; all waits of a mode together");
+    let mut document = Document::new("cosched", "real", &window);
+    let mut modes: Vec<Mode> = MODES.iter().map(|_| Mode::default()).collect();
+    for _ in 0..rounds {
+        for (name, mode) in MODES.iter().zip(&mut modes) {
+            measure(context, name, seconds, mode)?;
+        }
+    }
+    let plain_p99_us = modes[0].percentile_us(99);
+    let plain_rate = median(&modes[0].rates);
+    for (name, mode) in MODES.iter().zip(&modes) {
+        let figures = [
+            (format!("wake_p50_us_{name}"), mode.percentile_us(50)),
+            (format!("wake_p99_us_{name}"), mode.percentile_us(99)),
+            (format!("wake_p99_over_plain_{name}"), mode.percentile_us(99) / plain_p99_us),
+            (format!("completion_over_plain_{name}"), plain_rate / median(&mode.rates)),
+            (format!("hog_share_error_{name}"), median(&mode.errors)),
+            (format!("tenants_processor_share_{name}"), median(&mode.tenants_parts)),
+        ];
+        for (figure, value) in figures {
+            match *name {
+                "off" => document.control(figure, value),
+                _ => document.figure(figure, value),
+            }
+        }
+    }
+    document.baseline("wake_p50_us", modes[0].percentile_us(50));
+    document.baseline("wake_p99_us", plain_p99_us);
+    let best = &modes[MODES.len() - 1];
+    document.figure("wake_p99_over_plain", best.percentile_us(99) / plain_p99_us);
+    document.figure("hog_share_error", median(&best.errors));
+    Ok(document)
+}
+
+/// What was seen in one mode.
+#[derive(Debug, Default)]
+struct Mode {
+    /// From the end of the kernel until the program ran, of every wait in which it slept, in ns.
+    waits_ns: Vec<u64>,
+    /// Kernels per second of all tenants, by round.
+    rates: Vec<f64>,
+    /// Largest relative distance of a hog from its fair share, by round.
+    errors: Vec<f64>,
+    /// The tenants' part of the processor, by round.
+    tenants_parts: Vec<f64>,
+}
+
+impl Mode {
+    fn percentile_us(&self, percent: usize) -> f64 {
+        let mut sorted = self.waits_ns.clone();
+        sorted.sort_unstable();
+        let at = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
+        #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a few seconds")]
+        sorted.get(at).map_or(0.0, |ns| *ns as f64 / 1000.0)
+    }
+}
+
+#[derive(Debug, Deserialize)]
+struct TenantReport {
+    launches: u64,
+    seconds: f64,
+    processor_seconds: f64,
+    waits_ns: Vec<u64>,
+}
+
+#[derive(Debug, Deserialize)]
+struct HogReport {
+    processor_seconds: f64,
+}
+
+fn measure(context: &Context, name: &str, seconds: u64, mode: &mut Mode) -> Result<()> {
+    let (others, last) = processors()?;
+    let processor = last.to_string();
+    let host = beside(&others, || Host::node(true, &[("scheduling.coscheduling", name)]))?;
+    let (start, seconds) = (common_start(), seconds.to_string());
+    let mut tenants = Vec::new();
+    for weight in WEIGHTS {
+        let mut command = context.program("cosched");
+        command.args(["tenant", &kernel(KERNEL_US), &seconds, &start, &processor]);
+        tenants.push(host.start(&format!("t{weight}"), weight, command)?);
+    }
+    let mut hogs = Vec::new();
+    for hog in 0..HOGS {
+        let mut command = context.program("cosched");
+        command.args(["hog", &seconds, &start, &processor]);
+        hogs.push(host.start(&format!("hog{hog}"), 1, command)?);
+    }
+    let tenants = tenants.into_iter().map(|tenant| {
+        let line = tenant.finish()?.into_iter().last().context("a tenant printed nothing")?;
+        Ok(serde_json::from_value(line)?)
+    });
+    let tenants: Vec<TenantReport> = tenants.collect::<Result<_>>()?;
+    let hogs = hogs.into_iter().map(|hog| {
+        let line = hog.finish()?.into_iter().last().context("a hog printed nothing")?;
+        Ok(serde_json::from_value::<HogReport>(line)?.processor_seconds)
+    });
+    let hogs: Vec<f64> = hogs.collect::<Result<_>>()?;
+    let used: Vec<f64> = tenants.iter().map(|tenant| tenant.processor_seconds).collect();
+    let (error, part) = hog_error(&used, &hogs);
+    mode.errors.push(error);
+    mode.tenants_parts.push(part);
+    #[expect(clippy::cast_precision_loss, reason = "some thousand launches")]
+    mode.rates.push(tenants.iter().map(|tenant| tenant.launches as f64 / tenant.seconds).sum());
+    mode.waits_ns.extend(tenants.iter().flat_map(|tenant| &tenant.waits_ns));
+    Ok(())
+}
+
+/// The largest relative distance of a hog from its fair share, and the tenants' part of what all of
+/// them got, from everybody's processor time.
+fn hog_error(tenants: &[f64], hogs: &[f64]) -> (f64, f64) {
+    let all: f64 = tenants.iter().chain(hogs).sum();
+    #[expect(clippy::cast_precision_loss, reason = "a handful")]
+    let (count, hog_count) = ((tenants.len() + hogs.len()) as f64, hogs.len() as f64);
+    let equal = all / count;
+    // Who takes less than an equal part leaves the rest to the hogs; who takes more is unfair.
+    let fair = (all - tenants.iter().map(|used| used.min(equal)).sum::<f64>()) / hog_count;
+    let error = hogs.iter().map(|got| (got - fair).abs() / fair).fold(0.0, f64::max);
+    (error, tenants.iter().sum::<f64>() / all)
+}
+
+/// The processors of this process: all but the last, and the last, which is shared.
+fn processors() -> Result<(CpuSet, usize)> {
+    let mut others = rustix::thread::sched_getaffinity(None)?;
+    let last = (0..CpuSet::MAX_CPU).rfind(|cpu| others.is_set(*cpu)).unwrap_or(0);
+    others.unset(last);
+    if others.count() == 0 {
+        bail!("needs two processors: one is shared, the workers need another");
+    }
+    Ok((others, last))
+}
+
+/// Starts something on these processors and, where that is allowed, before other work there: the
+/// device is not what is measured.
+fn beside<T>(others: &CpuSet, start: impl FnOnce() -> Result<T>) -> Result<T> {
+    let all = rustix::thread::sched_getaffinity(None)?;
+    let nice = rustix::process::getpriority_process(None)?;
+    rustix::thread::sched_setaffinity(None, others)?;
+    let is_before = rustix::process::setpriority_process(None, nice - DEVICE_PRECEDENCE).is_ok();
+    let started = start();
+    if is_before {
+        rustix::process::setpriority_process(None, nice)?;
+    }
+    rustix::thread::sched_setaffinity(None, &all)?;
+    started
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hog_is_wronged_only_by_tenants_above_an_equal_part() {
+        let (error, part) = hog_error(&[0.1, 0.1], &[0.4, 0.4]);
+        assert!(error < 1e-9 && (part - 0.2).abs() < 1e-9);
+        let (error, _) = hog_error(&[0.5], &[0.25, 0.25]);
+        assert!((error - 0.25).abs() < 1e-9, "{error}");
+        let (error, _) = hog_error(&[0.0], &[0.6, 0.4]);
+        assert!((error - 0.2).abs() < 1e-9, "{error}");
+    }
+
+    #[test]
+    fn percentiles_of_waits() {
+        let waits_ns = (1..=100).map(|us| us * 1000).collect();
+        let mode = Mode { waits_ns, ..Mode::default() };
+        assert_eq!((mode.percentile_us(50), mode.percentile_us(99)), (51.0, 100.0));
+        assert_eq!(Mode::default().percentile_us(99), 0.0);
+    }
+}

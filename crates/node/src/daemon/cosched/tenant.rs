@@ -1,0 +1,226 @@
+//! The tenant's threads: whose they are, and what the system says about them.
+//!
+//! A tenant names its waiting thread by a number in memory that it writes. Before anything is done
+//! to a thread, its id is looked up among the threads of the process that attached (as the socket
+//! told, not the tenant); an open file under `/proc` then stands for the very thread, because the
+//! system answers through it only while that thread lives. A descriptor of the process keeps its id
+//! from meaning another one.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+use weft_ring::peer::Process;
+
+/// Threads remembered per session.
+const THREADS_MAX: usize = 64;
+
+/// Threads of a process that are looked at to find one.
+const TASKS_MAX: usize = 4096;
+
+/// Wrong numbers before a tenant's numbers are looked up no more.
+const LIES_MAX: u32 = 8;
+
+/// Why a thread is left alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum NotTheirs {
+    /// No thread of the tenant's process has that id.
+    #[error("no thread of the tenant has the id that it names")]
+    Unknown,
+    /// The tenant's process has exited.
+    #[error("the tenant's process is gone")]
+    Gone,
+    /// The tenant named wrong threads too often.
+    #[error("the tenant has named wrong threads")]
+    Liar,
+}
+
+/// The process that attached.
+#[derive(Debug)]
+pub(crate) struct Tenant {
+    pid: u32,
+    process: Process,
+    /// By the id that the tenant knows, which differs in a container.
+    threads: BTreeMap<u32, Thread>,
+    lies: u32,
+}
+
+/// A thread of the tenant.
+#[derive(Debug)]
+pub(crate) struct Thread {
+    /// Its id here.
+    pub(crate) id: u32,
+    times: File,
+}
+
+/// What the scheduler has given a thread, since it began.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Times {
+    /// Time on a processor, in ns.
+    pub(crate) ran_ns: u64,
+    /// Time ready to run without a processor, in ns.
+    pub(crate) waited_ns: u64,
+}
+
+impl Tenant {
+    /// The process `pid`, which must be `uid`'s and, if known, have begun at `began` (in clock
+    /// ticks since the system started).
+    pub(crate) fn open(pid: u32, uid: u32, began: Option<u64>) -> io::Result<Self> {
+        let process = Process::open(pid)?;
+        let owner = fs::metadata(format!("/proc/{pid}"))?.uid();
+        let same = began.is_none_or(|began| began_at(pid).is_ok_and(|at| at == began));
+        // A process that attached and then changed its user is not boosted either.
+        if process.has_exited() || owner != uid || !same {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(Self { pid, process, threads: BTreeMap::new(), lies: 0 })
+    }
+
+    /// Its process id.
+    pub(crate) fn pid(&self) -> u32 {
+        self.pid
+    }
+
+    /// Its thread of this id, as the tenant counts, if it really is one.
+    pub(crate) fn thread(&mut self, claimed: u32) -> Result<&Thread, NotTheirs> {
+        if self.lies >= LIES_MAX {
+            return Err(NotTheirs::Liar);
+        }
+        if self.process.has_exited() {
+            return Err(NotTheirs::Gone);
+        }
+        let known = self.threads.get(&claimed).is_some_and(|thread| thread.times().is_some());
+        if !known {
+            self.threads.remove(&claimed);
+            let Some(thread) = self.find(claimed) else {
+                self.lies += 1;
+                return Err(NotTheirs::Unknown);
+            };
+            if self.threads.len() >= THREADS_MAX {
+                self.threads.clear();
+            }
+            self.threads.insert(claimed, thread);
+        }
+        self.threads.get(&claimed).ok_or(NotTheirs::Unknown)
+    }
+
+    fn find(&self, claimed: u32) -> Option<Thread> {
+        let tasks = format!("/proc/{}/task", self.pid);
+        let is_claimed = |id: u32| own_id(&tasks, id) == Some(claimed);
+        let id = if is_claimed(claimed) {
+            claimed
+        } else {
+            let ids = fs::read_dir(&tasks).ok()?.flatten().take(TASKS_MAX);
+            ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+                .find(|id| is_claimed(*id))?
+        };
+        let times = File::open(format!("{tasks}/{id}/schedstat")).ok()?;
+        // The path named this process for as long as it has not exited.
+        (!self.process.has_exited()).then_some(Thread { id, times })
+    }
+}
+
+impl Thread {
+    /// Its times; `None` when the thread is gone or the kernel keeps none.
+    pub(crate) fn times(&self) -> Option<Times> {
+        let mut text = [0; 96];
+        let len = self.times.read_at(&mut text, 0).ok()?;
+        parse_times(std::str::from_utf8(text.get(..len)?).ok()?)
+    }
+}
+
+fn parse_times(text: &str) -> Option<Times> {
+    let mut words = text.split_whitespace().map(str::parse);
+    let (ran_ns, waited_ns) = (words.next()?.ok()?, words.next()?.ok()?);
+    Some(Times { ran_ns, waited_ns })
+}
+
+/// The id that a thread has for itself: the one of the innermost namespace.
+fn own_id(tasks: &str, id: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("{tasks}/{id}/status")).ok()?;
+    let ids = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
+    ids.split_whitespace().last()?.parse().ok()
+}
+
+/// When a process began, in clock ticks since the system started: with its id, it is unmistakable.
+pub(crate) fn began_at(pid: u32) -> io::Result<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    // The second field, the name, may hold anything, but ends with the last parenthesis; the 22nd
+    // field is the 20th after it.
+    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+    let began = rest.split_whitespace().nth(19).and_then(|word| word.parse().ok());
+    began.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Ids of all threads of a process, here.
+pub(crate) fn threads_of(pid: u32) -> Vec<u32> {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return Vec::new() };
+    let ids = tasks.flatten().take(TASKS_MAX);
+    ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn own() -> (u32, u32) {
+        (std::process::id(), rustix::process::getuid().as_raw())
+    }
+
+    #[test]
+    fn own_threads_are_found_and_foreign_ones_refused() {
+        let (pid, uid) = own();
+        let mut tenant = Tenant::open(pid, uid, began_at(pid).ok()).unwrap();
+        let me = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        let thread = tenant.thread(me).unwrap();
+        assert_eq!(thread.id, me);
+        assert!(thread.times().is_some());
+        // Process 1 has a thread 1, but it is not this process's.
+        assert_eq!(tenant.thread(1).unwrap_err(), NotTheirs::Unknown);
+        for _ in 0..LIES_MAX {
+            let _refused = tenant.thread(1);
+        }
+        assert_eq!(tenant.thread(1).unwrap_err(), NotTheirs::Liar);
+        assert_eq!(tenant.thread(me).unwrap_err(), NotTheirs::Liar, "from then on nothing");
+    }
+
+    #[test]
+    fn a_process_of_another_user_or_time_is_not_the_tenant() {
+        let (pid, uid) = own();
+        assert!(Tenant::open(pid, uid + 1, None).is_err());
+        assert!(Tenant::open(pid, uid, Some(began_at(pid).unwrap() + 1)).is_err());
+    }
+
+    #[test]
+    fn a_thread_that_ended_is_noticed() {
+        let (pid, uid) = own();
+        let mut tenant = Tenant::open(pid, uid, None).unwrap();
+        let (say, hear) = std::sync::mpsc::channel();
+        let (stop, stopped) = std::sync::mpsc::channel::<()>();
+        let other = std::thread::spawn(move || {
+            let id = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+            say.send(id).unwrap();
+            let _ended = stopped.recv();
+        });
+        let id = hear.recv().unwrap();
+        assert!(tenant.thread(id).is_ok());
+        drop(stop);
+        other.join().unwrap();
+        // The system removes it in its own time.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        while tenant.threads[&id].times().is_some() {
+            assert!(std::time::Instant::now() < deadline);
+            std::thread::yield_now();
+        }
+        assert_eq!(tenant.thread(id).unwrap_err(), NotTheirs::Unknown);
+    }
+
+    #[test]
+    fn times_are_two_numbers() {
+        let times = Times { ran_ns: 12, waited_ns: 34 };
+        assert_eq!(parse_times("12 34 5\n"), Some(times));
+        assert_eq!(parse_times("12"), None);
+        assert_eq!(parse_times(""), None);
+    }
+}
