@@ -18,6 +18,8 @@ use crate::stream::StreamState;
 const PIECE: u64 = 512 << 10;
 /// Pieces in flight of one copy.
 const WINDOW: usize = 4;
+/// Copies longer than this reach pageable memory around the caches, which do not hold them anyway.
+const STREAM_BYTES: u64 = 16 << 20;
 /// How long to poll for a piece before waiting properly: somebody else may have the device.
 const POLL: Duration = Duration::from_micros(60);
 /// Longest source that travels inside the command, in bytes.
@@ -146,6 +148,8 @@ impl Client {
         if left.peek().is_none() {
             return self.stage_out_at_once(stream, dst, src, layout, first);
         }
+        let Shape { width, height, depth } = layout.shape;
+        let streaming = width.saturating_mul(height).saturating_mul(depth) > STREAM_BYTES;
         let mut posted = VecDeque::with_capacity(WINDOW);
         let mut next = Some(first);
         loop {
@@ -159,7 +163,7 @@ impl Client {
             let Some(oldest) = posted.pop_front() else { break };
             let piece = oldest.piece;
             let block = self.await_release(oldest, stream)?;
-            unpack(&block, dst, &piece, layout)?;
+            unpack(&block, dst, &piece, layout, streaming)?;
         }
         self.healthy()
     }
@@ -183,7 +187,7 @@ impl Client {
                 shape: shape_of(&piece),
             },
         )?;
-        unpack(&block, dst, &piece, layout)
+        unpack(&block, dst, &piece, layout, false)
     }
 
     /// Bytes of a piece in this session's arena.
@@ -241,14 +245,21 @@ impl Client {
     }
 }
 
-/// Copies a piece's rows out of its block.
-fn unpack(block: &Block, dst: &mut [u8], piece: &Piece, layout: &Layout) -> Result<(), Status> {
+/// Copies a piece's rows out of its block, around the caches if it is `streaming`.
+fn unpack(
+    block: &Block,
+    dst: &mut [u8],
+    piece: &Piece,
+    layout: &Layout,
+    streaming: bool,
+) -> Result<(), Status> {
     let span = block.span().map_err(|_| Status::UNKNOWN)?;
     for (to, from) in piece.rows(layout.dst_pitch, layout.dst_slice) {
         let (to, from, width) = (size(to)?, size(from)?, size(piece.size[0])?);
         let end = to.checked_add(width).ok_or(Status::INVALID_VALUE)?;
         let row = dst.get_mut(to..end).ok_or(Status::INVALID_VALUE)?;
-        span.read_at(from, row).map_err(|_| Status::UNKNOWN)?;
+        let read = if streaming { span.read_streaming(from, row) } else { span.read_at(from, row) };
+        read.map_err(|_| Status::UNKNOWN)?;
     }
     Ok(())
 }

@@ -81,6 +81,7 @@ mod ranges;
 mod segment;
 #[cfg(not(loom))]
 mod span;
+mod streaming;
 #[cfg(not(loom))]
 mod sys;
 #[cfg(not(loom))]

@@ -6,6 +6,7 @@ use core::sync::atomic::{Ordering, compiler_fence};
 use std::sync::Arc;
 
 use crate::map::{Access, MapError, SharedMemory};
+use crate::streaming;
 
 /// Bytes of a mapping, to copy in and out; keeps the mapping alive.
 ///
@@ -99,6 +100,18 @@ impl SharedSpan {
         Ok(())
     }
 
+    /// The same around the caches: for a part of a copy that is larger than they are.
+    ///
+    /// # Errors
+    /// As [`Self::read_at`].
+    pub fn read_streaming(&self, offset: usize, target: &mut [u8]) -> Result<(), MapError> {
+        let source = self.check(offset, target.len())?;
+        // SAFETY: as in `read_at`.
+        unsafe { streaming::copy(source, target.as_mut_ptr(), target.len()) };
+        compiler_fence(Ordering::SeqCst);
+        Ok(())
+    }
+
     /// A private copy of all the bytes.
     #[must_use]
     pub fn to_vec(&self) -> Vec<u8> {
@@ -137,6 +150,21 @@ impl SharedSpan {
         let to = target.writable(0, self.len)?;
         // SAFETY: both sides have `len` bytes inside live mappings; `copy` allows overlap.
         unsafe { ptr::copy(self.as_ptr(), to, self.len) };
+        compiler_fence(Ordering::SeqCst);
+        Ok(())
+    }
+
+    /// The same around the caches: for a part of a copy that is larger than they are.
+    ///
+    /// # Errors
+    /// As [`Self::copy_to`].
+    pub fn copy_streaming(&self, target: &Self) -> Result<(), MapError> {
+        let to = target.writable(0, self.len)?;
+        if self.as_ptr().addr().abs_diff(to.addr()) < self.len {
+            return self.copy_to(target);
+        }
+        // SAFETY: both sides have `len` bytes inside live mappings, and they do not overlap.
+        unsafe { streaming::copy(self.as_ptr(), to, self.len) };
         compiler_fence(Ordering::SeqCst);
         Ok(())
     }

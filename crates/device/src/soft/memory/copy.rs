@@ -1,8 +1,9 @@
 //! Copies and fills.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use weft_ring::{Cell, SharedSpan};
+use weft_ring::{Cell, SharedMemory, SharedSpan};
 
 use super::Memory;
 use super::frames::PAGE;
@@ -13,6 +14,17 @@ const CHUNK: usize = 64 << 10;
 
 /// Bytes of a row copied at once: some 100 µs of work.
 const PIECE: u64 = 1 << 20;
+
+/// Copies that go on where the last one ended, and together are longer than this, are written
+/// around the caches: no cache holds them until they are used.
+const STREAM_BYTES: u64 = 16 << 20;
+
+/// Device memory that was copied from or to without a gap.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Run {
+    end: u64,
+    bytes: u64,
+}
 
 /// A copy and how far it got.
 #[derive(Debug)]
@@ -142,25 +154,42 @@ impl Memory {
         })
     }
 
+    /// Whether a copy at this device address is a part of one that no cache holds.
+    fn is_streaming(&self, address: u64, bytes: u64) -> bool {
+        let last = self.run.get();
+        let before = if last.end == address { last.bytes } else { 0 };
+        let run = Run { end: address.wrapping_add(bytes), bytes: before.saturating_add(bytes) };
+        self.run.set(run);
+        run.bytes > STREAM_BYTES
+    }
+
     fn copy_to_host(&self, address: u64, target: &SharedSpan) -> Result<(), DeviceError> {
+        // What is staged is copied on at once, out of the cache.
+        let is_window =
+            |(_, window): &(u64, Arc<SharedMemory>)| Arc::ptr_eq(window, target.mapping());
+        let streaming = self.is_streaming(address, target.len() as u64)
+            && self.window.as_ref().is_some_and(is_window);
         let mut done = 0;
         while done < target.len() {
             let at = address.wrapping_add(done as u64);
             let from = self.span(at, (target.len() - done) as u64)?;
             let to = target.part(done, from.len()).map_err(|_| bad(at, from.len()))?;
-            from.copy_to(&to).map_err(|_| bad(at, from.len()))?;
+            let copied = if streaming { from.copy_streaming(&to) } else { from.copy_to(&to) };
+            copied.map_err(|_| bad(at, from.len()))?;
             done += from.len();
         }
         Ok(())
     }
 
     fn copy_from_host(&self, address: u64, source: &SharedSpan) -> Result<(), DeviceError> {
+        let streaming = self.is_streaming(address, source.len() as u64);
         let mut done = 0;
         while done < source.len() {
             let at = address.wrapping_add(done as u64);
             let to = self.span(at, (source.len() - done) as u64)?;
             let from = source.part(done, to.len()).map_err(|_| bad(at, to.len()))?;
-            from.copy_to(&to).map_err(|_| bad(at, to.len()))?;
+            let copied = if streaming { from.copy_streaming(&to) } else { from.copy_to(&to) };
+            copied.map_err(|_| bad(at, to.len()))?;
             done += to.len();
         }
         Ok(())

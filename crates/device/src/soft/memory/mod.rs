@@ -57,6 +57,8 @@ pub(crate) struct Memory {
     table: PageTable,
     allocations: BTreeMap<u64, Allocation>,
     window: Option<(u64, Arc<SharedMemory>)>,
+    /// The last copies that followed each other.
+    run: std::cell::Cell<copy::Run>,
     /// Counts mappings that went away; cached translations are void when it changes.
     generation: u64,
 }
@@ -72,6 +74,7 @@ impl Memory {
             table: PageTable::default(),
             allocations: BTreeMap::new(),
             window: config.window,
+            run: std::cell::Cell::default(),
             generation: 0,
         }
     }
