@@ -24,29 +24,29 @@ macro_rules! export {
             border::refused(stringify!($symbol))
         }
     };
-    (driver $stream:ident $symbol:ident $params:tt {$file:ident::$function:ident}) => {
-        export! { @body (border::anytime) () $symbol $params ($file $function) () }
+    (driver $stream:ident $symbol:ident $params:tt {$file:ident::$function:ident $(<$of:ident>)?}) => {
+        export! { @body (border::anytime) () $symbol $params ($file $function $($of)?) () }
     };
-    ($noun:ident plain $symbol:ident $params:tt {$file:ident::$function:ident}) => {
-        export! { @body (border::ready) (client) $symbol $params ($file $function) () }
+    ($noun:ident plain $symbol:ident $params:tt {$file:ident::$function:ident $(<$of:ident>)?}) => {
+        export! { @body (border::ready) (client) $symbol $params ($file $function $($of)?) () }
     };
-    ($noun:ident legacy $symbol:ident $params:tt {$file:ident::$function:ident}) => {
+    ($noun:ident legacy $symbol:ident $params:tt {$file:ident::$function:ident $(<$of:ident>)?}) => {
         export! {
-            @body (border::ready) (client) $symbol $params ($file $function)
+            @body (border::ready) (client) $symbol $params ($file $function $($of)?)
             (DefaultStream::Legacy,)
         }
     };
-    ($noun:ident per_thread $symbol:ident $params:tt {$file:ident::$function:ident}) => {
+    ($noun:ident per_thread $symbol:ident $params:tt {$file:ident::$function:ident $(<$of:ident>)?}) => {
         export! {
-            @body (border::ready) (client) $symbol $params ($file $function)
+            @body (border::ready) (client) $symbol $params ($file $function $($of)?)
             (DefaultStream::PerThread,)
         }
     };
     (@body ($gate:path) ($($client:ident)?) $symbol:ident ($($name:ident: $ty:ty),*)
-        ($file:ident $function:ident) ($($default:tt)*)) => {
+        ($file:ident $function:ident $($of:ident)?) ($($default:tt)*)) => {
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $symbol($($name: $ty),*) -> CUresult {
-            $gate(|$($client)?| crate::$file::$function($($client,)? $($default)* $({
+            $gate(|$($client)?| crate::$file::$function$(::<$of>)?($($client,)? $($default)* $({
                 // SAFETY: the C caller promises what `Arg::from_c` asks for.
                 unsafe { Arg::from_c($name) }
             }),*))

@@ -6,11 +6,10 @@ use weft_client::{Client, Work};
 use weft_wire::Status;
 
 use crate::abi::{
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUDA_HOST_NODE_PARAMS, CUDA_MEMCPY3D, CUDA_MEMSET_NODE_PARAMS,
-    CUcontext, CUevent, CUgraph, CUgraphExec, CUgraphNode, CUgraphNodeParams, CUstream,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUcontext, CUevent, CUgraph, CUgraphExec, CUgraphNode, CUstream,
 };
 use crate::args::{DefaultStream, In, Out};
-use crate::graph_node::{any_work, call_work, copy_work, fill_work};
+use crate::graph_node::Describes;
 
 /// `CUDA_GRAPH_INSTANTIATE_FLAG_DEVICE_LAUNCH`: a graph that kernels launch.
 const DEVICE_LAUNCH: u64 = 4;
@@ -143,38 +142,26 @@ pub(crate) fn is_enabled(
     Ok(())
 }
 
-/// `cuGraphExecMemcpyNodeSetParams`.
-pub(crate) fn set_copy(
+/// `cuGraphExecMemcpyNodeSetParams`, `cuGraphExecMemsetNodeSetParams`.
+pub(crate) fn set_in_context<T: Describes>(
     client: &Client,
     exec: CUgraphExec,
     node: CUgraphNode,
-    copy: In<CUDA_MEMCPY3D>,
+    params: In<T>,
     context: CUcontext,
 ) -> Result<(), Status> {
     client.context_device(context)?;
-    client.graph_exec_set(exec, node, copy_work(&copy.required()?)?)
+    set(client, exec, node, params)
 }
 
-/// `cuGraphExecMemsetNodeSetParams`.
-pub(crate) fn set_fill(
+/// `cuGraphExecHostNodeSetParams`, `cuGraphExecNodeSetParams`.
+pub(crate) fn set<T: Describes>(
     client: &Client,
     exec: CUgraphExec,
     node: CUgraphNode,
-    fill: In<CUDA_MEMSET_NODE_PARAMS>,
-    context: CUcontext,
+    params: In<T>,
 ) -> Result<(), Status> {
-    client.context_device(context)?;
-    client.graph_exec_set(exec, node, fill_work(&fill.required()?)?)
-}
-
-/// `cuGraphExecHostNodeSetParams`.
-pub(crate) fn set_host(
-    client: &Client,
-    exec: CUgraphExec,
-    node: CUgraphNode,
-    host: In<CUDA_HOST_NODE_PARAMS>,
-) -> Result<(), Status> {
-    client.graph_exec_set(exec, node, call_work(&host.required()?)?)
+    client.graph_exec_set(exec, node, params.required()?.work(client)?)
 }
 
 /// `cuGraphExecEventRecordNodeSetEvent`.
@@ -195,14 +182,4 @@ pub(crate) fn set_wait(
     event: CUevent,
 ) -> Result<(), Status> {
     client.graph_exec_set(exec, node, Work::EventWait(event))
-}
-
-/// `cuGraphExecNodeSetParams`.
-pub(crate) fn set_any(
-    client: &Client,
-    exec: CUgraphExec,
-    node: CUgraphNode,
-    params: In<CUgraphNodeParams>,
-) -> Result<(), Status> {
-    client.graph_exec_set(exec, node, any_work(client, &params.required()?)?)
 }

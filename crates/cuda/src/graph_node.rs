@@ -46,73 +46,66 @@ impl Adding<'_> {
     }
 }
 
-/// A copy as work of a graph.
-pub(crate) fn copy_work(copy: &CUDA_MEMCPY3D) -> Result<Work, Status> {
-    Ok(Work::Copy(Plan::of(copy)?.graph_work()))
+/// C parameters that say what a node does.
+pub(crate) trait Describes: Copy {
+    /// The work, checked.
+    fn work(&self, client: &Client) -> Result<Work, Status>;
 }
 
-/// A fill as work of a graph.
-pub(crate) fn fill_work(fill: &CUDA_MEMSET_NODE_PARAMS) -> Result<Work, Status> {
-    let element = u8::try_from(fill.elementSize).map_err(|_| Status::INVALID_VALUE)?;
-    if !matches!(element, 1 | 2 | 4) {
-        return Err(Status::INVALID_VALUE);
+impl Describes for CUDA_MEMCPY3D {
+    fn work(&self, _client: &Client) -> Result<Work, Status> {
+        Ok(Work::Copy(Plan::of(self)?.graph_work()))
     }
-    Ok(Work::Fill(FillSpec {
-        address: fill.dst,
-        pitch: wide(fill.pitch),
-        width: wide(fill.width),
-        height: wide(fill.height),
-        element,
-        value: fill.value,
-    }))
 }
 
-/// A host function as work of a graph.
-pub(crate) fn call_work(host: &CUDA_HOST_NODE_PARAMS) -> Result<Work, Status> {
-    Ok(Work::Host(host_work(host.func, host.userData)?))
+impl Describes for CUDA_MEMSET_NODE_PARAMS {
+    fn work(&self, _client: &Client) -> Result<Work, Status> {
+        let element = u8::try_from(self.elementSize).map_err(|_| Status::INVALID_VALUE)?;
+        if !matches!(element, 1 | 2 | 4) {
+            return Err(Status::INVALID_VALUE);
+        }
+        Ok(Work::Fill(FillSpec {
+            address: self.dst,
+            pitch: wide(self.pitch),
+            width: wide(self.width),
+            height: wide(self.height),
+            element,
+            value: self.value,
+        }))
+    }
 }
 
-/// `cuGraphAddMemcpyNode`.
-pub(crate) fn add_copy(
+impl Describes for CUDA_HOST_NODE_PARAMS {
+    fn work(&self, _client: &Client) -> Result<Work, Status> {
+        Ok(Work::Host(host_work(self.func, self.userData)?))
+    }
+}
+
+/// `cuGraphAddMemcpyNode`, `cuGraphAddMemsetNode`.
+pub(crate) fn add_in_context<T: Describes>(
     client: &Client,
     node: Out<CUgraphNode>,
     graph: CUgraph,
     dependencies: In<CUgraphNode>,
     count: usize,
-    copy: In<CUDA_MEMCPY3D>,
+    params: In<T>,
     context: CUcontext,
 ) -> Result<(), Status> {
     client.context_device(context)?;
-    let adding = Adding { client, graph, dependencies: &dependencies, count };
-    adding.add(node, copy_work(&copy.required()?)?)
+    add(client, node, graph, dependencies, count, params)
 }
 
-/// `cuGraphAddMemsetNode`.
-pub(crate) fn add_fill(
+/// `cuGraphAddHostNode`, `cuGraphAddNode`.
+pub(crate) fn add<T: Describes>(
     client: &Client,
     node: Out<CUgraphNode>,
     graph: CUgraph,
     dependencies: In<CUgraphNode>,
     count: usize,
-    fill: In<CUDA_MEMSET_NODE_PARAMS>,
-    context: CUcontext,
-) -> Result<(), Status> {
-    client.context_device(context)?;
-    let adding = Adding { client, graph, dependencies: &dependencies, count };
-    adding.add(node, fill_work(&fill.required()?)?)
-}
-
-/// `cuGraphAddHostNode`.
-pub(crate) fn add_host(
-    client: &Client,
-    node: Out<CUgraphNode>,
-    graph: CUgraph,
-    dependencies: In<CUgraphNode>,
-    count: usize,
-    host: In<CUDA_HOST_NODE_PARAMS>,
+    params: In<T>,
 ) -> Result<(), Status> {
     let adding = Adding { client, graph, dependencies: &dependencies, count };
-    adding.add(node, call_work(&host.required()?)?)
+    adding.add(node, params.required()?.work(client)?)
 }
 
 /// `cuGraphAddEmptyNode`.
@@ -166,21 +159,8 @@ pub(crate) fn add_wait(
     adding.add(node, Work::EventWait(event))
 }
 
-/// `cuGraphAddNode`.
-pub(crate) fn add_any(
-    client: &Client,
-    node: Out<CUgraphNode>,
-    graph: CUgraph,
-    dependencies: In<CUgraphNode>,
-    count: usize,
-    params: In<CUgraphNodeParams>,
-) -> Result<(), Status> {
-    let adding = Adding { client, graph, dependencies: &dependencies, count };
-    adding.add(node, any_work(client, &params.required()?)?)
-}
-
 /// `cuGraphAddNode_v2`.
-pub(crate) fn add_any_with_edges(
+pub(crate) fn add_with_edges(
     client: &Client,
     node: Out<CUgraphNode>,
     graph: CUgraph,
@@ -190,43 +170,46 @@ pub(crate) fn add_any_with_edges(
     params: In<CUgraphNodeParams>,
 ) -> Result<(), Status> {
     plain_edges(&edges, count)?;
-    add_any(client, node, graph, dependencies, count, params)
+    add(client, node, graph, dependencies, count, params)
 }
 
-/// `cuGraphNodeSetParams`.
-pub(crate) fn set_any(
+/// `cuGraphNodeSetParams`, `cuGraphMemcpyNodeSetParams`, `cuGraphMemsetNodeSetParams`,
+/// `cuGraphHostNodeSetParams`.
+pub(crate) fn set<T: Describes>(
     client: &Client,
     node: CUgraphNode,
-    params: In<CUgraphNodeParams>,
+    params: In<T>,
 ) -> Result<(), Status> {
-    client.graph_node_set(node, any_work(client, &params.required()?)?)
+    client.graph_node_set(node, params.required()?.work(client)?)
 }
 
-/// Work from the union of all kinds.
-pub(crate) fn any_work(client: &Client, params: &CUgraphNodeParams) -> Result<Work, Status> {
-    let [first, ..] = params.body;
-    match params.kind {
-        kind::KERNEL => graph_kernel::work(client, &body::<CUDA_KERNEL_NODE_PARAMS>(params)),
-        kind::MEMCPY => copy_work(&body::<CUDA_MEMCPY_NODE_PARAMS>(params).copyParams),
-        kind::MEMSET => {
-            let fill = body::<CUDA_MEMSET_NODE_PARAMS_v2>(params);
-            fill_work(&CUDA_MEMSET_NODE_PARAMS {
-                dst: fill.dst,
-                pitch: fill.pitch,
-                value: fill.value,
-                elementSize: fill.elementSize,
-                width: fill.width,
-                height: fill.height,
-            })
+impl Describes for CUgraphNodeParams {
+    fn work(&self, client: &Client) -> Result<Work, Status> {
+        let [first, ..] = self.body;
+        match self.kind {
+            kind::KERNEL => graph_kernel::work(client, &body::<CUDA_KERNEL_NODE_PARAMS>(self)),
+            kind::MEMCPY => body::<CUDA_MEMCPY_NODE_PARAMS>(self).copyParams.work(client),
+            kind::MEMSET => {
+                let fill = body::<CUDA_MEMSET_NODE_PARAMS_v2>(self);
+                let plain = CUDA_MEMSET_NODE_PARAMS {
+                    dst: fill.dst,
+                    pitch: fill.pitch,
+                    value: fill.value,
+                    elementSize: fill.elementSize,
+                    width: fill.width,
+                    height: fill.height,
+                };
+                plain.work(client)
+            }
+            kind::HOST => body::<CUDA_HOST_NODE_PARAMS>(self).work(client),
+            kind::GRAPH => Ok(Work::Child(CUgraph::from_raw(first))),
+            kind::EMPTY => Ok(Work::Empty),
+            kind::WAIT_EVENT => Ok(Work::EventWait(CUevent::from_raw(first))),
+            kind::EVENT_RECORD => {
+                Ok(Work::EventRecord(body::<CUDA_EVENT_RECORD_NODE_PARAMS>(self).event))
+            }
+            _ => Err(Status::NOT_SUPPORTED),
         }
-        kind::HOST => call_work(&body::<CUDA_HOST_NODE_PARAMS>(params)),
-        kind::GRAPH => Ok(Work::Child(CUgraph::from_raw(first))),
-        kind::EMPTY => Ok(Work::Empty),
-        kind::WAIT_EVENT => Ok(Work::EventWait(CUevent::from_raw(first))),
-        kind::EVENT_RECORD => {
-            Ok(Work::EventRecord(body::<CUDA_EVENT_RECORD_NODE_PARAMS>(params).event))
-        }
-        _ => Err(Status::NOT_SUPPORTED),
     }
 }
 
@@ -260,15 +243,6 @@ pub(crate) fn node_kind(client: &Client, node: CUgraphNode, kind: Out<u32>) -> R
     Ok(())
 }
 
-/// `cuGraphMemcpyNodeSetParams`.
-pub(crate) fn set_copy(
-    client: &Client,
-    node: CUgraphNode,
-    copy: In<CUDA_MEMCPY3D>,
-) -> Result<(), Status> {
-    client.graph_node_set(node, copy_work(&copy.required()?)?)
-}
-
 /// `cuGraphMemsetNodeGetParams`.
 pub(crate) fn fill(
     client: &Client,
@@ -288,24 +262,6 @@ pub(crate) fn fill(
         height: narrow(fill.height),
     });
     Ok(())
-}
-
-/// `cuGraphMemsetNodeSetParams`.
-pub(crate) fn set_fill(
-    client: &Client,
-    node: CUgraphNode,
-    fill: In<CUDA_MEMSET_NODE_PARAMS>,
-) -> Result<(), Status> {
-    client.graph_node_set(node, fill_work(&fill.required()?)?)
-}
-
-/// `cuGraphHostNodeSetParams`.
-pub(crate) fn set_host(
-    client: &Client,
-    node: CUgraphNode,
-    host: In<CUDA_HOST_NODE_PARAMS>,
-) -> Result<(), Status> {
-    client.graph_node_set(node, call_work(&host.required()?)?)
 }
 
 /// `cuGraphChildGraphNodeGetGraph`.

@@ -1,4 +1,4 @@
-//! Fills.
+//! Fills with an element of 1, 2 or 4 bytes, whose C type says which.
 
 use weft_client::Client;
 use weft_wire::Status;
@@ -8,168 +8,81 @@ use crate::abi::{CUdeviceptr, CUstream};
 use crate::args::DefaultStream;
 use crate::memory::wide;
 
-/// `cuMemsetD8`.
-pub(crate) fn bytes(
-    client: &Client,
-    default: DefaultStream,
-    address: CUdeviceptr,
-    value: u8,
-    count: usize,
-) -> Result<(), Status> {
-    client.fill_linear(address, 1, value.into(), wide(count), default.stream())
+/// The value of a fill: `u8`, `u16` or `u32`.
+pub(crate) trait Element: Into<u32> {
+    /// Its size in bytes.
+    const BYTES: u8;
 }
 
-/// `cuMemsetD8Async`.
-pub(crate) fn bytes_async(
+impl Element for u8 {
+    const BYTES: u8 = 1;
+}
+
+impl Element for u16 {
+    const BYTES: u8 = 2;
+}
+
+impl Element for u32 {
+    const BYTES: u8 = 4;
+}
+
+/// `cuMemsetD8`, `cuMemsetD16`, `cuMemsetD32`.
+pub(crate) fn linear<T: Element>(
     client: &Client,
     default: DefaultStream,
     address: CUdeviceptr,
-    value: u8,
+    value: T,
+    count: usize,
+) -> Result<(), Status> {
+    client.fill_linear(address, T::BYTES, value.into(), wide(count), default.stream())
+}
+
+/// `cuMemsetD8Async`, `cuMemsetD16Async`, `cuMemsetD32Async`.
+pub(crate) fn linear_async<T: Element>(
+    client: &Client,
+    default: DefaultStream,
+    address: CUdeviceptr,
+    value: T,
     count: usize,
     stream: CUstream,
 ) -> Result<(), Status> {
-    client.fill_linear(address, 1, value.into(), wide(count), default.named(stream))
+    client.fill_linear(address, T::BYTES, value.into(), wide(count), default.named(stream))
 }
 
-/// `cuMemsetD2D8`.
-pub(crate) fn byte_rows(
+/// `cuMemsetD2D8`, `cuMemsetD2D16`, `cuMemsetD2D32`.
+pub(crate) fn rows<T: Element>(
     client: &Client,
     default: DefaultStream,
     address: CUdeviceptr,
     pitch: usize,
-    value: u8,
+    value: T,
     width: usize,
     height: usize,
 ) -> Result<(), Status> {
-    rows(client, address, pitch, (1, value.into()), width, height, default.stream())
+    client.fill(spec(address, pitch, value, [width, height]), default.stream())
 }
 
-/// `cuMemsetD2D8Async`.
+/// `cuMemsetD2D8Async`, `cuMemsetD2D16Async`, `cuMemsetD2D32Async`.
 #[expect(clippy::too_many_arguments, reason = "the C function's")]
-pub(crate) fn byte_rows_async(
+pub(crate) fn rows_async<T: Element>(
     client: &Client,
     default: DefaultStream,
     address: CUdeviceptr,
     pitch: usize,
-    value: u8,
+    value: T,
     width: usize,
     height: usize,
     stream: CUstream,
 ) -> Result<(), Status> {
-    rows(client, address, pitch, (1, value.into()), width, height, default.named(stream))
+    client.fill(spec(address, pitch, value, [width, height]), default.named(stream))
 }
 
-/// `cuMemsetD16`.
-pub(crate) fn shorts(
-    client: &Client,
-    default: DefaultStream,
-    address: CUdeviceptr,
-    value: u16,
-    count: usize,
-) -> Result<(), Status> {
-    client.fill_linear(address, 2, value.into(), wide(count), default.stream())
-}
-
-/// `cuMemsetD16Async`.
-pub(crate) fn shorts_async(
-    client: &Client,
-    default: DefaultStream,
-    address: CUdeviceptr,
-    value: u16,
-    count: usize,
-    stream: CUstream,
-) -> Result<(), Status> {
-    client.fill_linear(address, 2, value.into(), wide(count), default.named(stream))
-}
-
-/// `cuMemsetD2D16`.
-pub(crate) fn short_rows(
-    client: &Client,
-    default: DefaultStream,
+fn spec<T: Element>(
     address: CUdeviceptr,
     pitch: usize,
-    value: u16,
-    width: usize,
-    height: usize,
-) -> Result<(), Status> {
-    rows(client, address, pitch, (2, value.into()), width, height, default.stream())
-}
-
-/// `cuMemsetD2D16Async`.
-#[expect(clippy::too_many_arguments, reason = "the C function's")]
-pub(crate) fn short_rows_async(
-    client: &Client,
-    default: DefaultStream,
-    address: CUdeviceptr,
-    pitch: usize,
-    value: u16,
-    width: usize,
-    height: usize,
-    stream: CUstream,
-) -> Result<(), Status> {
-    rows(client, address, pitch, (2, value.into()), width, height, default.named(stream))
-}
-
-/// `cuMemsetD32`.
-pub(crate) fn words(
-    client: &Client,
-    default: DefaultStream,
-    address: CUdeviceptr,
-    value: u32,
-    count: usize,
-) -> Result<(), Status> {
-    client.fill_linear(address, 4, value, wide(count), default.stream())
-}
-
-/// `cuMemsetD32Async`.
-pub(crate) fn words_async(
-    client: &Client,
-    default: DefaultStream,
-    address: CUdeviceptr,
-    value: u32,
-    count: usize,
-    stream: CUstream,
-) -> Result<(), Status> {
-    client.fill_linear(address, 4, value, wide(count), default.named(stream))
-}
-
-/// `cuMemsetD2D32`.
-pub(crate) fn word_rows(
-    client: &Client,
-    default: DefaultStream,
-    address: CUdeviceptr,
-    pitch: usize,
-    value: u32,
-    width: usize,
-    height: usize,
-) -> Result<(), Status> {
-    rows(client, address, pitch, (4, value), width, height, default.stream())
-}
-
-/// `cuMemsetD2D32Async`.
-#[expect(clippy::too_many_arguments, reason = "the C function's")]
-pub(crate) fn word_rows_async(
-    client: &Client,
-    default: DefaultStream,
-    address: CUdeviceptr,
-    pitch: usize,
-    value: u32,
-    width: usize,
-    height: usize,
-    stream: CUstream,
-) -> Result<(), Status> {
-    rows(client, address, pitch, (4, value), width, height, default.named(stream))
-}
-
-fn rows(
-    client: &Client,
-    address: CUdeviceptr,
-    pitch: usize,
-    (element, value): (u8, u32),
-    width: usize,
-    height: usize,
-    stream: CUstream,
-) -> Result<(), Status> {
+    value: T,
+    [width, height]: [usize; 2],
+) -> FillSpec {
     let (pitch, width, height) = (wide(pitch), wide(width), wide(height));
-    client.fill(FillSpec { address, pitch, width, height, element, value }, stream)
+    FillSpec { address, pitch, width, height, element: T::BYTES, value: value.into() }
 }

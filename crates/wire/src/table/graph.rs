@@ -55,7 +55,7 @@ macro_rules! driver_calls_graph {
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 value numDependencies: usize, input nodeParams: *const CUDA_HOST_NODE_PARAMS
-            ) {graph_node::add_host}
+            ) {graph_node::add<CUDA_HOST_NODE_PARAMS>}
             cuGraphAddKernelNode: cuGraphAddKernelNode 10000 plain local (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
@@ -81,24 +81,24 @@ macro_rules! driver_calls_graph {
                 input dependencies: *const CUgraphNode [numDependencies],
                 value numDependencies: usize, input copyParams: *const CUDA_MEMCPY3D,
                 value ctx: CUcontext
-            ) {graph_node::add_copy}
+            ) {graph_node::add_in_context<CUDA_MEMCPY3D>}
             cuGraphAddMemsetNode: cuGraphAddMemsetNode 10000 plain local (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 value numDependencies: usize, input memsetParams: *const CUDA_MEMSET_NODE_PARAMS,
                 value ctx: CUcontext
-            ) {graph_node::add_fill}
+            ) {graph_node::add_in_context<CUDA_MEMSET_NODE_PARAMS>}
             cuGraphAddNode: cuGraphAddNode 12020 plain local (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 value numDependencies: usize, inout nodeParams: *mut CUgraphNodeParams
-            ) {graph_node::add_any}
+            ) {graph_node::add<CUgraphNodeParams>}
             cuGraphAddNode_v2: cuGraphAddNode 12030 plain local (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
                 input dependencyData: *const CUgraphEdgeData [numDependencies],
                 value numDependencies: usize, inout nodeParams: *mut CUgraphNodeParams
-            ) {graph_node::add_any_with_edges}
+            ) {graph_node::add_with_edges}
             cuGraphAddNode_v3: cuGraphAddNode 13040 plain refused (
                 out phGraphNode: *mut CUgraphNode, value hGraph: CUgraph,
                 input dependencies: *const CUgraphNode [numDependencies],
@@ -177,7 +177,7 @@ macro_rules! driver_calls_graph {
             cuGraphExecHostNodeSetParams: cuGraphExecHostNodeSetParams 10020 plain sync (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode,
                 input nodeParams: *const CUDA_HOST_NODE_PARAMS
-            ) {graph_exec::set_host}
+            ) {graph_exec::set<CUDA_HOST_NODE_PARAMS>}
             cuGraphExecKernelNodeSetParams: cuGraphExecKernelNodeSetParams 10010 plain async (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode,
                 input nodeParams: *const CUDA_KERNEL_NODE_PARAMS_v1
@@ -190,15 +190,15 @@ macro_rules! driver_calls_graph {
             cuGraphExecMemcpyNodeSetParams: cuGraphExecMemcpyNodeSetParams 10020 plain sync (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode,
                 input copyParams: *const CUDA_MEMCPY3D, value ctx: CUcontext
-            ) {graph_exec::set_copy}
+            ) {graph_exec::set_in_context<CUDA_MEMCPY3D>}
             cuGraphExecMemsetNodeSetParams: cuGraphExecMemsetNodeSetParams 10020 plain sync (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode,
                 input memsetParams: *const CUDA_MEMSET_NODE_PARAMS, value ctx: CUcontext
-            ) {graph_exec::set_fill}
+            ) {graph_exec::set_in_context<CUDA_MEMSET_NODE_PARAMS>}
             cuGraphExecNodeSetParams: cuGraphExecNodeSetParams 12020 plain sync (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode,
                 input nodeParams: *mut CUgraphNodeParams
-            ) {graph_exec::set_any}
+            ) {graph_exec::set<CUgraphNodeParams>}
             cuGraphExecUpdate: cuGraphExecUpdate 10020 plain refused (
                 value hGraphExec: CUgraphExec, value hGraph: CUgraph,
                 out hErrorNode_out: *mut CUgraphNode,
@@ -232,7 +232,7 @@ macro_rules! driver_calls_graph {
             ) {}
             cuGraphHostNodeSetParams: cuGraphHostNodeSetParams 10000 plain local (
                 value hNode: CUgraphNode, input nodeParams: *const CUDA_HOST_NODE_PARAMS
-            ) {graph_node::set_host}
+            ) {graph_node::set<CUDA_HOST_NODE_PARAMS>}
             cuGraphInstantiate: cuGraphInstantiate 10000 plain sync (
                 out phGraphExec: *mut CUgraphExec, value hGraph: CUgraph,
                 out phErrorNode: *mut CUgraphNode, out logBuffer: *mut c_char [bufferSize],
@@ -296,13 +296,13 @@ macro_rules! driver_calls_graph {
             ) {}
             cuGraphMemcpyNodeSetParams: cuGraphMemcpyNodeSetParams 10000 plain local (
                 value hNode: CUgraphNode, input nodeParams: *const CUDA_MEMCPY3D
-            ) {graph_node::set_copy}
+            ) {graph_node::set<CUDA_MEMCPY3D>}
             cuGraphMemsetNodeGetParams: cuGraphMemsetNodeGetParams 10000 plain local (
                 value hNode: CUgraphNode, out nodeParams: *mut CUDA_MEMSET_NODE_PARAMS
             ) {graph_node::fill}
             cuGraphMemsetNodeSetParams: cuGraphMemsetNodeSetParams 10000 plain local (
                 value hNode: CUgraphNode, input nodeParams: *const CUDA_MEMSET_NODE_PARAMS
-            ) {graph_node::set_fill}
+            ) {graph_node::set<CUDA_MEMSET_NODE_PARAMS>}
             cuGraphNodeFindInClone: cuGraphNodeFindInClone 10000 plain local (
                 out phNode: *mut CUgraphNode, value hOriginalNode: CUgraphNode,
                 value hClonedGraph: CUgraph
@@ -346,7 +346,7 @@ macro_rules! driver_calls_graph {
             ) {graph_exec::enable}
             cuGraphNodeSetParams: cuGraphNodeSetParams 12020 plain local (
                 value hNode: CUgraphNode, input nodeParams: *mut CUgraphNodeParams
-            ) {graph_node::set_any}
+            ) {graph_node::set<CUgraphNodeParams>}
             cuGraphNodeSetParams_v2: cuGraphNodeSetParams 13040 plain refused (
                 value hNode: CUgraphNode, input nodeParams: *mut CUgraphNodeParams
             ) {}

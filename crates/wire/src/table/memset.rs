@@ -13,16 +13,16 @@ macro_rules! driver_calls_memset {
             ) {}
             cuMemsetD16_v2: cuMemsetD16 3020 legacy async (
                 value dstDevice: CUdeviceptr, value us: u16, value N: usize
-            ) {memset::shorts}
+            ) {memset::linear<u16>}
             cuMemsetD16_v2_ptds: cuMemsetD16 7000 per_thread async (
                 value dstDevice: CUdeviceptr, value us: u16, value N: usize
-            ) {memset::shorts}
+            ) {memset::linear<u16>}
             cuMemsetD16Async: cuMemsetD16Async 3020 legacy async (
                 value dstDevice: CUdeviceptr, value us: u16, value N: usize, value hStream: CUstream
-            ) {memset::shorts_async}
+            ) {memset::linear_async<u16>}
             cuMemsetD16Async_ptsz: cuMemsetD16Async 7000 per_thread async (
                 value dstDevice: CUdeviceptr, value us: u16, value N: usize, value hStream: CUstream
-            ) {memset::shorts_async}
+            ) {memset::linear_async<u16>}
             cuMemsetD2D16: cuMemsetD2D16 2000 plain refused (
                 value dstDevice: CUdeviceptr_v1, value dstPitch: u32, value us: u16,
                 value Width: u32, value Height: u32
@@ -30,19 +30,19 @@ macro_rules! driver_calls_memset {
             cuMemsetD2D16_v2: cuMemsetD2D16 3020 legacy async (
                 value dstDevice: CUdeviceptr, value dstPitch: usize, value us: u16,
                 value Width: usize, value Height: usize
-            ) {memset::short_rows}
+            ) {memset::rows<u16>}
             cuMemsetD2D16_v2_ptds: cuMemsetD2D16 7000 per_thread async (
                 value dstDevice: CUdeviceptr, value dstPitch: usize, value us: u16,
                 value Width: usize, value Height: usize
-            ) {memset::short_rows}
+            ) {memset::rows<u16>}
             cuMemsetD2D16Async: cuMemsetD2D16Async 3020 legacy async (
                 value dstDevice: CUdeviceptr, value dstPitch: usize, value us: u16,
                 value Width: usize, value Height: usize, value hStream: CUstream
-            ) {memset::short_rows_async}
+            ) {memset::rows_async<u16>}
             cuMemsetD2D16Async_ptsz: cuMemsetD2D16Async 7000 per_thread async (
                 value dstDevice: CUdeviceptr, value dstPitch: usize, value us: u16,
                 value Width: usize, value Height: usize, value hStream: CUstream
-            ) {memset::short_rows_async}
+            ) {memset::rows_async<u16>}
             cuMemsetD2D32: cuMemsetD2D32 2000 plain refused (
                 value dstDevice: CUdeviceptr_v1, value dstPitch: u32, value ui: u32,
                 value Width: u32, value Height: u32
@@ -50,19 +50,19 @@ macro_rules! driver_calls_memset {
             cuMemsetD2D32_v2: cuMemsetD2D32 3020 legacy async (
                 value dstDevice: CUdeviceptr, value dstPitch: usize, value ui: u32,
                 value Width: usize, value Height: usize
-            ) {memset::word_rows}
+            ) {memset::rows<u32>}
             cuMemsetD2D32_v2_ptds: cuMemsetD2D32 7000 per_thread async (
                 value dstDevice: CUdeviceptr, value dstPitch: usize, value ui: u32,
                 value Width: usize, value Height: usize
-            ) {memset::word_rows}
+            ) {memset::rows<u32>}
             cuMemsetD2D32Async: cuMemsetD2D32Async 3020 legacy async (
                 value dstDevice: CUdeviceptr, value dstPitch: usize, value ui: u32,
                 value Width: usize, value Height: usize, value hStream: CUstream
-            ) {memset::word_rows_async}
+            ) {memset::rows_async<u32>}
             cuMemsetD2D32Async_ptsz: cuMemsetD2D32Async 7000 per_thread async (
                 value dstDevice: CUdeviceptr, value dstPitch: usize, value ui: u32,
                 value Width: usize, value Height: usize, value hStream: CUstream
-            ) {memset::word_rows_async}
+            ) {memset::rows_async<u32>}
             cuMemsetD2D8: cuMemsetD2D8 2000 plain refused (
                 value dstDevice: CUdeviceptr_v1, value dstPitch: u32, value uc: u8,
                 value Width: u32, value Height: u32
@@ -70,49 +70,49 @@ macro_rules! driver_calls_memset {
             cuMemsetD2D8_v2: cuMemsetD2D8 3020 legacy async (
                 value dstDevice: CUdeviceptr, value dstPitch: usize, value uc: u8,
                 value Width: usize, value Height: usize
-            ) {memset::byte_rows}
+            ) {memset::rows<u8>}
             cuMemsetD2D8_v2_ptds: cuMemsetD2D8 7000 per_thread async (
                 value dstDevice: CUdeviceptr, value dstPitch: usize, value uc: u8,
                 value Width: usize, value Height: usize
-            ) {memset::byte_rows}
+            ) {memset::rows<u8>}
             cuMemsetD2D8Async: cuMemsetD2D8Async 3020 legacy async (
                 value dstDevice: CUdeviceptr, value dstPitch: usize, value uc: u8,
                 value Width: usize, value Height: usize, value hStream: CUstream
-            ) {memset::byte_rows_async}
+            ) {memset::rows_async<u8>}
             cuMemsetD2D8Async_ptsz: cuMemsetD2D8Async 7000 per_thread async (
                 value dstDevice: CUdeviceptr, value dstPitch: usize, value uc: u8,
                 value Width: usize, value Height: usize, value hStream: CUstream
-            ) {memset::byte_rows_async}
+            ) {memset::rows_async<u8>}
             cuMemsetD32: cuMemsetD32 2000 plain refused (
                 value dstDevice: CUdeviceptr_v1, value ui: u32, value N: u32
             ) {}
             cuMemsetD32_v2: cuMemsetD32 3020 legacy async (
                 value dstDevice: CUdeviceptr, value ui: u32, value N: usize
-            ) {memset::words}
+            ) {memset::linear<u32>}
             cuMemsetD32_v2_ptds: cuMemsetD32 7000 per_thread async (
                 value dstDevice: CUdeviceptr, value ui: u32, value N: usize
-            ) {memset::words}
+            ) {memset::linear<u32>}
             cuMemsetD32Async: cuMemsetD32Async 3020 legacy async (
                 value dstDevice: CUdeviceptr, value ui: u32, value N: usize, value hStream: CUstream
-            ) {memset::words_async}
+            ) {memset::linear_async<u32>}
             cuMemsetD32Async_ptsz: cuMemsetD32Async 7000 per_thread async (
                 value dstDevice: CUdeviceptr, value ui: u32, value N: usize, value hStream: CUstream
-            ) {memset::words_async}
+            ) {memset::linear_async<u32>}
             cuMemsetD8: cuMemsetD8 2000 plain refused (
                 value dstDevice: CUdeviceptr_v1, value uc: u8, value N: u32
             ) {}
             cuMemsetD8_v2: cuMemsetD8 3020 legacy async (
                 value dstDevice: CUdeviceptr, value uc: u8, value N: usize
-            ) {memset::bytes}
+            ) {memset::linear<u8>}
             cuMemsetD8_v2_ptds: cuMemsetD8 7000 per_thread async (
                 value dstDevice: CUdeviceptr, value uc: u8, value N: usize
-            ) {memset::bytes}
+            ) {memset::linear<u8>}
             cuMemsetD8Async: cuMemsetD8Async 3020 legacy async (
                 value dstDevice: CUdeviceptr, value uc: u8, value N: usize, value hStream: CUstream
-            ) {memset::bytes_async}
+            ) {memset::linear_async<u8>}
             cuMemsetD8Async_ptsz: cuMemsetD8Async 7000 per_thread async (
                 value dstDevice: CUdeviceptr, value uc: u8, value N: usize, value hStream: CUstream
-            ) {memset::bytes_async}
+            ) {memset::linear_async<u8>}
         }
     };
 }
