@@ -1,6 +1,7 @@
 //! Developer commands: `cargo xtask demo`, `cargo xtask test`, and what they are made of.
 
 mod coverage;
+mod gpu;
 mod programs;
 mod setup;
 mod shell;
@@ -46,6 +47,8 @@ enum Task {
         #[arg(long, default_value = "CUDA:PTX")]
         dev: String,
     },
+    /// Run conformance, the unmodified programs and benchmarks on this machine's NVIDIA GPU.
+    Gpu,
     /// Install what the project needs: a C compiler, Python packages in `.venv`.
     Setup,
     /// Build the example programs in C against the shim.
@@ -67,6 +70,7 @@ fn main() -> Result<()> {
         Task::Demo { arguments } => programs::demo(&arguments),
         Task::Test { filter } => tests::run_all(filter.as_deref()),
         Task::Tinygrad { checkout, profile, dev } => upstream::tinygrad(&checkout, &profile, &dev),
+        Task::Gpu => gpu::run_all(),
         Task::Setup => setup::all().map(drop),
         Task::Examples { profile } => {
             let python = setup::all()?;

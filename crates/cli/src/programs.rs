@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
+use weft_device::cuda::LIBRARY_VARIABLE;
 
 /// Name that CUDA programs load.
 const SHIM_SONAME: &str = "libcuda.so.1";
@@ -58,7 +59,7 @@ fn link(target: &Path, place: &Path) -> Result<()> {
         .with_context(|| format!("cannot create {}", place.display()))
 }
 
-/// Makes a command load the shim from `library_dir` before any other libcuda.
+/// Makes a command load the libcuda in `library_dir` before any other.
 pub(crate) fn use_shim(command: &mut Command, library_dir: &Path) {
     let mut paths = library_dir.as_os_str().to_owned();
     if let Some(existing) = std::env::var_os("LD_LIBRARY_PATH").filter(|path| !path.is_empty()) {
@@ -66,6 +67,16 @@ pub(crate) fn use_shim(command: &mut Command, library_dir: &Path) {
         paths.push(existing);
     }
     command.env("LD_LIBRARY_PATH", paths);
+}
+
+/// Makes a command load the genuine driver: the system's, or the library that `WEFT_CUDA_LIBRARY`
+/// names.
+pub(crate) fn use_driver(command: &mut Command, scratch: &Path) -> Result<()> {
+    if let Some(library) = std::env::var_os(LIBRARY_VARIABLE) {
+        link(Path::new(&library), &scratch.join(SHIM_SONAME))?;
+        use_shim(command, scratch);
+    }
+    Ok(())
 }
 
 /// The compiled example programs: `given`, or `programs` beside this executable.

@@ -6,7 +6,7 @@ use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result, bail};
 use weft_device::DeviceSpec;
-use weft_device::cuda::{self, LIBRARY_VARIABLE};
+use weft_device::cuda;
 use weft_node::admin::AdminError;
 
 use crate::args::{RunOptions, Sockets};
@@ -74,8 +74,7 @@ fn run_direct(options: &RunOptions) -> Result<ExitCode> {
     wait(command, options)
 }
 
-/// The program on the genuine driver, with nothing of Weft in it: the system's, or the library that
-/// [`LIBRARY_VARIABLE`] names.
+/// The program on the genuine driver, with nothing of Weft in it: see [`programs::use_driver`].
 fn on_driver(options: &RunOptions, ordinal: Option<u32>, scratch: &Path) -> Result<Command> {
     let found = cuda::devices(None).context("there is no GPU to run on")?;
     let wanted = ordinal.unwrap_or(0);
@@ -84,10 +83,7 @@ fn on_driver(options: &RunOptions, ordinal: Option<u32>, scratch: &Path) -> Resu
     }
     let mut command = Command::new(&options.program[0]);
     command.args(&options.program[1..]);
-    if let Some(library) = std::env::var_os(LIBRARY_VARIABLE) {
-        std::os::unix::fs::symlink(library, scratch.join("libcuda.so.1"))?;
-        programs::use_shim(&mut command, scratch);
-    }
+    programs::use_driver(&mut command, scratch)?;
     if let Some(ordinal) = ordinal {
         command.env("CUDA_VISIBLE_DEVICES", ordinal.to_string());
     }

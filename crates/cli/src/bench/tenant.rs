@@ -28,14 +28,20 @@ pub(crate) enum Host {
         /// `soft`, or `soft:paced:FILE`.
         device: String,
     },
+    /// On a genuine GPU's own driver: the native baseline of a node on it.
+    Driver { scratch: TempDir },
     /// On a daemon of this run.
     Node(OwnDaemon),
 }
 
 impl Host {
-    /// The native baseline on the paced device, or on the real clock.
+    /// The native baseline on the paced device, or on the real clock: of the software device, or of
+    /// a GPU if `WEFT_DEVICE` names one.
     pub(crate) fn direct(paced: bool) -> Result<Self> {
         let scratch = tempfile::Builder::new().prefix("weft-bench-").tempdir()?;
+        if !paced && is_genuine() {
+            return Ok(Self::Driver { scratch });
+        }
         let device = if paced {
             let model = scratch.path().join("model.toml");
             std::fs::write(&model, MODEL)?;
@@ -57,13 +63,13 @@ impl Host {
     pub(crate) fn daemon(&self) -> Result<&OwnDaemon> {
         match self {
             Self::Node(daemon) => Ok(daemon),
-            Self::Direct { .. } => bail!("a direct host has no daemon"),
+            Self::Direct { .. } | Self::Driver { .. } => bail!("a direct host has no daemon"),
         }
     }
 
     fn scratch(&self) -> &Path {
         match self {
-            Self::Direct { scratch, .. } => scratch.path(),
+            Self::Direct { scratch, .. } | Self::Driver { scratch } => scratch.path(),
             Self::Node(daemon) => daemon.path(),
         }
     }
@@ -81,11 +87,14 @@ impl Host {
         mut command: Command,
         input: Stdio,
     ) -> Result<Tenant> {
-        programs::use_shim(&mut command, &programs::library_dir(self.scratch())?);
-        for variable in ["WEFT_ATTACH", "WEFT_DEVICE", "WEFT_TOKEN", "WEFT_MEMORY"] {
-            command.env_remove(variable);
+        if !matches!(self, Self::Driver { .. }) {
+            programs::use_shim(&mut command, &programs::library_dir(self.scratch())?);
+            for variable in ["WEFT_ATTACH", "WEFT_DEVICE", "WEFT_TOKEN", "WEFT_MEMORY"] {
+                command.env_remove(variable);
+            }
         }
         match self {
+            Self::Driver { scratch } => programs::use_driver(&mut command, scratch.path())?,
             Self::Direct { device, .. } => {
                 command.env("WEFT_ATTACH", "direct").env("WEFT_DEVICE", device);
             }
@@ -102,6 +111,11 @@ impl Host {
             .with_context(|| format!("cannot start {shown}"))?;
         Ok(Tenant { name: name.to_owned(), child })
     }
+}
+
+/// Whether `WEFT_DEVICE` makes the benchmark's daemons execute on a genuine GPU.
+fn is_genuine() -> bool {
+    std::env::var("WEFT_DEVICE").is_ok_and(|device| device.starts_with("cuda"))
 }
 
 /// A program at work.

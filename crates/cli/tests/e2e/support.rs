@@ -24,6 +24,11 @@ pub(crate) fn program(name: &str) -> PathBuf {
     provided("WEFT_TEST_PROGRAMS").join(name)
 }
 
+/// Weft's shim, which with `WEFT_ATTACH=direct` is a complete `libcuda` in one process.
+pub(crate) fn driver() -> PathBuf {
+    provided("WEFT_TEST_BIN").join("libcuda.so")
+}
+
 /// The Python interpreter with tinygrad and NumPy.
 pub(crate) fn python() -> PathBuf {
     provided("WEFT_TEST_PYTHON")
@@ -66,17 +71,42 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
 pub(crate) struct Node {
     process: Option<Child>,
     settings: Vec<String>,
+    environment: Vec<(&'static str, String)>,
     directory: TempDir,
 }
 
 impl Node {
-    /// Starts one with `key=value` settings.
+    /// Starts one with `key=value` settings, on the software device unless `WEFT_TEST_DEVICE` names
+    /// another (`cargo xtask gpu`).
     pub(crate) fn start(settings: &[&str]) -> Self {
+        let device = std::env::var("WEFT_TEST_DEVICE").ok().map(|name| format!("device={name}"));
+        let mut all: Vec<&str> = device.iter().map(String::as_str).collect();
+        all.extend_from_slice(settings);
+        Self::start_in(&all, Vec::new())
+    }
+
+    fn start_in(settings: &[&str], environment: Vec<(&'static str, String)>) -> Self {
         let directory = tempfile::Builder::new().prefix("weft-test-").tempdir().unwrap();
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
-        let mut node = Self { process: None, settings, directory };
+        let mut node = Self { process: None, settings, environment, directory };
         node.launch();
         node
+    }
+
+    /// A node with `device.kind = "cuda"`. Its workers load Weft's own shim as if it were NVIDIA's
+    /// driver, and that executes on a paced software device within the worker: each worker has one
+    /// of its own, so that only the gate makes them take turns.
+    pub(crate) fn on_driver(settings: &[&str]) -> Self {
+        let library = format!("device.library={}", driver().display());
+        // Workers of another user might not reach the build's folder.
+        let mut all =
+            vec!["device=cuda", library.as_str(), "scheduling.share=vgpu", "worker.user=0"];
+        all.extend_from_slice(settings);
+        // The sandbox lets a worker read its driver's folder.
+        let model = driver().with_file_name("e2e-paced.toml");
+        std::fs::copy(root().join("crates/cli/models/paced.toml"), &model).unwrap();
+        let device = format!("soft:paced:{}", model.display());
+        Self::start_in(&all, vec![("WEFT_ATTACH", "direct".to_owned()), ("WEFT_DEVICE", device)])
     }
 
     /// A node on the paced device with the demo's model.
@@ -85,7 +115,7 @@ impl Node {
         let device = format!("device=soft:paced:{}", model.display());
         let mut all = vec![device.as_str(), "scheduling.share=vgpu"];
         all.extend_from_slice(settings);
-        Self::start(&all)
+        Self::start_in(&all, Vec::new())
     }
 
     /// Starts the daemon (again) in the same directory.
@@ -113,6 +143,7 @@ impl Node {
     /// The command that starts a daemon here.
     pub(crate) fn command(&self) -> Command {
         let mut command = weft();
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.arg("node").arg("--runtime-dir").arg(self.path());
         command.arg("--set").arg(format!("state_dir={}", self.path().join("state").display()));
         for setting in &self.settings {

@@ -98,8 +98,11 @@ pub(super) fn load(library: Option<&Path>) -> Result<(Driver, Option<VirtualMemo
         None => std::env::var_os(LIBRARY_VARIABLE)
             .unwrap_or_else(|| OsStr::new("libcuda.so.1").to_owned()),
     };
-    let (driver, virtual_memory) =
-        Driver::load(&library).map_err(|error| CudaError::NoDriver(error.to_string()))?;
+    let (driver, virtual_memory) = Driver::load(&library).map_err(|error| {
+        // The error itself says only that loading failed; its source says what is wrong.
+        let source = std::error::Error::source(&error).map(ToString::to_string);
+        CudaError::NoDriver(source.unwrap_or_else(|| error.to_string()))
+    })?;
     // SAFETY: `cuInit` takes no pointers.
     let code = unsafe { (driver.init)(0) };
     if code != SUCCESS {

@@ -1,0 +1,151 @@
+//! The node on a driver's device (`device.kind = "cuda"`): one context per worker, its sandbox, the
+//! ledger, turns by device timestamps, the end of an endless kernel.
+//!
+//! The driver is Weft's own shim over a software device; see [`Node::on_driver`]. What only an
+//! NVIDIA driver can show, such as its needs of the sandbox, `cargo xtask gpu` shows where there is
+//! one.
+
+use crate::support::{
+    Conversation, Node, driver, finish, program, python, root, success, text_of, weft,
+};
+
+#[test]
+fn programs_run_through_the_driver() {
+    let node = Node::on_driver(&[]);
+    for (name, arguments) in [
+        ("vector_add", &[][..]),
+        ("matrix_mul", &["64"]),
+        ("reduction", &["4096"]),
+        ("histogram", &[]),
+        ("pipeline", &[]),
+    ] {
+        let text = success(node.run(&[], &program(name), arguments));
+        assert!(text.contains("PASSED"), "{name}: {text}");
+    }
+    let stats = node.admin().stats().unwrap();
+    assert_eq!((stats.device.backend.as_str(), stats.device.clock.as_str()), ("cuda", "device"));
+    assert!(stats.device.busy_ns > 0 && stats.device.executions > 0, "{stats:?}");
+    assert!(stats.closure.error() < 0.005, "{stats:?}");
+}
+
+#[test]
+fn tinygrad_agrees_with_numpy_through_the_driver() {
+    let node = Node::on_driver(&[]);
+    let script = root().join("tests/programs/tinygrad_ops.py");
+    let mut command = node.run(&[], &python(), &[script.to_str().unwrap(), "--few"]);
+    command.env("DEV", "CUDA:PTX").env("CACHELEVEL", "0");
+    let text = success(command);
+    assert!(text.contains("all operations agree"), "{text}");
+}
+
+#[test]
+fn tenants_share_a_driver_by_weight() {
+    let node = Node::on_driver(&[]);
+    let mut tenants: Vec<_> = [("one", "1"), ("three", "3")]
+        .iter()
+        .map(|(name, weight)| {
+            Conversation::start(node.run(
+                &["--name", name, "--weight", weight],
+                &program("share"),
+                &["step_285us", "5", "--window", "0.5"],
+            ))
+        })
+        .collect();
+    let counts: Vec<Vec<u64>> = tenants
+        .iter_mut()
+        .map(|tenant| {
+            (0..9)
+                .map_while(|_| {
+                    let line: serde_json::Value = serde_json::from_str(&tenant.line()).unwrap();
+                    line["window"].as_u64()
+                })
+                .collect()
+        })
+        .collect();
+    for tenant in &mut tenants {
+        assert!(tenant.wait().success(), "a tenant's result is wrong: {}", node.log());
+    }
+    // The first windows may have begun before the other tenant was there.
+    let sum = |windows: &[u64]| windows[2..].iter().sum::<u64>();
+    let (one, three) = (sum(&counts[0]), sum(&counts[1]));
+    assert!(one > 0 && (2 * one..=4 * one).contains(&three), "1 to 3 became {one} to {three}");
+}
+
+#[test]
+fn a_driver_keeps_to_the_ledger() {
+    let node = Node::on_driver(&["device.memory=96MiB"]);
+    let flags = ["--name", "small", "--memory", "64MiB"];
+    let text = success(node.run(&flags, &program("hostile"), &["over_quota"]));
+    assert!(text.contains("4 blocks of 16 MiB of 64 MiB"), "{text}");
+    node.wait_until_empty();
+    let vgpus = node.admin().list().unwrap();
+    assert_eq!(vgpus[0].memory_used_bytes, 0, "{vgpus:?}");
+}
+
+#[test]
+fn an_endless_kernel_ends_with_its_worker_alone() {
+    let node = Node::on_driver(&["limits.kernel_ms=500"]);
+    let bad = node.run(&["--name", "bad"], &program("hostile"), &["endless"]);
+    let bad = std::thread::spawn(move || success(bad));
+    for _ in 0..2 {
+        success(node.run(&["--name", "good"], &program("vector_add"), &[]));
+    }
+    assert!(bad.join().unwrap().contains("CUDA_ERROR_LAUNCH_TIMEOUT"));
+    node.wait_until_empty();
+    assert!(node.log().contains("cannot be stopped alone"), "{}", node.log());
+    success(node.run(&["--name", "bad"], &program("vector_add"), &[]));
+}
+
+#[test]
+fn a_fault_on_a_driver_is_its_tenants_alone() {
+    let node = Node::on_driver(&[]);
+    let mut other = Conversation::start(node.run(
+        &["--name", "other"],
+        &program("share"),
+        &["step_102us", "3", "--window", "0.2"],
+    ));
+    other.line();
+    for case in ["trap", "out_of_bounds", "use_after_free", "stale", "garbage"] {
+        success(node.run(&["--name", "bad"], &program("hostile"), &[case]));
+    }
+    assert!(other.wait().success());
+}
+
+#[test]
+fn a_device_that_is_not_there_is_named() {
+    for (settings, words) in [
+        (
+            vec!["device=cuda:7".to_owned(), format!("device.library={}", driver().display())],
+            ["no device 7", "weft doctor"],
+        ),
+        (
+            vec!["device=cuda".to_owned(), "device.library=/does/not/exist.so".to_owned()],
+            ["/does/not/exist.so", "weft doctor"],
+        ),
+    ] {
+        let scratch = tempfile::tempdir().unwrap();
+        let mut command = weft();
+        command.env("WEFT_ATTACH", "direct");
+        command.arg("node").arg("--runtime-dir").arg(scratch.path());
+        command.args(settings.iter().flat_map(|setting| ["--set", setting]));
+        let output = finish(command);
+        let text = text_of(&output);
+        assert!(!output.status.success(), "{settings:?}: {text}");
+        for word in words {
+            assert!(text.contains(word), "{settings:?}: no `{word}` in {text}");
+        }
+    }
+}
+
+#[test]
+fn a_direct_run_on_a_driver_has_nothing_of_ours_between() {
+    let mut command = weft();
+    command.args(["run", "--direct", "--device", "cuda", "--"]).arg(program("vector_add"));
+    command.env("WEFT_CUDA_LIBRARY", driver()).env("WEFT_ATTACH", "direct");
+    assert!(success(command).contains("PASSED"));
+    let mut command = weft();
+    command.args(["run", "--direct", "--device", "cuda:9", "--"]).arg(program("vector_add"));
+    command.env("WEFT_CUDA_LIBRARY", driver()).env("WEFT_ATTACH", "direct");
+    let output = finish(command);
+    assert!(!output.status.success() && text_of(&output).contains("cuda:9"), "{output:?}");
+}
