@@ -26,8 +26,8 @@ pub struct Config {
     /// Service, at most a quantum, that a vGPU or tenant may be behind the virtual time when it
     /// wakes under `fair`, as if it had slept less long. It enters the lag bound like a quantum.
     pub sleeper_credit_ns: u64,
-    /// σ of `fair`: whose turn ended goes on while its tag is at most this much weighted service
-    /// beyond the smallest, for fewer switches. It enters the lag bound.
+    /// σ of `fair`: whose turn ended goes on while it is at most this much service (at its own
+    /// weight) beyond the smallest tag, for fewer switches. It enters the lag bound like a quantum.
     pub slack_ns: u64,
 }
 

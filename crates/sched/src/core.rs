@@ -36,9 +36,9 @@ pub(crate) struct Core {
     /// policy and just after one.
     pub(crate) holders: Vec<SessionKey>,
     /// Sessions with work.
-    runnable: u32,
+    pub(crate) runnable: u32,
     /// Those of them that their vGPUs' caps do not hold back.
-    eligible: u32,
+    pub(crate) eligible: u32,
     /// When each vGPU that a cap holds back may run again.
     refills: Heap<u64>,
     pub(crate) next_epoch: u64,
@@ -398,7 +398,10 @@ impl Core {
         let (own_work, alone) = (self.draining == Some(next), self.eligible == 1);
         let sliced = self.is_sliced();
         let handover_ns = self.drain_ns.saturating_sub(cx.config.overlap_ns);
-        if cx.now_ns < handover_ns && !(own_work && alone) && !sliced {
+        let vgpu_key = cx.tables.session(next).vgpu;
+        let capped = cx.tables.vgpu(vgpu_key).meter.is_some();
+        let free = (alone || sliced) && !capped;
+        if cx.now_ns < handover_ns && !(own_work && alone && free) && !sliced {
             self.prepare(cx, next);
             self.arm(handover_ns, TimerReason::Handover);
             return;
@@ -407,12 +410,11 @@ impl Core {
         self.next_epoch += 1;
         let queued_ns = self.drain_ns.saturating_sub(cx.now_ns);
         let own_ns = if own_work && !sliced { queued_ns } else { 0 };
-        let share_ns = cx.config.quantum_ns.saturating_sub(own_ns);
-        let vgpu_key = cx.tables.session(next).vgpu;
+        // Never nothing: a turn without a budget would end as it begins, and begin again.
+        let share_ns = cx.config.quantum_ns.saturating_sub(own_ns).max(1);
         let vgpu = cx.tables.vgpu(vgpu_key);
         let left_ns = vgpu.meter.as_mut().map(|meter| meter.left_ns(cx.now_ns));
         let share_ns = left_ns.map_or(share_ns, |left_ns| share_ns.min(left_ns));
-        let free = (alone || sliced) && left_ns.is_none();
         let budget_ns = if free { UNLIMITED } else { share_ns };
         vgpu.sync.observe(cx.now_ns, 0);
         let interactive = vgpu.sync.interactive && self.policy.coschedules();

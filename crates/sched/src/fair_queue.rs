@@ -32,9 +32,9 @@ pub(crate) struct FairQueue {
 pub(crate) struct Rules {
     /// Service that a sleeper may be behind the virtual time when it wakes, in ns.
     pub(crate) sleeper_credit_ns: u64,
-    /// σ: a flow whose turn ended goes on while it is not further than this ahead of the smallest
-    /// tag, so that there are fewer switches.
-    pub(crate) slack: Tag,
+    /// σ: a flow whose turn ended goes on while it is at most this much service ahead of the
+    /// smallest tag, so that there are fewer switches. As service, it is the same debt at any weight.
+    pub(crate) slack_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -107,10 +107,10 @@ impl FairQueue {
 
     pub(crate) fn peek(&self) -> Option<u32> {
         let (least, key) = self.waiting.peek()?;
-        let goes_on = self.rules.slack > Tag::ZERO && self.running.is_none();
+        let goes_on = self.rules.slack_ns > 0 && self.running.is_none();
         let last = self.last.filter(|last| {
             let flow = self.flows[*last as usize];
-            goes_on && flow.awake && flow.start <= least.plus(self.rules.slack)
+            goes_on && flow.awake && flow.start <= least.plus(self.slack(flow))
         });
         Some(last.unwrap_or(key))
     }
@@ -149,11 +149,15 @@ impl FairQueue {
     pub(crate) fn runs_again(&self, key: u32, rest_ns: u64) -> bool {
         let flow = self.flows[key as usize];
         let finish = flow.start.plus(Tag::from_service(rest_ns, flow.weight));
-        let slack = self.rules.slack;
+        let slack = self.slack(flow);
         flow.awake
             && self.waiting.peek().is_none_or(|(start, next)| {
                 (finish, key) < (start, next) || (slack > Tag::ZERO && finish <= start.plus(slack))
             })
+    }
+
+    fn slack(&self, flow: Flow) -> Tag {
+        Tag::from_service(self.rules.slack_ns, flow.weight)
     }
 
     /// The virtual time as of the last turn's beginning, waking or sleeping.
@@ -180,7 +184,7 @@ impl FairQueue {
 
 codec!(struct FairQueue { flows, waiting, virtual_time, running, last, rules });
 codec!(struct Flow { start, weight, awake });
-codec!(struct Rules { sleeper_credit_ns, slack });
+codec!(struct Rules { sleeper_credit_ns, slack_ns });
 
 #[cfg(test)]
 mod tests {

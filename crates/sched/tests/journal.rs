@@ -3,10 +3,12 @@
 #![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
 mod model;
+mod strategies;
 
-use model::steps::{habits, step, take};
+use model::steps::take;
 use model::{DEVICE, Handled, Model};
 use proptest::prelude::*;
+use strategies::{habits, step};
 use weft_sched::journal::{Replay, ReplayError, VERSION, Writer};
 use weft_sched::{
     Action, Actions, Cap, Config, Event, EventError, Node, SessionKey, TenantKey, Usage, VgpuKey,

@@ -2,10 +2,12 @@
 //! conservation, rising epochs, a virtual time that never falls; here: bills, starvation, ends.
 
 mod model;
+mod strategies;
 
-use model::steps::{habits, step, take};
+use model::steps::take;
 use model::{Habits, Load, MS, Model, US, vgpu_key};
 use proptest::prelude::*;
+use strategies::{config, habits, step};
 use weft_sched::invariants::wait_limit_ns;
 use weft_sched::{Config, Node, Weight, policy};
 
@@ -23,10 +25,11 @@ fn check_end(model: &mut Model) {
 proptest! {
     #[test]
     fn fair_keeps_every_invariant(
+        config in config(),
         habits in habits(),
         steps in prop::collection::vec(step(), 1..120),
     ) {
-        let mut model = Model::new("fair", habits);
+        let mut model = Model::with_config(config, habits);
         steps.iter().for_each(|step| take(&mut model, step));
         check_end(&mut model);
     }
@@ -46,19 +49,19 @@ proptest! {
     #[test]
     fn nothing_is_lost_over_changes(
         habits in habits(),
-        steps in prop::collection::vec((step(), 0usize..8), 1..60),
+        steps in prop::collection::vec((step(), 0usize..12), 1..60),
     ) {
         let mut model = Model::new("fair", habits);
         for (step, change) in &steps {
             take(&mut model, step);
             match change {
-                0 => model.set_policy("unmanaged"),
-                1 => model.set_policy("round_robin"),
-                2 => model.set_policy("fair"),
-                3 => model.set_policy("priority"),
-                4 => model.set_device(false),
-                5 => model.set_device(true),
-                _ => {}
+                10 => model.set_device(false),
+                11 => model.set_device(true),
+                change => {
+                    if let Some(name) = policy::NAMES.get(*change) {
+                        model.set_policy(name);
+                    }
+                }
             }
         }
         model.set_device(true);

@@ -41,7 +41,7 @@ impl Fair {
     pub(super) fn new(setup: &Setup<'_>) -> Self {
         let rules = Rules {
             sleeper_credit_ns: setup.config.sleeper_credit_ns,
-            slack: Tag::from_service(setup.config.slack_ns, Weight::ONE),
+            slack_ns: setup.config.slack_ns,
         };
         let tenants = FairQueue::new(setup.virtual_time, rules);
         Self { tenants, groups: Vec::new(), members: Vec::new(), rules }

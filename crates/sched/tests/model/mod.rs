@@ -9,10 +9,10 @@ pub(crate) mod steps;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use weft_sched::invariants::{LagBound, WorkConservation};
+use weft_sched::invariants::{CapCheck, LagTree, Rising, WorkConservation, audit};
 use weft_sched::{
-    Action, Actions, Config, DeviceKey, Event, Node, PolicyId, SessionKey, TenantKey, Usage,
-    VgpuKey, Weight, policy,
+    Action, Actions, Cap, Config, DeviceKey, Event, Node, PolicyId, SessionKey, Tag, TenantKey,
+    Usage, VgpuKey, Weight, policy,
 };
 
 pub(crate) const US: u64 = 1_000;
@@ -78,10 +78,11 @@ struct Grant {
 }
 
 #[derive(Debug)]
-struct Tenant {
+struct Vgpu {
+    tenant: usize,
     weight: Weight,
     served_ns: u64,
-    number: Option<usize>,
+    cap: Option<CapCheck>,
     alive: bool,
 }
 
@@ -103,25 +104,32 @@ struct Command {
 pub(crate) struct Model {
     pub(crate) now: u64,
     pub(crate) node: Node,
-    pub(crate) lag: LagBound,
+    pub(crate) lag: LagTree,
     pub(crate) waste: WorkConservation,
     pub(crate) busy_ns: u64,
     pub(crate) decisions: u64,
     pub(crate) kills: Vec<SessionKey>,
     pub(crate) check_fairness: bool,
     pub(crate) check_waste: bool,
+    /// Schedulers that do not know what is in flight do not cap it.
+    pub(crate) check_caps: bool,
+    /// Whether the core's tables are held against each other after every event.
+    pub(crate) audits: bool,
+    pub(crate) turns: u64,
     habits: Habits,
     actions: Actions,
     todo: VecDeque<Action>,
     ticks: BinaryHeap<Reverse<(u64, u64, Tick)>>,
     sequence: u64,
-    tenants: Vec<Tenant>,
+    /// Whether each tenant of the core is there.
+    tenants: Vec<bool>,
+    vgpus: Vec<Vgpu>,
     workers: Vec<Worker>,
     queue: VecDeque<Command>,
     generation: u64,
     timer: Option<u64>,
-    last_epoch: u64,
-    last_virtual_time: weft_sched::Tag,
+    epochs: Rising<u64>,
+    virtual_time: Rising<Tag>,
     /// What was handled since recording began.
     pub(crate) history: Option<Vec<Handled>>,
 }
@@ -135,52 +143,104 @@ impl Model {
         Self::with_config(config, habits)
     }
 
-    pub(crate) fn with_config(config: Config, habits: Habits) -> Self {
+    pub(crate) fn with_config(config: Config, mut habits: Habits) -> Self {
+        // A lone worker too has at most a quantum in flight: a newcomer waits for it.
+        habits.window_ns = habits.window_ns.min(config.quantum_ns);
         let fair = config.policy.name() == "fair";
         let overlap_ns = if habits.pipelined { config.overlap_ns } else { 0 };
         // A wrong prediction moves a tag, and the handover, by its error until it is settled.
         let in_flight_ns = habits.window_ns + PIECE_MAX_NS;
         let error_ns = in_flight_ns / 1000 * habits.error_permille.unsigned_abs();
+        let turn_ns =
+            config.quantum_ns + overlap_ns + error_ns + config.sleeper_credit_ns + config.slack_ns;
         let mut model = Self {
             now: 0,
             node: Node::new(config).unwrap(),
-            lag: LagBound::new(config.quantum_ns + overlap_ns + error_ns, 0),
+            lag: LagTree::new(turn_ns),
             waste: WorkConservation::new(config.yield_ns + overlap_ns + error_ns),
             busy_ns: 0,
             decisions: 0,
             kills: Vec::new(),
             check_fairness: fair,
             check_waste: true,
+            check_caps: accounts_for_work(config.policy),
+            audits: true,
+            turns: 0,
             habits,
             actions: Actions::new(),
             todo: VecDeque::new(),
             ticks: BinaryHeap::new(),
             sequence: 0,
-            tenants: Vec::new(),
+            tenants: vec![true],
+            vgpus: Vec::new(),
             workers: Vec::new(),
             queue: VecDeque::new(),
             generation: 0,
             timer: None,
-            last_epoch: 0,
-            last_virtual_time: weft_sched::Tag::ZERO,
+            epochs: Rising::default(),
+            virtual_time: Rising::default(),
             history: None,
         };
+        model.lag.add_tenant(TenantKey::DEFAULT, Weight::ONE);
         model.tell(Event::DeviceUp { device: DEVICE });
         model
     }
 
-    pub(crate) fn vgpu(&mut self, weight: u32) -> usize {
+    /// A tenant of the core, for vGPUs of its own.
+    pub(crate) fn group(&mut self, weight: u32) -> usize {
         let key = self.tenants.len();
         let weight = Weight::new(weight).unwrap();
-        let number = self.lag.add(weight);
-        self.tenants.push(Tenant { weight, served_ns: 0, number, alive: true });
-        self.tell(Event::AddVgpu {
-            vgpu: vgpu_key(key),
-            tenant: TenantKey::DEFAULT,
-            device: DEVICE,
-            weight,
-        });
+        self.tenants.push(true);
+        self.lag.add_tenant(tenant_key(key), weight);
+        self.tell(Event::AddTenant { tenant: tenant_key(key), weight });
         key
+    }
+
+    pub(crate) fn reweight_group(&mut self, group: usize, weight: u32) {
+        self.settle();
+        let (tenant, weight) = (tenant_key(group), Weight::new(weight).unwrap());
+        self.lag.reweight_tenant(tenant, weight);
+        self.tell(Event::ReweightTenant { tenant, weight });
+    }
+
+    pub(crate) fn remove_group(&mut self, group: usize) {
+        if group == 0 {
+            return;
+        }
+        for vgpu in self.vgpus_alive() {
+            if self.vgpus[vgpu].tenant == group {
+                self.remove_vgpu(vgpu);
+            }
+        }
+        self.tenants[group] = false;
+        self.lag.remove_tenant(tenant_key(group));
+        self.tell(Event::RemoveTenant { tenant: tenant_key(group) });
+    }
+
+    /// A vGPU of the default tenant.
+    pub(crate) fn vgpu(&mut self, weight: u32) -> usize {
+        self.vgpu_of(0, weight)
+    }
+
+    pub(crate) fn vgpu_of(&mut self, group: usize, weight: u32) -> usize {
+        let key = self.vgpus.len();
+        let (tenant, weight) = (tenant_key(group), Weight::new(weight).unwrap());
+        self.lag.add_vgpu(vgpu_key(key), tenant, weight);
+        let fresh = Vgpu { tenant: group, weight, served_ns: 0, cap: None, alive: true };
+        self.vgpus.push(fresh);
+        self.tell(Event::AddVgpu { vgpu: vgpu_key(key), tenant, device: DEVICE, weight });
+        key
+    }
+
+    pub(crate) fn set_cap(&mut self, vgpu: usize, cap: Option<Cap>) {
+        self.settle();
+        // What is in flight may be served in a period after the one that it was counted to.
+        let quantum_ns = self.node.config().quantum_ns.max(self.habits.window_ns);
+        let in_flight_ns = quantum_ns + PIECE_MAX_NS;
+        let error_ns = in_flight_ns / 1000 * self.habits.error_permille.unsigned_abs();
+        let slack_ns = in_flight_ns + PIECE_MAX_NS + error_ns;
+        self.vgpus[vgpu].cap = cap.map(|cap| CapCheck::new(cap, slack_ns, self.now));
+        self.tell(Event::SetCap { vgpu: vgpu_key(vgpu), cap });
     }
 
     pub(crate) fn session(&mut self, vgpu: usize, load: Load) -> usize {
@@ -198,6 +258,7 @@ impl Model {
             runnable: false,
             alive: true,
         });
+        self.lag.add_session(session_key(key), vgpu_key(vgpu), Weight::ONE);
         self.tell(Event::AddSession { session: session_key(key), vgpu: vgpu_key(vgpu) });
         match load {
             Load::Saturating(sizes) => {
@@ -220,7 +281,11 @@ impl Model {
     }
 
     pub(crate) fn served_ns(&self, vgpu: usize) -> u64 {
-        self.tenants[vgpu].served_ns
+        self.vgpus[vgpu].served_ns
+    }
+
+    pub(crate) fn groups_alive(&self) -> Vec<usize> {
+        (0..self.tenants.len()).filter(|key| self.tenants[*key]).collect()
     }
 
     pub(crate) fn sessions_alive(&self) -> Vec<usize> {
@@ -228,7 +293,7 @@ impl Model {
     }
 
     pub(crate) fn vgpus_alive(&self) -> Vec<usize> {
-        (0..self.tenants.len()).filter(|key| self.tenants[*key].alive).collect()
+        (0..self.vgpus.len()).filter(|key| self.vgpus[*key].alive).collect()
     }
 
     pub(crate) fn reweight(&mut self, vgpu: usize, weight: u32) {
@@ -238,11 +303,16 @@ impl Model {
             }
         }
         let weight = Weight::new(weight).unwrap();
-        self.tenants[vgpu].weight = weight;
-        if let Some(number) = self.tenants[vgpu].number {
-            self.lag.reweight(number, weight);
-        }
+        self.vgpus[vgpu].weight = weight;
+        self.lag.reweight_vgpu(vgpu_key(vgpu), weight);
         self.tell(Event::Reweight { vgpu: vgpu_key(vgpu), weight });
+    }
+
+    pub(crate) fn reweight_session(&mut self, worker: usize, weight: u32) {
+        self.settle();
+        let (session, weight) = (session_key(worker), Weight::new(weight).unwrap());
+        self.lag.reweight_session(session, weight);
+        self.tell(Event::ReweightSession { session, weight });
     }
 
     /// Fairness is checked under `fair` alone; its intervals begin anew at the change.
@@ -251,6 +321,7 @@ impl Model {
         let old: PolicyId = self.node.policy(DEVICE).unwrap();
         self.check_fairness = false;
         self.check_waste &= name != "unmanaged";
+        self.check_caps &= accounts_for_work(policy);
         self.tell(Event::SetPolicy { device: DEVICE, policy });
         assert_eq!(self.node.policy(DEVICE), Some(policy), "from {old:?}");
     }
@@ -266,7 +337,7 @@ impl Model {
             self.workers[worker].runnable = true;
             self.report_holders();
             self.tell(Event::Runnable { session: session_key(worker), estimate_ns: size_ns });
-            self.refresh_backlog(self.workers[worker].vgpu);
+            self.observe_session(worker);
         }
         self.pump(worker);
     }
@@ -281,7 +352,7 @@ impl Model {
         state.runnable = false;
         state.pending.clear();
         state.grant = None;
-        self.refresh_backlog(self.workers[worker].vgpu);
+        self.lag.remove_session(session_key(worker));
         self.tell(Event::RemoveSession { session: session_key(worker) });
     }
 
@@ -291,9 +362,10 @@ impl Model {
                 self.kill(worker);
             }
         }
-        self.tenants[vgpu].alive = false;
+        self.vgpus[vgpu].alive = false;
         let billed = self.node.vgpu(vgpu_key(vgpu)).unwrap().used_ns;
-        assert_eq!(billed, self.tenants[vgpu].served_ns, "bill of a removed vGPU");
+        assert_eq!(billed, self.vgpus[vgpu].served_ns, "bill of a removed vGPU");
+        self.lag.remove_vgpu(vgpu_key(vgpu));
         self.tell(Event::RemoveVgpu { vgpu: vgpu_key(vgpu) });
     }
 
@@ -329,18 +401,18 @@ impl Model {
         self.settle();
         for vgpu in self.vgpus_alive() {
             let view = self.node.vgpu(vgpu_key(vgpu)).unwrap();
-            assert_eq!(view.used_ns, self.tenants[vgpu].served_ns, "bill of vGPU {vgpu}");
+            assert_eq!(view.used_ns, self.vgpus[vgpu].served_ns, "bill of vGPU {vgpu}");
         }
-        let served: u64 = self.tenants.iter().map(|tenant| tenant.served_ns).sum();
+        let served: u64 = self.vgpus.iter().map(|vgpu| vgpu.served_ns).sum();
         assert_eq!(served, self.busy_ns);
     }
 
     /// `min xᵢ / max xᵢ`, `xᵢ` service per weight since `before`.
     pub(crate) fn mmr_since(&self, before: &[u64]) -> f64 {
-        let shares: Vec<f64> = (0..self.tenants.len())
+        let shares: Vec<f64> = (0..self.vgpus.len())
             .map(|vgpu| {
-                let served_ns = self.tenants[vgpu].served_ns - before[vgpu];
-                to_f64(served_ns) / f64::from(self.tenants[vgpu].weight.get())
+                let served_ns = self.vgpus[vgpu].served_ns - before[vgpu];
+                to_f64(served_ns) / f64::from(self.vgpus[vgpu].weight.get())
             })
             .collect();
         let largest = shares.iter().copied().fold(0.0, f64::max);
@@ -348,7 +420,7 @@ impl Model {
     }
 
     pub(crate) fn served(&self) -> Vec<u64> {
-        self.tenants.iter().map(|tenant| tenant.served_ns).collect()
+        self.vgpus.iter().map(|vgpu| vgpu.served_ns).collect()
     }
 
     fn tick(&mut self, tick: Tick) {
@@ -372,7 +444,7 @@ impl Model {
 
     /// The device works until `at`, and says for whom.
     fn advance(&mut self, at: u64) {
-        let elapsed = at - self.now;
+        let (since, elapsed) = (self.now, at - self.now);
         self.now = at;
         let Some(command) = self.queue.front_mut() else { return };
         assert!(elapsed <= command.left_ns, "a finish is never late");
@@ -380,12 +452,17 @@ impl Model {
         let worker = command.worker;
         self.workers[worker].in_flight_ns -= elapsed;
         self.workers[worker].finished_ns += elapsed;
-        let tenant = &mut self.tenants[self.workers[worker].vgpu];
-        tenant.served_ns += elapsed;
+        let vgpu = &mut self.vgpus[self.workers[worker].vgpu];
+        vgpu.served_ns += elapsed;
         self.busy_ns += elapsed;
-        if let Some(number) = tenant.number
-            && self.check_fairness
-            && let Err(lag) = self.lag.served(number, elapsed)
+        if let Some(cap) = &mut vgpu.cap
+            && let Err(error) = cap.served(since, at)
+            && self.check_caps
+        {
+            panic!("{error} at {at}");
+        }
+        if self.check_fairness
+            && let Err(lag) = self.lag.served(session_key(worker), elapsed)
         {
             panic!("{lag} at {at}");
         }
@@ -404,7 +481,7 @@ impl Model {
         if drained && state.pending.is_empty() {
             state.runnable = false;
             state.idle_since = granted.then_some(self.now);
-            self.refresh_backlog(self.workers[worker].vgpu);
+            self.observe_session(worker);
             self.tell(Event::Idle { session: session_key(worker) });
         }
         if drained && !granted {
@@ -433,9 +510,7 @@ impl Model {
                 state.issued += 1;
             }
             state.in_flight_ns += size_ns;
-            if let Some(number) = self.tenants[state.vgpu].number {
-                self.lag.submitted(number, size_ns);
-            }
+            self.lag.submitted(session_key(worker), size_ns);
             self.queue.push_back(Command { worker, left_ns: size_ns });
             if self.queue.len() == 1 {
                 self.schedule_finish();
@@ -446,7 +521,7 @@ impl Model {
     fn release(&mut self, worker: usize, grant: Grant) {
         self.workers[worker].stop_idling(self.now);
         self.workers[worker].grant = None;
-        self.refresh_backlog(self.workers[worker].vgpu);
+        self.observe_session(worker);
         let usage = self.usage(worker);
         let session = session_key(worker);
         self.tell(Event::Released { session, epoch: grant.epoch, usage });
@@ -488,9 +563,13 @@ impl Model {
             history.push((self.now, event, self.actions.as_slice().to_vec()));
         }
         self.todo.extend(self.actions.drain());
-        let virtual_time = self.node.virtual_time(DEVICE).unwrap();
-        assert!(virtual_time >= self.last_virtual_time, "the virtual time fell");
-        self.last_virtual_time = virtual_time;
+        self.virtual_time.observe(self.node.virtual_time(DEVICE).unwrap()).unwrap();
+        if self.audits
+            && let Err(broken) = audit(&self.node)
+        {
+            panic!("{broken}, after {event:?} at {}", self.now);
+        }
+        self.observe_caps();
         while let Some(action) = self.todo.pop_front() {
             self.perform(action);
         }
@@ -530,8 +609,8 @@ impl Model {
                 grant.budget_ns = budget_ns;
             }
             None => {
-                assert!(epoch > self.last_epoch, "epochs rise");
-                self.last_epoch = epoch;
+                self.epochs.observe(epoch).unwrap();
+                self.turns += 1;
                 let base_ns = state.held_ns(now);
                 state.grant = Some(Grant { epoch, budget_ns, base_ns, revoked: false });
                 if !state.runnable {
@@ -539,13 +618,14 @@ impl Model {
                 }
             }
         }
-        self.refresh_backlog(self.workers[worker].vgpu);
+        self.observe_session(worker);
         self.pump(worker);
     }
 
     fn observe(&mut self) {
         let busy = !self.queue.is_empty();
-        let wanted = self.workers.iter().any(|state| state.runnable);
+        let wanted =
+            self.workers.iter().any(|state| state.runnable && !self.is_throttled(state.vgpu));
         let result = self.waste.observe(self.now, busy, wanted);
         if self.check_waste
             && let Err(wasted_ns) = result
@@ -554,15 +634,23 @@ impl Model {
         }
     }
 
-    /// Any session's work counts, but during a turn only the holder's: the vGPU gave its turn to
-    /// that session, pauses included.
-    fn refresh_backlog(&mut self, vgpu: usize) {
-        let sessions = self.workers.iter().filter(|state| state.vgpu == vgpu && state.alive);
-        let holder = sessions.clone().find(|state| state.grant.is_some());
-        let any = sessions.clone().any(|state| state.runnable);
-        if let Some(number) = self.tenants[vgpu].number {
-            self.lag.set_backlogged(number, holder.map_or(any, |state| state.runnable));
+    fn observe_session(&mut self, worker: usize) {
+        let state = &self.workers[worker];
+        self.lag.observe(session_key(worker), state.runnable, state.grant.is_some());
+    }
+
+    fn observe_caps(&mut self) {
+        for vgpu in 0..self.vgpus.len() {
+            if self.vgpus[vgpu].cap.is_some() {
+                let throttled = self.is_throttled(vgpu);
+                self.lag.set_throttled(vgpu_key(vgpu), throttled);
+            }
         }
+    }
+
+    fn is_throttled(&self, vgpu: usize) -> bool {
+        self.vgpus[vgpu].cap.is_some()
+            && self.node.vgpu(vgpu_key(vgpu)).is_some_and(|view| view.is_throttled)
     }
 
     fn drop_commands(&mut self, worker: usize) -> u64 {
@@ -613,6 +701,14 @@ impl Random {
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         (mixed ^ (mixed >> 31)) % limit
     }
+}
+
+fn accounts_for_work(policy: PolicyId) -> bool {
+    ["fair", "round_robin", "priority"].contains(&policy.name())
+}
+
+pub(crate) fn tenant_key(key: usize) -> TenantKey {
+    TenantKey(u32::try_from(key).unwrap())
 }
 
 pub(crate) fn vgpu_key(key: usize) -> VgpuKey {

@@ -1,12 +1,17 @@
-//! Random histories of the model.
+//! What histories of the model are made of.
 
-use proptest::prelude::*;
+use weft_sched::Cap;
 
-use super::{Habits, Load, MS, Model, US};
+use super::{Load, Model};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
-    AddVgpu { weight: u32 },
+    AddGroup { weight: u32 },
+    RemoveGroup { group: usize },
+    ReweightGroup { group: usize, weight: u32 },
+    AddVgpu { group: usize, weight: u32 },
+    SetCap { vgpu: usize, cap: Option<Cap> },
+    ReweightSession { session: usize, weight: u32 },
     AddSession { vgpu: usize, load: Load },
     Burst { session: usize, commands: Vec<u64> },
     Kill { session: usize },
@@ -16,55 +21,39 @@ pub(crate) enum Step {
     Settle,
 }
 
-fn weight() -> impl Strategy<Value = u32> {
-    prop_oneof![4 => 1u32..5, 1 => 1u32..=10_000]
-}
-
-fn size() -> impl Strategy<Value = u64> {
-    prop_oneof![6 => US..2 * MS, 1 => 1u64..2_000, 1 => 2 * MS..40 * MS]
-}
-
-pub(crate) fn load() -> impl Strategy<Value = Load> {
-    prop_oneof![
-        prop::collection::vec(size(), 1..5).prop_map(Load::Saturating),
-        (size(), US..5 * MS).prop_map(|(size_ns, pause_ns)| Load::Pausing { size_ns, pause_ns }),
-        Just(Load::Manual),
-    ]
-}
-
-pub(crate) fn step() -> impl Strategy<Value = Step> {
-    prop_oneof![
-        3 => weight().prop_map(|weight| Step::AddVgpu { weight }),
-        6 => (any::<usize>(), load()).prop_map(|(vgpu, load)| Step::AddSession { vgpu, load }),
-        6 => (any::<usize>(), prop::collection::vec(size(), 1..20))
-            .prop_map(|(session, commands)| Step::Burst { session, commands }),
-        2 => any::<usize>().prop_map(|session| Step::Kill { session }),
-        1 => any::<usize>().prop_map(|vgpu| Step::RemoveVgpu { vgpu }),
-        2 => (any::<usize>(), weight()).prop_map(|(vgpu, weight)| Step::Reweight { vgpu, weight }),
-        12 => prop_oneof![0..200 * US, 0..100 * MS].prop_map(|ns| Step::Pass { ns }),
-        1 => Just(Step::Settle),
-    ]
-}
-
-pub(crate) fn habits() -> impl Strategy<Value = Habits> {
-    (any::<bool>(), 200 * US..6 * MS, prop_oneof![Just(0i64), -300i64..300], 0..2 * MS).prop_map(
-        |(pipelined, window_ns, error_permille, settle_delay_ns)| Habits {
-            pipelined,
-            window_ns,
-            error_permille: if pipelined { error_permille } else { 0 },
-            settle_delay_ns,
-        },
-    )
-}
-
 pub(crate) fn choose(from: &[usize], number: usize) -> Option<usize> {
     (!from.is_empty()).then(|| from[number % from.len()])
 }
 
 pub(crate) fn take(model: &mut Model, step: &Step) {
     match step {
-        Step::AddVgpu { weight } => {
-            model.vgpu(*weight);
+        Step::AddGroup { weight } => {
+            model.group(*weight);
+        }
+        Step::RemoveGroup { group } => {
+            if let Some(group) = choose(&model.groups_alive(), *group) {
+                model.remove_group(group);
+            }
+        }
+        Step::ReweightGroup { group, weight } => {
+            if let Some(group) = choose(&model.groups_alive(), *group) {
+                model.reweight_group(group, *weight);
+            }
+        }
+        Step::AddVgpu { group, weight } => {
+            if let Some(group) = choose(&model.groups_alive(), *group) {
+                model.vgpu_of(group, *weight);
+            }
+        }
+        Step::SetCap { vgpu, cap } => {
+            if let Some(vgpu) = choose(&model.vgpus_alive(), *vgpu) {
+                model.set_cap(vgpu, *cap);
+            }
+        }
+        Step::ReweightSession { session, weight } => {
+            if let Some(session) = choose(&model.sessions_alive(), *session) {
+                model.reweight_session(session, *weight);
+            }
         }
         Step::AddSession { vgpu, load } => {
             if let Some(vgpu) = choose(&model.vgpus_alive(), *vgpu) {
