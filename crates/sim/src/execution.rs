@@ -54,7 +54,7 @@ impl World {
             }
             let Some(pending) = state.head() else { return };
             let (estimate_ns, known) = state.estimate(&pending);
-            if self.setup.probe_unknown
+            if self.setup.careful
                 && (state.flights.back().is_some_and(|flight| flight.guessed)
                     || (!known && !state.flights.is_empty()))
             {
@@ -107,9 +107,11 @@ impl World {
         if state.flights.is_empty() {
             state.front_since_ns = self.clock.now_ns;
         }
-        state.flights.push_back(Flight { estimate_ns, guessed: !known });
+        state.flights.push_back(Flight { estimate_ns, ns, guessed: !known });
         let vgpu = state.vgpu;
-        self.checks.submitted(vgpu, ns);
+        // A turn may outlast its budget by the command that uses it up, and by what nobody foresaw.
+        let unforeseen_ns = state.underestimated_ns();
+        self.checks.submitted(vgpu, ns + unforeseen_ns);
         let continues = pending.done_ns > 0;
         let op =
             Op { worker, vgpu, key: kernel.key, ns, whole_ns: kernel.ns, continues, ends_kernel };
@@ -163,7 +165,9 @@ impl World {
         let state = &mut self.workers[op.worker];
         let flight = state.flights.pop_front();
         let charge_ns = state.meter.charge_ns(op.key, op.ns);
-        state.gate.charge(flight.map_or(0, |flight| flight.estimate_ns), charge_ns);
+        let unforeseen_ns = op.ns + state.meter.unsettled_ns() + state.underestimated_ns();
+        let estimate_ns = flight.map_or(0, |flight| flight.estimate_ns);
+        let drained = state.gate.charge(estimate_ns, charge_ns);
         // The whole grid at the pace of this piece.
         state.learn(op.key, op.whole_ns);
         state.front_since_ns = now_ns;
@@ -171,6 +175,10 @@ impl World {
             state.finished += 1;
             self.books[op.vgpu].kernels += 1;
             self.answer_waiting(op.worker);
+        }
+        self.checks.submitted(op.vgpu, unforeseen_ns);
+        if self.setup.careful {
+            self.signal(op.worker, drained);
         }
         self.note_work(op.worker, had_work);
         self.run_worker(op.worker);
@@ -185,14 +193,14 @@ impl World {
             return;
         }
         state.waited_for = None;
-        let half_ns = self.vcpus[vcpu].transport.round_trip_ns / 2;
+        let half_ns = self.vcpus[vcpu].transport.answer_ns();
         self.clock.after(half_ns, Tick::Answer { vcpu, until: finished });
     }
 
     fn release_if_over(&mut self, worker: usize) {
         let now_ns = self.clock.now_ns;
         let state = &mut self.workers[worker];
-        let backlog_ns = state.backlog_ns(now_ns);
+        let backlog_ns = state.backlog_ns(now_ns, self.setup.careful);
         let settled_ns =
             if state.gate.release_in_ns(backlog_ns) == Some(0) { state.meter.settle() } else { 0 };
         if settled_ns > 0 {
@@ -201,7 +209,7 @@ impl World {
         let signal = state.gate.try_release(backlog_ns);
         let later_ns = state.gate.release_in_ns(backlog_ns);
         self.signal(worker, signal);
-        if let Some(later_ns) = later_ns.filter(|later_ns| *later_ns > 0) {
+        if let Some(later_ns) = later_ns.filter(|later_ns| (1..u64::MAX / 2).contains(later_ns)) {
             self.poke(worker, later_ns);
         }
         if signal != Signal::None {

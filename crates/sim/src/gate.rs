@@ -123,7 +123,9 @@ impl Gate {
         }
     }
 
-    pub(crate) fn charge(&mut self, estimate_ns: u64, actual_ns: u64) {
+    /// Charges the oldest operation in flight. The daemon is told when what was in flight at a
+    /// release has drained: until then the core goes by the prediction.
+    pub(crate) fn charge(&mut self, estimate_ns: u64, actual_ns: u64) -> Signal {
         if let Some(turn) = &mut self.turn {
             if turn.carried_ns > 0 {
                 turn.carried_ns = turn.carried_ns.saturating_sub(estimate_ns);
@@ -133,8 +135,11 @@ impl Gate {
         }
         self.used_ns += actual_ns;
         self.page.used_ns = self.page.used_ns.max(self.used_ns);
+        let was_in_flight = self.in_flight_ns > 0;
         self.in_flight_ns = self.in_flight_ns.saturating_sub(estimate_ns);
         self.page.in_flight_ns = self.in_flight_ns;
+        let drained = was_in_flight && self.in_flight_ns == 0;
+        if drained && self.turn.is_none() && !self.unmanaged { Signal::Ring } else { Signal::None }
     }
 
     pub(crate) fn charge_idle(&mut self, idle_ns: u64) {

@@ -67,6 +67,11 @@ impl Meter {
         self.less_credit(ns + more_ns)
     }
 
+    /// By how much the charges since the last settlement are off.
+    pub(crate) fn unsettled_ns(&self) -> u64 {
+        self.charged_ns.abs_diff(self.turn_ns) + self.credit_ns
+    }
+
     /// The turn is over: what it was charged too little.
     pub(crate) fn settle(&mut self) -> u64 {
         let ns = self.correct();

@@ -58,3 +58,11 @@ pub struct Transport {
     /// Every call is answered before the next one: nothing is queued ahead.
     pub lock_step: bool,
 }
+
+impl Transport {
+    /// From the end of the work to the caller's knowing.
+    pub(crate) fn answer_ns(&self) -> u64 {
+        // In lock step the request's own cost is all that the paper's system pays.
+        if self.lock_step { 0 } else { self.round_trip_ns / 2 }
+    }
+}

@@ -10,6 +10,9 @@ use crate::random::Random;
 /// An operation of which nothing is known.
 const UNKNOWN_NS: u64 = 50_000;
 
+/// An operation that outlives its estimate by more than this is a surprise, not a variation.
+const SURPRISE_NS: u64 = 500_000;
+
 /// Where a session's commands come from.
 #[derive(Clone, Debug)]
 pub enum Source {
@@ -35,6 +38,8 @@ pub(crate) struct Pending {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flight {
     pub(crate) estimate_ns: u64,
+    /// What it will really take, which the worker does not know.
+    pub(crate) ns: u64,
     /// The estimate is a guess.
     pub(crate) guessed: bool,
 }
@@ -126,10 +131,19 @@ impl Worker {
         *known_ns = *known_ns - *known_ns / 4 + whole_ns / 4;
     }
 
-    /// Device time still to run of what is in flight, as far as it is known.
-    pub(crate) fn backlog_ns(&self, now_ns: u64) -> u64 {
+    /// By how much what is in flight outlasts its estimates.
+    pub(crate) fn underestimated_ns(&self) -> u64 {
+        self.flights.iter().map(|flight| flight.ns.saturating_sub(flight.estimate_ns)).sum()
+    }
+
+    /// Device time still to run of what is in flight, as far as it is known. A careful worker knows
+    /// nothing of the rest of an operation that has outlived its estimate.
+    pub(crate) fn backlog_ns(&self, now_ns: u64, careful: bool) -> u64 {
         let Some(front) = self.flights.front() else { return 0 };
         let ran_ns = now_ns.saturating_sub(self.front_since_ns);
+        if careful && ran_ns > front.estimate_ns + SURPRISE_NS {
+            return u64::MAX;
+        }
         self.gate.in_flight_ns().saturating_sub(ran_ns.min(front.estimate_ns))
     }
 }

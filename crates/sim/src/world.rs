@@ -42,8 +42,9 @@ pub struct Setup {
     pub hold_idle: bool,
     /// Commands of one session in the hardware's queue.
     pub hardware_queue: usize,
-    /// A kernel of which nothing is known is executed alone: nothing is started behind a guess.
-    pub probe_unknown: bool,
+    /// Workers start nothing behind a kernel of which nothing is known, and keep their turn while one
+    /// that has outlived its estimate executes.
+    pub careful: bool,
     /// A kernel can be stopped anywhere at this cost, in ns; `None`: not at all.
     pub preempt_ns: Option<u64>,
     /// How device time becomes charges.
@@ -66,7 +67,7 @@ impl Setup {
             spin_ns: Some(50_000),
             hold_idle: false,
             hardware_queue: 32,
-            probe_unknown: true,
+            careful: true,
             preempt_ns: None,
             accounting: Accounting::Every,
             seed,
@@ -144,7 +145,8 @@ impl World {
         let mut config = setup.config;
         config.policy = policy::by_name(setup.policy)?;
         if setup.hold_idle {
-            config.yield_ns = 1_000_000_000;
+            // It keeps its turn, pauses and all, for a quantum.
+            config.yield_ns = config.quantum_ns;
         }
         let limits = Limits::of(&config, &setup);
         let mut world = Self {

@@ -1,0 +1,117 @@
+//! One program alone: what the transport costs (FairGV Figures 2 and 7).
+
+use super::lab::{Lab, NATIVE, RunError};
+use crate::kernel::SECOND;
+use crate::outcome::{Outcome, PlotKind};
+use crate::program::{Behaviour, Transport};
+use crate::table3::{Loop, Profile};
+use crate::world::World;
+
+const SIZES_US: [u64; 6] = [21, 51, 102, 172, 285, 391];
+/// GVirtuS in Figure 2, as far as the text gives it.
+const GVIRTUS: [(f64, f64); 3] = [(21.0, 1.45), (285.0, 1.05), (391.0, 1.0)];
+
+/// Device time per second of a program that has the node for itself.
+pub(super) fn rate_alone(
+    lab: &mut Lab<'_>,
+    program: Box<dyn Behaviour>,
+    transport: Transport,
+    duration_ns: u64,
+) -> Result<f64, RunError> {
+    let mut world = World::new(lab.setup("fair"))?;
+    let vgpu = world.vgpu(1);
+    world.program(vgpu, program, transport, None, 1_024);
+    world.run_for(SECOND / 10);
+    let before = world.work_ns()[vgpu];
+    world.run_for(duration_ns);
+    let work_ns = world.work_ns()[vgpu] - before;
+    lab.close(&mut world, "alone");
+    Ok(work_ns as f64 / duration_ns as f64)
+}
+
+pub(super) fn figure2(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
+    let seconds = lab.seconds(5, 1);
+    let window = format!("{} s per point", seconds / SECOND);
+    let mut outcome = Outcome::new("figure2", "Overhead against kernel size", window);
+    let transports = [
+        ("rings", lab.rings(), false),
+        ("rings_sync", lab.rings(), true),
+        ("trap", lab.trapping(), false),
+    ];
+    let mut lines = vec![Vec::new(); transports.len()];
+    for us in SIZES_US {
+        for (line, (name, transport, waits)) in lines.iter_mut().zip(transports) {
+            let native = rate_alone(lab, Box::new(Loop::simple(us, waits)), NATIVE, seconds)?;
+            let rate = rate_alone(lab, Box::new(Loop::simple(us, waits)), transport, seconds)?;
+            let overhead = native / rate;
+            outcome.figure(format!("overhead_{name}_{us}us"), overhead);
+            line.push((us as f64, overhead));
+        }
+    }
+    let most = |line: &[(f64, f64)]| line.iter().map(|point| point.1).fold(0.0, f64::max);
+    outcome.figure("overhead_max", most(&lines[0]).max(most(&lines[1])));
+    outcome.control("trap_21us", lines[2][0].1);
+    let ours = format!("{:.3} to {:.3}", most(&lines[0]), most(&lines[1]));
+    outcome.compare("FairGV, 21 to 391 µs", "about 1.0", format!("{ours} (batch, synchronised)"));
+    outcome.compare("GVirtuS, 21 µs", "1.45", format!("{:.2} (model)", lines[2][0].1));
+    outcome.compare("GVirtuS, 285 µs", "1.05", format!("{:.2} (model)", lines[2][4].1));
+    let names = ["rings, batches", "rings, synchronised", "four system calls (model)"];
+    let plot =
+        outcome.plot(PlotKind::Lines, "Overhead against kernel size", "kernel, µs", "overhead");
+    for (name, line) in names.into_iter().zip(lines) {
+        plot.series(name, line);
+    }
+    plot.dashed("GVirtuS (paper)", GVIRTUS);
+    outcome.note(
+        "The trapping transport is a model: every request costs four system calls and nothing is \
+         queued ahead of the device, so its cost adds to each kernel's time.",
+    );
+    Ok(outcome)
+}
+
+pub(super) fn figure7(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
+    let mut outcome = Outcome::new("figure7", "Twelve programs alone", "4 s each, LMD and PF 40 s");
+    let transports = [("gvirtus", lab.trapping()), ("rcuda", lab.tcp()), ("weft", lab.rings())];
+    let mut bars = vec![Vec::new(); transports.len()];
+    let profiles = Profile::table3();
+    for profile in &profiles {
+        lab.say(&profile.name);
+        let full = if profile.async_per_10ms < 0.5 { 40 } else { 4 };
+        let seconds = lab.seconds(full, full / 4);
+        let native = rate_alone(lab, Box::new(profile.program()), NATIVE, seconds)?;
+        for (bar, (name, transport)) in bars.iter_mut().zip(transports) {
+            let rate = rate_alone(lab, Box::new(profile.program()), transport, seconds)?;
+            outcome.figure(format!("overhead_{name}_{}", profile.name), native / rate);
+            bar.push(native / rate);
+        }
+    }
+    let most = |place: usize| bars[place].iter().copied().fold(0.0, f64::max);
+    let (worst, trap) = (most(2), most(0));
+    outcome.figure("overhead_max", worst);
+    outcome.control("gvirtus_max", trap);
+    outcome.control("rcuda_max", most(1));
+    outcome.compare("FairGV, all programs", "close to 1.0", format!("at most {worst:.3}"));
+    outcome.compare(
+        "GVirtuS below 250 µs (CFD, HS, SRD1, MM, SCAN)",
+        "degraded",
+        format!("up to {trap:.2} (model)"),
+    );
+    outcome.compare(
+        "rCUDA with frequent synchronous calls (CFD, SRD1, SCAN)",
+        "degraded; HS and MM are not",
+        format!("SRD1 {:.1}, HS {:.2} (model)", bars[1][6], bars[1][2]),
+    );
+    let plot = outcome.plot(PlotKind::Bars, "Overhead of programs alone", "", "overhead");
+    plot.groups(profiles.iter().map(|profile| profile.name.as_str())).mark(1.0);
+    for (name, bar) in ["GVirtuS (model)", "rCUDA (model)", "Weft"].into_iter().zip(bars) {
+        // SRD1 over TCP would flatten everything else.
+        plot.bars(name, bar.into_iter().map(|overhead| overhead.min(3.0)));
+    }
+    outcome.note("The paper's Figure 7 has no numbers in its text; bars above 3 are cut.");
+    outcome.note(
+        "A synchronous call is charged its whole round trip on top of the profile's period, which \
+         already contains the native driver's own cost: SRD1 (644 calls in 10 ms) shows the upper \
+         bound of the overhead.",
+    );
+    Ok(outcome)
+}

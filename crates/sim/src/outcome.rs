@@ -1,0 +1,177 @@
+//! What an experiment found, as plain data for tables, JSON and plots.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+/// The result of one experiment.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Outcome {
+    /// Its name on the command line.
+    pub name: String,
+    /// What it shows, in half a line.
+    pub title: String,
+    /// Over what time the figures were taken.
+    pub window: String,
+    /// Figures by name.
+    pub figures: BTreeMap<String, f64>,
+    /// What they are compared with.
+    pub baselines: BTreeMap<String, f64>,
+    /// What must fail, and by how much it did.
+    pub controls: BTreeMap<String, f64>,
+    /// The paper's statements beside ours.
+    pub comparisons: Vec<Comparison>,
+    /// Pictures.
+    pub plots: Vec<Plot>,
+    /// Where it differs from the paper and why; what it assumes.
+    pub notes: Vec<String>,
+    /// Steps at which two vGPUs were further apart than the lag bound.
+    pub lag_bound_violations: u64,
+    /// Steps at which another invariant was broken.
+    pub other_violations: u64,
+    /// The first violation in words, with what replays it.
+    pub first_violation: Option<String>,
+    /// Events that the scheduling core handled.
+    pub decisions: u64,
+}
+
+/// One statement of the paper and ours.
+#[derive(Clone, Debug, Serialize)]
+pub struct Comparison {
+    /// About what.
+    pub what: String,
+    /// What the paper says.
+    pub paper: String,
+    /// What this run says.
+    pub ours: String,
+}
+
+/// A picture.
+#[derive(Clone, Debug, Serialize)]
+pub struct Plot {
+    /// What it shows.
+    pub title: String,
+    /// The horizontal axis.
+    pub x: String,
+    /// The vertical axis.
+    pub y: String,
+    /// How to draw it.
+    pub kind: PlotKind,
+    /// Names of the groups of bars, or of the places of points; empty where `x` is a number.
+    pub groups: Vec<String>,
+    /// What is drawn.
+    pub series: Vec<Series>,
+    /// A horizontal line, such as a goal.
+    pub mark: Option<f64>,
+}
+
+/// How a plot is drawn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum PlotKind {
+    /// Groups of bars, one bar per series.
+    Bars,
+    /// Lines over `x`.
+    Lines,
+    /// Lines over the logarithm of `x`.
+    LogLines,
+}
+
+/// One line or one colour of bars.
+#[derive(Clone, Debug, Serialize)]
+pub struct Series {
+    /// Its name.
+    pub name: String,
+    /// (x, y); for bars x is the number of the group.
+    pub points: Vec<(f64, f64)>,
+    /// Drawn dashed: what is expected, or the paper's.
+    pub dashed: bool,
+}
+
+impl Outcome {
+    pub(crate) fn new(name: &str, title: &str, window: impl Into<String>) -> Self {
+        let (name, title) = (name.to_owned(), title.to_owned());
+        Self { name, title, window: window.into(), ..Self::default() }
+    }
+
+    pub(crate) fn figure(&mut self, name: impl Into<String>, value: f64) {
+        self.figures.insert(name.into(), value);
+    }
+
+    pub(crate) fn baseline(&mut self, name: impl Into<String>, value: f64) {
+        self.baselines.insert(name.into(), value);
+    }
+
+    pub(crate) fn control(&mut self, name: impl Into<String>, value: f64) {
+        self.controls.insert(name.into(), value);
+    }
+
+    pub(crate) fn compare(&mut self, what: &str, paper: &str, ours: String) {
+        let (what, paper) = (what.to_owned(), paper.to_owned());
+        self.comparisons.push(Comparison { what, paper, ours });
+    }
+
+    pub(crate) fn note(&mut self, text: &str) {
+        self.notes.push(text.to_owned());
+    }
+
+    /// Lines or bars.
+    pub(crate) fn plot(&mut self, kind: PlotKind, title: &str, x: &str, y: &str) -> &mut Plot {
+        self.plots.push(Plot {
+            title: title.to_owned(),
+            x: x.to_owned(),
+            y: y.to_owned(),
+            kind,
+            groups: Vec::new(),
+            series: Vec::new(),
+            mark: None,
+        });
+        let last = self.plots.len() - 1;
+        &mut self.plots[last]
+    }
+}
+
+impl Plot {
+    pub(crate) fn groups<'a>(&mut self, names: impl IntoIterator<Item = &'a str>) -> &mut Self {
+        self.groups = names.into_iter().map(str::to_owned).collect();
+        self
+    }
+
+    pub(crate) fn mark(&mut self, at: f64) -> &mut Self {
+        self.mark = Some(at);
+        self
+    }
+
+    pub(crate) fn series(
+        &mut self,
+        name: impl Into<String>,
+        points: impl IntoIterator<Item = (f64, f64)>,
+    ) -> &mut Self {
+        let points = points.into_iter().collect();
+        self.series.push(Series { name: name.into(), points, dashed: false });
+        self
+    }
+
+    pub(crate) fn dashed(
+        &mut self,
+        name: impl Into<String>,
+        points: impl IntoIterator<Item = (f64, f64)>,
+    ) -> &mut Self {
+        self.series(name, points);
+        if let Some(last) = self.series.last_mut() {
+            last.dashed = true;
+        }
+        self
+    }
+
+    /// Bars of one colour, one for each group.
+    pub(crate) fn bars(
+        &mut self,
+        name: impl Into<String>,
+        values: impl IntoIterator<Item = f64>,
+    ) -> &mut Self {
+        let points: Vec<(f64, f64)> =
+            values.into_iter().enumerate().map(|(place, value)| (place as f64, value)).collect();
+        self.series(name, points)
+    }
+}
