@@ -89,6 +89,8 @@ pub(crate) enum Command {
     Demo(DemoOptions),
     /// Measure; `weft bench --help` lists the benchmarks.
     Bench(BenchOptions),
+    /// Simulate; the scheduling core is the daemon's. `weft sim --help` lists the experiments.
+    Sim(SimOptions),
 }
 
 /// Weight and quota of a vGPU.
@@ -214,6 +216,47 @@ pub(crate) struct BenchOptions {
     /// `scale`: how many vGPUs are attached at once; 1,024, or 64 if quick.
     #[arg(long, value_parser = clap::value_parser!(u32).range(4..=4000))]
     pub(crate) vgpus: Option<u32>,
+}
+
+/// `weft sim`
+#[derive(Debug, Args)]
+#[command(after_help = sim_names())]
+pub(crate) struct SimOptions {
+    /// Which experiment.
+    pub(crate) name: String,
+    /// What makes this run differ from others; the same seed gives the same figures.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Print one JSON document instead of a table.
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Shorter and coarser (for checking that it works).
+    #[arg(long)]
+    pub(crate) quick: bool,
+    /// What things cost (TOML); what it lacks is as compiled in.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) calibration: Option<PathBuf>,
+    /// Write index.html, report.json and README.md there.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) report: Option<PathBuf>,
+    /// JSON documents of `weft bench` to stand beside in the report.
+    #[arg(long, value_name = "DIR", requires = "report")]
+    pub(crate) real: Option<PathBuf>,
+    /// A tenant of the experiment `profiles`: its weight and its launches (CSV or JSON).
+    #[arg(long = "profile", value_name = "WEIGHT:FILE", value_parser = weighted_file)]
+    pub(crate) profiles: Vec<(u32, PathBuf)>,
+}
+
+fn sim_names() -> String {
+    format!("Experiments: {}", crate::sim::names())
+}
+
+fn weighted_file(text: &str) -> Result<(u32, PathBuf), String> {
+    let (weight, path) =
+        text.split_once(':').ok_or_else(|| format!("`{text}` is not WEIGHT:FILE"))?;
+    let weight = weight.parse().ok().filter(|weight| (1..=10_000).contains(weight));
+    let weight = weight.ok_or_else(|| format!("the weight of `{text}` is not 1 to 10000"))?;
+    Ok((weight, path.into()))
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {

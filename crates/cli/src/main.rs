@@ -9,6 +9,7 @@ mod doctor;
 mod output;
 mod programs;
 mod run;
+mod sim;
 mod top;
 mod vgpu;
 
@@ -50,6 +51,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Stop => daemon::stop(&sockets)?,
         Command::Demo(options) => return demo::demo(&options),
         Command::Bench(options) => return bench::bench(&options),
+        Command::Sim(options) => return sim::sim(&options),
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -173,7 +173,7 @@ impl World {
         let budget_ns = if renewing { quantum_ns } else { budget_ns.saturating_sub(spent_ns) };
         let page = &mut self.workers[session].gate.page;
         let epoch = page.grant.map_or(0, |grant| grant.epoch) + 1;
-        page.grant = Some(Grant { epoch, budget_ns, renewing });
+        page.grant = Some(Grant { epoch, budget_ns, at_ns: self.clock.now_ns, renewing });
         let vgpu = self.workers[session].vgpu;
         if same.is_none() {
             self.turns[vgpu] += 1;

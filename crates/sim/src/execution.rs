@@ -11,6 +11,9 @@ use crate::world::World;
 const OVERRUN_NS: u64 = 500_000;
 /// A piece of a kernel is at least 50 times what starting a piece costs, and at least this.
 const PIECE_NS_MIN: u64 = 50_000;
+/// Commands in the hardware's queue of a worker whose turns are slices of wall time: one executes,
+/// one waits. The paper does not say how many there were; more would widen its Figure 11.
+const WALL_QUEUE: usize = 2;
 /// Waiting callers are woken this long before their answer comes (the worker's constant).
 const ANNOUNCE_NS: u64 = 70_000;
 
@@ -41,6 +44,7 @@ impl World {
 
     /// One look at everything.
     pub(crate) fn run_worker(&mut self, worker: usize) {
+        self.workers[worker].gate.now_ns = self.clock.now_ns;
         self.start_ready(worker);
         self.release_if_over(worker);
         self.report_demand(worker);
@@ -49,12 +53,14 @@ impl World {
     fn start_ready(&mut self, worker: usize) {
         loop {
             let state = &mut self.workers[worker];
-            if state.flights.len() >= self.setup.hardware_queue {
+            let depth = if state.gate.by_wall { WALL_QUEUE } else { self.setup.hardware_queue };
+            if state.flights.len() >= depth {
                 return;
             }
             let Some(pending) = state.head() else { return };
             let (estimate_ns, known) = state.estimate(&pending);
             if self.setup.careful
+                && !state.gate.by_wall
                 && (state.flights.back().is_some_and(|flight| flight.guessed)
                     || (!known && !state.flights.is_empty()))
             {
@@ -209,6 +215,7 @@ impl World {
         let signal = state.gate.try_release(backlog_ns);
         let later_ns = state.gate.release_in_ns(backlog_ns);
         self.signal(worker, signal);
+        // What has just been given back, or ends nobody knows when, needs no look.
         if let Some(later_ns) = later_ns.filter(|later_ns| (1..u64::MAX / 2).contains(later_ns)) {
             self.poke(worker, later_ns);
         }

@@ -7,6 +7,8 @@ pub(crate) struct Grant {
     /// Names it; rises with each grant of the session.
     pub(crate) epoch: u64,
     pub(crate) budget_ns: u64,
+    /// When it was given.
+    pub(crate) at_ns: u64,
     /// A lone tenant's: the budget bounds what is in flight.
     pub(crate) renewing: bool,
 }
@@ -77,6 +79,11 @@ pub(crate) struct Gate {
     used_ns: u64,
     in_flight_ns: u64,
     pub(crate) unmanaged: bool,
+    /// Turns are slices of wall time, whatever the device executes meanwhile: the competitors that
+    /// know nothing of device time.
+    pub(crate) by_wall: bool,
+    /// The worker's clock.
+    pub(crate) now_ns: u64,
     pub(crate) lead_ns: u64,
 }
 
@@ -98,7 +105,11 @@ impl Gate {
         self.observe();
         let revoked = self.is_revoked();
         let Some(turn) = &mut self.turn else { return Admission::Wait };
-        let bounded_ns = if turn.grant.renewing { self.in_flight_ns } else { turn.spent_ns };
+        let bounded_ns = match (turn.grant.renewing, self.by_wall) {
+            (true, _) => self.in_flight_ns,
+            (false, true) => self.now_ns - turn.grant.at_ns,
+            (false, false) => turn.spent_ns,
+        };
         let left_ns = turn.grant.budget_ns.saturating_sub(bounded_ns);
         if revoked || left_ns == 0 {
             return Admission::Wait;
@@ -177,10 +188,11 @@ impl Gate {
     /// Ends a turn that is over once no more than the lead of it is still to run.
     pub(crate) fn try_release(&mut self, backlog_ns: u64) -> Signal {
         self.observe();
-        if !self.is_over() || backlog_ns > self.lead_ns {
+        if !self.is_over() || (backlog_ns > self.lead_ns && !self.by_wall) {
             return Signal::None;
         }
-        let elapsed_ns = self.in_flight_ns.saturating_sub(backlog_ns);
+        let backlog_ns = backlog_ns.min(self.in_flight_ns);
+        let elapsed_ns = self.in_flight_ns - backlog_ns;
         self.page.used_ns = self.page.used_ns.max(self.used_ns + elapsed_ns);
         self.page.in_flight_ns = backlog_ns;
         self.release()
@@ -188,11 +200,19 @@ impl Gate {
 
     /// How long until [`Self::try_release`] would end a turn that is over.
     pub(crate) fn release_in_ns(&self, backlog_ns: u64) -> Option<u64> {
+        if self.by_wall {
+            let turn = self.turn.filter(|turn| !turn.grant.renewing)?;
+            let end_ns = turn.grant.at_ns.saturating_add(turn.grant.budget_ns);
+            return Some(end_ns.saturating_sub(self.now_ns));
+        }
         self.is_over().then(|| backlog_ns.saturating_sub(self.lead_ns))
     }
 
     fn is_over(&self) -> bool {
-        let spent = |turn: Turn| !turn.grant.renewing && turn.spent_ns >= turn.grant.budget_ns;
+        let spent = |turn: Turn| {
+            let ns = if self.by_wall { self.now_ns - turn.grant.at_ns } else { turn.spent_ns };
+            !turn.grant.renewing && ns >= turn.grant.budget_ns
+        };
         self.turn.is_some_and(spent) || self.is_revoked()
     }
 

@@ -16,6 +16,7 @@ mod meter;
 mod outcome;
 mod program;
 mod random;
+pub mod report;
 mod table3;
 mod worker;
 mod world;

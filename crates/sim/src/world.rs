@@ -208,6 +208,8 @@ impl World {
         let mut worker = Worker::new(vgpu, source, Meter::new(self.setup.accounting), random);
         worker.gate.lead_ns = self.node.config().overlap_ns + RELEASE_LEAD_NS;
         worker.gate.unmanaged = self.setup.policy == "unmanaged";
+        worker.gate.by_wall =
+            matches!(self.setup.policy, "credit_poll" | "credit_hs" | "strict_co");
         self.workers.push(worker);
         self.entries.push(Entry::default());
         self.books[vgpu].sessions.push(number);

@@ -13,7 +13,7 @@ use crate::output::{line, note, table};
 pub(crate) struct Document {
     name: &'static str,
     commit: String,
-    /// `real` or `paced`.
+    /// `real`, `paced` or `simulated`.
     mode: &'static str,
     window: String,
     seeds: Vec<u64>,
@@ -38,6 +38,11 @@ impl Document {
             baselines: BTreeMap::new(),
             controls: BTreeMap::new(),
         }
+    }
+
+    /// What replays the run.
+    pub(crate) fn seed(&mut self, seed: u64) {
+        self.seeds.push(seed);
     }
 
     pub(crate) fn figure(&mut self, name: impl Into<String>, value: f64) {
@@ -75,7 +80,7 @@ impl Document {
 }
 
 /// The commit of the checkout that this runs in, with `+` if it was changed.
-fn commit() -> String {
+pub(crate) fn commit() -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

@@ -7,7 +7,7 @@ mod conserve;
 mod copy;
 mod cosched;
 mod decision;
-mod document;
+pub(crate) mod document;
 mod engine;
 mod fairness;
 mod latency;

@@ -60,7 +60,8 @@ fn charge_error(
     duration_ns: u64,
 ) -> Result<f64, RunError> {
     let kernel_us = Profile::named(name).map_or(200.0, |profile| profile.kernel_us);
-    let kernel_ns = Profile { kernel_us, ..Profile::table3().remove(0) }.program().kernel_ns();
+    let kernel_ns =
+        Profile { kernel_us, ..Profile::table3().remove(0) }.program(lab.seed).kernel_ns();
     let mut setup = lab.setup("fair");
     setup.accounting = accounting;
     let mut world = World::new(setup)?;
@@ -98,7 +99,7 @@ pub(super) fn closure(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
         for name in ["SRD1", "PF"] {
             let vgpu = world.vgpu(2);
             if let Some(profile) = Profile::named(name) {
-                world.program(vgpu, Box::new(profile.program()), lab.rings(), None, 1_024);
+                world.program(vgpu, Box::new(profile.program(lab.seed)), lab.rings(), None, 1_024);
             }
         }
         let vgpu = world.vgpu(1);

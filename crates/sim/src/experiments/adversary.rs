@@ -12,7 +12,7 @@ use crate::world::World;
 #[derive(Clone, Debug)]
 struct Strategy {
     name: String,
-    sessions: usize,
+    sessions: u64,
     /// Kernel size, from and to, in ns.
     kernel_ns: (u64, u64),
     /// Kernels in a burst.
@@ -76,7 +76,7 @@ impl Strategy {
         let sleeps = random.chance(700);
         Self {
             name: format!("random {number}"),
-            sessions: if random.chance(300) { random.between(2, 12) as usize } else { 1 },
+            sessions: if random.chance(300) { random.between(2, 12) } else { 1 },
             kernel_ns: if random.chance(500) {
                 range(random, 30 * US, MS)
             } else {
@@ -184,7 +184,7 @@ fn gain(
     for session in 0..strategy.sessions {
         let behaviour = Cheat {
             strategy: strategy.clone(),
-            random: Random::part(lab.seed, 1_000 + session as u64),
+            random: Random::part(lab.seed, 1_000 + session),
             left: 0,
             after: 0,
             key: 0,

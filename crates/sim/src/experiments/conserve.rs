@@ -43,7 +43,9 @@ pub(super) fn figure10(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
     let mut outcome = Outcome::new("figure10", "Utilisation beside a sleeper", window);
     let transport = lab.rings();
     let alone = match Profile::named("BS") {
-        Some(profile) => rate_alone(lab, Box::new(profile.program()), transport, duration_ns)?,
+        Some(profile) => {
+            rate_alone(lab, Box::new(profile.program(lab.seed)), transport, duration_ns)?
+        }
         None => 1.0,
     };
     outcome.baseline("utilization_alone", alone);
@@ -91,7 +93,7 @@ fn utilisation(
     let mut world = World::new(setup)?;
     let (busy, sleeper) = (world.vgpu(1), world.vgpu(1));
     if let Some(profile) = Profile::named("BS") {
-        world.program(busy, Box::new(profile.program()), lab.rings(), None, 1_024);
+        world.program(busy, Box::new(profile.program(lab.seed)), lab.rings(), None, 1_024);
     }
     world.program(sleeper, Box::new(Sleeper::new(percent)), lab.rings(), None, 1_024);
     world.run_for(SECOND / 5);

@@ -21,7 +21,8 @@ pub(super) fn figure11(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
     let mut worst = 0.0_f64;
     for name in ["MM", "HS"] {
         let Some(profile) = Profile::named(name) else { continue };
-        let alone = rate_alone(lab, Box::new(profile.program()), NATIVE, lab.seconds(4, 1))?;
+        let alone =
+            rate_alone(lab, Box::new(profile.program(lab.seed)), NATIVE, lab.seconds(4, 1))?;
         let mut lines = Vec::new();
         for system in &systems {
             lab.say(&format!("{name} under {}", system.name));
@@ -78,7 +79,7 @@ fn rate(
 ) -> Result<f64, RunError> {
     let mut world = World::new(lab.system(system))?;
     let (front, back) = (world.vgpu(1), world.vgpu(1));
-    world.program(front, Box::new(profile.program()), lab.rings(), None, 1_024);
+    world.program(front, Box::new(profile.program(lab.seed)), lab.rings(), None, 1_024);
     let background = Box::new(Loop::simple(background_us, false));
     world.program(back, background, lab.rings(), None, 1_024);
     world.run_for(SECOND / 2);

@@ -6,6 +6,7 @@ mod conserve;
 mod decisions;
 mod lab;
 mod mixed;
+mod profiles;
 mod reweight;
 mod scale;
 mod sharing;
@@ -15,6 +16,7 @@ mod wakeup;
 
 use crate::outcome::Outcome;
 pub use lab::{Lab, RunError};
+pub use profiles::profiles;
 
 /// An experiment.
 #[derive(Clone, Copy, Debug)]

@@ -59,7 +59,8 @@ fn compare(
     let mut table: Vec<(System, Vec<Shares>)> = systems().map(|one| (one, Vec::new())).collect();
     for &program in deployment.programs {
         let profile = Profile::named(program).unwrap_or_else(|| Profile::table3().remove(0));
-        let alone = rate_alone(lab, Box::new(profile.program()), NATIVE, lab.seconds(4, 1))?;
+        let alone =
+            rate_alone(lab, Box::new(profile.program(lab.seed)), NATIVE, lab.seconds(4, 1))?;
         for (system, results) in &mut table {
             lab.say(&format!("{program} under {}", system.name));
             let shares = share(lab, system, deployment, &profile, alone, (windows, window_ns))?;
@@ -82,13 +83,14 @@ fn compare(
     }
     outcome.figure("mmr_min", mmr_min);
     outcome.figure("overhead_max", overhead_max);
-    let parts: [(&str, fn(&Shares) -> f64); 2] =
-        [("MMR", Shares::median), ("aggregated overhead", |shares| shares.overhead)];
-    for (what, value) in parts {
+    for what in ["MMR", "aggregated overhead"] {
+        let value = |shares: &Shares| {
+            if what == "MMR" { shares.median() } else { shares.overhead.min(3.0) }
+        };
         let plot = outcome.plot(PlotKind::Bars, &format!("{what}, by program"), "", what);
         plot.groups(deployment.programs.iter().copied()).mark(1.0);
         for (system, results) in &table {
-            plot.bars(system.name, results.iter().map(|shares| value(shares).min(3.0)));
+            plot.bars(system.name, results.iter().map(value));
         }
     }
     outcome.note(
@@ -138,7 +140,7 @@ fn share(
     for (weight, core) in deployment.weights.iter().zip(deployment.cores) {
         let vgpu = world.vgpu(*weight);
         let cpu_weight = 1_024 * u64::from(*weight);
-        let program = Box::new(profile.program());
+        let program = Box::new(profile.program(lab.seed + 1 + vgpu as u64));
         world.program(vgpu, program, lab.rings(), Some(*core), cpu_weight);
     }
     world.run_for(SECOND);

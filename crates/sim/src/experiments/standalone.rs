@@ -78,9 +78,9 @@ pub(super) fn figure7(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
         lab.say(&profile.name);
         let full = if profile.async_per_10ms < 0.5 { 40 } else { 4 };
         let seconds = lab.seconds(full, full / 4);
-        let native = rate_alone(lab, Box::new(profile.program()), NATIVE, seconds)?;
+        let native = rate_alone(lab, Box::new(profile.program(lab.seed)), NATIVE, seconds)?;
         for (bar, (name, transport)) in bars.iter_mut().zip(transports) {
-            let rate = rate_alone(lab, Box::new(profile.program()), transport, seconds)?;
+            let rate = rate_alone(lab, Box::new(profile.program(lab.seed)), transport, seconds)?;
             outcome.figure(format!("overhead_{name}_{}", profile.name), native / rate);
             bar.push(native / rate);
         }

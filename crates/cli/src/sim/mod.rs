@@ -1,0 +1,172 @@
+//! `weft sim`: experiments in the simulator, which drives the daemon's scheduling core.
+
+use std::fs;
+use std::path::Path;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use weft_sim::experiments::{self, EXPERIMENTS, Lab};
+use weft_sim::report::{RealRun, Report};
+use weft_sim::{Calibration, Outcome};
+
+use crate::args::SimOptions;
+use crate::bench::document::Document;
+use crate::output::note;
+
+/// All experiments together.
+const ALL: &str = "fairgv";
+/// Imported profiles beside each other.
+const PROFILES: &str = "profiles";
+/// Nothing is said of what takes less.
+const SILENCE: Duration = Duration::from_secs(1);
+
+/// `weft sim`
+pub(crate) fn sim(options: &SimOptions) -> Result<ExitCode> {
+    let costs = match &options.calibration {
+        Some(path) => Calibration::parse(&read(path)?)
+            .with_context(|| format!("cannot use {}", path.display()))?,
+        None => Calibration::default(),
+    };
+    let calibration =
+        costs.list().into_iter().map(|(name, cost)| (name.to_owned(), cost.ns, cost.from.clone()));
+    let calibration = calibration.collect();
+    let mut said = Instant::now();
+    let mut progress = |what: &str| {
+        if said.elapsed() >= SILENCE {
+            said = Instant::now();
+            note(&format!("sim: {what}"));
+        }
+    };
+    let mut lab = Lab::new(options.seed, options.quick, costs, &mut progress);
+    if options.name == PROFILES {
+        let outcome = profiles(&mut lab, options)?;
+        document(PROFILES, &outcome, options).print(options.json)?;
+        return Ok(code(&outcome));
+    }
+    if options.name != ALL {
+        let Some(experiment) = experiments::by_name(&options.name) else {
+            bail!("{} is no experiment; there are {}", options.name, names());
+        };
+        let outcome = experiment.run(&mut lab)?;
+        if let Some(directory) = &options.report {
+            let summary = experiments::summary(std::slice::from_ref(&outcome));
+            report(directory, options, calibration, summary, vec![outcome.clone()])?;
+        }
+        document(experiment.name, &outcome, options).print(options.json)?;
+        return Ok(code(&outcome));
+    }
+    let outcomes: Vec<Outcome> =
+        EXPERIMENTS.iter().map(|experiment| experiment.run(&mut lab)).collect::<Result<_, _>>()?;
+    let summary = experiments::summary(&outcomes);
+    document(ALL, &summary, options).print(options.json)?;
+    let end = code(&summary);
+    if let Some(directory) = &options.report {
+        report(directory, options, calibration, summary, outcomes)?;
+    }
+    Ok(end)
+}
+
+/// The names that `weft sim` takes.
+pub(crate) fn names() -> String {
+    let names: Vec<&str> = EXPERIMENTS.iter().map(|experiment| experiment.name).collect();
+    format!("{ALL} (all of them), {}, {PROFILES}", names.join(", "))
+}
+
+/// A violation fails the command and says what replays it.
+fn code(outcome: &Outcome) -> ExitCode {
+    match &outcome.first_violation {
+        None => ExitCode::SUCCESS,
+        Some(first) => {
+            let count = outcome.lag_bound_violations + outcome.other_violations;
+            note(&format!("{count} violations of invariants; the first: {first}"));
+            ExitCode::from(1)
+        }
+    }
+}
+
+fn document(name: &'static str, outcome: &Outcome, options: &SimOptions) -> Document {
+    let mode = if name == "decisions" { "real" } else { "simulated" };
+    let mut document = Document::new(name, mode, &outcome.window);
+    document.seed(options.seed);
+    for (name, value) in &outcome.figures {
+        document.figure(name, *value);
+    }
+    for (name, value) in &outcome.baselines {
+        document.baseline(name, *value);
+    }
+    for (name, value) in &outcome.controls {
+        document.control(name, *value);
+    }
+    if name != ALL {
+        document.figure("lag_bound_violations", count(outcome.lag_bound_violations));
+        document.figure("other_violations", count(outcome.other_violations));
+        document.figure("decisions", count(outcome.decisions));
+    }
+    document
+}
+
+fn count(number: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
+    let value = number as f64;
+    value
+}
+
+fn profiles(lab: &mut Lab<'_>, options: &SimOptions) -> Result<Outcome> {
+    let mut tenants = Vec::new();
+    for (weight, path) in &options.profiles {
+        let launches = weft_sim::import::profile(&read(path)?)
+            .with_context(|| format!("cannot use {}", path.display()))?;
+        tenants.push((*weight, launches));
+    }
+    if tenants.is_empty() {
+        bail!("{PROFILES} needs at least one --profile WEIGHT:FILE");
+    }
+    Ok(experiments::profiles(lab, &tenants)?)
+}
+
+fn report(
+    directory: &Path,
+    options: &SimOptions,
+    calibration: Vec<(String, u64, String)>,
+    summary: Outcome,
+    outcomes: Vec<Outcome>,
+) -> Result<()> {
+    let mut real = Vec::new();
+    if let Some(from) = &options.real {
+        let mut paths: Vec<_> = fs::read_dir(from)
+            .with_context(|| format!("cannot read {}", from.display()))?
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|end| end == "json"))
+            .collect();
+        paths.sort();
+        for path in paths {
+            real.push(
+                RealRun::parse(&read(&path)?)
+                    .with_context(|| format!("cannot use {}", path.display()))?,
+            );
+        }
+    }
+    let quick = if options.quick { " --quick" } else { "" };
+    let beside = if options.real.is_some() { " --real DIR" } else { "" };
+    let (name, seed) = (&options.name, options.seed);
+    let command = format!("weft sim {name} --seed {seed}{quick} --report DIR{beside}");
+    let (commit, quick) = (crate::bench::document::commit(), options.quick);
+    let report = Report { command, commit, seed, quick, calibration, summary, outcomes, real };
+    fs::create_dir_all(directory)?;
+    let files = [
+        ("index.html", report.html()),
+        ("README.md", report.markdown()),
+        ("report.json", format!("{}\n", serde_json::to_string_pretty(&report)?)),
+    ];
+    for (name, text) in files {
+        let path = directory.join(name);
+        fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    note(&format!("the report is {}", directory.join("index.html").display()));
+    Ok(())
+}
+
+fn read(path: &Path) -> Result<String> {
+    fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))
+}

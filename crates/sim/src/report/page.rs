@@ -1,0 +1,174 @@
+//! The page: figures, the paper's beside ours, plots. It loads nothing.
+
+use std::fmt::Write as _;
+
+use super::svg::{escape, figure};
+use super::{Report, headline, number, real};
+use crate::outcome::Outcome;
+
+const TEMPLATE: &str = include_str!("page.html");
+
+type Tile = (&'static str, &'static str, Option<(f64, bool)>);
+
+/// What is shown first: figure, what it is, its goal and whether more is better.
+const TILES: [Tile; 8] = [
+    ("mmr_min", "least MMR, Figures 8 and 9", Some((0.97, true))),
+    ("overhead_max", "largest aggregated overhead", None),
+    ("long_kernel_mmr", "MMR beside 1.9-s kernels, 0.2 ms", Some((0.999, true))),
+    ("wake_delay_quanta_max", "quanta that others wait more", Some((1.0, false))),
+    ("adversary_gain_max", "largest gain by cheating", Some((0.001, false))),
+    ("closure_max", "metering closure", Some((0.001, false))),
+    ("lag_bound_violations", "steps beyond the lag bound", Some((0.0, false))),
+    ("decisions", "decisions checked", None),
+];
+
+pub(super) fn render(report: &Report) -> String {
+    let mut body = String::new();
+    head(&mut body, report);
+    for outcome in &report.outcomes {
+        section(&mut body, outcome);
+    }
+    beside(&mut body, report);
+    calibration(&mut body, report);
+    TEMPLATE.replace("<!--BODY-->", &body)
+}
+
+fn head(body: &mut String, report: &Report) {
+    let quick = if report.quick { ", a quick run: its figures mean little" } else { "" };
+    let _ = write!(
+        body,
+        "<h1>FairGV's evaluation and past it</h1>\n<p>Simulated around the scheduling core that the \
+         daemon runs: <code>{}</code>, commit {}, seed {}{quick}. Competitors are models. Hover over \
+         a bar or a point for its value.</p>\n",
+        escape(&report.command),
+        escape(&report.commit),
+        report.seed
+    );
+    body.push_str("<div class=\"tiles\">");
+    for (name, what, goal) in TILES {
+        let Some(value) = report.summary.figures.get(name) else { continue };
+        let class = match goal {
+            Some((goal, true)) if *value >= goal => " class=\"good\"",
+            Some((goal, false)) if *value <= goal => " class=\"good\"",
+            Some(_) => " class=\"bad\"",
+            None => "",
+        };
+        let goal = goal.map_or(String::new(), |(goal, more)| {
+            format!(", goal {} {goal}", if more { "≥" } else { "≤" })
+        });
+        let _ = write!(
+            body,
+            "<div class=\"tile\"><b{class}>{}</b><span>{what}{goal}</span></div>",
+            number(*value)
+        );
+    }
+    body.push_str("</div>\n<nav>");
+    for outcome in &report.outcomes {
+        let _ = write!(body, "<a href=\"#{0}\">{0}</a>", escape(&outcome.name));
+    }
+    body.push_str("</nav>\n");
+}
+
+fn section(body: &mut String, outcome: &Outcome) {
+    let _ = write!(
+        body,
+        "<h2 id=\"{0}\">{0}: {1}</h2>\n<p>{2}</p>\n",
+        escape(&outcome.name),
+        escape(&outcome.title),
+        escape(&outcome.window)
+    );
+    if !outcome.comparisons.is_empty() {
+        let rows: Vec<_> = outcome
+            .comparisons
+            .iter()
+            .map(|row| vec![row.what.clone(), row.paper.clone(), row.ours.clone()])
+            .collect();
+        table(body, &["", "paper", "here"], &rows, true);
+    }
+    body.push_str("<div class=\"plots\">");
+    for plot in &outcome.plots {
+        body.push_str(&figure(plot));
+    }
+    body.push_str("</div>\n");
+    let mut rows = Vec::new();
+    let parts = [
+        ("", &outcome.figures),
+        ("baseline ", &outcome.baselines),
+        ("control ", &outcome.controls),
+    ];
+    for (kind, values) in parts {
+        rows.extend(
+            values.iter().map(|(name, value)| vec![format!("{kind}{name}"), number(*value)]),
+        );
+    }
+    if outcome.plots.is_empty() {
+        let rows: Vec<_> =
+            headline(outcome).map(|(name, value)| vec![name.clone(), number(*value)]).collect();
+        table(body, &["figure", "value"], &rows, false);
+    }
+    let _ = write!(body, "<details><summary>All {} figures</summary>", rows.len());
+    table(body, &["figure", "value"], &rows, false);
+    body.push_str("</details>\n<ul>");
+    for note in &outcome.notes {
+        let _ = write!(body, "<li>{}</li>", escape(note));
+    }
+    if let Some(first) = &outcome.first_violation {
+        let _ = write!(
+            body,
+            "<li class=\"bad\">{} steps beyond the lag bound, {} other violations; the first: {}</li>",
+            outcome.lag_bound_violations,
+            outcome.other_violations,
+            escape(first)
+        );
+    }
+    body.push_str("</ul>\n");
+}
+
+fn beside(body: &mut String, report: &Report) {
+    let rows = real::rows(&report.real, &report.outcomes);
+    if rows.is_empty() {
+        return;
+    }
+    body.push_str(
+        "<h2 id=\"real\">Real and paced runs beside the simulated ones</h2>\n<p>Documents of weft \
+         bench. Windows and kernel mixes differ, so a counterpart is the nearest, not the same.</p>\n",
+    );
+    let rows: Vec<Vec<String>> = rows.into_iter().map(Vec::from).collect();
+    table(body, &["figure (window)", "mode", "measured", "simulated"], &rows, false);
+    for run in &report.real {
+        let _ = writeln!(
+            body,
+            "<p>{}: {}, commit {}</p>",
+            escape(&run.name),
+            escape(&run.machine),
+            escape(&run.commit)
+        );
+    }
+}
+
+fn calibration(body: &mut String, report: &Report) {
+    body.push_str("<h2 id=\"calibration\">What things cost in the simulation</h2>\n");
+    let rows: Vec<_> = report
+        .calibration
+        .iter()
+        .map(|(name, ns, from)| vec![name.clone(), ns.to_string(), from.clone()])
+        .collect();
+    table(body, &["cost", "ns", "from"], &rows, true);
+}
+
+fn table(body: &mut String, header: &[&str], rows: &[Vec<String>], text: bool) {
+    let class = if text { " class=\"text\"" } else { "" };
+    body.push_str("<div class=\"scroll\"><table><tr>");
+    for name in header {
+        let _ = write!(body, "<th{class}>{}</th>", escape(name));
+    }
+    body.push_str("</tr>");
+    for row in rows {
+        body.push_str("<tr>");
+        for cell in row {
+            let _ = write!(body, "<td{class}>{}</td>", escape(cell));
+        }
+        body.push_str("</tr>");
+    }
+    body.push_str("</table></div>\n");
+}

@@ -1,0 +1,98 @@
+//! What `weft bench` measured, to stand beside what was simulated.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::outcome::Outcome;
+
+/// One document of `weft bench NAME --json`.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct RealRun {
+    /// The benchmark.
+    pub name: String,
+    /// `real` or `paced`.
+    pub mode: String,
+    /// Over what time.
+    pub window: String,
+    /// The commit that was measured.
+    pub commit: String,
+    /// The machine.
+    #[serde(default)]
+    pub machine: String,
+    /// Its figures.
+    pub figures: BTreeMap<String, f64>,
+    /// What had to fail.
+    #[serde(default)]
+    pub controls: BTreeMap<String, f64>,
+}
+
+/// A file that is no such document.
+#[derive(Debug, thiserror::Error)]
+pub enum RealError {
+    /// It is not JSON of that shape.
+    #[error("this is no document of weft bench: {0}")]
+    Json(#[from] serde_json::Error),
+}
+
+/// Benchmark and figure, and the experiment and figure that simulate the same.
+const COUNTERPARTS: [(&str, &str, &str, &str); 12] = [
+    ("fairness", "mmr_min", "figure9", "mmr_min"),
+    ("fairness", "overhead_max", "figure9", "overhead_max"),
+    ("overhead", "overhead_max", "figure2", "overhead_rings_21us"),
+    ("overhead", "overhead_sync_max", "figure2", "overhead_rings_sync_21us"),
+    ("overhead", "trap_model_21us", "figure2", "overhead_trap_21us"),
+    ("conserve", "utilization_min", "figure10", "utilization_min"),
+    ("accounting", "error_max", "table2", "error_max"),
+    ("accounting", "closure", "closure", "closure_max"),
+    ("decision", "ns_p50_1024", "decisions", "ns_p50_1024"),
+    ("decision", "ns_p50_65536", "decisions", "ns_p50_65536"),
+    ("cosched", "wake_p99_over_plain", "", ""),
+    ("cosched", "hog_share_error", "", ""),
+];
+
+impl RealRun {
+    /// Reads one document.
+    ///
+    /// # Errors
+    /// If it is none.
+    pub fn parse(text: &str) -> Result<Self, RealError> {
+        Ok(serde_json::from_str(text)?)
+    }
+}
+
+/// A row of the comparison: what, mode, measured, simulated where something simulates it.
+pub(super) fn rows(runs: &[RealRun], outcomes: &[Outcome]) -> Vec<[String; 4]> {
+    let mut rows = Vec::new();
+    for run in runs {
+        for (name, figure, experiment, simulated) in COUNTERPARTS {
+            let Some(value) = run.figures.get(figure).filter(|_| run.name == name) else {
+                continue;
+            };
+            let outcome = outcomes.iter().find(|outcome| outcome.name == experiment);
+            let beside = outcome
+                .and_then(|outcome| outcome.figures.get(simulated))
+                .map_or_else(|| "–".to_owned(), |value| super::number(*value));
+            let what = format!("{name}: {figure} ({})", run.window);
+            rows.push([what, run.mode.clone(), super::number(*value), beside]);
+        }
+    }
+    rows
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_document_of_the_benchmark_finds_its_counterpart() {
+        let text = r#"{"name": "fairness", "commit": "c", "mode": "paced", "window": "w",
+            "seeds": [], "machine": "m", "figures": {"mmr_min": 0.996}, "baselines": {},
+            "controls": {"mmr_unmanaged": 0.3}}"#;
+        let run = RealRun::parse(text).unwrap();
+        let mut outcome = Outcome::new("figure9", "", "");
+        outcome.figure("mmr_min", 0.991);
+        let rows = rows(&[run], &[outcome]);
+        assert_eq!(rows, [["fairness: mmr_min (w)", "paced", "0.9960", "0.9910"]]);
+    }
+}

@@ -1,0 +1,275 @@
+//! Plots as SVG that follows the page's light or dark colours.
+
+use std::fmt::Write as _;
+
+use super::number;
+use crate::outcome::{Plot, PlotKind};
+
+const WIDTH: f64 = 640.0;
+const HEIGHT: f64 = 300.0;
+const LEFT: f64 = 58.0;
+const RIGHT: f64 = 12.0;
+const TOP: f64 = 12.0;
+const BOTTOM: f64 = 46.0;
+
+/// Where values lie on the picture.
+struct Frame {
+    x: (f64, f64),
+    y: (f64, f64),
+    logarithmic: bool,
+}
+
+impl Frame {
+    fn of(plot: &Plot) -> Self {
+        let points = || plot.series.iter().flat_map(|series| &series.points);
+        let logarithmic = plot.kind == PlotKind::LogLines;
+        let mut x = range(points().map(|point| point.0));
+        let (mut low, mut high) = range(points().map(|point| point.1).chain(plot.mark));
+        if plot.kind == PlotKind::Bars {
+            x = (-0.5, plot.groups.len() as f64 - 0.5);
+            low = low.min(0.0);
+        }
+        // A curve that stays near its top is read better from near it than from zero.
+        let narrow = plot.kind != PlotKind::Bars && low > 0.5 * high;
+        low = if narrow { low - 0.15 * (high - low).max(0.02 * high) } else { low.min(0.0) };
+        high += 0.06 * (high - low).max(1e-12);
+        if logarithmic {
+            x = (x.0.max(1e-9).ln(), x.1.max(1e-9).ln());
+        }
+        if x.1 <= x.0 {
+            x.1 = x.0 + 1.0;
+        }
+        Self { x, y: (low, high), logarithmic }
+    }
+
+    fn x(&self, x: f64) -> f64 {
+        let at = if self.logarithmic { x.max(1e-9).ln() } else { x };
+        LEFT + (at - self.x.0) / (self.x.1 - self.x.0) * (WIDTH - LEFT - RIGHT)
+    }
+
+    fn y(&self, y: f64) -> f64 {
+        HEIGHT - BOTTOM - (y - self.y.0) / (self.y.1 - self.y.0) * (HEIGHT - TOP - BOTTOM)
+    }
+}
+
+fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), value| {
+        (low.min(value), high.max(value))
+    })
+}
+
+/// The plot, with its legend, as an HTML figure.
+pub(super) fn figure(plot: &Plot) -> String {
+    let frame = Frame::of(plot);
+    let mut svg = format!(
+        "<figure><figcaption>{}</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
+         aria-label=\"{}\">",
+        escape(&plot.title),
+        escape(&plot.title)
+    );
+    grid(&mut svg, &frame);
+    match plot.kind {
+        PlotKind::Bars => bars(&mut svg, plot, &frame),
+        PlotKind::Lines | PlotKind::LogLines => lines(&mut svg, plot, &frame),
+    }
+    if let Some(mark) = plot.mark {
+        let y = frame.y(mark);
+        let _ = write!(
+            svg,
+            "<line class=\"mark\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>",
+            WIDTH - RIGHT
+        );
+    }
+    labels(&mut svg, plot);
+    svg.push_str("</svg>");
+    legend(&mut svg, plot);
+    svg.push_str("</figure>\n");
+    svg
+}
+
+/// Horizontal lines at round values.
+fn grid(svg: &mut String, frame: &Frame) {
+    for value in ticks(frame.y) {
+        let y = frame.y(value);
+        let _ = write!(
+            svg,
+            "<line class=\"grid\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>\
+             <text class=\"tick\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            WIDTH - RIGHT,
+            LEFT - 6.0,
+            y + 4.0,
+            tick(value)
+        );
+    }
+}
+
+/// Four to eight round values in a range.
+fn ticks((low, high): (f64, f64)) -> Vec<f64> {
+    let rough = (high - low) / 5.0;
+    let power = 10_f64.powf(rough.log10().floor());
+    let step = [1.0, 2.0, 5.0, 10.0].into_iter().find(|step| step * power >= rough).unwrap_or(10.0);
+    let step = step * power;
+    let first = (low / step).ceil();
+    (0..12).map(|place| (first + f64::from(place)) * step).take_while(|at| *at <= high).collect()
+}
+
+fn tick(value: f64) -> String {
+    let text = format!("{value:.4}");
+    let text = text.trim_end_matches('0').trim_end_matches('.');
+    if text.is_empty() || text == "-0" { "0".to_owned() } else { text.to_owned() }
+}
+
+fn bars(svg: &mut String, plot: &Plot, frame: &Frame) {
+    let slot = frame.x(1.0) - frame.x(0.0);
+    let width = 0.82 * slot / plot.series.len().max(1) as f64;
+    for (colour, series) in plot.series.iter().enumerate() {
+        for &(group, value) in &series.points {
+            let x = frame.x(group) - 0.41 * slot + width * colour as f64;
+            let (top, base) = (frame.y(value.max(0.0)), frame.y(value.min(0.0)));
+            let group = group_name(plot, group);
+            let _ = write!(
+                svg,
+                "<rect class=\"f{colour}\" x=\"{x:.1}\" y=\"{top:.1}\" width=\"{:.1}\" \
+                 height=\"{:.1}\"><title>{} {}: {}</title></rect>",
+                (width - 1.0).max(0.8),
+                (base - top).max(0.5),
+                escape(&group),
+                escape(&series.name),
+                number(value)
+            );
+        }
+    }
+    // Names that do not fit side by side are slanted.
+    let longest = plot.groups.iter().map(|name| name.chars().count()).max().unwrap_or(0) as f64;
+    let slanted = longest * 6.5 > slot;
+    for (place, name) in plot.groups.iter().enumerate() {
+        let (x, y) = (frame.x(place as f64), HEIGHT - BOTTOM + 14.0);
+        let turn = if slanted {
+            format!("text-anchor=\"end\" transform=\"rotate(-32 {x:.1} {y:.1})\"")
+        } else {
+            "text-anchor=\"middle\"".to_owned()
+        };
+        let short: String = name.chars().take(24).collect();
+        let _ = write!(
+            svg,
+            "<text class=\"tick\" x=\"{x:.1}\" y=\"{y:.1}\" {turn}>{}</text>",
+            escape(&short)
+        );
+    }
+}
+
+fn group_name(plot: &Plot, place: f64) -> String {
+    let found = (0..plot.groups.len()).find(|group| (*group as f64 - place).abs() < 0.5);
+    found.map(|group| plot.groups[group].clone()).unwrap_or_default()
+}
+
+fn lines(svg: &mut String, plot: &Plot, frame: &Frame) {
+    for (place, series) in plot.series.iter().enumerate() {
+        // A dashed line that stands beside a solid one of the same place has its colour.
+        let solid = plot.series.iter().filter(|series| !series.dashed).count();
+        let own =
+            if series.dashed && plot.series.len() == 2 * solid { place - solid } else { place };
+        let path: Vec<String> = series
+            .points
+            .iter()
+            .map(|(x, y)| format!("{:.1},{:.1}", frame.x(*x), frame.y(*y)))
+            .collect();
+        let dashed = if series.dashed { " dashed" } else { "" };
+        let _ = write!(
+            svg,
+            "<polyline class=\"s{own}{dashed}\" points=\"{}\"><title>{}</title></polyline>",
+            path.join(" "),
+            escape(&series.name)
+        );
+        if series.points.len() <= 24 && !series.dashed {
+            for (x, y) in &series.points {
+                let _ = write!(
+                    svg,
+                    "<circle class=\"f{own}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\"><title>{}: {} at \
+                     {}</title></circle>",
+                    frame.x(*x),
+                    frame.y(*y),
+                    escape(&series.name),
+                    number(*y),
+                    tick(*x)
+                );
+            }
+        }
+    }
+    let places = if frame.logarithmic {
+        let (low, high) =
+            (frame.x.0 / std::f64::consts::LN_10, frame.x.1 / std::f64::consts::LN_10);
+        (-3..12)
+            .map(f64::from)
+            .filter(|at| (low..=high).contains(at))
+            .map(|at| 10_f64.powf(at))
+            .collect()
+    } else {
+        ticks(frame.x)
+    };
+    for value in places {
+        let _ = write!(
+            svg,
+            "<text class=\"tick\" x=\"{:.1}\" y=\"{}\" text-anchor=\"middle\">{}</text>",
+            frame.x(value),
+            HEIGHT - BOTTOM + 16.0,
+            tick(value)
+        );
+    }
+}
+
+fn labels(svg: &mut String, plot: &Plot) {
+    let middle = TOP + (HEIGHT - TOP - BOTTOM) / 2.0;
+    let _ = write!(
+        svg,
+        "<text class=\"label\" x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
+         <text class=\"label\" x=\"12\" y=\"{middle:.1}\" text-anchor=\"middle\" \
+         transform=\"rotate(-90 12 {middle:.1})\">{}</text>",
+        f64::midpoint(LEFT, WIDTH - RIGHT),
+        HEIGHT - 8.0,
+        escape(&plot.x),
+        escape(&plot.y)
+    );
+}
+
+fn legend(svg: &mut String, plot: &Plot) {
+    if plot.series.len() < 2 {
+        return;
+    }
+    svg.push_str("<div class=\"legend\">");
+    let solid = plot.series.iter().filter(|series| !series.dashed).count();
+    for (place, series) in plot.series.iter().enumerate() {
+        let paired = series.dashed && plot.series.len() == 2 * solid;
+        let own = if paired { place - solid } else { place };
+        let dashed = if series.dashed { " hollow" } else { "" };
+        let _ =
+            write!(svg, "<span><i class=\"b{own}{dashed}\"></i>{}</span>", escape(&series.name));
+    }
+    svg.push_str("</div>");
+}
+
+/// Text that cannot end an element or an attribute.
+pub(super) fn escape(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::outcome::Outcome;
+
+    #[test]
+    fn ticks_are_round_and_inside() {
+        let at = ticks((0.0, 1.06));
+        assert!(at.len() >= 3 && at.iter().all(|at| (0.0..=1.06).contains(at)), "{at:?}");
+        assert_eq!(tick(0.0), "0");
+    }
+
+    #[test]
+    fn names_are_escaped() {
+        let mut outcome = Outcome::new("x", "x", "x");
+        outcome.plot(PlotKind::Bars, "a < b", "", "").groups(["<g>"]).bars("\"s\"", [1.0]);
+        let text = figure(&outcome.plots[0]);
+        assert!(!text.contains("<g>") && text.contains("a &lt; b"), "{text}");
+    }
+}

@@ -1,0 +1,98 @@
+//! Every experiment in its quick form: what it promises holds, what must fail fails, and the same
+//! seed gives the same figures.
+#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
+
+use weft_sim::experiments::{EXPERIMENTS, Lab, by_name, summary};
+use weft_sim::{Calibration, Outcome};
+
+fn run(name: &str, seed: u64) -> Outcome {
+    let mut silent = |_: &str| {};
+    let mut lab = Lab::new(seed, true, Calibration::default(), &mut silent);
+    by_name(name).unwrap().run(&mut lab).unwrap()
+}
+
+#[test]
+fn invariants_hold_in_every_experiment() {
+    for experiment in EXPERIMENTS.iter().filter(|experiment| experiment.name != "adversary") {
+        let outcome = run(experiment.name, 3);
+        assert_eq!(outcome.first_violation, None, "{}", experiment.name);
+    }
+}
+
+#[test]
+fn shares_follow_weights_where_the_controls_do_not() {
+    for name in ["figure8", "figure9"] {
+        let outcome = run(name, 1);
+        // Windows of one second: the lag bound alone allows some percent.
+        assert!(outcome.figures["mmr_min"] > 0.9, "{name}: {:?}", outcome.figures);
+        for (control, mmr) in &outcome.controls {
+            assert!(*mmr < 0.85, "{name}: {control} is {mmr}");
+        }
+    }
+}
+
+#[test]
+fn a_tenant_of_long_kernels_moves_nobody() {
+    let outcome = run("long_kernels", 1);
+    assert!(outcome.figures["mmr_0_2ms"] >= 0.999, "{:?}", outcome.figures);
+    assert!(outcome.figures["mmr_6ms"] >= 0.99, "{:?}", outcome.figures);
+    assert!(outcome.controls.values().all(|mmr| *mmr < 0.5), "{:?}", outcome.controls);
+}
+
+#[test]
+fn cheating_gains_nothing_and_would_without_the_policy() {
+    let outcome = run("adversary", 1);
+    // A quick run is short: 20 s of a bound of some 50 ms.
+    assert!(outcome.figures["gain_max"] < 0.01, "{:?}", outcome.figures);
+    assert!(outcome.controls.values().all(|gain| *gain > 0.3), "{:?}", outcome.controls);
+    assert_eq!(outcome.first_violation, None);
+}
+
+#[test]
+fn a_sleeper_that_wakes_costs_others_a_quantum_at_most() {
+    let outcome = run("wakeup", 1);
+    assert!(outcome.figures["wake_delay_quanta_max"] <= 1.0, "{:?}", outcome.figures);
+}
+
+#[test]
+fn charges_close() {
+    assert!(run("closure", 1).figures["closure_max"] <= 0.001);
+    let table = run("table2", 1);
+    assert!(table.figures["error_max"] <= 0.01 && table.controls["error_host_timed_max"] > 0.01);
+}
+
+#[test]
+fn idling_is_seen_where_work_is_not_conserved() {
+    let outcome = run("figure10", 1);
+    assert!(outcome.figures["utilization_min"] > 0.95, "{:?}", outcome.figures);
+    assert!(outcome.controls["utilization_min"] < 0.9, "{:?}", outcome.controls);
+}
+
+#[test]
+fn a_seed_gives_the_same_figures_and_another_seed_others() {
+    let text = |seed| serde_json::to_string(&run("reweight", seed)).unwrap();
+    assert_eq!(text(5), text(5));
+    assert_ne!(text(5), text(6));
+    let adversary = |seed| run("adversary", seed).figures;
+    assert_eq!(adversary(2), adversary(2));
+}
+
+#[test]
+fn the_summary_has_the_figures_that_the_design_asks_for() {
+    let outcomes: Vec<Outcome> = ["figure8", "figure9", "long_kernels", "wakeup", "adversary"]
+        .into_iter()
+        .map(|name| run(name, 1))
+        .collect();
+    let all = summary(&outcomes);
+    for name in [
+        "mmr_min",
+        "overhead_max",
+        "long_kernel_mmr",
+        "wake_delay_quanta_max",
+        "adversary_gain_max",
+        "lag_bound_violations",
+        "decisions",
+    ] {
+        assert!(all.figures.contains_key(name), "{name} is missing");
+    }
+}
