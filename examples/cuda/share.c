@@ -2,11 +2,13 @@
 // how many launches it completed and whether the result proves that each of them ran once.
 //
 //   share KERNEL SECONDS [--sync] [--sleep PERCENT] [--count N] [--start AT] [--window SECONDS]
+//         [--graph N] [--ex]
 //
 // --sync waits after every launch instead of keeping 16 batches of about 1 ms in flight. --sleep
 // idles that share of the time. --count stops after N launches instead of SECONDS. --start waits
 // until that moment (CLOCK_MONOTONIC, seconds), so that several tenants begin together. --window
-// prints how many launches completed in each window as it passes. One JSON line at the end.
+// prints how many launches completed in each window as it passes. --graph launches graphs of N
+// kernels instead, --ex uses cuLaunchKernelEx. One JSON line at the end.
 #include "common.h"
 
 EMBED(share_ptx, "kernels/share.ptx");
@@ -17,7 +19,7 @@ struct options {
     const char *kernel;
     double seconds, start, window;
     long count;
-    int sync, sleep_percent;
+    int sync, sleep_percent, graph, ex;
 };
 
 static void nap(double seconds) {
@@ -31,7 +33,7 @@ static struct options parse(int argc, char **argv) {
     struct options options = {0};
     if (argc < 3) {
         fprintf(stderr, "usage: share KERNEL SECONDS [--sync] [--sleep PERCENT] [--count N] "
-                        "[--start AT] [--window SECONDS]\n");
+                        "[--start AT] [--window SECONDS] [--graph N] [--ex]\n");
         exit(2);
     }
     options.kernel = argv[1];
@@ -42,6 +44,10 @@ static struct options parse(int argc, char **argv) {
             options.sync = 1;
             continue;
         }
+        if (strcmp(argv[i], "--ex") == 0) {
+            options.ex = 1;
+            continue;
+        }
         if (value == NULL) {
             fprintf(stderr, "share: %s needs a value\n", argv[i]);
             exit(2);
@@ -50,6 +56,8 @@ static struct options parse(int argc, char **argv) {
             options.sleep_percent = atoi(value);
         else if (strcmp(argv[i], "--count") == 0)
             options.count = atol(value);
+        else if (strcmp(argv[i], "--graph") == 0)
+            options.graph = atoi(value);
         else if (strcmp(argv[i], "--start") == 0)
             options.start = atof(value);
         else if (strcmp(argv[i], "--window") == 0)
@@ -65,6 +73,8 @@ static struct options parse(int argc, char **argv) {
 
 // Launches per batch, so that a batch lasts about BATCH_US: the kernel's name tells its time.
 static int batch_size(const struct options *options) {
+    if (options->graph > 0)
+        return options->graph;
     long us = 0;
     sscanf(options->kernel, "step_%ldus", &us);
     if (options->sync || us <= 0)
@@ -88,6 +98,36 @@ static int verify(CUdeviceptr state, long launches) {
     return 1;
 }
 
+// How a batch is launched: kernel by kernel, or as a graph.
+struct launcher {
+    CUfunction step;
+    void **arguments;
+    CUgraphExec graph;
+    int ex;
+};
+
+// A graph of `kernels` launches one after the other.
+static CUgraphExec build_graph(CUfunction step, void **arguments, int kernels) {
+    CUgraph graph;
+    CHECK(cuGraphCreate(&graph, 0));
+    CUDA_KERNEL_NODE_PARAMS params = {0};
+    params.func = step;
+    params.gridDimX = params.gridDimY = params.gridDimZ = 1;
+    params.blockDimX = ELEMENTS;
+    params.blockDimY = params.blockDimZ = 1;
+    params.kernelParams = arguments;
+    CUgraphNode before = NULL;
+    for (int i = 0; i < kernels; ++i) {
+        CUgraphNode node;
+        CHECK(cuGraphAddKernelNode(&node, graph, i > 0 ? &before : NULL, i > 0, &params));
+        before = node;
+    }
+    CUgraphExec executable;
+    CHECK(cuGraphInstantiate(&executable, graph, 0));
+    CHECK(cuGraphDestroy(graph));
+    return executable;
+}
+
 // What has been launched and what of it has completed, in batches.
 struct progress {
     CUevent done[AHEAD];
@@ -95,9 +135,19 @@ struct progress {
     int batch;
 };
 
-static void launch_batch(struct progress *progress, CUfunction step, void **arguments) {
-    for (int i = 0; i < progress->batch; ++i)
-        CHECK(cuLaunchKernel(step, 1, 1, 1, ELEMENTS, 1, 1, 0, NULL, arguments, NULL));
+static void launch_batch(struct progress *progress, const struct launcher *launcher) {
+    CUfunction step = launcher->step;
+    void **arguments = launcher->arguments;
+    CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = ELEMENTS,
+                             .blockDimY = 1, .blockDimZ = 1};
+    if (launcher->graph != NULL)
+        CHECK(cuGraphLaunch(launcher->graph, NULL));
+    for (int i = 0; launcher->graph == NULL && i < progress->batch; ++i) {
+        if (launcher->ex)
+            CHECK(cuLaunchKernelEx(&config, step, arguments, NULL));
+        else
+            CHECK(cuLaunchKernel(step, 1, 1, 1, ELEMENTS, 1, 1, 0, NULL, arguments, NULL));
+    }
     CHECK(cuEventRecord(progress->done[progress->batches % AHEAD], NULL));
     progress->batches += 1;
 }
@@ -142,6 +192,9 @@ int main(int argc, char **argv) {
     for (int i = 0; i < AHEAD; ++i)
         CHECK(cuEventCreate(&progress.done[i], CU_EVENT_DISABLE_TIMING));
     void *arguments[] = {&state};
+    struct launcher launcher = {step, arguments, NULL, options.ex};
+    if (options.graph > 0)
+        launcher.graph = build_graph(step, arguments, options.graph);
     int wait_each = options.sync || options.sleep_percent > 0;
     CHECK(cuCtxSynchronize());
     nap(options.start - seconds_now());
@@ -153,7 +206,7 @@ int main(int argc, char **argv) {
         if (options.count > 0 ? progress.batches * progress.batch >= options.count
                               : batch_begin >= begin + options.seconds)
             break;
-        launch_batch(&progress, step, arguments);
+        launch_batch(&progress, &launcher);
         long before = progress.completed;
         if (wait_each)
             CHECK(cuCtxSynchronize());

@@ -132,6 +132,19 @@ impl GateWorker {
         self.page.in_flight.store(self.in_flight_ns, Ordering::Release);
     }
 
+    /// The operation admitted last will take `less_ns` less than its estimate: it is cut. Charge it
+    /// with the shortened estimate.
+    pub fn shorten(&mut self, less_ns: u64) {
+        if less_ns == 0 {
+            return;
+        }
+        if let Some(turn) = &mut self.turn {
+            turn.spent_ns = turn.spent_ns.saturating_sub(less_ns);
+        }
+        self.in_flight_ns = self.in_flight_ns.saturating_sub(less_ns);
+        self.page.in_flight.store(self.in_flight_ns, Ordering::Release);
+    }
+
     /// Charges the oldest operation in flight, that was admitted with `estimate_ns` and took
     /// `actual_ns`.
     pub fn charge(&mut self, estimate_ns: u64, actual_ns: u64) {

@@ -105,6 +105,8 @@ pub struct SchedulingConfig {
     pub overdue_ms: u64,
     /// How device time is measured.
     pub accounting: AccountingConfig,
+    /// How long kernels are cut.
+    pub slicing: SlicingConfig,
     /// Whose weights compete.
     pub share: ShareConfig,
     /// Weights of users, by their numbers; 1 for the others. One set with `weft set --tenant` wins.
@@ -125,6 +127,18 @@ pub enum AccountingConfig {
     Every,
     /// The first operations of a turn are timed, the others predicted, the turn settled exactly.
     Sampled,
+}
+
+/// How kernels that are longer than a turn are cut between thread blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SlicingConfig {
+    /// At the turn's end, in pieces of at least 50 times what a piece costs, by measurement.
+    Time,
+    /// FairGV §5.5.2: kernels of more than 600 × 600 blocks, in pieces of at least 1,500.
+    Fairgv,
+    /// Not at all: a control.
+    Never,
 }
 
 /// Whose weights compete.
@@ -277,6 +291,7 @@ impl Default for SchedulingConfig {
             ring_wait_us: 50,
             overdue_ms: 2_000,
             accounting: AccountingConfig::Every,
+            slicing: SlicingConfig::Time,
             share: ShareConfig::User,
             users: BTreeMap::new(),
             cap_period_ms: 100,

@@ -18,7 +18,9 @@ use serde::{Deserialize, Serialize};
 use weft_device::soft::PacedModel;
 use weft_ring::peer;
 
-use crate::config::{AccountingConfig, ClockConfig, DeviceKind, LogConfig, NodeConfig};
+use crate::config::{
+    AccountingConfig, ClockConfig, DeviceKind, LogConfig, NodeConfig, SlicingConfig,
+};
 
 /// Most bytes of one packet.
 pub(crate) const PACKET_BYTES_MAX: usize = 64 << 10;
@@ -137,6 +139,8 @@ pub(crate) struct Times {
     pub(crate) yield_us: u64,
     /// How device time is measured.
     pub(crate) accounting: AccountingConfig,
+    /// How long kernels are cut.
+    pub(crate) slicing: SlicingConfig,
     /// How long one kernel may run.
     pub(crate) kernel_ms: u64,
     /// How long a worker lives without a daemon.
@@ -175,6 +179,7 @@ impl Times {
             ring_wait_us: config.scheduling.ring_wait_us,
             yield_us: config.scheduling.yield_us,
             accounting: config.scheduling.accounting,
+            slicing: config.scheduling.slicing,
             kernel_ms: config.limits.kernel_ms,
             orphan_ms: config.limits.orphan_ms,
             worker_memory_bytes: config.limits.worker_memory.0,

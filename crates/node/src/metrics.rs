@@ -27,6 +27,8 @@ pub(crate) fn text(stats: &Stats) -> String {
     page.sample("weft_device_memory_used_bytes", "", &device.memory_used_bytes.to_string());
     page.head("weft_device_overruns_total", "counter", "executions longer than the model");
     page.sample("weft_device_overruns_total", "", &device.overruns.to_string());
+    page.head("weft_device_late_total", "counter", "executions that began too late to be in time");
+    page.sample("weft_device_late_total", "", &device.late.to_string());
     page.head("weft_charged_seconds_total", "counter", "device time charged to vGPUs");
     page.sample("weft_charged_seconds_total", "", &seconds(stats.closure.charged_ns));
     page.head("weft_vgpus_waiting", "gauge", "vGPUs that wait for the device");

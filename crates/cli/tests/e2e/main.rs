@@ -13,4 +13,5 @@ mod node;
 mod programs;
 mod quiet;
 mod sessions;
+mod shares;
 mod support;

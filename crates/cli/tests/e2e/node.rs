@@ -88,7 +88,7 @@ fn shares_follow_the_weights_and_change_live() {
 
 /// The share of `name` over some window of a second or more comes close to `expected`. A noisy
 /// machine may spoil a window, so several are looked at; a wrong scheduler spoils all.
-fn assert_share(node: &Node, name: &str, expected: f64) {
+pub(crate) fn assert_share(node: &Node, name: &str, expected: f64) {
     let mut seen = Vec::new();
     for _ in 0..6 {
         let before = node.admin().stats().unwrap();

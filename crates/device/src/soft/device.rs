@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::clock;
-use super::device_page::DevicePage;
+use super::device_page::{DevicePage, Kept};
 use super::engine::cx::{Cx, LaunchState};
 use super::engine::handler::Level;
 use super::engine::launch::{Execution, LaunchPlan, Progress};
@@ -90,6 +90,41 @@ struct Current {
     start_ns: u64,
     max_ns: Option<u64>,
     paced: Option<Paced>,
+    /// Time this thread spent executing it so far, in ns: what a paced operation's model must cover.
+    executed_ns: u64,
+}
+
+/// What is known of an operation at its end.
+#[derive(Debug, Clone, Copy)]
+struct Ended {
+    op: OpId,
+    began_ns: u64,
+    paced: Option<Paced>,
+    executed_ns: u64,
+}
+
+impl Current {
+    const fn ended(&self) -> Ended {
+        let Self { id, start_ns, paced, executed_ns, .. } = self;
+        Ended { op: *id, began_ns: *start_ns, paced: *paced, executed_ns: *executed_ns }
+    }
+}
+
+impl Paced {
+    /// How an operation kept to this place on the timeline that ends at `now_ns` after executing
+    /// for `executed_ns`.
+    ///
+    /// Waiting to begin is not the operation's fault, and shows in every throughput; being
+    /// descheduled while it executes is counted against it.
+    const fn kept(self, now_ns: u64, executed_ns: u64) -> Kept {
+        if now_ns <= self.end_ns {
+            Kept::InTime
+        } else if executed_ns > self.end_ns - self.start_ns {
+            Kept::Overran
+        } else {
+            Kept::Late
+        }
+    }
 }
 
 #[derive(Debug)]
@@ -231,15 +266,16 @@ impl SoftDevice {
                     let fault = plain_fault(FaultKind::Device, "the module was unloaded");
                     self.current = None;
                     let paced = pending.paced;
-                    self.finish(pending.id, start_ns, paced, Outcome::Fault(fault));
+                    let ended = Ended { op: pending.id, began_ns: start_ns, paced, executed_ns: 0 };
+                    self.finish(ended, Outcome::Fault(fault));
                     return Some(Driven::Busy);
                 }
             },
             Op::Copy { dst, src, shape } => Work::Copy(Box::new(Copying::new(dst, src, shape))),
             Op::Fill(fill) => Work::Fill(fill),
         };
-        self.current =
-            Some(Current { id: pending.id, work, start_ns, max_ns, paced: pending.paced });
+        let (id, paced) = (pending.id, pending.paced);
+        self.current = Some(Current { id, work, start_ns, max_ns, paced, executed_ns: 0 });
         None
     }
 
@@ -274,6 +310,7 @@ impl SoftDevice {
     fn work(&mut self, deadline: u64) -> Driven {
         let Some(mut current) = self.current.take() else { return Driven::Idle };
         self.refresh();
+        let resumed_ns = clock::now_ns();
         let ended = match &mut current.work {
             Work::Kernel(execution) => {
                 let stop_at = current.max_ns.map(|ns| current.start_ns.saturating_add(ns));
@@ -288,6 +325,7 @@ impl SoftDevice {
                     Progress::Fault(fault) => Some(Outcome::Fault(fault)),
                     Progress::Running => None,
                     Progress::Asleep(until) => {
+                        current.executed_ns += clock::now_ns().saturating_sub(resumed_ns);
                         self.current = Some(current);
                         return Driven::WaitUntil(until);
                     }
@@ -306,9 +344,10 @@ impl SoftDevice {
                 Err(error) => copy_fault(&error),
             }),
         };
+        current.executed_ns += clock::now_ns().saturating_sub(resumed_ns);
         match ended {
             Some(outcome) => {
-                self.finish(current.id, current.start_ns, current.paced, outcome);
+                self.finish(current.ended(), outcome);
             }
             None => self.current = Some(current),
         }
@@ -324,13 +363,15 @@ impl SoftDevice {
         }
     }
 
-    fn finish(&mut self, op: OpId, began_ns: u64, paced: Option<Paced>, outcome: Outcome) {
+    /// Ends an operation that began at `began_ns` on the real clock, or has a place on the timeline.
+    fn finish(&mut self, ended: Ended, outcome: Outcome) {
+        let Ended { op, began_ns, paced, executed_ns } = ended;
         let now = clock::now_ns();
         let (start_ns, end_ns) = match paced {
             Some(paced) => (paced.start_ns, paced.end_ns),
             None => (began_ns, now),
         };
-        let overran = paced.is_some() && now > end_ns;
+        let kept = paced.map_or(Kept::InTime, |paced| paced.kept(now, executed_ns));
         if self.queued
             && let Some((page, me)) = &self.page
         {
@@ -338,7 +379,7 @@ impl SoftDevice {
             self.queued = false;
         }
         if let Some((page, _)) = &self.page {
-            page.count(end_ns - start_ns, overran);
+            page.count(end_ns - start_ns, kept);
         }
         self.finished.push_back(Completion { op, outcome, start_ns, end_ns });
     }
@@ -454,11 +495,13 @@ impl Device for SoftDevice {
             {
                 execution.describe(fault);
             }
-            self.finish(current.id, current.start_ns, current.paced, outcome);
+            self.finish(current.ended(), outcome);
         } else if let Some(i) = self.pending.iter().position(|p| p.id == op)
             && let Some(pending) = self.pending.remove(i)
         {
-            self.finish(pending.id, clock::now_ns(), pending.paced, killed());
+            let (op, paced) = (pending.id, pending.paced);
+            let ended = Ended { op, began_ns: clock::now_ns(), paced, executed_ns: 0 };
+            self.finish(ended, killed());
         }
     }
 

@@ -16,6 +16,7 @@ const TIMELINE_END: usize = 0;
 const BUSY: usize = 1;
 const EXECUTIONS: usize = 2;
 const OVERRUNS: usize = 3;
+const LATE: usize = 4;
 const TURNSTILE: usize = 64;
 
 /// Bytes of shared memory that a device page takes.
@@ -35,8 +36,21 @@ pub struct DeviceTotals {
     pub busy_ns: u64,
     /// Operations it executed.
     pub executions: u64,
-    /// Of these, paced ones that took longer than their model.
+    /// Of these, paced ones that took longer to execute than their model says.
     pub overruns: u64,
+    /// Paced ones that executed in time but ended after they were due, because they began late.
+    pub late: u64,
+}
+
+/// How a paced operation kept to its model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Kept {
+    /// It had ended when it was due, or the device is not paced.
+    InTime,
+    /// It began too late to end when it was due; executing took no longer than the model.
+    Late,
+    /// Executing took longer than the model: the model is wrong for this machine.
+    Overran,
 }
 
 impl DevicePage {
@@ -60,6 +74,7 @@ impl DevicePage {
             busy_ns: self.words[BUSY].load(Ordering::Relaxed),
             executions: self.words[EXECUTIONS].load(Ordering::Relaxed),
             overruns: self.words[OVERRUNS].load(Ordering::Relaxed),
+            late: self.words[LATE].load(Ordering::Relaxed),
         }
     }
 
@@ -100,14 +115,15 @@ impl DevicePage {
     /// keeps its own time reports when an operation has ended.
     pub(crate) fn occupy(&self, start_ns: u64, end_ns: u64) {
         let before_ns = self.words[TIMELINE_END].fetch_max(end_ns, Ordering::AcqRel);
-        self.count(end_ns.saturating_sub(start_ns.max(before_ns)), false);
+        self.count(end_ns.saturating_sub(start_ns.max(before_ns)), Kept::InTime);
     }
 
     /// Counts an operation that occupied the device for `ns`.
-    pub(crate) fn count(&self, ns: u64, overran: bool) {
+    pub(crate) fn count(&self, ns: u64, kept: Kept) {
         self.words[BUSY].fetch_add(ns, Ordering::Relaxed);
         self.words[EXECUTIONS].fetch_add(1, Ordering::Relaxed);
-        self.words[OVERRUNS].fetch_add(u64::from(overran), Ordering::Relaxed);
+        self.words[OVERRUNS].fetch_add(u64::from(kept == Kept::Overran), Ordering::Relaxed);
+        self.words[LATE].fetch_add(u64::from(kept == Kept::Late), Ordering::Relaxed);
     }
 }
 
@@ -156,8 +172,10 @@ mod tests {
     #[test]
     fn totals_count() {
         let page = page();
-        page.count(10, false);
-        page.count(5, true);
-        assert_eq!(page.totals(), DeviceTotals { busy_ns: 15, executions: 2, overruns: 1 });
+        page.count(10, Kept::InTime);
+        page.count(5, Kept::Overran);
+        page.count(1, Kept::Late);
+        let expected = DeviceTotals { busy_ns: 16, executions: 3, overruns: 1, late: 1 };
+        assert_eq!(page.totals(), expected);
     }
 }

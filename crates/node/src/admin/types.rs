@@ -156,6 +156,9 @@ pub struct DeviceReport {
     pub busy_ns: u64,
     /// Executions that took longer than the model says (paced).
     pub overruns: u64,
+    /// Executions that were in time by themselves, but began too late (paced).
+    #[serde(default)]
+    pub late: u64,
     /// Executions in all.
     pub executions: u64,
 }
@@ -437,6 +440,7 @@ mod tests {
                 memory_used_bytes: 0,
                 busy_ns: 0,
                 overruns: 0,
+                late: 0,
                 executions: 0,
             },
             vgpus,

@@ -94,6 +94,7 @@ impl DeviceMemory {
             memory_used_bytes,
             busy_ns: totals.busy_ns,
             overruns: totals.overruns,
+            late: totals.late,
             executions: totals.executions,
         }
     }

@@ -17,6 +17,7 @@ use weft_wire::Command;
 use super::link::Link;
 use super::meter::Meter;
 use super::output::Answers;
+use super::pieces::Pieces;
 use super::predict::Predictor;
 use crate::link::{Ask, Reply, Times};
 
@@ -28,12 +29,6 @@ const BATCH: usize = 64;
 
 /// Commands held back while a stream is full, so that an urgent one can pass.
 const HELD_MAX: usize = 65_536;
-
-/// A kernel whose rest exceeds the budget by less than this is not cut.
-const OVERRUN_NS: u64 = 500_000;
-
-/// A piece of a kernel is at least this long: 50 times what starting a piece costs.
-const PIECE_NS_MIN: u64 = 50_000;
 
 /// Waiting callers are woken this long before their answer comes, the cost of a wake.
 const ANNOUNCE_NS: u64 = 70_000;
@@ -79,6 +74,9 @@ pub(crate) struct EventLoop<D> {
     answers: Answers,
     predictor: Predictor,
     meter: Meter,
+    pieces: Pieces,
+    /// How long it took to start the last piece of a kernel, in ns.
+    piece_start_ns: u64,
     /// Estimates of the operations in flight, in the order of starting.
     flights: VecDeque<u64>,
     /// Commands that did not fit their stream, in order.
@@ -111,6 +109,8 @@ impl<D: Device> EventLoop<D> {
             answers: Answers::default(),
             predictor: Predictor::default(),
             meter: Meter::new(times.accounting),
+            pieces: Pieces::new(times.slicing),
+            piece_start_ns: 0,
             flights: VecDeque::new(),
             held: VecDeque::new(),
             buffer: Box::new([0; MAX_COMMAND]),
@@ -258,12 +258,18 @@ impl<D: Device> EventLoop<D> {
                     break;
                 }
             };
-            let long = known.is_none_or(|known| known > left_ns.saturating_add(OVERRUN_NS));
-            let cut = (ready.sliceable && long && left_ns != u64::MAX)
-                .then_some(left_ns.max(PIECE_NS_MIN));
+            let cut_ns = self.pieces.cut_ns(&ready, known, left_ns);
+            let whole_ns = estimate_ns;
+            let estimate_ns = cut_ns.map_or(whole_ns, |cut_ns| whole_ns.min(cut_ns));
+            self.gate.shorten(whole_ns - estimate_ns);
+            let began_ns = self.session.device().now_ns();
             let mut output = self.answers.output(&self.side);
-            match self.session.start_next(cut, &mut output) {
+            match self.session.start_next(cut_ns, &mut output) {
                 Started::Flying => {
+                    if cut_ns.is_some() {
+                        let now_ns = self.session.device().now_ns();
+                        self.piece_start_ns = now_ns.saturating_sub(began_ns);
+                    }
                     if self.flights.is_empty() {
                         self.front_since_ns = self.session.device().now_ns();
                     }
@@ -298,6 +304,10 @@ impl<D: Device> EventLoop<D> {
             let charge_ns = self.meter.charge_ns(finished.key, finished.units, ns);
             self.gate.charge(estimate_ns, charge_ns);
             self.predictor.learn(finished.key, finished.units, ns);
+            if finished.partial {
+                let late_ns = self.session.device().now_ns().saturating_sub(finished.end_ns);
+                self.pieces.learn(self.piece_start_ns.saturating_add(late_ns));
+            }
             self.front_since_ns = finished.end_ns;
         }
     }

@@ -10,6 +10,7 @@ mod frames;
 mod link;
 mod meter;
 mod output;
+mod pieces;
 mod predict;
 mod privileges;
 mod sandbox;

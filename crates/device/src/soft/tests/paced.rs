@@ -1,15 +1,35 @@
 //! The paced clock.
 
-use super::super::{Clock, KernelModel, PacedModel, SoftDevice};
+use weft_ring::SharedMemory;
+
+use super::super::{
+    Clock, DEVICE_PAGE_BYTES, DevicePage, FrameStore, KernelModel, LocalFrames, MemoryConfig,
+    PacedModel, SoftConfig, SoftDevice,
+};
 use super::{Arg, Bench, faults::kernel};
 use crate::{Completion, Device, Driven, Launch, Op, Outcome, QueueId};
 
 fn bench(ns: u64) -> Bench {
+    bench_on(ns, None)
+}
+
+/// A device whose kernel `k` takes `ns`, with a device page or without.
+fn bench_on(ns: u64, page: Option<DevicePage>) -> Bench {
     let model = PacedModel {
         kernels: vec![KernelModel { kernel: "k".to_owned(), ns, ns_per_block: 0 }],
         ..PacedModel::default()
     };
-    let mut device = SoftDevice::local(16 << 20, 1 << 40, 1 << 30, Clock::Paced(model)).unwrap();
+    let bytes = 16 << 20;
+    let memory = MemoryConfig {
+        store: FrameStore::local(bytes).unwrap(),
+        source: Box::new(LocalFrames::new(bytes)),
+        base: 1 << 40,
+        len: 1 << 30,
+        window: None,
+    };
+    let clock = Clock::Paced(model);
+    let page = page.map(|page| (page, 1));
+    let mut device = SoftDevice::new(SoftConfig { memory, memory_bytes: bytes, clock, page });
     let text = kernel("", "red.global.add.u32 [%rd1], 1;");
     let module = device.load(&[text.as_bytes()]).unwrap();
     Bench { device, module }
@@ -69,4 +89,29 @@ fn pieces_of_a_launch_add_up() {
     }
     assert_eq!(sum, 1_000_000);
     assert_eq!(bench.words(address, 1), [100]);
+}
+
+#[test]
+fn a_slow_kernel_is_an_overrun_and_one_that_began_late_is_late() {
+    let page = DevicePage::open(&SharedMemory::anonymous(DEVICE_PAGE_BYTES).unwrap()).unwrap();
+    let mut late = bench_on(1_000_000, Some(page.clone()));
+    let address = late.upload(&[0]);
+    let before = page.totals();
+    late.start(late.launch("k", 1, 1, &[Arg::U64(address)]));
+    // Nobody drives the device until the kernel is due.
+    let due_ns = page.timeline_end_ns();
+    while late.device.now_ns() <= due_ns {
+        std::hint::spin_loop();
+    }
+    completions(&mut late.device);
+    let after = page.totals();
+    assert_eq!((after.late, after.overruns), (before.late + 1, before.overruns));
+    // A model of one nanosecond is too short for 1,000 blocks.
+    let mut slow = bench_on(1, Some(page.clone()));
+    let address = slow.upload(&[0]);
+    let before = page.totals();
+    slow.start(slow.launch("k", 1000, 32, &[Arg::U64(address)]));
+    completions(&mut slow.device);
+    let after = page.totals();
+    assert_eq!((after.late, after.overruns), (before.late, before.overruns + 1));
 }
