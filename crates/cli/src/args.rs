@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 /// Shares GPUs among tenants: unmodified CUDA programs, weighted fairness, quotas, isolation.
 #[derive(Debug, Parser)]
@@ -151,6 +151,9 @@ pub(crate) struct RunOptions {
     /// Attach token of the vGPU.
     #[arg(long, env = "WEFT_TOKEN", hide_env_values = true)]
     pub(crate) token: Option<String>,
+    /// Give the program's processes the processor share that its device share needs.
+    #[arg(long, value_enum, value_name = "HOW", conflicts_with = "direct")]
+    pub(crate) cpu_weight: Option<CpuWeight>,
     /// Run without a daemon, the native baseline: on a software device inside the program, or with
     /// `--device cuda` on the genuine driver itself.
     #[arg(long, conflicts_with_all = ["name", "weight", "memory", "token"])]
@@ -162,6 +165,13 @@ pub(crate) struct RunOptions {
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) program: Vec<String>,
+}
+
+/// How a program's processes are weighed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum CpuWeight {
+    /// As its vGPU is among those in use, live.
+    Auto,
 }
 
 /// `weft node`

@@ -3,6 +3,7 @@
 
 mod args;
 mod bench;
+mod cpu_weight;
 mod daemon;
 mod demo;
 mod doctor;

@@ -11,7 +11,7 @@ use weft_node::admin::AdminError;
 
 use crate::args::{RunOptions, Sockets};
 use crate::daemon::OwnDaemon;
-use crate::{output, programs};
+use crate::{cpu_weight, output, programs};
 
 /// `weft run`
 pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
@@ -45,6 +45,12 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
     }
     let mut command = program(options, &config.sockets.runtime_dir)?;
     command.env("WEFT_SOCKET", config.tenant_socket());
+    if options.cpu_weight.is_some() {
+        if admin.is_none() {
+            bail!("--cpu-weight needs the admin socket: the weights of all vGPUs");
+        }
+        return weighed(command, sockets, options);
+    }
     let error = command.exec();
     Err(error).with_context(|| format!("cannot run {}", options.program[0]))
 }
@@ -56,7 +62,16 @@ fn run_with_own_daemon(options: &RunOptions) -> Result<ExitCode> {
     let mut command = program(options, daemon.path())?;
     command.env("WEFT_SOCKET", daemon.tenant_socket());
     command.env("WEFT_RUNTIME_DIR", daemon.path());
+    if options.cpu_weight.is_some() {
+        return weighed(command, &daemon.sockets(), options);
+    }
     wait(command, options)
+}
+
+fn weighed(command: Command, sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
+    let own = format!("user-{}", rustix::process::getuid().as_raw());
+    let status = cpu_weight::run(command, sockets, options.name.as_deref().unwrap_or(&own))?;
+    Ok(ExitCode::from(exit_code(status)))
 }
 
 /// Without a daemon: on a software device in the program, or on the genuine driver.

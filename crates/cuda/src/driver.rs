@@ -7,7 +7,7 @@ use weft_wire::Status;
 use weft_wire::table::DRIVER_VERSION;
 
 use crate::args::Out;
-use crate::{border, direct};
+use crate::{border, direct, fork};
 
 static CLIENT: OnceLock<Arc<Client>> = OnceLock::new();
 
@@ -21,6 +21,11 @@ pub(crate) fn client() -> Result<&'static Client, Status> {
     if client.is_forked() { Err(Status::NOT_INITIALIZED) } else { Ok(client) }
 }
 
+/// The client, also of a forked child.
+pub(crate) fn attached() -> Option<&'static Client> {
+    CLIENT.get().map(Arc::as_ref)
+}
+
 /// `cuInit`: attaches. A failure is explained on stderr, and may be tried again.
 pub(crate) fn init(flags: u32) -> Result<(), Status> {
     static ATTACHING: Mutex<()> = Mutex::new(());
@@ -31,6 +36,7 @@ pub(crate) fn init(flags: u32) -> Result<(), Status> {
     if CLIENT.get().is_none() {
         let _one = ATTACHING.lock().unwrap_or_else(PoisonError::into_inner);
         if CLIENT.get().is_none() {
+            fork::watch();
             let attached = attach().map_err(|error| explain(&error))?;
             // Only the holder of the lock sets it.
             let _ = CLIENT.set(attached);

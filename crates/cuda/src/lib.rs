@@ -26,6 +26,7 @@ mod error;
 mod event;
 mod export_table;
 mod exports;
+mod fork;
 mod function;
 mod graph_exec;
 mod graph_kernel;

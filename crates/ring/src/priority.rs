@@ -150,8 +150,8 @@ mod tests {
 
     #[test]
     fn a_thread_that_is_not_there_is_an_error() {
-        assert!(Treatment::of(i32::MAX.unsigned_abs()).is_err());
-        assert!(make_normal(i32::MAX.unsigned_abs(), false).is_err());
+        Treatment::of(i32::MAX.unsigned_abs()).unwrap_err();
+        make_normal(i32::MAX.unsigned_abs(), false).unwrap_err();
     }
 
     #[test]

@@ -292,7 +292,7 @@ impl Coscheduler {
         waiters.callers.clear_boosted(boost.claimed);
         let times = waiters.tenant.thread(boost.claimed).ok().and_then(|thread| thread.times());
         // Of a thread that is gone nobody knows; it ran no longer than its boost lasted.
-        let ran_ns = times.map_or(limit_ns(), |times| {
+        let ran_ns = times.map_or_else(limit_ns, |times| {
             times.ran_ns.saturating_sub(boost.ran_before_ns).min(limit_ns())
         });
         waiters.turn_ns = waiters.turn_ns.saturating_add(ran_ns);

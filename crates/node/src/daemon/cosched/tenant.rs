@@ -188,8 +188,8 @@ mod tests {
     #[test]
     fn a_process_of_another_user_or_time_is_not_the_tenant() {
         let (pid, uid) = own();
-        assert!(Tenant::open(pid, uid + 1, None).is_err());
-        assert!(Tenant::open(pid, uid, Some(began_at(pid).unwrap() + 1)).is_err());
+        Tenant::open(pid, uid + 1, None).unwrap_err();
+        Tenant::open(pid, uid, Some(began_at(pid).unwrap() + 1)).unwrap_err();
     }
 
     #[test]
@@ -204,7 +204,7 @@ mod tests {
             let _ended = stopped.recv();
         });
         let id = hear.recv().unwrap();
-        assert!(tenant.thread(id).is_ok());
+        tenant.thread(id).unwrap();
         drop(stop);
         other.join().unwrap();
         // The system removes it in its own time.
