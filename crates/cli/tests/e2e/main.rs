@@ -8,6 +8,7 @@
 mod faults;
 mod genuine;
 mod hierarchy;
+mod hostile;
 mod isolation;
 mod node;
 mod programs;
