@@ -87,6 +87,16 @@ pub(crate) enum Command {
     Stop,
     /// Three programs share one software GPU by weight; then the same without Weft.
     Demo(DemoOptions),
+    /// Hold the scheduling core against a journal, to the first difference.
+    Replay {
+        /// A file of a journal, or its folder.
+        journal: PathBuf,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Write a timeline that Perfetto or chrome://tracing shows.
+    Trace(TraceOptions),
     /// Measure; `weft bench --help` lists the benchmarks.
     Bench(BenchOptions),
     /// Simulate; the scheduling core is the daemon's. `weft sim --help` lists the experiments.
@@ -183,9 +193,31 @@ pub(crate) struct NodeOptions {
     /// Device to execute on: soft, soft:paced, soft:paced:MODEL.toml, cuda, cuda:N.
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
+    /// Keep a journal in this folder (`journal.dir`).
+    #[arg(long, value_name = "DIR")]
+    pub(crate) journal: Option<PathBuf>,
     /// Set one key of the configuration, such as `scheduling.policy=unmanaged`.
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub(crate) settings: Vec<(String, String)>,
+}
+
+/// `weft trace`
+#[derive(Debug, Args)]
+pub(crate) struct TraceOptions {
+    /// How long to record what the node does.
+    #[arg(
+        long,
+        default_value_t = 5,
+        conflicts_with = "journal",
+        value_parser = clap::value_parser!(u32).range(1..=600)
+    )]
+    pub(crate) seconds: u32,
+    /// Show this file of a journal, or its folder, instead.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) journal: Option<PathBuf>,
+    /// Where to write it.
+    #[arg(short, long, default_value = "weft-trace.json", value_name = "FILE")]
+    pub(crate) output: PathBuf,
 }
 
 /// `weft demo`

@@ -41,6 +41,9 @@ impl Sockets {
 pub(crate) fn serve(sockets: &Sockets, options: &NodeOptions) -> Result<()> {
     let mut settings = sockets.settings();
     settings.extend(options.device.iter().map(|device| ("device".to_owned(), device.clone())));
+    if let Some(dir) = &options.journal {
+        settings.push(("journal.dir".to_owned(), dir.display().to_string()));
+    }
     settings.extend(options.settings.iter().cloned());
     let config =
         NodeConfig::load(options.config.as_deref(), |name| std::env::var(name).ok(), &settings)?;

@@ -9,9 +9,12 @@ mod demo;
 mod doctor;
 mod output;
 mod programs;
+mod replay;
 mod run;
 mod sim;
+mod timeline;
 mod top;
+mod trace;
 mod vgpu;
 
 use std::process::ExitCode;
@@ -51,6 +54,8 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Metrics => vgpu::metrics(&sockets)?,
         Command::Stop => daemon::stop(&sockets)?,
         Command::Demo(options) => return demo::demo(&options),
+        Command::Replay { journal, json } => replay::replay(&journal, json)?,
+        Command::Trace(options) => trace::trace(&sockets, &options)?,
         Command::Bench(options) => return bench::bench(&options),
         Command::Sim(options) => return sim::sim(&options),
     }

@@ -62,6 +62,8 @@ pub struct NodeConfig {
     pub limits: LimitsConfig,
     /// The processes that execute.
     pub worker: WorkerConfig,
+    /// The record of all that the scheduling core was told and answered.
+    pub journal: JournalConfig,
     /// Prometheus metrics over HTTP.
     pub metrics: MetricsConfig,
     /// The log, on standard error.
@@ -224,6 +226,18 @@ pub struct WorkerConfig {
     pub user: u32,
 }
 
+/// The record of all that the scheduling core was told and answered.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct JournalConfig {
+    /// Folder of its files; off if absent.
+    pub dir: Option<PathBuf>,
+    /// Bytes of all its files.
+    pub max_bytes: ByteSize,
+    /// Files that these are divided into; the oldest goes when a new one is begun.
+    pub files: usize,
+}
+
 /// Prometheus metrics over HTTP.
 #[derive(Debug, Clone, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
@@ -263,6 +277,7 @@ impl Default for NodeConfig {
             defaults: DefaultsConfig::default(),
             limits: LimitsConfig::default(),
             worker: WorkerConfig::default(),
+            journal: JournalConfig::default(),
             metrics: MetricsConfig::default(),
             log: LogConfig::default(),
         }
@@ -320,6 +335,12 @@ impl Default for LimitsConfig {
             attach_ms: 2_000,
             orphan_ms: 30_000,
         }
+    }
+}
+
+impl Default for JournalConfig {
+    fn default() -> Self {
+        Self { dir: None, max_bytes: ByteSize(256 << 20), files: 8 }
     }
 }
 
@@ -452,6 +473,8 @@ impl NodeConfig {
         check("limits.pinned (bytes)", limits.pinned.0, 0, 1 << 40)?;
         check("limits.arena (bytes)", limits.arena.0, 1 << 20, 1 << 32)?;
         check("limits.worker_memory (bytes)", limits.worker_memory.0, 64 << 20, 1 << 40)?;
+        check("journal.files", self.journal.files as u64, 2, 10_000)?;
+        check("journal.max_bytes", self.journal.max_bytes.0, 64 << 10, 1 << 40)?;
         check("worker.user", self.worker.user.into(), 0, 4_000_000_000)?;
         check("device.memory (bytes)", self.device.memory_bytes(), 1 << 20, 1 << 40)?;
         let model = self.device.model.check();

@@ -8,6 +8,7 @@
 pub mod admin;
 pub mod config;
 mod daemon;
+pub mod journal;
 mod link;
 mod metrics;
 mod worker;

@@ -10,6 +10,7 @@ mod genuine;
 mod hierarchy;
 mod hostile;
 mod isolation;
+mod journal;
 mod node;
 mod programs;
 mod quiet;

@@ -5,7 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::types::{Answer, DoctorReport, NodeReport, Request, Stats, Timeline, VgpuReport};
+use super::types::{
+    Answer, DoctorReport, NodeReport, Recording, Request, Stats, Timeline, VgpuReport,
+};
 
 /// The daemon answers within this time or the request failed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
@@ -180,6 +182,22 @@ impl Client {
         let answer = self.call(&Request::Timeline { since_ns })?;
         if let Answer::Timeline(timeline) = answer {
             Ok(timeline)
+        } else {
+            Err(unexpected(&answer))
+        }
+    }
+
+    /// Records what the scheduling core is told and answers for some seconds.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn record(&mut self, seconds: u32) -> Result<Recording, AdminError> {
+        let time = ANSWER_TIMEOUT + Duration::from_secs(seconds.into());
+        self.stream.get_ref().set_read_timeout(Some(time))?;
+        let answer = self.call(&Request::Record { seconds })?;
+        self.stream.get_ref().set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        if let Answer::Recording(recording) = answer {
+            Ok(recording)
         } else {
             Err(unexpected(&answer))
         }

@@ -8,5 +8,5 @@ mod types;
 pub use client::{AdminError, Client};
 pub use types::{
     Answer, Closure, CoschedulingReport, DeviceReport, DoctorCheck, DoctorReport, Finding,
-    NodeReport, Request, Share, Stats, Timeline, Turn, VgpuReport, VgpuState, shares,
+    NodeReport, Recording, Request, Share, Stats, Timeline, Turn, VgpuReport, VgpuState, shares,
 };

@@ -77,6 +77,12 @@ pub enum Request {
         #[serde(default)]
         since_ns: u64,
     },
+    /// Records what the scheduling core is told and answers, for some time. Answer:
+    /// [`Answer::Recording`].
+    Record {
+        /// How long, 1–600.
+        seconds: u32,
+    },
     /// Reads, or with `set` changes, the policy. Answer: [`Answer::Node`].
     Policy {
         /// The new policy.
@@ -112,6 +118,8 @@ pub enum Answer {
     Stats(Stats),
     /// Turns.
     Timeline(Timeline),
+    /// A recording.
+    Recording(Recording),
     /// The state of the node's health.
     Doctor(DoctorReport),
     /// Prometheus text.
@@ -295,6 +303,17 @@ pub struct Turn {
     pub end_ns: Option<u64>,
     /// Device time it used in the turn.
     pub used_ns: u64,
+}
+
+/// A journal that was recorded on request ([`weft_sched::journal`]).
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Recording {
+    /// The file, in the node's runtime directory; who asked removes it.
+    pub path: String,
+    /// Names of the vGPUs by their keys in the journal.
+    pub vgpus: BTreeMap<u32, String>,
+    /// It ends early: it grew too large, or the system was too slow to write it.
+    pub cut: bool,
 }
 
 /// Recent turns, oldest first.

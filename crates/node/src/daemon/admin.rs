@@ -108,6 +108,7 @@ impl Daemon {
             }
             Request::Stats => Answer::Stats(self.stats()?),
             Request::Timeline { since_ns } => Answer::Timeline(self.timeline(since_ns)?),
+            Request::Record { seconds } => Answer::Recording(self.record(seconds)?),
             Request::Policy { set } => {
                 if let Some(name) = set {
                     self.driver.send(Order::SetPolicy(policy::for_node(&name)?));

@@ -6,7 +6,7 @@
 mod place;
 
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::time::{Duration, Instant};
 
 use weft_gate::{Demand, GateDaemon, GrantKind, NodePage, Report, Revocation};
@@ -20,6 +20,7 @@ use weft_sched::{
 use super::clock;
 use super::cosched::{Coscheduler, Waiters};
 use super::persist::{Save, Schedule};
+use super::recorder::{Chunk, Recorder};
 use super::trace::Trace;
 use crate::admin::CoschedulingReport;
 
@@ -71,6 +72,18 @@ pub(crate) enum Order {
         since_ns: u64,
         /// Where to answer.
         answer: Sender<(Vec<super::trace::Span>, u64)>,
+    },
+    /// Record from now on.
+    Record {
+        /// Names the recording.
+        id: u64,
+        /// Where it goes.
+        chunks: SyncSender<Chunk>,
+    },
+    /// Record no more.
+    StopRecording {
+        /// Which recording.
+        id: u64,
     },
     /// Save the state and end.
     Stop,
@@ -164,6 +177,8 @@ pub(crate) struct Driver {
     saved: Instant,
     /// Device time of vGPUs that were removed.
     forgotten_ns: u64,
+    /// Journals, by their names; the configured one is 0.
+    recorders: BTreeMap<u64, Recorder>,
 }
 
 #[derive(Debug)]
@@ -211,7 +226,13 @@ impl Driver {
             saver,
             saved: Instant::now(),
             forgotten_ns,
+            recorders: BTreeMap::new(),
         }
+    }
+
+    /// Records from now on, in files of about `file_bytes_max`.
+    pub(crate) fn record(&mut self, id: u64, chunks: SyncSender<Chunk>, file_bytes_max: u64) {
+        self.recorders.insert(id, Recorder::start(&self.node, chunks, file_bytes_max));
     }
 
     /// Runs until [`Order::Stop`].
@@ -245,6 +266,7 @@ impl Driver {
                 break;
             }
         }
+        self.recorders.values_mut().for_each(Recorder::flush);
         self.save();
     }
 
@@ -253,6 +275,9 @@ impl Driver {
         let next_ns = [self.timer, self.coscheduler.deadline_ns()].into_iter().flatten().min();
         let limit =
             next_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::now_ns()).max(1)));
+        // What was recorded is not kept back by a long sleep.
+        let flush = self.recorders.values_mut().filter_map(Recorder::flush_if_old).min();
+        let limit = [limit, flush].into_iter().flatten().min();
         let orders = &self.orders;
         // A timeout is the timer; the loop looks at everything anyway.
         let woken = self.page.wait(Duration::ZERO, limit, || orders.try_recv().ok());
@@ -285,6 +310,12 @@ impl Driver {
             }
             Order::Timeline { since_ns, answer } => {
                 let _ = answer.send(self.trace.since(since_ns));
+            }
+            Order::Record { id, chunks } => self.record(id, chunks, u64::MAX),
+            Order::StopRecording { id } => {
+                if let Some(mut recorder) = self.recorders.remove(&id) {
+                    recorder.flush();
+                }
             }
             Order::Stop => {}
         }
@@ -319,7 +350,7 @@ impl Driver {
         };
         self.sessions.insert(session, entry);
         let add = Event::AddSession { session: key, vgpu: VgpuKey(vgpu) };
-        match self.node.handle(clock::now_ns(), add, &mut self.actions) {
+        match self.handle(add) {
             // A saved state knows the sessions that were adopted.
             Ok(()) | Err(EventError::SessionExists(_)) => self.perform(),
             Err(error) => tracing::error!(%error, session, "the core refused a session"),
@@ -345,8 +376,7 @@ impl Driver {
         if let Some(entry) = self.sessions.get_mut(&session) {
             entry.turn = Some(turn);
         }
-        let adopted = self.node.handle(clock::now_ns(), event, &mut self.actions);
-        if adopted.is_ok() {
+        if self.handle(event).is_ok() {
             self.trace.begin(self.sessions[&session].vgpu, session, clock::now_ns());
             self.perform();
         } else if let Some(entry) = self.sessions.get_mut(&session) {
@@ -476,10 +506,23 @@ impl Driver {
         }
     }
 
+    /// Tells the core one thing and records it. What the core asks is in `actions` then.
+    fn handle(&mut self, event: Event) -> Result<(), EventError> {
+        let now_ns = clock::now_ns();
+        let result = self.node.handle(now_ns, event, &mut self.actions);
+        let actions = self.actions.as_slice();
+        for recorder in self.recorders.values_mut() {
+            recorder.record(&self.node, now_ns, &event, result, actions);
+        }
+        if self.recorders.values().any(Recorder::is_over) {
+            self.recorders.retain(|_, recorder| !recorder.is_over());
+        }
+        result
+    }
+
     /// Tells the core one thing and does what it asks.
     fn tell(&mut self, event: Event) {
-        let now_ns = clock::now_ns();
-        if let Err(error) = self.node.handle(now_ns, event, &mut self.actions) {
+        if let Err(error) = self.handle(event) {
             tracing::error!(%error, ?event, "the scheduling core refused an event");
         }
         self.perform();

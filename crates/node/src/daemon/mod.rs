@@ -14,6 +14,8 @@ mod frames;
 mod ledger;
 mod log;
 mod persist;
+mod recorder;
+mod recording;
 mod registry;
 mod room;
 mod runtime;
@@ -43,6 +45,7 @@ use self::device::DeviceMemory;
 use self::driver::{Driver, Handle, Order};
 use self::frames::Frames;
 use self::persist::{Save, Schedule};
+use self::recorder::Files;
 use self::registry::Registry;
 use self::room::Room;
 use self::runtime::{Listeners, Runtime};
@@ -119,10 +122,26 @@ fn spawn_saver(saves: Receiver<Save>, schedule_path: PathBuf) -> io::Result<Join
         .spawn(move || persist::run(&saves, &schedule_path))
 }
 
+/// Starts the configured journal.
+fn start_journal(
+    config: &NodeConfig,
+    driver: &mut Driver,
+) -> anyhow::Result<Option<JoinHandle<()>>> {
+    let journal = &config.journal;
+    let Some(dir) = &journal.dir else { return Ok(None) };
+    let files = Files::open(dir.clone(), journal.files)
+        .with_context(|| format!("cannot keep a journal in {}", dir.display()))?;
+    let (sender, chunks) = recorder::queue();
+    driver.record(0, sender, journal.max_bytes.0 / journal.files as u64);
+    let thread = thread::Builder::new().name("journal".to_owned());
+    Ok(Some(thread.spawn(move || files.run(&chunks))?))
+}
+
 /// A daemon that is ready to serve.
 struct Setup {
     daemon: Arc<Daemon>,
     driver: Driver,
+    journal: Option<JoinHandle<()>>,
     stop: UnixStream,
     survivors: Vec<adopt::Survivor>,
     /// Sessions that ended while no daemon ran.
@@ -155,7 +174,9 @@ impl Setup {
         let wanted = config.scheduling.coscheduling;
         let coscheduler = Coscheduler::new(wanted, memory.node_page.try_clone()?, now_ns());
         let forgotten_ns = schedule.map_or(0, |schedule| schedule.forgotten_ns);
-        let driver = Driver::new(node, page, received, saver.clone(), forgotten_ns, coscheduler);
+        let mut driver =
+            Driver::new(node, page, received, saver.clone(), forgotten_ns, coscheduler);
+        let journal = start_journal(&config, &mut driver)?;
         let (stop, stopper) = UnixStream::pair()?;
         let core = Core { registry, frames, sessions: BTreeMap::new(), adopted: 0 };
         let room = Room::make(config.limits.sessions);
@@ -170,11 +191,11 @@ impl Setup {
             connections: AtomicUsize::new(0),
             stop: stopper,
         };
-        Ok(Self { daemon: Arc::new(daemon), driver, stop, survivors, ended })
+        Ok(Self { daemon: Arc::new(daemon), driver, journal, stop, survivors, ended })
     }
 
     fn serve(self) -> anyhow::Result<()> {
-        let Self { daemon, driver, stop, survivors, ended } = self;
+        let Self { daemon, driver, journal, stop, survivors, ended } = self;
         // Their use is on disk before their records go.
         daemon.save_registry();
         for session in ended.keys() {
@@ -197,6 +218,10 @@ impl Setup {
         daemon.shut_down();
         if driver_thread.join().is_err() {
             tracing::error!("the scheduling thread panicked");
+        }
+        // It ends with the driver.
+        if journal.is_some_and(|journal| journal.join().is_err()) {
+            tracing::error!("the thread that writes the journal panicked");
         }
         Ok(())
     }

@@ -1,0 +1,204 @@
+//! `weft replay`: the scheduling core against a journal.
+
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde::Serialize;
+use weft_node::journal::{Begins, JournalFile, files};
+use weft_sched::journal::{Replay, Summary, Writer};
+
+use crate::output::{line, note};
+
+/// What a replay without a difference went through.
+#[derive(Debug, Default, Serialize)]
+struct Report {
+    files: u64,
+    records: u64,
+    actions: u64,
+    grants: u64,
+    /// Files that end within a record, as after a crash.
+    cut: u64,
+    /// Records that the daemon could not write.
+    lost: u64,
+}
+
+/// `weft replay`
+pub(crate) fn replay(journal: &Path, json: bool) -> Result<()> {
+    let mut report = Report::default();
+    // The state at the end of the file before, as a file that goes on there begins.
+    let mut end = None;
+    for file in parts(journal)? {
+        let bytes = read(&file.path)?;
+        let shown = file.path.display();
+        if let Begins::Lost { records } = file.begins {
+            note(&format!("{shown}: {records} records before it were lost"));
+            report.lost += records;
+        }
+        let goes_on = file.begins == Begins::Next;
+        if end.take().is_some_and(|end: Vec<u8>| goes_on && !bytes.starts_with(&end)) {
+            bail!("{shown}: it does not begin with the state at the end of the file before it");
+        }
+        let (summary, state) = one(&bytes).with_context(|| format!("{shown}"))?;
+        report.add(&summary);
+        end = (!summary.cut).then_some(state);
+    }
+    if json {
+        line(&serde_json::to_string_pretty(&report)?);
+        return Ok(());
+    }
+    let Report { files, records, actions, grants, cut, lost } = report;
+    line(&format!(
+        "no difference: {records} records, {actions} actions, {grants} turns in {files} files \
+         ({cut} cut short, {lost} records lost)"
+    ));
+    Ok(())
+}
+
+impl Report {
+    fn add(&mut self, summary: &Summary) {
+        self.files += 1;
+        self.records += summary.records;
+        self.actions += summary.actions;
+        self.grants += summary.grants;
+        self.cut += u64::from(summary.cut);
+    }
+}
+
+/// The files of a journal: of a folder, or the one.
+pub(crate) fn parts(journal: &Path) -> Result<Vec<JournalFile>> {
+    let shown = journal.display();
+    let metadata = fs::metadata(journal).with_context(|| format!("cannot read {shown}"))?;
+    if !metadata.is_dir() {
+        let (path, begins) = (journal.to_owned(), Begins::Start);
+        return Ok(vec![JournalFile { path, number: 1, begins }]);
+    }
+    let files = files(journal).with_context(|| format!("cannot read {shown}"))?;
+    if files.is_empty() {
+        bail!("there is no journal in {shown}; `weft node --journal DIR` keeps one");
+    }
+    Ok(files)
+}
+
+/// A whole file of a journal.
+pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
+    fs::read(path).with_context(|| format!("cannot read {}", path.display()))
+}
+
+/// Replays one file; the state at its end comes encoded.
+fn one(bytes: &[u8]) -> Result<(Summary, Vec<u8>)> {
+    let mut replay = Replay::new(bytes)?;
+    while replay.step()?.is_some() {}
+    let mut state = Vec::new();
+    Writer::begin(replay.node(), &mut state);
+    Ok((replay.summary(), state))
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_sched::{
+        Actions, Config, DeviceKey, Event, Node, SessionKey, TenantKey, Usage, VgpuKey, Weight,
+    };
+
+    use super::*;
+
+    /// A journal of three vGPUs that take turns, and what it replays to.
+    fn journal() -> Vec<u8> {
+        let mut node = Node::new(Config::default()).unwrap();
+        let (mut actions, mut file) = (Actions::new(), Vec::new());
+        let mut writer = Writer::begin(&node, &mut file);
+        let mut now_ns = 0;
+        let mut tell = |node: &mut Node, event: Event| {
+            now_ns += 100_000;
+            let result = node.handle(now_ns, event, &mut actions);
+            writer.record(now_ns, &event, result, actions.as_slice(), &mut file);
+            actions.clear();
+        };
+        let device = DeviceKey(0);
+        tell(&mut node, Event::DeviceUp { device });
+        for key in 0..3 {
+            let (vgpu, tenant) = (VgpuKey(key), TenantKey::DEFAULT);
+            let weight = Weight::new(key + 1).unwrap();
+            tell(&mut node, Event::AddVgpu { vgpu, tenant, device, weight });
+            tell(&mut node, Event::AddSession { session: SessionKey(key), vgpu });
+            tell(&mut node, Event::Runnable { session: SessionKey(key), estimate_ns: 1_000 });
+        }
+        let mut used_ns = [0; 3];
+        for _ in 0..100 {
+            let Some(&session) = node.holders(device).first() else { break };
+            let used = &mut used_ns[session.0 as usize];
+            *used += 6_000_000;
+            let usage = Usage { used_ns: *used, in_flight_ns: 0, idle_ns: 0 };
+            let epoch = node.next_epoch(device).unwrap() - 1;
+            tell(&mut node, Event::Released { session, epoch, usage });
+        }
+        file
+    }
+
+    #[test]
+    fn a_journal_replays_and_its_end_is_what_the_next_begins_with() {
+        let bytes = journal();
+        let (summary, end) = one(&bytes).unwrap();
+        assert!(summary.records >= 100 && summary.grants >= 100, "{summary:?}");
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("000001-start.weftj"), &bytes).unwrap();
+        fs::write(dir.path().join("000002-next.weftj"), &end).unwrap();
+        replay(dir.path(), true).unwrap();
+        // Another beginning is not the end of the first.
+        fs::write(dir.path().join("000002-next.weftj"), &bytes).unwrap();
+        let error = replay(dir.path(), true).unwrap_err().to_string();
+        assert!(error.contains("000002") && error.contains("state"), "{error}");
+    }
+
+    #[test]
+    fn what_is_no_journal_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let message = |error: anyhow::Error| format!("{error:#}");
+        assert!(message(replay(dir.path(), false).unwrap_err()).contains("no journal in"));
+        let file = dir.path().join("000001-start.weftj");
+        for (bytes, word) in
+            [(&b"hello"[..], "no journal"), (b"WEFTJRNL\xff\xff", "version"), (b"", "no journal")]
+        {
+            fs::write(&file, bytes).unwrap();
+            let error = message(replay(&file, false).unwrap_err());
+            assert!(error.contains(word) && error.contains("000001"), "{error}");
+        }
+        let mut damaged = journal();
+        damaged[14] ^= 1;
+        fs::write(&file, &damaged).unwrap();
+        assert!(message(replay(&file, false).unwrap_err()).contains("damaged"));
+    }
+
+    /// Damage anywhere is a message or another journal, never a crash; a cut is no error.
+    #[test]
+    fn damage_never_crashes() {
+        let whole = journal();
+        let header = {
+            let node = Node::new(Config::default()).unwrap();
+            let mut bytes = Vec::new();
+            Writer::begin(&node, &mut bytes);
+            bytes.len()
+        };
+        for len in header..whole.len() {
+            one(&whole[..len]).unwrap();
+        }
+        let mut random = 0x2545_f491_4f6c_dd1d_u64;
+        let mut next = || {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            usize::try_from(random >> 16).unwrap()
+        };
+        for _ in 0..3_000 {
+            let mut bytes = whole.clone();
+            for _ in 0..=next() % 3 {
+                let at = header + next() % (bytes.len() - header);
+                bytes[at] ^= 1 << (next() % 8);
+            }
+            // Whatever it says: that it comes back is the test.
+            let _ = one(&bytes);
+            let garbage: Vec<u8> = (0..next() % 64).map(|_| next().to_le_bytes()[0]).collect();
+            one(&garbage).unwrap_err();
+        }
+    }
+}

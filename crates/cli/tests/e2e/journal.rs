@@ -1,0 +1,223 @@
+//! Journals of real runs: that they replay, and what they show.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::support::{Conversation, Node, eventually, finish, program, success, text_of, weft};
+
+/// Records that must replay.
+const RECORDS: u64 = 1_000_000;
+
+/// Sessions that are looked at, idle ones for the most part: each look is a reading of each.
+const IDLE: usize = 40;
+
+fn node_with_journal(journal: &Path, settings: &[&str]) -> Node {
+    let dir = format!("journal.dir={}", journal.display());
+    let mut all = vec![dir.as_str()];
+    all.extend_from_slice(settings);
+    Node::paced(&all)
+}
+
+fn start(
+    node: &Node,
+    name: &str,
+    weight: &str,
+    program_name: &str,
+    arguments: &[&str],
+) -> Conversation {
+    let flags = ["--name", name, "--weight", weight, "--memory", "16MiB"];
+    Conversation::start(node.run(&flags, &program(program_name), arguments))
+}
+
+fn replay(journal: &Path) -> Value {
+    let mut command = weft();
+    command.arg("replay").arg(journal).arg("--json");
+    let output = finish(command);
+    assert!(output.status.success(), "{}", text_of(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn a_million_records_of_a_real_run_replay_without_a_difference() {
+    let scratch = tempfile::tempdir().unwrap();
+    let journal = scratch.path().join("journal");
+    let mut node = node_with_journal(&journal, &["scheduling.quantum_us=1000"]);
+    let mut tenants: Vec<_> = [("a", "1"), ("b", "2"), ("c", "3")]
+        .into_iter()
+        .zip([&["--sync"][..], &[], &["--sleep", "30"]])
+        .map(|((name, weight), how)| {
+            let arguments = [&["step_51us", "60", "--window", "0.2"], how].concat();
+            start(&node, name, weight, "share", &arguments)
+        })
+        .collect();
+    let idle: Vec<_> =
+        (0..IDLE).map(|index| start(&node, &format!("i{index}"), "1", "idle", &[])).collect();
+    for tenant in tenants.iter().chain(&idle) {
+        tenant.line();
+    }
+    // A daemon that dies leaves a file that ends anywhere, and the next one begins another.
+    node.kill();
+    node.launch();
+    let policies = node.admin().node().unwrap().policies;
+    let mut policies = policies.iter().cycle();
+    eventually("a million records", || {
+        let mut admin = node.admin();
+        admin.set_policy(policies.next().unwrap()).unwrap();
+        admin.set("b", Some(5), None).unwrap();
+        for _ in 0..3_000 {
+            admin.stats().unwrap();
+        }
+        admin.set_policy("fair").unwrap();
+        admin.set("b", Some(2), None).unwrap();
+        replay(&journal)["records"].as_u64().unwrap() >= RECORDS
+    });
+    for tenant in &mut tenants {
+        tenant.kill();
+    }
+    drop(idle);
+    node.wait_until_empty();
+    node.admin().shutdown().unwrap();
+    eventually("the daemon to end", || node.client().is_none());
+    drop(node);
+    let report = replay(&journal);
+    assert!(report["records"].as_u64() >= Some(RECORDS), "{report}");
+    assert!(report["grants"].as_u64() >= Some(1_000), "{report}");
+    assert!(report["files"].as_u64() >= Some(2), "{report}");
+}
+
+#[test]
+fn a_small_journal_keeps_its_bound_and_the_newest() {
+    let scratch = tempfile::tempdir().unwrap();
+    let journal = scratch.path().join("journal");
+    let settings = ["scheduling.quantum_us=1000", "journal.max_bytes=128KiB", "journal.files=4"];
+    let node = node_with_journal(&journal, &settings);
+    let tenants = ["a", "b"]
+        .map(|name| start(&node, name, "1", "share", &["step_51us", "60", "--window", "1"]));
+    eventually("the journal to rotate", || {
+        let names: Vec<String> = std::fs::read_dir(&journal)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        assert!(names.len() <= 4, "{names:?}");
+        node.admin().stats().unwrap();
+        names.iter().any(|name| name.starts_with("000006"))
+    });
+    drop(tenants);
+    node.admin().shutdown().unwrap();
+    eventually("the daemon to end", || node.client().is_none());
+    drop(node);
+    let bytes: u64 = std::fs::read_dir(&journal)
+        .unwrap()
+        .map(|entry| entry.unwrap().metadata().unwrap().len())
+        .sum();
+    assert!(bytes <= 160 << 10, "{bytes} bytes");
+    assert!(replay(&journal)["records"].as_u64() >= Some(1_000));
+}
+
+/// Checks a document of the Trace Event Format: the fields of each kind of event, and that rows
+/// have names. The names of rows and of what happens there.
+fn check_trace(path: &Path) -> (BTreeSet<String>, BTreeSet<String>) {
+    let document: Value = serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap();
+    assert_eq!(document["displayTimeUnit"], "ms");
+    let (mut rows, mut happened, mut named) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
+    for event in document["traceEvents"].as_array().unwrap() {
+        let kind = event["ph"].as_str().unwrap();
+        let name = event["name"].as_str().unwrap().to_owned();
+        assert!(event["ts"].as_f64().unwrap() >= 0.0, "{event}");
+        assert!(event["pid"].is_u64(), "{event}");
+        match kind {
+            "M" if name == "thread_name" => {
+                named.insert(event["tid"].as_u64().unwrap());
+                rows.insert(event["args"]["name"].as_str().unwrap().to_owned());
+            }
+            "M" => assert!(event["args"].is_object(), "{event}"),
+            "X" => {
+                assert!(event["dur"].as_f64().unwrap() >= 0.0, "{event}");
+                assert!(named.contains(&event["tid"].as_u64().unwrap()), "{event}");
+                happened.insert(name);
+            }
+            "i" => {
+                assert!(["t", "p", "g"].contains(&event["s"].as_str().unwrap()), "{event}");
+                assert!(event["tid"].is_u64(), "{event}");
+                happened.insert(name);
+            }
+            "C" => {
+                let values = event["args"].as_object().unwrap();
+                assert!(values.values().all(|value| value.as_f64() >= Some(0.0)), "{event}");
+                happened.insert(name);
+            }
+            other => panic!("kind {other} in {event}"),
+        }
+    }
+    (rows, happened)
+}
+
+#[test]
+fn a_trace_shows_turns_waits_charges_and_wake_ups() {
+    let scratch = tempfile::tempdir().unwrap();
+    let journal = scratch.path().join("journal");
+    let node = node_with_journal(&journal, &[]);
+    let tenants = ["red", "blue"]
+        .map(|name| start(&node, name, "1", "share", &["step_285us", "60", "--window", "0.2"]));
+    for tenant in &tenants {
+        tenant.line();
+    }
+    let trace = |arguments: &[&str], file: &Path| {
+        let mut command: Command = weft();
+        command.arg("--runtime-dir").arg(node.path()).arg("trace").args(arguments);
+        success({
+            command.arg("-o").arg(file);
+            command
+        });
+        check_trace(file)
+    };
+    let (rows, happened) = trace(&["--seconds", "1"], &scratch.path().join("live.json"));
+    for row in ["device", "red", "blue"] {
+        assert!(rows.contains(row), "{rows:?}");
+    }
+    for what in ["turn", "red", "blue", "charged red", "device busy"] {
+        assert!(happened.contains(what), "{what} is not in {happened:?}");
+    }
+    let left_over = std::fs::read_dir(node.path()).unwrap().flatten();
+    assert!(
+        !left_over
+            .into_iter()
+            .any(|entry| { entry.file_name().to_string_lossy().starts_with("recording") })
+    );
+    drop(tenants);
+    node.wait_until_empty();
+    node.admin().shutdown().unwrap();
+    eventually("the daemon to end", || node.client().is_none());
+    let from_journal = journal.display().to_string();
+    let file = scratch.path().join("whole.json");
+    let (rows, happened) = trace(&["--journal", &from_journal], &file);
+    assert!(rows.contains("vGPU 0") && rows.contains("vGPU 1"), "{rows:?}");
+    for what in ["turn", "waits", "wakes up", "vGPU 0", "charged vGPU 1"] {
+        assert!(happened.contains(what), "{what} is not in {happened:?}");
+    }
+}
+
+#[test]
+fn what_cannot_be_replayed_is_said_in_words() {
+    let scratch = tempfile::tempdir().unwrap();
+    let garbage = scratch.path().join("garbage");
+    std::fs::write(&garbage, [7; 4096]).unwrap();
+    let nothing = scratch.path().join("nothing");
+    for (path, word) in [
+        (&garbage, "no journal"),
+        (&nothing, "cannot read"),
+        (&scratch.path().to_owned(), "no journal in"),
+    ] {
+        for command in [&["replay"][..], &["trace", "-o", "/dev/null", "--journal"]] {
+            let mut weft = weft();
+            weft.args(command).arg(path);
+            let output = finish(weft);
+            let text = text_of(&output);
+            assert!(!output.status.success(), "{command:?} {path:?}: {text}");
+            assert!(text.contains(word), "{command:?} {path:?}: {text}");
+        }
+    }
+}
