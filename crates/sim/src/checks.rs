@@ -3,7 +3,7 @@
 use weft_sched::invariants::{LagBound, PAIRS_MAX, WorkConservation};
 use weft_sched::{Config, Tag, Weight};
 
-use crate::world::Setup;
+use crate::world::{RELEASE_LEAD_NS, Setup};
 
 /// What the invariants are held against in this run.
 #[derive(Clone, Copy, Debug)]
@@ -31,7 +31,13 @@ impl Limits {
             + costs.device_switch.ns
             + costs.slice.ns;
         Self {
-            turn_ns: config.quantum_ns + config.overlap_ns + config.yield_ns + handover_ns,
+            // A worker gives its turn back before its last work has drained, and knows what is left
+            // of it no better than its lead: work may have waited behind another's.
+            turn_ns: config.quantum_ns
+                + config.overlap_ns
+                + RELEASE_LEAD_NS
+                + config.yield_ns
+                + handover_ns,
             idle_ns: config.yield_ns + config.overlap_ns + 2 * handover_ns,
             lag: setup.policy == "fair" && !setup.hold_idle,
             waste: matches!(setup.policy, "fair" | "unmanaged") && !setup.hold_idle,

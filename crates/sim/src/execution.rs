@@ -171,7 +171,8 @@ impl World {
         let state = &mut self.workers[op.worker];
         let flight = state.flights.pop_front();
         let charge_ns = state.meter.charge_ns(op.key, op.ns);
-        let unforeseen_ns = op.ns + state.meter.unsettled_ns() + state.underestimated_ns();
+        // Charges may be off at both ends of an interval.
+        let unforeseen_ns = op.ns + 2 * state.meter.unsettled_ns() + state.underestimated_ns();
         let estimate_ns = flight.map_or(0, |flight| flight.estimate_ns);
         let drained = state.gate.charge(estimate_ns, charge_ns);
         // The whole grid at the pace of this piece.

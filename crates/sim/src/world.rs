@@ -21,7 +21,7 @@ use crate::worker::{Source, Worker};
 pub(crate) const DEVICE: DeviceKey = DeviceKey(0);
 
 /// A worker releases its turn this long before its successor may start (the daemon's constant).
-const RELEASE_LEAD_NS: u64 = 300_000;
+pub(crate) const RELEASE_LEAD_NS: u64 = 300_000;
 
 /// How a simulated node is set up.
 #[derive(Clone, Debug)]
