@@ -2,11 +2,11 @@
 //! (FairGV §5.4.2).
 //!
 //! A tenant needs at least as much processor time as its vGPU uses, so its processes weigh as its
-//! vGPU does: the vGPU's weight over the mean weight of the vGPUs in use, in a control group of their
-//! own where one may be made, else by their nice value. The weight is looked up once a second while
-//! the program runs.
+//! vGPU does: its share of the device over an equal share among the vGPUs in use, in a control
+//! group of their own where one may be made, else by their nice value. The weight is looked up once
+//! a second while the program runs.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -76,18 +76,24 @@ fn follow(sockets: &Sockets, name: &str, means: &mut Means, last: &mut Option<Se
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Seen {
     weight: u32,
-    /// Over the mean of those in use.
+    /// Its share of the device over an equal one.
     relative: f64,
 }
 
-/// The weight of a vGPU among those in use; `None` before it is there.
+/// The share of a vGPU among those in use; `None` before it is there.
 fn relative_weight(vgpus: &[VgpuReport], name: &str) -> Option<Seen> {
     let own = vgpus.iter().find(|vgpu| vgpu.name == name)?;
-    let in_use = vgpus.iter().filter(|vgpu| vgpu.sessions > 0 || vgpu.name == name);
-    let weights: Vec<f64> = in_use.map(|vgpu| f64::from(vgpu.weight)).collect();
+    let in_use: Vec<_> =
+        vgpus.iter().filter(|vgpu| vgpu.sessions > 0 || vgpu.name == name).collect();
+    // Tenants divide the device, their vGPUs divide the tenant's part.
+    let tenants: BTreeMap<_, _> =
+        in_use.iter().map(|vgpu| (vgpu.tenant, f64::from(vgpu.tenant_weight))).collect();
+    let siblings = in_use.iter().filter(|vgpu| vgpu.tenant == own.tenant);
+    let within = f64::from(own.weight) / siblings.map(|vgpu| f64::from(vgpu.weight)).sum::<f64>();
+    let part = f64::from(own.tenant_weight) / tenants.values().sum::<f64>();
     #[expect(clippy::cast_precision_loss, reason = "at most thousands")]
-    let mean = weights.iter().sum::<f64>() / weights.len() as f64;
-    Some(Seen { weight: own.weight, relative: f64::from(own.weight) / mean })
+    let count = in_use.len() as f64;
+    Some(Seen { weight: own.weight, relative: within * part * count })
 }
 
 /// How processes are weighed.
@@ -236,21 +242,43 @@ mod tests {
     use super::*;
     use weft_node::admin::VgpuState;
 
-    fn vgpu(name: &str, weight: u32, sessions: u32) -> VgpuReport {
-        let text = serde_json::json!({
-            "name": name, "owner": 0, "weight": weight, "memory_bytes": 0, "memory_used_bytes": 0,
-            "pinned_bytes": 0, "state": VgpuState::Idle, "sessions": sessions, "programs": [],
-            "used_ns": 0, "held_ns": 0, "turns": 0, "sessions_total": 0,
-        });
-        serde_json::from_value(text).unwrap()
+    fn vgpu(
+        name: &str,
+        (tenant, tenant_weight): (u32, u32),
+        weight: u32,
+        sessions: u32,
+    ) -> VgpuReport {
+        VgpuReport {
+            name: name.to_owned(),
+            owner: 0,
+            tenant: Some(tenant),
+            tenant_weight,
+            weight,
+            cap_ppm: None,
+            memory_bytes: 0,
+            memory_used_bytes: 0,
+            pinned_bytes: 0,
+            state: VgpuState::Idle,
+            sessions,
+            programs: Vec::new(),
+            used_ns: 0,
+            held_ns: 0,
+            turns: 0,
+            sessions_total: 0,
+        }
     }
 
     #[test]
     fn a_share_is_relative_to_the_vgpus_in_use() {
-        let vgpus = [vgpu("a", 1, 1), vgpu("b", 3, 1), vgpu("c", 1000, 0)];
+        let one = (0, 1);
+        let mut vgpus = vec![vgpu("a", one, 1, 1), vgpu("b", one, 3, 1), vgpu("c", one, 1000, 0)];
         assert_eq!(relative_weight(&vgpus, "a"), Some(Seen { weight: 1, relative: 0.5 }));
         assert_eq!(relative_weight(&vgpus, "b"), Some(Seen { weight: 3, relative: 1.5 }));
         assert_eq!(relative_weight(&vgpus, "new"), None);
+        // Another tenant with three times the weight leaves a quarter to the two.
+        vgpus.push(vgpu("d", (1, 3), 7, 1));
+        assert_eq!(relative_weight(&vgpus, "b"), Some(Seen { weight: 3, relative: 0.5625 }));
+        assert_eq!(relative_weight(&vgpus, "d"), Some(Seen { weight: 7, relative: 2.25 }));
     }
 
     #[test]

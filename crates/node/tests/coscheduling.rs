@@ -1,7 +1,7 @@
 //! Boosts of a real daemon: how they end, whatever anybody does, and who gets none.
 //!
-//! The tenant is this process. Its waiting thread becomes real-time for at most a millisecond, which
-//! the watchdog sees to; where that is not allowed the tests say so and pass.
+//! The tenant is this process. Its waiting thread becomes real-time for at most a millisecond,
+//! which the watchdog sees to; where that is not allowed the tests say so and pass.
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a panic is a test's report")]
 

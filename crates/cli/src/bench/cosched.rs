@@ -1,9 +1,9 @@
 //! `bench cosched`: how soon a thread runs after its result has come, when its processor is busy.
 //!
 //! Three interactive tenants with weights 1:2:3 and two hogs share one processor; the device and
-//! its workers have the others. The baseline is the plain wake-up (`coscheduling = "off"`), which is
-//! the negative control too: it must be slow. A hog's fair share is what is left of the processor
-//! when no tenant takes more than an equal part of it (max-min fairness).
+//! its workers have the others. The baseline is the plain wake-up (`coscheduling = "off"`), the
+//! negative control too: it must be slow. A hog's fair share is what is left of the processor when
+//! no tenant takes more than an equal part of it (max-min fairness).
 
 use anyhow::{Context as _, Result, bail};
 use rustix::thread::CpuSet;

@@ -9,8 +9,8 @@
 //!   or for [`watchdog::BOOST_LIMIT`]. The [`watchdog`] ends what nobody else ends, and a
 //!   [`budget`] bounds what tenants can make of it.
 //! - *slice*: the thread gets a short slice of its own, which is served sooner.
-//! - *wake*: the thread is woken when the device switches to it, so that it queues for its processor
-//!   while its kernel runs.
+//! - *wake*: the thread is woken when the device switches to it, so that it queues for its
+//!   processor while its kernel runs.
 //!
 //! The worker tells whose result is due ([`weft_gate::Due`]), the tenant which thread waits there
 //! ([`weft_ring::Callers`]); [`tenant`] makes sure that it is a thread of that tenant. At most one
