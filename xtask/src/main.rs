@@ -1,5 +1,6 @@
 //! Developer commands: `cargo xtask demo`, `cargo xtask test`, and what they are made of.
 
+mod benchmarks;
 mod coverage;
 mod gpu;
 mod programs;
@@ -35,6 +36,11 @@ enum Task {
         /// Only tests whose name contains this.
         filter: Option<String>,
     },
+    /// Run the benchmarks, keep their JSON and write the tables of docs/benchmarks.md.
+    Benchmarks {
+        /// Only these; the page still shows all that were ever kept.
+        names: Vec<String>,
+    },
     /// Run tinygrad's own test files on Weft, those that need no other framework.
     Tinygrad {
         /// A clone of tinygrad, of about the version that the examples use.
@@ -69,6 +75,7 @@ fn main() -> Result<()> {
     match Arguments::parse().task {
         Task::Demo { arguments } => programs::demo(&arguments),
         Task::Test { filter } => tests::run_all(filter.as_deref()),
+        Task::Benchmarks { names } => benchmarks::run(&names),
         Task::Tinygrad { checkout, profile, dev } => upstream::tinygrad(&checkout, &profile, &dev),
         Task::Gpu => gpu::run_all(),
         Task::Setup => setup::all().map(drop),

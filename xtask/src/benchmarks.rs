@@ -1,0 +1,283 @@
+//! `cargo xtask benchmarks`: runs the benchmarks, keeps their JSON, writes docs/benchmarks.md.
+
+#![expect(clippy::print_stderr, reason = "progress for people")]
+
+use std::fmt::Write as _;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::shell::{profile_dir, root};
+use crate::{programs, setup};
+
+/// Where the documents lie, one per benchmark.
+const RESULTS: &str = "docs/evaluation/real";
+/// The page whose middle part is written.
+const PAGE: &str = "docs/benchmarks.md";
+/// Where that part begins and ends.
+const MARKS: [&str; 2] = ["<!-- begin figures -->\n", "<!-- end figures -->\n"];
+
+/// A benchmark and what of it stands in the table.
+struct Bench {
+    name: &'static str,
+    rows: &'static [Row],
+}
+
+/// One figure: its key, what it is, its goal.
+struct Row(&'static str, &'static str, Goal);
+
+/// What a figure should be.
+enum Goal {
+    AtMost(f64),
+    AtLeast(f64),
+    /// Told, not judged.
+    Told,
+}
+
+use Goal::{AtLeast, AtMost, Told};
+
+const BENCHES: [Bench; 11] = [
+    Bench {
+        name: "call",
+        rows: &[
+            Row("sync_us_p50", "synchronous call, µs, median", AtMost(1.0)),
+            Row("sync_us_p99", "synchronous call, µs, 99th percentile", Told),
+            Row("submit_us_p50", "asynchronous launch, µs, median", AtMost(0.3)),
+        ],
+    },
+    Bench {
+        name: "copy",
+        rows: &[
+            Row("pageable_over_memcpy", "pageable 256 MiB over memcpy, slower way", AtLeast(0.8)),
+            Row("pageable_in_over_memcpy_262144K", "pageable 256 MiB, to the device", Told),
+            Row("pageable_out_over_memcpy_262144K", "pageable 256 MiB, from the device", Told),
+            Row("pinned_over_memcpy", "pinned 256 MiB over memcpy, slower way", AtLeast(0.95)),
+        ],
+    },
+    Bench {
+        name: "overhead",
+        rows: &[
+            Row("overhead_max", "remoted over direct, batches", AtMost(1.02)),
+            Row("overhead_sync_max", "the same, synchronised after each kernel", AtMost(1.05)),
+            Row("trap_model_21us", "model of four system calls a request, 21 µs", Told),
+        ],
+    },
+    Bench {
+        name: "fairness",
+        rows: &[
+            Row("mmr_min", "MMR, lowest median of all sets", AtLeast(0.99)),
+            Row("overhead_max", "aggregated overhead, largest", AtMost(1.01)),
+            Row("mmr_control", "MMR of `unmanaged`, highest", Told),
+        ],
+    },
+    Bench {
+        name: "conserve",
+        rows: &[
+            Row("utilization_min", "utilisation beside a sleeper", AtLeast(0.97)),
+            Row("utilization_control_min", "control that holds the idle device", Told),
+        ],
+    },
+    Bench {
+        name: "engine",
+        rows: &[
+            Row("saxpy_ms", "saxpy 1 M, ms", AtMost(6.0)),
+            Row("matmul_naive_ms", "naive matmul 256³, ms", AtMost(40.0)),
+            Row("matmul_tiled_ms", "tiled matmul 256³, ms", Told),
+            Row("reduction_ms", "reduction, ms", Told),
+        ],
+    },
+    Bench {
+        name: "accounting",
+        rows: &[
+            Row("error_max", "error of sampled charges", AtMost(0.01)),
+            Row("closure", "charges against device busy time", AtMost(0.005)),
+        ],
+    },
+    Bench {
+        name: "cosched",
+        rows: &[
+            Row("wake_p99_over_plain", "wake to run, p99 over the plain wake-up's", AtMost(0.1)),
+            Row("hog_share_error", "a hog's distance from its CPU share", AtMost(0.1)),
+        ],
+    },
+    Bench {
+        name: "decision",
+        rows: &[
+            Row("ns_p50_1024", "decision at 1,024 vGPUs, ns", AtMost(250.0)),
+            Row("ns_p50_65536", "decision at 65,536 vGPUs, ns", AtMost(1000.0)),
+        ],
+    },
+    Bench {
+        name: "scale",
+        rows: &[
+            Row("vgpus", "vGPUs live at once", AtLeast(1024.0)),
+            Row("attach_ms_p50", "attach, ms, median", AtMost(50.0)),
+            Row("attach_ms_p99", "attach, ms, 99th percentile", Told),
+            Row("worker_private_kib_max", "private memory of an idle worker, KiB", AtMost(4096.0)),
+            Row("idle_cpu_percent", "CPU of the idle node, %", Told),
+            Row("mmr_of_three", "MMR of three of them at work", Told),
+        ],
+    },
+    Bench {
+        name: "reweight",
+        rows: &[
+            Row("share_error_max", "share against weight between changes", AtMost(0.01)),
+            Row("share_error_of_change_max", "the same in windows with a change", Told),
+        ],
+    },
+];
+
+/// Runs the benchmarks that are named, or all, and writes the page from all documents there are.
+pub(crate) fn run(only: &[String]) -> Result<()> {
+    if let Some(unknown) = only.iter().find(|name| BENCHES.iter().all(|b| b.name != *name)) {
+        let known: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
+        bail!("no benchmark is called {unknown}; there are {}", known.join(", "));
+    }
+    let python = setup::all()?;
+    programs::build("release")?;
+    let examples = programs::compile_examples("release", &python)?;
+    let results = root().join(RESULTS);
+    fs::create_dir_all(&results)?;
+    for bench in &BENCHES {
+        if only.is_empty() || only.iter().any(|name| name == bench.name) {
+            measure(bench.name, &examples, &results)?;
+        }
+    }
+    write_page(&results)
+}
+
+fn measure(name: &str, examples: &Path, results: &Path) -> Result<()> {
+    eprintln!("{name} …");
+    let output = Command::new(profile_dir("release").join("weft"))
+        .args(["bench", name, "--json", "--programs"])
+        .arg(examples)
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot start weft bench")?;
+    let document: Value = serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("weft bench {name} printed no document: {}", output.status))?;
+    fs::write(document_path(results, name), serde_json::to_string_pretty(&document)? + "\n")?;
+    Ok(())
+}
+
+fn document_path(results: &Path, name: &str) -> PathBuf {
+    results.join(name).with_extension("json")
+}
+
+/// Rewrites the page's figures.
+pub(crate) fn write_page(results: &Path) -> Result<()> {
+    let page = root().join(PAGE);
+    let text = fs::read_to_string(&page)?;
+    let parts = (text.split_once(MARKS[0]), text.split_once(MARKS[1]));
+    let (Some((head, _)), Some((_, tail))) = parts else {
+        bail!("{PAGE} lacks the marks between which its figures stand");
+    };
+    let mut middle = String::new();
+    middle.push_str("| command | mode | figure | measured | goal | |\n|---|---|---|---|---|---|\n");
+    let (mut windows, mut details) = (String::new(), String::new());
+    for bench in &BENCHES {
+        let Ok(text) = fs::read_to_string(document_path(results, bench.name)) else { continue };
+        let document: Value = serde_json::from_str(&text)?;
+        add_rows(&mut middle, bench, &document);
+        let _ = writeln!(
+            windows,
+            "- `{}`: {}; commit `{}`.",
+            bench.name,
+            word(&document, "window"),
+            word(&document, "commit")
+        );
+        add_details(&mut details, bench.name, &document);
+    }
+    let [begin, end] = MARKS;
+    let figures = format!("{begin}{middle}\nWindows:\n\n{windows}\n{details}{end}");
+    fs::write(&page, format!("{head}{figures}{tail}"))?;
+    Ok(())
+}
+
+/// Every figure of a document, folded away.
+fn add_details(text: &mut String, name: &str, document: &Value) {
+    let _ = writeln!(text, "<details><summary>all of <code>bench {name}</code></summary>\n");
+    text.push_str("| | |\n|---|---|\n");
+    for part in ["figures", "baselines", "controls"] {
+        let Some(Value::Object(figures)) = document.get(part) else { continue };
+        for (key, value) in figures {
+            let value = value.as_f64().map_or_else(|| value.to_string(), shown);
+            let _ = writeln!(text, "| {part}: `{key}` | {value} |");
+        }
+    }
+    text.push_str("\n</details>\n\n");
+}
+
+fn add_rows(table: &mut String, bench: &Bench, document: &Value) {
+    for (index, Row(key, what, goal)) in bench.rows.iter().enumerate() {
+        let command = if index == 0 { format!("`bench {}`", bench.name) } else { String::new() };
+        let mode = if index == 0 { word(document, "mode") } else { "" };
+        let value = ["figures", "controls", "baselines"]
+            .iter()
+            .find_map(|part| document.get(part)?.get(key)?.as_f64());
+        let measured = value.map_or_else(|| "not measured".to_owned(), shown);
+        let (goal, verdict) = match (goal, value) {
+            (Told, _) => (String::new(), ""),
+            (AtMost(most), value) => {
+                (format!("≤ {}", shown(*most)), verdict(value.map(|value| value <= *most)))
+            }
+            (AtLeast(least), value) => {
+                (format!("≥ {}", shown(*least)), verdict(value.map(|value| value >= *least)))
+            }
+        };
+        let _ =
+            writeln!(table, "| {command} | {mode} | {what} | {measured} | {goal} | {verdict} |");
+    }
+}
+
+fn word<'a>(document: &'a Value, key: &str) -> &'a str {
+    document.get(key).and_then(Value::as_str).unwrap_or("not stated")
+}
+
+fn verdict(met: Option<bool>) -> &'static str {
+    match met {
+        Some(true) => "met",
+        Some(false) => "**missed**",
+        None => "",
+    }
+}
+
+/// Four significant digits at most.
+fn shown(value: f64) -> String {
+    let digits = match value.abs() {
+        0.0 => 0,
+        small if small < 0.1 => 5,
+        small if small < 10.0 => 3,
+        middle if middle < 100.0 => 1,
+        _ => 0,
+    };
+    let text = format!("{value:.digits$}");
+    if text.contains('.') {
+        text.trim_end_matches('0').trim_end_matches('.').to_owned()
+    } else {
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn figures_are_short_and_goals_judged() {
+        assert_eq!(shown(0.998_84), "0.999");
+        assert_eq!(shown(166.4), "166");
+        assert_eq!(shown(0.000_04), "0.00004");
+        assert_eq!(shown(0.0), "0");
+        let bench = Bench { name: "x", rows: &[Row("a", "A", AtMost(1.0)), Row("b", "B", Told)] };
+        let document = serde_json::json!({"mode": "real", "figures": {"a": 1.5}});
+        let mut table = String::new();
+        add_rows(&mut table, &bench, &document);
+        let expected =
+            "| `bench x` | real | A | 1.5 | ≤ 1 | **missed** |\n|  |  | B | not measured |  |  |\n";
+        assert_eq!(table, expected);
+    }
+}
