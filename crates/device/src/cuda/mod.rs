@@ -1,9 +1,9 @@
 //! A genuine NVIDIA GPU, through the `libcuda` that its driver installed.
 //!
 //! One context per session, in a process of its own. Each operation runs between two timing events
-//! on the stream of its queue; what was charged is what the device's own timestamps say. Thread
-//! blocks cannot be sliced and a running kernel cannot be aborted here: [`crate::Capabilities`]
-//! says so.
+//! on the stream of its queue; what was charged is what the device's own timestamps say. A long
+//! kernel runs in pieces where [`weft_ptx::slice`] can rewrite it (PTX text; not fat binaries, whose
+//! machine code the driver may prefer, nor linked modules). A running one cannot be aborted.
 //!
 //! Memory comes in chunks that the vGPU's ledger pays for; see `backing` for their addresses and
 //! `extents` for what is allocated in them. A chunk is cleared before anything is allocated in it,
@@ -15,13 +15,14 @@ mod driver;
 mod extents;
 mod module;
 mod operation;
+mod rates;
 #[cfg(test)]
 mod tests;
 mod timeline;
 
 use std::cell::Cell;
 use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::ffi::{CString, c_void};
+use std::ffi::{CString, c_int, c_void};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -36,6 +37,7 @@ use self::driver::{
 use self::extents::Heap;
 use self::module::Module;
 use self::operation::InFlight;
+use self::rates::Rates;
 use self::timeline::{Timeline, monotonic_ns};
 use crate::soft::{DevicePage, FrameRun, FrameSource, PAGE};
 use crate::{
@@ -47,8 +49,14 @@ pub use self::describe::{CudaError, Found, LIBRARY_VARIABLE, devices};
 
 /// Most operations in flight; more are refused as [`DeviceError::QueueFull`].
 const IN_FLIGHT_MAX: usize = 1024;
-/// How long a caller without other work may sleep before it looks for completions again.
-const POLL_NS: u64 = 20_000;
+/// How long a caller without other work may sleep before it looks for completions again: this part
+/// of what the operation has run so far, within bounds, in ns.
+const POLL_PART: u64 = 64;
+const POLL_NS_MIN: u64 = 20_000;
+const POLL_NS_MAX: u64 = 500_000;
+
+/// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`
+const MULTIPROCESSORS: c_int = 16;
 
 /// What a session on a GPU is given.
 #[derive(Debug)]
@@ -98,6 +106,7 @@ pub struct CudaDevice {
     front_since_ns: u64,
     finished: VecDeque<Completion>,
     free_events: Vec<Handle>,
+    rates: Rates,
     next: u64,
     /// The last code that was no success.
     failed: Cell<Code>,
@@ -128,6 +137,8 @@ impl CudaDevice {
         let bytes = bytes.min(info.memory_bytes.saturating_mul(4));
         let calls = virtual_memory.filter(|_| supported);
         let backing = Backing::reserve(calls, device, base, bytes);
+        let multiprocessors = attribute(&driver, device, MULTIPROCESSORS).unwrap_or(1);
+        let rates = Rates::new(multiprocessors.unsigned_abs().into());
         module::warm_up(&driver);
         let opened = Self {
             driver,
@@ -148,6 +159,7 @@ impl CudaDevice {
             front_since_ns: 0,
             finished: VecDeque::new(),
             free_events: Vec::new(),
+            rates,
             next: 0,
             failed: Cell::new(SUCCESS),
             lost: None,
@@ -289,6 +301,7 @@ impl Device for CudaDevice {
     }
 
     fn unload(&mut self, module: ModuleId) {
+        self.rates.forget(module);
         if let Some(module) = self.modules.remove(&module) {
             module.unload(&self.driver);
         }
@@ -344,7 +357,7 @@ impl Device for CudaDevice {
             self.give_up();
             return Driven::Busy;
         }
-        Driven::WaitUntil(now_ns + POLL_NS)
+        Driven::WaitUntil(now_ns + (ran_ns / POLL_PART).clamp(POLL_NS_MIN, POLL_NS_MAX))
     }
 
     fn poll(&mut self) -> Option<Completion> {

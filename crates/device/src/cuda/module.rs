@@ -8,6 +8,7 @@ use std::ffi::{c_int, c_void};
 
 use weft_ptx::image::{FATBIN_MAGIC, ImageError};
 use weft_ptx::ir::{Function, ParamPlace};
+use weft_ptx::slice::{PieceKernel, rewrite};
 
 use super::c_string;
 use super::driver::{Code, Driver, Handle, JIT_ERROR_LOG, JIT_INPUT_PTX, SUCCESS};
@@ -42,6 +43,8 @@ pub(super) fn warm_up(driver: &Driver) {
 pub(super) struct Module {
     handle: Handle,
     functions: Vec<Handle>,
+    /// What runs a range of a function's thread blocks, where that is possible.
+    pieces: Vec<Option<(Handle, PieceKernel)>>,
     names: Vec<String>,
     globals: Vec<GlobalInfo>,
 }
@@ -54,16 +57,21 @@ impl Module {
         images: &[&[u8]],
     ) -> Result<(Self, LoadedModule), LoadError> {
         let symbols = Symbols::of(images)?;
-        let handle = match (images, symbols.texts.as_slice()) {
-            // The driver picks the best entry of a fat binary itself.
+        let (handle, mut copies) = match (images, symbols.texts.as_slice()) {
+            // The driver picks the best entry of a fat binary itself, which may be machine code.
             ([image], _) if image.starts_with(&FATBIN_MAGIC.to_le_bytes()) => {
-                load_image(driver, &terminated(image))?
+                (load_image(driver, &terminated(image))?, BTreeMap::new())
             }
-            (_, [text]) => load_image(driver, &terminated(text))?,
-            (_, several) => link(driver, several)?,
+            (_, [text]) => load_text(driver, text)?,
+            (_, several) => (link(driver, several)?, BTreeMap::new()),
         };
-        let mut module =
-            Self { handle, functions: Vec::new(), names: Vec::new(), globals: Vec::new() };
+        let mut module = Self {
+            handle,
+            functions: Vec::new(),
+            pieces: Vec::new(),
+            names: Vec::new(),
+            globals: Vec::new(),
+        };
         let mut functions = Vec::new();
         for (name, mut info) in symbols.kernels {
             if let Some(function) = module.function(driver, &name) {
@@ -72,7 +80,12 @@ impl Module {
                 info.const_bytes = attribute(driver, function, CONST_SIZE_BYTES);
                 info.local_bytes = attribute(driver, function, LOCAL_SIZE_BYTES);
                 info.max_threads = attribute(driver, function, MAX_THREADS_PER_BLOCK);
+                let copy = copies.remove(&name);
+                let piece = copy.and_then(|copy| {
+                    module.function(driver, &copy.name).map(|handle| (handle, copy))
+                });
                 module.functions.push(function);
+                module.pieces.push(piece);
                 module.names.push(name);
                 functions.push(info);
             }
@@ -92,6 +105,11 @@ impl Module {
     /// The kernel with this index in the list that `load` returned.
     pub(super) fn kernel(&self, index: u32) -> Option<Handle> {
         self.functions.get(usize::try_from(index).ok()?).copied()
+    }
+
+    /// What runs pieces of it.
+    pub(super) fn piece(&self, index: u32) -> Option<&(Handle, PieceKernel)> {
+        self.pieces.get(usize::try_from(index).ok()?)?.as_ref()
     }
 
     /// Its name.
@@ -241,6 +259,22 @@ fn link(driver: &Driver, texts: &[Vec<u8>]) -> Result<Handle, LoadError> {
     // SAFETY: `state` was created above and is destroyed once.
     let _ = unsafe { (driver.link_destroy)(state) };
     loaded
+}
+
+/// Loads a text with kernels that run pieces of its own, by the name of each; without them if the
+/// driver does not take those.
+fn load_text(
+    driver: &Driver,
+    text: &[u8],
+) -> Result<(Handle, BTreeMap<String, PieceKernel>), LoadError> {
+    if let Ok(sliced) = rewrite(text)
+        && sliced.kernels.values().any(Result::is_ok)
+        && let Ok(handle) = load_image(driver, &terminated(&sliced.text))
+    {
+        let copies = sliced.kernels.into_iter().filter_map(|(name, copy)| Some((name, copy.ok()?)));
+        return Ok((handle, copies.collect()));
+    }
+    Ok((load_image(driver, &terminated(text))?, BTreeMap::new()))
 }
 
 fn link_texts(driver: &Driver, state: Handle, texts: &[Vec<u8>]) -> Result<*mut c_void, Code> {

@@ -2,8 +2,11 @@
 
 use std::ffi::{c_uint, c_void};
 
+use weft_ptx::slice::Piece;
+
 use super::CudaDevice;
 use super::driver::{Code, Copy2d, Handle, MEMORY_DEVICE, MEMORY_HOST, NOT_READY, SUCCESS};
+use super::rates::KernelKey;
 use super::timeline::monotonic_ns;
 use crate::{
     Completion, CopyShape, DeviceError, Endpoint, Fault, FaultKind, Fill, Launch, Op, OpId,
@@ -15,6 +18,15 @@ const PARAM_BUFFER_POINTER: usize = 1;
 const PARAM_BUFFER_SIZE: usize = 2;
 const PARAM_END: usize = 0;
 
+/// What of a launch runs.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Blocks {
+    key: KernelKey,
+    count: u64,
+    /// The first block of what is left.
+    next: Option<u64>,
+}
+
 /// An operation that the device has and has not reported.
 #[derive(Debug)]
 pub(super) struct InFlight {
@@ -22,6 +34,8 @@ pub(super) struct InFlight {
     begin: Handle,
     end: Handle,
     kernel: String,
+    /// Of a launch: what of it runs.
+    blocks: Option<Blocks>,
     /// Keeps host bytes alive that the device may still read or write.
     _op: Op,
 }
@@ -33,12 +47,12 @@ impl CudaDevice {
         let id = OpId(self.next);
         self.next += 1;
         match self.enqueue(queue, &op) {
-            Ok((begin, end)) => {
+            Ok((begin, end, blocks)) => {
                 let kernel = self.name_of(&op);
                 if self.in_flight.is_empty() {
                     self.front_since_ns = monotonic_ns();
                 }
-                self.in_flight.push_back(InFlight { id, begin, end, kernel, _op: op });
+                self.in_flight.push_back(InFlight { id, begin, end, kernel, blocks, _op: op });
             }
             Err(DeviceError::Lost(_)) if fault_kind(self.failed.get()) != FaultKind::Device => {
                 let completion = self.faulted(id, self.name_of(&op), self.failed.get());
@@ -49,7 +63,11 @@ impl CudaDevice {
         Ok(id)
     }
 
-    fn enqueue(&mut self, queue: QueueId, op: &Op) -> Result<(Handle, Handle), DeviceError> {
+    fn enqueue(
+        &mut self,
+        queue: QueueId,
+        op: &Op,
+    ) -> Result<(Handle, Handle, Option<Blocks>), DeviceError> {
         self.make_current()?;
         if self.in_flight.is_empty() {
             self.timeline.refresh(&self.driver);
@@ -58,13 +76,14 @@ impl CudaDevice {
         let begin = self.event()?;
         let end = self.event()?;
         self.record(begin, stream)?;
+        let mut blocks = None;
         match op {
-            Op::Launch(launch) => self.launch(launch, stream)?,
+            Op::Launch(launch) => blocks = Some(self.launch(launch, stream)?),
             Op::Copy { dst, src, shape } => self.copy(dst, src, *shape, stream)?,
             Op::Fill(fill) => self.fill(fill, stream)?,
         }
         self.record(end, stream)?;
-        Ok((begin, end))
+        Ok((begin, end, blocks))
     }
 
     /// What a fault report calls the operation.
@@ -93,12 +112,46 @@ impl CudaDevice {
         self.done("cuEventRecord", code)
     }
 
-    fn launch(&self, launch: &Launch, stream: Handle) -> Result<(), DeviceError> {
-        let kernel = self.modules.get(&launch.module).and_then(|m| m.kernel(launch.function));
-        let Some(kernel) = kernel else {
+    /// Launches all of a kernel, or the piece of it that its time limit leaves room for.
+    fn launch(&self, launch: &Launch, stream: Handle) -> Result<Blocks, DeviceError> {
+        let module = self.modules.get(&launch.module);
+        let Some((module, kernel)) = module.and_then(|m| Some((m, m.kernel(launch.function)?)))
+        else {
             return Err(DeviceError::LaunchResources("no such kernel".to_owned()));
         };
+        let total: u64 = launch.grid.iter().map(|n| u64::from(*n)).product();
+        let key = (launch.module, launch.function);
+        let left = total.saturating_sub(launch.first_block);
+        let fit = launch.max_ns.map_or(left, |max_ns| self.rates.blocks_within(key, max_ns, total));
+        let blocks = u32::try_from(fit.min(left)).unwrap_or(Piece::BLOCKS_MAX).max(1);
+        let whole = launch.first_block == 0 && u64::from(blocks) == total;
+        if let Some((handle, copy)) = module.piece(launch.function).filter(|_| !whole) {
+            let piece = Piece { grid: launch.grid, first: launch.first_block, blocks };
+            let mut params = copy.parameters(&launch.params, &piece);
+            let grid = piece.launch_grid();
+            match self.launch_grid(*handle, grid, launch, &mut params, stream) {
+                // The piece needs a little more than the kernel.
+                Err(DeviceError::LaunchResources(_)) if launch.first_block == 0 => {}
+                other => {
+                    let end = launch.first_block + u64::from(blocks);
+                    let next = (end < total).then_some(end);
+                    return other.map(|()| Blocks { key, count: blocks.into(), next });
+                }
+            }
+        }
         let mut params = launch.params.clone();
+        self.launch_grid(kernel, launch.grid, launch, &mut params, stream)?;
+        Ok(Blocks { key, count: total, next: None })
+    }
+
+    fn launch_grid(
+        &self,
+        kernel: Handle,
+        [gx, gy, gz]: [u32; 3],
+        launch: &Launch,
+        params: &mut [u8],
+        stream: Handle,
+    ) -> Result<(), DeviceError> {
         let mut size = params.len();
         let mut extra: [*mut c_void; 5] = [
             std::ptr::without_provenance_mut(PARAM_BUFFER_POINTER),
@@ -107,7 +160,7 @@ impl CudaDevice {
             (&raw mut size).cast(),
             std::ptr::without_provenance_mut(PARAM_END),
         ];
-        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid, launch.block);
+        let [bx, by, bz] = launch.block;
         // SAFETY: a function of a loaded module and a live stream; `extra` names a buffer of
         // `size` bytes, which the driver copies during the call.
         let code = unsafe {
@@ -216,7 +269,14 @@ impl CudaDevice {
         if let Some(page) = &self.page {
             page.occupy(start_ns, end_ns);
         }
-        Completion { op: ended.id, outcome: Outcome::Done, start_ns, end_ns }
+        let mut outcome = Outcome::Done;
+        if let Some(Blocks { key, count, next }) = ended.blocks {
+            self.rates.learn(key, count, end_ns - start_ns);
+            if let Some(next_block) = next {
+                outcome = Outcome::Partial { next_block };
+            }
+        }
+        Completion { op: ended.id, outcome, start_ns, end_ns }
     }
 
     fn faulted(&mut self, op: OpId, kernel: String, code: Code) -> Completion {

@@ -47,7 +47,7 @@ pub(crate) fn identify(config: &mut NodeConfig) -> anyhow::Result<DeviceInfo> {
         compute_capability: capability,
         memory_bytes,
         attributes,
-        capabilities: Capabilities { slice_blocks: false, cancel: false, preemptive: true },
+        capabilities: Capabilities { slice_blocks: true, cancel: false, preemptive: true },
     })
 }
 

@@ -139,6 +139,11 @@ impl<D: Device> EventLoop<D> {
         }
     }
 
+    /// Whether the device has work of the session.
+    pub(crate) fn is_busy(&self) -> bool {
+        !self.flights.is_empty()
+    }
+
     /// One look at everything.
     fn turn(&mut self) -> Result<(), Ended> {
         self.take_commands()?;

@@ -217,6 +217,11 @@ fn serve<D: Device>(
     let mut event_loop = EventLoop::new(session, side, gate, link, &start.times);
     let ended = event_loop.run();
     leave_record(record, event_loop.used_ns());
+    if sandbox != Sandbox::Closed && event_loop.is_busy() {
+        // A driver's own clean-up at exit may wait for what runs; the end of the process does not.
+        tracing::debug!(session = start.session, %ended, "worker ends with work in flight");
+        std::process::abort();
+    }
     // The process ends here: the daemon frees all frames at once, which is faster than one by one.
     std::mem::forget(event_loop);
     Ok(ended)
