@@ -55,6 +55,15 @@ enum Task {
     },
     /// Run conformance, the unmodified programs and benchmarks on this machine's NVIDIA GPU.
     Gpu,
+    /// Put the scheduling core through random histories with every invariant checked.
+    Soak {
+        /// How many decisions.
+        #[arg(long, default_value_t = 10_000_000)]
+        decisions: u64,
+        /// The first history's seed; a broken invariant names the seed that replays it.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+    },
     /// Install what the project needs: a C compiler, Python packages in `.venv`.
     Setup,
     /// Build the example programs in C against the shim.
@@ -78,6 +87,7 @@ fn main() -> Result<()> {
         Task::Benchmarks { names } => benchmarks::run(&names),
         Task::Tinygrad { checkout, profile, dev } => upstream::tinygrad(&checkout, &profile, &dev),
         Task::Gpu => gpu::run_all(),
+        Task::Soak { decisions, seed } => tests::soak(decisions, seed),
         Task::Setup => setup::all().map(drop),
         Task::Examples { profile } => {
             let python = setup::all()?;

@@ -34,3 +34,10 @@ pub(crate) fn run_all(filter: Option<&str>) -> Result<()> {
     }
     Ok(())
 }
+
+/// Random histories of the scheduling core, optimised, `decisions` of them in all.
+pub(crate) fn soak(decisions: u64, seed: u64) -> Result<()> {
+    let mut soak = cargo();
+    soak.args(["run", "--locked", "--release", "-p", "weft-sched", "--example", "soak", "--"]);
+    run(soak.args([decisions.to_string(), seed.to_string()]))
+}

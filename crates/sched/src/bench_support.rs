@@ -20,18 +20,27 @@ pub struct Saturated {
 }
 
 impl Saturated {
-    /// `vgpus` of them, at least two, with weights 1, 2, 3, 1, 2, 3 …
+    /// `vgpus` of them, at least two, with weights 1, 2, 3, 1, 2, 3 …, of one tenant for each 32.
     pub fn new(policy: PolicyId, vgpus: u32) -> Self {
+        Self::with_tenants(policy, vgpus, vgpus / 32)
+    }
+
+    /// `vgpus` dealt out to so many tenants, at least one, whose weights are 1, 2, 3 … too.
+    pub fn with_tenants(policy: PolicyId, vgpus: u32, tenants: u32) -> Self {
+        let weight = |key: u32| Weight::new(key % 3 + 1).unwrap_or_default();
         let config = Config { policy, ..Config::default() };
         let mut node = Node::new(config).expect("the default settings are valid");
         let mut actions = Actions::new();
         let device = DeviceKey(0);
         let mut feed = |event| node.handle(0, event, &mut actions).expect("the keys are fresh");
         feed(Event::DeviceUp { device });
+        for key in 1..tenants {
+            feed(Event::AddTenant { tenant: TenantKey(key), weight: weight(key) });
+        }
         for key in 0..vgpus.max(2) {
             let (vgpu, session) = (VgpuKey(key), SessionKey(key));
-            let weight = Weight::new(key % 3 + 1).unwrap_or_default();
-            feed(Event::AddVgpu { vgpu, tenant: TenantKey::DEFAULT, device, weight });
+            let (tenant, weight) = (TenantKey(key % tenants.max(1)), weight(key));
+            feed(Event::AddVgpu { vgpu, tenant, device, weight });
             feed(Event::AddSession { session, vgpu });
             feed(Event::Runnable { session, estimate_ns: 0 });
         }

@@ -135,6 +135,9 @@ impl LagBound {
             let step = i128::from(ns) * i128::from(self.members[other].weight.get());
             let pair = &mut self.pairs[pair_index(number, other)];
             pair.now += if number < other { step } else { -step };
+            if (pair.least..=pair.largest).contains(&pair.now) {
+                continue;
+            }
             pair.least = pair.least.min(pair.now);
             pair.largest = pair.largest.max(pair.now);
             let lag = Lag { one: number, other, lag: pair.largest - pair.least, bound };

@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 #![allow(dead_code, reason = "each test binary uses a part of the model")]
 
+pub(crate) mod histories;
 pub(crate) mod steps;
 
 use std::cmp::Reverse;
@@ -88,10 +89,8 @@ struct Vgpu {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Tick {
-    Finished { generation: u64 },
     Arrives { worker: usize, size_ns: u64 },
     Settles { worker: usize },
-    Timer,
 }
 
 #[derive(Debug)]
@@ -126,7 +125,6 @@ pub(crate) struct Model {
     vgpus: Vec<Vgpu>,
     workers: Vec<Worker>,
     queue: VecDeque<Command>,
-    generation: u64,
     timer: Option<u64>,
     epochs: Rising<u64>,
     virtual_time: Rising<Tag>,
@@ -175,7 +173,6 @@ impl Model {
             vgpus: Vec::new(),
             workers: Vec::new(),
             queue: VecDeque::new(),
-            generation: 0,
             timer: None,
             epochs: Rising::default(),
             virtual_time: Rising::default(),
@@ -378,12 +375,25 @@ impl Model {
     pub(crate) fn run_for(&mut self, duration: u64) {
         let until = self.now + duration;
         self.observe();
-        while let Some(Reverse((at, _, _))) = self.ticks.peek()
-            && *at <= until
-        {
-            let Reverse((at, _, tick)) = self.ticks.pop().unwrap();
+        loop {
+            let later = |at: u64| self.now.max(at);
+            let finish = self.queue.front().map_or(u64::MAX, |front| self.now + front.left_ns);
+            let timer = self.timer.map_or(u64::MAX, later);
+            let tick = self.ticks.peek().map_or(u64::MAX, |Reverse((at, _, _))| *at);
+            let at = finish.min(timer).min(tick);
+            if at > until {
+                break;
+            }
             self.advance(at);
-            self.tick(tick);
+            if at == finish {
+                self.finish();
+            } else if at == timer {
+                self.timer = None;
+                self.tell(Event::Timer);
+            } else {
+                let Reverse((_, _, tick)) = self.ticks.pop().unwrap();
+                self.tick(tick);
+            }
             self.observe();
         }
         self.advance(until);
@@ -425,18 +435,10 @@ impl Model {
 
     fn tick(&mut self, tick: Tick) {
         match tick {
-            Tick::Finished { generation } if generation == self.generation => self.finish(),
-            Tick::Finished { .. } => {}
             Tick::Arrives { worker, size_ns } => self.offer(worker, size_ns),
             Tick::Settles { worker } => {
                 if self.workers[worker].alive {
                     self.report(worker);
-                }
-            }
-            Tick::Timer => {
-                if self.timer == Some(self.now) {
-                    self.timer = None;
-                    self.tell(Event::Timer);
                 }
             }
         }
@@ -471,7 +473,6 @@ impl Model {
     fn finish(&mut self) {
         let command = self.queue.pop_front().unwrap();
         assert_eq!(command.left_ns, 0);
-        self.schedule_finish();
         let worker = command.worker;
         if let Load::Pausing { size_ns, pause_ns } = self.workers[worker].load {
             self.later(pause_ns, Tick::Arrives { worker, size_ns });
@@ -512,9 +513,6 @@ impl Model {
             state.in_flight_ns += size_ns;
             self.lag.submitted(session_key(worker), size_ns);
             self.queue.push_back(Command { worker, left_ns: size_ns });
-            if self.queue.len() == 1 {
-                self.schedule_finish();
-            }
         }
     }
 
@@ -590,10 +588,7 @@ impl Model {
                 }
             }
             Action::Kill { session, .. } => self.kills.push(session),
-            Action::Timer { at_ns, .. } => {
-                self.timer = Some(at_ns.max(self.now));
-                self.later(at_ns.saturating_sub(self.now), Tick::Timer);
-            }
+            Action::Timer { at_ns, .. } => self.timer = Some(at_ns),
             Action::CancelTimer => self.timer = None,
             Action::Wake { .. } | Action::Prepare { .. } | Action::DeviceIdle { .. } => {}
         }
@@ -657,16 +652,7 @@ impl Model {
         let of_dead = |command: &&Command| command.worker == worker;
         let cut = self.queue.iter().filter(of_dead).map(|command| command.left_ns).sum();
         self.queue.retain(|command| command.worker != worker);
-        self.schedule_finish();
         cut
-    }
-
-    fn schedule_finish(&mut self) {
-        self.generation += 1;
-        let generation = self.generation;
-        if let Some(command) = self.queue.front() {
-            self.later(command.left_ns, Tick::Finished { generation });
-        }
     }
 
     fn later(&mut self, delay_ns: u64, tick: Tick) {
