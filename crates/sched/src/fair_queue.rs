@@ -2,12 +2,11 @@
 //! tenants on a device and vGPUs of a tenant under `fair`, and the sessions of one vGPU under every
 //! policy. It needs no assumption about when the level above lets it run, so it nests.
 
-use alloc::vec::Vec;
-
 use crate::heap::Heap;
 use crate::journal::codec;
 use crate::key::Weight;
 use crate::policy::Charge;
+use crate::row::Row;
 use crate::tag::Tag;
 
 /// Flows that share by weight. `S` is a flow's start tag; service of `t` moves it by `t / weight`;
@@ -18,7 +17,7 @@ use crate::tag::Tag;
 /// is one insertion and one removal: O(log n), no allocation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FairQueue {
-    flows: Vec<Flow>,
+    flows: Row<Flow>,
     waiting: Heap<Tag>,
     virtual_time: Tag,
     running: Option<u32>,
@@ -50,9 +49,7 @@ impl FairQueue {
     }
 
     pub(crate) fn add(&mut self, key: u32, weight: Weight, ahead: Tag) {
-        if self.flows.len() <= key as usize {
-            self.flows.resize(key as usize + 1, Flow::default());
-        }
+        self.flows.grow_to(key as usize + 1);
         self.waiting.reserve(key);
         let start = self.virtual_time.plus(ahead);
         self.flows[key as usize] = Flow { start, weight, awake: false };

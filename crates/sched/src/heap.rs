@@ -15,6 +15,9 @@ const ABSENT: u32 = u32::MAX;
 /// Keys ordered by `(rank, key)`, smallest first.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Heap<R> {
+    /// The first of all, here to be found without a look elsewhere. A heap with room for one key
+    /// consists of it.
+    top: Option<(R, u32)>,
     entries: Vec<(R, u32)>,
     /// Where a key stands in `entries`.
     places: Vec<u32>,
@@ -24,22 +27,38 @@ impl<R: Copy + Ord> Heap<R> {
     /// Makes room for `key` and for all keys below it.
     pub(crate) fn reserve(&mut self, key: u32) {
         let len = key as usize + 1;
+        let was_one = self.is_one();
         if self.places.len() < len {
             self.places.resize(len, ABSENT);
         }
+        if self.is_one() {
+            return;
+        }
         self.entries.reserve(self.places.len() - self.entries.len());
+        if was_one && let Some((rank, key)) = self.top {
+            self.set(key, rank);
+        }
+    }
+
+    /// Whether there is room for key 0 alone.
+    fn is_one(&self) -> bool {
+        self.places.len() <= 1
     }
 
     pub(crate) fn peek(&self) -> Option<(R, u32)> {
-        self.entries.first().copied()
+        self.top
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.entries.is_empty()
+        self.top.is_none()
     }
 
     /// Puts `key` in, or moves it to its new rank.
     pub(crate) fn set(&mut self, key: u32, rank: R) {
+        if self.is_one() {
+            self.top = Some((rank, key));
+            return;
+        }
         let place = self.places[key as usize];
         if place == ABSENT {
             self.entries.push((rank, key));
@@ -49,10 +68,15 @@ impl<R: Copy + Ord> Heap<R> {
             self.entries[place].0 = rank;
             self.restore(place);
         }
+        self.top = self.entries.first().copied();
     }
 
     /// Takes `key` out, if it is in.
     pub(crate) fn remove(&mut self, key: u32) {
+        if self.is_one() {
+            self.top = None;
+            return;
+        }
         let place = self.places[key as usize];
         if place == ABSENT {
             return;
@@ -63,6 +87,7 @@ impl<R: Copy + Ord> Heap<R> {
         if place < self.entries.len() {
             self.restore(place);
         }
+        self.top = self.entries.first().copied();
     }
 
     fn restore(&mut self, place: usize) {
@@ -108,14 +133,16 @@ impl<R: Copy + Ord> Heap<R> {
     }
 }
 
-impl<R: Codec> Codec for Heap<R> {
+impl<R: Codec + Copy> Codec for Heap<R> {
     fn put(&self, out: &mut Vec<u8>) {
         self.places.len().put(out);
+        self.top.put(out);
         self.entries.put(out);
     }
 
     fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
         let room = u32::take(input)?;
+        let top = Codec::take(input)?;
         let taken: Vec<(R, u32)> = Vec::take(input)?;
         if room > KEY_LIMIT || taken.iter().any(|(_, key)| *key >= room) {
             return Err(input.malformed("queue"));
@@ -126,7 +153,7 @@ impl<R: Codec> Codec for Heap<R> {
         }
         let mut entries = Vec::with_capacity(places.len());
         entries.extend(taken);
-        Ok(Self { entries, places })
+        Ok(Self { top, entries, places })
     }
 }
 
@@ -153,6 +180,29 @@ mod tests {
                     model.insert((rank, key));
                 } else {
                     heap.remove(key);
+                }
+                prop_assert_eq!(heap.peek(), model.first().copied());
+            }
+        }
+
+        #[test]
+        fn grows_with_its_keys(steps in prop::collection::vec((0u32..6, 0u64..9, any::<bool>()), 0..60)) {
+            let mut heap = Heap::default();
+            let (mut model, mut room) = (BTreeSet::new(), 0);
+            for (key, rank, add) in steps {
+                if add {
+                    heap.reserve(key);
+                    room = room.max(key + 1);
+                }
+                if key >= room {
+                    continue;
+                }
+                model.retain(|(_, other)| *other != key);
+                if rank == 0 {
+                    heap.remove(key);
+                } else {
+                    heap.set(key, rank);
+                    model.insert((rank, key));
                 }
                 prop_assert_eq!(heap.peek(), model.first().copied());
             }

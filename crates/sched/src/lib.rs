@@ -38,6 +38,7 @@ mod key;
 mod node;
 mod places;
 pub mod policy;
+mod row;
 mod snapshot;
 mod sync_rate;
 mod tables;

@@ -4,16 +4,17 @@ use crate::journal::{Codec, Malformed, Reader};
 
 use alloc::vec::Vec;
 
+use crate::row::Row;
 /// Members by place. A place is used again after its member left.
 #[derive(Clone, Debug)]
 pub(crate) struct Places<K> {
-    members: Vec<Option<K>>,
+    members: Row<Option<K>>,
     free: Vec<u32>,
 }
 
 impl<K> Default for Places<K> {
     fn default() -> Self {
-        Self { members: Vec::new(), free: Vec::new() }
+        Self { members: Row::default(), free: Vec::new() }
     }
 }
 
@@ -23,9 +24,10 @@ impl<K: Copy> Places<K> {
             self.members[place as usize] = Some(member);
             return place;
         }
-        let place = u32::try_from(self.members.len()).expect("keys are below 2²⁰");
-        self.members.push(Some(member));
-        place
+        let place = self.members.len();
+        self.members.grow_to(place + 1);
+        self.members[place] = Some(member);
+        u32::try_from(place).expect("keys are below 2²⁰")
     }
 
     pub(crate) fn leave(&mut self, place: u32) {
@@ -42,13 +44,13 @@ impl<K: Copy> Places<K> {
     }
 }
 
-impl<K: Codec> Codec for Places<K> {
+impl<K: Codec + Copy> Codec for Places<K> {
     fn put(&self, out: &mut Vec<u8>) {
         self.members.put(out);
         self.free.put(out);
     }
 
     fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
-        Ok(Self { members: Vec::take(input)?, free: Vec::take(input)? })
+        Ok(Self { members: Row::take(input)?, free: Vec::take(input)? })
     }
 }

@@ -83,8 +83,8 @@ proptest! {
     }
 }
 
-/// A history with every kind of event.
-fn example() -> Vec<u8> {
+/// A history with every kind of event, recorded from the event of that number on.
+fn example_from(begin: u64) -> Vec<u8> {
     let (device, session, vgpu) = (DEVICE, SessionKey(0), VgpuKey(0));
     let (tenant, weight) = (TenantKey(1), Weight::new(3).unwrap());
     let usage = Usage { used_ns: 5_000_000, in_flight_ns: 1_000, idle_ns: 7 };
@@ -116,23 +116,36 @@ fn example() -> Vec<u8> {
     let mut node = Node::new(Config::default()).unwrap();
     let (mut file, mut actions) = (Vec::new(), Actions::new());
     let mut writer = Writer::begin(&node, &mut file);
-    for (step, event) in (0..).zip(events) {
-        let result = node.handle(step * 2_000_000, event, &mut actions);
-        writer.record(step * 2_000_000, &event, result, actions.as_slice(), &mut file);
+    for (step, event) in (0u64..).zip(events) {
+        if step == begin {
+            file.clear();
+            writer = Writer::begin(&node, &mut file);
+        }
+        let now_ns = step * 2_000_000;
+        let result = node.handle(now_ns, event, &mut actions);
+        writer.record(now_ns, &event, result, actions.as_slice(), &mut file);
         actions.clear();
     }
     file
 }
 
+fn example() -> Vec<u8> {
+    example_from(0)
+}
+
+fn hex(bytes: &[u8]) -> Vec<String> {
+    bytes.chunks(32).map(|line| line.iter().map(|b| format!("{b:02x}")).collect()).collect()
+}
+
 /// The format does not change by accident: a new one gets a new [`VERSION`].
 #[test]
 fn golden_bytes() {
-    let hex: Vec<String> = example()
-        .chunks(32)
-        .map(|line| line.iter().map(|b| format!("{b:02x}")).collect())
-        .collect();
     let golden: Vec<&str> = include_str!("golden/journal_v1.hex").lines().collect();
-    assert_eq!(hex, golden, "journal version {VERSION}");
+    assert_eq!(hex(&example()), golden, "journal version {VERSION}");
+    // With a tenant, a cap and a turn in the state that it begins with.
+    let golden: Vec<&str> = include_str!("golden/journal_midway_v1.hex").lines().collect();
+    assert_eq!(hex(&example_from(8)), golden, "journal version {VERSION}");
+    Replay::new(&example_from(8)).unwrap().run().unwrap();
     let summary = Replay::new(&example()).unwrap().run().unwrap();
     assert_eq!((summary.records, summary.grants), (21, 3));
 }
