@@ -33,6 +33,9 @@ use crate::stream::{StreamState, ThreadStreams};
 use crate::table::Table;
 use crate::transport::{Answer, Transport};
 
+/// Bytes of kernels' output that one answer brings at most.
+const OUTPUT_PIECE: usize = 4096;
+
 /// Answers to most commands fit into this many bytes.
 const SMALL_ANSWER: usize = 64;
 
@@ -70,6 +73,7 @@ pub struct Client {
     pub(crate) captures: Captures,
     pub(crate) host_functions: HostFunctions,
     refused_seen: AtomicU64,
+    printed_seen: AtomicU64,
     next_number: AtomicU64,
     lifeline: Arc<Lifeline>,
     pub(crate) device_range: DeviceRange,
@@ -190,6 +194,7 @@ impl Client {
             captures: Captures::default(),
             host_functions: HostFunctions::new(this.clone()),
             refused_seen: AtomicU64::new(0),
+            printed_seen: AtomicU64::new(0),
             next_number: AtomicU64::new(1),
             welcome,
             lifeline,
@@ -266,6 +271,31 @@ impl Client {
             return Err(self.fault());
         }
         Ok(())
+    }
+
+    /// Hands what kernels have printed to `write`, piece by piece. Costs one look at shared memory
+    /// when nothing was printed. Works after a fault: what a kernel said before it matters most.
+    pub fn take_output(&self, write: impl FnMut(&[u8])) {
+        if self.side.is_forked() || self.side.is_lost() {
+            return;
+        }
+        let printed = self.notice(progress::NOTICE_PRINTED);
+        if self.printed_seen.swap(printed, Ordering::Relaxed) != printed {
+            self.fetch_output(write);
+        }
+    }
+
+    #[cold]
+    fn fetch_output(&self, mut write: impl FnMut(&[u8])) {
+        let mut body = [0; OUTPUT_PIECE];
+        while let Ok(answer) = self.call_into(&Command::TakeOutput {}, &mut body) {
+            match body.get(..answer.len) {
+                Some(piece) if !piece.is_empty() && answer.status == Status::SUCCESS => {
+                    write(piece);
+                }
+                _ => return,
+            }
+        }
     }
 
     #[cold]

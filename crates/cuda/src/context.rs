@@ -6,6 +6,7 @@ use weft_wire::Status;
 use crate::abi::{CUcontext, CUctxCreateParams, CUdevice, CUexecAffinityParam};
 use crate::args::{In, Out};
 use crate::function::number;
+use crate::output;
 
 /// `cuDevicePrimaryCtxRetain`.
 pub(crate) fn primary_retain(
@@ -173,12 +174,12 @@ pub(crate) fn api_version(
 
 /// `cuCtxSynchronize`.
 pub(crate) fn synchronize(client: &Client) -> Result<(), Status> {
-    client.context_synchronize(CUcontext::NULL)
+    output::after(client, client.context_synchronize(CUcontext::NULL))
 }
 
 /// `cuCtxSynchronize_v2`.
 pub(crate) fn synchronize_with(client: &Client, context: CUcontext) -> Result<(), Status> {
-    client.context_synchronize(context)
+    output::after(client, client.context_synchronize(context))
 }
 
 /// `cuCtxGetLimit`.

@@ -6,6 +6,7 @@ use weft_wire::Status;
 use crate::abi::{CUcontext, CUdeviceptr, CUmemcpyAttributes, CUstream};
 use crate::args::{DefaultStream, HostSource, HostTarget, In, Out};
 use crate::memory::{narrow, wide};
+use crate::output;
 
 /// `cuMemcpyHtoD`.
 pub(crate) fn to_device(
@@ -16,7 +17,10 @@ pub(crate) fn to_device(
     bytes: usize,
 ) -> Result<(), Status> {
     let (target, source) = (Target::Device(target), Source::Host(source.bytes(bytes)?));
-    client.copy_sync_on(target, source, Layout::linear(wide(bytes)), default.stream())
+    output::after(
+        client,
+        client.copy_sync_on(target, source, Layout::linear(wide(bytes)), default.stream()),
+    )
 }
 
 /// `cuMemcpyDtoH`.
@@ -28,7 +32,10 @@ pub(crate) fn to_host(
     bytes: usize,
 ) -> Result<(), Status> {
     let (target, source) = (Target::Host(target.bytes(bytes)?), Source::Device(source));
-    client.copy_sync_on(target, source, Layout::linear(wide(bytes)), default.stream())
+    output::after(
+        client,
+        client.copy_sync_on(target, source, Layout::linear(wide(bytes)), default.stream()),
+    )
 }
 
 /// `cuMemcpyDtoD`.
@@ -40,7 +47,10 @@ pub(crate) fn on_device(
     bytes: usize,
 ) -> Result<(), Status> {
     let (target, source) = (Target::Device(target), Source::Device(source));
-    client.copy_sync_on(target, source, Layout::linear(wide(bytes)), default.stream())
+    output::after(
+        client,
+        client.copy_sync_on(target, source, Layout::linear(wide(bytes)), default.stream()),
+    )
 }
 
 /// `cuMemcpyHtoDAsync`.
@@ -89,7 +99,7 @@ pub(crate) fn any(
 ) -> Result<(), Status> {
     let layout = Layout::linear(wide(bytes));
     between(client, (target, Memory::Any), (source, Memory::Any), &layout, |target, source| {
-        client.copy_sync_on(target, source, layout.clone(), default.stream())
+        output::after(client, client.copy_sync_on(target, source, layout.clone(), default.stream()))
     })
 }
 

@@ -12,6 +12,7 @@ use crate::abi::{
 use crate::args::{DefaultStream, In};
 use crate::copy::{Memory, between};
 use crate::memory::{MEMORYTYPE_DEVICE, MEMORYTYPE_HOST, wide};
+use crate::output;
 
 /// `CU_MEMORYTYPE_UNIFIED`: the address tells.
 const MEMORYTYPE_UNIFIED: u32 = 4;
@@ -231,7 +232,7 @@ impl Plan {
         between(client, target, source, &self.layout, |target, source| {
             let layout = self.layout.clone();
             if wait {
-                client.copy_sync_on(target, source, layout, stream)
+                output::after(client, client.copy_sync_on(target, source, layout, stream))
             } else {
                 client.copy_async(target, source, layout, stream)
             }

@@ -5,6 +5,7 @@ use weft_wire::Status;
 
 use crate::abi::{CUevent, CUstream};
 use crate::args::{DefaultStream, Out};
+use crate::output;
 
 /// `CU_EVENT_RECORD_EXTERNAL`, and `CU_EVENT_WAIT_EXTERNAL`: matters in captures only.
 pub(crate) const EXTERNAL: u32 = 1;
@@ -53,7 +54,7 @@ pub(crate) fn query(client: &Client, event: CUevent) -> Result<(), Status> {
 
 /// `cuEventSynchronize`.
 pub(crate) fn synchronize(client: &Client, event: CUevent) -> Result<(), Status> {
-    client.event_synchronize(event)
+    output::after(client, client.event_synchronize(event))
 }
 
 /// `cuEventElapsedTime`.

@@ -43,6 +43,7 @@ mod memory;
 mod memset;
 mod module;
 mod occupancy;
+mod output;
 mod params;
 mod pool;
 mod proc_address;

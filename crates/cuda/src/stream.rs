@@ -6,6 +6,7 @@ use weft_wire::Status;
 use crate::abi::{CUcontext, CUdevice, CUevent, CUlaunchAttributeValue, CUstream};
 use crate::args::{DefaultStream, In, Out};
 use crate::event;
+use crate::output;
 
 /// `cuStreamCreate`.
 pub(crate) fn create(client: &Client, stream: Out<CUstream>, flags: u32) -> Result<(), Status> {
@@ -44,7 +45,7 @@ pub(crate) fn synchronize(
     default: DefaultStream,
     stream: CUstream,
 ) -> Result<(), Status> {
-    client.stream_synchronize(default.named(stream))
+    output::after(client, client.stream_synchronize(default.named(stream)))
 }
 
 /// `cuStreamWaitEvent`.

@@ -126,6 +126,12 @@ pub trait Device: std::fmt::Debug {
     /// Ends the running operation (an endless kernel) as [`crate::FaultKind::Timeout`].
     fn abort(&mut self, op: OpId);
 
+    /// Takes what kernels printed since the last call. Output is bounded; what does not fit is lost,
+    /// as on a GPU.
+    fn take_output(&mut self) -> Vec<u8> {
+        Vec::new()
+    }
+
     /// Modelled or predicted device time of an operation in ns, if the device knows it beforehand.
     fn estimate_ns(&self, op: &Op) -> Option<u64>;
     /// Whether work that cannot be ended occupies the device: then the process must end.

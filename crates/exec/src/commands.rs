@@ -162,6 +162,10 @@ impl<D: Device> Session<D> {
                 self.mem_alloc(context, bytes, caller, out)
             }
             Command::MemFree { address } => self.mem_free(address, caller, out),
+            Command::TakeOutput {} => {
+                self.take_output(caller, out);
+                Ok(())
+            }
             Command::MemInfo {} => {
                 self.mem_info(caller, out);
                 Ok(())

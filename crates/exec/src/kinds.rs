@@ -24,6 +24,7 @@ pub(crate) fn works_after_fault(command: &Command<'_>) -> bool {
             | Command::GraphDestroy { .. }
             | Command::ModuleUnload { .. }
             | Command::MemInfo {}
+            | Command::TakeOutput {}
             | Command::PinnedRange { .. }
             | Command::HostFunctionDone { .. }
     )

@@ -56,6 +56,7 @@ mod memory;
 mod module;
 mod order;
 mod output;
+mod printed;
 mod session;
 mod shape;
 mod stream;

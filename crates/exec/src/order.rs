@@ -218,6 +218,10 @@ impl<D: Device> Session<D> {
         let driven = self.device.drive(slice_ns.min(limit_ns.unwrap_or(u64::MAX)));
         let mut ended = false;
         while let Some(completion) = self.device.poll() {
+            // What a kernel printed is known before its end, or its fault, can be seen.
+            if !ended {
+                self.collect_output(out);
+            }
             ended = true;
             self.complete(completion, out);
         }

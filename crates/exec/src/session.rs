@@ -19,6 +19,7 @@ use crate::memory::Allocations;
 use crate::module::Module;
 use crate::order::{Flight, Polling};
 use crate::output::{Caller, Output};
+use crate::printed::Printed;
 use crate::stream::{Kind, LEGACY, Point, StreamKey, Streams, Task};
 use crate::table::Table;
 use crate::wait::{Action, Wait, Waits};
@@ -73,6 +74,7 @@ pub struct Session<D> {
     /// Execution time of the oldest flight so far, in ns.
     pub(crate) running_ns: u64,
     pub(crate) aborted: bool,
+    pub(crate) printed: Printed,
 }
 
 impl<D: Device> Session<D> {
@@ -105,6 +107,7 @@ impl<D: Device> Session<D> {
             last_end_ns: 0,
             running_ns: 0,
             aborted: false,
+            printed: Printed::default(),
         }
     }
 

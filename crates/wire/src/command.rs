@@ -269,6 +269,9 @@ commands! {
     3 sync ContextSynchronize { context: ContextId, }
     /// Answers at once. The cheapest round trip; also carries a sticky error back.
     4 sync Ping {}
+    /// Takes what kernels printed. The reply body is the next bytes of it; empty when there is
+    /// nothing more.
+    5 sync TakeOutput {}
 
     // Memory.
 

@@ -18,6 +18,8 @@
 //! **Notice words.** [`NOTICE_FAULT`] holds the code of the session's sticky [`crate::Status`], 0
 //! while there is none. [`NOTICE_REFUSED`] counts asynchronous commands that were refused: when it
 //! moves, the next synchronous command brings the reason (see `weft-exec`, "errors").
+//! [`NOTICE_PRINTED`] counts bytes that kernels have printed: when it moves, `TakeOutput` brings
+//! them.
 
 use crate::id::{EventId, StreamId};
 
@@ -32,6 +34,8 @@ pub const EVENT_WORDS: u32 = WORDS - STREAM_WORDS;
 pub const NOTICE_FAULT: u32 = 0;
 /// Notice word that counts refused asynchronous commands.
 pub const NOTICE_REFUSED: u32 = 1;
+/// Notice word that counts bytes printed by kernels.
+pub const NOTICE_PRINTED: u32 = 2;
 
 /// The progress word of a stream's slot.
 #[must_use]

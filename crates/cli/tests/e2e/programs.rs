@@ -130,3 +130,26 @@ fn visible_devices_hide_the_vgpu() {
         assert!(works || text.contains("CUDA_ERROR_NO_DEVICE"), "{text}");
     }
 }
+
+#[test]
+fn kernels_print_to_the_programs_output() {
+    let node = Node::start(&[]);
+    let mut expected = String::new();
+    for round in 0..4 {
+        expected += &format!("host {round}\n");
+        for (block, thread) in [(0, 0), (0, 1), (1, 0), (1, 1)] {
+            let place = format!("block {block} thread {thread}");
+            expected += &format!("round {round} {place} of a warp: {round}.50 123456789abc\n");
+        }
+    }
+    let mut direct = weft();
+    direct.args(["run", "--direct", "--"]).arg(program("printf"));
+    for command in [node.run(&[], &program("printf"), &[]), direct] {
+        let output = finish(command);
+        let text = String::from_utf8_lossy(&output.stdout).into_owned();
+        assert_eq!(text, format!("{expected}end\n"));
+    }
+    let output = finish(node.run(&[], &program("printf"), &["fault"]));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    assert_eq!(text, format!("{expected}last words\n"), "{}", text_of(&output));
+}

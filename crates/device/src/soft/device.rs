@@ -172,11 +172,6 @@ impl SoftDevice {
         Ok(Self::new(SoftConfig { memory, memory_bytes: bytes, clock, page: None }))
     }
 
-    /// Takes what kernels printed since the last call.
-    pub fn take_output(&mut self) -> Vec<u8> {
-        std::mem::take(&mut self.cx.output)
-    }
-
     fn module(&self, id: ModuleId) -> Option<&Loaded> {
         self.modules.get(&id)
     }
@@ -449,6 +444,10 @@ impl Device for SoftDevice {
 
     fn write_word(&mut self, address: u64, value: u64, wide: bool) -> Result<(), DeviceError> {
         self.cx.mem.write_word(address, value, wide)
+    }
+
+    fn take_output(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.cx.output)
     }
 
     fn drive(&mut self, slice_ns: u64) -> Driven {
