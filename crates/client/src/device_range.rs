@@ -75,7 +75,7 @@ mod tests {
         range.keep(first, 6 * page).unwrap();
         let bytes: usize = lock(&range.strays).values().map(Reservation::len).sum();
         assert_eq!(bytes, 6 * PAGE);
-        assert!(Reservation::at(usize::try_from(first).unwrap(), PAGE).is_err());
+        Reservation::at(usize::try_from(first).unwrap(), PAGE).unwrap_err();
     }
 
     #[test]

@@ -97,11 +97,11 @@ impl Client {
         let address = usize::try_from(range.start).map_err(|_| Status::INVALID_VALUE)?;
         let bytes = range.bytes.next_multiple_of(PAGE as u64);
         let unpin = Command::PinnedRange { address: range.start, bytes, used: 0 };
-        let waited = waited.and(self.submit(&unpin));
+        let unpinned = self.submit(&unpin);
         self.pinned.window.free(address).ok_or(Status::INVALID_VALUE)?;
         let mut used = lock(&self.pinned.used);
         *used = used.saturating_sub(bytes);
-        self.call(&Command::PinnedQuota { bytes: *used }).and(waited)
+        self.call(&Command::PinnedQuota { bytes: *used }).and(waited).and(unpinned)
     }
 
     /// Registers pageable memory. It stays where it is: copies from and to it are staged.

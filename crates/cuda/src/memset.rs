@@ -15,7 +15,7 @@ pub(crate) trait Element: Into<u32> {
 }
 
 impl Element for u8 {
-    const BYTES: u8 = 1;
+    const BYTES: Self = 1;
 }
 
 impl Element for u16 {

@@ -37,7 +37,9 @@ pub(crate) unsafe fn copy(from: *const u8, to: *mut u8, len: usize) {
     // says that the copy is done, must not overtake the ones above.
     unsafe { _mm_sfence() };
     // SAFETY: `tail <= len`.
-    let (source, target) = unsafe { (from.add(tail), to.add(tail)) };
+    let source = unsafe { from.add(tail) };
+    // SAFETY: `tail <= len`.
+    let target = unsafe { to.add(tail) };
     // SAFETY: `len - tail` bytes are left on both sides.
     unsafe { copy_nonoverlapping(source, target, len - tail) };
 }
@@ -60,8 +62,9 @@ mod tests {
         for len in [0, 1, 15, 16, 63, 64, 65, 127, 128, 500] {
             for (from, to) in [(0, 0), (1, 0), (0, 1), (7, 60), (64, 3), (5, 63)] {
                 let mut target = vec![0_u8; 700];
-                // SAFETY: both buffers are longer than offset and length together.
-                unsafe { super::copy(source.as_ptr().add(from), target.as_mut_ptr().add(to), len) };
+                let (read, written) = (&source[from..from + len], &mut target[to..to + len]);
+                // SAFETY: both slices have `len` bytes.
+                unsafe { super::copy(read.as_ptr(), written.as_mut_ptr(), len) };
                 assert_eq!(target[to..to + len], source[from..from + len], "{from} {to} {len}");
                 assert!(target[..to].iter().chain(&target[to + len..]).all(|byte| *byte == 0));
             }

@@ -143,7 +143,7 @@ mod tests {
         for _ in 0..10_000 {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
             let draw = seed >> 33;
-            if draw % 3 == 0 && live.len() > 1 {
+            if draw.is_multiple_of(3) && live.len() > 1 {
                 let at = usize::try_from(draw / 3).unwrap() % live.len();
                 let (address, _) = live.swap_remove(at);
                 if let Some((base, bytes, ())) = heap.free(address).unwrap() {
