@@ -285,8 +285,8 @@ impl CudaDevice {
         fault_completion(op, fault_kind(code), kernel, name, monotonic_ns())
     }
 
-    /// The oldest operation runs longer than it may and cannot be stopped: everything in flight ends
-    /// as a fault, and the process is expected to end, which takes the context along.
+    /// The oldest operation runs longer than it may and cannot be stopped: everything in flight
+    /// ends as a fault, and the process is expected to end, which takes the context along.
     pub(super) fn give_up(&mut self) {
         self.lost = Some("a kernel ran into its time limit".to_owned());
         self.stuck = true;

@@ -27,8 +27,8 @@ impl Rates {
         Self { per_block: HashMap::new(), unknown: multiprocessors.max(1) * UNKNOWN_PER_PROCESSOR }
     }
 
-    /// Blocks, of `total`, that take about `max_ns`; at least one. Of an unknown kernel a part, from
-    /// which its time is learned.
+    /// Blocks, of `total`, that take about `max_ns`; at least one. Of an unknown kernel a part,
+    /// from which its time is learned.
     pub(super) fn blocks_within(&self, key: KernelKey, max_ns: u64, total: u64) -> u64 {
         let Some(rate) = self.per_block.get(&key) else {
             return self.unknown.min(total.div_ceil(UNKNOWN_PARTS)).max(1);
