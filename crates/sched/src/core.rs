@@ -8,6 +8,7 @@ use crate::cap::{Cap, CapMeter};
 use crate::config::Config;
 use crate::event::Usage;
 use crate::heap::Heap;
+use crate::invariants::Rising;
 use crate::journal::{Codec, Malformed, Reader};
 use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::policy::{Charge, Charges, Policy, PolicyId, Setup};
@@ -48,6 +49,8 @@ pub(crate) struct Core {
     draining: Option<SessionKey>,
     prepared: Option<SessionKey>,
     idle_said: bool,
+    /// The virtual time as of the last decision.
+    reached: Rising<Tag>,
     /// When `decide` must run again without another event.
     pub(crate) deadline: Option<(u64, TimerReason)>,
 }
@@ -76,6 +79,7 @@ impl Core {
             draining: None,
             prepared: None,
             idle_said: true,
+            reached: Rising::default(),
             deadline: None,
         }
     }
@@ -376,6 +380,8 @@ impl Core {
 
     /// Brings holders, grants and the deadline in line with the state.
     pub(crate) fn decide(&mut self, cx: &mut Context<'_>) {
+        let rises = self.reached.observe(self.virtual_time());
+        debug_assert!(rises.is_ok(), "the virtual time fell from {rises:?}");
         self.deadline = None;
         self.refill(cx);
         if self.runnable == 0 && !self.idle_said {
@@ -698,6 +704,7 @@ impl Codec for Core {
         (*next_epoch, *drain_ns).put(out);
         (*draining, *prepared).put(out);
         (*idle_said, *deadline).put(out);
+        self.reached.put(out);
     }
 
     fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
@@ -710,6 +717,7 @@ impl Codec for Core {
         let (next_epoch, drain_ns) = Codec::take(input)?;
         let (draining, prepared) = Codec::take(input)?;
         let (idle_said, deadline) = Codec::take(input)?;
+        let reached = Codec::take(input)?;
         Ok(Self {
             device,
             up,
@@ -725,6 +733,7 @@ impl Codec for Core {
             draining,
             prepared,
             idle_said,
+            reached,
             deadline,
         })
     }

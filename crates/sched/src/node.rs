@@ -7,11 +7,15 @@ use crate::cap::Cap;
 use crate::config::{Config, ConfigError};
 use crate::core::{Context, Core};
 use crate::event::{Event, EventError};
+use crate::invariants::audit;
 use crate::journal::codec;
 use crate::key::{DeviceKey, KEY_LIMIT, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::policy::{PolicyId, Setup};
 use crate::tables::{Session, Slots, Tables, Vgpu};
 use crate::tag::Tag;
+
+/// Nodes up to this size hold their tables against each other after each event in debug builds.
+const AUDITED_VGPUS: usize = 8;
 
 /// The scheduling state of a node.
 ///
@@ -80,6 +84,12 @@ impl Node {
             None => self.with_all(out, Core::decide),
         }
         self.set_timer(out);
+        if cfg!(debug_assertions)
+            && self.tables.vgpus.len() <= AUDITED_VGPUS
+            && let Err(broken) = audit(self)
+        {
+            panic!("{broken}, after {event:?}");
+        }
         Ok(())
     }
 

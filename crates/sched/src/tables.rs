@@ -30,6 +30,11 @@ impl<T> Slots<T> {
         self.0.get_mut(index).and_then(Option::as_mut)
     }
 
+    /// One more than the largest index ever used.
+    pub(crate) fn len(&self) -> usize {
+        self.0.len()
+    }
+
     pub(crate) fn insert(&mut self, index: usize, value: T) {
         if self.0.len() <= index {
             self.0.resize_with(index + 1, || None);

@@ -8,7 +8,7 @@ use model::steps::take;
 use model::{Habits, Load, MS, Model, US, vgpu_key};
 use proptest::prelude::*;
 use strategies::{config, habits, step};
-use weft_sched::invariants::wait_limit_ns;
+use weft_sched::invariants::{nested_wait_limit_ns, wait_limit_ns};
 use weft_sched::{Config, Node, Weight, policy};
 
 fn check_end(model: &mut Model) {
@@ -110,6 +110,35 @@ proptest! {
             let before = model.served_ns(me);
             model.run_for(limit_ns + 1);
             prop_assert!(model.served_ns(me) > before, "starved for {} ns", limit_ns);
+        }
+    }
+}
+
+/// In the hierarchy the wait follows from the bounds of both levels.
+#[test]
+fn nobody_starves_in_a_tenant_among_tenants() {
+    let weight = |weight| Weight::new(weight).unwrap();
+    for (own, sibling, tenant, other) in [(1, 1, 1, 1), (1, 9, 1, 9), (5, 2, 3, 1), (1, 20, 2, 7)] {
+        let mut model = Model::new("fair", Habits::default());
+        let groups = [tenant, other].map(|weight| model.group(weight));
+        let steady = || Load::Saturating(vec![100 * US]);
+        let vgpus = [(groups[0], own), (groups[0], sibling), (groups[1], 1)]
+            .map(|(group, weight)| model.vgpu_of(group, weight));
+        for vgpu in vgpus {
+            model.session(vgpu, steady());
+        }
+        let piece = 100 * US;
+        let limit_ns = nested_wait_limit_ns(
+            6 * MS,
+            (weight(own), piece),
+            &[(weight(sibling), piece)],
+            (weight(tenant), piece),
+            &[(weight(other), piece)],
+        );
+        for _ in 0..10 {
+            let before = model.served_ns(vgpus[0]);
+            model.run_for(u64::try_from(limit_ns).unwrap() + 1);
+            assert!(model.served_ns(vgpus[0]) > before, "starved for {limit_ns} ns");
         }
     }
 }

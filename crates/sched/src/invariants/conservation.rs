@@ -1,5 +1,8 @@
 //! Work conservation, the longest wait, and bills that close.
 
+use alloc::vec::Vec;
+
+use crate::journal::{Codec, Malformed, Reader};
 use crate::key::Weight;
 
 /// Work conservation: the device is never idle for longer than `limit_ns` (the yield time plus a
@@ -82,6 +85,16 @@ impl<T: Copy + PartialOrd> Rising<T> {
         }
         self.0 = now;
         Ok(())
+    }
+}
+
+impl<T: Codec> Codec for Rising<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.0.put(out);
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        T::take(input).map(Self)
     }
 }
 

@@ -8,7 +8,7 @@
 //! | nobody starves | [`wait_limit_ns`], [`nested_wait_limit_ns`] |
 //! | every nanosecond is billed, once | [`billing_gap_ns`] |
 //! | virtual time and epochs never fall | [`Rising`] |
-//! | the core's own tables agree | [`audit`] |
+//! | the core's own tables agree | [`audit()`] |
 //!
 //! All but the last are fed from outside the core: from what a device says it executed and from
 //! what tenants have outstanding, never from tags. A wrong tag cannot hide a wrong share.

@@ -12,6 +12,8 @@ mod fair;
 mod priority;
 mod ranked;
 mod round_robin;
+#[cfg(test)]
+mod shortest;
 mod strict_co;
 mod unmanaged;
 
@@ -27,9 +29,9 @@ use crate::tag::Tag;
 
 /// Declares the registry: the order is the order of [`NAMES`], the first is the default.
 macro_rules! registry {
-    ($($name:literal: $policy:ty, $summary:literal
+    ($($(#[$attribute:meta])* $name:literal: $policy:ty, $summary:literal
        $(, polling: $polling:literal)? $(, simulator only: $reason:literal)?;)+) => {
-        const REGISTRY: &[Entry] = &[$(Entry {
+        const REGISTRY: &[Entry] = &[$($(#[$attribute])* Entry {
             name: $name,
             summary: $summary,
             tenants_poll: [$($polling,)? false][0],
@@ -39,7 +41,7 @@ macro_rules! registry {
         }),+];
 
         /// The names of all policies, for help texts and error messages.
-        pub const NAMES: &[&str] = &[$($name),+];
+        pub const NAMES: &[&str] = &[$($(#[$attribute])* $name),+];
     };
 }
 
@@ -53,6 +55,8 @@ registry! {
         polling: true;
     "strict_co": strict_co::StrictCo, "a model of Pegasus: the CPU scheduler's picks go first",
         simulator only: "it follows every pick of the CPU scheduler, which only a simulator sees";
+    #[cfg(test)]
+    "shortest": shortest::Shortest, "the example of docs/scheduling.md: the fewest turns first";
 }
 
 struct Entry {
@@ -349,7 +353,7 @@ mod tests {
         assert_eq!(
             error,
             "policy = \"fare\" is not known: policy is one of fair, unmanaged, round_robin, priority, \
-             credit_hs, credit_poll, strict_co"
+             credit_hs, credit_poll, strict_co, shortest"
         );
     }
 }
