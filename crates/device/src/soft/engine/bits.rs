@@ -196,6 +196,8 @@ lanes! {
     Prmt: u32 = (a: u32, b: u32, c: u32) => prmt(a, b, c);
     PrmtMode: u32 = (a: u32, b: u32, c: u32), imm =>
         prmt(a, b, (imm >> (16 * (c & 3))) as u32 & 0xffff);
+    // `imm`: bits of an element, and 64 if it is signed.
+    CvtPack: u32 = (a: i32, b: i32, c: u32), imm => cvt_pack(a, b, c, imm as u32);
     Pack16: u32 = (a: u32, b: u32) => (a & 0xffff) | (b << 16);
     Pack8: u32 = (a: u32, b: u32) => (a & 0xff) | ((b & 0xff) << 8);
     Pack32: u64 = (a: u32, b: u32) => funnel(a, b);
@@ -213,6 +215,17 @@ lanes! {
     BfiRows64: u64 = (a: u64, b: u64, c: u32) => bfi(a, b, c & 0xff, c >> 8, 64);
     // Position `a` and length `b` in one row.
     FieldPair: u32 = (a: u32, b: u32) => (a & 0xff) | ((b & 0xff) << 8);
+}
+
+/// `cvt.pack.sat`: `a` above `b`, each saturated to an element, under the low bits of `c`.
+#[inline(always)]
+fn cvt_pack(a: i32, b: i32, c: u32, spec: u32) -> u32 {
+    let (bits, signed) = (spec & 31, spec & 64 != 0);
+    let (least, most) =
+        if signed { (-(1 << (bits - 1)), (1 << (bits - 1)) - 1) } else { (0, (1 << bits) - 1) };
+    let element = |value: i32| value.clamp(least, most).cast_unsigned() & ((1 << bits) - 1);
+    let above = c.checked_shl(2 * bits).unwrap_or(0);
+    above | (element(a) << bits) | element(b)
 }
 
 /// Looks each bit triple up in a truth table.

@@ -274,3 +274,15 @@ fn vectors_local_and_shared_memory() {
         ("cvta.to.global.u64 %rd2, %rd1; isspacep.shared %p1, %rd2; selp.u32 %r0, 1, 2, %p1;", 2),
     ]);
 }
+
+#[test]
+fn packed_conversions_saturate() {
+    all32(&[
+        ("cvt.pack.sat.u16.s32 %r0, 70000, -5;", 0xffff_0000),
+        ("cvt.pack.sat.s16.s32 %r0, -40000, 7;", 0x8000_0007),
+        ("cvt.pack.sat.u8.s32.b32 %r0, 300, 17, 0x12345678;", 0x5678_ff11),
+        ("cvt.pack.sat.s8.s32.b32 %r0, -200, 200, 0;", 0x807f),
+        ("cvt.pack.sat.s4.s32.b32 %r0, -1, 100, 0xabcdef;", 0xabcd_eff7),
+        ("cvt.pack.sat.u2.s32.b32 %r0, 2, 9, 0x1;", 0x1b),
+    ]);
+}

@@ -29,7 +29,14 @@ impl FunctionLowering<'_> {
             Ir::CvtPair { to, from, rounding, sat, relu, dst, a, b } => {
                 self.cvt_pair((*to, *from, *rounding, *sat, *relu), *dst, [*a, *b])
             }
-            Ir::CvtPack { .. } => Err(Refusal::new("cvt.pack is not supported")),
+            Ir::CvtPack { element_bits, signed, dst, a, b, c } => {
+                let spec = u64::from(*element_bits) | u64::from(*signed) << 6;
+                let c = c.unwrap_or(Operand::Imm(0));
+                let (a, b, c) = (self.r32(*a)?, self.r32(*b)?, self.r32(c)?);
+                let d = self.dst(*dst);
+                self.emit::<bits::CvtPack>(d, a, b, c, spec);
+                Ok(())
+            }
             _ => Err(Refusal::new("not a conversion")),
         }
     }
