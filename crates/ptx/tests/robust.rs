@@ -20,6 +20,11 @@ fn exercise(bytes: &[u8]) {
             let cfg = weft_ptx::cfg::Cfg::new(body);
             assert_eq!(cfg.block_of.len(), body.len());
         }
+        let sliced = weft_ptx::slice::rewrite(bytes).unwrap();
+        let copy = weft_ptx::parse(&sliced.text).unwrap();
+        for piece in sliced.kernels.values().flatten() {
+            assert!(copy.kernel(&piece.name).is_some(), "{}", piece.name);
+        }
     }
     if let Ok(image) = weft_ptx::image::read(bytes) {
         drop(weft_ptx::link(&image.texts));

@@ -41,19 +41,51 @@ pub(super) fn decide(
     module: &Module,
     scan: &Scan<'_>,
 ) -> Result<BTreeMap<String, Result<Approved, Refusal>>, ParseErrorKind> {
-    let facts = facts(text, module, scan)?;
-    let analysis = Analysis { module, facts, debug_info: scan.debug_info };
+    let analysis = Analysis::new(text, module, scan)?;
     let kernels = module.kernels();
     Ok(kernels.map(|(id, kernel)| (kernel.name.clone(), analysis.kernel(id, kernel))).collect())
 }
 
+/// What kernels have in common, so that it is found out once: a text may have many of them.
 struct Analysis<'a> {
     module: &'a Module,
     facts: Vec<Facts>,
     debug_info: bool,
+    /// Functions whose address is taken anywhere.
+    pointer_targets: BTreeSet<u32>,
+    /// Functions that, or whose callees, read block ids.
+    need_ids: BTreeSet<u32>,
+    /// Why no kernel that reaches a function may be sliced.
+    refusals: BTreeMap<u32, Refusal>,
 }
 
-impl Analysis<'_> {
+impl<'a> Analysis<'a> {
+    fn new(text: &[u8], module: &'a Module, scan: &Scan<'_>) -> Result<Self, ParseErrorKind> {
+        let facts = facts(text, module, scan)?;
+        let pointer_targets = pointer_targets(module, &facts);
+        let callers = callers(&facts, &pointer_targets);
+        let with = |test: &dyn Fn(u32, &Facts) -> bool| {
+            let own = (0u32..).zip(&facts).filter(|(id, facts)| test(*id, facts));
+            closure(own.map(|(id, _)| id), &callers)
+        };
+        let need_ids = with(&|_, facts| facts.reads_ids);
+        let observers = with(&|id, _| module.function(FuncId(id)).is_some_and(observes_memory));
+        let mut analysis = Self {
+            module,
+            facts,
+            debug_info: scan.debug_info,
+            pointer_targets,
+            need_ids,
+            refusals: BTreeMap::new(),
+        };
+        let stateful = stateful_functions(module);
+        let refusals = (0u32..).map(FuncId).zip(&module.functions).filter_map(|(id, function)| {
+            Some((id.0, analysis.refusal(id.0, function, &stateful, &observers)?))
+        });
+        analysis.refusals = refusals.collect();
+        Ok(analysis)
+    }
+
     fn facts(&self, id: u32) -> Option<&Facts> {
         self.facts.get(id as usize)
     }
@@ -67,17 +99,16 @@ impl Analysis<'_> {
             return Err(Refusal::Parameters);
         }
         let reached = self.reach(id.0);
-        for &function in &reached {
-            self.function(function)?;
+        if let Some(refusal) = reached.iter().find_map(|id| self.refusals.get(id)) {
+            return Err(refusal.clone());
         }
         // A pointer may come from anywhere, so the function behind it cannot be exchanged.
         let by_pointer = reached.iter().filter_map(|id| self.facts(*id)).any(|f| f.indirect);
-        if by_pointer
-            && let Some(target) = self.pointer_targets().into_iter().find(|to| self.needs_ids(*to))
+        if by_pointer && let Some(target) = self.pointer_targets.intersection(&self.need_ids).next()
         {
-            return Err(Refusal::Pointer(self.name(target)));
+            return Err(Refusal::Pointer(self.name(*target)));
         }
-        let functions = reached.iter().filter(|other| **other != id.0 && self.needs_ids(**other));
+        let functions = reached.intersection(&self.need_ids).filter(|other| **other != id.0);
         Ok(Approved {
             name: kernel.name.clone(),
             functions: functions.map(|id| self.name(*id)).collect(),
@@ -85,44 +116,30 @@ impl Analysis<'_> {
     }
 
     /// What forbids slicing in one function.
-    fn function(&self, id: u32) -> Result<(), Refusal> {
-        let Some(function) = self.module.function(FuncId(id)) else { return Ok(()) };
+    fn refusal(
+        &self,
+        id: u32,
+        function: &Function,
+        stateful: &BTreeSet<&str>,
+        observers: &BTreeSet<u32>,
+    ) -> Option<Refusal> {
+        let name = &function.name;
         if !function.is_defined() {
-            if BUILTIN_FUNCTIONS.contains(&function.name.as_str()) {
-                return Ok(());
-            }
-            return Err(Refusal::Elsewhere(function.name.clone()));
+            let known = BUILTIN_FUNCTIONS.contains(&name.as_str());
+            return (!known).then(|| Refusal::Elsewhere(name.clone()));
         }
         if let Some(refusal) = self.facts(id).and_then(|facts| facts.refusal.clone()) {
-            return Err(refusal);
+            return Some(refusal);
         }
-        if self.has_own_state(&function.name) {
-            return Err(Refusal::OwnState(function.name.clone()));
+        if stateful.contains(name.as_str()) {
+            return Some(Refusal::OwnState(name.clone()));
         }
-        let observes = |call: &Call| self.call_observes(call);
-        match waiting_line(function, &observes) {
-            Some(line) => Err(Refusal::Waits { function: function.name.clone(), line }),
-            None => Ok(()),
-        }
-    }
-
-    /// Whether a `.global` variable is declared inside the function: a copy of the function would
-    /// have a copy of it.
-    fn has_own_state(&self, function: &str) -> bool {
-        self.module.variables.iter().any(|variable| {
-            let rest = variable.name.strip_prefix(function).and_then(|rest| rest.strip_prefix('$'));
-            let number = rest.and_then(|rest| Some(rest.split_once('$')?.0));
-            variable.space == Space::Global
-                && number.is_some_and(|number| number.parse::<u32>().is_ok())
-        })
-    }
-
-    /// Whether anything that a call reaches reads what other blocks may write.
-    fn call_observes(&self, call: &Call) -> bool {
-        let CallTarget::Direct(id) = call.target else { return true };
-        let reached = self.reach(id.0);
-        let own = |id: &u32| self.module.function(FuncId(*id)).is_some_and(observes_memory);
-        reached.iter().any(own)
+        let observes = |call: &Call| match call.target {
+            CallTarget::Direct(id) => observers.contains(&id.0),
+            CallTarget::Indirect { .. } => true,
+        };
+        let line = waiting_line(function, &observes)?;
+        Some(Refusal::Waits { function: name.clone(), line })
     }
 
     fn name(&self, id: u32) -> String {
@@ -140,33 +157,74 @@ impl Analysis<'_> {
             let Some(facts) = self.facts(id) else { continue };
             todo.extend(&facts.calls);
             if facts.indirect {
-                todo.extend(self.pointer_targets());
+                todo.extend(&self.pointer_targets);
             }
         }
         seen
     }
+}
 
-    /// Functions whose address is taken anywhere.
-    fn pointer_targets(&self) -> BTreeSet<u32> {
-        let relocations = self.module.variables.iter().flat_map(|v| &v.init.relocations);
-        let in_data = relocations.filter_map(|relocation| match relocation.symbol {
-            Symbol::Function(id) => Some(id.0),
-            Symbol::Variable(_) => None,
-        });
-        self.facts.iter().flat_map(|facts| facts.takes.iter().copied()).chain(in_data).collect()
-    }
+/// Functions whose address is taken anywhere.
+fn pointer_targets(module: &Module, facts: &[Facts]) -> BTreeSet<u32> {
+    let relocations = module.variables.iter().flat_map(|v| &v.init.relocations);
+    let in_data = relocations.filter_map(|relocation| match relocation.symbol {
+        Symbol::Function(id) => Some(id.0),
+        Symbol::Variable(_) => None,
+    });
+    facts.iter().flat_map(|facts| facts.takes.iter().copied()).chain(in_data).collect()
+}
 
-    /// Whether a function or something that it calls reads block ids.
-    fn needs_ids(&self, id: u32) -> bool {
-        self.reach(id).iter().any(|id| self.facts(*id).is_some_and(|facts| facts.reads_ids))
+/// For each function that is called, its callers. Those through pointers call every target.
+fn callers(facts: &[Facts], pointer_targets: &BTreeSet<u32>) -> BTreeMap<u32, Vec<u32>> {
+    let mut callers: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    let mut indirect = Vec::new();
+    for (id, facts) in (0u32..).zip(facts) {
+        for callee in &facts.calls {
+            callers.entry(*callee).or_default().push(id);
+        }
+        if facts.indirect {
+            indirect.push(id);
+        }
     }
+    for target in pointer_targets {
+        callers.entry(*target).or_default().extend(&indirect);
+    }
+    callers
+}
+
+/// The functions and everybody who may come to call them.
+fn closure(first: impl Iterator<Item = u32>, callers: &BTreeMap<u32, Vec<u32>>) -> BTreeSet<u32> {
+    let mut seen = BTreeSet::new();
+    let mut todo: Vec<u32> = first.collect();
+    while let Some(id) = todo.pop() {
+        if seen.insert(id) {
+            todo.extend(callers.get(&id).into_iter().flatten());
+        }
+    }
+    seen
+}
+
+/// Names before `$number$` in names of `.global` variables: functions that declare such variables,
+/// of which a copy of the function would have copies.
+fn stateful_functions(module: &Module) -> BTreeSet<&str> {
+    let globals = module.variables.iter().filter(|variable| variable.space == Space::Global);
+    let names = globals.flat_map(|variable| {
+        let name = variable.name.as_str();
+        name.match_indices('$').filter_map(move |(at, _)| {
+            let (number, _) = name.get(at + 1..)?.split_once('$')?;
+            number.parse::<u32>().ok().and_then(|_| name.get(..at))
+        })
+    });
+    names.collect()
 }
 
 fn facts(text: &[u8], module: &Module, scan: &Scan<'_>) -> Result<Vec<Facts>, ParseErrorKind> {
     let mut all: Vec<Facts> = module.functions.iter().map(calls_of).collect();
+    let by_name: BTreeMap<&str, usize> =
+        module.functions.iter().enumerate().map(|(id, f)| (f.name.as_str(), id)).collect();
     for unit in &scan.units {
-        let id = module.functions.iter().position(|f| f.name == unit.name);
-        let Some(facts) = id.and_then(|id| all.get_mut(id)) else { continue };
+        let id = by_name.get(unit.name);
+        let Some(facts) = id.and_then(|id| all.get_mut(*id)) else { continue };
         read_marks(text, unit, facts)?;
     }
     Ok(all)

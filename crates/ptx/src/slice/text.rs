@@ -1,6 +1,6 @@
 //! Writing piece kernels.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::mem::discriminant;
 use std::ops::Range;
 
@@ -73,10 +73,10 @@ pub(super) fn append(
         let body = body(text, unit, &functions)?;
         add(&format!("{}\n{{{}{body}}}\n", header(text, unit, ""), function_prologue()));
     }
+    let kernels: BTreeMap<&str, &Approved> =
+        approved.iter().map(|kernel| (kernel.name.as_str(), *kernel)).collect();
     for unit in &scan.units {
-        let Some(kernel) = approved.iter().find(|kernel| kernel.name == unit.name) else {
-            continue;
-        };
+        let Some(kernel) = kernels.get(unit.name) else { continue };
         let body = body(text, unit, &functions)?;
         let tell = if kernel.functions.is_empty() { String::new() } else { shared_stores() };
         let head = header(text, unit, &format!(".param .align 4 .b8 weft_range[{RANGE_BYTES}]"));

@@ -25,12 +25,18 @@ use crate::ir::{
     AtomOp, Base, CacheHint, Call, CompareOp, Function, Instr, MemOrder, Op, Operand, Reg, Space,
 };
 
+/// Rounds of the data flow in one loop, and blocks in all loops of a function together (a block in
+/// nested loops counts for each). Compilers stay far below; whoever exceeds them is refused.
+const ROUNDS_MAX: usize = 64;
+const LOOP_BLOCKS_MAX: usize = 1 << 20;
+
 /// The line of the first loop of a function that may wait. `observes` says whether a call may look
 /// at what other blocks write.
 pub(super) fn waiting_line(function: &Function, observes: &dyn Fn(&Call) -> bool) -> Option<u32> {
     let body = function.body.as_deref()?;
     let cfg = Cfg::new(body);
-    loops(&cfg).into_values().find_map(|blocks| {
+    let Some(loops) = loops(&cfg) else { return Some(function.line) };
+    loops.into_values().find_map(|blocks| {
         let inside: Vec<u32> = blocks
             .iter()
             .filter_map(|block| cfg.blocks.get(*block as usize))
@@ -60,7 +66,8 @@ const fn is_global(space: Space) -> bool {
 }
 
 /// The blocks of each loop, by the block it begins with. Loops with the same beginning are one.
-fn loops(cfg: &Cfg) -> BTreeMap<u32, BTreeSet<u32>> {
+/// `None` if there are too many.
+fn loops(cfg: &Cfg) -> Option<BTreeMap<u32, BTreeSet<u32>>> {
     let mut predecessors: Vec<Vec<u32>> = vec![Vec::new(); cfg.blocks.len()];
     for (index, block) in (0u32..).zip(&cfg.blocks) {
         for next in &block.successors {
@@ -70,6 +77,7 @@ fn loops(cfg: &Cfg) -> BTreeMap<u32, BTreeSet<u32>> {
         }
     }
     let mut all: BTreeMap<u32, BTreeSet<u32>> = BTreeMap::new();
+    let mut left = LOOP_BLOCKS_MAX;
     for (from, to) in back_edges(cfg) {
         let blocks = all.entry(to).or_default();
         blocks.insert(to);
@@ -78,11 +86,12 @@ fn loops(cfg: &Cfg) -> BTreeMap<u32, BTreeSet<u32>> {
             if blocks.insert(block)
                 && let Some(list) = predecessors.get(block as usize)
             {
+                left = left.checked_sub(1)?;
                 todo.extend(list);
             }
         }
     }
-    all
+    Some(all)
 }
 
 /// Edges to a block that is on the path from the entry (depth first) to their origin.
@@ -166,7 +175,7 @@ impl Region<'_> {
     fn tainted(&self, written: &BTreeMap<Reg, u32>) -> BTreeSet<Reg> {
         let strong = self.instructions().any(|(_, instr)| self.is_source(&instr.op));
         let mut tainted = BTreeSet::new();
-        loop {
+        for _ in 0..ROUNDS_MAX {
             let before = tainted.len();
             let diverted = self.instructions().any(|(_, instr)| match &instr.op {
                 Op::Bra { .. } => instr.guard.is_some_and(|g| tainted.contains(&g.reg)),
@@ -190,6 +199,7 @@ impl Region<'_> {
                 return tainted;
             }
         }
+        written.keys().copied().collect()
     }
 
     fn is_source(&self, op: &Op) -> bool {
