@@ -126,8 +126,8 @@ pub trait Device: std::fmt::Debug {
     /// Ends the running operation (an endless kernel) as [`crate::FaultKind::Timeout`].
     fn abort(&mut self, op: OpId);
 
-    /// Takes what kernels printed since the last call. Output is bounded; what does not fit is lost,
-    /// as on a GPU.
+    /// Takes what kernels printed since the last call. Output is bounded; what does not fit is
+    /// lost, as on a GPU.
     fn take_output(&mut self) -> Vec<u8> {
         Vec::new()
     }

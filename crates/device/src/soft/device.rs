@@ -90,7 +90,8 @@ struct Current {
     start_ns: u64,
     max_ns: Option<u64>,
     paced: Option<Paced>,
-    /// Time this thread spent executing it so far, in ns: what a paced operation's model must cover.
+    /// Time this thread spent executing it so far, in ns: what a paced operation's model must
+    /// cover.
     executed_ns: u64,
 }
 
@@ -358,7 +359,8 @@ impl SoftDevice {
         }
     }
 
-    /// Ends an operation that began at `began_ns` on the real clock, or has a place on the timeline.
+    /// Ends an operation that began at `began_ns` on the real clock, or has a place on the
+    /// timeline.
     fn finish(&mut self, ended: Ended, outcome: Outcome) {
         let Ended { op, began_ns, paced, executed_ns } = ended;
         let now = clock::now_ns();

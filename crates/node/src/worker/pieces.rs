@@ -1,9 +1,9 @@
 //! Where a kernel that is longer than what is left of a turn is cut.
 //!
-//! A piece has a cost that the kernel in one go has not: it is started, and its end is noticed. So a
-//! piece is at least 50 times as long as that, by measurement; a turn may end later by one such
-//! piece, which is charged like anything else. FairGV found 1,500 thread blocks to be such a length
-//! on its device (§5.5.2); its rule is a preset.
+//! A piece has a cost that the kernel in one go has not: it is started, and its end is noticed. So
+//! a piece is at least 50 times as long as that, by measurement; a turn may end later by one such
+//! piece, which is charged like anything else. FairGV found 1,500 thread blocks to be such a
+//! length on its device (§5.5.2); its rule is a preset.
 
 use weft_exec::{Ready, Work};
 
