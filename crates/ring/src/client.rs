@@ -14,6 +14,7 @@ use crate::fork::ForkGuard;
 use crate::lane::{AnswerTo, MAX_COMMAND, Producer};
 use crate::map::MapError;
 use crate::pool::{self, LanePool, Leased};
+use crate::processors::Processors;
 use crate::segment::{LANES, Segment, SegmentError};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::wait::{Patience, SPIN, Unready, WakeFlag, spin};
@@ -67,6 +68,7 @@ pub struct ClientSide {
     progress: Cells<AtomicU64>,
     notices: Cells<AtomicU64>,
     callers: OwnCallers,
+    processors: Processors,
     arena: Arena,
     pace: Pace,
     fork: ForkGuard,
@@ -153,6 +155,7 @@ impl ClientSide {
             progress: segment.progress()?,
             notices: segment.notices()?,
             callers: OwnCallers::open(&segment)?,
+            processors: Processors::new(segment.client_processor()?, segment.worker_processor()?),
             arena: Arena::new(&segment)?,
             pace: Pace::default(),
             fork,
@@ -200,7 +203,10 @@ impl ClientSide {
         let call = owned.begin();
         let (awaited, thread) = (AnswerTo { slot, call }, pool::thread_id());
         self.enter(leased, Some(awaited), command)?;
-        let (alive, may_poll) = (|| self.is_alive(), || !self.callers.is_boosted(thread));
+        let alive = || self.is_alive();
+        let may_poll =
+            |lasted| !self.callers.is_boosted(thread) && !self.processors.is_hopeless(lasted);
+        self.processors.show_own();
         let patience = Patience { may_poll: &may_poll, ..Patience::while_alive(&alive) }
             .spinning(self.pace.spin(self.options.spin, self.callers.are_coscheduled()));
         self.callers.begin(awaited, thread);

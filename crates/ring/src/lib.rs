@@ -76,6 +76,8 @@ mod pool;
 #[cfg(not(loom))]
 pub mod priority;
 #[cfg(not(loom))]
+mod processors;
+#[cfg(not(loom))]
 mod ranges;
 #[cfg(not(loom))]
 mod segment;

@@ -40,6 +40,9 @@ const WORKER_LOST: usize = 4 * LINE;
 // Beside it, because a client looks at both before it submits.
 const BOOSTED: usize = WORKER_LOST + 8;
 const COSCHEDULED: usize = WORKER_LOST + 12;
+const WORKER_PROCESSOR: usize = WORKER_LOST + 16;
+// Beside the count of lanes, which the worker looks at anyway.
+const CLIENT_PROCESSOR: usize = LANES_USED + 8;
 const ARENA_ROOM: usize = 5 * LINE;
 const NOTICES: usize = 6 * LINE;
 /// The page's second half: a word per answer slot.
@@ -184,6 +187,16 @@ impl Segment {
     /// Whether the daemon helps waiting threads to run.
     pub(crate) fn coscheduled(&self) -> Result<Cell<AtomicU32>, MapError> {
         self.memory.cell(COSCHEDULED)
+    }
+
+    /// The processor that the worker was last seen on, from 1.
+    pub(crate) fn worker_processor(&self) -> Result<Cell<AtomicU32>, MapError> {
+        self.memory.cell(WORKER_PROCESSOR)
+    }
+
+    /// The processor that the last caller was seen on, from 1.
+    pub(crate) fn client_processor(&self) -> Result<Cell<AtomicU32>, MapError> {
+        self.memory.cell(CLIENT_PROCESSOR)
     }
 
     /// Per answer slot, the thread that waits there.

@@ -12,6 +12,16 @@ pub(crate) fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
+/// The processor that the calling thread runs on, counted from 1; 0 where nobody knows.
+pub(crate) fn processor() -> u32 {
+    if cfg!(miri) {
+        return 0;
+    }
+    // SAFETY: takes no argument; the C library asks without entering the kernel.
+    let processor = unsafe { libc::sched_getcpu() };
+    u32::try_from(processor + 1).unwrap_or(0)
+}
+
 /// Whether a thread of this process with that id exists.
 pub(crate) fn thread_exists(id: u32) -> bool {
     if cfg!(miri) {

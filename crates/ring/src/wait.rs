@@ -13,6 +13,10 @@ use crate::sync::{AtomicU32, Ordering, fence};
 /// How long a client polls at the ring before it sleeps (design: 50 µs).
 pub const SPIN: Duration = Duration::from_micros(50);
 
+/// Whoever polls gives up after this much when the peer was last seen on the same processor: in
+/// that time a woken peer has run elsewhere and said so, or it waits for this very processor.
+pub(crate) const SAME_PROCESSOR: Duration = Duration::from_micros(10);
+
 /// How often a sleeper makes sure that its peer lives.
 pub const CHECK_EVERY: Duration = Duration::from_millis(100);
 
@@ -27,8 +31,8 @@ pub struct Patience<'a> {
     pub check_every: Duration,
     /// Whether the one who must end the wait still can.
     pub peer_alive: &'a dyn Fn() -> bool,
-    /// Whether polling is allowed at this moment; asked about once per microsecond.
-    pub may_poll: &'a dyn Fn() -> bool,
+    /// Whether polling may go on after it has lasted so long; asked about once per microsecond.
+    pub may_poll: &'a dyn Fn(Duration) -> bool,
 }
 
 impl core::fmt::Debug for Patience<'_> {
@@ -46,7 +50,7 @@ impl<'a> Patience<'a> {
     #[must_use]
     pub fn while_alive(peer_alive: &'a dyn Fn() -> bool) -> Self {
         let (deadline, check_every) = (None, CHECK_EVERY);
-        Self { spin: SPIN, deadline, check_every, peer_alive, may_poll: &|| true }
+        Self { spin: SPIN, deadline, check_every, peer_alive, may_poll: &|_| true }
     }
 
     /// The same, but no longer than until `deadline`.
@@ -235,14 +239,14 @@ fn now() -> Option<Instant> {
 /// Gives up early on a machine with one processor, and when the thread evidently lost its processor
 /// to somebody else: polling is hopeless there.
 pub fn spin<T>(limit: Duration, ready: impl FnMut() -> Option<T>) -> Option<T> {
-    spin_while(limit, &|| true, ready)
+    spin_while(limit, &|_| true, ready)
 }
 
 /// The same, but only while `may_poll` says so.
 #[cfg(not(loom))]
 pub fn spin_while<T>(
     limit: Duration,
-    may_poll: &dyn Fn() -> bool,
+    may_poll: &dyn Fn(Duration) -> bool,
     mut ready: impl FnMut() -> Option<T>,
 ) -> Option<T> {
     /// Polls between two looks at the clock, about a microsecond.
@@ -253,7 +257,7 @@ pub fn spin_while<T>(
     if let Some(value) = ready() {
         return Some(value);
     }
-    if limit.is_zero() || !several_processors() || !may_poll() {
+    if limit.is_zero() || !several_processors() || !may_poll(Duration::ZERO) {
         return None;
     }
     let start = Instant::now();
@@ -267,7 +271,7 @@ pub fn spin_while<T>(
         }
         let elapsed = start.elapsed();
         let lost = elapsed.saturating_sub(last) > DESCHEDULED;
-        if elapsed >= limit || lost || !may_poll() {
+        if elapsed >= limit || lost || !may_poll(elapsed) {
             return None;
         }
         last = elapsed;
@@ -277,7 +281,7 @@ pub fn spin_while<T>(
 #[cfg(loom)]
 pub fn spin_while<T>(
     _limit: Duration,
-    _may_poll: &dyn Fn() -> bool,
+    _may_poll: &dyn Fn(Duration) -> bool,
     mut ready: impl FnMut() -> Option<T>,
 ) -> Option<T> {
     ready()

@@ -8,6 +8,7 @@ use crate::cells::Cells;
 use crate::lane::{AnswerTo, Consumer, Violation};
 use crate::lanes::{Lanes, Record};
 use crate::map::MapError;
+use crate::processors::Processors;
 use crate::segment::{LANES, Segment, SegmentError};
 use crate::sync::{AtomicU64, Ordering};
 use crate::wait::{Patience, Unready, WakeFlag};
@@ -22,6 +23,7 @@ pub struct WorkerSide {
     progress: Cells<AtomicU64>,
     notices: Cells<AtomicU64>,
     arena: WorkerArena,
+    processors: Processors,
     violation: Option<Violation>,
 }
 
@@ -45,6 +47,7 @@ impl WorkerSide {
             progress: segment.progress()?,
             notices: segment.notices()?,
             arena: WorkerArena::new(&segment)?,
+            processors: Processors::new(segment.worker_processor()?, segment.client_processor()?),
             violation: None,
             segment,
         })
@@ -78,6 +81,7 @@ impl WorkerSide {
     /// # Errors
     /// [`AnswerTooLong`] when `bytes` exceed [`crate::MAX_ANSWER`]; nothing is answered then.
     pub fn complete(&self, to: AnswerTo, status: i32, bytes: &[u8]) -> Result<(), AnswerTooLong> {
+        self.processors.show_own();
         match self.answers.get(usize::from(to.slot)) {
             Some(answer) => answer.complete(to.call, status, bytes),
             // `take` hands out existing slots only.
@@ -111,14 +115,18 @@ impl WorkerSide {
 
         let deadline = limit.map(|limit| std::time::Instant::now() + limit);
         let check_every = SAFETY_NET;
-        let (peer_alive, may_poll) = (&|| true, &|| true);
+        let may_poll = |lasted| !self.processors.is_hopeless(lasted);
+        let (peer_alive, may_poll) = (&|| true, &may_poll);
         let patience = Patience { spin, deadline, check_every, peer_alive, may_poll };
-        self.doorbell.wait(&patience, || {
+        let woken = self.doorbell.wait(&patience, || {
             if let Some(value) = other() {
                 return Some(Wake::Other(value));
             }
             self.has_command().then_some(Wake::Command)
-        })
+        });
+        // It may have moved in its sleep.
+        self.processors.show_own();
+        woken
     }
 
     /// The session's doorbell, for whoever must wake this worker.

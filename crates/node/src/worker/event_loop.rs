@@ -383,7 +383,13 @@ impl<D: Device> EventLoop<D> {
         let Some(until_ns) = until_ns else { return self.sleep(None) };
         match until_ns.saturating_sub(now_ns) {
             0 => {}
-            left_ns if left_ns <= POLL_NS => self.poll(until_ns, announcing),
+            left_ns if left_ns <= POLL_NS => {
+                self.poll(until_ns, announcing);
+                if due_ns == Some(until_ns) {
+                    // Before anything else: somebody may wait for nothing but this completion.
+                    self.drive();
+                }
+            }
             left_ns => self.sleep(Some(Duration::from_nanos(left_ns - OVERSLEEP_NS))),
         }
     }

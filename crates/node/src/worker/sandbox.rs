@@ -63,6 +63,7 @@ const ALLOWED: &[i64] = &[
     libc::SYS_clock_gettime,
     libc::SYS_getpid,
     libc::SYS_gettid,
+    libc::SYS_getcpu,
     libc::SYS_getrandom,
     libc::SYS_sigaltstack,
     libc::SYS_rt_sigprocmask,
