@@ -6,7 +6,8 @@ use crate::journal::codec;
 ///
 /// In each period, counted from when the cap was set, the vGPU may use `share_ppm` millionths of
 /// it, at once or spread. What a command that cannot be cut uses beyond is owed to the following
-/// periods; what is left over is not saved. So over any run of `k` whole periods a vGPU gets at most
+/// periods; what is left over is not saved. So over any run of `k` whole periods a vGPU gets at
+/// most
 /// `k` allowances, and what was in flight (at most one quantum and one command).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]

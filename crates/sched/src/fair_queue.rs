@@ -32,7 +32,8 @@ pub(crate) struct Rules {
     /// Service that a sleeper may be behind the virtual time when it wakes, in ns.
     pub(crate) sleeper_credit_ns: u64,
     /// σ: a flow whose turn ended goes on while it is at most this much service ahead of the
-    /// smallest tag, so that there are fewer switches. As service, it is the same debt at any weight.
+    /// smallest tag, so that there are fewer switches. As service, it is the same debt at any
+    /// weight.
     pub(crate) slack_ns: u64,
 }
 

@@ -56,8 +56,8 @@ impl<T> Slots<T> {
     }
 }
 
-/// The tenants, vGPUs and sessions of all devices. Keys are checked once, in `Node::handle`; the accessors
-/// here trust them.
+/// The tenants, vGPUs and sessions of all devices. Keys are checked once, in `Node::handle`; the
+/// accessors here trust them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
     /// Weights by tenant.

@@ -53,10 +53,10 @@ pub fn wait_limit_ns(turn_ns: u64, me: (Weight, u64), others: &[(Weight, u64)]) 
     waits.sum()
 }
 
-/// No starvation in the hierarchy: the longest that a vGPU may stay backlogged without service among
-/// its tenant's other vGPUs and the other tenants. The siblings get at most what [`wait_limit_ns`]
-/// says of the tenant's part; while the tenant gets that, each other tenant gets at most its share of
-/// it and the lag. Entries are (weight, longest piece in ns).
+/// No starvation in the hierarchy: the longest that a vGPU may stay backlogged without service
+/// among its tenant's other vGPUs and the other tenants. The siblings get at most what
+/// [`wait_limit_ns`] says of the tenant's part; while the tenant gets that, each other tenant
+/// gets at most its share of it and the lag. Entries are (weight, longest piece in ns).
 pub fn nested_wait_limit_ns(
     turn_ns: u64,
     me: (Weight, u64),

@@ -100,8 +100,9 @@ impl LagBound {
         self.free.push(number);
     }
 
-    /// A member has, or no longer has, an unexecuted device command. While a session of it holds the
-    /// device, that session's commands count alone: the turn was spent on it, pauses included.
+    /// A member has, or no longer has, an unexecuted device command. While a session of it holds
+    /// the device, that session's commands count alone: the turn was spent on it, pauses
+    /// included.
     pub fn set_backlogged(&mut self, number: usize, backlogged: bool) {
         if self.members[number].backlogged != backlogged {
             self.members[number].backlogged = backlogged;
@@ -121,7 +122,8 @@ impl LagBound {
         *longest_ns = piece_ns.max(*longest_ns);
     }
 
-    /// The device reports service; the result is the worst lag of the member if it breaks the bound.
+    /// The device reports service; the result is the worst lag of the member if it breaks the
+    /// bound.
     pub fn served(&mut self, number: usize, ns: u64) -> Result<(), Lag> {
         let mut broken = Ok(());
         for other in 0..self.members.len() {

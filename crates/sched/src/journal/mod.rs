@@ -1,9 +1,10 @@
 //! The journal: every event with its time and the actions that it caused, so that a later run can
 //! be held against it bit for bit.
 //!
-//! A journal is a header and records. The header holds the *whole* state of the node (settings, tags,
-//! turns in progress, timers, each device's policy by name), so it can begin at any moment: a driver
-//! that rotates its files begins each with [`Writer::begin`] and needs nothing of the earlier ones.
+//! A journal is a header and records. The header holds the *whole* state of the node (settings,
+//! tags, turns in progress, timers, each device's policy by name), so it can begin at any moment:
+//! a driver that rotates its files begins each with [`Writer::begin`] and needs nothing of the
+//! earlier ones.
 //!
 //! ```text
 //! journal    = "WEFTJRNL" version:u16le length state checksum:u64le record*
@@ -66,8 +67,8 @@ impl Writer {
         Self { last_ns: node.now_ns, body: state }
     }
 
-    /// Appends what [`Node::handle`] was given and what it gave: its result, and the actions of this
-    /// event alone.
+    /// Appends what [`Node::handle`] was given and what it gave: its result, and the actions of
+    /// this event alone.
     pub fn record(
         &mut self,
         now_ns: u64,

@@ -1,11 +1,11 @@
 //! A model of Xen's credit scheduler on a device, the competitor that FairGV §5.3 names: what
 //! `credit_poll`, `credit_hs` and `strict_co` share.
 //!
-//! Every 30 ms the period's time is dealt out as credits by weight among the vGPUs that have work.
-//! Turns are slices of *wall* time and burn as much credit, whatever the device executes meanwhile
-//! or afterwards. Who has credits left (UNDER) goes before who has not (OVER), in the order of
-//! waiting within each class. Credits are kept within one period: more is halved, less is forgotten.
-//! Xen's boost of waking vCPUs is left out.
+//! Every 30 ms the period's time is dealt out as credits by weight among the vGPUs that have
+//! work. Turns are slices of *wall* time and burn as much credit, whatever the device executes
+//! meanwhile or afterwards. Who has credits left (UNDER) goes before who has not (OVER), in the
+//! order of waiting within each class. Credits are kept within one period: more is halved, less
+//! is forgotten. Xen's boost of waking vCPUs is left out.
 
 use alloc::vec::Vec;
 

@@ -1,9 +1,9 @@
 //! `fair`: hierarchical start-time fair queueing by weight over held device time (FairGV §3.2.1),
 //! the default.
 //!
-//! Tenants share the device, a tenant's vGPUs share its part. Any two tenants that stay backlogged
-//! receive service in proportion to their weights, and so do any two vGPUs of one tenant, apart from
-//! a lag that [`invariants`](crate::invariants) states and checks.
+//! Tenants share the device, a tenant's vGPUs share its part. Any two tenants that stay
+//! backlogged receive service in proportion to their weights, and so do any two vGPUs of one
+//! tenant, apart from a lag that [`invariants`](crate::invariants) states and checks.
 
 use alloc::vec::Vec;
 

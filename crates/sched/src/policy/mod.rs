@@ -212,8 +212,8 @@ pub struct Charge {
 /// What moves a policy's accounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charges {
-    /// Device time, what was in flight at the end of a turn included. Budgets are device time, and a
-    /// successor waits until its predecessor's work has all but drained.
+    /// Device time, what was in flight at the end of a turn included. Budgets are device time,
+    /// and a successor waits until its predecessor's work has all but drained.
     DeviceTime,
     /// The turn's wall time, whatever the device does: the time-slicing of schedulers that do not
     /// account for each request. A turn has no budget, it is revoked when its time is over, and its
@@ -259,8 +259,8 @@ pub trait Policy: State + fmt::Debug + Send {
     /// A tenant's weight changed.
     fn reweight_tenant(&mut self, _tenant: TenantKey, _weight: Weight) {}
 
-    /// A vGPU of a tenant joins, asleep, `ahead` of its virtual time (what it overdrew under another
-    /// policy or before a restart).
+    /// A vGPU of a tenant joins, asleep, `ahead` of its virtual time (what it overdrew under
+    /// another policy or before a restart).
     fn add(&mut self, vgpu: VgpuKey, tenant: TenantKey, weight: Weight, ahead: Tag);
 
     /// A vGPU leaves, whatever it was doing.

@@ -2,9 +2,9 @@
 //! and §5.3 describe it), on top of Credit.
 //!
 //! When the CPU scheduler picks a vCPU it names that VM's vGPU (Algorithm 1,
-//! [`Event::OnCpu`](crate::Event::OnCpu)). If that vGPU has as many credits as any other one, it gets
-//! the device at once and the vGPU in its turn goes to the tail of its class; otherwise nothing
-//! happens (Algorithm 2). A vGPU that gets work while its vCPU runs is named then.
+//! [`Event::OnCpu`](crate::Event::OnCpu)). If that vGPU has as many credits as any other one, it
+//! gets the device at once and the vGPU in its turn goes to the tail of its class; otherwise
+//! nothing happens (Algorithm 2). A vGPU that gets work while its vCPU runs is named then.
 
 use alloc::vec::Vec;
 

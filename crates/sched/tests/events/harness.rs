@@ -1,8 +1,9 @@
 //! The scheduling core against any bytes, in two ways.
 //!
 //! The first byte chooses. Even: the bytes are a history of the model, a driver that keeps its
-//! promises, and every invariant is checked. Odd: they are events of a driver that keeps none, and
-//! the core must neither panic nor lose its own tables, and its journal must replay. The fuzz target
+//! promises, and every invariant is checked. Odd: they are events of a driver that keeps none,
+//! and the core must neither panic nor lose its own tables, and its journal must replay. The fuzz
+//! target
 //! `sched_events` and the replay of its corpus both call [`attack`].
 
 #[path = "../model/mod.rs"]
