@@ -41,6 +41,8 @@ pub(crate) struct Rules {
 struct Flow {
     start: Tag,
     weight: Weight,
+    /// What the owner of the queue knows it by.
+    member: u32,
     awake: bool,
 }
 
@@ -49,11 +51,12 @@ impl FairQueue {
         Self { virtual_time, rules, ..Self::default() }
     }
 
-    pub(crate) fn add(&mut self, key: u32, weight: Weight, ahead: Tag) {
+    /// `member` is what [`Self::first`] names it by.
+    pub(crate) fn add(&mut self, key: u32, member: u32, weight: Weight, ahead: Tag) {
         self.flows.grow_to(key as usize + 1);
         self.waiting.reserve(key);
         let start = self.virtual_time.plus(ahead);
-        self.flows[key as usize] = Flow { start, weight, awake: false };
+        self.flows[key as usize] = Flow { start, weight, member, awake: false };
     }
 
     pub(crate) fn remove(&mut self, key: u32) {
@@ -111,6 +114,11 @@ impl FairQueue {
             goes_on && flow.awake && flow.start <= least.plus(self.slack(flow))
         });
         Some(last.unwrap_or(key))
+    }
+
+    /// The member whose flow is next.
+    pub(crate) fn first(&self) -> Option<u32> {
+        self.peek().map(|key| self.flows[key as usize].member)
     }
 
     pub(crate) fn start(&mut self, key: u32) {
@@ -181,7 +189,7 @@ impl FairQueue {
 }
 
 codec!(struct FairQueue { flows, waiting, virtual_time, running, last, rules });
-codec!(struct Flow { start, weight, awake });
+codec!(struct Flow { start, weight, member, awake });
 codec!(struct Rules { sleeper_credit_ns, slack_ns });
 
 #[cfg(test)]
@@ -201,8 +209,8 @@ mod tests {
     #[test]
     fn the_worked_example_of_the_paper() {
         let mut queue = FairQueue::default();
-        queue.add(1, Weight::new(1).unwrap(), Tag::ZERO);
-        queue.add(2, Weight::new(2).unwrap(), Tag::ZERO);
+        queue.add(1, 1, Weight::new(1).unwrap(), Tag::ZERO);
+        queue.add(2, 2, Weight::new(2).unwrap(), Tag::ZERO);
         queue.wake(1);
         queue.wake(2);
         let order: Vec<u32> = (0..7).map(|_| turn(&mut queue, 10)).collect();
@@ -222,8 +230,8 @@ mod tests {
     #[test]
     fn an_overrun_survives_sleep() {
         let mut queue = FairQueue::default();
-        queue.add(0, Weight::ONE, Tag::ZERO);
-        queue.add(1, Weight::ONE, Tag::ZERO);
+        queue.add(0, 0, Weight::ONE, Tag::ZERO);
+        queue.add(1, 1, Weight::ONE, Tag::ZERO);
         queue.wake(0);
         queue.wake(1);
         assert_eq!(turn(&mut queue, 1_000), 0);
@@ -236,8 +244,8 @@ mod tests {
     #[test]
     fn a_debt_keeps_its_service_at_a_new_weight() {
         let mut queue = FairQueue::default();
-        queue.add(0, Weight::ONE, Tag::ZERO);
-        queue.add(1, Weight::ONE, Tag::ZERO);
+        queue.add(0, 0, Weight::ONE, Tag::ZERO);
+        queue.add(1, 1, Weight::ONE, Tag::ZERO);
         queue.wake(0);
         queue.wake(1);
         turn(&mut queue, 1_000);
@@ -248,8 +256,8 @@ mod tests {
     #[test]
     fn running_alone_is_no_debt() {
         let mut queue = FairQueue::default();
-        queue.add(0, Weight::ONE, Tag::ZERO);
-        queue.add(1, Weight::ONE, Tag::ZERO);
+        queue.add(0, 0, Weight::ONE, Tag::ZERO);
+        queue.add(1, 1, Weight::ONE, Tag::ZERO);
         queue.wake(0);
         queue.start(0);
         queue.sleep(0);

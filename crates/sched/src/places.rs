@@ -35,10 +35,6 @@ impl<K: Copy> Places<K> {
         self.free.push(place);
     }
 
-    pub(crate) fn get(&self, place: u32) -> Option<K> {
-        self.members[place as usize]
-    }
-
     pub(crate) fn iter(&self) -> impl Iterator<Item = K> + '_ {
         self.members.iter().flatten().copied()
     }

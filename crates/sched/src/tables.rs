@@ -139,7 +139,7 @@ impl Vgpu {
     /// Adds a session; the result is its key in `members`.
     pub(crate) fn join(&mut self, session: SessionKey, weight: Weight) -> u32 {
         let local = self.sessions.join(session);
-        self.members.add(local, weight, Tag::ZERO);
+        self.members.add(local, session.0, weight, Tag::ZERO);
         local
     }
 
@@ -153,7 +153,7 @@ impl Vgpu {
     }
 
     pub(crate) fn next_session(&self) -> Option<SessionKey> {
-        self.members.peek().and_then(|local| self.sessions.get(local))
+        self.members.first().map(SessionKey)
     }
 
     /// It has work and may be granted the device.

@@ -58,8 +58,7 @@ impl Fair {
     }
 
     fn first_of(&self, tenant: u32) -> Option<VgpuKey> {
-        let group = &self.groups[tenant as usize];
-        group.queue.peek().and_then(|place| group.vgpus.get(place))
+        self.groups[tenant as usize].queue.first().map(VgpuKey)
     }
 }
 
@@ -70,7 +69,7 @@ impl Policy for Fair {
         }
         let queue = FairQueue::new(Tag::ZERO, self.rules);
         self.groups[tenant.index()] = Group { queue, ..Group::default() };
-        self.tenants.add(tenant.0, weight, ahead);
+        self.tenants.add(tenant.0, tenant.0, weight, ahead);
     }
 
     fn remove_tenant(&mut self, tenant: TenantKey) {
@@ -88,7 +87,7 @@ impl Policy for Fair {
         }
         let group = &mut self.groups[tenant.index()];
         let place = group.vgpus.join(vgpu);
-        group.queue.add(place, weight, ahead);
+        group.queue.add(place, vgpu.0, weight, ahead);
         self.members[vgpu.index()] = Member { tenant: tenant.0, place };
     }
 
