@@ -120,7 +120,7 @@ fn completion(
     let total: f64 = deployment.weights.iter().copied().map(f64::from).sum();
     for (system, results) in table {
         if let Some(shares) = results.last() {
-            let times = shares.rates.iter().map(|rate| (10.0 * alone / rate.max(1e-9)).min(120.0));
+            let times = shares.rates.iter().map(|rate| (10.0 * alone / rate.max(1e-9)).min(200.0));
             plot.bars(system.name, times);
         }
     }

@@ -18,7 +18,12 @@ pub(super) fn rate_alone(
     transport: Transport,
     duration_ns: u64,
 ) -> Result<f64, RunError> {
-    let mut world = World::new(lab.setup("fair"))?;
+    let mut setup = lab.setup("fair");
+    if transport.lock_step {
+        // Its measured cost is that of a caller that polls.
+        setup.spin_ns = None;
+    }
+    let mut world = World::new(setup)?;
     let vgpu = world.vgpu(1);
     world.program(vgpu, program, transport, None, 1_024);
     world.run_for(SECOND / 10);
