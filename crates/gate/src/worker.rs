@@ -159,8 +159,14 @@ impl GateWorker {
         // `used` first: a reader that adds both never counts less than was admitted.
         self.shown_used_ns = self.shown_used_ns.max(self.used_ns);
         self.page.used.store(self.shown_used_ns, Ordering::Release);
+        let was_in_flight = self.in_flight_ns > 0;
         self.in_flight_ns = self.in_flight_ns.saturating_sub(estimate_ns);
         self.page.in_flight.store(self.in_flight_ns, Ordering::Release);
+        // What was in flight at the release has drained: until the daemon looks, the tags go by the
+        // prediction, and the errors of a vGPU's sessions add up.
+        if was_in_flight && self.in_flight_ns == 0 && self.turn.is_none() && !self.is_unmanaged() {
+            self.node.ring(self.session);
+        }
     }
 
     /// Charges time in which the session held its turn with nothing to do, in ns: it counts

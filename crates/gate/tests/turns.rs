@@ -45,9 +45,11 @@ fn a_turn_admits_its_budget_and_is_handed_over_when_drained() {
     assert!(worker.try_release(100));
     assert!(!daemon.is_held());
     assert_eq!(dirty(&node), [7]);
-    // What was in flight is still charged.
+    // What was in flight is still charged, and the daemon hears of it when it has drained.
     worker.charge(600, 550);
+    assert_eq!(dirty(&node), []);
     worker.charge(600, 700);
+    assert_eq!(dirty(&node), [7]);
     let report = daemon.report();
     assert_eq!((report.used_ns, report.in_flight_ns, report.released), (1_250, 0, 1));
 }

@@ -44,6 +44,9 @@ const POLL_NS: u64 = 150_000;
 /// half of it.
 const OVERSLEEP_NS: u64 = 100_000;
 
+/// An operation that outlives its estimate by more than this is a surprise, not a variation.
+const SURPRISE_NS: u64 = 500_000;
+
 /// Why the loop ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Ended {
@@ -79,6 +82,8 @@ pub(crate) struct EventLoop<D> {
     piece_start_ns: u64,
     /// Estimates of the operations in flight, in the order of starting.
     flights: VecDeque<u64>,
+    /// What flies is an operation of which nothing was known.
+    guess_flies: bool,
     /// Commands that did not fit their stream, in order.
     held: VecDeque<(Vec<u8>, Option<AnswerTo>)>,
     buffer: Box<[u8; MAX_COMMAND]>,
@@ -112,6 +117,7 @@ impl<D: Device> EventLoop<D> {
             pieces: Pieces::new(times.slicing),
             piece_start_ns: 0,
             flights: VecDeque::new(),
+            guess_flies: false,
             held: VecDeque::new(),
             buffer: Box::new([0; MAX_COMMAND]),
             refused: None,
@@ -253,6 +259,11 @@ impl<D: Device> EventLoop<D> {
         while let Some(ready) = self.session.next_op() {
             let known =
                 ready.estimate_ns.or_else(|| self.predictor.predict(ready.key, ready.units));
+            if self.guess_flies || (known.is_none() && !self.flights.is_empty()) {
+                // An unknown operation executes alone: a budget full of guesses would let the turn
+                // last as long as they really take.
+                break;
+            }
             let estimate_ns = known.unwrap_or_else(|| self.predictor.guess(ready.key, ready.units));
             self.end_idling();
             self.gate.set_runnable(estimate_ns);
@@ -279,6 +290,7 @@ impl<D: Device> EventLoop<D> {
                         self.front_since_ns = self.session.device().now_ns();
                     }
                     self.flights.push_back(estimate_ns);
+                    self.guess_flies = known.is_none();
                     any = true;
                 }
                 Started::Dropped => self.gate.charge(estimate_ns, 0),
@@ -289,7 +301,7 @@ impl<D: Device> EventLoop<D> {
             }
             self.settle();
         }
-        self.gate.try_release(self.backlog_ns());
+        self.gate.try_release(self.rest_ns());
         any
     }
 
@@ -297,7 +309,7 @@ impl<D: Device> EventLoop<D> {
         let mut output = self.answers.output(&self.side);
         let driven = self.session.drive(SLICE_NS, &mut output);
         self.settle();
-        self.gate.try_release(self.backlog_ns());
+        self.gate.try_release(self.rest_ns());
         driven
     }
 
@@ -306,6 +318,7 @@ impl<D: Device> EventLoop<D> {
         for finished in self.answers.take_finished() {
             let ns = finished.device_ns();
             let estimate_ns = self.flights.pop_front().unwrap_or(0);
+            self.guess_flies &= !self.flights.is_empty();
             let charge_ns = self.meter.charge_ns(finished.key, finished.units, ns);
             self.gate.charge(estimate_ns, charge_ns);
             self.predictor.learn(finished.key, finished.units, ns);
@@ -322,6 +335,14 @@ impl<D: Device> EventLoop<D> {
         let Some(front_ns) = self.flights.front() else { return 0 };
         let ran_ns = self.session.device().now_ns().saturating_sub(self.front_since_ns);
         self.gate.in_flight_ns().saturating_sub(ran_ns.min(*front_ns))
+    }
+
+    /// The same for giving the turn back: of an operation that has outlived its estimate nobody knows
+    /// the rest, and a successor could only queue behind it.
+    fn rest_ns(&self) -> u64 {
+        let outlived_ns = self.flights.front().map_or(u64::MAX, |front_ns| front_ns + SURPRISE_NS);
+        let ran_ns = self.session.device().now_ns().saturating_sub(self.front_since_ns);
+        if ran_ns > outlived_ns { u64::MAX } else { self.backlog_ns() }
     }
 
     fn has_work(&self) -> bool {
