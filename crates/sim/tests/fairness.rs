@@ -1,7 +1,7 @@
 //! Shares against weights in simulated nodes, with their controls.
 #![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
-use weft_sim::{Kernel, SECOND, Setup, Source, US, World};
+use weft_sim::{Hog, Kernel, Loop, SECOND, Setup, Source, Transport, US, World};
 
 fn mmr(policy: &'static str, weights: &[u32], sizes_us: &[u64]) -> f64 {
     let mut world = World::new(Setup::new(policy, 1)).unwrap();
@@ -36,4 +36,35 @@ fn shares_follow_weights() {
         assert!(fair > 0.99, "{fair}");
         assert!(unmanaged < 0.5, "{unmanaged}");
     }
+}
+
+/// Three interactive tenants on a core with two processor hogs: from wake-up to running, 99th of
+/// 100.
+fn wake_p99_ns(coscheduling: bool) -> u64 {
+    let transport = Transport { submit_ns: 130, round_trip_ns: 430, lock_step: false };
+    let mut world = World::new(Setup { coscheduling, ..Setup::new("fair", 1) }).unwrap();
+    let mut delays = Vec::new();
+    let sessions: Vec<usize> = [1, 2, 3]
+        .into_iter()
+        .map(|weight| {
+            let vgpu = world.vgpu(weight);
+            world.program(vgpu, Box::new(Loop::simple(200, true)), transport, Some(0), 1_024)
+        })
+        .collect();
+    for _ in 0..2 {
+        world.vcpu(None, Box::new(Hog), transport, Some(0), 1_024);
+    }
+    world.run_for(10 * SECOND);
+    for session in sessions {
+        delays.extend_from_slice(world.wake_delays_ns(session));
+    }
+    delays.sort_unstable();
+    delays[delays.len() * 99 / 100]
+}
+
+#[test]
+fn coscheduled_vcpus_run_beside_hogs() {
+    let (plain_ns, boosted_ns) = (wake_p99_ns(false), wake_p99_ns(true));
+    assert!(plain_ns > 500_000, "{plain_ns}: without it they wait for the hogs' slices");
+    assert!(5 * boosted_ns < plain_ns, "{boosted_ns} against {plain_ns}");
 }
