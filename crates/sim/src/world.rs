@@ -42,8 +42,8 @@ pub struct Setup {
     pub hold_idle: bool,
     /// Commands of one session in the hardware's queue.
     pub hardware_queue: usize,
-    /// Workers start nothing behind a kernel of which nothing is known, and keep their turn while one
-    /// that has outlived its estimate executes.
+    /// Workers start nothing behind a kernel of which nothing is known, and keep their turn while
+    /// one that has outlived its estimate executes.
     pub careful: bool,
     /// A kernel can be stopped anywhere at this cost, in ns; `None`: not at all.
     pub preempt_ns: Option<u64>,

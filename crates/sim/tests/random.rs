@@ -48,7 +48,7 @@ proptest! {
         world.run_for(2 * SECOND);
         let verdict = world.finish();
         prop_assert_eq!(verdict.first, None, "seed {}", seed);
-        // Sampling owes each session the error of its last turn, some milliseconds of these seconds.
+        // Sampling owes each session the error of its last turn, some milliseconds of these.
         prop_assert!(verdict.closure <= verdict.closure_slack + 0.01, "{}", verdict.closure);
     }
 }

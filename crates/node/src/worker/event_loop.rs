@@ -337,8 +337,8 @@ impl<D: Device> EventLoop<D> {
         self.gate.in_flight_ns().saturating_sub(ran_ns.min(*front_ns))
     }
 
-    /// The same for giving the turn back: of an operation that has outlived its estimate nobody knows
-    /// the rest, and a successor could only queue behind it.
+    /// The same for giving the turn back: nobody knows the rest of an operation that has outlived
+    /// its estimate, and a successor could only queue behind it.
     fn rest_ns(&self) -> u64 {
         let outlived_ns = self.flights.front().map_or(u64::MAX, |front_ns| front_ns + SURPRISE_NS);
         let ran_ns = self.session.device().now_ns().saturating_sub(self.front_since_ns);

@@ -183,8 +183,8 @@ impl Shares {
     }
 }
 
-/// Runs `windows` windows and measures each: `xᵢ = Tᵢ / Oᵢ`, where `Oᵢ` is what the vGPU would get of
-/// an ideally shared device, its weight's part of the throughput `alone` that it has by itself.
+/// Runs `windows` windows and measures each: `xᵢ = Tᵢ / Oᵢ`, where `Oᵢ` is what the vGPU would get
+/// of an ideally shared device, its weight's part of the throughput `alone` that it has by itself.
 pub(super) fn measure(
     world: &mut World,
     weights: &[u32],
