@@ -99,27 +99,6 @@ impl Calibration {
     pub fn parse(text: &str) -> Result<Self, CalibrationError> {
         Ok(Self::default().with(toml::from_str(text)?))
     }
-
-    /// Costs of nothing: what the scheduler does on an ideal machine.
-    pub fn ideal() -> Self {
-        let mut ideal = Self::default();
-        let all = [
-            &mut ideal.vcpu_switch,
-            &mut ideal.wake,
-            &mut ideal.boost,
-            &mut ideal.worker_wake,
-            &mut ideal.worker_notice,
-            &mut ideal.daemon_wake,
-            &mut ideal.timer_late,
-            &mut ideal.launch,
-            &mut ideal.device_switch,
-            &mut ideal.slice,
-        ];
-        for cost in all {
-            *cost = Cost { ns: 0, from: "an ideal machine".to_owned() };
-        }
-        ideal
-    }
 }
 
 #[cfg(test)]

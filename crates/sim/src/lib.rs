@@ -1,5 +1,14 @@
 #![forbid(unsafe_code)]
 //! A discrete-event simulator of a node around the real scheduling core.
+//!
+//! [`World`] has a virtual clock and drives `weft_sched::Node`, the very state machine that the
+//! daemon runs. Around it are models: a device with a first-come-first-served queue, workers that
+//! gate, charge and release as the node's do, the daemon's driver, processor cores with a fair
+//! scheduler, vCPUs that poll and block, and transports. What they cost comes from a
+//! [`Calibration`]. The core's invariants are checked at every step from what the device executed,
+//! and the same seed gives the same run. [`experiments`] has FairGV's evaluation and what goes past
+//! it, [`report`] writes it down.
+
 mod calibration;
 mod checks;
 mod clock;

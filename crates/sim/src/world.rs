@@ -45,8 +45,6 @@ pub struct Setup {
     /// Workers start nothing behind a kernel of which nothing is known, and keep their turn while
     /// one that has outlived its estimate executes.
     pub careful: bool,
-    /// A kernel can be stopped anywhere at this cost, in ns; `None`: not at all.
-    pub preempt_ns: Option<u64>,
     /// How device time becomes charges.
     pub accounting: Accounting,
     /// What makes this run differ from others.
@@ -68,7 +66,6 @@ impl Setup {
             hold_idle: false,
             hardware_queue: 32,
             careful: true,
-            preempt_ns: None,
             accounting: Accounting::Every,
             seed,
             bin_ns: 0,
