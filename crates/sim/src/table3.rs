@@ -1,9 +1,9 @@
 //! The twelve programs of FairGV's Table 3, and others described the same way.
 //!
 //! The table gives averages: a kernel's size and the calls in 10 ms. From them follows a loop of
-//! one kernel launch with its share of the other calls and of the processor time. Where the table does
-//! not fit 10 ms (SRD1, HG and NW: size times asynchronous calls exceed it), only so many of the
-//! calls launch kernels as the device can execute; the others carry no work for the device.
+//! one kernel launch with its share of the other calls and of the processor time. Where the table
+//! does not fit 10 ms (SRD1, HG and NW: size times asynchronous calls exceed it), only so many of
+//! the calls launch kernels as the device can execute; the others carry no work for the device.
 
 use serde::{Deserialize, Serialize};
 
