@@ -116,6 +116,7 @@ impl<'a> Timeline<'a> {
                 self.charge(session.0, usage, out);
                 self.end_turn(session.0, out);
             }
+            Event::Pieces { session, pieces } => self.count_pieces(session, pieces, out),
             Event::SetPolicy { policy, .. } => {
                 let at = self.micros(self.now_ns);
                 let name = format!("policy {}", policy.name());
@@ -228,6 +229,14 @@ impl<'a> Timeline<'a> {
         let at = self.micros(at_ns);
         let arguments = json!({ unit: value });
         out.push(json!({ "name": name, "ph": "C", "ts": at, "pid": NODE, "args": arguments }));
+    }
+
+    fn count_pieces(&mut self, session: SessionKey, pieces: u64, out: &mut Vec<Value>) {
+        let Some(vgpu) = self.sessions.get(&session.0).map(|state| state.vgpu) else { return };
+        let name = format!("slices {}", self.name(vgpu));
+        let (at, arguments) = (self.micros(self.now_ns), json!({ "cut off": pieces }));
+        out.push(json!({ "name": name, "ph": "C", "ts": at, "pid": NODE, "args": arguments }));
+        self.mark(session, "slice ends", out);
     }
 
     fn mark(&mut self, session: SessionKey, what: &str, out: &mut Vec<Value>) {

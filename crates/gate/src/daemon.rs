@@ -24,6 +24,8 @@ pub struct Report {
     pub released: u64,
     /// Its synchronous calls so far.
     pub sync_calls: u64,
+    /// Pieces of longer kernels that it has cut off so far.
+    pub pieces: u64,
 }
 
 impl Report {
@@ -126,6 +128,7 @@ impl GateDaemon {
             used_ns: self.page.used.load(Ordering::Acquire),
             idle_ns: self.page.idle.load(Ordering::Relaxed),
             sync_calls: self.page.sync_calls.load(Ordering::Relaxed),
+            pieces: self.page.pieces.load(Ordering::Relaxed),
         }
     }
 

@@ -9,7 +9,7 @@ use weft_ring::{
 };
 
 /// Raised with every change of the layout.
-pub const PAGE_VERSION: u32 = 2;
+pub const PAGE_VERSION: u32 = 3;
 /// "weftgate" in ASCII, little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"weftgate");
 
@@ -33,8 +33,9 @@ const DEMAND: usize = 160;
 const SYNC_CALLS: usize = 168;
 const IDLE_TIME: usize = 176;
 const DUE: usize = 184;
+const PIECES: usize = 192;
 // The sleeping flag of a session without lanes (interposed); others sleep on their segment's.
-const DOORBELL: usize = 192;
+const DOORBELL: usize = 200;
 
 /// Why a page could not be used.
 #[derive(Debug, Error)]
@@ -103,6 +104,8 @@ pub struct ControlPage {
     pub(crate) idle: Cell<AtomicU64>,
     /// The caller whose result is due first, and whether it is due soon; 0 when nobody waits.
     pub(crate) due: Cell<AtomicU64>,
+    /// Pieces of longer kernels that were cut off so far.
+    pub(crate) pieces: Cell<AtomicU64>,
     doorbell: WakeFlag,
 }
 
@@ -161,6 +164,7 @@ impl ControlPage {
             sync_calls: memory.cell(SYNC_CALLS)?,
             idle: memory.cell(IDLE_TIME)?,
             due: memory.cell(DUE)?,
+            pieces: memory.cell(PIECES)?,
             doorbell: WakeFlag::new(memory.cell(DOORBELL)?),
         })
     }

@@ -277,6 +277,12 @@ impl GateWorker {
         self.page.sync_calls.store(self.sync_calls, Ordering::Relaxed);
     }
 
+    /// Counts a piece that was cut off a kernel: for whoever watches.
+    pub fn count_piece(&mut self) {
+        let pieces = self.page.pieces.load(Ordering::Relaxed).wrapping_add(1);
+        self.page.pieces.store(pieces, Ordering::Relaxed);
+    }
+
     /// Whether the daemon wants to hear before a result comes.
     #[must_use]
     pub fn is_coscheduled(&self) -> bool {

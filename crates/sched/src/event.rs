@@ -151,6 +151,14 @@ pub enum Event {
         /// The count.
         calls: u64,
     },
+    /// How many pieces of longer kernels the session's worker has cut off since it began. Decides
+    /// nothing; it is here for the journal.
+    Pieces {
+        /// The session.
+        session: SessionKey,
+        /// The count.
+        pieces: u64,
+    },
     /// A vCPU of the vGPU's tenant was switched in or out by the CPU scheduler. Only `strict_co`
     /// listens (Pegasus, Algorithm 1), and only a simulator knows.
     OnCpu {

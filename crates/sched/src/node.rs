@@ -204,6 +204,7 @@ impl Node {
             Event::SyncCalls { session, calls } => self.with_session(session, out, |_, cx| {
                 cx.tables.count_calls(cx.now_ns, session, calls);
             }),
+            Event::Pieces { session, .. } => self.with_session(session, out, |_, _| ()),
             Event::Adopt { session, epoch, budget_ns } => {
                 self.adopt(session, epoch, budget_ns, out)
             }

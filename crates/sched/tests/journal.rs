@@ -109,6 +109,7 @@ fn example_from(begin: u64) -> Vec<u8> {
         Event::Used { session, usage },
         Event::Idle { session },
         Event::DeviceDown { device },
+        Event::Pieces { session, pieces: 3 },
         Event::RemoveSession { session },
         Event::RemoveVgpu { vgpu },
         Event::RemoveTenant { tenant },
@@ -147,14 +148,14 @@ fn golden_bytes() {
     assert_eq!(hex(&example_from(8)), golden, "journal version {VERSION}");
     Replay::new(&example_from(8)).unwrap().run().unwrap();
     let summary = Replay::new(&example()).unwrap().run().unwrap();
-    assert_eq!((summary.records, summary.grants), (21, 3));
+    assert_eq!((summary.records, summary.grants), (22, 3));
 }
 
 #[test]
 fn a_cut_file_is_read_up_to_the_cut() {
     let file = example();
     let summary = Replay::new(&file[..file.len() - 1]).unwrap().run().unwrap();
-    assert_eq!((summary.records, summary.cut), (20, true));
+    assert_eq!((summary.records, summary.cut), (21, true));
 }
 
 #[test]

@@ -59,6 +59,11 @@ fn a_million_records_of_a_real_run_replay_without_a_difference() {
         tenant.line();
     }
     // A daemon that dies leaves a file that ends anywhere, and the next one begins another.
+    eventually("the first daemon's journal to reach the disk", || {
+        std::fs::read_dir(&journal).is_ok_and(|mut files| {
+            files.any(|file| file.is_ok_and(|f| f.metadata().is_ok_and(|data| data.len() > 0)))
+        })
+    });
     node.kill();
     node.launch();
     let policies = node.admin().node().unwrap().policies;
@@ -160,8 +165,11 @@ fn a_trace_shows_turns_waits_charges_and_wake_ups() {
     let scratch = tempfile::tempdir().unwrap();
     let journal = scratch.path().join("journal");
     let node = node_with_journal(&journal, &[]);
-    let tenants = ["red", "blue"]
-        .map(|name| start(&node, name, "1", "share", &["step_285us", "60", "--window", "0.2"]));
+    // Red's kernels are short, blue's are of 1.9 s and cut into slices.
+    let tenants = [
+        start(&node, "red", "1", "share", &["step_285us", "60", "--window", "0.2"]),
+        start(&node, "blue", "1", "long", &["60", "--window", "0.2"]),
+    ];
     for tenant in &tenants {
         tenant.line();
     }
@@ -178,7 +186,7 @@ fn a_trace_shows_turns_waits_charges_and_wake_ups() {
     for row in ["device", "red", "blue"] {
         assert!(rows.contains(row), "{rows:?}");
     }
-    for what in ["turn", "red", "blue", "charged red", "device busy"] {
+    for what in ["turn", "red", "blue", "charged red", "slices blue", "device busy"] {
         assert!(happened.contains(what), "{what} is not in {happened:?}");
     }
     let left_over = std::fs::read_dir(node.path()).unwrap().flatten();
@@ -195,7 +203,7 @@ fn a_trace_shows_turns_waits_charges_and_wake_ups() {
     let file = scratch.path().join("whole.json");
     let (rows, happened) = trace(&["--journal", &from_journal], &file);
     assert!(rows.contains("vGPU 0") && rows.contains("vGPU 1"), "{rows:?}");
-    for what in ["turn", "waits", "wakes up", "vGPU 0", "charged vGPU 1"] {
+    for what in ["turn", "waits", "wakes up", "vGPU 0", "charged vGPU 1", "slice ends"] {
         assert!(happened.contains(what), "{what} is not in {happened:?}");
     }
 }

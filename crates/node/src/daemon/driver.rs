@@ -194,6 +194,7 @@ struct Session {
     runnable: bool,
     turn: Option<Turn>,
     sync_calls: u64,
+    pieces: u64,
 }
 
 /// A turn of the core, which may take several grants of the gate as its budget changes.
@@ -347,6 +348,7 @@ impl Driver {
             runnable: false,
             turn: None,
             sync_calls: 0,
+            pieces: 0,
         };
         self.sessions.insert(session, entry);
         let add = Event::AddSession { session: key, vgpu: VgpuKey(vgpu) };
@@ -455,8 +457,13 @@ impl Driver {
         let was_runnable = std::mem::replace(&mut entry.runnable, runnable);
         let calls = (report.sync_calls != entry.sync_calls).then_some(report.sync_calls);
         entry.sync_calls = report.sync_calls;
+        let pieces = (report.pieces != entry.pieces).then_some(report.pieces);
+        entry.pieces = report.pieces;
         if let Some(calls) = calls {
             self.tell(Event::SyncCalls { session: key, calls });
+        }
+        if let Some(pieces) = pieces {
+            self.tell(Event::Pieces { session: key, pieces });
         }
         if was_runnable && !runnable {
             self.tell(Event::Used { session: key, usage: usage(&report) });

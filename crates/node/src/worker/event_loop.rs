@@ -323,6 +323,7 @@ impl<D: Device> EventLoop<D> {
             self.gate.charge(estimate_ns, charge_ns);
             self.predictor.learn(finished.key, finished.units, ns);
             if finished.partial {
+                self.gate.count_piece();
                 let late_ns = self.session.device().now_ns().saturating_sub(finished.end_ns);
                 self.pieces.learn(self.piece_start_ns.saturating_add(late_ns));
             }

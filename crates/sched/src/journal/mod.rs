@@ -126,6 +126,7 @@ codec!(enum Event {
     18 OnCpu { vgpu, on },
     19 Adopt { session, epoch, budget_ns },
     20 SetPolicy { device, policy },
+    21 Pieces { session, pieces },
 });
 codec!(enum TimerReason {
     0 Handover {},
