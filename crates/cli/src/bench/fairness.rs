@@ -59,7 +59,8 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     for (name, quantum) in [("mmr_unsliced_6_long", "6000"), ("mmr_unsliced_6_long_1ms", "1000")] {
         let unsliced = [("scheduling.slicing", "never"), ("scheduling.quantum_us", quantum)];
         // One such kernel comes every 9.5 s, so that windows of 10 s hold one and hide what happens.
-        document.control(name, median(&share(context, &unsliced, LONG, UNSLICED_WINDOW_S, 1)?.mmr));
+        let shared = share(context, &unsliced, LONG, UNSLICED_WINDOW_S, 1)?;
+        document.control(name, median(&shared.mmr));
     }
     Ok(document)
 }
