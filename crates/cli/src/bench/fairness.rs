@@ -58,7 +58,7 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     document.figure("mmr_control", control_max);
     for (name, quantum) in [("mmr_unsliced_6_long", "6000"), ("mmr_unsliced_6_long_1ms", "1000")] {
         let unsliced = [("scheduling.slicing", "never"), ("scheduling.quantum_us", quantum)];
-        // One such kernel comes every 9.5 s, so that windows of 10 s hold one and hide what happens.
+        // One such kernel comes every 9.5 s: windows of 10 s hold one each and hide what happens.
         let shared = share(context, &unsliced, LONG, UNSLICED_WINDOW_S, 1)?;
         document.control(name, median(&shared.mmr));
     }
