@@ -6,9 +6,10 @@
 //
 // --sync waits after every launch instead of keeping 16 batches of about 1 ms in flight. --sleep
 // idles that share of the time. --count stops after N launches instead of SECONDS. --start waits
-// until that moment (CLOCK_MONOTONIC, seconds), so that several tenants begin together. --window
-// prints how many launches completed in each window as it passes. --graph launches graphs of N
-// kernels instead, --ex uses cuLaunchKernelEx. One JSON line at the end.
+// until that moment (CLOCK_MONOTONIC, seconds), so that several tenants begin together; with `-` it
+// prints a line when it is ready and reads the moment from standard input. --window prints how many
+// launches completed in each window as it passes. --graph launches graphs of N kernels instead, --ex
+// uses cuLaunchKernelEx. One JSON line at the end.
 #include "common.h"
 
 EMBED(share_ptx, "kernels/share.ptx");
@@ -18,6 +19,7 @@ enum { ELEMENTS = 64, BATCH_US = 1000, AHEAD = 16 };
 struct options {
     const char *kernel;
     double seconds, start, window;
+    int start_is_asked;
     long count;
     int sync, sleep_percent, graph, ex;
 };
@@ -58,8 +60,10 @@ static struct options parse(int argc, char **argv) {
             options.count = atol(value);
         else if (strcmp(argv[i], "--graph") == 0)
             options.graph = atoi(value);
-        else if (strcmp(argv[i], "--start") == 0)
+        else if (strcmp(argv[i], "--start") == 0) {
+            options.start_is_asked = strcmp(value, "-") == 0;
             options.start = atof(value);
+        }
         else if (strcmp(argv[i], "--window") == 0)
             options.window = atof(value);
         else {
@@ -197,6 +201,12 @@ int main(int argc, char **argv) {
         launcher.graph = build_graph(step, arguments, options.graph);
     int wait_each = options.sync || options.sleep_percent > 0;
     CHECK(cuCtxSynchronize());
+    if (options.start_is_asked) {
+        printf("{\"ready\": true}\n");
+        fflush(stdout);
+        if (scanf("%lf", &options.start) != 1)
+            return 2;
+    }
     nap(options.start - seconds_now());
 
     double begin = seconds_now(), window_end = begin + options.window;

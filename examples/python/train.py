@@ -4,6 +4,7 @@
 
 Each step is one JIT-compiled graph launch. The same steps are computed by NumPy afterwards for
 the first `CHECKED` steps; the losses must agree. Prints one JSON line: steps, seconds, verified.
+With `--start -` it prints a line when it is ready and reads the moment from standard input.
 """
 
 import argparse
@@ -45,7 +46,7 @@ def train_numpy(steps):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("seconds", type=float)
-    parser.add_argument("--start", type=float, default=0.0)
+    parser.add_argument("--start", default="0")
     parser.add_argument("--window", type=float, default=0.0)
     options = parser.parse_args()
 
@@ -68,7 +69,10 @@ def main():
     verified = all(abs(a - b) <= 1e-3 * (1.0 + abs(b)) for a, b in zip(losses, expected))
     verified = verified and losses[-1] < losses[0]
 
-    time.sleep(max(0.0, options.start - time.monotonic()))
+    if options.start == "-":
+        print(json.dumps({"ready": True}), flush=True)
+        options.start = sys.stdin.readline()
+    time.sleep(max(0.0, float(options.start) - time.monotonic()))
     begin = time.monotonic()
     window_end = begin + options.window
     steps = in_window = 0

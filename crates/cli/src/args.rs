@@ -2,11 +2,13 @@
 
 use std::path::PathBuf;
 
+use clap::builder::{NonEmptyStringValueParser, OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use weft_node::config::ByteSize;
 
 /// Shares GPUs among tenants: unmodified CUDA programs, weighted fairness, quotas, isolation.
 #[derive(Debug, Parser)]
-#[command(name = "weft", version, propagate_version = true)]
+#[command(name = "weft", version, propagate_version = true, arg_required_else_help = true)]
 pub(crate) struct Arguments {
     #[command(flatten)]
     pub(crate) sockets: Sockets,
@@ -18,7 +20,14 @@ pub(crate) struct Arguments {
 #[derive(Debug, Clone, Args)]
 pub(crate) struct Sockets {
     /// Directory of the node daemon's sockets.
-    #[arg(long, global = true, env = "WEFT_RUNTIME_DIR", value_name = "DIR")]
+    #[arg(
+        long,
+        global = true,
+        env = "WEFT_RUNTIME_DIR",
+        value_name = "DIR",
+        // An empty variable is one that is not set.
+        value_parser = OsStringValueParser::new().map(PathBuf::from)
+    )]
     pub(crate) runtime_dir: Option<PathBuf>,
 }
 
@@ -28,6 +37,23 @@ pub(crate) enum Command {
     Run(RunOptions),
     /// Run the node daemon.
     Node(NodeOptions),
+    /// Start a daemon that ends with the process OWNER, and return when it is ready.
+    #[command(hide = true)]
+    OwnNode {
+        owner: i32,
+        directory: PathBuf,
+        #[arg(long)]
+        device: Option<String>,
+    },
+    /// Start a guardian that weighs the processes of OWNER as the vGPU NAME, until OWNER ends.
+    #[command(hide = true)]
+    Weigh {
+        owner: i32,
+        name: String,
+        /// Be the guardian.
+        #[arg(long)]
+        stay: bool,
+    },
     /// Execute one session; started by the daemon.
     #[command(hide = true)]
     Worker,
@@ -54,6 +80,8 @@ pub(crate) enum Command {
         settings: VgpuSettings,
         #[command(flatten)]
         bound: BoundSettings,
+        #[command(flatten)]
+        access: AccessSettings,
     },
     /// Change a vGPU while it runs, or the weight of a user or of a process.
     Set(SetOptions),
@@ -110,8 +138,8 @@ pub(crate) struct VgpuSettings {
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) weight: Option<u32>,
     /// Memory quota, such as 512MiB.
-    #[arg(long, value_name = "SIZE")]
-    pub(crate) memory: Option<weft_node::config::ByteSize>,
+    #[arg(long, value_name = "SIZE", value_parser = quota)]
+    pub(crate) memory: Option<ByteSize>,
 }
 
 /// What bounds a vGPU's use of the device.
@@ -120,6 +148,17 @@ pub(crate) struct BoundSettings {
     /// The most of the device that it may use, even if nobody else wants it, such as 25% or none.
     #[arg(long, value_name = "PERCENT")]
     pub(crate) cap: Option<weft_node::config::CapSetting>,
+}
+
+/// Who may attach to a vGPU.
+#[derive(Debug, Clone, Default, Args)]
+pub(crate) struct AccessSettings {
+    /// The user who owns it, by number; you without it.
+    #[arg(long, value_name = "UID")]
+    pub(crate) owner: Option<u32>,
+    /// A token that programs must show (`WEFT_TOKEN`) to attach.
+    #[arg(long)]
+    pub(crate) token: Option<String>,
 }
 
 /// `weft set`
@@ -152,9 +191,10 @@ pub(crate) struct SetOptions {
 
 /// `weft run`
 #[derive(Debug, Args)]
+#[command(override_usage = "weft run [OPTIONS] [--] PROGRAM [ARGUMENTS]...")]
 pub(crate) struct RunOptions {
-    /// vGPU to use; created if it is not there. Without it the program gets one of its own.
-    #[arg(long)]
+    /// vGPU to use; created if it is not there. Without it: `user-UID`, the user's own.
+    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) settings: VgpuSettings,
@@ -173,7 +213,7 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
     /// The program and its arguments.
-    #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+    #[arg(required = true, trailing_var_arg = true)]
     pub(crate) program: Vec<String>,
 }
 
@@ -196,6 +236,9 @@ pub(crate) struct NodeOptions {
     /// Keep a journal in this folder (`journal.dir`).
     #[arg(long, value_name = "DIR")]
     pub(crate) journal: Option<PathBuf>,
+    /// End with this process, and remove the runtime directory: a daemon for one run.
+    #[arg(long, hide = true, value_name = "PID")]
+    pub(crate) owner: Option<i32>,
     /// Set one key of the configuration, such as `scheduling.policy=unmanaged`.
     #[arg(long = "set", value_name = "KEY=VALUE", value_parser = key_value)]
     pub(crate) settings: Vec<(String, String)>,
@@ -287,6 +330,17 @@ pub(crate) struct SimOptions {
     /// A tenant of the experiment `profiles`: its weight and its launches (CSV or JSON).
     #[arg(long = "profile", value_name = "WEIGHT:FILE", value_parser = weighted_file)]
     pub(crate) profiles: Vec<(u32, PathBuf)>,
+}
+
+/// The smallest quota: a page.
+const QUOTA_MIN: ByteSize = ByteSize(4096);
+
+fn quota(text: &str) -> Result<ByteSize, String> {
+    let size: ByteSize = text.parse()?;
+    if size < QUOTA_MIN {
+        return Err(format!("a quota is at least {QUOTA_MIN}"));
+    }
+    Ok(size)
 }
 
 fn sim_names() -> String {

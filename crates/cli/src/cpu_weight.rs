@@ -3,26 +3,27 @@
 //!
 //! A tenant needs at least as much processor time as its vGPU uses, so its processes weigh as its
 //! vGPU does: its share of the device over an equal share among the vGPUs in use, in a control
-//! group of their own where one may be made, else by their nice value. The weight is looked up once
-//! a second while the program runs.
+//! group of their own where one may be made, else by their nice value. A guardian looks the weight
+//! up once a second while the program runs. It is nobody's child, so that the run can become its
+//! program as without it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus};
-use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
-use rustix::process::Pid;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use weft_node::admin::VgpuReport;
 
 use crate::args::Sockets;
 use crate::output;
 
 /// Between two looks at the vGPU's weight.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
 
 /// `cpu.weight` of a group that nobody weighed.
 const USUAL_WEIGHT: f64 = 100.0;
@@ -30,26 +31,55 @@ const USUAL_WEIGHT: f64 = 100.0;
 /// A nice level's weight over the next one's.
 const NICE_STEP: f64 = 1.25;
 
-/// Runs the program as the vGPU `name`, weighing its processes, until it ends.
-pub(crate) fn run(mut command: Command, sockets: &Sockets, name: &str) -> Result<ExitStatus> {
-    let shown = command.get_program().display().to_string();
-    let mut child = command.spawn().with_context(|| format!("cannot run {shown}"))?;
-    let mut means = Means::choose(child.id())?;
-    let (stop, stopped) = channel::<()>();
-    std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let mut last = None;
-            loop {
-                follow(sockets, name, &mut means, &mut last);
-                if stopped.recv_timeout(LOOK_EVERY) != Err(RecvTimeoutError::Timeout) {
-                    break;
-                }
-            }
-        });
-        let status = child.wait();
-        drop(stop);
-        Ok(status?)
-    })
+/// Has the processes of this process, which becomes a program on the vGPU `name` of the daemon in
+/// `directory`, weighed from now on. False if that cannot be: the reason has been printed.
+pub(crate) fn watch_own(directory: &Path, name: &str) -> Result<bool> {
+    let own = rustix::process::getpid().as_raw_nonzero().get();
+    let mut launcher = weigh(directory, own, name)?;
+    let status = launcher.stdin(Stdio::null()).stdout(Stdio::null()).status();
+    Ok(status.context("cannot start the guardian of the processor share")?.success())
+}
+
+/// Starts the guardian of the process `owner` and returns when it watches. Called in a process that
+/// ends now, so that the guardian is nobody's child: a program may wait for all its children.
+pub(crate) fn start_guardian(directory: &Path, owner: i32, name: &str) -> Result<ExitCode> {
+    let mut guardian = weigh(directory, owner, name)?;
+    guardian.arg("--stay").stdin(Stdio::null()).stdout(Stdio::piped());
+    // A Ctrl-C is for the program.
+    guardian.process_group(0);
+    let mut process = guardian.spawn().context("cannot start the guardian")?;
+    let mut said = String::new();
+    if let Some(output) = process.stdout.take() {
+        io::BufRead::read_line(&mut io::BufReader::new(output), &mut said)?;
+    }
+    // If it watches it has said so, else why not.
+    Ok(ExitCode::from(u8::from(said.is_empty())))
+}
+
+/// `weft weigh`
+fn weigh(directory: &Path, owner: i32, name: &str) -> Result<Command> {
+    let executable = std::env::current_exe().context("cannot find this executable")?;
+    let mut command = Command::new(executable);
+    command.arg("weigh").arg("--runtime-dir").arg(directory).arg(owner.to_string()).arg(name);
+    Ok(command)
+}
+
+/// Weighs the process `owner` and its descendants as the vGPU `name`, until it ends.
+pub(crate) fn guard(sockets: &Sockets, owner: i32, name: &str) -> Result<()> {
+    let gone = || format!("the process {owner} that was to be weighed is gone");
+    let pid = Pid::from_raw(owner).with_context(gone)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).with_context(gone)?;
+    let mut means = Means::choose(pid.as_raw_nonzero().get().unsigned_abs())?;
+    output::line("watching");
+    let (mut ended, mut last) = ([PollFd::new(&process, PollFlags::IN)], None);
+    loop {
+        follow(sockets, name, &mut means, &mut last);
+        match rustix::event::poll(&mut ended, Some(&LOOK_EVERY)) {
+            Ok(0) | Err(rustix::io::Errno::INTR) => {}
+            Ok(_) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Applies the vGPU's present weight if it has changed.

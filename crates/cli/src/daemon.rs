@@ -1,11 +1,14 @@
 //! Starting, finding and stopping node daemons.
 
 use std::fs;
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
+use rustix::event::{PollFd, PollFlags};
+use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tempfile::TempDir;
 use weft_node::NodeConfig;
 use weft_node::admin::{AdminError, Client};
@@ -17,18 +20,22 @@ use crate::output;
 const START_DEADLINE: Duration = Duration::from_secs(20);
 /// A daemon must end within this time after it was told to.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
+/// What a daemon of ours says, in its directory.
+const LOG: &str = "node.log";
 
 impl Sockets {
-    fn settings(&self) -> Vec<(String, String)> {
-        self.runtime_dir
-            .iter()
-            .map(|dir| ("sockets.runtime_dir".to_owned(), dir.display().to_string()))
-            .collect()
+    fn settings(&self) -> Result<Vec<(String, String)>> {
+        let Some(dir) = self.runtime_dir.as_ref().filter(|dir| !dir.as_os_str().is_empty()) else {
+            return Ok(Vec::new());
+        };
+        // Programs may change their working directory before they attach.
+        let dir = std::path::absolute(dir).context("cannot find the working directory")?;
+        Ok(vec![("sockets.runtime_dir".to_owned(), dir.display().to_string())])
     }
 
     /// The configuration that a daemon on these sockets has, as far as sockets go.
     pub(crate) fn config(&self) -> Result<NodeConfig> {
-        Ok(NodeConfig::load(None, |name| std::env::var(name).ok(), &self.settings())?)
+        Ok(NodeConfig::load(None, |name| std::env::var(name).ok(), &self.settings()?)?)
     }
 
     /// Connects to the daemon's admin socket.
@@ -39,7 +46,7 @@ impl Sockets {
 
 /// `weft node`
 pub(crate) fn serve(sockets: &Sockets, options: &NodeOptions) -> Result<()> {
-    let mut settings = sockets.settings();
+    let mut settings = sockets.settings()?;
     settings.extend(options.device.iter().map(|device| ("device".to_owned(), device.clone())));
     if let Some(dir) = &options.journal {
         settings.push(("journal.dir".to_owned(), dir.display().to_string()));
@@ -47,7 +54,38 @@ pub(crate) fn serve(sockets: &Sockets, options: &NodeOptions) -> Result<()> {
     settings.extend(options.settings.iter().cloned());
     let config =
         NodeConfig::load(options.config.as_deref(), |name| std::env::var(name).ok(), &settings)?;
-    weft_node::run_node(config)
+    let Some(owner) = options.owner else { return weft_node::run_node(config) };
+    let directory = config.sockets.runtime_dir.clone();
+    end_with(owner, config.admin_socket())?;
+    weft_node::run_node(config)?;
+    // The owner may have removed it already.
+    let _ = fs::remove_dir_all(directory);
+    Ok(())
+}
+
+/// Stops the daemon of this process when the process `owner` ends, however it ends.
+fn end_with(owner: i32, admin_socket: PathBuf) -> Result<()> {
+    let gone = || format!("the process {owner} that this daemon is for is gone");
+    let pid = Pid::from_raw(owner).with_context(gone)?;
+    let process = pidfd_open(pid, PidfdFlags::empty()).with_context(gone)?;
+    std::thread::Builder::new().name("owner".to_owned()).spawn(move || {
+        let mut ended = [PollFd::new(&process, PollFlags::IN)];
+        while rustix::event::poll(&mut ended, None).is_err() {}
+        // It may have ended while the daemon was starting.
+        while Client::connect(&admin_socket).and_then(|mut node| node.shutdown()).is_err() {
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    })?;
+    Ok(())
+}
+
+/// Starts a daemon that ends with the process `owner`; `directory` is its runtime directory, and
+/// it removes it. Called in a process that ends now, so that the daemon is nobody's child: a
+/// program may wait for all its children.
+pub(crate) fn start_for(owner: i32, directory: &Path, device: Option<&str>) -> Result<()> {
+    let settings = device.map(|device| ("device", device));
+    let mut node = spawn(directory, owner, settings.as_slice())?;
+    wait_until_ready(&mut node, directory)
 }
 
 /// `weft stop`
@@ -64,7 +102,7 @@ pub(crate) fn stop(sockets: &Sockets) -> Result<()> {
     Ok(())
 }
 
-/// A daemon of our own, in its own directory; ends with this value.
+/// A daemon of our own, in its own directory; ends with this value, or with this process.
 #[derive(Debug)]
 pub(crate) struct OwnDaemon {
     process: Child,
@@ -72,59 +110,22 @@ pub(crate) struct OwnDaemon {
 }
 
 impl OwnDaemon {
-    /// Starts one with these settings, on top of the usual environment.
-    pub(crate) fn start(settings: &[(&str, &str)]) -> Result<Self> {
-        Self::start_with_model(settings, None)
-    }
-
-    /// The same on the paced device with this model (TOML).
-    pub(crate) fn start_with_model(settings: &[(&str, &str)], model: Option<&str>) -> Result<Self> {
-        let directory = tempfile::Builder::new()
-            .prefix("weft-run-")
-            .tempdir()
-            .context("cannot create a directory for the daemon")?;
-        let path = directory.path();
-        let log = path.join("node.log");
-        let log_file = fs::File::create(&log).context("cannot create the daemon's log")?;
-        let executable = std::env::current_exe().context("cannot find this executable")?;
-        let mut command = Command::new(executable);
-        command.arg("node").arg("--runtime-dir").arg(path);
-        command.arg("--set").arg(format!("state_dir={}", path.join("state").display()));
+    /// Starts one with these settings on top of the usual environment; with a model (TOML), on the
+    /// paced device with it.
+    pub(crate) fn start(settings: &[(&str, &str)], model: Option<&str>) -> Result<Self> {
+        let directory = own_directory()?;
+        let mut all = settings.to_vec();
+        let file = directory.path().join("model.toml");
+        let device = format!("soft:paced:{}", file.display());
         if let Some(model) = model {
-            let file = path.join("model.toml");
-            fs::write(&file, model)?;
-            command.arg("--set").arg(format!("device=soft:paced:{}", file.display()));
+            fs::write(&file, model).with_context(|| format!("cannot write {}", file.display()))?;
+            all.insert(0, ("device", &device));
         }
-        for (key, value) in settings {
-            command.arg("--set").arg(format!("{key}={value}"));
-        }
-        command.env_remove("WEFT_SOCKET").env_remove("WEFT_ADMIN_SOCKET");
-        let process = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log_file)
-            .spawn()
-            .context("cannot start a node daemon")?;
+        let owner = rustix::process::getpid().as_raw_nonzero().get();
+        let process = spawn(directory.path(), owner, &all)?;
         let mut daemon = Self { process, directory };
-        daemon.wait_until_ready(&log)?;
+        wait_until_ready(&mut daemon.process, daemon.directory.path())?;
         Ok(daemon)
-    }
-
-    fn wait_until_ready(&mut self, log: &Path) -> Result<()> {
-        let deadline = Instant::now() + START_DEADLINE;
-        loop {
-            if let Ok(mut client) = self.sockets().connect()
-                && client.node().is_ok()
-            {
-                return Ok(());
-            }
-            let ended = self.process.try_wait()?;
-            if ended.is_some() || Instant::now() > deadline {
-                let text = fs::read_to_string(log).unwrap_or_default();
-                bail!("the node daemon did not start:\n{}", text.trim_end());
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
     }
 
     /// Its sockets.
@@ -151,5 +152,64 @@ impl Drop for OwnDaemon {
         if let Err(error) = self.process.wait() {
             output::note(&format!("warning: cannot wait for the node daemon: {error}"));
         }
+    }
+}
+
+/// A new runtime directory for a daemon of our own.
+pub(crate) fn own_directory() -> Result<TempDir> {
+    tempfile::Builder::new().prefix("weft-run-").tempdir().with_context(|| {
+        let parent = std::env::temp_dir();
+        format!("cannot create a directory for the daemon in {}", parent.display())
+    })
+}
+
+fn spawn(directory: &Path, owner: i32, settings: &[(&str, &str)]) -> Result<Child> {
+    let log_file =
+        fs::File::create(directory.join(LOG)).context("cannot create the daemon's log")?;
+    let executable = std::env::current_exe().context("cannot find this executable")?;
+    let mut command = Command::new(executable);
+    command.arg("node").arg("--runtime-dir").arg(directory);
+    command.arg("--owner").arg(owner.to_string());
+    command.arg("--set").arg(format!("state_dir={}", directory.join("state").display()));
+    for (key, value) in settings {
+        command.arg("--set").arg(format!("{key}={value}"));
+    }
+    command.env_remove("WEFT_SOCKET").env_remove("WEFT_ADMIN_SOCKET");
+    // A Ctrl-C is for the program, which may want its device to clean up.
+    command.process_group(0);
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(log_file)
+        .spawn()
+        .context("cannot start a node daemon")
+}
+
+/// Waits until the daemon answers. One that does not is ended, and the error is what it said.
+fn wait_until_ready(process: &mut Child, directory: &Path) -> Result<()> {
+    let sockets = Sockets { runtime_dir: Some(directory.to_owned()) };
+    let deadline = Instant::now() + START_DEADLINE;
+    loop {
+        if let Ok(mut client) = sockets.connect()
+            && client.node().is_ok()
+        {
+            return Ok(());
+        }
+        let ended = process.try_wait()?;
+        if ended.is_some() || Instant::now() > deadline {
+            let _ = process.kill();
+            let log = directory.join(LOG);
+            let text = fs::read_to_string(&log).unwrap_or_default();
+            if text.is_empty() {
+                bail!(
+                    "the node daemon did not start ({}) and could not say why in {}: is the disk \
+                     full?",
+                    process.wait()?,
+                    log.display()
+                );
+            }
+            bail!("the node daemon did not start:\n{}", text.trim_end());
+        }
+        std::thread::sleep(Duration::from_millis(5));
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use weft_node::admin::{DoctorCheck, Finding};
+use weft_node::admin::{AdminError, DoctorCheck, Finding};
 
 use crate::args::Sockets;
 use crate::output::line;
@@ -19,11 +19,16 @@ pub(crate) fn doctor(sockets: &Sockets) -> Result<ExitCode> {
             checks.extend(weft_node::gpu_checks());
         }
         Err(error) => {
-            checks.push(check(
-                "node daemon",
-                Finding::Warning,
-                format!("{error}; `weft run` starts one for its run, `weft node` for everybody"),
-            ));
+            let next = match error.downcast_ref::<AdminError>() {
+                Some(AdminError::NotRunning { .. }) => {
+                    "`weft run` starts one for its run, `weft node` for everybody"
+                }
+                Some(AdminError::Permission { .. }) => {
+                    "programs may attach all the same; ask its user about the node"
+                }
+                _ => "restart it",
+            };
+            checks.push(check("node daemon", Finding::Warning, format!("{error}; {next}")));
             checks.extend(weft_node::local_checks());
         }
     }

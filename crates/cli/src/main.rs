@@ -19,12 +19,21 @@ mod vgpu;
 
 use std::process::ExitCode;
 
-use clap::Parser;
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 
 use crate::args::{Arguments, Command};
 
 fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // Its own message lists the hidden commands too.
+        Err(error) if error.kind() == ErrorKind::MissingSubcommand => {
+            output::note(&Arguments::command().render_help().to_string());
+            return ExitCode::from(2);
+        }
+        Err(error) => error.exit(),
+    };
     match dispatch(arguments) {
         Ok(code) => code,
         Err(error) => {
@@ -39,12 +48,20 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
     match arguments.command {
         Command::Run(options) => return run::run(&sockets, &options),
         Command::Node(options) => daemon::serve(&sockets, &options)?,
+        Command::OwnNode { owner, directory, device } => {
+            daemon::start_for(owner, &directory, device.as_deref())?;
+        }
+        Command::Weigh { owner, name, stay: false } => {
+            let directory = sockets.config()?.sockets.runtime_dir;
+            return cpu_weight::start_guardian(&directory, owner, &name);
+        }
+        Command::Weigh { owner, name, stay: true } => cpu_weight::guard(&sockets, owner, &name)?,
         Command::Worker => weft_node::run_worker()?,
         Command::Watchdog => weft_node::run_watchdog()?,
         Command::Ls { json } => vgpu::list(&sockets, json)?,
         Command::Usage { json } => vgpu::usage(&sockets, json)?,
-        Command::Create { name, settings, bound } => {
-            vgpu::create(&sockets, &name, &settings, &bound)?;
+        Command::Create { name, settings, bound, access } => {
+            vgpu::create(&sockets, &name, &settings, &bound, access)?;
         }
         Command::Set(options) => vgpu::set(&sockets, &options)?,
         Command::Rm { name, force } => vgpu::remove(&sockets, &name, force)?,

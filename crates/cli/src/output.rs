@@ -1,20 +1,29 @@
 //! How `weft` speaks to people: tables, sizes, times, errors.
 
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "this is the command's voice")]
-
 use std::fmt::Write as _;
+use std::io::{self, Write as _};
 
 use weft_node::admin::AdminError;
 use weft_node::config::ByteSize;
 
-/// Prints one line of data.
+/// Exit code of a program whose output nobody reads any more, as shells say it: 128 + SIGPIPE.
+const UNREAD: i32 = 141;
+
+/// Prints one line of data. Without a reader (`weft ls | head -1`) the command ends here; a daemon
+/// that was started for it ends with it.
+#[expect(clippy::exit, reason = "what is left to do is to print more")]
 pub(crate) fn line(text: &str) {
-    println!("{text}");
+    let Err(error) = writeln!(io::stdout(), "{text}") else { return };
+    if error.kind() == io::ErrorKind::BrokenPipe {
+        std::process::exit(UNREAD);
+    }
+    note(&format!("error: cannot write to the standard output: {error}"));
+    std::process::exit(1);
 }
 
-/// Prints one line for people, apart from the data.
+/// Prints one line for people, apart from the data. That they cannot read it stops nothing.
 pub(crate) fn note(text: &str) {
-    eprintln!("{text}");
+    let _ = writeln!(io::stderr(), "{text}");
 }
 
 /// Prints an error with its causes, and what to do next where that is known.
@@ -26,9 +35,9 @@ pub(crate) fn failure(error: &anyhow::Error) {
             let _ = write!(text, ": {cause}");
         }
     }
-    eprintln!("{text}");
+    note(&text);
     if let Some(hint) = error.chain().find_map(hint) {
-        eprintln!("hint: {hint}");
+        note(&format!("hint: {hint}"));
     }
 }
 

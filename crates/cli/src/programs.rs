@@ -1,7 +1,7 @@
 //! Where the installed pieces lie: the shim, the in-process device, the example programs.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -28,14 +28,17 @@ pub(crate) fn library_dir(scratch: &Path) -> Result<PathBuf> {
     let built = beside.join("libcuda.so");
     if !built.exists() {
         bail!(
-            "the shim is missing: neither {} nor {} exists; build it with \
-             `cargo build --release --package weft-cuda`",
+            "the shim is missing: neither {} nor {} exists; copy it there, or build it with \
+             `cargo build --release`",
             installed.join(SHIM_SONAME).display(),
             built.display()
         );
     }
     let folder = scratch.join("lib");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot create {}", folder.display()))?;
+    create_dir(&folder)?;
+    for place in [scratch, &folder] {
+        check_owner(place)?;
+    }
     // Triton and others look for the plain name too.
     for name in [SHIM_SONAME, "libcuda.so"] {
         link(&built, &folder.join(name))?;
@@ -45,6 +48,33 @@ pub(crate) fn library_dir(scratch: &Path) -> Result<PathBuf> {
         link(&direct, &folder.join("libweft_direct.so"))?;
     }
     Ok(folder)
+}
+
+/// This user's folder for links to libraries.
+pub(crate) fn own_dir() -> PathBuf {
+    std::env::temp_dir().join(format!("weft-{}", rustix::process::getuid().as_raw()))
+}
+
+/// Creates a folder that only its user may write to, whatever the umask.
+fn create_dir(folder: &Path) -> Result<()> {
+    let created = fs::DirBuilder::new().recursive(true).mode(0o755).create(folder);
+    created.with_context(|| format!("cannot create {}", folder.display()))
+}
+
+/// Refuses a folder in which another user could put a library for our programs to load.
+fn check_owner(folder: &Path) -> Result<()> {
+    let seen = fs::symlink_metadata(folder)
+        .with_context(|| format!("cannot look at {}", folder.display()))?;
+    let (owner, own) = (seen.uid(), rustix::process::getuid().as_raw());
+    if !seen.is_dir() || (owner != own && owner != 0) || seen.mode() & 0o022 != 0 {
+        bail!(
+            "{} is not safe to load libraries from: it must be a folder of yours that nobody else \
+             may write to, and it is user {owner}'s with mode {:o}; remove it",
+            folder.display(),
+            seen.mode() & 0o7777
+        );
+    }
+    Ok(())
 }
 
 /// Makes `place` a link to `target`, also when several runs do so at once.
@@ -73,6 +103,8 @@ pub(crate) fn use_shim(command: &mut Command, library_dir: &Path) {
 /// names.
 pub(crate) fn use_driver(command: &mut Command, scratch: &Path) -> Result<()> {
     if let Some(library) = std::env::var_os(LIBRARY_VARIABLE) {
+        create_dir(scratch)?;
+        check_owner(scratch)?;
         link(Path::new(&library), &scratch.join(SHIM_SONAME))?;
         use_shim(command, scratch);
     }
@@ -92,4 +124,23 @@ pub(crate) fn example_dir(given: Option<&Path>) -> Result<PathBuf> {
         "the example programs are not in {}; compile them with `cargo xtask examples`",
         folder.display()
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::*;
+
+    #[test]
+    fn a_folder_that_others_may_write_to_gives_no_libraries() {
+        let folder = tempfile::tempdir().unwrap();
+        check_owner(folder.path()).unwrap();
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o777)).unwrap();
+        let error = check_owner(folder.path()).unwrap_err().to_string();
+        assert!(error.contains("777"), "{error}");
+        let beside = folder.path().join("link");
+        symlink("/", &beside).unwrap();
+        check_owner(&beside).unwrap_err();
+    }
 }

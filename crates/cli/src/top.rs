@@ -19,11 +19,29 @@ use crate::vgpu::{cap, state, tenant};
 /// Characters of a share's bar.
 const BAR_WIDTH: usize = 32;
 
+/// Columns with their widths in characters; the last takes what is left.
+const COLUMNS: [(&str, u16); 10] = [
+    ("vGPU", 16),
+    ("TENANT", 10),
+    ("WEIGHT", 6),
+    ("CAP", 6),
+    ("STATE", 8),
+    ("SHARE", 7),
+    ("EXPECTED", 8),
+    ("", 32),
+    ("MEMORY", 19),
+    ("PROGRAMS", 10),
+];
+
+/// The columns by what a narrow terminal shows first.
+const PRIORITIES: [usize; 10] = [0, 5, 2, 6, 4, 8, 7, 3, 1, 9];
+
 /// `weft top`
 pub(crate) fn top(sockets: &Sockets, interval_ms: u64, plain: bool) -> Result<()> {
     let mut client = sockets.connect()?;
     let interval = Duration::from_millis(interval_ms.max(50));
-    if plain || !stdout().is_terminal() {
+    let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+    if plain || dumb || !stdout().is_terminal() {
         return lines(&mut client, interval);
     }
     let mut terminal = ratatui::try_init()?;
@@ -32,7 +50,7 @@ pub(crate) fn top(sockets: &Sockets, interval_ms: u64, plain: bool) -> Result<()
     result
 }
 
-/// One line per look, until the daemon goes away.
+/// One line per look, until the daemon goes away: for files, and terminals that draw nothing.
 fn lines(client: &mut Client, interval: Duration) -> Result<()> {
     let mut before = client.stats()?;
     loop {
@@ -113,8 +131,9 @@ fn draw(frame: &mut Frame<'_>, before: &Stats, after: &Stats) {
         head,
     );
     let parts = shares(before, after);
+    let shown = shown_columns(body.width.saturating_sub(2));
     let rows = parts.iter().zip(&after.vgpus).map(|(share, vgpu)| {
-        Row::new([
+        let mut cells = [
             Cell::from(share.vgpu.clone()),
             Cell::from(tenant(vgpu)),
             Cell::from(share.weight.to_string()),
@@ -125,27 +144,33 @@ fn draw(frame: &mut Frame<'_>, before: &Stats, after: &Stats) {
             Cell::from(bar(share.measured, share.expected, BAR_WIDTH)).style(colour(share)),
             Cell::from(format!("{} / {}", size(vgpu.memory_used_bytes), size(vgpu.memory_bytes))),
             Cell::from(vgpu.programs.join(", ")),
-        ])
+        ];
+        Row::new(shown.iter().map(|column| std::mem::take(&mut cells[*column])).collect::<Vec<_>>())
     });
-    let widths = [
-        Constraint::Length(16),
-        Constraint::Length(10),
-        Constraint::Length(6),
-        Constraint::Length(6),
-        Constraint::Length(8),
-        Constraint::Length(7),
-        Constraint::Length(8),
-        Constraint::Length(32),
-        Constraint::Length(19),
-        Constraint::Fill(1),
-    ];
-    let header =
-        ["vGPU", "TENANT", "WEIGHT", "CAP", "STATE", "SHARE", "EXPECTED", "", "MEMORY", "PROGRAMS"];
+    let header = Row::new(shown.iter().map(|column| COLUMNS[*column].0));
+    let widths = shown.iter().map(|column| match COLUMNS[*column] {
+        ("PROGRAMS", width) => Constraint::Min(width),
+        (_, width) => Constraint::Length(width),
+    });
     let table = Table::new(rows, widths)
-        .header(Row::new(header).style(Style::new().bold()))
+        .header(header.style(Style::new().bold()))
         .block(Block::bordered().title("vGPUs"));
     frame.render_widget(table, body);
     frame.render_widget(Line::from("┃ where the share should be    q quits").dim(), foot);
+}
+
+/// The columns that fit into `width` characters, from left to right.
+fn shown_columns(width: u16) -> Vec<usize> {
+    let (mut shown, mut taken) = (Vec::new(), 0);
+    for column in PRIORITIES {
+        let wanted = COLUMNS[column].1 + u16::from(!shown.is_empty());
+        if shown.is_empty() || taken + wanted <= width {
+            shown.push(column);
+            taken += wanted;
+        }
+    }
+    shown.sort_unstable();
+    shown
 }
 
 /// Green near the expected share, yellow away from it, grey when idle.
@@ -156,5 +181,26 @@ fn colour(share: &Share) -> Style {
         Style::new().fg(Color::Green)
     } else {
         Style::new().fg(Color::Yellow)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_narrow_terminal_has_fewer_columns_and_no_narrower_ones() {
+        let names = |width| -> Vec<&str> {
+            shown_columns(width).into_iter().map(|column| COLUMNS[column].0).collect()
+        };
+        assert_eq!(names(5), ["vGPU"]);
+        let usual = ["vGPU", "WEIGHT", "CAP", "STATE", "SHARE", "EXPECTED", "MEMORY"];
+        assert_eq!(names(78), usual);
+        assert_eq!(names(131).len(), COLUMNS.len());
+        for width in 16..200 {
+            let shown = shown_columns(width);
+            let sum: u16 = shown.iter().map(|column| COLUMNS[*column].1 + 1).sum();
+            assert!(sum - 1 <= width, "{width}: {shown:?}");
+        }
     }
 }

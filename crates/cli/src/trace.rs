@@ -17,12 +17,22 @@ use crate::timeline::Timeline;
 /// `weft trace`
 pub(crate) fn trace(sockets: &Sockets, options: &TraceOptions) -> Result<()> {
     let shown = options.output.display();
-    let output = File::create(&options.output).with_context(|| format!("cannot create {shown}"))?;
-    let mut output = BufWriter::new(output);
-    let events = match &options.journal {
-        Some(journal) => write(&parts(journal)?, &BTreeMap::new(), &mut output)?,
+    let create = || {
+        let file = File::create(&options.output);
+        file.map(BufWriter::new).with_context(|| format!("cannot create {shown}"))
+    };
+    // What is to be drawn comes first: without it an earlier drawing stays.
+    let (mut output, events) = match &options.journal {
+        Some(journal) => {
+            let journal = parts(journal)?;
+            let mut output = create()?;
+            let events = write(&journal, &BTreeMap::new(), &mut output)
+                .with_context(|| format!("cannot write {shown}"))?;
+            (output, events)
+        }
         None => {
             let mut client = sockets.connect()?;
+            let mut output = create()?;
             note(&format!("recording for {} s", options.seconds));
             let recording = client.record(options.seconds)?;
             let path = Path::new(&recording.path);
@@ -31,10 +41,10 @@ pub(crate) fn trace(sockets: &Sockets, options: &TraceOptions) -> Result<()> {
             }
             let events = write(&parts(path)?, &recording.vgpus, &mut output);
             fs::remove_file(path).with_context(|| format!("cannot remove {}", path.display()))?;
-            events?
+            (output, events.with_context(|| format!("cannot write {shown}"))?)
         }
     };
-    output.flush()?;
+    output.flush().with_context(|| format!("cannot write {shown}"))?;
     note(&format!("{shown}: {events} events; open it at https://ui.perfetto.dev"));
     Ok(())
 }

@@ -4,7 +4,7 @@ use anyhow::{Result, bail};
 use weft_node::admin::{Request, VgpuReport, VgpuState};
 use weft_node::config::CapSetting;
 
-use crate::args::{BoundSettings, SetOptions, Sockets, VgpuSettings};
+use crate::args::{AccessSettings, BoundSettings, SetOptions, Sockets, VgpuSettings};
 use crate::output::{line, seconds, size, table};
 
 /// `weft ls`
@@ -73,13 +73,14 @@ pub(crate) fn create(
     name: &str,
     settings: &VgpuSettings,
     bound: &BoundSettings,
+    access: AccessSettings,
 ) -> Result<()> {
     sockets.connect()?.call(&Request::Create {
         name: name.to_owned(),
         weight: settings.weight,
         memory_bytes: settings.memory.map(|size| size.0),
-        owner: None,
-        token: None,
+        owner: access.owner,
+        token: access.token,
         cap_ppm: bound.cap.map(|cap| cap.0),
     })?;
     Ok(())

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
+use rustix::net::sockopt::Timeout;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, SocketAddrUnix,
     SocketFlags, SocketType,
@@ -257,6 +258,9 @@ pub(crate) fn connect(config: &Config) -> Result<Session, AttachError> {
     )
     .map_err(failed)?;
     let address = SocketAddrUnix::new(path).map_err(failed)?;
+    // A daemon that stands still lets nobody in once its queue is full.
+    let limit = Some(ANSWER_LIMIT);
+    rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Send, limit).map_err(failed)?;
     rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(failed)?;
     let hello = addresses.hello(config).to_bytes().map_err(|_| {
         AttachError::Refused("names in the WEFT_ variables are too long; shorten them".into())

@@ -1,10 +1,10 @@
 //! Instantiated graphs: they live on the worker; here are their launches and changes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 use weft_wire::codec::{Field, encode_to_vec};
-use weft_wire::command::{self, GraphWork, LaunchSpec, Payload};
+use weft_wire::command::{self, GraphWork, LIST_BYTES_MAX, LaunchSpec, Payload};
 use weft_wire::id::{EventId, GraphExecId};
 use weft_wire::{Command, Status};
 
@@ -16,8 +16,6 @@ use crate::launch::launch_spec;
 use crate::staging;
 use crate::table::Removed;
 
-/// Largest encoded node list, in bytes.
-const LIST_BYTES_MAX: usize = 32 << 20;
 /// Longest parameter block that replaces another inside the command, in bytes.
 const INLINE_PARAMS_MAX: usize = 400;
 
@@ -34,10 +32,23 @@ pub(crate) struct GraphExecState {
     contents: Mutex<Contents>,
 }
 
+impl GraphExecState {
+    /// Where the worker's list has a node of the graph.
+    pub(crate) fn position(&self, node: GraphNode) -> Result<u32, Status> {
+        self.positions.get(&node).copied().ok_or(Status::INVALID_VALUE)
+    }
+
+    pub(crate) fn contents(&self) -> MutexGuard<'_, Contents> {
+        lock(&self.contents)
+    }
+}
+
 #[derive(Debug, Default)]
-struct Contents {
+pub(crate) struct Contents {
     /// What each node does, by position; for nodes that are switched off and on again.
-    nodes: Vec<(Vec<u32>, Work, bool)>,
+    pub(crate) nodes: Vec<(Vec<u32>, Work, bool)>,
+    /// Where the nodes of a child graph end, by the position of the node that holds it.
+    pub(crate) children: BTreeMap<u32, u32>,
     /// Events of the event-record nodes, in node order.
     events: BTreeMap<u32, Event>,
     /// Numbers of the host functions, by position.
@@ -53,9 +64,11 @@ fn has_no_blocks(work: &Work) -> bool {
 
 /// The nodes of a graph, its children put in their places, in an order that can run.
 #[derive(Debug, Default)]
-struct Flat {
-    nodes: Vec<(Vec<u32>, Work, bool)>,
-    positions: BTreeMap<GraphNode, u32>,
+pub(crate) struct Flat {
+    pub(crate) nodes: Vec<(Vec<u32>, Work, bool)>,
+    pub(crate) positions: BTreeMap<GraphNode, u32>,
+    /// As [`Contents::children`].
+    pub(crate) children: BTreeMap<u32, u32>,
 }
 
 impl Client {
@@ -67,15 +80,14 @@ impl Client {
         let context = self.current()?;
         let mut flat = Flat::default();
         self.flatten(graph, &[], &mut flat)?;
-        let mut contents = Contents { nodes: flat.nodes, ..Contents::default() };
+        let (nodes, children) = (flat.nodes, flat.children);
+        let mut contents = Contents { nodes, children, ..Contents::default() };
         for (position, (_, work, enabled)) in (0..).zip(&contents.nodes) {
             if *enabled && has_no_blocks(work) {
                 contents.without_blocks.insert(position);
             }
-            if let Work::Host(host) = work {
-                let call = self.number();
-                self.host_functions.keep(call, host.clone())?;
-                contents.calls.insert(position, call);
+            if let Work::Host(_) = work {
+                contents.calls.insert(position, self.number());
             }
             if let Work::EventRecord(event) = work {
                 contents.events.insert(position, *event);
@@ -92,16 +104,26 @@ impl Client {
             contents: Mutex::new(contents),
         });
         let (handle, state) = made.map_err(|_| Status::OUT_OF_MEMORY)?;
-        let nodes = staging::named(&self.block_with(&list)?.hand_over());
-        let command = Command::GraphInstantiate { context: context.id, graph: state.id, nodes };
-        let outcome = self.call(&command);
+        let outcome = self.keep_host_functions(&state.contents()).and_then(|()| {
+            let nodes = staging::named(&self.block_with(&list)?.hand_over());
+            self.call(&Command::GraphInstantiate { context: context.id, graph: state.id, nodes })
+        });
         if outcome.is_err() {
             self.forget_exec(handle);
         }
         outcome.map(|()| handle)
     }
 
-    /// Takes out an instantiated graph and its host functions.
+    fn keep_host_functions(&self, contents: &Contents) -> Result<(), Status> {
+        for (position, (_, work, _)) in (0..).zip(&contents.nodes) {
+            if let (Work::Host(host), Some(call)) = (work, contents.calls.get(&position)) {
+                self.host_functions.keep(*call, host.clone())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes out an instantiated graph; its host functions go with its last launch.
     pub(crate) fn forget_exec(&self, exec: GraphExec) -> Option<Removed<'_, GraphExecState>> {
         let state = self.graph_execs.remove(exec)?;
         for call in lock(&state.contents).calls.values() {
@@ -111,7 +133,12 @@ impl Client {
     }
 
     /// Appends a graph's nodes; its roots wait for `before`. Returns the positions of its ends.
-    fn flatten(&self, graph: Graph, before: &[u32], flat: &mut Flat) -> Result<Vec<u32>, Status> {
+    pub(crate) fn flatten(
+        &self,
+        graph: Graph,
+        before: &[u32],
+        flat: &mut Flat,
+    ) -> Result<Vec<u32>, Status> {
         let nodes: BTreeMap<u32, Node> = lock(&self.graph(graph)?.nodes).clone();
         // Where each node's work ends, in positions of the flat list.
         let mut ends: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
@@ -128,7 +155,10 @@ impl Client {
             let position = u32::try_from(flat.nodes.len()).map_err(|_| Status::INVALID_VALUE)?;
             let own_ends = if let Work::Child(child) = &node.work {
                 flat.nodes.push((after, Work::Empty, true));
-                self.flatten(*child, &[position], flat)?
+                let ends = self.flatten(*child, &[position], flat)?;
+                let end = u32::try_from(flat.nodes.len()).map_err(|_| Status::INVALID_VALUE)?;
+                flat.children.insert(position, end);
+                ends
             } else {
                 flat.nodes.push((after, node.work.clone(), node.enabled));
                 vec![position]
@@ -156,7 +186,7 @@ impl Client {
     }
 
     /// The wire's form of a node's work.
-    fn wire_work<'a>(&self, work: &'a Work, call: u64) -> Result<GraphWork<'a>, Status> {
+    pub(crate) fn wire_work<'a>(&self, work: &'a Work, call: u64) -> Result<GraphWork<'a>, Status> {
         Ok(match work {
             Work::Empty | Work::Child(_) => GraphWork::Empty,
             Work::Kernel(_) if has_no_blocks(work) => GraphWork::Empty,
@@ -248,14 +278,27 @@ impl Client {
     ) -> Result<(), Status> {
         self.healthy()?;
         let state = self.graph_execs.get(exec).ok_or(Status::INVALID_VALUE)?;
-        let position = *state.positions.get(&node).ok_or(Status::INVALID_VALUE)?;
+        let position = state.position(node)?;
         let at = usize::try_from(position).map_err(|_| Status::INVALID_VALUE)?;
-        let mut contents = lock(&state.contents);
-        let (after, held, enabled) = contents.nodes.get(at).ok_or(Status::INVALID_VALUE)?;
-        let (after, was_enabled) = (after.clone(), *enabled);
+        let mut contents = state.contents();
+        let (_, held, enabled) = contents.nodes.get(at).ok_or(Status::INVALID_VALUE)?;
         let (work, enabled) = change(held, enabled)?;
+        self.put_node(&state, &mut contents, position, work, enabled)
+    }
+
+    /// Makes a node do something else, switched on or off.
+    pub(crate) fn put_node(
+        &self,
+        state: &GraphExecState,
+        contents: &mut Contents,
+        position: u32,
+        work: Work,
+        enabled: bool,
+    ) -> Result<(), Status> {
+        let at = usize::try_from(position).map_err(|_| Status::INVALID_VALUE)?;
+        let (after, _, was_enabled) = contents.nodes.get(at).ok_or(Status::INVALID_VALUE)?;
         let call = contents.calls.get(&position).copied().unwrap_or(0);
-        self.send_node(&state, position, &after, &work, (was_enabled, enabled), call)?;
+        self.send_node(state, position, after, &work, (*was_enabled, enabled), call)?;
         if let Work::Host(host) = &work {
             self.host_functions.keep(call, host.clone())?;
         }
@@ -268,7 +311,7 @@ impl Client {
             contents.without_blocks.remove(&position);
         }
         if let Some(entry) = contents.nodes.get_mut(at) {
-            *entry = (after, work, enabled);
+            (entry.1, entry.2) = (work, enabled);
         }
         Ok(())
     }
@@ -323,6 +366,7 @@ impl Client {
                 event.set_record(self.counters.event_record(event.id));
             }
         }
+        contents.calls.values().for_each(|call| self.host_functions.expect(*call));
         drop(contents);
         self.send(&stream, &Command::GraphLaunch { graph: state.id, stream: stream.id })
     }
@@ -361,8 +405,8 @@ fn param_bytes(work: &GraphWork<'_>) -> usize {
 }
 
 fn encode<'a>(value: &impl Field<'a>, bytes: usize) -> Result<Vec<u8>, Status> {
-    if bytes > LIST_BYTES_MAX {
-        return Err(Status::OUT_OF_MEMORY);
-    }
-    encode_to_vec(value, bytes).map_err(|_| Status::UNKNOWN)
+    // The estimate is generous; what counts is what is sent.
+    let is_large = bytes > LIST_BYTES_MAX;
+    let encoded = encode_to_vec(value, bytes.min(LIST_BYTES_MAX));
+    encoded.map_err(|_| if is_large { Status::OUT_OF_MEMORY } else { Status::UNKNOWN })
 }

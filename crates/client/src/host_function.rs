@@ -21,7 +21,13 @@ enum Pending {
     /// For one call.
     Once(Callback),
     /// For every launch of an instantiated graph.
-    Each(HostWork),
+    Each {
+        work: HostWork,
+        /// Launches that have not called it yet.
+        due: u64,
+        /// The graph lives: there may be more launches.
+        kept: bool,
+    },
 }
 
 /// What the callback thread may be asked to call.
@@ -49,12 +55,28 @@ impl HostFunctions {
 
     /// Keeps a function for every launch of a graph under the number `call`.
     pub(crate) fn keep(&self, call: u64, work: HostWork) -> Result<(), Status> {
-        self.add(call, Pending::Each(work))
+        if let Some(Pending::Each { work: held, .. }) = lock(&self.state).pending.get_mut(&call) {
+            *held = work;
+            return Ok(());
+        }
+        self.add(call, Pending::Each { work, due: 0, kept: true })
     }
 
-    /// Forgets a kept function.
+    /// The graph of a kept function is launched once more.
+    pub(crate) fn expect(&self, call: u64) {
+        if let Some(Pending::Each { due, .. }) = lock(&self.state).pending.get_mut(&call) {
+            *due += 1;
+        }
+    }
+
+    /// Forgets a kept function once the launches so far have called it.
     pub(crate) fn forget(&self, call: u64) {
-        lock(&self.state).pending.remove(&call);
+        let mut state = lock(&self.state);
+        if let Some(Pending::Each { due: 1.., kept, .. }) = state.pending.get_mut(&call) {
+            *kept = false;
+        } else {
+            state.pending.remove(&call);
+        }
     }
 
     fn add(&self, call: u64, pending: Pending) -> Result<(), Status> {
@@ -78,6 +100,14 @@ impl HostFunctions {
     /// thread must end.
     fn abandon(&self, outcome: Result<(), Status>) -> bool {
         let mut state = lock(&self.state);
+        // Launches that were under way call nothing any more.
+        state.pending.retain(|_, pending| match pending {
+            Pending::Once(_) => true,
+            Pending::Each { due, kept, .. } => {
+                *due = 0;
+                *kept
+            }
+        });
         let dropped: Vec<Pending> = state
             .pending
             .extract_if(|_, pending| matches!(pending, Pending::Once(_)))
@@ -96,9 +126,13 @@ impl HostFunctions {
 
     fn run(&self, call: u64, health: Result<(), Status>) {
         let mut state = lock(&self.state);
-        match state.pending.get(&call) {
-            Some(Pending::Each(work)) => {
+        match state.pending.get_mut(&call) {
+            Some(Pending::Each { work, due, kept }) => {
                 let work = work.clone();
+                *due = due.saturating_sub(1);
+                if *due == 0 && !*kept {
+                    state.pending.remove(&call);
+                }
                 drop(state);
                 (work.0)();
             }

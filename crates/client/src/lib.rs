@@ -22,6 +22,7 @@ mod event;
 mod function;
 mod graph;
 mod graph_exec;
+mod graph_update;
 mod handle;
 mod host_function;
 mod launch;
@@ -49,6 +50,7 @@ pub use copy::{Layout, Source, Target};
 pub use device::DeviceProperties;
 pub use function::FunctionState;
 pub use graph::{CopySide, CopyWork, HostWork, KernelWork, Work};
+pub use graph_update::Updated;
 pub use handle::{
     Context, Event, Function, Graph, GraphExec, GraphNode, Kernel, Kind, Library, Link, MemPool,
     Module, Stream,

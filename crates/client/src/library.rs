@@ -20,6 +20,9 @@ pub(crate) struct LibraryState {
     modules: Mutex<BTreeMap<Context, Module>>,
     /// Handles given out so far.
     kernels: Mutex<BTreeMap<String, Kernel>>,
+    /// The primary context, once the library was used without a current one: retained until the
+    /// library is unloaded.
+    retained: Mutex<Option<Context>>,
 }
 
 impl Client {
@@ -29,33 +32,44 @@ impl Client {
     /// # Errors
     /// [`LoadFailure`].
     pub fn library_load(&self, bytes: &[u8]) -> Result<Library, LoadFailure> {
-        let context = self.some_context()?;
         let images = unpack(bytes)?.into_iter().map(<[u8]>::to_vec).collect();
         let made = self.libraries.insert(0, |_, handle| LibraryState {
             handle,
             images,
             modules: Mutex::default(),
             kernels: Mutex::default(),
+            retained: Mutex::default(),
         });
         let (handle, library) = made.map_err(|_| Status::OUT_OF_MEMORY)?;
-        match self.library_module_in(&library, &context) {
-            Ok(_) => Ok(handle),
-            Err(failure) => {
-                self.libraries.remove(handle);
-                Err(failure)
-            }
+        let context = self.context_for(&library).map_err(LoadFailure::from);
+        let loaded = context.and_then(|context| self.library_module_in(&library, &context));
+        if let Err(failure) = loaded {
+            self.libraries.remove(handle);
+            self.release_primary_of(&library)?;
+            return Err(failure);
         }
+        Ok(handle)
     }
 
     /// The current context, or the primary one.
-    fn some_context(&self) -> Result<Arc<ContextState>, Status> {
+    fn context_for(&self, library: &LibraryState) -> Result<Arc<ContextState>, Status> {
         match self.current() {
             Err(Status::INVALID_CONTEXT) => {
+                let mut retained = lock(&library.retained);
                 let primary = self.primary_retain(0)?;
+                // One retain is enough. A reset may have taken the earlier one along.
+                if retained.replace(primary) == Some(primary) {
+                    self.primary_release_of(primary)?;
+                }
                 self.context(primary)
             }
             other => other,
         }
+    }
+
+    fn release_primary_of(&self, library: &LibraryState) -> Result<(), Status> {
+        let retained = lock(&library.retained).take();
+        retained.map_or(Ok(()), |context| self.primary_release_of(context))
     }
 
     fn library_module_in(
@@ -79,7 +93,7 @@ impl Client {
 
     fn loaded(&self, library: Library) -> Result<Arc<ModuleState>, Status> {
         let library = self.library(library)?;
-        let context = self.some_context()?;
+        let context = self.context_for(&library)?;
         self.library_module_in(&library, &context).map_err(|failure| failure.status)
     }
 
@@ -98,7 +112,7 @@ impl Client {
                 self.module_unload(*module)?;
             }
         }
-        Ok(())
+        self.release_primary_of(&state)
     }
 
     /// The library's module in the current context.

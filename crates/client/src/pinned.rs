@@ -61,7 +61,7 @@ impl Client {
         let context = self.current()?;
         let length = usize::try_from(bytes).ok().filter(|length| *length > 0);
         let length = length.ok_or(Status::INVALID_VALUE)?;
-        let charge = bytes.next_multiple_of(PAGE as u64);
+        let charge = bytes.checked_next_multiple_of(PAGE as u64).ok_or(Status::OUT_OF_MEMORY)?;
         let mut used = lock(&self.pinned.used);
         self.call(&Command::PinnedQuota { bytes: used.saturating_add(charge) })?;
         let Some(start) = self.pinned.window.alloc(length) else {

@@ -36,17 +36,23 @@ impl Client {
     /// `INVALID_DEVICE`, or `INVALID_CONTEXT` when it is not retained.
     pub fn primary_release(&self, device: i32) -> Result<(), Status> {
         self.ordinal(device)?;
+        let context = lock(&self.primary).context.ok_or(Status::INVALID_CONTEXT)?;
+        self.primary_release_of(context)
+    }
+
+    /// Gives a retain of `context` back, unless a reset has taken it along.
+    pub(crate) fn primary_release_of(&self, context: Context) -> Result<(), Status> {
         let mut primary = lock(&self.primary);
-        if primary.retains == 0 {
-            return Err(Status::INVALID_CONTEXT);
+        if primary.context != Some(context) {
+            return Ok(());
         }
-        primary.retains -= 1;
+        primary.retains = primary.retains.saturating_sub(1);
         if primary.retains > 0 {
             return Ok(());
         }
-        let context = primary.context.take();
+        primary.context = None;
         drop(primary);
-        context.map_or(Ok(()), |context| self.remove_context(context))
+        self.remove_context(context)
     }
 
     /// Destroys everything in the primary context, retained or not.

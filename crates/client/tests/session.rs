@@ -214,6 +214,72 @@ fn host_functions_run_in_order_and_are_waited_for() {
 }
 
 #[test]
+fn a_destroyed_graphs_launches_still_call_its_host_functions() {
+    let fixture = Fixture::new(ARENA);
+    let client = &fixture.client;
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    let work = HostWork(Arc::new(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+    }));
+    let graph = client.graph_create().unwrap();
+    client.graph_add(graph, &[], Work::Host(work)).unwrap();
+    let exec = client.graph_instantiate(graph, 0).unwrap();
+    fixture.controls.paused.store(true, Ordering::SeqCst);
+    client.graph_launch(exec, Stream::NULL).unwrap();
+    client.graph_launch(exec, Stream::NULL).unwrap();
+    client.graph_exec_destroy(exec).unwrap();
+    fixture.controls.paused.store(false, Ordering::SeqCst);
+    client.context_synchronize(Context::NULL).unwrap();
+    assert_eq!(count.load(Ordering::SeqCst), 2);
+    // Nobody else keeps what the function holds.
+    assert_eq!(Arc::strong_count(&count), 2, "the graph's own and this one");
+}
+
+#[test]
+fn a_graph_that_is_refused_keeps_nothing_of_its_host_functions() {
+    let fixture = Fixture::new(ARENA);
+    let client = &fixture.client;
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&count);
+    let work = HostWork(Arc::new(move || {
+        counted.fetch_add(1, Ordering::SeqCst);
+    }));
+    let graph = client.graph_create().unwrap();
+    client.graph_add(graph, &[], Work::Host(work)).unwrap();
+    let event = client.event_create(0).unwrap();
+    client.graph_add(graph, &[], Work::EventRecord(event)).unwrap();
+    client.event_destroy(event).unwrap();
+    assert_eq!(client.graph_instantiate(graph, 0), Err(Status::INVALID_HANDLE));
+    assert_eq!(Arc::strong_count(&count), 2, "the graph's own and this one");
+}
+
+#[test]
+fn a_library_retains_the_primary_context_until_it_is_unloaded() {
+    let fixture = Fixture::new(ARENA);
+    let client = &fixture.client;
+    client.context_set_current(Context::NULL).unwrap();
+    let is_active = || client.primary_state(0).unwrap().1;
+    while client.primary_release(0).is_ok() {}
+    assert!(!is_active());
+    let image = b".version 7.5\0";
+    client.library_load(b"bad\0").unwrap_err();
+    assert!(!is_active(), "a bad library keeps nothing");
+    let library = client.library_load(image).unwrap();
+    client.library_kernel_count(library).unwrap();
+    client.library_module(library).unwrap();
+    assert!(is_active());
+    client.library_unload(library).unwrap();
+    assert!(!is_active(), "the library was the only one to retain it");
+    // What was retained before a reset is nobody's afterwards.
+    let library = client.library_load(image).unwrap();
+    client.primary_reset(0).unwrap();
+    client.primary_retain(0).unwrap();
+    client.library_unload(library).unwrap();
+    assert!(is_active());
+}
+
+#[test]
 fn a_callback_hears_of_the_workers_death() {
     let fixture = Fixture::new(ARENA);
     let client = &fixture.client;

@@ -65,6 +65,11 @@ impl<T: Copy> Out<T> {
 }
 
 impl<T> Out<T> {
+    /// A place of this library.
+    pub(crate) fn to(place: &mut T) -> Self {
+        Self(place)
+    }
+
     /// An answer that nobody wants.
     pub(crate) fn nowhere() -> Self {
         Self(core::ptr::null_mut())

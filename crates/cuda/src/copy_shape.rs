@@ -160,7 +160,7 @@ struct Told {
 }
 
 impl Side {
-    fn of(told: &Told, width: u64, height: u64, depth: u64) -> Result<Self, Status> {
+    fn of(told: &Told, width: u64, height: u64) -> Result<Self, Status> {
         let (memory, base) = match told.memory {
             MEMORYTYPE_HOST => (Memory::Any, wide(told.host.expose_provenance())),
             MEMORYTYPE_DEVICE => (Memory::Device, told.device),
@@ -171,7 +171,8 @@ impl Side {
         let row = x.checked_add(width).ok_or(Status::INVALID_VALUE)?;
         let pitch = if told.pitch == 0 { row } else { wide(told.pitch) };
         let rows = if told.height == 0 { y.saturating_add(height) } else { wide(told.height) };
-        if told.lod != 0 || (pitch < row && (height > 1 || depth > 1)) {
+        // A pitch or height that is specified holds the part that is copied.
+        if told.lod != 0 || pitch < row || rows < y.saturating_add(height) {
             return Err(Status::INVALID_VALUE);
         }
         let slice = pitch.checked_mul(rows).ok_or(Status::INVALID_VALUE)?;
@@ -213,8 +214,8 @@ impl Plan {
             pitch: copy.dstPitch,
             height: copy.dstHeight,
         };
-        let source = Side::of(&source, width, height, depth)?;
-        let target = Side::of(&target, width, height, depth)?;
+        let source = Side::of(&source, width, height)?;
+        let target = Side::of(&target, width, height)?;
         let layout = Layout {
             shape: Shape { width, height, depth },
             dst_pitch: target.pitch,
@@ -299,6 +300,11 @@ mod tests {
         for spoil in [
             (|copy| copy.srcMemoryType = 3) as fn(&mut CUDA_MEMCPY3D),
             |copy| copy.srcPitch = 8,
+            |copy| (copy.srcPitch, copy.Height, copy.Depth) = (15, 1, 1),
+            |copy| copy.dstPitch = 19,
+            |copy| copy.srcHeight = 2,
+            |copy| copy.srcY = 6,
+            |copy| copy.dstHeight = 4,
             |copy| copy.srcXInBytes = usize::MAX,
             |copy| copy.dstZ = usize::MAX,
             |copy| copy.dstLOD = 1,

@@ -5,6 +5,7 @@
 
 use core::ffi::c_char;
 use core::ffi::c_void;
+use std::error::Error as _;
 use std::ffi::CString;
 use std::fmt;
 use std::os::fd::{FromRawFd as _, OwnedFd};
@@ -108,7 +109,21 @@ fn load() -> Result<Library, String> {
     let path = beside.unwrap_or_else(|| PathBuf::from(FILE));
     // SAFETY: our own library; its initialisers are Rust's.
     let library = unsafe { Library::new(&path) };
-    library.map_err(|error| format!("{} cannot be loaded: {error}", path.display()))
+    library.map_err(|error| {
+        // The system's own words are in the cause.
+        let cause = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        not_loaded(&path, own_path().as_deref().and_then(Path::parent), &cause)
+    })
+}
+
+fn not_loaded(path: &Path, folder: Option<&Path>, cause: &str) -> String {
+    let place = folder.map_or_else(|| "its folder".to_owned(), |dir| dir.display().to_string());
+    format!(
+        "{} cannot be loaded ({cause}): a run without a daemon needs it beside Weft's libcuda, in \
+         {place}; copy it there from the same build, or make both with `cargo build --release -p \
+         weft-cuda -p weft-direct`",
+        path.display()
+    )
 }
 
 /// The file that this library was loaded from: whose mapping holds one of its functions.
@@ -177,5 +192,18 @@ impl Transport for Direct {
             )
         };
         Ok(Answer { status: Status::from_peer(code), len: len.min(body.len()) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_library_that_is_missing_is_said_to_be_and_where_it_belongs() {
+        let text = not_loaded(Path::new(FILE), Some(Path::new("/opt/weft")), "no such file");
+        for wanted in [FILE, "/opt/weft", "no such file", "cargo build"] {
+            assert!(text.contains(wanted), "no `{wanted}` in {text}");
+        }
     }
 }

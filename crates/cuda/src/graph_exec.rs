@@ -2,11 +2,12 @@
 
 use core::ffi::c_char;
 
-use weft_client::{Client, Work};
+use weft_client::{Client, Updated, Work};
 use weft_wire::Status;
 
 use crate::abi::{
-    CUDA_GRAPH_INSTANTIATE_PARAMS, CUcontext, CUevent, CUgraph, CUgraphExec, CUgraphNode, CUstream,
+    CUDA_GRAPH_INSTANTIATE_PARAMS, CUcontext, CUevent, CUgraph, CUgraphExec,
+    CUgraphExecUpdateResultInfo, CUgraphNode, CUstream,
 };
 use crate::args::{DefaultStream, In, Out};
 use crate::graph_node::Describes;
@@ -182,4 +183,69 @@ pub(crate) fn set_wait(
     event: CUevent,
 ) -> Result<(), Status> {
     client.graph_exec_set(exec, node, Work::EventWait(event))
+}
+
+/// Numbers of `CUgraphExecUpdateResult`.
+mod update_result {
+    pub(super) const SUCCESS: u32 = 0;
+    pub(super) const ERROR: u32 = 1;
+    pub(super) const TOPOLOGY_CHANGED: u32 = 2;
+    pub(super) const NODE_TYPE_CHANGED: u32 = 3;
+}
+
+/// `cuGraphExecUpdate_v2`.
+pub(crate) fn update(
+    client: &Client,
+    exec: CUgraphExec,
+    graph: CUgraph,
+    info: Out<CUgraphExecUpdateResultInfo>,
+) -> Result<(), Status> {
+    let info = info.required()?;
+    let updated = client.graph_exec_update(exec, graph);
+    let (result, node) = match updated {
+        Ok(Updated::Done) => (update_result::SUCCESS, CUgraphNode::NULL),
+        Ok(Updated::TopologyChanged(node)) => (update_result::TOPOLOGY_CHANGED, node),
+        Ok(Updated::KindChanged(node)) => (update_result::NODE_TYPE_CHANGED, node),
+        Err(_) => (update_result::ERROR, CUgraphNode::NULL),
+    };
+    info.set(CUgraphExecUpdateResultInfo {
+        result,
+        errorNode: node,
+        errorFromNode: CUgraphNode::NULL,
+    });
+    match updated? {
+        Updated::Done => Ok(()),
+        Updated::TopologyChanged(_) | Updated::KindChanged(_) => {
+            Err(Status::GRAPH_EXEC_UPDATE_FAILURE)
+        }
+    }
+}
+
+/// `cuGraphExecUpdate` of CUDA 10 and 11.
+pub(crate) fn update_with_node(
+    client: &Client,
+    exec: CUgraphExec,
+    graph: CUgraph,
+    node: Out<CUgraphNode>,
+    result: Out<u32>,
+) -> Result<(), Status> {
+    let mut info = CUgraphExecUpdateResultInfo {
+        result: update_result::ERROR,
+        errorNode: CUgraphNode::NULL,
+        errorFromNode: CUgraphNode::NULL,
+    };
+    let updated = update(client, exec, graph, Out::to(&mut info));
+    node.set_if_wanted(info.errorNode);
+    result.set_if_wanted(info.result);
+    updated
+}
+
+/// `cuGraphExecChildGraphNodeSetParams`.
+pub(crate) fn set_child(
+    client: &Client,
+    exec: CUgraphExec,
+    node: CUgraphNode,
+    child: CUgraph,
+) -> Result<(), Status> {
+    client.graph_exec_set_child(exec, node, child)
 }

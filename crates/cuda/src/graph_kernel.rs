@@ -240,3 +240,18 @@ pub(crate) fn set_attribute(
     }
     client.graph_node_set(node, Work::Kernel(kernel))
 }
+
+/// `cuGraphKernelNodeCopyAttributes`.
+pub(crate) fn copy_attributes(
+    client: &Client,
+    target: CUgraphNode,
+    source: CUgraphNode,
+) -> Result<(), Status> {
+    let (Work::Kernel(mut kernel), Work::Kernel(source)) =
+        (client.graph_node_work(target)?, client.graph_node_work(source)?)
+    else {
+        return Err(Status::INVALID_VALUE);
+    };
+    kernel.launch.cooperative = source.launch.cooperative;
+    client.graph_node_set(target, Work::Kernel(kernel))
+}

@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use api::{Copy2d, Driver, Handle, KernelNode, LaunchConfig};
+use api::{Copy2d, Driver, Handle, KernelNode, LaunchConfig, UpdateInfo};
 
 const KERNELS: &[u8] = concat!(include_str!("driver/kernels.ptx"), "\0").as_bytes();
 
@@ -24,6 +24,7 @@ const INVALID_PTX: i32 = 218;
 const INVALID_HANDLE: i32 = 400;
 const NOT_FOUND: i32 = 500;
 const NOT_READY: i32 = 600;
+const UPDATE_FAILURE: i32 = 910;
 
 /// What the parent process tells the child to load.
 const LIBRARY: &str = "WEFT_TEST_LIBRARY";
@@ -81,6 +82,7 @@ fn body() {
     values(&driver);
     captured_graph(&driver);
     built_graph(&driver);
+    updated_graph(&driver);
     pools(&driver);
     forked_child(&driver);
     assert_eq!(driver.primary_release(0), SUCCESS);
@@ -471,6 +473,69 @@ fn built_graph(driver: &Driver) {
     assert_eq!(read(driver, data, COUNT), vec![2 + 2 + 2 + 10; COUNT]);
     assert_eq!(driver.graph_exec_destroy(exec), SUCCESS);
     assert_eq!(driver.graph_destroy(graph), SUCCESS);
+    assert_eq!(driver.free(data), SUCCESS);
+    assert_eq!(driver.unload(module), SUCCESS);
+}
+
+/// Makes a graph of additions to `data`, one after the other.
+fn additions(driver: &Driver, function: Handle, data: Handle, values: &[u32]) -> Handle {
+    let (mut graph, mut last) = (0, 0);
+    assert_eq!(driver.graph_create(&mut graph, 0), SUCCESS);
+    for (index, value) in values.iter().enumerate() {
+        let arguments = Arguments { data, value: *value, count: 1000 };
+        let list = arguments.list();
+        let params = KernelNode {
+            function,
+            grid: [4, 1, 1],
+            block: [256, 1, 1],
+            shared_bytes: 0,
+            params: list.as_ptr(),
+            extra: core::ptr::null(),
+        };
+        let (before, count) = (last, usize::from(index > 0));
+        assert_eq!(
+            driver.graph_add_kernel(&mut last, graph, &raw const before, count, &params),
+            SUCCESS
+        );
+    }
+    graph
+}
+
+/// An instantiated graph takes over what a graph of the same shape does, and nothing of others.
+fn updated_graph(driver: &Driver) {
+    let module = load(driver);
+    let function = driver.function_named(module, c"add_scalar");
+    let data = alloc(driver, COUNT * 4);
+    assert_eq!(driver.fill_words(data, 0, COUNT), SUCCESS);
+    let child = additions(driver, function, data, &[1, 2]);
+    let (mut graph, mut node) = (0, 0);
+    assert_eq!(driver.graph_create(&mut graph, 0), SUCCESS);
+    assert_eq!(driver.graph_add_child(&mut node, graph, core::ptr::null(), 0, child), SUCCESS);
+    let (parent, plain) = (instantiate(driver, graph), instantiate(driver, child));
+    let other = additions(driver, function, data, &[10, 20]);
+    let mut info = UpdateInfo { result: 9, node: 9, from: 9 };
+    assert_eq!(driver.graph_exec_update(plain, other, &mut info), SUCCESS);
+    assert_eq!(info, UpdateInfo::default());
+    assert_eq!(driver.graph_launch(plain, 0), SUCCESS);
+    assert_eq!(driver.graph_exec_set_child(parent, node, other), SUCCESS);
+    assert_eq!(driver.graph_launch(parent, 0), SUCCESS);
+    assert_eq!(read(driver, data, COUNT), vec![60; COUNT]);
+    // One node more, or a child graph where a kernel was, is no update.
+    let longer = additions(driver, function, data, &[1, 1, 1]);
+    assert_eq!(driver.graph_exec_update(plain, longer, &mut info), UPDATE_FAILURE);
+    assert_eq!(info.result, 2);
+    assert_eq!(driver.graph_exec_set_child(parent, node, longer), INVALID_VALUE);
+    let first = additions(driver, function, data, &[5]);
+    assert_eq!(driver.graph_add_child(&mut node, first, core::ptr::null(), 0, first), SUCCESS);
+    assert_eq!(driver.graph_exec_update(plain, first, &mut info), UPDATE_FAILURE);
+    assert_eq!(driver.graph_launch(plain, 0), SUCCESS);
+    assert_eq!(read(driver, data, COUNT), vec![90; COUNT], "as before");
+    for exec in [parent, plain] {
+        assert_eq!(driver.graph_exec_destroy(exec), SUCCESS);
+    }
+    for graph in [graph, child, other, longer, first] {
+        assert_eq!(driver.graph_destroy(graph), SUCCESS);
+    }
     assert_eq!(driver.free(data), SUCCESS);
     assert_eq!(driver.unload(module), SUCCESS);
 }

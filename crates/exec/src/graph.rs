@@ -255,8 +255,8 @@ impl<D: Device> Session<D> {
             }
         }
         let events = self.accept_graph_events(key, &nodes)?;
-        // A replaced node leaves the old list to the launches that wait, so each counts for itself.
-        let bytes = 64 * nodes.len() as u64;
+        // A replaced node leaves the old one to the launches that wait, so each counts them all.
+        let bytes = nodes.iter().map(|node| node_bytes(node)).sum();
         let accepted_ns = self.device.now_ns();
         let mut run = Box::new(GraphRun { nodes, next: 0, events, accepted_ns });
         match run.next_task() {

@@ -47,7 +47,7 @@ impl Default for Limits {
             image_bytes: 256 << 20,
             module_bytes: 1 << 30,
             graph_nodes: 1 << 16,
-            list_bytes: 16 << 20,
+            list_bytes: weft_wire::command::LIST_BYTES_MAX as u64,
             graph_bytes: 128 << 20,
             kernel_ns: None,
         }

@@ -8,7 +8,7 @@ use common::{
     fill, host_side, linear, spec, stream,
 };
 use weft_device::Op;
-use weft_exec::{Caller, Violation};
+use weft_exec::{Accepted, Caller, Limits, Violation};
 use weft_wire::codec::{decode_all, encode_to_vec};
 use weft_wire::command::{
     Block, Endpoint, GraphNode, GraphWork, LaunchSpec, Payload, Place, Shape,
@@ -69,7 +69,7 @@ fn a_module_that_does_not_load_says_why() {
 fn instantiate(bench: &mut Bench, works: Vec<GraphWork<'_>>) -> Status {
     let nodes: Vec<GraphNode<'_>> =
         works.into_iter().map(|work| GraphNode { after: vec![], work }).collect();
-    let nodes = bench.block(&encode_to_vec(&nodes, 1000).unwrap());
+    let nodes = bench.block(&encode_to_vec(&nodes, 32 << 10).unwrap());
     bench.ask(&Command::GraphInstantiate { context: CONTEXT, graph: GRAPH, nodes })
 }
 
@@ -128,6 +128,27 @@ fn a_changed_node_is_for_later_launches() {
     assert_eq!(bench.start_all(), [(0, 101), (0, 1)], "a launched graph lives on");
     bench.send(&launch);
     assert_eq!(bench.ask(&Command::Ping {}), Status::INVALID_HANDLE);
+}
+
+#[test]
+fn launches_of_a_graph_count_for_all_that_they_keep() {
+    const BYTES: usize = 16 << 10;
+    let limits = Limits { queued_bytes: 4 * BYTES as u64, ..Limits::default() };
+    let mut bench = Bench::with(limits);
+    bench.create_streams(&[(1, false)]);
+    let address = bench.alloc(1 << 20);
+    let inline = vec![7; BYTES];
+    let copy = GraphWork::Copy {
+        dst: device_side(address),
+        src: host_side(Payload::Inline(&inline)),
+        shape: linear(BYTES as u64),
+    };
+    assert_eq!(instantiate(&mut bench, vec![copy]), Status::SUCCESS);
+    // Nothing of the stream begins before its host function has returned.
+    bench.send(&Command::HostFunction { stream: stream(1), call: 1 });
+    let launch = Command::GraphLaunch { graph: GRAPH, stream: stream(1) };
+    let taken = (0..100).take_while(|_| bench.offer(&launch) == Ok(Accepted::Taken)).count();
+    assert!((2..=5).contains(&taken), "{taken} launches keep {BYTES} bytes each");
 }
 
 #[test]

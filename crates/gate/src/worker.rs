@@ -43,11 +43,13 @@ pub enum WaitFor {
 #[derive(Debug, Clone, Copy)]
 struct Turn {
     grant: Grant,
-    /// Device time admitted in this turn, estimates replaced by what was charged; in ns.
-    spent_ns: u64,
+    /// Device time admitted in this turn, estimates replaced by what was charged; in ns. Estimates
+    /// of grids that would run for centuries must come out again as they went in: a sum that
+    /// saturates forgets what was spent before.
+    spent_ns: u128,
     /// Estimates of what was in flight when the turn began and has not completed. Operations
     /// complete in the order of their admission, so this much is charged before the turn's own.
-    carried_ns: u64,
+    carried_ns: u128,
 }
 
 /// The worker's side of a control page.
@@ -67,7 +69,7 @@ pub struct GateWorker {
     used_ns: u64,
     /// What the page shows as used: at a release, also the elapsed part of what is in flight.
     shown_used_ns: u64,
-    in_flight_ns: u64,
+    in_flight_ns: u128,
     sync_calls: u64,
     /// What the page shows as due.
     due: u64,
@@ -118,18 +120,18 @@ impl GateWorker {
             GrantKind::Turn => (turn.spent_ns, WaitFor::Handover),
             GrantKind::Renewing => (self.in_flight_ns, WaitFor::Completion),
         };
-        let left_ns = turn.grant.budget_ns.saturating_sub(bounded_ns);
+        let left_ns = turn.grant.budget_ns.saturating_sub(shown(bounded_ns));
         if left_ns == 0 {
             return Admission::Wait(wait);
         }
-        turn.spent_ns = turn.spent_ns.saturating_add(estimate_ns);
+        turn.spent_ns += u128::from(estimate_ns);
         self.start(estimate_ns);
         Admission::Admitted { left_ns }
     }
 
     fn start(&mut self, estimate_ns: u64) {
-        self.in_flight_ns = self.in_flight_ns.saturating_add(estimate_ns);
-        self.page.in_flight.store(self.in_flight_ns, Ordering::Release);
+        self.in_flight_ns += u128::from(estimate_ns);
+        self.page.in_flight.store(self.in_flight_ns(), Ordering::Release);
     }
 
     /// The operation admitted last will take `less_ns` less than its estimate: it is cut. Charge it
@@ -139,10 +141,10 @@ impl GateWorker {
             return;
         }
         if let Some(turn) = &mut self.turn {
-            turn.spent_ns = turn.spent_ns.saturating_sub(less_ns);
+            turn.spent_ns = turn.spent_ns.saturating_sub(less_ns.into());
         }
-        self.in_flight_ns = self.in_flight_ns.saturating_sub(less_ns);
-        self.page.in_flight.store(self.in_flight_ns, Ordering::Release);
+        self.in_flight_ns = self.in_flight_ns.saturating_sub(less_ns.into());
+        self.page.in_flight.store(self.in_flight_ns(), Ordering::Release);
     }
 
     /// Charges the oldest operation in flight, that was admitted with `estimate_ns` and took
@@ -150,9 +152,10 @@ impl GateWorker {
     pub fn charge(&mut self, estimate_ns: u64, actual_ns: u64) {
         if let Some(turn) = &mut self.turn {
             if turn.carried_ns > 0 {
-                turn.carried_ns = turn.carried_ns.saturating_sub(estimate_ns);
+                turn.carried_ns = turn.carried_ns.saturating_sub(estimate_ns.into());
             } else {
-                turn.spent_ns = turn.spent_ns.saturating_sub(estimate_ns).saturating_add(actual_ns);
+                let others_ns = turn.spent_ns.saturating_sub(estimate_ns.into());
+                turn.spent_ns = others_ns + u128::from(actual_ns);
             }
         }
         self.used_ns = self.used_ns.saturating_add(actual_ns);
@@ -160,8 +163,8 @@ impl GateWorker {
         self.shown_used_ns = self.shown_used_ns.max(self.used_ns);
         self.page.used.store(self.shown_used_ns, Ordering::Release);
         let was_in_flight = self.in_flight_ns > 0;
-        self.in_flight_ns = self.in_flight_ns.saturating_sub(estimate_ns);
-        self.page.in_flight.store(self.in_flight_ns, Ordering::Release);
+        self.in_flight_ns = self.in_flight_ns.saturating_sub(estimate_ns.into());
+        self.page.in_flight.store(self.in_flight_ns(), Ordering::Release);
         // What was in flight at the release has drained: until the daemon looks, the tags go by the
         // prediction, and the errors of a vGPU's sessions add up.
         if was_in_flight && self.in_flight_ns == 0 && self.turn.is_none() && !self.is_unmanaged() {
@@ -173,7 +176,7 @@ impl GateWorker {
     /// against the turn, not as use.
     pub fn charge_idle(&mut self, idle_ns: u64) {
         if let Some(turn) = &mut self.turn {
-            turn.spent_ns = turn.spent_ns.saturating_add(idle_ns);
+            turn.spent_ns += u128::from(idle_ns);
         }
         let before = self.page.idle.load(Ordering::Relaxed);
         self.page.idle.store(before.saturating_add(idle_ns), Ordering::Relaxed);
@@ -248,14 +251,15 @@ impl GateWorker {
     }
 
     fn is_over(&self, turn: &Turn) -> bool {
-        let is_spent = turn.grant.kind == GrantKind::Turn && turn.spent_ns >= turn.grant.budget_ns;
+        let is_spent =
+            turn.grant.kind == GrantKind::Turn && turn.spent_ns >= turn.grant.budget_ns.into();
         is_spent || self.is_revoked()
     }
 
     /// Shows the elapsed part of what is in flight as used, so that the daemon knows when the rest
     /// will have drained: a successor waits for that.
     fn show_elapsed(&mut self, backlog_ns: u64) {
-        let elapsed_ns = self.in_flight_ns.saturating_sub(backlog_ns);
+        let elapsed_ns = self.in_flight_ns().saturating_sub(backlog_ns);
         self.shown_used_ns = self.shown_used_ns.max(self.used_ns.saturating_add(elapsed_ns));
         self.page.used.store(self.shown_used_ns, Ordering::Release);
         self.page.in_flight.store(backlog_ns, Ordering::Release);
@@ -393,7 +397,7 @@ impl GateWorker {
     /// Estimated device time admitted and not completed, in ns.
     #[must_use]
     pub fn in_flight_ns(&self) -> u64 {
-        self.in_flight_ns
+        shown(self.in_flight_ns)
     }
 
     /// The grant in use, if any.
@@ -401,4 +405,9 @@ impl GateWorker {
     pub fn grant(&self) -> Option<Grant> {
         self.turn.map(|turn| turn.grant)
     }
+}
+
+/// As much of a sum as a word of the page can show.
+fn shown(ns: u128) -> u64 {
+    u64::try_from(ns).unwrap_or(u64::MAX)
 }

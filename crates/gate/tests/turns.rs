@@ -67,6 +67,29 @@ fn charges_replace_estimates_in_the_turn() {
 }
 
 #[test]
+fn a_launch_that_would_take_for_ever_does_not_renew_the_budget() {
+    let (mut daemon, mut worker, ..) = pages();
+    worker.set_runnable(0);
+    daemon.grant(6_000, GrantKind::Turn);
+    worker.admit(3_000);
+    // It is cut to what is left of the turn.
+    assert_eq!(worker.admit(u64::MAX), Admission::Admitted { left_ns: 3_000 });
+    worker.shorten(u64::MAX - 3_000);
+    assert_eq!(daemon.report().in_flight_ns, 6_000);
+    worker.charge(3_000, 3_000);
+    worker.charge(3_000, 3_000);
+    assert_eq!(worker.admit(u64::MAX), Admission::Wait(WaitFor::Handover));
+    // Even one that cannot be cut counts for what it took.
+    daemon.grant(6_000, GrantKind::Turn);
+    worker.admit(3_000);
+    worker.admit(u64::MAX);
+    worker.charge(3_000, 3_000);
+    worker.charge(u64::MAX, 3_000);
+    assert_eq!(worker.admit(1), Admission::Wait(WaitFor::Handover));
+    assert_eq!(daemon.report().in_flight_ns, 0);
+}
+
+#[test]
 fn a_charge_after_the_turn_does_not_touch_the_next_one() {
     let (mut daemon, mut worker, ..) = pages();
     worker.set_runnable(0);

@@ -13,6 +13,7 @@ use std::time::Duration;
 use serde::de::{self, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use toml::{Table, Value};
+use tracing_subscriber::filter::LevelFilter;
 
 mod cap;
 mod device;
@@ -203,6 +204,8 @@ pub struct LimitsConfig {
     pub sessions_per_user: usize,
     /// vGPUs in the registry.
     pub vgpus: usize,
+    /// vGPUs that a user may create by attaching: they stay, and their number is bounded for all.
+    pub vgpus_per_user: usize,
     /// One kernel may run this long (device time) before it is killed.
     pub kernel_ms: u64,
     /// Pinned host memory of one session.
@@ -328,6 +331,7 @@ impl Default for LimitsConfig {
             sessions: 2048,
             sessions_per_user: 1024,
             vgpus: 4096,
+            vgpus_per_user: 1024,
             kernel_ms: 10_000,
             pinned: ByteSize(1 << 30),
             arena: ByteSize(64 << 20),
@@ -369,7 +373,7 @@ pub enum ConfigError {
         #[source]
         source: std::io::Error,
     },
-    /// The text is not TOML.
+    /// The text is not TOML, or has a key or a value that is not allowed.
     #[error("{origin}: {message}")]
     Syntax {
         /// Where the text came from.
@@ -443,9 +447,9 @@ impl NodeConfig {
 
     fn validate(&self) -> Result<(), ConfigError> {
         if let Err(error) = weft_sched::policy::for_node(&self.scheduling.policy) {
-            let names = crate::policy_names().join(", ");
-            return Err(invalid(&format!("scheduling.{error}; a node runs one of {names}")));
+            return Err(invalid(&format!("scheduling.{error}")));
         }
+        self.log.check().map_err(|message| invalid(&message))?;
         let scheduling = &self.scheduling;
         for (user, weight) in &scheduling.users {
             let key = format!("scheduling.users.{user}");
@@ -467,6 +471,7 @@ impl NodeConfig {
         check("limits.sessions", limits.sessions as u64, 1, SESSIONS_MAX)?;
         check("limits.sessions_per_user", limits.sessions_per_user as u64, 1, 4096)?;
         check("limits.vgpus", limits.vgpus as u64, 1, 65_536)?;
+        check("limits.vgpus_per_user", limits.vgpus_per_user as u64, 1, 65_536)?;
         check("limits.kernel_ms", limits.kernel_ms, 1, 86_400_000)?;
         check("limits.attach_ms", limits.attach_ms, 10, 600_000)?;
         check("limits.orphan_ms", limits.orphan_ms, 1_000, 86_400_000)?;
@@ -494,6 +499,27 @@ impl SchedulingConfig {
     #[must_use]
     pub fn user_weight(&self, uid: u32) -> u32 {
         self.users.get(&uid.to_string()).copied().unwrap_or(1)
+    }
+}
+
+impl LogConfig {
+    fn check(&self) -> Result<(), String> {
+        let is_level = |text: &str| text.parse::<LevelFilter>().is_ok();
+        // `tracing` takes a word alone for a target, and would log nothing else.
+        let is_known = |directive: &str| {
+            let directive = directive.trim();
+            match directive.rsplit_once('=') {
+                Some((target, level)) => !target.is_empty() && is_level(level),
+                None => is_level(directive),
+            }
+        };
+        let Some(wrong) = self.level.split(',').find(|directive| !is_known(directive)) else {
+            return Ok(());
+        };
+        Err(format!(
+            "log.level (WEFT_LOG): `{wrong}` is not a level; one of off, error, warn, info, debug, \
+             trace, or TARGET=LEVEL for a part, such as weft_node::daemon=debug,info"
+        ))
     }
 }
 
@@ -528,10 +554,13 @@ fn check(key: &str, value: u64, low: u64, high: u64) -> Result<(), ConfigError> 
 fn read_table(path: &Path) -> Result<Table, ConfigError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
-    text.parse().map_err(|error: toml::de::Error| ConfigError::Syntax {
+    let syntax = |error: toml::de::Error| ConfigError::Syntax {
         origin: path.display().to_string(),
         message: error.to_string(),
-    })
+    };
+    // By itself first: so the message shows the line.
+    toml::from_str::<NodeConfig>(&text).map_err(syntax)?;
+    text.parse().map_err(syntax)
 }
 
 /// A setting's text as TOML if it is a number or boolean, else as a string.
@@ -578,6 +607,8 @@ fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+
     use super::*;
 
     fn load(settings: &[(&str, &str)]) -> Result<NodeConfig, ConfigError> {
@@ -612,6 +643,8 @@ mod tests {
             ("metrics.listen", "0.0.0.0:1", "metrics.listen|127.0.0.1"),
             ("sockets.tenant_mode", "rw", "tenant_mode|octal"),
             ("defaults.weight", "0", "defaults.weight|10000"),
+            ("log.level", "nonsense", "log.level|WEFT_LOG|nonsense|debug"),
+            ("log.level", "info,weft_node=loud", "weft_node=loud"),
             ("device", "quick", "device|quick|soft:paced|cuda"),
             ("device.kind", "quick", "kind|quick|soft|cuda"),
         ] {
@@ -630,6 +663,17 @@ mod tests {
         let set = [("device.kind", "cuda"), ("scheduling.quantum_us", "6000")];
         assert_eq!(load(&set).unwrap().scheduling.quantum_us, 6_000);
         assert_eq!(load(&[]).unwrap().scheduling.quantum_us, 6_000);
+    }
+
+    #[test]
+    fn a_fault_in_a_file_is_shown_with_its_line() {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        writeln!(file, "[device]\nknd = 3").unwrap();
+        let error = NodeConfig::load(Some(file.path()), |_| None, &[]).unwrap_err().to_string();
+        let name = file.path().display().to_string();
+        for word in [name.as_str(), "line 2", "knd", "`kind`"] {
+            assert!(error.contains(word), "no {word} in {error}");
+        }
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub use config::NodeConfig;
 /// # Errors
 /// When the node cannot start: the sockets are taken, the device cannot be created.
 pub fn run_node(config: NodeConfig) -> anyhow::Result<()> {
+    abort_on_panic();
     daemon::run(config)
 }
 
@@ -28,6 +29,7 @@ pub fn run_node(config: NodeConfig) -> anyhow::Result<()> {
 /// # Errors
 /// When the session cannot be set up.
 pub fn run_worker() -> anyhow::Result<()> {
+    abort_on_panic();
     worker::run()
 }
 
@@ -38,6 +40,16 @@ pub fn run_worker() -> anyhow::Result<()> {
 /// When it cannot watch.
 pub fn run_watchdog() -> anyhow::Result<()> {
     daemon::run_watchdog()
+}
+
+/// A thread that is gone would leave the others waiting for what it did. The process is made to be
+/// replaced: the next daemon adopts the workers, and a worker's end is an error for its tenant.
+fn abort_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        std::process::abort();
+    }));
 }
 
 /// Names of the policies that a node can run.

@@ -1,5 +1,7 @@
 //! Prometheus metrics: the text, and a server for it on the loopback interface.
 
+mod bounded;
+
 use std::fmt::Write;
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -10,8 +12,12 @@ use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
+use self::bounded::Bounded;
 use crate::admin::{CoschedulingReport, Stats, VgpuReport};
 use crate::daemon::Daemon;
+
+/// Connections that may be open at once.
+const CONNECTIONS_MAX: usize = 32;
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
 
@@ -33,6 +39,8 @@ pub(crate) fn text(stats: &Stats) -> String {
     page.sample("weft_charged_seconds_total", "", &seconds(stats.closure.charged_ns));
     page.head("weft_vgpus_waiting", "gauge", "vGPUs that wait for the device");
     page.sample("weft_vgpus_waiting", "", &stats.waiting.to_string());
+    page.head("weft_journal_lost_records_total", "counter", "records missing in journals");
+    page.sample("weft_journal_lost_records_total", "", &stats.lost_records.to_string());
     page.coscheduling(&stats.coscheduling);
     page.vgpus(stats, "weft_vgpu_used_seconds_total", "counter", "device time charged", |vgpu| {
         seconds(vgpu.used_ns)
@@ -110,7 +118,7 @@ pub(crate) fn serve(address: SocketAddr, daemon: &Arc<Daemon>) -> anyhow::Result
     listener.set_nonblocking(true)?;
     let address = listener.local_addr()?;
     let daemon = Arc::downgrade(daemon);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_io().build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let answer = move || {
         let daemon = daemon.clone();
         async move {
@@ -124,7 +132,7 @@ pub(crate) fn serve(address: SocketAddr, daemon: &Arc<Daemon>) -> anyhow::Result
     std::thread::Builder::new().name("metrics".to_owned()).spawn(move || {
         let served = runtime.block_on(async move {
             let listener = tokio::net::TcpListener::from_std(listener)?;
-            axum::serve(listener, router).await
+            axum::serve(Bounded::new(listener, CONNECTIONS_MAX), router).await
         });
         if let Err(error) = served {
             tracing::error!(%error, "the metrics server ended");

@@ -1,132 +1,13 @@
 //! What a tenant can say to a real daemon, and what it gets.
 
+mod support;
+
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
-use weft_node::admin::Client;
 use weft_ring::{Access, MemoryFile, Segment, peer};
-use weft_wire::handshake::{
-    Answer, HANDSHAKE_BYTES_MAX, Hello, HelloBody, PROTOCOL_VERSION, RefusalCode, Welcome,
-};
+use weft_wire::handshake::{HANDSHAKE_BYTES_MAX, HelloBody, RefusalCode};
 
-/// Longest wait for anything; only a broken system reaches it.
-const DEADLINE: Duration = Duration::from_secs(60);
-
-struct Node {
-    process: Child,
-    directory: TempDir,
-}
-
-impl Node {
-    #[expect(clippy::unwrap_used, reason = "a panic is a test's report")]
-    fn start(settings: &[&str]) -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().display();
-        let process = Command::new(env!("CARGO_BIN_EXE_weft-node"))
-            .arg(format!("sockets.runtime_dir={path}"))
-            .arg(format!("state_dir={path}/state"))
-            .args(settings)
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let node = Self { process, directory };
-        eventually("the daemon to listen", || Client::connect(&node.path("admin.sock")).is_ok());
-        node
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.directory.path().join(name)
-    }
-
-    #[expect(clippy::unwrap_used, reason = "a panic is a test's report")]
-    fn admin(&self) -> Client {
-        Client::connect(&self.path("admin.sock")).unwrap()
-    }
-
-    /// Sends bytes to the tenant socket; the answer and its descriptors.
-    #[expect(clippy::unwrap_used, reason = "a panic is a test's report")]
-    fn say(&self, bytes: &[u8]) -> (Answer, Vec<OwnedFd>) {
-        let socket = peer::connect(&self.path("tenant.sock")).unwrap();
-        peer::send(&socket, bytes, &[]).unwrap();
-        let message = peer::receive(&socket, HANDSHAKE_BYTES_MAX).unwrap().unwrap();
-        (Answer::from_bytes(&message.bytes).unwrap(), message.descriptors)
-    }
-
-    #[expect(clippy::unwrap_used, reason = "a panic is a test's report")]
-    fn refused(&self, bytes: &[u8]) -> (u16, String) {
-        match self.say(bytes).0 {
-            Answer::Refused { code, message } => Some((code, message)),
-            Answer::Welcome(_) => None,
-        }
-        .unwrap()
-    }
-
-    #[expect(clippy::unwrap_used, reason = "a panic is a test's report")]
-    fn attach(&self, hello: &Hello) -> (Welcome, Vec<OwnedFd>) {
-        let (answer, descriptors) = self.say(&hello.to_bytes().unwrap());
-        match answer {
-            Answer::Welcome(welcome) => Some((welcome, descriptors)),
-            Answer::Refused { .. } => None,
-        }
-        .unwrap()
-    }
-
-    #[expect(clippy::unwrap_used, reason = "a panic is a test's report")]
-    fn sessions(&self) -> u32 {
-        self.admin().list().unwrap().iter().map(|vgpu| vgpu.sessions).sum()
-    }
-
-    /// Process ids of the daemon's workers.
-    #[expect(clippy::unwrap_used, reason = "a panic is a test's report")]
-    fn workers(&self) -> Vec<u32> {
-        let pid = self.process.id();
-        let children = std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().flatten();
-        let lists = children.map(|task| std::fs::read_to_string(task.path().join("children")));
-        lists.flatten().flat_map(|list| numbers(&list)).collect()
-    }
-}
-
-impl Drop for Node {
-    fn drop(&mut self) {
-        let stopped =
-            Client::connect(&self.path("admin.sock")).is_ok_and(|mut c| c.shutdown().is_ok());
-        if !stopped {
-            let _ = self.process.kill();
-        }
-        let _ = self.process.wait();
-    }
-}
-
-fn numbers(list: &str) -> Vec<u32> {
-    list.split_whitespace().filter_map(|word| word.parse().ok()).collect()
-}
-
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + DEADLINE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain for: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
-fn hello() -> Hello {
-    let body = HelloBody {
-        vgpu: String::new(),
-        weight: 0,
-        memory_bytes: 0,
-        token: String::new(),
-        pid: 1,
-        program: "a\u{1b}[31mtest".to_owned(),
-        device_base: 0x7000_0000_0000,
-        device_bytes: 1 << 34,
-        pinned_base: 0x2000_0000_0000,
-        pinned_bytes: 1 << 20,
-    };
-    Hello { version: PROTOCOL_VERSION, body }
-}
+use self::support::{Node, eventually, hello};
 
 #[test]
 fn nonsense_is_refused_in_words() {
@@ -187,6 +68,25 @@ fn sessions_are_bounded() {
 }
 
 #[test]
+fn a_user_does_not_fill_the_registry() {
+    let node = Node::start(&["limits.vgpus_per_user=2"]);
+    let named = |name: &str| {
+        let mut hello = hello();
+        hello.body.vgpu = name.to_owned();
+        hello
+    };
+    drop(node.attach(&named("a")));
+    drop(node.attach(&named("b")));
+    let (code, message) = node.refused(&named("c").to_bytes().unwrap());
+    assert_eq!(code, RefusalCode::Exhausted as u16);
+    assert!(message.contains("limits.vgpus_per_user"), "{message}");
+    drop(node.attach(&named("a")));
+    // An administrator may give more.
+    node.admin().create("c", None, None).unwrap();
+    drop(node.attach(&named("c")));
+}
+
+#[test]
 fn closing_the_lifeline_ends_the_session() {
     let node = Node::start(&[]);
     let (_, descriptors) = node.attach(&hello());
@@ -234,17 +134,8 @@ fn the_registry_outlives_the_daemon_and_survivors_are_adopted() {
     hello.body.weight = 7;
     let (_, descriptors) = node.attach(&hello);
     eventually("the vGPU to be saved", || node.path("state/vgpus.json").exists());
-    node.process.kill().unwrap();
-    node.process.wait().unwrap();
-    let path = node.directory.path().display().to_string();
-    node.process = Command::new(env!("CARGO_BIN_EXE_weft-node"))
-        .arg(format!("sockets.runtime_dir={path}"))
-        .arg(format!("state_dir={path}/state"))
-        .spawn()
-        .unwrap();
-    eventually("the new daemon to listen", || {
-        Client::connect(&node.path("admin.sock")).is_ok_and(|mut client| client.node().is_ok())
-    });
+    node.kill();
+    node.restart(&[]);
     assert_eq!(node.admin().node().unwrap().adopted_sessions, 1);
     let vgpus = node.admin().list().unwrap();
     assert_eq!((vgpus[0].name.as_str(), vgpus[0].weight, vgpus[0].sessions), ("kept", 7, 1));

@@ -18,6 +18,7 @@ mod modifier;
 mod op;
 mod operand;
 mod types;
+mod written;
 
 pub use modifier::{
     AtomOp, BitBinaryOp, BitUnaryOp, BoolOp, CacheHint, CompareOp, CvtRounding, FenceKind,

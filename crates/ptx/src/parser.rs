@@ -39,6 +39,9 @@ pub const MAX_VARIABLE_BYTES: u64 = 1 << 40;
 /// The most entries of all `.branchtargets` and `.calltargets` lists, counted once per use.
 pub const MAX_TARGETS: u32 = 1 << 20;
 
+/// The most instructions and registers that aliases of a text may copy.
+pub const MAX_ALIASED: u64 = 1 << 20;
+
 /// The most bytes of all initialisers of a text, zeros between spelled elements included.
 pub const MAX_INITIALIZER_BYTES: u64 = 256 << 20;
 
@@ -98,6 +101,8 @@ struct Parser<'a> {
     targets_left: u32,
     /// Bytes that initialisers may still take.
     initializer_left: u64,
+    /// Instructions and registers that aliases may still copy.
+    aliased_left: u64,
     /// Hoisted variables so far, for unique names.
     hoisted: u32,
 }
@@ -114,6 +119,7 @@ impl<'a> Parser<'a> {
             body: Body::default(),
             targets_left: MAX_TARGETS,
             initializer_left: MAX_INITIALIZER_BYTES,
+            aliased_left: MAX_ALIASED,
             hoisted: 0,
         }
     }

@@ -27,6 +27,9 @@ fn unknown_instructions_are_named_with_their_line() {
         ("ld.global.pred %p1, [%rd1];", "ld.global.pred"),
         ("ld.shared::cluster.u32 %r1, [%rd1];", "ld.shared::cluster.u32"),
         ("red.exch.b32 [%rd1], %r1;", "red.exch.b32"),
+        ("cvt.rn.satfinite.f16.f32 %h1, %f1;", "cvt.rn.satfinite.f16.f32"),
+        ("add.rz.f32x2 %rd1, %rd2, %rd3;", "add.rz.f32x2"),
+        ("st.global.v8.b128 [%rd1], %rd1;", "st.global.v8.b128"),
         (
             "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {}, {}, {}, {};",
             "mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32",

@@ -50,6 +50,28 @@ fn the_corpus_of_the_fuzz_targets_is_survived() {
     }
 }
 
+const HEAD: &str = ".version 7.5\n.target sm_75\n.address_size 64\n";
+
+#[test]
+fn aliases_copy_no_more_than_their_limit() {
+    let body = "bar.sync 0;\n".repeat(20_000);
+    let alias = |n| format!(".func a{n};\n.alias a{n}, f;\n");
+    let text = |n| format!("{HEAD}.func f {{ {body} }}\n{}", (0..n).map(alias).collect::<String>());
+    weft_ptx::parse(text(10).as_bytes()).unwrap();
+    let error = weft_ptx::parse(text(1000).as_bytes()).unwrap_err();
+    assert!(error.to_string().contains("size of aliases"), "{error}");
+}
+
+#[test]
+fn a_long_name_is_not_repeated_in_every_variable() {
+    let name = "f".repeat(10_000);
+    let variables: String = (0..1000).map(|n| format!(".shared .b8 s{n}[1];\n")).collect();
+    let module =
+        weft_ptx::parse(format!("{HEAD}.func {name} {{ {variables} }}").as_bytes()).unwrap();
+    let bytes: usize = module.variables.iter().map(|v| v.name.len()).sum();
+    assert!(bytes < 1_000_000, "{bytes} bytes of names");
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: 256, ..ProptestConfig::default() })]
 

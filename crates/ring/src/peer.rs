@@ -36,6 +36,8 @@ pub struct Message {
     pub bytes: Vec<u8>,
     /// The descriptors, in the order in which they were sent; close-on-exec.
     pub descriptors: Vec<OwnedFd>,
+    /// The process that sent it, as the system says; only on a socket of [`connect`].
+    pub sender: Option<u32>,
 }
 
 /// A connected pair of sockets that keep message boundaries.
@@ -52,12 +54,14 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
 }
 
-/// Connects to the socket at `path`.
+/// Connects to the socket at `path`. Messages that come tell who sent them: the system names the
+/// process that listened first as the other end's, and that may be dead.
 ///
 /// # Errors
 /// The system's.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = socket()?;
+    rustix::net::sockopt::set_socket_passcred(&socket, true)?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
 }
@@ -101,16 +105,21 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
 /// # Errors
 /// The system's, or `InvalidData` for a longer message or for more than [`MAX_DESCRIPTORS`].
 pub fn receive(socket: impl AsFd, limit: usize) -> io::Result<Option<Message>> {
-    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS))];
+    let mut space =
+        [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_DESCRIPTORS), ScmCredentials(1))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let mut bytes = vec![0; limit];
     let mut parts = [IoSliceMut::new(&mut bytes)];
     let flags = RecvFlags::CMSG_CLOEXEC;
     let received = rustix::net::recvmsg(socket, &mut parts, &mut control, flags)?;
-    let mut descriptors = Vec::new();
+    let (mut descriptors, mut sender) = (Vec::new(), None);
     for message in control.drain() {
-        if let RecvAncillaryMessage::ScmRights(rights) = message {
-            descriptors.extend(rights);
+        match message {
+            RecvAncillaryMessage::ScmRights(rights) => descriptors.extend(rights),
+            RecvAncillaryMessage::ScmCredentials(found) => {
+                sender = Some(found.pid.as_raw_nonzero().get().unsigned_abs());
+            }
+            _ => {}
         }
     }
     if received.flags.intersects(ReturnFlags::TRUNC | ReturnFlags::CTRUNC) {
@@ -120,7 +129,7 @@ pub fn receive(socket: impl AsFd, limit: usize) -> io::Result<Option<Message>> {
         return Ok(None);
     }
     bytes.truncate(received.bytes);
-    Ok(Some(Message { bytes, descriptors }))
+    Ok(Some(Message { bytes, descriptors, sender }))
 }
 
 /// Who connected the socket.

@@ -13,7 +13,8 @@ pub struct Treatment {
     pub class: Class,
     /// Its nice value, for a thread that is not real-time.
     pub nice: i32,
-    /// The slice it asked for; zero where it asked for none or the kernel knows no slices.
+    /// Of an ordinary thread, its slice: the one it asked for or the kernel's usual one. Zero for
+    /// others, and where the kernel tells no slices (before Linux 6.12).
     pub slice: Duration,
     /// Whether its children begin as ordinary threads.
     pub resets_on_fork: bool,
@@ -145,7 +146,9 @@ mod tests {
         let with = Treatment::of(0).unwrap();
         assert_eq!((with.class, with.nice), (before.class, before.nice));
         set_slice(0, Duration::ZERO).unwrap();
-        assert_eq!(Treatment::of(0).unwrap().nice, before.nice);
+        let after = Treatment::of(0).unwrap();
+        // The usual slice, or zero where there are none.
+        assert_eq!((after.nice, after.slice), (before.nice, before.slice));
     }
 
     #[test]

@@ -416,12 +416,12 @@ impl Core {
         self.next_epoch += 1;
         let queued_ns = self.drain_ns.saturating_sub(cx.now_ns);
         let own_ns = if own_work && !sliced { queued_ns } else { 0 };
-        // Never nothing: a turn without a budget would end as it begins, and begin again.
-        let share_ns = cx.config.quantum_ns.saturating_sub(own_ns).max(1);
+        let share_ns = cx.config.quantum_ns.saturating_sub(own_ns);
         let vgpu = cx.tables.vgpu(vgpu_key);
         let left_ns = vgpu.meter.as_mut().map(|meter| meter.left_ns(cx.now_ns));
         let share_ns = left_ns.map_or(share_ns, |left_ns| share_ns.min(left_ns));
-        let budget_ns = if free { UNLIMITED } else { share_ns };
+        // Never nothing: a turn without a budget would end as it begins, and begin again.
+        let budget_ns = if free { UNLIMITED } else { share_ns.max(1) };
         vgpu.sync.observe(cx.now_ns, 0);
         let interactive = vgpu.sync.interactive && self.policy.coschedules();
         let mut turn = Turn::new(cx.now_ns, epoch, budget_ns, share_ns);
@@ -469,7 +469,7 @@ impl Core {
             self.revoke(cx, holder);
             return self.watch_revoked(cx);
         }
-        self.rebudget(cx, holder, if sliced && !capped { UNLIMITED } else { share_ns });
+        self.rebudget(cx, holder, if sliced && !capped { UNLIMITED } else { share_ns.max(1) });
         self.arm(revoke_ns, TimerReason::Revoke);
         if let Some(at_ns) = idle_end_ns {
             self.arm(at_ns, TimerReason::Yield);

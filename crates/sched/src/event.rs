@@ -184,7 +184,8 @@ pub enum Event {
         policy: PolicyId,
     },
     /// The time asked for by [`Action::Timer`](crate::Action::Timer) has come. Early and spurious
-    /// ones are harmless.
+    /// ones are harmless. Report the holder's [`Used`](Self::Used) first: a vGPU whose cap refills
+    /// wakes by this.
     Timer,
 }
 

@@ -11,7 +11,8 @@ use crate::tag::Tag;
 
 /// Flows that share by weight. `S` is a flow's start tag; service of `t` moves it by `t / weight`;
 /// the waiting flow of smallest `(S, key)` is next; the virtual time `V` is the smallest `S` of the
-/// flows that are awake or in their turn, and never falls; a flow that wakes gets `S = max(S, V)`.
+/// flows that are awake or in their turn, and never falls; a flow that wakes gets `S = max(S, V)`
+/// and goes before those that stand at `V` already.
 ///
 /// A flow in its turn is not in the heap, so reports during the turn cost no reordering. A decision
 /// is one insertion and one removal: O(log n), no allocation.
@@ -44,6 +45,16 @@ struct Flow {
     /// What the owner of the queue knows it by.
     member: u32,
     awake: bool,
+    /// Not yet had a turn since it woke.
+    woken: bool,
+}
+
+impl Flow {
+    /// Where it waits. Who has just woken goes before its equals: otherwise it would wait for the
+    /// turn in progress and for another one.
+    fn rank(self) -> Tag {
+        if self.woken { self.start.just_before() } else { self.start }
+    }
 }
 
 impl FairQueue {
@@ -56,7 +67,7 @@ impl FairQueue {
         self.flows.grow_to(key as usize + 1);
         self.waiting.reserve(key);
         let start = self.virtual_time.plus(ahead);
-        self.flows[key as usize] = Flow { start, weight, member, awake: false };
+        self.flows[key as usize] = Flow { start, weight, member, awake: false, woken: false };
     }
 
     pub(crate) fn remove(&mut self, key: u32) {
@@ -83,7 +94,7 @@ impl FairQueue {
         flow.start = self.virtual_time.plus(ahead).minus(behind);
         flow.weight = weight;
         if flow.awake && self.running != Some(key) {
-            self.waiting.set(key, flow.start);
+            self.waiting.set(key, flow.rank());
         }
     }
 
@@ -96,7 +107,8 @@ impl FairQueue {
             let flow = &mut self.flows[key as usize];
             let credit = Tag::from_service(self.rules.sleeper_credit_ns, flow.weight);
             flow.start = flow.start.max(self.virtual_time.minus(credit));
-            self.waiting.set(key, flow.start);
+            flow.woken = true;
+            self.waiting.set(key, flow.rank());
         }
     }
 
@@ -124,6 +136,7 @@ impl FairQueue {
     pub(crate) fn start(&mut self, key: u32) {
         debug_assert!(self.running.is_none(), "one turn at a time");
         self.waiting.remove(key);
+        self.flows[key as usize].woken = false;
         self.running = Some(key);
         self.virtual_time = self.now();
     }
@@ -134,7 +147,7 @@ impl FairQueue {
         self.last = Some(key);
         let flow = self.flows[key as usize];
         if flow.awake {
-            self.waiting.set(key, flow.start);
+            self.waiting.set(key, flow.rank());
         }
     }
 
@@ -148,7 +161,7 @@ impl FairQueue {
             self.virtual_time = self.virtual_time.max(flow.start);
         }
         if flow.awake && self.running != Some(key) {
-            self.waiting.set(key, flow.start);
+            self.waiting.set(key, flow.rank());
         }
     }
 
@@ -189,7 +202,7 @@ impl FairQueue {
 }
 
 codec!(struct FairQueue { flows, waiting, virtual_time, running, last, rules });
-codec!(struct Flow { start, weight, member, awake });
+codec!(struct Flow { start, weight, member, awake, woken });
 codec!(struct Rules { sleeper_credit_ns, slack_ns });
 
 #[cfg(test)]
@@ -225,6 +238,20 @@ mod tests {
         queue.wake(1);
         assert_eq!(queue.flows[1].start.to_ns(), 35);
         assert_eq!(queue.peek(), Some(1));
+    }
+
+    #[test]
+    fn a_flow_that_wakes_goes_before_its_equals() {
+        let mut queue = FairQueue::default();
+        for key in 0..3 {
+            queue.add(key, key, Weight::ONE, Tag::ZERO);
+        }
+        queue.wake(0);
+        queue.wake(1);
+        assert_eq!([turn(&mut queue, 10), turn(&mut queue, 10), turn(&mut queue, 10)], [0, 1, 0]);
+        queue.wake(2);
+        assert_eq!(turn(&mut queue, 10), 2);
+        assert_eq!(queue.now().to_ns(), 10);
     }
 
     #[test]

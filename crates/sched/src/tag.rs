@@ -46,6 +46,12 @@ impl Tag {
         Self(self.0.saturating_sub(distance.0))
     }
 
+    /// The last point before this one, zero at the least.
+    #[must_use]
+    pub(crate) fn just_before(self) -> Self {
+        self.minus(Self(1))
+    }
+
     /// The distance that the same service moves a vGPU of weight `new` instead of `old`.
     #[must_use]
     pub fn rescaled(self, old: Weight, new: Weight) -> Self {

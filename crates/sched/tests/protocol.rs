@@ -93,6 +93,20 @@ fn a_lone_tenant_past_its_quantum_is_revoked_at_once() {
     );
 }
 
+/// A's turn ended with more than a quantum in flight, B left, A got the device back alone: when B
+/// returns, A has nothing left of a quantum.
+#[test]
+fn a_turn_begun_with_a_quantum_in_flight_ends_when_another_comes() {
+    let mut node = node();
+    feed(&mut node, 0, runnable(A));
+    feed(&mut node, 0, runnable(B));
+    feed(&mut node, 0, released(A, 1, 0, 7 * MS));
+    let idle = feed(&mut node, 100 * US, Event::Idle { session: B });
+    assert_eq!(idle[0], grant(A, 2, UNLIMITED));
+    let back = feed(&mut node, 100 * US, runnable(B));
+    assert_eq!(back[0], revoke(A, 2));
+}
+
 #[test]
 fn a_holder_that_stays_idle_yields() {
     let mut node = node();
@@ -169,7 +183,7 @@ fn a_device_that_is_down_is_not_granted() {
     assert_eq!(feed(&mut node, MS, released(A, 1, MS, 0)), [Action::CancelTimer]);
     assert_eq!(feed(&mut node, 2 * MS, runnable(B)), []);
     let up = feed(&mut node, 3 * MS, Event::DeviceUp { device: D });
-    assert_eq!(up[0], grant(A, 2, 6 * MS), "what A used alone is no debt, and ties go by key");
+    assert_eq!(up[0], grant(B, 2, 6 * MS), "what A used alone is no debt, and B has just woken");
 }
 
 #[test]

@@ -19,3 +19,9 @@ fn ten_million_decisions_break_no_invariant() {
     }
     assert!(total.turns > 1_000_000, "{total:?} in {seed} histories");
 }
+
+/// A turn that began with a quantum in flight went on beyond it.
+#[test]
+fn the_history_that_broke_the_lag_bound_does_so_no_more() {
+    play(&mut Random(16_613), HISTORY);
+}

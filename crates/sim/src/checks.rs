@@ -1,9 +1,9 @@
 //! The core's invariants, checked at every step from what the device executed.
 
-use weft_sched::invariants::{LagBound, PAIRS_MAX, WorkConservation};
-use weft_sched::{Config, Tag, Weight};
+use weft_sched::invariants::{CapCheck, LagTree, WorkConservation};
+use weft_sched::{Cap, Config, Tag, TenantKey, Weight};
 
-use crate::world::{RELEASE_LEAD_NS, Setup};
+use crate::world::{RELEASE_LEAD_NS, Setup, session_key, tenant_key, vgpu_key};
 
 /// What the invariants are held against in this run.
 #[derive(Clone, Copy, Debug)]
@@ -16,6 +16,8 @@ pub(crate) struct Limits {
     lag: bool,
     /// The policy promises work conservation.
     waste: bool,
+    /// The policy accounts for work in flight, so caps hold.
+    caps: bool,
 }
 
 impl Limits {
@@ -29,27 +31,41 @@ impl Limits {
             + costs.worker_notice.ns
             + costs.launch.ns
             + costs.device_switch.ns
-            + costs.slice.ns;
+            + costs.slice.ns
+            + setup.preemption.map_or(0, |preemption| preemption.cost_ns());
         Self {
             // A worker gives its turn back before its last work has drained, and knows what is left
             // of it no better than its lead: work may have waited behind another's.
             turn_ns: config.quantum_ns
                 + config.overlap_ns
+                + config.sleeper_credit_ns
+                + config.slack_ns
                 + RELEASE_LEAD_NS
                 + config.yield_ns
                 + handover_ns,
             idle_ns: config.yield_ns + config.overlap_ns + 2 * handover_ns,
             lag: setup.policy == "fair" && !setup.hold_idle,
             waste: matches!(setup.policy, "fair" | "unmanaged") && !setup.hold_idle,
+            caps: matches!(setup.policy, "fair" | "round_robin" | "priority"),
         }
     }
+}
+
+/// A cap that a vGPU is held against.
+#[derive(Debug)]
+struct Watched {
+    vgpu: usize,
+    check: CapCheck,
 }
 
 #[derive(Debug)]
 pub(crate) struct Checks {
     limits: Limits,
-    lag: LagBound,
+    lag: LagTree,
     waste: WorkConservation,
+    caps: Vec<Watched>,
+    /// Each vGPU's longest command that could not be cut.
+    pieces_ns: Vec<u64>,
     virtual_time: Tag,
     pub(crate) decisions: u64,
     pub(crate) lag_violations: u64,
@@ -59,10 +75,14 @@ pub(crate) struct Checks {
 
 impl Checks {
     pub(crate) fn new(limits: Limits) -> Self {
+        let mut lag = LagTree::new(limits.turn_ns);
+        lag.add_tenant(TenantKey::DEFAULT, Weight::ONE);
         Self {
             limits,
-            lag: LagBound::new(limits.turn_ns, 0),
+            lag,
             waste: WorkConservation::new(limits.idle_ns),
+            caps: Vec::new(),
+            pieces_ns: Vec::new(),
             virtual_time: Tag::ZERO,
             decisions: 0,
             lag_violations: 0,
@@ -71,37 +91,83 @@ impl Checks {
         }
     }
 
-    /// vGPUs beyond the largest number that is tracked are not.
-    pub(crate) fn add(&mut self, weight: Weight) {
-        self.lag.add(weight);
+    pub(crate) fn add_tenant(&mut self, tenant: usize, weight: Weight) {
+        self.lag.add_tenant(tenant_key(tenant), weight);
     }
 
-    pub(crate) fn reweight(&mut self, tenant: usize, weight: Weight) {
-        if tenant < PAIRS_MAX {
-            self.lag.reweight(tenant, weight);
-        }
+    pub(crate) fn add_vgpu(&mut self, vgpu: usize, tenant: usize, weight: Weight) {
+        self.lag.add_vgpu(vgpu_key(vgpu), tenant_key(tenant), weight);
+        self.pieces_ns.push(0);
     }
 
-    pub(crate) fn set_backlogged(&mut self, tenant: usize, backlogged: bool) {
-        if tenant < PAIRS_MAX {
-            self.lag.set_backlogged(tenant, backlogged);
-        }
+    pub(crate) fn add_session(&mut self, session: usize, vgpu: usize) {
+        self.lag.add_session(session_key(session), vgpu_key(vgpu), Weight::ONE);
     }
 
-    pub(crate) fn submitted(&mut self, tenant: usize, piece_ns: u64) {
-        if tenant < PAIRS_MAX {
-            self.lag.submitted(tenant, piece_ns);
-        }
+    pub(crate) fn reweight_tenant(&mut self, tenant: usize, weight: Weight) {
+        self.lag.reweight_tenant(tenant_key(tenant), weight);
     }
 
-    pub(crate) fn served(&mut self, now_ns: u64, tenant: usize, ns: u64) {
-        if tenant < PAIRS_MAX
-            && self.limits.lag
-            && let Err(lag) = self.lag.served(tenant, ns)
+    pub(crate) fn reweight_vgpu(&mut self, vgpu: usize, weight: Weight) {
+        self.lag.reweight_vgpu(vgpu_key(vgpu), weight);
+    }
+
+    pub(crate) fn reweight_session(&mut self, session: usize, weight: Weight) {
+        self.lag.reweight_session(session_key(session), weight);
+    }
+
+    /// Whether a session has an unexecuted command, and whether it holds the device.
+    pub(crate) fn observe(&mut self, session: usize, works: bool, holds: bool) {
+        self.lag.observe(session_key(session), works, holds);
+    }
+
+    /// Whether its cap holds a vGPU back.
+    pub(crate) fn set_throttled(&mut self, vgpu: usize, throttled: bool) {
+        self.lag.set_throttled(vgpu_key(vgpu), throttled);
+    }
+
+    /// From now on the vGPU is held against this cap, or against none.
+    pub(crate) fn watch_cap(&mut self, now_ns: u64, vgpu: usize, cap: Option<Cap>) {
+        self.caps.retain(|watched| watched.vgpu != vgpu);
+        // The slack grows with the commands that are seen, so it is compared here.
+        let check = cap.map(|cap| CapCheck::new(cap, 0, now_ns));
+        self.caps.extend(check.map(|check| Watched { vgpu, check }));
+    }
+
+    pub(crate) fn submitted(&mut self, session: usize, vgpu: usize, piece_ns: u64) {
+        self.lag.submitted(session_key(session), piece_ns);
+        self.pieces_ns[vgpu] = self.pieces_ns[vgpu].max(piece_ns);
+    }
+
+    pub(crate) fn served(&mut self, now_ns: u64, session: usize, vgpu: usize, ns: u64) {
+        if self.limits.lag
+            && let Err(lag) = self.lag.served(session_key(session), ns)
         {
             self.lag_violations += 1;
             self.note(|| format!("at {now_ns} ns: {lag}"));
         }
+        let Some(watched) = self.caps.iter_mut().find(|watched| watched.vgpu == vgpu) else {
+            return;
+        };
+        let _ = watched.check.served(now_ns - ns, now_ns);
+        let Some((excess_ns, slack_ns)) = self.cap_excess(vgpu) else { return };
+        if excess_ns > i128::from(slack_ns) && self.limits.caps {
+            self.other_violations += 1;
+            self.note(|| {
+                let over = format!("exceeds its cap by {excess_ns} ns");
+                format!("at {now_ns} ns: vGPU {vgpu} {over}, {slack_ns} are allowed")
+            });
+        }
+    }
+
+    /// The largest excess of a vGPU over the allowances of any run of periods, and how large it may
+    /// be, in ns.
+    pub(crate) fn cap_excess(&self, vgpu: usize) -> Option<(i128, u64)> {
+        let watched = self.caps.iter().find(|watched| watched.vgpu == vgpu)?;
+        // What is in flight may be served in a period after the one that it was counted to: a turn,
+        // and the command that used it up.
+        let slack_ns = self.limits.turn_ns + 2 * self.pieces_ns[vgpu];
+        Some((watched.check.worst_ns(), slack_ns))
     }
 
     pub(crate) fn device(&mut self, now_ns: u64, busy: bool, wanted: bool) {
@@ -136,7 +202,7 @@ impl Checks {
     }
 
     pub(crate) fn lag_share(&self) -> f64 {
-        let millionths = self.lag.worst().map_or(0, |lag| lag.share_of_bound());
+        let millionths = self.lag.worst().map_or(0, |worst| worst.lag.share_of_bound());
         millionths as f64 / 1e6
     }
 

@@ -8,6 +8,8 @@ use std::collections::BinaryHeap;
 pub(crate) enum Tick {
     /// The command at the head of the device's queue ends.
     Device { generation: u64 },
+    /// The driver's time slice of the session at the head of the device's queue ends.
+    Slice { generation: u64 },
     /// A worker looks around.
     Worker { worker: usize },
     /// The rung daemon looks around.

@@ -6,7 +6,7 @@ use weft_sched::{Action, Event, UNLIMITED, Usage};
 use crate::clock::Tick;
 use crate::cpu::{Doing, Place};
 use crate::gate::{Grant, Signal};
-use crate::world::{DEVICE, World, session_key};
+use crate::world::{DEVICE, World, session_key, vgpu_key};
 
 /// What the daemon remembers of a session.
 #[derive(Clone, Copy, Debug, Default)]
@@ -107,7 +107,8 @@ impl World {
         false
     }
 
-    pub(crate) fn usage(&self, session: usize) -> Usage {
+    pub(crate) fn usage(&mut self, session: usize) -> Usage {
+        self.tell_elapsed(session);
         let page = &self.workers[session].gate.page;
         Usage { used_ns: page.used_ns, in_flight_ns: page.in_flight_ns, idle_ns: page.idle_ns }
     }
@@ -119,9 +120,24 @@ impl World {
             self.checks.violated(|| format!("at {now_ns} ns: {event:?} was refused: {error}"));
         }
         self.checks.decided(now_ns, self.node.virtual_time(DEVICE));
+        self.note_caps();
         let actions: Vec<Action> = self.actions.drain().collect();
         for action in actions {
             self.perform(action);
+        }
+    }
+
+    /// Caps may have begun or ceased to hold vGPUs back.
+    fn note_caps(&mut self) {
+        for place in 0..self.capped.len() {
+            let vgpu = self.capped[place];
+            let throttled = self.node.vgpu(vgpu_key(vgpu)).is_some_and(|view| view.is_throttled);
+            if throttled != self.books[vgpu].throttled {
+                self.count_service();
+                self.books[vgpu].throttled = throttled;
+                self.checks.set_throttled(vgpu, throttled);
+                self.observe_device();
+            }
         }
     }
 
@@ -159,6 +175,7 @@ impl World {
     /// A grant of the core becomes one of the gate.
     fn grant(&mut self, session: usize, epoch: u64, budget_ns: u64) {
         let quantum_ns = self.node.config().quantum_ns;
+        self.tell_elapsed(session);
         let page = &self.workers[session].gate.page;
         let (held, admitted_ns) = (page.is_held(), page.admitted_ns());
         let same = self.entries[session].turn.filter(|turn| turn.epoch == epoch);

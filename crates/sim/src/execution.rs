@@ -4,6 +4,7 @@ use crate::clock::Tick;
 use crate::device::Op;
 use crate::gate::{Admission, Signal};
 use crate::kernel::Kernel;
+use crate::preempt::Stopper;
 use crate::worker::{Flight, Pending};
 use crate::world::World;
 
@@ -27,7 +28,7 @@ impl World {
         let had_work = state.has_work();
         let state = &mut self.workers[worker];
         state.submitted += 1;
-        state.pending.push_back(Pending { kernel, done_ns: 0 });
+        state.pending.push_back(Pending::new(kernel));
         self.note_work(worker, had_work);
         self.poke(worker, delay_ns);
     }
@@ -45,7 +46,12 @@ impl World {
     /// One look at everything.
     pub(crate) fn run_worker(&mut self, worker: usize) {
         self.workers[worker].gate.now_ns = self.clock.now_ns;
+        self.prolong(worker);
         self.start_ready(worker);
+        if self.stop_if_due(worker) {
+            // What it estimated was wrong if there is any of the turn left.
+            self.start_ready(worker);
+        }
         self.release_if_over(worker);
         self.report_demand(worker);
     }
@@ -59,13 +65,22 @@ impl World {
             }
             let Some(pending) = state.head() else { return };
             let (estimate_ns, known) = state.estimate(&pending);
+            let back = state.flights.back();
             if self.setup.careful
                 && !state.gate.by_wall
-                && (state.flights.back().is_some_and(|flight| flight.guessed)
+                && (back.is_some_and(|flight| flight.guessed)
                     || (!known && !state.flights.is_empty()))
             {
                 return;
             }
+            if back.is_some_and(|flight| flight.outlasts) {
+                return;
+            }
+            let estimate_ns = match self.stops() {
+                // As far as anybody knows it takes the whole turn.
+                Some(_) if !known => estimate_ns.max(self.node.config().quantum_ns),
+                _ => estimate_ns,
+            };
             self.end_idling(worker);
             let signal = self.workers[worker].gate.set_runnable(estimate_ns);
             self.signal(worker, signal);
@@ -86,19 +101,22 @@ impl World {
     ) {
         let kernel = pending.kernel;
         let rest_ns = kernel.ns - pending.done_ns;
-        let long = !known || estimate_ns > left_ns.saturating_add(OVERRUN_NS);
-        let piece_min_ns = PIECE_NS_MIN.max(50 * self.setup.costs.slice.ns);
-        let cut_ns = if kernel.sliceable && long && left_ns != u64::MAX {
-            // The cut is by blocks; how many fit follows from the prediction.
-            let wanted_ns = left_ns.max(piece_min_ns);
-            if known { scaled(wanted_ns, rest_ns, estimate_ns) } else { wanted_ns }
+        let stops = self.stops();
+        let ns = if stops.is_some() {
+            rest_ns.max(1)
         } else {
-            rest_ns
+            self.cut_ns(&pending, (estimate_ns, known), left_ns)
         };
-        let ns = cut_ns.clamp(1, rest_ns.max(1));
         let ends_kernel = ns >= rest_ns;
+        let now_ns = self.clock.now_ns;
         let state = &mut self.workers[worker];
-        let estimate_ns = if ends_kernel {
+        let (mut outlasts, mut limit_ns) = (false, u64::MAX);
+        let estimate_ns = if let Some(preemption) = stops {
+            let bounded = Self::bound(preemption, estimate_ns, left_ns);
+            state.gate.cut(estimate_ns, bounded.estimate_ns);
+            (outlasts, limit_ns) = (bounded.outlasts, bounded.limit_ns);
+            bounded.estimate_ns
+        } else if ends_kernel {
             estimate_ns
         } else {
             let piece_ns = if known { scaled(ns, estimate_ns, rest_ns) } else { estimate_ns };
@@ -111,40 +129,84 @@ impl World {
             head.done_ns += ns;
         }
         if state.flights.is_empty() {
-            state.front_since_ns = self.clock.now_ns;
+            state.front_since_ns = now_ns;
         }
-        state.flights.push_back(Flight { estimate_ns, ns, guessed: !known });
+        let (guessed, flight_ns) = (!known, ns.min(limit_ns));
+        let flight = Flight { estimate_ns, ns: flight_ns, guessed, outlasts, limit_ns, pending };
+        state.flights.push_back(flight);
         let vgpu = state.vgpu;
         // A turn may outlast its budget by the command that uses it up, and by what nobody foresaw.
         let unforeseen_ns = state.underestimated_ns();
-        self.checks.submitted(vgpu, ns + unforeseen_ns);
-        let continues = pending.done_ns > 0;
-        let op =
-            Op { worker, vgpu, key: kernel.key, ns, whole_ns: kernel.ns, continues, ends_kernel };
-        self.gpu.queue.push_back(op);
+        let uncut_ns = self.uncut_ns(ns);
+        self.submitted(worker, uncut_ns + unforeseen_ns);
+        self.enqueue(Op {
+            worker,
+            vgpu,
+            key: kernel.key,
+            ns,
+            left_ns: ns,
+            whole_ns: kernel.ns,
+            continues: pending.done_ns > 0 && !pending.stopped,
+            resumes: pending.stopped,
+            ends_kernel,
+        });
+    }
+
+    /// How much of a command starts where a kernel can be cut between thread blocks only.
+    fn cut_ns(&self, pending: &Pending, (estimate_ns, known): (u64, bool), left_ns: u64) -> u64 {
+        let rest_ns = pending.kernel.ns - pending.done_ns;
+        let long = !known || estimate_ns > left_ns.saturating_add(OVERRUN_NS);
+        let piece_min_ns = PIECE_NS_MIN.max(50 * self.setup.costs.slice.ns);
+        let cut_ns = if pending.kernel.sliceable && long && left_ns != u64::MAX {
+            // The cut is by blocks; how many fit follows from the prediction.
+            let wanted_ns = left_ns.max(piece_min_ns);
+            if known { scaled(wanted_ns, rest_ns, estimate_ns) } else { wanted_ns }
+        } else {
+            rest_ns
+        };
+        cut_ns.clamp(1, rest_ns.max(1))
+    }
+
+    fn enqueue(&mut self, op: Op) {
+        if self.setup.preemption.is_some_and(|one| one.stopper != Stopper::Worker) {
+            self.gpu.enqueue_grouped(op);
+        } else {
+            self.gpu.queue.push_back(op);
+        }
         if self.gpu.queue.len() == 1 {
             self.observe_device();
             self.start_head();
         }
     }
 
-    fn start_head(&mut self) {
+    pub(crate) fn start_head(&mut self) {
+        self.rotate_if_over();
         let Some(head) = self.gpu.queue.front().copied() else { return };
         let costs = &self.setup.costs;
-        let switch_ns = if self.gpu.last_worker.is_some_and(|last| last != head.worker) {
-            costs.device_switch.ns
-        } else {
-            0
-        };
+        let changes = self.gpu.last_worker != Some(head.worker);
+        let switch_ns =
+            if changes && self.gpu.last_worker.is_some() { costs.device_switch.ns } else { 0 };
         let slice_ns = if head.continues { costs.slice.ns } else { 0 };
+        let restore_ns = match self.setup.preemption {
+            Some(preemption) if head.resumes => preemption.restore_ns,
+            _ => 0,
+        };
+        let launch_ns = costs.launch.ns;
+        self.gpu.preempting_ns += restore_ns;
         self.gpu.last_worker = Some(head.worker);
-        self.gpu.started_ns = self.clock.now_ns + costs.launch.ns + switch_ns + slice_ns;
+        self.gpu.started_ns = self.clock.now_ns.max(self.gpu.saved_ns)
+            + launch_ns
+            + switch_ns
+            + slice_ns
+            + restore_ns;
         self.gpu.counted_ns = self.clock.now_ns;
         self.gpu.generation += 1;
         let generation = self.gpu.generation;
-        let end_ns = self.gpu.started_ns + head.ns;
+        let end_ns = self.gpu.started_ns + head.left_ns;
         self.clock.at(end_ns, Tick::Device { generation });
         self.announce(head, end_ns);
+        self.arm_slice(changes);
+        self.stop_if_due(head.worker);
     }
 
     /// A blocked caller whose answer comes with this command is woken before it ends.
@@ -170,9 +232,13 @@ impl World {
         let had_work = self.workers[op.worker].has_work();
         let state = &mut self.workers[op.worker];
         let flight = state.flights.pop_front();
-        let charge_ns = state.meter.charge_ns(op.key, op.ns);
+        let charge_ns = if op.resumes {
+            state.meter.charge_part_ns(op.ns)
+        } else {
+            state.meter.charge_ns(op.key, op.ns)
+        };
         // Charges may be off at both ends of an interval.
-        let unforeseen_ns = op.ns + 2 * state.meter.unsettled_ns() + state.underestimated_ns();
+        let unforeseen_ns = 2 * state.meter.unsettled_ns() + state.underestimated_ns();
         let estimate_ns = flight.map_or(0, |flight| flight.estimate_ns);
         let drained = state.gate.charge(estimate_ns, charge_ns);
         // The whole grid at the pace of this piece.
@@ -183,7 +249,8 @@ impl World {
             self.books[op.vgpu].kernels += 1;
             self.answer_waiting(op.worker);
         }
-        self.checks.submitted(op.vgpu, unforeseen_ns);
+        let uncut_ns = self.uncut_ns(op.ns);
+        self.submitted(op.worker, uncut_ns + unforeseen_ns);
         if self.setup.careful {
             self.signal(op.worker, drained);
         }
@@ -206,8 +273,12 @@ impl World {
 
     fn release_if_over(&mut self, worker: usize) {
         let now_ns = self.clock.now_ns;
+        let stops = self.stops().is_some();
+        let executed_ns = self.gpu.executed_ns(worker, now_ns).unwrap_or(0);
         let state = &mut self.workers[worker];
-        let backlog_ns = state.backlog_ns(now_ns, self.setup.careful);
+        let ran_ns = if stops { executed_ns } else { now_ns.saturating_sub(state.front_since_ns) };
+        // Where kernels are stopped, the rest of a guess is known to be no more than the turn's.
+        let backlog_ns = state.backlog_ns(ran_ns, self.setup.careful && !stops);
         let settled_ns =
             if state.gate.release_in_ns(backlog_ns) == Some(0) { state.meter.settle() } else { 0 };
         if settled_ns > 0 {
@@ -267,6 +338,11 @@ impl World {
 
     // Bookkeeping for the checks and the figures.
 
+    /// A command that cannot be cut takes a turn this far beyond its budget.
+    pub(crate) fn submitted(&mut self, worker: usize, piece_ns: u64) {
+        self.checks.submitted(worker, self.workers[worker].vgpu, piece_ns);
+    }
+
     /// A worker may have begun or ceased to have work.
     pub(crate) fn note_work(&mut self, worker: usize, had_work: bool) {
         let has_work = self.workers[worker].has_work();
@@ -282,9 +358,18 @@ impl World {
         self.note_backlog(self.workers[worker].vgpu);
     }
 
-    fn observe_device(&mut self) {
+    pub(crate) fn observe_device(&mut self) {
         let busy = !self.gpu.queue.is_empty();
-        self.checks.device(self.clock.now_ns, busy, self.working > 0);
+        // Who is held back by a cap does not want the device.
+        let free = self.working - self.held_back();
+        self.checks.device(self.clock.now_ns, busy, free > 0);
+    }
+
+    /// Sessions with work of vGPUs that their caps hold back.
+    fn held_back(&self) -> usize {
+        let throttled = self.capped.iter().filter(|vgpu| self.books[**vgpu].throttled);
+        let sessions = throttled.flat_map(|vgpu| &self.books[*vgpu].sessions);
+        sessions.filter(|session| self.workers[**session].has_work()).count()
     }
 
     /// Any session's work counts, but during a turn only the holder's: the vGPU gave its turn to
@@ -292,40 +377,50 @@ impl World {
     pub(crate) fn note_backlog(&mut self, vgpu: usize) {
         let mut any = false;
         let mut holder = None;
+        let mut changed = false;
         for &session in &self.books[vgpu].sessions {
             let state = &self.workers[session];
-            let works = state.has_work();
+            let (works, holds) = (state.has_work(), state.gate.page.is_held());
+            changed |= state.noted != (works, holds);
             any |= works;
-            if state.gate.page.is_held() {
+            if holds {
                 holder = Some(works);
             }
         }
-        let backlogged = holder.unwrap_or(any);
-        if backlogged == self.books[vgpu].was_backlogged {
+        if !changed {
             return;
         }
         self.count_service();
-        let tenant = &mut self.books[vgpu];
-        tenant.was_backlogged = backlogged;
-        tenant.asked_ns = backlogged.then_some(self.clock.now_ns);
-        tenant.last_service_ns = self.clock.now_ns;
-        self.checks.set_backlogged(vgpu, backlogged);
+        for &session in &self.books[vgpu].sessions {
+            let state = &mut self.workers[session];
+            let now = (state.has_work(), state.gate.page.is_held());
+            if std::mem::replace(&mut state.noted, now) != now {
+                self.checks.observe(session, now.0, now.1);
+            }
+        }
+        let backlogged = holder.unwrap_or(any);
+        let books = &mut self.books[vgpu];
+        if std::mem::replace(&mut books.was_backlogged, backlogged) != backlogged {
+            books.asked_ns = backlogged.then_some(self.clock.now_ns);
+            books.last_service_ns = self.clock.now_ns;
+        }
     }
 
     /// Puts the device's service up to now on the books.
     pub(crate) fn count_service(&mut self) {
         let now_ns = self.clock.now_ns;
-        let Some((vgpu, ns)) = self.gpu.take_service(now_ns) else { return };
-        let tenant = &mut self.books[vgpu];
-        tenant.work_ns += ns;
+        let Some((worker, vgpu, ns)) = self.gpu.take_service(now_ns) else { return };
+        self.workers[worker].work_ns += ns;
+        let books = &mut self.books[vgpu];
+        books.work_ns += ns;
         let began_ns = now_ns.saturating_sub(ns);
-        if let Some(asked_ns) = tenant.asked_ns.take() {
-            tenant.wait_max_ns = tenant.wait_max_ns.max(began_ns.saturating_sub(asked_ns));
+        if let Some(asked_ns) = books.asked_ns.take() {
+            books.wait_max_ns = books.wait_max_ns.max(began_ns.saturating_sub(asked_ns));
         }
-        let gap_ns = began_ns.saturating_sub(tenant.last_service_ns);
-        tenant.gap_max_ns = tenant.gap_max_ns.max(gap_ns);
-        tenant.last_service_ns = now_ns;
-        self.checks.served(now_ns, vgpu, ns);
+        let gap_ns = began_ns.saturating_sub(books.last_service_ns);
+        books.gap_max_ns = books.gap_max_ns.max(gap_ns);
+        books.last_service_ns = now_ns;
+        self.checks.served(now_ns, worker, vgpu, ns);
     }
 }
 

@@ -102,21 +102,36 @@ impl Gate {
             self.start(estimate_ns);
             return Admission::Admitted(u64::MAX);
         }
+        let left_ns = self.left_ns();
+        let Some(turn) = self.turn.as_mut().filter(|_| left_ns > 0) else { return Admission::Wait };
+        turn.spent_ns = turn.spent_ns.saturating_add(estimate_ns);
+        self.start(estimate_ns);
+        Admission::Admitted(left_ns)
+    }
+
+    /// What is left of the turn, if there is one.
+    pub(crate) fn left_ns(&mut self) -> u64 {
         self.observe();
-        let revoked = self.is_revoked();
-        let Some(turn) = &mut self.turn else { return Admission::Wait };
+        let Some(turn) = self.turn.filter(|_| !self.is_revoked()) else { return 0 };
         let bounded_ns = match (turn.grant.renewing, self.by_wall) {
             (true, _) => self.in_flight_ns,
             (false, true) => self.now_ns - turn.grant.at_ns,
             (false, false) => turn.spent_ns,
         };
-        let left_ns = turn.grant.budget_ns.saturating_sub(bounded_ns);
-        if revoked || left_ns == 0 {
-            return Admission::Wait;
-        }
-        turn.spent_ns = turn.spent_ns.saturating_add(estimate_ns);
-        self.start(estimate_ns);
-        Admission::Admitted(left_ns)
+        turn.grant.budget_ns.saturating_sub(bounded_ns)
+    }
+
+    /// How much later than foreseen the turn ends, since what it started took less than estimated;
+    /// negative when that took more.
+    pub(crate) fn unspent_ns(&self) -> i64 {
+        let Some(turn) = self.turn.filter(|turn| !turn.grant.renewing) else { return 0 };
+        let signed = |ns| i64::try_from(ns).unwrap_or(i64::MAX);
+        signed(turn.grant.budget_ns) - signed(turn.spent_ns)
+    }
+
+    /// The turn of a lone tenant, which nothing ends but a revocation.
+    pub(crate) fn is_renewing(&self) -> bool {
+        self.turn.is_some_and(|turn| turn.grant.renewing)
     }
 
     fn start(&mut self, estimate_ns: u64) {
@@ -138,10 +153,12 @@ impl Gate {
     /// release has drained: until then the core goes by the prediction.
     pub(crate) fn charge(&mut self, estimate_ns: u64, actual_ns: u64) -> Signal {
         if let Some(turn) = &mut self.turn {
-            if turn.carried_ns > 0 {
-                turn.carried_ns = turn.carried_ns.saturating_sub(estimate_ns);
-            } else {
-                turn.spent_ns = turn.spent_ns.saturating_sub(estimate_ns) + actual_ns;
+            // Of one that was prolonged, only what the turn added to it is the turn's.
+            let carried_ns = turn.carried_ns.min(estimate_ns);
+            turn.carried_ns -= carried_ns;
+            if carried_ns == 0 || carried_ns < estimate_ns {
+                turn.spent_ns = turn.spent_ns.saturating_sub(estimate_ns - carried_ns)
+                    + actual_ns.saturating_sub(carried_ns);
             }
         }
         self.used_ns += actual_ns;
@@ -151,6 +168,23 @@ impl Gate {
         self.page.in_flight_ns = self.in_flight_ns;
         let drained = was_in_flight && self.in_flight_ns == 0;
         if drained && self.turn.is_none() && !self.unmanaged { Signal::Ring } else { Signal::None }
+    }
+
+    /// An operation in flight was taken back before it began.
+    pub(crate) fn withdraw(&mut self, estimate_ns: u64) {
+        if let Some(turn) = &mut self.turn {
+            let carried_ns = turn.carried_ns.min(estimate_ns);
+            turn.carried_ns -= carried_ns;
+            turn.spent_ns = turn.spent_ns.saturating_sub(estimate_ns - carried_ns);
+        }
+        self.in_flight_ns = self.in_flight_ns.saturating_sub(estimate_ns);
+        self.page.in_flight_ns = self.in_flight_ns;
+    }
+
+    /// Tells the daemon how long the oldest operation in flight has executed.
+    pub(crate) fn tell_elapsed(&mut self, estimate_ns: u64, elapsed_ns: u64) {
+        self.page.used_ns = self.page.used_ns.max(self.used_ns + elapsed_ns);
+        self.page.in_flight_ns = self.in_flight_ns.saturating_sub(elapsed_ns.min(estimate_ns));
     }
 
     pub(crate) fn charge_idle(&mut self, idle_ns: u64) {

@@ -67,6 +67,18 @@ impl Meter {
         self.less_credit(ns + more_ns)
     }
 
+    /// The charge for a part of an operation, which the device timed when it stopped or ended it.
+    pub(crate) fn charge_part_ns(&mut self, took_ns: u64) -> u64 {
+        match self.accounting {
+            Accounting::Every => return took_ns,
+            Accounting::HostTimed { sync_ns } => return took_ns + sync_ns,
+            Accounting::Sampled => {}
+        }
+        self.turn_ns += took_ns;
+        self.charged_ns += took_ns;
+        self.less_credit(took_ns)
+    }
+
     /// By how much the charges since the last settlement are off.
     pub(crate) fn unsettled_ns(&self) -> u64 {
         self.charged_ns.abs_diff(self.turn_ns) + self.credit_ns

@@ -32,6 +32,14 @@ pub enum Source {
 pub(crate) struct Pending {
     pub(crate) kernel: Kernel,
     pub(crate) done_ns: u64,
+    /// It was stopped in the middle, so going on costs a restore.
+    pub(crate) stopped: bool,
+}
+
+impl Pending {
+    pub(crate) fn new(kernel: Kernel) -> Self {
+        Self { kernel, done_ns: 0, stopped: false }
+    }
 }
 
 /// What is in flight, in the order of starting.
@@ -42,6 +50,12 @@ pub(crate) struct Flight {
     pub(crate) ns: u64,
     /// The estimate is a guess.
     pub(crate) guessed: bool,
+    /// The turn ends before it: it will be stopped.
+    pub(crate) outlasts: bool,
+    /// On a device that can stop it, it executes no longer than this in the turn.
+    pub(crate) limit_ns: u64,
+    /// What it was before it started.
+    pub(crate) pending: Pending,
 }
 
 #[derive(Debug)]
@@ -61,6 +75,10 @@ pub(crate) struct Worker {
     pub(crate) finished: u64,
     /// When it looks around next.
     pub(crate) poke_ns: Option<u64>,
+    /// Device time of its work as the device executed it, in ns.
+    pub(crate) work_ns: u64,
+    /// What the checks know of it: whether it has work, whether it holds the device.
+    pub(crate) noted: (bool, bool),
     /// The first command to wait for the program's answer: up to this many finished.
     pub(crate) waited_for: Option<u64>,
     source: Source,
@@ -84,6 +102,8 @@ impl Worker {
             submitted: 0,
             finished: 0,
             poke_ns: None,
+            work_ns: 0,
+            noted: (false, false),
             waited_for: None,
             source,
             issued: 0,
@@ -101,7 +121,7 @@ impl Worker {
             let mut kernel = kernels[self.issued % kernels.len()];
             kernel.ns = self.random.jitter(kernel.ns, *jitter_permille).max(1);
             self.issued += 1;
-            self.pending.push_back(Pending { kernel, done_ns: 0 });
+            self.pending.push_back(Pending::new(kernel));
         }
         self.pending.front().copied()
     }
@@ -131,17 +151,31 @@ impl Worker {
         *known_ns = *known_ns - *known_ns / 4 + whole_ns / 4;
     }
 
+    /// After how much of its execution the oldest operation in flight is stopped, if anything but a
+    /// revocation stops it: when it has used up what was left of the turn. One that was expected to
+    /// end in the turn is stopped when it has used what is behind it, too.
+    pub(crate) fn due_ns(&self) -> Option<u64> {
+        let front = self.flights.front().filter(|_| !self.gate.is_renewing())?;
+        let unspent_ns = self.gate.unspent_ns();
+        if front.outlasts {
+            return Some(front.limit_ns.saturating_add_signed(unspent_ns));
+        }
+        let behind_ns = self.gate.in_flight_ns().saturating_sub(front.estimate_ns);
+        let more_ns = unspent_ns.saturating_add_unsigned(behind_ns).max(0);
+        Some(front.limit_ns.saturating_add_signed(more_ns))
+    }
+
     /// By how much what is in flight outlasts its estimates.
     pub(crate) fn underestimated_ns(&self) -> u64 {
         self.flights.iter().map(|flight| flight.ns.saturating_sub(flight.estimate_ns)).sum()
     }
 
-    /// Device time still to run of what is in flight, as far as it is known. A careful worker knows
-    /// nothing of the rest of an operation that has outlived its estimate.
-    pub(crate) fn backlog_ns(&self, now_ns: u64, careful: bool) -> u64 {
+    /// Device time still to run of what is in flight, as far as it is known: the oldest of it has
+    /// run for `ran_ns`. A careful worker knows nothing of the rest of an operation that has
+    /// outlived its estimate, nor of one that it guessed.
+    pub(crate) fn backlog_ns(&self, ran_ns: u64, careful: bool) -> u64 {
         let Some(front) = self.flights.front() else { return 0 };
-        let ran_ns = now_ns.saturating_sub(self.front_since_ns);
-        if careful && ran_ns > front.estimate_ns + SURPRISE_NS {
+        if careful && (front.guessed || ran_ns > front.estimate_ns + SURPRISE_NS) {
             return u64::MAX;
         }
         self.gate.in_flight_ns().saturating_sub(ran_ns.min(front.estimate_ns))

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use weft_sched::{
-    Actions, Config, DeviceKey, Event, Node, SessionKey, TenantKey, VgpuKey, Weight, policy,
+    Actions, Cap, Config, DeviceKey, Event, Node, SessionKey, TenantKey, VgpuKey, Weight, policy,
 };
 
 use crate::calibration::Calibration;
@@ -14,6 +14,7 @@ use crate::cpu::{Core, CpuScheduler, Doing, Place, Vcpu};
 use crate::daemon::Entry;
 use crate::device::Gpu;
 use crate::meter::{Accounting, Meter};
+use crate::preempt::Preemption;
 use crate::program::{Behaviour, Transport};
 use crate::random::Random;
 use crate::worker::{Source, Worker};
@@ -40,6 +41,8 @@ pub struct Setup {
     pub spin_ns: Option<u64>,
     /// Holders keep the device while they have nothing to do (the control of work conservation).
     pub hold_idle: bool,
+    /// The device can stop a kernel in the middle; `None`: it executes each to its end.
+    pub preemption: Option<Preemption>,
     /// Commands of one session in the hardware's queue.
     pub hardware_queue: usize,
     /// Workers start nothing behind a kernel of which nothing is known, and keep their turn while
@@ -64,6 +67,7 @@ impl Setup {
             coscheduling: true,
             spin_ns: Some(50_000),
             hold_idle: false,
+            preemption: None,
             hardware_queue: 32,
             careful: true,
             accounting: Accounting::Every,
@@ -82,7 +86,6 @@ impl Setup {
 
 #[derive(Debug)]
 pub(crate) struct Books {
-    pub(crate) weight: Weight,
     pub(crate) sessions: Vec<usize>,
     /// Device time of its work as the device executed it, in ns.
     pub(crate) work_ns: u64,
@@ -96,6 +99,8 @@ pub(crate) struct Books {
     pub(crate) gap_max_ns: u64,
     pub(crate) last_service_ns: u64,
     pub(crate) was_backlogged: bool,
+    /// Its cap holds it back.
+    pub(crate) throttled: bool,
 }
 
 /// A run that the core or the set-up refuses.
@@ -129,6 +134,9 @@ pub struct World {
     pub(crate) working: usize,
     pub(crate) todo: VecDeque<usize>,
     pub(crate) turns: Vec<u64>,
+    /// vGPUs that have, or had, a cap.
+    pub(crate) capped: Vec<usize>,
+    tenants: usize,
     bins: Vec<Vec<u64>>,
     binned: Vec<u64>,
 }
@@ -144,6 +152,10 @@ impl World {
         if setup.hold_idle {
             // It keeps its turn, pauses and all, for a quantum.
             config.yield_ns = config.quantum_ns;
+        }
+        if let Some(preemption) = setup.preemption {
+            // A change of hands takes so much longer, and is worth so much longer a pause.
+            config.yield_ns += preemption.cost_ns();
         }
         let limits = Limits::of(&config, &setup);
         let mut world = Self {
@@ -163,6 +175,8 @@ impl World {
             working: 0,
             todo: VecDeque::new(),
             turns: Vec::new(),
+            capped: Vec::new(),
+            tenants: 1,
             bins: Vec::new(),
             binned: Vec::new(),
             setup,
@@ -174,12 +188,27 @@ impl World {
         Ok(world)
     }
 
-    /// A new vGPU; the result is its number.
+    /// A new tenant, for vGPUs of its own; the result is its number. Tenant 0 is there from the
+    /// beginning, with weight 1.
+    pub fn tenant(&mut self, weight: u32) -> usize {
+        let number = self.tenants;
+        self.tenants += 1;
+        let weight = Weight::new(weight).unwrap_or_default();
+        self.checks.add_tenant(number, weight);
+        self.tell(Event::AddTenant { tenant: tenant_key(number), weight });
+        number
+    }
+
+    /// A new vGPU of tenant 0; the result is its number.
     pub fn vgpu(&mut self, weight: u32) -> usize {
+        self.vgpu_of(0, weight)
+    }
+
+    /// A new vGPU of a tenant; the result is its number.
+    pub fn vgpu_of(&mut self, tenant: usize, weight: u32) -> usize {
         let number = self.books.len();
         let weight = Weight::new(weight).unwrap_or_default();
         self.books.push(Books {
-            weight,
             sessions: Vec::new(),
             work_ns: 0,
             kernels: 0,
@@ -188,11 +217,12 @@ impl World {
             gap_max_ns: 0,
             last_service_ns: 0,
             was_backlogged: false,
+            throttled: false,
         });
         self.turns.push(0);
         self.binned.push(0);
-        self.checks.add(weight);
-        let (vgpu, tenant) = (vgpu_key(number), TenantKey::DEFAULT);
+        self.checks.add_vgpu(number, tenant, weight);
+        let (vgpu, tenant) = (vgpu_key(number), tenant_key(tenant));
         self.tell(Event::AddVgpu { vgpu, device: DEVICE, tenant, weight });
         number
     }
@@ -210,6 +240,7 @@ impl World {
         self.workers.push(worker);
         self.entries.push(Entry::default());
         self.books[vgpu].sessions.push(number);
+        self.checks.add_session(number, vgpu);
         self.tell(Event::AddSession { session: session_key(number), vgpu: vgpu_key(vgpu) });
         if endless {
             self.note_work(number, false);
@@ -271,12 +302,47 @@ impl World {
 
     /// Changes a vGPU's weight now.
     pub fn reweight(&mut self, vgpu: usize, weight: u32) {
-        self.count_service();
         let weight = Weight::new(weight).unwrap_or_default();
-        self.books[vgpu].weight = weight;
-        self.checks.reweight(vgpu, weight);
+        self.count_service();
+        self.checks.reweight_vgpu(vgpu, weight);
+        self.change(Event::Reweight { vgpu: vgpu_key(vgpu), weight });
+    }
+
+    /// Changes a tenant's weight now.
+    pub fn reweight_tenant(&mut self, tenant: usize, weight: u32) {
+        let weight = Weight::new(weight).unwrap_or_default();
+        self.count_service();
+        self.checks.reweight_tenant(tenant, weight);
+        self.change(Event::ReweightTenant { tenant: tenant_key(tenant), weight });
+    }
+
+    /// Changes a session's weight now; it is 1 before.
+    pub fn reweight_session(&mut self, session: usize, weight: u32) {
+        let weight = Weight::new(weight).unwrap_or_default();
+        self.count_service();
+        self.checks.reweight_session(session, weight);
+        self.change(Event::ReweightSession { session: session_key(session), weight });
+    }
+
+    /// Gives a vGPU a cap from now on, or none.
+    pub fn set_cap(&mut self, vgpu: usize, cap: Option<Cap>) {
+        self.hold_against(vgpu, cap);
+        if !self.capped.contains(&vgpu) {
+            self.capped.push(vgpu);
+        }
+        self.change(Event::SetCap { vgpu: vgpu_key(vgpu), cap });
+    }
+
+    /// Checks what a vGPU gets against a cap that the core may know nothing of.
+    pub fn hold_against(&mut self, vgpu: usize, cap: Option<Cap>) {
+        self.count_service();
+        self.checks.watch_cap(self.clock.now_ns, vgpu, cap);
+    }
+
+    /// Tells the core of a change of settings, everybody's use until now before.
+    fn change(&mut self, event: Event) {
         self.report_holders(None);
-        self.tell(Event::Reweight { vgpu: vgpu_key(vgpu), weight });
+        self.tell(event);
         self.look();
     }
 
@@ -292,6 +358,7 @@ impl World {
     fn tick(&mut self, tick: Tick) {
         match tick {
             Tick::Device { generation } => self.device_ended(generation),
+            Tick::Slice { generation } => self.slice_ended(generation),
             Tick::Worker { worker } => {
                 if self.workers[worker].poke_ns == Some(self.clock.now_ns) {
                     self.workers[worker].poke_ns = None;
@@ -339,6 +406,17 @@ impl World {
     /// Device time of each vGPU's executed work so far, in ns.
     pub fn work_ns(&self) -> Vec<u64> {
         self.books.iter().map(|books| books.work_ns).collect()
+    }
+
+    /// Device time of each session's executed work so far, in ns.
+    pub fn session_work_ns(&self) -> Vec<u64> {
+        self.workers.iter().map(|worker| worker.work_ns).collect()
+    }
+
+    /// By how much a vGPU at most exceeded the allowances of its cap over any run of periods, and
+    /// by how much it may, in ns.
+    pub fn cap_excess(&self, vgpu: usize) -> Option<(i128, u64)> {
+        self.checks.cap_excess(vgpu)
     }
 
     /// Each vGPU's finished kernels.
@@ -400,7 +478,7 @@ impl World {
             .map(|view| view.used_ns);
         let gap_ns = weft_sched::invariants::billing_gap_ns(self.gpu.busy_ns, billed);
         // What the device executed of the command at its head is not reported before it ends.
-        let unreported_ns = self.gpu.queue.front().map_or(0, |head| head.ns);
+        let unreported_ns = self.gpu.unreported_ns();
         Verdict {
             closure: gap_ns.unsigned_abs() as f64 / (self.gpu.busy_ns.max(1)) as f64,
             closure_slack: unreported_ns as f64 / (self.gpu.busy_ns.max(1)) as f64,
@@ -433,6 +511,10 @@ pub struct Verdict {
     pub first: Option<String>,
     /// The longest that the device was idle while somebody had work, in ns.
     pub idle_max_ns: u64,
+}
+
+pub(crate) fn tenant_key(number: usize) -> TenantKey {
+    TenantKey(u32::try_from(number).expect("fewer than 2³² tenants"))
 }
 
 pub(crate) fn vgpu_key(number: usize) -> VgpuKey {

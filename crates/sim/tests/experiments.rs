@@ -40,6 +40,52 @@ fn a_tenant_of_long_kernels_moves_nobody() {
 }
 
 #[test]
+fn kernels_that_are_stopped_share_fairly_and_cost_what_stopping_costs() {
+    let outcome = run("preemption", 1);
+    let figure = |name: &str| outcome.figures[name];
+    for cost in ["0us", "100us", "1ms"] {
+        assert!(figure(&format!("mmr_stopped_{cost}_6ms")) >= 0.99, "{:?}", outcome.figures);
+        assert!(figure(&format!("mmr_stopped_{cost}_0_2ms")) >= 0.998, "{:?}", outcome.figures);
+    }
+    assert!(figure("overhead_stopped_0us_0_2ms") < 1.001, "{:?}", outcome.figures);
+    assert!(figure("overhead_stopped_100us_0_2ms") > 1.01, "{:?}", outcome.figures);
+    let (small, large) = (figure("lost_stopped_1ms_0_2ms"), figure("lost_stopped_1ms_6ms"));
+    assert!(small > 3.0 * large && large > 0.0, "{:?}", outcome.figures);
+    assert!(outcome.controls["mmr_unsliced"] < 0.1, "{:?}", outcome.controls);
+    // The driver's slices are equal: nobody starves and no weight counts.
+    assert!((0.2..0.3).contains(&outcome.controls["mmr_driver"]), "{:?}", outcome.controls);
+}
+
+#[test]
+fn weights_count_at_every_level_and_splitting_gains_nothing() {
+    let outcome = run("hierarchy", 1);
+    let figure = |name: &str| outcome.figures[name];
+    // Phases of four seconds: the lightest session gets a hundredth of one.
+    assert!(figure("mmr_min") >= 0.97, "{:?}", outcome.figures);
+    assert!(figure("mmr_tenants_min") >= 0.99, "{:?}", outcome.figures);
+    assert!(figure("share_error_max") <= 0.015, "{:?}", outcome.figures);
+    assert!(figure("split_gain").abs() <= 0.002, "{:?}", outcome.figures);
+    for (control, value) in &outcome.controls {
+        let fails = if control.starts_with("mmr") { *value < 0.5 } else { *value > 0.5 };
+        assert!(fails, "{control} is {value}");
+    }
+}
+
+#[test]
+fn caps_hold_and_idle_nothing_that_others_want() {
+    let outcome = run("caps", 1);
+    let figure = |name: &str| outcome.figures[name];
+    assert!(figure("share_over_cap_max") <= 1.002, "{:?}", outcome.figures);
+    assert!(figure("share_over_cap_min") >= 0.9, "{:?}", outcome.figures);
+    assert!(figure("excess_over_bound_max") <= 1.0, "{:?}", outcome.figures);
+    assert!(figure("utilization_min") >= 0.995, "{:?}", outcome.figures);
+    assert!(figure("mmr_rest_min") >= 0.99, "{:?}", outcome.figures);
+    assert!((0.59..0.61).contains(&figure("utilization_all_capped")), "{:?}", outcome.figures);
+    assert!(outcome.controls["share_over_cap_uncapped"] > 1.3, "{:?}", outcome.controls);
+    assert!(outcome.controls["violations_uncapped"] > 0.0, "{:?}", outcome.controls);
+}
+
+#[test]
 fn cheating_gains_nothing_and_would_without_the_policy() {
     let outcome = run("adversary", 1);
     // A quick run is short: 20 s of a bound of some 50 ms.
@@ -79,10 +125,8 @@ fn a_seed_gives_the_same_figures_and_another_seed_others() {
 
 #[test]
 fn the_summary_has_the_figures_that_the_design_asks_for() {
-    let outcomes: Vec<Outcome> = ["figure8", "figure9", "long_kernels", "wakeup", "adversary"]
-        .into_iter()
-        .map(|name| run(name, 1))
-        .collect();
+    let names = ["figure8", "figure9", "long_kernels", "wakeup", "adversary", "hierarchy", "caps"];
+    let outcomes: Vec<Outcome> = names.into_iter().map(|name| run(name, 1)).collect();
     let all = summary(&outcomes);
     for name in [
         "mmr_min",
@@ -90,6 +134,8 @@ fn the_summary_has_the_figures_that_the_design_asks_for() {
         "long_kernel_mmr",
         "wake_delay_quanta_max",
         "adversary_gain_max",
+        "hierarchy_mmr_min",
+        "share_over_cap_max",
         "lag_bound_violations",
         "decisions",
     ] {

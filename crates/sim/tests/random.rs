@@ -2,54 +2,107 @@
 #![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
 use proptest::prelude::*;
-use weft_sim::{Accounting, Kernel, Loop, MS, Random, SECOND, Setup, Source, Transport, US, World};
+use weft_sched::Cap;
+use weft_sim::{
+    Accounting, Kernel, Loop, MS, Preemption, Random, SECOND, Setup, Source, Transport, US, World,
+};
 
 const RINGS: Transport = Transport { submit_ns: 130, round_trip_ns: 430, lock_step: false };
 
-fn node(seed: u64) -> World {
-    let mut random = Random::new(seed);
+fn setup(random: &mut Random, seed: u64) -> Setup {
     let quantum_ns = [200 * US, MS, 6 * MS, 30 * MS][usize::try_from(random.below(4)).unwrap()];
     let mut setup = Setup::new("fair", seed).quantum(quantum_ns);
     setup.accounting = if random.chance(500) { Accounting::Every } else { Accounting::Sampled };
+    if random.chance(250) {
+        setup.config.sleeper_credit_ns = random.below(quantum_ns);
+        setup.config.slack_ns = random.below(2 * quantum_ns);
+    }
     setup.costs.device_switch.ns = random.below(20_000);
     setup.costs.launch.ns = random.below(3_000);
+    setup
+}
+
+/// Tenants, vGPUs and sessions of random weights and habits.
+fn populate(setup: Setup, random: &mut Random) -> World {
+    let quantum_ns = setup.config.quantum_ns;
+    let weight = |random: &mut Random| u32::try_from(random.between(1, 10)).unwrap();
     let mut world = World::new(setup).unwrap();
+    let mut tenants = vec![0];
+    for _ in 0..random.below(4) {
+        tenants.push(world.tenant(weight(random)));
+    }
     for _ in 0..random.between(2, 8) {
-        let vgpu = world.vgpu(u32::try_from(random.between(1, 10)).unwrap());
+        let tenant = tenants[usize::try_from(random.below(tenants.len() as u64)).unwrap()];
+        let vgpu = world.vgpu_of(tenant, weight(random));
         // Below a millisecond a worker's error about what is left of its work, up to its lead, is
         // no smaller than the quantum, and several sessions of a vGPU can add theirs up.
         let sessions = if quantum_ns < MS { 1 } else { random.between(1, 3) };
         for _ in 0..sessions {
             let ns = random.between(10 * US, 3 * MS);
-            if random.chance(400) {
+            let session = if random.chance(400) {
                 let program = Box::new(Loop::simple(ns / US, random.chance(500)));
-                world.program(vgpu, program, RINGS, None, 1_024);
+                world.program(vgpu, program, RINGS, None, 1_024)
             } else {
                 let long = random.chance(150);
                 let ns = if long { random.between(20 * MS, 500 * MS) } else { ns };
                 let kernel = Kernel { sliceable: random.chance(700), ..Kernel::new(0, ns) };
                 let source =
                     Source::Endless { kernels: vec![kernel], jitter_permille: random.below(100) };
-                world.session(vgpu, source);
+                world.session(vgpu, source)
+            };
+            if random.chance(300) {
+                world.reweight_session(session, weight(random));
             }
+        }
+        if random.chance(250) {
+            world.set_cap(vgpu, Some(cap(random)));
         }
     }
     world
 }
 
-proptest! {
+fn cap(random: &mut Random) -> Cap {
+    let share_ppm = u32::try_from(random.between(20_000, 700_000)).unwrap();
+    Cap { share_ppm, period_ns: random.between(MS, 200 * MS) }
+}
 
+/// Runs it, with new weights and another cap on the way.
+fn check(mut world: World, seed: u64) -> Result<(), TestCaseError> {
+    world.run_for(2 * SECOND);
+    world.reweight(0, 7);
+    world.reweight_tenant(0, 3);
+    world.reweight_session(0, 2);
+    world.set_cap(
+        1,
+        seed.is_multiple_of(2).then_some(Cap { share_ppm: 200_000, period_ns: 10 * MS }),
+    );
+    world.run_for(2 * SECOND);
+    let verdict = world.finish();
+    prop_assert_eq!(verdict.first, None, "seed {}", seed);
+    // Sampling owes each session the error of its last turn, some milliseconds of these.
+    prop_assert!(verdict.closure <= verdict.closure_slack + 0.01, "{}", verdict.closure);
+    Ok(())
+}
+
+proptest! {
+    // Four seconds of a node each.
+    #![proptest_config(ProptestConfig::with_cases(150))]
 
     #[test]
     fn invariants_hold(seed: u64) {
-        let mut world = node(seed);
-        world.run_for(2 * SECOND);
-        world.reweight(0, 7);
-        world.run_for(2 * SECOND);
-        let verdict = world.finish();
-        prop_assert_eq!(verdict.first, None, "seed {}", seed);
-        // Sampling owes each session the error of its last turn, some milliseconds of these.
-        prop_assert!(verdict.closure <= verdict.closure_slack + 0.01, "{}", verdict.closure);
+        let mut random = Random::new(seed);
+        let setup = setup(&mut random, seed);
+        check(populate(setup, &mut random), seed)?;
+    }
+
+    /// With kernels that are stopped, which the bound does not know the length of.
+    #[test]
+    fn invariants_hold_on_a_device_that_stops_kernels(seed: u64) {
+        let mut random = Random::new(seed);
+        let mut setup = setup(&mut random, seed);
+        let slice_min_ns = random.between(1, 200 * US);
+        setup.preemption = Some(Preemption::by_worker(random.below(300 * US), slice_min_ns));
+        check(populate(setup, &mut random), seed)?;
     }
 }
 

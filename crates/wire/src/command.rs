@@ -14,6 +14,9 @@ use crate::id::{ContextId, EventId, GraphExecId, ModuleId, StreamId};
 /// Most bytes of one encoded command: what fits into one lane record.
 pub const COMMAND_BYTES_MAX: usize = 496;
 
+/// Largest encoded node list of a graph, and largest answer of a module load, in bytes.
+pub const LIST_BYTES_MAX: usize = 16 << 20;
+
 message! {
     /// A block of the session's arena. The worker releases it when it has read or written it.
     pub struct Block {

@@ -56,7 +56,7 @@ impl Host {
     pub(crate) fn node(paced: bool, settings: &[(&str, &str)]) -> Result<Self> {
         let mut all = vec![("scheduling.share", "vgpu")];
         all.extend_from_slice(settings);
-        Ok(Self::Node(OwnDaemon::start_with_model(&all, paced.then_some(MODEL))?))
+        Ok(Self::Node(OwnDaemon::start(&all, paced.then_some(MODEL))?))
     }
 
     /// The daemon, if this is one.

@@ -58,7 +58,7 @@ pub(crate) fn demo(options: &DemoOptions) -> Result<ExitCode> {
 fn share(policy: &'static str, plans: &[Plan], seconds: u64) -> Result<Run> {
     note(&format!("now all three at once for {seconds} s, policy `{policy}` …"));
     let setting = [("scheduling.policy", policy), ("scheduling.share", "vgpu")];
-    let daemon = OwnDaemon::start_with_model(&setting, Some(MODEL))?;
+    let daemon = OwnDaemon::start(&setting, Some(MODEL))?;
     let mut client = daemon.sockets().connect()?;
     let running = tenants::start(plans, &daemon, seconds)?;
     watch(&mut client, &running)?;
@@ -74,41 +74,59 @@ fn watch(client: &mut Client, running: &tenants::Running) -> Result<()> {
     let mut next = Instant::now() + PROGRESS;
     while !running.finished() {
         std::thread::sleep(Duration::from_millis(50));
-        if Instant::now() < next {
-            continue;
-        }
-        next += PROGRESS;
-        let after = client.stats()?;
-        if running.started() {
+        if !running.at_work() {
+            before = client.stats()?;
+            next = Instant::now() + PROGRESS;
+        } else if Instant::now() >= next {
+            next += PROGRESS;
+            let after = client.stats()?;
             note(&format!("  {}", top::summary(&before, &after)));
+            before = after;
         }
-        before = after;
     }
     Ok(())
 }
 
 fn report(run: &Run, alone: &[f64]) {
     let figures = Figures::of(run, alone);
+    let used = used_shares(run);
     line(&format!("policy {} ({:.1} s window)", run.policy, run.window_s));
     let rows: Vec<_> = run
         .outcomes
         .iter()
-        .zip(&figures.shares)
-        .map(|(tenant, (expected, measured))| {
+        .zip(figures.shares.iter().zip(&used))
+        .map(|(tenant, ((expected, measured), used))| {
             vec![
                 tenant.name.clone(),
                 tenant.weight.to_string(),
                 percent(*expected),
+                percent(*used),
                 percent(*measured),
                 if tenant.verified { "yes".to_owned() } else { "NO".to_owned() },
             ]
         })
         .collect();
-    line(table(&["TENANT", "WEIGHT", "EXPECTED", "MEASURED", "VERIFIED"], &rows).trim_end());
+    line(table(&["TENANT", "WEIGHT", "EXPECTED", "DEVICE", "WORK", "VERIFIED"], &rows).trim_end());
+    line(
+        "DEVICE: share of the device's time. WORK: share of the verified work, against running alone",
+    );
+    let held = min_max_ratio(used.iter().zip(&figures.shares).map(|(used, (due, _))| used / due));
     line(&format!(
-        "MMR {:.3} over {:.1} s; aggregated overhead against running alone without Weft {:.3}",
+        "MMR of the device's time {held:.3}, of the work {:.3}, over {:.1} s; aggregated overhead \
+         against running alone without Weft {:.3}",
         figures.mmr, run.window_s, figures.overhead
     ));
+}
+
+/// Each tenant's share of the device's time, from the timeline of who held it.
+#[expect(clippy::cast_precision_loss, reason = "shares for people")]
+fn used_shares(run: &Run) -> Vec<f64> {
+    let turns = &run.timeline.turns;
+    let total: u64 = turns.iter().map(|turn| turn.used_ns).sum();
+    let used = |name: &str| -> u64 {
+        turns.iter().filter(|turn| turn.vgpu == name).map(|turn| turn.used_ns).sum()
+    };
+    run.outcomes.iter().map(|tenant| used(&tenant.name) as f64 / total.max(1) as f64).collect()
 }
 
 /// What the table and the page say about a run.
@@ -142,8 +160,14 @@ impl Figures {
             .collect();
         let ratios =
             shares.iter().zip(&progress).map(|((expected, _), progress)| progress / expected);
-        let (low, high) = ratios
-            .fold((f64::MAX, 0.0_f64), |(low, high), ratio| (low.min(ratio), high.max(ratio)));
-        Self { shares, mmr: low / high, overhead: 1.0 / total }
+        let mmr = min_max_ratio(ratios);
+        Self { shares, mmr, overhead: 1.0 / total }
     }
+}
+
+/// Smallest over largest.
+fn min_max_ratio(ratios: impl Iterator<Item = f64>) -> f64 {
+    let (low, high) =
+        ratios.fold((f64::MAX, 0.0_f64), |(low, high), ratio| (low.min(ratio), high.max(ratio)));
+    low / high
 }

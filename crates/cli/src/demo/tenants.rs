@@ -1,6 +1,7 @@
 //! The demo's tenants: ordinary programs that do not know of Weft.
 
 use std::cell::RefCell;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -13,8 +14,8 @@ use crate::args::DemoOptions;
 use crate::daemon::OwnDaemon;
 use crate::programs;
 
-/// Time for all tenants to attach and load before they begin together.
-const LEAD: Duration = Duration::from_millis(2500);
+/// When all tenants are ready they begin together after this time.
+const LEAD: Duration = Duration::from_millis(200);
 /// How long a tenant runs alone for its baseline.
 const ALONE_SECONDS: u64 = 3;
 
@@ -92,7 +93,7 @@ pub(crate) fn alone(plans: &[Plan]) -> Result<Vec<f64>> {
     let libraries = programs::library_dir(scratch.path())?;
     let mut throughputs = Vec::new();
     for plan in plans {
-        let mut command = plan.command(ALONE_SECONDS, Duration::ZERO, &libraries);
+        let mut command = plan.command(ALONE_SECONDS, &libraries);
         command.env("WEFT_ATTACH", "direct");
         command.env("WEFT_DEVICE", format!("soft:paced:{}", model.display()));
         throughputs.push(plan.outcome(command.spawn().context(plan.name)?)?.throughput);
@@ -100,13 +101,14 @@ pub(crate) fn alone(plans: &[Plan]) -> Result<Vec<f64>> {
     Ok(throughputs)
 }
 
-/// Starts all tenants; they begin their work at the same instant.
+/// Starts all tenants. They attach and load, each as fast as it can, and begin their work at the
+/// same instant.
 pub(crate) fn start(plans: &[Plan], daemon: &OwnDaemon, seconds: u64) -> Result<Running> {
     let libraries = programs::library_dir(daemon.path())?;
-    let begin = monotonic() + LEAD;
     let mut children = Vec::new();
     for plan in plans {
-        let mut command = plan.command(seconds, begin, &libraries);
+        let mut command = plan.command(seconds, &libraries);
+        command.args(["--start", "-"]).stdin(Stdio::piped());
         command.env("WEFT_SOCKET", daemon.tenant_socket());
         command.env("WEFT_VGPU", plan.name);
         command.env("WEFT_WEIGHT", plan.weight.to_string());
@@ -114,14 +116,34 @@ pub(crate) fn start(plans: &[Plan], daemon: &OwnDaemon, seconds: u64) -> Result<
             format!("cannot start {} for tenant {}", plan.program.display(), plan.name)
         })?);
     }
+    for (child, plan) in children.iter_mut().zip(plans) {
+        wait_until_ready(child).with_context(|| format!("tenant {} did not begin", plan.name))?;
+    }
+    let begin = monotonic() + LEAD;
+    for (child, plan) in children.iter_mut().zip(plans) {
+        let mut input = child.stdin.take().context("a tenant takes no input")?;
+        writeln!(input, "{:.6}", begin.as_secs_f64())
+            .with_context(|| format!("tenant {} did not begin", plan.name))?;
+    }
     Ok(Running { children: RefCell::new(children), begin, seconds })
 }
 
+/// Reads a tenant's first line, and no more: what comes after it is for [`Plan::outcome`].
+fn wait_until_ready(child: &mut Child) -> Result<()> {
+    let output = child.stdout.as_mut().context("a tenant's output is not read")?;
+    let mut byte = [0];
+    while output.read(&mut byte)? == 1 {
+        if byte == *b"\n" {
+            return Ok(());
+        }
+    }
+    bail!("it ended with {}", child.wait()?)
+}
+
 impl Plan {
-    fn command(&self, seconds: u64, begin: Duration, libraries: &Path) -> Command {
+    fn command(&self, seconds: u64, libraries: &Path) -> Command {
         let mut command = Command::new(&self.program);
         command.args(&self.arguments).arg(seconds.to_string());
-        command.arg("--start").arg(format!("{:.6}", begin.as_secs_f64()));
         command.envs(self.environment.iter().copied());
         for variable in ["WEFT_ATTACH", "WEFT_DEVICE", "WEFT_TOKEN", "WEFT_MEMORY"] {
             command.env_remove(variable);
@@ -155,9 +177,10 @@ impl Running {
         u64::try_from(self.begin.as_nanos()).unwrap_or(u64::MAX)
     }
 
-    /// Whether they have begun.
-    pub(crate) fn started(&self) -> bool {
-        monotonic() > self.begin
+    /// Whether they are all at work.
+    pub(crate) fn at_work(&self) -> bool {
+        let now = monotonic();
+        now > self.begin && now < self.begin + Duration::from_secs(self.seconds)
     }
 
     /// Whether all have ended.

@@ -14,6 +14,7 @@ mod journal;
 mod node;
 mod programs;
 mod quiet;
+mod run;
 mod sessions;
 mod shares;
 mod support;

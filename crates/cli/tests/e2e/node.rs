@@ -24,6 +24,25 @@ fn vgpus_are_created_listed_changed_and_removed() {
 }
 
 #[test]
+fn a_vgpu_made_for_somebody_is_theirs_and_wants_its_token() {
+    let node = Node::start(&[]);
+    let own = rustix::process::getuid().as_raw();
+    success(ctl(&node, &["create", "theirs", "--owner", &(own + 1).to_string()]));
+    success(ctl(&node, &["create", "locked", "--token", "secret"]));
+    for (flags, word) in [
+        (&["--name", "theirs"][..], "another user"),
+        (&["--name", "locked"], "WEFT_TOKEN"),
+        (&["--name", "locked", "--token", "secre"], "WEFT_TOKEN"),
+    ] {
+        let output = finish(node.run(flags, &program("vector_add"), &[]));
+        let text = text_of(&output);
+        assert!(!output.status.success() && text.contains(word), "{flags:?}: {text}");
+    }
+    let right = ["--name", "locked", "--token", "secret"];
+    success(node.run(&right, &program("vector_add"), &[]));
+}
+
+#[test]
 fn wrong_commands_say_what_is_allowed() {
     let node = Node::start(&[]);
     for (arguments, word) in [
@@ -136,7 +155,9 @@ fn top_metrics_and_doctor_speak() {
     let node = Node::start(&[]);
     success(node.run(&["--name", "seen"], &program("vector_add"), &[]));
     let metrics = success(ctl(&node, &["metrics"]));
-    assert!(metrics.contains("weft_") && metrics.contains("seen"), "{metrics}");
+    for wanted in ["{vgpu=\"seen\"}", "\nweft_journal_lost_records_total 0\n"] {
+        assert!(metrics.contains(wanted), "{metrics}");
+    }
     let doctor = success(ctl(&node, &["doctor"]));
     assert!(doctor.contains("shim"), "{doctor}");
     let mut top = Conversation::start(ctl(&node, &["top", "--interval-ms", "50"]));

@@ -17,6 +17,7 @@ codes! {
     CUfunc_cache,
     CUfunctionLoadingState,
     CUfunction_attribute,
+    CUgraphExecUpdateResult,
     CUgraphNodeType,
     CUjitInputType,
     CUjit_option,

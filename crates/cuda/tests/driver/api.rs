@@ -31,6 +31,15 @@ pub struct KernelNode {
     pub extra: *const *const c_void,
 }
 
+/// `CUgraphExecUpdateResultInfo`.
+#[repr(C)]
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct UpdateInfo {
+    pub result: u32,
+    pub node: Handle,
+    pub from: Handle,
+}
+
 /// `CUDA_MEMCPY2D`.
 #[repr(C)]
 #[derive(Debug, Default)]
@@ -162,6 +171,11 @@ driver! {
         exec: &mut Handle, graph: Handle, error: *mut Handle, log: *mut u8, bytes: usize);
     c"cuGraphExecKernelNodeSetParams" graph_exec_set(
         exec: Handle, node: Handle, params: &KernelNode);
+    c"cuGraphExecUpdate_v2" graph_exec_update(exec: Handle, graph: Handle, info: &mut UpdateInfo);
+    c"cuGraphAddChildGraphNode" graph_add_child(
+        node: &mut Handle, graph: Handle, after: *const Handle, count: usize, child: Handle);
+    c"cuGraphExecChildGraphNodeSetParams" graph_exec_set_child(
+        exec: Handle, node: Handle, child: Handle);
     c"cuGraphLaunch" graph_launch(exec: Handle, stream: Handle);
     c"cuGraphExecDestroy" graph_exec_destroy(exec: Handle);
     c"cuOccupancyMaxActiveBlocksPerMultiprocessor" occupancy(

@@ -359,6 +359,15 @@ impl SoftDevice {
         }
     }
 
+    /// What remains when everything has been executed.
+    fn due(&self) -> Driven {
+        match self.finished.front() {
+            None => Driven::Idle,
+            Some(first) if first.end_ns > clock::now_ns() => Driven::WaitUntil(first.end_ns),
+            Some(_) => Driven::Busy,
+        }
+    }
+
     /// Ends an operation that began at `began_ns` on the real clock, or has a place on the
     /// timeline.
     fn finish(&mut self, ended: Ended, outcome: Outcome) {
@@ -453,6 +462,9 @@ impl Device for SoftDevice {
     }
 
     fn drive(&mut self, slice_ns: u64) -> Driven {
+        if self.current.is_none() && self.pending.is_empty() {
+            return self.due();
+        }
         let deadline = clock::now_ns().saturating_add(slice_ns);
         loop {
             if self.current.is_none()
@@ -473,11 +485,7 @@ impl Device for SoftDevice {
                 return Driven::Busy;
             }
         }
-        match self.finished.front() {
-            None => Driven::Idle,
-            Some(first) if first.end_ns > clock::now_ns() => Driven::WaitUntil(first.end_ns),
-            Some(_) => Driven::Busy,
-        }
+        self.due()
     }
 
     fn poll(&mut self) -> Option<Completion> {

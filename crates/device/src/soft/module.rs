@@ -216,6 +216,11 @@ fn function_info(
     }
 }
 
+/// Shared variables of a size known now.
+fn statics(module: &Module) -> impl Iterator<Item = (VarId, &Variable)> {
+    variables(module, Space::Shared).filter(|(_, var)| !var.dynamic_shared)
+}
+
 /// Offsets of shared variables. Variables that no kernel uses together may overlap.
 #[derive(Debug, Default)]
 struct SharedLayout {
@@ -224,22 +229,43 @@ struct SharedLayout {
     bytes: HashMap<u32, u32>,
 }
 
+/// Most comparisons of variables for a tight layout.
+const COMPARISONS_MAX: usize = 1 << 24;
+
 impl SharedLayout {
     fn of(module: &Module) -> Self {
         let mut layout = Self::default();
-        let reach = uses::shared_of_kernels(module);
-        for (id, var) in variables(module, Space::Shared) {
-            if var.dynamic_shared {
-                continue;
+        let Some(reach) = uses::shared_of_kernels(module) else {
+            // Every kernel may use every variable.
+            let end = layout.place_apart(module);
+            layout.bytes.extend(module.kernels().map(|(id, _)| (id.0, end)));
+            return layout;
+        };
+        let squares = reach.iter().map(|(_, used)| used.len().saturating_mul(used.len()));
+        if squares.fold(0usize, usize::saturating_add) > COMPARISONS_MAX {
+            layout.place_apart(module);
+        } else {
+            for (id, var) in statics(module) {
+                let offset = layout.free_offset(module, &reach, id, var);
+                layout.offsets.insert(id, offset);
             }
-            let offset = layout.free_offset(module, &reach, id, var);
-            layout.offsets.insert(id, offset);
         }
         for (kernel, used) in &reach {
             let end = used.iter().filter_map(|id| layout.end_of(module, *id)).max().unwrap_or(0);
             layout.bytes.insert(*kernel, end);
         }
         layout
+    }
+
+    /// Places all variables one behind the other; where the last ends.
+    fn place_apart(&mut self, module: &Module) -> u32 {
+        let mut end = 0u32;
+        for (id, var) in statics(module) {
+            let at = end.checked_next_multiple_of(var.align.max(1)).unwrap_or(u32::MAX);
+            self.offsets.insert(id, at);
+            end = at.saturating_add(u32::try_from(var.size_bytes).unwrap_or(u32::MAX));
+        }
+        end
     }
 
     fn end_of(&self, module: &Module, id: VarId) -> Option<u32> {

@@ -174,7 +174,7 @@ impl Client {
         if let Answer::Stats(stats) = answer { Ok(stats) } else { Err(unexpected(&answer)) }
     }
 
-    /// Turns that began at or after `since_ns` (ns of `CLOCK_MONOTONIC`).
+    /// Turns that end, or go on, at or after `since_ns` (ns of `CLOCK_MONOTONIC`).
     ///
     /// # Errors
     /// As [`Self::call`].

@@ -73,7 +73,7 @@ pub enum Request {
     Stats,
     /// Who held the device when. Answer: [`Answer::Timeline`].
     Timeline {
-        /// Only turns that begin at or after this instant.
+        /// Only turns that end, or go on, at or after this instant.
         #[serde(default)]
         since_ns: u64,
     },
@@ -240,6 +240,10 @@ pub struct Stats {
     pub vgpus: Vec<VgpuReport>,
     /// How well the charges add up.
     pub closure: Closure,
+    /// Records of scheduling events that were lost because the disk did not keep up with the
+    /// journal or a trace, or was full.
+    #[serde(default)]
+    pub lost_records: u64,
     /// How threads that wait for the device are helped.
     #[serde(default)]
     pub coscheduling: CoschedulingReport,
@@ -465,6 +469,7 @@ mod tests {
             vgpus,
             coscheduling: CoschedulingReport::default(),
             closure: Closure { charged_ns: 995, busy_ns: 1000 },
+            lost_records: 3,
         }
     }
 

@@ -47,13 +47,20 @@ fn converse(daemon: &Arc<Daemon>, stream: UnixStream) -> io::Result<()> {
         if line.is_empty() {
             return Ok(());
         }
-        let answer = match serde_json::from_slice::<Request>(&line) {
+        let request = serde_json::from_slice::<Request>(&line);
+        let ends = matches!(request, Ok(Request::Shutdown));
+        let answer = match request {
             Ok(request) => daemon.answer_admin(request, caller.uid),
             Err(error) => refused(format!("the request is not understood: {error}")),
         };
         let mut bytes = serde_json::to_vec(&answer)?;
         bytes.push(b'\n');
-        reader.get_mut().write_all(&bytes)?;
+        let written = reader.get_mut().write_all(&bytes);
+        if ends {
+            // Whoever asked has the answer before this process is gone.
+            daemon.stop();
+        }
+        written?;
         if line.last() != Some(&b'\n') {
             return Ok(());
         }
@@ -87,7 +94,7 @@ impl Daemon {
                     cap_ppm,
                 };
                 let name = self.core().registry.create(&wanted)?.name.clone();
-                self.save_registry();
+                self.keep()?;
                 Answer::Vgpu(self.vgpu_report(&name)?)
             }
             Request::Set { name, weight, memory_bytes, cap_ppm } => {
@@ -117,10 +124,18 @@ impl Daemon {
             }
             Request::Doctor => Answer::Doctor(self.doctor()?),
             Request::Metrics => Answer::Metrics(crate::metrics::text(&self.stats()?)),
-            Request::Shutdown => {
-                self.stop();
-                Answer::Done
-            }
+            Request::Shutdown => Answer::Done,
+        })
+    }
+
+    /// Saves what was changed.
+    fn keep(&self) -> anyhow::Result<()> {
+        let saving = self.begin_saving();
+        self.saved(&saving).map_err(|why| {
+            anyhow::anyhow!(
+                "it is so until the daemon ends, but could not be saved: {why}; make room there, \
+                 and the next change saves this one too"
+            )
         })
     }
 
@@ -131,7 +146,7 @@ impl Daemon {
             core.frames.set_quota(vgpu.key, vgpu.memory_bytes);
             self.place(&mut core, &vgpu);
         }
-        self.save_registry();
+        self.keep()?;
         Ok(())
     }
 
@@ -149,7 +164,7 @@ impl Daemon {
                 self.place(&mut core, &vgpu);
             }
         }
-        self.save_registry();
+        self.keep()?;
         Ok(())
     }
 
@@ -177,6 +192,8 @@ impl Daemon {
             let Some(first) = of_vgpu.next() else {
                 core.registry.remove(name)?;
                 core.frames.remove_vgpu(key);
+                // While the tables are locked: the key may be another vGPU's right after.
+                self.driver.send(Order::Forget { vgpu: key });
                 break;
             };
             anyhow::ensure!(
@@ -193,9 +210,7 @@ impl Daemon {
             anyhow::ensure!(std::time::Instant::now() < deadline, "its sessions do not end");
             std::thread::sleep(Duration::from_millis(2));
         }
-        self.driver.send(Order::Forget { vgpu: key });
-        self.save_registry();
-        Ok(())
+        self.keep()
     }
 
     fn vgpu_report(&self, name: &str) -> anyhow::Result<VgpuReport> {
@@ -265,6 +280,7 @@ impl Daemon {
             holder: holder.map(|vgpu| vgpu.name.clone()),
             waiting: u32::try_from(waiting).unwrap_or(u32::MAX),
             closure: Closure { charged_ns, busy_ns: device.busy_ns },
+            lost_records: view.lost_records,
             device,
             vgpus,
             coscheduling: view.coscheduling,

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::net::sockopt::{self, Timeout};
+use weft_device::soft::DevicePage;
+use weft_gate::{ControlPage, NODE_SESSIONS, NodePage};
 use weft_ring::peer::{self, Process};
 use weft_ring::{Access, MemoryFile, Segment};
 use weft_sched::{Actions, Config as SchedConfig, Event, Node, RestoreError, Usage};
@@ -18,7 +20,8 @@ use super::registry::Registry;
 use super::runtime::Runtime;
 use super::sessions::{Entry, Origin, Session};
 use super::spawn::Worker;
-use crate::link::{self, Adoption};
+use crate::config::{ByteSize, NodeConfig};
+use crate::link::{Adoption, PACKET_BYTES_MAX};
 
 /// A worker answers at its door within this time, or is left to die.
 const ANSWER_LIMIT: Duration = Duration::from_millis(500);
@@ -34,15 +37,15 @@ pub(crate) struct Survivor {
     pub(crate) process: Process,
     /// Its shared memory.
     pub(crate) files: Files,
+    /// Its session's segment.
+    segment: Segment,
+    /// Its control page.
+    page: ControlPage,
 }
 
 /// Shared memory of a survivor.
 #[derive(Debug)]
 pub(crate) struct Files {
-    /// The session's segment.
-    pub(crate) segment: MemoryFile,
-    /// Its control page.
-    pub(crate) control: MemoryFile,
     /// The node page.
     pub(crate) node_page: MemoryFile,
     /// The device page.
@@ -57,7 +60,7 @@ pub(crate) struct Files {
 pub(crate) fn knock(runtime: &Runtime) -> anyhow::Result<Vec<Survivor>> {
     let mut survivors = Vec::new();
     for (session, link) in runtime.knock()? {
-        match meet(link) {
+        match meet(session, link) {
             Ok(survivor) => survivors.push(survivor),
             Err(error) => {
                 tracing::warn!(session, error = format!("{error:#}"), "worker not adopted");
@@ -68,23 +71,76 @@ pub(crate) fn knock(runtime: &Runtime) -> anyhow::Result<Vec<Survivor>> {
     Ok(survivors)
 }
 
-fn meet(link: OwnedFd) -> anyhow::Result<Survivor> {
+/// What the worker behind the door of `session` says. One that cannot be adopted is ended: what it
+/// has must be free before anybody else gets it.
+fn meet(session: u64, link: OwnedFd) -> anyhow::Result<Survivor> {
     let own = rustix::process::getuid().as_raw();
     let credentials = peer::credentials(&link)?;
     if credentials.uid != own && credentials.uid != 0 {
         bail!("it runs as user {}", credentials.uid);
     }
     sockopt::set_socket_timeout(&link, Timeout::Recv, Some(ANSWER_LIMIT))?;
-    let (adoption, fds): (Adoption, Vec<OwnedFd>) = link::receive(&link)?.context("it hung up")?;
+    let message = peer::receive(&link, PACKET_BYTES_MAX)?.context("it hung up")?;
     sockopt::set_socket_timeout(&link, Timeout::Recv, None)?;
-    let process = Process::open(adoption.pid)?;
+    // Whom the system names may be ended; what a message says may be anybody.
+    let process = Process::open(message.sender.context("its process is unknown")?)?;
+    match introduced(session, message) {
+        Ok((adoption, files, segment, page)) => {
+            Ok(Survivor { adoption, link, process, files, segment, page })
+        }
+        Err(error) => {
+            process.kill()?;
+            anyhow::ensure!(process.wait_exit(ANSWER_LIMIT), "it does not end: {error:#}");
+            Err(error)
+        }
+    }
+}
+
+/// Opens all that an earlier version laid out otherwise, or that a tenant can write to.
+fn introduced(
+    session: u64,
+    message: peer::Message,
+) -> anyhow::Result<(Adoption, Files, Segment, ControlPage)> {
+    let adoption: Adoption = serde_json::from_slice(&message.bytes)?;
+    if (Some(adoption.pid), adoption.start.session) != (message.sender, session) {
+        bail!("it says that it is process {} of another session", adoption.pid);
+    }
     let files: Vec<MemoryFile> =
-        fds.into_iter().map(MemoryFile::received).collect::<Result<_, _>>()?;
+        message.descriptors.into_iter().map(MemoryFile::received).collect::<Result<_, _>>()?;
     let [segment, control, node_page, device_page, frames, table] =
         <[MemoryFile; 6]>::try_from(files)
             .map_err(|files| anyhow::anyhow!("it sent {} descriptors instead of 6", files.len()))?;
-    let files = Files { segment, control, node_page, device_page, frames, table };
-    Ok(Survivor { adoption, link, process, files })
+    let segment = Segment::open(segment.map(Access::ReadWrite)?)?;
+    let page = ControlPage::open(&control.map(Access::ReadWrite)?)?;
+    NodePage::open(&node_page.map(Access::ReadWrite)?)?;
+    DevicePage::open(&device_page.map(Access::ReadWrite)?)?;
+    Ok((adoption, Files { node_page, device_page, frames, table }, segment, page))
+}
+
+/// Those whose vGPU the registry knows. The others are ended: nobody would ever give them a turn.
+pub(crate) fn of_known_vgpus(survivors: Vec<Survivor>, registry: &Registry) -> Vec<Survivor> {
+    let is_known = |survivor: &Survivor| {
+        let start = &survivor.adoption.start;
+        let is_known = registry.by_key(start.vgpu_key).is_some_and(|vgpu| vgpu.name == start.vgpu);
+        if !is_known {
+            tracing::warn!(session = start.session, vgpu = start.vgpu, "the vGPU is gone");
+            // One that is gone already needs no end.
+            let _ = survivor.process.kill();
+        }
+        is_known
+    };
+    survivors.into_iter().filter(is_known).collect()
+}
+
+/// While sessions of an earlier daemon live the device's memory stays as large as it was: their
+/// tables and files are.
+pub(crate) fn keep_memory(config: &mut NodeConfig, survivors: &[Survivor]) {
+    let Some(survivor) = survivors.first() else { return };
+    let memory_bytes = survivor.adoption.start.device.memory_bytes;
+    if config.device.memory.is_some_and(|asked| asked.0 != memory_bytes) {
+        tracing::warn!(memory_bytes, "device.memory stays as it was: adopted sessions use it");
+    }
+    config.device.memory = Some(ByteSize(memory_bytes));
 }
 
 /// The earlier daemon's physical table.
@@ -152,6 +208,10 @@ impl Daemon {
             sessions.push(survivor);
         }
         self.core().frames.rebuild(&keys)?;
+        // A worker that died while no daemon ran may stand in the device's queue.
+        for gone in (0..NODE_SESSIONS).filter(|key| !keys.contains(key)) {
+            self.memory.repair(gone);
+        }
         for survivor in sessions {
             self.resume(survivor)?;
         }
@@ -186,17 +246,17 @@ impl Daemon {
     }
 
     fn resume(self: &Arc<Self>, survivor: Survivor) -> anyhow::Result<()> {
-        let Survivor { adoption, link, process, files } = survivor;
+        let Survivor { adoption, link, process, segment, page, .. } = survivor;
         let start = adoption.start;
         tracing::info!(session = start.session, vgpu = start.vgpu, "worker adopted");
         let session = Session {
             key: start.key,
             vgpu: start.vgpu_key,
             worker: Worker::adopted(process, link, adoption.pid),
-            segment: Segment::open(files.segment.map(Access::ReadWrite)?)?,
+            segment,
             start,
         };
-        self.begin(&session, &files.control, Origin::Adopted)?;
+        self.begin(&session, page, Origin::Adopted)?;
         let daemon = Arc::clone(self);
         thread::Builder::new()
             .name("tenant".to_owned())

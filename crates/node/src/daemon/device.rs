@@ -110,6 +110,7 @@ impl super::Daemon {
         checks.push(check("node's device", Finding::Good, detail));
         let stats = self.stats()?;
         checks.push(cosched::check(Some(&stats.coscheduling)));
+        checks.extend(self.journal_check(stats.lost_records));
         let error = stats.closure.error();
         let finding = if error <= 0.005 { Finding::Good } else { Finding::Warning };
         let detail =
@@ -124,6 +125,19 @@ impl super::Daemon {
             checks.push(check("model", Finding::Warning, detail));
         }
         Ok(DoctorReport { checks })
+    }
+
+    /// Whether all of the journal is written.
+    fn journal_check(&self, lost: u64) -> Option<DoctorCheck> {
+        if lost > 0 {
+            let detail = format!(
+                "{lost} records are missing in journals and traces: the disk is full or too slow; \
+                 make room, and the journal goes on in a new file"
+            );
+            return Some(check("journal", Finding::Warning, detail));
+        }
+        let dir = self.config.journal.dir.as_ref()?;
+        Some(check("journal", Finding::Good, format!("written to {}", dir.display())))
     }
 }
 

@@ -6,6 +6,7 @@
 mod place;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::time::{Duration, Instant};
 
@@ -19,8 +20,8 @@ use weft_sched::{
 
 use super::clock;
 use super::cosched::{Coscheduler, Waiters};
-use super::persist::{Save, Schedule};
-use super::recorder::{Chunk, Recorder};
+use super::persist::{Saver, Schedule};
+use super::recorder::{Chunk, Recorder, Trouble};
 use super::trace::Trace;
 use crate::admin::CoschedulingReport;
 
@@ -119,6 +120,8 @@ pub(crate) struct View {
     pub(crate) vgpus: BTreeMap<u32, (u64, u64)>,
     /// Device time billed to all vGPUs there ever were.
     pub(crate) charged_ns: u64,
+    /// Records that journals and traces lost.
+    pub(crate) lost_records: u64,
     /// How waiting threads are helped.
     pub(crate) coscheduling: CoschedulingReport,
 }
@@ -173,12 +176,14 @@ pub(crate) struct Driver {
     coscheduler: Coscheduler,
     timer: Option<u64>,
     trace: Trace,
-    saver: Sender<Save>,
+    saver: Saver,
     saved: Instant,
     /// Device time of vGPUs that were removed.
     forgotten_ns: u64,
     /// Journals, by their names; the configured one is 0.
     recorders: BTreeMap<u64, Recorder>,
+    /// Records that recordings lost which are over.
+    lost_records: u64,
 }
 
 #[derive(Debug)]
@@ -211,7 +216,7 @@ impl Driver {
         node: Node,
         page: NodePage,
         orders: Receiver<Order>,
-        saver: Sender<Save>,
+        saver: Saver,
         forgotten_ns: u64,
         coscheduler: Coscheduler,
     ) -> Self {
@@ -228,12 +233,20 @@ impl Driver {
             saved: Instant::now(),
             forgotten_ns,
             recorders: BTreeMap::new(),
+            lost_records: 0,
         }
     }
 
     /// Records from now on, in files of about `file_bytes_max`.
-    pub(crate) fn record(&mut self, id: u64, chunks: SyncSender<Chunk>, file_bytes_max: u64) {
-        self.recorders.insert(id, Recorder::start(&self.node, chunks, file_bytes_max));
+    pub(crate) fn record(
+        &mut self,
+        id: u64,
+        chunks: SyncSender<Chunk>,
+        trouble: Arc<Trouble>,
+        file_bytes_max: u64,
+    ) {
+        let recorder = Recorder::start(&self.node, chunks, trouble, file_bytes_max);
+        self.recorders.insert(id, recorder);
     }
 
     /// Runs until [`Order::Stop`].
@@ -312,10 +325,14 @@ impl Driver {
             Order::Timeline { since_ns, answer } => {
                 let _ = answer.send(self.trace.since(since_ns));
             }
-            Order::Record { id, chunks } => self.record(id, chunks, u64::MAX),
+            Order::Record { id, chunks } => {
+                // One that cannot be written is over.
+                self.record(id, chunks, Arc::default(), u64::MAX);
+            }
             Order::StopRecording { id } => {
                 if let Some(mut recorder) = self.recorders.remove(&id) {
                     recorder.flush();
+                    self.lost_records += recorder.lost_ever();
                 }
             }
             Order::Stop => {}
@@ -426,7 +443,7 @@ impl Driver {
             (*key, view)
         });
         let vgpus = self.node.snapshot().vgpus;
-        let billed_ns: u64 = vgpus.iter().map(|state| state.used_ns).sum();
+        let billed_ns = vgpus.iter().fold(0_u64, |sum, state| sum.saturating_add(state.used_ns));
         let vgpus = vgpus.iter().map(|state| (state.vgpu.0, (state.held_ns, state.turns)));
         View {
             now_ns: clock::now_ns(),
@@ -434,6 +451,8 @@ impl Driver {
             sessions: sessions.collect(),
             vgpus: vgpus.collect(),
             charged_ns: billed_ns.saturating_add(self.forgotten_ns),
+            lost_records: self.recorders.values().map(Recorder::lost_ever).sum::<u64>()
+                + self.lost_records,
             coscheduling: self.coscheduler.report(),
         }
     }
@@ -522,7 +541,8 @@ impl Driver {
             recorder.record(&self.node, now_ns, &event, result, actions);
         }
         if self.recorders.values().any(Recorder::is_over) {
-            self.recorders.retain(|_, recorder| !recorder.is_over());
+            let over = self.recorders.extract_if(.., |_, recorder| recorder.is_over());
+            self.lost_records += over.map(|(_, recorder)| recorder.lost_ever()).sum::<u64>();
         }
         result
     }
@@ -627,12 +647,11 @@ impl Driver {
 
     fn save(&mut self) {
         self.saved = Instant::now();
-        // The saver ends after the driver.
-        let _ = self.saver.send(Save::Schedule(Schedule {
+        self.saver.schedule(Schedule {
             core: self.node.snapshot(),
             sessions: self.sessions.iter().map(|(key, session)| (*key, session.id)).collect(),
             forgotten_ns: self.forgotten_ns,
-        }));
+        });
     }
 }
 

@@ -4,9 +4,17 @@
 //! Every frame's entry in the table names the *session* that has it, so that sessions of one vGPU
 //! do not see each other's memory either, and so that the next daemon can rebuild the ledger from
 //! the table.
+//!
+//! Frames are cleared in three steps, so that nobody else waits for the second, which takes long
+//! for many frames: the ledger takes them from their session ([`Dirty`]); they are cleared, without
+//! the tables' lock; the table's entries go and the frames are free ([`Frames::recycle`]). Until
+//! then their entries name the session, so a daemon that dies in between leaves its successor
+//! frames that are a living session's still, or are cleared as a dead one's: never free ones that
+//! are not clear.
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
 
 use anyhow::Context;
 use rustix::fs::{Mode, OFlags};
@@ -22,8 +30,39 @@ pub(crate) struct Frames {
     ledger: Ledger,
     table_file: MemoryFile,
     table: Cells<AtomicU64>,
-    files: BTreeMap<u32, MemoryFile>,
+    files: BTreeMap<u32, Arc<MemoryFile>>,
     memory_bytes: u64,
+}
+
+/// No session has this key: the next daemon clears frames whose entries have it.
+const NOBODY: u32 = u32::MAX - 1;
+
+/// Frames that nobody has any more and that are not clear yet.
+#[must_use = "they are out of use until they are cleared and recycled"]
+#[derive(Debug)]
+pub(crate) struct Dirty {
+    /// Absent when none was ever written to.
+    file: Option<Arc<MemoryFile>>,
+    runs: Vec<Run>,
+}
+
+/// Frames that were to be cleared.
+#[must_use = "they are out of use until they are recycled"]
+#[derive(Debug)]
+pub(crate) struct Cleared {
+    clear: Vec<Run>,
+    /// The system refused these.
+    dirty: Vec<Run>,
+}
+
+impl Dirty {
+    /// Clears them. Takes long for many.
+    pub(crate) fn clear(self) -> Cleared {
+        let file = self.file.as_deref();
+        let is_clear = |(first, count): &Run| file.is_none_or(|file| punch(file, *first, *count));
+        let (clear, dirty) = self.runs.into_iter().partition(is_clear);
+        Cleared { clear, dirty }
+    }
 }
 
 impl Frames {
@@ -68,7 +107,7 @@ impl Frames {
         }
         let file = MemoryFile::create("weft-frames", usize::try_from(self.memory_bytes)?)?;
         let clone = file.try_clone()?;
-        self.files.insert(vgpu, file);
+        self.files.insert(vgpu, Arc::new(file));
         Ok(clone)
     }
 
@@ -111,38 +150,49 @@ impl Frames {
         runs
     }
 
-    /// Takes frames back from a session and clears them. `again`: it asked an earlier daemon
-    /// already, so some may be back.
+    /// Takes frames back from a session. `again`: it asked an earlier daemon already, so some may
+    /// be back.
     pub(crate) fn give_back(
         &mut self,
         session: u32,
         vgpu: u32,
         runs: &[Run],
         again: bool,
-    ) -> Result<(), LedgerError> {
-        if again {
-            let frames = runs.iter().flat_map(|&(first, count)| {
-                (first..first.saturating_add(count)).take(self.table.len())
-            });
-            for frame in frames.collect::<Vec<_>>() {
-                if self.ledger.give_back(session, &[(frame, 1)]).is_ok() {
-                    self.clear(vgpu, &[(frame, 1)]);
-                }
-            }
-            return Ok(());
+    ) -> Result<Dirty, LedgerError> {
+        if !again {
+            self.ledger.give_back(session, runs)?;
+            return Ok(self.dirty(vgpu, runs.to_vec()));
         }
-        self.ledger.give_back(session, runs)?;
-        self.clear(vgpu, runs);
-        Ok(())
+        let frames = runs.iter().flat_map(|&(first, count)| {
+            (first..first.saturating_add(count)).take(self.table.len()).map(|frame| (frame, 1))
+        });
+        let still_theirs = |run: &Run| self.ledger.give_back(session, &[*run]).is_ok();
+        let runs = frames.filter(still_theirs).collect();
+        Ok(self.dirty(vgpu, runs))
     }
 
-    /// Ends a session whose worker is dead: all its frames are cleared and free.
-    pub(crate) fn remove_session(&mut self, session: u32, vgpu: u32, last_of_vgpu: bool) {
+    /// Ends a session whose worker is dead. Until its frames are recycled its key is not another's:
+    /// their entries have it.
+    pub(crate) fn remove_session(&mut self, session: u32, vgpu: u32) -> Dirty {
         let runs = self.ledger.remove_session(session);
-        self.clear(vgpu, &runs);
-        if last_of_vgpu {
-            self.files.remove(&vgpu);
-        }
+        self.dirty(vgpu, runs)
+    }
+
+    fn dirty(&self, vgpu: u32, runs: Vec<Run>) -> Dirty {
+        Dirty { file: self.files.get(&vgpu).cloned(), runs }
+    }
+
+    /// Makes cleared frames free. Those that are not clear are nobody's while this daemon runs.
+    pub(crate) fn recycle(&mut self, cleared: &Cleared) {
+        self.write(&cleared.clear, 0);
+        self.ledger.recycle(&cleared.clear);
+        self.write(&cleared.dirty, physical::requested(NOBODY, 0));
+        self.ledger.withdraw(&cleared.dirty);
+    }
+
+    /// Forgets the file of a vGPU without sessions, to be dropped.
+    pub(crate) fn forget_file(&mut self, vgpu: u32) -> Option<Arc<MemoryFile>> {
+        self.files.remove(&vgpu)
     }
 
     /// Notes a session's pinned memory.
@@ -157,7 +207,7 @@ impl Frames {
 
     /// Takes over the frame file of an adopted session's vGPU.
     pub(crate) fn adopt_file(&mut self, vgpu: u32, file: MemoryFile) {
-        self.files.entry(vgpu).or_insert(file);
+        self.files.entry(vgpu).or_insert_with(|| Arc::new(file));
     }
 
     /// Rebuilds the ledger from the table: frames of sessions in `living` are theirs, others are
@@ -192,9 +242,9 @@ impl Frames {
                 .adopt(session, first, count)
                 .with_context(|| format!("adopting frames {first}+{count}")),
             None => {
-                // Its vGPU's file is gone with the session, or was cleared when it ended.
-                self.write(&[(first, count)], 0);
+                // Its vGPU's file is gone with the session, or is another session's too.
                 self.punch_everywhere(first, count);
+                self.write(&[(first, count)], 0);
                 Ok(())
             }
         }
@@ -204,16 +254,6 @@ impl Frames {
         for file in self.files.values() {
             punch(file, first, count);
         }
-    }
-
-    fn clear(&mut self, vgpu: u32, runs: &[Run]) {
-        self.write(runs, 0);
-        if let Some(file) = self.files.get(&vgpu) {
-            for &(first, count) in runs {
-                punch(file, first, count);
-            }
-        }
-        self.ledger.recycle(runs);
     }
 
     fn write(&self, runs: &[Run], entry: u64) {
@@ -227,12 +267,15 @@ impl Frames {
     }
 }
 
-fn punch(file: &MemoryFile, first: u64, count: u64) {
+/// Clears frames; whether they are clear.
+fn punch(file: &MemoryFile, first: u64, count: u64) -> bool {
     let offset = usize::try_from(first * PAGE).unwrap_or(usize::MAX);
-    let len = usize::try_from(count * PAGE).unwrap_or(0);
-    if let Err(error) = file.punch(offset, len) {
+    let len = usize::try_from(count * PAGE).unwrap_or(usize::MAX);
+    let punched = file.punch(offset, len);
+    if let Err(error) = &punched {
         tracing::error!(%error, first, count, "frames could not be cleared");
     }
+    punched.is_ok()
 }
 
 /// Another open file of the same memory, with other access.
@@ -262,18 +305,76 @@ mod tests {
         let runs = frames.take(10, 3, 1, false).unwrap();
         assert_eq!(seen.load(2), Some(physical::requested(10, 1)));
         assert!(file.map(Access::ReadWrite).is_err(), "workers cannot write the table");
-        frames.give_back(10, 1, &runs, false).unwrap();
+        let dirty = frames.give_back(10, 1, &runs, false).unwrap();
+        assert_eq!(
+            seen.load(2),
+            Some(physical::requested(10, 1)),
+            "a dead daemon's successor asks"
+        );
+        frames.recycle(&dirty.clear());
         assert_eq!(seen.load(2), Some(0));
     }
 
     #[test]
-    fn freed_frames_are_zero() {
+    fn others_get_frames_while_some_are_cleared_and_those_only_when_they_are_zero() {
         let mut frames = frames(None);
+        frames.add_session(11, 1);
         let memory = frames.file(1).unwrap().map(Access::ReadWrite).unwrap();
-        let runs = frames.take(10, 2, 1, false).unwrap();
-        memory.span(0, 8192).unwrap().fill(7).unwrap();
-        frames.give_back(10, 1, &runs, false).unwrap();
-        assert!(memory.span(0, 8192).unwrap().to_vec().iter().all(|byte| *byte == 0));
+        let bytes = memory.len();
+        let is_zero = || memory.span(0, bytes).unwrap().to_vec().iter().all(|byte| *byte == 0);
+        let given = frames.take(10, 60, 1, false).unwrap();
+        memory.span(0, bytes).unwrap().fill(7).unwrap();
+        let given_back = frames.give_back(10, 1, &given, false).unwrap();
+        // Nothing is cleared yet, and nothing of it is in the way.
+        assert_eq!(frames.take(11, 4, 1, false).unwrap(), [(60, 4)]);
+        assert_eq!(frames.take(11, 1, 2, false), Err(LedgerError::Clearing));
+        let of_dead = frames.remove_session(11, 1);
+        frames.add_session(12, 1);
+        assert_eq!(frames.take(12, 1, 1, false), Err(LedgerError::Clearing));
+        assert!(!is_zero());
+        // In the other order than they were given back.
+        frames.recycle(&of_dead.clear());
+        assert_eq!(frames.take(12, 64, 1, false), Err(LedgerError::Clearing));
+        frames.recycle(&given_back.clear());
+        assert!(is_zero());
+        assert_eq!(frames.take(12, 64, 2, false).unwrap(), [(0, 64)]);
+    }
+
+    #[test]
+    fn frames_that_cannot_be_cleared_are_nobodys() {
+        let mut frames = frames(None);
+        let runs = frames.take(10, 64, 1, false).unwrap();
+        let cleared = frames.give_back(10, 1, &runs, false).unwrap().clear();
+        assert_eq!((cleared.clear, cleared.dirty), (vec![(0, 64)], vec![]));
+        frames.recycle(&Cleared { clear: vec![(0, 60)], dirty: vec![(60, 4)] });
+        assert_eq!(frames.take(10, 61, 2, false), Err(LedgerError::Device));
+        frames.take(10, 60, 3, false).unwrap();
+        let table = MemoryFile::received(frames.table().unwrap()).unwrap();
+        let mut second = self::frames(Some(table));
+        second.rebuild(&[10]).unwrap();
+        second.take(10, 4, 4, false).unwrap();
+    }
+
+    #[test]
+    fn a_daemon_that_dies_while_it_clears_leaves_no_frame_that_is_free_and_not_clear() {
+        let mut first = frames(None);
+        first.add_session(11, 1);
+        let file = first.file(1).unwrap();
+        let memory = file.map(Access::ReadWrite).unwrap();
+        let of_living = first.take(10, 2, 1, false).unwrap();
+        let of_dead = first.take(11, 62, 1, false).unwrap();
+        memory.span(0, memory.len()).unwrap().fill(7).unwrap();
+        let unfinished = first.give_back(10, 1, &of_living, false).unwrap();
+        let unfinished = (unfinished, first.give_back(11, 1, &of_dead, false).unwrap());
+        let table = MemoryFile::received(first.table().unwrap()).unwrap();
+        drop((first, unfinished));
+        let mut second = frames(Some(table));
+        second.adopt_file(1, file);
+        second.rebuild(&[10]).unwrap();
+        let again = second.give_back(10, 1, &of_living, true).unwrap();
+        second.recycle(&again.clear());
+        assert_eq!(second.take(10, 64, 2, false).unwrap(), [(0, 64)]);
+        assert!(memory.span(0, memory.len()).unwrap().to_vec().iter().all(|byte| *byte == 0));
     }
 
     #[test]

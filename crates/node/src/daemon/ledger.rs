@@ -13,6 +13,8 @@ const FRAME_BYTES: u64 = weft_device::soft::PAGE;
 pub(crate) struct Ledger {
     total: u64,
     free: Runs,
+    /// Frames that are nobody's and not free before they are clear.
+    clearing: u64,
     vgpus: BTreeMap<u32, Account>,
     sessions: BTreeMap<u32, Holding>,
 }
@@ -36,6 +38,9 @@ pub(crate) enum LedgerError {
     /// The vGPU's quota would be exceeded.
     #[error("the memory quota is used up")]
     Quota,
+    /// The device has room as soon as what is being cleared is clear.
+    #[error("the device's memory is being cleared")]
+    Clearing,
     /// The device has no room.
     #[error("the device's memory is used up")]
     Device,
@@ -55,7 +60,8 @@ impl Ledger {
     pub(crate) fn new(frames: u64) -> Self {
         let mut free = Runs::default();
         free.insert(0, frames);
-        Self { total: frames, free, vgpus: BTreeMap::new(), sessions: BTreeMap::new() }
+        let (vgpus, sessions) = (BTreeMap::new(), BTreeMap::new());
+        Self { total: frames, free, clearing: 0, vgpus, sessions }
     }
 
     /// Adds a vGPU, or changes its quota. A quota below what is in use stops further allocation.
@@ -87,8 +93,11 @@ impl Ledger {
         if frames > account.quota.saturating_sub(account.used) {
             return Err(LedgerError::Quota);
         }
-        if frames > self.free.frames {
+        if frames > self.free.frames + self.clearing {
             return Err(LedgerError::Device);
+        }
+        if frames > self.free.frames {
+            return Err(LedgerError::Clearing);
         }
         let runs = self.free.take(frames, runs_max);
         for &(first, count) in &runs {
@@ -103,20 +112,31 @@ impl Ledger {
     pub(crate) fn give_back(&mut self, session: u32, runs: &[Run]) -> Result<(), LedgerError> {
         let holding = self.sessions.get_mut(&session).ok_or(LedgerError::Unknown)?;
         let account = self.vgpus.get_mut(&holding.vgpu).ok_or(LedgerError::Unknown)?;
-        for &(first, count) in runs {
+        for (before, &(first, count)) in runs.iter().enumerate() {
             if !holding.runs.remove(first, count) {
+                for &(first, count) in runs.iter().take(before) {
+                    holding.runs.insert(first, count);
+                }
                 return Err(LedgerError::NotTheirs(first, count));
             }
-            account.used -= count;
         }
+        let frames: u64 = runs.iter().map(|(_, count)| count).sum();
+        account.used -= frames;
+        self.clearing += frames;
         Ok(())
     }
 
     /// Puts cleared frames back into use.
     pub(crate) fn recycle(&mut self, runs: &[Run]) {
         for &(first, count) in runs {
+            self.clearing -= count;
             self.free.insert(first, count);
         }
+    }
+
+    /// Takes frames that could not be cleared out of use for ever.
+    pub(crate) fn withdraw(&mut self, runs: &[Run]) {
+        self.clearing -= runs.iter().map(|(_, count)| count).sum::<u64>();
     }
 
     /// Ends a session and returns its frames, to be cleared and recycled.
@@ -125,6 +145,7 @@ impl Ledger {
         if let Some(account) = self.vgpus.get_mut(&holding.vgpu) {
             account.used -= holding.runs.frames;
         }
+        self.clearing += holding.runs.frames;
         holding.runs.iter().collect()
     }
 
@@ -163,7 +184,7 @@ impl Ledger {
     /// What a vGPU may still take and its quota, in bytes.
     pub(crate) fn usage(&self, vgpu: u32) -> (u64, u64) {
         let Some(account) = self.vgpus.get(&vgpu) else { return (0, 0) };
-        let left = account.quota.saturating_sub(account.used).min(self.free.frames);
+        let left = account.quota.saturating_sub(account.used).min(self.free.frames + self.clearing);
         (left * FRAME_BYTES, account.quota * FRAME_BYTES)
     }
 
@@ -179,7 +200,7 @@ impl Ledger {
 
     /// What all vGPUs have, in bytes.
     pub(crate) fn used_bytes_total(&self) -> u64 {
-        (self.total - self.free.frames) * FRAME_BYTES
+        (self.total - self.free.frames - self.clearing) * FRAME_BYTES
     }
 }
 
@@ -290,7 +311,8 @@ mod tests {
         assert!(matches!(ledger.give_back(20, &runs), Err(LedgerError::NotTheirs(..))));
         ledger.give_back(10, &runs).unwrap();
         assert!(matches!(ledger.give_back(10, &runs), Err(LedgerError::NotTheirs(..))));
-        assert_eq!(ledger.take(20, 41, 8), Err(LedgerError::Device));
+        assert_eq!(ledger.take(20, 41, 8), Err(LedgerError::Clearing));
+        assert_eq!(ledger.used_bytes_total(), 0);
         ledger.recycle(&runs);
         ledger.take(20, 60, 8).unwrap();
     }
@@ -325,9 +347,10 @@ mod tests {
         let mut ledger = ledger();
         ledger.take(10, 10, 8).unwrap();
         for run in [(0, 0), (0, 11), (u64::MAX, 1), (5, u64::MAX), (9, 2)] {
-            assert!(ledger.give_back(10, &[run]).is_err(), "{run:?}");
+            assert!(ledger.give_back(10, &[(3, 2), run]).is_err(), "{run:?}");
         }
         assert_eq!(ledger.used_bytes(1), 10 * FRAME_BYTES);
+        ledger.give_back(10, &[(0, 10)]).unwrap();
     }
 
     #[test]

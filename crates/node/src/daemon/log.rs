@@ -1,5 +1,8 @@
 //! The log.
 
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt;
 
@@ -15,5 +18,62 @@ pub(crate) fn init(config: &LogConfig) {
     };
     if set.is_err() {
         tracing::debug!("the program has a log already");
+    }
+}
+
+/// Bounds lines that others can cause as often as they like.
+#[derive(Debug)]
+pub(crate) struct LogLimit {
+    per_second: u32,
+    state: Mutex<LimitState>,
+}
+
+#[derive(Debug)]
+struct LimitState {
+    /// When the present second began.
+    since: Option<Instant>,
+    /// Lines in it.
+    lines: u32,
+    /// Lines that were kept back since the last one.
+    suppressed: u64,
+}
+
+impl LogLimit {
+    /// At most so many lines per second.
+    pub(crate) const fn per_second(lines: u32) -> Self {
+        let state = LimitState { since: None, lines: 0, suppressed: 0 };
+        Self { per_second: lines, state: Mutex::new(state) }
+    }
+
+    /// Asks for a line: with it goes how many were kept back since the last one. `None`: this one
+    /// is kept back, too.
+    pub(crate) fn line(&self, now: Instant) -> Option<u64> {
+        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let second = Duration::from_secs(1);
+        if state.since.is_none_or(|since| now.saturating_duration_since(since) >= second) {
+            (state.since, state.lines) = (Some(now), 0);
+        }
+        if state.lines >= self.per_second {
+            state.suppressed += 1;
+            return None;
+        }
+        state.lines += 1;
+        Some(std::mem::take(&mut state.suppressed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_past_the_limit_are_kept_back_and_counted() {
+        let limit = LogLimit::per_second(2);
+        let start = Instant::now();
+        let lines: Vec<_> = (0..5).map(|_| limit.line(start)).collect();
+        assert_eq!(lines, [Some(0), Some(0), None, None, None]);
+        let next = start + Duration::from_secs(1);
+        let lines: Vec<_> = (0..3).map(|_| limit.line(next)).collect();
+        assert_eq!(lines, [Some(3), Some(0), None]);
     }
 }

@@ -30,8 +30,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::mpsc::{self, Receiver};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -44,7 +44,8 @@ use self::cosched::Coscheduler;
 use self::device::DeviceMemory;
 use self::driver::{Driver, Handle, Order};
 use self::frames::Frames;
-use self::persist::{Save, Schedule};
+use self::log::LogLimit;
+use self::persist::{Saved, Saver, Schedule};
 use self::recorder::Files;
 use self::registry::Registry;
 use self::room::Room;
@@ -57,8 +58,19 @@ pub(crate) use self::cosched::run_watchdog;
 pub(crate) use self::device::{gpu_checks, local_checks};
 pub(crate) use self::log::init as init_log;
 
-/// Connections that may be served at once besides the sessions.
-const CONNECTIONS_MAX: usize = 64;
+/// Tenants that may be attaching at once besides the sessions.
+const ATTACHING_MAX: usize = 64;
+
+/// Administrators that may be connected at once (every `weft run --name` is one): tenants cannot
+/// take their place.
+const ADMINISTRATORS_MAX: usize = 1024;
+
+/// After a connection that could not be accepted (no descriptor is left, say) the next one waits
+/// this long: it would fail alike.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Lines about connections there is no room for.
+static CROWDS: LogLimit = LogLimit::per_second(10);
 
 /// Stack of a thread that serves one connection.
 const STACK_BYTES: usize = 512 << 10;
@@ -80,9 +92,22 @@ pub(crate) struct Daemon {
     /// The scheduling thread.
     pub(crate) driver: Handle,
     core: Mutex<Core>,
-    saver: Sender<Save>,
-    connections: AtomicUsize,
+    /// Frames were cleared.
+    cleared: Condvar,
+    saver: Saver,
+    /// Connections of tenants, those with sessions included, and of administrators.
+    tenants: AtomicUsize,
+    administrators: AtomicUsize,
     stop: UnixStream,
+}
+
+/// How the daemon ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// With its sessions.
+    Stop,
+    /// Alone: its workers wait for the next daemon.
+    Leave,
 }
 
 /// The tables.
@@ -103,23 +128,24 @@ pub(crate) fn run(config: NodeConfig) -> anyhow::Result<()> {
     log::init(&config.log);
     let runtime = Runtime::claim(&config)?;
     let schedule_path = config.sockets.runtime_dir.join("schedule.json");
-    let (saver, saves) = mpsc::channel();
-    let saver_thread = spawn_saver(saves, schedule_path.clone())?;
-    let ended = match Setup::new(config, runtime, saver, &schedule_path) {
+    let saver = Saver::default();
+    let saver_thread = spawn_saver(saver.clone(), schedule_path.clone())?;
+    let ended = match Setup::new(config, runtime, saver.clone(), &schedule_path) {
         Ok(setup) => setup.serve(),
         Err(error) => Err(error),
     };
-    // The saver ends when everybody who could save is gone.
+    // Threads that still serve somebody end with the process; what they would save comes too late.
+    saver.end();
     if saver_thread.join().is_err() {
         tracing::error!("the saving thread panicked");
     }
     ended
 }
 
-fn spawn_saver(saves: Receiver<Save>, schedule_path: PathBuf) -> io::Result<JoinHandle<()>> {
+fn spawn_saver(saver: Saver, schedule_path: PathBuf) -> io::Result<JoinHandle<()>> {
     thread::Builder::new()
         .name("saver".to_owned())
-        .spawn(move || persist::run(&saves, &schedule_path))
+        .spawn(move || persist::run(&saver, &schedule_path))
 }
 
 /// Starts the configured journal.
@@ -132,7 +158,7 @@ fn start_journal(
     let files = Files::open(dir.clone(), journal.files)
         .with_context(|| format!("cannot keep a journal in {}", dir.display()))?;
     let (sender, chunks) = recorder::queue();
-    driver.record(0, sender, journal.max_bytes.0 / journal.files as u64);
+    driver.record(0, sender, files.trouble(), journal.max_bytes.0 / journal.files as u64);
     let thread = thread::Builder::new().name("journal".to_owned());
     Ok(Some(thread.spawn(move || files.run(&chunks))?))
 }
@@ -143,26 +169,27 @@ struct Setup {
     driver: Driver,
     journal: Option<JoinHandle<()>>,
     stop: UnixStream,
+    leave: UnixStream,
     survivors: Vec<adopt::Survivor>,
-    /// Sessions that ended while no daemon ran.
-    ended: BTreeMap<u64, u64>,
 }
 
 impl Setup {
     fn new(
         mut config: NodeConfig,
         runtime: Runtime,
-        saver: Sender<Save>,
+        saver: Saver,
         schedule_path: &std::path::Path,
     ) -> anyhow::Result<Self> {
-        let info = device::identify(&mut config)?;
         let survivors = adopt::knock(&runtime)?;
+        adopt::keep_memory(&mut config, &survivors);
+        let info = device::identify(&mut config)?;
         let memory = DeviceMemory::open(info, &survivors)?;
         let table = adopt::physical_table(&survivors)?;
         let frames = Frames::new(config.device.memory_bytes(), table)?;
         let limit = config.limits.vgpus;
         let mut registry = Registry::open(&config.state_dir, limit, config.device.memory_bytes())
             .with_context(|| format!("cannot use {}", config.state_dir.display()))?;
+        let survivors = adopt::of_known_vgpus(survivors, &registry);
         let schedule = persist::read_schedule(schedule_path);
         let ended = adopt::settle_ended(&mut registry, &runtime, schedule.as_ref(), &survivors);
         // Without survivors the device is a new one, and so are its tags.
@@ -178,6 +205,9 @@ impl Setup {
             Driver::new(node, page, received, saver.clone(), forgotten_ns, coscheduler);
         let journal = start_journal(&config, &mut driver)?;
         let (stop, stopper) = UnixStream::pair()?;
+        let (leave, leaver) = UnixStream::pair()?;
+        signal_hook::low_level::pipe::register(signal_hook::consts::SIGINT, stopper.try_clone()?)?;
+        signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, leaver)?;
         let core = Core { registry, frames, sessions: BTreeMap::new(), adopted: 0 };
         let room = Room::make(config.limits.sessions);
         let daemon = Daemon {
@@ -187,22 +217,21 @@ impl Setup {
             memory,
             driver: handle,
             core: Mutex::new(core),
+            cleared: Condvar::new(),
             saver,
-            connections: AtomicUsize::new(0),
+            tenants: AtomicUsize::new(0),
+            administrators: AtomicUsize::new(0),
             stop: stopper,
         };
-        Ok(Self { daemon: Arc::new(daemon), driver, journal, stop, survivors, ended })
+        Ok(Self { daemon: Arc::new(daemon), driver, journal, stop, leave, survivors })
     }
 
     fn serve(self) -> anyhow::Result<()> {
-        let Self { daemon, driver, journal, stop, survivors, ended } = self;
+        let Self { daemon, driver, journal, stop, leave, survivors } = self;
         // Their use is on disk before their records go.
-        daemon.save_registry();
-        for session in ended.keys() {
-            daemon.runtime.remove_door(*session);
-        }
-        for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGINT] {
-            signal_hook::low_level::pipe::register(signal, daemon.stop.try_clone()?)?;
+        if daemon.save_registry() {
+            let living = survivors.iter().map(|survivor| survivor.adoption.start.session);
+            daemon.runtime.remove_others(&living.collect::<Vec<_>>())?;
         }
         let driver_thread =
             thread::Builder::new().name("driver".to_owned()).spawn(move || driver.run())?;
@@ -214,8 +243,9 @@ impl Setup {
         let socket = daemon.config.tenant_socket();
         let policy = daemon.config.scheduling.policy.as_str();
         tracing::info!(socket = %socket.display(), policy, "node daemon is ready");
-        daemon.accept(&listeners, &stop)?;
-        daemon.shut_down();
+        let end = daemon.accept(&listeners, &stop, &leave)?;
+        drop(listeners);
+        daemon.shut_down(end);
         if driver_thread.join().is_err() {
             tracing::error!("the scheduling thread panicked");
         }
@@ -223,6 +253,7 @@ impl Setup {
         if journal.is_some_and(|journal| journal.join().is_err()) {
             tracing::error!("the thread that writes the journal panicked");
         }
+        daemon.runtime.remove_sockets();
         Ok(())
     }
 }
@@ -260,33 +291,53 @@ fn scheduling_core(
     }
 }
 
+/// Who connects to a socket: how they are counted and served.
+struct Guests {
+    name: &'static str,
+    count: fn(&Daemon) -> &AtomicUsize,
+    serve: fn(&Arc<Daemon>, OwnedFd),
+}
+
+const TENANTS: Guests =
+    Guests { name: "tenant", count: |daemon| &daemon.tenants, serve: tenants::serve };
+const ADMINISTRATORS: Guests =
+    Guests { name: "admin", count: |daemon| &daemon.administrators, serve: admin::serve };
+
 impl Daemon {
     /// The tables. A panic of another thread leaves them as they were between two operations.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
         self.core.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Saves the registry if it changed, and waits until it is on disk.
-    pub(crate) fn save_registry(&self) {
+    /// Saves the registry if it changed, and waits until it is on disk; whether it is. The log says
+    /// why not.
+    #[must_use]
+    pub(crate) fn save_registry(&self) -> bool {
+        let saving = self.begin_saving();
+        self.saved(&saving).is_ok()
+    }
+
+    /// Begins to save the registry if it changed. [`Self::saved`] waits for the end.
+    pub(crate) fn begin_saving(&self) -> Receiver<Saved> {
         let (done, written) = mpsc::channel();
-        {
-            // Sent while the tables are locked, so that a newer document never comes first.
-            let mut core = self.core();
-            match core.registry.unsaved() {
-                Ok(Some(document)) => {
-                    if self.saver.send(Save::Registry { document, done }).is_err() {
-                        return;
-                    }
-                }
-                Ok(None) => return,
-                Err(error) => {
-                    tracing::error!(%error, "the vGPUs could not be written");
-                    return;
-                }
-            }
+        // Sent while the tables are locked, so that a newer document never comes first.
+        let mut core = self.core();
+        match core.registry.unsaved() {
+            // Without news the answer is about what another thread is saving. A saver that is gone
+            // answers nobody.
+            Ok(document) => self.saver.registry(document, done),
+            Err(error) => tracing::error!(%error, "the vGPUs could not be written"),
         }
-        // The saver logs its errors; a lost answer means that it is gone.
-        let _ = written.recv();
+        written
+    }
+
+    /// Whether the registry came to disk. If not, the next save tries again.
+    pub(crate) fn saved(&self, saving: &Receiver<Saved>) -> Saved {
+        let saved = saving.recv().unwrap_or_else(|_| Err("the daemon is ending".to_owned()));
+        if saved.is_err() {
+            self.core().registry.mark_unsaved();
+        }
+        saved
     }
 
     /// Makes the daemon end.
@@ -295,57 +346,81 @@ impl Daemon {
         let _ = io::Write::write(&mut &self.stop, &[0]);
     }
 
-    fn accept(self: &Arc<Self>, listeners: &Listeners, stop: &UnixStream) -> anyhow::Result<()> {
+    /// Lets tenants and administrators in until it is told to end.
+    fn accept(
+        self: &Arc<Self>,
+        listeners: &Listeners,
+        stop: &UnixStream,
+        leave: &UnixStream,
+    ) -> anyhow::Result<End> {
+        let room = self.config.limits.sessions.min(self.room.sessions) + ATTACHING_MAX;
         loop {
             let mut polled = [
                 PollFd::new(stop, PollFlags::IN),
+                PollFd::new(leave, PollFlags::IN),
                 PollFd::new(&listeners.tenant, PollFlags::IN),
                 PollFd::new(&listeners.admin, PollFlags::IN),
             ];
             rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, None))?;
-            let [stopped, tenant, admin] = polled.map(|fd| !fd.revents().is_empty());
+            let [stopped, left, tenant, admin] = polled.map(|fd| !fd.revents().is_empty());
             if stopped {
-                return Ok(());
+                return Ok(End::Stop);
+            }
+            if left {
+                return Ok(End::Leave);
             }
             if tenant {
-                self.welcome("tenant", &listeners.tenant, tenants::serve);
+                self.welcome(&listeners.tenant, &TENANTS, room);
             }
             if admin {
-                self.welcome("admin", &listeners.admin, admin::serve);
+                self.welcome(&listeners.admin, &ADMINISTRATORS, ADMINISTRATORS_MAX);
             }
         }
     }
 
     /// Serves one connection in a thread of its own, if there is room.
-    fn welcome(self: &Arc<Self>, name: &str, listener: impl AsFd, serve: fn(&Arc<Self>, OwnedFd)) {
+    fn welcome(self: &Arc<Self>, listener: impl AsFd, guests: &'static Guests, room: usize) {
+        let Guests { name, count, serve } = guests;
         let socket = match peer::accept(listener) {
             Ok(socket) => socket,
             Err(error) => {
-                tracing::warn!(%error, "a connection could not be accepted");
+                tracing::warn!(%error, name, "a connection could not be accepted");
+                thread::sleep(ACCEPT_PAUSE);
                 return;
             }
         };
-        let room = self.config.limits.sessions.min(self.room.sessions) + CONNECTIONS_MAX;
-        if self.connections.fetch_add(1, Ordering::Relaxed) >= room {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
-            tracing::warn!(name, room, "too many connections");
+        if count(self).fetch_add(1, Ordering::Relaxed) >= room {
+            count(self).fetch_sub(1, Ordering::Relaxed);
+            if let Some(suppressed) = CROWDS.line(Instant::now()) {
+                tracing::warn!(name, room, suppressed, "too many connections");
+            }
             return;
         }
         let daemon = Arc::clone(self);
-        let thread = thread::Builder::new().name(name.to_owned()).stack_size(STACK_BYTES);
+        let thread = thread::Builder::new().name((*name).to_owned()).stack_size(STACK_BYTES);
         let spawned = thread.spawn(move || {
             serve(&daemon, socket);
-            daemon.connections.fetch_sub(1, Ordering::Relaxed);
+            count(&daemon).fetch_sub(1, Ordering::Relaxed);
         });
         if let Err(error) = spawned {
-            self.connections.fetch_sub(1, Ordering::Relaxed);
+            count(self).fetch_sub(1, Ordering::Relaxed);
             tracing::error!(%error, "no thread for a connection");
         }
     }
 
-    /// Ends all sessions, then the driver.
-    fn shut_down(&self) {
-        tracing::info!("node daemon ends");
+    /// Ends all sessions, unless they are left to the next daemon, then the driver.
+    fn shut_down(&self, end: End) {
+        tracing::info!(?end, "node daemon ends");
+        if end == End::Stop {
+            self.end_sessions();
+        }
+        if !self.save_registry() {
+            tracing::error!("what changed last about the vGPUs is lost");
+        }
+        self.driver.send(Order::Stop);
+    }
+
+    fn end_sessions(&self) {
         let deadline = Instant::now() + SHUTDOWN_LIMIT;
         loop {
             let mut core = self.core();
@@ -366,7 +441,5 @@ impl Daemon {
             }
             thread::sleep(Duration::from_millis(2));
         }
-        self.save_registry();
-        self.driver.send(Order::Stop);
     }
 }

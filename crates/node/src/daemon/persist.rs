@@ -2,24 +2,88 @@
 
 use std::collections::BTreeMap;
 use std::io;
+use std::mem;
 use std::path::{Path, PathBuf};
-use std::sync::mpsc::{Receiver, Sender};
+use std::sync::mpsc::Sender;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use serde::{Deserialize, Serialize};
 use weft_sched::Snapshot;
 
-/// Something to write.
-#[derive(Debug)]
-pub(crate) enum Save {
-    /// The registry: forced to disk (or given up and logged), then answered.
-    Registry {
-        /// The whole file.
-        document: Document,
-        /// Told when it is on disk.
-        done: Sender<()>,
-    },
-    /// The driver's state: survives the daemon, not the machine.
-    Schedule(Schedule),
+/// Whether something is on disk, or why not.
+pub(crate) type Saved = Result<(), String>;
+
+/// What is to be written, for the thread that writes. Only the newest of each kind waits, however
+/// slow the disk is.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Saver(Arc<(Mutex<Waiting>, Condvar)>);
+
+/// What waits.
+#[derive(Debug, Default)]
+struct Waiting {
+    document: Option<Document>,
+    /// Who waits for the registry: a thread each.
+    answers: Vec<Sender<Saved>>,
+    schedule: Option<Schedule>,
+    /// Nothing more comes: the daemon ends.
+    ends: bool,
+    /// Nobody writes any more.
+    over: bool,
+}
+
+impl Saver {
+    /// Saves the registry: it is forced to disk, or given up and logged. `document` is the whole
+    /// file, if it changed; `done` is told the outcome, and dropped when nobody writes
+    /// any more.
+    pub(crate) fn registry(&self, document: Option<Document>, done: Sender<Saved>) {
+        self.put(|waiting| {
+            if !waiting.over {
+                waiting.document = document.or_else(|| waiting.document.take());
+                waiting.answers.push(done);
+            }
+        });
+    }
+
+    /// Saves the driver's state: it survives the daemon, not the machine.
+    pub(crate) fn schedule(&self, schedule: Schedule) {
+        let older = self.put(|waiting| waiting.schedule.replace(schedule));
+        drop(older);
+    }
+
+    /// Ends the thread when all is written.
+    pub(crate) fn end(&self) {
+        self.put(|waiting| waiting.ends = true);
+    }
+
+    fn put<T>(&self, put: impl FnOnce(&mut Waiting) -> T) -> T {
+        let told = put(&mut self.waiting());
+        self.0.1.notify_one();
+        told
+    }
+
+    /// Waits for something to do.
+    fn take(&self) -> Waiting {
+        let is_idle = |waiting: &mut Waiting| {
+            !waiting.ends && waiting.answers.is_empty() && waiting.schedule.is_none()
+        };
+        let waited = self.0.1.wait_while(self.waiting(), is_idle);
+        mem::take(&mut *waited.unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.0.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Answers those who wait when nobody writes any more, by dropping what they wait on.
+struct Over<'a>(&'a Saver);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        let waiting =
+            mem::replace(&mut *self.0.waiting(), Waiting { over: true, ..Waiting::default() });
+        drop(waiting);
+    }
 }
 
 /// What the driver knows and the next daemon needs.
@@ -51,28 +115,25 @@ pub(crate) struct Document {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// Writes what comes until all senders are gone. Of what waits only the newest is written: when
+/// Writes what comes until the daemon ends. Of what waits only the newest is written: when
 /// many sessions begin at once, one write to disk answers them all.
-pub(crate) fn run(saves: &Receiver<Save>, schedule_path: &Path) {
-    while let Ok(first) = saves.recv() {
-        let (mut document, mut schedule, mut waiting) = (None, None, Vec::new());
-        for save in std::iter::once(first).chain(saves.try_iter()) {
-            match save {
-                Save::Registry { document: newer, done } => {
-                    document = Some(newer);
-                    waiting.push(done);
-                }
-                Save::Schedule(newer) => schedule = Some(newer),
+pub(crate) fn run(saver: &Saver, schedule_path: &Path) {
+    let _over = Over(saver);
+    let (mut ends, mut saved) = (false, Ok(()));
+    while !ends {
+        let waiting = saver.take();
+        let Waiting { document, answers, schedule, .. } = waiting;
+        ends = waiting.ends;
+        if let Some(Document { path, bytes }) = document {
+            let replaced = super::registry::replace(&path, &bytes);
+            if let Err(error) = &replaced {
+                tracing::error!(path = %path.display(), %error, "the vGPUs could not be saved");
             }
+            saved = replaced.map_err(|error| format!("cannot write {}: {error}", path.display()));
         }
-        if let Some(Document { path, bytes }) = document
-            && let Err(error) = super::registry::replace(&path, &bytes)
-        {
-            tracing::error!(path = %path.display(), %error, "the vGPUs could not be saved");
-        }
-        for done in waiting {
+        for done in answers {
             // Who asked may not care.
-            let _ = done.send(());
+            let _ = done.send(saved.clone());
         }
         if let Some(schedule) = schedule
             && let Err(error) = write_schedule(schedule_path, &schedule)
@@ -97,5 +158,50 @@ pub(crate) fn read_schedule(path: &Path) -> Option<Schedule> {
             tracing::warn!(%error, "the saved scheduling state is not understood");
             None
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    #[test]
+    fn only_the_newest_of_each_kind_waits_for_a_slow_disk_and_all_are_answered() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, schedule_path) = (dir.path().join("vgpus.json"), dir.path().join("schedule"));
+        let saver = Saver::default();
+        let (done, written) = mpsc::channel();
+        for round in 1..=1000 {
+            saver.schedule(Schedule { forgotten_ns: round, ..Schedule::default() });
+            let document = Document { path: path.clone(), bytes: round.to_string().into_bytes() };
+            saver.registry((round <= 900).then_some(document), done.clone());
+        }
+        saver.end();
+        run(&saver, &schedule_path);
+        assert_eq!(std::fs::read(&path).unwrap(), b"900");
+        assert_eq!(read_schedule(&schedule_path).unwrap().forgotten_ns, 1000);
+        saver.registry(None, done);
+        // The last one is not answered: nobody writes any more.
+        assert_eq!(written.iter().collect::<Vec<_>>(), vec![Ok(()); 1000]);
+    }
+
+    #[test]
+    fn what_comes_while_nothing_waits_is_written_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        let (schedule_path, saver) = (dir.path().join("schedule"), Saver::default());
+        let (thread_saver, thread_path) = (saver.clone(), schedule_path.clone());
+        let thread = thread::spawn(move || run(&thread_saver, &thread_path));
+        let (done, written) = mpsc::channel();
+        for round in 1..=3 {
+            saver.schedule(Schedule { forgotten_ns: round, ..Schedule::default() });
+            saver.registry(None, done.clone());
+            assert_eq!(written.recv().unwrap(), Ok(()));
+        }
+        saver.end();
+        thread.join().unwrap();
+        assert_eq!(read_schedule(&schedule_path).unwrap().forgotten_ns, 3);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -94,7 +95,9 @@ pub(crate) struct Change {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RegistryError {
     /// The name cannot be one.
-    #[error("`{0}` is no vGPU name: 1 to 64 letters, digits, `-`, `_` and `.`, not first a `.`")]
+    #[error(
+        "`{0}` is no vGPU name: 1 to 64 letters, digits, `-`, `_` and `.`, the first no `.` or `-`"
+    )]
     Name(String),
     /// The weight is out of range.
     #[error("weight {0} is out of range; 1 to 10000")]
@@ -260,8 +263,9 @@ impl Registry {
 
     /// Removes a vGPU.
     pub(crate) fn remove(&mut self, name: &str) -> Result<Vgpu, RegistryError> {
-        self.dirty = true;
-        self.by_name.remove(name).ok_or_else(|| RegistryError::Unknown(name.to_owned()))
+        let removed = self.by_name.remove(name);
+        self.dirty |= removed.is_some();
+        removed.ok_or_else(|| RegistryError::Unknown(name.to_owned()))
     }
 
     /// Whether a user with that token may attach.
@@ -329,6 +333,11 @@ impl Registry {
         Ok(Some(Document { path: self.path.clone(), bytes }))
     }
 
+    /// The file was not written after all.
+    pub(crate) fn mark_unsaved(&mut self) {
+        self.dirty = true;
+    }
+
     fn check(&self, change: &Change) -> Result<(), RegistryError> {
         if let Some(weight) = change.weight.filter(|weight| !WEIGHTS.contains(weight)) {
             return Err(RegistryError::Weight(weight));
@@ -357,7 +366,9 @@ impl Registry {
 /// leaves the old file or the new one.
 pub(crate) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let beside = path.with_extension("new");
-    let mut file = File::create(&beside)?;
+    // Attach tokens are in it, if only their digests.
+    let mut options = File::options();
+    let mut file = options.create(true).write(true).truncate(true).mode(0o600).open(&beside)?;
     file.write_all(bytes)?;
     file.sync_all()?;
     std::fs::rename(&beside, path)?;
@@ -382,7 +393,7 @@ fn parse(path: &Path, bytes: &[u8]) -> io::Result<Contents> {
 fn is_name(name: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
     (1..=NAME_BYTES_MAX).contains(&name.len())
-        && !name.starts_with('.')
+        && !name.starts_with(['.', '-'])
         && name.chars().all(allowed)
 }
 
@@ -455,7 +466,7 @@ mod tests {
     fn what_is_out_of_range_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let mut registry = Registry::open(dir.path(), 1, 1 << 30).unwrap();
-        for name in ["", ".a", "a/b", "a b", &"x".repeat(65)] {
+        for name in ["", ".a", "-a", "a/b", "a b", &"x".repeat(65)] {
             assert!(matches!(registry.create(&wanted(name)), Err(RegistryError::Name(_))));
         }
         for weight in [0, 10_001] {

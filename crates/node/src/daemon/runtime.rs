@@ -3,7 +3,7 @@
 use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -39,6 +39,7 @@ impl Runtime {
     pub(crate) fn claim(config: &NodeConfig) -> anyhow::Result<Self> {
         let dir = &config.sockets.runtime_dir;
         make_dir(dir, 0o755)?;
+        ensure_ours(dir)?;
         let doors = dir.join("workers");
         make_dir(&doors, 0o700)?;
         let path = dir.join("node.lock");
@@ -58,8 +59,16 @@ impl Runtime {
                 dir.display()
             );
         }
-        lock.set_len(0)?;
-        io::Write::write_all(&mut &lock, format!("{}\n", std::process::id()).as_bytes())?;
+        let own = format!("{}\n", std::process::id());
+        lock.set_len(0)
+            .and_then(|()| io::Write::write_all(&mut &lock, own.as_bytes()))
+            .with_context(|| {
+                let place = path.display();
+                format!(
+                    "cannot write {place}; if there is no space left, make room, or choose another \
+                     directory (sockets.runtime_dir, WEFT_RUNTIME_DIR)"
+                )
+            })?;
         let (tenant_path, admin_path) = (config.tenant_socket(), config.admin_socket());
         Ok(Self { doors, tenant_path, admin_path, _lock: lock })
     }
@@ -70,11 +79,12 @@ impl Runtime {
         let tenant_fd = listen_packets(tenant, config.sockets.tenant_mode)
             .with_context(|| format!("cannot listen on {}", tenant.display()))?;
         let admin = &self.admin_path;
-        remove_stale(admin)?;
+        remove_stale(admin).with_context(|| format!("cannot replace {}", admin.display()))?;
         let bound = UnixListener::bind(admin)
             .with_context(|| format!("cannot listen on {}", admin.display()))?;
         let mode = Permissions::from_mode(config.sockets.admin_mode);
-        std::fs::set_permissions(admin, mode)?;
+        std::fs::set_permissions(admin, mode)
+            .with_context(|| format!("cannot set the mode of {}", admin.display()))?;
         Ok(Listeners { tenant: tenant_fd, admin: bound })
     }
 
@@ -104,6 +114,18 @@ impl Runtime {
                 tracing::debug!(path = %path.display(), %error, "was gone");
             }
         }
+    }
+
+    /// Removes doors and records of all sessions but the `living`.
+    pub(crate) fn remove_others(&self, living: &[u64]) -> io::Result<()> {
+        for entry in std::fs::read_dir(&self.doors)? {
+            let path = entry?.path();
+            let session = path.file_stem().and_then(|stem| stem.to_str()?.parse().ok());
+            if let Some(session) = session.filter(|session| !living.contains(session)) {
+                self.remove_door(session);
+            }
+        }
+        Ok(())
     }
 
     /// Doors that an earlier daemon left, by session. Those nobody listens at are removed.
@@ -136,13 +158,20 @@ impl Runtime {
     }
 }
 
-impl Drop for Runtime {
-    fn drop(&mut self) {
+impl Runtime {
+    /// Removes the sockets, at which nobody listens any more.
+    pub(crate) fn remove_sockets(&self) {
         for path in [&self.tenant_path, &self.admin_path] {
             if let Err(error) = std::fs::remove_file(path) {
                 tracing::debug!(path = %path.display(), %error, "socket was gone");
             }
         }
+    }
+}
+
+impl Drop for Runtime {
+    fn drop(&mut self) {
+        self.remove_sockets();
     }
 }
 
@@ -152,6 +181,24 @@ fn make_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {
         .mode(mode)
         .create(dir)
         .with_context(|| format!("cannot create the directory {}", dir.display()))
+}
+
+/// Refuses a directory in which somebody else could put what is opened and replaced there: anybody
+/// may make `/tmp/weft-1000` before user 1000 does.
+fn ensure_ours(dir: &Path) -> anyhow::Result<()> {
+    let found =
+        std::fs::metadata(dir).with_context(|| format!("cannot look at {}", dir.display()))?;
+    let (owner, own) = (found.uid(), rustix::process::geteuid().as_raw());
+    let is_ours = owner == own || owner == 0;
+    if !is_ours || found.mode() & 0o022 != 0 {
+        bail!(
+            "the directory {} is not safe: it belongs to user {owner} and has mode {:04o}; choose \
+             one that only user {own} can write to (sockets.runtime_dir, WEFT_RUNTIME_DIR)",
+            dir.display(),
+            found.mode() & 0o7777
+        );
+    }
+    Ok(())
 }
 
 fn remove_stale(path: &Path) -> io::Result<()> {
@@ -189,6 +236,24 @@ mod tests {
         drop((listeners, first));
         assert!(!config.tenant_socket().exists());
         Runtime::claim(&config).unwrap();
+    }
+
+    #[test]
+    fn a_directory_that_takes_no_more_bytes_is_named() {
+        let dir = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink("/dev/full", dir.path().join("node.lock")).unwrap();
+        let error = Runtime::claim(&config(dir.path())).unwrap_err().to_string();
+        let lock = dir.path().join("node.lock").display().to_string();
+        assert!(error.contains(&lock) && error.contains("WEFT_RUNTIME_DIR"), "{error}");
+    }
+
+    #[test]
+    fn a_directory_that_others_can_write_to_is_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
+        let error = Runtime::claim(&config(dir.path())).unwrap_err().to_string();
+        assert!(error.contains("0777"), "{error}");
+        assert!(!dir.path().join("node.lock").exists(), "nothing was touched");
     }
 
     #[test]

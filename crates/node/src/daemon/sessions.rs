@@ -1,7 +1,8 @@
 //! A session from its opening to its end.
 
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+use std::time::Instant;
 
 use anyhow::Context;
 use weft_gate::{ControlPage, GateDaemon, Report};
@@ -12,12 +13,17 @@ use weft_wire::handshake::{HelloBody, RefusalCode};
 
 use super::cosched::{Waiters, began_at};
 use super::driver::{Beginning, Order, Place};
+use super::frames::Dirty;
 use super::ledger::LedgerError;
+use super::log::LogLimit;
 use super::registry::{RegistryError, Vgpu, Wanted};
 use super::spawn::Worker;
 use super::{Core, Daemon};
 use crate::config::ShareConfig;
 use crate::link::{self, Ask, DeviceSpec, Reply, Start, Times};
+
+/// Lines about sessions that did not open, which a tenant can cause.
+static FAILURES: LogLimit = LogLimit::per_second(10);
 
 /// A session, as the daemon's other parts see it.
 #[derive(Debug)]
@@ -84,6 +90,8 @@ struct Seat {
     key: u32,
     id: u64,
     vgpu: Vgpu,
+    /// The vGPU was created for this session.
+    is_new: bool,
 }
 
 impl Daemon {
@@ -96,14 +104,28 @@ impl Daemon {
     ) -> Result<(Session, TenantFiles, Vgpu), Refusal> {
         let seat = self.take_seat(hello, tenant)?;
         let (key, vgpu) = (seat.key, seat.vgpu.clone());
-        match self.start_session(hello, tenant, &seat) {
+        // The next daemon must know the vGPU of a session that it adopts. The disk works while the
+        // worker starts.
+        let saving = seat.is_new.then(|| self.begin_saving());
+        let started = self.start_session(hello, tenant, &seat);
+        if saving.is_some_and(|saving| self.saved(&saving).is_err()) {
+            tracing::warn!(vgpu = vgpu.name, "a new vGPU is not on disk");
+        }
+        match started {
             Ok((session, files)) => Ok((session, files, vgpu)),
             Err(error) => {
                 let id = seat.id;
-                tracing::error!(session = id, error = format!("{error:#}"), "session did not open");
+                if let Some(suppressed) = FAILURES.line(Instant::now()) {
+                    let error = format!("{error:#}");
+                    tracing::error!(session = id, error, suppressed, "session did not open");
+                }
                 self.runtime.remove_door(id);
-                Self::leave(&mut self.core(), key, vgpu.key);
-                self.core().registry.close_session(vgpu.key, id, 0);
+                let frames = {
+                    let mut core = self.core();
+                    core.registry.close_session(vgpu.key, id, 0);
+                    core.frames.remove_session(key, vgpu.key)
+                };
+                self.leave(key, vgpu.key, frames);
                 let message = format!("the node could not start a worker: {error:#}");
                 Err(Refusal { code: RefusalCode::Worker, message })
             }
@@ -126,7 +148,7 @@ impl Daemon {
             let why = "limits.sessions_per_user";
             return exhausted(format!("user {uid} has its {limit} sessions ({why})"));
         }
-        let vgpu = self.find_or_create(&mut core, hello, tenant)?;
+        let (vgpu, is_new) = self.find_or_create(&mut core, hello, tenant)?;
         let key = (0..).find(|key| !core.sessions.contains_key(key)).unwrap_or(0);
         let id = core.registry.open_session(vgpu.key);
         core.frames.set_quota(vgpu.key, vgpu.memory_bytes);
@@ -140,7 +162,7 @@ impl Daemon {
         };
         core.sessions.insert(key, entry);
         self.place(&mut core, &vgpu);
-        Ok(Seat { key, id, vgpu })
+        Ok(Seat { key, id, vgpu, is_new })
     }
 
     fn find_or_create(
@@ -148,15 +170,24 @@ impl Daemon {
         core: &mut Core,
         hello: &HelloBody,
         tenant: &peer::Credentials,
-    ) -> Result<Vgpu, Refusal> {
+    ) -> Result<(Vgpu, bool), Refusal> {
         let name = match hello.vgpu.as_str() {
             "" => format!("user-{}", tenant.uid),
             name => name.to_owned(),
         };
         match core.registry.admit(&name, tenant.uid, &hello.token) {
-            Ok(vgpu) => return Ok(vgpu.clone()),
+            Ok(vgpu) => return Ok((vgpu.clone(), false)),
             Err(RegistryError::Unknown(_)) => {}
             Err(error) => return Err(refusal(&error)),
+        }
+        let limit = self.config.limits.vgpus_per_user;
+        if core.registry.iter().filter(|vgpu| vgpu.owner == tenant.uid).count() >= limit {
+            let message = format!(
+                "user {} has its {limit} vGPUs (limits.vgpus_per_user); attach to one of them \
+                 (WEFT_VGPU) or have one removed with `weft rm`",
+                tenant.uid
+            );
+            return Err(Refusal { code: RefusalCode::Exhausted, message });
         }
         let or = |wanted, default| if wanted == 0 { default } else { wanted };
         let wanted = Wanted {
@@ -170,7 +201,8 @@ impl Daemon {
             token: hello.token.clone(),
             cap_ppm: None,
         };
-        core.registry.create(&wanted).cloned().map_err(|error| refusal(&error))
+        let created = core.registry.create(&wanted).cloned();
+        created.map(|vgpu| (vgpu, true)).map_err(|error| refusal(&error))
     }
 
     fn start_session(
@@ -194,6 +226,8 @@ impl Daemon {
             .context("the tenant is gone")?;
         let door = self.runtime.make_door(seat.id)?;
         let record = self.runtime.make_record(seat.id)?;
+        let segment = Segment::open(segment_file.map(Access::ReadWrite)?)?;
+        let page = ControlPage::open(&control.map(Access::ReadWrite)?)?;
         let start = self.start_of(hello, tenant, seat, pinned.len() as u64);
         let fds = [
             segment_file.as_fd(),
@@ -209,10 +243,11 @@ impl Daemon {
             record.as_fd(),
         ];
         let worker = Worker::spawn(&start, &fds)?;
-        let segment = Segment::open(segment_file.map(Access::ReadWrite)?)?;
-        let key = seat.key;
-        let session = Session { key, start, vgpu: vgpu.key, worker, segment };
-        self.begin(&session, &control, Origin::New)?;
+        let session = Session { key: seat.key, start, vgpu: vgpu.key, worker, segment };
+        if let Err(error) = self.begin(&session, page, Origin::New) {
+            session.worker.end();
+            return Err(error);
+        }
         Ok((session, TenantFiles { segment: segment_file, pinned, lifeline }))
     }
 
@@ -251,10 +286,9 @@ impl Daemon {
     pub(crate) fn begin(
         &self,
         session: &Session,
-        control: &MemoryFile,
+        page: ControlPage,
         origin: Origin,
     ) -> anyhow::Result<()> {
-        let page = ControlPage::open(&control.map(Access::ReadWrite)?)?;
         let gate = GateDaemon::new(page, session.segment.doorbell()?);
         let worker = session.worker.process()?;
         if let Some(entry) = self.core().sessions.get_mut(&session.key) {
@@ -294,29 +328,38 @@ impl Daemon {
     }
 
     fn answer(&self, session: &Session, ask: Ask) -> Reply {
-        let mut core = self.core();
         let (key, vgpu) = (session.key, session.vgpu);
         let outcome = match ask {
             Ask::Ready => Ok(Reply::Done),
             Ask::Take { frames, request, again } => {
-                core.frames.take(key, frames, request, again).map(|runs| Reply::Frames { runs })
+                let taken =
+                    self.wait_for_clearing(|core| core.frames.take(key, frames, request, again));
+                taken.map(|runs| Reply::Frames { runs })
             }
             Ask::GiveBack { runs, again } => {
-                core.frames.give_back(key, vgpu, &runs, again).map(|()| Reply::Done)
+                let given_back = self.core().frames.give_back(key, vgpu, &runs, again);
+                given_back.map(|dirty| {
+                    let cleared = dirty.clear();
+                    self.core().frames.recycle(&cleared);
+                    self.cleared.notify_all();
+                    Reply::Done
+                })
             }
             Ask::Usage => {
-                let (free, total) = core.frames.ledger().usage(vgpu);
+                let (free, total) = self.core().frames.ledger().usage(vgpu);
                 Ok(Reply::Usage { free, total })
             }
             Ask::Pinned { bytes } => {
                 let limit = session.start.pinned_bytes;
-                core.frames.set_pinned(key, bytes, limit).map(|()| Reply::Done)
+                self.core().frames.set_pinned(key, bytes, limit).map(|()| Reply::Done)
             }
         };
         match outcome {
             Ok(reply) => reply,
             Err(LedgerError::Quota | LedgerError::Device | LedgerError::Pinned) => Reply::Exhausted,
-            Err(error @ (LedgerError::NotTheirs(..) | LedgerError::Unknown)) => {
+            Err(
+                error @ (LedgerError::NotTheirs(..) | LedgerError::Unknown | LedgerError::Clearing),
+            ) => {
                 let id = session.start.session;
                 tracing::error!(session = id, %error, "the worker asked for the impossible");
                 Reply::Refused { message: error.to_string() }
@@ -332,26 +375,50 @@ impl Daemon {
         if let Err(error) = segment.declare_worker_lost() {
             tracing::error!(session = start.session, %error, "the tenant could not be told");
         }
-        let used_ns = {
+        let (used_ns, frames) = {
             // In one step for whoever reads totals: what the driver no longer counts is booked.
             let mut core = self.core();
             let ended = self.driver.ask(|answer| Order::End { session: key, answer });
             let used_ns = ended.flatten().map_or(0, |report: Report| report.used_ns);
             core.registry.close_session(vgpu, start.session, used_ns);
-            Self::leave(&mut core, key, vgpu);
-            used_ns
+            (used_ns, core.frames.remove_session(key, vgpu))
         };
-        self.save_registry();
-        // Only now: a daemon that finds the record books it, once.
-        self.runtime.remove_door(start.session);
+        self.leave(key, vgpu, frames);
+        // Only when it is on disk: a daemon that finds the record books it, once.
+        if self.save_registry() {
+            self.runtime.remove_door(start.session);
+        }
         tracing::info!(session = start.session, vgpu = start.vgpu, used_ns, "session ended");
     }
 
-    /// Gives the session's place and memory back.
-    fn leave(core: &mut Core, key: u32, vgpu: u32) {
+    /// What `operation` answers when it need not wait for frames that are being cleared.
+    fn wait_for_clearing<T>(
+        &self,
+        operation: impl Fn(&mut Core) -> Result<T, LedgerError>,
+    ) -> Result<T, LedgerError> {
+        let mut core = self.core();
+        loop {
+            match operation(&mut core) {
+                Err(LedgerError::Clearing) => {
+                    core = self.cleared.wait(core).unwrap_or_else(PoisonError::into_inner);
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Clears the session's memory and gives it and the session's place back.
+    fn leave(&self, key: u32, vgpu: u32, frames: Dirty) {
+        let cleared = frames.clear();
+        let mut core = self.core();
+        core.frames.recycle(&cleared);
         core.sessions.remove(&key);
-        let last = !core.sessions.values().any(|entry| entry.vgpu == vgpu);
-        core.frames.remove_session(key, vgpu, last);
+        let is_last = !core.sessions.values().any(|entry| entry.vgpu == vgpu);
+        let file = is_last.then(|| core.frames.forget_file(vgpu));
+        drop(core);
+        self.cleared.notify_all();
+        // What is left of it goes without the lock, too.
+        drop(file);
     }
 
     /// Tells the driver where a vGPU stands.

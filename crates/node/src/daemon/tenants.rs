@@ -2,6 +2,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::time::Instant;
 
 use rustix::net::sockopt::{self, Timeout};
 use weft_ring::peer;
@@ -10,16 +11,22 @@ use weft_wire::handshake::{
 };
 
 use super::Daemon;
+use super::log::LogLimit;
 use super::registry::Vgpu;
 use super::sessions::{Refusal, Session, TenantFiles};
 
+/// Lines about tenants that get no session, which any tenant can cause in a loop.
+static REFUSALS: LogLimit = LogLimit::per_second(10);
+
 /// Serves one connection: attaches the tenant and then serves its worker.
 pub(crate) fn serve(daemon: &Arc<Daemon>, socket: OwnedFd) {
-    let began = std::time::Instant::now();
+    let began = Instant::now();
     let (answer, opened) = match attach(daemon, &socket) {
         Ok((welcome, files, session)) => (Answer::Welcome(welcome), Some((files, session))),
         Err(refusal) => {
-            tracing::info!(code = ?refusal.code, %refusal, "tenant refused");
+            if let Some(suppressed) = REFUSALS.line(Instant::now()) {
+                tracing::info!(code = ?refusal.code, %refusal, suppressed, "tenant refused");
+            }
             let Refusal { code, message } = refusal;
             (Answer::Refused { code: code as u16, message }, None)
         }
@@ -48,11 +55,16 @@ pub(crate) fn serve(daemon: &Arc<Daemon>, socket: OwnedFd) {
                 attach_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
                 "session opened"
             );
-            daemon.save_registry();
+            if !daemon.save_registry() {
+                tracing::warn!(session = start.session, "the session is not on disk");
+            }
             daemon.serve_session(session);
         }
         Err(error) => {
-            tracing::info!(session = start.session, %error, "tenant left before its session began");
+            if let Some(suppressed) = REFUSALS.line(Instant::now()) {
+                let session = start.session;
+                tracing::info!(session, %error, suppressed, "tenant left before its session began");
+            }
             daemon.end_session(session);
         }
     }

@@ -194,6 +194,10 @@ impl<D: Device> EventLoop<D> {
             self.buffer[..len].copy_from_slice(record.bytes);
             let buffer = *self.buffer;
             self.offer(&buffer[..len], answer)?;
+            if self.flights.is_empty() && self.refused.is_none() && self.session.has_ready_work() {
+                // An idle device does not wait for the commands behind this one.
+                self.start_ready();
+            }
         }
         Ok(())
     }
@@ -339,9 +343,13 @@ impl<D: Device> EventLoop<D> {
     }
 
     /// The same for giving the turn back: nobody knows the rest of an operation that has outlived
-    /// its estimate, and a successor could only queue behind it.
+    /// its estimate, nor of one that was guessed, and a successor could only queue behind it.
     fn rest_ns(&self) -> u64 {
-        let outlived_ns = self.flights.front().map_or(u64::MAX, |front_ns| front_ns + SURPRISE_NS);
+        if self.guess_flies {
+            return u64::MAX;
+        }
+        let outlived_ns =
+            self.flights.front().map_or(u64::MAX, |ns| ns.saturating_add(SURPRISE_NS));
         let ran_ns = self.session.device().now_ns().saturating_sub(self.front_since_ns);
         if ran_ns > outlived_ns { u64::MAX } else { self.backlog_ns() }
     }

@@ -44,7 +44,6 @@ const ALLOWED: &[i64] = &[
     libc::SYS_accept4,
     libc::SYS_getsockopt,
     libc::SYS_ppoll,
-    libc::SYS_fcntl,
     #[cfg(target_arch = "x86_64")]
     libc::SYS_poll,
     // Waiting.
@@ -71,6 +70,16 @@ const ALLOWED: &[i64] = &[
     libc::SYS_exit,
     libc::SYS_exit_group,
 ];
+
+/// What a worker may do with a descriptor besides using it: copy it, and ask for its flags (the
+/// standard library's checks do) and seals. Signals upon input (`F_SETOWN`), notices about folders,
+/// leases and locks are nobody's need.
+const FCNTL_ALLOWED: &[libc::c_int] =
+    &[libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_GETFL, libc::F_GET_SEALS];
+
+/// The same for a driver, which makes descriptors.
+const DRIVER_FCNTL_ALLOWED: &[libc::c_int] =
+    &[libc::F_DUPFD, libc::F_SETFD, libc::F_SETFL, libc::F_ADD_SEALS];
 
 /// Further calls for a driver.
 const DRIVER_ALLOWED: &[i64] = &[
@@ -254,15 +263,18 @@ impl Sandbox {
     }
 
     fn filter(&self) -> Result<BpfProgram, seccompiler::Error> {
-        let more: &[i64] = match self {
-            Self::Closed => &[],
-            Self::Driver(_) => DRIVER_ALLOWED,
+        let (more, more_of_fcntl): (&[i64], &[libc::c_int]) = match self {
+            Self::Closed => (&[], &[]),
+            Self::Driver(_) => (DRIVER_ALLOWED, DRIVER_FCNTL_ALLOWED),
         };
         let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
         for call in [libc::SYS_mmap, libc::SYS_mprotect] {
             rules.insert(call, vec![without_execution()?]);
         }
         rules.insert(libc::SYS_tgkill, vec![to_itself()?]);
+        let commands = FCNTL_ALLOWED.iter().chain(more_of_fcntl);
+        let commands: Result<_, _> = commands.map(|command| with_command(*command)).collect();
+        rules.insert(libc::SYS_fcntl, commands?);
         rules.extend(ALLOWED.iter().chain(more).map(|call| (*call, Vec::new())));
         let arch: TargetArch = std::env::consts::ARCH.try_into()?;
         let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
@@ -307,6 +319,14 @@ fn without_execution() -> Result<SeccompRule, seccompiler::Error> {
     Ok(SeccompRule::new(vec![condition])?)
 }
 
+/// A command (second argument) of `fcntl`.
+fn with_command(command: libc::c_int) -> Result<SeccompRule, seccompiler::Error> {
+    let equal = SeccompCmpOp::Eq;
+    let command = command.cast_unsigned().into();
+    let condition = SeccompCondition::new(1, SeccompCmpArgLen::Dword, equal, command)?;
+    Ok(SeccompRule::new(vec![condition])?)
+}
+
 /// A signal to this process, which is how it aborts.
 fn to_itself() -> Result<SeccompRule, seccompiler::Error> {
     let own = rustix::process::getpid().as_raw_nonzero().get().unsigned_abs();
@@ -323,6 +343,9 @@ impl From<io::Error> for SandboxError {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::FlockOperation;
+    use rustix::io::{Errno, FdFlags};
+
     use super::*;
 
     /// The filter works on all threads of its process for ever, so it is tried in a child of its
@@ -335,5 +358,29 @@ mod tests {
             assert!((10..1000).contains(&program.len()), "{} instructions", program.len());
         }
         assert!(closed.len() < driver.len());
+    }
+
+    /// Locks stand for all commands that are not listed.
+    #[test]
+    fn only_listed_commands_of_fcntl_are_allowed() {
+        for (sandbox, sets_flags) in [(Sandbox::Closed, false), (Sandbox::Driver(None), true)] {
+            let file = tempfile::tempfile().unwrap();
+            let program = sandbox.filter().unwrap();
+            // This filter is for one thread, and goes with it.
+            let tried = std::thread::spawn(move || {
+                let lock = FlockOperation::NonBlockingLockExclusive;
+                let before = rustix::fs::fcntl_lock(&file, lock);
+                seccompiler::apply_filter(&program).unwrap();
+                let after = rustix::fs::fcntl_lock(&file, lock);
+                let copy = file.try_clone().map(drop).map_err(|error| error.kind());
+                let flags = rustix::io::fcntl_getfd(&file);
+                let set = rustix::io::fcntl_setfd(&file, FdFlags::CLOEXEC);
+                (before, after, copy, flags, set)
+            });
+            let refused = Err(Errno::PERM);
+            let set = if sets_flags { Ok(()) } else { refused };
+            let allowed = (Ok(()), refused, Ok(()), Ok(FdFlags::CLOEXEC), set);
+            assert_eq!(tried.join().unwrap(), allowed, "{sandbox:?}");
+        }
     }
 }

@@ -1,6 +1,6 @@
 //! Directives of module scope, and what variables and parameters share.
 
-use super::{MAX_VARIABLE_BYTES, Parsed, Parser, operand_error, shorten, undefined};
+use super::{MAX_ALIASED, MAX_VARIABLE_BYTES, Parsed, Parser, operand_error, shorten, undefined};
 use crate::error::ParseErrorKind;
 use crate::ir::{Function, Initializer, Linkage, ScalarType, Space, Symbol, VarId, Variable};
 use crate::lexer::Token;
@@ -136,9 +136,15 @@ impl<'a> Parser<'a> {
         self.expect(b';')?;
         let Some(&Symbol::Function(id)) = self.names.get(target) else { return undefined(target) };
         let index = usize::try_from(id.0).unwrap_or(usize::MAX);
-        let Some(body) = self.shared.module.functions.get(index).cloned() else {
+        let Some(body) = self.shared.module.functions.get(index) else {
             return undefined(target);
         };
+        let size = body.body.as_ref().map_or(0, Vec::len) + body.registers.len();
+        let Some(left) = self.aliased_left.checked_sub(size as u64) else {
+            return Err(ParseErrorKind::Limit { what: "size of aliases", limit: MAX_ALIASED });
+        };
+        self.aliased_left = left;
+        let body = body.clone();
         match self.names.get(alias) {
             // Calls that refer to the declaration must reach the code: the alias gets a copy of it.
             Some(&Symbol::Function(declared)) => {

@@ -6,7 +6,7 @@ use super::{MAX_FRAME_BYTES, MAX_KERNEL_PARAM_BYTES, Parsed, Parser, operand_err
 use crate::error::ParseErrorKind;
 use crate::ir::{
     FuncId, Function, FunctionKind, Instr, LaunchBounds, Linkage, Local, Param, ParamPlace,
-    Prototype, Slot, Space, Symbol,
+    Prototype, Slot, Space, Symbol, Width,
 };
 use crate::layout;
 use crate::lexer::Token;
@@ -309,7 +309,9 @@ impl<'a> Parser<'a> {
         loop {
             let name = self.word()?;
             self.hoisted += 1;
-            let full = format!("{}${}${}", self.body.name, self.hoisted, name);
+            // Names have no bound, and that of the function stands in those of all its variables.
+            let (function, short) = (shorten(self.body.name), shorten(name));
+            let full = format!("{function}${}${short}", self.hoisted);
             let variable = self.variable(full, space, linkage, shape)?;
             let id = self.add_variable(variable)?;
             self.body.declare(name, Name::Variable(id))?;
@@ -348,6 +350,9 @@ impl<'a> Parser<'a> {
         let dimensions = self.dimensions()?;
         let size_bytes = frame_bytes(Self::array_bytes(shape.element_bytes(), &dimensions)?)?;
         let align = shape.align();
+        if register && shape.ty.width() == Width::B128 {
+            return Err(ParseErrorKind::Unsupported("parameter register of 128 bits".to_owned()));
+        }
         let place = if register {
             let reg = self.body.new_register(shape.ty.width())?;
             self.declare_param(list, name, Name::Reg(reg))?;

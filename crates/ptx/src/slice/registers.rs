@@ -174,97 +174,12 @@ const fn value(arg: &CallArg) -> Option<&Operand> {
     }
 }
 
-/// The registers that an instruction writes.
+/// The registers that an instruction writes, and the carry flag as one more.
 pub(super) fn writes(op: &Op) -> Vec<Reg> {
-    let mut all: Vec<Reg> = single(op).into_iter().collect();
-    match op {
-        Op::Unpack { dst, .. } | Op::Ld { dst, .. } => all.extend(dst.iter().flatten()),
-        Op::Atom { dst, .. } => all.extend(dst),
-        Op::Lop3 { dst, bool, .. } => {
-            all.extend(dst);
-            all.extend(bool.iter().map(|(_, reg, _)| reg));
-        }
-        Op::Setp { dst, complement: second, .. }
-        | Op::Shfl { dst, pred: second, .. }
-        | Op::Match { dst, pred: second, .. } => {
-            all.extend(dst);
-            all.extend(second);
-        }
-        Op::Elect { dst, pred, .. } => {
-            all.extend(dst);
-            all.push(*pred);
-        }
-        Op::Ldmatrix { dst, .. } | Op::WmmaLoad { dst, .. } => all.extend(dst),
-        Op::Mma { d, .. } | Op::WmmaMma { d, .. } => all.extend(d),
-        Op::Barrier { action, .. } => match action {
-            BarrierAction::Popc { dst, .. }
-            | BarrierAction::And { dst, .. }
-            | BarrierAction::Or { dst, .. } => all.push(*dst),
-            BarrierAction::Sync | BarrierAction::Arrive => {}
-        },
-        Op::Call(call) => {
-            all.extend(call.returns.iter().filter_map(value).filter_map(|operand| match operand {
-                Operand::Reg(reg) => Some(*reg),
-                _ => None,
-            }));
-        }
-        Op::AddCarry { carry_out: true, .. } | Op::MadCarry { carry_out: true, .. } => {
-            all.push(CARRY);
-        }
-        _ => {}
+    let mut all = Vec::new();
+    op.for_each_written(|reg| all.push(reg));
+    if let Op::AddCarry { carry_out: true, .. } | Op::MadCarry { carry_out: true, .. } = op {
+        all.push(CARRY);
     }
     all
-}
-
-/// The destination of instructions that have exactly one.
-fn single(op: &Op) -> Option<Reg> {
-    match op {
-        Op::Mov { dst, .. }
-        | Op::Pack { dst, .. }
-        | Op::Cvt { dst, .. }
-        | Op::CvtPair { dst, .. }
-        | Op::CvtPack { dst, .. }
-        | Op::CvtaTo { dst, .. }
-        | Op::CvtaFrom { dst, .. }
-        | Op::Isspacep { dst, .. }
-        | Op::Alloca { dst, .. }
-        | Op::StackSave { dst }
-        | Op::IntBinary { dst, .. }
-        | Op::MulWide { dst, .. }
-        | Op::Mad { dst, .. }
-        | Op::Mad24 { dst, .. }
-        | Op::AddCarry { dst, .. }
-        | Op::MadCarry { dst, .. }
-        | Op::Sad { dst, .. }
-        | Op::IntUnary { dst, .. }
-        | Op::Dp4a { dst, .. }
-        | Op::Dp2a { dst, .. }
-        | Op::BitBinary { dst, .. }
-        | Op::BitUnary { dst, .. }
-        | Op::Shl { dst, .. }
-        | Op::Shr { dst, .. }
-        | Op::Shf { dst, .. }
-        | Op::Bfe { dst, .. }
-        | Op::Bfi { dst, .. }
-        | Op::Bfind { dst, .. }
-        | Op::Bmsk { dst, .. }
-        | Op::Szext { dst, .. }
-        | Op::Fns { dst, .. }
-        | Op::Prmt { dst, .. }
-        | Op::FloatBinary { dst, .. }
-        | Op::Fma { dst, .. }
-        | Op::FloatUnary { dst, .. }
-        | Op::Testp { dst, .. }
-        | Op::Copysign { dst, .. }
-        | Op::Set { dst, .. }
-        | Op::Selp { dst, .. }
-        | Op::Slct { dst, .. }
-        | Op::Vote { dst, .. }
-        | Op::Activemask { dst }
-        | Op::Redux { dst, .. }
-        | Op::Video { dst, .. }
-        | Op::VideoMad { dst, .. }
-        | Op::VideoPacked { dst, .. } => Some(*dst),
-        _ => None,
-    }
 }

@@ -102,6 +102,10 @@ pub fn for_node(name: &str) -> Result<PolicyId, NotForNode> {
     }
 }
 
+fn node_list() -> String {
+    node_names().collect::<Vec<_>>().join(", ")
+}
+
 /// The names of the policies that a node can run.
 pub fn node_names() -> impl Iterator<Item = &'static str> {
     NAMES.iter().copied().filter(|name| for_node(name).is_ok())
@@ -187,10 +191,13 @@ pub struct UnknownPolicy {
 #[non_exhaustive]
 pub enum NotForNode {
     /// It is no policy at all.
-    #[error(transparent)]
+    #[error("policy = {:?} is not known: a node runs one of {}", .0.name, node_list())]
     Unknown(#[from] UnknownPolicy),
     /// Only a simulator can run it.
-    #[error("policy = {name:?} runs in the simulator only: {reason}")]
+    #[error(
+        "policy = {name:?} runs in the simulator only: {reason}; a node runs one of {}",
+        node_list()
+    )]
     SimulatorOnly {
         /// Its name.
         name: &'static str,
@@ -341,8 +348,10 @@ mod tests {
         assert_eq!(
             for_node("strict_co").unwrap_err().to_string(),
             "policy = \"strict_co\" runs in the simulator only: it follows every pick of the CPU \
-             scheduler, which only a simulator sees"
+             scheduler, which only a simulator sees; a node runs one of fair, unmanaged, \
+             round_robin, priority, credit_hs, credit_poll, shortest"
         );
+        assert!(!for_node("fare").unwrap_err().to_string().contains("strict_co"));
         for_node("credit_poll").unwrap();
         assert!(for_node("fare").unwrap_err().to_string().contains("is not known"));
     }

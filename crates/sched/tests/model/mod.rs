@@ -389,6 +389,8 @@ impl Model {
                 self.finish();
             } else if at == timer {
                 self.timer = None;
+                // A cap's refill wakes like `Runnable` does.
+                self.report_holders();
                 self.tell(Event::Timer);
             } else {
                 let Reverse((_, _, tick)) = self.ticks.pop().unwrap();

@@ -4,12 +4,33 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use weft_sched::bench_support::Saturated;
-use weft_sched::policy;
+use weft_sched::{PolicyId, policy};
 
 use super::lab::{Lab, RunError, median};
 use crate::outcome::{Outcome, PlotKind};
 
-const BATCH: u32 = 200;
+/// Decisions of one batch.
+pub const BATCH: u32 = 200;
+
+/// What a decision costs on this machine while that many vGPUs compete, in ns of real time: the
+/// median over batches of [`BATCH`].
+#[must_use]
+pub fn decision_ns(policy: PolicyId, vgpus: u32, batches: u32) -> f64 {
+    let mut device = Saturated::new(policy, vgpus);
+    for _ in 0..2 * vgpus {
+        black_box(device.decide());
+    }
+    let costs: Vec<f64> = (0..batches)
+        .map(|_| {
+            let begin = Instant::now();
+            for _ in 0..BATCH {
+                black_box(device.decide());
+            }
+            begin.elapsed().as_secs_f64() * 1e9 / f64::from(BATCH)
+        })
+        .collect();
+    median(&costs)
+}
 
 pub(super) fn decisions(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
     let batches = if lab.quick { 51 } else { 501 };
@@ -18,20 +39,7 @@ pub(super) fn decisions(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
     let mut line = Vec::new();
     for exponent in 1..=16 {
         let vgpus = 1_u32 << exponent;
-        let mut device = Saturated::new(policy::by_name("fair")?, vgpus);
-        for _ in 0..2 * vgpus {
-            black_box(device.decide());
-        }
-        let costs: Vec<f64> = (0..batches)
-            .map(|_| {
-                let begin = Instant::now();
-                for _ in 0..BATCH {
-                    black_box(device.decide());
-                }
-                begin.elapsed().as_secs_f64() * 1e9 / f64::from(BATCH)
-            })
-            .collect();
-        let cost = median(&costs);
+        let cost = decision_ns(policy::by_name("fair")?, vgpus, batches);
         outcome.figure(format!("ns_p50_{vgpus}"), cost);
         line.push((f64::from(vgpus), cost));
     }

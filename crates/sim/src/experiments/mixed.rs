@@ -1,6 +1,6 @@
 //! Kernels of different sizes side by side (FairGV Figure 11).
 
-use super::lab::{Lab, NATIVE, RunError, SYSTEMS, System};
+use super::lab::{Lab, RunError, SYSTEMS, System};
 use super::standalone::rate_alone;
 use crate::kernel::SECOND;
 use crate::outcome::{Outcome, PlotKind};
@@ -22,7 +22,7 @@ pub(super) fn figure11(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
     for name in ["MM", "HS"] {
         let Some(profile) = Profile::named(name) else { continue };
         let alone =
-            rate_alone(lab, Box::new(profile.program(lab.seed)), NATIVE, lab.seconds(4, 1))?;
+            rate_alone(lab, Box::new(profile.program(lab.seed)), lab.native(), lab.seconds(4, 1))?;
         let mut lines = Vec::new();
         for system in &systems {
             lab.say(&format!("{name} under {}", system.name));

@@ -2,10 +2,13 @@
 
 mod accounting;
 mod adversary;
+mod caps;
 mod conserve;
 mod decisions;
+mod hierarchy;
 mod lab;
 mod mixed;
+mod preemption;
 mod profiles;
 mod reweight;
 mod scale;
@@ -15,6 +18,7 @@ mod standalone;
 mod wakeup;
 
 use crate::outcome::Outcome;
+pub use decisions::{BATCH, decision_ns};
 pub use lab::{Lab, RunError};
 pub use profiles::profiles;
 
@@ -59,12 +63,15 @@ experiments! {
     "table2": accounting::table2, "charges against the truth";
     "table4": slicing::table4, "slowdown by slicing";
     "long_kernels": slicing::long_kernels, "six weights, one tenant with kernels of 1.9 s";
+    "preemption": preemption::preemption, "the same on a device that stops kernels";
     "wakeup": wakeup::wakeup, "what others lose when a sleeper wakes";
     "adversary": adversary::adversary, "what cheating gains";
     "scale": scale::scale, "very many vGPUs on one device";
     "decisions": decisions::decisions, "cost of a decision against the number of vGPUs";
     "closure": accounting::closure, "the sum of all charges against the device's busy time";
     "reweight": reweight::reweight, "weights that change under load";
+    "hierarchy": hierarchy::hierarchy, "weights of tenants, vGPUs and sessions";
+    "caps": caps::caps, "the most that a vGPU gets, on idle and busy devices";
 }
 
 /// The experiment of that name.
@@ -87,6 +94,9 @@ pub fn summary(outcomes: &[Outcome]) -> Outcome {
         ("long_kernel_mmr", pick("long_kernels", "mmr_0_2ms")),
         ("wake_delay_quanta_max", pick("wakeup", "wake_delay_quanta_max")),
         ("adversary_gain_max", pick("adversary", "gain_max")),
+        ("preemption_mmr", pick("preemption", "mmr_stopped_100us_6ms")),
+        ("hierarchy_mmr_min", pick("hierarchy", "mmr_min")),
+        ("share_over_cap_max", pick("caps", "share_over_cap_max")),
         ("closure_max", pick("closure", "closure_max")),
         ("alone_overhead_max", pick("figure7", "overhead_max")),
     ];

@@ -1,6 +1,6 @@
 //! Programs from profiles beside each other.
 
-use super::lab::{Lab, NATIVE, RunError, measure, min_max_ratio};
+use super::lab::{Lab, RunError, measure, min_max_ratio};
 use super::standalone::rate_alone;
 use crate::import::{Launch, Replay};
 use crate::kernel::SECOND;
@@ -19,7 +19,7 @@ pub fn profiles(lab: &mut Lab<'_>, tenants: &[(u32, Vec<Launch>)]) -> Result<Out
     let weights: Vec<u32> = tenants.iter().map(|tenant| tenant.0).collect();
     let mut alone = Vec::new();
     for (_, launches) in tenants {
-        alone.push(rate_alone(lab, Box::new(Replay::new(launches)), NATIVE, window_ns)?);
+        alone.push(rate_alone(lab, Box::new(Replay::new(launches)), lab.native(), window_ns)?);
     }
     for policy in ["fair", "unmanaged"] {
         let mut world = World::new(lab.setup(policy))?;

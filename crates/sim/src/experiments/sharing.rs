@@ -1,6 +1,6 @@
 //! The same program in several VMs (FairGV Figures 8 and 9).
 
-use super::lab::{Lab, NATIVE, RunError, Shares, System, measure, systems};
+use super::lab::{Lab, RunError, Shares, System, measure, systems};
 use super::standalone::rate_alone;
 use crate::kernel::SECOND;
 use crate::outcome::{Outcome, PlotKind};
@@ -60,7 +60,7 @@ fn compare(
     for &program in deployment.programs {
         let profile = Profile::named(program).unwrap_or_else(|| Profile::table3().remove(0));
         let alone =
-            rate_alone(lab, Box::new(profile.program(lab.seed)), NATIVE, lab.seconds(4, 1))?;
+            rate_alone(lab, Box::new(profile.program(lab.seed)), lab.native(), lab.seconds(4, 1))?;
         for (system, results) in &mut table {
             lab.say(&format!("{program} under {}", system.name));
             let shares = share(lab, system, deployment, &profile, alone, (windows, window_ns))?;

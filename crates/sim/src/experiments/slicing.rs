@@ -116,8 +116,8 @@ fn execute(seed: u64, grid: &Grid, piece: u64, pieces: u64, part: u64, cost_ns: 
     now_ns as f64
 }
 
-const WEIGHTS: [u32; 6] = [1, 2, 2, 3, 3, 4];
-const LONG_NS: u64 = 1_908_357_000;
+pub(super) const WEIGHTS: [u32; 6] = [1, 2, 2, 3, 3, 4];
+pub(super) const LONG_NS: u64 = 1_908_357_000;
 
 pub(super) fn long_kernels(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
     let windows = if lab.quick { 1 } else { 5 };

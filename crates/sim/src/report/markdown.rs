@@ -16,9 +16,9 @@ command below and by nothing else; change the experiments in `crates/sim`, not t
 const DIFFERENCES: &str = "
 ## Where ours differ, and why
 
-- **Overhead of SRD1** (644 synchronous calls in 10 ms) is above FairGV's 1.02: every call is charged a
-  whole measured round trip on top of a period that contains the native driver's call already. FairGV's
-  hidden second core may also hide more than ours: here caller and worker never overlap in a call.
+- **Overheads** are against a baseline whose calls cost what they cost where the device is in the
+  program's own process (`native_call`): less than any driver's, so ours are rather too high. The
+  profiles' periods already contain their calls, so both sides pay for those once more.
 - **Coscheduling** changes little in Figures 8 and 9: tenants that wait block, so the holder's vCPU finds
   its core free. It matters beside processor hogs, which the paper does not deploy (`weft bench
   cosched`; `crates/sim/tests/fairness.rs` has the simulated case).
@@ -28,20 +28,23 @@ const DIFFERENCES: &str = "
   piece no longer fills the device.
 - **Table 3** does not add up for SRD1, HG and NW (kernel size times asynchronous calls exceeds 10 ms):
   only so many calls launch kernels as fit.
-- **A woken vGPU waits up to two quanta itself** (`own_wait_quanta_max`): for the rest of the turn that
-  goes on, and for one vGPU whose tag equals the virtual time and whose key is smaller. Others do not
-  wait longer than beside a tenant that never slept.
+- **A woken vGPU waits up to a quantum itself** (`own_wait_quanta_max`): for the rest of the turn that goes
+  on. Others do not wait longer than beside a tenant that never slept.
 - **The lag bound** is that of `docs/scheduling.md` with a turn of quantum, overlap, yield time, release
   lead and the measured costs of a change of hands; predictions and samples that are off widen it by
-  what they are off.
+  what they are off. It is checked between tenants, between a tenant's vGPUs and between a vGPU's
+  sessions.
+- **`preemption`** is a model throughout: no device here stops a kernel. What a stop costs is varied, not
+  measured.
 
 ## What the simulator found in the node's worker
 
-Three faults broke the bound in simulation first, and were corrected in `gate` and `node`: a budget could
+Four faults broke the bound in simulation first, and were corrected in `gate` and `node`: a budget could
 be filled with kernels of which nothing was known, at a guess of 50 µs each; a worker gave its turn back
-when a kernel's *estimate* had passed while the kernel went on for seconds; and what drained after a
-release was reported only with the session's next turn, so that a vGPU with many sessions added their
-errors up. `Setup::careful = false` shows the old worker.
+when a kernel's *estimate* had passed while the kernel went on for seconds; it did so at once when the
+estimate was a guess, so that at quanta below half a millisecond the first kernels of a tenant's vGPUs
+piled up; and what drained after a release was reported only with the session's next turn, so that a vGPU
+with many sessions added their errors up. `Setup::careful = false` shows the old worker.
 ";
 
 pub(super) fn render(report: &Report) -> String {

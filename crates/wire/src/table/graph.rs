@@ -154,9 +154,9 @@ macro_rules! driver_calls_graph {
                 input nodeParams: *const CUDA_BATCH_MEM_OP_NODE_PARAMS
             ) {}
             cuGraphExecChildGraphNodeSetParams:
-                cuGraphExecChildGraphNodeSetParams 11010 plain refused (
+                cuGraphExecChildGraphNodeSetParams 11010 plain sync (
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode, value childGraph: CUgraph
-            ) {}
+            ) {graph_exec::set_child}
             cuGraphExecDestroy: cuGraphExecDestroy 10000 plain async (
                 value hGraphExec: CUgraphExec
             ) {graph_exec::destroy}
@@ -199,15 +199,15 @@ macro_rules! driver_calls_graph {
                 value hGraphExec: CUgraphExec, value hNode: CUgraphNode,
                 input nodeParams: *mut CUgraphNodeParams
             ) {graph_exec::set<CUgraphNodeParams>}
-            cuGraphExecUpdate: cuGraphExecUpdate 10020 plain refused (
+            cuGraphExecUpdate: cuGraphExecUpdate 10020 plain sync (
                 value hGraphExec: CUgraphExec, value hGraph: CUgraph,
                 out hErrorNode_out: *mut CUgraphNode,
                 out updateResult_out: *mut CUgraphExecUpdateResult
-            ) {}
-            cuGraphExecUpdate_v2: cuGraphExecUpdate 12000 plain refused (
+            ) {graph_exec::update_with_node}
+            cuGraphExecUpdate_v2: cuGraphExecUpdate 12000 plain sync (
                 value hGraphExec: CUgraphExec, value hGraph: CUgraph,
                 out resultInfo: *mut CUgraphExecUpdateResultInfo
-            ) {}
+            ) {graph_exec::update}
             cuGraphGetEdges: cuGraphGetEdges 10000 plain local (
                 value hGraph: CUgraph, out from: *mut CUgraphNode, out to: *mut CUgraphNode,
                 inout numEdges: *mut usize
@@ -256,9 +256,9 @@ macro_rules! driver_calls_graph {
                 inout instantiateParams: *mut CUDA_GRAPH_INSTANTIATE_PARAMS
             ) {graph_exec::instantiate_with_params}
             cuGraphKernelNodeCopyAttributes:
-                cuGraphKernelNodeCopyAttributes 11000 plain refused (
+                cuGraphKernelNodeCopyAttributes 11000 plain local (
                 value dst: CUgraphNode, value src: CUgraphNode
-            ) {}
+            ) {graph_kernel::copy_attributes}
             cuGraphKernelNodeGetAttribute: cuGraphKernelNodeGetAttribute 11000 plain local (
                 value hNode: CUgraphNode, value attr: CUkernelNodeAttrID,
                 out value_out: *mut CUkernelNodeAttrValue

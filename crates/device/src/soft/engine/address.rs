@@ -25,7 +25,7 @@ pub(crate) trait AddressRow {
 
 /// A 64-bit row.
 pub(crate) struct A64;
-/// A 32-bit row, zero-extended.
+/// A 32-bit row: of a space whose addresses have 32 bits, so that the sum wraps there.
 pub(crate) struct A32;
 
 impl AddressRow for A64 {
@@ -45,7 +45,7 @@ impl AddressRow for A32 {
         let a = cx.row32(op.a);
         let mut wide = [0; LANES];
         for i in 0..LANES {
-            wide[i] = u64::from(a[i]).wrapping_add(op.imm);
+            wide[i] = u64::from(a[i].wrapping_add(op.imm as u32));
         }
         wide
     }

@@ -37,11 +37,9 @@ pub(crate) enum Kind {
     AddBF16,
     AddF16x2,
     AddBF16x2,
-    MinF16,
-    MaxF16,
 }
 
-const KINDS: [Kind; 23] = [
+const KINDS: [Kind; 21] = [
     Kind::And,
     Kind::Or,
     Kind::Xor,
@@ -63,8 +61,6 @@ const KINDS: [Kind; 23] = [
     Kind::AddBF16,
     Kind::AddF16x2,
     Kind::AddBF16x2,
-    Kind::MinF16,
-    Kind::MaxF16,
 ];
 
 impl Kind {
@@ -152,8 +148,6 @@ impl Kind {
             Self::AddBF16x2 => {
                 bf16_sum(old & 0xffff, b & 0xffff) | (bf16_sum(old >> 16, b >> 16) << 16)
             }
-            Self::MinF16 => old.min(b),
-            Self::MaxF16 => old.max(b),
         }
     }
 }

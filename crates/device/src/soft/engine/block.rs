@@ -3,7 +3,7 @@
 use super::cx::{BarrierResult, Cx};
 use super::program::{Lifetime, Program};
 use super::run::{BlockHooks, WarpEnd, run_warp, write_rows};
-use super::warp::{Frame, Split, SplitState, WarpState};
+use super::warp::{Arrival, Frame, Split, SplitState, WarpState};
 
 /// Where a warp is.
 #[derive(Debug)]
@@ -19,11 +19,25 @@ enum Slot {
 /// A barrier's current phase.
 #[derive(Clone, Copy, Debug, Default)]
 struct Phase {
+    /// Warps that arrived.
+    warps: u32,
+    /// Their threads.
     arrived: u32,
     /// Threads that end the phase; 0 means all of the block.
     expected: u32,
     votes: u32,
-    voters: u32,
+    reduces: bool,
+}
+
+impl Phase {
+    /// Whether it is over, in a block with that many threads that have not exited.
+    fn full(&self, live_threads: u32) -> bool {
+        if self.expected == 0 {
+            return self.warps > 0 && self.arrived >= live_threads;
+        }
+        // Counts are of whole warps, whatever they have of threads (PTX ISA, `barrier`).
+        self.warps * 32 >= self.expected
+    }
 }
 
 /// Why a block stopped.
@@ -46,8 +60,9 @@ pub(crate) struct Block {
     slots: Vec<Slot>,
     /// First slot that may not be done.
     next: usize,
+    /// Slot whose turn is next, when the block's turn ended between two warps.
+    resume: usize,
     phases: [Phase; 16],
-    results: [BarrierResult; 16],
     live_threads: u32,
     threads: u32,
     pub(crate) shared: Vec<u128>,
@@ -63,8 +78,8 @@ impl Block {
             index,
             slots: Vec::new(),
             next: 0,
+            resume: 0,
             phases: [Phase::default(); 16],
-            results: [BarrierResult::default(); 16],
             live_threads: threads,
             threads,
             shared,
@@ -79,6 +94,7 @@ impl Block {
     pub(crate) fn reset(&mut self, index: [u32; 3]) {
         self.index = index;
         self.next = 0;
+        self.resume = 0;
         self.waited = false;
         self.phases = [Phase::default(); 16];
         self.live_threads = self.threads;
@@ -105,12 +121,10 @@ impl Block {
         cx.launch.block = self.index;
         std::mem::swap(&mut cx.shared, &mut self.shared);
         cx.shared_host = cx.shared.as_mut_ptr().cast();
-        cx.barrier_results = self.results;
     }
 
     fn leave(&mut self, cx: &mut Cx) {
         std::mem::swap(&mut cx.shared, &mut self.shared);
-        self.results = cx.barrier_results;
     }
 
     fn turns(
@@ -122,9 +136,12 @@ impl Block {
     ) -> BlockEnd {
         let program = std::sync::Arc::clone(&cx.program);
         loop {
-            let mut progress = false;
+            // Warps take turns across the block's turns too: the first may spin until another,
+            // which comes later, lets it go. Half a round says nothing about progress.
+            let first = std::mem::take(&mut self.resume).max(self.next);
+            let mut progress = first > self.next;
             let mut wake = u64::MAX;
-            for i in self.next..self.slots.len() {
+            for i in first..self.slots.len() {
                 if !self.take(cx, &program, kernel, i) {
                     continue;
                 }
@@ -149,6 +166,7 @@ impl Block {
                 }
                 progress |= std::mem::take(&mut self.released);
                 if *turn <= 0 {
+                    self.resume = i + 1;
                     break;
                 }
             }
@@ -193,6 +211,7 @@ impl Block {
         warp.carry = 0;
         warp.clock = 0;
         warp.splits.clear();
+        warp.arrivals = [Arrival::default(); 16];
         warp.grow_local(meta.frame_bytes);
         let split = Split {
             pc: meta.entry,
@@ -219,34 +238,57 @@ impl Block {
         write_rows(cx, &meta.consts[meta.moving..], Some(Lifetime::Warp));
     }
 
-    /// Ends a barrier's phase. Its waiters become ready at once: the running warp goes on, and may
-    /// wait at the same barrier's next phase before any of them runs.
-    fn complete(&mut self, cx: &mut Cx, id: u32) {
-        let phase = std::mem::take(&mut self.phases[id as usize % 16]);
-        cx.barrier_results[id as usize % 16] =
-            BarrierResult { count: phase.votes, threads: phase.voters };
+    /// Counts the running warp at barrier `id` once all its lanes that have not exited came there;
+    /// the result of the phase if that ends it.
+    fn count(&mut self, cx: &mut Cx, id: usize) -> Option<BarrierResult> {
+        let arrival = &mut cx.warp.arrivals[id];
+        if arrival.lanes != 0 && cx.warp.live & !arrival.lanes == 0 {
+            let arrival = std::mem::take(arrival);
+            let phase = &mut self.phases[id];
+            phase.warps += 1;
+            phase.arrived += arrival.lanes.count_ones();
+            phase.votes += arrival.votes.count_ones();
+            phase.expected = phase.expected.max(arrival.threads);
+            phase.reduces |= arrival.reduces;
+        }
+        self.phases[id].full(self.live_threads).then(|| self.complete(cx, id))
+    }
+
+    /// Ends a barrier's phase. Its waiters become ready at once, each with the result: the running
+    /// warp goes on, and the barrier may end another phase before any of them runs.
+    fn complete(&mut self, cx: &mut Cx, id: usize) -> BarrierResult {
+        let phase = std::mem::take(&mut self.phases[id]);
+        let result = BarrierResult { count: phase.votes, threads: phase.arrived };
+        let reduced = phase.reduces.then_some(result);
         self.released = true;
-        wake(&mut cx.warp, id);
+        wake(&mut cx.warp, id, reduced);
         for slot in &mut self.slots {
             if let Slot::Live(warp) = slot {
-                wake(warp, id);
+                wake(warp, id, reduced);
             }
         }
+        result
     }
 }
 
 /// Fuel of one warp's turn while others of its block could run.
 const WARP_TURN: i64 = 1 << 16;
 
-fn wake(warp: &mut WarpState, barrier: u32) {
-    let mut woken = false;
+/// Wakes the lanes of a warp that wait at a barrier, unless the warp has not arrived as a whole.
+fn wake(warp: &mut WarpState, barrier: usize, reduced: Option<BarrierResult>) {
+    let mut woken = 0;
+    let early = warp.arrivals[barrier].lanes;
     for split in &mut warp.splits {
-        if matches!(split.state, SplitState::Barrier(id) if id % 16 == barrier % 16) {
+        let waits = matches!(split.state, SplitState::Barrier(id) if id as usize == barrier);
+        if waits && split.mask & early == 0 {
             split.state = SplitState::Ready;
-            woken = true;
+            woken |= split.mask;
         }
     }
-    if !woken {
+    if let Some(result) = reduced {
+        warp.set_reduced(woken, result);
+    }
+    if woken == 0 {
         return;
     }
     // Splits that waited at one place go on together.
@@ -256,7 +298,7 @@ fn wake(warp: &mut WarpState, barrier: u32) {
             o.state == SplitState::Ready && split.state == SplitState::Ready && o.meets(&split)
         });
         match same {
-            Some(other) => other.mask |= split.mask,
+            Some(other) => other.join(&split),
             None => warp.splits.push(split),
         }
     }
@@ -266,22 +308,21 @@ impl BlockHooks for Block {
     fn arrive(&mut self, cx: &mut Cx) -> bool {
         self.waited = true;
         let request = cx.barrier;
-        let phase = &mut self.phases[request.id as usize % 16];
-        let mut threads = cx.mask.count_ones();
-        phase.votes += request.votes.count_ones();
-        phase.voters += threads;
-        if request.threads != 0 && cx.mask == cx.warp.live {
-            // Barriers with a count count whole warps.
-            threads = 32;
+        let id = request.id as usize % 16;
+        let arrival = &mut cx.warp.arrivals[id];
+        arrival.lanes |= cx.mask;
+        arrival.votes |= request.votes;
+        arrival.threads = arrival.threads.max(request.threads);
+        arrival.reduces |= request.reduces;
+        match self.count(cx, id) {
+            Some(result) => {
+                if request.reduces {
+                    cx.warp.set_reduced(cx.mask, result);
+                }
+                true
+            }
+            None => !request.wait,
         }
-        phase.arrived += threads;
-        phase.expected = phase.expected.max(request.threads);
-        let expected = if phase.expected == 0 { self.live_threads } else { phase.expected };
-        if phase.arrived >= expected {
-            self.complete(cx, request.id);
-            return true;
-        }
-        !request.wait
     }
 
     fn exited(&mut self, cx: &mut Cx, threads: u32) {
@@ -289,11 +330,8 @@ impl BlockHooks for Block {
         if !self.waited {
             return;
         }
-        for id in 0..16u32 {
-            let phase = self.phases[id as usize];
-            if phase.arrived > 0 && phase.expected == 0 && phase.arrived >= self.live_threads {
-                self.complete(cx, id);
-            }
+        for id in 0..16 {
+            self.count(cx, id);
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::address::{Access, Generic, Space};
 use super::cx::Cx;
+use super::format::Conversion;
 use super::frame_copy::{argument, result};
 use super::handler::{Op, event};
 use super::program::{Builtin, ParamHome};
@@ -26,10 +27,13 @@ pub(crate) fn run(cx: &mut Cx, which: Builtin, site: u32) -> bool {
             };
             let formats = argument(cx, *format);
             let arguments = argument(cx, *arguments);
+            let mut counts = [0; LANES];
             for lane in lanes_of(cx.mask) {
-                print(cx, lane, formats[lane], arguments[lane]);
+                counts[lane] = print(cx, lane, formats[lane], arguments[lane]);
             }
-            give(cx, call.returns.first(), 1);
+            if let Some(home) = call.returns.first() {
+                result(cx, *home, &counts);
+            }
             true
         }
         Builtin::Malloc => {
@@ -44,7 +48,8 @@ pub(crate) fn run(cx: &mut Cx, which: Builtin, site: u32) -> bool {
                 texts.push(argument(cx, *home)[lane]);
             }
             let text = |cx: &mut Cx, i: usize| {
-                texts.get(i).map(|a| string(cx, lane, *a)).unwrap_or_default()
+                let text = texts.get(i).map(|a| string(cx, lane, *a)).unwrap_or_default();
+                String::from_utf8_lossy(&text).into_owned()
             };
             let (what, file, function) = (text(cx, 0), text(cx, 1), text(cx, 3));
             let line = texts.get(2).copied().unwrap_or(0) as u32;
@@ -71,7 +76,7 @@ fn nothing(_: &mut Cx, _: &Op, pc: u32) -> u32 {
     pc
 }
 
-fn string(cx: &mut Cx, lane: usize, address: u64) -> String {
+fn string(cx: &mut Cx, lane: usize, address: u64) -> Vec<u8> {
     let mut bytes = Vec::new();
     for i in 0..STRING_MAX {
         match load(cx, lane, address.wrapping_add(i), 1) {
@@ -79,75 +84,41 @@ fn string(cx: &mut Cx, lane: usize, address: u64) -> String {
             Some(byte) => bytes.push(byte as u8),
         }
     }
-    String::from_utf8_lossy(&bytes).into_owned()
+    bytes
 }
 
-/// Formats like C's `printf`; each argument lies aligned to its size in the buffer.
-fn print(cx: &mut Cx, lane: usize, format: u64, arguments: u64) {
+/// Formats like C's `printf`, each argument aligned to its size in the buffer; what the call
+/// returns: the number of arguments, or -1 without a format.
+fn print(cx: &mut Cx, lane: usize, format: u64, arguments: u64) -> u64 {
+    if format == 0 {
+        return u64::MAX;
+    }
     let format = string(cx, lane, format);
     let mut at = arguments;
-    let mut text = String::new();
-    let mut rest = format.chars().peekable();
-    while let Some(c) = rest.next() {
-        if c != '%' {
-            text.push(c);
+    let mut count = 0;
+    let mut text = Vec::new();
+    let mut rest = format.as_slice();
+    while let Some((first, after)) = rest.split_first() {
+        rest = after;
+        let conversion = if *first == b'%' { Conversion::parse(after) } else { None };
+        let Some((conversion, used)) = conversion else {
+            text.push(*first);
             continue;
+        };
+        rest = after.get(used..).unwrap_or_default();
+        let size = conversion.argument_bytes();
+        let mut value = 0;
+        if size > 0 {
+            let place = at.checked_next_multiple_of(size);
+            let Some(loaded) = place.and_then(|place| load(cx, lane, place, size)) else { break };
+            value = loaded;
+            at = place.unwrap_or(at).wrapping_add(size);
+            count += 1;
         }
-        let mut spec = String::new();
-        let mut conversion = '%';
-        for c in rest.by_ref() {
-            if c.is_ascii_alphabetic() && !matches!(c, 'l' | 'h' | 'z' | 'j' | 't') || c == '%' {
-                conversion = c;
-                break;
-            }
-            spec.push(c);
-        }
-        if conversion == '%' {
-            text.push('%');
-            continue;
-        }
-        let long = matches!(conversion, 's' | 'p' | 'e' | 'E' | 'f' | 'F' | 'g' | 'G' | 'a' | 'A')
-            || spec.contains(['l', 'z', 'j', 't']);
-        let size = if long { 8 } else { 4 };
-        at = at.next_multiple_of(size);
-        let Some(value) = load(cx, lane, at, size) else { break };
-        at += size;
-        text.push_str(&one(cx, lane, &spec, conversion, value, long));
+        text.extend(conversion.text(value, || string(cx, lane, value)));
     }
     let room = OUTPUT_MAX.saturating_sub(cx.output.len());
-    cx.output.extend(text.bytes().take(room));
-}
-
-fn one(cx: &mut Cx, lane: usize, spec: &str, conversion: char, value: u64, long: bool) -> String {
-    let plain: String = spec.chars().filter(|c| !c.is_ascii_alphabetic()).collect();
-    let (flags, precision) = match plain.split_once('.') {
-        Some((flags, precision)) => (flags, precision.parse::<usize>().ok()),
-        None => (plain.as_str(), None),
-    };
-    let signed = if long { value as i64 } else { i64::from(value as i32) };
-    let float = f64::from_bits(value);
-    let body = match conversion {
-        'd' | 'i' => signed.to_string(),
-        'u' => value.to_string(),
-        'x' => format!("{value:x}"),
-        'X' => format!("{value:X}"),
-        'o' => format!("{value:o}"),
-        'c' => (value as u8 as char).to_string(),
-        's' => string(cx, lane, value),
-        'p' => format!("{value:#x}"),
-        'e' => format!("{float:.*e}", precision.unwrap_or(6)),
-        'g' | 'G' => format!("{float}"),
-        _ => format!("{float:.*}", precision.unwrap_or(6)),
-    };
-    let width: usize = flags.trim_start_matches(['-', '+', ' ', '#', '0']).parse().unwrap_or(0);
-    if flags.starts_with('-') {
-        format!("{body:<width$}")
-    } else if flags.starts_with('0') {
-        match body.strip_prefix('-') {
-            Some(digits) => format!("-{digits:0>rest$}", rest = width.saturating_sub(1)),
-            None => format!("{body:0>width$}"),
-        }
-    } else {
-        format!("{body:>width$}")
-    }
+    text.truncate(room);
+    cx.output.append(&mut text);
+    count
 }

@@ -1,7 +1,7 @@
 //! Branches, guards, calls, barriers, and the end of things.
 
 use super::address::FUNCTION_WINDOW;
-use super::cx::{BarrierRequest, Cx};
+use super::cx::{BarrierRequest, BarrierResult, Cx};
 use super::handler::{Handler, Op, event};
 use super::rows::{LANES, lanes_of};
 use crate::FaultKind;
@@ -193,6 +193,9 @@ impl Handler for Nop {
     }
 }
 
+/// The longest `nanosleep`, in ns.
+const SLEEP_MAX_NS: u32 = 1_000_000;
+
 /// `nanosleep` of row `a`.
 pub(crate) struct Nanosleep;
 
@@ -202,7 +205,7 @@ impl Handler for Nanosleep {
         let durations = cx.row32(op.a);
         let longest = lanes_of(cx.mask).map(|l| durations[l]).max().unwrap_or(0);
         cx.touch();
-        cx.wake_ns = crate::soft::clock::now_ns() + u64::from(longest);
+        cx.wake_ns = crate::soft::clock::now_ns() + u64::from(longest.min(SLEEP_MAX_NS));
         event::SLEEP
     }
 }
@@ -234,39 +237,44 @@ impl Handler for Barrier {
             return cx.fail(FaultKind::IllegalInstruction, first, None);
         }
         let mut votes = 0;
-        if op.imm & barrier_flags::REDUCE != 0 {
+        let reduces = op.imm & barrier_flags::REDUCE != 0;
+        if reduces {
             votes = cx.pred(op.c);
             if op.imm & barrier_flags::INVERT != 0 {
                 votes = !votes;
             }
         }
         let wait = op.imm & barrier_flags::WAIT != 0;
-        cx.barrier = BarrierRequest { id, threads, wait, votes: votes & cx.mask };
+        cx.barrier = BarrierRequest { id, threads, wait, reduces, votes: votes & cx.mask };
         event::BARRIER
     }
 }
 
-/// Count of barrier `a`'s last phase into row `d`.
+/// Count of the lanes' last barrier reduction into row `d`.
 pub(crate) struct BarrierCount;
 
 impl Handler for BarrierCount {
     fn run(cx: &mut Cx, op: &Op, pc: u32) -> u32 {
-        let id = cx.row32(op.a)[cx.first_lane() as usize] as usize % 16;
-        let count = cx.barrier_results[id].count;
-        cx.put32(op.d, [count; LANES]);
+        let counts = cx.warp.reduced.map(|result| result.count);
+        cx.put32(op.d, counts);
         pc + 1
     }
 }
 
-/// Whether all (`imm` = 1) or any (0) of barrier `a`'s last phase voted yes, into predicate `d`.
+/// Whether all (`imm` = 1) or any (0) voted yes in the lanes' last barrier reduction, into
+/// predicate `d`.
 pub(crate) struct BarrierVote;
 
 impl Handler for BarrierVote {
     fn run(cx: &mut Cx, op: &Op, pc: u32) -> u32 {
-        let id = cx.row32(op.a)[cx.first_lane() as usize] as usize % 16;
-        let result = cx.barrier_results[id];
-        let holds = if op.imm == 1 { result.count == result.threads } else { result.count != 0 };
-        cx.put_pred(op.d, if holds { u32::MAX } else { 0 });
+        let holds = |result: BarrierResult| {
+            if op.imm == 1 { result.count == result.threads } else { result.count != 0 }
+        };
+        let mut lanes = 0;
+        for (lane, result) in cx.warp.reduced.iter().enumerate() {
+            lanes |= u32::from(holds(*result)) << lane;
+        }
+        cx.put_pred(op.d, lanes);
         pc + 1
     }
 }

@@ -111,7 +111,7 @@ pub(crate) fn convert(value: u64, spec: Spec) -> u64 {
         }
         (Some(x), None) => {
             if x.is_nan() {
-                return 0;
+                return extend(nan_as_int(spec), spec);
             }
             let rounded = ieee::integral(x, mode);
             extend(clamp_float(rounded, spec.to), spec)
@@ -160,6 +160,12 @@ fn clamp_float(x: f64, ty: ScalarType) -> i128 {
     let (low, high) = range_of(ty);
     // Casts from f64 saturate; i128 holds every 64-bit integer.
     (x as i128).clamp(low, high)
+}
+
+/// What a NaN becomes: the integer with only the highest bit where 64 bits are on either side.
+fn nan_as_int(spec: Spec) -> i128 {
+    let wide = spec.from == ScalarType::F64 || spec.to.bytes() == 8;
+    if wide { 1 << (spec.to.bytes() * 8 - 1) } else { 0 }
 }
 
 /// Truncates to the type, then extends to the register.
@@ -270,7 +276,7 @@ lanes! {
     F64ToF32: f32 = (a: f64) => canonical(a as f32);
     S32ToF64: f64 = (a: i32) => f64::from(a);
     U32ToF64: f64 = (a: u32) => f64::from(a);
-    F64ToS32: i32 = (a: f64) => a as i32;
+    F64ToS32: i32 = (a: f64) => if a.is_nan() { i32::MIN } else { a as i32 };
     F16ToF32: f32 = (a: u32) => canonical(ieee::f32_of_f16(a));
     F32ToF16: u32 = (a: f32) => ieee::f16_of_f32(a);
     BF16ToF32: f32 = (a: u32) => canonical(ieee::f32_of_bf16(a));

@@ -26,11 +26,13 @@ pub(crate) struct BarrierRequest {
     /// 0: all threads of the block.
     pub(crate) threads: u32,
     pub(crate) wait: bool,
+    /// Whether the lanes want the votes' result.
+    pub(crate) reduces: bool,
     /// Lanes whose predicate holds, for reductions.
     pub(crate) votes: u32,
 }
 
-/// Results of the last completed phase of a block barrier.
+/// Result of a phase of a block barrier.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct BarrierResult {
     /// Threads whose predicate held.
@@ -88,16 +90,14 @@ pub(crate) struct Cx {
     pub(crate) shared: Vec<u128>,
     /// Its first byte.
     pub(crate) shared_host: *mut u8,
-    pub(crate) barrier_results: [BarrierResult; 16],
 
     // What events carry.
     pub(crate) targets: [u32; LANES],
     pub(crate) resume: u32,
     pub(crate) site: u32,
     pub(crate) wake_ns: u64,
-    /// Synchronising operations go on with the lanes that are there.
-    pub(crate) force: bool,
     pub(crate) barrier: BarrierRequest,
+    /// Lanes that the waiting ones name.
     pub(crate) members: u32,
     pub(crate) fault: Option<Box<EngineFault>>,
     /// Text that kernels printed.
@@ -137,12 +137,10 @@ impl Cx {
             tlb: Tlb::default(),
             shared: Vec::new(),
             shared_host: std::ptr::null_mut(),
-            barrier_results: [BarrierResult::default(); 16],
             targets: [0; LANES],
             resume: 0,
             site: 0,
             wake_ns: 0,
-            force: false,
             barrier: BarrierRequest::default(),
             members: 0,
             fault: None,

@@ -178,9 +178,10 @@ fn binary_f32x2(a: u64, b: u64, imm: u64) -> u64 {
 }
 
 #[inline(always)]
-fn fma_f32x2(a: u64, b: u64, c: u64) -> u64 {
-    let (a, b, c) = (parts(a), parts(b), parts(c));
-    let f = |x: f32, y: f32, z: f32| canonical(x.mul_add(y, z));
+fn fma_f32x2(a: u64, b: u64, c: u64, imm: u64) -> u64 {
+    let flushed = |x: f32| if imm & FTZ != 0 { flush(x) } else { x };
+    let [a, b, c] = [a, b, c].map(|pair| parts(pair).map(flushed));
+    let f = |x: f32, y: f32, z: f32| flushed(canonical(x.mul_add(y, z)));
     pair(f(a[0], b[0], c[0]), f(a[1], b[1], c[1]))
 }
 
@@ -196,7 +197,7 @@ lanes! {
     FmaBF16: u32 = (a: u32, b: u32, c: u32), imm => fma::<Brain16>(a, b, c, imm);
     FmaBF16x2: u32 = (a: u32, b: u32, c: u32), imm =>
         both3(a, b, c, |a, b, c| fma::<Brain16>(a, b, c, imm));
-    FmaF32x2: u64 = (a: u64, b: u64, c: u64) => fma_f32x2(a, b, c);
+    FmaF32x2: u64 = (a: u64, b: u64, c: u64), imm => fma_f32x2(a, b, c, imm);
     UnaryF16: u32 = (a: u32), imm => unary::<Binary16>(a, imm);
     UnaryF16x2: u32 = (a: u32), imm => both2(a, 0, |a, _| unary::<Binary16>(a, imm));
     UnaryBF16: u32 = (a: u32), imm => unary::<Brain16>(a, imm);

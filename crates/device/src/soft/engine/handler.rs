@@ -21,7 +21,8 @@ pub(crate) mod event {
     pub(crate) const DIVERGE: u32 = FIRST + 1;
     /// The lanes wait at a block barrier: `Cx::barrier`.
     pub(crate) const BARRIER: u32 = FIRST + 2;
-    /// The lanes wait for other lanes of the warp: `Cx::members`; the operation is repeated.
+    /// The lanes wait for other lanes of the warp, `Cx::members`, and go on at `Cx::resume`; the
+    /// operation is repeated when some of them come to it.
     pub(crate) const WARP_SYNC: u32 = FIRST + 3;
     /// A fault: `Cx::fault`.
     pub(crate) const FAULT: u32 = FIRST + 4;

@@ -7,6 +7,7 @@ use super::cx::Cx;
 use super::handler::{Handler, Op};
 use super::memory_ops::Cell;
 use super::rows::{Elem, LANES, lanes_of, or_all64};
+use crate::FaultKind;
 
 /// The word that all active lanes address, if they address the same one.
 #[inline(always)]
@@ -129,5 +130,49 @@ impl<A: AddressRow, M: Cell> Handler for StoreLocal<A, M> {
             Ok(()) => pc + 1,
             Err(event) => event,
         }
+    }
+}
+
+/// `alloca`: 64-bit row `d` = the address of `a` bytes, aligned to `imm`, that the frame grows by.
+/// The lanes of a split have one frame, so it grows by what the greediest of them wants.
+pub(crate) struct Alloca;
+
+impl Handler for Alloca {
+    fn run(cx: &mut Cx, op: &Op, pc: u32) -> u32 {
+        let sizes = cx.row64(op.a);
+        let bytes = lanes_of(cx.mask).map(|lane| sizes[lane]).max().unwrap_or(0);
+        let start = u64::from(cx.frame.local_top).next_multiple_of(op.imm.max(1));
+        let top = start.checked_add(bytes).and_then(|top| u32::try_from(top).ok());
+        let Some(top) = top.filter(|top| cx.warp.grow_local(*top)) else {
+            return cx.fail(FaultKind::StackOverflow, cx.first_lane(), None);
+        };
+        cx.frame.local_top = top;
+        cx.put64(op.d, [start; LANES]);
+        pc + 1
+    }
+}
+
+/// `stacksave`: 64-bit row `d` = where the frame ends.
+pub(crate) struct StackSave;
+
+impl Handler for StackSave {
+    fn run(cx: &mut Cx, op: &Op, pc: u32) -> u32 {
+        cx.put64(op.d, [cx.frame.local_top.into(); LANES]);
+        pc + 1
+    }
+}
+
+/// `stackrestore`: the frame ends again where row `a` says, not before its variables do.
+pub(crate) struct StackRestore;
+
+impl Handler for StackRestore {
+    fn run(cx: &mut Cx, op: &Op, pc: u32) -> u32 {
+        let wanted = cx.row64(op.a);
+        let wanted = lanes_of(cx.mask).map(|lane| wanted[lane]).max().unwrap_or(0);
+        let own = cx.program.functions[cx.frame.function as usize].frame_bytes;
+        let least = cx.frame.local_base.saturating_add(own);
+        let top = cx.frame.local_top;
+        cx.frame.local_top = u32::try_from(wanted).unwrap_or(top).max(least).min(top);
+        pc + 1
     }
 }

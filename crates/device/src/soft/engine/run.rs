@@ -59,7 +59,7 @@ fn run_splits(
     let mut slices = 0;
     loop {
         let Some(mut split) = take_split(cx, rotate) else {
-            match idle(cx, program) {
+            match idle(cx) {
                 Some(end) => return end,
                 None => continue,
             }
@@ -150,8 +150,9 @@ fn settle(cx: &mut Cx, block: &mut impl BlockHooks, mut split: Split, at: &Stop)
         }
         event::WARP_SYNC => {
             split.pc = at.pc;
-            split.state = SplitState::Lanes;
+            split.state = SplitState::Lanes { members: cx.members, next: cx.resume };
             file(cx, split);
+            release(cx);
         }
         event::FAULT => {
             file(cx, split);
@@ -189,10 +190,10 @@ fn settle(cx: &mut Cx, block: &mut impl BlockHooks, mut split: Split, at: &Stop)
 
 /// Puts a split back, merging it with one that stands at the same place.
 fn file(cx: &mut Cx, split: Split) {
-    if matches!(split.state, SplitState::Ready | SplitState::Lanes) {
+    if split.may_join() {
         for other in &mut cx.warp.splits {
-            if matches!(other.state, SplitState::Ready | SplitState::Lanes) && other.meets(&split) {
-                other.mask |= split.mask;
+            if other.may_join() && other.meets(&split) {
+                other.join(&split);
                 other.state = SplitState::Ready;
                 return;
             }
@@ -223,7 +224,7 @@ fn take_split(cx: &mut Cx, rotate: bool) -> Option<Split> {
 }
 
 /// No split is ready: wakes sleepers, releases lanes that wait for each other, or says why not.
-fn idle(cx: &mut Cx, program: &Program) -> Option<WarpEnd> {
+fn idle(cx: &mut Cx) -> Option<WarpEnd> {
     if cx.warp.splits.is_empty() {
         return Some(WarpEnd::Done);
     }
@@ -246,38 +247,39 @@ fn idle(cx: &mut Cx, program: &Program) -> Option<WarpEnd> {
     if wake != u64::MAX {
         return Some(WarpEnd::Asleep(wake));
     }
-    // Everybody who could come has: those that wait for each other at different instructions go on
-    // with the lanes that are there.
-    if let Some(i) = cx.warp.splits.iter().position(|s| s.state == SplitState::Lanes) {
-        cx.warp.splits[i].state = SplitState::Ready;
-        let mut split = cx.warp.splits.swap_remove(i);
-        cx.force = true;
-        let at = step(cx, program, &mut split);
-        cx.force = false;
-        if at.next == event::FAULT {
-            file(cx, split);
-            return Some(WarpEnd::Fault(at.pc));
-        }
-        split.pc = at.next;
-        file(cx, split);
+    // Everybody who could come has: who waited longest goes on with the lanes that are there.
+    let waiting = cx.warp.splits.iter_mut().filter(|s| matches!(s.state, SplitState::Lanes { .. }));
+    if let Some(split) = waiting.min_by_key(|s| s.stamp) {
+        pass(split);
         return None;
     }
     Some(WarpEnd::Blocked)
 }
 
-/// Executes a single synchronising operation of a split.
-fn step(cx: &mut Cx, program: &Program, split: &mut Split) -> Stop {
-    cx.frame = split.frame;
-    cx.bind_frame();
-    cx.split_mask = split.mask;
-    cx.set_mask(split.mask);
-    let pc = split.pc;
-    let next = match program.ops.get(pc as usize) {
-        // SAFETY: `Level::detect` found the features that the handler was compiled for.
-        Some(op) => unsafe { (op.exec)(cx, op, pc) },
-        None => cx.fail(FaultKind::InvalidPc, cx.first_lane(), None),
-    };
-    Stop { pc, next }
+/// Lets lanes go on that wait for each other at different places. (At one place they have joined.)
+fn release(cx: &mut Cx) {
+    let live = cx.warp.live;
+    for i in 0..cx.warp.splits.len() {
+        let SplitState::Lanes { members, .. } = cx.warp.splits[i].state else { continue };
+        let same =
+            |s: &&Split| matches!(s.state, SplitState::Lanes { members: m, .. } if m == members);
+        let here = cx.warp.splits.iter().filter(same).fold(0, |lanes, s| lanes | s.mask);
+        if members & live & !here == 0 {
+            for split in &mut cx.warp.splits {
+                if same(&&*split) {
+                    pass(split);
+                }
+            }
+        }
+    }
+}
+
+/// Ends a wait for other lanes.
+fn pass(split: &mut Split) {
+    if let SplitState::Lanes { next, .. } = split.state {
+        split.pc = next;
+        split.state = SplitState::Ready;
+    }
 }
 
 fn exit_lanes(cx: &mut Cx, block: &mut impl BlockHooks, mut split: Split) {
@@ -288,7 +290,7 @@ fn exit_lanes(cx: &mut Cx, block: &mut impl BlockHooks, mut split: Split) {
         file(cx, split);
     }
     for other in &mut cx.warp.splits {
-        if other.state == SplitState::Lanes {
+        if other.may_join() {
             other.state = SplitState::Ready;
         }
     }

@@ -7,7 +7,8 @@
 //! volatile access) steps back for the others, so that a lane that spins on a lock cannot starve
 //! the lane that holds it.
 
-use super::rows::{R32, R64};
+use super::cx::BarrierResult;
+use super::rows::{LANES, R32, R64, lanes_of};
 
 /// Most bytes of local memory of one thread (the limit of the CUDA programming guide).
 pub(crate) const LOCAL_BYTES_MAX: u32 = 512 << 10;
@@ -39,8 +40,11 @@ pub(crate) enum SplitState {
     Ready,
     /// Waits at a block barrier.
     Barrier(u32),
-    /// Waits for other lanes of the warp.
-    Lanes,
+    /// Waits for other lanes of the warp: those in `members`; goes on at `next`.
+    Lanes {
+        members: u32,
+        next: u32,
+    },
     /// Sleeps until this instant (ns).
     Sleep(u64),
 }
@@ -59,9 +63,22 @@ pub(crate) struct Split {
 }
 
 impl Split {
-    /// Whether both are at the same place of the same activation.
+    /// Whether both are at the same place of the same activation. (Their frames may have grown
+    /// apart.)
     pub(crate) fn meets(&self, other: &Self) -> bool {
-        self.pc == other.pc && self.frame == other.frame && self.callers == other.callers
+        let frame = |split: &Self| Frame { local_top: 0, ..split.frame };
+        self.pc == other.pc && frame(self) == frame(other) && self.callers == other.callers
+    }
+
+    /// Takes in the lanes of a split that it meets.
+    pub(crate) fn join(&mut self, other: &Self) {
+        self.mask |= other.mask;
+        self.frame.local_top = self.frame.local_top.max(other.frame.local_top);
+    }
+
+    /// Whether it could run, or go on with lanes that join it.
+    pub(crate) fn may_join(&self) -> bool {
+        matches!(self.state, SplitState::Ready | SplitState::Lanes { .. })
     }
 
     /// Runs before `other`: deeper in calls, then lower in the code.
@@ -69,6 +86,20 @@ impl Split {
         (std::cmp::Reverse(self.callers.len()), self.pc)
             < (std::cmp::Reverse(other.callers.len()), other.pc)
     }
+}
+
+/// What the lanes of a warp that came to a block barrier asked for, until the rest of the warp that
+/// has not exited comes too: a warp arrives as a whole.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Arrival {
+    /// Lanes that came.
+    pub(crate) lanes: u32,
+    /// Lanes whose predicate held.
+    pub(crate) votes: u32,
+    /// Threads that end the phase; 0 means all of the block.
+    pub(crate) threads: u32,
+    /// Whether lanes wait for the result of a reduction.
+    pub(crate) reduces: bool,
 }
 
 /// A warp's state between turns.
@@ -86,6 +117,10 @@ pub(crate) struct WarpState {
     /// Number within the block.
     pub(crate) index: u32,
     pub(crate) splits: Vec<Split>,
+    /// Arrivals at the block's barriers that do not count yet.
+    pub(crate) arrivals: [Arrival; 16],
+    /// Result of each lane's last barrier reduction.
+    pub(crate) reduced: [BarrierResult; LANES],
     pub(crate) clock: u64,
     /// The launch whose constant rows are in place.
     pub(crate) launch: u64,
@@ -94,6 +129,13 @@ pub(crate) struct WarpState {
 }
 
 impl WarpState {
+    /// Hands lanes the result of their barrier's phase.
+    pub(crate) fn set_reduced(&mut self, lanes: u32, result: BarrierResult) {
+        for lane in lanes_of(lanes) {
+            self.reduced[lane] = result;
+        }
+    }
+
     /// Makes the register files at least that long.
     pub(crate) fn grow(&mut self, rows32: usize, rows64: usize, preds: usize) {
         if self.r32.len() < rows32 {

@@ -2,33 +2,59 @@
 
 use super::cx::Cx;
 use super::handler::{Handler, Op, event};
-use super::rows::{LANES, lanes_of};
+use super::rows::{BITS, LANES, lanes_of, or_all};
 
-/// Whether lanes of `members` that live are not here yet; then the operation must wait.
-#[inline(always)]
-fn must_wait(cx: &mut Cx, members: u32) -> bool {
-    let missing = members & cx.warp.live & !cx.split_mask;
-    if missing == 0 || cx.force {
-        return false;
-    }
-    cx.members = missing;
-    true
-}
-
-/// The members that row `row` names, for the first active lane.
-#[inline(always)]
-fn members_of(cx: &Cx, row: u32) -> u32 {
-    cx.row32(row)[cx.first_lane() as usize]
-}
-
-/// `bar.warp.sync` of the lanes in row `a`.
+/// `bar.warp.sync` of the lanes in row `a`. Lanes may name different masks; those whose members are
+/// all here go on without the others.
 pub(crate) struct WarpSync;
 
 impl Handler for WarpSync {
     fn run(cx: &mut Cx, op: &Op, pc: u32) -> u32 {
-        let members = members_of(cx, op.a);
-        if must_wait(cx, members) { event::WARP_SYNC } else { pc + 1 }
+        let masks = cx.row32(op.a);
+        let absent = cx.warp.live & !cx.split_mask;
+        let mut waits = [0; LANES];
+        for i in 0..LANES {
+            waits[i] = if masks[i] & absent != 0 { BITS.0[i] } else { 0 };
+        }
+        let waiting = or_all(&waits) & cx.mask;
+        if waiting == 0 {
+            return pc + 1;
+        }
+        cx.resume = pc + 1;
+        if waiting == cx.mask {
+            cx.members = lanes_of(waiting).fold(0, |all, lane| all | masks[lane]);
+            return event::WARP_SYNC;
+        }
+        for lane in 0..LANES {
+            cx.targets[lane] = if BITS.0[lane] & waiting != 0 { pc } else { pc + 1 };
+        }
+        event::DIVERGE
     }
+}
+
+/// Answers for each group of active lanes that name the same mask in row `row`: `answer` is called
+/// with the group active, and gets the active lanes that the mask names.
+#[inline(always)]
+fn each_group(cx: &mut Cx, row: u32, mut answer: impl FnMut(&mut Cx, u32)) {
+    let (masks, lanes, all) = (cx.row32(row), cx.lanes.0, cx.mask);
+    let first = masks[cx.first_lane() as usize % LANES];
+    let mut differ = [0; LANES];
+    for i in 0..LANES {
+        differ[i] = (masks[i] ^ first) & lanes[i];
+    }
+    if or_all(&differ) == 0 {
+        return answer(cx, first & all);
+    }
+    let mut left = all;
+    while left != 0 {
+        let mask = masks[left.trailing_zeros() as usize % LANES];
+        let same = lanes_of(left).filter(|lane| masks[*lane] == mask);
+        let group = same.fold(0, |group, lane| group | BITS.0[lane]);
+        cx.set_mask(group);
+        answer(cx, mask & all);
+        left &= !group;
+    }
+    cx.set_mask(all);
 }
 
 /// Waits for the members in row `a`, then executes the operation behind it, which is emitted
@@ -98,22 +124,20 @@ pub(crate) struct Vote;
 impl Handler for Vote {
     #[inline(always)]
     fn run(cx: &mut Cx, op: &Op, pc: u32) -> u32 {
-        let members = members_of(cx, op.b) & cx.mask;
-        let mut votes = cx.pred(op.a);
+        let mut yes = cx.pred(op.a);
         if op.imm & vote::INVERT != 0 {
-            votes = !votes;
+            yes = !yes;
         }
-        votes &= members;
-        let holds = match op.imm & 3 {
-            vote::ALL => votes == members,
-            vote::ANY => votes != 0,
-            vote::UNIFORM => votes == 0 || votes == members,
-            _ => {
-                cx.put32(op.d, [votes; LANES]);
-                return pc + 1;
-            }
-        };
-        cx.put_pred(op.d, if holds { u32::MAX } else { 0 });
+        each_group(cx, op.b, |cx, members| {
+            let votes = yes & members;
+            let holds = match op.imm & 3 {
+                vote::ALL => votes == members,
+                vote::ANY => votes != 0,
+                vote::UNIFORM => votes == 0 || votes == members,
+                _ => return cx.put32(op.d, [votes; LANES]),
+            };
+            cx.put_pred(op.d, if holds { u32::MAX } else { 0 });
+        });
         pc + 1
     }
 }
@@ -123,15 +147,16 @@ pub(crate) struct MatchAny;
 
 impl Handler for MatchAny {
     fn run(cx: &mut Cx, op: &Op, pc: u32) -> u32 {
-        let members = members_of(cx, op.b) & cx.mask;
         let values = wide_row(cx, op.a, op.imm == 1);
-        let mut out = [0; LANES];
-        for lane in lanes_of(members) {
-            for other in lanes_of(members) {
-                out[lane] |= u32::from(values[lane] == values[other]) << other;
+        each_group(cx, op.b, |cx, members| {
+            let mut out = [0; LANES];
+            for lane in lanes_of(members) {
+                for other in lanes_of(members) {
+                    out[lane] |= u32::from(values[lane] == values[other]) << other;
+                }
             }
-        }
-        cx.put32(op.d, out);
+            cx.put32(op.d, out);
+        });
         pc + 1
     }
 }
@@ -141,12 +166,13 @@ pub(crate) struct MatchAll;
 
 impl Handler for MatchAll {
     fn run(cx: &mut Cx, op: &Op, pc: u32) -> u32 {
-        let members = members_of(cx, op.b) & cx.mask;
         let values = wide_row(cx, op.a, op.imm == 1);
-        let first = values[cx.first_lane() as usize];
-        let same = lanes_of(members).all(|l| values[l] == first);
-        cx.put32(op.d, [if same { members } else { 0 }; LANES]);
-        cx.put_pred(op.c, if same { u32::MAX } else { 0 });
+        each_group(cx, op.b, |cx, members| {
+            let first = values[cx.first_lane() as usize];
+            let same = lanes_of(members).all(|l| values[l] == first);
+            cx.put32(op.d, [if same { members } else { 0 }; LANES]);
+            cx.put_pred(op.c, if same { u32::MAX } else { 0 });
+        });
         pc + 1
     }
 }
@@ -189,28 +215,32 @@ pub(crate) struct Redux;
 
 impl Handler for Redux {
     fn run(cx: &mut Cx, op: &Op, pc: u32) -> u32 {
-        let members = members_of(cx, op.b) & cx.mask;
         let a = cx.row32(op.a);
-        let values = lanes_of(members).map(|l| a[l]);
-        let signed = |f: fn(i32, i32) -> i32| move |x: u32, y: u32| f(x as i32, y as i32) as u32;
-        let result = match op.imm & 15 {
-            redux::ADD => values.reduce(u32::wrapping_add),
-            redux::MIN_U => values.reduce(u32::min),
-            redux::MAX_U => values.reduce(u32::max),
-            redux::MIN_S => values.reduce(signed(i32::min)),
-            redux::MAX_S => values.reduce(signed(i32::max)),
-            redux::AND => values.reduce(|x, y| x & y),
-            redux::OR => values.reduce(|x, y| x | y),
-            redux::XOR => values.reduce(|x, y| x ^ y),
-            code => {
-                let keep = if op.imm & redux::ABS != 0 { 0x7fff_ffff } else { u32::MAX };
-                let values = values.map(|x| x & keep);
-                let nan = op.imm & redux::NAN != 0;
-                values.reduce(|x, y| float_extreme(x, y, code == redux::MIN_F, nan))
-            }
-        };
-        cx.put32(op.d, [result.unwrap_or(0); LANES]);
+        each_group(cx, op.b, |cx, members| {
+            let result = reduce(lanes_of(members).map(|l| a[l]), op.imm);
+            cx.put32(op.d, [result.unwrap_or(0); LANES]);
+        });
         pc + 1
+    }
+}
+
+fn reduce(values: impl Iterator<Item = u32>, imm: u64) -> Option<u32> {
+    let signed = |f: fn(i32, i32) -> i32| move |x: u32, y: u32| f(x as i32, y as i32) as u32;
+    match imm & 15 {
+        redux::ADD => values.reduce(u32::wrapping_add),
+        redux::MIN_U => values.reduce(u32::min),
+        redux::MAX_U => values.reduce(u32::max),
+        redux::MIN_S => values.reduce(signed(i32::min)),
+        redux::MAX_S => values.reduce(signed(i32::max)),
+        redux::AND => values.reduce(|x, y| x & y),
+        redux::OR => values.reduce(|x, y| x | y),
+        redux::XOR => values.reduce(|x, y| x ^ y),
+        code => {
+            let keep = if imm & redux::ABS != 0 { 0x7fff_ffff } else { u32::MAX };
+            let nan = imm & redux::NAN != 0;
+            let values = values.map(|x| x & keep);
+            values.reduce(|x, y| float_extreme(x, y, code == redux::MIN_F, nan))
+        }
     }
 }
 
@@ -233,10 +263,11 @@ pub(crate) struct Elect;
 
 impl Handler for Elect {
     fn run(cx: &mut Cx, op: &Op, pc: u32) -> u32 {
-        let members = members_of(cx, op.a) & cx.mask;
-        let leader = members.trailing_zeros();
-        cx.put32(op.d, [leader & 31; LANES]);
-        cx.put_pred(op.c, members & members.wrapping_neg());
+        each_group(cx, op.a, |cx, members| {
+            let leader = members.trailing_zeros();
+            cx.put32(op.d, [leader & 31; LANES]);
+            cx.put_pred(op.c, members & members.wrapping_neg());
+        });
         pc + 1
     }
 }

@@ -189,7 +189,12 @@ fn double_precision() {
 fn conversions_saturate() {
     all32(&[
         ("cvt.rzi.s32.f32 %r0, 0f4f800000;", 0x7fff_ffff),
+        // A NaN becomes 0, except where 64 bits are on either side.
         ("cvt.rzi.s32.f32 %r0, 0f7fc00000;", 0),
+        ("cvt.rzi.u32.f32 %r0, 0f7fc00000;", 0),
+        ("cvt.rzi.s32.f64 %r0, 0d7ff8000000000000;", 0x8000_0000),
+        ("cvt.rni.u32.f64 %r0, 0d7ff8000000000000;", 0x8000_0000),
+        ("cvt.rzi.s16.f64 %h1, 0d7ff8000000000000; cvt.u32.u16 %r0, %h1;", 0x8000),
         ("cvt.rzi.u32.f32 %r0, 0fbf800000;", 0),
         ("cvt.rni.s32.f32 %r0, 0f40200000;", 2),
         ("cvt.rmi.s32.f32 %r0, 0fbf000000;", 0xffff_ffff),
@@ -206,6 +211,13 @@ fn conversions_saturate() {
         ("cvt.rn.bf16.f32 %h1, 0f3f808000; cvt.u32.u16 %r0, %h1;", 0x3f80),
         ("cvt.rn.f16x2.f32 %r0, 0f3f800000, 0f40000000;", 0x3c00_4000),
         ("cvt.rna.tf32.f32 %r0, 0f3f801000;", 0x3f80_2000),
+    ]);
+    all64(&[
+        ("cvt.rzi.s64.f32 %rd0, 0f7fc00000;", 1 << 63),
+        ("cvt.rzi.u64.f32 %rd0, 0f7fc00000;", 1 << 63),
+        ("cvt.rzi.u64.f64 %rd0, 0d7ff8000000000000;", 1 << 63),
+        ("cvt.rzi.s64.f64 %rd0, 0dfff0000000000000;", 1 << 63),
+        ("cvt.rzi.u64.f64 %rd0, 0d7ff0000000000000;", u64::MAX),
     ]);
 }
 
@@ -239,6 +251,13 @@ fn comparisons() {
     assert_eq!(p("setp.eq.u32 %p2, 1, 1; setp.eq.and.u32 %p1, 2, 2, !%p2;"), 0);
     assert_eq!(p("setp.eq.u32 %p2|%p1, 1, 1;"), 0);
     assert_eq!(p("testp.subnormal.f32 %p1, 0f00000001;"), 1);
+    // Zeros count as normal.
+    assert_eq!(p("testp.normal.f32 %p1, 0f80000000;"), 1);
+    assert_eq!(p("testp.normal.f64 %p1, 0d0000000000000000;"), 1);
+    assert_eq!(p("testp.subnormal.f64 %p1, 0d0000000000000000;"), 0);
+    // Both halves are combined with what the predicate was before.
+    let pair = "setp.ne.u32 %p2, 0, 0; setp.eq.or.f16x2 %p2|%p1, 0x3c003c00, 0x40003c00, %p2;";
+    assert_eq!(p(pair), 0);
     all32(&[
         ("set.lt.u32.s32 %r0, -1, 1;", 0xffff_ffff),
         ("set.lt.f32.s32 %f0, -1, 1; mov.b32 %r0, %f0;", 0x3f80_0000),
@@ -270,6 +289,12 @@ fn vectors_local_and_shared_memory() {
             ".local .align 8 .b8 mine[8]; mov.u64 %rd2, mine; st.local.u8 [%rd2+3], 0xf0;\n\
           ld.local.s8 %r0, [%rd2+3];",
             0xffff_fff0,
+        ),
+        // Addresses of 32 bits wrap at 32 bits.
+        (
+            ".shared .align 8 .b8 pool[16]; st.shared.u32 [pool+4], 77; mov.u32 %r1, %tid.x;\n\
+             sub.u32 %r1, %r1, 4; ld.shared.u32 %r0, [%r1+8];",
+            77,
         ),
         ("cvta.to.global.u64 %rd2, %rd1; isspacep.shared %p1, %rd2; selp.u32 %r0, 1, 2, %p1;", 2),
     ]);

@@ -10,6 +10,8 @@ mod matrices;
 mod paced;
 mod slices;
 mod speed;
+mod video;
+mod warps;
 
 use super::{Clock, SoftDevice};
 use crate::{

@@ -31,6 +31,7 @@ use weft_ring::{AnswerTo, MemoryFile};
 
 use self::ability::Ability;
 use self::budget::{Budget, TURN_LIMIT};
+use self::tenant::NotTheirs;
 use self::watchdog::{BOOST_LIMIT, BOOST_PRIORITY, Boosted, Watchdog};
 use crate::admin::{CoschedulingReport, DoctorCheck, Finding};
 use crate::config::CoschedulingConfig;
@@ -89,7 +90,7 @@ enum NoBoost {
     #[error("nobody waits any more")]
     Answered,
     #[error(transparent)]
-    Refused(#[from] tenant::NotTheirs),
+    Refused(#[from] NotTheirs),
     #[error("the bound on boosted time is reached")]
     Capped,
     #[error("the thread has arranged its own scheduling")]
@@ -219,7 +220,9 @@ impl Coscheduler {
         self.end_boost(now_ns);
         match self.begin_boost(session, due.awaited, now_ns) {
             Ok(()) => self.report.boosts += 1,
-            Err(NoBoost::Answered | NoBoost::NotOrdinary) => {}
+            Err(
+                NoBoost::Answered | NoBoost::NotOrdinary | NoBoost::Refused(NotTheirs::Searched),
+            ) => {}
             Err(NoBoost::Capped) => self.report.capped += 1,
             Err(NoBoost::Refused(why)) => {
                 self.report.refused += 1;

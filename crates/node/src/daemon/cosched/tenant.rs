@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::time::Instant;
 
 use weft_ring::peer::Process;
 
@@ -17,7 +18,11 @@ use weft_ring::peer::Process;
 const THREADS_MAX: usize = 64;
 
 /// Threads of a process that are looked at to find one.
-const TASKS_MAX: usize = 4096;
+const TASKS_MAX: usize = 1024;
+
+/// Of the driver's time at most one part in so many goes to a search through the threads of one
+/// tenant: every tenant waits meanwhile.
+const SEARCH_PART: u32 = 200;
 
 /// Wrong numbers before a tenant's numbers are looked up no more.
 const LIES_MAX: u32 = 8;
@@ -31,6 +36,9 @@ pub(crate) enum NotTheirs {
     /// The tenant's process has exited.
     #[error("the tenant's process is gone")]
     Gone,
+    /// It was searched for lately, and a search takes time.
+    #[error("the tenant's threads were searched just now")]
+    Searched,
     /// The tenant named wrong threads too often.
     #[error("the tenant has named wrong threads")]
     Liar,
@@ -43,6 +51,8 @@ pub(crate) struct Tenant {
     process: Process,
     /// By the id that the tenant knows, which differs in a container.
     threads: BTreeMap<u32, Thread>,
+    /// No search before this.
+    search_after: Instant,
     lies: u32,
 }
 
@@ -74,7 +84,7 @@ impl Tenant {
         if process.has_exited() || owner != uid || !same {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(Self { pid, process, threads: BTreeMap::new(), lies: 0 })
+        Ok(Self { pid, process, threads: BTreeMap::new(), search_after: Instant::now(), lies: 0 })
     }
 
     /// Its process id.
@@ -93,9 +103,12 @@ impl Tenant {
         let known = self.threads.get(&claimed).is_some_and(|thread| thread.times().is_some());
         if !known {
             self.threads.remove(&claimed);
-            let Some(thread) = self.find(claimed) else {
-                self.lies += 1;
-                return Err(NotTheirs::Unknown);
+            let thread = match self.find(claimed) {
+                Ok(thread) => thread,
+                Err(why) => {
+                    self.lies += u32::from(why == NotTheirs::Unknown);
+                    return Err(why);
+                }
             };
             if self.threads.len() >= THREADS_MAX {
                 self.threads.clear();
@@ -105,19 +118,24 @@ impl Tenant {
         self.threads.get(&claimed).ok_or(NotTheirs::Unknown)
     }
 
-    fn find(&self, claimed: u32) -> Option<Thread> {
+    fn find(&mut self, claimed: u32) -> Result<Thread, NotTheirs> {
         let tasks = format!("/proc/{}/task", self.pid);
         let is_claimed = |id: u32| own_id(&tasks, id) == Some(claimed);
         let id = if is_claimed(claimed) {
             claimed
         } else {
-            let ids = fs::read_dir(&tasks).ok()?.flatten().take(TASKS_MAX);
-            ids.filter_map(|entry| entry.file_name().to_str()?.parse().ok())
-                .find(|id| is_claimed(*id))?
+            let began = Instant::now();
+            if began < self.search_after {
+                return Err(NotTheirs::Searched);
+            }
+            let found = threads_of(self.pid).into_iter().find(|id| is_claimed(*id));
+            self.search_after = Instant::now() + began.elapsed() * SEARCH_PART;
+            found.ok_or(NotTheirs::Unknown)?
         };
-        let times = File::open(format!("{tasks}/{id}/schedstat")).ok()?;
+        let times = File::open(format!("{tasks}/{id}/schedstat"));
+        let times = times.map_err(|_| NotTheirs::Unknown)?;
         // The path named this process for as long as it has not exited.
-        (!self.process.has_exited()).then_some(Thread { id, times })
+        if self.process.has_exited() { Err(NotTheirs::Gone) } else { Ok(Thread { id, times }) }
     }
 }
 
@@ -178,7 +196,12 @@ mod tests {
         assert!(thread.times().is_some());
         // Process 1 has a thread 1, but it is not this process's.
         assert_eq!(tenant.thread(1).unwrap_err(), NotTheirs::Unknown);
-        for _ in 0..LIES_MAX {
+        // The next searches wait, so that a liar costs the node nothing; waiting is no lie.
+        let searched =
+            (0..1000).filter(|_| tenant.thread(1).err() != Some(NotTheirs::Searched)).count();
+        assert!(searched < 100, "{searched} searches in a row");
+        while tenant.lies < LIES_MAX {
+            tenant.search_after = Instant::now();
             let _refused = tenant.thread(1);
         }
         assert_eq!(tenant.thread(1).unwrap_err(), NotTheirs::Liar);
@@ -208,9 +231,9 @@ mod tests {
         drop(stop);
         other.join().unwrap();
         // The system removes it in its own time.
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+        let deadline = Instant::now() + std::time::Duration::from_secs(10);
         while tenant.threads[&id].times().is_some() {
-            assert!(std::time::Instant::now() < deadline);
+            assert!(Instant::now() < deadline);
             std::thread::yield_now();
         }
         assert_eq!(tenant.thread(id).unwrap_err(), NotTheirs::Unknown);

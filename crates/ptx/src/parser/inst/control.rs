@@ -135,8 +135,8 @@ impl<'a> Parser<'a> {
             Some(Name::Frame { slot, .. }) => Ok(CallArg::Slot(slot)),
             Some(Name::Reg(reg)) => {
                 let width = self.body.width(reg);
-                if width == Width::Pred {
-                    return operand_error("a predicate is not an argument");
+                if matches!(width, Width::Pred | Width::B128) {
+                    return operand_error(format!("a {width:?} register is not an argument"));
                 }
                 Ok(CallArg::Value { value: Operand::Reg(reg), bytes: width.bits() / 8 })
             }

@@ -88,8 +88,10 @@ impl<'a> Parser<'a> {
         let rounding = cvt_rounding(m);
         let ftz = m.flag("ftz");
         let relu = m.flag("relu");
-        let sat = m.flag("sat") | m.flag("satfinite");
+        let (sat, finite) = (m.flag("sat"), m.flag("satfinite"));
         let (to, from) = (m.ty()?, m.ty()?);
+        // 8-bit formats saturate always, and `.sat` is to another range.
+        m.check(!finite || matches!(to, ScalarType::E4M3x2 | ScalarType::E5M2x2))?;
         m.finish()?;
         let rounding = default_rounding(rounding, to, from);
         m.check(check_cvt(to, from, rounding))?;

@@ -126,10 +126,10 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// The rounding; to nearest if none is given. Half types know no other.
+/// The rounding; to nearest if none is given. Half types know no other, and pairs are given none.
 fn rounding(m: Mods<'_, '_>, ty: FloatType) -> Parsed<Rounding> {
     let rounding = m.rounding().unwrap_or(Rounding::Nearest);
-    let free = matches!(ty, FloatType::F32 | FloatType::F64 | FloatType::F32x2);
+    let free = matches!(ty, FloatType::F32 | FloatType::F64);
     m.check(free || rounding == Rounding::Nearest)?;
     Ok(rounding)
 }

@@ -61,6 +61,7 @@ impl<'a> Parser<'a> {
         let count = vector(m);
         m.flag("unified");
         let ty = memory_type(m)?;
+        m.check(total(ty, count) <= VECTOR_BYTES_MAX)?;
         m.finish()?;
         let dst = self.dst_vector(ty.width(), Fit::Wider)?;
         if dst.len() != count {
@@ -81,6 +82,7 @@ impl<'a> Parser<'a> {
         let policy = cache_hints(m);
         let count = vector(m);
         let ty = memory_type(m)?;
+        m.check(total(ty, count) <= VECTOR_BYTES_MAX)?;
         m.finish()?;
         let (addr, space) = self.access(space, total(ty, count))?;
         if matches!(space, Space::Const | Space::Param) {
@@ -264,6 +266,9 @@ fn cache_hints(m: Mods<'_, '_>) -> bool {
 fn vector(m: Mods<'_, '_>) -> usize {
     m.pick(&[("v2", 2), ("v4", 4), ("v8", 8)]).unwrap_or(1)
 }
+
+/// The largest vector of an access, in bytes.
+const VECTOR_BYTES_MAX: u32 = 32;
 
 fn total(ty: ScalarType, count: usize) -> u32 {
     ty.bytes() * u32::try_from(count).unwrap_or(8)

@@ -191,7 +191,7 @@ impl FunctionLowering<'_> {
             (FloatType::F16x2, _) => self.all32::<h::FmaF16x2>(dst, ops, flags),
             (FloatType::BF16, _) => self.all32::<h::FmaBF16>(dst, ops, flags),
             (FloatType::BF16x2, _) => self.all32::<h::FmaBF16x2>(dst, ops, flags),
-            (FloatType::F32x2, _) => self.all64::<h::FmaF32x2>(dst, ops, 0),
+            (FloatType::F32x2, _) => self.all64::<h::FmaF32x2>(dst, ops, flags),
         }
     }
 

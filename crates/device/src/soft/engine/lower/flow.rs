@@ -94,9 +94,7 @@ impl FunctionLowering<'_> {
             | Ir::WmmaLoad { .. }
             | Ir::WmmaStore { .. }
             | Ir::WmmaMma { .. } => self.warp(op),
-            Ir::Video { .. } | Ir::VideoMad { .. } | Ir::VideoPacked { .. } => {
-                Err(Refusal::new("video instructions are not supported"))
-            }
+            Ir::Video { .. } | Ir::VideoMad { .. } | Ir::VideoPacked { .. } => self.video(op),
         }
     }
 
@@ -151,13 +149,13 @@ impl FunctionLowering<'_> {
         self.emit::<control::Barrier>(0, id, count, vote, flags);
         match action {
             BarrierAction::Popc { dst, .. } => {
-                self.emit::<control::BarrierCount>(self.dst(dst), id, 0, 0, 0);
+                self.emit::<control::BarrierCount>(self.dst(dst), 0, 0, 0, 0);
             }
             BarrierAction::And { dst, .. } => {
-                self.emit::<control::BarrierVote>(self.dst(dst), id, 0, 0, 1);
+                self.emit::<control::BarrierVote>(self.dst(dst), 0, 0, 0, 1);
             }
             BarrierAction::Or { dst, .. } => {
-                self.emit::<control::BarrierVote>(self.dst(dst), id, 0, 0, 0);
+                self.emit::<control::BarrierVote>(self.dst(dst), 0, 0, 0, 0);
             }
             BarrierAction::Sync | BarrierAction::Arrive => {}
         }
@@ -445,7 +443,13 @@ impl FunctionLowering<'_> {
         high: Option<Reg>,
         [a, b]: [Operand; 2],
     ) -> Done {
-        let (imm, with) = self.combination(combine, None);
+        let (imm, mut with) = self.combination(combine, None);
+        if combine.is_some() {
+            // The first result may be the predicate that the second is combined with.
+            let kept = self.temp_pred();
+            self.emit::<c::PredLogic>(kept, with, 0, 0, 3);
+            with = kept;
+        }
         let (a, b) = (self.r32(a)?, self.r32(b)?);
         let (x, y) = (self.temp32(), self.temp32());
         for (dst, shift) in [(low, 0), (high, 16)] {

@@ -7,8 +7,9 @@ use weft_ptx::ir::{Function, FunctionKind, Guard, Instr, Module, Op as Ir, Opera
 use super::super::control;
 use super::super::handler::{Handler, Level, Op};
 use super::super::program::{ConstRow, Lifetime, Program, RowValue, Source};
+use super::super::warp::ROWS_MAX;
 use super::operand::Rows;
-use super::{Layout, LowerError, defs};
+use super::{Layout, LowerError};
 use crate::soft::memory::tlb::SLOTS;
 
 /// Why an instruction was not lowered.
@@ -116,6 +117,9 @@ impl<'a> FunctionLowering<'a> {
         }
         self.labels.push(self.program.ops.len() as u32);
         self.end();
+        if self.rows.count32.max(self.rows.count64) as usize > ROWS_MAX {
+            return Err(self.error(format!("more than {ROWS_MAX} registers")));
+        }
         self.resolve();
         self.const_rows.sort_by_key(|r| r.value.lifetime() != Lifetime::Launch);
         let moving =
@@ -172,7 +176,7 @@ impl<'a> FunctionLowering<'a> {
     fn find_constants(&mut self, body: &[Instr]) {
         let mut writes: HashMap<Reg, u32> = HashMap::new();
         for instr in body {
-            defs::for_each(&instr.op, |reg| *writes.entry(reg).or_default() += 1);
+            instr.op.for_each_written(|reg| *writes.entry(reg).or_default() += 1);
         }
         for param in self.function.params.iter().chain(&self.function.returns) {
             if let weft_ptx::ir::ParamPlace::Register(reg) = param.place {

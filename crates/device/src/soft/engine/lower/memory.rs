@@ -8,7 +8,7 @@ use super::super::address::{
     A32, A64, Generic, LOCAL_WINDOW, PARAM_WINDOW, SHARED_WINDOW, STRICT, Shared,
 };
 use super::super::atom::{self, Kind};
-use super::super::local::{LoadLocal, StoreLocal};
+use super::super::local::{self, LoadLocal, StoreLocal};
 use super::super::memory_ops::{Load, LoadVector, Store, StoreVector};
 use super::super::program::RowValue;
 use super::super::{bits, control, special, testp};
@@ -129,8 +129,19 @@ impl FunctionLowering<'_> {
                 self.emit::<control::Nop>(0, 0, 0, 0, 0);
                 Ok(())
             }
-            Ir::Alloca { .. } | Ir::StackSave { .. } | Ir::StackRestore { .. } => {
-                Err(Refusal::new("dynamic stack allocation is not supported"))
+            Ir::Alloca { dst, size, align } => {
+                let size = self.r64(*size)?;
+                self.emit::<local::Alloca>(self.dst(*dst), size, 0, 0, (*align).into());
+                Ok(())
+            }
+            Ir::StackSave { dst } => {
+                self.emit::<local::StackSave>(self.dst(*dst), 0, 0, 0, 0);
+                Ok(())
+            }
+            Ir::StackRestore { src } => {
+                let src = self.r64(*src)?;
+                self.emit::<local::StackRestore>(0, src, 0, 0, 0);
+                Ok(())
             }
             _ => Err(Refusal::new("not a memory operation")),
         }
@@ -172,6 +183,11 @@ impl FunctionLowering<'_> {
         let offset = (addr.offset as u64).wrapping_add(window);
         let place = match addr.base {
             Base::Reg(reg) => match self.known.get(&reg).copied() {
+                Some(value)
+                    if !self.is_wide(reg) && matches!(reach, Reach::Shared | Reach::Local) =>
+                {
+                    Place { row: self.const32(value), wide: false, offset }
+                }
                 Some(value) => Place { row: self.const64(value), wide: true, offset },
                 None if self.is_wide(reg) => Place { row: self.dst(reg), wide: true, offset },
                 None if reach == (Reach::Generic { strict: true })

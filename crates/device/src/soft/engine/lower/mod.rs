@@ -6,7 +6,6 @@
 //! that is only ever such a value is that row.
 
 mod convert;
-mod defs;
 mod float;
 mod flow;
 mod function;
@@ -14,6 +13,7 @@ mod int;
 mod matrix;
 mod memory;
 mod operand;
+mod video;
 mod warp;
 
 use std::collections::HashMap;
