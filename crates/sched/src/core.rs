@@ -268,15 +268,16 @@ impl Core {
         }
     }
 
-    fn refill(&mut self, cx: &mut Context<'_>) {
+    /// Lets vGPUs go on whose caps have refilled. It wakes them, so it is done when the holder's
+    /// use is known and nothing else has happened since the refill: by [`Event::Timer`] alone.
+    ///
+    /// [`Event::Timer`]: crate::Event::Timer
+    pub(crate) fn refill(&mut self, cx: &mut Context<'_>) {
         while let Some((at_ns, key)) = self.refills.peek()
             && at_ns <= cx.now_ns
         {
             self.refills.remove(key);
             self.check_cap(cx, VgpuKey(key));
-        }
-        if let Some((at_ns, _)) = self.refills.peek() {
-            self.arm(at_ns, TimerReason::Refill);
         }
     }
 
@@ -383,7 +384,9 @@ impl Core {
         let rises = self.reached.observe(self.virtual_time());
         debug_assert!(rises.is_ok(), "the virtual time fell from {rises:?}");
         self.deadline = None;
-        self.refill(cx);
+        if let Some((at_ns, _)) = self.refills.peek() {
+            self.arm(at_ns, TimerReason::Refill);
+        }
         if self.runnable == 0 && !self.idle_said {
             cx.out.push(Action::DeviceIdle { device: self.device });
         }

@@ -184,8 +184,9 @@ pub enum Event {
         policy: PolicyId,
     },
     /// The time asked for by [`Action::Timer`](crate::Action::Timer) has come. Early and spurious
-    /// ones are harmless. Report the holder's [`Used`](Self::Used) first: a vGPU whose cap refills
-    /// wakes by this.
+    /// ones are harmless. Report the holder's [`Used`](Self::Used) first, and this before anything
+    /// else that is seen after that time: a vGPU whose cap has refilled wakes by it, and its tenant
+    /// must not seem without work because another vGPU's turn ended meanwhile.
     Timer,
 }
 

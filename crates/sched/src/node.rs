@@ -153,6 +153,7 @@ impl Node {
         match event {
             Event::Timer => {
                 self.timer = None;
+                self.with_all(out, Core::refill);
                 return Ok(None);
             }
             Event::AddTenant { tenant, weight } => return self.add_tenant(tenant, weight, out),

@@ -304,6 +304,21 @@ fn a_cap_holds_on_an_idle_device() {
     assert_eq!(feed(&mut node, 20 * MS, released(B, 2, 17 * MS, 0))[0], grant(A, 3, 2 * MS));
 }
 
+/// A late driver: what else happens does not wake the vGPU at a virtual time that is not current.
+#[test]
+fn a_cap_refills_by_the_timer_alone() {
+    let mut node = node();
+    let cap = Some(Cap { share_ppm: 100_000, period_ns: 20 * MS });
+    feed(&mut node, 0, Event::SetCap { vgpu: VgpuKey(0), cap });
+    feed(&mut node, 0, runnable(A));
+    feed(&mut node, 2 * MS, released(A, 1, 2 * MS, 0));
+    feed(&mut node, 3 * MS, runnable(B));
+    assert_eq!(feed(&mut node, 21 * MS, Event::SyncCalls { session: B, calls: 1 }), []);
+    assert!(node.vgpu(VgpuKey(0)).unwrap().is_throttled);
+    assert_eq!(node.poll_timeout(), Some((20 * MS, TimerReason::Refill)));
+    assert_eq!(feed(&mut node, 21 * MS, Event::Timer)[0], revoke(B, 2));
+}
+
 /// Tenants of equal weight, one with one vGPU and one with two: the lone one gets every other turn.
 #[test]
 fn tenants_share_before_their_vgpus_do() {

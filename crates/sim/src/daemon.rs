@@ -43,7 +43,17 @@ impl World {
         }
     }
 
+    /// Tells the core that its timer is due, before what has happened meanwhile.
+    pub(crate) fn keep_time(&mut self) {
+        if self.timer_ns.is_some_and(|at_ns| self.clock.now_ns >= at_ns) {
+            self.timer_ns = None;
+            self.report_holders(None);
+            self.tell(Event::Timer);
+        }
+    }
+
     fn refresh(&mut self, session: usize) {
+        self.keep_time();
         let key = session_key(session);
         let usage = self.usage(session);
         let page = &self.workers[session].gate.page;

@@ -371,10 +371,7 @@ impl World {
             }
             Tick::Timer { at_ns } => {
                 if self.timer_ns == Some(at_ns) {
-                    self.timer_ns = None;
-                    self.look();
-                    self.report_holders(None);
-                    self.tell(Event::Timer);
+                    self.keep_time();
                     self.look();
                 }
             }

@@ -267,10 +267,7 @@ impl Driver {
             }
             self.look();
             self.coscheduler.settle(clock::now_ns());
-            if self.timer.is_some_and(|at_ns| clock::now_ns() >= at_ns) {
-                self.timer = None;
-                self.report_holders(None);
-                self.tell(Event::Timer);
+            if self.keep_time() {
                 continue;
             }
             if self.saved.elapsed() >= SAVE_EVERY {
@@ -465,8 +462,20 @@ impl Driver {
         }
     }
 
+    /// Tells the core that its timer is due, before what has happened meanwhile; whether it was.
+    fn keep_time(&mut self) -> bool {
+        let due = self.timer.is_some_and(|at_ns| clock::now_ns() >= at_ns);
+        if due {
+            self.timer = None;
+            self.report_holders(None);
+            self.tell(Event::Timer);
+        }
+        due
+    }
+
     /// Tells the core what a session's control page says.
     fn refresh(&mut self, session: u32) {
+        self.keep_time();
         self.check_claim(session);
         let Some(entry) = self.sessions.get_mut(&session) else { return };
         let key = SessionKey(session);

@@ -385,13 +385,13 @@ impl Model {
                 break;
             }
             self.advance(at);
-            if at == finish {
-                self.finish();
-            } else if at == timer {
+            if at == timer {
                 self.timer = None;
                 // A cap's refill wakes like `Runnable` does.
                 self.report_holders();
                 self.tell(Event::Timer);
+            } else if at == finish {
+                self.finish();
             } else {
                 let Reverse((_, _, tick)) = self.ticks.pop().unwrap();
                 self.tick(tick);
