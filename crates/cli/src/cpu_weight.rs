@@ -15,12 +15,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result};
-use rustix::event::{PollFd, PollFlags, Timespec};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
+use rustix::event::Timespec;
+use rustix::process::Pid;
 use weft_node::admin::VgpuReport;
 
 use crate::args::Sockets;
 use crate::output;
+use crate::owner::Owner;
 
 /// Between two looks at the vGPU's weight.
 const LOOK_EVERY: Timespec = Timespec { tv_sec: 1, tv_nsec: 0 };
@@ -66,18 +67,14 @@ fn weigh(directory: &Path, owner: i32, name: &str) -> Result<Command> {
 
 /// Weighs the process `owner` and its descendants as the vGPU `name`, until it ends.
 pub(crate) fn guard(sockets: &Sockets, owner: i32, name: &str) -> Result<()> {
-    let gone = || format!("the process {owner} that was to be weighed is gone");
-    let pid = Pid::from_raw(owner).with_context(gone)?;
-    let process = pidfd_open(pid, PidfdFlags::empty()).with_context(gone)?;
-    let mut means = Means::choose(pid.as_raw_nonzero().get().unsigned_abs())?;
+    let process = Owner::open(owner, "that was to be weighed")?;
+    let mut means = Means::choose(owner.unsigned_abs())?;
     output::line("watching");
-    let (mut ended, mut last) = ([PollFd::new(&process, PollFlags::IN)], None);
+    let mut last = None;
     loop {
         follow(sockets, name, &mut means, &mut last);
-        match rustix::event::poll(&mut ended, Some(&LOOK_EVERY)) {
-            Ok(0) | Err(rustix::io::Errno::INTR) => {}
-            Ok(_) => return Ok(()),
-            Err(error) => return Err(error.into()),
+        if process.ends_within(Some(&LOOK_EVERY))? {
+            return Ok(());
         }
     }
 }

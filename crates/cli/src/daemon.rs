@@ -7,14 +7,13 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
-use rustix::event::{PollFd, PollFlags};
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use tempfile::TempDir;
 use weft_node::NodeConfig;
 use weft_node::admin::{AdminError, Client};
 
 use crate::args::{NodeOptions, Sockets};
 use crate::output;
+use crate::owner::Owner;
 
 /// A daemon of ours must listen within this time.
 const START_DEADLINE: Duration = Duration::from_secs(20);
@@ -65,12 +64,9 @@ pub(crate) fn serve(sockets: &Sockets, options: &NodeOptions) -> Result<()> {
 
 /// Stops the daemon of this process when the process `owner` ends, however it ends.
 fn end_with(owner: i32, admin_socket: PathBuf) -> Result<()> {
-    let gone = || format!("the process {owner} that this daemon is for is gone");
-    let pid = Pid::from_raw(owner).with_context(gone)?;
-    let process = pidfd_open(pid, PidfdFlags::empty()).with_context(gone)?;
+    let owner = Owner::open(owner, "that this daemon is for")?;
     std::thread::Builder::new().name("owner".to_owned()).spawn(move || {
-        let mut ended = [PollFd::new(&process, PollFlags::IN)];
-        while rustix::event::poll(&mut ended, None).is_err() {}
+        while !owner.ends_within(None).unwrap_or(true) {}
         // It may have ended while the daemon was starting.
         while Client::connect(&admin_socket).and_then(|mut node| node.shutdown()).is_err() {
             std::thread::sleep(Duration::from_millis(20));

@@ -8,6 +8,7 @@ mod daemon;
 mod demo;
 mod doctor;
 mod output;
+mod owner;
 mod programs;
 mod replay;
 mod run;

@@ -213,15 +213,21 @@ fn host_functions_run_in_order_and_are_waited_for() {
     assert_eq!(told.load(Ordering::SeqCst), 1);
 }
 
-#[test]
-fn a_destroyed_graphs_launches_still_call_its_host_functions() {
-    let fixture = Fixture::new(ARENA);
-    let client = &fixture.client;
+/// A host function that counts its calls, and the count.
+fn counted() -> (Arc<AtomicUsize>, HostWork) {
     let count = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&count);
     let work = HostWork(Arc::new(move || {
         counted.fetch_add(1, Ordering::SeqCst);
     }));
+    (count, work)
+}
+
+#[test]
+fn a_destroyed_graphs_launches_still_call_its_host_functions() {
+    let fixture = Fixture::new(ARENA);
+    let client = &fixture.client;
+    let (count, work) = counted();
     let graph = client.graph_create().unwrap();
     client.graph_add(graph, &[], Work::Host(work)).unwrap();
     let exec = client.graph_instantiate(graph, 0).unwrap();
@@ -240,11 +246,7 @@ fn a_destroyed_graphs_launches_still_call_its_host_functions() {
 fn a_graph_that_is_refused_keeps_nothing_of_its_host_functions() {
     let fixture = Fixture::new(ARENA);
     let client = &fixture.client;
-    let count = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&count);
-    let work = HostWork(Arc::new(move || {
-        counted.fetch_add(1, Ordering::SeqCst);
-    }));
+    let (count, work) = counted();
     let graph = client.graph_create().unwrap();
     client.graph_add(graph, &[], Work::Host(work)).unwrap();
     let event = client.event_create(0).unwrap();

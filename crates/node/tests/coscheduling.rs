@@ -5,24 +5,23 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a panic is a test's report")]
 
+mod support;
+
 use std::os::fd::OwnedFd;
-use std::process::{Child, Command, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-use tempfile::TempDir;
-use weft_node::admin::{Client, CoschedulingReport};
+use weft_node::admin::CoschedulingReport;
 use weft_ring::priority::{self, Class, Treatment};
 use weft_ring::{
     Access, AtomicU64, Cells, ClientOptions, ClientSide, MemoryFile, Ordering, Segment, peer,
 };
 use weft_wire::codec::decode_all;
 use weft_wire::command::{COMMAND_BYTES_MAX, FillSpec};
-use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, HelloBody, PROTOCOL_VERSION};
 use weft_wire::id::{ContextId, StreamId};
 use weft_wire::{Command as WireCommand, reply};
 
-/// Longest wait for anything; only a broken system reaches it.
-const DEADLINE: Duration = Duration::from_secs(60);
+use self::support::{DEADLINE, Node, eventually, hello};
 
 const CONTEXT: ContextId = ContextId { index: 1, generation: 1 };
 const STREAM: StreamId = StreamId { index: 1, generation: 1 };
@@ -31,68 +30,25 @@ const STREAM: StreamId = StreamId { index: 1, generation: 1 };
 /// tenant knows too.
 const WAITING: (usize, usize) = (2048, 256);
 
-struct Node {
-    process: Child,
-    directory: TempDir,
+/// A daemon that boosts, on a device whose fills take 400 µs.
+const SETTINGS: [&str; 4] = [
+    "device.clock=paced",
+    "device.model.copy_base_ns=400000",
+    "scheduling.coscheduling=boost",
+    "log.level=warn",
+];
+
+fn start() -> Node {
+    Node::start(&SETTINGS)
 }
 
-impl Node {
-    /// One that boosts, on a device whose fills take 400 µs.
-    fn start() -> Self {
-        let directory = tempfile::tempdir().unwrap();
-        let mut node = Self { process: Self::launch(&directory), directory };
-        node.wait_until_ready();
-        node
-    }
-
-    fn launch(directory: &TempDir) -> Child {
-        let path = directory.path().display();
-        Command::new(env!("CARGO_BIN_EXE_weft-node"))
-            .arg(format!("sockets.runtime_dir={path}"))
-            .arg(format!("state_dir={path}/state"))
-            .args(["device.clock=paced", "device.model.copy_base_ns=400000"])
-            .args(["scheduling.coscheduling=boost", "log.level=warn"])
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap()
-    }
-
-    fn wait_until_ready(&mut self) {
-        eventually("the daemon to listen", || self.client().is_some());
-    }
-
-    fn client(&self) -> Option<Client> {
-        let mut client = Client::connect(&self.directory.path().join("admin.sock")).ok()?;
-        client.node().ok()?;
-        Some(client)
-    }
-
-    fn report(&self) -> CoschedulingReport {
-        self.client().unwrap().stats().unwrap().coscheduling
-    }
-
-    fn signal(&self, signal: rustix::process::Signal) {
-        let pid = rustix::process::Pid::from_child(&self.process);
-        rustix::process::kill_process(pid, signal).unwrap();
-    }
+fn report(node: &Node) -> CoschedulingReport {
+    node.admin().stats().unwrap().coscheduling
 }
 
-impl Drop for Node {
-    fn drop(&mut self) {
-        let stopped = self.client().is_some_and(|mut client| client.shutdown().is_ok());
-        if !stopped {
-            let _ = self.process.kill();
-        }
-        let _ = self.process.wait();
-    }
-}
-
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
-    let deadline = Instant::now() + DEADLINE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "waited in vain for: {what}");
-        std::thread::sleep(Duration::from_millis(1));
-    }
+fn signal(node: &Node, signal: rustix::process::Signal) {
+    let pid = rustix::process::Pid::from_child(&node.process);
+    rustix::process::kill_process(pid, signal).unwrap();
 }
 
 /// A session of this process, whose calling thread fills memory and waits for it.
@@ -105,24 +61,9 @@ struct Tenant {
 
 impl Tenant {
     fn attach(node: &Node) -> Self {
-        let socket = peer::connect(&node.directory.path().join("tenant.sock")).unwrap();
-        let body = HelloBody {
-            vgpu: String::new(),
-            weight: 0,
-            memory_bytes: 0,
-            token: String::new(),
-            pid: std::process::id(),
-            program: "test".to_owned(),
-            device_base: 0x7000_0000_0000,
-            device_bytes: 1 << 34,
-            pinned_base: 0x2000_0000_0000,
-            pinned_bytes: 1 << 20,
-        };
-        let hello = Hello { version: PROTOCOL_VERSION, body };
-        peer::send(&socket, &hello.to_bytes().unwrap(), &[]).unwrap();
-        let message = peer::receive(&socket, HANDSHAKE_BYTES_MAX).unwrap().unwrap();
-        assert!(matches!(Answer::from_bytes(&message.bytes).unwrap(), Answer::Welcome(_)));
-        let mut kept = message.descriptors;
+        let mut hello = hello();
+        hello.body.pid = std::process::id();
+        let (_, mut kept) = node.attach(&hello);
         let segment = MemoryFile::received(kept.remove(0)).unwrap();
         let memory = segment.map(Access::ReadWrite).unwrap();
         let waiting = memory.cells(WAITING.0, WAITING.1).unwrap();
@@ -210,7 +151,7 @@ fn a_boost_ends_with_the_next_command_and_leaves_no_trace() {
     if !can_boost() {
         return;
     }
-    let node = Node::start();
+    let node = start();
     let tenant = Tenant::attach(&node);
     for _ in 0..3 {
         tenant.work_until_boosted();
@@ -222,7 +163,7 @@ fn a_boost_ends_with_the_next_command_and_leaves_no_trace() {
         let after = Treatment::of(0).unwrap();
         after.class == Class::Normal && !after.resets_on_fork
     });
-    let report = node.report();
+    let report = report(&node);
     assert!(report.boosts >= 3 && report.means == "boost", "{report:?}");
 }
 
@@ -231,20 +172,20 @@ fn the_watchdog_ends_a_boost_at_its_limit_while_the_daemon_stands_still() {
     if !can_boost() {
         return;
     }
-    let node = Node::start();
+    let node = start();
     let tenant = Tenant::attach(&node);
     // The daemon may have ended a boost itself just before it stood still: then once more.
     for _ in 0..20 {
         tenant.work_until_boosted();
-        node.signal(rustix::process::Signal::STOP);
+        signal(&node, rustix::process::Signal::STOP);
         // The thread keeps its boost: it sends nothing and sleeps.
         eventually("the end of the boost", || !is_boosted());
-        node.signal(rustix::process::Signal::CONT);
-        if node.report().ended_by_watchdog > 0 {
+        signal(&node, rustix::process::Signal::CONT);
+        if report(&node).ended_by_watchdog > 0 {
             return;
         }
     }
-    panic!("the watchdog ended no boost: {:?}", node.report());
+    panic!("the watchdog ended no boost: {:?}", report(&node));
 }
 
 #[test]
@@ -252,19 +193,17 @@ fn a_killed_daemon_leaves_no_thread_boosted() {
     if !can_boost() {
         return;
     }
-    let mut node = Node::start();
+    let mut node = start();
     let tenant = Tenant::attach(&node);
     tenant.work_until_boosted();
-    let watchdog = node.report().watchdog.unwrap();
+    let watchdog = report(&node).watchdog.unwrap();
     let watchdog = peer::Process::open(watchdog).unwrap();
     tenant.work_until_boosted();
-    node.process.kill().unwrap();
-    node.process.wait().unwrap();
+    node.kill();
     eventually("the end of the boost", || !is_boosted());
     assert!(watchdog.wait_exit(DEADLINE), "the watchdog ends with its daemon");
     // A new daemon adopts the session and boosts again.
-    node.process = Node::launch(&node.directory);
-    node.wait_until_ready();
+    node.restart(&SETTINGS);
     tenant.work_until_boosted();
     eventually("the end of the boost", || !is_boosted());
 }
@@ -274,17 +213,16 @@ fn both_killed_the_next_daemon_ends_the_boost() {
     if !can_boost() {
         return;
     }
-    let mut node = Node::start();
+    let mut node = start();
     let tenant = Tenant::attach(&node);
     tenant.work_until_boosted();
-    let watchdog = peer::Process::open(node.report().watchdog.unwrap()).unwrap();
+    let watchdog = peer::Process::open(report(&node).watchdog.unwrap()).unwrap();
     // As if daemon and watchdog had died at once, in the middle of a boost.
     watchdog.kill().unwrap();
-    node.process.kill().unwrap();
-    node.process.wait().unwrap();
+    node.kill();
     // This thread only sleeps until the boost is over.
     priority::make_realtime(0, 1).unwrap();
-    node.process = Node::launch(&node.directory);
+    node.launch(&SETTINGS);
     eventually("the end of the boost", || !is_boosted());
     node.wait_until_ready();
     tenant.work();
@@ -295,7 +233,7 @@ fn children_of_a_boosted_thread_are_ordinary() {
     if !can_boost() {
         return;
     }
-    let node = Node::start();
+    let node = start();
     let tenant = Tenant::attach(&node);
     for _ in 0..5 {
         tenant.work_until_boosted();
@@ -312,7 +250,7 @@ fn a_thread_of_somebody_else_is_refused() {
     if !can_boost() {
         return;
     }
-    let node = Node::start();
+    let node = start();
     let tenant = Tenant::attach(&node);
     let mut victim = Command::new("sleep").arg("600").spawn().unwrap();
     let victim_id = victim.id();
@@ -335,16 +273,16 @@ fn a_thread_of_somebody_else_is_refused() {
         });
         let deadline = Instant::now() + DEADLINE;
         // A few lies, and none is listened to any more.
-        while node.report().refused < 9 && Instant::now() < deadline {
+        while report(&node).refused < 9 && Instant::now() < deadline {
             tenant.work();
         }
         stop.store(true, Ordering::Relaxed);
     });
-    let before = node.report();
+    let before = report(&node);
     for _ in 0..50 {
         tenant.work();
     }
-    let after = node.report();
+    let after = report(&node);
     victim.kill().unwrap();
     victim.wait().unwrap();
     assert!(before.refused >= 9, "{before:?}");

@@ -26,6 +26,8 @@ pub(crate) struct Run {
     policy: &'static str,
     outcomes: Vec<Outcome>,
     timeline: Timeline,
+    /// When the window ended, in ns of the timeline's clock.
+    end_ns: u64,
     window_s: f64,
 }
 
@@ -65,7 +67,8 @@ fn share(policy: &'static str, plans: &[Plan], seconds: u64) -> Result<Run> {
     let begin_ns = running.begin_ns();
     let (outcomes, window_s) = running.finish(plans)?;
     let timeline = client.timeline(begin_ns)?;
-    Ok(Run { policy, outcomes, timeline, window_s })
+    let end_ns = begin_ns + seconds * 1_000_000_000;
+    Ok(Run { policy, outcomes, timeline, end_ns, window_s })
 }
 
 /// Shows shares until all tenants are done.
@@ -121,10 +124,11 @@ fn report(run: &Run, alone: &[f64]) {
 /// Each tenant's share of the device's time, from the timeline of who held it.
 #[expect(clippy::cast_precision_loss, reason = "shares for people")]
 fn used_shares(run: &Run) -> Vec<f64> {
-    let turns = &run.timeline.turns;
-    let total: u64 = turns.iter().map(|turn| turn.used_ns).sum();
+    // After the window tenants still check their results.
+    let turns = || run.timeline.turns.iter().filter(|turn| turn.start_ns < run.end_ns);
+    let total: u64 = turns().map(|turn| turn.used_ns).sum();
     let used = |name: &str| -> u64 {
-        turns.iter().filter(|turn| turn.vgpu == name).map(|turn| turn.used_ns).sum()
+        turns().filter(|turn| turn.vgpu == name).map(|turn| turn.used_ns).sum()
     };
     run.outcomes.iter().map(|tenant| used(&tenant.name) as f64 / total.max(1) as f64).collect()
 }

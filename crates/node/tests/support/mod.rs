@@ -16,7 +16,7 @@ use weft_wire::handshake::{
 };
 
 /// Longest wait for anything; only a broken system reaches it.
-const DEADLINE: Duration = Duration::from_secs(60);
+pub(crate) const DEADLINE: Duration = Duration::from_secs(60);
 
 /// A daemon; it and its workers end with this value.
 pub(crate) struct Node {
@@ -35,8 +35,13 @@ impl Node {
 
     /// Another daemon in the place of one that has ended.
     pub(crate) fn restart(&mut self, settings: &[&str]) {
-        self.process = launch(&self.directory, settings);
+        self.launch(settings);
         self.wait_until_ready();
+    }
+
+    /// Begins to be another daemon.
+    pub(crate) fn launch(&mut self, settings: &[&str]) {
+        self.process = launch(&self.directory, settings);
     }
 
     /// Kills the daemon and leaves its workers.
@@ -45,7 +50,7 @@ impl Node {
         self.process.wait().unwrap();
     }
 
-    fn wait_until_ready(&self) {
+    pub(crate) fn wait_until_ready(&self) {
         eventually("the daemon to listen", || {
             Client::connect(&self.path("admin.sock")).is_ok_and(|mut client| client.node().is_ok())
         });
