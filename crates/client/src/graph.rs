@@ -11,6 +11,7 @@ use crate::client::{Client, lock};
 use crate::function::FunctionState;
 use crate::handle::{Event, Function, Graph, GraphNode};
 use crate::launch::Launch;
+use crate::param_block::ParamBlock;
 
 /// A function on the host that a graph or a stream calls.
 #[derive(Clone)]
@@ -32,7 +33,7 @@ pub struct KernelWork {
     /// Grid, block and shared memory.
     pub launch: Launch,
     /// The parameter block.
-    pub params: Arc<[u8]>,
+    pub params: ParamBlock,
 }
 
 /// One side of a graph's copy, by the address that the device uses.

@@ -58,7 +58,7 @@ impl Client {
                 function,
                 target: Arc::clone(target),
                 launch: *launch,
-                params: params.into(),
+                params: params.to_vec().into(),
             };
             return self.capture_work(&stream, Work::Kernel(work));
         }

@@ -449,7 +449,7 @@ fn an_instantiated_kernel_takes_new_parameters() {
             function,
             target: Arc::clone(&target),
             launch: SHAPE,
-            params: [tag; 12].into(),
+            params: vec![tag; 12].into(),
         })
     };
     let graph = client.graph_create().unwrap();
@@ -483,7 +483,7 @@ fn a_grid_may_be_empty_until_its_graph_is_launched() {
     let target = client.function(function).unwrap();
     let work = |blocks: u32| {
         let launch = Launch { grid: [blocks, 1, 1], ..SHAPE };
-        let params = [u8::try_from(blocks).unwrap(); 12].into();
+        let params = vec![u8::try_from(blocks).unwrap(); 12].into();
         Work::Kernel(KernelWork { function, target: Arc::clone(&target), launch, params })
     };
     let graph = client.graph_create().unwrap();

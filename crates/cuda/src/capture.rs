@@ -141,13 +141,20 @@ pub(crate) fn info_of_12(
     info_of_11(client, default, stream, status, id, graph, dependencies, count)
 }
 
+/// What the application may read about streams that capture, by stream.
+static KEPT: Mutex<BTreeMap<u64, Vec<CUgraphNode>>> = Mutex::new(BTreeMap::new());
+
 /// Keeps a list until the next question about the same stream: the application points to it.
 fn keep(stream: CUstream, nodes: Vec<CUgraphNode>) -> *const CUgraphNode {
-    static KEPT: Mutex<BTreeMap<u64, Vec<CUgraphNode>>> = Mutex::new(BTreeMap::new());
     let mut kept = KEPT.lock().unwrap_or_else(PoisonError::into_inner);
     let list = kept.entry(stream.raw()).or_default();
     *list = nodes;
     list.as_ptr()
+}
+
+/// Nothing is asked of a stream any more that is destroyed.
+pub(crate) fn forget(stream: CUstream) {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner).remove(&stream.raw());
 }
 
 /// `cuStreamUpdateCaptureDependencies`.

@@ -1,9 +1,5 @@
 //! Kernel nodes of graphs.
 
-use core::ffi::c_void;
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-
 use weft_client::{Client, KernelWork, Launch, Work};
 use weft_wire::Status;
 
@@ -125,34 +121,13 @@ pub(crate) fn set_exec(
     client.graph_exec_set(exec, node, work(client, &params.required()?)?)
 }
 
-/// A node's parameter block and the pointers into it that the application was given.
-#[derive(Debug)]
-struct Shown {
-    _block: Arc<[u8]>,
-    pointers: Vec<*const c_void>,
-}
-
-// SAFETY: the pointers lead into the block beside them, which nobody changes.
-unsafe impl Send for Shown {}
-
-/// The pointers to a kernel node's parameters, kept until the next question about the node.
-fn show(node: CUgraphNode, kernel: &KernelWork) -> *const *const c_void {
-    static SHOWN: Mutex<BTreeMap<u64, Shown>> = Mutex::new(BTreeMap::new());
-    let block = Arc::clone(&kernel.params);
-    let values = slots(&kernel.target).filter_map(|slot| block.get(slot.offset..));
-    let pointers: Vec<_> = values.map(|value| value.as_ptr().cast::<c_void>()).collect();
-    let mut shown = SHOWN.lock().unwrap_or_else(PoisonError::into_inner);
-    let kept = Shown { _block: block, pointers };
-    shown.insert(node.raw(), kept);
-    shown.get(&node.raw()).map_or(core::ptr::null(), |kept| kept.pointers.as_ptr())
-}
-
 fn description(client: &Client, node: CUgraphNode) -> Result<CUDA_KERNEL_NODE_PARAMS, Status> {
     let Work::Kernel(kernel) = client.graph_node_work(node)? else {
         return Err(Status::INVALID_VALUE);
     };
     let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) =
         (kernel.launch.grid, kernel.launch.block);
+    let addresses = kernel.params.addresses(slots(&kernel.target).map(|slot| slot.offset));
     Ok(CUDA_KERNEL_NODE_PARAMS {
         func: kernel.function,
         gridDimX: grid_x,
@@ -162,7 +137,7 @@ fn description(client: &Client, node: CUgraphNode) -> Result<CUDA_KERNEL_NODE_PA
         blockDimY: block_y,
         blockDimZ: block_z,
         sharedMemBytes: kernel.launch.shared_bytes,
-        kernelParams: show(node, &kernel),
+        kernelParams: addresses.as_ptr().cast(),
         extra: core::ptr::null(),
         kern: CUkernel::NULL,
         ctx: CUcontext::NULL,

@@ -5,6 +5,7 @@ use weft_wire::Status;
 
 use crate::abi::{CUcontext, CUdevice, CUevent, CUlaunchAttributeValue, CUstream};
 use crate::args::{DefaultStream, In, Out};
+use crate::capture;
 use crate::event;
 use crate::output;
 
@@ -27,7 +28,9 @@ pub(crate) fn create_with_priority(
 
 /// `cuStreamDestroy`.
 pub(crate) fn destroy(client: &Client, stream: CUstream) -> Result<(), Status> {
-    client.stream_destroy(stream)
+    client.stream_destroy(stream)?;
+    capture::forget(stream);
+    Ok(())
 }
 
 /// `cuStreamQuery`.
