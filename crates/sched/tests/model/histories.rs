@@ -48,6 +48,13 @@ impl Played {
     }
 }
 
+/// A lone session's short commands need no decisions, but time to play: a history that has so many
+/// steps for each decision that it may make ends.
+const STEPS_PER_DECISION: u64 = 500;
+
+/// No command is shorter.
+const SIZE_MIN_NS: u64 = 100;
+
 /// Plays one history until the source is empty or so many decisions were made. Every invariant is
 /// checked on the way; a broken one panics.
 pub(crate) fn play(source: &mut impl Source, decisions: u64) -> Played {
@@ -57,7 +64,8 @@ pub(crate) fn play(source: &mut impl Source, decisions: u64) -> Played {
     for _ in 0..1 + source.below(4) {
         populate(&mut model, source);
     }
-    while model.decisions < decisions && !source.is_empty() {
+    let steps = decisions.saturating_mul(STEPS_PER_DECISION);
+    while model.decisions < decisions && model.steps < steps && !source.is_empty() {
         take(&mut model, &step(source));
         if let Err(broken) = audit(&model.node) {
             panic!("{broken} at {}", model.now);
@@ -135,7 +143,7 @@ fn weight(source: &mut impl Source) -> u32 {
 
 fn size(source: &mut impl Source) -> u64 {
     match source.below(8) {
-        0 => 1 + source.below(2_000),
+        0 => SIZE_MIN_NS + source.below(2_000),
         1 => 2 * MS + source.below(38 * MS),
         _ => US + source.below(2 * MS),
     }

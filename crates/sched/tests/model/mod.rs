@@ -107,6 +107,8 @@ pub(crate) struct Model {
     pub(crate) waste: WorkConservation,
     pub(crate) busy_ns: u64,
     pub(crate) decisions: u64,
+    /// Commands, timers and ticks so far.
+    pub(crate) steps: u64,
     pub(crate) kills: Vec<SessionKey>,
     pub(crate) check_fairness: bool,
     pub(crate) check_waste: bool,
@@ -158,6 +160,7 @@ impl Model {
             waste: WorkConservation::new(config.yield_ns + overlap_ns + error_ns),
             busy_ns: 0,
             decisions: 0,
+            steps: 0,
             kills: Vec::new(),
             check_fairness: fair,
             check_waste: true,
@@ -384,6 +387,7 @@ impl Model {
             if at > until {
                 break;
             }
+            self.steps += 1;
             self.advance(at);
             if at == timer {
                 self.timer = None;
