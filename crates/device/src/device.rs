@@ -48,6 +48,9 @@ pub enum DeviceError {
     /// The launch asks for more than the device or the kernel allows.
     #[error("launch needs more resources than available: {0}")]
     LaunchResources(String),
+    /// The driver does not take the operation; the device is as it was.
+    #[error("the driver refuses it: {0}")]
+    Refused(String),
     /// The queue of operations in flight is full; drive the device and try again.
     #[error("device queue is full")]
     QueueFull,

@@ -29,7 +29,9 @@ pub fn status_of(kind: FaultKind) -> Status {
 pub(crate) fn status_of_device(error: &DeviceError) -> Status {
     match error {
         DeviceError::OutOfMemory { .. } => Status::OUT_OF_MEMORY,
-        DeviceError::NotAnAllocation { .. } | DeviceError::BadRange { .. } => Status::INVALID_VALUE,
+        DeviceError::NotAnAllocation { .. }
+        | DeviceError::BadRange { .. }
+        | DeviceError::Refused(_) => Status::INVALID_VALUE,
         DeviceError::LaunchResources(_) => Status::LAUNCH_OUT_OF_RESOURCES,
         DeviceError::QueueFull => Status::NOT_READY,
         DeviceError::Lost(_) => Status::DEVICE_UNAVAILABLE,

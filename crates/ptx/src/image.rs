@@ -85,16 +85,25 @@ pub fn extent(first: &[u8]) -> Option<Extent> {
     Some(Extent::Text)
 }
 
-/// Reads PTX text (with or without NUL), a fat binary or a bundle.
+/// Reads PTX text (with or without NUL), a fat binary or a bundle, for Weft's own engine.
 ///
 /// # Errors
 /// [`ImageError::NoPtx`] for machine code, the others for what is not an image.
 pub fn read(bytes: &[u8]) -> Result<Image, ImageError> {
+    read_for(PREFERRED_ARCH, bytes)
+}
+
+/// As [`read`], for a device of this architecture (75: 7.5): of the texts in a fat binary, the one
+/// that fits it best.
+///
+/// # Errors
+/// As [`read`].
+pub fn read_for(arch: u32, bytes: &[u8]) -> Result<Image, ImageError> {
     if bytes.starts_with(&ELF_MAGIC) {
         return Err(ImageError::NoPtx);
     }
     if word(bytes, 0) == Some(FATBIN_MAGIC) {
-        return Ok(Image { texts: vec![read_fatbin(bytes)?] });
+        return Ok(Image { texts: vec![read_fatbin(arch, bytes)?] });
     }
     if bytes.starts_with(&BUNDLE_MAGIC) {
         return read_bundle(bytes);
@@ -150,7 +159,7 @@ struct Entry<'a> {
     payload: &'a [u8],
 }
 
-fn read_fatbin(bytes: &[u8]) -> Result<Vec<u8>, ImageError> {
+fn read_fatbin(arch: u32, bytes: &[u8]) -> Result<Vec<u8>, ImageError> {
     let early = ImageError::Damaged("it ends early");
     let header = usize::from(half(bytes, 6).ok_or_else(|| early.clone())?);
     let size = long(bytes, 8).ok_or_else(|| early.clone())?;
@@ -161,7 +170,9 @@ fn read_fatbin(bytes: &[u8]) -> Result<Vec<u8>, ImageError> {
     while !rest.is_empty() {
         let (kind, entry, after) = read_entry(rest).ok_or(ImageError::Damaged("a bad entry"))?;
         any = true;
-        if kind == KIND_PTX && best.is_none_or(|best| rank(entry.arch) > rank(best.arch)) {
+        if kind == KIND_PTX
+            && best.is_none_or(|best| rank(entry.arch, arch) > rank(best.arch, arch))
+        {
             best = Some(entry);
         }
         rest = after;
@@ -173,9 +184,9 @@ fn read_fatbin(bytes: &[u8]) -> Result<Vec<u8>, ImageError> {
     }
 }
 
-/// Newest up to the preferred architecture first, then the oldest above it.
-fn rank(arch: u32) -> (bool, i64) {
-    let old = arch <= PREFERRED_ARCH;
+/// Newest up to the device's architecture first, then the oldest above it.
+fn rank(arch: u32, device: u32) -> (bool, i64) {
+    let old = arch <= device;
     (old, if old { i64::from(arch) } else { -i64::from(arch) })
 }
 

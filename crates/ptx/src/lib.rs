@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod cfg;
+mod declarations;
 pub mod error;
 pub mod image;
 pub mod ir;
@@ -9,8 +10,10 @@ pub mod layout;
 mod lexer;
 pub mod linker;
 pub mod parser;
+mod scan;
 pub mod slice;
 
+pub use declarations::declarations;
 pub use error::{ParseError, ParseErrorKind};
 pub use linker::{LinkError, link};
 pub use parser::parse;

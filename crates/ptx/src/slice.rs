@@ -37,7 +37,6 @@
 
 mod decide;
 mod registers;
-mod scan;
 mod text;
 mod waits;
 
@@ -47,8 +46,8 @@ use thiserror::Error;
 
 use crate::error::{ParseError, ParseErrorKind};
 use crate::ir::Module;
+use crate::scan::{Scan, scan};
 use decide::Approved;
-use scan::Scan;
 
 /// Bytes of the parameter that piece kernels have behind those of the kernel: the place of the
 /// first block (x, y, z) and the whole grid (x, y, z), 32 bits each.
@@ -213,7 +212,7 @@ pub fn rewrite(text: &[u8]) -> Result<Sliced, ParseError> {
 type Made<'a> = (Scan<'a>, BTreeMap<String, Result<Approved, Refusal>>);
 
 fn decisions<'a>(text: &'a [u8], module: &Module) -> Result<Made<'a>, ParseError> {
-    let made = scan::scan(text).and_then(|scan| {
+    let made = scan(text).and_then(|scan| {
         let decisions = decide::decide(text, module, &scan)?;
         Ok((scan, decisions))
     });

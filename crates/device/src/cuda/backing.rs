@@ -67,7 +67,7 @@ pub(super) enum Backing {
     /// The driver chooses addresses.
     Driver,
     /// Within a reserved range.
-    Range { calls: VirtualMemory, free: Extents, device: c_int },
+    Range { calls: VirtualMemory, free: Extents, device: c_int, base: Address, bytes: usize },
 }
 
 impl Backing {
@@ -96,7 +96,7 @@ impl Backing {
             let _ = unsafe { (calls.unreserve)(address, size) };
             return Self::Driver;
         }
-        Self::Range { calls, free: Extents::of(base, bytes), device }
+        Self::Range { calls, free: Extents::of(base, bytes), device, base, bytes: size }
     }
 
     /// Memory for a chunk of `bytes` (a multiple of [`CHUNK_BYTES`]), of unknown content.
@@ -113,7 +113,7 @@ impl Backing {
                 let code = unsafe { (driver.memory_alloc)(&raw mut address, size) };
                 if code == SUCCESS { Ok((address, Memory::Allocated)) } else { Err(code) }
             }
-            Self::Range { calls, free, device } => {
+            Self::Range { calls, free, device, .. } => {
                 let address = free.take(bytes).ok_or(OUT_OF_MEMORY)?;
                 let mapped = map(*calls, *device, address, size);
                 if mapped.is_err() {
@@ -136,16 +136,27 @@ impl Backing {
         match (self, memory) {
             (Self::Range { calls, free, .. }, Memory::Mapped(handle)) => {
                 // SAFETY: `acquire` mapped exactly this range.
-                let code = unsafe { (calls.unmap)(address, size) };
-                if code != SUCCESS {
-                    return code;
+                let unmapped = unsafe { (calls.unmap)(address, size) };
+                if unmapped == SUCCESS {
+                    free.put(address, bytes);
                 }
-                free.put(address, bytes);
-                // SAFETY: the handle came from `cuMemCreate`, and its only mapping is gone.
-                unsafe { (calls.release)(*handle) }
+                // SAFETY: the handle came from `cuMemCreate` and is released once; the driver keeps
+                // the memory while it is mapped.
+                let released = unsafe { (calls.release)(*handle) };
+                if unmapped == SUCCESS { released } else { unmapped }
             }
             // SAFETY: `address` came from `cuMemAlloc` and was not freed since.
             (Self::Driver | Self::Range { .. }, _) => unsafe { (driver.memory_free)(address) },
+        }
+    }
+
+    /// Gives the reserved addresses back; nothing is mapped there any more.
+    pub(super) fn unreserve(&mut self) {
+        if let Self::Range { calls, base, bytes, .. } = self {
+            // SAFETY: reserved by `reserve` with this size. What is still mapped the driver
+            // refuses to give back.
+            let _ = unsafe { (calls.unreserve)(*base, *bytes) };
+            *self = Self::Driver;
         }
     }
 }

@@ -102,7 +102,11 @@ functions! {
     memory_free: b"cuMemFree_v2\0", fn(Address);
     copy_in: b"cuMemcpyHtoD_v2\0", fn(Address, *const c_void, usize);
     copy_out: b"cuMemcpyDtoH_v2\0", fn(*mut c_void, Address, usize);
+    copy_linear: b"cuMemcpyAsync\0", fn(Address, Address, usize, Handle);
     copy_2d: b"cuMemcpy2DAsync_v2\0", fn(*const Copy2d, Handle);
+    fill_linear: b"cuMemsetD8Async\0", fn(Address, u8, usize, Handle);
+    fill_linear_16: b"cuMemsetD16Async\0", fn(Address, u16, usize, Handle);
+    fill_linear_32: b"cuMemsetD32Async\0", fn(Address, c_uint, usize, Handle);
     fill_8: b"cuMemsetD2D8Async\0", fn(Address, usize, u8, usize, usize, Handle);
     fill_16: b"cuMemsetD2D16Async\0", fn(Address, usize, u16, usize, usize, Handle);
     fill_32: b"cuMemsetD2D32Async\0", fn(Address, usize, c_uint, usize, usize, Handle);
@@ -112,6 +116,7 @@ functions! {
     module_function: b"cuModuleGetFunction\0", fn(*mut Handle, Handle, *const c_char);
     module_global: b"cuModuleGetGlobal_v2\0", fn(*mut Address, *mut usize, Handle, *const c_char);
     function_attribute: b"cuFuncGetAttribute\0", fn(*mut c_int, c_int, Handle);
+    function_set_attribute: b"cuFuncSetAttribute\0", fn(Handle, c_int, c_int);
     link_create: b"cuLinkCreate_v2\0", fn(c_uint, *mut c_int, *mut *mut c_void, *mut Handle);
     link_add: b"cuLinkAddData_v2\0",
         fn(Handle, c_int, *mut c_void, usize, *const c_char, c_uint, *mut c_int, *mut *mut c_void);

@@ -102,6 +102,13 @@ impl<T> Heap<T> {
         Some(Some((base, chunk.bytes, chunk.backing)))
     }
 
+    /// Takes all chunks out, with everything that is allocated in them.
+    pub(super) fn take_chunks(&mut self) -> impl Iterator<Item = (u64, u64, T)> + use<T> {
+        self.allocations.clear();
+        let chunks = std::mem::take(&mut self.chunks);
+        chunks.into_iter().map(|(base, chunk)| (base, chunk.bytes, chunk.backing))
+    }
+
     /// Whether a range lies in one allocation.
     pub(super) fn contains(&self, address: u64, bytes: u64) -> bool {
         let below = self.allocations.range(..=address).next_back();
@@ -131,6 +138,15 @@ mod tests {
         assert_eq!(heap.free(first), Some(None));
         assert_eq!(heap.free(second), Some(Some((0x1000, 4096, 'a'))));
         assert_eq!(heap.alloc(1), None);
+    }
+
+    #[test]
+    fn taken_chunks_leave_nothing() {
+        let mut heap = Heap::new();
+        heap.add(0x1000, 4096, 'a');
+        let address = heap.alloc(8).unwrap();
+        assert_eq!(heap.take_chunks().collect::<Vec<_>>(), [(0x1000, 4096, 'a')]);
+        assert!(!heap.contains(address, 8) && heap.alloc(8).is_none());
     }
 
     #[test]

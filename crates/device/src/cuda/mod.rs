@@ -2,9 +2,8 @@
 //!
 //! One context per session, in a process of its own. Each operation runs between two timing events
 //! on the stream of its queue; what was charged is what the device's own timestamps say. A long
-//! kernel runs in pieces where [`weft_ptx::slice`] can rewrite it (PTX text; not fat binaries, of
-//! which the driver may prefer the machine code, nor linked modules). A running one cannot be
-//! aborted.
+//! kernel runs in pieces where [`weft_ptx::slice`] can rewrite it (not in linked modules). A running
+//! one cannot be aborted.
 //!
 //! Memory comes in chunks that the vGPU's ledger pays for; see `backing` for their addresses and
 //! `extents` for what is allocated in them. A chunk is cleared before anything is allocated in it,
@@ -36,7 +35,7 @@ use self::driver::{
     SUCCESS,
 };
 use self::extents::Heap;
-use self::module::Module;
+use self::module::{Module, Symbols};
 use self::operation::InFlight;
 use self::rates::Rates;
 use self::timeline::{Timeline, monotonic_ns};
@@ -48,8 +47,9 @@ use crate::{
 
 pub use self::describe::{CudaError, Found, LIBRARY_VARIABLE, devices};
 
-/// Most operations in flight; more are refused as [`DeviceError::QueueFull`].
-const IN_FLIGHT_MAX: usize = 1024;
+/// Most operations in flight; more are refused as [`DeviceError::QueueFull`]. A stream of the
+/// driver takes about a thousand entries before it blocks its caller, and each operation is three.
+const IN_FLIGHT_MAX: usize = 256;
 /// How long a caller without other work may sleep before it looks for completions again: this part
 /// of what the operation has run so far, within bounds, in ns.
 const POLL_PART: u64 = 64;
@@ -109,6 +109,7 @@ pub struct CudaDevice {
     free_events: Vec<Handle>,
     rates: Rates,
     next: u64,
+    next_module: u32,
     /// The last code that was no success.
     failed: Cell<Code>,
     lost: Option<String>,
@@ -162,6 +163,7 @@ impl CudaDevice {
             free_events: Vec::new(),
             rates,
             next: 0,
+            next_module: 0,
             failed: Cell::new(SUCCESS),
             lost: None,
             stuck: false,
@@ -195,8 +197,12 @@ impl CudaDevice {
         if code == SUCCESS {
             return Ok(());
         }
-        self.failed.set(code);
-        Err(DeviceError::Lost(format!("{call} failed: {}", self.driver.name_of(code))))
+        let what = format!("{call} failed: {}", self.driver.name_of(code));
+        if operation::is_final(code) {
+            self.failed.set(code);
+            return Err(DeviceError::Lost(what));
+        }
+        Err(DeviceError::Refused(what))
     }
 
     fn globals_contain(&self, address: u64, bytes: u64) -> bool {
@@ -222,8 +228,29 @@ impl CudaDevice {
                 };
             }
         };
+        // Nobody is given what was not cleared.
+        if let Err(error) = self.clear(base, size) {
+            let _ = self.release(base, size, &memory, &frames);
+            let refused = matches!(error, DeviceError::Refused(_));
+            return Err(if refused { out_of_memory() } else { error });
+        }
         self.heap.add(base, size, (memory, frames));
-        self.clear(base, size)
+        Ok(())
+    }
+
+    /// Gives a chunk back to the driver and its frames to the ledger: those not of memory that the
+    /// driver keeps.
+    fn release(
+        &mut self,
+        base: u64,
+        bytes: u64,
+        memory: &Memory,
+        frames: &[FrameRun],
+    ) -> Result<(), DeviceError> {
+        let code = self.backing.release(&self.driver, base, bytes, memory);
+        self.done("cuMemFree", code)?;
+        self.source.give_back(frames);
+        Ok(())
     }
 
     /// Zeroes device memory and waits until that is done, so that no stream can be earlier.
@@ -232,8 +259,8 @@ impl CudaDevice {
             usize::try_from(bytes).map_err(|_| DeviceError::OutOfMemory { requested: bytes })?;
         let default = std::ptr::null_mut();
         // SAFETY: the range was allocated by the caller.
-        let code = unsafe { (self.driver.fill_8)(address, size, 0, size, 1, default) };
-        self.done("cuMemsetD2D8Async", code)?;
+        let code = unsafe { (self.driver.fill_linear)(address, 0, size, default) };
+        self.done("cuMemsetD8Async", code)?;
         // SAFETY: null is the default stream.
         let code = unsafe { (self.driver.stream_synchronize)(default) };
         self.done("cuStreamSynchronize", code)
@@ -286,25 +313,43 @@ impl Device for CudaDevice {
     }
 
     fn free(&mut self, address: u64) -> Result<(), DeviceError> {
+        if self.stuck {
+            // The driver would wait for what cannot be ended; the process's end frees all.
+            return Ok(());
+        }
         let freed = self.heap.free(address).ok_or(DeviceError::NotAnAllocation { address })?;
         let Some((base, bytes, (memory, frames))) = freed else { return Ok(()) };
-        let code = self.backing.release(&self.driver, base, bytes, &memory);
-        self.source.give_back(&frames);
-        self.done("cuMemFree", code)
+        self.release(base, bytes, &memory, &frames)
     }
 
     fn load(&mut self, images: &[&[u8]]) -> Result<LoadedModule, LoadError> {
-        let id = ModuleId(u32::try_from(self.next).unwrap_or(u32::MAX));
-        self.next += 1;
-        let (module, loaded) = Module::load(&self.driver, id, images)?;
+        let id = ModuleId(self.next_module);
+        self.next_module += 1;
+        let (major, minor) = self.info.compute_capability;
+        let symbols = Symbols::of(major * 10 + minor, images)?;
+        // The driver takes memory for variables by itself; the ledger pays like for allocations.
+        let frames = match symbols.global_bytes {
+            0 => Vec::new(),
+            bytes => self.source.take(bytes.div_ceil(CHUNK_BYTES) * (CHUNK_BYTES / PAGE))?,
+        };
+        let loaded = Module::load(&self.driver, id, symbols);
+        if loaded.is_err() {
+            self.source.give_back(&frames);
+        }
+        let (mut module, loaded) = loaded?;
+        module.frames = frames;
         self.modules.insert(id, module);
         Ok(loaded)
     }
 
     fn unload(&mut self, module: ModuleId) {
+        if self.stuck {
+            return;
+        }
         self.rates.forget(module);
         if let Some(module) = self.modules.remove(&module) {
-            module.unload(&self.driver);
+            let frames = module.unload(&self.driver);
+            self.source.give_back(&frames);
         }
     }
 
@@ -385,7 +430,9 @@ impl Device for CudaDevice {
     }
 
     fn unpin_host(&mut self, address: u64, bytes: u64) {
-        let Some(start) = self.window_pointer(address, bytes) else { return };
+        let Some(start) = self.window_pointer(address, bytes).filter(|_| !self.stuck) else {
+            return;
+        };
         // SAFETY: a range of the window, whether it is registered or not: then it is refused.
         let _ = unsafe { (self.driver.host_unregister)(start) };
     }
@@ -393,9 +440,20 @@ impl Device for CudaDevice {
 
 impl Drop for CudaDevice {
     fn drop(&mut self) {
-        // Destroying the context ends its work and frees its streams, events, modules and memory.
+        if self.stuck {
+            // It would wait for what cannot be ended.
+            return;
+        }
+        // Destroying the context ends its work and frees its streams, events, modules and what
+        // `cuMemAlloc` gave; mapped memory and reserved addresses belong to no context.
         // SAFETY: the context was created by `open` and is destroyed once.
         let _ = unsafe { (self.driver.context_destroy)(self.context) };
+        for (base, bytes, (memory, _)) in self.heap.take_chunks() {
+            if memory != Memory::Allocated {
+                let _ = self.backing.release(&self.driver, base, bytes, &memory);
+            }
+        }
+        self.backing.unreserve();
     }
 }
 

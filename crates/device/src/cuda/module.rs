@@ -6,12 +6,13 @@
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
 
-use weft_ptx::image::{FATBIN_MAGIC, ImageError};
-use weft_ptx::ir::{Function, ParamPlace};
+use weft_ptx::image::ImageError;
+use weft_ptx::ir::{Function, ParamPlace, Space};
 use weft_ptx::slice::{PieceKernel, rewrite};
 
 use super::c_string;
 use super::driver::{Code, Driver, Handle, JIT_ERROR_LOG, JIT_INPUT_PTX, SUCCESS};
+use crate::soft::FrameRun;
 use crate::{FunctionInfo, GlobalInfo, LoadError, LoadedModule, ModuleId, ParamInfo};
 
 /// Bytes of the driver's error log.
@@ -47,23 +48,22 @@ pub(super) struct Module {
     pieces: Vec<Option<(Handle, PieceKernel)>>,
     names: Vec<String>,
     globals: Vec<GlobalInfo>,
+    /// What was paid for its variables.
+    pub(super) frames: Vec<FrameRun>,
 }
 
 impl Module {
-    /// Loads the images, linked together if there are several.
+    /// Loads the texts, linked together if there are several.
     pub(super) fn load(
         driver: &Driver,
         id: ModuleId,
-        images: &[&[u8]],
+        symbols: Symbols,
     ) -> Result<(Self, LoadedModule), LoadError> {
-        let symbols = Symbols::of(images)?;
-        let (handle, mut copies) = match (images, symbols.texts.as_slice()) {
-            // The driver picks the best entry of a fat binary itself, which may be machine code.
-            ([image], _) if image.starts_with(&FATBIN_MAGIC.to_le_bytes()) => {
-                (load_image(driver, &terminated(image))?, BTreeMap::new())
-            }
-            (_, [text]) => load_text(driver, text)?,
-            (_, several) => (link(driver, several)?, BTreeMap::new()),
+        // Always text, also out of a fat binary: the driver's loader would take machine code that
+        // the tenant made, of which nobody knows the parameters.
+        let (handle, mut copies) = match symbols.texts.as_slice() {
+            [text] => load_text(driver, text)?,
+            several => (link(driver, several)?, BTreeMap::new()),
         };
         let mut module = Self {
             handle,
@@ -71,6 +71,7 @@ impl Module {
             pieces: Vec::new(),
             names: Vec::new(),
             globals: Vec::new(),
+            frames: Vec::new(),
         };
         let mut functions = Vec::new();
         for (name, mut info) in symbols.kernels {
@@ -96,10 +97,12 @@ impl Module {
         Ok((module, loaded))
     }
 
-    pub(super) fn unload(self, driver: &Driver) {
+    /// Unloads it. The result is what was paid for it, unless the driver keeps the memory.
+    pub(super) fn unload(self, driver: &Driver) -> Vec<FrameRun> {
         // SAFETY: the handle came from `cuModuleLoadDataEx`; `self` is consumed, so it is used
         // once.
-        let _ = unsafe { (driver.module_unload)(self.handle) };
+        let code = unsafe { (driver.module_unload)(self.handle) };
+        if code == SUCCESS { self.frames } else { Vec::new() }
     }
 
     /// The kernel with this index in the list that `load` returned.
@@ -151,31 +154,40 @@ impl Module {
 
 /// The images' PTX and the names in it. A name in several texts is listed once.
 #[derive(Debug, Default)]
-struct Symbols {
+pub(super) struct Symbols {
     texts: Vec<Vec<u8>>,
     kernels: BTreeMap<String, FunctionInfo>,
     globals: Vec<String>,
+    /// What the variables take of the device's memory.
+    pub(super) global_bytes: u64,
 }
 
 impl Symbols {
-    fn of(images: &[&[u8]]) -> Result<Self, LoadError> {
+    /// Of images for a device of this architecture.
+    pub(super) fn of(arch: u32, images: &[&[u8]]) -> Result<Self, LoadError> {
         let mut symbols = Self::default();
         for image in images {
-            let image = weft_ptx::image::read(image).map_err(|error| match error {
+            let image = weft_ptx::image::read_for(arch, image).map_err(|error| match error {
                 ImageError::NoPtx => LoadError::NoBinary(error.to_string()),
                 ImageError::Unknown | ImageError::Damaged(_) | ImageError::TooLarge => {
                     LoadError::InvalidImage(error.to_string())
                 }
             })?;
             for text in image.texts {
-                let module = weft_ptx::parse(&text)
+                // The driver knows instructions that Weft's own engine does not.
+                let module = weft_ptx::declarations(&text)
                     .map_err(|error| LoadError::InvalidPtx(error.to_string()))?;
                 let version = module.version.0 * 10 + module.version.1;
                 for (_, kernel) in module.kernels() {
                     symbols.kernels.insert(kernel.name.clone(), describe(kernel, version));
                 }
-                let names = module.variables.iter().map(|variable| variable.name.clone());
-                symbols.globals.extend(names);
+                for variable in &module.variables {
+                    symbols.globals.push(variable.name.clone());
+                    if variable.space != Space::Shared {
+                        let bytes = &mut symbols.global_bytes;
+                        *bytes = bytes.saturating_add(variable.size_bytes);
+                    }
+                }
                 symbols.texts.push(text);
             }
         }

@@ -1,11 +1,13 @@
 //! Operations in flight: each between two timing events on its queue's stream.
 
-use std::ffi::{c_uint, c_void};
+use std::ffi::{c_int, c_uint, c_void};
 
 use weft_ptx::slice::Piece;
 
 use super::CudaDevice;
-use super::driver::{Code, Copy2d, Handle, MEMORY_DEVICE, MEMORY_HOST, NOT_READY, SUCCESS};
+use super::driver::{
+    Address, Code, Copy2d, Handle, MEMORY_DEVICE, MEMORY_HOST, NOT_READY, OUT_OF_MEMORY, SUCCESS,
+};
 use super::rates::KernelKey;
 use super::timeline::monotonic_ns;
 use crate::{
@@ -17,6 +19,16 @@ use crate::{
 const PARAM_BUFFER_POINTER: usize = 1;
 const PARAM_BUFFER_SIZE: usize = 2;
 const PARAM_END: usize = 0;
+
+/// `CUDA_ERROR_INVALID_VALUE`, `CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES`
+const INVALID_VALUE: Code = 1;
+const OUT_OF_RESOURCES: Code = 701;
+/// `CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES`
+const MAX_DYNAMIC_SHARED_BYTES: c_int = 8;
+
+/// Slices that are not one behind the other are a call of the driver each, so one operation has no
+/// more of them.
+const SLICES_MAX: u64 = 16_384;
 
 /// What of a launch runs.
 #[derive(Debug, Clone, Copy)]
@@ -46,16 +58,21 @@ impl CudaDevice {
     pub(super) fn submit(&mut self, queue: QueueId, op: Op) -> Result<OpId, DeviceError> {
         let id = OpId(self.next);
         self.next += 1;
+        let asked_ns = monotonic_ns();
         match self.enqueue(queue, &op) {
             Ok((begin, end, blocks)) => {
                 let kernel = self.name_of(&op);
                 if self.in_flight.is_empty() {
-                    self.front_since_ns = monotonic_ns();
+                    self.front_since_ns = asked_ns;
                 }
                 self.in_flight.push_back(InFlight { id, begin, end, kernel, blocks, _op: op });
             }
             Err(DeviceError::Lost(_)) if fault_kind(self.failed.get()) != FaultKind::Device => {
-                let completion = self.faulted(id, self.name_of(&op), self.failed.get());
+                let (name, code) = (self.name_of(&op), self.failed.get());
+                // What is in flight is charged when it is collected.
+                let alone = self.in_flight.is_empty();
+                let since_ns = if alone { asked_ns } else { monotonic_ns() };
+                let completion = self.faulted(id, name, code, since_ns);
                 self.finished.push_back(completion);
             }
             Err(error) => return Err(error),
@@ -73,8 +90,22 @@ impl CudaDevice {
             self.timeline.refresh(&self.driver);
         }
         let stream = self.stream(queue)?;
-        let begin = self.event()?;
-        let end = self.event()?;
+        let (begin, end) = (self.event()?, self.event()?);
+        let started = self.between(begin, end, stream, op);
+        if started.is_err() {
+            self.free_events.extend([begin, end]);
+        }
+        Ok((begin, end, started?))
+    }
+
+    /// Puts an operation between two events.
+    fn between(
+        &self,
+        begin: Handle,
+        end: Handle,
+        stream: Handle,
+        op: &Op,
+    ) -> Result<Option<Blocks>, DeviceError> {
         self.record(begin, stream)?;
         let mut blocks = None;
         match op {
@@ -83,7 +114,7 @@ impl CudaDevice {
             Op::Fill(fill) => self.fill(fill, stream)?,
         }
         self.record(end, stream)?;
-        Ok((begin, end, blocks))
+        Ok(blocks)
     }
 
     /// What a fault report calls the operation.
@@ -123,7 +154,8 @@ impl CudaDevice {
         let key = (launch.module, launch.function);
         let left = total.saturating_sub(launch.first_block);
         let fit = launch.max_ns.map_or(left, |max_ns| self.rates.blocks_within(key, max_ns, total));
-        let blocks = u32::try_from(fit.min(left)).unwrap_or(Piece::BLOCKS_MAX).max(1);
+        let blocks = u32::try_from(fit.min(left)).unwrap_or(u32::MAX);
+        let blocks = blocks.clamp(1, Piece::BLOCKS_MAX);
         let whole = launch.first_block == 0 && u64::from(blocks) == total;
         if let Some((handle, copy)) = module.piece(launch.function).filter(|_| !whole) {
             let piece = Piece { grid: launch.grid, first: launch.first_block, blocks };
@@ -144,14 +176,41 @@ impl CudaDevice {
         Ok(Blocks { key, count: total, next: None })
     }
 
+    /// Launches a grid. Dynamic shared memory beyond the usual 48 KiB must be opted in to, once for
+    /// each kernel: the driver refuses the launch until then.
     fn launch_grid(
+        &self,
+        kernel: Handle,
+        grid: [u32; 3],
+        launch: &Launch,
+        params: &mut [u8],
+        stream: Handle,
+    ) -> Result<(), DeviceError> {
+        let mut code = self.call_launch(kernel, grid, launch, params, stream);
+        if code == INVALID_VALUE && launch.shared_bytes > 0 {
+            let bytes = c_int::try_from(launch.shared_bytes).unwrap_or(c_int::MAX);
+            let set = self.driver.function_set_attribute;
+            // SAFETY: a function of a loaded module.
+            if unsafe { set(kernel, MAX_DYNAMIC_SHARED_BYTES, bytes) } == SUCCESS {
+                code = self.call_launch(kernel, grid, launch, params, stream);
+            }
+        }
+        match code {
+            INVALID_VALUE | OUT_OF_MEMORY | OUT_OF_RESOURCES => {
+                Err(DeviceError::LaunchResources(self.driver.name_of(code)))
+            }
+            other => self.done("cuLaunchKernel", other),
+        }
+    }
+
+    fn call_launch(
         &self,
         kernel: Handle,
         [gx, gy, gz]: [u32; 3],
         launch: &Launch,
         params: &mut [u8],
         stream: Handle,
-    ) -> Result<(), DeviceError> {
+    ) -> Code {
         let mut size = params.len();
         let mut extra: [*mut c_void; 5] = [
             std::ptr::without_provenance_mut(PARAM_BUFFER_POINTER),
@@ -163,7 +222,7 @@ impl CudaDevice {
         let [bx, by, bz] = launch.block;
         // SAFETY: a function of a loaded module and a live stream; `extra` names a buffer of
         // `size` bytes, which the driver copies during the call.
-        let code = unsafe {
+        unsafe {
             (self.driver.launch)(
                 kernel,
                 gx,
@@ -177,11 +236,6 @@ impl CudaDevice {
                 std::ptr::null_mut(),
                 extra.as_mut_ptr(),
             )
-        };
-        match code {
-            // CUDA_ERROR_INVALID_VALUE and CUDA_ERROR_LAUNCH_OUT_OF_RESOURCES.
-            1 | 701 => Err(DeviceError::LaunchResources(self.driver.name_of(code))),
-            other => self.done("cuLaunchKernel", other),
         }
     }
 
@@ -192,33 +246,63 @@ impl CudaDevice {
         shape: CopyShape,
         stream: Handle,
     ) -> Result<(), DeviceError> {
-        for slice in 0..shape.depth {
-            let (src_type, src_host, src_device) = side(&src.place, slice * src.slice);
-            let (dst_type, dst_host, dst_device) = side(&dst.place, slice * dst.slice);
-            let width = length(shape.width)?;
-            let copy = Copy2d {
-                src_x_bytes: 0,
-                src_y: 0,
-                src_type,
-                src_host: src_host.cast_const(),
-                src_device,
-                src_array: std::ptr::null_mut(),
-                src_pitch: length(src.pitch)?.max(width),
-                dst_x_bytes: 0,
-                dst_y: 0,
-                dst_type,
-                dst_host,
-                dst_device,
-                dst_array: std::ptr::null_mut(),
-                dst_pitch: length(dst.pitch)?.max(width),
-                width_bytes: width,
-                height: length(shape.height)?,
-            };
-            // SAFETY: the caller checked device ranges and keeps host spans alive in `InFlight`.
-            let code = unsafe { (self.driver.copy_2d)(&raw const copy, stream) };
-            self.done("cuMemcpy2DAsync", code)?;
+        let plan = Rows::of(dst, src, shape);
+        if plan.height == 1 && plan.depth == 1 {
+            let (to, from) = (linear(&dst.place), linear(&src.place));
+            // SAFETY: the caller checked device ranges and keeps host spans alive in `InFlight`;
+            // addresses are unified on every 64-bit system.
+            let code = unsafe { (self.driver.copy_linear)(to, from, length(plan.width)?, stream) };
+            return self.done("cuMemcpyAsync", code);
+        }
+        if plan.depth > SLICES_MAX {
+            let what = format!("a copy of {} slices; at most {SLICES_MAX}", plan.depth);
+            return Err(DeviceError::Refused(what));
+        }
+        for slice in 0..plan.depth {
+            let copied = self.copy_slice(dst, src, &plan, slice, stream);
+            if copied.is_err() {
+                // Nothing is in flight of an operation that was not started.
+                // SAFETY: the stream is live.
+                let _ = unsafe { (self.driver.stream_synchronize)(stream) };
+                return copied;
+            }
         }
         Ok(())
+    }
+
+    fn copy_slice(
+        &self,
+        dst: &Endpoint,
+        src: &Endpoint,
+        plan: &Rows,
+        slice: u64,
+        stream: Handle,
+    ) -> Result<(), DeviceError> {
+        let (src_type, src_host, src_device) = side(&src.place, slice * src.slice);
+        let (dst_type, dst_host, dst_device) = side(&dst.place, slice * dst.slice);
+        let width = length(plan.width)?;
+        let copy = Copy2d {
+            src_x_bytes: 0,
+            src_y: 0,
+            src_type,
+            src_host: src_host.cast_const(),
+            src_device,
+            src_array: std::ptr::null_mut(),
+            src_pitch: length(src.pitch)?.max(width),
+            dst_x_bytes: 0,
+            dst_y: 0,
+            dst_type,
+            dst_host,
+            dst_device,
+            dst_array: std::ptr::null_mut(),
+            dst_pitch: length(dst.pitch)?.max(width),
+            width_bytes: width,
+            height: length(plan.height)?,
+        };
+        // SAFETY: the caller checked device ranges and keeps host spans alive: in `InFlight`, or
+        // until `copy` has waited for the slices before one that failed.
+        let code = unsafe { (self.driver.copy_2d)(&raw const copy, stream) };
+        self.done("cuMemcpy2DAsync", code)
     }
 
     fn fill(&self, fill: &Fill, stream: Handle) -> Result<(), DeviceError> {
@@ -226,18 +310,23 @@ impl CudaDevice {
         let pitch = length(fill.pitch)?.max(width * usize::from(fill.element));
         let at = fill.address;
         let [low, high, _, _] = fill.value.to_le_bytes();
+        let half = u16::from_le_bytes([low, high]);
+        let one_row = height == 1;
         let code = match fill.element {
             // SAFETY: the caller checked the range; the stream is live.
+            1 if one_row => unsafe { (self.driver.fill_linear)(at, low, width, stream) },
+            // SAFETY: as above.
             1 => unsafe { (self.driver.fill_8)(at, pitch, low, width, height, stream) },
-            2 => {
-                let half = u16::from_le_bytes([low, high]);
-                // SAFETY: as above.
-                unsafe { (self.driver.fill_16)(at, pitch, half, width, height, stream) }
-            }
+            // SAFETY: as above.
+            2 if one_row => unsafe { (self.driver.fill_linear_16)(at, half, width, stream) },
+            // SAFETY: as above.
+            2 => unsafe { (self.driver.fill_16)(at, pitch, half, width, height, stream) },
+            // SAFETY: as above.
+            _ if one_row => unsafe { (self.driver.fill_linear_32)(at, fill.value, width, stream) },
             // SAFETY: as above.
             _ => unsafe { (self.driver.fill_32)(at, pitch, fill.value, width, height, stream) },
         };
-        self.done("cuMemsetD2D", code)
+        self.done("cuMemsetAsync", code)
     }
 
     /// Moves operations that have ended to `finished`, in the order they were started.
@@ -248,21 +337,24 @@ impl CudaDevice {
             if code == NOT_READY {
                 return;
             }
+            let since_ns = self.front_since_ns.max(self.last_end_ns);
             let Some(ended) = self.in_flight.pop_front() else { return };
             self.front_since_ns = monotonic_ns();
-            let completion = self.completion(&ended, code);
+            let completion = self.completion(&ended, code, since_ns);
             let free = self.timeline.advance(ended.end, completion.end_ns);
             self.free_events.extend([ended.begin, free]);
             self.finished.push_back(completion);
         }
     }
 
-    fn completion(&mut self, ended: &InFlight, code: Code) -> Completion {
+    /// What became of an operation that was the oldest since `since_ns` of the host's clock.
+    fn completion(&mut self, ended: &InFlight, code: Code, since_ns: u64) -> Completion {
         if code != SUCCESS {
-            return self.faulted(ended.id, ended.kernel.clone(), code);
+            return self.faulted(ended.id, ended.kernel.clone(), code, since_ns);
         }
         let begin_ns = self.timeline.at_ns(&self.driver, ended.begin);
-        let end_ns = self.timeline.at_ns(&self.driver, ended.end).max(self.last_end_ns);
+        let ended_ns = self.timeline.at_ns(&self.driver, ended.end);
+        let end_ns = ended_ns.max(self.last_end_ns);
         // Operations of several queues overlap; each is charged for what it adds.
         let start_ns = begin_ns.clamp(self.last_end_ns, end_ns);
         self.last_end_ns = end_ns;
@@ -271,7 +363,8 @@ impl CudaDevice {
         }
         let mut outcome = Outcome::Done;
         if let Some(Blocks { key, count, next }) = ended.blocks {
-            self.rates.learn(key, count, end_ns - start_ns);
+            // What it took, also where others hid it.
+            self.rates.learn(key, count, ended_ns.saturating_sub(begin_ns));
             if let Some(next_block) = next {
                 outcome = Outcome::Partial { next_block };
             }
@@ -279,10 +372,16 @@ impl CudaDevice {
         Completion { op: ended.id, outcome, start_ns, end_ns }
     }
 
-    fn faulted(&mut self, op: OpId, kernel: String, code: Code) -> Completion {
+    /// A fault after work since `since_ns`, which is charged: the driver keeps no timestamps then.
+    fn faulted(&mut self, op: OpId, kernel: String, code: Code, since_ns: u64) -> Completion {
         let name = self.driver.name_of(code);
         self.lost.get_or_insert_with(|| name.clone());
-        fault_completion(op, fault_kind(code), kernel, name, monotonic_ns())
+        let completion = fault_completion(op, fault_kind(code), kernel, name, since_ns);
+        self.last_end_ns = self.last_end_ns.max(completion.end_ns);
+        if let Some(page) = &self.page {
+            page.occupy(completion.start_ns, completion.end_ns);
+        }
+        completion
     }
 
     /// The oldest operation runs longer than it may and cannot be stopped: everything in flight
@@ -318,6 +417,36 @@ fn fault_completion(
     Completion { op, outcome, start_ns: start_ns.min(end_ns), end_ns }
 }
 
+/// A copy's rows, taken together where they lie one behind the other on both sides.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Rows {
+    width: u64,
+    height: u64,
+    depth: u64,
+}
+
+impl Rows {
+    fn of(dst: &Endpoint, src: &Endpoint, shape: CopyShape) -> Self {
+        let CopyShape { mut width, mut height, mut depth } = shape;
+        let both = |is: &dyn Fn(&Endpoint) -> bool| is(dst) && is(src);
+        if depth == 1 || both(&|end| Some(end.slice) == end.pitch.checked_mul(height)) {
+            height = height.saturating_mul(depth);
+            depth = 1;
+        }
+        if depth == 1 && (height == 1 || both(&|end| end.pitch == width)) {
+            width = width.saturating_mul(height);
+            height = 1;
+        }
+        Self { width, height, depth }
+    }
+}
+
+/// An address in the space that host and devices share.
+fn linear(place: &Place) -> Address {
+    let (_, host, device) = side(place, 0);
+    if host.is_null() { device } else { host.expose_provenance() as u64 }
+}
+
 /// One side of a copy as `CUDA_MEMCPY2D` wants it: memory type, host pointer, device pointer.
 fn side(place: &Place, offset: u64) -> (c_uint, *mut c_void, u64) {
     let skip = usize::try_from(offset).unwrap_or(usize::MAX);
@@ -334,6 +463,14 @@ fn length(value: u64) -> Result<usize, DeviceError> {
     usize::try_from(value).map_err(|_| DeviceError::BadRange { address: 0, bytes: value })
 }
 
+/// Whether a result code says that the context is of no more use. After the others the driver is as
+/// it was.
+pub(super) fn is_final(code: Code) -> bool {
+    // Deinitialised, no or another context, uncorrectable memory, a failed link between devices,
+    // what kernels do, an unknown error.
+    matches!(code, 4 | 46 | 201 | 214 | 220 | 700 | 702 | 709 | 710 | 714..=719 | 999)
+}
+
 /// What a result code says about the kernel that caused it.
 fn fault_kind(code: Code) -> FaultKind {
     match code {
@@ -347,5 +484,30 @@ fn fault_kind(code: Code) -> FaultKind {
         718 => FaultKind::InvalidPc,
         719 => FaultKind::Trap,
         _ => FaultKind::Device,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn side_of(pitch: u64, slice: u64) -> Endpoint {
+        Endpoint { place: Place::Device(0), pitch, slice }
+    }
+
+    #[test]
+    fn rows_that_follow_each_other_are_one() {
+        let shape = |width, height, depth| CopyShape { width, height, depth };
+        let of = |dst: &Endpoint, src: &Endpoint, from| {
+            let Rows { width, height, depth } = Rows::of(dst, src, from);
+            (width, height, depth)
+        };
+        let (packed, padded) = (side_of(8, 32), side_of(16, 64));
+        assert_eq!(of(&packed, &packed, shape(8, 4, 3)), (96, 1, 1));
+        assert_eq!(of(&padded, &padded, shape(8, 4, 3)), (8, 12, 1));
+        assert_eq!(of(&packed, &padded, shape(8, 4, 1)), (8, 4, 1));
+        assert_eq!(of(&packed, &side_of(8, 40), shape(8, 4, 3)), (8, 4, 3));
+        // A linear copy's pitch means nothing.
+        assert_eq!(of(&side_of(0, 0), &padded, shape(1 << 40, 1, 1)), (1 << 40, 1, 1));
     }
 }

@@ -3,12 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::Refusal;
-use super::scan::{Mark, Scan, Unit, marks};
 use super::waits::{observes_memory, waiting_line};
 use crate::error::ParseErrorKind;
 use crate::ir::{
     BUILTIN_FUNCTIONS, Call, CallTarget, FuncId, Function, Module, Op, Operand, Space, Symbol,
 };
+use crate::scan::{Mark, Scan, Unit, marks};
 
 /// The most bytes of parameters that every device takes.
 const PARAM_BYTES_MAX: u32 = 4096;

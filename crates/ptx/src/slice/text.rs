@@ -5,10 +5,10 @@ use std::mem::discriminant;
 use std::ops::Range;
 
 use super::decide::Approved;
-use super::scan::{Mark, Scan, Unit, marks};
 use super::{PieceKernel, RANGE_BYTES, Refusal};
 use crate::error::ParseErrorKind;
 use crate::ir::{Function, FunctionKind, Module, Op, Operand, ParamPlace, SpecialReg};
+use crate::scan::{Mark, Scan, Unit, marks};
 
 /// What the names of copies end with.
 const SUFFIX: &str = "$weft_piece";

@@ -13,30 +13,30 @@ use crate::lexer::{Lexer, Token};
 
 /// A function with a body, by byte ranges of the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Unit<'a> {
-    pub(super) name: &'a str,
-    pub(super) kind: FunctionKind,
+pub(crate) struct Unit<'a> {
+    pub(crate) name: &'a str,
+    pub(crate) kind: FunctionKind,
     /// From behind `.entry` or `.func` to the name: attributes, results.
-    pub(super) before_name: Range<usize>,
+    pub(crate) before_name: Range<usize>,
     /// Between the parentheses of the parameters; empty (behind the name) if there are none.
-    pub(super) params: Range<usize>,
+    pub(crate) params: Range<usize>,
     /// From behind the parameters to the opening brace: launch bounds.
-    pub(super) directives: Range<usize>,
+    pub(crate) directives: Range<usize>,
     /// Between the braces.
-    pub(super) body: Range<usize>,
+    pub(crate) body: Range<usize>,
 }
 
 /// What a text consists of.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Scan<'a> {
+pub(crate) struct Scan<'a> {
     /// Functions with bodies in order.
-    pub(super) units: Vec<Unit<'a>>,
+    pub(crate) units: Vec<Unit<'a>>,
     /// Whether there is a `.debug_info` section, which names labels inside functions.
-    pub(super) debug_info: bool,
+    pub(crate) debug_info: bool,
 }
 
 /// Finds the functions of a text that parses.
-pub(super) fn scan(text: &[u8]) -> Result<Scan<'_>, ParseErrorKind> {
+pub(crate) fn scan(text: &[u8]) -> Result<Scan<'_>, ParseErrorKind> {
     let mut lexer = Lexer::new(text);
     let mut scan = Scan::default();
     loop {
@@ -115,7 +115,7 @@ fn close(lexer: &mut Lexer<'_>, open: u8, shut: u8) -> Result<usize, ParseErrorK
 
 /// A token that a rewrite replaces or a decision looks at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Mark<'a> {
+pub(crate) enum Mark<'a> {
     /// `%ctaid.x` (dimension 0 to 2).
     BlockId(usize),
     /// `%nctaid.x`
@@ -129,7 +129,7 @@ pub(super) enum Mark<'a> {
 }
 
 /// The marks of a range of the text, with their places in the whole text.
-pub(super) fn marks(
+pub(crate) fn marks(
     text: &[u8],
     range: Range<usize>,
 ) -> Result<Vec<(Range<usize>, Mark<'_>)>, ParseErrorKind> {
