@@ -31,7 +31,7 @@ pub(crate) fn run_all() -> Result<()> {
     for line in &gpus {
         say(line);
     }
-    if !gpus.iter().any(|line| line.starts_with("ok") && line.contains("cuda:0")) {
+    if !gpus.iter().any(|line| line.contains("cuda:0") && !line.contains("unusable")) {
         say("not run: no GPU");
         return Ok(());
     }

@@ -167,6 +167,8 @@ fn spawn(directory: &Path, owner: i32, settings: &[(&str, &str)]) -> Result<Chil
     command.arg("node").arg("--runtime-dir").arg(directory);
     command.arg("--owner").arg(owner.to_string());
     command.arg("--set").arg(format!("state_dir={}", directory.join("state").display()));
+    // Its tenants are this user's own programs.
+    command.arg("--set").arg("device.trust_tenants=true");
     for (key, value) in settings {
         command.arg("--set").arg(format!("{key}={value}"));
     }

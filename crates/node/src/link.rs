@@ -127,6 +127,8 @@ pub(crate) enum Backend {
         library: Option<PathBuf>,
         /// Which device.
         ordinal: u32,
+        /// Also one whose kernels reach all memory of their worker.
+        trust_tenants: bool,
     },
 }
 
@@ -166,7 +168,8 @@ impl Backend {
                 Self::Soft { model: paced.then(|| device.model.clone()) }
             }
             DeviceKind::Cuda => {
-                Self::Cuda { library: device.library.clone(), ordinal: device.ordinal }
+                let (library, ordinal) = (device.library.clone(), device.ordinal);
+                Self::Cuda { library, ordinal, trust_tenants: device.trust_tenants }
             }
         }
     }

@@ -81,6 +81,9 @@ impl Node {
     pub(crate) fn start(settings: &[&str]) -> Self {
         let device = std::env::var("WEFT_TEST_DEVICE").ok().map(|name| format!("device={name}"));
         let mut all: Vec<&str> = device.iter().map(String::as_str).collect();
+        if device.is_some() {
+            all.push("device.trust_tenants=true");
+        }
         all.extend_from_slice(settings);
         Self::start_in(&all, Vec::new())
     }

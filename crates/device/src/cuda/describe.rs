@@ -20,6 +20,8 @@ const FACTS_MAX: c_int = 87;
 /// `MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`, `MAX_BLOCKS_PER_MULTIPROCESSOR`,
 /// `RESERVED_SHARED_MEMORY_PER_BLOCK`, `MEMORY_POOLS_SUPPORTED`
 const FORWARDED: [c_int; 6] = [90, 91, 97, 106, 111, 115];
+/// `PAGEABLE_MEMORY_ACCESS`
+const PAGEABLE_MEMORY_ACCESS: c_int = 88;
 /// `STREAM_PRIORITIES_SUPPORTED`: the node orders streams itself.
 const STREAM_PRIORITIES: c_int = 78;
 /// `COMPUTE_MODE`, of which this value lets nobody in, and this one only one process.
@@ -63,6 +65,9 @@ pub struct Found {
     pub info: DeviceInfo,
     /// Why a node cannot execute on it.
     pub unusable: Option<String>,
+    /// Kernels reach all memory of the process that launches them (heterogeneous memory management,
+    /// or the same in hardware): a worker's own too.
+    pub reaches_host: bool,
 }
 
 /// The GPUs that the driver lists, in its order. No context is made.
@@ -86,7 +91,8 @@ pub fn devices(library: Option<&Path>) -> Result<Vec<Found>, CudaError> {
                 ),
                 Some(_) | None => None,
             };
-            Ok(Found { ordinal, info, unusable })
+            let pageable = attribute(&driver, device(&driver, ordinal)?, PAGEABLE_MEMORY_ACCESS);
+            Ok(Found { ordinal, info, unusable, reaches_host: pageable == Some(1) })
         })
         .collect()
 }

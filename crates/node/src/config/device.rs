@@ -52,6 +52,9 @@ pub struct DeviceConfig {
     pub library: Option<PathBuf>,
     /// Which of the driver's devices.
     pub ordinal: u32,
+    /// Nothing keeps this node's tenants from each other's work if they are hostile: a GPU whose
+    /// kernels reach all memory of their worker is allowed.
+    pub trust_tenants: bool,
 }
 
 impl Default for DeviceConfig {
@@ -63,6 +66,7 @@ impl Default for DeviceConfig {
             model: PacedModel::default(),
             library: None,
             ordinal: 0,
+            trust_tenants: false,
         }
     }
 }

@@ -193,12 +193,19 @@ pub(crate) fn gpu_checks() -> Vec<DoctorCheck> {
 }
 
 fn gpu_check(found: &Found) -> DoctorCheck {
-    let Found { ordinal, info, unusable } = found;
+    let Found { ordinal, info, unusable, reaches_host } = found;
     let (major, minor) = info.compute_capability;
     let mib = info.memory_bytes >> 20;
     let what =
         format!("cuda:{ordinal} {}, compute capability {major}.{minor}, {mib} MiB", info.name);
     match unusable {
+        None if *reaches_host => {
+            let detail = format!(
+                "{what}: only with device.trust_tenants = true, or after loading nvidia_uvm with \
+                 uvm_disable_hmm=1: its kernels reach all memory of their process"
+            );
+            check("gpu", Finding::Warning, detail)
+        }
         None => check("gpu", Finding::Good, format!("{what}: `weft node --device cuda:{ordinal}`")),
         Some(reason) => check("gpu", Finding::Warning, format!("{what}: unusable: {reason}")),
     }

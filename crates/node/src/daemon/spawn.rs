@@ -99,6 +99,10 @@ fn spawn(backend: &Backend) -> anyhow::Result<(OwnedFd, Child)> {
     if let Backend::Cuda { .. } = backend {
         // A worker may not write files, and one tenant's compiled kernels are not another's.
         command.env("CUDA_CACHE_DISABLE", "1");
+        // Contexts that share a server would share their faults too.
+        command.env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
+        // What somebody set to debug the daemon's environment would stop a worker's loop.
+        command.env_remove("CUDA_LAUNCH_BLOCKING").env_remove("CUDA_INJECTION64_PATH");
     }
     let child = command
         .stdin(Stdio::from(theirs))

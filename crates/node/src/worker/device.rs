@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use weft_device::cuda::{self, CudaConfig, CudaDevice};
+use weft_device::cuda::{self, CudaConfig, CudaDevice, Found};
 use weft_device::soft::{
     Clock, DevicePage, FrameStore, MemoryConfig, PAGE, PacedModel, PhysicalTable, SoftConfig,
     SoftDevice,
@@ -78,7 +78,7 @@ pub(crate) fn open_cuda(
 
 /// Looks at a device without a context on it.
 pub(crate) fn probe(backend: &Backend) -> Probed {
-    let Backend::Cuda { library, ordinal } = backend else {
+    let Backend::Cuda { library, ordinal, trust_tenants } = backend else {
         return Err("a software device needs no look".to_owned());
     };
     let found = cuda::devices(library.as_deref()).map_err(|error| error.to_string())?;
@@ -86,7 +86,7 @@ pub(crate) fn probe(backend: &Backend) -> Probed {
     let device = found.into_iter().find(|device| device.ordinal == *ordinal);
     let device =
         device.ok_or_else(|| format!("there is no device {ordinal}: the driver lists {count}"))?;
-    if let Some(reason) = device.unusable {
+    if let Some(reason) = refusal(&device, *trust_tenants) {
         return Err(format!("{}: {reason}", device.info.name));
     }
     let info = device.info;
@@ -97,4 +97,34 @@ pub(crate) fn probe(backend: &Backend) -> Probed {
         memory_bytes: info.memory_bytes,
         attributes: info.attributes,
     })
+}
+
+/// Why a node does not execute on this device.
+fn refusal(device: &Found, trust_tenants: bool) -> Option<String> {
+    let exposed = device.reaches_host && !trust_tenants;
+    let exposes = || {
+        "its kernels reach all memory of the process that launches them (`Addressing Mode` in \
+         nvidia-smi -q), and with it what keeps tenants apart; load nvidia_uvm with \
+         uvm_disable_hmm=1, or set device.trust_tenants = true if no tenant is hostile"
+            .to_owned()
+    };
+    device.unusable.clone().or_else(|| exposed.then(exposes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use weft_device::soft::device_info;
+
+    #[test]
+    fn a_device_that_exposes_the_worker_needs_trust() {
+        let mut device =
+            Found { ordinal: 0, info: device_info(1 << 20), unusable: None, reaches_host: false };
+        assert_eq!(refusal(&device, false), None);
+        device.reaches_host = true;
+        assert!(refusal(&device, false).unwrap().contains("device.trust_tenants"));
+        assert_eq!(refusal(&device, true), None);
+        device.unusable = Some("it is prohibited".to_owned());
+        assert_eq!(refusal(&device, true).unwrap(), "it is prohibited");
+    }
 }

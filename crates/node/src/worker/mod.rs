@@ -21,6 +21,7 @@ use std::num::NonZeroU64;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::process::Pid;
@@ -34,6 +35,9 @@ use self::event_loop::{Ended, EventLoop};
 use self::link::{Link, Watch};
 use self::sandbox::Sandbox;
 use crate::link::{Ask, Backend, Errand, Reply, Start};
+
+/// A session that is over has ended within this time.
+const END_GRACE: Duration = Duration::from_secs(10);
 
 /// Stack of the watcher thread.
 const WATCHER_STACK_BYTES: usize = 256 << 10;
@@ -164,6 +168,11 @@ fn work(start: &Start, files: Files, socket: OwnedFd) -> anyhow::Result<Ended> {
             let told = started.send(());
             debug_assert!(told.is_ok(), "the worker waits for its watcher");
             link::watch(&watched, &watch);
+            // The event loop ends now, and the process with it, unless it stands in a call of a
+            // driver that waits for a kernel without end.
+            thread::sleep(END_GRACE);
+            tracing::error!(session = watch.start.session, "the worker does not end by itself");
+            std::process::abort();
         },
     )?;
     has_started.recv()?;
@@ -180,7 +189,7 @@ fn work(start: &Start, files: Files, socket: OwnedFd) -> anyhow::Result<Ended> {
             let device = device::open_soft(start, model.as_ref(), parts, &link)?;
             serve(start, device, rest, link)
         }
-        Backend::Cuda { library, ordinal } => {
+        Backend::Cuda { library, ordinal, .. } => {
             let device = device::open_cuda(start, library.clone(), *ordinal, parts, &link)?;
             serve(start, device, rest, link)
         }
