@@ -2,8 +2,8 @@
 //!
 //! One context per session, in a process of its own. Each operation runs between two timing events
 //! on the stream of its queue; what was charged is what the device's own timestamps say. A long
-//! kernel runs in pieces where [`weft_ptx::slice`] can rewrite it (not in linked modules). A running
-//! one cannot be aborted.
+//! kernel runs in pieces where [`weft_ptx::slice`] can rewrite it (not in linked modules). A
+//! running one cannot be aborted.
 //!
 //! Memory comes in chunks that the vGPU's ledger pays for; see `backing` for their addresses and
 //! `extents` for what is allocated in them. A chunk is cleared before anything is allocated in it,

@@ -253,8 +253,8 @@ impl<D: Device> EventLoop<D> {
         Ok(accepted)
     }
 
-    /// Gives a turn back in which nothing flies: a driver compiles for seconds, and meanwhile nobody
-    /// here sees a revocation.
+    /// Gives a turn back in which nothing flies: a driver compiles for seconds, and meanwhile
+    /// nobody here sees a revocation.
     fn give_way(&mut self) {
         if self.flights.is_empty() && self.gate.is_holder() {
             self.end_idling();
