@@ -99,6 +99,8 @@ fn spawn(backend: &Backend) -> anyhow::Result<(OwnedFd, Child)> {
     if let Backend::Cuda { .. } = backend {
         // A worker may not write files, and one tenant's compiled kernels are not another's.
         command.env("CUDA_CACHE_DISABLE", "1");
+        // Loading code at a kernel's first launch would be charged as the kernel's time.
+        command.env("CUDA_MODULE_LOADING", "EAGER");
         // Contexts that share a server would share their faults too.
         command.env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
         // What somebody set to debug the daemon's environment would stop a worker's loop.
