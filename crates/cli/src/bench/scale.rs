@@ -35,7 +35,8 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     document.baseline("overhead_without_idle", alone.overhead);
 
     let limit = (vgpus + 64).to_string();
-    let limits = ["limits.sessions", "limits.sessions_per_user", "limits.vgpus"];
+    let limits =
+        ["limits.sessions", "limits.sessions_per_user", "limits.vgpus", "limits.vgpus_per_user"];
     let host = Host::node(true, &limits.map(|key| (key, limit.as_str())))?;
     let daemon = host.daemon()?.sockets().connect()?.node()?.pid;
     let mut idle = Vec::new();

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
-use weft_node::admin::{Client, Timeline};
+use weft_node::admin::{Client, Stats, Timeline, shares};
 
 use crate::args::DemoOptions;
 use crate::daemon::OwnDaemon;
@@ -26,8 +26,8 @@ pub(crate) struct Run {
     policy: &'static str,
     outcomes: Vec<Outcome>,
     timeline: Timeline,
-    /// When the window ended, in ns of the timeline's clock.
-    end_ns: u64,
+    /// The node as the tenants began and as they ended.
+    window: (Stats, Stats),
     window_s: f64,
 }
 
@@ -63,31 +63,35 @@ fn share(policy: &'static str, plans: &[Plan], seconds: u64) -> Result<Run> {
     let daemon = OwnDaemon::start(&setting, Some(MODEL))?;
     let mut client = daemon.sockets().connect()?;
     let running = tenants::start(plans, &daemon, seconds)?;
-    watch(&mut client, &running)?;
+    let window = watch(&mut client, &running)?;
     let begin_ns = running.begin_ns();
     let (outcomes, window_s) = running.finish(plans)?;
     let timeline = client.timeline(begin_ns)?;
-    let end_ns = begin_ns + seconds * 1_000_000_000;
-    Ok(Run { policy, outcomes, timeline, end_ns, window_s })
+    Ok(Run { policy, outcomes, timeline, window, window_s })
 }
 
-/// Shows shares until all tenants are done.
-fn watch(client: &mut Client, running: &tenants::Running) -> Result<()> {
-    let mut before = client.stats()?;
+/// Shows shares until all tenants are done; the result is the node as they began and as they ended.
+fn watch(client: &mut Client, running: &tenants::Running) -> Result<(Stats, Stats)> {
+    let mut first = client.stats()?;
+    let (mut before, mut last) = (first.clone(), first.clone());
     let mut next = Instant::now() + PROGRESS;
+    let mut begun = false;
     while !running.finished() {
-        std::thread::sleep(Duration::from_millis(50));
+        std::thread::sleep(Duration::from_millis(20));
         if !running.at_work() {
-            before = client.stats()?;
+            continue;
+        }
+        last = client.stats()?;
+        if !std::mem::replace(&mut begun, true) {
+            (first, before) = (last.clone(), last.clone());
             next = Instant::now() + PROGRESS;
         } else if Instant::now() >= next {
             next += PROGRESS;
-            let after = client.stats()?;
-            note(&format!("  {}", top::summary(&before, &after)));
-            before = after;
+            note(&format!("  {}", top::summary(&before, &last)));
+            before = last.clone();
         }
     }
-    Ok(())
+    Ok((first, last))
 }
 
 fn report(run: &Run, alone: &[f64]) {
@@ -121,16 +125,13 @@ fn report(run: &Run, alone: &[f64]) {
     ));
 }
 
-/// Each tenant's share of the device's time, from the timeline of who held it.
-#[expect(clippy::cast_precision_loss, reason = "shares for people")]
+/// Each tenant's share of the device's time in the window: what the node charged it.
 fn used_shares(run: &Run) -> Vec<f64> {
-    // After the window tenants still check their results.
-    let turns = || run.timeline.turns.iter().filter(|turn| turn.start_ns < run.end_ns);
-    let total: u64 = turns().map(|turn| turn.used_ns).sum();
-    let used = |name: &str| -> u64 {
-        turns().filter(|turn| turn.vgpu == name).map(|turn| turn.used_ns).sum()
-    };
-    run.outcomes.iter().map(|tenant| used(&tenant.name) as f64 / total.max(1) as f64).collect()
+    let (first, last) = &run.window;
+    let shares = shares(first, last);
+    let of = |name: &str| shares.iter().find(|share| share.vgpu == name);
+    let measured = |tenant: &Outcome| of(&tenant.name).map_or(0.0, |share| share.measured);
+    run.outcomes.iter().map(measured).collect()
 }
 
 /// What the table and the page say about a run.
