@@ -184,9 +184,10 @@ pub(crate) fn write_page(results: &Path) -> Result<()> {
         add_rows(&mut middle, bench, &document);
         let _ = writeln!(
             windows,
-            "- `{}`: {}; commit `{}`.",
+            "- `{}`: {}; {}; commit `{}`.",
             bench.name,
             word(&document, "window"),
+            word(&document, "machine"),
             word(&document, "commit")
         );
         add_details(&mut details, bench.name, &document);
