@@ -52,8 +52,8 @@ pub struct DeviceConfig {
     pub library: Option<PathBuf>,
     /// Which of the driver's devices.
     pub ordinal: u32,
-    /// Nothing keeps this node's tenants from each other's work if they are hostile: a GPU whose
-    /// kernels reach all memory of their worker is allowed.
+    /// No tenant of this node is hostile, so a GPU is allowed whose kernels reach all memory of
+    /// their worker: what keeps tenants apart lies open to them there.
     pub trust_tenants: bool,
 }
 
