@@ -67,6 +67,7 @@ impl GraphRun {
                 key: *key,
                 releases: [None, None],
                 spent_ns: 0,
+                done_bytes: 0,
             })),
             Node::Host(call) => Task::Host { call: *call, due: false },
             Node::Record(_) | Node::Wait(_) => match self.events.pop_front() {

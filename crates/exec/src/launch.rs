@@ -104,13 +104,18 @@ pub(crate) fn cost_key(op: &Op) -> u64 {
                     (hash ^ u64::from(word)).wrapping_mul(0x0100_0000_01b3)
                 })
         }
-        Op::Copy { dst, src, .. } => {
+        Op::Copy { dst, src, shape } => {
             let side = |place: &weft_device::Place| match place {
                 weft_device::Place::Device(_) => 0,
                 weft_device::Place::Host(_) | weft_device::Place::Inline(_) => 1,
             };
-            1 + side(&dst.place) + 2 * side(&src.place)
+            row_class(shape.width) << 3 | (1 + side(&dst.place) + 2 * side(&src.place))
         }
-        Op::Fill(_) => 5,
+        Op::Fill(fill) => row_class(fill.width.saturating_mul(fill.element.into())) << 3 | 5,
     }
+}
+
+/// Rows that are moved alike: what a short one takes does not depend on its bytes.
+fn row_class(bytes: u64) -> u64 {
+    u64::from(bytes.max(1).ilog2()).min(16)
 }

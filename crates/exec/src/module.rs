@@ -156,7 +156,7 @@ impl<D: Device> Session<D> {
     ) {
         let bytes = kept_bytes(&op);
         let key = crate::launch::cost_key(&op);
-        let operation = Box::new(Operation { op, key, releases, spent_ns: 0 });
+        let operation = Box::new(Operation { op, key, releases, spent_ns: 0, done_bytes: 0 });
         self.streams.push(stream, Task::Operation(operation), None, bytes, caller);
     }
 }

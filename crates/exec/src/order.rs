@@ -7,7 +7,7 @@ use crate::fault::status_of_device;
 use crate::launch::blocks_left;
 use crate::output::{Finished, Output};
 use crate::session::Session;
-use crate::shape::{device_ranges, moved_bytes};
+use crate::shape::{PART_BYTES_MIN, device_ranges, moved_bytes, part};
 use crate::stream::{Begun, Operation, Queued, State, StreamKey, Taken, Task};
 
 /// Shortest and longest time between two looks at a word that a stream waits for, in ns.
@@ -36,8 +36,17 @@ pub struct Ready {
     pub units: u64,
     /// The device's own estimate of the time it takes, in ns.
     pub estimate_ns: Option<u64>,
-    /// Whether it may stop at a time limit and go on later.
+    /// Whether it may stop at a limit and go on later.
     pub sliceable: bool,
+}
+
+/// Where an operation stops, to go on later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// A kernel: between thread blocks, after about this much device time in ns.
+    pub after_ns: u64,
+    /// A copy or a fill: after about this many bytes.
+    pub after_bytes: u64,
 }
 
 /// What [`Session::start_next`] did.
@@ -59,6 +68,8 @@ pub(crate) struct Flight {
     stream: StreamKey,
     /// Number of the operation, in the order of starting.
     number: u64,
+    /// Bytes that it moves, for a copy or a fill.
+    bytes: u64,
 }
 
 /// When words in memory are looked at.
@@ -81,13 +92,18 @@ impl<D: Device> Session<D> {
     /// stream priority, then the oldest.
     pub fn next_op(&self) -> Option<Ready> {
         let operation = self.streams.get(self.next_stream()?)?.front_operation()?.1;
-        let (work, units) = match &operation.op {
-            Op::Launch(launch) => (Work::Kernel, blocks_left(launch)),
-            Op::Copy { .. } => (Work::Copy, moved_bytes(&operation.op)),
-            Op::Fill(_) => (Work::Fill, moved_bytes(&operation.op)),
+        let units = units_left(operation);
+        let work = match &operation.op {
+            Op::Launch(_) => Work::Kernel,
+            Op::Copy { .. } => Work::Copy,
+            Op::Fill(_) => Work::Fill,
         };
-        let sliceable = work == Work::Kernel && self.device.info().capabilities.slice_blocks;
-        let estimate_ns = self.device.estimate_ns(&operation.op);
+        let sliceable = match work {
+            Work::Kernel => self.device.info().capabilities.slice_blocks,
+            Work::Copy | Work::Fill => units > PART_BYTES_MIN,
+        };
+        let whole_ns = self.device.estimate_ns(&operation.op);
+        let estimate_ns = whole_ns.map(|ns| part_of(ns, units, operation));
         Some(Ready { key: operation.key, work, units, estimate_ns, sliceable })
     }
 
@@ -113,29 +129,29 @@ impl<D: Device> Session<D> {
         best.map(|(_, _, key)| key)
     }
 
-    /// Starts the operation that [`Session::next_op`] named. With `max_ns` a kernel stops between
-    /// thread blocks after about this much device time and the rest becomes ready again; nothing
-    /// else of its stream starts meanwhile, so leave it out for kernels known to be short.
-    pub fn start_next(&mut self, max_ns: Option<u64>, out: &mut dyn Output) -> Started {
+    /// Starts the operation that [`Session::next_op`] named. With a `cut` it stops there and the
+    /// rest becomes ready again; nothing else of its stream starts meanwhile, so leave it out for
+    /// operations known to be short.
+    pub fn start_next(&mut self, cut: Option<Cut>, out: &mut dyn Output) -> Started {
         let Some(key) = self.next_stream() else { return Started::NotNow };
         let Some(stream) = self.streams.get_mut(key) else { return Started::NotNow };
         let queue = stream.queue;
         let Some((_, operation)) = stream.front_operation() else { return Started::NotNow };
-        let mut op = operation.op.clone();
-        let limit = max_ns.filter(|_| self.device.info().capabilities.slice_blocks);
-        let mut hold = false;
-        if let Op::Launch(launch) = &mut op
-            && let Some(limit) = limit
-        {
-            launch.max_ns = Some(limit);
-            hold = true;
-        }
+        let sliced = self.device.info().capabilities.slice_blocks;
+        let Some((op, bytes)) = piece(operation, cut, sliced) else { return Started::NotNow };
+        let hold = match &op {
+            Op::Launch(launch) => launch.max_ns.is_some(),
+            Op::Copy { .. } | Op::Fill(_) => {
+                operation.done_bytes + bytes < moved_bytes(&operation.op)
+            }
+        };
         let mut ranges = device_ranges(&op).into_iter().flatten();
         let mapped = ranges.try_for_each(|(at, bytes)| self.device.check_range(at, bytes));
         match mapped.and_then(|()| self.device.start(queue, op)) {
             Ok(id) => {
                 self.started += 1;
-                self.flights.push_back(Flight { id, stream: key, number: self.started });
+                let number = self.started;
+                self.flights.push_back(Flight { id, stream: key, number, bytes });
                 self.begin(key, |taken, operation| taken.begun(State::Flying { id, operation }));
                 if let Some(stream) = self.streams.get_mut(key) {
                     stream.hold = hold;
@@ -258,7 +274,7 @@ impl<D: Device> Session<D> {
     fn complete(&mut self, completion: Completion, out: &mut dyn Output) {
         let Completion { op, outcome, start_ns, end_ns } = completion;
         let Some(at) = self.flights.iter().position(|flight| flight.id == op) else { return };
-        let Some(Flight { stream: key, .. }) = self.flights.remove(at) else { return };
+        let Some(Flight { stream: key, bytes, .. }) = self.flights.remove(at) else { return };
         self.last_end_ns = self.last_end_ns.max(end_ns);
         let others = self.flights.iter().any(|flight| flight.stream == key);
         let Some(stream) = self.streams.get_mut(key) else { return };
@@ -272,13 +288,21 @@ impl<D: Device> Session<D> {
         else {
             return;
         };
-        let (key_of, all) = (operation.key, units_of(&operation.op));
-        let mut units = all;
-        let partial = matches!(outcome, Outcome::Partial { .. });
+        let key_of = operation.key;
+        let is_kernel = matches!(operation.op, Op::Launch(_));
+        let units = if is_kernel { units_left(&operation) } else { bytes };
+        let goes_on = !is_kernel && bytes < units_left(&operation);
+        let spent_ns = end_ns.saturating_sub(start_ns);
+        let mut ran = units;
+        let mut partial = false;
         match outcome {
             Outcome::Partial { next_block } => {
-                let spent_ns = end_ns.saturating_sub(start_ns);
-                units = self.put_back(key, at, operation, next_block, spent_ns);
+                partial = true;
+                ran = self.put_back(key, at, operation, Reached::Block(next_block), spent_ns);
+            }
+            Outcome::Done if goes_on => {
+                partial = true;
+                ran = self.put_back(key, at, operation, Reached::Bytes(bytes), spent_ns);
             }
             Outcome::Done => {
                 operation.releases.iter().flatten().for_each(|word| out.release(*word));
@@ -288,26 +312,30 @@ impl<D: Device> Session<D> {
                 self.report(&fault, out);
             }
         }
-        out.finished(&Finished { key: key_of, units, start_ns, end_ns, partial });
+        out.finished(&Finished { key: key_of, units: ran, start_ns, end_ns, partial });
     }
 
-    /// Puts the rest of a launch back to the head of its stream. Returns the blocks that ran.
+    /// Puts the rest of an operation back to the head of its stream. Returns the units that ran.
     fn put_back(
         &mut self,
         key: StreamKey,
         at: usize,
         mut operation: Box<Operation>,
-        next_block: u64,
+        reached: Reached,
         spent_ns: u64,
     ) -> u64 {
-        let before = units_of(&operation.op);
-        if let Op::Launch(launch) = &mut operation.op {
-            // A device that does not get ahead would keep us busy for ever.
-            launch.first_block = next_block.max(launch.first_block.saturating_add(1));
+        let before = units_left(&operation);
+        match (&mut operation.op, reached) {
+            (Op::Launch(launch), Reached::Block(next_block)) => {
+                // A device that does not get ahead would keep us busy for ever.
+                launch.first_block = next_block.max(launch.first_block.saturating_add(1));
+            }
+            (_, Reached::Bytes(bytes)) => operation.done_bytes += bytes,
+            (Op::Copy { .. } | Op::Fill(_), Reached::Block(_)) => {}
         }
         operation.spent_ns = operation.spent_ns.saturating_add(spent_ns);
-        let ran = before.saturating_sub(units_of(&operation.op));
-        if self.sticky.is_some() || units_of(&operation.op) == 0 {
+        let ran = before.saturating_sub(units_left(&operation));
+        if self.sticky.is_some() || units_left(&operation) == 0 {
             return ran;
         }
         let Some(stream) = self.streams.get_mut(key) else { return ran };
@@ -542,9 +570,47 @@ impl<D: Device> Session<D> {
     }
 }
 
-fn units_of(op: &Op) -> u64 {
-    match op {
+/// How far an operation got that goes on later.
+#[derive(Debug, Clone, Copy)]
+enum Reached {
+    /// The first thread block that has not run.
+    Block(u64),
+    /// So many more bytes.
+    Bytes(u64),
+}
+
+/// Thread blocks or bytes of an operation that are still to run.
+fn units_left(operation: &Operation) -> u64 {
+    match &operation.op {
         Op::Launch(launch) => blocks_left(launch),
-        Op::Copy { .. } | Op::Fill(_) => moved_bytes(op),
+        op @ (Op::Copy { .. } | Op::Fill(_)) => {
+            moved_bytes(op).saturating_sub(operation.done_bytes)
+        }
+    }
+}
+
+/// The time of what is left of an operation that takes `whole_ns` in all, if it is a copy or a
+/// fill; devices estimate the rest of a launch themselves.
+fn part_of(whole_ns: u64, left: u64, operation: &Operation) -> u64 {
+    if operation.done_bytes == 0 {
+        return whole_ns;
+    }
+    let all = u128::from(moved_bytes(&operation.op).max(1));
+    u64::try_from(u128::from(whole_ns) * u128::from(left) / all).unwrap_or(u64::MAX)
+}
+
+/// What of an operation runs next, up to a cut, and how many bytes that moves. `None` never
+/// happens: what is left lies within what was checked.
+fn piece(operation: &Operation, cut: Option<Cut>, sliced: bool) -> Option<(Op, u64)> {
+    match &operation.op {
+        Op::Launch(launch) => {
+            let mut launch = launch.clone();
+            launch.max_ns = cut.filter(|_| sliced).map(|cut| cut.after_ns);
+            Some((Op::Launch(launch), 0))
+        }
+        op @ (Op::Copy { .. } | Op::Fill(_)) => {
+            let after_bytes = cut.map_or(u64::MAX, |cut| cut.after_bytes);
+            part(op, operation.done_bytes, after_bytes)
+        }
     }
 }

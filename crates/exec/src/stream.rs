@@ -44,6 +44,8 @@ pub(crate) struct Operation {
     pub(crate) releases: [Option<u32>; 2],
     /// Execution time of its earlier pieces, in ns.
     pub(crate) spent_ns: u64,
+    /// Bytes that its earlier pieces moved, for a copy or a fill.
+    pub(crate) done_bytes: u64,
 }
 
 /// One step of a stream.

@@ -4,7 +4,9 @@ mod common;
 
 use std::num::NonZeroU64;
 
-use common::{Bench, CONTEXT, LEGACY, device_side, event, fill, host_side, linear, spec, stream};
+use common::{
+    Bench, CONTEXT, LEGACY, cut, device_side, event, fill, host_side, linear, spec, stream,
+};
 use weft_device::{Fault, FaultKind, Outcome};
 use weft_exec::{Limits, status_of};
 use weft_wire::command::Payload;
@@ -144,7 +146,10 @@ fn a_kernel_that_executes_too_long_is_ended() {
     let limits = Limits { kernel_ns: NonZeroU64::new(10_000), ..Limits::default() };
     let mut bench = Bench::with(limits);
     bench.launch(LEGACY, 0);
-    assert_eq!(bench.session.start_next(Some(1000), &mut bench.out), weft_exec::Started::Flying);
+    assert_eq!(
+        bench.session.start_next(Some(cut(1000)), &mut bench.out),
+        weft_exec::Started::Flying
+    );
     bench.fake.borrow_mut().drive_ns = 3000;
     for _ in 0..2 {
         bench.session.drive(1000, &mut bench.out);

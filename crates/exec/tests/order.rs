@@ -2,7 +2,7 @@
 
 mod common;
 
-use common::{Bench, LEGACY, event, stream};
+use common::{Bench, LEGACY, cut, event, stream};
 use weft_device::Outcome;
 use weft_exec::{Accepted, Limits, Session, Started};
 use weft_wire::command::Comparison;
@@ -169,7 +169,7 @@ fn the_rest_of_a_piece_comes_first() {
     bench.launch(stream(1), 1);
     let ready = bench.session.next_op().unwrap();
     assert!(ready.sliceable && ready.units == 4 && ready.estimate_ns == Some(5000));
-    assert_eq!(bench.session.start_next(Some(1000), &mut bench.out), Started::Flying);
+    assert_eq!(bench.session.start_next(Some(cut(1000)), &mut bench.out), Started::Flying);
     assert_eq!(bench.session.next_op(), None, "the stream holds until the piece has ended");
     bench.end_as(Outcome::Partial { next_block: 3 });
     assert_eq!(bench.word(stream(1)), 0);

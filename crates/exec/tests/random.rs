@@ -7,7 +7,7 @@ mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use common::{Bench, CONTEXT, GRAPH, LEGACY, device_side, fill, host_side, linear, spec};
+use common::{Bench, CONTEXT, GRAPH, LEGACY, cut, device_side, fill, host_side, linear, spec};
 use proptest::prelude::*;
 use proptest::sample::Index;
 use weft_device::{Fault, FaultKind, Outcome};
@@ -401,7 +401,7 @@ impl Tenant {
             Move::Garbage(kind, changes) => self.garbage(*kind, changes),
             Move::Start(limit) => {
                 let ready = self.bench.session.next_op().is_some();
-                let started = self.bench.session.start_next(*limit, &mut self.bench.out);
+                let started = self.bench.session.start_next(limit.map(cut), &mut self.bench.out);
                 assert_eq!(ready, started != weft_exec::Started::NotNow);
             }
             Move::End(at, end) => self.end(*at, *end),

@@ -5,7 +5,7 @@ use core::sync::atomic::fence;
 use weft_ring::{Ordering, WakeFlag};
 
 use crate::due::Due;
-use crate::page::{ControlPage, Demand, Grant, GrantKind};
+use crate::page::{Abandoned, ControlPage, Demand, Grant, GrantKind};
 
 /// What a session says about itself.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -139,6 +139,27 @@ impl GateDaemon {
         let used = self.page.used.load(Ordering::Acquire);
         let allowed = wall_ns.saturating_add(slack_ns);
         self.last.is_some_and(|(_, before)| used.saturating_sub(before) > allowed)
+    }
+
+    /// The last report of a session whose worker is dead since `now_ns` of the device's clock, and
+    /// how much of it is for what was in flight. Nobody reported that, so it is bounded by what the
+    /// device could do since `granted_ns`, when the session's last grant was given.
+    #[must_use]
+    pub fn final_report(
+        &self,
+        now_ns: u64,
+        granted_ns: u64,
+        abandoned: Abandoned,
+    ) -> (Report, u64) {
+        let mut report = self.report();
+        let owed_ns = self.page.abandoned_ns(now_ns, abandoned);
+        let owed_ns = match abandoned {
+            Abandoned::Ends => owed_ns.min(now_ns.saturating_sub(granted_ns)),
+            Abandoned::Stays => owed_ns,
+        };
+        report.used_ns = report.used_ns.saturating_add(owed_ns);
+        report.in_flight_ns = 0;
+        (report, owed_ns)
     }
 
     /// Switches the gate off or on for this session.

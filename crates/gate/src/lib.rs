@@ -46,5 +46,5 @@ mod worker;
 pub use daemon::{GateDaemon, Report, Revocation};
 pub use due::Due;
 pub use node::{NODE_SESSIONS, NodePage};
-pub use page::{ControlPage, Demand, Grant, GrantKind, PAGE_VERSION, PageError};
+pub use page::{Abandoned, ControlPage, Demand, Grant, GrantKind, PAGE_VERSION, PageError};
 pub use worker::{Admission, GateWorker, HOLDER_SPIN, PREPARED_SPIN, WaitFor};

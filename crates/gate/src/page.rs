@@ -9,7 +9,7 @@ use weft_ring::{
 };
 
 /// Raised with every change of the layout.
-pub const PAGE_VERSION: u32 = 3;
+pub const PAGE_VERSION: u32 = 4;
 /// "weftgate" in ASCII, little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"weftgate");
 
@@ -36,6 +36,7 @@ const DUE: usize = 184;
 const PIECES: usize = 192;
 // The sleeping flag of a session without lanes (interposed); others sleep on their segment's.
 const DOORBELL: usize = 200;
+const FRONT_SINCE: usize = 208;
 
 /// Why a page could not be used.
 #[derive(Debug, Error)]
@@ -81,6 +82,15 @@ pub enum Demand {
     Runnable,
 }
 
+/// What becomes of work in flight when its worker dies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Abandoned {
+    /// It ends there and then, and occupied the device from its beginning until now.
+    Ends,
+    /// It occupies the device for as long as it would have: its time was reserved at its start.
+    Stays,
+}
+
 /// A mapped control page.
 #[derive(Debug, Clone)]
 pub struct ControlPage {
@@ -106,6 +116,8 @@ pub struct ControlPage {
     pub(crate) due: Cell<AtomicU64>,
     /// Pieces of longer kernels that were cut off so far.
     pub(crate) pieces: Cell<AtomicU64>,
+    /// Device clock from which on what is in flight is in no counter, in ns.
+    pub(crate) front_since: Cell<AtomicU64>,
     doorbell: WakeFlag,
 }
 
@@ -165,6 +177,7 @@ impl ControlPage {
             idle: memory.cell(IDLE_TIME)?,
             due: memory.cell(DUE)?,
             pieces: memory.cell(PIECES)?,
+            front_since: memory.cell(FRONT_SINCE)?,
             doorbell: WakeFlag::new(memory.cell(DOORBELL)?),
         })
     }
@@ -196,6 +209,17 @@ impl ControlPage {
             _ => GrantKind::Renewing,
         };
         Grant { epoch, budget_ns: self.grant_budget.load(Ordering::Relaxed), kind }
+    }
+
+    /// Device time of what is in flight that no counter has, in ns, were the session to end at
+    /// `now_ns` of the device's clock: what its owner owes for work that it did not wait for.
+    pub(crate) fn abandoned_ns(&self, now_ns: u64, abandoned: Abandoned) -> u64 {
+        let in_flight_ns = self.in_flight.load(Ordering::Acquire);
+        match abandoned {
+            Abandoned::Stays => in_flight_ns,
+            Abandoned::Ends if in_flight_ns == 0 => 0,
+            Abandoned::Ends => now_ns.saturating_sub(self.front_since.load(Ordering::Relaxed)),
+        }
     }
 
     pub(crate) fn store_demand(&self, demand: Demand) {

@@ -7,7 +7,7 @@ use weft_ring::{Ordering, Patience, Unready, WakeFlag};
 
 use crate::due::Due;
 use crate::node::NodePage;
-use crate::page::{ControlPage, Demand, Grant, GrantKind};
+use crate::page::{Abandoned, ControlPage, Demand, Grant, GrantKind};
 
 /// How long a holder or named successor polls before it sleeps (design: 100 µs before a vGPU
 /// yields).
@@ -145,6 +145,20 @@ impl GateWorker {
         }
         self.in_flight_ns = self.in_flight_ns.saturating_sub(less_ns.into());
         self.page.in_flight.store(self.in_flight_ns(), Ordering::Release);
+    }
+
+    /// The oldest operation in flight is in no counter from `since_ns` of the device's clock on: it
+    /// began then, or its predecessor was charged up to there. For whoever charges a session that
+    /// ends.
+    pub fn set_front(&mut self, since_ns: u64) {
+        self.page.front_since.store(since_ns, Ordering::Relaxed);
+    }
+
+    /// Device time that the session owes for what is in flight should it end at `now_ns` of the
+    /// device's clock.
+    #[must_use]
+    pub fn abandoned_ns(&self, now_ns: u64, abandoned: Abandoned) -> u64 {
+        self.page.abandoned_ns(now_ns, abandoned)
     }
 
     /// Charges the oldest operation in flight, that was admitted with `estimate_ns` and took

@@ -16,6 +16,7 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weft_device::soft::PacedModel;
+use weft_gate::Abandoned;
 use weft_ring::peer;
 
 use crate::config::{
@@ -171,6 +172,14 @@ impl Backend {
                 let (library, ordinal) = (device.library.clone(), device.ordinal);
                 Self::Cuda { library, ordinal, trust_tenants: device.trust_tenants }
             }
+        }
+    }
+
+    /// What becomes of work in flight when its worker dies.
+    pub(crate) fn abandoned(&self) -> Abandoned {
+        match self {
+            Self::Soft { model: Some(_) } => Abandoned::Stays,
+            Self::Soft { model: None } | Self::Cuda { .. } => Abandoned::Ends,
         }
     }
 }

@@ -29,12 +29,15 @@ pub struct Config {
     /// σ of `fair`: whose turn ended goes on while it is at most this much service (at its own
     /// weight) beyond the smallest tag, for fewer switches. It enters the lag bound like a quantum.
     pub slack_ns: u64,
+    /// What it costs to give the device to another session. Who gives a turn up early, with others
+    /// waiting, is charged for it.
+    pub switch_ns: u64,
 }
 
 /// The quantum on devices that preempt, where a switch is dear (FairGV §3.2.1).
 pub const PREEMPTIVE_QUANTUM_NS: u64 = 30_000_000;
 
-const RANGES: [(&str, RangeInclusive<u64>); 7] = [
+const RANGES: [(&str, RangeInclusive<u64>); 8] = [
     ("quantum_ns", 10_000..=10_000_000_000),
     ("yield_ns", 0..=1_000_000_000),
     ("prepare_lead_ns", 0..=1_000_000_000),
@@ -42,6 +45,7 @@ const RANGES: [(&str, RangeInclusive<u64>); 7] = [
     ("overdue_ns", 1_000_000..=3_600_000_000_000),
     ("sleeper_credit_ns", 0..=10_000_000_000),
     ("slack_ns", 0..=10_000_000_000),
+    ("switch_ns", 0..=1_000_000_000),
 ];
 
 impl Default for Config {
@@ -55,6 +59,7 @@ impl Default for Config {
             overdue_ns: 10_000_000_000,
             sleeper_credit_ns: 0,
             slack_ns: 0,
+            switch_ns: 50_000,
         }
     }
 }
@@ -70,6 +75,7 @@ impl Config {
             self.overdue_ns,
             self.sleeper_credit_ns,
             self.slack_ns,
+            self.switch_ns,
         ];
         for ((key, range), value) in RANGES.iter().zip(values) {
             if !range.contains(&value) {

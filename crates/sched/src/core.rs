@@ -1,10 +1,12 @@
 //! One device: who holds it, until when, and who is next.
 
+mod caps;
+mod doze;
+
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::action::{Action, Actions, TimerReason, UNLIMITED};
-use crate::cap::{Cap, CapMeter};
 use crate::config::Config;
 use crate::event::Usage;
 use crate::heap::Heap;
@@ -12,9 +14,11 @@ use crate::invariants::Rising;
 use crate::journal::{Codec, Malformed, Reader};
 use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::policy::{Charge, Charges, Policy, PolicyId, Setup};
-use crate::tables::{Tables, Vgpu};
+use crate::tables::Tables;
 use crate::tag::Tag;
 use crate::turn::Turn;
+
+use self::doze::Doze;
 
 /// What a device core needs of its node for one event.
 pub(crate) struct Context<'a> {
@@ -48,6 +52,7 @@ pub(crate) struct Core {
     /// Whose report corrects `drain_ns`.
     draining: Option<SessionKey>,
     prepared: Option<SessionKey>,
+    doze: Option<Doze>,
     idle_said: bool,
     /// The virtual time as of the last decision.
     reached: Rising<Tag>,
@@ -78,6 +83,7 @@ impl Core {
             drain_ns: 0,
             draining: None,
             prepared: None,
+            doze: None,
             idle_said: true,
             reached: Rising::default(),
             deadline: None,
@@ -114,12 +120,6 @@ impl Core {
             let (vgpu, local) = (session.vgpu, session.local);
             cx.tables.vgpu(vgpu).members.reweight(local, weight);
         });
-    }
-
-    pub(crate) fn set_cap(&mut self, cx: &mut Context<'_>, key: VgpuKey, cap: Option<Cap>) {
-        self.reserve_cap(key);
-        cx.tables.vgpu(key).meter = cap.map(|cap| CapMeter::new(cap, cx.now_ns));
-        self.check_cap(cx, key);
     }
 
     pub(crate) fn set_up(&mut self, cx: &mut Context<'_>, up: bool) {
@@ -176,6 +176,7 @@ impl Core {
         if core::mem::replace(&mut session.runnable, true) {
             return;
         }
+        session.served = false;
         if let Some(turn) = &mut session.turn {
             turn.idle_since_ns = None;
         }
@@ -218,66 +219,13 @@ impl Core {
                 core.policy.sleep(vgpu_key);
             }
         });
-        let vgpu = cx.tables.session(key).vgpu;
+        let session = cx.tables.session(key);
+        let (vgpu, dozes) = (session.vgpu, session.served && session.turn.is_none());
         if cx.tables.vgpu(vgpu).runnable == 0 && cx.tables.vgpu(vgpu).meter.is_some() {
             self.refills.remove(vgpu.0);
         }
-    }
-
-    /// Makes room for a vGPU's cap, so that no decision allocates.
-    pub(crate) fn reserve_cap(&mut self, key: VgpuKey) {
-        self.refills.reserve(key.0);
-    }
-
-    /// Holds a vGPU back that used up its cap, or lets it go on. During a turn of it, the budget
-    /// does that.
-    fn check_cap(&mut self, cx: &mut Context<'_>, key: VgpuKey) {
-        let now_ns = cx.now_ns;
-        let vgpu = cx.tables.vgpu(key);
-        let Vgpu { meter, throttled, runnable, in_turn, .. } = vgpu;
-        if *runnable == 0 || *in_turn {
-            return;
-        }
-        let spent = meter.as_mut().is_some_and(|meter| meter.left_ns(now_ns) == 0);
-        match *meter {
-            Some(meter) if spent => self.refills.set(key.0, meter.refill_ns()),
-            _ if *throttled => self.refills.remove(key.0),
-            _ => {}
-        }
-        if core::mem::replace(throttled, spent) == spent {
-            return;
-        }
-        let sessions = *runnable;
-        self.without_prediction(cx, |core, _| {
-            if spent {
-                core.eligible -= sessions;
-                core.policy.sleep(key);
-            } else {
-                core.eligible += sessions;
-                core.policy.wake(key);
-            }
-        });
-    }
-
-    /// Counts device time, or a prediction of it, against a vGPU's cap.
-    fn count_cap(&mut self, cx: &mut Context<'_>, key: VgpuKey, ns: i64) {
-        let now_ns = cx.now_ns;
-        if let Some(meter) = &mut cx.tables.vgpu(key).meter {
-            meter.count(now_ns, ns);
-            self.check_cap(cx, key);
-        }
-    }
-
-    /// Lets vGPUs go on whose caps have refilled. It wakes them, so it is done when the holder's
-    /// use is known and nothing else has happened since the refill: by [`Event::Timer`] alone.
-    ///
-    /// [`Event::Timer`]: crate::Event::Timer
-    pub(crate) fn refill(&mut self, cx: &mut Context<'_>) {
-        while let Some((at_ns, key)) = self.refills.peek()
-            && at_ns <= cx.now_ns
-        {
-            self.refills.remove(key);
-            self.check_cap(cx, VgpuKey(key));
+        if dozes {
+            self.doze(cx, key);
         }
     }
 
@@ -296,10 +244,13 @@ impl Core {
             // Use from before somebody came to wait is nobody's loss: at most the time that the
             // holder was alone since its last report, and nothing if it reported just then.
             let forgiven_ns = if contended { used_ns.min(alone_ns) } else { 0 };
+            let (held_ns, kept_ns) = (used_ns - forgiven_ns, idle_ns.min(contended_ns));
+            turn.spent_ns = turn.spent_ns.saturating_add(used_ns).saturating_add(idle_ns);
+            turn.charged_ns = turn.charged_ns.saturating_add(held_ns).saturating_add(kept_ns);
             // What was used under another policy is billed but moves no tag of this one.
             if in_queue {
-                self.charge(cx, key, to_signed(used_ns - forgiven_ns), true);
-                self.charge(cx, key, to_signed(idle_ns.min(contended_ns)), true);
+                self.charge(cx, key, to_signed(held_ns), true);
+                self.charge(cx, key, to_signed(kept_ns), true);
                 if self.is_sliced() {
                     let ns = to_signed(contended_ns + alone_ns);
                     self.policy.charge(vgpu, Charge { ns, settled: true });
@@ -332,22 +283,47 @@ impl Core {
             return;
         }
         let in_flight_ns = Self::bounded_in_flight(cx.config, usage);
+        // A session that has more commands would not release early.
+        let runnable = cx.tables.session(key).runnable;
+        let is_spent = runnable || cx.tables.turn(key).is_spent(in_flight_ns);
+        if !is_spent {
+            self.charge_switch(cx, key);
+        }
         cx.tables.session(key).predicted_ns = in_flight_ns;
         self.charge(cx, key, to_signed(in_flight_ns), false);
         let vgpu = cx.tables.session(key).vgpu;
         self.end_turn(cx, key);
+        cx.tables.session(key).served = is_spent;
+        if is_spent && !runnable {
+            self.doze(cx, key);
+        }
         self.count_cap(cx, vgpu, to_signed(in_flight_ns));
         self.drain_ns = self.drain_ns.max(cx.now_ns) + in_flight_ns;
         self.draining = Some(key);
         self.grant_if_shared(cx, key);
     }
 
+    /// Charges a turn that its holder gave up early for what nobody else could use of it. Turns
+    /// whose time was over are charged device time and nothing else, which is what makes the lag
+    /// bound exact; who gives up early has no command, so it bears the switch that it caused.
+    fn charge_switch(&mut self, cx: &mut Context<'_>, key: SessionKey) {
+        let turn = *cx.tables.turn(key);
+        if !turn.in_queue || turn.waited_for_ns == 0 || self.is_sliced() {
+            return;
+        }
+        let wasted_ns = turn.wasted_ns(cx.now_ns, cx.config.quantum_ns);
+        let switch_ns = wasted_ns.saturating_add(cx.config.switch_ns);
+        self.charge(cx, key, to_signed(switch_ns), true);
+    }
+
+    /// A session is over. What it had in flight was reported as used before: dying is not free.
     pub(crate) fn remove_session(&mut self, cx: &mut Context<'_>, key: SessionKey) {
         self.sleep(cx, key);
         if cx.tables.session(key).turn.is_some() {
+            self.charge_switch(cx, key);
             self.end_turn(cx, key);
         }
-        // What it did not live to execute is not charged.
+        // A prediction that its last report did not confirm.
         let predicted_ns = core::mem::take(&mut cx.tables.session(key).predicted_ns);
         self.charge(cx, key, -to_signed(predicted_ns), false);
         let (vgpu, local) = (cx.tables.session(key).vgpu, cx.tables.session(key).local);
@@ -469,6 +445,7 @@ impl Core {
         let revoke_ns = end_ns.saturating_add(grace_ns);
         let yields = idle_end_ns.is_some_and(|at_ns| cx.now_ns >= at_ns);
         if spent || cx.now_ns >= revoke_ns || yields || self.policy.preempts(vgpu) {
+            turn.yielded = yields && !spent && cx.now_ns < revoke_ns;
             self.revoke(cx, holder);
             return self.watch_revoked(cx);
         }
@@ -701,11 +678,21 @@ impl Codec for Core {
         policy.save(out);
         (*floor, (*runnable, *eligible)).put(out);
         holders.put(out);
-        let Self { refills, next_epoch, drain_ns, draining, prepared, idle_said, deadline, .. } =
-            self;
+        let Self {
+            refills,
+            next_epoch,
+            drain_ns,
+            draining,
+            prepared,
+            doze,
+            idle_said,
+            deadline,
+            ..
+        } = self;
         refills.put(out);
         (*next_epoch, *drain_ns).put(out);
         (*draining, *prepared).put(out);
+        doze.put(out);
         (*idle_said, *deadline).put(out);
         self.reached.put(out);
     }
@@ -719,6 +706,7 @@ impl Codec for Core {
         let refills = Codec::take(input)?;
         let (next_epoch, drain_ns) = Codec::take(input)?;
         let (draining, prepared) = Codec::take(input)?;
+        let doze = Codec::take(input)?;
         let (idle_said, deadline) = Codec::take(input)?;
         let reached = Codec::take(input)?;
         Ok(Self {
@@ -735,6 +723,7 @@ impl Codec for Core {
             drain_ns,
             draining,
             prepared,
+            doze,
             idle_said,
             reached,
             deadline,

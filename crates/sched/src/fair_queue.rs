@@ -24,6 +24,8 @@ pub(crate) struct FairQueue {
     running: Option<u32>,
     /// Whose turn ended last.
     last: Option<u32>,
+    /// Who sleeps so briefly that it does not count: see [`FairQueue::doze`].
+    dozing: Option<u32>,
     rules: Rules,
 }
 
@@ -76,6 +78,7 @@ impl FairQueue {
             self.running = None;
         }
         self.last = self.last.filter(|last| *last != key);
+        self.dozing = self.dozing.filter(|dozing| *dozing != key);
         self.flows[key as usize].awake = false;
     }
 
@@ -110,12 +113,27 @@ impl FairQueue {
             flow.woken = true;
             self.waiting.set(key, flow.rank());
         }
+        self.dozing = self.dozing.filter(|dozing| *dozing != key);
     }
 
     pub(crate) fn sleep(&mut self, key: u32) {
         self.virtual_time = self.now();
         self.flows[key as usize].awake = false;
         self.waiting.remove(key);
+    }
+
+    /// A flow that has just gone to sleep is likely to wake at once. Until it does, or until
+    /// [`Self::rouse`], it stays behind in its own time as if it were awake: the virtual time does
+    /// not pass its tag. There is one such flow at a time.
+    pub(crate) fn doze(&mut self, key: u32) {
+        if !self.flows[key as usize].awake {
+            self.dozing = Some(key);
+        }
+    }
+
+    /// Whoever dozes is asleep from now on.
+    pub(crate) fn rouse(&mut self) {
+        self.dozing = None;
     }
 
     pub(crate) fn peek(&self) -> Option<u32> {
@@ -156,7 +174,8 @@ impl FairQueue {
         let distance = Tag::from_service(charge.ns.unsigned_abs(), flow.weight);
         flow.start =
             if charge.ns < 0 { flow.start.minus(distance) } else { flow.start.plus(distance) };
-        if charge.settled && self.waiting.is_empty() {
+        let alone = self.waiting.is_empty() && self.dozing.is_none_or(|dozing| dozing == key);
+        if charge.settled && alone {
             // It was the only one awake, so its tag *is* the virtual time, even if it sleeps now.
             self.virtual_time = self.virtual_time.max(flow.start);
         }
@@ -191,17 +210,16 @@ impl FairQueue {
     /// The virtual time as of this moment. A prediction that is taken back may lower it again, so
     /// it is kept only where it decides something.
     fn now(&self) -> Tag {
-        let running = self.running.map(|key| self.flows[key as usize].start);
+        let start_of = |key: u32| self.flows[key as usize].start;
+        let running = self.running.map(start_of);
         let waiting = self.waiting.peek().map(|(start, _)| start);
-        let least = match (running, waiting) {
-            (Some(one), Some(other)) => Some(one.min(other)),
-            (one, other) => one.or(other),
-        };
+        let dozing = self.dozing.map(start_of);
+        let least = [running, waiting, dozing].into_iter().flatten().min();
         least.map_or(self.virtual_time, |least| self.virtual_time.max(least))
     }
 }
 
-codec!(struct FairQueue { flows, waiting, virtual_time, running, last, rules });
+codec!(struct FairQueue { flows, waiting, virtual_time, running, last, dozing, rules });
 codec!(struct Flow { start, weight, member, awake, woken });
 codec!(struct Rules { sleeper_credit_ns, slack_ns });
 
@@ -278,6 +296,29 @@ mod tests {
         turn(&mut queue, 1_000);
         queue.reweight(0, Weight::new(4).unwrap());
         assert_eq!(queue.flows[0].start.to_ns(), 250);
+    }
+
+    /// One that waits for an answer between two commands keeps what others owe it; one that sleeps
+    /// does not.
+    #[test]
+    fn a_moment_of_idleness_loses_no_credit() {
+        for (pause_is_short, expected) in [(true, 10), (false, 1_500)] {
+            let mut queue = FairQueue::default();
+            queue.add(0, 0, Weight::ONE, Tag::ZERO);
+            queue.add(1, 1, Weight::ONE, Tag::ZERO);
+            queue.wake(0);
+            queue.wake(1);
+            turn(&mut queue, 10);
+            assert_eq!(turn(&mut queue, 1_000), 1);
+            queue.sleep(0);
+            queue.doze(0);
+            if !pause_is_short {
+                queue.rouse();
+            }
+            assert_eq!(turn(&mut queue, 500), 1);
+            queue.wake(0);
+            assert_eq!(queue.flows[0].start.to_ns(), expected);
+        }
     }
 
     #[test]

@@ -370,16 +370,18 @@ impl Node {
     ) -> Result<DeviceKey, EventError> {
         let core = self.cores.find_mut(device.index()).ok_or(EventError::UnknownDevice(device))?;
         let (now_ns, config) = (self.now_ns, &self.config);
-        core.policy.tick(now_ns);
-        act(core, &mut Context { now_ns, config, tables: &mut self.tables, out });
+        let mut cx = Context { now_ns, config, tables: &mut self.tables, out };
+        core.keep_time(&mut cx);
+        act(core, &mut cx);
         Ok(device)
     }
 
     fn with_all(&mut self, out: &mut Actions, mut act: impl FnMut(&mut Core, &mut Context<'_>)) {
         let (now_ns, config) = (self.now_ns, &self.config);
         for (_, core) in self.cores.iter_mut() {
-            core.policy.tick(now_ns);
-            act(core, &mut Context { now_ns, config, tables: &mut self.tables, out });
+            let mut cx = Context { now_ns, config, tables: &mut self.tables, out };
+            core.keep_time(&mut cx);
+            act(core, &mut cx);
         }
     }
 

@@ -186,6 +186,8 @@ pub(crate) struct Session {
     /// Work in flight that is charged by prediction; zero during a turn.
     pub(crate) predicted_ns: u64,
     pub(crate) turn: Option<Turn>,
+    /// It had a turn since it woke, which ended because its time was over.
+    pub(crate) served: bool,
     /// Synchronous calls as last read.
     pub(crate) sync_calls: u64,
 }
@@ -202,6 +204,7 @@ impl Session {
             idle_ns: 0,
             predicted_ns: 0,
             turn: None,
+            served: false,
             sync_calls: 0,
         }
     }
@@ -213,7 +216,8 @@ codec!(struct Vgpu {
     used_ns, held_ns, turns,
 });
 codec!(struct Session {
-    vgpu, local, weight, runnable, estimate_ns, used_ns, idle_ns, predicted_ns, turn, sync_calls,
+    vgpu, local, weight, runnable, estimate_ns, used_ns, idle_ns, predicted_ns, turn, served,
+    sync_calls,
 });
 
 impl<T: Codec> Codec for Slots<T> {

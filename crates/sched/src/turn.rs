@@ -23,6 +23,14 @@ pub(crate) struct Turn {
     pub(crate) idle_since_ns: Option<u64>,
     /// Somebody else waits, as of the last decision.
     pub(crate) contended: bool,
+    /// It was revoked because its holder had nothing to do.
+    pub(crate) yielded: bool,
+    /// Device time that it used and time that it held an idle device.
+    pub(crate) spent_ns: u64,
+    /// What of it was charged to the tags.
+    pub(crate) charged_ns: u64,
+    /// Wall time since its beginning while somebody else waited.
+    pub(crate) waited_for_ns: u64,
     counted_to_ns: u64,
     contended_ns: u64,
     alone_ns: u64,
@@ -43,6 +51,10 @@ impl Turn {
             killed: false,
             idle_since_ns: None,
             contended: false,
+            yielded: false,
+            spent_ns: 0,
+            charged_ns: 0,
+            waited_for_ns: 0,
             counted_to_ns: now_ns,
             contended_ns: 0,
             alone_ns: 0,
@@ -59,7 +71,29 @@ impl Turn {
     /// Wall time since the last call: (while somebody else waited, while nobody did).
     pub(crate) fn take_elapsed(&mut self, now_ns: u64) -> (u64, u64) {
         self.count(now_ns);
+        self.waited_for_ns += self.contended_ns;
         (core::mem::take(&mut self.contended_ns), core::mem::take(&mut self.alone_ns))
+    }
+
+    /// Whether the turn ended because its time was over, `in_flight_ns` still to come: not because
+    /// its holder had nothing more to do, or died.
+    pub(crate) fn is_spent(&self, in_flight_ns: u64) -> bool {
+        /// The worker counts to its budget by predictions.
+        const PART: u64 = 8;
+
+        let spent_ns = self.spent_ns.saturating_add(in_flight_ns);
+        let revoked = self.revoked_at_ns.is_some() && !self.yielded;
+        revoked || spent_ns >= self.share_ns - self.share_ns / PART
+    }
+
+    /// What a turn that ended early kept the device from others without being charged for it, in
+    /// ns: the ways to its worker and back. At most what is left of a quantum.
+    pub(crate) fn wasted_ns(&self, now_ns: u64, quantum_ns: u64) -> u64 {
+        // Not before the predecessor's work had drained.
+        let since_start_ns = now_ns.saturating_sub(self.start_ns);
+        let kept_ns = self.waited_for_ns.min(since_start_ns);
+        let wasted_ns = kept_ns.saturating_sub(self.charged_ns);
+        wasted_ns.min(quantum_ns.saturating_sub(self.charged_ns))
     }
 
     fn count(&mut self, now_ns: u64) {
@@ -75,5 +109,5 @@ impl Turn {
 
 codec!(struct Turn {
     epoch, start_ns, budget_ns, share_ns, used_at_start_ns, in_queue, place, revoked_at_ns, killed,
-    idle_since_ns, contended, counted_to_ns, contended_ns, alone_ns,
+    idle_since_ns, contended, yielded, spent_ns, charged_ns, waited_for_ns, counted_to_ns, contended_ns, alone_ns,
 });

@@ -141,10 +141,10 @@ fn hex(bytes: &[u8]) -> Vec<String> {
 /// The format does not change by accident: a new one gets a new [`VERSION`].
 #[test]
 fn golden_bytes() {
-    let golden: Vec<&str> = include_str!("golden/journal_v2.hex").lines().collect();
+    let golden: Vec<&str> = include_str!("golden/journal_v3.hex").lines().collect();
     assert_eq!(hex(&example()), golden, "journal version {VERSION}");
     // With a tenant, a cap and a turn in the state that it begins with.
-    let golden: Vec<&str> = include_str!("golden/journal_midway_v2.hex").lines().collect();
+    let golden: Vec<&str> = include_str!("golden/journal_midway_v3.hex").lines().collect();
     assert_eq!(hex(&example_from(8)), golden, "journal version {VERSION}");
     Replay::new(&example_from(8)).unwrap().run().unwrap();
     let summary = Replay::new(&example()).unwrap().run().unwrap();
@@ -164,7 +164,7 @@ fn what_is_no_journal_says_so() {
     let mut other = example();
     other[8] = 99;
     let error = Replay::new(&other).unwrap_err().to_string();
-    assert_eq!(error, "the journal has version 99, this program reads version 2");
+    assert_eq!(error, "the journal has version 99, this program reads version 3");
     let mut damaged = example();
     damaged[14] ^= 1;
     assert_eq!(Replay::new(&damaged).unwrap_err(), ReplayError::Damaged);

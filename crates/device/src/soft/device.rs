@@ -9,7 +9,7 @@ use super::engine::cx::{Cx, LaunchState};
 use super::engine::handler::Level;
 use super::engine::launch::{Execution, LaunchPlan, Progress};
 use super::info::{SHARED_BYTES_OPTIN, THREADS_MAX, device_info};
-use super::memory::{Copying, FrameStore, LocalFrames, Memory, MemoryConfig};
+use super::memory::{Copying, Filling, FrameStore, LocalFrames, Memory, MemoryConfig};
 use super::model::PacedModel;
 use super::module::{self, Loaded};
 use crate::{
@@ -21,6 +21,9 @@ use crate::{
 const QUEUE_MAX: usize = 4096;
 /// How soon to look again whether the turn came, in ns.
 const TURN_POLL_NS: u64 = 20_000;
+
+/// Short pieces of a copy or a fill between two looks at the clock, which takes as long as one.
+const UNWATCHED: u32 = 16;
 
 /// Which time the device keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,8 +63,9 @@ pub struct SoftDevice {
     next_grid: u64,
     pending: VecDeque<Pending>,
     current: Option<Current>,
-    /// Executed operations in order; each is complete when its end is due.
-    finished: VecDeque<Completion>,
+    /// Executed operations in order, and how each kept to its model; each is complete when its end
+    /// is due.
+    finished: VecDeque<(Completion, Kept)>,
     /// Memory generation that the translations are of.
     generation: u64,
     /// End of the timeline of a paced device without a page.
@@ -132,7 +136,7 @@ impl Paced {
 enum Work {
     Kernel(Box<Execution>),
     Copy(Box<Copying>),
-    Fill(Fill),
+    Fill(Box<Filling>),
 }
 
 impl SoftDevice {
@@ -268,7 +272,7 @@ impl SoftDevice {
                 }
             },
             Op::Copy { dst, src, shape } => Work::Copy(Box::new(Copying::new(dst, src, shape))),
-            Op::Fill(fill) => Work::Fill(fill),
+            Op::Fill(fill) => Work::Fill(Box::new(Filling::new(fill))),
         };
         let (id, paced) = (pending.id, pending.paced);
         self.current = Some(Current { id, work, start_ns, max_ns, paced, executed_ns: 0 });
@@ -327,18 +331,13 @@ impl SoftDevice {
                     }
                 }
             }
-            Work::Copy(copying) => loop {
-                match self.cx.mem.copy_piece(copying) {
-                    Ok(true) => break Some(Outcome::Done),
-                    Ok(false) if clock::now_ns() < deadline => {}
-                    Ok(false) => break None,
-                    Err(error) => break Some(copy_fault(&error)),
-                }
-            },
-            Work::Fill(fill) => Some(match self.cx.mem.fill(fill) {
-                Ok(()) => Outcome::Done,
-                Err(error) => copy_fault(&error),
-            }),
+            Work::Copy(copying) => {
+                let unwatched = if copying.is_wide() { 1 } else { UNWATCHED };
+                in_pieces(deadline, unwatched, || self.cx.mem.copy_piece(copying))
+            }
+            Work::Fill(filling) => {
+                in_pieces(deadline, UNWATCHED, || self.cx.mem.fill_piece(filling))
+            }
         };
         current.executed_ns += clock::now_ns().saturating_sub(resumed_ns);
         match ended {
@@ -363,7 +362,7 @@ impl SoftDevice {
     fn due(&self) -> Driven {
         match self.finished.front() {
             None => Driven::Idle,
-            Some(first) if first.end_ns > clock::now_ns() => Driven::WaitUntil(first.end_ns),
+            Some((first, _)) if first.end_ns > clock::now_ns() => Driven::WaitUntil(first.end_ns),
             Some(_) => Driven::Busy,
         }
     }
@@ -384,10 +383,7 @@ impl SoftDevice {
             page.leave(*me);
             self.queued = false;
         }
-        if let Some((page, _)) = &self.page {
-            page.count(end_ns - start_ns, kept);
-        }
-        self.finished.push_back(Completion { op, outcome, start_ns, end_ns });
+        self.finished.push_back((Completion { op, outcome, start_ns, end_ns }, kept));
     }
 }
 
@@ -489,11 +485,16 @@ impl Device for SoftDevice {
     }
 
     fn poll(&mut self) -> Option<Completion> {
-        let first = self.finished.front()?;
+        let (first, _) = self.finished.front()?;
         if first.end_ns > clock::now_ns() {
             return None;
         }
-        self.finished.pop_front()
+        let (completion, kept) = self.finished.pop_front()?;
+        // Counted when it is reported: the daemon counts what a session did not live to report.
+        if let Some((page, _)) = &self.page {
+            page.count(completion.end_ns - completion.start_ns, kept);
+        }
+        Some(completion)
     }
 
     fn abort(&mut self, op: OpId) {
@@ -536,6 +537,27 @@ impl Drop for SoftDevice {
             && let Some((page, me)) = &self.page
         {
             page.leave(*me);
+        }
+    }
+}
+
+/// Does one piece after the other until `deadline`, `unwatched` of them between two looks at the
+/// clock; the outcome if that was all of it.
+fn in_pieces(
+    deadline: u64,
+    unwatched: u32,
+    mut piece: impl FnMut() -> Result<bool, DeviceError>,
+) -> Option<Outcome> {
+    loop {
+        for _ in 0..unwatched {
+            match piece() {
+                Ok(true) => return Some(Outcome::Done),
+                Ok(false) => {}
+                Err(error) => return Some(copy_fault(&error)),
+            }
+        }
+        if clock::now_ns() >= deadline {
+            return None;
         }
     }
 }

@@ -118,6 +118,11 @@ impl DevicePage {
         self.count(end_ns.saturating_sub(start_ns.max(before_ns)), Kept::InTime);
     }
 
+    /// Counts device time of a session that did not live to report it, in ns.
+    pub fn count_abandoned(&self, ns: u64) {
+        self.words[BUSY].fetch_add(ns, Ordering::Relaxed);
+    }
+
     /// Counts an operation that occupied the device for `ns`.
     pub(crate) fn count(&self, ns: u64, kept: Kept) {
         self.words[BUSY].fetch_add(ns, Ordering::Relaxed);

@@ -10,7 +10,9 @@ use weft_device::{
     Capabilities, Completion, Device, DeviceError, DeviceInfo, Driven, FunctionInfo, GlobalInfo,
     LoadError, LoadedModule, MemoryUse, Op, OpId, Outcome, ParamInfo, QueueId,
 };
-use weft_exec::{Accepted, Caller, Finished, Limits, Output, Session, Shared, Started, Violation};
+use weft_exec::{
+    Accepted, Caller, Cut, Finished, Limits, Output, Session, Shared, Started, Violation,
+};
 use weft_ring::SharedMemory;
 use weft_wire::codec::{Field, decode_all};
 use weft_wire::command::{Block, Endpoint, FillSpec, LaunchSpec, Payload, Place, Shape};
@@ -28,6 +30,11 @@ pub const CONTEXT: ContextId = ContextId { index: 0, generation: 1 };
 pub const MODULE: ModuleId = ModuleId { index: 0, generation: 1 };
 pub const GRAPH: GraphExecId = GraphExecId { index: 0, generation: 1 };
 pub const LEGACY: StreamId = StreamId::LEGACY;
+
+/// A limit of so many ns, for a kernel.
+pub fn cut(after_ns: u64) -> Cut {
+    Cut { after_ns, after_bytes: u64::MAX }
+}
 
 pub fn stream(index: u32) -> StreamId {
     StreamId { index, generation: 1 }

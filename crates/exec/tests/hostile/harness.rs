@@ -14,7 +14,9 @@ use std::collections::BTreeSet;
 use std::num::NonZeroU64;
 
 use weft_device::soft::{Clock, SoftDevice};
-use weft_exec::{Accepted, Caller, Finished, Limits, Output, Session, Shared, Started, Violation};
+use weft_exec::{
+    Accepted, Caller, Cut, Finished, Limits, Output, Session, Shared, Started, Violation,
+};
 use weft_ring::SharedMemory;
 use weft_wire::command::Block;
 use weft_wire::id::{ContextId, EventId, ModuleId, StreamId};
@@ -142,7 +144,8 @@ impl Attack {
     }
 
     fn turn(&mut self, how: u8) {
-        let limit = (how & 1 == 1).then_some(1000 * u64::from(how));
+        let limit = (how & 1 == 1).then(|| 1000 * u64::from(how));
+        let limit = limit.map(|most| Cut { after_ns: most, after_bytes: most });
         for _ in 0..how % 8 {
             match self.session.start_next(limit, &mut self.tenant) {
                 Started::Flying | Started::Dropped => {}

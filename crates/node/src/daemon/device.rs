@@ -79,6 +79,11 @@ impl DeviceMemory {
         self.page.repair(session);
     }
 
+    /// Counts device time that a session occupied and did not live to report, in ns.
+    pub(crate) fn count_abandoned(&self, ns: u64) {
+        self.page.count_abandoned(ns);
+    }
+
     /// The device as administrators see it.
     pub(crate) fn report(&self, config: &NodeConfig, memory_used_bytes: u64) -> DeviceReport {
         let totals = self.page.totals();

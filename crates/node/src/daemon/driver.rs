@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::time::{Duration, Instant};
 
-use weft_gate::{Demand, GateDaemon, GrantKind, NodePage, Report, Revocation};
+use weft_gate::{Abandoned, Demand, GateDaemon, GrantKind, NodePage, Report, Revocation};
 use weft_ring::WakeFlag;
 use weft_ring::peer::Process;
 use weft_sched::{
@@ -56,12 +56,12 @@ pub(crate) enum Order {
     },
     /// A session begins, or is adopted.
     Begin(Box<Beginning>),
-    /// A session's worker is dead; the answer is its final report.
+    /// A session's worker is dead.
     End {
         /// Which.
         session: u32,
         /// Where to answer.
-        answer: Sender<Option<Report>>,
+        answer: Sender<Option<Ended>>,
     },
     /// Another policy.
     SetPolicy(PolicyId),
@@ -105,6 +105,15 @@ pub(crate) struct Beginning {
     pub(crate) worker: Process,
     /// Its tenant's waiting threads, if they can be helped.
     pub(crate) waiters: Option<Waiters>,
+}
+
+/// What a session used that is over, in ns of device time.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Ended {
+    /// All of it.
+    pub(crate) used_ns: u64,
+    /// The part that it did not live to report: its work in flight.
+    pub(crate) abandoned_ns: u64,
 }
 
 /// What is going on, as of now.
@@ -184,6 +193,8 @@ pub(crate) struct Driver {
     recorders: BTreeMap<u64, Recorder>,
     /// Records that recordings lost which are over.
     lost_records: u64,
+    /// What becomes of work in flight when its worker dies.
+    abandoned: Abandoned,
 }
 
 #[derive(Debug)]
@@ -219,6 +230,7 @@ impl Driver {
         saver: Saver,
         forgotten_ns: u64,
         coscheduler: Coscheduler,
+        abandoned: Abandoned,
     ) -> Self {
         Self {
             node,
@@ -234,6 +246,7 @@ impl Driver {
             forgotten_ns,
             recorders: BTreeMap::new(),
             lost_records: 0,
+            abandoned,
         }
     }
 
@@ -307,9 +320,9 @@ impl Driver {
             Order::Forget { vgpu } => self.forget(VgpuKey(vgpu)),
             Order::Begin(beginning) => self.begin(*beginning),
             Order::End { session, answer } => {
-                let report = self.end(session);
+                let ended = self.end(session);
                 // Who asked may be gone: the daemon is ending.
-                let _ = answer.send(report);
+                let _ = answer.send(ended);
             }
             Order::SetPolicy(policy) => self.set_policy(policy),
             Order::View(answer) => {
@@ -401,11 +414,14 @@ impl Driver {
         }
     }
 
-    fn end(&mut self, session: u32) -> Option<Report> {
+    /// Ends a session. What it had in flight is charged as if it had been executed: dying before
+    /// the bill comes is not free.
+    fn end(&mut self, session: u32) -> Option<Ended> {
         self.refresh(session);
         self.coscheduler.end(session, clock::now_ns());
         let entry = self.sessions.remove(&session)?;
-        let report = entry.gate.report();
+        let (report, abandoned_ns) =
+            entry.gate.final_report(clock::now_ns(), entry.granted_ns, self.abandoned);
         let key = SessionKey(session);
         self.tell(Event::Used { session: key, usage: usage(&report) });
         if let Some(turn) = entry.turn {
@@ -413,7 +429,7 @@ impl Driver {
         }
         self.tell(Event::RemoveSession { session: key });
         self.save();
-        Some(report)
+        Some(Ended { used_ns: report.used_ns, abandoned_ns })
     }
 
     fn set_policy(&mut self, policy: PolicyId) {

@@ -52,6 +52,7 @@ use self::room::Room;
 use self::runtime::{Listeners, Runtime};
 use self::sessions::Entry;
 use crate::config::NodeConfig;
+use crate::link::Backend;
 
 pub(crate) use self::clock::now_ns;
 pub(crate) use self::cosched::run_watchdog;
@@ -201,8 +202,9 @@ impl Setup {
         let wanted = config.scheduling.coscheduling;
         let coscheduler = Coscheduler::new(wanted, memory.node_page.try_clone()?, now_ns());
         let forgotten_ns = schedule.map_or(0, |schedule| schedule.forgotten_ns);
+        let abandoned = Backend::of(&config).abandoned();
         let mut driver =
-            Driver::new(node, page, received, saver.clone(), forgotten_ns, coscheduler);
+            Driver::new(node, page, received, saver.clone(), forgotten_ns, coscheduler, abandoned);
         let journal = start_journal(&config, &mut driver)?;
         let (stop, stopper) = UnixStream::pair()?;
         let (leave, leaver) = UnixStream::pair()?;

@@ -5,7 +5,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::Instant;
 
 use anyhow::Context;
-use weft_gate::{ControlPage, GateDaemon, Report};
+use weft_gate::{ControlPage, GateDaemon};
 use weft_ring::peer::{self, Process};
 use weft_ring::{Access, MemoryFile, PAGE, Segment};
 use weft_sched::{Cap, TenantKey, Weight};
@@ -379,7 +379,9 @@ impl Daemon {
             // In one step for whoever reads totals: what the driver no longer counts is booked.
             let mut core = self.core();
             let ended = self.driver.ask(|answer| Order::End { session: key, answer });
-            let used_ns = ended.flatten().map_or(0, |report: Report| report.used_ns);
+            let ended = ended.flatten();
+            let used_ns = ended.map_or(0, |ended| ended.used_ns);
+            self.memory.count_abandoned(ended.map_or(0, |ended| ended.abandoned_ns));
             core.registry.close_session(vgpu, start.session, used_ns);
             (used_ns, core.frames.remove_session(key, vgpu))
         };

@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weft_device::{Device, Driven};
-use weft_exec::{Accepted, Session, Started, Violation};
-use weft_gate::{Admission, Due, GateWorker, GrantKind, WaitFor};
+use weft_exec::{Accepted, Ready, Session, Started, Violation};
+use weft_gate::{Abandoned, Admission, Due, GateWorker, GrantKind, WaitFor};
 use weft_ring::{AnswerTo, MAX_COMMAND, WorkerSide};
 use weft_wire::Command;
 
@@ -46,6 +46,18 @@ const OVERSLEEP_NS: u64 = 100_000;
 
 /// An operation that outlives its estimate by more than this is a surprise, not a variation.
 const SURPRISE_NS: u64 = 500_000;
+
+/// Operations of predicted length that fly at once: one executes, the next one is at hand.
+const PREDICTED_DEPTH: usize = 2;
+
+/// The same for a lone tenant of a device that queues by itself: a queue hides the way to it.
+const LONE_DEPTH: usize = 16;
+
+/// A command that compiles waits this long for what flies.
+const LOAD_WAITS_NS: u64 = 50_000_000;
+
+/// Work of the host that takes at least this long is charged to a turn.
+const HOST_WORK_NS: u64 = 1_000_000;
 
 /// Why the loop ended.
 #[derive(Debug, thiserror::Error)]
@@ -84,8 +96,8 @@ pub(crate) struct EventLoop<D> {
     flights: VecDeque<u64>,
     /// What flies is an operation of which nothing was known.
     guess_flies: bool,
-    /// Commands that did not fit their stream, in order.
-    held: VecDeque<(Vec<u8>, Option<AnswerTo>)>,
+    /// Commands that did not fit their stream, or that wait until nothing flies, in order.
+    held: VecDeque<Held>,
     buffer: Box<[u8; MAX_COMMAND]>,
     /// What the last operation that was not admitted waits for.
     refused: Option<WaitFor>,
@@ -93,8 +105,19 @@ pub(crate) struct EventLoop<D> {
     front_since_ns: u64,
     /// Device clock when the holder ran out of work.
     idle_since_ns: Option<u64>,
+    /// Device clock when a command was last held back.
+    load_waits_ns: u64,
     yield_ns: u64,
     ring_wait: Duration,
+}
+
+/// A command that waits.
+#[derive(Debug)]
+struct Held {
+    bytes: Vec<u8>,
+    answer: Option<AnswerTo>,
+    /// It waits until nothing flies and the turn is given back.
+    loads: bool,
 }
 
 impl<D: Device> EventLoop<D> {
@@ -123,14 +146,16 @@ impl<D: Device> EventLoop<D> {
             refused: None,
             front_since_ns: 0,
             idle_since_ns: None,
+            load_waits_ns: 0,
             yield_ns: times.yield_us * 1000,
             ring_wait: Duration::from_micros(times.ring_wait_us),
         }
     }
 
-    /// Device time that the session has used.
-    pub(crate) fn used_ns(&self) -> u64 {
-        self.gate.used_ns()
+    /// Device time that the session has used, what is in flight included, which it leaves behind.
+    pub(crate) fn owed_ns(&self, abandoned: Abandoned) -> u64 {
+        let owed_ns = self.gate.abandoned_ns(self.session.device().now_ns(), abandoned);
+        self.gate.used_ns().saturating_add(owed_ns)
     }
 
     /// Works until the session is over.
@@ -170,6 +195,9 @@ impl<D: Device> EventLoop<D> {
         if self.side.has_command() && self.held.is_empty() {
             return Ok(());
         }
+        if self.must_load() && self.flights.is_empty() {
+            return Ok(());
+        }
         match driven {
             Driven::Busy => {
                 self.tell_due(None);
@@ -204,22 +232,40 @@ impl<D: Device> EventLoop<D> {
 
     fn offer(&mut self, bytes: &[u8], answer: Option<AnswerTo>) -> Result<(), Ended> {
         let command = Command::decode(bytes)?;
+        let loads = matches!(command, Command::ModuleLoad { .. });
         let waits_its_turn = !self.held.is_empty() && !Session::<D>::is_urgent(&command);
-        if waits_its_turn || self.accept(&command, answer)? == Accepted::Full {
-            self.held.push_back((bytes.to_vec(), answer));
+        let waits_for_flights = loads && !self.flights.is_empty();
+        if waits_its_turn || waits_for_flights || self.accept(&command, answer)? == Accepted::Full {
+            self.load_waits_ns = self.session.device().now_ns();
+            self.held.push_back(Held { bytes: bytes.to_vec(), answer, loads });
         }
         Ok(())
     }
 
     fn offer_held(&mut self) -> Result<(), Ended> {
-        while let Some((bytes, answer)) = self.held.pop_front() {
-            let command = Command::decode(&bytes)?;
-            if self.accept(&command, answer)? == Accepted::Full {
-                self.held.push_front((bytes, answer));
+        while let Some(held) = self.held.pop_front() {
+            let command = Command::decode(&held.bytes)?;
+            if (held.loads && self.flights_go_on())
+                || self.accept(&command, held.answer)? == Accepted::Full
+            {
+                self.held.push_front(held);
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Whether the next command compiles. It does so when nothing of the session flies any more and
+    /// its turn is given back, and nothing new starts before it.
+    fn must_load(&self) -> bool {
+        self.held.front().is_some_and(|held| held.loads)
+    }
+
+    /// Whether a command that compiles is to wait for what flies. Not for ever: a kernel may wait
+    /// for what the program does after the load; then it pays for the compilation.
+    fn flights_go_on(&self) -> bool {
+        let waited_ns = self.session.device().now_ns().saturating_sub(self.load_waits_ns);
+        !self.flights.is_empty() && waited_ns < LOAD_WAITS_NS
     }
 
     fn accept(
@@ -235,6 +281,7 @@ impl<D: Device> EventLoop<D> {
             }
             return Ok(Accepted::Taken);
         }
+        let began_ns = self.session.device().now_ns();
         if matches!(command, Command::ModuleLoad { .. }) {
             self.give_way();
         }
@@ -249,8 +296,19 @@ impl<D: Device> EventLoop<D> {
         if caller.is_some_and(|caller| self.answers.waits_for_result(caller)) {
             self.gate.count_sync_call();
         }
+        self.charge_host_work(began_ns);
         self.settle();
         Ok(accepted)
+    }
+
+    /// Charges a turn for long work of the host that began at `began_ns` of the device's clock:
+    /// what flies does not get ahead meanwhile, and nobody else gets the device. Where nothing
+    /// flies, the time counts as idle already.
+    fn charge_host_work(&mut self, began_ns: u64) {
+        let took_ns = self.session.device().now_ns().saturating_sub(began_ns);
+        if took_ns >= HOST_WORK_NS && !self.flights.is_empty() && self.gate.is_holder() {
+            self.gate.charge_idle(took_ns);
+        }
     }
 
     /// Gives a turn back in which nothing flies: a driver compiles for seconds, and meanwhile
@@ -273,7 +331,12 @@ impl<D: Device> EventLoop<D> {
     fn start_ready(&mut self) -> bool {
         self.refused = None;
         let mut any = false;
-        while let Some(ready) = self.session.next_op() {
+        while !self.must_load()
+            && let Some(ready) = self.session.next_op()
+        {
+            if self.flights.len() >= self.depth(&ready) {
+                break;
+            }
             let known =
                 ready.estimate_ns.or_else(|| self.predictor.predict(ready.key, ready.units));
             if self.guess_flies || (known.is_none() && !self.flights.is_empty()) {
@@ -291,20 +354,21 @@ impl<D: Device> EventLoop<D> {
                     break;
                 }
             };
-            let cut_ns = self.pieces.cut_ns(&ready, known, left_ns);
+            let stops = self.session.device().info().capabilities.cancel;
+            let limit = self.pieces.limit(&ready, known, estimate_ns, left_ns, stops);
             let whole_ns = estimate_ns;
-            let estimate_ns = cut_ns.map_or(whole_ns, |cut_ns| whole_ns.min(cut_ns));
+            let estimate_ns = whole_ns.min(limit.expected_ns);
             self.gate.shorten(whole_ns - estimate_ns);
             let began_ns = self.session.device().now_ns();
             let mut output = self.answers.output(&self.side);
-            match self.session.start_next(cut_ns, &mut output) {
+            match self.session.start_next(limit.cut, &mut output) {
                 Started::Flying => {
-                    if cut_ns.is_some() {
-                        let now_ns = self.session.device().now_ns();
+                    let now_ns = self.session.device().now_ns();
+                    if limit.cut.is_some() {
                         self.piece_start_ns = now_ns.saturating_sub(began_ns);
                     }
                     if self.flights.is_empty() {
-                        self.front_since_ns = self.session.device().now_ns();
+                        self.set_front(now_ns);
                     }
                     self.flights.push_back(estimate_ns);
                     self.guess_flies = known.is_none();
@@ -318,16 +382,42 @@ impl<D: Device> EventLoop<D> {
             }
             self.settle();
         }
-        self.gate.try_release(self.rest_ns());
+        self.try_release();
         any
+    }
+
+    /// How many operations may fly when `ready` does. Where a device tells how long an operation
+    /// takes, the budget bounds them. Where that is predicted, short ones can turn out long, all of
+    /// those that fly, so they are few: a tenant that waits, waits for that many.
+    fn depth(&self, ready: &Ready) -> usize {
+        let is_lone = self.gate.grant().is_some_and(|grant| grant.kind == GrantKind::Renewing);
+        if ready.estimate_ns.is_some() || self.gate.is_unmanaged() {
+            usize::MAX
+        } else if is_lone && !self.session.device().info().capabilities.cancel {
+            LONE_DEPTH
+        } else {
+            PREDICTED_DEPTH
+        }
+    }
+
+    fn set_front(&mut self, since_ns: u64) {
+        self.front_since_ns = since_ns;
+        self.gate.set_front(since_ns);
     }
 
     fn drive(&mut self) -> Driven {
         let mut output = self.answers.output(&self.side);
         let driven = self.session.drive(SLICE_NS, &mut output);
         self.settle();
-        self.gate.try_release(self.rest_ns());
+        self.try_release();
         driven
+    }
+
+    /// Gives a turn back that is over. What the gate then shows as used reaches to this moment.
+    fn try_release(&mut self) {
+        if self.gate.try_release(self.rest_ns()) {
+            self.gate.set_front(self.session.device().now_ns());
+        }
     }
 
     /// Charges what has ended.
@@ -344,7 +434,7 @@ impl<D: Device> EventLoop<D> {
                 let late_ns = self.session.device().now_ns().saturating_sub(finished.end_ns);
                 self.pieces.learn(self.piece_start_ns.saturating_add(late_ns));
             }
-            self.front_since_ns = finished.end_ns;
+            self.set_front(finished.end_ns);
         }
     }
 

@@ -225,7 +225,7 @@ fn serve<D: Device>(
     }
     let mut event_loop = EventLoop::new(session, side, gate, link, &start.times);
     let ended = event_loop.run();
-    leave_record(record, event_loop.used_ns());
+    leave_record(record, event_loop.owed_ns(start.device.backend.abandoned()));
     if sandbox != Sandbox::Closed && event_loop.is_busy() {
         // A driver's own clean-up at exit may wait for what runs; the end of the process does not.
         tracing::debug!(session = start.session, %ended, "worker ends with work in flight");

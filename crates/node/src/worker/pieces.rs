@@ -1,11 +1,11 @@
-//! Where a kernel that is longer than what is left of a turn is cut.
+//! Where an operation that is longer than what is left of a turn is cut.
 //!
 //! A piece has a cost that the kernel in one go has not: it is started, and its end is noticed. So
 //! a piece is at least 50 times as long as that, by measurement; a turn may end later by one such
 //! piece, which is charged like anything else. FairGV found 1,500 thread blocks to be such a
 //! length on its device (§5.5.2); its rule is a preset.
 
-use weft_exec::{Ready, Work};
+use weft_exec::{Cut, Ready, Work};
 
 use crate::config::SlicingConfig;
 
@@ -25,7 +25,20 @@ const FAIRGV_LONG_BLOCKS: u64 = 600 * 600;
 /// … and then its pieces have at least so many.
 const FAIRGV_PIECE_BLOCKS: u64 = 1_500;
 
-/// Decides where kernels are cut.
+/// A copy or fill whose time is predicted has at most so many bytes: some milliseconds, even where
+/// memory is touched for the first time.
+const PREDICTED_BYTES: u64 = 16 << 20;
+
+/// How much of an operation starts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Limit {
+    /// Where it stops to go on later, if it should.
+    pub(crate) cut: Option<Cut>,
+    /// What it is expected to take up to there, in ns.
+    pub(crate) expected_ns: u64,
+}
+
+/// Decides where kernels, copies and fills are cut.
 #[derive(Debug)]
 pub(crate) struct Pieces {
     slicing: SlicingConfig,
@@ -38,13 +51,56 @@ impl Pieces {
         Self { slicing, cost_ns: PIECE_NS.0 / COST_FACTOR }
     }
 
-    /// The device time after which an operation should stop, if it should: it is known to take
-    /// `known_ns`, and `left_ns` are left of the turn.
-    pub(crate) fn cut_ns(&self, ready: &Ready, known_ns: Option<u64>, left_ns: u64) -> Option<u64> {
-        let fits = known_ns.is_some_and(|known_ns| known_ns <= left_ns.saturating_add(OVERRUN_NS));
-        if !ready.sliceable || ready.work != Work::Kernel || fits || left_ns == u64::MAX {
-            return None;
+    /// Where an operation should stop that is predicted, or guessed, to take `estimate_ns`; `known`
+    /// of an operation of which something is known. `left_ns` are left of the turn. `stops` says
+    /// that the device stops kernels by itself: then a limit costs nothing, and no kernel outlives
+    /// its turn because its prediction was wrong.
+    pub(crate) fn limit(
+        &self,
+        ready: &Ready,
+        known: Option<u64>,
+        estimate_ns: u64,
+        left_ns: u64,
+        stops: bool,
+    ) -> Limit {
+        let whole = Limit { cut: None, expected_ns: estimate_ns };
+        if !ready.sliceable || left_ns == u64::MAX || self.slicing == SlicingConfig::Never {
+            return whole;
         }
+        let room_ns = left_ns.saturating_add(OVERRUN_NS);
+        let fits = known.is_some_and(|known_ns| known_ns <= room_ns);
+        let exact = ready.estimate_ns.is_some();
+        match ready.work {
+            Work::Kernel if fits && exact => whole,
+            Work::Kernel if fits && stops => {
+                let cut = Cut { after_ns: room_ns.max(self.shortest_ns()), after_bytes: u64::MAX };
+                Limit { cut: Some(cut), expected_ns: estimate_ns }
+            }
+            Work::Kernel if fits => whole,
+            Work::Kernel => self.cut_ns(ready, known, left_ns).map_or(whole, |after_ns| {
+                let cut = Cut { after_ns, after_bytes: u64::MAX };
+                Limit { cut: Some(cut), expected_ns: estimate_ns.min(after_ns) }
+            }),
+            Work::Copy | Work::Fill => self.bytes_limit(ready, known, left_ns, exact),
+        }
+    }
+
+    /// Copies and fills: as many bytes as should fit; few of a kind of which nothing is known, and
+    /// never many where that is a prediction.
+    fn bytes_limit(&self, ready: &Ready, known: Option<u64>, left_ns: u64, exact: bool) -> Limit {
+        let piece_ns = left_ns.max(self.shortest_ns());
+        let most = if exact { u64::MAX } else { PREDICTED_BYTES };
+        let known_ns = known.unwrap_or(u64::MAX).max(1);
+        let fitting = u128::from(ready.units) * u128::from(piece_ns) / u128::from(known_ns);
+        let after_bytes = u64::try_from(fitting).unwrap_or(u64::MAX).min(most);
+        let cut = (after_bytes < ready.units).then_some(Cut { after_ns: piece_ns, after_bytes });
+        let expected = u128::from(known_ns) * u128::from(after_bytes.min(ready.units));
+        let expected_ns = expected / u128::from(ready.units.max(1));
+        Limit { cut, expected_ns: u64::try_from(expected_ns).unwrap_or(u64::MAX) }
+    }
+
+    /// The device time after which a kernel stops that does not fit.
+    fn cut_ns(&self, ready: &Ready, known_ns: Option<u64>, left_ns: u64) -> Option<u64> {
         match self.slicing {
             SlicingConfig::Never => None,
             SlicingConfig::Time => Some(left_ns.max(self.shortest_ns())),
@@ -85,36 +141,75 @@ mod tests {
         Ready { key: 1, work: Work::Kernel, units: blocks, estimate_ns, sliceable: true }
     }
 
+    fn copy(bytes: u64) -> Ready {
+        Ready { key: 2, work: Work::Copy, units: bytes, estimate_ns: None, sliceable: true }
+    }
+
+    impl Pieces {
+        fn stop_ns(&self, ready: &Ready, known: Option<u64>, left_ns: u64) -> Option<u64> {
+            self.limit(ready, known, known.unwrap_or(50_000), left_ns, false)
+                .cut
+                .map(|cut| cut.after_ns)
+        }
+    }
+
     #[test]
     fn long_kernels_are_cut_at_the_end_of_the_turn() {
         let pieces = Pieces::new(SlicingConfig::Time);
-        assert_eq!(pieces.cut_ns(&kernel(100), Some(LONG_NS), 6_000_000), Some(6_000_000));
-        assert_eq!(pieces.cut_ns(&kernel(100), None, 6_000_000), Some(6_000_000));
-        assert_eq!(pieces.cut_ns(&kernel(100), Some(6_400_000), 6_000_000), None);
-        assert_eq!(pieces.cut_ns(&kernel(100), Some(LONG_NS), u64::MAX), None);
+        assert_eq!(pieces.stop_ns(&kernel(100), Some(LONG_NS), 6_000_000), Some(6_000_000));
+        assert_eq!(pieces.stop_ns(&kernel(100), None, 6_000_000), Some(6_000_000));
+        assert_eq!(pieces.stop_ns(&kernel(100), Some(6_400_000), 6_000_000), None);
+        assert_eq!(pieces.stop_ns(&kernel(100), Some(LONG_NS), u64::MAX), None);
         let whole = Ready { sliceable: false, ..kernel(100) };
-        assert_eq!(pieces.cut_ns(&whole, Some(LONG_NS), 6_000_000), None);
+        assert_eq!(pieces.stop_ns(&whole, Some(LONG_NS), 6_000_000), None);
         let never = Pieces::new(SlicingConfig::Never);
-        assert_eq!(never.cut_ns(&kernel(100), Some(LONG_NS), 6_000_000), None);
+        assert_eq!(never.stop_ns(&kernel(100), Some(LONG_NS), 6_000_000), None);
+    }
+
+    /// A kernel that was short so far, and may not be this time.
+    #[test]
+    fn a_device_that_stops_kernels_stops_those_that_outlive_their_turn() {
+        let pieces = Pieces::new(SlicingConfig::Time);
+        let predicted = Ready { estimate_ns: None, ..kernel(100) };
+        let limit = |stops| pieces.limit(&predicted, Some(20_000), 20_000, 6_000_000, stops);
+        assert_eq!(limit(false), Limit { cut: None, expected_ns: 20_000 });
+        let cut = Cut { after_ns: 6_500_000, after_bytes: u64::MAX };
+        assert_eq!(limit(true), Limit { cut: Some(cut), expected_ns: 20_000 });
+        let exact = pieces.limit(&kernel(100), Some(20_000), 20_000, 6_000_000, true);
+        assert_eq!(exact.cut, None);
+    }
+
+    #[test]
+    fn copies_are_cut_by_bytes() {
+        let pieces = Pieces::new(SlicingConfig::Time);
+        let bytes = |ready: &Ready, known, left_ns| {
+            pieces.limit(ready, known, 50_000, left_ns, true).cut.map(|cut| cut.after_bytes)
+        };
+        let exact = Ready { estimate_ns: Some(40_000_000), ..copy(400 << 20) };
+        assert_eq!(bytes(&exact, exact.estimate_ns, 6_000_000), Some(60 << 20));
+        assert_eq!(bytes(&exact, exact.estimate_ns, 40_000_000), None);
+        assert_eq!(bytes(&copy(400 << 20), Some(40_000_000), 6_000_000), Some(PREDICTED_BYTES));
+        assert_eq!(bytes(&copy(1 << 20), Some(100_000), 6_000_000), None);
+        assert_eq!(bytes(&copy(1 << 20), None, 6_000_000), Some(0));
     }
 
     #[test]
     fn a_piece_is_fifty_times_its_cost() {
         let mut pieces = Pieces::new(SlicingConfig::Time);
-        assert_eq!(pieces.cut_ns(&kernel(100), None, 10), Some(PIECE_NS.0));
+        assert_eq!(pieces.stop_ns(&kernel(100), None, 10), Some(PIECE_NS.0));
         for sample in 0..2000 {
             pieces.learn(if sample % 10 == 0 { 5_000_000 } else { 8_000 });
         }
-        let shortest_ns = pieces.cut_ns(&kernel(100), None, 10).unwrap();
+        let shortest_ns = pieces.stop_ns(&kernel(100), None, 10).unwrap();
         assert!((350_000..500_000).contains(&shortest_ns), "{shortest_ns}");
         (0..2000).for_each(|_| pieces.learn(5_000_000));
-        assert_eq!(pieces.cut_ns(&kernel(100), None, 10), Some(PIECE_NS.1));
+        assert_eq!(pieces.stop_ns(&kernel(100), None, 10), Some(PIECE_NS.1));
     }
 
     #[test]
     fn fairgvs_rule_counts_blocks() {
         let pieces = Pieces::new(SlicingConfig::Fairgv);
-        let cut = |blocks, left_ns| pieces.cut_ns(&kernel(blocks), Some(LONG_NS), left_ns);
+        let cut = |blocks, left_ns| pieces.stop_ns(&kernel(blocks), Some(LONG_NS), left_ns);
         assert_eq!(cut(360_000, 6_000_000), None);
         assert_eq!(cut(1_900_000, 6_000_000), Some(6_000_000));
         assert_eq!(cut(1_900_000, 1_000_000), Some(1_500_000));

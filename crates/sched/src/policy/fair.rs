@@ -19,6 +19,8 @@ pub(super) struct Fair {
     tenants: FairQueue,
     groups: Vec<Group>,
     members: Vec<Member>,
+    /// The tenant whose vGPU dozes.
+    dozing: Option<u32>,
     rules: Rules,
 }
 
@@ -44,7 +46,7 @@ impl Fair {
             slack_ns: setup.config.slack_ns,
         };
         let tenants = FairQueue::new(setup.virtual_time, rules);
-        Self { tenants, groups: Vec::new(), members: Vec::new(), rules }
+        Self { tenants, groups: Vec::new(), members: Vec::new(), dozing: None, rules }
     }
 
     fn member(&self, vgpu: VgpuKey) -> (Member, &Group) {
@@ -124,6 +126,22 @@ impl Policy for Fair {
         }
     }
 
+    fn doze(&mut self, vgpu: VgpuKey) {
+        let (member, group) = self.member_mut(vgpu);
+        group.queue.doze(member.place);
+        if group.awake == 0 {
+            self.tenants.doze(member.tenant);
+        }
+        self.dozing = Some(member.tenant);
+    }
+
+    fn rouse(&mut self) {
+        if let Some(tenant) = self.dozing.take() {
+            self.tenants.rouse();
+            self.groups[tenant as usize].queue.rouse();
+        }
+    }
+
     fn peek(&self) -> Option<VgpuKey> {
         self.tenants.peek().and_then(|tenant| self.first_of(tenant))
     }
@@ -169,6 +187,6 @@ impl Policy for Fair {
     }
 }
 
-codec!(struct Fair { tenants, groups, members, rules });
+codec!(struct Fair { tenants, groups, members, dozing, rules });
 codec!(struct Group { queue, vgpus, awake });
 codec!(struct Member { tenant, place });

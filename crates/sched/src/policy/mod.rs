@@ -282,6 +282,13 @@ pub trait Policy: State + fmt::Debug + Send {
     /// A vGPU has no work. During its turn it keeps the turn.
     fn sleep(&mut self, vgpu: VgpuKey);
 
+    /// A vGPU that sleeps is likely to wake at once: until it wakes or [`Self::rouse`] is called it
+    /// keeps its place among the others, as if it were awake and could not run. One at a time.
+    fn doze(&mut self, _vgpu: VgpuKey) {}
+
+    /// Whoever dozes sleeps from now on.
+    fn rouse(&mut self) {}
+
     /// Who is next among those awake. Asked when nobody is in a turn.
     fn peek(&self) -> Option<VgpuKey>;
 

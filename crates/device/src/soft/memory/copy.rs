@@ -35,6 +35,17 @@ pub(crate) struct Copying {
     at: Cursor,
 }
 
+/// A fill and how far it got.
+#[derive(Debug)]
+pub(crate) struct Filling {
+    fill: Fill,
+    /// Whole elements.
+    pattern: Vec<u8>,
+    /// Bytes of a row.
+    row: u64,
+    at: Cursor,
+}
+
 enum Word {
     Narrow(Cell<AtomicU32>),
     Wide(Cell<AtomicU64>),
@@ -52,6 +63,25 @@ impl Copying {
     #[must_use]
     pub(crate) fn new(dst: Endpoint, src: Endpoint, shape: CopyShape) -> Self {
         Self { dst, src, shape, at: Cursor::default() }
+    }
+
+    /// Whether a piece of it takes much longer than a look at the clock.
+    pub(crate) fn is_wide(&self) -> bool {
+        self.shape.width > CHUNK as u64
+    }
+}
+
+impl Filling {
+    /// A fill that has not begun.
+    #[must_use]
+    pub(crate) fn new(fill: Fill) -> Self {
+        let element = usize::from(fill.element.clamp(1, 4));
+        let bytes = fill.value.to_le_bytes();
+        let row = fill.width.saturating_mul(element as u64);
+        let len = usize::try_from(row).unwrap_or(usize::MAX).min(CHUNK);
+        // CHUNK is a multiple of every element size, so each piece begins with a whole element.
+        let pattern = bytes[..element].iter().copied().cycle().take(len).collect();
+        Self { fill, pattern, row, at: Cursor::default() }
     }
 }
 
@@ -276,28 +306,25 @@ impl Memory {
         }
     }
 
-    /// Fills rows with a pattern.
+    /// Sets a piece of a fill; whether all of it is done.
     ///
     /// # Errors
     /// [`DeviceError::BadRange`] when a row is not mapped.
-    pub(crate) fn fill(&self, fill: &Fill) -> Result<(), DeviceError> {
-        let element = usize::from(fill.element.clamp(1, 4));
-        let bytes = fill.value.to_le_bytes();
-        let row = fill.width.saturating_mul(element as u64);
-        let len = usize::try_from(row).unwrap_or(usize::MAX).min(CHUNK);
-        // CHUNK is a multiple of every element size, so each piece begins with a whole element.
-        let pattern: Vec<u8> = bytes[..element].iter().copied().cycle().take(len).collect();
-        for y in 0..fill.height {
-            let start = fill.address.wrapping_add(fill.pitch.wrapping_mul(y));
-            let mut done = 0;
-            while done < row {
-                let piece = (row - done).min(len as u64);
-                let piece_len = usize::try_from(piece).unwrap_or(0);
-                self.write(start.wrapping_add(done), &pattern[..piece_len])?;
-                done += piece;
-            }
+    pub(crate) fn fill_piece(&self, filling: &mut Filling) -> Result<bool, DeviceError> {
+        let Filling { fill, pattern, row, at } = filling;
+        if *row == 0 || at.y >= fill.height {
+            return Ok(true);
         }
-        Ok(())
+        let start = fill.address.wrapping_add(fill.pitch.wrapping_mul(at.y));
+        let piece = (*row - at.x).min(pattern.len() as u64);
+        let piece_len = usize::try_from(piece).unwrap_or(0);
+        self.write(start.wrapping_add(at.x), &pattern[..piece_len])?;
+        at.x += piece;
+        if at.x == *row {
+            at.x = 0;
+            at.y += 1;
+        }
+        Ok(at.y >= fill.height)
     }
 }
 

@@ -15,7 +15,7 @@ use std::sync::Arc;
 
 use weft_ring::SharedMemory;
 
-pub(crate) use copy::Copying;
+pub(crate) use copy::{Copying, Filling};
 pub use frames::{FrameRun, FrameSource, FrameStore, LocalFrames, PAGE, PhysicalTable, physical};
 
 use self::space::AddressSpace;
