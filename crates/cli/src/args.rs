@@ -301,6 +301,9 @@ pub(crate) struct BenchOptions {
     /// `scale`: how many vGPUs are attached at once; 1,024, or 64 if quick.
     #[arg(long, value_parser = clap::value_parser!(u32).range(4..=4000))]
     pub(crate) vgpus: Option<u32>,
+    /// Only these attacks of `adversary`.
+    #[arg(long, value_name = "ATTACK", value_delimiter = ',')]
+    pub(crate) only: Vec<String>,
 }
 
 /// `weft sim`

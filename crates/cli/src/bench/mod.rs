@@ -3,6 +3,7 @@
 //! A benchmark runs real programs and fails if one of them computes something wrong.
 
 mod accounting;
+mod adversary;
 mod conserve;
 mod copy;
 mod cosched;
@@ -51,6 +52,8 @@ pub(crate) enum Name {
     Scale,
     /// Weights that change while all tenants work.
     Reweight,
+    /// What a victim loses to tenants that compete by foul means.
+    Adversary,
 }
 
 /// What every benchmark is told.
@@ -62,6 +65,15 @@ pub(crate) struct Context {
     quick: bool,
     /// vGPUs of `scale`.
     vgpus: Option<u32>,
+    /// Attacks of `adversary`; all if empty.
+    only: Vec<String>,
+}
+
+impl Context {
+    /// Whether an attack of this name is to be run.
+    fn wants(&self, name: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|only| only == name)
+    }
 }
 
 /// `weft bench`
@@ -70,6 +82,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         programs: programs::example_dir(options.programs.as_deref())?,
         quick: options.quick,
         vgpus: options.vgpus,
+        only: options.only.clone(),
     };
     let document = match options.name {
         Name::Call => latency::run(&context),
@@ -83,6 +96,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Decision => decision::run(&context),
         Name::Scale => scale::run(&context),
         Name::Reweight => reweight::run(&context),
+        Name::Adversary => adversary::run(&context),
     }?;
     document.print(options.json)?;
     Ok(ExitCode::SUCCESS)

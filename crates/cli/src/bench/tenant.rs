@@ -3,7 +3,7 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use rustix::time::{ClockId, clock_gettime};
@@ -17,7 +17,7 @@ use crate::demo::MODEL;
 use crate::programs;
 
 /// Time for all programs of a run to attach before they begin together.
-const LEAD: Duration = Duration::from_millis(1500);
+pub(super) const LEAD: Duration = Duration::from_millis(1500);
 
 /// Where a program runs.
 #[derive(Debug)]
@@ -54,9 +54,14 @@ impl Host {
 
     /// A daemon with these settings.
     pub(crate) fn node(paced: bool, settings: &[(&str, &str)]) -> Result<Self> {
+        Self::node_with(paced.then_some(MODEL), settings)
+    }
+
+    /// A daemon with these settings; with a model (TOML), on the paced device with it.
+    pub(crate) fn node_with(model: Option<&str>, settings: &[(&str, &str)]) -> Result<Self> {
         let mut all = vec![("scheduling.share", "vgpu")];
         all.extend_from_slice(settings);
-        Ok(Self::Node(OwnDaemon::start(&all, paced.then_some(MODEL))?))
+        Ok(Self::Node(OwnDaemon::start(&all, model)?))
     }
 
     /// The daemon, if this is one.
@@ -149,6 +154,24 @@ impl Tenant {
             bail!("tenant {} failed ({}) or computed something wrong", self.name, output.status);
         }
         Ok(lines)
+    }
+}
+
+impl Tenant {
+    /// The same as [`Tenant::finish`] for a program that has to end within a time.
+    ///
+    /// # Errors
+    /// The same, and when it did not end.
+    pub(crate) fn finish_within(mut self, limit: Duration) -> Result<Vec<Value>> {
+        let deadline = Instant::now() + limit;
+        while self.child.try_wait()?.is_none() {
+            if Instant::now() > deadline {
+                self.child.kill()?;
+                bail!("tenant {} did not end within {limit:?}", self.name);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        self.finish()
     }
 }
 

@@ -1,0 +1,279 @@
+//! `bench adversary`: what a victim loses to tenants that compete by foul means.
+//!
+//! A victim and an attacker of equal weight share a device. What the victim should get is what it
+//! got beside an honest competitor in the same bench; it counts and verifies its own work. Attacks
+//! on the device's time run on the paced device, those on processors and predictions on the real
+//! clock. Where the attack is one of many users, victim and attackers are users of their own, which
+//! only root can make them: without it these attacks are left out, and their figures with them.
+
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use serde::Deserialize;
+use weft_node::admin::Stats;
+
+use super::document::Document;
+use super::tenant::{Host, LEAD, Tenant, common_start};
+use super::{Context, median};
+
+/// Times of the attacks' kernels on the paced device.
+const MODEL: &str = include_str!("../../models/adversary.toml");
+/// The honest kernel on the real clock takes about this long.
+const KERNEL_S: f64 = 0.002;
+/// The victim's user, and the first of the attackers'.
+const VICTIM_USER: u32 = 64_001;
+const ATTACK_USER: u32 = 64_100;
+/// Programs end this long after their time at the latest, in seconds: the longest kernel, and what
+/// else an attack queued.
+const DRAIN: Duration = Duration::from_secs(120);
+
+/// An attack, as `adversary` is told to do it.
+struct Attack {
+    name: &'static str,
+    paced: bool,
+    arguments: &'static [&'static str],
+    /// Length of its kernels on the real clock, in honest kernels.
+    kernels: u32,
+    /// The victim waits for each of its launches.
+    sync_victim: bool,
+    /// Processes of it, each of a user of its own.
+    users: u32,
+    settings: &'static [(&'static str, &'static str)],
+    /// What makes a control of it, which must fail.
+    control: &'static [(&'static str, &'static str)],
+}
+
+const UNMANAGED: &[(&str, &str)] = &[("scheduling.policy", "unmanaged")];
+const BY_USER: &[(&str, &str)] = &[("scheduling.share", "user")];
+
+impl Attack {
+    const fn paced(name: &'static str, arguments: &'static [&'static str]) -> Self {
+        Self {
+            name,
+            paced: true,
+            arguments,
+            kernels: 1,
+            sync_victim: false,
+            users: 0,
+            settings: &[],
+            control: UNMANAGED,
+        }
+    }
+
+    const fn real(name: &'static str, kernels: u32, arguments: &'static [&'static str]) -> Self {
+        Self { paced: false, kernels, ..Self::paced(name, arguments) }
+    }
+}
+
+const ATTACKS: &[Attack] = &[
+    Attack::paced("kill", &["kill", "--kernel", "second"]),
+    Attack::real("kill_real", 500, &["kill"]),
+    Attack::paced("leave", &["leave", "--kernel", "second", "--ahead", "2", "--fraction", "0.02"]),
+    Attack {
+        users: 1,
+        settings: BY_USER,
+        ..Attack::paced("rename", &["kill", "--kernel", "second", "--names"])
+    },
+    Attack::real("storm", 1, &["storm", "--sessions", "8"]),
+    Attack::real("storm_launch", 1, &["storm", "--sessions", "1", "--launch"]),
+    Attack::real("fills", 1, &["fills", "--sessions", "1", "--rows", "1073741822"]),
+    Attack::real("grow", 50, &["grow", "--sessions", "1", "--ahead", "1000"]),
+    Attack {
+        sync_victim: true,
+        ..Attack::paced("uncut_one", &["honest", "--kernel", "uncut", "--ahead", "1"])
+    },
+    Attack {
+        sync_victim: true,
+        ..Attack::paced("uncut_eight", &["honest", "--kernel", "uncut", "--ahead", "8"])
+    },
+    Attack::real("tiny", 1, &["tiny", "--kernel", "tiny", "--sessions", "32"]),
+    Attack::real("modules", 1, &["modules", "--sessions", "4"]),
+    Attack::real("attaches", 1, &["attaches", "--rate", "300"]),
+];
+
+pub(crate) fn run(context: &Context) -> Result<Document> {
+    let seconds = if context.quick { 6 } else { 60 };
+    let window = format!("{seconds} s per attack; one victim, one attacker, equal weights");
+    let mut document = Document::new("adversary", "paced and real", &window);
+    let attacks: Vec<&Attack> =
+        ATTACKS.iter().filter(|attack| context.wants(attack.name)).collect();
+    if attacks.is_empty() {
+        let names: Vec<_> = ATTACKS.iter().map(|attack| attack.name).collect();
+        bail!("there is no such attack; there are {}", names.join(", "));
+    }
+    let bench = Bench { context, seconds, steps: calibrate(context)? };
+    let mut losses = Vec::new();
+    let (mut utilization_min, mut control_min) = (f64::MAX, f64::MAX);
+    let is_root = rustix::process::geteuid().is_root();
+    for attack in attacks.into_iter().filter(|attack| attack.users == 0 || is_root) {
+        let fair = bench.run(attack, Side::Honest)?;
+        let robbed = bench.run(attack, Side::Attack)?;
+        let control = bench.run(attack, Side::Control)?;
+        let name = attack.name;
+        let loss = robbed.loss(&fair);
+        losses.push(loss);
+        document.figure(format!("loss_{name}"), loss);
+        document.figure(format!("stall_ms_{name}"), robbed.stall_ms);
+        document.figure(format!("utilization_{name}"), robbed.utilization);
+        document.figure(format!("unpaid_{name}"), robbed.unpaid);
+        document.baseline(format!("utilization_{name}"), fair.utilization);
+        document.baseline(format!("stall_ms_{name}"), fair.stall_ms);
+        document.control(format!("loss_{name}"), control.loss(&fair));
+        utilization_min = utilization_min.min(robbed.utilization);
+        control_min = control_min.min(control.loss(&fair));
+    }
+    document.figure("victim_loss_max", losses.iter().copied().fold(f64::MIN, f64::max));
+    document.figure("victim_loss_median", median(&losses));
+    document.figure("utilization_min", utilization_min);
+    document.figure("victim_loss_control", control_min);
+    Ok(document)
+}
+
+/// Steps of the honest kernel on the real clock.
+fn calibrate(context: &Context) -> Result<u64> {
+    #[derive(Deserialize)]
+    struct Calibrated {
+        steps: u64,
+    }
+    let host = Host::node(false, &[])?;
+    let mut command = context.program("adversary");
+    command.arg("calibrate").arg(KERNEL_S.to_string());
+    let lines = host.start("calibrate", 1, command)?.finish()?;
+    let last = lines.into_iter().last().context("the calibration printed nothing")?;
+    Ok(serde_json::from_value::<Calibrated>(last)?.steps)
+}
+
+/// Whom the victim competes with.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Side {
+    Honest,
+    Attack,
+    Control,
+}
+
+/// What became of the victim.
+struct Outcome {
+    completed: u64,
+    stall_ms: f64,
+    /// Device time that was busy per wall time.
+    utilization: f64,
+    /// Wall time that was charged to nobody per wall time.
+    unpaid: f64,
+}
+
+impl Outcome {
+    /// What it lost of its fair share; below 0 if it got more.
+    #[expect(clippy::cast_precision_loss, reason = "thousands of launches")]
+    fn loss(&self, fair: &Self) -> f64 {
+        1.0 - self.completed as f64 / fair.completed.max(1) as f64
+    }
+}
+
+/// What `adversary honest` reports.
+#[derive(Deserialize)]
+struct Victim {
+    completed: u64,
+    longest_gap: f64,
+}
+
+struct Bench<'a> {
+    context: &'a Context,
+    seconds: u64,
+    steps: u64,
+}
+
+impl Bench<'_> {
+    fn run(&self, attack: &Attack, side: Side) -> Result<Outcome> {
+        let mut settings = attack.settings.to_vec();
+        if side == Side::Control {
+            settings.extend_from_slice(attack.control);
+        }
+        let host = Host::node_with(attack.paced.then_some(MODEL), &settings)?;
+        if attack.users > 0 {
+            // So that other users reach its socket.
+            let everyone = std::fs::Permissions::from_mode(0o755);
+            std::fs::set_permissions(host.daemon()?.path(), everyone)?;
+        }
+        let start = common_start();
+        let begins = Instant::now() + LEAD;
+        let victim = self.start_victim(&host, attack, &start)?;
+        let others = self.start_others(&host, attack, side, &start)?;
+        let (before, after) = self.watch(&host, begins)?;
+        let lines = victim.finish_within(DRAIN)?;
+        for other in others {
+            other.finish_within(DRAIN)?;
+        }
+        let last = lines.into_iter().last().context("the victim printed nothing")?;
+        Ok(outcome(&serde_json::from_value(last)?, &before, &after))
+    }
+
+    fn start_victim(&self, host: &Host, attack: &Attack, start: &str) -> Result<Tenant> {
+        let sync: &[&str] = if attack.sync_victim { &["--sync"] } else { &[] };
+        let mut command = self.command(attack, &["honest"], 1, start);
+        command.args(sync);
+        if attack.users > 0 {
+            command.uid(VICTIM_USER).gid(VICTIM_USER);
+        }
+        host.start("victim", 1, command)
+    }
+
+    fn start_others(
+        &self,
+        host: &Host,
+        attack: &Attack,
+        side: Side,
+        start: &str,
+    ) -> Result<Vec<Tenant>> {
+        let processes = if side == Side::Honest { 1 } else { attack.users.max(1) };
+        (0..processes)
+            .map(|number| {
+                let mut command = match side {
+                    Side::Honest => self.command(attack, &["honest"], 1, start),
+                    Side::Attack | Side::Control => {
+                        self.command(attack, attack.arguments, attack.kernels, start)
+                    }
+                };
+                if attack.users > 0 {
+                    command.uid(ATTACK_USER + number).gid(ATTACK_USER + number);
+                }
+                host.start(&format!("attacker{number}"), 1, command)
+            })
+            .collect()
+    }
+
+    /// `adversary` with what it does, for how long, and how long its kernels are.
+    fn command(&self, attack: &Attack, arguments: &[&str], kernels: u32, start: &str) -> Command {
+        let steps = if attack.paced { 1 } else { self.steps * u64::from(kernels) };
+        let mut command = self.context.program("adversary");
+        command.args(arguments.first()).arg(self.seconds.to_string());
+        command.args(arguments.get(1..).unwrap_or_default());
+        command.arg("--start").arg(start).arg("--steps").arg(steps.to_string());
+        command
+    }
+
+    /// The node's totals when the window begins and when it ends.
+    fn watch(&self, host: &Host, begins: Instant) -> Result<(Stats, Stats)> {
+        let mut node = host.daemon()?.sockets().connect()?;
+        std::thread::sleep(begins.saturating_duration_since(Instant::now()));
+        let before = node.stats()?;
+        let ends = begins + Duration::from_secs(self.seconds);
+        std::thread::sleep(ends.saturating_duration_since(Instant::now()));
+        Ok((before, node.stats()?))
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "ratios of minutes")]
+fn outcome(victim: &Victim, before: &Stats, after: &Stats) -> Outcome {
+    let wall_ns = after.now_ns.saturating_sub(before.now_ns).max(1) as f64;
+    let busy_ns = after.device.busy_ns.saturating_sub(before.device.busy_ns) as f64;
+    let charged_ns = after.closure.charged_ns.saturating_sub(before.closure.charged_ns) as f64;
+    Outcome {
+        completed: victim.completed,
+        stall_ms: victim.longest_gap * 1e3,
+        utilization: busy_ns / wall_ns,
+        unpaid: 1.0 - charged_ns / wall_ns,
+    }
+}
