@@ -252,9 +252,10 @@ static pid_t begin_process(const struct options *options, int number) {
     return 0;
 }
 
-static double end_of(const struct options *options) {
-    double now = seconds_now();
-    return (options->start > now ? options->start : now) + options->seconds;
+// Waits for the start; the moment at which the attack ends. It takes nothing from whoever prepares.
+static double begin_attack(const struct options *options) {
+    nap(options->start - seconds_now());
+    return seconds_now() + options->seconds;
 }
 
 static int report(int correct) {
@@ -288,7 +289,7 @@ static void dying(const struct options *options, int leaves) {
 }
 
 static int killed(const struct options *options, int leaves) {
-    double end = end_of(options);
+    double end = begin_attack(options);
     for (int round = 0; seconds_now() < end; ++round) {
         shared->launched = 0;
         pid_t child = begin_process(options, round);
@@ -386,7 +387,7 @@ static void grow_round(const struct options *options, struct work *work, unsigne
 
 // Sessions that each repeat a round until the end; one that fails begins anew.
 static int sessions(const struct options *options, round_of *round) {
-    double end = end_of(options);
+    double end = begin_attack(options);
     pid_t children[SESSIONS_MAX] = {0};
     while (seconds_now() < end) {
         for (int i = 0; i < options->sessions; ++i) {
@@ -416,7 +417,7 @@ static int sessions(const struct options *options, round_of *round) {
 }
 
 static int attaches(const struct options *options) {
-    double begin = seconds_now(), end = end_of(options);
+    double end = begin_attack(options), begin = end - options->seconds;
     for (long started = 0; seconds_now() < end; ++started) {
         nap(begin + (double)started / options->rate - seconds_now());
         if (begin_process(options, (int)started) == 0) {

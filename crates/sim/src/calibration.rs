@@ -89,6 +89,14 @@ costs! {
     launch,
     /// Idle time of the device when the next command is another session's.
     device_switch,
+    /// `launch`, where the device is not a paced one: the software device on the real clock.
+    real_launch,
+    /// `device_switch` of the same.
+    real_switch,
+    /// A program that starts, until its session can take commands.
+    attach,
+    /// A worker compiles a small module.
+    module_load,
     /// Idle time of the device before each piece of a sliced kernel but the first.
     slice,
 }

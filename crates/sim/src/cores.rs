@@ -259,9 +259,10 @@ impl World {
         let now_ns = self.clock.now_ns;
         let worker = self.vcpus[vcpu].worker;
         let finished = worker.map_or(0, |worker| self.workers[worker].finished);
+        let executed_ns = worker.map_or(0, |worker| self.seen_ns(worker));
         let state = &mut self.vcpus[vcpu];
         let transport = state.transport;
-        let step = state.behaviour.next(&View { now_ns, finished });
+        let step = state.behaviour.next(&View { now_ns, finished, executed_ns });
         if !matches!(step, Step::Compute(_)) {
             // Ring activity ends a boost.
             state.boosted = false;
@@ -277,6 +278,11 @@ impl World {
             Step::Sync => (Doing::Work(Then::Await), (transport.round_trip_ns / 2).max(1)),
             Step::Sleep(ns) => {
                 self.clock.after(ns.max(1), Tick::Alarm { vcpu });
+                (Doing::Asleep, 0)
+            }
+            Step::Die(how) => {
+                // It ends once this step is over: what it sets off may concern this core.
+                self.dying.push((vcpu, how));
                 (Doing::Asleep, 0)
             }
             Step::End => (Doing::Ended, 0),

@@ -26,7 +26,7 @@ struct Turn {
 impl World {
     /// A worker's doorbell.
     pub(crate) fn signal(&mut self, worker: usize, signal: Signal) {
-        if signal == Signal::None {
+        if signal == Signal::None || !self.workers[worker].alive {
             return;
         }
         self.dirty.insert(worker);
@@ -52,7 +52,7 @@ impl World {
         }
     }
 
-    fn refresh(&mut self, session: usize) {
+    pub(crate) fn refresh(&mut self, session: usize) {
         self.keep_time();
         let key = session_key(session);
         let usage = self.usage(session);

@@ -53,6 +53,13 @@ impl Gpu {
         (ns > 0).then_some((head.worker, head.vgpu, ns))
     }
 
+    /// The head's service that is not on the books yet, if it is this worker's.
+    pub(crate) fn uncounted_ns(&self, worker: usize, now_ns: u64) -> u64 {
+        let Some(head) = self.queue.front().filter(|head| head.worker == worker) else { return 0 };
+        let from_ns = self.counted_ns.max(self.started_ns);
+        now_ns.min(self.started_ns + head.left_ns).saturating_sub(from_ns)
+    }
+
     /// For how long the head has executed since it began or went on, if it is this worker's.
     pub(crate) fn executed_ns(&self, worker: usize, now_ns: u64) -> Option<u64> {
         let head = self.queue.front().filter(|head| head.worker == worker)?;

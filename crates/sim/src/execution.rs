@@ -45,6 +45,9 @@ impl World {
 
     /// One look at everything.
     pub(crate) fn run_worker(&mut self, worker: usize) {
+        if !self.workers[worker].alive {
+            return;
+        }
         self.workers[worker].gate.now_ns = self.clock.now_ns;
         self.prolong(worker);
         self.start_ready(worker);

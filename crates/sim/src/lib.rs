@@ -21,6 +21,7 @@ pub mod experiments;
 mod gate;
 pub mod import;
 mod kernel;
+mod kill;
 mod meter;
 mod outcome;
 mod preempt;

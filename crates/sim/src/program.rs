@@ -19,8 +19,19 @@ pub enum Step {
     Query,
     /// Sleep, in ns.
     Sleep(u64),
+    /// Be killed with everything in flight, and come back as another process.
+    Die(Return),
     /// The program is over.
     End,
+}
+
+/// As what a program comes back that was killed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Return {
+    /// A new session of its vGPU.
+    SameVgpu,
+    /// The first session of a new vGPU of its tenant.
+    NewVgpu,
 }
 
 /// What a program sees when it is asked for its next step.
@@ -30,6 +41,8 @@ pub struct View {
     pub now_ns: u64,
     /// Its kernels that have finished.
     pub finished: u64,
+    /// Device time that its session's kernels got so far, in ns, finished or not.
+    pub executed_ns: u64,
 }
 
 /// A program: the next step each time the last one is over.

@@ -15,7 +15,7 @@ use crate::daemon::Entry;
 use crate::device::Gpu;
 use crate::meter::{Accounting, Meter};
 use crate::preempt::Preemption;
-use crate::program::{Behaviour, Transport};
+use crate::program::{Behaviour, Return, Transport};
 use crate::random::Random;
 use crate::worker::{Source, Worker};
 
@@ -48,6 +48,9 @@ pub struct Setup {
     /// Workers start nothing behind a kernel of which nothing is known, and keep their turn while
     /// one that has outlived its estimate executes.
     pub careful: bool,
+    /// Sessions that end are charged for what the device did of their work in flight; a control
+    /// where they are not.
+    pub charges_killed: bool,
     /// How device time becomes charges.
     pub accounting: Accounting,
     /// What makes this run differ from others.
@@ -70,6 +73,7 @@ impl Setup {
             preemption: None,
             hardware_queue: 32,
             careful: true,
+            charges_killed: true,
             accounting: Accounting::Every,
             seed,
             bin_ns: 0,
@@ -86,6 +90,7 @@ impl Setup {
 
 #[derive(Debug)]
 pub(crate) struct Books {
+    pub(crate) tenant: usize,
     pub(crate) sessions: Vec<usize>,
     /// Device time of its work as the device executed it, in ns.
     pub(crate) work_ns: u64,
@@ -133,6 +138,8 @@ pub struct World {
     pub(crate) checks: Checks,
     pub(crate) working: usize,
     pub(crate) todo: VecDeque<usize>,
+    /// vCPUs whose sessions are killed when the present step is over.
+    pub(crate) dying: Vec<(usize, Return)>,
     pub(crate) turns: Vec<u64>,
     /// vGPUs that have, or had, a cap.
     pub(crate) capped: Vec<usize>,
@@ -174,6 +181,7 @@ impl World {
             checks: Checks::new(limits),
             working: 0,
             todo: VecDeque::new(),
+            dying: Vec::new(),
             turns: Vec::new(),
             capped: Vec::new(),
             tenants: 1,
@@ -209,6 +217,7 @@ impl World {
         let number = self.books.len();
         let weight = Weight::new(weight).unwrap_or_default();
         self.books.push(Books {
+            tenant,
             sessions: Vec::new(),
             work_ns: 0,
             kernels: 0,
@@ -393,6 +402,9 @@ impl World {
         while let Some(worker) = self.todo.pop_front() {
             self.run_worker(worker);
         }
+        while let Some((vcpu, how)) = self.dying.pop() {
+            self.come_back(vcpu, how);
+        }
     }
 
     /// The time, in ns.
@@ -465,6 +477,9 @@ impl World {
     pub fn finish(&mut self) -> Verdict {
         self.count_service();
         for worker in 0..self.workers.len() {
+            if !self.workers[worker].alive {
+                continue;
+            }
             let more_ns = self.workers[worker].meter.settle();
             self.workers[worker].gate.charge(0, more_ns);
             let usage = self.usage(worker);

@@ -90,8 +90,26 @@ fn cheating_gains_nothing_and_would_without_the_policy() {
     let outcome = run("adversary", 1);
     // A quick run is short: 20 s of a bound of some 50 ms.
     assert!(outcome.figures["gain_max"] < 0.01, "{:?}", outcome.figures);
-    assert!(outcome.controls.values().all(|gain| *gain > 0.3), "{:?}", outcome.controls);
+    let mut gains = outcome.controls.iter().filter(|(name, _)| name.starts_with("gain"));
+    assert!(gains.all(|(_, gain)| *gain > 0.3), "{:?}", outcome.controls);
     assert_eq!(outcome.first_violation, None);
+}
+
+#[test]
+fn victims_keep_their_share_and_would_lose_it_without_the_defence() {
+    let outcome = run("adversary", 1);
+    let (figures, controls) = (&outcome.figures, &outcome.controls);
+    for attack in ["kill", "rename", "leave", "users", "grow", "uncut_one", "uncut_eight"] {
+        let unpaid = figures[&format!("loss_unpaid_{attack}")];
+        assert!(unpaid < 0.01, "{attack}: {figures:?}");
+    }
+    for (attack, least) in [("kill", 0.9), ("rename", 0.9), ("leave", 0.3), ("users", 0.5)] {
+        let lost = controls[&format!("loss_off_{attack}")];
+        assert!(lost > least, "{attack}: {controls:?}");
+    }
+    for attack in ["grow", "uncut_one", "uncut_eight"] {
+        assert!(controls[&format!("loss_unmanaged_{attack}")] > 0.9, "{attack}: {controls:?}");
+    }
 }
 
 #[test]
@@ -134,6 +152,7 @@ fn the_summary_has_the_figures_that_the_design_asks_for() {
         "long_kernel_mmr",
         "wake_delay_quanta_max",
         "adversary_gain_max",
+        "victim_loss_max",
         "hierarchy_mmr_min",
         "share_over_cap_max",
         "lag_bound_violations",

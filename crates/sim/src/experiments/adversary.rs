@@ -165,6 +165,7 @@ pub(super) fn adversary(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
          weight always have work. A strategy that sleeps cannot \
          reach its share, so its gain is negative; bars below −0.2 % are cut.",
     );
+    super::attacks::attacks(lab, &mut outcome)?;
     Ok(outcome)
 }
 

@@ -2,6 +2,7 @@
 
 mod accounting;
 mod adversary;
+mod attacks;
 mod caps;
 mod conserve;
 mod decisions;
@@ -94,6 +95,7 @@ pub fn summary(outcomes: &[Outcome]) -> Outcome {
         ("long_kernel_mmr", pick("long_kernels", "mmr_0_2ms")),
         ("wake_delay_quanta_max", pick("wakeup", "wake_delay_quanta_max")),
         ("adversary_gain_max", pick("adversary", "gain_max")),
+        ("victim_loss_max", pick("adversary", "victim_loss_max")),
         ("preemption_mmr", pick("preemption", "mmr_stopped_100us_6ms")),
         ("hierarchy_mmr_min", pick("hierarchy", "mmr_min")),
         ("share_over_cap_max", pick("caps", "share_over_cap_max")),

@@ -1,0 +1,258 @@
+//! What victims lose to tenants that rob the device: the simulated side of `weft bench adversary`.
+
+use super::lab::{Lab, RunError};
+use crate::kernel::{Kernel, MS, SECOND, US};
+use crate::outcome::{Outcome, PlotKind};
+use crate::program::{Behaviour, Return, Step, View};
+use crate::random::Random;
+use crate::world::{Setup, World};
+
+/// The honest kernel.
+const WORK: Kernel = Kernel { key: 0, ns: 400 * US, sliceable: false, declared_ns: None };
+/// Kernels of an honest tenant in flight.
+const AHEAD: u64 = 16;
+/// One that dies looks at what its kernels have done this often.
+const LOOK_NS: u64 = 500 * US;
+
+/// What an attacker does.
+#[derive(Clone, Copy, Debug)]
+enum Way {
+    /// What the victim does.
+    Honest,
+    /// Launches so many kernels of that time and is killed when the device has done so many
+    /// thousandths of the first.
+    Dies { kernels: u64, ns: u64, permille: u64, back: Return },
+    /// A short kernel, then a module to compile.
+    Storms,
+    /// A short kernel, then a pause.
+    Pauses { ns: u64, pause_ns: (u64, u64) },
+    /// So many short kernels, so many long ones of the same name.
+    Grows { kernels: u64, short_ns: u64, long_ns: u64 },
+    /// Keeps so many kernels of that time queued.
+    Queues { kernels: u64, ns: u64 },
+}
+
+/// An attack.
+#[derive(Clone, Copy, Debug)]
+struct Attack {
+    name: &'static str,
+    way: Way,
+    sessions: u64,
+    /// Each session is of a tenant of its own; otherwise all are of one.
+    tenants: bool,
+    /// The victim waits for each of its kernels.
+    sync_victim: bool,
+    /// Its longest kernel that cannot be cut, in ns.
+    uncut_ns: u64,
+}
+
+const fn attack(name: &'static str, way: Way, sessions: u64) -> Attack {
+    Attack { name, way, sessions, tenants: false, sync_victim: false, uncut_ns: 0 }
+}
+
+const fn dies(kernels: u64, permille: u64, back: Return) -> Way {
+    Way::Dies { kernels, ns: SECOND, permille, back }
+}
+
+const ATTACKS: &[Attack] = &[
+    Attack { uncut_ns: SECOND, ..attack("kill", dies(1, 970, Return::SameVgpu), 1) },
+    Attack { uncut_ns: SECOND, ..attack("rename", dies(1, 970, Return::NewVgpu), 1) },
+    Attack { uncut_ns: SECOND, ..attack("leave", dies(2, 20, Return::SameVgpu), 1) },
+    attack("storm", Way::Storms, 8),
+    attack("pauses", Way::Pauses { ns: 2 * US, pause_ns: (MS, 3 * MS) }, 32),
+    Attack {
+        uncut_ns: 100 * MS,
+        ..attack("grow", Way::Grows { kernels: 200, short_ns: 2 * US, long_ns: 100 * MS }, 1)
+    },
+    Attack { tenants: true, ..attack("users", Way::Honest, 4) },
+    Attack {
+        sync_victim: true,
+        uncut_ns: 1_600 * MS,
+        ..attack("uncut_one", Way::Queues { kernels: 1, ns: 1_600 * MS }, 1)
+    },
+    Attack {
+        sync_victim: true,
+        uncut_ns: 1_600 * MS,
+        ..attack("uncut_eight", Way::Queues { kernels: 8, ns: 1_600 * MS }, 1)
+    },
+];
+
+/// A tenant, honest or not.
+#[derive(Clone, Debug)]
+struct Tenant {
+    way: Way,
+    sync: bool,
+    random: Random,
+    launched: u64,
+    compile_ns: u64,
+    step: u8,
+}
+
+impl Tenant {
+    /// Keeps so many kernels of that time in flight.
+    fn keep(&mut self, view: &View, kernels: u64, kernel: Kernel) -> Step {
+        if self.launched < view.finished + kernels {
+            self.launched += 1;
+            return Step::Launch(kernel);
+        }
+        if kernels == 1 {
+            return Step::Sync;
+        }
+        // It looks again before what is in flight has ended.
+        Step::Sleep(kernel.ns / 4)
+    }
+
+    fn die(&mut self, view: &View, (kernels, ns, permille): (u64, u64, u64), back: Return) -> Step {
+        if self.launched < kernels {
+            self.launched += 1;
+            return Step::Launch(Kernel::new(1, ns));
+        }
+        if view.executed_ns * 1_000 >= ns * permille {
+            self.launched = 0;
+            return Step::Die(back);
+        }
+        Step::Sleep(LOOK_NS)
+    }
+
+    fn grow(&mut self, (kernels, short_ns, long_ns): (u64, u64, u64)) -> Step {
+        self.launched += 1;
+        match self.launched % (2 * kernels + 2) {
+            0 => Step::Sync,
+            place if place == kernels + 1 => Step::Sync,
+            place if place <= kernels => Step::Launch(Kernel::new(2, short_ns)),
+            _ => Step::Launch(Kernel::new(2, long_ns)),
+        }
+    }
+}
+
+impl Behaviour for Tenant {
+    fn next(&mut self, view: &View) -> Step {
+        self.step = (self.step + 1) % 3;
+        match self.way {
+            Way::Honest => self.keep(view, if self.sync { 1 } else { AHEAD }, WORK),
+            Way::Queues { kernels, ns } => self.keep(view, kernels, Kernel::new(1, ns)),
+            Way::Dies { kernels, ns, permille, back } => {
+                self.die(view, (kernels, ns, permille), back)
+            }
+            Way::Grows { kernels, short_ns, long_ns } => self.grow((kernels, short_ns, long_ns)),
+            Way::Storms => match self.step {
+                1 => Step::Launch(Kernel::new(3, US)),
+                2 => Step::Sync,
+                _ => Step::Compute(self.compile_ns),
+            },
+            Way::Pauses { ns, pause_ns } => match self.step {
+                1 => Step::Launch(Kernel::new(4, ns)),
+                2 => Step::Sync,
+                _ => Step::Sleep(self.random.between(pause_ns.0, pause_ns.1)),
+            },
+        }
+    }
+}
+
+/// What a run with this attacker came to.
+#[derive(Clone, Copy, Debug)]
+struct Run {
+    victim_ns: u64,
+    stall_ns: u64,
+    utilization: f64,
+}
+
+/// Whether the mechanisms that the attacks meet are on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Defence {
+    On,
+    /// Dying is free, and every user is a tenant.
+    Off,
+    Unmanaged,
+}
+
+pub(super) fn attacks(lab: &mut Lab<'_>, outcome: &mut Outcome) -> Result<(), RunError> {
+    let duration_ns = lab.seconds(60, 20);
+    let (mut loss_max, mut utilization_min) = (0.0_f64, f64::MAX);
+    let mut rows = Vec::new();
+    for attack in ATTACKS {
+        lab.say(attack.name);
+        let honest =
+            Attack { way: Way::Honest, sessions: 1, tenants: false, uncut_ns: 0, ..*attack };
+        let fair = run(lab, &honest, Defence::On, duration_ns)?;
+        let robbed = run(lab, attack, Defence::On, duration_ns)?;
+        let name = attack.name;
+        let lost_ns = fair.victim_ns.saturating_sub(robbed.victim_ns);
+        // One kernel that cannot be cut may run when the window ends; its time is paid back beyond.
+        let beyond_ns = lost_ns.saturating_sub(attack.uncut_ns / 2);
+        let loss = |ns: u64| ns as f64 / fair.victim_ns.max(1) as f64;
+        outcome.figure(format!("loss_{name}"), loss(lost_ns));
+        outcome.figure(format!("loss_unpaid_{name}"), loss(beyond_ns));
+        let stall_ns = robbed.stall_ns.saturating_sub(attack.uncut_ns);
+        outcome.figure(format!("stall_beyond_kernel_ms_{name}"), stall_ns as f64 / 1e6);
+        outcome.figure(format!("utilization_{name}"), robbed.utilization);
+        loss_max = loss_max.max(loss(beyond_ns));
+        utilization_min = utilization_min.min(robbed.utilization);
+        for (what, defence) in [("off", Defence::Off), ("unmanaged", Defence::Unmanaged)] {
+            let without = run(lab, attack, defence, duration_ns)?;
+            let lost_ns = fair.victim_ns.saturating_sub(without.victim_ns);
+            outcome.control(format!("loss_{what}_{name}"), loss(lost_ns));
+        }
+        rows.push((name, loss(beyond_ns)));
+    }
+    outcome.figure("victim_loss_max", loss_max);
+    outcome.figure("utilization_min", utilization_min);
+    let plot = outcome.plot(PlotKind::Bars, "What a victim loses of its fair share", "", "%");
+    plot.groups(rows.iter().map(|(name, _)| *name)).mark(0.1);
+    plot.bars("loss", rows.iter().map(|(_, loss)| 100.0 * loss));
+    outcome.note(
+        "The victim's fair share is what it gets beside an honest tenant of the same weight. \
+         Launches, switches, attaching and compiling cost what they cost on the software device on \
+         the real clock. Where the attack is a kernel that cannot be cut, half of one such kernel \
+         is owed at the window's end and paid after it; loss_unpaid leaves that out.",
+    );
+    Ok(())
+}
+
+fn run(
+    lab: &mut Lab<'_>,
+    attack: &Attack,
+    defence: Defence,
+    duration_ns: u64,
+) -> Result<Run, RunError> {
+    let policy = if defence == Defence::Unmanaged { "unmanaged" } else { "fair" };
+    let mut setup: Setup = lab.setup(policy);
+    setup.costs.launch = setup.costs.real_launch.clone();
+    setup.costs.device_switch = setup.costs.real_switch.clone();
+    setup.charges_killed = defence == Defence::On;
+    let compile_ns = setup.costs.module_load.ns;
+    let mut world = World::new(setup)?;
+    let tenant = |way, sync, number| Tenant {
+        way,
+        sync,
+        random: Random::part(lab.seed, 2_000 + number),
+        launched: 0,
+        compile_ns,
+        step: 0,
+    };
+    let victims = world.tenant(1);
+    let victim = world.vgpu_of(victims, 1);
+    let behaviour = Box::new(tenant(Way::Honest, attack.sync_victim, 0));
+    world.program(victim, behaviour, lab.rings(), None, 1_024);
+    let mut attacker = world.tenant(1);
+    let mut vgpu = world.vgpu_of(attacker, 1);
+    for session in 0..attack.sessions {
+        if attack.tenants && session > 0 {
+            // Users that are mapped to one tenant have vGPUs of their own there.
+            if defence != Defence::On {
+                attacker = world.tenant(1);
+            }
+            vgpu = world.vgpu_of(attacker, 1);
+        }
+        let behaviour = Box::new(tenant(attack.way, false, 1 + session));
+        world.program(vgpu, behaviour, lab.rings(), None, 1_024);
+    }
+    world.run_for(duration_ns);
+    let run = Run {
+        victim_ns: world.work_ns()[victim],
+        stall_ns: world.take_gap_max_ns(victim),
+        utilization: world.busy_ns() as f64 / duration_ns as f64,
+    };
+    lab.close(&mut world, &format!("{} with the defence {defence:?}", attack.name));
+    Ok(run)
+}
