@@ -8,7 +8,7 @@ use super::device_page::{DevicePage, Kept};
 use super::engine::cx::{Cx, LaunchState};
 use super::engine::handler::Level;
 use super::engine::launch::{Execution, LaunchPlan, Progress};
-use super::info::{SHARED_BYTES_OPTIN, THREADS_MAX, device_info};
+use super::info::{SHARED_BYTES_OPTIN, SHARED_GRANULE_BYTES, THREADS_MAX, device_info};
 use super::memory::{Copying, Filling, FrameStore, LocalFrames, Memory, MemoryConfig};
 use super::model::PacedModel;
 use super::module::{self, Loaded};
@@ -294,7 +294,8 @@ impl SoftDevice {
             params,
             dynamic_shared: launch.shared_bytes,
             static_shared,
-            total_shared: static_shared + launch.shared_bytes,
+            total_shared: (static_shared + launch.shared_bytes)
+                .next_multiple_of(SHARED_GRANULE_BYTES),
             grid_id,
             serial: grid_id,
         };
@@ -401,7 +402,7 @@ impl Device for SoftDevice {
     }
 
     fn alloc(&mut self, bytes: u64) -> Result<u64, DeviceError> {
-        self.cx.mem.alloc(bytes, false)
+        self.cx.mem.alloc(bytes)
     }
 
     fn free(&mut self, address: u64) -> Result<(), DeviceError> {

@@ -8,6 +8,9 @@ use crate::{Attribute, Capabilities, DeviceInfo};
 pub(crate) const THREADS_MAX: u32 = 1024;
 /// Most shared memory of a block (with opt-in), in bytes.
 pub(crate) const SHARED_BYTES_OPTIN: u32 = 64 << 10;
+/// A block's shared memory is handed out in units of this many bytes (CUDA C Programming Guide,
+/// compute capability 7.5), and only behind them does an access fault.
+pub(crate) const SHARED_GRANULE_BYTES: u32 = 256;
 /// Multiprocessors that it pretends to have.
 const MULTIPROCESSORS: i32 = 16;
 

@@ -123,7 +123,7 @@ fn place_space(
     if offsets.is_empty() {
         return Ok(());
     }
-    let base = memory.alloc(end.max(1), space == Space::Const)?;
+    let base = memory.alloc(end.max(1))?;
     allocations.push(base);
     layout.addresses.extend(offsets.into_iter().map(|(id, offset)| (id, base + offset)));
     Ok(())

@@ -106,12 +106,12 @@ impl Space for Generic {
     }
 
     fn place(cx: &mut Cx, op: &Op, access: Access) -> Result<(*mut u8, bool), FaultKind> {
-        let Access { lane, address, bytes, write } = access;
+        let Access { lane, address, bytes, .. } = access;
         if !address.is_multiple_of(bytes) {
             return Err(FaultKind::MisalignedAddress);
         }
         let cached = Self::window(cx, op);
-        if let Some(place) = cached.place(address, bytes, write) {
+        if let Some(place) = cached.place(address, bytes) {
             return Ok((place, cached.shared));
         }
         let offset = address % WINDOW_BYTES;
@@ -124,7 +124,7 @@ impl Space for Generic {
             _ => {
                 let window = cx.mem.window(address).ok_or(FaultKind::IllegalAddress)?;
                 cx.tlb.windows[op.c as usize % SLOTS] = window;
-                let place = window.place(address, bytes, write).ok_or(FaultKind::IllegalAddress)?;
+                let place = window.place(address, bytes).ok_or(FaultKind::IllegalAddress)?;
                 return Ok((place, window.shared));
             }
         };
@@ -139,7 +139,7 @@ impl Space for Shared {
     #[inline(always)]
     fn window(cx: &Cx, _: &Op) -> Window {
         let len = cx.shared_bytes();
-        Window { lo: 0, readable: len, writable: len, host: cx.shared_host, shared: false }
+        Window { lo: 0, len, host: cx.shared_host, shared: false }
     }
 
     #[inline(never)]
@@ -156,12 +156,12 @@ impl Space for Shared {
     }
 
     fn place(cx: &mut Cx, op: &Op, access: Access) -> Result<(*mut u8, bool), FaultKind> {
-        let Access { address, bytes, write, .. } = access;
+        let Access { address, bytes, .. } = access;
         if !address.is_multiple_of(bytes) {
             return Err(FaultKind::MisalignedAddress);
         }
         let window = Self::window(cx, op);
-        let place = window.place(address, bytes, write).ok_or(FaultKind::IllegalAddress)?;
+        let place = window.place(address, bytes).ok_or(FaultKind::IllegalAddress)?;
         Ok((place, false))
     }
 }
@@ -240,7 +240,7 @@ pub(crate) fn read_bytes(place: *const u8, bytes: u64) -> u64 {
 #[inline(always)]
 pub(crate) fn write_bytes(place: *mut u8, bytes: u64, value: u64) {
     match bytes {
-        // SAFETY: `place` came from a writable window or array that holds this many bytes.
+        // SAFETY: `place` came from a window or array that holds this many bytes.
         1 => unsafe { place.write(value as u8) },
         // SAFETY: as above.
         2 => unsafe { place.cast::<u16>().write_unaligned(value as u16) },

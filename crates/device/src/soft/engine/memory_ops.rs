@@ -121,13 +121,11 @@ fn offsets(
     addresses: &[u64; LANES],
     window: &crate::soft::memory::tlb::Window,
     bytes: u64,
-    write: bool,
 ) -> Option<[u64; LANES]> {
-    let len = if write { window.writable } else { window.readable };
-    if len < bytes {
+    if window.len < bytes {
         return None;
     }
-    let limit = len - bytes;
+    let limit = window.len - bytes;
     let lanes = cx.lanes.0;
     let mut offsets = [0; LANES];
     let mut bad = [0; LANES];
@@ -149,7 +147,7 @@ fn read<T: Copy>(place: *const u8) -> T {
 
 #[inline(always)]
 fn write<T: Copy>(place: *mut u8, value: T) {
-    // SAFETY: callers pass a place that a writable window holds for the size of `T`.
+    // SAFETY: callers pass a place that a window holds for the size of `T`.
     unsafe { place.cast::<T>().write_unaligned(value) };
 }
 
@@ -166,23 +164,23 @@ fn gather<S: Space, M: Cell>(
     match pattern(cx, addresses, M::BYTES) {
         Pattern::Sequence(origin) if cx.mask == u32::MAX && aligned(origin) => {
             let bytes = M::BYTES * HALF as u64;
-            let low = window.place(origin[0], bytes, false);
-            if let (Some(low), Some(high)) = (low, window.place(origin[1], bytes, false)) {
+            let low = window.place(origin[0], bytes);
+            if let (Some(low), Some(high)) = (low, window.place(origin[1], bytes)) {
                 out[..HALF].copy_from_slice(&read::<[M; HALF]>(low));
                 out[HALF..].copy_from_slice(&read::<[M; HALF]>(high));
                 return Ok(out);
             }
         }
         Pattern::Same(base) if aligned(base) => {
-            let low = window.place(base[0], M::BYTES, false);
-            if let (Some(low), Some(high)) = (low, window.place(base[1], M::BYTES, false)) {
+            let low = window.place(base[0], M::BYTES);
+            if let (Some(low), Some(high)) = (low, window.place(base[1], M::BYTES)) {
                 out[..HALF].fill(read::<M>(low));
                 out[HALF..].fill(read::<M>(high));
                 return Ok(out);
             }
         }
         Pattern::Same(_) | Pattern::Sequence(_) | Pattern::Any => {
-            if let Some(offsets) = offsets(cx, addresses, &window, M::BYTES, false) {
+            if let Some(offsets) = offsets(cx, addresses, &window, M::BYTES) {
                 for i in 0..LANES {
                     out[i] = read::<M>(window.host.wrapping_add(offsets[i] as usize));
                 }
@@ -213,8 +211,8 @@ fn scatter<S: Space, M: Cell>(
     if let Pattern::Sequence(origin) = pattern(cx, addresses, M::BYTES)
         && cx.mask == u32::MAX
         && (origin[0] | origin[1]).is_multiple_of(M::BYTES)
-        && let Some(low) = window.place(origin[0], M::BYTES * HALF as u64, true)
-        && let Some(high) = window.place(origin[1], M::BYTES * HALF as u64, true)
+        && let Some(low) = window.place(origin[0], M::BYTES * HALF as u64)
+        && let Some(high) = window.place(origin[1], M::BYTES * HALF as u64)
     {
         let mut half = [M::default(); HALF];
         half.copy_from_slice(&values[..HALF]);
@@ -223,7 +221,7 @@ fn scatter<S: Space, M: Cell>(
         write::<[M; HALF]>(high, half);
         return Ok(());
     }
-    if let Some(offsets) = offsets(cx, addresses, &window, M::BYTES, true) {
+    if let Some(offsets) = offsets(cx, addresses, &window, M::BYTES) {
         for lane in lanes_of(cx.mask) {
             write::<M>(window.host.wrapping_add(offsets[lane] as usize), values[lane]);
         }

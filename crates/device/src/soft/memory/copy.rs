@@ -92,7 +92,7 @@ impl Memory {
         let bad = DeviceError::BadRange { address, bytes };
         let window = self.window(address).ok_or_else(|| bad.clone())?;
         let offset = address - window.lo;
-        let len = (window.readable - offset).min(bytes);
+        let len = (window.len - offset).min(bytes);
         let base = self.store.memory();
         let start = (window.host.addr())
             .wrapping_sub(base.address())

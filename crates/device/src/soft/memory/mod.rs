@@ -99,7 +99,7 @@ impl Memory {
     ///
     /// # Errors
     /// [`DeviceError::OutOfMemory`].
-    pub(crate) fn alloc(&mut self, bytes: u64, read_only: bool) -> Result<u64, DeviceError> {
+    pub(crate) fn alloc(&mut self, bytes: u64) -> Result<u64, DeviceError> {
         let refused = DeviceError::OutOfMemory { requested: bytes };
         let bytes_exact =
             bytes.max(1).checked_next_multiple_of(GRANULE).ok_or_else(|| refused.clone())?;
@@ -121,7 +121,7 @@ impl Memory {
         let mut left = bytes_exact;
         for run in &runs {
             for frame in run.first..run.first + run.count {
-                self.table.set(page, Entry { frame, bytes: left.min(PAGE), read_only });
+                self.table.set(page, Entry { frame, bytes: left.min(PAGE) });
                 left = left.saturating_sub(PAGE);
                 page += 1;
             }
@@ -154,7 +154,7 @@ impl Memory {
     pub(crate) fn check_range(&self, address: u64, bytes: u64) -> Result<(), DeviceError> {
         let in_window = |window: Window| {
             let offset = address - window.lo;
-            bytes <= window.readable.saturating_sub(offset)
+            bytes <= window.len.saturating_sub(offset)
         };
         if self.pinned(address).is_some_and(in_window) {
             return Ok(());
@@ -179,9 +179,7 @@ impl Memory {
             return None;
         }
         let adjacent = |to: u64, frame: u64| {
-            chunk.get(to).filter(|e| {
-                e.frame == frame && e.read_only == entry.read_only && self.store.usable(frame)
-            })
+            chunk.get(to).filter(|e| e.frame == frame && self.store.usable(frame))
         };
         let mut first = page;
         while first > 0
@@ -202,8 +200,7 @@ impl Memory {
         let offset = usize::try_from((entry.frame - (page - first)) * PAGE).ok()?;
         Some(Window {
             lo: first * PAGE,
-            readable: len,
-            writable: if entry.read_only { 0 } else { len },
+            len,
             // `usable` said that all these frames lie inside the mapping.
             host: self.store.memory().as_ptr().wrapping_add(offset),
             shared: false,
@@ -215,8 +212,7 @@ impl Memory {
         let len = memory.len() as u64;
         (address.wrapping_sub(*base) < len).then(|| Window {
             lo: *base,
-            readable: len,
-            writable: len,
+            len,
             host: memory.as_ptr(),
             shared: true,
         })

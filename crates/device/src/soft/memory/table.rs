@@ -7,7 +7,6 @@ use super::frames::PAGE;
 const PAGES_PER_CHUNK: u64 = 512;
 const FRAME_BITS: u64 = (1 << 40) - 1;
 const BYTES_SHIFT: u32 = 41;
-const READ_ONLY: u64 = 1 << 62;
 const VALID: u64 = 1 << 63;
 
 /// What a page translates to.
@@ -17,22 +16,16 @@ pub(crate) struct Entry {
     pub(crate) frame: u64,
     /// Bytes from the start of the page that belong to the allocation.
     pub(crate) bytes: u64,
-    /// Kernels may not write it.
-    pub(crate) read_only: bool,
 }
 
 impl Entry {
     fn pack(self) -> u64 {
-        let read_only = if self.read_only { READ_ONLY } else { 0 };
-        VALID | read_only | (self.bytes << BYTES_SHIFT) | (self.frame & FRAME_BITS)
+        VALID | (self.bytes << BYTES_SHIFT) | (self.frame & FRAME_BITS)
     }
 
     fn unpack(raw: u64) -> Option<Self> {
-        (raw & VALID != 0).then_some(Self {
-            frame: raw & FRAME_BITS,
-            bytes: (raw >> BYTES_SHIFT) & 0x1fff,
-            read_only: raw & READ_ONLY != 0,
-        })
+        (raw & VALID != 0)
+            .then_some(Self { frame: raw & FRAME_BITS, bytes: (raw >> BYTES_SHIFT) & 0x1fff })
     }
 }
 

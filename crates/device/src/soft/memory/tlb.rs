@@ -10,10 +10,8 @@ pub(crate) const SLOTS: usize = 64;
 pub(crate) struct Window {
     /// First address.
     pub(crate) lo: u64,
-    /// Bytes that may be read.
-    pub(crate) readable: u64,
-    /// Bytes that may be written: `readable` or 0.
-    pub(crate) writable: u64,
+    /// Its bytes.
+    pub(crate) len: u64,
     /// Where the first byte lies.
     pub(crate) host: *mut u8,
     /// Whether other threads write it at the same time, so that atomics must be real ones.
@@ -21,15 +19,13 @@ pub(crate) struct Window {
 }
 
 impl Window {
-    pub(crate) const EMPTY: Self =
-        Self { lo: 0, readable: 0, writable: 0, host: ptr::null_mut(), shared: false };
+    pub(crate) const EMPTY: Self = Self { lo: 0, len: 0, host: ptr::null_mut(), shared: false };
 
     /// Where `bytes` at `address` lie, if they are all in the window.
     #[inline(always)]
-    pub(crate) fn place(&self, address: u64, bytes: u64, write: bool) -> Option<*mut u8> {
-        let len = if write { self.writable } else { self.readable };
+    pub(crate) fn place(&self, address: u64, bytes: u64) -> Option<*mut u8> {
         let offset = address.wrapping_sub(self.lo);
-        if offset < len && bytes <= len - offset {
+        if offset < self.len && bytes <= self.len - offset {
             // The offset is below the window's length, which fits an `isize`.
             Some(self.host.wrapping_add(usize::try_from(offset).unwrap_or(0)))
         } else {

@@ -1,7 +1,7 @@
 //! Whole programs.
 
 use super::{Arg, Bench};
-use crate::FaultKind;
+use crate::{FaultKind, Launch};
 
 const VECTOR_ADD: &str = r"
 .version 7.5
@@ -51,6 +51,36 @@ fn vectors_are_added() {
     for (i, x) in sum.iter().enumerate() {
         assert_eq!(*x, 1.5 * i as f32, "element {i}");
     }
+}
+
+#[test]
+fn a_const_variable_is_device_memory_to_those_who_have_its_address() {
+    let text = ".version 7.5\n.target sm_75\n.address_size 64\n.const .align 4 .u32 table[2];\n\
+        .visible .entry fill(.param .u64 at) { .reg .b64 %rd<2>; ld.param.u64 %rd1, [at];\n\
+        cvta.to.global.u64 %rd1, %rd1; st.global.u32 [%rd1+4], 77; ret; }\n\
+        .visible .entry look(.param .u64 out) { .reg .b64 %rd<2>; .reg .b32 %r<2>;\n\
+        ld.param.u64 %rd1, [out]; ld.const.u32 %r1, [table+4]; st.global.u32 [%rd1], %r1; ret; }";
+    let mut bench = Bench::new(text);
+    let table = bench.module.globals.iter().find(|g| g.name == "table").unwrap().address;
+    bench.run("fill", 1, 1, &[Arg::U64(table)]);
+    let out = bench.upload(&[0]);
+    bench.run("look", 1, 1, &[Arg::U64(out)]);
+    assert_eq!(bench.words(out, 1), [77]);
+}
+
+#[test]
+fn shared_memory_is_handed_out_in_units() {
+    // Compilers of reductions read whole vectors where the program asked for less.
+    let text = ".version 7.5\n.target sm_75\n.address_size 64\n.extern .shared .align 8 .b8 s[];\n\
+        .visible .entry k(.param .u64 out) { .reg .b64 %rd<4>; .reg .b32 %r<2>;\n\
+        ld.param.u64 %rd1, [out]; st.shared.u64 [s+248], 5; ld.shared.u64 %rd2, [s+248];\n\
+        st.global.u32 [%rd1], %rd2; mov.u32 %r1, %total_smem_size; st.global.u32 [%rd1+4], %r1;\n\
+        mov.u32 %r1, %dynamic_smem_size; st.global.u32 [%rd1+8], %r1; ret; }";
+    let mut bench = Bench::new(text);
+    let out = bench.upload(&[0; 3]);
+    let launch = Launch { shared_bytes: 8, ..bench.launch("k", 1, 1, &[Arg::U64(out)]) };
+    bench.finish_ok(launch);
+    assert_eq!(bench.words(out, 3), [5, 256, 8]);
 }
 
 #[test]
