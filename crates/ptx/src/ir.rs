@@ -128,6 +128,8 @@ pub struct Variable {
     pub align: u32,
     /// Size in bytes; 0 for an array without bound.
     pub size_bytes: u64,
+    /// Size in bytes of an element: what an index counts.
+    pub element_bytes: u32,
     /// `.extern .shared x[]`: begins where the launch's dynamic shared memory begins. All dynamic
     /// shared variables of a kernel alias each other.
     pub dynamic_shared: bool,

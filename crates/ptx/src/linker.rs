@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use thiserror::Error;
 
 use crate::error::ParseError;
-use crate::ir::{BUILTIN_FUNCTIONS, Linkage, Module, Symbol};
+use crate::ir::{BUILTIN_FUNCTIONS, Linkage, Module, Space, Symbol};
 use crate::parser::parse_into;
 
 /// Why texts cannot be linked.
@@ -63,8 +63,20 @@ pub fn link<T: AsRef<[u8]>>(texts: &[T]) -> Result<Module, LinkError> {
         parse_into(bytes.as_ref(), &mut shared)
             .map_err(|error| LinkError::Parse { text, error })?;
     }
+    define_shared(&mut shared.module);
     check_resolved(&shared)?;
     Ok(shared.module)
+}
+
+/// Shared memory of a known size that is declared and nowhere defined is what its declaration says:
+/// there is no other memory that it could denote, and drivers ignore the `.extern`.
+fn define_shared(module: &mut Module) {
+    for variable in &mut module.variables {
+        let declared = variable.linkage == Linkage::Extern && variable.space == Space::Shared;
+        if declared && !variable.dynamic_shared {
+            variable.linkage = Linkage::Weak;
+        }
+    }
 }
 
 fn check_resolved(shared: &Shared) -> Result<(), LinkError> {

@@ -11,6 +11,7 @@
 
 mod constant;
 mod directive;
+mod expand;
 mod function;
 mod initializer;
 mod inst;

@@ -1,5 +1,7 @@
 //! Literals and constant expressions, and their conversion to the bits of a type.
 
+use std::cmp::Ordering;
+
 use super::{MAX_DEPTH, Parsed, Parser, operand_error};
 use crate::error::ParseErrorKind;
 use crate::ir::{ScalarType, Width};
@@ -50,6 +52,25 @@ impl Constant {
         Ok(truncate(bits, ty.width()))
     }
 
+    /// The value, rounded if it is a large integer.
+    #[expect(clippy::cast_precision_loss, reason = "constants of mixed types are rounded")]
+    fn float(self) -> f64 {
+        match self {
+            Self::Int(value) => value as f64,
+            Self::F32(value) => f64::from(value),
+            Self::F64(value) => value,
+        }
+    }
+
+    /// Whether it is not zero.
+    fn holds(self) -> bool {
+        match self {
+            Self::Int(value) => value != 0,
+            Self::F32(value) => value != 0.0,
+            Self::F64(value) => value != 0.0,
+        }
+    }
+
     fn int(self) -> Parsed<i128> {
         match self {
             Self::Int(value) => Ok(value),
@@ -71,16 +92,52 @@ pub(super) const fn truncate(bits: u64, width: Width) -> u64 {
     }
 }
 
-/// Binding strength of a binary operator; higher binds tighter.
-const fn strength(token: Token<'_>) -> Option<(u8, u8)> {
-    let Token::Punct(c) = token else { return None };
-    Some(match c {
-        b'*' | b'/' | b'%' => (c, 6),
-        b'+' | b'-' => (c, 5),
-        b'<' | b'>' => (c, 4),
-        b'&' => (c, 3),
-        b'^' => (c, 2),
-        b'|' => (c, 1),
+/// A binary operator: C's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Binary {
+    Mul,
+    Div,
+    Rem,
+    Add,
+    Sub,
+    Shl,
+    Shr,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+    Eq,
+    Ne,
+    And,
+    Xor,
+    Or,
+    Both,
+    Either,
+}
+
+/// The operator at a token, how many tokens it has, and how tightly it binds.
+const fn operator(first: Token<'_>, second: Token<'_>) -> Option<(Binary, u8, u8)> {
+    let Token::Punct(c) = first else { return None };
+    let then = if let Token::Punct(then) = second { then } else { 0 };
+    Some(match (c, then) {
+        (b'*', _) => (Binary::Mul, 1, 10),
+        (b'/', _) => (Binary::Div, 1, 10),
+        (b'%', _) => (Binary::Rem, 1, 10),
+        (b'+', _) => (Binary::Add, 1, 9),
+        (b'-', _) => (Binary::Sub, 1, 9),
+        (b'<', b'<') => (Binary::Shl, 2, 8),
+        (b'>', b'>') => (Binary::Shr, 2, 8),
+        (b'<', b'=') => (Binary::Le, 2, 7),
+        (b'>', b'=') => (Binary::Ge, 2, 7),
+        (b'<', _) => (Binary::Lt, 1, 7),
+        (b'>', _) => (Binary::Gt, 1, 7),
+        (b'=', b'=') => (Binary::Eq, 2, 6),
+        (b'!', b'=') => (Binary::Ne, 2, 6),
+        (b'&', b'&') => (Binary::Both, 2, 2),
+        (b'|', b'|') => (Binary::Either, 2, 1),
+        (b'&', _) => (Binary::And, 1, 5),
+        (b'^', _) => (Binary::Xor, 1, 4),
+        (b'|', _) => (Binary::Or, 1, 3),
         _ => return None,
     })
 }
@@ -97,24 +154,42 @@ impl Parser<'_> {
     }
 
     pub(super) fn constant(&mut self) -> Parsed<Constant> {
-        self.binary(1, 0)
+        self.choice(0)
     }
 
     pub(super) fn constant_int(&mut self) -> Parsed<i128> {
         self.constant()?.int()
     }
 
+    /// `a ? b : c`
+    fn choice(&mut self, depth: u32) -> Parsed<Constant> {
+        let condition = self.binary(1, depth)?;
+        if !self.accept(b'?')? {
+            return Ok(condition);
+        }
+        let yes = self.choice(depth + 1)?;
+        self.expect(b':')?;
+        let no = self.choice(depth + 1)?;
+        Ok(if condition.holds() { yes } else { no })
+    }
+
     fn binary(&mut self, least: u8, depth: u32) -> Parsed<Constant> {
         let mut left = self.unary(depth)?;
-        while let Some((op, level)) = strength(self.token).filter(|&(_, level)| level >= least) {
-            self.advance()?;
-            if matches!(op, b'<' | b'>') {
-                self.expect(op)?;
+        loop {
+            if !matches!(self.token, Token::Punct(c) if b"*/%+-<>=!&^|".contains(&c)) {
+                return Ok(left);
+            }
+            let second = self.lexer.clone().next().map_or(Token::End, |(token, _)| token);
+            let Some((op, tokens, level)) = operator(self.token, second) else { return Ok(left) };
+            if level < least {
+                return Ok(left);
+            }
+            for _ in 0..tokens {
+                self.advance()?;
             }
             let right = self.binary(level + 1, depth + 1)?;
             left = apply(op, left, right)?;
         }
-        Ok(left)
     }
 
     fn unary(&mut self, depth: u32) -> Parsed<Constant> {
@@ -142,7 +217,7 @@ impl Parser<'_> {
                     self.expect(b')')?;
                     return self.unary(depth + 1);
                 }
-                let value = self.binary(1, depth + 1)?;
+                let value = self.choice(depth + 1)?;
                 self.expect(b')')?;
                 Ok(value)
             }
@@ -151,25 +226,63 @@ impl Parser<'_> {
     }
 }
 
-fn apply(op: u8, left: Constant, right: Constant) -> Parsed<Constant> {
+fn apply(op: Binary, left: Constant, right: Constant) -> Parsed<Constant> {
+    if !matches!((left, right), (Constant::Int(_), Constant::Int(_))) {
+        return apply_float(op, left.float(), right.float());
+    }
     let (a, b) = (left.int()?, right.int()?);
     let shift = u32::try_from(b).ok().filter(|&n| n < 64);
     let value = match op {
-        b'*' => a.checked_mul(b),
-        b'/' => a.checked_div(b),
-        b'%' => a.checked_rem(b),
-        b'+' => a.checked_add(b),
-        b'-' => a.checked_sub(b),
-        b'<' => shift.and_then(|n| a.checked_shl(n)),
-        b'>' => shift.and_then(|n| a.checked_shr(n)),
-        b'&' => Some(a & b),
-        b'^' => Some(a ^ b),
-        _ => Some(a | b),
+        Binary::Mul => a.checked_mul(b),
+        Binary::Div => a.checked_div(b),
+        Binary::Rem => a.checked_rem(b),
+        Binary::Add => a.checked_add(b),
+        Binary::Sub => a.checked_sub(b),
+        Binary::Shl => shift.and_then(|n| a.checked_shl(n)),
+        Binary::Shr => shift.and_then(|n| a.checked_shr(n)),
+        Binary::And => Some(a & b),
+        Binary::Xor => Some(a ^ b),
+        Binary::Or => Some(a | b),
+        Binary::Both => Some(i128::from(a != 0 && b != 0)),
+        Binary::Either => Some(i128::from(a != 0 || b != 0)),
+        Binary::Lt | Binary::Le | Binary::Gt | Binary::Ge | Binary::Eq | Binary::Ne => {
+            Some(i128::from(compares(op, a.cmp(&b))))
+        }
     };
     value.map_or_else(
         || operand_error("a constant expression without value"),
         |value| Ok(Constant::Int(wrap(value))),
     )
+}
+
+fn apply_float(op: Binary, a: f64, b: f64) -> Parsed<Constant> {
+    let truth = |holds| Ok(Constant::Int(i128::from(holds)));
+    match op {
+        Binary::Mul => Ok(Constant::F64(a * b)),
+        Binary::Div => Ok(Constant::F64(a / b)),
+        Binary::Add => Ok(Constant::F64(a + b)),
+        Binary::Sub => Ok(Constant::F64(a - b)),
+        Binary::Both => truth(a != 0.0 && b != 0.0),
+        Binary::Either => truth(a != 0.0 || b != 0.0),
+        Binary::Ne => truth(a != b),
+        Binary::Lt | Binary::Le | Binary::Gt | Binary::Ge | Binary::Eq => {
+            truth(a.partial_cmp(&b).is_some_and(|order| compares(op, order)))
+        }
+        Binary::Rem | Binary::Shl | Binary::Shr | Binary::And | Binary::Xor | Binary::Or => {
+            operand_error("an integer operation of floating-point constants")
+        }
+    }
+}
+
+fn compares(op: Binary, order: Ordering) -> bool {
+    match op {
+        Binary::Lt => order.is_lt(),
+        Binary::Le => order.is_le(),
+        Binary::Gt => order.is_gt(),
+        Binary::Ge => order.is_ge(),
+        Binary::Ne => order.is_ne(),
+        _ => order.is_eq(),
+    }
 }
 
 /// Keeps an intermediate value in 65 bits, so that `i128` arithmetic cannot overflow.

@@ -401,6 +401,7 @@ impl<'a> Parser<'a> {
             linkage,
             align: shape.align(),
             size_bytes,
+            element_bytes: shape.element_bytes(),
             dynamic_shared,
             managed: shape.managed,
             init,

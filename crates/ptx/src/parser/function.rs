@@ -1,7 +1,8 @@
 //! Functions: headers, declarations inside of bodies, statements.
 
+use super::directive::Shape;
 use super::modifiers::Modifiers;
-use super::scope::{Body, Name};
+use super::scope::{Body, Name, Ranged};
 use super::{MAX_FRAME_BYTES, MAX_KERNEL_PARAM_BYTES, Parsed, Parser, operand_error, shorten};
 use crate::error::ParseErrorKind;
 use crate::ir::{
@@ -212,6 +213,7 @@ impl<'a> Parser<'a> {
     /// A label or an instruction.
     fn statement(&mut self) -> Parsed<()> {
         let guard = if self.accept(b'@')? { Some(self.guard()?) } else { None };
+        self.body.guard = guard;
         let word = self.word()?;
         if guard.is_none() && self.accept(b':')? {
             return match self.token {
@@ -258,22 +260,16 @@ impl<'a> Parser<'a> {
     fn registers(&mut self) -> Parsed<()> {
         let shape = self.shape()?;
         let width = shape.ty.width();
+        let lanes = u8::try_from(shape.vector).unwrap_or(1);
         loop {
             let name = self.word()?;
             if self.accept(b'<')? {
                 let count = self.int_u32()?;
                 self.expect(b'>')?;
-                if shape.vector > 1 {
-                    return operand_error("a range of vector registers");
-                }
-                self.body.declare_range(name, count, width)?;
-            } else if shape.vector > 1 {
-                let first = self.body.new_register(width)?;
-                for _ in 1..shape.vector {
-                    self.body.new_register(width)?;
-                }
-                let count = u8::try_from(shape.vector).unwrap_or(1);
-                self.body.declare(name, Name::Vector(first, count))?;
+                self.body.declare_range(name, count, Ranged::Registers { width, lanes })?;
+            } else if lanes > 1 {
+                let first = self.body.new_vector(width, lanes)?;
+                self.body.declare(name, Name::Vector(first, lanes))?;
             } else {
                 let reg = self.body.new_register(width)?;
                 self.body.declare(name, Name::Reg(reg))?;
@@ -289,10 +285,16 @@ impl<'a> Parser<'a> {
         let shape = self.shape()?;
         loop {
             let name = self.word()?;
-            let dimensions = self.dimensions()?;
-            let bytes = Self::array_bytes(shape.element_bytes(), &dimensions)?;
-            let slot = self.body.reserve(frame_bytes(bytes)?, shape.align())?;
-            self.body.declare(name, Name::Frame { slot, param })?;
+            let slot = if self.accept(b'<')? {
+                self.frame_range(name, shape, param)?
+            } else {
+                let dimensions = self.dimensions()?;
+                let bytes = Self::array_bytes(shape.element_bytes(), &dimensions)?;
+                let slot = self.body.reserve(frame_bytes(bytes)?, shape.align())?;
+                let element_bytes = shape.element_bytes();
+                self.body.declare(name, Name::Frame { slot, param, element_bytes })?;
+                slot
+            };
             if !param {
                 let (offset, size_bytes) = (slot.offset, slot.bytes);
                 self.body.locals.push(Local { name: name.to_owned(), offset, size_bytes });
@@ -301,6 +303,18 @@ impl<'a> Parser<'a> {
                 return self.expect(b';');
             }
         }
+    }
+
+    /// The rest of `.param .u64 %P<2>`.
+    fn frame_range(&mut self, name: &'a str, shape: Shape, param: bool) -> Parsed<Slot> {
+        let count = self.int_u32()?;
+        self.expect(b'>')?;
+        let bytes = shape.element_bytes().next_multiple_of(shape.align());
+        let all = frame_bytes(u64::from(bytes).saturating_mul(u64::from(count)))?;
+        let slot = self.body.reserve(all, shape.align())?;
+        let of = Ranged::Frame { first_offset: slot.offset, bytes, param };
+        self.body.declare_range(name, count, of)?;
+        Ok(slot)
     }
 
     /// A variable of function scope that all threads or blocks share.
@@ -363,9 +377,12 @@ impl<'a> Parser<'a> {
                 ParamList::Device => self.body.reserve(size_bytes, align)?,
                 ParamList::Prototype => Slot { offset: 0, bytes: size_bytes },
             };
+            let element_bytes = shape.element_bytes();
             let value = match list {
-                ParamList::Kernel => Name::KernelParam(slot),
-                ParamList::Device | ParamList::Prototype => Name::Frame { slot, param: true },
+                ParamList::Kernel => Name::KernelParam { slot, element_bytes },
+                ParamList::Device | ParamList::Prototype => {
+                    Name::Frame { slot, param: true, element_bytes }
+                }
             };
             self.declare_param(list, name, value)?;
             ParamPlace::Offset(slot.offset)

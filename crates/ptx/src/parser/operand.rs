@@ -6,7 +6,7 @@ use super::{Parsed, Parser, operand_error, shorten, undefined};
 use crate::error::ParseErrorKind;
 use crate::ir::{
     Address, Base, Dim, FunctionKind, Guard, Operand, Pred, Reg, ScalarType, Space, SpecialReg,
-    Symbol, Width,
+    Symbol, VarId, Width,
 };
 use crate::lexer::Token;
 
@@ -38,7 +38,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn component(&mut self, first: Reg, count: u8) -> Parsed<Reg> {
+    pub(super) fn component(&mut self, first: Reg, count: u8) -> Parsed<Reg> {
         let index = match self.dotted()? {
             "x" | "r" => 0,
             "y" | "g" => 1,
@@ -105,6 +105,9 @@ impl<'a> Parser<'a> {
 
     /// A value of that type: register, constant, special register or address.
     pub(super) fn value(&mut self, ty: ScalarType, fit: Fit) -> Parsed<Operand> {
+        if ty == ScalarType::Pred && self.at_negation() {
+            return Ok(Operand::Reg(self.complement()?));
+        }
         if self.at_constant() {
             return Ok(Operand::Imm(self.constant()?.bits(ty)?));
         }
@@ -117,7 +120,7 @@ impl<'a> Parser<'a> {
         };
         if let Some(reg) = found {
             self.check_width(reg, ty.width(), fit)?;
-            return Ok(Operand::Reg(reg));
+            return Ok(Operand::Reg(self.plus(reg, ty)?));
         }
         if let Some(global) = self.refer(name) {
             return self.global(global, ty);
@@ -130,10 +133,12 @@ impl<'a> Parser<'a> {
 
     /// The address of a local name, with an optional offset.
     fn symbol(&mut self, name: &str, found: &Name<'a>, ty: ScalarType) -> Parsed<Operand> {
-        let (base, offset) = match found {
-            Name::KernelParam(slot) => (Base::KernelParam, slot.offset),
-            Name::Frame { slot, .. } => (Base::Frame, slot.offset),
-            Name::Variable(id) => (Base::Variable(*id), 0),
+        let (base, offset, element) = match *found {
+            Name::KernelParam { slot, element_bytes } => {
+                (Base::KernelParam, slot.offset, element_bytes)
+            }
+            Name::Frame { slot, element_bytes, .. } => (Base::Frame, slot.offset, element_bytes),
+            Name::Variable(id) => (Base::Variable(id), 0, self.element_bytes(id)),
             Name::Reg(_)
             | Name::Vector(..)
             | Name::Prototype(_)
@@ -142,28 +147,43 @@ impl<'a> Parser<'a> {
                 return operand_error(format!("{} is not a value", shorten(name)));
             }
         };
-        self.address_value(base, i64::from(offset), ty)
+        self.address_value(base, i64::from(offset), element, ty)
     }
 
     fn global(&mut self, global: Symbol, ty: ScalarType) -> Parsed<Operand> {
         match global {
-            Symbol::Variable(id) => self.address_value(Base::Variable(id), 0, ty),
+            Symbol::Variable(id) => {
+                self.address_value(Base::Variable(id), 0, self.element_bytes(id), ty)
+            }
             Symbol::Function(id) if ty.bytes() == 8 => Ok(Operand::Function(id)),
             Symbol::Function(_) => operand_error("the address of a function needs 64 bits"),
         }
     }
 
-    fn address_value(&mut self, base: Base, start: i64, ty: ScalarType) -> Parsed<Operand> {
+    fn element_bytes(&self, id: VarId) -> u32 {
+        self.shared.module.variable(id).map_or(1, |variable| variable.element_bytes)
+    }
+
+    fn address_value(
+        &mut self,
+        base: Base,
+        start: i64,
+        element_bytes: u32,
+        ty: ScalarType,
+    ) -> Parsed<Operand> {
         if !matches!(ty.bytes(), 4 | 8) || ty.float().is_some() {
             return operand_error("an address needs an integer type of 32 or 64 bits");
         }
-        let mut offset = self.offset()?;
-        if self.accept(b'[')? {
-            let index = self.constant_int()?;
-            self.expect(b']')?;
-            offset = offset.wrapping_add(low_i64(index));
+        let address = Address { base, offset: start.wrapping_add(self.offset()?) };
+        if !self.at(b'[') {
+            return Ok(Operand::Address(address));
         }
-        Ok(Operand::Address(Address { base, offset: start.wrapping_add(offset) }))
+        let element = self.index(address, element_bytes)?;
+        match element.base {
+            Base::Reg(reg) if ty.bytes() == 8 => Ok(Operand::Reg(reg)),
+            Base::Reg(reg) => Ok(Operand::Reg(self.low_half(reg)?)),
+            _ => Ok(Operand::Address(element)),
+        }
     }
 
     /// `+ 4`, `- 4`, `+ -4` or nothing.
@@ -178,10 +198,10 @@ impl<'a> Parser<'a> {
         let dim = if let Token::Dotted(component) = self.token {
             self.advance()?;
             Some(match component {
-                "x" => Some(Dim::X),
-                "y" => Some(Dim::Y),
-                "z" => Some(Dim::Z),
-                "w" => None,
+                "x" | "r" => Some(Dim::X),
+                "y" | "g" => Some(Dim::Y),
+                "z" | "b" => Some(Dim::Z),
+                "w" | "a" => None,
                 _ => return undefined(name),
             })
         } else {
@@ -195,7 +215,9 @@ impl<'a> Parser<'a> {
 
     /// `[base + offset]`, and the space that the name in it implies.
     pub(super) fn address(&mut self, space: Space) -> Parsed<(Address, Space)> {
-        self.expect(b'[')?;
+        if !self.accept(b'[')? {
+            return self.element_address(space);
+        }
         let result = self.address_inner(space)?;
         self.expect(b']')?;
         Ok(result)
@@ -213,8 +235,8 @@ impl<'a> Parser<'a> {
                 let reg = self.component(first, count)?;
                 self.register_base(reg, space)?
             }
-            Some(Name::KernelParam(slot)) => (Base::KernelParam, slot.offset, Space::Param),
-            Some(Name::Frame { slot, param }) => {
+            Some(Name::KernelParam { slot, .. }) => (Base::KernelParam, slot.offset, Space::Param),
+            Some(Name::Frame { slot, param, .. }) => {
                 let own = if param { Space::Param } else { Space::Local };
                 if space != own && space != Space::Generic {
                     return operand_error(format!("{} lies in another space", shorten(name)));
@@ -256,7 +278,7 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn variable_base(&self, id: crate::ir::VarId) -> (Base, u32, Space) {
+    fn variable_base(&self, id: VarId) -> (Base, u32, Space) {
         let space = self.shared.module.variable(id).map_or(Space::Generic, |v| v.space);
         (Base::Variable(id), 0, space)
     }

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use super::{MAX_DEPTH, MAX_FRAME_BYTES, Parsed, Parser, undefined};
 use crate::error::ParseErrorKind;
-use crate::ir::{FunctionKind, Instr, Local, Op, Prototype, Reg, Slot, VarId, Width};
+use crate::ir::{FunctionKind, Guard, Instr, Local, Op, Prototype, Reg, Slot, VarId, Width};
 
 /// What a name inside a function denotes.
 #[derive(Clone, Debug)]
@@ -15,9 +15,9 @@ pub(super) enum Name<'a> {
     /// Registers of a vector: the first and their number.
     Vector(Reg, u8),
     /// A parameter of the kernel: offset and size in the parameter buffer.
-    KernelParam(Slot),
+    KernelParam { slot: Slot, element_bytes: u32 },
     /// A `.param` or `.local` variable in the frame.
-    Frame { slot: Slot, param: bool },
+    Frame { slot: Slot, param: bool, element_bytes: u32 },
     /// A hoisted variable.
     Variable(VarId),
     /// `.callprototype`, an index into the function's.
@@ -28,11 +28,20 @@ pub(super) enum Name<'a> {
     Calls(Rc<[&'a str]>),
 }
 
-/// `%r<100>`: registers that get a dense index when they are first used.
+/// What names of a range such as `%r<100>` denote.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Ranged {
+    /// Registers or (of more than one lane) vectors of them, which get their dense indices when
+    /// they are first used.
+    Registers { width: Width, lanes: u8 },
+    /// Variables of that many bytes in the frame, one behind the other.
+    Frame { first_offset: u32, bytes: u32, param: bool },
+}
+
 #[derive(Debug)]
 struct Range {
     count: u32,
-    width: Width,
+    of: Ranged,
 }
 
 /// A jump whose label is not known yet.
@@ -67,6 +76,8 @@ pub(super) struct Body<'a> {
     pub(super) frame_bytes: u32,
     /// Size of the kernel's parameter buffer.
     pub(super) param_bytes: u32,
+    /// Guard of the instruction being read.
+    pub(super) guard: Option<Guard>,
     pub(super) frame_align: u32,
     scopes: Vec<Scope<'a>>,
     frame_end: u32,
@@ -89,6 +100,7 @@ impl<'a> Body<'a> {
             locals: Vec::new(),
             frame_bytes: 0,
             param_bytes: 0,
+            guard: None,
             frame_align: 8,
             scopes: vec![Scope::default()],
             frame_end: 0,
@@ -138,9 +150,9 @@ impl<'a> Body<'a> {
         Ok(())
     }
 
-    pub(super) fn declare_range(&mut self, name: &'a str, count: u32, width: Width) -> Parsed<()> {
+    pub(super) fn declare_range(&mut self, name: &'a str, count: u32, of: Ranged) -> Parsed<()> {
         let scope = self.scope()?;
-        if scope.ranges.insert(name, Range { count, width }).is_some() {
+        if scope.ranges.insert(name, Range { count, of }).is_some() {
             return Err(ParseErrorKind::DuplicateName(super::shorten(name).to_owned()));
         }
         Ok(())
@@ -167,17 +179,35 @@ impl<'a> Body<'a> {
             if let Some(found) = scope.names.get(name) {
                 return Ok(Some(found.clone()));
             }
-            if let Some(width) = scope.range(name) {
-                fresh = Some((depth, width));
+            if let Some(member) = scope.range(name) {
+                fresh = Some((depth, member));
                 break;
             }
         }
-        let Some((depth, width)) = fresh else { return Ok(None) };
-        let reg = self.new_register(width)?;
+        let Some((depth, (index, of))) = fresh else { return Ok(None) };
+        let found = match of {
+            Ranged::Registers { width, lanes: 1 } => Name::Reg(self.new_register(width)?),
+            Ranged::Registers { width, lanes } => {
+                Name::Vector(self.new_vector(width, lanes)?, lanes)
+            }
+            Ranged::Frame { first_offset, bytes, param } => {
+                let offset = first_offset.saturating_add(index.saturating_mul(bytes));
+                Name::Frame { slot: Slot { offset, bytes }, param, element_bytes: bytes }
+            }
+        };
         if let Some(scope) = self.scopes.get_mut(depth) {
-            scope.names.insert(name, Name::Reg(reg));
+            scope.names.insert(name, found.clone());
         }
-        Ok(Some(Name::Reg(reg)))
+        Ok(Some(found))
+    }
+
+    /// The first of that many consecutive registers.
+    pub(super) fn new_vector(&mut self, width: Width, lanes: u8) -> Parsed<Reg> {
+        let first = self.new_register(width)?;
+        for _ in 1..lanes {
+            self.new_register(width)?;
+        }
+        Ok(first)
     }
 
     /// What an already used name denotes.
@@ -220,8 +250,8 @@ impl<'a> Body<'a> {
 }
 
 impl Scope<'_> {
-    /// The width of the register if a range of this block covers the name.
-    fn range(&self, name: &str) -> Option<Width> {
+    /// Which member the name is of which range of this block, if it is of one.
+    fn range(&self, name: &str) -> Option<(u32, Ranged)> {
         if self.ranges.is_empty() {
             return None;
         }
@@ -232,7 +262,7 @@ impl Scope<'_> {
             let range = self.ranges.get(prefix)?;
             let canonical = n == 1 || !number.starts_with('0');
             let index = number.parse::<u32>().ok()?;
-            (canonical && index < range.count).then_some(range.width)
+            (canonical && index < range.count).then_some((index, range.of))
         })
     }
 }

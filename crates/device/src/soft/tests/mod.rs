@@ -4,6 +4,7 @@
 
 mod corpus;
 mod faults;
+mod forms;
 mod instructions;
 mod kernels;
 mod matrices;

@@ -37,6 +37,9 @@ impl<'a> Parser<'a> {
         let (to, ty) = (m.ty()?, m.ty()?);
         m.check(!matches!(to, ScalarType::Pred | ScalarType::F64) && to.bytes() <= 4)?;
         m.check(to.int().is_some() || to.float().is_some())?;
+        let pairs = |ty| matches!(ty, ScalarType::F16x2 | ScalarType::BF16x2);
+        let whole = matches!(to, ScalarType::U32 | ScalarType::S32);
+        m.check(pairs(to) == pairs(ty) || (whole && pairs(ty)))?;
         check_compare(m, op, ty, ftz)?;
         m.finish()?;
         let dst = self.dst(to.width())?;

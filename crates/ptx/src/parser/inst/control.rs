@@ -4,12 +4,15 @@ use super::Mods;
 use crate::error::ParseErrorKind;
 use crate::ir::{
     Call, CallArg, CallTarget, FuncId, FunctionKind, Op, Operand, Param, Prototype, Reg,
-    ScalarType, Symbol, Width,
+    ScalarType, Slot, Symbol, Width,
 };
 use crate::lexer::Token;
 use crate::parser::operand::Fit;
 use crate::parser::scope::Name;
 use crate::parser::{MAX_TARGETS, Parsed, Parser, operand_error, undefined};
+
+/// `_` in place of a result, until the callee says how long it is.
+const DISCARDED: Slot = Slot { offset: u32::MAX, bytes: 0 };
 
 impl<'a> Parser<'a> {
     pub(super) fn control(&mut self, m: Mods<'_, 'a>) -> Parsed<Op> {
@@ -79,6 +82,12 @@ impl<'a> Parser<'a> {
         let mut returns = Vec::new();
         if self.at(b'(') {
             returns = self.call_list()?;
+            if returns
+                .iter()
+                .any(|place| matches!(place, CallArg::Value { value: Operand::Imm(_), .. }))
+            {
+                return operand_error("a constant where a result goes");
+            }
             self.comma()?;
         }
         let name = self.word()?;
@@ -131,14 +140,23 @@ impl<'a> Parser<'a> {
             return Ok(CallArg::Value { value, bytes: 0 });
         }
         let name = self.word()?;
+        if name == "_" {
+            return Ok(CallArg::Slot(DISCARDED));
+        }
         match self.body.find(name)? {
             Some(Name::Frame { slot, .. }) => Ok(CallArg::Slot(slot)),
+            Some(Name::Vector(first, count)) => {
+                let reg = self.component(first, count)?;
+                let bytes = self.body.width(reg).bits().div_ceil(8);
+                Ok(CallArg::Value { value: Operand::Reg(reg), bytes })
+            }
             Some(Name::Reg(reg)) => {
                 let width = self.body.width(reg);
-                if matches!(width, Width::Pred | Width::B128) {
+                if width == Width::B128 {
                     return operand_error(format!("a {width:?} register is not an argument"));
                 }
-                Ok(CallArg::Value { value: Operand::Reg(reg), bytes: width.bits() / 8 })
+                let bytes = width.bits().div_ceil(8);
+                Ok(CallArg::Value { value: Operand::Reg(reg), bytes })
             }
             Some(_) => operand_error(format!("{name} is not an argument")),
             None => undefined(name),
@@ -171,7 +189,7 @@ impl<'a> Parser<'a> {
 
     /// Checks counts and sizes against what is called.
     fn finish_call(
-        &self,
+        &mut self,
         target: &CallTarget,
         args: &mut [CallArg],
         returns: &mut [CallArg],
@@ -187,6 +205,11 @@ impl<'a> Parser<'a> {
                 None => return operand_error("an empty list of targets"),
             },
         };
+        for (place, &(bytes, align)) in returns.iter_mut().zip(&signature.returns) {
+            if *place == CallArg::Slot(DISCARDED) {
+                *place = CallArg::Slot(self.body.reserve(bytes, align)?);
+            }
+        }
         fit(args, &signature.params, "arguments")?;
         fit(returns, &signature.returns, "results")
     }

@@ -23,10 +23,19 @@ impl<'a> Parser<'a> {
     }
 
     fn mov(&mut self, m: Mods<'_, 'a>) -> Parsed<Op> {
+        let lanes = m.pick(&[("v2", 2), ("v4", 4)]);
         let ty = m.ty()?;
         m.finish()?;
+        if let Some(lanes) = lanes {
+            return self.mov_vector(ty, lanes);
+        }
         if self.at(b'{') {
             return self.unpack(ty);
+        }
+        if let Some(element) = self.at_vector()? {
+            let dst = self.dst_vector(element, Fit::Exact)?;
+            self.check_elements(element, dst.len(), ty.width())?;
+            return Ok(Op::Unpack { element, dst, src: self.src(ty)? });
         }
         if ty.width() == Width::B8 {
             return self.mov_byte(ty);
@@ -35,6 +44,11 @@ impl<'a> Parser<'a> {
         self.comma()?;
         if self.at(b'{') {
             let (element, src) = self.pack(ty)?;
+            return Ok(Op::Pack { element, dst, src });
+        }
+        if let Some(element) = self.at_vector()? {
+            let src = self.src_vector(element_type(element), Fit::Exact)?;
+            self.check_elements(element, src.len(), ty.width())?;
             return Ok(Op::Pack { element, dst, src });
         }
         let src = self.value(ty, Fit::Exact)?;
@@ -143,6 +157,18 @@ impl<'a> Parser<'a> {
         let (dst, a) = self.dst_a(ty)?;
         let space = self.private(space);
         Ok(if from_generic { Op::CvtaFrom { space, dst, a } } else { Op::CvtaTo { space, dst, a } })
+    }
+}
+
+/// Bits of that width.
+const fn element_type(width: Width) -> ScalarType {
+    match width {
+        Width::Pred => ScalarType::Pred,
+        Width::B8 => ScalarType::B8,
+        Width::B16 => ScalarType::B16,
+        Width::B32 => ScalarType::B32,
+        Width::B64 => ScalarType::B64,
+        Width::B128 => ScalarType::B128,
     }
 }
 

@@ -262,13 +262,17 @@ impl FunctionLowering<'_> {
         match *op {
             Ir::Setp { op, ty, ftz, combine, dst, complement, a, b } => {
                 if matches!(ty, ScalarType::F16x2 | ScalarType::BF16x2) {
-                    return self.compare_pair(op, ty, combine, dst, complement, [a, b]);
+                    let rows = [self.pred_or_temp(dst), self.pred_or_temp(complement)];
+                    return self.compare_pair(op, ty, combine, rows, [a, b]);
                 }
                 let (imm, with) = self.combination(combine, complement);
                 let d = self.pred_or_temp(dst);
                 self.compare(op, ty, ftz, d, (imm, with), [a, b])
             }
             Ir::Set { op, to, ty, ftz, combine, dst, a, b } => {
+                if matches!(ty, ScalarType::F16x2 | ScalarType::BF16x2) {
+                    return self.set_pair((op, to, ty), combine, dst, [a, b]);
+                }
                 let (imm, with) = self.combination(combine, None);
                 let p = self.temp_pred();
                 self.compare(op, ty, ftz, p, (imm, with), [a, b])?;
@@ -433,14 +437,35 @@ impl FunctionLowering<'_> {
         }
     }
 
+    /// The results of both halves beside each other.
+    fn set_pair(
+        &mut self,
+        (op, to, ty): (CompareOp, ScalarType, ScalarType),
+        combine: Option<Combine>,
+        dst: Reg,
+        operands: [Operand; 2],
+    ) -> Done {
+        let rows = [self.temp_pred(), self.temp_pred()];
+        self.compare_pair(op, ty, combine, rows, operands)?;
+        let one = match to {
+            ScalarType::F16x2 => 0x3c00,
+            ScalarType::BF16x2 => 0x3f80,
+            _ => 0xffff,
+        };
+        let (low, high) = (self.temp32(), self.temp32());
+        self.emit::<c::PredToRow>(low, rows[0], 0, 0, one);
+        self.emit::<c::PredToRow>(high, rows[1], 0, 0, one << 16);
+        self.emit::<bits::Or32>(self.dst(dst), low, high, 0, 0);
+        Ok(())
+    }
+
     /// Compares both halves; the results go to different predicates.
     fn compare_pair(
         &mut self,
         op: CompareOp,
         ty: ScalarType,
         combine: Option<Combine>,
-        low: Option<Reg>,
-        high: Option<Reg>,
+        [low, high]: [u32; 2],
         [a, b]: [Operand; 2],
     ) -> Done {
         let (imm, mut with) = self.combination(combine, None);
@@ -461,8 +486,7 @@ impl FunctionLowering<'_> {
                     self.emit::<super::super::convert::BF16ToF32>(to, to, 0, 0, 0);
                 }
             }
-            let d = self.pred_or_temp(dst);
-            self.compare_f32(op, d, (imm, with), x, y);
+            self.compare_f32(op, dst, (imm, with), x, y);
         }
         Ok(())
     }
