@@ -79,7 +79,9 @@ impl Pieces {
             Work::Kernel if fits => whole,
             Work::Kernel => self.cut_ns(ready, known, left_ns).map_or(whole, |after_ns| {
                 let cut = Cut { after_ns, after_bytes: u64::MAX };
-                Limit { cut: Some(cut), expected_ns: estimate_ns.min(after_ns) }
+                // A block runs to its end, however long it is.
+                let block_ns = estimate_ns / ready.units.max(1);
+                Limit { cut: Some(cut), expected_ns: estimate_ns.min(after_ns.max(block_ns)) }
             }),
             Work::Copy | Work::Fill => self.bytes_limit(ready, known, left_ns, exact),
         }
@@ -177,6 +179,17 @@ mod tests {
         assert_eq!(limit(true), Limit { cut: Some(cut), expected_ns: 20_000 });
         let exact = pieces.limit(&kernel(100), Some(20_000), 20_000, 6_000_000, true);
         assert_eq!(exact.cut, None);
+    }
+
+    #[test]
+    fn a_kernel_of_few_blocks_takes_as_long_as_one_of_them() {
+        let pieces = Pieces::new(SlicingConfig::Time);
+        let expected_ns = |blocks| {
+            pieces.limit(&kernel(blocks), Some(LONG_NS), LONG_NS, 6_000_000, true).expected_ns
+        };
+        assert_eq!(expected_ns(1), LONG_NS);
+        assert_eq!(expected_ns(10), LONG_NS / 10);
+        assert_eq!(expected_ns(10_000), 6_000_000);
     }
 
     #[test]
