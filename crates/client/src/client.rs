@@ -214,6 +214,7 @@ impl Client {
     pub fn leave_in_child(&self) {
         if self.is_forked() {
             self.lifeline.cut();
+            self.leave_registered();
         }
     }
 

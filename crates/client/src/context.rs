@@ -290,13 +290,19 @@ impl Client {
         Ok(())
     }
 
-    /// Least and greatest priority of streams: `(0, -5)`, as on current devices.
+    /// Least and greatest priority of streams: `(0, -5)`, as on current devices, or `(0, 0)` where
+    /// streams have none.
     ///
     /// # Errors
     /// `INVALID_CONTEXT`.
     pub fn context_stream_priorities(&self) -> Result<(i32, i32), Status> {
+        /// `CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED`.
+        const STREAM_PRIORITIES: u32 = 78;
+
         self.current_despite_faults()?;
-        Ok((crate::stream::PRIORITY_LEAST, crate::stream::PRIORITY_GREATEST))
+        let supported = self.attribute(STREAM_PRIORITIES) != 0;
+        let greatest = if supported { crate::stream::PRIORITY_GREATEST } else { 0 };
+        Ok((crate::stream::PRIORITY_LEAST, greatest))
     }
 }
 

@@ -2,25 +2,38 @@
 
 use std::sync::{Arc, Mutex};
 
-use weft_ring::{PAGE, SharedMemory, Window};
+use weft_ring::{PAGE, SharedMemory, SharedSpan, Window};
 use weft_wire::{Command, Status};
 
 use crate::client::{Client, lock};
+use crate::handle::Context;
 use crate::pointer::{Range, RangeKind};
+use crate::registered::Registered;
 
-/// `CU_MEMHOSTALLOC_*` and `CU_MEMHOSTREGISTER_*` flags that exist.
-const HOST_FLAGS: u32 = 0x0f;
+/// `CU_MEMHOSTALLOC_*` flags that exist.
+const HOST_FLAGS: u32 = 0x07;
 
 /// The window with the account of what is used of it.
 #[derive(Debug)]
 pub(crate) struct PinnedHeap {
     window: Window,
     used: Mutex<u64>,
+    /// Memory of the program's own that the device uses in place.
+    pub(crate) registered: Mutex<Registered>,
 }
 
 impl PinnedHeap {
     pub(crate) fn new(memory: &Arc<SharedMemory>) -> Self {
-        Self { window: Window::new(Arc::clone(memory)), used: Mutex::new(0) }
+        Self {
+            window: Window::new(Arc::clone(memory)),
+            used: Mutex::new(0),
+            registered: Mutex::default(),
+        }
+    }
+
+    /// A piece of the window.
+    pub(crate) fn span(&self, address: u64, bytes: usize) -> Option<SharedSpan> {
+        self.window.memory().span_at(usize::try_from(address).ok()?, bytes).ok()
     }
 
     /// Whether all of the range lies in the window.
@@ -59,6 +72,16 @@ impl Client {
 
     fn alloc_shared(&self, bytes: u64, kind: RangeKind) -> Result<u64, Status> {
         let context = self.current()?;
+        let charge = bytes.checked_next_multiple_of(PAGE as u64).ok_or(Status::OUT_OF_MEMORY)?;
+        let start = self.take_window(bytes)?;
+        self.submit(&Command::PinnedRange { address: start, bytes: charge, used: 1 })?;
+        let number = self.number();
+        self.ranges.insert(Range { start, bytes, kind, context: context.handle, number });
+        Ok(start)
+    }
+
+    /// Takes a piece of the window, within the quota; its address.
+    pub(crate) fn take_window(&self, bytes: u64) -> Result<u64, Status> {
         let length = usize::try_from(bytes).ok().filter(|length| *length > 0);
         let length = length.ok_or(Status::INVALID_VALUE)?;
         let charge = bytes.checked_next_multiple_of(PAGE as u64).ok_or(Status::OUT_OF_MEMORY)?;
@@ -69,12 +92,24 @@ impl Client {
             return Err(Status::OUT_OF_MEMORY);
         };
         *used += charge;
-        drop(used);
-        let start = start as u64;
-        self.submit(&Command::PinnedRange { address: start, bytes: charge, used: 1 })?;
-        let number = self.number();
-        self.ranges.insert(Range { start, bytes, kind, context: context.handle, number });
-        Ok(start)
+        Ok(start as u64)
+    }
+
+    /// Gives such a piece back, zeroed.
+    pub(crate) fn give_window(&self, address: u64) -> Result<(), Status> {
+        let start = usize::try_from(address).map_err(|_| Status::INVALID_VALUE)?;
+        let bytes = self.pinned.window.free(start).ok_or(Status::INVALID_VALUE)?;
+        let mut used = lock(&self.pinned.used);
+        *used = used.saturating_sub(bytes.next_multiple_of(PAGE) as u64);
+        self.call(&Command::PinnedQuota { bytes: *used })
+    }
+
+    /// Waits until nothing uses memory of that context any more. After a fault no work is left that
+    /// could, so the outcome changes nothing.
+    pub(crate) fn await_users(&self, context: Context) -> Result<(), Status> {
+        self.contexts.get(context).map_or(Ok(()), |context| {
+            self.call(&Command::ContextSynchronize { context: context.id })
+        })
     }
 
     /// Frees page-locked memory after the work that may use it.
@@ -89,72 +124,24 @@ impl Client {
 
     /// Gives a piece of the window back, zeroed.
     pub(crate) fn free_shared(&self, range: &Range) -> Result<(), Status> {
-        // After a fault no work is left that could use the memory, so the outcome changes nothing.
-        let context = self.contexts.get(range.context);
-        let waited = context.map_or(Ok(()), |context| {
-            self.call(&Command::ContextSynchronize { context: context.id })
-        });
-        let address = usize::try_from(range.start).map_err(|_| Status::INVALID_VALUE)?;
+        let waited = self.await_users(range.context);
         let bytes = range.bytes.next_multiple_of(PAGE as u64);
         let unpin = Command::PinnedRange { address: range.start, bytes, used: 0 };
         let unpinned = self.submit(&unpin);
-        self.pinned.window.free(address).ok_or(Status::INVALID_VALUE)?;
-        let mut used = lock(&self.pinned.used);
-        *used = used.saturating_sub(bytes);
-        self.call(&Command::PinnedQuota { bytes: *used }).and(waited).and(unpinned)
-    }
-
-    /// Registers pageable memory. It stays where it is: copies from and to it are staged.
-    ///
-    /// # Errors
-    /// `INVALID_VALUE`, `HOST_MEMORY_ALREADY_REGISTERED`, or `NOT_SUPPORTED` when the device is to
-    /// use the memory in place (`CU_MEMHOSTREGISTER_DEVICEMAP` alone is only a wish and accepted).
-    pub fn host_register(&self, address: u64, bytes: u64, flags: u32) -> Result<(), Status> {
-        /// `CU_MEMHOSTREGISTER_IOMEMORY`: memory of another device.
-        const IO_MEMORY: u32 = 4;
-
-        let context = self.current()?;
-        if address == 0 || bytes == 0 || flags & !HOST_FLAGS != 0 {
-            return Err(Status::INVALID_VALUE);
-        }
-        if flags & IO_MEMORY != 0 {
-            return Err(Status::NOT_SUPPORTED);
-        }
-        if self.ranges.overlaps(address, bytes) {
-            return Err(Status::HOST_MEMORY_ALREADY_REGISTERED);
-        }
-        self.ranges.insert(Range {
-            start: address,
-            bytes,
-            kind: RangeKind::Registered(flags),
-            context: context.handle,
-            number: self.number(),
-        });
-        Ok(())
-    }
-
-    /// Ends a registration.
-    ///
-    /// # Errors
-    /// `HOST_MEMORY_NOT_REGISTERED`.
-    pub fn host_unregister(&self, address: u64) -> Result<(), Status> {
-        let registered = |range: &Range| matches!(range.kind, RangeKind::Registered(_));
-        let removed = self.ranges.remove(address, registered);
-        removed.map(|_| ()).ok_or(Status::HOST_MEMORY_NOT_REGISTERED)
+        self.give_window(range.start).and(waited).and(unpinned)
     }
 
     /// The device's address of page-locked memory: the same.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for other memory; registered memory is not mapped for the device.
+    /// `INVALID_VALUE` for other memory.
     pub fn host_device_pointer(&self, address: u64) -> Result<u64, Status> {
         self.current()?;
         match self.pointer_range(address)?.kind {
-            RangeKind::Pinned(_) | RangeKind::Managed(_) => Ok(address),
-            RangeKind::Device
-            | RangeKind::Pool(_)
-            | RangeKind::Global(_)
-            | RangeKind::Registered(_) => Err(Status::INVALID_VALUE),
+            RangeKind::Pinned(_) | RangeKind::Managed(_) | RangeKind::Registered(_) => Ok(address),
+            RangeKind::Device | RangeKind::Pool(_) | RangeKind::Global(_) => {
+                Err(Status::INVALID_VALUE)
+            }
         }
     }
 

@@ -21,7 +21,7 @@ pub enum RangeKind {
     Pinned(u32),
     /// Managed memory: in the shared window, with its attach flags.
     Managed(u32),
-    /// Pageable host memory that the application registered, with its flags. Copies are staged.
+    /// Memory of the application's own that it registered, with its flags.
     Registered(u32),
 }
 
@@ -41,12 +41,6 @@ pub struct Range {
 }
 
 impl Range {
-    /// Whether a device can use the addresses.
-    #[must_use]
-    pub fn is_device_accessible(&self) -> bool {
-        !matches!(self.kind, RangeKind::Registered(_))
-    }
-
     /// Whether the memory is the device's own.
     #[must_use]
     pub fn is_device(&self) -> bool {
@@ -114,9 +108,9 @@ impl Client {
     /// Start and length of the device allocation that holds `address`.
     ///
     /// # Errors
-    /// `NOT_FOUND` when no allocation that a device can use holds it.
+    /// `NOT_FOUND` when no allocation holds it.
     pub fn address_range(&self, address: u64) -> Result<(u64, u64), Status> {
-        let range = self.ranges.find(address).filter(Range::is_device_accessible);
+        let range = self.ranges.find(address);
         range.map(|range| (range.start, range.bytes)).ok_or(Status::NOT_FOUND)
     }
 
@@ -132,7 +126,7 @@ impl Client {
             return Ok(());
         }
         let end = address.checked_add(bytes).ok_or(Status::INVALID_VALUE)?;
-        let range = self.ranges.find(address).filter(Range::is_device_accessible);
+        let range = self.ranges.find(address);
         match range {
             Some(range) if end <= range.end() => Ok(()),
             _ => Err(Status::INVALID_VALUE),

@@ -135,11 +135,8 @@ pub(crate) fn between(
     layout: &Layout,
     copy: impl FnOnce(Target<'_>, Source<'_>) -> Result<(), Status>,
 ) -> Result<(), Status> {
-    let is_device = |address, memory| {
-        // Registered host memory is accessible to nobody but the host.
-        memory == Memory::Device
-            || client.pointer_range(address).is_ok_and(|range| range.is_device_accessible())
-    };
+    let is_device =
+        |address, memory| memory == Memory::Device || client.pointer_range(address).is_ok();
     // SAFETY: used only for an address that is not the device's: host memory of the caller, as long
     // as the copy, by the C API.
     let mut host_target = unsafe { HostTarget::at(target) };

@@ -9,23 +9,21 @@ use crate::abi::CUuuid;
 use crate::args::{In, Out};
 use crate::border;
 
-/// How the table begins by which NVIDIA's runtime authenticates the genuine driver.
-const RUNTIME_HANDSHAKE: [u8; 4] = [0xd4, 0x08, 0x20, 0x55];
-
-/// `cuGetExportTable`. No table is known; the runtime's question is explained on stderr, once.
+/// `cuGetExportTable`. No table is known. Only NVIDIA's own libraries ask for any, the runtime's
+/// versions for different ones first, so the first question of a process is explained on stderr;
+/// the table by which they authenticate the genuine driver is never answered.
 pub(crate) fn find(table: Out<*const c_void>, id: In<CUuuid>) -> Result<(), Status> {
+    static TOLD: Once = Once::new();
+
     let table = table.required()?;
-    let id = id.required()?;
+    id.required()?;
     table.set(core::ptr::null());
-    if id.bytes.starts_with(&RUNTIME_HANDSHAKE) {
-        static TOLD: Once = Once::new();
-        TOLD.call_once(|| {
-            border::tell(
-                "weft: this program uses NVIDIA's CUDA runtime, which accepts only the genuine \
-                 driver; it needs interposed mode on a host with an NVIDIA GPU, which this version \
-                 of weft does not have",
-            );
-        });
-    }
+    TOLD.call_once(|| {
+        border::tell(
+            "weft: this program uses NVIDIA's CUDA runtime, which accepts only the genuine \
+             driver; it needs interposed mode on a host with an NVIDIA GPU, which this version \
+             of weft does not have",
+        );
+    });
     Err(Status::NOT_FOUND)
 }

@@ -1,12 +1,14 @@
 //! Page-locked host memory.
 
 use core::ffi::c_void;
+use std::sync::Once;
 
-use weft_client::Client;
+use weft_client::{Client, RegisterError};
 use weft_wire::Status;
 
 use crate::abi::CUdeviceptr;
 use crate::args::Out;
+use crate::border;
 use crate::memory::{narrow, wide};
 
 /// `cuMemAllocHost_v2`.
@@ -65,7 +67,14 @@ pub(crate) fn register(
     bytes: usize,
     flags: u32,
 ) -> Result<(), Status> {
-    client.host_register(wide(memory.addr()), wide(bytes), flags)
+    let registered = client.host_register(wide(memory.addr()), wide(bytes), flags);
+    registered.map_err(|error| {
+        if matches!(error, RegisterError::Unfit(_)) {
+            static TOLD: Once = Once::new();
+            TOLD.call_once(|| border::tell(&format!("weft: cuMemHostRegister: {error}")));
+        }
+        error.status()
+    })
 }
 
 /// `cuMemHostUnregister`.

@@ -147,7 +147,7 @@ fn store_attribute(
         2 if on_host && !managed => place.store(MEMORYTYPE_HOST),
         2 => place.store(MEMORYTYPE_DEVICE),
         // DEVICE_POINTER
-        3 if range.is_device_accessible() => place.store(address),
+        3 => place.store(address),
         // HOST_POINTER
         4 if on_host => place.store(address),
         // SYNC_MEMOPS, IS_LEGACY_CUDA_IPC_CAPABLE, IS_GPU_DIRECT_RDMA_CAPABLE

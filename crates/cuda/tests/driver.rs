@@ -7,6 +7,10 @@
 #[expect(clippy::too_many_arguments, reason = "the C functions'")]
 #[allow(unreachable_pub, reason = "a module of one test")]
 mod api;
+#[path = "driver/attributes.rs"]
+mod attributes;
+#[path = "driver/registered.rs"]
+mod registered;
 
 use std::ffi::{CStr, OsString, c_void};
 use std::path::PathBuf;
@@ -75,6 +79,8 @@ fn body() {
     memory(&driver);
     copies(&driver);
     pinned(&driver);
+    registered::body(&driver);
+    attributes::body(&driver);
     modules(&driver);
     launches(&driver);
     streams_and_events(&driver);

@@ -11,6 +11,17 @@ pub struct MemoryUse {
     pub total: u64,
 }
 
+/// Another session's allocation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Import {
+    /// Where it is mapped; freed like an allocation.
+    pub address: u64,
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// How many imports of it there were, this one included.
+    pub number: u32,
+}
+
 /// What [`Device::drive`] left behind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Driven {
@@ -48,6 +59,12 @@ pub enum DeviceError {
     /// The launch asks for more than the device or the kernel allows.
     #[error("launch needs more resources than available: {0}")]
     LaunchResources(String),
+    /// This kind of device cannot do it at all.
+    #[error("this device does not support {0}")]
+    Unsupported(&'static str),
+    /// No living session of the vGPU exports memory under this key.
+    #[error("no memory of this vGPU is exported under this key")]
+    NotExported,
     /// The driver does not take the operation; the device is as it was.
     #[error("the driver refuses it: {0}")]
     Refused(String),
@@ -147,4 +164,40 @@ pub trait Device: std::fmt::Debug {
 
     /// The tenant frees it. Operations in flight no longer use it.
     fn unpin_host(&mut self, _address: u64, _bytes: u64) {}
+
+    /// The tenant's pages from `host` on are those of the pinned window at `address` (the
+    /// tenant's): kernels may use either address.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`]; [`DeviceError::BadRange`] for pages that are mapped already or
+    /// outside of the window; [`DeviceError::OutOfMemory`] beyond a bound on such ranges.
+    fn map_host(&mut self, _host: u64, _address: u64, _bytes: u64) -> Result<(), DeviceError> {
+        Err(DeviceError::Unsupported("host memory that is registered"))
+    }
+
+    /// They are no longer. Operations in flight no longer use them.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotAnAllocation`] when nothing begins at `host`.
+    fn unmap_host(&mut self, host: u64) -> Result<(), DeviceError> {
+        Err(DeviceError::NotAnAllocation { address: host })
+    }
+
+    /// Lets other sessions of the vGPU map the allocation that begins at `address`; the key that
+    /// they need.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`], [`DeviceError::NotAnAllocation`].
+    fn export(&mut self, _address: u64) -> Result<[u8; 16], DeviceError> {
+        Err(DeviceError::Unsupported("memory that several sessions use"))
+    }
+
+    /// Maps an allocation that another session of the vGPU exported.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`], [`DeviceError::NotExported`], [`DeviceError::OutOfMemory`]
+    /// when there are no addresses left.
+    fn import(&mut self, _key: [u8; 16]) -> Result<Import, DeviceError> {
+        Err(DeviceError::Unsupported("memory that several sessions use"))
+    }
 }

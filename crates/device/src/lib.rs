@@ -18,7 +18,7 @@ mod spec;
 pub mod cuda;
 pub mod soft;
 
-pub use device::{Device, DeviceError, Driven, LoadError, MemoryUse};
+pub use device::{Device, DeviceError, Driven, Import, LoadError, MemoryUse};
 pub use info::{Attribute, Capabilities, DeviceInfo};
 pub use op::{
     Completion, CopyShape, Endpoint, Fault, FaultKind, Fill, FunctionInfo, GlobalInfo, Launch,

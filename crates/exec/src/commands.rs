@@ -10,6 +10,7 @@ use weft_wire::id::{CONTEXTS_MAX, ContextId, EventId, GraphExecId, StreamId};
 use weft_wire::{Command, Status, progress, reply};
 
 use crate::error::{Reject, Violation};
+use crate::fault::status_of_device;
 use crate::kinds::block_of;
 use crate::output::{Caller, Output};
 use crate::session::Session;
@@ -177,6 +178,16 @@ impl<D: Device> Session<D> {
                 self.answer_done(caller, out);
                 Ok(())
             }
+            Command::HostMap { host, address, bytes } => {
+                self.host_map(host, address, bytes, caller, out)
+            }
+            Command::HostUnmap { host } => {
+                self.device.unmap_host(host).map_err(|error| status_of_device(&error))?;
+                self.answer_done(caller, out);
+                Ok(())
+            }
+            Command::MemExport { address } => self.mem_export(address, caller, out),
+            Command::MemImport { context, key } => self.mem_import(context, key, caller, out),
             Command::ModuleLoad { context, module, ref images, ref answer } => {
                 self.module_load((context, module), images, answer, caller, out)
             }

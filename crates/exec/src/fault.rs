@@ -33,6 +33,8 @@ pub(crate) fn status_of_device(error: &DeviceError) -> Status {
         | DeviceError::BadRange { .. }
         | DeviceError::Refused(_) => Status::INVALID_VALUE,
         DeviceError::LaunchResources(_) => Status::LAUNCH_OUT_OF_RESOURCES,
+        DeviceError::Unsupported(_) => Status::NOT_SUPPORTED,
+        DeviceError::NotExported => Status::INVALID_HANDLE,
         DeviceError::QueueFull => Status::NOT_READY,
         DeviceError::Lost(_) => Status::DEVICE_UNAVAILABLE,
     }

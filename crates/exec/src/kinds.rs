@@ -26,6 +26,7 @@ pub(crate) fn works_after_fault(command: &Command<'_>) -> bool {
             | Command::MemInfo {}
             | Command::TakeOutput {}
             | Command::PinnedRange { .. }
+            | Command::HostUnmap { .. }
             | Command::HostFunctionDone { .. }
     )
 }

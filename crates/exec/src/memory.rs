@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weft_device::Device;
+use weft_device::{Device, Import};
 use weft_wire::id::{ContextId, StreamId};
 use weft_wire::{Status, reply};
 
@@ -44,6 +44,54 @@ impl<D: Device> Session<D> {
         let address = self.device.alloc(bytes).map_err(|error| status_of_device(&error))?;
         self.allocations.owners.insert(address, context);
         self.answer_with(caller, &reply::Address { address }, out);
+        Ok(())
+    }
+
+    /// Lets other sessions of the vGPU use an allocation.
+    pub(crate) fn mem_export(
+        &mut self,
+        address: u64,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        self.allocations.owners.get(&address).ok_or(Status::INVALID_VALUE)?;
+        let key = self.device.export(address).map_err(|error| status_of_device(&error))?;
+        self.answer_with(caller, &reply::MemoryKey { key }, out);
+        Ok(())
+    }
+
+    /// Maps another session's allocation.
+    pub(crate) fn mem_import(
+        &mut self,
+        context: ContextId,
+        key: [u8; 16],
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        self.context(context)?;
+        if self.allocations.owners.len() >= self.limits.allocations {
+            return Err(Status::OUT_OF_MEMORY.into());
+        }
+        let import = self.device.import(key).map_err(|error| status_of_device(&error))?;
+        let Import { address, bytes, number } = import;
+        self.allocations.owners.insert(address, context);
+        self.answer_with(caller, &reply::Imported { address, bytes, number }, out);
+        Ok(())
+    }
+
+    /// Lets kernels find pages of the pinned window where the tenant has put them.
+    pub(crate) fn host_map(
+        &mut self,
+        host: u64,
+        address: u64,
+        bytes: u64,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        self.shared.pinned(address, bytes)?;
+        let mapped = self.device.map_host(host, address, bytes);
+        mapped.map_err(|error| status_of_device(&error))?;
+        self.answer_done(caller, out);
         Ok(())
     }
 

@@ -67,6 +67,8 @@ mod client;
 mod fork;
 #[cfg(not(loom))]
 mod map;
+#[cfg(not(any(loom, miri)))]
+mod overlay;
 #[cfg(not(loom))]
 mod pages;
 #[cfg(not(loom))]
@@ -115,3 +117,6 @@ pub use {
     window::Window,
     worker::{Wake, WorkerSide},
 };
+
+#[cfg(not(any(loom, miri)))]
+pub use overlay::{Overlay, OverlayError};

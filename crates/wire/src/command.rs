@@ -292,6 +292,17 @@ commands! {
     15 sync PinnedQuota { bytes: u64, }
     /// A piece of the pinned window is in use from here on (`used` is 1), or no longer (0).
     16 async PinnedRange { address: u64, bytes: u64, used: u32, }
+    /// The tenant's own pages from `host` on are from here on those of the pinned window at
+    /// `address`: kernels find them under either address. All three are whole pages.
+    17 sync HostMap { host: u64, address: u64, bytes: u64, }
+    /// They are no longer; the work that uses them has ended.
+    18 sync HostUnmap { host: u64, }
+    /// Lets other sessions of the vGPU use the allocation that holds `address`. Answer:
+    /// [`crate::reply::MemoryKey`].
+    25 sync MemExport { address: u64, }
+    /// Maps what another session of the vGPU exported. Answer: [`crate::reply::Imported`]; freed
+    /// like any allocation.
+    26 sync MemImport { context: ContextId, key: [u8; 16], }
 
     // Copies and fills.
 

@@ -13,6 +13,24 @@ message! {
     }
 }
 message! {
+    /// What an exported allocation is known by in its vGPU.
+    pub struct MemoryKey {
+        /// Not to be guessed.
+        key: [u8; 16],
+    }
+}
+message! {
+    /// Another session's allocation.
+    pub struct Imported {
+        /// Its address in this session.
+        address: u64,
+        /// Its length in bytes.
+        bytes: u64,
+        /// How many sessions have mapped it so far, this one included.
+        number: u32,
+    }
+}
+message! {
     /// Device memory of the vGPU, in bytes.
     pub struct MemoryUse {
         /// Still free.

@@ -112,6 +112,19 @@ fn cudarc_and_nvrtc_agree_with_the_host() {
 }
 
 #[test]
+fn nvidias_own_runtime_is_told_what_runs_it() {
+    let node = Node::start(&[]);
+    let runtime = toolkit().join("lib/libcudart.so.13");
+    let script = format!(
+        "import ctypes as c\nprint(c.CDLL({runtime:?}).cudaGetDeviceCount(c.byref(c.c_int())))"
+    );
+    let text = success(node.run(&[], &python(), &["-c", &script]));
+    assert!(!text.lines().any(|line| line == "0"), "the handshake is not answered: {text}");
+    let told = text.lines().filter(|line| line.contains("NVIDIA's CUDA runtime"));
+    assert_eq!(told.count(), 1, "{text}");
+}
+
+#[test]
 fn several_processes_share_one_vgpu() {
     let node = Node::start(&[]);
     let runs: Vec<_> = (0..4)

@@ -108,6 +108,33 @@ driver! {
     c"cuPointerGetAttribute" pointer_attribute(data: *mut u64, attribute: u32, at: Handle);
     c"cuMemHostAlloc" host_alloc(memory: &mut *mut u8, bytes: usize, flags: u32);
     c"cuMemFreeHost" host_free(memory: *mut u8);
+    c"cuMemHostRegister_v2" host_register(memory: *mut u8, bytes: usize, flags: u32);
+    c"cuMemHostUnregister" host_unregister(memory: *mut u8);
+    c"cuMemHostGetDevicePointer_v2" host_device_pointer(
+        address: &mut Handle, memory: *mut u8, flags: u32);
+    c"cuMemHostGetFlags" host_flags(flags: &mut u32, memory: *mut u8);
+    c"cuMemAllocManaged" managed_alloc(address: &mut Handle, bytes: usize, flags: u32);
+    c"cuMemPrefetchAsync" prefetch(address: Handle, bytes: usize, device: i32, stream: Handle);
+    c"cuMemAddressReserve" address_reserve(
+        address: &mut Handle, bytes: usize, alignment: usize, hint: Handle, flags: u64);
+    c"cuMulticastGetGranularity" multicast(bytes: &mut usize, property: *const u64, option: u32);
+    c"cuMemGetHandleForAddressRange" range_handle(
+        handle: *mut c_void, at: Handle, bytes: usize, kind: u32, flags: u64);
+    c"cuCtxGetStreamPriorityRange" priorities(least: &mut i32, greatest: &mut i32);
+    c"cuDeviceComputeCapability" capability(major: &mut i32, minor: &mut i32, device: i32);
+    c"cuDeviceGetProperties" properties(properties: &mut [i32; 16], device: i32);
+    c"cuDeviceTotalMem_v2" total_memory(bytes: &mut usize, device: i32);
+    c"cuStreamWaitValue32" wait_value_1(stream: Handle, at: Handle, value: u32, flags: u32);
+    c"cuStreamWaitValue64" wait_wide_1(stream: Handle, at: Handle, value: u64, flags: u32);
+    c"cuStreamWaitValue64_v2" wait_wide(stream: Handle, at: Handle, value: u64, flags: u32);
+    c"cuLaunchCooperativeKernel" launch_cooperative(
+        function: Handle, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32,
+        block_z: u32, shared_bytes: u32, stream: Handle, params: *const *const c_void);
+    c"cuLaunchCooperativeKernelMultiDevice" launch_on_many(
+        list: *const c_void, count: u32, flags: u32);
+    c"cuOccupancyMaxActiveClusters" clusters(
+        count: &mut i32, function: Handle, config: &LaunchConfig);
+    c"cuDeviceGetDefaultMemPool" default_pool(pool: &mut Handle, device: i32);
     c"cuMemcpyHtoD_v2" to_device(target: Handle, source: *const u8, bytes: usize);
     c"cuMemcpyDtoH_v2" to_host(target: *mut u8, source: Handle, bytes: usize);
     c"cuMemcpyDtoD_v2" on_device(target: Handle, source: Handle, bytes: usize);

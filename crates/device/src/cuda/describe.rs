@@ -16,10 +16,11 @@ const ATTRIBUTES: std::ops::RangeInclusive<c_int> = 1..=144;
 /// features, and only those of [`FORWARDED`] are Weft's as well: no virtual memory management, no
 /// cooperative or clustered launches, no sharing between processes.
 const FACTS_MAX: c_int = 87;
-/// `COMPUTE_PREEMPTION_SUPPORTED`, `CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM`,
-/// `MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`, `MAX_BLOCKS_PER_MULTIPROCESSOR`,
-/// `RESERVED_SHARED_MEMORY_PER_BLOCK`, `MEMORY_POOLS_SUPPORTED`
-const FORWARDED: [c_int; 6] = [90, 91, 97, 106, 111, 115];
+/// `COMPUTE_PREEMPTION_SUPPORTED`, `MAX_SHARED_MEMORY_PER_BLOCK_OPTIN`,
+/// `MAX_BLOCKS_PER_MULTIPROCESSOR`, `RESERVED_SHARED_MEMORY_PER_BLOCK`, `MEMORY_POOLS_SUPPORTED`.
+/// Not `HOST_REGISTER_SUPPORTED` and `CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM`: the worker has
+/// nothing at the addresses of its tenant's own memory.
+const FORWARDED: [c_int; 5] = [90, 97, 106, 111, 115];
 /// `PAGEABLE_MEMORY_ACCESS`
 const PAGEABLE_MEMORY_ACCESS: c_int = 88;
 /// `STREAM_PRIORITIES_SUPPORTED`: the node orders streams itself.

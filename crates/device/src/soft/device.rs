@@ -472,6 +472,14 @@ impl Device for SoftDevice {
         self.cx.mem.write_word(address, value, wide)
     }
 
+    fn map_host(&mut self, host: u64, address: u64, bytes: u64) -> Result<(), DeviceError> {
+        self.cx.mem.map_host(host, address, bytes)
+    }
+
+    fn unmap_host(&mut self, host: u64) -> Result<(), DeviceError> {
+        self.cx.mem.unmap_host(host)
+    }
+
     fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.cx.output)
     }

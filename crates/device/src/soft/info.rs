@@ -50,7 +50,7 @@ const ATTRIBUTES: &[(Attribute, i32)] = &[
     (41, 1),         // UNIFIED_ADDRESSING
     (75, 7),         // COMPUTE_CAPABILITY_MAJOR
     (76, 5),         // COMPUTE_CAPABILITY_MINOR
-    (78, 0),         // STREAM_PRIORITIES_SUPPORTED
+    (78, 1),         // STREAM_PRIORITIES_SUPPORTED
     (79, 1),         // GLOBAL_L1_CACHE_SUPPORTED
     (80, 1),         // LOCAL_L1_CACHE_SUPPORTED
     (81, 64 << 10),  // MAX_SHARED_MEMORY_PER_MULTIPROCESSOR
@@ -58,11 +58,18 @@ const ATTRIBUTES: &[(Attribute, i32)] = &[
     (83, 1),         // MANAGED_MEMORY
     (86, 0),         // HOST_NATIVE_ATOMIC_SUPPORTED
     (87, 2),         // SINGLE_TO_DOUBLE_PRECISION_PERF_RATIO
+    (89, 1),         // CONCURRENT_MANAGED_ACCESS
     (91, 1),         // CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM
+    (92, 1),         // CAN_USE_STREAM_MEM_OPS_V1
+    (93, 1),         // CAN_USE_64_BIT_STREAM_MEM_OPS_V1
+    (94, 1),         // CAN_USE_STREAM_WAIT_VALUE_NOR_V1
     (95, 1),         // COOPERATIVE_LAUNCH
     (97, 64 << 10),  // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+    (99, 1),         // HOST_REGISTER_SUPPORTED
     (106, 16),       // MAX_BLOCKS_PER_MULTIPROCESSOR
     (115, 1),        // MEMORY_POOLS_SUPPORTED
+    (122, 1),        // CAN_USE_64_BIT_STREAM_MEM_OPS
+    (123, 1),        // CAN_USE_STREAM_WAIT_VALUE_NOR
 ];
 
 /// The software GPU with `memory_bytes` of memory.

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use weft_ring::{Cell, SharedMemory, SharedSpan};
+use weft_ring::{Cell, SharedSpan};
 
 use super::Memory;
 use super::frames::PAGE;
+use super::host::HostMemory;
 use crate::{CopyShape, DeviceError, Endpoint, Fill, Place};
 
 /// Bytes of the buffer for device-to-device copies, and of a piece of a fill.
@@ -99,9 +100,9 @@ impl Memory {
             .wrapping_add(usize::try_from(offset).map_err(|_| bad.clone())?);
         let len = usize::try_from(len).map_err(|_| bad.clone())?;
         if window.shared {
-            let (_, memory) = self.window.as_ref().ok_or_else(|| bad.clone())?;
-            let start = usize::try_from(offset).map_err(|_| bad.clone())?;
-            return memory.span(start, len).map_err(|_| bad);
+            let memory = self.host.as_ref().ok_or_else(|| bad.clone())?.memory();
+            let place = window.host.addr().wrapping_add(usize::try_from(offset).unwrap_or(0));
+            return memory.span_at(place, len).map_err(|_| bad);
         }
         base.span(start, len).map_err(|_| bad)
     }
@@ -195,10 +196,9 @@ impl Memory {
 
     fn copy_to_host(&self, address: u64, target: &SharedSpan) -> Result<(), DeviceError> {
         // What is staged is copied on at once, out of the cache.
-        let is_window =
-            |(_, window): &(u64, Arc<SharedMemory>)| Arc::ptr_eq(window, target.mapping());
+        let is_window = |host: &HostMemory| Arc::ptr_eq(host.memory(), target.mapping());
         let streaming = self.is_streaming(address, target.len() as u64)
-            && self.window.as_ref().is_some_and(is_window);
+            && self.host.as_ref().is_some_and(is_window);
         let mut done = 0;
         while done < target.len() {
             let at = address.wrapping_add(done as u64);

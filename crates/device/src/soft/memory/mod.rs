@@ -6,6 +6,7 @@
 
 mod copy;
 mod frames;
+mod host;
 mod space;
 mod table;
 pub(crate) mod tlb;
@@ -18,6 +19,7 @@ use weft_ring::SharedMemory;
 pub(crate) use copy::{Copying, Filling};
 pub use frames::{FrameRun, FrameSource, FrameStore, LocalFrames, PAGE, PhysicalTable, physical};
 
+use self::host::HostMemory;
 use self::space::AddressSpace;
 use self::table::{Entry, PageTable};
 use self::tlb::Window;
@@ -56,7 +58,7 @@ pub(crate) struct Memory {
     space: AddressSpace,
     table: PageTable,
     allocations: BTreeMap<u64, Allocation>,
-    window: Option<(u64, Arc<SharedMemory>)>,
+    host: Option<HostMemory>,
     /// The last copies that followed each other.
     run: std::cell::Cell<copy::Run>,
     /// Counts mappings that went away; cached translations are void when it changes.
@@ -73,7 +75,7 @@ impl Memory {
             space: AddressSpace::new(config.base, config.len),
             table: PageTable::default(),
             allocations: BTreeMap::new(),
-            window: config.window,
+            host: config.window.map(HostMemory::new),
             run: std::cell::Cell::default(),
             generation: 0,
         }
@@ -152,11 +154,7 @@ impl Memory {
     /// # Errors
     /// [`DeviceError::BadRange`].
     pub(crate) fn check_range(&self, address: u64, bytes: u64) -> Result<(), DeviceError> {
-        let in_window = |window: Window| {
-            let offset = address - window.lo;
-            bytes <= window.len.saturating_sub(offset)
-        };
-        if self.pinned(address).is_some_and(in_window) {
+        if self.is_host(address, bytes) {
             return Ok(());
         }
         let inside = self.allocations.range(..=address).next_back().is_some_and(|(start, a)| {
@@ -164,6 +162,19 @@ impl Memory {
             offset <= a.bytes && bytes <= a.bytes - offset
         });
         if inside { Ok(()) } else { Err(DeviceError::BadRange { address, bytes }) }
+    }
+
+    /// Whether all of it is host memory, perhaps in several ranges.
+    fn is_host(&self, address: u64, bytes: u64) -> bool {
+        let Some(end) = address.checked_add(bytes) else { return false };
+        let mut at = address;
+        while let Some(window) = self.pinned(at) {
+            at = window.lo.saturating_add(window.len);
+            if at >= end {
+                return true;
+            }
+        }
+        false
     }
 
     /// The window around `address` that lies in one piece, if the address is mapped. A window never
@@ -208,14 +219,32 @@ impl Memory {
     }
 
     fn pinned(&self, address: u64) -> Option<Window> {
-        let (base, memory) = self.window.as_ref()?;
-        let len = memory.len() as u64;
-        (address.wrapping_sub(*base) < len).then(|| Window {
-            lo: *base,
-            len,
-            host: memory.as_ptr(),
-            shared: true,
-        })
+        self.host.as_ref()?.window(address)
+    }
+
+    /// Lets kernels find pages of the pinned window at `host` too.
+    ///
+    /// # Errors
+    /// As [`crate::Device::map_host`].
+    pub(crate) fn map_host(
+        &mut self,
+        host: u64,
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), DeviceError> {
+        let without = DeviceError::Unsupported("host memory without a pinned window");
+        self.host.as_mut().ok_or(without)?.map(host, address, bytes)
+    }
+
+    /// Ends that.
+    ///
+    /// # Errors
+    /// As [`crate::Device::unmap_host`].
+    pub(crate) fn unmap_host(&mut self, host: u64) -> Result<(), DeviceError> {
+        let without = DeviceError::NotAnAllocation { address: host };
+        self.host.as_mut().ok_or(without)?.unmap(host)?;
+        self.generation += 1;
+        Ok(())
     }
 }
 

@@ -1,0 +1,136 @@
+//! Host memory of the tenant that kernels may use: the pinned window, and pages of the tenant's own
+//! that lie in it under other addresses.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use weft_ring::SharedMemory;
+
+use super::frames::PAGE;
+use super::tlb::Window;
+use crate::DeviceError;
+
+/// Most ranges of own pages.
+const RANGES_MAX: usize = 1 << 16;
+
+/// The pinned window as the tenant sees it.
+#[derive(Debug)]
+pub(crate) struct HostMemory {
+    /// The window's address in the tenant.
+    base: u64,
+    memory: Arc<SharedMemory>,
+    /// Ranges of the tenant's own pages by their start.
+    own: BTreeMap<u64, OwnPages>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct OwnPages {
+    bytes: u64,
+    /// Where they lie in the window, in bytes.
+    offset: u64,
+}
+
+impl HostMemory {
+    pub(crate) fn new((base, memory): (u64, Arc<SharedMemory>)) -> Self {
+        Self { base, memory, own: BTreeMap::new() }
+    }
+
+    pub(crate) fn memory(&self) -> &Arc<SharedMemory> {
+        &self.memory
+    }
+
+    /// The range around `address`, if it is such memory. Nothing outside of the window is ever in
+    /// it, whatever the tenant claims.
+    pub(crate) fn window(&self, address: u64) -> Option<Window> {
+        let len = self.memory.len() as u64;
+        let (lo, pages) = if address.wrapping_sub(self.base) < len {
+            (self.base, OwnPages { bytes: len, offset: 0 })
+        } else {
+            let (start, pages) = self.own.range(..=address).next_back()?;
+            (*start, *pages)
+        };
+        let offset = usize::try_from(pages.offset).ok()?;
+        (address - lo < pages.bytes).then(|| Window {
+            lo,
+            len: pages.bytes,
+            host: self.memory.as_ptr().wrapping_add(offset),
+            shared: true,
+        })
+    }
+
+    /// Lets kernels find the window's pages from `address` on at `host`.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`] when they are no whole pages of the window or something is mapped
+    /// there already, [`DeviceError::OutOfMemory`] when there are too many ranges.
+    pub(crate) fn map(&mut self, host: u64, address: u64, bytes: u64) -> Result<(), DeviceError> {
+        let bad = DeviceError::BadRange { address: host, bytes };
+        let whole = [host, address, bytes].iter().all(|x| x.is_multiple_of(PAGE)) && bytes > 0;
+        let offset = address.wrapping_sub(self.base);
+        let len = self.memory.len() as u64;
+        let inside = offset <= len && bytes <= len - offset;
+        let end = host.checked_add(bytes).filter(|_| whole && inside).ok_or(bad.clone())?;
+        let in_window = host < self.base.saturating_add(len) && end > self.base;
+        let before = self.own.range(..end).next_back();
+        if in_window || before.is_some_and(|(start, pages)| start + pages.bytes > host) {
+            return Err(bad);
+        }
+        if self.own.len() >= RANGES_MAX {
+            return Err(DeviceError::OutOfMemory { requested: bytes });
+        }
+        self.own.insert(host, OwnPages { bytes, offset });
+        Ok(())
+    }
+
+    /// Ends what [`Self::map`] began at `host`.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotAnAllocation`].
+    pub(crate) fn unmap(&mut self, host: u64) -> Result<(), DeviceError> {
+        self.own.remove(&host).map(drop).ok_or(DeviceError::NotAnAllocation { address: host })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: u64 = 0x2000_0000_0000;
+    const HOST: u64 = 0x7000_0000_0000;
+
+    fn host_memory() -> HostMemory {
+        HostMemory::new((BASE, SharedMemory::anonymous(8 * 4096).unwrap()))
+    }
+
+    #[test]
+    fn own_pages_lie_in_the_window_and_nowhere_else() {
+        let mut host = host_memory();
+        host.map(HOST, BASE + 2 * PAGE, 3 * PAGE).unwrap();
+        let window = host.window(HOST + 5000).unwrap();
+        assert_eq!((window.lo, window.len, window.shared), (HOST, 3 * PAGE, true));
+        assert_eq!(window.host, host.memory.as_ptr().wrapping_add(2 * 4096));
+        assert!(host.window(HOST - 1).is_none() && host.window(HOST + 3 * PAGE).is_none());
+        for (at, address, bytes) in [
+            (HOST, BASE, PAGE),
+            (HOST + 2 * PAGE, BASE, PAGE),
+            (HOST - PAGE, BASE, 2 * PAGE),
+            (2 * HOST, BASE + 7 * PAGE, 2 * PAGE),
+            (2 * HOST, BASE - PAGE, PAGE),
+            (2 * HOST, u64::MAX & !(PAGE - 1), 2 * PAGE),
+            (u64::MAX & !(PAGE - 1), BASE, 2 * PAGE),
+            (2 * HOST, BASE, 0),
+            (2 * HOST, BASE + 8, PAGE),
+            (2 * HOST + 8, BASE, PAGE),
+            (2 * HOST, BASE, 8),
+            (BASE + PAGE, BASE, PAGE),
+            (BASE - PAGE, BASE, 2 * PAGE),
+        ] {
+            let refused = host.map(at, address, bytes);
+            assert!(matches!(refused, Err(DeviceError::BadRange { .. })), "{at:#x} {address:#x}");
+        }
+        host.map(HOST + 3 * PAGE, BASE, PAGE).unwrap();
+        host.unmap(HOST).unwrap();
+        assert!(host.unmap(HOST).is_err() && host.window(HOST).is_none());
+        assert!(host.window(HOST + 3 * PAGE).is_some() && host.window(BASE).is_some());
+    }
+}
