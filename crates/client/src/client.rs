@@ -21,6 +21,7 @@ use crate::graph::{GraphState, NodeRef};
 use crate::graph_exec::GraphExecState;
 use crate::handle::{Context, INDEX_MAX};
 use crate::host_function::HostFunctions;
+use crate::ipc::Imports;
 use crate::launch::LaunchLimits;
 use crate::library::LibraryState;
 use crate::link::LinkState;
@@ -68,6 +69,7 @@ pub struct Client {
     pub(crate) pool_choice: PoolChoice,
     pub(crate) ranges: Ranges,
     pub(crate) pinned: PinnedHeap,
+    pub(crate) imports: Mutex<Imports>,
     pub(crate) counters: Counters,
     pub(crate) thread_streams: ThreadStreams,
     pub(crate) captures: Captures,
@@ -189,6 +191,7 @@ impl Client {
             pool_choice: PoolChoice::default(),
             ranges: Ranges::default(),
             pinned: PinnedHeap::new(&pinned),
+            imports: Mutex::default(),
             counters: Counters::new(),
             thread_streams: ThreadStreams::default(),
             captures: Captures::default(),

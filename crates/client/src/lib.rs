@@ -25,6 +25,7 @@ mod graph_exec;
 mod graph_update;
 mod handle;
 mod host_function;
+mod ipc;
 mod launch;
 mod library;
 mod link;

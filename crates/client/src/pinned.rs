@@ -139,7 +139,7 @@ impl Client {
         self.current()?;
         match self.pointer_range(address)?.kind {
             RangeKind::Pinned(_) | RangeKind::Managed(_) | RangeKind::Registered(_) => Ok(address),
-            RangeKind::Device | RangeKind::Pool(_) | RangeKind::Global(_) => {
+            RangeKind::Device | RangeKind::Pool(_) | RangeKind::Imported | RangeKind::Global(_) => {
                 Err(Status::INVALID_VALUE)
             }
         }
@@ -154,6 +154,7 @@ impl Client {
             RangeKind::Pinned(flags) | RangeKind::Registered(flags) => Ok(flags),
             RangeKind::Device
             | RangeKind::Pool(_)
+            | RangeKind::Imported
             | RangeKind::Global(_)
             | RangeKind::Managed(_) => Err(Status::INVALID_VALUE),
         }

@@ -15,6 +15,8 @@ pub enum RangeKind {
     Device,
     /// Device memory of a pool.
     Pool(MemPool),
+    /// Device memory of another process of the vGPU.
+    Imported,
     /// A variable of a module.
     Global(Module),
     /// Page-locked host memory in the shared window, with its `CU_MEMHOSTALLOC_*` flags.
@@ -44,7 +46,10 @@ impl Range {
     /// Whether the memory is the device's own.
     #[must_use]
     pub fn is_device(&self) -> bool {
-        matches!(self.kind, RangeKind::Device | RangeKind::Pool(_) | RangeKind::Global(_))
+        matches!(
+            self.kind,
+            RangeKind::Device | RangeKind::Pool(_) | RangeKind::Imported | RangeKind::Global(_)
+        )
     }
 
     fn end(&self) -> u64 {

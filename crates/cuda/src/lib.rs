@@ -34,6 +34,7 @@ mod graph_node;
 mod graph_shape;
 mod host_memory;
 mod image;
+mod ipc;
 mod jit;
 mod launch;
 mod library;

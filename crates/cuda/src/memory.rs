@@ -172,6 +172,7 @@ fn store_attribute(
         17 => place.store(match range.kind {
             RangeKind::Pool(pool) => pool,
             RangeKind::Device
+            | RangeKind::Imported
             | RangeKind::Global(_)
             | RangeKind::Pinned(_)
             | RangeKind::Managed(_)

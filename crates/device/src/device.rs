@@ -154,6 +154,13 @@ pub trait Device: std::fmt::Debug {
 
     /// Modelled or predicted device time of an operation in ns, if the device knows it beforehand.
     fn estimate_ns(&self, op: &Op) -> Option<u64>;
+
+    /// Device time that the operation in execution has occupied so far, in ns, if the device knows
+    /// it better than by how long it was driven: where other load takes the processor, say.
+    fn occupied_ns(&self) -> Option<u64> {
+        None
+    }
+
     /// Whether work that cannot be ended occupies the device: then the process must end.
     fn is_stuck(&self) -> bool {
         false

@@ -30,7 +30,7 @@ pub struct Limits {
     pub list_bytes: u64,
     /// Bytes of all graphs together.
     pub graph_bytes: u64,
-    /// Execution time after which a kernel is ended as `CUDA_ERROR_LAUNCH_TIMEOUT`, in ns.
+    /// Device time of its own after which a kernel is ended as `CUDA_ERROR_LAUNCH_TIMEOUT`, in ns.
     pub kernel_ns: Option<NonZeroU64>,
 }
 

@@ -85,6 +85,12 @@ impl Polling {
     }
 }
 
+/// A kernel may execute this long, all in all, if its context is destroyed meanwhile.
+const LEAVING_NS: u64 = 10_000_000_000;
+
+/// Of a piece of a kernel so much may not have been measured: it ended between two looks.
+const UNSEEN_NS: u64 = 1_000_000;
+
 impl<D: Device> Session<D> {
     // What is next.
 
@@ -229,7 +235,7 @@ impl<D: Device> Session<D> {
     }
 
     fn drive_device(&mut self, slice_ns: u64, out: &mut dyn Output) -> Driven {
-        let limit_ns = self.limits.kernel_ns.map(std::num::NonZeroU64::get);
+        let limit_ns = self.kernel_limit_ns();
         let began_ns = limit_ns.map(|_| self.device.now_ns());
         let driven = self.device.drive(slice_ns.min(limit_ns.unwrap_or(u64::MAX)));
         let mut ended = false;
@@ -245,13 +251,28 @@ impl<D: Device> Session<D> {
             self.running_ns = 0;
             self.aborted = false;
             self.settle_all(out);
-        } else if let (Some(limit_ns), Some(began_ns)) = (limit_ns, began_ns)
-            && driven == Driven::Busy
-        {
-            self.running_ns += self.device.now_ns().saturating_sub(began_ns);
+        } else if let (Some(limit_ns), Some(began_ns)) = (limit_ns, began_ns) {
+            let drove_ns = self.device.now_ns().saturating_sub(began_ns);
+            let executed_ns = if driven == Driven::Busy { drove_ns } else { 0 };
+            let known_ns = self.device.occupied_ns();
+            self.running_ns = known_ns.unwrap_or(self.running_ns.saturating_add(executed_ns));
             self.stop_endless(limit_ns);
         }
         driven
+    }
+
+    /// How long the running kernel may execute: as configured, and not for ever once its context
+    /// was destroyed.
+    fn kernel_limit_ns(&self) -> Option<u64> {
+        let configured_ns = self.limits.kernel_ns.map(std::num::NonZeroU64::get);
+        let of_leaving = |flight: &Flight| {
+            let stream = self.streams.get(flight.stream)?;
+            let leaves = stream.context.is_none_or(|context| self.leaving.contains(&context));
+            leaves.then_some(LEAVING_NS)
+        };
+        let leaving = (!self.leaving.is_empty()).then(|| self.flights.front());
+        let leaving_ns = leaving.flatten().and_then(of_leaving);
+        configured_ns.into_iter().chain(leaving_ns).min()
     }
 
     /// Ends the running kernel once it has executed for longer than it may, all its pieces
@@ -292,7 +313,8 @@ impl<D: Device> Session<D> {
         let is_kernel = matches!(operation.op, Op::Launch(_));
         let units = if is_kernel { units_left(&operation) } else { bytes };
         let goes_on = !is_kernel && bytes < units_left(&operation);
-        let spent_ns = end_ns.saturating_sub(start_ns);
+        let seen_ns = self.running_ns.saturating_add(UNSEEN_NS);
+        let spent_ns = end_ns.saturating_sub(start_ns).min(seen_ns);
         let mut ran = units;
         let mut partial = false;
         match outcome {

@@ -169,6 +169,41 @@ fn a_kernel_that_executes_too_long_is_ended() {
 }
 
 #[test]
+fn a_limit_counts_what_the_kernel_had_of_the_device() {
+    let limits = Limits { kernel_ns: NonZeroU64::new(10_000), ..Limits::default() };
+    let mut bench = Bench::with(limits);
+    bench.launch(LEGACY, 0);
+    bench.start_all();
+    // Other load takes the processor nearly all the time.
+    bench.fake.borrow_mut().drive_ns = 1_000_000;
+    for step in 0..10 {
+        bench.fake.borrow_mut().occupied_ns = Some(step * 1000);
+        bench.session.drive(1000, &mut bench.out);
+        assert!(bench.fake.borrow().aborted.is_empty(), "step {step}");
+    }
+    bench.fake.borrow_mut().occupied_ns = Some(10_000);
+    bench.session.drive(1000, &mut bench.out);
+    assert_eq!(bench.fake.borrow().aborted.len(), 1);
+}
+
+#[test]
+fn without_a_limit_a_kernel_is_ended_only_with_its_context() {
+    let mut bench = Bench::with(Limits::default());
+    bench.launch(LEGACY, 0);
+    bench.start_all();
+    bench.fake.borrow_mut().drive_ns = 9_000_000_000;
+    for _ in 0..1000 {
+        bench.session.drive(1000, &mut bench.out);
+    }
+    assert!(bench.fake.borrow().aborted.is_empty());
+    let _caller = bench.call(&Command::ContextDestroy { context: CONTEXT });
+    for _ in 0..2 {
+        bench.session.drive(1000, &mut bench.out);
+    }
+    assert_eq!(bench.fake.borrow().aborted.len(), 1, "nobody waits for ever");
+}
+
+#[test]
 fn every_fault_of_a_kernel_is_sticky() {
     let kinds = [
         FaultKind::IllegalAddress,

@@ -206,8 +206,9 @@ pub struct LimitsConfig {
     pub vgpus: usize,
     /// vGPUs that a user may create by attaching: they stay, and their number is bounded for all.
     pub vgpus_per_user: usize,
-    /// One kernel may run this long (device time) before it is killed.
-    pub kernel_ms: u64,
+    /// One kernel may run this long (its own device time) before it is killed. Absent: for ever on
+    /// a device that stops kernels between blocks, 10 s on a genuine GPU.
+    pub kernel_ms: Option<u64>,
     /// Pinned host memory of one session.
     pub pinned: ByteSize,
     /// Arena of one session.
@@ -332,7 +333,7 @@ impl Default for LimitsConfig {
             sessions_per_user: 1024,
             vgpus: 4096,
             vgpus_per_user: 1024,
-            kernel_ms: 10_000,
+            kernel_ms: None,
             pinned: ByteSize(1 << 30),
             arena: ByteSize(64 << 20),
             worker_memory: ByteSize(2 << 30),
@@ -386,7 +387,20 @@ pub enum ConfigError {
     Invalid(String),
 }
 
+/// A kernel on a genuine GPU may run this long unless configured, in ms: nothing stops it alone.
+const CUDA_KERNEL_MS: u64 = 10_000;
+
 impl NodeConfig {
+    /// How long one kernel may run, in ms of its own device time, if that is limited.
+    #[must_use]
+    pub fn kernel_ms(&self) -> Option<u64> {
+        let otherwise = match self.device.kind {
+            DeviceKind::Soft => None,
+            DeviceKind::Cuda => Some(CUDA_KERNEL_MS),
+        };
+        self.limits.kernel_ms.or(otherwise)
+    }
+
     /// Merges `file`, the environment (through `variable`) and `settings` (`("device.clock",
     /// "paced")`; later ones win) over the defaults.
     ///
@@ -472,7 +486,9 @@ impl NodeConfig {
         check("limits.sessions_per_user", limits.sessions_per_user as u64, 1, 4096)?;
         check("limits.vgpus", limits.vgpus as u64, 1, 65_536)?;
         check("limits.vgpus_per_user", limits.vgpus_per_user as u64, 1, 65_536)?;
-        check("limits.kernel_ms", limits.kernel_ms, 1, 86_400_000)?;
+        if let Some(kernel_ms) = limits.kernel_ms {
+            check("limits.kernel_ms", kernel_ms, 1, 86_400_000)?;
+        }
         check("limits.attach_ms", limits.attach_ms, 10, 600_000)?;
         check("limits.orphan_ms", limits.orphan_ms, 1_000, 86_400_000)?;
         check("limits.pinned (bytes)", limits.pinned.0, 0, 1 << 40)?;

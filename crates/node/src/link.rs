@@ -144,8 +144,8 @@ pub(crate) struct Times {
     pub(crate) accounting: AccountingConfig,
     /// How long kernels are cut.
     pub(crate) slicing: SlicingConfig,
-    /// How long one kernel may run.
-    pub(crate) kernel_ms: u64,
+    /// How long one kernel may run, if that is limited.
+    pub(crate) kernel_ms: Option<u64>,
     /// How long a worker lives without a daemon.
     pub(crate) orphan_ms: u64,
     /// Host memory that the worker may use.
@@ -192,7 +192,7 @@ impl Times {
             yield_us: config.scheduling.yield_us,
             accounting: config.scheduling.accounting,
             slicing: config.scheduling.slicing,
-            kernel_ms: config.limits.kernel_ms,
+            kernel_ms: config.kernel_ms(),
             orphan_ms: config.limits.orphan_ms,
             worker_memory_bytes: config.limits.worker_memory.0,
         }
@@ -233,6 +233,19 @@ pub(crate) enum Ask {
     },
     /// The vGPU's memory. Answer: [`Reply::Usage`].
     Usage,
+    /// Frames of its own that other sessions of the vGPU may use. Answer: [`Reply::Exported`] or
+    /// [`Reply::Exhausted`].
+    Export {
+        /// Bytes that they hold.
+        bytes: u64,
+        /// Which.
+        runs: Vec<Run>,
+    },
+    /// Another session's frames. Answer: [`Reply::Imported`] or [`Reply::NotExported`].
+    Import {
+        /// What they were exported under.
+        key: [u8; 16],
+    },
     /// The session's new total of pinned memory. Answer: [`Reply::Done`] or
     /// [`Reply::Exhausted`].
     Pinned {
@@ -249,7 +262,11 @@ impl Ask {
                 Self::Take { frames: *frames, request: *request, again: true }
             }
             Self::GiveBack { runs, .. } => Self::GiveBack { runs: runs.clone(), again: true },
-            Self::Ready | Self::Usage | Self::Pinned { .. } => self.clone(),
+            Self::Ready
+            | Self::Usage
+            | Self::Pinned { .. }
+            | Self::Export { .. }
+            | Self::Import { .. } => self.clone(),
         }
     }
 }
@@ -265,6 +282,24 @@ pub(crate) enum Reply {
         /// Which.
         runs: Vec<Run>,
     },
+    /// Other sessions find the frames under this key.
+    Exported {
+        /// Not to be guessed.
+        key: [u8; 16],
+    },
+    /// Another session's frames.
+    Imported {
+        /// Its key.
+        owner: u32,
+        /// Bytes that they hold.
+        bytes: u64,
+        /// Which.
+        runs: Vec<Run>,
+        /// How often they were imported, this time included.
+        number: u32,
+    },
+    /// No other session of the vGPU exports anything under that key.
+    NotExported,
     /// Quota or device is exhausted; nothing was done.
     Exhausted,
     /// The vGPU's memory, in bytes.

@@ -42,6 +42,19 @@ fn an_endless_kernel_is_killed_and_hurts_nobody() {
 }
 
 #[test]
+fn without_a_limit_an_endless_kernel_ends_with_its_program() {
+    let node = Node::start(&["scheduling.overdue_ms=500"]);
+    let bad = node.run(&["--name", "bad"], &program("hostile"), &["endless"]);
+    let mut bad = Conversation::start(bad);
+    eventually("the kernel to run", || {
+        node.admin().list().unwrap().iter().any(|vgpu| vgpu.memory_used_bytes > 0)
+    });
+    bad.kill();
+    success(node.run(&["--name", "good"], &program("matrix_mul"), &["64"]));
+    node.wait_until_empty();
+}
+
+#[test]
 fn ten_thousand_threads_come_and_go() {
     hostile(&Node::start(&[]), "threads");
 }

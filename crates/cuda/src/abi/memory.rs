@@ -11,6 +11,11 @@ c_structs! { LAYOUTS:
         bytes: [u8; 16],
     }
 
+    /// What another process opens memory by.
+    CUipcMemHandle [64] {
+        bytes: [u8; 64] = "reserved",
+    }
+
     /// Properties of a device as CUDA 2 had them.
     CUdevprop [56] {
         maxThreadsPerBlock: i32,

@@ -19,6 +19,11 @@ pub(crate) fn now_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
+/// Processor time of the calling thread in ns. Enters the kernel.
+pub(crate) fn cpu_ns() -> u64 {
+    read(libc::CLOCK_THREAD_CPUTIME_ID)
+}
+
 /// `CLOCK_REALTIME` in ns, for `%globaltimer`.
 pub(crate) fn wall_ns() -> u64 {
     read(libc::CLOCK_REALTIME)

@@ -13,8 +13,8 @@ use super::memory::{Copying, Filling, FrameStore, LocalFrames, Memory, MemoryCon
 use super::model::PacedModel;
 use super::module::{self, Loaded};
 use crate::{
-    Completion, Device, DeviceError, DeviceInfo, Driven, Fault, FaultKind, Fill, Launch, LoadError,
-    LoadedModule, MemoryUse, ModuleId, Op, OpId, Outcome, QueueId,
+    Completion, Device, DeviceError, DeviceInfo, Driven, Fault, FaultKind, Fill, Import, Launch,
+    LoadError, LoadedModule, MemoryUse, ModuleId, Op, OpId, Outcome, QueueId,
 };
 
 /// Bytes of the workspace that a grid's barrier uses.
@@ -101,6 +101,11 @@ struct Current {
     /// Time this thread spent executing it so far, in ns: what a paced operation's model must
     /// cover.
     executed_ns: u64,
+    /// Device time of its own, in ns: processor time, and time asleep. What it took until it was
+    /// first interrupted is not measured.
+    occupied_ns: u64,
+    /// Since when it sleeps (device clock, ns).
+    asleep_since_ns: Option<u64>,
 }
 
 /// What is known of an operation at its end.
@@ -280,7 +285,16 @@ impl SoftDevice {
             Op::Fill(fill) => Work::Fill(Box::new(Filling::new(fill))),
         };
         let (id, paced) = (pending.id, pending.paced);
-        self.current = Some(Current { id, work, start_ns, max_ns, paced, executed_ns: 0 });
+        self.current = Some(Current {
+            id,
+            work,
+            start_ns,
+            max_ns,
+            paced,
+            executed_ns: 0,
+            occupied_ns: 0,
+            asleep_since_ns: None,
+        });
         None
     }
 
@@ -330,6 +344,11 @@ impl SoftDevice {
         let Some(mut current) = self.current.take() else { return Driven::Idle };
         self.refresh();
         let resumed_ns = clock::now_ns();
+        if let Some(since_ns) = current.asleep_since_ns.take() {
+            current.occupied_ns += resumed_ns.saturating_sub(since_ns);
+        }
+        // Reading this clock takes a system call, which short operations do not pay.
+        let resumed_cpu_ns = (current.executed_ns > 0).then(clock::cpu_ns);
         let ended = match &mut current.work {
             Work::Kernel(execution) => {
                 let stop_at = current.max_ns.map(|ns| current.start_ns.saturating_add(ns));
@@ -344,7 +363,10 @@ impl SoftDevice {
                     Progress::Fault(fault) => Some(Outcome::Fault(fault)),
                     Progress::Running => None,
                     Progress::Asleep(until) => {
-                        current.executed_ns += clock::now_ns().saturating_sub(resumed_ns);
+                        let now_ns = clock::now_ns();
+                        current.executed_ns += now_ns.saturating_sub(resumed_ns);
+                        current.occupied_ns += cpu_ns_since(resumed_cpu_ns);
+                        current.asleep_since_ns = Some(now_ns);
                         self.current = Some(current);
                         return Driven::WaitUntil(until);
                     }
@@ -359,6 +381,7 @@ impl SoftDevice {
             }
         };
         current.executed_ns += clock::now_ns().saturating_sub(resumed_ns);
+        current.occupied_ns += cpu_ns_since(resumed_cpu_ns);
         match ended {
             Some(outcome) => {
                 self.finish(current.ended(), outcome);
@@ -480,6 +503,18 @@ impl Device for SoftDevice {
         self.cx.mem.unmap_host(host)
     }
 
+    fn export(&mut self, address: u64) -> Result<[u8; 16], DeviceError> {
+        self.cx.mem.export(address)
+    }
+
+    fn import(&mut self, key: [u8; 16]) -> Result<Import, DeviceError> {
+        self.cx.mem.import(key)
+    }
+
+    fn occupied_ns(&self) -> Option<u64> {
+        self.current.as_ref().map(|current| current.occupied_ns)
+    }
+
     fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.cx.output)
     }
@@ -587,6 +622,10 @@ fn in_pieces(
             return None;
         }
     }
+}
+
+fn cpu_ns_since(then_ns: Option<u64>) -> u64 {
+    then_ns.map_or(0, |then_ns| clock::cpu_ns().saturating_sub(then_ns))
 }
 
 fn blocks(launch: &Launch) -> u64 {

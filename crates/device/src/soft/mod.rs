@@ -18,7 +18,8 @@ pub use device::{Clock, SoftConfig, SoftDevice};
 pub use device_page::{DEVICE_PAGE_BYTES, DevicePage, DeviceTotals};
 pub use info::device_info;
 pub use memory::{
-    FrameRun, FrameSource, FrameStore, LocalFrames, MemoryConfig, PAGE, PhysicalTable, physical,
+    ForeignFrames, FrameRun, FrameSource, FrameStore, LocalFrames, MemoryConfig, PAGE,
+    PhysicalTable, physical,
 };
 pub use model::{KernelModel, ModelError, PacedModel};
 

@@ -57,6 +57,8 @@ pub struct Fake {
     pub modules: BTreeSet<u32>,
     next_module: u32,
     pub aborted: Vec<OpId>,
+    /// What the running operation occupied the device for, if the device says.
+    pub occupied_ns: Option<u64>,
     pub now_ns: u64,
     /// How far the clock goes with each drive.
     pub drive_ns: u64,
@@ -176,6 +178,9 @@ impl Device for FakeDevice {
     }
     fn abort(&mut self, op: OpId) {
         self.state.borrow_mut().aborted.push(op);
+    }
+    fn occupied_ns(&self) -> Option<u64> {
+        self.state.borrow().occupied_ns
     }
     fn estimate_ns(&self, op: &Op) -> Option<u64> {
         matches!(op, Op::Launch(_)).then_some(5000)

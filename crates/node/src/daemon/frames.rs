@@ -21,6 +21,7 @@ use rustix::fs::{Mode, OFlags};
 use weft_device::soft::{PAGE, physical};
 use weft_ring::{Access, AtomicU64, Cells, MemoryFile, Ordering};
 
+use super::exports::{Export, Exports};
 use super::ledger::{Ledger, LedgerError};
 use crate::link::{RUNS_MAX, Run};
 
@@ -32,6 +33,7 @@ pub(crate) struct Frames {
     table: Cells<AtomicU64>,
     files: BTreeMap<u32, Arc<MemoryFile>>,
     memory_bytes: u64,
+    exports: Exports,
 }
 
 /// No session has this key: the next daemon clears frames whose entries have it.
@@ -76,7 +78,8 @@ impl Frames {
         };
         let table = table_file.map(Access::ReadWrite)?.cells(0, entries)?;
         let ledger = Ledger::new(count);
-        Ok(Self { ledger, table_file, table, files: BTreeMap::new(), memory_bytes })
+        let (files, exports) = (BTreeMap::new(), Exports::default());
+        Ok(Self { ledger, table_file, table, files, memory_bytes, exports })
     }
 
     /// The ledger, to read.
@@ -159,6 +162,7 @@ impl Frames {
         runs: &[Run],
         again: bool,
     ) -> Result<Dirty, LedgerError> {
+        self.exports.forget_frames(session, runs);
         if !again {
             self.ledger.give_back(session, runs)?;
             return Ok(self.dirty(vgpu, runs.to_vec()));
@@ -174,8 +178,40 @@ impl Frames {
     /// Ends a session whose worker is dead. Until its frames are recycled its key is not another's:
     /// their entries have it.
     pub(crate) fn remove_session(&mut self, session: u32, vgpu: u32) -> Dirty {
+        self.exports.forget_session(session);
         let runs = self.ledger.remove_session(session);
         self.dirty(vgpu, runs)
+    }
+
+    /// Lets other sessions of the vGPU find frames of this one under the key; nothing beyond a
+    /// bound.
+    ///
+    /// # Errors
+    /// [`LedgerError::NotTheirs`].
+    pub(crate) fn export(
+        &mut self,
+        fresh: [u8; 16],
+        export: Export,
+    ) -> Result<Option<[u8; 16]>, LedgerError> {
+        let owned = |&(first, count): &Run| {
+            let end = first.saturating_add(count);
+            end <= self.table.len() as u64
+                && (first..end).all(|frame| self.owns(export.session, frame))
+        };
+        match export.runs.iter().find(|run| !owned(run)) {
+            Some(&(first, count)) => Err(LedgerError::NotTheirs(first, count)),
+            None => Ok(self.exports.add(fresh, export)),
+        }
+    }
+
+    fn owns(&self, session: u32, frame: u64) -> bool {
+        let entry = usize::try_from(frame).ok().and_then(|frame| self.table.get(frame));
+        entry.is_some_and(|entry| physical::is_owned(entry.load(Ordering::Acquire), session))
+    }
+
+    /// What another session of the vGPU exports under this key.
+    pub(crate) fn import(&mut self, key: [u8; 16], session: u32, vgpu: u32) -> Option<&Export> {
+        self.exports.find(key, session, vgpu)
     }
 
     fn dirty(&self, vgpu: u32, runs: Vec<Run>) -> Dirty {

@@ -10,6 +10,7 @@ mod clock;
 mod cosched;
 mod device;
 mod driver;
+mod exports;
 mod frames;
 mod ledger;
 mod log;
@@ -263,6 +264,10 @@ impl Setup {
 /// A successor's worker is woken this long before its turn: what a wake-up takes, with some room.
 const PREPARE_LEAD_NS: u64 = 200_000;
 
+/// A block of a kernel without a limit may take this long while others wait, in ms: blocks cannot
+/// be stopped in the middle.
+const BLOCK_MS: u64 = 10_000;
+
 /// The scheduling core, as the earlier daemon left it if it left sessions.
 fn scheduling_core(
     config: &NodeConfig,
@@ -278,8 +283,8 @@ fn scheduling_core(
         yield_ns: times.yield_us * 1000,
         overlap_ns: times.overlap_us * 1000,
         prepare_lead_ns: times.overlap_us * 1000 + PREPARE_LEAD_NS,
-        // The device must have had the chance to end an endless kernel by itself.
-        overdue_ns: (times.overdue_ms + config.limits.kernel_ms) * 1_000_000,
+        // The device must have had the chance to end an endless kernel, or a long block, by itself.
+        overdue_ns: (times.overdue_ms + config.kernel_ms().unwrap_or(BLOCK_MS)) * 1_000_000,
         sleeper_credit_ns: times.sleeper_credit_us * 1000,
         ..SchedConfig::default()
     };

@@ -1,5 +1,7 @@
 //! A session from its opening to its end.
 
+use std::fs::File;
+use std::io::Read as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
 use std::time::Instant;
@@ -13,6 +15,7 @@ use weft_wire::handshake::{HelloBody, RefusalCode};
 
 use super::cosched::{Waiters, began_at};
 use super::driver::{Beginning, Order, Place};
+use super::exports::Export;
 use super::frames::Dirty;
 use super::ledger::LedgerError;
 use super::log::LogLimit;
@@ -20,7 +23,7 @@ use super::registry::{RegistryError, Vgpu, Wanted};
 use super::spawn::Worker;
 use super::{Core, Daemon};
 use crate::config::ShareConfig;
-use crate::link::{self, Ask, DeviceSpec, Reply, Start, Times};
+use crate::link::{self, Ask, DeviceSpec, Reply, Run, Start, Times};
 
 /// Lines about sessions that did not open, which a tenant can cause.
 static FAILURES: LogLimit = LogLimit::per_second(10);
@@ -349,6 +352,16 @@ impl Daemon {
                 let (free, total) = self.core().frames.ledger().usage(vgpu);
                 Ok(Reply::Usage { free, total })
             }
+            Ask::Export { bytes, runs } => self.export(key, vgpu, bytes, runs),
+            Ask::Import { key: wanted } => Ok(self.core().frames.import(wanted, key, vgpu).map_or(
+                Reply::NotExported,
+                |export| Reply::Imported {
+                    owner: export.session,
+                    bytes: export.bytes,
+                    runs: export.runs.clone(),
+                    number: export.imports,
+                },
+            )),
             Ask::Pinned { bytes } => {
                 let limit = session.start.pinned_bytes;
                 self.core().frames.set_pinned(key, bytes, limit).map(|()| Reply::Done)
@@ -365,6 +378,24 @@ impl Daemon {
                 Reply::Refused { message: error.to_string() }
             }
         }
+    }
+
+    fn export(
+        &self,
+        session: u32,
+        vgpu: u32,
+        bytes: u64,
+        runs: Vec<Run>,
+    ) -> Result<Reply, LedgerError> {
+        let mut key = [0; 16];
+        let random = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut key));
+        if let Err(error) = random {
+            tracing::error!(%error, "no random numbers for the key of shared memory");
+            return Ok(Reply::Exhausted);
+        }
+        let export = Export { session, vgpu, bytes, runs, imports: 0 };
+        let key = self.core().frames.export(key, export)?;
+        Ok(key.map_or(Reply::Exhausted, |key| Reply::Exported { key }))
     }
 
     /// The worker is gone or must go: its turn, its memory and its tenant's hope end here.

@@ -71,7 +71,7 @@ pub(crate) fn open_cuda(
         range: (start.device_base, start.device_bytes),
         window: Some((start.pinned_base, parts.pinned)),
         staging: Some(parts.segment),
-        kernel_ns: Some(start.times.kernel_ms * 1_000_000),
+        kernel_ns: start.times.kernel_ms.map(|ms| ms * 1_000_000),
         page: Some(DevicePage::open(&parts.page)?),
     })?)
 }

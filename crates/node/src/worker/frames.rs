@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use weft_device::soft::{FrameRun, FrameSource, PAGE};
+use weft_device::soft::{ForeignFrames, FrameRun, FrameSource, PAGE};
 use weft_device::{DeviceError, MemoryUse};
 
 use super::link::Link;
@@ -62,6 +62,29 @@ impl FrameSource for LedgerFrames {
         for some in runs.chunks(RUNS_MAX) {
             let some: Vec<Run> = some.iter().map(|run| (run.first, run.count)).collect();
             self.give_back_some(&some);
+        }
+    }
+
+    fn export(&mut self, bytes: u64, runs: &[FrameRun]) -> Result<[u8; 16], DeviceError> {
+        if runs.len() > RUNS_MAX {
+            return Err(DeviceError::Unsupported("sharing memory in so many pieces"));
+        }
+        let runs = runs.iter().map(|run| (run.first, run.count)).collect();
+        match self.link.ask(&Ask::Export { bytes, runs }) {
+            Ok(Reply::Exported { key }) => Ok(key),
+            Ok(_) => Err(DeviceError::OutOfMemory { requested: bytes }),
+            Err(over) => Err(DeviceError::Lost(over.to_string())),
+        }
+    }
+
+    fn import(&mut self, key: [u8; 16]) -> Result<ForeignFrames, DeviceError> {
+        match self.link.ask(&Ask::Import { key }) {
+            Ok(Reply::Imported { owner, bytes, runs, number }) => {
+                let runs = runs.into_iter().map(|(first, count)| FrameRun { first, count });
+                Ok(ForeignFrames { owner, bytes, runs: runs.collect(), number })
+            }
+            Ok(_) => Err(DeviceError::NotExported),
+            Err(over) => Err(DeviceError::Lost(over.to_string())),
         }
     }
 

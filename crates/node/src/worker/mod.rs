@@ -265,5 +265,6 @@ fn shared(side: &WorkerSide, start: &Start, pinned: &Arc<SharedMemory>) -> anyho
 }
 
 fn limits(start: &Start) -> Limits {
-    Limits { kernel_ns: NonZeroU64::new(start.times.kernel_ms * 1_000_000), ..Limits::default() }
+    let kernel_ns = start.times.kernel_ms.and_then(|ms| NonZeroU64::new(ms * 1_000_000));
+    Limits { kernel_ns, ..Limits::default() }
 }

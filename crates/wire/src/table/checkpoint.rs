@@ -38,22 +38,24 @@ macro_rules! driver_calls_checkpoint {
                 value numOps: usize, input opList: *mut CUDA_FABRIC_COPY_BATCH_OP, value flags: u64,
                 value hStream: CUstream
             ) {}
-            cuIpcCloseMemHandle: cuIpcCloseMemHandle 4010 plain refused (value dptr: CUdeviceptr) {}
+            cuIpcCloseMemHandle: cuIpcCloseMemHandle 4010 plain sync (
+                value dptr: CUdeviceptr
+            ) {ipc::close}
             cuIpcGetEventHandle: cuIpcGetEventHandle 4010 plain refused (
                 out pHandle: *mut CUipcEventHandle, value event: CUevent
             ) {}
-            cuIpcGetMemHandle: cuIpcGetMemHandle 4010 plain refused (
+            cuIpcGetMemHandle: cuIpcGetMemHandle 4010 plain sync (
                 out pHandle: *mut CUipcMemHandle, value dptr: CUdeviceptr
-            ) {}
+            ) {ipc::export}
             cuIpcOpenEventHandle: cuIpcOpenEventHandle 4010 plain refused (
                 out phEvent: *mut CUevent, value handle: CUipcEventHandle
             ) {}
-            cuIpcOpenMemHandle: cuIpcOpenMemHandle 4010 plain refused (
+            cuIpcOpenMemHandle: cuIpcOpenMemHandle 4010 plain sync (
                 out pdptr: *mut CUdeviceptr, value handle: CUipcMemHandle, value Flags: u32
-            ) {}
-            cuIpcOpenMemHandle_v2: cuIpcOpenMemHandle 11000 plain refused (
+            ) {ipc::open}
+            cuIpcOpenMemHandle_v2: cuIpcOpenMemHandle 11000 plain sync (
                 out pdptr: *mut CUdeviceptr, value handle: CUipcMemHandle, value Flags: u32
-            ) {}
+            ) {ipc::open}
             cuLogicalEndpointAddDevice: cuLogicalEndpointAddDevice 13030 plain refused (
                 value leId: CUlogicalEndpointId, value dev: CUdevice
             ) {}

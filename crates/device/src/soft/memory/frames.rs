@@ -1,5 +1,6 @@
 //! Physical memory: frames of 4 KiB, who hands them out, and whose they are.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use weft_ring::{MemoryFile, ReadCells, SharedMemory};
@@ -18,6 +19,13 @@ pub struct FrameRun {
     pub count: u64,
 }
 
+impl FrameRun {
+    /// Their numbers.
+    pub fn frames(&self) -> std::ops::Range<u64> {
+        self.first..self.first.saturating_add(self.count)
+    }
+}
+
 /// Hands out frames of the device: the daemon's ledger, or a local list.
 pub trait FrameSource: std::fmt::Debug + Send {
     /// Takes that many frames, zeroed, in as few runs as possible.
@@ -31,6 +39,36 @@ pub trait FrameSource: std::fmt::Debug + Send {
 
     /// What the vGPU has and may have, in bytes.
     fn usage(&self) -> MemoryUse;
+
+    /// Lets other sessions of the vGPU learn of these frames, which hold `bytes`; the key for it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where there is nobody to tell, or for too many runs;
+    /// [`DeviceError::OutOfMemory`] beyond a bound.
+    fn export(&mut self, _bytes: u64, _runs: &[FrameRun]) -> Result<[u8; 16], DeviceError> {
+        Err(DeviceError::Unsupported("memory that several sessions use"))
+    }
+
+    /// The frames that another session exported under this key.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotExported`], [`DeviceError::Unsupported`].
+    fn import(&mut self, _key: [u8; 16]) -> Result<ForeignFrames, DeviceError> {
+        Err(DeviceError::Unsupported("memory that several sessions use"))
+    }
+}
+
+/// Frames of another session of the vGPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignFrames {
+    /// Whose they are in the physical table.
+    pub owner: u32,
+    /// Bytes that they hold.
+    pub bytes: u64,
+    /// Which.
+    pub runs: Vec<FrameRun>,
+    /// How often they were imported, this time included.
+    pub number: u32,
 }
 
 /// A frame source for a device that one process has to itself.
@@ -135,13 +173,14 @@ pub struct PhysicalTable {
 }
 
 impl PhysicalTable {
-    /// Whether the frame belongs to this worker's vGPU.
+    /// Whether the frame belongs to this worker's session.
     #[must_use]
     pub fn owns(&self, frame: u64) -> bool {
-        usize::try_from(frame)
-            .ok()
-            .and_then(|f| self.entries.load(f))
-            .is_some_and(|e| physical::is_owned(e, self.owner))
+        self.entry(frame).is_some_and(|e| physical::is_owned(e, self.owner))
+    }
+
+    fn entry(&self, frame: u64) -> Option<u64> {
+        self.entries.load(usize::try_from(frame).ok()?)
     }
 }
 
@@ -151,6 +190,8 @@ pub struct FrameStore {
     file: MemoryFile,
     memory: Arc<SharedMemory>,
     table: Option<PhysicalTable>,
+    /// Frames of other sessions that this one may use as long as their entries are these.
+    foreign: BTreeMap<u64, u64>,
 }
 
 impl FrameStore {
@@ -162,7 +203,7 @@ impl FrameStore {
         let memory = file
             .map(weft_ring::Access::ReadWrite)
             .map_err(|e| DeviceError::Lost(format!("mapping the frames: {e}")))?;
-        Ok(Self { file, memory, table })
+        Ok(Self { file, memory, table, foreign: BTreeMap::new() })
     }
 
     /// A new sparse file of `bytes` for one process.
@@ -188,14 +229,44 @@ impl FrameStore {
         self.table.is_some()
     }
 
-    /// Whether the frame exists and is this vGPU's.
+    /// Whether the frame exists and is this session's, or another's who lets it be used.
     #[must_use]
     pub fn usable(&self, frame: u64) -> bool {
         let inside = (frame + 1)
             .checked_mul(PAGE)
             .and_then(|end| usize::try_from(end).ok())
             .is_some_and(|end| end <= self.memory.len());
-        inside && self.table.as_ref().is_none_or(|t| t.owns(frame))
+        let allowed = |t: &PhysicalTable| t.owns(frame) || self.borrows(t, frame);
+        inside && self.table.as_ref().is_none_or(allowed)
+    }
+
+    /// Whether the frame is still what was imported: not freed, nor handed out again.
+    fn borrows(&self, table: &PhysicalTable, frame: u64) -> bool {
+        let entry = self.foreign.get(&frame);
+        entry.is_some() && table.entry(frame) == entry.copied()
+    }
+
+    /// Takes frames of another session into use.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotExported`] when the physical table does not say that they are its.
+    pub fn borrow(&mut self, foreign: &ForeignFrames) -> Result<(), DeviceError> {
+        let table = self.table.as_ref().ok_or(DeviceError::NotExported)?;
+        let frames = foreign.runs.iter().flat_map(FrameRun::frames);
+        let entry = |frame| {
+            let entry = table.entry(frame).filter(|e| physical::is_owned(*e, foreign.owner));
+            entry.map(|entry| (frame, entry)).ok_or(DeviceError::NotExported)
+        };
+        let entries: Vec<(u64, u64)> = frames.map(entry).collect::<Result<_, _>>()?;
+        self.foreign.extend(entries);
+        Ok(())
+    }
+
+    /// Ends that.
+    pub fn return_borrowed(&mut self, runs: &[FrameRun]) {
+        for frame in runs.iter().flat_map(FrameRun::frames) {
+            self.foreign.remove(&frame);
+        }
     }
 
     /// Makes frames read as zero and gives their memory back to the system.

@@ -17,13 +17,15 @@ use std::sync::Arc;
 use weft_ring::SharedMemory;
 
 pub(crate) use copy::{Copying, Filling};
-pub use frames::{FrameRun, FrameSource, FrameStore, LocalFrames, PAGE, PhysicalTable, physical};
+pub use frames::{
+    ForeignFrames, FrameRun, FrameSource, FrameStore, LocalFrames, PAGE, PhysicalTable, physical,
+};
 
 use self::host::HostMemory;
 use self::space::AddressSpace;
 use self::table::{Entry, PageTable};
 use self::tlb::Window;
-use crate::{DeviceError, MemoryUse};
+use crate::{DeviceError, Import, MemoryUse};
 
 /// The end of an allocation is exact to this many bytes, as on a GPU.
 const GRANULE: u64 = 256;
@@ -48,6 +50,8 @@ struct Allocation {
     bytes: u64,
     pages: u64,
     runs: Vec<FrameRun>,
+    /// The frames are another session's.
+    borrowed: bool,
 }
 
 /// A session's memory.
@@ -119,17 +123,53 @@ impl Memory {
                 return Err(error);
             }
         };
-        let mut page = start / PAGE;
-        let mut left = bytes_exact;
-        for run in &runs {
-            for frame in run.first..run.first + run.count {
-                self.table.set(page, Entry { frame, bytes: left.min(PAGE) });
-                left = left.saturating_sub(PAGE);
-                page += 1;
-            }
-        }
-        self.allocations.insert(start, Allocation { bytes: bytes_exact, pages, runs });
+        self.map(start, bytes_exact, &runs);
+        let borrowed = false;
+        self.allocations.insert(start, Allocation { bytes: bytes_exact, pages, runs, borrowed });
         Ok(start)
+    }
+
+    fn map(&mut self, start: u64, bytes: u64, runs: &[FrameRun]) {
+        let frames = runs.iter().flat_map(FrameRun::frames);
+        let mut left = bytes;
+        for (page, frame) in (start / PAGE..).zip(frames) {
+            self.table.set(page, Entry { frame, bytes: left.min(PAGE) });
+            left = left.saturating_sub(PAGE);
+        }
+    }
+
+    /// Lets other sessions of the vGPU use an allocation; the key for it.
+    ///
+    /// # Errors
+    /// As [`crate::Device::export`].
+    pub(crate) fn export(&mut self, address: u64) -> Result<[u8; 16], DeviceError> {
+        let own = self.allocations.get(&address).filter(|allocation| !allocation.borrowed);
+        let own = own.ok_or(DeviceError::NotAnAllocation { address })?;
+        self.source.export(own.bytes, &own.runs)
+    }
+
+    /// Maps an allocation of another session.
+    ///
+    /// # Errors
+    /// As [`crate::Device::import`].
+    pub(crate) fn import(&mut self, key: [u8; 16]) -> Result<Import, DeviceError> {
+        let foreign = self.source.import(key)?;
+        let bytes = foreign.bytes;
+        let pages = foreign.runs.iter().map(|run| run.count).sum::<u64>();
+        if bytes == 0 || bytes.div_ceil(PAGE) != pages {
+            return Err(DeviceError::NotExported);
+        }
+        let reach = (pages + 1) * PAGE;
+        let start = self.space.take(reach);
+        let address = start.ok_or(DeviceError::OutOfMemory { requested: bytes })?;
+        if let Err(error) = self.store.borrow(&foreign) {
+            self.space.give_back(address, reach);
+            return Err(error);
+        }
+        let ForeignFrames { runs, number, .. } = foreign;
+        self.map(address, bytes, &runs);
+        self.allocations.insert(address, Allocation { bytes, pages, runs, borrowed: true });
+        Ok(Import { address, bytes, number })
     }
 
     /// Frees an allocation.
@@ -141,10 +181,14 @@ impl Memory {
             self.allocations.remove(&address).ok_or(DeviceError::NotAnAllocation { address })?;
         self.table.clear(address / PAGE, allocation.pages);
         self.generation += 1;
-        for run in &allocation.runs {
-            self.store.clear(*run);
+        if allocation.borrowed {
+            self.store.return_borrowed(&allocation.runs);
+        } else {
+            for run in &allocation.runs {
+                self.store.clear(*run);
+            }
+            self.source.give_back(&allocation.runs);
         }
-        self.source.give_back(&allocation.runs);
         self.space.give_back(address, (allocation.pages + 1) * PAGE);
         Ok(())
     }
