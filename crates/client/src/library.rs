@@ -9,13 +9,15 @@ use crate::client::{Client, lock};
 use crate::context::ContextState;
 use crate::function::KernelState;
 use crate::handle::{Context, Function, Kernel, Library, Module};
-use crate::module::{LoadFailure, ModuleState, unpack};
+use crate::module::{LoadFailure, ModuleState, least_registers, unpack};
 
 /// A library.
 #[derive(Debug)]
 pub(crate) struct LibraryState {
     handle: Library,
     images: Vec<Vec<u8>>,
+    /// Most registers of a thread.
+    registers: Option<u32>,
     /// The module in each context that used the library.
     modules: Mutex<BTreeMap<Context, Module>>,
     /// Handles given out so far.
@@ -32,10 +34,24 @@ impl Client {
     /// # Errors
     /// [`LoadFailure`].
     pub fn library_load(&self, bytes: &[u8]) -> Result<Library, LoadFailure> {
+        self.library_load_limited(bytes, None)
+    }
+
+    /// The same; threads of its kernels have at most so many registers.
+    ///
+    /// # Errors
+    /// [`LoadFailure`].
+    pub fn library_load_limited(
+        &self,
+        bytes: &[u8],
+        registers: Option<u32>,
+    ) -> Result<Library, LoadFailure> {
+        let registers = least_registers(bytes, registers);
         let images = unpack(bytes)?.into_iter().map(<[u8]>::to_vec).collect();
         let made = self.libraries.insert(0, |_, handle| LibraryState {
             handle,
             images,
+            registers,
             modules: Mutex::default(),
             kernels: Mutex::default(),
             retained: Mutex::default(),
@@ -82,7 +98,7 @@ impl Client {
             return Ok(module);
         }
         let images: Vec<&[u8]> = library.images.iter().map(Vec::as_slice).collect();
-        let module = self.load_images(context, &images)?;
+        let module = self.load_images(context, &images, library.registers)?;
         modules.insert(context.handle, module.handle);
         Ok(module)
     }

@@ -53,6 +53,8 @@ impl LinkInput {
 #[derive(Debug, Default)]
 pub(crate) struct LinkState {
     inputs: Mutex<Inputs>,
+    /// Most registers of a thread; 0 if any.
+    registers: u32,
 }
 
 #[derive(Debug, Default)]
@@ -68,8 +70,18 @@ impl Client {
     /// # Errors
     /// `INVALID_CONTEXT`, `OUT_OF_MEMORY`.
     pub fn link_create(&self) -> Result<Link, Status> {
+        self.link_create_limited(None)
+    }
+
+    /// The same; the linked kernels' threads have at most so many registers.
+    ///
+    /// # Errors
+    /// As [`Self::link_create`].
+    pub fn link_create_limited(&self, registers: Option<u32>) -> Result<Link, Status> {
         self.current()?;
-        let made = self.links.insert(0, |_, _: Link| LinkState::default());
+        let registers = registers.unwrap_or(0);
+        let state = || LinkState { inputs: Mutex::default(), registers };
+        let made = self.links.insert(0, |_, _: Link| state());
         made.map(|(link, _)| link).map_err(|_| Status::OUT_OF_MEMORY)
     }
 
@@ -127,9 +139,9 @@ impl Client {
         if images.is_empty() {
             return Err(Status::INVALID_VALUE.into());
         }
-        let trial = self.load_images(&context, &images)?;
+        let trial = self.load_images(&context, &images, None)?;
         self.module_unload(trial.handle)?;
-        let linked: Arc<[u8]> = container::pack(images.into_iter()).into();
+        let linked: Arc<[u8]> = container::pack_limited(images.into_iter(), state.registers).into();
         inputs.complete = Some(Arc::clone(&linked));
         Ok(linked)
     }

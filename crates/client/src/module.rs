@@ -55,15 +55,29 @@ impl Client {
     /// # Errors
     /// [`LoadFailure`] with the code and the compiler's log.
     pub fn module_load(&self, image: &[u8]) -> Result<Module, LoadFailure> {
+        self.module_load_limited(image, None)
+    }
+
+    /// The same; threads of its kernels have at most so many registers.
+    ///
+    /// # Errors
+    /// As [`Self::module_load`].
+    pub fn module_load_limited(
+        &self,
+        image: &[u8],
+        registers: Option<u32>,
+    ) -> Result<Module, LoadFailure> {
         let context = self.current()?;
         let images = unpack(image)?;
-        self.load_images(&context, &images).map(|module| module.handle)
+        let registers = least_registers(image, registers);
+        self.load_images(&context, &images, registers).map(|module| module.handle)
     }
 
     pub(crate) fn load_images(
         &self,
         context: &ContextState,
         images: &[&[u8]],
+        registers: Option<u32>,
     ) -> Result<Arc<ModuleState>, LoadFailure> {
         let placeholder = |slot: crate::table::SlotId, handle| ModuleState {
             handle,
@@ -77,13 +91,18 @@ impl Client {
         let reserved = self.modules.insert(context.ordinal, placeholder);
         let (handle, empty) = reserved.map_err(|_| Status::OUT_OF_MEMORY)?;
         let loaded = self.load_as(context, empty.id, images);
-        let symbols = match loaded {
+        let mut symbols = match loaded {
             Ok(symbols) => symbols,
             Err(failure) => {
                 self.modules.remove(handle);
                 return Err(failure);
             }
         };
+        for function in &mut symbols.functions {
+            // The device has as many as a kernel needs; what a compiler would have kept in local
+            // memory only shows here.
+            function.registers = function.registers.min(registers.unwrap_or(u32::MAX));
+        }
         let module = Arc::new(with_symbols(handle, empty.id, context.handle, symbols));
         for (start, bytes) in module.globals.values().copied().filter(|(_, bytes)| *bytes > 0) {
             // A variable that host memory shadows can still be reached by its name and by kernels.
@@ -249,6 +268,12 @@ impl Client {
 /// The images of a linked one, or the image itself.
 pub(crate) fn unpack(image: &[u8]) -> Result<Vec<&[u8]>, Status> {
     container::unpack(image).map_err(|_| Status::INVALID_IMAGE)
+}
+
+/// The limit of a load and that of the linker before it.
+pub(crate) fn least_registers(image: &[u8], registers: Option<u32>) -> Option<u32> {
+    let registers = registers.filter(|registers| *registers > 0);
+    container::registers(image).into_iter().chain(registers).min()
 }
 
 fn read_symbols(answer: &weft_ring::Block, body: &[u8]) -> Result<reply::Module, Status> {

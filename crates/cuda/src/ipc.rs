@@ -19,10 +19,7 @@ pub(crate) fn export(
     address: CUdeviceptr,
 ) -> Result<(), Status> {
     let handle = handle.required()?;
-    let mut bytes = [0; 64];
-    bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
-    bytes[KEY].copy_from_slice(&client.mem_export(address)?);
-    handle.set(CUipcMemHandle { bytes });
+    handle.set(CUipcMemHandle { bytes: handle_of(client.mem_export(address)?) });
     Ok(())
 }
 
@@ -38,7 +35,7 @@ pub(crate) fn open(
         return Err(Status::INVALID_VALUE);
     }
     let key = handle.bytes[KEY].try_into().map_err(|_| Status::INVALID_HANDLE)?;
-    if !handle.bytes.starts_with(&MAGIC) {
+    if handle.bytes != handle_of(key) {
         return Err(Status::INVALID_HANDLE);
     }
     address.set(client.mem_import(key)?);
@@ -48,4 +45,11 @@ pub(crate) fn open(
 /// `cuIpcCloseMemHandle`.
 pub(crate) fn close(client: &Client, address: CUdeviceptr) -> Result<(), Status> {
     client.mem_close(address)
+}
+
+fn handle_of(key: [u8; 16]) -> [u8; 64] {
+    let mut bytes = [0; 64];
+    bytes[..MAGIC.len()].copy_from_slice(&MAGIC);
+    bytes[KEY].copy_from_slice(&key);
+    bytes
 }

@@ -1,4 +1,5 @@
-//! Options of the just-in-time compiler: the log buffers are served, the others are accepted.
+//! Options of the just-in-time compiler: log buffers and the limit of registers are served, the
+//! others are accepted.
 
 use core::ffi::c_void;
 
@@ -6,6 +7,8 @@ use weft_wire::Status;
 
 use crate::args::{Arg as _, HostTarget, In, Out, Place};
 
+/// `CU_JIT_MAX_REGISTERS`.
+const MAX_REGISTERS: u32 = 0;
 /// `CU_JIT_WALL_TIME`.
 const WALL_TIME: u32 = 2;
 /// `CU_JIT_INFO_LOG_BUFFER`.
@@ -53,6 +56,8 @@ pub(crate) struct Options {
     info: Log,
     error: Log,
     wall_time: Option<Place<*mut c_void>>,
+    /// Most registers of a thread.
+    pub(crate) registers: Option<u32>,
 }
 
 // SAFETY: the application keeps the places valid until the call, or the link, that got them ends.
@@ -76,6 +81,7 @@ impl Options {
             // SAFETY: a log buffer is writable for the size that its own option tells.
             let buffer = || Some(unsafe { HostTarget::from_c(*value) });
             match *name {
+                MAX_REGISTERS => read.registers = u32::try_from(low_word(*value)).ok(),
                 WALL_TIME => read.wall_time = place,
                 INFO_LOG_BUFFER => read.info.buffer = buffer(),
                 ERROR_LOG_BUFFER => read.error.buffer = buffer(),

@@ -67,7 +67,7 @@ fn load(
     mut options: Options,
 ) -> Result<(), Status> {
     let library = library.required()?;
-    let loaded = client.library_load(image);
+    let loaded = client.library_load_limited(image, options.registers);
     options.finish(loaded.as_ref().err().map(|failure| failure.log.as_str()));
     library.set(loaded.map_err(|failure| failure.status)?);
     Ok(())

@@ -30,7 +30,7 @@ pub(crate) fn create(
 ) -> Result<(), Status> {
     let place = link.required()?;
     let options = Options::read(count, &options, &values)?;
-    let link = client.link_create()?;
+    let link = client.link_create_limited(options.registers)?;
     options_of_links().insert(link.raw(), options);
     place.set(link);
     Ok(())

@@ -39,7 +39,7 @@ pub(crate) fn load_data(
     image: Image,
 ) -> Result<(), Status> {
     let module = module.required()?;
-    module.set(load_image(client, &image).map_err(|failure| failure.status)?);
+    module.set(load_image(client, &image, None).map_err(|failure| failure.status)?);
     Ok(())
 }
 
@@ -54,14 +54,18 @@ pub(crate) fn load_data_ex(
 ) -> Result<(), Status> {
     let module = module.required()?;
     let mut options = Options::read(count, &options, &values)?;
-    let loaded = load_image(client, &image);
+    let loaded = load_image(client, &image, options.registers);
     options.finish(loaded.as_ref().err().map(|failure| failure.log.as_str()));
     module.set(loaded.map_err(|failure| failure.status)?);
     Ok(())
 }
 
-fn load_image(client: &Client, image: &Image) -> Result<CUmodule, LoadFailure> {
-    client.module_load(&image.joined()?)
+fn load_image(
+    client: &Client,
+    image: &Image,
+    registers: Option<u32>,
+) -> Result<CUmodule, LoadFailure> {
+    client.module_load_limited(&image.joined()?, registers)
 }
 
 /// `cuModuleUnload`.

@@ -244,11 +244,29 @@ fn modules(driver: &Driver) {
     let (mut most, function) = (0, driver.function_named(module, c"nothing"));
     assert_eq!(driver.function_attribute(&mut most, 0, function), SUCCESS);
     assert!(most >= 32);
+    limited_registers(driver);
     let mut blocks = 0;
     assert_eq!(driver.occupancy(&mut blocks, function, 32, 0), SUCCESS);
     assert!(blocks >= 1);
     assert_eq!(driver.unload(module), SUCCESS);
     bad_image(driver);
+}
+
+/// `CU_JIT_MAX_REGISTERS` (0) shows in `CU_FUNC_ATTRIBUTE_NUM_REGS` (4).
+fn limited_registers(driver: &Driver) {
+    let registers = |options: &[u32]| {
+        let (mut module, mut registers) = (0, 0);
+        let mut values = [core::ptr::without_provenance_mut::<c_void>(24)];
+        let (image, count) = (KERNELS.as_ptr(), options.len() as u32);
+        let code = driver.load_ex(&mut module, image, count, options.as_ptr(), values.as_mut_ptr());
+        assert_eq!(code, SUCCESS);
+        let function = driver.function_named(module, c"turn_round");
+        assert_eq!(driver.function_attribute(&mut registers, 4, function), SUCCESS);
+        assert_eq!(driver.unload(module), SUCCESS);
+        registers
+    };
+    assert!(registers(&[]) > 24);
+    assert!((1..=24).contains(&registers(&[0])));
 }
 
 fn bad_image(driver: &Driver) {

@@ -1,7 +1,8 @@
 //! A container of module images: what `cuLinkComplete` hands out, and how a module load brings more
 //! images than its command can name.
 //!
-//! `magic, total bytes, count, (bytes, image)…`, all numbers little-endian `u64`. The linker of the
+//! `magic, total bytes, count, (bytes, image)…`, all numbers little-endian `u64`; the upper half of
+//! the count is the most registers that the linker was told to use, or 0. The linker of the
 //! device runs where the modules live, so a "linked image" is the list of its inputs.
 
 use alloc::vec;
@@ -30,10 +31,20 @@ pub fn container_bytes(header: &[u8]) -> Option<u64> {
 /// Puts images into a container.
 #[must_use]
 pub fn pack<'a>(images: impl ExactSizeIterator<Item = &'a [u8]>) -> Vec<u8> {
+    pack_limited(images, 0)
+}
+
+/// The same, with the most registers that a thread of the images' kernels may have; 0 if any.
+#[must_use]
+pub fn pack_limited<'a>(
+    images: impl ExactSizeIterator<Item = &'a [u8]>,
+    registers: u32,
+) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(MAGIC);
     bytes.extend([0; 8]);
-    bytes.extend((images.len() as u64).to_le_bytes());
+    let count = images.len() as u64 | u64::from(registers) << 32;
+    bytes.extend(count.to_le_bytes());
     for image in images {
         bytes.extend((image.len() as u64).to_le_bytes());
         bytes.extend(image);
@@ -56,7 +67,9 @@ pub fn unpack(image: &[u8]) -> Result<Vec<&[u8]>, Damaged> {
     let total = usize::try_from(total).map_err(|_| Damaged)?;
     let body = image.get(..total).ok_or(Damaged)?;
     let count = body.get(16..HEADER_BYTES).ok_or(Damaged)?;
-    let (count, mut rest) = (number(count)?, body.get(HEADER_BYTES..).unwrap_or_default());
+    let count = count.get(..4).and_then(|low| low.try_into().ok()).ok_or(Damaged)?;
+    let count = usize::try_from(u32::from_le_bytes(count)).map_err(|_| Damaged)?;
+    let mut rest = body.get(HEADER_BYTES..).unwrap_or_default();
     if count > IMAGES_MAX {
         return Err(Damaged);
     }
@@ -68,6 +81,14 @@ pub fn unpack(image: &[u8]) -> Result<Vec<&[u8]>, Damaged> {
         rest = parts.1;
     }
     if rest.is_empty() { Ok(images) } else { Err(Damaged) }
+}
+
+/// The most registers that the linker of a container was told to use, if it was told.
+#[must_use]
+pub fn registers(image: &[u8]) -> Option<u32> {
+    container_bytes(image)?;
+    let field = image.get(20..HEADER_BYTES)?.try_into().ok()?;
+    Some(u32::from_le_bytes(field)).filter(|registers| *registers > 0)
 }
 
 fn number(bytes: &[u8]) -> Result<usize, Damaged> {
@@ -88,6 +109,14 @@ mod tests {
             assert_eq!(container_bytes(&packed), Some(packed.len() as u64));
             assert_eq!(unpack(&packed), Ok(IMAGES[..count].to_vec()));
         }
+    }
+
+    #[test]
+    fn a_limit_travels_with_the_images() {
+        let packed = pack_limited(IMAGES.into_iter(), 38);
+        assert_eq!((unpack(&packed), registers(&packed)), (Ok(IMAGES.to_vec()), Some(38)));
+        assert_eq!(registers(&pack(IMAGES.into_iter())), None);
+        assert_eq!(registers(b"a plain image that is long enough"), None);
     }
 
     #[test]

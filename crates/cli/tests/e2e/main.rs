@@ -9,6 +9,7 @@ mod faults;
 mod genuine;
 mod hierarchy;
 mod hostile;
+mod ipc;
 mod isolation;
 mod journal;
 mod node;
