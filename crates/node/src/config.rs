@@ -19,11 +19,13 @@ mod cap;
 mod device;
 mod paths;
 mod size;
+mod tenants;
 
 pub use cap::CapSetting;
 pub use device::{ClockConfig, DeviceConfig, DeviceKind};
 pub use paths::{default_runtime_dir, default_state_dir};
 pub use size::ByteSize;
+pub use tenants::{Member, Members};
 
 /// Lowest and highest weight of a vGPU.
 pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=10_000;
@@ -114,6 +116,10 @@ pub struct SchedulingConfig {
     pub share: ShareConfig,
     /// Weights of users, by their numbers; 1 for the others. One set with `weft set --tenant` wins.
     pub users: BTreeMap<String, u32>,
+    /// Who belongs to the tenant of a user besides the user, by the user's number.
+    pub tenants: BTreeMap<String, Members>,
+    /// Whom users were made by: `/etc/subuid`, another file of its form, or none (empty).
+    pub subuid: Option<PathBuf>,
     /// The period over which caps are kept.
     pub cap_period_ms: u64,
     /// Service, at most a quantum, that a vGPU keeps a claim to while it sleeps.
@@ -219,6 +225,9 @@ pub struct LimitsConfig {
     pub attach_ms: u64,
     /// A worker without a daemon ends after this time.
     pub orphan_ms: u64,
+    /// A tenant may attach so often while others have sessions: attaching takes processor time
+    /// that kernels want.
+    pub attaches_per_second: u32,
 }
 
 /// The processes that execute.
@@ -313,6 +322,8 @@ impl Default for SchedulingConfig {
             slicing: SlicingConfig::Time,
             share: ShareConfig::User,
             users: BTreeMap::new(),
+            tenants: BTreeMap::new(),
+            subuid: Some(PathBuf::from("/etc/subuid")),
             cap_period_ms: 100,
             sleeper_credit_us: 0,
             coscheduling: CoschedulingConfig::Auto,
@@ -339,6 +350,7 @@ impl Default for LimitsConfig {
             worker_memory: ByteSize(2 << 30),
             attach_ms: 2_000,
             orphan_ms: 30_000,
+            attaches_per_second: 10,
         }
     }
 }
@@ -472,6 +484,11 @@ impl NodeConfig {
             }
             check(&key, (*weight).into(), 1, 10_000)?;
         }
+        let is_number = |tenant: &&String| tenant.parse::<u32>().is_ok();
+        if let Some(tenant) = scheduling.tenants.keys().find(|tenant| !is_number(tenant)) {
+            let key = format!("scheduling.tenants.{tenant}");
+            return Err(invalid(&format!("{key}: `{tenant}` is not the number of a user")));
+        }
         check("scheduling.cap_period_ms", scheduling.cap_period_ms, 1, 3_600_000)?;
         let quantum_us = scheduling.quantum_us;
         check("scheduling.sleeper_credit_us", scheduling.sleeper_credit_us, 0, quantum_us)?;
@@ -490,6 +507,7 @@ impl NodeConfig {
             check("limits.kernel_ms", kernel_ms, 1, 86_400_000)?;
         }
         check("limits.attach_ms", limits.attach_ms, 10, 600_000)?;
+        check("limits.attaches_per_second", limits.attaches_per_second.into(), 1, 1_000_000)?;
         check("limits.orphan_ms", limits.orphan_ms, 1_000, 86_400_000)?;
         check("limits.pinned (bytes)", limits.pinned.0, 0, 1 << 40)?;
         check("limits.arena (bytes)", limits.arena.0, 1 << 20, 1 << 32)?;
@@ -653,6 +671,9 @@ mod tests {
             ("scheduling.policy", "fairest", "scheduling.policy|unmanaged|fair"),
             ("scheduling.policy", "strict_co", "scheduling.policy|simulator only|CPU scheduler"),
             ("scheduling.quantum_us", "5", "scheduling.quantum_us|100|1000000"),
+            ("scheduling.tenants.alice", "7", "scheduling.tenants.alice|number"),
+            ("scheduling.tenants.7", "alice", "alice|100000-165535|cgroup:|container:"),
+            ("limits.attaches_per_second", "0", "limits.attaches_per_second|1"),
             ("scheduling.quantum", "5", "quantum|quantum_us"),
             ("device.clock", "fast", "clock|fast|real|paced"),
             ("device.memory", "many", "memory|many|512MiB"),

@@ -246,6 +246,11 @@ pub(crate) enum Ask {
         /// What they were exported under.
         key: [u8; 16],
     },
+    /// A module is to be compiled. Answer: [`Reply::Done`] when no other session of the tenant
+    /// compiles.
+    Load,
+    /// It was. Answer: [`Reply::Done`].
+    Loaded,
     /// The session's new total of pinned memory. Answer: [`Reply::Done`] or
     /// [`Reply::Exhausted`].
     Pinned {
@@ -264,6 +269,8 @@ impl Ask {
             Self::GiveBack { runs, .. } => Self::GiveBack { runs: runs.clone(), again: true },
             Self::Ready
             | Self::Usage
+            | Self::Load
+            | Self::Loaded
             | Self::Pinned { .. }
             | Self::Export { .. }
             | Self::Import { .. } => self.clone(),

@@ -48,6 +48,10 @@ struct Attack {
 }
 
 const UNMANAGED: &[(&str, &str)] = &[("scheduling.policy", "unmanaged")];
+/// The attackers' users are one tenant's.
+const MAPPED: &[(&str, &str)] =
+    &[("scheduling.share", "user"), ("scheduling.tenants.64100", "64100-64199")];
+const UNMAPPED: &[(&str, &str)] = &[("scheduling.tenants.64100", "64100")];
 const BY_USER: &[(&str, &str)] = &[("scheduling.share", "user")];
 
 impl Attack {
@@ -92,7 +96,13 @@ const ATTACKS: &[Attack] = &[
     },
     Attack::real("tiny", 1, &["tiny", "--kernel", "tiny", "--sessions", "32"]),
     Attack::real("modules", 1, &["modules", "--sessions", "4"]),
-    Attack::real("attaches", 1, &["attaches", "--rate", "300"]),
+    Attack {
+        users: 1,
+        settings: BY_USER,
+        control: &[("limits.attaches_per_second", "100000")],
+        ..Attack::real("attaches", 1, &["attaches", "--rate", "300"])
+    },
+    Attack { users: 4, settings: MAPPED, control: UNMAPPED, ..Attack::paced("users", &["honest"]) },
 ];
 
 pub(crate) fn run(context: &Context) -> Result<Document> {

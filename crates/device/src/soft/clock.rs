@@ -19,8 +19,9 @@ pub(crate) fn now_ns() -> u64 {
     read(libc::CLOCK_MONOTONIC)
 }
 
-/// Processor time of the calling thread in ns. Enters the kernel.
-pub(crate) fn cpu_ns() -> u64 {
+/// Processor time of the calling thread so far, in ns.
+#[must_use]
+pub fn thread_cpu_ns() -> u64 {
     read(libc::CLOCK_THREAD_CPUTIME_ID)
 }
 

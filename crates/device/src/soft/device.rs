@@ -101,9 +101,11 @@ struct Current {
     /// Time this thread spent executing it so far, in ns: what a paced operation's model must
     /// cover.
     executed_ns: u64,
-    /// Device time of its own, in ns: processor time, and time asleep. What it took until it was
-    /// first interrupted is not measured.
-    occupied_ns: u64,
+    /// How much of that time, where it is measured, the processor was somebody else's, in ns: the
+    /// device did not execute meanwhile, so nobody is charged for it.
+    lost_ns: u64,
+    /// How long it slept by itself, in ns.
+    asleep_ns: u64,
     /// Since when it sleeps (device clock, ns).
     asleep_since_ns: Option<u64>,
 }
@@ -115,12 +117,30 @@ struct Ended {
     began_ns: u64,
     paced: Option<Paced>,
     executed_ns: u64,
+    lost_ns: u64,
+}
+
+impl Ended {
+    /// Of an operation that never executed.
+    fn unexecuted(op: OpId, paced: Option<Paced>) -> Self {
+        Self { op, began_ns: clock::now_ns(), paced, executed_ns: 0, lost_ns: 0 }
+    }
 }
 
 impl Current {
     const fn ended(&self) -> Ended {
-        let Self { id, start_ns, paced, executed_ns, .. } = self;
-        Ended { op: *id, began_ns: *start_ns, paced: *paced, executed_ns: *executed_ns }
+        let Self { id: op, start_ns: began_ns, paced, executed_ns, lost_ns, .. } = *self;
+        Ended { op, began_ns, paced, executed_ns, lost_ns }
+    }
+
+    /// It executed since `since`.
+    fn count(&mut self, since: Executing) {
+        let took_ns = clock::now_ns().saturating_sub(since.wall_ns);
+        self.executed_ns += took_ns;
+        if let Some(before_ns) = since.cpu_ns {
+            let had_ns = clock::thread_cpu_ns().saturating_sub(before_ns);
+            self.lost_ns += took_ns.saturating_sub(had_ns);
+        }
     }
 }
 
@@ -139,6 +159,13 @@ impl Paced {
             Kept::Late
         }
     }
+}
+
+/// When a spell of execution began: by the clock, and on the real clock by the thread's time.
+#[derive(Debug, Clone, Copy)]
+struct Executing {
+    wall_ns: u64,
+    cpu_ns: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -275,9 +302,10 @@ impl SoftDevice {
                 None => {
                     let fault = plain_fault(FaultKind::Device, "the module was unloaded");
                     self.current = None;
-                    let paced = pending.paced;
-                    let ended = Ended { op: pending.id, began_ns: start_ns, paced, executed_ns: 0 };
-                    self.finish(ended, Outcome::Fault(fault));
+                    self.finish(
+                        Ended::unexecuted(pending.id, pending.paced),
+                        Outcome::Fault(fault),
+                    );
                     return Some(Driven::Busy);
                 }
             },
@@ -292,7 +320,8 @@ impl SoftDevice {
             max_ns,
             paced,
             executed_ns: 0,
-            occupied_ns: 0,
+            lost_ns: 0,
+            asleep_ns: 0,
             asleep_since_ns: None,
         });
         None
@@ -343,12 +372,13 @@ impl SoftDevice {
     fn work(&mut self, deadline: u64) -> Driven {
         let Some(mut current) = self.current.take() else { return Driven::Idle };
         self.refresh();
-        let resumed_ns = clock::now_ns();
+        // Reading this clock takes a system call, which short paced operations do not pay.
+        let reads = matches!(self.clock, Clock::Real) || current.executed_ns > 0;
+        let cpu_ns = reads.then(clock::thread_cpu_ns);
+        let since = Executing { wall_ns: clock::now_ns(), cpu_ns };
         if let Some(since_ns) = current.asleep_since_ns.take() {
-            current.occupied_ns += resumed_ns.saturating_sub(since_ns);
+            current.asleep_ns += since.wall_ns.saturating_sub(since_ns);
         }
-        // Reading this clock takes a system call, which short operations do not pay.
-        let resumed_cpu_ns = (current.executed_ns > 0).then(clock::cpu_ns);
         let ended = match &mut current.work {
             Work::Kernel(execution) => {
                 let stop_at = current.max_ns.map(|ns| current.start_ns.saturating_add(ns));
@@ -363,10 +393,8 @@ impl SoftDevice {
                     Progress::Fault(fault) => Some(Outcome::Fault(fault)),
                     Progress::Running => None,
                     Progress::Asleep(until) => {
-                        let now_ns = clock::now_ns();
-                        current.executed_ns += now_ns.saturating_sub(resumed_ns);
-                        current.occupied_ns += cpu_ns_since(resumed_cpu_ns);
-                        current.asleep_since_ns = Some(now_ns);
+                        current.count(since);
+                        current.asleep_since_ns = Some(clock::now_ns());
                         self.current = Some(current);
                         return Driven::WaitUntil(until);
                     }
@@ -380,8 +408,7 @@ impl SoftDevice {
                 in_pieces(deadline, UNWATCHED, || self.cx.mem.fill_piece(filling))
             }
         };
-        current.executed_ns += clock::now_ns().saturating_sub(resumed_ns);
-        current.occupied_ns += cpu_ns_since(resumed_cpu_ns);
+        current.count(since);
         match ended {
             Some(outcome) => {
                 self.finish(current.ended(), outcome);
@@ -412,11 +439,12 @@ impl SoftDevice {
     /// Ends an operation that began at `began_ns` on the real clock, or has a place on the
     /// timeline.
     fn finish(&mut self, ended: Ended, outcome: Outcome) {
-        let Ended { op, began_ns, paced, executed_ns } = ended;
+        let Ended { op, began_ns, paced, executed_ns, lost_ns } = ended;
         let now = clock::now_ns();
         let (start_ns, end_ns) = match paced {
             Some(paced) => (paced.start_ns, paced.end_ns),
-            None => (began_ns, now),
+            // The end is what others wait for; the spell before it is as long as it executed.
+            None => (began_ns.saturating_add(lost_ns).min(now), now),
         };
         let kept = paced.map_or(Kept::InTime, |paced| paced.kept(now, executed_ns));
         if self.queued
@@ -512,7 +540,10 @@ impl Device for SoftDevice {
     }
 
     fn occupied_ns(&self) -> Option<u64> {
-        self.current.as_ref().map(|current| current.occupied_ns)
+        let own_ns = |current: &Current| {
+            current.executed_ns.saturating_sub(current.lost_ns) + current.asleep_ns
+        };
+        self.current.as_ref().map(own_ns)
     }
 
     fn take_output(&mut self) -> Vec<u8> {
@@ -571,9 +602,7 @@ impl Device for SoftDevice {
         } else if let Some(i) = self.pending.iter().position(|p| p.id == op)
             && let Some(pending) = self.pending.remove(i)
         {
-            let (op, paced) = (pending.id, pending.paced);
-            let ended = Ended { op, began_ns: clock::now_ns(), paced, executed_ns: 0 };
-            self.finish(ended, killed());
+            self.finish(Ended::unexecuted(pending.id, pending.paced), killed());
         }
     }
 
@@ -622,10 +651,6 @@ fn in_pieces(
             return None;
         }
     }
-}
-
-fn cpu_ns_since(then_ns: Option<u64>) -> u64 {
-    then_ns.map_or(0, |then_ns| clock::cpu_ns().saturating_sub(then_ns))
 }
 
 fn blocks(launch: &Launch) -> u64 {

@@ -14,6 +14,7 @@ mod memory;
 mod model;
 mod module;
 
+pub use clock::thread_cpu_ns;
 pub use device::{Clock, SoftConfig, SoftDevice};
 pub use device_page::{DEVICE_PAGE_BYTES, DevicePage, DeviceTotals};
 pub use info::device_info;

@@ -255,18 +255,19 @@ impl Daemon {
             .map(|vgpu| {
                 let sessions = of_vgpu.remove(&vgpu.key).unwrap_or_default();
                 let ledger = core.frames.ledger();
+                let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
                 VgpuReport {
                     memory_used_bytes: ledger.used_bytes(vgpu.key),
                     pinned_bytes: sessions
                         .iter()
                         .map(|(session, _)| ledger.pinned_bytes(*session))
                         .sum(),
-                    tenant: by_user.then_some(vgpu.owner),
+                    tenant: by_user.then_some(payer),
                     tenant_weight: core
                         .registry
-                        .user_weight(vgpu.owner)
+                        .user_weight(payer)
                         .filter(|_| by_user)
-                        .unwrap_or_else(|| self.config.scheduling.user_weight(vgpu.owner)),
+                        .unwrap_or_else(|| self.config.scheduling.user_weight(payer)),
                     ..report(vgpu, &sessions, &view)
                 }
             })

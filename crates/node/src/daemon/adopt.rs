@@ -256,6 +256,7 @@ impl Daemon {
             segment,
             start,
         };
+        self.tenancy.note(session.vgpu, session.start.pid);
         self.begin(&session, page, Origin::Adopted)?;
         let daemon = Arc::clone(self);
         thread::Builder::new()

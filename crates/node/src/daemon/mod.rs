@@ -14,6 +14,7 @@ mod exports;
 mod frames;
 mod ledger;
 mod log;
+mod pace;
 mod persist;
 mod recorder;
 mod recording;
@@ -22,6 +23,7 @@ mod room;
 mod runtime;
 mod sessions;
 mod spawn;
+mod tenancy;
 mod tenants;
 mod trace;
 
@@ -46,12 +48,14 @@ use self::device::DeviceMemory;
 use self::driver::{Driver, Handle, Order};
 use self::frames::Frames;
 use self::log::LogLimit;
+use self::pace::{AttachPace, Loads};
 use self::persist::{Saved, Saver, Schedule};
 use self::recorder::Files;
 use self::registry::Registry;
 use self::room::Room;
 use self::runtime::{Listeners, Runtime};
 use self::sessions::Entry;
+use self::tenancy::Tenancy;
 use crate::config::NodeConfig;
 use crate::link::Backend;
 
@@ -93,6 +97,10 @@ pub(crate) struct Daemon {
     pub(crate) memory: DeviceMemory,
     /// The scheduling thread.
     pub(crate) driver: Handle,
+    /// Who belongs to which tenant.
+    tenancy: Tenancy,
+    attach_pace: Mutex<AttachPace>,
+    loads: Loads,
     core: Mutex<Core>,
     /// Frames were cleared.
     cleared: Condvar,
@@ -213,12 +221,16 @@ impl Setup {
         signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, leaver)?;
         let core = Core { registry, frames, sessions: BTreeMap::new(), adopted: 0 };
         let room = Room::make(config.limits.sessions);
+        let tenancy = Tenancy::of(&config.scheduling);
         let daemon = Daemon {
             config,
             room,
             runtime,
             memory,
             driver: handle,
+            tenancy,
+            attach_pace: Mutex::default(),
+            loads: Loads::default(),
             core: Mutex::new(core),
             cleared: Condvar::new(),
             saver,

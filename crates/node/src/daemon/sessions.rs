@@ -4,9 +4,9 @@ use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, PoisonError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use weft_gate::{ControlPage, GateDaemon};
 use weft_ring::peer::{self, Process};
 use weft_ring::{Access, MemoryFile, PAGE, Segment};
@@ -163,6 +163,7 @@ impl Daemon {
             program: printable(&hello.program),
             worker: None,
         };
+        self.tenancy.note(vgpu.key, entry.pid);
         core.sessions.insert(key, entry);
         self.place(&mut core, &vgpu);
         Ok(Seat { key, id, vgpu, is_new })
@@ -215,6 +216,7 @@ impl Daemon {
         seat: &Seat,
     ) -> anyhow::Result<(Session, TenantFiles)> {
         let vgpu = &seat.vgpu;
+        self.pace_attach(vgpu, tenant)?;
         let limits = &self.config.limits;
         let segment_file = Segment::create(usize::try_from(limits.arena.0)?)?;
         let pinned_bytes = usize::try_from(hello.pinned_bytes.min(limits.pinned.0))?.max(PAGE);
@@ -348,6 +350,14 @@ impl Daemon {
                     Reply::Done
                 })
             }
+            Ask::Load => {
+                self.loads.begin(self.payer(session), key);
+                Ok(Reply::Done)
+            }
+            Ask::Loaded => {
+                self.loads.end(key);
+                Ok(Reply::Done)
+            }
             Ask::Usage => {
                 let (free, total) = self.core().frames.ledger().usage(vgpu);
                 Ok(Reply::Usage { free, total })
@@ -402,6 +412,7 @@ impl Daemon {
     pub(crate) fn end_session(&self, session: Session) {
         let Session { key, start, vgpu, worker, segment } = session;
         worker.end();
+        self.loads.end(key);
         self.memory.repair(key);
         if let Err(error) = segment.declare_worker_lost() {
             tracing::error!(session = start.session, %error, "the tenant could not be told");
@@ -454,6 +465,37 @@ impl Daemon {
         drop(file);
     }
 
+    /// Keeps a tenant from attaching more often than it may while others have sessions.
+    fn pace_attach(&self, vgpu: &Vgpu, tenant: &peer::Credentials) -> anyhow::Result<()> {
+        let payer = self.tenancy.payer(vgpu.key, tenant.uid);
+        let others = |entry: &Entry| self.tenancy.payer(entry.vgpu, entry.uid) != payer;
+        if !self.core().sessions.values().any(others) {
+            return Ok(());
+        }
+        let limits = &self.config.limits;
+        let rate = limits.attaches_per_second;
+        let mut pace = self.attach_pace.lock().unwrap_or_else(PoisonError::into_inner);
+        let wait = Duration::from_nanos(pace.wait_ns(payer, super::now_ns(), rate));
+        if wait > limits.attach() {
+            pace.give_back(payer, rate);
+            bail!(
+                "user {payer} attaches more than {rate} times a second while others work \
+                 (limits.attaches_per_second); try again later"
+            );
+        }
+        drop(pace);
+        std::thread::sleep(wait);
+        Ok(())
+    }
+
+    /// Who pays for a session's processor time: its tenant, or its vGPU where these compete.
+    fn payer(&self, session: &Session) -> u32 {
+        match self.config.scheduling.share {
+            ShareConfig::Vgpu => session.vgpu,
+            ShareConfig::User => self.tenancy.payer(session.vgpu, session.start.uid),
+        }
+    }
+
     /// Tells the driver where a vGPU stands.
     pub(crate) fn place(&self, core: &mut Core, vgpu: &Vgpu) {
         let weight = |weight: u32| Weight::new(weight).unwrap_or_default();
@@ -462,8 +504,9 @@ impl Daemon {
         let (tenant, tenant_weight) = match scheduling.share {
             ShareConfig::Vgpu => (TenantKey::DEFAULT.0, Weight::ONE),
             ShareConfig::User => {
-                let user = core.registry.user(vgpu.owner);
-                let set = user.weight.unwrap_or_else(|| scheduling.user_weight(vgpu.owner));
+                let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
+                let user = core.registry.user(payer);
+                let set = user.weight.unwrap_or_else(|| scheduling.user_weight(payer));
                 (user.key, weight(set))
             }
         };

@@ -14,6 +14,7 @@ use weft_gate::{Abandoned, Admission, Due, GateWorker, GrantKind, WaitFor};
 use weft_ring::{AnswerTo, MAX_COMMAND, WorkerSide};
 use weft_wire::Command;
 
+use super::compile::{Compiling, Load};
 use super::link::Link;
 use super::meter::Meter;
 use super::output::Answers;
@@ -90,6 +91,7 @@ pub(crate) struct EventLoop<D> {
     predictor: Predictor,
     meter: Meter,
     pieces: Pieces,
+    compiling: Compiling,
     /// How long it took to start the last piece of a kernel, in ns.
     piece_start_ns: u64,
     /// Estimates of the operations in flight, in the order of starting.
@@ -128,6 +130,7 @@ impl<D: Device> EventLoop<D> {
         gate: GateWorker,
         link: Arc<Link>,
         times: &Times,
+        compiling: Compiling,
     ) -> Self {
         Self {
             session,
@@ -138,6 +141,7 @@ impl<D: Device> EventLoop<D> {
             predictor: Predictor::default(),
             meter: Meter::new(times.accounting),
             pieces: Pieces::new(times.slicing),
+            compiling,
             piece_start_ns: 0,
             flights: VecDeque::new(),
             guess_flies: false,
@@ -282,13 +286,14 @@ impl<D: Device> EventLoop<D> {
             return Ok(Accepted::Taken);
         }
         let began_ns = self.session.device().now_ns();
-        if matches!(command, Command::ModuleLoad { .. }) {
-            self.give_way();
-        }
+        let load = self.begin_load(command, began_ns);
         let for_device = !Session::<D>::is_urgent(command);
         let caller = answer.map(|answer| self.answers.expect(answer, for_device));
         let mut output = self.answers.output(&self.side);
         let accepted = self.session.accept(command, caller, &mut output)?;
+        if let Some(load) = load {
+            self.compiling.end(&load, &self.link);
+        }
         if accepted == Accepted::Full {
             self.answers.forget(caller);
         }
@@ -299,6 +304,15 @@ impl<D: Device> EventLoop<D> {
         self.charge_host_work(began_ns);
         self.settle();
         Ok(accepted)
+    }
+
+    /// What a command that compiles does first: it gives a turn back in which nothing flies. Where
+    /// a turn is kept, compiling goes at the usual priority: others wait for its end.
+    fn begin_load(&mut self, command: &Command<'_>, now_ns: u64) -> Option<Load> {
+        let Command::ModuleLoad { images, .. } = command else { return None };
+        self.give_way();
+        let bytes = images.iter().map(|image| image.bytes).sum();
+        (!self.gate.is_holder()).then(|| self.compiling.begin(bytes, now_ns, &self.link))
     }
 
     /// Charges a turn for long work of the host that began at `began_ns` of the device's clock:
