@@ -5,6 +5,7 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a panic is a test's report")]
 
+mod adversary;
 mod faults;
 mod genuine;
 mod hierarchy;

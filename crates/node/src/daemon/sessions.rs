@@ -352,9 +352,11 @@ impl Daemon {
             }
             Ask::Load => {
                 self.loads.begin(self.payer(session), key);
+                session.worker.set_background(true);
                 Ok(Reply::Done)
             }
             Ask::Loaded => {
+                session.worker.set_background(false);
                 self.loads.end(key);
                 Ok(Reply::Done)
             }

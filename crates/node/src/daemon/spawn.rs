@@ -7,6 +7,8 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::net::sockopt::{self, Timeout};
+use rustix::process::Pid;
+use rustix::thread::CapabilitySet;
 use weft_ring::peer::{self, Process};
 
 use crate::link::{self, Ask, Backend, Errand, Probe, Probed, Reply, Start};
@@ -19,6 +21,10 @@ const PROBE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A killed worker is gone within this time.
 const EXIT_LIMIT: Duration = Duration::from_secs(10);
+
+/// Nice values: the lowest priority of an ordinary thread, and the usual one.
+const LOWEST: i32 = 19;
+const USUAL: i32 = 0;
 
 /// A worker's process.
 #[derive(Debug)]
@@ -71,6 +77,21 @@ impl Worker {
     /// Another descriptor of the process, for who may have to kill it.
     pub(crate) fn process(&self) -> anyhow::Result<Process> {
         Ok(Process::from_descriptor(self.process.as_fd().try_clone_to_owned()?))
+    }
+
+    /// Gives the worker's own thread the lowest priority of ordinary threads, or the usual one.
+    /// Without the privilege to give the usual one back it keeps that.
+    pub(crate) fn set_background(&self, background: bool) {
+        let may_raise = rustix::thread::capabilities(None)
+            .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE));
+        let thread = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        if !may_raise || thread.is_none() {
+            return;
+        }
+        let nice = if background { LOWEST } else { USUAL };
+        if let Err(error) = rustix::process::setpriority_process(thread, nice) {
+            tracing::debug!(pid = self.pid, nice, %error, "a worker keeps its priority");
+        }
     }
 
     /// Kills the worker if it lives, and returns when it is gone.

@@ -1,9 +1,9 @@
 //! Compiling beside others: it happens outside turns, so nothing but the processor bounds it.
 //!
 //! A session has an allowance of processor time for small modules. What goes beyond it is compiled
-//! at the lowest priority that the system has for ordinary threads, one session of the tenant at a
-//! time, so that a tenant takes a sixtieth of a processor that a kernel wants, however many
-//! sessions load modules. An idle processor compiles as fast as ever.
+//! when the daemon says so: one session of the tenant at a time, at the lowest priority that the
+//! system has for ordinary threads, so that a tenant takes a sixtieth of a processor that a kernel
+//! wants, however many sessions load modules. An idle processor compiles as fast as ever.
 
 use weft_device::soft::thread_cpu_ns;
 
@@ -18,18 +18,18 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// What a byte of a module takes until something was measured.
 const BYTE_NS: u64 = 100;
 
-/// Lowest priority of an ordinary thread, and the usual one.
-const LOWEST: i32 = 19;
-const USUAL: i32 = 0;
-
 /// What a session may compile at the usual priority.
 #[derive(Debug)]
 pub(crate) struct Compiling {
     left_ns: u64,
     refilled_at_ns: u64,
     byte_ns: u64,
-    /// The system lets the thread take its usual priority back.
-    can_return: bool,
+}
+
+impl Default for Compiling {
+    fn default() -> Self {
+        Self { left_ns: ALLOWANCE_NS, refilled_at_ns: 0, byte_ns: BYTE_NS }
+    }
 }
 
 /// A module being compiled.
@@ -41,18 +41,12 @@ pub(crate) struct Load {
 }
 
 impl Compiling {
-    /// `can_return`: whether the thread may take its usual priority back once it has lowered it.
-    pub(crate) fn new(can_return: bool) -> Self {
-        Self { left_ns: ALLOWANCE_NS, refilled_at_ns: 0, byte_ns: BYTE_NS, can_return }
-    }
-
     /// Before a module of this size is compiled.
     pub(crate) fn begin(&mut self, bytes: u64, now_ns: u64, link: &Link) -> Load {
-        let is_low = self.can_return && !self.allows(bytes, now_ns);
+        let is_low = !self.allows(bytes, now_ns);
         if is_low {
             // A daemon that does not answer has died: then nobody compiles in its order.
             let _ = link.ask(&Ask::Load);
-            set_priority(LOWEST);
         }
         Load { bytes, began_cpu_ns: thread_cpu_ns(), is_low }
     }
@@ -62,7 +56,6 @@ impl Compiling {
         let took_ns = thread_cpu_ns().saturating_sub(load.began_cpu_ns);
         self.spend(load, took_ns);
         if load.is_low {
-            set_priority(USUAL);
             let _ = link.ask(&Ask::Loaded);
         }
     }
@@ -85,19 +78,13 @@ impl Compiling {
     }
 }
 
-fn set_priority(nice: i32) {
-    if let Err(error) = rustix::process::setpriority_process(None, nice) {
-        tracing::warn!(nice, %error, "the worker's priority stays as it is");
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn small_modules_are_compiled_at_once_until_there_are_too_many() {
-        let mut compiling = Compiling::new(true);
+        let mut compiling = Compiling::default();
         let small = Load { bytes: 2_000, began_cpu_ns: 0, is_low: false };
         let mut at_once = 0;
         for _ in 0..1_000 {

@@ -130,7 +130,6 @@ impl<D: Device> EventLoop<D> {
         gate: GateWorker,
         link: Arc<Link>,
         times: &Times,
-        compiling: Compiling,
     ) -> Self {
         Self {
             session,
@@ -141,7 +140,7 @@ impl<D: Device> EventLoop<D> {
             predictor: Predictor::default(),
             meter: Meter::new(times.accounting),
             pieces: Pieces::new(times.slicing),
-            compiling,
+            compiling: Compiling::default(),
             piece_start_ns: 0,
             flights: VecDeque::new(),
             guess_flies: false,

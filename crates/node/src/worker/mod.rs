@@ -32,7 +32,6 @@ use weft_gate::{ControlPage, GateWorker, NodePage};
 use weft_ring::peer::Process;
 use weft_ring::{ARENA_BLOCKS, Access, ArenaRef, MemoryFile, Segment, SharedMemory, WorkerSide};
 
-use self::compile::Compiling;
 use self::event_loop::{Ended, EventLoop};
 use self::link::{Link, Watch};
 use self::sandbox::Sandbox;
@@ -185,8 +184,7 @@ fn work(start: &Start, files: Files, socket: OwnedFd) -> anyhow::Result<Ended> {
         pinned: Arc::clone(&pinned),
         segment: Arc::clone(segment.memory()),
     };
-    let compiling = Compiling::new(sandbox::may_take_priority_back());
-    let rest = Rest { segment, pinned, gate, record: files.record, sandbox, landlock, compiling };
+    let rest = Rest { segment, pinned, gate, record: files.record, sandbox, landlock };
     match &start.device.backend {
         Backend::Soft { model } => {
             let device = device::open_soft(start, model.as_ref(), parts, &link)?;
@@ -207,7 +205,6 @@ struct Rest {
     record: OwnedFd,
     sandbox: Sandbox,
     landlock: bool,
-    compiling: Compiling,
 }
 
 /// Gives up the last rights and executes until the session is over.
@@ -217,7 +214,7 @@ fn serve<D: Device>(
     rest: Rest,
     link: Arc<Link>,
 ) -> anyhow::Result<Ended> {
-    let Rest { segment, pinned, gate, record, sandbox, landlock, compiling } = rest;
+    let Rest { segment, pinned, gate, record, sandbox, landlock } = rest;
     let side = WorkerSide::open(segment)?;
     let session = Session::new(device, shared(&side, start, &pinned)?, limits(start));
     sandbox.restrict_calls()?;
@@ -227,7 +224,7 @@ fn serve<D: Device>(
         Ok(other) => bail!("the daemon answered {other:?} to a ready worker"),
         Err(over) => return Err(over.into()),
     }
-    let mut event_loop = EventLoop::new(session, side, gate, link, &start.times, compiling);
+    let mut event_loop = EventLoop::new(session, side, gate, link, &start.times);
     let ended = event_loop.run();
     leave_record(record, event_loop.owed_ns(start.device.backend.abandoned()));
     if sandbox != Sandbox::Closed && event_loop.is_busy() {

@@ -79,7 +79,7 @@ impl Pieces {
             Work::Kernel if fits => whole,
             Work::Kernel => self.cut_ns(ready, known, left_ns).map_or(whole, |after_ns| {
                 let cut = Cut { after_ns, after_bytes: u64::MAX };
-                // A block runs to its end, however long it is.
+                // A block that has begun is not cut.
                 let block_ns = estimate_ns / ready.units.max(1);
                 Limit { cut: Some(cut), expected_ns: estimate_ns.min(after_ns.max(block_ns)) }
             }),
@@ -204,6 +204,19 @@ mod tests {
         assert_eq!(bytes(&copy(400 << 20), Some(40_000_000), 6_000_000), Some(PREDICTED_BYTES));
         assert_eq!(bytes(&copy(1 << 20), Some(100_000), 6_000_000), None);
         assert_eq!(bytes(&copy(1 << 20), None, 6_000_000), Some(0));
+    }
+
+    #[test]
+    fn a_kernel_of_one_block_is_expected_to_take_its_whole_time() {
+        let pieces = Pieces::new(SlicingConfig::Time);
+        let expected = |blocks| {
+            let ready = kernel(blocks);
+            pieces.limit(&ready, Some(LONG_NS), LONG_NS, 6_000_000, true).expected_ns
+        };
+        assert_eq!(
+            (expected(1), expected(10), expected(1_000_000)),
+            (LONG_NS, LONG_NS / 10, 6_000_000)
+        );
     }
 
     #[test]

@@ -27,9 +27,6 @@ use seccompiler::{
 use super::privileges;
 use crate::link::Backend;
 
-/// The nice value 0 as `RLIMIT_NICE` counts it: from 20 down.
-const USUAL_NICE: u64 = 20;
-
 /// Descriptors a worker may hold: a dozen of its own, and those that pass through at adoption.
 const FILES_MAX: u64 = 64;
 
@@ -278,7 +275,6 @@ impl Sandbox {
         let commands = FCNTL_ALLOWED.iter().chain(more_of_fcntl);
         let commands: Result<_, _> = commands.map(|command| with_command(*command)).collect();
         rules.insert(libc::SYS_fcntl, commands?);
-        rules.insert(libc::SYS_setpriority, vec![of_this_thread()?]);
         rules.extend(ALLOWED.iter().chain(more).map(|call| (*call, Vec::new())));
         let arch: TargetArch = std::env::consts::ARCH.try_into()?;
         let refused = SeccompAction::Errno(libc::EPERM.cast_unsigned());
@@ -289,9 +285,6 @@ impl Sandbox {
 
 fn limit_process(user: Option<u32>, memory_bytes: u64, files_max: u64) -> Result<(), SandboxError> {
     warm_up();
-    // The thread may lower its priority and take it back, but not above the usual one. Who lacks
-    // the privilege to say so keeps one priority.
-    let _ = limit(Resource::Nice, USUAL_NICE);
     privileges::drop_all(user)?;
     rustix::process::set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
     rustix::thread::set_no_new_privs(true)?;
@@ -314,12 +307,6 @@ fn warm_up() {
     tracing::trace!(now_ns = crate::daemon::now_ns(), "warm");
 }
 
-/// Whether a thread of this process that lowers its priority may take the usual one back.
-pub(crate) fn may_take_priority_back() -> bool {
-    let limit = rustix::process::getrlimit(Resource::Nice).current;
-    limit.is_none_or(|limit| limit >= USUAL_NICE)
-}
-
 fn limit(resource: Resource, value: u64) -> io::Result<()> {
     let limit = Rlimit { current: Some(value), maximum: Some(value) };
     Ok(rustix::process::setrlimit(resource, limit)?)
@@ -338,15 +325,6 @@ fn with_command(command: libc::c_int) -> Result<SeccompRule, seccompiler::Error>
     let command = command.cast_unsigned().into();
     let condition = SeccompCondition::new(1, SeccompCmpArgLen::Dword, equal, command)?;
     Ok(SeccompRule::new(vec![condition])?)
-}
-
-/// The priority (second argument) of the calling thread: compiling goes at a lower one.
-fn of_this_thread() -> Result<SeccompRule, seccompiler::Error> {
-    let equal = SeccompCmpOp::Eq;
-    let process = u64::from(libc::PRIO_PROCESS);
-    let kind = SeccompCondition::new(0, SeccompCmpArgLen::Dword, equal.clone(), process)?;
-    let thread = SeccompCondition::new(1, SeccompCmpArgLen::Dword, equal, 0)?;
-    Ok(SeccompRule::new(vec![kind, thread])?)
 }
 
 /// A signal to this process, which is how it aborts.
