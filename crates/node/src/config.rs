@@ -17,12 +17,14 @@ use tracing_subscriber::filter::LevelFilter;
 
 mod cap;
 mod device;
+mod limits;
 mod paths;
 mod size;
 mod tenants;
 
 pub use cap::CapSetting;
 pub use device::{ClockConfig, DeviceConfig, DeviceKind};
+pub use limits::{Choice, LimitError, UserLimits, UserLimitsConfig};
 pub use paths::{default_runtime_dir, default_state_dir};
 pub use size::ByteSize;
 pub use tenants::{Member, Members};
@@ -228,6 +230,11 @@ pub struct LimitsConfig {
     /// A tenant may attach so often while others have sessions: attaching takes processor time
     /// that kernels want.
     pub attaches_per_second: u32,
+    /// Host memory of all sessions: arenas, pinned memory, and what workers take for modules and
+    /// tables. Half of the machine's if absent.
+    pub host_memory: Option<ByteSize>,
+    /// Bounds of one user, by number, or of everybody (`default`).
+    pub users: BTreeMap<String, UserLimitsConfig>,
 }
 
 /// The processes that execute.
@@ -351,6 +358,8 @@ impl Default for LimitsConfig {
             attach_ms: 2_000,
             orphan_ms: 30_000,
             attaches_per_second: 10,
+            host_memory: None,
+            users: BTreeMap::new(),
         }
     }
 }
@@ -512,6 +521,10 @@ impl NodeConfig {
         check("limits.pinned (bytes)", limits.pinned.0, 0, 1 << 40)?;
         check("limits.arena (bytes)", limits.arena.0, 1 << 20, 1 << 32)?;
         check("limits.worker_memory (bytes)", limits.worker_memory.0, 64 << 20, 1 << 40)?;
+        if let Some(memory) = limits.host_memory {
+            check("limits.host_memory (bytes)", memory.0, 256 << 20, 1 << 50)?;
+        }
+        self.check_user_limits()?;
         check("journal.files", self.journal.files as u64, 2, 10_000)?;
         check("journal.max_bytes", self.journal.max_bytes.0, 64 << 10, 1 << 40)?;
         check("worker.user", self.worker.user.into(), 0, 4_000_000_000)?;
@@ -572,6 +585,26 @@ impl LimitsConfig {
     pub fn attach(&self) -> Duration {
         Duration::from_millis(self.attach_ms)
     }
+
+    /// Host memory of all sessions, in bytes.
+    #[must_use]
+    pub fn host_memory_bytes(&self) -> u64 {
+        self.host_memory.map_or_else(|| machine_memory_bytes() / 2, |memory| memory.0)
+    }
+
+    /// Host memory of the sessions of a user for whom nothing else is said: half of the node's, so
+    /// that no user takes all of it.
+    #[must_use]
+    pub fn host_memory_per_user(&self) -> u64 {
+        self.host_memory_bytes() / 2
+    }
+}
+
+/// Memory of this machine, in bytes.
+fn machine_memory_bytes() -> u64 {
+    let info = rustix::system::sysinfo();
+    let unit = u64::from(info.mem_unit.max(1));
+    u64::try_from(info.totalram).unwrap_or(u64::MAX).saturating_mul(unit)
 }
 
 fn invalid(message: &str) -> ConfigError {

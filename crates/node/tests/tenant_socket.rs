@@ -87,6 +87,59 @@ fn a_user_does_not_fill_the_registry() {
 }
 
 #[test]
+fn a_tenant_chooses_no_more_than_the_administrator_lets_it() {
+    // The test's own user administrates the node: only what is said of it by number binds it.
+    let own = rustix::process::getuid().as_raw();
+    let bounds = ["weight=3", "weight_total=4", "memory=64MiB"];
+    let bounds = bounds.map(|bound| format!("limits.users.{own}.{bound}"));
+    let node = Node::start(&bounds.each_ref().map(String::as_str));
+    let wish = |name: &str, weight: u32, memory_bytes: u64| {
+        let mut hello = hello();
+        hello.body.vgpu = name.to_owned();
+        (hello.body.weight, hello.body.memory_bytes) = (weight, memory_bytes);
+        hello
+    };
+    for (name, weight, memory, word) in [
+        ("heavy", 10_000, 0, "limits.users.*.weight"),
+        ("large", 0, 65 << 20, "limits.users.*.memory"),
+    ] {
+        let (code, message) = node.refused(&wish(name, weight, memory).to_bytes().unwrap());
+        assert_eq!(code, RefusalCode::Permission as u16, "{message}");
+        assert!(message.contains(word), "{message}");
+    }
+    let (welcome, _session) = node.attach(&wish("fits", 3, 0));
+    assert_eq!(welcome.memory_bytes, 64 << 20, "who asks for nothing gets what it may have");
+    let (code, message) = node.refused(&wish("more", 2, 0).to_bytes().unwrap());
+    assert_eq!(code, RefusalCode::Permission as u16, "{message}");
+    assert!(message.contains("weight_total"), "{message}");
+    drop(node.attach(&wish("more", 1, 0)));
+}
+
+#[test]
+fn where_attaching_creates_nothing_an_administrator_does() {
+    let own = rustix::process::getuid().as_raw();
+    let node = Node::start(&[&format!("limits.users.{own}.create=false")]);
+    let mut hello = hello();
+    hello.body.vgpu = "given".to_owned();
+    let (code, message) = node.refused(&hello.to_bytes().unwrap());
+    assert_eq!(code, RefusalCode::Permission as u16, "{message}");
+    assert!(message.contains("weft create"), "{message}");
+    node.admin().create("given", None, None).unwrap();
+    drop(node.attach(&hello));
+}
+
+#[test]
+fn the_name_of_another_users_own_vgpu_is_not_to_be_had() {
+    let node = Node::start(&[]);
+    let other = rustix::process::getuid().as_raw() + 1000;
+    let mut hello = hello();
+    hello.body.vgpu = format!("user-{other}");
+    let (code, message) = node.refused(&hello.to_bytes().unwrap());
+    assert_eq!(code, RefusalCode::Permission as u16, "{message}");
+    assert!(message.contains(&other.to_string()), "{message}");
+}
+
+#[test]
 fn closing_the_lifeline_ends_the_session() {
     let node = Node::start(&[]);
     let (_, descriptors) = node.attach(&hello());

@@ -226,6 +226,8 @@ impl Daemon {
             let quota = vgpu.memory_bytes;
             core.frames.set_quota(start.vgpu_key, quota);
         }
+        let limits = self.user_limits(start.uid);
+        core.frames.set_owner(start.vgpu_key, start.uid, limits.memory_total_bytes);
         core.frames.add_session(start.key, start.vgpu_key);
         if let Ok(file) = survivor.files.frames.try_clone() {
             core.frames.adopt_file(start.vgpu_key, file);

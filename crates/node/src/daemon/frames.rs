@@ -92,6 +92,11 @@ impl Frames {
         self.ledger.set_quota(vgpu, bytes);
     }
 
+    /// Says whose a vGPU is, and how much all vGPUs of that user may have together.
+    pub(crate) fn set_owner(&mut self, vgpu: u32, uid: u32, bytes: u64) {
+        self.ledger.set_owner(vgpu, uid, bytes);
+    }
+
     /// Forgets a vGPU without sessions.
     pub(crate) fn remove_vgpu(&mut self, vgpu: u32) {
         self.ledger.remove_vgpu(vgpu);

@@ -17,12 +17,16 @@ pub(crate) struct Ledger {
     clearing: u64,
     vgpus: BTreeMap<u32, Account>,
     sessions: BTreeMap<u32, Holding>,
+    /// Frames that all vGPUs of a user may have together, by user.
+    users: BTreeMap<u32, u64>,
 }
 
 #[derive(Debug, Default)]
 struct Account {
     quota: u64,
     used: u64,
+    /// Whose it is, if anybody said.
+    owner: Option<u32>,
 }
 
 #[derive(Debug)]
@@ -60,13 +64,29 @@ impl Ledger {
     pub(crate) fn new(frames: u64) -> Self {
         let mut free = Runs::default();
         free.insert(0, frames);
-        let (vgpus, sessions) = (BTreeMap::new(), BTreeMap::new());
-        Self { total: frames, free, clearing: 0, vgpus, sessions }
+        let (vgpus, sessions, users) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Self { total: frames, free, clearing: 0, vgpus, sessions, users }
     }
 
     /// Adds a vGPU, or changes its quota. A quota below what is in use stops further allocation.
     pub(crate) fn set_quota(&mut self, vgpu: u32, bytes: u64) {
         self.vgpus.entry(vgpu).or_default().quota = bytes / FRAME_BYTES;
+    }
+
+    /// Says whose a vGPU is, and how much all vGPUs of that user may have together.
+    pub(crate) fn set_owner(&mut self, vgpu: u32, uid: u32, bytes: u64) {
+        self.vgpus.entry(vgpu).or_default().owner = Some(uid);
+        self.users.insert(uid, bytes / FRAME_BYTES);
+    }
+
+    /// Frames that the vGPU's user may still take.
+    fn left_of_user(&self, vgpu: u32) -> u64 {
+        let Some(uid) = self.vgpus.get(&vgpu).and_then(|account| account.owner) else {
+            return u64::MAX;
+        };
+        let of_user = self.vgpus.values().filter(|account| account.owner == Some(uid));
+        let used: u64 = of_user.map(|account| account.used).sum();
+        self.users.get(&uid).map_or(u64::MAX, |limit| limit.saturating_sub(used))
     }
 
     /// Forgets a vGPU without sessions.
@@ -88,9 +108,11 @@ impl Ledger {
         frames: u64,
         runs_max: usize,
     ) -> Result<Vec<Run>, LedgerError> {
+        let vgpu = self.sessions.get(&session).ok_or(LedgerError::Unknown)?.vgpu;
+        let left_of_user = self.left_of_user(vgpu);
         let holding = self.sessions.get_mut(&session).ok_or(LedgerError::Unknown)?;
         let account = self.vgpus.get_mut(&holding.vgpu).ok_or(LedgerError::Unknown)?;
-        if frames > account.quota.saturating_sub(account.used) {
+        if frames > account.quota.saturating_sub(account.used).min(left_of_user) {
             return Err(LedgerError::Quota);
         }
         if frames > self.free.frames + self.clearing {
@@ -184,7 +206,9 @@ impl Ledger {
     /// What a vGPU may still take and its quota, in bytes.
     pub(crate) fn usage(&self, vgpu: u32) -> (u64, u64) {
         let Some(account) = self.vgpus.get(&vgpu) else { return (0, 0) };
-        let left = account.quota.saturating_sub(account.used).min(self.free.frames + self.clearing);
+        let of_device = self.free.frames + self.clearing;
+        let left = account.quota.saturating_sub(account.used).min(of_device);
+        let left = left.min(self.left_of_user(vgpu));
         (left * FRAME_BYTES, account.quota * FRAME_BYTES)
     }
 
@@ -302,6 +326,22 @@ mod tests {
         assert_eq!(ledger.take(20, 41, 8), Err(LedgerError::Device));
         ledger.take(20, 40, 8).unwrap();
         assert_eq!(ledger.used_bytes_total(), 100 * FRAME_BYTES);
+    }
+
+    #[test]
+    fn vgpus_of_a_user_share_what_the_user_may_have() {
+        let mut ledger = ledger();
+        ledger.set_owner(1, 1000, 50 * FRAME_BYTES);
+        ledger.set_owner(2, 1000, 50 * FRAME_BYTES);
+        ledger.take(10, 40, 8).unwrap();
+        assert_eq!(ledger.take(20, 11, 8), Err(LedgerError::Quota));
+        assert_eq!(ledger.usage(2).0, 10 * FRAME_BYTES);
+        ledger.take(20, 10, 8).unwrap();
+        let runs = ledger.remove_session(10);
+        ledger.recycle(&runs);
+        ledger.take(20, 40, 8).unwrap();
+        ledger.set_owner(2, 1001, 60 * FRAME_BYTES);
+        ledger.take(11, 50, 8).unwrap();
     }
 
     #[test]

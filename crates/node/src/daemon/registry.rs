@@ -123,6 +123,14 @@ pub(crate) enum RegistryError {
     /// No more fit.
     #[error("the node has its {0} vGPUs (limits.vgpus); remove one with `weft rm`")]
     Full(usize),
+    /// The name says that it is somebody else's.
+    #[error("`{name}` is the name of user {uid}'s own vGPU; choose another name")]
+    Reserved {
+        /// The name.
+        name: String,
+        /// Whose it is.
+        uid: u32,
+    },
 }
 
 /// All vGPUs of a node.
@@ -166,9 +174,23 @@ impl Registry {
             Err(error) => return Err(error),
         };
         let next_session = contents.next_session.max(1);
-        let by_name = contents.vgpus.into_iter().map(|vgpu| (vgpu.name.clone(), vgpu)).collect();
+        let (by_name, renamed) = by_name(contents.vgpus);
         let users = contents.users.into_iter().map(|user| (user.uid, user)).collect();
-        Ok(Self { path, by_name, users, next_session, limit, memory_bytes_max, dirty: false })
+        Ok(Self { path, by_name, users, next_session, limit, memory_bytes_max, dirty: renamed })
+    }
+
+    /// Whether a user may have another vGPU by its own doing. A user's first one needs a free place;
+    /// a further one must leave as many places free as the user has then, so that no user fills the
+    /// node.
+    pub(crate) fn has_room_for(&self, uid: u32) -> bool {
+        let of_user = self.of(uid).count();
+        let free = self.limit.saturating_sub(self.by_name.len());
+        free > 0 && (of_user == 0 || of_user < free)
+    }
+
+    /// The vGPUs of a user.
+    pub(crate) fn of(&self, uid: u32) -> impl Iterator<Item = &Vgpu> {
+        self.by_name.values().filter(move |vgpu| vgpu.owner == uid)
     }
 
     /// All vGPUs, by name.
@@ -191,17 +213,16 @@ impl Registry {
         if !is_name(&wanted.name) {
             return Err(RegistryError::Name(wanted.name.clone()));
         }
+        if let Some(uid) = reserved_for(&wanted.name).filter(|uid| *uid != wanted.owner) {
+            return Err(RegistryError::Reserved { name: wanted.name.clone(), uid });
+        }
         if self.by_name.contains_key(&wanted.name) {
             return Err(RegistryError::Exists(wanted.name.clone()));
         }
         if self.by_name.len() >= self.limit {
             return Err(RegistryError::Full(self.limit));
         }
-        self.check(&Change {
-            weight: Some(wanted.weight),
-            memory_bytes: Some(wanted.memory_bytes),
-            cap_ppm: wanted.cap_ppm,
-        })?;
+        self.check_wanted(wanted)?;
         let vgpu = Vgpu {
             name: wanted.name.clone(),
             key: self.unused_key(),
@@ -338,6 +359,15 @@ impl Registry {
         self.dirty = true;
     }
 
+    /// Whether anybody could have that.
+    pub(crate) fn check_wanted(&self, wanted: &Wanted) -> Result<(), RegistryError> {
+        self.check(&Change {
+            weight: Some(wanted.weight),
+            memory_bytes: Some(wanted.memory_bytes),
+            cap_ppm: wanted.cap_ppm,
+        })
+    }
+
     fn check(&self, change: &Change) -> Result<(), RegistryError> {
         if let Some(weight) = change.weight.filter(|weight| !WEIGHTS.contains(weight)) {
             return Err(RegistryError::Weight(weight));
@@ -395,6 +425,37 @@ fn is_name(name: &str) -> bool {
     (1..=NAME_BYTES_MAX).contains(&name.len())
         && !name.starts_with(['.', '-'])
         && name.chars().all(allowed)
+}
+
+/// The name of a user's own vGPU, which a program gets that asks for none.
+pub(crate) fn name_of_user(uid: u32) -> String {
+    format!("user-{uid}")
+}
+
+/// The user whose own vGPU has that name.
+fn reserved_for(name: &str) -> Option<u32> {
+    let uid = name.strip_prefix("user-")?.parse().ok()?;
+    (name_of_user(uid) == name).then_some(uid)
+}
+
+/// The vGPUs by name, and whether any was renamed: an earlier version let users take the names of
+/// others' own vGPUs.
+fn by_name(vgpus: Vec<Vgpu>) -> (BTreeMap<String, Vgpu>, bool) {
+    let taken: Vec<String> = vgpus.iter().map(|vgpu| vgpu.name.clone()).collect();
+    let mut renamed = false;
+    let place = |mut vgpu: Vgpu| {
+        if reserved_for(&vgpu.name).is_some_and(|uid| uid != vgpu.owner) {
+            let (name, owner) = (vgpu.name.clone(), vgpu.owner);
+            let unused = |number: &u32| format!("{name}.{owner}.{number}");
+            let number = (1..).find(|number| !taken.contains(&unused(number))).unwrap_or(0);
+            vgpu.name = unused(&number);
+            tracing::warn!(name, owner, now = vgpu.name, "a vGPU had another user's name");
+            renamed = true;
+        }
+        (vgpu.name.clone(), vgpu)
+    };
+    let by_name = vgpus.into_iter().map(place).collect();
+    (by_name, renamed)
 }
 
 fn digest(text: &str) -> [u8; 32] {
@@ -460,6 +521,41 @@ mod tests {
         assert!(matches!(registry.admit("a", 8, "open"), Err(RegistryError::Owner(_))));
         assert!(matches!(registry.admit("a", 7, ""), Err(RegistryError::Token(_))));
         registry.admit("a", 7, "open").unwrap();
+    }
+
+    #[test]
+    fn the_name_of_a_users_own_vgpu_is_that_users() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut registry = Registry::open(dir.path(), 8, 1 << 30).unwrap();
+        let error = registry.create(&wanted("user-8")).unwrap_err();
+        assert!(matches!(error, RegistryError::Reserved { uid: 8, .. }), "{error}");
+        for name in ["user-7", "user-08", "user-x", "user-99999999999"] {
+            registry.create(&wanted(name)).unwrap();
+        }
+        // One that an earlier version let a user take goes on under another name.
+        let document = registry.unsaved().unwrap().unwrap();
+        let text = String::from_utf8(document.bytes).unwrap().replace("user-7", "user-6");
+        replace(&document.path, text.as_bytes()).unwrap();
+        let again = Registry::open(dir.path(), 8, 1 << 30).unwrap();
+        assert!(matches!(again.find("user-6"), Err(RegistryError::Unknown(_))));
+        assert_eq!(again.find("user-6.7.1").unwrap().owner, 7);
+    }
+
+    #[test]
+    fn the_vgpus_of_one_user_leave_room_for_others() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut registry = Registry::open(dir.path(), 16, 1 << 30).unwrap();
+        let mut fill = |owner: u32| {
+            let mut count = 0;
+            while registry.has_room_for(owner) {
+                let name = format!("{owner}-{count}");
+                registry.create(&Wanted { owner, ..wanted(&name) }).unwrap();
+                count += 1;
+            }
+            count
+        };
+        let counts: Vec<u32> = (1..=6).map(&mut fill).collect();
+        assert_eq!(counts, [8, 4, 2, 1, 1, 0], "each leaves as much as it takes");
     }
 
     #[test]

@@ -19,10 +19,10 @@ use super::exports::Export;
 use super::frames::Dirty;
 use super::ledger::LedgerError;
 use super::log::LogLimit;
-use super::registry::{RegistryError, Vgpu, Wanted};
+use super::registry::{self, RegistryError, Vgpu, Wanted};
 use super::spawn::Worker;
 use super::{Core, Daemon};
-use crate::config::ShareConfig;
+use crate::config::{Choice, LimitError, ShareConfig, UserLimits};
 use crate::link::{self, Ask, DeviceSpec, Reply, Run, Start, Times};
 
 /// Lines about sessions that did not open, which a tenant can cause.
@@ -135,26 +135,16 @@ impl Daemon {
         }
     }
 
+    /// Takes a place in the tables, for as long as the session lasts.
     fn take_seat(&self, hello: &HelloBody, tenant: &peer::Credentials) -> Result<Seat, Refusal> {
         let mut core = self.core();
-        let limits = &self.config.limits;
-        let of_user = core.sessions.values().filter(|entry| entry.uid == tenant.uid).count();
-        let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
-        let room = limits.sessions.min(self.room.sessions);
-        if core.sessions.len() >= room {
-            let why = self.room.bound_by(limits.sessions);
-            return exhausted(format!("the node has its {room} sessions ({why})"));
-        }
-        if of_user >= limits.sessions_per_user {
-            let limit = limits.sessions_per_user;
-            let uid = tenant.uid;
-            let why = "limits.sessions_per_user";
-            return exhausted(format!("user {uid} has its {limit} sessions ({why})"));
-        }
+        self.check_room(&core, tenant.uid)?;
         let (vgpu, is_new) = self.find_or_create(&mut core, hello, tenant)?;
         let key = (0..).find(|key| !core.sessions.contains_key(key)).unwrap_or(0);
         let id = core.registry.open_session(vgpu.key);
+        let limits = self.user_limits(tenant.uid);
         core.frames.set_quota(vgpu.key, vgpu.memory_bytes);
+        core.frames.set_owner(vgpu.key, tenant.uid, limits.memory_total_bytes);
         core.frames.add_session(key, vgpu.key);
         let entry = Entry {
             vgpu: vgpu.key,
@@ -169,6 +159,37 @@ impl Daemon {
         Ok(Seat { key, id, vgpu, is_new })
     }
 
+    /// Whether a user may have another session. A further one must leave as many places free as
+    /// the user has, unless the user administrates the node.
+    fn check_room(&self, core: &Core, uid: u32) -> Result<(), Refusal> {
+        let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
+        let configured = self.config.limits.sessions;
+        let room = configured.min(self.room.sessions);
+        let of_user = core.sessions.values().filter(|entry| entry.uid == uid).count();
+        let free = room.saturating_sub(core.sessions.len());
+        if free == 0 {
+            let why = self.room.bound_by(configured);
+            return exhausted(format!("the node has its {room} sessions ({why})"));
+        }
+        let limit = self.user_limits(uid).sessions;
+        if of_user >= limit {
+            let why = "limits.sessions_per_user, limits.users.*.sessions";
+            return exhausted(format!("user {uid} has its {limit} sessions ({why})"));
+        }
+        if of_user >= free && of_user > 0 && !self.config.is_own_user(uid) {
+            return exhausted(format!(
+                "user {uid} has {of_user} sessions, and the {free} places that are left of {room} \
+                 are for others"
+            ));
+        }
+        Ok(())
+    }
+
+    /// What a user may have.
+    pub(crate) fn user_limits(&self, uid: u32) -> UserLimits {
+        self.config.limits_of(uid, self.config.is_own_user(uid))
+    }
+
     fn find_or_create(
         &self,
         core: &mut Core,
@@ -176,7 +197,7 @@ impl Daemon {
         tenant: &peer::Credentials,
     ) -> Result<(Vgpu, bool), Refusal> {
         let name = match hello.vgpu.as_str() {
-            "" => format!("user-{}", tenant.uid),
+            "" => registry::name_of_user(tenant.uid),
             name => name.to_owned(),
         };
         match core.registry.admit(&name, tenant.uid, &hello.token) {
@@ -184,29 +205,58 @@ impl Daemon {
             Err(RegistryError::Unknown(_)) => {}
             Err(error) => return Err(refusal(&error)),
         }
-        let limit = self.config.limits.vgpus_per_user;
-        if core.registry.iter().filter(|vgpu| vgpu.owner == tenant.uid).count() >= limit {
-            let message = format!(
-                "user {} has its {limit} vGPUs (limits.vgpus_per_user); attach to one of them \
-                 (WEFT_VGPU) or have one removed with `weft rm`",
-                tenant.uid
-            );
-            return Err(Refusal { code: RefusalCode::Exhausted, message });
-        }
-        let or = |wanted, default| if wanted == 0 { default } else { wanted };
-        let wanted = Wanted {
-            name,
-            owner: tenant.uid,
-            weight: or(hello.weight, self.config.defaults.weight),
-            memory_bytes: match hello.memory_bytes {
-                0 => self.config.default_memory_bytes(),
-                bytes => bytes,
-            },
-            token: hello.token.clone(),
-            cap_ppm: None,
-        };
+        let wanted = self.wanted(core, name, hello, tenant.uid)?;
         let created = core.registry.create(&wanted).cloned();
         created.map(|vgpu| (vgpu, true)).map_err(|error| refusal(&error))
+    }
+
+    /// The vGPU that a user asks for, if it may have it.
+    fn wanted(
+        &self,
+        core: &Core,
+        name: String,
+        hello: &HelloBody,
+        owner: u32,
+    ) -> Result<Wanted, Refusal> {
+        let limits = self.user_limits(owner);
+        let denied = |error: LimitError| Refusal {
+            code: RefusalCode::Permission,
+            message: error.to_string(),
+        };
+        if !limits.create {
+            return Err(denied(LimitError::Create(owner)));
+        }
+        let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
+        let limit = limits.vgpus;
+        if core.registry.of(owner).count() >= limit {
+            return exhausted(format!(
+                "user {owner} has its {limit} vGPUs (limits.vgpus_per_user, limits.users.*.vgpus); \
+                 attach to one of them (WEFT_VGPU) or have one removed with `weft rm`"
+            ));
+        }
+        if !self.config.is_own_user(owner) && !core.registry.has_room_for(owner) {
+            return exhausted(format!(
+                "the places that are left of the node's {} vGPUs (limits.vgpus) are for users who \
+                 have fewer than user {owner}; attach to one of yours (WEFT_VGPU)",
+                self.config.limits.vgpus
+            ));
+        }
+        let weight = match hello.weight {
+            0 => self.config.defaults.weight.min(limits.weight),
+            weight => weight,
+        };
+        let memory_bytes = match hello.memory_bytes {
+            0 => self.config.default_memory_bytes().min(limits.memory_bytes),
+            bytes => bytes,
+        };
+        let token = hello.token.clone();
+        let wanted = Wanted { name, owner, weight, memory_bytes, token, cap_ppm: None };
+        // What nobody may have is refused as that.
+        core.registry.check_wanted(&wanted).map_err(|error| refusal(&error))?;
+        let others_weight = core.registry.of(owner).map(|vgpu| u64::from(vgpu.weight)).sum();
+        let (weight, memory_bytes) = (Some(weight), Some(memory_bytes));
+        limits.check(&Choice { weight, memory_bytes, others_weight }).map_err(denied)?;
+        Ok(wanted)
     }
 
     fn start_session(
@@ -522,7 +572,9 @@ impl Daemon {
 
 fn refusal(error: &RegistryError) -> Refusal {
     let code = match error {
-        RegistryError::Owner(_) | RegistryError::Token(_) => RefusalCode::Permission,
+        RegistryError::Owner(_) | RegistryError::Token(_) | RegistryError::Reserved { .. } => {
+            RefusalCode::Permission
+        }
         RegistryError::Full(_) => RefusalCode::Exhausted,
         RegistryError::Name(_)
         | RegistryError::Weight(_)
