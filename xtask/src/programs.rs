@@ -72,7 +72,8 @@ fn compile(file: &Path, output: &Path, profile: &str, python: &Python) -> Result
         .arg(file)
         .arg("-L")
         .arg(profile_dir(profile))
-        .args(["-lcuda", "-lm", "-lpthread"]))
+        // Some attack the system and need no driver.
+        .args(["-Wl,--as-needed", "-lcuda", "-lm", "-lpthread"]))
 }
 
 /// Sets up, builds and runs the demo.

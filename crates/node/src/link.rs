@@ -346,6 +346,15 @@ pub(crate) fn receive<T: DeserializeOwned>(
     }
 }
 
+/// Receives one message from who sends no descriptors, and takes none; `None` when the other side
+/// hung up.
+pub(crate) fn receive_plain<T: DeserializeOwned>(socket: impl AsFd) -> io::Result<Option<T>> {
+    match peer::receive_bytes(socket, PACKET_BYTES_MAX, true)? {
+        Some(bytes) => Ok(Some(serde_json::from_slice(&bytes)?)),
+        None => Ok(None),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -1,8 +1,11 @@
 //! The other process: messages with descriptors over a Unix socket, its identity and its death.
 
 use core::mem::MaybeUninit;
+use std::fs::Permissions;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::time::Duration;
 
@@ -54,6 +57,15 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?)
 }
 
+/// A connection that only its ends' deaths can be seen on: the watched end and the one that is
+/// given away. A pipe: unlike a socket it carries no descriptors, which would be closed with it.
+///
+/// # Errors
+/// The system's.
+pub fn lifeline() -> io::Result<(OwnedFd, OwnedFd)> {
+    Ok(rustix::pipe::pipe_with(rustix::pipe::PipeFlags::CLOEXEC)?)
+}
+
 /// Connects to the socket at `path`. Messages that come tell who sent them: the system names the
 /// process that listened first as the other end's, and that may be dead.
 ///
@@ -66,15 +78,40 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Listens at `path`, where nothing may lie.
+/// Listens at `path`, where nothing may lie, for whoever `mode` lets connect.
 ///
 /// # Errors
 /// The system's.
-pub fn listen(path: &Path, backlog: u16) -> io::Result<OwnedFd> {
-    let socket = socket()?;
+pub fn listen(path: &Path, mode: u32, backlog: u16) -> io::Result<OwnedFd> {
+    listen_on(socket()?, path, mode, backlog)
+}
+
+/// The same for a stream of bytes.
+///
+/// # Errors
+/// The system's.
+pub fn listen_stream(path: &Path, mode: u32, backlog: u16) -> io::Result<UnixListener> {
+    let (family, kind) = (AddressFamily::UNIX, SocketType::STREAM);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    Ok(listen_on(socket, path, mode, backlog)?.into())
+}
+
+fn listen_on(socket: OwnedFd, path: &Path, mode: u32, backlog: u16) -> io::Result<OwnedFd> {
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    // Before anybody can connect: nobody can until the socket listens.
+    std::fs::set_permissions(path, Permissions::from_mode(mode))?;
     rustix::net::listen(&socket, i32::from(backlog))?;
     Ok(socket)
+}
+
+/// Has the system refuse descriptors that are sent to this socket, or to those accepted on it.
+/// Whether it does: Linux does from 6.16 on.
+///
+/// A descriptor that nobody wants is closed all the same, by whoever drops the message, and closing
+/// a file of somebody's own file system takes as long as that somebody likes.
+#[must_use]
+pub fn refuse_descriptors(socket: impl AsFd) -> bool {
+    sys::refuse_descriptors(socket.as_fd()).is_ok()
 }
 
 /// Accepts a connection on a listening socket.
@@ -130,6 +167,23 @@ pub fn receive(socket: impl AsFd, limit: usize) -> io::Result<Option<Message>> {
     }
     bytes.truncate(received.bytes);
     Ok(Some(Message { bytes, descriptors, sender }))
+}
+
+/// Receives a message of at most `limit` bytes and no descriptors: what comes beside it is dropped
+/// by the system and never becomes this process's. `None` when the peer hung up.
+///
+/// # Errors
+/// The system's, `WouldBlock` when nothing waits and `wait` is not set, or `InvalidData` for a
+/// longer message.
+pub fn receive_bytes(socket: impl AsFd, limit: usize, wait: bool) -> io::Result<Option<Vec<u8>>> {
+    let mut bytes = vec![0; limit];
+    let flags = if wait { RecvFlags::TRUNC } else { RecvFlags::TRUNC | RecvFlags::DONTWAIT };
+    let (_, received) = rustix::net::recv(socket, &mut bytes[..], flags)?;
+    if received > limit {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "message is too long"));
+    }
+    bytes.truncate(received);
+    Ok((received > 0).then_some(bytes))
 }
 
 /// Who connected the socket.
@@ -198,5 +252,50 @@ impl Process {
 impl AsFd for Process {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bytes_come_without_the_descriptors_beside_them() {
+        let (ours, theirs) = pair().unwrap();
+        let (watched, given) = lifeline().unwrap();
+        send(&theirs, b"hello", &[given.as_fd()]).unwrap();
+        drop(given);
+        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let before = open();
+        assert_eq!(receive_bytes(&ours, 16, false).unwrap().unwrap(), b"hello");
+        assert_eq!(open(), before, "a descriptor was taken");
+        assert!(has_hung_up(&watched), "somebody still has it");
+        let error = receive_bytes(&ours, 16, false).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
+        send(&theirs, b"hello", &[]).unwrap();
+        assert_eq!(receive_bytes(&ours, 4, true).unwrap_err().kind(), io::ErrorKind::InvalidData);
+        drop(theirs);
+        assert!(receive_bytes(&ours, 16, true).unwrap().is_none());
+    }
+
+    #[test]
+    fn a_socket_that_takes_no_descriptors_is_sent_none() {
+        let (ours, theirs) = pair().unwrap();
+        let (_watched, given) = lifeline().unwrap();
+        if refuse_descriptors(&ours) {
+            assert!(send(&theirs, b"hello", &[given.as_fd()]).is_err());
+        }
+        send(&theirs, b"hello", &[]).unwrap();
+    }
+
+    #[test]
+    fn each_end_of_a_lifeline_sees_the_others_death() {
+        let (ours, theirs) = lifeline().unwrap();
+        assert!(!has_hung_up(&ours) && !has_hung_up(&theirs));
+        drop(theirs);
+        assert!(has_hung_up(&ours));
+        let (ours, theirs) = lifeline().unwrap();
+        drop(ours);
+        assert!(has_hung_up(&theirs));
     }
 }

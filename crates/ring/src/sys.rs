@@ -59,3 +59,23 @@ pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials
     let pid = u32::try_from(found.pid).ok().filter(|pid| *pid != 0);
     Ok(Credentials { pid, uid: found.uid, gid: found.gid })
 }
+
+/// `SO_PASSRIGHTS` of Linux 6.16: whether a socket takes descriptors.
+const SO_PASSRIGHTS: libc::c_int = 83;
+
+/// Has the system refuse descriptors that are sent to this socket, or to one accepted on it.
+pub(crate) fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
+    let no: libc::c_int = 0;
+    let len = libc::socklen_t::try_from(size_of_val(&no)).unwrap_or(0);
+    // SAFETY: `no` is a live integer of `len` bytes, which the call only reads.
+    let answer = unsafe {
+        libc::setsockopt(
+            socket.as_raw_fd(),
+            libc::SOL_SOCKET,
+            SO_PASSRIGHTS,
+            (&raw const no).cast(),
+            len,
+        )
+    };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}

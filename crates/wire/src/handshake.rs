@@ -7,9 +7,9 @@
 //! age refuse each other clearly.
 //!
 //! Both sides close the tenant socket after the answer: a session outlives its daemon, so the
-//! daemon's death says nothing about the session. The *lifeline* is one end of a Unix socket pair
-//! whose other end only the worker holds. It never carries a byte. The client keeps it open
-//! (close-on-exec) as long as it uses the session; its hang-up (`POLLHUP`) tells the client that
+//! daemon's death says nothing about the session. The *lifeline* is the writing end of a pipe whose
+//! reading end only the worker holds. It never carries a byte. The client keeps it open
+//! (close-on-exec) as long as it uses the session; its hang-up (`POLLERR`) tells the client that
 //! the worker is gone, and closing it tells the worker that the client is gone. A client that
 //! waits on a futex also learns of a dead worker through the segment's worker-lost word, which the
 //! daemon sets and wakes; because there may be no daemon at that moment, it waits at most 100 ms at

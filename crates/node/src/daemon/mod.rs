@@ -1,6 +1,6 @@
 //! The daemon: one process per node that hands out vGPUs, keeps the ledger and decides who runs.
 //!
-//! Threads: the main one accepts connections; the driver schedules; the saver writes files; each
+//! Threads: the main one accepts connections and hears hellos; the driver schedules; the saver writes files; each
 //! session has one that serves its worker; each admin connection has one. All sleep while nothing
 //! happens.
 
@@ -13,6 +13,7 @@ mod driver;
 mod exports;
 mod frames;
 mod ledger;
+mod lobby;
 mod log;
 mod pace;
 mod persist;
@@ -32,21 +33,22 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use anyhow::Context;
-use rustix::event::{PollFd, PollFlags};
-use weft_ring::peer;
+use rustix::event::{PollFd, PollFlags, Timespec};
+use weft_ring::peer::{self, Credentials};
 use weft_sched::{Config as SchedConfig, Node};
+use weft_wire::handshake::RefusalCode;
 
 use self::cosched::Coscheduler;
 use self::device::DeviceMemory;
 use self::driver::{Driver, Handle, Order};
 use self::frames::Frames;
+use self::lobby::{Guest, Lobby};
 use self::log::LogLimit;
 use self::pace::{AttachPace, Loads};
 use self::persist::{Saved, Saver, Schedule};
@@ -64,12 +66,15 @@ pub(crate) use self::cosched::run_watchdog;
 pub(crate) use self::device::{gpu_checks, local_checks};
 pub(crate) use self::log::init as init_log;
 
-/// Tenants that may be attaching at once besides the sessions.
-const ATTACHING_MAX: usize = 64;
-
-/// Administrators that may be connected at once (every `weft run --name` is one): tenants cannot
-/// take their place.
+/// Administrators that may be connected at once (every `weft run --name` is one): others cannot take
+/// their place.
 const ADMINISTRATORS_MAX: usize = 1024;
+
+/// Connections to the admin socket of a user who is not the daemon's.
+const VISITORS_PER_USER: usize = 16;
+
+/// The same of all such users.
+const VISITORS_MAX: usize = 256;
 
 /// After a connection that could not be accepted (no descriptor is left, say) the next one waits
 /// this long: it would fail alike.
@@ -105,9 +110,8 @@ pub(crate) struct Daemon {
     /// Frames were cleared.
     cleared: Condvar,
     saver: Saver,
-    /// Connections of tenants, those with sessions included, and of administrators.
-    tenants: AtomicUsize,
-    administrators: AtomicUsize,
+    /// Connections to the admin socket, by user.
+    administrators: Mutex<BTreeMap<u32, usize>>,
     stop: UnixStream,
 }
 
@@ -234,8 +238,7 @@ impl Setup {
             core: Mutex::new(core),
             cleared: Condvar::new(),
             saver,
-            tenants: AtomicUsize::new(0),
-            administrators: AtomicUsize::new(0),
+            administrators: Mutex::default(),
             stop: stopper,
         };
         Ok(Self { daemon: Arc::new(daemon), driver, journal, stop, leave, survivors })
@@ -310,18 +313,6 @@ fn scheduling_core(
     }
 }
 
-/// Who connects to a socket: how they are counted and served.
-struct Guests {
-    name: &'static str,
-    count: fn(&Daemon) -> &AtomicUsize,
-    serve: fn(&Arc<Daemon>, OwnedFd),
-}
-
-const TENANTS: Guests =
-    Guests { name: "tenant", count: |daemon| &daemon.tenants, serve: tenants::serve };
-const ADMINISTRATORS: Guests =
-    Guests { name: "admin", count: |daemon| &daemon.administrators, serve: admin::serve };
-
 impl Daemon {
     /// The tables. A panic of another thread leaves them as they were between two operations.
     pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
@@ -372,58 +363,89 @@ impl Daemon {
         stop: &UnixStream,
         leave: &UnixStream,
     ) -> anyhow::Result<End> {
-        let room = self.config.limits.sessions.min(self.room.sessions) + ATTACHING_MAX;
+        let mut lobby = Lobby::new(self.room.files, self.config.limits.attach());
         loop {
-            let mut polled = [
-                PollFd::new(stop, PollFlags::IN),
-                PollFd::new(leave, PollFlags::IN),
-                PollFd::new(&listeners.tenant, PollFlags::IN),
-                PollFd::new(&listeners.admin, PollFlags::IN),
-            ];
-            rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, None))?;
-            let [stopped, left, tenant, admin] = polled.map(|fd| !fd.revents().is_empty());
+            let doors = [stop.as_fd(), leave.as_fd(), listeners.tenant.as_fd()];
+            let doors = doors.into_iter().chain([listeners.admin.as_fd()]);
+            let all = doors.chain(lobby.sockets().map(AsFd::as_fd));
+            let mut polled: Vec<PollFd<'_>> =
+                all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
+            let limit = lobby.patience_left(Instant::now());
+            let limit = limit.map(Timespec::try_from).transpose()?;
+            rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, limit.as_ref()))?;
+            let ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
+            let [stopped, left, tenant, admin] = [ready[0], ready[1], ready[2], ready[3]];
             if stopped {
                 return Ok(End::Stop);
             }
             if left {
                 return Ok(End::Leave);
             }
-            if tenant {
-                self.welcome(&listeners.tenant, &TENANTS, room);
+            for guest in lobby.leave(&ready[4..]) {
+                tenants::greet(self, guest);
             }
-            if admin {
-                self.welcome(&listeners.admin, &ADMINISTRATORS, ADMINISTRATORS_MAX);
+            if tenant && let Some((socket, tenant)) = let_in(&listeners.tenant) {
+                let came = Instant::now();
+                if let Some(guest) = lobby.enter(Guest { socket, tenant, came }) {
+                    let why = "too many connections of this user have said nothing yet";
+                    let refusal = tenants::no_hello(RefusalCode::Exhausted, why);
+                    tenants::refuse(&guest.socket, &guest.tenant, refusal);
+                }
+            }
+            for guest in lobby.take_silent(Instant::now()) {
+                let why = "nothing came within limits.attach_ms";
+                let refusal = tenants::no_hello(RefusalCode::Malformed, why);
+                tenants::refuse(&guest.socket, &guest.tenant, refusal);
+            }
+            if admin && let Some((socket, caller)) = let_in(&listeners.admin) {
+                self.receive_administrator(socket, caller.uid);
             }
         }
     }
 
-    /// Serves one connection in a thread of its own, if there is room.
-    fn welcome(self: &Arc<Self>, listener: impl AsFd, guests: &'static Guests, room: usize) {
-        let Guests { name, count, serve } = guests;
-        let socket = match peer::accept(listener) {
-            Ok(socket) => socket,
-            Err(error) => {
-                tracing::warn!(%error, name, "a connection could not be accepted");
-                thread::sleep(ACCEPT_PAUSE);
-                return;
-            }
-        };
-        if count(self).fetch_add(1, Ordering::Relaxed) >= room {
-            count(self).fetch_sub(1, Ordering::Relaxed);
+    /// Serves a connection to the admin socket in a thread of its own, if its user has room.
+    fn receive_administrator(self: &Arc<Self>, socket: OwnedFd, uid: u32) {
+        if !self.count_administrator(uid) {
             if let Some(suppressed) = CROWDS.line(Instant::now()) {
-                tracing::warn!(name, room, suppressed, "too many connections");
+                tracing::warn!(uid, suppressed, "too many connections to the admin socket");
             }
             return;
         }
         let daemon = Arc::clone(self);
-        let thread = thread::Builder::new().name((*name).to_owned()).stack_size(STACK_BYTES);
+        let thread = thread::Builder::new().name("admin".to_owned()).stack_size(STACK_BYTES);
         let spawned = thread.spawn(move || {
-            serve(&daemon, socket);
-            count(&daemon).fetch_sub(1, Ordering::Relaxed);
+            admin::serve(&daemon, socket);
+            daemon.uncount_administrator(uid);
         });
         if let Err(error) = spawned {
-            count(self).fetch_sub(1, Ordering::Relaxed);
+            self.uncount_administrator(uid);
             tracing::error!(%error, "no thread for a connection");
+        }
+    }
+
+    /// Counts a connection to the admin socket, if its user may have another.
+    fn count_administrator(&self, uid: u32) -> bool {
+        let mut counts = self.administrators.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_own = |uid: &u32| self.config.is_own_user(*uid);
+        let like = counts.iter().filter(|(other, _)| is_own(other) == is_own(&uid));
+        let alike: usize = like.map(|(_, count)| count).sum();
+        let (each, all) = match is_own(&uid) {
+            true => (ADMINISTRATORS_MAX, ADMINISTRATORS_MAX),
+            false => (VISITORS_PER_USER, VISITORS_MAX),
+        };
+        let count = counts.entry(uid).or_default();
+        let has_room = *count < each && alike < all;
+        *count += usize::from(has_room);
+        has_room
+    }
+
+    fn uncount_administrator(&self, uid: u32) {
+        let mut counts = self.administrators.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(count) = counts.get_mut(&uid) {
+            *count -= 1;
+            if *count == 0 {
+                counts.remove(&uid);
+            }
         }
     }
 
@@ -459,6 +481,22 @@ impl Daemon {
                 break;
             }
             thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+/// A new connection and who made it.
+fn let_in(listener: impl AsFd) -> Option<(OwnedFd, Credentials)> {
+    let accepted = peer::accept(listener).and_then(|socket| {
+        let caller = peer::credentials(&socket)?;
+        Ok((socket, caller))
+    });
+    match accepted {
+        Ok(accepted) => Some(accepted),
+        Err(error) => {
+            tracing::warn!(%error, "a connection could not be accepted");
+            thread::sleep(ACCEPT_PAUSE);
+            None
         }
     }
 }

@@ -16,7 +16,7 @@ pub(crate) struct Room {
     /// So many.
     pub(crate) sessions: usize,
     /// The limit on open files that says so.
-    files: u64,
+    pub(crate) files: u64,
 }
 
 impl Room {

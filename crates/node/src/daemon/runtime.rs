@@ -1,9 +1,9 @@
 //! The runtime directory: one daemon at a time, its sockets, and its workers' doors.
 
-use std::fs::{File, Permissions};
+use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
@@ -43,22 +43,15 @@ impl Runtime {
         let doors = dir.join("workers");
         make_dir(&doors, 0o700)?;
         let path = dir.join("node.lock");
-        let lock = File::options()
-            .create(true)
-            .truncate(false)
-            .read(true)
-            .write(true)
-            .open(&path)
-            .with_context(|| format!("cannot open the lock {}", path.display()))?;
-        if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_err() {
-            let pid = std::fs::read_to_string(&path).unwrap_or_default();
-            bail!(
-                "a node daemon (process {}) runs already on {}; stop it, or choose another \
-                 directory (sockets.runtime_dir, WEFT_RUNTIME_DIR)",
-                pid.trim(),
-                dir.display()
-            );
-        }
+        let lock = lock(&path)
+            .with_context(|| format!("cannot open the lock {}", path.display()))?
+            .map_err(|pid| {
+                anyhow::anyhow!(
+                    "a node daemon (process {pid}) runs already on {}; stop it, or choose another \
+                     directory (sockets.runtime_dir, WEFT_RUNTIME_DIR)",
+                    dir.display()
+                )
+            })?;
         let own = format!("{}\n", std::process::id());
         lock.set_len(0)
             .and_then(|()| io::Write::write_all(&mut &lock, own.as_bytes()))
@@ -80,11 +73,11 @@ impl Runtime {
             .with_context(|| format!("cannot listen on {}", tenant.display()))?;
         let admin = &self.admin_path;
         remove_stale(admin).with_context(|| format!("cannot replace {}", admin.display()))?;
-        let bound = UnixListener::bind(admin)
+        let bound = peer::listen_stream(admin, config.sockets.admin_mode, BACKLOG)
             .with_context(|| format!("cannot listen on {}", admin.display()))?;
-        let mode = Permissions::from_mode(config.sockets.admin_mode);
-        std::fs::set_permissions(admin, mode)
-            .with_context(|| format!("cannot set the mode of {}", admin.display()))?;
+        if !peer::refuse_descriptors(&tenant_fd) || !peer::refuse_descriptors(&bound) {
+            tracing::debug!("this kernel lets anybody send descriptors to a socket");
+        }
         Ok(Listeners { tenant: tenant_fd, admin: bound })
     }
 
@@ -175,6 +168,50 @@ impl Drop for Runtime {
     }
 }
 
+/// Takes the lock at `path`, or says which process has it.
+///
+/// A daemon that was killed can be kept from ending by a thread that waits for somebody else's file,
+/// and so keep what it locked. Its first thread is dead then, which a daemon's never is: that lock
+/// is nobody's, and a new file takes the old one's place.
+fn lock(path: &Path) -> io::Result<Result<File, String>> {
+    // One at a time may decide that.
+    let taking = open_lock(&path.with_extension("taking"))?;
+    rustix::fs::flock(&taking, FlockOperation::LockExclusive)?;
+    let lock = open_lock(path)?;
+    if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
+        return Ok(Ok(lock));
+    }
+    let pid = std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    if !is_dead(&pid) {
+        return Ok(Err(pid));
+    }
+    tracing::warn!(
+        pid,
+        "a daemon that was killed still keeps its lock; this one goes on without it"
+    );
+    std::fs::remove_file(path)?;
+    let lock = open_lock(path)?;
+    rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
+    Ok(Ok(lock))
+}
+
+fn open_lock(path: &Path) -> io::Result<File> {
+    File::options().create(true).truncate(false).read(true).write(true).mode(0o600).open(path)
+}
+
+/// Whether the first thread of a process has ended.
+fn is_dead(pid: &str) -> bool {
+    let Ok(pid) = pid.parse::<u32>() else { return false };
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        // The name before it may hold anything, parentheses included.
+        Ok(stat) => stat
+            .rsplit(')')
+            .next()
+            .is_some_and(|rest| matches!(rest.trim_start().chars().next(), Some('Z' | 'X'))),
+        Err(_) => false,
+    }
+}
+
 fn make_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -210,13 +247,14 @@ fn remove_stale(path: &Path) -> io::Result<()> {
 
 fn listen_packets(path: &Path, mode: u32) -> io::Result<OwnedFd> {
     remove_stale(path)?;
-    let socket = peer::listen(path, BACKLOG)?;
-    std::fs::set_permissions(path, Permissions::from_mode(mode))?;
-    Ok(socket)
+    peer::listen(path, mode, BACKLOG)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::fs::Permissions;
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn config(dir: &Path) -> NodeConfig {

@@ -89,7 +89,8 @@ pub(crate) struct TenantFiles {
 }
 
 /// A seat in the tables, taken before the worker starts.
-struct Seat {
+#[derive(Debug, Clone)]
+pub(crate) struct Seat {
     key: u32,
     id: u64,
     vgpu: Vgpu,
@@ -98,45 +99,53 @@ struct Seat {
 }
 
 impl Daemon {
-    /// Opens a session for a tenant: finds or creates its vGPU, makes the shared memory, starts the
-    /// worker.
+    /// Opens a session for a tenant that has a seat: makes the shared memory, starts the worker.
     pub(crate) fn open_session(
         &self,
         hello: &HelloBody,
         tenant: &peer::Credentials,
+        seat: &Seat,
     ) -> Result<(Session, TenantFiles, Vgpu), Refusal> {
-        let seat = self.take_seat(hello, tenant)?;
-        let (key, vgpu) = (seat.key, seat.vgpu.clone());
+        let vgpu = seat.vgpu.clone();
         // The next daemon must know the vGPU of a session that it adopts. The disk works while the
         // worker starts.
         let saving = seat.is_new.then(|| self.begin_saving());
-        let started = self.start_session(hello, tenant, &seat);
+        let started = self.start_session(hello, tenant, seat);
         if saving.is_some_and(|saving| self.saved(&saving).is_err()) {
             tracing::warn!(vgpu = vgpu.name, "a new vGPU is not on disk");
         }
         match started {
             Ok((session, files)) => Ok((session, files, vgpu)),
             Err(error) => {
-                let id = seat.id;
                 if let Some(suppressed) = FAILURES.line(Instant::now()) {
-                    let error = format!("{error:#}");
-                    tracing::error!(session = id, error, suppressed, "session did not open");
+                    let (session, error) = (seat.id, format!("{error:#}"));
+                    tracing::error!(session, error, suppressed, "session did not open");
                 }
-                self.runtime.remove_door(id);
-                let frames = {
-                    let mut core = self.core();
-                    core.registry.close_session(vgpu.key, id, 0);
-                    core.frames.remove_session(key, vgpu.key)
-                };
-                self.leave(key, vgpu.key, frames);
+                self.give_back_seat(seat);
                 let message = format!("the node could not start a worker: {error:#}");
                 Err(Refusal { code: RefusalCode::Worker, message })
             }
         }
     }
 
+    /// A session that did not open leaves the tables.
+    pub(crate) fn give_back_seat(&self, seat: &Seat) {
+        let (key, vgpu) = (seat.key, seat.vgpu.key);
+        self.runtime.remove_door(seat.id);
+        let frames = {
+            let mut core = self.core();
+            core.registry.close_session(vgpu, seat.id, 0);
+            core.frames.remove_session(key, vgpu)
+        };
+        self.leave(key, vgpu, frames);
+    }
+
     /// Takes a place in the tables, for as long as the session lasts.
-    fn take_seat(&self, hello: &HelloBody, tenant: &peer::Credentials) -> Result<Seat, Refusal> {
+    pub(crate) fn take_seat(
+        &self,
+        hello: &HelloBody,
+        tenant: &peer::Credentials,
+    ) -> Result<Seat, Refusal> {
         let mut core = self.core();
         self.check_room(&core, tenant.uid)?;
         let (vgpu, is_new) = self.find_or_create(&mut core, hello, tenant)?;
@@ -276,7 +285,7 @@ impl Daemon {
             let mut core = self.core();
             (core.frames.file(vgpu.key)?, core.frames.table()?)
         };
-        let (lifeline, workers_end) = peer::pair()?;
+        let (workers_end, lifeline) = peer::lifeline()?;
         let tenant_process = Process::open(tenant.pid.context("the tenant's process is unknown")?)
             .context("the tenant is gone")?;
         let door = self.runtime.make_door(seat.id)?;
@@ -363,8 +372,8 @@ impl Daemon {
     pub(crate) fn serve_session(self: &Arc<Self>, session: Session) {
         let id = session.start.session;
         loop {
-            let answered = match link::receive::<Ask>(&session.worker.link) {
-                Ok(Some((ask, _))) => {
+            let answered = match link::receive_plain::<Ask>(&session.worker.link) {
+                Ok(Some(ask)) => {
                     let reply = self.answer(&session, ask);
                     let refused = matches!(reply, Reply::Refused { .. });
                     link::send(&session.worker.link, &reply, &[]).is_ok() && !refused

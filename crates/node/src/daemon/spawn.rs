@@ -64,9 +64,9 @@ impl Worker {
         link::send(&self.link, &Errand::Work(Box::new(start.clone())), fds)?;
         sockopt::set_socket_timeout(&self.link, Timeout::Recv, Some(READY_LIMIT))?;
         sockopt::set_socket_timeout(&self.link, Timeout::Send, Some(READY_LIMIT))?;
-        match link::receive::<Ask>(&self.link)? {
-            Some((Ask::Ready, _)) => {}
-            Some((other, _)) => bail!("the worker said {other:?} before it was ready"),
+        match link::receive_plain::<Ask>(&self.link)? {
+            Some(Ask::Ready) => {}
+            Some(other) => bail!("the worker said {other:?} before it was ready"),
             None => bail!("the worker ended before it was ready; its log says why"),
         }
         link::send(&self.link, &Reply::Done, &[])?;
@@ -114,6 +114,9 @@ impl Worker {
 /// Starts a process of this program with one end of a link as its standard input.
 fn spawn(backend: &Backend) -> anyhow::Result<(OwnedFd, Child)> {
     let (link, theirs) = peer::pair()?;
+    // One that was taken over sends nothing that this process would have to close. A kernel that
+    // cannot refuse it drops it: see `link::receive_plain`.
+    let _refuses = peer::refuse_descriptors(&link);
     let mut command = Command::new("/proc/self/exe");
     // Its name in `ps`; the path to run stays right when the file was replaced.
     command.arg0(std::env::args_os().next().unwrap_or_else(|| "weft".into())).arg("worker");
@@ -143,14 +146,14 @@ pub(crate) fn probe(backend: &Backend) -> anyhow::Result<Probe> {
     let (link, mut child) = spawn(backend)?;
     let answer = link::send(&link, &Errand::Probe(backend.clone()), &[]).and_then(|()| {
         sockopt::set_socket_timeout(&link, Timeout::Recv, Some(PROBE_LIMIT))?;
-        link::receive::<Probed>(&link)
+        link::receive_plain::<Probed>(&link)
     });
     // It has answered, or never will.
     let _ = child.kill();
     child.wait().context("the process that looked at the device was not reaped")?;
     match answer.context("the driver does not answer")? {
-        Some((Ok(probe), _)) => Ok(probe),
-        Some((Err(reason), _)) => bail!(reason),
+        Some(Ok(probe)) => Ok(probe),
+        Some(Err(reason)) => bail!(reason),
         None => bail!("the driver ended the process that loaded it"),
     }
 }

@@ -1,47 +1,104 @@
 //! The tenant socket: one hello, one answer, then the session's own thread.
+//!
+//! Until a connection has said hello it is one of the [`Lobby`](super::lobby::Lobby)'s, whatever it
+//! does: it has no thread, and nothing that it sends beside bytes is taken.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::thread;
 use std::time::Instant;
 
 use rustix::net::sockopt::{self, Timeout};
-use weft_ring::peer;
+use weft_ring::peer::{self, Credentials};
 use weft_wire::handshake::{
-    Answer, Attribute, HANDSHAKE_BYTES_MAX, HandshakeError, Hello, RefusalCode, Welcome,
+    Answer, Attribute, HANDSHAKE_BYTES_MAX, HandshakeError, Hello, HelloBody, RefusalCode, Welcome,
 };
 
-use super::Daemon;
+use super::lobby::Guest;
 use super::log::LogLimit;
 use super::registry::Vgpu;
-use super::sessions::{Refusal, Session, TenantFiles};
+use super::sessions::{Refusal, Seat, Session, TenantFiles};
+use super::{Daemon, STACK_BYTES};
 
 /// Lines about tenants that get no session, which any tenant can cause in a loop.
 static REFUSALS: LogLimit = LogLimit::per_second(10);
 
-/// Serves one connection: attaches the tenant and then serves its worker.
-pub(crate) fn serve(daemon: &Arc<Daemon>, socket: OwnedFd) {
+/// Serves a connection that has something to say: a tenant that may attach gets a thread, which
+/// opens its session and then serves its worker. Does not wait for anybody.
+pub(crate) fn greet(daemon: &Arc<Daemon>, guest: Guest<OwnedFd>) {
+    let Guest { socket, tenant, .. } = guest;
+    let said = hear(&socket);
+    match said.and_then(|hello| daemon.take_seat(&hello, &tenant).map(|seat| (hello, seat))) {
+        Ok((hello, seat)) => receive(daemon, socket, hello, tenant, seat),
+        Err(refusal) => refuse(&socket, &tenant, refusal),
+    }
+}
+
+/// Tells a connection that it gets no session, if it listens.
+pub(crate) fn refuse(socket: &OwnedFd, tenant: &Credentials, refusal: Refusal) {
+    if let Some(suppressed) = REFUSALS.line(Instant::now()) {
+        let (uid, pid) = (tenant.uid, tenant.pid);
+        tracing::info!(code = ?refusal.code, %refusal, uid, pid, suppressed, "tenant refused");
+    }
+    let Refusal { code, message } = refusal;
+    let answer = Answer::Refused { code: code as u16, message };
+    if let Ok(bytes) = answer.to_bytes() {
+        // One answer fits a socket that nothing was sent to. A tenant that is gone needs none.
+        let _ = peer::send(socket, &bytes, &[]);
+    }
+}
+
+/// A refusal of a connection that has not said hello.
+pub(crate) fn no_hello(code: RefusalCode, why: &str) -> Refusal {
+    Refusal { code, message: format!("no hello: {why}") }
+}
+
+fn hear(socket: &OwnedFd) -> Result<HelloBody, Refusal> {
+    let malformed = |why: &str| no_hello(RefusalCode::Malformed, why);
+    let bytes = peer::receive_bytes(socket, HANDSHAKE_BYTES_MAX, false)
+        .map_err(|error| malformed(&error.to_string()))?
+        .ok_or_else(|| malformed("the tenant hung up"))?;
+    let hello = Hello::from_bytes(&bytes).map_err(|error| {
+        let code = match error {
+            HandshakeError::Version(_) => RefusalCode::Version,
+            HandshakeError::NotWeft | HandshakeError::Malformed(_) => RefusalCode::Malformed,
+        };
+        Refusal { code, message: error.to_string() }
+    })?;
+    Ok(hello.body)
+}
+
+/// Gives a tenant its thread.
+fn receive(
+    daemon: &Arc<Daemon>,
+    socket: OwnedFd,
+    hello: HelloBody,
+    tenant: Credentials,
+    seat: Seat,
+) {
+    let thread = thread::Builder::new().name("tenant".to_owned()).stack_size(STACK_BYTES);
+    let (serving, kept) = (Arc::clone(daemon), seat.clone());
+    let spawned = thread.spawn(move || serve(&serving, socket, &hello, &tenant, &seat));
+    if let Err(error) = spawned {
+        tracing::error!(%error, "no thread for a tenant");
+        daemon.give_back_seat(&kept);
+    }
+}
+
+/// Opens the session of a tenant that has a seat, and serves its worker.
+fn serve(
+    daemon: &Arc<Daemon>,
+    socket: OwnedFd,
+    hello: &HelloBody,
+    tenant: &Credentials,
+    seat: &Seat,
+) {
     let began = Instant::now();
-    let (answer, opened) = match attach(daemon, &socket) {
-        Ok((welcome, files, session)) => (Answer::Welcome(welcome), Some((files, session))),
-        Err(refusal) => {
-            if let Some(suppressed) = REFUSALS.line(Instant::now()) {
-                tracing::info!(code = ?refusal.code, %refusal, suppressed, "tenant refused");
-            }
-            let Refusal { code, message } = refusal;
-            (Answer::Refused { code: code as u16, message }, None)
-        }
+    let (session, files, vgpu) = match daemon.open_session(hello, tenant, seat) {
+        Ok(opened) => opened,
+        Err(refusal) => return refuse(&socket, tenant, refusal),
     };
-    let Ok(bytes) = answer.to_bytes() else {
-        tracing::error!("the answer to a tenant does not fit a packet");
-        return;
-    };
-    let Some((files, session)) = opened else {
-        // A tenant that does not wait for its refusal needs none.
-        let _ = peer::send(&socket, &bytes, &[]);
-        return;
-    };
-    let fds = [files.segment.as_fd(), files.pinned.as_fd(), files.lifeline.as_fd()];
-    let sent = peer::send(&socket, &bytes, &fds);
+    let sent = send_welcome(daemon, &socket, &session, &files, &vgpu);
     drop((files, socket));
     let start = &session.start;
     match sent {
@@ -63,33 +120,26 @@ pub(crate) fn serve(daemon: &Arc<Daemon>, socket: OwnedFd) {
         Err(error) => {
             if let Some(suppressed) = REFUSALS.line(Instant::now()) {
                 let session = start.session;
-                tracing::info!(session, %error, suppressed, "tenant left before its session began");
+                let error = format!("{error:#}");
+                tracing::info!(session, error, suppressed, "tenant left before its session began");
             }
             daemon.end_session(session);
         }
     }
 }
 
-fn attach(daemon: &Daemon, socket: &OwnedFd) -> Result<(Welcome, TenantFiles, Session), Refusal> {
-    let malformed = |message: String| Refusal { code: RefusalCode::Malformed, message };
+fn send_welcome(
+    daemon: &Daemon,
+    socket: &OwnedFd,
+    session: &Session,
+    files: &TenantFiles,
+    vgpu: &Vgpu,
+) -> anyhow::Result<()> {
+    let bytes = Answer::Welcome(welcome(daemon, session, vgpu)).to_bytes()?;
     let limit = Some(daemon.config.limits.attach());
-    let timeouts = sockopt::set_socket_timeout(socket, Timeout::Recv, limit)
-        .and_then(|()| sockopt::set_socket_timeout(socket, Timeout::Send, limit));
-    timeouts.map_err(|error| malformed(error.to_string()))?;
-    let tenant = peer::credentials(socket).map_err(|error| malformed(error.to_string()))?;
-    let message = peer::receive(socket, HANDSHAKE_BYTES_MAX)
-        .map_err(|error| malformed(format!("no hello: {error}")))?
-        .ok_or_else(|| malformed("no hello: the tenant hung up".to_owned()))?;
-    let hello = Hello::from_bytes(&message.bytes).map_err(|error| {
-        let code = match error {
-            HandshakeError::Version(_) => RefusalCode::Version,
-            HandshakeError::NotWeft | HandshakeError::Malformed(_) => RefusalCode::Malformed,
-        };
-        Refusal { code, message: error.to_string() }
-    })?;
-    let (session, files, vgpu) = daemon.open_session(&hello.body, &tenant)?;
-    let welcome = welcome(daemon, &session, &vgpu);
-    Ok((welcome, files, session))
+    sockopt::set_socket_timeout(socket, Timeout::Send, limit)?;
+    let fds = [files.segment.as_fd(), files.pinned.as_fd(), files.lifeline.as_fd()];
+    Ok(peer::send(socket, &bytes, &fds)?)
 }
 
 fn welcome(daemon: &Daemon, session: &Session, vgpu: &Vgpu) -> Welcome {

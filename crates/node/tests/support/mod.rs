@@ -26,7 +26,10 @@ pub(crate) struct Node {
 
 impl Node {
     pub(crate) fn start(settings: &[&str]) -> Self {
-        let directory = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap(), settings)
+    }
+
+    pub(crate) fn start_in(directory: TempDir, settings: &[&str]) -> Self {
         let process = launch(&directory, settings);
         let node = Self { process, directory };
         node.wait_until_ready();
