@@ -148,6 +148,13 @@ impl ControlPage {
         Ok(())
     }
 
+    /// The number of the session's last grant; nothing while no gate decides.
+    #[must_use]
+    pub fn turn(&self) -> Option<u64> {
+        let is_managed = self.unmanaged.load(Ordering::Relaxed) == 0;
+        is_managed.then(|| self.grant_epoch.load(Ordering::Relaxed))
+    }
+
     /// Views mapped memory as a control page.
     ///
     /// # Errors

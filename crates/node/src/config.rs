@@ -604,7 +604,7 @@ impl LimitsConfig {
 fn machine_memory_bytes() -> u64 {
     let info = rustix::system::sysinfo();
     let unit = u64::from(info.mem_unit.max(1));
-    u64::try_from(info.totalram).unwrap_or(u64::MAX).saturating_mul(unit)
+    info.totalram.saturating_mul(unit)
 }
 
 fn invalid(message: &str) -> ConfigError {

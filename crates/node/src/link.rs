@@ -208,6 +208,23 @@ pub(crate) struct Adoption {
     pub(crate) pid: u32,
 }
 
+/// Most bytes of a log line's text.
+pub(crate) const LINE_BYTES_MAX: usize = 2048;
+
+/// How urgent a worker's log line is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Severity {
+    /// Something failed.
+    Error,
+    /// Something is not as it should be.
+    Warn,
+    /// Something happened.
+    Info,
+    /// For who looks for a fault.
+    Debug,
+}
+
 /// What a worker asks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "ask", rename_all = "snake_case")]
@@ -257,6 +274,13 @@ pub(crate) enum Ask {
         /// The total, in bytes.
         bytes: u64,
     },
+    /// A line for the log. No answer.
+    Log {
+        /// How urgent.
+        severity: Severity,
+        /// What.
+        text: String,
+    },
 }
 
 impl Ask {
@@ -271,6 +295,7 @@ impl Ask {
             | Self::Usage
             | Self::Load
             | Self::Loaded
+            | Self::Log { .. }
             | Self::Pinned { .. }
             | Self::Export { .. }
             | Self::Import { .. } => self.clone(),

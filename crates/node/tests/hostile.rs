@@ -1,16 +1,24 @@
 //! What a hostile local user tries on a real daemon, beside somebody who works.
 
-#![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a panic is a test's report")]
+#![expect(clippy::unwrap_used, reason = "a panic is a test's report")]
 
 mod support;
 
 use std::io::{BufRead, BufReader};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::{Child, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
-use weft_ring::peer;
+use weft_ring::{
+    Access, AtomicU64, ClientOptions, ClientSide, MemoryFile, Ordering, Segment, peer,
+};
+use weft_wire::command::{Block, LaunchSpec, Payload};
 use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, RefusalCode};
+use weft_wire::id::{ContextId, ModuleId, StreamId};
+use weft_wire::{Command as WireCommand, Status};
 
 use self::support::{DEADLINE, Node, eventually, hello};
 
@@ -108,4 +116,187 @@ fn silent_connections_cost_others_nothing() {
         let message = peer::receive(&socket, HANDSHAKE_BYTES_MAX).unwrap().unwrap();
         matches!(Answer::from_bytes(&message.bytes).unwrap(), Answer::Welcome(_))
     });
+}
+
+const CONTEXT: ContextId = ContextId { index: 0, generation: 1 };
+const TRAP: &str = ".version 7.5\n.target sm_75\n.address_size 64\n\
+                    .visible .entry trap() { trap; }\n\
+                    .visible .entry spin() { $again: bra $again; }\n";
+
+/// A session without the shim, on a vGPU of its own.
+struct Tenant {
+    side: ClientSide,
+    _kept: Vec<OwnedFd>,
+}
+
+impl Tenant {
+    fn attach(node: &Node, vgpu: &str) -> Self {
+        let mut hello = hello();
+        hello.body.vgpu = vgpu.to_owned();
+        hello.body.pid = std::process::id();
+        let (_, mut kept) = node.attach(&hello);
+        let segment = MemoryFile::received(kept.remove(0)).unwrap();
+        let segment = Segment::open(segment.map(Access::ReadWrite).unwrap()).unwrap();
+        let side = ClientSide::open(segment, ClientOptions::default(), Box::new(|| true)).unwrap();
+        Self { side, _kept: kept }
+    }
+
+    fn submit(&self, command: &WireCommand<'_>) {
+        self.side.submit(&encoded(command)).unwrap();
+    }
+
+    fn call(&self, command: &WireCommand<'_>) -> Status {
+        let answer = self.side.call(&encoded(command), &mut [0; 4096]).unwrap();
+        Status::from_peer(answer.status)
+    }
+
+    /// A context with the kernels above, of which there has been none of this number.
+    fn load(&self, number: u32) -> (ContextId, ModuleId) {
+        let context = ContextId { generation: number, ..CONTEXT };
+        let module = ModuleId { index: 0, generation: number };
+        self.submit(&WireCommand::ContextCreate { context });
+        let arena = self.side.arena();
+        let (image, answer) =
+            (arena.try_alloc(TRAP.len()).unwrap(), arena.try_alloc(1 << 16).unwrap());
+        image.span().unwrap().write_from(TRAP.as_bytes()).unwrap();
+        let named = |block: &weft_ring::Block, bytes: usize| {
+            let reference = block.reference();
+            Block { offset: reference.offset, bytes: bytes as u64, release: reference.block }
+        };
+        let images = vec![named(&image, TRAP.len())];
+        let answer_block = named(&answer, 1 << 16);
+        let load = WireCommand::ModuleLoad { context, module, images, answer: answer_block };
+        assert_eq!(self.call(&load), Status::SUCCESS);
+        let _named = (image.hand_over(), answer.hand_over());
+        (context, module)
+    }
+
+    fn launch(&self, module: ModuleId, function: u32) {
+        let launch = LaunchSpec {
+            module,
+            function,
+            grid: [1, 1, 1],
+            block: [1, 1, 1],
+            shared_bytes: 0,
+            params: Payload::Inline(&[]),
+        };
+        self.submit(&WireCommand::Launch { stream: StreamId::LEGACY, launch });
+    }
+
+    fn wait(&self) -> Status {
+        self.call(&WireCommand::StreamSynchronize { stream: StreamId::LEGACY })
+    }
+}
+
+fn encoded(command: &WireCommand<'_>) -> Vec<u8> {
+    let mut bytes = vec![0; weft_ring::MAX_COMMAND];
+    let len = command.encode(&mut bytes).unwrap();
+    bytes.truncate(len);
+    bytes
+}
+
+#[test]
+fn kernels_that_fault_without_end_do_not_fill_the_log() {
+    let node = Node::start(&[]);
+    let tenant = Tenant::attach(&node, "faulty");
+    let (began, rounds) = (Instant::now(), 300);
+    for round in 1..=rounds {
+        let (context, module) = tenant.load(round);
+        tenant.launch(module, 0);
+        assert_ne!(tenant.wait(), Status::SUCCESS);
+        assert_eq!(tenant.call(&WireCommand::ContextDestroy { context }), Status::SUCCESS);
+    }
+    let seconds = usize::try_from(began.elapsed().as_secs()).unwrap() + 2;
+    drop(tenant);
+    eventually("the session to end", || node.sessions() == 0);
+    let log = node.log();
+    let faults = log.lines().filter(|line| line.contains("kernel fault")).count();
+    assert!((1..=20 * seconds).contains(&faults), "{faults} lines in {seconds} s");
+    assert!(faults < 300, "every fault has its line");
+    assert!(log.contains("trap") && log.contains("suppressed="), "{log}");
+}
+
+#[test]
+fn a_worker_has_nothing_to_fill_a_disk_or_forge_a_log_with() {
+    let node = Node::start(&[]);
+    let _tenant = Tenant::attach(&node, "any");
+    let worker = node.workers()[0];
+    let links = std::fs::read_dir(format!("/proc/{worker}/fd")).unwrap().flatten();
+    let links = links.map(|entry| std::fs::read_link(entry.path()).unwrap());
+    let mut records = 0;
+    for link in links {
+        let name = link.to_str().unwrap();
+        let harmless = ["socket:", "pipe:", "/memfd:", "anon_inode:", "/dev/null"];
+        if name.ends_with(".used") {
+            records += 1;
+            continue;
+        }
+        assert!(harmless.iter().any(|prefix| name.starts_with(prefix)), "it has {name}");
+    }
+    assert_eq!(records, 1, "the record of its last counter");
+    let error = std::fs::read_link(format!("/proc/{worker}/fd/2")).unwrap();
+    assert_eq!(error, PathBuf::from("/dev/null"), "the daemon's log");
+    let limits = std::fs::read_to_string(format!("/proc/{worker}/limits")).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max file size")).unwrap();
+    let bytes: u64 = line.split_whitespace().nth(3).unwrap().parse().unwrap();
+    assert!(bytes <= 4096, "{line}");
+}
+
+#[test]
+fn a_stopped_worker_holds_nobody_up_for_long() {
+    let node = Node::start(&["scheduling.share=vgpu", "limits.kernel_ms=600000"]);
+    let bad = Tenant::attach(&node, "bad");
+    let workers = node.workers();
+    let (_, module) = bad.load(1);
+    bad.launch(module, 1);
+    eventually("the endless kernel to run", || {
+        node.admin().stats().unwrap().holder.as_deref() == Some("bad")
+    });
+    let stopped = rustix::process::Pid::from_raw(workers[0].cast_signed()).unwrap();
+    rustix::process::kill_process(stopped, rustix::process::Signal::STOP).unwrap();
+    let good = Tenant::attach(&node, "good");
+    let (_, module) = good.load(1);
+    good.launch(module, 0);
+    // Without help it waits for ten minutes, which is what a kernel may take here.
+    assert_ne!(good.wait(), Status::SUCCESS, "its own kernel traps");
+    assert!(node.log().contains("it was stopped while it held the device"), "{}", node.log());
+}
+
+#[test]
+fn a_device_page_full_of_lies_stops_nobody() {
+    for clock in ["device.clock=real", "device.clock=paced"] {
+        let node = Node::start(&[clock, "scheduling.share=vgpu"]);
+        let tenant = Tenant::attach(&node, "good");
+        // What a worker that was taken over could do: it has the page mapped. The daemon's own
+        // descriptor stands for that.
+        let folder = format!("/proc/{}/fd", node.process.id());
+        let entries = std::fs::read_dir(folder).unwrap().flatten();
+        let mut pages = entries.map(|entry| entry.path()).filter(|path| {
+            std::fs::read_link(path).is_ok_and(|to| to.starts_with("/memfd:weft-device (deleted)"))
+        });
+        let page = std::fs::File::options().read(true).write(true).open(pages.next().unwrap());
+        let page = MemoryFile::received(page.unwrap().into()).unwrap();
+        let page = page.map(Access::ReadWrite).unwrap();
+        let words = page.cells::<AtomicU64>(0, page.len() / 8).unwrap();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
+        let liar = std::thread::spawn(move || {
+            while !stopped.load(Ordering::Relaxed) {
+                for word in words.iter().take(40) {
+                    word.store(u64::MAX, Ordering::Relaxed);
+                }
+                std::thread::sleep(std::time::Duration::from_micros(200));
+            }
+        });
+        let began = Instant::now();
+        for round in 1..=3 {
+            let (context, module) = tenant.load(round);
+            tenant.launch(module, 0);
+            assert_ne!(tenant.wait(), Status::SUCCESS);
+            assert_eq!(tenant.call(&WireCommand::ContextDestroy { context }), Status::SUCCESS);
+        }
+        stop.store(true, Ordering::Relaxed);
+        liar.join().unwrap();
+        assert!(began.elapsed() < DEADLINE, "{clock}");
+    }
 }

@@ -73,9 +73,12 @@ fn what_could_not_be_saved_is_not_lost() {
     tenant.body.vgpu = "kept".to_owned();
     drop(node.attach(&tenant));
     eventually("the session to end", || node.sessions() == 0);
-    // Nothing can be written in the place of the new file.
-    let obstacle = node.path("state/vgpus.new");
-    eventually("the last save to be over", || std::fs::create_dir(&obstacle).is_ok());
+    // Nothing can be written where changes go.
+    let obstacle = node.path("state/vgpus.log");
+    eventually("the last save to be over", || {
+        let _ = std::fs::remove_file(&obstacle);
+        std::fs::create_dir(&obstacle).is_ok()
+    });
     let error = node.admin().set("kept", Some(9), None).unwrap_err().to_string();
     assert!(error.contains("could not be saved: cannot write"), "{error}");
     std::fs::remove_dir(&obstacle).unwrap();

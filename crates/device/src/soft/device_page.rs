@@ -5,11 +5,17 @@
 //! paced clock it takes its place on the timeline: it starts when it arrives and the one before it
 //! has ended. The timeline is one word that is moved by compare-and-swap, so a worker can die at
 //! any instant without leaving it broken; the turnstile is repaired by whoever knows of the death.
+//!
+//! The workers are different tenants', and one that was taken over may write anything here. What it
+//! writes delays the others by a bounded time only ([`Patience`]).
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weft_ring::{Cells, MapError, SharedMemory, TURNSTILE_BYTES, Turn, Turnstile};
+
+use super::clock;
+use super::patience::Patience;
 
 const WORDS: usize = 8;
 const TIMELINE_END: usize = 0;
@@ -27,6 +33,7 @@ pub const DEVICE_PAGE_BYTES: usize = TURNSTILE + TURNSTILE_BYTES;
 pub struct DevicePage {
     words: Cells<AtomicU64>,
     turnstile: Turnstile,
+    patience: Option<Arc<Patience>>,
 }
 
 /// What the device did so far.
@@ -59,7 +66,16 @@ impl DevicePage {
     /// # Errors
     /// [`MapError`] when it is too small or read-only.
     pub fn open(memory: &Arc<SharedMemory>) -> Result<Self, MapError> {
-        Ok(Self { words: memory.cells(0, WORDS)?, turnstile: Turnstile::view(memory, TURNSTILE)? })
+        let (words, turnstile) = (memory.cells(0, WORDS)?, Turnstile::view(memory, TURNSTILE)?);
+        Ok(Self { words, turnstile, patience: None })
+    }
+
+    /// The same view for a participant whose turns a gate gives out: `turn` is the number of the
+    /// last one, or nothing while there is no gate. It waits for others on the page no longer than
+    /// an honest predecessor can make it.
+    #[must_use]
+    pub fn with_turns(self, turn: impl Fn() -> Option<u64> + Send + Sync + 'static) -> Self {
+        Self { patience: Some(Arc::new(Patience::new(Box::new(turn)))), ..self }
     }
 
     /// Removes a dead participant from the queue.
@@ -89,7 +105,11 @@ impl DevicePage {
     }
 
     pub(crate) fn is_my_turn(&self, me: u32) -> bool {
-        self.turnstile.turn(me) == Turn::Mine
+        let mine = self.turnstile.turn(me) == Turn::Mine;
+        match &self.patience {
+            Some(patience) => patience.goes_on(mine, clock::now_ns()),
+            None => mine,
+        }
     }
 
     pub(crate) fn leave(&self, me: u32) {
@@ -102,10 +122,18 @@ impl DevicePage {
         let word = &self.words[TIMELINE_END];
         let mut end = word.load(Ordering::Acquire);
         loop {
-            let start = end.max(now);
+            let start = match &self.patience {
+                Some(patience) => patience.start_ns(now, end),
+                None => end.max(now),
+            };
             let next = start.saturating_add(ns);
             match word.compare_exchange_weak(end, next, Ordering::AcqRel, Ordering::Acquire) {
-                Ok(_) => return (start, next),
+                Ok(_) => {
+                    if let Some(patience) = &self.patience {
+                        patience.took(now, start, next);
+                    }
+                    return (start, next);
+                }
                 Err(current) => end = current,
             }
         }
@@ -161,6 +189,25 @@ mod tests {
         assert!(page.is_my_turn(1));
         page.repair(1);
         assert!(page.is_my_turn(2));
+    }
+
+    #[test]
+    fn what_a_foreign_worker_writes_stops_nobody() {
+        let memory = SharedMemory::anonymous(DEVICE_PAGE_BYTES).unwrap();
+        let page = DevicePage::open(&memory).unwrap().with_turns(|| Some(1));
+        for word in memory.cells::<AtomicU64>(0, memory.len() / 8).unwrap().iter() {
+            word.store(u64::MAX, Ordering::Relaxed);
+        }
+        assert_eq!(page.reserve(100, 50), (100, 150));
+        let foreign = page.clone();
+        foreign.turnstile.enter(7);
+        page.enter(9);
+        let began = clock::now_ns();
+        while !page.is_my_turn(9) {
+            std::thread::yield_now();
+            assert!(clock::now_ns() - began < 60_000_000_000, "the device hangs");
+        }
+        page.leave(9);
     }
 
     #[test]

@@ -13,6 +13,7 @@ mod info;
 mod memory;
 mod model;
 mod module;
+mod patience;
 
 pub use clock::thread_cpu_ns;
 pub use device::{Clock, SoftConfig, SoftDevice};

@@ -4,6 +4,7 @@
 //! uses no CPU. Everything it decides is decided in [`weft_sched`].
 
 mod place;
+mod sweep;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ use super::trace::Trace;
 use crate::admin::CoschedulingReport;
 
 pub(crate) use self::place::Place;
+use self::sweep::Sweep;
 
 /// The node's one device.
 pub(crate) const DEVICE: DeviceKey = DeviceKey(0);
@@ -103,6 +105,8 @@ pub(crate) struct Beginning {
     pub(crate) gate: GateDaemon,
     /// Its worker.
     pub(crate) worker: Process,
+    /// Its worker's process id.
+    pub(crate) pid: u32,
     /// Its tenant's waiting threads, if they can be helped.
     pub(crate) waiters: Option<Waiters>,
 }
@@ -184,6 +188,7 @@ pub(crate) struct Driver {
     sessions: BTreeMap<u32, Session>,
     coscheduler: Coscheduler,
     timer: Option<u64>,
+    sweep: Sweep,
     trace: Trace,
     saver: Saver,
     saved: Instant,
@@ -206,6 +211,7 @@ struct Session {
     granted_ns: u64,
     killed: bool,
     worker: Process,
+    pid: u32,
     /// The core was told that it is runnable.
     runnable: bool,
     turn: Option<Turn>,
@@ -240,6 +246,7 @@ impl Driver {
             sessions: BTreeMap::new(),
             coscheduler,
             timer: None,
+            sweep: Sweep::default(),
             trace: Trace::default(),
             saver,
             saved: Instant::now(),
@@ -279,6 +286,7 @@ impl Driver {
                 Err(_) => {}
             }
             self.look();
+            self.sweep();
             self.coscheduler.settle(clock::now_ns());
             if self.keep_time() {
                 continue;
@@ -296,7 +304,8 @@ impl Driver {
 
     /// Sleeps until a session changes, an order comes or the timer is due.
     fn sleep(&mut self) -> Option<Order> {
-        let next_ns = [self.timer, self.coscheduler.deadline_ns()].into_iter().flatten().min();
+        let due_ns = [self.timer, self.coscheduler.deadline_ns(), self.sweep_due_ns()];
+        let next_ns = due_ns.into_iter().flatten().min();
         let limit =
             next_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::now_ns()).max(1)));
         // What was recorded is not kept back by a long sleep.
@@ -358,7 +367,7 @@ impl Driver {
     }
 
     fn begin(&mut self, beginning: Beginning) {
-        let Beginning { session, id, vgpu, gate, worker, waiters } = beginning;
+        let Beginning { session, id, vgpu, gate, worker, pid, waiters } = beginning;
         self.coscheduler.begin(session, waiters, &gate);
         gate.set_lead(self.node.config().overlap_ns + RELEASE_LEAD_NS);
         gate.set_unmanaged(is_unmanaged(self.policy()));
@@ -372,6 +381,7 @@ impl Driver {
             granted_ns: clock::now_ns(),
             killed: false,
             worker,
+            pid,
             runnable: false,
             turn: None,
             sync_calls: 0,

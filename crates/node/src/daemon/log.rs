@@ -1,6 +1,7 @@
 //! The log.
 
-use std::sync::{Mutex, PoisonError};
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use tracing_subscriber::EnvFilter;
@@ -62,6 +63,52 @@ impl LogLimit {
     }
 }
 
+/// Lines per second that a user can cause: its workers' and those about its sessions.
+const USER_LINES: u32 = 20;
+
+/// The same for all users together.
+const ALL_LINES: u32 = 200;
+
+/// Users whose lines are counted apart.
+const USERS_MAX: usize = 1024;
+
+/// Bounds the lines of each user and of all users.
+#[derive(Debug)]
+pub(crate) struct UserLines {
+    users: Mutex<BTreeMap<u32, Arc<LogLimit>>>,
+    all: LogLimit,
+}
+
+impl Default for UserLines {
+    fn default() -> Self {
+        Self { users: Mutex::default(), all: LogLimit::per_second(ALL_LINES) }
+    }
+}
+
+impl UserLines {
+    /// Asks for a line that a user caused: with it goes how many of the user's lines were kept back
+    /// since its last one. `None`: this one is kept back, too.
+    pub(crate) fn line(&self, uid: u32, now: Instant) -> Option<u64> {
+        let suppressed = self.of(uid).line(now)?;
+        self.all.line(now).map(|_| suppressed)
+    }
+
+    fn of(&self, uid: u32) -> Arc<LogLimit> {
+        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        if users.len() >= USERS_MAX && !users.contains_key(&uid) {
+            // Each of them begins a second anew, at worst.
+            users.clear();
+        }
+        let limit = || Arc::new(LogLimit::per_second(USER_LINES));
+        Arc::clone(users.entry(uid).or_insert_with(limit))
+    }
+}
+
+/// Somebody else's words, safe for a log and a terminal, at most `limit` characters of them.
+pub(crate) fn printable(text: &str, limit: usize) -> String {
+    text.chars().filter(|c| !c.is_control()).take(limit).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -75,5 +122,18 @@ mod tests {
         let next = start + Duration::from_secs(1);
         let lines: Vec<_> = (0..3).map(|_| limit.line(next)).collect();
         assert_eq!(lines, [Some(3), Some(0), None]);
+    }
+
+    #[test]
+    fn a_user_who_floods_the_log_leaves_room_for_others() {
+        let lines = UserLines::default();
+        let start = Instant::now();
+        let written = (0..3000).filter(|_| lines.line(1000, start).is_some()).count();
+        assert_eq!(written, usize::try_from(USER_LINES).unwrap());
+        assert_eq!(lines.line(1001, start), Some(0));
+        let next = start + Duration::from_secs(1);
+        assert_eq!(lines.line(1000, next), Some(3000 - u64::from(USER_LINES)));
+        let many = (0..100_000).filter(|uid| lines.line(*uid, next).is_some()).count();
+        assert!(many <= usize::try_from(ALL_LINES).unwrap());
     }
 }

@@ -49,7 +49,7 @@ use self::device::DeviceMemory;
 use self::driver::{Driver, Handle, Order};
 use self::frames::Frames;
 use self::lobby::{Guest, Lobby};
-use self::log::LogLimit;
+use self::log::{LogLimit, UserLines};
 use self::pace::{AttachPace, Loads};
 use self::persist::{Saved, Saver, Schedule};
 use self::recorder::Files;
@@ -64,7 +64,6 @@ use crate::link::Backend;
 pub(crate) use self::clock::now_ns;
 pub(crate) use self::cosched::run_watchdog;
 pub(crate) use self::device::{gpu_checks, local_checks};
-pub(crate) use self::log::init as init_log;
 
 /// Administrators that may be connected at once (every `weft run --name` is one): others cannot take
 /// their place.
@@ -110,6 +109,8 @@ pub(crate) struct Daemon {
     /// Frames were cleared.
     cleared: Condvar,
     saver: Saver,
+    /// Bounds what users can have written to the log.
+    pub(crate) lines: UserLines,
     /// Connections to the admin socket, by user.
     administrators: Mutex<BTreeMap<u32, usize>>,
     stop: UnixStream,
@@ -238,6 +239,7 @@ impl Setup {
             core: Mutex::new(core),
             cleared: Condvar::new(),
             saver,
+            lines: UserLines::default(),
             administrators: Mutex::default(),
             stop: stopper,
         };

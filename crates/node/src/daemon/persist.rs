@@ -1,8 +1,10 @@
 //! The thread that writes state to disk, so that nobody who schedules or answers waits for it.
 
 use std::collections::BTreeMap;
-use std::io;
+use std::fs::File;
+use std::io::{self, Write};
 use std::mem;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -13,15 +15,16 @@ use weft_sched::Snapshot;
 /// Whether something is on disk, or why not.
 pub(crate) type Saved = Result<(), String>;
 
-/// What is to be written, for the thread that writes. Only the newest of each kind waits, however
-/// slow the disk is.
+/// What is to be written, for the thread that writes. Of whole files only the newest waits, however
+/// slow the disk is, and what is appended waits as one.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Saver(Arc<(Mutex<Waiting>, Condvar)>);
 
 /// What waits.
 #[derive(Debug, Default)]
 struct Waiting {
-    document: Option<Document>,
+    /// In this order: at most a whole file and what is appended after it.
+    documents: Vec<Document>,
     /// Who waits for the registry: a thread each.
     answers: Vec<Sender<Saved>>,
     schedule: Option<Schedule>,
@@ -32,14 +35,16 @@ struct Waiting {
 }
 
 impl Saver {
-    /// Saves the registry: it is forced to disk, or given up and logged. `document` is the whole
-    /// file, if it changed; `done` is told the outcome, and dropped when nobody writes
-    /// any more.
+    /// Saves the registry: it is forced to disk, or given up and logged. `document` is what
+    /// changed, if anything did; `done` is told the outcome, and dropped when nobody writes any
+    /// more.
     pub(crate) fn registry(&self, document: Option<Document>, done: Sender<Saved>) {
         self.put(|waiting| {
             if !waiting.over {
-                waiting.document = document.or_else(|| waiting.document.take());
                 waiting.answers.push(done);
+                if let Some(document) = document {
+                    waiting.add(document);
+                }
             }
         });
     }
@@ -75,6 +80,18 @@ impl Saver {
     }
 }
 
+impl Waiting {
+    fn add(&mut self, document: Document) {
+        match (document, self.documents.last_mut()) {
+            (Document::Lines { bytes: more, .. }, Some(Document::Lines { bytes, .. })) => {
+                bytes.extend_from_slice(&more);
+            }
+            (whole @ Document::Whole { .. }, _) => self.documents = vec![whole],
+            (lines @ Document::Lines { .. }, _) => self.documents.push(lines),
+        }
+    }
+}
+
 /// Answers those who wait when nobody writes any more, by dropping what they wait on.
 struct Over<'a>(&'a Saver);
 
@@ -106,13 +123,53 @@ impl Schedule {
     }
 }
 
-/// A file's new content.
-#[derive(Debug)]
-pub(crate) struct Document {
-    /// Where.
-    pub(crate) path: PathBuf,
-    /// What.
-    pub(crate) bytes: Vec<u8>,
+/// What is to be written of the registry.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Document {
+    /// A file's new content, and the file of lines that it makes obsolete.
+    Whole {
+        /// Where.
+        path: PathBuf,
+        /// What.
+        bytes: Vec<u8>,
+        /// What is emptied afterwards.
+        obsolete: PathBuf,
+    },
+    /// Lines at the end of a file.
+    Lines {
+        /// Where.
+        path: PathBuf,
+        /// What.
+        bytes: Vec<u8>,
+    },
+}
+
+impl Document {
+    fn path(&self) -> &Path {
+        match self {
+            Self::Whole { path, .. } | Self::Lines { path, .. } => path,
+        }
+    }
+
+    /// Writes it and forces it to disk.
+    pub(crate) fn write(&self) -> io::Result<()> {
+        match self {
+            Self::Whole { path, bytes, obsolete } => {
+                super::registry::replace(path, bytes)?;
+                // Lines that are left over are known as such: they belong to the file before.
+                match std::fs::remove_file(obsolete) {
+                    Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                    Ok(()) | Err(_) => Ok(()),
+                }
+            }
+            Self::Lines { path, bytes } => {
+                let mut options = File::options();
+                let mut file = options.create(true).append(true).mode(0o600).open(path)?;
+                file.write_all(bytes)?;
+                file.sync_data()
+            }
+        }
+    }
 }
 
 /// Writes what comes until the daemon ends. Of what waits only the newest is written: when
@@ -122,14 +179,19 @@ pub(crate) fn run(saver: &Saver, schedule_path: &Path) {
     let (mut ends, mut saved) = (false, Ok(()));
     while !ends {
         let waiting = saver.take();
-        let Waiting { document, answers, schedule, .. } = waiting;
+        let Waiting { documents, answers, schedule, .. } = waiting;
         ends = waiting.ends;
-        if let Some(Document { path, bytes }) = document {
-            let replaced = super::registry::replace(&path, &bytes);
-            if let Err(error) = &replaced {
-                tracing::error!(path = %path.display(), %error, "the vGPUs could not be saved");
+        for document in documents {
+            let path = document.path().display();
+            let written = document.write();
+            if let Err(error) = &written {
+                tracing::error!(%path, %error, "the vGPUs could not be saved");
             }
-            saved = replaced.map_err(|error| format!("cannot write {}: {error}", path.display()));
+            saved = written.map_err(|error| format!("cannot write {path}: {error}"));
+            if saved.is_err() {
+                // Lines after one that is missing would tell another story.
+                break;
+            }
         }
         for done in answers {
             // Who asked may not care.
@@ -176,7 +238,9 @@ mod tests {
         let (done, written) = mpsc::channel();
         for round in 1..=1000 {
             saver.schedule(Schedule { forgotten_ns: round, ..Schedule::default() });
-            let document = Document { path: path.clone(), bytes: round.to_string().into_bytes() };
+            let (path, obsolete) = (path.clone(), dir.path().join("obsolete"));
+            let bytes = round.to_string().into_bytes();
+            let document = Document::Whole { path, bytes, obsolete };
             saver.registry((round <= 900).then_some(document), done.clone());
         }
         saver.end();
@@ -186,6 +250,33 @@ mod tests {
         saver.registry(None, done);
         // The last one is not answered: nobody writes any more.
         assert_eq!(written.iter().collect::<Vec<_>>(), vec![Ok(()); 1000]);
+    }
+
+    #[test]
+    fn lines_are_added_to_what_is_there_and_a_whole_file_ends_them() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, lines) = (dir.path().join("whole"), dir.path().join("lines"));
+        let mut waiting = Waiting::default();
+        let append = |text: &str| {
+            let bytes = text.as_bytes().to_vec();
+            Document::Lines { path: lines.clone(), bytes }
+        };
+        let write = |waiting: &mut Waiting| {
+            mem::take(&mut waiting.documents).iter().for_each(|document| document.write().unwrap());
+        };
+        waiting.add(append("a\n"));
+        waiting.add(append("b\n"));
+        write(&mut waiting);
+        waiting.add(append("c\n"));
+        write(&mut waiting);
+        assert_eq!(std::fs::read(&lines).unwrap(), b"a\nb\nc\n");
+        waiting.add(append("d\n"));
+        let (path, obsolete) = (path.clone(), lines.clone());
+        waiting.add(Document::Whole { path, bytes: b"w".to_vec(), obsolete });
+        waiting.add(append("e\n"));
+        write(&mut waiting);
+        assert_eq!(std::fs::read(&lines).unwrap(), b"e\n");
+        assert_eq!(std::fs::read(dir.path().join("whole")).unwrap(), b"w");
     }
 
     #[test]

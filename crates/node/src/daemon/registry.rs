@@ -1,6 +1,6 @@
 //! The vGPUs of a node: what they may have, whose they are, and what they used. Kept in a file.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
@@ -15,6 +15,9 @@ use crate::config::{PPM, WEIGHTS};
 /// The file's format. Raise it when a record's meaning changes; new optional fields need no new
 /// one.
 const FORMAT: u32 = 1;
+
+/// The file of changes may be so long, in bytes, however short the whole one is.
+const LINES_BYTES_MIN: usize = 256 << 10;
 
 /// Longest name of a vGPU.
 const NAME_BYTES_MAX: usize = 64;
@@ -143,13 +146,45 @@ pub(crate) struct Registry {
     next_session: u64,
     limit: usize,
     memory_bytes_max: u64,
-    /// Whether something changed since the last save.
-    dirty: bool,
+    /// Numbers the whole files: lines of another's number say nothing about this one.
+    generation: u64,
+    /// What changed since the last save.
+    changed: Changes,
+    /// Bytes of lines since the last whole file, and bytes of that.
+    lines_bytes: usize,
+    whole_bytes: usize,
+}
+
+/// What changed since the last save.
+#[derive(Debug, Default)]
+struct Changes {
+    /// vGPUs, also removed ones, by name.
+    vgpus: BTreeSet<String>,
+    /// Users.
+    users: BTreeSet<u32>,
+    /// So much, or so uncertain, that only the whole file tells it.
+    all: bool,
+}
+
+/// A line of the file that says what changed since the whole one. A vGPU's sessions and what they
+/// used stand in one line, so that booking a session and closing it is one write.
+#[derive(Serialize, Deserialize)]
+struct Line {
+    generation: u64,
+    next_session: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    vgpu: Option<Vgpu>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    user: Option<User>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    removed: Option<String>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct Contents {
     format: u32,
+    #[serde(default)]
+    generation: u64,
     #[serde(default)]
     next_session: u64,
     #[serde(default)]
@@ -169,14 +204,61 @@ impl Registry {
             Ok(bytes) => parse(&path, &bytes)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let (users, vgpus) = (Vec::new(), Vec::new());
-                Contents { format: FORMAT, next_session: 1, users, vgpus }
+                Contents { format: FORMAT, generation: 0, next_session: 1, users, vgpus }
             }
             Err(error) => return Err(error),
         };
-        let next_session = contents.next_session.max(1);
+        let (next_session, generation) = (contents.next_session.max(1), contents.generation);
         let (by_name, renamed) = by_name(contents.vgpus);
         let users = contents.users.into_iter().map(|user| (user.uid, user)).collect();
-        Ok(Self { path, by_name, users, next_session, limit, memory_bytes_max, dirty: renamed })
+        let mut registry = Self {
+            path,
+            by_name,
+            users,
+            next_session,
+            limit,
+            memory_bytes_max,
+            generation,
+            changed: Changes { all: renamed, ..Changes::default() },
+            lines_bytes: 0,
+            whole_bytes: 0,
+        };
+        registry.read_lines()?;
+        Ok(registry)
+    }
+
+    /// Adds what the lines say that were written after the whole file. One that was not written to
+    /// its end says nothing.
+    fn read_lines(&mut self) -> io::Result<()> {
+        let bytes = match std::fs::read(self.lines_path()) {
+            Ok(bytes) => bytes,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        // The first save tidies up: nothing is added after a line that was cut.
+        self.changed.all = true;
+        let lines = bytes.split_inclusive(|byte| *byte == b'\n');
+        for line in lines.map_while(|line| serde_json::from_slice::<Line>(line).ok()) {
+            if line.generation != self.generation {
+                continue;
+            }
+            self.next_session = self.next_session.max(line.next_session);
+            if let Some(vgpu) = line.vgpu {
+                self.by_name.insert(vgpu.name.clone(), vgpu);
+            }
+            if let Some(user) = line.user {
+                self.users.insert(user.uid, user);
+            }
+            if let Some(name) = line.removed {
+                self.by_name.remove(&name);
+            }
+        }
+        Ok(())
+    }
+
+    /// The file of what changed since the whole one.
+    fn lines_path(&self) -> PathBuf {
+        self.path.with_extension("log")
     }
 
     /// Whether a user may have another vGPU by its own doing. A user's first one needs a free place;
@@ -236,7 +318,7 @@ impl Registry {
             cap_ppm: wanted.cap_ppm.filter(|ppm| *ppm < PPM),
             open_sessions: Vec::new(),
         };
-        self.dirty = true;
+        self.changed.vgpus.insert(wanted.name.clone());
         Ok(self.by_name.entry(wanted.name.clone()).or_insert(vgpu))
     }
 
@@ -244,7 +326,7 @@ impl Registry {
     pub(crate) fn set(&mut self, name: &str, change: &Change) -> Result<&Vgpu, RegistryError> {
         self.find(name)?;
         self.check(change)?;
-        self.dirty = true;
+        self.changed.vgpus.insert(name.to_owned());
         let Some(vgpu) = self.by_name.get_mut(name) else {
             return Err(RegistryError::Unknown(name.to_owned()));
         };
@@ -263,7 +345,7 @@ impl Registry {
             return *user;
         }
         let user = User { uid, key: unused().unwrap_or(u32::MAX), weight: None };
-        self.dirty = true;
+        self.changed.users.insert(uid);
         self.users.insert(uid, user);
         user
     }
@@ -277,7 +359,7 @@ impl Registry {
     pub(crate) fn set_user_weight(&mut self, uid: u32, weight: u32) -> Result<(), RegistryError> {
         self.check(&Change { weight: Some(weight), ..Change::default() })?;
         let user = User { weight: Some(weight), ..self.user(uid) };
-        self.dirty = true;
+        self.changed.users.insert(uid);
         self.users.insert(uid, user);
         Ok(())
     }
@@ -285,7 +367,9 @@ impl Registry {
     /// Removes a vGPU.
     pub(crate) fn remove(&mut self, name: &str) -> Result<Vgpu, RegistryError> {
         let removed = self.by_name.remove(name);
-        self.dirty |= removed.is_some();
+        if removed.is_some() {
+            self.changed.vgpus.insert(name.to_owned());
+        }
         removed.ok_or_else(|| RegistryError::Unknown(name.to_owned()))
     }
 
@@ -317,7 +401,7 @@ impl Registry {
         if !vgpu.open_sessions.contains(&session) {
             vgpu.open_sessions.push(session);
             vgpu.sessions_total += 1;
-            self.dirty = true;
+            self.changed.vgpus.insert(vgpu.name.clone());
         }
     }
 
@@ -330,7 +414,7 @@ impl Registry {
         };
         vgpu.open_sessions.swap_remove(place);
         vgpu.used_ns = vgpu.used_ns.saturating_add(used_ns);
-        self.dirty = true;
+        self.changed.vgpus.insert(vgpu.name.clone());
     }
 
     /// Sessions that were not closed: vGPU's key, session.
@@ -341,22 +425,62 @@ impl Registry {
         self.by_name.values().flat_map(of).collect()
     }
 
-    /// The file as it should be, if anything changed since this was last asked.
+    /// What is to be written, if anything changed since this was last asked: what changed, or
+    /// everything when that would make the file of changes longer than it is worth.
     pub(crate) fn unsaved(&mut self) -> io::Result<Option<Document>> {
-        if !self.dirty {
+        let changed = std::mem::take(&mut self.changed);
+        if !changed.all && changed.vgpus.is_empty() && changed.users.is_empty() {
             return Ok(None);
         }
-        let vgpus = self.by_name.values().cloned().collect();
-        let users = self.users.values().copied().collect();
-        let contents = Contents { format: FORMAT, next_session: self.next_session, users, vgpus };
-        let bytes = serde_json::to_vec_pretty(&contents)?;
-        self.dirty = false;
-        Ok(Some(Document { path: self.path.clone(), bytes }))
+        let is_worth_it = self.lines_bytes < LINES_BYTES_MIN.max(2 * self.whole_bytes);
+        let document = if !changed.all && is_worth_it && self.whole_bytes > 0 {
+            self.lines(&changed)
+        } else {
+            self.whole()
+        };
+        if document.is_err() {
+            self.mark_unsaved();
+        }
+        document.map(Some)
     }
 
-    /// The file was not written after all.
+    fn whole(&mut self) -> io::Result<Document> {
+        self.generation += 1;
+        let vgpus = self.by_name.values().cloned().collect();
+        let users = self.users.values().copied().collect();
+        let (generation, next_session) = (self.generation, self.next_session);
+        let contents = Contents { format: FORMAT, generation, next_session, users, vgpus };
+        let bytes = serde_json::to_vec_pretty(&contents)?;
+        (self.lines_bytes, self.whole_bytes) = (0, bytes.len());
+        Ok(Document::Whole { path: self.path.clone(), bytes, obsolete: self.lines_path() })
+    }
+
+    fn lines(&mut self, changed: &Changes) -> io::Result<Document> {
+        let mut bytes = Vec::new();
+        let line = || Line {
+            generation: self.generation,
+            next_session: self.next_session,
+            vgpu: None,
+            user: None,
+            removed: None,
+        };
+        let users =
+            changed.users.iter().map(|uid| Line { user: self.users.get(uid).copied(), ..line() });
+        let vgpus = changed.vgpus.iter().map(|name| match self.by_name.get(name) {
+            Some(vgpu) => Line { vgpu: Some(vgpu.clone()), ..line() },
+            None => Line { removed: Some(name.clone()), ..line() },
+        });
+        for line in users.chain(vgpus) {
+            serde_json::to_writer(&mut bytes, &line)?;
+            bytes.push(b'\n');
+        }
+        self.lines_bytes += bytes.len();
+        Ok(Document::Lines { path: self.lines_path(), bytes })
+    }
+
+    /// The last document was not written after all, or not to its end.
     pub(crate) fn mark_unsaved(&mut self) {
-        self.dirty = true;
+        self.changed.all = true;
     }
 
     /// Whether anybody could have that.
@@ -499,8 +623,7 @@ mod tests {
         registry.close_session(1, session, 55);
         registry.close_session(1, session, 55);
         let other = registry.open_session(1);
-        let document = registry.unsaved().unwrap().unwrap();
-        replace(&document.path, &document.bytes).unwrap();
+        registry.unsaved().unwrap().unwrap().write().unwrap();
         assert!(registry.unsaved().unwrap().is_none());
         let mut again = Registry::open(dir.path(), 4, 1 << 30).unwrap();
         let b = again.find("b").unwrap().clone();
@@ -511,6 +634,64 @@ mod tests {
         assert!(again.open_session(1) > other, "no number is used twice");
         again.remove("a").unwrap();
         assert_eq!(again.create(&wanted("c")).unwrap().key, 0, "keys stay dense");
+    }
+
+    #[test]
+    fn an_attach_writes_what_it_changes_and_a_crash_at_any_byte_keeps_what_was_there() {
+        let dir = tempfile::tempdir().unwrap();
+        let open = || Registry::open(dir.path(), 4096, 1 << 30).unwrap();
+        let mut registry = open();
+        for i in 0..400 {
+            registry.create(&wanted(&format!("v{i}"))).unwrap();
+        }
+        registry.unsaved().unwrap().unwrap().write().unwrap();
+        let session = registry.open_session(7);
+        let opened = registry.unsaved().unwrap().unwrap();
+        let Document::Lines { path, bytes } = &opened else { panic!("{opened:?}") };
+        assert!(bytes.len() < 1000, "{} bytes for one attach", bytes.len());
+        opened.write().unwrap();
+        registry.close_session(7, session, 55);
+        let closed = registry.unsaved().unwrap().unwrap();
+        let Document::Lines { bytes: last, .. } = &closed else { panic!("{closed:?}") };
+        let whole = [bytes.as_slice(), last].concat();
+        for cut in bytes.len()..whole.len() - 1 {
+            std::fs::write(path, &whole[..cut]).unwrap();
+            assert_eq!(open().open_sessions(), [(7, session)], "cut at {cut}");
+        }
+        std::fs::write(path, &whole).unwrap();
+        let mut again = open();
+        assert_eq!((again.by_key(7).unwrap().used_ns, again.open_sessions().len()), (55, 0));
+        // What it reads it writes anew, and lines of the file before say nothing about that.
+        again.remove("v1").unwrap();
+        let document = again.unsaved().unwrap().unwrap();
+        document.write().unwrap();
+        std::fs::write(path, &whole).unwrap();
+        let last = open();
+        assert!(matches!(last.find("v1"), Err(RegistryError::Unknown(_))));
+        assert_eq!(last.by_key(7).unwrap().used_ns, 55);
+    }
+
+    #[test]
+    fn the_file_of_changes_is_bounded() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut registry = Registry::open(dir.path(), 4096, 1 << 30).unwrap();
+        registry.create(&wanted("a")).unwrap();
+        let (mut longest, mut written) = (0, 0);
+        for _ in 0..5000 {
+            let session = registry.open_session(0);
+            registry.close_session(0, session, 1);
+            let document = registry.unsaved().unwrap().unwrap();
+            match &document {
+                Document::Lines { bytes, .. } => {
+                    longest = longest.max(registry.lines_bytes + bytes.len());
+                }
+                Document::Whole { .. } => written += 1,
+            }
+        }
+        assert!(
+            longest < 2 * LINES_BYTES_MIN && (2..200).contains(&written),
+            "{longest} {written}"
+        );
     }
 
     #[test]
@@ -533,9 +714,10 @@ mod tests {
             registry.create(&wanted(name)).unwrap();
         }
         // One that an earlier version let a user take goes on under another name.
-        let document = registry.unsaved().unwrap().unwrap();
-        let text = String::from_utf8(document.bytes).unwrap().replace("user-7", "user-6");
-        replace(&document.path, text.as_bytes()).unwrap();
+        registry.unsaved().unwrap().unwrap().write().unwrap();
+        let path = dir.path().join("vgpus.json");
+        let text = std::fs::read_to_string(&path).unwrap().replace("user-7", "user-6");
+        replace(&path, text.as_bytes()).unwrap();
         let again = Registry::open(dir.path(), 8, 1 << 30).unwrap();
         assert!(matches!(again.find("user-6"), Err(RegistryError::Unknown(_))));
         assert_eq!(again.find("user-6.7.1").unwrap().owner, 7);

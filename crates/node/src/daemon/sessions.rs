@@ -18,15 +18,18 @@ use super::driver::{Beginning, Order, Place};
 use super::exports::Export;
 use super::frames::Dirty;
 use super::ledger::LedgerError;
-use super::log::LogLimit;
+use super::log::{LogLimit, printable};
 use super::registry::{self, RegistryError, Vgpu, Wanted};
 use super::spawn::Worker;
 use super::{Core, Daemon};
 use crate::config::{Choice, LimitError, ShareConfig, UserLimits};
-use crate::link::{self, Ask, DeviceSpec, Reply, Run, Start, Times};
+use crate::link::{self, Ask, DeviceSpec, LINE_BYTES_MAX, Reply, Run, Severity, Start, Times};
 
 /// Lines about sessions that did not open, which a tenant can cause.
 static FAILURES: LogLimit = LogLimit::per_second(10);
+
+/// Characters of a program's name, as the tenant says it.
+const PROGRAM_CHARS_MAX: usize = 64;
 
 /// A session, as the daemon's other parts see it.
 #[derive(Debug)]
@@ -159,7 +162,7 @@ impl Daemon {
             vgpu: vgpu.key,
             uid: tenant.uid,
             pid: tenant.pid.unwrap_or(0),
-            program: printable(&hello.program),
+            program: printable(&hello.program, PROGRAM_CHARS_MAX),
             worker: None,
         };
         self.tenancy.note(vgpu.key, entry.pid);
@@ -333,7 +336,7 @@ impl Daemon {
             user: config.worker.user_of(seat.key),
             pid: tenant.pid.unwrap_or(0),
             began: tenant.pid.and_then(|pid| began_at(pid).ok()).unwrap_or(0),
-            program: printable(&hello.program),
+            program: printable(&hello.program, PROGRAM_CHARS_MAX),
             uuid: vgpu.uuid,
             memory_bytes: vgpu.memory_bytes,
             device_base: hello.device_base,
@@ -363,7 +366,8 @@ impl Daemon {
         if let Err(error) = &waiters {
             tracing::debug!(session = id, %error, "the tenant's threads cannot be helped");
         }
-        let beginning = Beginning { session: key, id, vgpu, gate, worker, waiters: waiters.ok() };
+        let (pid, waiters) = (session.worker.pid, waiters.ok());
+        let beginning = Beginning { session: key, id, vgpu, gate, worker, pid, waiters };
         self.driver.send(Order::Begin(Box::new(beginning)));
         Ok(())
     }
@@ -373,6 +377,10 @@ impl Daemon {
         let id = session.start.session;
         loop {
             let answered = match link::receive_plain::<Ask>(&session.worker.link) {
+                Ok(Some(Ask::Log { severity, text })) => {
+                    self.relay(&session.start, severity, &text);
+                    true
+                }
                 Ok(Some(ask)) => {
                     let reply = self.answer(&session, ask);
                     let refused = matches!(reply, Reply::Refused { .. });
@@ -391,10 +399,23 @@ impl Daemon {
         self.end_session(session);
     }
 
+    /// Writes a worker's line to the log, as that worker's, unless its user has had enough lines.
+    fn relay(&self, start: &Start, severity: Severity, text: &str) {
+        let Start { session, vgpu, uid, .. } = start;
+        let Some(suppressed) = self.lines.line(*uid, Instant::now()) else { return };
+        let text = printable(text, LINE_BYTES_MAX);
+        match severity {
+            Severity::Error => tracing::error!(session, vgpu, uid, suppressed, "worker: {text}"),
+            Severity::Warn => tracing::warn!(session, vgpu, uid, suppressed, "worker: {text}"),
+            Severity::Info => tracing::info!(session, vgpu, uid, suppressed, "worker: {text}"),
+            Severity::Debug => tracing::debug!(session, vgpu, uid, suppressed, "worker: {text}"),
+        }
+    }
+
     fn answer(&self, session: &Session, ask: Ask) -> Reply {
         let (key, vgpu) = (session.key, session.vgpu);
         let outcome = match ask {
-            Ask::Ready => Ok(Reply::Done),
+            Ask::Ready | Ask::Log { .. } => Ok(Reply::Done),
             Ask::Take { frames, request, again } => {
                 let taken =
                     self.wait_for_clearing(|core| core.frames.take(key, frames, request, again));
@@ -493,7 +514,10 @@ impl Daemon {
         if self.save_registry() {
             self.runtime.remove_door(start.session);
         }
-        tracing::info!(session = start.session, vgpu = start.vgpu, used_ns, "session ended");
+        if let Some(suppressed) = self.lines.line(start.uid, Instant::now()) {
+            let (session, vgpu) = (start.session, start.vgpu);
+            tracing::info!(session, vgpu, used_ns, suppressed, "session ended");
+        }
     }
 
     /// What `operation` answers when it need not wait for frames that are being cleared.
@@ -593,9 +617,4 @@ fn refusal(error: &RegistryError) -> Refusal {
         | RegistryError::Unknown(_) => RefusalCode::Malformed,
     };
     Refusal { code, message: error.to_string() }
-}
-
-/// A tenant's words, safe for a log and a terminal.
-fn printable(text: &str) -> String {
-    text.chars().filter(|c| !c.is_control()).take(64).collect()
 }

@@ -11,7 +11,10 @@ use rustix::process::Pid;
 use rustix::thread::CapabilitySet;
 use weft_ring::peer::{self, Process};
 
-use crate::link::{self, Ask, Backend, Errand, Probe, Probed, Reply, Start};
+use super::log::printable;
+use crate::link::{
+    self, Ask, Backend, Errand, LINE_BYTES_MAX, Probe, Probed, Reply, Severity, Start,
+};
 
 /// A worker must be ready within this time. On a genuine GPU a context takes some of it.
 const READY_LIMIT: Duration = Duration::from_secs(20);
@@ -64,10 +67,17 @@ impl Worker {
         link::send(&self.link, &Errand::Work(Box::new(start.clone())), fds)?;
         sockopt::set_socket_timeout(&self.link, Timeout::Recv, Some(READY_LIMIT))?;
         sockopt::set_socket_timeout(&self.link, Timeout::Send, Some(READY_LIMIT))?;
-        match link::receive_plain::<Ask>(&self.link)? {
-            Some(Ask::Ready) => {}
-            Some(other) => bail!("the worker said {other:?} before it was ready"),
-            None => bail!("the worker ended before it was ready; its log says why"),
+        let mut last = String::from("its end");
+        loop {
+            match link::receive_plain::<Ask>(&self.link)? {
+                Some(Ask::Ready) => break,
+                Some(Ask::Log { severity: Severity::Error | Severity::Warn, text }) => {
+                    last = printable(&text, LINE_BYTES_MAX);
+                }
+                Some(Ask::Log { .. }) => {}
+                Some(other) => bail!("the worker said {other:?} before it was ready"),
+                None => bail!("the worker ended before it was ready; the last it said was: {last}"),
+            }
         }
         link::send(&self.link, &Reply::Done, &[])?;
         sockopt::set_socket_timeout(&self.link, Timeout::Recv, None)?;
@@ -133,6 +143,8 @@ fn spawn(backend: &Backend) -> anyhow::Result<(OwnedFd, Child)> {
     let child = command
         .stdin(Stdio::from(theirs))
         .stdout(Stdio::null())
+        // What it has to say comes through the link, bounded and with its name.
+        .stderr(Stdio::null())
         // A signal of the terminal is for the daemon.
         .process_group(0)
         .spawn()

@@ -103,15 +103,18 @@ fn serve(
     let start = &session.start;
     match sent {
         Ok(()) => {
-            tracing::info!(
-                session = start.session,
-                vgpu = start.vgpu,
-                uid = start.uid,
-                pid = start.pid,
-                program = start.program,
-                attach_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
-                "session opened"
-            );
+            if let Some(suppressed) = daemon.lines.line(start.uid, Instant::now()) {
+                tracing::info!(
+                    session = start.session,
+                    vgpu = start.vgpu,
+                    uid = start.uid,
+                    pid = start.pid,
+                    program = start.program,
+                    attach_us = u64::try_from(began.elapsed().as_micros()).unwrap_or(u64::MAX),
+                    suppressed,
+                    "session opened"
+                );
+            }
             if !daemon.save_registry() {
                 tracing::warn!(session = start.session, "the session is not on disk");
             }

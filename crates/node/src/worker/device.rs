@@ -8,6 +8,7 @@ use weft_device::soft::{
     Clock, DevicePage, FrameStore, MemoryConfig, PAGE, PacedModel, PhysicalTable, SoftConfig,
     SoftDevice,
 };
+use weft_gate::ControlPage;
 use weft_ring::{MemoryFile, SharedMemory};
 
 use super::frames::LedgerFrames;
@@ -18,6 +19,8 @@ use crate::link::{Backend, Probe, Probed, Start};
 pub(crate) struct Parts {
     /// The device page.
     pub(crate) page: Arc<SharedMemory>,
+    /// The session's control page.
+    pub(crate) control: ControlPage,
     /// The vGPU's frames.
     pub(crate) frames: MemoryFile,
     /// The physical table, read-only.
@@ -46,7 +49,8 @@ pub(crate) fn open_soft(
         len: start.device_bytes,
         window: Some((start.pinned_base, parts.pinned)),
     };
-    let page = DevicePage::open(&parts.page)?;
+    let control = parts.control;
+    let page = DevicePage::open(&parts.page)?.with_turns(move || control.turn());
     Ok(SoftDevice::new(SoftConfig {
         memory,
         memory_bytes: start.memory_bytes,

@@ -4,13 +4,14 @@
 //! the door for the next one and hands over what that needs; the event loop goes on meanwhile and
 //! stands still only in a request.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::net::{SendAncillaryBuffer, SendFlags};
 use weft_ring::WakeFlag;
 use weft_ring::peer::{self, Process};
 
@@ -80,6 +81,19 @@ impl Link {
             }
             repeated = true;
             self.lose(&socket);
+        }
+    }
+
+    /// Tells the daemon something that needs no answer, unless there is none or it does not listen:
+    /// nobody waits for a log.
+    pub(crate) fn tell(&self, what: &Ask) {
+        // Whoever holds the lock does not log meanwhile.
+        let Some(socket) = self.lock().clone() else { return };
+        if let Ok(bytes) = serde_json::to_vec(what) {
+            let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
+            let (parts, mut nothing) = ([IoSlice::new(&bytes)], SendAncillaryBuffer::default());
+            // The sandbox knows no other way to send.
+            let _ = rustix::net::sendmsg(&*socket, &parts, &mut nothing, flags);
         }
     }
 

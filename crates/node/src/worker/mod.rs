@@ -9,6 +9,7 @@ mod device;
 mod event_loop;
 mod frames;
 mod link;
+mod log;
 mod meter;
 mod output;
 mod pieces;
@@ -71,9 +72,12 @@ pub(crate) fn run() -> anyhow::Result<()> {
         }
     };
     let files = Files::of(fds)?;
-    crate::daemon::init_log(&start.log);
+    let link = Link::new(socket);
+    log::init(&start.log, Arc::clone(&link));
     let session = start.session;
-    let ended = work(&start, files, socket)?;
+    let ended = work(&start, files, link).inspect_err(|error| {
+        tracing::error!(session, error = format!("{error:#}"), "worker does not work");
+    })?;
     match ended {
         Ended::Over => tracing::debug!(session, "worker ends"),
         Ended::Stuck => {
@@ -138,10 +142,9 @@ impl Files {
     }
 }
 
-fn work(start: &Start, files: Files, socket: OwnedFd) -> anyhow::Result<Ended> {
+fn work(start: &Start, files: Files, link: Arc<Link>) -> anyhow::Result<Ended> {
     let sandbox = Sandbox::of(&start.device.backend);
     let landlock = sandbox.restrict_process(start.user, start.times.worker_memory_bytes)?;
-    let link = Link::new(socket);
     let kept = files.for_adoption()?;
     let segment = Segment::open(map(files.segment, Access::ReadWrite)?)?;
     let doorbell = segment.doorbell()?;
@@ -150,7 +153,7 @@ fn work(start: &Start, files: Files, socket: OwnedFd) -> anyhow::Result<Ended> {
         .context("the tenant's pinned window is not free in the worker")?;
     let control = ControlPage::open(&map(files.control, Access::ReadWrite)?)?;
     let node = NodePage::open(&map(files.node_page, Access::ReadWrite)?)?;
-    let gate = GateWorker::new(control, node, start.key);
+    let gate = GateWorker::new(control.clone(), node, start.key);
     let watch = Watch {
         pid: own_pid(),
         door: files.door,
@@ -179,6 +182,7 @@ fn work(start: &Start, files: Files, socket: OwnedFd) -> anyhow::Result<Ended> {
     has_started.recv()?;
     let parts = device::Parts {
         page: map(files.device_page, Access::ReadWrite)?,
+        control,
         frames: MemoryFile::received(files.frames)?,
         table: map(files.table, Access::ReadOnly)?,
         pinned: Arc::clone(&pinned),

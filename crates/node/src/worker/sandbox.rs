@@ -33,6 +33,10 @@ const FILES_MAX: u64 = 64;
 /// The same with a driver, which opens its device files many times.
 const DRIVER_FILES_MAX: u64 = 1024;
 
+/// Bytes that a worker may write to a file: its record takes fewer. A driver's own memory files are
+/// files too.
+const FILE_BYTES_MAX: u64 = 4096;
+
 /// Calls a worker may make with any arguments.
 const ALLOWED: &[i64] = &[
     // The link and the door.
@@ -231,6 +235,9 @@ impl Sandbox {
             Self::Driver(_) => DRIVER_FILES_MAX,
         };
         limit_process(user, memory_bytes, files_max)?;
+        if *self == Self::Closed {
+            limit(Resource::Fsize, FILE_BYTES_MAX)?;
+        }
         let status = self.restrict_files()?;
         Ok(status.ruleset != RulesetStatus::NotEnforced)
     }

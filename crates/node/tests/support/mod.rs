@@ -63,6 +63,11 @@ impl Node {
         self.directory.path().join(name)
     }
 
+    /// What it logged.
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.path("node.log")).unwrap_or_default()
+    }
+
     pub(crate) fn admin(&self) -> Client {
         Client::connect(&self.path("admin.sock")).unwrap()
     }
@@ -113,16 +118,25 @@ impl Drop for Node {
             let _ = self.process.kill();
         }
         let _ = self.process.wait();
+        if std::thread::panicking() {
+            #[expect(clippy::print_stderr, reason = "a failed test shows what happened")]
+            {
+                eprintln!("--- daemon's log ---\n{}", self.log());
+            }
+        }
     }
 }
 
 fn launch(directory: &TempDir, settings: &[&str]) -> Child {
     let path = directory.path().display();
+    let log = directory.path().join("node.log");
+    let log = std::fs::File::options().create(true).append(true).open(log).unwrap();
     Command::new(env!("CARGO_BIN_EXE_weft-node"))
         .arg(format!("sockets.runtime_dir={path}"))
         .arg(format!("state_dir={path}/state"))
         .args(settings)
         .stdin(Stdio::null())
+        .stderr(log)
         .spawn()
         .unwrap()
 }

@@ -31,6 +31,7 @@ fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
         vgpu: 0,
         gate: GateDaemon::new(control.clone(), control.doorbell().clone()),
         worker: Process::open(process.id()).unwrap(),
+        pid: process.id(),
         waiters: None,
     };
     let place =

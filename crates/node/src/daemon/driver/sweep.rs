@@ -1,0 +1,154 @@
+//! Looks at what nobody says: sessions whose news were not marked, and holders that do not run.
+//!
+//! Workers mark their sessions on a page that they all write to, and one that was taken over can
+//! wipe the others' marks out. A holder that was stopped says nothing at all. While sessions want
+//! the device, the driver therefore looks at all of them from time to time, marked or not.
+
+use weft_gate::Demand;
+
+use super::{Driver, Session};
+use crate::daemon::clock;
+
+/// How often, in ns, while a session wants or holds the device.
+const EVERY_NS: u64 = 20_000_000;
+
+/// The same after news that nobody marked, for a while.
+const WARY_EVERY_NS: u64 = 1_000_000;
+
+/// How long the driver stays wary, in ns.
+const WARY_FOR_NS: u64 = 10_000_000_000;
+
+/// Unmarked news in a row that are no coincidence: a session marks right after it says something.
+const COINCIDENCES: u32 = 3;
+
+/// A stopped holder may keep others waiting for a quantum and so long, in ns.
+const STOPPED_GRACE_NS: u64 = 250_000_000;
+
+/// When the driver looks at everything.
+#[derive(Debug, Default)]
+pub(super) struct Sweep {
+    last_ns: u64,
+    unmarked: u32,
+    wary_until_ns: u64,
+}
+
+impl Sweep {
+    /// When the next one is due, if anybody wants or holds the device.
+    pub(super) fn due_ns(&self, is_busy: bool) -> Option<u64> {
+        let every_ns = if self.last_ns < self.wary_until_ns { WARY_EVERY_NS } else { EVERY_NS };
+        is_busy.then(|| self.last_ns.saturating_add(every_ns))
+    }
+
+    /// A sweep found `unmarked` sessions with news. Whether that is a reason to say so.
+    fn note(&mut self, unmarked: usize, now_ns: u64) -> bool {
+        self.last_ns = now_ns;
+        self.unmarked = if unmarked == 0 { 0 } else { self.unmarked + 1 };
+        if self.unmarked < COINCIDENCES {
+            return false;
+        }
+        let was_wary = now_ns < self.wary_until_ns;
+        self.wary_until_ns = now_ns.saturating_add(WARY_FOR_NS);
+        !was_wary
+    }
+}
+
+impl Driver {
+    /// When the next sweep is due.
+    pub(super) fn sweep_due_ns(&self) -> Option<u64> {
+        let is_busy = |session: &Session| session.runnable || session.turn.is_some();
+        self.sweep.due_ns(self.sessions.values().any(is_busy))
+    }
+
+    /// Looks at all sessions if it is time to.
+    pub(super) fn sweep(&mut self) {
+        let now_ns = clock::now_ns();
+        if self.sweep_due_ns().is_none_or(|due_ns| now_ns < due_ns) {
+            return;
+        }
+        let has_news = |(_, session): &(&u32, &Session)| session.has_news();
+        let changed: Vec<u32> =
+            self.sessions.iter().filter(has_news).map(|(key, _)| *key).collect();
+        if self.sweep.note(changed.len(), now_ns) {
+            tracing::error!(
+                "sessions have news that are not marked: a worker may have been taken over; the \
+                 node goes on without the marks"
+            );
+        }
+        for session in changed {
+            self.refresh(session);
+        }
+        self.end_stopped(now_ns);
+    }
+
+    /// Ends holders that were stopped (`SIGSTOP`) while others wait.
+    fn end_stopped(&mut self, now_ns: u64) {
+        let limit_ns = self.node.config().quantum_ns.saturating_add(STOPPED_GRACE_NS);
+        let waits = |session: &Session| session.runnable && session.turn.is_none();
+        if !self.sessions.values().any(waits) {
+            return;
+        }
+        let is_late = |session: &Session| {
+            session.turn.is_some() && now_ns.saturating_sub(session.granted_ns) > limit_ns
+        };
+        let late = self.sessions.iter().filter(|(_, session)| is_late(session));
+        let stopped: Vec<u32> =
+            late.filter(|(_, session)| is_stopped(session.pid)).map(|(key, _)| *key).collect();
+        for session in stopped {
+            self.kill(session, "it was stopped while it held the device");
+        }
+    }
+}
+
+impl Session {
+    /// Whether its control page says what the core was not told.
+    fn has_news(&self) -> bool {
+        let has_released = self.turn.is_some() && !self.gate.is_held();
+        has_released || (self.gate.report().demand == Demand::Runnable) != self.runnable
+    }
+}
+
+/// Whether a process was stopped by a signal or by a debugger.
+fn is_stopped(pid: u32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    // The name before it may hold anything, parentheses included.
+    let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
+    matches!(state, Some('T' | 't'))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_idle_node_is_left_alone() {
+        assert_eq!(Sweep::default().due_ns(false), None);
+    }
+
+    #[test]
+    fn news_that_are_never_marked_make_the_driver_wary_for_a_while() {
+        let mut sweep = Sweep::default();
+        let start_ns = 1_000_000_000;
+        assert!(!sweep.note(1, start_ns), "one is a coincidence");
+        assert!(!sweep.note(0, start_ns));
+        let said: Vec<bool> = (0..4).map(|_| sweep.note(2, start_ns)).collect();
+        assert_eq!(said, [false, false, true, false], "it is said once");
+        assert_eq!(sweep.due_ns(true), Some(start_ns + WARY_EVERY_NS));
+        assert!(!sweep.note(0, start_ns + WARY_FOR_NS));
+        assert_eq!(sweep.due_ns(true), Some(start_ns + WARY_FOR_NS + EVERY_NS));
+    }
+
+    #[test]
+    fn a_stopped_process_is_told_from_one_that_sleeps() {
+        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = rustix::process::Pid::from_child(&child);
+        assert!(!is_stopped(child.id()));
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while !is_stopped(child.id()) {
+            assert!(std::time::Instant::now() < deadline, "it does not stop");
+            std::thread::yield_now();
+        }
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+}
