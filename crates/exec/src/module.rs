@@ -39,7 +39,8 @@ impl<D: Device> Session<D> {
         let Some(bytes) = small.filter(|_| (1..=self.limits.images).contains(&images.len())) else {
             return Err(Status::INVALID_VALUE.into());
         };
-        if self.module_bytes.saturating_add(bytes) > self.limits.module_bytes {
+        let is_full = self.module_bytes.saturating_add(bytes) > self.limits.module_bytes;
+        if is_full || !self.has_module_room {
             return Err(Status::OUT_OF_MEMORY.into());
         }
         if self.modules.get(id.index, id.generation).is_some() {

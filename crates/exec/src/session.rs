@@ -59,6 +59,8 @@ pub struct Session<D> {
     pub(crate) events: Events,
     pub(crate) modules: Table<Module>,
     pub(crate) module_bytes: u64,
+    /// Whether the host has room for what another module's code takes.
+    pub(crate) has_module_room: bool,
     pub(crate) graphs: Table<Graph>,
     pub(crate) graph_bytes: u64,
     pub(crate) allocations: Allocations,
@@ -78,6 +80,11 @@ pub struct Session<D> {
 }
 
 impl<D: Device> Session<D> {
+    /// Says whether the host has room for another module; without, loading one is out of memory.
+    pub fn set_module_room(&mut self, has_room: bool) {
+        self.has_module_room = has_room;
+    }
+
     /// A session without contexts.
     pub fn new(device: D, shared: Shared, limits: Limits) -> Self {
         let launch_limits = LaunchLimits::of(device.info());
@@ -96,6 +103,7 @@ impl<D: Device> Session<D> {
             events: Events::default(),
             modules: Table::new(MODULES_MAX),
             module_bytes: 0,
+            has_module_room: true,
             graphs: Table::new(GRAPHS_MAX),
             graph_bytes: 0,
             allocations: Allocations::default(),

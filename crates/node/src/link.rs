@@ -274,6 +274,12 @@ pub(crate) enum Ask {
         /// The total, in bytes.
         bytes: u64,
     },
+    /// It is about to load a module. Answer: [`Reply::Done`] or [`Reply::Exhausted`] when the host
+    /// memory that it would take is not to be had.
+    Images {
+        /// Bytes of its images together.
+        bytes: u64,
+    },
     /// A line for the log. No answer.
     Log {
         /// How urgent.
@@ -295,6 +301,7 @@ impl Ask {
             | Self::Usage
             | Self::Load
             | Self::Loaded
+            | Self::Images { .. }
             | Self::Log { .. }
             | Self::Pinned { .. }
             | Self::Export { .. }

@@ -16,7 +16,7 @@ use weft_ring::{
     Access, AtomicU64, ClientOptions, ClientSide, MemoryFile, Ordering, Segment, peer,
 };
 use weft_wire::command::{Block, LaunchSpec, Payload};
-use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, RefusalCode};
+use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, RefusalCode};
 use weft_wire::id::{ContextId, ModuleId, StreamId};
 use weft_wire::{Command as WireCommand, Status};
 
@@ -133,8 +133,11 @@ impl Tenant {
     fn attach(node: &Node, vgpu: &str) -> Self {
         let mut hello = hello();
         hello.body.vgpu = vgpu.to_owned();
-        hello.body.pid = std::process::id();
-        let (_, mut kept) = node.attach(&hello);
+        Self::of(node, &hello)
+    }
+
+    fn of(node: &Node, hello: &Hello) -> Self {
+        let (_, mut kept) = node.attach(hello);
         let segment = MemoryFile::received(kept.remove(0)).unwrap();
         let segment = Segment::open(segment.map(Access::ReadWrite).unwrap()).unwrap();
         let side = ClientSide::open(segment, ClientOptions::default(), Box::new(|| true)).unwrap();
@@ -152,23 +155,29 @@ impl Tenant {
 
     /// A context with the kernels above, of which there has been none of this number.
     fn load(&self, number: u32) -> (ContextId, ModuleId) {
+        assert_eq!(self.try_load(number, TRAP), Status::SUCCESS);
+        let module = ModuleId { index: 0, generation: number };
+        (ContextId { generation: number, ..CONTEXT }, module)
+    }
+
+    fn try_load(&self, number: u32, text: &str) -> Status {
         let context = ContextId { generation: number, ..CONTEXT };
         let module = ModuleId { index: 0, generation: number };
         self.submit(&WireCommand::ContextCreate { context });
         let arena = self.side.arena();
         let (image, answer) =
-            (arena.try_alloc(TRAP.len()).unwrap(), arena.try_alloc(1 << 16).unwrap());
-        image.span().unwrap().write_from(TRAP.as_bytes()).unwrap();
+            (arena.try_alloc(text.len()).unwrap(), arena.try_alloc(1 << 16).unwrap());
+        image.span().unwrap().write_from(text.as_bytes()).unwrap();
         let named = |block: &weft_ring::Block, bytes: usize| {
             let reference = block.reference();
             Block { offset: reference.offset, bytes: bytes as u64, release: reference.block }
         };
-        let images = vec![named(&image, TRAP.len())];
+        let images = vec![named(&image, text.len())];
         let answer_block = named(&answer, 1 << 16);
         let load = WireCommand::ModuleLoad { context, module, images, answer: answer_block };
-        assert_eq!(self.call(&load), Status::SUCCESS);
+        let status = self.call(&load);
         let _named = (image.hand_over(), answer.hand_over());
-        (context, module)
+        status
     }
 
     fn launch(&self, module: ModuleId, function: u32) {
@@ -214,6 +223,36 @@ fn kernels_that_fault_without_end_do_not_fill_the_log() {
     assert!((1..=20 * seconds).contains(&faults), "{faults} lines in {seconds} s");
     assert!(faults < 300, "every fault has its line");
     assert!(log.contains("trap") && log.contains("suppressed="), "{log}");
+}
+
+#[test]
+fn host_memory_of_a_users_sessions_is_bounded_together() {
+    let own = rustix::process::getuid().as_raw();
+    let bound = format!("limits.users.{own}.host_memory=300MiB");
+    let node = Node::start(&[&bound, "limits.pinned=200MiB"]);
+    let pin = |tenant: &Tenant, bytes| tenant.call(&WireCommand::PinnedQuota { bytes });
+    let attach = |name: &str| {
+        let mut hello = hello();
+        hello.body.vgpu = name.to_owned();
+        hello.body.pinned_bytes = 200 << 20;
+        Tenant::of(&node, &hello)
+    };
+    let (first, second) = (attach("first"), attach("second"));
+    assert_eq!(pin(&first, 180 << 20), Status::SUCCESS);
+    assert_eq!(pin(&second, 180 << 20), Status::OUT_OF_MEMORY, "the sum is past the bound");
+    assert_eq!(pin(&second, 100 << 20), Status::SUCCESS);
+    // A module's code is host memory, too, and so is another worker.
+    assert_eq!(second.try_load(1, &"// \n".repeat(1 << 18)), Status::OUT_OF_MEMORY);
+    assert_eq!(pin(&second, 118 << 20), Status::SUCCESS);
+    let mut hello = hello();
+    hello.body.vgpu = "third".to_owned();
+    let (code, message) = node.refused(&hello.to_bytes().unwrap());
+    assert_eq!(code, RefusalCode::Exhausted as u16, "{message}");
+    assert!(message.contains("host_memory"), "{message}");
+    // What is given back is there again.
+    assert_eq!(pin(&first, 0), Status::SUCCESS);
+    assert_eq!(second.try_load(1, TRAP), Status::SUCCESS);
+    drop(attach("third"));
 }
 
 #[test]

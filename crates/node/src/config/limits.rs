@@ -166,6 +166,10 @@ impl NodeConfig {
             true => self.device.memory_bytes(),
             false => self.default_memory_bytes(),
         };
+        let host_memory_bytes = match is_administrator {
+            true => self.limits.host_memory_bytes(),
+            false => self.limits.host_memory_per_user(),
+        };
         let bytes = |of: fn(&UserLimitsConfig) -> Option<ByteSize>, otherwise: u64| {
             sources().find_map(of).map_or(otherwise, |size| size.0)
         };
@@ -178,7 +182,7 @@ impl NodeConfig {
             weight_total: sources().find_map(|of| of.weight_total).unwrap_or(u64::MAX),
             memory_bytes: bytes(|of| of.memory, memory_bytes),
             memory_total_bytes: bytes(|of| of.memory_total, self.device.memory_bytes()),
-            host_memory_bytes: bytes(|of| of.host_memory, self.limits.host_memory_per_user()),
+            host_memory_bytes: bytes(|of| of.host_memory, host_memory_bytes),
         }
     }
 

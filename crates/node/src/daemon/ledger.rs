@@ -51,6 +51,9 @@ pub(crate) enum LedgerError {
     /// The pinned window is smaller.
     #[error("the pinned memory limit is used up")]
     Pinned,
+    /// The machine's memory, or the user's part of it.
+    #[error("the host memory that the user or the node may take is used up")]
+    Host,
     /// The session does not have these frames.
     #[error("frames {0}+{1} are not the session's")]
     NotTheirs(u64, u64),
@@ -215,6 +218,11 @@ impl Ledger {
     /// What a vGPU has, in bytes.
     pub(crate) fn used_bytes(&self, vgpu: u32) -> u64 {
         self.vgpus.get(&vgpu).map_or(0, |account| account.used * FRAME_BYTES)
+    }
+
+    /// What a session has, in bytes.
+    pub(crate) fn session_bytes(&self, session: u32) -> u64 {
+        self.sessions.get(&session).map_or(0, |holding| holding.runs.frames * FRAME_BYTES)
     }
 
     /// Pinned memory of a session, in bytes.

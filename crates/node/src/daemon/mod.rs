@@ -12,6 +12,7 @@ mod device;
 mod driver;
 mod exports;
 mod frames;
+mod host;
 mod ledger;
 mod lobby;
 mod log;
@@ -48,6 +49,7 @@ use self::cosched::Coscheduler;
 use self::device::DeviceMemory;
 use self::driver::{Driver, Handle, Order};
 use self::frames::Frames;
+use self::host::HostLedger;
 use self::lobby::{Guest, Lobby};
 use self::log::{LogLimit, UserLines};
 use self::pace::{AttachPace, Loads};
@@ -132,6 +134,8 @@ pub(crate) struct Core {
     pub(crate) registry: Registry,
     /// Device memory.
     pub(crate) frames: Frames,
+    /// Host memory.
+    pub(crate) host: HostLedger,
     /// Sessions by key.
     pub(crate) sessions: BTreeMap<u32, Entry>,
     /// Sessions taken over from an earlier daemon.
@@ -224,7 +228,8 @@ impl Setup {
         let (leave, leaver) = UnixStream::pair()?;
         signal_hook::low_level::pipe::register(signal_hook::consts::SIGINT, stopper.try_clone()?)?;
         signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, leaver)?;
-        let core = Core { registry, frames, sessions: BTreeMap::new(), adopted: 0 };
+        let host = HostLedger::new(config.limits.host_memory_bytes());
+        let core = Core { registry, frames, host, sessions: BTreeMap::new(), adopted: 0 };
         let room = Room::make(config.limits.sessions);
         let tenancy = Tenancy::of(&config.scheduling);
         let daemon = Daemon {

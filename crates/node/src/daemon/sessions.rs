@@ -17,6 +17,7 @@ use super::cosched::{Waiters, began_at};
 use super::driver::{Beginning, Order, Place};
 use super::exports::Export;
 use super::frames::Dirty;
+use super::host::{self, HostError, HostLedger};
 use super::ledger::LedgerError;
 use super::log::{LogLimit, printable};
 use super::registry::{self, RegistryError, Vgpu, Wanted};
@@ -153,8 +154,13 @@ impl Daemon {
         self.check_room(&core, tenant.uid)?;
         let (vgpu, is_new) = self.find_or_create(&mut core, hello, tenant)?;
         let key = (0..).find(|key| !core.sessions.contains_key(key)).unwrap_or(0);
-        let id = core.registry.open_session(vgpu.key);
         let limits = self.user_limits(tenant.uid);
+        let begun = core.host.begin(key, tenant.uid, limits.host_memory_bytes);
+        begun.map_err(|error| Refusal {
+            code: RefusalCode::Exhausted,
+            message: error.to_string(),
+        })?;
+        let id = core.registry.open_session(vgpu.key);
         core.frames.set_quota(vgpu.key, vgpu.memory_bytes);
         core.frames.set_owner(vgpu.key, tenant.uid, limits.memory_total_bytes);
         core.frames.add_session(key, vgpu.key);
@@ -399,6 +405,29 @@ impl Daemon {
         self.end_session(session);
     }
 
+    /// Whether a session, whose worker is measured first, may take what `ask` asks the ledger for.
+    fn may_take_host_memory(
+        &self,
+        session: &Session,
+        ask: impl FnOnce(&mut HostLedger, u64) -> Result<(), HostError>,
+    ) -> Result<(), LedgerError> {
+        let (key, uid) = (session.key, session.start.uid);
+        let resident = host::resident_bytes(session.worker.pid);
+        let of_user = self.user_limits(uid).host_memory_bytes;
+        let mut core = self.core();
+        // Device memory that the worker has mapped is another ledger's.
+        let device = core.frames.ledger().session_bytes(key);
+        core.host.measure(key, resident.saturating_sub(device));
+        let asked = ask(&mut core.host, of_user);
+        drop(core);
+        asked.map_err(|error| {
+            if let Some(suppressed) = self.lines.line(uid, Instant::now()) {
+                tracing::warn!(session = session.start.session, %error, suppressed, "refused");
+            }
+            LedgerError::Host
+        })
+    }
+
     /// Writes a worker's line to the log, as that worker's, unless its user has had enough lines.
     fn relay(&self, start: &Start, severity: Severity, text: &str) {
         let Start { session, vgpu, uid, .. } = start;
@@ -456,12 +485,19 @@ impl Daemon {
             )),
             Ask::Pinned { bytes } => {
                 let limit = session.start.pinned_bytes;
-                self.core().frames.set_pinned(key, bytes, limit).map(|()| Reply::Done)
+                self.may_take_host_memory(session, |host, of_user| host.pin(key, bytes, of_user))
+                    .and_then(|()| self.core().frames.set_pinned(key, bytes, limit))
+                    .map(|()| Reply::Done)
             }
+            Ask::Images { bytes } => self
+                .may_take_host_memory(session, |host, of_user| host.promise(key, bytes, of_user))
+                .map(|()| Reply::Done),
         };
         match outcome {
             Ok(reply) => reply,
-            Err(LedgerError::Quota | LedgerError::Device | LedgerError::Pinned) => Reply::Exhausted,
+            Err(
+                LedgerError::Quota | LedgerError::Device | LedgerError::Pinned | LedgerError::Host,
+            ) => Reply::Exhausted,
             Err(
                 error @ (LedgerError::NotTheirs(..) | LedgerError::Unknown | LedgerError::Clearing),
             ) => {
@@ -542,6 +578,7 @@ impl Daemon {
         let mut core = self.core();
         core.frames.recycle(&cleared);
         core.sessions.remove(&key);
+        core.host.end(key);
         let is_last = !core.sessions.values().any(|entry| entry.vgpu == vgpu);
         let file = is_last.then(|| core.frames.forget_file(vgpu));
         drop(core);

@@ -310,7 +310,9 @@ impl<D: Device> EventLoop<D> {
     fn begin_load(&mut self, command: &Command<'_>, now_ns: u64) -> Option<Load> {
         let Command::ModuleLoad { images, .. } = command else { return None };
         self.give_way();
-        let bytes = images.iter().map(|image| image.bytes).sum();
+        let bytes = images.iter().fold(0_u64, |sum, image| sum.saturating_add(image.bytes));
+        let has_room = self.link.ask(&Ask::Images { bytes }) == Ok(Reply::Done);
+        self.session.set_module_room(has_room);
         (!self.gate.is_holder()).then(|| self.compiling.begin(bytes, now_ns, &self.link))
     }
 

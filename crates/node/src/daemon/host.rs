@@ -1,0 +1,211 @@
+//! The ledger of host memory: what each session's worker takes of the machine, and how much a user's
+//! sessions and all sessions may take together.
+//!
+//! Pure: the caller measures. Between two measurements of a session a promise stands for what it is
+//! about to take.
+
+use std::collections::BTreeMap;
+
+/// What a worker takes before it has loaded anything, in bytes: promised at its start.
+const WORKER_BYTES: u64 = 4 << 20;
+
+/// Bytes that lowering takes for each byte of an image, and besides.
+const LOWERED_PER_BYTE: u64 = 32;
+const LOWERED_BYTES: u64 = 1 << 20;
+
+/// Host memory of all sessions.
+#[derive(Debug)]
+pub(crate) struct HostLedger {
+    limit: u64,
+    sessions: BTreeMap<u32, Held>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Held {
+    uid: u32,
+    /// As measured last, in bytes.
+    measured: u64,
+    /// What it may take besides until it is measured again, in bytes.
+    promised: u64,
+    /// Pinned memory, in bytes: what it may touch whenever it likes.
+    pinned: u64,
+}
+
+/// Who has no more host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum HostError {
+    /// The user.
+    #[error(
+        "user {uid}'s sessions take {taken} MiB of host memory and may take {limit} MiB \
+         (limits.users.*.host_memory); end one of them"
+    )]
+    User {
+        /// Who.
+        uid: u32,
+        /// In MiB.
+        taken: u64,
+        /// In MiB.
+        limit: u64,
+    },
+    /// The node.
+    #[error(
+        "all sessions take {taken} MiB of host memory and may take {limit} MiB \
+         (limits.host_memory)"
+    )]
+    Node {
+        /// In MiB.
+        taken: u64,
+        /// In MiB.
+        limit: u64,
+    },
+}
+
+impl Held {
+    fn bytes(&self) -> u64 {
+        // Pinned memory that was touched is measured, too: it counts once.
+        self.measured.max(self.pinned).saturating_add(self.promised)
+    }
+}
+
+impl HostLedger {
+    /// A machine whose sessions may take `limit` bytes.
+    pub(crate) fn new(limit: u64) -> Self {
+        Self { limit, sessions: BTreeMap::new() }
+    }
+
+    /// A session of a user begins, if there is room for its worker.
+    pub(crate) fn begin(&mut self, session: u32, uid: u32, limit: u64) -> Result<(), HostError> {
+        self.check(uid, WORKER_BYTES, limit)?;
+        self.adopt(session, uid);
+        Ok(())
+    }
+
+    /// A session of a user is there.
+    pub(crate) fn adopt(&mut self, session: u32, uid: u32) {
+        let held = Held { uid, measured: 0, promised: WORKER_BYTES, pinned: 0 };
+        self.sessions.insert(session, held);
+    }
+
+    /// A session is over.
+    pub(crate) fn end(&mut self, session: u32) {
+        self.sessions.remove(&session);
+    }
+
+    /// A session takes so much now, and has taken what it was promised.
+    pub(crate) fn measure(&mut self, session: u32, bytes: u64) {
+        if let Some(held) = self.sessions.get_mut(&session) {
+            (held.measured, held.promised) = (bytes, 0);
+        }
+    }
+
+    /// A session, just measured, is about to load images of so many bytes.
+    pub(crate) fn promise(
+        &mut self,
+        session: u32,
+        images: u64,
+        limit: u64,
+    ) -> Result<(), HostError> {
+        let Some(held) = self.sessions.get(&session).copied() else { return Ok(()) };
+        let more = images.saturating_mul(LOWERED_PER_BYTE).saturating_add(LOWERED_BYTES);
+        self.check(held.uid, more, limit)?;
+        self.sessions.insert(session, Held { promised: more, ..held });
+        Ok(())
+    }
+
+    /// A session's new total of pinned memory.
+    pub(crate) fn pin(&mut self, session: u32, bytes: u64, limit: u64) -> Result<(), HostError> {
+        let Some(held) = self.sessions.get(&session).copied() else { return Ok(()) };
+        let after = Held { pinned: bytes, ..held };
+        let more = after.bytes().saturating_sub(held.bytes());
+        if more > 0 {
+            self.check(held.uid, more, limit)?;
+        }
+        self.sessions.insert(session, after);
+        Ok(())
+    }
+
+    /// What all sessions take, in bytes.
+    fn total(&self) -> u64 {
+        self.sessions.values().map(Held::bytes).sum()
+    }
+
+    fn check(&self, uid: u32, more: u64, limit: u64) -> Result<(), HostError> {
+        let of_user = self.sessions.values().filter(|held| held.uid == uid);
+        let of_user: u64 = of_user.map(Held::bytes).sum();
+        if of_user.saturating_add(more) > limit {
+            return Err(HostError::User { uid, taken: of_user >> 20, limit: limit >> 20 });
+        }
+        let total = self.total();
+        if total.saturating_add(more) > self.limit {
+            return Err(HostError::Node { taken: total >> 20, limit: self.limit >> 20 });
+        }
+        Ok(())
+    }
+}
+
+/// What a process takes of the machine's memory, in bytes; 0 when it is gone.
+pub(crate) fn resident_bytes(pid: u32) -> u64 {
+    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MIB: u64 = 1 << 20;
+
+    #[test]
+    fn sessions_of_a_user_share_what_the_user_may_take_and_users_what_the_node_may() {
+        let mut ledger = HostLedger::new(200 * MIB);
+        ledger.begin(1, 1000, 100 * MIB).unwrap();
+        ledger.measure(1, 60 * MIB);
+        ledger.begin(2, 1000, 100 * MIB).unwrap();
+        ledger.measure(2, 40 * MIB);
+        let refused = ledger.begin(3, 1000, 100 * MIB).unwrap_err();
+        assert_eq!(refused, HostError::User { uid: 1000, taken: 100, limit: 100 });
+        ledger.begin(3, 1001, 150 * MIB).unwrap();
+        ledger.measure(3, 95 * MIB);
+        let refused = ledger.begin(4, 1002, 100 * MIB).unwrap_err();
+        assert_eq!(refused, HostError::Node { taken: 195, limit: 200 });
+        ledger.end(1);
+        ledger.begin(4, 1002, 100 * MIB).unwrap();
+    }
+
+    #[test]
+    fn modules_that_load_at_once_are_counted_before_they_are_there() {
+        let mut ledger = HostLedger::new(1 << 40);
+        for session in 0..4 {
+            ledger.begin(session, 1000, 200 * MIB).unwrap();
+            ledger.measure(session, 10 * MIB);
+        }
+        let images = 2 * MIB;
+        ledger.promise(0, images, 200 * MIB).unwrap();
+        ledger.promise(1, images, 200 * MIB).unwrap();
+        assert!(ledger.promise(2, images, 200 * MIB).is_err());
+        // The first one's took less.
+        ledger.measure(0, 30 * MIB);
+        ledger.promise(2, images, 200 * MIB).unwrap();
+        assert!(ledger.promise(3, u64::MAX, u64::MAX - 1).is_err());
+    }
+
+    #[test]
+    fn pinned_memory_counts_once_and_goes() {
+        let mut ledger = HostLedger::new(1 << 40);
+        ledger.begin(1, 1000, 100 * MIB).unwrap();
+        ledger.measure(1, 10 * MIB);
+        ledger.pin(1, 90 * MIB, 100 * MIB).unwrap();
+        ledger.measure(1, 95 * MIB);
+        assert!(ledger.pin(1, 101 * MIB, 100 * MIB).is_err());
+        ledger.pin(1, 0, 100 * MIB).unwrap();
+        ledger.measure(1, 10 * MIB);
+        ledger.begin(2, 1000, 100 * MIB).unwrap();
+    }
+
+    #[test]
+    fn a_process_takes_memory() {
+        assert!(resident_bytes(std::process::id()) > 100_000);
+        assert_eq!(resident_bytes(u32::MAX), 0);
+    }
+}
