@@ -252,6 +252,8 @@ impl Daemon {
         let Survivor { adoption, link, process, segment, page, .. } = survivor;
         let start = adoption.start;
         tracing::info!(session = start.session, vgpu = start.vgpu, "worker adopted");
+        // As of a worker of this daemon's own: see `spawn`.
+        let _refuses = peer::refuse_descriptors(&link);
         let session = Session {
             key: start.key,
             vgpu: start.vgpu_key,

@@ -1,5 +1,5 @@
-//! The ledger of host memory: what each session's worker takes of the machine, and how much a user's
-//! sessions and all sessions may take together.
+//! The ledger of host memory: what each session's worker takes of the machine, and how much a
+//! user's sessions and all sessions may take together.
 //!
 //! Pure: the caller measures. Between two measurements of a session a promise stands for what it is
 //! about to take.

@@ -1,8 +1,8 @@
 //! The daemon: one process per node that hands out vGPUs, keeps the ledger and decides who runs.
 //!
-//! Threads: the main one accepts connections and hears hellos; the driver schedules; the saver writes files; each
-//! session has one that serves its worker; each admin connection has one. All sleep while nothing
-//! happens.
+//! Threads: the main one accepts connections and hears hellos; the driver schedules; the saver
+//! writes files; each session has one that serves its worker; each admin connection has one. All
+//! sleep while nothing happens.
 
 mod admin;
 mod adopt;
@@ -67,8 +67,8 @@ pub(crate) use self::clock::now_ns;
 pub(crate) use self::cosched::run_watchdog;
 pub(crate) use self::device::{gpu_checks, local_checks};
 
-/// Administrators that may be connected at once (every `weft run --name` is one): others cannot take
-/// their place.
+/// Administrators that may be connected at once (every `weft run --name` is one): others cannot
+/// take their place.
 const ADMINISTRATORS_MAX: usize = 1024;
 
 /// Connections to the admin socket of a user who is not the daemon's.

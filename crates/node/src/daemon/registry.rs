@@ -261,9 +261,9 @@ impl Registry {
         self.path.with_extension("log")
     }
 
-    /// Whether a user may have another vGPU by its own doing. A user's first one needs a free place;
-    /// a further one must leave as many places free as the user has then, so that no user fills the
-    /// node.
+    /// Whether a user may have another vGPU by its own doing. A user's first one needs a free
+    /// place; a further one must leave as many places free as the user has then, so that no user
+    /// fills the node.
     pub(crate) fn has_room_for(&self, uid: u32) -> bool {
         let of_user = self.of(uid).count();
         let free = self.limit.saturating_sub(self.by_name.len());

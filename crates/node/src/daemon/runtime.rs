@@ -170,9 +170,9 @@ impl Drop for Runtime {
 
 /// Takes the lock at `path`, or says which process has it.
 ///
-/// A daemon that was killed can be kept from ending by a thread that waits for somebody else's file,
-/// and so keep what it locked. Its first thread is dead then, which a daemon's never is: that lock
-/// is nobody's, and a new file takes the old one's place.
+/// A daemon that was killed can be kept from ending by a thread that waits for somebody else's
+/// file, and so keep what it locked. Its first thread is dead then, which a daemon's never is: that
+/// lock is nobody's, and a new file takes the old one's place.
 fn lock(path: &Path) -> io::Result<Result<File, String>> {
     // One at a time may decide that.
     let taking = open_lock(&path.with_extension("taking"))?;
