@@ -251,7 +251,9 @@ fn host_memory_of_a_users_sessions_is_bounded_together() {
     assert!(message.contains("host_memory"), "{message}");
     // What is given back is there again.
     assert_eq!(pin(&first, 0), Status::SUCCESS);
-    assert_eq!(second.try_load(1, TRAP), Status::SUCCESS);
+    let destroy = WireCommand::ContextDestroy { context: CONTEXT };
+    assert_eq!(second.call(&destroy), Status::SUCCESS);
+    assert_eq!(second.try_load(2, TRAP), Status::SUCCESS);
     drop(attach("third"));
 }
 

@@ -166,9 +166,9 @@ mod tests {
         let refused = ledger.begin(3, 1000, 100 * MIB).unwrap_err();
         assert_eq!(refused, HostError::User { uid: 1000, taken: 100, limit: 100 });
         ledger.begin(3, 1001, 150 * MIB).unwrap();
-        ledger.measure(3, 95 * MIB);
+        ledger.measure(3, 98 * MIB);
         let refused = ledger.begin(4, 1002, 100 * MIB).unwrap_err();
-        assert_eq!(refused, HostError::Node { taken: 195, limit: 200 });
+        assert_eq!(refused, HostError::Node { taken: 198, limit: 200 });
         ledger.end(1);
         ledger.begin(4, 1002, 100 * MIB).unwrap();
     }
