@@ -34,7 +34,16 @@ pub(crate) fn linear<T: Element>(
     value: T,
     count: usize,
 ) -> Result<(), Status> {
-    client.fill_linear(address, T::BYTES, value.into(), wide(count), default.stream())
+    client.fill_linear(address, T::BYTES, value.into(), wide(count), default.stream())?;
+    await_host(client, default, address)
+}
+
+/// A fill that does not say `Async` has ended when it returns if the host sees its target.
+fn await_host(client: &Client, default: DefaultStream, address: CUdeviceptr) -> Result<(), Status> {
+    match client.pointer_range(address) {
+        Ok(range) if !range.is_device() => client.stream_synchronize(default.stream()),
+        Ok(_) | Err(_) => Ok(()),
+    }
 }
 
 /// `cuMemsetD8Async`, `cuMemsetD16Async`, `cuMemsetD32Async`.
@@ -59,7 +68,8 @@ pub(crate) fn rows<T: Element>(
     width: usize,
     height: usize,
 ) -> Result<(), Status> {
-    client.fill(spec(address, pitch, value, [width, height]), default.stream())
+    client.fill(spec(address, pitch, value, [width, height]), default.stream())?;
+    await_host(client, default, address)
 }
 
 /// `cuMemsetD2D8Async`, `cuMemsetD2D16Async`, `cuMemsetD2D32Async`.

@@ -8,7 +8,6 @@ mod clock;
 mod device;
 mod device_page;
 mod engine;
-mod heap;
 mod info;
 mod memory;
 mod model;

@@ -60,7 +60,7 @@ use self::room::Room;
 use self::runtime::{Listeners, Runtime};
 use self::sessions::Entry;
 use self::tenancy::Tenancy;
-use crate::config::NodeConfig;
+use crate::config::{DeviceKind, NodeConfig};
 use crate::link::Backend;
 
 pub(crate) use self::clock::now_ns;
@@ -290,6 +290,16 @@ const PREPARE_LEAD_NS: u64 = 200_000;
 /// be stopped in the middle.
 const BLOCK_MS: u64 = 10_000;
 
+/// How long a kernel may make its session hold the device, in ms of wall time: a limit counts the
+/// kernel's own time, and other load may take most of the processor.
+fn holding_ms(config: &NodeConfig) -> u64 {
+    match (config.device.kind, config.kernel_ms()) {
+        (DeviceKind::Cuda, Some(kernel_ms)) => kernel_ms,
+        (DeviceKind::Soft, Some(kernel_ms)) => kernel_ms.saturating_mul(4).max(BLOCK_MS),
+        (_, None) => BLOCK_MS,
+    }
+}
+
 /// The scheduling core, as the earlier daemon left it if it left sessions.
 fn scheduling_core(
     config: &NodeConfig,
@@ -306,7 +316,7 @@ fn scheduling_core(
         overlap_ns: times.overlap_us * 1000,
         prepare_lead_ns: times.overlap_us * 1000 + PREPARE_LEAD_NS,
         // The device must have had the chance to end an endless kernel, or a long block, by itself.
-        overdue_ns: (times.overdue_ms + config.kernel_ms().unwrap_or(BLOCK_MS)) * 1_000_000,
+        overdue_ns: (times.overdue_ms + holding_ms(config)) * 1_000_000,
         sleeper_credit_ns: times.sleeper_credit_us * 1000,
         ..SchedConfig::default()
     };

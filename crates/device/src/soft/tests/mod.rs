@@ -9,7 +9,6 @@ mod instructions;
 mod kernels;
 mod matrices;
 mod paced;
-mod runtime;
 mod slices;
 mod speed;
 mod video;
