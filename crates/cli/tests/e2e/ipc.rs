@@ -1,6 +1,6 @@
 //! Device memory that processes of one vGPU share, and that nobody else gets at.
 
-use crate::support::{Conversation, Node, finish, program, success, text_of};
+use crate::support::{Conversation, Node, eventually, finish, program, success, text_of};
 
 /// A process of the vGPU `shared` that exports memory, and the handle.
 fn exporter(node: &Node) -> (Conversation, String) {
@@ -24,7 +24,7 @@ fn processes_of_one_vgpu_share_memory() {
     let open = || node.run(&["--name", "shared"], &program("ipc"), &["open", &handle]);
     assert!(success(open()).contains("opened"));
     assert_eq!(asked(&mut exporter, "check 9"), "same", "what the other process wrote");
-    assert_eq!(used(), before, "shared memory is paid for once");
+    eventually("shared memory to be paid for once", || used() == before);
     let own = asked(&mut exporter, "open");
     assert_eq!(own, "CUDA_ERROR_INVALID_HANDLE", "a process has its own memory already");
     assert!(exporter.wait().success());
