@@ -2,6 +2,7 @@
 
 mod benchmarks;
 mod coverage;
+mod dist;
 mod gpu;
 mod programs;
 mod setup;
@@ -76,6 +77,8 @@ enum Task {
     Ptx,
     /// Rewrite docs/coverage.md from the table of driver calls.
     Coverage,
+    /// Build what is installed into target/install, debug information apart; fails if `weft` is too large.
+    Dist,
     /// Check the house rules: file and line lengths, crate dependencies, leftover markers.
     Tidy,
 }
@@ -96,6 +99,7 @@ fn main() -> Result<()> {
         }
         Task::Ptx => programs::regenerate_ptx(),
         Task::Coverage => coverage::write(),
+        Task::Dist => dist::build(),
         Task::Tidy => tidy::check(),
     }
 }

@@ -2,9 +2,11 @@
 
 use std::path::PathBuf;
 
-use clap::builder::{NonEmptyStringValueParser, OsStringValueParser, TypedValueParser};
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use weft_node::config::ByteSize;
+use weft_node::config::{ByteSize, NAME_RULE, is_vgpu_name};
+
+use crate::users;
 
 /// Shares GPUs among tenants: unmodified CUDA programs, weighted fairness, quotas, isolation.
 #[derive(Debug, Parser)]
@@ -60,7 +62,7 @@ pub(crate) enum Command {
     /// End boosts that nobody else ends; started by the daemon.
     #[command(hide = true)]
     Watchdog,
-    /// List vGPUs.
+    /// List vGPUs and who uses them.
     Ls {
         /// Print JSON.
         #[arg(long)]
@@ -75,6 +77,7 @@ pub(crate) enum Command {
     /// Create a vGPU.
     Create {
         /// Its name.
+        #[arg(value_parser = vgpu_name)]
         name: String,
         #[command(flatten)]
         settings: VgpuSettings,
@@ -97,6 +100,9 @@ pub(crate) enum Command {
     Policy {
         /// The new policy.
         name: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
     },
     /// Watch who uses the device.
     Top {
@@ -106,13 +112,28 @@ pub(crate) enum Command {
         /// Print lines, also on a terminal.
         #[arg(long)]
         plain: bool,
+        /// Print a JSON object per look, each on a line.
+        #[arg(long, conflicts_with = "plain")]
+        json: bool,
     },
     /// Check this machine, its devices and the daemon.
-    Doctor,
+    Doctor {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Print the daemon's metrics (Prometheus text).
-    Metrics,
+    Metrics {
+        /// Print the same as JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Stop the node daemon and its workers.
-    Stop,
+    Stop {
+        /// End the programs that run on it.
+        #[arg(long)]
+        force: bool,
+    },
     /// Three programs share one software GPU by weight; then the same without Weft.
     Demo(DemoOptions),
     /// Hold the scheduling core against a journal, to the first difference.
@@ -153,8 +174,8 @@ pub(crate) struct BoundSettings {
 /// Who may attach to a vGPU.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct AccessSettings {
-    /// The user who owns it, by number; you without it.
-    #[arg(long, value_name = "UID")]
+    /// The user who owns it, by name or number; you without it.
+    #[arg(long, value_name = "USER", value_parser = users::number)]
     pub(crate) owner: Option<u32>,
     /// A token that programs must show (`WEFT_TOKEN`) to attach.
     #[arg(long)]
@@ -171,10 +192,11 @@ pub(crate) struct SetOptions {
     pub(crate) settings: VgpuSettings,
     #[command(flatten)]
     pub(crate) bound: BoundSettings,
-    /// Set the weight of this user, whose vGPUs share one part, instead.
+    /// Set the weight of this user (name or number), whose vGPUs share one part, instead.
     #[arg(
         long,
-        value_name = "UID",
+        value_name = "USER",
+        value_parser = users::number,
         requires = "weight",
         conflicts_with_all = ["name", "memory", "cap", "process"]
     )]
@@ -194,7 +216,7 @@ pub(crate) struct SetOptions {
 #[command(override_usage = "weft run [OPTIONS] [--] PROGRAM [ARGUMENTS]...")]
 pub(crate) struct RunOptions {
     /// vGPU to use; created if it is not there. Without it: `user-UID`, the user's own.
-    #[arg(long, value_parser = NonEmptyStringValueParser::new())]
+    #[arg(long, value_parser = vgpu_name)]
     pub(crate) name: Option<String>,
     #[command(flatten)]
     pub(crate) settings: VgpuSettings,
@@ -208,6 +230,9 @@ pub(crate) struct RunOptions {
     /// `--device cuda` on the genuine driver itself.
     #[arg(long, conflicts_with_all = ["name", "weight", "memory", "token"])]
     pub(crate) direct: bool,
+    /// Fail if no node daemon is there, instead of starting one for this run.
+    #[arg(long, conflicts_with = "direct")]
+    pub(crate) no_spawn: bool,
     /// Device of the daemon that is started for this run, or of a direct run: soft, soft:paced,
     /// soft:paced:MODEL.toml, cuda, cuda:N.
     #[arg(long, value_name = "DEVICE")]
@@ -233,6 +258,9 @@ pub(crate) struct NodeOptions {
     /// Device to execute on: soft, soft:paced, soft:paced:MODEL.toml, cuda, cuda:N.
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
+    /// Check the configuration and what it needs, print it whole, and start nothing.
+    #[arg(long)]
+    pub(crate) check: bool,
     /// Keep a journal in this folder (`journal.dir`).
     #[arg(long, value_name = "DIR")]
     pub(crate) journal: Option<PathBuf>,
@@ -346,6 +374,13 @@ fn quota(text: &str) -> Result<ByteSize, String> {
     Ok(size)
 }
 
+fn vgpu_name(text: &str) -> Result<String, String> {
+    match is_vgpu_name(text) {
+        true => Ok(text.to_owned()),
+        false => Err(format!("a vGPU's name is {NAME_RULE}")),
+    }
+}
+
 fn sim_names() -> String {
     format!("Experiments: {}", crate::sim::names())
 }
@@ -362,4 +397,28 @@ fn key_value(text: &str) -> Result<(String, String), String> {
     text.split_once('=')
         .map(|(key, value)| (key.trim().to_owned(), value.trim().to_owned()))
         .ok_or_else(|| format!("`{text}` is not KEY=VALUE"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::Arguments;
+
+    /// Every option and argument of a command and of those below it says what it is.
+    fn check(command: &clap::Command) {
+        for argument in command.get_arguments() {
+            let (name, of) = (argument.get_id(), command.get_name());
+            let is_hidden = command.is_hide_set() || argument.is_hide_set();
+            assert!(is_hidden || argument.get_help().is_some(), "`{of}` has no help for {name}");
+        }
+        command.get_subcommands().for_each(check);
+    }
+
+    #[test]
+    fn every_option_is_documented() {
+        let mut command = Arguments::command();
+        command.build();
+        check(&command);
+    }
 }

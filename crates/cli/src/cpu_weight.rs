@@ -288,6 +288,7 @@ mod tests {
             state: VgpuState::Idle,
             sessions,
             programs: Vec::new(),
+            processes: Vec::new(),
             used_ns: 0,
             held_ns: 0,
             turns: 0,

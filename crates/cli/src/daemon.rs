@@ -10,6 +10,7 @@ use anyhow::{Context, Result, bail};
 use tempfile::TempDir;
 use weft_node::NodeConfig;
 use weft_node::admin::{AdminError, Client};
+use weft_node::config::search_places;
 
 use crate::args::{NodeOptions, Sockets};
 use crate::output;
@@ -37,10 +38,60 @@ impl Sockets {
         Ok(NodeConfig::load(None, |name| std::env::var(name).ok(), &self.settings()?)?)
     }
 
-    /// Connects to the daemon's admin socket.
+    /// Connects to the admin socket of the node that there is.
     pub(crate) fn connect(&self) -> Result<Client> {
-        Ok(Client::connect(&self.config()?.admin_socket())?)
+        Ok(self.find()?.client?)
     }
+
+    /// The node that there is: the one that was named, else the machine's, else the user's own. One
+    /// that listens comes before one that does not any more.
+    pub(crate) fn find(&self) -> Result<Found> {
+        if self.is_named() {
+            let config = self.config()?;
+            let client = Client::connect(&config.admin_socket());
+            return Ok(Found { config, client });
+        }
+        let (mut dead, mut tried, mut last) = (None, Vec::new(), None);
+        for place in search_places() {
+            let config = at(&place.dir)?;
+            match Client::connect_found(&config.admin_socket()) {
+                Err(AdminError::NotRunning { paths, source }) => {
+                    tried.extend(paths);
+                    if dead.is_none() && config.tenant_socket().exists() {
+                        dead = Some(config.clone());
+                    }
+                    last = Some((config, source));
+                }
+                client => return Ok(Found { config, client }),
+            }
+        }
+        let (config, source) = last.context("there is nowhere to look for a node")?;
+        let client = Err(AdminError::NotRunning { paths: tried, source });
+        Ok(Found { config: dead.unwrap_or(config), client })
+    }
+
+    /// Whether somebody said where the node is.
+    fn is_named(&self) -> bool {
+        let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+        self.runtime_dir.as_ref().is_some_and(|dir| !dir.as_os_str().is_empty())
+            || is_set("WEFT_SOCKET")
+            || is_set("WEFT_ADMIN_SOCKET")
+    }
+}
+
+/// A node, or where one was looked for.
+#[derive(Debug)]
+pub(crate) struct Found {
+    /// Its sockets.
+    pub(crate) config: NodeConfig,
+    /// A connection to it, or why there is none.
+    pub(crate) client: Result<Client, AdminError>,
+}
+
+/// The sockets of a node in a directory.
+fn at(dir: &Path) -> Result<NodeConfig> {
+    let set = ("sockets.runtime_dir".to_owned(), dir.display().to_string());
+    Ok(NodeConfig::load(None, |_| None, &[set])?)
 }
 
 /// `weft node`
@@ -53,6 +104,10 @@ pub(crate) fn serve(sockets: &Sockets, options: &NodeOptions) -> Result<()> {
     settings.extend(options.settings.iter().cloned());
     let config =
         NodeConfig::load(options.config.as_deref(), |name| std::env::var(name).ok(), &settings)?;
+    if options.check {
+        output::line(weft_node::check_node(&config)?.trim_end());
+        return Ok(());
+    }
     let Some(owner) = options.owner else { return weft_node::run_node(config) };
     let directory = config.sockets.runtime_dir.clone();
     end_with(owner, config.admin_socket())?;
@@ -85,9 +140,13 @@ pub(crate) fn start_for(owner: i32, directory: &Path, device: Option<&str>) -> R
 }
 
 /// `weft stop`
-pub(crate) fn stop(sockets: &Sockets) -> Result<()> {
-    let socket = sockets.config()?.admin_socket();
-    Client::connect(&socket)?.shutdown()?;
+pub(crate) fn stop(sockets: &Sockets, force: bool) -> Result<()> {
+    let Found { config, client } = sockets.find()?;
+    let socket = config.admin_socket();
+    match force {
+        true => client?.shutdown()?,
+        false => client?.shutdown_if_unused()?,
+    }
     let deadline = Instant::now() + STOP_DEADLINE;
     while !matches!(Client::connect(&socket), Err(AdminError::NotRunning { .. })) {
         if Instant::now() > deadline {
@@ -142,7 +201,7 @@ impl OwnDaemon {
 
 impl Drop for OwnDaemon {
     fn drop(&mut self) {
-        if std::thread::panicking() || stop(&self.sockets()).is_err() {
+        if std::thread::panicking() || stop(&self.sockets(), true).is_err() {
             let _ = self.process.kill();
         }
         if let Err(error) = self.process.wait() {
@@ -153,8 +212,9 @@ impl Drop for OwnDaemon {
 
 /// A new runtime directory for a daemon of our own.
 pub(crate) fn own_directory() -> Result<TempDir> {
-    tempfile::Builder::new().prefix("weft-run-").tempdir().with_context(|| {
-        let parent = std::env::temp_dir();
+    let parent = std::env::temp_dir();
+    let named = tempfile::Builder::new().prefix("weft-run-").tempdir_in(&parent);
+    named.with_context(|| {
         format!("cannot create a directory for the daemon in {}", parent.display())
     })
 }

@@ -4,14 +4,14 @@ use std::path::Path;
 use std::process::ExitCode;
 
 use anyhow::Result;
-use weft_node::admin::{AdminError, DoctorCheck, Finding};
+use weft_node::admin::{AdminError, DoctorCheck, DoctorReport, Finding};
 
 use crate::args::Sockets;
 use crate::output::line;
 use crate::programs;
 
 /// `weft doctor`; exit code 1 if something is bad.
-pub(crate) fn doctor(sockets: &Sockets) -> Result<ExitCode> {
+pub(crate) fn doctor(sockets: &Sockets, json: bool) -> Result<ExitCode> {
     let mut checks = vec![shim_check()];
     match sockets.connect().and_then(|mut client| Ok(client.doctor()?)) {
         Ok(report) => {
@@ -23,6 +23,9 @@ pub(crate) fn doctor(sockets: &Sockets) -> Result<ExitCode> {
                 Some(AdminError::NotRunning { .. }) => {
                     "`weft run` starts one for its run, `weft node` for everybody"
                 }
+                Some(AdminError::Stranger { .. }) => {
+                    "it is not used; start one of your own elsewhere"
+                }
                 Some(AdminError::Permission { .. }) => {
                     "programs may attach all the same; ask its user about the node"
                 }
@@ -32,6 +35,11 @@ pub(crate) fn doctor(sockets: &Sockets) -> Result<ExitCode> {
             checks.extend(weft_node::local_checks());
         }
     }
+    let bad = checks.iter().any(|item| item.finding == Finding::Bad);
+    if json {
+        line(&serde_json::to_string_pretty(&DoctorReport { checks })?);
+        return Ok(ExitCode::from(u8::from(bad)));
+    }
     for item in &checks {
         let mark = match item.finding {
             Finding::Good => "ok     ",
@@ -40,7 +48,6 @@ pub(crate) fn doctor(sockets: &Sockets) -> Result<ExitCode> {
         };
         line(&format!("{mark}  {}: {}", item.subject, item.detail));
     }
-    let bad = checks.iter().any(|item| item.finding == Finding::Bad);
     Ok(ExitCode::from(u8::from(bad)))
 }
 

@@ -16,6 +16,7 @@ mod sim;
 mod timeline;
 mod top;
 mod trace;
+mod users;
 mod vgpu;
 
 use std::process::ExitCode;
@@ -66,11 +67,13 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Set(options) => vgpu::set(&sockets, &options)?,
         Command::Rm { name, force } => vgpu::remove(&sockets, &name, force)?,
-        Command::Policy { name } => vgpu::policy(&sockets, name.as_deref())?,
-        Command::Top { interval_ms, plain } => top::top(&sockets, interval_ms, plain)?,
-        Command::Doctor => return doctor::doctor(&sockets),
-        Command::Metrics => vgpu::metrics(&sockets)?,
-        Command::Stop => daemon::stop(&sockets)?,
+        Command::Policy { name, json } => vgpu::policy(&sockets, name.as_deref(), json)?,
+        Command::Top { interval_ms, plain, json } => {
+            top::top(&sockets, interval_ms, top::How::choose(plain, json))?;
+        }
+        Command::Doctor { json } => return doctor::doctor(&sockets, json),
+        Command::Metrics { json } => vgpu::metrics(&sockets, json)?,
+        Command::Stop { force } => daemon::stop(&sockets, force)?,
         Command::Demo(options) => return demo::demo(&options),
         Command::Replay { journal, json } => replay::replay(&journal, json)?,
         Command::Trace(options) => trace::trace(&sockets, &options)?,

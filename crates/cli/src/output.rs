@@ -50,6 +50,9 @@ fn hint(cause: &(dyn std::error::Error + 'static)) -> Option<&'static str> {
         AdminError::Permission { .. } => {
             Some("ask as the user who runs the daemon, or let it widen sockets.admin_mode")
         }
+        AdminError::Stranger { .. } => Some(
+            "name your own node's directory with --runtime-dir, or ask root to run a node for all",
+        ),
         AdminError::Unexpected(_) => Some("use the `weft` that belongs to the running daemon"),
         AdminError::Io(_) | AdminError::Refused(_) => None,
     }

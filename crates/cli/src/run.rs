@@ -8,9 +8,11 @@ use std::process::{Command, ExitCode, Stdio};
 use anyhow::{Context, Result, bail};
 use weft_device::DeviceSpec;
 use weft_device::cuda;
-use weft_node::admin::AdminError;
+use weft_node::NodeConfig;
+use weft_node::admin::{AdminError, Client, Request};
 
-use crate::args::{RunOptions, Sockets};
+use crate::args::{RunOptions, Sockets, VgpuSettings};
+use crate::daemon::Found;
 use crate::{cpu_weight, daemon, output, programs};
 
 /// `weft run`
@@ -18,17 +20,14 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
     if options.direct {
         return run_direct(options);
     }
-    let config = sockets.config()?;
-    let mut admin = match sockets.connect() {
+    let Found { config, client } = sockets.find()?;
+    let mut admin = match client {
         Ok(client) => Some(client),
-        Err(error) => match error.downcast_ref::<AdminError>() {
-            // The tenant socket may be open to users who must not administrate.
-            Some(AdminError::Permission { .. }) => None,
-            Some(AdminError::NotRunning { .. }) => {
-                let socket = config.tenant_socket();
-                if !socket.exists() {
-                    return run_with_own_daemon(options);
-                }
+        // The tenant socket may be open to users who must not even look.
+        Err(AdminError::Permission { .. }) => None,
+        Err(error @ AdminError::NotRunning { .. }) => {
+            let socket = config.tenant_socket();
+            if socket.exists() {
                 bail!(
                     "the node daemon is not there, but its socket {} is: it was killed or is being \
                      restarted; start it again with `weft node`, or name another --runtime-dir for \
@@ -36,8 +35,12 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
                     socket.display()
                 );
             }
-            _ => return Err(error),
-        },
+            if options.no_spawn {
+                return Err(error.into());
+            }
+            return run_with_own_daemon(options);
+        }
+        Err(error) => return Err(error.into()),
     };
     if let Some(device) = &options.device {
         bail!(
@@ -46,29 +49,93 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
              `weft node --device {device}`"
         );
     }
-    if let (Some(admin), Some(name)) = (&mut admin, &options.name)
-        && admin.list()?.iter().any(|vgpu| vgpu.name == *name)
-        && (options.settings.weight.is_some() || options.settings.memory.is_some())
-    {
-        admin.set(name, options.settings.weight, options.settings.memory.map(|size| size.0))?;
+    let runtime_dir = &config.sockets.runtime_dir;
+    let mut socket = config.tenant_socket();
+    match &mut admin {
+        Some(admin) => {
+            let node = admin.node()?;
+            let device = &node.device;
+            output::note(&format!(
+                "weft: on node {}, device {} ({})",
+                runtime_dir.display(),
+                device.name,
+                device.clock
+            ));
+            socket = node.tenant_socket.into();
+            settle(admin, options)?;
+        }
+        None => without_admin_socket(&config, options)?,
     }
-    let mut command = program(options, &config.sockets.runtime_dir)?;
-    command.env("WEFT_SOCKET", config.tenant_socket());
-    if options.cpu_weight.is_some() && admin.is_none() {
+    let mut command = program(options, runtime_dir)?;
+    command.env("WEFT_SOCKET", socket);
+    become_weighed(command, runtime_dir, options)
+}
+
+/// What cannot be done without the daemon's admin socket is refused.
+fn without_admin_socket(config: &NodeConfig, options: &RunOptions) -> Result<()> {
+    let (settings, socket) = (&options.settings, config.admin_socket());
+    let socket = socket.display();
+    if settings.weight.is_some() || settings.memory.is_some() {
         bail!(
-            "--cpu-weight needs the weights of all vGPUs, and the node daemon's admin socket {} is \
-             not open to you: run as the daemon's user, let it widen sockets.admin_mode, or leave \
-             --cpu-weight out",
-            config.admin_socket().display()
+            "--weight and --memory are set through the node's admin socket {socket}, which is not \
+             open to you: leave them out, or ask an administrator (`weft create`, `weft set`, or a \
+             wider sockets.admin_mode)"
         );
     }
-    become_weighed(command, &config.sockets.runtime_dir, options)
+    if options.cpu_weight.is_some() {
+        bail!(
+            "--cpu-weight needs the weights of all vGPUs, and the node's admin socket {socket} is \
+             not open to you: leave it out, or ask an administrator for a wider sockets.admin_mode"
+        );
+    }
+    output::note(&format!("weft: on node {}", config.sockets.runtime_dir.display()));
+    Ok(())
+}
+
+/// Gives the run's vGPU the weight and the quota that were asked for, or says why not. One that is
+/// not there is created with them.
+fn settle(admin: &mut Client, options: &RunOptions) -> Result<()> {
+    let VgpuSettings { weight, memory } = options.settings;
+    if weight.is_none() && memory.is_none() {
+        return Ok(());
+    }
+    let (name, memory_bytes) = (vgpu_of(options), memory.map(|size| size.0));
+    let is_there = |admin: &mut Client| -> Result<bool> {
+        Ok(admin.list()?.iter().any(|vgpu| vgpu.name == name))
+    };
+    if !is_there(admin)? {
+        let (owner, token, cap_ppm) = (None, options.token.clone(), None);
+        let name = name.clone();
+        let create = Request::Create { name, weight, memory_bytes, owner, token, cap_ppm };
+        match admin.call(&create) {
+            // Another run may have been quicker.
+            Err(AdminError::Refused(_)) if is_there(admin)? => {}
+            created => return Ok(created.map(|_| ())?),
+        }
+    }
+    let set = admin.set(&name, weight, memory_bytes);
+    set.with_context(|| {
+        format!(
+            "vGPU {name} is there already and stays as it is; leave --weight and --memory out, or \
+             choose another --name"
+        )
+    })?;
+    Ok(())
+}
+
+/// The name of the run's vGPU.
+fn vgpu_of(options: &RunOptions) -> String {
+    let own = || format!("user-{}", rustix::process::getuid().as_raw());
+    options.name.clone().unwrap_or_else(own)
 }
 
 /// The daemon ends with this process, which becomes the program: signals, exit code and terminal
 /// are the program's own.
 fn run_with_own_daemon(options: &RunOptions) -> Result<ExitCode> {
-    output::note("weft: no node daemon is running; starting one for this run");
+    let device = options.device.as_deref().unwrap_or("the software GPU");
+    output::note(&format!(
+        "weft: no node daemon is running; starting one for this run, on {device}"
+    ));
     let directory = daemon::own_directory()?;
     let mut launcher =
         Command::new(std::env::current_exe().context("cannot find this executable")?);
@@ -81,6 +148,8 @@ fn run_with_own_daemon(options: &RunOptions) -> Result<ExitCode> {
     }
     // The daemon removes it.
     let directory = directory.keep();
+    let sockets = Sockets { runtime_dir: Some(directory.clone()) };
+    settle(&mut sockets.connect()?, options)?;
     let mut command = program(options, &directory)?;
     attach(&mut command, &directory);
     become_weighed(command, &directory, options)
@@ -115,8 +184,7 @@ fn become_program(mut command: Command) -> ExitCode {
 /// Becomes the program, with a guardian of its processor share if one is asked for.
 fn become_weighed(command: Command, directory: &Path, options: &RunOptions) -> Result<ExitCode> {
     if options.cpu_weight.is_some() {
-        let own = format!("user-{}", rustix::process::getuid().as_raw());
-        if !cpu_weight::watch_own(directory, options.name.as_deref().unwrap_or(&own))? {
+        if !cpu_weight::watch_own(directory, &vgpu_of(options))? {
             return Ok(ExitCode::from(1));
         }
     }
@@ -162,12 +230,6 @@ fn program(options: &RunOptions, scratch: &Path) -> Result<Command> {
     programs::use_shim(&mut command, &libraries);
     if let Some(name) = &options.name {
         command.env("WEFT_VGPU", name);
-    }
-    if let Some(weight) = options.settings.weight {
-        command.env("WEFT_WEIGHT", weight.to_string());
-    }
-    if let Some(memory) = options.settings.memory {
-        command.env("WEFT_MEMORY", memory.0.to_string());
     }
     if let Some(token) = &options.token {
         command.env("WEFT_TOKEN", token);

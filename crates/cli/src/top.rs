@@ -10,53 +10,119 @@ use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::Line;
 use ratatui::widgets::{Block, Cell, Row, Table};
 use ratatui::{DefaultTerminal, Frame};
-use weft_node::admin::{Client, Share, Stats, shares};
+use serde_json::json;
+use weft_node::admin::{Client, ProcessReport, Share, Stats, VgpuReport, VgpuState, shares};
 
 use crate::args::Sockets;
 use crate::output::{bar, line, percent, size};
-use crate::vgpu::{cap, state, tenant};
+use crate::users::Names;
+use crate::vgpu::{cap, state, tenant, with_shares};
 
 /// Characters of a share's bar.
-const BAR_WIDTH: usize = 32;
+const BAR_WIDTH: usize = 24;
 
-/// Columns with their widths in characters; the last takes what is left.
-const COLUMNS: [(&str, u16); 10] = [
-    ("vGPU", 16),
-    ("TENANT", 10),
-    ("WEIGHT", 6),
-    ("CAP", 6),
-    ("STATE", 8),
-    ("SHARE", 7),
-    ("EXPECTED", 8),
-    ("", 32),
-    ("MEMORY", 19),
-    ("PROGRAMS", 10),
+/// What a column shows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Column {
+    Vgpu,
+    User,
+    Share,
+    Entitled,
+    Command,
+    Memory,
+    State,
+    Weight,
+    Cap,
+    Bar,
+}
+
+/// Columns from left to right with their names and widths in characters; the command takes what is
+/// left.
+const COLUMNS: [(Column, &str, u16); 10] = [
+    (Column::Vgpu, "vGPU", 14),
+    (Column::User, "USER", 9),
+    (Column::Share, "SHARE", 6),
+    (Column::Entitled, "OF", 6),
+    (Column::State, "STATE", 14),
+    (Column::Bar, "", 24),
+    (Column::Weight, "WEIGHT", 6),
+    (Column::Cap, "CAP", 6),
+    (Column::Memory, "MEMORY", 8),
+    (Column::Command, "COMMAND", 18),
 ];
 
 /// The columns by what a narrow terminal shows first.
-const PRIORITIES: [usize; 10] = [0, 5, 2, 6, 4, 8, 7, 3, 1, 9];
+const PRIORITIES: [Column; 10] = [
+    Column::Vgpu,
+    Column::Share,
+    Column::User,
+    Column::Command,
+    Column::Memory,
+    Column::Entitled,
+    Column::State,
+    Column::Weight,
+    Column::Bar,
+    Column::Cap,
+];
+
+/// How looks are shown.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum How {
+    /// On the terminal, if it is one.
+    Screen,
+    /// A line per look.
+    Lines,
+    /// A JSON object per look.
+    Json,
+}
+
+impl How {
+    /// As asked for.
+    pub(crate) fn choose(plain: bool, json: bool) -> Self {
+        let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
+        match (json, plain || dumb || !stdout().is_terminal()) {
+            (true, _) => Self::Json,
+            (false, true) => Self::Lines,
+            (false, false) => Self::Screen,
+        }
+    }
+}
 
 /// `weft top`
-pub(crate) fn top(sockets: &Sockets, interval_ms: u64, plain: bool) -> Result<()> {
+pub(crate) fn top(sockets: &Sockets, interval_ms: u64, how: How) -> Result<()> {
     let mut client = sockets.connect()?;
     let interval = Duration::from_millis(interval_ms.max(50));
-    let dumb = std::env::var_os("TERM").is_none_or(|term| term.is_empty() || term == "dumb");
-    if plain || dumb || !stdout().is_terminal() {
-        return lines(&mut client, interval);
+    match how {
+        How::Screen => {
+            let mut terminal = ratatui::try_init()?;
+            let result = Screen::default().run(&mut terminal, &mut client, interval);
+            ratatui::restore();
+            result
+        }
+        How::Lines => looks(&mut client, interval, |before, after| Ok(summary(before, after))),
+        How::Json => looks(&mut client, interval, |before, after| {
+            let vgpus = with_shares(after, &shares(before, after))?;
+            let (busy, now_ns) = (busy_ratio(before, after), after.now_ns);
+            let (device, policy) = (&after.device, &after.policy);
+            let look = json!({
+                "now_ns": now_ns, "policy": policy, "busy": busy, "device": device, "vgpus": vgpus,
+            });
+            Ok(look.to_string())
+        }),
     }
-    let mut terminal = ratatui::try_init()?;
-    let result = screen(&mut terminal, &mut client, interval);
-    ratatui::restore();
-    result
 }
 
 /// One line per look, until the daemon goes away: for files, and terminals that draw nothing.
-fn lines(client: &mut Client, interval: Duration) -> Result<()> {
+fn looks(
+    client: &mut Client,
+    interval: Duration,
+    shown: impl Fn(&Stats, &Stats) -> Result<String>,
+) -> Result<()> {
     let mut before = client.stats()?;
     loop {
         std::thread::sleep(interval);
         let after = client.stats()?;
-        line(&summary(&before, &after));
+        line(&shown(&before, &after)?);
         before = after;
     }
 }
@@ -65,22 +131,19 @@ fn lines(client: &mut Client, interval: Duration) -> Result<()> {
 pub(crate) fn summary(before: &Stats, after: &Stats) -> String {
     let busy: Vec<String> = shares(before, after)
         .iter()
-        .filter(|share| share.expected > 0.0)
+        .filter(|share| share.entitled > 0.0)
         .map(|share| {
-            format!(
-                "{} w{} {} (of {})",
-                share.vgpu,
-                share.weight,
-                percent(share.measured),
-                percent(share.expected)
-            )
+            let (vgpu, weight) = (&share.vgpu, share.weight);
+            let (of_device, entitled) = (percent(share.of_device), percent(share.entitled));
+            let less = if share.asks_for_less { ", asks for less" } else { "" };
+            format!("{vgpu} w{weight} {of_device} (of {entitled}{less})")
         })
         .collect();
-    let busy = if busy.is_empty() { "nobody".to_owned() } else { busy.join("  ") };
-    format!("busy {}  {busy}", percent(busy_ratio(before, after)))
+    let who = if busy.is_empty() { "nobody".to_owned() } else { busy.join("  ") };
+    format!("busy {:>6}  {who}", percent(busy_ratio(before, after)))
 }
 
-/// Part of the time between two looks in which the device worked.
+/// The part of the time between two looks in which the device was busy.
 fn busy_ratio(before: &Stats, after: &Stats) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     let (busy, wall) = (
@@ -90,94 +153,229 @@ fn busy_ratio(before: &Stats, after: &Stats) -> f64 {
     (busy / wall).min(1.0)
 }
 
-fn screen(terminal: &mut DefaultTerminal, client: &mut Client, interval: Duration) -> Result<()> {
-    let mut before = client.stats()?;
-    let mut after = before.clone();
-    loop {
-        terminal.draw(|frame| draw(frame, &before, &after))?;
-        let next = Instant::now() + interval;
-        while let Some(left) = next.checked_duration_since(Instant::now()) {
-            if event::poll(left)? && quits(&event::read()?) {
-                return Ok(());
+/// What the keys have chosen.
+#[derive(Debug, Default)]
+struct Screen {
+    /// Rows that are scrolled over.
+    skipped: usize,
+    /// vGPUs without a process are shown, too.
+    shows_all: bool,
+    names: Names,
+}
+
+/// What a key does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Key {
+    Quit,
+    Scroll(isize),
+    ShowAll,
+}
+
+impl Screen {
+    fn run(
+        mut self,
+        terminal: &mut DefaultTerminal,
+        client: &mut Client,
+        interval: Duration,
+    ) -> Result<()> {
+        let mut before = client.stats()?;
+        let mut after = before.clone();
+        loop {
+            terminal.draw(|frame| self.draw(frame, &before, &after))?;
+            let next = Instant::now() + interval;
+            while let Some(left) = next.checked_duration_since(Instant::now()) {
+                if !event::poll(left)? {
+                    continue;
+                }
+                match key(&event::read()?) {
+                    Some(Key::Quit) => return Ok(()),
+                    Some(Key::Scroll(by)) => self.skipped = self.skipped.saturating_add_signed(by),
+                    Some(Key::ShowAll) => self.shows_all = !self.shows_all,
+                    None => {}
+                }
+                terminal.draw(|frame| self.draw(frame, &before, &after))?;
             }
+            before = std::mem::replace(&mut after, client.stats()?);
         }
-        before = std::mem::replace(&mut after, client.stats()?);
+    }
+
+    fn draw(&mut self, frame: &mut Frame<'_>, before: &Stats, after: &Stats) {
+        let areas =
+            Layout::vertical([Constraint::Length(2), Constraint::Min(3), Constraint::Length(1)]);
+        let [head, body, foot] = areas.areas(frame.area());
+        frame.render_widget(Line::from(heading(before, after)).bold(), head);
+        let columns = shown_columns(body.width.saturating_sub(2));
+        let rows = rows(&shares(before, after), after, self.shows_all, &mut self.names);
+        // Two lines of the frame, one of names.
+        let room = usize::from(body.height.saturating_sub(3));
+        self.skipped = self.skipped.min(rows.len().saturating_sub(room));
+        let more = rows.len().saturating_sub(self.skipped + room);
+        let shown = rows.iter().skip(self.skipped).take(room);
+        let shown = shown.map(|row| {
+            let cells = columns.iter().map(|(column, ..)| Cell::from(row.cell(*column)));
+            Row::new(cells.collect::<Vec<_>>()).style(row.style)
+        });
+        let widths = columns.iter().map(|(column, _, width)| match column {
+            Column::Command => Constraint::Min(*width),
+            _ => Constraint::Length(*width),
+        });
+        let hidden = after.vgpus.iter().filter(|vgpu| vgpu.sessions == 0).count();
+        let mut block = Block::bordered().title("vGPUs");
+        if more > 0 {
+            block = block.title_bottom(format!(" {more} more "));
+        } else if hidden > 0 && !self.shows_all {
+            block = block.title_bottom(format!(" {hidden} without a process "));
+        }
+        let header = Row::new(columns.iter().map(|(_, name, _)| *name));
+        let table =
+            Table::new(shown, widths).header(header.style(Style::new().bold())).block(block);
+        frame.render_widget(table, body);
+        let keys = "q quits   ↑ ↓ scroll   a shows all   ┃ where the share should be";
+        frame.render_widget(Line::from(keys).dim(), foot);
     }
 }
 
-fn quits(event: &Event) -> bool {
-    let Event::Key(key) = event else { return false };
-    key.kind == KeyEventKind::Press && matches!(key.code, KeyCode::Char('q' | 'c') | KeyCode::Esc)
+fn key(event: &Event) -> Option<Key> {
+    let Event::Key(key) = event else { return None };
+    if key.kind != KeyEventKind::Press {
+        return None;
+    }
+    match key.code {
+        KeyCode::Char('q' | 'c') | KeyCode::Esc => Some(Key::Quit),
+        KeyCode::Char('a') => Some(Key::ShowAll),
+        KeyCode::Down | KeyCode::Char('j') => Some(Key::Scroll(1)),
+        KeyCode::Up | KeyCode::Char('k') => Some(Key::Scroll(-1)),
+        KeyCode::PageDown | KeyCode::Char(' ') => Some(Key::Scroll(10)),
+        KeyCode::PageUp => Some(Key::Scroll(-10)),
+        KeyCode::Home => Some(Key::Scroll(isize::MIN)),
+        KeyCode::End => Some(Key::Scroll(isize::MAX)),
+        _ => None,
+    }
 }
 
-fn draw(frame: &mut Frame<'_>, before: &Stats, after: &Stats) {
-    let areas =
-        Layout::vertical([Constraint::Length(2), Constraint::Min(3), Constraint::Length(1)]);
-    let [head, body, foot] = areas.areas(frame.area());
+/// The node in one line: what a narrow terminal cuts off comes last.
+fn heading(before: &Stats, after: &Stats) -> String {
     let device = &after.device;
-    frame.render_widget(
-        Line::from(format!(
-            "{} ({})  policy {}  busy {}  memory {} of {}  holder {}  waiting {}",
-            device.name,
-            device.clock,
-            after.policy,
-            percent(busy_ratio(before, after)),
-            size(device.memory_used_bytes),
-            size(device.memory_bytes),
-            after.holder.as_deref().unwrap_or("-"),
-            after.waiting,
-        ))
-        .bold(),
-        head,
-    );
-    let parts = shares(before, after);
-    let shown = shown_columns(body.width.saturating_sub(2));
-    let rows = parts.iter().zip(&after.vgpus).map(|(share, vgpu)| {
-        let mut cells = [
-            Cell::from(share.vgpu.clone()),
-            Cell::from(tenant(vgpu)),
-            Cell::from(share.weight.to_string()),
-            Cell::from(cap(vgpu)),
-            Cell::from(state(share.state)),
-            Cell::from(percent(share.measured)),
-            Cell::from(percent(share.expected)),
-            Cell::from(bar(share.measured, share.expected, BAR_WIDTH)).style(colour(share)),
-            Cell::from(format!("{} / {}", size(vgpu.memory_used_bytes), size(vgpu.memory_bytes))),
-            Cell::from(vgpu.programs.join(", ")),
-        ];
-        Row::new(shown.iter().map(|column| std::mem::take(&mut cells[*column])).collect::<Vec<_>>())
+    format!(
+        "busy {}  memory {} of {}  {} ({})  policy {}  holder {}  waiting {}",
+        percent(busy_ratio(before, after)),
+        size(device.memory_used_bytes),
+        size(device.memory_bytes),
+        device.name,
+        device.clock,
+        after.policy,
+        after.holder.as_deref().unwrap_or("-"),
+        after.waiting,
+    )
+}
+
+/// A line of the table.
+#[derive(Debug, Clone)]
+struct Shown {
+    cells: Vec<(Column, String)>,
+    style: Style,
+}
+
+impl Shown {
+    fn cell(&self, column: Column) -> String {
+        let found = self.cells.iter().find(|(of, _)| *of == column);
+        found.map(|(_, text)| text.clone()).unwrap_or_default()
+    }
+}
+
+/// The lines: vGPUs by what they have of the device, those that use it before those that do not;
+/// without a process only if all are wanted. Below a vGPU its processes.
+fn rows(shares: &[Share], stats: &Stats, shows_all: bool, names: &mut Names) -> Vec<Shown> {
+    let mut pairs: Vec<(&Share, &VgpuReport)> = shares
+        .iter()
+        .zip(&stats.vgpus)
+        .filter(|(share, vgpu)| shows_all || vgpu.sessions > 0 || share.used_ns > 0)
+        .collect();
+    let activity = |share: &Share, vgpu: &VgpuReport| match (share.entitled > 0.0, vgpu.sessions) {
+        (true, _) => 0,
+        (false, 1..) => 1,
+        (false, 0) => 2,
+    };
+    pairs.sort_by(|(left, first), (right, second)| {
+        let by_share = right.of_device.total_cmp(&left.of_device);
+        let by_activity = activity(left, first).cmp(&activity(right, second));
+        by_activity.then(by_share).then_with(|| left.vgpu.cmp(&right.vgpu))
     });
-    let header = Row::new(shown.iter().map(|column| COLUMNS[*column].0));
-    let widths = shown.iter().map(|column| match COLUMNS[*column] {
-        ("PROGRAMS", width) => Constraint::Min(width),
-        (_, width) => Constraint::Length(width),
-    });
-    let table = Table::new(rows, widths)
-        .header(header.style(Style::new().bold()))
-        .block(Block::bordered().title("vGPUs"));
-    frame.render_widget(table, body);
-    frame.render_widget(Line::from("┃ where the share should be    q quits").dim(), foot);
+    let mut rows = Vec::new();
+    for (share, vgpu) in pairs {
+        rows.push(row(share, vgpu, names));
+        // A single process stands in its vGPU's line.
+        if vgpu.processes.len() > 1 {
+            rows.extend(vgpu.processes.iter().map(|process| process_row(process, names)));
+        }
+    }
+    rows
+}
+
+fn row(share: &Share, vgpu: &VgpuReport, names: &mut Names) -> Shown {
+    let (mut part, mut of) = ("-".to_owned(), "-".to_owned());
+    if share.entitled > 0.0 {
+        (part, of) = (percent(share.of_device), percent(share.entitled));
+    }
+    let doing = match share.asks_for_less {
+        true => "asks for less",
+        false => state(share.state),
+    };
+    let command = match vgpu.processes.as_slice() {
+        [] => String::new(),
+        [process] => command(process),
+        several => format!("{} processes", several.len()),
+    };
+    let cells = vec![
+        (Column::Vgpu, share.vgpu.clone()),
+        (Column::User, tenant(vgpu, names)),
+        (Column::Share, part),
+        (Column::Entitled, of),
+        (Column::State, doing.to_owned()),
+        (Column::Bar, bar(share.of_device, share.entitled, BAR_WIDTH)),
+        (Column::Weight, share.weight.to_string()),
+        (Column::Cap, cap(vgpu)),
+        (Column::Memory, size(vgpu.memory_used_bytes)),
+        (Column::Command, command),
+    ];
+    Shown { cells, style: style(share) }
+}
+
+fn process_row(process: &ProcessReport, names: &mut Names) -> Shown {
+    let cells = vec![
+        (Column::User, format!("  {}", names.of(process.uid))),
+        (Column::State, state(process.state).to_owned()),
+        (Column::Memory, size(process.memory_bytes)),
+        (Column::Command, format!("└ {}", command(process))),
+    ];
+    let is_idle = process.state == VgpuState::Idle;
+    let style = if is_idle { Style::new().fg(Color::DarkGray) } else { Style::new() };
+    Shown { cells, style }
+}
+
+fn command(process: &ProcessReport) -> String {
+    format!("{} ({})", process.program, process.pid)
 }
 
 /// The columns that fit into `width` characters, from left to right.
-fn shown_columns(width: u16) -> Vec<usize> {
+fn shown_columns(width: u16) -> Vec<(Column, &'static str, u16)> {
     let (mut shown, mut taken) = (Vec::new(), 0);
     for column in PRIORITIES {
-        let wanted = COLUMNS[column].1 + u16::from(!shown.is_empty());
+        let found = COLUMNS.iter().find(|(of, ..)| *of == column);
+        let wanted = found.map_or(0, |(_, _, width)| *width) + u16::from(!shown.is_empty());
         if shown.is_empty() || taken + wanted <= width {
             shown.push(column);
             taken += wanted;
         }
     }
-    shown.sort_unstable();
-    shown
+    COLUMNS.iter().filter(|(column, ..)| shown.contains(column)).copied().collect()
 }
 
-/// Green near the expected share, yellow away from it, grey when idle.
-fn colour(share: &Share) -> Style {
-    if share.expected == 0.0 {
+/// Green near the share that it should have, yellow away from it, grey when idle.
+fn style(share: &Share) -> Style {
+    if share.entitled == 0.0 {
         Style::new().fg(Color::DarkGray)
-    } else if (share.measured - share.expected).abs() <= 0.05 * share.expected {
+    } else if share.asks_for_less || (share.of_device - share.entitled).abs() <= 0.05 {
         Style::new().fg(Color::Green)
     } else {
         Style::new().fg(Color::Yellow)
@@ -186,21 +384,95 @@ fn colour(share: &Share) -> Style {
 
 #[cfg(test)]
 mod tests {
+    use ratatui::Terminal;
+    use ratatui::backend::TestBackend;
+    use weft_node::admin::Answer;
+
     use super::*;
+
+    /// A look at `busy` vGPUs that share the device and `idle` ones without a process.
+    fn look(now_ns: u64, busy: u32, idle: u32) -> Stats {
+        let vgpu = |name: String, sessions: u32, used_ns: u64| {
+            let process = json!({
+                "pid": 4242, "uid": 0, "program": "train.py", "memory_bytes": 64 << 20,
+                "pinned_bytes": 0, "used_ns": used_ns, "state": "waiting",
+            });
+            let processes = vec![process; sessions as usize];
+            json!({
+                "name": name, "owner": 0, "tenant": 0, "tenant_weight": 1, "weight": 1,
+                "cap_ppm": null, "memory_bytes": 1 << 30, "memory_used_bytes": 64 << 20,
+                "pinned_bytes": 0, "state": if sessions > 0 { "waiting" } else { "detached" },
+                "sessions": sessions, "programs": [], "processes": processes,
+                "used_ns": used_ns, "held_ns": 0, "turns": 0, "sessions_total": 1,
+            })
+        };
+        // By name those that do nothing come first.
+        let mut vgpus: Vec<_> = (0..idle).map(|n| vgpu(format!("a-idle-{n}"), 0, 0)).collect();
+        let part = now_ns / u64::from(busy.max(1));
+        vgpus.extend((0..busy).map(|n| vgpu(format!("z-busy-{n:02}"), 1 + n % 2, part)));
+        let body = json!({
+            "now_ns": now_ns, "policy": "fair", "holder": null, "waiting": busy,
+            "device": {
+                "name": "Weft", "backend": "soft", "clock": "real", "memory_bytes": 1 << 32,
+                "memory_used_bytes": 0, "busy_ns": now_ns, "overruns": 0, "executions": 0,
+            },
+            "vgpus": vgpus, "closure": {"charged_ns": 0, "busy_ns": 0},
+        });
+        let answer = json!({"answer": "stats", "body": body});
+        match serde_json::from_value(answer).unwrap() {
+            Answer::Stats(stats) => stats,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn drawn(screen: &mut Screen, size: (u16, u16), busy: u32, idle: u32) -> Vec<String> {
+        let mut terminal = Terminal::new(TestBackend::new(size.0, size.1)).unwrap();
+        let (before, after) = (look(0, busy, idle), look(1_000_000, busy, idle));
+        terminal.draw(|frame| screen.draw(frame, &before, &after)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let cells = buffer.content().chunks(size.0.into());
+        cells.map(|row| row.iter().map(|cell| cell.symbol()).collect()).collect()
+    }
+
+    #[test]
+    fn who_uses_the_device_is_on_the_screen_with_user_and_command() {
+        for width in [80, 120] {
+            let lines = drawn(&mut Screen::default(), (width, 24), 4, 60);
+            let text = lines.join("\n");
+            for name in ["z-busy-00", "z-busy-03", "root", "train.py (4242)", "25.0%", "64MiB"] {
+                assert!(text.contains(name), "{width}: no {name} in\n{text}");
+            }
+            assert!(!text.contains("a-idle"), "{text}");
+            assert!(text.contains("60 without a process"), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_is_counted_and_scrolled_to() {
+        let mut screen = Screen::default();
+        let text = drawn(&mut screen, (80, 12), 20, 0).join("\n");
+        // 20 vGPUs, of which 10 have two processes, each in a line of its own.
+        assert!(text.contains("34 more") && text.contains("z-busy-00"), "{text}");
+        screen.skipped = usize::MAX;
+        let text = drawn(&mut screen, (80, 12), 20, 0).join("\n");
+        assert!(!text.contains("more") && text.contains("z-busy-19"), "{text}");
+        screen.shows_all = true;
+        screen.skipped = usize::MAX;
+        let text = drawn(&mut screen, (80, 12), 20, 3).join("\n");
+        assert!(text.contains("a-idle-2"), "{text}");
+    }
 
     #[test]
     fn a_narrow_terminal_has_fewer_columns_and_no_narrower_ones() {
         let names = |width| -> Vec<&str> {
-            shown_columns(width).into_iter().map(|column| COLUMNS[column].0).collect()
+            shown_columns(width).into_iter().map(|(_, name, _)| name).collect()
         };
         assert_eq!(names(5), ["vGPU"]);
-        let usual = ["vGPU", "WEIGHT", "CAP", "STATE", "SHARE", "EXPECTED", "MEMORY"];
-        assert_eq!(names(78), usual);
+        assert_eq!(names(78), ["vGPU", "USER", "SHARE", "OF", "STATE", "MEMORY", "COMMAND"]);
         assert_eq!(names(131).len(), COLUMNS.len());
         for width in 16..200 {
-            let shown = shown_columns(width);
-            let sum: u16 = shown.iter().map(|column| COLUMNS[*column].1 + 1).sum();
-            assert!(sum - 1 <= width, "{width}: {shown:?}");
+            let sum: u16 = shown_columns(width).iter().map(|(_, _, width)| width + 1).sum();
+            assert!(sum - 1 <= width, "{width}");
         }
     }
 }

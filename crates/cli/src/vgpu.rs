@@ -1,39 +1,99 @@
 //! `weft ls`, `usage`, `create`, `set`, `rm`, `policy`, `metrics`.
 
+use std::time::Duration;
+
 use anyhow::{Result, bail};
-use weft_node::admin::{Request, VgpuReport, VgpuState};
+use serde_json::{Value, json};
+use weft_node::admin::{ProcessReport, Request, Share, Stats, VgpuReport, VgpuState, shares};
 use weft_node::config::CapSetting;
 
 use crate::args::{AccessSettings, BoundSettings, SetOptions, Sockets, VgpuSettings};
-use crate::output::{line, seconds, size, table};
+use crate::output::{line, percent, seconds, size, table};
+use crate::users::Names;
+
+/// Between the two looks that a share is seen in.
+const LOOK: Duration = Duration::from_millis(300);
 
 /// `weft ls`
 pub(crate) fn list(sockets: &Sockets, json: bool) -> Result<()> {
-    let vgpus = sockets.connect()?.list()?;
+    let mut client = sockets.connect()?;
+    let before = client.stats()?;
+    let mut after = before.clone();
+    // Of a node without work nothing is to be seen by waiting.
+    if before.vgpus.iter().any(|vgpu| vgpu.sessions > 0) {
+        std::thread::sleep(LOOK);
+        after = client.stats()?;
+    }
+    let shares = shares(&before, &after);
     if json {
-        line(&serde_json::to_string_pretty(&vgpus)?);
+        line(&serde_json::to_string_pretty(&with_shares(&after, &shares)?)?);
         return Ok(());
     }
-    let rows: Vec<_> = vgpus
+    let mut names = Names::default();
+    let rows: Vec<_> = after
+        .vgpus
         .iter()
-        .map(|vgpu| {
+        .zip(&shares)
+        .map(|(vgpu, share)| {
             vec![
                 vgpu.name.clone(),
-                tenant(vgpu),
+                tenant(vgpu, &mut names),
                 vgpu.weight.to_string(),
                 cap(vgpu),
                 state(vgpu.state).to_owned(),
+                part(share),
                 vgpu.sessions.to_string(),
                 format!("{} / {}", size(vgpu.memory_used_bytes), size(vgpu.memory_bytes)),
                 seconds(vgpu.used_ns),
-                vgpu.programs.join(", "),
+                processes(vgpu),
             ]
         })
         .collect();
-    let header =
-        ["NAME", "TENANT", "WEIGHT", "CAP", "STATE", "SESSIONS", "MEMORY", "USED", "PROGRAMS"];
+    let header = [
+        "NAME",
+        "USER",
+        "WEIGHT",
+        "CAP",
+        "STATE",
+        "SHARE",
+        "SESSIONS",
+        "MEMORY",
+        "USED",
+        "PROCESSES",
+    ];
     line(table(&header, &rows).trim_end());
     Ok(())
+}
+
+/// The vGPUs as JSON, each with its part of the device.
+pub(crate) fn with_shares(stats: &Stats, shares: &[Share]) -> Result<Vec<Value>> {
+    let one = |(vgpu, share): (&VgpuReport, &Share)| {
+        let mut object = serde_json::to_value(vgpu)?;
+        object["share"] = json!({
+            "of_device": share.of_device,
+            "entitled": share.entitled,
+            "asks_for_less": share.asks_for_less,
+        });
+        Ok(object)
+    };
+    stats.vgpus.iter().zip(shares).map(one).collect()
+}
+
+/// A part of the device in words: what it had, and what it may have if that is another part.
+fn part(share: &Share) -> String {
+    match (share.entitled > 0.0, share.asks_for_less) {
+        (false, _) => "-".to_owned(),
+        (true, false) => percent(share.of_device),
+        (true, true) => format!("{} asks for less", percent(share.of_device)),
+    }
+}
+
+/// The processes of a vGPU, with what each has of its memory.
+fn processes(vgpu: &VgpuReport) -> String {
+    let one = |process: &ProcessReport| {
+        format!("{} ({}) {}", process.program, process.pid, size(process.memory_bytes))
+    };
+    vgpu.processes.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
 /// `weft usage`
@@ -44,10 +104,11 @@ pub(crate) fn usage(sockets: &Sockets, json: bool) -> Result<()> {
         line(&serde_json::to_string_pretty(&stats)?);
         return Ok(());
     }
+    let mut names = Names::default();
     let row = |vgpu: &VgpuReport| {
         vec![
             vgpu.name.clone(),
-            vgpu.owner.to_string(),
+            names.of(vgpu.owner).to_owned(),
             vgpu.weight.to_string(),
             seconds(vgpu.used_ns),
             seconds(vgpu.held_ns),
@@ -113,28 +174,54 @@ pub(crate) fn remove(sockets: &Sockets, name: &str, force: bool) -> Result<()> {
 }
 
 /// `weft policy`
-pub(crate) fn policy(sockets: &Sockets, name: Option<&str>) -> Result<()> {
+pub(crate) fn policy(sockets: &Sockets, name: Option<&str>, json: bool) -> Result<()> {
     let mut client = sockets.connect()?;
     let node = match name {
         Some(name) => client.set_policy(name)?,
         None => client.node()?,
     };
-    line(&node.policy);
+    match json {
+        true => {
+            let (policy, policies) = (&node.policy, &node.policies);
+            line(&serde_json::to_string_pretty(&json!({"policy": policy, "policies": policies}))?);
+        }
+        false => line(&node.policy),
+    }
     Ok(())
 }
 
 /// `weft metrics`
-pub(crate) fn metrics(sockets: &Sockets) -> Result<()> {
-    line(sockets.connect()?.metrics()?.trim_end());
+pub(crate) fn metrics(sockets: &Sockets, json: bool) -> Result<()> {
+    let text = sockets.connect()?.metrics()?;
+    match json {
+        true => line(&serde_json::to_string_pretty(&samples(&text))?),
+        false => line(text.trim_end()),
+    }
     Ok(())
 }
 
-/// Whose part of the device a vGPU shares: the user, and their weight unless it is 1.
-pub(crate) fn tenant(vgpu: &VgpuReport) -> String {
+/// The samples of Prometheus text: name, labels, value. Labels of this node's need no escapes.
+fn samples(text: &str) -> Vec<Value> {
+    let sample = |line: &str| {
+        let (what, value) = line.rsplit_once(' ')?;
+        let (name, labels) = what.split_once('{').unwrap_or((what, ""));
+        let labels = labels.trim_end_matches('}').split(',').filter_map(|label| {
+            let (key, value) = label.split_once('=')?;
+            Some((key.to_owned(), Value::from(value.trim_matches('"'))))
+        });
+        let labels: serde_json::Map<String, Value> = labels.collect();
+        let value: f64 = value.parse().ok()?;
+        Some(json!({"name": name, "labels": labels, "value": value}))
+    };
+    text.lines().filter(|line| !line.starts_with('#')).filter_map(sample).collect()
+}
+
+/// Whose a vGPU is, and the user's weight unless it is 1 or there are no parts of users.
+pub(crate) fn tenant(vgpu: &VgpuReport, names: &mut Names) -> String {
+    let name = names.of(vgpu.owner);
     match (vgpu.tenant, vgpu.tenant_weight) {
-        (None, _) => "-".to_owned(),
-        (Some(uid), 1) => uid.to_string(),
-        (Some(uid), weight) => format!("{uid} (w{weight})"),
+        (None, _) | (Some(_), 1) => name.to_owned(),
+        (Some(_), weight) => format!("{name} (w{weight})"),
     }
 }
 
@@ -150,5 +237,20 @@ pub(crate) fn state(state: VgpuState) -> &'static str {
         VgpuState::Idle => "idle",
         VgpuState::Waiting => "waiting",
         VgpuState::Running => "running",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn metrics_become_json_with_their_labels() {
+        let text = "# HELP a b\n# TYPE a counter\na 1.5\nw{vgpu=\"x.y\"} 3\n";
+        let expected = [
+            json!({"name": "a", "labels": {}, "value": 1.5}),
+            json!({"name": "w", "labels": {"vgpu": "x.y"}, "value": 3.0}),
+        ];
+        assert_eq!(samples(text), expected);
     }
 }

@@ -15,7 +15,7 @@ use rustix::net::{
 };
 use weft_ring::{
     Access, ClientOptions, ClientSide, MapError, MemoryFile, Reservation, Segment, SegmentError,
-    SharedMemory,
+    SharedMemory, peer,
 };
 use weft_wire::handshake::{
     self, HANDSHAKE_BYTES_MAX, HandshakeError, Hello, HelloBody, PROTOCOL_VERSION, WELCOME_FDS,
@@ -45,6 +45,8 @@ const PINNED_SEARCH: usize = 0x2000_0000_0000;
 const PINNED_STEP: usize = 1 << 38;
 /// Candidates for the window.
 const PINNED_TRIES: usize = 64;
+/// Bytes that the path of a Unix socket may have.
+pub const SOCKET_PATH_MAX: usize = 107;
 /// How long the daemon may take to start a worker.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
@@ -54,12 +56,33 @@ pub enum AttachError {
     /// The environment makes no sense.
     #[error("{0}")]
     Config(#[from] ConfigError),
-    /// Nobody listens on the socket.
+    /// Nobody listens on these sockets.
     #[error(
-        "no weft node listens on {0}: start one with `weft node`, or run the program with \
-         `weft run -- PROGRAM`"
+        "no weft node listens on {}: start one with `weft node`, or run the program with \
+         `weft run -- PROGRAM`",
+        either(.0)
     )]
-    NoDaemon(PathBuf),
+    NoDaemon(Vec<PathBuf>),
+    /// Somebody else listens on the socket.
+    #[error(
+        "the weft socket {path} is user {uid}'s, who could read and change all that this program \
+         computes: only nodes of your own user and of root are used; set WEFT_SOCKET to the socket \
+         of such a node"
+    )]
+    Stranger {
+        /// The socket.
+        path: PathBuf,
+        /// Who listens there.
+        uid: u32,
+    },
+    /// The socket's path cannot be one.
+    #[error(
+        "the path of the weft socket {} is {} bytes long, and a socket's may have {SOCKET_PATH_MAX}: \
+         set WEFT_SOCKET to a shorter one (a symbolic link will do)",
+        .0.display(),
+        .0.as_os_str().len()
+    )]
+    Path(PathBuf),
     /// The socket is not this user's to open.
     #[error(
         "no permission to open the weft socket {0}: ask its owner for access, or set WEFT_SOCKET to \
@@ -245,23 +268,11 @@ pub(crate) fn connect_direct(
     }
 }
 
-/// Attaches to the node daemon at `config.socket`.
+/// Attaches to the first node daemon that listens at one of `config.sockets`.
 pub(crate) fn connect(config: &Config) -> Result<Session, AttachError> {
     let addresses = Addresses::reserve()?;
-    let path = &config.socket;
-    let failed = |errno: Errno| connection_error(path, errno);
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .map_err(failed)?;
-    let address = SocketAddrUnix::new(path).map_err(failed)?;
-    // A daemon that stands still lets nobody in once its queue is full.
-    let limit = Some(ANSWER_LIMIT);
-    rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Send, limit).map_err(failed)?;
-    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(failed)?;
+    let (path, socket) = find(config)?;
+    let failed = |errno: Errno| connection_error(&path, errno);
     let hello = addresses.hello(config).to_bytes().map_err(|_| {
         AttachError::Refused("names in the WEFT_ variables are too long; shorten them".into())
     })?;
@@ -278,10 +289,53 @@ pub(crate) fn connect(config: &Config) -> Result<Session, AttachError> {
     }
 }
 
+/// The first socket at which somebody listens whom this program's user trusts. One that is not the
+/// user's to open is passed over for a later one.
+fn find(config: &Config) -> Result<(PathBuf, OwnedFd), AttachError> {
+    let mut refused = None;
+    for path in &config.sockets {
+        match open(path, config.named) {
+            Ok(socket) => return Ok((path.clone(), socket)),
+            Err(AttachError::NoDaemon(_)) => {}
+            Err(error @ AttachError::Permission(_)) => refused = refused.or(Some(error)),
+            Err(error) => return Err(error),
+        }
+    }
+    Err(refused.unwrap_or_else(|| AttachError::NoDaemon(config.sockets.clone())))
+}
+
+/// Connects to the socket at `path`. Nothing is said before it is known who listens.
+fn open(path: &Path, named: bool) -> Result<OwnedFd, AttachError> {
+    let failed = |errno: Errno| connection_error(path, errno);
+    let socket = rustix::net::socket_with(
+        AddressFamily::UNIX,
+        SocketType::SEQPACKET,
+        SocketFlags::CLOEXEC,
+        None,
+    )
+    .map_err(failed)?;
+    let address = SocketAddrUnix::new(path).map_err(failed)?;
+    // A daemon that stands still lets nobody in once its queue is full.
+    let limit = Some(ANSWER_LIMIT);
+    rustix::net::sockopt::set_socket_timeout(&socket, Timeout::Send, limit).map_err(failed)?;
+    rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &address)).map_err(failed)?;
+    match peer::stranger(&socket, named) {
+        Ok(None) => Ok(socket),
+        Ok(Some(uid)) => Err(AttachError::Stranger { path: path.to_owned(), uid }),
+        Err(source) => Err(AttachError::Connection { path: path.to_owned(), source }),
+    }
+}
+
+fn either(paths: &[PathBuf]) -> String {
+    let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    shown.join(" or ")
+}
+
 fn connection_error(path: &Path, errno: Errno) -> AttachError {
     let path = path.to_owned();
     match errno {
-        Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR => AttachError::NoDaemon(path),
+        Errno::NOENT | Errno::CONNREFUSED | Errno::NOTDIR => AttachError::NoDaemon(vec![path]),
+        Errno::NAMETOOLONG => AttachError::Path(path),
         Errno::ACCESS | Errno::PERM => AttachError::Permission(path),
         other => AttachError::Connection { path, source: other.into() },
     }

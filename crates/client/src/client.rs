@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use weft_ring::ClientSide;
+use weft_ring::{ClientSide, Loss};
 use weft_wire::codec::{Field, decode_all};
 use weft_wire::command::COMMAND_BYTES_MAX;
 use weft_wire::handshake::Welcome;
@@ -355,6 +355,12 @@ impl Client {
         let length = command.encode(&mut bytes).map_err(|_| Status::INVALID_VALUE)?;
         let answer = self.transport.call(bytes.get(..length).unwrap_or_default(), body);
         answer.inspect_err(|status| self.note_loss(*status))
+    }
+
+    /// Why the session is over, if it is.
+    #[must_use]
+    pub fn loss(&self) -> Option<Loss> {
+        self.side.segment().loss().ok().flatten()
     }
 
     /// One thread that finds the worker gone tells the others, who may be waiting or about to

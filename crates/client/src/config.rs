@@ -2,6 +2,9 @@
 
 use std::path::PathBuf;
 
+use weft_ring::place;
+use weft_wire::size;
+
 /// How the program reaches a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Attach {
@@ -17,8 +20,11 @@ pub enum Attach {
 pub struct Config {
     /// `WEFT_ATTACH`.
     pub attach: Attach,
-    /// The tenant socket: `WEFT_SOCKET`, or `tenant.sock` in the runtime directory.
-    pub socket: PathBuf,
+    /// Tenant sockets, in the order in which they are tried: `WEFT_SOCKET`, or those of the
+    /// directories that [`weft_ring::place::search`] names.
+    pub sockets: Vec<PathBuf>,
+    /// The environment says where the node is.
+    pub named: bool,
     /// `WEFT_VGPU`: the vGPU's name; empty for one of the tenant's own.
     pub vgpu: String,
     /// `WEFT_WEIGHT`; 0 for the daemon's default.
@@ -78,13 +84,21 @@ impl Config {
         };
         let memory_bytes = match set("WEFT_MEMORY") {
             None => 0,
-            Some(text) => parse_bytes(&text)
+            Some(text) => size::parse(&text)
+                .filter(|bytes| *bytes > 0)
                 .ok_or_else(|| wrong("WEFT_MEMORY", &text, "a size such as 512MiB or 2GiB"))?,
+        };
+        let sockets = match set("WEFT_SOCKET") {
+            Some(socket) => vec![socket.into()],
+            None => place::search(|name| set(name).map(PathBuf::from), own_user())
+                .into_iter()
+                .map(|place| place.dir.join(place::TENANT_SOCKET))
+                .collect(),
         };
         Ok(Self {
             attach,
-            socket: set("WEFT_SOCKET")
-                .map_or_else(|| runtime_dir(&set).join("tenant.sock"), PathBuf::from),
+            sockets,
+            named: ["WEFT_SOCKET", "WEFT_RUNTIME_DIR"].iter().any(|name| set(name).is_some()),
             vgpu: set("WEFT_VGPU").unwrap_or_default(),
             weight,
             memory_bytes,
@@ -99,35 +113,8 @@ fn wrong(variable: &'static str, value: &str, expected: &'static str) -> ConfigE
     ConfigError { variable, value: value.into(), expected }
 }
 
-/// Where the daemon puts its sockets unless it is told otherwise.
-fn runtime_dir(set: &impl Fn(&str) -> Option<String>) -> PathBuf {
-    if let Some(dir) = set("WEFT_RUNTIME_DIR") {
-        return dir.into();
-    }
-    if let Some(dir) = set("XDG_RUNTIME_DIR") {
-        return PathBuf::from(dir).join("weft");
-    }
-    let user = rustix::process::getuid();
-    if user.is_root() {
-        return "/run/weft".into();
-    }
-    format!("/tmp/weft-{}", user.as_raw()).into()
-}
-
-/// Reads `512MiB`, `2G`, `1048576`: binary units whatever their spelling.
-fn parse_bytes(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let number: u64 = text.get(..digits)?.parse().ok()?;
-    let shift = match text.get(digits..)?.trim().to_ascii_lowercase().as_str() {
-        "" | "b" => 0,
-        "k" | "kb" | "kib" => 10,
-        "m" | "mb" | "mib" => 20,
-        "g" | "gb" | "gib" => 30,
-        "t" | "tb" | "tib" => 40,
-        _ => return None,
-    };
-    number.checked_mul(1 << shift).filter(|bytes| *bytes > 0)
+fn own_user() -> u32 {
+    rustix::process::getuid().as_raw()
 }
 
 /// Which of the devices a program sees, as positions among those attached (`CUDA_VISIBLE_DEVICES`).
@@ -200,7 +187,10 @@ mod tests {
         .unwrap();
         assert_eq!(read.attach, Attach::Direct);
         assert_eq!((read.weight, read.memory_bytes), (3, 512 << 20));
-        assert_eq!(read.socket, PathBuf::from("/x/tenant.sock"));
+        assert_eq!((read.sockets, read.named), (vec![PathBuf::from("/x/tenant.sock")], true));
+        let usual = config(&[]).unwrap();
+        assert_eq!(usual.sockets[0], PathBuf::from("/run/weft/tenant.sock"));
+        assert!(!usual.named);
         for (variable, value) in
             [("WEFT_ATTACH", "remote"), ("WEFT_WEIGHT", "0"), ("WEFT_MEMORY", "12 apples")]
         {

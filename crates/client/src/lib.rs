@@ -67,4 +67,5 @@ pub use pointer::{Range, RangeKind};
 pub use registered::RegisterError;
 pub use stream::{PRIORITY_GREATEST, PRIORITY_LEAST};
 pub use transport::{Answer, Transport};
+pub use weft_ring::Loss;
 pub use weft_wire::container as image;

@@ -1,8 +1,9 @@
 //! What every export does before and after its body: is the driver ready, and no panic passes.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Once;
 
-use weft_client::Client;
+use weft_client::{Client, Loss};
 use weft_wire::Status;
 
 use crate::abi::CUresult;
@@ -26,9 +27,28 @@ pub(crate) fn anytime(call: impl FnOnce() -> Result<(), Status>) -> CUresult {
 #[inline]
 pub(crate) fn ready(call: impl FnOnce(&Client) -> Result<(), Status>) -> CUresult {
     match driver::client() {
-        Ok(client) => anytime(|| call(client)),
+        Ok(client) => {
+            let code = anytime(|| call(client));
+            if code == Status::DEVICE_UNAVAILABLE.code() {
+                explain_loss(client);
+            }
+            code
+        }
         Err(status) => status.code(),
     }
+}
+
+/// The code cannot say that somebody ended the session: the person is told, once.
+#[cold]
+fn explain_loss(client: &Client) {
+    static TOLD: Once = Once::new();
+
+    let line = match client.loss() {
+        Some(Loss::NodeStopped) => "weft: the node was stopped by its administrator",
+        Some(Loss::VgpuRemoved) => "weft: this program's vGPU was removed from its node",
+        Some(Loss::Worker) | None => return,
+    };
+    TOLD.call_once(|| tell(line));
 }
 
 /// The answer of a call that Weft refuses.

@@ -57,9 +57,11 @@ fn attach() -> Result<Arc<Client>, AttachError> {
 fn explain(error: &AttachError) -> Status {
     border::tell(&format!("weft: {error}"));
     match error {
-        AttachError::Config(_) | AttachError::NoDaemon(_) | AttachError::Permission(_) => {
-            Status::NO_DEVICE
-        }
+        AttachError::Config(_)
+        | AttachError::NoDaemon(_)
+        | AttachError::Permission(_)
+        | AttachError::Stranger { .. }
+        | AttachError::Path(_) => Status::NO_DEVICE,
         AttachError::Refused(_) => Status::DEVICE_UNAVAILABLE,
         AttachError::Handshake(_) => Status::SYSTEM_DRIVER_MISMATCH,
         AttachError::Memory(_) => Status::OUT_OF_MEMORY,

@@ -5,27 +5,29 @@
 //! names the key and the values it may have.
 
 use std::collections::BTreeMap;
-use std::fmt;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use tracing_subscriber::filter::LevelFilter;
+use weft_ring::place::{ADMIN_SOCKET, TENANT_SOCKET};
 
 mod cap;
 mod device;
 mod limits;
+mod name;
 mod paths;
 mod size;
 mod tenants;
+mod text;
 
 pub use cap::CapSetting;
 pub use device::{ClockConfig, DeviceConfig, DeviceKind};
 pub use limits::{Choice, LimitError, UserLimits, UserLimitsConfig};
-pub use paths::{default_runtime_dir, default_state_dir};
+pub use name::{NAME_RULE, is_vgpu_name};
+pub use paths::{default_runtime_dir, default_state_dir, search_places};
 pub use size::ByteSize;
 pub use tenants::{Member, Members};
 
@@ -37,6 +39,9 @@ pub const PPM: u32 = 1_000_000;
 
 /// Sessions that a node can have: places on the device page's turnstile.
 pub const SESSIONS_MAX: u64 = weft_ring::PARTICIPANTS as u64;
+
+/// Bytes that a Unix socket's path may have.
+const SOCKET_PATH_MAX: usize = 107;
 
 /// Environment variables that set a key, with the key.
 pub const ENVIRONMENT: &[(&str, &str)] = &[
@@ -50,7 +55,7 @@ pub const ENVIRONMENT: &[(&str, &str)] = &[
 ];
 
 /// A node's configuration.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct NodeConfig {
     /// Where the node listens.
@@ -76,7 +81,7 @@ pub struct NodeConfig {
 }
 
 /// Where the node listens.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SocketConfig {
     /// Directory of sockets and the lock.
@@ -86,15 +91,19 @@ pub struct SocketConfig {
     /// Admin socket; `runtime_dir/admin.sock` if absent.
     pub admin: Option<PathBuf>,
     /// Permissions of the tenant socket.
-    #[serde(deserialize_with = "mode")]
+    #[serde(with = "text::mode")]
     pub tenant_mode: u32,
-    /// Permissions of the admin socket.
-    #[serde(deserialize_with = "mode")]
+    /// Permissions of the admin socket: who may ask at all. What is answered depends on who asks.
+    #[serde(with = "text::mode")]
     pub admin_mode: u32,
+    /// Group, by name or number, whose members administrate the node, besides root and the user
+    /// who runs it.
+    #[serde(deserialize_with = "text::group")]
+    pub admin_group: Option<String>,
 }
 
 /// Policy and its times.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct SchedulingConfig {
     /// Policy; one of [`crate::policy_names`].
@@ -153,7 +162,7 @@ pub enum SlicingConfig {
 }
 
 /// Whose weights compete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ShareConfig {
     /// Users compete by their weights; a user's vGPUs share the user's part by theirs.
@@ -163,7 +172,7 @@ pub enum ShareConfig {
 }
 
 /// How threads that wait for the device are helped to run when their result comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum CoschedulingConfig {
     /// By the best means that works here, where they share a processor with others.
@@ -193,7 +202,7 @@ impl CoschedulingConfig {
 }
 
 /// What a vGPU gets when nobody says otherwise.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DefaultsConfig {
     /// Weight.
@@ -203,7 +212,7 @@ pub struct DefaultsConfig {
 }
 
 /// Bounds.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct LimitsConfig {
     /// Sessions at once.
@@ -238,7 +247,7 @@ pub struct LimitsConfig {
 }
 
 /// The processes that execute.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WorkerConfig {
     /// User and group of the first worker; each has a number of its own from here on. Only a
@@ -247,7 +256,7 @@ pub struct WorkerConfig {
 }
 
 /// The record of all that the scheduling core was told and answered.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct JournalConfig {
     /// Folder of its files; off if absent.
@@ -259,10 +268,11 @@ pub struct JournalConfig {
 }
 
 /// Prometheus metrics over HTTP.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct MetricsConfig {
     /// Address to listen on; off if absent.
+    #[serde(deserialize_with = "text::address")]
     pub listen: Option<SocketAddr>,
 }
 
@@ -311,7 +321,8 @@ impl Default for SocketConfig {
             tenant: None,
             admin: None,
             tenant_mode: 0o666,
-            admin_mode: 0o600,
+            admin_mode: 0o666,
+            admin_group: None,
         }
     }
 }
@@ -448,7 +459,7 @@ impl NodeConfig {
             if key == "device" {
                 device::apply(&mut table, value)?;
             } else {
-                insert(&mut table, key, literal(value))?;
+                insert(&mut table, key, literal(key, value))?;
             }
         }
         device::complete(&mut table)?;
@@ -465,13 +476,13 @@ impl NodeConfig {
     /// Path of the tenant socket.
     #[must_use]
     pub fn tenant_socket(&self) -> PathBuf {
-        self.sockets.tenant.clone().unwrap_or_else(|| self.sockets.runtime_dir.join("tenant.sock"))
+        self.sockets.tenant.clone().unwrap_or_else(|| self.sockets.runtime_dir.join(TENANT_SOCKET))
     }
 
     /// Path of the admin socket.
     #[must_use]
     pub fn admin_socket(&self) -> PathBuf {
-        self.sockets.admin.clone().unwrap_or_else(|| self.sockets.runtime_dir.join("admin.sock"))
+        self.sockets.admin.clone().unwrap_or_else(|| self.sockets.runtime_dir.join(ADMIN_SOCKET))
     }
 
     /// The memory quota of a vGPU that asks for none.
@@ -480,11 +491,41 @@ impl NodeConfig {
         self.defaults.memory.map_or_else(|| self.device.memory_bytes(), |memory| memory.0)
     }
 
+    /// Paths of sockets are short: the workers' doors have the longest ones.
+    fn check_paths(&self) -> Result<(), ConfigError> {
+        let dir = &self.sockets.runtime_dir;
+        let door = dir.join("workers").join(format!("{}.sock", u64::MAX));
+        let beyond = |path: &Path| path.as_os_str().len().saturating_sub(SOCKET_PATH_MAX);
+        let long = beyond(&door);
+        if long > 0 {
+            let bytes = dir.as_os_str().len();
+            return Err(invalid(&format!(
+                "sockets.runtime_dir: {} is {bytes} bytes long; at most {}, because a socket's path \
+                 has {SOCKET_PATH_MAX} (WEFT_RUNTIME_DIR; of `weft run` without a node, TMPDIR)",
+                dir.display(),
+                bytes.saturating_sub(long)
+            )));
+        }
+        for (key, path) in
+            [("sockets.tenant", self.tenant_socket()), ("sockets.admin", self.admin_socket())]
+        {
+            if beyond(&path) > 0 {
+                return Err(invalid(&format!(
+                    "{key}: {} is {} bytes long; a socket's path has {SOCKET_PATH_MAX} at most",
+                    path.display(),
+                    path.as_os_str().len()
+                )));
+            }
+        }
+        Ok(())
+    }
+
     fn validate(&self) -> Result<(), ConfigError> {
         if let Err(error) = weft_sched::policy::for_node(&self.scheduling.policy) {
             return Err(invalid(&format!("scheduling.{error}")));
         }
         self.log.check().map_err(|message| invalid(&message))?;
+        self.check_paths()?;
         let scheduling = &self.scheduling;
         for (user, weight) in &scheduling.users {
             let key = format!("scheduling.users.{user}");
@@ -518,17 +559,17 @@ impl NodeConfig {
         check("limits.attach_ms", limits.attach_ms, 10, 600_000)?;
         check("limits.attaches_per_second", limits.attaches_per_second.into(), 1, 1_000_000)?;
         check("limits.orphan_ms", limits.orphan_ms, 1_000, 86_400_000)?;
-        check("limits.pinned (bytes)", limits.pinned.0, 0, 1 << 40)?;
-        check("limits.arena (bytes)", limits.arena.0, 1 << 20, 1 << 32)?;
-        check("limits.worker_memory (bytes)", limits.worker_memory.0, 64 << 20, 1 << 40)?;
+        check_size("limits.pinned", limits.pinned.0, 0, 1 << 40)?;
+        check_size("limits.arena", limits.arena.0, 1 << 20, 1 << 32)?;
+        check_size("limits.worker_memory", limits.worker_memory.0, 64 << 20, 1 << 40)?;
         if let Some(memory) = limits.host_memory {
-            check("limits.host_memory (bytes)", memory.0, 256 << 20, 1 << 50)?;
+            check_size("limits.host_memory", memory.0, 256 << 20, 1 << 50)?;
         }
         self.check_user_limits()?;
         check("journal.files", self.journal.files as u64, 2, 10_000)?;
-        check("journal.max_bytes", self.journal.max_bytes.0, 64 << 10, 1 << 40)?;
+        check_size("journal.max_bytes", self.journal.max_bytes.0, 64 << 10, 1 << 40)?;
         check("worker.user", self.worker.user.into(), 0, 4_000_000_000)?;
-        check("device.memory (bytes)", self.device.memory_bytes(), 1 << 20, 1 << 40)?;
+        check_size("device.memory", self.device.memory_bytes(), 1 << 20, 1 << 40)?;
         let model = self.device.model.check();
         model.map_err(|message| invalid(&format!("device.model.{message}")))?;
         match self.metrics.listen {
@@ -537,6 +578,25 @@ impl NodeConfig {
                  [::1]:PORT"
             ))),
             Some(_) | None => Ok(()),
+        }
+    }
+}
+
+impl SocketConfig {
+    /// The number of [`Self::admin_group`].
+    ///
+    /// # Errors
+    /// [`ConfigError::Invalid`] when there is no such group.
+    pub fn admin_group_id(&self) -> Result<Option<u32>, ConfigError> {
+        let Some(group) = &self.admin_group else { return Ok(None) };
+        if let Ok(number) = group.parse() {
+            return Ok(Some(number));
+        }
+        let wrong = |why: String| invalid(&format!("sockets.admin_group: {why}"));
+        match nix::unistd::Group::from_name(group) {
+            Ok(Some(found)) => Ok(Some(found.gid.as_raw())),
+            Ok(None) => Err(wrong(format!("there is no group `{group}`; `groupadd {group}`"))),
+            Err(error) => Err(wrong(format!("the group `{group}` cannot be looked up: {error}"))),
         }
     }
 }
@@ -618,6 +678,14 @@ fn check(key: &str, value: u64, low: u64, high: u64) -> Result<(), ConfigError> 
     Err(invalid(&format!("{key}: {value} is out of range; {low} to {high}")))
 }
 
+fn check_size(key: &str, bytes: u64, low: u64, high: u64) -> Result<(), ConfigError> {
+    if (low..=high).contains(&bytes) {
+        return Ok(());
+    }
+    let [bytes, low, high] = [bytes, low, high].map(ByteSize);
+    Err(invalid(&format!("{key}: {bytes} is out of range; {low} to {high}")))
+}
+
 fn read_table(path: &Path) -> Result<Table, ConfigError> {
     let text = std::fs::read_to_string(path)
         .map_err(|source| ConfigError::Read { path: path.to_owned(), source })?;
@@ -630,8 +698,12 @@ fn read_table(path: &Path) -> Result<Table, ConfigError> {
     text.parse().map_err(syntax)
 }
 
-/// A setting's text as TOML if it is a number or boolean, else as a string.
-fn literal(text: &str) -> Value {
+/// A setting's text as TOML if it is a number or boolean, else as a string. The digits of
+/// permissions are octal.
+fn literal(key: &str, text: &str) -> Value {
+    if key.ends_with("_mode") {
+        return Value::String(text.to_owned());
+    }
     if let Ok(number) = text.parse::<i64>() {
         return Value::Integer(number);
     }
@@ -652,24 +724,6 @@ fn insert(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError>
         Some(inner) => insert(inner, tail, value),
         None => Err(invalid(&format!("{head}: expected a table, because {key} is set"))),
     }
-}
-
-/// An octal mode as a string (`"0660"`).
-fn mode<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
-    struct Mode;
-    impl Visitor<'_> for Mode {
-        type Value = u32;
-        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-            formatter.write_str("permissions as an octal string such as \"0660\"")
-        }
-        fn visit_str<E: de::Error>(self, text: &str) -> Result<u32, E> {
-            u32::from_str_radix(text, 8)
-                .ok()
-                .filter(|mode| *mode <= 0o777)
-                .ok_or_else(|| E::invalid_value(de::Unexpected::Str(text), &self))
-        }
-    }
-    deserializer.deserialize_str(Mode)
 }
 
 #[cfg(test)]
@@ -712,6 +766,10 @@ mod tests {
             ("device.memory", "many", "memory|many|512MiB"),
             ("metrics.listen", "0.0.0.0:1", "metrics.listen|127.0.0.1"),
             ("sockets.tenant_mode", "rw", "tenant_mode|octal"),
+            ("sockets.admin_mode", "999", "admin_mode|octal"),
+            ("metrics.listen", "9464", "listen|127.0.0.1:9464"),
+            ("metrics.listen", "localhost", "listen|127.0.0.1:9464"),
+            ("limits.pinned", "2TiB", "limits.pinned: 2TiB|1TiB"),
             ("defaults.weight", "0", "defaults.weight|10000"),
             ("log.level", "nonsense", "log.level|WEFT_LOG|nonsense|debug"),
             ("log.level", "info,weft_node=loud", "weft_node=loud"),
@@ -723,6 +781,75 @@ mod tests {
                 assert!(message.contains(word), "{key}: no `{word}` in: {message}");
             }
         }
+    }
+
+    #[test]
+    fn every_key_is_in_the_operators_manual() {
+        let manual = include_str!("../../../docs/operations.md");
+        let text = manual.split("```").filter_map(|block| block.strip_prefix("toml"));
+        let shown: Vec<Table> = text.map(|block| block.parse().unwrap()).collect();
+        let is_shown = |path: &[&str]| {
+            shown.iter().any(|table| {
+                let mut place = Some(table);
+                let (last, parts) = path.split_last().unwrap();
+                for part in parts {
+                    place = place.and_then(|table| table.get(*part)?.as_table());
+                }
+                place.is_some_and(|table| table.contains_key(*last))
+            })
+        };
+        let Ok(serde_json::Value::Object(all)) = serde_json::to_value(NodeConfig::default()) else {
+            panic!("a configuration is an object");
+        };
+        let mut missing = Vec::new();
+        for (section, value) in &all {
+            let keys: Vec<&String> =
+                value.as_object().into_iter().flatten().map(|(k, _)| k).collect();
+            if keys.is_empty() && !is_shown(&[section]) {
+                missing.push(section.clone());
+            }
+            missing.extend(
+                keys.iter()
+                    .filter(|key| !is_shown(&[section, key]))
+                    .map(|key| format!("{section}.{key}")),
+            );
+        }
+        assert_eq!(missing, Vec::<String>::new(), "keys that docs/operations.md does not show");
+        // And what it shows is accepted.
+        let blocks = manual.split("```").filter_map(|block| block.strip_prefix("toml"));
+        for block in blocks {
+            toml::from_str::<NodeConfig>(block).unwrap();
+        }
+    }
+
+    #[test]
+    fn permissions_are_octal_wherever_they_come_from() {
+        for text in ["660", "0660", "0o660"] {
+            assert_eq!(load(&[("sockets.admin_mode", text)]).unwrap().sockets.admin_mode, 0o660);
+        }
+        let parsed: NodeConfig = toml::from_str("[sockets]\nadmin_mode = 0o640").unwrap();
+        assert_eq!(parsed.sockets.admin_mode, 0o640);
+    }
+
+    #[test]
+    fn a_directory_too_long_for_sockets_is_refused_with_what_fits() {
+        let dir = |bytes: usize| format!("/{}", "d".repeat(bytes - 1));
+        load(&[("sockets.runtime_dir", &dir(73))]).unwrap();
+        let error = load(&[("sockets.runtime_dir", &dir(74))]).unwrap_err().to_string();
+        assert!(error.contains("74 bytes") && error.contains("at most 73"), "{error}");
+        let tenant = dir(108);
+        let error = load(&[("sockets.tenant", &tenant)]).unwrap_err().to_string();
+        assert!(error.contains("sockets.tenant") && error.contains("107"), "{error}");
+    }
+
+    #[test]
+    fn a_group_may_be_named_or_numbered() {
+        let group = |text| load(&[("sockets.admin_group", text)]).unwrap().sockets.admin_group_id();
+        assert_eq!(group("27").unwrap(), Some(27));
+        assert_eq!(group("root").unwrap(), Some(0));
+        assert_eq!(group("").unwrap(), None);
+        let error = group("no-such-group").unwrap_err().to_string();
+        assert!(error.contains("no-such-group"), "{error}");
     }
 
     #[test]

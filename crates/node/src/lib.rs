@@ -24,6 +24,15 @@ pub fn run_node(config: NodeConfig) -> anyhow::Result<()> {
     daemon::run(config)
 }
 
+/// Checks what a daemon would need before it starts, without starting it or disturbing one that
+/// runs: directories, vGPUs, groups, the device. Answers the whole configuration as TOML.
+///
+/// # Errors
+/// What would keep it from starting.
+pub fn check_node(config: &NodeConfig) -> anyhow::Result<String> {
+    daemon::check(config)
+}
+
 /// Runs one session's worker; the daemon hands over the session on standard input.
 ///
 /// # Errors

@@ -74,6 +74,8 @@ mod pages;
 #[cfg(not(loom))]
 pub mod peer;
 #[cfg(not(loom))]
+pub mod place;
+#[cfg(not(loom))]
 mod pool;
 #[cfg(not(loom))]
 pub mod priority;
@@ -110,8 +112,8 @@ pub use {
     fork::ForkGuard,
     map::{Access, MapError, MemoryFile, PAGE, Reservation, SharedMemory},
     segment::{
-        ARENA_BLOCKS, ARENA_BYTES, LANES, LAYOUT_VERSION, NOTICE_WORDS, PROGRESS_WORDS, Segment,
-        SegmentError,
+        ARENA_BLOCKS, ARENA_BYTES, LANES, LAYOUT_VERSION, Loss, NOTICE_WORDS, PROGRESS_WORDS,
+        Segment, SegmentError,
     },
     span::SharedSpan,
     window::Window,

@@ -194,6 +194,49 @@ pub fn credentials(socket: impl AsFd) -> io::Result<Credentials> {
     sys::peer_credentials(socket.as_fd())
 }
 
+/// All groups of whoever connected the socket, its first one included.
+///
+/// # Errors
+/// The system's.
+pub fn groups(socket: impl AsFd) -> io::Result<Vec<u32>> {
+    let own = credentials(socket.as_fd())?.gid;
+    let mut groups = sys::peer_groups(socket.as_fd())?;
+    groups.push(own);
+    Ok(groups)
+}
+
+/// The user who listens on the other end of a connected socket, if it is not one whose node a
+/// program of this process's user may use: its own user or root. Anybody may listen at a path in
+/// `/tmp`; who listens is what the system says of the peer.
+///
+/// In a user namespace (a rootless container) root outside has no number of its own: it is seen as
+/// the overflow user, as is everybody who is not mapped. That one counts as root where the path was
+/// `named`, by whoever set the container up; the initial namespace has no such user.
+///
+/// # Errors
+/// The system's.
+pub fn stranger(socket: impl AsFd, named: bool) -> io::Result<Option<u32>> {
+    let peer = credentials(socket)?.uid;
+    let own = rustix::process::geteuid().as_raw();
+    let unmapped = || {
+        let map = std::fs::read_to_string("/proc/self/uid_map").ok()?;
+        let overflow = std::fs::read_to_string("/proc/sys/kernel/overflowuid").ok()?;
+        unmapped_user(&map, &overflow)
+    };
+    let trusted = peer == own || peer == 0 || (named && unmapped() == Some(peer));
+    Ok((!trusted).then_some(peer))
+}
+
+/// The number that stands for users who are not mapped; `None` where all are (`uid_map` is the
+/// initial namespace's).
+fn unmapped_user(uid_map: &str, overflow: &str) -> Option<u32> {
+    let words: Vec<&str> = uid_map.split_ascii_whitespace().collect();
+    if words.is_empty() || words == ["0", "0", "4294967295"] {
+        return None;
+    }
+    overflow.trim().parse().ok()
+}
+
 /// Whether the other end of a socket is closed. Messages may still be unread.
 #[must_use]
 pub fn has_hung_up(socket: impl AsFd) -> bool {
@@ -297,5 +340,22 @@ mod tests {
         let (ours, theirs) = lifeline().unwrap();
         drop(ours);
         assert!(has_hung_up(&theirs));
+    }
+
+    #[test]
+    fn only_a_user_namespace_has_users_without_a_number() {
+        let initial = "         0          0 4294967295\n";
+        assert_eq!(unmapped_user(initial, "65534\n"), None);
+        let rootless = "0 1001 1\n1 100000 65536\n";
+        assert_eq!(unmapped_user(rootless, "65534\n"), Some(65_534));
+        assert_eq!(unmapped_user("", "65534\n"), None, "nothing is known: nobody is trusted");
+    }
+
+    #[test]
+    fn a_peer_of_the_own_user_is_no_stranger_and_has_groups() {
+        let (ours, _theirs) = pair().unwrap();
+        assert_eq!(stranger(&ours, false).unwrap(), None);
+        let own = rustix::process::getegid().as_raw();
+        assert!(groups(&ours).unwrap().contains(&own));
     }
 }

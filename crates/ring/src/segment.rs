@@ -80,6 +80,18 @@ pub enum SegmentError {
     TooSmall(usize),
 }
 
+/// Why a session is over, as its client is told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Loss {
+    /// Its worker is gone.
+    Worker = 1,
+    /// An administrator stopped the node.
+    NodeStopped = 2,
+    /// Its vGPU was removed.
+    VgpuRemoved = 3,
+}
+
 /// A mapped segment: hands out its parts to the two sides.
 #[derive(Debug, Clone)]
 pub struct Segment {
@@ -156,7 +168,18 @@ impl Segment {
     /// # Errors
     /// Never for an opened segment.
     pub fn declare_worker_lost(&self) -> Result<(), MapError> {
-        self.worker_lost()?.store(1, Ordering::Release);
+        self.declare_lost(Loss::Worker)
+    }
+
+    /// Tells the client that its session is over, and why; what was said first stays. Wakes every
+    /// caller.
+    ///
+    /// # Errors
+    /// Never for an opened segment.
+    pub fn declare_lost(&self, loss: Loss) -> Result<(), MapError> {
+        let word = self.worker_lost()?;
+        // Whoever came first has said why.
+        let _said = word.compare_exchange(0, loss as u32, Ordering::AcqRel, Ordering::Acquire);
         for slot in 0..ANSWER_SLOTS {
             self.answer(slot)?.flag.wake();
         }
@@ -173,6 +196,19 @@ impl Segment {
     /// Never for an opened segment.
     pub fn is_worker_lost(&self) -> Result<bool, MapError> {
         Ok(self.worker_lost()?.load(Ordering::Acquire) != 0)
+    }
+
+    /// Why the session is over, if it is.
+    ///
+    /// # Errors
+    /// Never for an opened segment.
+    pub fn loss(&self) -> Result<Option<Loss>, MapError> {
+        Ok(match self.worker_lost()?.load(Ordering::Acquire) {
+            0 => None,
+            2 => Some(Loss::NodeStopped),
+            3 => Some(Loss::VgpuRemoved),
+            _ => Some(Loss::Worker),
+        })
     }
 
     pub(crate) fn worker_lost(&self) -> Result<Cell<AtomicU32>, MapError> {

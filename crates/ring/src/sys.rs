@@ -7,6 +7,9 @@ use rustix::process::Pid;
 
 use crate::peer::Credentials;
 
+/// Supplementary groups that are asked for at first.
+const GROUPS_USUAL: usize = 128;
+
 /// The calling thread's id.
 pub(crate) fn thread_id() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
@@ -78,4 +81,33 @@ pub(crate) fn refuse_descriptors(socket: BorrowedFd<'_>) -> io::Result<()> {
         )
     };
     if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+/// Supplementary groups of who connected a Unix socket.
+pub(crate) fn peer_groups(socket: BorrowedFd<'_>) -> io::Result<Vec<u32>> {
+    let mut groups: Vec<libc::gid_t> = vec![0; GROUPS_USUAL];
+    let mut bytes = libc::socklen_t::try_from(size_of_val(&*groups)).unwrap_or(0);
+    let ask = |groups: &mut [libc::gid_t], bytes: &mut libc::socklen_t| {
+        // SAFETY: `groups` has `bytes` bytes, and any bit pattern is a group.
+        let answer = unsafe {
+            libc::getsockopt(
+                socket.as_raw_fd(),
+                libc::SOL_SOCKET,
+                libc::SO_PEERGROUPS,
+                groups.as_mut_ptr().cast(),
+                &raw mut *bytes,
+            )
+        };
+        if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    };
+    match ask(&mut groups, &mut bytes) {
+        // The system has said how many bytes they take.
+        Err(error) if error.raw_os_error() == Some(libc::ERANGE) => {
+            groups.resize(bytes as usize / size_of::<libc::gid_t>(), 0);
+            ask(&mut groups, &mut bytes)?;
+        }
+        answer => answer?,
+    }
+    groups.truncate(bytes as usize / size_of::<libc::gid_t>());
+    Ok(groups)
 }

@@ -9,6 +9,7 @@
 //! * [`handshake`]: what a tenant and the node daemon say when a tenant attaches.
 //! * [`reply`]: bodies of answers to synchronous commands.
 //! * [`container`]: several module images as one.
+//! * [`size`]: sizes that people write.
 //! * [`progress`]: what the segment's progress and notice words say.
 //!
 //! `wire` knows messages and no memory. Decoding copies nothing and trusts nothing: it returns an
@@ -23,6 +24,7 @@ pub mod handshake;
 pub mod id;
 pub mod progress;
 pub mod reply;
+pub mod size;
 pub mod status;
 pub mod table;
 

@@ -79,7 +79,15 @@ impl Document {
     }
 }
 
-/// The commit of the checkout that this runs in, with `+` if it was changed.
+/// What measuring writes: another run of the same code may find it changed.
+const WRITTEN: [&str; 3] = [
+    ":(exclude,top)bench/results",
+    ":(exclude,top)docs/benchmarks.md",
+    ":(exclude,top)docs/evaluation",
+];
+
+/// The commit of the checkout that this runs in, with `+` if it was changed, but for what measuring
+/// writes.
 pub(crate) fn commit() -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).output().ok()?;
@@ -88,8 +96,9 @@ pub(crate) fn commit() -> String {
     let Some(head) = git(&["rev-parse", "--short=12", "HEAD"]) else {
         return "unknown".to_owned();
     };
-    let dirty = git(&["status", "--porcelain", "--untracked-files=no"])
-        .is_some_and(|changes| !changes.is_empty());
+    let mut status = vec!["status", "--porcelain", "--untracked-files=no", "--", ":(top)."];
+    status.extend(WRITTEN);
+    let dirty = git(&status).is_some_and(|changes| !changes.is_empty());
     if dirty { format!("{head}+") } else { head }
 }
 

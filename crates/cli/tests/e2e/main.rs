@@ -14,6 +14,7 @@ mod ipc;
 mod isolation;
 mod journal;
 mod node;
+mod people;
 mod programs;
 mod quiet;
 mod run;

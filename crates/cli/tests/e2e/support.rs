@@ -53,6 +53,30 @@ pub(crate) fn weft() -> Command {
     command
 }
 
+/// Whether tests may be several users; says so if not.
+pub(crate) fn is_root() -> bool {
+    let is_root = rustix::process::geteuid().is_root();
+    if !is_root {
+        eprintln!("not run: only root can be several users");
+    }
+    is_root
+}
+
+/// A command, as another user in these groups besides its own.
+pub(crate) fn as_user(user: u32, groups: &[u32], command: &Command) -> Command {
+    let mut switched = Command::new("setpriv");
+    switched.arg(format!("--reuid={user}")).arg(format!("--regid={user}"));
+    let groups: Vec<String> = groups.iter().map(u32::to_string).collect();
+    match groups.as_slice() {
+        [] => switched.arg("--clear-groups"),
+        groups => switched.arg(format!("--groups={}", groups.join(","))),
+    };
+    // What is the tests' user's own is not this one's.
+    switched.env_remove("XDG_RUNTIME_DIR").env_remove("XDG_STATE_HOME").env("HOME", "/nonexistent");
+    switched.arg(command.get_program()).args(command.get_args());
+    switched
+}
+
 /// The repository's root.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -158,6 +182,11 @@ impl Node {
     /// Its directory.
     pub(crate) fn path(&self) -> &Path {
         self.directory.path()
+    }
+
+    /// Its process.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.as_ref().map_or(0, Child::id)
     }
 
     /// What it logged.

@@ -5,6 +5,8 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use weft_ring::peer;
+
 use super::types::{
     Answer, DoctorReport, NodeReport, Recording, Request, Stats, Timeline, VgpuReport,
 };
@@ -22,13 +24,21 @@ pub struct Client {
 #[derive(Debug, thiserror::Error)]
 pub enum AdminError {
     /// No daemon listens there.
-    #[error("no node daemon answers at {path}")]
+    #[error("no node daemon answers at {}", either(.paths))]
     NotRunning {
-        /// The admin socket.
-        path: PathBuf,
+        /// The admin sockets that were tried.
+        paths: Vec<PathBuf>,
         /// The system's answer.
         #[source]
         source: io::Error,
+    },
+    /// Somebody else listens there.
+    #[error("the socket {path} is user {uid}'s: only nodes of your own user and of root are used")]
+    Stranger {
+        /// The admin socket.
+        path: PathBuf,
+        /// Who listens there.
+        uid: u32,
     },
     /// The socket belongs to somebody else.
     #[error("no permission to use the admin socket {path}")]
@@ -48,19 +58,34 @@ pub enum AdminError {
 }
 
 impl Client {
-    /// Connects to the admin socket at `path`.
+    /// Connects to the admin socket at `path`, which somebody named.
     ///
     /// # Errors
-    /// [`AdminError::NotRunning`] or [`AdminError::Permission`].
+    /// [`AdminError::NotRunning`], [`AdminError::Permission`], [`AdminError::Stranger`].
     pub fn connect(path: &Path) -> Result<Self, AdminError> {
+        Self::open(path, true)
+    }
+
+    /// Connects to the admin socket at `path`, which was searched for.
+    ///
+    /// # Errors
+    /// As [`Self::connect`].
+    pub fn connect_found(path: &Path) -> Result<Self, AdminError> {
+        Self::open(path, false)
+    }
+
+    fn open(path: &Path, named: bool) -> Result<Self, AdminError> {
         let stream = UnixStream::connect(path).map_err(|source| {
             let path = path.to_owned();
             if source.kind() == io::ErrorKind::PermissionDenied {
                 AdminError::Permission { path }
             } else {
-                AdminError::NotRunning { path, source }
+                AdminError::NotRunning { paths: vec![path], source }
             }
         })?;
+        if let Some(uid) = peer::stranger(&stream, named)? {
+            return Err(AdminError::Stranger { path: path.to_owned(), uid });
+        }
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         Ok(Self { stream: BufReader::new(stream) })
@@ -74,7 +99,11 @@ impl Client {
         let mut line = serde_json::to_vec(request)
             .map_err(|error| AdminError::Unexpected(error.to_string()))?;
         line.push(b'\n');
-        self.stream.get_mut().write_all(&line)?;
+        match self.stream.get_mut().write_all(&line) {
+            // A daemon that has no place for this connection has said so, and closed it.
+            Err(error) if error.kind() == io::ErrorKind::BrokenPipe => {}
+            written => written?,
+        }
         let mut text = String::new();
         if self.stream.read_line(&mut text)? == 0 {
             return Err(AdminError::Io(io::ErrorKind::UnexpectedEof.into()));
@@ -230,12 +259,20 @@ impl Client {
         if let Answer::Metrics(text) = answer { Ok(text) } else { Err(unexpected(&answer)) }
     }
 
-    /// Ends the daemon and its workers.
+    /// Ends the daemon and its workers, whatever they are doing.
     ///
     /// # Errors
     /// As [`Self::call`].
     pub fn shutdown(&mut self) -> Result<(), AdminError> {
-        self.done(&Request::Shutdown)
+        self.done(&Request::Shutdown { force: true })
+    }
+
+    /// Ends the daemon if no program runs on it.
+    ///
+    /// # Errors
+    /// As [`Self::call`]; a refusal names the programs.
+    pub fn shutdown_if_unused(&mut self) -> Result<(), AdminError> {
+        self.done(&Request::Shutdown { force: false })
     }
 
     fn vgpu(&mut self, request: &Request) -> Result<VgpuReport, AdminError> {
@@ -251,4 +288,9 @@ impl Client {
 
 fn unexpected(answer: &Answer) -> AdminError {
     AdminError::Unexpected(format!("{answer:?}"))
+}
+
+fn either(paths: &[PathBuf]) -> String {
+    let shown: Vec<String> = paths.iter().map(|path| path.display().to_string()).collect();
+    shown.join(" or ")
 }

@@ -3,10 +3,12 @@
 //! [`Request`] and [`Answer`] are the whole protocol; [`Client`] speaks it for `weft`.
 
 mod client;
+mod share;
 mod types;
 
 pub use client::{AdminError, Client};
+pub use share::{Share, shares};
 pub use types::{
     Answer, Closure, CoschedulingReport, DeviceReport, DoctorCheck, DoctorReport, Finding,
-    NodeReport, Recording, Request, Share, Stats, Timeline, Turn, VgpuReport, VgpuState, shares,
+    NodeReport, ProcessReport, Recording, Request, Stats, Timeline, Turn, VgpuReport, VgpuState,
 };

@@ -94,7 +94,11 @@ pub enum Request {
     /// Prometheus text. Answer: [`Answer::Metrics`].
     Metrics,
     /// Ends the daemon and its workers. Answer: [`Answer::Done`].
-    Shutdown,
+    Shutdown {
+        /// End the programs' sessions; without it a node in use is refused.
+        #[serde(default)]
+        force: bool,
+    },
 }
 
 /// One line to an administrator's tool.
@@ -145,6 +149,9 @@ pub struct NodeReport {
     pub device: DeviceReport,
     /// Sessions adopted from an earlier daemon.
     pub adopted_sessions: u64,
+    /// Whether who asked may administrate the node.
+    #[serde(default)]
+    pub you_administrate: bool,
 }
 
 /// The device.
@@ -213,14 +220,36 @@ pub struct VgpuReport {
     pub sessions: u32,
     /// Programs of the sessions, with their process ids.
     pub programs: Vec<String>,
+    /// The sessions' processes.
+    #[serde(default)]
+    pub processes: Vec<ProcessReport>,
     /// Device time charged over its whole life.
     pub used_ns: u64,
-    /// Device time held while others waited, over the daemon's life.
+    /// Device time held while others waited, over its whole life.
     pub held_ns: u64,
-    /// Turns granted over the daemon's life.
+    /// Turns granted over its whole life.
     pub turns: u64,
     /// Sessions over its whole life.
     pub sessions_total: u64,
+}
+
+/// A process that is attached to a vGPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ProcessReport {
+    /// Its number.
+    pub pid: u32,
+    /// Its user.
+    pub uid: u32,
+    /// The name of its program.
+    pub program: String,
+    /// Device memory that it allocated.
+    pub memory_bytes: u64,
+    /// Pinned host memory.
+    pub pinned_bytes: u64,
+    /// Device time that it used.
+    pub used_ns: u64,
+    /// What it is doing.
+    pub state: VgpuState,
 }
 
 /// Totals and queue state at one instant.
@@ -312,7 +341,7 @@ pub struct Turn {
 /// A journal that was recorded on request ([`weft_sched::journal`]).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recording {
-    /// The file, in the node's runtime directory; who asked removes it.
+    /// The file, in the node's runtime directory; it goes when the connection ends.
     pub path: String,
     /// Names of the vGPUs by their keys in the journal.
     pub vgpus: BTreeMap<u32, String>,
@@ -359,147 +388,14 @@ pub struct DoctorReport {
     pub checks: Vec<DoctorCheck>,
 }
 
-/// A vGPU's part of the device over a window.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct Share {
-    /// Which.
-    pub vgpu: String,
-    /// Its weight.
-    pub weight: u32,
-    /// Its state at the end of the window.
-    pub state: VgpuState,
-    /// Device time used in the window.
-    pub used_ns: u64,
-    /// Part of all that was used in the window, 0–1.
-    pub measured: f64,
-    /// Part by the weights of tenant and vGPU among the vGPUs that used the device or wait for
-    /// it, 0–1. Caps are not looked at.
-    pub expected: f64,
-}
-
-/// Each vGPU's part of the device between two [`Stats`].
-#[must_use]
-pub fn shares(before: &Stats, after: &Stats) -> Vec<Share> {
-    let used: Vec<u64> = after
-        .vgpus
-        .iter()
-        .map(|vgpu| {
-            let earlier = before.vgpus.iter().find(|other| other.name == vgpu.name);
-            vgpu.used_ns.saturating_sub(earlier.map_or(0, |earlier| earlier.used_ns))
-        })
-        .collect();
-    let active = |vgpu: &VgpuReport, used: u64| {
-        used > 0 || matches!(vgpu.state, VgpuState::Waiting | VgpuState::Running)
-    };
-    let total: u64 = used.iter().sum();
-    // By tenant: its weight, and the sum of its active vGPUs' weights.
-    let mut tenants: BTreeMap<Option<u32>, (u64, u64)> = BTreeMap::new();
-    for (vgpu, _) in after.vgpus.iter().zip(&used).filter(|(vgpu, used)| active(vgpu, **used)) {
-        let (weight, of_vgpus) = tenants.entry(vgpu.tenant).or_default();
-        *weight = vgpu.tenant_weight.into();
-        *of_vgpus += u64::from(vgpu.weight);
-    }
-    let weights: u64 = tenants.values().map(|(weight, _)| weight).sum();
-    let expected = |vgpu: &VgpuReport| {
-        let (weight, of_vgpus) = tenants.get(&vgpu.tenant).copied().unwrap_or_default();
-        ratio(weight, weights) * ratio(vgpu.weight.into(), of_vgpus)
-    };
-    after
-        .vgpus
-        .iter()
-        .zip(&used)
-        .map(|(vgpu, &used)| Share {
-            vgpu: vgpu.name.clone(),
-            weight: vgpu.weight,
-            state: vgpu.state,
-            used_ns: used,
-            measured: ratio(used, total),
-            expected: if active(vgpu, used) { expected(vgpu) } else { 0.0 },
-        })
-        .collect()
-}
-
 #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
-fn ratio(part: u64, whole: u64) -> f64 {
+pub(super) fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn vgpu(name: &str, weight: u32, used_ns: u64, state: VgpuState) -> VgpuReport {
-        VgpuReport {
-            name: name.to_owned(),
-            owner: 0,
-            tenant: None,
-            tenant_weight: 1,
-            weight,
-            cap_ppm: None,
-            memory_bytes: 0,
-            memory_used_bytes: 0,
-            pinned_bytes: 0,
-            state,
-            sessions: 1,
-            programs: Vec::new(),
-            used_ns,
-            held_ns: 0,
-            turns: 0,
-            sessions_total: 1,
-        }
-    }
-
-    fn stats(vgpus: Vec<VgpuReport>) -> Stats {
-        Stats {
-            now_ns: 0,
-            policy: "fair".to_owned(),
-            holder: None,
-            waiting: 0,
-            device: DeviceReport {
-                name: String::new(),
-                backend: "soft".to_owned(),
-                clock: "real".to_owned(),
-                memory_bytes: 0,
-                memory_used_bytes: 0,
-                busy_ns: 0,
-                overruns: 0,
-                late: 0,
-                executions: 0,
-            },
-            vgpus,
-            coscheduling: CoschedulingReport::default(),
-            closure: Closure { charged_ns: 995, busy_ns: 1000 },
-            lost_records: 3,
-        }
-    }
-
-    #[test]
-    fn shares_count_only_the_window_and_only_the_active() {
-        let before = stats(vec![vgpu("a", 1, 100, VgpuState::Idle)]);
-        let after = stats(vec![
-            vgpu("a", 1, 200, VgpuState::Running),
-            vgpu("b", 3, 300, VgpuState::Waiting),
-            vgpu("c", 6, 0, VgpuState::Idle),
-        ]);
-        let shares = shares(&before, &after);
-        assert_eq!(shares[0].measured, 0.25);
-        assert_eq!(shares[1].expected, 0.75);
-        assert_eq!(shares[2].expected, 0.0);
-        assert!((after.closure.error() - 0.005).abs() < 1e-12);
-    }
-
-    #[test]
-    fn tenants_share_before_their_vgpus_do() {
-        let of = |name, tenant, tenant_weight, weight| VgpuReport {
-            tenant: Some(tenant),
-            tenant_weight,
-            ..vgpu(name, weight, 1, VgpuState::Running)
-        };
-        let before = stats(Vec::new());
-        let after = stats(vec![of("a", 7, 3, 1), of("b", 7, 3, 2), of("c", 8, 1, 5)]);
-        let expected: Vec<f64> = shares(&before, &after).iter().map(|s| s.expected).collect();
-        assert_eq!(expected, [0.25, 0.5, 0.25]);
-    }
 
     #[test]
     fn a_request_with_an_unknown_field_is_refused() {

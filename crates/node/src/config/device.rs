@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use weft_device::soft::PacedModel;
 use weft_device::{DeviceSpec, SoftClock};
@@ -16,7 +16,7 @@ const SOFT_MEMORY_BYTES: u64 = 4 << 30;
 const PREEMPTIVE_QUANTUM_US: i64 = 30_000;
 
 /// Which clock a software device runs on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ClockConfig {
     /// As fast as the CPU allows.
@@ -26,7 +26,7 @@ pub enum ClockConfig {
 }
 
 /// Which kind of device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum DeviceKind {
     /// The software GPU.
@@ -36,7 +36,7 @@ pub enum DeviceKind {
 }
 
 /// The device.
-#[derive(Debug, Clone, Deserialize)]
+#[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct DeviceConfig {
     /// Backend.

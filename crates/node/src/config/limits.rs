@@ -4,7 +4,7 @@
 //! says has the default that [`NodeConfig::limits_of`] states. Pure: who is asked about has to be
 //! known, nothing is looked up.
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::{ByteSize, ConfigError, NodeConfig, ShareConfig, WEIGHTS, check, invalid};
 
@@ -12,7 +12,7 @@ use super::{ByteSize, ConfigError, NodeConfig, ShareConfig, WEIGHTS, check, inva
 const EVERYBODY: &str = "default";
 
 /// Bounds of a user as they are configured; absent: the next source says.
-#[derive(Debug, Clone, Default, Deserialize)]
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct UserLimitsConfig {
     /// Whether attaching creates vGPUs.
@@ -204,7 +204,7 @@ impl NodeConfig {
                 check(&format!("{key}.weight"), weight.into(), 1, (*WEIGHTS.end()).into())?;
             }
             if let Some(memory) = limits.memory {
-                check(&format!("{key}.memory (bytes)"), memory.0, 4096, 1 << 40)?;
+                super::check_size(&format!("{key}.memory"), memory.0, 4096, 1 << 40)?;
             }
             if let Some(sessions) = limits.sessions {
                 check(&format!("{key}.sessions"), sessions as u64, 0, 4096)?;

@@ -2,21 +2,18 @@
 
 use std::path::PathBuf;
 
-/// `$WEFT_RUNTIME_DIR`, else `$XDG_RUNTIME_DIR/weft`, else `/run/weft` for root, else
-/// `/tmp/weft-UID`.
+use weft_ring::place::{self, Place};
+
+/// Where a node of this user puts its sockets: [`place::own_dir`].
 #[must_use]
 pub fn default_runtime_dir() -> PathBuf {
-    if let Some(dir) = directory("WEFT_RUNTIME_DIR") {
-        return dir;
-    }
-    if let Some(dir) = directory("XDG_RUNTIME_DIR") {
-        return dir.join("weft");
-    }
-    let uid = rustix::process::getuid();
-    if uid.is_root() {
-        return PathBuf::from("/run/weft");
-    }
-    PathBuf::from(format!("/tmp/weft-{}", uid.as_raw()))
+    place::own_dir(directory, rustix::process::getuid().as_raw())
+}
+
+/// Directories in which this user looks for a node, in order: [`place::search`].
+#[must_use]
+pub fn search_places() -> Vec<Place> {
+    place::search(directory, rustix::process::getuid().as_raw())
 }
 
 /// `$WEFT_STATE_DIR`, else `/var/lib/weft` for root, else `$XDG_STATE_HOME/weft`, else

@@ -4,35 +4,21 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::de::{self, Visitor};
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-/// A number of bytes, written as a number or with a unit: `4096`, `"512MiB"`, `"4GiB"`.
+/// A number of bytes, written as a number or with a unit: `4096`, `"512MiB"`, `"4GB"`. Units are
+/// binary however they are spelt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ByteSize(pub u64);
 
-const ALLOWED: &str = "bytes, or a size such as \"64KiB\", \"512MiB\", \"4GiB\"";
+const ALLOWED: &str = "bytes, or a size such as \"512MiB\" or \"4GB\" (both binary)";
 
 impl FromStr for ByteSize {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let trimmed = text.trim();
-        let digits = trimmed.find(|c: char| !c.is_ascii_digit()).unwrap_or(trimmed.len());
-        let (number, unit) = trimmed.split_at(digits);
-        let shift = match unit.trim() {
-            "" | "B" => 0,
-            "K" | "KiB" => 10,
-            "M" | "MiB" => 20,
-            "G" | "GiB" => 30,
-            "T" | "TiB" => 40,
-            _ => return Err(format!("`{text}` is not a size; expected {ALLOWED}")),
-        };
-        number
-            .parse::<u64>()
-            .ok()
-            .and_then(|number| number.checked_mul(1 << shift))
-            .map(Self)
-            .ok_or_else(|| format!("`{text}` is not a size; expected {ALLOWED}"))
+        let bytes = weft_wire::size::parse(text);
+        bytes.map(Self).ok_or_else(|| format!("`{text}` is not a size; expected {ALLOWED}"))
     }
 }
 
@@ -45,6 +31,12 @@ impl fmt::Display for ByteSize {
             }
         }
         write!(formatter, "{bytes}")
+    }
+}
+
+impl Serialize for ByteSize {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 
@@ -81,7 +73,8 @@ mod tests {
         for text in ["0", "4095", "4KiB", "512MiB", "3GiB", "1TiB"] {
             assert_eq!(text.parse::<ByteSize>().unwrap().to_string(), text);
         }
-        for text in ["", "GiB", "-1", "1.5GiB", "1GB", "99999999999TiB"] {
+        assert_eq!("512MB".parse::<ByteSize>().unwrap(), ByteSize(512 << 20));
+        for text in ["", "GiB", "-1", "1.5GiB", "1XB", "99999999999TiB"] {
             text.parse::<ByteSize>().unwrap_err();
         }
     }

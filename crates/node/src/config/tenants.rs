@@ -3,8 +3,8 @@
 use std::fmt;
 use std::ops::RangeInclusive;
 
-use serde::Deserialize;
 use serde::de::{self, Deserializer, Visitor};
+use serde::{Deserialize, Serialize, Serializer};
 
 /// Members of a tenant, as `scheduling.tenants.UID` lists them: `100000-165535`, `2000`,
 /// `cgroup:/user.slice/user-1000.slice`, `container:4f1c`, separated by commas.
@@ -75,6 +75,29 @@ impl Member {
                 part.split(['-', '.', ':']).any(|word| word.starts_with(id.as_str()))
             }),
         }
+    }
+}
+
+impl fmt::Display for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (place, member) in self.0.iter().enumerate() {
+            let separator = if place == 0 { "" } else { ", " };
+            match member {
+                Member::Users(users) if users.start() == users.end() => {
+                    write!(f, "{separator}{}", users.start())?;
+                }
+                Member::Users(users) => write!(f, "{separator}{}-{}", users.start(), users.end())?,
+                Member::Cgroup(path) => write!(f, "{separator}cgroup:{path}")?,
+                Member::Container(id) => write!(f, "{separator}container:{id}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Serialize for Members {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
     }
 }
 

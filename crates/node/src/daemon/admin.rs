@@ -2,23 +2,30 @@
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-use std::time::Duration;
+use std::sync::{Arc, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
 
-use weft_ring::peer;
+use weft_ring::Loss;
+use weft_ring::peer::{self, Process};
 use weft_sched::{Weight, policy};
 use weft_wire::handshake::PROTOCOL_VERSION;
 
-use super::Daemon;
 use super::driver::{Order, View};
+use super::ledger::Ledger;
+use super::log::LogLimit;
 use super::registry::{Change, Vgpu, Wanted};
-use super::sessions::Entry;
+use super::roles::{self, Caller, Subject};
+use super::sessions::{Asked, Entry};
+use super::visitors::Visitors;
+use super::{Core, Daemon, STACK_BYTES};
 use crate::admin::{
-    Answer, Closure, NodeReport, Request, Stats, Timeline, Turn, VgpuReport, VgpuState,
+    Answer, Closure, NodeReport, ProcessReport, Request, Stats, Timeline, Turn, VgpuReport,
+    VgpuState,
 };
-use crate::config::ShareConfig;
+use crate::config::{Choice, ShareConfig};
 
 /// Longest request.
 const REQUEST_BYTES_MAX: u64 = 64 << 10;
@@ -26,37 +33,102 @@ const REQUEST_BYTES_MAX: u64 = 64 << 10;
 /// A silent connection is closed after this time.
 const SILENCE_LIMIT: Duration = Duration::from_secs(600);
 
+/// Programs that a refusal to stop names.
+const NAMED_MAX: usize = 8;
+
 /// Removed sessions must be over within this time.
 const REMOVE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Serves one connection.
-pub(crate) fn serve(daemon: &Arc<Daemon>, socket: OwnedFd) {
-    if let Err(error) = converse(daemon, UnixStream::from(socket)) {
-        tracing::debug!(%error, "admin connection ended");
+/// A silent connection of a user who does not administrate is closed after this time: there are few
+/// places.
+const USERS_SILENCE_LIMIT: Duration = Duration::from_secs(60);
+
+/// Requests that such a user may make in a burst on a connection, and the time after which it may
+/// make another one: what it asks must not keep the tables and the scheduling thread busy.
+const USERS_BURST: u32 = 20;
+const USERS_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Lines about connections there is no room for.
+static CROWDS: LogLimit = LogLimit::per_second(10);
+
+impl Daemon {
+    /// Serves a connection of user `uid` to the admin socket in a thread of its own, if there is
+    /// room.
+    pub(crate) fn welcome_visitor(self: &Arc<Self>, socket: OwnedFd, uid: u32) {
+        let caller = match self.caller(&socket, uid) {
+            Ok(caller) => caller,
+            Err(error) => {
+                tracing::debug!(%error, "nobody knows who connected to the admin socket");
+                return;
+            }
+        };
+        if let Err(why) = self.visitors().enter(caller) {
+            if let Some(suppressed) = CROWDS.line(Instant::now()) {
+                tracing::warn!(uid = caller.uid, why, suppressed, "too many connections");
+            }
+            // The socket's buffer is empty, so this does not wait.
+            let _ = say(&mut UnixStream::from(socket), &refused(why));
+            return;
+        }
+        let daemon = Arc::clone(self);
+        let thread = thread::Builder::new().name("admin".to_owned()).stack_size(STACK_BYTES);
+        let spawned = thread.spawn(move || {
+            if let Err(error) = converse(&daemon, UnixStream::from(socket), caller) {
+                tracing::debug!(%error, "admin connection ended");
+            }
+            daemon.visitors().leave(caller);
+        });
+        if let Err(error) = spawned {
+            self.visitors().leave(caller);
+            tracing::error!(%error, "no thread for a connection");
+        }
+    }
+
+    /// Who connected.
+    fn caller(&self, socket: impl AsFd, uid: u32) -> io::Result<Caller> {
+        let groups = match self.admin_group {
+            Some(_) => peer::groups(socket.as_fd())?,
+            None => Vec::new(),
+        };
+        let own = rustix::process::geteuid().as_raw();
+        Ok(Caller::new(uid, &groups, own, self.admin_group))
+    }
+
+    fn visitors(&self) -> MutexGuard<'_, Visitors> {
+        self.visitors.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-fn converse(daemon: &Arc<Daemon>, stream: UnixStream) -> io::Result<()> {
-    stream.set_read_timeout(Some(SILENCE_LIMIT))?;
-    stream.set_write_timeout(Some(SILENCE_LIMIT))?;
-    let caller = peer::credentials(&stream)?;
+fn converse(daemon: &Arc<Daemon>, stream: UnixStream, caller: Caller) -> io::Result<()> {
+    let limit = if caller.administrates() { SILENCE_LIMIT } else { USERS_SILENCE_LIMIT };
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
     let mut reader = BufReader::new(stream);
+    let mut due = Instant::now();
+    let mut recordings = Recordings::default();
     loop {
         let mut line = Vec::new();
         (&mut reader).take(REQUEST_BYTES_MAX).read_until(b'\n', &mut line)?;
         if line.is_empty() {
             return Ok(());
         }
+        if !caller.administrates() {
+            due = due.max(Instant::now()) + USERS_INTERVAL;
+            thread::sleep(
+                due.saturating_duration_since(Instant::now() + USERS_BURST * USERS_INTERVAL),
+            );
+        }
         let request = serde_json::from_slice::<Request>(&line);
-        let ends = matches!(request, Ok(Request::Shutdown));
+        let ends = matches!(request, Ok(Request::Shutdown { .. }));
         let answer = match request {
-            Ok(request) => daemon.answer_admin(request, caller.uid),
+            Ok(request) => daemon.answer_admin(request, caller),
             Err(error) => refused(format!("the request is not understood: {error}")),
         };
-        let mut bytes = serde_json::to_vec(&answer)?;
-        bytes.push(b'\n');
-        let written = reader.get_mut().write_all(&bytes);
-        if ends {
+        if let Answer::Recording(recording) = &answer {
+            recordings.0.push(recording.path.clone());
+        }
+        let written = say(reader.get_mut(), &answer);
+        if ends && answer == Answer::Done {
             // Whoever asked has the answer before this process is gone.
             daemon.stop();
         }
@@ -67,38 +139,71 @@ fn converse(daemon: &Arc<Daemon>, stream: UnixStream) -> io::Result<()> {
     }
 }
 
+/// Files that a connection asked for; they go with it.
+#[derive(Default)]
+struct Recordings(Vec<String>);
+
+impl Drop for Recordings {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            if let Err(error) = std::fs::remove_file(path) {
+                tracing::debug!(path, %error, "recording was gone");
+            }
+        }
+    }
+}
+
+fn say(stream: &mut UnixStream, answer: &Answer) -> io::Result<()> {
+    let mut bytes = serde_json::to_vec(answer)?;
+    bytes.push(b'\n');
+    stream.write_all(&bytes)
+}
+
 fn refused(message: String) -> Answer {
     Answer::Error { message }
 }
 
 impl Daemon {
-    fn answer_admin(&self, request: Request, caller: u32) -> Answer {
-        match self.act(request, caller) {
+    fn answer_admin(&self, request: Request, caller: Caller) -> Answer {
+        match self.allow(&request, caller).and_then(|()| self.act(request, caller)) {
             Ok(answer) => answer,
             Err(error) => refused(format!("{error:#}")),
         }
     }
 
-    fn act(&self, request: Request, caller: u32) -> anyhow::Result<Answer> {
+    /// Whether the caller may ask that.
+    fn allow(&self, request: &Request, caller: Caller) -> anyhow::Result<()> {
+        let core = self.core();
+        let mut subject = Subject::default();
+        if let Request::Set { name, .. } | Request::Remove { name, .. } = request {
+            subject.vgpu = core.registry.find(name).ok();
+        }
+        if let Request::SetSession { pid, .. } = request {
+            let entry = core.sessions.values().find(|entry| entry.pid == *pid);
+            subject.process_user = entry.map(|entry| entry.uid);
+        }
+        Ok(roles::permit(caller, request, subject)?)
+    }
+
+    fn act(&self, request: Request, caller: Caller) -> anyhow::Result<Answer> {
         Ok(match request {
-            Request::Node => Answer::Node(self.node_report()?),
+            Request::Node => Answer::Node(self.node_report(caller)?),
             Request::List => Answer::Vgpus(self.stats()?.vgpus),
             Request::Create { name, weight, memory_bytes, owner, token, cap_ppm } => {
-                let wanted = Wanted {
-                    name,
-                    owner: owner.unwrap_or(caller),
-                    weight: weight.unwrap_or(self.config.defaults.weight),
-                    memory_bytes: memory_bytes
-                        .unwrap_or_else(|| self.config.default_memory_bytes()),
-                    token: token.unwrap_or_default(),
+                let token = token.unwrap_or_default();
+                let asked = Wanted {
+                    name: name.clone(),
+                    owner: owner.unwrap_or(caller.uid),
+                    weight: weight.unwrap_or(0),
+                    memory_bytes: memory_bytes.unwrap_or(0),
+                    token,
                     cap_ppm,
                 };
-                let name = self.core().registry.create(&wanted)?.name.clone();
-                self.keep()?;
+                self.create_vgpu(asked, &Change { weight, memory_bytes, cap_ppm }, caller)?;
                 Answer::Vgpu(self.vgpu_report(&name)?)
             }
             Request::Set { name, weight, memory_bytes, cap_ppm } => {
-                self.set_vgpu(&name, &Change { weight, memory_bytes, cap_ppm })?;
+                self.set_vgpu(&name, &Change { weight, memory_bytes, cap_ppm }, caller)?;
                 Answer::Vgpu(self.vgpu_report(&name)?)
             }
             Request::SetTenant { uid, weight } => {
@@ -114,17 +219,22 @@ impl Daemon {
                 Answer::Done
             }
             Request::Stats => Answer::Stats(self.stats()?),
-            Request::Timeline { since_ns } => Answer::Timeline(self.timeline(since_ns)?),
-            Request::Record { seconds } => Answer::Recording(self.record(seconds)?),
+            Request::Timeline { since_ns } => Answer::Timeline(self.timeline(since_ns, caller)?),
+            Request::Record { seconds } => Answer::Recording(self.record(seconds, caller.uid)?),
             Request::Policy { set } => {
                 if let Some(name) = set {
                     self.driver.send(Order::SetPolicy(policy::for_node(&name)?));
                 }
-                Answer::Node(self.node_report()?)
+                Answer::Node(self.node_report(caller)?)
             }
             Request::Doctor => Answer::Doctor(self.doctor()?),
             Request::Metrics => Answer::Metrics(crate::metrics::text(&self.stats()?)),
-            Request::Shutdown => Answer::Done,
+            Request::Shutdown { force } => {
+                if !force {
+                    self.ensure_unused()?;
+                }
+                Answer::Done
+            }
         })
     }
 
@@ -139,10 +249,52 @@ impl Daemon {
         })
     }
 
-    fn set_vgpu(&self, name: &str, change: &Change) -> anyhow::Result<()> {
+    /// Creates a vGPU, with the node's defaults for what is 0. A user may have what it might create
+    /// by attaching; what an administrator chose of somebody else's is a bound for its owner.
+    fn create_vgpu(&self, asked: Wanted, chosen: &Change, caller: Caller) -> anyhow::Result<()> {
         {
             let mut core = self.core();
+            let Wanted { name, owner, weight, memory_bytes, token, cap_ppm } = asked;
+            let wanted = if caller.administrates() {
+                let or = |asked: u64, otherwise| if asked == 0 { otherwise } else { asked };
+                let weight = if weight == 0 { self.config.defaults.weight } else { weight };
+                let memory_bytes = or(memory_bytes, self.config.default_memory_bytes());
+                Wanted { name, owner, weight, memory_bytes, token, cap_ppm }
+            } else {
+                let asked = Asked { name, weight, memory_bytes, token: &token };
+                Wanted { cap_ppm, ..self.wanted(&core, asked, caller.uid)? }
+            };
+            core.registry.create(&wanted)?;
+            if wanted.owner != caller.uid {
+                let weight = Some(wanted.weight);
+                core.registry.grant(&wanted.name, &Change { weight, ..*chosen });
+            }
+        }
+        self.keep()
+    }
+
+    /// Whether the configuration lets an owner choose that, where no administrator has decided.
+    fn check_choice(&self, core: &Core, name: &str, change: &Change) -> anyhow::Result<()> {
+        let vgpu = core.registry.find(name)?;
+        let others = core.registry.of(vgpu.owner).filter(|other| other.key != vgpu.key);
+        let choice = Choice {
+            weight: change.weight.filter(|_| vgpu.granted.weight.is_none()),
+            memory_bytes: change.memory_bytes.filter(|_| vgpu.granted.memory_bytes.is_none()),
+            others_weight: others.map(|other| u64::from(other.weight)).sum(),
+        };
+        Ok(self.user_limits(vgpu.owner).check(&choice)?)
+    }
+
+    fn set_vgpu(&self, name: &str, change: &Change, caller: Caller) -> anyhow::Result<()> {
+        {
+            let mut core = self.core();
+            if !caller.administrates() {
+                self.check_choice(&core, name, change)?;
+            }
             let vgpu = core.registry.set(name, change)?.clone();
+            if vgpu.owner != caller.uid {
+                core.registry.grant(name, change);
+            }
             core.frames.set_quota(vgpu.key, vgpu.memory_bytes);
             self.place(&mut core, &vgpu);
         }
@@ -185,10 +337,10 @@ impl Daemon {
 
     fn remove_vgpu(&self, name: &str, force: bool) -> anyhow::Result<()> {
         let key = self.core().registry.find(name)?.key;
-        let deadline = std::time::Instant::now() + REMOVE_LIMIT;
+        let deadline = Instant::now() + REMOVE_LIMIT;
         loop {
             let mut core = self.core();
-            let mut of_vgpu = core.sessions.values_mut().filter(|entry| entry.vgpu == key);
+            let mut of_vgpu = core.sessions.values().filter(|entry| entry.vgpu == key);
             let Some(first) = of_vgpu.next() else {
                 core.registry.remove(name)?;
                 core.frames.remove_vgpu(key);
@@ -202,15 +354,44 @@ impl Daemon {
                 first.program,
                 first.pid
             );
-            for worker in std::iter::once(first).chain(of_vgpu).filter_map(|e| e.worker.as_ref()) {
+            for entry in std::iter::once(first).chain(of_vgpu) {
+                entry.tell(Loss::VgpuRemoved);
                 // One that is gone already has been noticed by its thread.
-                let _ = worker.kill();
+                let _ = entry.worker.as_ref().map(Process::kill);
             }
             drop(core);
-            anyhow::ensure!(std::time::Instant::now() < deadline, "its sessions do not end");
-            std::thread::sleep(Duration::from_millis(2));
+            anyhow::ensure!(Instant::now() < deadline, "its sessions do not end");
+            thread::sleep(Duration::from_millis(2));
         }
         self.keep()
+    }
+
+    /// Refuses while programs run on the node, and names them.
+    fn ensure_unused(&self) -> anyhow::Result<()> {
+        let core = self.core();
+        let mut running: Vec<String> = core
+            .sessions
+            .values()
+            .map(|entry| {
+                let vgpu = core.registry.by_key(entry.vgpu).map_or("?", |vgpu| vgpu.name.as_str());
+                let Entry { program, pid, uid, .. } = entry;
+                format!("{program} (process {pid} of user {uid}, on vGPU {vgpu})")
+            })
+            .collect();
+        let count = running.len();
+        if count == 0 {
+            return Ok(());
+        }
+        running.truncate(NAMED_MAX);
+        let more = match count - running.len() {
+            0 => String::new(),
+            more => format!(" and {more} more"),
+        };
+        anyhow::bail!(
+            "programs run on this node: {}{more}; `weft stop --force` ends them: their calls fail, \
+             and they are told that the node was stopped",
+            running.join(", ")
+        )
     }
 
     fn vgpu_report(&self, name: &str) -> anyhow::Result<VgpuReport> {
@@ -223,7 +404,7 @@ impl Daemon {
         self.driver.ask(Order::View).ok_or_else(|| anyhow::anyhow!("the daemon is ending"))
     }
 
-    fn node_report(&self) -> anyhow::Result<NodeReport> {
+    fn node_report(&self, caller: Caller) -> anyhow::Result<NodeReport> {
         let view = self.view()?;
         let core = self.core();
         Ok(NodeReport {
@@ -235,6 +416,7 @@ impl Daemon {
             tenant_socket: self.config.tenant_socket().display().to_string(),
             device: self.memory.report(&self.config, core.frames.ledger().used_bytes_total()),
             adopted_sessions: core.adopted,
+            you_administrate: caller.administrates(),
         })
     }
 
@@ -254,21 +436,15 @@ impl Daemon {
             .iter()
             .map(|vgpu| {
                 let sessions = of_vgpu.remove(&vgpu.key).unwrap_or_default();
-                let ledger = core.frames.ledger();
                 let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
                 VgpuReport {
-                    memory_used_bytes: ledger.used_bytes(vgpu.key),
-                    pinned_bytes: sessions
-                        .iter()
-                        .map(|(session, _)| ledger.pinned_bytes(*session))
-                        .sum(),
                     tenant: by_user.then_some(payer),
                     tenant_weight: core
                         .registry
                         .user_weight(payer)
                         .filter(|_| by_user)
                         .unwrap_or_else(|| self.config.scheduling.user_weight(payer)),
-                    ..report(vgpu, &sessions, &view)
+                    ..report(vgpu, &sessions, &view, core.frames.ledger())
                 }
             })
             .collect();
@@ -288,39 +464,53 @@ impl Daemon {
         })
     }
 
-    fn timeline(&self, since_ns: u64) -> anyhow::Result<Timeline> {
+    /// Turns since an instant; of a user who does not administrate, those of its own vGPUs.
+    fn timeline(&self, since_ns: u64, caller: Caller) -> anyhow::Result<Timeline> {
         let (spans, dropped) = self
             .driver
             .ask(|answer| Order::Timeline { since_ns, answer })
             .ok_or_else(|| anyhow::anyhow!("the daemon is ending"))?;
         let core = self.core();
-        let turns = spans.into_iter().map(|span| Turn {
-            vgpu: core
-                .registry
-                .by_key(span.vgpu)
-                .map_or_else(|| format!("removed-{}", span.vgpu), |vgpu| vgpu.name.clone()),
-            start_ns: span.start_ns,
-            end_ns: span.end_ns,
-            used_ns: span.used_ns,
+        let turns = spans.into_iter().filter_map(|span| {
+            let vgpu = core.registry.by_key(span.vgpu);
+            let is_shown =
+                caller.administrates() || vgpu.is_some_and(|vgpu| vgpu.owner == caller.uid);
+            let name = || format!("removed-{}", span.vgpu);
+            is_shown.then(|| Turn {
+                vgpu: vgpu.map_or_else(name, |vgpu| vgpu.name.clone()),
+                start_ns: span.start_ns,
+                end_ns: span.end_ns,
+                used_ns: span.used_ns,
+            })
         });
         Ok(Timeline { turns: turns.collect(), dropped })
     }
 }
 
-fn report(vgpu: &Vgpu, sessions: &[(u32, &Entry)], view: &View) -> VgpuReport {
-    let views: Vec<_> = sessions.iter().filter_map(|(key, _)| view.sessions.get(key)).collect();
-    let state = if views.iter().any(|session| session.holds && session.runnable) {
-        VgpuState::Running
-    } else if views.iter().any(|session| session.runnable) {
-        VgpuState::Waiting
-    } else if sessions.is_empty() {
-        VgpuState::Detached
-    } else {
-        VgpuState::Idle
+fn report(vgpu: &Vgpu, sessions: &[(u32, &Entry)], view: &View, ledger: &Ledger) -> VgpuReport {
+    let process = |(key, entry): &(u32, &Entry)| {
+        let session = view.sessions.get(key);
+        ProcessReport {
+            pid: entry.pid,
+            uid: entry.uid,
+            program: entry.program.clone(),
+            memory_bytes: ledger.session_bytes(*key),
+            pinned_bytes: ledger.pinned_bytes(*key),
+            used_ns: session.map_or(0, |session| session.used_ns),
+            state: match session {
+                Some(session) if session.runnable && session.holds => VgpuState::Running,
+                Some(session) if session.runnable => VgpuState::Waiting,
+                Some(_) | None => VgpuState::Idle,
+            },
+        }
     };
-    let live_ns: u64 = views.iter().map(|session| session.used_ns).sum();
-    let (held_ns, turns) = view.vgpus.get(&vgpu.key).copied().unwrap_or_default();
-    let program = |(_, entry): &(u32, &Entry)| format!("{} ({})", entry.program, entry.pid);
+    let processes: Vec<ProcessReport> = sessions.iter().map(process).collect();
+    let is_any = |state| processes.iter().any(|process| process.state == state);
+    let state = [VgpuState::Running, VgpuState::Waiting, VgpuState::Idle];
+    let state = state.into_iter().find(|state| is_any(*state)).unwrap_or(VgpuState::Detached);
+    let live_ns: u64 = processes.iter().map(|process| process.used_ns).sum();
+    let held = vgpu.held_before.plus(view.holding(vgpu.key));
+    let program = |process: &ProcessReport| format!("{} ({})", process.program, process.pid);
     VgpuReport {
         name: vgpu.name.clone(),
         owner: vgpu.owner,
@@ -329,14 +519,15 @@ fn report(vgpu: &Vgpu, sessions: &[(u32, &Entry)], view: &View) -> VgpuReport {
         weight: vgpu.weight,
         cap_ppm: vgpu.cap_ppm,
         memory_bytes: vgpu.memory_bytes,
-        memory_used_bytes: 0,
-        pinned_bytes: 0,
+        memory_used_bytes: ledger.used_bytes(vgpu.key),
+        pinned_bytes: processes.iter().map(|process| process.pinned_bytes).sum(),
         state,
         sessions: u32::try_from(sessions.len()).unwrap_or(u32::MAX),
-        programs: sessions.iter().map(program).collect(),
+        programs: processes.iter().map(program).collect(),
+        processes,
         used_ns: vgpu.used_ns.saturating_add(live_ns),
-        held_ns,
-        turns,
+        held_ns: held.held_ns,
+        turns: held.turns,
         sessions_total: vgpu.sessions_total,
     }
 }

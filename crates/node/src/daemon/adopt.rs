@@ -239,6 +239,7 @@ impl Daemon {
             pid: start.pid,
             program: start.program.clone(),
             worker: None,
+            segment: None,
         };
         core.sessions.insert(start.key, entry);
         core.registry.note_session(start.vgpu_key, start.session);

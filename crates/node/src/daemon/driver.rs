@@ -23,6 +23,7 @@ use super::clock;
 use super::cosched::{Coscheduler, Waiters};
 use super::persist::{Saver, Schedule};
 use super::recorder::{Chunk, Recorder, Trouble};
+use super::registry::Holding;
 use super::trace::Trace;
 use crate::admin::CoschedulingReport;
 
@@ -139,6 +140,14 @@ pub(crate) struct View {
     pub(crate) coscheduling: CoschedulingReport,
 }
 
+impl View {
+    /// What a vGPU has held under this scheduling core.
+    pub(crate) fn holding(&self, vgpu: u32) -> Holding {
+        let (held_ns, turns) = self.vgpus.get(&vgpu).copied().unwrap_or_default();
+        Holding { held_ns, turns }
+    }
+}
+
 /// A session, as of now.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct SessionView {
@@ -194,6 +203,8 @@ pub(crate) struct Driver {
     saved: Instant,
     /// Device time of vGPUs that were removed.
     forgotten_ns: u64,
+    /// Number of the scheduling core among those of the registry.
+    number: u64,
     /// Journals, by their names; the configured one is 0.
     recorders: BTreeMap<u64, Recorder>,
     /// Records that recordings lost which are over.
@@ -228,13 +239,14 @@ struct Turn {
 }
 
 impl Driver {
-    /// A driver of `node`, whose device it brings up; vGPUs that are gone used `forgotten_ns`.
+    /// A driver of `node`, whose device it brings up, and which is the registry's core `number`;
+    /// vGPUs that are gone used `forgotten_ns`.
     pub(crate) fn new(
         node: Node,
         page: NodePage,
         orders: Receiver<Order>,
         saver: Saver,
-        forgotten_ns: u64,
+        (number, forgotten_ns): (u64, u64),
         coscheduler: Coscheduler,
         abandoned: Abandoned,
     ) -> Self {
@@ -251,6 +263,7 @@ impl Driver {
             saver,
             saved: Instant::now(),
             forgotten_ns,
+            number,
             recorders: BTreeMap::new(),
             lost_records: 0,
             abandoned,
@@ -686,6 +699,7 @@ impl Driver {
             core: self.node.snapshot(),
             sessions: self.sessions.iter().map(|(key, session)| (*key, session.id)).collect(),
             forgotten_ns: self.forgotten_ns,
+            number: self.number,
         });
     }
 }

@@ -21,6 +21,7 @@ mod persist;
 mod recorder;
 mod recording;
 mod registry;
+mod roles;
 mod room;
 mod runtime;
 mod sessions;
@@ -28,6 +29,7 @@ mod spawn;
 mod tenancy;
 mod tenants;
 mod trace;
+mod visitors;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -41,8 +43,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use weft_ring::Loss;
 use weft_ring::peer::{self, Credentials};
-use weft_sched::{Config as SchedConfig, Node};
+use weft_sched::{Config as SchedConfig, Node, VgpuKey};
 use weft_wire::handshake::RefusalCode;
 
 use self::cosched::Coscheduler;
@@ -51,15 +54,16 @@ use self::driver::{Driver, Handle, Order};
 use self::frames::Frames;
 use self::host::HostLedger;
 use self::lobby::{Guest, Lobby};
-use self::log::{LogLimit, UserLines};
+use self::log::UserLines;
 use self::pace::{AttachPace, Loads};
 use self::persist::{Saved, Saver, Schedule};
 use self::recorder::Files;
-use self::registry::Registry;
+use self::registry::{Holding, Registry};
 use self::room::Room;
 use self::runtime::{Listeners, Runtime};
 use self::sessions::Entry;
 use self::tenancy::Tenancy;
+use self::visitors::Visitors;
 use crate::config::{DeviceKind, NodeConfig};
 use crate::link::Backend;
 
@@ -67,22 +71,9 @@ pub(crate) use self::clock::now_ns;
 pub(crate) use self::cosched::run_watchdog;
 pub(crate) use self::device::{gpu_checks, local_checks};
 
-/// Administrators that may be connected at once (every `weft run --name` is one): others cannot
-/// take their place.
-const ADMINISTRATORS_MAX: usize = 1024;
-
-/// Connections to the admin socket of a user who is not the daemon's.
-const VISITORS_PER_USER: usize = 16;
-
-/// The same of all such users.
-const VISITORS_MAX: usize = 256;
-
 /// After a connection that could not be accepted (no descriptor is left, say) the next one waits
 /// this long: it would fail alike.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-
-/// Lines about connections there is no room for.
-static CROWDS: LogLimit = LogLimit::per_second(10);
 
 /// Stack of a thread that serves one connection.
 const STACK_BYTES: usize = 512 << 10;
@@ -113,8 +104,10 @@ pub(crate) struct Daemon {
     saver: Saver,
     /// Bounds what users can have written to the log.
     pub(crate) lines: UserLines,
-    /// Connections to the admin socket, by user.
-    administrators: Mutex<BTreeMap<u32, usize>>,
+    /// Connections to the admin socket.
+    visitors: Mutex<Visitors>,
+    /// The group whose members administrate.
+    admin_group: Option<u32>,
     stop: UnixStream,
 }
 
@@ -159,6 +152,20 @@ pub(crate) fn run(config: NodeConfig) -> anyhow::Result<()> {
         tracing::error!("the saving thread panicked");
     }
     ended
+}
+
+/// Whether a daemon could start with this configuration, which is answered whole, as TOML.
+pub(crate) fn check(config: &NodeConfig) -> anyhow::Result<String> {
+    runtime::check_dirs(config)?;
+    config.sockets.admin_group_id()?;
+    let mut config = config.clone();
+    device::identify(&mut config)?;
+    let (limit, memory) = (config.limits.vgpus, config.device.memory_bytes());
+    if config.state_dir.exists() {
+        Registry::open(&config.state_dir, limit, memory)
+            .with_context(|| format!("cannot use {}", config.state_dir.display()))?;
+    }
+    Ok(toml::to_string(&config)?)
 }
 
 fn spawn_saver(saver: Saver, schedule_path: PathBuf) -> io::Result<JoinHandle<()>> {
@@ -211,18 +218,29 @@ impl Setup {
         let survivors = adopt::of_known_vgpus(survivors, &registry);
         let schedule = persist::read_schedule(schedule_path);
         let ended = adopt::settle_ended(&mut registry, &runtime, schedule.as_ref(), &survivors);
+        let last = schedule.clone().filter(|schedule| schedule.number == registry.core());
         // Without survivors the device is a new one, and so are its tags.
         let schedule = schedule.filter(|_| !survivors.is_empty());
         let node = scheduling_core(&config, schedule.as_ref(), &ended, &survivors)?;
+        let number = registry.begin_core(
+            |vgpu| last.as_ref().map_or_else(Holding::default, |last| last.holding(vgpu)),
+            |vgpu| {
+                node.vgpu(VgpuKey(vgpu)).map_or_else(Holding::default, |view| Holding {
+                    held_ns: view.held_ns,
+                    turns: view.turns,
+                })
+            },
+        );
         let page = memory.node_page()?;
         let (orders, received) = mpsc::channel();
         let handle = Handle::new(orders, page.doorbell().clone());
         let wanted = config.scheduling.coscheduling;
         let coscheduler = Coscheduler::new(wanted, memory.node_page.try_clone()?, now_ns());
         let forgotten_ns = schedule.map_or(0, |schedule| schedule.forgotten_ns);
+        let core = (number, forgotten_ns);
         let abandoned = Backend::of(&config).abandoned();
         let mut driver =
-            Driver::new(node, page, received, saver.clone(), forgotten_ns, coscheduler, abandoned);
+            Driver::new(node, page, received, saver.clone(), core, coscheduler, abandoned);
         let journal = start_journal(&config, &mut driver)?;
         let (stop, stopper) = UnixStream::pair()?;
         let (leave, leaver) = UnixStream::pair()?;
@@ -232,6 +250,7 @@ impl Setup {
         let core = Core { registry, frames, host, sessions: BTreeMap::new(), adopted: 0 };
         let room = Room::make(config.limits.sessions);
         let tenancy = Tenancy::of(&config.scheduling);
+        let admin_group = config.sockets.admin_group_id()?;
         let daemon = Daemon {
             config,
             room,
@@ -245,7 +264,8 @@ impl Setup {
             cleared: Condvar::new(),
             saver,
             lines: UserLines::default(),
-            administrators: Mutex::default(),
+            visitors: Mutex::default(),
+            admin_group,
             stop: stopper,
         };
         Ok(Self { daemon: Arc::new(daemon), driver, journal, stop, leave, survivors })
@@ -267,7 +287,9 @@ impl Setup {
         }
         let socket = daemon.config.tenant_socket();
         let policy = daemon.config.scheduling.policy.as_str();
-        tracing::info!(socket = %socket.display(), policy, "node daemon is ready");
+        let device = daemon.memory.report(&daemon.config, 0);
+        let (device, clock) = (device.name, device.clock);
+        tracing::info!(socket = %socket.display(), device, clock, policy, "node daemon is ready");
         let end = daemon.accept(&listeners, &stop, &leave)?;
         drop(listeners);
         daemon.shut_down(end);
@@ -415,53 +437,7 @@ impl Daemon {
                 tenants::refuse(&guest.socket, &guest.tenant, refusal);
             }
             if admin && let Some((socket, caller)) = let_in(&listeners.admin) {
-                self.receive_administrator(socket, caller.uid);
-            }
-        }
-    }
-
-    /// Serves a connection to the admin socket in a thread of its own, if its user has room.
-    fn receive_administrator(self: &Arc<Self>, socket: OwnedFd, uid: u32) {
-        if !self.count_administrator(uid) {
-            if let Some(suppressed) = CROWDS.line(Instant::now()) {
-                tracing::warn!(uid, suppressed, "too many connections to the admin socket");
-            }
-            return;
-        }
-        let daemon = Arc::clone(self);
-        let thread = thread::Builder::new().name("admin".to_owned()).stack_size(STACK_BYTES);
-        let spawned = thread.spawn(move || {
-            admin::serve(&daemon, socket);
-            daemon.uncount_administrator(uid);
-        });
-        if let Err(error) = spawned {
-            self.uncount_administrator(uid);
-            tracing::error!(%error, "no thread for a connection");
-        }
-    }
-
-    /// Counts a connection to the admin socket, if its user may have another.
-    fn count_administrator(&self, uid: u32) -> bool {
-        let mut counts = self.administrators.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_own = |uid: &u32| self.config.is_own_user(*uid);
-        let like = counts.iter().filter(|(other, _)| is_own(other) == is_own(&uid));
-        let alike: usize = like.map(|(_, count)| count).sum();
-        let (each, all) = match is_own(&uid) {
-            true => (ADMINISTRATORS_MAX, ADMINISTRATORS_MAX),
-            false => (VISITORS_PER_USER, VISITORS_MAX),
-        };
-        let count = counts.entry(uid).or_default();
-        let has_room = *count < each && alike < all;
-        *count += usize::from(has_room);
-        has_room
-    }
-
-    fn uncount_administrator(&self, uid: u32) {
-        let mut counts = self.administrators.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(count) = counts.get_mut(&uid) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&uid);
+                self.welcome_visitor(socket, caller.uid);
             }
         }
     }
@@ -471,6 +447,9 @@ impl Daemon {
         tracing::info!(?end, "node daemon ends");
         if end == End::Stop {
             self.end_sessions();
+        }
+        if let Some(view) = self.driver.ask(Order::View) {
+            self.core().registry.note_holdings(|vgpu| view.holding(vgpu));
         }
         if !self.save_registry() {
             tracing::error!("what changed last about the vGPUs is lost");
@@ -485,6 +464,7 @@ impl Daemon {
             let count = core.sessions.len();
             for entry in core.sessions.values_mut() {
                 if let Some(worker) = entry.worker.take() {
+                    entry.tell(Loss::NodeStopped);
                     // A worker that is gone already has been noticed by its thread.
                     let _ = worker.kill();
                 }

@@ -12,6 +12,8 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use serde::{Deserialize, Serialize};
 use weft_sched::Snapshot;
 
+use super::registry::Holding;
+
 /// Whether something is on disk, or why not.
 pub(crate) type Saved = Result<(), String>;
 
@@ -112,9 +114,21 @@ pub(crate) struct Schedule {
     pub(crate) sessions: BTreeMap<u32, u64>,
     /// Device time of vGPUs that were removed.
     pub(crate) forgotten_ns: u64,
+    /// Number of the scheduling core, as the registry counts them.
+    #[serde(default)]
+    pub(crate) number: u64,
 }
 
 impl Schedule {
+    /// What a vGPU had held when this was saved.
+    pub(crate) fn holding(&self, vgpu: u32) -> Holding {
+        let found = self.core.vgpus.iter().find(|state| state.vgpu.0 == vgpu);
+        found.map_or_else(Holding::default, |state| Holding {
+            held_ns: state.held_ns,
+            turns: state.turns,
+        })
+    }
+
     /// Device time that a session had used when this was saved.
     pub(crate) fn used_ns(&self, session: u64) -> Option<u64> {
         let (key, _) = self.sessions.iter().find(|(_, number)| **number == session)?;

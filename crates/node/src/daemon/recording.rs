@@ -24,8 +24,8 @@ const BYTES_MAX: u64 = 256 << 20;
 static RECORDINGS: AtomicU64 = AtomicU64::new(1);
 
 impl Daemon {
-    /// Records for some time.
-    pub(crate) fn record(&self, seconds: u32) -> anyhow::Result<Recording> {
+    /// Records for some time, in a file that `caller` may read.
+    pub(crate) fn record(&self, seconds: u32, caller: u32) -> anyhow::Result<Recording> {
         ensure!((1..=SECONDS_MAX).contains(&seconds), "a recording takes 1 to {SECONDS_MAX} s");
         let id = RECORDINGS.fetch_add(1, Ordering::Relaxed);
         let path = self.config.sockets.runtime_dir.join(format!("recording-{id}.weftj"));
@@ -33,6 +33,10 @@ impl Daemon {
         options.create(true).write(true).truncate(true).mode(0o600);
         let mut file =
             options.open(&path).with_context(|| format!("cannot create {}", path.display()))?;
+        if caller != rustix::process::geteuid().as_raw() {
+            std::os::unix::fs::fchown(&file, Some(caller), None)
+                .with_context(|| format!("cannot give {} to user {caller}", path.display()))?;
+        }
         let (chunks, received) = recorder::queue();
         self.driver.send(Order::Record { id, chunks });
         let until = Instant::now() + Duration::from_secs(seconds.into());

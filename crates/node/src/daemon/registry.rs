@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::persist::Document;
-use crate::config::{PPM, WEIGHTS};
+use crate::config::{ByteSize, NAME_RULE, PPM, WEIGHTS, is_vgpu_name};
 
 /// The file's format. Raise it when a record's meaning changes; new optional fields need no new
 /// one.
@@ -19,11 +19,61 @@ const FORMAT: u32 = 1;
 /// The file of changes may be so long, in bytes, however short the whole one is.
 const LINES_BYTES_MIN: usize = 256 << 10;
 
-/// Longest name of a vGPU.
-const NAME_BYTES_MAX: usize = 64;
+/// What an administrator gave of a vGPU to its owner, who may have less and no more.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Granted {
+    /// Highest weight.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) weight: Option<u32>,
+    /// Largest memory quota, in bytes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) memory_bytes: Option<u64>,
+    /// Highest cap, in millionths of the device's time.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) cap_ppm: Option<u32>,
+}
+
+impl Granted {
+    /// Whether no administrator has decided anything.
+    pub(crate) fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+}
+
+/// What a vGPU had of the device besides the time it used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Holding {
+    /// Device time held while others waited, in ns.
+    pub(crate) held_ns: u64,
+    /// Turns.
+    pub(crate) turns: u64,
+}
+
+impl Holding {
+    /// Both added up.
+    pub(crate) fn plus(self, other: Self) -> Self {
+        Self {
+            held_ns: self.held_ns.saturating_add(other.held_ns),
+            turns: self.turns.saturating_add(other.turns),
+        }
+    }
+
+    /// What this has beyond `other`.
+    fn minus(self, other: Self) -> Self {
+        Self {
+            held_ns: self.held_ns.saturating_sub(other.held_ns),
+            turns: self.turns.saturating_sub(other.turns),
+        }
+    }
+
+    /// The later of two counts of one scheduling core.
+    fn later(self, other: Self) -> Self {
+        Self { held_ns: self.held_ns.max(other.held_ns), turns: self.turns.max(other.turns) }
+    }
+}
 
 /// One vGPU.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Vgpu {
     /// Unique on the node.
     pub(crate) name: String,
@@ -52,6 +102,15 @@ pub(crate) struct Vgpu {
     /// Sessions whose use is not in `used_ns` yet.
     #[serde(default)]
     pub(crate) open_sessions: Vec<u64>,
+    /// What an administrator gave its owner.
+    #[serde(default, skip_serializing_if = "Granted::is_empty")]
+    pub(crate) granted: Granted,
+    /// What it held under scheduling cores that are gone.
+    #[serde(default)]
+    pub(crate) held_before: Holding,
+    /// What the present scheduling core had counted when this was saved.
+    #[serde(default)]
+    pub(crate) held_now: Holding,
 }
 
 /// A user who owns vGPUs.
@@ -98,15 +157,17 @@ pub(crate) struct Change {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RegistryError {
     /// The name cannot be one.
-    #[error(
-        "`{0}` is no vGPU name: 1 to 64 letters, digits, `-`, `_` and `.`, the first no `.` or `-`"
-    )]
+    #[error("`{0}` is no vGPU name: {NAME_RULE}")]
     Name(String),
     /// The weight is out of range.
     #[error("weight {0} is out of range; 1 to 10000")]
     Weight(u32),
     /// The quota is out of range.
-    #[error("memory quota of {0} bytes is out of range; 4096 to the device's {1} bytes")]
+    #[error(
+        "a memory quota of {} is out of range; 4KiB to the device's {}",
+        ByteSize(*.0),
+        ByteSize(*.1)
+    )]
     Memory(u64, u64),
     /// The cap is out of range.
     #[error("a cap of {0} millionths is out of range; 1 to 1000000 (0.0001% to 100%)")]
@@ -144,6 +205,8 @@ pub(crate) struct Registry {
     users: BTreeMap<u32, User>,
     /// Number of the next session: none is used twice.
     next_session: u64,
+    /// Number of the scheduling core that counts turns.
+    core: u64,
     limit: usize,
     memory_bytes_max: u64,
     /// Numbers the whole files: lines of another's number say nothing about this one.
@@ -188,6 +251,8 @@ struct Contents {
     #[serde(default)]
     next_session: u64,
     #[serde(default)]
+    core: u64,
+    #[serde(default)]
     users: Vec<User>,
     vgpus: Vec<Vgpu>,
 }
@@ -204,18 +269,21 @@ impl Registry {
             Ok(bytes) => parse(&path, &bytes)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let (users, vgpus) = (Vec::new(), Vec::new());
-                Contents { format: FORMAT, generation: 0, next_session: 1, users, vgpus }
+                let generation = 0;
+                Contents { format: FORMAT, generation, next_session: 1, core: 0, users, vgpus }
             }
             Err(error) => return Err(error),
         };
         let (next_session, generation) = (contents.next_session.max(1), contents.generation);
         let (by_name, renamed) = by_name(contents.vgpus);
         let users = contents.users.into_iter().map(|user| (user.uid, user)).collect();
+        let core = contents.core;
         let mut registry = Self {
             path,
             by_name,
             users,
             next_session,
+            core,
             limit,
             memory_bytes_max,
             generation,
@@ -292,7 +360,7 @@ impl Registry {
 
     /// Creates a vGPU.
     pub(crate) fn create(&mut self, wanted: &Wanted) -> Result<&Vgpu, RegistryError> {
-        if !is_name(&wanted.name) {
+        if !is_vgpu_name(&wanted.name) {
             return Err(RegistryError::Name(wanted.name.clone()));
         }
         if let Some(uid) = reserved_for(&wanted.name).filter(|uid| *uid != wanted.owner) {
@@ -317,6 +385,9 @@ impl Registry {
             sessions_total: 0,
             cap_ppm: wanted.cap_ppm.filter(|ppm| *ppm < PPM),
             open_sessions: Vec::new(),
+            granted: Granted::default(),
+            held_before: Holding::default(),
+            held_now: Holding::default(),
         };
         self.changed.vgpus.insert(wanted.name.clone());
         Ok(self.by_name.entry(wanted.name.clone()).or_insert(vgpu))
@@ -336,6 +407,56 @@ impl Registry {
             vgpu.cap_ppm = (ppm < PPM).then_some(ppm);
         }
         Ok(vgpu)
+    }
+
+    /// Notes what an administrator gave a vGPU's owner.
+    pub(crate) fn grant(&mut self, name: &str, change: &Change) {
+        let Some(vgpu) = self.by_name.get_mut(name) else { return };
+        let granted = &mut vgpu.granted;
+        granted.weight = change.weight.or(granted.weight);
+        granted.memory_bytes = change.memory_bytes.or(granted.memory_bytes);
+        granted.cap_ppm = match change.cap_ppm {
+            Some(PPM) => None,
+            Some(ppm) => Some(ppm),
+            None => granted.cap_ppm,
+        };
+        self.changed.vgpus.insert(name.to_owned());
+    }
+
+    /// Notes what the present scheduling core has counted of each vGPU.
+    pub(crate) fn note_holdings(&mut self, counted: impl Fn(u32) -> Holding) {
+        for vgpu in self.by_name.values_mut() {
+            let now = vgpu.held_now.later(counted(vgpu.key));
+            if now != vgpu.held_now {
+                vgpu.held_now = now;
+                self.changed.vgpus.insert(vgpu.name.clone());
+            }
+        }
+    }
+
+    /// The scheduling core of a new daemon has counted `counted` of each vGPU, which is nothing
+    /// unless it goes on from the earlier one; `before` is what the earlier one had counted when it
+    /// was last saved, if it was that of the core numbered [`Self::core`]. Answers the new core's
+    /// number.
+    pub(crate) fn begin_core(
+        &mut self,
+        before: impl Fn(u32) -> Holding,
+        counted: impl Fn(u32) -> Holding,
+    ) -> u64 {
+        for vgpu in self.by_name.values_mut() {
+            let (last, now) = (vgpu.held_now.later(before(vgpu.key)), counted(vgpu.key));
+            vgpu.held_before = vgpu.held_before.plus(last.minus(now));
+            vgpu.held_now = now;
+        }
+        self.core += 1;
+        // Only the whole file tells it.
+        self.changed.all = true;
+        self.core
+    }
+
+    /// Number of the scheduling core that counts now: each daemon's has another.
+    pub(crate) fn core(&self) -> u64 {
+        self.core
     }
 
     /// A user who owns vGPUs, or will.
@@ -448,8 +569,8 @@ impl Registry {
         self.generation += 1;
         let vgpus = self.by_name.values().cloned().collect();
         let users = self.users.values().copied().collect();
-        let (generation, next_session) = (self.generation, self.next_session);
-        let contents = Contents { format: FORMAT, generation, next_session, users, vgpus };
+        let (generation, next_session, core) = (self.generation, self.next_session, self.core);
+        let contents = Contents { format: FORMAT, generation, next_session, core, users, vgpus };
         let bytes = serde_json::to_vec_pretty(&contents)?;
         (self.lines_bytes, self.whole_bytes) = (0, bytes.len());
         Ok(Document::Whole { path: self.path.clone(), bytes, obsolete: self.lines_path() })
@@ -544,13 +665,6 @@ fn parse(path: &Path, bytes: &[u8]) -> io::Result<Contents> {
     Ok(document)
 }
 
-fn is_name(name: &str) -> bool {
-    let allowed = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');
-    (1..=NAME_BYTES_MAX).contains(&name.len())
-        && !name.starts_with(['.', '-'])
-        && name.chars().all(allowed)
-}
-
 /// The name of a user's own vGPU, which a program gets that asks for none.
 pub(crate) fn name_of_user(uid: u32) -> String {
     format!("user-{uid}")
@@ -634,6 +748,31 @@ mod tests {
         assert!(again.open_session(1) > other, "no number is used twice");
         again.remove("a").unwrap();
         assert_eq!(again.create(&wanted("c")).unwrap().key, 0, "keys stay dense");
+    }
+
+    #[test]
+    fn what_was_held_adds_up_over_scheduling_cores() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut registry = Registry::open(dir.path(), 4, 1 << 30).unwrap();
+        registry.create(&wanted("a")).unwrap();
+        let holding = |turns| Holding { held_ns: 10 * turns, turns };
+        let total = |registry: &Registry| {
+            let vgpu = registry.find("a").unwrap();
+            vgpu.held_before.plus(vgpu.held_now)
+        };
+        assert_eq!(registry.begin_core(|_| Holding::default(), |_| Holding::default()), 1);
+        registry.note_holdings(|_| holding(5));
+        // Its state on disk is newer than what was noted of it; a new core begins at nothing.
+        registry.begin_core(|_| holding(7), |_| Holding::default());
+        assert_eq!(total(&registry), holding(7));
+        // A core that goes on counts further; what was noted last is not counted twice.
+        registry.note_holdings(|_| holding(2));
+        registry.begin_core(|_| Holding::default(), |_| holding(3));
+        registry.note_holdings(|_| holding(4));
+        assert_eq!(total(&registry), holding(7 + 4));
+        registry.unsaved().unwrap().unwrap().write().unwrap();
+        let again = Registry::open(dir.path(), 4, 1 << 30).unwrap();
+        assert_eq!((total(&again), again.core()), (holding(11), 3));
     }
 
     #[test]

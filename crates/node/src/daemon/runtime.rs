@@ -4,7 +4,6 @@ use std::fs::File;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
-use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -23,6 +22,7 @@ pub(crate) struct Runtime {
     tenant_path: PathBuf,
     admin_path: PathBuf,
     _lock: File,
+    _state_lock: Option<File>,
 }
 
 /// The sockets of a daemon.
@@ -31,7 +31,7 @@ pub(crate) struct Listeners {
     /// Where tenants attach.
     pub(crate) tenant: OwnedFd,
     /// Where administrators ask.
-    pub(crate) admin: UnixListener,
+    pub(crate) admin: OwnedFd,
 }
 
 impl Runtime {
@@ -42,28 +42,16 @@ impl Runtime {
         ensure_ours(dir)?;
         let doors = dir.join("workers");
         make_dir(&doors, 0o700)?;
-        let path = dir.join("node.lock");
-        let lock = lock(&path)
-            .with_context(|| format!("cannot open the lock {}", path.display()))?
-            .map_err(|pid| {
-                anyhow::anyhow!(
-                    "a node daemon (process {pid}) runs already on {}; stop it, or choose another \
-                     directory (sockets.runtime_dir, WEFT_RUNTIME_DIR)",
-                    dir.display()
-                )
-            })?;
-        let own = format!("{}\n", std::process::id());
-        lock.set_len(0)
-            .and_then(|()| io::Write::write_all(&mut &lock, own.as_bytes()))
-            .with_context(|| {
-                let place = path.display();
-                format!(
-                    "cannot write {place}; if there is no space left, make room, or choose another \
-                     directory (sockets.runtime_dir, WEFT_RUNTIME_DIR)"
-                )
-            })?;
+        let lock = take_lock(dir, "sockets.runtime_dir, WEFT_RUNTIME_DIR")?;
+        // Two daemons would overwrite each other's vGPUs.
+        let state = &config.state_dir;
+        make_dir(state, 0o755)?;
+        let state_lock = match same_place(state, dir) {
+            true => None,
+            false => Some(lock_state(state)?),
+        };
         let (tenant_path, admin_path) = (config.tenant_socket(), config.admin_socket());
-        Ok(Self { doors, tenant_path, admin_path, _lock: lock })
+        Ok(Self { doors, tenant_path, admin_path, _lock: lock, _state_lock: state_lock })
     }
 
     /// Binds the sockets. What lies at their paths is a dead daemon's: the lock says so.
@@ -73,12 +61,12 @@ impl Runtime {
             .with_context(|| format!("cannot listen on {}", tenant.display()))?;
         let admin = &self.admin_path;
         remove_stale(admin).with_context(|| format!("cannot replace {}", admin.display()))?;
-        let bound = peer::listen_stream(admin, config.sockets.admin_mode, BACKLOG)
+        let admin_fd = peer::listen_stream(admin, config.sockets.admin_mode, BACKLOG)
             .with_context(|| format!("cannot listen on {}", admin.display()))?;
-        if !peer::refuse_descriptors(&tenant_fd) || !peer::refuse_descriptors(&bound) {
+        if !peer::refuse_descriptors(&tenant_fd) || !peer::refuse_descriptors(&admin_fd) {
             tracing::debug!("this kernel lets anybody send descriptors to a socket");
         }
-        Ok(Listeners { tenant: tenant_fd, admin: bound })
+        Ok(Listeners { tenant: tenant_fd, admin: admin_fd.into() })
     }
 
     /// A door for a worker to be adopted through: a listening socket.
@@ -212,6 +200,26 @@ fn is_dead(pid: &str) -> bool {
     }
 }
 
+/// Whether the directories of a configuration are there and safe, or could be made.
+pub(crate) fn check_dirs(config: &NodeConfig) -> anyhow::Result<()> {
+    let dirs = [
+        ("sockets.runtime_dir", Some(&config.sockets.runtime_dir)),
+        ("state_dir", Some(&config.state_dir)),
+        ("journal.dir", config.journal.dir.as_ref()),
+    ];
+    for (key, dir) in dirs {
+        let Some(dir) = dir else { continue };
+        let existing =
+            dir.ancestors().find(|place| place.exists()).unwrap_or_else(|| Path::new("/"));
+        rustix::fs::access(existing, rustix::fs::Access::WRITE_OK)
+            .with_context(|| format!("{key}: cannot write to {}", existing.display()))?;
+        if existing == dir && key == "sockets.runtime_dir" {
+            ensure_ours(dir)?;
+        }
+    }
+    Ok(())
+}
+
 fn make_dir(dir: &Path, mode: u32) -> anyhow::Result<()> {
     std::fs::DirBuilder::new()
         .recursive(true)
@@ -238,6 +246,41 @@ fn ensure_ours(dir: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Takes the lock of a directory, or says which daemon has it. Workers do not hold it: it closes at
+/// their start. `choices` names what another directory is chosen with.
+fn take_lock(dir: &Path, choices: &str) -> anyhow::Result<File> {
+    let path = dir.join("node.lock");
+    let lock = lock(&path)
+        .with_context(|| format!("cannot open the lock {}", path.display()))?
+        .map_err(|pid| {
+            anyhow::anyhow!(
+                "a node daemon (process {pid}) runs already on {}; stop it, or choose another \
+                 directory ({choices})",
+                dir.display()
+            )
+        })?;
+    let own = format!("{}\n", std::process::id());
+    let written = lock.set_len(0).and_then(|()| io::Write::write_all(&mut &lock, own.as_bytes()));
+    written.with_context(|| {
+        let place = path.display();
+        format!(
+            "cannot write {place}; if there is no space left, make room, or choose another \
+             directory ({choices})"
+        )
+    })?;
+    Ok(lock)
+}
+
+fn lock_state(dir: &Path) -> anyhow::Result<File> {
+    take_lock(dir, "state_dir, WEFT_STATE_DIR")
+        .with_context(|| format!("the vGPUs in {} cannot be kept", dir.display()))
+}
+
+fn same_place(left: &Path, right: &Path) -> bool {
+    let of = |path: &Path| std::fs::metadata(path).map(|found| (found.dev(), found.ino()));
+    matches!((of(left), of(right)), (Ok(left), Ok(right)) if left == right)
+}
+
 fn remove_stale(path: &Path) -> io::Result<()> {
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -258,8 +301,58 @@ mod tests {
     use super::*;
 
     fn config(dir: &Path) -> NodeConfig {
-        let set = ("sockets.runtime_dir".to_owned(), dir.display().to_string());
-        NodeConfig::load(None, |_| None, &[set]).unwrap()
+        config_with_state(dir, &dir.join("state"))
+    }
+
+    fn config_with_state(dir: &Path, state: &Path) -> NodeConfig {
+        let set = |key: &str, path: &Path| (key.to_owned(), path.display().to_string());
+        let settings = [set("sockets.runtime_dir", dir), set("state_dir", state)];
+        NodeConfig::load(None, |_| None, &settings).unwrap()
+    }
+
+    #[test]
+    fn two_daemons_do_not_share_a_state_directory() {
+        let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let state = first.path().join("state");
+        let held = Runtime::claim(&config_with_state(first.path(), &state)).unwrap();
+        let other = config_with_state(second.path(), &state);
+        let error = format!("{:#}", Runtime::claim(&other).unwrap_err());
+        let pid = std::process::id().to_string();
+        for word in [pid.as_str(), "WEFT_STATE_DIR", &state.display().to_string()] {
+            assert!(error.contains(word), "no {word} in {error}");
+        }
+        drop(held);
+        drop(Runtime::claim(&other).unwrap());
+        // One directory for both is one lock.
+        Runtime::claim(&config_with_state(second.path(), second.path())).unwrap();
+    }
+
+    #[test]
+    fn a_socket_is_open_to_nobody_before_it_has_its_mode() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("door");
+        let done = std::sync::atomic::AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let guest = scope.spawn(|| {
+                let (mut early, mut seen) = (0, 0);
+                while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    if std::os::unix::net::UnixStream::connect(&path).is_ok()
+                        && let Ok(found) = std::fs::metadata(&path)
+                    {
+                        seen += 1;
+                        early += u32::from(found.mode() & 0o777 != 0o600);
+                    }
+                }
+                (early, seen)
+            });
+            for _ in 0..3_000 {
+                remove_stale(&path).unwrap();
+                drop(peer::listen_stream(&path, 0o600, 8).unwrap());
+            }
+            done.store(true, std::sync::atomic::Ordering::Relaxed);
+            let (early, seen) = guest.join().unwrap();
+            assert_eq!(early, 0, "of {seen} connections");
+        });
     }
 
     #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use weft_gate::{ControlPage, GateDaemon};
 use weft_ring::peer::{self, Process};
-use weft_ring::{Access, MemoryFile, PAGE, Segment};
+use weft_ring::{Access, Loss, MemoryFile, PAGE, Segment};
 use weft_sched::{Cap, TenantKey, Weight};
 use weft_wire::handshake::{HelloBody, RefusalCode};
 
@@ -45,6 +45,17 @@ pub(crate) struct Entry {
     pub(crate) program: String,
     /// Its worker, once it runs.
     pub(crate) worker: Option<Process>,
+    /// Its segment, once its worker runs.
+    pub(crate) segment: Option<Segment>,
+}
+
+impl Entry {
+    /// Tells the tenant why its session ends, before its worker does.
+    pub(crate) fn tell(&self, loss: Loss) {
+        if let Some(Err(error)) = self.segment.as_ref().map(|segment| segment.declare_lost(loss)) {
+            tracing::error!(pid = self.pid, %error, "the tenant could not be told");
+        }
+    }
 }
 
 /// An open session, owned by the thread that serves its worker.
@@ -90,6 +101,18 @@ pub(crate) struct TenantFiles {
     pub(crate) pinned: MemoryFile,
     /// One end of the lifeline.
     pub(crate) lifeline: OwnedFd,
+}
+
+/// What a user asks for a vGPU of its own; 0 where it leaves that to the node.
+pub(crate) struct Asked<'a> {
+    /// Its name.
+    pub(crate) name: String,
+    /// Weight.
+    pub(crate) weight: u32,
+    /// Memory quota, in bytes.
+    pub(crate) memory_bytes: u64,
+    /// Attach token; none if empty.
+    pub(crate) token: &'a str,
 }
 
 /// A seat in the tables, taken before the worker starts.
@@ -170,6 +193,7 @@ impl Daemon {
             pid: tenant.pid.unwrap_or(0),
             program: printable(&hello.program, PROGRAM_CHARS_MAX),
             worker: None,
+            segment: None,
         };
         self.tenancy.note(vgpu.key, entry.pid);
         core.sessions.insert(key, entry);
@@ -223,17 +247,18 @@ impl Daemon {
             Err(RegistryError::Unknown(_)) => {}
             Err(error) => return Err(refusal(&error)),
         }
-        let wanted = self.wanted(core, name, hello, tenant.uid)?;
+        let (weight, memory_bytes) = (hello.weight, hello.memory_bytes);
+        let asked = Asked { name, weight, memory_bytes, token: &hello.token };
+        let wanted = self.wanted(core, asked, tenant.uid)?;
         let created = core.registry.create(&wanted).cloned();
         created.map(|vgpu| (vgpu, true)).map_err(|error| refusal(&error))
     }
 
     /// The vGPU that a user asks for, if it may have it.
-    fn wanted(
+    pub(crate) fn wanted(
         &self,
         core: &Core,
-        name: String,
-        hello: &HelloBody,
+        asked: Asked<'_>,
         owner: u32,
     ) -> Result<Wanted, Refusal> {
         let limits = self.user_limits(owner);
@@ -259,15 +284,15 @@ impl Daemon {
                 self.config.limits.vgpus
             ));
         }
-        let weight = match hello.weight {
+        let weight = match asked.weight {
             0 => self.config.defaults.weight.min(limits.weight),
             weight => weight,
         };
-        let memory_bytes = match hello.memory_bytes {
+        let memory_bytes = match asked.memory_bytes {
             0 => self.config.default_memory_bytes().min(limits.memory_bytes),
             bytes => bytes,
         };
-        let token = hello.token.clone();
+        let (name, token) = (asked.name, asked.token.to_owned());
         let wanted = Wanted { name, owner, weight, memory_bytes, token, cap_ppm: None };
         // What nobody may have is refused as that.
         core.registry.check_wanted(&wanted).map_err(|error| refusal(&error))?;
@@ -366,6 +391,7 @@ impl Daemon {
         let worker = session.worker.process()?;
         if let Some(entry) = self.core().sessions.get_mut(&session.key) {
             entry.worker = Some(session.worker.process()?);
+            entry.segment = Some(session.segment.clone());
         }
         let (key, vgpu, id) = (session.key, session.vgpu, session.start.session);
         let waiters = Waiters::open(&session.segment, &session.start, origin == Origin::Adopted);

@@ -24,6 +24,13 @@ const TILES: [Tile; 10] = [
     ("decisions", "decisions checked", None),
 ];
 
+/// What the figure is that most of the page is about.
+const MMR: &str = "MMR (min over max ratio) says how evenly tenants were treated: of each tenant what \
+                   it did over what it would have done at its ideal fair share, then the least of \
+                   these over the largest. 1 is a perfect division; at 0.5 one tenant had half of \
+                   what another had of its due. It is always over a window, because any division is \
+                   even over a long enough one.";
+
 pub(super) fn render(report: &Report) -> String {
     let mut body = String::new();
     head(&mut body, report);
@@ -46,6 +53,7 @@ fn head(body: &mut String, report: &Report) {
         escape(&report.commit),
         report.seed
     );
+    let _ = writeln!(body, "<p>{MMR}</p>");
     body.push_str("<div class=\"tiles\">");
     for (name, what, goal) in TILES {
         let Some(value) = report.summary.figures.get(name) else { continue };

@@ -21,7 +21,8 @@ fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
     let (node, memory) = (Node::new(config).unwrap(), NodePage::create().unwrap());
     let coscheduler = Coscheduler::new(CoschedulingConfig::Off, memory, 0);
     let saver = Saver::default();
-    let driver = Driver::new(node, page.clone(), received, saver, 0, coscheduler, Abandoned::Ends);
+    let driver =
+        Driver::new(node, page.clone(), received, saver, (1, 0), coscheduler, Abandoned::Ends);
     let driver = thread::spawn(move || driver.run());
     let mut process = Command::new("sleep").arg("600").spawn().unwrap();
     let control = ControlPage::anonymous().unwrap();

@@ -1,0 +1,231 @@
+//! Who had how much of the device, and who should have had, between two looks.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::types::{Stats, VgpuReport, VgpuState, ratio};
+use crate::config::PPM;
+
+/// A vGPU's part of the device over a window.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Share {
+    /// Which.
+    pub vgpu: String,
+    /// Its weight.
+    pub weight: u32,
+    /// Its state at the end of the window.
+    pub state: VgpuState,
+    /// Device time used in the window.
+    pub used_ns: u64,
+    /// Part of all that was used in the window, 0–1.
+    pub measured: f64,
+    /// Part by the weights of tenant and vGPU among the vGPUs that used the device or wait for
+    /// it, 0–1. Caps are not looked at.
+    pub expected: f64,
+    /// Part of the device's time in the window, 0–1.
+    pub of_device: f64,
+    /// Part of the device's time that it may have beside the others that used it or wait for it: by
+    /// weights, within caps; what one may not have is the others'. 0–1.
+    pub entitled: f64,
+    /// It had clearly less than it is entitled to, and the policy gives whoever asks what it is
+    /// entitled to: its programs slept.
+    pub asks_for_less: bool,
+}
+
+/// Parts of the device that differ by less are taken for the same: what a turn more or less makes
+/// in a window of half a second.
+const TOLERANCE: f64 = 0.04;
+
+/// Each vGPU's part of the device between two [`Stats`].
+#[must_use]
+pub fn shares(before: &Stats, after: &Stats) -> Vec<Share> {
+    let used: Vec<u64> = after
+        .vgpus
+        .iter()
+        .map(|vgpu| {
+            let earlier = before.vgpus.iter().find(|other| other.name == vgpu.name);
+            vgpu.used_ns.saturating_sub(earlier.map_or(0, |earlier| earlier.used_ns))
+        })
+        .collect();
+    let is_active = |vgpu: &VgpuReport, used: u64| {
+        used > 0 || matches!(vgpu.state, VgpuState::Waiting | VgpuState::Running)
+    };
+    let active: Vec<&VgpuReport> = after
+        .vgpus
+        .iter()
+        .zip(&used)
+        .filter(|(vgpu, used)| is_active(vgpu, **used))
+        .map(|(vgpu, _)| vgpu)
+        .collect();
+    let (expected, entitled) = (parts(&active, |_| 1.0), parts(&active, cap_of));
+    let total: u64 = used.iter().sum();
+    // Counters are read a little after the clock.
+    let wall_ns = after.now_ns.saturating_sub(before.now_ns).max(total);
+    let is_fair = after.policy == "fair";
+    let of = |vgpu: &VgpuReport, parts: &[f64]| {
+        let place = active.iter().position(|other| other.name == vgpu.name);
+        place.and_then(|place| parts.get(place)).copied().unwrap_or(0.0)
+    };
+    let share = |(vgpu, &used): (&VgpuReport, &u64)| {
+        let (of_device, entitled) = (ratio(used, wall_ns), of(vgpu, &entitled));
+        Share {
+            vgpu: vgpu.name.clone(),
+            weight: vgpu.weight,
+            state: vgpu.state,
+            used_ns: used,
+            measured: ratio(used, total),
+            expected: of(vgpu, &expected),
+            of_device,
+            entitled,
+            asks_for_less: is_fair && of_device + TOLERANCE < entitled,
+        }
+    };
+    after.vgpus.iter().zip(&used).map(share).collect()
+}
+
+/// The most of the device that a vGPU may use.
+fn cap_of(vgpu: &VgpuReport) -> f64 {
+    vgpu.cap_ppm.map_or(1.0, |ppm| ratio(ppm.into(), PPM.into()))
+}
+
+/// The parts of vGPUs that all want as much as `bound` lets them: tenants divide the device by their
+/// weights, a tenant's vGPUs its part by theirs.
+fn parts(vgpus: &[&VgpuReport], bound: impl Fn(&VgpuReport) -> f64) -> Vec<f64> {
+    let mut tenants: BTreeMap<Option<u32>, Vec<usize>> = BTreeMap::new();
+    for (place, vgpu) in vgpus.iter().enumerate() {
+        tenants.entry(vgpu.tenant).or_default().push(place);
+    }
+    let wants = |places: &Vec<usize>| {
+        let sum: f64 = places.iter().map(|place| bound(vgpus[*place])).sum();
+        (f64::from(vgpus[places[0]].tenant_weight), sum.min(1.0))
+    };
+    let of_tenants = divide(1.0, &tenants.values().map(wants).collect::<Vec<_>>());
+    let mut parts = vec![0.0; vgpus.len()];
+    for (places, part) in tenants.values().zip(of_tenants) {
+        let wants = |place: &usize| (f64::from(vgpus[*place].weight), bound(vgpus[*place]));
+        let of_vgpus = divide(part, &places.iter().map(wants).collect::<Vec<_>>());
+        for (place, part) in places.iter().zip(of_vgpus) {
+            parts[*place] = part;
+        }
+    }
+    parts
+}
+
+/// Divides `whole` by weights among who wants at most so much each (weight, most): what somebody
+/// does not want is divided among the others.
+fn divide(whole: f64, wants: &[(f64, f64)]) -> Vec<f64> {
+    let mut parts: Vec<Option<f64>> = vec![None; wants.len()];
+    loop {
+        let left = whole - parts.iter().flatten().sum::<f64>();
+        let open = || (0..wants.len()).filter(|place| parts[*place].is_none());
+        let weights: f64 = open().map(|place| wants[place].0).sum();
+        let part = |place: usize| left * wants[place].0 / weights;
+        let full: Vec<usize> = open().filter(|place| wants[*place].1 <= part(*place)).collect();
+        if full.is_empty() {
+            let rest: Vec<f64> = (0..wants.len()).map(part).collect();
+            return parts.iter().zip(rest).map(|(part, rest)| part.unwrap_or(rest)).collect();
+        }
+        for place in full {
+            parts[place] = Some(wants[place].1);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::types::{Closure, CoschedulingReport, DeviceReport};
+    use super::*;
+
+    fn vgpu(name: &str, weight: u32, used_ns: u64, state: VgpuState) -> VgpuReport {
+        VgpuReport {
+            name: name.to_owned(),
+            owner: 0,
+            tenant: None,
+            tenant_weight: 1,
+            weight,
+            cap_ppm: None,
+            memory_bytes: 0,
+            memory_used_bytes: 0,
+            pinned_bytes: 0,
+            state,
+            sessions: 1,
+            programs: Vec::new(),
+            processes: Vec::new(),
+            used_ns,
+            held_ns: 0,
+            turns: 0,
+            sessions_total: 1,
+        }
+    }
+
+    fn stats(vgpus: Vec<VgpuReport>) -> Stats {
+        Stats {
+            now_ns: 0,
+            policy: "fair".to_owned(),
+            holder: None,
+            waiting: 0,
+            device: DeviceReport {
+                name: String::new(),
+                backend: "soft".to_owned(),
+                clock: "real".to_owned(),
+                memory_bytes: 0,
+                memory_used_bytes: 0,
+                busy_ns: 0,
+                overruns: 0,
+                late: 0,
+                executions: 0,
+            },
+            vgpus,
+            coscheduling: CoschedulingReport::default(),
+            closure: Closure { charged_ns: 995, busy_ns: 1000 },
+            lost_records: 3,
+        }
+    }
+
+    #[test]
+    fn shares_count_only_the_window_and_only_the_active() {
+        let before = stats(vec![vgpu("a", 1, 100, VgpuState::Idle)]);
+        let after = stats(vec![
+            vgpu("a", 1, 200, VgpuState::Running),
+            vgpu("b", 3, 300, VgpuState::Waiting),
+            vgpu("c", 6, 0, VgpuState::Idle),
+        ]);
+        let shares = shares(&before, &after);
+        assert_eq!(shares[0].measured, 0.25);
+        assert_eq!(shares[1].expected, 0.75);
+        assert_eq!(shares[2].expected, 0.0);
+        assert!((after.closure.error() - 0.005).abs() < 1e-12);
+    }
+
+    #[test]
+    fn tenants_share_before_their_vgpus_do() {
+        let of = |name, tenant, tenant_weight, weight| VgpuReport {
+            tenant: Some(tenant),
+            tenant_weight,
+            ..vgpu(name, weight, 1, VgpuState::Running)
+        };
+        let before = stats(Vec::new());
+        let after = stats(vec![of("a", 7, 3, 1), of("b", 7, 3, 2), of("c", 8, 1, 5)]);
+        let expected: Vec<f64> = shares(&before, &after).iter().map(|s| s.expected).collect();
+        assert_eq!(expected, [0.25, 0.5, 0.25]);
+    }
+
+    #[test]
+    fn a_share_is_a_part_of_the_device_and_a_cap_bounds_what_is_due() {
+        let capped = VgpuReport { cap_ppm: Some(250_000), ..vgpu("a", 1, 250, VgpuState::Running) };
+        let before = stats(Vec::new());
+        let alone = Stats { now_ns: 1000, ..stats(vec![capped.clone()]) };
+        let share = &shares(&before, &alone)[0];
+        assert_eq!((share.measured, share.of_device, share.entitled), (1.0, 0.25, 0.25));
+        assert!(!share.asks_for_less);
+        // What the cap leaves is the others', who sleep.
+        let other = vgpu("b", 1, 300, VgpuState::Idle);
+        let both = Stats { now_ns: 1000, ..stats(vec![capped, other]) };
+        let share = &shares(&before, &both)[1];
+        assert_eq!((share.expected, share.entitled, share.of_device), (0.5, 0.75, 0.3));
+        assert!(share.asks_for_less);
+        let raced = Stats { policy: "unmanaged".to_owned(), ..both };
+        assert!(!shares(&before, &raced)[1].asks_for_less, "there nothing is due to anybody");
+    }
+}

@@ -1,0 +1,85 @@
+//! Values that people write as text: permissions, groups, addresses.
+
+use std::fmt;
+use std::net::SocketAddr;
+
+use serde::de::{self, Unexpected, Visitor};
+use serde::{Deserializer, Serializer};
+
+/// Permissions, as an octal string (`"0660"`).
+pub(super) mod mode {
+    use super::{Deserializer, Mode, Serializer};
+
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde calls it so")]
+    pub(crate) fn serialize<S: Serializer>(mode: &u32, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{mode:04o}"))
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(deserializer: D) -> Result<u32, D::Error> {
+        deserializer.deserialize_any(Mode)
+    }
+}
+
+struct Mode;
+
+impl Mode {
+    fn checked<E: de::Error>(&self, mode: Option<u32>, seen: Unexpected<'_>) -> Result<u32, E> {
+        mode.filter(|mode| *mode <= 0o777).ok_or_else(|| E::invalid_value(seen, self))
+    }
+}
+
+impl Visitor<'_> for Mode {
+    type Value = u32;
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("permissions as an octal string such as \"0660\"")
+    }
+
+    /// TOML has octal numbers of its own (`0o660`).
+    fn visit_i64<E: de::Error>(self, value: i64) -> Result<u32, E> {
+        self.checked(u32::try_from(value).ok(), Unexpected::Signed(value))
+    }
+
+    fn visit_str<E: de::Error>(self, text: &str) -> Result<u32, E> {
+        let digits = text.strip_prefix("0o").unwrap_or(text);
+        self.checked(u32::from_str_radix(digits, 8).ok(), Unexpected::Str(text))
+    }
+}
+
+/// A group by name, or by number.
+pub(super) fn group<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<String>, D::Error> {
+    struct Group;
+    impl Visitor<'_> for Group {
+        type Value = Option<String>;
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("a group by name or number, such as \"gpu-admin\"")
+        }
+        fn visit_i64<E: de::Error>(self, value: i64) -> Result<Self::Value, E> {
+            Ok(Some(value.to_string()))
+        }
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            Ok(Some(text.to_owned()).filter(|text| !text.is_empty()))
+        }
+    }
+    deserializer.deserialize_any(Group)
+}
+
+/// An address to listen on.
+pub(super) fn address<'de, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<SocketAddr>, D::Error> {
+    struct Address;
+    impl Visitor<'_> for Address {
+        type Value = Option<SocketAddr>;
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("ADDRESS:PORT, such as \"127.0.0.1:9464\"")
+        }
+        fn visit_str<E: de::Error>(self, text: &str) -> Result<Self::Value, E> {
+            let parsed = text.parse().map(Some);
+            parsed.map_err(|_| E::invalid_value(Unexpected::Str(text), &self))
+        }
+    }
+    deserializer.deserialize_any(Address)
+}

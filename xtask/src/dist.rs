@@ -1,0 +1,66 @@
+//! What is installed: programs without debug information, and files with it beside them.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::programs;
+use crate::shell::{profile_dir, run, target};
+
+/// The profile, with debug information for who wants it.
+const PROFILE: &str = "dist";
+
+/// What is installed.
+const FILES: [&str; 3] = ["weft", "libcuda.so", "libweft_direct.so"];
+
+/// The most that `weft` may take on disk.
+const WEFT_BYTES_MAX: u64 = 15_000_000;
+
+/// Builds what is installed into `target/install`, the debug information of each file in
+/// `FILE.debug`.
+pub(crate) fn build() -> Result<()> {
+    programs::build(PROFILE)?;
+    let (built, folder) = (profile_dir(PROFILE), target().join("install"));
+    fs::create_dir_all(&folder)?;
+    for name in FILES {
+        split(&built.join(name), &folder.join(name))?;
+    }
+    check_size(&folder.join("weft"), WEFT_BYTES_MAX)
+}
+
+/// Writes a program without its debug information to `place`, and that into a file beside it, which
+/// debuggers find. What cargo built stays as it is.
+fn split(built: &Path, place: &Path) -> Result<()> {
+    let debug = place.with_added_extension("debug");
+    run(Command::new("objcopy").arg("--only-keep-debug").arg(built).arg(&debug))?;
+    let link = format!("--add-gnu-debuglink={}", debug.display());
+    run(Command::new("objcopy").args(["--strip-debug", &link]).arg(built).arg(place))
+}
+
+fn check_size(program: &Path, most: u64) -> Result<()> {
+    let found = fs::metadata(program);
+    let bytes = found.with_context(|| format!("there is no {}", program.display()))?.len();
+    ensure!(
+        bytes <= most,
+        "{} has {bytes} bytes, and {most} are allowed: see what grew (cargo bloat)",
+        program.display()
+    );
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_that_is_too_large_fails_the_build() {
+        let file = std::env::temp_dir().join(format!("weft-dist-{}", std::process::id()));
+        fs::write(&file, [0; 16]).unwrap();
+        check_size(&file, 16).unwrap();
+        let error = check_size(&file, 15).unwrap_err().to_string();
+        fs::remove_file(&file).unwrap();
+        assert!(error.contains("16 bytes"), "{error}");
+    }
+}
