@@ -72,7 +72,11 @@ impl Tenancy {
             return;
         }
         let text = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap_or_default();
-        if let Some(tenant) = self.of_cgroups(&text) {
+        self.note_cgroups(vgpu, &text);
+    }
+
+    fn note_cgroups(&self, vgpu: u32, text: &str) {
+        if let Some(tenant) = self.of_cgroups(text) {
             let mut by_vgpu = self.by_vgpu.lock().unwrap_or_else(PoisonError::into_inner);
             by_vgpu.entry(vgpu).or_insert(tenant);
         }
@@ -132,15 +136,11 @@ mod tests {
 
     #[test]
     fn a_vgpu_stays_with_the_first_mapped_process_that_used_it() {
-        let own = fs::read_to_string("/proc/self/cgroup").unwrap();
-        let path = own.lines().next().unwrap().splitn(3, ':').nth(2).unwrap();
-        let tenancy = tenancy(&[("8", &format!("cgroup:{}", path.trim_end_matches('/')))]);
-        if path == "/" {
-            // No control group of its own to be told apart by.
-            return;
-        }
+        let tenancy = tenancy(&[("8", "cgroup:/jobs"), ("9", "cgroup:/other")]);
         assert_eq!(tenancy.payer(3, 1000), 1000);
-        tenancy.note(3, std::process::id());
+        tenancy.note_cgroups(3, "0::/jobs/1\n");
+        tenancy.note_cgroups(3, "0::/other\n");
+        tenancy.note_cgroups(4, "0::/elsewhere\n");
         assert_eq!((tenancy.payer(3, 1000), tenancy.payer(4, 1000)), (8, 1000));
     }
 }
