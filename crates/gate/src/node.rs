@@ -118,7 +118,8 @@ impl NodePage {
         let deadline = limit.map(|limit| Instant::now() + limit);
         let check_every = SAFETY_NET;
         let (peer_alive, may_poll) = (&|| true, &|_| true);
-        let patience = Patience { spin, deadline, check_every, peer_alive, may_poll };
+        let announced = spin;
+        let patience = Patience { spin, announced, deadline, check_every, peer_alive, may_poll };
         self.doorbell
             .wait(&patience, || other().map(Some).or_else(|| self.has_dirty().then_some(None)))
     }

@@ -398,7 +398,8 @@ impl GateWorker {
         let deadline = limit.map(|limit| Instant::now() + limit);
         let check_every = SAFETY_NET;
         let (spin, peer_alive, may_poll) = (self.spin(), &|| true, &|_| true);
-        let patience = Patience { spin, deadline, check_every, peer_alive, may_poll };
+        let announced = spin;
+        let patience = Patience { spin, announced, deadline, check_every, peer_alive, may_poll };
         doorbell.wait(&patience, || other().map(Some).or_else(|| self.has_news().then_some(None)))
     }
 

@@ -97,6 +97,11 @@ struct Pace {
     wait_ns: AtomicU64,
 }
 
+/// How long a thread polls at least when its answer is announced, and at most when it is boosted:
+/// a few times what the worker announces it ahead, so real-time polling stays far below the bounds
+/// on boosts.
+const ANNOUNCED: Duration = Duration::from_micros(60);
+
 impl Pace {
     /// Longest polling, about four times what a wake-up across processors takes.
     const SPIN_MAX: Duration = Duration::from_micros(250);
@@ -204,11 +209,15 @@ impl ClientSide {
         let (awaited, thread) = (AnswerTo { slot, call }, pool::thread_id());
         self.enter(leased, Some(awaited), command)?;
         let alive = || self.is_alive();
-        let may_poll =
-            |lasted| !self.callers.is_boosted(thread) && !self.processors.is_hopeless(lasted);
+        let may_poll = |lasted| {
+            // A boosted thread polls for what was announced and for nothing else.
+            (lasted < ANNOUNCED || !self.callers.is_boosted(thread))
+                && !self.processors.is_hopeless(lasted)
+        };
         self.processors.show_own();
-        let patience = Patience { may_poll: &may_poll, ..Patience::while_alive(&alive) }
-            .spinning(self.pace.spin(self.options.spin, self.callers.are_coscheduled()));
+        let spin = self.pace.spin(self.options.spin, self.callers.are_coscheduled());
+        let mut patience = Patience { may_poll: &may_poll, ..Patience::while_alive(&alive) };
+        (patience.spin, patience.announced) = (spin, spin.max(ANNOUNCED));
         self.callers.begin(awaited, thread);
         let began = Instant::now();
         let answer = owned.wait(call, &patience, || self.is_lost(), target);

@@ -25,6 +25,9 @@ pub const CHECK_EVERY: Duration = Duration::from_millis(100);
 pub struct Patience<'a> {
     /// How long to poll before sleeping; zero to sleep at once.
     pub spin: Duration,
+    /// How long to poll again after a wake that came before anything was ready: a waker announces
+    /// what comes at once.
+    pub announced: Duration,
     /// When to give up, if ever.
     pub deadline: Option<Instant>,
     /// How often to ask `peer_alive` while asleep.
@@ -50,7 +53,8 @@ impl<'a> Patience<'a> {
     #[must_use]
     pub fn while_alive(peer_alive: &'a dyn Fn() -> bool) -> Self {
         let (deadline, check_every) = (None, CHECK_EVERY);
-        Self { spin: SPIN, deadline, check_every, peer_alive, may_poll: &|_| true }
+        let may_poll = &|_| true;
+        Self { spin: SPIN, announced: SPIN, deadline, check_every, peer_alive, may_poll }
     }
 
     /// The same, but no longer than until `deadline`.
@@ -59,10 +63,10 @@ impl<'a> Patience<'a> {
         Self { deadline: Some(deadline), ..self }
     }
 
-    /// The same, but polling for `spin` first.
+    /// The same, but polling for `spin` first, and again when something is announced.
     #[must_use]
     pub fn spinning(self, spin: Duration) -> Self {
-        Self { spin, ..self }
+        Self { spin, announced: spin, ..self }
     }
 }
 
@@ -126,10 +130,12 @@ impl WakeFlag {
         patience: &Patience<'_>,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Result<T, Unready> {
+        let mut spin = patience.spin;
         loop {
-            if let Some(value) = spin_while(patience.spin, patience.may_poll, &mut ready) {
+            if let Some(value) = spin_while(spin, patience.may_poll, &mut ready) {
                 return Ok(value);
             }
+            spin = patience.announced;
             loop {
                 match self.sleep(patience, &mut ready)? {
                     Nap::Ready(value) => return Ok(value),
@@ -318,5 +324,48 @@ mod model {
             let _queue = self.queue.lock().unwrap();
             self.sleepers.notify_one();
         }
+    }
+}
+
+#[cfg(all(test, not(loom), not(miri)))]
+mod tests {
+    use std::sync::atomic::{AtomicBool, AtomicU32 as Count, Ordering};
+
+    use super::*;
+    use crate::map::{PAGE, SharedMemory};
+
+    /// Who does not poll before it sleeps polls all the same for what is announced.
+    #[test]
+    fn an_announcement_makes_a_sleeper_poll() {
+        let memory = SharedMemory::anonymous(PAGE).unwrap();
+        let flag = || WakeFlag::new(memory.cell(0).unwrap());
+        let (polls, done) = (Count::new(0), AtomicBool::new(false));
+        let (own, waker) = (flag(), flag());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let may_poll = |_| {
+                    polls.fetch_add(1, Ordering::SeqCst);
+                    true
+                };
+                let alive = || true;
+                let patience = Patience {
+                    may_poll: &may_poll,
+                    spin: Duration::ZERO,
+                    announced: Duration::from_secs(20),
+                    ..Patience::while_alive(&alive)
+                };
+                let ready = || done.load(Ordering::SeqCst).then_some(());
+                own.wait(&patience, ready).unwrap();
+            });
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while polls.load(Ordering::SeqCst) == 0 && Instant::now() < deadline {
+                waker.wake();
+                std::thread::yield_now();
+            }
+            done.store(true, Ordering::SeqCst);
+            waker.wake();
+        });
+        // One processor polls for nobody.
+        assert!(polls.load(Ordering::SeqCst) > 0 || !several_processors());
     }
 }

@@ -117,7 +117,8 @@ impl WorkerSide {
         let check_every = SAFETY_NET;
         let may_poll = |lasted| !self.processors.is_hopeless(lasted);
         let (peer_alive, may_poll) = (&|| true, &may_poll);
-        let patience = Patience { spin, deadline, check_every, peer_alive, may_poll };
+        let announced = spin;
+        let patience = Patience { spin, announced, deadline, check_every, peer_alive, may_poll };
         let woken = self.doorbell.wait(&patience, || {
             if let Some(value) = other() {
                 return Some(Wake::Other(value));

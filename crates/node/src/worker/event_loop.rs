@@ -34,6 +34,10 @@ const HELD_MAX: usize = 65_536;
 /// Waiting callers are woken this long before their answer comes, the cost of a wake.
 const ANNOUNCE_NS: u64 = 70_000;
 
+/// A boosted one is woken this long before it: what a wake-up across processors takes that
+/// preempts whoever runs there, with some room.
+const ANNOUNCE_BOOSTED_NS: u64 = 25_000;
+
 /// The daemon hears of a result this long before it comes, when it wants to: what it takes to wake
 /// the daemon and to boost a thread, with some room.
 const DUE_SOON_NS: u64 = 200_000;
@@ -521,18 +525,22 @@ impl<D: Device> EventLoop<D> {
             let yield_at_ns = since_ns + self.yield_ns;
             until_ns = Some(until_ns.map_or(yield_at_ns, |until_ns| until_ns.min(yield_at_ns)));
         }
-        let mut announcing = false;
+        let mut announce_ns = None;
         if let Some(left_ns) = self.tell_due(due_ns).filter(|_| due_ns.is_some()) {
             if left_ns > 0 {
                 until_ns = until_ns.map(|until_ns| until_ns.min(now_ns + left_ns));
+            } else {
+                // A boosted thread runs as soon as it is woken, so it is woken much later.
+                let boosts = self.gate.is_coscheduled();
+                let lead_ns = if boosts { ANNOUNCE_BOOSTED_NS } else { ANNOUNCE_NS };
+                announce_ns = due_ns.map(|due_ns| due_ns.saturating_sub(lead_ns));
             }
-            announcing = left_ns == 0 && !self.gate.is_coscheduled();
         }
         let Some(until_ns) = until_ns else { return self.sleep(None) };
         match until_ns.saturating_sub(now_ns) {
             0 => {}
             left_ns if left_ns <= POLL_NS => {
-                self.poll(until_ns, announcing);
+                self.poll(until_ns, announce_ns);
                 if due_ns == Some(until_ns) {
                     // Before anything else: somebody may wait for nothing but this completion.
                     self.drive();
@@ -563,9 +571,13 @@ impl<D: Device> EventLoop<D> {
 
     /// Polls until `until_ns` on the device's clock or for news. The clock is read each time round:
     /// a completion that is noticed late delays everything after it.
-    fn poll(&self, until_ns: u64, announcing: bool) {
-        while !self.has_news() && self.session.device().now_ns() < until_ns {
-            if announcing {
+    fn poll(&self, until_ns: u64, announce_ns: Option<u64>) {
+        while !self.has_news() {
+            let now_ns = self.session.device().now_ns();
+            if now_ns >= until_ns {
+                return;
+            }
+            if announce_ns.is_some_and(|at_ns| now_ns >= at_ns) {
                 // A caller that polls now may fall asleep before its answer comes.
                 self.answers.announce(&self.side);
             }
