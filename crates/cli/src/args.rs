@@ -140,6 +140,10 @@ pub(crate) enum Command {
     Replay {
         /// A file of a journal, or its folder.
         journal: PathBuf,
+        /// The longest command that the device could not cut: with it, a lag beyond the bound is an
+        /// error.
+        #[arg(long, value_name = "US")]
+        longest_us: Option<u64>,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -343,6 +347,10 @@ pub(crate) struct SimOptions {
     /// What makes this run differ from others; the same seed gives the same figures.
     #[arg(long, default_value_t = 1)]
     pub(crate) seed: u64,
+    /// Run the paper's experiments with so many seeds from SEED on: medians, least and largest.
+    /// [default: 10 for all experiments together, else 1]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) seeds: Option<u32>,
     /// Print one JSON document instead of a table.
     #[arg(long)]
     pub(crate) json: bool,

@@ -75,7 +75,9 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Metrics { json } => vgpu::metrics(&sockets, json)?,
         Command::Stop { force } => daemon::stop(&sockets, force)?,
         Command::Demo(options) => return demo::demo(&options),
-        Command::Replay { journal, json } => replay::replay(&journal, json)?,
+        Command::Replay { journal, longest_us, json } => {
+            replay::replay(&journal, longest_us, json)?;
+        }
         Command::Trace(options) => trace::trace(&sockets, &options)?,
         Command::Bench(options) => return bench::bench(&options),
         Command::Sim(options) => return sim::sim(&options),

@@ -6,7 +6,8 @@ use std::path::Path;
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
 use weft_node::journal::{Begins, JournalFile, files};
-use weft_sched::journal::{Replay, Summary, Writer};
+use weft_sched::invariants::{TraceLag, TraceSummary};
+use weft_sched::journal::{Outcome, Replay, Summary, Writer};
 
 use crate::output::{line, note};
 
@@ -21,11 +22,26 @@ struct Report {
     cut: u64,
     /// Records that the daemon could not write.
     lost: u64,
+    lag: Lag,
+}
+
+/// The lag bound of the design, from what the device reported.
+#[derive(Debug, Default, Serialize)]
+struct Lag {
+    /// Reports of service under `fair`, which promises the bound.
+    reports: u64,
+    /// Reports at which two members of a level were further apart than the bound.
+    beyond: u64,
+    /// The largest lag over its bound.
+    worst_over_bound: f64,
+    /// The longest command that cannot be cut, in µs, as was said.
+    longest_us: u64,
 }
 
 /// `weft replay`
-pub(crate) fn replay(journal: &Path, json: bool) -> Result<()> {
-    let mut report = Report::default();
+pub(crate) fn replay(journal: &Path, longest_us: Option<u64>, json: bool) -> Result<()> {
+    let lag = Lag { longest_us: longest_us.unwrap_or(0), ..Lag::default() };
+    let mut report = Report { lag, ..Report::default() };
     // The state at the end of the file before, as a file that goes on there begins.
     let mut end = None;
     for file in parts(journal)? {
@@ -39,19 +55,41 @@ pub(crate) fn replay(journal: &Path, json: bool) -> Result<()> {
         if end.take().is_some_and(|end: Vec<u8>| goes_on && !bytes.starts_with(&end)) {
             bail!("{shown}: it does not begin with the state at the end of the file before it");
         }
-        let (summary, state) = one(&bytes).with_context(|| format!("{shown}"))?;
+        let (summary, state) = one(&bytes, &mut report.lag).with_context(|| format!("{shown}"))?;
         report.add(&summary);
         end = (!summary.cut).then_some(state);
     }
+    show(&report, json)?;
+    let Lag { reports, beyond, longest_us: longest, .. } = report.lag;
+    if beyond > 0 && longest_us.is_some() {
+        bail!(
+            "the lag bound was passed at {beyond} of {reports} reports of service, although no \
+             command was longer than {longest} µs"
+        );
+    }
+    Ok(())
+}
+
+fn show(report: &Report, json: bool) -> Result<()> {
     if json {
-        line(&serde_json::to_string_pretty(&report)?);
+        line(&serde_json::to_string_pretty(report)?);
         return Ok(());
     }
-    let Report { files, records, actions, grants, cut, lost } = report;
+    let Report { files, records, actions, grants, cut, lost, lag } = report;
     line(&format!(
         "no difference: {records} records, {actions} actions, {grants} turns in {files} files \
          ({cut} cut short, {lost} records lost)"
     ));
+    let Lag { reports, beyond, worst_over_bound, longest_us } = lag;
+    if *reports > 0 {
+        line(&format!(
+            "lag: at most {worst_over_bound:.3} of the bound (q + l)/w + (q + l)/w with l = \
+             {longest_us} µs; beyond it at {beyond} of {reports} reports of service"
+        ));
+    }
+    if *beyond > 0 {
+        note("l is the longest command that the device could not cut; say it with --longest-us");
+    }
     Ok(())
 }
 
@@ -86,9 +124,21 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>> {
 }
 
 /// Replays one file; the state at its end comes encoded.
-fn one(bytes: &[u8]) -> Result<(Summary, Vec<u8>)> {
+fn one(bytes: &[u8], lag: &mut Lag) -> Result<(Summary, Vec<u8>)> {
     let mut replay = Replay::new(bytes)?;
-    while replay.step()?.is_some() {}
+    let mut trace = TraceLag::new(replay.node(), lag.longest_us.saturating_mul(1_000));
+    while let Some(record) = replay.step()? {
+        if let Outcome::Done(actions) = &record.outcome {
+            // Counted; a lag is told at the end.
+            let _beyond = trace.observe(&record.event, actions, replay.node());
+        }
+    }
+    let TraceSummary { reports, beyond, worst_millionths } = trace.summary();
+    lag.reports += reports;
+    lag.beyond += beyond;
+    #[expect(clippy::cast_precision_loss, reason = "a ratio with six digits")]
+    let worst = worst_millionths as f64 / 1e6;
+    lag.worst_over_bound = lag.worst_over_bound.max(worst);
     let mut state = Vec::new();
     Writer::begin(replay.node(), &mut state);
     Ok((replay.summary(), state))
@@ -138,15 +188,19 @@ mod tests {
     #[test]
     fn a_journal_replays_and_its_end_is_what_the_next_begins_with() {
         let bytes = journal();
-        let (summary, end) = one(&bytes).unwrap();
+        let (summary, end) = one(&bytes, &mut Lag::default()).unwrap();
         assert!(summary.records >= 100 && summary.grants >= 100, "{summary:?}");
+        let mut lag = Lag::default();
+        one(&bytes, &mut lag).unwrap();
+        assert!(lag.reports >= 100 && lag.beyond == 0, "{lag:?}");
+        assert!((0.3..=1.0).contains(&lag.worst_over_bound), "{lag:?}");
         let dir = tempfile::tempdir().unwrap();
         fs::write(dir.path().join("000001-start.weftj"), &bytes).unwrap();
         fs::write(dir.path().join("000002-next.weftj"), &end).unwrap();
-        replay(dir.path(), true).unwrap();
+        replay(dir.path(), None, true).unwrap();
         // Another beginning is not the end of the first.
         fs::write(dir.path().join("000002-next.weftj"), &bytes).unwrap();
-        let error = replay(dir.path(), true).unwrap_err().to_string();
+        let error = replay(dir.path(), None, true).unwrap_err().to_string();
         assert!(error.contains("000002") && error.contains("state"), "{error}");
     }
 
@@ -154,19 +208,19 @@ mod tests {
     fn what_is_no_journal_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let message = |error: anyhow::Error| format!("{error:#}");
-        assert!(message(replay(dir.path(), false).unwrap_err()).contains("no journal in"));
+        assert!(message(replay(dir.path(), None, false).unwrap_err()).contains("no journal in"));
         let file = dir.path().join("000001-start.weftj");
         for (bytes, word) in
             [(&b"hello"[..], "no journal"), (b"WEFTJRNL\xff\xff", "version"), (b"", "no journal")]
         {
             fs::write(&file, bytes).unwrap();
-            let error = message(replay(&file, false).unwrap_err());
+            let error = message(replay(&file, None, false).unwrap_err());
             assert!(error.contains(word) && error.contains("000001"), "{error}");
         }
         let mut damaged = journal();
         damaged[14] ^= 1;
         fs::write(&file, &damaged).unwrap();
-        assert!(message(replay(&file, false).unwrap_err()).contains("damaged"));
+        assert!(message(replay(&file, None, false).unwrap_err()).contains("damaged"));
     }
 
     /// Damage anywhere is a message or another journal, never a crash; a cut is no error.
@@ -180,7 +234,7 @@ mod tests {
             bytes.len()
         };
         for len in header..whole.len() {
-            one(&whole[..len]).unwrap();
+            one(&whole[..len], &mut Lag::default()).unwrap();
         }
         let mut random = 0x2545_f491_4f6c_dd1d_u64;
         let mut next = || {
@@ -196,9 +250,9 @@ mod tests {
                 bytes[at] ^= 1 << (next() % 8);
             }
             // Whatever it says: that it comes back is the test.
-            let _ = one(&bytes);
+            let _ = one(&bytes, &mut Lag::default());
             let garbage: Vec<u8> = (0..next() % 64).map(|_| next().to_le_bytes()[0]).collect();
-            one(&garbage).unwrap_err();
+            one(&garbage, &mut Lag::default()).unwrap_err();
         }
     }
 }

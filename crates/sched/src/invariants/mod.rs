@@ -3,6 +3,7 @@
 //! | invariant | predicate |
 //! |---|---|
 //! | the lag bound, at every level of the hierarchy | [`LagTree`], [`LagBound`] |
+//! | the same on the journal of a real run | [`TraceLag`] |
 //! | caps hold, apart from one quantum and one command | [`CapCheck`] |
 //! | the device is not idle while somebody may use it | [`WorkConservation`] |
 //! | nobody starves | [`wait_limit_ns`], [`nested_wait_limit_ns`] |
@@ -18,6 +19,7 @@ mod caps;
 mod conservation;
 mod hierarchy;
 mod lag;
+mod trace;
 
 pub use audit::{Broken, audit};
 pub use caps::{CapBroken, CapCheck};
@@ -26,3 +28,4 @@ pub use conservation::{
 };
 pub use hierarchy::{LagTree, Level, LevelLag};
 pub use lag::{Lag, LagBound, PAIRS_MAX};
+pub use trace::{TraceLag, TraceSummary};
