@@ -8,8 +8,11 @@ use crate::world::{RELEASE_LEAD_NS, Setup, session_key, tenant_key, vgpu_key};
 /// What the invariants are held against in this run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
-    /// Time of one turn in the lag bound.
+    /// What may be in flight beyond a cap: a turn, with all that a pipelined driver adds to it.
     turn_ns: u64,
+    /// Time of one turn in the lag bound: the quantum, and σ and the sleeper credit, as the design
+    /// has it.
+    lag_turn_ns: u64,
     /// The longest that the device may be idle while somebody has work.
     idle_ns: u64,
     /// The policy promises the lag bound.
@@ -43,6 +46,7 @@ impl Limits {
                 + RELEASE_LEAD_NS
                 + config.yield_ns
                 + handover_ns,
+            lag_turn_ns: config.quantum_ns + config.sleeper_credit_ns + config.slack_ns,
             idle_ns: config.yield_ns + config.overlap_ns + 2 * handover_ns,
             lag: setup.policy == "fair" && !setup.hold_idle,
             waste: matches!(setup.policy, "fair" | "unmanaged") && !setup.hold_idle,
@@ -75,7 +79,7 @@ pub(crate) struct Checks {
 
 impl Checks {
     pub(crate) fn new(limits: Limits) -> Self {
-        let mut lag = LagTree::new(limits.turn_ns);
+        let mut lag = LagTree::new(limits.lag_turn_ns);
         lag.add_tenant(TenantKey::DEFAULT, Weight::ONE);
         Self {
             limits,

@@ -11,6 +11,7 @@
 
 mod calibration;
 mod checks;
+pub mod claims;
 mod clock;
 mod cores;
 mod cpu;
@@ -28,6 +29,7 @@ mod preempt;
 mod program;
 mod random;
 pub mod report;
+pub mod seeds;
 mod table3;
 mod worker;
 mod world;

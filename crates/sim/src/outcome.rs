@@ -19,7 +19,12 @@ pub struct Outcome {
     pub baselines: BTreeMap<String, f64>,
     /// What must fail, and by how much it did.
     pub controls: BTreeMap<String, f64>,
-    /// The paper's statements beside ours.
+    /// Least and largest value of each figure and baseline over all seeds; `control:` before the
+    /// names of controls.
+    pub intervals: BTreeMap<String, (f64, f64)>,
+    /// Runs with different seeds that this is the median of; 0 for a single run.
+    pub seeds: usize,
+    /// What goes past the paper: what, what the paper has there, and ours.
     pub comparisons: Vec<Comparison>,
     /// Pictures.
     pub plots: Vec<Plot>,
@@ -27,6 +32,8 @@ pub struct Outcome {
     pub notes: Vec<String>,
     /// Steps at which two vGPUs were further apart than the lag bound.
     pub lag_bound_violations: u64,
+    /// The largest lag over that bound.
+    pub lag_share_max: f64,
     /// Steps at which another invariant was broken.
     pub other_violations: u64,
     /// The first violation in words, with what replays it.
@@ -61,8 +68,10 @@ pub struct Plot {
     pub groups: Vec<String>,
     /// What is drawn.
     pub series: Vec<Series>,
-    /// A horizontal line, such as a goal.
+    /// A horizontal line, such as a goal or what the paper says.
     pub mark: Option<f64>,
+    /// What that line is.
+    pub mark_text: String,
 }
 
 /// How a plot is drawn.
@@ -84,6 +93,8 @@ pub struct Series {
     pub name: String,
     /// (x, y); for bars x is the number of the group.
     pub points: Vec<(f64, f64)>,
+    /// Least and largest y of each point over all seeds; empty for a single run.
+    pub ranges: Vec<(f64, f64)>,
     /// Drawn dashed: what is expected, or the paper's.
     pub dashed: bool,
 }
@@ -96,6 +107,12 @@ impl Outcome {
 
     pub(crate) fn figure(&mut self, name: impl Into<String>, value: f64) {
         self.figures.insert(name.into(), value);
+    }
+
+    /// Least and largest value of a figure over all seeds.
+    pub fn interval(&self, name: &str) -> Option<(f64, f64)> {
+        let value = *self.figures.get(name)?;
+        Some(self.intervals.get(name).copied().unwrap_or((value, value)))
     }
 
     pub(crate) fn baseline(&mut self, name: impl Into<String>, value: f64) {
@@ -125,6 +142,7 @@ impl Outcome {
             groups: Vec::new(),
             series: Vec::new(),
             mark: None,
+            mark_text: String::new(),
         });
         let last = self.plots.len() - 1;
         &mut self.plots[last]
@@ -142,13 +160,20 @@ impl Plot {
         self
     }
 
+    /// A line that says what it is.
+    pub(crate) fn line_at(&mut self, at: f64, text: &str) -> &mut Self {
+        text.clone_into(&mut self.mark_text);
+        self.mark(at)
+    }
+
     pub(crate) fn series(
         &mut self,
         name: impl Into<String>,
         points: impl IntoIterator<Item = (f64, f64)>,
     ) -> &mut Self {
         let points = points.into_iter().collect();
-        self.series.push(Series { name: name.into(), points, dashed: false });
+        let (name, ranges) = (name.into(), Vec::new());
+        self.series.push(Series { name, points, ranges, dashed: false });
         self
     }
 

@@ -208,10 +208,10 @@ mod tests {
         let mut program = profile.program(1);
         let (mut launches, mut syncs) = (0.0, 0.0);
         for _ in 0..100_000 {
-            match program.next(&View { now_ns: 0, finished: 0 }) {
+            match program.next(&View { now_ns: 0, finished: 0, executed_ns: 0 }) {
                 Step::Launch(_) => launches += 1.0,
                 Step::Sync | Step::Query => syncs += 1.0,
-                Step::Compute(_) | Step::Call | Step::Sleep(_) | Step::End => {}
+                Step::Compute(_) | Step::Call | Step::Sleep(_) | Step::Die(_) | Step::End => {}
             }
         }
         let expected: f64 = profile.sync_per_10ms / profile.launches();

@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
 use weft_sim::experiments::{EXPERIMENTS, Lab, by_name, summary};
+use weft_sim::report::Report;
 use weft_sim::{Calibration, Outcome};
 
 fn run(name: &str, seed: u64) -> Outcome {
@@ -115,7 +116,69 @@ fn victims_keep_their_share_and_would_lose_it_without_the_defence() {
 #[test]
 fn a_sleeper_that_wakes_costs_others_a_quantum_at_most() {
     let outcome = run("wakeup", 1);
-    assert!(outcome.figures["wake_delay_quanta_max"] <= 1.0, "{:?}", outcome.figures);
+    let figure = |name: &str| outcome.figures[name];
+    assert!(figure("wake_delay_over_fair_quanta_max") <= 1.0, "{:?}", outcome.figures);
+    assert!(figure("wake_delay_over_steady_quanta_max") <= 1.0, "{:?}", outcome.figures);
+    // Without the sleeper the others wait less than beside a competitor: its turns are seen.
+    assert!(figure("wake_delay_quanta_max") > 1.0, "{:?}", outcome.figures);
+    assert!(figure("wake_delay_quanta_max") <= 4.5, "{:?}", outcome.figures);
+}
+
+/// A native program that sleeps as Weft's does would hide what the sleeping costs.
+#[test]
+fn the_native_program_polls() {
+    let outcome = run("figure7", 1);
+    for program in ["CFD", "SCAN"] {
+        let overhead = outcome.figures[&format!("overhead_weft_{program}")];
+        assert!(overhead > 1.05, "{program}: {overhead}");
+    }
+}
+
+#[test]
+fn every_claim_of_the_paper_is_held_against_figures() {
+    let outcomes: Vec<Outcome> = EXPERIMENTS
+        .iter()
+        .filter(|experiment| experiment.is_of_paper())
+        .map(|experiment| run(experiment.name, 1))
+        .collect();
+    let report = Report {
+        command: String::new(),
+        commit: String::new(),
+        seed: 1,
+        seeds: 1,
+        quick: true,
+        calibration: Vec::new(),
+        summary: summary(&outcomes),
+        outcomes,
+        real: Vec::new(),
+    };
+    let rows = report.claims();
+    let of = |verdict: &str| rows.iter().filter(|row| row.verdict == verdict).collect::<Vec<_>>();
+    for row in of("not measured") {
+        assert!(row.why.len() > 20 && row.simulated == "–", "a figure is missing: {row:?}");
+        assert!(["figure1", "table2"].contains(&row.experiment.as_str()), "{row:?}");
+    }
+    let (good, bad) = (of("reproduced"), of("not reproduced"));
+    assert!(good.len() > 30, "{} of {} reproduced", good.len(), rows.len());
+    // A page on which everything is reproduced has not looked.
+    assert!(bad.len() > 3, "{} of {} not reproduced", bad.len(), rows.len());
+    for row in bad {
+        assert!(!row.why.is_empty(), "no reason: {row:?}");
+    }
+    for (text, kind) in [(report.html(), "page"), (report.markdown(), "summary")] {
+        let shown =
+            rows.iter().all(|row| text.contains(&row.experiment) && text.contains(row.verdict));
+        assert!(shown && text.contains("Credit-hs, overhead, SRD1"), "{kind}");
+    }
+}
+
+#[test]
+fn several_seeds_give_an_interval() {
+    let one = |seed| run("figure8", seed);
+    let merged = weft_sim::seeds::merge(vec![one(1), one(2), one(3)]).unwrap();
+    let (low, high) = merged.interval("mmr_fair_BS").unwrap();
+    let median = merged.figures["mmr_fair_BS"];
+    assert!(low <= median && median <= high && low < high, "{low} {median} {high}");
 }
 
 #[test]

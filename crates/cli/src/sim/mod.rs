@@ -1,12 +1,13 @@
 //! `weft sim`: experiments in the simulator, which drives the daemon's scheduling core.
 
+mod seeds;
+
 use std::fs;
 use std::path::Path;
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
-use weft_sim::experiments::{self, EXPERIMENTS, Lab};
+use weft_sim::experiments::{self, EXPERIMENTS, Experiment, Lab};
 use weft_sim::report::{RealRun, Report};
 use weft_sim::{Calibration, Outcome};
 
@@ -18,8 +19,8 @@ use crate::output::note;
 const ALL: &str = "fairgv";
 /// Imported profiles beside each other.
 const PROFILES: &str = "profiles";
-/// Nothing is said of what takes less.
-const SILENCE: Duration = Duration::from_secs(1);
+/// Seeds of all experiments together.
+const SEEDS: u32 = 10;
 
 /// `weft sim`
 pub(crate) fn sim(options: &SimOptions) -> Result<ExitCode> {
@@ -31,40 +32,37 @@ pub(crate) fn sim(options: &SimOptions) -> Result<ExitCode> {
     let calibration =
         costs.list().into_iter().map(|(name, cost)| (name.to_owned(), cost.ns, cost.from.clone()));
     let calibration = calibration.collect();
-    let mut said = Instant::now();
-    let mut progress = |what: &str| {
-        if said.elapsed() >= SILENCE {
-            said = Instant::now();
-            note(&format!("sim: {what}"));
-        }
-    };
-    let mut lab = Lab::new(options.seed, options.quick, costs, &mut progress);
     if options.name == PROFILES {
+        let mut progress = |what: &str| note(&format!("sim: {what}"));
+        let mut lab = Lab::new(options.seed, options.quick, costs, &mut progress);
         let outcome = profiles(&mut lab, options)?;
         document(PROFILES, &outcome, options).print(options.json)?;
         return Ok(code(&outcome));
     }
-    if options.name != ALL {
-        let Some(experiment) = experiments::by_name(&options.name) else {
-            bail!("{} is no experiment; there are {}", options.name, names());
-        };
-        let outcome = experiment.run(&mut lab)?;
-        if let Some(directory) = &options.report {
-            let summary = experiments::summary(std::slice::from_ref(&outcome));
-            report(directory, options, calibration, summary, vec![outcome.clone()])?;
-        }
-        document(experiment.name, &outcome, options).print(options.json)?;
-        return Ok(code(&outcome));
-    }
-    let outcomes: Vec<Outcome> =
-        EXPERIMENTS.iter().map(|experiment| experiment.run(&mut lab)).collect::<Result<_, _>>()?;
+    let chosen: Vec<&'static Experiment> = if options.name == ALL {
+        EXPERIMENTS.iter().collect()
+    } else if let Some(experiment) = experiments::by_name(&options.name) {
+        vec![experiment]
+    } else {
+        bail!("{} is no experiment; there are {}", options.name, names());
+    };
+    let outcomes = seeds::run(&chosen, options, &costs)?;
     let summary = experiments::summary(&outcomes);
-    document(ALL, &summary, options).print(options.json)?;
-    let end = code(&summary);
+    let (name, shown) = match (options.name == ALL, outcomes.first()) {
+        (false, Some(outcome)) => (chosen[0].name, outcome),
+        _ => (ALL, &summary),
+    };
+    document(name, shown, options).print(options.json)?;
+    let end = code(shown);
     if let Some(directory) = &options.report {
         report(directory, options, calibration, summary, outcomes)?;
     }
     Ok(end)
+}
+
+/// Seeds of the paper's experiments.
+fn seeds_of(options: &SimOptions) -> u32 {
+    options.seeds.unwrap_or(if options.name == ALL && !options.quick { SEEDS } else { 1 })
 }
 
 /// The names that `weft sim` takes.
@@ -88,9 +86,18 @@ fn code(outcome: &Outcome) -> ExitCode {
 fn document(name: &'static str, outcome: &Outcome, options: &SimOptions) -> Document {
     let mode = if name == "decisions" { "real" } else { "simulated" };
     let mut document = Document::new(name, mode, &outcome.window);
-    document.seed(options.seed);
+    for seed in 0..u64::from(seeds_of(options)) {
+        document.seed(options.seed + seed);
+    }
     for (name, value) in &outcome.figures {
         document.figure(name, *value);
+    }
+    if outcome.seeds > 1 {
+        for (name, (low, high)) in &outcome.intervals {
+            let name = name.replace(':', "_");
+            document.baseline(format!("seeds_{name}_least"), *low);
+            document.baseline(format!("seeds_{name}_largest"), *high);
+        }
     }
     for (name, value) in &outcome.baselines {
         document.baseline(name, *value);
@@ -99,6 +106,7 @@ fn document(name: &'static str, outcome: &Outcome, options: &SimOptions) -> Docu
         document.control(name, *value);
     }
     if name != ALL {
+        document.figure("lag_bound_share_max", outcome.lag_share_max);
         document.figure("lag_bound_violations", count(outcome.lag_bound_violations));
         document.figure("other_violations", count(outcome.other_violations));
         document.figure("decisions", count(outcome.decisions));
@@ -150,9 +158,12 @@ fn report(
     let quick = if options.quick { " --quick" } else { "" };
     let beside = if options.real.is_some() { " --real DIR" } else { "" };
     let (name, seed) = (&options.name, options.seed);
-    let command = format!("weft sim {name} --seed {seed}{quick} --report DIR{beside}");
+    let seeds = u64::from(seeds_of(options));
+    let command =
+        format!("weft sim {name} --seed {seed} --seeds {seeds}{quick} --report DIR{beside}");
     let (commit, quick) = (crate::bench::document::commit(), options.quick);
-    let report = Report { command, commit, seed, quick, calibration, summary, outcomes, real };
+    let report =
+        Report { command, commit, seed, seeds, quick, calibration, summary, outcomes, real };
     fs::create_dir_all(directory)?;
     let files = [
         ("index.html", report.html()),

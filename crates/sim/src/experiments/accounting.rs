@@ -24,16 +24,12 @@ pub(super) fn table2(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
         ("host", Accounting::HostTimed { sync_ns: HOST_SYNC_NS }),
     ];
     let mut bars = vec![Vec::new(); methods.len()];
-    for (name, profiler, fairgv) in TABLE {
+    for (name, ..) in TABLE {
         for (bar, (method, accounting)) in bars.iter_mut().zip(methods) {
             let error = charge_error(lab, name, accounting, duration_ns)?;
             outcome.figure(format!("error_{method}_{name}"), error);
             bar.push(100.0 * error);
         }
-        let ours = format!("{:.2} %", bars[1].last().copied().unwrap_or(0.0));
-        let paper =
-            format!("{:.0} % ({profiler} µs as {fairgv})", 100.0 * (fairgv / profiler - 1.0));
-        outcome.compare(&format!("error, {name}"), &paper, ours);
     }
     let most = |place: usize| bars[place].iter().copied().fold(0.0, f64::max) / 100.0;
     outcome.figure("error_max", most(0).max(most(1)));

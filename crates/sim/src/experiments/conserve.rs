@@ -64,11 +64,6 @@ pub(super) fn figure10(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
     }
     outcome.figure("utilization_min", least[0]);
     outcome.control("utilization_min", least[1]);
-    outcome.compare(
-        "utilisation at 80 % sleep, work-conserving against not",
-        "stays high; falls",
-        format!("{:.3} against {:.3}", lines[0][3].1, lines[1][3].1),
-    );
     let plot = outcome.plot(
         PlotKind::Lines,
         "Device utilisation beside a co-runner that sleeps",

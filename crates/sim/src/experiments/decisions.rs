@@ -6,8 +6,9 @@ use std::time::Instant;
 use weft_sched::bench_support::Saturated;
 use weft_sched::{PolicyId, policy};
 
-use super::lab::{Lab, RunError, median};
+use super::lab::{Lab, RunError};
 use crate::outcome::{Outcome, PlotKind};
+use crate::seeds::median;
 
 /// Decisions of one batch.
 pub const BATCH: u32 = 200;

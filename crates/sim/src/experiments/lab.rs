@@ -7,6 +7,7 @@ use crate::cpu::CpuScheduler;
 use crate::kernel::SECOND;
 use crate::outcome::Outcome;
 use crate::program::Transport;
+use crate::seeds::median;
 use crate::world::{Setup, SetupError, Verdict, World};
 
 /// An experiment that could not run.
@@ -50,6 +51,7 @@ impl<'a> Lab<'a> {
 
     pub(super) fn end(&mut self, outcome: &mut Outcome) {
         outcome.lag_bound_violations = self.totals.lag_violations;
+        outcome.lag_share_max = self.totals.lag_share_max;
         outcome.other_violations = self.totals.other_violations;
         outcome.first_violation = self.totals.first.take();
         outcome.decisions = self.totals.decisions;
@@ -85,7 +87,9 @@ impl<'a> Lab<'a> {
     /// Ends a run and keeps what its checks found; `what` tells it from the experiment's others.
     pub(super) fn close(&mut self, world: &mut World, what: &str) -> Verdict {
         let verdict = world.finish();
-        self.totals.lag_violations += verdict.lag_violations;
+        let totals = &mut self.totals;
+        totals.lag_violations += verdict.lag_violations;
+        totals.lag_share_max = totals.lag_share_max.max(verdict.lag_share_max);
         self.totals.other_violations += verdict.other_violations;
         self.totals.decisions += verdict.decisions;
         if self.totals.first.is_none()
@@ -218,16 +222,6 @@ pub(super) fn measure(
         before.iter().zip(&begin).map(|(after, begin)| (after - begin) as f64 / span_ns).collect();
     let overhead = alone / rates.iter().sum::<f64>().max(1e-12);
     Shares { mmr, overhead, rates }
-}
-
-pub(super) fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => 0.0,
-        length if length % 2 == 1 => sorted[length / 2],
-        length => f64::midpoint(sorted[length / 2 - 1], sorted[length / 2]),
-    }
 }
 
 pub(super) fn min_max_ratio(values: &[f64]) -> f64 {

@@ -7,6 +7,8 @@ mod svg;
 
 use serde::Serialize;
 
+use crate::claims::{Row, rows};
+use crate::experiments::claims;
 use crate::outcome::Outcome;
 pub use real::{RealError, RealRun};
 
@@ -17,8 +19,10 @@ pub struct Report {
     pub command: String,
     /// The commit of the checkout.
     pub commit: String,
-    /// The seed of all runs.
+    /// The first seed.
     pub seed: u64,
+    /// Seeds of the paper's experiments, from the first on.
+    pub seeds: u64,
     /// The run was a quick one, for checking that it works.
     pub quick: bool,
     /// Costs and their sources.
@@ -32,6 +36,11 @@ pub struct Report {
 }
 
 impl Report {
+    /// The paper's claims, each with its verdict.
+    pub fn claims(&self) -> Vec<Row> {
+        rows(&claims(), &self.outcomes, &self.real)
+    }
+
     /// The page.
     pub fn html(&self) -> String {
         page::render(self)

@@ -24,7 +24,9 @@ impl Frame {
         let points = || plot.series.iter().flat_map(|series| &series.points);
         let logarithmic = plot.kind == PlotKind::LogLines;
         let mut x = range(points().map(|point| point.0));
-        let (mut low, mut high) = range(points().map(|point| point.1).chain(plot.mark));
+        let ranges = plot.series.iter().flat_map(|series| &series.ranges);
+        let ends = ranges.flat_map(|(low, high)| [*low, *high]);
+        let (mut low, mut high) = range(points().map(|point| point.1).chain(plot.mark).chain(ends));
         if plot.kind == PlotKind::Bars {
             x = (-0.5, plot.groups.len() as f64 - 0.5);
             low = low.min(0.0);
@@ -79,6 +81,13 @@ pub(super) fn figure(plot: &Plot) -> String {
             "<line class=\"mark\" x1=\"{LEFT}\" x2=\"{}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>",
             WIDTH - RIGHT
         );
+        let _ = write!(
+            svg,
+            "<text class=\"tick\" x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{}</text>",
+            WIDTH - RIGHT,
+            y - 4.0,
+            escape(&plot.mark_text)
+        );
     }
     labels(&mut svg, plot);
     svg.push_str("</svg>");
@@ -123,7 +132,7 @@ fn bars(svg: &mut String, plot: &Plot, frame: &Frame) {
     let slot = frame.x(1.0) - frame.x(0.0);
     let width = 0.82 * slot / plot.series.len().max(1) as f64;
     for (colour, series) in plot.series.iter().enumerate() {
-        for &(group, value) in &series.points {
+        for (number_of, &(group, value)) in series.points.iter().enumerate() {
             let x = frame.x(group) - 0.41 * slot + width * colour as f64;
             let (top, base) = (frame.y(value.max(0.0)), frame.y(value.min(0.0)));
             let group = group_name(plot, group);
@@ -137,6 +146,7 @@ fn bars(svg: &mut String, plot: &Plot, frame: &Frame) {
                 escape(&series.name),
                 number(value)
             );
+            whisker(svg, frame, x + width / 2.0, series.ranges.get(number_of));
         }
     }
     // Names that do not fit side by side are slanted.
@@ -154,6 +164,19 @@ fn bars(svg: &mut String, plot: &Plot, frame: &Frame) {
             svg,
             "<text class=\"tick\" x=\"{x:.1}\" y=\"{y:.1}\" {turn}>{}</text>",
             escape(&short)
+        );
+    }
+}
+
+/// The range of a point over all seeds.
+fn whisker(svg: &mut String, frame: &Frame, x: f64, range: Option<&(f64, f64)>) {
+    let Some(&(low, high)) = range else { return };
+    let (top, base) = (frame.y(high), frame.y(low));
+    // Nothing to see below a pixel.
+    if base - top > 1.0 {
+        let _ = write!(
+            svg,
+            "<line class=\"whisker\" x1=\"{x:.1}\" x2=\"{x:.1}\" y1=\"{top:.1}\" y2=\"{base:.1}\"/>"
         );
     }
 }
@@ -182,7 +205,8 @@ fn lines(svg: &mut String, plot: &Plot, frame: &Frame) {
             escape(&series.name)
         );
         if series.points.len() <= 24 && !series.dashed {
-            for (x, y) in &series.points {
+            for (number_of, (x, y)) in series.points.iter().enumerate() {
+                whisker(svg, frame, frame.x(*x), series.ranges.get(number_of));
                 let _ = write!(
                     svg,
                     "<circle class=\"f{own}\" cx=\"{:.1}\" cy=\"{:.1}\" r=\"3\"><title>{}: {} at \
