@@ -7,13 +7,18 @@ __device__ void step(unsigned int *state) {
 }
 
 extern "C" __global__ void step_21us(unsigned int *state) { step(state); }
+extern "C" __global__ void step_46us(unsigned int *state) { step(state); }
 extern "C" __global__ void step_51us(unsigned int *state) { step(state); }
 extern "C" __global__ void step_102us(unsigned int *state) { step(state); }
+extern "C" __global__ void step_133us(unsigned int *state) { step(state); }
 extern "C" __global__ void step_172us(unsigned int *state) { step(state); }
+extern "C" __global__ void step_207us(unsigned int *state) { step(state); }
 extern "C" __global__ void step_285us(unsigned int *state) { step(state); }
+extern "C" __global__ void step_377us(unsigned int *state) { step(state); }
 extern "C" __global__ void step_391us(unsigned int *state) { step(state); }
 extern "C" __global__ void step_803us(unsigned int *state) { step(state); }
 extern "C" __global__ void step_1605us(unsigned int *state) { step(state); }
+extern "C" __global__ void step_300000us(unsigned int *state) { step(state); }
 
 // A long kernel, as long as its grid: each block advances its own element by one step and counts
 // itself in memory that the host sees. The paced device gives it 100 µs per block.

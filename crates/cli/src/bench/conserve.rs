@@ -10,6 +10,9 @@ use super::{Context, median};
 const SLEEP_PERCENT: [u64; 4] = [50, 60, 70, 80];
 const KERNEL_US: u64 = 285;
 const RUNS: usize = 3;
+/// The control is FairGV without its work-conserving policy (§5.4.5): a vGPU without work keeps the
+/// device, polling, for a slice of 6 ms.
+const SLICE_US: &str = "6000";
 
 pub(crate) fn run(context: &Context) -> Result<Document> {
     let (runs, seconds) = if context.quick { (1, 2) } else { (RUNS, 5) };
@@ -22,8 +25,7 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
         let share = utilization(context, &[], Some(percent), (runs, seconds))? / alone;
         document.figure(format!("utilization_{percent}"), share);
         low = low.min(share);
-        // The control holds the device through its idle times.
-        let holding = [("scheduling.yield_us", "1000000")];
+        let holding = [("scheduling.yield_us", SLICE_US)];
         let control = utilization(context, &holding, Some(percent), (runs, seconds))? / alone;
         document.control(format!("utilization_holding_{percent}"), control);
         control_low = control_low.min(control);
@@ -42,25 +44,30 @@ fn utilization(
 ) -> Result<f64> {
     let mut shares = Vec::new();
     for _ in 0..runs {
-        let host = Host::node(true, settings)?;
-        let start = common_start();
-        let mut command = context.program("share");
-        command.arg(kernel(KERNEL_US)).arg(seconds.to_string()).arg("--start").arg(&start);
-        let mut tenants = vec![host.start("busy", 1, command)?];
-        if let Some(percent) = sleeper {
-            let mut command = context.program("share");
-            command.arg(kernel(KERNEL_US)).arg(seconds.to_string()).arg("--start").arg(&start);
-            command.arg("--sleep").arg(percent.to_string());
-            tenants.push(host.start("sleeper", 1, command)?);
-        }
-        let mut used = 0.0;
-        for tenant in tenants {
-            let report = ShareReport::parse(tenant.finish()?)?;
-            #[expect(clippy::cast_precision_loss, reason = "seconds of microseconds")]
-            let work_s = (report.completed * KERNEL_US) as f64 / 1e6;
-            used += work_s / report.seconds;
-        }
-        shares.push(used);
+        shares.push(Host::on_node(context, true, settings, |host| {
+            contend(context, host, sleeper, seconds)
+        })?);
     }
     Ok(median(&shares))
+}
+
+fn contend(context: &Context, host: &Host, sleeper: Option<u64>, seconds: u64) -> Result<f64> {
+    let start = common_start();
+    let mut command = context.program("share");
+    command.arg(kernel(KERNEL_US)).arg(seconds.to_string()).arg("--start").arg(&start);
+    let mut tenants = vec![host.start("busy", 1, command)?];
+    if let Some(percent) = sleeper {
+        let mut command = context.program("share");
+        command.arg(kernel(KERNEL_US)).arg(seconds.to_string()).arg("--start").arg(&start);
+        command.arg("--sleep").arg(percent.to_string());
+        tenants.push(host.start("sleeper", 1, command)?);
+    }
+    let mut used = 0.0;
+    for tenant in tenants {
+        let report = ShareReport::parse(tenant.finish()?)?;
+        #[expect(clippy::cast_precision_loss, reason = "seconds of microseconds")]
+        let work_s = (report.completed * KERNEL_US) as f64 / 1e6;
+        used += work_s / report.seconds;
+    }
+    Ok(used)
 }

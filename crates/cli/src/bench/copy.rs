@@ -12,11 +12,9 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let runs = if context.quick { 1 } else { RUNS };
     let window = format!("{runs} runs, each the median of 7 copies per size, 4 KiB to 256 MiB");
     let mut document = Document::new("copy", "real", &window);
-    let host = Host::node(false, &[])?;
-    let mut reports = Vec::new();
-    for _ in 0..runs {
-        reports.push(context.single(&host, "copy")?);
-    }
+    let reports = Host::on_node(context, false, &[], |host| {
+        (0..runs).map(|_| context.single(host, "copy")).collect::<Result<Vec<_>>>()
+    })?;
     let first = reports[0].as_object().context("copy printed no object")?;
     for name in first.keys().filter(|name| name.as_str() != "verified") {
         let values: Vec<f64> = reports.iter().filter_map(|report| report[name].as_f64()).collect();

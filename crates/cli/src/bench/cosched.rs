@@ -2,8 +2,9 @@
 //!
 //! Three interactive tenants with weights 1:2:3 and two hogs share one processor; the device and
 //! its workers have the others. The baseline is the plain wake-up (`coscheduling = "off"`), the
-//! negative control too: it must be slow. A hog's fair share is what is left of the processor when
-//! no tenant takes more than an equal part of it (max-min fairness).
+//! negative control too: it must be slow. Shares are of the wall time of the shared processor. A
+//! hog's fair share is what is left of it when no tenant takes more than an equal part of it
+//! (max-min fairness); what the daemon takes there is missing from it too.
 
 use anyhow::{Context as _, Result, bail};
 use rustix::thread::CpuSet;
@@ -34,14 +35,21 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     }
     let plain_p99_us = modes[0].percentile_us(99);
     let plain_rate = median(&modes[0].rates);
+    let plain_hog = median(&modes[0].hogs);
     for (name, mode) in MODES.iter().zip(&modes) {
+        #[expect(clippy::cast_precision_loss, reason = "some thousand waits")]
+        let counts = [mode.waits as f64, mode.waits_ns.len() as f64];
         let figures = [
+            (format!("waits_{name}"), counts[0]),
+            (format!("waits_slept_{name}"), counts[1]),
             (format!("wake_p50_us_{name}"), mode.percentile_us(50)),
             (format!("wake_p99_us_{name}"), mode.percentile_us(99)),
             (format!("wake_p99_over_plain_{name}"), mode.percentile_us(99) / plain_p99_us),
             (format!("completion_over_plain_{name}"), plain_rate / median(&mode.rates)),
             (format!("hog_share_error_{name}"), median(&mode.errors)),
-            (format!("tenants_processor_share_{name}"), median(&mode.tenants_parts)),
+            (format!("hog_share_of_wall_{name}"), median(&mode.hogs)),
+            (format!("hog_over_plain_{name}"), median(&mode.hogs) / plain_hog),
+            (format!("tenants_share_of_wall_{name}"), median(&mode.tenants_parts)),
         ];
         for (figure, value) in figures {
             match *name {
@@ -54,7 +62,9 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     document.baseline("wake_p99_us", plain_p99_us);
     let best = &modes[MODES.len() - 1];
     document.figure("wake_p99_over_plain", best.percentile_us(99) / plain_p99_us);
+    document.figure("wake_p50_over_plain", best.percentile_us(50) / modes[0].percentile_us(50));
     document.figure("hog_share_error", median(&best.errors));
+    document.figure("hog_over_plain", median(&best.hogs) / plain_hog);
     Ok(document)
 }
 
@@ -65,9 +75,13 @@ struct Mode {
     waits_ns: Vec<u64>,
     /// Kernels per second of all tenants, by round.
     rates: Vec<f64>,
+    /// All waits, whether the program slept in them or not.
+    waits: u64,
     /// Largest relative distance of a hog from its fair share, by round.
     errors: Vec<f64>,
-    /// The tenants' part of the processor, by round.
+    /// The lesser hog's part of the processor's time, by round.
+    hogs: Vec<f64>,
+    /// The tenants' part of it, by round.
     tenants_parts: Vec<f64>,
 }
 
@@ -97,18 +111,31 @@ struct HogReport {
 fn measure(context: &Context, name: &str, seconds: u64, mode: &mut Mode) -> Result<()> {
     let (others, last) = processors()?;
     let processor = last.to_string();
-    let host = beside(&others, || Host::node(true, &[("scheduling.coscheduling", name)]))?;
+    let settings = [("scheduling.coscheduling", name)];
+    let host = beside(&others, || Host::node(true, &settings))?;
+    host.judged(context, |host| contend(context, host, &processor, seconds, mode))
+}
+
+fn contend(
+    context: &Context,
+    host: &Host,
+    processor: &str,
+    seconds: u64,
+    mode: &mut Mode,
+) -> Result<()> {
+    #[expect(clippy::cast_precision_loss, reason = "a few seconds")]
+    let wall_s = seconds as f64;
     let (start, seconds) = (common_start(), seconds.to_string());
     let mut tenants = Vec::new();
     for weight in WEIGHTS {
         let mut command = context.program("cosched");
-        command.args(["tenant", &kernel(KERNEL_US), &seconds, &start, &processor]);
+        command.args(["tenant", &kernel(KERNEL_US), &seconds, &start, processor]);
         tenants.push(host.start(&format!("t{weight}"), weight, command)?);
     }
     let mut hogs = Vec::new();
     for hog in 0..HOGS {
         let mut command = context.program("cosched");
-        command.args(["hog", &seconds, &start, &processor]);
+        command.args(["hog", &seconds, &start, processor]);
         hogs.push(host.start(&format!("hog{hog}"), 1, command)?);
     }
     let tenants = tenants.into_iter().map(|tenant| {
@@ -122,26 +149,25 @@ fn measure(context: &Context, name: &str, seconds: u64, mode: &mut Mode) -> Resu
     });
     let hogs: Vec<f64> = hogs.collect::<Result<_>>()?;
     let used: Vec<f64> = tenants.iter().map(|tenant| tenant.processor_seconds).collect();
-    let (error, part) = hog_error(&used, &hogs);
-    mode.errors.push(error);
-    mode.tenants_parts.push(part);
+    mode.errors.push(hog_error(&used, &hogs, wall_s));
+    mode.hogs.push(hogs.iter().copied().fold(f64::MAX, f64::min) / wall_s);
+    mode.tenants_parts.push(used.iter().sum::<f64>() / wall_s);
+    mode.waits += tenants.iter().map(|tenant| tenant.launches).sum::<u64>();
     #[expect(clippy::cast_precision_loss, reason = "some thousand launches")]
     mode.rates.push(tenants.iter().map(|tenant| tenant.launches as f64 / tenant.seconds).sum());
     mode.waits_ns.extend(tenants.iter().flat_map(|tenant| &tenant.waits_ns));
     Ok(())
 }
 
-/// The largest relative distance of a hog from its fair share, and the tenants' part of what all of
-/// them got, from everybody's processor time.
-fn hog_error(tenants: &[f64], hogs: &[f64]) -> (f64, f64) {
-    let all: f64 = tenants.iter().chain(hogs).sum();
+/// The largest relative distance of a hog from its fair share of a processor that was there for
+/// `wall_s`, from everybody's processor time.
+fn hog_error(tenants: &[f64], hogs: &[f64], wall_s: f64) -> f64 {
     #[expect(clippy::cast_precision_loss, reason = "a handful")]
     let (count, hog_count) = ((tenants.len() + hogs.len()) as f64, hogs.len() as f64);
-    let equal = all / count;
+    let equal = wall_s / count;
     // Who takes less than an equal part leaves the rest to the hogs; who takes more is unfair.
-    let fair = (all - tenants.iter().map(|used| used.min(equal)).sum::<f64>()) / hog_count;
-    let error = hogs.iter().map(|got| (got - fair).abs() / fair).fold(0.0, f64::max);
-    (error, tenants.iter().sum::<f64>() / all)
+    let fair = (wall_s - tenants.iter().map(|used| used.min(equal)).sum::<f64>()) / hog_count;
+    hogs.iter().map(|got| (got - fair).abs() / fair).fold(0.0, f64::max)
 }
 
 /// The processors of this process: all but the last, and the last, which is shared.
@@ -176,12 +202,18 @@ mod tests {
 
     #[test]
     fn a_hog_is_wronged_only_by_tenants_above_an_equal_part() {
-        let (error, part) = hog_error(&[0.1, 0.1], &[0.4, 0.4]);
-        assert!(error < 1e-9 && (part - 0.2).abs() < 1e-9);
-        let (error, _) = hog_error(&[0.5], &[0.25, 0.25]);
+        assert!(hog_error(&[0.1, 0.1], &[0.4, 0.4], 1.0) < 1e-9);
+        let error = hog_error(&[0.5], &[0.25, 0.25], 1.0);
         assert!((error - 0.25).abs() < 1e-9, "{error}");
-        let (error, _) = hog_error(&[0.0], &[0.6, 0.4]);
+        let error = hog_error(&[0.0], &[0.6, 0.4], 1.0);
         assert!((error - 0.2).abs() < 1e-9, "{error}");
+    }
+
+    /// The old measure, of what all of them got together, called this fair.
+    #[test]
+    fn time_that_nobody_got_is_missing() {
+        let error = hog_error(&[0.1, 0.1], &[0.2, 0.2], 1.0);
+        assert!((error - 0.5).abs() < 1e-9, "{error}");
     }
 
     #[test]

@@ -14,13 +14,15 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let runs = if context.quick { 1 } else { RUNS };
     let window = format!("{runs} runs of 50,000 synchronous calls and 64,000 launches; medians");
     let mut document = Document::new("call", "real", &window);
-    let host = Host::node(false, &[])?;
     let direct = Host::direct(false)?;
     let (mut remoted, mut native) = (Vec::new(), Vec::new());
-    for _ in 0..runs {
-        remoted.push(context.single(&host, "call")?);
-        native.push(context.single(&direct, "call")?);
-    }
+    Host::on_node(context, false, &[], |host| {
+        for _ in 0..runs {
+            remoted.push(context.single(host, "call")?);
+            native.push(context.single(&direct, "call")?);
+        }
+        Ok(())
+    })?;
     for name in names {
         let pick = |values: &[serde_json::Value]| {
             values

@@ -10,6 +10,7 @@ mod cosched;
 mod decision;
 pub(crate) mod document;
 mod engine;
+mod fairgv;
 mod fairness;
 mod latency;
 mod overhead;
@@ -37,6 +38,8 @@ pub(crate) enum Name {
     Overhead,
     /// Shares against weights, equal and mixed kernel sizes.
     Fairness,
+    /// FairGV's Figures 8, 9, 11 and Table 4 on the paced device.
+    Fairgv,
     /// Device utilisation beside a co-runner that sleeps (FairGV, Figure 10).
     Conserve,
     /// Speed of the software GPU.
@@ -89,6 +92,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Copy => copy::run(&context),
         Name::Overhead => overhead::run(&context),
         Name::Fairness => fairness::run(&context),
+        Name::Fairgv => fairgv::run(&context),
         Name::Conserve => conserve::run(&context),
         Name::Engine => engine::run(&context),
         Name::Accounting => accounting::run(&context),

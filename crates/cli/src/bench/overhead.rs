@@ -1,13 +1,12 @@
 //! `bench overhead`: a lone tenant, remoted against direct (FairGV, Figure 2).
-
-use std::io::{Read, Write};
-use std::os::unix::net::UnixStream;
-use std::time::Instant;
+//!
+//! The control is a real transport of four system calls per request (`trap.c`): the same launches
+//! over a Unix socket to a process that executes them on the same direct device.
 
 use anyhow::Result;
 
 use super::document::Document;
-use super::tenant::{Host, kernel};
+use super::tenant::{Host, ShareReport, kernel};
 use super::{Context, median};
 
 /// Kernel sizes of Figure 2, µs.
@@ -19,33 +18,92 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let (pairs, run_us) = if context.quick { (1, 200_000) } else { (PAIRS, 1_000_000) };
     let window = format!("{pairs} pairs of runs per size, each {} ms of kernels", run_us / 1000);
     let mut document = Document::new("overhead", "paced", &window);
-    let node = Host::node(true, &[])?;
     let direct = Host::direct(true)?;
-    let (mut batch_max, mut sync_max) = (0.0_f64, 0.0_f64);
+    Host::on_node(context, true, &[], |node| {
+        remoted(context, &mut document, (&direct, node), (pairs, run_us))
+    })?;
+    trapped(context, &mut document, &direct, (pairs, run_us))?;
+    Ok(document)
+}
+
+fn remoted(
+    context: &Context,
+    document: &mut Document,
+    (direct, node): (&Host, &Host),
+    (pairs, run_us): (usize, u64),
+) -> Result<()> {
+    let mut lines = [const { Vec::new() }; 4];
     for us in SIZES_US {
         for sync in [false, true] {
             let kind = if sync { "sync" } else { "batch" };
-            let cost = measure(context, (&direct, &node), us, sync, (pairs, run_us))?;
+            let cost = measure(context, (direct, node), us, sync, (pairs, run_us))?;
             document.figure(format!("{kind}_{us}us"), cost.over_direct);
             document.figure(format!("{kind}_{us}us_spread"), cost.spread);
             document.figure(format!("{kind}_{us}us_over_model"), cost.over_model);
             document.baseline(format!("direct_{kind}_{us}us_over_model"), cost.direct_over_model);
-            if sync {
-                sync_max = sync_max.max(cost.over_direct);
-            } else {
-                batch_max = batch_max.max(cost.over_direct);
-            }
-            if us == 21 && !sync {
-                document.figure("overhead_21us", cost.over_direct);
-            }
+            let place = 2 * usize::from(sync);
+            lines[place].push((us, cost.over_direct));
+            lines[place + 1].push((us, cost.over_model));
         }
     }
-    document.figure("overhead_max", batch_max);
-    document.figure("overhead_sync_max", sync_max);
-    let trap_us = four_system_calls_us()?;
-    document.control("trap_request_us", trap_us);
-    document.control("trap_model_21us", (21.0 + trap_us) / 21.0);
-    Ok(document)
+    let names = ["overhead", "overhead_over_model", "overhead_sync", "overhead_sync_over_model"];
+    for (name, line) in names.into_iter().zip(&lines) {
+        document.figure(format!("{name}_21us"), line[0].1);
+        document.figure(format!("{name}_max"), highest(line));
+        document.figure(format!("{name}_passes_1_02_us"), passes(line, 1.02));
+    }
+    Ok(())
+}
+
+/// The transport that traps, against direct launches in batches.
+fn trapped(
+    context: &Context,
+    document: &mut Document,
+    direct: &Host,
+    (pairs, run_us): (usize, u64),
+) -> Result<()> {
+    for queued in [false, true] {
+        let kind = if queued { "trap_queued" } else { "trap" };
+        let mut line = Vec::new();
+        for us in SIZES_US {
+            let (name, count) = (kernel(us), (run_us / us).to_string());
+            let mut ratios = Vec::new();
+            for _ in 0..pairs {
+                let alone = context.share(direct, &[&name, "0", "--count", &count])?;
+                let mut command = context.program("trap");
+                command.args([&name, &count]).args(queued.then_some("--queued"));
+                let report = ShareReport::parse(direct.start("trap", 1, command)?.finish()?)?;
+                let each_s = |report: &ShareReport| {
+                    #[expect(clippy::cast_precision_loss, reason = "some thousand launches")]
+                    let launches = report.launches as f64;
+                    report.drained_seconds / launches
+                };
+                ratios.push(each_s(&report) / each_s(&alone));
+            }
+            line.push((us, median(&ratios)));
+            document.control(format!("{kind}_{us}us"), median(&ratios));
+        }
+        document.control(format!("{kind}_passes_1_02_us"), passes(&line, 1.02));
+    }
+    Ok(())
+}
+
+fn highest(line: &[(u64, f64)]) -> f64 {
+    line.iter().map(|point| point.1).fold(0.0, f64::max)
+}
+
+/// The kernel size in µs below which an overhead is more than `most`, between two sizes that were
+/// measured; 0 if it is at none of them, and the largest if it is there too.
+fn passes(line: &[(u64, f64)], most: f64) -> f64 {
+    let Some(last) = line.iter().rposition(|point| point.1 > most) else { return 0.0 };
+    #[expect(clippy::cast_precision_loss, reason = "microseconds of a kernel")]
+    let at = |place: usize| (line[place].0 as f64, line[place].1);
+    let (us, over) = at(last);
+    if last + 1 == line.len() {
+        return us;
+    }
+    let (next_us, next_over) = at(last + 1);
+    us + (next_us - us) * (over - most) / (over - next_over)
 }
 
 /// Medians over the pairs of one size.
@@ -89,24 +147,15 @@ fn measure(
     })
 }
 
-/// Median time of a request over a transport of four system calls (send, receive, send, receive
-/// on a Unix socket between two threads): a model of a remoting transport that traps.
-fn four_system_calls_us() -> Result<f64> {
-    const REQUESTS: usize = 5000;
-    let (mut client, mut server) = UnixStream::pair()?;
-    let echo = std::thread::spawn(move || {
-        let mut request = [0_u8; 64];
-        while server.read_exact(&mut request).is_ok() && server.write_all(&request).is_ok() {}
-    });
-    let mut times = Vec::with_capacity(REQUESTS);
-    let mut answer = [0_u8; 64];
-    for _ in 0..REQUESTS {
-        let begin = Instant::now();
-        client.write_all(&[1; 64])?;
-        client.read_exact(&mut answer)?;
-        times.push(begin.elapsed().as_secs_f64() * 1e6);
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn where_an_overhead_is_passed() {
+        let line = [(21, 1.10), (51, 1.06), (102, 1.00), (172, 1.01)];
+        assert!((passes(&line, 1.02) - 85.0).abs() < 1e-9, "{}", passes(&line, 1.02));
+        assert_eq!(passes(&line, 1.2), 0.0);
+        assert_eq!(passes(&[(21, 1.0), (51, 1.1)], 1.02), 51.0);
     }
-    drop(client);
-    let _ = echo.join();
-    Ok(median(&times))
 }

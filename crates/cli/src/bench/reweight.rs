@@ -40,7 +40,11 @@ struct Errors {
 }
 
 fn change(context: &Context, policy: &str, window_s: u64) -> Result<Errors> {
-    let host = Host::node(true, &[("scheduling.policy", policy)])?;
+    let policy = [("scheduling.policy", policy)];
+    Host::on_node(context, true, &policy, |host| contend(context, host, window_s))
+}
+
+fn contend(context: &Context, host: &Host, window_s: u64) -> Result<Errors> {
     let mut admin = host.daemon()?.sockets().connect()?;
     let start = common_start();
     let (phases, seconds) = (PHASES.len() as u64, PHASES.len() as u64 * WINDOWS * window_s + 1);

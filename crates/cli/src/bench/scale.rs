@@ -29,19 +29,34 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let text = format!("{vgpus} vGPUs; idle for {rest_s} s; then one window of {window_s} s");
     let mut document = Document::new("scale", "paced", &text);
     make_room(vgpus)?;
-    let alone = Host::node(true, &[])?;
-    let alone = fairness::contend(context, &alone, WORKING, window_s, 1)?;
+    let alone = Host::on_node(context, true, &[], |host| {
+        fairness::contend(context, host, WORKING, window_s, 1)
+    })?;
     document.baseline("mmr_without_idle", median(&alone.mmr));
     document.baseline("overhead_without_idle", alone.overhead);
 
     let limit = (vgpus + 64).to_string();
     let limits =
         ["limits.sessions", "limits.sessions_per_user", "limits.vgpus", "limits.vgpus_per_user"];
-    let host = Host::node(true, &limits.map(|key| (key, limit.as_str())))?;
+    let limits = limits.map(|key| (key, limit.as_str()));
+    Host::on_node(context, true, &limits, |host| {
+        live(context, host, vgpus, (rest_s, window_s), &mut document)
+    })?;
+    Ok(document)
+}
+
+/// Attaches all of them, lets them rest, and lets three others work beside them.
+fn live(
+    context: &Context,
+    host: &Host,
+    vgpus: u32,
+    (rest_s, window_s): (u64, u64),
+    document: &mut Document,
+) -> Result<()> {
     let daemon = host.daemon()?.sockets().connect()?.node()?.pid;
     let mut idle = Vec::new();
     for index in 0..vgpus {
-        idle.push(attach(context, &host, index)?);
+        idle.push(attach(context, host, index)?);
     }
     let mut attach_ms: Vec<f64> = idle.iter().map(|idle| idle.attach_ms).collect();
     attach_ms.sort_by(f64::total_cmp);
@@ -52,17 +67,17 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     if workers.len() != idle.len() {
         bail!("{} workers serve {} vGPUs", workers.len(), idle.len());
     }
-    memory(&mut document, daemon, &workers)?;
+    memory(document, daemon, &workers)?;
     document.figure("idle_cpu_percent", idle_cpu(daemon, &workers, Duration::from_secs(rest_s))?);
 
-    let shared = fairness::contend(context, &host, WORKING, window_s, 1)?;
+    let shared = fairness::contend(context, host, WORKING, window_s, 1)?;
     document.figure("mmr_of_three", median(&shared.mmr));
     document.figure("overhead_of_three", shared.overhead);
     for Idle { tenant, input, .. } in idle {
         drop(input);
         tenant.finish()?;
     }
-    Ok(document)
+    Ok(())
 }
 
 /// A tenant that waits for the end of its input.

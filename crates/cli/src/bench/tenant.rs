@@ -10,10 +10,12 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 use serde_json::Value;
 use tempfile::TempDir;
+use weft_node::admin::Stats;
 
 use super::Context;
 use crate::daemon::OwnDaemon;
 use crate::demo::MODEL;
+use crate::output::note;
 use crate::programs;
 
 /// Time for all programs of a run to attach before they begin together.
@@ -52,7 +54,18 @@ impl Host {
         Ok(Self::Direct { scratch, device })
     }
 
-    /// A daemon with these settings.
+    /// Does something on a daemon with these settings. What happened on a paced device counts only
+    /// if the device kept to its model ([`Kept`]).
+    pub(crate) fn on_node<T>(
+        context: &Context,
+        paced: bool,
+        settings: &[(&str, &str)],
+        run: impl FnOnce(&Self) -> Result<T>,
+    ) -> Result<T> {
+        Self::node(paced, settings)?.judged(context, run)
+    }
+
+    /// A daemon with these settings, for [`Self::judged`].
     pub(crate) fn node(paced: bool, settings: &[(&str, &str)]) -> Result<Self> {
         Self::node_with(paced.then_some(MODEL), settings)
     }
@@ -62,6 +75,25 @@ impl Host {
         let mut all = vec![("scheduling.share", "vgpu")];
         all.extend_from_slice(settings);
         Ok(Self::Node(OwnDaemon::start(&all, model)?))
+    }
+
+    /// Does something on this daemon and judges its device afterwards.
+    pub(crate) fn judged<T>(
+        &self,
+        context: &Context,
+        run: impl FnOnce(&Self) -> Result<T>,
+    ) -> Result<T> {
+        let result = run(self)?;
+        match self.kept()?.check() {
+            Err(why) if context.quick => note(&format!("quick run: {why}")),
+            checked => checked?,
+        }
+        Ok(result)
+    }
+
+    /// How the paced device of this daemon has kept to its model so far.
+    pub(crate) fn kept(&self) -> Result<Kept> {
+        Ok(Kept::of(&self.daemon()?.sockets().connect()?.stats()?))
     }
 
     /// The daemon, if this is one.
@@ -118,6 +150,50 @@ impl Host {
     }
 }
 
+/// How a paced device kept to its model: a machine that is too busy for it measures itself.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kept {
+    /// Part of the executions that took longer than the model says.
+    pub(crate) overruns: f64,
+    /// Part of the executions that began so late that they could not end in time.
+    pub(crate) late: f64,
+    /// Nobody manages the device: tenants' workers wait for each other, so being late is usual.
+    unmanaged: bool,
+}
+
+impl Kept {
+    /// More overruns void a run (design, paced clock).
+    const OVERRUNS_MAX: f64 = 0.001;
+    /// More late executions void it too. Every one is a gap that shows in the throughput and in
+    /// nobody's charge; an idle machine with two processors has up to 0.8 % (kernels of 21 µs).
+    const LATE_MAX: f64 = 0.02;
+
+    fn of(stats: &Stats) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "a part of the executions")]
+        let part = |count: u64| count as f64 / stats.device.executions.max(1) as f64;
+        let unmanaged = stats.policy == "unmanaged";
+        Self { overruns: part(stats.device.overruns), late: part(stats.device.late), unmanaged }
+    }
+
+    fn check(self) -> Result<()> {
+        for (what, part, most) in [
+            ("overran", self.overruns, Self::OVERRUNS_MAX),
+            ("began late", self.late, Self::LATE_MAX),
+        ] {
+            let counts = what == "overran" || !self.unmanaged;
+            if counts && part > most {
+                bail!(
+                    "{:.2} % of the executions {what}, more than {:.1} %: this machine was too busy \
+                     for the paced device; stop other work and run it again",
+                    100.0 * part,
+                    100.0 * most
+                );
+            }
+        }
+        Ok(())
+    }
+}
+
 /// Whether `WEFT_DEVICE` makes the benchmark's daemons execute on a genuine GPU.
 fn is_genuine() -> bool {
     std::env::var("WEFT_DEVICE").is_ok_and(|device| device.starts_with("cuda"))
@@ -131,6 +207,18 @@ pub(crate) struct Tenant {
 }
 
 impl Tenant {
+    /// Ends it as `kill -9` does, and waits until it is gone.
+    pub(crate) fn kill(mut self) -> Result<()> {
+        self.child.kill().with_context(|| format!("cannot kill tenant {}", self.name))?;
+        self.child.wait().with_context(|| format!("cannot wait for tenant {}", self.name))?;
+        Ok(())
+    }
+
+    /// Its exit, if it has ended.
+    pub(crate) fn has_ended(&mut self) -> Result<bool> {
+        Ok(self.child.try_wait()?.is_some())
+    }
+
     /// Its next JSON line.
     pub(crate) fn line(&mut self) -> Result<Value> {
         let output = self.child.stdout.as_mut().context("a tenant's output is not read")?;
@@ -235,4 +323,20 @@ pub(crate) fn common_start() -> String {
 /// Modelled nanoseconds of the kernel `step_{us}us`.
 pub(crate) fn kernel(us: u64) -> String {
     format!("step_{us}us")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_busy_machine_voids_a_run() {
+        let kept = Kept { overruns: 0.001, late: 0.02, unmanaged: false };
+        kept.check().unwrap();
+        let message = Kept { overruns: 0.0011, ..kept }.check().unwrap_err().to_string();
+        assert!(message.contains("overran") && message.contains("0.1 %"), "{message}");
+        let late = Kept { late: 0.021, ..kept };
+        assert!(late.check().unwrap_err().to_string().contains("began late"));
+        Kept { unmanaged: true, ..late }.check().unwrap();
+    }
 }
