@@ -16,8 +16,9 @@ use crate::tables::{Session, Vgpu};
 /// journal, so it is given; whatever a driver adds to a turn (overlap, yielding, switching) counts
 /// against it.
 ///
-/// Only `fair` promises the bound, so only its times count. Only service between two reports is unseen, and drivers report at the end of each turn, so this
-/// looks at every quantum. vGPUs with a cap are left out: their caps hold them back.
+/// Only `fair` promises the bound, so only its times count. Only service between two reports is
+/// unseen, and drivers report at the end of each turn, so this looks at every quantum. vGPUs with a
+/// cap are left out: their caps hold them back.
 #[derive(Debug)]
 pub struct TraceLag {
     devices: BTreeMap<DeviceKey, Traced>,

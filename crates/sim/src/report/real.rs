@@ -41,7 +41,7 @@ const COUNTERPARTS: [(&str, &str, &str, &str); 12] = [
     ("fairness", "overhead_max", "figure9", "overhead_max"),
     ("overhead", "overhead_max", "figure2", "overhead_rings_21us"),
     ("overhead", "overhead_sync_max", "figure2", "overhead_rings_sync_21us"),
-    ("overhead", "trap_model_21us", "figure2", "overhead_trap_21us"),
+    ("overhead", "trap_21us", "figure2", "overhead_trap_21us"),
     ("conserve", "utilization_min", "figure10", "utilization_min"),
     ("accounting", "error_max", "table2", "error_max"),
     ("accounting", "closure", "closure", "closure_max"),
@@ -66,7 +66,8 @@ pub(super) fn rows(runs: &[RealRun], outcomes: &[Outcome]) -> Vec<[String; 4]> {
     let mut rows = Vec::new();
     for run in runs {
         for (name, figure, experiment, simulated) in COUNTERPARTS {
-            let Some(value) = run.figures.get(figure).filter(|_| run.name == name) else {
+            let found = run.figures.get(figure).or_else(|| run.controls.get(figure));
+            let Some(value) = found.filter(|_| run.name == name) else {
                 continue;
             };
             let outcome = outcomes.iter().find(|outcome| outcome.name == experiment);
