@@ -36,17 +36,17 @@ impl Limits {
             + costs.device_switch.ns
             + costs.slice.ns
             + setup.preemption.map_or(0, |preemption| preemption.cost_ns());
+        // The design's: the quantum, σ and the sleeper credit.
+        let plain_ns = config.quantum_ns + config.sleeper_credit_ns + config.slack_ns;
+        // A worker gives its turn back before its last work has drained, and knows what is left
+        // of it no better than its lead: work may have waited behind another's.
+        let pipelined_ns =
+            plain_ns + config.overlap_ns + RELEASE_LEAD_NS + config.yield_ns + handover_ns;
         Self {
-            // A worker gives its turn back before its last work has drained, and knows what is left
-            // of it no better than its lead: work may have waited behind another's.
-            turn_ns: config.quantum_ns
-                + config.overlap_ns
-                + config.sleeper_credit_ns
-                + config.slack_ns
-                + RELEASE_LEAD_NS
-                + config.yield_ns
-                + handover_ns,
-            lag_turn_ns: config.quantum_ns + config.sleeper_credit_ns + config.slack_ns,
+            turn_ns: pipelined_ns,
+            // A stop is asked for when a turn's end was noticed, and a kernel that would end sooner
+            // than it takes is left to end (ADR 13).
+            lag_turn_ns: if setup.preemption.is_some() { pipelined_ns } else { plain_ns },
             idle_ns: config.yield_ns + config.overlap_ns + 2 * handover_ns,
             lag: setup.policy == "fair" && !setup.hold_idle,
             waste: matches!(setup.policy, "fair" | "unmanaged") && !setup.hold_idle,
