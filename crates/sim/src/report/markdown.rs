@@ -27,7 +27,7 @@ const MODELS: &str = "
   only so many calls launch kernels as fit.
 - **The lag bound** is the design's, `(q + l)/w + (q + l)/w` with `q` the quantum (and σ and the sleeper
   credit where they are set) and nothing that a driver adds to a turn, but for devices that stop kernels
-  ([ADR 11](../adr/0011-the-plain-lag-bound.md)). It is checked at every report of service, between
+  ([ADR 13](../adr/0013-the-plain-lag-bound.md)). It is checked at every report of service, between
   tenants, between a tenant's vGPUs and between a vGPU's sessions (`lag_bound_share_max`).
 - **`preemption`** is a model throughout: no device here stops a kernel. What a stop costs is varied, not
   measured.
