@@ -192,11 +192,11 @@ fn replace(
         rustix::mm::mremap_fixed(piece.as_ptr().cast(), 0, len, MremapFlags::MAYMOVE, at)
             .map_err(io::Error::from)?
     };
-    if let (Some((exit, _)), Some(_)) = (pipe, kept) {
-        if read_all(exit, after).is_ok() {
-            let words = piece.mapping().cells::<AtomicU64>(piece.offset(), len / 8)?;
-            catch_up(&words, before, after);
-        }
+    if let (Some((exit, _)), Some(_)) = (pipe, kept)
+        && read_all(exit, after).is_ok()
+    {
+        let words = piece.mapping().cells::<AtomicU64>(piece.offset(), len / 8)?;
+        catch_up(&words, before, after);
     }
     Ok(len)
 }
