@@ -183,10 +183,8 @@ fn become_program(mut command: Command) -> ExitCode {
 
 /// Becomes the program, with a guardian of its processor share if one is asked for.
 fn become_weighed(command: Command, directory: &Path, options: &RunOptions) -> Result<ExitCode> {
-    if options.cpu_weight.is_some() {
-        if !cpu_weight::watch_own(directory, &vgpu_of(options))? {
-            return Ok(ExitCode::from(1));
-        }
+    if options.cpu_weight.is_some() && !cpu_weight::watch_own(directory, &vgpu_of(options))? {
+        return Ok(ExitCode::from(1));
     }
     Ok(become_program(command))
 }

@@ -215,9 +215,12 @@ impl Screen {
             let cells = columns.iter().map(|(column, ..)| Cell::from(row.cell(*column)));
             Row::new(cells.collect::<Vec<_>>()).style(row.style)
         });
-        let widths = columns.iter().map(|(column, _, width)| match column {
-            Column::Command => Constraint::Min(*width),
-            _ => Constraint::Length(*width),
+        let widths = columns.iter().map(|(column, _, width)| {
+            if *column == Column::Command {
+                Constraint::Min(*width)
+            } else {
+                Constraint::Length(*width)
+            }
         });
         let hidden = after.vgpus.iter().filter(|vgpu| vgpu.sessions == 0).count();
         let mut block = Block::bordered().title("vGPUs");
@@ -235,6 +238,7 @@ impl Screen {
     }
 }
 
+#[expect(clippy::wildcard_enum_match_arm, reason = "a terminal has many keys that mean nothing")]
 fn key(event: &Event) -> Option<Key> {
     let Event::Key(key) = event else { return None };
     if key.kind != KeyEventKind::Press {
@@ -419,10 +423,10 @@ mod tests {
             "vgpus": vgpus, "closure": {"charged_ns": 0, "busy_ns": 0},
         });
         let answer = json!({"answer": "stats", "body": body});
-        match serde_json::from_value(answer).unwrap() {
-            Answer::Stats(stats) => stats,
-            other => panic!("{other:?}"),
-        }
+        let Answer::Stats(stats) = serde_json::from_value(answer).unwrap() else {
+            panic!("the answer is of another kind");
+        };
+        stats
     }
 
     fn drawn(screen: &mut Screen, size: (u16, u16), busy: u32, idle: u32) -> Vec<String> {

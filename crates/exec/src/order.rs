@@ -255,7 +255,8 @@ impl<D: Device> Session<D> {
             let drove_ns = self.device.now_ns().saturating_sub(began_ns);
             let executed_ns = if driven == Driven::Busy { drove_ns } else { 0 };
             let known_ns = self.device.occupied_ns();
-            self.running_ns = known_ns.unwrap_or(self.running_ns.saturating_add(executed_ns));
+            let counted_ns = self.running_ns.saturating_add(executed_ns);
+            self.running_ns = known_ns.unwrap_or(counted_ns);
             self.stop_endless(limit_ns);
         }
         driven

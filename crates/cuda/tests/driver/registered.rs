@@ -107,8 +107,8 @@ fn neighbours(driver: &Driver, function: Handle) {
     for i in [0, 2, 1] {
         assert_eq!(driver.host_register(place(part(i)), COUNT * 4, DEVICE_MAP), SUCCESS);
     }
-    for i in 0..3 {
-        add(driver, function, device_pointer(driver, place(part(i))), 10_000 * (1 + i as u32));
+    for (i, by) in [10_000, 20_000, 30_000].into_iter().enumerate() {
+        add(driver, function, device_pointer(driver, place(part(i))), by);
     }
     assert_eq!(driver.host_unregister(place(part(1))), SUCCESS);
     add(driver, function, device_pointer(driver, place(part(0))), 100_000);

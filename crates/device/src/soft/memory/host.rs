@@ -69,7 +69,7 @@ impl HostMemory {
         let offset = address.wrapping_sub(self.base);
         let len = self.memory.len() as u64;
         let inside = offset <= len && bytes <= len - offset;
-        let end = host.checked_add(bytes).filter(|_| whole && inside).ok_or(bad.clone())?;
+        let end = host.checked_add(bytes).filter(|_| whole && inside).ok_or_else(|| bad.clone())?;
         let in_window = host < self.base.saturating_add(len) && end > self.base;
         let before = self.own.range(..end).next_back();
         if in_window || before.is_some_and(|(start, pages)| start + pages.bytes > host) {
@@ -116,8 +116,8 @@ mod tests {
             (HOST - PAGE, BASE, 2 * PAGE),
             (2 * HOST, BASE + 7 * PAGE, 2 * PAGE),
             (2 * HOST, BASE - PAGE, PAGE),
-            (2 * HOST, u64::MAX & !(PAGE - 1), 2 * PAGE),
-            (u64::MAX & !(PAGE - 1), BASE, 2 * PAGE),
+            (2 * HOST, !(PAGE - 1), 2 * PAGE),
+            (!(PAGE - 1), BASE, 2 * PAGE),
             (2 * HOST, BASE, 0),
             (2 * HOST, BASE + 8, PAGE),
             (2 * HOST + 8, BASE, PAGE),
