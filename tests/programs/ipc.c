@@ -5,7 +5,7 @@
 //   ipc hold HANDLE     opens; at each line of input reads and prints what it finds
 //   ipc forge HANDLE    tries handles that differ in one bit
 
-#include "common.h"
+#include "../../examples/cuda/common.h"
 
 enum { WORDS = 800 * 1000 };
 

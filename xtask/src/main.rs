@@ -77,7 +77,8 @@ enum Task {
     Ptx,
     /// Rewrite docs/coverage.md from the table of driver calls.
     Coverage,
-    /// Build what is installed into target/install, debug information apart; fails if `weft` is too large.
+    /// Build what is installed into target/install, debug information apart; fails if `weft` is
+    /// too large.
     Dist,
     /// Check the house rules: file and line lengths, crate dependencies, leftover markers.
     Tidy,

@@ -48,6 +48,18 @@ pub(crate) fn compile_examples(profile: &str, python: &Python) -> Result<PathBuf
     Ok(output)
 }
 
+/// Compiles the OpenMP program into a folder; GCC makes PTX of what it hands to a device.
+pub(crate) fn compile_offloading(output: &Path) -> Result<()> {
+    setup::offloading()?;
+    run(Command::new("cc")
+        .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-no-pie"])
+        .args(["-fopenmp", "-foffload=nvptx-none", "-foffload-options=-lm"])
+        .arg("-o")
+        .arg(output.join("offload"))
+        .arg(root().join("tests/openmp/offload.c"))
+        .arg("-lm"))
+}
+
 fn compile(file: &Path, output: &Path, profile: &str, python: &Python) -> Result<()> {
     let name = file.file_stem().context("a source file without a name")?;
     run(Command::new("cc")

@@ -63,6 +63,14 @@ fn system_packages() -> Result<()> {
     if missing.is_empty() { Ok(()) } else { install_packages(&missing) }
 }
 
+/// What the C compiler needs to compile parts of a program for NVIDIA GPUs.
+pub(crate) fn offloading() -> Result<()> {
+    // The compiler names a file that it has by its path.
+    let named = Command::new("cc").arg("-print-file-name=accel/nvptx-none/mkoffload").output();
+    let found = named.is_ok_and(|file| file.stdout.starts_with(b"/"));
+    if found { Ok(()) } else { install_packages(&["gcc-offload-nvptx"]) }
+}
+
 /// What tinygrad's own tests need beyond the rest: its CPU device compiles with clang.
 pub(crate) fn clang() -> Result<()> {
     let found = succeeds(Command::new("clang").arg("--version"));

@@ -13,6 +13,7 @@ pub(crate) fn run_all(filter: Option<&str>) -> Result<()> {
     let python = setup::all()?;
     programs::build(PROFILE)?;
     let examples = programs::compile_examples(PROFILE, &python)?;
+    programs::compile_offloading(&examples)?;
     let environment = [
         ("WEFT_TEST_BIN", profile_dir(PROFILE)),
         ("WEFT_TEST_PROGRAMS", examples),

@@ -11,6 +11,9 @@ use crate::module::{LoadFailure, unpack};
 /// Most bytes of all inputs of one link.
 const INPUT_BYTES_MAX: usize = 256 << 20;
 
+/// First bytes of an archive of objects.
+const ARCHIVE_MAGIC: &[u8] = b"!<arch>\n";
+
 /// `CUjitInputType`: what an input is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkInput {
@@ -18,8 +21,10 @@ pub enum LinkInput {
     Ptx,
     /// A fatbin.
     Fatbin,
-    /// Machine code of a device, an object or an archive of them.
+    /// Machine code of a device, or an object with it.
     MachineCode,
+    /// An archive of such objects.
+    Library,
 }
 
 impl LinkInput {
@@ -29,8 +34,10 @@ impl LinkInput {
     /// `INVALID_VALUE` for an unknown number, `NOT_SUPPORTED` for NVVM intermediate code.
     pub fn from_code(code: i32) -> Result<Self, Status> {
         match code {
-            // CU_JIT_INPUT_CUBIN, _OBJECT, _LIBRARY
-            0 | 3 | 4 => Ok(Self::MachineCode),
+            // CU_JIT_INPUT_CUBIN, _OBJECT
+            0 | 3 => Ok(Self::MachineCode),
+            // CU_JIT_INPUT_LIBRARY
+            4 => Ok(Self::Library),
             // CU_JIT_INPUT_PTX
             1 => Ok(Self::Ptx),
             // CU_JIT_INPUT_FATBINARY
@@ -92,8 +99,16 @@ impl Client {
                 bytes.get(..end).unwrap_or_default()
             }
             LinkInput::Fatbin => bytes,
-            LinkInput::MachineCode if container::container_bytes(bytes).is_some() => bytes,
-            LinkInput::MachineCode => return Err(Status::NO_BINARY_FOR_GPU),
+            LinkInput::MachineCode | LinkInput::Library
+                if container::container_bytes(bytes).is_some() =>
+            {
+                bytes
+            }
+            // A library gives what is used and defined nowhere else. Its machine code cannot run
+            // here, so a link that needs none of it is good (the device has what programs want of
+            // libcudadevrt), and any other fails with the symbol that is missing.
+            LinkInput::Library if bytes.starts_with(ARCHIVE_MAGIC) => return Ok(()),
+            LinkInput::MachineCode | LinkInput::Library => return Err(Status::NO_BINARY_FOR_GPU),
         };
         if bytes.is_empty() {
             return Err(Status::INVALID_IMAGE);

@@ -326,6 +326,8 @@ fn links_and_libraries_lead_to_kernels() {
         client.link_add(link, LinkInput::MachineCode, b"\x7fELF"),
         Err(Status::NO_BINARY_FOR_GPU)
     );
+    // A library of machine code gives nothing, and is asked for nothing yet.
+    client.link_add(link, LinkInput::from_code(4).unwrap(), b"!<arch>\nrest").unwrap();
     let image = client.link_complete(link).unwrap();
     let library = client.library_load(&image).unwrap();
     client.link_destroy(link).unwrap();

@@ -257,7 +257,8 @@ fn limited_registers(driver: &Driver) {
     let registers = |options: &[u32]| {
         let (mut module, mut registers) = (0, 0);
         let mut values = [core::ptr::without_provenance_mut::<c_void>(24)];
-        let (image, count) = (KERNELS.as_ptr(), u32::try_from(options.len()).expect("a few options"));
+        let (image, count) =
+            (KERNELS.as_ptr(), u32::try_from(options.len()).expect("a few options"));
         let code = driver.load_ex(&mut module, image, count, options.as_ptr(), values.as_mut_ptr());
         assert_eq!(code, SUCCESS);
         let function = driver.function_named(module, c"turn_round");

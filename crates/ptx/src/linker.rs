@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use thiserror::Error;
 
 use crate::error::ParseError;
-use crate::ir::{BUILTIN_FUNCTIONS, Linkage, Module, Space, Symbol};
+use crate::ir::{BUILTIN_FUNCTIONS, FuncId, Linkage, Module, Space, Symbol};
 use crate::parser::parse_into;
 
 /// Why texts cannot be linked.
@@ -31,6 +31,9 @@ pub enum LinkError {
     #[error("more than {MAX_TEXTS} texts")]
     TooManyTexts,
 }
+
+/// What programs would take from `libcudadevrt`.
+const DEVICE_RUNTIME: &str = include_str!("device_runtime.ptx");
 
 /// The most texts of one link.
 pub const MAX_TEXTS: usize = 4096;
@@ -63,9 +66,30 @@ pub fn link<T: AsRef<[u8]>>(texts: &[T]) -> Result<Module, LinkError> {
         parse_into(bytes.as_ref(), &mut shared)
             .map_err(|error| LinkError::Parse { text, error })?;
     }
+    add_device_runtime(&mut shared)
+        .map_err(|error| LinkError::Parse { text: texts.len(), error })?;
     define_shared(&mut shared.module);
     check_resolved(&shared)?;
     Ok(shared.module)
+}
+
+/// Links the device runtime if a function that it may have is used and not defined. Its functions
+/// are weak, so those that a text defines win.
+fn add_device_runtime(shared: &mut Shared) -> Result<(), ParseError> {
+    let functions = (0u32..).map(FuncId).zip(&shared.module.functions);
+    let mut missing = functions.filter(|(id, function)| {
+        let used = shared.referenced.contains(&Symbol::Function(*id));
+        used && !function.is_defined() && function.name.starts_with("cuda")
+    });
+    if missing.next().is_none() {
+        return Ok(());
+    }
+    let version = shared.module.version;
+    let target = shared.module.target.clone();
+    shared.text = shared.text.saturating_add(1);
+    parse_into(DEVICE_RUNTIME.as_bytes(), shared)?;
+    (shared.module.version, shared.module.target) = (version, target);
+    Ok(())
 }
 
 /// Shared memory of a known size that is declared and nowhere defined is what its declaration says:
@@ -81,7 +105,7 @@ fn define_shared(module: &mut Module) {
 
 fn check_resolved(shared: &Shared) -> Result<(), LinkError> {
     // In the order of ids, so that the same texts always give the same message.
-    for (id, function) in (0u32..).map(crate::ir::FuncId).zip(&shared.module.functions) {
+    for (id, function) in (0u32..).map(FuncId).zip(&shared.module.functions) {
         let builtin = BUILTIN_FUNCTIONS.contains(&function.name.as_str());
         let used = shared.referenced.contains(&Symbol::Function(id));
         if used && !builtin && !function.is_defined() {

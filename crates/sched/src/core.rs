@@ -137,6 +137,7 @@ impl Core {
         if policy_id == self.policy_id {
             return;
         }
+        self.rouse(cx);
         self.floor = self.virtual_time();
         let mut policy = policy_id.build(&Setup { virtual_time: self.floor, config: cx.config });
         policy.tick(cx.now_ns);
@@ -177,7 +178,9 @@ impl Core {
             return;
         }
         session.served = false;
-        if let Some(turn) = &mut session.turn {
+        let vgpu = session.vgpu;
+        self.forestall_doze(cx, vgpu);
+        if let Some(turn) = &mut cx.tables.session(key).turn {
             turn.idle_since_ns = None;
         }
         self.without_prediction(cx, |core, cx| {
@@ -194,6 +197,7 @@ impl Core {
             }
         });
         let vgpu = cx.tables.session(key).vgpu;
+        self.end_doze(cx, vgpu);
         self.check_cap(cx, vgpu);
         self.grant_if_shared(cx, key);
     }
@@ -311,14 +315,16 @@ impl Core {
         if !turn.in_queue || turn.waited_for_ns == 0 || self.is_sliced() {
             return;
         }
-        let wasted_ns = turn.wasted_ns(cx.now_ns, cx.config.quantum_ns);
-        let switch_ns = wasted_ns.saturating_add(cx.config.switch_ns);
-        self.charge(cx, key, to_signed(switch_ns), true);
+        let &Config { quantum_ns, switch_ns, .. } = cx.config;
+        let wasted_ns = turn.wasted_ns(cx.now_ns, quantum_ns, switch_ns);
+        self.charge(cx, key, to_signed(wasted_ns), true);
     }
 
     /// A session is over. What it had in flight was reported as used before: dying is not free.
     pub(crate) fn remove_session(&mut self, cx: &mut Context<'_>, key: SessionKey) {
         self.sleep(cx, key);
+        let vgpu = cx.tables.session(key).vgpu;
+        self.end_doze(cx, vgpu);
         if cx.tables.session(key).turn.is_some() {
             self.charge_switch(cx, key);
             self.end_turn(cx, key);
@@ -384,6 +390,11 @@ impl Core {
         let sliced = self.is_sliced();
         let handover_ns = self.drain_ns.saturating_sub(cx.config.overlap_ns);
         let vgpu_key = cx.tables.session(next).vgpu;
+        if let Some(until_ns) = self.kept_until_ns(vgpu_key) {
+            self.prepare(cx, next);
+            self.arm(until_ns, TimerReason::Yield);
+            return;
+        }
         let capped = cx.tables.vgpu(vgpu_key).meter.is_some();
         let free = (alone || sliced) && !capped;
         if cx.now_ns < handover_ns && !(own_work && alone && free) && !sliced {

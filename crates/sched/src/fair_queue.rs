@@ -131,6 +131,17 @@ impl FairQueue {
         }
     }
 
+    /// Whether a flow that sleeps would be next, were it awake, and somebody waits.
+    pub(crate) fn owes(&self, key: u32) -> bool {
+        let start = self.flows[key as usize].start;
+        self.waiting.peek().is_some_and(|(least, _)| start < least)
+    }
+
+    /// How many flows wait.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
     /// Whoever dozes is asleep from now on.
     pub(crate) fn rouse(&mut self) {
         self.dozing = None;

@@ -53,6 +53,11 @@ impl<R: Copy + Ord> Heap<R> {
         self.top.is_none()
     }
 
+    /// How many keys are in.
+    pub(crate) fn len(&self) -> usize {
+        if self.is_one() { usize::from(self.top.is_some()) } else { self.entries.len() }
+    }
+
     /// Puts `key` in, or moves it to its new rank.
     pub(crate) fn set(&mut self, key: u32, rank: R) {
         if self.is_one() {

@@ -119,6 +119,12 @@ impl Node {
         self.cores.find(device.index()).map_or(&[], |core| &core.holders)
     }
 
+    /// Until when nobody is granted the device, because it waits for a vGPU that is owed service
+    /// and has just run out of commands. At most a quantum, at that vGPU's expense.
+    pub fn kept_until_ns(&self, device: DeviceKey) -> Option<u64> {
+        self.cores.find(device.index())?.doze_until_ns()
+    }
+
     /// The virtual time of a device. It never falls.
     pub fn virtual_time(&self, device: DeviceKey) -> Option<Tag> {
         self.cores.find(device.index()).map(Core::virtual_time)

@@ -87,12 +87,13 @@ impl Turn {
     }
 
     /// What a turn that ended early kept the device from others without being charged for it, in
-    /// ns: the ways to its worker and back. At most what is left of a quantum.
-    pub(crate) fn wasted_ns(&self, now_ns: u64, quantum_ns: u64) -> u64 {
+    /// ns: the way to its worker, and `switch_ns`, the way to the next one. At most what is left of
+    /// a quantum, so that the lag bound needs no term for it.
+    pub(crate) fn wasted_ns(&self, now_ns: u64, quantum_ns: u64, switch_ns: u64) -> u64 {
         // Not before the predecessor's work had drained.
         let since_start_ns = now_ns.saturating_sub(self.start_ns);
         let kept_ns = self.waited_for_ns.min(since_start_ns);
-        let wasted_ns = kept_ns.saturating_sub(self.charged_ns);
+        let wasted_ns = kept_ns.saturating_sub(self.charged_ns).saturating_add(switch_ns);
         wasted_ns.min(quantum_ns.saturating_sub(self.charged_ns))
     }
 

@@ -407,3 +407,84 @@ fn policies_and_snapshots_are_written_by_name() {
     let error = serde_json::from_str::<Config>("{\"policy\":\"fare\"}").unwrap_err();
     assert!(error.to_string().contains("fair, unmanaged"), "{error}");
 }
+
+fn used(session: SessionKey, used_ns: u64, idle_ns: u64) -> Event {
+    Event::Used { session, usage: Usage { used_ns, in_flight_ns: 0, idle_ns } }
+}
+
+/// A turn of `A` in which `used_ns` are used, then one of `B` that lasts for `long_ns`: `A` is owed
+/// the difference, and has a turn again.
+fn node_that_owes_a(used_ns: u64, long_ns: u64) -> (Node, u64) {
+    let mut node = node();
+    feed(&mut node, 0, runnable(A));
+    feed(&mut node, 0, runnable(B));
+    feed(&mut node, 6 * MS, released(A, 1, used_ns, 0));
+    let granted = feed(&mut node, 6 * MS + long_ns, released(B, 2, long_ns, 0));
+    assert_eq!(granted[0], grant(A, 3, 6 * MS));
+    (node, 6 * MS + long_ns)
+}
+
+/// A program that waits for each result is without a command for a moment, and at its turn's end as
+/// at any other: it keeps what it is owed.
+#[test]
+fn a_moment_of_idleness_at_a_turns_end_loses_nothing() {
+    let (mut node, now) = node_that_owes_a(6 * MS, 1_600 * MS);
+    let end = now + 6 * MS;
+    feed(&mut node, end, Event::Idle { session: A });
+    let waits = feed(&mut node, end, released(A, 3, 12 * MS, 0));
+    assert!(waits.contains(&timer(end + 100 * US, TimerReason::Yield)), "{waits:?}");
+    assert!(!waits.iter().any(|action| matches!(action, Action::Grant { .. })), "{waits:?}");
+    let next = feed(&mut node, end + 30 * US, runnable(A));
+    assert!(next.contains(&grant(A, 4, 6 * MS)), "{next:?}");
+    // The pause was at its expense.
+    assert_eq!(node.vgpu(VgpuKey(0)).unwrap().held_ns, 12 * MS + 30 * US);
+}
+
+#[test]
+fn who_does_not_come_back_is_asleep() {
+    let (mut node, now) = node_that_owes_a(6 * MS, 640 * MS);
+    let end = now + 6 * MS;
+    feed(&mut node, end, Event::Idle { session: A });
+    feed(&mut node, end, released(A, 3, 12 * MS, 0));
+    let later = feed(&mut node, end + 100 * US, Event::Timer);
+    assert_eq!(later[0], grant(B, 4, UNLIMITED));
+    feed(&mut node, end + 20 * MS, used(B, 660 * MS, 0));
+    // Sleeping earned nothing: it does not come before its time.
+    feed(&mut node, end + 20 * MS, runnable(A));
+    assert_eq!(node.vgpu(VgpuKey(0)).unwrap().ahead.to_ns(), 0);
+}
+
+/// Who gives a turn up early bears the switch: the wall time that nobody else could use.
+#[test]
+fn a_turn_given_up_early_is_charged_for_the_switch() {
+    for (is_over, expected) in [(false, 300 * US + 50 * US), (true, 2 * US)] {
+        let mut node = node();
+        feed(&mut node, 0, runnable(A));
+        feed(&mut node, 0, runnable(B));
+        if !is_over {
+            feed(&mut node, 300 * US, Event::Idle { session: A });
+        }
+        feed(&mut node, 300 * US, released(A, 1, 2 * US, 0));
+        assert_eq!(node.vgpu(VgpuKey(0)).unwrap().held_ns, expected);
+        assert_eq!(node.vgpu(VgpuKey(0)).unwrap().used_ns, 2 * US, "bills are of device time");
+    }
+}
+
+/// A driver reports what a session had in flight when it ended as used.
+#[test]
+fn a_session_that_dies_in_its_turn_leaves_its_debt_to_its_vgpu() {
+    let mut node = node();
+    feed(&mut node, 0, runnable(A));
+    feed(&mut node, 0, runnable(B));
+    feed(&mut node, 970 * MS, used(A, 970 * MS, 0));
+    feed(&mut node, 970 * MS, Event::RemoveSession { session: A });
+    feed(&mut node, 970 * MS, Event::AddSession { session: A, vgpu: VgpuKey(0) });
+    feed(&mut node, 970 * MS, runnable(A));
+    // B catches up before its vGPU has another turn.
+    let mut now = 970 * MS;
+    for epoch in 2..150 {
+        now += 6 * MS;
+        let actions = feed(&mut node, now, released(B, epoch, (epoch - 1) * 6 * MS, 0));
+        assert_eq!(actions[0], grant(B, epoch + 1, 6 * MS), "{epoch}");
+    }
+}

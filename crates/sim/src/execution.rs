@@ -6,7 +6,7 @@ use crate::gate::{Admission, Signal};
 use crate::kernel::Kernel;
 use crate::preempt::Stopper;
 use crate::worker::{Flight, Pending};
-use crate::world::World;
+use crate::world::{DEVICE, World};
 
 /// A kernel whose rest exceeds the budget by less than this is not cut (the worker's constant).
 const OVERRUN_NS: u64 = 500_000;
@@ -362,7 +362,9 @@ impl World {
     }
 
     pub(crate) fn observe_device(&mut self) {
-        let busy = !self.gpu.queue.is_empty();
+        // While the device waits for whom it owes service, that is who uses it.
+        let kept = self.node.kept_until_ns(DEVICE).is_some();
+        let busy = !self.gpu.queue.is_empty() || kept;
         // Who is held back by a cap does not want the device.
         let free = self.working - self.held_back();
         self.checks.device(self.clock.now_ns, busy, free > 0);

@@ -19,6 +19,16 @@ fn the_c_examples_pass_on_a_node() {
 }
 
 #[test]
+fn openmp_regions_run_on_the_device() {
+    let node = Node::start(&[]);
+    let mut command = node.run(&[], &program("offload"), &[]);
+    // Without a device the program fails instead of running everything on the host.
+    command.env("OMP_TARGET_OFFLOAD", "MANDATORY");
+    let text = success(command);
+    assert!(text.contains("printed on the device") && text.contains("PASSED"), "{text}");
+}
+
+#[test]
 fn the_c_examples_pass_on_the_paced_device() {
     let node = Node::paced(&[]);
     for name in EXAMPLES {

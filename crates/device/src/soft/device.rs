@@ -17,6 +17,8 @@ use crate::{
     LoadError, LoadedModule, MemoryUse, ModuleId, Op, OpId, Outcome, QueueId,
 };
 
+/// Bytes of the workspace that a grid's barrier uses.
+const GRID_WORKSPACE_BYTES: u64 = 8;
 /// Operations that may wait behind each other.
 const QUEUE_MAX: usize = 4096;
 /// How soon to look again whether the turn came, in ns.
@@ -66,6 +68,8 @@ pub struct SoftDevice {
     /// Executed operations in order, and how each kept to its model; each is complete when its end
     /// is due.
     finished: VecDeque<(Completion, Kept)>,
+    /// Where the workspace of grids lies, once one was needed.
+    workspace: Option<u64>,
     /// Memory generation that the translations are of.
     generation: u64,
     /// End of the timeline of a paced device without a page.
@@ -189,6 +193,7 @@ impl SoftDevice {
             pending: VecDeque::new(),
             current: None,
             finished: VecDeque::new(),
+            workspace: None,
             generation: 0,
             timeline_end_ns: 0,
         }
@@ -323,6 +328,8 @@ impl SoftDevice {
     }
 
     fn execution(&mut self, launch: &Launch) -> Option<Execution> {
+        let needs_workspace = self.module(launch.module)?.program.uses_grid_workspace;
+        let grid_workspace = if needs_workspace { self.grid_workspace() } else { 0 };
         let module = self.modules.get(&launch.module)?;
         let info = module.functions.get(launch.function as usize)?;
         let static_shared = info.shared_bytes.next_multiple_of(16);
@@ -340,6 +347,7 @@ impl SoftDevice {
             total_shared: (static_shared + launch.shared_bytes)
                 .next_multiple_of(SHARED_GRANULE_BYTES),
             grid_id,
+            grid_workspace,
             serial: grid_id,
         };
         Some(Execution::new(LaunchPlan {
@@ -348,6 +356,16 @@ impl SoftDevice {
             state,
             first_block: launch.first_block,
         }))
+    }
+
+    /// The address of 8 bytes of zeros, for a barrier of the grid; 0 if there is no memory.
+    /// Launches run one after the other, so they share it.
+    fn grid_workspace(&mut self) -> u64 {
+        if self.workspace.is_none() {
+            self.workspace = self.cx.mem.alloc(GRID_WORKSPACE_BYTES).ok();
+        }
+        let cleared = |address: &u64| self.cx.mem.write(*address, &[0; 8]).is_ok();
+        self.workspace.filter(cleared).unwrap_or(0)
     }
 
     /// Works on the current operation until `deadline`.

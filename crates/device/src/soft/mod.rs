@@ -8,6 +8,7 @@ mod clock;
 mod device;
 mod device_page;
 mod engine;
+mod heap;
 mod info;
 mod memory;
 mod model;

@@ -89,8 +89,8 @@ fn cap_of(vgpu: &VgpuReport) -> f64 {
     vgpu.cap_ppm.map_or(1.0, |ppm| ratio(ppm.into(), PPM.into()))
 }
 
-/// The parts of vGPUs that all want as much as `bound` lets them: tenants divide the device by their
-/// weights, a tenant's vGPUs its part by theirs.
+/// The parts of vGPUs that all want as much as `bound` lets them: tenants divide the device by
+/// their weights, a tenant's vGPUs its part by theirs.
 fn parts(vgpus: &[&VgpuReport], bound: impl Fn(&VgpuReport) -> f64) -> Vec<f64> {
     let mut tenants: BTreeMap<Option<u32>, Vec<usize>> = BTreeMap::new();
     for (place, vgpu) in vgpus.iter().enumerate() {

@@ -182,6 +182,17 @@ mod tests {
     }
 
     #[test]
+    fn a_kernel_of_few_blocks_takes_as_long_as_one_of_them() {
+        let pieces = Pieces::new(SlicingConfig::Time);
+        let expected_ns = |blocks| {
+            pieces.limit(&kernel(blocks), Some(LONG_NS), LONG_NS, 6_000_000, true).expected_ns
+        };
+        assert_eq!(expected_ns(1), LONG_NS);
+        assert_eq!(expected_ns(10), LONG_NS / 10);
+        assert_eq!(expected_ns(10_000), 6_000_000);
+    }
+
+    #[test]
     fn copies_are_cut_by_bytes() {
         let pieces = Pieces::new(SlicingConfig::Time);
         let bytes = |ready: &Ready, known, left_ns| {

@@ -306,6 +306,11 @@ pub enum SpecialReg {
     GlobalTimerHi,
     /// Dynamic shared memory of the launch, bytes.
     DynamicSmemSize,
+    /// `%envreg2`: the lower half of the address of the grid's workspace, 8 bytes that are zero
+    /// when the launch begins, for a barrier of all blocks.
+    GridWorkspaceLow,
+    /// `%envreg1`: the upper half.
+    GridWorkspaceHigh,
     /// Static and dynamic shared memory of the launch, bytes.
     TotalSmemSize,
 }

@@ -418,6 +418,8 @@ fn special_register(name: &str, dim: Option<Option<Dim>>) -> Option<Operand> {
             "%globaltimer" => S::GlobalTimer,
             "%globaltimer_lo" => S::GlobalTimerLo,
             "%globaltimer_hi" => S::GlobalTimerHi,
+            "%envreg1" => S::GridWorkspaceHigh,
+            "%envreg2" => S::GridWorkspaceLow,
             "%dynamic_smem_size" => S::DynamicSmemSize,
             "%total_smem_size" | "%aggr_smem_size" => S::TotalSmemSize,
             // A launch without clusters is one of clusters of one block.

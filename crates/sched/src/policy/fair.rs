@@ -11,7 +11,7 @@ use crate::fair_queue::{FairQueue, Rules};
 use crate::journal::codec;
 use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::places::Places;
-use crate::policy::{Charge, Policy, Setup};
+use crate::policy::{Charge, Policy, Rivals, Setup};
 use crate::tag::Tag;
 
 #[derive(Debug)]
@@ -133,6 +133,17 @@ impl Policy for Fair {
             self.tenants.doze(member.tenant);
         }
         self.dozing = Some(member.tenant);
+    }
+
+    fn owes(&self, vgpu: VgpuKey) -> Option<Rivals> {
+        let (member, group) = self.member(vgpu);
+        let (owes, rivals) = match group.awake {
+            0 => (self.tenants.owes(member.tenant), Rivals::Tenants),
+            // Its own tenant waits, and nobody else.
+            _ if self.tenants.waiting() == 1 => (group.queue.owes(member.place), Rivals::Siblings),
+            _ => return None,
+        };
+        owes.then_some(rivals)
     }
 
     fn rouse(&mut self) {

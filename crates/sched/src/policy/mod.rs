@@ -216,6 +216,15 @@ pub struct Charge {
     pub settled: bool,
 }
 
+/// With whom a vGPU competes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rivals {
+    /// Its tenant with the others.
+    Tenants,
+    /// The vGPU with others of its tenant.
+    Siblings,
+}
+
 /// What moves a policy's accounts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charges {
@@ -285,6 +294,12 @@ pub trait Policy: State + fmt::Debug + Send {
     /// A vGPU that sleeps is likely to wake at once: until it wakes or [`Self::rouse`] is called it
     /// keeps its place among the others, as if it were awake and could not run. One at a time.
     fn doze(&mut self, _vgpu: VgpuKey) {}
+
+    /// Whether a vGPU that sleeps would be next, were it awake, and among whom: among tenants where
+    /// nobody else of its own has work, among its tenant's vGPUs where no other tenant has.
+    fn owes(&self, _vgpu: VgpuKey) -> Option<Rivals> {
+        None
+    }
 
     /// Whoever dozes sleeps from now on.
     fn rouse(&mut self) {}

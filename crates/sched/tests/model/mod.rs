@@ -624,7 +624,9 @@ impl Model {
     }
 
     fn observe(&mut self) {
-        let busy = !self.queue.is_empty();
+        // Waiting for whom the device owes service has a bound of its own: tests/protocol.rs.
+        let kept = self.node.kept_until_ns(DEVICE).is_some_and(|until_ns| self.now <= until_ns);
+        let busy = !self.queue.is_empty() || kept;
         let wanted =
             self.workers.iter().any(|state| state.runnable && !self.is_throttled(state.vgpu));
         let result = self.waste.observe(self.now, busy, wanted);

@@ -5,9 +5,10 @@ use super::cx::Cx;
 use super::format::Conversion;
 use super::frame_copy::{argument, result};
 use super::handler::{Op, event};
-use super::program::{Builtin, ParamHome};
+use super::program::Builtin;
 use super::rows::{LANES, lanes_of};
 use crate::FaultKind;
+use crate::soft::heap::Freed;
 
 /// Most characters taken from a string of a kernel.
 const STRING_MAX: u64 = 1024;
@@ -37,10 +38,20 @@ pub(crate) fn run(cx: &mut Cx, which: Builtin, site: u32) -> bool {
             true
         }
         Builtin::Malloc => {
-            give(cx, call.returns.first(), 0);
+            let sizes = call.args.first().map(|home| argument(cx, *home)).unwrap_or_default();
+            let mut given = [0; LANES];
+            for lane in lanes_of(cx.mask) {
+                given[lane] = cx.heap.take(&mut cx.mem, sizes[lane]).unwrap_or(0);
+            }
+            if let Some(home) = call.returns.first() {
+                result(cx, *home, &given);
+            }
             true
         }
-        Builtin::Free => true,
+        Builtin::Free => {
+            let all = call.args.first().map(|home| argument(cx, *home)).unwrap_or_default();
+            lanes_of(cx.mask).all(|lane| free(cx, lane, all[lane]))
+        }
         Builtin::AssertFail => {
             let mut texts = Vec::new();
             let lane = cx.first_lane() as usize;
@@ -61,9 +72,22 @@ pub(crate) fn run(cx: &mut Cx, which: Builtin, site: u32) -> bool {
     }
 }
 
-fn give(cx: &mut Cx, home: Option<&ParamHome>, value: u64) {
-    if let Some(home) = home {
-        result(cx, *home, &[value; LANES]);
+/// Frees what a lane got from `malloc`; false on a fault.
+fn free(cx: &mut Cx, lane: usize, address: u64) -> bool {
+    if address == 0 {
+        return true;
+    }
+    match cx.heap.give_back(&mut cx.mem, address) {
+        Freed::Object => true,
+        Freed::Mapping => {
+            cx.tlb.flush();
+            true
+        }
+        Freed::Unknown => {
+            let message = "free of an address that malloc did not give".to_owned();
+            cx.fail_with(FaultKind::IllegalAddress, lane as u32, Some(address), message);
+            false
+        }
     }
 }
 

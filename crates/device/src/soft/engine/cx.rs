@@ -6,6 +6,7 @@ use super::program::Program;
 use super::rows::{LANES, R32, R64, expand};
 use super::warp::{Frame, WarpState};
 use crate::FaultKind;
+use crate::soft::heap::Heap;
 use crate::soft::memory::Memory;
 use crate::soft::memory::tlb::Tlb;
 
@@ -53,6 +54,8 @@ pub(crate) struct LaunchState {
     pub(crate) static_shared: u32,
     pub(crate) total_shared: u32,
     pub(crate) grid_id: u64,
+    /// Where 8 bytes lie that are zero when the launch begins.
+    pub(crate) grid_workspace: u64,
     /// Number of the execution, never 0.
     pub(crate) serial: u64,
 }
@@ -86,6 +89,8 @@ pub(crate) struct Cx {
     pub(crate) launch: LaunchState,
     pub(crate) mem: Memory,
     pub(crate) tlb: Tlb,
+    /// What kernels' `malloc` gives.
+    pub(crate) heap: Heap,
     /// Shared memory of the running block, in 16-byte units.
     pub(crate) shared: Vec<u128>,
     /// Its first byte.
@@ -135,6 +140,7 @@ impl Cx {
             launch: LaunchState::default(),
             mem,
             tlb: Tlb::default(),
+            heap: Heap::default(),
             shared: Vec::new(),
             shared_host: std::ptr::null_mut(),
             targets: [0; LANES],

@@ -13,6 +13,8 @@ use crate::{Fault, FaultKind};
 const FUEL_STEP: i64 = 8192;
 /// Fuel after which blocks that seem to wait for others get company: some 20 ms.
 const PATIENCE: i64 = 4 << 20;
+/// The same of launches that have a barrier of the grid: they will wait.
+const GRID_PATIENCE: i64 = 2 * FUEL_STEP;
 /// Most blocks that run at the same time.
 const RESIDENT_BLOCKS_MAX: usize = 1024;
 
@@ -129,7 +131,8 @@ impl Execution {
                 Round::Stuck => return Progress::Asleep(clock::now_ns() + 1_000_000),
             }
             self.stalled += FUEL_STEP - fuel;
-            if self.stalled > PATIENCE {
+            let waits = cx.launch.grid_workspace != 0;
+            if self.stalled > if waits { GRID_PATIENCE } else { PATIENCE } {
                 self.add_company(cx);
             }
             if clock::now_ns() >= deadline {

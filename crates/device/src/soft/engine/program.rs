@@ -33,6 +33,10 @@ pub(crate) enum RowValue {
     /// `%lanemask_*`: 0 eq, 1 le, 2 lt, 3 ge, 4 gt.
     LaneMask(u8),
     DynamicShared,
+    /// Half of the address of the grid's workspace.
+    GridWorkspace {
+        high: bool,
+    },
     TotalShared,
     /// Where dynamic shared memory begins, plus an offset.
     DynamicBase {
@@ -67,6 +71,7 @@ impl RowValue {
             | Self::LaneMask(_)
             | Self::DynamicBase { .. }
             | Self::DynamicShared
+            | Self::GridWorkspace { .. }
             | Self::TotalShared => Lifetime::Launch,
         }
     }
@@ -169,6 +174,8 @@ pub(crate) struct Program {
     pub(crate) lists: Vec<u32>,
     pub(crate) calls: Vec<CallSite>,
     pub(crate) kernels: Vec<Kernel>,
+    /// Whether code reads the address of the grid's workspace.
+    pub(crate) uses_grid_workspace: bool,
     /// The texts, for the instruction in a fault report.
     pub(crate) texts: Vec<String>,
 }

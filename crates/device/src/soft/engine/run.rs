@@ -449,6 +449,10 @@ fn row_values(cx: &Cx, value: RowValue) -> [u64; LANES] {
         RowValue::DynamicBase { offset } => {
             [u64::from(launch.static_shared.wrapping_add(offset)); LANES]
         }
+        RowValue::GridWorkspace { high } => {
+            let half = launch.grid_workspace >> (32 * u32::from(high));
+            [half & 0xffff_ffff; LANES]
+        }
         RowValue::DynamicShared => [u64::from(launch.dynamic_shared); LANES],
         RowValue::TotalShared => [u64::from(launch.total_shared); LANES],
     }

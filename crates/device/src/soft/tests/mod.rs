@@ -9,6 +9,7 @@ mod instructions;
 mod kernels;
 mod matrices;
 mod paced;
+mod runtime;
 mod slices;
 mod speed;
 mod video;

@@ -124,6 +124,8 @@ impl<'a> FunctionLowering<'a> {
         self.const_rows.sort_by_key(|r| r.value.lifetime() != Lifetime::Launch);
         let moving =
             self.const_rows.iter().take_while(|r| r.value.lifetime() == Lifetime::Launch).count();
+        self.program.uses_grid_workspace |=
+            self.const_rows.iter().any(|r| matches!(r.value, RowValue::GridWorkspace { .. }));
         let meta = &mut self.program.functions[self.index as usize];
         meta.entry = entry;
         meta.end = self.program.ops.len() as u32;

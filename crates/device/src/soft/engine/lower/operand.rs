@@ -81,6 +81,8 @@ pub(super) fn special_value(special: SpecialReg) -> Option<RowValue> {
         SpecialReg::LaneMaskGe => RowValue::LaneMask(3),
         SpecialReg::LaneMaskGt => RowValue::LaneMask(4),
         SpecialReg::DynamicSmemSize => RowValue::DynamicShared,
+        SpecialReg::GridWorkspaceLow => RowValue::GridWorkspace { high: false },
+        SpecialReg::GridWorkspaceHigh => RowValue::GridWorkspace { high: true },
         SpecialReg::TotalSmemSize => RowValue::TotalShared,
         SpecialReg::Clock
         | SpecialReg::ClockHi

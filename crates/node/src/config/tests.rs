@@ -1,0 +1,154 @@
+use std::io::Write as _;
+
+use super::*;
+
+fn load(settings: &[(&str, &str)]) -> Result<NodeConfig, ConfigError> {
+    let settings: Vec<_> =
+        settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+    NodeConfig::load(None, |_| None, &settings)
+}
+
+#[test]
+fn settings_win_over_the_environment_and_the_environment_over_the_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("node.toml");
+    std::fs::write(&file, "state_dir = '/file'\n[device]\nmemory = '1GiB'\n").unwrap();
+    let variable = |name: &str| (name == "WEFT_STATE_DIR").then(|| "/env".to_owned());
+    let config = NodeConfig::load(Some(&file), variable, &[]).unwrap();
+    assert_eq!(config.state_dir, Path::new("/env"));
+    assert_eq!(config.device.memory_bytes(), 1 << 30);
+    let set = [("state_dir".to_owned(), "/flag".to_owned())];
+    let config = NodeConfig::load(Some(&file), variable, &set).unwrap();
+    assert_eq!(config.state_dir, Path::new("/flag"));
+}
+
+#[test]
+fn an_error_names_the_key_and_what_is_allowed() {
+    for (key, value, words) in [
+        ("scheduling.policy", "fairest", "scheduling.policy|unmanaged|fair"),
+        ("scheduling.policy", "strict_co", "scheduling.policy|simulator only|CPU scheduler"),
+        ("scheduling.quantum_us", "5", "scheduling.quantum_us|100|1000000"),
+        ("scheduling.tenants.alice", "7", "scheduling.tenants.alice|number"),
+        ("scheduling.tenants.7", "alice", "alice|100000-165535|cgroup:|container:"),
+        ("limits.attaches_per_second", "0", "limits.attaches_per_second|1"),
+        ("scheduling.quantum", "5", "quantum|quantum_us"),
+        ("device.clock", "fast", "clock|fast|real|paced"),
+        ("device.memory", "many", "memory|many|512MiB"),
+        ("metrics.listen", "0.0.0.0:1", "metrics.listen|127.0.0.1"),
+        ("sockets.tenant_mode", "rw", "tenant_mode|octal"),
+        ("sockets.admin_mode", "999", "admin_mode|octal"),
+        ("metrics.listen", "9464", "listen|127.0.0.1:9464"),
+        ("metrics.listen", "localhost", "listen|127.0.0.1:9464"),
+        ("limits.pinned", "2TiB", "limits.pinned: 2TiB|1TiB"),
+        ("defaults.weight", "0", "defaults.weight|10000"),
+        ("log.level", "nonsense", "log.level|WEFT_LOG|nonsense|debug"),
+        ("log.level", "info,weft_node=loud", "weft_node=loud"),
+        ("device", "quick", "device|quick|soft:paced|cuda"),
+        ("device.kind", "quick", "kind|quick|soft|cuda"),
+    ] {
+        let message = load(&[(key, value)]).unwrap_err().to_string();
+        for word in words.split('|') {
+            assert!(message.contains(word), "{key}: no `{word}` in: {message}");
+        }
+    }
+}
+
+#[test]
+fn every_key_is_in_the_operators_manual() {
+    let manual = include_str!("../../../../docs/operations.md");
+    let text = manual.split("```").filter_map(|block| block.strip_prefix("toml"));
+    let shown: Vec<Table> = text.map(|block| block.parse().unwrap()).collect();
+    let is_shown = |path: &[&str]| {
+        shown.iter().any(|table| {
+            let mut place = Some(table);
+            let (last, parts) = path.split_last().unwrap();
+            for part in parts {
+                place = place.and_then(|table| table.get(*part)?.as_table());
+            }
+            place.is_some_and(|table| table.contains_key(*last))
+        })
+    };
+    let Ok(serde_json::Value::Object(all)) = serde_json::to_value(NodeConfig::default()) else {
+        panic!("a configuration is an object");
+    };
+    let mut missing = Vec::new();
+    for (section, value) in &all {
+        let keys: Vec<&String> = value.as_object().into_iter().flatten().map(|(k, _)| k).collect();
+        if keys.is_empty() && !is_shown(&[section]) {
+            missing.push(section.clone());
+        }
+        missing.extend(
+            keys.iter()
+                .filter(|key| !is_shown(&[section, key]))
+                .map(|key| format!("{section}.{key}")),
+        );
+    }
+    assert_eq!(missing, Vec::<String>::new(), "keys that docs/operations.md does not show");
+    // And what it shows is accepted.
+    let blocks = manual.split("```").filter_map(|block| block.strip_prefix("toml"));
+    for block in blocks {
+        toml::from_str::<NodeConfig>(block).unwrap();
+    }
+}
+
+#[test]
+fn permissions_are_octal_wherever_they_come_from() {
+    for text in ["660", "0660", "0o660"] {
+        assert_eq!(load(&[("sockets.admin_mode", text)]).unwrap().sockets.admin_mode, 0o660);
+    }
+    let parsed: NodeConfig = toml::from_str("[sockets]\nadmin_mode = 0o640").unwrap();
+    assert_eq!(parsed.sockets.admin_mode, 0o640);
+}
+
+#[test]
+fn a_directory_too_long_for_sockets_is_refused_with_what_fits() {
+    let dir = |bytes: usize| format!("/{}", "d".repeat(bytes - 1));
+    load(&[("sockets.runtime_dir", &dir(73))]).unwrap();
+    let error = load(&[("sockets.runtime_dir", &dir(74))]).unwrap_err().to_string();
+    assert!(error.contains("74 bytes") && error.contains("at most 73"), "{error}");
+    let tenant = dir(108);
+    let error = load(&[("sockets.tenant", &tenant)]).unwrap_err().to_string();
+    assert!(error.contains("sockets.tenant") && error.contains("107"), "{error}");
+}
+
+#[test]
+fn a_group_may_be_named_or_numbered() {
+    let group = |text| load(&[("sockets.admin_group", text)]).unwrap().sockets.admin_group_id();
+    assert_eq!(group("27").unwrap(), Some(27));
+    assert_eq!(group("root").unwrap(), Some(0));
+    assert_eq!(group("").unwrap(), None);
+    let error = group("no-such-group").unwrap_err().to_string();
+    assert!(error.contains("no-such-group"), "{error}");
+}
+
+#[test]
+fn a_genuine_device_is_named_and_gets_a_longer_quantum() {
+    let config = load(&[("device", "cuda:1")]).unwrap();
+    assert_eq!((config.device.kind, config.device.ordinal), (DeviceKind::Cuda, 1));
+    assert_eq!(config.scheduling.quantum_us, 30_000);
+    let set = [("device.kind", "cuda"), ("scheduling.quantum_us", "6000")];
+    assert_eq!(load(&set).unwrap().scheduling.quantum_us, 6_000);
+    assert_eq!(load(&[]).unwrap().scheduling.quantum_us, 6_000);
+}
+
+#[test]
+fn a_fault_in_a_file_is_shown_with_its_line() {
+    let mut file = tempfile::NamedTempFile::new().unwrap();
+    writeln!(file, "[device]\nknd = 3").unwrap();
+    let error = NodeConfig::load(Some(file.path()), |_| None, &[]).unwrap_err().to_string();
+    let name = file.path().display().to_string();
+    for word in [name.as_str(), "line 2", "knd", "`kind`"] {
+        assert!(error.contains(word), "no {word} in {error}");
+    }
+}
+
+#[test]
+fn a_device_spec_may_name_a_model_file() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("model.toml");
+    std::fs::write(&file, "base_ns = 7\n[[kernels]]\nkernel = 'k*'\nns = 21000\n").unwrap();
+    let config = load(&[("device", &format!("soft:paced:{}", file.display()))]).unwrap();
+    assert_eq!(config.device.clock, ClockConfig::Paced);
+    assert_eq!(config.device.model.base_ns, 7);
+    assert_eq!(config.device.model.kernels[0].ns, 21_000);
+}
