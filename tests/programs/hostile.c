@@ -223,23 +223,23 @@ static int garbage(void) {
     return 0;
 }
 
-// How many sockets this process has open.
-static int sockets(void) {
+// How many sockets and pipes this process has open.
+static int connections(void) {
     int count = 0;
     for (int fd = 0; fd < 1024; ++fd) {
         struct stat about;
-        count += fstat(fd, &about) == 0 && S_ISSOCK(about.st_mode);
+        count += fstat(fd, &about) == 0 && (S_ISSOCK(about.st_mode) || S_ISFIFO(about.st_mode));
     }
     return count;
 }
 
 static int forked(void) {
-    int before = sockets();
+    int before = connections();
     pid_t child = fork();
     if (child == 0) {
         size_t free_bytes, total_bytes;
         // The child has let go of the session's lifeline, so the session ends with its parent.
-        if (sockets() != before - 1)
+        if (connections() != before - 1)
             _exit(3);
         _exit(cuMemGetInfo(&free_bytes, &total_bytes) == CUDA_ERROR_NOT_INITIALIZED ? 0 : 1);
     }

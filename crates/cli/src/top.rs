@@ -48,7 +48,7 @@ const COLUMNS: [(Column, &str, u16); 10] = [
     (Column::Weight, "WEIGHT", 6),
     (Column::Cap, "CAP", 6),
     (Column::Memory, "MEMORY", 8),
-    (Column::Command, "COMMAND", 18),
+    (Column::Command, "COMMAND", 15),
 ];
 
 /// The columns by what a narrow terminal shows first.
@@ -417,7 +417,7 @@ mod tests {
         let body = json!({
             "now_ns": now_ns, "policy": "fair", "holder": null, "waiting": busy,
             "device": {
-                "name": "Weft", "backend": "soft", "clock": "real", "memory_bytes": 1 << 32,
+                "name": "Weft", "backend": "soft", "clock": "real", "memory_bytes": 1_u64 << 32,
                 "memory_used_bytes": 0, "busy_ns": now_ns, "overruns": 0, "executions": 0,
             },
             "vgpus": vgpus, "closure": {"charged_ns": 0, "busy_ns": 0},

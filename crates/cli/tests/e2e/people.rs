@@ -89,7 +89,7 @@ fn users_do_not_crowd_administrators_out() {
     let holds = "import socket, sys\nheld = []\nfor n in range(300):\n s = \
                  socket.socket(socket.AF_UNIX)\n s.connect(sys.argv[1])\n held.append(s)\n\
                  print('held', flush=True)\nsys.stdin.read()";
-    let mut python = as_user(USER, &[], &Command::new("python3"));
+    let mut python = as_user(USER, &[], &Command::new("/usr/bin/python3"));
     python.arg("-c").arg(holds).arg(node.path().join("admin.sock"));
     let crowd = Conversation::start(python);
     assert_eq!(crowd.line(), "held");
@@ -111,7 +111,7 @@ fn a_program_says_nothing_to_another_users_node() {
                    s.bind(sys.argv[1])\ns.listen()\nprint('listens', flush=True)\n\
                    print(len(s.accept()[0].recv(65536)), flush=True)";
     let path = folder.path().join("tenant.sock");
-    let mut python = as_user(USER, &[], &Command::new("python3"));
+    let mut python = as_user(USER, &[], &Command::new("/usr/bin/python3"));
     python.arg("-c").arg(listens).arg(&path);
     let squatter = Conversation::start(python);
     assert_eq!(squatter.line(), "listens");

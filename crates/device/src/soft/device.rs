@@ -372,9 +372,8 @@ impl SoftDevice {
     fn work(&mut self, deadline: u64) -> Driven {
         let Some(mut current) = self.current.take() else { return Driven::Idle };
         self.refresh();
-        // Reading this clock takes a system call, which short paced operations do not pay.
-        let reads = matches!(self.clock, Clock::Real) || current.executed_ns > 0;
-        let cpu_ns = reads.then(clock::thread_cpu_ns);
+        // Reading this clock takes a system call, which operations of one spell do not pay.
+        let cpu_ns = (current.executed_ns > 0).then(clock::thread_cpu_ns);
         let since = Executing { wall_ns: clock::now_ns(), cpu_ns };
         if let Some(since_ns) = current.asleep_since_ns.take() {
             current.asleep_ns += since.wall_ns.saturating_sub(since_ns);

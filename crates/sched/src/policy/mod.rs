@@ -95,7 +95,7 @@ pub fn by_name(name: &str) -> Result<PolicyId, UnknownPolicy> {
 
 /// The policy of that name, if a node can run it.
 pub fn for_node(name: &str) -> Result<PolicyId, NotForNode> {
-    let policy = by_name(name)?;
+    let policy = by_name(name).map_err(|UnknownPolicy { name }| NotForNode::Unknown { name })?;
     match policy.simulator_only() {
         None => Ok(policy),
         Some(reason) => Err(NotForNode::SimulatorOnly { name: policy.name(), reason }),
@@ -191,8 +191,11 @@ pub struct UnknownPolicy {
 #[non_exhaustive]
 pub enum NotForNode {
     /// It is no policy at all.
-    #[error("policy = {:?} is not known: a node runs one of {}", .0.name, node_list())]
-    Unknown(#[from] UnknownPolicy),
+    #[error("policy = {name:?} is not known: a node runs one of {}", node_list())]
+    Unknown {
+        /// The name refused.
+        name: String,
+    },
     /// Only a simulator can run it.
     #[error(
         "policy = {name:?} runs in the simulator only: {reason}; a node runs one of {}",
