@@ -69,7 +69,7 @@ pub enum Request {
         #[serde(default)]
         force: bool,
     },
-    /// Totals and queue state now. Answer: [`Answer::Stats`]. Two of them make [`shares`].
+    /// Totals and queue state now. Answer: [`Answer::Stats`]. Two of them make `admin::shares`.
     Stats,
     /// Who held the device when. Answer: [`Answer::Timeline`].
     Timeline {
