@@ -229,7 +229,7 @@ impl Core {
             self.refills.remove(vgpu.0);
         }
         if dozes {
-            self.doze(cx, key);
+            self.doze(cx, key, 0);
         }
     }
 
@@ -290,16 +290,14 @@ impl Core {
         // A session that has more commands would not release early.
         let runnable = cx.tables.session(key).runnable;
         let is_spent = runnable || cx.tables.turn(key).is_spent(in_flight_ns);
-        if !is_spent {
-            self.charge_switch(cx, key);
-        }
+        let switch_ns = if is_spent { 0 } else { self.charge_waste(cx, key) };
         cx.tables.session(key).predicted_ns = in_flight_ns;
         self.charge(cx, key, to_signed(in_flight_ns), false);
         let vgpu = cx.tables.session(key).vgpu;
         self.end_turn(cx, key);
-        cx.tables.session(key).served = is_spent;
-        if is_spent && !runnable {
-            self.doze(cx, key);
+        cx.tables.session(key).served = runnable;
+        if !runnable {
+            self.doze(cx, key, switch_ns);
         }
         self.count_cap(cx, vgpu, to_signed(in_flight_ns));
         self.drain_ns = self.drain_ns.max(cx.now_ns) + in_flight_ns;
@@ -307,26 +305,27 @@ impl Core {
         self.grant_if_shared(cx, key);
     }
 
-    /// Charges a turn that its holder gave up early for what nobody else could use of it. Turns
-    /// whose time was over are charged device time and nothing else, which is what makes the lag
+    /// Charges a turn that its holder gave up early for what nobody else could use of it; returns
+    /// what the way to somebody else costs on top, in ns. Turns whose time was over are charged device time and nothing else, which is what makes the lag
     /// bound exact; who gives up early has no command, so it bears the switch that it caused.
-    fn charge_switch(&mut self, cx: &mut Context<'_>, key: SessionKey) {
+    fn charge_waste(&mut self, cx: &mut Context<'_>, key: SessionKey) -> u64 {
         let turn = *cx.tables.turn(key);
         if !turn.in_queue || turn.waited_for_ns == 0 || self.is_sliced() {
-            return;
+            return 0;
         }
         let &Config { quantum_ns, switch_ns, .. } = cx.config;
-        let wasted_ns = turn.wasted_ns(cx.now_ns, quantum_ns, switch_ns);
+        let wasted_ns = turn.wasted_ns(cx.now_ns, quantum_ns, 0);
         self.charge(cx, key, to_signed(wasted_ns), true);
+        turn.wasted_ns(cx.now_ns, quantum_ns, switch_ns) - wasted_ns
     }
 
     /// A session is over. What it had in flight was reported as used before: dying is not free.
     pub(crate) fn remove_session(&mut self, cx: &mut Context<'_>, key: SessionKey) {
         self.sleep(cx, key);
-        let vgpu = cx.tables.session(key).vgpu;
-        self.end_doze(cx, vgpu);
+        self.leave_doze(cx, key);
         if cx.tables.session(key).turn.is_some() {
-            self.charge_switch(cx, key);
+            let switch_ns = self.charge_waste(cx, key);
+            self.charge(cx, key, to_signed(switch_ns), true);
             self.end_turn(cx, key);
         }
         // A prediction that its last report did not confirm.

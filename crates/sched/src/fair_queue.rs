@@ -131,10 +131,12 @@ impl FairQueue {
         }
     }
 
-    /// Whether a flow that sleeps would be next, were it awake, and somebody waits.
-    pub(crate) fn owes(&self, key: u32) -> bool {
-        let start = self.flows[key as usize].start;
-        self.waiting.peek().is_some_and(|(least, _)| start < least)
+    /// The service that a flow that sleeps is behind those that wait, in ns: nothing unless it would
+    /// be next, were it awake.
+    pub(crate) fn owed_ns(&self, key: u32) -> Option<u64> {
+        let Flow { start, weight, .. } = self.flows[key as usize];
+        let (least, _) = self.waiting.peek()?;
+        (start < least).then(|| least.minus(start).to_service_ns(weight))
     }
 
     /// How many flows wait.

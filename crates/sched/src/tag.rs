@@ -58,6 +58,12 @@ impl Tag {
         Self(self.0.saturating_mul(u128::from(old.get())) / u128::from(new.get()))
     }
 
+    /// The service that moves a vGPU of `weight` this far, in whole ns.
+    pub(crate) fn to_service_ns(self, weight: Weight) -> u64 {
+        let ns = Self(self.0.saturating_mul(u128::from(weight.get()))).to_ns();
+        u64::try_from(ns).unwrap_or(u64::MAX)
+    }
+
     /// Whole ns of service at weight 1, rounded down.
     pub fn to_ns(self) -> u128 {
         self.0 >> Self::FRACTION_BITS

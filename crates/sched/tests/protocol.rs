@@ -432,12 +432,32 @@ fn a_moment_of_idleness_at_a_turns_end_loses_nothing() {
     let end = now + 6 * MS;
     feed(&mut node, end, Event::Idle { session: A });
     let waits = feed(&mut node, end, released(A, 3, 12 * MS, 0));
-    assert!(waits.contains(&timer(end + 100 * US, TimerReason::Yield)), "{waits:?}");
+    // It is owed 1.6 s, of which a 64th is more than a quantum.
+    assert!(waits.contains(&timer(end + 6 * MS, TimerReason::Yield)), "{waits:?}");
     assert!(!waits.iter().any(|action| matches!(action, Action::Grant { .. })), "{waits:?}");
     let next = feed(&mut node, end + 30 * US, runnable(A));
     assert!(next.contains(&grant(A, 4, 6 * MS)), "{next:?}");
     // The pause was at its expense.
     assert_eq!(node.vgpu(VgpuKey(0)).unwrap().held_ns, 12 * MS + 30 * US);
+}
+
+/// Nor does a pause that is longer than a holder may make, for one who is owed much.
+#[test]
+fn who_is_owed_much_may_pause_in_the_middle_of_a_turn() {
+    for (pause, owes) in [(MS, true), (3 * MS, false)] {
+        let (mut node, now) = node_that_owes_a(6 * MS, 134 * MS);
+        let end = now + 400 * US;
+        feed(&mut node, end, Event::Idle { session: A });
+        let waits = feed(&mut node, end, released(A, 3, 6 * MS + 400 * US, 0));
+        // 6 ms + 134 ms less the two turns, by 64.
+        let owed = 134 * MS - 6 * MS - 400 * US;
+        assert!(waits.contains(&timer(end + owed / 64, TimerReason::Yield)), "{waits:?}");
+        let mut actions = feed(&mut node, (end + pause).min(end + owed / 64), Event::Timer);
+        actions.extend(feed(&mut node, end + pause, runnable(A)));
+        assert_eq!(actions.contains(&grant(A, 4, 6 * MS)), owes, "{actions:?}");
+        let cost = if owes { pause } else { owed / 64 + 50 * US };
+        assert_eq!(node.vgpu(VgpuKey(0)).unwrap().held_ns, 6 * MS + 400 * US + cost);
+    }
 }
 
 #[test]
@@ -446,7 +466,7 @@ fn who_does_not_come_back_is_asleep() {
     let end = now + 6 * MS;
     feed(&mut node, end, Event::Idle { session: A });
     feed(&mut node, end, released(A, 3, 12 * MS, 0));
-    let later = feed(&mut node, end + 100 * US, Event::Timer);
+    let later = feed(&mut node, end + 6 * MS, Event::Timer);
     assert_eq!(later[0], grant(B, 4, UNLIMITED));
     feed(&mut node, end + 20 * MS, used(B, 660 * MS, 0));
     // Sleeping earned nothing: it does not come before its time.

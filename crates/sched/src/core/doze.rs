@@ -6,7 +6,11 @@ use crate::policy::Rivals;
 
 use super::{Context, Core};
 
-/// A session whose turn's time was over, that has nothing to do, and that may be about to go on.
+/// Somebody who sleeps is waited for in this part of what it is owed. It could lose nothing more
+/// than that by an instant between two commands, and the device idles for little of it.
+const PART_OF_OWED: u64 = 64;
+
+/// A session whose turn is over, that has nothing to do, and that may be about to go on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Doze {
     session: SessionKey,
@@ -16,9 +20,11 @@ pub(crate) struct Doze {
     among_siblings: bool,
     since_ns: u64,
     until_ns: u64,
+    /// What a switch to somebody else costs it, in ns.
+    switch_ns: u64,
 }
 
-codec!(struct Doze { session, vgpu, tenant, among_siblings, since_ns, until_ns });
+codec!(struct Doze { session, vgpu, tenant, among_siblings, since_ns, until_ns, switch_ns });
 
 impl Core {
     /// Time has passed: called before anything else at each event.
@@ -29,29 +35,45 @@ impl Core {
         }
     }
 
-    /// A session has nothing to do after a turn whose time was over. If it would be next all the
-    /// same, others being ahead of it, this may be a moment between two commands of a program that
-    /// waits for each. Then it has not slept: the device waits for it, at its expense, and the
-    /// virtual time does not pass it by.
+    /// A session has nothing to do after its turn. If it would be next all the same, others being
+    /// ahead of it, this may be a moment between two commands of a program that waits for each.
+    /// Then it has not slept: the device waits for it, at its expense, and the virtual time does
+    /// not pass it by. If it does not come, it pays `switch_ns` for the way to somebody else.
     ///
-    /// It waits for the time in which a holder would have had to come up with the next command.
-    /// Nobody may begin a turn meanwhile: it would begin beyond the virtual time, and the lag bound
-    /// stands on that turns begin at it.
-    pub(super) fn doze(&mut self, cx: &mut Context<'_>, key: SessionKey) {
+    /// It waits for the time in which a holder would have had to come up with the next command, or
+    /// longer for one who is owed much, as after another's kernel that could not be cut: at most a
+    /// quantum, and so little of what it is owed that it stays behind the others. Nobody may begin
+    /// a turn meanwhile: it would begin beyond the virtual time, and the lag bound stands on that
+    /// turns begin at it.
+    pub(super) fn doze(&mut self, cx: &mut Context<'_>, key: SessionKey, switch_ns: u64) {
+        if !self.dozes(cx, key, switch_ns) {
+            self.charge(cx, key, super::to_signed(switch_ns), true);
+        }
+    }
+
+    fn dozes(&mut self, cx: &mut Context<'_>, key: SessionKey, switch_ns: u64) -> bool {
         self.rouse(cx);
         let session = cx.tables.session(key);
         let (vgpu, local) = (session.vgpu, session.local);
         session.served = false;
         if !self.holders.is_empty() || cx.tables.vgpu(vgpu).throttled {
-            return;
+            return false;
         }
-        let Some(rivals) = self.policy.owes(vgpu) else { return };
+        let Some(owed) = self.policy.owed(vgpu) else { return false };
         cx.tables.vgpu(vgpu).members.doze(local);
         self.policy.doze(vgpu);
-        let (since_ns, until_ns) = (cx.now_ns, cx.now_ns.saturating_add(cx.config.yield_ns));
-        let tenant = cx.tables.vgpu(vgpu).tenant;
-        let among_siblings = rivals == Rivals::Siblings;
-        self.doze = Some(Doze { session: key, vgpu, tenant, among_siblings, since_ns, until_ns });
+        let longest_ns = (owed.ns / PART_OF_OWED).min(cx.config.quantum_ns);
+        let (since_ns, lasts_ns) = (cx.now_ns, longest_ns.max(cx.config.yield_ns));
+        self.doze = Some(Doze {
+            session: key,
+            vgpu,
+            tenant: cx.tables.vgpu(vgpu).tenant,
+            among_siblings: owed.rivals == Rivals::Siblings,
+            since_ns,
+            until_ns: since_ns.saturating_add(lasts_ns),
+            switch_ns,
+        });
+        true
     }
 
     /// Until when the device waits for somebody other than `next`, if it does.
@@ -74,9 +96,17 @@ impl Core {
         }
     }
 
-    /// A vGPU that dozed has work again.
+    /// A vGPU that dozed has work again: there is no switch.
     pub(super) fn end_doze(&mut self, cx: &mut Context<'_>, vgpu: VgpuKey) {
-        if self.doze.is_some_and(|doze| doze.vgpu == vgpu) {
+        if let Some(doze) = self.doze.as_mut().filter(|doze| doze.vgpu == vgpu) {
+            doze.switch_ns = 0;
+            self.rouse(cx);
+        }
+    }
+
+    /// A session is over: it does not come back.
+    pub(super) fn leave_doze(&mut self, cx: &mut Context<'_>, key: SessionKey) {
+        if self.doze.is_some_and(|doze| doze.session == key) {
             self.rouse(cx);
         }
     }
@@ -87,6 +117,7 @@ impl Core {
         self.policy.rouse();
         cx.tables.vgpu(doze.vgpu).members.rouse();
         let kept_ns = cx.now_ns.min(doze.until_ns).saturating_sub(doze.since_ns);
-        self.charge(cx, doze.session, super::to_signed(kept_ns), false);
+        let ns = kept_ns.saturating_add(doze.switch_ns);
+        self.charge(cx, doze.session, super::to_signed(ns), false);
     }
 }

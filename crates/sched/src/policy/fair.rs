@@ -11,7 +11,7 @@ use crate::fair_queue::{FairQueue, Rules};
 use crate::journal::codec;
 use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::places::Places;
-use crate::policy::{Charge, Policy, Rivals, Setup};
+use crate::policy::{Charge, Owed, Policy, Rivals, Setup};
 use crate::tag::Tag;
 
 #[derive(Debug)]
@@ -135,15 +135,17 @@ impl Policy for Fair {
         self.dozing = Some(member.tenant);
     }
 
-    fn owes(&self, vgpu: VgpuKey) -> Option<Rivals> {
+    fn owed(&self, vgpu: VgpuKey) -> Option<Owed> {
         let (member, group) = self.member(vgpu);
-        let (owes, rivals) = match group.awake {
-            0 => (self.tenants.owes(member.tenant), Rivals::Tenants),
+        let (ns, rivals) = match group.awake {
+            0 => (self.tenants.owed_ns(member.tenant), Rivals::Tenants),
             // Its own tenant waits, and nobody else.
-            _ if self.tenants.waiting() == 1 => (group.queue.owes(member.place), Rivals::Siblings),
+            _ if self.tenants.waiting() == 1 => {
+                (group.queue.owed_ns(member.place), Rivals::Siblings)
+            }
             _ => return None,
         };
-        owes.then_some(rivals)
+        ns.map(|ns| Owed { ns, rivals })
     }
 
     fn rouse(&mut self) {

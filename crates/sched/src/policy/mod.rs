@@ -219,6 +219,15 @@ pub struct Charge {
     pub settled: bool,
 }
 
+/// What a vGPU is behind those that it competes with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Owed {
+    /// Service in ns.
+    pub ns: u64,
+    /// Those others.
+    pub rivals: Rivals,
+}
+
 /// With whom a vGPU competes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rivals {
@@ -298,9 +307,10 @@ pub trait Policy: State + fmt::Debug + Send {
     /// keeps its place among the others, as if it were awake and could not run. One at a time.
     fn doze(&mut self, _vgpu: VgpuKey) {}
 
-    /// Whether a vGPU that sleeps would be next, were it awake, and among whom: among tenants where
-    /// nobody else of its own has work, among its tenant's vGPUs where no other tenant has.
-    fn owes(&self, _vgpu: VgpuKey) -> Option<Rivals> {
+    /// What a vGPU that sleeps is behind those that wait, and among whom: among tenants where nobody
+    /// else of its own has work, among its tenant's vGPUs where no other tenant has. Nothing unless
+    /// it would be next, were it awake.
+    fn owed(&self, _vgpu: VgpuKey) -> Option<Owed> {
         None
     }
 
