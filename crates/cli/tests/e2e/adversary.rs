@@ -106,8 +106,6 @@ fn dying_or_leaving_before_the_bill_is_not_free() {
 }
 
 #[test]
-#[ignore = "a waiting program's turns end for want of commands after scheduling.yield_us, and then \
-            it has slept: the core waits only after a turn whose time was over"]
 fn who_waits_for_each_kernel_keeps_its_share_beside_kernels_that_cannot_be_cut() {
     for ahead in ["1", "8"] {
         let attack = ["honest", "--kernel", "uncut", "--ahead", ahead];
