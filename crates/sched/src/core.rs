@@ -306,8 +306,9 @@ impl Core {
     }
 
     /// Charges a turn that its holder gave up early for what nobody else could use of it; returns
-    /// what the way to somebody else costs on top, in ns. Turns whose time was over are charged device time and nothing else, which is what makes the lag
-    /// bound exact; who gives up early has no command, so it bears the switch that it caused.
+    /// what the way to somebody else costs on top, in ns. Turns whose time was over are charged
+    /// device time and nothing else, which is what makes the lag bound exact; who gives up early
+    /// has no command, so it bears the switch that it caused.
     fn charge_waste(&mut self, cx: &mut Context<'_>, key: SessionKey) -> u64 {
         let turn = *cx.tables.turn(key);
         if !turn.in_queue || turn.waited_for_ns == 0 || self.is_sliced() {

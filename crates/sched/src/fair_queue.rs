@@ -131,8 +131,8 @@ impl FairQueue {
         }
     }
 
-    /// The service that a flow that sleeps is behind those that wait, in ns: nothing unless it would
-    /// be next, were it awake.
+    /// The service that a flow that sleeps is behind those that wait, in ns: nothing unless it
+    /// would be next, were it awake.
     pub(crate) fn owed_ns(&self, key: u32) -> Option<u64> {
         let Flow { start, weight, .. } = self.flows[key as usize];
         let (least, _) = self.waiting.peek()?;

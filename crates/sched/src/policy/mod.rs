@@ -307,9 +307,9 @@ pub trait Policy: State + fmt::Debug + Send {
     /// keeps its place among the others, as if it were awake and could not run. One at a time.
     fn doze(&mut self, _vgpu: VgpuKey) {}
 
-    /// What a vGPU that sleeps is behind those that wait, and among whom: among tenants where nobody
-    /// else of its own has work, among its tenant's vGPUs where no other tenant has. Nothing unless
-    /// it would be next, were it awake.
+    /// What a vGPU that sleeps is behind those that wait, and among whom: among tenants where
+    /// nobody else of its own has work, among its tenant's vGPUs where no other tenant has.
+    /// Nothing unless it would be next, were it awake.
     fn owed(&self, _vgpu: VgpuKey) -> Option<Owed> {
         None
     }
