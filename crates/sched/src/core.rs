@@ -2,6 +2,7 @@
 
 mod caps;
 mod doze;
+mod early;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -141,9 +142,9 @@ impl Core {
         self.floor = self.virtual_time();
         let mut policy = policy_id.build(&Setup { virtual_time: self.floor, config: cx.config });
         policy.tick(cx.now_ns);
-        for (key, weight) in cx.tables.tenants.iter() {
+        for (key, tenant) in cx.tables.tenants.iter() {
             let key = TenantKey(key);
-            policy.add_tenant(key, *weight, self.policy.tenant_ahead(key));
+            policy.add_tenant(key, tenant.weight, self.policy.tenant_ahead(key));
         }
         let device = self.device;
         for (key, vgpu) in cx.tables.vgpus.iter().filter(|(_, vgpu)| vgpu.device == device) {
@@ -251,6 +252,7 @@ impl Core {
             let (held_ns, kept_ns) = (used_ns - forgiven_ns, idle_ns.min(contended_ns));
             turn.spent_ns = turn.spent_ns.saturating_add(used_ns).saturating_add(idle_ns);
             turn.charged_ns = turn.charged_ns.saturating_add(held_ns).saturating_add(kept_ns);
+            turn.idled_ns = turn.idled_ns.saturating_add(kept_ns);
             // What was used under another policy is billed but moves no tag of this one.
             if in_queue {
                 self.charge(cx, key, to_signed(held_ns), true);
@@ -290,7 +292,7 @@ impl Core {
         // A session that has more commands would not release early.
         let runnable = cx.tables.session(key).runnable;
         let is_spent = runnable || cx.tables.turn(key).is_spent(in_flight_ns);
-        let switch_ns = if is_spent { 0 } else { self.charge_waste(cx, key) };
+        let switch_ns = if is_spent { 0 } else { self.end_early(cx, key, in_flight_ns) };
         cx.tables.session(key).predicted_ns = in_flight_ns;
         self.charge(cx, key, to_signed(in_flight_ns), false);
         let vgpu = cx.tables.session(key).vgpu;
@@ -305,27 +307,12 @@ impl Core {
         self.grant_if_shared(cx, key);
     }
 
-    /// Charges a turn that its holder gave up early for what nobody else could use of it; returns
-    /// what the way to somebody else costs on top, in ns. Turns whose time was over are charged
-    /// device time and nothing else, which is what makes the lag bound exact; who gives up early
-    /// has no command, so it bears the switch that it caused.
-    fn charge_waste(&mut self, cx: &mut Context<'_>, key: SessionKey) -> u64 {
-        let turn = *cx.tables.turn(key);
-        if !turn.in_queue || turn.waited_for_ns == 0 || self.is_sliced() {
-            return 0;
-        }
-        let &Config { quantum_ns, switch_ns, .. } = cx.config;
-        let wasted_ns = turn.wasted_ns(cx.now_ns, quantum_ns, 0);
-        self.charge(cx, key, to_signed(wasted_ns), true);
-        turn.wasted_ns(cx.now_ns, quantum_ns, switch_ns) - wasted_ns
-    }
-
     /// A session is over. What it had in flight was reported as used before: dying is not free.
     pub(crate) fn remove_session(&mut self, cx: &mut Context<'_>, key: SessionKey) {
         self.sleep(cx, key);
         self.leave_doze(cx, key);
         if cx.tables.session(key).turn.is_some() {
-            let switch_ns = self.charge_waste(cx, key);
+            let switch_ns = self.end_early(cx, key, 0);
             self.charge(cx, key, to_signed(switch_ns), true);
             self.end_turn(cx, key);
         }

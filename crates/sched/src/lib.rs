@@ -44,6 +44,7 @@ mod sync_rate;
 mod tables;
 mod tag;
 mod turn;
+mod waste;
 
 pub use action::{Action, Actions, TimerReason, UNLIMITED};
 pub use cap::{Cap, CapError};

@@ -11,7 +11,7 @@ use crate::invariants::audit;
 use crate::journal::codec;
 use crate::key::{DeviceKey, KEY_LIMIT, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::policy::{PolicyId, Setup};
-use crate::tables::{Session, Slots, Tables, Vgpu};
+use crate::tables::{Session, Slots, Tables, Tenant, Vgpu};
 use crate::tag::Tag;
 
 /// Nodes up to this size hold their tables against each other after each event in debug builds.
@@ -63,7 +63,7 @@ impl Node {
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.validate()?;
         let (cores, mut tables) = (Slots::default(), Tables::default());
-        tables.tenants.insert(TenantKey::DEFAULT.index(), Weight::ONE);
+        tables.tenants.insert(TenantKey::DEFAULT.index(), Tenant::new(Weight::ONE));
         Ok(Self { config, now_ns: 0, cores, tables, timer: None })
     }
 
@@ -151,7 +151,7 @@ impl Node {
 
     /// A tenant's weight, if it is there.
     pub fn tenant(&self, key: TenantKey) -> Option<Weight> {
-        self.tables.tenants.find(key.index()).copied()
+        self.tables.tenants.find(key.index()).map(|tenant| tenant.weight)
     }
 
     /// Checks the event and applies it; the result is the device to decide about, `None` for all.
@@ -229,7 +229,7 @@ impl Node {
         if self.tenant(key).is_some() {
             return Err(EventError::TenantExists(key));
         }
-        self.tables.tenants.insert(key.index(), weight);
+        self.tables.tenants.insert(key.index(), Tenant::new(weight));
         self.with_all(out, |core, _| core.policy.add_tenant(key, weight, Tag::ZERO));
         Ok(None)
     }
@@ -260,7 +260,7 @@ impl Node {
         out: &mut Actions,
     ) -> Result<Option<DeviceKey>, EventError> {
         self.tenant(key).ok_or(EventError::UnknownTenant(key))?;
-        self.tables.tenants.insert(key.index(), weight);
+        self.tables.tenant(key).weight = weight;
         self.with_all(out, |core, cx| core.reweight_tenant(cx, key, weight));
         Ok(None)
     }
@@ -270,8 +270,8 @@ impl Node {
         if self.cores.find(device.index()).is_none() {
             let setup = Setup { virtual_time: Tag::ZERO, config: &self.config };
             let mut core = Core::new(device, self.config.policy, &setup, 1);
-            for (tenant, weight) in self.tables.tenants.iter() {
-                core.policy.add_tenant(TenantKey(tenant), *weight, Tag::ZERO);
+            for (key, tenant) in self.tables.tenants.iter() {
+                core.policy.add_tenant(TenantKey(key), tenant.weight, Tag::ZERO);
             }
             self.cores.insert(device.index(), core);
         }

@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::key::{DeviceKey, KEY_LIMIT, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::node::Node;
 use crate::policy::{PolicyId, Setup};
-use crate::tables::{Session, Vgpu};
+use crate::tables::{Session, Tenant, Vgpu};
 use crate::tag::Tag;
 
 /// A node's lasting state.
@@ -176,7 +176,7 @@ impl Node {
                 .tables
                 .tenants
                 .iter()
-                .map(|(key, weight)| TenantState { tenant: TenantKey(key), weight: *weight })
+                .map(|(key, tenant)| TenantState { tenant: TenantKey(key), weight: tenant.weight })
                 .collect(),
             debts: self.debts(),
             vgpus: vgpus.collect(),
@@ -204,7 +204,7 @@ impl Node {
         let mut node = Self::new(config)?;
         for TenantState { tenant, weight } in &snapshot.tenants {
             check(tenant.0, false)?;
-            node.tables.tenants.insert(tenant.index(), *weight);
+            node.tables.tenants.insert(tenant.index(), Tenant::new(*weight));
         }
         let debts: BTreeMap<(DeviceKey, TenantKey), Tag> =
             snapshot.debts.iter().map(|debt| ((debt.device, debt.tenant), debt.ahead)).collect();
@@ -213,10 +213,10 @@ impl Node {
             let DeviceState { device, policy, virtual_time, next_epoch } = *state;
             let setup = Setup { virtual_time, config: &node.config };
             let mut core = Core::new(device, policy, &setup, next_epoch);
-            for (tenant, weight) in node.tables.tenants.iter() {
-                let tenant = TenantKey(tenant);
-                let ahead = debts.get(&(device, tenant)).copied().unwrap_or_default();
-                core.policy.add_tenant(tenant, *weight, ahead);
+            for (key, tenant) in node.tables.tenants.iter() {
+                let key = TenantKey(key);
+                let ahead = debts.get(&(device, key)).copied().unwrap_or_default();
+                core.policy.add_tenant(key, tenant.weight, ahead);
             }
             node.cores.insert(device.index(), core);
         }

@@ -10,6 +10,7 @@ use crate::places::Places;
 use crate::sync_rate::SyncRate;
 use crate::tag::Tag;
 use crate::turn::Turn;
+use crate::waste::Waste;
 
 /// An array with holes.
 #[derive(Clone, Debug)]
@@ -60,8 +61,7 @@ impl<T> Slots<T> {
 /// accessors here trust them.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tables {
-    /// Weights by tenant.
-    pub(crate) tenants: Slots<Weight>,
+    pub(crate) tenants: Slots<Tenant>,
     pub(crate) vgpus: Slots<Vgpu>,
     pub(crate) sessions: Slots<Session>,
 }
@@ -69,6 +69,10 @@ pub(crate) struct Tables {
 impl Tables {
     pub(crate) fn vgpu(&mut self, key: VgpuKey) -> &mut Vgpu {
         self.vgpus.find_mut(key.index()).expect("a vGPU's key is checked at the border")
+    }
+
+    pub(crate) fn tenant(&mut self, key: TenantKey) -> &mut Tenant {
+        self.tenants.find_mut(key.index()).expect("a tenant's key is checked at the border")
     }
 
     pub(crate) fn session(&mut self, key: SessionKey) -> &mut Session {
@@ -84,8 +88,29 @@ impl Tables {
         self.vgpu(vgpu).sync.observe(now_ns, more);
     }
 
+    /// The account of waste that turns of a vGPU go to: its tenant's, however many vGPUs that makes;
+    /// under the default tenant each vGPU is somebody of its own.
+    pub(crate) fn waste(&mut self, key: VgpuKey) -> &mut Waste {
+        match self.vgpu(key).tenant {
+            TenantKey::DEFAULT => &mut self.vgpu(key).waste,
+            tenant => &mut self.tenant(tenant).waste,
+        }
+    }
+
     pub(crate) fn turn(&mut self, key: SessionKey) -> &mut Turn {
         self.session(key).turn.as_mut().expect("a holder has a turn")
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Tenant {
+    pub(crate) weight: Weight,
+    pub(crate) waste: Waste,
+}
+
+impl Tenant {
+    pub(crate) fn new(weight: Weight) -> Self {
+        Self { weight, waste: Waste::default() }
     }
 }
 
@@ -107,6 +132,8 @@ pub(crate) struct Vgpu {
     /// It has work, but used up its cap: the policy takes it for asleep.
     pub(crate) throttled: bool,
     pub(crate) sync: SyncRate,
+    /// Used where it competes for itself.
+    waste: Waste,
     /// Sessions that hold the device.
     holders: u32,
     /// Billed device time of all its sessions, past ones too.
@@ -129,6 +156,7 @@ impl Vgpu {
             meter: None,
             throttled: false,
             sync: SyncRate::default(),
+            waste: Waste::default(),
             holders: 0,
             used_ns: 0,
             held_ns: 0,
@@ -211,9 +239,10 @@ impl Session {
 }
 
 codec!(struct Tables { tenants, vgpus, sessions });
+codec!(struct Tenant { weight, waste });
 codec!(struct Vgpu {
-    tenant, device, weight, runnable, members, sessions, in_turn, meter, throttled, sync, holders,
-    used_ns, held_ns, turns,
+    tenant, device, weight, runnable, members, sessions, in_turn, meter, throttled, sync, waste,
+    holders,    used_ns, held_ns, turns,
 });
 codec!(struct Session {
     vgpu, local, weight, runnable, estimate_ns, used_ns, idle_ns, predicted_ns, turn, served,

@@ -29,6 +29,8 @@ pub(crate) struct Turn {
     pub(crate) spent_ns: u64,
     /// What of it was charged to the tags.
     pub(crate) charged_ns: u64,
+    /// Time that it held an idle device while somebody else waited.
+    pub(crate) idled_ns: u64,
     /// Wall time since its beginning while somebody else waited.
     pub(crate) waited_for_ns: u64,
     counted_to_ns: u64,
@@ -54,6 +56,7 @@ impl Turn {
             yielded: false,
             spent_ns: 0,
             charged_ns: 0,
+            idled_ns: 0,
             waited_for_ns: 0,
             counted_to_ns: now_ns,
             contended_ns: 0,
@@ -87,14 +90,13 @@ impl Turn {
     }
 
     /// What a turn that ended early kept the device from others without being charged for it, in
-    /// ns: the way to its worker, and `switch_ns`, the way to the next one. At most what is left of
-    /// a quantum, so that the lag bound needs no term for it.
-    pub(crate) fn wasted_ns(&self, now_ns: u64, quantum_ns: u64, switch_ns: u64) -> u64 {
+    /// ns: the way to its worker. At most what is left of a quantum, so that the lag bound needs no
+    /// term for it.
+    pub(crate) fn wasted_ns(&self, now_ns: u64, quantum_ns: u64) -> u64 {
         // Not before the predecessor's work had drained.
         let since_start_ns = now_ns.saturating_sub(self.start_ns);
         let kept_ns = self.waited_for_ns.min(since_start_ns);
-        let wasted_ns = kept_ns.saturating_sub(self.charged_ns).saturating_add(switch_ns);
-        wasted_ns.min(quantum_ns.saturating_sub(self.charged_ns))
+        kept_ns.saturating_sub(self.charged_ns).min(quantum_ns.saturating_sub(self.charged_ns))
     }
 
     fn count(&mut self, now_ns: u64) {
@@ -110,5 +112,5 @@ impl Turn {
 
 codec!(struct Turn {
     epoch, start_ns, budget_ns, share_ns, used_at_start_ns, in_queue, place, revoked_at_ns, killed,
-    idle_since_ns, contended, yielded, spent_ns, charged_ns, waited_for_ns, counted_to_ns, contended_ns, alone_ns,
+    idle_since_ns, contended, yielded, spent_ns, charged_ns, idled_ns, waited_for_ns, counted_to_ns, contended_ns, alone_ns,
 });

@@ -490,6 +490,44 @@ fn a_turn_given_up_early_is_charged_for_the_switch() {
     }
 }
 
+/// Sessions that do nothing but take turns and give them up pay for an idle device many times over,
+/// after a little of it.
+#[test]
+fn a_storm_of_early_turns_does_not_idle_the_device() {
+    const STORM: u32 = 8;
+    for sessions in [1, STORM] {
+        let mut node = node();
+        let stormers: Vec<_> = (0..sessions).map(|i| SessionKey(2 + i)).collect();
+        for &session in &stormers {
+            feed(&mut node, 0, Event::AddSession { session, vgpu: VgpuKey(0) });
+            feed(&mut node, 0, runnable(session));
+        }
+        feed(&mut node, 0, runnable(B));
+        let mut actions = vec![grant(stormers[0], 1, 6 * MS)];
+        let (mut now, mut b_ns, mut storms) = (0, 0, 0_u64);
+        while now < 2_000 * MS {
+            let is_grant = |action: &&Action| matches!(action, Action::Grant { .. });
+            let Some(&Action::Grant { session, epoch, .. }) = actions.iter().find(is_grant) else {
+                panic!("{actions:?}");
+            };
+            if session == B {
+                (now, b_ns) = (now + 6 * MS, b_ns + 6 * MS);
+                actions = feed(&mut node, now, released(B, epoch, b_ns, 0));
+                continue;
+            }
+            // A command of no time, and the way to the next turn.
+            now += 150 * US;
+            storms += 1;
+            feed(&mut node, now, Event::Idle { session });
+            actions = feed(&mut node, now, released(session, epoch, 0, 0));
+            actions.extend(feed(&mut node, now, runnable(session)));
+        }
+        // As many turns as B has, and a little more at first.
+        assert!(b_ns * 100 > now * 96, "B used {b_ns} of {now} ns beside {storms} turns");
+        assert!(storms > 100, "{storms} turns");
+    }
+}
+
 /// A driver reports what a session had in flight when it ended as used.
 #[test]
 fn a_session_that_dies_in_its_turn_leaves_its_debt_to_its_vgpu() {

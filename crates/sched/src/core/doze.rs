@@ -4,7 +4,7 @@ use crate::journal::codec;
 use crate::key::{SessionKey, TenantKey, VgpuKey};
 use crate::policy::Rivals;
 
-use super::{Context, Core};
+use super::{Context, Core, to_signed};
 
 /// Somebody who sleeps is waited for in this part of what it is owed. It could lose nothing more
 /// than that by an instant between two commands, and the device idles for little of it.
@@ -47,7 +47,7 @@ impl Core {
     /// turns begin at it.
     pub(super) fn doze(&mut self, cx: &mut Context<'_>, key: SessionKey, switch_ns: u64) {
         if !self.dozes(cx, key, switch_ns) {
-            self.charge(cx, key, super::to_signed(switch_ns), true);
+            self.charge(cx, key, to_signed(switch_ns), true);
         }
     }
 
@@ -118,6 +118,6 @@ impl Core {
         cx.tables.vgpu(doze.vgpu).members.rouse();
         let kept_ns = cx.now_ns.min(doze.until_ns).saturating_sub(doze.since_ns);
         let ns = kept_ns.saturating_add(doze.switch_ns);
-        self.charge(cx, doze.session, super::to_signed(ns), false);
+        self.charge(cx, doze.session, to_signed(ns), false);
     }
 }

@@ -1,0 +1,38 @@
+//! Turns that are given up early while others wait.
+
+use crate::key::SessionKey;
+
+use super::{Context, Core, to_signed};
+
+impl Core {
+    /// Charges a turn that its holder gave up early, `in_flight_ns` of its work still to come, for
+    /// what nobody else could use of it, and the price of waste where it is most of what the tenant
+    /// does; returns what the way to somebody else costs on top, in ns. Together it is at most a
+    /// quantum: turns are charged no more than that and their last command's overrun, on which the
+    /// lag bound stands.
+    ///
+    /// Turns whose time was over are charged device time and nothing else, which is what makes the
+    /// lag bound exact; who gives up early has no command, so it bears the switch that it causes.
+    pub(super) fn end_early(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: SessionKey,
+        in_flight_ns: u64,
+    ) -> u64 {
+        let turn = *cx.tables.turn(key);
+        if !turn.in_queue || turn.waited_for_ns == 0 || self.is_sliced() {
+            return 0;
+        }
+        let &crate::Config { quantum_ns, switch_ns, .. } = cx.config;
+        let wasted_ns = turn.wasted_ns(cx.now_ns, quantum_ns);
+        let unused_ns = wasted_ns.saturating_add(turn.idled_ns).saturating_add(switch_ns);
+        let used_ns = turn.spent_ns.saturating_sub(turn.idled_ns).saturating_add(in_flight_ns);
+        let vgpu = cx.tables.session(key).vgpu;
+        let excess_ns = unused_ns.saturating_sub(used_ns);
+        let surcharge_ns = cx.tables.waste(vgpu).surcharge_ns(cx.now_ns, excess_ns);
+        let left_ns = quantum_ns.saturating_sub(turn.charged_ns);
+        let charge_ns = wasted_ns.saturating_add(surcharge_ns).min(left_ns);
+        self.charge(cx, key, to_signed(charge_ns), true);
+        switch_ns.min(left_ns - charge_ns)
+    }
+}

@@ -1,0 +1,60 @@
+//! What a tenant's turns that end early cost the device.
+
+use crate::journal::codec;
+
+/// Of a tenant, as its turns that it gives up early while others wait keep the device from being
+/// used. They pay for that time. A turn in which more of it goes unused than used counts here with
+/// what it is more: beyond one part in [`Waste::PART`] of all time that costs [`Waste::PRICE`]
+/// times as much. So who does nothing but take turns and give them up cannot idle the device for its whole
+/// share, and a program that waits for each of its results pays no more than the time.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Waste {
+    /// What time has not made up for yet, in ns.
+    ns: u64,
+    at_ns: u64,
+}
+
+impl Waste {
+    const PART: u64 = 128;
+    const PRICE: u64 = 64;
+    /// What is cheap in a row, in ns.
+    const DEPTH_NS: u64 = 10_000_000;
+
+    /// What another `ns` cost beyond themselves, in ns.
+    pub(crate) fn surcharge_ns(&mut self, now_ns: u64, ns: u64) -> u64 {
+        let made_up_ns = now_ns.saturating_sub(self.at_ns) / Self::PART;
+        // What is too little to count stays for the next look.
+        self.at_ns = self.at_ns.saturating_add(made_up_ns.saturating_mul(Self::PART));
+        self.ns = self.ns.saturating_sub(made_up_ns);
+        if self.ns.saturating_add(ns) > Self::DEPTH_NS {
+            return ns.saturating_mul(Self::PRICE - 1);
+        }
+        self.ns += ns;
+        0
+    }
+}
+
+codec!(struct Waste { ns, at_ns });
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_little_is_cheap_and_more_is_dear() {
+        let (mut waste, mut cheap_ns, mut dear) = (Waste::default(), 0, 0);
+        let (second, step, each) = (1_000_000_000, 200_000, 150_000);
+        for now_ns in (0..second).step_by(step) {
+            match waste.surcharge_ns(now_ns, each) {
+                0 => cheap_ns += each,
+                ns => {
+                    assert_eq!(ns, (Waste::PRICE - 1) * each);
+                    dear += 1;
+                }
+            }
+        }
+        assert!(cheap_ns <= second / Waste::PART + Waste::DEPTH_NS, "{cheap_ns}");
+        assert!(cheap_ns >= second / Waste::PART, "{cheap_ns}");
+        assert!(dear > 0);
+    }
+}
