@@ -55,9 +55,6 @@ const SURPRISE_NS: u64 = 500_000;
 /// Operations of predicted length that fly at once: one executes, the next one is at hand.
 const PREDICTED_DEPTH: usize = 2;
 
-/// The same while nobody else waits: a queue hides what is between two operations.
-const LONE_DEPTH: usize = 16;
-
 /// A command that compiles waits this long for what flies.
 const LOAD_WAITS_NS: u64 = 50_000_000;
 
@@ -373,7 +370,7 @@ impl<D: Device> EventLoop<D> {
                     break;
                 }
             };
-            let stops = self.session.device().info().capabilities.cancel && !self.is_lone();
+            let stops = self.session.device().info().capabilities.cancel;
             let limit = self.pieces.limit(&ready, known, estimate_ns, left_ns, stops);
             let whole_ns = estimate_ns;
             let estimate_ns = whole_ns.min(limit.expected_ns);
@@ -407,20 +404,13 @@ impl<D: Device> EventLoop<D> {
 
     /// How many operations may fly when `ready` does. Where a device tells how long an operation
     /// takes, the budget bounds them. Where that is predicted, short ones can turn out long, all of
-    /// those that fly, so they are few: a tenant that waits, waits for that many.
+    /// those that fly, so they are few: a tenant that waits, or comes to wait, waits for that many.
     fn depth(&self, ready: &Ready) -> usize {
         if ready.estimate_ns.is_some() || self.gate.is_unmanaged() {
             usize::MAX
-        } else if self.is_lone() {
-            LONE_DEPTH
         } else {
             PREDICTED_DEPTH
         }
-    }
-
-    /// Whether nobody else waits for the device.
-    fn is_lone(&self) -> bool {
-        self.gate.grant().is_some_and(|grant| grant.kind == GrantKind::Renewing)
     }
 
     fn set_front(&mut self, since_ns: u64) {

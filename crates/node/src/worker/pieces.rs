@@ -25,6 +25,9 @@ const FAIRGV_LONG_BLOCKS: u64 = 600 * 600;
 /// … and then its pieces have at least so many.
 const FAIRGV_PIECE_BLOCKS: u64 = 1_500;
 
+/// A kernel that a device can stop may take so many times what is predicted; then it is a piece.
+const TRUST_FACTOR: u64 = 4;
+
 /// A copy or fill whose time is predicted has at most so many bytes: some milliseconds, even where
 /// memory is touched for the first time.
 const PREDICTED_BYTES: u64 = 16 << 20;
@@ -73,7 +76,9 @@ impl Pieces {
         match ready.work {
             Work::Kernel if fits && exact => whole,
             Work::Kernel if fits && stops => {
-                let cut = Cut { after_ns: room_ns.max(self.shortest_ns()), after_bytes: u64::MAX };
+                // Those that fly fit the turn together only if each keeps to what is known of it.
+                let known_ns = estimate_ns.saturating_mul(TRUST_FACTOR).min(room_ns);
+                let cut = Cut { after_ns: known_ns.max(self.shortest_ns()), after_bytes: u64::MAX };
                 Limit { cut: Some(cut), expected_ns: estimate_ns }
             }
             Work::Kernel if fits => whole,
@@ -175,7 +180,7 @@ mod tests {
         let predicted = Ready { estimate_ns: None, ..kernel(100) };
         let limit = |stops| pieces.limit(&predicted, Some(20_000), 20_000, 6_000_000, stops);
         assert_eq!(limit(false), Limit { cut: None, expected_ns: 20_000 });
-        let cut = Cut { after_ns: 6_500_000, after_bytes: u64::MAX };
+        let cut = Cut { after_ns: 80_000, after_bytes: u64::MAX };
         assert_eq!(limit(true), Limit { cut: Some(cut), expected_ns: 20_000 });
         let exact = pieces.limit(&kernel(100), Some(20_000), 20_000, 6_000_000, true);
         assert_eq!(exact.cut, None);
