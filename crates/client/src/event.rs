@@ -129,7 +129,8 @@ impl Client {
         self.refuse_captured(&event)?;
         let record = event.last_record();
         match self.event_done(&event, record) {
-            Some(true) => Ok(()),
+            // A fault completes what is recorded behind it, after it was told.
+            Some(true) => self.healthy(),
             Some(false) => Err(Status::NOT_READY),
             None => self.call(&Command::EventQuery { event: event.id, record }),
         }
@@ -145,7 +146,7 @@ impl Client {
         self.refuse_captured(&event)?;
         let record = event.last_record();
         if self.event_done(&event, record) == Some(true) {
-            return Ok(());
+            return self.healthy();
         }
         self.call(&Command::EventSynchronize { event: event.id, record })
     }
