@@ -153,10 +153,12 @@ impl GateDaemon {
     ) -> (Report, u64) {
         let mut report = self.report();
         let owed_ns = self.page.abandoned_ns(now_ns, abandoned);
-        let owed_ns = match abandoned {
-            Abandoned::Ends => owed_ns.min(now_ns.saturating_sub(granted_ns)),
-            Abandoned::Stays => owed_ns,
+        let passed_ns = now_ns.saturating_sub(granted_ns);
+        let most_ns = match abandoned {
+            Abandoned::Ends => passed_ns,
+            Abandoned::Stays => report.in_flight_ns.max(passed_ns),
         };
+        let owed_ns = owed_ns.min(most_ns);
         report.used_ns = report.used_ns.saturating_add(owed_ns);
         report.in_flight_ns = 0;
         (report, owed_ns)

@@ -87,7 +87,8 @@ pub enum Demand {
 pub enum Abandoned {
     /// It ends there and then, and occupied the device from its beginning until now.
     Ends,
-    /// It occupies the device for as long as it would have: its time was reserved at its start.
+    /// It occupies the device for as long as it would have: its time was reserved at its start. What
+    /// outlived its time occupied it until now.
     Stays,
 }
 
@@ -222,10 +223,13 @@ impl ControlPage {
     /// `now_ns` of the device's clock: what its owner owes for work that it did not wait for.
     pub(crate) fn abandoned_ns(&self, now_ns: u64, abandoned: Abandoned) -> u64 {
         let in_flight_ns = self.in_flight.load(Ordering::Acquire);
+        if in_flight_ns == 0 {
+            return 0;
+        }
+        let since_ns = now_ns.saturating_sub(self.front_since.load(Ordering::Relaxed));
         match abandoned {
-            Abandoned::Stays => in_flight_ns,
-            Abandoned::Ends if in_flight_ns == 0 => 0,
-            Abandoned::Ends => now_ns.saturating_sub(self.front_since.load(Ordering::Relaxed)),
+            Abandoned::Stays => in_flight_ns.max(since_ns),
+            Abandoned::Ends => since_ns,
         }
     }
 

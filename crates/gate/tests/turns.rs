@@ -8,8 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use weft_gate::{
-    Admission, ControlPage, Demand, GateDaemon, GateWorker, GrantKind, NODE_SESSIONS, NodePage,
-    PageError, Revocation, WaitFor,
+    Abandoned, Admission, ControlPage, Demand, GateDaemon, GateWorker, GrantKind, NODE_SESSIONS,
+    NodePage, PageError, Revocation, WaitFor,
 };
 use weft_ring::{Access, MemoryFile, PAGE, SharedMemory, WakeFlag};
 
@@ -52,6 +52,28 @@ fn a_turn_admits_its_budget_and_is_handed_over_when_drained() {
     assert_eq!(dirty(&node), [7]);
     let report = daemon.report();
     assert_eq!((report.used_ns, report.in_flight_ns, report.released), (1_250, 0, 1));
+}
+
+/// What a session owes that ends: on a device that keeps its own time what is left of it, elsewhere
+/// what was reserved, and more if it outlived that; never more than could have been since its grant.
+#[test]
+fn a_session_that_ends_owes_what_is_in_flight() {
+    let (mut daemon, mut worker, ..) = pages();
+    worker.set_runnable(0);
+    daemon.grant(10_000, GrantKind::Turn);
+    worker.admit(500);
+    worker.set_front(2_000);
+    let owed = |now_ns, abandoned| daemon.final_report(now_ns, 1_000, abandoned).1;
+    assert_eq!(owed(2_100, Abandoned::Ends), 100);
+    assert_eq!(owed(2_100, Abandoned::Stays), 500);
+    assert_eq!(owed(9_000, Abandoned::Ends), 7_000);
+    assert_eq!(owed(9_000, Abandoned::Stays), 7_000);
+    worker.set_front(0);
+    assert_eq!(owed(2_000, Abandoned::Ends), 1_000, "the page says more than has passed");
+    assert_eq!(owed(2_000, Abandoned::Stays), 1_000);
+    worker.charge(500, 400);
+    assert_eq!(owed(9_000, Abandoned::Ends), 0);
+    assert_eq!(owed(9_000, Abandoned::Stays), 0);
 }
 
 #[test]

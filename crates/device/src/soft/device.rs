@@ -372,8 +372,10 @@ impl SoftDevice {
     fn work(&mut self, deadline: u64) -> Driven {
         let Some(mut current) = self.current.take() else { return Driven::Idle };
         self.refresh();
-        // Reading this clock takes a system call, which operations of one spell do not pay.
-        let cpu_ns = (current.executed_ns > 0).then(clock::thread_cpu_ns);
+        // Reading this clock takes a system call, which operations of one spell do not pay on the
+        // real clock.
+        let measured = current.executed_ns > 0 || current.paced.is_some();
+        let cpu_ns = measured.then(clock::thread_cpu_ns);
         let since = Executing { wall_ns: clock::now_ns(), cpu_ns };
         if let Some(since_ns) = current.asleep_since_ns.take() {
             current.asleep_ns += since.wall_ns.saturating_sub(since_ns);
@@ -446,6 +448,12 @@ impl SoftDevice {
             None => (began_ns.saturating_add(lost_ns).min(now), now),
         };
         let kept = paced.map_or(Kept::InTime, |paced| paced.kept(now, executed_ns));
+        // Whoever is behind it waits for as long as it really takes, which it pays for.
+        let end_ns = if kept == Kept::Overran {
+            end_ns.max(start_ns + executed_ns.saturating_sub(lost_ns))
+        } else {
+            end_ns
+        };
         if self.queued
             && let Some((page, me)) = &self.page
         {

@@ -67,6 +67,17 @@ fn operations_take_the_modelled_time_one_after_the_other() {
     assert_eq!(bench.words(address, 1), [3 * 128], "kernels really execute");
 }
 
+/// Those behind it wait for as long as it really takes.
+#[test]
+fn what_outlasts_its_model_takes_its_own_time() {
+    let mut bench = bench(10);
+    let address = bench.upload(&[0]);
+    bench.start(bench.launch("k", 1000, 32, &[Arg::U64(address)]));
+    let done = completions(&mut bench.device).remove(0);
+    // A block takes more than a nanosecond.
+    assert!(done.end_ns - done.start_ns > 1000, "{done:?}");
+}
+
 #[test]
 fn pieces_of_a_launch_add_up() {
     let mut bench = bench(1_000_000);
