@@ -37,6 +37,10 @@ pub struct Share {
 /// in a window of half a second.
 const TOLERANCE: f64 = 0.04;
 
+/// A device that is used for more than this has no time that somebody did not ask for: what is
+/// missing went into switching.
+const SATURATED: f64 = 0.85;
+
 /// Each vGPU's part of the device between two [`Stats`].
 #[must_use]
 pub fn shares(before: &Stats, after: &Stats) -> Vec<Share> {
@@ -69,16 +73,18 @@ pub fn shares(before: &Stats, after: &Stats) -> Vec<Share> {
     };
     let share = |(vgpu, &used): (&VgpuReport, &u64)| {
         let (of_device, entitled) = (ratio(used, wall_ns), of(vgpu, &entitled));
+        let measured = ratio(used, total);
+        let had = if ratio(total, wall_ns) > SATURATED { measured } else { of_device };
         Share {
             vgpu: vgpu.name.clone(),
             weight: vgpu.weight,
             state: vgpu.state,
             used_ns: used,
-            measured: ratio(used, total),
+            measured,
             expected: of(vgpu, &expected),
             of_device,
             entitled,
-            asks_for_less: is_fair && of_device + TOLERANCE < entitled,
+            asks_for_less: is_fair && had + TOLERANCE < entitled,
         }
     };
     after.vgpus.iter().zip(&used).map(share).collect()
@@ -225,6 +231,10 @@ mod tests {
         let share = &shares(&before, &both)[1];
         assert_eq!((share.expected, share.entitled, share.of_device), (0.5, 0.75, 0.3));
         assert!(share.asks_for_less);
+        // Both had what was to be had; the rest went into switches.
+        let even = |name| vgpu(name, 1, 450, VgpuState::Waiting);
+        let full = Stats { now_ns: 1000, ..stats(vec![even("a"), even("b")]) };
+        assert!(!shares(&before, &full).iter().any(|share| share.asks_for_less));
         let raced = Stats { policy: "unmanaged".to_owned(), ..both };
         assert!(!shares(&before, &raced)[1].asks_for_less, "there nothing is due to anybody");
     }
