@@ -17,7 +17,7 @@ use super::driver::{Order, View};
 use super::ledger::Ledger;
 use super::log::LogLimit;
 use super::registry::{Change, Vgpu, Wanted};
-use super::roles::{self, Caller, Subject};
+use super::roles::{self, Caller};
 use super::sessions::{Asked, Entry};
 use super::visitors::Visitors;
 use super::{Core, Daemon, STACK_BYTES};
@@ -165,27 +165,14 @@ fn refused(message: String) -> Answer {
 
 impl Daemon {
     fn answer_admin(&self, request: Request, caller: Caller) -> Answer {
-        match self.allow(&request, caller).and_then(|()| self.act(request, caller)) {
+        match self.act(request, caller) {
             Ok(answer) => answer,
             Err(error) => refused(format!("{error:#}")),
         }
     }
 
-    /// Whether the caller may ask that.
-    fn allow(&self, request: &Request, caller: Caller) -> anyhow::Result<()> {
-        let core = self.core();
-        let mut subject = Subject::default();
-        if let Request::Set { name, .. } | Request::Remove { name, .. } = request {
-            subject.vgpu = core.registry.find(name).ok();
-        }
-        if let Request::SetSession { pid, .. } = request {
-            let entry = core.sessions.values().find(|entry| entry.pid == *pid);
-            subject.process_user = entry.map(|entry| entry.uid);
-        }
-        Ok(roles::permit(caller, request, subject)?)
-    }
-
     fn act(&self, request: Request, caller: Caller) -> anyhow::Result<Answer> {
+        roles::permit(caller, &request)?;
         Ok(match request {
             Request::Node => Answer::Node(self.node_report(caller)?),
             Request::List => Answer::Vgpus(self.stats()?.vgpus),
@@ -211,11 +198,11 @@ impl Daemon {
                 Answer::Done
             }
             Request::SetSession { pid, weight } => {
-                self.set_session(pid, Weight::new(weight)?)?;
+                self.set_session(pid, Weight::new(weight)?, caller)?;
                 Answer::Done
             }
             Request::Remove { name, force } => {
-                self.remove_vgpu(&name, force)?;
+                self.remove_vgpu(&name, force, caller)?;
                 Answer::Done
             }
             Request::Stats => Answer::Stats(self.stats()?),
@@ -288,6 +275,7 @@ impl Daemon {
     fn set_vgpu(&self, name: &str, change: &Change, caller: Caller) -> anyhow::Result<()> {
         {
             let mut core = self.core();
+            roles::permit_change(caller, core.registry.find(name)?, change)?;
             if !caller.administrates() {
                 self.check_choice(&core, name, change)?;
             }
@@ -320,26 +308,38 @@ impl Daemon {
         Ok(())
     }
 
-    fn set_session(&self, pid: u32, weight: Weight) -> anyhow::Result<()> {
+    fn set_session(&self, pid: u32, weight: Weight, caller: Caller) -> anyhow::Result<()> {
         let core = self.core();
-        let sessions: Vec<u32> = core
-            .sessions
-            .iter()
-            .filter(|(_, entry)| entry.pid == pid)
-            .map(|(key, _)| *key)
-            .collect();
+        let sessions: Vec<(&u32, &Entry)> =
+            core.sessions.iter().filter(|(_, entry)| entry.pid == pid).collect();
         anyhow::ensure!(!sessions.is_empty(), "process {pid} has no session on this node");
-        for session in sessions {
-            self.driver.send(Order::WeighSession { session, weight });
+        for (_, entry) in &sessions {
+            roles::permit_weighing(caller, pid, entry.uid)?;
+        }
+        for (session, _) in sessions {
+            self.driver.send(Order::WeighSession { session: *session, weight });
         }
         Ok(())
     }
 
-    fn remove_vgpu(&self, name: &str, force: bool) -> anyhow::Result<()> {
-        let key = self.core().registry.find(name)?.key;
+    fn remove_vgpu(&self, name: &str, force: bool, caller: Caller) -> anyhow::Result<()> {
+        let mut asked = None;
         let deadline = Instant::now() + REMOVE_LIMIT;
         loop {
             let mut core = self.core();
+            let vgpu = match core.registry.find(name) {
+                // Somebody else removed it while its sessions ended.
+                Err(_) if asked.is_some() => break,
+                found => found?,
+            };
+            roles::permit_removal(caller, vgpu)?;
+            // Names and keys are free for others as soon as a vGPU is gone.
+            let key = vgpu.key;
+            anyhow::ensure!(
+                *asked.get_or_insert((key, vgpu.owner)) == (key, vgpu.owner),
+                "vGPU `{name}` was removed meanwhile, and another has its name; `weft ls` shows \
+                 whose it is, ask again to remove that one"
+            );
             let mut of_vgpu = core.sessions.values().filter(|entry| entry.vgpu == key);
             let Some(first) = of_vgpu.next() else {
                 core.registry.remove(name)?;
@@ -360,7 +360,10 @@ impl Daemon {
                 let _ = entry.worker.as_ref().map(Process::kill);
             }
             drop(core);
-            anyhow::ensure!(Instant::now() < deadline, "its sessions do not end");
+            anyhow::ensure!(
+                Instant::now() < deadline,
+                "the sessions of vGPU `{name}` do not end; it stays, ask again"
+            );
             thread::sleep(Duration::from_millis(2));
         }
         self.keep()
@@ -531,3 +534,6 @@ fn report(vgpu: &Vgpu, sessions: &[(u32, &Entry)], view: &View, ledger: &Ledger)
         sessions_total: vgpu.sessions_total,
     }
 }
+
+#[cfg(test)]
+mod tests;

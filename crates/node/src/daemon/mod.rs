@@ -497,3 +497,6 @@ fn let_in(listener: impl AsFd) -> Option<(OwnedFd, Credentials)> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
