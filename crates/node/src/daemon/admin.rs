@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use weft_ring::Loss;
-use weft_ring::peer::{self, Process};
+use weft_ring::peer::{self, Credentials, Process};
 use weft_sched::{Weight, policy};
 use weft_wire::handshake::PROTOCOL_VERSION;
 
@@ -52,10 +52,10 @@ const USERS_INTERVAL: Duration = Duration::from_millis(50);
 static CROWDS: LogLimit = LogLimit::per_second(10);
 
 impl Daemon {
-    /// Serves a connection of user `uid` to the admin socket in a thread of its own, if there is
+    /// Serves a connection of a process to the admin socket in a thread of its own, if there is
     /// room.
-    pub(crate) fn welcome_visitor(self: &Arc<Self>, socket: OwnedFd, uid: u32) {
-        let caller = match self.caller(&socket, uid) {
+    pub(crate) fn welcome_visitor(self: &Arc<Self>, socket: OwnedFd, peer: &Credentials) {
+        let caller = match self.caller(&socket, peer) {
             Ok(caller) => caller,
             Err(error) => {
                 tracing::debug!(%error, "nobody knows who connected to the admin socket");
@@ -85,13 +85,14 @@ impl Daemon {
     }
 
     /// Who connected.
-    fn caller(&self, socket: impl AsFd, uid: u32) -> io::Result<Caller> {
+    fn caller(&self, socket: impl AsFd, peer: &Credentials) -> io::Result<Caller> {
         let groups = match self.admin_group {
             Some(_) => peer::groups(socket.as_fd())?,
             None => Vec::new(),
         };
         let own = rustix::process::geteuid().as_raw();
-        Ok(Caller::new(uid, &groups, own, self.admin_group))
+        let payer = self.tenancy.of_process(peer.uid, peer.pid.unwrap_or(0));
+        Ok(Caller::new(peer.uid, payer, &groups, own, self.admin_group))
     }
 
     fn visitors(&self) -> MutexGuard<'_, Visitors> {
@@ -164,7 +165,7 @@ fn refused(message: String) -> Answer {
 }
 
 impl Daemon {
-    fn answer_admin(&self, request: Request, caller: Caller) -> Answer {
+    pub(super) fn answer_admin(&self, request: Request, caller: Caller) -> Answer {
         match self.act(request, caller) {
             Ok(answer) => answer,
             Err(error) => refused(format!("{error:#}")),
@@ -249,7 +250,9 @@ impl Daemon {
                 Wanted { name, owner, weight, memory_bytes, token, cap_ppm }
             } else {
                 let asked = Asked { name, weight, memory_bytes, token: &token };
-                Wanted { cap_ppm, ..self.wanted(&core, asked, caller.uid)? }
+                // Until somebody uses it, it is its owner's.
+                let payer = self.tenancy.of_user(caller.uid);
+                Wanted { cap_ppm, ..self.wanted(&core, asked, caller.uid, payer)? }
             };
             core.registry.create(&wanted)?;
             if wanted.owner != caller.uid {
@@ -263,13 +266,14 @@ impl Daemon {
     /// Whether the configuration lets an owner choose that, where no administrator has decided.
     fn check_choice(&self, core: &Core, name: &str, change: &Change) -> anyhow::Result<()> {
         let vgpu = core.registry.find(name)?;
-        let others = core.registry.of(vgpu.owner).filter(|other| other.key != vgpu.key);
+        let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
+        let others = self.vgpus_of(core, payer).filter(|other| other.key != vgpu.key);
         let choice = Choice {
             weight: change.weight.filter(|_| vgpu.granted.weight.is_none()),
             memory_bytes: change.memory_bytes.filter(|_| vgpu.granted.memory_bytes.is_none()),
             others_weight: others.map(|other| u64::from(other.weight)).sum(),
         };
-        Ok(self.user_limits(vgpu.owner).check(&choice)?)
+        Ok(self.tenant_limits(vgpu.owner, payer).check(&choice)?)
     }
 
     fn set_vgpu(&self, name: &str, change: &Change, caller: Caller) -> anyhow::Result<()> {
@@ -284,7 +288,10 @@ impl Daemon {
                 core.registry.grant(name, change);
             }
             core.frames.set_quota(vgpu.key, vgpu.memory_bytes);
-            self.place(&mut core, &vgpu);
+            // Its first session says which tenant it is of, and places it.
+            if self.tenancy.settled(vgpu.key).is_some() {
+                self.place(&mut core, &vgpu);
+            }
         }
         self.keep()?;
         Ok(())
@@ -298,8 +305,9 @@ impl Daemon {
         {
             let mut core = self.core();
             core.registry.set_user_weight(uid, weight)?;
-            // One vGPU of the user tells the driver of the tenant.
-            let vgpu = core.registry.iter().find(|vgpu| vgpu.owner == uid).cloned();
+            // One vGPU of the tenant tells the driver of it.
+            let is_of = |vgpu: &&Vgpu| self.tenancy.settled(vgpu.key) == Some(uid);
+            let vgpu = core.registry.iter().find(is_of).cloned();
             if let Some(vgpu) = vgpu {
                 self.place(&mut core, &vgpu);
             }
@@ -344,6 +352,7 @@ impl Daemon {
             let Some(first) = of_vgpu.next() else {
                 core.registry.remove(name)?;
                 core.frames.remove_vgpu(key);
+                self.tenancy.forget(key);
                 // While the tables are locked: the key may be another vGPU's right after.
                 self.driver.send(Order::Forget { vgpu: key });
                 break;

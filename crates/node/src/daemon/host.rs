@@ -1,5 +1,5 @@
 //! The ledger of host memory: what each session's worker takes of the machine, and how much a
-//! user's sessions and all sessions may take together.
+//! tenant's sessions and all sessions may take together.
 //!
 //! Pure: the caller measures. Between two measurements of a session a promise stands for what it is
 //! about to take.
@@ -22,7 +22,8 @@ pub(crate) struct HostLedger {
 
 #[derive(Debug, Clone, Copy)]
 struct Held {
-    uid: u32,
+    /// The user whose tenant pays.
+    payer: u32,
     /// As measured last, in bytes.
     measured: u64,
     /// What it may take besides until it is measured again, in bytes.
@@ -34,7 +35,7 @@ struct Held {
 /// Who has no more host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HostError {
-    /// The user.
+    /// The tenant of a user.
     #[error(
         "user {uid}'s sessions take {taken} MiB of host memory and may take {limit} MiB \
          (limits.users.*.host_memory); end one of them"
@@ -73,16 +74,14 @@ impl HostLedger {
         Self { limit, sessions: BTreeMap::new() }
     }
 
-    /// A session of a user begins, if there is room for its worker.
-    pub(crate) fn begin(&mut self, session: u32, uid: u32, limit: u64) -> Result<(), HostError> {
-        self.check(uid, WORKER_BYTES, limit)?;
-        self.adopt(session, uid);
-        Ok(())
+    /// Whether there is room for the worker of another session of a tenant.
+    pub(crate) fn check_room(&self, payer: u32, limit: u64) -> Result<(), HostError> {
+        self.check(payer, WORKER_BYTES, limit)
     }
 
-    /// A session of a user is there.
-    pub(crate) fn adopt(&mut self, session: u32, uid: u32) {
-        let held = Held { uid, measured: 0, promised: WORKER_BYTES, pinned: 0 };
+    /// A session of a tenant is there.
+    pub(crate) fn begin(&mut self, session: u32, payer: u32) {
+        let held = Held { payer, measured: 0, promised: WORKER_BYTES, pinned: 0 };
         self.sessions.insert(session, held);
     }
 
@@ -107,7 +106,7 @@ impl HostLedger {
     ) -> Result<(), HostError> {
         let Some(held) = self.sessions.get(&session).copied() else { return Ok(()) };
         let more = images.saturating_mul(LOWERED_PER_BYTE).saturating_add(LOWERED_BYTES);
-        self.check(held.uid, more, limit)?;
+        self.check(held.payer, more, limit)?;
         self.sessions.insert(session, Held { promised: more, ..held });
         Ok(())
     }
@@ -118,7 +117,7 @@ impl HostLedger {
         let after = Held { pinned: bytes, ..held };
         let more = after.bytes().saturating_sub(held.bytes());
         if more > 0 {
-            self.check(held.uid, more, limit)?;
+            self.check(held.payer, more, limit)?;
         }
         self.sessions.insert(session, after);
         Ok(())
@@ -129,11 +128,11 @@ impl HostLedger {
         self.sessions.values().map(Held::bytes).sum()
     }
 
-    fn check(&self, uid: u32, more: u64, limit: u64) -> Result<(), HostError> {
-        let of_user = self.sessions.values().filter(|held| held.uid == uid);
-        let of_user: u64 = of_user.map(Held::bytes).sum();
-        if of_user.saturating_add(more) > limit {
-            return Err(HostError::User { uid, taken: of_user >> 20, limit: limit >> 20 });
+    fn check(&self, payer: u32, more: u64, limit: u64) -> Result<(), HostError> {
+        let of_tenant = self.sessions.values().filter(|held| held.payer == payer);
+        let of_tenant: u64 = of_tenant.map(Held::bytes).sum();
+        if of_tenant.saturating_add(more) > limit {
+            return Err(HostError::User { uid: payer, taken: of_tenant >> 20, limit: limit >> 20 });
         }
         let total = self.total();
         if total.saturating_add(more) > self.limit {
@@ -156,28 +155,40 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
+    /// As a seat is taken: a session begins if there is room.
+    fn begin(
+        ledger: &mut HostLedger,
+        session: u32,
+        payer: u32,
+        limit: u64,
+    ) -> Result<(), HostError> {
+        ledger.check_room(payer, limit)?;
+        ledger.begin(session, payer);
+        Ok(())
+    }
+
     #[test]
     fn sessions_of_a_user_share_what_the_user_may_take_and_users_what_the_node_may() {
         let mut ledger = HostLedger::new(200 * MIB);
-        ledger.begin(1, 1000, 100 * MIB).unwrap();
+        begin(&mut ledger, 1, 1000, 100 * MIB).unwrap();
         ledger.measure(1, 60 * MIB);
-        ledger.begin(2, 1000, 100 * MIB).unwrap();
+        begin(&mut ledger, 2, 1000, 100 * MIB).unwrap();
         ledger.measure(2, 40 * MIB);
-        let refused = ledger.begin(3, 1000, 100 * MIB).unwrap_err();
+        let refused = begin(&mut ledger, 3, 1000, 100 * MIB).unwrap_err();
         assert_eq!(refused, HostError::User { uid: 1000, taken: 100, limit: 100 });
-        ledger.begin(3, 1001, 150 * MIB).unwrap();
+        begin(&mut ledger, 3, 1001, 150 * MIB).unwrap();
         ledger.measure(3, 98 * MIB);
-        let refused = ledger.begin(4, 1002, 100 * MIB).unwrap_err();
+        let refused = begin(&mut ledger, 4, 1002, 100 * MIB).unwrap_err();
         assert_eq!(refused, HostError::Node { taken: 198, limit: 200 });
         ledger.end(1);
-        ledger.begin(4, 1002, 100 * MIB).unwrap();
+        begin(&mut ledger, 4, 1002, 100 * MIB).unwrap();
     }
 
     #[test]
     fn modules_that_load_at_once_are_counted_before_they_are_there() {
         let mut ledger = HostLedger::new(1 << 40);
         for session in 0..4 {
-            ledger.begin(session, 1000, 200 * MIB).unwrap();
+            begin(&mut ledger, session, 1000, 200 * MIB).unwrap();
             ledger.measure(session, 10 * MIB);
         }
         let images = 2 * MIB;
@@ -193,14 +204,14 @@ mod tests {
     #[test]
     fn pinned_memory_counts_once_and_goes() {
         let mut ledger = HostLedger::new(1 << 40);
-        ledger.begin(1, 1000, 100 * MIB).unwrap();
+        begin(&mut ledger, 1, 1000, 100 * MIB).unwrap();
         ledger.measure(1, 10 * MIB);
         ledger.pin(1, 90 * MIB, 100 * MIB).unwrap();
         ledger.measure(1, 95 * MIB);
         assert!(ledger.pin(1, 101 * MIB, 100 * MIB).is_err());
         ledger.pin(1, 0, 100 * MIB).unwrap();
         ledger.measure(1, 10 * MIB);
-        ledger.begin(2, 1000, 100 * MIB).unwrap();
+        begin(&mut ledger, 2, 1000, 100 * MIB).unwrap();
     }
 
     #[test]

@@ -18,20 +18,28 @@ pub(crate) enum Role {
 pub(crate) struct Caller {
     /// The user.
     pub(crate) uid: u32,
+    /// The user whose tenant it belongs to: what it does is bounded as that tenant's.
+    pub(crate) payer: u32,
     /// What it may do.
     pub(crate) role: Role,
 }
 
 impl Caller {
-    /// The user `uid`, a member of `groups`. Root, the daemon's own user and the members of
+    /// The user `uid` of the tenant of `payer`, a member of `groups`. Root, the daemon's own user and the members of
     /// `admin_group` administrate.
-    pub(crate) fn new(uid: u32, groups: &[u32], own: u32, admin_group: Option<u32>) -> Self {
+    pub(crate) fn new(
+        uid: u32,
+        payer: u32,
+        groups: &[u32],
+        own: u32,
+        admin_group: Option<u32>,
+    ) -> Self {
         let is_member = admin_group.is_some_and(|group| groups.contains(&group));
         let role = match uid == 0 || uid == own || is_member {
             true => Role::Administrator,
             false => Role::User,
         };
-        Self { uid, role }
+        Self { uid, payer, role }
     }
 
     /// Whether the caller administrates.
@@ -175,7 +183,7 @@ fn within(vgpu: &Vgpu, change: &Change) -> Result<(), Forbidden> {
 mod tests {
     use super::*;
 
-    const USER: Caller = Caller { uid: 1000, role: Role::User };
+    const USER: Caller = Caller { uid: 1000, payer: 1000, role: Role::User };
 
     fn vgpu(owner: u32, granted: Granted) -> Vgpu {
         Vgpu { name: "a".to_owned(), owner, granted, ..Vgpu::default() }
@@ -187,12 +195,16 @@ mod tests {
 
     #[test]
     fn root_the_daemons_user_and_the_admin_group_administrate() {
-        let role = |uid, groups: &[u32]| Caller::new(uid, groups, 990, Some(27)).role;
+        let role = |uid, groups: &[u32]| Caller::new(uid, uid, groups, 990, Some(27)).role;
         assert_eq!(role(0, &[0]), Role::Administrator);
         assert_eq!(role(990, &[990]), Role::Administrator);
         assert_eq!(role(1000, &[1000, 27]), Role::Administrator);
         assert_eq!(role(1000, &[1000, 28]), Role::User);
-        assert_eq!(Caller::new(1000, &[0], 990, None).role, Role::User, "no group, no members");
+        assert_eq!(
+            Caller::new(1000, 1000, &[0], 990, None).role,
+            Role::User,
+            "no group, no members"
+        );
     }
 
     #[test]
@@ -210,7 +222,7 @@ mod tests {
             r#"{"op":"create","name":"a","owner":1001}"#,
         ] {
             assert!(!ask(kept), "{kept}");
-            let root = Caller { uid: 0, role: Role::Administrator };
+            let root = Caller { uid: 0, payer: 0, role: Role::Administrator };
             permit(root, &request(kept)).unwrap();
         }
         assert!(ask(r#"{"op":"create","name":"a"}"#));

@@ -22,6 +22,7 @@ use super::ledger::LedgerError;
 use super::log::{LogLimit, printable};
 use super::registry::{self, RegistryError, Vgpu, Wanted};
 use super::spawn::Worker;
+use super::tenancy;
 use super::{Core, Daemon};
 use crate::config::{Choice, LimitError, ShareConfig, UserLimits};
 use crate::link::{self, Ask, DeviceSpec, LINE_BYTES_MAX, Reply, Run, Severity, Start, Times};
@@ -39,6 +40,8 @@ pub(crate) struct Entry {
     pub(crate) vgpu: u32,
     /// The tenant's user.
     pub(crate) uid: u32,
+    /// The user whose tenant pays: what bounds are about.
+    pub(crate) payer: u32,
     /// The tenant's process.
     pub(crate) pid: u32,
     /// The tenant's program.
@@ -67,6 +70,8 @@ pub(crate) struct Session {
     pub(crate) start: Start,
     /// Key of its vGPU.
     pub(crate) vgpu: u32,
+    /// The user whose tenant pays.
+    pub(crate) payer: u32,
     /// Its worker.
     pub(crate) worker: Worker,
     /// Its segment.
@@ -121,6 +126,7 @@ pub(crate) struct Seat {
     key: u32,
     id: u64,
     vgpu: Vgpu,
+    payer: u32,
     /// The vGPU was created for this session.
     is_new: bool,
 }
@@ -174,74 +180,93 @@ impl Daemon {
         tenant: &peer::Credentials,
     ) -> Result<Seat, Refusal> {
         let mut core = self.core();
-        self.check_room(&core, tenant.uid)?;
-        let (vgpu, is_new) = self.find_or_create(&mut core, hello, tenant)?;
+        let name = match hello.vgpu.as_str() {
+            "" => registry::name_of_user(tenant.uid),
+            name => name.to_owned(),
+        };
+        let payer = self.payer_of(&core, &name, tenant);
+        self.check_room(&core, tenant.uid, payer)?;
+        let (vgpu, is_new) = self.find_or_create(&mut core, name, hello, tenant, payer)?;
         let key = (0..).find(|key| !core.sessions.contains_key(key)).unwrap_or(0);
-        let limits = self.user_limits(tenant.uid);
-        let begun = core.host.begin(key, tenant.uid, limits.host_memory_bytes);
-        begun.map_err(|error| Refusal {
-            code: RefusalCode::Exhausted,
-            message: error.to_string(),
-        })?;
+        core.host.begin(key, payer);
+        self.tenancy.settle(vgpu.key, payer);
+        let limits = self.tenant_limits(tenant.uid, payer);
         let id = core.registry.open_session(vgpu.key);
         core.frames.set_quota(vgpu.key, vgpu.memory_bytes);
-        core.frames.set_owner(vgpu.key, tenant.uid, limits.memory_total_bytes);
+        core.frames.set_owner(vgpu.key, payer, limits.memory_total_bytes);
         core.frames.add_session(key, vgpu.key);
         let entry = Entry {
             vgpu: vgpu.key,
             uid: tenant.uid,
+            payer,
             pid: tenant.pid.unwrap_or(0),
             program: printable(&hello.program, PROGRAM_CHARS_MAX),
             worker: None,
             segment: None,
         };
-        self.tenancy.note(vgpu.key, entry.pid);
         core.sessions.insert(key, entry);
         self.place(&mut core, &vgpu);
-        Ok(Seat { key, id, vgpu, is_new })
+        Ok(Seat { key, id, vgpu, payer, is_new })
     }
 
-    /// Whether a user may have another session. A further one must leave as many places free as
-    /// the user has, unless the user administrates the node.
-    fn check_room(&self, core: &Core, uid: u32) -> Result<(), Refusal> {
+    /// The user whose tenant pays for a session that a program asks for on the vGPU of that name:
+    /// the tenant of the vGPU, or the one that its first session makes it of.
+    fn payer_of(&self, core: &Core, name: &str, tenant: &peer::Credentials) -> u32 {
+        let own = core.registry.find(name).ok().filter(|vgpu| vgpu.owner == tenant.uid);
+        let settled = own.and_then(|vgpu| self.tenancy.settled(vgpu.key));
+        settled.unwrap_or_else(|| self.tenancy.of_process(tenant.uid, tenant.pid.unwrap_or(0)))
+    }
+
+    /// Whether a user of the tenant of `payer` may have another session. A further one of the
+    /// tenant must leave as many places free as the tenant has, unless it is the administrators'.
+    fn check_room(&self, core: &Core, uid: u32, payer: u32) -> Result<(), Refusal> {
         let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
         let configured = self.config.limits.sessions;
         let room = configured.min(self.room.sessions);
-        let of_user = core.sessions.values().filter(|entry| entry.uid == uid).count();
+        let of_tenant = core.sessions.values().filter(|entry| entry.payer == payer).count();
+        let who = || tenancy::in_words(payer, uid);
         let free = room.saturating_sub(core.sessions.len());
         if free == 0 {
             let why = self.room.bound_by(configured);
             return exhausted(format!("the node has its {room} sessions ({why})"));
         }
-        let limit = self.user_limits(uid).sessions;
-        if of_user >= limit {
+        let limits = self.tenant_limits(uid, payer);
+        let limit = limits.sessions;
+        if of_tenant >= limit {
             let why = "limits.sessions_per_user, limits.users.*.sessions";
-            return exhausted(format!("user {uid} has its {limit} sessions ({why})"));
+            return exhausted(format!("{} has its {limit} sessions ({why})", who()));
         }
-        if of_user >= free && of_user > 0 && !self.config.is_own_user(uid) {
+        if of_tenant >= free && of_tenant > 0 && !self.config.is_own_user(payer) {
             return exhausted(format!(
-                "user {uid} has {of_user} sessions, and the {free} places that are left of {room} \
-                 are for others"
+                "{} has {of_tenant} sessions, and the {free} places that are left of {room} are \
+                 for others",
+                who()
             ));
         }
-        Ok(())
+        // Before anything is created for it.
+        let checked = core.host.check_room(payer, limits.host_memory_bytes);
+        checked.or_else(|error| exhausted(error.to_string()))
     }
 
-    /// What a user may have.
-    pub(crate) fn user_limits(&self, uid: u32) -> UserLimits {
-        self.config.limits_of(uid, self.config.is_own_user(uid))
+    /// What a user may have: what the user may whose tenant it belongs to, with all of that tenant.
+    pub(crate) fn tenant_limits(&self, uid: u32, payer: u32) -> UserLimits {
+        UserLimits { uid, ..self.config.limits_of(payer, self.config.is_own_user(payer)) }
+    }
+
+    /// The vGPUs that count for the tenant of `payer`.
+    pub(crate) fn vgpus_of(&self, core: &Core, payer: u32) -> impl Iterator<Item = &Vgpu> {
+        let counts = move |vgpu: &&Vgpu| self.tenancy.counts_for(payer, vgpu.key, vgpu.owner);
+        core.registry.iter().filter(counts)
     }
 
     fn find_or_create(
         &self,
         core: &mut Core,
+        name: String,
         hello: &HelloBody,
         tenant: &peer::Credentials,
+        payer: u32,
     ) -> Result<(Vgpu, bool), Refusal> {
-        let name = match hello.vgpu.as_str() {
-            "" => registry::name_of_user(tenant.uid),
-            name => name.to_owned(),
-        };
         match core.registry.admit(&name, tenant.uid, &hello.token) {
             Ok(vgpu) => return Ok((vgpu.clone(), false)),
             Err(RegistryError::Unknown(_)) => {}
@@ -249,19 +274,20 @@ impl Daemon {
         }
         let (weight, memory_bytes) = (hello.weight, hello.memory_bytes);
         let asked = Asked { name, weight, memory_bytes, token: &hello.token };
-        let wanted = self.wanted(core, asked, tenant.uid)?;
+        let wanted = self.wanted(core, asked, tenant.uid, payer)?;
         let created = core.registry.create(&wanted).cloned();
         created.map(|vgpu| (vgpu, true)).map_err(|error| refusal(&error))
     }
 
-    /// The vGPU that a user asks for, if it may have it.
+    /// The vGPU that a user of the tenant of `payer` asks for, if it may have it.
     pub(crate) fn wanted(
         &self,
         core: &Core,
         asked: Asked<'_>,
         owner: u32,
+        payer: u32,
     ) -> Result<Wanted, Refusal> {
-        let limits = self.user_limits(owner);
+        let limits = self.tenant_limits(owner, payer);
         let denied = |error: LimitError| Refusal {
             code: RefusalCode::Permission,
             message: error.to_string(),
@@ -270,18 +296,21 @@ impl Daemon {
             return Err(denied(LimitError::Create(owner)));
         }
         let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
-        let limit = limits.vgpus;
-        if core.registry.of(owner).count() >= limit {
+        let who = || tenancy::in_words(payer, owner);
+        let (limit, of_tenant) = (limits.vgpus, self.vgpus_of(core, payer).count());
+        if of_tenant >= limit {
             return exhausted(format!(
-                "user {owner} has its {limit} vGPUs (limits.vgpus_per_user, limits.users.*.vgpus); \
-                 attach to one of them (WEFT_VGPU) or have one removed with `weft rm`"
+                "{} has its {limit} vGPUs (limits.vgpus_per_user, limits.users.*.vgpus); attach to \
+                 one of them (WEFT_VGPU) or have one removed with `weft rm`",
+                who()
             ));
         }
-        if !self.config.is_own_user(owner) && !core.registry.has_room_for(owner) {
+        if !self.config.is_own_user(payer) && !core.registry.has_room_beside(of_tenant) {
             return exhausted(format!(
                 "the places that are left of the node's {} vGPUs (limits.vgpus) are for users who \
-                 have fewer than user {owner}; attach to one of yours (WEFT_VGPU)",
-                self.config.limits.vgpus
+                 have fewer than {}; attach to one of yours (WEFT_VGPU)",
+                self.config.limits.vgpus,
+                who()
             ));
         }
         let weight = match asked.weight {
@@ -296,7 +325,8 @@ impl Daemon {
         let wanted = Wanted { name, owner, weight, memory_bytes, token, cap_ppm: None };
         // What nobody may have is refused as that.
         core.registry.check_wanted(&wanted).map_err(|error| refusal(&error))?;
-        let others_weight = core.registry.of(owner).map(|vgpu| u64::from(vgpu.weight)).sum();
+        let others = self.vgpus_of(core, payer);
+        let others_weight = others.map(|vgpu| u64::from(vgpu.weight)).sum();
         let (weight, memory_bytes) = (Some(weight), Some(memory_bytes));
         limits.check(&Choice { weight, memory_bytes, others_weight }).map_err(denied)?;
         Ok(wanted)
@@ -309,7 +339,7 @@ impl Daemon {
         seat: &Seat,
     ) -> anyhow::Result<(Session, TenantFiles)> {
         let vgpu = &seat.vgpu;
-        self.pace_attach(vgpu, tenant)?;
+        self.pace_attach(seat.payer)?;
         let limits = &self.config.limits;
         let segment_file = Segment::create(usize::try_from(limits.arena.0)?)?;
         let pinned_bytes = usize::try_from(hello.pinned_bytes.min(limits.pinned.0))?.max(PAGE);
@@ -341,7 +371,8 @@ impl Daemon {
             record.as_fd(),
         ];
         let worker = Worker::spawn(&start, &fds)?;
-        let session = Session { key: seat.key, start, vgpu: vgpu.key, worker, segment };
+        let (key, payer) = (seat.key, seat.payer);
+        let session = Session { key, start, vgpu: vgpu.key, payer, worker, segment };
         if let Err(error) = self.begin(&session, page, Origin::New) {
             session.worker.end();
             return Err(error);
@@ -410,7 +441,7 @@ impl Daemon {
         loop {
             let answered = match link::receive_plain::<Ask>(&session.worker.link) {
                 Ok(Some(Ask::Log { severity, text })) => {
-                    self.relay(&session.start, severity, &text);
+                    self.relay(&session, severity, &text);
                     true
                 }
                 Ok(Some(ask)) => {
@@ -437,9 +468,9 @@ impl Daemon {
         session: &Session,
         ask: impl FnOnce(&mut HostLedger, u64) -> Result<(), HostError>,
     ) -> Result<(), LedgerError> {
-        let (key, uid) = (session.key, session.start.uid);
+        let Session { key, payer, .. } = *session;
         let resident = host::resident_bytes(session.worker.pid);
-        let of_user = self.user_limits(uid).host_memory_bytes;
+        let of_user = self.tenant_limits(session.start.uid, payer).host_memory_bytes;
         let mut core = self.core();
         // Device memory that the worker has mapped is another ledger's.
         let device = core.frames.ledger().session_bytes(key);
@@ -447,17 +478,17 @@ impl Daemon {
         let asked = ask(&mut core.host, of_user);
         drop(core);
         asked.map_err(|error| {
-            if let Some(suppressed) = self.lines.line(uid, Instant::now()) {
+            if let Some(suppressed) = self.lines.line(payer, Instant::now()) {
                 tracing::warn!(session = session.start.session, %error, suppressed, "refused");
             }
             LedgerError::Host
         })
     }
 
-    /// Writes a worker's line to the log, as that worker's, unless its user has had enough lines.
-    fn relay(&self, start: &Start, severity: Severity, text: &str) {
-        let Start { session, vgpu, uid, .. } = start;
-        let Some(suppressed) = self.lines.line(*uid, Instant::now()) else { return };
+    /// Writes a worker's line to the log, as that worker's, unless its tenant has had enough.
+    fn relay(&self, session: &Session, severity: Severity, text: &str) {
+        let Some(suppressed) = self.lines.line(session.payer, Instant::now()) else { return };
+        let Start { session, vgpu, uid, .. } = &session.start;
         let text = printable(text, LINE_BYTES_MAX);
         match severity {
             Severity::Error => tracing::error!(session, vgpu, uid, suppressed, "worker: {text}"),
@@ -554,7 +585,7 @@ impl Daemon {
 
     /// The worker is gone or must go: its turn, its memory and its tenant's hope end here.
     pub(crate) fn end_session(&self, session: Session) {
-        let Session { key, start, vgpu, worker, segment } = session;
+        let Session { key, start, vgpu, payer, worker, segment } = session;
         worker.end();
         self.loads.end(key);
         self.memory.repair(key);
@@ -576,7 +607,7 @@ impl Daemon {
         if self.save_registry() {
             self.runtime.remove_door(start.session);
         }
-        if let Some(suppressed) = self.lines.line(start.uid, Instant::now()) {
+        if let Some(suppressed) = self.lines.line(payer, Instant::now()) {
             let (session, vgpu) = (start.session, start.vgpu);
             tracing::info!(session, vgpu, used_ns, suppressed, "session ended");
         }
@@ -614,10 +645,8 @@ impl Daemon {
     }
 
     /// Keeps a tenant from attaching more often than it may while others have sessions.
-    fn pace_attach(&self, vgpu: &Vgpu, tenant: &peer::Credentials) -> anyhow::Result<()> {
-        let payer = self.tenancy.payer(vgpu.key, tenant.uid);
-        let others = |entry: &Entry| self.tenancy.payer(entry.vgpu, entry.uid) != payer;
-        if !self.core().sessions.values().any(others) {
+    fn pace_attach(&self, payer: u32) -> anyhow::Result<()> {
+        if !self.core().sessions.values().any(|entry| entry.payer != payer) {
             return Ok(());
         }
         let limits = &self.config.limits;
@@ -640,11 +669,11 @@ impl Daemon {
     fn payer(&self, session: &Session) -> u32 {
         match self.config.scheduling.share {
             ShareConfig::Vgpu => session.vgpu,
-            ShareConfig::User => self.tenancy.payer(session.vgpu, session.start.uid),
+            ShareConfig::User => session.payer,
         }
     }
 
-    /// Tells the driver where a vGPU stands.
+    /// Tells the driver where a vGPU stands whose tenant is settled.
     pub(crate) fn place(&self, core: &mut Core, vgpu: &Vgpu) {
         let weight = |weight: u32| Weight::new(weight).unwrap_or_default();
         let scheduling = &self.config.scheduling;
@@ -681,3 +710,6 @@ fn refusal(error: &RegistryError) -> Refusal {
     };
     Refusal { code, message: error.to_string() }
 }
+
+#[cfg(test)]
+mod tests;

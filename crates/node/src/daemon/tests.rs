@@ -19,7 +19,7 @@ pub(super) struct Fixture {
     pub(super) daemon: Arc<Daemon>,
     driver: Option<JoinHandle<()>>,
     saver: Option<JoinHandle<()>>,
-    _dir: TempDir,
+    dir: TempDir,
 }
 
 impl Fixture {
@@ -42,7 +42,7 @@ impl Fixture {
         let saver_thread = spawn_saver(saver.clone(), schedule.clone()).unwrap();
         let Setup { daemon, driver, .. } = Setup::new(config, runtime, saver, &schedule).unwrap();
         let driver = thread::spawn(move || driver.run());
-        Self { daemon, driver: Some(driver), saver: Some(saver_thread), _dir: dir }
+        Self { daemon, driver: Some(driver), saver: Some(saver_thread), dir }
     }
 
     /// Takes a seat for a program of user `uid` on the vGPU `name`, or its own if that is empty.
@@ -61,17 +61,34 @@ impl Fixture {
         };
         self.daemon.take_seat(&hello, &Credentials { pid: None, uid, gid: uid })
     }
-}
 
-impl Drop for Fixture {
-    fn drop(&mut self) {
+    /// Asks what `caller` may ask.
+    pub(super) fn ask(&self, request: &str, caller: roles::Caller) -> crate::admin::Answer {
+        let answer = self.daemon.answer_admin(serde_json::from_str(request).unwrap(), caller);
+        assert!(!matches!(answer, crate::admin::Answer::Error { .. }), "{request}: {answer:?}");
+        answer
+    }
+
+    /// Ends the daemon; what it saved last of its scheduling.
+    pub(super) fn end(mut self) -> Schedule {
+        self.stop();
+        persist::read_schedule(&self.dir.path().join("schedule.json")).unwrap()
+    }
+
+    fn stop(&mut self) {
         self.daemon.driver.send(Order::Stop);
         let driver = self.driver.take().map(JoinHandle::join);
         self.daemon.saver.end();
         let saver = self.saver.take().map(JoinHandle::join);
         if !thread::panicking() {
-            assert!(driver.is_some_and(|ended| ended.is_ok()));
-            assert!(saver.is_some_and(|ended| ended.is_ok()));
+            assert!(driver.is_none_or(|ended| ended.is_ok()));
+            assert!(saver.is_none_or(|ended| ended.is_ok()));
         }
+    }
+}
+
+impl Drop for Fixture {
+    fn drop(&mut self) {
+        self.stop();
     }
 }

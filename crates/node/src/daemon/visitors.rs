@@ -1,9 +1,10 @@
-//! Who is connected to the admin socket. Everybody may be, so users are bounded, each and all
+//! Who is connected to the admin socket. Everybody may be, so tenants are bounded, each and all
 //! together, and administrators have places of their own. Pure.
 
 use std::collections::BTreeMap;
 
 use super::roles::Caller;
+use super::tenancy;
 
 /// Administrators that may be connected at once (every `weft run --name` is one for a moment).
 const ADMINISTRATORS_MAX: usize = 1024;
@@ -11,14 +12,15 @@ const ADMINISTRATORS_MAX: usize = 1024;
 /// Connections of other users at once.
 const USERS_MAX: usize = 256;
 
-/// Connections of one user at once.
-const PER_USER_MAX: usize = 16;
+/// Connections of one tenant's users at once.
+const PER_TENANT_MAX: usize = 16;
 
 /// The connections of the admin socket.
 #[derive(Debug, Default)]
 pub(crate) struct Visitors {
     administrators: usize,
-    users: BTreeMap<u32, usize>,
+    /// Of users, by their tenants.
+    tenants: BTreeMap<u32, usize>,
 }
 
 impl Visitors {
@@ -31,18 +33,18 @@ impl Visitors {
             self.administrators += 1;
             return Ok(());
         }
-        let uid = caller.uid;
-        let of_user = self.users.get(&uid).copied().unwrap_or(0);
-        if of_user >= PER_USER_MAX {
+        let Caller { uid, payer, .. } = caller;
+        if self.tenants.get(&payer).is_some_and(|count| *count >= PER_TENANT_MAX) {
             return Err(format!(
-                "user {uid} has {PER_USER_MAX} connections to the node's admin socket already; end \
-                 some of them"
+                "{} has {PER_TENANT_MAX} connections to the node's admin socket already; end some \
+                 of them",
+                tenancy::in_words(payer, uid)
             ));
         }
-        if self.users.values().sum::<usize>() >= USERS_MAX {
+        if self.tenants.values().sum::<usize>() >= USERS_MAX {
             return Err(format!("the node answers {USERS_MAX} users already; try again"));
         }
-        *self.users.entry(uid).or_default() += 1;
+        *self.tenants.entry(payer).or_default() += 1;
         Ok(())
     }
 
@@ -50,10 +52,10 @@ impl Visitors {
     pub(crate) fn leave(&mut self, caller: Caller) {
         if caller.administrates() {
             self.administrators = self.administrators.saturating_sub(1);
-        } else if let Some(count) = self.users.get_mut(&caller.uid) {
+        } else if let Some(count) = self.tenants.get_mut(&caller.payer) {
             *count -= 1;
             if *count == 0 {
-                self.users.remove(&caller.uid);
+                self.tenants.remove(&caller.payer);
             }
         }
     }
@@ -67,15 +69,17 @@ mod tests {
     #[test]
     fn users_crowd_out_neither_each_other_nor_administrators() {
         let mut visitors = Visitors::default();
-        let user = |uid| Caller { uid, role: Role::User };
-        let root = Caller { uid: 0, role: Role::Administrator };
-        let taken = (0..2 * PER_USER_MAX).filter(|_| visitors.enter(user(7)).is_ok()).count();
-        assert_eq!(taken, PER_USER_MAX);
+        let user = |uid| Caller { uid, payer: uid, role: Role::User };
+        let root = Caller { uid: 0, payer: 0, role: Role::Administrator };
+        // Users whom user 7 has made are its tenant's.
+        let made = |uid| Caller { payer: 7, ..user(uid) };
+        let taken = (7000..7100).filter(|uid| visitors.enter(made(*uid)).is_ok()).count();
+        assert_eq!(taken, PER_TENANT_MAX);
         visitors.enter(user(8)).unwrap();
         for uid in 100..1000 {
             let _ = visitors.enter(user(uid));
         }
-        assert_eq!(visitors.users.values().sum::<usize>(), USERS_MAX);
+        assert_eq!(visitors.tenants.values().sum::<usize>(), USERS_MAX);
         visitors.enter(root).unwrap();
         visitors.leave(user(7));
         visitors.enter(user(9)).unwrap();

@@ -9,7 +9,7 @@ use crate::daemon::tests::{ALICE, BOB, Fixture};
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn user(uid: u32) -> Caller {
-    Caller { uid, role: Role::User }
+    Caller { uid, payer: uid, role: Role::User }
 }
 
 fn request(json: &str) -> Request {
