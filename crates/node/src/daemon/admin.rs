@@ -43,11 +43,6 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(10);
 /// places.
 const USERS_SILENCE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Requests that such a user may make in a burst on a connection, and the time after which it may
-/// make another one: what it asks must not keep the tables and the scheduling thread busy.
-const USERS_BURST: u32 = 20;
-const USERS_INTERVAL: Duration = Duration::from_millis(50);
-
 /// Lines about connections there is no room for.
 static CROWDS: LogLimit = LogLimit::per_second(10);
 
@@ -105,7 +100,6 @@ fn converse(daemon: &Arc<Daemon>, stream: UnixStream, caller: Caller) -> io::Res
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
     let mut reader = BufReader::new(stream);
-    let mut due = Instant::now();
     let mut recordings = Recordings::default();
     loop {
         let mut line = Vec::new();
@@ -113,12 +107,9 @@ fn converse(daemon: &Arc<Daemon>, stream: UnixStream, caller: Caller) -> io::Res
         if line.is_empty() {
             return Ok(());
         }
-        if !caller.administrates() {
-            due = due.max(Instant::now()) + USERS_INTERVAL;
-            thread::sleep(
-                due.saturating_duration_since(Instant::now() + USERS_BURST * USERS_INTERVAL),
-            );
-        }
+        // Not with the lock.
+        let wait = daemon.visitors().wait(caller, Instant::now());
+        thread::sleep(wait);
         let request = serde_json::from_slice::<Request>(&line);
         let ends = matches!(request, Ok(Request::Shutdown { .. }));
         let answer = match request {

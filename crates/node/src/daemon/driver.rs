@@ -37,6 +37,10 @@ pub(crate) const DEVICE: DeviceKey = DeviceKey(0);
 /// hear of it.
 const RELEASE_LEAD_NS: u64 = 300_000;
 
+/// Orders that are obeyed before the sessions are looked at: who gives many keeps them waiting so
+/// long and no longer.
+const ORDERS_MAX: usize = 16;
+
 /// While something happens, the state is saved this often.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
 
@@ -290,13 +294,8 @@ impl Driver {
         }
         self.tell(Event::DeviceUp { device: DEVICE });
         loop {
-            match self.orders.try_recv() {
-                Ok(Order::Stop) => break,
-                Ok(order) => {
-                    self.obey(order);
-                    continue;
-                }
-                Err(_) => {}
+            if self.obey_some() {
+                break;
             }
             self.look();
             self.sweep();
@@ -333,6 +332,19 @@ impl Driver {
         }
         self.obey(order);
         None
+    }
+
+    /// Obeys what was ordered, up to a bound; whether [`Order::Stop`] was. The rest comes next: the
+    /// driver does not sleep while orders wait.
+    fn obey_some(&mut self) -> bool {
+        for _ in 0..ORDERS_MAX {
+            match self.orders.try_recv() {
+                Ok(Order::Stop) => return true,
+                Ok(order) => self.obey(order),
+                Err(_) => break,
+            }
+        }
+        false
     }
 
     fn obey(&mut self, order: Order) {

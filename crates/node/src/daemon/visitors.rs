@@ -2,6 +2,7 @@
 //! together, and administrators have places of their own. Pure.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use super::roles::Caller;
 use super::tenancy;
@@ -15,12 +16,20 @@ const USERS_MAX: usize = 256;
 /// Connections of one tenant's users at once.
 const PER_TENANT_MAX: usize = 16;
 
+/// Requests that a tenant's users may make in a burst, on all connections together, and the time
+/// after which they may make another one: what they ask must not keep the tables and the scheduling
+/// thread busy.
+const BURST: u32 = 20;
+const INTERVAL: Duration = Duration::from_millis(50);
+
 /// The connections of the admin socket.
 #[derive(Debug, Default)]
 pub(crate) struct Visitors {
     administrators: usize,
     /// Of users, by their tenants.
     tenants: BTreeMap<u32, usize>,
+    /// When the last request of a tenant's users would have come at the pace that they may keep up.
+    due: BTreeMap<u32, Instant>,
 }
 
 impl Visitors {
@@ -46,6 +55,18 @@ impl Visitors {
         }
         *self.tenants.entry(payer).or_default() += 1;
         Ok(())
+    }
+
+    /// How long a request that came at `now` waits until it is answered. A tenant is remembered for
+    /// as long as its pace is, whether its users are connected or not.
+    pub(crate) fn wait(&mut self, caller: Caller, now: Instant) -> Duration {
+        if caller.administrates() {
+            return Duration::ZERO;
+        }
+        self.due.retain(|_, due| *due > now);
+        let due = self.due.entry(caller.payer).or_insert(now);
+        *due += INTERVAL;
+        due.saturating_duration_since(now + BURST * INTERVAL)
     }
 
     /// Gives a place back.
@@ -84,5 +105,27 @@ mod tests {
         visitors.leave(user(7));
         visitors.enter(user(9)).unwrap();
         assert!(visitors.enter(user(10)).is_err());
+    }
+
+    #[test]
+    fn who_connects_anew_for_each_request_asks_no_more_often() {
+        let mut visitors = Visitors::default();
+        let now = Instant::now();
+        let ask = |visitors: &mut Visitors, uid, payer, now| {
+            let caller = Caller { uid, payer, role: Role::User };
+            visitors.enter(caller).unwrap();
+            let wait = visitors.wait(caller, now);
+            visitors.leave(caller);
+            wait
+        };
+        // As different users of one tenant, too.
+        let waits: Vec<_> = (0..30).map(|uid| ask(&mut visitors, uid, 7, now)).collect();
+        assert!(waits[..20].iter().all(Duration::is_zero), "{waits:?}");
+        assert_eq!(waits[29], 10 * INTERVAL);
+        assert_eq!(ask(&mut visitors, 8, 8, now), Duration::ZERO);
+        let root = Caller { uid: 0, payer: 0, role: Role::Administrator };
+        assert!((0..100).all(|_| visitors.wait(root, now).is_zero()));
+        assert_eq!(ask(&mut visitors, 9, 7, now + 31 * INTERVAL), Duration::ZERO);
+        assert_eq!(visitors.due.len(), 1, "who has not asked for a while is forgotten");
     }
 }
