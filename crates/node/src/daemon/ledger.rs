@@ -198,12 +198,24 @@ impl Ledger {
         bytes: u64,
         limit: u64,
     ) -> Result<(), LedgerError> {
+        self.check_pinned(session, bytes, limit)?;
         let holding = self.sessions.get_mut(&session).ok_or(LedgerError::Unknown)?;
-        if bytes > limit {
-            return Err(LedgerError::Pinned);
-        }
         holding.pinned_bytes = bytes;
         Ok(())
+    }
+
+    /// Whether a session may have so much pinned memory.
+    pub(crate) fn check_pinned(
+        &self,
+        session: u32,
+        bytes: u64,
+        limit: u64,
+    ) -> Result<(), LedgerError> {
+        match self.sessions.contains_key(&session) {
+            false => Err(LedgerError::Unknown),
+            true if bytes > limit => Err(LedgerError::Pinned),
+            true => Ok(()),
+        }
     }
 
     /// What a vGPU may still take and its quota, in bytes.

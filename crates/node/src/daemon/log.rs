@@ -49,12 +49,18 @@ impl LogLimit {
     /// Asks for a line: with it goes how many were kept back since the last one. `None`: this one
     /// is kept back, too.
     pub(crate) fn line(&self, now: Instant) -> Option<u64> {
+        self.line_if(now, || true)
+    }
+
+    /// The same where another bound has to allow the line, too, which is asked last: what it
+    /// refuses is kept back and counted here.
+    fn line_if(&self, now: Instant, allows: impl FnOnce() -> bool) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let second = Duration::from_secs(1);
         if state.since.is_none_or(|since| now.saturating_duration_since(since) >= second) {
             (state.since, state.lines) = (Some(now), 0);
         }
-        if state.lines >= self.per_second {
+        if state.lines >= self.per_second || !allows() {
             state.suppressed += 1;
             return None;
         }
@@ -89,8 +95,7 @@ impl TenantLines {
     /// Asks for a line that the tenant of a user caused: with it goes how many of the tenant's
     /// lines were kept back since its last one. `None`: this one is kept back, too.
     pub(crate) fn line(&self, payer: u32, now: Instant) -> Option<u64> {
-        let suppressed = self.of(payer).line(now)?;
-        self.all.line(now).map(|_| suppressed)
+        self.of(payer).line_if(now, || self.all.line(now).is_some())
     }
 
     fn of(&self, payer: u32) -> Arc<LogLimit> {
@@ -122,6 +127,20 @@ mod tests {
         let next = start + Duration::from_secs(1);
         let lines: Vec<_> = (0..3).map(|_| limit.line(next)).collect();
         assert_eq!(lines, [Some(3), Some(0), None]);
+    }
+
+    #[test]
+    fn what_the_bound_of_all_keeps_back_is_counted_for_whose_line_it_was() {
+        let lines = TenantLines::default();
+        let start = Instant::now();
+        for _ in 0..=TENANT_LINES {
+            lines.line(1000, start);
+        }
+        let next = start + Duration::from_secs(1);
+        // Others take all there is.
+        assert!((0..1000).filter(|payer| lines.line(*payer, next).is_some()).count() > 100);
+        assert_eq!(lines.line(1000, next), None);
+        assert_eq!(lines.line(1000, next + Duration::from_secs(1)), Some(2));
     }
 
     #[test]

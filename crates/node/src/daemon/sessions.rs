@@ -540,12 +540,7 @@ impl Daemon {
                     number: export.imports,
                 },
             )),
-            Ask::Pinned { bytes } => {
-                let limit = session.start.pinned_bytes;
-                self.may_take_host_memory(session, |host, of_user| host.pin(key, bytes, of_user))
-                    .and_then(|()| self.core().frames.set_pinned(key, bytes, limit))
-                    .map(|()| Reply::Done)
-            }
+            Ask::Pinned { bytes } => self.pin(session, bytes).map(|()| Reply::Done),
             Ask::Images { bytes } => self
                 .may_take_host_memory(session, |host, of_user| host.promise(key, bytes, of_user))
                 .map(|()| Reply::Done),
@@ -563,6 +558,15 @@ impl Daemon {
                 Reply::Refused { message: error.to_string() }
             }
         }
+    }
+
+    /// A worker's new total of pinned memory. What its window cannot hold is refused first: the
+    /// ledger of host memory would keep it.
+    fn pin(&self, session: &Session, bytes: u64) -> Result<(), LedgerError> {
+        let (key, limit) = (session.key, session.start.pinned_bytes);
+        self.core().frames.ledger().check_pinned(key, bytes, limit)?;
+        self.may_take_host_memory(session, |host, of_tenant| host.pin(key, bytes, of_tenant))?;
+        self.core().frames.set_pinned(key, bytes, limit)
     }
 
     fn export(
