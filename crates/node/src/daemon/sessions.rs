@@ -254,7 +254,11 @@ impl Daemon {
     }
 
     /// The vGPUs that count for the tenant of `payer`.
-    pub(crate) fn vgpus_of(&self, core: &Core, payer: u32) -> impl Iterator<Item = &Vgpu> {
+    pub(crate) fn vgpus_of<'a>(
+        &'a self,
+        core: &'a Core,
+        payer: u32,
+    ) -> impl Iterator<Item = &'a Vgpu> {
         let counts = move |vgpu: &&Vgpu| self.tenancy.counts_for(payer, vgpu.key, vgpu.owner);
         core.registry.iter().filter(counts)
     }
