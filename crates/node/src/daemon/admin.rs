@@ -9,13 +9,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use weft_ring::Loss;
-use weft_ring::peer::{self, Credentials, Process};
+use weft_ring::peer::{self, Credentials};
 use weft_sched::{Weight, policy};
 use weft_wire::handshake::PROTOCOL_VERSION;
 
 use super::driver::{Order, View};
 use super::ledger::Ledger;
 use super::log::LogLimit;
+use super::process::WorkerProcess;
 use super::registry::{Change, Vgpu, Wanted};
 use super::roles::{self, Caller};
 use super::sessions::{Asked, Entry};
@@ -357,7 +358,7 @@ impl Daemon {
             for entry in std::iter::once(first).chain(of_vgpu) {
                 entry.tell(Loss::VgpuRemoved);
                 // One that is gone already has been noticed by its thread.
-                let _ = entry.worker.as_ref().map(Process::kill);
+                let _ = entry.worker.as_ref().map(WorkerProcess::kill);
             }
             drop(core);
             anyhow::ensure!(

@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use weft_gate::{Abandoned, Demand, GateDaemon, GrantKind, NodePage, Report, Revocation};
 use weft_ring::WakeFlag;
-use weft_ring::peer::Process;
 use weft_sched::{
     Action, Actions, DeviceKey, Event, EventError, Node, PolicyId, SessionKey, UNLIMITED, Usage,
     VgpuKey, Weight,
@@ -22,6 +21,7 @@ use weft_sched::{
 use super::clock;
 use super::cosched::{Coscheduler, Waiters};
 use super::persist::{Saver, Schedule};
+use super::process::WorkerProcess;
 use super::recorder::{Chunk, Recorder, Trouble};
 use super::registry::Holding;
 use super::trace::Trace;
@@ -109,9 +109,7 @@ pub(crate) struct Beginning {
     /// Its control page, with its doorbell.
     pub(crate) gate: GateDaemon,
     /// Its worker.
-    pub(crate) worker: Process,
-    /// Its worker's process id.
-    pub(crate) pid: u32,
+    pub(crate) worker: WorkerProcess,
     /// Its tenant's waiting threads, if they can be helped.
     pub(crate) waiters: Option<Waiters>,
 }
@@ -225,8 +223,7 @@ struct Session {
     /// When the gate's last grant was given, or found.
     granted_ns: u64,
     killed: bool,
-    worker: Process,
-    pid: u32,
+    worker: WorkerProcess,
     /// The core was told that it is runnable.
     runnable: bool,
     turn: Option<Turn>,
@@ -392,7 +389,7 @@ impl Driver {
     }
 
     fn begin(&mut self, beginning: Beginning) {
-        let Beginning { session, id, vgpu, gate, worker, pid, waiters } = beginning;
+        let Beginning { session, id, vgpu, gate, worker, waiters } = beginning;
         self.coscheduler.begin(session, waiters, &gate);
         gate.set_lead(self.node.config().overlap_ns + RELEASE_LEAD_NS);
         gate.set_unmanaged(is_unmanaged(self.policy()));
@@ -406,7 +403,6 @@ impl Driver {
             granted_ns: clock::now_ns(),
             killed: false,
             worker,
-            pid,
             runnable: false,
             turn: None,
             sync_calls: 0,

@@ -18,6 +18,7 @@ mod lobby;
 mod log;
 mod pace;
 mod persist;
+mod process;
 mod recorder;
 mod recording;
 mod registry;

@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use rustix::fs::FlockOperation;
 use weft_ring::peer;
 
+use super::process::{self, Stat};
 use crate::config::NodeConfig;
 
 /// Tenants that may wait to be accepted.
@@ -191,15 +192,7 @@ fn open_lock(path: &Path) -> io::Result<File> {
 
 /// Whether the first thread of a process has ended.
 fn is_dead(pid: &str) -> bool {
-    let Ok(pid) = pid.parse::<u32>() else { return false };
-    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // The name before it may hold anything, parentheses included.
-        Ok(stat) => stat
-            .rsplit(')')
-            .next()
-            .is_some_and(|rest| matches!(rest.trim_start().chars().next(), Some('Z' | 'X'))),
-        Err(_) => false,
-    }
+    pid.parse().ok().and_then(|pid| process::stat(pid).ok()).is_some_and(Stat::is_dead)
 }
 
 /// Whether the directories of a configuration are there and safe, or could be made.

@@ -17,9 +17,10 @@ use super::cosched::{Waiters, began_at};
 use super::driver::{Beginning, Order, Place};
 use super::exports::Export;
 use super::frames::Dirty;
-use super::host::{self, HostError, HostLedger};
+use super::host::{HostError, HostLedger};
 use super::ledger::LedgerError;
 use super::log::{LogLimit, printable};
+use super::process::WorkerProcess;
 use super::registry::{self, RegistryError, Vgpu, Wanted};
 use super::spawn::Worker;
 use super::tenancy;
@@ -47,7 +48,7 @@ pub(crate) struct Entry {
     /// The tenant's program.
     pub(crate) program: String,
     /// Its worker, once it runs.
-    pub(crate) worker: Option<Process>,
+    pub(crate) worker: Option<WorkerProcess>,
     /// Its segment, once its worker runs.
     pub(crate) segment: Option<Segment>,
 }
@@ -131,6 +132,25 @@ pub(crate) struct Seat {
     is_new: bool,
 }
 
+impl Core {
+    /// What `ask` says of host memory. Before it refuses, sessions that may have given some back are
+    /// measured.
+    fn find_host_room(
+        &mut self,
+        ask: impl Fn(&mut HostLedger) -> Result<(), HostError>,
+    ) -> Result<(), HostError> {
+        let Err(refused) = ask(&mut self.host) else { return Ok(()) };
+        for session in self.host.stale(refused, Instant::now()) {
+            let worker = self.sessions.get(&session).and_then(|entry| entry.worker.as_ref());
+            // One that starts takes what it was promised.
+            let Some(worker) = worker else { continue };
+            let device = self.frames.ledger().session_bytes(session);
+            self.host.measure(session, worker.resident_bytes().saturating_sub(device));
+        }
+        ask(&mut self.host)
+    }
+}
+
 impl Daemon {
     /// Opens a session for a tenant that has a seat: makes the shared memory, starts the worker.
     pub(crate) fn open_session(
@@ -185,7 +205,7 @@ impl Daemon {
             name => name.to_owned(),
         };
         let payer = self.payer_of(&core, &name, tenant);
-        self.check_room(&core, tenant.uid, payer)?;
+        self.check_room(&mut core, tenant.uid, payer)?;
         let (vgpu, is_new) = self.find_or_create(&mut core, name, hello, tenant, payer)?;
         let key = (0..).find(|key| !core.sessions.contains_key(key)).unwrap_or(0);
         core.host.begin(key, payer);
@@ -219,7 +239,7 @@ impl Daemon {
 
     /// Whether a user of the tenant of `payer` may have another session. A further one of the
     /// tenant must leave as many places free as the tenant has, unless it is the administrators'.
-    fn check_room(&self, core: &Core, uid: u32, payer: u32) -> Result<(), Refusal> {
+    fn check_room(&self, core: &mut Core, uid: u32, payer: u32) -> Result<(), Refusal> {
         let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
         let configured = self.config.limits.sessions;
         let room = configured.min(self.room.sessions);
@@ -244,7 +264,8 @@ impl Daemon {
             ));
         }
         // Before anything is created for it.
-        let checked = core.host.check_room(payer, limits.host_memory_bytes);
+        let limit = limits.host_memory_bytes;
+        let checked = core.find_host_room(|host| host.check_room(payer, limit));
         checked.or_else(|error| exhausted(error.to_string()))
     }
 
@@ -423,9 +444,9 @@ impl Daemon {
         origin: Origin,
     ) -> anyhow::Result<()> {
         let gate = GateDaemon::new(page, session.segment.doorbell()?);
-        let worker = session.worker.process()?;
+        let worker = session.worker.process.try_clone()?;
         if let Some(entry) = self.core().sessions.get_mut(&session.key) {
-            entry.worker = Some(session.worker.process()?);
+            entry.worker = Some(session.worker.process.try_clone()?);
             entry.segment = Some(session.segment.clone());
         }
         let (key, vgpu, id) = (session.key, session.vgpu, session.start.session);
@@ -433,8 +454,8 @@ impl Daemon {
         if let Err(error) = &waiters {
             tracing::debug!(session = id, %error, "the tenant's threads cannot be helped");
         }
-        let (pid, waiters) = (session.worker.pid, waiters.ok());
-        let beginning = Beginning { session: key, id, vgpu, gate, worker, pid, waiters };
+        let waiters = waiters.ok();
+        let beginning = Beginning { session: key, id, vgpu, gate, worker, waiters };
         self.driver.send(Order::Begin(Box::new(beginning)));
         Ok(())
     }
@@ -470,16 +491,16 @@ impl Daemon {
     fn may_take_host_memory(
         &self,
         session: &Session,
-        ask: impl FnOnce(&mut HostLedger, u64) -> Result<(), HostError>,
+        ask: impl Fn(&mut HostLedger, u64) -> Result<(), HostError>,
     ) -> Result<(), LedgerError> {
         let Session { key, payer, .. } = *session;
-        let resident = host::resident_bytes(session.worker.pid);
+        let resident = session.worker.process.resident_bytes();
         let of_user = self.tenant_limits(session.start.uid, payer).host_memory_bytes;
         let mut core = self.core();
         // Device memory that the worker has mapped is another ledger's.
         let device = core.frames.ledger().session_bytes(key);
         core.host.measure(key, resident.saturating_sub(device));
-        let asked = ask(&mut core.host, of_user);
+        let asked = core.find_host_room(|host| ask(host, of_user));
         drop(core);
         asked.map_err(|error| {
             if let Some(suppressed) = self.lines.line(payer, Instant::now()) {

@@ -1,6 +1,8 @@
 use std::process::Command;
 use std::sync::Arc;
 
+use weft_ring::peer::Process;
+
 use super::*;
 use crate::daemon::registry::name_of_user;
 use crate::daemon::roles::Role;
@@ -61,13 +63,13 @@ fn who_removes_a_vgpu_ends_no_session_of_the_one_that_has_its_key_next() {
     let node = Fixture::new(&[]);
     let daemon = &node.daemon;
     let sleep = || Command::new("sleep").arg("600").spawn().unwrap();
-    let (mut first, mut other) = (sleep(), sleep());
+    let (first, mut other) = (sleep(), sleep());
     let employ = |uid, name: &str, process: u32| {
         let seat = node.seat(uid, name).unwrap();
         let mut core = daemon.core();
         let key = core.registry.find(name).unwrap().key;
         let entry = core.sessions.values_mut().find(|entry| entry.vgpu == key).unwrap();
-        entry.worker = Some(Process::open(process).unwrap());
+        entry.worker = Some(WorkerProcess::new(Process::open(process).unwrap(), process));
         (seat, key)
     };
     let (_seat, key) = employ(ALICE, "x", first.id());

@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use weft_gate::{Admission, ControlPage, GateWorker};
+use weft_ring::peer::Process;
 use weft_sched::Config;
 
 use super::*;
@@ -50,8 +51,7 @@ fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
         id: 1,
         vgpu: 0,
         gate: GateDaemon::new(control.clone(), control.doorbell().clone()),
-        worker: Process::open(process.id()).unwrap(),
-        pid: process.id(),
+        worker: WorkerProcess::new(Process::open(process.id()).unwrap(), process.id()),
         waiters: None,
     };
     let place =

@@ -88,3 +88,20 @@ fn the_first_session_says_which_tenant_pays_and_the_core_bills_that_one() {
     let tenant = schedule.core.tenants.iter().find(|state| state.tenant == tenant).unwrap();
     assert_eq!(tenant.weight.get(), 7);
 }
+
+#[test]
+fn who_has_given_host_memory_back_is_measured_before_its_tenant_is_refused() {
+    let node = Fixture::new(&[("limits.users.default.host_memory", "13MiB")]);
+    let seat = node.seat(ALICE, "").unwrap();
+    let mut process = std::process::Command::new("sleep").arg("600").spawn().unwrap();
+    {
+        let mut core = node.daemon.core();
+        let worker = WorkerProcess::new(Process::open(process.id()).unwrap(), process.id());
+        core.sessions.get_mut(&seat.key).unwrap().worker = Some(worker);
+        // What it took when it asked last; it has gone idle since.
+        core.host.measure(seat.key, 12 << 20);
+    }
+    node.seat(FIRST_SUB_UID, "").unwrap();
+    process.kill().unwrap();
+    process.wait().unwrap();
+}
