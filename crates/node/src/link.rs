@@ -274,10 +274,10 @@ pub(crate) enum Ask {
         /// The total, in bytes.
         bytes: u64,
     },
-    /// It is about to load a module. Answer: [`Reply::Done`] or [`Reply::Exhausted`] when the host
-    /// memory that it would take is not to be had.
+    /// It is about to load a module, or has. Answer: [`Reply::Done`] or [`Reply::Exhausted`] when
+    /// the host memory that it would take is not to be had.
     Images {
-        /// Bytes of its images together.
+        /// Bytes of its images together; 0 when it was loaded.
         bytes: u64,
     },
     /// A line for the log. No answer.

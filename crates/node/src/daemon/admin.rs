@@ -9,15 +9,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use weft_ring::Loss;
-use weft_ring::peer::{self, Process};
+use weft_ring::peer::{self, Credentials};
 use weft_sched::{Weight, policy};
 use weft_wire::handshake::PROTOCOL_VERSION;
 
 use super::driver::{Order, View};
 use super::ledger::Ledger;
 use super::log::LogLimit;
+use super::process::WorkerProcess;
 use super::registry::{Change, Vgpu, Wanted};
-use super::roles::{self, Caller, Subject};
+use super::roles::{self, Caller};
 use super::sessions::{Asked, Entry};
 use super::visitors::Visitors;
 use super::{Core, Daemon, STACK_BYTES};
@@ -43,19 +44,14 @@ const REMOVE_LIMIT: Duration = Duration::from_secs(10);
 /// places.
 const USERS_SILENCE_LIMIT: Duration = Duration::from_secs(60);
 
-/// Requests that such a user may make in a burst on a connection, and the time after which it may
-/// make another one: what it asks must not keep the tables and the scheduling thread busy.
-const USERS_BURST: u32 = 20;
-const USERS_INTERVAL: Duration = Duration::from_millis(50);
-
 /// Lines about connections there is no room for.
 static CROWDS: LogLimit = LogLimit::per_second(10);
 
 impl Daemon {
-    /// Serves a connection of user `uid` to the admin socket in a thread of its own, if there is
+    /// Serves a connection of a process to the admin socket in a thread of its own, if there is
     /// room.
-    pub(crate) fn welcome_visitor(self: &Arc<Self>, socket: OwnedFd, uid: u32) {
-        let caller = match self.caller(&socket, uid) {
+    pub(crate) fn welcome_visitor(self: &Arc<Self>, socket: OwnedFd, peer: &Credentials) {
+        let caller = match self.caller(&socket, peer) {
             Ok(caller) => caller,
             Err(error) => {
                 tracing::debug!(%error, "nobody knows who connected to the admin socket");
@@ -85,13 +81,14 @@ impl Daemon {
     }
 
     /// Who connected.
-    fn caller(&self, socket: impl AsFd, uid: u32) -> io::Result<Caller> {
+    fn caller(&self, socket: impl AsFd, peer: &Credentials) -> io::Result<Caller> {
         let groups = match self.admin_group {
             Some(_) => peer::groups(socket.as_fd())?,
             None => Vec::new(),
         };
         let own = rustix::process::geteuid().as_raw();
-        Ok(Caller::new(uid, &groups, own, self.admin_group))
+        let payer = self.tenancy.of_process(peer.uid, peer.pid.unwrap_or(0));
+        Ok(Caller::new(peer.uid, payer, &groups, own, self.admin_group))
     }
 
     fn visitors(&self) -> MutexGuard<'_, Visitors> {
@@ -104,7 +101,6 @@ fn converse(daemon: &Arc<Daemon>, stream: UnixStream, caller: Caller) -> io::Res
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
     let mut reader = BufReader::new(stream);
-    let mut due = Instant::now();
     let mut recordings = Recordings::default();
     loop {
         let mut line = Vec::new();
@@ -112,12 +108,9 @@ fn converse(daemon: &Arc<Daemon>, stream: UnixStream, caller: Caller) -> io::Res
         if line.is_empty() {
             return Ok(());
         }
-        if !caller.administrates() {
-            due = due.max(Instant::now()) + USERS_INTERVAL;
-            thread::sleep(
-                due.saturating_duration_since(Instant::now() + USERS_BURST * USERS_INTERVAL),
-            );
-        }
+        // Not with the lock.
+        let wait = daemon.visitors().wait(caller, Instant::now());
+        thread::sleep(wait);
         let request = serde_json::from_slice::<Request>(&line);
         let ends = matches!(request, Ok(Request::Shutdown { .. }));
         let answer = match request {
@@ -164,28 +157,15 @@ fn refused(message: String) -> Answer {
 }
 
 impl Daemon {
-    fn answer_admin(&self, request: Request, caller: Caller) -> Answer {
-        match self.allow(&request, caller).and_then(|()| self.act(request, caller)) {
+    pub(super) fn answer_admin(&self, request: Request, caller: Caller) -> Answer {
+        match self.act(request, caller) {
             Ok(answer) => answer,
             Err(error) => refused(format!("{error:#}")),
         }
     }
 
-    /// Whether the caller may ask that.
-    fn allow(&self, request: &Request, caller: Caller) -> anyhow::Result<()> {
-        let core = self.core();
-        let mut subject = Subject::default();
-        if let Request::Set { name, .. } | Request::Remove { name, .. } = request {
-            subject.vgpu = core.registry.find(name).ok();
-        }
-        if let Request::SetSession { pid, .. } = request {
-            let entry = core.sessions.values().find(|entry| entry.pid == *pid);
-            subject.process_user = entry.map(|entry| entry.uid);
-        }
-        Ok(roles::permit(caller, request, subject)?)
-    }
-
     fn act(&self, request: Request, caller: Caller) -> anyhow::Result<Answer> {
+        roles::permit(caller, &request)?;
         Ok(match request {
             Request::Node => Answer::Node(self.node_report(caller)?),
             Request::List => Answer::Vgpus(self.stats()?.vgpus),
@@ -211,11 +191,11 @@ impl Daemon {
                 Answer::Done
             }
             Request::SetSession { pid, weight } => {
-                self.set_session(pid, Weight::new(weight)?)?;
+                self.set_session(pid, Weight::new(weight)?, caller)?;
                 Answer::Done
             }
             Request::Remove { name, force } => {
-                self.remove_vgpu(&name, force)?;
+                self.remove_vgpu(&name, force, caller)?;
                 Answer::Done
             }
             Request::Stats => Answer::Stats(self.stats()?),
@@ -262,7 +242,9 @@ impl Daemon {
                 Wanted { name, owner, weight, memory_bytes, token, cap_ppm }
             } else {
                 let asked = Asked { name, weight, memory_bytes, token: &token };
-                Wanted { cap_ppm, ..self.wanted(&core, asked, caller.uid)? }
+                // Until somebody uses it, it is its owner's.
+                let payer = self.tenancy.of_user(caller.uid);
+                Wanted { cap_ppm, ..self.wanted(&core, asked, caller.uid, payer)? }
             };
             core.registry.create(&wanted)?;
             if wanted.owner != caller.uid {
@@ -276,18 +258,20 @@ impl Daemon {
     /// Whether the configuration lets an owner choose that, where no administrator has decided.
     fn check_choice(&self, core: &Core, name: &str, change: &Change) -> anyhow::Result<()> {
         let vgpu = core.registry.find(name)?;
-        let others = core.registry.of(vgpu.owner).filter(|other| other.key != vgpu.key);
+        let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
+        let others = self.vgpus_of(core, payer).filter(|other| other.key != vgpu.key);
         let choice = Choice {
             weight: change.weight.filter(|_| vgpu.granted.weight.is_none()),
             memory_bytes: change.memory_bytes.filter(|_| vgpu.granted.memory_bytes.is_none()),
             others_weight: others.map(|other| u64::from(other.weight)).sum(),
         };
-        Ok(self.user_limits(vgpu.owner).check(&choice)?)
+        Ok(self.tenant_limits(vgpu.owner, payer).check(&choice)?)
     }
 
     fn set_vgpu(&self, name: &str, change: &Change, caller: Caller) -> anyhow::Result<()> {
         {
             let mut core = self.core();
+            roles::permit_change(caller, core.registry.find(name)?, change)?;
             if !caller.administrates() {
                 self.check_choice(&core, name, change)?;
             }
@@ -296,7 +280,10 @@ impl Daemon {
                 core.registry.grant(name, change);
             }
             core.frames.set_quota(vgpu.key, vgpu.memory_bytes);
-            self.place(&mut core, &vgpu);
+            // Its first session says which tenant it is of, and places it.
+            if self.tenancy.settled(vgpu.key).is_some() {
+                self.place(&mut core, &vgpu);
+            }
         }
         self.keep()?;
         Ok(())
@@ -310,8 +297,9 @@ impl Daemon {
         {
             let mut core = self.core();
             core.registry.set_user_weight(uid, weight)?;
-            // One vGPU of the user tells the driver of the tenant.
-            let vgpu = core.registry.iter().find(|vgpu| vgpu.owner == uid).cloned();
+            // One vGPU of the tenant tells the driver of it.
+            let is_of = |vgpu: &&Vgpu| self.tenancy.settled(vgpu.key) == Some(uid);
+            let vgpu = core.registry.iter().find(is_of).cloned();
             if let Some(vgpu) = vgpu {
                 self.place(&mut core, &vgpu);
             }
@@ -320,30 +308,43 @@ impl Daemon {
         Ok(())
     }
 
-    fn set_session(&self, pid: u32, weight: Weight) -> anyhow::Result<()> {
+    fn set_session(&self, pid: u32, weight: Weight, caller: Caller) -> anyhow::Result<()> {
         let core = self.core();
-        let sessions: Vec<u32> = core
-            .sessions
-            .iter()
-            .filter(|(_, entry)| entry.pid == pid)
-            .map(|(key, _)| *key)
-            .collect();
+        let sessions: Vec<(&u32, &Entry)> =
+            core.sessions.iter().filter(|(_, entry)| entry.pid == pid).collect();
         anyhow::ensure!(!sessions.is_empty(), "process {pid} has no session on this node");
-        for session in sessions {
-            self.driver.send(Order::WeighSession { session, weight });
+        for (_, entry) in &sessions {
+            roles::permit_weighing(caller, pid, entry.uid)?;
+        }
+        for (session, _) in sessions {
+            self.driver.send(Order::WeighSession { session: *session, weight });
         }
         Ok(())
     }
 
-    fn remove_vgpu(&self, name: &str, force: bool) -> anyhow::Result<()> {
-        let key = self.core().registry.find(name)?.key;
+    fn remove_vgpu(&self, name: &str, force: bool, caller: Caller) -> anyhow::Result<()> {
+        let mut asked = None;
         let deadline = Instant::now() + REMOVE_LIMIT;
         loop {
             let mut core = self.core();
+            let vgpu = match core.registry.find(name) {
+                // Somebody else removed it while its sessions ended.
+                Err(_) if asked.is_some() => break,
+                found => found?,
+            };
+            roles::permit_removal(caller, vgpu)?;
+            // Names and keys are free for others as soon as a vGPU is gone.
+            let key = vgpu.key;
+            anyhow::ensure!(
+                *asked.get_or_insert((key, vgpu.owner)) == (key, vgpu.owner),
+                "vGPU `{name}` was removed meanwhile, and another has its name; `weft ls` shows \
+                 whose it is, ask again to remove that one"
+            );
             let mut of_vgpu = core.sessions.values().filter(|entry| entry.vgpu == key);
             let Some(first) = of_vgpu.next() else {
                 core.registry.remove(name)?;
                 core.frames.remove_vgpu(key);
+                self.tenancy.forget(key);
                 // While the tables are locked: the key may be another vGPU's right after.
                 self.driver.send(Order::Forget { vgpu: key });
                 break;
@@ -357,10 +358,13 @@ impl Daemon {
             for entry in std::iter::once(first).chain(of_vgpu) {
                 entry.tell(Loss::VgpuRemoved);
                 // One that is gone already has been noticed by its thread.
-                let _ = entry.worker.as_ref().map(Process::kill);
+                let _ = entry.worker.as_ref().map(WorkerProcess::kill);
             }
             drop(core);
-            anyhow::ensure!(Instant::now() < deadline, "its sessions do not end");
+            anyhow::ensure!(
+                Instant::now() < deadline,
+                "the sessions of vGPU `{name}` do not end; it stays, ask again"
+            );
             thread::sleep(Duration::from_millis(2));
         }
         self.keep()
@@ -531,3 +535,6 @@ fn report(vgpu: &Vgpu, sessions: &[(u32, &Entry)], view: &View, ledger: &Ledger)
         sessions_total: vgpu.sessions_total,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -226,16 +226,20 @@ impl Daemon {
             let quota = vgpu.memory_bytes;
             core.frames.set_quota(start.vgpu_key, quota);
         }
-        let limits = self.user_limits(start.uid);
-        core.frames.set_owner(start.vgpu_key, start.uid, limits.memory_total_bytes);
+        // Before the vGPU is placed, which is for good.
+        let payer = self.tenancy.of_process(start.uid, start.pid);
+        let payer = self.tenancy.settle(start.vgpu_key, payer);
+        let limits = self.tenant_limits(start.uid, payer);
+        core.frames.set_owner(start.vgpu_key, payer, limits.memory_total_bytes);
         core.frames.add_session(start.key, start.vgpu_key);
-        core.host.adopt(start.key, start.uid);
+        core.host.begin(start.key, payer);
         if let Ok(file) = survivor.files.frames.try_clone() {
             core.frames.adopt_file(start.vgpu_key, file);
         }
         let entry = Entry {
             vgpu: start.vgpu_key,
             uid: start.uid,
+            payer,
             pid: start.pid,
             program: start.program.clone(),
             worker: None,
@@ -258,11 +262,11 @@ impl Daemon {
         let session = Session {
             key: start.key,
             vgpu: start.vgpu_key,
+            payer: self.tenancy.payer(start.vgpu_key, start.uid),
             worker: Worker::adopted(process, link, adoption.pid),
             segment,
             start,
         };
-        self.tenancy.note(session.vgpu, session.start.pid);
         self.begin(&session, page, Origin::Adopted)?;
         let daemon = Arc::clone(self);
         thread::Builder::new()

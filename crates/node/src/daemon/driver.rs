@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 
 use weft_gate::{Abandoned, Demand, GateDaemon, GrantKind, NodePage, Report, Revocation};
 use weft_ring::WakeFlag;
-use weft_ring::peer::Process;
 use weft_sched::{
     Action, Actions, DeviceKey, Event, EventError, Node, PolicyId, SessionKey, UNLIMITED, Usage,
     VgpuKey, Weight,
@@ -22,6 +21,7 @@ use weft_sched::{
 use super::clock;
 use super::cosched::{Coscheduler, Waiters};
 use super::persist::{Saver, Schedule};
+use super::process::WorkerProcess;
 use super::recorder::{Chunk, Recorder, Trouble};
 use super::registry::Holding;
 use super::trace::Trace;
@@ -36,6 +36,10 @@ pub(crate) const DEVICE: DeviceKey = DeviceKey(0);
 /// A worker releases its turn this long before its successor may start: what the daemon needs to
 /// hear of it.
 const RELEASE_LEAD_NS: u64 = 300_000;
+
+/// Orders that are obeyed before the sessions are looked at: who gives many keeps them waiting so
+/// long and no longer.
+const ORDERS_MAX: usize = 16;
 
 /// While something happens, the state is saved this often.
 const SAVE_EVERY: Duration = Duration::from_secs(1);
@@ -105,9 +109,7 @@ pub(crate) struct Beginning {
     /// Its control page, with its doorbell.
     pub(crate) gate: GateDaemon,
     /// Its worker.
-    pub(crate) worker: Process,
-    /// Its worker's process id.
-    pub(crate) pid: u32,
+    pub(crate) worker: WorkerProcess,
     /// Its tenant's waiting threads, if they can be helped.
     pub(crate) waiters: Option<Waiters>,
 }
@@ -221,8 +223,7 @@ struct Session {
     /// When the gate's last grant was given, or found.
     granted_ns: u64,
     killed: bool,
-    worker: Process,
-    pid: u32,
+    worker: WorkerProcess,
     /// The core was told that it is runnable.
     runnable: bool,
     turn: Option<Turn>,
@@ -290,13 +291,8 @@ impl Driver {
         }
         self.tell(Event::DeviceUp { device: DEVICE });
         loop {
-            match self.orders.try_recv() {
-                Ok(Order::Stop) => break,
-                Ok(order) => {
-                    self.obey(order);
-                    continue;
-                }
-                Err(_) => {}
+            if self.obey_some() {
+                break;
             }
             self.look();
             self.sweep();
@@ -333,6 +329,19 @@ impl Driver {
         }
         self.obey(order);
         None
+    }
+
+    /// Obeys what was ordered, up to a bound; whether [`Order::Stop`] was. The rest comes next: the
+    /// driver does not sleep while orders wait.
+    fn obey_some(&mut self) -> bool {
+        for _ in 0..ORDERS_MAX {
+            match self.orders.try_recv() {
+                Ok(Order::Stop) => return true,
+                Ok(order) => self.obey(order),
+                Err(_) => break,
+            }
+        }
+        false
     }
 
     fn obey(&mut self, order: Order) {
@@ -380,7 +389,7 @@ impl Driver {
     }
 
     fn begin(&mut self, beginning: Beginning) {
-        let Beginning { session, id, vgpu, gate, worker, pid, waiters } = beginning;
+        let Beginning { session, id, vgpu, gate, worker, waiters } = beginning;
         self.coscheduler.begin(session, waiters, &gate);
         gate.set_lead(self.node.config().overlap_ns + RELEASE_LEAD_NS);
         gate.set_unmanaged(is_unmanaged(self.policy()));
@@ -394,7 +403,6 @@ impl Driver {
             granted_ns: clock::now_ns(),
             killed: false,
             worker,
-            pid,
             runnable: false,
             turn: None,
             sync_calls: 0,

@@ -4,7 +4,7 @@
 //! It goes with the first of its frames that its session gives back. The book dies with the daemon:
 //! what was imported stays, but keys from before a restart are unknown after it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::link::Run;
 
@@ -26,28 +26,62 @@ pub(crate) struct Export {
     pub(crate) imports: u32,
 }
 
+/// What names an export: nobody can guess it.
+type Key = [u8; 16];
+
 /// All exports.
 #[derive(Debug, Default)]
-pub(crate) struct Exports(BTreeMap<[u8; 16], Export>);
+pub(crate) struct Exports {
+    by_key: BTreeMap<Key, Export>,
+    /// The keys of each session.
+    of_session: BTreeMap<u32, BTreeSet<Key>>,
+    /// How many frames of which export begin at a frame. A frame is exported once.
+    by_first: BTreeMap<u64, (u64, Key)>,
+}
 
 impl Exports {
-    /// Adds an export under `fresh`, unless the frames are exported already; the key of the entry,
-    /// or nothing when the session has too many.
-    pub(crate) fn add(&mut self, fresh: [u8; 16], export: Export) -> Option<[u8; 16]> {
-        let of_session = || self.0.iter().filter(|(_, have)| have.session == export.session);
-        if let Some((key, _)) = of_session().find(|(_, have)| have.runs == export.runs) {
-            return Some(*key);
+    /// Adds an export of frames that are the session's under `fresh`, unless they are exported
+    /// already; the key of the entry, or nothing when the session has too many, or names frames
+    /// twice.
+    pub(crate) fn add(&mut self, fresh: Key, export: Export) -> Option<Key> {
+        if let Some(key) = self.find_same(&export) {
+            return Some(key);
         }
-        if of_session().count() >= EXPORTS_MAX {
+        let of_session = self.of_session.get(&export.session).map_or(0, BTreeSet::len);
+        if of_session >= EXPORTS_MAX {
             return None;
         }
-        self.0.insert(fresh, export);
+        for (entered, &(first, count)) in export.runs.iter().enumerate() {
+            if self.touching(first, count).is_some() {
+                for (first, _) in &export.runs[..entered] {
+                    self.by_first.remove(first);
+                }
+                return None;
+            }
+            self.by_first.insert(first, (count, fresh));
+        }
+        self.of_session.entry(export.session).or_default().insert(fresh);
+        self.by_key.insert(fresh, export);
         Some(fresh)
     }
 
+    /// The entry of the same session that has exactly these frames.
+    fn find_same(&self, export: &Export) -> Option<Key> {
+        let (_, key) = self.by_first.get(&export.runs.first()?.0)?;
+        let have = self.by_key.get(key)?;
+        (have.session == export.session && have.runs == export.runs).then_some(*key)
+    }
+
+    /// An entry that has any of these frames.
+    fn touching(&self, first: u64, count: u64) -> Option<Key> {
+        let last = first.saturating_add(count).saturating_sub(1);
+        let (start, (length, key)) = self.by_first.range(..=last).next_back()?;
+        (start.saturating_add(*length) > first).then_some(*key)
+    }
+
     /// What `session` of `vgpu` may import under this key. Its own frames it has already.
-    pub(crate) fn find(&mut self, key: [u8; 16], session: u32, vgpu: u32) -> Option<&Export> {
-        let export = self.0.get_mut(&key)?;
+    pub(crate) fn find(&mut self, key: Key, session: u32, vgpu: u32) -> Option<&Export> {
+        let export = self.by_key.get_mut(&key)?;
         if export.vgpu != vgpu || export.session == session {
             return None;
         }
@@ -55,17 +89,30 @@ impl Exports {
         Some(export)
     }
 
-    /// The session gives these frames back.
-    pub(crate) fn forget_frames(&mut self, session: u32, runs: &[Run]) {
-        let touches =
-            |(a, a_count): &Run, (b, b_count): &Run| a < &(b + b_count) && b < &(a + a_count);
-        let given = |own: &Run| runs.iter().any(|run| touches(own, run));
-        self.0.retain(|_, export| export.session != session || !export.runs.iter().any(given));
+    /// The session that had these frames has given them back.
+    pub(crate) fn forget_frames(&mut self, runs: &[Run]) {
+        for &(first, count) in runs {
+            while let Some(key) = self.touching(first, count) {
+                self.forget(key);
+            }
+        }
     }
 
     /// The session is over.
     pub(crate) fn forget_session(&mut self, session: u32) {
-        self.0.retain(|_, export| export.session != session);
+        for key in self.of_session.remove(&session).unwrap_or_default() {
+            self.forget(key);
+        }
+    }
+
+    fn forget(&mut self, key: Key) {
+        let Some(export) = self.by_key.remove(&key) else { return };
+        for (first, _) in &export.runs {
+            self.by_first.remove(first);
+        }
+        if let Some(keys) = self.of_session.get_mut(&export.session) {
+            keys.remove(&key);
+        }
     }
 }
 
@@ -96,14 +143,48 @@ mod tests {
     fn it_goes_with_its_frames_and_its_session() {
         let mut exports = Exports::default();
         exports.add(KEY, export(1, 10, 4));
-        exports.forget_frames(1, &[(0, 4), (6, 9)]);
-        exports.forget_frames(2, &[(0, 100)]);
+        exports.forget_frames(&[(0, 4), (6, 9)]);
         assert!(exports.find(KEY, 2, 10).is_some());
-        exports.forget_frames(1, &[(5, 1)]);
+        exports.forget_frames(&[(5, 1)]);
         assert!(exports.find(KEY, 2, 10).is_none());
         exports.add(KEY, export(1, 10, 4));
         exports.forget_session(1);
         assert!(exports.find(KEY, 2, 10).is_none());
+        assert!(exports.by_first.is_empty() && exports.of_session.is_empty());
+    }
+
+    #[test]
+    fn frames_are_exported_once_and_runs_without_an_end_are_survived() {
+        let mut exports = Exports::default();
+        let several = |runs: &[Run]| Export { runs: runs.to_vec(), ..export(1, 10, 0) };
+        assert_eq!(exports.add(KEY, several(&[(4, 4), (20, 2)])), Some(KEY));
+        for runs in [&[(7, 1)][..], &[(0, 5)], &[(30, 1), (21, 1)], &[(40, 2), (41, 2)]] {
+            assert_eq!(exports.add([9; 16], several(runs)), None, "{runs:?}");
+        }
+        assert_eq!(exports.add([8; 16], several(&[(30, 12)])), Some([8; 16]), "nothing is left");
+        exports.forget_frames(&[(u64::MAX, u64::MAX), (42, u64::MAX)]);
+        assert_eq!(exports.by_key.len(), 2);
+        exports.forget_frames(&[(0, u64::MAX)]);
+        assert!(exports.by_key.is_empty() && exports.by_first.is_empty());
+    }
+
+    /// Comparing each freed run with each exported one takes a billion steps here.
+    #[test]
+    fn what_is_freed_is_found_among_many_without_a_look_at_each() {
+        let mut exports = Exports::default();
+        let runs = |of: u64| (0..1024_u64).map(move |run| (2 * (1024 * of + run), 1));
+        for of in 0..1024_u64 {
+            let mut key = KEY;
+            key[..8].copy_from_slice(&of.to_ne_bytes());
+            let export = Export { runs: runs(of).collect(), ..export(1, 10, 0) };
+            assert_eq!(exports.add(key, export), Some(key));
+        }
+        // All of them lie between the exported ones.
+        let freed: Vec<Run> = runs(0).map(|(first, _)| (first + 1, 1)).collect();
+        for _ in 0..100 {
+            exports.forget_frames(&freed);
+        }
+        assert_eq!(exports.by_key.len(), 1024);
     }
 
     #[test]

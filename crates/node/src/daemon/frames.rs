@@ -167,17 +167,13 @@ impl Frames {
         runs: &[Run],
         again: bool,
     ) -> Result<Dirty, LedgerError> {
-        self.exports.forget_frames(session, runs);
-        if !again {
-            self.ledger.give_back(session, runs)?;
-            return Ok(self.dirty(vgpu, runs.to_vec()));
-        }
-        let frames = runs.iter().flat_map(|&(first, count)| {
-            (first..first.saturating_add(count)).take(self.table.len()).map(|frame| (frame, 1))
-        });
-        let still_theirs = |run: &Run| self.ledger.give_back(session, &[*run]).is_ok();
-        let runs = frames.filter(still_theirs).collect();
-        Ok(self.dirty(vgpu, runs))
+        let given = match again {
+            true => self.ledger.give_back_rest(session, runs)?,
+            false => self.ledger.give_back(session, runs).map(|()| runs.to_vec())?,
+        };
+        // Only what was the session's: others export what they have.
+        self.exports.forget_frames(&given);
+        Ok(self.dirty(vgpu, given))
     }
 
     /// Ends a session whose worker is dead. Until its frames are recycled its key is not another's:
@@ -198,20 +194,11 @@ impl Frames {
         fresh: [u8; 16],
         export: Export,
     ) -> Result<Option<[u8; 16]>, LedgerError> {
-        let owned = |&(first, count): &Run| {
-            let end = first.saturating_add(count);
-            end <= self.table.len() as u64
-                && (first..end).all(|frame| self.owns(export.session, frame))
-        };
+        let owned = |run: &&Run| self.ledger.holds(export.session, **run);
         match export.runs.iter().find(|run| !owned(run)) {
             Some(&(first, count)) => Err(LedgerError::NotTheirs(first, count)),
             None => Ok(self.exports.add(fresh, export)),
         }
-    }
-
-    fn owns(&self, session: u32, frame: u64) -> bool {
-        let entry = usize::try_from(frame).ok().and_then(|frame| self.table.get(frame));
-        entry.is_some_and(|entry| physical::is_owned(entry.load(Ordering::Acquire), session))
     }
 
     /// What another session of the vGPU exports under this key.

@@ -1,10 +1,10 @@
 //! The ledger of host memory: what each session's worker takes of the machine, and how much a
-//! user's sessions and all sessions may take together.
+//! tenant's sessions and all sessions may take together.
 //!
-//! Pure: the caller measures. Between two measurements of a session a promise stands for what it is
-//! about to take.
+//! Pure: the caller measures. While a session loads a promise stands for what it is about to take.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 /// What a worker takes before it has loaded anything, in bytes: promised at its start.
 const WORKER_BYTES: u64 = 4 << 20;
@@ -12,6 +12,9 @@ const WORKER_BYTES: u64 = 4 << 20;
 /// Bytes that lowering takes for each byte of an image, and besides.
 const LOWERED_PER_BYTE: u64 = 32;
 const LOWERED_BYTES: u64 = 1 << 20;
+
+/// A session is measured for the sake of others this often at most.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 /// Host memory of all sessions.
 #[derive(Debug)]
@@ -22,19 +25,24 @@ pub(crate) struct HostLedger {
 
 #[derive(Debug, Clone, Copy)]
 struct Held {
-    uid: u32,
+    /// The user whose tenant pays.
+    payer: u32,
     /// As measured last, in bytes.
     measured: u64,
     /// What it may take besides until it is measured again, in bytes.
     promised: u64,
+    /// It takes what it was promised right now: another measurement would not be all of it.
+    is_loading: bool,
     /// Pinned memory, in bytes: what it may touch whenever it likes.
     pinned: u64,
+    /// When it was measured last for the sake of others.
+    looked_at: Option<Instant>,
 }
 
 /// Who has no more host memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum HostError {
-    /// The user.
+    /// The tenant of a user.
     #[error(
         "user {uid}'s sessions take {taken} MiB of host memory and may take {limit} MiB \
          (limits.users.*.host_memory); end one of them"
@@ -73,16 +81,21 @@ impl HostLedger {
         Self { limit, sessions: BTreeMap::new() }
     }
 
-    /// A session of a user begins, if there is room for its worker.
-    pub(crate) fn begin(&mut self, session: u32, uid: u32, limit: u64) -> Result<(), HostError> {
-        self.check(uid, WORKER_BYTES, limit)?;
-        self.adopt(session, uid);
-        Ok(())
+    /// Whether there is room for the worker of another session of a tenant.
+    pub(crate) fn check_room(&self, payer: u32, limit: u64) -> Result<(), HostError> {
+        self.check(payer, WORKER_BYTES, limit)
     }
 
-    /// A session of a user is there.
-    pub(crate) fn adopt(&mut self, session: u32, uid: u32) {
-        let held = Held { uid, measured: 0, promised: WORKER_BYTES, pinned: 0 };
+    /// A session of a tenant is there.
+    pub(crate) fn begin(&mut self, session: u32, payer: u32) {
+        let held = Held {
+            payer,
+            measured: 0,
+            promised: WORKER_BYTES,
+            is_loading: false,
+            pinned: 0,
+            looked_at: None,
+        };
         self.sessions.insert(session, held);
     }
 
@@ -94,11 +107,33 @@ impl HostLedger {
     /// A session takes so much now, and has taken what it was promised.
     pub(crate) fn measure(&mut self, session: u32, bytes: u64) {
         if let Some(held) = self.sessions.get_mut(&session) {
-            (held.measured, held.promised) = (bytes, 0);
+            (held.measured, held.promised, held.is_loading) = (bytes, 0, false);
         }
     }
 
-    /// A session, just measured, is about to load images of so many bytes.
+    /// Sessions whose last measurement may be more than they take by now, for who would be refused:
+    /// those of its tenant, or of all. They are to be measured, and are not named again for a
+    /// while: who asks in a loop has nobody look at `/proc` all the time.
+    pub(crate) fn stale(&mut self, refused: HostError, now: Instant) -> Vec<u32> {
+        let is_of = |held: &Held| match refused {
+            HostError::User { uid, .. } => held.payer == uid,
+            HostError::Node { .. } => true,
+        };
+        let is_due = |held: &Held| {
+            held.looked_at.is_none_or(|at| now.saturating_duration_since(at) >= LOOK_EVERY)
+        };
+        let sessions = self.sessions.iter_mut();
+        let stale = sessions.filter(|(_, held)| is_of(held) && !held.is_loading && is_due(held));
+        stale
+            .map(|(session, held)| {
+                held.looked_at = Some(now);
+                *session
+            })
+            .collect()
+    }
+
+    /// A session, just measured, is about to load images of so many bytes, or has loaded them and
+    /// loads 0.
     pub(crate) fn promise(
         &mut self,
         session: u32,
@@ -106,9 +141,13 @@ impl HostLedger {
         limit: u64,
     ) -> Result<(), HostError> {
         let Some(held) = self.sessions.get(&session).copied() else { return Ok(()) };
+        if images == 0 {
+            self.sessions.insert(session, Held { promised: 0, is_loading: false, ..held });
+            return Ok(());
+        }
         let more = images.saturating_mul(LOWERED_PER_BYTE).saturating_add(LOWERED_BYTES);
-        self.check(held.uid, more, limit)?;
-        self.sessions.insert(session, Held { promised: more, ..held });
+        self.check(held.payer, more, limit)?;
+        self.sessions.insert(session, Held { promised: more, is_loading: true, ..held });
         Ok(())
     }
 
@@ -118,7 +157,7 @@ impl HostLedger {
         let after = Held { pinned: bytes, ..held };
         let more = after.bytes().saturating_sub(held.bytes());
         if more > 0 {
-            self.check(held.uid, more, limit)?;
+            self.check(held.payer, more, limit)?;
         }
         self.sessions.insert(session, after);
         Ok(())
@@ -129,11 +168,11 @@ impl HostLedger {
         self.sessions.values().map(Held::bytes).sum()
     }
 
-    fn check(&self, uid: u32, more: u64, limit: u64) -> Result<(), HostError> {
-        let of_user = self.sessions.values().filter(|held| held.uid == uid);
-        let of_user: u64 = of_user.map(Held::bytes).sum();
-        if of_user.saturating_add(more) > limit {
-            return Err(HostError::User { uid, taken: of_user >> 20, limit: limit >> 20 });
+    fn check(&self, payer: u32, more: u64, limit: u64) -> Result<(), HostError> {
+        let of_tenant = self.sessions.values().filter(|held| held.payer == payer);
+        let of_tenant: u64 = of_tenant.map(Held::bytes).sum();
+        if of_tenant.saturating_add(more) > limit {
+            return Err(HostError::User { uid: payer, taken: of_tenant >> 20, limit: limit >> 20 });
         }
         let total = self.total();
         if total.saturating_add(more) > self.limit {
@@ -143,41 +182,46 @@ impl HostLedger {
     }
 }
 
-/// What a process takes of the machine's memory, in bytes; 0 when it is gone.
-pub(crate) fn resident_bytes(pid: u32) -> u64 {
-    let statm = std::fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
-    pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const MIB: u64 = 1 << 20;
 
+    /// As a seat is taken: a session begins if there is room.
+    fn begin(
+        ledger: &mut HostLedger,
+        session: u32,
+        payer: u32,
+        limit: u64,
+    ) -> Result<(), HostError> {
+        ledger.check_room(payer, limit)?;
+        ledger.begin(session, payer);
+        Ok(())
+    }
+
     #[test]
     fn sessions_of_a_user_share_what_the_user_may_take_and_users_what_the_node_may() {
         let mut ledger = HostLedger::new(200 * MIB);
-        ledger.begin(1, 1000, 100 * MIB).unwrap();
+        begin(&mut ledger, 1, 1000, 100 * MIB).unwrap();
         ledger.measure(1, 60 * MIB);
-        ledger.begin(2, 1000, 100 * MIB).unwrap();
+        begin(&mut ledger, 2, 1000, 100 * MIB).unwrap();
         ledger.measure(2, 40 * MIB);
-        let refused = ledger.begin(3, 1000, 100 * MIB).unwrap_err();
+        let refused = begin(&mut ledger, 3, 1000, 100 * MIB).unwrap_err();
         assert_eq!(refused, HostError::User { uid: 1000, taken: 100, limit: 100 });
-        ledger.begin(3, 1001, 150 * MIB).unwrap();
+        begin(&mut ledger, 3, 1001, 150 * MIB).unwrap();
         ledger.measure(3, 98 * MIB);
-        let refused = ledger.begin(4, 1002, 100 * MIB).unwrap_err();
+        let refused = begin(&mut ledger, 4, 1002, 100 * MIB).unwrap_err();
         assert_eq!(refused, HostError::Node { taken: 198, limit: 200 });
         ledger.end(1);
-        ledger.begin(4, 1002, 100 * MIB).unwrap();
+        begin(&mut ledger, 4, 1002, 100 * MIB).unwrap();
     }
 
     #[test]
     fn modules_that_load_at_once_are_counted_before_they_are_there() {
         let mut ledger = HostLedger::new(1 << 40);
         for session in 0..4 {
-            ledger.begin(session, 1000, 200 * MIB).unwrap();
+            begin(&mut ledger, session, 1000, 200 * MIB).unwrap();
             ledger.measure(session, 10 * MIB);
         }
         let images = 2 * MIB;
@@ -191,21 +235,40 @@ mod tests {
     }
 
     #[test]
+    fn a_promise_stands_for_as_long_as_the_load_and_what_is_idle_is_measured_before_a_refusal() {
+        let mut ledger = HostLedger::new(1 << 40);
+        for session in 0..3 {
+            begin(&mut ledger, session, 1000, 200 * MIB).unwrap();
+            ledger.measure(session, 10 * MIB);
+        }
+        begin(&mut ledger, 3, 1001, 200 * MIB).unwrap();
+        ledger.promise(0, 4 * MIB, 200 * MIB).unwrap();
+        // It has loaded, and took less than was promised.
+        ledger.measure(0, 70 * MIB);
+        ledger.promise(0, 0, 200 * MIB).unwrap();
+        ledger.promise(1, 2 * MIB, 200 * MIB).unwrap();
+        let refused = ledger.promise(2, 4 * MIB, 200 * MIB).unwrap_err();
+        let now = Instant::now();
+        assert_eq!(ledger.stale(refused, now), [0, 2], "one loads, and one is another tenant's");
+        assert!(ledger.stale(refused, now).is_empty(), "they were looked at");
+        assert_eq!(ledger.stale(refused, now + LOOK_EVERY), [0, 2]);
+        let of_node = HostError::Node { taken: 0, limit: 0 };
+        assert_eq!(ledger.stale(of_node, now), [3]);
+        // It has unloaded what it had, and has said nothing since.
+        ledger.measure(0, MIB);
+        ledger.promise(2, 3 * MIB, 200 * MIB).unwrap();
+    }
+
+    #[test]
     fn pinned_memory_counts_once_and_goes() {
         let mut ledger = HostLedger::new(1 << 40);
-        ledger.begin(1, 1000, 100 * MIB).unwrap();
+        begin(&mut ledger, 1, 1000, 100 * MIB).unwrap();
         ledger.measure(1, 10 * MIB);
         ledger.pin(1, 90 * MIB, 100 * MIB).unwrap();
         ledger.measure(1, 95 * MIB);
         assert!(ledger.pin(1, 101 * MIB, 100 * MIB).is_err());
         ledger.pin(1, 0, 100 * MIB).unwrap();
         ledger.measure(1, 10 * MIB);
-        ledger.begin(2, 1000, 100 * MIB).unwrap();
-    }
-
-    #[test]
-    fn a_process_takes_memory() {
-        assert!(resident_bytes(std::process::id()) > 100_000);
-        assert_eq!(resident_bytes(u32::MAX), 0);
+        begin(&mut ledger, 2, 1000, 100 * MIB).unwrap();
     }
 }

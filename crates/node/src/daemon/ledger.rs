@@ -151,6 +151,27 @@ impl Ledger {
         Ok(())
     }
 
+    /// Takes what it still has of `runs` from a session, as [`Self::give_back`] does.
+    pub(crate) fn give_back_rest(
+        &mut self,
+        session: u32,
+        runs: &[Run],
+    ) -> Result<Vec<Run>, LedgerError> {
+        let mut given = Vec::new();
+        for &run in runs {
+            let holding = self.sessions.get(&session).ok_or(LedgerError::Unknown)?;
+            let held = holding.runs.within(run);
+            self.give_back(session, &held)?;
+            given.extend(held);
+        }
+        Ok(given)
+    }
+
+    /// Whether a session has all frames of a run.
+    pub(crate) fn holds(&self, session: u32, run: Run) -> bool {
+        self.sessions.get(&session).is_some_and(|holding| holding.runs.within(run) == [run])
+    }
+
     /// Puts cleared frames back into use.
     pub(crate) fn recycle(&mut self, runs: &[Run]) {
         for &(first, count) in runs {
@@ -198,12 +219,24 @@ impl Ledger {
         bytes: u64,
         limit: u64,
     ) -> Result<(), LedgerError> {
+        self.check_pinned(session, bytes, limit)?;
         let holding = self.sessions.get_mut(&session).ok_or(LedgerError::Unknown)?;
-        if bytes > limit {
-            return Err(LedgerError::Pinned);
-        }
         holding.pinned_bytes = bytes;
         Ok(())
+    }
+
+    /// Whether a session may have so much pinned memory.
+    pub(crate) fn check_pinned(
+        &self,
+        session: u32,
+        bytes: u64,
+        limit: u64,
+    ) -> Result<(), LedgerError> {
+        match self.sessions.contains_key(&session) {
+            false => Err(LedgerError::Unknown),
+            true if bytes > limit => Err(LedgerError::Pinned),
+            true => Ok(()),
+        }
     }
 
     /// What a vGPU may still take and its quota, in bytes.
@@ -266,6 +299,18 @@ impl Runs {
             count += length;
         }
         self.by_first.insert(first, count);
+    }
+
+    /// What of a run is in the set.
+    fn within(&self, (first, count): Run) -> Vec<Run> {
+        let end = first.saturating_add(count);
+        let before = self.by_first.range(..first).next_back();
+        let found = before.into_iter().chain(self.by_first.range(first..end));
+        let parts = found.map(|(start, length)| {
+            let (from, to) = (first.max(*start), end.min(start + length));
+            (from, to.saturating_sub(from))
+        });
+        parts.filter(|(_, count)| *count > 0).collect()
     }
 
     /// Removes a run if all of it is in the set.
@@ -399,6 +444,20 @@ mod tests {
         }
         assert_eq!(ledger.used_bytes(1), 10 * FRAME_BYTES);
         ledger.give_back(10, &[(0, 10)]).unwrap();
+    }
+
+    #[test]
+    fn what_a_session_still_has_is_told_from_what_it_has_given_back() {
+        let mut ledger = ledger();
+        ledger.take(10, 20, 8).unwrap();
+        assert!(ledger.holds(10, (0, 20)) && !ledger.holds(11, (0, 20)));
+        for run in [(0, 21), (0, 0), (19, u64::MAX), (u64::MAX, u64::MAX)] {
+            assert!(!ledger.holds(10, run), "{run:?}");
+        }
+        ledger.give_back(10, &[(5, 5)]).unwrap();
+        let rest = ledger.give_back_rest(10, &[(3, 8), (0, 4), (90, u64::MAX)]).unwrap();
+        assert_eq!(rest, [(3, 2), (10, 1), (0, 3)]);
+        assert_eq!(ledger.used_bytes(1), 9 * FRAME_BYTES);
     }
 
     #[test]

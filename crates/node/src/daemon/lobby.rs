@@ -1,16 +1,16 @@
 //! Connections of tenants that have not said hello yet.
 //!
-//! They cost a descriptor each and no thread, and each user has a bounded number: whoever connects
-//! and says nothing only keeps its own user waiting. Pure: who reads, and when, is told.
+//! They cost a descriptor each and no thread, and each tenant has a bounded number: whoever connects
+//! and says nothing only keeps its own tenant waiting. Pure: who reads, and when, is told.
 
 use std::time::{Duration, Instant};
 
 use weft_ring::peer::Credentials;
 
-/// Silent connections of one user.
-const PER_USER: usize = 64;
+/// Silent connections of one tenant.
+const PER_TENANT: usize = 64;
 
-/// Silent connections of all users.
+/// Silent connections of all tenants.
 const ALL: usize = 512;
 
 /// A connection that has said nothing yet.
@@ -20,6 +20,8 @@ pub(crate) struct Guest<S> {
     pub(crate) socket: S,
     /// Who it is, as the system says.
     pub(crate) tenant: Credentials,
+    /// The user whose tenant it belongs to.
+    pub(crate) payer: u32,
     /// When it came.
     pub(crate) came: Instant,
 }
@@ -29,7 +31,7 @@ pub(crate) struct Guest<S> {
 pub(crate) struct Lobby<S> {
     guests: Vec<Guest<S>>,
     room: usize,
-    room_per_user: usize,
+    room_per_tenant: usize,
     patience: Duration,
 }
 
@@ -39,29 +41,27 @@ impl<S> Lobby<S> {
     pub(crate) fn new(files: u64, patience: Duration) -> Self {
         let share = usize::try_from(files / 8).unwrap_or(usize::MAX);
         let room = ALL.min(share).max(4);
-        Self { guests: Vec::new(), room, room_per_user: PER_USER.min(room / 4), patience }
+        Self { guests: Vec::new(), room, room_per_tenant: PER_TENANT.min(room / 4), patience }
     }
 
-    /// Lets a newcomer in. Who has to go for it: itself when its user has its places, else the
-    /// oldest of the user who has most.
+    /// Lets a newcomer in. Who has to go for it: itself when its tenant has its places, else the
+    /// oldest of the tenant that has most.
     pub(crate) fn enter(&mut self, guest: Guest<S>) -> Option<Guest<S>> {
-        let uid = guest.tenant.uid;
-        let mine = self.count(uid);
-        if mine >= self.room_per_user {
+        if self.count(guest.payer) >= self.room_per_tenant {
             return Some(guest);
         }
         self.guests.push(guest);
         if self.guests.len() <= self.room {
             return None;
         }
-        let uids = || self.guests.iter().map(|guest| guest.tenant.uid);
-        let crowd = uids().max_by_key(|uid| self.count(*uid))?;
-        let oldest = uids().position(|uid| uid == crowd)?;
+        let payers = || self.guests.iter().map(|guest| guest.payer);
+        let crowd = payers().max_by_key(|payer| self.count(*payer))?;
+        let oldest = payers().position(|payer| payer == crowd)?;
         Some(self.guests.remove(oldest))
     }
 
-    fn count(&self, uid: u32) -> usize {
-        self.guests.iter().filter(|guest| guest.tenant.uid == uid).count()
+    fn count(&self, payer: u32) -> usize {
+        self.guests.iter().filter(|guest| guest.payer == payer).count()
     }
 
     /// The connections, in the order of [`Self::leave`]'s marks.
@@ -95,24 +95,26 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(2);
 
-    fn guest(uid: u32, socket: u32, came: Instant) -> Guest<u32> {
-        Guest { socket, tenant: Credentials { pid: None, uid, gid: 0 }, came }
+    /// A connection of a user whom a tenant has made; each comes as another one.
+    fn guest(payer: u32, socket: u32, came: Instant) -> Guest<u32> {
+        let tenant = Credentials { pid: None, uid: 100_000 + socket, gid: 0 };
+        Guest { socket, tenant, payer, came }
     }
 
     #[test]
-    fn silent_connections_of_one_user_keep_nobody_else_out() {
+    fn silent_connections_of_one_tenant_keep_nobody_else_out() {
         let mut lobby = Lobby::new(128, PATIENCE);
         let start = Instant::now();
         let refused: Vec<u32> =
             (0..10).filter_map(|i| lobby.enter(guest(1, i, start))).map(|g| g.socket).collect();
-        assert_eq!(refused, [4, 5, 6, 7, 8, 9], "a user has a quarter of the places");
+        assert_eq!(refused, [4, 5, 6, 7, 8, 9], "a tenant has a quarter of the places");
         for (uid, name) in [(2, 20), (3, 30)] {
             assert!((0..4).all(|i| lobby.enter(guest(uid, name + i, start)).is_none()));
         }
         assert!((0..3).all(|i| lobby.enter(guest(4, 40 + i, start)).is_none()));
         assert!(lobby.enter(guest(5, 50, start)).is_none());
         let gone = lobby.enter(guest(6, 60, start)).unwrap();
-        assert!(gone.tenant.uid <= 3, "one of those who have most goes, not {gone:?}");
+        assert!(gone.payer <= 3, "one of those who have most goes, not {gone:?}");
         let waiting: Vec<u32> = lobby.sockets().copied().collect();
         assert!(waiting.contains(&50) && waiting.contains(&60));
     }

@@ -49,12 +49,18 @@ impl LogLimit {
     /// Asks for a line: with it goes how many were kept back since the last one. `None`: this one
     /// is kept back, too.
     pub(crate) fn line(&self, now: Instant) -> Option<u64> {
+        self.line_if(now, || true)
+    }
+
+    /// The same where another bound has to allow the line, too, which is asked last: what it
+    /// refuses is kept back and counted here.
+    fn line_if(&self, now: Instant, allows: impl FnOnce() -> bool) -> Option<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
         let second = Duration::from_secs(1);
         if state.since.is_none_or(|since| now.saturating_duration_since(since) >= second) {
             (state.since, state.lines) = (Some(now), 0);
         }
-        if state.lines >= self.per_second {
+        if state.lines >= self.per_second || !allows() {
             state.suppressed += 1;
             return None;
         }
@@ -63,44 +69,43 @@ impl LogLimit {
     }
 }
 
-/// Lines per second that a user can cause: its workers' and those about its sessions.
-const USER_LINES: u32 = 20;
+/// Lines per second that a tenant can cause: its workers' and those about its sessions.
+const TENANT_LINES: u32 = 20;
 
-/// The same for all users together.
+/// The same for all tenants together.
 const ALL_LINES: u32 = 200;
 
-/// Users whose lines are counted apart.
-const USERS_MAX: usize = 1024;
+/// Tenants whose lines are counted apart.
+const TENANTS_MAX: usize = 1024;
 
-/// Bounds the lines of each user and of all users.
+/// Bounds the lines of each tenant and of all tenants.
 #[derive(Debug)]
-pub(crate) struct UserLines {
-    users: Mutex<BTreeMap<u32, Arc<LogLimit>>>,
+pub(crate) struct TenantLines {
+    tenants: Mutex<BTreeMap<u32, Arc<LogLimit>>>,
     all: LogLimit,
 }
 
-impl Default for UserLines {
+impl Default for TenantLines {
     fn default() -> Self {
-        Self { users: Mutex::default(), all: LogLimit::per_second(ALL_LINES) }
+        Self { tenants: Mutex::default(), all: LogLimit::per_second(ALL_LINES) }
     }
 }
 
-impl UserLines {
-    /// Asks for a line that a user caused: with it goes how many of the user's lines were kept back
-    /// since its last one. `None`: this one is kept back, too.
-    pub(crate) fn line(&self, uid: u32, now: Instant) -> Option<u64> {
-        let suppressed = self.of(uid).line(now)?;
-        self.all.line(now).map(|_| suppressed)
+impl TenantLines {
+    /// Asks for a line that the tenant of a user caused: with it goes how many of the tenant's
+    /// lines were kept back since its last one. `None`: this one is kept back, too.
+    pub(crate) fn line(&self, payer: u32, now: Instant) -> Option<u64> {
+        self.of(payer).line_if(now, || self.all.line(now).is_some())
     }
 
-    fn of(&self, uid: u32) -> Arc<LogLimit> {
-        let mut users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
-        if users.len() >= USERS_MAX && !users.contains_key(&uid) {
+    fn of(&self, payer: u32) -> Arc<LogLimit> {
+        let mut tenants = self.tenants.lock().unwrap_or_else(PoisonError::into_inner);
+        if tenants.len() >= TENANTS_MAX && !tenants.contains_key(&payer) {
             // Each of them begins a second anew, at worst.
-            users.clear();
+            tenants.clear();
         }
-        let limit = || Arc::new(LogLimit::per_second(USER_LINES));
-        Arc::clone(users.entry(uid).or_insert_with(limit))
+        let limit = || Arc::new(LogLimit::per_second(TENANT_LINES));
+        Arc::clone(tenants.entry(payer).or_insert_with(limit))
     }
 }
 
@@ -125,14 +130,28 @@ mod tests {
     }
 
     #[test]
+    fn what_the_bound_of_all_keeps_back_is_counted_for_whose_line_it_was() {
+        let lines = TenantLines::default();
+        let start = Instant::now();
+        for _ in 0..=TENANT_LINES {
+            lines.line(1000, start);
+        }
+        let next = start + Duration::from_secs(1);
+        // Others take all there is.
+        assert!((0..1000).filter(|payer| lines.line(*payer, next).is_some()).count() > 100);
+        assert_eq!(lines.line(1000, next), None);
+        assert_eq!(lines.line(1000, next + Duration::from_secs(1)), Some(2));
+    }
+
+    #[test]
     fn a_user_who_floods_the_log_leaves_room_for_others() {
-        let lines = UserLines::default();
+        let lines = TenantLines::default();
         let start = Instant::now();
         let written = (0..3000).filter(|_| lines.line(1000, start).is_some()).count();
-        assert_eq!(written, usize::try_from(USER_LINES).unwrap());
+        assert_eq!(written, usize::try_from(TENANT_LINES).unwrap());
         assert_eq!(lines.line(1001, start), Some(0));
         let next = start + Duration::from_secs(1);
-        assert_eq!(lines.line(1000, next), Some(3000 - u64::from(USER_LINES)));
+        assert_eq!(lines.line(1000, next), Some(3000 - u64::from(TENANT_LINES)));
         let many = (0..100_000).filter(|uid| lines.line(*uid, next).is_some()).count();
         assert!(many <= usize::try_from(ALL_LINES).unwrap());
     }

@@ -18,6 +18,7 @@ mod lobby;
 mod log;
 mod pace;
 mod persist;
+mod process;
 mod recorder;
 mod recording;
 mod registry;
@@ -54,7 +55,7 @@ use self::driver::{Driver, Handle, Order};
 use self::frames::Frames;
 use self::host::HostLedger;
 use self::lobby::{Guest, Lobby};
-use self::log::UserLines;
+use self::log::TenantLines;
 use self::pace::{AttachPace, Loads};
 use self::persist::{Saved, Saver, Schedule};
 use self::recorder::Files;
@@ -102,8 +103,8 @@ pub(crate) struct Daemon {
     /// Frames were cleared.
     cleared: Condvar,
     saver: Saver,
-    /// Bounds what users can have written to the log.
-    pub(crate) lines: UserLines,
+    /// Bounds what tenants can have written to the log.
+    pub(crate) lines: TenantLines,
     /// Connections to the admin socket.
     visitors: Mutex<Visitors>,
     /// The group whose members administrate.
@@ -231,6 +232,13 @@ impl Setup {
                 })
             },
         );
+        let tenancy = Tenancy::of(&config.scheduling);
+        // What the core knows keeps its tenant, whatever the configuration says by now.
+        for state in node.snapshot().vgpus {
+            if let Some(uid) = registry.user_of_key(state.tenant.0) {
+                tenancy.settle(state.vgpu.0, uid);
+            }
+        }
         let page = memory.node_page()?;
         let (orders, received) = mpsc::channel();
         let handle = Handle::new(orders, page.doorbell().clone());
@@ -249,7 +257,6 @@ impl Setup {
         let host = HostLedger::new(config.limits.host_memory_bytes());
         let core = Core { registry, frames, host, sessions: BTreeMap::new(), adopted: 0 };
         let room = Room::make(config.limits.sessions);
-        let tenancy = Tenancy::of(&config.scheduling);
         let admin_group = config.sockets.admin_group_id()?;
         let daemon = Daemon {
             config,
@@ -263,7 +270,7 @@ impl Setup {
             core: Mutex::new(core),
             cleared: Condvar::new(),
             saver,
-            lines: UserLines::default(),
+            lines: TenantLines::default(),
             visitors: Mutex::default(),
             admin_group,
             stop: stopper,
@@ -425,8 +432,9 @@ impl Daemon {
             }
             if tenant && let Some((socket, tenant)) = let_in(&listeners.tenant) {
                 let came = Instant::now();
-                if let Some(guest) = lobby.enter(Guest { socket, tenant, came }) {
-                    let why = "too many connections of this user have said nothing yet";
+                let payer = self.tenancy.of_process(tenant.uid, tenant.pid.unwrap_or(0));
+                if let Some(guest) = lobby.enter(Guest { socket, tenant, payer, came }) {
+                    let why = "too many connections of this user's tenant have said nothing yet";
                     let refusal = tenants::no_hello(RefusalCode::Exhausted, why);
                     tenants::refuse(&guest.socket, &guest.tenant, refusal);
                 }
@@ -437,7 +445,7 @@ impl Daemon {
                 tenants::refuse(&guest.socket, &guest.tenant, refusal);
             }
             if admin && let Some((socket, caller)) = let_in(&listeners.admin) {
-                self.welcome_visitor(socket, caller.uid);
+                self.welcome_visitor(socket, &caller);
             }
         }
     }
@@ -497,3 +505,6 @@ fn let_in(listener: impl AsFd) -> Option<(OwnedFd, Credentials)> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

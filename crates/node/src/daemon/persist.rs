@@ -1,10 +1,10 @@
 //! The thread that writes state to disk, so that nobody who schedules or answers waits for it.
 
 use std::collections::BTreeMap;
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io::{self, Write};
 use std::mem;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::Sender;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -186,30 +186,49 @@ impl Document {
     }
 }
 
+/// What the thread that writes knows of the registry's files.
+#[derive(Debug)]
+struct Written {
+    /// The outcome of the last document.
+    saved: Saved,
+    /// A line may have been cut, or a whole file be missing: what is added behind that is not read.
+    needs_whole: bool,
+}
+
+impl Written {
+    /// Writes a document, unless it is lines that nobody would read.
+    fn write(&mut self, document: &Document) {
+        let path = document.path().display();
+        if self.needs_whole && matches!(document, Document::Lines { .. }) {
+            self.saved = Err(format!(
+                "cannot add to {path}: the write before failed, and only the whole file, which the \
+                 next change writes, makes up for it"
+            ));
+            return;
+        }
+        let written = document.write();
+        self.needs_whole = written.is_err();
+        if let Err(error) = &written {
+            tracing::error!(%path, %error, "the vGPUs could not be saved");
+        }
+        self.saved = written.map_err(|error| format!("cannot write {path}: {error}"));
+    }
+}
+
 /// Writes what comes until the daemon ends. Of what waits only the newest is written: when
 /// many sessions begin at once, one write to disk answers them all.
 pub(crate) fn run(saver: &Saver, schedule_path: &Path) {
     let _over = Over(saver);
-    let (mut ends, mut saved) = (false, Ok(()));
+    let mut written = Written { saved: Ok(()), needs_whole: false };
+    let mut ends = false;
     while !ends {
         let waiting = saver.take();
         let Waiting { documents, answers, schedule, .. } = waiting;
         ends = waiting.ends;
-        for document in documents {
-            let path = document.path().display();
-            let written = document.write();
-            if let Err(error) = &written {
-                tracing::error!(%path, %error, "the vGPUs could not be saved");
-            }
-            saved = written.map_err(|error| format!("cannot write {path}: {error}"));
-            if saved.is_err() {
-                // Lines after one that is missing would tell another story.
-                break;
-            }
-        }
+        documents.iter().for_each(|document| written.write(document));
         for done in answers {
             // Who asked may not care.
-            let _ = done.send(saved.clone());
+            let _ = done.send(written.saved.clone());
         }
         if let Some(schedule) = schedule
             && let Err(error) = write_schedule(schedule_path, &schedule)
@@ -221,7 +240,11 @@ pub(crate) fn run(saver: &Saver, schedule_path: &Path) {
 
 fn write_schedule(path: &Path, schedule: &Schedule) -> io::Result<()> {
     let beside = path.with_extension("new");
-    std::fs::write(&beside, serde_json::to_vec(schedule)?)?;
+    let mut options = File::options();
+    let mut file = options.create(true).write(true).truncate(true).mode(0o600).open(&beside)?;
+    // One that was there keeps the mode it had. What each user does is nobody else's business.
+    file.set_permissions(Permissions::from_mode(0o600))?;
+    file.write_all(&serde_json::to_vec(schedule)?)?;
     std::fs::rename(&beside, path)
 }
 
@@ -291,6 +314,47 @@ mod tests {
         write(&mut waiting);
         assert_eq!(std::fs::read(&lines).unwrap(), b"e\n");
         assert_eq!(std::fs::read(dir.path().join("whole")).unwrap(), b"w");
+    }
+
+    #[test]
+    fn nothing_is_added_behind_a_line_that_was_cut_until_a_whole_file_is_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let (path, lines) = (dir.path().join("whole"), dir.path().join("lines"));
+        let append = |text: &str| {
+            let bytes = text.as_bytes().to_vec();
+            Document::Lines { path: lines.clone(), bytes }
+        };
+        let whole = || {
+            let (path, obsolete) = (path.clone(), lines.clone());
+            Document::Whole { path, bytes: b"w".to_vec(), obsolete }
+        };
+        let mut written = Written { saved: Ok(()), needs_whole: false };
+        let mut is_saved = |document: &Document| {
+            written.write(document);
+            written.saved.is_ok()
+        };
+        assert!(is_saved(&whole()));
+        std::os::unix::fs::symlink("/dev/full", &lines).unwrap();
+        assert!(!is_saved(&append("a\n")));
+        std::fs::remove_file(&lines).unwrap();
+        std::fs::write(&lines, "cut").unwrap();
+        // The disk has room again.
+        assert!(!is_saved(&append("b\n")));
+        assert_eq!(std::fs::read(&lines).unwrap(), b"cut");
+        assert!(is_saved(&whole()) && !lines.exists());
+        assert!(is_saved(&append("c\n")));
+        assert_eq!(std::fs::read(&lines).unwrap(), b"c\n");
+    }
+
+    #[test]
+    fn the_schedule_is_for_the_daemons_eyes() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("schedule.json");
+        // As an earlier version left it.
+        std::fs::write(path.with_extension("new"), "").unwrap();
+        write_schedule(&path, &Schedule::default()).unwrap();
+        let mode = std::fs::metadata(&path).unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600);
     }
 
     #[test]

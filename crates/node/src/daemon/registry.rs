@@ -329,18 +329,17 @@ impl Registry {
         self.path.with_extension("log")
     }
 
-    /// Whether a user may have another vGPU by its own doing. A user's first one needs a free
-    /// place; a further one must leave as many places free as the user has then, so that no user
-    /// fills the node.
-    pub(crate) fn has_room_for(&self, uid: u32) -> bool {
-        let of_user = self.of(uid).count();
+    /// Whether a tenant that has `of_tenant` vGPUs may have another one by its own doing. Its first
+    /// one needs a free place; a further one must leave as many places free as the tenant has then,
+    /// so that no tenant fills the node.
+    pub(crate) fn has_room_beside(&self, of_tenant: usize) -> bool {
         let free = self.limit.saturating_sub(self.by_name.len());
-        free > 0 && (of_user == 0 || of_user < free)
+        free > 0 && (of_tenant == 0 || of_tenant < free)
     }
 
-    /// The vGPUs of a user.
-    pub(crate) fn of(&self, uid: u32) -> impl Iterator<Item = &Vgpu> {
-        self.by_name.values().filter(move |vgpu| vgpu.owner == uid)
+    /// The user whose tenant has this key in the scheduling core.
+    pub(crate) fn user_of_key(&self, key: u32) -> Option<u32> {
+        self.users.values().find(|user| user.key == key).map(|user| user.uid)
     }
 
     /// All vGPUs, by name.

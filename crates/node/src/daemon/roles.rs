@@ -1,6 +1,6 @@
 //! Who may do what on the admin socket. Pure: who asks and what is asked about is looked up before.
 
-use super::registry::{Granted, Vgpu};
+use super::registry::{Change, Granted, Vgpu};
 use crate::admin::Request;
 use crate::config::{ByteSize, CapSetting};
 
@@ -18,35 +18,34 @@ pub(crate) enum Role {
 pub(crate) struct Caller {
     /// The user.
     pub(crate) uid: u32,
+    /// The user whose tenant it belongs to: what it does is bounded as that tenant's.
+    pub(crate) payer: u32,
     /// What it may do.
     pub(crate) role: Role,
 }
 
 impl Caller {
-    /// The user `uid`, a member of `groups`. Root, the daemon's own user and the members of
+    /// The user `uid` of the tenant of `payer`, a member of `groups`. Root, the daemon's own user and the members of
     /// `admin_group` administrate.
-    pub(crate) fn new(uid: u32, groups: &[u32], own: u32, admin_group: Option<u32>) -> Self {
+    pub(crate) fn new(
+        uid: u32,
+        payer: u32,
+        groups: &[u32],
+        own: u32,
+        admin_group: Option<u32>,
+    ) -> Self {
         let is_member = admin_group.is_some_and(|group| groups.contains(&group));
         let role = match uid == 0 || uid == own || is_member {
             true => Role::Administrator,
             false => Role::User,
         };
-        Self { uid, role }
+        Self { uid, payer, role }
     }
 
     /// Whether the caller administrates.
     pub(crate) fn administrates(self) -> bool {
         self.role == Role::Administrator
     }
-}
-
-/// What a request is about.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Subject<'a> {
-    /// The vGPU that it names, if there is one.
-    pub(crate) vgpu: Option<&'a Vgpu>,
-    /// The user of the process that it names, if it has a session.
-    pub(crate) process_user: Option<u32>,
 }
 
 /// Why a caller may not do that.
@@ -87,13 +86,10 @@ pub(crate) enum Forbidden {
     },
 }
 
-/// Whether `caller` may ask `request` about `subject`. What a user may choose for its own vGPUs is
-/// bounded by the configuration too: see [`crate::config`].
-pub(crate) fn permit(
-    caller: Caller,
-    request: &Request,
-    subject: Subject<'_>,
-) -> Result<(), Forbidden> {
+/// Whether `caller` may ask `request` at all. What is asked about a vGPU or a process is permitted
+/// by the functions below, which take what they decide about: they are asked under the lock under
+/// which it is done.
+pub(crate) fn permit(caller: Caller, request: &Request) -> Result<(), Forbidden> {
     if caller.administrates() {
         return Ok(());
     }
@@ -104,29 +100,13 @@ pub(crate) fn permit(
         | Request::Timeline { .. }
         | Request::Policy { set: None }
         | Request::Doctor
-        | Request::Metrics => Ok(()),
+        | Request::Metrics
+        | Request::Set { .. }
+        | Request::Remove { .. }
+        | Request::SetSession { .. } => Ok(()),
         Request::Create { owner, .. } => match owner.filter(|owner| *owner != caller.uid) {
             Some(_) => Err(Forbidden::Administrators("create vGPUs for other users")),
             None => Ok(()),
-        },
-        Request::Set { weight, memory_bytes, cap_ppm, .. } => {
-            let Some(vgpu) = subject.vgpu else { return Ok(()) };
-            owns(caller, vgpu)?;
-            within(vgpu, *weight, *memory_bytes, *cap_ppm)
-        }
-        Request::Remove { .. } => {
-            let Some(vgpu) = subject.vgpu else { return Ok(()) };
-            owns(caller, vgpu)?;
-            match vgpu.granted.is_empty() {
-                true => Ok(()),
-                false => Err(Forbidden::Granted(vgpu.name.clone())),
-            }
-        }
-        Request::SetSession { pid, .. } => match subject.process_user {
-            Some(owner) if owner != caller.uid => {
-                Err(Forbidden::Owner { what: format!("process {pid}"), owner })
-            }
-            Some(_) | None => Ok(()),
         },
         Request::SetTenant { .. } => Err(Forbidden::Administrators("set the weights of users")),
         Request::Policy { set: Some(_) } => Err(Forbidden::Administrators("change the policy")),
@@ -137,6 +117,36 @@ pub(crate) fn permit(
     }
 }
 
+/// Whether `caller` may change that of a vGPU. What a user may choose for its own vGPUs is bounded
+/// by the configuration too: see [`crate::config`].
+pub(crate) fn permit_change(caller: Caller, vgpu: &Vgpu, change: &Change) -> Result<(), Forbidden> {
+    if caller.administrates() {
+        return Ok(());
+    }
+    owns(caller, vgpu)?;
+    within(vgpu, change)
+}
+
+/// Whether `caller` may remove a vGPU.
+pub(crate) fn permit_removal(caller: Caller, vgpu: &Vgpu) -> Result<(), Forbidden> {
+    if caller.administrates() {
+        return Ok(());
+    }
+    owns(caller, vgpu)?;
+    match vgpu.granted.is_empty() {
+        true => Ok(()),
+        false => Err(Forbidden::Granted(vgpu.name.clone())),
+    }
+}
+
+/// Whether `caller` may weigh process `pid` of user `owner`.
+pub(crate) fn permit_weighing(caller: Caller, pid: u32, owner: u32) -> Result<(), Forbidden> {
+    if caller.administrates() || owner == caller.uid {
+        return Ok(());
+    }
+    Err(Forbidden::Owner { what: format!("process {pid}"), owner })
+}
+
 fn owns(caller: Caller, vgpu: &Vgpu) -> Result<(), Forbidden> {
     if vgpu.owner == caller.uid {
         return Ok(());
@@ -145,12 +155,8 @@ fn owns(caller: Caller, vgpu: &Vgpu) -> Result<(), Forbidden> {
 }
 
 /// Whether an owner may have that of a vGPU about which an administrator has decided.
-fn within(
-    vgpu: &Vgpu,
-    weight: Option<u32>,
-    memory_bytes: Option<u64>,
-    cap_ppm: Option<u32>,
-) -> Result<(), Forbidden> {
+fn within(vgpu: &Vgpu, change: &Change) -> Result<(), Forbidden> {
+    let Change { weight, memory_bytes, cap_ppm } = *change;
     let Granted { weight: weight_max, memory_bytes: memory_max, cap_ppm: cap_max } = vgpu.granted;
     let above = |most: String, asked: String| {
         Err(Forbidden::Above { name: vgpu.name.clone(), most, asked })
@@ -177,7 +183,7 @@ fn within(
 mod tests {
     use super::*;
 
-    const USER: Caller = Caller { uid: 1000, role: Role::User };
+    const USER: Caller = Caller { uid: 1000, payer: 1000, role: Role::User };
 
     fn vgpu(owner: u32, granted: Granted) -> Vgpu {
         Vgpu { name: "a".to_owned(), owner, granted, ..Vgpu::default() }
@@ -189,21 +195,24 @@ mod tests {
 
     #[test]
     fn root_the_daemons_user_and_the_admin_group_administrate() {
-        let role = |uid, groups: &[u32]| Caller::new(uid, groups, 990, Some(27)).role;
+        let role = |uid, groups: &[u32]| Caller::new(uid, uid, groups, 990, Some(27)).role;
         assert_eq!(role(0, &[0]), Role::Administrator);
         assert_eq!(role(990, &[990]), Role::Administrator);
         assert_eq!(role(1000, &[1000, 27]), Role::Administrator);
         assert_eq!(role(1000, &[1000, 28]), Role::User);
-        assert_eq!(Caller::new(1000, &[0], 990, None).role, Role::User, "no group, no members");
+        assert_eq!(
+            Caller::new(1000, 1000, &[0], 990, None).role,
+            Role::User,
+            "no group, no members"
+        );
     }
 
     #[test]
     fn users_see_everything_and_change_only_what_is_theirs() {
         let (own, foreign) = (vgpu(1000, Granted::default()), vgpu(1001, Granted::default()));
-        let ask = |json: &str, subject: Subject<'_>| permit(USER, &request(json), subject).is_ok();
-        let none = Subject::default();
+        let ask = |json: &str| permit(USER, &request(json)).is_ok();
         for seen in ["node", "list", "stats", "timeline", "policy", "doctor", "metrics"] {
-            assert!(ask(&format!(r#"{{"op":"{seen}"}}"#), none), "{seen}");
+            assert!(ask(&format!(r#"{{"op":"{seen}"}}"#)), "{seen}");
         }
         for kept in [
             r#"{"op":"shutdown","force":true}"#,
@@ -212,18 +221,18 @@ mod tests {
             r#"{"op":"set_tenant","uid":1000,"weight":9}"#,
             r#"{"op":"create","name":"a","owner":1001}"#,
         ] {
-            assert!(!ask(kept, none), "{kept}");
-            let root = Caller { uid: 0, role: Role::Administrator };
-            permit(root, &request(kept), none).unwrap();
+            assert!(!ask(kept), "{kept}");
+            let root = Caller { uid: 0, payer: 0, role: Role::Administrator };
+            permit(root, &request(kept)).unwrap();
         }
-        assert!(ask(r#"{"op":"create","name":"a"}"#, none));
-        for change in [r#"{"op":"set","name":"a","weight":9}"#, r#"{"op":"remove","name":"a"}"#] {
-            assert!(ask(change, Subject { vgpu: Some(&own), ..none }), "{change}");
-            assert!(!ask(change, Subject { vgpu: Some(&foreign), ..none }), "{change}");
-        }
-        let weigh = r#"{"op":"set_session","pid":7,"weight":2}"#;
-        assert!(ask(weigh, Subject { process_user: Some(1000), ..none }));
-        assert!(!ask(weigh, Subject { process_user: Some(1001), ..none }));
+        assert!(ask(r#"{"op":"create","name":"a"}"#));
+        let change = Change { weight: Some(9), ..Change::default() };
+        permit_change(USER, &own, &change).unwrap();
+        permit_change(USER, &foreign, &change).unwrap_err();
+        permit_removal(USER, &own).unwrap();
+        permit_removal(USER, &foreign).unwrap_err();
+        permit_weighing(USER, 7, 1000).unwrap();
+        permit_weighing(USER, 7, 1001).unwrap_err();
     }
 
     #[test]
@@ -231,21 +240,21 @@ mod tests {
         let granted =
             Granted { weight: Some(3), memory_bytes: Some(1 << 30), cap_ppm: Some(250_000) };
         let own = vgpu(1000, granted);
-        let ask = |json: &str| {
-            permit(USER, &request(json), Subject { vgpu: Some(&own), ..Subject::default() })
+        let ask = |weight, memory_bytes, cap_ppm| {
+            permit_change(USER, &own, &Change { weight, memory_bytes, cap_ppm })
         };
-        ask(r#"{"op":"set","name":"a","weight":2,"memory_bytes":4096,"cap_ppm":100000}"#).unwrap();
-        for (change, words) in [
-            (r#""weight":4"#, "weight 3|4"),
-            (r#""memory_bytes":2147483648"#, "1GiB|2GiB"),
-            (r#""cap_ppm":1000000"#, "25%|none"),
+        ask(Some(2), Some(4096), Some(100_000)).unwrap();
+        for (asked, words) in [
+            (ask(Some(4), None, None), "weight 3|4"),
+            (ask(None, Some(2 << 30), None), "1GiB|2GiB"),
+            (ask(None, None, Some(1_000_000)), "25%|none"),
         ] {
-            let error = ask(&format!(r#"{{"op":"set","name":"a",{change}}}"#)).unwrap_err();
+            let error = asked.unwrap_err();
             for word in words.split('|') {
                 assert!(error.to_string().contains(word), "no {word} in {error}");
             }
         }
         // Else its bounds would go with it.
-        assert!(matches!(ask(r#"{"op":"remove","name":"a"}"#), Err(Forbidden::Granted(_))));
+        assert!(matches!(permit_removal(USER, &own), Err(Forbidden::Granted(_))));
     }
 }

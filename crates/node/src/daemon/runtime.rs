@@ -10,6 +10,7 @@ use anyhow::{Context, bail};
 use rustix::fs::FlockOperation;
 use weft_ring::peer;
 
+use super::process::{self, Stat};
 use crate::config::NodeConfig;
 
 /// Tenants that may wait to be accepted.
@@ -161,13 +162,15 @@ impl Drop for Runtime {
 /// A daemon that was killed can be kept from ending by a thread that waits for somebody else's
 /// file, and so keep what it locked. Its first thread is dead then, which a daemon's never is: that
 /// lock is nobody's, and a new file takes the old one's place.
-fn lock(path: &Path) -> io::Result<Result<File, String>> {
+///
+/// Answers the lock, and what keeps others from looking who has it until that is written there.
+fn lock(path: &Path) -> io::Result<Result<(File, File), String>> {
     // One at a time may decide that.
     let taking = open_lock(&path.with_extension("taking"))?;
     rustix::fs::flock(&taking, FlockOperation::LockExclusive)?;
     let lock = open_lock(path)?;
     if rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive).is_ok() {
-        return Ok(Ok(lock));
+        return Ok(Ok((lock, taking)));
     }
     let pid = std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
     if !is_dead(&pid) {
@@ -180,7 +183,7 @@ fn lock(path: &Path) -> io::Result<Result<File, String>> {
     std::fs::remove_file(path)?;
     let lock = open_lock(path)?;
     rustix::fs::flock(&lock, FlockOperation::NonBlockingLockExclusive)?;
-    Ok(Ok(lock))
+    Ok(Ok((lock, taking)))
 }
 
 fn open_lock(path: &Path) -> io::Result<File> {
@@ -189,15 +192,7 @@ fn open_lock(path: &Path) -> io::Result<File> {
 
 /// Whether the first thread of a process has ended.
 fn is_dead(pid: &str) -> bool {
-    let Ok(pid) = pid.parse::<u32>() else { return false };
-    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        // The name before it may hold anything, parentheses included.
-        Ok(stat) => stat
-            .rsplit(')')
-            .next()
-            .is_some_and(|rest| matches!(rest.trim_start().chars().next(), Some('Z' | 'X'))),
-        Err(_) => false,
-    }
+    pid.parse().ok().and_then(|pid| process::stat(pid).ok()).is_some_and(Stat::is_dead)
 }
 
 /// Whether the directories of a configuration are there and safe, or could be made.
@@ -250,7 +245,7 @@ fn ensure_ours(dir: &Path) -> anyhow::Result<()> {
 /// their start. `choices` names what another directory is chosen with.
 fn take_lock(dir: &Path, choices: &str) -> anyhow::Result<File> {
     let path = dir.join("node.lock");
-    let lock = lock(&path)
+    let (lock, _taking) = lock(&path)
         .with_context(|| format!("cannot open the lock {}", path.display()))?
         .map_err(|pid| {
             anyhow::anyhow!(
@@ -367,6 +362,26 @@ mod tests {
         drop((listeners, first));
         assert!(!config.tenant_socket().exists());
         Runtime::claim(&config).unwrap();
+    }
+
+    #[test]
+    fn of_daemons_that_start_at_once_those_who_lose_are_told_who_won() {
+        let pid = format!("(process {})", std::process::id());
+        for _ in 0..100 {
+            let dir = tempfile::tempdir().unwrap();
+            let start = std::sync::Barrier::new(3);
+            let claim = || {
+                start.wait();
+                take_lock(dir.path(), "")
+            };
+            let claims: Vec<_> = std::thread::scope(|scope| {
+                let threads: Vec<_> = (0..3).map(|_| scope.spawn(claim)).collect();
+                threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+            });
+            let errors: Vec<_> = claims.iter().filter_map(|claim| claim.as_ref().err()).collect();
+            assert_eq!(errors.len(), 2);
+            assert!(errors.iter().all(|error| error.to_string().contains(&pid)), "{errors:?}");
+        }
     }
 
     #[test]

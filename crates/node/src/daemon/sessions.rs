@@ -17,11 +17,13 @@ use super::cosched::{Waiters, began_at};
 use super::driver::{Beginning, Order, Place};
 use super::exports::Export;
 use super::frames::Dirty;
-use super::host::{self, HostError, HostLedger};
+use super::host::{HostError, HostLedger};
 use super::ledger::LedgerError;
 use super::log::{LogLimit, printable};
+use super::process::WorkerProcess;
 use super::registry::{self, RegistryError, Vgpu, Wanted};
 use super::spawn::Worker;
+use super::tenancy;
 use super::{Core, Daemon};
 use crate::config::{Choice, LimitError, ShareConfig, UserLimits};
 use crate::link::{self, Ask, DeviceSpec, LINE_BYTES_MAX, Reply, Run, Severity, Start, Times};
@@ -39,12 +41,14 @@ pub(crate) struct Entry {
     pub(crate) vgpu: u32,
     /// The tenant's user.
     pub(crate) uid: u32,
+    /// The user whose tenant pays: what bounds are about.
+    pub(crate) payer: u32,
     /// The tenant's process.
     pub(crate) pid: u32,
     /// The tenant's program.
     pub(crate) program: String,
     /// Its worker, once it runs.
-    pub(crate) worker: Option<Process>,
+    pub(crate) worker: Option<WorkerProcess>,
     /// Its segment, once its worker runs.
     pub(crate) segment: Option<Segment>,
 }
@@ -67,6 +71,8 @@ pub(crate) struct Session {
     pub(crate) start: Start,
     /// Key of its vGPU.
     pub(crate) vgpu: u32,
+    /// The user whose tenant pays.
+    pub(crate) payer: u32,
     /// Its worker.
     pub(crate) worker: Worker,
     /// Its segment.
@@ -121,8 +127,28 @@ pub(crate) struct Seat {
     key: u32,
     id: u64,
     vgpu: Vgpu,
+    payer: u32,
     /// The vGPU was created for this session.
     is_new: bool,
+}
+
+impl Core {
+    /// What `ask` says of host memory. Before it refuses, sessions that may have given some back are
+    /// measured.
+    fn find_host_room(
+        &mut self,
+        ask: impl Fn(&mut HostLedger) -> Result<(), HostError>,
+    ) -> Result<(), HostError> {
+        let Err(refused) = ask(&mut self.host) else { return Ok(()) };
+        for session in self.host.stale(refused, Instant::now()) {
+            let worker = self.sessions.get(&session).and_then(|entry| entry.worker.as_ref());
+            // One that starts takes what it was promised.
+            let Some(worker) = worker else { continue };
+            let device = self.frames.ledger().session_bytes(session);
+            self.host.measure(session, worker.resident_bytes().saturating_sub(device));
+        }
+        ask(&mut self.host)
+    }
 }
 
 impl Daemon {
@@ -174,74 +200,98 @@ impl Daemon {
         tenant: &peer::Credentials,
     ) -> Result<Seat, Refusal> {
         let mut core = self.core();
-        self.check_room(&core, tenant.uid)?;
-        let (vgpu, is_new) = self.find_or_create(&mut core, hello, tenant)?;
+        let name = match hello.vgpu.as_str() {
+            "" => registry::name_of_user(tenant.uid),
+            name => name.to_owned(),
+        };
+        let payer = self.payer_of(&core, &name, tenant);
+        self.check_room(&mut core, tenant.uid, payer)?;
+        let (vgpu, is_new) = self.find_or_create(&mut core, name, hello, tenant, payer)?;
         let key = (0..).find(|key| !core.sessions.contains_key(key)).unwrap_or(0);
-        let limits = self.user_limits(tenant.uid);
-        let begun = core.host.begin(key, tenant.uid, limits.host_memory_bytes);
-        begun.map_err(|error| Refusal {
-            code: RefusalCode::Exhausted,
-            message: error.to_string(),
-        })?;
+        core.host.begin(key, payer);
+        self.tenancy.settle(vgpu.key, payer);
+        let limits = self.tenant_limits(tenant.uid, payer);
         let id = core.registry.open_session(vgpu.key);
         core.frames.set_quota(vgpu.key, vgpu.memory_bytes);
-        core.frames.set_owner(vgpu.key, tenant.uid, limits.memory_total_bytes);
+        core.frames.set_owner(vgpu.key, payer, limits.memory_total_bytes);
         core.frames.add_session(key, vgpu.key);
         let entry = Entry {
             vgpu: vgpu.key,
             uid: tenant.uid,
+            payer,
             pid: tenant.pid.unwrap_or(0),
             program: printable(&hello.program, PROGRAM_CHARS_MAX),
             worker: None,
             segment: None,
         };
-        self.tenancy.note(vgpu.key, entry.pid);
         core.sessions.insert(key, entry);
         self.place(&mut core, &vgpu);
-        Ok(Seat { key, id, vgpu, is_new })
+        Ok(Seat { key, id, vgpu, payer, is_new })
     }
 
-    /// Whether a user may have another session. A further one must leave as many places free as
-    /// the user has, unless the user administrates the node.
-    fn check_room(&self, core: &Core, uid: u32) -> Result<(), Refusal> {
+    /// The user whose tenant pays for a session that a program asks for on the vGPU of that name:
+    /// the tenant of the vGPU, or the one that its first session makes it of.
+    fn payer_of(&self, core: &Core, name: &str, tenant: &peer::Credentials) -> u32 {
+        let own = core.registry.find(name).ok().filter(|vgpu| vgpu.owner == tenant.uid);
+        let settled = own.and_then(|vgpu| self.tenancy.settled(vgpu.key));
+        settled.unwrap_or_else(|| self.tenancy.of_process(tenant.uid, tenant.pid.unwrap_or(0)))
+    }
+
+    /// Whether a user of the tenant of `payer` may have another session. A further one of the
+    /// tenant must leave as many places free as the tenant has, unless it is the administrators'.
+    fn check_room(&self, core: &mut Core, uid: u32, payer: u32) -> Result<(), Refusal> {
         let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
         let configured = self.config.limits.sessions;
         let room = configured.min(self.room.sessions);
-        let of_user = core.sessions.values().filter(|entry| entry.uid == uid).count();
+        let of_tenant = core.sessions.values().filter(|entry| entry.payer == payer).count();
+        let who = || tenancy::in_words(payer, uid);
         let free = room.saturating_sub(core.sessions.len());
         if free == 0 {
             let why = self.room.bound_by(configured);
             return exhausted(format!("the node has its {room} sessions ({why})"));
         }
-        let limit = self.user_limits(uid).sessions;
-        if of_user >= limit {
+        let limits = self.tenant_limits(uid, payer);
+        let limit = limits.sessions;
+        if of_tenant >= limit {
             let why = "limits.sessions_per_user, limits.users.*.sessions";
-            return exhausted(format!("user {uid} has its {limit} sessions ({why})"));
+            return exhausted(format!("{} has its {limit} sessions ({why})", who()));
         }
-        if of_user >= free && of_user > 0 && !self.config.is_own_user(uid) {
+        if of_tenant >= free && of_tenant > 0 && !self.config.is_own_user(payer) {
             return exhausted(format!(
-                "user {uid} has {of_user} sessions, and the {free} places that are left of {room} \
-                 are for others"
+                "{} has {of_tenant} sessions, and the {free} places that are left of {room} are \
+                 for others",
+                who()
             ));
         }
-        Ok(())
+        // Before anything is created for it.
+        let limit = limits.host_memory_bytes;
+        let checked = core.find_host_room(|host| host.check_room(payer, limit));
+        checked.or_else(|error| exhausted(error.to_string()))
     }
 
-    /// What a user may have.
-    pub(crate) fn user_limits(&self, uid: u32) -> UserLimits {
-        self.config.limits_of(uid, self.config.is_own_user(uid))
+    /// What a user may have: what the user may whose tenant it belongs to, with all of that tenant.
+    pub(crate) fn tenant_limits(&self, uid: u32, payer: u32) -> UserLimits {
+        UserLimits { uid, ..self.config.limits_of(payer, self.config.is_own_user(payer)) }
+    }
+
+    /// The vGPUs that count for the tenant of `payer`.
+    pub(crate) fn vgpus_of<'a>(
+        &'a self,
+        core: &'a Core,
+        payer: u32,
+    ) -> impl Iterator<Item = &'a Vgpu> {
+        let counts = move |vgpu: &&Vgpu| self.tenancy.counts_for(payer, vgpu.key, vgpu.owner);
+        core.registry.iter().filter(counts)
     }
 
     fn find_or_create(
         &self,
         core: &mut Core,
+        name: String,
         hello: &HelloBody,
         tenant: &peer::Credentials,
+        payer: u32,
     ) -> Result<(Vgpu, bool), Refusal> {
-        let name = match hello.vgpu.as_str() {
-            "" => registry::name_of_user(tenant.uid),
-            name => name.to_owned(),
-        };
         match core.registry.admit(&name, tenant.uid, &hello.token) {
             Ok(vgpu) => return Ok((vgpu.clone(), false)),
             Err(RegistryError::Unknown(_)) => {}
@@ -249,19 +299,20 @@ impl Daemon {
         }
         let (weight, memory_bytes) = (hello.weight, hello.memory_bytes);
         let asked = Asked { name, weight, memory_bytes, token: &hello.token };
-        let wanted = self.wanted(core, asked, tenant.uid)?;
+        let wanted = self.wanted(core, asked, tenant.uid, payer)?;
         let created = core.registry.create(&wanted).cloned();
         created.map(|vgpu| (vgpu, true)).map_err(|error| refusal(&error))
     }
 
-    /// The vGPU that a user asks for, if it may have it.
+    /// The vGPU that a user of the tenant of `payer` asks for, if it may have it.
     pub(crate) fn wanted(
         &self,
         core: &Core,
         asked: Asked<'_>,
         owner: u32,
+        payer: u32,
     ) -> Result<Wanted, Refusal> {
-        let limits = self.user_limits(owner);
+        let limits = self.tenant_limits(owner, payer);
         let denied = |error: LimitError| Refusal {
             code: RefusalCode::Permission,
             message: error.to_string(),
@@ -270,18 +321,21 @@ impl Daemon {
             return Err(denied(LimitError::Create(owner)));
         }
         let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
-        let limit = limits.vgpus;
-        if core.registry.of(owner).count() >= limit {
+        let who = || tenancy::in_words(payer, owner);
+        let (limit, of_tenant) = (limits.vgpus, self.vgpus_of(core, payer).count());
+        if of_tenant >= limit {
             return exhausted(format!(
-                "user {owner} has its {limit} vGPUs (limits.vgpus_per_user, limits.users.*.vgpus); \
-                 attach to one of them (WEFT_VGPU) or have one removed with `weft rm`"
+                "{} has its {limit} vGPUs (limits.vgpus_per_user, limits.users.*.vgpus); attach to \
+                 one of them (WEFT_VGPU) or have one removed with `weft rm`",
+                who()
             ));
         }
-        if !self.config.is_own_user(owner) && !core.registry.has_room_for(owner) {
+        if !self.config.is_own_user(payer) && !core.registry.has_room_beside(of_tenant) {
             return exhausted(format!(
                 "the places that are left of the node's {} vGPUs (limits.vgpus) are for users who \
-                 have fewer than user {owner}; attach to one of yours (WEFT_VGPU)",
-                self.config.limits.vgpus
+                 have fewer than {}; attach to one of yours (WEFT_VGPU)",
+                self.config.limits.vgpus,
+                who()
             ));
         }
         let weight = match asked.weight {
@@ -296,7 +350,8 @@ impl Daemon {
         let wanted = Wanted { name, owner, weight, memory_bytes, token, cap_ppm: None };
         // What nobody may have is refused as that.
         core.registry.check_wanted(&wanted).map_err(|error| refusal(&error))?;
-        let others_weight = core.registry.of(owner).map(|vgpu| u64::from(vgpu.weight)).sum();
+        let others = self.vgpus_of(core, payer);
+        let others_weight = others.map(|vgpu| u64::from(vgpu.weight)).sum();
         let (weight, memory_bytes) = (Some(weight), Some(memory_bytes));
         limits.check(&Choice { weight, memory_bytes, others_weight }).map_err(denied)?;
         Ok(wanted)
@@ -309,7 +364,7 @@ impl Daemon {
         seat: &Seat,
     ) -> anyhow::Result<(Session, TenantFiles)> {
         let vgpu = &seat.vgpu;
-        self.pace_attach(vgpu, tenant)?;
+        self.pace_attach(seat.payer)?;
         let limits = &self.config.limits;
         let segment_file = Segment::create(usize::try_from(limits.arena.0)?)?;
         let pinned_bytes = usize::try_from(hello.pinned_bytes.min(limits.pinned.0))?.max(PAGE);
@@ -341,7 +396,8 @@ impl Daemon {
             record.as_fd(),
         ];
         let worker = Worker::spawn(&start, &fds)?;
-        let session = Session { key: seat.key, start, vgpu: vgpu.key, worker, segment };
+        let (key, payer) = (seat.key, seat.payer);
+        let session = Session { key, start, vgpu: vgpu.key, payer, worker, segment };
         if let Err(error) = self.begin(&session, page, Origin::New) {
             session.worker.end();
             return Err(error);
@@ -388,9 +444,9 @@ impl Daemon {
         origin: Origin,
     ) -> anyhow::Result<()> {
         let gate = GateDaemon::new(page, session.segment.doorbell()?);
-        let worker = session.worker.process()?;
+        let worker = session.worker.process.try_clone()?;
         if let Some(entry) = self.core().sessions.get_mut(&session.key) {
-            entry.worker = Some(session.worker.process()?);
+            entry.worker = Some(session.worker.process.try_clone()?);
             entry.segment = Some(session.segment.clone());
         }
         let (key, vgpu, id) = (session.key, session.vgpu, session.start.session);
@@ -398,8 +454,8 @@ impl Daemon {
         if let Err(error) = &waiters {
             tracing::debug!(session = id, %error, "the tenant's threads cannot be helped");
         }
-        let (pid, waiters) = (session.worker.pid, waiters.ok());
-        let beginning = Beginning { session: key, id, vgpu, gate, worker, pid, waiters };
+        let waiters = waiters.ok();
+        let beginning = Beginning { session: key, id, vgpu, gate, worker, waiters };
         self.driver.send(Order::Begin(Box::new(beginning)));
         Ok(())
     }
@@ -410,7 +466,7 @@ impl Daemon {
         loop {
             let answered = match link::receive_plain::<Ask>(&session.worker.link) {
                 Ok(Some(Ask::Log { severity, text })) => {
-                    self.relay(&session.start, severity, &text);
+                    self.relay(&session, severity, &text);
                     true
                 }
                 Ok(Some(ask)) => {
@@ -435,29 +491,29 @@ impl Daemon {
     fn may_take_host_memory(
         &self,
         session: &Session,
-        ask: impl FnOnce(&mut HostLedger, u64) -> Result<(), HostError>,
+        ask: impl Fn(&mut HostLedger, u64) -> Result<(), HostError>,
     ) -> Result<(), LedgerError> {
-        let (key, uid) = (session.key, session.start.uid);
-        let resident = host::resident_bytes(session.worker.pid);
-        let of_user = self.user_limits(uid).host_memory_bytes;
+        let Session { key, payer, .. } = *session;
+        let resident = session.worker.process.resident_bytes();
+        let of_user = self.tenant_limits(session.start.uid, payer).host_memory_bytes;
         let mut core = self.core();
         // Device memory that the worker has mapped is another ledger's.
         let device = core.frames.ledger().session_bytes(key);
         core.host.measure(key, resident.saturating_sub(device));
-        let asked = ask(&mut core.host, of_user);
+        let asked = core.find_host_room(|host| ask(host, of_user));
         drop(core);
         asked.map_err(|error| {
-            if let Some(suppressed) = self.lines.line(uid, Instant::now()) {
+            if let Some(suppressed) = self.lines.line(payer, Instant::now()) {
                 tracing::warn!(session = session.start.session, %error, suppressed, "refused");
             }
             LedgerError::Host
         })
     }
 
-    /// Writes a worker's line to the log, as that worker's, unless its user has had enough lines.
-    fn relay(&self, start: &Start, severity: Severity, text: &str) {
-        let Start { session, vgpu, uid, .. } = start;
-        let Some(suppressed) = self.lines.line(*uid, Instant::now()) else { return };
+    /// Writes a worker's line to the log, as that worker's, unless its tenant has had enough.
+    fn relay(&self, session: &Session, severity: Severity, text: &str) {
+        let Some(suppressed) = self.lines.line(session.payer, Instant::now()) else { return };
+        let Start { session, vgpu, uid, .. } = &session.start;
         let text = printable(text, LINE_BYTES_MAX);
         match severity {
             Severity::Error => tracing::error!(session, vgpu, uid, suppressed, "worker: {text}"),
@@ -509,12 +565,7 @@ impl Daemon {
                     number: export.imports,
                 },
             )),
-            Ask::Pinned { bytes } => {
-                let limit = session.start.pinned_bytes;
-                self.may_take_host_memory(session, |host, of_user| host.pin(key, bytes, of_user))
-                    .and_then(|()| self.core().frames.set_pinned(key, bytes, limit))
-                    .map(|()| Reply::Done)
-            }
+            Ask::Pinned { bytes } => self.pin(session, bytes).map(|()| Reply::Done),
             Ask::Images { bytes } => self
                 .may_take_host_memory(session, |host, of_user| host.promise(key, bytes, of_user))
                 .map(|()| Reply::Done),
@@ -532,6 +583,15 @@ impl Daemon {
                 Reply::Refused { message: error.to_string() }
             }
         }
+    }
+
+    /// A worker's new total of pinned memory. What its window cannot hold is refused first: the
+    /// ledger of host memory would keep it.
+    fn pin(&self, session: &Session, bytes: u64) -> Result<(), LedgerError> {
+        let (key, limit) = (session.key, session.start.pinned_bytes);
+        self.core().frames.ledger().check_pinned(key, bytes, limit)?;
+        self.may_take_host_memory(session, |host, of_tenant| host.pin(key, bytes, of_tenant))?;
+        self.core().frames.set_pinned(key, bytes, limit)
     }
 
     fn export(
@@ -554,7 +614,7 @@ impl Daemon {
 
     /// The worker is gone or must go: its turn, its memory and its tenant's hope end here.
     pub(crate) fn end_session(&self, session: Session) {
-        let Session { key, start, vgpu, worker, segment } = session;
+        let Session { key, start, vgpu, payer, worker, segment } = session;
         worker.end();
         self.loads.end(key);
         self.memory.repair(key);
@@ -576,7 +636,7 @@ impl Daemon {
         if self.save_registry() {
             self.runtime.remove_door(start.session);
         }
-        if let Some(suppressed) = self.lines.line(start.uid, Instant::now()) {
+        if let Some(suppressed) = self.lines.line(payer, Instant::now()) {
             let (session, vgpu) = (start.session, start.vgpu);
             tracing::info!(session, vgpu, used_ns, suppressed, "session ended");
         }
@@ -614,10 +674,8 @@ impl Daemon {
     }
 
     /// Keeps a tenant from attaching more often than it may while others have sessions.
-    fn pace_attach(&self, vgpu: &Vgpu, tenant: &peer::Credentials) -> anyhow::Result<()> {
-        let payer = self.tenancy.payer(vgpu.key, tenant.uid);
-        let others = |entry: &Entry| self.tenancy.payer(entry.vgpu, entry.uid) != payer;
-        if !self.core().sessions.values().any(others) {
+    fn pace_attach(&self, payer: u32) -> anyhow::Result<()> {
+        if !self.core().sessions.values().any(|entry| entry.payer != payer) {
             return Ok(());
         }
         let limits = &self.config.limits;
@@ -640,11 +698,11 @@ impl Daemon {
     fn payer(&self, session: &Session) -> u32 {
         match self.config.scheduling.share {
             ShareConfig::Vgpu => session.vgpu,
-            ShareConfig::User => self.tenancy.payer(session.vgpu, session.start.uid),
+            ShareConfig::User => session.payer,
         }
     }
 
-    /// Tells the driver where a vGPU stands.
+    /// Tells the driver where a vGPU stands whose tenant is settled.
     pub(crate) fn place(&self, core: &mut Core, vgpu: &Vgpu) {
         let weight = |weight: u32| Weight::new(weight).unwrap_or_default();
         let scheduling = &self.config.scheduling;
@@ -681,3 +739,6 @@ fn refusal(error: &RegistryError) -> Refusal {
     };
     Refusal { code, message: error.to_string() }
 }
+
+#[cfg(test)]
+mod tests;

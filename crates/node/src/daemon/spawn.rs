@@ -1,17 +1,17 @@
 //! Starting a worker, and ending one.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::net::sockopt::{self, Timeout};
-use rustix::process::Pid;
 use rustix::thread::CapabilitySet;
 use weft_ring::peer::{self, Process};
 
 use super::log::printable;
+use super::process::WorkerProcess;
 use crate::link::{
     self, Ask, Backend, Errand, LINE_BYTES_MAX, Probe, Probed, Reply, Severity, Start,
 };
@@ -33,11 +33,9 @@ const USUAL: i32 = 0;
 #[derive(Debug)]
 pub(crate) struct Worker {
     /// The process.
-    pub(crate) process: Process,
+    pub(crate) process: WorkerProcess,
     /// The socket to it.
     pub(crate) link: OwnedFd,
-    /// Its process id.
-    pub(crate) pid: u32,
     /// It, if it is this daemon's own child.
     child: Option<Child>,
 }
@@ -47,8 +45,8 @@ impl Worker {
     pub(crate) fn spawn(start: &Start, fds: &[BorrowedFd<'_>]) -> anyhow::Result<Self> {
         let (link, child) = spawn(&start.device.backend)?;
         let pid = child.id();
-        let process = Process::open(pid)?;
-        let worker = Self { process, link, pid, child: Some(child) };
+        let process = WorkerProcess::new(Process::open(pid)?, pid);
+        let worker = Self { process, link, child: Some(child) };
         match worker.start(start, fds) {
             Ok(()) => Ok(worker),
             Err(error) => {
@@ -60,7 +58,7 @@ impl Worker {
 
     /// A worker that an earlier daemon started.
     pub(crate) fn adopted(process: Process, link: OwnedFd, pid: u32) -> Self {
-        Self { process, link, pid, child: None }
+        Self { process: WorkerProcess::new(process, pid), link, child: None }
     }
 
     fn start(&self, start: &Start, fds: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
@@ -84,38 +82,33 @@ impl Worker {
         Ok(())
     }
 
-    /// Another descriptor of the process, for who may have to kill it.
-    pub(crate) fn process(&self) -> anyhow::Result<Process> {
-        Ok(Process::from_descriptor(self.process.as_fd().try_clone_to_owned()?))
-    }
-
     /// Gives the worker's own thread the lowest priority of ordinary threads, or the usual one.
     /// Without the privilege to give the usual one back it keeps that.
     pub(crate) fn set_background(&self, background: bool) {
         let may_raise = rustix::thread::capabilities(None)
             .is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_NICE));
-        let thread = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
-        if !may_raise || thread.is_none() {
+        if !may_raise {
             return;
         }
         let nice = if background { LOWEST } else { USUAL };
-        if let Err(error) = rustix::process::setpriority_process(thread, nice) {
-            tracing::debug!(pid = self.pid, nice, %error, "a worker keeps its priority");
+        if let Err(error) = self.process.set_nice(nice) {
+            tracing::debug!(pid = self.process.pid, nice, %error, "a worker keeps its priority");
         }
     }
 
     /// Kills the worker if it lives, and returns when it is gone.
     pub(crate) fn end(mut self) {
+        let pid = self.process.pid;
         if let Err(error) = self.process.kill() {
-            tracing::trace!(pid = self.pid, %error, "worker was gone");
+            tracing::trace!(pid, %error, "worker was gone");
         }
         if !self.process.wait_exit(EXIT_LIMIT) {
-            tracing::error!(pid = self.pid, "worker does not end");
+            tracing::error!(pid, "worker does not end");
         }
         if let Some(child) = &mut self.child {
             match child.wait() {
-                Ok(status) => tracing::debug!(pid = self.pid, %status, "worker ended"),
-                Err(error) => tracing::warn!(pid = self.pid, %error, "worker was not reaped"),
+                Ok(status) => tracing::debug!(pid, %status, "worker ended"),
+                Err(error) => tracing::warn!(pid, %error, "worker was not reaped"),
             }
         }
     }

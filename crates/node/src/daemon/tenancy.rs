@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::ops::RangeInclusive;
 use std::path::Path;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::config::{Member, Members, SchedulingConfig};
 
@@ -23,7 +23,7 @@ pub(crate) struct Tenancy {
     rules: Vec<(u32, Member)>,
     /// The system's: users and who made them.
     ranges: Vec<(RangeInclusive<u32>, u32)>,
-    /// vGPUs that processes of mapped control groups created or use, by key.
+    /// Tenants of the vGPUs that have, or had, sessions, by key: what the scheduling core bills.
     by_vgpu: Mutex<BTreeMap<u32, u32>>,
 }
 
@@ -63,29 +63,54 @@ impl Tenancy {
         self.rules.iter().find(|(_, member)| has(member)).map(|(tenant, _)| *tenant)
     }
 
-    /// A process uses a vGPU: one that is in a mapped control group makes it its tenant's, for as
-    /// long as this daemon lives, so that nobody moves a vGPU to another tenant by attaching from
-    /// elsewhere.
-    pub(crate) fn note(&self, vgpu: u32, process: u32) {
+    /// The user whose tenant a user's process belongs to; 0 is a process that nobody knows.
+    pub(crate) fn of_process(&self, user: u32, process: u32) -> u32 {
         let is_user = |(_, member): &(u32, Member)| matches!(member, Member::Users(_));
         if self.rules.iter().all(is_user) {
-            return;
+            return self.of_user(user);
         }
         let text = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap_or_default();
-        self.note_cgroups(vgpu, &text);
+        self.of_cgroups(&text).unwrap_or_else(|| self.of_user(user))
     }
 
-    fn note_cgroups(&self, vgpu: u32, text: &str) {
-        if let Some(tenant) = self.of_cgroups(text) {
-            let mut by_vgpu = self.by_vgpu.lock().unwrap_or_else(PoisonError::into_inner);
-            by_vgpu.entry(vgpu).or_insert(tenant);
-        }
+    /// A vGPU is placed: the first time that says which tenant it is of until it is removed, so
+    /// that nobody moves it to another one by attaching from elsewhere. Answers that tenant.
+    pub(crate) fn settle(&self, vgpu: u32, tenant: u32) -> u32 {
+        *self.by_vgpu().entry(vgpu).or_insert(tenant)
+    }
+
+    /// The tenant that a vGPU was placed in, if it was.
+    pub(crate) fn settled(&self, vgpu: u32) -> Option<u32> {
+        self.by_vgpu().get(&vgpu).copied()
+    }
+
+    /// A vGPU is removed: its key may be another's next.
+    pub(crate) fn forget(&self, vgpu: u32) {
+        self.by_vgpu().remove(&vgpu);
     }
 
     /// The user whose tenant pays for a vGPU of this owner.
     pub(crate) fn payer(&self, vgpu: u32, owner: u32) -> u32 {
-        let by_vgpu = self.by_vgpu.lock().unwrap_or_else(PoisonError::into_inner);
-        by_vgpu.get(&vgpu).copied().unwrap_or_else(|| self.of_user(owner))
+        self.settled(vgpu).unwrap_or_else(|| self.of_user(owner))
+    }
+
+    /// Whether a vGPU of this owner counts among those of a tenant. One that a process of a mapped
+    /// control group uses still counts for its owner, who else might create without end and have
+    /// such processes use what is there.
+    pub(crate) fn counts_for(&self, tenant: u32, vgpu: u32, owner: u32) -> bool {
+        self.payer(vgpu, owner) == tenant || self.of_user(owner) == tenant
+    }
+
+    fn by_vgpu(&self) -> MutexGuard<'_, BTreeMap<u32, u32>> {
+        self.by_vgpu.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A tenant, for people, of whose users one asks.
+pub(crate) fn in_words(tenant: u32, user: u32) -> String {
+    match tenant == user {
+        true => format!("user {user}"),
+        false => format!("the tenant of user {tenant} (with user {user})"),
     }
 }
 
@@ -135,12 +160,21 @@ mod tests {
     }
 
     #[test]
-    fn a_vgpu_stays_with_the_first_mapped_process_that_used_it() {
+    fn a_vgpu_stays_with_the_tenant_that_it_was_placed_in_until_it_is_removed() {
         let tenancy = tenancy(&[("8", "cgroup:/jobs"), ("9", "cgroup:/other")]);
-        assert_eq!(tenancy.payer(3, 1000), 1000);
-        tenancy.note_cgroups(3, "0::/jobs/1\n");
-        tenancy.note_cgroups(3, "0::/other\n");
-        tenancy.note_cgroups(4, "0::/elsewhere\n");
+        assert_eq!((tenancy.payer(3, 1000), tenancy.settled(3)), (1000, None));
+        assert_eq!(tenancy.settle(3, 8), 8);
+        assert_eq!(tenancy.settle(3, 9), 8);
         assert_eq!((tenancy.payer(3, 1000), tenancy.payer(4, 1000)), (8, 1000));
+        assert!([8, 1000].iter().all(|tenant| tenancy.counts_for(*tenant, 3, 100_000)));
+        assert!(!tenancy.counts_for(9, 3, 100_000));
+        tenancy.forget(3);
+        assert_eq!(tenancy.payer(3, 1001), 1001, "the key is another vGPU's");
+    }
+
+    #[test]
+    fn a_process_that_nobody_knows_is_its_users() {
+        let tenancy = tenancy(&[("8", "cgroup:/jobs")]);
+        assert_eq!([tenancy.of_process(1001, 0), tenancy.of_process(100_000, 0)], [1001, 1000]);
     }
 }

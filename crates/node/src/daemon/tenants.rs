@@ -103,7 +103,7 @@ fn serve(
     let start = &session.start;
     match sent {
         Ok(()) => {
-            if let Some(suppressed) = daemon.lines.line(start.uid, Instant::now()) {
+            if let Some(suppressed) = daemon.lines.line(session.payer, Instant::now()) {
                 tracing::info!(
                     session = start.session,
                     vgpu = start.vgpu,

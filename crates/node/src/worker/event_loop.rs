@@ -294,6 +294,11 @@ impl<D: Device> EventLoop<D> {
         if let Some(load) = load {
             self.compiling.end(&load, &self.link);
         }
+        if matches!(command, Command::ModuleLoad { .. }) {
+            // What it took counts, and no longer what it might have. A daemon that does not answer
+            // has died; the next one measures.
+            let _ = self.link.ask(&Ask::Images { bytes: 0 });
+        }
         if accepted == Accepted::Full {
             self.answers.forget(caller);
         }

@@ -14,6 +14,8 @@ use std::time::Instant;
 
 use weft_ring::peer::Process;
 
+use crate::daemon::process;
+
 /// Threads remembered per session.
 const THREADS_MAX: usize = 64;
 
@@ -161,14 +163,9 @@ fn own_id(tasks: &str, id: u32) -> Option<u32> {
     ids.split_whitespace().last()?.parse().ok()
 }
 
-/// When a process began, in clock ticks since the system started: with its id, it is unmistakable.
+/// When a process began, in clock ticks since the system started.
 pub(crate) fn began_at(pid: u32) -> io::Result<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;
-    // The second field, the name, may hold anything, but ends with the last parenthesis; the 22nd
-    // field is the 20th after it.
-    let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
-    let began = rest.split_whitespace().nth(19).and_then(|word| word.parse().ok());
-    began.ok_or_else(|| io::ErrorKind::InvalidData.into())
+    Ok(process::stat(pid)?.began)
 }
 
 /// Ids of all threads of a process, here.

@@ -92,7 +92,7 @@ impl Driver {
         };
         let late = self.sessions.iter().filter(|(_, session)| is_late(session));
         let stopped: Vec<u32> =
-            late.filter(|(_, session)| is_stopped(session.pid)).map(|(key, _)| *key).collect();
+            late.filter(|(_, session)| session.worker.is_stopped()).map(|(key, _)| *key).collect();
         for session in stopped {
             self.kill(session, "it was stopped while it held the device");
         }
@@ -105,14 +105,6 @@ impl Session {
         let has_released = self.turn.is_some() && !self.gate.is_held();
         has_released || (self.gate.report().demand == Demand::Runnable) != self.runnable
     }
-}
-
-/// Whether a process was stopped by a signal or by a debugger.
-fn is_stopped(pid: u32) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    // The name before it may hold anything, parentheses included.
-    let state = stat.rsplit(')').next().and_then(|rest| rest.trim_start().chars().next());
-    matches!(state, Some('T' | 't'))
 }
 
 #[cfg(test)]
@@ -135,20 +127,5 @@ mod tests {
         assert_eq!(sweep.due_ns(true), Some(start_ns + WARY_EVERY_NS));
         assert!(!sweep.note(0, start_ns + WARY_FOR_NS));
         assert_eq!(sweep.due_ns(true), Some(start_ns + WARY_FOR_NS + EVERY_NS));
-    }
-
-    #[test]
-    fn a_stopped_process_is_told_from_one_that_sleeps() {
-        let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
-        let pid = rustix::process::Pid::from_child(&child);
-        assert!(!is_stopped(child.id()));
-        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(30);
-        while !is_stopped(child.id()) {
-            assert!(std::time::Instant::now() < deadline, "it does not stop");
-            std::thread::yield_now();
-        }
-        child.kill().unwrap();
-        child.wait().unwrap();
     }
 }

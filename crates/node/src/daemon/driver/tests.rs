@@ -5,6 +5,7 @@ use std::sync::mpsc;
 use std::thread;
 
 use weft_gate::{Admission, ControlPage, GateWorker};
+use weft_ring::peer::Process;
 use weft_sched::Config;
 
 use super::*;
@@ -12,17 +13,36 @@ use crate::config::CoschedulingConfig;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-#[test]
-fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
-    let config = Config { overdue_ns: 1_000_000_000, ..Config::default() };
+fn driver(config: Config) -> (Driver, Handle, NodePage) {
     let page = NodePage::anonymous().unwrap();
     let (orders, received) = mpsc::channel();
     let handle = Handle::new(orders, page.doorbell().clone());
     let (node, memory) = (Node::new(config).unwrap(), NodePage::create().unwrap());
     let coscheduler = Coscheduler::new(CoschedulingConfig::Off, memory, 0);
-    let saver = Saver::default();
-    let driver =
-        Driver::new(node, page.clone(), received, saver, (1, 0), coscheduler, Abandoned::Ends);
+    let (kept, saver) = (page.clone(), Saver::default());
+    let driver = Driver::new(node, page, received, saver, (1, 0), coscheduler, Abandoned::Ends);
+    (driver, handle, kept)
+}
+
+#[test]
+fn a_flood_of_orders_keeps_nobody_from_being_looked_at() {
+    let (mut driver, handle, _page) = driver(Config::default());
+    let (answer, views) = mpsc::channel();
+    for _ in 0..10 * ORDERS_MAX {
+        handle.send(Order::View(answer.clone()));
+    }
+    handle.send(Order::Stop);
+    for round in 1..=10 {
+        assert!(!driver.obey_some(), "round {round} ended the driver");
+        assert_eq!(views.try_iter().count(), ORDERS_MAX);
+    }
+    assert!(driver.obey_some());
+}
+
+#[test]
+fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
+    let config = Config { overdue_ns: 1_000_000_000, ..Config::default() };
+    let (driver, handle, page) = driver(config);
     let driver = thread::spawn(move || driver.run());
     let mut process = Command::new("sleep").arg("600").spawn().unwrap();
     let control = ControlPage::anonymous().unwrap();
@@ -31,8 +51,7 @@ fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
         id: 1,
         vgpu: 0,
         gate: GateDaemon::new(control.clone(), control.doorbell().clone()),
-        worker: Process::open(process.id()).unwrap(),
-        pid: process.id(),
+        worker: WorkerProcess::new(Process::open(process.id()).unwrap(), process.id()),
         waiters: None,
     };
     let place =

@@ -141,19 +141,20 @@ fn the_name_of_a_users_own_vgpu_is_that_users() {
 }
 
 #[test]
-fn the_vgpus_of_one_user_leave_room_for_others() {
+fn the_vgpus_of_one_tenant_leave_room_for_others() {
     let dir = tempfile::tempdir().unwrap();
     let mut registry = Registry::open(dir.path(), 16, 1 << 30).unwrap();
-    let mut fill = |owner: u32| {
+    let mut fill = |tenant: u32| {
         let mut count = 0;
-        while registry.has_room_for(owner) {
-            let name = format!("{owner}-{count}");
-            registry.create(&Wanted { owner, ..wanted(&name) }).unwrap();
+        while registry.has_room_beside(count) {
+            // A tenant's vGPUs may be different users'.
+            let owner = 100 * tenant + u32::try_from(count).unwrap();
+            registry.create(&Wanted { owner, ..wanted(&format!("of-{owner}")) }).unwrap();
             count += 1;
         }
         count
     };
-    let counts: Vec<u32> = (1..=6).map(&mut fill).collect();
+    let counts: Vec<usize> = (1..=6).map(&mut fill).collect();
     assert_eq!(counts, [8, 4, 2, 1, 1, 0], "each leaves as much as it takes");
 }
 

@@ -1,0 +1,162 @@
+//! Processes as `/proc` shows them, by their numbers.
+//!
+//! A number is another process's as soon as its own is reaped, which the system does with workers
+//! of an earlier daemon. So what is read by number counts only if the descriptor says afterwards
+//! that the process has lived until then.
+
+use std::fs;
+use std::io;
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use rustix::process::Pid;
+use weft_ring::peer::Process;
+
+/// A worker's process, by descriptor and by number.
+#[derive(Debug)]
+pub(crate) struct WorkerProcess {
+    process: Process,
+    /// For what is read, and for the log.
+    pub(crate) pid: u32,
+}
+
+impl WorkerProcess {
+    /// A process and its number.
+    pub(crate) fn new(process: Process, pid: u32) -> Self {
+        Self { process, pid }
+    }
+
+    /// Another descriptor of it, for who may have to kill it.
+    pub(crate) fn try_clone(&self) -> io::Result<Self> {
+        let descriptor = self.process.as_fd().try_clone_to_owned()?;
+        Ok(Self { process: Process::from_descriptor(descriptor), pid: self.pid })
+    }
+
+    /// Ends it at once.
+    pub(crate) fn kill(&self) -> io::Result<()> {
+        self.process.kill()
+    }
+
+    /// Waits at most `limit` for its exit; whether it has exited.
+    pub(crate) fn wait_exit(&self, limit: Duration) -> bool {
+        self.process.wait_exit(limit)
+    }
+
+    /// What it takes of the machine's memory, in bytes; 0 when it is gone.
+    pub(crate) fn resident_bytes(&self) -> u64 {
+        self.read(resident_bytes).unwrap_or(0)
+    }
+
+    /// Whether it was stopped by a signal or by a debugger.
+    pub(crate) fn is_stopped(&self) -> bool {
+        self.read(|pid| stat(pid).ok()).flatten().is_some_and(|stat| stat.is_stopped())
+    }
+
+    /// Gives its first thread another priority.
+    pub(crate) fn set_nice(&self, nice: i32) -> io::Result<()> {
+        let thread = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
+        if thread.is_none() || self.process.has_exited() {
+            return Err(io::ErrorKind::NotFound.into());
+        }
+        Ok(rustix::process::setpriority_process(thread, nice)?)
+    }
+
+    /// What `read` says of its number, if that was its own meanwhile.
+    fn read<T>(&self, read: impl FnOnce(u32) -> T) -> Option<T> {
+        let answer = read(self.pid);
+        (!self.process.has_exited()).then_some(answer)
+    }
+}
+
+/// What `/proc/PID/stat` says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Stat {
+    state: char,
+    /// When the process began, in clock ticks since the system started: with its number, it is
+    /// unmistakable.
+    pub(crate) began: u64,
+}
+
+impl Stat {
+    /// Whether a signal or a debugger has stopped it.
+    fn is_stopped(self) -> bool {
+        matches!(self.state, 'T' | 't')
+    }
+
+    /// Whether its first thread has ended.
+    pub(crate) fn is_dead(self) -> bool {
+        matches!(self.state, 'Z' | 'X')
+    }
+
+    fn parse(text: &str) -> Option<Self> {
+        // The second field, the name, may hold anything, but ends with the last parenthesis; the
+        // third is the state, the 22nd when it began.
+        let (_, rest) = text.rsplit_once(')')?;
+        let mut fields = rest.split_whitespace();
+        let state = fields.next()?.chars().next()?;
+        Some(Self { state, began: fields.nth(18)?.parse().ok()? })
+    }
+}
+
+/// What the system says of the process that has this number now.
+pub(crate) fn stat(pid: u32) -> io::Result<Stat> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat"))?;
+    Stat::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+fn resident_bytes(pid: u32) -> u64 {
+    let statm = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
+    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
+    pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+    use std::time::Instant;
+
+    use super::*;
+
+    fn own() -> u32 {
+        std::process::id()
+    }
+
+    #[test]
+    fn a_process_takes_memory_and_one_that_is_gone_takes_none() {
+        let living = WorkerProcess::new(Process::open(own()).unwrap(), own());
+        assert!(living.resident_bytes() > 100_000);
+        let mut child = Command::new("true").spawn().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        child.wait().unwrap();
+        // As if the system had given this process the number of the worker that is gone.
+        let gone = WorkerProcess::new(process, own());
+        assert_eq!(gone.resident_bytes(), 0);
+        assert!(!gone.is_stopped());
+        gone.set_nice(19).unwrap_err();
+    }
+
+    #[test]
+    fn a_stopped_process_is_told_from_one_that_sleeps() {
+        let mut child = Command::new("sleep").arg("600").spawn().unwrap();
+        let pid = Pid::from_child(&child);
+        let process = WorkerProcess::new(Process::open(child.id()).unwrap(), child.id());
+        assert!(!process.is_stopped());
+        rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !process.is_stopped() {
+            assert!(Instant::now() < deadline, "it does not stop");
+            std::thread::yield_now();
+        }
+        process.kill().unwrap();
+        child.wait().unwrap();
+    }
+
+    #[test]
+    fn a_name_may_hold_anything() {
+        let fields: Vec<String> = (4..=30).map(|field| field.to_string()).collect();
+        let stat = Stat::parse(&format!("7 (a) Z (b)) S {}", fields.join(" "))).unwrap();
+        assert_eq!(stat, Stat { state: 'S', began: 22 });
+        assert_eq!(Stat::parse("7 (a) S 1 2"), None);
+        assert!(!super::stat(own()).unwrap().is_dead());
+    }
+}
