@@ -73,7 +73,7 @@ impl Chunk {
 #[derive(Debug, Default)]
 pub(crate) struct Heap {
     pieces: BTreeMap<u64, Piece>,
-    /// Chunks that had a free object when they were last looked at, by size.
+    /// Chunks with a free object, by size.
     open: [Vec<u64>; SIZES],
 }
 
@@ -103,7 +103,11 @@ impl Heap {
             if let Some(Piece::Chunk(chunk)) = self.pieces.get_mut(base)
                 && let Some(offset) = chunk.take()
             {
-                return Some(base + offset);
+                let address = base + offset;
+                if chunk.free == 0 {
+                    open.pop();
+                }
+                return Some(address);
             }
             open.pop();
         }
@@ -139,5 +143,39 @@ impl Heap {
             }
             Piece::Large => Freed::Unknown,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft::memory::{FrameStore, LocalFrames, MemoryConfig};
+
+    #[test]
+    fn a_chunk_that_fills_again_and_again_is_listed_once() {
+        let bytes = 4 << 20;
+        let mut memory = Memory::new(MemoryConfig {
+            store: FrameStore::local(bytes).unwrap(),
+            source: Box::new(LocalFrames::new(bytes)),
+            base: 1 << 40,
+            len: 1 << 30,
+            window: None,
+        });
+        let mut heap = Heap::default();
+        let mut objects: Vec<u64> =
+            (0..8).map(|_| heap.take(&mut memory, OBJECT_BYTES_MAX).unwrap()).collect();
+        let open = |heap: &Heap| heap.open.iter().map(Vec::len).sum::<usize>();
+        assert_eq!(open(&heap), 0, "the chunk is full");
+        for _ in 0..100 {
+            let freed = objects.pop().unwrap();
+            assert_eq!(heap.give_back(&mut memory, freed), Freed::Object);
+            assert_eq!(open(&heap), 1);
+            assert_eq!(heap.take(&mut memory, OBJECT_BYTES_MAX), Some(freed));
+            objects.push(freed);
+        }
+        for object in objects {
+            assert_eq!(heap.give_back(&mut memory, object), Freed::Object);
+        }
+        assert_eq!(open(&heap), 1);
     }
 }

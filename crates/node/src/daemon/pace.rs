@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// A tenant may attach this many seconds' worth of sessions at once.
 const BURST_S: u64 = 6;
 
-/// A session that compiles keeps the others of its tenant waiting this long at most.
-const LOAD_LIMIT: Duration = Duration::from_secs(10);
+/// A session that waits to compile looks this often whether it still has to.
+const LOOK: Duration = Duration::from_millis(100);
 
 /// Attaches per tenant: a bucket each, of which only the time is kept at which it is full again.
 #[derive(Debug, Default)]
@@ -46,19 +46,20 @@ pub(crate) struct Loads {
 }
 
 impl Loads {
-    /// Returns when the session may compile: no other of its tenant does, or one has for too long.
-    pub(crate) fn begin(&self, tenant: u32, session: u32) {
-        let deadline = Instant::now() + LOAD_LIMIT;
+    /// Returns when the session may compile: no other of its tenant does. False if `is_gone` says
+    /// meanwhile that it never will. However long that takes: the other one compiles, or its end
+    /// lets this one go on.
+    pub(crate) fn begin(&self, tenant: u32, session: u32, is_gone: impl Fn() -> bool) -> bool {
         let mut compiling = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
         while compiling.get(&tenant).is_some_and(|other| *other != session) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                break;
+            if is_gone() {
+                return false;
             }
-            let waited = self.done.wait_timeout(compiling, left);
+            let waited = self.done.wait_timeout(compiling, LOOK);
             (compiling, _) = waited.unwrap_or_else(PoisonError::into_inner);
         }
         compiling.insert(tenant, session);
+        true
     }
 
     /// The session does not compile any more.
@@ -72,6 +73,8 @@ impl Loads {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
 
     #[test]
@@ -92,16 +95,29 @@ mod tests {
     #[test]
     fn one_session_of_a_tenant_compiles_at_a_time() {
         let loads = Loads::default();
-        loads.begin(1, 10);
+        assert!(loads.begin(1, 10, || false));
         // Another tenant's does not wait.
-        loads.begin(2, 20);
+        assert!(loads.begin(2, 20, || false));
         std::thread::scope(|scope| {
-            let second = scope.spawn(|| loads.begin(1, 11));
+            let second = scope.spawn(|| loads.begin(1, 11, || false));
             while !second.is_finished() {
                 loads.end(10);
                 std::thread::yield_now();
             }
         });
         assert_eq!(*loads.compiling.lock().unwrap(), BTreeMap::from([(1, 11), (2, 20)]));
+    }
+
+    #[test]
+    fn who_waits_to_compile_waits_as_long_as_it_lives() {
+        let loads = Loads::default();
+        assert!(loads.begin(1, 10, || false));
+        let looks = Cell::new(0);
+        let dies_later = || looks.replace(looks.get() + 1) == 2;
+        assert!(!loads.begin(1, 11, dies_later));
+        assert_eq!(*loads.compiling.lock().unwrap(), BTreeMap::from([(1, 10)]));
+        // Its end takes nothing from the one that compiles.
+        loads.end(11);
+        assert_eq!(*loads.compiling.lock().unwrap(), BTreeMap::from([(1, 10)]));
     }
 }

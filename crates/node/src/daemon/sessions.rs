@@ -542,8 +542,11 @@ impl Daemon {
                 })
             }
             Ask::Load => {
-                self.loads.begin(self.payer(session), key);
-                session.worker.set_background(true);
+                // The worker ends when its tenant does, also while it waits for this answer.
+                let is_gone = || peer::has_hung_up(&session.worker.link);
+                if self.loads.begin(self.payer(session), key, is_gone) {
+                    session.worker.set_background(true);
+                }
                 Ok(Reply::Done)
             }
             Ask::Loaded => {

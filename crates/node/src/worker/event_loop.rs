@@ -319,7 +319,9 @@ impl<D: Device> EventLoop<D> {
         let bytes = images.iter().fold(0_u64, |sum, image| sum.saturating_add(image.bytes));
         let has_room = self.link.ask(&Ask::Images { bytes }) == Ok(Reply::Done);
         self.session.set_module_room(has_room);
-        (!self.gate.is_holder()).then(|| self.compiling.begin(bytes, now_ns, &self.link))
+        // What has no room is refused and compiles nothing.
+        let compiles_now = has_room && !self.gate.is_holder();
+        compiles_now.then(|| self.compiling.begin(bytes, now_ns, &self.link))
     }
 
     /// Charges a turn for long work of the host that began at `began_ns` of the device's clock:

@@ -11,13 +11,14 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::net::{SendAncillaryBuffer, SendFlags};
 use weft_ring::WakeFlag;
 use weft_ring::peer::{self, Process};
 
 use crate::link::{self, Adoption, Ask, Reply, Start};
 
-/// A request waits this long for an answer before it looks whether the daemon lives.
+/// A request waits this long for an answer before it looks whether the session is over.
 const PATIENCE: Duration = Duration::from_millis(200);
 
 /// The session is over: the tenant is gone, or no daemon came.
@@ -74,10 +75,11 @@ impl Link {
         loop {
             let socket = self.wait_for_socket()?;
             let asked = if repeated { ask.again() } else { ask.clone() };
-            let sent = link::send(&*socket, &asked, &[]);
-            let answer = sent.and_then(|()| link::receive::<Reply>(&*socket));
-            if let Ok(Some((reply, _))) = answer {
-                return Ok(reply);
+            if link::send(&*socket, &asked, &[]).is_ok() {
+                self.wait_for_answer(&socket)?;
+                if let Ok(Some((reply, _))) = link::receive::<Reply>(&*socket) {
+                    return Ok(reply);
+                }
             }
             repeated = true;
             self.lose(&socket);
@@ -112,6 +114,21 @@ impl Link {
             }
             let waited = self.changed.wait_timeout(socket, PATIENCE);
             socket = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+    }
+
+    /// Waits until the socket has something to say, or its other end is gone.
+    fn wait_for_answer(&self, socket: &OwnedFd) -> Result<(), Over> {
+        let patience = Timespec::try_from(PATIENCE).ok();
+        loop {
+            let mut polled = [PollFd::new(socket, PollFlags::IN)];
+            match poll(&mut polled, patience.as_ref()) {
+                // What a broken socket has to say is that.
+                Ok(1..) => return Ok(()),
+                Ok(0) | Err(Errno::INTR) if self.is_over() => return Err(Over),
+                Ok(0) | Err(Errno::INTR) => {}
+                Err(_) => return Ok(()),
+            }
         }
     }
 
@@ -225,4 +242,24 @@ fn introduce(watch: &Watch, socket: &OwnedFd) -> io::Result<()> {
     let files: Vec<BorrowedFd<'_>> = watch.files.iter().map(AsFd::as_fd).collect();
     let adoption = Adoption { start: watch.start.clone(), pid: watch.pid };
     link::send(socket, &adoption, &files)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_that_nobody_answers_ends_with_the_session() {
+        let (socket, daemon) = peer::pair().unwrap();
+        let link = Link::new(socket);
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| link.ask(&Ask::Load));
+            let (ask, _) = link::receive::<Ask>(&daemon).unwrap().unwrap();
+            assert_eq!(ask, Ask::Load);
+            link.over.store(true, Ordering::Release);
+            assert_eq!(asked.join().unwrap(), Err(Over));
+        });
+        // And nothing is asked any more.
+        assert_eq!(link.ask(&Ask::Loaded), Err(Over));
+    }
 }
