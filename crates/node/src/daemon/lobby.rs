@@ -1,7 +1,7 @@
 //! Connections of tenants that have not said hello yet.
 //!
-//! They cost a descriptor each and no thread, and each tenant has a bounded number: whoever connects
-//! and says nothing only keeps its own tenant waiting. Pure: who reads, and when, is told.
+//! They cost a descriptor each and no thread, and each tenant has a bounded number: whoever
+//! connects and says nothing only keeps its own tenant waiting. Pure: who reads, and when, is told.
 
 use std::time::{Duration, Instant};
 

@@ -133,8 +133,8 @@ pub(crate) struct Seat {
 }
 
 impl Core {
-    /// What `ask` says of host memory. Before it refuses, sessions that may have given some back are
-    /// measured.
+    /// What `ask` says of host memory. Before it refuses, sessions that may have given some back
+    /// are measured.
     fn find_host_room(
         &mut self,
         ask: impl Fn(&mut HostLedger) -> Result<(), HostError>,
