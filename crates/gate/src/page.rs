@@ -87,8 +87,8 @@ pub enum Demand {
 pub enum Abandoned {
     /// It ends there and then, and occupied the device from its beginning until now.
     Ends,
-    /// It occupies the device for as long as it would have: its time was reserved at its start. What
-    /// outlived its time occupied it until now.
+    /// It occupies the device for as long as it would have: its time was reserved at its start.
+    /// What outlived its time occupied it until now.
     Stays,
 }
 

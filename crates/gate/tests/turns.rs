@@ -54,8 +54,8 @@ fn a_turn_admits_its_budget_and_is_handed_over_when_drained() {
     assert_eq!((report.used_ns, report.in_flight_ns, report.released), (1_250, 0, 1));
 }
 
-/// What a session owes that ends: on a device that keeps its own time what is left of it, elsewhere
-/// what was reserved, and more if it outlived that; never more than could have been since its grant.
+/// What a session owes that ends: since its oldest operation began, or what was reserved, if that
+/// is more; never more than could have been since its grant.
 #[test]
 fn a_session_that_ends_owes_what_is_in_flight() {
     let (mut daemon, mut worker, ..) = pages();
