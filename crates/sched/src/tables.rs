@@ -88,8 +88,8 @@ impl Tables {
         self.vgpu(vgpu).sync.observe(now_ns, more);
     }
 
-    /// The account of waste that turns of a vGPU go to: its tenant's, however many vGPUs that makes;
-    /// under the default tenant each vGPU is somebody of its own.
+    /// The account of waste that turns of a vGPU go to: its tenant's, however many vGPUs that
+    /// makes; under the default tenant each vGPU is somebody of its own.
     pub(crate) fn waste(&mut self, key: VgpuKey) -> &mut Waste {
         match self.vgpu(key).tenant {
             TenantKey::DEFAULT => &mut self.vgpu(key).waste,

@@ -5,8 +5,8 @@ use crate::journal::codec;
 /// Of a tenant, as its turns that it gives up early while others wait keep the device from being
 /// used. They pay for that time. A turn in which more of it goes unused than used counts here with
 /// what it is more: beyond one part in [`Waste::PART`] of all time that costs [`Waste::PRICE`]
-/// times as much. So who does nothing but take turns and give them up cannot idle the device for its whole
-/// share, and a program that waits for each of its results pays no more than the time.
+/// times as much. So who does nothing but take turns and give them up cannot idle the device for
+/// its whole share, and a program that waits for each of its results pays no more than the time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Waste {
     /// What time has not made up for yet, in ns.
