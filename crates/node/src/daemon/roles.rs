@@ -25,8 +25,8 @@ pub(crate) struct Caller {
 }
 
 impl Caller {
-    /// The user `uid` of the tenant of `payer`, a member of `groups`. Root, the daemon's own user and
-    /// the members of `admin_group` administrate.
+    /// The user `uid` of the tenant of `payer`, a member of `groups`. Root, the daemon's own user
+    /// and the members of `admin_group` administrate.
     pub(crate) fn new(
         uid: u32,
         payer: u32,
