@@ -228,7 +228,7 @@ impl Daemon {
         }
         let limits = self.user_limits(start.uid);
         core.frames.set_owner(start.vgpu_key, start.uid, limits.memory_total_bytes);
-        core.frames.add_session(start.key, start.vgpu_key);
+        core.frames.add_session(start.key, start.session, start.vgpu_key);
         core.host.adopt(start.key, start.uid);
         if let Ok(file) = survivor.files.frames.try_clone() {
             core.frames.adopt_file(start.vgpu_key, file);
