@@ -52,8 +52,8 @@ impl Sockets {
             return Ok(Found { config, client });
         }
         let (mut dead, mut tried, mut last) = (None, Vec::new(), None);
-        for place in search_places() {
-            let config = at(&place.dir)?;
+        for dir in search_places() {
+            let config = at(&dir)?;
             match Client::connect_found(&config.admin_socket()) {
                 Err(AdminError::NotRunning { paths, source }) => {
                     tried.extend(paths);

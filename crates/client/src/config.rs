@@ -92,7 +92,7 @@ impl Config {
             Some(socket) => vec![socket.into()],
             None => place::search(|name| set(name).map(PathBuf::from), own_user())
                 .into_iter()
-                .map(|place| place.dir.join(place::TENANT_SOCKET))
+                .map(|dir| dir.join(place::TENANT_SOCKET))
                 .collect(),
         };
         Ok(Self {

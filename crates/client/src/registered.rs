@@ -151,8 +151,11 @@ impl Client {
             return Err(Status::OUT_OF_MEMORY.into());
         };
         let overlay = Overlay::lay(span, place).map_err(|error| {
-            let given = self.give_window(address);
-            debug_assert!(given.is_ok() || self.side.is_lost(), "it was taken just now");
+            // Pages of the window that are the program's would be cleared with it.
+            if !matches!(error, OverlayError::Left(_)) {
+                let given = self.give_window(address);
+                debug_assert!(given.is_ok() || self.side.is_lost(), "it was taken just now");
+            }
             RegisterError::Unfit(error)
         })?;
         registered.0.insert(start, Pages { overlay, ranges: 1 });

@@ -208,8 +208,16 @@ fn encoded(command: &WireCommand<'_>) -> Vec<u8> {
 fn kernels_that_fault_without_end_do_not_fill_the_log() {
     let node = Node::start(&[]);
     let tenant = Tenant::attach(&node, "faulty");
-    let (began, rounds) = (Instant::now(), 300);
-    for round in 1..=rounds {
+    let began = Instant::now();
+    let was_held_back = |log: &str| {
+        let counts = log.split("suppressed=").skip(1);
+        counts.into_iter().any(|count| !count.starts_with('0'))
+    };
+    for round in 1.. {
+        if was_held_back(&node.log()) {
+            break;
+        }
+        assert!(began.elapsed() < DEADLINE, "every fault has its line");
         let (context, module) = tenant.load(round);
         tenant.launch(module, 0);
         assert_ne!(tenant.wait(), Status::SUCCESS);
@@ -221,8 +229,7 @@ fn kernels_that_fault_without_end_do_not_fill_the_log() {
     let log = node.log();
     let faults = log.lines().filter(|line| line.contains("kernel fault")).count();
     assert!((1..=20 * seconds).contains(&faults), "{faults} lines in {seconds} s");
-    assert!(faults < 300, "every fault has its line");
-    assert!(log.contains("trap") && log.contains("suppressed="), "{log}");
+    assert!(log.contains("trap"), "{log}");
 }
 
 #[test]

@@ -45,6 +45,10 @@ pub enum OverlayError {
     /// The system refused.
     #[error("the system refuses to replace pages: {0}")]
     Os(#[from] io::Error),
+    /// The system refused in the middle, and then to undo what was done: the shared pages stay in
+    /// the place of some of the process's for ever.
+    #[error("the system refuses to replace pages, and to put back those that it replaced: {0}")]
+    Left(io::Error),
 }
 
 /// Pages of the process that shared memory has taken the place of.
@@ -59,8 +63,8 @@ impl Overlay {
     /// on, and their content into them.
     ///
     /// # Errors
-    /// [`OverlayError`]; the process's memory is then as it was, or partly shared with the same
-    /// content.
+    /// [`OverlayError`]; the process's memory is then as it was, unless it is
+    /// [`OverlayError::Left`].
     pub fn lay(shared: SharedSpan, address: usize) -> Result<Self, OverlayError> {
         let pages = address.is_multiple_of(PAGE) && shared.len().is_multiple_of(PAGE);
         if !pages || !shared.as_ptr().addr().is_multiple_of(PAGE) || shared.is_empty() {
@@ -69,10 +73,28 @@ impl Overlay {
         check_private(address, shared.len())?;
         let pipe = rustix::pipe::pipe_with(PipeFlags::CLOEXEC | PipeFlags::NONBLOCK).ok();
         let mut scratch = Scratch::new()?;
+        Self::lay_by(shared, address, |piece, at| replace(piece, at, pipe.as_ref(), &mut scratch))
+    }
+
+    /// Replaces all pages piece by piece, or none: what was replaced before a failure is put back.
+    fn lay_by(
+        shared: SharedSpan,
+        address: usize,
+        mut replace: impl FnMut(&SharedSpan, usize) -> Result<usize, OverlayError>,
+    ) -> Result<Self, OverlayError> {
         let mut done = 0;
         while done < shared.len() {
             let piece = shared.part(done, PIECE.min(shared.len() - done))?;
-            done += replace(&piece, address + done, pipe.as_ref(), &mut scratch)?;
+            match replace(&piece, address + done) {
+                Ok(replaced) => done += replaced,
+                Err(error) if done == 0 => return Err(error),
+                Err(error) => {
+                    let laid = Self { shared: shared.part(0, done)?, address };
+                    let left = |error| OverlayError::Left(io::Error::other(error));
+                    laid.lift().map_err(left)?;
+                    return Err(error);
+                }
+            }
         }
         Ok(Self { shared, address })
     }
@@ -410,6 +432,28 @@ mod tests {
         assert_eq!((load(own(7)), load(own(9000)), load(own(8))), (1007, 1009, 8));
         own(7).store(0, Ordering::Release);
         assert_eq!(load(&cells[7]), 1007, "the process has pages of its own again");
+    }
+
+    #[test]
+    fn what_fails_in_the_middle_is_undone() {
+        let pages = 40;
+        let shared = SharedMemory::anonymous(pages * PAGE).unwrap();
+        let (address, own) = own_pages(pages);
+        let words = pages * PAGE / 8;
+        (0..words).for_each(|i| own(i).store(i as u64, Ordering::Release));
+        let mut scratch = Scratch::new().unwrap();
+        let span = shared.span(0, pages * PAGE).unwrap();
+        let laid = Overlay::lay_by(span.clone(), address, |piece, at| {
+            if at >= address + 2 * PIECE {
+                return Err(io::Error::from(io::ErrorKind::OutOfMemory).into());
+            }
+            replace(piece, at, None, &mut scratch)
+        });
+        assert!(matches!(laid, Err(OverlayError::Os(_))), "{laid:?}");
+        assert_eq!(in_place(&span, address).unwrap(), []);
+        // Whoever gets the shared pages next clears them.
+        shared.span(0, pages * PAGE).unwrap().fill(0).unwrap();
+        assert!((0..words).all(|i| load(own(i)) == i as u64));
     }
 
     #[test]

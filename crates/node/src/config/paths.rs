@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use weft_ring::place::{self, Place};
+use weft_ring::place;
 
 /// Where a node of this user puts its sockets: [`place::own_dir`].
 #[must_use]
@@ -12,7 +12,7 @@ pub fn default_runtime_dir() -> PathBuf {
 
 /// Directories in which this user looks for a node, in order: [`place::search`].
 #[must_use]
-pub fn search_places() -> Vec<Place> {
+pub fn search_places() -> Vec<PathBuf> {
     place::search(directory, rustix::process::getuid().as_raw())
 }
 

@@ -231,7 +231,7 @@ impl Daemon {
         let payer = self.tenancy.settle(start.vgpu_key, payer);
         let limits = self.tenant_limits(start.uid, payer);
         core.frames.set_owner(start.vgpu_key, payer, limits.memory_total_bytes);
-        core.frames.add_session(start.key, start.vgpu_key);
+        core.frames.add_session(start.key, start.session, start.vgpu_key);
         core.host.begin(start.key, payer);
         if let Ok(file) = survivor.files.frames.try_clone() {
             core.frames.adopt_file(start.vgpu_key, file);

@@ -34,10 +34,12 @@ pub(crate) struct Frames {
     files: BTreeMap<u32, Arc<MemoryFile>>,
     memory_bytes: u64,
     exports: Exports,
+    /// Numbers of sessions, of which none is used twice, by their keys.
+    numbers: BTreeMap<u32, u64>,
 }
 
 /// No session has this key: the next daemon clears frames whose entries have it.
-const NOBODY: u32 = u32::MAX - 1;
+const NOBODY: u32 = physical::OWNERS - 2;
 
 /// Frames that nobody has any more and that are not clear yet.
 #[must_use = "they are out of use until they are cleared and recycled"]
@@ -78,8 +80,8 @@ impl Frames {
         };
         let table = table_file.map(Access::ReadWrite)?.cells(0, entries)?;
         let ledger = Ledger::new(count);
-        let (files, exports) = (BTreeMap::new(), Exports::default());
-        Ok(Self { ledger, table_file, table, files, memory_bytes, exports })
+        let (files, exports, numbers) = (BTreeMap::new(), Exports::default(), BTreeMap::new());
+        Ok(Self { ledger, table_file, table, files, memory_bytes, exports, numbers })
     }
 
     /// The ledger, to read.
@@ -103,8 +105,9 @@ impl Frames {
         self.files.remove(&vgpu);
     }
 
-    /// Adds a session to a vGPU.
-    pub(crate) fn add_session(&mut self, session: u32, vgpu: u32) {
+    /// Adds a session, which has this number, to a vGPU.
+    pub(crate) fn add_session(&mut self, session: u32, number: u64, vgpu: u32) {
+        self.numbers.insert(session, number);
         self.ledger.add_session(session, vgpu);
     }
 
@@ -133,7 +136,8 @@ impl Frames {
         request: u32,
         again: bool,
     ) -> Result<Vec<Run>, LedgerError> {
-        let entry = physical::requested(session, request);
+        let number = *self.numbers.get(&session).ok_or(LedgerError::Unknown)?;
+        let entry = physical::requested(session, number, request);
         if again {
             let answered = self.runs_of(entry);
             if !answered.is_empty() {
@@ -180,6 +184,7 @@ impl Frames {
     /// their entries have it.
     pub(crate) fn remove_session(&mut self, session: u32, vgpu: u32) -> Dirty {
         self.exports.forget_session(session);
+        self.numbers.remove(&session);
         let runs = self.ledger.remove_session(session);
         self.dirty(vgpu, runs)
     }
@@ -214,7 +219,7 @@ impl Frames {
     pub(crate) fn recycle(&mut self, cleared: &Cleared) {
         self.write(&cleared.clear, 0);
         self.ledger.recycle(&cleared.clear);
-        self.write(&cleared.dirty, physical::requested(NOBODY, 0));
+        self.write(&cleared.dirty, physical::requested(NOBODY, 0, 0));
         self.ledger.withdraw(&cleared.dirty);
     }
 
@@ -321,7 +326,7 @@ mod tests {
     fn frames(table: Option<MemoryFile>) -> Frames {
         let mut frames = Frames::new(64 * PAGE, table).unwrap();
         frames.set_quota(1, 64 * PAGE);
-        frames.add_session(10, 1);
+        frames.add_session(10, 100, 1);
         frames
     }
 
@@ -331,12 +336,12 @@ mod tests {
         let file = MemoryFile::received(frames.table().unwrap()).unwrap();
         let seen = file.map(Access::ReadOnly).unwrap().read_cells::<AtomicU64>(0, 64).unwrap();
         let runs = frames.take(10, 3, 1, false).unwrap();
-        assert_eq!(seen.load(2), Some(physical::requested(10, 1)));
+        assert_eq!(seen.load(2), Some(physical::requested(10, 100, 1)));
         assert!(file.map(Access::ReadWrite).is_err(), "workers cannot write the table");
         let dirty = frames.give_back(10, 1, &runs, false).unwrap();
         assert_eq!(
             seen.load(2),
-            Some(physical::requested(10, 1)),
+            Some(physical::requested(10, 100, 1)),
             "a dead daemon's successor asks"
         );
         frames.recycle(&dirty.clear());
@@ -346,7 +351,7 @@ mod tests {
     #[test]
     fn others_get_frames_while_some_are_cleared_and_those_only_when_they_are_zero() {
         let mut frames = frames(None);
-        frames.add_session(11, 1);
+        frames.add_session(11, 110, 1);
         let memory = frames.file(1).unwrap().map(Access::ReadWrite).unwrap();
         let bytes = memory.len();
         let is_zero = || memory.span(0, bytes).unwrap().to_vec().iter().all(|byte| *byte == 0);
@@ -357,7 +362,7 @@ mod tests {
         assert_eq!(frames.take(11, 4, 1, false).unwrap(), [(60, 4)]);
         assert_eq!(frames.take(11, 1, 2, false), Err(LedgerError::Clearing));
         let of_dead = frames.remove_session(11, 1);
-        frames.add_session(12, 1);
+        frames.add_session(12, 120, 1);
         assert_eq!(frames.take(12, 1, 1, false), Err(LedgerError::Clearing));
         assert!(!is_zero());
         // In the other order than they were given back.
@@ -386,7 +391,7 @@ mod tests {
     #[test]
     fn a_daemon_that_dies_while_it_clears_leaves_no_frame_that_is_free_and_not_clear() {
         let mut first = frames(None);
-        first.add_session(11, 1);
+        first.add_session(11, 110, 1);
         let file = first.file(1).unwrap();
         let memory = file.map(Access::ReadWrite).unwrap();
         let of_living = first.take(10, 2, 1, false).unwrap();
@@ -408,7 +413,7 @@ mod tests {
     #[test]
     fn the_next_daemon_rebuilds_the_ledger_from_the_table() {
         let mut first = frames(None);
-        first.add_session(11, 1);
+        first.add_session(11, 110, 1);
         first.take(10, 5, 1, false).unwrap();
         first.take(11, 7, 1, false).unwrap();
         let unheard = first.take(10, 2, 2, false).unwrap();
@@ -421,5 +426,20 @@ mod tests {
         assert_eq!(second.ledger().used_bytes(1), 7 * PAGE, "nothing was handed out twice");
         let fresh = second.take(10, 57, 3, true).unwrap();
         assert_eq!(fresh.iter().map(|(_, count)| count).sum::<u64>(), 57, "no answer got lost");
+    }
+    /// A session that imported its predecessor's memory must not have the successor's.
+    #[test]
+    fn a_successor_with_the_same_key_has_other_entries_for_the_same_frames() {
+        let mut frames = frames(None);
+        let table = MemoryFile::received(frames.table().unwrap()).unwrap();
+        let seen = table.map(Access::ReadOnly).unwrap().read_cells::<AtomicU64>(0, 64).unwrap();
+        let given = frames.take(10, 3, 1, false).unwrap();
+        let imported = seen.load(2);
+        let dirty = frames.remove_session(10, 1);
+        frames.recycle(&dirty.clear());
+        frames.add_session(10, 101, 1);
+        assert_eq!(frames.take(10, 3, 1, false).unwrap(), given);
+        assert_ne!(seen.load(2), imported);
+        assert!(seen.load(2).is_some_and(|entry| physical::is_owned(entry, 10)));
     }
 }

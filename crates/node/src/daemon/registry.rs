@@ -675,8 +675,8 @@ fn reserved_for(name: &str) -> Option<u32> {
     (name_of_user(uid) == name).then_some(uid)
 }
 
-/// The vGPUs by name, and whether any was renamed: an earlier version let users take the names of
-/// others' own vGPUs.
+/// The vGPUs by name, and whether any was renamed: a file may hold a vGPU with the name of another
+/// user's own.
 fn by_name(vgpus: Vec<Vgpu>) -> (BTreeMap<String, Vgpu>, bool) {
     let taken: Vec<String> = vgpus.iter().map(|vgpu| vgpu.name.clone()).collect();
     let mut renamed = false;

@@ -214,7 +214,7 @@ impl Daemon {
         let id = core.registry.open_session(vgpu.key);
         core.frames.set_quota(vgpu.key, vgpu.memory_bytes);
         core.frames.set_owner(vgpu.key, payer, limits.memory_total_bytes);
-        core.frames.add_session(key, vgpu.key);
+        core.frames.add_session(key, id, vgpu.key);
         let entry = Entry {
             vgpu: vgpu.key,
             uid: tenant.uid,

@@ -108,8 +108,6 @@ pub(crate) struct EventLoop<D> {
     front_since_ns: u64,
     /// Device clock when the holder ran out of work.
     idle_since_ns: Option<u64>,
-    /// Device clock when a command was last held back.
-    load_waits_ns: u64,
     yield_ns: u64,
     ring_wait: Duration,
 }
@@ -121,6 +119,17 @@ struct Held {
     answer: Option<AnswerTo>,
     /// It waits until nothing flies and the turn is given back.
     loads: bool,
+    /// Device clock when it first waited for what flies.
+    waits_since_ns: Option<u64>,
+}
+
+impl Held {
+    /// Whether a command that compiles goes on waiting for what flies. Not for ever: a kernel may
+    /// wait for what the program does after the load; then it pays for the compilation.
+    fn waits_on(&mut self, now_ns: u64) -> bool {
+        let since_ns = *self.waits_since_ns.get_or_insert(now_ns);
+        self.loads && now_ns.saturating_sub(since_ns) < LOAD_WAITS_NS
+    }
 }
 
 impl<D: Device> EventLoop<D> {
@@ -150,7 +159,6 @@ impl<D: Device> EventLoop<D> {
             refused: None,
             front_since_ns: 0,
             idle_since_ns: None,
-            load_waits_ns: 0,
             yield_ns: times.yield_us * 1000,
             ring_wait: Duration::from_micros(times.ring_wait_us),
         }
@@ -240,18 +248,18 @@ impl<D: Device> EventLoop<D> {
         let waits_its_turn = !self.held.is_empty() && !Session::<D>::is_urgent(&command);
         let waits_for_flights = loads && !self.flights.is_empty();
         if waits_its_turn || waits_for_flights || self.accept(&command, answer)? == Accepted::Full {
-            self.load_waits_ns = self.session.device().now_ns();
-            self.held.push_back(Held { bytes: bytes.to_vec(), answer, loads });
+            let bytes = bytes.to_vec();
+            self.held.push_back(Held { bytes, answer, loads, waits_since_ns: None });
         }
         Ok(())
     }
 
     fn offer_held(&mut self) -> Result<(), Ended> {
-        while let Some(held) = self.held.pop_front() {
+        while let Some(mut held) = self.held.pop_front() {
+            let now_ns = self.session.device().now_ns();
+            let waits = !self.flights.is_empty() && held.waits_on(now_ns);
             let command = Command::decode(&held.bytes)?;
-            if (held.loads && self.flights_go_on())
-                || self.accept(&command, held.answer)? == Accepted::Full
-            {
+            if waits || self.accept(&command, held.answer)? == Accepted::Full {
                 self.held.push_front(held);
                 break;
             }
@@ -263,13 +271,6 @@ impl<D: Device> EventLoop<D> {
     /// its turn is given back, and nothing new starts before it.
     fn must_load(&self) -> bool {
         self.held.front().is_some_and(|held| held.loads)
-    }
-
-    /// Whether a command that compiles is to wait for what flies. Not for ever: a kernel may wait
-    /// for what the program does after the load; then it pays for the compilation.
-    fn flights_go_on(&self) -> bool {
-        let waited_ns = self.session.device().now_ns().saturating_sub(self.load_waits_ns);
-        !self.flights.is_empty() && waited_ns < LOAD_WAITS_NS
     }
 
     fn accept(
@@ -604,5 +605,20 @@ impl<D: Device> EventLoop<D> {
 
     fn has_other_news(&self) -> bool {
         self.gate.has_news() || self.link.is_over()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_load_waits_for_what_flies_from_its_own_first_wait_on() {
+        let held = |loads| Held { bytes: Vec::new(), answer: None, loads, waits_since_ns: None };
+        let mut load = held(true);
+        assert!(load.waits_on(7_000_000_000), "however late it becomes the first");
+        assert!(load.waits_on(7_000_000_000 + LOAD_WAITS_NS - 1));
+        assert!(!load.waits_on(7_000_000_000 + LOAD_WAITS_NS));
+        assert!(!held(false).waits_on(0));
     }
 }

@@ -212,19 +212,6 @@ mod tests {
     }
 
     #[test]
-    fn a_kernel_of_one_block_is_expected_to_take_its_whole_time() {
-        let pieces = Pieces::new(SlicingConfig::Time);
-        let expected = |blocks| {
-            let ready = kernel(blocks);
-            pieces.limit(&ready, Some(LONG_NS), LONG_NS, 6_000_000, true).expected_ns
-        };
-        assert_eq!(
-            (expected(1), expected(10), expected(1_000_000)),
-            (LONG_NS, LONG_NS / 10, 6_000_000)
-        );
-    }
-
-    #[test]
     fn a_piece_is_fifty_times_its_cost() {
         let mut pieces = Pieces::new(SlicingConfig::Time);
         assert_eq!(pieces.stop_ns(&kernel(100), None, 10), Some(PIECE_NS.0));

@@ -14,7 +14,7 @@ pub(crate) struct Predictor {
     kinds: BTreeMap<u64, Rate>,
 }
 
-/// A moving average: ns per unit, in 2⁻¹⁶ ns, and what a whole operation took.
+/// A moving average: ns per unit, in 2⁻¹⁶ ns.
 #[derive(Debug, Clone, Copy)]
 struct Rate {
     per_unit: u64,

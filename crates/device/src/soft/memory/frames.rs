@@ -140,26 +140,32 @@ pub mod physical {
     /// Set in the entry of a frame that has an owner.
     pub const VALID: u64 = 1 << 63;
 
+    /// Keys of owners are less than this: there are 4096 places for sessions.
+    pub const OWNERS: u32 = 1 << 16;
+
     /// Bits of an entry that name the owner and nothing else.
-    const OWNER: u64 = VALID | u32::MAX as u64;
+    const OWNER: u64 = VALID | (OWNERS as u64 - 1);
 
     /// The entry of a frame that `owner` has.
     #[must_use]
     pub const fn entry(owner: u32) -> u64 {
+        debug_assert!(owner < OWNERS, "a key of a session");
         VALID | owner as u64
     }
 
     /// The entry of a frame that `owner` got by its request of this number (31 bits count): what a
-    /// request that is repeated gets again.
+    /// request that is repeated gets again. Keys are used again, and so are frames, so the session
+    /// also has a number (16 bits count) by which its entries are not those of an earlier session
+    /// with its key, which somebody may have imported.
     #[must_use]
-    pub const fn requested(owner: u32, request: u32) -> u64 {
-        entry(owner) | (request as u64 & 0x7fff_ffff) << 32
+    pub const fn requested(owner: u32, number: u64, request: u32) -> u64 {
+        entry(owner) | (number & 0xffff) << 16 | (request as u64 & 0x7fff_ffff) << 32
     }
 
     /// Whether the entry's frame is `owner`'s, whichever request it came by.
     #[must_use]
     pub const fn is_owned(raw: u64, owner: u32) -> bool {
-        raw & OWNER == entry(owner)
+        owner < OWNERS && raw & OWNER == entry(owner)
     }
 }
 
@@ -168,7 +174,7 @@ pub mod physical {
 pub struct PhysicalTable {
     /// One entry per frame of the device.
     pub entries: ReadCells<std::sync::atomic::AtomicU64>,
-    /// The vGPU whose frames this worker may touch.
+    /// Key of the session whose frames this worker may touch.
     pub owner: u32,
 }
 
