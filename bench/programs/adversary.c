@@ -21,8 +21,8 @@
 //   attaches   --rate processes a second that attach and end
 //
 // --names gives each process of an attack a vGPU name of its own, --users FIRST a user of its own
-// from there on (needs root). --start is a moment of CLOCK_MONOTONIC in seconds. One JSON line at
-// the end.
+// from there on (needs root). --start is a moment of CLOCK_MONOTONIC in seconds, or `-`: the program
+// says `ready` when it could begin and does so when it reads a line. One JSON line at the end.
 #include "../../examples/cuda/common.h"
 
 #include <errno.h>
@@ -43,7 +43,7 @@ struct options {
     double seconds, start, length, fraction, rate;
     uint32_t steps;
     unsigned long rows;
-    int ahead, sessions, sync, names, launch, users;
+    int ahead, sessions, sync, names, launch, users, waits;
 };
 
 static void nap(double seconds) {
@@ -51,6 +51,17 @@ static void nap(double seconds) {
         return;
     struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};
     nanosleep(&time, NULL);
+}
+
+static void await_start(const struct options *options) {
+    char line[64];
+    if (options->waits) {
+        printf("ready\n");
+        fflush(stdout);
+        if (fgets(line, sizeof line, stdin) == NULL)
+            exit(2);
+    }
+    nap(options->start - seconds_now());
 }
 
 static struct options parse(int argc, char **argv) {
@@ -72,7 +83,7 @@ static struct options parse(int argc, char **argv) {
         else if (strcmp(name, "--launch") == 0)
             options.launch = 1, takes_value = 0;
         else if (strcmp(name, "--start") == 0)
-            options.start = atof(value);
+            options.start = atof(value), options.waits = strcmp(value, "-") == 0;
         else if (strcmp(name, "--kernel") == 0)
             options.kernel = value;
         else if (strcmp(name, "--steps") == 0)
@@ -186,7 +197,7 @@ static int honest(const struct options *options) {
     // What a first launch costs is not what is measured.
     launch(&work, 1);
     CHECK(cuCtxSynchronize());
-    nap(options->start - seconds_now());
+    await_start(options);
     double begin = seconds_now(), end = begin + options->seconds, last = begin, gap = 0.0;
     long launched = 0, completed = 0, in_time = 0;
     while (last < end) {
@@ -254,7 +265,7 @@ static pid_t begin_process(const struct options *options, int number) {
 
 // Waits for the start; the moment at which the attack ends. It takes nothing from whoever prepares.
 static double begin_attack(const struct options *options) {
-    nap(options->start - seconds_now());
+    await_start(options);
     return seconds_now() + options->seconds;
 }
 

@@ -145,7 +145,8 @@ pub(crate) fn part(op: &Op, first: u64, bytes: u64) -> Option<(Op, u64)> {
         Op::Fill(fill) => {
             let element = u64::from(fill.element);
             let shape = CopyShape { width: fill.width * element, height: fill.height, depth: 1 };
-            let (at, piece) = within(&shape, first, bytes)?;
+            // A piece that ended within an element would have the next one begin the value anew.
+            let (at, piece) = within(&shape, first, bytes - bytes % element)?;
             let (width, height) = (piece.width / element, piece.height);
             let address = fill.address + at.y * fill.pitch + at.x;
             Some((Op::Fill(Fill { address, width, height, ..*fill }), copied_bytes(&piece)?))
@@ -174,7 +175,6 @@ fn within(shape: &CopyShape, first: u64, bytes: u64) -> Option<(Start, CopyShape
     if at.z >= depth {
         return None;
     }
-    // Whole elements: `bytes` and all widths are multiples of an element.
     if at.x > 0 || bytes < width {
         let width = bytes.min(width - at.x);
         return Some((at, CopyShape { width, height: 1, depth: 1 }));
@@ -238,6 +238,7 @@ mod tests {
                 let row = piece.address + y * piece.pitch;
                 all.extend(row..row + piece.width * u64::from(piece.element));
             }
+            assert_eq!(count % u64::from(piece.element), 0, "whole elements");
             first += count;
         }
         all
@@ -248,7 +249,7 @@ mod tests {
         let fill =
             Fill { address: 0, pitch: 300_000, width: 70_000, height: 9, element: 4, value: 1 };
         let whole: Vec<u64> = (0..9).flat_map(|y| y * 300_000..y * 300_000 + 280_000).collect();
-        for bytes in [1, 280_000, 300_000, 1_000_000, u64::MAX] {
+        for bytes in [1, 262_145, 270_003, 280_000, 300_000, 1_000_000, u64::MAX] {
             assert_eq!(filled(&Op::Fill(fill), bytes), whole, "{bytes}");
         }
         let (_, count) = part(&Op::Fill(fill), 0, 1).unwrap();
