@@ -358,6 +358,7 @@ fn a_configuration_is_checked_without_starting_anything() {
     }
     refused(&check(&["metrics.listen=9464"]), &["127.0.0.1:9464"]);
     refused(&check(&["sockets.admin_group=no-such-group"]), &["no-such-group"]);
+    refused(&check(&["journal.dir=/proc/weft"]), &["journal.dir", "cannot write to /proc"]);
     let long = format!("sockets.runtime_dir=/tmp/{}", "d".repeat(100));
     refused(&check(&[&long]), &["105 bytes", "at most 73"]);
     node.admin().node().unwrap();

@@ -206,7 +206,10 @@ pub(crate) fn check_dirs(config: &NodeConfig) -> anyhow::Result<()> {
         let Some(dir) = dir else { continue };
         let existing =
             dir.ancestors().find(|place| place.exists()).unwrap_or_else(|| Path::new("/"));
-        rustix::fs::access(existing, rustix::fs::Access::WRITE_OK)
+        // Permissions say less than an attempt: nothing can be made in `/proc`, by nobody.
+        let attempt = existing.join(format!(".weft-check-{}", std::process::id()));
+        std::fs::create_dir(&attempt)
+            .and_then(|()| std::fs::remove_dir(&attempt))
             .with_context(|| format!("{key}: cannot write to {}", existing.display()))?;
         if existing == dir && key == "sockets.runtime_dir" {
             ensure_ours(dir)?;
