@@ -46,7 +46,10 @@ fn explain_loss(client: &Client) {
     let line = match client.loss() {
         Some(Loss::NodeStopped) => "weft: the node was stopped by its administrator",
         Some(Loss::VgpuRemoved) => "weft: this program's vGPU was removed from its node",
-        Some(Loss::Worker) | None => return,
+        Some(Loss::Worker) => {
+            "weft: this program's worker on the node ended before it; the node's log says why"
+        }
+        None => return,
     };
     TOLD.call_once(|| tell(line));
 }

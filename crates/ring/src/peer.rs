@@ -308,11 +308,8 @@ mod tests {
         let (watched, given) = lifeline().unwrap();
         send(&theirs, b"hello", &[given.as_fd()]).unwrap();
         drop(given);
-        let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
-        let before = open();
         assert_eq!(receive_bytes(&ours, 16, false).unwrap().unwrap(), b"hello");
-        assert_eq!(open(), before, "a descriptor was taken");
-        assert!(has_hung_up(&watched), "somebody still has it");
+        assert!(has_hung_up(&watched), "a descriptor was taken");
         let error = receive_bytes(&ours, 16, false).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
         send(&theirs, b"hello", &[]).unwrap();

@@ -98,6 +98,7 @@ fn a_killed_worker_is_an_error_for_its_tenant_alone() {
     let status = victim.wait();
     assert_eq!(status.code(), Some(2), "the tenant must see an error code and exit by itself");
     assert!(other.wait().success());
+    eventually("the reason in the log", || node.log().contains("worker died"));
 }
 
 #[test]

@@ -618,7 +618,7 @@ impl Daemon {
     /// The worker is gone or must go: its turn, its memory and its tenant's hope end here.
     pub(crate) fn end_session(&self, session: Session) {
         let Session { key, start, vgpu, payer, worker, segment } = session;
-        worker.end();
+        let signal = worker.end();
         self.loads.end(key);
         self.memory.repair(key);
         if let Err(error) = segment.declare_worker_lost() {
@@ -641,7 +641,12 @@ impl Daemon {
         }
         if let Some(suppressed) = self.lines.line(payer, Instant::now()) {
             let (session, vgpu) = (start.session, start.vgpu);
-            tracing::info!(session, vgpu, used_ns, suppressed, "session ended");
+            match signal {
+                Some(signal) => {
+                    tracing::warn!(session, vgpu, used_ns, signal, suppressed, "worker died");
+                }
+                None => tracing::info!(session, vgpu, used_ns, suppressed, "session ended"),
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! Starting a worker, and ending one.
 
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -24,6 +24,9 @@ const PROBE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A killed worker is gone within this time.
 const EXIT_LIMIT: Duration = Duration::from_secs(10);
+
+/// A worker whose link ended has at most this long still to go.
+const LAST_MOMENT: Duration = Duration::from_millis(20);
 
 /// Nice values: the lowest priority of an ordinary thread, and the usual one.
 const LOWEST: i32 = 19;
@@ -96,9 +99,12 @@ impl Worker {
         }
     }
 
-    /// Kills the worker if it lives, and returns when it is gone.
-    pub(crate) fn end(mut self) {
+    /// Kills the worker if it lives, and returns when it is gone; the signal that it died of
+    /// before, if it did.
+    pub(crate) fn end(mut self) -> Option<i32> {
         let pid = self.process.pid;
+        // Its link may have ended a moment before itself.
+        let was_gone = self.process.wait_exit(LAST_MOMENT);
         if let Err(error) = self.process.kill() {
             tracing::trace!(pid, %error, "worker was gone");
         }
@@ -107,10 +113,14 @@ impl Worker {
         }
         if let Some(child) = &mut self.child {
             match child.wait() {
-                Ok(status) => tracing::debug!(pid, %status, "worker ended"),
+                Ok(status) => {
+                    tracing::debug!(pid, %status, "worker ended");
+                    return status.signal().filter(|_| was_gone);
+                }
                 Err(error) => tracing::warn!(pid, %error, "worker was not reaped"),
             }
         }
+        None
     }
 }
 
