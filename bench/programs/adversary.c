@@ -36,8 +36,6 @@ EMBED(adversary_ptx, "../../bench/programs/kernels/adversary.ptx");
 
 enum { ELEMENTS = 32, AHEAD_MAX = 4096, SESSIONS_MAX = 64 };
 
-static const uint32_t FACTOR = 1664525u, OFFSET = 1013904223u;
-
 struct options {
     const char *what, *kernel;
     double seconds, start, length, fraction, rate;
@@ -150,23 +148,6 @@ static void launch(const struct work *work, uint32_t steps) {
     CHECK(cuLaunchKernel(work->kernel, 1, 1, 1, ELEMENTS, 1, 1, 0, NULL, arguments, NULL));
 }
 
-// Whether every element advanced exactly `steps` steps from its index.
-static int verify(const struct work *work, uint64_t steps) {
-    uint32_t result[ELEMENTS], factor = 1, offset = 0;
-    // x → a · x + b, taken to a power by squaring.
-    for (uint32_t a = FACTOR, b = OFFSET; steps > 0; steps >>= 1) {
-        if (steps & 1)
-            factor *= a, offset = offset * a + b;
-        b = b * a + b;
-        a *= a;
-    }
-    CHECK(cuMemcpyDtoH(result, work->state, sizeof result));
-    for (uint32_t i = 0; i < ELEMENTS; ++i)
-        if (result[i] != factor * i + offset)
-            return 0;
-    return 1;
-}
-
 // Doubles the steps of one launch until it takes long enough to be measured.
 static int calibrate(const struct options *options) {
     struct work work = open_work("work");
@@ -179,7 +160,7 @@ static int calibrate(const struct options *options) {
         took = seconds_now() - begin;
         total += steps;
         if (took > 0.2) {
-            int correct = verify(&work, total);
+            int correct = took_steps(work.state, ELEMENTS, total);
             printf("{\"steps\": %.0f, \"verified\": %s}\n", steps * options->seconds / took,
                    correct ? "true" : "false");
             return correct ? 0 : 1;
@@ -223,7 +204,7 @@ static int honest(const struct options *options) {
         in_time = now <= end ? completed : in_time;
     }
     CHECK(cuCtxSynchronize());
-    int correct = verify(&work, 1 + (uint64_t)launched * options->steps);
+    int correct = took_steps(work.state, ELEMENTS, 1 + (uint64_t)launched * options->steps);
     printf("{\"completed\": %ld, \"launches\": %ld, \"seconds\": %.6f, \"longest_gap\": %.6f, "
            "\"verified\": %s}\n",
            in_time, launched, options->seconds, gap, correct ? "true" : "false");

@@ -45,6 +45,25 @@ static inline CUcontext open_device(CUdevice *device) {
     return context;
 }
 
+// Whether each element, which begins as its index, took so many steps x → 1664525 · x + 1013904223.
+static inline int took_steps(CUdeviceptr state, uint32_t elements, uint64_t steps) {
+    uint32_t result[64], factor = 1, offset = 0;
+    if (elements > sizeof result / sizeof *result)
+        return 0;
+    // x → a · x + b, taken to a power by squaring.
+    for (uint32_t a = 1664525u, b = 1013904223u; steps > 0; steps >>= 1) {
+        if (steps & 1)
+            factor *= a, offset = offset * a + b;
+        b = b * a + b;
+        a *= a;
+    }
+    CHECK(cuMemcpyDtoH(result, state, elements * sizeof *result));
+    for (uint32_t i = 0; i < elements; ++i)
+        if (result[i] != factor * i + offset)
+            return 0;
+    return 1;
+}
+
 static inline CUfunction load_kernel(CUmodule *module, const char *ptx, const char *name) {
     char log[4096] = "";
     CUjit_option options[] = {CU_JIT_ERROR_LOG_BUFFER, CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES};

@@ -87,21 +87,6 @@ static int batch_size(const struct options *options) {
     return size < 1 ? 1 : (int)size;
 }
 
-// Whether every element advanced exactly `launches` steps from its index.
-static int verify(CUdeviceptr state, long launches) {
-    uint32_t result[ELEMENTS];
-    CHECK(cuMemcpyDtoH(result, state, sizeof result));
-    uint32_t factor = 1, offset = 0; // x → factor · x + offset after all steps.
-    for (long i = 0; i < launches; ++i) {
-        factor *= 1664525u;
-        offset = offset * 1664525u + 1013904223u;
-    }
-    for (uint32_t i = 0; i < ELEMENTS; ++i)
-        if (result[i] != factor * i + offset)
-            return 0;
-    return 1;
-}
-
 // How a batch is launched: kernel by kernel, or as a graph.
 struct launcher {
     CUfunction step;
@@ -233,7 +218,7 @@ int main(int argc, char **argv) {
     long in_time = progress.completed, launches = progress.batches * progress.batch;
     CHECK(cuCtxSynchronize());
     double drained = seconds_now();
-    int correct = verify(state, launches);
+    int correct = took_steps(state, ELEMENTS, (uint64_t)launches);
     printf("{\"kernel\": \"%s\", \"launches\": %ld, \"completed\": %ld, \"seconds\": %.6f, "
            "\"drained_seconds\": %.6f, \"verified\": %s}\n",
            options.kernel, launches, in_time, stop - begin, drained - begin,

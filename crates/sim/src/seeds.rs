@@ -64,7 +64,8 @@ fn range(values: &[f64]) -> (f64, f64) {
 }
 
 /// A list's median; 0 for an empty list.
-pub(crate) fn median(values: &[f64]) -> f64 {
+#[must_use]
+pub fn median(values: &[f64]) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     match sorted.len() {

@@ -26,6 +26,7 @@ use clap::ValueEnum;
 
 use crate::args::BenchOptions;
 use crate::programs;
+use weft_sim::seeds::median;
 
 /// The benchmarks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -104,17 +105,6 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
     }?;
     document.print(options.json)?;
     Ok(ExitCode::SUCCESS)
-}
-
-/// A list's median; 0 for an empty list.
-fn median(values: &[f64]) -> f64 {
-    let mut sorted = values.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    match sorted.len() {
-        0 => 0.0,
-        length if length % 2 == 1 => sorted[length / 2],
-        length => f64::midpoint(sorted[length / 2 - 1], sorted[length / 2]),
-    }
 }
 
 /// Smallest over largest value; 0 for an empty list.
