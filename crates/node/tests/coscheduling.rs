@@ -171,6 +171,20 @@ fn a_boost_ends_with_the_next_command_and_leaves_no_trace() {
 }
 
 #[test]
+fn a_lone_tenant_is_boosted_on_and_on() {
+    if !can_boost() {
+        return;
+    }
+    let node = start();
+    let tenant = Tenant::attach(&node);
+    // More than a turn's bound, in a turn that nobody ends.
+    eventually("the bound on a turn to be renewed", || {
+        tenant.work_until_boosted();
+        report(&node).boosted_ns > 3_000_000
+    });
+}
+
+#[test]
 fn the_watchdog_ends_a_boost_at_its_limit_while_the_daemon_stands_still() {
     if !can_boost() {
         return;

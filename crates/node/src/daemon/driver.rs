@@ -657,16 +657,16 @@ impl Driver {
         });
         entry.turn = Some(turn);
         let spent_ns = report.admitted_ns().saturating_sub(turn.admitted_at_start_ns);
-        entry.granted_ns = clock::now_ns();
+        let now_ns = clock::now_ns();
+        entry.granted_ns = now_ns;
         if budget_ns == UNLIMITED {
             entry.gate.grant(quantum_ns, GrantKind::Renewing);
         } else {
             entry.gate.grant(budget_ns.saturating_sub(spent_ns), GrantKind::Turn);
         }
         if same.is_none() {
-            self.coscheduler.begin_turn(session);
-            let vgpu = entry.vgpu;
-            self.trace.begin(vgpu, session, clock::now_ns());
+            self.coscheduler.begin_turn(session, now_ns, quantum_ns);
+            self.trace.begin(entry.vgpu, session, now_ns);
         }
     }
 

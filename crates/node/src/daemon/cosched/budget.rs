@@ -1,7 +1,5 @@
 //! How much of a processor boosted threads may take.
 
-use std::time::Duration;
-
 /// Boosted threads of a node together run for at most this part of one processor's time, whatever
 /// tenants do: other work there keeps nine tenths of its fair share.
 const PART: u64 = 10;
@@ -9,8 +7,9 @@ const PART: u64 = 10;
 /// What may be saved up for a burst, in ns of boosted running.
 const DEPTH_NS: u64 = 2_000_000;
 
-/// A session's threads run boosted for at most this long in a turn.
-pub(crate) const TURN_LIMIT: Duration = Duration::from_millis(1);
+/// A session's threads run boosted for at most this long, in ns, in a turn, and in each quantum of
+/// a turn that nobody ends.
+const TURN_LIMIT_NS: u64 = 1_000_000;
 
 /// A bucket of boosted running time that fills as time passes.
 #[derive(Debug, Clone, Copy)]
@@ -40,6 +39,35 @@ impl Budget {
     /// A boosted thread has run for `ran_ns`.
     pub(crate) fn spend(&mut self, ran_ns: u64) {
         self.left_ns = self.left_ns.saturating_sub(as_signed(ran_ns));
+    }
+}
+
+/// What a session's threads ran boosted in its turn.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct TurnBudget {
+    began_ns: u64,
+    quantum_ns: u64,
+    ran_ns: u64,
+}
+
+impl TurnBudget {
+    /// Of a turn that begins.
+    pub(crate) fn begin(now_ns: u64, quantum_ns: u64) -> Self {
+        Self { began_ns: now_ns, quantum_ns, ran_ns: 0 }
+    }
+
+    /// Whether another boost may begin. The turn of a lone tenant has no end: it counts as a turn
+    /// per quantum.
+    pub(crate) fn allows(&mut self, now_ns: u64) -> bool {
+        if now_ns.saturating_sub(self.began_ns) >= self.quantum_ns {
+            *self = Self::begin(now_ns, self.quantum_ns);
+        }
+        self.ran_ns < TURN_LIMIT_NS
+    }
+
+    /// A boosted thread has run for `ran_ns`.
+    pub(crate) fn spend(&mut self, ran_ns: u64) {
+        self.ran_ns = self.ran_ns.saturating_add(ran_ns);
     }
 }
 
@@ -76,5 +104,19 @@ mod tests {
         assert_eq!(budget.left_ns, 100);
         assert!(budget.allows(u64::MAX));
         assert_eq!(budget.left_ns, as_signed(DEPTH_NS));
+    }
+
+    #[test]
+    fn a_turn_without_end_is_allotted_by_the_quantum() {
+        const QUANTUM_NS: u64 = 6_000_000;
+        let mut turn = TurnBudget::begin(5, QUANTUM_NS);
+        turn.spend(TURN_LIMIT_NS - 1);
+        assert!(turn.allows(5));
+        turn.spend(1);
+        assert!(!turn.allows(5) && !turn.allows(5 + QUANTUM_NS - 1));
+        assert!(turn.allows(5 + QUANTUM_NS));
+        turn.spend(TURN_LIMIT_NS);
+        assert!(!turn.allows(5 + 2 * QUANTUM_NS - 1), "a quantum from the last look");
+        assert!(turn.allows(5 + 2 * QUANTUM_NS));
     }
 }

@@ -30,7 +30,7 @@ use weft_ring::priority::{self, Class, Treatment};
 use weft_ring::{AnswerTo, MemoryFile};
 
 use self::ability::Ability;
-use self::budget::{Budget, TURN_LIMIT};
+use self::budget::{Budget, TurnBudget};
 use self::tenant::NotTheirs;
 use self::watchdog::{BOOST_LIMIT, BOOST_PRIORITY, Boosted, Watchdog};
 use crate::admin::{CoschedulingReport, DoctorCheck, Finding};
@@ -147,9 +147,9 @@ impl Coscheduler {
     }
 
     /// A turn of the session begins.
-    pub(crate) fn begin_turn(&mut self, session: u32) {
+    pub(crate) fn begin_turn(&mut self, session: u32, now_ns: u64, quantum_ns: u64) {
         if let Some(waiters) = self.sessions.get_mut(&session) {
-            waiters.turn_ns = 0;
+            waiters.turn = TurnBudget::begin(now_ns, quantum_ns);
         }
     }
 
@@ -238,7 +238,7 @@ impl Coscheduler {
     fn begin_boost(&mut self, session: u32, awaited: AnswerTo, now_ns: u64) -> Result<(), NoBoost> {
         let Guard::Watching(watchdog) = &self.guard else { return Err(NoBoost::Answered) };
         let Some(waiters) = self.sessions.get_mut(&session) else { return Err(NoBoost::Answered) };
-        if !self.budget.allows(now_ns) || u128::from(waiters.turn_ns) >= TURN_LIMIT.as_nanos() {
+        if !self.budget.allows(now_ns) || !waiters.turn.allows(now_ns) {
             return Err(NoBoost::Capped);
         }
         let claimed = waiters.callers.thread_of(awaited).ok_or(NoBoost::Answered)?;
@@ -298,7 +298,7 @@ impl Coscheduler {
         let ran_ns = times.map_or_else(limit_ns, |times| {
             times.ran_ns.saturating_sub(boost.ran_before_ns).min(limit_ns())
         });
-        waiters.turn_ns = waiters.turn_ns.saturating_add(ran_ns);
+        waiters.turn.spend(ran_ns);
         self.budget.spend(ran_ns);
         self.report.boosted_ns = self.report.boosted_ns.saturating_add(ran_ns);
     }

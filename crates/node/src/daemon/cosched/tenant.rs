@@ -10,8 +10,9 @@ use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use weft_device::soft::thread_cpu_ns;
 use weft_ring::peer::Process;
 
 use crate::daemon::process;
@@ -126,12 +127,14 @@ impl Tenant {
         let id = if is_claimed(claimed) {
             claimed
         } else {
-            let began = Instant::now();
-            if began < self.search_after {
+            if Instant::now() < self.search_after {
                 return Err(NotTheirs::Searched);
             }
+            let before_ns = thread_cpu_ns();
             let found = threads_of(self.pid).into_iter().find(|id| is_claimed(*id));
-            self.search_after = Instant::now() + began.elapsed() * SEARCH_PART;
+            // Processor time: a search that others' work interrupted has cost no more.
+            let took_ns = thread_cpu_ns().saturating_sub(before_ns);
+            self.search_after = Instant::now() + Duration::from_nanos(took_ns) * SEARCH_PART;
             found.ok_or(NotTheirs::Unknown)?
         };
         let times = File::open(format!("{tasks}/{id}/schedstat"));
@@ -228,7 +231,7 @@ mod tests {
         drop(stop);
         other.join().unwrap();
         // The system removes it in its own time.
-        let deadline = Instant::now() + std::time::Duration::from_secs(10);
+        let deadline = Instant::now() + Duration::from_secs(10);
         while tenant.threads[&id].times().is_some() {
             assert!(Instant::now() < deadline);
             std::thread::yield_now();

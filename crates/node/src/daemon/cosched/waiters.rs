@@ -7,6 +7,7 @@ use weft_ring::priority::{self, Class, Treatment};
 use weft_ring::{AnswerTo, Callers, Segment};
 
 use super::ability::SLICE;
+use super::budget::TurnBudget;
 use super::tenant::{self, Tenant, Times};
 use super::watchdog::Boosted;
 use crate::link::Start;
@@ -33,8 +34,8 @@ pub(crate) struct Waiters {
     pub(crate) is_told: bool,
     /// The last result that was acted on.
     pub(crate) last: Option<AnswerTo>,
-    /// How long its threads ran boosted in this turn, in ns.
-    pub(crate) turn_ns: u64,
+    /// How long its threads ran boosted in this turn.
+    pub(crate) turn: TurnBudget,
     /// Threads that were given a slice of their own.
     sliced: BTreeSet<u32>,
     sample: Option<Sample>,
@@ -67,7 +68,7 @@ impl Waiters {
             tenant,
             is_told: false,
             last: None,
-            turn_ns: 0,
+            turn: TurnBudget::default(),
             sliced: BTreeSet::new(),
             sample: None,
             contended_until_ns: 0,
