@@ -132,6 +132,9 @@ fn vgpu_of(options: &RunOptions) -> String {
 /// The daemon ends with this process, which becomes the program: signals, exit code and terminal
 /// are the program's own.
 fn run_with_own_daemon(options: &RunOptions) -> Result<ExitCode> {
+    if let Some(device) = &options.device {
+        DeviceSpec::parse(device)?;
+    }
     let device = options.device.as_deref().unwrap_or("the software GPU");
     output::note(&format!(
         "weft: no node daemon is running; starting one for this run, on {device}"

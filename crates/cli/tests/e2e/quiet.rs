@@ -55,9 +55,10 @@ const MARKS: usize = 51;
 /// What the program does between two marks.
 const LAUNCHES: usize = 25 * 8;
 
-/// What a side calls when the machine took its processor away: it waits or wakes, and the software
-/// device looks how long a kernel that outlasted a spell really ran.
-const INTERRUPTED: [&str; 2] = ["futex(", "clock_gettime(CLOCK_THREAD_CPUTIME_ID"];
+/// What a side calls when the machine took its processor away: it waits or wakes, looks whether the
+/// other side still lives, and the software device looks how long a kernel that outlasted a spell
+/// really ran.
+const INTERRUPTED: [&str; 3] = ["futex(", "ppoll(", "clock_gettime(CLOCK_THREAD_CPUTIME_ID"];
 
 /// The calls of both sides in each part of the client's last stretch.
 fn last_stretch(client: &Tracer, worker: &Tracer) -> Vec<Vec<String>> {
@@ -94,10 +95,10 @@ fn ten_thousand_launches_and_synchronous_calls_trap_never() {
         ours.sees() && theirs.sees()
     });
     // A machine takes a processor away now and then, for longer than the other side spins; then a
-    // wait blocks that need not have. That is the only reason for a call, and most parts of a
-    // stretch, of 200 launches and 225 synchronous calls each, see none.
-    let mut best = 0;
-    eventually("a stretch whose parts see no system call", || {
+    // wait blocks that need not have. That is the only reason for a call. A part of a stretch has 200
+    // launches and 225 synchronous calls: a call that belongs to the path would be in every one.
+    let mut launches = 0;
+    eventually("ten thousand launches in parts without a system call", || {
         client.say("go");
         assert_eq!(client.line(), "done");
         let parts = last_stretch(&ours, &theirs);
@@ -105,10 +106,11 @@ fn ten_thousand_launches_and_synchronous_calls_trap_never() {
             assert!(INTERRUPTED.iter().any(|start| call.starts_with(start)), "{call}");
         }
         let quiet = parts.iter().filter(|calls| calls.is_empty()).count();
-        if quiet > best {
-            best = quiet;
-            eprintln!("{} launches in parts without a call", best * LAUNCHES);
+        eprintln!("{quiet} of {} parts without a call", parts.len());
+        // On an idle machine nearly all are.
+        if 5 * quiet > parts.len() {
+            launches += quiet * LAUNCHES;
         }
-        2 * quiet > parts.len()
+        launches >= 10_000
     });
 }

@@ -249,7 +249,14 @@ fn ensure_ours(dir: &Path) -> anyhow::Result<()> {
 fn take_lock(dir: &Path, choices: &str) -> anyhow::Result<File> {
     let path = dir.join("node.lock");
     let (lock, _taking) = lock(&path)
-        .with_context(|| format!("cannot open the lock {}", path.display()))?
+        .with_context(|| {
+            format!(
+                "cannot open the lock {}: run as the user that {} belongs to, or choose another \
+                 directory ({choices})",
+                path.display(),
+                dir.display()
+            )
+        })?
         .map_err(|pid| {
             anyhow::anyhow!(
                 "a node daemon (process {pid}) runs already on {}; stop it, or choose another \

@@ -324,7 +324,10 @@ impl Coscheduler {
         match &self.guard {
             Guard::Watching(watchdog) if watchdog.is_alive() => return true,
             Guard::Refused(_) | Guard::Starting(_) => return false,
-            Guard::Watching(_) | Guard::Absent => {}
+            Guard::Watching(_) => {
+                tracing::warn!("the watchdog of boosts has died: another one is started");
+            }
+            Guard::Absent => {}
         }
         self.guard = match (self.watchdogs < WATCHDOGS_MAX, self.node_page.try_clone()) {
             (true, Ok(node_page)) => start_watchdog(node_page),
