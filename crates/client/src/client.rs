@@ -33,6 +33,7 @@ use crate::primary::Primary;
 use crate::stream::{StreamState, ThreadStreams};
 use crate::table::Table;
 use crate::transport::{Answer, Transport};
+use crate::user_object::UserObjects;
 
 /// Bytes of kernels' output that one answer brings at most.
 const OUTPUT_PIECE: usize = 4096;
@@ -74,6 +75,7 @@ pub struct Client {
     pub(crate) thread_streams: ThreadStreams,
     pub(crate) captures: Captures,
     pub(crate) host_functions: HostFunctions,
+    pub(crate) user_objects: Arc<UserObjects>,
     refused_seen: AtomicU64,
     printed_seen: AtomicU64,
     next_number: AtomicU64,
@@ -196,6 +198,7 @@ impl Client {
             thread_streams: ThreadStreams::default(),
             captures: Captures::default(),
             host_functions: HostFunctions::new(this.clone()),
+            user_objects: Arc::new(UserObjects::new(this.clone())),
             refused_seen: AtomicU64::new(0),
             printed_seen: AtomicU64::new(0),
             next_number: AtomicU64::new(1),

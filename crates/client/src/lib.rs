@@ -44,6 +44,7 @@ mod stream;
 mod stream_value;
 mod table;
 mod transport;
+mod user_object;
 
 pub use attach::{AttachError, DirectSession};
 pub use capture::CaptureInfo;
@@ -56,7 +57,7 @@ pub use graph::{CopySide, CopyWork, HostWork, KernelWork, Work};
 pub use graph_update::Updated;
 pub use handle::{
     Context, Event, Function, Graph, GraphExec, GraphNode, Kernel, Kind, Library, Link, MemPool,
-    Module, Stream,
+    Module, Stream, UserObject,
 };
 pub use host_function::Callback;
 pub use launch::Launch;
