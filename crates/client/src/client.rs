@@ -22,6 +22,7 @@ use crate::graph_exec::GraphExecState;
 use crate::handle::{Context, INDEX_MAX};
 use crate::host_function::HostFunctions;
 use crate::ipc::Imports;
+use crate::ipc_event::EventPages;
 use crate::launch::LaunchLimits;
 use crate::library::LibraryState;
 use crate::link::LinkState;
@@ -71,6 +72,7 @@ pub struct Client {
     pub(crate) ranges: Ranges,
     pub(crate) pinned: PinnedHeap,
     pub(crate) imports: Mutex<Imports>,
+    pub(crate) event_pages: Mutex<EventPages>,
     pub(crate) counters: Counters,
     pub(crate) thread_streams: ThreadStreams,
     pub(crate) captures: Captures,
@@ -194,6 +196,7 @@ impl Client {
             ranges: Ranges::default(),
             pinned: PinnedHeap::new(&pinned),
             imports: Mutex::default(),
+            event_pages: Mutex::default(),
             counters: Counters::new(),
             thread_streams: ThreadStreams::default(),
             captures: Captures::default(),

@@ -233,7 +233,11 @@ impl Client {
     }
 
     fn event_id(&self, event: Event) -> Result<EventId, Status> {
-        self.events.with(event, |event| event.id).ok_or(Status::INVALID_HANDLE)
+        let event = self.events.get(event).ok_or(Status::INVALID_HANDLE)?;
+        if event.shared.is_some() {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        Ok(event.id)
     }
 
     /// Replaces what a node of an instantiated graph does by something of the same kind.

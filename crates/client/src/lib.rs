@@ -26,6 +26,7 @@ mod graph_update;
 mod handle;
 mod host_function;
 mod ipc;
+mod ipc_event;
 mod launch;
 mod library;
 mod link;
