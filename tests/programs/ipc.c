@@ -1,9 +1,11 @@
-// Device memory that several processes of one vGPU use, and what does not get at it.
+// Device memory and events that several processes of one vGPU use, and what does not get at them.
 //
 //   ipc export          allocates, prints a handle, then obeys its input: check N, free, open
 //   ipc open HANDLE     opens, reads, writes, closes
 //   ipc hold HANDLE     opens; at each line of input reads and prints what it finds
 //   ipc forge HANDLE    tries handles that differ in one bit
+//   ipc record          makes an event, prints a handle, then obeys its input: record, go
+//   ipc await HANDLE    opens the event, then obeys its input: query, wait, stream, sync, record
 
 #include "../../examples/cuda/common.h"
 
@@ -119,11 +121,90 @@ static int forge(const CUipcMemHandle *handle) {
     return 0;
 }
 
+// Records behind a wait for `word`, which "go" writes: between the two the record is pending.
+static int record(CUdevice device) {
+    int supported = 0;
+    CHECK(cuDeviceGetAttribute(&supported, CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED, device));
+    if (supported != 1)
+        return 1;
+    CUevent event, plain;
+    CUipcEventHandle handle;
+    CUdeviceptr word;
+    CUstream stream;
+    unsigned turn = 0;
+    if (cuEventCreate(&event, CU_EVENT_INTERPROCESS) != CUDA_ERROR_INVALID_VALUE)
+        return 1;
+    CHECK(cuEventCreate(&plain, CU_EVENT_DISABLE_TIMING));
+    if (cuIpcGetEventHandle(&handle, plain) != CUDA_ERROR_INVALID_HANDLE)
+        return 1;
+    CHECK(cuEventCreate(&event, CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING));
+    CHECK(cuIpcGetEventHandle(&handle, event));
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    CHECK(cuMemAlloc(&word, 4));
+    CHECK(cuMemsetD32(word, 0, 1));
+    CHECK(cuCtxSynchronize());
+    for (size_t i = 0; i < sizeof handle; ++i)
+        printf("%02x", (unsigned char)handle.reserved[i]);
+    printf("\n");
+    fflush(stdout);
+    char line[32];
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        if (strcmp(line, "record\n") == 0) {
+            CHECK(cuStreamWaitValue32(stream, word, ++turn, CU_STREAM_WAIT_VALUE_GEQ));
+            printf("%s\n", name_of(cuEventRecord(event, stream)));
+        } else if (strcmp(line, "go\n") == 0) {
+            CHECK(cuStreamWriteValue32(0, word, turn, CU_STREAM_WRITE_VALUE_DEFAULT));
+            printf("%s\n", name_of(cuEventSynchronize(event)));
+        } else {
+            printf("%s\n", name_of(cuEventQuery(event)));
+        }
+        fflush(stdout);
+    }
+    return 0;
+}
+
+static int await_event(const char *text) {
+    CUipcEventHandle handle;
+    CUipcMemHandle bytes = parse(text);
+    CUevent event;
+    CUstream stream;
+    memcpy(&handle, &bytes, sizeof handle);
+    CUresult result = cuIpcOpenEventHandle(&event, handle);
+    if (result != CUDA_SUCCESS) {
+        printf("refused: %s\n", name_of(result));
+        return 3;
+    }
+    CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    printf("open\n");
+    fflush(stdout);
+    char line[32];
+    while (fgets(line, sizeof line, stdin) != NULL) {
+        if (strcmp(line, "query\n") == 0)
+            result = cuEventQuery(event);
+        else if (strcmp(line, "wait\n") == 0)
+            result = cuStreamWaitEvent(stream, event, CU_EVENT_WAIT_DEFAULT);
+        else if (strcmp(line, "stream\n") == 0)
+            result = cuStreamQuery(stream);
+        else if (strcmp(line, "sync\n") == 0)
+            result = cuEventSynchronize(event);
+        else
+            result = cuEventRecord(event, stream);
+        printf("%s\n", name_of(result));
+        fflush(stdout);
+    }
+    CHECK(cuEventDestroy(event));
+    return 0;
+}
+
 int main(int argc, char **argv) {
     CUdevice device;
     open_device(&device);
     if (argc == 2 && strcmp(argv[1], "export") == 0)
         return export_memory();
+    if (argc == 2 && strcmp(argv[1], "record") == 0)
+        return record(device);
+    if (argc == 3 && strcmp(argv[1], "await") == 0)
+        return await_event(argv[2]);
     if (argc == 3 && strlen(argv[2]) == 2 * sizeof(CUipcMemHandle)) {
         CUipcMemHandle handle = parse(argv[2]);
         if (strcmp(argv[1], "open") == 0)
@@ -133,6 +214,6 @@ int main(int argc, char **argv) {
         if (strcmp(argv[1], "forge") == 0)
             return forge(&handle);
     }
-    fprintf(stderr, "usage: ipc export, ipc open|hold|forge HANDLE\n");
+    fprintf(stderr, "usage: ipc export|record, ipc open|hold|forge|await HANDLE\n");
     return 2;
 }

@@ -22,6 +22,7 @@ use crate::graph_exec::GraphExecState;
 use crate::handle::{Context, INDEX_MAX};
 use crate::host_function::HostFunctions;
 use crate::ipc::Imports;
+use crate::ipc_event::EventPages;
 use crate::launch::LaunchLimits;
 use crate::library::LibraryState;
 use crate::link::LinkState;
@@ -33,6 +34,7 @@ use crate::primary::Primary;
 use crate::stream::{StreamState, ThreadStreams};
 use crate::table::Table;
 use crate::transport::{Answer, Transport};
+use crate::user_object::UserObjects;
 
 /// Bytes of kernels' output that one answer brings at most.
 const OUTPUT_PIECE: usize = 4096;
@@ -70,10 +72,12 @@ pub struct Client {
     pub(crate) ranges: Ranges,
     pub(crate) pinned: PinnedHeap,
     pub(crate) imports: Mutex<Imports>,
+    pub(crate) event_pages: Mutex<EventPages>,
     pub(crate) counters: Counters,
     pub(crate) thread_streams: ThreadStreams,
     pub(crate) captures: Captures,
     pub(crate) host_functions: HostFunctions,
+    pub(crate) user_objects: Arc<UserObjects>,
     refused_seen: AtomicU64,
     printed_seen: AtomicU64,
     next_number: AtomicU64,
@@ -192,10 +196,12 @@ impl Client {
             ranges: Ranges::default(),
             pinned: PinnedHeap::new(&pinned),
             imports: Mutex::default(),
+            event_pages: Mutex::default(),
             counters: Counters::new(),
             thread_streams: ThreadStreams::default(),
             captures: Captures::default(),
             host_functions: HostFunctions::new(this.clone()),
+            user_objects: Arc::new(UserObjects::new(this.clone())),
             refused_seen: AtomicU64::new(0),
             printed_seen: AtomicU64::new(0),
             next_number: AtomicU64::new(1),

@@ -9,14 +9,16 @@ use weft_wire::{Command, Status, progress};
 
 use crate::capture::CapturedPoint;
 use crate::client::{Client, lock};
+use crate::context::ContextState;
 use crate::handle::{Context, Event, Stream};
+use crate::ipc_event::SharedCell;
 
 /// `CU_EVENT_DISABLE_TIMING`.
-const DISABLE_TIMING: u32 = 2;
+pub(crate) const DISABLE_TIMING: u32 = 2;
 /// `CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING | CU_EVENT_INTERPROCESS`.
 const FLAGS: u32 = 7;
 /// `CU_EVENT_INTERPROCESS`.
-const INTERPROCESS: u32 = 4;
+pub(crate) const INTERPROCESS: u32 = 4;
 
 /// An event.
 #[derive(Debug)]
@@ -27,6 +29,8 @@ pub(crate) struct EventState {
     flags: u32,
     /// The number of the last record, 0 before the first.
     last: AtomicU64,
+    /// Where its records are counted, if several processes may use it.
+    pub(crate) shared: Option<SharedCell>,
     /// The point of a capture that the event was last recorded at.
     pub(crate) captured: Mutex<Option<CapturedPoint>>,
 }
@@ -54,15 +58,27 @@ impl Client {
     /// Creates an event in the current context.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for unknown flags, `NOT_SUPPORTED` for interprocess events, `OUT_OF_MEMORY`.
+    /// `INVALID_VALUE` for unknown flags or an interprocess event with timing, `OUT_OF_MEMORY`;
+    /// `NOT_SUPPORTED` for an interprocess event on a device whose memory sessions do not share.
     pub fn event_create(&self, flags: u32) -> Result<Event, Status> {
         if flags & !FLAGS != 0 {
             return Err(Status::INVALID_VALUE);
         }
-        if flags & INTERPROCESS != 0 {
-            return Err(Status::NOT_SUPPORTED);
-        }
         let context = self.current()?;
+        let shared = match flags & (INTERPROCESS | DISABLE_TIMING) {
+            INTERPROCESS => return Err(Status::INVALID_VALUE),
+            flags if flags & INTERPROCESS != 0 => Some(self.new_cell(context.handle)?),
+            _ => None,
+        };
+        self.new_event(&context, flags, shared)
+    }
+
+    pub(crate) fn new_event(
+        &self,
+        context: &ContextState,
+        flags: u32,
+        shared: Option<SharedCell>,
+    ) -> Result<Event, Status> {
         let (handle, state) = self
             .events
             .insert(context.ordinal, |slot, handle| EventState {
@@ -70,6 +86,7 @@ impl Client {
                 id: EventId { index: slot.index, generation: slot.generation },
                 context: context.handle,
                 flags,
+                shared,
                 last: AtomicU64::new(0),
                 captured: Mutex::new(None),
             })
@@ -87,6 +104,9 @@ impl Client {
     /// `INVALID_HANDLE`.
     pub fn event_destroy(&self, event: Event) -> Result<(), Status> {
         let state = self.events.remove(event).ok_or(Status::INVALID_HANDLE)?;
+        if let Some(cell) = state.shared {
+            self.free_cell(&cell);
+        }
         self.submit(&Command::EventDestroy { event: state.id })
     }
 
@@ -99,6 +119,9 @@ impl Client {
         let event = self.events.get(event).ok_or(Status::INVALID_HANDLE)?;
         if event.context != stream.context {
             return Err(Status::INVALID_HANDLE);
+        }
+        if let Some(cell) = event.shared {
+            return self.shared_record(&cell, &stream);
         }
         if self.capture_record(&stream, &event)? == EventWork::Captured {
             return Ok(());
@@ -126,6 +149,9 @@ impl Client {
     pub fn event_query(&self, event: Event) -> Result<(), Status> {
         self.healthy()?;
         let event = self.events.get(event).ok_or(Status::INVALID_HANDLE)?;
+        if let Some(cell) = event.shared {
+            return self.shared_query(&cell);
+        }
         self.refuse_captured(&event)?;
         let record = event.last_record();
         match self.event_done(&event, record) {
@@ -143,6 +169,9 @@ impl Client {
     pub fn event_synchronize(&self, event: Event) -> Result<(), Status> {
         self.healthy()?;
         let event = self.events.get(event).ok_or(Status::INVALID_HANDLE)?;
+        if let Some(cell) = event.shared {
+            return self.shared_synchronize(&cell);
+        }
         self.refuse_captured(&event)?;
         let record = event.last_record();
         if self.event_done(&event, record) == Some(true) {

@@ -12,6 +12,7 @@ use crate::function::FunctionState;
 use crate::handle::{Event, Function, Graph, GraphNode};
 use crate::launch::Launch;
 use crate::param_block::ParamBlock;
+use crate::user_object::References;
 
 /// A function on the host that a graph or a stream calls.
 #[derive(Clone)]
@@ -102,6 +103,8 @@ pub(crate) struct GraphState {
     pub(crate) handle: Graph,
     number: u64,
     pub(crate) nodes: Mutex<BTreeMap<u32, Node>>,
+    /// Objects of the application that it keeps.
+    pub(crate) held: Mutex<References>,
 }
 
 impl Client {
@@ -116,7 +119,10 @@ impl Client {
     pub(crate) fn new_graph(&self, nodes: BTreeMap<u32, Node>) -> Result<Arc<GraphState>, Status> {
         let number = self.number();
         let nodes = Mutex::new(nodes);
-        let made = self.graphs.insert(0, |_, handle| GraphState { handle, number, nodes });
+        let made = self.graphs.insert(0, |_, handle| {
+            let held = Mutex::default();
+            GraphState { handle, number, nodes, held }
+        });
         made.map(|(_, graph)| graph).map_err(|_| Status::OUT_OF_MEMORY)
     }
 
@@ -394,6 +400,7 @@ impl Client {
             copied.insert(index, Node { handle, work, ..node });
         }
         *lock(&copy.nodes) = copied;
+        *lock(&copy.held) = lock(&original.held).again();
         Ok(copy.handle)
     }
 

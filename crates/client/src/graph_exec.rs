@@ -15,6 +15,7 @@ use crate::handle::{Context, Event, Graph, GraphExec, GraphNode, Stream};
 use crate::launch::launch_spec;
 use crate::staging;
 use crate::table::Removed;
+use crate::user_object::References;
 
 /// Longest parameter block that replaces another inside the command, in bytes.
 const INLINE_PARAMS_MAX: usize = 400;
@@ -56,6 +57,11 @@ pub(crate) struct Contents {
     /// Kernels that are switched on and have no blocks yet. Programs describe a launch whose size
     /// they learn later by an empty grid, and set the size before the graph is launched.
     without_blocks: BTreeSet<u32>,
+    /// Objects that the graph kept when it was instantiated; those of child graphs by the position
+    /// of the node that holds the child.
+    pub(crate) held: BTreeMap<Option<u32>, References>,
+    /// It was launched once: it may be running.
+    pub(crate) launched: bool,
 }
 
 fn has_no_blocks(work: &Work) -> bool {
@@ -69,6 +75,8 @@ pub(crate) struct Flat {
     pub(crate) positions: BTreeMap<GraphNode, u32>,
     /// As [`Contents::children`].
     pub(crate) children: BTreeMap<u32, u32>,
+    /// As [`Contents::held`].
+    pub(crate) held: BTreeMap<Option<u32>, References>,
 }
 
 impl Client {
@@ -79,9 +87,9 @@ impl Client {
     pub fn graph_instantiate(&self, graph: Graph, flags: u64) -> Result<GraphExec, Status> {
         let context = self.current()?;
         let mut flat = Flat::default();
-        self.flatten(graph, &[], &mut flat)?;
-        let (nodes, children) = (flat.nodes, flat.children);
-        let mut contents = Contents { nodes, children, ..Contents::default() };
+        self.flatten(graph, None, &mut flat)?;
+        let (nodes, children, held) = (flat.nodes, flat.children, flat.held);
+        let mut contents = Contents { nodes, children, held, ..Contents::default() };
         for (position, (_, work, enabled)) in (0..).zip(&contents.nodes) {
             if *enabled && has_no_blocks(work) {
                 contents.without_blocks.insert(position);
@@ -132,20 +140,27 @@ impl Client {
         Some(state)
     }
 
-    /// Appends a graph's nodes; its roots wait for `before`. Returns the positions of its ends.
+    /// Appends a graph's nodes; its roots wait for the node that `holds` it, if it is a child.
+    /// Returns the positions of its ends.
     pub(crate) fn flatten(
         &self,
         graph: Graph,
-        before: &[u32],
+        holds: Option<u32>,
         flat: &mut Flat,
     ) -> Result<Vec<u32>, Status> {
-        let nodes: BTreeMap<u32, Node> = lock(&self.graph(graph)?.nodes).clone();
+        let before: Vec<u32> = holds.into_iter().collect();
+        let state = self.graph(graph)?;
+        let nodes: BTreeMap<u32, Node> = lock(&state.nodes).clone();
+        let held = lock(&state.held).again();
+        if !held.is_empty() {
+            flat.held.insert(holds, held);
+        }
         // Where each node's work ends, in positions of the flat list.
         let mut ends: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
         for index in in_order(&nodes)? {
             let Some(node) = nodes.get(&index) else { continue };
             let mut after: Vec<u32> = if node.after.is_empty() {
-                before.to_vec()
+                before.clone()
             } else {
                 let from = node.after.iter().filter_map(|from| ends.get(from));
                 from.flatten().copied().collect()
@@ -155,7 +170,7 @@ impl Client {
             let position = u32::try_from(flat.nodes.len()).map_err(|_| Status::INVALID_VALUE)?;
             let own_ends = if let Work::Child(child) = &node.work {
                 flat.nodes.push((after, Work::Empty, true));
-                let ends = self.flatten(*child, &[position], flat)?;
+                let ends = self.flatten(*child, Some(position), flat)?;
                 let end = u32::try_from(flat.nodes.len()).map_err(|_| Status::INVALID_VALUE)?;
                 flat.children.insert(position, end);
                 ends
@@ -170,7 +185,7 @@ impl Client {
         let inner: BTreeSet<u32> = inner.copied().collect();
         let outer = ends.into_iter().filter(|(index, _)| !inner.contains(index));
         let outer: Vec<u32> = outer.flat_map(|(_, positions)| positions).collect();
-        Ok(if outer.is_empty() { before.to_vec() } else { outer })
+        Ok(if outer.is_empty() { before } else { outer })
     }
 
     fn encode_list(&self, contents: &Contents) -> Result<Vec<u8>, Status> {
@@ -218,7 +233,11 @@ impl Client {
     }
 
     fn event_id(&self, event: Event) -> Result<EventId, Status> {
-        self.events.with(event, |event| event.id).ok_or(Status::INVALID_HANDLE)
+        let event = self.events.get(event).ok_or(Status::INVALID_HANDLE)?;
+        if event.shared.is_some() {
+            return Err(Status::NOT_SUPPORTED);
+        }
+        Ok(event.id)
     }
 
     /// Replaces what a node of an instantiated graph does by something of the same kind.
@@ -357,7 +376,7 @@ impl Client {
         if state.context != stream.context {
             return Err(Status::INVALID_VALUE);
         }
-        let contents = lock(&state.contents);
+        let mut contents = lock(&state.contents);
         if !contents.without_blocks.is_empty() {
             return Err(Status::INVALID_VALUE);
         }
@@ -367,6 +386,7 @@ impl Client {
             }
         }
         contents.calls.values().for_each(|call| self.host_functions.expect(*call));
+        contents.launched = true;
         drop(contents);
         self.send(&stream, &Command::GraphLaunch { graph: state.id, stream: stream.id })
     }
@@ -377,7 +397,13 @@ impl Client {
     /// `INVALID_VALUE`.
     pub fn graph_exec_destroy(&self, exec: GraphExec) -> Result<(), Status> {
         let state = self.forget_exec(exec).ok_or(Status::INVALID_VALUE)?;
-        self.submit(&Command::GraphDestroy { graph: state.id })
+        let destroyed = self.submit(&Command::GraphDestroy { graph: state.id });
+        let (held, launched) = {
+            let mut contents = state.contents();
+            (std::mem::take(&mut contents.held), contents.launched)
+        };
+        self.let_go(state.context, launched, held.into_values());
+        destroyed
     }
 
     /// The flags that a graph was instantiated with.

@@ -33,12 +33,18 @@ impl Client {
         self.healthy()?;
         let state = self.graph_execs.get(exec).ok_or(Status::INVALID_VALUE)?;
         let mut flat = Flat::default();
-        self.flatten(graph, &[], &mut flat)?;
+        self.flatten(graph, None, &mut flat)?;
+        let kept = std::mem::take(&mut flat.held);
         let mut contents = state.contents();
         if contents.nodes.len() != flat.nodes.len() {
             return Ok(Updated::TopologyChanged(GraphNode::NULL));
         }
-        self.replace_nodes(&state, &mut contents, 0, flat)
+        let updated = self.replace_nodes(&state, &mut contents, 0, flat)?;
+        if updated == Updated::Done {
+            let before = std::mem::replace(&mut contents.held, kept);
+            self.let_go(state.context, contents.launched, before.into_values());
+        }
+        Ok(updated)
     }
 
     /// Replaces the graph that a node of an instantiated graph holds by one of the same shape.
@@ -61,13 +67,22 @@ impl Client {
         let before = usize::try_from(first).map_err(|_| Status::INVALID_VALUE)?;
         let mut flat = Flat::default();
         flat.nodes.resize_with(before, || (Vec::new(), Work::Empty, true));
-        self.flatten(child, &[position], &mut flat)?;
+        self.flatten(child, Some(position), &mut flat)?;
+        let kept = std::mem::take(&mut flat.held);
         if u32::try_from(flat.nodes.len()) != Ok(end) {
             return Err(Status::INVALID_VALUE);
         }
         flat.nodes.drain(..before);
         match self.replace_nodes(&state, &mut contents, first, flat)? {
-            Updated::Done => Ok(()),
+            Updated::Done => {
+                let held = &mut contents.held;
+                let before: Vec<_> =
+                    held.extract_if(Some(position)..Some(end), |_, _| true).collect();
+                held.extend(kept);
+                let before = before.into_iter().map(|(_, held)| held);
+                self.let_go(state.context, contents.launched, before);
+                Ok(())
+            }
             Updated::TopologyChanged(_) | Updated::KindChanged(_) => Err(Status::INVALID_VALUE),
         }
     }

@@ -32,6 +32,8 @@ pub enum Kind {
     MemPool = 11,
     /// `CUlinkState`.
     Link = 12,
+    /// `CUuserObject`.
+    UserObject = 13,
 }
 
 const INDEX_BITS: u32 = 24;
@@ -144,6 +146,8 @@ handles! {
     MemPool,
     /// A `CUlinkState`.
     Link,
+    /// A `CUuserObject`.
+    UserObject,
 }
 
 impl Stream {
@@ -167,7 +171,7 @@ mod tests {
     proptest! {
         #[test]
         fn a_handle_keeps_its_parts(
-            kind in 1_u8..13, ordinal in 0_u8..16, index in 0..=INDEX_MAX, generation in 1_u32..,
+            kind in 1_u8..14, ordinal in 0_u8..16, index in 0..=INDEX_MAX, generation in 1_u32..,
         ) {
             let parts = Parts { kind, ordinal, index, generation };
             prop_assert_eq!(Parts::of(parts.raw()), parts);

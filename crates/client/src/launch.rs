@@ -95,12 +95,27 @@ impl Client {
             return Err(Status::INVALID_VALUE);
         }
         if threads > u64::from(target.info().max_threads) {
-            return Err(Status::LAUNCH_OUT_OF_RESOURCES);
+            return Err(self.too_many_threads(target, threads));
         }
         if launch.shared_bytes > target.max_dynamic_shared() {
             return Err(Status::INVALID_VALUE);
         }
         if launch.cooperative { self.check_cooperative(target, launch, threads) } else { Ok(()) }
+    }
+
+    /// What a block of more threads than the kernel takes is refused with: too few registers is
+    /// another reason than a bound that its author set (`.maxntid`).
+    #[cold]
+    fn too_many_threads(&self, target: &FunctionState, threads: u64) -> Status {
+        /// `CU_DEVICE_ATTRIBUTE_MAX_REGISTERS_PER_BLOCK`.
+        const REGISTERS: u32 = 12;
+
+        let needed = threads.saturating_mul(target.info().registers.into());
+        if needed > u64::from(self.limit(REGISTERS, u32::MAX)) {
+            Status::LAUNCH_OUT_OF_RESOURCES
+        } else {
+            Status::INVALID_VALUE
+        }
     }
 
     #[cold]

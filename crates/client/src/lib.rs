@@ -26,6 +26,7 @@ mod graph_update;
 mod handle;
 mod host_function;
 mod ipc;
+mod ipc_event;
 mod launch;
 mod library;
 mod link;
@@ -44,6 +45,7 @@ mod stream;
 mod stream_value;
 mod table;
 mod transport;
+mod user_object;
 
 pub use attach::{AttachError, DirectSession};
 pub use capture::CaptureInfo;
@@ -56,7 +58,7 @@ pub use graph::{CopySide, CopyWork, HostWork, KernelWork, Work};
 pub use graph_update::Updated;
 pub use handle::{
     Context, Event, Function, Graph, GraphExec, GraphNode, Kernel, Kind, Library, Link, MemPool,
-    Module, Stream,
+    Module, Stream, UserObject,
 };
 pub use host_function::Callback;
 pub use launch::Launch;

@@ -258,6 +258,9 @@ impl Client {
     pub fn stream_wait_event(&self, stream: Stream, event: Event) -> Result<(), Status> {
         let stream = self.stream(stream)?;
         let event = self.events.get(event).ok_or(Status::INVALID_HANDLE)?;
+        if let Some(cell) = event.shared {
+            return self.shared_wait(&cell, &stream);
+        }
         match self.capture_wait(&stream, &event)? {
             EventWork::Captured => Ok(()),
             EventWork::Live if event.last_record() == 0 => Ok(()),

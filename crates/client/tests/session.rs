@@ -54,7 +54,10 @@ fn a_launch_is_checked_before_it_is_sent() {
     let too_large = Launch { block: [2048, 1, 1], ..SHAPE };
     assert_eq!(attempt(too_large, &[0; 12]), Err(Status::INVALID_VALUE));
     let beyond_kernel = Launch { block: [1024, 1, 1], ..SHAPE };
-    assert_eq!(attempt(beyond_kernel, &[0; 12]), Err(Status::LAUNCH_OUT_OF_RESOURCES));
+    let of_registers = Err(Status::LAUNCH_OUT_OF_RESOURCES);
+    assert_eq!(attempt(beyond_kernel, &[0; 12]), of_registers, "1024 times 32");
+    let beyond_bound = Launch { block: [600, 1, 1], ..SHAPE };
+    assert_eq!(attempt(beyond_bound, &[0; 12]), Err(Status::INVALID_VALUE));
     assert_eq!(attempt(Launch { grid: [0, 1, 1], ..SHAPE }, &[0; 12]), Err(Status::INVALID_VALUE));
     assert_eq!(attempt(SHAPE, &[0; 11]), Err(Status::INVALID_VALUE));
     let too_shared = Launch { shared_bytes: 48 << 10, ..SHAPE };

@@ -52,3 +52,4 @@ mod profiler;
 mod stream;
 mod stream_value;
 mod text;
+mod user_object;

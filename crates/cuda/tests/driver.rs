@@ -11,6 +11,8 @@ mod api;
 mod attributes;
 #[path = "driver/registered.rs"]
 mod registered;
+#[path = "driver/user_objects.rs"]
+mod user_objects;
 
 use std::ffi::{CStr, OsString, c_void};
 use std::path::PathBuf;
@@ -89,6 +91,7 @@ fn body() {
     captured_graph(&driver);
     built_graph(&driver);
     updated_graph(&driver);
+    user_objects::body(&driver);
     pools(&driver);
     forked_child(&driver);
     assert_eq!(driver.primary_release(0), SUCCESS);

@@ -1,5 +1,9 @@
 //! The trait every backend implements.
 
+use std::sync::atomic::AtomicU64;
+
+use weft_ring::Cell;
+
 use crate::{Completion, DeviceInfo, LoadedModule, ModuleId, Op, OpId, QueueId};
 
 /// Device memory of one vGPU, in bytes.
@@ -136,6 +140,15 @@ pub trait Device: std::fmt::Debug {
 
     /// Writes the word, whole. Operations started later see it.
     fn write_word(&mut self, address: u64, value: u64, wide: bool) -> Result<(), DeviceError>;
+
+    /// The aligned 64-bit word at `address`, for what several sessions change at once.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] by devices whose memory sessions do not share;
+    /// [`DeviceError::BadRange`] when it is not mapped or not aligned.
+    fn shared_word(&mut self, _address: u64) -> Result<Cell<AtomicU64>, DeviceError> {
+        Err(DeviceError::Unsupported("memory that several sessions use"))
+    }
 
     /// Executes for at most about `slice_ns` of the calling thread's time and says what remains.
     fn drive(&mut self, slice_ns: u64) -> Driven;

@@ -139,6 +139,22 @@ impl<D: Device> Session<D> {
                 let ns = self.events.elapsed_ns(start, end)?;
                 self.answer_with(caller, &reply::Elapsed { ns }, out);
             }
+            Command::SharedEventCreate { cell } => {
+                self.shared_event_create(cell)?;
+                self.answer_done(caller, out);
+            }
+            Command::SharedEventRecord { cell, stream } => {
+                self.shared_event_record(cell, stream, out)?;
+                self.answer_done(caller, out);
+            }
+            Command::SharedEventWait { cell, stream } => {
+                self.shared_event_wait(cell, stream, out)?;
+                self.answer_done(caller, out);
+            }
+            Command::SharedEventQuery { cell } => {
+                let done = self.shared_event_done(cell)?;
+                self.answer_query(done, caller, out);
+            }
             Command::HostFunctionNext {} => {
                 if let Some(call) = self.host.ask(caller) {
                     self.answer_with(caller, &reply::HostCall { call }, out);

@@ -97,10 +97,13 @@ impl<D: Device> Session<D> {
                     operation.releases.iter().flatten().for_each(|word| out.release(*word));
                 }
                 Task::Free { address, .. } => self.free_now(*address),
+                // Another session may wait for it.
+                Task::RecordCell { cell, record } => cell.complete(&mut self.device, *record),
                 Task::Nothing
                 | Task::Wait(_)
                 | Task::WaitValue { .. }
                 | Task::WriteValue { .. }
+                | Task::WaitCell { .. }
                 | Task::Record { .. }
                 | Task::Host { .. } => {}
             }

@@ -42,6 +42,8 @@ pub(crate) fn stream_of(command: &Command<'_>) -> Option<StreamId> {
         | Command::StreamWaitValue { stream, .. }
         | Command::StreamWriteValue { stream, .. }
         | Command::EventRecord { stream, .. }
+        | Command::SharedEventRecord { stream, .. }
+        | Command::SharedEventWait { stream, .. }
         | Command::HostFunction { stream, .. }
         | Command::GraphLaunch { stream, .. }
         | Command::MemFreeAsync { stream, .. } => Some(stream),

@@ -59,6 +59,7 @@ mod output;
 mod printed;
 mod session;
 mod shape;
+mod shared_event;
 mod stream;
 mod table;
 mod wait;

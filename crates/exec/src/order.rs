@@ -502,6 +502,8 @@ impl<D: Device> Session<D> {
             Task::Operation(_) => return false,
             Task::WaitValue { .. }
             | Task::WriteValue { .. }
+            | Task::WaitCell { .. }
+            | Task::RecordCell { .. }
             | Task::Host { .. }
             | Task::Free { .. } => {
                 if !first || !self.act(key, out) {
@@ -536,14 +538,24 @@ impl<D: Device> Session<D> {
             Task::WaitValue { word, value, comparison } => {
                 let outcome = word.compares(&mut self.device, *comparison, *value);
                 if outcome == Ok(false) {
-                    let now_ns = self.device.now_ns();
-                    let next_ns = now_ns.saturating_add(POLL_NS.0);
-                    self.polling.next_ns.get_or_insert(next_ns);
+                    self.poll_soon();
                     return false;
                 }
                 outcome.map(drop)
             }
             Task::WriteValue { word, value } => word.write(&mut self.device, *value),
+            Task::WaitCell { cell, record } => {
+                // The event of a session that is gone keeps nobody waiting.
+                if cell.has_completed(&mut self.device, *record) == Ok(false) {
+                    self.poll_soon();
+                    return false;
+                }
+                Ok(())
+            }
+            Task::RecordCell { cell, record } => {
+                cell.complete(&mut self.device, *record);
+                Ok(())
+            }
             Task::Free { address, after } => {
                 // Operations of other streams that are in flight now may name the memory.
                 let (address, after) = (*address, *after.get_or_insert(self.started));
@@ -570,6 +582,12 @@ impl<D: Device> Session<D> {
             self.note_refusal(status, out);
         }
         true
+    }
+
+    /// A stream waits for what no command tells of.
+    fn poll_soon(&mut self) {
+        let next_ns = self.device.now_ns().saturating_add(POLL_NS.0);
+        self.polling.next_ns.get_or_insert(next_ns);
     }
 
     fn tell_host(&mut self, call: u64, key: StreamKey, out: &mut dyn Output) {

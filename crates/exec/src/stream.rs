@@ -10,6 +10,7 @@ use weft_wire::progress;
 
 use crate::graph::GraphRun;
 use crate::output::Caller;
+use crate::shared_event::EventCell;
 use crate::words::WordPlace;
 
 /// Where a stream lies in [`Streams`].
@@ -64,6 +65,16 @@ pub(crate) enum Task {
     WriteValue {
         word: WordPlace,
         value: u64,
+    },
+    /// Waits for a record of an event that sessions share.
+    WaitCell {
+        cell: EventCell,
+        record: u64,
+    },
+    /// Completes a record of such an event.
+    RecordCell {
+        cell: EventCell,
+        record: u64,
     },
     Record {
         slot: usize,

@@ -3,6 +3,7 @@
 mod common;
 
 use std::num::NonZeroU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use common::{
     Bench, CONTEXT, LEGACY, cut, device_side, event, fill, host_side, linear, spec, stream,
@@ -56,6 +57,19 @@ fn a_fault_answers_all_who_wait_and_all_who_come() {
     for command in [Command::Ping {}, Command::StreamQuery { stream: LEGACY }, alloc] {
         assert_eq!(Some(bench.ask(&command)), status);
     }
+}
+
+#[test]
+fn a_fault_completes_the_records_that_other_sessions_wait_for() {
+    let mut bench = Bench::new();
+    let cell = bench.buffer;
+    assert_eq!(bench.ask(&Command::SharedEventCreate { cell }), Status::SUCCESS);
+    bench.launch(LEGACY, 0);
+    assert_eq!(bench.ask(&Command::SharedEventRecord { cell, stream: LEGACY }), Status::SUCCESS);
+    bench.start_all();
+    bench.end_as(fault(FaultKind::Trap));
+    let completed = bench.fake.borrow().shared.as_ref().unwrap().cell::<AtomicU64>(8).unwrap();
+    assert_eq!(completed.load(Ordering::Acquire), 1);
 }
 
 #[test]

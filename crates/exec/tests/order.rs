@@ -123,6 +123,69 @@ fn a_value_in_pinned_memory_is_looked_at_again_when_due() {
 }
 
 #[test]
+fn a_shared_event_is_waited_for_across_sessions() {
+    let (mut bench, mut other) = (Bench::new(), Bench::new());
+    let shared = bench.fake.borrow().shared.clone();
+    other.fake.borrow_mut().shared = shared;
+    bench.create_streams(&[(1, false), (2, false)]);
+    other.create_streams(&[(1, false)]);
+    let (cell, same) = (bench.buffer + 32, other.buffer + 32);
+    bench
+        .fake
+        .borrow()
+        .shared
+        .as_ref()
+        .unwrap()
+        .span(32, 16)
+        .unwrap()
+        .write_from(&[9; 16])
+        .unwrap();
+    assert_eq!(bench.ask(&Command::SharedEventCreate { cell }), Status::SUCCESS);
+    assert_eq!(other.ask(&Command::SharedEventQuery { cell: same }), Status::SUCCESS);
+    // Two records; the later one ends first, and the earlier one takes nothing back.
+    for index in [1, 2] {
+        bench.launch(stream(index), 0);
+        let record = Command::SharedEventRecord { cell, stream: stream(index) };
+        assert_eq!(bench.ask(&record), Status::SUCCESS);
+    }
+    let wait = Command::SharedEventWait { cell: same, stream: stream(1) };
+    assert_eq!(other.ask(&wait), Status::SUCCESS);
+    assert_eq!(other.word(stream(1)), 0);
+    assert_eq!(other.ask(&Command::SharedEventQuery { cell: same }), Status::NOT_READY);
+    assert_eq!(bench.start_all().len(), 2);
+    let operations: Vec<_> = bench.fake.borrow().in_flight.iter().copied().collect();
+    for op in operations.into_iter().rev() {
+        bench.end_op(op, Outcome::Done);
+        assert_eq!(other.ask(&Command::SharedEventQuery { cell: same }), Status::SUCCESS);
+    }
+    let due_ns = other.session.deadline_ns().expect("it looks again");
+    other.fake.borrow_mut().now_ns = due_ns;
+    other.session.drive(1000, &mut other.out);
+    assert_eq!(other.word(stream(1)), 1);
+    assert_eq!(bench.ask(&Command::SharedEventQuery { cell: 0x10 }), Status::INVALID_VALUE);
+}
+
+#[test]
+fn a_shared_event_whose_memory_is_gone_keeps_nobody_waiting() {
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, false), (2, false)]);
+    let cell = bench.buffer;
+    assert_eq!(bench.ask(&Command::SharedEventCreate { cell }), Status::SUCCESS);
+    bench.launch(stream(1), 0);
+    for command in [
+        Command::SharedEventRecord { cell, stream: stream(1) },
+        Command::SharedEventWait { cell, stream: stream(2) },
+    ] {
+        assert_eq!(bench.ask(&command), Status::SUCCESS);
+    }
+    assert_eq!(bench.word(stream(2)), 0);
+    bench.fake.borrow_mut().shared = None;
+    bench.fake.borrow_mut().now_ns = bench.session.deadline_ns().expect("it looks again");
+    bench.session.drive(1000, &mut bench.out);
+    assert_eq!(bench.word(stream(2)), 1);
+}
+
+#[test]
 fn host_functions_run_between_what_surrounds_them() {
     let mut bench = Bench::new();
     bench.create_streams(&[(1, false)]);

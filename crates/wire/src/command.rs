@@ -359,6 +359,19 @@ commands! {
     /// Time between two completed records. Answer: [`crate::reply::Elapsed`].
     65 sync EventElapsed { start: EventId, end: EventId, }
 
+    // Events of several sessions of a vGPU: cells of 16 bytes in memory that they share, how many
+    // records were accepted and the highest that has completed. Each answers at once, so that what
+    // one process has done is so before it can tell another one.
+
+    /// A new cell, without records.
+    66 sync SharedEventCreate { cell: u64, }
+    /// Records the event in stream order.
+    67 sync SharedEventRecord { cell: u64, stream: StreamId, }
+    /// Later work of the stream waits for the last record of any session before this command.
+    68 sync SharedEventWait { cell: u64, stream: StreamId, }
+    /// Success or not ready.
+    69 sync SharedEventQuery { cell: u64, }
+
     // Host functions: the client's callback thread asks, runs, and says when it is done.
 
     /// A host function in stream order; `call` is the client's number for it.

@@ -1,4 +1,4 @@
-//! Device memory that processes of one vGPU share, and that nobody else gets at.
+//! Device memory and events that processes of one vGPU share, and that nobody else gets at.
 
 use crate::support::{Conversation, Node, eventually, finish, program, success, text_of};
 
@@ -55,4 +55,43 @@ fn memory_that_is_freed_is_out_of_reach() {
     assert_eq!(asked(&mut holder, ""), "CUDA_ERROR_ILLEGAL_ADDRESS 7");
     let late = finish(node.run(&["--name", "shared"], &program("ipc"), &["open", &handle]));
     assert!(text_of(&late).contains("refused: CUDA_ERROR_INVALID_HANDLE"), "{late:?}");
+}
+
+#[test]
+fn processes_of_one_vgpu_wait_for_each_others_events() {
+    let node = Node::start(&[]);
+    let run = |arguments: &[&str]| {
+        Conversation::start(node.run(&["--name", "shared"], &program("ipc"), arguments))
+    };
+    let mut recorder = run(&["record"]);
+    let handle = recorder.line();
+    let mut waiter = run(&["await", &handle]);
+    assert_eq!(waiter.line(), "open");
+    assert_eq!(asked(&mut waiter, "query"), "CUDA_SUCCESS", "there is no record");
+    assert_eq!(asked(&mut recorder, "record"), "CUDA_SUCCESS");
+    assert_eq!(asked(&mut waiter, "query"), "CUDA_ERROR_NOT_READY");
+    assert_eq!(asked(&mut waiter, "wait"), "CUDA_SUCCESS");
+    assert_eq!(asked(&mut waiter, "stream"), "CUDA_ERROR_NOT_READY");
+    waiter.say("sync");
+    assert_eq!(asked(&mut recorder, "go"), "CUDA_SUCCESS");
+    assert_eq!(waiter.line(), "CUDA_SUCCESS", "the one that waited");
+    eventually("the stream that waited to go on", || {
+        asked(&mut waiter, "stream") == "CUDA_SUCCESS"
+    });
+    // The other way round: the recorder sees what the process that opened the event records.
+    assert_eq!(asked(&mut recorder, "record"), "CUDA_SUCCESS");
+    assert_eq!(asked(&mut waiter, "wait"), "CUDA_SUCCESS");
+    assert_eq!(asked(&mut waiter, "record"), "CUDA_SUCCESS");
+    assert_eq!(asked(&mut recorder, "query"), "CUDA_ERROR_NOT_READY");
+    assert_eq!(asked(&mut recorder, "go"), "CUDA_SUCCESS");
+    assert_eq!(asked(&mut waiter, "sync"), "CUDA_SUCCESS");
+    let other = node.run(&["--name", "other"], &program("ipc"), &["await", &handle]);
+    let other = finish(other);
+    assert!(text_of(&other).contains("refused: CUDA_ERROR_INVALID_HANDLE"), "{other:?}");
+    // A process that is gone keeps nobody waiting.
+    assert_eq!(asked(&mut recorder, "record"), "CUDA_SUCCESS");
+    assert_eq!(asked(&mut waiter, "wait"), "CUDA_SUCCESS");
+    recorder.kill();
+    eventually("the stream to go on without it", || asked(&mut waiter, "stream") == "CUDA_SUCCESS");
+    assert!(waiter.wait().success());
 }

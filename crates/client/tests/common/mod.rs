@@ -144,7 +144,9 @@ fn welcome(pinned_bytes: u64) -> Welcome {
         capability_minor: 5,
         memory_bytes: 1 << 30,
         pinned_bytes,
-        attributes: vec![Attribute { number: 16, value: 4 }, Attribute { number: 10, value: 32 }],
+        attributes: [(16, 4), (10, 32), (12, 20_000)]
+            .map(|(number, value)| Attribute { number, value })
+            .to_vec(),
     }
 }
 

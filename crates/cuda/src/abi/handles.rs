@@ -6,6 +6,7 @@ pub(crate) use weft_client::{
     Context as CUcontext, Event as CUevent, Function as CUfunction, Graph as CUgraph,
     GraphExec as CUgraphExec, GraphNode as CUgraphNode, Kernel as CUkernel, Library as CUlibrary,
     Link as CUlinkState, MemPool as CUmemoryPool, Module as CUmodule, Stream as CUstream,
+    UserObject as CUuserObject,
 };
 
 // A handle takes the place of a pointer.

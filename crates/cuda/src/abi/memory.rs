@@ -16,6 +16,11 @@ c_structs! { LAYOUTS:
         bytes: [u8; 64] = "reserved",
     }
 
+    /// What another process opens an event by.
+    CUipcEventHandle [64] {
+        bytes: [u8; 64] = "reserved",
+    }
+
     /// Properties of a device as CUDA 2 had them.
     CUdevprop [56] {
         maxThreadsPerBlock: i32,

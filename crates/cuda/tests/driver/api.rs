@@ -203,6 +203,14 @@ driver! {
         node: &mut Handle, graph: Handle, after: *const Handle, count: usize, child: Handle);
     c"cuGraphExecChildGraphNodeSetParams" graph_exec_set_child(
         exec: Handle, node: Handle, child: Handle);
+    c"cuGraphClone" graph_clone(clone: &mut Handle, graph: Handle);
+    c"cuUserObjectCreate" object_create(
+        object: &mut Handle, data: *mut c_void, destroy: HostFunction, count: u32, flags: u32);
+    c"cuUserObjectRetain" object_retain(object: Handle, count: u32);
+    c"cuUserObjectRelease" object_release(object: Handle, count: u32);
+    c"cuGraphRetainUserObject" graph_retain(
+        graph: Handle, object: Handle, count: u32, flags: u32);
+    c"cuGraphReleaseUserObject" graph_release(graph: Handle, object: Handle, count: u32);
     c"cuGraphLaunch" graph_launch(exec: Handle, stream: Handle);
     c"cuGraphExecDestroy" graph_exec_destroy(exec: Handle);
     c"cuOccupancyMaxActiveBlocksPerMultiprocessor" occupancy(

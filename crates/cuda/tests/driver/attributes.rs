@@ -3,7 +3,7 @@
 use core::ptr;
 
 use super::api::{Driver, Handle, LaunchConfig};
-use super::{SUCCESS, alloc, load};
+use super::{INVALID_VALUE, SUCCESS, alloc, load};
 
 /// Attributes that state a size, a number or a clock, or a fact about hardware that no call shows.
 const FACTS: [std::ops::RangeInclusive<u32>; 12] = [
@@ -181,6 +181,14 @@ fn allocations(claims: &mut Claims<'_>) {
     let own = alloc(driver, 4096);
     let exported = driver.range_handle((&raw mut handle).cast(), own, 4096, 1, 0) == SUCCESS;
     claims.check(124, exported);
+    // CU_EVENT_INTERPROCESS | CU_EVENT_DISABLE_TIMING, and without the latter.
+    let mut event = 0;
+    let shared = driver.event_create(&mut event, 6) == SUCCESS;
+    claims.check(125, shared);
+    if shared {
+        assert_eq!(driver.event_destroy(event), SUCCESS);
+    }
+    assert_eq!(driver.event_create(&mut event, 4), INVALID_VALUE);
     assert_eq!(driver.free(own), SUCCESS);
     assert!(
         NEVER

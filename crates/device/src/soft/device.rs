@@ -2,6 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use weft_ring::Cell;
 
 use super::clock;
 use super::device_page::{DevicePage, Kept};
@@ -536,6 +539,10 @@ impl Device for SoftDevice {
 
     fn unmap_host(&mut self, host: u64) -> Result<(), DeviceError> {
         self.cx.mem.unmap_host(host)
+    }
+
+    fn shared_word(&mut self, address: u64) -> Result<Cell<AtomicU64>, DeviceError> {
+        self.cx.mem.wide_word(address)
     }
 
     fn export(&mut self, address: u64) -> Result<[u8; 16], DeviceError> {

@@ -5,6 +5,8 @@
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 
 use weft_device::{
     Capabilities, Completion, Device, DeviceError, DeviceInfo, Driven, FunctionInfo, GlobalInfo,
@@ -13,7 +15,7 @@ use weft_device::{
 use weft_exec::{
     Accepted, Caller, Cut, Finished, Limits, Output, Session, Shared, Started, Violation,
 };
-use weft_ring::SharedMemory;
+use weft_ring::{Cell, SharedMemory};
 use weft_wire::codec::{Field, decode_all};
 use weft_wire::command::{Block, Endpoint, FillSpec, LaunchSpec, Payload, Place, Shape};
 use weft_wire::id::{ContextId, EventId, GraphExecId, ModuleId, StreamId};
@@ -54,6 +56,8 @@ pub struct Fake {
     pub allocations: BTreeMap<u64, u64>,
     next_address: u64,
     pub words: BTreeMap<u64, u64>,
+    /// The page of memory that sessions share, wherever it is mapped.
+    pub shared: Option<Arc<SharedMemory>>,
     pub modules: BTreeSet<u32>,
     next_module: u32,
     pub aborted: Vec<OpId>,
@@ -168,6 +172,13 @@ impl Device for FakeDevice {
         self.state.borrow_mut().words.insert(address, value);
         Ok(())
     }
+    fn shared_word(&mut self, address: u64) -> Result<Cell<AtomicU64>, DeviceError> {
+        self.check_range(address, 8)?;
+        let memory = self.state.borrow().shared.clone();
+        let memory = memory.ok_or(DeviceError::Unsupported("no shared page"))?;
+        let cell = memory.cell(usize::try_from(address % 4096).unwrap());
+        cell.map_err(|_| DeviceError::BadRange { address, bytes: 8 })
+    }
     fn drive(&mut self, _slice_ns: u64) -> Driven {
         let mut state = self.state.borrow_mut();
         state.now_ns += state.drive_ns;
@@ -243,7 +254,8 @@ impl Bench {
     }
 
     pub fn bare(limits: Limits) -> Self {
-        let fake = Rc::new(RefCell::new(Fake { room: 64, ..Fake::default() }));
+        let shared = Some(SharedMemory::anonymous(4096).unwrap());
+        let fake = Rc::new(RefCell::new(Fake { room: 64, shared, ..Fake::default() }));
         let info = DeviceInfo {
             name: "fake".into(),
             backend: "fake",

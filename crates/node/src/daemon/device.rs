@@ -28,11 +28,17 @@ pub(crate) struct DeviceMemory {
     info: DeviceInfo,
 }
 
+/// `CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED`.
+const IPC_EVENT_SUPPORTED: u32 = 125;
+
 /// The device that `config` names. Of a GPU, the memory that vGPUs may have is noted in `config`:
 /// as much as configured, but not more than there is.
 pub(crate) fn identify(config: &mut NodeConfig) -> anyhow::Result<DeviceInfo> {
     if config.device.kind == DeviceKind::Soft {
-        return Ok(device_info(config.device.memory_bytes()));
+        let mut info = device_info(config.device.memory_bytes());
+        // Sessions on a node share memory, and so events.
+        info.attributes.insert(IPC_EVENT_SUPPORTED, 1);
+        return Ok(info);
     }
     let probe = spawn::probe(&Backend::of(config));
     let Probe { name, uuid, capability, memory_bytes, attributes } =

@@ -41,15 +41,15 @@ macro_rules! driver_calls_checkpoint {
             cuIpcCloseMemHandle: cuIpcCloseMemHandle 4010 plain sync (
                 value dptr: CUdeviceptr
             ) {ipc::close}
-            cuIpcGetEventHandle: cuIpcGetEventHandle 4010 plain refused (
+            cuIpcGetEventHandle: cuIpcGetEventHandle 4010 plain sync (
                 out pHandle: *mut CUipcEventHandle, value event: CUevent
-            ) {}
+            ) {ipc::export_event}
             cuIpcGetMemHandle: cuIpcGetMemHandle 4010 plain sync (
                 out pHandle: *mut CUipcMemHandle, value dptr: CUdeviceptr
             ) {ipc::export}
-            cuIpcOpenEventHandle: cuIpcOpenEventHandle 4010 plain refused (
+            cuIpcOpenEventHandle: cuIpcOpenEventHandle 4010 plain sync (
                 out phEvent: *mut CUevent, value handle: CUipcEventHandle
-            ) {}
+            ) {ipc::open_event}
             cuIpcOpenMemHandle: cuIpcOpenMemHandle 4010 plain sync (
                 out pdptr: *mut CUdeviceptr, value handle: CUipcMemHandle, value Flags: u32
             ) {ipc::open}

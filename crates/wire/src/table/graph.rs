@@ -350,9 +350,9 @@ macro_rules! driver_calls_graph {
             cuGraphNodeSetParams_v2: cuGraphNodeSetParams 13040 plain refused (
                 value hNode: CUgraphNode, input nodeParams: *mut CUgraphNodeParams
             ) {}
-            cuGraphReleaseUserObject: cuGraphReleaseUserObject 11030 plain refused (
+            cuGraphReleaseUserObject: cuGraphReleaseUserObject 11030 plain local (
                 value graph: CUgraph, value object: CUuserObject, value count: u32
-            ) {}
+            ) {user_object::graph_release}
             cuGraphRemoveDependencies: cuGraphRemoveDependencies 10000 plain local (
                 value hGraph: CUgraph, input from: *const CUgraphNode [numDependencies],
                 input to: *const CUgraphNode [numDependencies], value numDependencies: usize
@@ -362,25 +362,25 @@ macro_rules! driver_calls_graph {
                 input to: *const CUgraphNode [numDependencies],
                 input edgeData: *const CUgraphEdgeData, value numDependencies: usize
             ) {graph_shape::remove_dependencies_with_edges}
-            cuGraphRetainUserObject: cuGraphRetainUserObject 11030 plain refused (
+            cuGraphRetainUserObject: cuGraphRetainUserObject 11030 plain local (
                 value graph: CUgraph, value object: CUuserObject, value count: u32, value flags: u32
-            ) {}
+            ) {user_object::graph_retain}
             cuGraphUpload: cuGraphUpload 11010 legacy local (
                 value hGraph: CUgraphExec, value hStream: CUstream
             ) {graph_exec::upload}
             cuGraphUpload_ptsz: cuGraphUpload 11010 per_thread local (
                 value hGraphExec: CUgraphExec, value hStream: CUstream
             ) {graph_exec::upload}
-            cuUserObjectCreate: cuUserObjectCreate 11030 plain refused (
+            cuUserObjectCreate: cuUserObjectCreate 11030 plain local (
                 out object_out: *mut CUuserObject, input ptr: *mut c_void, value destroy: CUhostFn,
                 value initialRefcount: u32, value flags: u32
-            ) {}
-            cuUserObjectRelease: cuUserObjectRelease 11030 plain refused (
+            ) {user_object::create}
+            cuUserObjectRelease: cuUserObjectRelease 11030 plain local (
                 value object: CUuserObject, value count: u32
-            ) {}
-            cuUserObjectRetain: cuUserObjectRetain 11030 plain refused (
+            ) {user_object::release}
+            cuUserObjectRetain: cuUserObjectRetain 11030 plain local (
                 value object: CUuserObject, value count: u32
-            ) {}
+            ) {user_object::retain}
         }
     };
 }

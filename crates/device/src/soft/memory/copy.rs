@@ -171,6 +171,17 @@ impl Memory {
         Ok(())
     }
 
+    /// The aligned 64-bit word at `address`.
+    ///
+    /// # Errors
+    /// [`DeviceError::BadRange`] when it is not mapped or not aligned.
+    pub(crate) fn wide_word(&self, address: u64) -> Result<Cell<AtomicU64>, DeviceError> {
+        match self.word(address, true)? {
+            Word::Wide(cell) => Ok(cell),
+            Word::Narrow(_) => Err(DeviceError::BadRange { address, bytes: 8 }),
+        }
+    }
+
     fn word(&self, address: u64, wide: bool) -> Result<Word, DeviceError> {
         let bytes = if wide { 8 } else { 4 };
         let span = self.span(address, bytes)?;
