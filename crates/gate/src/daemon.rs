@@ -1,144 +1,25 @@
-//! The gate as the daemon keeps it, one per session.
+//! A session's control page in the daemon's hands.
 
 use core::sync::atomic::fence;
 
 use weft_ring::{Ordering, WakeFlag};
+use weft_turn::{Abandoned, DaemonPage, Demand, Grant, Report};
 
 use crate::due::Due;
-use crate::page::{Abandoned, ControlPage, Demand, Grant, GrantKind};
+use crate::page::ControlPage;
 
-/// What a session says about itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Report {
-    /// Whether it wants the device.
-    pub demand: Demand,
-    /// About how much device time it wants, in ns.
-    pub demand_ns: u64,
-    /// Device time of its completed operations, in ns; only grows.
-    pub used_ns: u64,
-    /// Estimated device time of operations that were admitted and have not completed, in ns.
-    pub in_flight_ns: u64,
-    /// Time that it held a grant with nothing to do, in ns; only grows.
-    pub idle_ns: u64,
-    /// The last grant that it gave back.
-    pub released: u64,
-    /// Its synchronous calls so far.
-    pub sync_calls: u64,
-    /// Pieces of longer kernels that it has cut off so far.
-    pub pieces: u64,
-}
-
-impl Report {
-    /// Device time admitted so far, completed or not, in ns: what a turn took is the growth of
-    /// this.
-    #[must_use]
-    pub fn admitted_ns(&self) -> u64 {
-        self.used_ns.saturating_add(self.in_flight_ns)
-    }
-}
-
-/// What became of a revocation.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Revocation {
-    /// The session held nothing, or held the device idly: the device is free now.
-    Free,
-    /// The session is using its grant and will release it.
-    Asked,
-}
-
-/// The daemon's side of a control page.
+/// A control page and the doorbell that its session sleeps on.
 #[derive(Debug)]
-pub struct GateDaemon {
+pub struct DaemonSide {
     page: ControlPage,
     doorbell: WakeFlag,
-    /// The last grant and what had been used before it.
-    last: Option<(Grant, u64)>,
-    /// A grant taken back from an idle session without its help.
-    reclaimed: u64,
 }
 
-impl GateDaemon {
-    /// Takes the daemon's side of `page`; the session sleeps on `doorbell`.
+impl DaemonSide {
+    /// Of a session that sleeps on `doorbell`.
     #[must_use]
     pub fn new(page: ControlPage, doorbell: WakeFlag) -> Self {
-        let last = page.load_grant();
-        let used = page.used.load(Ordering::Acquire);
-        // A restarted daemon adopts the session with whatever grant it has.
-        let last = (last.epoch != 0).then_some((last, used));
-        Self { page, doorbell, last, reclaimed: 0 }
-    }
-
-    /// Grants the device. The session must not hold it; the grant is returned.
-    pub fn grant(&mut self, budget_ns: u64, kind: GrantKind) -> Grant {
-        let epoch = self.last.map_or(0, |(last, _)| last.epoch) + 1;
-        let grant = Grant { epoch, budget_ns, kind };
-        self.last = Some((grant, self.page.used.load(Ordering::Acquire)));
-        self.page.store_grant(&grant);
-        self.doorbell.wake();
-        grant
-    }
-
-    /// Asks for the device back.
-    pub fn revoke(&mut self) -> Revocation {
-        let Some((grant, _)) = self.last else {
-            return Revocation::Free;
-        };
-        if !self.is_held() {
-            return Revocation::Free;
-        }
-        self.page.revoke.store(grant.epoch, Ordering::Release);
-        // SYNC: the revocation is ordered before the look at the demand; pairs with
-        // `GateWorker::set_runnable`.
-        fence(Ordering::SeqCst);
-        if self.page.load_demand() == Demand::Idle && grant.kind == GrantKind::Renewing {
-            self.reclaimed = grant.epoch;
-            return Revocation::Free;
-        }
-        self.doorbell.wake();
-        Revocation::Asked
-    }
-
-    /// Names the session as the next one, so that its worker is awake when its turn comes.
-    pub fn prepare(&self) {
-        let next = self.last.map_or(0, |(last, _)| last.epoch) + 1;
-        self.page.prepare.store(next, Ordering::Release);
-        self.doorbell.wake();
-    }
-
-    /// Whether the session has a grant that it has not given back.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        // SYNC: acquires what the session wrote before its release.
-        let released = self.page.released.load(Ordering::Acquire);
-        self.last.is_some_and(|(last, _)| last.epoch > released.max(self.reclaimed))
-    }
-
-    /// What the session says.
-    #[must_use]
-    pub fn report(&self) -> Report {
-        // The release first: what was used before it is then visible below.
-        let released = self.page.released.load(Ordering::Acquire);
-        Report {
-            released: released.max(self.reclaimed),
-            demand: self.page.load_demand(),
-            demand_ns: self.page.demand.load(Ordering::Relaxed),
-            // In flight before used: an operation that completes in between counts twice rather
-            // than never.
-            in_flight_ns: self.page.in_flight.load(Ordering::Acquire),
-            used_ns: self.page.used.load(Ordering::Acquire),
-            idle_ns: self.page.idle.load(Ordering::Relaxed),
-            sync_calls: self.page.sync_calls.load(Ordering::Relaxed),
-            pieces: self.page.pieces.load(Ordering::Relaxed),
-        }
-    }
-
-    /// Whether the session claims more device time since its grant than the wall clock allows,
-    /// beyond `slack_ns` (what was in flight before, and the clocks' grain). Such a worker lies.
-    #[must_use]
-    pub fn is_overdue(&self, wall_ns: u64, slack_ns: u64) -> bool {
-        let used = self.page.used.load(Ordering::Acquire);
-        let allowed = wall_ns.saturating_add(slack_ns);
-        self.last.is_some_and(|(_, before)| used.saturating_sub(before) > allowed)
+        Self { page, doorbell }
     }
 
     /// The last report of a session whose worker is dead since `now_ns` of the device's clock, and
@@ -185,15 +66,46 @@ impl GateDaemon {
     pub fn due(&self) -> Option<Due> {
         Due::unpack(self.page.due.load(Ordering::Acquire))
     }
+}
 
-    /// Wakes the session's worker.
-    pub fn ring(&self) {
-        self.doorbell.wake();
+impl DaemonPage for DaemonSide {
+    fn report(&self) -> Report {
+        self.page.report()
     }
 
-    /// The last grant, if any.
-    #[must_use]
-    pub fn last_grant(&self) -> Option<Grant> {
-        self.last.map(|(grant, _)| grant)
+    fn released(&self) -> u64 {
+        // SYNC: acquires what the session wrote before its release.
+        self.page.released.load(Ordering::Acquire)
+    }
+
+    fn used_ns(&self) -> u64 {
+        self.page.used.load(Ordering::Acquire)
+    }
+
+    fn grant(&self) -> Grant {
+        self.page.load_grant()
+    }
+
+    fn store_grant(&self, grant: &Grant) {
+        self.page.store_grant(grant);
+    }
+
+    fn revoke(&self, epoch: u64) {
+        self.page.revoke.store(epoch, Ordering::Release);
+        // SYNC: the revocation is ordered before the look at the demand; pairs with
+        // `HolderSide::announce`.
+        fence(Ordering::SeqCst);
+    }
+
+    fn demand(&self) -> Demand {
+        self.page.load_demand()
+    }
+
+    fn prepare(&self, epoch: u64) {
+        self.page.prepare.store(epoch, Ordering::Release);
+    }
+
+    fn wake(&self) {
+        self.doorbell.wake();
     }
 }

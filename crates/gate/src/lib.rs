@@ -5,18 +5,21 @@
 //! says whether it wants the device, what it used and that it released. A node-wide page carries
 //! one doorbell for the daemon and a mark per session, so the daemon sleeps on a single word.
 //!
+//! Nothing is decided here: the two halves of taking turns are `weft_turn`'s, and see the page
+//! through [`DaemonSide`] and [`HolderSide`].
+//!
 //! ```
-//! use weft_gate::{
-//!     Admission, ControlPage, GateDaemon, GateWorker, GrantKind, NodePage,
-//! };
+//! use weft_gate::{ControlPage, GateDaemon, GateWorker, NodePage, DaemonSide, HolderSide};
 //! use weft_ring::Access;
+//! use weft_turn::{Admission, GrantKind};
 //!
 //! let page = ControlPage::create()?.map(Access::ReadWrite)?;
 //! let node = NodePage::anonymous()?;
 //! // A session with lanes sleeps on its segment's doorbell; this one on the page's own.
 //! let doorbell = ControlPage::open(&page)?.doorbell().clone();
-//! let mut daemon = GateDaemon::new(ControlPage::open(&page)?, doorbell);
-//! let mut worker = GateWorker::new(ControlPage::open(&page)?, node.clone(), 3);
+//! let mut daemon = GateDaemon::new(DaemonSide::new(ControlPage::open(&page)?, doorbell));
+//! let mut worker =
+//!     GateWorker::new(HolderSide::new(ControlPage::open(&page)?, node.clone(), 3));
 //!
 //! // The worker has something to do and rings.
 //! worker.set_runnable(200_000);
@@ -36,15 +39,20 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod account;
 mod daemon;
 mod due;
+mod holder;
 mod node;
 mod page;
-mod worker;
 
-pub use daemon::{GateDaemon, Report, Revocation};
+pub use daemon::DaemonSide;
 pub use due::Due;
+pub use holder::{HolderSide, wait};
 pub use node::{NODE_SESSIONS, NodePage};
-pub use page::{Abandoned, ControlPage, Demand, Grant, GrantKind, PAGE_VERSION, PageError};
-pub use worker::{Admission, GateWorker, HOLDER_SPIN, PREPARED_SPIN, WaitFor};
+pub use page::{ControlPage, PAGE_VERSION, PageError};
+
+/// A session's gate as the daemon keeps it.
+pub type GateDaemon = weft_turn::Gate<DaemonSide>;
+
+/// A session's gate as the worker (or the interposed shim) passes it.
+pub type GateWorker = weft_turn::Holder<HolderSide>;

@@ -7,6 +7,7 @@ use weft_ring::{
     Access, AtomicU32, AtomicU64, Cell, MapError, MemoryFile, Ordering, PAGE, SharedMemory,
     WakeFlag,
 };
+use weft_turn::{Abandoned, Demand, Grant, GrantKind, Report};
 
 /// Raised with every change of the layout.
 pub const PAGE_VERSION: u32 = 4;
@@ -50,46 +51,6 @@ pub enum PageError {
         /// The version found; 0 when it is no such page at all.
         found: u32,
     },
-}
-
-/// How a grant limits the worker.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum GrantKind {
-    /// The budget is the device time of the whole turn.
-    Turn,
-    /// The budget bounds the device time in flight; the turn lasts until it is revoked. For a lone
-    /// tenant.
-    Renewing,
-}
-
-/// The right to use the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Grant {
-    /// Numbers the session's grants from 1.
-    pub epoch: u64,
-    /// Device time in ns.
-    pub budget_ns: u64,
-    /// What the budget bounds.
-    pub kind: GrantKind,
-}
-
-/// Whether the session wants the device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Demand {
-    /// No unexecuted device command.
-    Idle,
-    /// At least one unexecuted device command.
-    Runnable,
-}
-
-/// What becomes of work in flight when its worker dies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Abandoned {
-    /// It ends there and then, and occupied the device from its beginning until now.
-    Ends,
-    /// It occupies the device for as long as it would have: its time was reserved at its start.
-    /// What outlived its time occupied it until now.
-    Stays,
 }
 
 /// A mapped control page.
@@ -230,6 +191,24 @@ impl ControlPage {
         match abandoned {
             Abandoned::Stays => in_flight_ns.max(since_ns),
             Abandoned::Ends => since_ns,
+        }
+    }
+
+    /// What the session says.
+    pub(crate) fn report(&self) -> Report {
+        // The release first: what was used before it is then visible below.
+        let released = self.released.load(Ordering::Acquire);
+        Report {
+            released,
+            demand: self.load_demand(),
+            demand_ns: self.demand.load(Ordering::Relaxed),
+            // In flight before used: an operation that completes in between counts twice rather
+            // than never.
+            in_flight_ns: self.in_flight.load(Ordering::Acquire),
+            used_ns: self.used.load(Ordering::Acquire),
+            idle_ns: self.idle.load(Ordering::Relaxed),
+            sync_calls: self.sync_calls.load(Ordering::Relaxed),
+            pieces: self.pieces.load(Ordering::Relaxed),
         }
     }
 

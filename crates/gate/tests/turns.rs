@@ -8,19 +8,19 @@ use std::thread;
 use std::time::Duration;
 
 use weft_gate::{
-    Abandoned, Admission, ControlPage, Demand, GateDaemon, GateWorker, GrantKind, NODE_SESSIONS,
-    NodePage, PageError, Revocation, WaitFor,
+    ControlPage, DaemonSide, GateDaemon, GateWorker, HolderSide, NODE_SESSIONS, NodePage, PageError,
 };
 use weft_ring::{Access, MemoryFile, PAGE, SharedMemory, WakeFlag};
+use weft_turn::{Abandoned, Admission, Demand, GrantKind, Revocation, WaitFor};
 
 fn pages() -> (GateDaemon, GateWorker, NodePage, WakeFlag) {
     let file = ControlPage::create().unwrap();
     let open = || ControlPage::open(&file.map(Access::ReadWrite).unwrap()).unwrap();
     let node = NodePage::create().unwrap();
     let node = || NodePage::open(&node.map(Access::ReadWrite).unwrap()).unwrap();
-    let daemon = GateDaemon::new(open(), open().doorbell().clone());
+    let daemon = GateDaemon::new(DaemonSide::new(open(), open().doorbell().clone()));
     let doorbell = open().doorbell().clone();
-    (daemon, GateWorker::new(open(), node(), 7), node(), doorbell)
+    (daemon, GateWorker::new(HolderSide::new(open(), node(), 7)), node(), doorbell)
 }
 
 fn dirty(node: &NodePage) -> Vec<u32> {
@@ -30,7 +30,7 @@ fn dirty(node: &NodePage) -> Vec<u32> {
 #[test]
 fn a_turn_admits_its_budget_and_is_handed_over_when_drained() {
     let (mut daemon, mut worker, node, _) = pages();
-    daemon.set_lead(100);
+    daemon.page().set_lead(100);
     worker.set_runnable(5_000);
     assert_eq!(worker.admit(10), Admission::Wait(WaitFor::Grant));
     assert_eq!(daemon.report().demand, Demand::Runnable);
@@ -62,13 +62,13 @@ fn a_session_that_ends_owes_what_is_in_flight() {
     worker.set_runnable(0);
     daemon.grant(10_000, GrantKind::Turn);
     worker.admit(500);
-    worker.set_front(2_000);
-    let owed = |now_ns, abandoned| daemon.final_report(now_ns, 1_000, abandoned).1;
+    worker.page().set_front(2_000);
+    let owed = |now_ns, abandoned| daemon.page().final_report(now_ns, 1_000, abandoned).1;
     assert_eq!(owed(2_100, Abandoned::Ends), 100);
     assert_eq!(owed(2_100, Abandoned::Stays), 500);
     assert_eq!(owed(9_000, Abandoned::Ends), 7_000);
     assert_eq!(owed(9_000, Abandoned::Stays), 7_000);
-    worker.set_front(0);
+    worker.page().set_front(0);
     assert_eq!(owed(2_000, Abandoned::Ends), 1_000, "the page says more than has passed");
     assert_eq!(owed(2_000, Abandoned::Stays), 1_000);
     worker.charge(500, 400);
@@ -185,11 +185,11 @@ fn an_idle_turn_ends_at_once() {
 #[test]
 fn unmanaged_admits_always_and_still_charges() {
     let (daemon, mut worker, ..) = pages();
-    daemon.set_unmanaged(true);
+    daemon.page().set_unmanaged(true);
     assert_eq!(worker.admit(10), Admission::Admitted { left_ns: u64::MAX });
     worker.charge(10, 12);
     assert_eq!(daemon.report().used_ns, 12);
-    daemon.set_unmanaged(false);
+    daemon.page().set_unmanaged(false);
     assert_eq!(worker.admit(10), Admission::Wait(WaitFor::Grant));
 }
 
@@ -207,8 +207,8 @@ fn a_worker_that_claims_more_than_the_clock_is_overdue() {
 fn a_restarted_daemon_adopts_the_grant() {
     let file = ControlPage::create().unwrap();
     let open = || ControlPage::open(&file.map(Access::ReadWrite).unwrap()).unwrap();
-    let daemon = || GateDaemon::new(open(), open().doorbell().clone());
-    let mut worker = GateWorker::new(open(), NodePage::anonymous().unwrap(), 0);
+    let daemon = || GateDaemon::new(DaemonSide::new(open(), open().doorbell().clone()));
+    let mut worker = GateWorker::new(HolderSide::new(open(), NodePage::anonymous().unwrap(), 0));
     daemon().grant(1_000, GrantKind::Turn);
     worker.admit(1_000);
     let mut adopted = daemon();
@@ -250,9 +250,9 @@ fn two_workers_alternate() {
     for session in 0..2 {
         let file = ControlPage::create().unwrap();
         let open = || ControlPage::open(&file.map(Access::ReadWrite).unwrap()).unwrap();
-        daemons.push(GateDaemon::new(open(), open().doorbell().clone()));
+        daemons.push(GateDaemon::new(DaemonSide::new(open(), open().doorbell().clone())));
         let (mut worker, doorbell) =
-            (GateWorker::new(open(), node(), session), open().doorbell().clone());
+            (GateWorker::new(HolderSide::new(open(), node(), session)), open().doorbell().clone());
         let busy = Arc::clone(&busy);
         workers.push(thread::spawn(move || {
             worker.set_runnable(1);
@@ -266,7 +266,7 @@ fn two_workers_alternate() {
                         turns += u64::from(worker.try_release(0));
                     }
                     Admission::Wait(_) => {
-                        worker.wait(&doorbell, None, || None::<()>).unwrap();
+                        weft_gate::wait(&worker, &doorbell, None, || None::<()>).unwrap();
                     }
                 }
             }

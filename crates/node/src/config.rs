@@ -13,6 +13,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use tracing_subscriber::filter::LevelFilter;
 use weft_ring::place::{ADMIN_SOCKET, TENANT_SOCKET};
+use weft_turn::Accounting;
 
 mod cap;
 mod device;
@@ -147,6 +148,15 @@ pub enum AccountingConfig {
     Every,
     /// The first operations of a turn are timed, the others predicted, the turn settled exactly.
     Sampled,
+}
+
+impl From<AccountingConfig> for Accounting {
+    fn from(config: AccountingConfig) -> Self {
+        match config {
+            AccountingConfig::Every => Self::Every,
+            AccountingConfig::Sampled => Self::Sampled,
+        }
+    }
 }
 
 /// How kernels that are longer than a turn are cut between thread blocks.

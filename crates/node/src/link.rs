@@ -16,8 +16,8 @@ use std::path::PathBuf;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use weft_device::soft::PacedModel;
-use weft_gate::Abandoned;
 use weft_ring::peer;
+use weft_turn::Abandoned;
 
 use crate::config::{
     AccountingConfig, ClockConfig, DeviceKind, LogConfig, NodeConfig, SlicingConfig,

@@ -2,8 +2,9 @@
 
 use weft_sched::invariants::{CapCheck, LagTree, WorkConservation};
 use weft_sched::{Cap, Config, Tag, TenantKey, Weight};
+use weft_turn::RELEASE_LEAD_NS;
 
-use crate::world::{RELEASE_LEAD_NS, Setup, session_key, tenant_key, vgpu_key};
+use crate::world::{Setup, session_key, tenant_key, vgpu_key};
 
 /// What the invariants are held against in this run.
 #[derive(Clone, Copy, Debug)]

@@ -1,7 +1,9 @@
 //! The virtual clock: what happens next, in an order that depends on nothing but the run.
 
+use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::rc::Rc;
 
 /// Something that happens at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -32,6 +34,7 @@ pub(crate) enum Tick {
 #[derive(Debug, Default)]
 pub(crate) struct Clock {
     pub(crate) now_ns: u64,
+    shared: Rc<Cell<u64>>,
     ticks: BinaryHeap<Reverse<(u64, u64, Tick)>>,
     sequence: u64,
 }
@@ -49,11 +52,21 @@ impl Clock {
     /// Moves to the next tick up to `until_ns`, or to `until_ns`.
     pub(crate) fn next(&mut self, until_ns: u64) -> Option<Tick> {
         if self.ticks.peek().is_none_or(|Reverse((at_ns, ..))| *at_ns > until_ns) {
-            self.now_ns = self.now_ns.max(until_ns);
+            self.set(self.now_ns.max(until_ns));
             return None;
         }
         let Reverse((at_ns, _, tick)) = self.ticks.pop()?;
-        self.now_ns = at_ns;
+        self.set(at_ns);
         Some(tick)
+    }
+
+    fn set(&mut self, now_ns: u64) {
+        self.now_ns = now_ns;
+        self.shared.set(now_ns);
+    }
+
+    /// The time, for who has no clock.
+    pub(crate) fn shared(&self) -> Rc<Cell<u64>> {
+        Rc::clone(&self.shared)
     }
 }

@@ -291,7 +291,7 @@ impl World {
         if matches!(step, Step::Sync | Step::Query)
             && let Some(worker) = worker
         {
-            self.workers[worker].gate.page.sync_calls += 1;
+            self.workers[worker].gate.count_sync_call();
         }
         !matches!(doing, Doing::Asleep | Doing::Ended)
     }

@@ -1,12 +1,13 @@
 //! Workers and the device: gate, execute, charge, release, as the node's worker does.
 
+use weft_turn::Admission;
+
 use crate::clock::Tick;
 use crate::device::Op;
-use crate::gate::{Admission, Signal};
 use crate::kernel::Kernel;
 use crate::preempt::Stopper;
 use crate::worker::{Flight, Pending};
-use crate::world::{DEVICE, World};
+use crate::world::{DEVICE, World, session_key};
 
 /// A kernel whose rest exceeds the budget by less than this is not cut (the worker's constant).
 const OVERRUN_NS: u64 = 500_000;
@@ -23,7 +24,7 @@ impl World {
     pub(crate) fn arrive(&mut self, worker: usize, kernel: Kernel) {
         let costs = &self.setup.costs;
         let state = &self.workers[worker];
-        let awake = state.gate.knows_turn() || !state.flights.is_empty();
+        let awake = state.gate.grant().is_some() || !state.flights.is_empty();
         let delay_ns = if awake { costs.worker_notice.ns } else { costs.worker_wake.ns };
         let had_work = state.has_work();
         let state = &mut self.workers[worker];
@@ -48,7 +49,6 @@ impl World {
         if !self.workers[worker].alive {
             return;
         }
-        self.workers[worker].gate.now_ns = self.clock.now_ns;
         self.prolong(worker);
         self.start_ready(worker);
         if self.stop_if_due(worker) {
@@ -62,7 +62,8 @@ impl World {
     fn start_ready(&mut self, worker: usize) {
         loop {
             let state = &mut self.workers[worker];
-            let depth = if state.gate.by_wall { WALL_QUEUE } else { self.setup.hardware_queue };
+            let depth =
+                if state.gate.page().is_by_wall() { WALL_QUEUE } else { self.setup.hardware_queue };
             if state.flights.len() >= depth {
                 return;
             }
@@ -70,7 +71,7 @@ impl World {
             let (estimate_ns, known) = state.estimate(&pending);
             let back = state.flights.back();
             if self.setup.careful
-                && !state.gate.by_wall
+                && !state.gate.page().is_by_wall()
                 && (back.is_some_and(|flight| flight.guessed)
                     || (!known && !state.flights.is_empty()))
             {
@@ -81,13 +82,14 @@ impl World {
             }
             let estimate_ns = match self.stops() {
                 // As far as anybody knows it takes the whole turn.
-                Some(_) if !known => estimate_ns.max(self.node.config().quantum_ns),
+                Some(_) if !known => estimate_ns.max(self.turns.node().config().quantum_ns),
                 _ => estimate_ns,
             };
             self.end_idling(worker);
-            let signal = self.workers[worker].gate.set_runnable(estimate_ns);
-            self.signal(worker, signal);
-            let Admission::Admitted(left_ns) = self.workers[worker].gate.admit(estimate_ns) else {
+            self.workers[worker].gate.set_runnable(estimate_ns);
+            self.hear(worker);
+            let Admission::Admitted { left_ns } = self.workers[worker].gate.admit(estimate_ns)
+            else {
                 return;
             };
             self.start(worker, pending, (estimate_ns, known), left_ns);
@@ -116,14 +118,14 @@ impl World {
         let (mut outlasts, mut limit_ns) = (false, u64::MAX);
         let estimate_ns = if let Some(preemption) = stops {
             let bounded = Self::bound(preemption, estimate_ns, left_ns);
-            state.gate.cut(estimate_ns, bounded.estimate_ns);
+            state.gate.shorten(estimate_ns.saturating_sub(bounded.estimate_ns));
             (outlasts, limit_ns) = (bounded.outlasts, bounded.limit_ns);
             bounded.estimate_ns
         } else if ends_kernel {
             estimate_ns
         } else {
             let piece_ns = if known { scaled(ns, estimate_ns, rest_ns) } else { estimate_ns };
-            state.gate.cut(estimate_ns, piece_ns);
+            state.gate.shorten(estimate_ns.saturating_sub(piece_ns));
             piece_ns.min(estimate_ns)
         };
         if ends_kernel {
@@ -238,12 +240,12 @@ impl World {
         let charge_ns = if op.resumes {
             state.meter.charge_part_ns(op.ns)
         } else {
-            state.meter.charge_ns(op.key, op.ns)
+            state.meter.charge_ns(op.key.into(), 1, op.ns)
         };
         // Charges may be off at both ends of an interval.
         let unforeseen_ns = 2 * state.meter.unsettled_ns() + state.underestimated_ns();
         let estimate_ns = flight.map_or(0, |flight| flight.estimate_ns);
-        let drained = state.gate.charge(estimate_ns, charge_ns);
+        state.gate.charge(estimate_ns, charge_ns);
         // The whole grid at the pace of this piece.
         state.learn(op.key, op.whole_ns);
         state.front_since_ns = now_ns;
@@ -255,7 +257,10 @@ impl World {
         let uncut_ns = self.uncut_ns(op.ns);
         self.submitted(op.worker, uncut_ns + unforeseen_ns);
         if self.setup.careful {
-            self.signal(op.worker, drained);
+            self.hear(op.worker);
+        } else {
+            // Workers that are not careful say nothing of what drains.
+            self.workers[op.worker].gate.page().take_signal();
         }
         self.note_work(op.worker, had_work);
         self.run_worker(op.worker);
@@ -287,14 +292,14 @@ impl World {
         if settled_ns > 0 {
             state.gate.charge(0, settled_ns);
         }
-        let signal = state.gate.try_release(backlog_ns);
+        let released = state.gate.try_release(backlog_ns);
         let later_ns = state.gate.release_in_ns(backlog_ns);
-        self.signal(worker, signal);
+        self.hear(worker);
         // What has just been given back, or ends nobody knows when, needs no look.
         if let Some(later_ns) = later_ns.filter(|later_ns| (1..u64::MAX / 2).contains(later_ns)) {
             self.poke(worker, later_ns);
         }
-        if signal != Signal::None {
+        if released {
             self.note_backlog(self.workers[worker].vgpu);
         }
     }
@@ -305,17 +310,18 @@ impl World {
         if self.workers[worker].has_work() {
             return;
         }
-        let yield_ns = self.node.config().yield_ns;
+        let yield_ns = self.turns.node().config().yield_ns;
         let now_ns = self.clock.now_ns;
         let state = &mut self.workers[worker];
         let settled_ns = state.meter.settle();
         if settled_ns > 0 {
             state.gate.charge(0, settled_ns);
         }
-        if !state.gate.has_turn() {
+        if !state.has_turn() {
             state.idle_since_ns = None;
-            let signal = state.gate.set_idle();
-            return self.signal(worker, signal);
+            state.gate.set_idle();
+            self.hear(worker);
+            return;
         }
         let since_ns = *state.idle_since_ns.get_or_insert(now_ns);
         let waited_ns = now_ns - since_ns;
@@ -323,11 +329,10 @@ impl World {
             return self.poke(worker, yield_ns - waited_ns);
         }
         self.end_idling(worker);
-        let idle = self.workers[worker].gate.set_idle();
-        self.signal(worker, idle);
+        self.workers[worker].gate.set_idle();
         // The demand may have been idle before the turn came.
-        let released = self.workers[worker].gate.release();
-        self.signal(worker, released);
+        self.workers[worker].gate.release();
+        self.hear(worker);
         self.note_backlog(self.workers[worker].vgpu);
     }
 
@@ -363,7 +368,7 @@ impl World {
 
     pub(crate) fn observe_device(&mut self) {
         // While the device waits for whom it owes service, that is who uses it.
-        let kept = self.node.kept_until_ns(DEVICE).is_some();
+        let kept = self.turns.node().kept_until_ns(DEVICE).is_some();
         let busy = !self.gpu.queue.is_empty() || kept;
         // Who is held back by a cap does not want the device.
         let free = self.working - self.held_back();
@@ -385,7 +390,7 @@ impl World {
         let mut changed = false;
         for &session in &self.books[vgpu].sessions {
             let state = &self.workers[session];
-            let (works, holds) = (state.has_work(), state.gate.page.is_held());
+            let (works, holds) = (state.has_work(), self.holds(session));
             changed |= state.noted != (works, holds);
             any |= works;
             if holds {
@@ -397,8 +402,8 @@ impl World {
         }
         self.count_service();
         for &session in &self.books[vgpu].sessions {
+            let now = (self.workers[session].has_work(), self.holds(session));
             let state = &mut self.workers[session];
-            let now = (state.has_work(), state.gate.page.is_held());
             if std::mem::replace(&mut state.noted, now) != now {
                 self.checks.observe(session, now.0, now.1);
             }
@@ -409,6 +414,11 @@ impl World {
             books.asked_ns = backlogged.then_some(self.clock.now_ns);
             books.last_service_ns = self.clock.now_ns;
         }
+    }
+
+    /// Whether the daemon has given it a grant that is not over.
+    fn holds(&self, session: usize) -> bool {
+        self.turns.session(session_key(session)).is_some_and(|session| session.gate.is_held())
     }
 
     /// Puts the device's service up to now on the books.

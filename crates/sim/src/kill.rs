@@ -1,7 +1,5 @@
 //! Sessions that end with work in flight.
 
-use weft_sched::Event;
-
 use crate::clock::Tick;
 use crate::program::Return;
 use crate::worker::{Flight, Source};
@@ -43,7 +41,9 @@ impl World {
         self.note_backlog(self.workers[session].vgpu);
         self.refresh(session);
         self.dirty.remove(&session);
-        self.tell(Event::RemoveSession { session: session_key(session) });
+        self.drive(|turns, witness| {
+            turns.end(witness, session_key(session), |session| session.gate.report());
+        });
         if was_head {
             self.observe_device();
             self.start_head();

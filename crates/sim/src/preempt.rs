@@ -135,7 +135,7 @@ impl World {
         let now_ns = self.clock.now_ns;
         let Some(executed_ns) = self.gpu.executed_ns(worker, now_ns) else { return false };
         let state = &mut self.workers[worker];
-        state.gate.observe();
+        state.gate.is_holder();
         let due_ns = if state.gate.is_revoked() { Some(0) } else { state.due_ns() };
         let Some(due_ns) = due_ns else { return false };
         let due_ns = due_ns.max(preemption.slice_min_ns).max(1);
@@ -170,12 +170,12 @@ impl World {
             let done_ns = done_ns + executed_ns;
             state.pending.push_front(Pending { kernel, done_ns, stopped: true });
             let charge_ns = state.meter.charge_part_ns(executed_ns);
-            let drained = state.gate.charge(front.estimate_ns, charge_ns);
+            state.gate.charge(front.estimate_ns, charge_ns);
             let unforeseen_ns = 2 * state.meter.unsettled_ns();
             state.front_since_ns = now_ns;
             let uncut_ns = self.uncut_ns(executed_ns);
             self.submitted(worker, uncut_ns + unforeseen_ns);
-            self.signal(worker, drained);
+            self.hear(worker);
         }
         self.gpu.saved_ns = now_ns + preemption.save_ns;
         self.gpu.preempting_ns += preemption.save_ns;
@@ -183,16 +183,19 @@ impl World {
         self.start_head();
     }
 
-    /// Tells the daemon how long the worker's kernel has executed: a device that stops kernels
+    /// Tells the daemon how long the kernel that executes has done so: a device that stops kernels
     /// knows.
-    pub(crate) fn tell_elapsed(&mut self, worker: usize) {
+    pub(crate) fn tell_elapsed(&mut self) {
         if self.stops().is_none() {
             return;
         }
+        let Some(worker) = self.gpu.queue.front().map(|head| head.worker) else { return };
         let Some(elapsed_ns) = self.gpu.executed_ns(worker, self.clock.now_ns) else { return };
         let state = &mut self.workers[worker];
         if let Some(front) = state.flights.front() {
-            state.gate.tell_elapsed(front.estimate_ns, elapsed_ns);
+            let in_flight_ns = state.gate.in_flight_ns();
+            let rest_ns = in_flight_ns.saturating_sub(elapsed_ns.min(front.estimate_ns));
+            state.gate.show_elapsed(elapsed_ns, rest_ns);
         }
     }
 

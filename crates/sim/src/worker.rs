@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use crate::gate::Gate;
+use weft_turn::{GrantKind, Holder, Meter, PlainPage};
+
 use crate::kernel::Kernel;
-use crate::meter::Meter;
 use crate::random::Random;
 
 /// An operation of which nothing is known.
@@ -63,7 +63,7 @@ pub(crate) struct Worker {
     pub(crate) vgpu: usize,
     pub(crate) alive: bool,
     pub(crate) vcpu: Option<usize>,
-    pub(crate) gate: Gate,
+    pub(crate) gate: Holder<PlainPage>,
     pub(crate) meter: Meter,
     pub(crate) pending: VecDeque<Pending>,
     pub(crate) flights: VecDeque<Flight>,
@@ -88,12 +88,17 @@ pub(crate) struct Worker {
 }
 
 impl Worker {
-    pub(crate) fn new(vgpu: usize, source: Source, meter: Meter, random: Random) -> Self {
+    pub(crate) fn new(
+        vgpu: usize,
+        source: Source,
+        (gate, meter): (Holder<PlainPage>, Meter),
+        random: Random,
+    ) -> Self {
         Self {
             vgpu,
             alive: true,
             vcpu: None,
-            gate: Gate::default(),
+            gate,
             meter,
             pending: VecDeque::new(),
             flights: VecDeque::new(),
@@ -155,7 +160,7 @@ impl Worker {
     /// revocation stops it: when it has used up what was left of the turn. One that was expected to
     /// end in the turn is stopped when it has used what is behind it, too.
     pub(crate) fn due_ns(&self) -> Option<u64> {
-        let front = self.flights.front().filter(|_| !self.gate.is_renewing())?;
+        let front = self.flights.front().filter(|_| !self.is_renewing())?;
         let unspent_ns = self.gate.unspent_ns();
         if front.outlasts {
             return Some(front.limit_ns.saturating_add_signed(unspent_ns));
@@ -163,6 +168,16 @@ impl Worker {
         let behind_ns = self.gate.in_flight_ns().saturating_sub(front.estimate_ns);
         let more_ns = unspent_ns.saturating_add_unsigned(behind_ns).max(0);
         Some(front.limit_ns.saturating_add_signed(more_ns))
+    }
+
+    /// It has the turn of a lone tenant, which nothing ends but a revocation.
+    fn is_renewing(&self) -> bool {
+        self.gate.grant().is_some_and(|grant| grant.kind == GrantKind::Renewing)
+    }
+
+    /// It holds a turn that it gives back by itself.
+    pub(crate) fn has_turn(&mut self) -> bool {
+        self.gate.is_holder() && !self.is_renewing()
     }
 
     /// By how much what is in flight outlasts its estimates.

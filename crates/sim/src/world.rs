@@ -4,25 +4,21 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use weft_sched::{
-    Actions, Cap, Config, DeviceKey, Event, Node, SessionKey, TenantKey, VgpuKey, Weight, policy,
+    Cap, Config, DeviceKey, Event, Node, SessionKey, TenantKey, VgpuKey, Weight, policy,
 };
+use weft_turn::{Accounting, Gate, Holder, Meter, PlainPage, RELEASE_LEAD_NS, Terms, Turns};
 
 use crate::calibration::Calibration;
 use crate::checks::{Checks, Limits};
 use crate::clock::{Clock, Tick};
 use crate::cpu::{Core, CpuScheduler, Doing, Place, Vcpu};
-use crate::daemon::Entry;
 use crate::device::Gpu;
-use crate::meter::{Accounting, Meter};
 use crate::preempt::Preemption;
 use crate::program::{Behaviour, Return, Transport};
 use crate::random::Random;
 use crate::worker::{Source, Worker};
 
 pub(crate) const DEVICE: DeviceKey = DeviceKey(0);
-
-/// A worker releases its turn this long before its successor may start (the daemon's constant).
-pub(crate) const RELEASE_LEAD_NS: u64 = 300_000;
 
 /// How a simulated node is set up.
 #[derive(Clone, Debug)]
@@ -124,23 +120,20 @@ pub enum SetupError {
 pub struct World {
     pub(crate) setup: Setup,
     pub(crate) clock: Clock,
-    pub(crate) node: Node,
-    pub(crate) actions: Actions,
+    pub(crate) turns: Turns<PlainPage>,
     pub(crate) gpu: Gpu,
     pub(crate) books: Vec<Books>,
     pub(crate) workers: Vec<Worker>,
-    pub(crate) entries: Vec<Entry>,
     pub(crate) cores: Vec<Core>,
     pub(crate) vcpus: Vec<Vcpu>,
     pub(crate) dirty: BTreeSet<usize>,
     pub(crate) rung: bool,
-    pub(crate) timer_ns: Option<u64>,
     pub(crate) checks: Checks,
     pub(crate) working: usize,
     pub(crate) todo: VecDeque<usize>,
     /// vCPUs whose sessions are killed when the present step is over.
     pub(crate) dying: Vec<(usize, Return)>,
-    pub(crate) turns: Vec<u64>,
+    pub(crate) turns_begun: Vec<u64>,
     /// vGPUs that have, or had, a cap.
     pub(crate) capped: Vec<usize>,
     tenants: usize,
@@ -167,22 +160,19 @@ impl World {
         let limits = Limits::of(&config, &setup);
         let mut world = Self {
             clock: Clock::default(),
-            node: Node::new(config)?,
-            actions: Actions::new(),
+            turns: Turns::new(Node::new(config)?, DEVICE),
             gpu: Gpu::default(),
             books: Vec::new(),
             workers: Vec::new(),
-            entries: Vec::new(),
             cores: Vec::new(),
             vcpus: Vec::new(),
             dirty: BTreeSet::new(),
             rung: false,
-            timer_ns: None,
             checks: Checks::new(limits),
             working: 0,
             todo: VecDeque::new(),
             dying: Vec::new(),
-            turns: Vec::new(),
+            turns_begun: Vec::new(),
             capped: Vec::new(),
             tenants: 1,
             bins: Vec::new(),
@@ -228,7 +218,7 @@ impl World {
             was_backlogged: false,
             throttled: false,
         });
-        self.turns.push(0);
+        self.turns_begun.push(0);
         self.binned.push(0);
         self.checks.add_vgpu(number, tenant, weight);
         let (vgpu, tenant) = (vgpu_key(number), tenant_key(tenant));
@@ -241,21 +231,33 @@ impl World {
         let number = self.workers.len();
         let random = Random::part(self.setup.seed, number as u64);
         let endless = matches!(source, Source::Endless { .. });
-        let mut worker = Worker::new(vgpu, source, Meter::new(self.setup.accounting), random);
-        worker.gate.lead_ns = self.node.config().overlap_ns + RELEASE_LEAD_NS;
-        worker.gate.unmanaged = self.setup.policy == "unmanaged";
-        worker.gate.by_wall =
-            matches!(self.setup.policy, "credit_poll" | "credit_hs" | "strict_co");
-        self.workers.push(worker);
-        self.entries.push(Entry::default());
+        let page = self.page();
+        let gate = Gate::new(page.clone());
+        let meter = Meter::new(self.setup.accounting);
+        self.workers.push(Worker::new(vgpu, source, (Holder::new(page), meter), random));
         self.books[vgpu].sessions.push(number);
         self.checks.add_session(number, vgpu);
-        self.tell(Event::AddSession { session: session_key(number), vgpu: vgpu_key(vgpu) });
+        let key = session_key(number);
+        let add = Event::AddSession { session: key, vgpu: vgpu_key(vgpu) };
+        self.drive(|turns, witness| {
+            // A refusal is the witness's to see.
+            let _ = turns.begin(witness, key, add, gate);
+        });
         if endless {
             self.note_work(number, false);
             self.poke(number, 0);
         }
         number
+    }
+
+    fn page(&self) -> PlainPage {
+        let policy = self.setup.policy;
+        let terms = Terms {
+            lead_ns: self.turns.node().config().overlap_ns + RELEASE_LEAD_NS,
+            unmanaged: policy == "unmanaged",
+            by_wall: matches!(policy, "credit_poll" | "credit_hs" | "strict_co"),
+        };
+        PlainPage::new(terms, self.clock.shared())
     }
 
     /// A program of `vgpu`, on a core of its own or on one that others use too. `cpu_weight` is
@@ -350,7 +352,7 @@ impl World {
 
     /// Tells the core of a change of settings, everybody's use until now before.
     fn change(&mut self, event: Event) {
-        self.report_holders(None);
+        self.drive(|turns, witness| turns.report_holders(witness, None));
         self.tell(event);
         self.look();
     }
@@ -379,7 +381,7 @@ impl World {
                 self.look();
             }
             Tick::Timer { at_ns } => {
-                if self.timer_ns == Some(at_ns) {
+                if self.turns.timer_ns() == Some(at_ns) {
                     self.keep_time();
                     self.look();
                 }
@@ -445,7 +447,7 @@ impl World {
 
     /// Turns that each vGPU began.
     pub fn turns(&self) -> &[u64] {
-        &self.turns
+        &self.turns_begun
     }
 
     /// Events that the core handled.
@@ -482,11 +484,14 @@ impl World {
             }
             let more_ns = self.workers[worker].meter.settle();
             self.workers[worker].gate.charge(0, more_ns);
-            let usage = self.usage(worker);
-            self.tell(Event::Used { session: session_key(worker), usage });
+            self.tell_elapsed();
+            let session = session_key(worker);
+            if let Some(usage) = self.turns.session(session).map(|one| one.gate.report().usage()) {
+                self.tell(Event::Used { session, usage });
+            }
         }
         let billed = (0..self.books.len())
-            .filter_map(|vgpu| self.node.vgpu(vgpu_key(vgpu)))
+            .filter_map(|vgpu| self.turns.node().vgpu(vgpu_key(vgpu)))
             .map(|view| view.used_ns);
         let gap_ns = weft_sched::invariants::billing_gap_ns(self.gpu.busy_ns, billed);
         // What the device executed of the command at its head is not reported before it ends.

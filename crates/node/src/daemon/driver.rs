@@ -1,22 +1,22 @@
-//! The scheduling thread: feeds the core with what the control pages say and performs its actions.
+//! The scheduling thread: has the device's turns taken ([`weft_turn::Turns`]), carries out orders of
+//! other threads, and lets everybody know who watches.
 //!
 //! It sleeps on the node page's doorbell, with the core's next timer as the limit, so an idle node
 //! uses no CPU. Everything it decides is decided in [`weft_sched`].
 
 mod place;
 mod sweep;
+mod witness;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender};
 use std::time::{Duration, Instant};
 
-use weft_gate::{Abandoned, Demand, GateDaemon, GrantKind, NodePage, Report, Revocation};
+use weft_gate::{DaemonSide, GateDaemon, NodePage};
 use weft_ring::WakeFlag;
-use weft_sched::{
-    Action, Actions, DeviceKey, Event, EventError, Node, PolicyId, SessionKey, UNLIMITED, Usage,
-    VgpuKey, Weight,
-};
+use weft_sched::{DeviceKey, Event, Node, PolicyId, SessionKey, VgpuKey, Weight};
+use weft_turn::{Abandoned, Effect, RELEASE_LEAD_NS, Turns};
 
 use super::clock;
 use super::cosched::{Coscheduler, Waiters};
@@ -29,13 +29,10 @@ use crate::admin::CoschedulingReport;
 
 pub(crate) use self::place::Place;
 use self::sweep::Sweep;
+use self::witness::Witness;
 
 /// The node's one device.
 pub(crate) const DEVICE: DeviceKey = DeviceKey(0);
-
-/// A worker releases its turn this long before its successor may start: what the daemon needs to
-/// hear of it.
-const RELEASE_LEAD_NS: u64 = 300_000;
 
 /// Orders that are obeyed before the sessions are looked at: who gives many keeps them waiting so
 /// long and no longer.
@@ -192,13 +189,11 @@ impl Handle {
 /// The driver.
 #[derive(Debug)]
 pub(crate) struct Driver {
-    node: Node,
-    actions: Actions,
+    turns: Turns<DaemonSide>,
     page: NodePage,
     orders: Receiver<Order>,
     sessions: BTreeMap<u32, Session>,
     coscheduler: Coscheduler,
-    timer: Option<u64>,
     sweep: Sweep,
     trace: Trace,
     saver: Saver,
@@ -207,36 +202,18 @@ pub(crate) struct Driver {
     forgotten_ns: u64,
     /// Number of the scheduling core among those of the registry.
     number: u64,
-    /// Journals, by their names; the configured one is 0.
-    recorders: BTreeMap<u64, Recorder>,
-    /// Records that recordings lost which are over.
-    lost_records: u64,
+    witness: Witness,
     /// What becomes of work in flight when its worker dies.
     abandoned: Abandoned,
 }
 
+/// What the driver knows of a session beside its turns.
 #[derive(Debug)]
 struct Session {
     id: u64,
     vgpu: u32,
-    gate: GateDaemon,
-    /// When the gate's last grant was given, or found.
-    granted_ns: u64,
     killed: bool,
     worker: WorkerProcess,
-    /// The core was told that it is runnable.
-    runnable: bool,
-    turn: Option<Turn>,
-    sync_calls: u64,
-    pieces: u64,
-}
-
-/// A turn of the core, which may take several grants of the gate as its budget changes.
-#[derive(Debug, Clone, Copy)]
-struct Turn {
-    epoch: u64,
-    admitted_at_start_ns: u64,
-    used_at_start_ns: u64,
 }
 
 impl Driver {
@@ -252,21 +229,18 @@ impl Driver {
         abandoned: Abandoned,
     ) -> Self {
         Self {
-            node,
-            actions: Actions::new(),
+            turns: Turns::new(node, DEVICE),
             page,
             orders,
             sessions: BTreeMap::new(),
             coscheduler,
-            timer: None,
             sweep: Sweep::default(),
             trace: Trace::default(),
             saver,
             saved: Instant::now(),
             forgotten_ns,
             number,
-            recorders: BTreeMap::new(),
-            lost_records: 0,
+            witness: Witness::default(),
             abandoned,
         }
     }
@@ -279,8 +253,8 @@ impl Driver {
         trouble: Arc<Trouble>,
         file_bytes_max: u64,
     ) {
-        let recorder = Recorder::start(&self.node, chunks, trouble, file_bytes_max);
-        self.recorders.insert(id, recorder);
+        let recorder = Recorder::start(self.turns.node(), chunks, trouble, file_bytes_max);
+        self.witness.begin(id, recorder);
     }
 
     /// Runs until [`Order::Stop`].
@@ -307,19 +281,18 @@ impl Driver {
                 break;
             }
         }
-        self.recorders.values_mut().for_each(Recorder::flush);
+        self.witness.flush();
         self.save();
     }
 
     /// Sleeps until a session changes, an order comes or the timer is due.
     fn sleep(&mut self) -> Option<Order> {
-        let due_ns = [self.timer, self.coscheduler.deadline_ns(), self.sweep_due_ns()];
+        let due_ns = [self.turns.timer_ns(), self.coscheduler.deadline_ns(), self.sweep_due_ns()];
         let next_ns = due_ns.into_iter().flatten().min();
         let limit =
             next_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::now_ns()).max(1)));
         // What was recorded is not kept back by a long sleep.
-        let flush = self.recorders.values_mut().filter_map(Recorder::flush_if_old).min();
-        let limit = [limit, flush].into_iter().flatten().min();
+        let limit = [limit, self.witness.flush_if_old()].into_iter().flatten().min();
         let orders = &self.orders;
         // A timeout is the timer; the loop looks at everything anyway.
         let woken = self.page.wait(Duration::ZERO, limit, || orders.try_recv().ok());
@@ -370,19 +343,14 @@ impl Driver {
                 // One that cannot be written is over.
                 self.record(id, chunks, Arc::default(), u64::MAX);
             }
-            Order::StopRecording { id } => {
-                if let Some(mut recorder) = self.recorders.remove(&id) {
-                    recorder.flush();
-                    self.lost_records += recorder.lost_ever();
-                }
-            }
+            Order::StopRecording { id } => self.witness.end(id),
             Order::Stop => {}
         }
     }
 
     fn forget(&mut self, vgpu: VgpuKey) {
         // One that never had a session is not known.
-        if let Some(view) = self.node.vgpu(vgpu) {
+        if let Some(view) = self.turns.node().vgpu(vgpu) {
             self.forgotten_ns = self.forgotten_ns.saturating_add(view.used_ns);
             self.tell(Event::RemoveVgpu { vgpu });
         }
@@ -390,59 +358,18 @@ impl Driver {
 
     fn begin(&mut self, beginning: Beginning) {
         let Beginning { session, id, vgpu, gate, worker, waiters } = beginning;
-        self.coscheduler.begin(session, waiters, &gate);
-        gate.set_lead(self.node.config().overlap_ns + RELEASE_LEAD_NS);
-        gate.set_unmanaged(is_unmanaged(self.policy()));
-        let report = gate.report();
-        let held = gate.is_held().then(|| gate.last_grant()).flatten();
+        self.coscheduler.begin(session, waiters, gate.page());
+        gate.page().set_lead(self.turns.node().config().overlap_ns + RELEASE_LEAD_NS);
+        gate.page().set_unmanaged(is_unmanaged(self.policy()));
+        self.sessions.insert(session, Session { id, vgpu, killed: false, worker });
         let key = SessionKey(session);
-        let entry = Session {
-            id,
-            vgpu,
-            gate,
-            granted_ns: clock::now_ns(),
-            killed: false,
-            worker,
-            runnable: false,
-            turn: None,
-            sync_calls: 0,
-            pieces: 0,
-        };
-        self.sessions.insert(session, entry);
         let add = Event::AddSession { session: key, vgpu: VgpuKey(vgpu) };
-        match self.handle(add) {
-            // A saved state knows the sessions that were adopted.
-            Ok(()) | Err(EventError::SessionExists(_)) => self.perform(),
-            Err(error) => tracing::error!(%error, session, "the core refused a session"),
+        if let Err(error) = self.turns.begin(&mut self.witness, key, add, gate) {
+            tracing::error!(%error, session, "the core refused a session");
         }
-        self.tell(Event::Used { session: key, usage: usage(&report) });
-        if let Some(grant) = held {
-            self.adopt_turn(session, &report, grant.budget_ns);
-        }
+        self.follow();
         self.page.mark(session);
         self.save();
-    }
-
-    /// The worker holds a grant of an earlier daemon: its turn goes on, or is taken back.
-    fn adopt_turn(&mut self, session: u32, report: &Report, budget_ns: u64) {
-        let epoch = self.node.next_epoch(DEVICE).unwrap_or(1);
-        let key = SessionKey(session);
-        let event = Event::Adopt { session: key, epoch, budget_ns };
-        let turn = Turn {
-            epoch,
-            admitted_at_start_ns: report.admitted_ns(),
-            used_at_start_ns: report.used_ns,
-        };
-        if let Some(entry) = self.sessions.get_mut(&session) {
-            entry.turn = Some(turn);
-        }
-        if self.handle(event).is_ok() {
-            self.trace.begin(self.sessions[&session].vgpu, session, clock::now_ns());
-            self.perform();
-        } else if let Some(entry) = self.sessions.get_mut(&session) {
-            entry.turn = None;
-            entry.gate.revoke();
-        }
     }
 
     /// Ends a session. What it had in flight is charged as if it had been executed: dying before
@@ -450,43 +377,45 @@ impl Driver {
     fn end(&mut self, session: u32) -> Option<Ended> {
         self.refresh(session);
         self.coscheduler.end(session, clock::now_ns());
-        let entry = self.sessions.remove(&session)?;
-        let (report, abandoned_ns) =
-            entry.gate.final_report(clock::now_ns(), entry.granted_ns, self.abandoned);
-        let key = SessionKey(session);
-        self.tell(Event::Used { session: key, usage: usage(&report) });
-        if let Some(turn) = entry.turn {
-            self.trace.end(session, clock::now_ns(), used_since(turn, &report));
-        }
-        self.tell(Event::RemoveSession { session: key });
+        let abandoned = self.abandoned;
+        let mut ended = None;
+        self.turns.end(&mut self.witness, SessionKey(session), |session| {
+            let page = session.gate.page();
+            let (report, abandoned_ns) =
+                page.final_report(clock::now_ns(), session.granted_ns(), abandoned);
+            ended = Some(Ended { used_ns: report.used_ns, abandoned_ns });
+            report
+        });
+        self.follow();
+        self.sessions.remove(&session);
         self.save();
-        Some(Ended { used_ns: report.used_ns, abandoned_ns })
+        ended
     }
 
     fn set_policy(&mut self, policy: PolicyId) {
-        self.report_holders(None);
+        self.report_holders();
         let unmanaged = is_unmanaged(policy);
         self.tell(Event::SetPolicy { device: DEVICE, policy });
-        for session in self.sessions.values() {
-            session.gate.set_unmanaged(unmanaged);
+        for (_, session) in self.turns.sessions() {
+            session.gate.page().set_unmanaged(unmanaged);
         }
         self.save();
     }
 
     fn policy(&self) -> PolicyId {
-        self.node.policy(DEVICE).unwrap_or_default()
+        self.turns.node().policy(DEVICE).unwrap_or_default()
     }
 
     fn view(&self) -> View {
-        let sessions = self.sessions.iter().map(|(key, session)| {
+        let sessions = self.turns.sessions().map(|(key, session)| {
             let view = SessionView {
                 used_ns: session.gate.report().used_ns,
-                runnable: session.runnable,
-                holds: session.turn.is_some(),
+                runnable: session.is_runnable(),
+                holds: session.has_turn(),
             };
-            (*key, view)
+            (key.0, view)
         });
-        let vgpus = self.node.snapshot().vgpus;
+        let vgpus = self.turns.node().snapshot().vgpus;
         let billed_ns = vgpus.iter().fold(0_u64, |sum, state| sum.saturating_add(state.used_ns));
         let vgpus = vgpus.iter().map(|state| (state.vgpu.0, (state.held_ns, state.turns)));
         View {
@@ -495,8 +424,7 @@ impl Driver {
             sessions: sessions.collect(),
             vgpus: vgpus.collect(),
             charged_ns: billed_ns.saturating_add(self.forgotten_ns),
-            lost_records: self.recorders.values().map(Recorder::lost_ever).sum::<u64>()
-                + self.lost_records,
+            lost_records: self.witness.lost_ever(),
             coscheduling: self.coscheduler.report(),
         }
     }
@@ -511,170 +439,65 @@ impl Driver {
 
     /// Tells the core that its timer is due, before what has happened meanwhile; whether it was.
     fn keep_time(&mut self) -> bool {
-        let due = self.timer.is_some_and(|at_ns| clock::now_ns() >= at_ns);
-        if due {
-            self.timer = None;
-            self.report_holders(None);
-            self.tell(Event::Timer);
-        }
-        due
+        let was_due = self.turns.keep_time(&mut self.witness);
+        self.follow();
+        was_due
     }
 
     /// Tells the core what a session's control page says.
     fn refresh(&mut self, session: u32) {
-        self.keep_time();
         self.check_claim(session);
-        let Some(entry) = self.sessions.get_mut(&session) else { return };
         let key = SessionKey(session);
-        let released = entry.turn.filter(|_| !entry.gate.is_held());
-        let report = entry.gate.report();
-        let runnable = report.demand == Demand::Runnable;
-        let was_runnable = std::mem::replace(&mut entry.runnable, runnable);
-        let calls = (report.sync_calls != entry.sync_calls).then_some(report.sync_calls);
-        entry.sync_calls = report.sync_calls;
-        let pieces = (report.pieces != entry.pieces).then_some(report.pieces);
-        entry.pieces = report.pieces;
-        if let Some(calls) = calls {
-            self.tell(Event::SyncCalls { session: key, calls });
-        }
-        if let Some(pieces) = pieces {
-            self.tell(Event::Pieces { session: key, pieces });
-        }
-        if was_runnable && !runnable {
-            self.tell(Event::Used { session: key, usage: usage(&report) });
-            self.tell(Event::Idle { session: key });
-        }
-        match released {
-            Some(turn) => self.note_release(session, turn, &report),
-            None => self.tell(Event::Used { session: key, usage: usage(&report) }),
-        }
-        if runnable && !was_runnable {
-            self.report_holders(Some(session));
-            let estimate_ns = report.demand_ns;
-            self.tell(Event::Runnable { session: key, estimate_ns });
-        }
-        if let Some(entry) = self.sessions.get(&session) {
-            let view = self.node.vgpu(VgpuKey(entry.vgpu));
-            let is_interactive = view.is_some_and(|view| view.is_interactive);
-            let now_ns = clock::now_ns();
-            self.coscheduler.observe(session, &entry.gate, is_interactive, now_ns);
-        }
+        self.turns.refresh(&mut self.witness, key);
+        self.follow();
+        let (Some(entry), Some(own)) = (self.turns.session(key), self.sessions.get(&session))
+        else {
+            return;
+        };
+        let view = self.turns.node().vgpu(VgpuKey(own.vgpu));
+        let is_interactive = view.is_some_and(|view| view.is_interactive);
+        self.coscheduler.observe(session, entry.gate.page(), is_interactive, clock::now_ns());
     }
 
-    fn note_release(&mut self, session: u32, turn: Turn, report: &Report) {
-        if let Some(entry) = self.sessions.get_mut(&session) {
-            entry.turn = None;
-        }
-        self.trace.end(session, clock::now_ns(), used_since(turn, report));
-        let (key, usage) = (SessionKey(session), usage(report));
-        self.tell(Event::Released { session: key, epoch: turn.epoch, usage });
-    }
-
-    /// Reads the holders' counters, so that use until now is told apart from use after it. A lone
-    /// holder that has nothing to do gives way to a newcomer at once.
-    fn report_holders(&mut self, newcomer: Option<u32>) {
-        let holders: Vec<u32> = self.node.holders(DEVICE).iter().map(|key| key.0).collect();
-        for holder in holders.into_iter().filter(|holder| Some(*holder) != newcomer) {
-            let Some(entry) = self.sessions.get_mut(&holder) else { continue };
-            let report = entry.gate.report();
-            let lone = entry.gate.last_grant().map(|grant| grant.kind) == Some(GrantKind::Renewing);
-            let idle = newcomer.is_some() && lone && report.demand == Demand::Idle;
-            if idle && entry.gate.revoke() == Revocation::Free {
-                self.refresh(holder);
-            } else {
-                let key = SessionKey(holder);
-                self.tell(Event::Used { session: key, usage: usage(&report) });
-            }
-        }
-    }
-
-    /// Tells the core one thing and records it. What the core asks is in `actions` then.
-    fn handle(&mut self, event: Event) -> Result<(), EventError> {
-        let now_ns = clock::now_ns();
-        let result = self.node.handle(now_ns, event, &mut self.actions);
-        let actions = self.actions.as_slice();
-        for recorder in self.recorders.values_mut() {
-            recorder.record(&self.node, now_ns, &event, result, actions);
-        }
-        if self.recorders.values().any(Recorder::is_over) {
-            let over = self.recorders.extract_if(.., |_, recorder| recorder.is_over());
-            self.lost_records += over.map(|(_, recorder)| recorder.lost_ever()).sum::<u64>();
-        }
-        result
+    /// Reads the holders' counters, so that use until now is told apart from use after it.
+    fn report_holders(&mut self) {
+        self.turns.report_holders(&mut self.witness, None);
+        self.follow();
     }
 
     /// Tells the core one thing and does what it asks.
     fn tell(&mut self, event: Event) {
-        if let Err(error) = self.handle(event) {
+        if let Err(error) = self.turns.handle(&mut self.witness, event) {
             tracing::error!(%error, ?event, "the scheduling core refused an event");
         }
-        self.perform();
+        self.follow();
     }
 
-    fn perform(&mut self) {
-        let actions: Vec<Action> = self.actions.drain().collect();
-        for action in actions {
-            match action {
-                Action::Grant { session, epoch, budget_ns, .. } => {
-                    self.grant(session.0, epoch, budget_ns);
-                }
-                Action::Revoke { session, .. } => self.revoke(session.0),
-                Action::Wake { session, .. } => {
-                    if let Some(entry) = self.sessions.get(&session.0) {
-                        self.coscheduler.switch_in(session.0, &entry.gate, clock::now_ns());
+    /// Does what follows from what has happened to turns.
+    fn follow(&mut self) {
+        for effect in self.turns.take_effects() {
+            let now_ns = clock::now_ns();
+            match effect {
+                Effect::Granted { session, begins: true } => {
+                    let quantum_ns = self.turns.node().config().quantum_ns;
+                    self.coscheduler.begin_turn(session.0, now_ns, quantum_ns);
+                    if let Some(own) = self.sessions.get(&session.0) {
+                        self.trace.begin(own.vgpu, session.0, now_ns);
                     }
                 }
-                Action::Prepare { session, .. } => {
-                    if let Some(entry) = self.sessions.get(&session.0) {
-                        entry.gate.prepare();
+                Effect::Ended { session, used_ns } => self.trace.end(session.0, now_ns, used_ns),
+                Effect::Reclaimed { session } => self.page.mark(session.0),
+                Effect::Interactive { session } => {
+                    if let Some(entry) = self.turns.session(session) {
+                        self.coscheduler.switch_in(session.0, entry.gate.page(), now_ns);
                     }
                 }
-                Action::Kill { session, .. } => {
+                Effect::Overdue { session } => {
                     self.kill(session.0, "it keeps the device too long");
                 }
-                Action::Timer { at_ns, .. } => self.timer = Some(at_ns),
-                Action::CancelTimer => self.timer = None,
-                Action::DeviceIdle { .. } => {}
+                // The doorbells have rung, and the timer is looked at before each sleep.
+                Effect::Granted { begins: false, .. } | Effect::Asked { .. } | Effect::Timer => {}
             }
-        }
-    }
-
-    /// A grant of the core becomes one of the gate: a turn's budget, or, for a lone tenant, a bound
-    /// on what is in flight. A new budget within a turn counts from the turn's beginning.
-    fn grant(&mut self, session: u32, epoch: u64, budget_ns: u64) {
-        let quantum_ns = self.node.config().quantum_ns;
-        let Some(entry) = self.sessions.get_mut(&session) else { return };
-        let report = entry.gate.report();
-        let same = entry.turn.filter(|turn| turn.epoch == epoch);
-        if same.is_some() && !entry.gate.is_held() {
-            // It released meanwhile and has rung: the release comes next.
-            return;
-        }
-        let turn = same.unwrap_or_else(|| Turn {
-            epoch,
-            admitted_at_start_ns: report.admitted_ns(),
-            used_at_start_ns: report.used_ns,
-        });
-        entry.turn = Some(turn);
-        let spent_ns = report.admitted_ns().saturating_sub(turn.admitted_at_start_ns);
-        let now_ns = clock::now_ns();
-        entry.granted_ns = now_ns;
-        if budget_ns == UNLIMITED {
-            entry.gate.grant(quantum_ns, GrantKind::Renewing);
-        } else {
-            entry.gate.grant(budget_ns.saturating_sub(spent_ns), GrantKind::Turn);
-        }
-        if same.is_none() {
-            self.coscheduler.begin_turn(session, now_ns, quantum_ns);
-            self.trace.begin(entry.vgpu, session, now_ns);
-        }
-    }
-
-    fn revoke(&mut self, session: u32) {
-        let Some(entry) = self.sessions.get_mut(&session) else { return };
-        if entry.gate.revoke() == Revocation::Free {
-            // It held the device idly, or released it meanwhile: either way the turn is over.
-            self.page.mark(session);
         }
     }
 
@@ -693,9 +516,9 @@ impl Driver {
     /// flight before and the longest kernel are allowed on top: the same slack that a revoked
     /// holder has.
     fn check_claim(&mut self, session: u32) {
-        let slack_ns = self.node.config().overdue_ns;
-        let Some(entry) = self.sessions.get(&session) else { return };
-        let wall_ns = clock::now_ns().saturating_sub(entry.granted_ns);
+        let slack_ns = self.turns.node().config().overdue_ns;
+        let Some(entry) = self.turns.session(SessionKey(session)) else { return };
+        let wall_ns = clock::now_ns().saturating_sub(entry.granted_ns());
         if entry.gate.is_overdue(wall_ns, slack_ns) {
             self.kill(session, "it claims more device time than has passed");
         }
@@ -704,20 +527,12 @@ impl Driver {
     fn save(&mut self) {
         self.saved = Instant::now();
         self.saver.schedule(Schedule {
-            core: self.node.snapshot(),
+            core: self.turns.node().snapshot(),
             sessions: self.sessions.iter().map(|(key, session)| (*key, session.id)).collect(),
             forgotten_ns: self.forgotten_ns,
             number: self.number,
         });
     }
-}
-
-fn usage(report: &Report) -> Usage {
-    Usage { used_ns: report.used_ns, in_flight_ns: report.in_flight_ns, idle_ns: report.idle_ns }
-}
-
-fn used_since(turn: Turn, report: &Report) -> u64 {
-    report.used_ns.saturating_sub(turn.used_at_start_ns)
 }
 
 /// The policy without a gate: the device's own queue decides.

@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use weft_gate::{ControlPage, GateDaemon};
+use weft_gate::{ControlPage, DaemonSide, GateDaemon};
 use weft_ring::peer::{self, Process};
 use weft_ring::{Access, Loss, MemoryFile, PAGE, Segment};
 use weft_sched::{Cap, TenantKey, Weight};
@@ -443,7 +443,7 @@ impl Daemon {
         page: ControlPage,
         origin: Origin,
     ) -> anyhow::Result<()> {
-        let gate = GateDaemon::new(page, session.segment.doorbell()?);
+        let gate = GateDaemon::new(DaemonSide::new(page, session.segment.doorbell()?));
         let worker = session.worker.process.try_clone()?;
         if let Some(entry) = self.core().sessions.get_mut(&session.key) {
             entry.worker = Some(session.worker.process.try_clone()?);

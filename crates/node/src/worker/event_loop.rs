@@ -10,13 +10,13 @@ use std::time::Duration;
 
 use weft_device::{Device, Driven};
 use weft_exec::{Accepted, Ready, Session, Started, Violation};
-use weft_gate::{Abandoned, Admission, Due, GateWorker, GrantKind, WaitFor};
+use weft_gate::{Due, GateWorker};
 use weft_ring::{AnswerTo, MAX_COMMAND, WorkerSide};
+use weft_turn::{Abandoned, Admission, GrantKind, Meter, WaitFor};
 use weft_wire::Command;
 
 use super::compile::{Compiling, Load};
 use super::link::Link;
-use super::meter::Meter;
 use super::output::Answers;
 use super::pieces::Pieces;
 use super::predict::Predictor;
@@ -148,7 +148,7 @@ impl<D: Device> EventLoop<D> {
             link,
             answers: Answers::default(),
             predictor: Predictor::default(),
-            meter: Meter::new(times.accounting),
+            meter: Meter::new(times.accounting.into()),
             pieces: Pieces::new(times.slicing),
             compiling: Compiling::default(),
             piece_start_ns: 0,
@@ -166,7 +166,7 @@ impl<D: Device> EventLoop<D> {
 
     /// Device time that the session has used, what is in flight included, which it leaves behind.
     pub(crate) fn owed_ns(&self, abandoned: Abandoned) -> u64 {
-        let owed_ns = self.gate.abandoned_ns(self.session.device().now_ns(), abandoned);
+        let owed_ns = self.gate.page().abandoned_ns(self.session.device().now_ns(), abandoned);
         self.gate.used_ns().saturating_add(owed_ns)
     }
 
@@ -423,7 +423,7 @@ impl<D: Device> EventLoop<D> {
 
     fn set_front(&mut self, since_ns: u64) {
         self.front_since_ns = since_ns;
-        self.gate.set_front(since_ns);
+        self.gate.page().set_front(since_ns);
     }
 
     fn drive(&mut self) -> Driven {
@@ -437,7 +437,7 @@ impl<D: Device> EventLoop<D> {
     /// Gives a turn back that is over. What the gate then shows as used reaches to this moment.
     fn try_release(&mut self) {
         if self.gate.try_release(self.rest_ns()) {
-            self.gate.set_front(self.session.device().now_ns());
+            self.gate.page().set_front(self.session.device().now_ns());
         }
     }
 
@@ -451,7 +451,7 @@ impl<D: Device> EventLoop<D> {
             self.gate.charge(estimate_ns, charge_ns);
             self.predictor.learn(finished.key, finished.units, ns);
             if finished.partial {
-                self.gate.count_piece();
+                self.gate.page().count_piece();
                 let late_ns = self.session.device().now_ns().saturating_sub(finished.end_ns);
                 self.pieces.learn(self.piece_start_ns.saturating_add(late_ns));
             }
@@ -533,7 +533,7 @@ impl<D: Device> EventLoop<D> {
                 until_ns = until_ns.map(|until_ns| until_ns.min(now_ns + left_ns));
             } else {
                 // A boosted thread runs as soon as it is woken, so it is woken much later.
-                let boosts = self.gate.is_coscheduled();
+                let boosts = self.gate.page().is_coscheduled();
                 let lead_ns = if boosts { ANNOUNCE_BOOSTED_NS } else { ANNOUNCE_NS };
                 announce_ns = due_ns.map(|due_ns| due_ns.saturating_sub(lead_ns));
             }
@@ -557,17 +557,17 @@ impl<D: Device> EventLoop<D> {
     /// ends at `due_ns`, if the device knows: it may stand behind another tenant's work.
     fn tell_due(&mut self, due_ns: Option<u64>) -> Option<u64> {
         let Some(awaited) = self.answers.first_waiting() else {
-            self.gate.set_due(None);
+            self.gate.page().set_due(None);
             return None;
         };
-        let lead_ns = if self.gate.is_coscheduled() { DUE_SOON_NS } else { ANNOUNCE_NS };
+        let lead_ns = if self.gate.page().is_coscheduled() { DUE_SOON_NS } else { ANNOUNCE_NS };
         let behind_ns =
             self.gate.in_flight_ns().saturating_sub(*self.flights.front().unwrap_or(&0));
         let end_ns = due_ns.map_or(0, |due_ns| due_ns.saturating_add(behind_ns));
         let known_ns = end_ns.saturating_sub(self.session.device().now_ns());
         let left_ns = self.backlog_ns().max(known_ns).saturating_sub(lead_ns);
         let soon = left_ns == 0 && !self.flights.is_empty();
-        self.gate.set_due(Some(Due { awaited, soon }));
+        self.gate.page().set_due(Some(Due { awaited, soon }));
         Some(left_ns)
     }
 

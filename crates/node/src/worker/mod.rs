@@ -10,7 +10,6 @@ mod event_loop;
 mod frames;
 mod link;
 mod log;
-mod meter;
 mod output;
 mod pieces;
 mod predict;
@@ -29,7 +28,7 @@ use anyhow::{Context, bail};
 use rustix::process::Pid;
 use weft_device::Device;
 use weft_exec::{Limits, Session, Shared};
-use weft_gate::{ControlPage, GateWorker, NodePage};
+use weft_gate::{ControlPage, GateWorker, HolderSide, NodePage};
 use weft_ring::peer::Process;
 use weft_ring::{ARENA_BLOCKS, Access, ArenaRef, MemoryFile, Segment, SharedMemory, WorkerSide};
 
@@ -153,7 +152,7 @@ fn work(start: &Start, files: Files, link: Arc<Link>) -> anyhow::Result<Ended> {
         .context("the tenant's pinned window is not free in the worker")?;
     let control = ControlPage::open(&map(files.control, Access::ReadWrite)?)?;
     let node = NodePage::open(&map(files.node_page, Access::ReadWrite)?)?;
-    let gate = GateWorker::new(control.clone(), node, start.key);
+    let gate = GateWorker::new(HolderSide::new(control.clone(), node, start.key));
     let watch = Watch {
         pid: own_pid(),
         door: files.door,

@@ -2,11 +2,11 @@
 
 use super::lab::{Lab, RunError};
 use crate::kernel::{Kernel, SECOND, US};
-use crate::meter::Accounting;
 use crate::outcome::{Outcome, PlotKind};
 use crate::table3::{Loop, Profile};
 use crate::worker::Source;
 use crate::world::World;
+use weft_turn::Accounting;
 
 /// Table 2: program, profiler, FairGV, in µs.
 const TABLE: [(&str, f64, f64); 4] =

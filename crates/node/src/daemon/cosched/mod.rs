@@ -25,7 +25,7 @@ mod watchdog;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
-use weft_gate::{Due, GateDaemon};
+use weft_gate::{DaemonSide, Due};
 use weft_ring::priority::{self, Class, Treatment};
 use weft_ring::{AnswerTo, MemoryFile};
 
@@ -130,7 +130,7 @@ impl Coscheduler {
     }
 
     /// A session begins; without waiters it is never helped.
-    pub(crate) fn begin(&mut self, session: u32, waiters: Option<Waiters>, gate: &GateDaemon) {
+    pub(crate) fn begin(&mut self, session: u32, waiters: Option<Waiters>, gate: &DaemonSide) {
         gate.set_coscheduled(false);
         if let Some(waiters) = waiters {
             waiters.callers.set_coscheduled(false);
@@ -154,7 +154,7 @@ impl Coscheduler {
     }
 
     /// The device switches to an interactive vGPU's session (FairGV, Algorithm 3).
-    pub(crate) fn switch_in(&mut self, session: u32, gate: &GateDaemon, now_ns: u64) {
+    pub(crate) fn switch_in(&mut self, session: u32, gate: &DaemonSide, now_ns: u64) {
         if self.means() != Means::Wake {
             // The others act when the result is due.
             return;
@@ -173,7 +173,7 @@ impl Coscheduler {
     pub(crate) fn observe(
         &mut self,
         session: u32,
-        gate: &GateDaemon,
+        gate: &DaemonSide,
         is_interactive: bool,
         now_ns: u64,
     ) {
@@ -200,7 +200,7 @@ impl Coscheduler {
         }
     }
 
-    fn prepare_boost(&mut self, session: u32, gate: &GateDaemon, due: Option<Due>, now_ns: u64) {
+    fn prepare_boost(&mut self, session: u32, gate: &DaemonSide, due: Option<Due>, now_ns: u64) {
         let Some(waiters) = self.sessions.get_mut(&session) else { return };
         if due.is_some() != waiters.is_told {
             waiters.is_told = due.is_some();

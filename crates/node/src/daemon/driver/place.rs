@@ -27,27 +27,27 @@ impl Driver {
         let Place { tenant_weight, weight, cap, .. } = place;
         let (vgpu, tenant) = (VgpuKey(place.vgpu), TenantKey(place.tenant));
         self.place_tenant(tenant, tenant_weight);
-        let known = self.node.vgpu(vgpu);
+        let known = self.turns.node().vgpu(vgpu);
         match known {
             None => self.tell(Event::AddVgpu { vgpu, tenant, device: DEVICE, weight }),
             Some(view) if view.weight == weight => {}
             Some(_) => {
-                self.report_holders(None);
+                self.report_holders();
                 self.tell(Event::Reweight { vgpu, weight });
             }
         }
         if known.and_then(|view| view.cap) != cap {
-            self.report_holders(None);
+            self.report_holders();
             self.tell(Event::SetCap { vgpu, cap });
         }
     }
 
     fn place_tenant(&mut self, tenant: TenantKey, weight: Weight) {
-        match self.node.tenant(tenant) {
+        match self.turns.node().tenant(tenant) {
             None => self.tell(Event::AddTenant { tenant, weight }),
             Some(known) if known == weight => {}
             Some(_) => {
-                self.report_holders(None);
+                self.report_holders();
                 self.tell(Event::ReweightTenant { tenant, weight });
             }
         }
@@ -55,7 +55,7 @@ impl Driver {
 
     /// Changes a session's share of its vGPU's part.
     pub(super) fn weigh_session(&mut self, session: u32, weight: Weight) {
-        self.report_holders(None);
+        self.report_holders();
         self.tell(Event::ReweightSession { session: SessionKey(session), weight });
     }
 }

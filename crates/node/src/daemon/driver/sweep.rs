@@ -4,9 +4,11 @@
 //! wipe the others' marks out. A holder that was stopped says nothing at all. While sessions want
 //! the device, the driver therefore looks at all of them from time to time, marked or not.
 
-use weft_gate::Demand;
+use weft_gate::DaemonSide;
+use weft_sched::SessionKey;
+use weft_turn::Session;
 
-use super::{Driver, Session};
+use super::Driver;
 use crate::daemon::clock;
 
 /// How often, in ns, while a session wants or holds the device.
@@ -55,8 +57,8 @@ impl Sweep {
 impl Driver {
     /// When the next sweep is due.
     pub(super) fn sweep_due_ns(&self) -> Option<u64> {
-        let is_busy = |session: &Session| session.runnable || session.turn.is_some();
-        self.sweep.due_ns(self.sessions.values().any(is_busy))
+        let is_busy = |session: &Session<DaemonSide>| session.is_runnable() || session.has_turn();
+        self.sweep.due_ns(self.turns.sessions().any(|(_, session)| is_busy(session)))
     }
 
     /// Looks at all sessions if it is time to.
@@ -65,9 +67,8 @@ impl Driver {
         if self.sweep_due_ns().is_none_or(|due_ns| now_ns < due_ns) {
             return;
         }
-        let has_news = |(_, session): &(&u32, &Session)| session.has_news();
-        let changed: Vec<u32> =
-            self.sessions.iter().filter(has_news).map(|(key, _)| *key).collect();
+        let changed = self.turns.sessions().filter(|(_, session)| session.has_news());
+        let changed: Vec<u32> = changed.map(|(key, _)| key.0).collect();
         if self.sweep.note(changed.len(), now_ns) {
             tracing::error!(
                 "sessions have news that are not marked: a worker may have been taken over; the \
@@ -82,28 +83,22 @@ impl Driver {
 
     /// Ends holders that were stopped (`SIGSTOP`) while others wait.
     fn end_stopped(&mut self, now_ns: u64) {
-        let limit_ns = self.node.config().quantum_ns.saturating_add(STOPPED_GRACE_NS);
-        let waits = |session: &Session| session.runnable && session.turn.is_none();
-        if !self.sessions.values().any(waits) {
+        let limit_ns = self.turns.node().config().quantum_ns.saturating_add(STOPPED_GRACE_NS);
+        let waits = |session: &Session<DaemonSide>| session.is_runnable() && !session.has_turn();
+        if !self.turns.sessions().any(|(_, session)| waits(session)) {
             return;
         }
-        let is_late = |session: &Session| {
-            session.turn.is_some() && now_ns.saturating_sub(session.granted_ns) > limit_ns
+        let is_late = |session: &Session<DaemonSide>| {
+            session.has_turn() && now_ns.saturating_sub(session.granted_ns()) > limit_ns
         };
-        let late = self.sessions.iter().filter(|(_, session)| is_late(session));
-        let stopped: Vec<u32> =
-            late.filter(|(_, session)| session.worker.is_stopped()).map(|(key, _)| *key).collect();
+        let is_stopped = |key: &SessionKey| {
+            self.sessions.get(&key.0).is_some_and(|session| session.worker.is_stopped())
+        };
+        let late = self.turns.sessions().filter(|(_, session)| is_late(session));
+        let stopped: Vec<SessionKey> = late.map(|(key, _)| key).filter(is_stopped).collect();
         for session in stopped {
-            self.kill(session, "it was stopped while it held the device");
+            self.kill(session.0, "it was stopped while it held the device");
         }
-    }
-}
-
-impl Session {
-    /// Whether its control page says what the core was not told.
-    fn has_news(&self) -> bool {
-        let has_released = self.turn.is_some() && !self.gate.is_held();
-        has_released || (self.gate.report().demand == Demand::Runnable) != self.runnable
     }
 }
 

@@ -4,9 +4,10 @@ use std::process::Command;
 use std::sync::mpsc;
 use std::thread;
 
-use weft_gate::{Admission, ControlPage, GateWorker};
+use weft_gate::{ControlPage, GateWorker, HolderSide};
 use weft_ring::peer::Process;
 use weft_sched::Config;
+use weft_turn::{Admission, WaitFor};
 
 use super::*;
 use crate::config::CoschedulingConfig;
@@ -50,7 +51,7 @@ fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
         session: 0,
         id: 1,
         vgpu: 0,
-        gate: GateDaemon::new(control.clone(), control.doorbell().clone()),
+        gate: GateDaemon::new(DaemonSide::new(control.clone(), control.doorbell().clone())),
         worker: WorkerProcess::new(Process::open(process.id()).unwrap(), process.id()),
         waiters: None,
     };
@@ -58,10 +59,10 @@ fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
         Place { vgpu: 0, tenant: 0, tenant_weight: Weight::ONE, weight: Weight::ONE, cap: None };
     handle.send(Order::Place(place));
     handle.send(Order::Begin(Box::new(beginning)));
-    let mut worker = GateWorker::new(control, page.clone(), 0);
+    let mut worker = GateWorker::new(HolderSide::new(control, page.clone(), 0));
     worker.set_runnable(1_000);
     let deadline = Instant::now() + PATIENCE;
-    while worker.admit(1_000) == Admission::Wait(weft_gate::WaitFor::Grant) {
+    while worker.admit(1_000) == Admission::Wait(WaitFor::Grant) {
         assert!(Instant::now() < deadline, "no grant came");
         thread::yield_now();
     }

@@ -5,7 +5,8 @@
 //! whole is settled with the exact time at its end: the charges of a turn sum up to its measured
 //! time. A settlement also corrects the predictions of the kernels that were not timed.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 
 /// Requests that are timed singly at the start of a turn (FairGV's number).
 pub const TIMED_PER_TURN: u32 = 5;
@@ -141,6 +142,12 @@ impl Account {
         self.charged_ns += i128::from(took_ns);
         let took_16ths = took_ns.saturating_mul(16);
         self.known(key, took_16ths).time(took_16ths);
+    }
+
+    /// Charges a part of an operation, that the device timed: it says nothing of the whole.
+    pub fn timed_part(&mut self, took_ns: u64) {
+        self.turn.timed_ns = self.turn.timed_ns.saturating_add(took_ns);
+        self.charged_ns += i128::from(took_ns);
     }
 
     /// Ends the turn, which took `exact_ns` of device time in all, and starts the next one.

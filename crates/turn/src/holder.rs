@@ -1,13 +1,8 @@
-//! The gate as the worker (or the interposed shim) passes it.
+//! The holder's half: what may start in a turn, what it is charged, when the turn is given back.
 
-use core::sync::atomic::fence;
-use std::time::{Duration, Instant};
+use core::time::Duration;
 
-use weft_ring::{Ordering, Patience, Unready, WakeFlag};
-
-use crate::due::Due;
-use crate::node::NodePage;
-use crate::page::{Abandoned, ControlPage, Demand, Grant, GrantKind};
+use crate::page::{Demand, Grant, GrantKind, HolderPage};
 
 /// How long a holder or named successor polls before it sleeps (design: 100 µs before a vGPU
 /// yields).
@@ -35,13 +30,13 @@ pub enum WaitFor {
     Grant,
     /// Completions: the budget in flight is used up.
     Completion,
-    /// The end of its turn: what is in flight drains, then [`GateWorker::try_release`] succeeds.
+    /// The end of its turn: what is in flight drains, then [`Holder::try_release`] succeeds.
     Handover,
 }
 
-/// The turn that the worker has.
+/// The turn that the session has.
 #[derive(Debug, Clone, Copy)]
-struct Turn {
+struct Held {
     grant: Grant,
     /// Device time admitted in this turn, estimates replaced by what was charged; in ns. Estimates
     /// of grids that would run for centuries must come out again as they went in: a sum that
@@ -52,13 +47,11 @@ struct Turn {
     carried_ns: u128,
 }
 
-/// The worker's side of a control page.
+/// A session's side of its control page.
 #[derive(Debug)]
-pub struct GateWorker {
-    page: ControlPage,
-    node: NodePage,
-    session: u32,
-    turn: Option<Turn>,
+pub struct Holder<P> {
+    page: P,
+    turn: Option<Held>,
     /// The last epoch seen, whether in use or over.
     epoch: u64,
     /// The last revocation seen.
@@ -71,34 +64,32 @@ pub struct GateWorker {
     shown_used_ns: u64,
     in_flight_ns: u128,
     sync_calls: u64,
-    /// What the page shows as due.
-    due: u64,
 }
 
-impl GateWorker {
-    /// Takes the worker's side of `page`; `session` is its number in the node page.
+impl<P: HolderPage> Holder<P> {
+    /// Takes the session's side of `page`.
     #[must_use]
-    pub fn new(page: ControlPage, node: NodePage, session: u32) -> Self {
+    pub fn new(page: P) -> Self {
         // A restarted worker continues the counts; a grant from before it is over.
-        let epoch = page.released.load(Ordering::Acquire);
-        let used_ns = page.used.load(Ordering::Acquire);
-        let demand = page.load_demand();
-        let sync_calls = page.sync_calls.load(Ordering::Relaxed);
+        let report = page.report();
         Self {
             page,
-            node,
-            session,
             turn: None,
-            epoch,
+            epoch: report.released,
             revoke_seen: 0,
             prepare_seen: 0,
-            demand,
-            used_ns,
-            shown_used_ns: used_ns,
+            demand: report.demand,
+            used_ns: report.used_ns,
+            shown_used_ns: report.used_ns,
             in_flight_ns: 0,
-            sync_calls,
-            due: 0,
+            sync_calls: report.sync_calls,
         }
+    }
+
+    /// The page.
+    #[must_use]
+    pub fn page(&self) -> &P {
+        &self.page
     }
 
     /// Asks to start an operation of about `estimate_ns` device time.
@@ -110,28 +101,53 @@ impl GateWorker {
             return Admission::Admitted { left_ns: u64::MAX };
         }
         self.observe();
-        let Some(turn) = &mut self.turn else {
-            return Admission::Wait(WaitFor::Grant);
-        };
-        if turn.grant.epoch <= self.page.revoke.load(Ordering::Acquire) {
-            return Admission::Wait(WaitFor::Handover);
-        }
-        let (bounded_ns, wait) = match turn.grant.kind {
-            GrantKind::Turn => (turn.spent_ns, WaitFor::Handover),
-            GrantKind::Renewing => (self.in_flight_ns, WaitFor::Completion),
-        };
-        let left_ns = turn.grant.budget_ns.saturating_sub(shown(bounded_ns));
-        if left_ns == 0 {
+        let (left_ns, wait) = self.left();
+        let Some(turn) = self.turn.as_mut().filter(|_| left_ns > 0) else {
             return Admission::Wait(wait);
-        }
+        };
         turn.spent_ns += u128::from(estimate_ns);
         self.start(estimate_ns);
         Admission::Admitted { left_ns }
     }
 
+    /// Device time left to the turn, in ns; 0 without one.
+    pub fn left_ns(&mut self) -> u64 {
+        self.observe();
+        self.left().0
+    }
+
+    /// What is left of the turn, and what to wait for if that is nothing.
+    fn left(&self) -> (u64, WaitFor) {
+        let Some(turn) = &self.turn else { return (0, WaitFor::Grant) };
+        if self.is_revoked() {
+            return (0, WaitFor::Handover);
+        }
+        let (bounded_ns, wait) = match turn.grant.kind {
+            GrantKind::Turn => (self.spent_ns(turn), WaitFor::Handover),
+            GrantKind::Renewing => (self.in_flight_ns, WaitFor::Completion),
+        };
+        (turn.grant.budget_ns.saturating_sub(shown(bounded_ns)), wait)
+    }
+
+    /// What a turn has used of its budget.
+    fn spent_ns(&self, turn: &Held) -> u128 {
+        self.page.passed_ns(&turn.grant).map_or(turn.spent_ns, u128::from)
+    }
+
+    /// How much later than foreseen the turn ends since what it started took less than estimated,
+    /// in ns; negative when that took more; 0 of a turn without end.
+    #[must_use]
+    pub fn unspent_ns(&self) -> i64 {
+        let Some(turn) = self.turn.filter(|turn| turn.grant.kind == GrantKind::Turn) else {
+            return 0;
+        };
+        let signed = |ns| i64::try_from(ns).unwrap_or(i64::MAX);
+        signed(u128::from(turn.grant.budget_ns)) - signed(turn.spent_ns)
+    }
+
     fn start(&mut self, estimate_ns: u64) {
         self.in_flight_ns += u128::from(estimate_ns);
-        self.page.in_flight.store(self.in_flight_ns(), Ordering::Release);
+        self.page.show_in_flight(self.in_flight_ns());
     }
 
     /// The operation admitted last will take `less_ns` less than its estimate: it is cut. Charge it
@@ -143,46 +159,39 @@ impl GateWorker {
         if let Some(turn) = &mut self.turn {
             turn.spent_ns = turn.spent_ns.saturating_sub(less_ns.into());
         }
-        self.in_flight_ns = self.in_flight_ns.saturating_sub(less_ns.into());
-        self.page.in_flight.store(self.in_flight_ns(), Ordering::Release);
+        self.end(less_ns);
     }
 
-    /// The oldest operation in flight is in no counter from `since_ns` of the device's clock on: it
-    /// began then, or its predecessor was charged up to there. For whoever charges a session that
-    /// ends.
-    pub fn set_front(&mut self, since_ns: u64) {
-        self.page.front_since.store(since_ns, Ordering::Relaxed);
+    /// An operation in flight, the latest, was taken back before it began.
+    pub fn withdraw(&mut self, estimate_ns: u64) {
+        if let Some(turn) = &mut self.turn {
+            let own_ns = turn.take_carried(estimate_ns);
+            turn.spent_ns = turn.spent_ns.saturating_sub(own_ns);
+        }
+        self.end(estimate_ns);
     }
 
-    /// Device time that the session owes for what is in flight should it end at `now_ns` of the
-    /// device's clock.
-    #[must_use]
-    pub fn abandoned_ns(&self, now_ns: u64, abandoned: Abandoned) -> u64 {
-        self.page.abandoned_ns(now_ns, abandoned)
+    fn end(&mut self, estimate_ns: u64) {
+        self.in_flight_ns = self.in_flight_ns.saturating_sub(estimate_ns.into());
+        self.page.show_in_flight(self.in_flight_ns());
     }
 
     /// Charges the oldest operation in flight, that was admitted with `estimate_ns` and took
     /// `actual_ns`.
     pub fn charge(&mut self, estimate_ns: u64, actual_ns: u64) {
         if let Some(turn) = &mut self.turn {
-            if turn.carried_ns > 0 {
-                turn.carried_ns = turn.carried_ns.saturating_sub(estimate_ns.into());
-            } else {
-                let others_ns = turn.spent_ns.saturating_sub(estimate_ns.into());
-                turn.spent_ns = others_ns + u128::from(actual_ns);
-            }
+            turn.charge(estimate_ns, actual_ns);
         }
         self.used_ns = self.used_ns.saturating_add(actual_ns);
         // `used` first: a reader that adds both never counts less than was admitted.
         self.shown_used_ns = self.shown_used_ns.max(self.used_ns);
-        self.page.used.store(self.shown_used_ns, Ordering::Release);
+        self.page.show_used(self.shown_used_ns);
         let was_in_flight = self.in_flight_ns > 0;
-        self.in_flight_ns = self.in_flight_ns.saturating_sub(estimate_ns.into());
-        self.page.in_flight.store(self.in_flight_ns(), Ordering::Release);
+        self.end(estimate_ns);
         // What was in flight at the release has drained: until the daemon looks, the tags go by the
         // prediction, and the errors of a vGPU's sessions add up.
         if was_in_flight && self.in_flight_ns == 0 && self.turn.is_none() && !self.is_unmanaged() {
-            self.node.ring(self.session);
+            self.page.ring();
         }
     }
 
@@ -192,31 +201,26 @@ impl GateWorker {
         if let Some(turn) = &mut self.turn {
             turn.spent_ns += u128::from(idle_ns);
         }
-        let before = self.page.idle.load(Ordering::Relaxed);
-        self.page.idle.store(before.saturating_add(idle_ns), Ordering::Relaxed);
+        self.page.add_idle(idle_ns);
     }
 
     /// The session has unexecuted device commands, of about `demand_ns` in all.
     ///
     /// Rings the daemon only when this is news and the device is not already the session's.
     pub fn set_runnable(&mut self, demand_ns: u64) {
-        self.page.demand.store(demand_ns, Ordering::Relaxed);
+        self.page.show_demand(demand_ns);
         if self.demand == Demand::Runnable {
             return;
         }
         self.demand = Demand::Runnable;
-        self.page.store_demand(Demand::Runnable);
-        // SYNC: the demand is ordered before the look at `revoke`; pairs with the fence in
-        // `GateDaemon::revoke`. Either this side sees the revocation or the daemon sees that the
-        // session uses its grant.
-        fence(Ordering::SeqCst);
+        self.page.announce(Demand::Runnable);
         self.observe();
         if self.is_revoked() {
             self.release();
         } else if self.turn.is_none() {
-            self.node.ring(self.session);
+            self.page.ring();
         } else {
-            self.node.mark(self.session);
+            self.page.mark();
         }
     }
 
@@ -227,15 +231,13 @@ impl GateWorker {
             return;
         }
         self.demand = Demand::Idle;
-        self.page.demand.store(0, Ordering::Relaxed);
-        self.page.store_demand(Demand::Idle);
-        // SYNC: as in `set_runnable`.
-        fence(Ordering::SeqCst);
+        self.page.show_demand(0);
+        self.page.announce(Demand::Idle);
         self.observe();
         match self.turn.map(|turn| turn.grant.kind) {
-            Some(GrantKind::Renewing) if !self.is_revoked() => self.node.mark(self.session),
+            Some(GrantKind::Renewing) if !self.is_revoked() => self.page.mark(),
             Some(_) => self.release(),
-            None => self.node.ring(self.session),
+            None => self.page.ring(),
         }
     }
 
@@ -245,13 +247,13 @@ impl GateWorker {
     /// The successor starts while the rest drains, so a switch leaves no gap.
     pub fn try_release(&mut self, backlog_ns: u64) -> bool {
         self.observe();
-        let Some(turn) = self.turn else {
-            return false;
-        };
-        if !self.is_over(&turn) || backlog_ns > self.page.lead.load(Ordering::Relaxed) {
+        if self.release_in_ns(backlog_ns) != Some(0) {
             return false;
         }
-        self.show_elapsed(backlog_ns);
+        // The daemon then knows when the rest will have drained: a successor waits for that.
+        let in_flight_ns = self.in_flight_ns();
+        let backlog_ns = backlog_ns.min(in_flight_ns);
+        self.show_elapsed(in_flight_ns - backlog_ns, backlog_ns);
         self.release();
         true
     }
@@ -260,23 +262,25 @@ impl GateWorker {
     /// `backlog_ns` of it are still to run.
     #[must_use]
     pub fn release_in_ns(&self, backlog_ns: u64) -> Option<u64> {
-        let _over = self.turn.filter(|turn| self.is_over(turn))?;
-        Some(backlog_ns.saturating_sub(self.page.lead.load(Ordering::Relaxed)))
-    }
-
-    fn is_over(&self, turn: &Turn) -> bool {
+        let turn = self.turn.as_ref()?;
+        if let Some(passed_ns) = self.page.passed_ns(&turn.grant) {
+            // A slice of wall time ends when it does, whatever drains, or at its revocation.
+            let left_ns = turn.grant.budget_ns.saturating_sub(passed_ns);
+            let revoked = self.is_revoked();
+            let slice = turn.grant.kind == GrantKind::Turn;
+            return (slice || revoked).then_some(if revoked { 0 } else { left_ns });
+        }
         let is_spent =
             turn.grant.kind == GrantKind::Turn && turn.spent_ns >= turn.grant.budget_ns.into();
-        is_spent || self.is_revoked()
+        let is_over = is_spent || self.is_revoked();
+        is_over.then(|| backlog_ns.saturating_sub(self.page.lead_ns()))
     }
 
-    /// Shows the elapsed part of what is in flight as used, so that the daemon knows when the rest
-    /// will have drained: a successor waits for that.
-    fn show_elapsed(&mut self, backlog_ns: u64) {
-        let elapsed_ns = self.in_flight_ns().saturating_sub(backlog_ns);
+    /// Shows the elapsed part of what is in flight as used, and the rest of it; both in ns.
+    pub fn show_elapsed(&mut self, elapsed_ns: u64, rest_ns: u64) {
         self.shown_used_ns = self.shown_used_ns.max(self.used_ns.saturating_add(elapsed_ns));
-        self.page.used.store(self.shown_used_ns, Ordering::Release);
-        self.page.in_flight.store(backlog_ns, Ordering::Release);
+        self.page.show_used(self.shown_used_ns);
+        self.page.show_in_flight(rest_ns);
     }
 
     /// Gives the turn back at once, whatever is left of it.
@@ -284,53 +288,26 @@ impl GateWorker {
         let Some(turn) = self.turn.take() else {
             return;
         };
-        // SYNC: publishes used, in flight and demand to a daemon that sees the release.
-        self.page.released.store(turn.grant.epoch, Ordering::Release);
-        self.node.ring(self.session);
+        self.page.show_released(turn.grant.epoch);
+        self.page.ring();
     }
 
     /// Counts a wait for a result: how the daemon tells interactive sessions.
     pub fn count_sync_call(&mut self) {
         self.sync_calls = self.sync_calls.wrapping_add(1);
-        self.page.sync_calls.store(self.sync_calls, Ordering::Relaxed);
-    }
-
-    /// Counts a piece that was cut off a kernel: for whoever watches.
-    pub fn count_piece(&mut self) {
-        let pieces = self.page.pieces.load(Ordering::Relaxed).wrapping_add(1);
-        self.page.pieces.store(pieces, Ordering::Relaxed);
-    }
-
-    /// Whether the daemon wants to hear before a result comes.
-    #[must_use]
-    pub fn is_coscheduled(&self) -> bool {
-        self.page.coscheduled.load(Ordering::Relaxed) != 0
-    }
-
-    /// Shows whose result is due first. Rings the daemon, once per call, when it comes soon and the
-    /// daemon wants to hear that.
-    pub fn set_due(&mut self, due: Option<Due>) {
-        let word = Due::pack(due);
-        if word == self.due {
-            return;
-        }
-        self.due = word;
-        self.page.due.store(word, Ordering::Release);
-        if due.is_some_and(|due| due.soon) && self.is_coscheduled() {
-            self.node.ring(self.session);
-        }
+        self.page.show_sync_calls(self.sync_calls);
     }
 
     /// Takes notice of what the daemon wrote.
     fn observe(&mut self) {
-        self.revoke_seen = self.page.revoke.load(Ordering::Acquire);
-        self.prepare_seen = self.page.prepare.load(Ordering::Relaxed);
-        if self.page.grant_epoch.load(Ordering::Relaxed) == self.epoch {
+        self.revoke_seen = self.page.revoked();
+        self.prepare_seen = self.page.prepared();
+        if self.page.grant_epoch() == self.epoch {
             return;
         }
-        let grant = self.page.load_grant();
+        let grant = self.page.grant();
         self.epoch = grant.epoch;
-        self.turn = Some(Turn { grant, spent_ns: 0, carried_ns: self.in_flight_ns });
+        self.turn = Some(Held { grant, spent_ns: 0, carried_ns: self.in_flight_ns });
     }
 
     /// Whether the session has the device now.
@@ -342,29 +319,30 @@ impl GateWorker {
     /// Whether the turn was revoked and not yet released.
     #[must_use]
     pub fn is_revoked(&self) -> bool {
-        let revoked = self.page.revoke.load(Ordering::Acquire);
+        let revoked = self.page.revoked();
         self.turn.is_some_and(|turn| turn.grant.epoch <= revoked)
     }
 
     /// Whether the daemon named this session as the next one.
     #[must_use]
     pub fn is_prepared(&self) -> bool {
-        self.page.prepare.load(Ordering::Relaxed) > self.epoch
+        self.page.prepared() > self.epoch
     }
 
     /// Whether no gate applies.
     #[must_use]
     pub fn is_unmanaged(&self) -> bool {
-        self.page.unmanaged.load(Ordering::Relaxed) != 0
+        self.page.is_unmanaged()
     }
 
     /// Whether the daemon wrote something that this side has not acted on: a grant, a revocation,
-    /// or that a grant comes soon. For the condition of a wait.
+    /// or that a grant comes soon. For the condition of a wait. News are over once any method that
+    /// takes `&mut self` has looked at them.
     #[must_use]
     pub fn has_news(&self) -> bool {
-        self.page.grant_epoch.load(Ordering::Acquire) != self.epoch
-            || self.page.revoke.load(Ordering::Acquire) != self.revoke_seen
-            || self.page.prepare.load(Ordering::Relaxed) != self.prepare_seen
+        self.page.grant_epoch() != self.epoch
+            || self.page.revoked() != self.revoke_seen
+            || self.page.prepared() != self.prepare_seen
     }
 
     /// How long to poll before sleeping: only a holder and a named successor poll.
@@ -377,30 +355,6 @@ impl GateWorker {
         } else {
             Duration::ZERO
         }
-    }
-
-    /// Sleeps on the session's `doorbell` until the daemon has news (`None`) or `other` gives
-    /// something.
-    ///
-    /// News are over once any method that takes `&mut self` has looked at them.
-    ///
-    /// # Errors
-    /// [`Unready::TimedOut`] when `limit` passed.
-    pub fn wait<T>(
-        &self,
-        doorbell: &WakeFlag,
-        limit: Option<Duration>,
-        mut other: impl FnMut() -> Option<T>,
-    ) -> Result<Option<T>, Unready> {
-        /// A second look even if somebody forgot to ring: rare enough to cost nothing.
-        const SAFETY_NET: Duration = Duration::from_secs(2);
-
-        let deadline = limit.map(|limit| Instant::now() + limit);
-        let check_every = SAFETY_NET;
-        let (spin, peer_alive, may_poll) = (self.spin(), &|| true, &|_| true);
-        let announced = spin;
-        let patience = Patience { spin, announced, deadline, check_every, peer_alive, may_poll };
-        doorbell.wait(&patience, || other().map(Some).or_else(|| self.has_news().then_some(None)))
     }
 
     /// Device time that completed so far, in ns.
@@ -419,6 +373,27 @@ impl GateWorker {
     #[must_use]
     pub fn grant(&self) -> Option<Grant> {
         self.turn.map(|turn| turn.grant)
+    }
+}
+
+impl Held {
+    /// Takes an operation's estimate off what was in flight before the turn; what is left of it is
+    /// the turn's own.
+    fn take_carried(&mut self, estimate_ns: u64) -> u128 {
+        let estimate_ns = u128::from(estimate_ns);
+        let carried_ns = self.carried_ns.min(estimate_ns);
+        self.carried_ns -= carried_ns;
+        estimate_ns - carried_ns
+    }
+
+    /// Of an operation that was prolonged, only what the turn added to it is the turn's.
+    fn charge(&mut self, estimate_ns: u64, actual_ns: u64) {
+        let own_ns = self.take_carried(estimate_ns);
+        let carried_ns = u128::from(estimate_ns) - own_ns;
+        if carried_ns == 0 || own_ns > 0 {
+            let others_ns = self.spent_ns.saturating_sub(own_ns);
+            self.spent_ns = others_ns + u128::from(actual_ns).saturating_sub(carried_ns);
+        }
     }
 }
 

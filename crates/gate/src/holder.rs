@@ -1,0 +1,160 @@
+//! A session's control page in the hands of its holder: the worker, or the interposed shim.
+
+use core::sync::atomic::fence;
+use std::time::{Duration, Instant};
+
+use weft_ring::{Ordering, Patience, Unready, WakeFlag};
+use weft_turn::{Abandoned, Demand, Grant, Holder, HolderPage, Report};
+
+use crate::due::Due;
+use crate::node::NodePage;
+use crate::page::ControlPage;
+
+/// A control page, and the node page on which its session rings.
+#[derive(Debug)]
+pub struct HolderSide {
+    page: ControlPage,
+    node: NodePage,
+    session: u32,
+}
+
+impl HolderSide {
+    /// Of the session with this number in the node page.
+    #[must_use]
+    pub fn new(page: ControlPage, node: NodePage, session: u32) -> Self {
+        Self { page, node, session }
+    }
+
+    /// The oldest operation in flight is in no counter from `since_ns` of the device's clock on: it
+    /// began then, or its predecessor was charged up to there. For whoever charges a session that
+    /// ends.
+    pub fn set_front(&self, since_ns: u64) {
+        self.page.front_since.store(since_ns, Ordering::Relaxed);
+    }
+
+    /// Device time that the session owes for what is in flight should it end at `now_ns` of the
+    /// device's clock.
+    #[must_use]
+    pub fn abandoned_ns(&self, now_ns: u64, abandoned: Abandoned) -> u64 {
+        self.page.abandoned_ns(now_ns, abandoned)
+    }
+
+    /// Counts a piece that was cut off a kernel: for whoever watches.
+    pub fn count_piece(&self) {
+        let pieces = self.page.pieces.load(Ordering::Relaxed).wrapping_add(1);
+        self.page.pieces.store(pieces, Ordering::Relaxed);
+    }
+
+    /// Whether the daemon wants to hear before a result comes.
+    #[must_use]
+    pub fn is_coscheduled(&self) -> bool {
+        self.page.coscheduled.load(Ordering::Relaxed) != 0
+    }
+
+    /// Shows whose result is due first. Rings the daemon, once per call, when it comes soon and the
+    /// daemon wants to hear that.
+    pub fn set_due(&self, due: Option<Due>) {
+        let word = Due::pack(due);
+        if word == self.page.due.load(Ordering::Relaxed) {
+            return;
+        }
+        self.page.due.store(word, Ordering::Release);
+        if due.is_some_and(|due| due.soon) && self.is_coscheduled() {
+            self.ring();
+        }
+    }
+}
+
+impl HolderPage for HolderSide {
+    fn grant_epoch(&self) -> u64 {
+        self.page.grant_epoch.load(Ordering::Acquire)
+    }
+
+    fn grant(&self) -> Grant {
+        self.page.load_grant()
+    }
+
+    fn revoked(&self) -> u64 {
+        self.page.revoke.load(Ordering::Acquire)
+    }
+
+    fn prepared(&self) -> u64 {
+        self.page.prepare.load(Ordering::Relaxed)
+    }
+
+    fn is_unmanaged(&self) -> bool {
+        self.page.unmanaged.load(Ordering::Relaxed) != 0
+    }
+
+    fn lead_ns(&self) -> u64 {
+        self.page.lead.load(Ordering::Relaxed)
+    }
+
+    fn report(&self) -> Report {
+        self.page.report()
+    }
+
+    fn show_used(&self, ns: u64) {
+        self.page.used.store(ns, Ordering::Release);
+    }
+
+    fn show_in_flight(&self, ns: u64) {
+        self.page.in_flight.store(ns, Ordering::Release);
+    }
+
+    fn add_idle(&self, ns: u64) {
+        let before_ns = self.page.idle.load(Ordering::Relaxed);
+        self.page.idle.store(before_ns.saturating_add(ns), Ordering::Relaxed);
+    }
+
+    fn show_demand(&self, ns: u64) {
+        self.page.demand.store(ns, Ordering::Relaxed);
+    }
+
+    fn announce(&self, demand: Demand) {
+        self.page.store_demand(demand);
+        // SYNC: the demand is ordered before the look at `revoke`; pairs with the fence in
+        // `DaemonSide::revoke`. Either this side sees the revocation or the daemon sees that the
+        // session uses its grant.
+        fence(Ordering::SeqCst);
+    }
+
+    fn show_released(&self, epoch: u64) {
+        // SYNC: publishes used, in flight and demand to a daemon that sees the release.
+        self.page.released.store(epoch, Ordering::Release);
+    }
+
+    fn show_sync_calls(&self, calls: u64) {
+        self.page.sync_calls.store(calls, Ordering::Relaxed);
+    }
+
+    fn ring(&self) {
+        self.node.ring(self.session);
+    }
+
+    fn mark(&self) {
+        self.node.mark(self.session);
+    }
+}
+
+/// Sleeps on a session's `doorbell` until its daemon has news for `holder` (`None`) or `other`
+/// gives something.
+///
+/// # Errors
+/// [`Unready::TimedOut`] when `limit` passed.
+pub fn wait<T>(
+    holder: &Holder<HolderSide>,
+    doorbell: &WakeFlag,
+    limit: Option<Duration>,
+    mut other: impl FnMut() -> Option<T>,
+) -> Result<Option<T>, Unready> {
+    /// A second look even if somebody forgot to ring: rare enough to cost nothing.
+    const SAFETY_NET: Duration = Duration::from_secs(2);
+
+    let deadline = limit.map(|limit| Instant::now() + limit);
+    let check_every = SAFETY_NET;
+    let (spin, peer_alive, may_poll) = (holder.spin(), &|| true, &|_| true);
+    let announced = spin;
+    let patience = Patience { spin, announced, deadline, check_every, peer_alive, may_poll };
+    doorbell.wait(&patience, || other().map(Some).or_else(|| holder.has_news().then_some(None)))
+}

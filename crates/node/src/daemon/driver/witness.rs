@@ -1,0 +1,72 @@
+//! What the scheduling core is told and says, for whoever records it.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use weft_sched::{Action, Event, EventError, Node};
+use weft_turn::Host;
+
+use crate::daemon::clock;
+use crate::daemon::recorder::Recorder;
+
+/// The recordings that go on.
+#[derive(Debug, Default)]
+pub(super) struct Witness {
+    /// By their names; the configured journal is 0.
+    recorders: BTreeMap<u64, Recorder>,
+    /// Records that recordings lost which are over.
+    lost: u64,
+}
+
+impl Witness {
+    /// A recording begins.
+    pub(super) fn begin(&mut self, id: u64, recorder: Recorder) {
+        self.recorders.insert(id, recorder);
+    }
+
+    /// A recording is over.
+    pub(super) fn end(&mut self, id: u64) {
+        if let Some(mut recorder) = self.recorders.remove(&id) {
+            recorder.flush();
+            self.lost += recorder.lost_ever();
+        }
+    }
+
+    /// Hands on what was recorded.
+    pub(super) fn flush(&mut self) {
+        self.recorders.values_mut().for_each(Recorder::flush);
+    }
+
+    /// The same if it is old; when the next of it will be.
+    pub(super) fn flush_if_old(&mut self) -> Option<Duration> {
+        self.recorders.values_mut().filter_map(Recorder::flush_if_old).min()
+    }
+
+    /// Records that were ever lost.
+    pub(super) fn lost_ever(&self) -> u64 {
+        self.recorders.values().map(Recorder::lost_ever).sum::<u64>() + self.lost
+    }
+}
+
+impl Host for Witness {
+    fn now_ns(&self) -> u64 {
+        clock::now_ns()
+    }
+
+    fn decided(
+        &mut self,
+        node: &Node,
+        now_ns: u64,
+        event: &Event,
+        result: Result<(), EventError>,
+        actions: &[Action],
+    ) {
+        for recorder in self.recorders.values_mut() {
+            recorder.record(node, now_ns, event, result, actions);
+        }
+        if self.recorders.values().any(Recorder::is_over) {
+            let over = self.recorders.extract_if(.., |_, recorder| recorder.is_over());
+            self.lost += over.map(|(_, recorder)| recorder.lost_ever()).sum::<u64>();
+        }
+    }
+}

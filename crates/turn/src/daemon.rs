@@ -1,0 +1,390 @@
+//! The daemon's half: what control pages say becomes events of the scheduling core, and what the
+//! core wants becomes grants and revocations.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use core::mem::{replace, take};
+
+use weft_sched::{Action, Actions, DeviceKey, Event, EventError, Node, SessionKey, UNLIMITED};
+
+use crate::gate::{Gate, Revocation};
+use crate::page::{DaemonPage, Demand, GrantKind, Report};
+
+/// Time and witnesses.
+pub trait Host {
+    /// The time, in ns.
+    fn now_ns(&self) -> u64;
+
+    /// The core was told `event` at `now_ns` and said `result`; it wants `actions`.
+    fn decided(
+        &mut self,
+        node: &Node,
+        now_ns: u64,
+        event: &Event,
+        result: Result<(), EventError>,
+        actions: &[Action],
+    );
+}
+
+/// What has happened to turns, for whoever drives them; in order.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Effect {
+    /// A session got a grant. `begins` of a turn's first.
+    Granted {
+        /// Which.
+        session: SessionKey,
+        /// The turn begins with it.
+        begins: bool,
+    },
+    /// A session's turn is over.
+    Ended {
+        /// Which.
+        session: SessionKey,
+        /// Device time used in the turn, in ns.
+        used_ns: u64,
+    },
+    /// A session was asked to give its turn back.
+    Asked {
+        /// Which.
+        session: SessionKey,
+    },
+    /// A session's turn is over without its help: it must be [looked at](Turns::refresh).
+    Reclaimed {
+        /// Which.
+        session: SessionKey,
+    },
+    /// The turn of an interactive vGPU begins (FairGV, Algorithm 3).
+    Interactive {
+        /// Its session.
+        session: SessionKey,
+    },
+    /// A session keeps the device too long.
+    Overdue {
+        /// Which.
+        session: SessionKey,
+    },
+    /// [`Turns::timer_ns`] is another.
+    Timer,
+}
+
+/// A turn of the core, which may take several grants of the gate.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Turn {
+    /// The core's number of it.
+    epoch: u64,
+    admitted_at_start_ns: u64,
+    used_at_start_ns: u64,
+}
+
+impl Turn {
+    fn new(epoch: u64, report: &Report) -> Self {
+        let (admitted_at_start_ns, used_at_start_ns) = (report.admitted_ns(), report.used_ns);
+        Self { epoch, admitted_at_start_ns, used_at_start_ns }
+    }
+}
+
+/// A session as the daemon knows it.
+#[derive(Debug)]
+pub struct Session<P> {
+    /// Its gate.
+    pub gate: Gate<P>,
+    runnable: bool,
+    turn: Option<Turn>,
+    granted_ns: u64,
+    sync_calls: u64,
+    pieces: u64,
+}
+
+impl<P: DaemonPage> Session<P> {
+    /// Whether it wants the device, as far as the core was told.
+    #[must_use]
+    pub fn is_runnable(&self) -> bool {
+        self.runnable
+    }
+
+    /// Whether the core has given it a turn.
+    #[must_use]
+    pub fn has_turn(&self) -> bool {
+        self.turn.is_some()
+    }
+
+    /// When it got its last grant, in ns.
+    #[must_use]
+    pub fn granted_ns(&self) -> u64 {
+        self.granted_ns
+    }
+
+    /// Whether its page says what the core was not told.
+    #[must_use]
+    pub fn has_news(&self) -> bool {
+        let has_released = self.turn.is_some() && !self.gate.is_held();
+        has_released || (self.gate.page().demand() == Demand::Runnable) != self.runnable
+    }
+}
+
+/// The turns of a device.
+///
+/// Its methods leave [effects](Self::take_effects) behind.
+#[derive(Debug)]
+pub struct Turns<P> {
+    device: DeviceKey,
+    node: Node,
+    actions: Actions,
+    sessions: BTreeMap<SessionKey, Session<P>>,
+    timer_ns: Option<u64>,
+    effects: Vec<Effect>,
+}
+
+impl<P: DaemonPage> Turns<P> {
+    /// The turns of a device of `node`.
+    #[must_use]
+    pub fn new(node: Node, device: DeviceKey) -> Self {
+        Self {
+            device,
+            node,
+            actions: Actions::new(),
+            sessions: BTreeMap::new(),
+            timer_ns: None,
+            effects: Vec::new(),
+        }
+    }
+
+    /// The scheduling core.
+    #[must_use]
+    pub fn node(&self) -> &Node {
+        &self.node
+    }
+
+    /// When the core wants to be [told the time](Self::keep_time).
+    #[must_use]
+    pub fn timer_ns(&self) -> Option<u64> {
+        self.timer_ns
+    }
+
+    /// The sessions.
+    pub fn sessions(&self) -> impl Iterator<Item = (SessionKey, &Session<P>)> {
+        self.sessions.iter().map(|(key, session)| (*key, session))
+    }
+
+    /// A session.
+    #[must_use]
+    pub fn session(&self, session: SessionKey) -> Option<&Session<P>> {
+        self.sessions.get(&session)
+    }
+
+    /// What has happened since the last call.
+    pub fn take_effects(&mut self) -> Vec<Effect> {
+        take(&mut self.effects)
+    }
+
+    /// A session comes, with whatever its page says. It may hold a grant of an earlier daemon: then
+    /// its turn goes on, or is taken back. The core must know its vGPU, and may know the session.
+    pub fn begin(
+        &mut self,
+        host: &mut impl Host,
+        session: SessionKey,
+        add: Event,
+        gate: Gate<P>,
+    ) -> Result<(), EventError> {
+        let report = gate.report();
+        let held = gate.is_held().then(|| gate.last_grant()).flatten();
+        let (turn, granted_ns) = (None, host.now_ns());
+        let new = Session { gate, runnable: false, turn, granted_ns, sync_calls: 0, pieces: 0 };
+        self.sessions.insert(session, new);
+        let added = match self.handle(host, add) {
+            // A saved state knows the sessions that were adopted.
+            Ok(()) | Err(EventError::SessionExists(_)) => Ok(()),
+            Err(error) => Err(error),
+        };
+        self.tell(host, Event::Used { session, usage: report.usage() });
+        if let Some(grant) = held {
+            self.adopt(host, session, &report, grant.budget_ns);
+        }
+        added
+    }
+
+    fn adopt(
+        &mut self,
+        host: &mut impl Host,
+        session: SessionKey,
+        report: &Report,
+        budget_ns: u64,
+    ) {
+        let epoch = self.node.next_epoch(self.device).unwrap_or(1);
+        if let Some(entry) = self.sessions.get_mut(&session) {
+            entry.turn = Some(Turn::new(epoch, report));
+        }
+        if self.handle(host, Event::Adopt { session, epoch, budget_ns }).is_ok() {
+            self.effects.push(Effect::Granted { session, begins: true });
+        } else if let Some(entry) = self.sessions.get_mut(&session) {
+            entry.turn = None;
+            entry.gate.revoke();
+        }
+    }
+
+    /// A session goes. `last` says what its page did not live to say.
+    pub fn end(
+        &mut self,
+        host: &mut impl Host,
+        session: SessionKey,
+        last: impl FnOnce(&Session<P>) -> Report,
+    ) -> Option<Session<P>> {
+        let entry = self.sessions.remove(&session)?;
+        let report = last(&entry);
+        self.tell(host, Event::Used { session, usage: report.usage() });
+        if let Some(turn) = entry.turn {
+            self.note_end(session, turn, &report);
+        }
+        self.tell(host, Event::RemoveSession { session });
+        Some(entry)
+    }
+
+    /// Tells the core that its timer is due, if it is, and what holders used until now before that;
+    /// whether it was.
+    pub fn keep_time(&mut self, host: &mut impl Host) -> bool {
+        let is_due = self.timer_ns.is_some_and(|at_ns| host.now_ns() >= at_ns);
+        if is_due {
+            self.timer_ns = None;
+            self.report_holders(host, None);
+            self.tell(host, Event::Timer);
+        }
+        is_due
+    }
+
+    /// Tells the core what a session's control page says; that its timer is due, before what has
+    /// happened meanwhile.
+    pub fn refresh(&mut self, host: &mut impl Host, session: SessionKey) {
+        self.keep_time(host);
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        let released = entry.turn.filter(|_| !entry.gate.is_held());
+        let report = entry.gate.report();
+        let usage = report.usage();
+        let runnable = report.demand == Demand::Runnable;
+        let was_runnable = replace(&mut entry.runnable, runnable);
+        let calls = replace(&mut entry.sync_calls, report.sync_calls) != report.sync_calls;
+        let pieces = replace(&mut entry.pieces, report.pieces) != report.pieces;
+        if calls {
+            self.tell(host, Event::SyncCalls { session, calls: report.sync_calls });
+        }
+        if pieces {
+            self.tell(host, Event::Pieces { session, pieces: report.pieces });
+        }
+        if was_runnable && !runnable {
+            self.tell(host, Event::Used { session, usage });
+            self.tell(host, Event::Idle { session });
+        }
+        match released {
+            Some(turn) => {
+                if let Some(entry) = self.sessions.get_mut(&session) {
+                    entry.turn = None;
+                }
+                self.note_end(session, turn, &report);
+                self.tell(host, Event::Released { session, epoch: turn.epoch, usage });
+            }
+            None => self.tell(host, Event::Used { session, usage }),
+        }
+        if runnable && !was_runnable {
+            self.report_holders(host, Some(session));
+            self.tell(host, Event::Runnable { session, estimate_ns: report.demand_ns });
+        }
+    }
+
+    /// Reads the holders' counters, so that use until now is told apart from use after it. A lone
+    /// holder that has nothing to do gives way to a newcomer at once.
+    pub fn report_holders(&mut self, host: &mut impl Host, newcomer: Option<SessionKey>) {
+        let holders: Vec<SessionKey> = self.node.holders(self.device).to_vec();
+        for session in holders.into_iter().filter(|session| Some(*session) != newcomer) {
+            let Some(entry) = self.sessions.get_mut(&session) else { continue };
+            let report = entry.gate.report();
+            let lone = entry.gate.last_grant().map(|grant| grant.kind) == Some(GrantKind::Renewing);
+            let idle = newcomer.is_some() && lone && report.demand == Demand::Idle;
+            if idle && entry.gate.revoke() == Revocation::Free {
+                self.refresh(host, session);
+            } else {
+                self.tell(host, Event::Used { session, usage: report.usage() });
+            }
+        }
+    }
+
+    /// Tells the core one thing and does what it wants. An event that it refuses changed nothing.
+    pub fn tell(&mut self, host: &mut impl Host, event: Event) {
+        // The host has seen the refusal.
+        let _ = self.handle(host, event);
+    }
+
+    /// The same, for who wants to know.
+    ///
+    /// # Errors
+    /// Why the core refused the event; nothing changed then.
+    pub fn handle(&mut self, host: &mut impl Host, event: Event) -> Result<(), EventError> {
+        let now_ns = host.now_ns();
+        let result = self.node.handle(now_ns, event, &mut self.actions);
+        host.decided(&self.node, now_ns, &event, result, self.actions.as_slice());
+        let actions: Vec<Action> = self.actions.drain().collect();
+        for action in actions {
+            self.perform(host, action);
+        }
+        result
+    }
+
+    fn perform(&mut self, host: &impl Host, action: Action) {
+        match action {
+            Action::Grant { session, epoch, budget_ns, .. } => {
+                self.grant(session, epoch, budget_ns, host.now_ns());
+            }
+            Action::Revoke { session, .. } => self.revoke(session),
+            Action::Prepare { session, .. } => {
+                if let Some(entry) = self.sessions.get(&session) {
+                    entry.gate.prepare();
+                }
+            }
+            Action::Wake { session, .. } => self.effects.push(Effect::Interactive { session }),
+            Action::Kill { session, .. } => self.effects.push(Effect::Overdue { session }),
+            Action::Timer { at_ns, .. } => self.set_timer(Some(at_ns)),
+            Action::CancelTimer => self.set_timer(None),
+            Action::DeviceIdle { .. } => {}
+        }
+    }
+
+    fn set_timer(&mut self, at_ns: Option<u64>) {
+        self.timer_ns = at_ns;
+        self.effects.push(Effect::Timer);
+    }
+
+    /// A grant of the core becomes one of the gate: a turn's budget, or, for a lone tenant, a bound
+    /// on what is in flight. A new budget within a turn counts from the turn's beginning.
+    fn grant(&mut self, session: SessionKey, epoch: u64, budget_ns: u64, now_ns: u64) {
+        let quantum_ns = self.node.config().quantum_ns;
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        let report = entry.gate.report();
+        let same = entry.turn.filter(|turn| turn.epoch == epoch);
+        if same.is_some() && !entry.gate.is_held() {
+            // It released meanwhile and has rung: the release comes next.
+            return;
+        }
+        let turn = same.unwrap_or_else(|| Turn::new(epoch, &report));
+        entry.turn = Some(turn);
+        entry.granted_ns = now_ns;
+        let spent_ns = report.admitted_ns().saturating_sub(turn.admitted_at_start_ns);
+        if budget_ns == UNLIMITED {
+            entry.gate.grant(quantum_ns, GrantKind::Renewing);
+        } else {
+            entry.gate.grant(budget_ns.saturating_sub(spent_ns), GrantKind::Turn);
+        }
+        self.effects.push(Effect::Granted { session, begins: same.is_none() });
+    }
+
+    fn revoke(&mut self, session: SessionKey) {
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        self.effects.push(match entry.gate.revoke() {
+            // It held the device idly, or released it meanwhile: either way the turn is over.
+            Revocation::Free => Effect::Reclaimed { session },
+            Revocation::Asked => Effect::Asked { session },
+        });
+    }
+
+    fn note_end(&mut self, session: SessionKey, turn: Turn, report: &Report) {
+        let used_ns = report.used_ns.saturating_sub(turn.used_at_start_ns);
+        self.effects.push(Effect::Ended { session, used_ns });
+    }
+}

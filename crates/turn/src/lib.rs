@@ -1,0 +1,39 @@
+#![cfg_attr(not(test), no_std)]
+#![forbid(unsafe_code)]
+//! Taking turns on a device, both halves, written once.
+//!
+//! The *daemon's half* ([`Turns`]) turns what control pages say into events of the scheduling core
+//! and the core's actions into grants and revocations. The *holder's half* ([`Holder`]) admits
+//! operations to a turn, charges them and gives the turn back; [`Meter`] says what an operation is
+//! charged. Between them lies a control page, which each side sees through a trait
+//! ([`DaemonPage`], [`HolderPage`]): shared memory in the node, plain cells in the simulator. Both
+//! drive this code; there is no clock, no memory and no thread in it.
+//!
+//! | rule | source |
+//! |---|---|
+//! | A grant is a budget of device time, the holder releases by itself when it is used up | FairGV §3.3.2 |
+//! | The first five requests of a turn are timed, the others predicted | FairGV §3.3.1 |
+//! | A turn that is over is given back while the rest of it drains | Weft |
+//! | A lone tenant's grant bounds what is in flight and lasts until it is revoked | Weft |
+//! | A timer that is due is told before what has happened meanwhile | Weft |
+
+extern crate alloc;
+
+pub mod account;
+mod daemon;
+mod gate;
+mod holder;
+mod meter;
+mod page;
+mod plain;
+
+pub use daemon::{Effect, Host, Session, Turns};
+pub use gate::{Gate, Revocation};
+pub use holder::{Admission, HOLDER_SPIN, Holder, PREPARED_SPIN, WaitFor};
+pub use meter::{Accounting, Meter, SETTLE_NS};
+pub use page::{Abandoned, DaemonPage, Demand, Grant, GrantKind, HolderPage, Report};
+pub use plain::{PlainPage, Signal, Terms};
+
+/// A worker releases its turn this long before its successor may start, in ns: what the daemon
+/// needs to hear of it.
+pub const RELEASE_LEAD_NS: u64 = 300_000;

@@ -1,0 +1,158 @@
+//! Both halves over pages in plain memory.
+
+#![expect(clippy::unwrap_used, reason = "a panic is a test's report")]
+
+use std::cell::Cell;
+use std::rc::Rc;
+
+use weft_sched::{
+    Action, Config, DeviceKey, Event, EventError, Node, SessionKey, TenantKey, VgpuKey, Weight,
+};
+use weft_turn::{Admission, Effect, Gate, Holder, Host, PlainPage, Signal, Terms, Turns, WaitFor};
+
+const DEVICE: DeviceKey = DeviceKey(0);
+const A: SessionKey = SessionKey(0);
+const B: SessionKey = SessionKey(1);
+const KERNEL_NS: u64 = 1_000_000;
+
+/// A clock, and what the core was told.
+#[derive(Default)]
+struct Bench {
+    now_ns: Rc<Cell<u64>>,
+    told: Vec<Event>,
+}
+
+impl Host for Bench {
+    fn now_ns(&self) -> u64 {
+        self.now_ns.get()
+    }
+
+    fn decided(
+        &mut self,
+        _node: &Node,
+        _now_ns: u64,
+        event: &Event,
+        result: Result<(), EventError>,
+        _actions: &[Action],
+    ) {
+        result.unwrap();
+        self.told.push(*event);
+    }
+}
+
+/// Two sessions, of a vGPU each.
+fn two() -> (Bench, Turns<PlainPage>, [Holder<PlainPage>; 2]) {
+    let mut bench = Bench::default();
+    let mut turns = Turns::new(Node::new(Config::default()).unwrap(), DEVICE);
+    turns.tell(&mut bench, Event::DeviceUp { device: DEVICE });
+    let holders = [A, B].map(|session| {
+        let vgpu = VgpuKey(session.0);
+        let (tenant, weight) = (TenantKey::DEFAULT, Weight::ONE);
+        turns.tell(&mut bench, Event::AddVgpu { vgpu, device: DEVICE, tenant, weight });
+        let page = PlainPage::new(Terms::default(), Rc::clone(&bench.now_ns));
+        let add = Event::AddSession { session, vgpu };
+        turns.begin(&mut bench, session, add, Gate::new(page.clone())).unwrap();
+        Holder::new(page)
+    });
+    bench.told.clear();
+    turns.take_effects();
+    (bench, turns, holders)
+}
+
+#[test]
+fn a_turn_goes_from_one_session_to_the_next() {
+    let (mut bench, mut turns, [mut a, mut b]) = two();
+    a.set_runnable(KERNEL_NS);
+    assert_eq!(a.admit(KERNEL_NS), Admission::Wait(WaitFor::Grant));
+    assert_eq!(a.page().take_signal(), Signal::Ring);
+    turns.refresh(&mut bench, A);
+    assert!(matches!(a.admit(KERNEL_NS), Admission::Admitted { .. }), "alone it has the device");
+    b.set_runnable(KERNEL_NS);
+    turns.refresh(&mut bench, B);
+    assert_eq!(b.admit(KERNEL_NS), Admission::Wait(WaitFor::Grant));
+    // The lone tenant's turn has an end now: it works until its budget is used up.
+    let mut worked_ns = 0;
+    let charged = |holder: &mut Holder<PlainPage>| {
+        bench.now_ns.set(bench.now_ns.get() + KERNEL_NS);
+        holder.charge(KERNEL_NS, KERNEL_NS);
+        KERNEL_NS
+    };
+    worked_ns += charged(&mut a);
+    while matches!(a.admit(KERNEL_NS), Admission::Admitted { .. }) {
+        worked_ns += charged(&mut a);
+    }
+    assert!(a.try_release(0), "after {worked_ns} ns");
+    assert!(worked_ns <= 2 * Config::default().quantum_ns, "{worked_ns}");
+    turns.take_effects();
+    turns.refresh(&mut bench, A);
+    let effects = turns.take_effects();
+    assert!(effects.contains(&Effect::Ended { session: A, used_ns: worked_ns }), "{effects:?}");
+    assert!(effects.contains(&Effect::Granted { session: B, begins: true }), "{effects:?}");
+    assert!(matches!(b.admit(KERNEL_NS), Admission::Admitted { .. }));
+}
+
+/// What has happened since a timer was due happened after it: the core is told in that order, and
+/// what the holder used until then before both.
+#[test]
+fn a_timer_that_is_due_is_told_first() {
+    let (mut bench, mut turns, [mut a, mut b]) = two();
+    a.set_runnable(KERNEL_NS);
+    turns.refresh(&mut bench, A);
+    b.set_runnable(KERNEL_NS);
+    turns.refresh(&mut bench, B);
+    let due_ns = turns.timer_ns().expect("a holder beside whom somebody waits has a limit");
+    b.count_sync_call();
+    bench.told.clear();
+    bench.now_ns.set(due_ns - 1);
+    turns.refresh(&mut bench, B);
+    assert!(!bench.told.contains(&Event::Timer), "{:?}", bench.told);
+    b.count_sync_call();
+    bench.told.clear();
+    bench.now_ns.set(due_ns);
+    turns.refresh(&mut bench, B);
+    assert!(matches!(bench.told[0], Event::Used { session: A, .. }), "{:?}", bench.told);
+    assert_eq!(bench.told[1], Event::Timer);
+    assert_eq!(bench.told[2], Event::SyncCalls { session: B, calls: 2 });
+    assert!(!turns.keep_time(&mut bench), "it is told once");
+}
+
+#[test]
+fn a_session_that_goes_leaves_its_turn_to_the_next() {
+    let (mut bench, mut turns, [mut a, mut b]) = two();
+    a.set_runnable(KERNEL_NS);
+    turns.refresh(&mut bench, A);
+    a.admit(KERNEL_NS);
+    b.set_runnable(KERNEL_NS);
+    turns.refresh(&mut bench, B);
+    turns.take_effects();
+    // It dies with a kernel in flight, of which half was executed.
+    turns.end(&mut bench, A, |session| {
+        let report = session.gate.report();
+        assert_eq!(report.in_flight_ns, KERNEL_NS);
+        weft_turn::Report { used_ns: KERNEL_NS / 2, in_flight_ns: 0, ..report }
+    });
+    let effects = turns.take_effects();
+    assert!(effects.contains(&Effect::Ended { session: A, used_ns: KERNEL_NS / 2 }), "{effects:?}");
+    assert!(effects.contains(&Effect::Granted { session: B, begins: true }), "{effects:?}");
+    assert!(turns.session(A).is_none());
+    assert_eq!(turns.node().vgpu(VgpuKey(0)).unwrap().used_ns, KERNEL_NS / 2);
+}
+
+/// Operations that were stopped and go on, and such that were taken back before they began.
+#[test]
+fn what_was_in_flight_before_a_turn_is_not_the_turns() {
+    let (mut bench, mut turns, [mut a, _]) = two();
+    a.set_runnable(KERNEL_NS);
+    turns.refresh(&mut bench, A);
+    a.admit(4 * KERNEL_NS);
+    a.admit(KERNEL_NS);
+    a.withdraw(KERNEL_NS);
+    assert_eq!(a.in_flight_ns(), 4 * KERNEL_NS);
+    a.release();
+    turns.refresh(&mut bench, A);
+    assert!(a.is_holder(), "the next turn has begun");
+    // Prolonged by one kernel's time: only that is the new turn's.
+    a.admit(KERNEL_NS);
+    a.charge(5 * KERNEL_NS, 5 * KERNEL_NS);
+    assert_eq!((a.used_ns(), a.in_flight_ns()), (5 * KERNEL_NS, 0));
+}
