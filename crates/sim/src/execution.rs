@@ -260,7 +260,7 @@ impl World {
             self.hear(op.worker);
         } else {
             // Workers that are not careful say nothing of what drains.
-            self.workers[op.worker].gate.page().take_signal();
+            let _unheard = self.workers[op.worker].gate.page().take_signal();
         }
         self.note_work(op.worker, had_work);
         self.run_worker(op.worker);

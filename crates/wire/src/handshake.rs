@@ -27,7 +27,7 @@ pub const MAGIC: [u8; 4] = *b"WEFT";
 /// Version of everything in this crate that crosses a process border.
 ///
 /// WHEN CHANGING ANY MESSAGE (command, reply, handshake): raise this number and renew the golden
-/// bytes in `tests/golden.rs`.
+/// bytes (`tests/golden.rs`).
 pub const PROTOCOL_VERSION: u16 = 3;
 
 /// File descriptors that accompany a [`Welcome`]: segment, pinned window, lifeline.
