@@ -103,6 +103,16 @@ fn tinygrad_compiles_with_nvrtc() {
 }
 
 #[test]
+fn dr_jits_kernels_agree_with_numpy() {
+    let node = Node::start(&[]);
+    let script = root().join("tests/programs/drjit_ops.py");
+    let mut command = node.run(&[], &python(), &[script.to_str().unwrap()]);
+    command.env("HOME", node.path()); // Compile anew: nothing from another run's disk cache.
+    let text = success(command);
+    assert!(text.contains("all kernels agree"), "{text}");
+}
+
+#[test]
 fn cudarc_and_nvrtc_agree_with_the_host() {
     let node = Node::start(&[]);
     let mut command = node.run(&[], &cudarc(), &[]);
