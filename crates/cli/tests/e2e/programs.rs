@@ -103,12 +103,24 @@ fn tinygrad_compiles_with_nvrtc() {
 }
 
 #[test]
+fn dr_jits_kernels_agree_with_numpy() {
+    let node = Node::start(&[]);
+    let script = root().join("tests/programs/drjit_ops.py");
+    let mut command = node.run(&[], &python(), &[script.to_str().unwrap()]);
+    command.env("HOME", node.path()); // Compile anew: nothing from another run's disk cache.
+    let text = success(command);
+    assert!(text.contains("all kernels agree"), "{text}");
+}
+
+#[test]
 fn cudarc_and_nvrtc_agree_with_the_host() {
     let node = Node::start(&[]);
     let mut command = node.run(&[], &cudarc(), &[]);
     command.env("LD_LIBRARY_PATH", toolkit().join("lib"));
     let text = success(command);
     assert!(text.contains("cudarc PASSED"), "{text}");
+    // The compiler asks the driver for a private table, and needs it not.
+    assert!(!text.contains("NVIDIA's CUDA runtime"), "{text}");
 }
 
 #[test]
