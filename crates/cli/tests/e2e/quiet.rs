@@ -95,8 +95,8 @@ fn ten_thousand_launches_and_synchronous_calls_trap_never() {
         ours.sees() && theirs.sees()
     });
     // A machine takes a processor away now and then, for longer than the other side spins; then a
-    // wait blocks that need not have. That is the only reason for a call. A part of a stretch has 200
-    // launches and 225 synchronous calls: a call that belongs to the path would be in every one.
+    // wait blocks that need not have. That is the only reason for a call. A part of a stretch has
+    // 200 launches and 225 synchronous calls: one that belongs to the path would be in every part.
     let mut launches = 0;
     eventually("ten thousand launches in parts without a system call", || {
         client.say("go");

@@ -1,5 +1,5 @@
-//! The scheduling thread: has the device's turns taken ([`weft_turn::Turns`]), carries out orders of
-//! other threads, and lets everybody know who watches.
+//! The scheduling thread: has the device's turns taken ([`weft_turn::Turns`]), carries out orders
+//! of other threads, and lets everybody know who watches.
 //!
 //! It sleeps on the node page's doorbell, with the core's next timer as the limit, so an idle node
 //! uses no CPU. Everything it decides is decided in [`weft_sched`].
