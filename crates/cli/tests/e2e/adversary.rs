@@ -7,7 +7,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::support::{Conversation, Node, eventually, program, root, success};
+use crate::support::{Conversation, Node, eventually, program, root, success, weft};
 
 /// The victim's user, and the first of the attackers'.
 const VICTIM_USER: u32 = 64_001;
@@ -194,4 +194,35 @@ fn large_modules_are_compiled_at_the_lowest_priority_one_at_a_time() {
     // Workers are looked at one after the other: one ends compiling while another begins.
     assert!(most <= 2, "{most} sessions of one tenant compiled at once");
     report(&mut attacker);
+}
+
+/// A launch and a module in one batch: the launch waits for a turn, which would come while its
+/// worker compiles and sees nothing.
+#[test]
+fn a_program_that_compiles_holds_no_turn() {
+    let node = open(Node::start(&["scheduling.share=user"]));
+    let mut victim = tenant(&node, VICTIM_USER, "victim", &["honest", "--steps", "5000"]);
+    let storm = ["storm", "--sessions", "1", "--launch", "--steps", "50"];
+    let mut attacker = tenant(&node, ATTACK_USER, "attacker", &storm);
+    for tenant in [&mut victim, &mut attacker] {
+        tenant.say("begin");
+    }
+    let scratch = tempfile::tempdir().unwrap();
+    let file = scratch.path().join("trace.json");
+    let mut trace = weft();
+    trace.arg("--runtime-dir").arg(node.path()).args(["trace", "--seconds", "2", "--output"]);
+    trace.arg(&file);
+    success(trace);
+    report(&mut victim);
+    report(&mut attacker);
+    let trace: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let events = trace["traceEvents"].as_array().unwrap();
+    let held_us = |name: &str| -> f64 {
+        let turns = events.iter().filter(|event| event["name"] == name && event["ph"] == "X");
+        turns.filter_map(|turn| turn["dur"].as_f64()).sum()
+    };
+    let (attackers_us, victims_us) = (held_us("attacker"), held_us("victim"));
+    assert!(attackers_us > 0.0 && victims_us > 0.0, "{} events", events.len());
+    // Some of it is the way to a turn and from it. Held while it compiled, it would be half.
+    assert!(3.0 * attackers_us < victims_us, "{attackers_us} µs of turns beside {victims_us}");
 }

@@ -335,10 +335,12 @@ impl<D: Device> EventLoop<D> {
         }
     }
 
-    /// Gives a turn back in which nothing flies: a driver compiles for seconds, and meanwhile
-    /// nobody here sees a revocation.
+    /// Gives a turn back in which nothing flies, and asks for none: a driver compiles for seconds,
+    /// and meanwhile nobody here sees a grant or a revocation.
     fn give_way(&mut self) {
-        if self.flights.is_empty() && self.gate.is_holder() {
+        if self.flights.is_empty() {
+            // A grant that has come meanwhile is given back, too.
+            self.gate.is_holder();
             self.end_idling();
             self.gate.set_idle();
             self.gate.release();
