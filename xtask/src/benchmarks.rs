@@ -213,10 +213,11 @@ pub(crate) fn write_page(results: &Path) -> Result<()> {
         add_rows(&mut middle, bench, &document);
         let _ = writeln!(
             windows,
-            "- `{}`: {}; {}; commit `{}`.",
+            "- `{}`: {}; {}; {}; commit `{}`.",
             bench.name,
             word(&document, "window"),
             word(&document, "machine"),
+            stolen(&document),
             word(&document, "commit")
         );
         add_details(&mut details, bench.name, &document);
@@ -265,6 +266,14 @@ fn add_rows(table: &mut String, bench: &Bench, document: &Value) {
 
 fn word<'a>(document: &'a Value, key: &str) -> &'a str {
     document.get(key).and_then(Value::as_str).unwrap_or("not stated")
+}
+
+/// How much of the processors' time a hypervisor took away while it was measured.
+fn stolen(document: &Value) -> String {
+    document.get("stolen").and_then(Value::as_f64).map_or_else(
+        || "nobody looked whether processors were taken away".to_owned(),
+        |part| format!("{} % of the processors' time taken away", shown(part * 100.0)),
+    )
 }
 
 fn verdict(met: Option<bool>) -> &'static str {

@@ -8,6 +8,9 @@ use serde::Serialize;
 
 use crate::output::{line, note, table};
 
+/// Less than this part of the time stolen is not worth a word.
+const STOLEN_MIN: f64 = 0.001;
+
 /// Figures of one benchmark, and what they must be read with.
 #[derive(Debug, Serialize)]
 pub(crate) struct Document {
@@ -18,6 +21,8 @@ pub(crate) struct Document {
     window: String,
     seeds: Vec<u64>,
     machine: String,
+    /// The part of the processors' time that a hypervisor gave to others meanwhile, 0 to 1.
+    stolen: f64,
     figures: BTreeMap<String, f64>,
     /// What the figures are compared with.
     baselines: BTreeMap<String, f64>,
@@ -34,10 +39,16 @@ impl Document {
             window: window.to_owned(),
             seeds: Vec::new(),
             machine: machine(),
+            stolen: 0.0,
             figures: BTreeMap::new(),
             baselines: BTreeMap::new(),
             controls: BTreeMap::new(),
         }
+    }
+
+    /// The part of the processors' time that was not this machine's while it measured.
+    pub(crate) fn set_stolen(&mut self, part: f64) {
+        self.stolen = part;
     }
 
     /// What replays the run.
@@ -64,6 +75,10 @@ impl Document {
         }
         line(&format!("{} ({}, {})", self.name, self.mode, self.window));
         note(&format!("{}, commit {}", self.machine, self.commit));
+        if self.stolen >= STOLEN_MIN {
+            let percent = self.stolen * 100.0;
+            note(&format!("{percent:.1} % of the processors' time were taken away meanwhile"));
+        }
         let parts =
             [("", &self.figures), ("baseline ", &self.baselines), ("control ", &self.controls)];
         let rows: Vec<_> = parts

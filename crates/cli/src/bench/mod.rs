@@ -16,6 +16,7 @@ mod latency;
 mod overhead;
 mod reweight;
 mod scale;
+mod stolen;
 mod tenant;
 
 use std::path::PathBuf;
@@ -24,6 +25,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 use clap::ValueEnum;
 
+use self::stolen::Processors;
 use crate::args::BenchOptions;
 use crate::programs;
 use weft_sim::seeds::median;
@@ -88,7 +90,8 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         vgpus: options.vgpus,
         only: options.only.clone(),
     };
-    let document = match options.name {
+    let before = Processors::now();
+    let mut document = match options.name {
         Name::Call => latency::run(&context),
         Name::Copy => copy::run(&context),
         Name::Overhead => overhead::run(&context),
@@ -103,6 +106,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Reweight => reweight::run(&context),
         Name::Adversary => adversary::run(&context),
     }?;
+    document.set_stolen(Processors::now().stolen_since(before));
     document.print(options.json)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -55,14 +55,23 @@ impl Host {
     }
 
     /// Does something on a daemon with these settings. What happened on a paced device counts only
-    /// if the device kept to its model ([`Kept`]).
+    /// if the device kept to its model ([`Kept`]); else it is done again, on another daemon, a few
+    /// times at most.
     pub(crate) fn on_node<T>(
         context: &Context,
         paced: bool,
         settings: &[(&str, &str)],
-        run: impl FnOnce(&Self) -> Result<T>,
+        mut run: impl FnMut(&Self) -> Result<T>,
     ) -> Result<T> {
-        Self::node(paced, settings)?.judged(context, run)
+        for again in (0..VOIDED_MAX).rev() {
+            match Self::node(paced, settings)?.judged(context, &mut run) {
+                Err(error) if error.is::<Voided>() && again > 0 => {
+                    note(&format!("a run is void and done again: {error}"));
+                }
+                result => return result,
+            }
+        }
+        bail!("no run was done")
     }
 
     /// A daemon with these settings, for [`Self::judged`].
@@ -161,6 +170,21 @@ pub(crate) struct Kept {
     unmanaged: bool,
 }
 
+/// A run whose figures say more of the machine than of what ran.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{part:.2} % of the executions {what}, more than {most:.1} %: this machine was too busy for the \
+     paced device; stop other work and run it again"
+)]
+pub(crate) struct Voided {
+    what: &'static str,
+    part: f64,
+    most: f64,
+}
+
+/// Runs of one measurement of which all but the last may be void.
+const VOIDED_MAX: u32 = 3;
+
 impl Kept {
     /// More overruns void a run (design, paced clock).
     const OVERRUNS_MAX: f64 = 0.001;
@@ -175,19 +199,15 @@ impl Kept {
         Self { overruns: part(stats.device.overruns), late: part(stats.device.late), unmanaged }
     }
 
-    fn check(self) -> Result<()> {
+    fn check(self) -> Result<(), Voided> {
         for (what, part, most) in [
             ("overran", self.overruns, Self::OVERRUNS_MAX),
             ("began late", self.late, Self::LATE_MAX),
         ] {
             let counts = what == "overran" || !self.unmanaged;
             if counts && part > most {
-                bail!(
-                    "{:.2} % of the executions {what}, more than {:.1} %: this machine was too busy \
-                     for the paced device; stop other work and run it again",
-                    100.0 * part,
-                    100.0 * most
-                );
+                let (part, most) = (100.0 * part, 100.0 * most);
+                return Err(Voided { what, part, most });
             }
         }
         Ok(())
