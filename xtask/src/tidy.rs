@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
@@ -21,11 +22,11 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("weft-ptx", &[]),
     ("weft-sched", &[]),
     ("weft-device", &["weft-ptx", "weft-ring"]),
-    ("weft-exec", &["weft-device", "weft-ptx", "weft-ring", "weft-wire"]),
+    ("weft-exec", &["weft-device", "weft-ring", "weft-wire"]),
     ("weft-turn", &["weft-sched"]),
     ("weft-gate", &["weft-ring", "weft-turn"]),
     ("weft-client", &["weft-ring", "weft-wire"]),
-    ("weft-cuda", &["weft-client", "weft-gate", "weft-wire"]),
+    ("weft-cuda", &["weft-client", "weft-wire"]),
     ("weft-direct", &["weft-device", "weft-exec", "weft-ring", "weft-wire"]),
     (
         "weft-node",
@@ -44,11 +45,17 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("xtask", &["weft-wire"]),
 ];
 
+/// Dependencies that are there for the library that they build, not for their items.
+const BUILT: &[(&str, &str)] = &[("weft-cuda", "weft-direct")];
+
 /// Checks everything and reports all that is wrong at once.
 pub(crate) fn check() -> Result<()> {
     let mut problems = Vec::new();
     check_sources(&mut problems)?;
-    check_dependencies(&mut problems)?;
+    let metadata = metadata()?;
+    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    check_dependencies(packages, &mut problems);
+    check_unused(packages, &mut problems)?;
     if problems.is_empty() {
         return Ok(());
     }
@@ -91,15 +98,16 @@ fn is_prose(line: &str) -> bool {
     line.starts_with("//") && !line.starts_with("//! |") && !line.starts_with("/// |")
 }
 
-fn check_dependencies(problems: &mut Vec<String>) -> Result<()> {
+fn metadata() -> Result<serde_json::Value> {
     let output = cargo()
         .args(["metadata", "--format-version", "1", "--no-deps", "--locked"])
         .current_dir(root())
         .output()
         .context("cannot start cargo metadata")?;
-    let metadata: serde_json::Value =
-        serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")?;
-    let packages = metadata["packages"].as_array().context("cargo metadata lists no packages")?;
+    serde_json::from_slice(&output.stdout).context("cargo metadata printed no JSON")
+}
+
+fn check_dependencies(packages: &[serde_json::Value], problems: &mut Vec<String>) {
     let seen: BTreeSet<&str> = packages.iter().filter_map(|p| p["name"].as_str()).collect();
     for (name, _) in DEPENDENCIES {
         if !seen.contains(name) {
@@ -119,7 +127,44 @@ fn check_dependencies(problems: &mut Vec<String>) -> Result<()> {
             }
         }
     }
+}
+
+/// A dependency that no source of its package names is not needed, or is needed for what it builds
+/// ([`BUILT`]).
+fn check_unused(packages: &[serde_json::Value], problems: &mut Vec<String>) -> Result<()> {
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let manifest = package["manifest_path"].as_str().context("a package without a path")?;
+        let folder = Path::new(manifest).parent().context("a manifest without a folder")?;
+        let mut words = BTreeSet::new();
+        for file in rust_files(folder)? {
+            let text = fs::read_to_string(&file)?;
+            let is_part = |c: char| c.is_alphanumeric() || c == '_';
+            words.extend(text.split(|c| !is_part(c)).map(str::to_owned));
+        }
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let target = dependency["name"].as_str().unwrap_or_default();
+            let is_named = words.contains(&target.replace('-', "_"));
+            if !is_named && !BUILT.contains(&(name, target)) {
+                problems.push(format!("{name} does not use its dependency {target}"));
+            }
+        }
+    }
     Ok(())
+}
+
+/// The Rust files of a package.
+fn rust_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            files.extend(rust_files(&path)?);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    Ok(files)
 }
 
 #[cfg(test)]

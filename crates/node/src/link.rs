@@ -34,8 +34,8 @@ pub(crate) type Run = (u64, u64);
 
 /// Why a process of the daemon's was started: its first packet.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(tag = "errand", rename_all = "snake_case")]
-pub(crate) enum Errand {
+#[serde(tag = "assignment", rename_all = "snake_case")]
+pub(crate) enum Assignment {
     /// To execute a session.
     Work(Box<Start>),
     /// To look at a device and tell: what the driver does to a process is for that one alone.

@@ -1,7 +1,7 @@
 //! One device: who holds it, until when, and who is next.
 
+mod anticipation;
 mod caps;
-mod doze;
 mod early;
 
 use alloc::boxed::Box;
@@ -19,7 +19,7 @@ use crate::tables::Tables;
 use crate::tag::Tag;
 use crate::turn::Turn;
 
-use self::doze::Doze;
+use self::anticipation::Anticipation;
 
 /// What a device core needs of its node for one event.
 pub(crate) struct Context<'a> {
@@ -53,7 +53,7 @@ pub(crate) struct Core {
     /// Whose report corrects `drain_ns`.
     draining: Option<SessionKey>,
     prepared: Option<SessionKey>,
-    doze: Option<Doze>,
+    anticipation: Option<Anticipation>,
     idle_said: bool,
     /// The virtual time as of the last decision.
     reached: Rising<Tag>,
@@ -84,7 +84,7 @@ impl Core {
             drain_ns: 0,
             draining: None,
             prepared: None,
-            doze: None,
+            anticipation: None,
             idle_said: true,
             reached: Rising::default(),
             deadline: None,
@@ -138,7 +138,7 @@ impl Core {
         if policy_id == self.policy_id {
             return;
         }
-        self.rouse(cx);
+        self.end_anticipation(cx);
         self.floor = self.virtual_time();
         let mut policy = policy_id.build(&Setup { virtual_time: self.floor, config: cx.config });
         policy.tick(cx.now_ns);
@@ -180,7 +180,7 @@ impl Core {
         }
         session.served = false;
         let vgpu = session.vgpu;
-        self.forestall_doze(cx, vgpu);
+        self.forestall_anticipation(cx, vgpu);
         if let Some(turn) = &mut cx.tables.session(key).turn {
             turn.idle_since_ns = None;
         }
@@ -198,7 +198,7 @@ impl Core {
             }
         });
         let vgpu = cx.tables.session(key).vgpu;
-        self.end_doze(cx, vgpu);
+        self.meet_anticipation(cx, vgpu);
         self.check_cap(cx, vgpu);
         self.grant_if_shared(cx, key);
     }
@@ -225,12 +225,12 @@ impl Core {
             }
         });
         let session = cx.tables.session(key);
-        let (vgpu, dozes) = (session.vgpu, session.served && session.turn.is_none());
+        let (vgpu, may_anticipate) = (session.vgpu, session.served && session.turn.is_none());
         if cx.tables.vgpu(vgpu).runnable == 0 && cx.tables.vgpu(vgpu).meter.is_some() {
             self.refills.remove(vgpu.0);
         }
-        if dozes {
-            self.doze(cx, key, 0);
+        if may_anticipate {
+            self.anticipate(cx, key, 0);
         }
     }
 
@@ -299,7 +299,7 @@ impl Core {
         self.end_turn(cx, key);
         cx.tables.session(key).served = runnable;
         if !runnable {
-            self.doze(cx, key, switch_ns);
+            self.anticipate(cx, key, switch_ns);
         }
         self.count_cap(cx, vgpu, to_signed(in_flight_ns));
         self.drain_ns = self.drain_ns.max(cx.now_ns) + in_flight_ns;
@@ -310,7 +310,7 @@ impl Core {
     /// A session is over. What it had in flight was reported as used before: dying is not free.
     pub(crate) fn remove_session(&mut self, cx: &mut Context<'_>, key: SessionKey) {
         self.sleep(cx, key);
-        self.leave_doze(cx, key);
+        self.drop_anticipation(cx, key);
         if cx.tables.session(key).turn.is_some() {
             let switch_ns = self.end_early(cx, key, 0);
             self.charge(cx, key, to_signed(switch_ns), true);
@@ -682,7 +682,7 @@ impl Codec for Core {
             drain_ns,
             draining,
             prepared,
-            doze,
+            anticipation,
             idle_said,
             deadline,
             ..
@@ -690,7 +690,7 @@ impl Codec for Core {
         refills.put(out);
         (*next_epoch, *drain_ns).put(out);
         (*draining, *prepared).put(out);
-        doze.put(out);
+        anticipation.put(out);
         (*idle_said, *deadline).put(out);
         self.reached.put(out);
     }
@@ -704,7 +704,7 @@ impl Codec for Core {
         let refills = Codec::take(input)?;
         let (next_epoch, drain_ns) = Codec::take(input)?;
         let (draining, prepared) = Codec::take(input)?;
-        let doze = Codec::take(input)?;
+        let anticipation = Codec::take(input)?;
         let (idle_said, deadline) = Codec::take(input)?;
         let reached = Codec::take(input)?;
         Ok(Self {
@@ -721,7 +721,7 @@ impl Codec for Core {
             drain_ns,
             draining,
             prepared,
-            doze,
+            anticipation,
             idle_said,
             reached,
             deadline,

@@ -24,8 +24,8 @@ pub(crate) struct FairQueue {
     running: Option<u32>,
     /// Whose turn ended last.
     last: Option<u32>,
-    /// Who sleeps so briefly that it does not count: see [`FairQueue::doze`].
-    dozing: Option<u32>,
+    /// Who sleeps so briefly that it does not count: see [`FairQueue::anticipate`].
+    anticipated: Option<u32>,
     rules: Rules,
 }
 
@@ -78,7 +78,7 @@ impl FairQueue {
             self.running = None;
         }
         self.last = self.last.filter(|last| *last != key);
-        self.dozing = self.dozing.filter(|dozing| *dozing != key);
+        self.anticipated = self.anticipated.filter(|one| *one != key);
         self.flows[key as usize].awake = false;
     }
 
@@ -113,7 +113,7 @@ impl FairQueue {
             flow.woken = true;
             self.waiting.set(key, flow.rank());
         }
-        self.dozing = self.dozing.filter(|dozing| *dozing != key);
+        self.anticipated = self.anticipated.filter(|one| *one != key);
     }
 
     pub(crate) fn sleep(&mut self, key: u32) {
@@ -123,11 +123,11 @@ impl FairQueue {
     }
 
     /// A flow that has just gone to sleep is likely to wake at once. Until it does, or until
-    /// [`Self::rouse`], it stays behind in its own time as if it were awake: the virtual time does
-    /// not pass its tag. There is one such flow at a time.
-    pub(crate) fn doze(&mut self, key: u32) {
+    /// [`Self::end_anticipation`], it stays behind in its own time as if it were awake: the virtual
+    /// time does not pass its tag. There is one such flow at a time.
+    pub(crate) fn anticipate(&mut self, key: u32) {
         if !self.flows[key as usize].awake {
-            self.dozing = Some(key);
+            self.anticipated = Some(key);
         }
     }
 
@@ -144,9 +144,9 @@ impl FairQueue {
         self.waiting.len()
     }
 
-    /// Whoever dozes is asleep from now on.
-    pub(crate) fn rouse(&mut self) {
-        self.dozing = None;
+    /// Whoever was expected to go on is asleep from now on.
+    pub(crate) fn end_anticipation(&mut self) {
+        self.anticipated = None;
     }
 
     pub(crate) fn peek(&self) -> Option<u32> {
@@ -187,7 +187,7 @@ impl FairQueue {
         let distance = Tag::from_service(charge.ns.unsigned_abs(), flow.weight);
         flow.start =
             if charge.ns < 0 { flow.start.minus(distance) } else { flow.start.plus(distance) };
-        let alone = self.waiting.is_empty() && self.dozing.is_none_or(|dozing| dozing == key);
+        let alone = self.waiting.is_empty() && self.anticipated.is_none_or(|one| one == key);
         if charge.settled && alone {
             // It was the only one awake, so its tag *is* the virtual time, even if it sleeps now.
             self.virtual_time = self.virtual_time.max(flow.start);
@@ -226,13 +226,13 @@ impl FairQueue {
         let start_of = |key: u32| self.flows[key as usize].start;
         let running = self.running.map(start_of);
         let waiting = self.waiting.peek().map(|(start, _)| start);
-        let dozing = self.dozing.map(start_of);
-        let least = [running, waiting, dozing].into_iter().flatten().min();
+        let anticipated = self.anticipated.map(start_of);
+        let least = [running, waiting, anticipated].into_iter().flatten().min();
         least.map_or(self.virtual_time, |least| self.virtual_time.max(least))
     }
 }
 
-codec!(struct FairQueue { flows, waiting, virtual_time, running, last, dozing, rules });
+codec!(struct FairQueue { flows, waiting, virtual_time, running, last, anticipated, rules });
 codec!(struct Flow { start, weight, member, awake, woken });
 codec!(struct Rules { sleeper_credit_ns, slack_ns });
 
@@ -324,9 +324,9 @@ mod tests {
             turn(&mut queue, 10);
             assert_eq!(turn(&mut queue, 1_000), 1);
             queue.sleep(0);
-            queue.doze(0);
+            queue.anticipate(0);
             if !pause_is_short {
-                queue.rouse();
+                queue.end_anticipation();
             }
             assert_eq!(turn(&mut queue, 500), 1);
             queue.wake(0);

@@ -10,7 +10,7 @@ use crate::event::{Event, EventError};
 use crate::invariants::audit;
 use crate::journal::codec;
 use crate::key::{DeviceKey, KEY_LIMIT, SessionKey, TenantKey, VgpuKey, Weight};
-use crate::policy::{PolicyId, Setup};
+use crate::policy::{Charges, PolicyId, Setup};
 use crate::tables::{Session, Slots, Tables, Tenant, Vgpu};
 use crate::tag::Tag;
 
@@ -122,7 +122,19 @@ impl Node {
     /// Until when nobody is granted the device, because it waits for a vGPU that is owed service
     /// and has just run out of commands. At most a quantum, at that vGPU's expense.
     pub fn kept_until_ns(&self, device: DeviceKey) -> Option<u64> {
-        self.cores.find(device.index())?.doze_until_ns()
+        self.cores.find(device.index())?.anticipates_until_ns()
+    }
+
+    /// Whether a device's policy has no turns: everybody is granted it at once, and its own queue
+    /// decides.
+    pub fn is_shared(&self, device: DeviceKey) -> bool {
+        self.cores.find(device.index()).is_some_and(|core| core.policy.is_shared())
+    }
+
+    /// Whether a device's policy gives turns of wall time, whatever the device executes meanwhile.
+    pub fn slices_wall_time(&self, device: DeviceKey) -> bool {
+        let core = self.cores.find(device.index());
+        core.is_some_and(|core| core.policy.charges() == Charges::WallTime)
     }
 
     /// The virtual time of a device. It never falls.

@@ -8,7 +8,7 @@
 
 use crate::clock::Tick;
 use crate::worker::{Flight, Pending};
-use crate::world::World;
+use crate::world::{DEVICE, World};
 
 /// What stopping a kernel takes on a device that can.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -79,8 +79,8 @@ pub(crate) struct Bounded {
 impl World {
     /// How this node's workers stop kernels, if they do.
     pub(crate) fn stops(&self) -> Option<Preemption> {
-        let managed =
-            !matches!(self.setup.policy, "unmanaged" | "credit_poll" | "credit_hs" | "strict_co");
+        let node = self.turns.node();
+        let managed = !node.is_shared(DEVICE) && !node.slices_wall_time(DEVICE);
         self.setup.preemption.filter(|one| managed && one.stopper == Stopper::Worker)
     }
 

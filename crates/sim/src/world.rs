@@ -251,11 +251,11 @@ impl World {
     }
 
     fn page(&self) -> PlainPage {
-        let policy = self.setup.policy;
+        let node = self.turns.node();
         let terms = Terms {
-            lead_ns: self.turns.node().config().overlap_ns + RELEASE_LEAD_NS,
-            unmanaged: policy == "unmanaged",
-            by_wall: matches!(policy, "credit_poll" | "credit_hs" | "strict_co"),
+            lead_ns: node.config().overlap_ns + RELEASE_LEAD_NS,
+            unmanaged: node.is_shared(DEVICE),
+            by_wall: node.slices_wall_time(DEVICE),
         };
         PlainPage::new(terms, self.clock.shared())
     }

@@ -13,6 +13,7 @@ use weft_ring::peer::{self, Credentials};
 use weft_sched::{Weight, policy};
 use weft_wire::handshake::PROTOCOL_VERSION;
 
+use super::admin_connections::AdminConnections;
 use super::driver::{Order, View};
 use super::ledger::Ledger;
 use super::log::LogLimit;
@@ -20,7 +21,6 @@ use super::process::WorkerProcess;
 use super::registry::{Change, Vgpu, Wanted};
 use super::roles::{self, Caller};
 use super::sessions::{Asked, Entry};
-use super::visitors::Visitors;
 use super::{Core, Daemon, STACK_BYTES};
 use crate::admin::{
     Answer, Closure, NodeReport, ProcessReport, Request, Stats, Timeline, Turn, VgpuReport,
@@ -50,7 +50,7 @@ static CROWDS: LogLimit = LogLimit::per_second(10);
 impl Daemon {
     /// Serves a connection of a process to the admin socket in a thread of its own, if there is
     /// room.
-    pub(crate) fn welcome_visitor(self: &Arc<Self>, socket: OwnedFd, peer: &Credentials) {
+    pub(crate) fn serve_administrator(self: &Arc<Self>, socket: OwnedFd, peer: &Credentials) {
         let caller = match self.caller(&socket, peer) {
             Ok(caller) => caller,
             Err(error) => {
@@ -58,7 +58,7 @@ impl Daemon {
                 return;
             }
         };
-        if let Err(why) = self.visitors().enter(caller) {
+        if let Err(why) = self.admin_connections().enter(caller) {
             if let Some(suppressed) = CROWDS.line(Instant::now()) {
                 tracing::warn!(uid = caller.uid, why, suppressed, "too many connections");
             }
@@ -72,10 +72,10 @@ impl Daemon {
             if let Err(error) = converse(&daemon, UnixStream::from(socket), caller) {
                 tracing::debug!(%error, "admin connection ended");
             }
-            daemon.visitors().leave(caller);
+            daemon.admin_connections().leave(caller);
         });
         if let Err(error) = spawned {
-            self.visitors().leave(caller);
+            self.admin_connections().leave(caller);
             tracing::error!(%error, "no thread for a connection");
         }
     }
@@ -91,8 +91,8 @@ impl Daemon {
         Ok(Caller::new(peer.uid, payer, &groups, own, self.admin_group))
     }
 
-    fn visitors(&self) -> MutexGuard<'_, Visitors> {
-        self.visitors.lock().unwrap_or_else(PoisonError::into_inner)
+    fn admin_connections(&self) -> MutexGuard<'_, AdminConnections> {
+        self.admin_connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -109,7 +109,7 @@ fn converse(daemon: &Arc<Daemon>, stream: UnixStream, caller: Caller) -> io::Res
             return Ok(());
         }
         // Not with the lock.
-        let wait = daemon.visitors().wait(caller, Instant::now());
+        let wait = daemon.admin_connections().wait(caller, Instant::now());
         thread::sleep(wait);
         let request = serde_json::from_slice::<Request>(&line);
         let ends = matches!(request, Ok(Request::Shutdown { .. }));

@@ -57,10 +57,10 @@ pub(crate) struct Files {
 }
 
 /// Finds the workers that live.
-pub(crate) fn knock(runtime: &Runtime) -> anyhow::Result<Vec<Survivor>> {
+pub(crate) fn find_survivors(runtime: &Runtime) -> anyhow::Result<Vec<Survivor>> {
     let mut survivors = Vec::new();
-    for (session, link) in runtime.knock()? {
-        match meet(session, link) {
+    for (session, link) in runtime.open_doors()? {
+        match identify(session, link) {
             Ok(survivor) => survivors.push(survivor),
             Err(error) => {
                 tracing::warn!(session, error = format!("{error:#}"), "worker not adopted");
@@ -73,7 +73,7 @@ pub(crate) fn knock(runtime: &Runtime) -> anyhow::Result<Vec<Survivor>> {
 
 /// What the worker behind the door of `session` says. One that cannot be adopted is ended: what it
 /// has must be free before anybody else gets it.
-fn meet(session: u64, link: OwnedFd) -> anyhow::Result<Survivor> {
+fn identify(session: u64, link: OwnedFd) -> anyhow::Result<Survivor> {
     let own = rustix::process::getuid().as_raw();
     let credentials = peer::credentials(&link)?;
     if credentials.uid != own && credentials.uid != 0 {

@@ -34,8 +34,8 @@ use self::witness::Witness;
 /// The node's one device.
 pub(crate) const DEVICE: DeviceKey = DeviceKey(0);
 
-/// Orders that are obeyed before the sessions are looked at: who gives many keeps them waiting so
-/// long and no longer.
+/// Orders that are carried out before the sessions are looked at: who gives many keeps them waiting
+/// so long and no longer.
 const ORDERS_MAX: usize = 16;
 
 /// While something happens, the state is saved this often.
@@ -265,7 +265,7 @@ impl Driver {
         }
         self.tell(Event::DeviceUp { device: DEVICE });
         loop {
-            if self.obey_some() {
+            if self.carry_out_some() {
                 break;
             }
             self.look();
@@ -300,24 +300,24 @@ impl Driver {
         if matches!(order, Order::Stop) {
             return Some(order);
         }
-        self.obey(order);
+        self.carry_out(order);
         None
     }
 
-    /// Obeys what was ordered, up to a bound; whether [`Order::Stop`] was. The rest comes next: the
-    /// driver does not sleep while orders wait.
-    fn obey_some(&mut self) -> bool {
+    /// Carries out what was ordered, up to a bound; whether [`Order::Stop`] was. The rest comes
+    /// next: the driver does not sleep while orders wait.
+    fn carry_out_some(&mut self) -> bool {
         for _ in 0..ORDERS_MAX {
             match self.orders.try_recv() {
                 Ok(Order::Stop) => return true,
-                Ok(order) => self.obey(order),
+                Ok(order) => self.carry_out(order),
                 Err(_) => break,
             }
         }
         false
     }
 
-    fn obey(&mut self, order: Order) {
+    fn carry_out(&mut self, order: Order) {
         match order {
             Order::Place(place) => self.place(place),
             Order::WeighSession { session, weight } => self.weigh_session(session, weight),
@@ -360,7 +360,7 @@ impl Driver {
         let Beginning { session, id, vgpu, gate, worker, waiters } = beginning;
         self.coscheduler.begin(session, waiters, gate.page());
         gate.page().set_lead(self.turns.node().config().overlap_ns + RELEASE_LEAD_NS);
-        gate.page().set_unmanaged(is_unmanaged(self.policy()));
+        gate.page().set_unmanaged(self.turns.node().is_shared(DEVICE));
         self.sessions.insert(session, Session { id, vgpu, killed: false, worker });
         let key = SessionKey(session);
         let add = Event::AddSession { session: key, vgpu: VgpuKey(vgpu) };
@@ -394,8 +394,8 @@ impl Driver {
 
     fn set_policy(&mut self, policy: PolicyId) {
         self.report_holders();
-        let unmanaged = is_unmanaged(policy);
         self.tell(Event::SetPolicy { device: DEVICE, policy });
+        let unmanaged = self.turns.node().is_shared(DEVICE);
         for (_, session) in self.turns.sessions() {
             session.gate.page().set_unmanaged(unmanaged);
         }
@@ -533,11 +533,6 @@ impl Driver {
             number: self.number,
         });
     }
-}
-
-/// The policy without a gate: the device's own queue decides.
-fn is_unmanaged(policy: PolicyId) -> bool {
-    policy.name() == "unmanaged"
 }
 
 #[cfg(test)]

@@ -188,7 +188,7 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    /// As a seat is taken: a session begins if there is room.
+    /// As a reservation is taken: a session begins if there is room.
     fn begin(
         ledger: &mut HostLedger,
         session: u32,

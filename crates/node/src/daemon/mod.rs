@@ -5,6 +5,7 @@
 //! sleep while nothing happens.
 
 mod admin;
+mod admin_connections;
 mod adopt;
 mod clock;
 mod cosched;
@@ -14,9 +15,9 @@ mod exports;
 mod frames;
 mod host;
 mod ledger;
-mod lobby;
 mod log;
 mod pace;
+mod pending;
 mod persist;
 mod process;
 mod recorder;
@@ -30,7 +31,6 @@ mod spawn;
 mod tenancy;
 mod tenants;
 mod trace;
-mod visitors;
 
 use std::collections::BTreeMap;
 use std::io;
@@ -49,14 +49,15 @@ use weft_ring::peer::{self, Credentials};
 use weft_sched::{Config as SchedConfig, Node, VgpuKey};
 use weft_wire::handshake::RefusalCode;
 
+use self::admin_connections::AdminConnections;
 use self::cosched::Coscheduler;
 use self::device::DeviceMemory;
 use self::driver::{Driver, Handle, Order};
 use self::frames::Frames;
 use self::host::HostLedger;
-use self::lobby::{Guest, Lobby};
 use self::log::TenantLines;
 use self::pace::{AttachPace, Loads};
+use self::pending::{Connection, Pending};
 use self::persist::{Saved, Saver, Schedule};
 use self::recorder::Files;
 use self::registry::{Holding, Registry};
@@ -64,7 +65,6 @@ use self::room::Room;
 use self::runtime::{Listeners, Runtime};
 use self::sessions::Entry;
 use self::tenancy::Tenancy;
-use self::visitors::Visitors;
 use crate::config::{DeviceKind, NodeConfig};
 use crate::link::Backend;
 
@@ -106,7 +106,7 @@ pub(crate) struct Daemon {
     /// Bounds what tenants can have written to the log.
     pub(crate) lines: TenantLines,
     /// Connections to the admin socket.
-    visitors: Mutex<Visitors>,
+    admin_connections: Mutex<AdminConnections>,
     /// The group whose members administrate.
     admin_group: Option<u32>,
     stop: UnixStream,
@@ -207,7 +207,7 @@ impl Setup {
         saver: Saver,
         schedule_path: &std::path::Path,
     ) -> anyhow::Result<Self> {
-        let survivors = adopt::knock(&runtime)?;
+        let survivors = adopt::find_survivors(&runtime)?;
         adopt::keep_memory(&mut config, &survivors);
         let info = device::identify(&mut config)?;
         let memory = DeviceMemory::open(info, &survivors)?;
@@ -271,7 +271,7 @@ impl Setup {
             cleared: Condvar::new(),
             saver,
             lines: TenantLines::default(),
-            visitors: Mutex::default(),
+            admin_connections: Mutex::default(),
             admin_group,
             stop: stopper,
         };
@@ -409,14 +409,14 @@ impl Daemon {
         stop: &UnixStream,
         leave: &UnixStream,
     ) -> anyhow::Result<End> {
-        let mut lobby = Lobby::new(self.room.files, self.config.limits.attach());
+        let mut pending = Pending::new(self.room.files, self.config.limits.attach());
         loop {
             let doors = [stop.as_fd(), leave.as_fd(), listeners.tenant.as_fd()];
             let doors = doors.into_iter().chain([listeners.admin.as_fd()]);
-            let all = doors.chain(lobby.sockets().map(AsFd::as_fd));
+            let all = doors.chain(pending.sockets().map(AsFd::as_fd));
             let mut polled: Vec<PollFd<'_>> =
                 all.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-            let limit = lobby.patience_left(Instant::now());
+            let limit = pending.patience_left(Instant::now());
             let limit = limit.map(Timespec::try_from).transpose()?;
             rustix::io::retry_on_intr(|| rustix::event::poll(&mut polled, limit.as_ref()))?;
             let ready: Vec<bool> = polled.iter().map(|fd| !fd.revents().is_empty()).collect();
@@ -427,25 +427,26 @@ impl Daemon {
             if left {
                 return Ok(End::Leave);
             }
-            for guest in lobby.leave(&ready[4..]) {
-                tenants::greet(self, guest);
+            for connection in pending.take_marked(&ready[4..]) {
+                tenants::greet(self, connection);
             }
             if tenant && let Some((socket, tenant)) = let_in(&listeners.tenant) {
                 let came = Instant::now();
                 let payer = self.tenancy.of_process(tenant.uid, tenant.pid.unwrap_or(0));
-                if let Some(guest) = lobby.enter(Guest { socket, tenant, payer, came }) {
+                if let Some(connection) = pending.admit(Connection { socket, tenant, payer, came })
+                {
                     let why = "too many connections of this user's tenant have said nothing yet";
                     let refusal = tenants::no_hello(RefusalCode::Exhausted, why);
-                    tenants::refuse(&guest.socket, &guest.tenant, refusal);
+                    tenants::refuse(&connection.socket, &connection.tenant, refusal);
                 }
             }
-            for guest in lobby.take_silent(Instant::now()) {
+            for connection in pending.take_silent(Instant::now()) {
                 let why = "nothing came within limits.attach_ms";
                 let refusal = tenants::no_hello(RefusalCode::Malformed, why);
-                tenants::refuse(&guest.socket, &guest.tenant, refusal);
+                tenants::refuse(&connection.socket, &connection.tenant, refusal);
             }
             if admin && let Some((socket, caller)) = let_in(&listeners.admin) {
-                self.welcome_visitor(socket, &caller);
+                self.serve_administrator(socket, &caller);
             }
         }
     }

@@ -111,7 +111,7 @@ impl Runtime {
     }
 
     /// Doors that an earlier daemon left, by session. Those nobody listens at are removed.
-    pub(crate) fn knock(&self) -> io::Result<Vec<(u64, OwnedFd)>> {
+    pub(crate) fn open_doors(&self) -> io::Result<Vec<(u64, OwnedFd)>> {
         let mut open = Vec::new();
         for entry in std::fs::read_dir(&self.doors)? {
             let path = entry?.path();
@@ -418,9 +418,9 @@ mod tests {
         let runtime = Runtime::claim(&config(dir.path())).unwrap();
         let kept = runtime.make_door(5).unwrap();
         drop(runtime.make_door(6).unwrap());
-        let open: Vec<u64> = runtime.knock().unwrap().into_iter().map(|(id, _)| id).collect();
+        let open: Vec<u64> = runtime.open_doors().unwrap().into_iter().map(|(id, _)| id).collect();
         assert_eq!(open, [5]);
         drop(kept);
-        assert!(runtime.knock().unwrap().is_empty());
+        assert!(runtime.open_doors().unwrap().is_empty());
     }
 }

@@ -121,9 +121,9 @@ pub(crate) struct Asked<'a> {
     pub(crate) token: &'a str,
 }
 
-/// A seat in the tables, taken before the worker starts.
+/// A reservation in the tables, taken before the worker starts.
 #[derive(Debug, Clone)]
-pub(crate) struct Seat {
+pub(crate) struct Reservation {
     key: u32,
     id: u64,
     vgpu: Vgpu,
@@ -152,18 +152,19 @@ impl Core {
 }
 
 impl Daemon {
-    /// Opens a session for a tenant that has a seat: makes the shared memory, starts the worker.
+    /// Opens a session for a tenant that has a reservation: makes the shared memory, starts the
+    /// worker.
     pub(crate) fn open_session(
         &self,
         hello: &HelloBody,
         tenant: &peer::Credentials,
-        seat: &Seat,
+        reservation: &Reservation,
     ) -> Result<(Session, TenantFiles, Vgpu), Refusal> {
-        let vgpu = seat.vgpu.clone();
+        let vgpu = reservation.vgpu.clone();
         // The next daemon must know the vGPU of a session that it adopts. The disk works while the
         // worker starts.
-        let saving = seat.is_new.then(|| self.begin_saving());
-        let started = self.start_session(hello, tenant, seat);
+        let saving = reservation.is_new.then(|| self.begin_saving());
+        let started = self.start_session(hello, tenant, reservation);
         if saving.is_some_and(|saving| self.saved(&saving).is_err()) {
             tracing::warn!(vgpu = vgpu.name, "a new vGPU is not on disk");
         }
@@ -171,10 +172,10 @@ impl Daemon {
             Ok((session, files)) => Ok((session, files, vgpu)),
             Err(error) => {
                 if let Some(suppressed) = FAILURES.line(Instant::now()) {
-                    let (session, error) = (seat.id, format!("{error:#}"));
+                    let (session, error) = (reservation.id, format!("{error:#}"));
                     tracing::error!(session, error, suppressed, "session did not open");
                 }
-                self.give_back_seat(seat);
+                self.cancel_reservation(reservation);
                 let message = format!("the node could not start a worker: {error:#}");
                 Err(Refusal { code: RefusalCode::Worker, message })
             }
@@ -182,23 +183,23 @@ impl Daemon {
     }
 
     /// A session that did not open leaves the tables.
-    pub(crate) fn give_back_seat(&self, seat: &Seat) {
-        let (key, vgpu) = (seat.key, seat.vgpu.key);
-        self.runtime.remove_door(seat.id);
+    pub(crate) fn cancel_reservation(&self, reservation: &Reservation) {
+        let (key, vgpu) = (reservation.key, reservation.vgpu.key);
+        self.runtime.remove_door(reservation.id);
         let frames = {
             let mut core = self.core();
-            core.registry.close_session(vgpu, seat.id, 0);
+            core.registry.close_session(vgpu, reservation.id, 0);
             core.frames.remove_session(key, vgpu)
         };
         self.leave(key, vgpu, frames);
     }
 
     /// Takes a place in the tables, for as long as the session lasts.
-    pub(crate) fn take_seat(
+    pub(crate) fn reserve_session(
         &self,
         hello: &HelloBody,
         tenant: &peer::Credentials,
-    ) -> Result<Seat, Refusal> {
+    ) -> Result<Reservation, Refusal> {
         let mut core = self.core();
         let name = match hello.vgpu.as_str() {
             "" => registry::name_of_user(tenant.uid),
@@ -226,7 +227,7 @@ impl Daemon {
         };
         core.sessions.insert(key, entry);
         self.place(&mut core, &vgpu);
-        Ok(Seat { key, id, vgpu, payer, is_new })
+        Ok(Reservation { key, id, vgpu, payer, is_new })
     }
 
     /// The user whose tenant pays for a session that a program asks for on the vGPU of that name:
@@ -361,10 +362,10 @@ impl Daemon {
         &self,
         hello: &HelloBody,
         tenant: &peer::Credentials,
-        seat: &Seat,
+        reservation: &Reservation,
     ) -> anyhow::Result<(Session, TenantFiles)> {
-        let vgpu = &seat.vgpu;
-        self.pace_attach(seat.payer)?;
+        let vgpu = &reservation.vgpu;
+        self.pace_attach(reservation.payer)?;
         let limits = &self.config.limits;
         let segment_file = Segment::create(usize::try_from(limits.arena.0)?)?;
         let pinned_bytes = usize::try_from(hello.pinned_bytes.min(limits.pinned.0))?.max(PAGE);
@@ -377,11 +378,11 @@ impl Daemon {
         let (workers_end, lifeline) = peer::lifeline()?;
         let tenant_process = Process::open(tenant.pid.context("the tenant's process is unknown")?)
             .context("the tenant is gone")?;
-        let door = self.runtime.make_door(seat.id)?;
-        let record = self.runtime.make_record(seat.id)?;
+        let door = self.runtime.make_door(reservation.id)?;
+        let record = self.runtime.make_record(reservation.id)?;
         let segment = Segment::open(segment_file.map(Access::ReadWrite)?)?;
         let page = ControlPage::open(&control.map(Access::ReadWrite)?)?;
-        let start = self.start_of(hello, tenant, seat, pinned.len() as u64);
+        let start = self.start_of(hello, tenant, reservation, pinned.len() as u64);
         let fds = [
             segment_file.as_fd(),
             control.as_fd(),
@@ -396,7 +397,7 @@ impl Daemon {
             record.as_fd(),
         ];
         let worker = Worker::spawn(&start, &fds)?;
-        let (key, payer) = (seat.key, seat.payer);
+        let (key, payer) = (reservation.key, reservation.payer);
         let session = Session { key, start, vgpu: vgpu.key, payer, worker, segment };
         if let Err(error) = self.begin(&session, page, Origin::New) {
             session.worker.end();
@@ -409,18 +410,18 @@ impl Daemon {
         &self,
         hello: &HelloBody,
         tenant: &peer::Credentials,
-        seat: &Seat,
+        reservation: &Reservation,
         pinned_bytes: u64,
     ) -> Start {
-        let (config, vgpu) = (&self.config, &seat.vgpu);
+        let (config, vgpu) = (&self.config, &reservation.vgpu);
         Start {
-            session: seat.id,
-            key: seat.key,
+            session: reservation.id,
+            key: reservation.key,
             vgpu: vgpu.name.clone(),
             vgpu_key: vgpu.key,
             uid: tenant.uid,
             daemon_uid: rustix::process::getuid().as_raw(),
-            user: config.worker.user_of(seat.key),
+            user: config.worker.user_of(reservation.key),
             pid: tenant.pid.unwrap_or(0),
             began: tenant.pid.and_then(|pid| began_at(pid).ok()).unwrap_or(0),
             program: printable(&hello.program, PROGRAM_CHARS_MAX),

@@ -13,7 +13,7 @@ use weft_ring::peer::{self, Process};
 use super::log::printable;
 use super::process::WorkerProcess;
 use crate::link::{
-    self, Ask, Backend, Errand, LINE_BYTES_MAX, Probe, Probed, Reply, Severity, Start,
+    self, Ask, Assignment, Backend, LINE_BYTES_MAX, Probe, Probed, Reply, Severity, Start,
 };
 
 /// A worker must be ready within this time. On a genuine GPU a context takes some of it.
@@ -65,7 +65,7 @@ impl Worker {
     }
 
     fn start(&self, start: &Start, fds: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
-        link::send(&self.link, &Errand::Work(Box::new(start.clone())), fds)?;
+        link::send(&self.link, &Assignment::Work(Box::new(start.clone())), fds)?;
         sockopt::set_socket_timeout(&self.link, Timeout::Recv, Some(READY_LIMIT))?;
         sockopt::set_socket_timeout(&self.link, Timeout::Send, Some(READY_LIMIT))?;
         let mut last = String::from("its end");
@@ -159,7 +159,7 @@ fn spawn(backend: &Backend) -> anyhow::Result<(OwnedFd, Child)> {
 /// loads it.
 pub(crate) fn probe(backend: &Backend) -> anyhow::Result<Probe> {
     let (link, mut child) = spawn(backend)?;
-    let answer = link::send(&link, &Errand::Probe(backend.clone()), &[]).and_then(|()| {
+    let answer = link::send(&link, &Assignment::Probe(backend.clone()), &[]).and_then(|()| {
         sockopt::set_socket_timeout(&link, Timeout::Recv, Some(PROBE_LIMIT))?;
         link::receive_plain::<Probed>(&link)
     });

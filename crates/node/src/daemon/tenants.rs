@@ -1,7 +1,7 @@
 //! The tenant socket: one hello, one answer, then the session's own thread.
 //!
-//! Until a connection has said hello it is one of the [`Lobby`](super::lobby::Lobby)'s, whatever it
-//! does: it has no thread, and nothing that it sends beside bytes is taken.
+//! Until a connection has said hello it is one of the [`Pending`](super::pending::Pending) ones,
+//! whatever it does: it has no thread, and nothing that it sends beside bytes is taken.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use weft_wire::handshake::{
     Answer, Attribute, HANDSHAKE_BYTES_MAX, HandshakeError, Hello, HelloBody, RefusalCode, Welcome,
 };
 
-use super::lobby::Guest;
 use super::log::LogLimit;
+use super::pending::Connection;
 use super::registry::Vgpu;
-use super::sessions::{Refusal, Seat, Session, TenantFiles};
+use super::sessions::{Refusal, Reservation, Session, TenantFiles};
 use super::{Daemon, STACK_BYTES};
 
 /// Lines about tenants that get no session, which any tenant can cause in a loop.
@@ -25,11 +25,13 @@ static REFUSALS: LogLimit = LogLimit::per_second(10);
 
 /// Serves a connection that has something to say: a tenant that may attach gets a thread, which
 /// opens its session and then serves its worker. Does not wait for anybody.
-pub(crate) fn greet(daemon: &Arc<Daemon>, guest: Guest<OwnedFd>) {
-    let Guest { socket, tenant, .. } = guest;
+pub(crate) fn greet(daemon: &Arc<Daemon>, connection: Connection<OwnedFd>) {
+    let Connection { socket, tenant, .. } = connection;
     let said = hear(&socket);
-    match said.and_then(|hello| daemon.take_seat(&hello, &tenant).map(|seat| (hello, seat))) {
-        Ok((hello, seat)) => receive(daemon, socket, hello, tenant, seat),
+    match said.and_then(|hello| {
+        daemon.reserve_session(&hello, &tenant).map(|reservation| (hello, reservation))
+    }) {
+        Ok((hello, reservation)) => receive(daemon, socket, hello, tenant, reservation),
         Err(refusal) => refuse(&socket, &tenant, refusal),
     }
 }
@@ -74,27 +76,27 @@ fn receive(
     socket: OwnedFd,
     hello: HelloBody,
     tenant: Credentials,
-    seat: Seat,
+    reservation: Reservation,
 ) {
     let thread = thread::Builder::new().name("tenant".to_owned()).stack_size(STACK_BYTES);
-    let (serving, kept) = (Arc::clone(daemon), seat.clone());
-    let spawned = thread.spawn(move || serve(&serving, socket, &hello, &tenant, &seat));
+    let (serving, kept) = (Arc::clone(daemon), reservation.clone());
+    let spawned = thread.spawn(move || serve(&serving, socket, &hello, &tenant, &reservation));
     if let Err(error) = spawned {
         tracing::error!(%error, "no thread for a tenant");
-        daemon.give_back_seat(&kept);
+        daemon.cancel_reservation(&kept);
     }
 }
 
-/// Opens the session of a tenant that has a seat, and serves its worker.
+/// Opens the session of a tenant that has a reservation, and serves its worker.
 fn serve(
     daemon: &Arc<Daemon>,
     socket: OwnedFd,
     hello: &HelloBody,
     tenant: &Credentials,
-    seat: &Seat,
+    reservation: &Reservation,
 ) {
     let began = Instant::now();
-    let (session, files, vgpu) = match daemon.open_session(hello, tenant, seat) {
+    let (session, files, vgpu) = match daemon.open_session(hello, tenant, reservation) {
         Ok(opened) => opened,
         Err(refusal) => return refuse(&socket, tenant, refusal),
     };

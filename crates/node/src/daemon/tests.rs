@@ -1,10 +1,10 @@
 //! A daemon in this process, with its tables, its driver and its saver, and no worker: sessions
-//! are seats in the tables.
+//! are reservations in the tables.
 
 use tempfile::TempDir;
 use weft_wire::handshake::HelloBody;
 
-use super::sessions::{Refusal, Seat};
+use super::sessions::{Refusal, Reservation};
 use super::*;
 
 /// Users whom no machine that runs the tests has.
@@ -45,8 +45,9 @@ impl Fixture {
         Self { daemon, driver: Some(driver), saver: Some(saver_thread), dir }
     }
 
-    /// Takes a seat for a program of user `uid` on the vGPU `name`, or its own if that is empty.
-    pub(super) fn seat(&self, uid: u32, name: &str) -> Result<Seat, Refusal> {
+    /// Reserves a session for a program of user `uid` on the vGPU `name`, or its own if that is
+    /// empty.
+    pub(super) fn reservation(&self, uid: u32, name: &str) -> Result<Reservation, Refusal> {
         let hello = HelloBody {
             vgpu: name.to_owned(),
             weight: 0,
@@ -59,7 +60,7 @@ impl Fixture {
             pinned_base: 0,
             pinned_bytes: 0,
         };
-        self.daemon.take_seat(&hello, &Credentials { pid: None, uid, gid: uid })
+        self.daemon.reserve_session(&hello, &Credentials { pid: None, uid, gid: uid })
     }
 
     /// Asks what `caller` may ask.

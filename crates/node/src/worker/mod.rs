@@ -35,7 +35,7 @@ use weft_ring::{ARENA_BLOCKS, Access, ArenaRef, MemoryFile, Segment, SharedMemor
 use self::event_loop::{Ended, EventLoop};
 use self::link::{Link, Watch};
 use self::sandbox::Sandbox;
-use crate::link::{Ask, Backend, Errand, Reply, Start};
+use crate::link::{Ask, Assignment, Backend, Reply, Start};
 
 /// A session that is over has ended within this time.
 const END_GRACE: Duration = Duration::from_secs(10);
@@ -61,12 +61,12 @@ struct Files {
 /// Runs the worker of the session that the daemon hands over on standard input.
 pub(crate) fn run() -> anyhow::Result<()> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
-    let (errand, fds): (Errand, Vec<OwnedFd>) = crate::link::receive(&socket)
+    let (assignment, fds): (Assignment, Vec<OwnedFd>) = crate::link::receive(&socket)
         .context("standard input is not a link to a daemon: `weft worker` is started by one")?
         .context("the daemon went away")?;
-    let start = match errand {
-        Errand::Work(start) => start,
-        Errand::Probe(backend) => {
+    let start = match assignment {
+        Assignment::Work(start) => start,
+        Assignment::Probe(backend) => {
             return Ok(crate::link::send(&socket, &device::probe(&backend), &[])?);
         }
     };

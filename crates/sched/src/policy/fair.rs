@@ -19,8 +19,8 @@ pub(super) struct Fair {
     tenants: FairQueue,
     groups: Vec<Group>,
     members: Vec<Member>,
-    /// The tenant whose vGPU dozes.
-    dozing: Option<u32>,
+    /// The tenant whose vGPU is expected to go on at once.
+    anticipated: Option<u32>,
     rules: Rules,
 }
 
@@ -46,7 +46,7 @@ impl Fair {
             slack_ns: setup.config.slack_ns,
         };
         let tenants = FairQueue::new(setup.virtual_time, rules);
-        Self { tenants, groups: Vec::new(), members: Vec::new(), dozing: None, rules }
+        Self { tenants, groups: Vec::new(), members: Vec::new(), anticipated: None, rules }
     }
 
     fn member(&self, vgpu: VgpuKey) -> (Member, &Group) {
@@ -126,13 +126,13 @@ impl Policy for Fair {
         }
     }
 
-    fn doze(&mut self, vgpu: VgpuKey) {
+    fn anticipate(&mut self, vgpu: VgpuKey) {
         let (member, group) = self.member_mut(vgpu);
-        group.queue.doze(member.place);
+        group.queue.anticipate(member.place);
         if group.awake == 0 {
-            self.tenants.doze(member.tenant);
+            self.tenants.anticipate(member.tenant);
         }
-        self.dozing = Some(member.tenant);
+        self.anticipated = Some(member.tenant);
     }
 
     fn owed(&self, vgpu: VgpuKey) -> Option<Owed> {
@@ -148,10 +148,10 @@ impl Policy for Fair {
         ns.map(|ns| Owed { ns, rivals })
     }
 
-    fn rouse(&mut self) {
-        if let Some(tenant) = self.dozing.take() {
-            self.tenants.rouse();
-            self.groups[tenant as usize].queue.rouse();
+    fn end_anticipation(&mut self) {
+        if let Some(tenant) = self.anticipated.take() {
+            self.tenants.end_anticipation();
+            self.groups[tenant as usize].queue.end_anticipation();
         }
     }
 
@@ -200,6 +200,6 @@ impl Policy for Fair {
     }
 }
 
-codec!(struct Fair { tenants, groups, members, dozing, rules });
+codec!(struct Fair { tenants, groups, members, anticipated, rules });
 codec!(struct Group { queue, vgpus, awake });
 codec!(struct Member { tenant, place });

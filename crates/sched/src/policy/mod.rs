@@ -303,9 +303,10 @@ pub trait Policy: State + fmt::Debug + Send {
     /// A vGPU has no work. During its turn it keeps the turn.
     fn sleep(&mut self, vgpu: VgpuKey);
 
-    /// A vGPU that sleeps is likely to wake at once: until it wakes or [`Self::rouse`] is called it
-    /// keeps its place among the others, as if it were awake and could not run. One at a time.
-    fn doze(&mut self, _vgpu: VgpuKey) {}
+    /// A vGPU that sleeps is likely to wake at once: until it wakes or [`Self::end_anticipation`]
+    /// is called it keeps its place among the others, as if it were awake and could not run. One
+    /// at a time.
+    fn anticipate(&mut self, _vgpu: VgpuKey) {}
 
     /// What a vGPU that sleeps is behind those that wait, and among whom: among tenants where
     /// nobody else of its own has work, among its tenant's vGPUs where no other tenant has.
@@ -314,8 +315,8 @@ pub trait Policy: State + fmt::Debug + Send {
         None
     }
 
-    /// Whoever dozes sleeps from now on.
-    fn rouse(&mut self) {}
+    /// Whoever was expected to go on sleeps from now on.
+    fn end_anticipation(&mut self) {}
 
     /// Who is next among those awake. Asked when nobody is in a turn.
     fn peek(&self) -> Option<VgpuKey>;

@@ -36,7 +36,7 @@ fn what_is_not_there_is_not_changed_and_what_is_somebody_elses_neither() {
         let (is_refused, text) = ask(request);
         assert!(is_refused && text.contains("no vGPU"), "{text}");
     }
-    node.seat(ALICE, "").unwrap();
+    node.reservation(ALICE, "").unwrap();
     let before = node.daemon.core().registry.find(&name).unwrap().clone();
     for request in [&change, &removal] {
         let (is_refused, text) = ask(request);
@@ -51,7 +51,7 @@ fn permission_is_asked_under_the_lock_that_acts() {
     let node = Fixture::new(&[]);
     let change = Change { weight: Some(1), ..Change::default() };
     node.daemon.set_vgpu("x", &change, user(BOB)).unwrap_err();
-    node.seat(ALICE, "x").unwrap();
+    node.reservation(ALICE, "x").unwrap();
     // Whoever calls what acts, without asking before, is refused all the same.
     node.daemon.set_vgpu("x", &change, user(BOB)).unwrap_err();
     node.daemon.remove_vgpu("x", true, user(BOB)).unwrap_err();
@@ -65,12 +65,12 @@ fn who_removes_a_vgpu_ends_no_session_of_the_one_that_has_its_key_next() {
     let sleep = || Command::new("sleep").arg("600").spawn().unwrap();
     let (first, mut other) = (sleep(), sleep());
     let employ = |uid, name: &str, process: u32| {
-        let seat = node.seat(uid, name).unwrap();
+        let reservation = node.reservation(uid, name).unwrap();
         let mut core = daemon.core();
         let key = core.registry.find(name).unwrap().key;
         let entry = core.sessions.values_mut().find(|entry| entry.vgpu == key).unwrap();
         entry.worker = Some(WorkerProcess::new(Process::open(process).unwrap(), process));
-        (seat, key)
+        (reservation, key)
     };
     let (_seat, key) = employ(ALICE, "x", first.id());
     let removing = Arc::clone(daemon);

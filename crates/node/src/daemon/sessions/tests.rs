@@ -7,20 +7,20 @@ use crate::daemon::tests::{ALICE, BOB, FIRST_SUB_UID, Fixture};
 
 const ROOT: Caller = Caller { uid: 0, payer: 0, role: Role::Administrator };
 
-/// How many of Alice's sub-uids get a seat, each on a vGPU of its own.
-fn seats_of_sub_uids(node: &Fixture) -> usize {
-    (FIRST_SUB_UID..FIRST_SUB_UID + 64).filter(|uid| node.seat(*uid, "").is_ok()).count()
+/// How many of Alice's sub-uids get a reservation, each on a vGPU of its own.
+fn reservations_of_sub_uids(node: &Fixture) -> usize {
+    (FIRST_SUB_UID..FIRST_SUB_UID + 64).filter(|uid| node.reservation(*uid, "").is_ok()).count()
 }
 
 #[test]
 fn users_that_one_has_made_leave_half_of_the_sessions_and_vgpus_to_others() {
     for key in ["limits.sessions", "limits.vgpus"] {
         let node = Fixture::new(&[(key, "8"), ("limits.sessions_per_user", "8")]);
-        assert_eq!(seats_of_sub_uids(&node), 4, "{key}");
-        let refused = node.seat(ALICE, "").unwrap_err();
+        assert_eq!(reservations_of_sub_uids(&node), 4, "{key}");
+        let refused = node.reservation(ALICE, "").unwrap_err();
         assert_eq!(refused.code, RefusalCode::Exhausted);
         // A first one needs no more than a free place.
-        node.seat(BOB, "").unwrap();
+        node.reservation(BOB, "").unwrap();
     }
 }
 
@@ -28,28 +28,29 @@ fn users_that_one_has_made_leave_half_of_the_sessions_and_vgpus_to_others() {
 fn users_that_one_has_made_have_the_limits_of_that_one_together() {
     let of_alice = format!("limits.users.{ALICE}.sessions");
     let node = Fixture::new(&[(&of_alice, "3")]);
-    assert_eq!(seats_of_sub_uids(&node), 3);
-    let refused = node.seat(FIRST_SUB_UID + 9, "").unwrap_err().to_string();
+    assert_eq!(reservations_of_sub_uids(&node), 3);
+    let refused = node.reservation(FIRST_SUB_UID + 9, "").unwrap_err().to_string();
     for word in [format!("user {ALICE}"), format!("user {}", FIRST_SUB_UID + 9)] {
         assert!(refused.contains(&word), "no {word} in {refused}");
     }
     let of_alice = format!("limits.users.{ALICE}.vgpus");
     let node = Fixture::new(&[(&of_alice, "3")]);
-    assert_eq!(seats_of_sub_uids(&node), 3);
+    assert_eq!(reservations_of_sub_uids(&node), 3);
 }
 
 #[test]
 fn host_memory_is_a_tenants_and_who_has_none_left_creates_nothing() {
     let node = Fixture::new(&[("limits.users.default.host_memory", "9MiB")]);
-    assert_eq!(seats_of_sub_uids(&node), 2);
+    assert_eq!(reservations_of_sub_uids(&node), 2);
     assert_eq!(node.daemon.core().registry.iter().count(), 2);
-    node.seat(BOB, "").unwrap();
+    node.reservation(BOB, "").unwrap();
 }
 
 #[test]
 fn device_memory_is_a_tenants() {
     let node = Fixture::new(&[("limits.users.default.memory_total", "1MiB")]);
-    let (first, second) = (node.seat(ALICE, "").unwrap(), node.seat(FIRST_SUB_UID, "").unwrap());
+    let (first, second) =
+        (node.reservation(ALICE, "").unwrap(), node.reservation(FIRST_SUB_UID, "").unwrap());
     let mut core = node.daemon.core();
     let frames = (1 << 20) / weft_device::soft::PAGE;
     core.frames.take(first.key, frames, 1, false).unwrap();
@@ -59,13 +60,13 @@ fn device_memory_is_a_tenants() {
 #[test]
 fn a_removed_vgpus_tenant_is_not_that_of_the_next_one_with_its_key() {
     let node = Fixture::new(&[]);
-    let seat = node.seat(FIRST_SUB_UID, "x").unwrap();
-    let key = seat.vgpu.key;
+    let reservation = node.reservation(FIRST_SUB_UID, "x").unwrap();
+    let key = reservation.vgpu.key;
     assert_eq!(node.daemon.tenancy.settled(key), Some(ALICE));
-    node.daemon.give_back_seat(&seat);
+    node.daemon.cancel_reservation(&reservation);
     node.ask(r#"{"op":"remove","name":"x"}"#, ROOT);
-    let seat = node.seat(BOB, "y").unwrap();
-    assert_eq!((seat.vgpu.key, seat.payer), (key, BOB));
+    let reservation = node.reservation(BOB, "y").unwrap();
+    assert_eq!((reservation.vgpu.key, reservation.payer), (key, BOB));
     assert_eq!(node.daemon.tenancy.settled(key), Some(BOB));
 }
 
@@ -77,7 +78,7 @@ fn the_first_session_says_which_tenant_pays_and_the_core_bills_that_one() {
     node.ask(&format!(r#"{{"op":"set","name":"{name}","weight":3}}"#), ROOT);
     let key = node.daemon.core().registry.find(&name).unwrap().key;
     assert_eq!(node.daemon.tenancy.settled(key), None, "nobody has used it");
-    node.seat(FIRST_SUB_UID, "").unwrap();
+    node.reservation(FIRST_SUB_UID, "").unwrap();
     assert_eq!(node.daemon.tenancy.settled(key), Some(ALICE));
     // The vGPU is no vGPU of Alice's, but of her tenant.
     node.ask(&format!(r#"{{"op":"set_tenant","uid":{ALICE},"weight":7}}"#), ROOT);
@@ -92,16 +93,16 @@ fn the_first_session_says_which_tenant_pays_and_the_core_bills_that_one() {
 #[test]
 fn who_has_given_host_memory_back_is_measured_before_its_tenant_is_refused() {
     let node = Fixture::new(&[("limits.users.default.host_memory", "13MiB")]);
-    let seat = node.seat(ALICE, "").unwrap();
+    let reservation = node.reservation(ALICE, "").unwrap();
     let mut process = std::process::Command::new("sleep").arg("600").spawn().unwrap();
     {
         let mut core = node.daemon.core();
         let worker = WorkerProcess::new(Process::open(process.id()).unwrap(), process.id());
-        core.sessions.get_mut(&seat.key).unwrap().worker = Some(worker);
+        core.sessions.get_mut(&reservation.key).unwrap().worker = Some(worker);
         // What it took when it asked last; it has gone idle since.
-        core.host.measure(seat.key, 12 << 20);
+        core.host.measure(reservation.key, 12 << 20);
     }
-    node.seat(FIRST_SUB_UID, "").unwrap();
+    node.reservation(FIRST_SUB_UID, "").unwrap();
     process.kill().unwrap();
     process.wait().unwrap();
 }

@@ -24,7 +24,7 @@ const INTERVAL: Duration = Duration::from_millis(50);
 
 /// The connections of the admin socket.
 #[derive(Debug, Default)]
-pub(crate) struct Visitors {
+pub(crate) struct AdminConnections {
     administrators: usize,
     /// Of users, by their tenants.
     tenants: BTreeMap<u32, usize>,
@@ -32,7 +32,7 @@ pub(crate) struct Visitors {
     due: BTreeMap<u32, Instant>,
 }
 
-impl Visitors {
+impl AdminConnections {
     /// Takes a place, or says which limit is met.
     pub(crate) fn enter(&mut self, caller: Caller) -> Result<(), String> {
         if caller.administrates() {
@@ -89,43 +89,43 @@ mod tests {
 
     #[test]
     fn users_crowd_out_neither_each_other_nor_administrators() {
-        let mut visitors = Visitors::default();
+        let mut admin_connections = AdminConnections::default();
         let user = |uid| Caller { uid, payer: uid, role: Role::User };
         let root = Caller { uid: 0, payer: 0, role: Role::Administrator };
         // Users whom user 7 has made are its tenant's.
         let made = |uid| Caller { payer: 7, ..user(uid) };
-        let taken = (7000..7100).filter(|uid| visitors.enter(made(*uid)).is_ok()).count();
+        let taken = (7000..7100).filter(|uid| admin_connections.enter(made(*uid)).is_ok()).count();
         assert_eq!(taken, PER_TENANT_MAX);
-        visitors.enter(user(8)).unwrap();
+        admin_connections.enter(user(8)).unwrap();
         for uid in 100..1000 {
-            let _ = visitors.enter(user(uid));
+            let _ = admin_connections.enter(user(uid));
         }
-        assert_eq!(visitors.tenants.values().sum::<usize>(), USERS_MAX);
-        visitors.enter(root).unwrap();
-        visitors.leave(user(7));
-        visitors.enter(user(9)).unwrap();
-        assert!(visitors.enter(user(10)).is_err());
+        assert_eq!(admin_connections.tenants.values().sum::<usize>(), USERS_MAX);
+        admin_connections.enter(root).unwrap();
+        admin_connections.leave(user(7));
+        admin_connections.enter(user(9)).unwrap();
+        assert!(admin_connections.enter(user(10)).is_err());
     }
 
     #[test]
     fn who_connects_anew_for_each_request_asks_no_more_often() {
-        let mut visitors = Visitors::default();
+        let mut admin_connections = AdminConnections::default();
         let now = Instant::now();
-        let ask = |visitors: &mut Visitors, uid, payer, now| {
+        let ask = |admin_connections: &mut AdminConnections, uid, payer, now| {
             let caller = Caller { uid, payer, role: Role::User };
-            visitors.enter(caller).unwrap();
-            let wait = visitors.wait(caller, now);
-            visitors.leave(caller);
+            admin_connections.enter(caller).unwrap();
+            let wait = admin_connections.wait(caller, now);
+            admin_connections.leave(caller);
             wait
         };
         // As different users of one tenant, too.
-        let waits: Vec<_> = (0..30).map(|uid| ask(&mut visitors, uid, 7, now)).collect();
+        let waits: Vec<_> = (0..30).map(|uid| ask(&mut admin_connections, uid, 7, now)).collect();
         assert!(waits[..20].iter().all(Duration::is_zero), "{waits:?}");
         assert_eq!(waits[29], 10 * INTERVAL);
-        assert_eq!(ask(&mut visitors, 8, 8, now), Duration::ZERO);
+        assert_eq!(ask(&mut admin_connections, 8, 8, now), Duration::ZERO);
         let root = Caller { uid: 0, payer: 0, role: Role::Administrator };
-        assert!((0..100).all(|_| visitors.wait(root, now).is_zero()));
-        assert_eq!(ask(&mut visitors, 9, 7, now + 31 * INTERVAL), Duration::ZERO);
-        assert_eq!(visitors.due.len(), 1, "who has not asked for a while is forgotten");
+        assert!((0..100).all(|_| admin_connections.wait(root, now).is_zero()));
+        assert_eq!(ask(&mut admin_connections, 9, 7, now + 31 * INTERVAL), Duration::ZERO);
+        assert_eq!(admin_connections.due.len(), 1, "who has not asked for a while is forgotten");
     }
 }

@@ -12,7 +12,7 @@ const PART_OF_OWED: u64 = 64;
 
 /// A session whose turn is over, that has nothing to do, and that may be about to go on.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Doze {
+pub(crate) struct Anticipation {
     session: SessionKey,
     vgpu: VgpuKey,
     tenant: TenantKey,
@@ -24,14 +24,14 @@ pub(crate) struct Doze {
     switch_ns: u64,
 }
 
-codec!(struct Doze { session, vgpu, tenant, among_siblings, since_ns, until_ns, switch_ns });
+codec!(struct Anticipation { session, vgpu, tenant, among_siblings, since_ns, until_ns, switch_ns });
 
 impl Core {
     /// Time has passed: called before anything else at each event.
     pub(crate) fn keep_time(&mut self, cx: &mut Context<'_>) {
         self.policy.tick(cx.now_ns);
-        if self.doze.is_some_and(|doze| cx.now_ns >= doze.until_ns) {
-            self.rouse(cx);
+        if self.anticipation.is_some_and(|it| cx.now_ns >= it.until_ns) {
+            self.end_anticipation(cx);
         }
     }
 
@@ -45,14 +45,19 @@ impl Core {
     /// quantum, and so little of what it is owed that it stays behind the others. Nobody may begin
     /// a turn meanwhile: it would begin beyond the virtual time, and the lag bound stands on that
     /// turns begin at it.
-    pub(super) fn doze(&mut self, cx: &mut Context<'_>, key: SessionKey, switch_ns: u64) {
-        if !self.dozes(cx, key, switch_ns) {
+    pub(super) fn anticipate(&mut self, cx: &mut Context<'_>, key: SessionKey, switch_ns: u64) {
+        if !self.begins_anticipation(cx, key, switch_ns) {
             self.charge(cx, key, to_signed(switch_ns), true);
         }
     }
 
-    fn dozes(&mut self, cx: &mut Context<'_>, key: SessionKey, switch_ns: u64) -> bool {
-        self.rouse(cx);
+    fn begins_anticipation(
+        &mut self,
+        cx: &mut Context<'_>,
+        key: SessionKey,
+        switch_ns: u64,
+    ) -> bool {
+        self.end_anticipation(cx);
         let session = cx.tables.session(key);
         let (vgpu, local) = (session.vgpu, session.local);
         session.served = false;
@@ -60,11 +65,11 @@ impl Core {
             return false;
         }
         let Some(owed) = self.policy.owed(vgpu) else { return false };
-        cx.tables.vgpu(vgpu).members.doze(local);
-        self.policy.doze(vgpu);
+        cx.tables.vgpu(vgpu).members.anticipate(local);
+        self.policy.anticipate(vgpu);
         let longest_ns = (owed.ns / PART_OF_OWED).min(cx.config.quantum_ns);
         let (since_ns, lasts_ns) = (cx.now_ns, longest_ns.max(cx.config.yield_ns));
-        self.doze = Some(Doze {
+        self.anticipation = Some(Anticipation {
             session: key,
             vgpu,
             tenant: cx.tables.vgpu(vgpu).tenant,
@@ -78,46 +83,46 @@ impl Core {
 
     /// Until when the device waits for somebody other than `next`, if it does.
     pub(super) fn kept_until_ns(&self, next: VgpuKey) -> Option<u64> {
-        self.doze.filter(|doze| doze.vgpu != next).map(|doze| doze.until_ns)
+        self.anticipation.filter(|it| it.vgpu != next).map(|it| it.until_ns)
     }
 
     /// Until when the device waits for somebody, if it does.
-    pub(crate) fn doze_until_ns(&self) -> Option<u64> {
-        self.doze.map(|doze| doze.until_ns)
+    pub(crate) fn anticipates_until_ns(&self) -> Option<u64> {
+        self.anticipation.map(|it| it.until_ns)
     }
 
     /// A vGPU is about to have work. Where that makes its tenant, or another one, compete with a
-    /// tenant that has a vGPU that dozes, the doze is over: what it cost is charged before.
-    pub(super) fn forestall_doze(&mut self, cx: &mut Context<'_>, vgpu: VgpuKey) {
+    /// tenant whose vGPU is waited for, the anticipation is over: what it cost is charged before.
+    pub(super) fn forestall_anticipation(&mut self, cx: &mut Context<'_>, vgpu: VgpuKey) {
         let tenant = cx.tables.vgpu(vgpu).tenant;
-        let concerns = |doze: &Doze| doze.among_siblings || doze.tenant == tenant;
-        if self.doze.as_ref().is_some_and(|doze| doze.vgpu != vgpu && concerns(doze)) {
-            self.rouse(cx);
+        let concerns = |it: &Anticipation| it.among_siblings || it.tenant == tenant;
+        if self.anticipation.as_ref().is_some_and(|it| it.vgpu != vgpu && concerns(it)) {
+            self.end_anticipation(cx);
         }
     }
 
-    /// A vGPU that dozed has work again: there is no switch.
-    pub(super) fn end_doze(&mut self, cx: &mut Context<'_>, vgpu: VgpuKey) {
-        if let Some(doze) = self.doze.as_mut().filter(|doze| doze.vgpu == vgpu) {
-            doze.switch_ns = 0;
-            self.rouse(cx);
+    /// A vGPU that was waited for has work again: there is no switch.
+    pub(super) fn meet_anticipation(&mut self, cx: &mut Context<'_>, vgpu: VgpuKey) {
+        if let Some(it) = self.anticipation.as_mut().filter(|it| it.vgpu == vgpu) {
+            it.switch_ns = 0;
+            self.end_anticipation(cx);
         }
     }
 
     /// A session is over: it does not come back.
-    pub(super) fn leave_doze(&mut self, cx: &mut Context<'_>, key: SessionKey) {
-        if self.doze.is_some_and(|doze| doze.session == key) {
-            self.rouse(cx);
+    pub(super) fn drop_anticipation(&mut self, cx: &mut Context<'_>, key: SessionKey) {
+        if self.anticipation.is_some_and(|it| it.session == key) {
+            self.end_anticipation(cx);
         }
     }
 
-    /// Whoever dozes is asleep, or awake, from now on.
-    pub(super) fn rouse(&mut self, cx: &mut Context<'_>) {
-        let Some(doze) = self.doze.take() else { return };
-        self.policy.rouse();
-        cx.tables.vgpu(doze.vgpu).members.rouse();
-        let kept_ns = cx.now_ns.min(doze.until_ns).saturating_sub(doze.since_ns);
-        let ns = kept_ns.saturating_add(doze.switch_ns);
-        self.charge(cx, doze.session, to_signed(ns), false);
+    /// The anticipation is over, whether it came true or not.
+    pub(super) fn end_anticipation(&mut self, cx: &mut Context<'_>) {
+        let Some(it) = self.anticipation.take() else { return };
+        self.policy.end_anticipation();
+        cx.tables.vgpu(it.vgpu).members.end_anticipation();
+        let kept_ns = cx.now_ns.min(it.until_ns).saturating_sub(it.since_ns);
+        let ns = kept_ns.saturating_add(it.switch_ns);
+        self.charge(cx, it.session, to_signed(ns), false);
     }
 }
