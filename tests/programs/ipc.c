@@ -41,6 +41,13 @@ static int holds(CUdeviceptr memory, unsigned value) {
     return 1;
 }
 
+static void say_handle(const char *bytes, size_t count) {
+    for (size_t i = 0; i < count; ++i)
+        printf("%02x", (unsigned char)bytes[i]);
+    printf("\n");
+    fflush(stdout);
+}
+
 static int export_memory(void) {
     CUdeviceptr memory, own;
     CUipcMemHandle handle;
@@ -48,10 +55,7 @@ static int export_memory(void) {
     CHECK(cuMemsetD32(memory, 7, WORDS));
     CHECK(cuCtxSynchronize());
     CHECK(cuIpcGetMemHandle(&handle, memory + 4000));
-    for (size_t i = 0; i < sizeof handle; ++i)
-        printf("%02x", (unsigned char)handle.reserved[i]);
-    printf("\n");
-    fflush(stdout);
+    say_handle(handle.reserved, sizeof handle);
     char line[32];
     while (fgets(line, sizeof line, stdin) != NULL) {
         if (strncmp(line, "check ", 6) == 0)
@@ -143,10 +147,7 @@ static int record(CUdevice device) {
     CHECK(cuMemAlloc(&word, 4));
     CHECK(cuMemsetD32(word, 0, 1));
     CHECK(cuCtxSynchronize());
-    for (size_t i = 0; i < sizeof handle; ++i)
-        printf("%02x", (unsigned char)handle.reserved[i]);
-    printf("\n");
-    fflush(stdout);
+    say_handle(handle.reserved, sizeof handle);
     char line[32];
     while (fgets(line, sizeof line, stdin) != NULL) {
         if (strcmp(line, "record\n") == 0) {

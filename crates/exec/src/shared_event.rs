@@ -1,8 +1,9 @@
 //! Events that several sessions of a vGPU use: cells in memory that they share.
 
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use weft_device::{Device, DeviceError};
+use weft_ring::Cell;
 use weft_wire::Status;
 use weft_wire::id::StreamId;
 
@@ -56,16 +57,14 @@ impl<D: Device> Session<D> {
         EventCell::new(&mut self.device, address)
     }
 
-    fn accepted(&mut self, cell: EventCell) -> Result<u64, Status> {
-        let word = self.device.shared_word(cell.address);
-        Ok(word.map_err(|error| status_of_device(&error))?.load(Ordering::Acquire))
+    fn word(&mut self, address: u64) -> Result<Cell<AtomicU64>, Status> {
+        self.device.shared_word(address).map_err(|error| status_of_device(&error))
     }
 
     pub(crate) fn shared_event_create(&mut self, address: u64) -> Result<(), Reject> {
         let cell = self.cell(address)?;
         for word in [cell.address, cell.completed()] {
-            let word = self.device.shared_word(word);
-            word.map_err(|error| status_of_device(&error))?.store(0, Ordering::Release);
+            self.word(word)?.store(0, Ordering::Release);
         }
         Ok(())
     }
@@ -77,9 +76,7 @@ impl<D: Device> Session<D> {
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
         let (key, cell) = (self.stream(stream)?, self.cell(address)?);
-        let word = self.device.shared_word(cell.address);
-        let word = word.map_err(|error| status_of_device(&error))?;
-        let record = word.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
+        let record = self.word(cell.address)?.fetch_add(1, Ordering::AcqRel).wrapping_add(1);
         self.push(key, Task::RecordCell { cell, record }, out);
         Ok(())
     }
@@ -91,14 +88,14 @@ impl<D: Device> Session<D> {
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
         let (key, cell) = (self.stream(stream)?, self.cell(address)?);
-        let record = self.accepted(cell)?;
+        let record = self.word(cell.address)?.load(Ordering::Acquire);
         self.push(key, Task::WaitCell { cell, record }, out);
         Ok(())
     }
 
     pub(crate) fn shared_event_done(&mut self, address: u64) -> Result<bool, Status> {
         let cell = self.cell(address)?;
-        let record = self.accepted(cell)?;
+        let record = self.word(cell.address)?.load(Ordering::Acquire);
         cell.has_completed(&mut self.device, record).map_err(|error| status_of_device(&error))
     }
 }

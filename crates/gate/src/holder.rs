@@ -1,13 +1,13 @@
 //! A session's control page in the hands of its holder: the worker, or the interposed shim.
 
 use core::sync::atomic::fence;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use weft_ring::{Ordering, Patience, Unready, WakeFlag};
+use weft_ring::{Ordering, Unready, WakeFlag};
 use weft_turn::{Abandoned, Demand, Grant, Holder, HolderPage, Report};
 
 use crate::due::Due;
-use crate::node::NodePage;
+use crate::node::{NodePage, sleep_on};
 use crate::page::ControlPage;
 
 /// A control page, and the node page on which its session rings.
@@ -148,13 +148,6 @@ pub fn wait<T>(
     limit: Option<Duration>,
     mut other: impl FnMut() -> Option<T>,
 ) -> Result<Option<T>, Unready> {
-    /// A second look even if somebody forgot to ring: rare enough to cost nothing.
-    const SAFETY_NET: Duration = Duration::from_secs(2);
-
-    let deadline = limit.map(|limit| Instant::now() + limit);
-    let check_every = SAFETY_NET;
-    let (spin, peer_alive, may_poll) = (holder.spin(), &|| true, &|_| true);
-    let announced = spin;
-    let patience = Patience { spin, announced, deadline, check_every, peer_alive, may_poll };
-    doorbell.wait(&patience, || other().map(Some).or_else(|| holder.has_news().then_some(None)))
+    let ready = || other().map(Some).or_else(|| holder.has_news().then_some(None));
+    sleep_on(doorbell, holder.spin(), limit, ready)
 }

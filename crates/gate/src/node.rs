@@ -112,16 +112,8 @@ impl NodePage {
         limit: Option<Duration>,
         mut other: impl FnMut() -> Option<T>,
     ) -> Result<Option<T>, Unready> {
-        /// A second look even if somebody forgot to ring: rare enough to cost nothing.
-        const SAFETY_NET: Duration = Duration::from_secs(2);
-
-        let deadline = limit.map(|limit| Instant::now() + limit);
-        let check_every = SAFETY_NET;
-        let (peer_alive, may_poll) = (&|| true, &|_| true);
-        let announced = spin;
-        let patience = Patience { spin, announced, deadline, check_every, peer_alive, may_poll };
-        self.doorbell
-            .wait(&patience, || other().map(Some).or_else(|| self.has_dirty().then_some(None)))
+        let ready = || other().map(Some).or_else(|| self.has_dirty().then_some(None));
+        sleep_on(&self.doorbell, spin, limit, ready)
     }
 
     /// The daemon's sleeping flag.
@@ -129,4 +121,24 @@ impl NodePage {
     pub fn doorbell(&self) -> &WakeFlag {
         &self.doorbell
     }
+}
+
+/// Polls for `spin`, then sleeps on a doorbell until `ready` gives something.
+///
+/// # Errors
+/// [`Unready::TimedOut`] when `limit` passed.
+pub(crate) fn sleep_on<T>(
+    doorbell: &WakeFlag,
+    spin: Duration,
+    limit: Option<Duration>,
+    ready: impl FnMut() -> Option<T>,
+) -> Result<T, Unready> {
+    /// A second look even if somebody forgot to ring: rare enough to cost nothing.
+    const SAFETY_NET: Duration = Duration::from_secs(2);
+
+    let deadline = limit.map(|limit| Instant::now() + limit);
+    let check_every = SAFETY_NET;
+    let (announced, peer_alive, may_poll) = (spin, &|| true, &|_| true);
+    let patience = Patience { spin, announced, deadline, check_every, peer_alive, may_poll };
+    doorbell.wait(&patience, ready)
 }

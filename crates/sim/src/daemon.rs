@@ -1,8 +1,8 @@
 //! The daemon around the node's own way of taking turns ([`weft_turn::Turns`]): when it wakes, and
 //! what its grants set off. It decides nothing.
 
-use weft_sched::{Action, Event, EventError, Node};
-use weft_turn::{Effect, Host, PlainPage, Signal, Turns};
+use weft_sched::Event;
+use weft_turn::{Decision, Effect, Host, PlainPage, Signal, Turns};
 
 use crate::checks::Checks;
 use crate::clock::Tick;
@@ -20,18 +20,12 @@ impl Host for Witness<'_> {
         self.now_ns
     }
 
-    fn decided(
-        &mut self,
-        node: &Node,
-        now_ns: u64,
-        event: &Event,
-        result: Result<(), EventError>,
-        _actions: &[Action],
-    ) {
+    fn decided(&mut self, decision: &Decision<'_>) {
+        let Decision { node, now_ns, event, result, .. } = decision;
         if let Err(error) = result {
             self.checks.violated(|| format!("at {now_ns} ns: {event:?} was refused: {error}"));
         }
-        self.checks.decided(now_ns, node.virtual_time(DEVICE));
+        self.checks.decided(*now_ns, node.virtual_time(DEVICE));
     }
 }
 

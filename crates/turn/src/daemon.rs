@@ -15,15 +15,23 @@ pub trait Host {
     /// The time, in ns.
     fn now_ns(&self) -> u64;
 
-    /// The core was told `event` at `now_ns` and said `result`; it wants `actions`.
-    fn decided(
-        &mut self,
-        node: &Node,
-        now_ns: u64,
-        event: &Event,
-        result: Result<(), EventError>,
-        actions: &[Action],
-    );
+    /// The core has decided.
+    fn decided(&mut self, decision: &Decision<'_>);
+}
+
+/// What the core was told, and what it made of it.
+#[derive(Debug, Clone, Copy)]
+pub struct Decision<'a> {
+    /// The core, as the event left it.
+    pub node: &'a Node,
+    /// When it was told, in ns.
+    pub now_ns: u64,
+    /// What it was told.
+    pub event: Event,
+    /// Whether it took that; if not, nothing changed.
+    pub result: Result<(), EventError>,
+    /// What it wants.
+    pub actions: &'a [Action],
 }
 
 /// What has happened to turns, for whoever drives them; in order.
@@ -319,7 +327,8 @@ impl<P: DaemonPage> Turns<P> {
     pub fn handle(&mut self, host: &mut impl Host, event: Event) -> Result<(), EventError> {
         let now_ns = host.now_ns();
         let result = self.node.handle(now_ns, event, &mut self.actions);
-        host.decided(&self.node, now_ns, &event, result, self.actions.as_slice());
+        let (node, actions) = (&self.node, self.actions.as_slice());
+        host.decided(&Decision { node, now_ns, event, result, actions });
         let actions: Vec<Action> = self.actions.drain().collect();
         for action in actions {
             self.perform(host, action);

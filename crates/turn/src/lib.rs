@@ -27,7 +27,7 @@ mod meter;
 mod page;
 mod plain;
 
-pub use daemon::{Effect, Host, Session, Turns};
+pub use daemon::{Decision, Effect, Host, Session, Turns};
 pub use gate::{Gate, Revocation};
 pub use holder::{Admission, HOLDER_SPIN, Holder, PREPARED_SPIN, WaitFor};
 pub use meter::{Accounting, Meter, SETTLE_NS};

@@ -5,10 +5,10 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use weft_sched::{
-    Action, Config, DeviceKey, Event, EventError, Node, SessionKey, TenantKey, VgpuKey, Weight,
+use weft_sched::{Config, DeviceKey, Event, Node, SessionKey, TenantKey, VgpuKey, Weight};
+use weft_turn::{
+    Admission, Decision, Effect, Gate, Holder, Host, PlainPage, Signal, Terms, Turns, WaitFor,
 };
-use weft_turn::{Admission, Effect, Gate, Holder, Host, PlainPage, Signal, Terms, Turns, WaitFor};
 
 const DEVICE: DeviceKey = DeviceKey(0);
 const A: SessionKey = SessionKey(0);
@@ -27,16 +27,9 @@ impl Host for Bench {
         self.now_ns.get()
     }
 
-    fn decided(
-        &mut self,
-        _node: &Node,
-        _now_ns: u64,
-        event: &Event,
-        result: Result<(), EventError>,
-        _actions: &[Action],
-    ) {
-        result.unwrap();
-        self.told.push(*event);
+    fn decided(&mut self, decision: &Decision<'_>) {
+        decision.result.unwrap();
+        self.told.push(decision.event);
     }
 }
 

@@ -14,8 +14,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
+use weft_sched::Node;
 use weft_sched::journal::Writer;
-use weft_sched::{Action, Event, EventError, Node};
+use weft_turn::Decision;
 
 use crate::journal::{Begins, JournalFile, files};
 
@@ -117,15 +118,9 @@ impl Recorder {
         self.lost_ever + self.trouble.lost.load(Ordering::Relaxed)
     }
 
-    /// Records one event; `node` is as it left it.
-    pub(crate) fn record(
-        &mut self,
-        node: &Node,
-        now_ns: u64,
-        event: &Event,
-        result: Result<(), EventError>,
-        actions: &[Action],
-    ) {
+    /// Records one decision.
+    pub(crate) fn record(&mut self, decision: &Decision<'_>) {
+        let Decision { node, now_ns, event, result, actions } = *decision;
         if self.trouble.failed.swap(false, Ordering::Relaxed) {
             self.give_up(FILE_RETRY_AFTER);
         }
@@ -140,7 +135,7 @@ impl Recorder {
             return;
         };
         let before = self.chunk.bytes.len();
-        writer.record(now_ns, event, result, actions, &mut self.chunk.bytes);
+        writer.record(now_ns, &event, result, actions, &mut self.chunk.bytes);
         self.chunk.records += 1;
         self.file_bytes += (self.chunk.bytes.len() - before) as u64;
         if self.file_bytes >= self.file_bytes_max {
@@ -349,7 +344,7 @@ impl Files {
 #[cfg(test)]
 mod tests {
     use weft_sched::journal::Replay;
-    use weft_sched::{Actions, Config, DeviceKey};
+    use weft_sched::{Actions, Config, DeviceKey, Event};
 
     use super::*;
 
@@ -360,7 +355,8 @@ mod tests {
             let now_ns = node.next_epoch(DeviceKey(0)).unwrap_or(0) + count;
             let event = Event::DeviceUp { device: DeviceKey(0) };
             let result = node.handle(now_ns, event, &mut actions);
-            recorder.record(node, now_ns, &event, result, actions.as_slice());
+            let wanted = actions.as_slice();
+            recorder.record(&Decision { node, now_ns, event, result, actions: wanted });
             actions.clear();
         }
     }

@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weft_sched::{Action, Event, EventError, Node};
-use weft_turn::Host;
+use weft_turn::{Decision, Host};
 
 use crate::daemon::clock;
 use crate::daemon::recorder::Recorder;
@@ -53,16 +52,9 @@ impl Host for Witness {
         clock::now_ns()
     }
 
-    fn decided(
-        &mut self,
-        node: &Node,
-        now_ns: u64,
-        event: &Event,
-        result: Result<(), EventError>,
-        actions: &[Action],
-    ) {
+    fn decided(&mut self, decision: &Decision<'_>) {
         for recorder in self.recorders.values_mut() {
-            recorder.record(node, now_ns, event, result, actions);
+            recorder.record(decision);
         }
         if self.recorders.values().any(Recorder::is_over) {
             let over = self.recorders.extract_if(.., |_, recorder| recorder.is_over());
