@@ -45,6 +45,13 @@ impl DaemonSide {
         (report, owed_ns)
     }
 
+    /// When the session's work in flight is over if nobody takes it back, as its holder said, in ns
+    /// of the device's clock; 0 without any.
+    #[must_use]
+    pub fn occupied_until_ns(&self) -> u64 {
+        self.page.occupied_until_ns()
+    }
+
     /// Switches the gate off or on for this session.
     pub fn set_unmanaged(&self, unmanaged: bool) {
         self.page.unmanaged.store(u32::from(unmanaged), Ordering::Release);

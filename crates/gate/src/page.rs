@@ -194,6 +194,14 @@ impl ControlPage {
         }
     }
 
+    /// When what is in flight is over, in ns of the device's clock; 0 without any.
+    pub(crate) fn occupied_until_ns(&self) -> u64 {
+        match self.in_flight.load(Ordering::Acquire) {
+            0 => 0,
+            in_flight_ns => self.front_since.load(Ordering::Relaxed).saturating_add(in_flight_ns),
+        }
+    }
+
     /// What the session says.
     pub(crate) fn report(&self) -> Report {
         // The release first: what was used before it is then visible below.

@@ -241,7 +241,7 @@ impl World {
         let add = Event::AddSession { session: key, vgpu: vgpu_key(vgpu) };
         self.drive(|turns, witness| {
             // A refusal is the witness's to see.
-            let _ = turns.begin(witness, key, add, gate);
+            turns.begin(witness, key, add, gate);
         });
         if endless {
             self.note_work(number, false);

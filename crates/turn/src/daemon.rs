@@ -187,28 +187,17 @@ impl<P: DaemonPage> Turns<P> {
 
     /// A session comes, with whatever its page says. It may hold a grant of an earlier daemon: then
     /// its turn goes on, or is taken back. The core must know its vGPU, and may know the session.
-    pub fn begin(
-        &mut self,
-        host: &mut impl Host,
-        session: SessionKey,
-        add: Event,
-        gate: Gate<P>,
-    ) -> Result<(), EventError> {
+    pub fn begin(&mut self, host: &mut impl Host, session: SessionKey, add: Event, gate: Gate<P>) {
         let report = gate.report();
         let held = gate.is_held().then(|| gate.last_grant()).flatten();
         let (turn, granted_ns) = (None, host.now_ns());
         let new = Session { gate, runnable: false, turn, granted_ns, sync_calls: 0, pieces: 0 };
         self.sessions.insert(session, new);
-        let added = match self.handle(host, add) {
-            // A saved state knows the sessions that were adopted.
-            Ok(()) | Err(EventError::SessionExists(_)) => Ok(()),
-            Err(error) => Err(error),
-        };
+        self.tell(host, add);
         self.tell(host, Event::Used { session, usage: report.usage() });
         if let Some(grant) = held {
             self.adopt(host, session, &report, grant.budget_ns);
         }
-        added
     }
 
     fn adopt(

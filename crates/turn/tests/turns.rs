@@ -44,7 +44,7 @@ fn two() -> (Bench, Turns<PlainPage>, [Holder<PlainPage>; 2]) {
         turns.tell(&mut bench, Event::AddVgpu { vgpu, device: DEVICE, tenant, weight });
         let page = PlainPage::new(Terms::default(), Rc::clone(&bench.now_ns));
         let add = Event::AddSession { session, vgpu };
-        turns.begin(&mut bench, session, add, Gate::new(page.clone())).unwrap();
+        turns.begin(&mut bench, session, add, Gate::new(page.clone()));
         Holder::new(page)
     });
     bench.told.clear();

@@ -4,6 +4,7 @@
 
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
+use std::time::Instant;
 
 use serde_json::Value;
 
@@ -46,10 +47,20 @@ fn open(node: Node) -> Node {
 
 /// `adversary` as a user, ready to begin.
 fn tenant(node: &Node, user: u32, name: &str, arguments: &[&str]) -> Conversation {
+    tenant_for(SECONDS, node, user, name, arguments)
+}
+
+fn tenant_for(
+    seconds: u32,
+    node: &Node,
+    user: u32,
+    name: &str,
+    arguments: &[&str],
+) -> Conversation {
     let mut command = Command::new("setpriv");
     let (what, options) = arguments.split_first().unwrap();
     command.arg(format!("--reuid={user}")).arg(format!("--regid={user}")).arg("--clear-groups");
-    command.arg(program("adversary")).arg(what).arg(SECONDS.to_string());
+    command.arg(program("adversary")).arg(what).arg(seconds.to_string());
     command.args(options).args(["--start", "-"]);
     command.env("WEFT_SOCKET", node.path().join("tenant.sock")).env("WEFT_VGPU", name);
     command.env("LD_LIBRARY_PATH", node.path().join("lib"));
@@ -119,6 +130,26 @@ fn dying_or_leaving_before_the_bill_is_not_free() {
     let few = ["kill", "--kernel", "second", "--length", "0.1", "--ahead", "2"];
     let robbed = victim.kept(&node(&["scheduling.policy=unmanaged"]), 1, &few);
     assert!(robbed < LOST, "unmanaged, the victim kept {robbed}");
+}
+
+/// What is left behind on a device that cannot take it back is executed, and nobody beside it:
+/// what all are charged is no more than the time that passed.
+#[test]
+fn what_is_left_behind_occupies_the_device_until_it_is_over() {
+    // Longer than a worker's patience with a timeline that nobody vouches for (ADR 16).
+    let (node, seconds) = (node(&[]), 8);
+    let leaves = ["leave", "--kernel", "second", "--length", "0.1", "--fraction", "0.1"];
+    let mut victim = tenant_for(seconds, &node, VICTIM_USER, "victim", &["honest"]);
+    let mut attacker = tenant_for(seconds, &node, ATTACK_USER, "other", &leaves);
+    let began = Instant::now();
+    [&mut attacker, &mut victim].into_iter().for_each(|tenant| tenant.say("begin"));
+    report(&mut victim);
+    report(&mut attacker);
+    node.wait_until_empty();
+    let passed_ns = began.elapsed().as_nanos() as f64;
+    let charged_ns: u64 = node.admin().list().unwrap().iter().map(|vgpu| vgpu.used_ns).sum();
+    assert!(charged_ns as f64 <= 1.02 * passed_ns, "charged {charged_ns} ns in {passed_ns} ns");
+    assert!(charged_ns as f64 >= 0.5 * passed_ns, "the device idled");
 }
 
 #[test]

@@ -4,6 +4,7 @@
 //! It sleeps on the node page's doorbell, with the core's next timer as the limit, so an idle node
 //! uses no CPU. Everything it decides is decided in [`weft_sched`].
 
+mod drain;
 mod place;
 mod sweep;
 mod witness;
@@ -27,6 +28,7 @@ use super::registry::Holding;
 use super::trace::Trace;
 use crate::admin::CoschedulingReport;
 
+use self::drain::Drains;
 pub(crate) use self::place::Place;
 use self::sweep::Sweep;
 use self::witness::Witness;
@@ -60,6 +62,13 @@ pub(crate) enum Order {
     },
     /// A session begins, or is adopted.
     Begin(Box<Beginning>),
+    /// A session's worker is dead, its turn perhaps not over.
+    Drain {
+        /// Which.
+        session: u32,
+        /// Is dropped when its work in flight no longer occupies the device.
+        answer: Sender<()>,
+    },
     /// A session's worker is dead.
     End {
         /// Which.
@@ -205,6 +214,7 @@ pub(crate) struct Driver {
     witness: Witness,
     /// What becomes of work in flight when its worker dies.
     abandoned: Abandoned,
+    drains: Drains,
 }
 
 /// What the driver knows of a session beside its turns.
@@ -242,6 +252,7 @@ impl Driver {
             number,
             witness: Witness::default(),
             abandoned,
+            drains: Drains::default(),
         }
     }
 
@@ -271,6 +282,7 @@ impl Driver {
             self.look();
             self.sweep();
             self.coscheduler.settle(clock::now_ns());
+            self.drains.release(clock::now_ns());
             if self.keep_time() {
                 continue;
             }
@@ -287,7 +299,12 @@ impl Driver {
 
     /// Sleeps until a session changes, an order comes or the timer is due.
     fn sleep(&mut self) -> Option<Order> {
-        let due_ns = [self.turns.timer_ns(), self.coscheduler.deadline_ns(), self.sweep_due_ns()];
+        let due_ns = [
+            self.turns.timer_ns(),
+            self.coscheduler.deadline_ns(),
+            self.sweep_due_ns(),
+            self.drains.due_ns(),
+        ];
         let next_ns = due_ns.into_iter().flatten().min();
         let limit =
             next_ns.map(|at_ns| Duration::from_nanos(at_ns.saturating_sub(clock::now_ns()).max(1)));
@@ -323,6 +340,7 @@ impl Driver {
             Order::WeighSession { session, weight } => self.weigh_session(session, weight),
             Order::Forget { vgpu } => self.forget(VgpuKey(vgpu)),
             Order::Begin(beginning) => self.begin(*beginning),
+            Order::Drain { session, answer } => self.drain(session, answer),
             Order::End { session, answer } => {
                 let ended = self.end(session);
                 // Who asked may be gone: the daemon is ending.
@@ -364,9 +382,7 @@ impl Driver {
         self.sessions.insert(session, Session { id, vgpu, killed: false, worker });
         let key = SessionKey(session);
         let add = Event::AddSession { session: key, vgpu: VgpuKey(vgpu) };
-        if let Err(error) = self.turns.begin(&mut self.witness, key, add, gate) {
-            tracing::error!(%error, session, "the core refused a session");
-        }
+        self.turns.begin(&mut self.witness, key, add, gate);
         self.follow();
         self.page.mark(session);
         self.save();
@@ -467,9 +483,7 @@ impl Driver {
 
     /// Tells the core one thing and does what it asks.
     fn tell(&mut self, event: Event) {
-        if let Err(error) = self.turns.handle(&mut self.witness, event) {
-            tracing::error!(%error, ?event, "the scheduling core refused an event");
-        }
+        self.turns.tell(&mut self.witness, event);
         self.follow();
     }
 

@@ -625,6 +625,7 @@ impl Daemon {
         if let Err(error) = segment.declare_worker_lost() {
             tracing::error!(session = start.session, %error, "the tenant could not be told");
         }
+        self.drain(key);
         let (used_ns, frames) = {
             // In one step for whoever reads totals: what the driver no longer counts is booked.
             let mut core = self.core();
@@ -648,6 +649,15 @@ impl Daemon {
                 }
                 None => tracing::info!(session, vgpu, used_ns, suppressed, "session ended"),
             }
+        }
+    }
+
+    /// Waits until the device is done with a dead session's work, unless the node ends.
+    fn drain(&self, key: u32) {
+        let node_ends = self.core().sessions.get(&key).is_some_and(|entry| entry.worker.is_none());
+        if !node_ends {
+            // The answer is that there will be none.
+            self.driver.ask::<()>(|answer| Order::Drain { session: key, answer });
         }
     }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use weft_sched::EventError;
 use weft_turn::{Decision, Host};
 
 use crate::daemon::clock;
@@ -53,6 +54,14 @@ impl Host for Witness {
     }
 
     fn decided(&mut self, decision: &Decision<'_>) {
+        match decision.result {
+            // A saved state knows the sessions that were adopted.
+            Ok(()) | Err(EventError::SessionExists(_)) => {}
+            Err(error) => {
+                let event = decision.event;
+                tracing::error!(%error, ?event, "the scheduling core refused an event");
+            }
+        }
         for recorder in self.recorders.values_mut() {
             recorder.record(decision);
         }
