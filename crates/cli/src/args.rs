@@ -64,6 +64,9 @@ pub(crate) enum Command {
     Watchdog,
     /// List vGPUs and who uses them.
     Ls {
+        /// List the devices instead.
+        #[arg(long)]
+        devices: bool,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -100,11 +103,14 @@ pub(crate) enum Command {
     Policy {
         /// The new policy.
         name: Option<String>,
+        /// Of this device; of all without it.
+        #[arg(long, requires = "name")]
+        device: Option<String>,
         /// Print JSON.
         #[arg(long)]
         json: bool,
     },
-    /// Watch who uses the device.
+    /// Watch who uses the devices.
     Top {
         /// Time between two looks.
         #[arg(long, default_value_t = 500, value_name = "MS")]
@@ -181,6 +187,9 @@ pub(crate) struct AccessSettings {
     /// The user who owns it, by name or number; you without it.
     #[arg(long, value_name = "USER", value_parser = users::number)]
     pub(crate) owner: Option<u32>,
+    /// The device that it lives on; where there is room without it.
+    #[arg(long)]
+    pub(crate) device: Option<String>,
     /// A token that programs must show (`WEFT_TOKEN`) to attach.
     #[arg(long)]
     pub(crate) token: Option<String>,
@@ -259,7 +268,8 @@ pub(crate) struct NodeOptions {
     /// Configuration file (TOML).
     #[arg(long, env = "WEFT_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Device to execute on: soft, soft:paced, soft:paced:MODEL.toml, cuda, cuda:N.
+    /// Device to execute on: soft, soft:paced, soft:paced:MODEL.toml, cuda, cuda:N; several with
+    /// commas between them.
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
     /// Check the configuration and what it needs, print it whole, and start nothing.

@@ -276,6 +276,7 @@ mod tests {
         sessions: u32,
     ) -> VgpuReport {
         VgpuReport {
+            device: "gpu0".to_owned(),
             name: name.to_owned(),
             owner: 0,
             tenant: Some(tenant),

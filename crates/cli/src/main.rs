@@ -60,14 +60,17 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Weigh { owner, name, stay: true } => cpu_weight::guard(&sockets, owner, &name)?,
         Command::Worker => weft_node::run_worker()?,
         Command::Watchdog => weft_node::run_watchdog()?,
-        Command::Ls { json } => vgpu::list(&sockets, json)?,
+        Command::Ls { devices: true, json } => vgpu::devices(&sockets, json)?,
+        Command::Ls { devices: false, json } => vgpu::list(&sockets, json)?,
         Command::Usage { json } => vgpu::usage(&sockets, json)?,
         Command::Create { name, settings, bound, access } => {
             vgpu::create(&sockets, &name, &settings, &bound, access)?;
         }
         Command::Set(options) => vgpu::set(&sockets, &options)?,
         Command::Rm { name, force } => vgpu::remove(&sockets, &name, force)?,
-        Command::Policy { name, json } => vgpu::policy(&sockets, name.as_deref(), json)?,
+        Command::Policy { name, device, json } => {
+            vgpu::policy(&sockets, name.as_deref(), device.as_deref(), json)?;
+        }
         Command::Top { interval_ms, plain, json } => {
             top::top(&sockets, interval_ms, top::How::choose(plain, json))?;
         }

@@ -154,7 +154,7 @@ mod tests {
 
     /// A journal of three vGPUs that take turns, and what it replays to.
     fn journal() -> Vec<u8> {
-        let mut node = Node::new(Config::default()).unwrap();
+        let mut node = Node::new();
         let (mut actions, mut file) = (Actions::new(), Vec::new());
         let mut writer = Writer::begin(&node, &mut file);
         let mut now_ns = 0;
@@ -165,7 +165,7 @@ mod tests {
             actions.clear();
         };
         let device = DeviceKey(0);
-        tell(&mut node, Event::DeviceUp { device });
+        tell(&mut node, Event::DeviceUp { device, config: Config::default() });
         for key in 0..3 {
             let (vgpu, tenant) = (VgpuKey(key), TenantKey::DEFAULT);
             let weight = Weight::new(key + 1).unwrap();
@@ -228,7 +228,7 @@ mod tests {
     fn damage_never_crashes() {
         let whole = journal();
         let header = {
-            let node = Node::new(Config::default()).unwrap();
+            let node = Node::new();
             let mut bytes = Vec::new();
             Writer::begin(&node, &mut bytes);
             bytes.len()

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use weft_device::DeviceSpec;
 use weft_device::cuda;
 use weft_node::NodeConfig;
-use weft_node::admin::{AdminError, Client, Request};
+use weft_node::admin::{AdminError, Client, DeviceReport, Request};
 
 use crate::args::{RunOptions, Sockets, VgpuSettings};
 use crate::daemon::Found;
@@ -54,13 +54,10 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
     match &mut admin {
         Some(admin) => {
             let node = admin.node()?;
-            let device = &node.device;
-            output::note(&format!(
-                "weft: on node {}, device {} ({})",
-                runtime_dir.display(),
-                device.name,
-                device.clock
-            ));
+            let one = |device: &DeviceReport| format!("{} ({})", device.name, device.clock);
+            let devices: Vec<String> = node.devices.iter().map(one).collect();
+            let (dir, devices) = (runtime_dir.display(), devices.join(", "));
+            output::note(&format!("weft: on node {dir}, device {devices}"));
             socket = node.tenant_socket.into();
             settle(admin, options)?;
         }
@@ -106,7 +103,8 @@ fn settle(admin: &mut Client, options: &RunOptions) -> Result<()> {
     if !is_there(admin)? {
         let (owner, token, cap_ppm) = (None, options.token.clone(), None);
         let name = name.clone();
-        let create = Request::Create { name, weight, memory_bytes, owner, token, cap_ppm };
+        let device = None;
+        let create = Request::Create { name, device, weight, memory_bytes, owner, token, cap_ppm };
         match admin.call(&create) {
             // Another run may have been quicker.
             Err(AdminError::Refused(_)) if is_there(admin)? => {}

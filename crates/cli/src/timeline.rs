@@ -5,13 +5,13 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::{Value, json};
 use weft_sched::journal::{Outcome, Record};
-use weft_sched::{Action, Event, Node, SessionKey, UNLIMITED, Usage};
+use weft_sched::{Action, DeviceKey, Event, Node, SessionKey, UNLIMITED, Usage};
 
 /// The process of all rows.
 const NODE: u32 = 1;
-/// The row of the device; vGPUs have the rows after it.
-const DEVICE_ROW: u32 = 0;
-/// The device's busy part is shown per this time.
+/// The devices' rows come first, those of vGPUs after them.
+const VGPU_ROWS: u32 = 1 << 16;
+/// A device's busy part is shown per this time.
 const BUSY_BIN_NS: u64 = 20_000_000;
 
 /// What is going on at one place of the journal.
@@ -19,14 +19,16 @@ const BUSY_BIN_NS: u64 = 20_000_000;
 pub(crate) struct Timeline<'a> {
     names: &'a BTreeMap<u32, String>,
     sessions: BTreeMap<u32, Session>,
+    /// The devices of vGPUs.
+    devices: BTreeMap<u32, DeviceKey>,
     /// Device time charged, by vGPU.
     charged_ns: BTreeMap<u32, u64>,
-    /// vGPUs whose rows have names.
+    /// Rows that have names.
     named: BTreeSet<u32>,
-    /// The session whose turn the device's row shows.
-    on_device: Option<u32>,
-    /// The bin that is being filled, and the device time charged in it.
-    busy: (u64, u64),
+    /// The session whose turn each device's row shows.
+    on_device: BTreeMap<DeviceKey, u32>,
+    /// The bin that is being filled, and the device time charged in it, by device.
+    busy: BTreeMap<DeviceKey, (u64, u64)>,
     base_ns: u64,
     now_ns: u64,
 }
@@ -58,10 +60,11 @@ impl<'a> Timeline<'a> {
         Self {
             names,
             sessions: state.sessions.iter().map(session).collect(),
+            devices: state.vgpus.iter().map(|vgpu| (vgpu.vgpu.0, vgpu.device)).collect(),
             charged_ns: BTreeMap::new(),
             named: BTreeSet::new(),
-            on_device: None,
-            busy: (0, 0),
+            on_device: BTreeMap::new(),
+            busy: BTreeMap::new(),
             base_ns: 0,
             now_ns: 0,
         }
@@ -117,19 +120,21 @@ impl<'a> Timeline<'a> {
                 self.end_turn(session.0, out);
             }
             Event::Pieces { session, pieces } => self.count_pieces(session, pieces, out),
-            Event::SetPolicy { policy, .. } => {
+            Event::SetPolicy { device, policy } => {
                 let at = self.micros(self.now_ns);
                 let name = format!("policy {}", policy.name());
                 out.push(json!({
-                    "name": name, "ph": "i", "s": "g", "ts": at, "pid": NODE, "tid": DEVICE_ROW,
+                    "name": name, "ph": "i", "s": "g", "ts": at, "pid": NODE, "tid": device.0,
                 }));
+            }
+            Event::AddVgpu { vgpu, device, .. } => {
+                self.devices.insert(vgpu.0, device);
             }
             Event::DeviceUp { .. }
             | Event::DeviceDown { .. }
             | Event::AddTenant { .. }
             | Event::RemoveTenant { .. }
             | Event::ReweightTenant { .. }
-            | Event::AddVgpu { .. }
             | Event::RemoveVgpu { .. }
             | Event::Reweight { .. }
             | Event::SetCap { .. }
@@ -143,8 +148,8 @@ impl<'a> Timeline<'a> {
 
     fn action(&mut self, action: &Action, out: &mut Vec<Value>) {
         match *action {
-            Action::Grant { session, epoch, budget_ns, .. } => {
-                self.grant(session, epoch, budget_ns, out);
+            Action::Grant { session, device, epoch, budget_ns } => {
+                self.grant(session, device, (epoch, budget_ns), out);
             }
             Action::Wake { session, .. } => self.mark(session, "waiting thread woken", out),
             Action::Prepare { session, .. } => self.mark(session, "prepare", out),
@@ -154,7 +159,13 @@ impl<'a> Timeline<'a> {
         }
     }
 
-    fn grant(&mut self, session: SessionKey, epoch: u64, budget_ns: u64, out: &mut Vec<Value>) {
+    fn grant(
+        &mut self,
+        session: SessionKey,
+        device: DeviceKey,
+        (epoch, budget_ns): (u64, u64),
+        out: &mut Vec<Value>,
+    ) {
         let now_ns = self.now_ns;
         let Some(state) = self.sessions.get_mut(&session.0) else { return };
         if let Some(turn) = state.turn.as_mut().filter(|turn| turn.epoch == epoch) {
@@ -164,8 +175,8 @@ impl<'a> Timeline<'a> {
         let used_at_start_ns = state.used_ns;
         state.turn = Some(Turn { start_ns: now_ns, epoch, budget_ns, used_at_start_ns });
         self.end_wait(session.0, out);
-        // Under a policy without a gate several hold the device: the row shows one at a time.
-        self.on_device.get_or_insert(session.0);
+        // Under a policy without a gate several hold a device: the row shows one at a time.
+        self.on_device.entry(device).or_insert(session.0);
     }
 
     fn end_turn(&mut self, session: u32, out: &mut Vec<Value>) {
@@ -178,11 +189,12 @@ impl<'a> Timeline<'a> {
         if turn.budget_ns != UNLIMITED {
             arguments["budget_us"] = json!(micros(turn.budget_ns));
         }
-        self.slice("turn", vgpu + 1, turn.start_ns, &arguments, vgpu, out);
-        if self.on_device == Some(session) {
-            self.on_device = None;
+        self.slice("turn", VGPU_ROWS + vgpu, turn.start_ns, &arguments, vgpu, out);
+        let device = self.device(vgpu);
+        if self.on_device.get(&device) == Some(&session) {
+            self.on_device.remove(&device);
             let name = self.name(vgpu);
-            self.slice(&name, DEVICE_ROW, turn.start_ns, &arguments, vgpu, out);
+            self.slice(&name, device.0, turn.start_ns, &arguments, vgpu, out);
         }
     }
 
@@ -191,7 +203,7 @@ impl<'a> Timeline<'a> {
         let (vgpu, since_ns) = (state.vgpu, state.waits_since_ns.take());
         if let Some(since_ns) = since_ns {
             let arguments = json!({ "session": session });
-            self.slice("waits", vgpu + 1, since_ns, &arguments, vgpu, out);
+            self.slice("waits", VGPU_ROWS + vgpu, since_ns, &arguments, vgpu, out);
         }
     }
 
@@ -207,21 +219,23 @@ impl<'a> Timeline<'a> {
         *charged_ns += ns;
         let (total_ns, name) = (*charged_ns, format!("charged {}", self.name(vgpu)));
         self.counter(&name, "ms", micros(total_ns) / 1e3, self.now_ns, out);
-        self.count_busy(ns, out);
+        self.count_busy(self.device(vgpu), ns, out);
     }
 
-    fn count_busy(&mut self, ns: u64, out: &mut Vec<Value>) {
+    fn count_busy(&mut self, device: DeviceKey, ns: u64, out: &mut Vec<Value>) {
         let bin = self.now_ns / BUSY_BIN_NS;
-        if bin == self.busy.0 {
-            self.busy.1 += ns;
+        let busy = self.busy.entry(device).or_default();
+        if bin == busy.0 {
+            busy.1 += ns;
             return;
         }
-        let (done, busy_ns) = std::mem::replace(&mut self.busy, (bin, ns));
+        let (done, busy_ns) = std::mem::replace(busy, (bin, ns));
         if busy_ns > 0 {
             #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
             let percent = (100.0 * busy_ns as f64 / BUSY_BIN_NS as f64).min(100.0);
             let at_ns = (done * BUSY_BIN_NS).max(self.base_ns);
-            self.counter("device busy", "percent", percent, at_ns, out);
+            let name = format!("device {} busy", device.0);
+            self.counter(&name, "percent", percent, at_ns, out);
         }
     }
 
@@ -242,7 +256,7 @@ impl<'a> Timeline<'a> {
     fn mark(&mut self, session: SessionKey, what: &str, out: &mut Vec<Value>) {
         let Some(vgpu) = self.sessions.get(&session.0).map(|state| state.vgpu) else { return };
         self.name_row(vgpu, out);
-        let (at, row) = (self.micros(self.now_ns), vgpu + 1);
+        let (at, row) = (self.micros(self.now_ns), VGPU_ROWS + vgpu);
         out.push(json!({
             "name": what, "ph": "i", "s": "t", "ts": at, "pid": NODE, "tid": row,
             "args": { "session": session.0 },
@@ -266,17 +280,25 @@ impl<'a> Timeline<'a> {
         }));
     }
 
+    /// Names the row of a vGPU, and of its device.
     fn name_row(&mut self, vgpu: u32, out: &mut Vec<Value>) {
         let metadata = |what: &str, row: u32, arguments: &Value| json!({ "name": what, "ph": "M", "ts": 0, "pid": NODE, "tid": row, "args": arguments });
         if self.named.is_empty() {
-            out.push(metadata("process_name", DEVICE_ROW, &json!({ "name": "Weft node" })));
-            out.push(metadata("thread_name", DEVICE_ROW, &json!({ "name": "device" })));
+            out.push(metadata("process_name", 0, &json!({ "name": "Weft node" })));
         }
-        if self.named.insert(vgpu) {
-            let (row, name) = (vgpu + 1, self.name(vgpu));
-            out.push(metadata("thread_name", row, &json!({ "name": name })));
-            out.push(metadata("thread_sort_index", row, &json!({ "sort_index": row })));
+        let device = self.device(vgpu).0;
+        let rows = [(device, format!("device {device}")), (VGPU_ROWS + vgpu, self.name(vgpu))];
+        for (row, name) in rows {
+            if self.named.insert(row) {
+                out.push(metadata("thread_name", row, &json!({ "name": name })));
+                out.push(metadata("thread_sort_index", row, &json!({ "sort_index": row })));
+            }
         }
+    }
+
+    /// Where a vGPU lives.
+    fn device(&self, vgpu: u32) -> DeviceKey {
+        self.devices.get(&vgpu).copied().unwrap_or(DeviceKey(0))
     }
 
     fn name(&self, vgpu: u32) -> String {

@@ -7,11 +7,13 @@ use anyhow::Result;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind};
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Color, Style, Stylize};
-use ratatui::text::Line;
+use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Cell, Row, Table};
 use ratatui::{DefaultTerminal, Frame};
 use serde_json::json;
-use weft_node::admin::{Client, ProcessReport, Share, Stats, VgpuReport, VgpuState, shares};
+use weft_node::admin::{
+    Client, DeviceReport, ProcessReport, Share, Stats, VgpuReport, VgpuState, shares,
+};
 
 use crate::args::Sockets;
 use crate::output::{bar, line, percent, size};
@@ -103,9 +105,10 @@ pub(crate) fn top(sockets: &Sockets, interval_ms: u64, how: How) -> Result<()> {
         How::Json => looks(&mut client, interval, |before, after| {
             let vgpus = with_shares(after, &shares(before, after))?;
             let (busy, now_ns) = (busy_ratio(before, after), after.now_ns);
-            let (device, policy) = (&after.device, &after.policy);
+            let (devices, policy) = (&after.devices, &after.policy);
             let look = json!({
-                "now_ns": now_ns, "policy": policy, "busy": busy, "device": device, "vgpus": vgpus,
+                "now_ns": now_ns, "policy": policy, "busy": busy, "devices": devices,
+                "vgpus": vgpus,
             });
             Ok(look.to_string())
         }),
@@ -143,11 +146,21 @@ pub(crate) fn summary(before: &Stats, after: &Stats) -> String {
     format!("busy {:>6}  {who}", percent(busy_ratio(before, after)))
 }
 
-/// The part of the time between two looks in which the device was busy.
+/// The part of the time between two looks in which the devices were busy, over all of them.
 fn busy_ratio(before: &Stats, after: &Stats) -> f64 {
+    let of_devices = after.devices.iter().map(|device| device_busy_ratio(device, before, after));
+    #[expect(clippy::cast_precision_loss, reason = "a node has few devices")]
+    let count = after.devices.len().max(1) as f64;
+    of_devices.sum::<f64>() / count
+}
+
+/// The same of one device.
+fn device_busy_ratio(device: &DeviceReport, before: &Stats, after: &Stats) -> f64 {
+    let earlier = before.devices.iter().find(|other| other.device == device.device);
+    let earlier_ns = earlier.map_or(0, |earlier| earlier.busy_ns);
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     let (busy, wall) = (
-        after.device.busy_ns.saturating_sub(before.device.busy_ns) as f64,
+        device.busy_ns.saturating_sub(earlier_ns) as f64,
         after.now_ns.saturating_sub(before.now_ns).max(1) as f64,
     );
     (busy / wall).min(1.0)
@@ -200,10 +213,14 @@ impl Screen {
     }
 
     fn draw(&mut self, frame: &mut Frame<'_>, before: &Stats, after: &Stats) {
-        let areas =
-            Layout::vertical([Constraint::Length(2), Constraint::Min(3), Constraint::Length(1)]);
+        let devices = u16::try_from(after.devices.len()).unwrap_or(u16::MAX);
+        // Devices never push who uses them off the screen.
+        let head = Constraint::Length((devices + 1).min(frame.area().height / 3).max(2));
+        let areas = Layout::vertical([head, Constraint::Min(3), Constraint::Length(1)]);
         let [head, body, foot] = areas.areas(frame.area());
-        frame.render_widget(Line::from(heading(before, after)).bold(), head);
+        let heading: Vec<Line<'_>> =
+            heading(before, after).into_iter().map(|text| Line::from(text).bold()).collect();
+        frame.render_widget(Text::from(heading), head);
         let columns = shown_columns(body.width.saturating_sub(2));
         let rows = rows(&shares(before, after), after, self.shows_all, &mut self.names);
         // Two lines of the frame, one of names.
@@ -257,20 +274,26 @@ fn key(event: &Event) -> Option<Key> {
     }
 }
 
-/// The node in one line: what a narrow terminal cuts off comes last.
-fn heading(before: &Stats, after: &Stats) -> String {
-    let device = &after.device;
-    format!(
-        "busy {}  memory {} of {}  {} ({})  policy {}  holder {}  waiting {}",
-        percent(busy_ratio(before, after)),
-        size(device.memory_used_bytes),
-        size(device.memory_bytes),
-        device.name,
-        device.clock,
-        after.policy,
-        after.holder.as_deref().unwrap_or("-"),
-        after.waiting,
-    )
+/// Each device in a line: what a narrow terminal cuts off comes last.
+fn heading(before: &Stats, after: &Stats) -> Vec<String> {
+    let is_alone = after.devices.len() == 1;
+    let one = |device: &DeviceReport| {
+        let here = || after.vgpus.iter().filter(|vgpu| vgpu.device == device.device);
+        let holder = here().find(|vgpu| vgpu.state == VgpuState::Running);
+        let waiting = here().filter(|vgpu| vgpu.state == VgpuState::Waiting).count();
+        format!(
+            "{}busy {}  memory {} of {}  {} ({})  policy {}  holder {}  waiting {waiting}",
+            if is_alone { String::new() } else { format!("{}: ", device.device) },
+            percent(device_busy_ratio(device, before, after)),
+            size(device.memory_used_bytes),
+            size(device.memory_bytes),
+            device.name,
+            device.clock,
+            device.policy,
+            holder.map_or("-", |vgpu| vgpu.name.as_str()),
+        )
+    };
+    after.devices.iter().map(one).collect()
 }
 
 /// A line of the table.
@@ -403,7 +426,7 @@ mod tests {
             });
             let processes = vec![process; sessions as usize];
             json!({
-                "name": name, "owner": 0, "tenant": 0, "tenant_weight": 1, "weight": 1,
+                "name": name, "owner": 0, "device": "gpu0", "tenant": 0, "tenant_weight": 1, "weight": 1,
                 "cap_ppm": null, "memory_bytes": 1 << 30, "memory_used_bytes": 64 << 20,
                 "pinned_bytes": 0, "state": if sessions > 0 { "waiting" } else { "detached" },
                 "sessions": sessions, "programs": [], "processes": processes,
@@ -415,11 +438,11 @@ mod tests {
         let part = now_ns / u64::from(busy.max(1));
         vgpus.extend((0..busy).map(|n| vgpu(format!("z-busy-{n:02}"), 1 + n % 2, part)));
         let body = json!({
-            "now_ns": now_ns, "policy": "fair", "holder": null, "waiting": busy,
-            "device": {
-                "name": "Weft", "backend": "soft", "clock": "real", "memory_bytes": 1_u64 << 32,
+            "now_ns": now_ns, "policy": "fair", "holders": [], "waiting": busy,
+            "devices": [{
+                "device": "gpu0", "policy": "fair", "name": "Weft", "backend": "soft", "clock": "real", "memory_bytes": 1_u64 << 32,
                 "memory_used_bytes": 0, "busy_ns": now_ns, "overruns": 0, "executions": 0,
-            },
+            }],
             "vgpus": vgpus, "closure": {"charged_ns": 0, "busy_ns": 0},
         });
         let answer = json!({"answer": "stats", "body": body});

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
-use weft_node::admin::{ProcessReport, Request, Share, Stats, VgpuReport, VgpuState, shares};
+use weft_node::admin::{
+    DeviceReport, ProcessReport, Request, Share, Stats, VgpuReport, VgpuState, shares,
+};
 use weft_node::config::CapSetting;
 
 use crate::args::{AccessSettings, BoundSettings, SetOptions, Sockets, VgpuSettings};
@@ -38,6 +40,7 @@ pub(crate) fn list(sockets: &Sockets, json: bool) -> Result<()> {
             vec![
                 vgpu.name.clone(),
                 tenant(vgpu, &mut names),
+                vgpu.device.clone(),
                 vgpu.weight.to_string(),
                 cap(vgpu),
                 state(vgpu.state).to_owned(),
@@ -52,6 +55,7 @@ pub(crate) fn list(sockets: &Sockets, json: bool) -> Result<()> {
     let header = [
         "NAME",
         "USER",
+        "DEVICE",
         "WEIGHT",
         "CAP",
         "STATE",
@@ -61,6 +65,32 @@ pub(crate) fn list(sockets: &Sockets, json: bool) -> Result<()> {
         "USED",
         "PROCESSES",
     ];
+    line(table(&header, &rows).trim_end());
+    Ok(())
+}
+
+/// `weft ls --devices`
+pub(crate) fn devices(sockets: &Sockets, json: bool) -> Result<()> {
+    let stats = sockets.connect()?.stats()?;
+    if json {
+        line(&serde_json::to_string_pretty(&stats.devices)?);
+        return Ok(());
+    }
+    let row = |device: &DeviceReport| {
+        let vgpus = stats.vgpus.iter().filter(|vgpu| vgpu.device == device.device);
+        vec![
+            device.device.clone(),
+            device.name.clone(),
+            device.backend.clone(),
+            device.clock.clone(),
+            device.policy.clone(),
+            format!("{} / {}", size(device.memory_used_bytes), size(device.memory_bytes)),
+            seconds(device.busy_ns),
+            vgpus.count().to_string(),
+        ]
+    };
+    let rows: Vec<_> = stats.devices.iter().map(row).collect();
+    let header = ["DEVICE", "NAME", "BACKEND", "CLOCK", "POLICY", "MEMORY", "BUSY", "VGPUS"];
     line(table(&header, &rows).trim_end());
     Ok(())
 }
@@ -120,7 +150,7 @@ pub(crate) fn usage(sockets: &Sockets, json: bool) -> Result<()> {
     let header = ["NAME", "OWNER", "WEIGHT", "USED", "HELD", "TURNS", "SESSIONS"];
     line(table(&header, &rows).trim_end());
     line(&format!(
-        "device busy {}, charged {}, difference {:.3}%",
+        "busy {}, charged {}, difference {:.3}%",
         seconds(stats.closure.busy_ns),
         seconds(stats.closure.charged_ns),
         100.0 * stats.closure.error()
@@ -143,6 +173,7 @@ pub(crate) fn create(
         owner: access.owner,
         token: access.token,
         cap_ppm: bound.cap.map(|cap| cap.0),
+        device: access.device,
     })?;
     Ok(())
 }
@@ -174,10 +205,15 @@ pub(crate) fn remove(sockets: &Sockets, name: &str, force: bool) -> Result<()> {
 }
 
 /// `weft policy`
-pub(crate) fn policy(sockets: &Sockets, name: Option<&str>, json: bool) -> Result<()> {
+pub(crate) fn policy(
+    sockets: &Sockets,
+    name: Option<&str>,
+    device: Option<&str>,
+    json: bool,
+) -> Result<()> {
     let mut client = sockets.connect()?;
     let node = match name {
-        Some(name) => client.set_policy(name)?,
+        Some(name) => client.set_policy(name, device)?,
         None => client.node()?,
     };
     match json {

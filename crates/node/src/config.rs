@@ -63,8 +63,9 @@ pub struct NodeConfig {
     pub sockets: SocketConfig,
     /// Where vGPUs and their usage are kept.
     pub state_dir: PathBuf,
-    /// The device.
-    pub device: DeviceConfig,
+    /// The devices.
+    #[serde(rename = "device", with = "device::list")]
+    pub devices: Vec<DeviceConfig>,
     /// Policy and times.
     pub scheduling: SchedulingConfig,
     /// What a vGPU gets when nobody says otherwise.
@@ -312,7 +313,7 @@ impl Default for NodeConfig {
         Self {
             sockets: SocketConfig::default(),
             state_dir: default_state_dir(),
-            device: DeviceConfig::default(),
+            devices: vec![DeviceConfig::default()],
             scheduling: SchedulingConfig::default(),
             defaults: DefaultsConfig::default(),
             limits: LimitsConfig::default(),
@@ -433,10 +434,10 @@ pub enum ConfigError {
 const CUDA_KERNEL_MS: u64 = 10_000;
 
 impl NodeConfig {
-    /// How long one kernel may run, in ms of its own device time, if that is limited.
+    /// How long one kernel may run on a device, in ms of its own device time, if that is limited.
     #[must_use]
-    pub fn kernel_ms(&self) -> Option<u64> {
-        let otherwise = match self.device.kind {
+    pub fn kernel_ms(&self, device: &DeviceConfig) -> Option<u64> {
+        let otherwise = match device.kind {
             DeviceKind::Soft => None,
             DeviceKind::Cuda => Some(CUDA_KERNEL_MS),
         };
@@ -463,22 +464,23 @@ impl NodeConfig {
             }
         }
         if let Some(device) = variable("WEFT_DEVICE").filter(|value| !value.is_empty()) {
-            device::apply(&mut table, &device)?;
+            device::set(&mut table, &device)?;
         }
         for (key, value) in settings {
             if key == "device" {
-                device::apply(&mut table, value)?;
+                device::set(&mut table, value)?;
             } else {
                 insert(&mut table, key, literal(key, value))?;
             }
         }
-        device::complete(&mut table)?;
+        device::complete(&mut table);
         Self::from_table(table)
     }
 
     fn from_table(table: Table) -> Result<Self, ConfigError> {
-        let config: Self =
+        let mut config: Self =
             table.try_into().map_err(|error: toml::de::Error| invalid(error.to_string().trim()))?;
+        device::name_all(&mut config.devices);
         config.validate()?;
         Ok(config)
     }
@@ -495,10 +497,16 @@ impl NodeConfig {
         self.sockets.admin.clone().unwrap_or_else(|| self.sockets.runtime_dir.join(ADMIN_SOCKET))
     }
 
-    /// The memory quota of a vGPU that asks for none.
+    /// The memory of the largest device, in bytes.
     #[must_use]
-    pub fn default_memory_bytes(&self) -> u64 {
-        self.defaults.memory.map_or_else(|| self.device.memory_bytes(), |memory| memory.0)
+    pub fn largest_memory_bytes(&self) -> u64 {
+        self.devices.iter().map(DeviceConfig::memory_bytes).max().unwrap_or(0)
+    }
+
+    /// The memory quota, in bytes, of a vGPU that asks for none, where a device has so much.
+    #[must_use]
+    pub fn default_memory_bytes(&self, device_bytes: u64) -> u64 {
+        self.defaults.memory.map_or(device_bytes, |memory| memory.0)
     }
 
     /// Paths of sockets are short: the workers' doors have the longest ones.
@@ -579,9 +587,7 @@ impl NodeConfig {
         check("journal.files", self.journal.files as u64, 2, 10_000)?;
         check_size("journal.max_bytes", self.journal.max_bytes.0, 64 << 10, 1 << 40)?;
         check("worker.user", self.worker.user.into(), 0, 4_000_000_000)?;
-        check_size("device.memory", self.device.memory_bytes(), 1 << 20, 1 << 40)?;
-        let model = self.device.model.check();
-        model.map_err(|message| invalid(&format!("device.model.{message}")))?;
+        device::check_all(&self.devices)?;
         match self.metrics.listen {
             Some(address) if !address.ip().is_loopback() => Err(invalid(&format!(
                 "metrics.listen: {address} is not a loopback address; one of 127.0.0.1:PORT, \
@@ -730,10 +736,34 @@ fn insert(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError>
         return Ok(());
     };
     let entry = table.entry(head.to_owned()).or_insert_with(|| Value::Table(Table::new()));
+    if let Some(list) = entry.as_array_mut() {
+        return insert_in_list(list, key, tail, &value);
+    }
     match entry.as_table_mut() {
         Some(inner) => insert(inner, tail, value),
         None => Err(invalid(&format!("{head}: expected a table, because {key} is set"))),
     }
+}
+
+/// Sets a key of one table of a list (`device.1.memory`), or of all (`device.memory`).
+fn insert_in_list(
+    list: &mut [Value],
+    key: &str,
+    tail: &str,
+    value: &Value,
+) -> Result<(), ConfigError> {
+    let one = tail.split_once('.').and_then(|(head, rest)| Some((head.parse().ok()?, rest)));
+    let count = list.len();
+    let (chosen, tail) = match one {
+        Some((number, rest)) => (list.get_mut::<usize>(number).map(std::slice::from_mut), rest),
+        None => (Some(list), tail),
+    };
+    let chosen = chosen
+        .ok_or_else(|| invalid(&format!("{key}: there are {count} of them, numbered from 0")))?;
+    for table in chosen.iter_mut().filter_map(Value::as_table_mut) {
+        insert(table, tail, value.clone())?;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -20,7 +20,7 @@ use weft_ring::peer;
 use weft_turn::Abandoned;
 
 use crate::config::{
-    AccountingConfig, ClockConfig, DeviceKind, LogConfig, NodeConfig, SlicingConfig,
+    AccountingConfig, ClockConfig, DeviceConfig, DeviceKind, LogConfig, NodeConfig, SlicingConfig,
 };
 
 /// Most bytes of one packet.
@@ -107,6 +107,12 @@ pub(crate) struct Start {
 /// The device, as a worker needs it.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct DeviceSpec {
+    /// Its key on the node.
+    #[serde(default)]
+    pub(crate) key: u32,
+    /// Its name.
+    #[serde(default)]
+    pub(crate) name: String,
     /// Device memory, in bytes.
     pub(crate) memory_bytes: u64,
     /// What executes.
@@ -152,17 +158,9 @@ pub(crate) struct Times {
     pub(crate) worker_memory_bytes: u64,
 }
 
-impl DeviceSpec {
-    /// The device that `config` describes.
-    pub(crate) fn of(config: &NodeConfig) -> Self {
-        Self { memory_bytes: config.device.memory_bytes(), backend: Backend::of(config) }
-    }
-}
-
 impl Backend {
     /// The backend that `config` names.
-    pub(crate) fn of(config: &NodeConfig) -> Self {
-        let device = &config.device;
+    pub(crate) fn of(device: &DeviceConfig) -> Self {
         match device.kind {
             DeviceKind::Soft => {
                 let paced = device.clock == ClockConfig::Paced;
@@ -185,14 +183,14 @@ impl Backend {
 }
 
 impl Times {
-    /// The times that `config` sets.
-    pub(crate) fn of(config: &NodeConfig) -> Self {
+    /// The times that `config` sets on one of its devices.
+    pub(crate) fn of(config: &NodeConfig, device: &DeviceConfig) -> Self {
         Self {
             ring_wait_us: config.scheduling.ring_wait_us,
             yield_us: config.scheduling.yield_us,
             accounting: config.scheduling.accounting,
             slicing: config.scheduling.slicing,
-            kernel_ms: config.kernel_ms(),
+            kernel_ms: config.kernel_ms(device),
             orphan_ms: config.limits.orphan_ms,
             worker_memory_bytes: config.limits.worker_memory.0,
         }

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 use self::bounded::Bounded;
-use crate::admin::{CoschedulingReport, Stats, VgpuReport};
+use crate::admin::{CoschedulingReport, DeviceReport, Stats, VgpuReport};
 use crate::daemon::Daemon;
 
 /// Connections that may be open at once.
@@ -24,20 +24,26 @@ const CONTENT_TYPE: &str = "text/plain; version=0.0.4";
 /// The metrics as Prometheus text.
 pub(crate) fn text(stats: &Stats) -> String {
     let mut page = Page(String::new());
-    let device = &stats.device;
-    page.head("weft_device_busy_seconds_total", "counter", "device time that was occupied");
-    page.sample("weft_device_busy_seconds_total", "", &seconds(device.busy_ns));
-    page.head("weft_device_memory_bytes", "gauge", "memory of the device");
-    page.sample("weft_device_memory_bytes", "", &device.memory_bytes.to_string());
-    page.head("weft_device_memory_used_bytes", "gauge", "memory allocated to vGPUs");
-    page.sample("weft_device_memory_used_bytes", "", &device.memory_used_bytes.to_string());
-    page.head("weft_device_overruns_total", "counter", "executions longer than the model");
-    page.sample("weft_device_overruns_total", "", &device.overruns.to_string());
-    page.head("weft_device_late_total", "counter", "executions that began too late to be in time");
-    page.sample("weft_device_late_total", "", &device.late.to_string());
+    let (kind, help) = ("counter", "device time that was occupied");
+    page.devices(stats, "weft_device_busy_seconds_total", kind, help, |device| {
+        seconds(device.busy_ns)
+    });
+    page.devices(stats, "weft_device_memory_bytes", "gauge", "memory of the device", |device| {
+        device.memory_bytes.to_string()
+    });
+    let help = "memory allocated to vGPUs";
+    page.devices(stats, "weft_device_memory_used_bytes", "gauge", help, |device| {
+        device.memory_used_bytes.to_string()
+    });
+    let help = "executions longer than the model";
+    page.devices(stats, "weft_device_overruns_total", kind, help, |device| {
+        device.overruns.to_string()
+    });
+    let help = "executions that began too late to be in time";
+    page.devices(stats, "weft_device_late_total", kind, help, |device| device.late.to_string());
     page.head("weft_charged_seconds_total", "counter", "device time charged to vGPUs");
     page.sample("weft_charged_seconds_total", "", &seconds(stats.closure.charged_ns));
-    page.head("weft_vgpus_waiting", "gauge", "vGPUs that wait for the device");
+    page.head("weft_vgpus_waiting", "gauge", "vGPUs that wait for a device");
     page.sample("weft_vgpus_waiting", "", &stats.waiting.to_string());
     page.head("weft_journal_lost_records_total", "counter", "records missing in journals");
     page.sample("weft_journal_lost_records_total", "", &stats.lost_records.to_string());
@@ -90,6 +96,21 @@ impl Page {
         self.sample("weft_boosted_seconds_total", "", &seconds(report.boosted_ns));
     }
 
+    fn devices(
+        &mut self,
+        stats: &Stats,
+        name: &str,
+        kind: &str,
+        help: &str,
+        value: impl Fn(&DeviceReport) -> String,
+    ) {
+        self.head(name, kind, help);
+        for device in &stats.devices {
+            // Names of devices have the same characters.
+            self.sample(name, &format!("{{device=\"{}\"}}", device.device), &value(device));
+        }
+    }
+
     fn vgpus(
         &mut self,
         stats: &Stats,
@@ -101,7 +122,11 @@ impl Page {
         self.head(name, kind, help);
         for vgpu in &stats.vgpus {
             // Names have no character that a label would have to escape.
-            self.sample(name, &format!("{{vgpu=\"{}\"}}", vgpu.name), &value(vgpu));
+            self.sample(
+                name,
+                &format!("{{vgpu=\"{}\",device=\"{}\"}}", vgpu.name, vgpu.device),
+                &value(vgpu),
+            );
         }
     }
 }

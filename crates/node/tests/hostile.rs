@@ -297,9 +297,7 @@ fn a_stopped_worker_holds_nobody_up_for_long() {
     let workers = node.workers();
     let (_, module) = bad.load(1);
     bad.launch(module, 1);
-    eventually("the endless kernel to run", || {
-        node.admin().stats().unwrap().holder.as_deref() == Some("bad")
-    });
+    eventually("the endless kernel to run", || node.admin().stats().unwrap().holders == ["bad"]);
     let stopped = rustix::process::Pid::from_raw(workers[0].cast_signed()).unwrap();
     rustix::process::kill_process(stopped, rustix::process::Signal::STOP).unwrap();
     let good = Tenant::attach(&node, "good");

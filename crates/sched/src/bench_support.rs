@@ -29,11 +29,11 @@ impl Saturated {
     pub fn with_tenants(policy: PolicyId, vgpus: u32, tenants: u32) -> Self {
         let weight = |key: u32| Weight::new(key % 3 + 1).unwrap_or_default();
         let config = Config { policy, ..Config::default() };
-        let mut node = Node::new(config).expect("the default settings are valid");
+        let mut node = Node::new();
         let mut actions = Actions::new();
         let device = DeviceKey(0);
         let mut feed = |event| node.handle(0, event, &mut actions).expect("the keys are fresh");
-        feed(Event::DeviceUp { device });
+        feed(Event::DeviceUp { device, config });
         for key in 1..tenants {
             feed(Event::AddTenant { tenant: TenantKey(key), weight: weight(key) });
         }

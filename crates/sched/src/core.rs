@@ -123,21 +123,30 @@ impl Core {
         });
     }
 
-    pub(crate) fn set_up(&mut self, cx: &mut Context<'_>, up: bool) {
-        self.up = up;
-        if up {
-            self.grant_everybody(cx);
+    /// The device is there, with other settings than before or not.
+    pub(crate) fn come_up(&mut self, cx: &mut Context<'_>, reconfigured: bool) {
+        self.up = true;
+        if reconfigured {
+            self.rebuild_policy(cx, self.policy_id);
         } else {
-            self.revoke_everybody(cx);
+            self.grant_everybody(cx);
         }
+    }
+
+    pub(crate) fn go_down(&mut self, cx: &mut Context<'_>) {
+        self.up = false;
+        self.revoke_everybody(cx);
     }
 
     /// Holders keep their turns until they release, outside the new policy's queue; each vGPU joins
     /// the new policy as far ahead of the virtual time as it was.
     pub(crate) fn set_policy(&mut self, cx: &mut Context<'_>, policy_id: PolicyId) {
-        if policy_id == self.policy_id {
-            return;
+        if policy_id != self.policy_id {
+            self.rebuild_policy(cx, policy_id);
         }
+    }
+
+    fn rebuild_policy(&mut self, cx: &mut Context<'_>, policy_id: PolicyId) {
         self.end_anticipation(cx);
         self.floor = self.virtual_time();
         let mut policy = policy_id.build(&Setup { virtual_time: self.floor, config: cx.config });

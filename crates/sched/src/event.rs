@@ -1,6 +1,7 @@
 //! What the driver tells the core. Plain data: a journal of events replays every decision.
 
 use crate::cap::{Cap, CapError};
+use crate::config::{Config, ConfigError};
 use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::policy::PolicyId;
 
@@ -29,10 +30,13 @@ pub struct Usage {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub enum Event {
-    /// A device is there and may be granted. Adds it on first sight, with the configured policy.
+    /// A device is there and may be granted. On first sight it gets the policy of `config`; one
+    /// that was there before keeps its own.
     DeviceUp {
         /// The device.
         device: DeviceKey,
+        /// How it is to be shared from now on.
+        config: Config,
     },
     /// A device failed or was taken away: its holders are revoked and nobody is granted it until it
     /// is up again. vGPUs, tags and totals stay.
@@ -209,6 +213,9 @@ pub enum EventError {
     /// The default tenant cannot be removed.
     #[error("tenant {} is every node's default and stays", TenantKey::DEFAULT)]
     DefaultTenant,
+    /// A setting outside its range.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
     /// A cap outside its range.
     #[error(transparent)]
     Cap(#[from] CapError),

@@ -4,7 +4,7 @@ use alloc::vec::Vec;
 
 use crate::action::{Action, Actions, TimerReason};
 use crate::cap::Cap;
-use crate::config::{Config, ConfigError};
+use crate::config::Config;
 use crate::core::{Context, Core};
 use crate::event::{Event, EventError};
 use crate::invariants::audit;
@@ -22,11 +22,17 @@ const AUDITED_VGPUS: usize = 8;
 /// **After every [`handle`](Self::handle), perform the actions in order and clear the buffer.**
 #[derive(Debug)]
 pub struct Node {
-    pub(crate) config: Config,
     pub(crate) now_ns: u64,
-    pub(crate) cores: Slots<Core>,
+    pub(crate) devices: Slots<Device>,
     pub(crate) tables: Tables,
     timer: Option<(u64, TimerReason)>,
+}
+
+/// A device and how it is to be shared.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) config: Config,
+    pub(crate) core: Core,
 }
 
 /// What the core knows of a vGPU.
@@ -58,13 +64,18 @@ pub struct VgpuView {
     pub ahead: Tag,
 }
 
+impl Default for Node {
+    fn default() -> Self {
+        let (devices, mut tables) = (Slots::default(), Tables::default());
+        tables.tenants.insert(TenantKey::DEFAULT.index(), Tenant::new(Weight::ONE));
+        Self { now_ns: 0, devices, tables, timer: None }
+    }
+}
+
 impl Node {
     /// A node without devices.
-    pub fn new(config: Config) -> Result<Self, ConfigError> {
-        config.validate()?;
-        let (cores, mut tables) = (Slots::default(), Tables::default());
-        tables.tenants.insert(TenantKey::DEFAULT.index(), Tenant::new(Weight::ONE));
-        Ok(Self { config, now_ns: 0, cores, tables, timer: None })
+    pub fn new() -> Self {
+        Self::default()
     }
 
     /// Takes in one event at `now_ns` and appends what is to be done. An `Err` changed nothing.
@@ -99,53 +110,67 @@ impl Node {
         self.timer
     }
 
-    /// The settings.
-    pub fn config(&self) -> &Config {
-        &self.config
+    fn core(&self, device: DeviceKey) -> Option<&Core> {
+        self.devices.find(device.index()).map(|device| &device.core)
+    }
+
+    /// A device's settings.
+    pub fn config(&self, device: DeviceKey) -> Option<&Config> {
+        self.devices.find(device.index()).map(|device| &device.config)
     }
 
     /// The policy of a device.
     pub fn policy(&self, device: DeviceKey) -> Option<PolicyId> {
-        self.cores.find(device.index()).map(|core| core.policy_id)
+        self.core(device).map(|core| core.policy_id)
+    }
+
+    /// The devices that were ever up, in the order of their keys.
+    pub fn devices(&self) -> impl Iterator<Item = DeviceKey> {
+        self.devices.iter().map(|(key, _)| DeviceKey(key))
+    }
+
+    /// Where a session's vGPU lives.
+    pub fn device_of(&self, session: SessionKey) -> Option<DeviceKey> {
+        let session = self.tables.sessions.find(session.index())?;
+        self.tables.vgpus.find(session.vgpu.index()).map(|vgpu| vgpu.device)
     }
 
     /// The epoch of a device's next turn.
     pub fn next_epoch(&self, device: DeviceKey) -> Option<u64> {
-        self.cores.find(device.index()).map(|core| core.next_epoch)
+        self.core(device).map(|core| core.next_epoch)
     }
 
     /// The sessions that hold a device: one, except under a shared policy and just after it.
     pub fn holders(&self, device: DeviceKey) -> &[SessionKey] {
-        self.cores.find(device.index()).map_or(&[], |core| &core.holders)
+        self.core(device).map_or(&[], |core| &core.holders)
     }
 
     /// Until when nobody is granted the device, because it waits for a vGPU that is owed service
     /// and has just run out of commands. At most a quantum, at that vGPU's expense.
     pub fn kept_until_ns(&self, device: DeviceKey) -> Option<u64> {
-        self.cores.find(device.index())?.anticipates_until_ns()
+        self.core(device)?.anticipates_until_ns()
     }
 
     /// Whether a device's policy has no turns: everybody is granted it at once, and its own queue
     /// decides.
     pub fn is_shared(&self, device: DeviceKey) -> bool {
-        self.cores.find(device.index()).is_some_and(|core| core.policy.is_shared())
+        self.core(device).is_some_and(|core| core.policy.is_shared())
     }
 
     /// Whether a device's policy gives turns of wall time, whatever the device executes meanwhile.
     pub fn slices_wall_time(&self, device: DeviceKey) -> bool {
-        let core = self.cores.find(device.index());
-        core.is_some_and(|core| core.policy.charges() == Charges::WallTime)
+        self.core(device).is_some_and(|core| core.policy.charges() == Charges::WallTime)
     }
 
     /// The virtual time of a device. It never falls.
     pub fn virtual_time(&self, device: DeviceKey) -> Option<Tag> {
-        self.cores.find(device.index()).map(Core::virtual_time)
+        self.core(device).map(Core::virtual_time)
     }
 
     /// What is known of a vGPU.
     pub fn vgpu(&self, key: VgpuKey) -> Option<VgpuView> {
         let vgpu = self.tables.vgpus.find(key.index())?;
-        let core = self.cores.find(vgpu.device.index())?;
+        let core = self.core(vgpu.device)?;
         Some(VgpuView {
             tenant: vgpu.tenant,
             device: vgpu.device,
@@ -179,13 +204,11 @@ impl Node {
             Event::ReweightTenant { tenant, weight } => {
                 return self.reweight_tenant(tenant, weight, out);
             }
-            Event::DeviceUp { device } => {
-                self.add_device(device)?;
-                self.with_core(device, out, |core, cx| core.set_up(cx, true))
+            Event::DeviceUp { device, config } => {
+                let is_other = self.configure(device, &config)?;
+                self.with_core(device, out, |core, cx| core.come_up(cx, is_other))
             }
-            Event::DeviceDown { device } => {
-                self.with_core(device, out, |core, cx| core.set_up(cx, false))
-            }
+            Event::DeviceDown { device } => self.with_core(device, out, Core::go_down),
             Event::SetPolicy { device, policy } => {
                 self.with_core(device, out, |core, cx| core.set_policy(cx, policy))
             }
@@ -277,17 +300,20 @@ impl Node {
         Ok(None)
     }
 
-    fn add_device(&mut self, device: DeviceKey) -> Result<(), EventError> {
-        check_key(device.0)?;
-        if self.cores.find(device.index()).is_none() {
-            let setup = Setup { virtual_time: Tag::ZERO, config: &self.config };
-            let mut core = Core::new(device, self.config.policy, &setup, 1);
-            for (key, tenant) in self.tables.tenants.iter() {
-                core.policy.add_tenant(TenantKey(key), tenant.weight, Tag::ZERO);
-            }
-            self.cores.insert(device.index(), core);
+    /// Gives a device its settings, and adds it if it is new; whether it had other ones.
+    fn configure(&mut self, key: DeviceKey, config: &Config) -> Result<bool, EventError> {
+        check_key(key.0)?;
+        config.validate()?;
+        if let Some(device) = self.devices.find_mut(key.index()) {
+            return Ok(core::mem::replace(&mut device.config, *config) != *config);
         }
-        Ok(())
+        let setup = Setup { virtual_time: Tag::ZERO, config };
+        let mut core = Core::new(key, config.policy, &setup, 1);
+        for (key, tenant) in self.tables.tenants.iter() {
+            core.policy.add_tenant(TenantKey(key), tenant.weight, Tag::ZERO);
+        }
+        self.devices.insert(key.index(), Device { config: *config, core });
+        Ok(false)
     }
 
     fn add_vgpu(
@@ -302,7 +328,8 @@ impl Node {
         if self.tables.vgpus.find(key.index()).is_some() {
             return Err(EventError::VgpuExists(key));
         }
-        let core = self.cores.find_mut(device.index()).ok_or(EventError::UnknownDevice(device))?;
+        let found = self.devices.find_mut(device.index());
+        let core = &mut found.ok_or(EventError::UnknownDevice(device))?.core;
         core.policy.add(key, tenant, weight, Tag::ZERO);
         self.tables.vgpus.insert(key.index(), Vgpu::new(tenant, device, weight));
         Ok(device)
@@ -386,8 +413,9 @@ impl Node {
         out: &mut Actions,
         act: impl FnOnce(&mut Core, &mut Context<'_>),
     ) -> Result<DeviceKey, EventError> {
-        let core = self.cores.find_mut(device.index()).ok_or(EventError::UnknownDevice(device))?;
-        let (now_ns, config) = (self.now_ns, &self.config);
+        let found = self.devices.find_mut(device.index());
+        let Device { config, core } = found.ok_or(EventError::UnknownDevice(device))?;
+        let now_ns = self.now_ns;
         let mut cx = Context { now_ns, config, tables: &mut self.tables, out };
         core.keep_time(&mut cx);
         act(core, &mut cx);
@@ -395,8 +423,8 @@ impl Node {
     }
 
     fn with_all(&mut self, out: &mut Actions, mut act: impl FnMut(&mut Core, &mut Context<'_>)) {
-        let (now_ns, config) = (self.now_ns, &self.config);
-        for (_, core) in self.cores.iter_mut() {
+        let now_ns = self.now_ns;
+        for (_, Device { config, core }) in self.devices.iter_mut() {
             let mut cx = Context { now_ns, config, tables: &mut self.tables, out };
             core.keep_time(&mut cx);
             act(core, &mut cx);
@@ -404,7 +432,8 @@ impl Node {
     }
 
     fn set_timer(&mut self, out: &mut Actions) {
-        let next = self.cores.iter().filter_map(|(_, core)| core.deadline).min_by_key(|at| at.0);
+        let deadlines = self.devices.iter().filter_map(|(_, device)| device.core.deadline);
+        let next = deadlines.min_by_key(|at| at.0);
         if next != self.timer {
             self.timer = next;
             out.push(match next {
@@ -419,4 +448,5 @@ fn check_key(key: u32) -> Result<(), EventError> {
     if key < KEY_LIMIT { Ok(()) } else { Err(EventError::KeyTooLarge(key)) }
 }
 
-codec!(struct Node { config, now_ns, cores, tables, timer });
+codec!(struct Node { now_ns, devices, tables, timer });
+codec!(struct Device { config, core });

@@ -11,7 +11,7 @@ use crate::cap::{Cap, CapError, CapMeter};
 use crate::config::Config;
 use crate::core::Core;
 use crate::key::{DeviceKey, KEY_LIMIT, SessionKey, TenantKey, VgpuKey, Weight};
-use crate::node::Node;
+use crate::node::{Device, Node};
 use crate::policy::{PolicyId, Setup};
 use crate::tables::{Session, Tenant, Vgpu};
 use crate::tag::Tag;
@@ -40,6 +40,9 @@ pub struct Snapshot {
 pub struct DeviceState {
     /// The device.
     pub device: DeviceKey,
+    /// Its settings.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub config: Config,
     /// Its policy.
     pub policy: PolicyId,
     /// Its virtual time.
@@ -142,8 +145,9 @@ pub enum RestoreError {
 impl Node {
     /// The state to keep. O(vGPUs); cheap enough to take every second.
     pub fn snapshot(&self) -> Snapshot {
-        let devices = self.cores.iter().map(|(_, core)| DeviceState {
+        let devices = self.devices.iter().map(|(_, Device { config, core })| DeviceState {
             device: core.device,
+            config: *config,
             policy: core.policy_id,
             virtual_time: core.virtual_time(),
             next_epoch: core.next_epoch,
@@ -156,7 +160,7 @@ impl Node {
                 device: vgpu.device,
                 weight: vgpu.weight,
                 cap: vgpu.meter.map(|meter| meter.cap),
-                ahead: self.cores.find(vgpu.device.index())?.policy.ahead(key),
+                ahead: self.devices.find(vgpu.device.index())?.core.policy.ahead(key),
                 used_ns: vgpu.used_ns,
                 held_ns: vgpu.held_ns,
                 turns: vgpu.turns,
@@ -186,7 +190,7 @@ impl Node {
 
     fn debts(&self) -> Vec<TenantDebt> {
         let mut debts = Vec::new();
-        for (_, core) in self.cores.iter() {
+        for (_, Device { core, .. }) in self.devices.iter() {
             for (key, _) in self.tables.tenants.iter() {
                 let (device, tenant) = (core.device, TenantKey(key));
                 let ahead = core.policy.tenant_ahead(tenant);
@@ -200,8 +204,8 @@ impl Node {
 
     /// A node with the state of `snapshot`: devices are down, sessions idle and without a grant.
     /// Bring the devices up, adopt or remove each session, and report its counters.
-    pub fn restore(config: Config, snapshot: &Snapshot) -> Result<Self, RestoreError> {
-        let mut node = Self::new(config)?;
+    pub fn restore(snapshot: &Snapshot) -> Result<Self, RestoreError> {
+        let mut node = Self::new();
         for TenantState { tenant, weight } in &snapshot.tenants {
             check(tenant.0, false)?;
             node.tables.tenants.insert(tenant.index(), Tenant::new(*weight));
@@ -209,21 +213,22 @@ impl Node {
         let debts: BTreeMap<(DeviceKey, TenantKey), Tag> =
             snapshot.debts.iter().map(|debt| ((debt.device, debt.tenant), debt.ahead)).collect();
         for state in &snapshot.devices {
-            check(state.device.0, node.cores.find(state.device.index()).is_some())?;
-            let DeviceState { device, policy, virtual_time, next_epoch } = *state;
-            let setup = Setup { virtual_time, config: &node.config };
+            check(state.device.0, node.devices.find(state.device.index()).is_some())?;
+            let DeviceState { device, config, policy, virtual_time, next_epoch } = *state;
+            config.validate()?;
+            let setup = Setup { virtual_time, config: &config };
             let mut core = Core::new(device, policy, &setup, next_epoch);
             for (key, tenant) in node.tables.tenants.iter() {
                 let key = TenantKey(key);
                 let ahead = debts.get(&(device, key)).copied().unwrap_or_default();
                 core.policy.add_tenant(key, tenant.weight, ahead);
             }
-            node.cores.insert(device.index(), core);
+            node.devices.insert(device.index(), Device { config, core });
         }
         for state in &snapshot.vgpus {
             check(state.vgpu.0, node.tables.vgpus.find(state.vgpu.index()).is_some())?;
-            let core = node.cores.find_mut(state.device.index());
-            let core = core.ok_or(RestoreError::VgpuWithoutDevice(state.vgpu))?;
+            let found = node.devices.find_mut(state.device.index());
+            let core = &mut found.ok_or(RestoreError::VgpuWithoutDevice(state.vgpu))?.core;
             if node.tables.tenants.find(state.tenant.index()).is_none() {
                 return Err(RestoreError::VgpuWithoutTenant(state.vgpu));
             }

@@ -14,8 +14,8 @@ const US: u64 = 1_000;
 
 /// A node with one device and two vGPUs of weight 1 with one session each.
 fn node() -> Node {
-    let mut node = Node::new(Config::default()).unwrap();
-    feed(&mut node, 0, Event::DeviceUp { device: D });
+    let mut node = Node::new();
+    feed(&mut node, 0, up(D, Config::default()));
     for key in 0..2 {
         let (vgpu, session) = (VgpuKey(key), SessionKey(key));
         let (tenant, weight) = (TenantKey::DEFAULT, Weight::ONE);
@@ -23,6 +23,10 @@ fn node() -> Node {
         feed(&mut node, 0, Event::AddSession { session, vgpu });
     }
     node
+}
+
+fn up(device: DeviceKey, config: Config) -> Event {
+    Event::DeviceUp { device, config }
 }
 
 fn feed(node: &mut Node, now_ns: u64, event: Event) -> Vec<Action> {
@@ -182,7 +186,7 @@ fn a_device_that_is_down_is_not_granted() {
     assert_eq!(down[0], revoke(A, 1));
     assert_eq!(feed(&mut node, MS, released(A, 1, MS, 0)), [Action::CancelTimer]);
     assert_eq!(feed(&mut node, 2 * MS, runnable(B)), []);
-    let up = feed(&mut node, 3 * MS, Event::DeviceUp { device: D });
+    let up = feed(&mut node, 3 * MS, up(D, Config::default()));
     assert_eq!(up[0], grant(B, 2, 6 * MS), "what A used alone is no debt, and B has just woken");
 }
 
@@ -191,8 +195,8 @@ fn a_restarted_daemon_adopts_the_holder_and_charges_the_gap() {
     let mut old = node();
     feed(&mut old, 0, runnable(A));
     feed(&mut old, 0, runnable(B));
-    let mut new = Node::restore(*old.config(), &old.snapshot()).unwrap();
-    feed(&mut new, MS, Event::DeviceUp { device: D });
+    let mut new = Node::restore(&old.snapshot()).unwrap();
+    feed(&mut new, MS, up(D, Config::default()));
     let adopt = Event::Adopt { session: A, epoch: 1, budget_ns: 6 * MS };
     feed(&mut new, MS, adopt);
     feed(&mut new, MS, runnable(A));
@@ -212,6 +216,7 @@ fn events_that_do_not_fit_change_nothing() {
     let before = node.snapshot();
     let mut actions = Actions::new();
     let (tenant, weight) = (TenantKey::DEFAULT, Weight::ONE);
+    let no_quantum = Config { quantum_ns: 0, ..Config::default() };
     for (event, error) in [
         (runnable(SessionKey(7)), EventError::UnknownSession(SessionKey(7))),
         (Event::RemoveVgpu { vgpu: VgpuKey(7) }, EventError::UnknownVgpu(VgpuKey(7))),
@@ -224,7 +229,8 @@ fn events_that_do_not_fit_change_nothing() {
             Event::AddVgpu { vgpu: VgpuKey(9), tenant, device: DeviceKey(3), weight },
             EventError::UnknownDevice(DeviceKey(3)),
         ),
-        (Event::DeviceUp { device: DeviceKey(u32::MAX) }, EventError::KeyTooLarge(u32::MAX)),
+        (up(DeviceKey(u32::MAX), Config::default()), EventError::KeyTooLarge(u32::MAX)),
+        (up(D, no_quantum), no_quantum.validate().unwrap_err().into()),
     ] {
         assert_eq!(node.handle(0, event, &mut actions), Err(error));
         assert_eq!(actions.as_slice(), []);
@@ -319,11 +325,55 @@ fn a_cap_refills_by_the_timer_alone() {
     assert_eq!(feed(&mut node, 21 * MS, Event::Timer)[0], revoke(B, 2));
 }
 
+#[test]
+fn each_device_is_shared_by_its_own_settings() {
+    let mut node = node();
+    let other = DeviceKey(1);
+    let round_robin = policy::by_name("round_robin").unwrap();
+    let config = Config { policy: round_robin, quantum_ns: 2 * MS, ..Config::default() };
+    feed(&mut node, 0, up(other, config));
+    for key in 2..4 {
+        let (vgpu, session) = (VgpuKey(key), SessionKey(key));
+        let (tenant, weight) = (TenantKey::DEFAULT, Weight::ONE);
+        feed(&mut node, 0, Event::AddVgpu { vgpu, tenant, device: other, weight });
+        feed(&mut node, 0, Event::AddSession { session, vgpu });
+    }
+    let budget = |node: &mut Node, first: SessionKey, second: SessionKey| {
+        feed(node, 0, runnable(first));
+        let actions = feed(node, 0, runnable(second));
+        let grants = actions.iter().filter_map(|action| {
+            let Action::Grant { session, budget_ns, .. } = action else { return None };
+            Some((*session, *budget_ns))
+        });
+        grants.collect::<Vec<_>>()
+    };
+    assert_eq!(budget(&mut node, A, B), [(A, 6 * MS)]);
+    assert_eq!(budget(&mut node, SessionKey(2), SessionKey(3)), [(SessionKey(2), 2 * MS)]);
+    assert_eq!(node.policy(other), Some(round_robin));
+    assert_eq!(node.devices().collect::<Vec<_>>(), [D, other]);
+    assert_eq!(node.device_of(SessionKey(3)), Some(other));
+}
+
+#[test]
+fn a_device_that_comes_up_again_keeps_its_policy_and_takes_its_new_settings() {
+    let mut node = node();
+    let round_robin = policy::by_name("round_robin").unwrap();
+    feed(&mut node, 0, Event::SetPolicy { device: D, policy: round_robin });
+    feed(&mut node, 0, runnable(A));
+    feed(&mut node, 0, runnable(B));
+    let config = Config { quantum_ns: 2 * MS, ..Config::default() };
+    // Whose turn began under the old ones gives it back.
+    assert_eq!(feed(&mut node, MS, up(D, config))[0], revoke(A, 1));
+    assert_eq!(node.policy(D), Some(round_robin));
+    let next = feed(&mut node, MS, released(A, 1, MS, 0));
+    assert!(next.contains(&grant(A, 2, 2 * MS)), "{next:?}");
+}
+
 /// Tenants of equal weight, one with one vGPU and one with two: the lone one gets every other turn.
 #[test]
 fn tenants_share_before_their_vgpus_do() {
-    let mut node = Node::new(Config::default()).unwrap();
-    feed(&mut node, 0, Event::DeviceUp { device: D });
+    let mut node = Node::new();
+    feed(&mut node, 0, up(D, Config::default()));
     let weight = Weight::ONE;
     for tenant in [TenantKey(1), TenantKey(2)] {
         feed(&mut node, 0, Event::AddTenant { tenant, weight });

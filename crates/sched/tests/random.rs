@@ -9,7 +9,7 @@ use model::{Habits, Load, MS, Model, US, vgpu_key};
 use proptest::prelude::*;
 use strategies::{config, habits, step};
 use weft_sched::invariants::{nested_wait_limit_ns, wait_limit_ns};
-use weft_sched::{Config, Node, Weight, policy};
+use weft_sched::{Node, Weight, policy};
 
 fn check_end(model: &mut Model) {
     model.check_bills();
@@ -87,7 +87,7 @@ proptest! {
         let mut model = Model::new("fair", habits);
         steps.iter().for_each(|step| take(&mut model, step));
         let snapshot = model.node.snapshot();
-        let restored = Node::restore(Config::default(), &snapshot).unwrap();
+        let restored = Node::restore(&snapshot).unwrap();
         prop_assert_eq!(restored.snapshot(), snapshot);
     }
 

@@ -82,7 +82,7 @@ impl World {
             }
             let estimate_ns = match self.stops() {
                 // As far as anybody knows it takes the whole turn.
-                Some(_) if !known => estimate_ns.max(self.turns.node().config().quantum_ns),
+                Some(_) if !known => estimate_ns.max(self.config.quantum_ns),
                 _ => estimate_ns,
             };
             self.end_idling(worker);
@@ -310,7 +310,7 @@ impl World {
         if self.workers[worker].has_work() {
             return;
         }
-        let yield_ns = self.turns.node().config().yield_ns;
+        let yield_ns = self.config.yield_ns;
         let now_ns = self.clock.now_ns;
         let state = &mut self.workers[worker];
         let settled_ns = state.meter.settle();

@@ -121,6 +121,8 @@ pub struct World {
     pub(crate) setup: Setup,
     pub(crate) clock: Clock,
     pub(crate) turns: Turns<PlainPage>,
+    /// How the device is shared.
+    pub(crate) config: Config,
     pub(crate) gpu: Gpu,
     pub(crate) books: Vec<Books>,
     pub(crate) workers: Vec<Worker>,
@@ -157,10 +159,12 @@ impl World {
             // A change of hands takes so much longer, and is worth so much longer a pause.
             config.yield_ns += preemption.cost_ns();
         }
+        config.validate()?;
         let limits = Limits::of(&config, &setup);
         let mut world = Self {
             clock: Clock::default(),
-            turns: Turns::new(Node::new(config)?, DEVICE),
+            turns: Turns::new(Node::new()),
+            config,
             gpu: Gpu::default(),
             books: Vec::new(),
             workers: Vec::new(),
@@ -179,7 +183,7 @@ impl World {
             binned: Vec::new(),
             setup,
         };
-        world.tell(Event::DeviceUp { device: DEVICE });
+        world.tell(Event::DeviceUp { device: DEVICE, config });
         if world.setup.bin_ns > 0 {
             world.clock.after(world.setup.bin_ns, Tick::Bin);
         }
@@ -238,11 +242,7 @@ impl World {
         self.books[vgpu].sessions.push(number);
         self.checks.add_session(number, vgpu);
         let key = session_key(number);
-        let add = Event::AddSession { session: key, vgpu: vgpu_key(vgpu) };
-        self.drive(|turns, witness| {
-            // A refusal is the witness's to see.
-            turns.begin(witness, key, add, gate);
-        });
+        self.drive(|turns, witness| turns.begin(witness, key, vgpu_key(vgpu), gate));
         if endless {
             self.note_work(number, false);
             self.poke(number, 0);
@@ -253,7 +253,7 @@ impl World {
     fn page(&self) -> PlainPage {
         let node = self.turns.node();
         let terms = Terms {
-            lead_ns: node.config().overlap_ns + RELEASE_LEAD_NS,
+            lead_ns: self.config.overlap_ns + RELEASE_LEAD_NS,
             unmanaged: node.is_shared(DEVICE),
             by_wall: node.slices_wall_time(DEVICE),
         };
@@ -352,7 +352,7 @@ impl World {
 
     /// Tells the core of a change of settings, everybody's use until now before.
     fn change(&mut self, event: Event) {
-        self.drive(|turns, witness| turns.report_holders(witness, None));
+        self.drive(|turns, witness| turns.report_all_holders(witness));
         self.tell(event);
         self.look();
     }

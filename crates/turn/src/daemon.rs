@@ -5,7 +5,9 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::mem::{replace, take};
 
-use weft_sched::{Action, Actions, DeviceKey, Event, EventError, Node, SessionKey, UNLIMITED};
+use weft_sched::{
+    Action, Actions, DeviceKey, Event, EventError, Node, SessionKey, UNLIMITED, VgpuKey,
+};
 
 use crate::gate::{Gate, Revocation};
 use crate::page::{DaemonPage, Demand, GrantKind, Report};
@@ -96,6 +98,8 @@ impl Turn {
 pub struct Session<P> {
     /// Its gate.
     pub gate: Gate<P>,
+    /// Where it lives.
+    pub device: DeviceKey,
     runnable: bool,
     turn: Option<Turn>,
     granted_ns: u64,
@@ -130,12 +134,11 @@ impl<P: DaemonPage> Session<P> {
     }
 }
 
-/// The turns of a device.
+/// The turns of a node's devices.
 ///
 /// Its methods leave [effects](Self::take_effects) behind.
 #[derive(Debug)]
 pub struct Turns<P> {
-    device: DeviceKey,
     node: Node,
     actions: Actions,
     sessions: BTreeMap<SessionKey, Session<P>>,
@@ -144,11 +147,10 @@ pub struct Turns<P> {
 }
 
 impl<P: DaemonPage> Turns<P> {
-    /// The turns of a device of `node`.
+    /// The turns of the devices of `node`.
     #[must_use]
-    pub fn new(node: Node, device: DeviceKey) -> Self {
+    pub fn new(node: Node) -> Self {
         Self {
-            device,
             node,
             actions: Actions::new(),
             sessions: BTreeMap::new(),
@@ -185,15 +187,24 @@ impl<P: DaemonPage> Turns<P> {
         take(&mut self.effects)
     }
 
-    /// A session comes, with whatever its page says. It may hold a grant of an earlier daemon: then
-    /// its turn goes on, or is taken back. The core must know its vGPU, and may know the session.
-    pub fn begin(&mut self, host: &mut impl Host, session: SessionKey, add: Event, gate: Gate<P>) {
+    /// A session of a vGPU that the core knows comes, with whatever its page says; the core may
+    /// know it, too. It may hold a grant of an earlier daemon: then its turn goes on, or is taken
+    /// back.
+    pub fn begin(
+        &mut self,
+        host: &mut impl Host,
+        session: SessionKey,
+        vgpu: VgpuKey,
+        gate: Gate<P>,
+    ) {
+        self.tell(host, Event::AddSession { session, vgpu });
+        let Some(device) = self.node.device_of(session) else { return };
         let report = gate.report();
         let held = gate.is_held().then(|| gate.last_grant()).flatten();
         let (turn, granted_ns) = (None, host.now_ns());
-        let new = Session { gate, runnable: false, turn, granted_ns, sync_calls: 0, pieces: 0 };
+        let (runnable, sync_calls, pieces) = (false, 0, 0);
+        let new = Session { gate, device, runnable, turn, granted_ns, sync_calls, pieces };
         self.sessions.insert(session, new);
-        self.tell(host, add);
         self.tell(host, Event::Used { session, usage: report.usage() });
         if let Some(grant) = held {
             self.adopt(host, session, &report, grant.budget_ns);
@@ -207,10 +218,9 @@ impl<P: DaemonPage> Turns<P> {
         report: &Report,
         budget_ns: u64,
     ) {
-        let epoch = self.node.next_epoch(self.device).unwrap_or(1);
-        if let Some(entry) = self.sessions.get_mut(&session) {
-            entry.turn = Some(Turn::new(epoch, report));
-        }
+        let Some(entry) = self.sessions.get_mut(&session) else { return };
+        let epoch = self.node.next_epoch(entry.device).unwrap_or(1);
+        entry.turn = Some(Turn::new(epoch, report));
         if self.handle(host, Event::Adopt { session, epoch, budget_ns }).is_ok() {
             self.effects.push(Effect::Granted { session, begins: true });
         } else if let Some(entry) = self.sessions.get_mut(&session) {
@@ -242,7 +252,7 @@ impl<P: DaemonPage> Turns<P> {
         let is_due = self.timer_ns.is_some_and(|at_ns| host.now_ns() >= at_ns);
         if is_due {
             self.timer_ns = None;
-            self.report_holders(host, None);
+            self.report_all_holders(host);
             self.tell(host, Event::Timer);
         }
         is_due
@@ -281,24 +291,47 @@ impl<P: DaemonPage> Turns<P> {
             None => self.tell(host, Event::Used { session, usage }),
         }
         if runnable && !was_runnable {
-            self.report_holders(host, Some(session));
+            self.make_way(host, session);
             self.tell(host, Event::Runnable { session, estimate_ns: report.demand_ns });
         }
     }
 
-    /// Reads the holders' counters, so that use until now is told apart from use after it. A lone
-    /// holder that has nothing to do gives way to a newcomer at once.
-    pub fn report_holders(&mut self, host: &mut impl Host, newcomer: Option<SessionKey>) {
-        let holders: Vec<SessionKey> = self.node.holders(self.device).to_vec();
-        for session in holders.into_iter().filter(|session| Some(*session) != newcomer) {
+    /// Reads the holders' counters, so that use until now is told apart from use after it.
+    pub fn report_all_holders(&mut self, host: &mut impl Host) {
+        let devices: Vec<DeviceKey> = self.node.devices().collect();
+        for device in devices {
+            self.report_holders(host, device);
+        }
+    }
+
+    /// The same of one device.
+    pub fn report_holders(&mut self, host: &mut impl Host, device: DeviceKey) {
+        let holders: Vec<SessionKey> = self.node.holders(device).to_vec();
+        for session in holders {
+            self.report_holder(host, session);
+        }
+    }
+
+    fn report_holder(&mut self, host: &mut impl Host, session: SessionKey) {
+        if let Some(entry) = self.sessions.get(&session) {
+            let usage = entry.gate.report().usage();
+            self.tell(host, Event::Used { session, usage });
+        }
+    }
+
+    /// Before the core hears of a newcomer: reads the counters of those who hold its device. A lone
+    /// holder that has nothing to do gives way at once.
+    fn make_way(&mut self, host: &mut impl Host, newcomer: SessionKey) {
+        let Some(device) = self.session(newcomer).map(|entry| entry.device) else { return };
+        let holders: Vec<SessionKey> = self.node.holders(device).to_vec();
+        for session in holders.into_iter().filter(|session| *session != newcomer) {
             let Some(entry) = self.sessions.get_mut(&session) else { continue };
-            let report = entry.gate.report();
             let lone = entry.gate.last_grant().map(|grant| grant.kind) == Some(GrantKind::Renewing);
-            let idle = newcomer.is_some() && lone && report.demand == Demand::Idle;
+            let idle = lone && entry.gate.page().demand() == Demand::Idle;
             if idle && entry.gate.revoke() == Revocation::Free {
                 self.refresh(host, session);
             } else {
-                self.tell(host, Event::Used { session, usage: report.usage() });
+                self.report_holder(host, session);
             }
         }
     }
@@ -352,8 +385,9 @@ impl<P: DaemonPage> Turns<P> {
     /// A grant of the core becomes one of the gate: a turn's budget, or, for a lone tenant, a bound
     /// on what is in flight. A new budget within a turn counts from the turn's beginning.
     fn grant(&mut self, session: SessionKey, epoch: u64, budget_ns: u64, now_ns: u64) {
-        let quantum_ns = self.node.config().quantum_ns;
         let Some(entry) = self.sessions.get_mut(&session) else { return };
+        let config = self.node.config(entry.device);
+        let quantum_ns = config.map_or(0, |config| config.quantum_ns);
         let report = entry.gate.report();
         let same = entry.turn.filter(|turn| turn.epoch == epoch);
         if same.is_some() && !entry.gate.is_held() {

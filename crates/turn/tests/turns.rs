@@ -36,15 +36,14 @@ impl Host for Bench {
 /// Two sessions, of a vGPU each.
 fn two() -> (Bench, Turns<PlainPage>, [Holder<PlainPage>; 2]) {
     let mut bench = Bench::default();
-    let mut turns = Turns::new(Node::new(Config::default()).unwrap(), DEVICE);
-    turns.tell(&mut bench, Event::DeviceUp { device: DEVICE });
+    let mut turns = Turns::new(Node::new());
+    turns.tell(&mut bench, Event::DeviceUp { device: DEVICE, config: Config::default() });
     let holders = [A, B].map(|session| {
         let vgpu = VgpuKey(session.0);
         let (tenant, weight) = (TenantKey::DEFAULT, Weight::ONE);
         turns.tell(&mut bench, Event::AddVgpu { vgpu, device: DEVICE, tenant, weight });
         let page = PlainPage::new(Terms::default(), Rc::clone(&bench.now_ns));
-        let add = Event::AddSession { session, vgpu };
-        turns.begin(&mut bench, session, add, Gate::new(page.clone()));
+        turns.begin(&mut bench, session, vgpu, Gate::new(page.clone()));
         Holder::new(page)
     });
     bench.told.clear();

@@ -291,7 +291,7 @@ impl Bench<'_> {
 #[expect(clippy::cast_precision_loss, reason = "ratios of minutes")]
 fn outcome(victim: &Victim, before: &Stats, after: &Stats) -> Outcome {
     let wall_ns = after.now_ns.saturating_sub(before.now_ns).max(1) as f64;
-    let busy_ns = after.device.busy_ns.saturating_sub(before.device.busy_ns) as f64;
+    let busy_ns = after.closure.busy_ns.saturating_sub(before.closure.busy_ns) as f64;
     let charged_ns = after.closure.charged_ns.saturating_sub(before.closure.charged_ns) as f64;
     Outcome {
         completed: victim.completed,

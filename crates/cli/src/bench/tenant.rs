@@ -10,7 +10,7 @@ use rustix::time::{ClockId, clock_gettime};
 use serde::Deserialize;
 use serde_json::Value;
 use tempfile::TempDir;
-use weft_node::admin::Stats;
+use weft_node::admin::{DeviceReport, Stats};
 
 use super::Context;
 use crate::daemon::OwnDaemon;
@@ -194,9 +194,12 @@ impl Kept {
 
     fn of(stats: &Stats) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "a part of the executions")]
-        let part = |count: u64| count as f64 / stats.device.executions.max(1) as f64;
-        let unmanaged = stats.policy == "unmanaged";
-        Self { overruns: part(stats.device.overruns), late: part(stats.device.late), unmanaged }
+        let part = |count: u64, all: u64| count as f64 / all.max(1) as f64;
+        let sum = |of: fn(&DeviceReport) -> u64| stats.devices.iter().map(of).sum();
+        let executions = sum(|device| device.executions);
+        let overruns = part(sum(|device| device.overruns), executions);
+        let late = part(sum(|device| device.late), executions);
+        Self { overruns, late, unmanaged: stats.policy == "unmanaged" }
     }
 
     fn check(self) -> Result<(), Voided> {

@@ -23,8 +23,11 @@ fn programs_run_through_the_driver() {
         assert!(text.contains("PASSED"), "{name}: {text}");
     }
     let stats = node.admin().stats().unwrap();
-    assert_eq!((stats.device.backend.as_str(), stats.device.clock.as_str()), ("cuda", "device"));
-    assert!(stats.device.busy_ns > 0 && stats.device.executions > 0, "{stats:?}");
+    assert_eq!(
+        (stats.devices[0].backend.as_str(), stats.devices[0].clock.as_str()),
+        ("cuda", "device")
+    );
+    assert!(stats.devices[0].busy_ns > 0 && stats.devices[0].executions > 0, "{stats:?}");
     assert!(stats.closure.error() < 0.005, "{stats:?}");
 }
 

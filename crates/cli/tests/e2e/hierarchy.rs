@@ -8,14 +8,14 @@ use crate::support::{Conversation, Node, eventually, finish, program, success, t
 /// A user besides the one who runs the tests.
 const OTHER_USER: u32 = 65_534;
 
-fn control(node: &Node, arguments: &[&str]) -> Command {
+pub(crate) fn control(node: &Node, arguments: &[&str]) -> Command {
     let mut command = weft();
     command.arg("--runtime-dir").arg(node.path()).args(arguments);
     command
 }
 
 /// A saturating tenant.
-fn worker(node: &Node, name: &str, weight: &str) -> Conversation {
+pub(crate) fn worker(node: &Node, name: &str, weight: &str) -> Conversation {
     let share = ["step_285us", "60", "--window", "0.2"];
     let tenant = Conversation::start(node.run(
         &["--name", name, "--weight", weight],
@@ -44,15 +44,15 @@ fn worker_of_other_user(node: &Node, name: &str) -> Conversation {
 
 /// Waits for a window of a second in which these vGPUs have these shares, within 5 points. A noisy
 /// machine may spoil some windows; a wrong scheduler spoils all.
-fn expect_shares(node: &Node, expected: &[(&str, f64)]) {
+pub(crate) fn expect_shares(node: &Node, expected: &[(&str, f64)]) {
     let mut seen = Vec::new();
     for _ in 0..6 {
         let before = node.admin().stats().unwrap();
-        let target_ns = before.device.busy_ns + 800_000_000;
+        let target_ns = before.closure.busy_ns + 800_000_000;
         let mut after = before.clone();
         eventually("the device to work", || {
             after = node.admin().stats().unwrap();
-            after.device.busy_ns >= target_ns
+            after.closure.busy_ns >= target_ns
         });
         let shares = weft_node::admin::shares(&before, &after);
         let of = |name: &str| shares.iter().find(|share| share.vgpu == name).unwrap();
@@ -158,10 +158,10 @@ fn policies_change_under_load_and_nothing_is_lost() {
         if runs.iter().all(std::thread::JoinHandle::is_finished) {
             break;
         }
-        assert_eq!(node.admin().set_policy(policy).unwrap().policy, *policy);
-        let before_ns = node.admin().stats().unwrap().device.busy_ns;
+        assert_eq!(node.admin().set_policy(policy, None).unwrap().policy, *policy);
+        let before_ns = node.admin().stats().unwrap().closure.busy_ns;
         eventually("the device to work on, or all to be done", || {
-            node.admin().stats().unwrap().device.busy_ns > before_ns + 50_000_000
+            node.admin().stats().unwrap().closure.busy_ns > before_ns + 50_000_000
                 || runs.iter().all(std::thread::JoinHandle::is_finished)
         });
     }

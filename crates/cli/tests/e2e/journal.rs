@@ -70,12 +70,12 @@ fn a_million_records_of_a_real_run_replay_without_a_difference() {
     let mut policies = policies.iter().cycle();
     eventually("a million records", || {
         let mut admin = node.admin();
-        admin.set_policy(policies.next().unwrap()).unwrap();
+        admin.set_policy(policies.next().unwrap(), None).unwrap();
         admin.set("b", Some(5), None).unwrap();
         for _ in 0..3_000 {
             admin.stats().unwrap();
         }
-        admin.set_policy("fair").unwrap();
+        admin.set_policy("fair", None).unwrap();
         admin.set("b", Some(2), None).unwrap();
         replay(&journal)["records"].as_u64().unwrap() >= RECORDS
     });
@@ -218,10 +218,10 @@ fn a_trace_shows_turns_waits_charges_and_wake_ups() {
         check_trace(file)
     };
     let (rows, happened) = trace(&["--seconds", "1"], &scratch.path().join("live.json"));
-    for row in ["device", "red", "blue"] {
+    for row in ["device 0", "red", "blue"] {
         assert!(rows.contains(row), "{rows:?}");
     }
-    for what in ["turn", "red", "blue", "charged red", "slices blue", "device busy"] {
+    for what in ["turn", "red", "blue", "charged red", "slices blue", "device 0 busy"] {
         assert!(happened.contains(what), "{what} is not in {happened:?}");
     }
     let left_over = std::fs::read_dir(node.path()).unwrap().flatten();

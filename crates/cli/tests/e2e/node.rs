@@ -97,8 +97,8 @@ fn shares_follow_the_weights_and_change_live() {
     assert_share(&node, "b", 0.75);
     node.admin().set("b", Some(1), None).unwrap();
     assert_share(&node, "b", 0.5);
-    node.admin().set_policy("unmanaged").unwrap();
-    node.admin().set_policy("fair").unwrap();
+    node.admin().set_policy("unmanaged", None).unwrap();
+    node.admin().set_policy("fair", None).unwrap();
     assert_share(&node, "b", 0.5);
     for tenant in &mut tenants {
         assert!(tenant.wait().success());
@@ -111,11 +111,11 @@ pub(crate) fn assert_share(node: &Node, name: &str, expected: f64) {
     let mut seen = Vec::new();
     for _ in 0..6 {
         let before = node.admin().stats().unwrap();
-        let target = before.device.busy_ns + 700_000_000;
+        let target = before.closure.busy_ns + 700_000_000;
         let mut after = before.clone();
         eventually("the device to work", || {
             after = node.admin().stats().unwrap();
-            after.device.busy_ns >= target
+            after.closure.busy_ns >= target
         });
         let shares = weft_node::admin::shares(&before, &after);
         let share = shares.iter().find(|share| share.vgpu == name).unwrap().measured;
@@ -155,7 +155,7 @@ fn top_metrics_and_doctor_speak() {
     let node = Node::start(&[]);
     success(node.run(&["--name", "seen"], &program("vector_add"), &[]));
     let metrics = success(ctl(&node, &["metrics"]));
-    for wanted in ["{vgpu=\"seen\"}", "\nweft_journal_lost_records_total 0\n"] {
+    for wanted in ["{vgpu=\"seen\",device=\"gpu0\"}", "\nweft_journal_lost_records_total 0\n"] {
         assert!(metrics.contains(wanted), "{metrics}");
     }
     let doctor = success(ctl(&node, &["doctor"]));

@@ -337,7 +337,7 @@ fn wrong_words_are_answered_with_right_ones() {
     let log = node.log();
     let line = log.lines().find(|line| line.contains("tenant refused")).unwrap();
     assert!(line.contains(&format!("uid={own} pid=")), "{line}");
-    assert!(node.log().contains("device=\"Weft"), "{}", node.log());
+    assert!(node.log().contains("devices=\"gpu0: Weft"), "{}", node.log());
 }
 
 #[test]

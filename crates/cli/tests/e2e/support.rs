@@ -149,6 +149,11 @@ impl Node {
         Self::start_in(&all, Vec::new())
     }
 
+    /// Adds a setting for the next start.
+    pub(crate) fn set(&mut self, setting: &str) {
+        self.settings.push(setting.to_owned());
+    }
+
     /// Starts the daemon (again) in the same directory.
     pub(crate) fn launch(&mut self) {
         let mut command = self.command();

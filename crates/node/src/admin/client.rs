@@ -144,8 +144,8 @@ impl Client {
         memory_bytes: Option<u64>,
     ) -> Result<VgpuReport, AdminError> {
         let name = name.to_owned();
-        let (owner, token, cap_ppm) = (None, None, None);
-        self.vgpu(&Request::Create { name, weight, memory_bytes, owner, token, cap_ppm })
+        let (device, owner, token, cap_ppm) = (None, None, None, None);
+        self.vgpu(&Request::Create { name, device, weight, memory_bytes, owner, token, cap_ppm })
     }
 
     /// Changes weight or memory quota of a vGPU.
@@ -232,12 +232,17 @@ impl Client {
         }
     }
 
-    /// Changes the policy.
+    /// Changes the policy of a device, or of all.
     ///
     /// # Errors
     /// As [`Self::call`].
-    pub fn set_policy(&mut self, policy: &str) -> Result<NodeReport, AdminError> {
-        let answer = self.call(&Request::Policy { set: Some(policy.to_owned()) })?;
+    pub fn set_policy(
+        &mut self,
+        policy: &str,
+        device: Option<&str>,
+    ) -> Result<NodeReport, AdminError> {
+        let (set, device) = (Some(policy.to_owned()), device.map(str::to_owned));
+        let answer = self.call(&Request::Policy { set, device })?;
         if let Answer::Node(report) = answer { Ok(report) } else { Err(unexpected(&answer)) }
     }
 

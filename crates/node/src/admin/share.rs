@@ -1,10 +1,10 @@
 //! Who had how much of the device, and who should have had, between two looks.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::types::{Stats, VgpuReport, VgpuState, ratio};
+use super::types::{DeviceReport, Stats, VgpuReport, VgpuState, ratio};
 use crate::config::PPM;
 
 /// A vGPU's part of the device over a window.
@@ -41,11 +41,19 @@ const TOLERANCE: f64 = 0.04;
 /// missing went into switching.
 const SATURATED: f64 = 0.85;
 
-/// Each vGPU's part of the device between two [`Stats`].
+/// Each vGPU's part of its device between two [`Stats`], in the order of `after`.
 #[must_use]
 pub fn shares(before: &Stats, after: &Stats) -> Vec<Share> {
-    let used: Vec<u64> = after
-        .vgpus
+    let devices: BTreeSet<&str> = after.vgpus.iter().map(|vgpu| vgpu.device.as_str()).collect();
+    let of_devices = devices.into_iter().flat_map(|device| shares_of(device, before, after));
+    let mut shares: BTreeMap<String, Share> =
+        of_devices.map(|share| (share.vgpu.clone(), share)).collect();
+    after.vgpus.iter().filter_map(|vgpu| shares.remove(&vgpu.name)).collect()
+}
+
+fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
+    let vgpus: Vec<&VgpuReport> = after.vgpus.iter().filter(|vgpu| vgpu.device == device).collect();
+    let used: Vec<u64> = vgpus
         .iter()
         .map(|vgpu| {
             let earlier = before.vgpus.iter().find(|other| other.name == vgpu.name);
@@ -55,23 +63,23 @@ pub fn shares(before: &Stats, after: &Stats) -> Vec<Share> {
     let is_active = |vgpu: &VgpuReport, used: u64| {
         used > 0 || matches!(vgpu.state, VgpuState::Waiting | VgpuState::Running)
     };
-    let active: Vec<&VgpuReport> = after
-        .vgpus
+    let active: Vec<&VgpuReport> = vgpus
         .iter()
         .zip(&used)
         .filter(|(vgpu, used)| is_active(vgpu, **used))
-        .map(|(vgpu, _)| vgpu)
+        .map(|(vgpu, _)| *vgpu)
         .collect();
     let (expected, entitled) = (parts(&active, |_| 1.0), parts(&active, cap_of));
     let total: u64 = used.iter().sum();
     // Counters are read a little after the clock.
     let wall_ns = after.now_ns.saturating_sub(before.now_ns).max(total);
-    let is_fair = after.policy == "fair";
+    let is_this = |report: &&DeviceReport| report.device == device;
+    let is_fair = after.devices.iter().find(is_this).is_some_and(|report| report.policy == "fair");
     let of = |vgpu: &VgpuReport, parts: &[f64]| {
         let place = active.iter().position(|other| other.name == vgpu.name);
         place.and_then(|place| parts.get(place)).copied().unwrap_or(0.0)
     };
-    let share = |(vgpu, &used): (&VgpuReport, &u64)| {
+    let share = |(vgpu, &used): (&&VgpuReport, &u64)| {
         let (of_device, entitled) = (ratio(used, wall_ns), of(vgpu, &entitled));
         let measured = ratio(used, total);
         let had = if ratio(total, wall_ns) > SATURATED { measured } else { of_device };
@@ -87,7 +95,7 @@ pub fn shares(before: &Stats, after: &Stats) -> Vec<Share> {
             asks_for_less: is_fair && had + TOLERANCE < entitled,
         }
     };
-    after.vgpus.iter().zip(&used).map(share).collect()
+    vgpus.iter().zip(&used).map(share).collect()
 }
 
 /// The most of the device that a vGPU may use.
@@ -140,13 +148,14 @@ fn divide(whole: f64, wants: &[(f64, f64)]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::types::{Closure, CoschedulingReport, DeviceReport};
+    use super::super::types::{Closure, CoschedulingReport};
     use super::*;
 
     fn vgpu(name: &str, weight: u32, used_ns: u64, state: VgpuState) -> VgpuReport {
         VgpuReport {
             name: name.to_owned(),
             owner: 0,
+            device: "gpu0".to_owned(),
             tenant: None,
             tenant_weight: 1,
             weight,
@@ -165,28 +174,56 @@ mod tests {
         }
     }
 
+    fn device(name: &str) -> DeviceReport {
+        DeviceReport {
+            device: name.to_owned(),
+            name: String::new(),
+            backend: "soft".to_owned(),
+            clock: "real".to_owned(),
+            policy: "fair".to_owned(),
+            memory_bytes: 0,
+            memory_used_bytes: 0,
+            busy_ns: 0,
+            overruns: 0,
+            late: 0,
+            executions: 0,
+        }
+    }
+
     fn stats(vgpus: Vec<VgpuReport>) -> Stats {
         Stats {
             now_ns: 0,
             policy: "fair".to_owned(),
-            holder: None,
+            holders: Vec::new(),
             waiting: 0,
-            device: DeviceReport {
-                name: String::new(),
-                backend: "soft".to_owned(),
-                clock: "real".to_owned(),
-                memory_bytes: 0,
-                memory_used_bytes: 0,
-                busy_ns: 0,
-                overruns: 0,
-                late: 0,
-                executions: 0,
-            },
+            devices: ["gpu0", "gpu1"].map(device).to_vec(),
             vgpus,
             coscheduling: CoschedulingReport::default(),
             closure: Closure { charged_ns: 995, busy_ns: 1000 },
             lost_records: 3,
         }
+    }
+
+    #[test]
+    fn devices_are_divided_each_by_its_own_vgpus() {
+        let on = |device: &str, vgpu: VgpuReport| VgpuReport { device: device.to_owned(), ..vgpu };
+        let vgpus = |used| {
+            vec![
+                on("gpu1", vgpu("a", 1, used, VgpuState::Running)),
+                on("gpu0", vgpu("b", 1, used, VgpuState::Running)),
+                on("gpu1", vgpu("c", 3, 3 * used, VgpuState::Running)),
+            ]
+        };
+        let (before, mut after) = (stats(vgpus(0)), stats(vgpus(100)));
+        after.now_ns = 400;
+        let shares = shares(&before, &after);
+        let parts =
+            shares.iter().map(|share| (share.vgpu.as_str(), share.expected, share.measured));
+        assert_eq!(
+            parts.collect::<Vec<_>>(),
+            [("a", 0.25, 0.25), ("b", 1.0, 1.0), ("c", 0.75, 0.75)]
+        );
+        assert!(shares[1].asks_for_less, "b had a quarter of a device of its own");
     }
 
     #[test]
@@ -235,7 +272,8 @@ mod tests {
         let even = |name| vgpu(name, 1, 450, VgpuState::Waiting);
         let full = Stats { now_ns: 1000, ..stats(vec![even("a"), even("b")]) };
         assert!(!shares(&before, &full).iter().any(|share| share.asks_for_less));
-        let raced = Stats { policy: "unmanaged".to_owned(), ..both };
+        let mut raced = both;
+        raced.devices.iter_mut().for_each(|device| device.policy = "unmanaged".to_owned());
         assert!(!shares(&before, &raced)[1].asks_for_less, "there nothing is due to anybody");
     }
 }

@@ -22,6 +22,9 @@ pub enum Request {
         /// Memory quota; the node's default if absent.
         #[serde(default)]
         memory_bytes: Option<u64>,
+        /// The device that it lives on; where there is room if absent.
+        #[serde(default)]
+        device: Option<String>,
         /// User who owns it; the caller if absent.
         #[serde(default)]
         owner: Option<u32>,
@@ -88,6 +91,9 @@ pub enum Request {
         /// The new policy.
         #[serde(default)]
         set: Option<String>,
+        /// Of this device; of all if absent.
+        #[serde(default)]
+        device: Option<String>,
     },
     /// Devices, limits and what is wrong with them. Answer: [`Answer::Doctor`].
     Doctor,
@@ -139,14 +145,14 @@ pub struct NodeReport {
     pub pid: u32,
     /// Wire protocol it speaks.
     pub protocol: u16,
-    /// Policy in force.
+    /// Policies in force, each once.
     pub policy: String,
     /// Policies that may be set.
     pub policies: Vec<String>,
     /// Tenant socket.
     pub tenant_socket: String,
-    /// The device.
-    pub device: DeviceReport,
+    /// The devices.
+    pub devices: Vec<DeviceReport>,
     /// Sessions adopted from an earlier daemon.
     pub adopted_sessions: u64,
     /// Whether who asked may administrate the node.
@@ -154,15 +160,19 @@ pub struct NodeReport {
     pub you_administrate: bool,
 }
 
-/// The device.
+/// A device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceReport {
+    /// Its name on the node.
+    pub device: String,
     /// Product name.
     pub name: String,
     /// Backend: `soft`.
     pub backend: String,
     /// `real` or `paced`.
     pub clock: String,
+    /// Policy in force.
+    pub policy: String,
     /// Memory.
     pub memory_bytes: u64,
     /// Memory allocated to vGPUs.
@@ -199,6 +209,8 @@ pub struct VgpuReport {
     pub name: String,
     /// User who owns it.
     pub owner: u32,
+    /// The device that it lives on.
+    pub device: String,
     /// vGPUs of one tenant share the tenant's part of the device: the owner, or none for a node
     /// whose vGPUs all compete with each other.
     pub tenant: Option<u32>,
@@ -257,14 +269,14 @@ pub struct ProcessReport {
 pub struct Stats {
     /// When.
     pub now_ns: u64,
-    /// Policy in force.
+    /// Policies in force, each once.
     pub policy: String,
-    /// vGPU that holds the device.
-    pub holder: Option<String>,
-    /// vGPUs that wait for it.
+    /// vGPUs that hold devices.
+    pub holders: Vec<String>,
+    /// vGPUs that wait for one.
     pub waiting: u32,
-    /// The device.
-    pub device: DeviceReport,
+    /// The devices.
+    pub devices: Vec<DeviceReport>,
     /// All vGPUs, by name.
     pub vgpus: Vec<VgpuReport>,
     /// How well the charges add up.
@@ -325,10 +337,13 @@ impl Closure {
     }
 }
 
-/// One turn on the device.
+/// One turn on a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Turn {
-    /// vGPU that held the device.
+    /// The device.
+    #[serde(default)]
+    pub device: String,
+    /// vGPU that held it.
     pub vgpu: String,
     /// When it got the device.
     pub start_ns: u64,

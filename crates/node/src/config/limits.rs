@@ -163,8 +163,8 @@ impl NodeConfig {
             ShareConfig::User | ShareConfig::Vgpu => highest,
         };
         let memory_bytes = match is_administrator {
-            true => self.device.memory_bytes(),
-            false => self.default_memory_bytes(),
+            true => self.largest_memory_bytes(),
+            false => self.default_memory_bytes(self.largest_memory_bytes()),
         };
         let host_memory_bytes = match is_administrator {
             true => self.limits.host_memory_bytes(),
@@ -181,7 +181,7 @@ impl NodeConfig {
             weight: sources().find_map(|of| of.weight).unwrap_or(weight),
             weight_total: sources().find_map(|of| of.weight_total).unwrap_or(u64::MAX),
             memory_bytes: bytes(|of| of.memory, memory_bytes),
-            memory_total_bytes: bytes(|of| of.memory_total, self.device.memory_bytes()),
+            memory_total_bytes: bytes(|of| of.memory_total, self.largest_memory_bytes()),
             host_memory_bytes: bytes(|of| of.host_memory, host_memory_bytes),
         }
     }
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!((other.memory_bytes, other.create), (1 << 30, false));
         // Administrators are bound by what is said of them alone.
         let own = config.limits_of(0, true);
-        assert_eq!((own.memory_bytes, own.create), (config.device.memory_bytes(), true));
+        assert_eq!((own.memory_bytes, own.create), (config.largest_memory_bytes(), true));
         assert_eq!(config.limits_of(1000, true).memory_bytes, 2 << 30);
     }
 

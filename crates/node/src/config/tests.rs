@@ -16,7 +16,7 @@ fn settings_win_over_the_environment_and_the_environment_over_the_file() {
     let variable = |name: &str| (name == "WEFT_STATE_DIR").then(|| "/env".to_owned());
     let config = NodeConfig::load(Some(&file), variable, &[]).unwrap();
     assert_eq!(config.state_dir, Path::new("/env"));
-    assert_eq!(config.device.memory_bytes(), 1 << 30);
+    assert_eq!(config.devices[0].memory_bytes(), 1 << 30);
     let set = [("state_dir".to_owned(), "/flag".to_owned())];
     let config = NodeConfig::load(Some(&file), variable, &set).unwrap();
     assert_eq!(config.state_dir, Path::new("/flag"));
@@ -124,11 +124,11 @@ fn a_group_may_be_named_or_numbered() {
 #[test]
 fn a_genuine_device_is_named_and_gets_a_longer_quantum() {
     let config = load(&[("device", "cuda:1")]).unwrap();
-    assert_eq!((config.device.kind, config.device.ordinal), (DeviceKind::Cuda, 1));
-    assert_eq!(config.scheduling.quantum_us, 30_000);
+    assert_eq!((config.devices[0].kind, config.devices[0].ordinal), (DeviceKind::Cuda, 1));
+    assert_eq!(config.devices[0].quantum_us, Some(30_000));
     let set = [("device.kind", "cuda"), ("scheduling.quantum_us", "6000")];
-    assert_eq!(load(&set).unwrap().scheduling.quantum_us, 6_000);
-    assert_eq!(load(&[]).unwrap().scheduling.quantum_us, 6_000);
+    assert_eq!(load(&set).unwrap().devices[0].quantum_us, None);
+    assert_eq!(load(&[]).unwrap().devices[0].quantum_us, None);
 }
 
 #[test]
@@ -148,7 +148,54 @@ fn a_device_spec_may_name_a_model_file() {
     let file = dir.path().join("model.toml");
     std::fs::write(&file, "base_ns = 7\n[[kernels]]\nkernel = 'k*'\nns = 21000\n").unwrap();
     let config = load(&[("device", &format!("soft:paced:{}", file.display()))]).unwrap();
-    assert_eq!(config.device.clock, ClockConfig::Paced);
-    assert_eq!(config.device.model.base_ns, 7);
-    assert_eq!(config.device.model.kernels[0].ns, 21_000);
+    assert_eq!(config.devices[0].clock, ClockConfig::Paced);
+    assert_eq!(config.devices[0].model.base_ns, 7);
+    assert_eq!(config.devices[0].model.kernels[0].ns, 21_000);
+}
+
+#[test]
+fn a_node_may_have_several_devices() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("node.toml");
+    let text = "[[device]]\nmemory = '1GiB'\n[[device]]\nname = 'slow'\nquantum_us = 9000\n";
+    std::fs::write(&file, text).unwrap();
+    let config = NodeConfig::load(Some(&file), |_| None, &[]).unwrap();
+    let names: Vec<&str> = config.devices.iter().map(|device| device.name.as_str()).collect();
+    assert_eq!(names, ["gpu0", "slow"]);
+    assert_eq!(config.devices[0].memory_bytes(), 1 << 30);
+    assert_eq!(config.devices[1].quantum_us, Some(9_000));
+    let set = [("device.clock", "paced"), ("device.1.memory", "2GiB")];
+    let set = set.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let config = NodeConfig::load(Some(&file), |_| None, &set).unwrap();
+    assert!(config.devices.iter().all(|device| device.clock == ClockConfig::Paced));
+    let memory: Vec<u64> = config.devices.iter().map(DeviceConfig::memory_bytes).collect();
+    assert_eq!(memory, [1 << 30, 2 << 30]);
+    // What is printed whole is read again.
+    let again: NodeConfig = toml::from_str(&toml::to_string(&config).unwrap()).unwrap();
+    assert_eq!(again.devices.len(), 2);
+}
+
+#[test]
+fn several_devices_are_named_in_one_setting() {
+    let config = load(&[("device.memory", "1GiB"), ("device", "soft:paced,soft,cuda:1")]).unwrap();
+    let kinds: Vec<_> = config.devices.iter().map(|device| (device.kind, device.clock)).collect();
+    let (real, paced) = (ClockConfig::Real, ClockConfig::Paced);
+    let soft = DeviceKind::Soft;
+    assert_eq!(kinds, [(soft, paced), (soft, real), (DeviceKind::Cuda, real)]);
+    assert!(config.devices.iter().all(|device| device.memory_bytes() == 1 << 30));
+    assert_eq!(config.devices[2].quantum_us, Some(30_000));
+    assert_eq!(load(&[("device", "soft,soft"), ("device", "soft")]).unwrap().devices.len(), 1);
+    for (settings, words) in [
+        ([("device", "soft,quick"), ("log.level", "info")], "quick|soft:paced|cuda"),
+        ([("device", "soft,soft"), ("device.2.memory", "1GiB")], "device.2.memory|2 of them"),
+        ([("device", "soft,soft"), ("device.name", "twin")], "device.1.name|twin"),
+        ([("device", "cuda:1,cuda:1"), ("log.level", "info")], "device.1.ordinal|same GPU"),
+        ([("device", "soft,soft"), ("device.1.policy", "fiar")], "device.1|fiar|fair"),
+        ([("device.name", "a b"), ("log.level", "info")], "device.name|a b|letters"),
+    ] {
+        let message = load(&settings).unwrap_err().to_string();
+        for word in words.split('|') {
+            assert!(message.contains(word), "{settings:?}: no `{word}` in: {message}");
+        }
+    }
 }

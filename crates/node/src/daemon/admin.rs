@@ -1,6 +1,6 @@
 //! The admin socket's server: one thread per connection, one line per request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -10,12 +10,13 @@ use std::time::{Duration, Instant};
 
 use weft_ring::Loss;
 use weft_ring::peer::{self, Credentials};
-use weft_sched::{Weight, policy};
+use weft_sched::{DeviceKey, Weight, policy};
 use weft_wire::handshake::PROTOCOL_VERSION;
 
 use super::admin_connections::AdminConnections;
+use super::devices::Device;
+use super::devices::ledger::Ledger;
 use super::driver::{Order, View};
-use super::ledger::Ledger;
 use super::log::LogLimit;
 use super::process::WorkerProcess;
 use super::registry::{Change, Vgpu, Wanted};
@@ -23,8 +24,8 @@ use super::roles::{self, Caller};
 use super::sessions::{Asked, Entry};
 use super::{Core, Daemon, STACK_BYTES};
 use crate::admin::{
-    Answer, Closure, NodeReport, ProcessReport, Request, Stats, Timeline, Turn, VgpuReport,
-    VgpuState,
+    Answer, Closure, DeviceReport, NodeReport, ProcessReport, Request, Stats, Timeline, Turn,
+    VgpuReport, VgpuState,
 };
 use crate::config::{Choice, ShareConfig};
 
@@ -169,11 +170,12 @@ impl Daemon {
         Ok(match request {
             Request::Node => Answer::Node(self.node_report(caller)?),
             Request::List => Answer::Vgpus(self.stats()?.vgpus),
-            Request::Create { name, weight, memory_bytes, owner, token, cap_ppm } => {
+            Request::Create { name, device, weight, memory_bytes, owner, token, cap_ppm } => {
                 let token = token.unwrap_or_default();
                 let asked = Wanted {
                     name: name.clone(),
                     owner: owner.unwrap_or(caller.uid),
+                    device: device.unwrap_or_default(),
                     weight: weight.unwrap_or(0),
                     memory_bytes: memory_bytes.unwrap_or(0),
                     token,
@@ -201,9 +203,11 @@ impl Daemon {
             Request::Stats => Answer::Stats(self.stats()?),
             Request::Timeline { since_ns } => Answer::Timeline(self.timeline(since_ns, caller)?),
             Request::Record { seconds } => Answer::Recording(self.record(seconds, caller.uid)?),
-            Request::Policy { set } => {
+            Request::Policy { set, device } => {
+                let device = device.map(|name| self.device_called(&name)).transpose()?;
                 if let Some(name) = set {
-                    self.driver.send(Order::SetPolicy(policy::for_node(&name)?));
+                    let policy = policy::for_node(&name)?;
+                    self.driver.send(Order::SetPolicy { device, policy });
                 }
                 Answer::Node(self.node_report(caller)?)
             }
@@ -216,6 +220,14 @@ impl Daemon {
                 Answer::Done
             }
         })
+    }
+
+    fn device_called(&self, name: &str) -> anyhow::Result<DeviceKey> {
+        if let Some(device) = self.devices.named(name) {
+            return Ok(device.key);
+        }
+        let names: Vec<&str> = self.devices.iter().map(|device| device.name.as_str()).collect();
+        anyhow::bail!("there is no device `{name}` on this node; it has {}", names.join(", "))
     }
 
     /// Saves what was changed.
@@ -234,14 +246,13 @@ impl Daemon {
     fn create_vgpu(&self, asked: Wanted, chosen: &Change, caller: Caller) -> anyhow::Result<()> {
         {
             let mut core = self.core();
-            let Wanted { name, owner, weight, memory_bytes, token, cap_ppm } = asked;
+            let Wanted { name, owner, device, weight, memory_bytes, token, cap_ppm } = asked;
             let wanted = if caller.administrates() {
-                let or = |asked: u64, otherwise| if asked == 0 { otherwise } else { asked };
                 let weight = if weight == 0 { self.config.defaults.weight } else { weight };
-                let memory_bytes = or(memory_bytes, self.config.default_memory_bytes());
-                Wanted { name, owner, weight, memory_bytes, token, cap_ppm }
+                let (device, memory_bytes) = self.choose_device(&core, &device, memory_bytes);
+                Wanted { name, owner, device, weight, memory_bytes, token, cap_ppm }
             } else {
-                let asked = Asked { name, weight, memory_bytes, token: &token };
+                let asked = Asked { name, device: &device, weight, memory_bytes, token: &token };
                 // Until somebody uses it, it is its owner's.
                 let payer = self.tenancy.of_user(caller.uid);
                 Wanted { cap_ppm, ..self.wanted(&core, asked, caller.uid, payer)? }
@@ -279,7 +290,9 @@ impl Daemon {
             if vgpu.owner != caller.uid {
                 core.registry.grant(name, change);
             }
-            core.frames.set_quota(vgpu.key, vgpu.memory_bytes);
+            if let Some(device) = self.devices.named(&vgpu.device) {
+                core.frames(device.key).set_quota(vgpu.key, vgpu.memory_bytes);
+            }
             // Its first session says which tenant it is of, and places it.
             if self.tenancy.settled(vgpu.key).is_some() {
                 self.place(&mut core, &vgpu);
@@ -342,8 +355,10 @@ impl Daemon {
             );
             let mut of_vgpu = core.sessions.values().filter(|entry| entry.vgpu == key);
             let Some(first) = of_vgpu.next() else {
-                core.registry.remove(name)?;
-                core.frames.remove_vgpu(key);
+                let vgpu = core.registry.remove(name)?;
+                if let Some(device) = self.devices.named(&vgpu.device) {
+                    core.frames(device.key).remove_vgpu(key);
+                }
                 self.tenancy.forget(key);
                 // While the tables are locked: the key may be another vGPU's right after.
                 self.driver.send(Order::Forget { vgpu: key });
@@ -415,13 +430,27 @@ impl Daemon {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             protocol: PROTOCOL_VERSION,
-            policy: view.policy.name().to_owned(),
+            policy: policies(&view),
             policies: crate::policy_names().into_iter().map(str::to_owned).collect(),
             tenant_socket: self.config.tenant_socket().display().to_string(),
-            device: self.memory.report(&self.config, core.frames.ledger().used_bytes_total()),
+            devices: self.device_reports(&core, &view),
             adopted_sessions: core.adopted,
             you_administrate: caller.administrates(),
         })
+    }
+
+    /// The devices as administrators see them.
+    fn device_reports(&self, core: &Core, view: &View) -> Vec<DeviceReport> {
+        let report = |device: &Device| {
+            let policy = view.policies.get(&device.key).map_or("", |policy| policy.name());
+            device.report(policy, core.ledger(device.key).used_bytes_total())
+        };
+        self.devices.iter().map(report).collect()
+    }
+
+    /// The ledger that a vGPU is in; none for one whose device is gone.
+    fn ledger_of<'a>(&self, core: &'a Core, vgpu: &Vgpu) -> Option<&'a Ledger> {
+        self.devices.named(&vgpu.device).map(|device| core.ledger(device.key))
     }
 
     /// Totals and queue state now.
@@ -433,7 +462,7 @@ impl Daemon {
         for (key, entry) in &core.sessions {
             of_vgpu.entry(entry.vgpu).or_default().push((*key, entry));
         }
-        let device = self.memory.report(&self.config, core.frames.ledger().used_bytes_total());
+        let devices = self.device_reports(&core, &view);
         let by_user = self.config.scheduling.share == ShareConfig::User;
         let vgpus: Vec<VgpuReport> = core
             .registry
@@ -448,21 +477,22 @@ impl Daemon {
                         .user_weight(payer)
                         .filter(|_| by_user)
                         .unwrap_or_else(|| self.config.scheduling.user_weight(payer)),
-                    ..report(vgpu, &sessions, &view, core.frames.ledger())
+                    ..report(vgpu, &sessions, &view, self.ledger_of(&core, vgpu))
                 }
             })
             .collect();
         let charged_ns = view.charged_ns;
-        let holder = vgpus.iter().find(|vgpu| vgpu.state == VgpuState::Running);
+        let holders = vgpus.iter().filter(|vgpu| vgpu.state == VgpuState::Running);
+        let busy_ns = devices.iter().map(|device| device.busy_ns).sum();
         let waiting = vgpus.iter().filter(|vgpu| vgpu.state == VgpuState::Waiting).count();
         Ok(Stats {
             now_ns: view.now_ns,
-            policy: view.policy.name().to_owned(),
-            holder: holder.map(|vgpu| vgpu.name.clone()),
+            policy: policies(&view),
+            holders: holders.map(|vgpu| vgpu.name.clone()).collect(),
             waiting: u32::try_from(waiting).unwrap_or(u32::MAX),
-            closure: Closure { charged_ns, busy_ns: device.busy_ns },
+            closure: Closure { charged_ns, busy_ns },
             lost_records: view.lost_records,
-            device,
+            devices,
             vgpus,
             coscheduling: view.coscheduling,
         })
@@ -481,6 +511,7 @@ impl Daemon {
                 caller.administrates() || vgpu.is_some_and(|vgpu| vgpu.owner == caller.uid);
             let name = || format!("removed-{}", span.vgpu);
             is_shown.then(|| Turn {
+                device: self.devices.get(DeviceKey(span.device)).name.clone(),
                 vgpu: vgpu.map_or_else(name, |vgpu| vgpu.name.clone()),
                 start_ns: span.start_ns,
                 end_ns: span.end_ns,
@@ -491,15 +522,26 @@ impl Daemon {
     }
 }
 
-fn report(vgpu: &Vgpu, sessions: &[(u32, &Entry)], view: &View, ledger: &Ledger) -> VgpuReport {
+/// The policies in force, each once.
+fn policies(view: &View) -> String {
+    let names: BTreeSet<&str> = view.policies.values().map(|policy| policy.name()).collect();
+    names.into_iter().collect::<Vec<_>>().join(", ")
+}
+
+fn report(
+    vgpu: &Vgpu,
+    sessions: &[(u32, &Entry)],
+    view: &View,
+    ledger: Option<&Ledger>,
+) -> VgpuReport {
     let process = |(key, entry): &(u32, &Entry)| {
         let session = view.sessions.get(key);
         ProcessReport {
             pid: entry.pid,
             uid: entry.uid,
             program: entry.program.clone(),
-            memory_bytes: ledger.session_bytes(*key),
-            pinned_bytes: ledger.pinned_bytes(*key),
+            memory_bytes: ledger.map_or(0, |ledger| ledger.session_bytes(*key)),
+            pinned_bytes: ledger.map_or(0, |ledger| ledger.pinned_bytes(*key)),
             used_ns: session.map_or(0, |session| session.used_ns),
             state: match session {
                 Some(session) if session.runnable && session.holds => VgpuState::Running,
@@ -518,12 +560,13 @@ fn report(vgpu: &Vgpu, sessions: &[(u32, &Entry)], view: &View, ledger: &Ledger)
     VgpuReport {
         name: vgpu.name.clone(),
         owner: vgpu.owner,
+        device: vgpu.device.clone(),
         tenant: None,
         tenant_weight: 1,
         weight: vgpu.weight,
         cap_ppm: vgpu.cap_ppm,
         memory_bytes: vgpu.memory_bytes,
-        memory_used_bytes: ledger.used_bytes(vgpu.key),
+        memory_used_bytes: ledger.map_or(0, |ledger| ledger.used_bytes(vgpu.key)),
         pinned_bytes: processes.iter().map(|process| process.pinned_bytes).sum(),
         state,
         sessions: u32::try_from(sessions.len()).unwrap_or(u32::MAX),

@@ -12,15 +12,17 @@ use weft_device::soft::DevicePage;
 use weft_gate::{ControlPage, NODE_SESSIONS, NodePage};
 use weft_ring::peer::{self, Process};
 use weft_ring::{Access, MemoryFile, Segment};
-use weft_sched::{Actions, Config as SchedConfig, Event, Node, RestoreError, Usage};
+use weft_sched::{Actions, DeviceKey, Event, Node, RestoreError, Usage};
 
 use super::Daemon;
+use super::devices::Devices;
+use super::devices::frames::Frames;
 use super::persist::Schedule;
 use super::registry::Registry;
 use super::runtime::Runtime;
 use super::sessions::{Entry, Origin, Session};
 use super::spawn::Worker;
-use crate::config::{ByteSize, NodeConfig};
+use crate::config::NodeConfig;
 use crate::link::{Adoption, PACKET_BYTES_MAX};
 
 /// A worker answers at its door within this time, or is left to die.
@@ -41,6 +43,13 @@ pub(crate) struct Survivor {
     segment: Segment,
     /// Its control page.
     page: ControlPage,
+}
+
+impl Survivor {
+    /// The device that it began on.
+    pub(crate) fn device(&self) -> DeviceKey {
+        DeviceKey(self.adoption.start.device.key)
+    }
 }
 
 /// Shared memory of a survivor.
@@ -119,33 +128,56 @@ fn introduced(
 
 /// Those whose vGPU the registry knows. The others are ended: nobody would ever give them a turn.
 pub(crate) fn of_known_vgpus(survivors: Vec<Survivor>, registry: &Registry) -> Vec<Survivor> {
-    let is_known = |survivor: &Survivor| {
+    keep(survivors, "its vGPU is gone", |survivor| {
         let start = &survivor.adoption.start;
-        let is_known = registry.by_key(start.vgpu_key).is_some_and(|vgpu| vgpu.name == start.vgpu);
-        if !is_known {
-            tracing::warn!(session = start.session, vgpu = start.vgpu, "the vGPU is gone");
-            // One that is gone already needs no end.
-            let _ = survivor.process.kill();
-        }
-        is_known
-    };
-    survivors.into_iter().filter(is_known).collect()
+        registry.by_key(start.vgpu_key).is_some_and(|vgpu| vgpu.name == start.vgpu)
+    })
 }
 
-/// While sessions of an earlier daemon live the device's memory stays as large as it was: their
-/// tables and files are.
-pub(crate) fn keep_memory(config: &mut NodeConfig, survivors: &[Survivor]) {
-    let Some(survivor) = survivors.first() else { return };
-    let memory_bytes = survivor.adoption.start.device.memory_bytes;
-    if config.device.memory.is_some_and(|asked| asked.0 != memory_bytes) {
-        tracing::warn!(memory_bytes, "device.memory stays as it was: adopted sessions use it");
+/// Those whose device the node still has. The others are ended.
+pub(crate) fn of_known_devices(survivors: Vec<Survivor>, config: &NodeConfig) -> Vec<Survivor> {
+    keep(survivors, "its device is gone", |survivor| {
+        let name = &survivor.adoption.start.device.name;
+        config.devices.iter().any(|device| device.name == *name)
+    })
+}
+
+fn keep(
+    survivors: Vec<Survivor>,
+    why_not: &str,
+    is_known: impl Fn(&Survivor) -> bool,
+) -> Vec<Survivor> {
+    let (known, others): (Vec<_>, Vec<_>) = survivors.into_iter().partition(is_known);
+    for survivor in others {
+        let start = &survivor.adoption.start;
+        let (session, vgpu, device) = (start.session, &start.vgpu, &start.device.name);
+        tracing::warn!(session, vgpu, device, why_not, "worker not adopted");
+        // One that is gone already needs no end.
+        let _ = survivor.process.kill();
     }
-    config.device.memory = Some(ByteSize(memory_bytes));
+    known
 }
 
-/// The earlier daemon's physical table.
-pub(crate) fn physical_table(survivors: &[Survivor]) -> anyhow::Result<Option<MemoryFile>> {
-    Ok(survivors.first().map(|survivor| survivor.files.table.try_clone()).transpose()?)
+/// The earlier daemon's node page, or a new one.
+pub(crate) fn node_page(survivors: &[Survivor]) -> anyhow::Result<MemoryFile> {
+    match survivors.first() {
+        Some(survivor) => Ok(survivor.files.node_page.try_clone()?),
+        None => Ok(NodePage::create()?),
+    }
+}
+
+/// The memory of each device, by the earlier daemon's physical table if it left sessions there.
+pub(crate) fn frames(
+    devices: &Devices,
+    survivors: &[Survivor],
+) -> anyhow::Result<BTreeMap<DeviceKey, Frames>> {
+    let frames = devices.iter().map(|device| {
+        let began_on = |survivor: &&Survivor| survivor.device() == device.key;
+        let survivor = survivors.iter().find(began_on);
+        let table = survivor.map(|survivor| survivor.files.table.try_clone()).transpose()?;
+        Ok((device.key, Frames::new(device.config.memory_bytes(), table)?))
+    });
+    frames.collect()
 }
 
 /// Sessions that ended while no daemon ran, with the device time they used: what their workers
@@ -173,12 +205,11 @@ pub(crate) fn settle_ended(
 /// The scheduling core as the earlier daemon left it, without the sessions that are over: what
 /// those used is charged to their vGPUs.
 pub(crate) fn restore(
-    config: SchedConfig,
     schedule: &Schedule,
     ended: &BTreeMap<u64, u64>,
     survivors: &[Survivor],
 ) -> Result<Node, RestoreError> {
-    let mut node = Node::restore(config, &schedule.core)?;
+    let mut node = Node::restore(&schedule.core)?;
     let mut actions = Actions::new();
     for state in &schedule.core.sessions {
         let session = state.session;
@@ -201,18 +232,19 @@ pub(crate) fn restore(
 impl Daemon {
     /// Makes the survivors this daemon's sessions and serves them.
     pub(crate) fn adopt(self: &Arc<Self>, survivors: Vec<Survivor>) -> anyhow::Result<()> {
-        let keys: Vec<u32> = survivors.iter().map(|survivor| survivor.adoption.start.key).collect();
-        let mut sessions = Vec::new();
+        for survivor in &survivors {
+            self.enter(survivor);
+        }
+        for device in self.devices.iter() {
+            let there = survivors.iter().filter(|survivor| survivor.device() == device.key);
+            let keys: Vec<u32> = there.map(|survivor| survivor.adoption.start.key).collect();
+            self.core().frames(device.key).rebuild(&keys)?;
+            // A worker that died while no daemon ran may stand in the device's queue.
+            for gone in (0..NODE_SESSIONS).filter(|key| !keys.contains(key)) {
+                device.repair(gone);
+            }
+        }
         for survivor in survivors {
-            self.enter(&survivor);
-            sessions.push(survivor);
-        }
-        self.core().frames.rebuild(&keys)?;
-        // A worker that died while no daemon ran may stand in the device's queue.
-        for gone in (0..NODE_SESSIONS).filter(|key| !keys.contains(key)) {
-            self.memory.repair(gone);
-        }
-        for survivor in sessions {
             self.resume(survivor)?;
         }
         Ok(())
@@ -221,22 +253,22 @@ impl Daemon {
     fn enter(&self, survivor: &Survivor) {
         let start = &survivor.adoption.start;
         let mut core = self.core();
-        core.frames.set_quota(start.vgpu_key, start.memory_bytes);
-        if let Some(vgpu) = core.registry.by_key(start.vgpu_key) {
-            let quota = vgpu.memory_bytes;
-            core.frames.set_quota(start.vgpu_key, quota);
-        }
+        let known = core.registry.by_key(start.vgpu_key);
+        let quota = known.map_or(start.memory_bytes, |vgpu| vgpu.memory_bytes);
         // Before the vGPU is placed, which is for good.
         let payer = self.tenancy.of_process(start.uid, start.pid);
         let payer = self.tenancy.settle(start.vgpu_key, payer);
         let limits = self.tenant_limits(start.uid, payer);
-        core.frames.set_owner(start.vgpu_key, payer, limits.memory_total_bytes);
-        core.frames.add_session(start.key, start.session, start.vgpu_key);
-        core.host.begin(start.key, payer);
+        let frames = core.frames(survivor.device());
+        frames.set_quota(start.vgpu_key, quota);
+        frames.set_owner(start.vgpu_key, payer, limits.memory_total_bytes);
+        frames.add_session(start.key, start.session, start.vgpu_key);
         if let Ok(file) = survivor.files.frames.try_clone() {
-            core.frames.adopt_file(start.vgpu_key, file);
+            frames.adopt_file(start.vgpu_key, file);
         }
+        core.host.begin(start.key, payer);
         let entry = Entry {
+            device: survivor.device(),
             vgpu: start.vgpu_key,
             uid: start.uid,
             payer,
@@ -262,6 +294,7 @@ impl Daemon {
         let session = Session {
             key: start.key,
             vgpu: start.vgpu_key,
+            device: DeviceKey(start.device.key),
             payer: self.tenancy.payer(start.vgpu_key, start.uid),
             worker: Worker::adopted(process, link, adoption.pid),
             segment,

@@ -1,4 +1,4 @@
-//! The scheduling thread: has the device's turns taken ([`weft_turn::Turns`]), carries out orders
+//! The scheduling thread: has the devices' turns taken ([`weft_turn::Turns`]), carries out orders
 //! of other threads, and lets everybody know who watches.
 //!
 //! It sleeps on the node page's doorbell, with the core's next timer as the limit, so an idle node
@@ -16,7 +16,9 @@ use std::time::{Duration, Instant};
 
 use weft_gate::{DaemonSide, GateDaemon, NodePage};
 use weft_ring::WakeFlag;
-use weft_sched::{DeviceKey, Event, Node, PolicyId, SessionKey, VgpuKey, Weight};
+use weft_sched::{
+    Config as SchedConfig, DeviceKey, Event, Node, PolicyId, SessionKey, Snapshot, VgpuKey, Weight,
+};
 use weft_turn::{Abandoned, Effect, RELEASE_LEAD_NS, Turns};
 
 use super::clock;
@@ -33,8 +35,16 @@ pub(crate) use self::place::Place;
 use self::sweep::Sweep;
 use self::witness::Witness;
 
-/// The node's one device.
-pub(crate) const DEVICE: DeviceKey = DeviceKey(0);
+/// A device whose turns are driven.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct DrivenDevice {
+    /// Its key.
+    pub(crate) key: DeviceKey,
+    /// How it is shared.
+    pub(crate) config: SchedConfig,
+    /// What becomes of work in flight when its worker dies.
+    pub(crate) abandoned: Abandoned,
+}
 
 /// Orders that are carried out before the sessions are looked at: who gives many keeps them waiting
 /// so long and no longer.
@@ -76,8 +86,13 @@ pub(crate) enum Order {
         /// Where to answer.
         answer: Sender<Option<Ended>>,
     },
-    /// Another policy.
-    SetPolicy(PolicyId),
+    /// Another policy, of one device or of all.
+    SetPolicy {
+        /// Which device, if not all.
+        device: Option<DeviceKey>,
+        /// Which policy.
+        policy: PolicyId,
+    },
     /// What is going on.
     View(Sender<View>),
     /// Turns since an instant, and how many are gone.
@@ -134,8 +149,8 @@ pub(crate) struct Ended {
 pub(crate) struct View {
     /// When.
     pub(crate) now_ns: u64,
-    /// The policy.
-    pub(crate) policy: PolicyId,
+    /// The devices' policies.
+    pub(crate) policies: BTreeMap<DeviceKey, PolicyId>,
     /// Sessions by key.
     pub(crate) sessions: BTreeMap<u32, SessionView>,
     /// vGPUs by key: time charged to the tag, turns.
@@ -212,8 +227,7 @@ pub(crate) struct Driver {
     /// Number of the scheduling core among those of the registry.
     number: u64,
     witness: Witness,
-    /// What becomes of work in flight when its worker dies.
-    abandoned: Abandoned,
+    devices: Vec<DrivenDevice>,
     drains: Drains,
 }
 
@@ -227,7 +241,7 @@ struct Session {
 }
 
 impl Driver {
-    /// A driver of `node`, whose device it brings up, and which is the registry's core `number`;
+    /// A driver of `node`, whose devices it brings up, and which is the registry's core `number`;
     /// vGPUs that are gone used `forgotten_ns`.
     pub(crate) fn new(
         node: Node,
@@ -236,10 +250,10 @@ impl Driver {
         saver: Saver,
         (number, forgotten_ns): (u64, u64),
         coscheduler: Coscheduler,
-        abandoned: Abandoned,
+        devices: Vec<DrivenDevice>,
     ) -> Self {
         Self {
-            turns: Turns::new(node, DEVICE),
+            turns: Turns::new(node),
             page,
             orders,
             sessions: BTreeMap::new(),
@@ -251,7 +265,7 @@ impl Driver {
             forgotten_ns,
             number,
             witness: Witness::default(),
-            abandoned,
+            devices,
             drains: Drains::default(),
         }
     }
@@ -274,7 +288,9 @@ impl Driver {
         if let Err(error) = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)) {
             tracing::warn!(%error, "timers stay coarse");
         }
-        self.tell(Event::DeviceUp { device: DEVICE });
+        for DrivenDevice { key, config, .. } in self.devices.clone() {
+            self.tell(Event::DeviceUp { device: key, config });
+        }
         loop {
             if self.carry_out_some() {
                 break;
@@ -346,7 +362,7 @@ impl Driver {
                 // Who asked may be gone: the daemon is ending.
                 let _ = answer.send(ended);
             }
-            Order::SetPolicy(policy) => self.set_policy(policy),
+            Order::SetPolicy { device, policy } => self.set_policy(device, policy),
             Order::View(answer) => {
                 for session in self.sessions.keys().copied().collect::<Vec<_>>() {
                     self.refresh(session);
@@ -377,12 +393,12 @@ impl Driver {
     fn begin(&mut self, beginning: Beginning) {
         let Beginning { session, id, vgpu, gate, worker, waiters } = beginning;
         self.coscheduler.begin(session, waiters, gate.page());
-        gate.page().set_lead(self.turns.node().config().overlap_ns + RELEASE_LEAD_NS);
-        gate.page().set_unmanaged(self.turns.node().is_shared(DEVICE));
+        if let Some(device) = self.device_of(VgpuKey(vgpu)) {
+            gate.page().set_lead(device.config.overlap_ns + RELEASE_LEAD_NS);
+            gate.page().set_unmanaged(self.turns.node().is_shared(device.key));
+        }
         self.sessions.insert(session, Session { id, vgpu, killed: false, worker });
-        let key = SessionKey(session);
-        let add = Event::AddSession { session: key, vgpu: VgpuKey(vgpu) };
-        self.turns.begin(&mut self.witness, key, add, gate);
+        self.turns.begin(&mut self.witness, SessionKey(session), VgpuKey(vgpu), gate);
         self.follow();
         self.page.mark(session);
         self.save();
@@ -393,7 +409,9 @@ impl Driver {
     fn end(&mut self, session: u32) -> Option<Ended> {
         self.refresh(session);
         self.coscheduler.end(session, clock::now_ns());
-        let abandoned = self.abandoned;
+        let vgpu = self.sessions.get(&session).map(|entry| VgpuKey(entry.vgpu));
+        let device = vgpu.and_then(|vgpu| self.device_of(vgpu));
+        let abandoned = device.map_or(Abandoned::Ends, |device| device.abandoned);
         let mut ended = None;
         self.turns.end(&mut self.witness, SessionKey(session), |session| {
             let page = session.gate.page();
@@ -408,18 +426,30 @@ impl Driver {
         ended
     }
 
-    fn set_policy(&mut self, policy: PolicyId) {
+    fn set_policy(&mut self, device: Option<DeviceKey>, policy: PolicyId) {
         self.report_holders();
-        self.tell(Event::SetPolicy { device: DEVICE, policy });
-        let unmanaged = self.turns.node().is_shared(DEVICE);
-        for (_, session) in self.turns.sessions() {
-            session.gate.page().set_unmanaged(unmanaged);
+        let all = self.devices.iter().map(|known| known.key);
+        let set: Vec<DeviceKey> = all.filter(|key| device.is_none_or(|one| one == *key)).collect();
+        for device in set {
+            self.tell(Event::SetPolicy { device, policy });
+            let unmanaged = self.turns.node().is_shared(device);
+            for (_, session) in self.turns.sessions().filter(|(_, own)| own.device == device) {
+                session.gate.page().set_unmanaged(unmanaged);
+            }
         }
         self.save();
     }
 
-    fn policy(&self) -> PolicyId {
-        self.turns.node().policy(DEVICE).unwrap_or_default()
+    /// Where a vGPU lives.
+    fn device_of(&self, vgpu: VgpuKey) -> Option<&DrivenDevice> {
+        let device = self.turns.node().vgpu(vgpu)?.device;
+        self.devices.iter().find(|known| known.key == device)
+    }
+
+    /// How a session's device is shared.
+    fn terms_of(&self, session: SessionKey) -> Option<&SchedConfig> {
+        let device = self.turns.node().device_of(session)?;
+        self.turns.node().config(device)
     }
 
     fn view(&self) -> View {
@@ -431,12 +461,12 @@ impl Driver {
             };
             (key.0, view)
         });
-        let vgpus = self.turns.node().snapshot().vgpus;
+        let Snapshot { vgpus, devices, .. } = self.turns.node().snapshot();
         let billed_ns = vgpus.iter().fold(0_u64, |sum, state| sum.saturating_add(state.used_ns));
         let vgpus = vgpus.iter().map(|state| (state.vgpu.0, (state.held_ns, state.turns)));
         View {
             now_ns: clock::now_ns(),
-            policy: self.policy(),
+            policies: devices.iter().map(|state| (state.device, state.policy)).collect(),
             sessions: sessions.collect(),
             vgpus: vgpus.collect(),
             charged_ns: billed_ns.saturating_add(self.forgotten_ns),
@@ -477,7 +507,7 @@ impl Driver {
 
     /// Reads the holders' counters, so that use until now is told apart from use after it.
     fn report_holders(&mut self) {
-        self.turns.report_holders(&mut self.witness, None);
+        self.turns.report_all_holders(&mut self.witness);
         self.follow();
     }
 
@@ -493,10 +523,11 @@ impl Driver {
             let now_ns = clock::now_ns();
             match effect {
                 Effect::Granted { session, begins: true } => {
-                    let quantum_ns = self.turns.node().config().quantum_ns;
+                    let quantum_ns = self.terms_of(session).map_or(0, |terms| terms.quantum_ns);
                     self.coscheduler.begin_turn(session.0, now_ns, quantum_ns);
-                    if let Some(own) = self.sessions.get(&session.0) {
-                        self.trace.begin(own.vgpu, session.0, now_ns);
+                    let device = self.turns.node().device_of(session);
+                    if let (Some(own), Some(device)) = (self.sessions.get(&session.0), device) {
+                        self.trace.begin(device.0, own.vgpu, session.0, now_ns);
                     }
                 }
                 Effect::Ended { session, used_ns } => self.trace.end(session.0, now_ns, used_ns),
@@ -530,8 +561,11 @@ impl Driver {
     /// flight before and the longest kernel are allowed on top: the same slack that a revoked
     /// holder has.
     fn check_claim(&mut self, session: u32) {
-        let slack_ns = self.turns.node().config().overdue_ns;
-        let Some(entry) = self.turns.session(SessionKey(session)) else { return };
+        let key = SessionKey(session);
+        let (Some(entry), Some(terms)) = (self.turns.session(key), self.terms_of(key)) else {
+            return;
+        };
+        let slack_ns = terms.overdue_ns;
         let wall_ns = clock::now_ns().saturating_sub(entry.granted_ns());
         if entry.gate.is_overdue(wall_ns, slack_ns) {
             self.kill(session, "it claims more device time than has passed");

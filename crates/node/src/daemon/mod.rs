@@ -9,12 +9,10 @@ mod admin_connections;
 mod adopt;
 mod clock;
 mod cosched;
-mod device;
+mod devices;
+mod doctor;
 mod driver;
-mod exports;
-mod frames;
 mod host;
-mod ledger;
 mod log;
 mod pace;
 mod pending;
@@ -44,16 +42,18 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec};
-use weft_ring::Loss;
+use weft_gate::NodePage;
 use weft_ring::peer::{self, Credentials};
-use weft_sched::{Config as SchedConfig, Node, VgpuKey};
+use weft_ring::{Access, Loss, MemoryFile};
+use weft_sched::{Config as SchedConfig, DeviceKey, Node, VgpuKey};
 use weft_wire::handshake::RefusalCode;
 
 use self::admin_connections::AdminConnections;
 use self::cosched::Coscheduler;
-use self::device::DeviceMemory;
-use self::driver::{Driver, Handle, Order};
-use self::frames::Frames;
+use self::devices::frames::Frames;
+use self::devices::ledger::Ledger;
+use self::devices::{Device, Devices};
+use self::driver::{DrivenDevice, Driver, Handle, Order};
 use self::host::HostLedger;
 use self::log::TenantLines;
 use self::pace::{AttachPace, Loads};
@@ -65,12 +65,11 @@ use self::room::Room;
 use self::runtime::{Listeners, Runtime};
 use self::sessions::Entry;
 use self::tenancy::Tenancy;
-use crate::config::{DeviceKind, NodeConfig};
-use crate::link::Backend;
+use crate::config::{DeviceConfig, DeviceKind, NodeConfig};
 
 pub(crate) use self::clock::now_ns;
 pub(crate) use self::cosched::run_watchdog;
-pub(crate) use self::device::{gpu_checks, local_checks};
+pub(crate) use self::doctor::{gpu_checks, local_checks};
 
 /// After a connection that could not be accepted (no descriptor is left, say) the next one waits
 /// this long: it would fail alike.
@@ -91,8 +90,10 @@ pub(crate) struct Daemon {
     pub(crate) room: Room,
     /// Directory and sockets.
     pub(crate) runtime: Runtime,
-    /// The device's shared pages.
-    pub(crate) memory: DeviceMemory,
+    /// The devices.
+    pub(crate) devices: Devices,
+    /// One doorbell for the daemon and a mark per session.
+    pub(crate) node_page: MemoryFile,
     /// The scheduling thread.
     pub(crate) driver: Handle,
     /// Who belongs to which tenant.
@@ -126,8 +127,8 @@ enum End {
 pub(crate) struct Core {
     /// vGPUs.
     pub(crate) registry: Registry,
-    /// Device memory.
-    pub(crate) frames: Frames,
+    /// The devices' memory.
+    frames: BTreeMap<DeviceKey, Frames>,
     /// Host memory.
     pub(crate) host: HostLedger,
     /// Sessions by key.
@@ -160,10 +161,13 @@ pub(crate) fn check(config: &NodeConfig) -> anyhow::Result<String> {
     runtime::check_dirs(config)?;
     config.sockets.admin_group_id()?;
     let mut config = config.clone();
-    device::identify(&mut config)?;
-    let (limit, memory) = (config.limits.vgpus, config.device.memory_bytes());
+    for device in &mut config.devices {
+        devices::identify(device)?;
+    }
     if config.state_dir.exists() {
-        Registry::open(&config.state_dir, limit, memory)
+        let devices = config.devices.iter();
+        let devices = devices.map(|device| (device.name.clone(), device.memory_bytes()));
+        Registry::open(&config.state_dir, config.limits.vgpus, devices.collect())
             .with_context(|| format!("cannot use {}", config.state_dir.display()))?;
     }
     Ok(toml::to_string(&config)?)
@@ -202,19 +206,18 @@ struct Setup {
 
 impl Setup {
     fn new(
-        mut config: NodeConfig,
+        config: NodeConfig,
         runtime: Runtime,
         saver: Saver,
         schedule_path: &std::path::Path,
     ) -> anyhow::Result<Self> {
         let survivors = adopt::find_survivors(&runtime)?;
-        adopt::keep_memory(&mut config, &survivors);
-        let info = device::identify(&mut config)?;
-        let memory = DeviceMemory::open(info, &survivors)?;
-        let table = adopt::physical_table(&survivors)?;
-        let frames = Frames::new(config.device.memory_bytes(), table)?;
-        let limit = config.limits.vgpus;
-        let mut registry = Registry::open(&config.state_dir, limit, config.device.memory_bytes())
+        let survivors = adopt::of_known_devices(survivors, &config);
+        let devices = Devices::open(&config, &survivors)?;
+        let frames = adopt::frames(&devices, &survivors)?;
+        let memory = |device: &Device| (device.name.clone(), device.config.memory_bytes());
+        let memories = devices.iter().map(memory).collect();
+        let mut registry = Registry::open(&config.state_dir, config.limits.vgpus, memories)
             .with_context(|| format!("cannot use {}", config.state_dir.display()))?;
         let survivors = adopt::of_known_vgpus(survivors, &registry);
         let schedule = persist::read_schedule(schedule_path);
@@ -222,7 +225,9 @@ impl Setup {
         let last = schedule.clone().filter(|schedule| schedule.number == registry.core());
         // Without survivors the device is a new one, and so are its tags.
         let schedule = schedule.filter(|_| !survivors.is_empty());
-        let node = scheduling_core(&config, schedule.as_ref(), &ended, &survivors)?;
+        let driven = devices.iter().map(|device| driven(&config, device));
+        let driven = driven.collect::<anyhow::Result<Vec<_>>>()?;
+        let node = scheduling_core(schedule.as_ref(), &ended, &survivors);
         let number = registry.begin_core(
             |vgpu| last.as_ref().map_or_else(Holding::default, |last| last.holding(vgpu)),
             |vgpu| {
@@ -239,16 +244,16 @@ impl Setup {
                 tenancy.settle(state.vgpu.0, uid);
             }
         }
-        let page = memory.node_page()?;
+        let node_page = adopt::node_page(&survivors)?;
+        let page = NodePage::open(&node_page.map(Access::ReadWrite)?)?;
         let (orders, received) = mpsc::channel();
         let handle = Handle::new(orders, page.doorbell().clone());
         let wanted = config.scheduling.coscheduling;
-        let coscheduler = Coscheduler::new(wanted, memory.node_page.try_clone()?, now_ns());
+        let coscheduler = Coscheduler::new(wanted, node_page.try_clone()?, now_ns());
         let forgotten_ns = schedule.map_or(0, |schedule| schedule.forgotten_ns);
         let core = (number, forgotten_ns);
-        let abandoned = Backend::of(&config).abandoned();
         let mut driver =
-            Driver::new(node, page, received, saver.clone(), core, coscheduler, abandoned);
+            Driver::new(node, page, received, saver.clone(), core, coscheduler, driven);
         let journal = start_journal(&config, &mut driver)?;
         let (stop, stopper) = UnixStream::pair()?;
         let (leave, leaver) = UnixStream::pair()?;
@@ -262,7 +267,8 @@ impl Setup {
             config,
             room,
             runtime,
-            memory,
+            devices,
+            node_page,
             driver: handle,
             tenancy,
             attach_pace: Mutex::default(),
@@ -294,9 +300,9 @@ impl Setup {
         }
         let socket = daemon.config.tenant_socket();
         let policy = daemon.config.scheduling.policy.as_str();
-        let device = daemon.memory.report(&daemon.config, 0);
-        let (device, clock) = (device.name, device.clock);
-        tracing::info!(socket = %socket.display(), device, clock, policy, "node daemon is ready");
+        let devices: Vec<String> = daemon.devices.iter().map(Device::in_words).collect();
+        let devices = devices.join("; ");
+        tracing::info!(socket = %socket.display(), devices, policy, "node daemon is ready");
         let end = daemon.accept(&listeners, &stop, &leave)?;
         drop(listeners);
         daemon.shut_down(end);
@@ -319,43 +325,62 @@ const PREPARE_LEAD_NS: u64 = 200_000;
 /// be stopped in the middle.
 const BLOCK_MS: u64 = 10_000;
 
-/// How long a kernel may make its session hold the device, in ms of wall time: a limit counts the
+/// How long a kernel may make its session hold a device, in ms of wall time: a limit counts the
 /// kernel's own time, and other load may take most of the processor.
-fn holding_ms(config: &NodeConfig) -> u64 {
-    match (config.device.kind, config.kernel_ms()) {
+fn holding_ms(config: &NodeConfig, device: &DeviceConfig) -> u64 {
+    match (device.kind, config.kernel_ms(device)) {
         (DeviceKind::Cuda, Some(kernel_ms)) => kernel_ms,
         (DeviceKind::Soft, Some(kernel_ms)) => kernel_ms.saturating_mul(4).max(BLOCK_MS),
         (_, None) => BLOCK_MS,
     }
 }
 
-/// The scheduling core, as the earlier daemon left it if it left sessions.
-fn scheduling_core(
-    config: &NodeConfig,
-    schedule: Option<&Schedule>,
-    ended: &BTreeMap<u64, u64>,
-    survivors: &[adopt::Survivor],
-) -> anyhow::Result<Node> {
+/// How a device is shared.
+fn driven(config: &NodeConfig, device: &Device) -> anyhow::Result<DrivenDevice> {
     let times = &config.scheduling;
-    let policy = weft_sched::policy::for_node(&times.policy)?;
+    let own = &device.config;
+    let policy = weft_sched::policy::for_node(own.policy.as_deref().unwrap_or(&times.policy))?;
     let settings = SchedConfig {
         policy,
-        quantum_ns: times.quantum_us * 1000,
+        quantum_ns: own.quantum_us.unwrap_or(times.quantum_us) * 1000,
         yield_ns: times.yield_us * 1000,
         overlap_ns: times.overlap_us * 1000,
         prepare_lead_ns: times.overlap_us * 1000 + PREPARE_LEAD_NS,
         // The device must have had the chance to end an endless kernel, or a long block, by itself.
-        overdue_ns: (times.overdue_ms + holding_ms(config)) * 1_000_000,
+        overdue_ns: (times.overdue_ms + holding_ms(config, own)) * 1_000_000,
         sleeper_credit_ns: times.sleeper_credit_us * 1000,
         ..SchedConfig::default()
     };
-    match schedule.map(|schedule| adopt::restore(settings, schedule, ended, survivors)) {
-        Some(Ok(node)) => Ok(node),
+    settings.validate()?;
+    let abandoned = device.spec().backend.abandoned();
+    Ok(DrivenDevice { key: device.key, config: settings, abandoned })
+}
+
+/// The scheduling core, as the earlier daemon left it if it left sessions.
+fn scheduling_core(
+    schedule: Option<&Schedule>,
+    ended: &BTreeMap<u64, u64>,
+    survivors: &[adopt::Survivor],
+) -> Node {
+    match schedule.map(|schedule| adopt::restore(schedule, ended, survivors)) {
+        Some(Ok(node)) => node,
         Some(Err(error)) => {
             tracing::warn!(%error, "the saved scheduling state does not fit; tags start afresh");
-            Ok(Node::new(settings)?)
+            Node::new()
         }
-        None => Ok(Node::new(settings)?),
+        None => Node::new(),
+    }
+}
+
+impl Core {
+    /// The memory of a device of this node.
+    pub(crate) fn frames(&mut self, device: DeviceKey) -> &mut Frames {
+        self.frames.get_mut(&device).expect("a device's key is the node's own")
+    }
+
+    /// The ledger of a device of this node, to read.
+    pub(crate) fn ledger(&self, device: DeviceKey) -> &Ledger {
+        self.frames.get(&device).expect("a device's key is the node's own").ledger()
     }
 }
 

@@ -353,7 +353,7 @@ mod tests {
         let mut actions = Actions::new();
         for _ in 0..count {
             let now_ns = node.next_epoch(DeviceKey(0)).unwrap_or(0) + count;
-            let event = Event::DeviceUp { device: DeviceKey(0) };
+            let event = Event::DeviceUp { device: DeviceKey(0), config: Config::default() };
             let result = node.handle(now_ns, event, &mut actions);
             let wanted = actions.as_slice();
             recorder.record(&Decision { node, now_ns, event, result, actions: wanted });
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn files_rotate_and_each_replays() {
         let dir = tempfile::tempdir().unwrap();
-        let mut node = Node::new(Config::default()).unwrap();
+        let mut node = Node::new();
         for run in 1..=2 {
             let (sender, receiver) = queue();
             let mut recorder = Recorder::start(&node, sender, Arc::default(), 2_000);
@@ -385,7 +385,7 @@ mod tests {
 
     #[test]
     fn a_full_queue_is_a_gap_with_a_count_and_a_fresh_state() {
-        let mut node = Node::new(Config::default()).unwrap();
+        let mut node = Node::new();
         let (sender, receiver) = sync_channel(1);
         let mut recorder = Recorder::start(&node, sender, Arc::default(), u64::MAX);
         tell(&mut node, &mut recorder, 10);
@@ -423,7 +423,7 @@ mod tests {
     #[test]
     fn after_a_write_error_a_new_file_begins_with_what_was_lost_in_its_name() {
         let dir = tempfile::tempdir().unwrap();
-        let mut node = Node::new(Config::default()).unwrap();
+        let mut node = Node::new();
         let (sender, receiver) = queue();
         let mut files_of = Files::open(dir.path().to_owned(), 3).unwrap();
         let mut recorder = Recorder::start(&node, sender, files_of.trouble(), u64::MAX);

@@ -81,6 +81,9 @@ pub(crate) struct Vgpu {
     pub(crate) key: u32,
     /// User who may attach.
     pub(crate) owner: u32,
+    /// The device that it lives on.
+    #[serde(default)]
+    pub(crate) device: String,
     /// Share of the device.
     pub(crate) weight: u32,
     /// Memory quota.
@@ -132,6 +135,8 @@ pub(crate) struct Wanted {
     pub(crate) name: String,
     /// Owner.
     pub(crate) owner: u32,
+    /// The device that it is to live on.
+    pub(crate) device: String,
     /// Weight.
     pub(crate) weight: u32,
     /// Memory quota.
@@ -169,6 +174,9 @@ pub(crate) enum RegistryError {
         ByteSize(*.1)
     )]
     Memory(u64, u64),
+    /// There is no device of that name.
+    #[error("there is no device `{0}` on this node; it has {1}")]
+    Device(String, String),
     /// The cap is out of range.
     #[error("a cap of {0} millionths is out of range; 1 to 1000000 (0.0001% to 100%)")]
     Cap(u32),
@@ -208,7 +216,8 @@ pub(crate) struct Registry {
     /// Number of the scheduling core that counts turns.
     core: u64,
     limit: usize,
-    memory_bytes_max: u64,
+    /// Names of the node's devices with their memory, in bytes.
+    devices: Vec<(String, u64)>,
     /// Numbers the whole files: lines of another's number say nothing about this one.
     generation: u64,
     /// What changed since the last save.
@@ -258,11 +267,12 @@ struct Contents {
 }
 
 impl Registry {
-    /// Opens the registry kept in `dir`.
+    /// Opens the registry kept in `dir`, of a node with these devices and their memory in bytes.
+    /// vGPUs of a time when there was one device get one of them.
     ///
     /// # Errors
     /// When the file is there and cannot be read or understood.
-    pub(crate) fn open(dir: &Path, limit: usize, memory_bytes_max: u64) -> io::Result<Self> {
+    pub(crate) fn open(dir: &Path, limit: usize, devices: Vec<(String, u64)>) -> io::Result<Self> {
         std::fs::create_dir_all(dir)?;
         let path = dir.join("vgpus.json");
         let contents = match std::fs::read(&path) {
@@ -285,13 +295,14 @@ impl Registry {
             next_session,
             core,
             limit,
-            memory_bytes_max,
+            devices,
             generation,
             changed: Changes { all: renamed, ..Changes::default() },
             lines_bytes: 0,
             whole_bytes: 0,
         };
         registry.read_lines()?;
+        registry.settle_all();
         Ok(registry)
     }
 
@@ -322,6 +333,45 @@ impl Registry {
             }
         }
         Ok(())
+    }
+
+    /// Gives vGPUs that live nowhere a device.
+    fn settle_all(&mut self) {
+        let homeless = |vgpu: &&Vgpu| vgpu.device.is_empty();
+        let names: Vec<String> =
+            self.iter().filter(homeless).map(|vgpu| vgpu.name.clone()).collect();
+        for name in names {
+            let Some(memory_bytes) = self.by_name.get(&name).map(|vgpu| vgpu.memory_bytes) else {
+                continue;
+            };
+            let device = self.roomiest(memory_bytes).to_owned();
+            if let Some(vgpu) = self.by_name.get_mut(&name) {
+                vgpu.device = device;
+                self.changed.vgpus.insert(name);
+            }
+        }
+    }
+
+    /// Where a new vGPU of that quota goes: of the devices that have so much memory to the one
+    /// whose vGPUs have the least weight together; if none has, to the largest.
+    pub(crate) fn roomiest(&self, memory_bytes: u64) -> &str {
+        let weight = |name: &str| -> u64 {
+            let there = self.iter().filter(|vgpu| vgpu.device == name);
+            there.map(|vgpu| u64::from(vgpu.weight)).sum()
+        };
+        let large = self.devices.iter().filter(|(_, bytes)| *bytes >= memory_bytes);
+        let chosen = large.min_by_key(|(name, _)| weight(name));
+        let largest = || self.devices.iter().max_by_key(|(_, bytes)| *bytes);
+        chosen.or_else(largest).map_or("", |(name, _)| name)
+    }
+
+    /// The memory of the device of that name, in bytes.
+    pub(crate) fn device_bytes(&self, device: &str) -> Result<u64, RegistryError> {
+        let found = self.devices.iter().find(|(name, _)| name == device);
+        found.map(|(_, bytes)| *bytes).ok_or_else(|| {
+            let names: Vec<&str> = self.devices.iter().map(|(name, _)| name.as_str()).collect();
+            RegistryError::Device(device.to_owned(), names.join(", "))
+        })
     }
 
     /// The file of what changed since the whole one.
@@ -376,6 +426,7 @@ impl Registry {
             name: wanted.name.clone(),
             key: self.unused_key(),
             owner: wanted.owner,
+            device: wanted.device.clone(),
             weight: wanted.weight,
             memory_bytes: wanted.memory_bytes,
             uuid: uuid_of(&wanted.name),
@@ -394,8 +445,12 @@ impl Registry {
 
     /// Changes weight, quota and cap.
     pub(crate) fn set(&mut self, name: &str, change: &Change) -> Result<&Vgpu, RegistryError> {
-        self.find(name)?;
-        self.check(change)?;
+        let vgpu = self.find(name)?;
+        let device_bytes = match change.memory_bytes {
+            Some(_) => self.device_bytes(&vgpu.device)?,
+            None => u64::MAX,
+        };
+        check(change, device_bytes)?;
         self.changed.vgpus.insert(name.to_owned());
         let Some(vgpu) = self.by_name.get_mut(name) else {
             return Err(RegistryError::Unknown(name.to_owned()));
@@ -477,7 +532,7 @@ impl Registry {
 
     /// Sets a user's weight by hand.
     pub(crate) fn set_user_weight(&mut self, uid: u32, weight: u32) -> Result<(), RegistryError> {
-        self.check(&Change { weight: Some(weight), ..Change::default() })?;
+        check(&Change { weight: Some(weight), ..Change::default() }, u64::MAX)?;
         let user = User { weight: Some(weight), ..self.user(uid) };
         self.changed.users.insert(uid);
         self.users.insert(uid, user);
@@ -605,25 +660,9 @@ impl Registry {
 
     /// Whether anybody could have that.
     pub(crate) fn check_wanted(&self, wanted: &Wanted) -> Result<(), RegistryError> {
-        self.check(&Change {
-            weight: Some(wanted.weight),
-            memory_bytes: Some(wanted.memory_bytes),
-            cap_ppm: wanted.cap_ppm,
-        })
-    }
-
-    fn check(&self, change: &Change) -> Result<(), RegistryError> {
-        if let Some(weight) = change.weight.filter(|weight| !WEIGHTS.contains(weight)) {
-            return Err(RegistryError::Weight(weight));
-        }
-        if let Some(ppm) = change.cap_ppm.filter(|ppm| !(1..=PPM).contains(ppm)) {
-            return Err(RegistryError::Cap(ppm));
-        }
-        let max = self.memory_bytes_max;
-        match change.memory_bytes.filter(|bytes| !(4096..=max).contains(bytes)) {
-            Some(bytes) => Err(RegistryError::Memory(bytes, max)),
-            None => Ok(()),
-        }
+        let Wanted { weight, memory_bytes, cap_ppm, .. } = *wanted;
+        let change = Change { weight: Some(weight), memory_bytes: Some(memory_bytes), cap_ppm };
+        check(&change, self.device_bytes(&wanted.device)?)
     }
 
     fn unused_key(&self) -> u32 {
@@ -667,6 +706,20 @@ fn parse(path: &Path, bytes: &[u8]) -> io::Result<Contents> {
 /// The name of a user's own vGPU, which a program gets that asks for none.
 pub(crate) fn name_of_user(uid: u32) -> String {
     format!("user-{uid}")
+}
+
+/// Whether a vGPU on a device with so much memory may have that.
+fn check(change: &Change, device_bytes: u64) -> Result<(), RegistryError> {
+    if let Some(weight) = change.weight.filter(|weight| !WEIGHTS.contains(weight)) {
+        return Err(RegistryError::Weight(weight));
+    }
+    if let Some(ppm) = change.cap_ppm.filter(|ppm| !(1..=PPM).contains(ppm)) {
+        return Err(RegistryError::Cap(ppm));
+    }
+    match change.memory_bytes.filter(|bytes| !(4096..=device_bytes).contains(bytes)) {
+        Some(bytes) => Err(RegistryError::Memory(bytes, device_bytes)),
+        None => Ok(()),
+    }
 }
 
 /// The user whose own vGPU has that name.

@@ -98,7 +98,7 @@ pub(crate) fn permit(caller: Caller, request: &Request) -> Result<(), Forbidden>
         | Request::List
         | Request::Stats
         | Request::Timeline { .. }
-        | Request::Policy { set: None }
+        | Request::Policy { set: None, .. }
         | Request::Doctor
         | Request::Metrics
         | Request::Set { .. }
@@ -109,7 +109,7 @@ pub(crate) fn permit(caller: Caller, request: &Request) -> Result<(), Forbidden>
             None => Ok(()),
         },
         Request::SetTenant { .. } => Err(Forbidden::Administrators("set the weights of users")),
-        Request::Policy { set: Some(_) } => Err(Forbidden::Administrators("change the policy")),
+        Request::Policy { set: Some(_), .. } => Err(Forbidden::Administrators("change the policy")),
         Request::Record { .. } => {
             Err(Forbidden::Administrators("record what all users' programs do"))
         }

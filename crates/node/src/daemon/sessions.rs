@@ -1,5 +1,7 @@
 //! A session from its opening to its end.
 
+mod reservation;
+
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd, OwnedFd};
@@ -10,23 +12,23 @@ use anyhow::{Context, bail};
 use weft_gate::{ControlPage, DaemonSide, GateDaemon};
 use weft_ring::peer::{self, Process};
 use weft_ring::{Access, Loss, MemoryFile, PAGE, Segment};
-use weft_sched::{Cap, TenantKey, Weight};
+use weft_sched::{Cap, DeviceKey, TenantKey, Weight};
 use weft_wire::handshake::{HelloBody, RefusalCode};
 
+pub(crate) use self::reservation::{Asked, Reservation};
 use super::cosched::{Waiters, began_at};
+use super::devices::exports::Export;
+use super::devices::frames::Dirty;
+use super::devices::ledger::LedgerError;
 use super::driver::{Beginning, Order, Place};
-use super::exports::Export;
-use super::frames::Dirty;
 use super::host::{HostError, HostLedger};
-use super::ledger::LedgerError;
 use super::log::{LogLimit, printable};
 use super::process::WorkerProcess;
-use super::registry::{self, RegistryError, Vgpu, Wanted};
+use super::registry::Vgpu;
 use super::spawn::Worker;
-use super::tenancy;
 use super::{Core, Daemon};
-use crate::config::{Choice, LimitError, ShareConfig, UserLimits};
-use crate::link::{self, Ask, DeviceSpec, LINE_BYTES_MAX, Reply, Run, Severity, Start, Times};
+use crate::config::ShareConfig;
+use crate::link::{self, Ask, LINE_BYTES_MAX, Reply, Run, Severity, Start, Times};
 
 /// Lines about sessions that did not open, which a tenant can cause.
 static FAILURES: LogLimit = LogLimit::per_second(10);
@@ -39,6 +41,8 @@ const PROGRAM_CHARS_MAX: usize = 64;
 pub(crate) struct Entry {
     /// Key of its vGPU.
     pub(crate) vgpu: u32,
+    /// The device that executes it.
+    pub(crate) device: DeviceKey,
     /// The tenant's user.
     pub(crate) uid: u32,
     /// The user whose tenant pays: what bounds are about.
@@ -71,6 +75,8 @@ pub(crate) struct Session {
     pub(crate) start: Start,
     /// Key of its vGPU.
     pub(crate) vgpu: u32,
+    /// The device that executes it.
+    pub(crate) device: DeviceKey,
     /// The user whose tenant pays.
     pub(crate) payer: u32,
     /// Its worker.
@@ -109,29 +115,6 @@ pub(crate) struct TenantFiles {
     pub(crate) lifeline: OwnedFd,
 }
 
-/// What a user asks for a vGPU of its own; 0 where it leaves that to the node.
-pub(crate) struct Asked<'a> {
-    /// Its name.
-    pub(crate) name: String,
-    /// Weight.
-    pub(crate) weight: u32,
-    /// Memory quota, in bytes.
-    pub(crate) memory_bytes: u64,
-    /// Attach token; none if empty.
-    pub(crate) token: &'a str,
-}
-
-/// A reservation in the tables, taken before the worker starts.
-#[derive(Debug, Clone)]
-pub(crate) struct Reservation {
-    key: u32,
-    id: u64,
-    vgpu: Vgpu,
-    payer: u32,
-    /// The vGPU was created for this session.
-    is_new: bool,
-}
-
 impl Core {
     /// What `ask` says of host memory. Before it refuses, sessions that may have given some back
     /// are measured.
@@ -141,11 +124,11 @@ impl Core {
     ) -> Result<(), HostError> {
         let Err(refused) = ask(&mut self.host) else { return Ok(()) };
         for session in self.host.stale(refused, Instant::now()) {
-            let worker = self.sessions.get(&session).and_then(|entry| entry.worker.as_ref());
+            let Some(entry) = self.sessions.get(&session) else { continue };
             // One that starts takes what it was promised.
-            let Some(worker) = worker else { continue };
-            let device = self.frames.ledger().session_bytes(session);
-            self.host.measure(session, worker.resident_bytes().saturating_sub(device));
+            let Some(worker) = &entry.worker else { continue };
+            let device_bytes = self.ledger(entry.device).session_bytes(session);
+            self.host.measure(session, worker.resident_bytes().saturating_sub(device_bytes));
         }
         ask(&mut self.host)
     }
@@ -189,173 +172,9 @@ impl Daemon {
         let frames = {
             let mut core = self.core();
             core.registry.close_session(vgpu, reservation.id, 0);
-            core.frames.remove_session(key, vgpu)
+            core.frames(reservation.device).remove_session(key, vgpu)
         };
-        self.leave(key, vgpu, frames);
-    }
-
-    /// Takes a place in the tables, for as long as the session lasts.
-    pub(crate) fn reserve_session(
-        &self,
-        hello: &HelloBody,
-        tenant: &peer::Credentials,
-    ) -> Result<Reservation, Refusal> {
-        let mut core = self.core();
-        let name = match hello.vgpu.as_str() {
-            "" => registry::name_of_user(tenant.uid),
-            name => name.to_owned(),
-        };
-        let payer = self.payer_of(&core, &name, tenant);
-        self.check_room(&mut core, tenant.uid, payer)?;
-        let (vgpu, is_new) = self.find_or_create(&mut core, name, hello, tenant, payer)?;
-        let key = (0..).find(|key| !core.sessions.contains_key(key)).unwrap_or(0);
-        core.host.begin(key, payer);
-        self.tenancy.settle(vgpu.key, payer);
-        let limits = self.tenant_limits(tenant.uid, payer);
-        let id = core.registry.open_session(vgpu.key);
-        core.frames.set_quota(vgpu.key, vgpu.memory_bytes);
-        core.frames.set_owner(vgpu.key, payer, limits.memory_total_bytes);
-        core.frames.add_session(key, id, vgpu.key);
-        let entry = Entry {
-            vgpu: vgpu.key,
-            uid: tenant.uid,
-            payer,
-            pid: tenant.pid.unwrap_or(0),
-            program: printable(&hello.program, PROGRAM_CHARS_MAX),
-            worker: None,
-            segment: None,
-        };
-        core.sessions.insert(key, entry);
-        self.place(&mut core, &vgpu);
-        Ok(Reservation { key, id, vgpu, payer, is_new })
-    }
-
-    /// The user whose tenant pays for a session that a program asks for on the vGPU of that name:
-    /// the tenant of the vGPU, or the one that its first session makes it of.
-    fn payer_of(&self, core: &Core, name: &str, tenant: &peer::Credentials) -> u32 {
-        let own = core.registry.find(name).ok().filter(|vgpu| vgpu.owner == tenant.uid);
-        let settled = own.and_then(|vgpu| self.tenancy.settled(vgpu.key));
-        settled.unwrap_or_else(|| self.tenancy.of_process(tenant.uid, tenant.pid.unwrap_or(0)))
-    }
-
-    /// Whether a user of the tenant of `payer` may have another session. A further one of the
-    /// tenant must leave as many places free as the tenant has, unless it is the administrators'.
-    fn check_room(&self, core: &mut Core, uid: u32, payer: u32) -> Result<(), Refusal> {
-        let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
-        let configured = self.config.limits.sessions;
-        let room = configured.min(self.room.sessions);
-        let of_tenant = core.sessions.values().filter(|entry| entry.payer == payer).count();
-        let who = || tenancy::in_words(payer, uid);
-        let free = room.saturating_sub(core.sessions.len());
-        if free == 0 {
-            let why = self.room.bound_by(configured);
-            return exhausted(format!("the node has its {room} sessions ({why})"));
-        }
-        let limits = self.tenant_limits(uid, payer);
-        let limit = limits.sessions;
-        if of_tenant >= limit {
-            let why = "limits.sessions_per_user, limits.users.*.sessions";
-            return exhausted(format!("{} has its {limit} sessions ({why})", who()));
-        }
-        if of_tenant >= free && of_tenant > 0 && !self.config.is_own_user(payer) {
-            return exhausted(format!(
-                "{} has {of_tenant} sessions, and the {free} places that are left of {room} are \
-                 for others",
-                who()
-            ));
-        }
-        // Before anything is created for it.
-        let limit = limits.host_memory_bytes;
-        let checked = core.find_host_room(|host| host.check_room(payer, limit));
-        checked.or_else(|error| exhausted(error.to_string()))
-    }
-
-    /// What a user may have: what the user may whose tenant it belongs to, with all of that tenant.
-    pub(crate) fn tenant_limits(&self, uid: u32, payer: u32) -> UserLimits {
-        UserLimits { uid, ..self.config.limits_of(payer, self.config.is_own_user(payer)) }
-    }
-
-    /// The vGPUs that count for the tenant of `payer`.
-    pub(crate) fn vgpus_of<'a>(
-        &'a self,
-        core: &'a Core,
-        payer: u32,
-    ) -> impl Iterator<Item = &'a Vgpu> {
-        let counts = move |vgpu: &&Vgpu| self.tenancy.counts_for(payer, vgpu.key, vgpu.owner);
-        core.registry.iter().filter(counts)
-    }
-
-    fn find_or_create(
-        &self,
-        core: &mut Core,
-        name: String,
-        hello: &HelloBody,
-        tenant: &peer::Credentials,
-        payer: u32,
-    ) -> Result<(Vgpu, bool), Refusal> {
-        match core.registry.admit(&name, tenant.uid, &hello.token) {
-            Ok(vgpu) => return Ok((vgpu.clone(), false)),
-            Err(RegistryError::Unknown(_)) => {}
-            Err(error) => return Err(refusal(&error)),
-        }
-        let (weight, memory_bytes) = (hello.weight, hello.memory_bytes);
-        let asked = Asked { name, weight, memory_bytes, token: &hello.token };
-        let wanted = self.wanted(core, asked, tenant.uid, payer)?;
-        let created = core.registry.create(&wanted).cloned();
-        created.map(|vgpu| (vgpu, true)).map_err(|error| refusal(&error))
-    }
-
-    /// The vGPU that a user of the tenant of `payer` asks for, if it may have it.
-    pub(crate) fn wanted(
-        &self,
-        core: &Core,
-        asked: Asked<'_>,
-        owner: u32,
-        payer: u32,
-    ) -> Result<Wanted, Refusal> {
-        let limits = self.tenant_limits(owner, payer);
-        let denied = |error: LimitError| Refusal {
-            code: RefusalCode::Permission,
-            message: error.to_string(),
-        };
-        if !limits.create {
-            return Err(denied(LimitError::Create(owner)));
-        }
-        let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
-        let who = || tenancy::in_words(payer, owner);
-        let (limit, of_tenant) = (limits.vgpus, self.vgpus_of(core, payer).count());
-        if of_tenant >= limit {
-            return exhausted(format!(
-                "{} has its {limit} vGPUs (limits.vgpus_per_user, limits.users.*.vgpus); attach to \
-                 one of them (WEFT_VGPU) or have one removed with `weft rm`",
-                who()
-            ));
-        }
-        if !self.config.is_own_user(payer) && !core.registry.has_room_beside(of_tenant) {
-            return exhausted(format!(
-                "the places that are left of the node's {} vGPUs (limits.vgpus) are for users who \
-                 have fewer than {}; attach to one of yours (WEFT_VGPU)",
-                self.config.limits.vgpus,
-                who()
-            ));
-        }
-        let weight = match asked.weight {
-            0 => self.config.defaults.weight.min(limits.weight),
-            weight => weight,
-        };
-        let memory_bytes = match asked.memory_bytes {
-            0 => self.config.default_memory_bytes().min(limits.memory_bytes),
-            bytes => bytes,
-        };
-        let (name, token) = (asked.name, asked.token.to_owned());
-        let wanted = Wanted { name, owner, weight, memory_bytes, token, cap_ppm: None };
-        // What nobody may have is refused as that.
-        core.registry.check_wanted(&wanted).map_err(|error| refusal(&error))?;
-        let others = self.vgpus_of(core, payer);
-        let others_weight = others.map(|vgpu| u64::from(vgpu.weight)).sum();
-        let (weight, memory_bytes) = (Some(weight), Some(memory_bytes));
-        limits.check(&Choice { weight, memory_bytes, others_weight }).map_err(denied)?;
-        Ok(wanted)
+        self.leave(key, vgpu, reservation.device, frames);
     }
 
     fn start_session(
@@ -364,7 +183,7 @@ impl Daemon {
         tenant: &peer::Credentials,
         reservation: &Reservation,
     ) -> anyhow::Result<(Session, TenantFiles)> {
-        let vgpu = &reservation.vgpu;
+        let (vgpu, device) = (&reservation.vgpu, self.devices.get(reservation.device));
         self.pace_attach(reservation.payer)?;
         let limits = &self.config.limits;
         let segment_file = Segment::create(usize::try_from(limits.arena.0)?)?;
@@ -373,7 +192,8 @@ impl Daemon {
         let control = ControlPage::create()?;
         let (frames, table) = {
             let mut core = self.core();
-            (core.frames.file(vgpu.key)?, core.frames.table()?)
+            let frames = core.frames(device.key);
+            (frames.file(vgpu.key)?, frames.table()?)
         };
         let (workers_end, lifeline) = peer::lifeline()?;
         let tenant_process = Process::open(tenant.pid.context("the tenant's process is unknown")?)
@@ -386,8 +206,8 @@ impl Daemon {
         let fds = [
             segment_file.as_fd(),
             control.as_fd(),
-            self.memory.node_page.as_fd(),
-            self.memory.device_page.as_fd(),
+            self.node_page.as_fd(),
+            device.page_file.as_fd(),
             frames.as_fd(),
             table.as_fd(),
             door.as_fd(),
@@ -398,7 +218,8 @@ impl Daemon {
         ];
         let worker = Worker::spawn(&start, &fds)?;
         let (key, payer) = (reservation.key, reservation.payer);
-        let session = Session { key, start, vgpu: vgpu.key, payer, worker, segment };
+        let device = device.key;
+        let session = Session { key, start, vgpu: vgpu.key, device, payer, worker, segment };
         if let Err(error) = self.begin(&session, page, Origin::New) {
             session.worker.end();
             return Err(error);
@@ -414,6 +235,7 @@ impl Daemon {
         pinned_bytes: u64,
     ) -> Start {
         let (config, vgpu) = (&self.config, &reservation.vgpu);
+        let device = self.devices.get(reservation.device);
         Start {
             session: reservation.id,
             key: reservation.key,
@@ -431,8 +253,8 @@ impl Daemon {
             device_bytes: hello.device_bytes,
             pinned_base: hello.pinned_base,
             pinned_bytes,
-            device: DeviceSpec::of(config),
-            times: Times::of(config),
+            device: device.spec(),
+            times: Times::of(config, &device.config),
             log: config.log.clone(),
         }
     }
@@ -499,7 +321,7 @@ impl Daemon {
         let of_user = self.tenant_limits(session.start.uid, payer).host_memory_bytes;
         let mut core = self.core();
         // Device memory that the worker has mapped is another ledger's.
-        let device = core.frames.ledger().session_bytes(key);
+        let device = core.ledger(session.device).session_bytes(key);
         core.host.measure(key, resident.saturating_sub(device));
         let asked = core.find_host_room(|host| ask(host, of_user));
         drop(core);
@@ -525,19 +347,20 @@ impl Daemon {
     }
 
     fn answer(&self, session: &Session, ask: Ask) -> Reply {
-        let (key, vgpu) = (session.key, session.vgpu);
+        let Session { key, vgpu, device, .. } = *session;
         let outcome = match ask {
             Ask::Ready | Ask::Log { .. } => Ok(Reply::Done),
             Ask::Take { frames, request, again } => {
-                let taken =
-                    self.wait_for_clearing(|core| core.frames.take(key, frames, request, again));
+                let taken = self.wait_for_clearing(|core| {
+                    core.frames(device).take(key, frames, request, again)
+                });
                 taken.map(|runs| Reply::Frames { runs })
             }
             Ask::GiveBack { runs, again } => {
-                let given_back = self.core().frames.give_back(key, vgpu, &runs, again);
+                let given_back = self.core().frames(device).give_back(key, vgpu, &runs, again);
                 given_back.map(|dirty| {
                     let cleared = dirty.clear();
-                    self.core().frames.recycle(&cleared);
+                    self.core().frames(device).recycle(&cleared);
                     self.cleared.notify_all();
                     Reply::Done
                 })
@@ -556,19 +379,20 @@ impl Daemon {
                 Ok(Reply::Done)
             }
             Ask::Usage => {
-                let (free, total) = self.core().frames.ledger().usage(vgpu);
+                let (free, total) = self.core().ledger(device).usage(vgpu);
                 Ok(Reply::Usage { free, total })
             }
-            Ask::Export { bytes, runs } => self.export(key, vgpu, bytes, runs),
-            Ask::Import { key: wanted } => Ok(self.core().frames.import(wanted, key, vgpu).map_or(
-                Reply::NotExported,
-                |export| Reply::Imported {
+            Ask::Export { bytes, runs } => self.export(session, bytes, runs),
+            Ask::Import { key: wanted } => Ok(self
+                .core()
+                .frames(device)
+                .import(wanted, key, vgpu)
+                .map_or(Reply::NotExported, |export| Reply::Imported {
                     owner: export.session,
                     bytes: export.bytes,
                     runs: export.runs.clone(),
                     number: export.imports,
-                },
-            )),
+                })),
             Ask::Pinned { bytes } => self.pin(session, bytes).map(|()| Reply::Done),
             Ask::Images { bytes } => self
                 .may_take_host_memory(session, |host, of_user| host.promise(key, bytes, of_user))
@@ -593,35 +417,30 @@ impl Daemon {
     /// ledger of host memory would keep it.
     fn pin(&self, session: &Session, bytes: u64) -> Result<(), LedgerError> {
         let (key, limit) = (session.key, session.start.pinned_bytes);
-        self.core().frames.ledger().check_pinned(key, bytes, limit)?;
+        self.core().ledger(session.device).check_pinned(key, bytes, limit)?;
         self.may_take_host_memory(session, |host, of_tenant| host.pin(key, bytes, of_tenant))?;
-        self.core().frames.set_pinned(key, bytes, limit)
+        self.core().frames(session.device).set_pinned(key, bytes, limit)
     }
 
-    fn export(
-        &self,
-        session: u32,
-        vgpu: u32,
-        bytes: u64,
-        runs: Vec<Run>,
-    ) -> Result<Reply, LedgerError> {
+    fn export(&self, session: &Session, bytes: u64, runs: Vec<Run>) -> Result<Reply, LedgerError> {
         let mut key = [0; 16];
         let random = File::open("/dev/urandom").and_then(|mut source| source.read_exact(&mut key));
         if let Err(error) = random {
             tracing::error!(%error, "no random numbers for the key of shared memory");
             return Ok(Reply::Exhausted);
         }
-        let export = Export { session, vgpu, bytes, runs, imports: 0 };
-        let key = self.core().frames.export(key, export)?;
+        let Session { key: owner, vgpu, device, .. } = *session;
+        let export = Export { session: owner, vgpu, bytes, runs, imports: 0 };
+        let key = self.core().frames(device).export(key, export)?;
         Ok(key.map_or(Reply::Exhausted, |key| Reply::Exported { key }))
     }
 
     /// The worker is gone or must go: its turn, its memory and its tenant's hope end here.
     pub(crate) fn end_session(&self, session: Session) {
-        let Session { key, start, vgpu, payer, worker, segment } = session;
+        let Session { key, start, vgpu, device, payer, worker, segment } = session;
         let signal = worker.end();
         self.loads.end(key);
-        self.memory.repair(key);
+        self.devices.get(device).repair(key);
         if let Err(error) = segment.declare_worker_lost() {
             tracing::error!(session = start.session, %error, "the tenant could not be told");
         }
@@ -632,11 +451,12 @@ impl Daemon {
             let ended = self.driver.ask(|answer| Order::End { session: key, answer });
             let ended = ended.flatten();
             let used_ns = ended.map_or(0, |ended| ended.used_ns);
-            self.memory.count_abandoned(ended.map_or(0, |ended| ended.abandoned_ns));
+            let abandoned_ns = ended.map_or(0, |ended| ended.abandoned_ns);
+            self.devices.get(device).count_abandoned(abandoned_ns);
             core.registry.close_session(vgpu, start.session, used_ns);
-            (used_ns, core.frames.remove_session(key, vgpu))
+            (used_ns, core.frames(device).remove_session(key, vgpu))
         };
-        self.leave(key, vgpu, frames);
+        self.leave(key, vgpu, device, frames);
         // Only when it is on disk: a daemon that finds the record books it, once.
         if self.save_registry() {
             self.runtime.remove_door(start.session);
@@ -678,14 +498,14 @@ impl Daemon {
     }
 
     /// Clears the session's memory and gives it and the session's place back.
-    fn leave(&self, key: u32, vgpu: u32, frames: Dirty) {
+    fn leave(&self, key: u32, vgpu: u32, device: DeviceKey, frames: Dirty) {
         let cleared = frames.clear();
         let mut core = self.core();
-        core.frames.recycle(&cleared);
+        core.frames(device).recycle(&cleared);
         core.sessions.remove(&key);
         core.host.end(key);
         let is_last = !core.sessions.values().any(|entry| entry.vgpu == vgpu);
-        let file = is_last.then(|| core.frames.forget_file(vgpu));
+        let file = is_last.then(|| core.frames(device).forget_file(vgpu));
         drop(core);
         self.cleared.notify_all();
         // What is left of it goes without the lock, too.
@@ -735,28 +555,16 @@ impl Daemon {
                 (user.key, weight(set))
             }
         };
+        // One whose device is gone has no sessions to place.
+        let Some(device) = self.devices.named(&vgpu.device).map(|device| device.key) else {
+            return;
+        };
         let period_ns = scheduling.cap_period_ms * 1_000_000;
         let cap = vgpu.cap_ppm.map(|share_ppm| Cap { share_ppm, period_ns });
-        let place =
-            Place { vgpu: vgpu.key, tenant, tenant_weight, weight: weight(vgpu.weight), cap };
+        let (vgpu, weight) = (vgpu.key, weight(vgpu.weight));
+        let place = Place { vgpu, device, tenant, tenant_weight, weight, cap };
         self.driver.send(Order::Place(place));
     }
-}
-
-fn refusal(error: &RegistryError) -> Refusal {
-    let code = match error {
-        RegistryError::Owner(_) | RegistryError::Token(_) | RegistryError::Reserved { .. } => {
-            RefusalCode::Permission
-        }
-        RegistryError::Full(_) => RefusalCode::Exhausted,
-        RegistryError::Name(_)
-        | RegistryError::Weight(_)
-        | RegistryError::Cap(_)
-        | RegistryError::Memory(..)
-        | RegistryError::Exists(_)
-        | RegistryError::Unknown(_) => RefusalCode::Malformed,
-    };
-    Refusal { code, message: error.to_string() }
 }
 
 #[cfg(test)]

@@ -148,7 +148,7 @@ fn send_welcome(
 }
 
 fn welcome(daemon: &Daemon, session: &Session, vgpu: &Vgpu) -> Welcome {
-    let info = daemon.memory.device_info();
+    let info = &daemon.devices.get(session.device).info;
     let attributes = info
         .attributes
         .iter()

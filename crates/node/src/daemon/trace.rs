@@ -8,6 +8,8 @@ const SPANS_MAX: usize = 1 << 17;
 /// One turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Span {
+    /// The device's key.
+    pub(crate) device: u32,
     /// vGPU's key.
     pub(crate) vgpu: u32,
     /// When it got the device.
@@ -29,8 +31,8 @@ pub(crate) struct Trace {
 
 impl Trace {
     /// A session got the device.
-    pub(crate) fn begin(&mut self, vgpu: u32, session: u32, start_ns: u64) {
-        self.open.insert(session, Span { vgpu, start_ns, end_ns: None, used_ns: 0 });
+    pub(crate) fn begin(&mut self, device: u32, vgpu: u32, session: u32, start_ns: u64) {
+        self.open.insert(session, Span { device, vgpu, start_ns, end_ns: None, used_ns: 0 });
     }
 
     /// It gave the device back.
@@ -59,14 +61,14 @@ mod tests {
     #[test]
     fn turns_come_in_order_with_the_one_that_goes_on() {
         let mut trace = Trace::default();
-        trace.begin(1, 10, 100);
+        trace.begin(0, 1, 10, 100);
         trace.end(10, 200, 90);
-        trace.begin(2, 20, 200);
+        trace.begin(1, 2, 20, 200);
         trace.end(99, 250, 0);
         let (spans, dropped) = trace.since(0);
         assert_eq!(spans.len(), 2);
         assert_eq!((spans[0].vgpu, spans[0].end_ns, spans[0].used_ns), (1, Some(200), 90));
-        assert_eq!((spans[1].vgpu, spans[1].end_ns), (2, None));
+        assert_eq!((spans[1].device, spans[1].vgpu, spans[1].end_ns), (1, 2, None));
         assert_eq!(dropped, 0);
         assert_eq!(trace.since(201).0.len(), 1);
     }
@@ -75,7 +77,7 @@ mod tests {
     fn the_record_is_bounded() {
         let mut trace = Trace::default();
         for at in 0..SPANS_MAX as u64 + 5 {
-            trace.begin(1, 1, at);
+            trace.begin(0, 1, 1, at);
             trace.end(1, at, 0);
         }
         assert_eq!(trace.since(0).0.len(), SPANS_MAX);

@@ -4,7 +4,7 @@ use core::fmt;
 
 use crate::core::Core;
 use crate::key::{SessionKey, VgpuKey};
-use crate::node::Node;
+use crate::node::{Device, Node};
 use crate::tables::{Session, Vgpu};
 
 /// Two tables that disagree.
@@ -30,10 +30,11 @@ pub fn audit(node: &Node) -> Result<(), Broken> {
     for (key, session) in node.tables.sessions.iter() {
         audit_session(node, SessionKey(key), session)?;
     }
-    for (_, core) in node.cores.iter() {
+    for (_, Device { core, .. }) in node.devices.iter() {
         audit_core(node, core)?;
     }
-    let timer = node.cores.iter().filter_map(|(_, core)| core.deadline).min_by_key(|at| at.0);
+    let timer =
+        node.devices.iter().filter_map(|(_, device)| device.core.deadline).min_by_key(|at| at.0);
     require(timer == node.poll_timeout(), 0, "the timer is the first deadline")
 }
 
@@ -41,7 +42,7 @@ fn audit_vgpu(node: &Node, key: VgpuKey, vgpu: &Vgpu) -> Result<(), Broken> {
     let sessions = || vgpu.sessions().filter_map(|key| node.tables.sessions.find(key.index()));
     let rule = |holds, rule| require(holds, key.0, rule);
     rule(node.tenant(vgpu.tenant).is_some(), "a vGPU's tenant is there")?;
-    rule(node.cores.find(vgpu.device.index()).is_some(), "a vGPU's device is there")?;
+    rule(node.devices.find(vgpu.device.index()).is_some(), "a vGPU's device is there")?;
     let runnable = sessions().filter(|session| session.runnable).count();
     rule(vgpu.runnable as usize == runnable, "runnable sessions are counted")?;
     let in_turn = sessions().any(|session| session.turn.is_some_and(|turn| turn.in_queue));

@@ -177,7 +177,7 @@ impl TraceLag {
 
     /// A session that was not seen before, and its vGPU and tenant where they are new.
     fn admit(&mut self, node: &Node, key: SessionKey, session: &Session, vgpu: &Vgpu) {
-        let config = node.config();
+        let Some(config) = node.config(vgpu.device) else { return };
         let turn_ns = config.quantum_ns + config.sleeper_credit_ns + config.slack_ns;
         let traced = self.devices.entry(vgpu.device).or_insert_with(|| Traced {
             tree: LagTree::new(turn_ns),
@@ -244,7 +244,7 @@ mod tests {
 
     /// Two vGPUs that take turns; the second one's turns last `second_ns`.
     fn trace(second_ns: u64, turns: u64, longest_ns: u64) -> TraceSummary {
-        let mut node = Node::new(Config::default()).unwrap();
+        let mut node = Node::new();
         let mut lag = TraceLag::new(&node, longest_ns);
         let mut actions = Actions::new();
         let mut now_ns = 0;
@@ -255,7 +255,7 @@ mod tests {
             let _beyond = lag.observe(&event, actions.as_slice(), node);
         };
         let device = DeviceKey(0);
-        tell(&mut node, Event::DeviceUp { device });
+        tell(&mut node, Event::DeviceUp { device, config: Config::default() });
         for key in 0..2 {
             let (vgpu, tenant) = (VgpuKey(key), TenantKey::DEFAULT);
             tell(&mut node, Event::AddVgpu { vgpu, tenant, device, weight: Weight::ONE });

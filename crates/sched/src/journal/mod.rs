@@ -31,17 +31,17 @@ use crate::node::Node;
 const MAGIC: &[u8; 8] = b"WEFTJRNL";
 
 /// The version of the format. It changes with the fields of events, actions and state.
-pub const VERSION: u16 = 3;
+pub const VERSION: u16 = 4;
 
 /// Writes a journal. It only appends to the buffer that it is given: the caller writes that out.
 ///
 /// ```
 /// # use weft_sched::{Actions, Config, DeviceKey, Event, Node, journal};
-/// # let mut node = Node::new(Config::default())?;
+/// # let mut node = Node::new();
 /// # let mut actions = Actions::new();
 /// let mut file = Vec::new();
 /// let mut writer = journal::Writer::begin(&node, &mut file);
-/// let event = Event::DeviceUp { device: DeviceKey(0) };
+/// let event = Event::DeviceUp { device: DeviceKey(0), config: Config::default() };
 /// let result = node.handle(7, event, &mut actions);
 /// writer.record(7, &event, result, actions.as_slice(), &mut file);
 /// let summary = journal::Replay::new(&file)?.run()?;
@@ -106,7 +106,7 @@ codec!(struct Config {
 });
 codec!(enum Event {
     0 Timer {},
-    1 DeviceUp { device },
+    1 DeviceUp { device, config },
     2 DeviceDown { device },
     3 AddTenant { tenant, weight },
     4 RemoveTenant { tenant },

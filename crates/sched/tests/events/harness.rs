@@ -48,8 +48,7 @@ pub fn attack(data: &[u8]) {
 }
 
 fn mislead(source: &mut Bytes<'_>) {
-    let mut node = Node::new(Config { policy: any_policy(source), ..Config::default() })
-        .expect("the default settings are valid");
+    let mut node = Node::new();
     let (mut now_ns, mut actions, mut file) = (0, Actions::new(), Vec::new());
     let mut writer = Writer::begin(&node, &mut file);
     while !source.is_empty() {
@@ -72,6 +71,13 @@ fn any_policy(source: &mut Bytes<'_>) -> weft_sched::PolicyId {
     policy::by_name(names[choice]).unwrap_or_default()
 }
 
+/// Settings of a device; some are refused.
+fn any_config(source: &mut Bytes<'_>) -> Config {
+    let policy = any_policy(source);
+    let (quantum_ns, sleeper_credit_ns) = (source.below(1 << 24), source.below(1 << 23));
+    Config { policy, quantum_ns, sleeper_credit_ns, ..Config::default() }
+}
+
 fn any_event(source: &mut Bytes<'_>) -> Event {
     let kind = source.below(24);
     let mut key = |limit| u32::try_from(source.below(limit)).unwrap_or(0);
@@ -79,7 +85,7 @@ fn any_event(source: &mut Bytes<'_>) -> Event {
     let (vgpu, session) = (VgpuKey(key(5)), SessionKey(key(7)));
     let weight = Weight::new(1 + key(5)).unwrap_or_default();
     match kind {
-        0 => Event::DeviceUp { device },
+        0 => Event::DeviceUp { device, config: any_config(source) },
         1 => Event::DeviceDown { device },
         2 => Event::AddTenant { tenant, weight },
         3 => Event::RemoveTenant { tenant },

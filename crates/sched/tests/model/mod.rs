@@ -155,7 +155,7 @@ impl Model {
             config.quantum_ns + overlap_ns + error_ns + config.sleeper_credit_ns + config.slack_ns;
         let mut model = Self {
             now: 0,
-            node: Node::new(config).unwrap(),
+            node: Node::new(),
             lag: LagTree::new(turn_ns),
             waste: WorkConservation::new(config.yield_ns + overlap_ns + error_ns),
             busy_ns: 0,
@@ -182,7 +182,7 @@ impl Model {
             history: None,
         };
         model.lag.add_tenant(TenantKey::DEFAULT, Weight::ONE);
-        model.tell(Event::DeviceUp { device: DEVICE });
+        model.tell(Event::DeviceUp { device: DEVICE, config });
         model
     }
 
@@ -235,7 +235,7 @@ impl Model {
     pub(crate) fn set_cap(&mut self, vgpu: usize, cap: Option<Cap>) {
         self.settle();
         // What is in flight may be served in a period after the one that it was counted to.
-        let quantum_ns = self.node.config().quantum_ns.max(self.habits.window_ns);
+        let quantum_ns = self.node.config(DEVICE).unwrap().quantum_ns.max(self.habits.window_ns);
         let in_flight_ns = quantum_ns + PIECE_MAX_NS;
         let error_ns = in_flight_ns / 1000 * self.habits.error_permille.unsigned_abs();
         let slack_ns = in_flight_ns + PIECE_MAX_NS + error_ns;
@@ -371,7 +371,8 @@ impl Model {
 
     pub(crate) fn set_device(&mut self, up: bool) {
         self.check_waste = false;
-        let event = Event::DeviceUp { device: DEVICE };
+        let config = *self.node.config(DEVICE).unwrap();
+        let event = Event::DeviceUp { device: DEVICE, config };
         self.tell(if up { event } else { Event::DeviceDown { device: DEVICE } });
     }
 

@@ -1,14 +1,16 @@
 //! Where a vGPU stands in the hierarchy of tenants, vGPUs and sessions, and what bounds it.
 
-use weft_sched::{Cap, Event, SessionKey, TenantKey, VgpuKey, Weight};
+use weft_sched::{Cap, DeviceKey, Event, SessionKey, TenantKey, VgpuKey, Weight};
 
-use super::{DEVICE, Driver};
+use super::Driver;
 
 /// A vGPU's place in the hierarchy.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Place {
     /// Which vGPU.
     pub(crate) vgpu: u32,
+    /// Where it lives. One that the core knows stays where it is.
+    pub(crate) device: DeviceKey,
     /// Whose part of the device it shares.
     pub(crate) tenant: u32,
     /// The tenant's share of the device.
@@ -24,12 +26,12 @@ impl Driver {
     /// keeps its tenant: only a changed configuration moves vGPUs, and then those with sessions
     /// finish where they began.
     pub(super) fn place(&mut self, place: Place) {
-        let Place { tenant_weight, weight, cap, .. } = place;
+        let Place { device, tenant_weight, weight, cap, .. } = place;
         let (vgpu, tenant) = (VgpuKey(place.vgpu), TenantKey(place.tenant));
         self.place_tenant(tenant, tenant_weight);
         let known = self.turns.node().vgpu(vgpu);
         match known {
-            None => self.tell(Event::AddVgpu { vgpu, tenant, device: DEVICE, weight }),
+            None => self.tell(Event::AddVgpu { vgpu, tenant, device, weight }),
             Some(view) if view.weight == weight => {}
             Some(_) => {
                 self.report_holders();

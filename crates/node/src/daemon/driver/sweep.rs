@@ -83,13 +83,16 @@ impl Driver {
 
     /// Ends holders that were stopped (`SIGSTOP`) while others wait.
     fn end_stopped(&mut self, now_ns: u64) {
-        let limit_ns = self.turns.node().config().quantum_ns.saturating_add(STOPPED_GRACE_NS);
         let waits = |session: &Session<DaemonSide>| session.is_runnable() && !session.has_turn();
         if !self.turns.sessions().any(|(_, session)| waits(session)) {
             return;
         }
+        let limit_ns = |session: &Session<DaemonSide>| {
+            let config = self.turns.node().config(session.device);
+            config.map_or(0, |config| config.quantum_ns).saturating_add(STOPPED_GRACE_NS)
+        };
         let is_late = |session: &Session<DaemonSide>| {
-            session.has_turn() && now_ns.saturating_sub(session.granted_ns()) > limit_ns
+            session.has_turn() && now_ns.saturating_sub(session.granted_ns()) > limit_ns(session)
         };
         let is_stopped = |key: &SessionKey| {
             self.sessions.get(&key.0).is_some_and(|session| session.worker.is_stopped())

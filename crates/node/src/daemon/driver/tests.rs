@@ -12,16 +12,18 @@ use weft_turn::{Admission, WaitFor};
 use super::*;
 use crate::config::CoschedulingConfig;
 
+const DEVICE: DeviceKey = DeviceKey(0);
 const PATIENCE: Duration = Duration::from_secs(30);
 
 fn driver(config: Config) -> (Driver, Handle, NodePage) {
     let page = NodePage::anonymous().unwrap();
     let (orders, received) = mpsc::channel();
     let handle = Handle::new(orders, page.doorbell().clone());
-    let (node, memory) = (Node::new(config).unwrap(), NodePage::create().unwrap());
+    let (node, memory) = (Node::new(), NodePage::create().unwrap());
+    let devices = vec![DrivenDevice { key: DEVICE, config, abandoned: Abandoned::Ends }];
     let coscheduler = Coscheduler::new(CoschedulingConfig::Off, memory, 0);
     let (kept, saver) = (page.clone(), Saver::default());
-    let driver = Driver::new(node, page, received, saver, (1, 0), coscheduler, Abandoned::Ends);
+    let driver = Driver::new(node, page, received, saver, (1, 0), coscheduler, devices);
     (driver, handle, kept)
 }
 
@@ -55,8 +57,8 @@ fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
         worker: WorkerProcess::new(Process::open(process.id()).unwrap(), process.id()),
         waiters: None,
     };
-    let place =
-        Place { vgpu: 0, tenant: 0, tenant_weight: Weight::ONE, weight: Weight::ONE, cap: None };
+    let (device, weight) = (DEVICE, Weight::ONE);
+    let place = Place { vgpu: 0, device, tenant: 0, tenant_weight: weight, weight, cap: None };
     handle.send(Order::Place(place));
     handle.send(Order::Begin(Box::new(beginning)));
     let mut worker = GateWorker::new(HolderSide::new(control, page.clone(), 0));

@@ -2,13 +2,19 @@ use super::*;
 
 fn wanted(name: &str) -> Wanted {
     let name = name.to_owned();
-    Wanted { name, owner: 7, weight: 2, memory_bytes: 1 << 20, ..Wanted::default() }
+    let device = "gpu0".to_owned();
+    Wanted { name, owner: 7, device, weight: 2, memory_bytes: 1 << 20, ..Wanted::default() }
+}
+
+/// The registry of a node with one device.
+fn open(dir: &Path, limit: usize, memory_bytes: u64) -> io::Result<Registry> {
+    Registry::open(dir, limit, vec![("gpu0".to_owned(), memory_bytes)])
 }
 
 #[test]
 fn what_was_saved_is_there_again() {
     let dir = tempfile::tempdir().unwrap();
-    let mut registry = Registry::open(dir.path(), 4, 1 << 30).unwrap();
+    let mut registry = open(dir.path(), 4, 1 << 30).unwrap();
     registry.create(&wanted("a")).unwrap();
     registry.create(&wanted("b")).unwrap();
     let change = Change { weight: Some(9), cap_ppm: Some(250_000), ..Change::default() };
@@ -20,7 +26,7 @@ fn what_was_saved_is_there_again() {
     let other = registry.open_session(1);
     registry.unsaved().unwrap().unwrap().write().unwrap();
     assert!(registry.unsaved().unwrap().is_none());
-    let mut again = Registry::open(dir.path(), 4, 1 << 30).unwrap();
+    let mut again = open(dir.path(), 4, 1 << 30).unwrap();
     let b = again.find("b").unwrap().clone();
     assert_eq!((b.key, b.weight, b.used_ns, b.cap_ppm), (1, 9, 55, Some(250_000)));
     assert_eq!(again.user(7), User { uid: 7, key: 1, weight: Some(3) });
@@ -34,7 +40,7 @@ fn what_was_saved_is_there_again() {
 #[test]
 fn what_was_held_adds_up_over_scheduling_cores() {
     let dir = tempfile::tempdir().unwrap();
-    let mut registry = Registry::open(dir.path(), 4, 1 << 30).unwrap();
+    let mut registry = open(dir.path(), 4, 1 << 30).unwrap();
     registry.create(&wanted("a")).unwrap();
     let holding = |turns| Holding { held_ns: 10 * turns, turns };
     let total = |registry: &Registry| {
@@ -52,15 +58,15 @@ fn what_was_held_adds_up_over_scheduling_cores() {
     registry.note_holdings(|_| holding(4));
     assert_eq!(total(&registry), holding(7 + 4));
     registry.unsaved().unwrap().unwrap().write().unwrap();
-    let again = Registry::open(dir.path(), 4, 1 << 30).unwrap();
+    let again = open(dir.path(), 4, 1 << 30).unwrap();
     assert_eq!((total(&again), again.core()), (holding(11), 3));
 }
 
 #[test]
 fn an_attach_writes_what_it_changes_and_a_crash_at_any_byte_keeps_what_was_there() {
     let dir = tempfile::tempdir().unwrap();
-    let open = || Registry::open(dir.path(), 4096, 1 << 30).unwrap();
-    let mut registry = open();
+    let reopen = || open(dir.path(), 4096, 1 << 30).unwrap();
+    let mut registry = reopen();
     for i in 0..400 {
         registry.create(&wanted(&format!("v{i}"))).unwrap();
     }
@@ -76,17 +82,17 @@ fn an_attach_writes_what_it_changes_and_a_crash_at_any_byte_keeps_what_was_there
     let whole = [bytes.as_slice(), last].concat();
     for cut in bytes.len()..whole.len() - 1 {
         std::fs::write(path, &whole[..cut]).unwrap();
-        assert_eq!(open().open_sessions(), [(7, session)], "cut at {cut}");
+        assert_eq!(reopen().open_sessions(), [(7, session)], "cut at {cut}");
     }
     std::fs::write(path, &whole).unwrap();
-    let mut again = open();
+    let mut again = reopen();
     assert_eq!((again.by_key(7).unwrap().used_ns, again.open_sessions().len()), (55, 0));
     // What it reads it writes anew, and lines of the file before say nothing about that.
     again.remove("v1").unwrap();
     let document = again.unsaved().unwrap().unwrap();
     document.write().unwrap();
     std::fs::write(path, &whole).unwrap();
-    let last = open();
+    let last = reopen();
     assert!(matches!(last.find("v1"), Err(RegistryError::Unknown(_))));
     assert_eq!(last.by_key(7).unwrap().used_ns, 55);
 }
@@ -94,7 +100,7 @@ fn an_attach_writes_what_it_changes_and_a_crash_at_any_byte_keeps_what_was_there
 #[test]
 fn the_file_of_changes_is_bounded() {
     let dir = tempfile::tempdir().unwrap();
-    let mut registry = Registry::open(dir.path(), 4096, 1 << 30).unwrap();
+    let mut registry = open(dir.path(), 4096, 1 << 30).unwrap();
     registry.create(&wanted("a")).unwrap();
     let (mut longest, mut written) = (0, 0);
     for _ in 0..5000 {
@@ -114,7 +120,7 @@ fn the_file_of_changes_is_bounded() {
 #[test]
 fn another_user_and_a_wrong_token_are_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let mut registry = Registry::open(dir.path(), 4, 1 << 30).unwrap();
+    let mut registry = open(dir.path(), 4, 1 << 30).unwrap();
     registry.create(&Wanted { token: "open".to_owned(), ..wanted("a") }).unwrap();
     assert!(matches!(registry.admit("a", 8, "open"), Err(RegistryError::Owner(_))));
     assert!(matches!(registry.admit("a", 7, ""), Err(RegistryError::Token(_))));
@@ -124,7 +130,7 @@ fn another_user_and_a_wrong_token_are_refused() {
 #[test]
 fn the_name_of_a_users_own_vgpu_is_that_users() {
     let dir = tempfile::tempdir().unwrap();
-    let mut registry = Registry::open(dir.path(), 8, 1 << 30).unwrap();
+    let mut registry = open(dir.path(), 8, 1 << 30).unwrap();
     let error = registry.create(&wanted("user-8")).unwrap_err();
     assert!(matches!(error, RegistryError::Reserved { uid: 8, .. }), "{error}");
     for name in ["user-7", "user-08", "user-x", "user-99999999999"] {
@@ -135,7 +141,7 @@ fn the_name_of_a_users_own_vgpu_is_that_users() {
     let path = dir.path().join("vgpus.json");
     let text = std::fs::read_to_string(&path).unwrap().replace("user-7", "user-6");
     replace(&path, text.as_bytes()).unwrap();
-    let again = Registry::open(dir.path(), 8, 1 << 30).unwrap();
+    let again = open(dir.path(), 8, 1 << 30).unwrap();
     assert!(matches!(again.find("user-6"), Err(RegistryError::Unknown(_))));
     assert_eq!(again.find("user-6.7.1").unwrap().owner, 7);
 }
@@ -143,7 +149,7 @@ fn the_name_of_a_users_own_vgpu_is_that_users() {
 #[test]
 fn the_vgpus_of_one_tenant_leave_room_for_others() {
     let dir = tempfile::tempdir().unwrap();
-    let mut registry = Registry::open(dir.path(), 16, 1 << 30).unwrap();
+    let mut registry = open(dir.path(), 16, 1 << 30).unwrap();
     let mut fill = |tenant: u32| {
         let mut count = 0;
         while registry.has_room_beside(count) {
@@ -161,7 +167,7 @@ fn the_vgpus_of_one_tenant_leave_room_for_others() {
 #[test]
 fn what_is_out_of_range_is_refused() {
     let dir = tempfile::tempdir().unwrap();
-    let mut registry = Registry::open(dir.path(), 1, 1 << 30).unwrap();
+    let mut registry = open(dir.path(), 1, 1 << 30).unwrap();
     for name in ["", ".a", "-a", "a/b", "a b", &"x".repeat(65)] {
         assert!(matches!(registry.create(&wanted(name)), Err(RegistryError::Name(_))));
     }
@@ -185,6 +191,43 @@ fn what_is_out_of_range_is_refused() {
 fn a_broken_file_is_named() {
     let dir = tempfile::tempdir().unwrap();
     std::fs::write(dir.path().join("vgpus.json"), "{").unwrap();
-    let error = Registry::open(dir.path(), 1, 1).unwrap_err().to_string();
+    let error = open(dir.path(), 1, 1).unwrap_err().to_string();
     assert!(error.contains("vgpus.json"), "{error}");
+}
+
+#[test]
+fn a_vgpu_goes_where_there_is_room() {
+    let dir = tempfile::tempdir().unwrap();
+    let devices = || vec![("small".to_owned(), 1 << 20), ("large".to_owned(), 1 << 30)];
+    let mut registry = Registry::open(dir.path(), 8, devices()).unwrap();
+    assert_eq!(registry.roomiest(1 << 20), "small");
+    assert_eq!(registry.roomiest(1 << 21), "large", "the small one has less memory");
+    assert_eq!(registry.roomiest(1 << 40), "large", "where none has so much, to the largest");
+    let on = |device: &str, name: &str, weight| Wanted {
+        device: device.to_owned(),
+        weight,
+        ..wanted(name)
+    };
+    registry.create(&on("small", "a", 3)).unwrap();
+    assert_eq!(registry.roomiest(1 << 20), "large", "nobody has anything there");
+    registry.create(&on("large", "b", 4)).unwrap();
+    assert_eq!(registry.roomiest(1 << 20), "small", "less weight is there");
+    let error = registry.create(&on("none", "c", 1)).unwrap_err().to_string();
+    assert!(error.contains("`none`") && error.contains("small, large"), "{error}");
+    let change = Change { memory_bytes: Some(1 << 21), ..Change::default() };
+    assert!(matches!(registry.set("a", &change), Err(RegistryError::Memory(_, 0x10_0000))));
+    registry.set("b", &change).unwrap();
+}
+
+#[test]
+fn a_vgpu_of_a_time_with_one_device_gets_one() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut registry = open(dir.path(), 4, 1 << 30).unwrap();
+    registry.create(&wanted("a")).unwrap();
+    registry.unsaved().unwrap().unwrap().write().unwrap();
+    let file = dir.path().join("vgpus.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace(r#""device":"gpu0","#, "")).unwrap();
+    let _ = std::fs::remove_file(dir.path().join("vgpus.log"));
+    assert_eq!(open(dir.path(), 4, 1 << 30).unwrap().find("a").unwrap().device, "gpu0");
 }

@@ -1,0 +1,128 @@
+//! A node with several devices: who lives where, what each is shared by, and what a restart keeps.
+
+use crate::hierarchy::{control, expect_shares, worker};
+use crate::support::{Node, eventually, finish, program, root, success, text_of};
+
+/// A node with two paced devices.
+fn two(settings: &[&str]) -> Node {
+    let model = root().join("crates/cli/models/paced.toml");
+    let one = format!("soft:paced:{}", model.display());
+    let device = format!("device={one},{one}");
+    let mut all = vec![device.as_str()];
+    all.extend_from_slice(settings);
+    Node::paced(&all)
+}
+
+/// The devices that these vGPUs live on.
+fn homes(node: &Node, vgpus: &[&str]) -> Vec<String> {
+    let all = node.admin().list().unwrap();
+    let home = |name: &&str| all.iter().find(|vgpu| vgpu.name == **name).unwrap().device.clone();
+    vgpus.iter().map(home).collect()
+}
+
+#[test]
+fn each_device_is_divided_by_its_own_vgpus() {
+    let node = two(&[]);
+    let mut tenants = vec![worker(&node, "a", "1"), worker(&node, "b", "1")];
+    assert_eq!(homes(&node, &["a", "b"]), ["gpu0", "gpu1"], "where there is room");
+    success(control(&node, &["create", "c", "--device", "gpu1", "--weight", "3"]));
+    tenants.push(worker(&node, "c", "3"));
+    expect_shares(&node, &[("a", 1.0), ("b", 0.25), ("c", 0.75)]);
+    // Both are busy at once: more is charged than time passes.
+    let before = node.admin().stats().unwrap();
+    eventually("the devices to work side by side", || {
+        let after = node.admin().stats().unwrap();
+        let busy_ns = after.closure.busy_ns - before.closure.busy_ns;
+        let passed_ns = after.now_ns - before.now_ns;
+        passed_ns > 200_000_000 && busy_ns * 10 > passed_ns * 15
+    });
+    let list = success(control(&node, &["ls", "--devices"]));
+    for word in ["gpu0", "gpu1", "paced", "fair"] {
+        assert!(list.contains(word), "no {word} in {list}");
+    }
+    let metrics = success(control(&node, &["metrics"]));
+    assert!(metrics.contains("weft_device_busy_seconds_total{device=\"gpu1\"}"), "{metrics}");
+    for tenant in &mut tenants {
+        tenant.kill();
+    }
+}
+
+#[test]
+fn a_device_has_its_own_policy_and_quantum() {
+    let node = two(&["device.1.policy=round_robin", "device.1.quantum_us=2000"]);
+    let policies = || {
+        let devices = node.admin().node().unwrap().devices;
+        devices.into_iter().map(|device| device.policy).collect::<Vec<_>>()
+    };
+    assert_eq!(policies(), ["fair", "round_robin"]);
+    success(control(&node, &["policy", "unmanaged", "--device", "gpu0"]));
+    assert_eq!(policies(), ["unmanaged", "round_robin"]);
+    success(control(&node, &["policy", "fair"]));
+    assert_eq!(policies(), ["fair", "fair"]);
+    for arguments in
+        [&["policy", "fair", "--device", "gpu7"][..], &["create", "x", "--device", "gpu7"]]
+    {
+        let output = finish(control(&node, arguments));
+        let text = text_of(&output);
+        assert!(!output.status.success() && text.contains("gpu0, gpu1"), "{arguments:?}: {text}");
+    }
+    success(control(&node, &["create", "slow", "--device", "gpu1"]));
+    let mut tenants = [worker(&node, "slow", "1"), worker(&node, "other", "1")];
+    success(control(&node, &["create", "third", "--device", "gpu1"]));
+    let mut third = worker(&node, "third", "1");
+    // Turns on the second device are a third as long. The lone tenant had one without an end.
+    let median_us = |device: &str| {
+        let turns = node.admin().timeline(0).unwrap().turns;
+        let used = turns.iter().filter(|turn| turn.device == device && turn.end_ns.is_some());
+        let mut used: Vec<u64> = used.map(|turn| turn.used_ns / 1000).collect();
+        used.sort_unstable();
+        (used.get(used.len() / 2).copied(), used.len())
+    };
+    eventually("turns on the second device", || median_us("gpu1").1 > 50);
+    let median = median_us("gpu1").0.unwrap();
+    assert!((1_000..3_500).contains(&median), "a turn of {median} µs");
+    third.kill();
+    for tenant in &mut tenants {
+        tenant.kill();
+    }
+}
+
+#[test]
+fn a_restarted_daemon_adopts_the_sessions_of_each_device() {
+    let mut node = two(&[]);
+    let mut tenants = [worker(&node, "a", "1"), worker(&node, "b", "1"), worker(&node, "c", "1")];
+    let before = homes(&node, &["a", "b", "c"]);
+    assert_eq!(before, ["gpu0", "gpu1", "gpu0"]);
+    node.kill();
+    node.launch();
+    assert_eq!(homes(&node, &["a", "b", "c"]), before);
+    assert_eq!(node.admin().node().unwrap().adopted_sessions, 3);
+    expect_shares(&node, &[("a", 0.5), ("b", 1.0), ("c", 0.5)]);
+    for tenant in &mut tenants {
+        tenant.kill();
+    }
+    node.wait_until_empty();
+    for device in node.admin().stats().unwrap().devices {
+        assert_eq!(device.memory_used_bytes, 0, "{device:?}");
+    }
+}
+
+#[test]
+fn a_vgpu_whose_device_is_gone_says_so() {
+    let mut node = two(&[]);
+    success(control(&node, &["create", "there", "--device", "gpu1"]));
+    success(node.run(&["--name", "there"], &program("vector_add"), &[]));
+    node.kill();
+    node.set("device=soft");
+    node.launch();
+    let output = finish(node.run(&["--name", "there"], &program("vector_add"), &[]));
+    let text = text_of(&output);
+    for word in ["`there`", "`gpu1`", "weft rm there"] {
+        assert!(!output.status.success() && text.contains(word), "no {word} in {text}");
+    }
+    // It can be removed, and is listed until then.
+    assert_eq!(homes(&node, &["there"]), ["gpu1"]);
+    success(control(&node, &["rm", "there"]));
+    success(node.run(&["--name", "there"], &program("vector_add"), &[]));
+    assert_eq!(homes(&node, &["there"]), ["gpu0"]);
+}

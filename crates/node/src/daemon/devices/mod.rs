@@ -1,0 +1,202 @@
+//! The node's devices: what each is, the pages that its workers share, and its memory.
+
+pub(crate) mod exports;
+pub(crate) mod frames;
+pub(crate) mod ledger;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use anyhow::Context;
+use weft_device::soft::{DEVICE_PAGE_BYTES, DevicePage, device_info};
+use weft_device::{Capabilities, DeviceInfo};
+use weft_ring::{Access, MemoryFile};
+use weft_sched::DeviceKey;
+
+use super::adopt::Survivor;
+use super::spawn;
+use crate::admin::DeviceReport;
+use crate::config::{ByteSize, ClockConfig, DeviceConfig, DeviceKind, NodeConfig};
+use crate::link::{Backend, DeviceSpec, Probe};
+
+/// A device of the node.
+#[derive(Debug)]
+pub(crate) struct Device {
+    /// Its key. It keeps it for as long as sessions live that began on it.
+    pub(crate) key: DeviceKey,
+    /// Its name, unique on the node.
+    pub(crate) name: String,
+    /// As it was told, with the memory that vGPUs may have.
+    pub(crate) config: DeviceConfig,
+    /// What tenants see of it.
+    pub(crate) info: DeviceInfo,
+    /// Queue, timeline and busy total, which all its workers share.
+    pub(crate) page_file: MemoryFile,
+    page: DevicePage,
+}
+
+/// The node's devices by key.
+#[derive(Debug)]
+pub(crate) struct Devices(BTreeMap<DeviceKey, Device>);
+
+/// `CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED`.
+const IPC_EVENT_SUPPORTED: u32 = 125;
+
+/// What the device that `config` names is. Of a GPU, the memory that vGPUs may have is noted in
+/// `config`: as much as configured, but not more than there is.
+pub(crate) fn identify(config: &mut DeviceConfig) -> anyhow::Result<DeviceInfo> {
+    if config.kind == DeviceKind::Soft {
+        let mut info = device_info(config.memory_bytes());
+        // Sessions on a node share memory, and so events.
+        info.attributes.insert(IPC_EVENT_SUPPORTED, 1);
+        return Ok(info);
+    }
+    let Probe { name, uuid, capability, memory_bytes, attributes } =
+        spawn::probe(&Backend::of(config)).with_context(|| {
+            format!(
+                "device `{}`: kind = \"cuda\" is unusable (`weft doctor` lists what is there)",
+                config.name
+            )
+        })?;
+    let asked = config.memory.map_or(memory_bytes, |memory| memory.0);
+    let memory_bytes = asked.min(memory_bytes);
+    config.memory = Some(ByteSize(memory_bytes));
+    Ok(DeviceInfo {
+        name,
+        backend: "cuda",
+        uuid,
+        compute_capability: capability,
+        memory_bytes,
+        attributes,
+        capabilities: Capabilities { slice_blocks: true, cancel: false, preemptive: true },
+    })
+}
+
+impl Device {
+    /// The pages of an earlier daemon's worker, or new ones.
+    fn open(
+        key: DeviceKey,
+        mut config: DeviceConfig,
+        survivor: Option<&Survivor>,
+    ) -> anyhow::Result<Self> {
+        if let Some(survivor) = survivor {
+            keep_memory(&mut config, survivor.adoption.start.device.memory_bytes);
+        }
+        let info = identify(&mut config)?;
+        let page_file = match survivor {
+            Some(survivor) => survivor.files.device_page.try_clone()?,
+            None => MemoryFile::create("weft-device", DEVICE_PAGE_BYTES)?,
+        };
+        let page = DevicePage::open(&page_file.map(Access::ReadWrite)?)?;
+        Ok(Self { key, name: config.name.clone(), config, info, page_file, page })
+    }
+
+    /// The device, as a worker needs it.
+    pub(crate) fn spec(&self) -> DeviceSpec {
+        let (memory_bytes, backend) = (self.config.memory_bytes(), Backend::of(&self.config));
+        DeviceSpec { key: self.key.0, name: self.name.clone(), memory_bytes, backend }
+    }
+
+    /// What it is, for the log.
+    pub(crate) fn in_words(&self) -> String {
+        let DeviceReport { device, name, clock, .. } = self.report("", 0);
+        format!("{device}: {name}, clock {clock}")
+    }
+
+    /// Removes a dead session from the device's queue.
+    pub(crate) fn repair(&self, session: u32) {
+        self.page.repair(session);
+    }
+
+    /// Counts device time that a session occupied and did not live to report, in ns.
+    pub(crate) fn count_abandoned(&self, ns: u64) {
+        self.page.count_abandoned(ns);
+    }
+
+    /// The device as administrators see it; `policy` is in force there.
+    pub(crate) fn report(&self, policy: &str, memory_used_bytes: u64) -> DeviceReport {
+        let totals = self.page.totals();
+        DeviceReport {
+            device: self.name.clone(),
+            name: self.info.name.clone(),
+            backend: self.info.backend.to_owned(),
+            clock: match (self.config.kind, self.config.clock) {
+                (DeviceKind::Cuda, _) => "device".to_owned(),
+                (DeviceKind::Soft, ClockConfig::Real) => "real".to_owned(),
+                (DeviceKind::Soft, ClockConfig::Paced) => "paced".to_owned(),
+            },
+            policy: policy.to_owned(),
+            memory_bytes: self.info.memory_bytes,
+            memory_used_bytes,
+            busy_ns: totals.busy_ns,
+            overruns: totals.overruns,
+            late: totals.late,
+            executions: totals.executions,
+        }
+    }
+}
+
+/// While sessions of an earlier daemon live the device's memory stays as large as it was: their
+/// tables and files are.
+fn keep_memory(config: &mut DeviceConfig, memory_bytes: u64) {
+    if config.memory.is_some_and(|asked| asked.0 != memory_bytes) {
+        let device = &config.name;
+        tracing::warn!(device, memory_bytes, "the memory stays as it was: adopted sessions use it");
+    }
+    config.memory = Some(ByteSize(memory_bytes));
+}
+
+impl Devices {
+    /// Opens the configured devices. Those of `survivors` keep their keys and pages.
+    pub(crate) fn open(config: &NodeConfig, survivors: &[Survivor]) -> anyhow::Result<Self> {
+        let specs = survivors.iter().map(|survivor| &survivor.adoption.start.device);
+        let kept = specs.map(|spec| (spec.name.as_str(), DeviceKey(spec.key))).collect();
+        let names: Vec<&str> = config.devices.iter().map(|device| device.name.as_str()).collect();
+        let mut devices = BTreeMap::new();
+        for (key, device) in keys(&names, &kept).into_iter().zip(&config.devices) {
+            let began_on = |survivor: &&Survivor| survivor.adoption.start.device.key == key.0;
+            let survivor = survivors.iter().find(began_on);
+            devices.insert(key, Device::open(key, device.clone(), survivor)?);
+        }
+        Ok(Self(devices))
+    }
+
+    /// The device of a key that this node gave out.
+    pub(crate) fn get(&self, key: DeviceKey) -> &Device {
+        self.0.get(&key).expect("a device's key is the node's own")
+    }
+
+    /// The device of that name.
+    pub(crate) fn named(&self, name: &str) -> Option<&Device> {
+        self.iter().find(|device| device.name == name)
+    }
+
+    /// All of them, by key.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Device> {
+        self.0.values()
+    }
+}
+
+/// The keys of the devices of these names: those that some have already, and for each other one the
+/// lowest that is free.
+fn keys(names: &[&str], kept: &BTreeMap<&str, DeviceKey>) -> Vec<DeviceKey> {
+    let mut given: BTreeSet<DeviceKey> = kept.values().copied().collect();
+    let mut key = |name: &&str| {
+        let unused = || (0..).map(DeviceKey).find(|key| !given.contains(key));
+        let key = kept.get(name).copied().or_else(unused).unwrap_or(DeviceKey(u32::MAX));
+        given.insert(key);
+        key
+    };
+    names.iter().map(&mut key).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_with_living_sessions_keeps_its_key_and_others_get_free_ones() {
+        let kept = BTreeMap::from([("b", DeviceKey(0)), ("gone", DeviceKey(2))]);
+        let keys = keys(&["a", "b", "c"], &kept);
+        assert_eq!(keys, [DeviceKey(1), DeviceKey(0), DeviceKey(3)]);
+    }
+}

@@ -1,0 +1,257 @@
+//! What a session needs before its worker starts: a vGPU, a device, and room for both.
+
+use weft_ring::peer;
+use weft_sched::DeviceKey;
+use weft_wire::handshake::{HelloBody, RefusalCode};
+
+use super::{Entry, PROGRAM_CHARS_MAX, Refusal};
+use crate::config::{Choice, LimitError, UserLimits};
+use crate::daemon::devices::Device;
+use crate::daemon::log::printable;
+use crate::daemon::registry::{self, RegistryError, Vgpu, Wanted};
+use crate::daemon::{Core, Daemon, tenancy};
+
+/// What a user asks for a vGPU of its own; 0 where it leaves that to the node.
+pub(crate) struct Asked<'a> {
+    /// Its name.
+    pub(crate) name: String,
+    /// The device that it is to live on; empty for wherever there is room.
+    pub(crate) device: &'a str,
+    /// Weight.
+    pub(crate) weight: u32,
+    /// Memory quota, in bytes.
+    pub(crate) memory_bytes: u64,
+    /// Attach token; none if empty.
+    pub(crate) token: &'a str,
+}
+
+/// A reservation in the tables, taken before the worker starts.
+#[derive(Debug, Clone)]
+pub(crate) struct Reservation {
+    pub(super) key: u32,
+    pub(super) id: u64,
+    pub(super) vgpu: Vgpu,
+    pub(super) device: DeviceKey,
+    pub(super) payer: u32,
+    /// The vGPU was created for this session.
+    pub(super) is_new: bool,
+}
+
+impl Daemon {
+    /// Takes a place in the tables, for as long as the session lasts.
+    pub(crate) fn reserve_session(
+        &self,
+        hello: &HelloBody,
+        tenant: &peer::Credentials,
+    ) -> Result<Reservation, Refusal> {
+        let mut core = self.core();
+        let name = match hello.vgpu.as_str() {
+            "" => registry::name_of_user(tenant.uid),
+            name => name.to_owned(),
+        };
+        let payer = self.payer_of(&core, &name, tenant);
+        self.check_room(&mut core, tenant.uid, payer)?;
+        let (vgpu, is_new) = self.find_or_create(&mut core, name, hello, tenant, payer)?;
+        let device = self.home_of(&vgpu)?.key;
+        let key = (0..).find(|key| !core.sessions.contains_key(key)).unwrap_or(0);
+        core.host.begin(key, payer);
+        self.tenancy.settle(vgpu.key, payer);
+        let limits = self.tenant_limits(tenant.uid, payer);
+        let id = core.registry.open_session(vgpu.key);
+        let frames = core.frames(device);
+        frames.set_quota(vgpu.key, vgpu.memory_bytes);
+        frames.set_owner(vgpu.key, payer, limits.memory_total_bytes);
+        frames.add_session(key, id, vgpu.key);
+        let entry = Entry {
+            vgpu: vgpu.key,
+            device,
+            uid: tenant.uid,
+            payer,
+            pid: tenant.pid.unwrap_or(0),
+            program: printable(&hello.program, PROGRAM_CHARS_MAX),
+            worker: None,
+            segment: None,
+        };
+        core.sessions.insert(key, entry);
+        self.place(&mut core, &vgpu);
+        Ok(Reservation { key, id, vgpu, device, payer, is_new })
+    }
+
+    /// The device that a vGPU lives on.
+    fn home_of(&self, vgpu: &Vgpu) -> Result<&Device, Refusal> {
+        self.devices.named(&vgpu.device).ok_or_else(|| {
+            let Vgpu { name, device, .. } = vgpu;
+            let message = format!(
+                "vGPU `{name}` lives on device `{device}`, which this node does not have now; \
+                 configure the device again, or remove the vGPU (`weft rm {name}`)"
+            );
+            Refusal { code: RefusalCode::Exhausted, message }
+        })
+    }
+
+    /// The user whose tenant pays for a session that a program asks for on the vGPU of that name:
+    /// the tenant of the vGPU, or the one that its first session makes it of.
+    fn payer_of(&self, core: &Core, name: &str, tenant: &peer::Credentials) -> u32 {
+        let own = core.registry.find(name).ok().filter(|vgpu| vgpu.owner == tenant.uid);
+        let settled = own.and_then(|vgpu| self.tenancy.settled(vgpu.key));
+        settled.unwrap_or_else(|| self.tenancy.of_process(tenant.uid, tenant.pid.unwrap_or(0)))
+    }
+
+    /// Whether a user of the tenant of `payer` may have another session. A further one of the
+    /// tenant must leave as many places free as the tenant has, unless it is the administrators'.
+    fn check_room(&self, core: &mut Core, uid: u32, payer: u32) -> Result<(), Refusal> {
+        let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
+        let configured = self.config.limits.sessions;
+        let room = configured.min(self.room.sessions);
+        let of_tenant = core.sessions.values().filter(|entry| entry.payer == payer).count();
+        let who = || tenancy::in_words(payer, uid);
+        let free = room.saturating_sub(core.sessions.len());
+        if free == 0 {
+            let why = self.room.bound_by(configured);
+            return exhausted(format!("the node has its {room} sessions ({why})"));
+        }
+        let limits = self.tenant_limits(uid, payer);
+        let limit = limits.sessions;
+        if of_tenant >= limit {
+            let why = "limits.sessions_per_user, limits.users.*.sessions";
+            return exhausted(format!("{} has its {limit} sessions ({why})", who()));
+        }
+        if of_tenant >= free && of_tenant > 0 && !self.config.is_own_user(payer) {
+            return exhausted(format!(
+                "{} has {of_tenant} sessions, and the {free} places that are left of {room} are \
+                 for others",
+                who()
+            ));
+        }
+        // Before anything is created for it.
+        let limit = limits.host_memory_bytes;
+        let checked = core.find_host_room(|host| host.check_room(payer, limit));
+        checked.or_else(|error| exhausted(error.to_string()))
+    }
+
+    /// What a user may have: what the user may whose tenant it belongs to, with all of that tenant.
+    pub(crate) fn tenant_limits(&self, uid: u32, payer: u32) -> UserLimits {
+        UserLimits { uid, ..self.config.limits_of(payer, self.config.is_own_user(payer)) }
+    }
+
+    /// The vGPUs that count for the tenant of `payer`.
+    pub(crate) fn vgpus_of<'a>(
+        &'a self,
+        core: &'a Core,
+        payer: u32,
+    ) -> impl Iterator<Item = &'a Vgpu> {
+        let counts = move |vgpu: &&Vgpu| self.tenancy.counts_for(payer, vgpu.key, vgpu.owner);
+        core.registry.iter().filter(counts)
+    }
+
+    fn find_or_create(
+        &self,
+        core: &mut Core,
+        name: String,
+        hello: &HelloBody,
+        tenant: &peer::Credentials,
+        payer: u32,
+    ) -> Result<(Vgpu, bool), Refusal> {
+        match core.registry.admit(&name, tenant.uid, &hello.token) {
+            Ok(vgpu) => return Ok((vgpu.clone(), false)),
+            Err(RegistryError::Unknown(_)) => {}
+            Err(error) => return Err(refusal(&error)),
+        }
+        let (weight, memory_bytes) = (hello.weight, hello.memory_bytes);
+        let asked = Asked { name, device: "", weight, memory_bytes, token: &hello.token };
+        let wanted = self.wanted(core, asked, tenant.uid, payer)?;
+        let created = core.registry.create(&wanted).cloned();
+        created.map(|vgpu| (vgpu, true)).map_err(|error| refusal(&error))
+    }
+
+    /// The vGPU that a user of the tenant of `payer` asks for, if it may have it.
+    pub(crate) fn wanted(
+        &self,
+        core: &Core,
+        asked: Asked<'_>,
+        owner: u32,
+        payer: u32,
+    ) -> Result<Wanted, Refusal> {
+        let limits = self.tenant_limits(owner, payer);
+        let denied = |error: LimitError| Refusal {
+            code: RefusalCode::Permission,
+            message: error.to_string(),
+        };
+        if !limits.create {
+            return Err(denied(LimitError::Create(owner)));
+        }
+        let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
+        let who = || tenancy::in_words(payer, owner);
+        let (limit, of_tenant) = (limits.vgpus, self.vgpus_of(core, payer).count());
+        if of_tenant >= limit {
+            return exhausted(format!(
+                "{} has its {limit} vGPUs (limits.vgpus_per_user, limits.users.*.vgpus); attach to \
+                 one of them (WEFT_VGPU) or have one removed with `weft rm`",
+                who()
+            ));
+        }
+        if !self.config.is_own_user(payer) && !core.registry.has_room_beside(of_tenant) {
+            return exhausted(format!(
+                "the places that are left of the node's {} vGPUs (limits.vgpus) are for users who \
+                 have fewer than {}; attach to one of yours (WEFT_VGPU)",
+                self.config.limits.vgpus,
+                who()
+            ));
+        }
+        let weight = match asked.weight {
+            0 => self.config.defaults.weight.min(limits.weight),
+            weight => weight,
+        };
+        let (device, memory_bytes) = self.choose_device(core, asked.device, asked.memory_bytes);
+        let memory_bytes = match asked.memory_bytes {
+            0 => memory_bytes.min(limits.memory_bytes),
+            bytes => bytes,
+        };
+        let (name, token) = (asked.name, asked.token.to_owned());
+        let wanted = Wanted { name, owner, device, weight, memory_bytes, token, cap_ppm: None };
+        // What nobody may have is refused as that.
+        core.registry.check_wanted(&wanted).map_err(|error| refusal(&error))?;
+        let others = self.vgpus_of(core, payer);
+        let others_weight = others.map(|vgpu| u64::from(vgpu.weight)).sum();
+        let (weight, memory_bytes) = (Some(weight), Some(memory_bytes));
+        limits.check(&Choice { weight, memory_bytes, others_weight }).map_err(denied)?;
+        Ok(wanted)
+    }
+
+    /// The device for a vGPU whose owner asks for that one, or for none, and its quota there: what
+    /// is asked for, or the node's default for 0.
+    pub(crate) fn choose_device(
+        &self,
+        core: &Core,
+        device: &str,
+        memory_bytes: u64,
+    ) -> (String, u64) {
+        let device = match device {
+            "" => core.registry.roomiest(memory_bytes),
+            named => named,
+        };
+        let memory_bytes = match memory_bytes {
+            // One that is not there is refused as such.
+            0 => self.config.default_memory_bytes(core.registry.device_bytes(device).unwrap_or(0)),
+            bytes => bytes,
+        };
+        (device.to_owned(), memory_bytes)
+    }
+}
+
+fn refusal(error: &RegistryError) -> Refusal {
+    let code = match error {
+        RegistryError::Owner(_) | RegistryError::Token(_) | RegistryError::Reserved { .. } => {
+            RefusalCode::Permission
+        }
+        RegistryError::Full(_) => RefusalCode::Exhausted,
+        RegistryError::Name(_)
+        | RegistryError::Device(..)
+        | RegistryError::Weight(_)
+        | RegistryError::Cap(_)
+        | RegistryError::Memory(..)
+        | RegistryError::Exists(_)
+        | RegistryError::Unknown(_) => RefusalCode::Malformed,
+    };
+    Refusal { code, message: error.to_string() }
+}
