@@ -12,7 +12,7 @@ use super::layout::{Layout, Place, Run};
 use super::{Problem, exact};
 
 /// Lengths that are tried for each pile.
-const LENGTHS: usize = 8;
+const LENGTHS: usize = 5;
 
 /// Where one vGPU lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,34 +26,46 @@ pub(super) fn place(problem: &Problem<'_>) -> Layout {
     if problem.total() <= problem.region {
         return Layout::side_by_side(problem);
     }
+    // Most is visible of those with many slots, then of those that run often.
+    let order = problem.largest_first(|demand| {
+        let beyond = demand.slots.saturating_sub(problem.hidden) as u64;
+        (beyond + 1) * u64::from(demand.rate)
+    });
     let lengths = lengths(problem);
     let pairs = lengths.iter().flat_map(|left| lengths.iter().map(move |right| (*left, *right)));
     let tried = pairs.filter(|(left, right)| right <= left && left + right <= problem.region);
-    let split = tried.filter_map(|(left, right)| deal(problem, left, right));
+    let splits = tried.filter_map(|(left, right)| Split::deal(problem, &order, left, right));
     // One pile is what is left where two have no room.
-    let piled = split.map(|parts| lay(problem, &parts)).chain([exact::place(problem)]);
-    let best = piled.min_by_key(|layout| cost(problem, layout));
-    best.unwrap_or_else(|| exact::place(problem))
+    splits
+        .min_by_key(|split| {
+            visible(problem, |index| (split.shared(problem, index), split.pile(index)))
+        })
+        .map_or_else(|| exact::place(problem), |split| split.lay(problem))
 }
 
-/// Copies per 1,000 rounds that no quantum hides: the shared slots beyond `hidden`, and all shared
-/// slots of those that must follow one of their own pile.
 pub(super) fn cost(problem: &Problem<'_>, layout: &Layout) -> u64 {
     let shared = layout.shared();
     let piles = piles(layout, &shared);
+    visible(problem, |index| (shared[index], piles[index]))
+}
+
+/// Copies per 1,000 rounds that no quantum hides: the shared slots beyond `hidden`, and all shared
+/// slots of those that must follow one of their own pile. Of each vGPU its shared slots and its
+/// pile: 0, 1, or 2 for none.
+fn visible(problem: &Problem<'_>, of: impl Fn(usize) -> (usize, usize)) -> u64 {
     let (mut rates, mut copies, mut beyond) = ([0_u64; 3], [0_u64; 3], 0);
     for (index, demand) in problem.demands.iter().enumerate() {
-        let (rate, slots) = (u64::from(demand.rate), shared[index]);
-        let pile = piles[index];
+        let (rate, (slots, pile)) = (u64::from(demand.rate), of(index));
         rates[pile] += rate;
         copies[pile] += rate * slots.min(problem.hidden) as u64;
         beyond += rate * slots.saturating_sub(problem.hidden) as u64;
     }
     let larger = usize::from(rates[1] > rates[0]);
-    let clash = rates[larger].saturating_sub(rates[1 - larger] + rates[2]);
-    // Each turn of one alone also doubles the time for the copies after it.
-    let idle = rates[2].saturating_sub(rates[larger] - rates[1 - larger].min(rates[larger]));
-    let helped = (idle * problem.hidden as u64).min(beyond);
+    let ahead = rates[larger] - rates[1 - larger];
+    let clash = ahead.saturating_sub(rates[2]);
+    // Turns of those alone that no clash needs double the time for the copies after them.
+    let spare = rates[2].saturating_sub(ahead);
+    let helped = (spare * problem.hidden as u64).min(beyond);
     beyond - helped + clash * copies[larger] / rates[larger].max(1)
 }
 
@@ -68,66 +80,97 @@ fn lengths(problem: &Problem<'_>) -> Vec<usize> {
     tried
 }
 
-/// Who lies where with piles of at most those lengths; `None` where some do not fit.
-fn deal(problem: &Problem<'_>, left: usize, right: usize) -> Option<Vec<Part>> {
-    let mut room = problem.region - left - right;
-    let mut parts = vec![Part::Left; problem.demands.len()];
-    // Most is visible of those with many slots, then of those that run often.
-    let order = problem.largest_first(|demand| {
-        let beyond = demand.slots.saturating_sub(problem.hidden) as u64;
-        (beyond + 1) * u64::from(demand.rate) + u64::from(demand.slots > left) * (1 << 48)
-    });
-    let mut piled = Vec::new();
-    for index in order {
-        let slots = problem.demands[index].slots;
-        if slots <= room {
-            room -= slots;
-            parts[index] = Part::Alone;
-        } else if slots > left {
-            return None;
-        } else {
-            piled.push(index);
-        }
-    }
-    // Those that fit into one pile only go first, the others balance the turns.
-    piled.sort_by_key(|index| problem.demands[*index].slots <= right);
-    let mut rates = [0_u64; 2];
-    for index in piled {
-        let demand = &problem.demands[index];
-        let to_right = demand.slots <= right && rates[1] <= rates[0];
-        parts[index] = if to_right { Part::Right } else { Part::Left };
-        rates[usize::from(to_right)] += u64::from(demand.rate);
-    }
-    Some(parts)
+/// Two piles.
+struct Split {
+    parts: Vec<Part>,
+    /// Of each pile the slots of the longest vGPU and of the second.
+    longest: [(usize, usize); 2],
+    /// Of each pile the slots of the longest vGPU that nobody else has.
+    out: [usize; 2],
 }
 
-fn lay(problem: &Problem<'_>, parts: &[Part]) -> Layout {
-    let slots = |index: usize| problem.demands[index].slots;
-    let of = |part: Part| (0..parts.len()).filter(move |index| parts[*index] == part);
-    let lengths = [Part::Left, Part::Right].map(|part| two_longest(of(part).map(slots)));
-    let alone: usize = of(Part::Alone).map(slots).sum();
-    let mut left = problem.region.saturating_sub(alone + lengths[0].1 + lengths[1].1);
-    // The longest of a pile sticks out as far as there is room, and the others share less.
-    let out = lengths.map(|(longest, second)| {
-        let out = (longest - second).min(left);
-        left -= out;
-        out
-    });
-    let mut next = lengths[0].1 + out[0];
-    let mut starts = Vec::with_capacity(parts.len());
-    for (index, part) in parts.iter().enumerate() {
-        starts.push(match part {
-            Part::Left => 0,
-            Part::Right => problem.region - slots(index),
-            Part::Alone => {
-                next += slots(index);
-                next - slots(index)
+impl Split {
+    /// Piles of at most those lengths; `None` where some vGPU does not fit.
+    fn deal(problem: &Problem<'_>, order: &[usize], left: usize, right: usize) -> Option<Self> {
+        let mut room = problem.region - left - right;
+        let mut parts = vec![Part::Left; problem.demands.len()];
+        let slots = |index: &usize| problem.demands[*index].slots;
+        // Those that fit into neither pile are alone, or there is no such split.
+        for &index in order.iter().filter(|index| slots(index) > left) {
+            room = room.checked_sub(slots(&index))?;
+            parts[index] = Part::Alone;
+        }
+        for &index in order.iter().filter(|index| slots(index) <= left) {
+            if slots(&index) <= room {
+                room -= slots(&index);
+                parts[index] = Part::Alone;
             }
-        });
+        }
+        // Those that fit into one pile only go first, the others balance the turns.
+        let mut rates = [0_u64; 2];
+        let piled = |index: &&usize| parts[**index] != Part::Alone;
+        let (only_left, either): (Vec<usize>, Vec<usize>) =
+            order.iter().filter(piled).partition(|index| slots(index) > right);
+        for index in only_left.iter().chain(&either) {
+            let to_right = slots(index) <= right && rates[1] <= rates[0];
+            parts[*index] = if to_right { Part::Right } else { Part::Left };
+            rates[usize::from(to_right)] += u64::from(problem.demands[*index].rate);
+        }
+        Some(Self::of(problem, parts))
     }
-    let mut layout = Layout::contiguous(problem, &starts);
-    layout.order = alternate(problem, &layout);
-    layout
+
+    fn of(problem: &Problem<'_>, parts: Vec<Part>) -> Self {
+        let of = |part: Part| {
+            let all = problem.demands.iter().zip(&parts).filter(move |(_, own)| **own == part);
+            all.map(|(demand, _)| demand.slots)
+        };
+        let longest = [two_longest(of(Part::Left)), two_longest(of(Part::Right))];
+        let used = of(Part::Alone).sum::<usize>() + longest[0].1 + longest[1].1;
+        let mut left = problem.region.saturating_sub(used);
+        // The longest sticks out as far as there is room, and the others share less.
+        let out = longest.map(|(first, second)| {
+            let out = (first - second).min(left);
+            left -= out;
+            out
+        });
+        Self { parts, longest, out }
+    }
+
+    /// Slots of a vGPU that others have too.
+    fn shared(&self, problem: &Problem<'_>, index: usize) -> usize {
+        let slots = problem.demands[index].slots;
+        match self.pile(index) {
+            2 => 0,
+            pile if slots == self.longest[pile].0 => slots - self.out[pile],
+            _ => slots,
+        }
+    }
+
+    fn pile(&self, index: usize) -> usize {
+        match self.parts[index] {
+            Part::Left => 0,
+            Part::Right => 1,
+            Part::Alone => 2,
+        }
+    }
+
+    fn lay(&self, problem: &Problem<'_>) -> Layout {
+        let mut next = self.longest[0].1 + self.out[0];
+        let mut starts = Vec::with_capacity(self.parts.len());
+        for (demand, part) in problem.demands.iter().zip(&self.parts) {
+            starts.push(match part {
+                Part::Left => 0,
+                Part::Right => problem.region - demand.slots,
+                Part::Alone => {
+                    next += demand.slots;
+                    next - demand.slots
+                }
+            });
+        }
+        let mut layout = Layout::contiguous(problem, &starts);
+        layout.order = alternate(problem, &layout);
+        layout
+    }
 }
 
 /// The two largest of some numbers, 0 where there are fewer.

@@ -127,16 +127,6 @@ impl Table {
         self.missing(vgpu).map_or(0, |missing| missing.len())
     }
 
-    /// Slots that a vGPU does not own and that the resident one uses: nobody can write them before
-    /// the switch.
-    pub fn blocked(&self, vgpu: VgpuKey) -> usize {
-        let Some(user) = self.resident.and_then(|resident| self.places.get(&resident)) else {
-            return 0;
-        };
-        let missing = self.missing(vgpu).unwrap_or_default();
-        missing.into_iter().filter(|(_, slot)| user.has(*slot)).count()
-    }
-
     /// Who is in its turn.
     pub fn resident(&self) -> Option<VgpuKey> {
         self.resident
