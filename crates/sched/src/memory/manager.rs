@@ -147,6 +147,16 @@ impl Manager {
         self.table.switch_to(vgpu, steps)
     }
 
+    /// Writes one slot of a vGPU that will run soon, as [`Table::prefetch`].
+    pub fn prefetch(
+        &mut self,
+        vgpu: VgpuKey,
+        before: &[VgpuKey],
+        steps: &mut Vec<Step>,
+    ) -> Option<usize> {
+        self.table.prefetch(vgpu, before, steps)
+    }
+
     /// Where everybody that is not idle lies.
     pub fn layout(&self) -> &Layout {
         &self.layout

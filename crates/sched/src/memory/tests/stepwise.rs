@@ -193,6 +193,7 @@ proptest! {
                     prop_assert_eq!(woken, switched, "who wakes has a place");
                 }
             }
+            manager.prefetch(VgpuKey(key + 1), &[], &mut steps);
             device.carry_out(&mut steps);
             prop_assert_eq!(manager.table().check(), Ok(()));
             if what > 2 && let Some(place) = manager.layout().place(vgpu) {
