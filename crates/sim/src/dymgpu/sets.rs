@@ -56,7 +56,8 @@ pub(super) fn sets(setup: &Setup) -> Outcome {
     outcome.note(
         "Rates of 0.2, 0.5 and 1 stand for the paper's low, medium and high use, which it gives no \
          figures for; which VM has which size is drawn, because it does not say. `pipelined` makes \
-         more copies and hides them.",
+         more copies and hides them. The paper finds its sets 2 and 5 bound by the CPU, which is not \
+         modelled: here every set is bound by the device.",
     );
     outcome
 }
