@@ -111,7 +111,8 @@ fn document(name: &'static str, outcome: &Outcome, options: &SimOptions) -> Docu
     for (name, value) in &outcome.controls {
         document.control(name, *value);
     }
-    if name != ALL {
+    // Those that run the scheduling core, each by itself.
+    if ![ALL, DYMGPU].contains(&name) {
         document.figure("lag_bound_share_max", outcome.lag_share_max);
         document.figure("lag_bound_violations", count(outcome.lag_bound_violations));
         document.figure("other_violations", count(outcome.other_violations));
