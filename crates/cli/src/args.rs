@@ -349,7 +349,7 @@ pub(crate) struct BenchOptions {
 }
 
 /// `weft sim`
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = sim_names())]
 pub(crate) struct SimOptions {
     /// Which experiment.

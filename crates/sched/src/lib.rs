@@ -35,6 +35,7 @@ mod heap;
 pub mod invariants;
 pub mod journal;
 mod key;
+pub mod memory;
 mod node;
 mod places;
 pub mod policy;

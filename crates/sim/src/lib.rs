@@ -17,6 +17,7 @@ mod cores;
 mod cpu;
 mod daemon;
 mod device;
+pub mod dymgpu;
 mod execution;
 pub mod experiments;
 pub mod import;

@@ -1,5 +1,6 @@
 //! `weft sim`: experiments in the simulator, which drives the daemon's scheduling core.
 
+mod dymgpu;
 mod seeds;
 
 use std::fs;
@@ -19,11 +20,16 @@ use crate::output::note;
 const ALL: &str = "fairgv";
 /// Imported profiles beside each other.
 const PROFILES: &str = "profiles";
+/// The placement of memory.
+const DYMGPU: &str = "dymgpu";
 /// Seeds of all experiments together.
 const SEEDS: u32 = 10;
 
 /// `weft sim`
 pub(crate) fn sim(options: &SimOptions) -> Result<ExitCode> {
+    if options.name == DYMGPU {
+        return dymgpu::sim(options);
+    }
     let costs = match &options.calibration {
         Some(path) => Calibration::parse(&read(path)?)
             .with_context(|| format!("cannot use {}", path.display()))?,
@@ -68,7 +74,7 @@ fn seeds_of(options: &SimOptions) -> u32 {
 /// The names that `weft sim` takes.
 pub(crate) fn names() -> String {
     let names: Vec<&str> = EXPERIMENTS.iter().map(|experiment| experiment.name).collect();
-    format!("{ALL} (all of them), {}, {PROFILES}", names.join(", "))
+    format!("{ALL} (all of them), {}, {DYMGPU}, {PROFILES}", names.join(", "))
 }
 
 /// A violation fails the command and says what replays it.
@@ -105,7 +111,8 @@ fn document(name: &'static str, outcome: &Outcome, options: &SimOptions) -> Docu
     for (name, value) in &outcome.controls {
         document.control(name, *value);
     }
-    if name != ALL {
+    // Those that run the scheduling core, each by itself.
+    if ![ALL, DYMGPU].contains(&name) {
         document.figure("lag_bound_share_max", outcome.lag_share_max);
         document.figure("lag_bound_violations", count(outcome.lag_bound_violations));
         document.figure("other_violations", count(outcome.other_violations));
@@ -164,13 +171,13 @@ fn report(
     let (commit, quick) = (crate::bench::document::commit(), options.quick);
     let report =
         Report { command, commit, seed, seeds, quick, calibration, summary, outcomes, real };
+    let json = format!("{}\n", serde_json::to_string_pretty(&report)?);
+    write(directory, &report.html(), &report.markdown(), &json)
+}
+
+fn write(directory: &Path, html: &str, markdown: &str, json: &str) -> Result<()> {
     fs::create_dir_all(directory)?;
-    let files = [
-        ("index.html", report.html()),
-        ("README.md", report.markdown()),
-        ("report.json", format!("{}\n", serde_json::to_string_pretty(&report)?)),
-    ];
-    for (name, text) in files {
+    for (name, text) in [("index.html", html), ("README.md", markdown), ("report.json", json)] {
         let path = directory.join(name);
         fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }

@@ -3,7 +3,7 @@
 mod markdown;
 mod page;
 mod real;
-mod svg;
+pub(crate) mod svg;
 
 use serde::Serialize;
 
@@ -53,7 +53,7 @@ impl Report {
 }
 
 /// A figure as people read it.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     if value == 0.0 {
         "0".to_owned()

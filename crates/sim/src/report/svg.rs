@@ -61,7 +61,7 @@ fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
 }
 
 /// The plot, with its legend, as an HTML figure.
-pub(super) fn figure(plot: &Plot) -> String {
+pub(crate) fn figure(plot: &Plot) -> String {
     let frame = Frame::of(plot);
     let mut svg = format!(
         "<figure><figcaption>{}</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
@@ -273,7 +273,7 @@ fn legend(svg: &mut String, plot: &Plot) {
 }
 
 /// Text that cannot end an element or an attribute.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 

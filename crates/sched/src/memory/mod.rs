@@ -1,0 +1,235 @@
+//! Where vGPUs' memory lies on the device, so that switches copy little.
+//!
+//! A device has a *high region* of equal slots, and a *low region* that all vGPUs share. A vGPU has
+//! so many slots of the high region; several may have the same one. Whoever runs owns all its
+//! slots: a switch writes the private entries of those that somebody else had ([`Table`]). A
+//! placement decides who lies where (one file each, one line in the registry below), a
+//! [`Monitor`] tells it who is idle and how often the others run, and a [`Manager`] puts the three
+//! together. The result is a list of [`Step`]s that names no device.
+//!
+//! # The rules, and where they come from
+//!
+//! | rule | source |
+//! |---|---|
+//! | Slots of 64 MiB, a contiguous run for each vGPU | gScale, DymGPU §2.1 |
+//! | A slot costs its weight once for each occupant (`scores`) | DymGPU §2.1, read cumulatively |
+//! | Everybody alone while there is room, the rest in one pile (`size`, `utilization`) | Algorithms 1, 2 |
+//! | Idle after 20 s, utilisation over 20 s | DymGPU §3.1 |
+//! | An idle vGPU is placed like a new one when it wakes | Weft: the paper does not say |
+//! | More slots than the region has are refused | Weft: the paper does not say |
+//! | Least copies for unequal rates (`exact`), slots in several runs (`scattered`) | Weft |
+//! | The next vGPU's slots are written while the current one runs (`pipelined`) | Weft |
+//!
+//! Times are in ns and come with each event. `docs/memory.md` explains it with pictures.
+
+mod exact;
+pub mod exhaustive;
+mod layout;
+mod manager;
+mod monitor;
+mod pipelined;
+mod scattered;
+mod scores;
+mod size;
+mod succession;
+mod table;
+#[cfg(test)]
+mod tests;
+mod utilization;
+
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use crate::key::VgpuKey;
+
+pub use exact::is_proven;
+pub use layout::{Layout, Place, Run};
+pub use manager::{Manager, ManagerConfig, Replaced};
+pub use monitor::{Monitor, MonitorConfig};
+pub use succession::{Candidate, successor};
+pub use table::{Broken, Step, Table};
+
+/// Turns of a vGPU that is never idle, in [`Demand::rate`]'s unit.
+pub const EVERY_ROUND: u32 = 1_000;
+
+/// Declares the registry: the order is the order of [`NAMES`].
+macro_rules! registry {
+    ($($name:literal: $module:ident, $summary:literal;)+) => {
+        const REGISTRY: &[Entry] = &[$(Entry {
+            name: $name,
+            summary: $summary,
+            place: $module::place,
+            cost: $module::cost,
+        }),+];
+
+        /// The names of all placements, for help texts and error messages.
+        pub const NAMES: &[&str] = &[$($name),+];
+    };
+}
+
+registry! {
+    "scores": scores, "a model of gScale: in order of creation, where the fewest others lie";
+    "size": size, "DymGPU's Algorithm 1: the largest alone, the rest in one pile";
+    "utilization": utilization, "DymGPU's Algorithm 2: the most used alone, the rest at the end";
+    "exact": exact, "the fewest copies for the rates there are, each vGPU in one run";
+    "scattered": scattered, "the fewest copies where a vGPU's slots need not lie together";
+    "pipelined": pipelined, "two piles, so that the next one's slots are written in time";
+}
+
+struct Entry {
+    name: &'static str,
+    summary: &'static str,
+    place: fn(&Problem<'_>) -> Layout,
+    /// What the placement wants little of.
+    cost: fn(&Problem<'_>, &Layout) -> u64,
+}
+
+/// What one vGPU asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Demand {
+    /// Whose.
+    pub vgpu: VgpuKey,
+    /// Slots of the high region.
+    pub slots: usize,
+    /// Turns per 1,000 rounds of the device, 1,000 ([`EVERY_ROUND`]) for one that always has work.
+    pub rate: u32,
+}
+
+/// What is to be placed.
+#[derive(Clone, Copy, Debug)]
+pub struct Problem<'a> {
+    /// Slots of the high region.
+    pub region: usize,
+    /// In order of creation.
+    pub demands: &'a [Demand],
+    /// Slots that can be written during one quantum; only `pipelined` asks.
+    pub hidden: usize,
+}
+
+/// Why nothing was placed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PlaceError {
+    /// A vGPU could never run.
+    #[error("{vgpu:?} asks for {slots} slots and the region has {region}: lower its memory")]
+    TooLarge {
+        /// Which.
+        vgpu: VgpuKey,
+        /// What it asked for.
+        slots: usize,
+        /// What there is.
+        region: usize,
+    },
+    /// A vGPU without memory needs no place.
+    #[error("{vgpu:?} asks for no slot: a vGPU has at least one")]
+    Empty {
+        /// Which.
+        vgpu: VgpuKey,
+    },
+    /// A vGPU is there twice.
+    #[error("{vgpu:?} is placed already: destroy it first")]
+    Twice {
+        /// Which.
+        vgpu: VgpuKey,
+    },
+    /// A vGPU is not there.
+    #[error("{vgpu:?} is not known: create it first")]
+    Unknown {
+        /// Which.
+        vgpu: VgpuKey,
+    },
+}
+
+/// A name that is no placement.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("placement = {name:?} is not known: placement is one of {}", NAMES.join(", "))]
+pub struct UnknownPlacement {
+    /// The name refused.
+    pub name: String,
+}
+
+/// A placement of the registry.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PlacementId(usize);
+
+/// The placement of that name; the error lists the names there are.
+pub fn by_name(name: &str) -> Result<PlacementId, UnknownPlacement> {
+    let found = NAMES.iter().position(|known| *known == name);
+    found.map(PlacementId).ok_or_else(|| UnknownPlacement { name: name.into() })
+}
+
+impl PlacementId {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        REGISTRY[self.0].name
+    }
+
+    /// What it does, in half a line.
+    pub fn summary(self) -> &'static str {
+        REGISTRY[self.0].summary
+    }
+
+    /// Places everybody anew.
+    ///
+    /// # Errors
+    /// If a vGPU asks for no slot, for more than the region has, or is there twice.
+    pub fn place(self, problem: &Problem<'_>) -> Result<Layout, PlaceError> {
+        check(problem)?;
+        Ok((REGISTRY[self.0].place)(problem))
+    }
+
+    /// What this placement wants little of, in slots per 1,000 rounds: copies, or for `pipelined`
+    /// those that no quantum hides. Demands and places must be in the same order.
+    pub fn cost(self, problem: &Problem<'_>, layout: &Layout) -> u64 {
+        (REGISTRY[self.0].cost)(problem, layout)
+    }
+}
+
+impl core::fmt::Debug for PlacementId {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Adds one vGPU, the last of the demands, to a layout that stays as it is: on the run where the
+/// fewest others lie. This is the decision of gScale when a VM is created.
+///
+/// # Errors
+/// As [`PlacementId::place`].
+pub fn add_last(problem: &Problem<'_>, layout: &mut Layout) -> Result<(), PlaceError> {
+    check(problem)?;
+    if let Some(demand) = problem.demands.last() {
+        scores::add(layout, demand);
+    }
+    Ok(())
+}
+
+fn check(problem: &Problem<'_>) -> Result<(), PlaceError> {
+    let mut seen = alloc::collections::BTreeSet::new();
+    for &Demand { vgpu, slots, .. } in problem.demands {
+        if slots == 0 {
+            return Err(PlaceError::Empty { vgpu });
+        }
+        if slots > problem.region {
+            return Err(PlaceError::TooLarge { vgpu, slots, region: problem.region });
+        }
+        if !seen.insert(vgpu) {
+            return Err(PlaceError::Twice { vgpu });
+        }
+    }
+    Ok(())
+}
+
+impl Problem<'_> {
+    /// Slots of all together.
+    fn total(&self) -> usize {
+        self.demands.iter().map(|demand| demand.slots).sum()
+    }
+
+    /// Indices of the demands, those first of which `key` is largest; of equals the earlier.
+    fn largest_first(&self, key: impl Fn(&Demand) -> u64) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..self.demands.len()).collect();
+        order.sort_by_key(|index| core::cmp::Reverse(key(&self.demands[*index])));
+        order
+    }
+}

@@ -1,0 +1,189 @@
+//! Whose entries each slot of the physical table has, and the steps that change it.
+
+use alloc::collections::BTreeMap;
+use alloc::vec;
+use alloc::vec::Vec;
+
+use super::layout::{Layout, Place};
+use crate::key::VgpuKey;
+
+/// One step of a plan. A device with a translation table copies entries; one without copies the
+/// slots' contents. Steps are carried out in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// What lies in `slot` goes back to part `part` of its owner's private memory. A device whose
+    /// private entries are written along with the physical ones has nothing to do here.
+    Save {
+        /// Whose.
+        vgpu: VgpuKey,
+        /// Which slot of the vGPU's own memory.
+        part: usize,
+        /// Which slot of the device.
+        slot: usize,
+    },
+    /// Part `part` of the vGPU's private memory goes into `slot`.
+    Copy {
+        /// Whose.
+        vgpu: VgpuKey,
+        /// Which slot of the vGPU's own memory.
+        part: usize,
+        /// Which slot of the device.
+        slot: usize,
+    },
+}
+
+/// Which part of whom a slot has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Owner {
+    vgpu: VgpuKey,
+    part: usize,
+}
+
+/// What is wrong with a table.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Broken {
+    /// The vGPU in its turn would use entries that are not its own.
+    #[error("{vgpu:?} runs and does not own slot {slot} as its part {part}")]
+    NotOwned {
+        /// Who runs.
+        vgpu: VgpuKey,
+        /// Which slot of its memory.
+        part: usize,
+        /// Which slot of the device.
+        slot: usize,
+    },
+    /// A slot has entries of somebody who has no place there.
+    #[error("slot {slot} has entries of {vgpu:?}, which has no place there")]
+    Stray {
+        /// Whose.
+        vgpu: VgpuKey,
+        /// Where.
+        slot: usize,
+    },
+}
+
+/// The owners of all slots.
+#[derive(Clone, Debug, Default)]
+pub struct Table {
+    places: BTreeMap<VgpuKey, Place>,
+    owners: Vec<Option<Owner>>,
+    resident: Option<VgpuKey>,
+}
+
+impl Table {
+    /// An empty table of so many slots.
+    pub fn new(region: usize) -> Self {
+        Self { owners: vec![None; region], ..Self::default() }
+    }
+
+    /// Takes over a layout. Entries of those that were moved or have left are saved and forgotten;
+    /// nobody is resident afterwards. The result is how many slots that were.
+    pub fn set_layout(&mut self, layout: &Layout, steps: &mut Vec<Step>) -> usize {
+        self.places = layout.places.iter().map(|place| (place.vgpu, place.clone())).collect();
+        self.resident = None;
+        let mut forgotten = 0;
+        for slot in 0..self.owners.len() {
+            let Some(owner) = self.owners[slot] else { continue };
+            if self.part_at(owner.vgpu, slot) != Some(owner.part) {
+                self.evict(slot, steps);
+                forgotten += 1;
+            }
+        }
+        forgotten
+    }
+
+    /// The vGPU gets its turn: writes all slots that it does not own. The result is how many,
+    /// `None` if it has no place.
+    pub fn switch_to(&mut self, vgpu: VgpuKey, steps: &mut Vec<Step>) -> Option<usize> {
+        let missing = self.missing(vgpu)?;
+        for &(part, slot) in &missing {
+            self.write(Owner { vgpu, part }, slot, steps);
+        }
+        self.resident = Some(vgpu);
+        Some(missing.len())
+    }
+
+    /// Writes one slot of a vGPU that will run soon, where that disturbs neither the resident one
+    /// nor those in `before`, who run earlier. `None` when there is none left.
+    pub fn prefetch(
+        &mut self,
+        vgpu: VgpuKey,
+        before: &[VgpuKey],
+        steps: &mut Vec<Step>,
+    ) -> Option<usize> {
+        let busy = |slot: usize| {
+            let users = self.resident.iter().chain(before);
+            users.filter_map(|user| self.places.get(user)).any(|place| place.has(slot))
+        };
+        let missing = self.missing(vgpu)?;
+        let (part, slot) = missing.into_iter().find(|(_, slot)| !busy(*slot))?;
+        self.write(Owner { vgpu, part }, slot, steps);
+        Some(slot)
+    }
+
+    /// Slots of a vGPU that it does not own.
+    pub fn lacks(&self, vgpu: VgpuKey) -> usize {
+        self.missing(vgpu).map_or(0, |missing| missing.len())
+    }
+
+    /// Who is in its turn.
+    pub fn resident(&self) -> Option<VgpuKey> {
+        self.resident
+    }
+
+    /// Whose entries each slot has, for drawing.
+    pub fn owners(&self) -> impl Iterator<Item = Option<VgpuKey>> + '_ {
+        self.owners.iter().map(|owner| owner.map(|owner| owner.vgpu))
+    }
+
+    /// Holds the table against its rules: the resident vGPU owns all its slots, and whatever else
+    /// is there belongs there.
+    ///
+    /// # Errors
+    /// The first rule that is broken.
+    pub fn check(&self) -> Result<(), Broken> {
+        if let Some(vgpu) = self.resident
+            && let Some((part, slot)) = self.missing(vgpu).and_then(|m| m.first().copied())
+        {
+            return Err(Broken::NotOwned { vgpu, part, slot });
+        }
+        for (slot, owner) in self.owners.iter().enumerate() {
+            let Some(Owner { vgpu, part }) = *owner else { continue };
+            if self.part_at(vgpu, slot) != Some(part) {
+                return Err(Broken::Stray { vgpu, slot });
+            }
+        }
+        Ok(())
+    }
+
+    /// Loses the owner of a slot, as a device that skipped a copy would. For negative tests.
+    #[cfg(test)]
+    pub(super) fn give_away(&mut self, slot: usize, vgpu: VgpuKey) {
+        self.owners[slot] = Some(Owner { vgpu, part: 0 });
+    }
+
+    /// Parts and slots of a vGPU that it does not own, `None` if it has no place.
+    fn missing(&self, vgpu: VgpuKey) -> Option<Vec<(usize, usize)>> {
+        let lacks =
+            |&(part, slot): &(usize, usize)| self.owners[slot] != Some(Owner { vgpu, part });
+        Some(self.places.get(&vgpu)?.slots().enumerate().filter(lacks).collect())
+    }
+
+    fn part_at(&self, vgpu: VgpuKey, slot: usize) -> Option<usize> {
+        self.places.get(&vgpu)?.slots().position(|own| own == slot)
+    }
+
+    fn write(&mut self, owner: Owner, slot: usize, steps: &mut Vec<Step>) {
+        self.evict(slot, steps);
+        let Owner { vgpu, part } = owner;
+        steps.push(Step::Copy { vgpu, part, slot });
+        self.owners[slot] = Some(owner);
+    }
+
+    fn evict(&mut self, slot: usize, steps: &mut Vec<Step>) {
+        if let Some(Owner { vgpu, part }) = self.owners[slot].take() {
+            steps.push(Step::Save { vgpu, part, slot });
+        }
+    }
+}

@@ -1,0 +1,247 @@
+//! The paper's examples, the tables re-derived from it, and optimality by exhaustive search.
+
+use alloc::vec::Vec;
+
+use proptest::prelude::*;
+
+use super::*;
+
+mod monitored;
+mod stepwise;
+
+/// Slots of the paper's high region: 3,840 MiB less the 384 MiB of the host, in slots of 64 MiB.
+const REGION: usize = 54;
+/// Slots that are written in 16 ms at 1.22 ms each.
+const HIDDEN: usize = 13;
+
+fn demands(slots: &[usize]) -> Vec<Demand> {
+    let demand = |(key, slots): (u32, &usize)| Demand {
+        vgpu: VgpuKey(key),
+        slots: *slots,
+        rate: EVERY_ROUND,
+    };
+    (0..).zip(slots).map(demand).collect()
+}
+
+/// 384, 704 and 1,024 MiB in turn.
+fn mixed(count: usize) -> Vec<Demand> {
+    let slots: Vec<usize> = [6, 11, 16].into_iter().cycle().take(count).collect();
+    demands(&slots)
+}
+
+fn place(name: &str, region: usize, demands: &[Demand]) -> Layout {
+    let problem = Problem { region, demands, hidden: HIDDEN };
+    by_name(name).unwrap().place(&problem).unwrap()
+}
+
+fn copies(name: &str, region: usize, demands: &[Demand]) -> usize {
+    place(name, region, demands).copies_per_round()
+}
+
+fn starts(layout: &Layout) -> Vec<usize> {
+    layout.places.iter().map(|place| place.runs[0].start).collect()
+}
+
+/// Every slot is inside the region, nobody has one twice, and everybody has what was asked for.
+fn assert_sound(layout: &Layout, demands: &[Demand]) {
+    assert_eq!(layout.places.len(), demands.len());
+    for (place, demand) in layout.places.iter().zip(demands) {
+        let mut slots: Vec<usize> = place.slots().collect();
+        assert!(slots.iter().all(|slot| *slot < layout.region), "{layout:?}");
+        slots.sort_unstable();
+        slots.dedup();
+        assert_eq!((place.vgpu, slots.len()), (demand.vgpu, demand.slots), "{layout:?}");
+    }
+    let mut order = layout.order.clone();
+    order.sort_unstable();
+    assert_eq!(order, (0..demands.len()).collect::<Vec<_>>(), "everybody has one turn");
+}
+
+#[test]
+fn the_tables_rederived_from_the_paper_match() {
+    let rows = [
+        (3, [0, 0, 0, 0, 0]),
+        (6, [24, 18, 24, 18, 15]),
+        (9, [90, 56, 61, 56, 51]),
+        (12, [132, 89, 94, 89, 86]),
+        (15, [165, 127, 127, 127, 120]),
+    ];
+    for (count, expected) in rows {
+        let names = ["scores", "size", "utilization", "exact", "scattered"];
+        let found = names.map(|name| copies(name, REGION, &mixed(count)));
+        assert_eq!(found, expected, "{count} vGPUs: {names:?}");
+    }
+}
+
+#[test]
+fn figure_4_four_vgpus_of_six_slots_on_twelve() {
+    let four = demands(&[6, 6, 6, 6]);
+    assert_eq!(copies("scores", 12, &four), 24);
+    assert_eq!(copies("size", 12, &four), 18);
+    assert_eq!(copies("exact", 12, &four), 18);
+}
+
+#[test]
+fn scores_take_the_leftmost_run_of_the_least_score() {
+    // "Slots 4 and 5" of the paper count from one, and the first of them is taken.
+    assert_eq!(starts(&place("scores", 5, &demands(&[4, 2]))), [0, 3]);
+    assert_eq!(starts(&place("scores", 4, &demands(&[2, 1, 1, 1]))), [0, 2, 3, 0]);
+}
+
+#[test]
+fn the_example_of_algorithm_1() {
+    let layout = place("size", 5, &demands(&[4, 4, 3, 2]));
+    assert_eq!(starts(&layout), [0, 1, 1, 1]);
+    let shared: Vec<usize> = layout.occupants().into_iter().filter(|count| *count > 1).collect();
+    assert_eq!((shared.len(), layout.copies_per_round()), (3, 11));
+}
+
+#[test]
+fn the_end_of_algorithm_1_is_defined() {
+    let all = |slots: &[usize]| starts(&place("size", 10, &demands(slots)));
+    assert_eq!(all(&[]), [0; 0]);
+    assert_eq!(all(&[3, 2]), [0, 3], "everything fits, with room to spare");
+    assert_eq!(all(&[6, 4]), [0, 6], "an exact fit");
+    assert_eq!(all(&[6, 4, 2]), [0, 6, 6], "one more than an exact fit goes on the last");
+    assert_eq!(all(&[10, 10]), [0, 0], "as large as the region");
+    assert_eq!(all(&[2, 10]), [0, 0]);
+}
+
+#[test]
+fn algorithm_2_puts_those_that_run_most_alone() {
+    let mut four = demands(&[4, 4, 3, 2]);
+    for (demand, rate) in four.iter_mut().zip([100, 200, 300, 1_000]) {
+        demand.rate = rate;
+    }
+    assert_eq!(starts(&place("utilization", 8, &four)), [4, 4, 2, 0]);
+    assert_eq!(starts(&place("utilization", 20, &four)), [9, 5, 2, 0], "everything fits");
+    assert_eq!(starts(&place("utilization", 13, &four)), [9, 5, 2, 0], "an exact fit");
+}
+
+#[test]
+fn what_cannot_be_placed_is_refused_with_words() {
+    let place = |name, demands: &[Demand]| {
+        let problem = Problem { region: 8, demands, hidden: HIDDEN };
+        by_name(name).unwrap().place(&problem)
+    };
+    for name in NAMES {
+        assert!(!by_name(name).unwrap().summary().is_empty());
+        assert_eq!(
+            place(name, &demands(&[2, 9])).unwrap_err().to_string(),
+            "v1 asks for 9 slots and the region has 8: lower its memory"
+        );
+        let error = place(name, &demands(&[0])).unwrap_err();
+        assert_eq!(error, PlaceError::Empty { vgpu: VgpuKey(0) });
+        let twice = [demands(&[1])[0], demands(&[1])[0]];
+        assert_eq!(place(name, &twice).unwrap_err(), PlaceError::Twice { vgpu: VgpuKey(0) });
+    }
+    assert_eq!(
+        by_name("first").unwrap_err().to_string(),
+        "placement = \"first\" is not known: placement is one of scores, size, utilization, exact, \
+         scattered, pipelined"
+    );
+}
+
+#[test]
+fn two_piles_take_turns() {
+    let fifteen = mixed(15);
+    let layout = place("pipelined", REGION, &fifteen);
+    assert_sound(&layout, &fifteen);
+    let turns = layout.order.iter().zip(layout.order.iter().cycle().skip(1));
+    for (now, next) in turns {
+        let (now, next) = (&layout.places[*now], &layout.places[*next]);
+        let occupants = layout.occupants();
+        assert!(
+            now.slots().all(|slot| occupants[slot] < 2 || !next.has(slot)),
+            "{now:?} hides nothing of {next:?}"
+        );
+    }
+}
+
+#[test]
+fn the_successor_is_the_next_in_order_unless_another_leaves_less_to_write() {
+    let candidate =
+        |index, tag_ns, distance, visible| Candidate { index, tag_ns, distance, visible };
+    let three = [candidate(0, 0, 2, 5), candidate(1, 16, 1, 0), candidate(2, 0, 3, 3)];
+    assert_eq!(successor(&three, 0), Some(2));
+    assert_eq!(successor(&three, 15), Some(2));
+    assert_eq!(successor(&three, 16), Some(1));
+    assert_eq!(successor(&[], 16), None);
+}
+
+#[test]
+fn many_vgpus_are_placed_soundly() {
+    let slots: Vec<usize> = (0..1_000).map(|key| 1 + key * 7_919 % 40).collect();
+    let mut many = demands(&slots);
+    for (key, demand) in (0..).zip(&mut many) {
+        demand.rate = 1 + key * 613 % EVERY_ROUND;
+    }
+    let scattered = place("scattered", 10_000, &many).copies_at_most(&many);
+    for name in NAMES {
+        let layout = place(name, 10_000, &many);
+        assert_sound(&layout, &many);
+        assert!(layout.copies_at_most(&many) >= scattered, "{name} beats the bound");
+    }
+    let exact = place("exact", 10_000, &many);
+    let rival = place("utilization", 10_000, &many);
+    assert!(exact.copies_at_most(&many) <= rival.copies_at_most(&many));
+}
+
+/// Up to `most` vGPUs and a region that each of them fits into.
+fn small(most: usize, region_max: usize) -> impl Strategy<Value = (usize, Vec<Demand>)> {
+    let sizes = (1..=region_max).prop_flat_map(move |region| {
+        (Just(region), prop::collection::vec((1..=region, 0..=EVERY_ROUND), 0..=most))
+    });
+    sizes.prop_map(|(region, rows)| {
+        let slots: Vec<usize> = rows.iter().map(|row| row.0).collect();
+        let mut all = demands(&slots);
+        for (demand, row) in all.iter_mut().zip(rows) {
+            demand.rate = row.1;
+        }
+        (region, all)
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn every_placement_is_sound((region, demands) in small(8, 20)) {
+        for name in NAMES {
+            assert_sound(&place(name, region, &demands), &demands);
+        }
+    }
+
+    #[test]
+    fn algorithm_1_is_optimal_for_equal_rates((region, mut demands) in small(5, 8)) {
+        demands.iter_mut().for_each(|demand| demand.rate = EVERY_ROUND);
+        let problem = Problem { region, demands: &demands, hidden: HIDDEN };
+        let found = place("size", region, &demands).copies_at_most(&demands);
+        prop_assert_eq!(found, exhaustive::contiguous(&problem));
+    }
+
+    #[test]
+    fn exact_is_optimal_for_any_rates((region, demands) in small(5, 8)) {
+        let problem = Problem { region, demands: &demands, hidden: HIDDEN };
+        prop_assert!(is_proven(&problem));
+        let found = place("exact", region, &demands).copies_at_most(&demands);
+        prop_assert_eq!(found, exhaustive::contiguous(&problem));
+    }
+
+    #[test]
+    fn scattered_is_optimal_for_any_rates((region, demands) in small(4, 6)) {
+        let problem = Problem { region, demands: &demands, hidden: HIDDEN };
+        let found = place("scattered", region, &demands).copies_at_most(&demands);
+        prop_assert_eq!(found, exhaustive::scattered(&problem));
+    }
+
+    #[test]
+    fn independent_turns_never_copy_more_than_the_bound((region, demands) in small(8, 20)) {
+        for name in NAMES {
+            let layout = place(name, region, &demands);
+            prop_assert!(
+                layout.copies_expected_milli(&demands) <= 1_000 * layout.copies_at_most(&demands)
+            );
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! DymGPU's evaluation, re-run on the placement core, and what goes past it.
+//!
+//! All of it is a model of a device with a translation table: no copy is carried out, each costs a
+//! stated time. The owners of all slots are the core's (`weft_sched::memory::Table`), which is
+//! checked after every switch.
+
+mod copies;
+mod machine;
+mod optimal;
+mod performance;
+mod pipeline;
+mod report;
+mod sets;
+mod speed;
+#[cfg(test)]
+mod tests;
+mod watch;
+
+use weft_sched::VgpuKey;
+use weft_sched::memory::{self, Demand, EVERY_ROUND, Layout, Problem};
+
+use crate::outcome::Outcome;
+use crate::seeds;
+pub use report::Report;
+
+/// Slots of the high region: 3,840 MiB less the host's 384 MiB, in slots of 64 MiB (§4.1).
+pub(crate) const REGION: usize = 54;
+/// One vGPU's quantum (§2.1), in ns.
+const QUANTUM_NS: u64 = 16_000_000;
+/// Writing the 16,384 entries of a slot, in ns: 74 ns each, in the middle of what Figure 3 gives.
+const SLOT_NS: u64 = 1_220_000;
+/// Entries of a slot of 64 MiB: one for each page of 4 KiB.
+const SLOT_ENTRIES: u64 = 16_384;
+/// What a switch costs beside copies, in ns: Figure 3a has 84 % in the low region's slot.
+const OTHER_NS: u64 = SLOT_NS * 16 / 84;
+/// Slots that are written during a quantum.
+const HIDDEN: usize = 13;
+/// The numbers of VMs of Figures 8 and 10.
+const COUNTS: [usize; 5] = [3, 6, 9, 12, 15];
+/// MiB of a VM, and its slots (§4.2.1).
+const SIZES: [(usize, usize); 3] = [(384, 6), (704, 11), (1_024, 16)];
+
+/// An experiment for one seed.
+type Run = fn(&Setup) -> Outcome;
+
+/// What makes a run differ from others.
+#[derive(Clone, Copy, Debug)]
+pub struct Setup {
+    /// The seed of all that is drawn.
+    pub seed: u64,
+    /// Shorter and coarser, for checking that it works.
+    pub quick: bool,
+}
+
+struct Experiment {
+    run: Run,
+    /// Something in it is drawn, so that it runs with several seeds.
+    draws: bool,
+    /// Puts the paper's figures beside the medians.
+    compare: fn(&mut Outcome),
+}
+
+const EXPERIMENTS: [Experiment; 7] = [
+    Experiment { run: copies::copies, draws: false, compare: |_| () },
+    Experiment { run: optimal::optimal, draws: true, compare: optimal::compare },
+    Experiment { run: pipeline::pipeline, draws: false, compare: |_| () },
+    Experiment { run: performance::performance, draws: false, compare: |_| () },
+    Experiment { run: sets::sets, draws: true, compare: sets::compare },
+    Experiment { run: watch::watch, draws: true, compare: |_| () },
+    Experiment { run: speed::speed, draws: false, compare: |_| () },
+];
+
+/// Runs all experiments: of those that draw the medians of so many seeds.
+pub fn run(setup: Setup, seeds: u64, progress: &mut dyn FnMut(&str)) -> Vec<Outcome> {
+    let mut outcomes = Vec::new();
+    for Experiment { run, draws, compare } in EXPERIMENTS {
+        let count = if draws { seeds.max(1) } else { 1 };
+        let of_seed = |seed| run(&Setup { seed: setup.seed + seed, ..setup });
+        let mut several: Vec<Outcome> = (0..count).map(of_seed).collect();
+        let one = if draws { seeds::merge(several) } else { several.pop() };
+        if let Some(mut outcome) = one {
+            compare(&mut outcome);
+            progress(&outcome.name);
+            outcomes.push(outcome);
+        }
+    }
+    outcomes
+}
+
+/// What all of them together say: the figures of `weft sim dymgpu`.
+pub fn summary(outcomes: &[Outcome]) -> Outcome {
+    let mut all = Outcome::new("dymgpu", "DymGPU's placement and past it", "see each experiment");
+    for outcome in outcomes {
+        for (name, value) in &outcome.figures {
+            all.figure(name.clone(), *value);
+        }
+        for (name, value) in &outcome.baselines {
+            all.baseline(name.clone(), *value);
+        }
+        for (name, value) in &outcome.controls {
+            all.control(name.clone(), *value);
+        }
+        all.intervals.extend(outcome.intervals.clone());
+        all.other_violations += outcome.other_violations;
+        all.first_violation = all.first_violation.or_else(|| outcome.first_violation.clone());
+        all.seeds = all.seeds.max(outcome.seeds);
+    }
+    all.figure("invariant_violations", all.other_violations as f64);
+    all
+}
+
+/// vGPUs of these sizes that always have work.
+fn demands(slots: impl IntoIterator<Item = usize>) -> Vec<Demand> {
+    let demand = |(key, slots)| Demand { vgpu: VgpuKey(key), slots, rate: EVERY_ROUND };
+    (0..).zip(slots).map(demand).collect()
+}
+
+/// 384, 704 and 1,024 MiB in turn (§4.2.1: "with the same ratio").
+fn mixed(count: usize) -> Vec<Demand> {
+    demands(SIZES.iter().map(|(_, slots)| *slots).cycle().take(count))
+}
+
+fn problem(demands: &[Demand]) -> Problem<'_> {
+    Problem { region: REGION, demands, hidden: HIDDEN }
+}
+
+/// Where a placement puts them.
+fn place(name: &str, demands: &[Demand]) -> Layout {
+    let placement = memory::by_name(name).expect("the name is one of the registry");
+    placement.place(&problem(demands)).expect("sizes are of the paper and fit")
+}
+
+/// A part of 1.
+fn part(value: f64, whole: f64) -> f64 {
+    if whole == 0.0 { 1.0 } else { value / whole }
+}

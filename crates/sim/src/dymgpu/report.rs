@@ -1,0 +1,240 @@
+//! The report: a page, tables for people who read the repository, and all figures as JSON.
+
+use std::fmt::Write as _;
+
+use serde::Serialize;
+use serde_json::json;
+
+use super::{REGION, Setup, mixed, place};
+use crate::outcome::{Outcome, Plot};
+use crate::report::number;
+use crate::report::svg::{escape, figure};
+
+const TEMPLATE: &str = include_str!("../report/page.html");
+
+/// What the table of the notes has, beside ours.
+const REDERIVED: [(usize, [f64; 5]); 5] = [
+    (3, [0.0; 5]),
+    (6, [24.0, 18.0, 24.0, 18.0, 15.0]),
+    (9, [90.0, 56.0, 61.0, 56.0, 51.0]),
+    (12, [132.0, 89.0, 94.0, 89.0, 86.0]),
+    (15, [165.0, 127.0, 127.0, 127.0, 120.0]),
+];
+const COLUMNS: [&str; 5] = ["scores", "size", "utilization", "exact", "scattered"];
+
+const ABOUT: &str = "\
+DymGPU's evaluation (Gu et al., Cluster Computing 2019) re-run on the placement core that \
+`weft_sched::memory` has, and what goes past it. All figures are *simulated* with *modelled* costs \
+unless a row says real time; competitors are *models* of what the paper describes.";
+
+/// Everything that the report shows.
+#[derive(Debug, Serialize)]
+pub struct Report {
+    /// The command that made it.
+    pub command: String,
+    /// The commit of the checkout.
+    pub commit: String,
+    /// What makes this run differ from others.
+    pub seed: u64,
+    /// Seeds of the experiments that draw anything, from the first on.
+    pub seeds: u64,
+    /// The run was a quick one.
+    pub quick: bool,
+    /// What all experiments together say.
+    pub summary: Outcome,
+    /// The experiments.
+    pub outcomes: Vec<Outcome>,
+}
+
+impl Report {
+    /// Of a run.
+    pub fn new(
+        command: String,
+        commit: String,
+        setup: Setup,
+        seeds: u64,
+        summary: Outcome,
+        outcomes: Vec<Outcome>,
+    ) -> Self {
+        let Setup { seed, quick } = setup;
+        Self { command, commit, seed, seeds, quick, summary, outcomes }
+    }
+
+    /// The figures, without what is drawn.
+    pub fn json(&self) -> serde_json::Value {
+        json!({
+            "command": self.command,
+            "commit": self.commit,
+            "mode": "simulated",
+            "seed": self.seed,
+            "seeds": self.seeds,
+            "quick": self.quick,
+            "figures": self.summary.figures,
+            "baselines": self.summary.baselines,
+            "controls": self.summary.controls,
+            "intervals": self.summary.intervals,
+        })
+    }
+
+    /// Tables.
+    pub fn markdown(&self) -> String {
+        let mut text = format!(
+            "# Memory placement: DymGPU\n\n{ABOUT}\n\nThis folder is made by `{}` and by nothing \
+             else, at commit `{}`. Where anything is drawn, figures are medians of {} seeds, with the \
+             least and the largest. `index.html` has the plots.\n",
+            self.command, self.commit, self.seeds
+        );
+        if self.quick {
+            text.push_str("\n**A quick run: short windows, so the figures mean little.**\n");
+        }
+        text.push_str("\n## The paper beside ours\n");
+        markdown_table(&mut text, &["what", "paper", "here"], &self.comparisons());
+        text.push_str("\n## Copies per round, re-derived beside ours\n");
+        let header: Vec<&str> = ["vGPUs"].into_iter().chain(COLUMNS).collect();
+        markdown_table(&mut text, &header, &self.rederived());
+        for outcome in &self.outcomes {
+            let _ = write!(text, "\n## {}\n\n{}.\n", outcome.title, outcome.window);
+            for note in &outcome.notes {
+                let _ = write!(text, "\n{note}\n");
+            }
+            markdown_table(&mut text, &["figure", "value", "least to largest"], &rows(outcome));
+        }
+        text
+    }
+
+    /// The page. It loads nothing.
+    pub fn html(&self) -> String {
+        let mut body = format!(
+            "<h1>Memory placement: DymGPU</h1>\n<p>{}</p>\n<p><code>{}</code>, commit {}{}</p>\n",
+            escape(ABOUT),
+            escape(&self.command),
+            escape(&self.commit),
+            if self.quick { ", a quick run: its figures mean little" } else { "" }
+        );
+        html_table(&mut body, &["what", "paper", "here"], &self.comparisons());
+        body.push_str(
+            "<h2>Where 15 vGPUs of 384, 704 and 1,024 MiB lie</h2>\n<div class=\"plots\">",
+        );
+        for name in weft_sched::memory::NAMES {
+            body.push_str(&map(name));
+        }
+        body.push_str("</div>\n<h2>Copies per round, re-derived beside ours</h2>\n");
+        let header: Vec<&str> = ["vGPUs"].into_iter().chain(COLUMNS).collect();
+        html_table(&mut body, &header, &self.rederived());
+        for outcome in &self.outcomes {
+            section(&mut body, outcome);
+        }
+        let title = "<title>Weft: memory placement</title>";
+        let old = "<title>Weft: FairGV's evaluation and past it</title>";
+        TEMPLATE.replace(old, title).replace("<!--BODY-->", &body)
+    }
+
+    fn comparisons(&self) -> Vec<Vec<String>> {
+        let all = self.outcomes.iter().flat_map(|outcome| &outcome.comparisons);
+        all.map(|row| vec![row.what.clone(), row.paper.clone(), row.ours.clone()]).collect()
+    }
+
+    /// Ours, with what was expected where it differs.
+    fn rederived(&self) -> Vec<Vec<String>> {
+        let cell = |count: usize, name: &str, expected: f64| {
+            let found = self.summary.figures.get(&format!("copies_{name}_{count}"));
+            match found {
+                Some(found) if (found - expected).abs() < 1e-9 => format!("{found}"),
+                Some(found) => format!("{found} (expected {expected})"),
+                None => "not run".to_owned(),
+            }
+        };
+        let row = |(count, expected): (usize, [f64; 5])| {
+            let cells = COLUMNS.iter().zip(expected).map(|(name, one)| cell(count, name, one));
+            [count.to_string()].into_iter().chain(cells).collect()
+        };
+        REDERIVED.into_iter().map(row).collect()
+    }
+}
+
+fn rows(outcome: &Outcome) -> Vec<Vec<String>> {
+    let kinds = [
+        ("", "", &outcome.figures),
+        ("baseline ", "", &outcome.baselines),
+        ("control ", "control:", &outcome.controls),
+    ];
+    let row = |kind: &str, prefix: &str, name: &String, value: &f64| {
+        let interval = outcome.intervals.get(&format!("{prefix}{name}"));
+        let interval = interval.filter(|_| outcome.seeds > 1);
+        let interval =
+            interval.map_or(String::new(), |(a, b)| format!("{} to {}", number(*a), number(*b)));
+        vec![format!("{kind}{name}"), number(*value), interval]
+    };
+    let of_kind = |(kind, prefix, values): (&'static str, &'static str, &'_ _)| {
+        let values: &std::collections::BTreeMap<String, f64> = values;
+        values.iter().map(|(name, value)| row(kind, prefix, name, value)).collect::<Vec<_>>()
+    };
+    kinds.into_iter().flat_map(of_kind).collect()
+}
+
+fn section(body: &mut String, outcome: &Outcome) {
+    let (title, window) = (escape(&outcome.title), escape(&outcome.window));
+    let _ = writeln!(body, "<h2>{title}</h2>\n<p>{window}</p>");
+    body.push_str("<div class=\"plots\">");
+    let figures: Vec<String> = outcome.plots.iter().map(|plot: &Plot| figure(plot)).collect();
+    body.push_str(&figures.concat());
+    body.push_str("</div>\n<details><summary>all figures</summary>");
+    html_table(body, &["figure", "value", "least to largest"], &rows(outcome));
+    body.push_str("</details>\n<ul>");
+    for note in &outcome.notes {
+        let _ = write!(body, "<li>{}</li>", escape(note));
+    }
+    body.push_str("</ul>\n");
+}
+
+/// The slots of the region from left to right, a row for each vGPU.
+fn map(name: &str) -> String {
+    const WIDTH: usize = 10;
+    const ROW: usize = 12;
+    let layout = place(name, &mixed(15));
+    let (wide, high) = (REGION * WIDTH, layout.places.len() * ROW);
+    let mut svg = format!(
+        "<figure><figcaption>{name}: {} copies a round</figcaption><svg viewBox=\"0 0 {wide} \
+         {high}\" role=\"img\" aria-label=\"{name}\">",
+        layout.copies_per_round()
+    );
+    let occupants = layout.occupants();
+    for (row, place) in layout.places.iter().enumerate() {
+        for slot in place.slots() {
+            let (colour, what) = if occupants[slot] > 1 { (4, "shared") } else { (2, "alone") };
+            let _ = write!(
+                svg,
+                "<rect class=\"f{colour}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>vGPU \
+                 {row}, slot {slot}, {what}</title></rect>",
+                slot * WIDTH,
+                row * ROW,
+                WIDTH - 1,
+                ROW - 2
+            );
+        }
+    }
+    svg.push_str("</svg><div class=\"legend\"><span><i class=\"b2\"></i>alone</span>");
+    svg.push_str("<span><i class=\"b4\"></i>shared</span></div></figure>\n");
+    svg
+}
+
+fn markdown_table(text: &mut String, header: &[&str], rows: &[Vec<String>]) {
+    let _ = write!(text, "\n| {} |\n|{}\n", header.join(" | "), "---|".repeat(header.len()));
+    for row in rows {
+        let _ = writeln!(text, "| {} |", row.join(" | "));
+    }
+}
+
+fn html_table(body: &mut String, header: &[&str], rows: &[Vec<String>]) {
+    body.push_str("<div class=\"scroll\"><table><tr>");
+    for name in header {
+        let _ = write!(body, "<th>{}</th>", escape(name));
+    }
+    body.push_str("</tr>");
+    for row in rows {
+        let cells: Vec<String> =
+            row.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
+        let _ = write!(body, "<tr>{}</tr>", cells.concat());
+    }
+    body.push_str("</table></div>\n");
+}

@@ -1,0 +1,63 @@
+//! The goals, on a quick run.
+
+use super::*;
+
+fn quick(run: Run) -> Outcome {
+    let outcome = run(&Setup { seed: 3, quick: true });
+    assert_eq!(outcome.first_violation, None, "{}", outcome.name);
+    outcome
+}
+
+#[test]
+fn copies_reach_the_optimum_and_the_control_does_not() {
+    let outcome = quick(copies::copies);
+    let of = |name: &str| outcome.figures[name];
+    assert!((of("copies_over_scores_15") - 127.0 / 165.0).abs() < 1e-12);
+    assert!((of("copies_scattered_15") - 120.0).abs() < 1e-12);
+    assert!(outcome.controls["copies_scores_over_exact_15"] > 1.2);
+}
+
+#[test]
+fn hidden_copies_reach_the_goal_within_a_quantum_of_lag() {
+    let outcome = quick(pipeline::pipeline);
+    let of = |name: &str| outcome.figures[name];
+    assert!(of("pipelined_efficiency") >= 0.90, "{outcome:?}");
+    assert!((of("scores_efficiency") - 0.54).abs() < 0.01);
+    assert!(of("lag_quanta_over") <= 1.0);
+    assert!((of("pipelined_mmr") - 1.0).abs() < 1e-12);
+    assert!(outcome.controls["efficiency_all_as_large_as_the_region"] < 0.25);
+}
+
+#[test]
+fn exact_agrees_with_exhaustive_search() {
+    let outcome = quick(optimal::optimal);
+    assert!(outcome.figures["exact_mismatches"].abs() < 1e-12);
+    assert!(outcome.figures["algorithm_1_mismatches_equal_rates"].abs() < 1e-12);
+    assert!(outcome.controls["mean_excess_of_scores"] > 0.01, "the control must be worse");
+}
+
+#[test]
+fn the_same_seed_gives_the_same_figures() {
+    for experiment in EXPERIMENTS.iter().filter(|experiment| experiment.draws) {
+        let of = |seed| (experiment.run)(&Setup { seed, quick: true }).figures;
+        assert_eq!(of(5), of(5));
+        assert_ne!(of(5), of(6), "nothing was drawn");
+    }
+}
+
+#[test]
+fn the_report_has_every_figure_and_says_what_differs() {
+    let setup = Setup { seed: 1, quick: true };
+    let outcomes = vec![quick(copies::copies), quick(sets::sets), quick(watch::watch)];
+    let summary = summary(&outcomes);
+    let mut report =
+        Report::new("weft sim dymgpu".into(), "none".into(), setup, 1, summary, outcomes);
+    let text = report.markdown();
+    assert!(text.contains("| 15 | 165 | 127 | 127 | 127 | 120 |"), "{text}");
+    assert!(!text.contains("expected"));
+    report.summary.figures.insert("copies_size_15".to_owned(), 126.0);
+    assert!(report.markdown().contains("126 (expected 127)"));
+    let page = report.html();
+    assert!(page.contains("<svg") && !page.contains("src=") && !page.contains("<script"));
+    assert!(report.json()["figures"]["copies_over_scores_15"].is_number());
+}
