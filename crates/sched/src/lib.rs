@@ -38,6 +38,7 @@ mod key;
 mod node;
 mod places;
 pub mod policy;
+pub mod pool;
 mod row;
 mod snapshot;
 mod sync_rate;
@@ -50,7 +51,7 @@ pub use action::{Action, Actions, TimerReason, UNLIMITED};
 pub use cap::{Cap, CapError};
 pub use config::{Config, ConfigError, PREEMPTIVE_QUANTUM_NS};
 pub use event::{Event, EventError, Usage};
-pub use key::{DeviceKey, KEY_LIMIT, SessionKey, TenantKey, VgpuKey, Weight, WeightError};
+pub use key::{DeviceKey, KEY_LIMIT, SessionKey, TaskKey, TenantKey, VgpuKey, Weight, WeightError};
 pub use node::{Node, VgpuView};
 pub use policy::{PolicyId, UnknownPolicy};
 pub use snapshot::{
