@@ -19,6 +19,7 @@ mod daemon;
 mod device;
 mod execution;
 pub mod experiments;
+pub mod flexy;
 pub mod import;
 mod kernel;
 mod kill;

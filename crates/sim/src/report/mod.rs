@@ -1,9 +1,9 @@
 //! The report: one self-contained page, the same data as JSON, and a Markdown summary.
 
 mod markdown;
-mod page;
+pub(crate) mod page;
 mod real;
-mod svg;
+pub(crate) mod svg;
 
 use serde::Serialize;
 
@@ -53,7 +53,7 @@ impl Report {
 }
 
 /// A figure as people read it.
-fn number(value: f64) -> String {
+pub(crate) fn number(value: f64) -> String {
     let size = value.abs();
     if value == 0.0 {
         "0".to_owned()

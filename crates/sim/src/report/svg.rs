@@ -273,7 +273,7 @@ fn legend(svg: &mut String, plot: &Plot) {
 }
 
 /// Text that cannot end an element or an attribute.
-pub(super) fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }
 
