@@ -34,7 +34,7 @@ fn at_70(name: &str, reserved: u32, outstanding: Option<u32>) -> f64 {
 
 /// W1, shape 1.5, identical tasks, 70 % utilisation: what independent scripts derived from the
 /// paper's text for round robin, priority and Flexy with K = 1. The window of utilisation, the
-/// average's length and the order of ties are open, which is worth ten points at the most.
+/// average's length and the order of ties are open: up to 12 points for round robin, 8 for others.
 #[test]
 fn an_independent_derivation_agrees() {
     let derived = [
@@ -48,8 +48,9 @@ fn an_independent_derivation_agrees() {
         let ours = [("round_robin", 0), ("priority", 0), ("flexy", 1)]
             .map(|(name, reserved)| at_70(name, reserved, outstanding));
         println!("{outstanding:?}: {ours:.1?} beside {expected:?}");
-        for (ours, expected) in ours.iter().zip(expected) {
-            assert!((ours - expected).abs() <= 10.0, "{outstanding:?}: {ours} and {expected}");
+        for (place, (ours, expected)) in ours.iter().zip(expected).enumerate() {
+            let spread = if place == 0 { 12.0 } else { 8.0 };
+            assert!((ours - expected).abs() <= spread, "{outstanding:?}: {ours} and {expected}");
         }
     }
 }

@@ -1,5 +1,6 @@
 //! `weft sim`: experiments in the simulator, which drives the daemon's scheduling core.
 
+mod flexy;
 mod seeds;
 
 use std::fs;
@@ -22,8 +23,14 @@ const PROFILES: &str = "profiles";
 /// Seeds of all experiments together.
 const SEEDS: u32 = 10;
 
+/// Flexy's evaluation, around the pool core.
+const FLEXY: &str = "flexy";
+
 /// `weft sim`
 pub(crate) fn sim(options: &SimOptions) -> Result<ExitCode> {
+    if options.name == FLEXY {
+        return flexy::run(options);
+    }
     let costs = match &options.calibration {
         Some(path) => Calibration::parse(&read(path)?)
             .with_context(|| format!("cannot use {}", path.display()))?,
@@ -68,7 +75,7 @@ fn seeds_of(options: &SimOptions) -> u32 {
 /// The names that `weft sim` takes.
 pub(crate) fn names() -> String {
     let names: Vec<&str> = EXPERIMENTS.iter().map(|experiment| experiment.name).collect();
-    format!("{ALL} (all of them), {}, {PROFILES}", names.join(", "))
+    format!("{ALL} (all of them), {}, {PROFILES}, {FLEXY}", names.join(", "))
 }
 
 /// A violation fails the command and says what replays it.
