@@ -129,7 +129,7 @@ fn traces_become_jobs() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(40))]
+    #![proptest_config(ProptestConfig::with_cases(16))]
 
     /// Any workload, any policy, devices that go: every task is done, and once.
     #[test]
