@@ -129,8 +129,8 @@ fn decimal_ns(text: &str) -> Option<u64> {
     whole.checked_mul(SECOND)?.checked_add(digits.parse().ok()?)
 }
 
-/// One line for each task, behind a header: the job, its arrival in ns, class, weight and outstanding
-/// tasks, the task's kernel and time in ns.
+/// One line for each task, behind a header: the job, its arrival in ns, class, weight and
+/// outstanding tasks, the task's kernel and time in ns.
 #[must_use]
 pub fn csv(jobs: &[Job]) -> String {
     let mut text = "job,arrival_ns,class,weight,outstanding,kernel,time_ns\n".to_owned();

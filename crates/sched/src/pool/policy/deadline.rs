@@ -1,5 +1,5 @@
 //! Weft's own: what can still meet its SLA first, by deadline, within each vGPU's share; what
-//! cannot goes behind with a bounded wait; batch tasks take all that is left, stop at the next slice
+//! cannot goes behind with a bounded wait; batch tasks take what is left, stop at the next slice
 //! boundary when they are in the way, and are never starved.
 
 use alloc::collections::VecDeque;
