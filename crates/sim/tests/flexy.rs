@@ -129,7 +129,7 @@ fn traces_become_jobs() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(16))]
+    #![proptest_config(ProptestConfig::with_cases(8))]
 
     /// Any workload, any policy, devices that go: every task is done, and once.
     #[test]
@@ -137,7 +137,7 @@ proptest! {
         seed in any::<u64>(),
         column in 0usize..3,
         place in 0..policy::NAMES.len(),
-        factor in 125u64..2_000,
+        factor in 125u64..500,
         reserved in 0u32..4,
         reset in any::<bool>(),
         backlog in any::<bool>(),
