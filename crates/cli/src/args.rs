@@ -160,6 +160,65 @@ pub(crate) enum Command {
     Bench(BenchOptions),
     /// Simulate; the scheduling core is the daemon's. `weft sim --help` lists the experiments.
     Sim(SimOptions),
+    /// Generate or import a workload of tasks.
+    Workload {
+        #[command(subcommand)]
+        what: WorkloadCommand,
+    },
+}
+
+/// `weft workload`
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum WorkloadCommand {
+    /// Jobs as Flexy generates them (Tables I and II), or requests of a public trace.
+    Flexy(WorkloadOptions),
+}
+
+/// `weft workload flexy`
+#[derive(Debug, Args)]
+pub(crate) struct WorkloadOptions {
+    /// Column of Table II, by user-facing to batch jobs: 80:20, 40:60 or 20:80.
+    #[arg(long, default_value = "80:20", value_parser = column)]
+    pub(crate) column: weft_sim::flexy::Column,
+    /// Mean time between jobs over what keeps one device busy; the paper has 0.125 to 4.
+    #[arg(long, default_value = "0.25", value_name = "F", value_parser = factor)]
+    pub(crate) load: u64,
+    /// The most tasks that a job keeps outstanding; 0 for all of them at once.
+    #[arg(long, default_value_t = 8, value_name = "N")]
+    pub(crate) outstanding: u32,
+    /// Shape of the Pareto distribution of jobs' lengths, above 1.
+    #[arg(long, default_value = "1.8", value_parser = shape)]
+    pub(crate) shape: u32,
+    /// Batch jobs stand from the beginning, enough for four devices.
+    #[arg(long)]
+    pub(crate) backlog: bool,
+    /// The tasks of a job differ.
+    #[arg(long)]
+    pub(crate) mixed: bool,
+    /// Jobs to generate.
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) jobs: u32,
+    /// What makes this workload differ from others.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+    /// Read requests of Azure's LLM trace of 2023 from this file instead.
+    #[arg(long, value_name = "FILE", conflicts_with = "alibaba")]
+    pub(crate) azure: Option<PathBuf>,
+    /// Read requests of Alibaba's GenAI trace (`lora_request_trace.csv`) from this file instead.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) alibaba: Option<PathBuf>,
+    /// What to print: a JSON object a job, or a CSV line a task.
+    #[arg(long, value_enum, default_value = "jsonl")]
+    pub(crate) format: WorkloadFormat,
+}
+
+/// How a workload is printed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum WorkloadFormat {
+    /// A JSON object for each job, on a line.
+    Jsonl,
+    /// A line for each task, behind a header.
+    Csv,
 }
 
 /// Weight and quota of a vGPU.
@@ -409,6 +468,35 @@ fn weighted_file(text: &str) -> Result<(u32, PathBuf), String> {
     let weight = weight.parse().ok().filter(|weight| (1..=10_000).contains(weight));
     let weight = weight.ok_or_else(|| format!("the weight of `{text}` is not 1 to 10000"))?;
     Ok((weight, path.into()))
+}
+
+fn column(text: &str) -> Result<weft_sim::flexy::Column, String> {
+    let columns = weft_sim::flexy::COLUMNS;
+    let names = columns.map(|column| column.name).join(", ");
+    let found = columns.into_iter().find(|column| column.name == text);
+    found.ok_or_else(|| format!("`{text}` is none of {names}"))
+}
+
+/// In thousandths.
+fn factor(text: &str) -> Result<u64, String> {
+    let value: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    if !(0.001..=1_000.0).contains(&value) {
+        return Err(format!("`{text}` is not 0.001 to 1000"));
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+    let permille = (value * 1_000.0).round() as u64;
+    Ok(permille)
+}
+
+/// In tenths.
+fn shape(text: &str) -> Result<u32, String> {
+    let value: f64 = text.parse().map_err(|_| format!("`{text}` is no number"))?;
+    if !(1.1..=100.0).contains(&value) {
+        return Err(format!("`{text}` is not 1.1 to 100"));
+    }
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked above")]
+    let tenths = (value * 10.0).round() as u32;
+    Ok(tenths)
 }
 
 fn key_value(text: &str) -> Result<(String, String), String> {

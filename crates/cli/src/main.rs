@@ -18,6 +18,7 @@ mod top;
 mod trace;
 mod users;
 mod vgpu;
+mod workload;
 
 use std::process::ExitCode;
 
@@ -84,6 +85,9 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Trace(options) => trace::trace(&sockets, &options)?,
         Command::Bench(options) => return bench::bench(&options),
         Command::Sim(options) => return sim::sim(&options),
+        Command::Workload { what: args::WorkloadCommand::Flexy(options) } => {
+            workload::flexy(&options)?;
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

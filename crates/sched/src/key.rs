@@ -67,6 +67,11 @@ key!(
     SessionKey, "s"
 );
 
+key!(
+    /// A task of a pool: a self-contained kernel launch with its buffers.
+    TaskKey, "k"
+);
+
 impl TenantKey {
     /// The tenant that every node has from the beginning, with weight 1. Drivers without tenants
     /// give it all vGPUs: these then share the device by their own weights.

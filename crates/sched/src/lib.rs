@@ -39,6 +39,7 @@ pub mod memory;
 mod node;
 mod places;
 pub mod policy;
+pub mod pool;
 mod row;
 mod snapshot;
 mod sync_rate;
@@ -51,7 +52,7 @@ pub use action::{Action, Actions, TimerReason, UNLIMITED};
 pub use cap::{Cap, CapError};
 pub use config::{Config, ConfigError, PREEMPTIVE_QUANTUM_NS};
 pub use event::{Event, EventError, Usage};
-pub use key::{DeviceKey, KEY_LIMIT, SessionKey, TenantKey, VgpuKey, Weight, WeightError};
+pub use key::{DeviceKey, KEY_LIMIT, SessionKey, TaskKey, TenantKey, VgpuKey, Weight, WeightError};
 pub use node::{Node, VgpuView};
 pub use policy::{PolicyId, UnknownPolicy};
 pub use snapshot::{

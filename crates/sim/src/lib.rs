@@ -20,6 +20,7 @@ mod device;
 pub mod dymgpu;
 mod execution;
 pub mod experiments;
+pub mod flexy;
 pub mod import;
 mod kernel;
 mod kill;

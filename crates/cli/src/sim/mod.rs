@@ -1,6 +1,7 @@
 //! `weft sim`: experiments in the simulator, which drives the daemon's scheduling core.
 
 mod dymgpu;
+mod flexy;
 mod seeds;
 
 use std::fs;
@@ -22,13 +23,17 @@ const ALL: &str = "fairgv";
 const PROFILES: &str = "profiles";
 /// The placement of memory.
 const DYMGPU: &str = "dymgpu";
+/// Pools over several devices.
+const FLEXY: &str = "flexy";
 /// Seeds of all experiments together.
 const SEEDS: u32 = 10;
 
 /// `weft sim`
 pub(crate) fn sim(options: &SimOptions) -> Result<ExitCode> {
-    if options.name == DYMGPU {
-        return dymgpu::sim(options);
+    match options.name.as_str() {
+        DYMGPU => return dymgpu::sim(options),
+        FLEXY => return flexy::sim(options),
+        _ => {}
     }
     let costs = match &options.calibration {
         Some(path) => Calibration::parse(&read(path)?)
@@ -74,7 +79,7 @@ fn seeds_of(options: &SimOptions) -> u32 {
 /// The names that `weft sim` takes.
 pub(crate) fn names() -> String {
     let names: Vec<&str> = EXPERIMENTS.iter().map(|experiment| experiment.name).collect();
-    format!("{ALL} (all of them), {}, {DYMGPU}, {PROFILES}", names.join(", "))
+    format!("{ALL} (all of them), {}, {FLEXY}, {DYMGPU}, {PROFILES}", names.join(", "))
 }
 
 /// A violation fails the command and says what replays it.

@@ -1,6 +1,7 @@
 //! Values as bytes: integers as varints (LEB128), nothing between the fields of a struct, a number
 //! before an enum's fields. What is written is read back equal, or refused.
 
+use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 
@@ -172,6 +173,17 @@ impl<T: Codec> Codec for Vec<T> {
     }
 }
 
+impl<T: Codec> Codec for VecDeque<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.len().put(out);
+        self.iter().for_each(|item| item.put(out));
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Vec::take(input).map(Self::from)
+    }
+}
+
 impl<A: Codec, B: Codec> Codec for (A, B) {
     fn put(&self, out: &mut Vec<u8>) {
         self.0.put(out);
@@ -180,6 +192,16 @@ impl<A: Codec, B: Codec> Codec for (A, B) {
 
     fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok((A::take(input)?, B::take(input)?))
+    }
+}
+
+impl<T: Codec> Codec for [T; 2] {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.iter().for_each(|item| item.put(out));
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        Ok([T::take(input)?, T::take(input)?])
     }
 }
 

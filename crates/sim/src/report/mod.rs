@@ -1,7 +1,7 @@
 //! The report: one self-contained page, the same data as JSON, and a Markdown summary.
 
 mod markdown;
-mod page;
+pub(crate) mod page;
 mod real;
 pub(crate) mod svg;
 

@@ -6,7 +6,7 @@ use super::svg::{escape, figure};
 use super::{Report, headline, number, real};
 use crate::outcome::Outcome;
 
-const TEMPLATE: &str = include_str!("page.html");
+pub(crate) const TEMPLATE: &str = include_str!("page.html");
 
 type Tile = (&'static str, &'static str, Option<(f64, bool)>);
 
@@ -100,7 +100,7 @@ fn claims(body: &mut String, report: &Report) {
     table(body, &header, &rows, true);
 }
 
-fn section(body: &mut String, outcome: &Outcome) {
+pub(crate) fn section(body: &mut String, outcome: &Outcome) {
     let _ = write!(
         body,
         "<h2 id=\"{0}\">{0}: {1}</h2>\n<p>{2}</p>\n",
@@ -193,7 +193,7 @@ fn calibration(body: &mut String, report: &Report) {
     table(body, &["cost", "ns", "from"], &rows, true);
 }
 
-fn table(body: &mut String, header: &[&str], rows: &[Vec<String>], text: bool) {
+pub(crate) fn table(body: &mut String, header: &[&str], rows: &[Vec<String>], text: bool) {
     let class = if text { " class=\"text\"" } else { "" };
     body.push_str("<div class=\"scroll\"><table><tr>");
     for name in header {

@@ -1,0 +1,53 @@
+//! User-facing vGPUs first, in turn, then batch ones in turn (a model of Flexy §II-B and §II-D):
+//! with K devices for user-facing tasks only, or with resets.
+
+use alloc::vec::Vec;
+
+use super::super::state::State;
+use super::super::types::PoolConfig;
+use super::rotation::Rotation;
+use super::{Order, Pick, Policy, resets};
+use crate::journal::{Codec, codec};
+use crate::key::{DeviceKey, TaskKey};
+
+#[derive(Debug)]
+pub(super) struct Priority {
+    user: Rotation,
+    batch: Rotation,
+}
+
+codec!(struct Priority { user, batch });
+
+impl Priority {
+    pub(super) fn new(_config: &PoolConfig) -> Self {
+        Self { user: Rotation::default(), batch: Rotation::default() }
+    }
+}
+
+impl Policy for Priority {
+    fn enter(&mut self, state: &mut State, _now_ns: u64, task: TaskKey, first: bool) {
+        let of = if state.is_batch(task) { &mut self.batch } else { &mut self.user };
+        of.enter(state, task, first);
+    }
+
+    /// The reserved devices are those of the smallest keys, so that user-facing tasks, which are
+    /// offered the free devices by key, leave the others to batch tasks.
+    fn pick(&mut self, state: &mut State, _now_ns: u64, device: DeviceKey) -> Option<Pick> {
+        let user = self.user.next(state);
+        let is_reserved = device.0 < state.config.reserved;
+        let task = user.or_else(|| if is_reserved { None } else { self.batch.next(state) });
+        task.map(Pick::whole)
+    }
+
+    /// "Kills as many batch tasks as the number of waiting user-facing tasks" (§II-D).
+    fn orders(&mut self, state: &mut State, now_ns: u64, orders: &mut Vec<Order>) {
+        if state.config.reset && state.waiting[0] > 0 {
+            let count = state.waiting[0].saturating_sub(state.resetting);
+            resets::reset(state, now_ns, count as usize, orders);
+        }
+    }
+
+    fn put(&self, out: &mut Vec<u8>) {
+        Codec::put(self, out);
+    }
+}

@@ -1,0 +1,185 @@
+//! What every pool policy sees: tasks, vGPUs and devices.
+
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+
+use super::types::{Class, PoolConfig};
+use crate::journal::{Codec, Malformed, Reader, codec};
+use crate::key::{TaskKey, VgpuKey, Weight};
+
+#[derive(Clone, Debug)]
+pub(crate) struct Task {
+    pub(crate) vgpu: VgpuKey,
+    pub(crate) submitted_ns: u64,
+    /// Of the whole task; 0 if nothing is known.
+    pub(crate) estimate_ns: u64,
+    /// What of it was executed and not lost.
+    pub(crate) done_ns: u64,
+}
+
+codec!(struct Task { vgpu, submitted_ns, estimate_ns, done_ns });
+
+#[derive(Clone, Debug)]
+pub(crate) struct Vgpu {
+    pub(crate) class: Class,
+    pub(crate) weight: Weight,
+    /// Its tasks that wait, in order.
+    pub(crate) waiting: VecDeque<TaskKey>,
+    /// Its tasks that wait or run.
+    pub(crate) tasks: u32,
+    /// What its last task took; 0 before.
+    pub(crate) last_ns: u64,
+}
+
+codec!(struct Vgpu { class, weight, waiting, tasks, last_ns });
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Device {
+    Down,
+    Free,
+    Running(Run),
+    Resetting,
+}
+
+/// A task on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Run {
+    pub(crate) task: TaskKey,
+    pub(crate) since_ns: u64,
+    /// When it should be done; 0 if nothing is known.
+    pub(crate) end_ns: u64,
+    /// It is not told to yield before then.
+    pub(crate) protected_ns: u64,
+    pub(crate) yields: bool,
+    pub(crate) is_batch: bool,
+}
+
+codec!(struct Run { task, since_ns, end_ns, protected_ns, yields, is_batch });
+
+#[derive(Clone, Debug)]
+pub(crate) struct State {
+    pub(crate) config: PoolConfig,
+    pub(crate) tasks: Vec<Option<Task>>,
+    pub(crate) vgpus: Vec<Option<Vgpu>>,
+    pub(crate) devices: Vec<Device>,
+    /// Devices that are free, by key.
+    pub(crate) free: Vec<u32>,
+    /// Tasks that wait: user-facing, batch.
+    pub(crate) waiting: [u32; 2],
+    /// Tasks that run: user-facing, batch.
+    pub(crate) running: [u32; 2],
+    /// Devices that are not down.
+    pub(crate) up: u32,
+    /// Devices that are being reset.
+    pub(crate) resetting: u32,
+    /// Execution times of the last user-facing tasks, and their sum.
+    pub(crate) recent: VecDeque<u64>,
+    pub(crate) recent_sum_ns: u64,
+    /// Time of the latest event.
+    pub(crate) now_ns: u64,
+    pub(crate) resets: u64,
+}
+
+codec!(struct State {
+    config, tasks, vgpus, devices, free, waiting, running, up, resetting, recent, recent_sum_ns,
+    now_ns, resets,
+});
+
+impl State {
+    pub(crate) fn new(config: PoolConfig) -> Self {
+        Self {
+            config,
+            tasks: Vec::new(),
+            vgpus: Vec::new(),
+            devices: Vec::new(),
+            free: Vec::new(),
+            waiting: [0; 2],
+            running: [0; 2],
+            up: 0,
+            resetting: 0,
+            recent: VecDeque::new(),
+            recent_sum_ns: 0,
+            now_ns: 0,
+            resets: 0,
+        }
+    }
+
+    /// The place of a class in the arrays of two.
+    pub(crate) fn place(is_batch: bool) -> usize {
+        usize::from(is_batch)
+    }
+
+    pub(crate) fn task(&self, task: TaskKey) -> &Task {
+        self.tasks[task.index()].as_ref().expect("a queue holds tasks of the pool")
+    }
+
+    pub(crate) fn vgpu(&self, vgpu: VgpuKey) -> &Vgpu {
+        self.vgpus[vgpu.index()].as_ref().expect("a task's vGPU stays while it has tasks")
+    }
+
+    pub(crate) fn vgpu_mut(&mut self, vgpu: VgpuKey) -> &mut Vgpu {
+        self.vgpus[vgpu.index()].as_mut().expect("a task's vGPU stays while it has tasks")
+    }
+
+    pub(crate) fn is_batch(&self, task: TaskKey) -> bool {
+        !self.vgpu(self.task(task).vgpu).class.is_user_facing()
+    }
+
+    /// What a task still takes as far as anybody knows, in ns: by its estimate, or as its vGPU's
+    /// last one; 0 if nothing is known.
+    pub(crate) fn remaining_ns(&self, task: TaskKey) -> u64 {
+        let of = self.task(task);
+        let whole = if of.estimate_ns > 0 { of.estimate_ns } else { self.vgpu(of.vgpu).last_ns };
+        whole.saturating_sub(of.done_ns)
+    }
+
+    /// When a user-facing task must be done; the end of time for a batch task.
+    pub(crate) fn deadline_ns(&self, task: TaskKey) -> u64 {
+        let of = self.task(task);
+        match self.vgpu(of.vgpu).class {
+            Class::UserFacing { sla_ns } => of.submitted_ns.saturating_add(sla_ns),
+            Class::Batch => u64::MAX,
+        }
+    }
+
+    /// The mean of the last execution times of user-facing tasks (Flexy's `l`), in ns.
+    pub(crate) fn mean_ns(&self) -> u64 {
+        self.recent_sum_ns / (self.recent.len() as u64).max(1)
+    }
+
+    pub(crate) fn remember(&mut self, took_ns: u64) {
+        self.recent.push_back(took_ns);
+        self.recent_sum_ns = self.recent_sum_ns.saturating_add(took_ns);
+        if self.recent.len() > self.config.recent.max(1) as usize
+            && let Some(old) = self.recent.pop_front()
+        {
+            self.recent_sum_ns = self.recent_sum_ns.saturating_sub(old);
+        }
+    }
+}
+
+// A number, then the run if there is one.
+impl Codec for Device {
+    fn put(&self, out: &mut Vec<u8>) {
+        let (number, run) = match self {
+            Self::Down => (0u32, None),
+            Self::Free => (1, None),
+            Self::Resetting => (2, None),
+            Self::Running(run) => (3, Some(*run)),
+        };
+        number.put(out);
+        run.put(out);
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        let number = u32::take(input)?;
+        let run: Option<Run> = Codec::take(input)?;
+        match (number, run) {
+            (0, None) => Ok(Self::Down),
+            (1, None) => Ok(Self::Free),
+            (2, None) => Ok(Self::Resetting),
+            (3, Some(run)) => Ok(Self::Running(run)),
+            _ => Err(input.malformed("device")),
+        }
+    }
+}

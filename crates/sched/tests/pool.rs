@@ -1,0 +1,445 @@
+//! Pools: invariants of random histories under every policy, and that a broken one is seen.
+#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
+
+use std::collections::BTreeMap;
+
+use proptest::prelude::*;
+use weft_sched::pool::invariants::{Limits, Trace, Violation};
+use weft_sched::pool::{Class, Pool, PoolAction, PoolConfig, PoolError, PoolEvent, policy};
+use weft_sched::{DeviceKey, TaskKey, VgpuKey, Weight};
+
+const MS: u64 = 1_000_000;
+const LONGEST_BATCH_NS: u64 = 900 * MS;
+const LONGEST_USER_NS: u64 = 180 * MS;
+
+/// What a random history does next.
+#[derive(Clone, Debug)]
+enum Step {
+    Submit { vgpu: u32, permille: u64, known: bool },
+    Pass { ms: u64 },
+    Down { device: u32 },
+    Up { device: u32 },
+    Restart,
+}
+
+fn steps() -> impl Strategy<Value = Vec<Step>> {
+    let step = prop_oneof![
+        8 => (0u32..6, 1u64..=1_000, any::<bool>())
+            .prop_map(|(vgpu, permille, known)| Step::Submit { vgpu, permille, known }),
+        6 => (1u64..400).prop_map(|ms| Step::Pass { ms }),
+        1 => (0u32..4).prop_map(|device| Step::Down { device }),
+        2 => (0u32..4).prop_map(|device| Step::Up { device }),
+        1 => Just(Step::Restart),
+    ];
+    prop::collection::vec(step, 0..120)
+}
+
+/// When a device's task ends; told to yield, when it stops; or when a reset is over.
+#[derive(Clone, Copy, Debug)]
+enum Busy {
+    Runs { task: TaskKey, since_ns: u64, end_ns: u64, stop_ns: Option<u64> },
+    Resets { end_ns: u64 },
+}
+
+impl Busy {
+    fn next_ns(&self) -> u64 {
+        match *self {
+            Self::Runs { end_ns, stop_ns, .. } => stop_ns.map_or(end_ns, |stop| stop.min(end_ns)),
+            Self::Resets { end_ns } => end_ns,
+        }
+    }
+}
+
+/// Devices that do what the pool says.
+struct Driver {
+    pool: Pool,
+    config: PoolConfig,
+    trace: Trace,
+    now_ns: u64,
+    busy: BTreeMap<DeviceKey, Busy>,
+    up: Vec<bool>,
+    /// What is left of each task, and its whole length.
+    tasks: BTreeMap<TaskKey, (u64, u64)>,
+    next: u32,
+    done: u32,
+}
+
+impl Driver {
+    fn new(config: PoolConfig, limits: Limits) -> Self {
+        let mut driver = Self {
+            pool: Pool::new(config),
+            config,
+            trace: Trace::new(limits),
+            now_ns: 0,
+            busy: BTreeMap::new(),
+            up: vec![true; 4],
+            tasks: BTreeMap::new(),
+            next: 0,
+            done: 0,
+        };
+        for key in 0..6 {
+            let class = if key < 3 { Class::UserFacing { sla_ns: 200 * MS } } else { Class::Batch };
+            let weight = Weight::new(key % 3 + 1).unwrap();
+            driver.feed(PoolEvent::AddVgpu { vgpu: VgpuKey(key), class, weight });
+        }
+        (0..4).for_each(|key| driver.feed(PoolEvent::DeviceUp { device: DeviceKey(key) }));
+        driver
+    }
+
+    fn feed(&mut self, event: PoolEvent) {
+        let mut actions = Vec::new();
+        self.pool.handle(self.now_ns, event, &mut actions).unwrap();
+        if let Err(broken) = self.trace.step(self.now_ns, &event, &actions) {
+            panic!("{broken} after {event:?} and {actions:?}");
+        }
+        for action in actions {
+            self.act(action);
+        }
+    }
+
+    fn act(&mut self, action: PoolAction) {
+        match action {
+            PoolAction::Run { device, task } => {
+                let end_ns = self.now_ns + self.tasks[&task].0;
+                let runs = Busy::Runs { task, since_ns: self.now_ns, end_ns, stop_ns: None };
+                assert!(self.busy.insert(device, runs).is_none());
+            }
+            PoolAction::Yield { device, at_ns } => {
+                let slice_ns = self.config.slice_ns;
+                let Some(Busy::Runs { since_ns, stop_ns, .. }) = self.busy.get_mut(&device) else {
+                    panic!("{device} yields and runs nothing");
+                };
+                let past_ns = at_ns.max(self.now_ns) - *since_ns;
+                *stop_ns = Some(*since_ns + past_ns.next_multiple_of(slice_ns));
+            }
+            PoolAction::Reset { device } => {
+                let Some(Busy::Runs { task, .. }) = self.busy.get(&device).copied() else {
+                    panic!("{device} is reset and runs nothing");
+                };
+                self.begin_anew(task);
+                let end_ns = self.now_ns + self.config.reset_ns;
+                self.busy.insert(device, Busy::Resets { end_ns });
+            }
+        }
+    }
+
+    fn begin_anew(&mut self, task: TaskKey) {
+        let of = self.tasks.get_mut(&task).unwrap();
+        of.0 = of.1;
+    }
+
+    fn pass(&mut self, until_ns: u64) {
+        while let Some((device, busy)) = self
+            .busy
+            .iter()
+            .map(|(device, busy)| (*device, *busy))
+            .min_by_key(|(_, busy)| busy.next_ns())
+            .filter(|(_, busy)| busy.next_ns() <= until_ns)
+        {
+            self.now_ns = busy.next_ns();
+            self.busy.remove(&device);
+            match busy {
+                Busy::Resets { .. } => self.feed(PoolEvent::ResetDone { device }),
+                Busy::Runs { task, since_ns, end_ns, .. } if self.now_ns == end_ns => {
+                    self.tasks.remove(&task);
+                    self.done += 1;
+                    let used_ns = self.now_ns - since_ns;
+                    self.feed(PoolEvent::Finished { device, task, used_ns });
+                }
+                Busy::Runs { task, since_ns, .. } => {
+                    let used_ns = self.now_ns - since_ns;
+                    self.tasks.get_mut(&task).unwrap().0 -= used_ns;
+                    self.feed(PoolEvent::Stopped { device, task, used_ns });
+                }
+            }
+        }
+        self.now_ns = self.now_ns.max(until_ns);
+    }
+
+    fn step(&mut self, step: &Step) {
+        match *step {
+            Step::Submit { vgpu, permille, known } => {
+                let longest_ns = if vgpu < 3 { LONGEST_USER_NS } else { LONGEST_BATCH_NS };
+                let length_ns = longest_ns / 1_000 * permille;
+                let task = TaskKey(self.next);
+                self.next += 1;
+                self.tasks.insert(task, (length_ns, length_ns));
+                let estimate_ns = if known { length_ns } else { 0 };
+                self.feed(PoolEvent::Submit { task, vgpu: VgpuKey(vgpu), estimate_ns });
+            }
+            Step::Pass { ms } => self.pass(self.now_ns + ms * MS),
+            Step::Down { device } => self.down(device),
+            Step::Up { device } => {
+                if !std::mem::replace(&mut self.up[device as usize], true) {
+                    self.feed(PoolEvent::DeviceUp { device: DeviceKey(device) });
+                }
+            }
+            Step::Restart => {
+                let bytes = self.pool.snapshot();
+                self.pool = Pool::restore(&bytes).unwrap();
+                assert_eq!(self.pool.snapshot(), bytes);
+            }
+        }
+    }
+
+    fn down(&mut self, device: u32) {
+        if !std::mem::replace(&mut self.up[device as usize], false) {
+            return;
+        }
+        if let Some(Busy::Runs { task, .. }) = self.busy.remove(&DeviceKey(device)) {
+            self.begin_anew(task);
+        }
+        self.feed(PoolEvent::DeviceDown { device: DeviceKey(device) });
+    }
+
+    /// Every device is there; everything is done in time.
+    fn end(mut self) {
+        for device in 0..4 {
+            self.step(&Step::Up { device });
+        }
+        self.pass(self.now_ns + 3_600_000 * MS);
+        assert_eq!(self.done, self.next, "tasks are left");
+        self.trace.end().unwrap();
+    }
+}
+
+fn config(name: &str, reserved: u32, reset: bool) -> PoolConfig {
+    let policy = policy::by_name(name).unwrap();
+    PoolConfig { policy, reserved, reset, ..PoolConfig::default() }
+}
+
+proptest! {
+    #[test]
+    fn every_task_runs_once_under_every_policy(
+        steps in steps(),
+        place in 0..policy::NAMES.len(),
+        reserved in 0u32..4,
+        reset in any::<bool>(),
+    ) {
+        let name = policy::NAMES[place];
+        // Flexy keeps devices free; K of all devices would leave batch none.
+        let is_work_conserving =
+            !matches!(name, "flexy" | "adaptive") && (name != "priority" || reserved == 0);
+        let limits = Limits { is_work_conserving, ..Limits::default() };
+        let mut driver = Driver::new(config(name, reserved, reset), limits);
+        for step in &steps {
+            driver.step(step);
+        }
+        driver.end();
+    }
+
+    /// With devices that stay, and so with a bound.
+    #[test]
+    fn deadline_keeps_its_bounds(steps in steps()) {
+        let config = config("deadline", 0, false);
+        let limits = Limits {
+            batch_wait_ns: Some(config.batch_patience_ns + LONGEST_USER_NS),
+            is_work_conserving: true,
+            lag_longest_ns: Some(LONGEST_BATCH_NS),
+        };
+        let mut driver = Driver::new(config, limits);
+        let stays = |step: &&Step| !matches!(step, Step::Down { .. } | Step::Up { .. });
+        for step in steps.iter().filter(stays) {
+            driver.step(step);
+        }
+        driver.end();
+    }
+
+    /// A pool that was restored from bytes answers as the one that they are of.
+    #[test]
+    fn the_same_events_give_the_same_actions(steps in steps(), place in 0..policy::NAMES.len()) {
+        let name = policy::NAMES[place];
+        let run = |restarts: bool| {
+            let mut driver = Driver::new(config(name, 1, false), Limits::default());
+            for step in &steps {
+                if restarts || !matches!(step, Step::Restart) {
+                    driver.step(step);
+                }
+            }
+            driver.pool.snapshot()
+        };
+        prop_assert_eq!(run(true), run(false));
+    }
+
+    #[test]
+    fn bytes_that_are_no_snapshot_are_refused_or_a_pool(
+        bytes in prop::collection::vec(any::<u8>(), 0..200)
+    ) {
+        if let Ok(pool) = Pool::restore(&bytes) {
+            prop_assert!(!pool.snapshot().is_empty());
+        }
+    }
+}
+
+/// A pool with a device, a user-facing vGPU 0 and a batch vGPU 1, and its trace.
+fn small(limits: Limits) -> Trace {
+    let mut trace = Trace::new(limits);
+    let class = Class::UserFacing { sla_ns: 200 * MS };
+    let weight = Weight::ONE;
+    let events = [
+        PoolEvent::DeviceUp { device: DeviceKey(0) },
+        PoolEvent::AddVgpu { vgpu: VgpuKey(0), class, weight },
+        PoolEvent::AddVgpu { vgpu: VgpuKey(1), class: Class::Batch, weight },
+        PoolEvent::AddVgpu { vgpu: VgpuKey(2), class: Class::Batch, weight },
+    ];
+    events.iter().for_each(|event| trace.step(0, event, &[]).unwrap());
+    trace
+}
+
+fn submit(task: u32, vgpu: u32) -> PoolEvent {
+    PoolEvent::Submit { task: TaskKey(task), vgpu: VgpuKey(vgpu), estimate_ns: 0 }
+}
+
+fn runs(task: u32) -> PoolAction {
+    PoolAction::Run { device: DeviceKey(0), task: TaskKey(task) }
+}
+
+fn finished(task: u32) -> PoolEvent {
+    PoolEvent::Finished { device: DeviceKey(0), task: TaskKey(task), used_ns: MS }
+}
+
+#[test]
+fn a_task_that_runs_twice_is_seen() {
+    let mut trace = small(Limits::default());
+    trace.step(0, &submit(0, 0), &[runs(0)]).unwrap();
+    trace.step(MS, &submit(1, 0), &[]).unwrap();
+    let broken = trace.step(2 * MS, &finished(0), &[runs(0)]);
+    assert_eq!(broken, Err(Violation::Runs { task: TaskKey(0) }));
+}
+
+#[test]
+fn a_busy_device_that_is_given_a_task_is_seen() {
+    let mut trace = small(Limits::default());
+    trace.step(0, &submit(0, 0), &[runs(0)]).unwrap();
+    let broken = trace.step(MS, &submit(1, 0), &[runs(1)]);
+    assert_eq!(broken, Err(Violation::Device { device: DeviceKey(0) }));
+}
+
+#[test]
+fn a_task_that_is_lost_with_its_device_is_seen() {
+    let mut trace = small(Limits::default());
+    trace.step(0, &submit(0, 0), &[runs(0)]).unwrap();
+    trace.step(MS, &PoolEvent::DeviceDown { device: DeviceKey(0) }, &[]).unwrap();
+    assert_eq!(trace.end(), Err(Violation::Lost { task: TaskKey(0) }));
+}
+
+#[test]
+fn a_free_device_beside_a_task_is_seen() {
+    let mut trace = small(Limits { is_work_conserving: true, ..Limits::default() });
+    let broken = trace.step(0, &submit(0, 0), &[]);
+    assert_eq!(broken, Err(Violation::Idle { device: DeviceKey(0), task: TaskKey(0) }));
+}
+
+#[test]
+fn a_starving_batch_task_is_seen() {
+    let mut trace = small(Limits { batch_wait_ns: Some(5 * MS), ..Limits::default() });
+    trace.step(0, &submit(0, 0), &[runs(0)]).unwrap();
+    trace.step(0, &submit(1, 1), &[]).unwrap();
+    trace.step(5 * MS, &submit(2, 0), &[]).unwrap();
+    let broken = trace.step(6 * MS, &submit(3, 0), &[]);
+    assert_eq!(broken, Err(Violation::BatchWait { waited_ns: 6 * MS }));
+}
+
+#[test]
+fn a_vgpu_that_has_all_the_service_is_seen() {
+    let mut trace = small(Limits { lag_longest_ns: Some(MS), ..Limits::default() });
+    trace.step(0, &submit(0, 1), &[runs(0)]).unwrap();
+    trace.step(0, &submit(1, 1), &[]).unwrap();
+    trace.step(0, &submit(2, 2), &[]).unwrap();
+    // Each may be two tasks of 1 ms ahead.
+    trace.step(4 * MS, &submit(3, 1), &[]).unwrap();
+    let broken = trace.step(5 * MS, &submit(4, 1), &[]);
+    let (ahead, behind) = (VgpuKey(1), VgpuKey(2));
+    let lag = Violation::Lag { ahead, behind, lag_ns: 5 * MS, bound_ns: 4 * MS };
+    assert_eq!(broken, Err(lag));
+}
+
+/// The checker is of use: plain priority starves batch tasks and it says so.
+#[test]
+fn priority_starves_batch_tasks_and_is_caught() {
+    let limits = Limits { batch_wait_ns: Some(1_200 * MS), ..Limits::default() };
+    let caught = std::panic::catch_unwind(|| {
+        let mut driver = Driver::new(config("priority", 0, false), limits);
+        for _ in 0..100 {
+            driver.step(&Step::Submit { vgpu: 0, permille: 1_000, known: true });
+        }
+        driver.step(&Step::Submit { vgpu: 3, permille: 1_000, known: true });
+        driver.end();
+    });
+    assert!(caught.is_err(), "nothing was seen");
+}
+
+fn feed(pool: &mut Pool, now_ns: u64, event: PoolEvent) -> Vec<PoolAction> {
+    let mut actions = Vec::new();
+    pool.handle(now_ns, event, &mut actions).unwrap();
+    actions
+}
+
+fn pool(config: PoolConfig, devices: u32) -> Pool {
+    let mut pool = Pool::new(config);
+    let class = Class::UserFacing { sla_ns: 200 * MS };
+    let weight = Weight::ONE;
+    feed(&mut pool, 0, PoolEvent::AddVgpu { vgpu: VgpuKey(0), class, weight });
+    feed(&mut pool, 0, PoolEvent::AddVgpu { vgpu: VgpuKey(1), class: Class::Batch, weight });
+    for key in 0..devices {
+        feed(&mut pool, 0, PoolEvent::DeviceUp { device: DeviceKey(key) });
+    }
+    pool
+}
+
+#[test]
+fn deadline_stops_a_batch_task_at_its_next_slice_and_goes_on_with_it() {
+    let mut pool = pool(config("deadline", 0, false), 1);
+    assert_eq!(feed(&mut pool, 0, submit(0, 1)), [runs(0)]);
+    let yields = PoolAction::Yield { device: DeviceKey(0), at_ns: 10 * MS };
+    assert_eq!(feed(&mut pool, 7 * MS, submit(1, 0)), [yields]);
+    let (device, task) = (DeviceKey(0), TaskKey(0));
+    let stopped = PoolEvent::Stopped { device, task, used_ns: 10 * MS };
+    assert_eq!(feed(&mut pool, 10 * MS, stopped), [runs(1)]);
+    assert_eq!(feed(&mut pool, 30 * MS, finished(1)), [runs(0)]);
+}
+
+#[test]
+fn flexy_keeps_the_devices_that_algorithm_1_says() {
+    let mut pool = pool(PoolConfig { recent: 4, ..config("flexy", 1, false) }, 3);
+    // K = 1: one free device is kept from batch tasks.
+    assert_eq!(feed(&mut pool, 0, submit(0, 1)).len(), 1);
+    assert_eq!(feed(&mut pool, 0, submit(1, 1)).len(), 1);
+    assert_eq!(feed(&mut pool, 0, submit(2, 1)), []);
+    assert_eq!(feed(&mut pool, 0, submit(3, 0)), [runs(3)]);
+}
+
+#[test]
+fn a_reset_spares_what_ends_before_it() {
+    let mut reset = pool(config("priority", 0, true), 1);
+    let long = |estimate_ns| PoolEvent::Submit { task: TaskKey(0), vgpu: VgpuKey(1), estimate_ns };
+    feed(&mut reset, 0, long(2_000 * MS));
+    let device = DeviceKey(0);
+    assert_eq!(feed(&mut reset, 0, submit(1, 0)), [PoolAction::Reset { device }]);
+    assert_eq!(feed(&mut reset, 1_000 * MS, PoolEvent::ResetDone { device }), [runs(1)]);
+    assert_eq!(reset.resets(), 1);
+    let mut spared = pool(config("priority", 0, true), 1);
+    feed(&mut spared, 0, long(900 * MS));
+    assert_eq!(feed(&mut spared, 0, submit(1, 0)), []);
+}
+
+#[test]
+fn an_event_that_cannot_be_is_refused_and_changes_nothing() {
+    let mut pool = pool(config("deadline", 0, false), 1);
+    feed(&mut pool, 0, submit(0, 1));
+    let before = pool.snapshot();
+    let device = DeviceKey(0);
+    let refused = [
+        (PoolEvent::DeviceUp { device }, PoolError::Taken("d0".into())),
+        (submit(0, 1), PoolError::Taken("k0".into())),
+        (submit(1, 9), PoolError::Unknown("v9".into())),
+        (finished(7), PoolError::NotThere { device }),
+        (PoolEvent::ResetDone { device }, PoolError::NotThere { device }),
+        (PoolEvent::RemoveVgpu { vgpu: VgpuKey(1) }, PoolError::Busy { vgpu: VgpuKey(1) }),
+        (PoolEvent::DeviceDown { device: DeviceKey(5) }, PoolError::Unknown("d5".into())),
+    ];
+    for (event, error) in refused {
+        assert_eq!(pool.handle(9, event, &mut Vec::new()), Err(error));
+    }
+    assert_eq!(pool.snapshot(), before);
+}

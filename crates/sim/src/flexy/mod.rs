@@ -1,0 +1,18 @@
+//! Flexy's evaluation around the pool core, and what goes past it.
+//!
+//! [`generate`] makes jobs as Flexy §III does, [`run`] drives the pool core with them, [`evaluate`]
+//! has the experiments and [`Report`] writes them down. Everything is simulated, but for the cost
+//! of a decision.
+
+mod experiments;
+mod import;
+mod report;
+mod run;
+mod study;
+mod workload;
+
+pub use experiments::{Evaluation, decision_ns, evaluate};
+pub use import::{Source, TraceError, csv, import};
+pub use report::Report;
+pub use run::{Found, Options, run};
+pub use workload::{BATCH_TASKS, COLUMNS, Column, Job, Spec, USER_TASKS, generate};

@@ -1,0 +1,280 @@
+//! Runs of many seeds, and curves of attainment against utilisation.
+
+use std::num::NonZeroUsize;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use weft_sched::pool::invariants::Limits;
+use weft_sched::pool::{PoolConfig, policy};
+
+use super::run::{Found, Options, run};
+use super::workload::{Spec, generate};
+use crate::MS;
+
+/// Shared by a scheduler and its settings: a line of every plot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Entry {
+    pub(super) name: &'static str,
+    pub(super) policy: &'static str,
+    pub(super) reserved: u32,
+    pub(super) reset: bool,
+    pub(super) kind: Kind,
+}
+
+/// What differs beside policy and K.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    Plain,
+    /// Devices that serve user-facing tasks count in U.
+    Packed,
+    /// Exact times, batch stops at once, nothing is owed to batch or shares.
+    Ceiling,
+    /// Batch tasks are not cut.
+    Unsliced,
+    /// Times vary by 10 %, estimates by 30 %.
+    Noisy,
+}
+
+const fn entry(name: &'static str, policy: &'static str, reserved: u32, reset: bool) -> Entry {
+    Entry { name, policy, reserved, reset, kind: Kind::Plain }
+}
+
+pub(super) const DEADLINE: Entry = entry("deadline", "deadline", 0, false);
+pub(super) const CEILING: Entry =
+    Entry { kind: Kind::Ceiling, ..entry("ceiling", "deadline", 0, false) };
+pub(super) const UNSLICED: Entry =
+    Entry { kind: Kind::Unsliced, ..entry("deadline_unsliced", "deadline", 0, false) };
+pub(super) const NOISY: Entry =
+    Entry { kind: Kind::Noisy, ..entry("deadline_noisy", "deadline", 0, false) };
+
+/// Every policy with every K, Flexy's resets, plain FIFO and the clairvoyant ceiling.
+pub(super) const ENTRIES: [Entry; 16] = [
+    DEADLINE,
+    CEILING,
+    entry("fifo", "fifo", 0, false),
+    entry("round_robin", "round_robin", 0, false),
+    entry("priority_k0", "priority", 0, false),
+    entry("priority_k1", "priority", 1, false),
+    entry("priority_k2", "priority", 2, false),
+    entry("priority_k3", "priority", 3, false),
+    entry("priority_reset", "priority", 0, true),
+    entry("flexy_k0", "flexy", 0, false),
+    entry("flexy_k1", "flexy", 1, false),
+    entry("flexy_k2", "flexy", 2, false),
+    entry("flexy_k3", "flexy", 3, false),
+    entry("flexy_reset", "flexy", 0, true),
+    Entry { kind: Kind::Packed, ..entry("flexy_packed_k1", "flexy", 1, false) },
+    entry("adaptive", "adaptive", 0, false),
+];
+
+/// The entry of that name.
+pub(super) fn by_name(name: &str) -> Entry {
+    ENTRIES.into_iter().find(|entry| entry.name == name).unwrap_or(DEADLINE)
+}
+
+/// No user-facing task takes longer (Table I), with the noise of [`Kind::Noisy`].
+const USER_LONGEST_NS: u64 = 200 * MS;
+
+impl Entry {
+    /// How its runs are done.
+    pub(super) fn options(&self, sla_ns: u64) -> Options {
+        let policy = policy::by_name(self.policy).unwrap_or_default();
+        let (reserved, reset) = (self.reserved, self.reset);
+        let mut pool = PoolConfig { policy, reserved, reset, sla_ns, ..PoolConfig::default() };
+        pool.counts_serving = self.kind == Kind::Packed;
+        match self.kind {
+            Kind::Ceiling => {
+                pool.slice_ns = 1;
+                pool.batch_patience_ns = u64::MAX;
+                pool.late_patience_ns = u64::MAX;
+                pool.slack_ns = u64::MAX;
+            }
+            // Longer than any run.
+            Kind::Unsliced => pool.slice_ns = 1 << 60,
+            Kind::Plain | Kind::Packed | Kind::Noisy => {}
+        }
+        let mut options = Options::new(pool);
+        options.clairvoyant = self.kind == Kind::Ceiling;
+        options.error_permille = if self.kind == Kind::Noisy { 300 } else { 0 };
+        let keeps = reserved > 0 || matches!(self.policy, "flexy" | "adaptive");
+        let is_bounded = self.policy == "deadline" && self.kind != Kind::Ceiling;
+        let bound_ns = pool.batch_patience_ns.saturating_add(USER_LONGEST_NS);
+        options.limits = Limits {
+            batch_wait_ns: is_bounded.then_some(bound_ns),
+            is_work_conserving: !keeps,
+            lag_longest_ns: None,
+        };
+        options
+    }
+}
+
+/// What several seeds found at one load.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Point {
+    /// Means.
+    pub(super) utilization: f64,
+    /// In percent.
+    pub(super) sla: f64,
+    /// Half the width of the 95 % interval of `sla`, in points.
+    pub(super) half: f64,
+    /// In percent, of each seed.
+    pub(super) each: Vec<f64>,
+    /// Per run.
+    pub(super) resets: f64,
+    pub(super) batch_wait_ns: u64,
+    pub(super) batch_longest_ns: u64,
+}
+
+/// Attainment of one entry against load, by rising utilisation.
+#[derive(Clone, Debug)]
+pub(super) struct Curve {
+    pub(super) name: &'static str,
+    pub(super) points: Vec<Point>,
+}
+
+impl Curve {
+    /// Percent of user-facing tasks in time at a utilisation (0 to 1), between measured points;
+    /// none beyond them.
+    pub(super) fn at(&self, utilization: f64) -> Option<f64> {
+        let mut points: Vec<_> =
+            self.points.iter().map(|point| (point.utilization, point.sla)).collect();
+        points.sort_by(|one, other| one.0.total_cmp(&other.0));
+        let pair =
+            points.windows(2).find(|pair| pair[0].0 <= utilization && utilization <= pair[1].0)?;
+        let part = (utilization - pair[0].0) / (pair[1].0 - pair[0].0).max(1e-12);
+        Some(pair[0].1 + part * (pair[1].1 - pair[0].1))
+    }
+}
+
+/// Seeds, and what all runs together found.
+#[derive(Debug)]
+pub(super) struct Bench {
+    pub(super) seed: u64,
+    pub(super) seeds: u64,
+    pub(super) violations: AtomicUsize,
+    pub(super) runs: AtomicUsize,
+    pub(super) events: AtomicU64,
+    pub(super) first: Mutex<Option<String>>,
+}
+
+impl Bench {
+    pub(super) fn new(seed: u64, seeds: u64) -> Self {
+        Self {
+            seed,
+            seeds,
+            violations: AtomicUsize::new(0),
+            runs: AtomicUsize::new(0),
+            events: AtomicU64::new(0),
+            first: Mutex::new(None),
+        }
+    }
+
+    /// One curve for each entry; `spec` is read but for its factor and seed.
+    pub(super) fn curves(
+        &self,
+        spec: &Spec,
+        sla_ns: u64,
+        entries: &[Entry],
+        factors: &[u64],
+    ) -> Vec<Curve> {
+        let places = entries.len() * factors.len();
+        let points = self.all(places, |place| {
+            let entry = entries[place / factors.len()];
+            self.point(spec, sla_ns, &entry, factors[place % factors.len()])
+        });
+        let of = |(place, entry): (usize, &Entry)| Curve {
+            name: entry.name,
+            points: points[place * factors.len()..(place + 1) * factors.len()].to_vec(),
+        };
+        entries.iter().enumerate().map(of).collect()
+    }
+
+    /// Runs so many tasks on all processors; the results are in order.
+    pub(super) fn all<T: Send>(&self, count: usize, one: impl Fn(usize) -> T + Sync) -> Vec<T> {
+        let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+        let threads = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+        std::thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| {
+                    loop {
+                        let place = next.fetch_add(1, Ordering::Relaxed);
+                        if place >= count {
+                            return;
+                        }
+                        let result = one(place);
+                        found.lock().unwrap_or_else(PoisonError::into_inner).push((place, result));
+                    }
+                });
+            }
+        });
+        let mut found = found.into_inner().unwrap_or_else(PoisonError::into_inner);
+        found.sort_by_key(|(place, _)| *place);
+        found.into_iter().map(|(_, result)| result).collect()
+    }
+
+    fn point(&self, spec: &Spec, sla_ns: u64, entry: &Entry, factor_permille: u64) -> Point {
+        let mut point = Point::default();
+        let mut utilizations = Vec::new();
+        for seed in self.seed..self.seed + self.seeds {
+            let mut spec = Spec { factor_permille, seed, ..*spec };
+            if entry.kind == Kind::Noisy {
+                spec.jitter_permille = 100;
+            }
+            let found = self.run(&spec, &entry.options(sla_ns));
+            utilizations.push(found.utilization);
+            point.each.push(percent(found.user));
+            point.resets += found.resets.0 as f64 / self.seeds as f64;
+            point.batch_wait_ns = point.batch_wait_ns.max(found.batch_wait_ns);
+            point.batch_longest_ns = point.batch_longest_ns.max(found.batch_longest_ns);
+        }
+        (point.sla, point.half) = interval(&point.each);
+        point.utilization = interval(&utilizations).0;
+        point
+    }
+
+    /// One run, whose violations count.
+    pub(super) fn run(&self, spec: &Spec, options: &Options) -> Found {
+        let seed = spec.seed;
+        self.run_jobs(&generate(spec), options, seed)
+    }
+
+    pub(super) fn run_jobs(
+        &self,
+        jobs: &[super::workload::Job],
+        options: &Options,
+        seed: u64,
+    ) -> Found {
+        let found = run(jobs, options, seed).unwrap_or_else(|error| Found {
+            violation: Some(format!("the pool refused an event: {error}")),
+            ..Found::default()
+        });
+        self.runs.fetch_add(1, Ordering::Relaxed);
+        self.events.fetch_add(found.events, Ordering::Relaxed);
+        if let Some(broken) = &found.violation {
+            self.violations.fetch_add(1, Ordering::Relaxed);
+            let policy = options.pool.policy.name();
+            let text = format!("{policy}, seed {seed}, {broken}");
+            let mut first = self.first.lock().unwrap_or_else(PoisonError::into_inner);
+            first.get_or_insert(text);
+        }
+        found
+    }
+}
+
+pub(super) fn percent((all, good): (u64, u64)) -> f64 {
+    100.0 * good as f64 / all.max(1) as f64
+}
+
+/// Mean, and half the width of its 95 % interval by Student's t.
+pub(super) fn interval(values: &[f64]) -> (f64, f64) {
+    let count = values.len().max(1) as f64;
+    let mean = values.iter().sum::<f64>() / count;
+    if values.len() < 2 {
+        return (mean, 0.0);
+    }
+    let squares: f64 = values.iter().map(|value| (value - mean).powi(2)).sum();
+    // Of 1, 2, 3 … degrees of freedom; beyond the list the normal distribution's is near enough.
+    let t = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14];
+    let t = t.get(values.len() - 2).copied().unwrap_or(2.09);
+    (mean, t * (squares / (count - 1.0) / count).sqrt())
+}
