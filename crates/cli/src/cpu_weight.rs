@@ -110,8 +110,8 @@ struct Seen {
 /// The share of a vGPU among those in use; `None` before it is there.
 fn relative_weight(vgpus: &[VgpuReport], name: &str) -> Option<Seen> {
     let own = vgpus.iter().find(|vgpu| vgpu.name == name)?;
-    let in_use: Vec<_> =
-        vgpus.iter().filter(|vgpu| vgpu.sessions > 0 || vgpu.name == name).collect();
+    let in_use = vgpus.iter().filter(|vgpu| vgpu.sessions > 0 || vgpu.name == name);
+    let in_use: Vec<_> = in_use.filter(|vgpu| vgpu.device == own.device).collect();
     // Tenants divide the device, their vGPUs divide the tenant's part.
     let tenants: BTreeMap<_, _> =
         in_use.iter().map(|vgpu| (vgpu.tenant, f64::from(vgpu.tenant_weight))).collect();

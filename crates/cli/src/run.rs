@@ -54,7 +54,7 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
     match &mut admin {
         Some(admin) => {
             let node = admin.node()?;
-            let one = |device: &DeviceReport| format!("{} ({})", device.name, device.clock);
+            let one = |device: &DeviceReport| format!("{} ({})", device.product, device.clock);
             let devices: Vec<String> = node.devices.iter().map(one).collect();
             let (dir, devices) = (runtime_dir.display(), devices.join(", "));
             output::note(&format!("weft: on node {dir}, device {devices}"));

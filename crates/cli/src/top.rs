@@ -156,7 +156,7 @@ fn busy_ratio(before: &Stats, after: &Stats) -> f64 {
 
 /// The same of one device.
 fn device_busy_ratio(device: &DeviceReport, before: &Stats, after: &Stats) -> f64 {
-    let earlier = before.devices.iter().find(|other| other.device == device.device);
+    let earlier = before.devices.iter().find(|other| other.name == device.name);
     let earlier_ns = earlier.map_or(0, |earlier| earlier.busy_ns);
     #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
     let (busy, wall) = (
@@ -278,16 +278,16 @@ fn key(event: &Event) -> Option<Key> {
 fn heading(before: &Stats, after: &Stats) -> Vec<String> {
     let is_alone = after.devices.len() == 1;
     let one = |device: &DeviceReport| {
-        let here = || after.vgpus.iter().filter(|vgpu| vgpu.device == device.device);
+        let here = || after.vgpus.iter().filter(|vgpu| vgpu.device == device.name);
         let holder = here().find(|vgpu| vgpu.state == VgpuState::Running);
         let waiting = here().filter(|vgpu| vgpu.state == VgpuState::Waiting).count();
         format!(
             "{}busy {}  memory {} of {}  {} ({})  policy {}  holder {}  waiting {waiting}",
-            if is_alone { String::new() } else { format!("{}: ", device.device) },
+            if is_alone { String::new() } else { format!("{}: ", device.name) },
             percent(device_busy_ratio(device, before, after)),
             size(device.memory_used_bytes),
             size(device.memory_bytes),
-            device.name,
+            device.product,
             device.clock,
             device.policy,
             holder.map_or("-", |vgpu| vgpu.name.as_str()),
@@ -440,7 +440,7 @@ mod tests {
         let body = json!({
             "now_ns": now_ns, "policy": "fair", "holders": [], "waiting": busy,
             "devices": [{
-                "device": "gpu0", "policy": "fair", "name": "Weft", "backend": "soft", "clock": "real", "memory_bytes": 1_u64 << 32,
+                "name": "gpu0", "policy": "fair", "product": "Weft", "backend": "soft", "clock": "real", "memory_bytes": 1_u64 << 32,
                 "memory_used_bytes": 0, "busy_ns": now_ns, "overruns": 0, "executions": 0,
             }],
             "vgpus": vgpus, "closure": {"charged_ns": 0, "busy_ns": 0},

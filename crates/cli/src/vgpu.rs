@@ -77,10 +77,10 @@ pub(crate) fn devices(sockets: &Sockets, json: bool) -> Result<()> {
         return Ok(());
     }
     let row = |device: &DeviceReport| {
-        let vgpus = stats.vgpus.iter().filter(|vgpu| vgpu.device == device.device);
+        let vgpus = stats.vgpus.iter().filter(|vgpu| vgpu.device == device.name);
         vec![
-            device.device.clone(),
             device.name.clone(),
+            device.product.clone(),
             device.backend.clone(),
             device.clock.clone(),
             device.policy.clone(),
@@ -90,7 +90,7 @@ pub(crate) fn devices(sockets: &Sockets, json: bool) -> Result<()> {
         ]
     };
     let rows: Vec<_> = stats.devices.iter().map(row).collect();
-    let header = ["DEVICE", "NAME", "BACKEND", "CLOCK", "POLICY", "MEMORY", "BUSY", "VGPUS"];
+    let header = ["NAME", "PRODUCT", "BACKEND", "CLOCK", "POLICY", "MEMORY", "BUSY", "VGPUS"];
     line(table(&header, &rows).trim_end());
     Ok(())
 }

@@ -24,22 +24,25 @@ impl DaemonSide {
 
     /// The last report of a session whose worker is dead since `now_ns` of the device's clock, and
     /// how much of it is for what was in flight. Nobody reported that, so it is bounded by what the
-    /// device could do since `granted_ns`, when the session's last grant was given.
+    /// device could do since `granted_ns`, when the session's last grant was given, and by
+    /// `most_ns` where it stays for longer.
     #[must_use]
     pub fn final_report(
         &self,
         now_ns: u64,
         granted_ns: u64,
         abandoned: Abandoned,
+        most_ns: u64,
     ) -> (Report, u64) {
         let mut report = self.report();
         let owed_ns = self.page.abandoned_ns(now_ns, abandoned);
         let passed_ns = now_ns.saturating_sub(granted_ns);
-        let most_ns = match abandoned {
+        let bound_ns = match abandoned {
             Abandoned::Ends => passed_ns,
-            Abandoned::Stays => report.in_flight_ns.max(passed_ns),
+            // What a page says of the future is believed up to what a holder may take.
+            Abandoned::Stays => report.in_flight_ns.min(most_ns).max(passed_ns),
         };
-        let owed_ns = owed_ns.min(most_ns);
+        let owed_ns = owed_ns.min(bound_ns);
         report.used_ns = report.used_ns.saturating_add(owed_ns);
         report.in_flight_ns = 0;
         (report, owed_ns)

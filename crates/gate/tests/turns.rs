@@ -54,6 +54,9 @@ fn a_turn_admits_its_budget_and_is_handed_over_when_drained() {
     assert_eq!((report.used_ns, report.in_flight_ns, report.released), (1_250, 0, 1));
 }
 
+/// Work that stays is charged so much at most, in ns.
+const MOST_NS: u64 = 100_000;
+
 /// What a session owes that ends: since its oldest operation began, or what was reserved, if that
 /// is more; never more than could have been since its grant.
 #[test]
@@ -63,7 +66,7 @@ fn a_session_that_ends_owes_what_is_in_flight() {
     daemon.grant(10_000, GrantKind::Turn);
     worker.admit(500);
     worker.page().set_front(2_000);
-    let owed = |now_ns, abandoned| daemon.page().final_report(now_ns, 1_000, abandoned).1;
+    let owed = |now_ns, abandoned| daemon.page().final_report(now_ns, 1_000, abandoned, MOST_NS).1;
     assert_eq!(owed(2_100, Abandoned::Ends), 100);
     assert_eq!(owed(2_100, Abandoned::Stays), 500);
     assert_eq!(owed(9_000, Abandoned::Ends), 7_000);
@@ -71,6 +74,10 @@ fn a_session_that_ends_owes_what_is_in_flight() {
     worker.page().set_front(0);
     assert_eq!(owed(2_000, Abandoned::Ends), 1_000, "the page says more than has passed");
     assert_eq!(owed(2_000, Abandoned::Stays), 1_000);
+    // A page that lies about the future.
+    worker.admit(u64::MAX / 2);
+    assert_eq!(owed(2_000, Abandoned::Stays), MOST_NS);
+    worker.charge(u64::MAX / 2, 0);
     worker.charge(500, 400);
     assert_eq!(owed(9_000, Abandoned::Ends), 0);
     assert_eq!(owed(9_000, Abandoned::Stays), 0);

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use tracing_subscriber::filter::LevelFilter;
 use weft_ring::place::{ADMIN_SOCKET, TENANT_SOCKET};
-use weft_turn::Accounting;
+use weft_turn::{Accounting, Slicing};
 
 mod cap;
 mod device;
@@ -170,6 +170,16 @@ pub enum SlicingConfig {
     Fairgv,
     /// Not at all: a control.
     Never,
+}
+
+impl From<SlicingConfig> for Slicing {
+    fn from(config: SlicingConfig) -> Self {
+        match config {
+            SlicingConfig::Time => Self::Time,
+            SlicingConfig::Fairgv => Self::Fairgv,
+            SlicingConfig::Never => Self::Never,
+        }
+    }
 }
 
 /// Whose weights compete.
@@ -558,7 +568,8 @@ impl NodeConfig {
             return Err(invalid(&format!("{key}: `{tenant}` is not the number of a user")));
         }
         check("scheduling.cap_period_ms", scheduling.cap_period_ms, 1, 3_600_000)?;
-        let quantum_us = scheduling.quantum_us;
+        let quanta = self.devices.iter().filter_map(|device| device.quantum_us);
+        let quantum_us = quanta.fold(scheduling.quantum_us, u64::min);
         check("scheduling.sleeper_credit_us", scheduling.sleeper_credit_us, 0, quantum_us)?;
         check("scheduling.quantum_us", scheduling.quantum_us, 100, 1_000_000)?;
         check("scheduling.yield_us", scheduling.yield_us, 1, 1_000_000)?;
@@ -740,6 +751,8 @@ fn insert(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError>
         return insert_in_list(list, key, tail, &value);
     }
     match entry.as_table_mut() {
+        // The first of one.
+        Some(inner) if tail.starts_with("0.") => insert(inner, &tail[2..], value),
         Some(inner) => insert(inner, tail, value),
         None => Err(invalid(&format!("{head}: expected a table, because {key} is set"))),
     }

@@ -108,10 +108,8 @@ pub(crate) struct Start {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(crate) struct DeviceSpec {
     /// Its key on the node.
-    #[serde(default)]
     pub(crate) key: u32,
     /// Its name.
-    #[serde(default)]
     pub(crate) name: String,
     /// Device memory, in bytes.
     pub(crate) memory_bytes: u64,
@@ -170,6 +168,19 @@ impl Backend {
                 let (library, ordinal) = (device.library.clone(), device.ordinal);
                 Self::Cuda { library, ordinal, trust_tenants: device.trust_tenants }
             }
+        }
+    }
+
+    /// Whether that is the same device, so that a worker on it goes on: the model of a paced one may
+    /// be another.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Soft { model: own }, Self::Soft { model }) => own.is_some() == model.is_some(),
+            (
+                Self::Cuda { library: own, ordinal: place, .. },
+                Self::Cuda { library, ordinal, .. },
+            ) => own == library && place == ordinal,
+            _ => false,
         }
     }
 

@@ -107,7 +107,7 @@ impl Page {
         self.head(name, kind, help);
         for device in &stats.devices {
             // Names of devices have the same characters.
-            self.sample(name, &format!("{{device=\"{}\"}}", device.device), &value(device));
+            self.sample(name, &format!("{{device=\"{}\"}}", device.name), &value(device));
         }
     }
 

@@ -1,6 +1,6 @@
 //! Workers and the device: gate, execute, charge, release, as the node's worker does.
 
-use weft_turn::Admission;
+use weft_turn::{Admission, Operation, Size};
 
 use crate::clock::Tick;
 use crate::device::Op;
@@ -9,10 +9,6 @@ use crate::preempt::Stopper;
 use crate::worker::{Flight, Pending};
 use crate::world::{DEVICE, World, session_key};
 
-/// A kernel whose rest exceeds the budget by less than this is not cut (the worker's constant).
-const OVERRUN_NS: u64 = 500_000;
-/// A piece of a kernel is at least 50 times what starting a piece costs, and at least this.
-const PIECE_NS_MIN: u64 = 50_000;
 /// Commands in the hardware's queue of a worker whose turns are slices of wall time: one executes,
 /// one waits. The paper does not say how many there were; more would widen its Figure 11.
 const WALL_QUEUE: usize = 2;
@@ -110,7 +106,7 @@ impl World {
         let ns = if stops.is_some() {
             rest_ns.max(1)
         } else {
-            self.cut_ns(&pending, (estimate_ns, known), left_ns)
+            self.cut_ns(worker, &pending, (estimate_ns, known), left_ns)
         };
         let ends_kernel = ns >= rest_ns;
         let now_ns = self.clock.now_ns;
@@ -158,16 +154,24 @@ impl World {
     }
 
     /// How much of a command starts where a kernel can be cut between thread blocks only.
-    fn cut_ns(&self, pending: &Pending, (estimate_ns, known): (u64, bool), left_ns: u64) -> u64 {
+    fn cut_ns(
+        &self,
+        worker: usize,
+        pending: &Pending,
+        (estimate_ns, known): (u64, bool),
+        left_ns: u64,
+    ) -> u64 {
         let rest_ns = pending.kernel.ns - pending.done_ns;
-        let long = !known || estimate_ns > left_ns.saturating_add(OVERRUN_NS);
-        let piece_min_ns = PIECE_NS_MIN.max(50 * self.setup.costs.slice.ns);
-        let cut_ns = if pending.kernel.sliceable && long && left_ns != u64::MAX {
+        let (size, sliceable) = (Size::Blocks(pending.blocks()), pending.kernel.sliceable);
+        let operation = Operation { size, estimate_ns: None, sliceable };
+        let known_ns = known.then_some(estimate_ns);
+        let pieces = &self.workers[worker].pieces;
+        let limit = pieces.limit(&operation, known_ns, estimate_ns, left_ns, false);
+        let cut_ns = match limit.cut {
             // The cut is by blocks; how many fit follows from the prediction.
-            let wanted_ns = left_ns.max(piece_min_ns);
-            if known { scaled(wanted_ns, rest_ns, estimate_ns) } else { wanted_ns }
-        } else {
-            rest_ns
+            Some(cut) if known => scaled(cut.after_ns, rest_ns, estimate_ns),
+            Some(cut) => cut.after_ns,
+            None => rest_ns,
         };
         cut_ns.clamp(1, rest_ns.max(1))
     }
@@ -237,6 +241,7 @@ impl World {
         let had_work = self.workers[op.worker].has_work();
         let state = &mut self.workers[op.worker];
         let flight = state.flights.pop_front();
+        let slice_ns = self.setup.costs.slice.ns;
         let charge_ns = if op.resumes {
             state.meter.charge_part_ns(op.ns)
         } else {
@@ -248,6 +253,9 @@ impl World {
         state.gate.charge(estimate_ns, charge_ns);
         // The whole grid at the pace of this piece.
         state.learn(op.key, op.whole_ns);
+        if !op.ends_kernel {
+            state.pieces.learn(slice_ns);
+        }
         state.front_since_ns = now_ns;
         if op.ends_kernel {
             state.finished += 1;

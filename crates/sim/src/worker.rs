@@ -1,14 +1,14 @@
 //! A worker: what it has to execute and what it knows of it.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
-use weft_turn::{GrantKind, Holder, Meter, PlainPage};
+use weft_turn::{GrantKind, Holder, Meter, Pieces, PlainPage, Predictor, Slicing};
 
 use crate::kernel::Kernel;
 use crate::random::Random;
 
-/// An operation of which nothing is known.
-const UNKNOWN_NS: u64 = 50_000;
+/// Thread blocks of every kernel.
+pub(crate) const GRID_BLOCKS: u64 = 1 << 14;
 
 /// An operation that outlives its estimate by more than this is a surprise, not a variation.
 const SURPRISE_NS: u64 = 500_000;
@@ -39,6 +39,13 @@ pub(crate) struct Pending {
 impl Pending {
     pub(crate) fn new(kernel: Kernel) -> Self {
         Self { kernel, done_ns: 0, stopped: false }
+    }
+
+    /// Thread blocks that are left of it.
+    pub(crate) fn blocks(&self) -> u64 {
+        let rest = u128::from(self.kernel.ns - self.done_ns) * u128::from(GRID_BLOCKS);
+        let blocks = rest.div_ceil(u128::from(self.kernel.ns.max(1)));
+        u64::try_from(blocks).unwrap_or(GRID_BLOCKS)
     }
 }
 
@@ -84,7 +91,8 @@ pub(crate) struct Worker {
     source: Source,
     issued: usize,
     random: Random,
-    predictions: BTreeMap<u32, u64>,
+    predictor: Predictor,
+    pub(crate) pieces: Pieces,
 }
 
 impl Worker {
@@ -113,7 +121,8 @@ impl Worker {
             source,
             issued: 0,
             random,
-            predictions: BTreeMap::new(),
+            predictor: Predictor::default(),
+            pieces: Pieces::new(Slicing::Time),
         }
     }
 
@@ -139,21 +148,18 @@ impl Worker {
     /// What the command's rest will take; whether that is known rather than guessed.
     pub(crate) fn estimate(&self, pending: &Pending) -> (u64, bool) {
         let kernel = pending.kernel;
-        match self.predictions.get(&kernel.key) {
-            // Predictions are per whole grid; the rest is known by its blocks.
-            Some(whole_ns) => {
-                let rest = u128::from(kernel.ns - pending.done_ns);
-                let ns = u128::from(*whole_ns) * rest / u128::from(kernel.ns.max(1));
-                (u64::try_from(ns).unwrap_or(u64::MAX).max(1), true)
+        match self.predictor.predict(kernel.key.into(), pending.blocks()) {
+            Some(ns) => (ns, true),
+            None => {
+                let guess_ns = self.predictor.guess(kernel.key.into(), pending.blocks());
+                (kernel.declared_ns.unwrap_or(guess_ns), false)
             }
-            None => (kernel.declared_ns.unwrap_or(UNKNOWN_NS), false),
         }
     }
 
     /// A kernel, or a piece of one, ended at a pace at which the whole grid takes `whole_ns`.
     pub(crate) fn learn(&mut self, key: u32, whole_ns: u64) {
-        let known_ns = self.predictions.entry(key).or_insert(whole_ns);
-        *known_ns = *known_ns - *known_ns / 4 + whole_ns / 4;
+        self.predictor.learn(key.into(), GRID_BLOCKS, whole_ns);
     }
 
     /// After how much of its execution the oldest operation in flight is stopped, if anything but a

@@ -103,6 +103,7 @@ pub struct Session<P> {
     runnable: bool,
     turn: Option<Turn>,
     granted_ns: u64,
+    revoked_ns: Option<u64>,
     sync_calls: u64,
     pieces: u64,
 }
@@ -124,6 +125,12 @@ impl<P: DaemonPage> Session<P> {
     #[must_use]
     pub fn granted_ns(&self) -> u64 {
         self.granted_ns
+    }
+
+    /// When it was asked to give its last grant back, in ns, if it was.
+    #[must_use]
+    pub fn revoked_ns(&self) -> Option<u64> {
+        self.revoked_ns
     }
 
     /// Whether its page says what the core was not told.
@@ -203,7 +210,9 @@ impl<P: DaemonPage> Turns<P> {
         let held = gate.is_held().then(|| gate.last_grant()).flatten();
         let (turn, granted_ns) = (None, host.now_ns());
         let (runnable, sync_calls, pieces) = (false, 0, 0);
-        let new = Session { gate, device, runnable, turn, granted_ns, sync_calls, pieces };
+        let revoked_ns = None;
+        let new =
+            Session { gate, device, runnable, turn, granted_ns, revoked_ns, sync_calls, pieces };
         self.sessions.insert(session, new);
         self.tell(host, Event::Used { session, usage: report.usage() });
         if let Some(grant) = held {
@@ -363,7 +372,7 @@ impl<P: DaemonPage> Turns<P> {
             Action::Grant { session, epoch, budget_ns, .. } => {
                 self.grant(session, epoch, budget_ns, host.now_ns());
             }
-            Action::Revoke { session, .. } => self.revoke(session),
+            Action::Revoke { session, .. } => self.revoke(session, host.now_ns()),
             Action::Prepare { session, .. } => {
                 if let Some(entry) = self.sessions.get(&session) {
                     entry.gate.prepare();
@@ -396,7 +405,7 @@ impl<P: DaemonPage> Turns<P> {
         }
         let turn = same.unwrap_or_else(|| Turn::new(epoch, &report));
         entry.turn = Some(turn);
-        entry.granted_ns = now_ns;
+        (entry.granted_ns, entry.revoked_ns) = (now_ns, None);
         let spent_ns = report.admitted_ns().saturating_sub(turn.admitted_at_start_ns);
         if budget_ns == UNLIMITED {
             entry.gate.grant(quantum_ns, GrantKind::Renewing);
@@ -406,8 +415,9 @@ impl<P: DaemonPage> Turns<P> {
         self.effects.push(Effect::Granted { session, begins: same.is_none() });
     }
 
-    fn revoke(&mut self, session: SessionKey) {
+    fn revoke(&mut self, session: SessionKey, now_ns: u64) {
         let Some(entry) = self.sessions.get_mut(&session) else { return };
+        entry.revoked_ns = Some(now_ns);
         self.effects.push(match entry.gate.revoke() {
             // It held the device idly, or released it meanwhile: either way the turn is over.
             Revocation::Free => Effect::Reclaimed { session },

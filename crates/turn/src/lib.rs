@@ -5,7 +5,7 @@
 //! The *daemon's half* ([`Turns`]) turns what control pages say into events of the scheduling core
 //! and the core's actions into grants and revocations. The *holder's half* ([`Holder`]) admits
 //! operations to a turn, charges them and gives the turn back; [`Meter`] says what an operation is
-//! charged. Between them lies a control page, which each side sees through a trait
+//! charged, [`Predictor`] what it will take, [`Pieces`] where it is cut. Between them lies a control page, which each side sees through a trait
 //! ([`DaemonPage`], [`HolderPage`]): shared memory in the node, plain cells in the simulator. Both
 //! drive this code; there is no clock, no memory and no thread in it.
 //!
@@ -13,6 +13,7 @@
 //! |---|---|
 //! | A grant is a budget of device time, the holder releases by itself when it is used up | FairGV §3.3.2 |
 //! | The first five requests of a turn are timed, the others predicted | FairGV §3.3.1 |
+//! | A kernel that is longer than what is left of a turn runs in pieces | FairGV §5.5.2, Weft |
 //! | A turn that is over is given back while the rest of it drains | Weft |
 //! | A lone tenant's grant bounds what is in flight and lasts until it is revoked | Weft |
 //! | A timer that is due is told before what has happened meanwhile | Weft |
@@ -25,14 +26,18 @@ mod gate;
 mod holder;
 mod meter;
 mod page;
+mod pieces;
 mod plain;
+mod predict;
 
 pub use daemon::{Decision, Effect, Host, Session, Turns};
 pub use gate::{Gate, Revocation};
 pub use holder::{Admission, HOLDER_SPIN, Holder, PREPARED_SPIN, WaitFor};
 pub use meter::{Accounting, Meter, SETTLE_NS};
 pub use page::{Abandoned, DaemonPage, Demand, Grant, GrantKind, HolderPage, Report};
+pub use pieces::{Cut, Limit, Operation, Pieces, Size, Slicing};
 pub use plain::{PlainPage, Signal, Terms};
+pub use predict::Predictor;
 
 /// A worker releases its turn this long before its successor may start, in ns: what the daemon
 /// needs to hear of it.

@@ -3,11 +3,15 @@
 use crate::hierarchy::{control, expect_shares, worker};
 use crate::support::{Node, eventually, finish, program, root, success, text_of};
 
+/// A setting for so many paced devices.
+fn paced(count: usize) -> String {
+    let model = root().join("crates/cli/models/paced.toml");
+    format!("device={}", vec![format!("soft:paced:{}", model.display()); count].join(","))
+}
+
 /// A node with two paced devices.
 fn two(settings: &[&str]) -> Node {
-    let model = root().join("crates/cli/models/paced.toml");
-    let one = format!("soft:paced:{}", model.display());
-    let device = format!("device={one},{one}");
+    let device = paced(2);
     let mut all = vec![device.as_str()];
     all.extend_from_slice(settings);
     Node::paced(&all)
@@ -113,7 +117,7 @@ fn a_vgpu_whose_device_is_gone_says_so() {
     success(control(&node, &["create", "there", "--device", "gpu1"]));
     success(node.run(&["--name", "there"], &program("vector_add"), &[]));
     node.kill();
-    node.set("device=soft");
+    node.configure(&["device=soft"]);
     node.launch();
     let output = finish(node.run(&["--name", "there"], &program("vector_add"), &[]));
     let text = text_of(&output);
@@ -125,4 +129,38 @@ fn a_vgpu_whose_device_is_gone_says_so() {
     success(control(&node, &["rm", "there"]));
     success(node.run(&["--name", "there"], &program("vector_add"), &[]));
     assert_eq!(homes(&node, &["there"]), ["gpu0"]);
+}
+
+#[test]
+fn devices_come_and_go_and_those_with_sessions_stay_what_they_are() {
+    let mut node = two(&["device.0.name=a", "device.1.name=b"]);
+    for (vgpu, device) in [("on-a", "a"), ("on-b", "b")] {
+        success(control(&node, &["create", vgpu, "--device", device]));
+        success(node.run(&["--name", vgpu], &program("vector_add"), &[]));
+    }
+    let mut tenant = worker(&node, "on-b", "1");
+    node.kill();
+    let three = paced(3);
+    let names = ["device.0.name=c", "device.1.name=b", "device.2.name=a"];
+    node.configure(&[three.as_str(), "scheduling.share=vgpu", names[0], names[1], names[2]]);
+    node.launch();
+    assert_eq!(node.admin().node().unwrap().adopted_sessions, 1);
+    success(control(&node, &["create", "on-c", "--device", "c"]));
+    for vgpu in ["on-a", "on-c"] {
+        success(node.run(&["--name", vgpu], &program("vector_add"), &[]));
+    }
+    expect_shares(&node, &[("on-b", 1.0)]);
+    let stats = node.admin().stats().unwrap();
+    let busy =
+        |name: &str| stats.devices.iter().find(|device| device.name == name).unwrap().busy_ns;
+    assert!(busy("b") > 100 * busy("a").max(busy("c")), "{:?}", stats.devices);
+    // Of a device without sessions nothing is counted that an earlier daemon charged.
+    let unlike_ns = stats.closure.charged_ns.abs_diff(stats.closure.busy_ns);
+    assert!(unlike_ns * 20 < stats.closure.busy_ns, "{:?}", stats.closure);
+    // A worker on a device of another kind is not one on this device.
+    node.kill();
+    node.configure(&["device=soft", "device.name=b"]);
+    node.launch();
+    assert_eq!(node.admin().node().unwrap().adopted_sessions, 0);
+    tenant.kill();
 }

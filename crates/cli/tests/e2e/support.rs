@@ -149,9 +149,9 @@ impl Node {
         Self::start_in(&all, Vec::new())
     }
 
-    /// Adds a setting for the next start.
-    pub(crate) fn set(&mut self, setting: &str) {
-        self.settings.push(setting.to_owned());
+    /// Takes other settings for the next start.
+    pub(crate) fn configure(&mut self, settings: &[&str]) {
+        self.settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
     }
 
     /// Starts the daemon (again) in the same directory.

@@ -73,7 +73,7 @@ fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
     let total: u64 = used.iter().sum();
     // Counters are read a little after the clock.
     let wall_ns = after.now_ns.saturating_sub(before.now_ns).max(total);
-    let is_this = |report: &&DeviceReport| report.device == device;
+    let is_this = |report: &&DeviceReport| report.name == device;
     let is_fair = after.devices.iter().find(is_this).is_some_and(|report| report.policy == "fair");
     let of = |vgpu: &VgpuReport, parts: &[f64]| {
         let place = active.iter().position(|other| other.name == vgpu.name);
@@ -176,8 +176,8 @@ mod tests {
 
     fn device(name: &str) -> DeviceReport {
         DeviceReport {
-            device: name.to_owned(),
-            name: String::new(),
+            name: name.to_owned(),
+            product: String::new(),
             backend: "soft".to_owned(),
             clock: "real".to_owned(),
             policy: "fair".to_owned(),

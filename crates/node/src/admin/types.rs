@@ -164,9 +164,9 @@ pub struct NodeReport {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceReport {
     /// Its name on the node.
-    pub device: String,
-    /// Product name.
     pub name: String,
+    /// Product name.
+    pub product: String,
     /// Backend: `soft`.
     pub backend: String,
     /// `real` or `paced`.

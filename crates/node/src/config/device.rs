@@ -238,6 +238,16 @@ pub(super) fn set(table: &mut Table, text: &str) -> Result<(), ConfigError> {
     let Some(first) = names.first() else { return Ok(()) };
     let configured = match table.remove("device") {
         Some(Value::Table(device)) => device,
+        Some(Value::Array(list)) if names.len() == list.len() => {
+            return set_each(table, list, &names);
+        }
+        Some(Value::Array(list)) => {
+            let (given, count) = (names.len(), list.len());
+            return Err(invalid(&format!(
+                "device: {given} named for the {count} that are configured; name as many, or \
+                 configure none"
+            )));
+        }
         Some(_) | None => Table::new(),
     };
     if names.len() == 1 {
@@ -251,6 +261,18 @@ pub(super) fn set(table: &mut Table, text: &str) -> Result<(), ConfigError> {
         apply(&mut device, name).map(|()| Value::Table(device))
     };
     let devices: Vec<Value> = names.iter().map(device).collect::<Result<_, _>>()?;
+    table.insert("device".to_owned(), Value::Array(devices));
+    Ok(())
+}
+
+/// Changes each device of a list into what its name says.
+fn set_each(table: &mut Table, list: Vec<Value>, names: &[String]) -> Result<(), ConfigError> {
+    let mut devices = Vec::new();
+    for (device, name) in list.into_iter().zip(names) {
+        let mut device = device.as_table().cloned().unwrap_or_default();
+        apply(&mut device, name)?;
+        devices.push(Value::Table(device));
+    }
     table.insert("device".to_owned(), Value::Array(devices));
     Ok(())
 }

@@ -184,12 +184,15 @@ fn several_devices_are_named_in_one_setting() {
     assert_eq!(kinds, [(soft, paced), (soft, real), (DeviceKind::Cuda, real)]);
     assert!(config.devices.iter().all(|device| device.memory_bytes() == 1 << 30));
     assert_eq!(config.devices[2].quantum_us, Some(30_000));
-    assert_eq!(load(&[("device", "soft,soft"), ("device", "soft")]).unwrap().devices.len(), 1);
+    let set = [("device", "soft"), ("device.0.memory", "1GiB"), ("device", "soft:paced")];
+    let alone = load(&set).unwrap().devices;
+    assert_eq!((alone[0].clock, alone[0].memory_bytes()), (paced, 1 << 30));
     for (settings, words) in [
         ([("device", "soft,quick"), ("log.level", "info")], "quick|soft:paced|cuda"),
         ([("device", "soft,soft"), ("device.2.memory", "1GiB")], "device.2.memory|2 of them"),
         ([("device", "soft,soft"), ("device.name", "twin")], "device.1.name|twin"),
         ([("device", "cuda:1,cuda:1"), ("log.level", "info")], "device.1.ordinal|same GPU"),
+        ([("device", "soft,soft"), ("device", "soft,soft,soft")], "3 named|2 that"),
         ([("device", "soft,soft"), ("device.1.policy", "fiar")], "device.1|fiar|fair"),
         ([("device.name", "a b"), ("log.level", "info")], "device.name|a b|letters"),
     ] {

@@ -8,6 +8,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use anyhow::Context as _;
 use weft_ring::Loss;
 use weft_ring::peer::{self, Credentials};
 use weft_sched::{DeviceKey, Weight, policy};
@@ -223,11 +224,9 @@ impl Daemon {
     }
 
     fn device_called(&self, name: &str) -> anyhow::Result<DeviceKey> {
-        if let Some(device) = self.devices.named(name) {
-            return Ok(device.key);
-        }
-        let names: Vec<&str> = self.devices.iter().map(|device| device.name.as_str()).collect();
-        anyhow::bail!("there is no device `{name}` on this node; it has {}", names.join(", "))
+        self.core().registry.device_bytes(name)?;
+        let device = self.devices.named(name).context("the device is not open")?;
+        Ok(device.key)
     }
 
     /// Saves what was changed.
@@ -311,7 +310,10 @@ impl Daemon {
             let mut core = self.core();
             core.registry.set_user_weight(uid, weight)?;
             // One vGPU of the tenant tells the driver of it.
-            let is_of = |vgpu: &&Vgpu| self.tenancy.settled(vgpu.key) == Some(uid);
+            let is_of = |vgpu: &&Vgpu| {
+                let is_there = self.devices.named(&vgpu.device).is_some();
+                is_there && self.tenancy.settled(vgpu.key) == Some(uid)
+            };
             let vgpu = core.registry.iter().find(is_of).cloned();
             if let Some(vgpu) = vgpu {
                 self.place(&mut core, &vgpu);
@@ -353,7 +355,7 @@ impl Daemon {
                 "vGPU `{name}` was removed meanwhile, and another has its name; `weft ls` shows \
                  whose it is, ask again to remove that one"
             );
-            let mut of_vgpu = core.sessions.values().filter(|entry| entry.vgpu == key);
+            let mut of_vgpu = core.sessions.iter_mut().filter(|(_, entry)| entry.vgpu == key);
             let Some(first) = of_vgpu.next() else {
                 let vgpu = core.registry.remove(name)?;
                 if let Some(device) = self.devices.named(&vgpu.device) {
@@ -367,10 +369,12 @@ impl Daemon {
             anyhow::ensure!(
                 force,
                 "vGPU `{name}` is in use by {} (process {}); `--force` ends its sessions",
-                first.program,
-                first.pid
+                first.1.program,
+                first.1.pid
             );
-            for entry in std::iter::once(first).chain(of_vgpu) {
+            for (session, entry) in std::iter::once(first).chain(of_vgpu) {
+                entry.ends_at_once = true;
+                self.driver.send(Order::EndDrain { session: Some(*session) });
                 entry.tell(Loss::VgpuRemoved);
                 // One that is gone already has been noticed by its thread.
                 let _ = entry.worker.as_ref().map(WorkerProcess::kill);
@@ -511,7 +515,10 @@ impl Daemon {
                 caller.administrates() || vgpu.is_some_and(|vgpu| vgpu.owner == caller.uid);
             let name = || format!("removed-{}", span.vgpu);
             is_shown.then(|| Turn {
-                device: self.devices.get(DeviceKey(span.device)).name.clone(),
+                device: self
+                    .devices
+                    .find(DeviceKey(span.device))
+                    .map_or_else(String::new, |device| device.name.clone()),
                 vgpu: vgpu.map_or_else(name, |vgpu| vgpu.name.clone()),
                 start_ns: span.start_ns,
                 end_ns: span.end_ns,

@@ -1,6 +1,6 @@
 //! Taking over the workers of an earlier daemon.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::thread;
@@ -12,7 +12,7 @@ use weft_device::soft::DevicePage;
 use weft_gate::{ControlPage, NODE_SESSIONS, NodePage};
 use weft_ring::peer::{self, Process};
 use weft_ring::{Access, MemoryFile, Segment};
-use weft_sched::{Actions, DeviceKey, Event, Node, RestoreError, Usage};
+use weft_sched::{Actions, DeviceKey, Event, Node, RestoreError, Usage, VgpuKey};
 
 use super::Daemon;
 use super::devices::Devices;
@@ -23,10 +23,13 @@ use super::runtime::Runtime;
 use super::sessions::{Entry, Origin, Session};
 use super::spawn::Worker;
 use crate::config::NodeConfig;
-use crate::link::{Adoption, PACKET_BYTES_MAX};
+use crate::link::{Adoption, Backend, PACKET_BYTES_MAX};
 
 /// A worker answers at its door within this time, or is left to die.
 const ANSWER_LIMIT: Duration = Duration::from_millis(500);
+
+/// A device's key is below this, whatever a worker says.
+const DEVICE_KEYS: u32 = 1024;
 
 /// A worker that outlived its daemon.
 #[derive(Debug)]
@@ -130,16 +133,39 @@ fn introduced(
 pub(crate) fn of_known_vgpus(survivors: Vec<Survivor>, registry: &Registry) -> Vec<Survivor> {
     keep(survivors, "its vGPU is gone", |survivor| {
         let start = &survivor.adoption.start;
-        registry.by_key(start.vgpu_key).is_some_and(|vgpu| vgpu.name == start.vgpu)
+        let known = registry.by_key(start.vgpu_key);
+        known.is_some_and(|vgpu| vgpu.name == start.vgpu && vgpu.device == start.device.name)
     })
 }
 
-/// Those whose device the node still has. The others are ended.
+/// Those whose device the node still has, under the name and the key that the first of them says.
+/// The others are ended.
 pub(crate) fn of_known_devices(survivors: Vec<Survivor>, config: &NodeConfig) -> Vec<Survivor> {
-    keep(survivors, "its device is gone", |survivor| {
-        let name = &survivor.adoption.start.device.name;
-        config.devices.iter().any(|device| device.name == *name)
+    let mut keys: BTreeMap<String, u32> = BTreeMap::new();
+    for spec in survivors.iter().map(|survivor| &survivor.adoption.start.device) {
+        if !keys.values().any(|key| *key == spec.key) {
+            keys.entry(spec.name.clone()).or_insert(spec.key);
+        }
+    }
+    keep(survivors, "the node has no such device", |survivor| {
+        let spec = &survivor.adoption.start.device;
+        let found = config.devices.iter().find(|device| device.name == spec.name);
+        let is_same = found.is_some_and(|device| Backend::of(device).is_same(&spec.backend));
+        is_same && spec.key < DEVICE_KEYS && keys.get(&spec.name) == Some(&spec.key)
     })
+}
+
+/// What an earlier daemon's schedule says of devices on which sessions live.
+pub(crate) fn of_living_devices(mut schedule: Schedule, survivors: &[Survivor]) -> Schedule {
+    let living: BTreeSet<DeviceKey> = survivors.iter().map(Survivor::device).collect();
+    let core = &mut schedule.core;
+    core.devices.retain(|state| living.contains(&state.device));
+    core.debts.retain(|debt| living.contains(&debt.device));
+    core.vgpus.retain(|state| living.contains(&state.device));
+    let vgpus: BTreeSet<VgpuKey> = core.vgpus.iter().map(|state| state.vgpu).collect();
+    core.sessions.retain(|state| vgpus.contains(&state.vgpu));
+    schedule.forgotten_ns.retain(|device, _| living.contains(&DeviceKey(*device)));
+    schedule
 }
 
 fn keep(
@@ -276,6 +302,7 @@ impl Daemon {
             program: start.program.clone(),
             worker: None,
             segment: None,
+            ends_at_once: false,
         };
         core.sessions.insert(start.key, entry);
         core.registry.note_session(start.vgpu_key, start.session);

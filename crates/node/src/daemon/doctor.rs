@@ -27,7 +27,7 @@ impl super::Daemon {
             format!("charges differ from the device's busy time by {:.3} %", error * 100.0);
         checks.push(check("accounting", finding, detail));
         for device in stats.devices.iter().filter(|device| device.overruns > 0) {
-            let DeviceReport { device: name, overruns, executions, .. } = device;
+            let DeviceReport { name, overruns, executions, .. } = device;
             let detail =
                 format!("{name}: {overruns} of {executions} executions took longer than it says");
             checks.push(check("model", Finding::Warning, detail));

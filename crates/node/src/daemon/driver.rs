@@ -79,6 +79,11 @@ pub(crate) enum Order {
         /// Is dropped when its work in flight no longer occupies the device.
         answer: Sender<()>,
     },
+    /// Nobody waits any more until what a dead session left behind is over.
+    EndDrain {
+        /// Whose, if not everybody's.
+        session: Option<u32>,
+    },
     /// A session's worker is dead.
     End {
         /// Which.
@@ -222,8 +227,8 @@ pub(crate) struct Driver {
     trace: Trace,
     saver: Saver,
     saved: Instant,
-    /// Device time of vGPUs that were removed.
-    forgotten_ns: u64,
+    /// Device time of vGPUs that were removed, by device.
+    forgotten_ns: BTreeMap<u32, u64>,
     /// Number of the scheduling core among those of the registry.
     number: u64,
     witness: Witness,
@@ -248,7 +253,7 @@ impl Driver {
         page: NodePage,
         orders: Receiver<Order>,
         saver: Saver,
-        (number, forgotten_ns): (u64, u64),
+        (number, forgotten_ns): (u64, BTreeMap<u32, u64>),
         coscheduler: Coscheduler,
         devices: Vec<DrivenDevice>,
     ) -> Self {
@@ -357,6 +362,7 @@ impl Driver {
             Order::Forget { vgpu } => self.forget(VgpuKey(vgpu)),
             Order::Begin(beginning) => self.begin(*beginning),
             Order::Drain { session, answer } => self.drain(session, answer),
+            Order::EndDrain { session } => self.drains.end(session),
             Order::End { session, answer } => {
                 let ended = self.end(session);
                 // Who asked may be gone: the daemon is ending.
@@ -385,7 +391,8 @@ impl Driver {
     fn forget(&mut self, vgpu: VgpuKey) {
         // One that never had a session is not known.
         if let Some(view) = self.turns.node().vgpu(vgpu) {
-            self.forgotten_ns = self.forgotten_ns.saturating_add(view.used_ns);
+            let forgotten_ns = self.forgotten_ns.entry(view.device.0).or_default();
+            *forgotten_ns = forgotten_ns.saturating_add(view.used_ns);
             self.tell(Event::RemoveVgpu { vgpu });
         }
     }
@@ -398,7 +405,11 @@ impl Driver {
             gate.page().set_unmanaged(self.turns.node().is_shared(device.key));
         }
         self.sessions.insert(session, Session { id, vgpu, killed: false, worker });
-        self.turns.begin(&mut self.witness, SessionKey(session), VgpuKey(vgpu), gate);
+        let key = SessionKey(session);
+        self.turns.begin(&mut self.witness, key, VgpuKey(vgpu), gate);
+        if self.turns.session(key).is_none() {
+            self.kill(session, "the scheduling core does not know it");
+        }
         self.follow();
         self.page.mark(session);
         self.save();
@@ -412,11 +423,13 @@ impl Driver {
         let vgpu = self.sessions.get(&session).map(|entry| VgpuKey(entry.vgpu));
         let device = vgpu.and_then(|vgpu| self.device_of(vgpu));
         let abandoned = device.map_or(Abandoned::Ends, |device| device.abandoned);
+        let most_ns =
+            device.map_or(0, |device| device.config.quantum_ns + device.config.overdue_ns);
         let mut ended = None;
         self.turns.end(&mut self.witness, SessionKey(session), |session| {
             let page = session.gate.page();
             let (report, abandoned_ns) =
-                page.final_report(clock::now_ns(), session.granted_ns(), abandoned);
+                page.final_report(clock::now_ns(), session.granted_ns(), abandoned, most_ns);
             ended = Some(Ended { used_ns: report.used_ns, abandoned_ns });
             report
         });
@@ -469,7 +482,10 @@ impl Driver {
             policies: devices.iter().map(|state| (state.device, state.policy)).collect(),
             sessions: sessions.collect(),
             vgpus: vgpus.collect(),
-            charged_ns: billed_ns.saturating_add(self.forgotten_ns),
+            charged_ns: self
+                .forgotten_ns
+                .values()
+                .fold(billed_ns, |sum, ns| sum.saturating_add(*ns)),
             lost_records: self.witness.lost_ever(),
             coscheduling: self.coscheduler.report(),
         }
@@ -577,7 +593,7 @@ impl Driver {
         self.saver.schedule(Schedule {
             core: self.turns.node().snapshot(),
             sessions: self.sessions.iter().map(|(key, session)| (*key, session.id)).collect(),
-            forgotten_ns: self.forgotten_ns,
+            forgotten_ns: self.forgotten_ns.clone(),
             number: self.number,
         });
     }

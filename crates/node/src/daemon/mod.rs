@@ -165,12 +165,17 @@ pub(crate) fn check(config: &NodeConfig) -> anyhow::Result<String> {
         devices::identify(device)?;
     }
     if config.state_dir.exists() {
-        let devices = config.devices.iter();
-        let devices = devices.map(|device| (device.name.clone(), device.memory_bytes()));
-        Registry::open(&config.state_dir, config.limits.vgpus, devices.collect())
-            .with_context(|| format!("cannot use {}", config.state_dir.display()))?;
+        open_registry(&config)?;
     }
     Ok(toml::to_string(&config)?)
+}
+
+/// The registry of a node whose devices are known with their memory.
+fn open_registry(config: &NodeConfig) -> anyhow::Result<Registry> {
+    let memory = |device: &DeviceConfig| (device.name.clone(), device.memory_bytes());
+    let devices = config.devices.iter().map(memory).collect();
+    Registry::open(&config.state_dir, config.limits.vgpus, devices)
+        .with_context(|| format!("cannot use {}", config.state_dir.display()))
 }
 
 fn spawn_saver(saver: Saver, schedule_path: PathBuf) -> io::Result<JoinHandle<()>> {
@@ -206,7 +211,7 @@ struct Setup {
 
 impl Setup {
     fn new(
-        config: NodeConfig,
+        mut config: NodeConfig,
         runtime: Runtime,
         saver: Saver,
         schedule_path: &std::path::Path,
@@ -214,17 +219,15 @@ impl Setup {
         let survivors = adopt::find_survivors(&runtime)?;
         let survivors = adopt::of_known_devices(survivors, &config);
         let devices = Devices::open(&config, &survivors)?;
+        devices.note_memory(&mut config);
         let frames = adopt::frames(&devices, &survivors)?;
-        let memory = |device: &Device| (device.name.clone(), device.config.memory_bytes());
-        let memories = devices.iter().map(memory).collect();
-        let mut registry = Registry::open(&config.state_dir, config.limits.vgpus, memories)
-            .with_context(|| format!("cannot use {}", config.state_dir.display()))?;
+        let mut registry = open_registry(&config)?;
         let survivors = adopt::of_known_vgpus(survivors, &registry);
         let schedule = persist::read_schedule(schedule_path);
         let ended = adopt::settle_ended(&mut registry, &runtime, schedule.as_ref(), &survivors);
         let last = schedule.clone().filter(|schedule| schedule.number == registry.core());
-        // Without survivors the device is a new one, and so are its tags.
-        let schedule = schedule.filter(|_| !survivors.is_empty());
+        // A device without survivors is a new one, and so are its tags.
+        let schedule = schedule.map(|schedule| adopt::of_living_devices(schedule, &survivors));
         let driven = devices.iter().map(|device| driven(&config, device));
         let driven = driven.collect::<anyhow::Result<Vec<_>>>()?;
         let node = scheduling_core(schedule.as_ref(), &ended, &survivors);
@@ -250,7 +253,7 @@ impl Setup {
         let handle = Handle::new(orders, page.doorbell().clone());
         let wanted = config.scheduling.coscheduling;
         let coscheduler = Coscheduler::new(wanted, node_page.try_clone()?, now_ns());
-        let forgotten_ns = schedule.map_or(0, |schedule| schedule.forgotten_ns);
+        let forgotten_ns = schedule.map_or_else(BTreeMap::new, |schedule| schedule.forgotten_ns);
         let core = (number, forgotten_ns);
         let mut driver =
             Driver::new(node, page, received, saver.clone(), core, coscheduler, driven);
@@ -299,10 +302,9 @@ impl Setup {
             crate::metrics::serve(address, &daemon)?;
         }
         let socket = daemon.config.tenant_socket();
-        let policy = daemon.config.scheduling.policy.as_str();
         let devices: Vec<String> = daemon.devices.iter().map(Device::in_words).collect();
         let devices = devices.join("; ");
-        tracing::info!(socket = %socket.display(), devices, policy, "node daemon is ready");
+        tracing::info!(socket = %socket.display(), devices, "node daemon is ready");
         let end = daemon.accept(&listeners, &stop, &leave)?;
         drop(listeners);
         daemon.shut_down(end);
@@ -497,12 +499,14 @@ impl Daemon {
             let mut core = self.core();
             let count = core.sessions.len();
             for entry in core.sessions.values_mut() {
+                entry.ends_at_once = true;
                 if let Some(worker) = entry.worker.take() {
                     entry.tell(Loss::NodeStopped);
                     // A worker that is gone already has been noticed by its thread.
                     let _ = worker.kill();
                 }
             }
+            self.driver.send(Order::EndDrain { session: None });
             drop(core);
             if count == 0 {
                 break;

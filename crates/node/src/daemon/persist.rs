@@ -112,8 +112,9 @@ pub(crate) struct Schedule {
     pub(crate) core: Snapshot,
     /// Numbers of the sessions, by their keys in the core.
     pub(crate) sessions: BTreeMap<u32, u64>,
-    /// Device time of vGPUs that were removed.
-    pub(crate) forgotten_ns: u64,
+    /// Device time of vGPUs that were removed, by device.
+    #[serde(default)]
+    pub(crate) forgotten_ns: BTreeMap<u32, u64>,
     /// Number of the scheduling core, as the registry counts them.
     #[serde(default)]
     pub(crate) number: u64,
@@ -274,7 +275,7 @@ mod tests {
         let saver = Saver::default();
         let (done, written) = mpsc::channel();
         for round in 1..=1000 {
-            saver.schedule(Schedule { forgotten_ns: round, ..Schedule::default() });
+            saver.schedule(Schedule { number: round, ..Schedule::default() });
             let (path, obsolete) = (path.clone(), dir.path().join("obsolete"));
             let bytes = round.to_string().into_bytes();
             let document = Document::Whole { path, bytes, obsolete };
@@ -283,7 +284,7 @@ mod tests {
         saver.end();
         run(&saver, &schedule_path);
         assert_eq!(std::fs::read(&path).unwrap(), b"900");
-        assert_eq!(read_schedule(&schedule_path).unwrap().forgotten_ns, 1000);
+        assert_eq!(read_schedule(&schedule_path).unwrap().number, 1000);
         saver.registry(None, done);
         // The last one is not answered: nobody writes any more.
         assert_eq!(written.iter().collect::<Vec<_>>(), vec![Ok(()); 1000]);
@@ -365,12 +366,12 @@ mod tests {
         let thread = thread::spawn(move || run(&thread_saver, &thread_path));
         let (done, written) = mpsc::channel();
         for round in 1..=3 {
-            saver.schedule(Schedule { forgotten_ns: round, ..Schedule::default() });
+            saver.schedule(Schedule { number: round, ..Schedule::default() });
             saver.registry(None, done.clone());
             assert_eq!(written.recv().unwrap(), Ok(()));
         }
         saver.end();
         thread.join().unwrap();
-        assert_eq!(read_schedule(&schedule_path).unwrap().forgotten_ns, 3);
+        assert_eq!(read_schedule(&schedule_path).unwrap().number, 3);
     }
 }

@@ -55,6 +55,8 @@ pub(crate) struct Entry {
     pub(crate) worker: Option<WorkerProcess>,
     /// Its segment, once its worker runs.
     pub(crate) segment: Option<Segment>,
+    /// When it ends nobody waits for what it leaves on the device.
+    pub(crate) ends_at_once: bool,
 }
 
 impl Entry {
@@ -174,7 +176,8 @@ impl Daemon {
             core.registry.close_session(vgpu, reservation.id, 0);
             core.frames(reservation.device).remove_session(key, vgpu)
         };
-        self.leave(key, vgpu, reservation.device, frames);
+        self.give_memory_back(key, reservation.device, frames);
+        self.leave(key, vgpu, reservation.device);
     }
 
     fn start_session(
@@ -444,19 +447,23 @@ impl Daemon {
         if let Err(error) = segment.declare_worker_lost() {
             tracing::error!(session = start.session, %error, "the tenant could not be told");
         }
+        // Memory is free at once. Its turn, and with it its place, end with what the device executes.
+        let frames = self.core().frames(device).remove_session(key, vgpu);
+        self.give_memory_back(key, device, frames);
         self.drain(key);
-        let (used_ns, frames) = {
+        let used_ns = {
             // In one step for whoever reads totals: what the driver no longer counts is booked.
             let mut core = self.core();
             let ended = self.driver.ask(|answer| Order::End { session: key, answer });
-            let ended = ended.flatten();
+            // The daemon is ending: the next one finds the record, and books it.
+            let Some(ended) = ended else { return };
             let used_ns = ended.map_or(0, |ended| ended.used_ns);
             let abandoned_ns = ended.map_or(0, |ended| ended.abandoned_ns);
             self.devices.get(device).count_abandoned(abandoned_ns);
             core.registry.close_session(vgpu, start.session, used_ns);
-            (used_ns, core.frames(device).remove_session(key, vgpu))
+            used_ns
         };
-        self.leave(key, vgpu, device, frames);
+        self.leave(key, vgpu, device);
         // Only when it is on disk: a daemon that finds the record books it, once.
         if self.save_registry() {
             self.runtime.remove_door(start.session);
@@ -472,13 +479,20 @@ impl Daemon {
         }
     }
 
-    /// Waits until the device is done with a dead session's work, unless the node ends.
+    /// Waits until the device is done with a dead session's work, unless the node ends or somebody
+    /// wants its vGPU gone.
     fn drain(&self, key: u32) {
-        let node_ends = self.core().sessions.get(&key).is_some_and(|entry| entry.worker.is_none());
-        if !node_ends {
-            // The answer is that there will be none.
-            self.driver.ask::<()>(|answer| Order::Drain { session: key, answer });
+        let (answer, over) = std::sync::mpsc::channel();
+        {
+            // In one step with whoever says that nobody is to wait.
+            let core = self.core();
+            if core.sessions.get(&key).is_none_or(|entry| entry.ends_at_once) {
+                return;
+            }
+            self.driver.send(Order::Drain { session: key, answer });
         }
+        // The answer is that there will be none.
+        let _: Result<(), _> = over.recv();
     }
 
     /// What `operation` answers when it need not wait for frames that are being cleared.
@@ -497,17 +511,23 @@ impl Daemon {
         }
     }
 
-    /// Clears the session's memory and gives it and the session's place back.
-    fn leave(&self, key: u32, vgpu: u32, device: DeviceKey, frames: Dirty) {
+    /// Clears what a dead session had of the device's and the host's memory, for others.
+    fn give_memory_back(&self, key: u32, device: DeviceKey, frames: Dirty) {
         let cleared = frames.clear();
         let mut core = self.core();
         core.frames(device).recycle(&cleared);
-        core.sessions.remove(&key);
         core.host.end(key);
+        drop(core);
+        self.cleared.notify_all();
+    }
+
+    /// Gives a session's place back.
+    fn leave(&self, key: u32, vgpu: u32, device: DeviceKey) {
+        let mut core = self.core();
+        core.sessions.remove(&key);
         let is_last = !core.sessions.values().any(|entry| entry.vgpu == vgpu);
         let file = is_last.then(|| core.frames(device).forget_file(vgpu));
         drop(core);
-        self.cleared.notify_all();
         // What is left of it goes without the lock, too.
         drop(file);
     }

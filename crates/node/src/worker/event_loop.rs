@@ -9,17 +9,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use weft_device::{Device, Driven};
-use weft_exec::{Accepted, Ready, Session, Started, Violation};
+use weft_exec::{Accepted, Ready, Session, Started, Violation, Work};
 use weft_gate::{Due, GateWorker};
 use weft_ring::{AnswerTo, MAX_COMMAND, WorkerSide};
-use weft_turn::{Abandoned, Admission, GrantKind, Meter, WaitFor};
+use weft_turn::{
+    Abandoned, Admission, GrantKind, Meter, Operation, Pieces, Predictor, Size, WaitFor,
+};
 use weft_wire::Command;
 
 use super::compile::{Compiling, Load};
 use super::link::Link;
 use super::output::Answers;
-use super::pieces::Pieces;
-use super::predict::Predictor;
 use crate::link::{Ask, Reply, Times};
 
 /// The device is driven for at most this long between two looks at the lanes.
@@ -149,7 +149,7 @@ impl<D: Device> EventLoop<D> {
             answers: Answers::default(),
             predictor: Predictor::default(),
             meter: Meter::new(times.accounting.into()),
-            pieces: Pieces::new(times.slicing),
+            pieces: Pieces::new(times.slicing.into()),
             compiling: Compiling::default(),
             piece_start_ns: 0,
             flights: VecDeque::new(),
@@ -381,13 +381,13 @@ impl<D: Device> EventLoop<D> {
                 }
             };
             let stops = self.session.device().info().capabilities.cancel;
-            let limit = self.pieces.limit(&ready, known, estimate_ns, left_ns, stops);
+            let limit = self.pieces.limit(&operation(&ready), known, estimate_ns, left_ns, stops);
             let whole_ns = estimate_ns;
             let estimate_ns = whole_ns.min(limit.expected_ns);
             self.gate.shorten(whole_ns - estimate_ns);
             let began_ns = self.session.device().now_ns();
             let mut output = self.answers.output(&self.side);
-            match self.session.start_next(limit.cut, &mut output) {
+            match self.session.start_next(limit.cut.map(cut), &mut output) {
                 Started::Flying => {
                     let now_ns = self.session.device().now_ns();
                     if limit.cut.is_some() {
@@ -608,6 +608,19 @@ impl<D: Device> EventLoop<D> {
     fn has_other_news(&self) -> bool {
         self.gate.has_news() || self.link.is_over()
     }
+}
+
+/// What is to be cut, without what it is.
+fn operation(ready: &Ready) -> Operation {
+    let size = match ready.work {
+        Work::Kernel => Size::Blocks(ready.units),
+        Work::Copy | Work::Fill => Size::Bytes(ready.units),
+    };
+    Operation { size, estimate_ns: ready.estimate_ns, sliceable: ready.sliceable }
+}
+
+fn cut(at: weft_turn::Cut) -> weft_exec::Cut {
+    weft_exec::Cut { after_ns: at.after_ns, after_bytes: at.after_bytes }
 }
 
 #[cfg(test)]

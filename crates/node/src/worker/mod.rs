@@ -11,8 +11,6 @@ mod frames;
 mod link;
 mod log;
 mod output;
-mod pieces;
-mod predict;
 mod privileges;
 mod sandbox;
 

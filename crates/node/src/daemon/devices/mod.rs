@@ -98,8 +98,8 @@ impl Device {
 
     /// What it is, for the log.
     pub(crate) fn in_words(&self) -> String {
-        let DeviceReport { device, name, clock, .. } = self.report("", 0);
-        format!("{device}: {name}, clock {clock}")
+        let DeviceReport { name, product, clock, .. } = self.report("", 0);
+        format!("{name}: {product}, clock {clock}")
     }
 
     /// Removes a dead session from the device's queue.
@@ -116,8 +116,8 @@ impl Device {
     pub(crate) fn report(&self, policy: &str, memory_used_bytes: u64) -> DeviceReport {
         let totals = self.page.totals();
         DeviceReport {
-            device: self.name.clone(),
-            name: self.info.name.clone(),
+            name: self.name.clone(),
+            product: self.info.name.clone(),
             backend: self.info.backend.to_owned(),
             clock: match (self.config.kind, self.config.clock) {
                 (DeviceKind::Cuda, _) => "device".to_owned(),
@@ -148,21 +148,35 @@ fn keep_memory(config: &mut DeviceConfig, memory_bytes: u64) {
 impl Devices {
     /// Opens the configured devices. Those of `survivors` keep their keys and pages.
     pub(crate) fn open(config: &NodeConfig, survivors: &[Survivor]) -> anyhow::Result<Self> {
-        let specs = survivors.iter().map(|survivor| &survivor.adoption.start.device);
-        let kept = specs.map(|spec| (spec.name.as_str(), DeviceKey(spec.key))).collect();
+        let named =
+            |survivor: &Survivor| (survivor.adoption.start.device.name.clone(), survivor.device());
+        let kept = survivors.iter().map(named).collect();
         let names: Vec<&str> = config.devices.iter().map(|device| device.name.as_str()).collect();
         let mut devices = BTreeMap::new();
         for (key, device) in keys(&names, &kept).into_iter().zip(&config.devices) {
-            let began_on = |survivor: &&Survivor| survivor.adoption.start.device.key == key.0;
-            let survivor = survivors.iter().find(began_on);
+            let survivor = survivors.iter().find(|survivor| survivor.device() == key);
             devices.insert(key, Device::open(key, device.clone(), survivor)?);
         }
         Ok(Self(devices))
     }
 
+    /// Writes into the node's configuration how much memory each device has.
+    pub(crate) fn note_memory(&self, config: &mut NodeConfig) {
+        for device in &mut config.devices {
+            if let Some(opened) = self.named(&device.name) {
+                device.memory = opened.config.memory;
+            }
+        }
+    }
+
     /// The device of a key that this node gave out.
     pub(crate) fn get(&self, key: DeviceKey) -> &Device {
-        self.0.get(&key).expect("a device's key is the node's own")
+        self.find(key).expect("a device's key is the node's own")
+    }
+
+    /// The device of a key that somebody says.
+    pub(crate) fn find(&self, key: DeviceKey) -> Option<&Device> {
+        self.0.get(&key)
     }
 
     /// The device of that name.
@@ -178,11 +192,11 @@ impl Devices {
 
 /// The keys of the devices of these names: those that some have already, and for each other one the
 /// lowest that is free.
-fn keys(names: &[&str], kept: &BTreeMap<&str, DeviceKey>) -> Vec<DeviceKey> {
+fn keys(names: &[&str], kept: &BTreeMap<String, DeviceKey>) -> Vec<DeviceKey> {
     let mut given: BTreeSet<DeviceKey> = kept.values().copied().collect();
     let mut key = |name: &&str| {
         let unused = || (0..).map(DeviceKey).find(|key| !given.contains(key));
-        let key = kept.get(name).copied().or_else(unused).unwrap_or(DeviceKey(u32::MAX));
+        let key = kept.get(*name).copied().or_else(unused).unwrap_or(DeviceKey(u32::MAX));
         given.insert(key);
         key
     };
@@ -195,7 +209,8 @@ mod tests {
 
     #[test]
     fn a_device_with_living_sessions_keeps_its_key_and_others_get_free_ones() {
-        let kept = BTreeMap::from([("b", DeviceKey(0)), ("gone", DeviceKey(2))]);
+        let kept =
+            BTreeMap::from([("b".to_owned(), DeviceKey(0)), ("gone".to_owned(), DeviceKey(2))]);
         let keys = keys(&["a", "b", "c"], &kept);
         assert_eq!(keys, [DeviceKey(1), DeviceKey(0), DeviceKey(3)]);
     }

@@ -18,6 +18,7 @@ pub(super) struct Drains(Vec<Drain>);
 
 #[derive(Debug)]
 struct Drain {
+    session: u32,
     until_ns: u64,
     /// Its end tells who waits.
     _answer: Sender<()>,
@@ -29,6 +30,11 @@ impl Drains {
         self.0.iter().map(|drain| drain.until_ns).min()
     }
 
+    /// Lets go who waits for a session, or everybody.
+    pub(super) fn end(&mut self, session: Option<u32>) {
+        self.0.retain(|drain| session.is_some_and(|session| session != drain.session));
+    }
+
     /// Lets go who has waited long enough.
     pub(super) fn release(&mut self, now_ns: u64) {
         self.0.retain(|drain| drain.until_ns > now_ns);
@@ -38,7 +44,7 @@ impl Drains {
 impl Driver {
     /// The session's worker is dead: `answer` is dropped when the device has done what was in
     /// flight. A page that lies keeps the device for no longer than a holder may that does not
-    /// give it back, and is charged all of it.
+    /// give it back, and is charged all of that.
     pub(super) fn drain(&mut self, session: u32, answer: Sender<()>) {
         if let Some(entry) = self.sessions.get_mut(&session) {
             // There is nothing left to kill.
@@ -53,10 +59,11 @@ impl Driver {
             return;
         }
         let now_ns = clock::now_ns();
-        let latest_ns = now_ns.saturating_add(device.config.overdue_ns);
+        let asked_ns = entry.revoked_ns().unwrap_or(now_ns);
+        let latest_ns = asked_ns.saturating_add(device.config.overdue_ns);
         let until_ns = entry.gate.page().occupied_until_ns().min(latest_ns);
         if until_ns > now_ns {
-            self.drains.0.push(Drain { until_ns, _answer: answer });
+            self.drains.0.push(Drain { session, until_ns, _answer: answer });
         }
     }
 }

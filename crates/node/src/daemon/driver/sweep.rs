@@ -4,8 +4,10 @@
 //! wipe the others' marks out. A holder that was stopped says nothing at all. While sessions want
 //! the device, the driver therefore looks at all of them from time to time, marked or not.
 
+use std::collections::BTreeSet;
+
 use weft_gate::DaemonSide;
-use weft_sched::SessionKey;
+use weft_sched::{DeviceKey, SessionKey};
 use weft_turn::Session;
 
 use super::Driver;
@@ -84,15 +86,16 @@ impl Driver {
     /// Ends holders that were stopped (`SIGSTOP`) while others wait.
     fn end_stopped(&mut self, now_ns: u64) {
         let waits = |session: &Session<DaemonSide>| session.is_runnable() && !session.has_turn();
-        if !self.turns.sessions().any(|(_, session)| waits(session)) {
-            return;
-        }
+        let waiting = self.turns.sessions().filter(|(_, session)| waits(session));
+        let contended: BTreeSet<DeviceKey> = waiting.map(|(_, session)| session.device).collect();
         let limit_ns = |session: &Session<DaemonSide>| {
             let config = self.turns.node().config(session.device);
             config.map_or(0, |config| config.quantum_ns).saturating_add(STOPPED_GRACE_NS)
         };
         let is_late = |session: &Session<DaemonSide>| {
-            session.has_turn() && now_ns.saturating_sub(session.granted_ns()) > limit_ns(session)
+            contended.contains(&session.device)
+                && session.has_turn()
+                && now_ns.saturating_sub(session.granted_ns()) > limit_ns(session)
         };
         let is_stopped = |key: &SessionKey| {
             self.sessions.get(&key.0).is_some_and(|session| session.worker.is_stopped())

@@ -23,7 +23,8 @@ fn driver(config: Config) -> (Driver, Handle, NodePage) {
     let devices = vec![DrivenDevice { key: DEVICE, config, abandoned: Abandoned::Ends }];
     let coscheduler = Coscheduler::new(CoschedulingConfig::Off, memory, 0);
     let (kept, saver) = (page.clone(), Saver::default());
-    let driver = Driver::new(node, page, received, saver, (1, 0), coscheduler, devices);
+    let driver =
+        Driver::new(node, page, received, saver, (1, BTreeMap::new()), coscheduler, devices);
     (driver, handle, kept)
 }
 

@@ -57,6 +57,8 @@ impl Host for Witness {
         match decision.result {
             // A saved state knows the sessions that were adopted.
             Ok(()) | Err(EventError::SessionExists(_)) => {}
+            // Its page holds a grant that another's turn has overtaken: it is taken back.
+            Err(error @ EventError::AlreadyHeld(_)) => tracing::debug!(%error, "not adopted"),
             Err(error) => {
                 let event = decision.event;
                 tracing::error!(%error, ?event, "the scheduling core refused an event");

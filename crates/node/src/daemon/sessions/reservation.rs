@@ -71,6 +71,7 @@ impl Daemon {
             program: printable(&hello.program, PROGRAM_CHARS_MAX),
             worker: None,
             segment: None,
+            ends_at_once: false,
         };
         core.sessions.insert(key, entry);
         self.place(&mut core, &vgpu);
@@ -226,8 +227,10 @@ impl Daemon {
         device: &str,
         memory_bytes: u64,
     ) -> (String, u64) {
+        let default_bytes = self.config.defaults.memory.map_or(0, |memory| memory.0);
+        let wanted_bytes = if memory_bytes == 0 { default_bytes } else { memory_bytes };
         let device = match device {
-            "" => core.registry.roomiest(memory_bytes),
+            "" => core.registry.roomiest(wanted_bytes),
             named => named,
         };
         let memory_bytes = match memory_bytes {

@@ -262,7 +262,8 @@ impl Policy for Deadline {
         }
         self.hopeful += u32::from(!is_batch);
         let waiting = &mut state.vgpu_mut(vgpu).waiting;
-        if waiting.is_empty() {
+        // With hopeless tasks it has not slept, and keeps what it is owed.
+        if waiting.is_empty() && self.late.tasks[vgpu.index()].is_empty() {
             let tag = &mut self.tags[vgpu.index()];
             *tag = (*tag).max(self.shares[State::place(is_batch)].virtual_time);
         }

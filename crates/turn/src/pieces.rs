@@ -5,9 +5,45 @@
 //! piece, which is charged like anything else. FairGV found 1,500 thread blocks to be such a
 //! length on its device (§5.5.2); its rule is a preset.
 
-use weft_exec::{Cut, Ready, Work};
+/// How operations that are longer than a turn are cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Slicing {
+    /// At the turn's end, in pieces of at least 50 times what a piece costs, by measurement.
+    Time,
+    /// FairGV §5.5.2: kernels of more than 600 × 600 blocks, in pieces of at least 1,500.
+    Fairgv,
+    /// Not at all: a control.
+    Never,
+}
 
-use crate::config::SlicingConfig;
+/// How much is left of an operation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Size {
+    /// A kernel: thread blocks.
+    Blocks(u64),
+    /// A copy or a fill: bytes.
+    Bytes(u64),
+}
+
+/// An operation that could start now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Operation {
+    /// How much is left of it.
+    pub size: Size,
+    /// The device's own estimate of the time it takes, in ns.
+    pub estimate_ns: Option<u64>,
+    /// Whether it may stop at a limit and go on later.
+    pub sliceable: bool,
+}
+
+/// Where an operation stops, to go on later.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    /// A kernel: between thread blocks, after about this much device time in ns.
+    pub after_ns: u64,
+    /// A copy or a fill: after about this many bytes.
+    pub after_bytes: u64,
+}
 
 /// A kernel whose rest exceeds the budget by less than this is not cut.
 const OVERRUN_NS: u64 = 500_000;
@@ -34,23 +70,25 @@ const PREDICTED_BYTES: u64 = 16 << 20;
 
 /// How much of an operation starts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Limit {
+pub struct Limit {
     /// Where it stops to go on later, if it should.
-    pub(crate) cut: Option<Cut>,
+    pub cut: Option<Cut>,
     /// What it is expected to take up to there, in ns.
-    pub(crate) expected_ns: u64,
+    pub expected_ns: u64,
 }
 
 /// Decides where kernels, copies and fills are cut.
 #[derive(Debug)]
-pub(crate) struct Pieces {
-    slicing: SlicingConfig,
+pub struct Pieces {
+    slicing: Slicing,
     /// Median of what pieces cost so far, in ns.
     cost_ns: u64,
 }
 
 impl Pieces {
-    pub(crate) fn new(slicing: SlicingConfig) -> Self {
+    /// Decisions by that rule.
+    #[must_use]
+    pub fn new(slicing: Slicing) -> Self {
         Self { slicing, cost_ns: PIECE_NS.0 / COST_FACTOR }
     }
 
@@ -58,70 +96,71 @@ impl Pieces {
     /// of an operation of which something is known. `left_ns` are left of the turn. `stops` says
     /// that the device stops kernels by itself: then a limit costs nothing, and no kernel outlives
     /// its turn because its prediction was wrong.
-    pub(crate) fn limit(
+    #[must_use]
+    pub fn limit(
         &self,
-        ready: &Ready,
+        operation: &Operation,
         known: Option<u64>,
         estimate_ns: u64,
         left_ns: u64,
         stops: bool,
     ) -> Limit {
         let whole = Limit { cut: None, expected_ns: estimate_ns };
-        if !ready.sliceable || left_ns == u64::MAX || self.slicing == SlicingConfig::Never {
+        if !operation.sliceable || left_ns == u64::MAX || self.slicing == Slicing::Never {
             return whole;
         }
         let room_ns = left_ns.saturating_add(OVERRUN_NS);
         let fits = known.is_some_and(|known_ns| known_ns <= room_ns);
-        let exact = ready.estimate_ns.is_some();
-        match ready.work {
-            Work::Kernel if fits && exact => whole,
-            Work::Kernel if fits && stops => {
+        let exact = operation.estimate_ns.is_some();
+        match operation.size {
+            Size::Blocks(_) if fits && exact => whole,
+            Size::Blocks(_) if fits && stops => {
                 // Those that fly fit the turn together only if each keeps to what is known of it.
                 let known_ns = estimate_ns.saturating_mul(TRUST_FACTOR).min(room_ns);
                 let cut = Cut { after_ns: known_ns.max(self.shortest_ns()), after_bytes: u64::MAX };
                 Limit { cut: Some(cut), expected_ns: estimate_ns }
             }
-            Work::Kernel if fits => whole,
-            Work::Kernel => self.cut_ns(ready, known, left_ns).map_or(whole, |after_ns| {
+            Size::Blocks(_) if fits => whole,
+            Size::Blocks(blocks) => self.cut_ns(blocks, known, left_ns).map_or(whole, |after_ns| {
                 let cut = Cut { after_ns, after_bytes: u64::MAX };
                 // A block that has begun is not cut.
-                let block_ns = estimate_ns / ready.units.max(1);
+                let block_ns = estimate_ns / blocks.max(1);
                 Limit { cut: Some(cut), expected_ns: estimate_ns.min(after_ns.max(block_ns)) }
             }),
-            Work::Copy | Work::Fill => self.bytes_limit(ready, known, left_ns, exact),
+            Size::Bytes(bytes) => self.bytes_limit(bytes, known, left_ns, exact),
         }
     }
 
     /// Copies and fills: as many bytes as should fit; few of a kind of which nothing is known, and
     /// never many where that is a prediction.
-    fn bytes_limit(&self, ready: &Ready, known: Option<u64>, left_ns: u64, exact: bool) -> Limit {
+    fn bytes_limit(&self, bytes: u64, known: Option<u64>, left_ns: u64, exact: bool) -> Limit {
         let piece_ns = left_ns.max(self.shortest_ns());
         let most = if exact { u64::MAX } else { PREDICTED_BYTES };
         let known_ns = known.unwrap_or(u64::MAX).max(1);
-        let fitting = u128::from(ready.units) * u128::from(piece_ns) / u128::from(known_ns);
+        let fitting = u128::from(bytes) * u128::from(piece_ns) / u128::from(known_ns);
         let after_bytes = u64::try_from(fitting).unwrap_or(u64::MAX).min(most);
-        let cut = (after_bytes < ready.units).then_some(Cut { after_ns: piece_ns, after_bytes });
-        let expected = u128::from(known_ns) * u128::from(after_bytes.min(ready.units));
-        let expected_ns = expected / u128::from(ready.units.max(1));
+        let cut = (after_bytes < bytes).then_some(Cut { after_ns: piece_ns, after_bytes });
+        let expected = u128::from(known_ns) * u128::from(after_bytes.min(bytes));
+        let expected_ns = expected / u128::from(bytes.max(1));
         Limit { cut, expected_ns: u64::try_from(expected_ns).unwrap_or(u64::MAX) }
     }
 
     /// The device time after which a kernel stops that does not fit.
-    fn cut_ns(&self, ready: &Ready, known_ns: Option<u64>, left_ns: u64) -> Option<u64> {
+    fn cut_ns(&self, blocks: u64, known_ns: Option<u64>, left_ns: u64) -> Option<u64> {
         match self.slicing {
-            SlicingConfig::Never => None,
-            SlicingConfig::Time => Some(left_ns.max(self.shortest_ns())),
-            SlicingConfig::Fairgv => {
+            Slicing::Never => None,
+            Slicing::Time => Some(left_ns.max(self.shortest_ns())),
+            Slicing::Fairgv => {
                 let per_block = |ns: u64| u128::from(ns) * u128::from(FAIRGV_PIECE_BLOCKS);
-                let least = per_block(known_ns?) / u128::from(ready.units.max(1));
+                let least = per_block(known_ns?) / u128::from(blocks.max(1));
                 let least_ns = u64::try_from(least).unwrap_or(u64::MAX);
-                (ready.units > FAIRGV_LONG_BLOCKS).then_some(left_ns.max(least_ns))
+                (blocks > FAIRGV_LONG_BLOCKS).then_some(left_ns.max(least_ns))
             }
         }
     }
 
     /// A piece cost this much beside its device time.
-    pub(crate) fn learn(&mut self, cost_ns: u64) {
+    pub fn learn(&mut self, cost_ns: u64) {
         // A step of a sixteenth towards each sample ends at their median, which ignores how far
         // away the few are during which the worker was descheduled.
         let step = (self.cost_ns / 16).max(1);
@@ -143,18 +182,18 @@ mod tests {
 
     const LONG_NS: u64 = 1_900_000_000;
 
-    fn kernel(blocks: u64) -> Ready {
-        let estimate_ns = Some(LONG_NS);
-        Ready { key: 1, work: Work::Kernel, units: blocks, estimate_ns, sliceable: true }
+    fn kernel(blocks: u64) -> Operation {
+        let (size, estimate_ns) = (Size::Blocks(blocks), Some(LONG_NS));
+        Operation { size, estimate_ns, sliceable: true }
     }
 
-    fn copy(bytes: u64) -> Ready {
-        Ready { key: 2, work: Work::Copy, units: bytes, estimate_ns: None, sliceable: true }
+    fn copy(bytes: u64) -> Operation {
+        Operation { size: Size::Bytes(bytes), estimate_ns: None, sliceable: true }
     }
 
     impl Pieces {
-        fn stop_ns(&self, ready: &Ready, known: Option<u64>, left_ns: u64) -> Option<u64> {
-            self.limit(ready, known, known.unwrap_or(50_000), left_ns, false)
+        fn stop_ns(&self, operation: &Operation, known: Option<u64>, left_ns: u64) -> Option<u64> {
+            self.limit(operation, known, known.unwrap_or(50_000), left_ns, false)
                 .cut
                 .map(|cut| cut.after_ns)
         }
@@ -162,22 +201,22 @@ mod tests {
 
     #[test]
     fn long_kernels_are_cut_at_the_end_of_the_turn() {
-        let pieces = Pieces::new(SlicingConfig::Time);
+        let pieces = Pieces::new(Slicing::Time);
         assert_eq!(pieces.stop_ns(&kernel(100), Some(LONG_NS), 6_000_000), Some(6_000_000));
         assert_eq!(pieces.stop_ns(&kernel(100), None, 6_000_000), Some(6_000_000));
         assert_eq!(pieces.stop_ns(&kernel(100), Some(6_400_000), 6_000_000), None);
         assert_eq!(pieces.stop_ns(&kernel(100), Some(LONG_NS), u64::MAX), None);
-        let whole = Ready { sliceable: false, ..kernel(100) };
+        let whole = Operation { sliceable: false, ..kernel(100) };
         assert_eq!(pieces.stop_ns(&whole, Some(LONG_NS), 6_000_000), None);
-        let never = Pieces::new(SlicingConfig::Never);
+        let never = Pieces::new(Slicing::Never);
         assert_eq!(never.stop_ns(&kernel(100), Some(LONG_NS), 6_000_000), None);
     }
 
     /// A kernel that was short so far, and may not be this time.
     #[test]
     fn a_device_that_stops_kernels_stops_those_that_outlive_their_turn() {
-        let pieces = Pieces::new(SlicingConfig::Time);
-        let predicted = Ready { estimate_ns: None, ..kernel(100) };
+        let pieces = Pieces::new(Slicing::Time);
+        let predicted = Operation { estimate_ns: None, ..kernel(100) };
         let limit = |stops| pieces.limit(&predicted, Some(20_000), 20_000, 6_000_000, stops);
         assert_eq!(limit(false), Limit { cut: None, expected_ns: 20_000 });
         let cut = Cut { after_ns: 80_000, after_bytes: u64::MAX };
@@ -188,7 +227,7 @@ mod tests {
 
     #[test]
     fn a_kernel_of_few_blocks_takes_as_long_as_one_of_them() {
-        let pieces = Pieces::new(SlicingConfig::Time);
+        let pieces = Pieces::new(Slicing::Time);
         let expected_ns = |blocks| {
             pieces.limit(&kernel(blocks), Some(LONG_NS), LONG_NS, 6_000_000, true).expected_ns
         };
@@ -199,11 +238,11 @@ mod tests {
 
     #[test]
     fn copies_are_cut_by_bytes() {
-        let pieces = Pieces::new(SlicingConfig::Time);
-        let bytes = |ready: &Ready, known, left_ns| {
-            pieces.limit(ready, known, 50_000, left_ns, true).cut.map(|cut| cut.after_bytes)
+        let pieces = Pieces::new(Slicing::Time);
+        let bytes = |operation: &Operation, known, left_ns| {
+            pieces.limit(operation, known, 50_000, left_ns, true).cut.map(|cut| cut.after_bytes)
         };
-        let exact = Ready { estimate_ns: Some(40_000_000), ..copy(400 << 20) };
+        let exact = Operation { estimate_ns: Some(40_000_000), ..copy(400 << 20) };
         assert_eq!(bytes(&exact, exact.estimate_ns, 6_000_000), Some(60 << 20));
         assert_eq!(bytes(&exact, exact.estimate_ns, 40_000_000), None);
         assert_eq!(bytes(&copy(400 << 20), Some(40_000_000), 6_000_000), Some(PREDICTED_BYTES));
@@ -213,7 +252,7 @@ mod tests {
 
     #[test]
     fn a_piece_is_fifty_times_its_cost() {
-        let mut pieces = Pieces::new(SlicingConfig::Time);
+        let mut pieces = Pieces::new(Slicing::Time);
         assert_eq!(pieces.stop_ns(&kernel(100), None, 10), Some(PIECE_NS.0));
         for sample in 0..2000 {
             pieces.learn(if sample % 10 == 0 { 5_000_000 } else { 8_000 });
@@ -226,7 +265,7 @@ mod tests {
 
     #[test]
     fn fairgvs_rule_counts_blocks() {
-        let pieces = Pieces::new(SlicingConfig::Fairgv);
+        let pieces = Pieces::new(Slicing::Fairgv);
         let cut = |blocks, left_ns| pieces.stop_ns(&kernel(blocks), Some(LONG_NS), left_ns);
         assert_eq!(cut(360_000, 6_000_000), None);
         assert_eq!(cut(1_900_000, 6_000_000), Some(6_000_000));

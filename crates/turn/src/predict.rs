@@ -1,6 +1,6 @@
 //! What an operation will take, from what its like took.
 
-use std::collections::BTreeMap;
+use alloc::collections::BTreeMap;
 
 /// Kinds of operation that are remembered.
 const KINDS_MAX: usize = 4096;
@@ -10,7 +10,7 @@ const UNKNOWN_NS: u64 = 50_000;
 
 /// Remembers device time per unit (thread block or byte) of each kind.
 #[derive(Debug, Default)]
-pub(crate) struct Predictor {
+pub struct Predictor {
     kinds: BTreeMap<u64, Rate>,
 }
 
@@ -22,19 +22,21 @@ struct Rate {
 
 impl Predictor {
     /// The time of an operation of this kind and size; `None` if nothing is known of the kind.
-    pub(crate) fn predict(&self, key: u64, units: u64) -> Option<u64> {
+    #[must_use]
+    pub fn predict(&self, key: u64, units: u64) -> Option<u64> {
         let rate = self.kinds.get(&key)?;
         let ns = (u128::from(rate.per_unit) * u128::from(units.max(1))) >> 16;
         Some(u64::try_from(ns).unwrap_or(u64::MAX).max(1))
     }
 
     /// The same, with a guess for the unknown.
-    pub(crate) fn guess(&self, key: u64, units: u64) -> u64 {
+    #[must_use]
+    pub fn guess(&self, key: u64, units: u64) -> u64 {
         self.predict(key, units).unwrap_or(UNKNOWN_NS)
     }
 
     /// An operation, or a piece of one, of `units` took `ns`.
-    pub(crate) fn learn(&mut self, key: u64, units: u64, ns: u64) {
+    pub fn learn(&mut self, key: u64, units: u64, ns: u64) {
         let per_unit = u128::from(ns) << 16;
         let per_unit = u64::try_from(per_unit / u128::from(units.max(1))).unwrap_or(u64::MAX);
         if let Some(rate) = self.kinds.get_mut(&key) {
