@@ -171,8 +171,8 @@ impl Backend {
         }
     }
 
-    /// Whether that is the same device, so that a worker on it goes on: the model of a paced one may
-    /// be another.
+    /// Whether that is the same device, so that a worker on it goes on: the model of a paced one
+    /// may be another.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         match (self, other) {
             (Self::Soft { model: own }, Self::Soft { model }) => own.is_some() == model.is_some(),

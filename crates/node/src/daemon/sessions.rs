@@ -447,7 +447,8 @@ impl Daemon {
         if let Err(error) = segment.declare_worker_lost() {
             tracing::error!(session = start.session, %error, "the tenant could not be told");
         }
-        // Memory is free at once. Its turn, and with it its place, end with what the device executes.
+        // Memory is free at once. Its turn, and with it its place, end with what the device has of
+        // it.
         let frames = self.core().frames(device).remove_session(key, vgpu);
         self.give_memory_back(key, device, frames);
         self.drain(key);
