@@ -7,6 +7,7 @@ mod gpu;
 mod programs;
 mod setup;
 mod shell;
+mod table;
 mod tests;
 mod tidy;
 mod upstream;
@@ -77,6 +78,12 @@ enum Task {
     Ptx,
     /// Rewrite docs/coverage.md from the table of driver calls.
     Coverage,
+    /// Rewrite the rows of the table of driver calls from NVIDIA's headers (from PyPI).
+    Table {
+        /// Write nothing; fail if something would change.
+        #[arg(long)]
+        check: bool,
+    },
     /// Build what is installed into target/install, debug information apart; fails if `weft` is
     /// too large.
     Dist,
@@ -100,6 +107,7 @@ fn main() -> Result<()> {
         }
         Task::Ptx => programs::regenerate_ptx(),
         Task::Coverage => coverage::write(),
+        Task::Table { check } => table::generate(check),
         Task::Dist => dist::build(),
         Task::Tidy => tidy::check(),
     }

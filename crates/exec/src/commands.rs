@@ -11,7 +11,6 @@ use weft_wire::{Command, Status, progress, reply};
 
 use crate::error::{Reject, Violation};
 use crate::fault::status_of_device;
-use crate::kinds::block_of;
 use crate::output::{Caller, Output};
 use crate::session::Session;
 use crate::shape;
@@ -289,7 +288,7 @@ impl<D: Device> Session<D> {
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
         let key = self.stream(stream)?;
-        let releases = [block_of(&dst.place), block_of(&src.place)];
+        let releases = [dst.place.block(), src.place.block()];
         let releases = releases.map(|block| block.map(|block| block.release));
         match shape::copy(&self.shared, dst, src, shape)? {
             Some(op) => self.push_operation(key, op, releases, caller),

@@ -11,7 +11,6 @@ use weft_wire::id::{ContextId, EventId, GraphExecId, ModuleId, StreamId};
 
 use crate::border::release_word;
 use crate::error::{Reject, Violation};
-use crate::kinds::block_of;
 use crate::launch;
 use crate::output::{Caller, Output};
 use crate::session::Session;
@@ -154,7 +153,7 @@ impl<D: Device> Session<D> {
             GraphWork::Kernel(spec) => self.kernel_node(spec, context),
             GraphWork::Copy { dst, src, shape } => {
                 let sides = [&dst.place, &src.place];
-                if sides.into_iter().any(|place| block_of(place).is_some()) {
+                if sides.into_iter().any(|place| place.block().is_some()) {
                     return Err(Status::INVALID_VALUE.into());
                 }
                 Ok(operation_node(shape::copy(&self.shared, dst, src, shape)?))

@@ -49,7 +49,6 @@ mod event;
 mod fault;
 mod graph;
 mod host;
-mod kinds;
 mod launch;
 mod limits;
 mod memory;

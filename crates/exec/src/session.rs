@@ -1,18 +1,18 @@
 //! The session: takes commands, checks them, and hands each to whoever carries it out.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::convert::Infallible;
 
 use weft_device::Device;
 use weft_wire::codec::{Field, encode_to_vec};
 use weft_wire::id::{ContextId, GRAPHS_MAX, MODULES_MAX, StreamId};
 use weft_wire::{Command, Status, progress};
 
-use crate::border::Shared;
+use crate::border::{Shared, payload_bytes};
 use crate::error::{Reject, Violation};
 use crate::event::Events;
 use crate::graph::Graph;
 use crate::host::HostCalls;
-use crate::kinds::{check_blocks, for_each_block, payload_of, stream_of, works_after_fault};
 use crate::launch::LaunchLimits;
 use crate::limits::Limits;
 use crate::memory::Allocations;
@@ -170,17 +170,17 @@ impl<D: Device> Session<D> {
         if command.is_sync() != caller.is_some() {
             return Err(Violation::Caller { command: command.name() });
         }
-        check_blocks(&self.shared, command)?;
-        let stream = stream_of(command);
+        command.try_for_each_block(&mut |block| self.shared.block(block).map(drop))?;
+        let stream = command.stream();
         if let Some(stream) = stream
-            && self.is_full(stream, payload_of(command))
+            && self.is_full(stream, kept_bytes(command))
         {
             return Ok(Accepted::Full);
         }
         if self.waits.len() + self.host.askers() >= self.limits.waits && caller.is_some() {
             return Err(Violation::Waits(self.limits.waits));
         }
-        let outcome = match self.sticky.filter(|_| !works_after_fault(command)) {
+        let outcome = match self.sticky.filter(|_| !command.survives_fault()) {
             Some(status) => Err(Reject::Refused(status)),
             None => match caller {
                 Some(caller) => self.sync(command, caller, out),
@@ -217,11 +217,10 @@ impl<D: Device> Session<D> {
         out: &mut dyn Output,
     ) {
         tracing::debug!(command = command.name(), ?status, "refused");
-        for_each_block(command, &mut |block| {
+        let Ok(()) = command.try_for_each_block(&mut |block| -> Result<(), Infallible> {
             out.release(block.release);
             Ok(())
-        })
-        .unwrap_or_default();
+        });
         if let Some(id) = stream {
             match self.streams.counting(id) {
                 Some(key) => self.push(key, Task::Nothing, out),
@@ -355,4 +354,8 @@ impl<D: Device> Session<D> {
             Err(_) => out.reply(caller, Status::UNKNOWN, &[]),
         }
     }
+}
+/// Bytes that a queued command keeps.
+fn kept_bytes(command: &Command<'_>) -> u64 {
+    if let Command::Launch { launch, .. } = command { payload_bytes(&launch.params) } else { 0 }
 }

@@ -5,10 +5,10 @@
 //! The *daemon's half* ([`Turns`]) turns what control pages say into events of the scheduling core
 //! and the core's actions into grants and revocations. The *holder's half* ([`Holder`]) admits
 //! operations to a turn, charges them and gives the turn back; [`Meter`] says what an operation is
-//! charged, [`Predictor`] what it will take, [`Pieces`] where it is cut. Between them lies a control
-//! page, which each side sees through a trait ([`DaemonPage`], [`HolderPage`]): shared memory in the
-//! node, plain cells in the simulator. Both drive this code; there is no clock, no memory and no
-//! thread in it.
+//! charged, [`Predictor`] what it will take, [`Pieces`] where it is cut. Between them lies a
+//! control page, which each side sees through a trait ([`DaemonPage`], [`HolderPage`]): shared
+//! memory in the node, plain cells in the simulator. Both drive this code; there is no clock, no
+//! memory and no thread in it.
 //!
 //! | rule | source |
 //! |---|---|

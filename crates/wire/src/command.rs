@@ -1,7 +1,15 @@
 //! The one table of commands: everything a lane carries from a tenant to its worker.
 //!
 //! `commands!` declares each command once. From it come the enum [`Command`], its codec,
-//! [`Command::kind`], [`Command::is_sync`] and [`KINDS`] (for fuzz targets, traces and docs).
+//! [`Command::kind`], [`Command::is_sync`], [`Command::stream`], [`Command::survives_fault`],
+//! [`Command::try_for_each_block`] and [`KINDS`] (for fuzz targets, traces and docs). A row is
+//!
+//! ```text
+//! number class [stream; fault] Name { field: type, … }
+//! ```
+//!
+//! with the class `sync` or `async`, the field that names the stream whose progress word counts the
+//! command, or nothing, and `refused` or `survives` for what becomes of it after a fault.
 //! An *async* command gets no answer; its failure is sticky and reported by a later call. A *sync*
 //! command is answered in the caller's completion word with a [`crate::Status`] and the body that
 //! the command's documentation names.
@@ -82,6 +90,16 @@ pub enum Place<'a> {
     Device(u64),
     /// Shared or inline bytes. Inline is a source only.
     Host(Payload<'a>),
+}
+
+impl Place<'_> {
+    /// The arena block that it is, if it is one.
+    pub fn block(&self) -> Option<&Block> {
+        match self {
+            Self::Host(Payload::Arena(block)) => Some(block),
+            Self::Host(Payload::Inline(_) | Payload::Pinned { .. }) | Self::Device(_) => None,
+        }
+    }
 }
 
 impl<'a> Field<'a> for Place<'a> {
@@ -200,10 +218,83 @@ impl<'a> Field<'a> for Comparison {
     }
 }
 
+/// What may bring arena blocks along: every type of a command's fields says which.
+trait Blocks {
+    /// Visits them until one is refused.
+    fn try_for_each_block<E>(
+        &self,
+        visit: &mut dyn FnMut(&Block) -> Result<(), E>,
+    ) -> Result<(), E>;
+}
+
+macro_rules! without_blocks {
+    ($($type:ty),+) => {$(
+        impl Blocks for $type {
+            fn try_for_each_block<E>(
+                &self,
+                _visit: &mut dyn FnMut(&Block) -> Result<(), E>,
+            ) -> Result<(), E> {
+                Ok(())
+            }
+        }
+    )+};
+}
+
+without_blocks!(bool, i32, u32, u64, [u8; 16], Shape, FillSpec, Comparison);
+without_blocks!(ContextId, ModuleId, StreamId, EventId, GraphExecId);
+
+impl Blocks for Block {
+    fn try_for_each_block<E>(
+        &self,
+        visit: &mut dyn FnMut(&Block) -> Result<(), E>,
+    ) -> Result<(), E> {
+        visit(self)
+    }
+}
+
+impl Blocks for Vec<Block> {
+    fn try_for_each_block<E>(
+        &self,
+        visit: &mut dyn FnMut(&Block) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.iter().try_for_each(visit)
+    }
+}
+
+impl Blocks for Payload<'_> {
+    fn try_for_each_block<E>(
+        &self,
+        visit: &mut dyn FnMut(&Block) -> Result<(), E>,
+    ) -> Result<(), E> {
+        match self {
+            Self::Arena(block) => visit(block),
+            Self::Inline(_) | Self::Pinned { .. } => Ok(()),
+        }
+    }
+}
+
+impl Blocks for Endpoint<'_> {
+    fn try_for_each_block<E>(
+        &self,
+        visit: &mut dyn FnMut(&Block) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.place.block().map_or(Ok(()), visit)
+    }
+}
+
+impl Blocks for LaunchSpec<'_> {
+    fn try_for_each_block<E>(
+        &self,
+        visit: &mut dyn FnMut(&Block) -> Result<(), E>,
+    ) -> Result<(), E> {
+        self.params.try_for_each_block(visit)
+    }
+}
+
 macro_rules! commands {
     ($(
         $(#[$meta:meta])*
-        $kind:literal $class:ident $name:ident $(<$life:lifetime>)? {
+        $kind:literal $class:ident [$($stream:ident)?; $fault:ident] $name:ident $(<$life:lifetime>)? {
             $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
         }
     )*) => {
@@ -233,6 +324,30 @@ macro_rules! commands {
                 match self { $(Self::$name { .. } => commands!(@sync $class),)* }
             }
 
+            /// The stream whose progress word counts the command.
+            pub fn stream(&self) -> Option<StreamId> {
+                match self { $(Self::$name { $($stream,)? .. } => commands!(@stream $($stream)?),)* }
+            }
+
+            /// Whether it is carried out after a fault, too: what keeps both sides' tables alike,
+            /// and what ends a fault.
+            pub fn survives_fault(&self) -> bool {
+                match self { $(Self::$name { .. } => commands!(@fault $fault),)* }
+            }
+
+            /// Visits the arena blocks that the command brings along, until one is refused.
+            pub fn try_for_each_block<E>(
+                &self,
+                visit: &mut dyn FnMut(&Block) -> Result<(), E>,
+            ) -> Result<(), E> {
+                match self {
+                    $(Self::$name { $($field,)* } => {
+                        $($field.try_for_each_block(visit)?;)*
+                        Ok(())
+                    })*
+                }
+            }
+
             /// Writes the command to the front of `buffer` and returns its length.
             #[inline]
             pub fn encode(&self, buffer: &mut [u8]) -> Result<usize, EncodeError> {
@@ -259,140 +374,144 @@ macro_rules! commands {
     };
     (@sync sync) => { true };
     (@sync async) => { false };
+    (@stream) => { None };
+    (@stream $stream:ident) => { Some(*$stream) };
+    (@fault survives) => { true };
+    (@fault refused) => { false };
 }
 
 commands! {
     // Contexts.
 
     /// Creates a context. Cannot fail within [`crate::id::CONTEXTS_MAX`].
-    1 async ContextCreate { context: ContextId, }
+    1 async [; survives] ContextCreate { context: ContextId, }
     /// Destroys a context and everything in it, after its work has ended.
-    2 sync ContextDestroy { context: ContextId, }
+    2 sync [; survives] ContextDestroy { context: ContextId, }
     /// Answers when all work of the context has ended.
-    3 sync ContextSynchronize { context: ContextId, }
+    3 sync [; refused] ContextSynchronize { context: ContextId, }
     /// Answers at once. The cheapest round trip; also carries a sticky error back.
-    4 sync Ping {}
+    4 sync [; refused] Ping {}
     /// Takes what kernels printed. The reply body is the next bytes of it; empty when there is
     /// nothing more.
-    5 sync TakeOutput {}
+    5 sync [; survives] TakeOutput {}
 
     // Memory.
 
     /// Allocates device memory. Answer: [`crate::reply::Address`].
-    10 sync MemAlloc { context: ContextId, bytes: u64, }
+    10 sync [; refused] MemAlloc { context: ContextId, bytes: u64, }
     /// Frees device memory after the work submitted before it.
-    11 sync MemFree { address: u64, }
+    11 sync [; refused] MemFree { address: u64, }
     /// Allocates in stream order. Answer: [`crate::reply::Address`].
-    12 sync MemAllocAsync { context: ContextId, stream: StreamId, bytes: u64, }
+    12 sync [; refused] MemAllocAsync { context: ContextId, stream: StreamId, bytes: u64, }
     /// Frees in stream order.
-    13 async MemFreeAsync { stream: StreamId, address: u64, }
+    13 async [stream; refused] MemFreeAsync { stream: StreamId, address: u64, }
     /// Memory use of the vGPU. Answer: [`crate::reply::MemoryUse`].
-    14 sync MemInfo {}
+    14 sync [; survives] MemInfo {}
     /// Accounts for pinned host memory of the session; `bytes` is the new total.
-    15 sync PinnedQuota { bytes: u64, }
+    15 sync [; refused] PinnedQuota { bytes: u64, }
     /// A piece of the pinned window is in use from here on (`used` is 1), or no longer (0).
-    16 async PinnedRange { address: u64, bytes: u64, used: u32, }
+    16 async [; survives] PinnedRange { address: u64, bytes: u64, used: u32, }
     /// The tenant's own pages from `host` on are from here on those of the pinned window at
     /// `address`: kernels find them under either address. All three are whole pages.
-    17 sync HostMap { host: u64, address: u64, bytes: u64, }
+    17 sync [; refused] HostMap { host: u64, address: u64, bytes: u64, }
     /// They are no longer; the work that uses them has ended.
-    18 sync HostUnmap { host: u64, }
+    18 sync [; survives] HostUnmap { host: u64, }
     /// Lets other sessions of the vGPU use the allocation that holds `address`. Answer:
     /// [`crate::reply::MemoryKey`].
-    25 sync MemExport { address: u64, }
+    25 sync [; refused] MemExport { address: u64, }
     /// Maps what another session of the vGPU exported. Answer: [`crate::reply::Imported`]; freed
     /// like any allocation.
-    26 sync MemImport { context: ContextId, key: [u8; 16], }
+    26 sync [; refused] MemImport { context: ContextId, key: [u8; 16], }
 
     // Copies and fills.
 
     /// Copies in stream order. Async: host blocks are released when done.
-    20 async Copy<'a> { stream: StreamId, dst: Endpoint<'a>, src: Endpoint<'a>, shape: Shape, }
+    20 async [stream; refused] Copy<'a> { stream: StreamId, dst: Endpoint<'a>, src: Endpoint<'a>, shape: Shape, }
     /// The same, answered when the copy is done.
-    21 sync CopySync<'a> { stream: StreamId, dst: Endpoint<'a>, src: Endpoint<'a>, shape: Shape, }
+    21 sync [stream; refused] CopySync<'a> { stream: StreamId, dst: Endpoint<'a>, src: Endpoint<'a>, shape: Shape, }
     /// Fills in stream order.
-    22 async Fill { stream: StreamId, fill: FillSpec, }
+    22 async [stream; refused] Fill { stream: StreamId, fill: FillSpec, }
 
     // Modules.
 
     /// Loads one or several images as a module. Answer: [`crate::reply::Module`] written into
     /// `answer` (an arena block), its length in the reply body as [`crate::reply::Written`]. On
     /// failure the reply body is the error log as text (UTF-8, cut to what fits).
-    30 sync ModuleLoad { context: ContextId, module: ModuleId, images: Vec<Block>, answer: Block, }
+    30 sync [; refused] ModuleLoad { context: ContextId, module: ModuleId, images: Vec<Block>, answer: Block, }
     /// Unloads a module after the work that uses it.
-    31 sync ModuleUnload { module: ModuleId, }
+    31 sync [; survives] ModuleUnload { module: ModuleId, }
 
     // Launches.
 
     /// Launches a kernel in stream order.
-    40 async Launch<'a> { stream: StreamId, launch: LaunchSpec<'a>, }
+    40 async [stream; refused] Launch<'a> { stream: StreamId, launch: LaunchSpec<'a>, }
 
     // Streams and events.
 
     /// Creates a stream. `blocking` streams order themselves with the legacy stream.
-    50 async StreamCreate { context: ContextId, stream: StreamId, blocking: bool, priority: i32, }
+    50 async [; survives] StreamCreate { context: ContextId, stream: StreamId, blocking: bool, priority: i32, }
     /// Destroys a stream after its work.
-    51 async StreamDestroy { stream: StreamId, }
+    51 async [; survives] StreamDestroy { stream: StreamId, }
     /// Answers when the stream's work submitted so far has ended.
-    52 sync StreamSynchronize { stream: StreamId, }
+    52 sync [; refused] StreamSynchronize { stream: StreamId, }
     /// Answers at once: success or not ready.
-    53 sync StreamQuery { stream: StreamId, }
+    53 sync [; refused] StreamQuery { stream: StreamId, }
     /// Later work of the stream waits for the event's last record before this command.
-    54 async StreamWaitEvent { stream: StreamId, event: EventId, }
+    54 async [stream; refused] StreamWaitEvent { stream: StreamId, event: EventId, }
     /// Later work waits until the 32- or 64-bit word at `address` compares true.
-    55 async StreamWaitValue {
+    55 async [stream; refused] StreamWaitValue {
         stream: StreamId, address: u64, value: u64, wide: bool, comparison: Comparison,
     }
     /// Writes a 32- or 64-bit word in stream order.
-    56 async StreamWriteValue { stream: StreamId, address: u64, value: u64, wide: bool, }
+    56 async [stream; refused] StreamWriteValue { stream: StreamId, address: u64, value: u64, wide: bool, }
     /// Creates an event.
-    60 async EventCreate { context: ContextId, event: EventId, }
+    60 async [; survives] EventCreate { context: ContextId, event: EventId, }
     /// Destroys an event.
-    61 async EventDestroy { event: EventId, }
+    61 async [; survives] EventDestroy { event: EventId, }
     /// Records the event in stream order. `record` counts this event's records from 1; when the
     /// record completes it is stored into the event's progress word.
-    62 async EventRecord { event: EventId, stream: StreamId, record: u64, }
+    62 async [stream; refused] EventRecord { event: EventId, stream: StreamId, record: u64, }
     /// Answers when the record has completed.
-    63 sync EventSynchronize { event: EventId, record: u64, }
+    63 sync [; refused] EventSynchronize { event: EventId, record: u64, }
     /// Answers at once: success or not ready.
-    64 sync EventQuery { event: EventId, record: u64, }
+    64 sync [; refused] EventQuery { event: EventId, record: u64, }
     /// Time between two completed records. Answer: [`crate::reply::Elapsed`].
-    65 sync EventElapsed { start: EventId, end: EventId, }
+    65 sync [; refused] EventElapsed { start: EventId, end: EventId, }
 
     // Events of several sessions of a vGPU: cells of 16 bytes in memory that they share, how many
     // records were accepted and the highest that has completed. Each answers at once, so that what
     // one process has done is so before it can tell another one.
 
     /// A new cell, without records.
-    66 sync SharedEventCreate { cell: u64, }
+    66 sync [; refused] SharedEventCreate { cell: u64, }
     /// Records the event in stream order.
-    67 sync SharedEventRecord { cell: u64, stream: StreamId, }
+    67 sync [stream; refused] SharedEventRecord { cell: u64, stream: StreamId, }
     /// Later work of the stream waits for the last record of any session before this command.
-    68 sync SharedEventWait { cell: u64, stream: StreamId, }
+    68 sync [stream; refused] SharedEventWait { cell: u64, stream: StreamId, }
     /// Success or not ready.
-    69 sync SharedEventQuery { cell: u64, }
+    69 sync [; refused] SharedEventQuery { cell: u64, }
 
     // Host functions: the client's callback thread asks, runs, and says when it is done.
 
     /// A host function in stream order; `call` is the client's number for it.
-    70 async HostFunction { stream: StreamId, call: u64, }
+    70 async [stream; refused] HostFunction { stream: StreamId, call: u64, }
     /// Answers with the number of the next due host function ([`crate::reply::HostCall`]).
-    71 sync HostFunctionNext {}
+    71 sync [; refused] HostFunctionNext {}
     /// The host function has returned; the stream goes on.
-    72 async HostFunctionDone { call: u64, }
+    72 async [; survives] HostFunctionDone { call: u64, }
 
     // Graphs travel as node lists and run in pieces.
 
     /// Instantiates a graph; the nodes lie encoded ([`GraphNode`] list) in `nodes`.
-    80 sync GraphInstantiate { context: ContextId, graph: GraphExecId, nodes: Block, }
+    80 sync [; refused] GraphInstantiate { context: ContextId, graph: GraphExecId, nodes: Block, }
     /// Replaces one kernel node's launch.
-    81 async GraphSetKernel<'a> { graph: GraphExecId, node: u32, launch: LaunchSpec<'a>, }
+    81 async [; refused] GraphSetKernel<'a> { graph: GraphExecId, node: u32, launch: LaunchSpec<'a>, }
     /// Launches the graph in stream order.
-    82 async GraphLaunch { graph: GraphExecId, stream: StreamId, }
+    82 async [stream; refused] GraphLaunch { graph: GraphExecId, stream: StreamId, }
     /// Destroys the graph after its launches.
-    83 async GraphDestroy { graph: GraphExecId, }
+    83 async [; survives] GraphDestroy { graph: GraphExecId, }
     /// Replaces one node (any kind); the new [`GraphNode`] lies encoded in `node_bytes`.
-    84 sync GraphSetNode { graph: GraphExecId, node: u32, node_bytes: Block, }
+    84 sync [; refused] GraphSetNode { graph: GraphExecId, node: u32, node_bytes: Block, }
 }
 
 /// What one node of a graph does.
