@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 /// A CUDA device attribute number (`CUdevice_attribute`).
 pub type Attribute = u32;
 
 /// What the device can do; bounds what a policy may ask of it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Capabilities {
     /// A launch can be executed as ranges of thread blocks.
     pub slice_blocks: bool,

@@ -8,20 +8,26 @@
 //! A backend is one folder: [`soft`] executes PTX on the CPU and is always there, [`cuda`] drives a
 //! genuine GPU where its driver is installed.
 
+mod clock;
 #[cfg(test)]
 mod conformance;
 mod device;
+mod frames;
 mod info;
 mod op;
+mod page;
 mod spec;
 
 pub mod cuda;
 pub mod soft;
 
+pub use clock::thread_cpu_ns;
 pub use device::{Device, DeviceError, Driven, Import, LoadError, MemoryUse};
+pub use frames::{ForeignFrames, FrameRun, FrameSource, LocalFrames, PAGE};
 pub use info::{Attribute, Capabilities, DeviceInfo};
 pub use op::{
     Completion, CopyShape, Endpoint, Fault, FaultKind, Fill, FunctionInfo, GlobalInfo, Launch,
     LoadedModule, ModuleId, Op, OpId, Outcome, ParamInfo, Place, QueueId,
 };
+pub use page::{DEVICE_PAGE_BYTES, DevicePage, DeviceTotals};
 pub use spec::{DeviceSpec, SPELLINGS, SoftClock, SpecError};

@@ -2,9 +2,8 @@
 
 use std::path::Path;
 
-use weft_device::soft::{
-    Clock, FrameStore, LocalFrames, MemoryConfig, PacedModel, SoftConfig, SoftDevice,
-};
+use weft_device::LocalFrames;
+use weft_device::soft::{Clock, FrameStore, MemoryConfig, PacedModel, SoftConfig, SoftDevice};
 use weft_device::{DeviceSpec, SoftClock, SpecError};
 
 use crate::open::{Ground, OpenError};

@@ -12,6 +12,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 use tracing_subscriber::filter::LevelFilter;
+use weft_device::Capabilities;
 use weft_ring::place::{ADMIN_SOCKET, TENANT_SOCKET};
 use weft_turn::{Accounting, Slicing};
 
@@ -110,8 +111,9 @@ pub struct SocketConfig {
 pub struct SchedulingConfig {
     /// Policy; one of [`crate::policy_names`].
     pub policy: String,
-    /// Device time a vGPU may use before it must yield.
-    pub quantum_us: u64,
+    /// Device time a vGPU may use before it must yield; 30 ms if absent on a device that preempts by
+    /// itself, where a switch costs more, 6 ms on others.
+    pub quantum_us: Option<u64>,
     /// How long an idle holder keeps the device before it yields.
     pub yield_us: u64,
     /// How long before its predecessor's work has drained a vGPU may queue its own: what hides the
@@ -352,7 +354,7 @@ impl Default for SchedulingConfig {
     fn default() -> Self {
         Self {
             policy: "fair".to_owned(),
-            quantum_us: 6_000,
+            quantum_us: None,
             yield_us: 100,
             overlap_us: 250,
             ring_wait_us: 50,
@@ -440,18 +442,26 @@ pub enum ConfigError {
     Invalid(String),
 }
 
-/// A kernel on a genuine GPU may run this long unless configured, in ms: nothing stops it alone.
-const CUDA_KERNEL_MS: u64 = 10_000;
+/// Where nothing stops a kernel alone it may run this long unless configured, in ms.
+const KERNEL_MS: u64 = 10_000;
+
+/// A quantum unless configured, in µs (FairGV §3.2.1), and on a device that preempts by itself.
+const QUANTUM_US: u64 = 6_000;
+const PREEMPTIVE_QUANTUM_US: u64 = 30_000;
 
 impl NodeConfig {
     /// How long one kernel may run on a device, in ms of its own device time, if that is limited.
     #[must_use]
-    pub fn kernel_ms(&self, device: &DeviceConfig) -> Option<u64> {
-        let otherwise = match device.kind {
-            DeviceKind::Soft => None,
-            DeviceKind::Cuda => Some(CUDA_KERNEL_MS),
-        };
+    pub fn kernel_ms(&self, device: Capabilities) -> Option<u64> {
+        let otherwise = (!device.cancel).then_some(KERNEL_MS);
         self.limits.kernel_ms.or(otherwise)
+    }
+
+    /// A device's quantum, in µs, if it can do this.
+    #[must_use]
+    pub fn quantum_us(&self, device: &DeviceConfig, can: Capabilities) -> u64 {
+        let otherwise = if can.preemptive { PREEMPTIVE_QUANTUM_US } else { QUANTUM_US };
+        device.quantum_us.or(self.scheduling.quantum_us).unwrap_or(otherwise)
     }
 
     /// Merges `file`, the environment (through `variable`) and `settings` (`("device.clock",
@@ -483,7 +493,6 @@ impl NodeConfig {
                 insert(&mut table, key, literal(key, value))?;
             }
         }
-        device::complete(&mut table);
         Self::from_table(table)
     }
 
@@ -568,10 +577,10 @@ impl NodeConfig {
             return Err(invalid(&format!("{key}: `{tenant}` is not the number of a user")));
         }
         check("scheduling.cap_period_ms", scheduling.cap_period_ms, 1, 3_600_000)?;
-        let quanta = self.devices.iter().filter_map(|device| device.quantum_us);
-        let quantum_us = quanta.fold(scheduling.quantum_us, u64::min);
-        check("scheduling.sleeper_credit_us", scheduling.sleeper_credit_us, 0, quantum_us)?;
-        check("scheduling.quantum_us", scheduling.quantum_us, 100, 1_000_000)?;
+        if let Some(quantum_us) = scheduling.quantum_us {
+            check("scheduling.quantum_us", quantum_us, 100, 1_000_000)?;
+            check("scheduling.sleeper_credit_us", scheduling.sleeper_credit_us, 0, quantum_us)?;
+        }
         check("scheduling.yield_us", scheduling.yield_us, 1, 1_000_000)?;
         check("scheduling.overlap_us", scheduling.overlap_us, 0, 100_000)?;
         check("scheduling.ring_wait_us", scheduling.ring_wait_us, 0, 1_000_000)?;

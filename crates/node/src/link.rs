@@ -15,6 +15,7 @@ use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use weft_device::Capabilities;
 use weft_device::soft::PacedModel;
 use weft_ring::peer;
 use weft_turn::Abandoned;
@@ -56,6 +57,8 @@ pub(crate) struct Probe {
     pub(crate) memory_bytes: u64,
     /// Attributes as tenants see them.
     pub(crate) attributes: BTreeMap<u32, i32>,
+    /// What it can do.
+    pub(crate) capabilities: Capabilities,
 }
 
 /// A device, or why there is none.
@@ -194,8 +197,8 @@ impl Backend {
 }
 
 impl Times {
-    /// The times that `config` sets on one of its devices.
-    pub(crate) fn of(config: &NodeConfig, device: &DeviceConfig) -> Self {
+    /// The times that `config` sets on a device that can do this.
+    pub(crate) fn of(config: &NodeConfig, device: Capabilities) -> Self {
         Self {
             ring_wait_us: config.scheduling.ring_wait_us,
             yield_us: config.scheduling.yield_us,

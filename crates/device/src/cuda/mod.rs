@@ -39,10 +39,9 @@ use self::module::{Module, Symbols};
 use self::operation::InFlight;
 use self::rates::Rates;
 use self::timeline::{Timeline, monotonic_ns};
-use crate::soft::{DevicePage, FrameRun, FrameSource, PAGE};
 use crate::{
-    Completion, Device, DeviceError, DeviceInfo, Driven, LoadError, LoadedModule, MemoryUse,
-    ModuleId, Op, OpId, QueueId,
+    Completion, Device, DeviceError, DeviceInfo, DevicePage, Driven, FrameRun, FrameSource,
+    LoadError, LoadedModule, MemoryUse, ModuleId, Op, OpId, PAGE, QueueId,
 };
 
 pub use self::describe::{CudaError, Found, LIBRARY_VARIABLE, devices};

@@ -12,8 +12,7 @@ use weft_ptx::slice::{PieceKernel, rewrite};
 
 use super::c_string;
 use super::driver::{Code, Driver, Handle, JIT_ERROR_LOG, JIT_INPUT_PTX, SUCCESS};
-use crate::soft::FrameRun;
-use crate::{FunctionInfo, GlobalInfo, LoadError, LoadedModule, ModuleId, ParamInfo};
+use crate::{FrameRun, FunctionInfo, GlobalInfo, LoadError, LoadedModule, ModuleId, ParamInfo};
 
 /// Bytes of the driver's error log.
 const LOG_BYTES: usize = 8192;

@@ -5,7 +5,7 @@
 use std::process::Command;
 
 use super::{CudaConfig, CudaDevice, LIBRARY_VARIABLE, devices};
-use crate::soft::LocalFrames;
+use crate::LocalFrames;
 use crate::{Device, DeviceError, Launch, LoadError, Op, Outcome, QueueId};
 
 /// Memory that each behaviour may use, in bytes.

@@ -6,18 +6,18 @@ use std::sync::atomic::AtomicU64;
 
 use weft_ring::Cell;
 
-use super::clock;
-use super::device_page::{DevicePage, Kept};
 use super::engine::cx::{Cx, LaunchState};
 use super::engine::handler::Level;
 use super::engine::launch::{Execution, LaunchPlan, Progress};
 use super::info::{SHARED_BYTES_OPTIN, SHARED_GRANULE_BYTES, THREADS_MAX, device_info};
-use super::memory::{Copying, Filling, FrameStore, LocalFrames, Memory, MemoryConfig};
+use super::memory::{Copying, Filling, FrameStore, Memory, MemoryConfig};
 use super::model::PacedModel;
 use super::module::{self, Loaded};
+use crate::clock;
+use crate::page::{DevicePage, Kept};
 use crate::{
     Completion, Device, DeviceError, DeviceInfo, Driven, Fault, FaultKind, Fill, Import, Launch,
-    LoadError, LoadedModule, MemoryUse, ModuleId, Op, OpId, Outcome, QueueId,
+    LoadError, LoadedModule, LocalFrames, MemoryUse, ModuleId, Op, OpId, Outcome, QueueId,
 };
 
 /// Bytes of the workspace that a grid's barrier uses.

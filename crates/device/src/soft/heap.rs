@@ -149,7 +149,8 @@ impl Heap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::soft::memory::{FrameStore, LocalFrames, MemoryConfig};
+    use crate::LocalFrames;
+    use crate::soft::memory::{FrameStore, MemoryConfig};
 
     #[test]
     fn a_chunk_that_fills_again_and_again_is_listed_once() {

@@ -12,9 +12,6 @@ use super::{ByteSize, ConfigError, NAME_RULE, check, check_size, invalid, is_vgp
 /// Memory of a software device unless configured otherwise, in bytes.
 const SOFT_MEMORY_BYTES: u64 = 4 << 30;
 
-/// Quantum on a device that preempts by itself, in µs: a switch of contexts costs it more.
-const PREEMPTIVE_QUANTUM_US: i64 = 30_000;
-
 /// Which clock a software device runs on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -275,23 +272,4 @@ fn set_each(table: &mut Table, list: Vec<Value>, names: &[String]) -> Result<(),
     }
     table.insert("device".to_owned(), Value::Array(devices));
     Ok(())
-}
-
-/// Defaults that depend on the kind of device.
-pub(super) fn complete(table: &mut Table) {
-    let scheduling = table.get("scheduling").and_then(Value::as_table);
-    if scheduling.is_some_and(|scheduling| scheduling.contains_key("quantum_us")) {
-        return;
-    }
-    let devices = match table.get_mut("device") {
-        Some(Value::Array(devices)) => devices.iter_mut().collect(),
-        Some(device) => vec![device],
-        None => Vec::new(),
-    };
-    for device in devices.into_iter().filter_map(Value::as_table_mut) {
-        let is_cuda = device.get("kind").and_then(Value::as_str) == Some("cuda");
-        if is_cuda && !device.contains_key("quantum_us") {
-            device.insert("quantum_us".to_owned(), Value::Integer(PREEMPTIVE_QUANTUM_US));
-        }
-    }
 }

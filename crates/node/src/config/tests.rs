@@ -125,10 +125,16 @@ fn a_group_may_be_named_or_numbered() {
 fn a_genuine_device_is_named_and_gets_a_longer_quantum() {
     let config = load(&[("device", "cuda:1")]).unwrap();
     assert_eq!((config.devices[0].kind, config.devices[0].ordinal), (DeviceKind::Cuda, 1));
-    assert_eq!(config.devices[0].quantum_us, Some(30_000));
-    let set = [("device.kind", "cuda"), ("scheduling.quantum_us", "6000")];
-    assert_eq!(load(&set).unwrap().devices[0].quantum_us, None);
-    assert_eq!(load(&[]).unwrap().devices[0].quantum_us, None);
+    let quantum_us = |settings: &[(&str, &str)], preemptive| {
+        let (config, can) =
+            (load(settings).unwrap(), Capabilities { preemptive, ..Capabilities::default() });
+        config.quantum_us(&config.devices[0], can)
+    };
+    assert_eq!([quantum_us(&[], false), quantum_us(&[], true)], [6_000, 30_000]);
+    let set = [("scheduling.quantum_us", "7000")];
+    assert_eq!([quantum_us(&set, false), quantum_us(&set, true)], [7_000, 7_000]);
+    let set = [("scheduling.quantum_us", "7000"), ("device.quantum_us", "8000")];
+    assert_eq!(quantum_us(&set, true), 8_000);
 }
 
 #[test]
@@ -183,7 +189,6 @@ fn several_devices_are_named_in_one_setting() {
     let soft = DeviceKind::Soft;
     assert_eq!(kinds, [(soft, paced), (soft, real), (DeviceKind::Cuda, real)]);
     assert!(config.devices.iter().all(|device| device.memory_bytes() == 1 << 30));
-    assert_eq!(config.devices[2].quantum_us, Some(30_000));
     let set = [("device", "soft"), ("device.0.memory", "1GiB"), ("device", "soft:paced")];
     let alone = load(&set).unwrap().devices;
     assert_eq!((alone[0].clock, alone[0].memory_bytes()), (paced, 1 << 30));

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::net::sockopt::{self, Timeout};
-use weft_device::soft::DevicePage;
+use weft_device::DevicePage;
 use weft_gate::{ControlPage, NODE_SESSIONS, NodePage};
 use weft_ring::peer::{self, Process};
 use weft_ring::{Access, MemoryFile, Segment};

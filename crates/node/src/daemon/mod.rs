@@ -42,6 +42,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context;
 use rustix::event::{PollFd, PollFlags, Timespec};
+use weft_device::Capabilities;
 use weft_gate::NodePage;
 use weft_ring::peer::{self, Credentials};
 use weft_ring::{Access, Loss, MemoryFile};
@@ -65,7 +66,7 @@ use self::room::Room;
 use self::runtime::{Listeners, Runtime};
 use self::sessions::Entry;
 use self::tenancy::Tenancy;
-use crate::config::{DeviceConfig, DeviceKind, NodeConfig};
+use crate::config::{DeviceConfig, NodeConfig};
 
 pub(crate) use self::clock::now_ns;
 pub(crate) use self::cosched::run_watchdog;
@@ -161,8 +162,10 @@ pub(crate) fn check(config: &NodeConfig) -> anyhow::Result<String> {
     runtime::check_dirs(config)?;
     config.sockets.admin_group_id()?;
     let mut config = config.clone();
-    for device in &mut config.devices {
-        devices::identify(device)?;
+    for place in 0..config.devices.len() {
+        let can = devices::identify(&mut config.devices[place])?.capabilities;
+        let settings = terms(&config, &config.devices[place], can)?;
+        config.devices[place].quantum_us = Some(settings.quantum_ns / 1000);
     }
     if config.state_dir.exists() {
         open_registry(&config)?;
@@ -328,32 +331,40 @@ const PREPARE_LEAD_NS: u64 = 200_000;
 const BLOCK_MS: u64 = 10_000;
 
 /// How long a kernel may make its session hold a device, in ms of wall time: a limit counts the
-/// kernel's own time, and other load may take most of the processor.
-fn holding_ms(config: &NodeConfig, device: &DeviceConfig) -> u64 {
-    match (device.kind, config.kernel_ms(device)) {
-        (DeviceKind::Cuda, Some(kernel_ms)) => kernel_ms,
-        (DeviceKind::Soft, Some(kernel_ms)) => kernel_ms.saturating_mul(4).max(BLOCK_MS),
-        (_, None) => BLOCK_MS,
+/// kernel's own time, and other load may take most of the processor that stops it.
+fn holding_ms(config: &NodeConfig, can: Capabilities) -> u64 {
+    match config.kernel_ms(can) {
+        Some(kernel_ms) if can.cancel => kernel_ms.saturating_mul(4).max(BLOCK_MS),
+        Some(kernel_ms) => kernel_ms,
+        None => BLOCK_MS,
     }
 }
 
-/// How a device is shared.
-fn driven(config: &NodeConfig, device: &Device) -> anyhow::Result<DrivenDevice> {
+/// How a device that can do this is shared.
+fn terms(
+    config: &NodeConfig,
+    device: &DeviceConfig,
+    can: Capabilities,
+) -> anyhow::Result<SchedConfig> {
     let times = &config.scheduling;
-    let own = &device.config;
-    let policy = weft_sched::policy::for_node(own.policy.as_deref().unwrap_or(&times.policy))?;
+    let policy = weft_sched::policy::for_node(device.policy.as_deref().unwrap_or(&times.policy))?;
     let settings = SchedConfig {
         policy,
-        quantum_ns: own.quantum_us.unwrap_or(times.quantum_us) * 1000,
+        quantum_ns: config.quantum_us(device, can) * 1000,
         yield_ns: times.yield_us * 1000,
         overlap_ns: times.overlap_us * 1000,
         prepare_lead_ns: times.overlap_us * 1000 + PREPARE_LEAD_NS,
         // The device must have had the chance to end an endless kernel, or a long block, by itself.
-        overdue_ns: (times.overdue_ms + holding_ms(config, own)) * 1_000_000,
+        overdue_ns: (times.overdue_ms + holding_ms(config, can)) * 1_000_000,
         sleeper_credit_ns: times.sleeper_credit_us * 1000,
         ..SchedConfig::default()
     };
-    settings.validate()?;
+    settings.validate().with_context(|| format!("device `{}`: scheduling", device.name))?;
+    Ok(settings)
+}
+
+fn driven(config: &NodeConfig, device: &Device) -> anyhow::Result<DrivenDevice> {
+    let settings = terms(config, &device.config, device.info.capabilities)?;
     let abandoned = device.spec().backend.abandoned();
     Ok(DrivenDevice { key: device.key, config: settings, abandoned })
 }

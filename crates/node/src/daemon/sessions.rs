@@ -257,7 +257,7 @@ impl Daemon {
             pinned_base: hello.pinned_base,
             pinned_bytes,
             device: device.spec(),
-            times: Times::of(config, &device.config),
+            times: Times::of(config, device.info.capabilities),
             log: config.log.clone(),
         }
     }

@@ -5,7 +5,7 @@
 //! system has for ordinary threads, so that a tenant takes a sixtieth of a processor that a kernel
 //! wants, however many sessions load modules. An idle processor compiles as fast as ever.
 
-use weft_device::soft::thread_cpu_ns;
+use weft_device::thread_cpu_ns;
 
 use super::link::Link;
 use crate::link::Ask;

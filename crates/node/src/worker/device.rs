@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use weft_device::cuda::{self, CudaConfig, CudaDevice, Found};
 use weft_device::soft::{
-    Clock, DevicePage, FrameStore, MemoryConfig, PAGE, PacedModel, PhysicalTable, SoftConfig,
-    SoftDevice,
+    Clock, FrameStore, MemoryConfig, PacedModel, PhysicalTable, SoftConfig, SoftDevice,
 };
+use weft_device::{DevicePage, PAGE};
 use weft_gate::ControlPage;
 use weft_ring::{MemoryFile, SharedMemory};
 
@@ -100,6 +100,7 @@ pub(crate) fn probe(backend: &Backend) -> Probed {
         capability: info.compute_capability,
         memory_bytes: info.memory_bytes,
         attributes: info.attributes,
+        capabilities: info.capabilities,
     })
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use weft_device::soft::{ForeignFrames, FrameRun, FrameSource, PAGE};
 use weft_device::{DeviceError, MemoryUse};
+use weft_device::{ForeignFrames, FrameRun, FrameSource, PAGE};
 
 use super::link::Link;
 use crate::link::{Ask, RUNS_MAX, Reply, Run};

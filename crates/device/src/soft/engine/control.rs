@@ -205,7 +205,7 @@ impl Handler for Nanosleep {
         let durations = cx.row32(op.a);
         let longest = lanes_of(cx.mask).map(|l| durations[l]).max().unwrap_or(0);
         cx.touch();
-        cx.wake_ns = crate::soft::clock::now_ns() + u64::from(longest.min(SLEEP_MAX_NS));
+        cx.wake_ns = crate::clock::now_ns() + u64::from(longest.min(SLEEP_MAX_NS));
         event::SLEEP
     }
 }

@@ -6,7 +6,7 @@ use super::block::{Block, BlockEnd};
 use super::cx::{Cx, LaunchState};
 use super::program::Program;
 use super::warp::WarpState;
-use crate::soft::clock;
+use crate::clock;
 use crate::{Fault, FaultKind};
 
 /// Fuel between two looks at the clock: some 50 µs of work.

@@ -229,7 +229,7 @@ fn idle(cx: &mut Cx) -> Option<WarpEnd> {
         return Some(WarpEnd::Done);
     }
     let mut wake = u64::MAX;
-    let now = crate::soft::clock::now_ns();
+    let now = crate::clock::now_ns();
     let mut woken = false;
     for split in &mut cx.warp.splits {
         if let SplitState::Sleep(until) = split.state {

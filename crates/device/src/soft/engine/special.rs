@@ -5,7 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 use super::cx::Cx;
 use super::handler::{Handler, Op};
 use super::rows::LANES;
-use crate::soft::clock;
+use crate::clock;
 
 /// `Op::imm` of [`Clock`]: cycles (of a 1 GHz clock, that is nanoseconds).
 pub(crate) const CLOCK: u64 = 0;

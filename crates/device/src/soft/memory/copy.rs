@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use weft_ring::{Cell, SharedSpan};
 
 use super::Memory;
-use super::frames::PAGE;
 use super::host::HostMemory;
+use crate::PAGE;
 use crate::{CopyShape, DeviceError, Endpoint, Fill, Place};
 
 /// Bytes of the buffer for device-to-device copies, and of a piece of a fill.

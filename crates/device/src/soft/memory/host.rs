@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use weft_ring::SharedMemory;
 
-use super::frames::PAGE;
 use super::tlb::Window;
 use crate::DeviceError;
+use crate::PAGE;
 
 /// Most ranges of own pages.
 const RANGES_MAX: usize = 1 << 16;

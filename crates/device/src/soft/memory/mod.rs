@@ -17,15 +17,13 @@ use std::sync::Arc;
 use weft_ring::SharedMemory;
 
 pub(crate) use copy::{Copying, Filling};
-pub use frames::{
-    ForeignFrames, FrameRun, FrameSource, FrameStore, LocalFrames, PAGE, PhysicalTable, physical,
-};
+pub use frames::{FrameStore, PhysicalTable, physical};
 
 use self::host::HostMemory;
 use self::space::AddressSpace;
 use self::table::{Entry, PageTable};
 use self::tlb::Window;
-use crate::{DeviceError, Import, MemoryUse};
+use crate::{DeviceError, ForeignFrames, FrameRun, FrameSource, Import, MemoryUse, PAGE};
 
 /// The end of an allocation is exact to this many bytes, as on a GPU.
 const GRANULE: u64 = 256;

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::frames::PAGE;
+use crate::PAGE;
 
 const PAGES_PER_CHUNK: u64 = 512;
 const FRAME_BITS: u64 = (1 << 40) - 1;

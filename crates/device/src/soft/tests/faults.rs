@@ -3,10 +3,10 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::{
-    Clock, FrameStore, LocalFrames, MemoryConfig, PhysicalTable, SoftConfig, SoftDevice, physical,
+    Clock, FrameStore, MemoryConfig, PhysicalTable, SoftConfig, SoftDevice, physical,
 };
 use super::{Arg, Bench, finish};
-use crate::{Device, FaultKind, Outcome};
+use crate::{Device, FaultKind, LocalFrames, Outcome};
 
 /// A kernel `k(u64 p)` with a body that may use `%rd1` = p, `%r0..9`, `%rd2..9`, `%p0..9`.
 pub(super) fn kernel(globals: &str, body: &str) -> String {

@@ -3,11 +3,13 @@
 use weft_ring::SharedMemory;
 
 use super::super::{
-    Clock, DEVICE_PAGE_BYTES, DevicePage, FrameStore, KernelModel, LocalFrames, MemoryConfig,
-    PacedModel, SoftConfig, SoftDevice,
+    Clock, FrameStore, KernelModel, MemoryConfig, PacedModel, SoftConfig, SoftDevice,
 };
 use super::{Arg, Bench, faults::kernel};
-use crate::{Completion, Device, Driven, Launch, Op, Outcome, QueueId};
+use crate::{
+    Completion, DEVICE_PAGE_BYTES, Device, DevicePage, Driven, Launch, LocalFrames, Op, Outcome,
+    QueueId,
+};
 
 fn bench(ns: u64) -> Bench {
     bench_on(ns, None)

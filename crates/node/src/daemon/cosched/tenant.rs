@@ -12,7 +12,7 @@ use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::{Duration, Instant};
 
-use weft_device::soft::thread_cpu_ns;
+use weft_device::thread_cpu_ns;
 use weft_ring::peer::Process;
 
 use crate::daemon::process;

@@ -18,7 +18,8 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use rustix::fs::{Mode, OFlags};
-use weft_device::soft::{PAGE, physical};
+use weft_device::PAGE;
+use weft_device::soft::physical;
 use weft_ring::{Access, AtomicU64, Cells, MemoryFile, Ordering};
 
 use super::exports::{Export, Exports};

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use crate::link::Run;
 
 /// Bytes of a frame.
-const FRAME_BYTES: u64 = weft_device::soft::PAGE;
+const FRAME_BYTES: u64 = weft_device::PAGE;
 
 /// Frames of one device and quotas of its vGPUs.
 #[derive(Debug)]

@@ -7,8 +7,9 @@ pub(crate) mod ledger;
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context;
-use weft_device::soft::{DEVICE_PAGE_BYTES, DevicePage, device_info};
-use weft_device::{Capabilities, DeviceInfo};
+use weft_device::DeviceInfo;
+use weft_device::soft::device_info;
+use weft_device::{DEVICE_PAGE_BYTES, DevicePage};
 use weft_ring::{Access, MemoryFile};
 use weft_sched::DeviceKey;
 
@@ -50,7 +51,7 @@ pub(crate) fn identify(config: &mut DeviceConfig) -> anyhow::Result<DeviceInfo> 
         info.attributes.insert(IPC_EVENT_SUPPORTED, 1);
         return Ok(info);
     }
-    let Probe { name, uuid, capability, memory_bytes, attributes } =
+    let Probe { name, uuid, capability, memory_bytes, attributes, capabilities } =
         spawn::probe(&Backend::of(config)).with_context(|| {
             format!(
                 "device `{}`: kind = \"cuda\" is unusable (`weft doctor` lists what is there)",
@@ -67,7 +68,7 @@ pub(crate) fn identify(config: &mut DeviceConfig) -> anyhow::Result<DeviceInfo> 
         compute_capability: capability,
         memory_bytes,
         attributes,
-        capabilities: Capabilities { slice_blocks: true, cancel: false, preemptive: true },
+        capabilities,
     })
 }
 

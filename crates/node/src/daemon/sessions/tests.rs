@@ -52,7 +52,7 @@ fn device_memory_is_a_tenants() {
     let (first, second) =
         (node.reservation(ALICE, "").unwrap(), node.reservation(FIRST_SUB_UID, "").unwrap());
     let mut core = node.daemon.core();
-    let frames = (1 << 20) / weft_device::soft::PAGE;
+    let frames = (1 << 20) / weft_device::PAGE;
     core.frames(first.device).take(first.key, frames, 1, false).unwrap();
     assert_eq!(core.frames(second.device).take(second.key, 1, 1, false), Err(LedgerError::Quota));
 }

@@ -9,13 +9,15 @@
 //! The workers are different tenants', and one that was taken over may write anything here. What it
 //! writes delays the others by a bounded time only ([`Patience`]).
 
+mod patience;
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use weft_ring::{Cells, MapError, SharedMemory, TURNSTILE_BYTES, Turn, Turnstile};
 
-use super::clock;
-use super::patience::Patience;
+use self::patience::Patience;
+use crate::clock;
 
 const WORDS: usize = 8;
 const TIMELINE_END: usize = 0;

@@ -1,0 +1,131 @@
+//! Frames of 4 KiB: what device memory is handed out in, by the node's ledger or a local list.
+
+use crate::{DeviceError, MemoryUse};
+
+/// Bytes of a frame and of a page.
+pub const PAGE: u64 = 4096;
+
+/// Adjacent frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FrameRun {
+    /// Number of the first frame.
+    pub first: u64,
+    /// How many.
+    pub count: u64,
+}
+
+impl FrameRun {
+    /// Their numbers.
+    pub fn frames(&self) -> std::ops::Range<u64> {
+        self.first..self.first.saturating_add(self.count)
+    }
+}
+
+/// Hands out frames of the device: the daemon's ledger, or a local list.
+pub trait FrameSource: std::fmt::Debug + Send {
+    /// Takes that many frames, zeroed, in as few runs as possible.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`] when the quota or the device is exhausted.
+    fn take(&mut self, frames: u64) -> Result<Vec<FrameRun>, DeviceError>;
+
+    /// Gives frames back. Their contents are already zeroed.
+    fn give_back(&mut self, runs: &[FrameRun]);
+
+    /// What the vGPU has and may have, in bytes.
+    fn usage(&self) -> MemoryUse;
+
+    /// Lets other sessions of the vGPU learn of these frames, which hold `bytes`; the key for it.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where there is nobody to tell, or for too many runs;
+    /// [`DeviceError::OutOfMemory`] beyond a bound.
+    fn export(&mut self, _bytes: u64, _runs: &[FrameRun]) -> Result<[u8; 16], DeviceError> {
+        Err(DeviceError::Unsupported("memory that several sessions use"))
+    }
+
+    /// The frames that another session exported under this key.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotExported`], [`DeviceError::Unsupported`].
+    fn import(&mut self, _key: [u8; 16]) -> Result<ForeignFrames, DeviceError> {
+        Err(DeviceError::Unsupported("memory that several sessions use"))
+    }
+}
+
+/// Frames of another session of the vGPU.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ForeignFrames {
+    /// Whose they are in the physical table.
+    pub owner: u32,
+    /// Bytes that they hold.
+    pub bytes: u64,
+    /// Which.
+    pub runs: Vec<FrameRun>,
+    /// How often they were imported, this time included.
+    pub number: u32,
+}
+
+/// A frame source for a device that one process has to itself.
+#[derive(Debug)]
+pub struct LocalFrames {
+    free: Vec<FrameRun>,
+    total: u64,
+    taken: u64,
+}
+
+impl LocalFrames {
+    /// A device of `bytes` of memory (rounded down to frames).
+    #[must_use]
+    pub fn new(bytes: u64) -> Self {
+        let total = bytes / PAGE;
+        Self { free: vec![FrameRun { first: 0, count: total }], total, taken: 0 }
+    }
+}
+
+impl FrameSource for LocalFrames {
+    fn take(&mut self, frames: u64) -> Result<Vec<FrameRun>, DeviceError> {
+        if frames > self.total - self.taken {
+            return Err(DeviceError::OutOfMemory { requested: frames.saturating_mul(PAGE) });
+        }
+        self.taken += frames;
+        if let Some(run) = self.free.iter_mut().find(|r| r.count >= frames) {
+            let first = run.first;
+            run.first += frames;
+            run.count -= frames;
+            self.free.retain(|r| r.count > 0);
+            return Ok(vec![FrameRun { first, count: frames }]);
+        }
+        let mut rest = frames;
+        let mut runs = Vec::new();
+        while rest > 0 {
+            let Some(run) = self.free.pop() else { break };
+            let count = run.count.min(rest);
+            runs.push(FrameRun { first: run.first, count });
+            if run.count > count {
+                self.free.push(FrameRun { first: run.first + count, count: run.count - count });
+            }
+            rest -= count;
+        }
+        Ok(runs)
+    }
+
+    fn give_back(&mut self, runs: &[FrameRun]) {
+        for run in runs {
+            self.taken -= run.count;
+            self.free.push(*run);
+        }
+        self.free.sort_by_key(|r| r.first);
+        self.free.dedup_by(|next, run| {
+            let adjacent = run.first + run.count == next.first;
+            if adjacent {
+                run.count += next.count;
+            }
+            adjacent
+        });
+    }
+
+    fn usage(&self) -> MemoryUse {
+        MemoryUse { free: (self.total - self.taken) * PAGE, total: self.total * PAGE }
+    }
+}
