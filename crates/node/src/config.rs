@@ -111,8 +111,8 @@ pub struct SocketConfig {
 pub struct SchedulingConfig {
     /// Policy; one of [`crate::policy_names`].
     pub policy: String,
-    /// Device time a vGPU may use before it must yield; 30 ms if absent on a device that preempts by
-    /// itself, where a switch costs more, 6 ms on others.
+    /// Device time a vGPU may use before it must yield; 30 ms if absent on a device that preempts
+    /// by itself, where a switch costs more, 6 ms on others.
     pub quantum_us: Option<u64>,
     /// How long an idle holder keeps the device before it yields.
     pub yield_us: u64,

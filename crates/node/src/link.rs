@@ -8,6 +8,8 @@
 //! in its runtime directory. The next daemon connects there and receives [`Adoption`] with
 //! the descriptors it needs; the connection is the new link.
 
+mod descriptors;
+
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -24,6 +26,8 @@ use crate::config::{
     AccountingConfig, ClockConfig, DeviceConfig, DeviceKind, LogConfig, NodeConfig, SlicingConfig,
 };
 
+pub(crate) use self::descriptors::{Descriptors, Passed};
+
 /// Most bytes of one packet.
 pub(crate) const PACKET_BYTES_MAX: usize = 64 << 10;
 
@@ -38,7 +42,12 @@ pub(crate) type Run = (u64, u64);
 #[serde(tag = "assignment", rename_all = "snake_case")]
 pub(crate) enum Assignment {
     /// To execute a session.
-    Work(Box<Start>),
+    Work {
+        /// Which, and how.
+        start: Box<Start>,
+        /// The descriptors that come along.
+        passed: Vec<Passed>,
+    },
     /// To look at a device and tell: what the driver does to a process is for that one alone.
     /// Answer: [`Probed`].
     Probe(Backend),
@@ -218,6 +227,8 @@ pub(crate) struct Adoption {
     pub(crate) start: Start,
     /// Its process.
     pub(crate) pid: u32,
+    /// The descriptors that come along.
+    pub(crate) passed: Vec<Passed>,
 }
 
 /// Most bytes of a log line's text.

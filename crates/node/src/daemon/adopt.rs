@@ -23,7 +23,7 @@ use super::runtime::Runtime;
 use super::sessions::{Entry, Origin, Session};
 use super::spawn::Worker;
 use crate::config::NodeConfig;
-use crate::link::{Adoption, Backend, PACKET_BYTES_MAX};
+use crate::link::{Adoption, Backend, Descriptors, PACKET_BYTES_MAX, Passed};
 
 /// A worker answers at its door within this time, or is left to die.
 const ANSWER_LIMIT: Duration = Duration::from_millis(500);
@@ -117,13 +117,12 @@ fn introduced(
     if (Some(adoption.pid), adoption.start.session) != (message.sender, session) {
         bail!("it says that it is process {} of another session", adoption.pid);
     }
-    let files: Vec<MemoryFile> =
-        message.descriptors.into_iter().map(MemoryFile::received).collect::<Result<_, _>>()?;
-    let [segment, control, node_page, device_page, frames, table] =
-        <[MemoryFile; 6]>::try_from(files)
-            .map_err(|files| anyhow::anyhow!("it sent {} descriptors instead of 6", files.len()))?;
-    let segment = Segment::open(segment.map(Access::ReadWrite)?)?;
-    let page = ControlPage::open(&control.map(Access::ReadWrite)?)?;
+    let mut came = Descriptors::received(&adoption.passed, message.descriptors)?;
+    let mut file = |what| anyhow::Ok(MemoryFile::received(came.take(what)?)?);
+    let segment = Segment::open(file(Passed::Segment)?.map(Access::ReadWrite)?)?;
+    let page = ControlPage::open(&file(Passed::Control)?.map(Access::ReadWrite)?)?;
+    let (node_page, device_page) = (file(Passed::NodePage)?, file(Passed::DevicePage)?);
+    let (frames, table) = (file(Passed::Frames)?, file(Passed::Table)?);
     NodePage::open(&node_page.map(Access::ReadWrite)?)?;
     DevicePage::open(&device_page.map(Access::ReadWrite)?)?;
     Ok((adoption, Files { node_page, device_page, frames, table }, segment, page))

@@ -28,7 +28,7 @@ use super::registry::Vgpu;
 use super::spawn::Worker;
 use super::{Core, Daemon};
 use crate::config::ShareConfig;
-use crate::link::{self, Ask, LINE_BYTES_MAX, Reply, Run, Severity, Start, Times};
+use crate::link::{self, Ask, LINE_BYTES_MAX, Passed, Reply, Run, Severity, Start, Times};
 
 /// Lines about sessions that did not open, which a tenant can cause.
 static FAILURES: LogLimit = LogLimit::per_second(10);
@@ -207,17 +207,17 @@ impl Daemon {
         let page = ControlPage::open(&control.map(Access::ReadWrite)?)?;
         let start = self.start_of(hello, tenant, reservation, pinned.len() as u64);
         let fds = [
-            segment_file.as_fd(),
-            control.as_fd(),
-            self.node_page.as_fd(),
-            device.page_file.as_fd(),
-            frames.as_fd(),
-            table.as_fd(),
-            door.as_fd(),
-            pinned.as_fd(),
-            workers_end.as_fd(),
-            tenant_process.as_fd(),
-            record.as_fd(),
+            (Passed::Segment, segment_file.as_fd()),
+            (Passed::Control, control.as_fd()),
+            (Passed::NodePage, self.node_page.as_fd()),
+            (Passed::DevicePage, device.page_file.as_fd()),
+            (Passed::Frames, frames.as_fd()),
+            (Passed::Table, table.as_fd()),
+            (Passed::Door, door.as_fd()),
+            (Passed::Pinned, pinned.as_fd()),
+            (Passed::Lifeline, workers_end.as_fd()),
+            (Passed::Tenant, tenant_process.as_fd()),
+            (Passed::Record, record.as_fd()),
         ];
         let worker = Worker::spawn(&start, &fds)?;
         let (key, payer) = (reservation.key, reservation.payer);

@@ -13,7 +13,7 @@ use weft_ring::peer::{self, Process};
 use super::log::printable;
 use super::process::WorkerProcess;
 use crate::link::{
-    self, Ask, Assignment, Backend, LINE_BYTES_MAX, Probe, Probed, Reply, Severity, Start,
+    self, Ask, Assignment, Backend, LINE_BYTES_MAX, Passed, Probe, Probed, Reply, Severity, Start,
 };
 
 /// A worker must be ready within this time. On a genuine GPU a context takes some of it.
@@ -45,7 +45,7 @@ pub(crate) struct Worker {
 
 impl Worker {
     /// Starts a worker and waits until it is ready.
-    pub(crate) fn spawn(start: &Start, fds: &[BorrowedFd<'_>]) -> anyhow::Result<Self> {
+    pub(crate) fn spawn(start: &Start, fds: &[(Passed, BorrowedFd<'_>)]) -> anyhow::Result<Self> {
         let (link, child) = spawn(&start.device.backend)?;
         let pid = child.id();
         let process = WorkerProcess::new(Process::open(pid)?, pid);
@@ -64,8 +64,10 @@ impl Worker {
         Self { process: WorkerProcess::new(process, pid), link, child: None }
     }
 
-    fn start(&self, start: &Start, fds: &[BorrowedFd<'_>]) -> anyhow::Result<()> {
-        link::send(&self.link, &Assignment::Work(Box::new(start.clone())), fds)?;
+    fn start(&self, start: &Start, fds: &[(Passed, BorrowedFd<'_>)]) -> anyhow::Result<()> {
+        let (passed, fds): (Vec<Passed>, Vec<BorrowedFd<'_>>) = fds.iter().copied().unzip();
+        let assignment = Assignment::Work { start: Box::new(start.clone()), passed };
+        link::send(&self.link, &assignment, &fds)?;
         sockopt::set_socket_timeout(&self.link, Timeout::Recv, Some(READY_LIMIT))?;
         sockopt::set_socket_timeout(&self.link, Timeout::Send, Some(READY_LIMIT))?;
         let mut last = String::from("its end");

@@ -16,7 +16,7 @@ use rustix::net::{SendAncillaryBuffer, SendFlags};
 use weft_ring::WakeFlag;
 use weft_ring::peer::{self, Process};
 
-use crate::link::{self, Adoption, Ask, Reply, Start};
+use crate::link::{self, Adoption, Ask, Descriptors, Reply, Start};
 
 /// A request waits this long for an answer before it looks whether the session is over.
 const PATIENCE: Duration = Duration::from_millis(200);
@@ -47,8 +47,8 @@ pub(crate) struct Watch {
     pub(crate) lifeline: OwnedFd,
     /// The tenant.
     pub(crate) tenant: Process,
-    /// What the next daemon needs, in the order of `daemon::adopt::Files`.
-    pub(crate) files: Vec<OwnedFd>,
+    /// What the next daemon needs.
+    pub(crate) files: Descriptors,
     /// Wakes the event loop.
     pub(crate) doorbell: WakeFlag,
 }
@@ -239,8 +239,8 @@ fn introduce(watch: &Watch, socket: &OwnedFd) -> io::Result<()> {
     if credentials.uid != 0 && credentials.uid != watch.start.daemon_uid {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    let files: Vec<BorrowedFd<'_>> = watch.files.iter().map(AsFd::as_fd).collect();
-    let adoption = Adoption { start: watch.start.clone(), pid: watch.pid };
+    let (passed, files) = watch.files.to_send();
+    let adoption = Adoption { start: watch.start.clone(), pid: watch.pid, passed };
     link::send(socket, &adoption, &files)
 }
 

@@ -33,7 +33,7 @@ use weft_ring::{ARENA_BLOCKS, Access, ArenaRef, MemoryFile, Segment, SharedMemor
 use self::event_loop::{Ended, EventLoop};
 use self::link::{Link, Watch};
 use self::sandbox::Sandbox;
-use crate::link::{Ask, Assignment, Backend, Reply, Start};
+use crate::link::{Ask, Assignment, Backend, Descriptors, Passed, Reply, Start};
 
 /// A session that is over has ended within this time.
 const END_GRACE: Duration = Duration::from_secs(10);
@@ -41,34 +41,18 @@ const END_GRACE: Duration = Duration::from_secs(10);
 /// Stack of the watcher thread.
 const WATCHER_STACK_BYTES: usize = 256 << 10;
 
-/// What the daemon hands over, in this order.
-struct Files {
-    segment: OwnedFd,
-    control: OwnedFd,
-    node_page: OwnedFd,
-    device_page: OwnedFd,
-    frames: OwnedFd,
-    table: OwnedFd,
-    door: OwnedFd,
-    pinned: OwnedFd,
-    lifeline: OwnedFd,
-    tenant: OwnedFd,
-    record: OwnedFd,
-}
-
 /// Runs the worker of the session that the daemon hands over on standard input.
 pub(crate) fn run() -> anyhow::Result<()> {
     let socket = std::io::stdin().as_fd().try_clone_to_owned()?;
     let (assignment, fds): (Assignment, Vec<OwnedFd>) = crate::link::receive(&socket)
         .context("standard input is not a link to a daemon: `weft worker` is started by one")?
         .context("the daemon went away")?;
-    let start = match assignment {
-        Assignment::Work(start) => start,
+    let (start, files) = match assignment {
+        Assignment::Work { start, passed } => (start, Descriptors::received(&passed, fds)?),
         Assignment::Probe(backend) => {
             return Ok(crate::link::send(&socket, &device::probe(&backend), &[])?);
         }
     };
-    let files = Files::of(fds)?;
     let link = Link::new(socket);
     log::init(&start.log, Arc::clone(&link));
     let session = start.session;
@@ -89,73 +73,33 @@ pub(crate) fn run() -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Files {
-    fn of(fds: Vec<OwnedFd>) -> anyhow::Result<Self> {
-        let count = fds.len();
-        let Ok(fds) = <[OwnedFd; 11]>::try_from(fds) else {
-            bail!("the daemon sent {count} descriptors instead of 11");
-        };
-        let [
-            segment,
-            control,
-            node_page,
-            device_page,
-            frames,
-            table,
-            door,
-            pinned,
-            lifeline,
-            tenant,
-            record,
-        ] = fds;
-        Ok(Self {
-            segment,
-            control,
-            node_page,
-            device_page,
-            frames,
-            table,
-            door,
-            pinned,
-            lifeline,
-            tenant,
-            record,
-        })
-    }
+/// What the next daemon needs.
+const FOR_ADOPTION: &[Passed] = &[
+    Passed::Segment,
+    Passed::Control,
+    Passed::NodePage,
+    Passed::DevicePage,
+    Passed::Frames,
+    Passed::Table,
+];
 
-    /// What the next daemon needs, in the order of `daemon::adopt::Files`.
-    fn for_adoption(&self) -> std::io::Result<Vec<OwnedFd>> {
-        [
-            &self.segment,
-            &self.control,
-            &self.node_page,
-            &self.device_page,
-            &self.frames,
-            &self.table,
-        ]
-        .into_iter()
-        .map(OwnedFd::try_clone)
-        .collect()
-    }
-}
-
-fn work(start: &Start, files: Files, link: Arc<Link>) -> anyhow::Result<Ended> {
+fn work(start: &Start, mut files: Descriptors, link: Arc<Link>) -> anyhow::Result<Ended> {
     let sandbox = Sandbox::of(&start.device.backend);
     let landlock = sandbox.restrict_process(start.user, start.times.worker_memory_bytes)?;
-    let kept = files.for_adoption()?;
-    let segment = Segment::open(map(files.segment, Access::ReadWrite)?)?;
+    let kept = files.copies(FOR_ADOPTION)?;
+    let segment = Segment::open(map(files.take(Passed::Segment)?, Access::ReadWrite)?)?;
     let doorbell = segment.doorbell()?;
-    let pinned = MemoryFile::received(files.pinned)?
+    let pinned = MemoryFile::received(files.take(Passed::Pinned)?)?
         .map_at(usize::try_from(start.pinned_base)?, Access::ReadWrite)
         .context("the tenant's pinned window is not free in the worker")?;
-    let control = ControlPage::open(&map(files.control, Access::ReadWrite)?)?;
-    let node = NodePage::open(&map(files.node_page, Access::ReadWrite)?)?;
+    let control = ControlPage::open(&map(files.take(Passed::Control)?, Access::ReadWrite)?)?;
+    let node = NodePage::open(&map(files.take(Passed::NodePage)?, Access::ReadWrite)?)?;
     let gate = GateWorker::new(HolderSide::new(control.clone(), node, start.key));
     let watch = Watch {
         pid: own_pid(),
-        door: files.door,
-        lifeline: files.lifeline,
-        tenant: Process::from_descriptor(files.tenant),
+        door: files.take(Passed::Door)?,
+        lifeline: files.take(Passed::Lifeline)?,
+        tenant: Process::from_descriptor(files.take(Passed::Tenant)?),
         files: kept,
         doorbell,
         start: start.clone(),
@@ -178,14 +122,15 @@ fn work(start: &Start, files: Files, link: Arc<Link>) -> anyhow::Result<Ended> {
     )?;
     has_started.recv()?;
     let parts = device::Parts {
-        page: map(files.device_page, Access::ReadWrite)?,
+        page: map(files.take(Passed::DevicePage)?, Access::ReadWrite)?,
         control,
-        frames: MemoryFile::received(files.frames)?,
-        table: map(files.table, Access::ReadOnly)?,
+        frames: MemoryFile::received(files.take(Passed::Frames)?)?,
+        table: map(files.take(Passed::Table)?, Access::ReadOnly)?,
         pinned: Arc::clone(&pinned),
         segment: Arc::clone(segment.memory()),
     };
-    let rest = Rest { segment, pinned, gate, record: files.record, sandbox, landlock };
+    let rest =
+        Rest { segment, pinned, gate, record: files.take(Passed::Record)?, sandbox, landlock };
     match &start.device.backend {
         Backend::Soft { model } => {
             let device = device::open_soft(start, model.as_ref(), parts, &link)?;
