@@ -383,7 +383,7 @@ fn overload(config: PoolConfig, length_ns: u64) -> Vec<u64> {
     let mut driver = Driver::new(config, limits);
     let permille = length_ns * 1_000 / LONGEST_USER_NS;
     let mut outstanding: Vec<(TaskKey, u32)> = Vec::new();
-    let mut served = vec![0; 3];
+    let mut served = [0; 3];
     for _ in 0..6_000 {
         outstanding.retain(|(task, vgpu)| {
             let is_there = driver.tasks.contains_key(task);
