@@ -244,8 +244,8 @@ fn the_ceiling_is_held_against_exhaustive_search() {
     assert!(edf_sum < ceiling_sum, "earliest deadline alone is as good");
 }
 
-/// The judged core with all knowledge and the order written without it agree where both are earliest
-/// deadline first: within a point of each other.
+/// The judged core with all knowledge and the order written without it agree where both are
+/// earliest deadline first: within a point of each other.
 #[test]
 fn two_derivations_of_clairvoyant_edf_agree() {
     for (seed, column) in (1..).zip(COLUMNS) {
