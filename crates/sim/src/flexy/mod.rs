@@ -4,7 +4,6 @@
 //! has the experiments, [`clairvoyant`] says what orders that know all could have done, and
 //! [`Report`] writes it all down. Everything is simulated, but for the cost of a decision.
 
-
 mod experiments;
 mod fairness;
 mod import;
