@@ -236,6 +236,7 @@ proptest! {
             batch_wait_ns: Some(config.batch_patience_ns + LONGEST_USER_NS),
             is_work_conserving: true,
             lag_longest_ns: Some(LONGEST_BATCH_NS),
+            user_lag_ns: Some((LONGEST_USER_NS, config.slack_ns)),
         };
         let mut driver = Driver::new(config, limits);
         let stays = |step: &&Step| !matches!(step, Step::Down { .. } | Step::Up { .. });
@@ -358,7 +359,7 @@ fn a_vgpu_that_has_all_the_service_is_seen() {
 #[test]
 fn priority_starves_batch_tasks_and_is_caught() {
     let limits = Limits { batch_wait_ns: Some(1_200 * MS), ..Limits::default() };
-    let caught = std::panic::catch_unwind(|| {
+    let caught = std::panic::catch_unwind(move || {
         let mut driver = Driver::new(config("priority", 0, false), limits);
         for _ in 0..100 {
             driver.step(&Step::Submit { vgpu: 0, permille: 1_000, known: true });
@@ -366,7 +367,116 @@ fn priority_starves_batch_tasks_and_is_caught() {
         driver.step(&Step::Submit { vgpu: 3, permille: 1_000, known: true });
         driver.end();
     });
-    assert!(caught.is_err(), "nothing was seen");
+    let panic = caught.expect_err("nothing was seen");
+    let said = panic.downcast_ref::<String>().unwrap();
+    assert!(said.starts_with("batch tasks waited"), "{said}");
+}
+
+/// Three user-facing vGPUs of weights 1, 2 and 3 that keep 16 tasks of `length_ns` outstanding for
+/// two minutes on four devices: the service of each per weight.
+fn overload(config: PoolConfig, length_ns: u64) -> Vec<u64> {
+    let limits = Limits {
+        is_work_conserving: true,
+        user_lag_ns: Some((LONGEST_USER_NS, config.slack_ns)),
+        ..Limits::default()
+    };
+    let mut driver = Driver::new(config, limits);
+    let permille = length_ns * 1_000 / LONGEST_USER_NS;
+    let mut outstanding: Vec<(TaskKey, u32)> = Vec::new();
+    let mut served = [0; 3];
+    for _ in 0..6_000 {
+        outstanding.retain(|(task, vgpu)| {
+            let is_there = driver.tasks.contains_key(task);
+            served[*vgpu as usize] += if is_there { 0 } else { length_ns };
+            is_there
+        });
+        for vgpu in 0..3 {
+            let have = outstanding.iter().filter(|(_, of)| *of == vgpu).count();
+            for _ in have..16 {
+                outstanding.push((TaskKey(driver.next), vgpu));
+                driver.step(&Step::Submit { vgpu, permille, known: true });
+            }
+        }
+        driver.step(&Step::Pass { ms: 20 });
+    }
+    served.iter().zip(1..).map(|(ns, weight)| ns / weight).collect()
+}
+
+/// Most tasks are late here. A policy that forgets whose tasks are late gives every vGPU alike.
+#[test]
+fn weights_hold_among_user_facing_vgpus_when_most_tasks_are_late() {
+    let served = overload(config("deadline", 0, false), 54 * MS);
+    let (least, most) = (served.iter().min().unwrap(), served.iter().max().unwrap());
+    assert!(least * 100 >= most * 95, "{served:?}");
+}
+
+/// The control: with a slack that nothing reaches weights do not hold.
+#[test]
+fn without_a_slack_weights_do_not_hold() {
+    let endless = PoolConfig { slack_ns: 1 << 60, ..config("deadline", 0, false) };
+    let served = overload(endless, 54 * MS);
+    let (least, most) = (served.iter().min().unwrap(), served.iter().max().unwrap());
+    assert!(least * 100 < most * 80, "{served:?}");
+}
+
+#[test]
+fn the_first_devices_that_are_up_are_reserved_and_never_all() {
+    let batch = |reserved, keys: std::ops::Range<u32>| {
+        let mut pool = pool(config("priority", reserved, false), 0);
+        for key in keys {
+            feed(&mut pool, 0, PoolEvent::DeviceUp { device: DeviceKey(key) });
+        }
+        (0..8).map(|task| feed(&mut pool, 0, submit(task, 1)).len()).sum::<usize>()
+    };
+    assert_eq!(batch(0, 4..8), 4);
+    assert_eq!(batch(1, 4..8), 3, "a device with a key above K is not reserved");
+    assert_eq!(batch(4, 4..8), 1, "batch tasks have no device");
+    assert_eq!(batch(1, 4..5), 1);
+}
+
+#[test]
+fn flexy_leaves_batch_tasks_a_device_when_k_is_too_large() {
+    let mut pool = pool(config("flexy", 4, false), 4);
+    assert_eq!(feed(&mut pool, 0, submit(0, 1)).len(), 1);
+}
+
+/// Nothing ends while a user-facing task waits behind batch ones: K must grow all the same.
+#[test]
+fn adaptive_takes_an_outage_for_late() {
+    let mut pool = pool(config("adaptive", 0, false), 4);
+    (0..4).for_each(|task| assert_eq!(feed(&mut pool, 0, submit(task, 1)).len(), 1));
+    assert_eq!(feed(&mut pool, MS, submit(4, 0)), []);
+    feed(&mut pool, 3_000 * MS, submit(5, 1));
+    assert_eq!(pool.user_devices(), 3);
+}
+
+#[test]
+fn a_user_facing_vgpu_that_has_all_the_service_is_seen() {
+    let limits = Limits { user_lag_ns: Some((MS, 2 * MS)), ..Limits::default() };
+    let mut trace = small(limits);
+    let class = Class::UserFacing { sla_ns: 200 * MS };
+    let second = PoolEvent::AddVgpu { vgpu: VgpuKey(3), class, weight: Weight::ONE };
+    trace.step(0, &second, &[]).unwrap();
+    trace.step(0, &submit(0, 0), &[runs(0)]).unwrap();
+    trace.step(0, &submit(1, 0), &[]).unwrap();
+    trace.step(0, &submit(2, 3), &[]).unwrap();
+    // Two tasks of 1 ms and the slack of each.
+    trace.step(8 * MS, &submit(3, 0), &[]).unwrap();
+    let broken = trace.step(9 * MS, &submit(4, 0), &[]);
+    let (ahead, behind) = (VgpuKey(0), VgpuKey(3));
+    let lag = Violation::Lag { ahead, behind, lag_ns: 9 * MS, bound_ns: 8 * MS };
+    assert_eq!(broken, Err(lag));
+}
+
+#[test]
+fn a_device_that_reports_too_much_overflows_nothing() {
+    let mut pool = pool(config("deadline", 0, false), 1);
+    feed(&mut pool, 0, submit(0, 1));
+    let (device, task) = (DeviceKey(0), TaskKey(0));
+    for _ in 0..2 {
+        feed(&mut pool, MS, PoolEvent::Stopped { device, task, used_ns: u64::MAX });
+    }
+    feed(&mut pool, 2 * MS, finished(0));
 }
 
 fn feed(pool: &mut Pool, now_ns: u64, event: PoolEvent) -> Vec<PoolAction> {

@@ -7,7 +7,7 @@
 //! | no task is lost, when a device goes or otherwise | [`Violation::Lost`] |
 //! | batch tasks that wait get a device within a bound | [`Violation::BatchWait`] |
 //! | no device is free while a task waits (where the policy keeps none) | [`Violation::Idle`] |
-//! | two batch vGPUs with waiting tasks differ by no more than the lag bound | [`Violation::Lag`] |
+//! | two vGPUs of a class with waiting tasks differ by no more than the lag bound | [`Violation::Lag`] |
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -25,6 +25,9 @@ pub struct Limits {
     /// The longest batch task, in ns: then batch vGPUs are held to the lag bound of a queue of
     /// start tags before `n` devices, `(n + 1)·l/wᵢ + (n + 1)·l/wⱼ` (Jin et al., SFQ(D)).
     pub lag_longest_ns: Option<u64>,
+    /// The longest user-facing task and the slack, in ns: then user-facing vGPUs are held to that
+    /// bound of theirs and the slack of both, `slack/wᵢ + slack/wⱼ`.
+    pub user_lag_ns: Option<(u64, u64)>,
 }
 
 /// What was broken.
@@ -107,7 +110,8 @@ pub struct Trace {
     now_ns: u64,
     /// Of two vGPUs that both wait: least and largest difference since they do.
     pairs: BTreeMap<(VgpuKey, VgpuKey), (i128, i128)>,
-    lag_share_permille: u64,
+    /// User-facing, batch.
+    lag_share_permille: [u64; 2],
 }
 
 impl Trace {
@@ -125,7 +129,7 @@ impl Trace {
             dry_max_ns: 0,
             now_ns: 0,
             pairs: BTreeMap::new(),
-            lag_share_permille: 0,
+            lag_share_permille: [0; 2],
         }
     }
 
@@ -162,7 +166,12 @@ impl Trace {
 
     /// The largest lag between two batch vGPUs, in thousandths of the bound.
     pub fn lag_share_permille(&self) -> u64 {
-        self.lag_share_permille
+        self.lag_share_permille[1]
+    }
+
+    /// The largest lag between two user-facing vGPUs, in thousandths of the bound.
+    pub fn user_lag_share_permille(&self) -> u64 {
+        self.lag_share_permille[0]
     }
 
     /// Service since the last step.
@@ -278,7 +287,10 @@ impl Trace {
         {
             return Err(Violation::Idle { device, task });
         }
-        self.limits.lag_longest_ns.map_or(Ok(()), |longest_ns| self.check_lag(longest_ns))
+        if self.limits.lag_longest_ns.is_some() || self.limits.user_lag_ns.is_some() {
+            return self.check_lag();
+        }
+        Ok(())
     }
 
     fn check_batch(&mut self, now_ns: u64) -> Result<(), Violation> {
@@ -293,11 +305,38 @@ impl Trace {
         }
     }
 
-    fn check_lag(&mut self, longest_ns: u64) -> Result<(), Violation> {
-        let batch = self.vgpus.iter().filter(|(_, member)| member.is_batch && member.waiting > 0);
-        let active: Vec<(VgpuKey, Member)> = batch.map(|(key, member)| (*key, *member)).collect();
-        let devices = self.devices.len() as u64 + 1;
+    /// The service at weight 1 by which a vGPU of that class may be ahead, in ns; none if it is not
+    /// held to a bound.
+    fn allowance_ns(&self, is_batch: bool) -> Option<u64> {
+        let places = self.devices.len() as u64 + 1;
+        if is_batch {
+            return self.limits.lag_longest_ns.map(|longest| places.saturating_mul(longest));
+        }
+        let (longest, slack_ns) = self.limits.user_lag_ns?;
+        Some(places.saturating_mul(longest).saturating_add(slack_ns))
+    }
+
+    fn check_lag(&mut self) -> Result<(), Violation> {
         let mut kept = BTreeMap::new();
+        for is_batch in [false, true] {
+            if let Some(allowance_ns) = self.allowance_ns(is_batch) {
+                self.check_class(is_batch, allowance_ns, &mut kept)?;
+            }
+        }
+        self.pairs = kept;
+        Ok(())
+    }
+
+    fn check_class(
+        &mut self,
+        is_batch: bool,
+        allowance_ns: u64,
+        kept: &mut BTreeMap<(VgpuKey, VgpuKey), (i128, i128)>,
+    ) -> Result<(), Violation> {
+        let of_class = |(_, member): &(&VgpuKey, &Member)| member.is_batch == is_batch;
+        let waiting = self.vgpus.iter().filter(of_class).filter(|(_, member)| member.waiting > 0);
+        let active: Vec<(VgpuKey, Member)> = waiting.map(|(key, member)| (*key, *member)).collect();
+        let largest = &mut self.lag_share_permille[usize::from(is_batch)];
         for (place, (one, of_one)) in active.iter().enumerate() {
             for (other, of_other) in &active[place + 1..] {
                 let weighted = |member: &Member| i128::from(member.service_ns / member.weight);
@@ -305,18 +344,16 @@ impl Trace {
                 let (low, high) = self.pairs.get(&(*one, *other)).copied().unwrap_or((now, now));
                 let (low, high) = (low.min(now), high.max(now));
                 kept.insert((*one, *other), (low, high));
-                let bound_ns =
-                    devices * longest_ns / of_one.weight + devices * longest_ns / of_other.weight;
+                let bound_ns = allowance_ns / of_one.weight + allowance_ns / of_other.weight;
                 let lag_ns = u64::try_from(high - low).unwrap_or(u64::MAX);
                 let share = lag_ns.saturating_mul(1_000) / bound_ns.max(1);
-                self.lag_share_permille = self.lag_share_permille.max(share);
+                *largest = share.max(*largest);
                 if lag_ns > bound_ns {
                     let (ahead, behind) = if now == high { (*one, *other) } else { (*other, *one) };
                     return Err(Violation::Lag { ahead, behind, lag_ns, bound_ns });
                 }
             }
         }
-        self.pairs = kept;
         Ok(())
     }
 }

@@ -66,7 +66,8 @@ impl Pool {
             }
             PoolEvent::Stopped { device, task, used_ns } => {
                 self.ended(device, task, used_ns)?;
-                self.task_mut(task).done_ns += used_ns;
+                let stopped = self.task_mut(task);
+                stopped.done_ns = stopped.done_ns.saturating_add(used_ns);
                 self.wait(now_ns, task, true);
             }
             PoolEvent::ResetDone { device } => self.reset_done(device)?,

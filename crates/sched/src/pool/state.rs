@@ -125,6 +125,19 @@ impl State {
         !self.vgpu(self.task(task).vgpu).class.is_user_facing()
     }
 
+    /// Devices that are kept from batch tasks: never all, or batch tasks would wait for ever.
+    pub(crate) fn reserved(&self) -> u32 {
+        self.config.reserved.min(self.up.saturating_sub(1))
+    }
+
+    /// When the user-facing task that waits longest was submitted, by the first of each vGPU's
+    /// queue.
+    pub(crate) fn oldest_ns(&self) -> Option<u64> {
+        let user = self.vgpus.iter().flatten().filter(|vgpu| vgpu.class.is_user_facing());
+        let first = user.filter_map(|vgpu| vgpu.waiting.front());
+        first.map(|task| self.task(*task).submitted_ns).min()
+    }
+
     /// What a task still takes as far as anybody knows, in ns: by its estimate, or as its vGPU's
     /// last one; 0 if nothing is known.
     pub(crate) fn remaining_ns(&self, task: TaskKey) -> u64 {

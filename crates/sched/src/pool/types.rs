@@ -33,7 +33,8 @@ impl Class {
 pub struct PoolConfig {
     /// Who decides.
     pub policy: PoolPolicyId,
-    /// `priority` and `flexy`: so many devices are kept from batch tasks (K of Flexy §II-C2).
+    /// `priority` and `flexy`: so many devices are kept from batch tasks (K of Flexy §II-C2), one
+    /// less than are up at most.
     pub reserved: u32,
     /// `priority` and `flexy`: batch tasks are killed for user-facing ones (Flexy §II-C3).
     pub reset: bool,
@@ -52,7 +53,8 @@ pub struct PoolConfig {
     pub batch_patience_ns: u64,
     /// `deadline`: for at least so many ns.
     pub batch_quantum_ns: u64,
-    /// `deadline`: a hopeless task goes first after so many ns, on one device at a time.
+    /// `deadline`: a hopeless task within its vGPU's share goes first after so many ns, on one
+    /// device at a time.
     pub late_patience_ns: u64,
     /// `deadline`: service by which the earliest deadline may run ahead of its fair share, in ns
     /// at weight 1. It enters the lag bound.

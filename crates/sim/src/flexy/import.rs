@@ -76,7 +76,10 @@ pub fn import(source: Source, text: &str) -> Result<Vec<Job>, TraceError> {
         let length_ns = match source {
             Source::Azure => {
                 let tokens = |place| Ok::<u64, TraceError>(number(place)? / SECOND);
-                tokens(1)? * CONTEXT_TOKEN_NS + tokens(2)? * GENERATED_TOKEN_NS
+                let context_ns = tokens(1)?.checked_mul(CONTEXT_TOKEN_NS);
+                let generated_ns = tokens(2)?.checked_mul(GENERATED_TOKEN_NS);
+                let sum = context_ns.zip(generated_ns).and_then(|(one, two)| one.checked_add(two));
+                sum.ok_or_else(|| wrong(2))?
             }
             // A request that failed at once has no time.
             Source::Alibaba if cell(1).is_empty() => continue,
@@ -104,7 +107,9 @@ fn clock_ns(text: &str) -> Option<u64> {
     let mut time = time.split(':');
     let (hour, minute) = (time.next()?.parse::<u64>().ok()?, time.next()?.parse::<u64>().ok()?);
     let second_ns = decimal_ns(time.next()?)?;
-    if year > 2_180 || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
+    let is_date = year <= 2_180 && (1..=12).contains(&month) && (1..=31).contains(&day);
+    // 60 is a leap second.
+    if !is_date || hour > 23 || minute > 59 || second_ns >= 61 * SECOND {
         return None;
     }
     // Years begin in March, so that the leap day is the last one.
@@ -114,8 +119,8 @@ fn clock_ns(text: &str) -> Option<u64> {
     let years = year.checked_sub(1_600)?;
     let leaps = years / 4 - years / 100 + years / 400;
     let days = years * 365 + leaps + (153 * month + 2) / 5 + day - 1;
-    let seconds = days * 86_400 + (hour % 24) * 3_600 + (minute % 60) * 60;
-    Some(seconds * SECOND + second_ns)
+    let seconds = days * 86_400 + hour * 3_600 + minute * 60;
+    seconds.checked_mul(SECOND)?.checked_add(second_ns)
 }
 
 /// A decimal number in billionths.

@@ -1,11 +1,13 @@
 //! Flexy's evaluation around the pool core, and what goes past it.
 //!
 //! [`generate`] makes jobs as Flexy §III does, [`run`] drives the pool core with them, [`evaluate`]
-//! has the experiments and [`Report`] writes them down. Everything is simulated, but for the cost
-//! of a decision.
+//! has the experiments, [`clairvoyant`] says what orders that know all could have done, and
+//! [`Report`] writes it all down. Everything is simulated, but for the cost of a decision.
 
 mod experiments;
+mod fairness;
 mod import;
+mod oracle;
 mod report;
 mod run;
 mod study;
@@ -13,6 +15,7 @@ mod workload;
 
 pub use experiments::{Evaluation, decision_ns, evaluate};
 pub use import::{Source, TraceError, csv, import};
+pub use oracle::{Rule, clairvoyant};
 pub use report::Report;
 pub use run::{Found, Options, run};
 pub use workload::{BATCH_TASKS, COLUMNS, Column, Job, Spec, USER_TASKS, generate};

@@ -28,6 +28,8 @@ pub struct Options {
     pub series: bool,
     /// Devices that go away, and when they do, in ns.
     pub down: Option<(u32, u64)>,
+    /// Service is also told by so many windows; none if 0.
+    pub windows: u32,
 }
 
 impl Options {
@@ -41,6 +43,7 @@ impl Options {
             limits: Limits::default(),
             series: false,
             down: None,
+            windows: 0,
         }
     }
 }
@@ -48,9 +51,10 @@ impl Options {
 /// What a run found.
 #[derive(Clone, Debug, Default)]
 pub struct Found {
-    /// User-facing tasks, and how many met their SLA.
+    /// User-facing tasks that were due by the last arrival, as utilisation counts, and how many of
+    /// them met their SLA.
     pub user: (u64, u64),
-    /// Latency of each user-facing task, in ns.
+    /// Latency of each of these, in ns.
     pub latencies_ns: Vec<u64>,
     /// Busy device time until the last arrival over all device time until then, 0 to 1. A device
     /// that is reset is not busy.
@@ -58,17 +62,23 @@ pub struct Found {
     /// Resets, and the device time that they threw away, in ns.
     pub resets: (u64, u64),
     /// The longest time that batch tasks waited while no device ran one, in ns.
+    pub batch_dry_ns: u64,
+    /// The longest time that one batch task waited without being served, in ns.
     pub batch_wait_ns: u64,
     /// The longest time from a batch task's submission to its end, in ns.
     pub batch_longest_ns: u64,
     /// The largest lag between two batch vGPUs, in thousandths of its bound.
     pub lag_permille: u64,
+    /// The same of user-facing vGPUs.
+    pub user_lag_permille: u64,
     /// The first invariant that was broken.
     pub violation: Option<String>,
     /// Events that the pool took.
     pub events: u64,
     /// Device time of each job, in ns, until the last arrival.
     pub service_ns: Vec<u64>,
+    /// The same in each of [`Options::windows`] equal parts of that time, by part.
+    pub windows_ns: Vec<Vec<u64>>,
     /// Of the time series: (s, devices for user-facing tasks, devices that run batch tasks).
     pub devices: Vec<(f64, u32, u32)>,
     /// Of the time series: (s, latency in ms) of user-facing tasks by their end.
@@ -98,6 +108,8 @@ struct Live {
     length_ns: u64,
     done_ns: u64,
     submitted_ns: u64,
+    /// Since when it waits.
+    since_ns: u64,
 }
 
 struct World<'a> {
@@ -167,7 +179,11 @@ impl<'a> World<'a> {
             next_task: vec![0; jobs.len()],
             known_ns: vec![0; kernels.unwrap_or(0) as usize],
             random: Random::part(seed, 8),
-            found: Found { service_ns: vec![0; jobs.len()], ..Found::default() },
+            found: Found {
+                service_ns: vec![0; jobs.len()],
+                windows_ns: vec![vec![0; jobs.len()]; options.windows as usize],
+                ..Found::default()
+            },
         }
     }
 
@@ -208,7 +224,8 @@ impl<'a> World<'a> {
         let next = self.next_task[place];
         let Some(&(kernel, length_ns)) = self.jobs[place].tasks.get(next) else { return Ok(()) };
         self.next_task[place] += 1;
-        let live = Live { job: place, kernel, length_ns, done_ns: 0, submitted_ns: self.now_ns };
+        let (submitted_ns, since_ns) = (self.now_ns, self.now_ns);
+        let live = Live { job: place, kernel, length_ns, done_ns: 0, submitted_ns, since_ns };
         let key = self.free_keys.pop().unwrap_or_else(|| {
             self.tasks.push(live);
             u32::try_from(self.tasks.len() - 1).unwrap_or(u32::MAX)
@@ -243,6 +260,9 @@ impl<'a> World<'a> {
             self.found.batch_longest_ns = self.found.batch_longest_ns.max(took_ns);
             return;
         }
+        if live.submitted_ns.saturating_add(self.options.pool.sla_ns) > self.horizon_ns {
+            return;
+        }
         self.found.user.0 += 1;
         self.found.user.1 += u64::from(took_ns <= self.options.pool.sla_ns);
         self.found.latencies_ns.push(took_ns);
@@ -256,7 +276,16 @@ impl<'a> World<'a> {
         let ran = self.devices[device as usize].take()?;
         let busy_ns = self.now_ns.min(self.horizon_ns).saturating_sub(ran.since_ns);
         self.busy_ns += busy_ns;
-        self.found.service_ns[self.tasks[ran.task.0 as usize].job] += busy_ns;
+        let live = &mut self.tasks[ran.task.0 as usize];
+        live.since_ns = self.now_ns;
+        let job = live.job;
+        self.found.service_ns[job] += busy_ns;
+        let length_ns = (self.horizon_ns / u64::from(self.options.windows.max(1))).max(1);
+        for (place, window) in (0u64..).zip(&mut self.found.windows_ns) {
+            let begin_ns = ran.since_ns.max(place * length_ns);
+            let end_ns = self.now_ns.min((place + 1) * length_ns);
+            window[job] += end_ns.saturating_sub(begin_ns);
+        }
         Some(ran)
     }
 
@@ -292,6 +321,10 @@ impl<'a> World<'a> {
         match action {
             PoolAction::Run { device, task } => {
                 let live = self.tasks[task.0 as usize];
+                if !self.jobs[live.job].user_facing {
+                    let waited_ns = self.now_ns - live.since_ns;
+                    self.found.batch_wait_ns = self.found.batch_wait_ns.max(waited_ns);
+                }
                 let end_ns = self.now_ns + live.length_ns - live.done_ns;
                 self.runs[device.0 as usize] += 1;
                 let since_ns = self.now_ns;
@@ -322,8 +355,9 @@ impl<'a> World<'a> {
     fn end(mut self) -> Found {
         let all_ns = self.horizon_ns * u64::from(self.options.devices);
         self.found.utilization = self.busy_ns as f64 / all_ns.max(1) as f64;
-        self.found.batch_wait_ns = self.trace.batch_wait_max_ns();
+        self.found.batch_dry_ns = self.trace.batch_wait_max_ns();
         self.found.lag_permille = self.trace.lag_share_permille();
+        self.found.user_lag_permille = self.trace.user_lag_share_permille();
         if let Err(lost) = self.trace.end() {
             self.found.violation.get_or_insert_with(|| lost.to_string());
         }

@@ -7,6 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use weft_sched::pool::invariants::Limits;
 use weft_sched::pool::{PoolConfig, policy};
 
+use super::oracle::{Rule, clairvoyant};
 use super::run::{Found, Options, run};
 use super::workload::{Spec, generate};
 use crate::MS;
@@ -28,11 +29,17 @@ pub(super) enum Kind {
     /// Devices that serve user-facing tasks count in U.
     Packed,
     /// Exact times, batch stops at once, nothing is owed to batch or shares.
+    Clairvoyant,
+    /// Of each seed the best of that and of the orders of [`clairvoyant`].
     Ceiling,
     /// Batch tasks are not cut.
     Unsliced,
-    /// Times vary by 10 %, estimates by 30 %.
+    /// Times vary by 10 %.
+    Jitter,
+    /// Times vary by 10 %, estimates by 30 % beside that.
     Noisy,
+    /// The ceiling where times vary by 10 %.
+    JitterCeiling,
 }
 
 const fn entry(name: &'static str, policy: &'static str, reserved: u32, reset: bool) -> Entry {
@@ -40,16 +47,23 @@ const fn entry(name: &'static str, policy: &'static str, reserved: u32, reset: b
 }
 
 pub(super) const DEADLINE: Entry = entry("deadline", "deadline", 0, false);
+pub(super) const CLAIRVOYANT: Entry =
+    Entry { kind: Kind::Clairvoyant, ..entry("clairvoyant_edf", "deadline", 0, false) };
 pub(super) const CEILING: Entry =
     Entry { kind: Kind::Ceiling, ..entry("ceiling", "deadline", 0, false) };
+pub(super) const JITTER: Entry =
+    Entry { kind: Kind::Jitter, ..entry("deadline_jitter", "deadline", 0, false) };
+pub(super) const JITTER_CEILING: Entry =
+    Entry { kind: Kind::JitterCeiling, ..entry("ceiling_jitter", "deadline", 0, false) };
 pub(super) const UNSLICED: Entry =
     Entry { kind: Kind::Unsliced, ..entry("deadline_unsliced", "deadline", 0, false) };
 pub(super) const NOISY: Entry =
     Entry { kind: Kind::Noisy, ..entry("deadline_noisy", "deadline", 0, false) };
 
-/// Every policy with every K, Flexy's resets, plain FIFO and the clairvoyant ceiling.
-pub(super) const ENTRIES: [Entry; 16] = [
+/// Every policy with every K, Flexy's resets, plain FIFO, and what knows all.
+pub(super) const ENTRIES: [Entry; 17] = [
     DEADLINE,
+    CLAIRVOYANT,
     CEILING,
     entry("fifo", "fifo", 0, false),
     entry("round_robin", "round_robin", 0, false),
@@ -72,10 +86,21 @@ pub(super) fn by_name(name: &str) -> Entry {
     ENTRIES.into_iter().find(|entry| entry.name == name).unwrap_or(DEADLINE)
 }
 
+/// Devices of a run.
+const DEVICES: u32 = 4;
 /// No user-facing task takes longer (Table I), with the noise of [`Kind::Noisy`].
 const USER_LONGEST_NS: u64 = 200 * MS;
 
 impl Entry {
+    /// Whether it knows what no policy does.
+    pub(super) fn is_clairvoyant(&self) -> bool {
+        matches!(self.kind, Kind::Clairvoyant | Kind::Ceiling | Kind::JitterCeiling)
+    }
+
+    fn has_jitter(&self) -> bool {
+        matches!(self.kind, Kind::Jitter | Kind::Noisy | Kind::JitterCeiling)
+    }
+
     /// How its runs are done.
     pub(super) fn options(&self, sla_ns: u64) -> Options {
         let policy = policy::by_name(self.policy).unwrap_or_default();
@@ -83,7 +108,7 @@ impl Entry {
         let mut pool = PoolConfig { policy, reserved, reset, sla_ns, ..PoolConfig::default() };
         pool.counts_serving = self.kind == Kind::Packed;
         match self.kind {
-            Kind::Ceiling => {
+            Kind::Clairvoyant | Kind::Ceiling | Kind::JitterCeiling => {
                 pool.slice_ns = 1;
                 pool.batch_patience_ns = u64::MAX;
                 pool.late_patience_ns = u64::MAX;
@@ -91,18 +116,18 @@ impl Entry {
             }
             // Longer than any run.
             Kind::Unsliced => pool.slice_ns = 1 << 60,
-            Kind::Plain | Kind::Packed | Kind::Noisy => {}
+            Kind::Plain | Kind::Packed | Kind::Jitter | Kind::Noisy => {}
         }
         let mut options = Options::new(pool);
-        options.clairvoyant = self.kind == Kind::Ceiling;
+        options.clairvoyant = self.is_clairvoyant();
         options.error_permille = if self.kind == Kind::Noisy { 300 } else { 0 };
         let keeps = reserved > 0 || matches!(self.policy, "flexy" | "adaptive");
-        let is_bounded = self.policy == "deadline" && self.kind != Kind::Ceiling;
+        let is_bounded = self.policy == "deadline" && !self.is_clairvoyant();
         let bound_ns = pool.batch_patience_ns.saturating_add(USER_LONGEST_NS);
         options.limits = Limits {
             batch_wait_ns: is_bounded.then_some(bound_ns),
             is_work_conserving: !keeps,
-            lag_longest_ns: None,
+            ..Limits::default()
         };
         options
     }
@@ -121,14 +146,20 @@ pub(super) struct Point {
     pub(super) each: Vec<f64>,
     /// Per run.
     pub(super) resets: f64,
+    /// The longest of all seeds: no batch task anywhere, one without service, one until its end.
+    pub(super) batch_dry_ns: u64,
     pub(super) batch_wait_ns: u64,
     pub(super) batch_longest_ns: u64,
+    /// The longest latency of a user-facing task, and that of 999 of 1,000, of all seeds.
+    pub(super) user_longest_ns: u64,
+    pub(super) user_p999_ns: u64,
 }
 
 /// Attainment of one entry against load, by rising utilisation.
 #[derive(Clone, Debug)]
 pub(super) struct Curve {
     pub(super) name: &'static str,
+    pub(super) is_clairvoyant: bool,
     pub(super) points: Vec<Point>,
 }
 
@@ -177,13 +208,27 @@ impl Bench {
         entries: &[Entry],
         factors: &[u64],
     ) -> Vec<Curve> {
+        self.curves_of(self.seeds, spec, sla_ns, entries, factors)
+    }
+
+    /// The same with the first `seeds` of the seeds.
+    pub(super) fn curves_of(
+        &self,
+        seeds: u64,
+        spec: &Spec,
+        sla_ns: u64,
+        entries: &[Entry],
+        factors: &[u64],
+    ) -> Vec<Curve> {
         let places = entries.len() * factors.len();
         let points = self.all(places, |place| {
             let entry = entries[place / factors.len()];
-            self.point(spec, sla_ns, &entry, factors[place % factors.len()])
+            let spec = Spec { factor_permille: factors[place % factors.len()], ..*spec };
+            self.point(seeds, &spec, sla_ns, &entry)
         });
         let of = |(place, entry): (usize, &Entry)| Curve {
             name: entry.name,
+            is_clairvoyant: entry.is_clairvoyant(),
             points: points[place * factors.len()..(place + 1) * factors.len()].to_vec(),
         };
         entries.iter().enumerate().map(of).collect()
@@ -212,21 +257,33 @@ impl Bench {
         found.into_iter().map(|(_, result)| result).collect()
     }
 
-    fn point(&self, spec: &Spec, sla_ns: u64, entry: &Entry, factor_permille: u64) -> Point {
+    fn point(&self, seeds: u64, spec: &Spec, sla_ns: u64, entry: &Entry) -> Point {
         let mut point = Point::default();
-        let mut utilizations = Vec::new();
-        for seed in self.seed..self.seed + self.seeds {
-            let mut spec = Spec { factor_permille, seed, ..*spec };
-            if entry.kind == Kind::Noisy {
+        let (mut utilizations, mut latencies_ns) = (Vec::new(), Vec::new());
+        for seed in self.seed..self.seed + seeds {
+            let mut spec = Spec { seed, ..*spec };
+            if entry.has_jitter() {
                 spec.jitter_permille = 100;
             }
-            let found = self.run(&spec, &entry.options(sla_ns));
+            let jobs = generate(&spec);
+            let mut found = self.run_jobs(&jobs, &entry.options(sla_ns), seed);
+            let mut sla = percent(found.user);
+            if matches!(entry.kind, Kind::Ceiling | Kind::JitterCeiling) {
+                let of = |rule| percent(clairvoyant(&jobs, DEVICES, sla_ns, rule));
+                sla = Rule::ALL.into_iter().map(of).fold(sla, f64::max);
+            }
             utilizations.push(found.utilization);
-            point.each.push(percent(found.user));
-            point.resets += found.resets.0 as f64 / self.seeds as f64;
+            latencies_ns.append(&mut found.latencies_ns);
+            point.each.push(sla);
+            point.batch_dry_ns = point.batch_dry_ns.max(found.batch_dry_ns);
+            point.resets += found.resets.0 as f64 / seeds as f64;
             point.batch_wait_ns = point.batch_wait_ns.max(found.batch_wait_ns);
             point.batch_longest_ns = point.batch_longest_ns.max(found.batch_longest_ns);
         }
+        latencies_ns.sort_unstable();
+        point.user_longest_ns = latencies_ns.last().copied().unwrap_or(0);
+        let rank = (latencies_ns.len() * 999).div_ceil(1_000).saturating_sub(1);
+        point.user_p999_ns = latencies_ns.get(rank).copied().unwrap_or(0);
         (point.sla, point.half) = interval(&point.each);
         point.utilization = interval(&utilizations).0;
         point

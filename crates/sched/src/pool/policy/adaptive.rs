@@ -41,13 +41,16 @@ impl Adaptive {
         Self { flexy, until_ns, worst_ns, integral: 0, last: 0, reserved: config.reserved }
     }
 
-    /// One step of the controller. A period in which no task was served counts as one on time:
-    /// half a set point below it, so that K falls in seconds and not at once.
-    fn step(&mut self, state: &State) {
+    /// One step of the controller, on the largest latency of the period or the age of what waits,
+    /// so that an outage in which nothing ends is late. A period in which no task was served and
+    /// none waits counts as one on time: an eighth of a set point below it, so that K falls in
+    /// seconds and not at once.
+    fn step(&mut self, state: &State, now_ns: u64) {
         let sla_ns = state.config.sla_ns.max(1);
-        let part = i64::try_from(self.worst_ns.saturating_mul(1_000) / sla_ns).unwrap_or(i64::MAX);
-        let error =
-            if self.worst_ns == 0 { -SET_POINT / 8 } else { part.saturating_sub(SET_POINT) };
+        let age_ns = state.oldest_ns().map_or(0, |at_ns| now_ns.saturating_sub(at_ns));
+        let worst_ns = self.worst_ns.max(age_ns);
+        let part = i64::try_from(worst_ns.saturating_mul(1_000) / sla_ns).unwrap_or(i64::MAX);
+        let error = if worst_ns == 0 { -SET_POINT / 8 } else { part.saturating_sub(SET_POINT) };
         let error = error.clamp(-ERROR_MAX, ERROR_MAX);
         let most = i64::from(state.up.saturating_sub(1)) * 1_000 * INTEGRAL_DIVISOR;
         self.integral = (self.integral + error).clamp(0, most);
@@ -75,7 +78,7 @@ impl Policy for Adaptive {
             if now_ns < self.until_ns {
                 break;
             }
-            self.step(state);
+            self.step(state, self.until_ns);
             self.until_ns += PERIOD_NS;
         }
         if now_ns >= self.until_ns {

@@ -1,6 +1,6 @@
 //! Weft's own: what can still meet its SLA first, by deadline, within each vGPU's share; what
-//! cannot goes behind with a bounded wait; batch tasks take what is left, stop at the next slice
-//! boundary when they are in the way, and are never starved.
+//! cannot goes behind, but keeps its vGPU's share; batch tasks take what is left, stop at the next
+//! slice boundary when they are in the way, and some batch task runs within a bounded time.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -19,7 +19,8 @@ enum Kind {
     Fair,
     /// Hopeless: it has what is left over.
     Late,
-    /// Hopeless for longer than `late_patience_ns`: first, and not to be stopped.
+    /// Hopeless for longer than `late_patience_ns` and within its vGPU's share: first, and not to
+    /// be stopped.
     Overdue,
 }
 
@@ -28,7 +29,7 @@ codec!(enum Kind { 0 Fair {}, 1 Late {}, 2 Overdue {} });
 /// Start tags of one class.
 #[derive(Debug, Default)]
 struct Share {
-    /// Awake vGPUs by start tag.
+    /// vGPUs with a task that waits, hopeless or not, by start tag.
     order: Heap<Tag>,
     virtual_time: Tag,
 }
@@ -123,16 +124,16 @@ impl Deadline {
         let of = state.vgpu(vgpu);
         let share = &mut self.shares[State::place(!of.class.is_user_facing())];
         match of.waiting.front() {
-            Some(task) => {
-                share.order.set(vgpu.0, self.tags[vgpu.index()]);
-                if of.class.is_user_facing() {
-                    self.first.set(vgpu.0, state.deadline_ns(*task));
-                }
+            Some(task) if of.class.is_user_facing() => {
+                self.first.set(vgpu.0, state.deadline_ns(*task));
             }
-            None => {
-                share.order.remove(vgpu.0);
-                self.first.remove(vgpu.0);
-            }
+            _ => self.first.remove(vgpu.0),
+        }
+        // Hopeless tasks hold their vGPU's place, or those that meet their SLA would have all.
+        if of.waiting.is_empty() && self.late.tasks[vgpu.index()].is_empty() {
+            share.order.remove(vgpu.0);
+        } else {
+            share.order.set(vgpu.0, self.tags[vgpu.index()]);
         }
         share.settle();
         self.late.place(state, vgpu, self.tags[vgpu.index()]);
@@ -157,18 +158,26 @@ impl Deadline {
         }
     }
 
-    /// The task of the earliest deadline whose vGPU is within its share, of the smallest tag
-    /// otherwise.
+    /// Whether the vGPU is at most the slack ahead of the one that is owed most.
+    fn is_within(&self, state: &State, vgpu: VgpuKey) -> bool {
+        let slack = Tag::from_service(state.config.slack_ns, state.vgpu(vgpu).weight);
+        let least = self.shares[0].order.peek();
+        least.is_none_or(|(least, _)| self.tags[vgpu.index()] <= least.plus(slack))
+    }
+
+    /// While a task waits that can meet its SLA: the one of the earliest deadline if its vGPU is
+    /// within its share; otherwise the smallest tag's, which may be hopeless and is owed all the
+    /// same.
     fn hopeful_task(&mut self, state: &mut State, now_ns: u64) -> Option<TaskKey> {
         loop {
             self.give_up(state, now_ns);
             let (_, urgent) = self.first.peek()?;
-            let (least, fair) = self.shares[0].order.peek()?;
-            let weight = state.vgpu(VgpuKey(urgent)).weight;
-            let limit = least.plus(Tag::from_service(state.config.slack_ns, weight));
-            let is_within = self.tags[urgent as usize] <= limit;
+            let (_, fair) = self.shares[0].order.peek()?;
+            let is_within = self.is_within(state, VgpuKey(urgent));
             let vgpu = VgpuKey(if is_within { urgent } else { fair });
-            let task = self.take(state, vgpu)?;
+            let Some(task) = self.take(state, vgpu) else {
+                return self.late.tasks[vgpu.index()].pop_front();
+            };
             self.hopeful -= 1;
             if now_ns.saturating_add(state.remaining_ns(task)) <= state.deadline_ns(task) {
                 return Some(task);
@@ -186,8 +195,9 @@ impl Deadline {
 
     fn is_overdue(&self, state: &State, now_ns: u64) -> bool {
         self.overdue == 0
-            && self.late.oldest.peek().is_some_and(|(at_ns, _)| {
+            && self.late.oldest.peek().is_some_and(|(at_ns, key)| {
                 now_ns.saturating_sub(at_ns) >= state.config.late_patience_ns
+                    && self.is_within(state, VgpuKey(key))
             })
     }
 

@@ -52,7 +52,7 @@ impl Policy for Flexy {
     }
 
     fn plan(&mut self, state: &mut State, _now_ns: u64) {
-        self.plan_with(state, state.config.reserved);
+        self.plan_with(state, state.reserved());
     }
 
     fn pick(&mut self, state: &mut State, _now_ns: u64, _device: DeviceKey) -> Option<Pick> {

@@ -151,7 +151,7 @@ pub(super) trait Policy: fmt::Debug {
 
     /// Devices that it keeps for user-facing tasks now.
     fn kept(&self, state: &State) -> u32 {
-        state.config.reserved
+        state.reserved()
     }
 
     /// Appends its state.

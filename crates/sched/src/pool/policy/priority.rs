@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use super::super::state::State;
+use super::super::state::{Device, State};
 use super::super::types::PoolConfig;
 use super::rotation::Rotation;
 use super::{Order, Pick, Policy, resets};
@@ -14,13 +14,15 @@ use crate::key::{DeviceKey, TaskKey};
 pub(super) struct Priority {
     user: Rotation,
     batch: Rotation,
+    /// Devices of smaller keys are kept from batch tasks, or are down.
+    limit: u32,
 }
 
-codec!(struct Priority { user, batch });
+codec!(struct Priority { user, batch, limit });
 
 impl Priority {
     pub(super) fn new(_config: &PoolConfig) -> Self {
-        Self { user: Rotation::default(), batch: Rotation::default() }
+        Self { user: Rotation::default(), batch: Rotation::default(), limit: 0 }
     }
 }
 
@@ -30,11 +32,17 @@ impl Policy for Priority {
         of.enter(state, task, first);
     }
 
+    /// The first K devices that are up are kept: one more than the last one's key is the limit.
+    fn plan(&mut self, state: &mut State, _now_ns: u64) {
+        let up = (1u32..).zip(&state.devices).filter(|(_, device)| **device != Device::Down);
+        self.limit = up.take(state.reserved() as usize).last().map_or(0, |(after, _)| after);
+    }
+
     /// The reserved devices are those of the smallest keys, so that user-facing tasks, which are
     /// offered the free devices by key, leave the others to batch tasks.
     fn pick(&mut self, state: &mut State, _now_ns: u64, device: DeviceKey) -> Option<Pick> {
         let user = self.user.next(state);
-        let is_reserved = device.0 < state.config.reserved;
+        let is_reserved = device.0 < self.limit;
         let task = user.or_else(|| if is_reserved { None } else { self.batch.next(state) });
         task.map(Pick::whole)
     }
