@@ -28,3 +28,16 @@ pub fn demands(slots: impl IntoIterator<Item = usize>) -> Vec<Demand> {
 pub fn mixed(count: usize) -> Vec<Demand> {
     demands(SIZES.iter().map(|(_, slots)| *slots).cycle().take(count))
 }
+
+/// The placements of [`REDERIVED`]'s columns.
+pub const REDERIVED_NAMES: [&str; 5] = ["scores", "size", "utilization", "exact", "scattered"];
+
+/// Copies per round of so many [`mixed`] vGPUs on [`REGION`] slots, derived anew from the paper's
+/// text with independent scripts: what the placements are held against.
+pub const REDERIVED: [(usize, [usize; 5]); 5] = [
+    (3, [0, 0, 0, 0, 0]),
+    (6, [24, 18, 24, 18, 15]),
+    (9, [90, 56, 61, 56, 51]),
+    (12, [132, 89, 94, 89, 86]),
+    (15, [165, 127, 127, 127, 120]),
+];

@@ -45,15 +45,8 @@ fn assert_sound(layout: &Layout, demands: &[Demand]) {
 
 #[test]
 fn the_tables_rederived_from_the_paper_match() {
-    let rows = [
-        (3, [0, 0, 0, 0, 0]),
-        (6, [24, 18, 24, 18, 15]),
-        (9, [90, 56, 61, 56, 51]),
-        (12, [132, 89, 94, 89, 86]),
-        (15, [165, 127, 127, 127, 120]),
-    ];
-    for (count, expected) in rows {
-        let names = ["scores", "size", "utilization", "exact", "scattered"];
+    for (count, expected) in paper::REDERIVED {
+        let names = paper::REDERIVED_NAMES;
         let found = names.map(|name| copies(name, REGION, &mixed(count)));
         assert_eq!(found, expected, "{count} vGPUs: {names:?}");
     }
