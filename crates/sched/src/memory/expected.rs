@@ -1,10 +1,10 @@
 //! How often a slot is expected to be copied, from the rates of those that have it.
 //!
-//! In each round each vGPU has a turn with its rate as the chance, whatever the others do. A turn of
-//! vGPU i, with chance p, copies the slot unless nobody else had it since i's last turn. Let q be the
-//! chance that no other occupant has a turn in a round. i's last turn was k rounds ago with chance
-//! p (1 - p)^(k-1), and nobody came between with chance q^k, whatever the order within a round. So
-//! the slot is still i's with chance p q / (1 - (1 - p) q).
+//! In each round each vGPU has a turn with its rate as the chance, whatever the others do. A turn
+//! of vGPU i, with chance p, copies the slot unless nobody else had it since i's last turn. Let q
+//! be the chance that no other occupant has a turn in a round. i's last turn was k rounds ago with
+//! chance p (1 - p)^(k-1), and nobody came between with chance q^k, whatever the order within a
+//! round. So the slot is still i's with chance p q / (1 - (1 - p) q).
 //!
 //! Busy vGPUs (q = 0) copy at every turn, as in DymGPU §2.3; with rare turns the chance is that of
 //! drawing each turn from all, i's rate over the sum of rates.

@@ -109,9 +109,9 @@ impl Layout {
         self.shared().into_iter().zip(rates).map(|(shared, rate)| shared as u64 * rate).sum()
     }
 
-    /// Copies per 1,000 rounds at the demands' rates, in thousandths, if in each round each vGPU has a
-    /// turn with its rate as the chance, whatever the others do (`expected`). For busy vGPUs it is
-    /// [`Layout::copies_at_most`], and never more.
+    /// Copies per 1,000 rounds at the demands' rates, in thousandths, if in each round each vGPU
+    /// has a turn with its rate as the chance, whatever the others do (`expected`). For busy vGPUs
+    /// it is [`Layout::copies_at_most`], and never more.
     pub fn copies_expected_milli(&self, demands: &[Demand]) -> u64 {
         let mut changes: Vec<(usize, usize)> = Vec::new();
         for (index, place) in self.places.iter().enumerate() {
@@ -137,8 +137,8 @@ impl Layout {
         sum
     }
 
-    /// The same if each turn is drawn from all vGPUs by their rates, in thousandths: a turn copies a
-    /// slot unless the last of its occupants to run was the same. This is the limit of
+    /// The same if each turn is drawn from all vGPUs by their rates, in thousandths: a turn copies
+    /// a slot unless the last of its occupants to run was the same. This is the limit of
     /// [`Layout::copies_expected_milli`] for rare turns.
     pub fn copies_if_rare_milli(&self, demands: &[Demand]) -> u64 {
         let rate = |index: usize| u64::from(demands[index].rate.min(EVERY_ROUND));

@@ -173,7 +173,8 @@ impl Manager {
         self.table.switch_to(vgpu, steps)
     }
 
-    /// The turn is over: what was held back because it would have moved the resident is decided now.
+    /// The turn is over: what was held back because it would have moved the resident is decided
+    /// now.
     ///
     /// # Errors
     /// Never, while demands are only those that were accepted.

@@ -217,8 +217,8 @@ impl PlacementId {
     /// Places everybody anew.
     ///
     /// # Errors
-    /// If a vGPU asks for no slot, for more than the region has, has a rate above [`EVERY_ROUND`] or
-    /// is there twice, or if the region has more than [`REGION_MAX`] slots.
+    /// If a vGPU asks for no slot, for more than the region has, has a rate above [`EVERY_ROUND`]
+    /// or is there twice, or if the region has more than [`REGION_MAX`] slots.
     pub fn place(self, problem: &Problem<'_>) -> Result<Layout, PlaceError> {
         check(problem)?;
         Ok((REGISTRY[self.0].place)(problem))

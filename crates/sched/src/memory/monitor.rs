@@ -70,8 +70,8 @@ impl Monitor {
         row.parts.retain(|(old, _)| old + PARTS > part);
     }
 
-    /// A vGPU has work, and is not idle until it [rests](Self::rest), however long it waits for a turn
-    /// or one kernel takes. True if it was idle, and so has no place.
+    /// A vGPU has work, and is not idle until it [rests](Self::rest), however long it waits for a
+    /// turn or one kernel takes. True if it was idle, and so has no place.
     pub fn wake(&mut self, now_ns: u64, vgpu: VgpuKey) -> bool {
         let Some(row) = self.rows.get_mut(&vgpu) else { return false };
         (row.last_ns, row.has_work) = (now_ns, true);

@@ -77,9 +77,10 @@ impl Table {
         Self { owners: vec![None; region], ..Self::default() }
     }
 
-    /// Takes over a layout. Entries of those that were moved or have left are saved and forgotten. The
-    /// resident keeps its turn if it lies where it lay; otherwise nobody is resident afterwards, and
-    /// it must not run before it is switched to again. The result is how many slots were forgotten.
+    /// Takes over a layout. Entries of those that were moved or have left are saved and forgotten.
+    /// The resident keeps its turn if it lies where it lay; otherwise nobody is resident
+    /// afterwards, and it must not run before it is switched to again. The result is how many slots
+    /// were forgotten.
     pub fn set_layout(&mut self, layout: &Layout, steps: &mut Vec<Step>) -> usize {
         let places = layout.places.iter().map(|place| (place.vgpu, place.clone())).collect();
         let old = core::mem::replace(&mut self.places, places);

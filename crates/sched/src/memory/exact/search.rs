@@ -94,8 +94,8 @@ impl<'a> Search<'a> {
         *cost < before
     }
 
-    /// Tries all layouts, less those that cannot be better than the best so far: a slot's cost never
-    /// falls when somebody joins. False if that takes too many steps.
+    /// Tries all layouts, less those that cannot be better than the best so far: a slot's cost
+    /// never falls when somebody joins. False if that takes too many steps.
     pub(super) fn prove(&mut self) -> bool {
         self.sets.fill(0);
         self.steps = 0;

@@ -1,9 +1,9 @@
-//! Layouts with one shared run: those that share lie in it, at most one sticks out at either end, the
-//! rest are alone.
+//! Layouts with one shared run: those that share lie in it, at most one sticks out at either end,
+//! the rest are alone.
 //!
 //! They are ranked by copies at most: a slot alone saves its owner's rate, so for a given length of
-//! the run this is a knapsack whose items may be taken whole, cut at most twice, or, if they fit into
-//! the run, left. That one shared run is enough for that measure is not proved; it agrees with
+//! the run this is a knapsack whose items may be taken whole, cut at most twice, or, if they fit
+//! into the run, left. That one shared run is enough for that measure is not proved; it agrees with
 //! exhaustive search wherever that ends.
 //!
 //! The dynamic program takes `lengths x vGPUs x slots` steps. Beyond [`STEPS_MAX`] the best of a
