@@ -17,6 +17,11 @@ pub fn contiguous_expected_milli(problem: &Problem<'_>) -> u64 {
     least(problem, |layout| layout.copies_expected_milli(problem.demands))
 }
 
+/// The same by [`Layout::copies_if_rare_milli`].
+pub fn contiguous_if_rare_milli(problem: &Problem<'_>) -> u64 {
+    least(problem, |layout| layout.copies_if_rare_milli(problem.demands))
+}
+
 fn least(problem: &Problem<'_>, cost: impl Fn(&Layout) -> u64) -> u64 {
     let mut starts = vec![0; problem.demands.len()];
     let mut best = u64::MAX;

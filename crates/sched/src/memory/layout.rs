@@ -1,9 +1,11 @@
 //! Who lies where, and what that costs.
 
+use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::{Demand, Problem};
+use super::expected::slot_milli;
+use super::{Demand, EVERY_ROUND, Problem};
 use crate::key::VgpuKey;
 
 /// Slots that lie together.
@@ -103,14 +105,43 @@ impl Layout {
     /// Copies per 1,000 rounds at the demands' rates if between two turns of a vGPU somebody else
     /// always used what it shares. That is so in a round of busy vGPUs, and never too few.
     pub fn copies_at_most(&self, demands: &[Demand]) -> u64 {
-        let rates = demands.iter().map(|demand| u64::from(demand.rate));
+        let rates = demands.iter().map(|demand| u64::from(demand.rate.min(EVERY_ROUND)));
         self.shared().into_iter().zip(rates).map(|(shared, rate)| shared as u64 * rate).sum()
     }
 
-    /// Copies per 1,000 rounds at the demands' rates if turns come independently of each other, in
-    /// thousandths: a turn copies a slot unless the last of its occupants to run was the same.
+    /// Copies per 1,000 rounds at the demands' rates, in thousandths, if in each round each vGPU
+    /// has a turn with its rate as the chance, whatever the others do (`expected`). For busy vGPUs
+    /// it is [`Layout::copies_at_most`], and never more.
     pub fn copies_expected_milli(&self, demands: &[Demand]) -> u64 {
-        let rate = |index: usize| u64::from(demands[index].rate);
+        let mut changes: Vec<(usize, usize)> = Vec::new();
+        for (index, place) in self.places.iter().enumerate() {
+            let of_run = |run: &Run| [(run.start, index), (run.start + run.len, index)];
+            changes.extend(place.runs.iter().flat_map(of_run));
+        }
+        changes.sort_unstable();
+        let (mut here, mut rates): (BTreeSet<usize>, Vec<u32>) = Default::default();
+        let (mut from, mut sum) = (0, 0);
+        for group in changes.chunk_by(|a, b| a.0 == b.0) {
+            let slot = group[0].0;
+            rates.clear();
+            rates.extend(here.iter().map(|index| demands[*index].rate.min(EVERY_ROUND)));
+            sum += slot_milli(&rates) * (slot - from) as u64;
+            from = slot;
+            for (_, index) in group {
+                // Who comes was not here; whose one run ends where another begins stays.
+                if !here.remove(index) {
+                    here.insert(*index);
+                }
+            }
+        }
+        sum
+    }
+
+    /// The same if each turn is drawn from all vGPUs by their rates, in thousandths: a turn copies
+    /// a slot unless the last of its occupants to run was the same. This is the limit of
+    /// [`Layout::copies_expected_milli`] for rare turns.
+    pub fn copies_if_rare_milli(&self, demands: &[Demand]) -> u64 {
+        let rate = |index: usize| u64::from(demands[index].rate.min(EVERY_ROUND));
         let sums = self.sums(rate);
         let squares = self.sums(|index| rate(index) * rate(index));
         let of_slot = |(sum, square): (u64, u64)| (sum * sum - square) * 1_000 / sum.max(1);

@@ -3,17 +3,30 @@
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use super::ahead::{Ahead, Waiting};
+use super::dynamic::{self, Change, Dynamic};
 use super::layout::Layout;
 use super::monitor::{Monitor, MonitorConfig};
 use super::table::{Step, Table};
-use super::{Demand, EVERY_ROUND, PlaceError, PlacementId, Problem, add_last};
+use super::{Demand, EVERY_ROUND, Moves, PlaceError, PlacementId, Problem, add_last};
 use crate::key::VgpuKey;
+
+/// When vGPUs that have a place are moved. `scores` never moves anybody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rule {
+    /// Where that saves more copies until the next look than it costs (Weft).
+    Gain,
+    /// A model of DymGPU's §3.2, for `size` and `utilization`; others follow `Gain`.
+    Dymgpu,
+}
 
 /// Settings.
 #[derive(Clone, Copy, Debug)]
 pub struct ManagerConfig {
     /// Who lies where.
     pub placement: PlacementId,
+    /// When somebody is moved.
+    pub rule: Rule,
     /// Slots of the high region.
     pub region: usize,
     /// Slots that can be written during one quantum.
@@ -24,6 +37,8 @@ pub struct ManagerConfig {
     pub period_ns: u64,
     /// A quantum in ns: a vGPU's rate is its utilisation in these.
     pub quantum_ns: u64,
+    /// How far the order of turns may bend, as [`Ahead::sigma_ns`].
+    pub sigma_ns: Option<u64>,
 }
 
 /// What came of a change.
@@ -46,6 +61,9 @@ pub struct Manager {
     demands: Vec<Demand>,
     layout: Layout,
     table: Table,
+    dynamic: Dynamic,
+    /// A layout was not taken because it would have moved the one that has the turn.
+    held_back: bool,
     next_ns: u64,
 }
 
@@ -59,6 +77,8 @@ impl Manager {
             next_ns: config.period_ns,
             slots: BTreeMap::new(),
             demands: Vec::new(),
+            dynamic: Dynamic::default(),
+            held_back: false,
             config,
         }
     }
@@ -83,7 +103,7 @@ impl Manager {
         Ok(replaced)
     }
 
-    /// A vGPU is destroyed.
+    /// A vGPU is destroyed. If it has the turn that ends here: stop it first.
     ///
     /// # Errors
     /// If there is none of that key.
@@ -95,7 +115,7 @@ impl Manager {
     ) -> Result<Replaced, PlaceError> {
         self.slots.remove(&vgpu).ok_or(PlaceError::Unknown { vgpu })?;
         self.monitor.remove(vgpu);
-        self.dismiss(now_ns, &[vgpu], steps)
+        self.dismiss(now_ns, &[vgpu], false, steps)
     }
 
     /// A vGPU has work: if it was idle it is placed like a new one.
@@ -116,6 +136,11 @@ impl Manager {
         }
     }
 
+    /// A vGPU has no work any more: from now on it may become idle.
+    pub fn rest(&mut self, now_ns: u64, vgpu: VgpuKey) {
+        self.monitor.rest(now_ns, vgpu);
+    }
+
     /// A vGPU used the device for so long, until now.
     pub fn charge(&mut self, now_ns: u64, vgpu: VgpuKey, used_ns: u64) {
         self.monitor.charge(now_ns, vgpu, used_ns);
@@ -130,21 +155,35 @@ impl Manager {
         now_ns: u64,
         steps: &mut Vec<Step>,
     ) -> Result<Replaced, PlaceError> {
-        let idle = self.monitor.poll_idle(now_ns);
+        let idle = self.monitor.poll_idle(now_ns, self.table.resident());
         let due = self.next_ns <= now_ns;
         if due {
-            self.next_ns = now_ns + self.config.period_ns;
+            self.next_ns = now_ns.saturating_add(self.config.period_ns);
         }
         if idle.is_empty() && !due {
             return Ok(Replaced::default());
         }
-        self.dismiss(now_ns, &idle, steps)
+        self.dismiss(now_ns, &idle, due, steps)
     }
 
-    /// The vGPU gets its turn. The result is how many slots were written, `None` if it is idle or
-    /// not known.
+    /// The vGPU gets its turn, and that of the last one is over. Until it is over in turn, nobody
+    /// writes into its slots and it lies where it lies. The result is how many slots were written,
+    /// `None` if it is idle or not known.
     pub fn switch_to(&mut self, vgpu: VgpuKey, steps: &mut Vec<Step>) -> Option<usize> {
         self.table.switch_to(vgpu, steps)
+    }
+
+    /// The turn is over: what was held back because it would have moved the resident is decided
+    /// now.
+    ///
+    /// # Errors
+    /// Never, while demands are only those that were accepted.
+    pub fn end_turn(&mut self, steps: &mut Vec<Step>) -> Result<Replaced, PlaceError> {
+        self.table.end_turn();
+        if !core::mem::take(&mut self.held_back) {
+            return Ok(Replaced::default());
+        }
+        self.choose(self.layout.clone(), Change::HeldBack, steps)
     }
 
     /// Writes one slot of a vGPU that will run soon, as [`Table::prefetch`].
@@ -155,6 +194,25 @@ impl Manager {
         steps: &mut Vec<Step>,
     ) -> Option<usize> {
         self.table.prefetch(vgpu, before, steps)
+    }
+
+    /// Whose turn is next after `last`, as [`Ahead::next`].
+    pub fn next(&self, waiting: &[Waiting], last: Option<VgpuKey>) -> Option<VgpuKey> {
+        self.ahead().next(&self.layout, &self.table, waiting, last)
+    }
+
+    /// Writes up to so many slots of those that are next, as [`Ahead::write`].
+    pub fn write_ahead(
+        &mut self,
+        waiting: &[Waiting],
+        slots: usize,
+        steps: &mut Vec<Step>,
+    ) -> usize {
+        self.ahead().write(&self.layout, &mut self.table, waiting, slots, steps)
+    }
+
+    fn ahead(&self) -> Ahead {
+        Ahead { sigma_ns: self.config.sigma_ns, hidden: self.config.hidden }
     }
 
     /// Where everybody that is not idle lies.
@@ -174,7 +232,7 @@ impl Manager {
         for demand in &mut self.demands {
             let used = self.monitor.utilisation_permille(now_ns, demand.vgpu);
             let every = u64::from(EVERY_ROUND);
-            let rate = used.map_or(every, |used| (used * count).clamp(1, every));
+            let rate = used.map_or(every, |used| used.saturating_mul(count).clamp(1, every));
             demand.rate = u32::try_from(rate).unwrap_or(EVERY_ROUND);
         }
     }
@@ -195,47 +253,93 @@ impl Manager {
         if let Some(newcomer) = self.demands.last_mut() {
             newcomer.rate = EVERY_ROUND;
         }
-        self.choose(layout, steps)
+        self.choose(layout, Change::Joined, steps)
     }
 
     fn dismiss(
         &mut self,
         now_ns: u64,
         gone: &[VgpuKey],
+        due: bool,
         steps: &mut Vec<Step>,
     ) -> Result<Replaced, PlaceError> {
+        let had_own = dynamic::had_own(&self.layout, gone);
         self.demands.retain(|demand| !gone.contains(&demand.vgpu));
         self.measure(now_ns);
         let mut layout = self.layout.clone();
-        let stays = |index: usize| !gone.contains(&self.layout.places[index].vgpu);
+        let stays: Vec<bool> =
+            layout.places.iter().map(|place| !gone.contains(&place.vgpu)).collect();
         // Places that stay move up in the list, and so do their numbers in the order.
-        let before = |index: usize| (0..index).filter(|other| stays(*other)).count();
-        let order = self.layout.order.iter().filter(|index| stays(**index));
-        layout.order = order.map(|index| before(*index)).collect();
+        let mut numbers = Vec::with_capacity(stays.len());
+        let mut before = 0;
+        for stays in &stays {
+            numbers.push(before);
+            before += usize::from(*stays);
+        }
+        layout.order.retain(|index| stays[*index]);
+        layout.order.iter_mut().for_each(|index| *index = numbers[*index]);
         layout.places.retain(|place| !gone.contains(&place.vgpu));
-        self.choose(layout, steps)
+        self.choose(layout, Change::Left { had_own, due }, steps)
     }
 
-    /// Takes the layout in which nobody was moved, or a new one if that saves more copies until the
-    /// next look than moving costs.
-    fn choose(&mut self, kept: Layout, steps: &mut Vec<Step>) -> Result<Replaced, PlaceError> {
+    /// Takes the layout in which nobody was moved, or the one that the rule wants instead. Whoever
+    /// has the turn is not moved: that waits for its end.
+    fn choose(
+        &mut self,
+        kept: Layout,
+        change: Change,
+        steps: &mut Vec<Step>,
+    ) -> Result<Replaced, PlaceError> {
         let problem = self.problem(&self.demands);
-        let placement = self.config.placement;
-        let fresh = placement.place(&problem)?;
-        let round_ns = self.config.quantum_ns * self.demands.len().max(1) as u64;
-        let rounds = self.config.period_ns / round_ns.max(1);
-        let (before, after) = (placement.cost(&problem, &kept), placement.cost(&problem, &fresh));
-        let gain = before.saturating_sub(after).saturating_mul(rounds) / u64::from(EVERY_ROUND);
-        let moves = || fresh.places.iter().zip(&kept.places).filter(|(new, old)| new != old);
-        let price: usize = moves().map(|(new, _)| new.slots().count()).sum();
-        let (moved, layout) =
-            if gain > price as u64 { (moves().count(), fresh) } else { (0, kept) };
+        // A newcomer has nothing to lose yet.
+        let old = kept.places.len() - usize::from(change == Change::Joined);
+        let (kept, fresh) = match (self.config.placement.moves(), self.config.rule) {
+            (Moves::Never, _) => (kept, None),
+            (Moves::BySize, Rule::Dymgpu) => self.dynamic.by_size(&problem, kept, change),
+            (Moves::ByUtilization, Rule::Dymgpu) => dynamic::by_utilization(&problem, kept, change),
+            (Moves::BySize | Moves::ByUtilization | Moves::IfItPays, _) => {
+                let fresh = self.if_it_pays(&problem, &kept, old)?;
+                (kept, fresh)
+            }
+        };
+        let running = self.table.resident();
+        let moves_it = |fresh: &Layout| {
+            let place = |layout: &Layout| running.and_then(|vgpu| layout.place(vgpu).cloned());
+            place(fresh) != place(&kept)
+        };
+        self.held_back |= fresh.as_ref().is_some_and(moves_it);
+        let fresh = fresh.filter(|fresh| !moves_it(fresh));
+        let layout = fresh.unwrap_or_else(|| kept.clone());
+        let moved = moved(&layout, &kept, old).count();
         let forgotten = self.table.set_layout(&layout, steps);
         self.layout = layout;
         Ok(Replaced { moved, forgotten })
     }
 
+    /// Everybody placed anew, if that saves more copies until the next look than moving costs.
+    fn if_it_pays(
+        &self,
+        problem: &Problem<'_>,
+        kept: &Layout,
+        old: usize,
+    ) -> Result<Option<Layout>, PlaceError> {
+        let placement = self.config.placement;
+        let fresh = placement.place(problem)?;
+        let round_ns = self.config.quantum_ns.saturating_mul(self.demands.len().max(1) as u64);
+        let rounds = self.config.period_ns / round_ns.max(1);
+        let (before, after) = (placement.cost(problem, kept), placement.cost(problem, &fresh));
+        let gain = before.saturating_sub(after).saturating_mul(rounds) / u64::from(EVERY_ROUND);
+        let price: usize = moved(&fresh, kept, old).sum();
+        Ok((gain > price as u64).then_some(fresh))
+    }
+
     fn problem<'a>(&self, demands: &'a [Demand]) -> Problem<'a> {
         Problem { region: self.config.region, demands, hidden: self.config.hidden }
     }
+}
+
+/// Slots of each of the first `old` vGPUs that one layout has elsewhere than another.
+fn moved<'a>(fresh: &'a Layout, kept: &'a Layout, old: usize) -> impl Iterator<Item = usize> + 'a {
+    let pairs = fresh.places.iter().zip(&kept.places).take(old);
+    pairs.filter(|(new, old)| new != old).map(|(new, _)| new.slots().count())
 }

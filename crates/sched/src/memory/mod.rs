@@ -15,18 +15,25 @@
 //! | A slot costs its weight once for each occupant (`scores`) | DymGPU §2.1, read cumulatively |
 //! | Everybody alone while there is room, the rest in one pile (`size`, `utilization`) | Algorithms 1, 2 |
 //! | Idle after 20 s, utilisation over 20 s | DymGPU §3.1 |
+//! | Nobody with work or with the turn is idle, nobody moves in its turn | Weft |
+//! | When somebody moves ([`Rule`]) | `Dymgpu`: a model of §3.2; `Gain`: Weft |
 //! | An idle vGPU is placed like a new one when it wakes | Weft: the paper does not say |
 //! | More slots than the region has are refused | Weft: the paper does not say |
-//! | Least copies for unequal rates (`exact`), slots in several runs (`scattered`) | Weft |
+//! | Least expected copies for unequal rates (`exact`), several runs (`scattered`) | Weft |
 //! | The next vGPU's slots are written while the current one runs (`pipelined`) | Weft |
 //!
 //! Times are in ns and come with each event. `docs/memory.md` explains it with pictures.
 
+mod ahead;
+pub mod contents;
+mod dynamic;
 mod exact;
 pub mod exhaustive;
+mod expected;
 mod layout;
 mod manager;
 mod monitor;
+pub mod paper;
 mod pipelined;
 mod scattered;
 mod scores;
@@ -42,9 +49,10 @@ use alloc::vec::Vec;
 
 use crate::key::VgpuKey;
 
-pub use exact::is_proven;
+pub use ahead::{Ahead, Waiting};
+pub use exact::{PROVED_MAX, SEARCHED_MAX, is_proven, searched};
 pub use layout::{Layout, Place, Run};
-pub use manager::{Manager, ManagerConfig, Replaced};
+pub use manager::{Manager, ManagerConfig, Replaced, Rule};
 pub use monitor::{Monitor, MonitorConfig};
 pub use succession::{Candidate, successor};
 pub use table::{Broken, Step, Table};
@@ -52,14 +60,18 @@ pub use table::{Broken, Step, Table};
 /// Turns of a vGPU that is never idle, in [`Demand::rate`]'s unit.
 pub const EVERY_ROUND: u32 = 1_000;
 
+/// The most slots of a region: 1 PiB, so that no sum of slots and rates overflows.
+pub const REGION_MAX: usize = 1 << 24;
+
 /// Declares the registry: the order is the order of [`NAMES`].
 macro_rules! registry {
-    ($($name:literal: $module:ident, $summary:literal;)+) => {
+    ($($name:literal: $module:ident, $cost:path, $moves:ident, $summary:literal;)+) => {
         const REGISTRY: &[Entry] = &[$(Entry {
             name: $name,
             summary: $summary,
             place: $module::place,
-            cost: $module::cost,
+            cost: $cost,
+            moves: Moves::$moves,
         }),+];
 
         /// The names of all placements, for help texts and error messages.
@@ -68,20 +80,37 @@ macro_rules! registry {
 }
 
 registry! {
-    "scores": scores, "a model of gScale: in order of creation, where the fewest others lie";
-    "size": size, "DymGPU's Algorithm 1: the largest alone, the rest in one pile";
-    "utilization": utilization, "DymGPU's Algorithm 2: the most used alone, the rest at the end";
-    "exact": exact, "the fewest copies for the rates there are, each vGPU in one run";
-    "scattered": scattered, "the fewest copies where a vGPU's slots need not lie together";
-    "pipelined": pipelined, "two piles, so that the next one's slots are written in time";
+    "scores": scores, expected_copies, Never, "a model of gScale: in order of creation, where the fewest others lie";
+    "size": size, expected_copies, BySize, "a model of DymGPU's Algorithm 1: the largest alone, the rest in one pile";
+    "utilization": utilization, expected_copies, ByUtilization, "a model of DymGPU's Algorithm 2: the most used alone";
+    "exact": exact, expected_copies, IfItPays, "the least expected copies for the rates there are, each vGPU in one run";
+    "scattered": scattered, expected_copies, IfItPays, "the fewest copies at most where slots need not lie together";
+    "pipelined": pipelined, pipelined::cost, IfItPays, "two piles, so that the next one's slots are written in time";
 }
 
 struct Entry {
     name: &'static str,
     summary: &'static str,
     place: fn(&Problem<'_>) -> Layout,
-    /// What the placement wants little of.
+    /// What a manager weighs.
     cost: fn(&Problem<'_>, &Layout) -> u64,
+    /// When the placement's own rule moves vGPUs.
+    moves: Moves,
+}
+
+/// When vGPUs that have a place are moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moves {
+    Never,
+    /// DymGPU's §3.2.1, or where it pays.
+    BySize,
+    /// DymGPU's §3.2.2, or where it pays.
+    ByUtilization,
+    IfItPays,
+}
+
+fn expected_copies(problem: &Problem<'_>, layout: &Layout) -> u64 {
+    layout.copies_expected_milli(problem.demands) / 1_000
 }
 
 /// What one vGPU asks for.
@@ -132,6 +161,22 @@ pub enum PlaceError {
         /// Which.
         vgpu: VgpuKey,
     },
+    /// A rate is more than a turn in every round.
+    #[error(
+        "{vgpu:?} has a rate of {rate}: a rate is at most {EVERY_ROUND} turns per 1,000 rounds"
+    )]
+    Rate {
+        /// Whose.
+        vgpu: VgpuKey,
+        /// The rate.
+        rate: u32,
+    },
+    /// There is no such device.
+    #[error("the region has {region} slots: it has at most {REGION_MAX}")]
+    Region {
+        /// Its slots.
+        region: usize,
+    },
     /// A vGPU is not there.
     #[error("{vgpu:?} is not known: create it first")]
     Unknown {
@@ -172,16 +217,21 @@ impl PlacementId {
     /// Places everybody anew.
     ///
     /// # Errors
-    /// If a vGPU asks for no slot, for more than the region has, or is there twice.
+    /// If a vGPU asks for no slot, for more than the region has, has a rate above [`EVERY_ROUND`]
+    /// or is there twice, or if the region has more than [`REGION_MAX`] slots.
     pub fn place(self, problem: &Problem<'_>) -> Result<Layout, PlaceError> {
         check(problem)?;
         Ok((REGISTRY[self.0].place)(problem))
     }
 
-    /// What this placement wants little of, in slots per 1,000 rounds: copies, or for `pipelined`
-    /// those that no quantum hides. Demands and places must be in the same order.
+    /// What a manager weighs, in slots per 1,000 rounds: expected copies, or for `pipelined` those
+    /// that no quantum hides. Demands and places must be in the same order.
     pub fn cost(self, problem: &Problem<'_>, layout: &Layout) -> u64 {
         (REGISTRY[self.0].cost)(problem, layout)
+    }
+
+    fn moves(self) -> Moves {
+        REGISTRY[self.0].moves
     }
 }
 
@@ -205,8 +255,14 @@ pub fn add_last(problem: &Problem<'_>, layout: &mut Layout) -> Result<(), PlaceE
 }
 
 fn check(problem: &Problem<'_>) -> Result<(), PlaceError> {
+    if problem.region > REGION_MAX {
+        return Err(PlaceError::Region { region: problem.region });
+    }
     let mut seen = alloc::collections::BTreeSet::new();
-    for &Demand { vgpu, slots, .. } in problem.demands {
+    for &Demand { vgpu, slots, rate } in problem.demands {
+        if rate > EVERY_ROUND {
+            return Err(PlaceError::Rate { vgpu, rate });
+        }
         if slots == 0 {
             return Err(PlaceError::Empty { vgpu });
         }

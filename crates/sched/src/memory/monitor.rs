@@ -11,7 +11,7 @@ const PARTS: u64 = 20;
 /// Times in ns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MonitorConfig {
-    /// Without a charge for so long a vGPU is idle. 20 s in the paper.
+    /// Without work and without a charge for so long a vGPU is idle. 20 s in the paper.
     pub idle_ns: u64,
     /// Utilisation is averaged over so long. 20 s in the paper.
     pub window_ns: u64,
@@ -35,6 +35,7 @@ struct Row {
     since_ns: u64,
     last_ns: u64,
     is_idle: bool,
+    has_work: bool,
     /// Number of the part of time, and what was used in it in ns.
     parts: VecDeque<(u64, u64)>,
 }
@@ -45,10 +46,11 @@ impl Monitor {
         Self { config, rows: BTreeMap::new() }
     }
 
-    /// A vGPU is there, and counts as used now.
+    /// A vGPU is there, without work, and counts as used now.
     pub fn add(&mut self, now_ns: u64, vgpu: VgpuKey) {
-        let parts = VecDeque::new();
-        self.rows.insert(vgpu, Row { since_ns: now_ns, last_ns: now_ns, is_idle: false, parts });
+        let (since_ns, last_ns, parts) = (now_ns, now_ns, VecDeque::new());
+        let row = Row { since_ns, last_ns, is_idle: false, has_work: false, parts };
+        self.rows.insert(vgpu, row);
     }
 
     /// A vGPU is gone.
@@ -62,29 +64,39 @@ impl Monitor {
         let Some(row) = self.rows.get_mut(&vgpu) else { return };
         row.last_ns = now_ns;
         match row.parts.back_mut() {
-            Some((last, used)) if *last == part => *used += used_ns,
+            Some((last, used)) if *last == part => *used = used.saturating_add(used_ns),
             Some(_) | None => row.parts.push_back((part, used_ns)),
         }
         row.parts.retain(|(old, _)| old + PARTS > part);
     }
 
-    /// A vGPU has work. True if it was idle, and so has no place.
+    /// A vGPU has work, and is not idle until it [rests](Self::rest), however long it waits for a
+    /// turn or one kernel takes. True if it was idle, and so has no place.
     pub fn wake(&mut self, now_ns: u64, vgpu: VgpuKey) -> bool {
         let Some(row) = self.rows.get_mut(&vgpu) else { return false };
-        row.last_ns = now_ns;
+        (row.last_ns, row.has_work) = (now_ns, true);
         core::mem::take(&mut row.is_idle)
     }
 
-    /// Those that became idle since the last call.
-    pub fn poll_idle(&mut self, now_ns: u64) -> Vec<VgpuKey> {
+    /// A vGPU has no work any more.
+    pub fn rest(&mut self, now_ns: u64, vgpu: VgpuKey) {
+        let Some(row) = self.rows.get_mut(&vgpu).filter(|row| row.has_work) else { return };
+        (row.last_ns, row.has_work) = (now_ns, false);
+    }
+
+    /// Those that became idle since the last call. The one that has the turn is not among them.
+    pub fn poll_idle(&mut self, now_ns: u64, running: Option<VgpuKey>) -> Vec<VgpuKey> {
         let idle_ns = self.config.idle_ns;
-        let over =
-            self.rows.iter_mut().filter(|(_, row)| !row.is_idle && row.last_ns + idle_ns <= now_ns);
-        over.map(|(vgpu, row)| {
-            row.is_idle = true;
-            *vgpu
-        })
-        .collect()
+        let is_over = |row: &Row| {
+            !row.is_idle && !row.has_work && row.last_ns.saturating_add(idle_ns) <= now_ns
+        };
+        let over = self.rows.iter_mut();
+        over.filter(|(vgpu, row)| is_over(row) && running != Some(**vgpu))
+            .map(|(vgpu, row)| {
+                row.is_idle = true;
+                *vgpu
+            })
+            .collect()
     }
 
     /// Whether a vGPU is idle.
@@ -95,11 +107,11 @@ impl Monitor {
     /// The part of the window that a vGPU used, in thousandths; of its life if that is shorter.
     /// `None` for one that is not known or too young to say: less than a part of the window.
     pub fn utilisation_permille(&self, now_ns: u64, vgpu: VgpuKey) -> Option<u64> {
-        let old_enough = |row: &&Row| now_ns >= row.since_ns + self.part_ns();
+        let old_enough = |row: &&Row| now_ns >= row.since_ns.saturating_add(self.part_ns());
         let row = self.rows.get(&vgpu).filter(old_enough)?;
         let part = now_ns / self.part_ns();
         let recent = row.parts.iter().filter(|(old, _)| old + PARTS > part);
-        let used: u64 = recent.map(|(_, used)| used).sum();
+        let used: u64 = recent.fold(0, |sum, (_, used)| used.saturating_add(sum));
         let over = self.config.window_ns.min(now_ns.saturating_sub(row.since_ns)).max(1);
         Some(used.saturating_mul(1_000) / over)
     }

@@ -29,10 +29,6 @@ pub(super) fn place(problem: &Problem<'_>) -> Layout {
     lay(problem, &own(problem, &order, low).unwrap_or_default(), low)
 }
 
-pub(super) fn cost(problem: &Problem<'_>, layout: &Layout) -> u64 {
-    layout.copies_at_most(problem.demands)
-}
-
 /// Copies saved per 1,000 rounds with so many shared slots.
 fn value(problem: &Problem<'_>, order: &[usize], shared: usize) -> Option<u64> {
     let own = own(problem, order, shared)?;

@@ -15,10 +15,6 @@ pub(super) fn place(problem: &Problem<'_>) -> Layout {
     layout
 }
 
-pub(super) fn cost(problem: &Problem<'_>, layout: &Layout) -> u64 {
-    layout.copies_at_most(problem.demands)
-}
-
 /// One more vGPU; the others stay where they are.
 pub(super) fn add(layout: &mut Layout, demand: &Demand) {
     let scores = layout.occupants();

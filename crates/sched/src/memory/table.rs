@@ -77,11 +77,14 @@ impl Table {
         Self { owners: vec![None; region], ..Self::default() }
     }
 
-    /// Takes over a layout. Entries of those that were moved or have left are saved and forgotten;
-    /// nobody is resident afterwards. The result is how many slots that were.
+    /// Takes over a layout. Entries of those that were moved or have left are saved and forgotten.
+    /// The resident keeps its turn if it lies where it lay; otherwise nobody is resident
+    /// afterwards, and it must not run before it is switched to again. The result is how many slots
+    /// were forgotten.
     pub fn set_layout(&mut self, layout: &Layout, steps: &mut Vec<Step>) -> usize {
-        self.places = layout.places.iter().map(|place| (place.vgpu, place.clone())).collect();
-        self.resident = None;
+        let places = layout.places.iter().map(|place| (place.vgpu, place.clone())).collect();
+        let old = core::mem::replace(&mut self.places, places);
+        self.resident = self.resident.filter(|vgpu| old.get(vgpu) == self.places.get(vgpu));
         let mut forgotten = 0;
         for slot in 0..self.owners.len() {
             let Some(owner) = self.owners[slot] else { continue };
@@ -91,6 +94,16 @@ impl Table {
             }
         }
         forgotten
+    }
+
+    /// The resident's turn is over: its slots may be written.
+    pub fn end_turn(&mut self) {
+        self.resident = None;
+    }
+
+    /// Where a vGPU lies.
+    pub fn place(&self, vgpu: VgpuKey) -> Option<&Place> {
+        self.places.get(&vgpu)
     }
 
     /// The vGPU gets its turn: writes all slots that it does not own. The result is how many,

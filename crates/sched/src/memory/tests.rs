@@ -4,29 +4,15 @@ use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
+use super::paper::{HIDDEN, QUANTUM_NS, REGION, mixed};
 use super::*;
 
+mod dynamic;
 mod monitored;
 mod stepwise;
 
-/// Slots of the paper's high region: 3,840 MiB less the 384 MiB of the host, in slots of 64 MiB.
-const REGION: usize = 54;
-/// Slots that are written in 16 ms at 1.22 ms each.
-const HIDDEN: usize = 13;
-
 fn demands(slots: &[usize]) -> Vec<Demand> {
-    let demand = |(key, slots): (u32, &usize)| Demand {
-        vgpu: VgpuKey(key),
-        slots: *slots,
-        rate: EVERY_ROUND,
-    };
-    (0..).zip(slots).map(demand).collect()
-}
-
-/// 384, 704 and 1,024 MiB in turn.
-fn mixed(count: usize) -> Vec<Demand> {
-    let slots: Vec<usize> = [6, 11, 16].into_iter().cycle().take(count).collect();
-    demands(&slots)
+    paper::demands(slots.iter().copied())
 }
 
 fn place(name: &str, region: usize, demands: &[Demand]) -> Layout {
@@ -59,15 +45,8 @@ fn assert_sound(layout: &Layout, demands: &[Demand]) {
 
 #[test]
 fn the_tables_rederived_from_the_paper_match() {
-    let rows = [
-        (3, [0, 0, 0, 0, 0]),
-        (6, [24, 18, 24, 18, 15]),
-        (9, [90, 56, 61, 56, 51]),
-        (12, [132, 89, 94, 89, 86]),
-        (15, [165, 127, 127, 127, 120]),
-    ];
-    for (count, expected) in rows {
-        let names = ["scores", "size", "utilization", "exact", "scattered"];
+    for (count, expected) in paper::REDERIVED {
+        let names = paper::REDERIVED_NAMES;
         let found = names.map(|name| copies(name, REGION, &mixed(count)));
         assert_eq!(found, expected, "{count} vGPUs: {names:?}");
     }
@@ -132,6 +111,12 @@ fn what_cannot_be_placed_is_refused_with_words() {
         );
         let error = place(name, &demands(&[0])).unwrap_err();
         assert_eq!(error, PlaceError::Empty { vgpu: VgpuKey(0) });
+        let mut often = demands(&[1]);
+        often[0].rate = EVERY_ROUND + 1;
+        assert_eq!(
+            place(name, &often).unwrap_err().to_string(),
+            "v0 has a rate of 1001: a rate is at most 1000 turns per 1,000 rounds"
+        );
         let twice = [demands(&[1])[0], demands(&[1])[0]];
         assert_eq!(place(name, &twice).unwrap_err(), PlaceError::Twice { vgpu: VgpuKey(0) });
     }
@@ -184,7 +169,43 @@ fn many_vgpus_are_placed_soundly() {
     }
     let exact = place("exact", 10_000, &many);
     let rival = place("utilization", 10_000, &many);
-    assert!(exact.copies_at_most(&many) <= rival.copies_at_most(&many));
+    assert!(exact.copies_expected_milli(&many) <= rival.copies_expected_milli(&many));
+}
+
+#[test]
+fn a_region_that_no_device_has_is_refused() {
+    let problem = Problem { region: REGION_MAX + 1, demands: &demands(&[1]), hidden: HIDDEN };
+    let error = by_name("size").unwrap().place(&problem).unwrap_err();
+    assert_eq!(error, PlaceError::Region { region: REGION_MAX + 1 });
+    // The largest one there is, with the most that many vGPUs can ask for, overflows nothing.
+    let large = demands(&[REGION_MAX; 20]);
+    assert_eq!(starts(&place("utilization", REGION_MAX, &large)), [0; 20]);
+}
+
+#[test]
+fn expected_copies_are_those_of_a_table_with_drawn_turns() {
+    // Three vGPUs on one pile and beside it, 40,000 rounds, a fixed linear congruential generator.
+    let mut three = demands(&[4, 3, 3]);
+    for (demand, rate) in three.iter_mut().zip([900, 400, 150]) {
+        demand.rate = rate;
+    }
+    let layout = place("size", 6, &three);
+    let mut table = Table::new(6);
+    table.set_layout(&layout, &mut Vec::new());
+    let (mut state, mut copies) = (1_u64, 0);
+    for _ in 0..40_000 {
+        for demand in &three {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            if (state >> 33) % 1_000 < u64::from(demand.rate) {
+                copies += table.switch_to(demand.vgpu, &mut Vec::new()).unwrap() as u64;
+            }
+        }
+    }
+    let found = copies * 1_000 / 40;
+    let expected = layout.copies_expected_milli(&three);
+    assert!(found.abs_diff(expected) * 50 < expected, "{found} beside {expected}");
+    let other = layout.copies_if_rare_milli(&three);
+    assert!(found.abs_diff(other) * 50 > other, "the control: rare turns are another thing");
 }
 
 /// Up to `most` vGPUs and a region that each of them fits into.
@@ -221,11 +242,29 @@ proptest! {
     }
 
     #[test]
-    fn exact_is_optimal_for_any_rates((region, demands) in small(5, 8)) {
+    fn exact_has_the_least_expected_copies((region, demands) in small(5, 8)) {
         let problem = Problem { region, demands: &demands, hidden: HIDDEN };
         prop_assert!(is_proven(&problem));
-        let found = place("exact", region, &demands).copies_at_most(&demands);
-        prop_assert_eq!(found, exhaustive::contiguous(&problem));
+        let found = place("exact", region, &demands).copies_expected_milli(&demands);
+        prop_assert_eq!(found, exhaustive::contiguous_expected_milli(&problem));
+    }
+
+    #[test]
+    fn exact_is_never_above_the_others((region, demands) in small(12, 30)) {
+        let of = |name| place(name, region, &demands).copies_expected_milli(&demands);
+        for rival in ["size", "utilization"] {
+            prop_assert!(of("exact") <= of(rival), "{}", rival);
+        }
+    }
+
+    #[test]
+    fn busy_vgpus_copy_what_they_share((region, mut demands) in small(8, 20)) {
+        demands.iter_mut().for_each(|demand| demand.rate = EVERY_ROUND);
+        for name in NAMES {
+            let layout = place(name, region, &demands);
+            let expected = layout.copies_expected_milli(&demands);
+            prop_assert_eq!(expected, 1_000 * layout.copies_at_most(&demands));
+        }
     }
 
     #[test]
@@ -236,12 +275,12 @@ proptest! {
     }
 
     #[test]
-    fn independent_turns_never_copy_more_than_the_bound((region, demands) in small(8, 20)) {
+    fn fewer_copies_are_expected_than_at_most((region, demands) in small(8, 20)) {
         for name in NAMES {
             let layout = place(name, region, &demands);
-            prop_assert!(
-                layout.copies_expected_milli(&demands) <= 1_000 * layout.copies_at_most(&demands)
-            );
+            let most = 1_000 * layout.copies_at_most(&demands);
+            prop_assert!(layout.copies_expected_milli(&demands) <= most);
+            prop_assert!(layout.copies_if_rare_milli(&demands) <= most);
         }
     }
 }

@@ -17,7 +17,3 @@ pub(super) fn place(problem: &Problem<'_>) -> Layout {
     }
     Layout::contiguous(problem, &starts)
 }
-
-pub(super) fn cost(problem: &Problem<'_>, layout: &Layout) -> u64 {
-    layout.copies_at_most(problem.demands)
-}

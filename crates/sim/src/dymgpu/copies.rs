@@ -3,7 +3,7 @@
 use weft_sched::memory::{self, Demand};
 
 use super::machine::{Machine, Ran};
-use super::{COUNTS, OTHER_NS, QUANTUM_NS, SIZES, SLOT_NS, Setup, demands, mixed, part, place};
+use super::{COUNTS, OTHER_NS, SIZES, SLOT_NS, Setup, demands, mixed, part, place};
 use crate::outcome::{Outcome, PlotKind};
 use crate::random::Random;
 
@@ -12,8 +12,7 @@ const NAMES: [&str; 5] = ["scores", "size", "utilization", "exact", "scattered"]
 
 /// Round robin with all copies at the switch.
 pub(super) fn round_robin(name: &str, demands: &[Demand], rounds: u64, slot_ns: u64) -> Ran {
-    let machine = Machine { quantum_ns: QUANTUM_NS, slot_ns, ahead: false, sigma_ns: None };
-    machine.run(&place(name, demands), demands, rounds, &mut Random::new(0))
+    Machine::in_turn(slot_ns).run(&place(name, demands), demands, rounds, &mut Random::new(0))
 }
 
 pub(super) fn copies(setup: &Setup) -> Outcome {
@@ -43,6 +42,10 @@ pub(super) fn copies(setup: &Setup) -> Outcome {
     outcome
         .figure("copies_utilization_over_scores_least", least(|count| over("utilization", count)));
     outcome.figure("copies_scattered_over_scores_15", over("scattered", 15));
+    let fifteen = mixed(15);
+    let faulty = Machine { skip_after: Some(0), ..Machine::in_turn(SLOT_NS) };
+    let skipped = faulty.run(&place("size", &fifteen), &fifteen, rounds, &mut Random::new(0));
+    outcome.control("violations_with_one_copy_skipped", skipped.violations as f64);
     outcome.control("copies_scores_over_exact_15", 1.0 / over("exact", 15));
     let axis = "copies per round";
     let plot = outcome.plot(PlotKind::Lines, "Slots copied per round", "vGPUs", axis);

@@ -1,7 +1,8 @@
 //! A device that takes turns: who runs next, what is copied when, and what of it is seen.
 
 use weft_sched::VgpuKey;
-use weft_sched::memory::{Candidate, Demand, EVERY_ROUND, Layout, Table, successor};
+use weft_sched::memory::contents::Contents;
+use weft_sched::memory::{Ahead, Demand, EVERY_ROUND, Layout, Step, Table, Waiting};
 
 use crate::random::Random;
 
@@ -17,6 +18,8 @@ pub(super) struct Machine {
     /// How far the order of turns may bend so that less is left to write, in ns; with 0 only equal
     /// tags are exchanged. `None` keeps to the layout's order in every round.
     pub(super) sigma_ns: Option<u64>,
+    /// A fault of the device: after so many copies it skips one. For the negative control.
+    pub(super) skip_after: Option<usize>,
 }
 
 /// What happened.
@@ -36,7 +39,8 @@ pub(super) struct Ran {
     pub(super) of_each: Vec<u64>,
     /// The most by which two vGPUs that always had work differed over an interval, in quanta.
     pub(super) lag_quanta: i64,
-    /// The first invariant that was broken, and how many steps had one.
+    /// The first violation: a turn that found something else than it had left, a switch that was
+    /// refused, or a rule of the table that was broken; and how many turns had one.
     pub(super) broken: Option<String>,
     pub(super) violations: u64,
 }
@@ -63,6 +67,9 @@ struct State<'a> {
     machine: &'a Machine,
     layout: &'a Layout,
     table: Table,
+    /// What the slots really have.
+    device: Contents,
+    steps: Vec<Step>,
     /// Service of each in quanta; the tag of one that wakes is raised to the least one.
     tags: Vec<u64>,
     /// The least tag of those with work; it never falls.
@@ -74,6 +81,12 @@ struct State<'a> {
 }
 
 impl Machine {
+    /// Turns in the layout's order, all copies at the switch, no fault.
+    pub(super) const fn in_turn(slot_ns: u64) -> Self {
+        let quantum_ns = super::QUANTUM_NS;
+        Self { quantum_ns, slot_ns, ahead: false, sigma_ns: None, skip_after: None }
+    }
+
     /// So many rounds. In each a vGPU has work with its rate; its turn is a quantum. The first
     /// round, in which the table fills, is not counted.
     pub(super) fn run(
@@ -89,15 +102,22 @@ impl Machine {
         let ran = Ran { of_each: vec![0; count], ..Ran::default() };
         let lag = Lag::of(demands);
         let (tags, awake) = (vec![0; count], vec![true; count]);
+        let device = match self.skip_after {
+            Some(after) => Contents::skipping(layout.region, after),
+            None => Contents::new(layout.region),
+        };
+        let (machine, steps) = (self, Vec::new());
         let mut state =
-            State { machine: self, layout, table, tags, virtual_time: 0, awake, ran, lag };
+            State { machine, layout, table, device, steps, tags, virtual_time: 0, awake, ran, lag };
         let mut last = None;
         for round in 0..=rounds {
             let draw = |demand: &Demand| random.chance(u64::from(demand.rate));
             let active: Vec<bool> = demands.iter().map(draw).collect();
             state.round(&active, &mut last);
             if round == 0 {
-                state.ran = Ran { of_each: vec![0; count], ..Ran::default() };
+                // What was broken there counts.
+                let Ran { violations, broken, .. } = std::mem::take(&mut state.ran);
+                state.ran = Ran { of_each: vec![0; count], violations, broken, ..Ran::default() };
                 state.lag = Lag::of(demands);
             }
         }
@@ -123,7 +143,7 @@ impl State<'_> {
             let least = with_work().map(|index| self.tags[index]).min().unwrap_or(0);
             self.virtual_time = self.virtual_time.max(least);
             *last = Some(next);
-            self.write_ahead(&with_work().collect::<Vec<_>>(), next);
+            self.write_ahead(&with_work().collect::<Vec<_>>());
         }
     }
 
@@ -131,41 +151,45 @@ impl State<'_> {
         self.layout.places[index].vgpu
     }
 
-    /// Who is next after `last`.
-    fn choose(&self, with_work: &[usize], last: Option<usize>) -> Option<usize> {
-        let quantum = self.machine.quantum_ns;
-        let bends = self.machine.sigma_ns.is_some();
-        let candidates: Vec<Candidate> = with_work
-            .iter()
-            .map(|&index| Candidate {
-                index,
-                tag_ns: self.tags[index] * quantum,
-                distance: self.distance(last, index),
-                visible: if bends { self.table.lacks(self.key(index)) } else { 0 },
-            })
-            .collect();
-        successor(&candidates, self.machine.sigma_ns.unwrap_or(0))
+    fn ahead(&self) -> Ahead {
+        let Machine { quantum_ns, slot_ns, sigma_ns, .. } = *self.machine;
+        let hidden = usize::try_from(quantum_ns / slot_ns.max(1)).unwrap_or(usize::MAX);
+        Ahead { sigma_ns, hidden }
     }
 
-    /// How many turns after `last` somebody comes in the layout's order.
-    fn distance(&self, last: Option<usize>, index: usize) -> usize {
-        let count = self.layout.order.len();
-        let place = |index| self.layout.order.iter().position(|other| *other == index);
-        let (now, next) = (last.and_then(place), place(index).unwrap_or(0));
-        now.map_or(next, |now| (next + count - now - 1) % count)
+    fn waiting(&self, with_work: &[usize]) -> Vec<Waiting> {
+        let one = |&index: &usize| {
+            let tag_ns = self.tags[index] * self.machine.quantum_ns;
+            Waiting { vgpu: self.key(index), tag_ns }
+        };
+        with_work.iter().map(one).collect()
+    }
+
+    /// Who is next after `last`.
+    fn choose(&self, with_work: &[usize], last: Option<usize>) -> Option<usize> {
+        let last = last.map(|index| self.key(index));
+        let next = self.ahead().next(self.layout, &self.table, &self.waiting(with_work), last)?;
+        self.layout.places.iter().position(|place| place.vgpu == next)
     }
 
     fn turn(&mut self, next: usize) {
-        let vgpu = self.key(next);
-        let copies = self.table.switch_to(vgpu, &mut Vec::new()).unwrap_or(0) as u64;
+        let place = &self.layout.places[next];
+        let switched = self.table.switch_to(place.vgpu, &mut self.steps);
+        self.device.carry_out(&mut self.steps);
+        let judged = match switched {
+            None => Err(format!("{:?} has no place", place.vgpu)),
+            Some(_) => self.device.run(place).map_err(|lost| lost.to_string()),
+        };
+        let rules = self.table.check().map_err(|broken| broken.to_string());
+        if let Err(words) = judged.and(rules) {
+            self.ran.violations += 1;
+            self.ran.broken.get_or_insert(words);
+        }
+        let copies = switched.unwrap_or(0) as u64;
         let stall = copies * self.machine.slot_ns;
         self.ran.copies += copies;
         self.ran.stall_ns += stall;
         self.ran.stall_max_ns = self.ran.stall_max_ns.max(stall);
-        if let Err(broken) = self.table.check() {
-            self.ran.violations += 1;
-            self.ran.broken.get_or_insert_with(|| broken.to_string());
-        }
         self.tags[next] += 1;
         self.ran.turns += 1;
         self.ran.run_ns += self.machine.quantum_ns;
@@ -173,52 +197,16 @@ impl State<'_> {
         self.lag.served(next);
     }
 
-    /// During the turn of `now`: slots of the two that are next, those that are done in time.
-    fn write_ahead(&mut self, with_work: &[usize], now: usize) {
+    /// During a turn: slots of those that are next, as many as there is time for.
+    fn write_ahead(&mut self, with_work: &[usize]) {
         if !self.machine.ahead {
             return;
         }
-        let others: Vec<usize> = with_work.iter().copied().filter(|index| *index != now).collect();
-        let mut time = self.machine.quantum_ns;
-        let next = self.upcoming(&others, now);
-        let later: Vec<usize> =
-            others.iter().copied().filter(|index| Some(*index) != next).collect();
-        let later = next.and_then(|next| self.upcoming(&later, next));
-        let mut before: Vec<VgpuKey> = Vec::new();
-        for index in [next, later].into_iter().flatten() {
-            let vgpu = self.key(index);
-            while time >= self.machine.slot_ns {
-                if self.table.prefetch(vgpu, &before, &mut Vec::new()).is_none() {
-                    break;
-                }
-                time -= self.machine.slot_ns;
-                self.ran.copies += 1;
-            }
-            before.push(vgpu);
-        }
-    }
-
-    /// Who will run after `now`, as things are: what it lacks and cannot be written in time counts.
-    fn upcoming(&self, with_work: &[usize], now: usize) -> Option<usize> {
-        let user = &self.layout.places[now];
-        let bends = self.machine.sigma_ns.is_some();
-        let candidates: Vec<Candidate> = with_work
-            .iter()
-            .map(|&index| {
-                let place = &self.layout.places[index];
-                let blocked = place.slots().filter(|slot| user.has(*slot)).count();
-                let time = self.machine.quantum_ns / self.machine.slot_ns.max(1);
-                let free = self.table.lacks(place.vgpu).saturating_sub(blocked);
-                let over = free.saturating_sub(usize::try_from(time).unwrap_or(usize::MAX));
-                Candidate {
-                    index,
-                    tag_ns: self.tags[index] * self.machine.quantum_ns,
-                    distance: self.distance(Some(now), index),
-                    visible: if bends { blocked + over } else { 0 },
-                }
-            })
-            .collect();
-        successor(&candidates, self.machine.sigma_ns.unwrap_or(0))
+        let (ahead, waiting) = (self.ahead(), self.waiting(with_work));
+        let Self { layout, table, steps, .. } = self;
+        let written = ahead.write(layout, table, &waiting, ahead.hidden, steps);
+        self.device.carry_out(&mut self.steps);
+        self.ran.copies += written as u64;
     }
 }
 
@@ -261,11 +249,10 @@ impl Lag {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{HIDDEN, REGION, SLOT_NS, mixed, place};
+    use super::super::{HIDDEN, QUANTUM_NS, REGION, SLOT_NS, mixed, place};
     use super::*;
 
-    const ROUND_ROBIN: Machine =
-        Machine { quantum_ns: 16_000_000, slot_ns: SLOT_NS, ahead: false, sigma_ns: None };
+    const ROUND_ROBIN: Machine = Machine::in_turn(SLOT_NS);
 
     #[test]
     fn rounds_of_busy_vgpus_copy_what_the_layout_says() {
@@ -314,6 +301,17 @@ mod tests {
 
     #[test]
     fn a_quantum_hides_the_slots_that_fit_into_it() {
-        assert_eq!(super::super::QUANTUM_NS / SLOT_NS, HIDDEN as u64);
+        assert_eq!(QUANTUM_NS / SLOT_NS, HIDDEN as u64);
+    }
+
+    #[test]
+    fn a_skipped_copy_is_found_and_a_round_without_one_is_not() {
+        let demands = mixed(15);
+        let layout = place("size", &demands);
+        for after in [0, 7, 400] {
+            let faulty = Machine { skip_after: Some(after), ..ROUND_ROBIN };
+            let ran = faulty.run(&layout, &demands, 20, &mut Random::new(1));
+            assert!(ran.violations > 0, "copy {after} was not missed");
+        }
     }
 }

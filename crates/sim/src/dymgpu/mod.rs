@@ -1,8 +1,8 @@
 //! DymGPU's evaluation, re-run on the placement core, and what goes past it.
 //!
-//! All of it is a model of a device with a translation table: no copy is carried out, each costs a
-//! stated time. The owners of all slots are the core's (`weft_sched::memory::Table`), which is
-//! checked after every switch.
+//! All of it is a model of a device with a translation table: each copy costs a stated time. Plans
+//! are carried out on a device that has contents (`weft_sched::memory::contents`), and in each turn
+//! the vGPU must find all of its memory; what it does not find is a violation.
 
 mod copies;
 mod machine;
@@ -16,30 +16,21 @@ mod speed;
 mod tests;
 mod watch;
 
-use weft_sched::VgpuKey;
-use weft_sched::memory::{self, Demand, EVERY_ROUND, Layout, Problem};
+use weft_sched::memory::paper::{
+    HIDDEN, QUANTUM_NS, REGION, SIZES, SLOT_ENTRIES, SLOT_NS, demands, mixed,
+};
+use weft_sched::memory::{
+    self, Demand, Layout, Manager, ManagerConfig, MonitorConfig, Problem, Rule,
+};
 
 use crate::outcome::Outcome;
 use crate::seeds;
 pub use report::Report;
 
-/// Slots of the high region: 3,840 MiB less the host's 384 MiB, in slots of 64 MiB (§4.1).
-pub(crate) const REGION: usize = 54;
-/// One vGPU's quantum (§2.1), in ns.
-const QUANTUM_NS: u64 = 16_000_000;
-/// Writing the 16,384 entries of a slot, in ns: 74 ns each, in the middle of what Figure 3 gives.
-const SLOT_NS: u64 = 1_220_000;
-/// Entries of a slot of 64 MiB: one for each page of 4 KiB.
-const SLOT_ENTRIES: u64 = 16_384;
 /// What a switch costs beside copies, in ns: Figure 3a has 84 % in the low region's slot.
 const OTHER_NS: u64 = SLOT_NS * 16 / 84;
-/// Slots that are written during a quantum.
-const HIDDEN: usize = 13;
 /// The numbers of VMs of Figures 8 and 10.
 const COUNTS: [usize; 5] = [3, 6, 9, 12, 15];
-/// MiB of a VM, and its slots (§4.2.1).
-const SIZES: [(usize, usize); 3] = [(384, 6), (704, 11), (1_024, 16)];
-
 /// An experiment for one seed.
 type Run = fn(&Setup) -> Outcome;
 
@@ -109,15 +100,30 @@ pub fn summary(outcomes: &[Outcome]) -> Outcome {
     all
 }
 
-/// vGPUs of these sizes that always have work.
-fn demands(slots: impl IntoIterator<Item = usize>) -> Vec<Demand> {
-    let demand = |(key, slots)| Demand { vgpu: VgpuKey(key), slots, rate: EVERY_ROUND };
-    (0..).zip(slots).map(demand).collect()
-}
+/// Managers that are compared: a label, the placement, and when it moves somebody.
+const MANAGED: [(&str, &str, Rule); 8] = [
+    ("scores", "scores", Rule::Gain),
+    ("size", "size", Rule::Gain),
+    ("utilization", "utilization", Rule::Gain),
+    ("exact", "exact", Rule::Gain),
+    ("scattered", "scattered", Rule::Gain),
+    ("pipelined", "pipelined", Rule::Gain),
+    ("dymgpu_size", "size", Rule::Dymgpu),
+    ("dymgpu_utilization", "utilization", Rule::Dymgpu),
+];
 
-/// 384, 704 and 1,024 MiB in turn (§4.2.1: "with the same ratio").
-fn mixed(count: usize) -> Vec<Demand> {
-    demands(SIZES.iter().map(|(_, slots)| *slots).cycle().take(count))
+/// A device's manager with the paper's times.
+fn manager(placement: &str, rule: Rule, monitor: MonitorConfig, region: usize) -> Manager {
+    Manager::new(ManagerConfig {
+        placement: memory::by_name(placement).expect("a name of the registry"),
+        rule,
+        region,
+        hidden: HIDDEN,
+        monitor,
+        period_ns: 20_000_000_000,
+        quantum_ns: QUANTUM_NS,
+        sigma_ns: None,
+    })
 }
 
 fn problem(demands: &[Demand]) -> Problem<'_> {

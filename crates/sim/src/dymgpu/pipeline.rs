@@ -20,7 +20,7 @@ fn bending(
     slot_ns: u64,
     sigma_ns: Option<u64>,
 ) -> Ran {
-    let machine = Machine { quantum_ns: QUANTUM_NS, slot_ns, ahead: true, sigma_ns };
+    let machine = Machine { ahead: true, sigma_ns, ..Machine::in_turn(slot_ns) };
     machine.run(&place(name, demands), demands, rounds, &mut Random::new(0))
 }
 
@@ -68,7 +68,7 @@ pub(super) fn pipeline(setup: &Setup) -> Outcome {
     outcome.note(
         "`pipelined` keeps to its order in every round (`fixed`). Where the order may bend \
          (`bends_0`: among equal tags, `bends_1q`: within a quantum), the next is whoever leaves least \
-         to write, which may be the one that ran last: fewer copies, for more lag.",
+         to write, and the one that ran last may be that. `lag_quanta_over` is beside round robin.",
     );
     outcome.note(
         "`modelled` costs: the slot's entries are written at 74 ns each, during a turn as fast as at \

@@ -4,23 +4,13 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 use serde_json::json;
+use weft_sched::memory::paper::{REDERIVED, REDERIVED_NAMES};
 
 use super::{REGION, Setup, mixed, place};
-use crate::outcome::{Outcome, Plot};
+use crate::outcome::Outcome;
 use crate::report::number;
-use crate::report::svg::{escape, figure};
-
-const TEMPLATE: &str = include_str!("../report/page.html");
-
-/// What the table of the notes has, beside ours.
-const REDERIVED: [(usize, [f64; 5]); 5] = [
-    (3, [0.0; 5]),
-    (6, [24.0, 18.0, 24.0, 18.0, 15.0]),
-    (9, [90.0, 56.0, 61.0, 56.0, 51.0]),
-    (12, [132.0, 89.0, 94.0, 89.0, 86.0]),
-    (15, [165.0, 127.0, 127.0, 127.0, 120.0]),
-];
-const COLUMNS: [&str; 5] = ["scores", "size", "utilization", "exact", "scattered"];
+use crate::report::page::{TEMPLATE, section, table};
+use crate::report::svg::escape;
 
 const ABOUT: &str = "\
 DymGPU's evaluation (Gu et al., Cluster Computing 2019) re-run on the placement core that \
@@ -90,7 +80,7 @@ impl Report {
         text.push_str("\n## The paper beside ours\n");
         markdown_table(&mut text, &["what", "paper", "here"], &self.comparisons());
         text.push_str("\n## Copies per round, re-derived beside ours\n");
-        let header: Vec<&str> = ["vGPUs"].into_iter().chain(COLUMNS).collect();
+        let header: Vec<&str> = ["vGPUs"].into_iter().chain(REDERIVED_NAMES).collect();
         markdown_table(&mut text, &header, &self.rederived());
         for outcome in &self.outcomes {
             let _ = write!(text, "\n## {}\n\n{}.\n", outcome.title, outcome.window);
@@ -111,7 +101,7 @@ impl Report {
             escape(&self.commit),
             if self.quick { ", a quick run: its figures mean little" } else { "" }
         );
-        html_table(&mut body, &["what", "paper", "here"], &self.comparisons());
+        table(&mut body, &["what", "paper", "here"], &self.comparisons(), true);
         body.push_str(
             "<h2>Where 15 vGPUs of 384, 704 and 1,024 MiB lie</h2>\n<div class=\"plots\">",
         );
@@ -119,8 +109,8 @@ impl Report {
             body.push_str(&map(name));
         }
         body.push_str("</div>\n<h2>Copies per round, re-derived beside ours</h2>\n");
-        let header: Vec<&str> = ["vGPUs"].into_iter().chain(COLUMNS).collect();
-        html_table(&mut body, &header, &self.rederived());
+        let header: Vec<&str> = ["vGPUs"].into_iter().chain(REDERIVED_NAMES).collect();
+        table(&mut body, &header, &self.rederived(), false);
         for outcome in &self.outcomes {
             section(&mut body, outcome);
         }
@@ -136,16 +126,17 @@ impl Report {
 
     /// Ours, with what was expected where it differs.
     fn rederived(&self) -> Vec<Vec<String>> {
-        let cell = |count: usize, name: &str, expected: f64| {
+        let cell = |count: usize, name: &str, expected: usize| {
             let found = self.summary.figures.get(&format!("copies_{name}_{count}"));
             match found {
-                Some(found) if (found - expected).abs() < 1e-9 => format!("{found}"),
+                Some(found) if (found - expected as f64).abs() < 1e-9 => format!("{found}"),
                 Some(found) => format!("{found} (expected {expected})"),
                 None => "not run".to_owned(),
             }
         };
-        let row = |(count, expected): (usize, [f64; 5])| {
-            let cells = COLUMNS.iter().zip(expected).map(|(name, one)| cell(count, name, one));
+        let row = |(count, expected): (usize, [usize; 5])| {
+            let cells =
+                REDERIVED_NAMES.iter().zip(expected).map(|(name, one)| cell(count, name, one));
             [count.to_string()].into_iter().chain(cells).collect()
         };
         REDERIVED.into_iter().map(row).collect()
@@ -170,21 +161,6 @@ fn rows(outcome: &Outcome) -> Vec<Vec<String>> {
         values.iter().map(|(name, value)| row(kind, prefix, name, value)).collect::<Vec<_>>()
     };
     kinds.into_iter().flat_map(of_kind).collect()
-}
-
-fn section(body: &mut String, outcome: &Outcome) {
-    let (title, window) = (escape(&outcome.title), escape(&outcome.window));
-    let _ = writeln!(body, "<h2>{title}</h2>\n<p>{window}</p>");
-    body.push_str("<div class=\"plots\">");
-    let figures: Vec<String> = outcome.plots.iter().map(|plot: &Plot| figure(plot)).collect();
-    body.push_str(&figures.concat());
-    body.push_str("</div>\n<details><summary>all figures</summary>");
-    html_table(body, &["figure", "value", "least to largest"], &rows(outcome));
-    body.push_str("</details>\n<ul>");
-    for note in &outcome.notes {
-        let _ = write!(body, "<li>{}</li>", escape(note));
-    }
-    body.push_str("</ul>\n");
 }
 
 /// The slots of the region from left to right, a row for each vGPU.
@@ -223,18 +199,4 @@ fn markdown_table(text: &mut String, header: &[&str], rows: &[Vec<String>]) {
     for row in rows {
         let _ = writeln!(text, "| {} |", row.join(" | "));
     }
-}
-
-fn html_table(body: &mut String, header: &[&str], rows: &[Vec<String>]) {
-    body.push_str("<div class=\"scroll\"><table><tr>");
-    for name in header {
-        let _ = write!(body, "<th>{}</th>", escape(name));
-    }
-    body.push_str("</tr>");
-    for row in rows {
-        let cells: Vec<String> =
-            row.iter().map(|cell| format!("<td>{}</td>", escape(cell))).collect();
-        let _ = write!(body, "<tr>{}</tr>", cells.concat());
-    }
-    body.push_str("</table></div>\n");
 }

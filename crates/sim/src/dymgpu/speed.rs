@@ -4,66 +4,145 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use weft_sched::VgpuKey;
-use weft_sched::memory::{self, Demand, Problem, add_last};
+use weft_sched::memory::{self, Demand, Manager, MonitorConfig, Problem, Rule};
 
-use super::Setup;
+use super::{MANAGED, REGION, Setup, manager, mixed, problem};
 use crate::outcome::Outcome;
 use crate::random::Random;
 use crate::seeds::median;
 
-const VGPUS: u32 = 1_000;
-const SLOTS: usize = 10_000;
+const S: u64 = 1_000_000_000;
+/// What a manager decides on.
+const EVENTS: [&str; 4] = ["look", "wake", "destroy", "create"];
+
+/// How many vGPUs there are, on ten slots each.
+struct Size {
+    vgpus: u32,
+    region: usize,
+    runs: u32,
+}
 
 pub(super) fn speed(setup: &Setup) -> Outcome {
-    let runs = if setup.quick { 5 } else { 51 };
-    let window = format!("real time: median of {runs}; {VGPUS} vGPUs of 1 to 40 slots on {SLOTS}");
+    let size = match setup.quick {
+        true => Size { vgpus: 100, region: 1_000, runs: 5 },
+        false => Size { vgpus: 1_000, region: 10_000, runs: 51 },
+    };
+    let Size { vgpus, region, runs } = size;
+    let window = format!("real time: median of {runs}; {vgpus} vGPUs of 1 to 40 slots on {region}");
     let mut outcome = Outcome::new("speed", "Cost of a decision (real time)", window);
     let mut random = Random::part(setup.seed, 3);
-    let mut number = |most| random.between(1, most);
-    let demands: Vec<Demand> = (0..VGPUS)
-        .map(|key| Demand {
-            vgpu: VgpuKey(key),
-            slots: usize::try_from(number(40)).unwrap_or(1),
-            rate: u32::try_from(number(1_000)).unwrap_or(1),
-        })
-        .collect();
-    let problem = Problem { region: SLOTS, demands: &demands, hidden: 13 };
-    let time = |decide: &mut dyn FnMut()| {
-        let of_run = |_| {
-            let begin = Instant::now();
-            decide();
-            begin.elapsed().as_secs_f64() * 1e6
-        };
-        median(&(0..runs).map(of_run).collect::<Vec<f64>>())
-    };
-    let mut slowest: f64 = 0.0;
-    for name in memory::NAMES {
-        let placement = memory::by_name(name).expect("a name of the registry");
-        let mut decide = || drop(black_box(placement.place(black_box(&problem))));
-        let cost = time(&mut decide);
-        outcome.figure(format!("place_all_us_{name}"), cost);
-        // gScale's decision is one vGPU's, at its creation: it never places all.
-        if *name != "scores" {
-            slowest = slowest.max(cost);
+    let demands = draw(&size, &mut random);
+    let (mut most, mut worst): (f64, f64) = (0.0, 0.0);
+    for (label, name, rule) in MANAGED {
+        let costs = decisions(name, rule, &size, &demands, &mut random);
+        for (event, costs) in EVENTS.iter().zip(costs) {
+            let cost = median(&costs);
+            outcome.figure(format!("decision_us_{event}_{label}"), cost);
+            most = most.max(cost);
+            worst = costs.into_iter().fold(worst, f64::max);
         }
     }
-    let others = Problem { demands: &demands[..demands.len() - 1], ..problem };
-    let placement = memory::by_name("scores").expect("a name of the registry");
-    let layout = placement.place(&others).expect("all fit");
-    let mut copies: Vec<_> = (0..runs).map(|_| layout.clone()).collect();
-    let add = time(&mut || {
-        if let Some(mut layout) = copies.pop() {
-            black_box(add_last(&problem, &mut layout)).expect("the last fits");
-            black_box(layout);
+    outcome.figure("decision_us_max", most);
+    outcome.figure("decision_us_worst", worst);
+    let fifteen = mixed(15);
+    for (label, problem) in [
+        ("place_all", Problem { region, demands: &demands, hidden: super::HIDDEN }),
+        ("place_15", problem(&fifteen)),
+    ] {
+        for name in memory::NAMES {
+            let placement = memory::by_name(name).expect("a name of the registry");
+            let place = || drop(black_box(placement.place(black_box(&problem))));
+            let costs: Vec<f64> = (0..runs.min(15)).map(|_| micros(place)).collect();
+            outcome.figure(format!("{label}_us_{name}"), median(&costs));
         }
-    });
-    outcome.figure("place_one_us_scores", add);
-    outcome.figure("decision_us_max", slowest.max(add));
+    }
+    let is_proven = memory::is_proven(&Problem { region, demands: &demands, hidden: 0 });
+    outcome.baseline("exact_is_proven_at_that_size", f64::from(u8::from(is_proven)));
+    outcome.note(&format!(
+        "The one experiment that is real time on this machine. A decision is one call of the manager, \
+         with the plan that comes of it: `look` is the periodic one in which a vGPU is found idle, \
+         `wake` is that vGPU's, `destroy` and `create` are another's. `decision_us_max` is the largest \
+         median of all events and placements, `decision_us_worst` the longest single call. Beyond {} \
+         vGPUs `exact` takes the best of a bounded number of layouts, without a search or a proof. \
+         `place_15` is 15 vGPUs on {REGION} slots; `place_all` of `scores` is no decision that \
+         anybody takes.",
+        memory::SEARCHED_MAX
+    ));
     outcome
-        .baseline("exact_is_proven_at_that_size", f64::from(u8::from(memory::is_proven(&problem))));
-    outcome.note(
-        "The one experiment that is real time on this machine. At that size `exact` tries a bounded \
-         number of greedy layouts, and does not prove that there is no better one.",
-    );
-    outcome
+}
+
+fn micros(decide: impl FnOnce()) -> f64 {
+    let begin = Instant::now();
+    decide();
+    begin.elapsed().as_secs_f64() * 1e6
+}
+
+fn draw(size: &Size, random: &mut Random) -> Vec<Demand> {
+    let mut number = |most| random.between(1, most);
+    let demand = |key| Demand {
+        vgpu: VgpuKey(key),
+        slots: usize::try_from(number(40)).unwrap_or(1),
+        rate: u32::try_from(number(1_000)).unwrap_or(1),
+    };
+    (0..size.vgpus).map(demand).collect()
+}
+
+/// What each event costs, in µs: one of each in every period.
+fn decisions(
+    name: &str,
+    rule: Rule,
+    size: &Size,
+    demands: &[Demand],
+    random: &mut Random,
+) -> [Vec<f64>; EVENTS.len()] {
+    let mut manager = manager(name, rule, MonitorConfig::default(), size.region);
+    let mut steps = Vec::new();
+    for demand in demands {
+        let created = manager.create(0, demand.vgpu, demand.slots, &mut steps);
+        created.expect("each fits into the region");
+        manager.wake(0, demand.vgpu, &mut steps).expect("it was created");
+        steps.clear();
+    }
+    let mut costs: [Vec<f64>; EVENTS.len()] = Default::default();
+    for period in 1..=size.runs {
+        let now = u64::from(period) * 20 * S;
+        let sleeper = demands[(2 * period) as usize % demands.len()].vgpu;
+        let other = demands[(2 * period + 1) as usize % demands.len()];
+        manager.rest(now - 20 * S, sleeper);
+        let busy = demands.iter().filter(|demand| demand.vgpu != sleeper);
+        let mut turns = busy.map(|demand| (demand.vgpu, random.between(1, 40 * S)));
+        use_device(&mut manager, now - S, &mut turns, demands.len());
+        let (vgpu, slots) = (other.vgpu, other.slots);
+        let of_events = [
+            micros(|| drop(black_box(manager.handle_timeout(now, &mut steps)))),
+            {
+                assert!(manager.table().place(sleeper).is_none(), "only who is idle wakes up");
+                micros(|| drop(black_box(manager.wake(now, sleeper, &mut steps))))
+            },
+            micros(|| drop(black_box(manager.destroy(now, vgpu, &mut steps)))),
+            micros(|| drop(black_box(manager.create(now, vgpu, slots, &mut steps)))),
+        ];
+        manager.wake(now, vgpu, &mut steps).expect("it was created");
+        steps.clear();
+        for (all, cost) in costs.iter_mut().zip(of_events) {
+            all.push(cost);
+        }
+    }
+    costs
+}
+
+/// A turn of each of those, of its part of so long.
+fn use_device(
+    manager: &mut Manager,
+    now: u64,
+    turns: &mut dyn Iterator<Item = (VgpuKey, u64)>,
+    count: usize,
+) {
+    let mut steps = Vec::new();
+    for (vgpu, long_ns) in turns {
+        manager.switch_to(vgpu, &mut steps);
+        steps.clear();
+        manager.charge(now, vgpu, long_ns / count as u64);
+    }
+    manager.end_turn(&mut steps).expect("accepted demands are placed");
 }

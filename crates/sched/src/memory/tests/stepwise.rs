@@ -1,73 +1,14 @@
 //! Invariants at every step, against a device that really has contents.
 
-use alloc::collections::BTreeMap;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
+use super::contents::Contents;
 use super::*;
 
-/// What a part of a vGPU's memory has: whose it is, which, and how often it was written.
-type Content = (VgpuKey, usize, u64);
-
-/// A device whose private copies are written back only when a plan says so.
-#[derive(Default)]
-struct Device {
-    slots: Vec<Option<Content>>,
-    private: BTreeMap<(VgpuKey, usize), Content>,
-    /// What each part must have.
-    truth: BTreeMap<(VgpuKey, usize), u64>,
-    /// A fault: so many copies are carried out, then one is skipped.
-    skip_after: Option<usize>,
-}
-
-impl Device {
-    fn new(region: usize) -> Self {
-        Self { slots: vec![None; region], ..Self::default() }
-    }
-
-    fn carry_out(&mut self, steps: &mut Vec<Step>) {
-        for step in steps.drain(..) {
-            match step {
-                Step::Save { vgpu, part, slot } => {
-                    let content = self.slots[slot].take();
-                    // Of a vGPU that is gone nothing is kept.
-                    if let Some(content) = content.filter(|content| content.0 == vgpu) {
-                        self.private.insert((vgpu, part), content);
-                    }
-                }
-                Step::Copy { vgpu, part, slot } => {
-                    if self.skip_after == Some(0) {
-                        self.skip_after = None;
-                        continue;
-                    }
-                    self.skip_after = self.skip_after.map(|left| left - 1);
-                    let fresh = (vgpu, part, 0);
-                    let content = self.private.get(&(vgpu, part)).copied().unwrap_or(fresh);
-                    self.slots[slot] = Some(content);
-                }
-            }
-        }
-    }
-
-    /// The resident vGPU finds all of its memory as it left it, and writes it again.
-    fn run(&mut self, place: &Place) -> Result<(), String> {
-        for (part, slot) in place.slots().enumerate() {
-            let written = self.truth.entry((place.vgpu, part)).or_default();
-            let expected = Some((place.vgpu, part, *written));
-            if self.slots[slot] != expected {
-                return Err(format!("slot {slot}: {:?}, not {expected:?}", self.slots[slot]));
-            }
-            *written += 1;
-            self.slots[slot] = Some((place.vgpu, part, *written));
-        }
-        Ok(())
-    }
-}
-
 /// Ten rounds of everybody, with the next one's slots written in between.
-fn rounds(layout: &Layout, device: &mut Device, ahead: usize) -> Result<(), String> {
+fn rounds(layout: &Layout, device: &mut Contents, ahead: usize) -> Result<(), String> {
     let mut table = Table::new(layout.region);
     let mut steps = Vec::new();
     table.set_layout(layout, &mut steps);
@@ -84,7 +25,7 @@ fn rounds(layout: &Layout, device: &mut Device, ahead: usize) -> Result<(), Stri
             device.carry_out(&mut steps);
             table.check().map_err(|broken| broken.to_string())?;
         }
-        device.run(layout.place(now).unwrap())?;
+        device.run(layout.place(now).unwrap()).map_err(|lost| lost.to_string())?;
     }
     Ok(())
 }
@@ -94,10 +35,10 @@ fn one_skipped_copy_is_detected() {
     let layout = place("size", REGION, &mixed(15));
     let copies = layout.copies_per_round();
     for skipped in 0..2 * copies {
-        let mut device = Device { skip_after: Some(skipped), ..Device::new(REGION) };
+        let mut device = Contents::skipping(REGION, skipped);
         assert!(rounds(&layout, &mut device, 0).is_err(), "copy {skipped} was not missed");
     }
-    rounds(&layout, &mut Device::new(REGION), 0).unwrap();
+    rounds(&layout, &mut Contents::new(REGION), 0).unwrap();
 }
 
 #[test]
@@ -161,7 +102,7 @@ proptest! {
         prop_assume!(!demands.is_empty());
         for name in NAMES {
             let layout = place(name, region, &demands);
-            let result = rounds(&layout, &mut Device::new(region), ahead);
+            let result = rounds(&layout, &mut Contents::new(region), ahead);
             prop_assert_eq!(result, Ok(()), "{}", name);
         }
     }
@@ -169,37 +110,69 @@ proptest! {
     #[test]
     fn a_manager_keeps_everything_at_every_step(
         name in prop::sample::select(NAMES.to_vec()),
-        events in prop::collection::vec((0..6_u8, 0..8_u32, 1..=16_usize), 1..120),
+        rule in prop::sample::select(alloc::vec![Rule::Gain, Rule::Dymgpu]),
+        events in prop::collection::vec((0..9_u8, 0..8_u32, 1..=16_usize), 1..120),
     ) {
-        let mut manager = Manager::new(monitored::config(name, 16));
-        let mut device = Device::new(16);
-        let (mut steps, mut now) = (Vec::new(), 0);
+        let mut driven = Driven::new(ManagerConfig { rule, ..monitored::config(name, 16) });
         for (what, key, slots) in events {
-            let vgpu = VgpuKey(key);
-            now += 3_000_000_000;
-            match what {
-                0 => drop(manager.create(now, vgpu, slots, &mut steps)),
-                1 => {
-                    if manager.destroy(now, vgpu, &mut steps).is_ok() {
-                        device.carry_out(&mut steps);
-                        device.private.retain(|(owner, _), _| *owner != vgpu);
-                        device.truth.retain(|(owner, _), _| *owner != vgpu);
-                    }
-                }
-                2 => drop(manager.handle_timeout(now, &mut steps).unwrap()),
-                _ => {
-                    let woken = manager.wake(now, vgpu, &mut steps).is_ok();
-                    let switched = manager.switch_to(vgpu, &mut steps).is_some();
-                    prop_assert_eq!(woken, switched, "who wakes has a place");
+            prop_assert_eq!(driven.event(what, VgpuKey(key), slots), Ok(()));
+        }
+    }
+}
+
+/// A manager with a device and whoever has the turn on it.
+struct Driven {
+    manager: Manager,
+    device: Contents,
+    /// Who has the turn, where it lay at its begin.
+    running: Option<Place>,
+    steps: Vec<Step>,
+    now_ns: u64,
+}
+
+impl Driven {
+    fn new(config: ManagerConfig) -> Self {
+        let (manager, device) = (Manager::new(config), Contents::new(config.region));
+        Self { manager, device, running: None, steps: Vec::new(), now_ns: 0 }
+    }
+
+    /// One event; then whoever has the turn goes on and must find all of its memory.
+    fn event(&mut self, what: u8, vgpu: VgpuKey, slots: usize) -> Result<(), String> {
+        self.now_ns += 3_000_000_000;
+        let (now, steps) = (self.now_ns, &mut self.steps);
+        match what {
+            0 | 1 => drop(self.manager.create(now, vgpu, slots, steps)),
+            2 => {
+                if self.manager.destroy(now, vgpu, steps).is_ok() {
+                    self.device.carry_out(steps);
+                    self.device.forget(vgpu);
+                    self.running.take_if(|place| place.vgpu == vgpu);
                 }
             }
-            manager.prefetch(VgpuKey(key + 1), &[], &mut steps);
-            device.carry_out(&mut steps);
-            prop_assert_eq!(manager.table().check(), Ok(()));
-            if what > 2 && let Some(place) = manager.layout().place(vgpu) {
-                prop_assert_eq!(device.run(place), Ok(()));
-                manager.charge(now, vgpu, 16_000_000);
+            3 => drop(self.manager.handle_timeout(now, steps).unwrap()),
+            4 => self.manager.rest(now, vgpu),
+            5 => {
+                self.running = None;
+                self.manager.end_turn(steps).unwrap();
+            }
+            6 => while self.manager.prefetch(vgpu, &[], steps).is_some() {},
+            _ => {
+                let is_known = self.manager.wake(now, vgpu, steps).is_ok();
+                if is_known && self.manager.switch_to(vgpu, steps).is_none() {
+                    return Err(format!("{vgpu:?} woke and has no place"));
+                }
+                if is_known {
+                    self.running = self.manager.layout().place(vgpu).cloned();
+                }
             }
         }
+        self.device.carry_out(&mut self.steps);
+        self.manager.table().check().map_err(|broken| broken.to_string())?;
+        let Some(place) = &self.running else { return Ok(()) };
+        if self.manager.layout().place(place.vgpu) != Some(place) {
+            return Err(format!("{:?} was moved in its turn", place.vgpu));
+        }
+        self.manager.charge(self.now_ns, place.vgpu, QUANTUM_NS);
+        self.device.run(place).map_err(|lost| lost.to_string())
     }
 }
