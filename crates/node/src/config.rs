@@ -760,8 +760,10 @@ fn insert(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError>
         return insert_in_list(list, key, tail, &value);
     }
     match entry.as_table_mut() {
-        // The first of one.
-        Some(inner) if tail.starts_with("0.") => insert(inner, &tail[2..], value),
+        // The first of one. Elsewhere 0 is a user.
+        Some(inner) if head == "device" && tail.starts_with("0.") => {
+            insert(inner, &tail[2..], value)
+        }
         Some(inner) => insert(inner, tail, value),
         None => Err(invalid(&format!("{head}: expected a table, because {key} is set"))),
     }

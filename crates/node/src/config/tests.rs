@@ -192,6 +192,8 @@ fn several_devices_are_named_in_one_setting() {
     let set = [("device", "soft"), ("device.0.memory", "1GiB"), ("device", "soft:paced")];
     let alone = load(&set).unwrap().devices;
     assert_eq!((alone[0].clock, alone[0].memory_bytes()), (paced, 1 << 30));
+    let of_root = load(&[("limits.users.0.vgpus", "3")]).unwrap();
+    assert_eq!(of_root.limits_of(0, true).vgpus, 3);
     for (settings, words) in [
         ([("device", "soft,quick"), ("log.level", "info")], "quick|soft:paced|cuda"),
         ([("device", "soft,soft"), ("device.2.memory", "1GiB")], "device.2.memory|2 of them"),

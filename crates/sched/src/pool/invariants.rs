@@ -23,7 +23,8 @@ pub struct Limits {
     /// No device may be free while a task waits.
     pub is_work_conserving: bool,
     /// The longest batch task, in ns: then batch vGPUs are held to the lag bound of a queue of
-    /// start tags before `n` devices, `(n + 1)·l/wᵢ + (n + 1)·l/wⱼ` (Jin et al., SFQ(D)).
+    /// start tags before `n` devices (the most that were up at once), `(n + 1)·l/wᵢ +
+    /// (n + 1)·l/wⱼ` (Jin et al., SFQ(D)).
     pub lag_longest_ns: Option<u64>,
     /// The longest user-facing task and the slack, in ns: then user-facing vGPUs are held to that
     /// bound of theirs and the slack of both, `slack/wᵢ + slack/wⱼ`.
@@ -100,6 +101,8 @@ struct Member {
 pub struct Trace {
     limits: Limits,
     devices: BTreeMap<DeviceKey, Place>,
+    /// The most devices that were ever up at once: what began before some of them went counts.
+    devices_most: usize,
     vgpus: BTreeMap<VgpuKey, Member>,
     owners: BTreeMap<TaskKey, VgpuKey>,
     waiting: BTreeSet<TaskKey>,
@@ -120,6 +123,7 @@ impl Trace {
         Self {
             limits,
             devices: BTreeMap::new(),
+            devices_most: 0,
             vgpus: BTreeMap::new(),
             owners: BTreeMap::new(),
             waiting: BTreeSet::new(),
@@ -191,6 +195,7 @@ impl Trace {
         match *event {
             PoolEvent::DeviceUp { device } => {
                 self.devices.insert(device, Place::Free);
+                self.devices_most = self.devices_most.max(self.devices.len());
             }
             PoolEvent::DeviceDown { device } => {
                 if let Some(Place::Runs(task)) = self.devices.remove(&device) {
@@ -308,7 +313,7 @@ impl Trace {
     /// The service at weight 1 by which a vGPU of that class may be ahead, in ns; none if it is not
     /// held to a bound.
     fn allowance_ns(&self, is_batch: bool) -> Option<u64> {
-        let places = self.devices.len() as u64 + 1;
+        let places = self.devices_most as u64 + 1;
         if is_batch {
             return self.limits.lag_longest_ns.map(|longest| places.saturating_mul(longest));
         }
