@@ -1,6 +1,7 @@
 //! Flexy's evaluation around the pool core, and what goes past it.
 //!
-//! [`generate`] makes jobs as Flexy §III does, [`run`] drives the pool core with them, [`evaluate`]
+//! [`generate`] makes jobs as Flexy §III does, [`run()`] drives the pool core with them,
+//! [`evaluate`]
 //! has the experiments, [`clairvoyant`] says what orders that know all could have done, and
 //! [`Report`] writes it all down. Everything is simulated, but for the cost of a decision.
 

@@ -1,7 +1,7 @@
 //! Pool policies: which task runs on a device that is free, and which device is freed for whom.
 //! One file each, and one line in the registry below.
 //!
-//! [`Pool::handle`](super::Pool::handle) calls the hooks of [`Policy`] in this order: `enter` for a
+//! [`Pool::handle`](super::Pool::handle) calls the hooks of `Policy` in this order: `enter` for a
 //! task that waits, `settle` for one that ended; then `plan`, `pick` once for each free device by
 //! key, and `orders`.
 
