@@ -1,4 +1,4 @@
-//! What is installed: programs without debug information, and files with it beside them.
+//! What is installed: programs without debug information and symbols, which lie beside them.
 
 use std::fs;
 use std::path::Path;
@@ -30,13 +30,13 @@ pub(crate) fn build() -> Result<()> {
     check_size(&folder.join("weft"), WEFT_BYTES_MAX)
 }
 
-/// Writes a program without its debug information to `place`, and that into a file beside it, which
-/// debuggers find. What cargo built stays as it is.
+/// Writes a program without debug information and symbols to `place`, and these into a file beside
+/// it, which debuggers find. What cargo built stays as it is.
 fn split(built: &Path, place: &Path) -> Result<()> {
     let debug = place.with_added_extension("debug");
     run(Command::new("objcopy").arg("--only-keep-debug").arg(built).arg(&debug))?;
     let link = format!("--add-gnu-debuglink={}", debug.display());
-    run(Command::new("objcopy").args(["--strip-debug", &link]).arg(built).arg(place))
+    run(Command::new("objcopy").args(["--strip-all", &link]).arg(built).arg(place))
 }
 
 fn check_size(program: &Path, most: u64) -> Result<()> {

@@ -478,6 +478,7 @@ impl NodeConfig {
             Some(path) => read_table(path)?,
             None => Table::new(),
         };
+        device::normalize(&mut table);
         for (name, key) in ENVIRONMENT {
             if let Some(value) = variable(name).filter(|value| !value.is_empty()) {
                 insert(&mut table, key, Value::String(value))?;
@@ -760,10 +761,6 @@ fn insert(table: &mut Table, key: &str, value: Value) -> Result<(), ConfigError>
         return insert_in_list(list, key, tail, &value);
     }
     match entry.as_table_mut() {
-        // The first of one. Elsewhere 0 is a user.
-        Some(inner) if head == "device" && tail.starts_with("0.") => {
-            insert(inner, &tail[2..], value)
-        }
         Some(inner) => insert(inner, tail, value),
         None => Err(invalid(&format!("{head}: expected a table, because {key} is set"))),
     }

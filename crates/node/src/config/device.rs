@@ -228,48 +228,35 @@ fn names(text: &str) -> Vec<String> {
     names
 }
 
-/// Makes the node's devices what `text` names: one changes the device that is configured, several
-/// take the place of all that are.
-pub(super) fn set(table: &mut Table, text: &str) -> Result<(), ConfigError> {
-    let names = names(text);
-    let Some(first) = names.first() else { return Ok(()) };
-    let configured = match table.remove("device") {
-        Some(Value::Table(device)) => device,
-        Some(Value::Array(list)) if names.len() == list.len() => {
-            return set_each(table, list, &names);
-        }
-        Some(Value::Array(list)) => {
-            let (given, count) = (names.len(), list.len());
-            return Err(invalid(&format!(
-                "device: {given} named for the {count} that are configured; name as many, or \
-                 configure none"
-            )));
-        }
-        Some(_) | None => Table::new(),
+/// Makes the devices a list of tables: a file may have a single one, or none.
+pub(super) fn normalize(table: &mut Table) {
+    let list = match table.remove("device") {
+        Some(Value::Array(list)) => Value::Array(list),
+        Some(device) => Value::Array(vec![device]),
+        None => Value::Array(vec![Value::Table(Table::new())]),
     };
-    if names.len() == 1 {
-        let mut device = configured;
-        apply(&mut device, first)?;
-        table.insert("device".to_owned(), Value::Table(device));
-        return Ok(());
-    }
-    let device = |name: &String| {
-        let mut device = configured.clone();
-        apply(&mut device, name).map(|()| Value::Table(device))
-    };
-    let devices: Vec<Value> = names.iter().map(device).collect::<Result<_, _>>()?;
-    table.insert("device".to_owned(), Value::Array(devices));
-    Ok(())
+    table.insert("device".to_owned(), list);
 }
 
-/// Changes each device of a list into what its name says.
-fn set_each(table: &mut Table, list: Vec<Value>, names: &[String]) -> Result<(), ConfigError> {
-    let mut devices = Vec::new();
-    for (device, name) in list.into_iter().zip(names) {
-        let mut device = device.as_table().cloned().unwrap_or_default();
-        apply(&mut device, name)?;
-        devices.push(Value::Table(device));
+/// Makes the configured devices what `text` names. One that is configured, or none, is what each
+/// of several begins with.
+pub(super) fn set(table: &mut Table, text: &str) -> Result<(), ConfigError> {
+    let Some(devices) = table.get_mut("device").and_then(Value::as_array_mut) else {
+        return Err(invalid("device: expected a table [device], or several [[device]]"));
+    };
+    let names = names(text);
+    let (given, count) = (names.len(), devices.len());
+    if count <= 1 {
+        let base = devices.pop().unwrap_or_else(|| Value::Table(Table::new()));
+        devices.resize(given, base);
+    } else if given != count {
+        return Err(invalid(&format!(
+            "device: {given} named for the {count} that are configured; name as many, or \
+             configure none"
+        )));
     }
-    table.insert("device".to_owned(), Value::Array(devices));
+    for (device, name) in devices.iter_mut().filter_map(Value::as_table_mut).zip(&names) {
+        apply(device, name)?;
+    }
     Ok(())
 }
