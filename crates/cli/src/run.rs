@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
 
 use anyhow::{Context, Result, bail};
-use weft_device::DeviceSpec;
 use weft_device::cuda;
+use weft_device::{BackendConfig, DeviceName};
 use weft_node::NodeConfig;
 use weft_node::admin::{AdminError, Client, DeviceReport, Request};
 
@@ -131,7 +131,7 @@ fn vgpu_of(options: &RunOptions) -> String {
 /// are the program's own.
 fn run_with_own_daemon(options: &RunOptions) -> Result<ExitCode> {
     if let Some(device) = &options.device {
-        DeviceSpec::parse(device)?;
+        DeviceName::parse(device)?;
     }
     let device = options.device.as_deref().unwrap_or("the software GPU");
     output::note(&format!(
@@ -193,8 +193,10 @@ fn become_weighed(command: Command, directory: &Path, options: &RunOptions) -> R
 /// Without a daemon: on a software device in the program, or on the genuine driver.
 fn run_direct(options: &RunOptions) -> Result<ExitCode> {
     let device = options.device.as_deref().unwrap_or_default();
-    if let DeviceSpec::Cuda { ordinal } = DeviceSpec::parse(device)? {
-        return Ok(become_program(on_driver(options, ordinal)?));
+    let name = DeviceName::parse(device)?;
+    let is_numbered = name.settings.contains_key("ordinal");
+    if let BackendConfig::Cuda(gpu) = name.with_defaults()? {
+        return Ok(become_program(on_driver(options, is_numbered.then_some(gpu.ordinal))?));
     }
     let mut command = program(options, &programs::own_dir())?;
     command.env("WEFT_ATTACH", "direct");

@@ -19,12 +19,12 @@ pub struct Capabilities {
 }
 
 /// Fixed properties of a device, as a tenant sees them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceInfo {
     /// Product name.
     pub name: String,
     /// Backend that drives it: `soft`, `cuda`.
-    pub backend: &'static str,
+    pub backend: String,
     /// Stable 16-byte identity.
     pub uuid: [u8; 16],
     /// Compute capability (major, minor).

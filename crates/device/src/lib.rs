@@ -8,6 +8,7 @@
 //! A backend is one folder: [`soft`] executes PTX on the CPU and is always there, [`cuda`] drives a
 //! genuine GPU where its driver is installed.
 
+mod backend;
 mod clock;
 #[cfg(test)]
 mod conformance;
@@ -16,11 +17,13 @@ mod frames;
 mod info;
 mod op;
 mod page;
-mod spec;
 
 pub mod cuda;
 pub mod soft;
 
+pub use backend::{
+    Backend, BackendConfig, DeviceName, NameError, Needs, OpenError, Parts, WithDevice, keys, kinds,
+};
 pub use clock::thread_cpu_ns;
 pub use device::{Device, DeviceError, Driven, Import, LoadError, MemoryUse};
 pub use frames::{ForeignFrames, FrameRun, FrameSource, LocalFrames, PAGE};
@@ -30,4 +33,3 @@ pub use op::{
     LoadedModule, ModuleId, Op, OpId, Outcome, ParamInfo, Place, QueueId,
 };
 pub use page::{DEVICE_PAGE_BYTES, DevicePage, DeviceTotals};
-pub use spec::{DeviceSpec, SPELLINGS, SoftClock, SpecError};

@@ -3,8 +3,10 @@
 use std::path::Path;
 
 use weft_device::LocalFrames;
-use weft_device::soft::{Clock, FrameStore, MemoryConfig, PacedModel, SoftConfig, SoftDevice};
-use weft_device::{DeviceSpec, SoftClock, SpecError};
+use weft_device::soft::{
+    Clock, FrameStore, MemoryConfig, ModelError, PacedModel, SoftClock, SoftConfig, SoftDevice,
+};
+use weft_device::{BackendConfig, DeviceName, NameError};
 
 use crate::open::{Ground, OpenError};
 
@@ -23,7 +25,10 @@ pub struct SoftSpec {
 pub enum DirectSpecError {
     /// The name is not understood.
     #[error("WEFT_DEVICE: {0}")]
-    Spec(#[from] SpecError),
+    Name(#[from] NameError),
+    /// Nor is the model.
+    #[error("WEFT_MODEL: {0}")]
+    Model(#[from] ModelError),
     /// A genuine GPU needs none of this.
     #[error(
         "WEFT_DEVICE={0}: direct attachment executes on the software GPU; the baseline on a \
@@ -39,18 +44,18 @@ impl SoftSpec {
     /// # Errors
     /// [`DirectSpecError`], whose text is for the program's user.
     pub fn parse(text: &str, model_file: Option<&Path>) -> Result<Self, DirectSpecError> {
-        match DeviceSpec::parse(text)? {
-            DeviceSpec::Cuda { .. } => Err(DirectSpecError::Genuine(text.to_owned())),
-            DeviceSpec::Soft { clock: Some(SoftClock::Paced), model } => {
-                let model = match (model, model_file) {
-                    (Some(model), _) => model,
-                    (None, Some(file)) => PacedModel::read(file).map_err(SpecError::from)?,
-                    (None, None) => PacedModel::default(),
-                };
-                Ok(Self { model: Some(model) })
+        let name = DeviceName::parse(text)?;
+        let has_model = name.settings.contains_key("model");
+        let BackendConfig::Soft(soft) = name.with_defaults()? else {
+            return Err(DirectSpecError::Genuine(text.to_owned()));
+        };
+        Ok(match (soft.clock, model_file) {
+            (SoftClock::Real, _) => Self { model: None },
+            (SoftClock::Paced, Some(file)) if !has_model => {
+                Self { model: Some(PacedModel::read(file)?) }
             }
-            DeviceSpec::Soft { .. } => Ok(Self { model: None }),
-        }
+            (SoftClock::Paced, _) => Self { model: Some(soft.model) },
+        })
     }
 
     /// The device, which this process has to itself.

@@ -36,7 +36,7 @@ impl Timed {
     fn new() -> Self {
         let info = DeviceInfo {
             name: "timed".into(),
-            backend: "timed",
+            backend: "timed".to_owned(),
             uuid: [3; 16],
             compute_capability: (7, 5),
             memory_bytes: 1 << 20,

@@ -26,7 +26,7 @@ mod tenants;
 mod text;
 
 pub use cap::CapSetting;
-pub use device::{ClockConfig, DeviceConfig, DeviceKind};
+pub use device::DeviceConfig;
 pub use limits::{Choice, LimitError, UserLimits, UserLimitsConfig};
 pub use name::{NAME_RULE, is_vgpu_name};
 pub use paths::{default_runtime_dir, default_state_dir, search_places};

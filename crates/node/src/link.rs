@@ -10,21 +10,16 @@
 
 mod descriptors;
 
-use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::path::PathBuf;
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use weft_device::Capabilities;
-use weft_device::soft::PacedModel;
+use weft_device::{BackendConfig, Capabilities, DeviceInfo};
 use weft_ring::peer;
 use weft_turn::Abandoned;
 
-use crate::config::{
-    AccountingConfig, ClockConfig, DeviceConfig, DeviceKind, LogConfig, NodeConfig, SlicingConfig,
-};
+use crate::config::{AccountingConfig, LogConfig, NodeConfig, SlicingConfig};
 
 pub(crate) use self::descriptors::{Descriptors, Passed};
 
@@ -50,28 +45,18 @@ pub(crate) enum Assignment {
     },
     /// To look at a device and tell: what the driver does to a process is for that one alone.
     /// Answer: [`Probed`].
-    Probe(Backend),
+    Probe {
+        /// Which device.
+        backend: BackendConfig,
+        /// Memory that it is to have if that is a matter of choice, in bytes.
+        memory_bytes: u64,
+        /// No tenant of the node is hostile.
+        trusting: bool,
+    },
 }
 
-/// What a GPU is.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-pub(crate) struct Probe {
-    /// Product name.
-    pub(crate) name: String,
-    /// Its identity.
-    pub(crate) uuid: [u8; 16],
-    /// Compute capability.
-    pub(crate) capability: (u32, u32),
-    /// Its memory, in bytes.
-    pub(crate) memory_bytes: u64,
-    /// Attributes as tenants see them.
-    pub(crate) attributes: BTreeMap<u32, i32>,
-    /// What it can do.
-    pub(crate) capabilities: Capabilities,
-}
-
-/// A device, or why there is none.
-pub(crate) type Probed = Result<Probe, String>;
+/// A device, or why no node executes on it.
+pub(crate) type Probed = Result<DeviceInfo, String>;
 
 /// What a worker is told when it starts.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -126,27 +111,14 @@ pub(crate) struct DeviceSpec {
     /// Device memory, in bytes.
     pub(crate) memory_bytes: u64,
     /// What executes.
-    pub(crate) backend: Backend,
+    pub(crate) backend: BackendConfig,
 }
 
-/// What executes.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(tag = "kind", rename_all = "snake_case")]
-pub(crate) enum Backend {
-    /// The software GPU.
-    Soft {
-        /// The model of a paced device; none for one that is as fast as the CPU allows.
-        model: Option<PacedModel>,
-    },
-    /// A genuine GPU.
-    Cuda {
-        /// The driver's library, if it is not the system's.
-        library: Option<PathBuf>,
-        /// Which device.
-        ordinal: u32,
-        /// Also one whose kernels reach all memory of their worker.
-        trust_tenants: bool,
-    },
+impl DeviceSpec {
+    /// What becomes of work in flight when its worker dies.
+    pub(crate) fn abandoned(&self) -> Abandoned {
+        if self.backend.keeps_abandoned() { Abandoned::Stays } else { Abandoned::Ends }
+    }
 }
 
 /// Times that a worker keeps to.
@@ -166,43 +138,6 @@ pub(crate) struct Times {
     pub(crate) orphan_ms: u64,
     /// Host memory that the worker may use.
     pub(crate) worker_memory_bytes: u64,
-}
-
-impl Backend {
-    /// The backend that `config` names.
-    pub(crate) fn of(device: &DeviceConfig) -> Self {
-        match device.kind {
-            DeviceKind::Soft => {
-                let paced = device.clock == ClockConfig::Paced;
-                Self::Soft { model: paced.then(|| device.model.clone()) }
-            }
-            DeviceKind::Cuda => {
-                let (library, ordinal) = (device.library.clone(), device.ordinal);
-                Self::Cuda { library, ordinal, trust_tenants: device.trust_tenants }
-            }
-        }
-    }
-
-    /// Whether that is the same device, so that a worker on it goes on: the model of a paced one
-    /// may be another.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        match (self, other) {
-            (Self::Soft { model: own }, Self::Soft { model }) => own.is_some() == model.is_some(),
-            (
-                Self::Cuda { library: own, ordinal: place, .. },
-                Self::Cuda { library, ordinal, .. },
-            ) => own == library && place == ordinal,
-            _ => false,
-        }
-    }
-
-    /// What becomes of work in flight when its worker dies.
-    pub(crate) fn abandoned(&self) -> Abandoned {
-        match self {
-            Self::Soft { model: Some(_) } => Abandoned::Stays,
-            Self::Soft { model: None } | Self::Cuda { .. } => Abandoned::Ends,
-        }
-    }
 }
 
 impl Times {

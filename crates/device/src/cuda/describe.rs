@@ -166,7 +166,7 @@ pub(super) fn describe(driver: &Driver, ordinal: u32) -> Result<DeviceInfo, Cuda
     let capability = |number: u32| attributes.get(&number).map_or(0, |value| value.unsigned_abs());
     Ok(DeviceInfo {
         name: String::from_utf8_lossy(&name[..end]).into_owned(),
-        backend: "cuda",
+        backend: "cuda".to_owned(),
         uuid,
         // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR.
         compute_capability: (capability(75), capability(76)),

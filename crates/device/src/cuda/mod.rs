@@ -9,6 +9,7 @@
 //! `extents` for what is allocated in them. A chunk is cleared before anything is allocated in it,
 //! because the driver promises nothing about what an earlier process left there.
 
+mod backend;
 mod backing;
 mod describe;
 mod driver;
@@ -44,6 +45,7 @@ use crate::{
     LoadError, LoadedModule, MemoryUse, ModuleId, Op, OpId, PAGE, QueueId,
 };
 
+pub use self::backend::CudaBackend;
 pub use self::describe::{CudaError, Found, LIBRARY_VARIABLE, devices};
 
 /// Most operations in flight; more are refused as [`DeviceError::QueueFull`]. A stream of the

@@ -77,7 +77,7 @@ const ATTRIBUTES: &[(Attribute, i32)] = &[
 pub fn device_info(memory_bytes: u64) -> DeviceInfo {
     DeviceInfo {
         name: "Weft Software GPU".to_owned(),
-        backend: "soft",
+        backend: "soft".to_owned(),
         uuid: *b"weft software gp",
         compute_capability: (7, 5),
         memory_bytes,

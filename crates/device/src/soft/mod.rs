@@ -3,6 +3,7 @@
 //! [`SoftDevice`] implements [`crate::Device`]. `engine` executes kernels, `memory` translates
 //! and allocates, `model` says how long things take on the paced clock.
 
+mod backend;
 mod device;
 mod engine;
 mod heap;
@@ -11,6 +12,7 @@ mod memory;
 mod model;
 mod module;
 
+pub use backend::{SoftBackend, SoftClock};
 pub use device::{Clock, SoftConfig, SoftDevice};
 pub use info::device_info;
 pub use memory::{FrameStore, MemoryConfig, PhysicalTable, physical};

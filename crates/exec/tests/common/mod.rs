@@ -258,7 +258,7 @@ impl Bench {
         let fake = Rc::new(RefCell::new(Fake { room: 64, shared, ..Fake::default() }));
         let info = DeviceInfo {
             name: "fake".into(),
-            backend: "fake",
+            backend: "fake".to_owned(),
             uuid: [0; 16],
             compute_capability: (7, 5),
             memory_bytes: MEMORY_BYTES,

@@ -1,59 +1,32 @@
 //! The devices: which backend each has, and what it is told.
 
-use std::path::PathBuf;
-
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 use toml::{Table, Value};
-use weft_device::soft::PacedModel;
-use weft_device::{DeviceSpec, SoftClock};
+use weft_device::soft::SoftBackend;
+use weft_device::{Backend as _, BackendConfig, DeviceName};
 
 use super::{ByteSize, ConfigError, NAME_RULE, check, check_size, invalid, is_vgpu_name};
 
 /// Memory of a software device unless configured otherwise, in bytes.
 const SOFT_MEMORY_BYTES: u64 = 4 << 30;
 
-/// Which clock a software device runs on.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ClockConfig {
-    /// As fast as the CPU allows.
-    Real,
-    /// By the configured model.
-    Paced,
-}
-
-/// Which kind of device.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum DeviceKind {
-    /// The software GPU.
-    Soft,
-    /// A genuine GPU, through its driver's `libcuda`.
-    Cuda,
-}
+/// The kind of a device of which none is said.
+const KIND_UNLESS_TOLD: &str = SoftBackend::KIND;
 
 /// Devices that a node may have.
 const DEVICES_MAX: usize = 64;
 
-/// A device.
-#[derive(Debug, Clone, Serialize, Deserialize)]
-#[serde(deny_unknown_fields, default)]
+/// A device. In a configuration its backend's settings are keys beside the others.
+#[derive(Debug, Clone, Default, Serialize)]
 pub struct DeviceConfig {
     /// What it is called: `gpu0`, `gpu1`, … unless configured.
     pub name: String,
-    /// Backend.
-    pub kind: DeviceKind,
-    /// Clock of a software device.
-    pub clock: ClockConfig,
+    /// Which kind of device, with the settings of its own.
+    #[serde(flatten)]
+    pub backend: BackendConfig,
     /// Device memory that the vGPUs may have in all: 4 GiB of a software device if absent, all that
     /// a GPU has.
     pub memory: Option<ByteSize>,
-    /// Times of a paced device.
-    pub model: PacedModel,
-    /// The genuine driver's library; `libcuda.so.1` where the system finds it if absent.
-    pub library: Option<PathBuf>,
-    /// Which of the driver's devices.
-    pub ordinal: u32,
     /// No tenant of this node is hostile, so a GPU is allowed whose kernels reach all memory of
     /// their worker: what keeps tenants apart lies open to them there.
     pub trust_tenants: bool,
@@ -61,23 +34,6 @@ pub struct DeviceConfig {
     pub policy: Option<String>,
     /// Its quantum; `scheduling.quantum_us` if absent.
     pub quantum_us: Option<u64>,
-}
-
-impl Default for DeviceConfig {
-    fn default() -> Self {
-        Self {
-            name: String::new(),
-            kind: DeviceKind::Soft,
-            clock: ClockConfig::Real,
-            memory: None,
-            model: PacedModel::default(),
-            library: None,
-            ordinal: 0,
-            trust_tenants: false,
-            policy: None,
-            quantum_us: None,
-        }
-    }
 }
 
 impl DeviceConfig {
@@ -115,15 +71,12 @@ pub(super) fn check_all(devices: &[DeviceConfig]) -> Result<(), ConfigError> {
         if earlier.iter().any(|other| other.name == device.name) {
             return Err(invalid(&format!("{key}.name: two devices are called `{}`", device.name)));
         }
-        let same =
-            |other: &&DeviceConfig| other.kind == device.kind && other.ordinal == device.ordinal;
-        if device.kind == DeviceKind::Cuda
-            && let Some(other) = earlier.iter().find(same)
-        {
-            return Err(invalid(&format!(
-                "{key}.ordinal: `{}` and `{}` are the same GPU, {}",
-                other.name, device.name, device.ordinal
-            )));
+        let same = |other: &DeviceConfig| {
+            let (same, what) = device.backend.conflict(&other.backend)?;
+            Some(format!("{key}.{same}: `{}` and `{}` are {what}", other.name, device.name))
+        };
+        if let Some(message) = earlier.iter().find_map(same) {
+            return Err(invalid(&message));
         }
         if let Some(policy) = &device.policy
             && let Err(error) = weft_sched::policy::for_node(policy)
@@ -134,10 +87,75 @@ pub(super) fn check_all(devices: &[DeviceConfig]) -> Result<(), ConfigError> {
             check(&format!("{key}.quantum_us"), quantum_us, 100, 1_000_000)?;
         }
         check_size(&format!("{key}.memory"), device.memory_bytes(), 1 << 20, 1 << 40)?;
-        let model = device.model.check();
-        model.map_err(|message| invalid(&format!("{key}.model.{message}")))?;
+        device.backend.check().map_err(|message| invalid(&format!("{key}.{message}")))?;
     }
     Ok(())
+}
+
+/// Reads a device's table. By hand, because the keys that belong to a backend are known only with
+/// its kind; a key that no device has is refused where it stands, so that the message has its line.
+mod table {
+    use std::fmt;
+
+    use serde::de::{Error, MapAccess, Visitor};
+    use serde::{Deserialize, Deserializer};
+    use toml::{Table, Value};
+
+    use super::{BackendConfig, DeviceConfig, KIND_UNLESS_TOLD};
+
+    /// Keys of every device, besides those of backends.
+    const COMMON: [&str; 6] = ["kind", "memory", "name", "policy", "quantum_us", "trust_tenants"];
+
+    struct Key(String);
+
+    impl<'de> Deserialize<'de> for Key {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            let key = String::deserialize(deserializer)?;
+            let known = || COMMON.into_iter().chain(weft_device::keys());
+            if known().any(|known| known == key) {
+                return Ok(Self(key));
+            }
+            let names: Vec<String> = known().map(|known| format!("`{known}`")).collect();
+            let names = names.join(", ");
+            Err(D::Error::custom(format!("unknown field `{key}`, expected one of {names}")))
+        }
+    }
+
+    impl<'de> Deserialize<'de> for DeviceConfig {
+        fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+            deserializer.deserialize_map(Keys)
+        }
+    }
+
+    struct Keys;
+
+    impl<'de> Visitor<'de> for Keys {
+        type Value = DeviceConfig;
+
+        fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+            formatter.write_str("a table of a device")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+            let mut device = DeviceConfig::default();
+            let (mut kind, mut settings) = (KIND_UNLESS_TOLD.to_owned(), Table::new());
+            while let Some(Key(key)) = map.next_key()? {
+                match key.as_str() {
+                    "kind" => kind = map.next_value()?,
+                    "memory" => device.memory = map.next_value()?,
+                    "name" => device.name = map.next_value()?,
+                    "policy" => device.policy = map.next_value()?,
+                    "quantum_us" => device.quantum_us = map.next_value()?,
+                    "trust_tenants" => device.trust_tenants = map.next_value()?,
+                    _ => {
+                        settings.insert(key, map.next_value::<Value>()?);
+                    }
+                }
+            }
+            device.backend = BackendConfig::new(&kind, settings).map_err(A::Error::custom)?;
+            Ok(device)
+        }
+    }
 }
 
 /// One device is a table, several are a list of tables.
@@ -186,32 +204,16 @@ pub(super) mod list {
     }
 }
 
-/// Writes a device's name (`soft:paced:MODEL.toml`, `cuda:1`) out as keys of its table.
+/// Writes a device's name (`soft:paced:MODEL.toml`, `cuda:1`) out as keys of its table. What was
+/// set for another kind of device goes.
 fn apply(device: &mut Table, text: &str) -> Result<(), ConfigError> {
-    let spec = DeviceSpec::parse(text).map_err(|error| invalid(&error.to_string()))?;
-    let mut set = |key: &str, value: Value| {
-        device.insert(key.to_owned(), value);
-    };
-    let text = |word: &str| Value::String(word.to_owned());
-    match spec {
-        DeviceSpec::Soft { clock, model } => {
-            set("kind", text("soft"));
-            match clock {
-                Some(SoftClock::Real) => set("clock", text("real")),
-                Some(SoftClock::Paced) => set("clock", text("paced")),
-                None => {}
-            }
-            if let Some(model) = model {
-                set("model", Value::try_from(model).map_err(|error| invalid(&error.to_string()))?);
-            }
-        }
-        DeviceSpec::Cuda { ordinal } => {
-            set("kind", text("cuda"));
-            if let Some(ordinal) = ordinal {
-                set("ordinal", Value::Integer(ordinal.into()));
-            }
-        }
+    let name = DeviceName::parse(text).map_err(|error| invalid(&error.to_string()))?;
+    let configured = device.get("kind").and_then(Value::as_str);
+    if configured.unwrap_or(KIND_UNLESS_TOLD) != name.kind {
+        device.retain(|key, _| !weft_device::keys().any(|own| own == key));
     }
+    device.insert("kind".to_owned(), name.kind.into());
+    device.extend(name.settings);
     Ok(())
 }
 
@@ -219,7 +221,7 @@ fn apply(device: &mut Table, text: &str) -> Result<(), ConfigError> {
 fn names(text: &str) -> Vec<String> {
     let mut names: Vec<String> = Vec::new();
     for part in text.split(',') {
-        let begins = ["soft", "cuda"].iter().any(|kind| part.starts_with(kind));
+        let begins = weft_device::kinds().any(|kind| part.starts_with(kind));
         match names.last_mut() {
             Some(last) if !begins => *last = format!("{last},{part}"),
             Some(_) | None => names.push(part.to_owned()),

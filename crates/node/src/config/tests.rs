@@ -1,11 +1,19 @@
 use std::io::Write as _;
 
+use weft_device::BackendConfig;
+use weft_device::soft::{SoftBackend, SoftClock};
+
 use super::*;
 
 fn load(settings: &[(&str, &str)]) -> Result<NodeConfig, ConfigError> {
     let settings: Vec<_> =
         settings.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
     NodeConfig::load(None, |_| None, &settings)
+}
+
+fn soft(device: &DeviceConfig) -> SoftBackend {
+    let BackendConfig::Soft(soft) = &device.backend else { panic!("{device:?}") };
+    soft.clone()
 }
 
 #[test]
@@ -124,7 +132,8 @@ fn a_group_may_be_named_or_numbered() {
 #[test]
 fn a_genuine_device_is_named_and_gets_a_longer_quantum() {
     let config = load(&[("device", "cuda:1")]).unwrap();
-    assert_eq!((config.devices[0].kind, config.devices[0].ordinal), (DeviceKind::Cuda, 1));
+    let BackendConfig::Cuda(cuda) = &config.devices[0].backend else { panic!("{config:?}") };
+    assert_eq!(cuda.ordinal, 1);
     let quantum_us = |settings: &[(&str, &str)], preemptive| {
         let (config, can) =
             (load(settings).unwrap(), Capabilities { preemptive, ..Capabilities::default() });
@@ -135,6 +144,15 @@ fn a_genuine_device_is_named_and_gets_a_longer_quantum() {
     assert_eq!([quantum_us(&set, false), quantum_us(&set, true)], [7_000, 7_000]);
     let set = [("scheduling.quantum_us", "7000"), ("device.quantum_us", "8000")];
     assert_eq!(quantum_us(&set, true), 8_000);
+}
+
+#[test]
+fn another_kind_of_device_forgets_what_was_said_of_the_first() {
+    let kept = [("device.clock", "paced"), ("device.memory", "1GiB"), ("device", "cuda:1")];
+    let device = load(&kept).unwrap().devices.remove(0);
+    assert_eq!((device.backend.kind(), device.memory_bytes()), ("cuda", 1 << 30));
+    let error = load(&[("device", "cuda"), ("device.clock", "paced")]).unwrap_err().to_string();
+    assert!(error.contains("clock") && error.contains("ordinal"), "{error}");
 }
 
 #[test]
@@ -154,9 +172,8 @@ fn a_device_spec_may_name_a_model_file() {
     let file = dir.path().join("model.toml");
     std::fs::write(&file, "base_ns = 7\n[[kernels]]\nkernel = 'k*'\nns = 21000\n").unwrap();
     let config = load(&[("device", &format!("soft:paced:{}", file.display()))]).unwrap();
-    assert_eq!(config.devices[0].clock, ClockConfig::Paced);
-    assert_eq!(config.devices[0].model.base_ns, 7);
-    assert_eq!(config.devices[0].model.kernels[0].ns, 21_000);
+    let SoftBackend { clock, model } = soft(&config.devices[0]);
+    assert_eq!((clock, model.base_ns, model.kernels[0].ns), (SoftClock::Paced, 7, 21_000));
 }
 
 #[test]
@@ -173,7 +190,7 @@ fn a_node_may_have_several_devices() {
     let set = [("device.clock", "paced"), ("device.1.memory", "2GiB")];
     let set = set.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let config = NodeConfig::load(Some(&file), |_| None, &set).unwrap();
-    assert!(config.devices.iter().all(|device| device.clock == ClockConfig::Paced));
+    assert!(config.devices.iter().all(|device| soft(device).clock == SoftClock::Paced));
     let memory: Vec<u64> = config.devices.iter().map(DeviceConfig::memory_bytes).collect();
     assert_eq!(memory, [1 << 30, 2 << 30]);
     // What is printed whole is read again.
@@ -184,14 +201,12 @@ fn a_node_may_have_several_devices() {
 #[test]
 fn several_devices_are_named_in_one_setting() {
     let config = load(&[("device.memory", "1GiB"), ("device", "soft:paced,soft,cuda:1")]).unwrap();
-    let kinds: Vec<_> = config.devices.iter().map(|device| (device.kind, device.clock)).collect();
-    let (real, paced) = (ClockConfig::Real, ClockConfig::Paced);
-    let soft = DeviceKind::Soft;
-    assert_eq!(kinds, [(soft, paced), (soft, real), (DeviceKind::Cuda, real)]);
+    let clocks: Vec<_> = config.devices.iter().map(|device| device.backend.clock()).collect();
+    assert_eq!(clocks, ["paced", "real", "device"]);
     assert!(config.devices.iter().all(|device| device.memory_bytes() == 1 << 30));
     let set = [("device", "soft"), ("device.0.memory", "1GiB"), ("device", "soft:paced")];
     let alone = load(&set).unwrap().devices;
-    assert_eq!((alone[0].clock, alone[0].memory_bytes()), (paced, 1 << 30));
+    assert_eq!((soft(&alone[0]).clock, alone[0].memory_bytes()), (SoftClock::Paced, 1 << 30));
     let of_root = load(&[("limits.users.0.vgpus", "3")]).unwrap();
     assert_eq!(of_root.limits_of(0, true).vgpus, 3);
     for (settings, words) in [

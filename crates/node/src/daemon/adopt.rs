@@ -23,7 +23,7 @@ use super::runtime::Runtime;
 use super::sessions::{Entry, Origin, Session};
 use super::spawn::Worker;
 use crate::config::NodeConfig;
-use crate::link::{Adoption, Backend, Descriptors, PACKET_BYTES_MAX, Passed};
+use crate::link::{Adoption, Descriptors, PACKET_BYTES_MAX, Passed};
 
 /// A worker answers at its door within this time, or is left to die.
 const ANSWER_LIMIT: Duration = Duration::from_millis(500);
@@ -149,7 +149,7 @@ pub(crate) fn of_known_devices(survivors: Vec<Survivor>, config: &NodeConfig) ->
     keep(survivors, "the node has no such device", |survivor| {
         let spec = &survivor.adoption.start.device;
         let found = config.devices.iter().find(|device| device.name == spec.name);
-        let is_same = found.is_some_and(|device| Backend::of(device).is_same(&spec.backend));
+        let is_same = found.is_some_and(|device| spec.backend.outlives(&device.backend));
         is_same && spec.key < DEVICE_KEYS && keys.get(&spec.name) == Some(&spec.key)
     })
 }

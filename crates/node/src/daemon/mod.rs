@@ -365,7 +365,7 @@ fn terms(
 
 fn driven(config: &NodeConfig, device: &Device) -> anyhow::Result<DrivenDevice> {
     let settings = terms(config, &device.config, device.info.capabilities)?;
-    let abandoned = device.spec().backend.abandoned();
+    let abandoned = device.spec().abandoned();
     Ok(DrivenDevice { key: device.key, config: settings, abandoned })
 }
 

@@ -8,13 +8,13 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use rustix::net::sockopt::{self, Timeout};
 use rustix::thread::CapabilitySet;
+use weft_device::{BackendConfig, DeviceInfo};
 use weft_ring::peer::{self, Process};
 
 use super::log::printable;
 use super::process::WorkerProcess;
-use crate::link::{
-    self, Ask, Assignment, Backend, LINE_BYTES_MAX, Passed, Probe, Probed, Reply, Severity, Start,
-};
+use crate::config::DeviceConfig;
+use crate::link::{self, Ask, Assignment, LINE_BYTES_MAX, Passed, Probed, Reply, Severity, Start};
 
 /// A worker must be ready within this time. On a genuine GPU a context takes some of it.
 const READY_LIMIT: Duration = Duration::from_secs(20);
@@ -127,7 +127,7 @@ impl Worker {
 }
 
 /// Starts a process of this program with one end of a link as its standard input.
-fn spawn(backend: &Backend) -> anyhow::Result<(OwnedFd, Child)> {
+fn spawn(backend: &BackendConfig) -> anyhow::Result<(OwnedFd, Child)> {
     let (link, theirs) = peer::pair()?;
     // One that was taken over sends nothing that this process would have to close. A kernel that
     // cannot refuse it drops it: see `link::receive_plain`.
@@ -135,15 +135,11 @@ fn spawn(backend: &Backend) -> anyhow::Result<(OwnedFd, Child)> {
     let mut command = Command::new("/proc/self/exe");
     // Its name in `ps`; the path to run stays right when the file was replaced.
     command.arg0(std::env::args_os().next().unwrap_or_else(|| "weft".into())).arg("worker");
-    if let Backend::Cuda { .. } = backend {
-        // A worker may not write files, and one tenant's compiled kernels are not another's.
-        command.env("CUDA_CACHE_DISABLE", "1");
-        // Loading code at a kernel's first launch would be charged as the kernel's time.
-        command.env("CUDA_MODULE_LOADING", "EAGER");
-        // Contexts that share a server would share their faults too.
-        command.env("CUDA_MPS_PIPE_DIRECTORY", "/nonexistent");
-        // What somebody set to debug the daemon's environment would stop a worker's loop.
-        command.env_remove("CUDA_LAUNCH_BLOCKING").env_remove("CUDA_INJECTION64_PATH");
+    for (name, value) in backend.environment() {
+        match value {
+            Some(value) => command.env(name, value),
+            None => command.env_remove(name),
+        };
     }
     let child = command
         .stdin(Stdio::from(theirs))
@@ -157,11 +153,17 @@ fn spawn(backend: &Backend) -> anyhow::Result<(OwnedFd, Child)> {
     Ok((link, child))
 }
 
-/// Has a process look at the device, and ends it: a driver leaves threads and files in whoever
-/// loads it.
-pub(crate) fn probe(backend: &Backend) -> anyhow::Result<Probe> {
-    let (link, mut child) = spawn(backend)?;
-    let answer = link::send(&link, &Assignment::Probe(backend.clone()), &[]).and_then(|()| {
+/// Looks at a device; in a process of its own if that loads a driver, which leaves threads and
+/// files in whoever does it.
+pub(crate) fn probe(device: &DeviceConfig) -> anyhow::Result<DeviceInfo> {
+    let (memory_bytes, trusting) = (device.memory_bytes(), device.trust_tenants);
+    let backend = device.backend.clone();
+    if !backend.loads_driver() {
+        return backend.probe(memory_bytes, trusting).map_err(anyhow::Error::msg);
+    }
+    let (link, mut child) = spawn(&backend)?;
+    let request = Assignment::Probe { backend, memory_bytes, trusting };
+    let answer = link::send(&link, &request, &[]).and_then(|()| {
         sockopt::set_socket_timeout(&link, Timeout::Recv, Some(PROBE_LIMIT))?;
         link::receive_plain::<Probed>(&link)
     });
@@ -169,7 +171,7 @@ pub(crate) fn probe(backend: &Backend) -> anyhow::Result<Probe> {
     let _ = child.kill();
     child.wait().context("the process that looked at the device was not reaped")?;
     match answer.context("the driver does not answer")? {
-        Some(Ok(probe)) => Ok(probe),
+        Some(Ok(info)) => Ok(info),
         Some(Err(reason)) => bail!(reason),
         None => bail!("the driver ended the process that loaded it"),
     }

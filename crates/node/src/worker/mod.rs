@@ -5,7 +5,6 @@
 //! tenant writes.
 
 mod compile;
-mod device;
 mod event_loop;
 mod frames;
 mod link;
@@ -24,16 +23,17 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::process::Pid;
-use weft_device::Device;
+use weft_device::{Device, DevicePage, Parts, WithDevice};
 use weft_exec::{Limits, Session, Shared};
 use weft_gate::{ControlPage, GateWorker, HolderSide, NodePage};
 use weft_ring::peer::Process;
 use weft_ring::{ARENA_BLOCKS, Access, ArenaRef, MemoryFile, Segment, SharedMemory, WorkerSide};
 
 use self::event_loop::{Ended, EventLoop};
+use self::frames::LedgerFrames;
 use self::link::{Link, Watch};
 use self::sandbox::Sandbox;
-use crate::link::{Ask, Assignment, Backend, Descriptors, Passed, Reply, Start};
+use crate::link::{Ask, Assignment, Descriptors, Passed, Reply, Start};
 
 /// A session that is over has ended within this time.
 const END_GRACE: Duration = Duration::from_secs(10);
@@ -49,8 +49,9 @@ pub(crate) fn run() -> anyhow::Result<()> {
         .context("the daemon went away")?;
     let (start, files) = match assignment {
         Assignment::Work { start, passed } => (start, Descriptors::received(&passed, fds)?),
-        Assignment::Probe(backend) => {
-            return Ok(crate::link::send(&socket, &device::probe(&backend), &[])?);
+        Assignment::Probe { backend, memory_bytes, trusting } => {
+            let probed = backend.probe(memory_bytes, trusting);
+            return Ok(crate::link::send(&socket, &probed, &[])?);
         }
     };
     let link = Link::new(socket);
@@ -121,46 +122,49 @@ fn work(start: &Start, mut files: Descriptors, link: Arc<Link>) -> anyhow::Resul
         },
     )?;
     has_started.recv()?;
-    let parts = device::Parts {
-        page: map(files.take(Passed::DevicePage)?, Access::ReadWrite)?,
-        control,
+    let turns = control.clone();
+    let page = DevicePage::open(&map(files.take(Passed::DevicePage)?, Access::ReadWrite)?)?;
+    let parts = Parts {
+        session: start.key,
+        page: page.with_turns(move || turns.turn()),
         frames: MemoryFile::received(files.take(Passed::Frames)?)?,
         table: map(files.take(Passed::Table)?, Access::ReadOnly)?,
-        pinned: Arc::clone(&pinned),
-        segment: Arc::clone(segment.memory()),
+        device_memory_bytes: start.device.memory_bytes,
+        source: Box::new(LedgerFrames::new(Arc::clone(&link))),
+        memory_bytes: start.memory_bytes,
+        range: (start.device_base, start.device_bytes),
+        window: (start.pinned_base, Arc::clone(&pinned)),
+        staging: Arc::clone(segment.memory()),
+        kernel_ns: start.times.kernel_ms.map(|ms| ms * 1_000_000),
     };
-    let rest =
-        Rest { segment, pinned, gate, record: files.take(Passed::Record)?, sandbox, landlock };
-    match &start.device.backend {
-        Backend::Soft { model } => {
-            let device = device::open_soft(start, model.as_ref(), parts, &link)?;
-            serve(start, device, rest, link)
-        }
-        Backend::Cuda { library, ordinal, .. } => {
-            let device = device::open_cuda(start, library.clone(), *ordinal, parts, &link)?;
-            serve(start, device, rest, link)
-        }
-    }
+    let record = files.take(Passed::Record)?;
+    let service = Service { start, segment, pinned, gate, record, sandbox, landlock, link };
+    start.device.backend.open(parts, service)?
 }
 
-/// What a session needs besides its device.
-struct Rest {
+/// A session that lacks nothing but its device.
+struct Service<'a> {
+    start: &'a Start,
     segment: Segment,
     pinned: Arc<SharedMemory>,
     gate: GateWorker,
     record: OwnedFd,
     sandbox: Sandbox,
     landlock: bool,
+    link: Arc<Link>,
+}
+
+impl WithDevice for Service<'_> {
+    type Output = anyhow::Result<Ended>;
+
+    fn with<D: Device>(self, device: D) -> Self::Output {
+        serve(device, self)
+    }
 }
 
 /// Gives up the last rights and executes until the session is over.
-fn serve<D: Device>(
-    start: &Start,
-    device: D,
-    rest: Rest,
-    link: Arc<Link>,
-) -> anyhow::Result<Ended> {
-    let Rest { segment, pinned, gate, record, sandbox, landlock } = rest;
+fn serve<D: Device>(device: D, service: Service<'_>) -> anyhow::Result<Ended> {
+    let Service { start, segment, pinned, gate, record, sandbox, landlock, link } = service;
     let side = WorkerSide::open(segment)?;
     let session = Session::new(device, shared(&side, start, &pinned)?, limits(start));
     sandbox.restrict_calls()?;
@@ -172,8 +176,8 @@ fn serve<D: Device>(
     }
     let mut event_loop = EventLoop::new(session, side, gate, link, &start.times);
     let ended = event_loop.run();
-    leave_record(record, event_loop.owed_ns(start.device.backend.abandoned()));
-    if sandbox != Sandbox::Closed && event_loop.is_busy() {
+    leave_record(record, event_loop.owed_ns(start.device.abandoned()));
+    if sandbox.has_driver() && event_loop.is_busy() {
         // A driver's own clean-up at exit may wait for what runs; the end of the process does not.
         tracing::debug!(session = start.session, %ended, "worker ends with work in flight");
         std::process::abort();

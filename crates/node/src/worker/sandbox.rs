@@ -5,14 +5,11 @@
 //!
 //! A genuine GPU's driver lives in the process and needs more: its device files, its libraries, a
 //! few files of `/proc` and `/sys`, threads, executable memory. The network, other files and other
-//! processes stay out of reach. What the driver of a given version needs is known from what such
-//! programs are seen to do, not from a promise of its vendor.
+//! processes stay out of reach. What it needs, its backend says ([`Needs`]).
 
 use std::collections::BTreeMap;
 use std::io;
 use std::num::NonZeroU64;
-
-use std::path::{Path, PathBuf};
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, RestrictionStatus, Ruleset, RulesetAttr, RulesetCreatedAttr,
@@ -23,9 +20,9 @@ use seccompiler::{
     BpfProgram, SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter,
     SeccompRule, TargetArch,
 };
+use weft_device::{BackendConfig, Needs};
 
 use super::privileges;
-use crate::link::Backend;
 
 /// Descriptors a worker may hold: a dozen of its own, and those that pass through at adoption.
 const FILES_MAX: u64 = 64;
@@ -81,122 +78,6 @@ const ALLOWED: &[i64] = &[
 const FCNTL_ALLOWED: &[libc::c_int] =
     &[libc::F_DUPFD_CLOEXEC, libc::F_GETFD, libc::F_GETFL, libc::F_GET_SEALS];
 
-/// The same for a driver, which makes descriptors.
-const DRIVER_FCNTL_ALLOWED: &[libc::c_int] =
-    &[libc::F_DUPFD, libc::F_SETFD, libc::F_SETFL, libc::F_ADD_SEALS];
-
-/// Further calls for a driver.
-const DRIVER_ALLOWED: &[i64] = &[
-    // Files that landlock lets it open.
-    libc::SYS_openat,
-    libc::SYS_newfstatat,
-    libc::SYS_fstat,
-    libc::SYS_statx,
-    libc::SYS_readlinkat,
-    libc::SYS_faccessat,
-    libc::SYS_faccessat2,
-    libc::SYS_getdents64,
-    libc::SYS_lseek,
-    libc::SYS_pread64,
-    libc::SYS_ioctl,
-    libc::SYS_dup,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_open,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_stat,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_access,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_readlink,
-    // Memory, of which it compiles some.
-    libc::SYS_mmap,
-    libc::SYS_mprotect,
-    libc::SYS_mlock,
-    libc::SYS_munlock,
-    libc::SYS_mincore,
-    libc::SYS_mbind,
-    libc::SYS_get_mempolicy,
-    libc::SYS_set_mempolicy,
-    libc::SYS_memfd_create,
-    libc::SYS_ftruncate,
-    // Threads and what they wait on.
-    libc::SYS_clone,
-    libc::SYS_clone3,
-    libc::SYS_set_robust_list,
-    libc::SYS_rseq,
-    libc::SYS_membarrier,
-    libc::SYS_prctl,
-    libc::SYS_sched_getaffinity,
-    libc::SYS_sched_setaffinity,
-    libc::SYS_rt_sigaction,
-    libc::SYS_pipe2,
-    libc::SYS_eventfd2,
-    libc::SYS_epoll_create1,
-    libc::SYS_epoll_ctl,
-    libc::SYS_epoll_pwait,
-    #[cfg(target_arch = "x86_64")]
-    libc::SYS_epoll_wait,
-    // What it asks about the system and itself.
-    libc::SYS_uname,
-    libc::SYS_sysinfo,
-    libc::SYS_prlimit64,
-    libc::SYS_getrusage,
-    libc::SYS_gettimeofday,
-    libc::SYS_getcpu,
-    libc::SYS_getppid,
-    libc::SYS_getuid,
-    libc::SYS_geteuid,
-    libc::SYS_getgid,
-    libc::SYS_getegid,
-];
-
-/// Where a driver and what it loads may lie, and what it reads of the system.
-const DRIVER_READS: &[&str] = &[
-    "/lib",
-    "/lib64",
-    "/usr/lib",
-    "/usr/lib64",
-    "/usr/local/nvidia",
-    "/etc/ld.so.cache",
-    "/etc/nvidia",
-    "/proc/self",
-    "/proc/driver/nvidia",
-    "/proc/driver/nvidia-uvm",
-    "/proc/devices",
-    "/proc/modules",
-    "/proc/cpuinfo",
-    "/proc/meminfo",
-    "/proc/version",
-    "/proc/sys/vm",
-    "/sys/devices",
-    "/sys/bus/pci",
-    "/sys/module",
-];
-
-/// Devices that a driver opens besides `/dev/nvidia0` and its like.
-const DRIVER_DEVICES: &[&str] = &[
-    "/dev/nvidiactl",
-    "/dev/nvidia-uvm",
-    "/dev/nvidia-uvm-tools",
-    "/dev/nvidia-modeset",
-    "/dev/nvidia-caps",
-    "/dev/null",
-    "/dev/zero",
-    "/dev/urandom",
-];
-
-/// Most GPUs of a machine.
-const GPUS_MAX: u32 = 64;
-
-/// What the device of a worker needs of the system.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Sandbox {
-    /// Nothing.
-    Closed,
-    /// A driver's files; this is its library, if configured.
-    Driver(Option<PathBuf>),
-}
-
 /// Why the sandbox could not be put up.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SandboxError {
@@ -211,16 +92,19 @@ pub(crate) enum SandboxError {
     Seccomp(#[from] seccompiler::Error),
 }
 
+/// The sandbox of a worker whose device needs this much.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Sandbox(Needs);
+
 impl Sandbox {
     /// The sandbox of a worker on this device.
-    pub(crate) fn of(backend: &Backend) -> Self {
-        match backend {
-            Backend::Soft { .. } => Self::Closed,
-            Backend::Cuda { library, .. } => {
-                let variable = std::env::var_os(weft_device::cuda::LIBRARY_VARIABLE);
-                Self::Driver(library.clone().or_else(|| variable.map(PathBuf::from)))
-            }
-        }
+    pub(crate) fn of(backend: &BackendConfig) -> Self {
+        Self(backend.needs())
+    }
+
+    /// Whether a driver lives in the process.
+    pub(crate) fn has_driver(&self) -> bool {
+        self.0.driver
     }
 
     /// Takes rights, memory and the file system away. Threads made later inherit it. Whether the
@@ -230,12 +114,9 @@ impl Sandbox {
         user: Option<u32>,
         memory_bytes: u64,
     ) -> Result<bool, SandboxError> {
-        let files_max = match self {
-            Self::Closed => FILES_MAX,
-            Self::Driver(_) => DRIVER_FILES_MAX,
-        };
+        let files_max = if self.has_driver() { DRIVER_FILES_MAX } else { FILES_MAX };
         limit_process(user, memory_bytes, files_max)?;
-        if *self == Self::Closed {
+        if !self.has_driver() {
             limit(Resource::Fsize, FILE_BYTES_MAX)?;
         }
         let status = self.restrict_files()?;
@@ -256,24 +137,16 @@ impl Sandbox {
             .handle_access(AccessNet::from_all(abi))?
             .scope(Scope::from_all(abi))?
             .create()?;
-        if let Self::Driver(library) = self {
-            let folder = library.as_deref().and_then(Path::parent).map(Path::to_owned);
-            let reads = DRIVER_READS.iter().map(PathBuf::from).chain(folder);
-            // Paths that this machine lacks are passed over.
-            ruleset = ruleset.add_rules(path_beneath_rules(reads, AccessFs::from_read(abi)))?;
-            let gpus = (0..GPUS_MAX).map(|number| PathBuf::from(format!("/dev/nvidia{number}")));
-            let devices = DRIVER_DEVICES.iter().map(PathBuf::from).chain(gpus);
-            let access = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
-            ruleset = ruleset.add_rules(path_beneath_rules(devices, access))?;
-        }
+        // Paths that this machine lacks are passed over.
+        let reads = path_beneath_rules(&self.0.reads, AccessFs::from_read(abi));
+        let access = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
+        ruleset = ruleset.add_rules(reads)?;
+        ruleset = ruleset.add_rules(path_beneath_rules(&self.0.devices, access))?;
         ruleset.restrict_self()
     }
 
     fn filter(&self) -> Result<BpfProgram, seccompiler::Error> {
-        let (more, more_of_fcntl): (&[i64], &[libc::c_int]) = match self {
-            Self::Closed => (&[], &[]),
-            Self::Driver(_) => (DRIVER_ALLOWED, DRIVER_FCNTL_ALLOWED),
-        };
+        let (more, more_of_fcntl) = (self.0.calls, self.0.fcntl);
         let mut rules: BTreeMap<i64, Vec<SeccompRule>> = BTreeMap::new();
         for call in [libc::SYS_mmap, libc::SYS_mprotect] {
             rules.insert(call, vec![without_execution()?]);
@@ -353,14 +226,21 @@ mod tests {
     use rustix::fs::FlockOperation;
     use rustix::io::{Errno, FdFlags};
 
+    use weft_device::Backend as _;
+    use weft_device::cuda::CudaBackend;
+
     use super::*;
+
+    /// One that is closed, and one for a driver.
+    fn sandboxes() -> [Sandbox; 2] {
+        [Sandbox(Needs::default()), Sandbox(CudaBackend::default().needs())]
+    }
 
     /// The filter works on all threads of its process for ever, so it is tried in a child of its
     /// own: the end-to-end tests do that. Here: it compiles and stays small.
     #[test]
     fn the_filters_are_valid_programs() {
-        let closed = Sandbox::Closed.filter().unwrap();
-        let driver = Sandbox::Driver(None).filter().unwrap();
+        let [closed, driver] = sandboxes().map(|sandbox| sandbox.filter().unwrap());
         for program in [&closed, &driver] {
             assert!((10..1000).contains(&program.len()), "{} instructions", program.len());
         }
@@ -370,7 +250,7 @@ mod tests {
     /// Locks stand for all commands that are not listed.
     #[test]
     fn only_listed_commands_of_fcntl_are_allowed() {
-        for (sandbox, sets_flags) in [(Sandbox::Closed, false), (Sandbox::Driver(None), true)] {
+        for (sandbox, sets_flags) in sandboxes().into_iter().zip([false, true]) {
             let file = tempfile::tempfile().unwrap();
             let program = sandbox.filter().unwrap();
             // This filter is for one thread, and goes with it.

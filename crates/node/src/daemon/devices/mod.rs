@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context;
 use weft_device::DeviceInfo;
-use weft_device::soft::device_info;
 use weft_device::{DEVICE_PAGE_BYTES, DevicePage};
 use weft_ring::{Access, MemoryFile};
 use weft_sched::DeviceKey;
@@ -16,8 +15,8 @@ use weft_sched::DeviceKey;
 use super::adopt::Survivor;
 use super::spawn;
 use crate::admin::DeviceReport;
-use crate::config::{ByteSize, ClockConfig, DeviceConfig, DeviceKind, NodeConfig};
-use crate::link::{Backend, DeviceSpec, Probe};
+use crate::config::{ByteSize, DeviceConfig, NodeConfig};
+use crate::link::DeviceSpec;
 
 /// A device of the node.
 #[derive(Debug)]
@@ -39,37 +38,20 @@ pub(crate) struct Device {
 #[derive(Debug)]
 pub(crate) struct Devices(BTreeMap<DeviceKey, Device>);
 
-/// `CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED`.
-const IPC_EVENT_SUPPORTED: u32 = 125;
-
 /// What the device that `config` names is. Of a GPU, the memory that vGPUs may have is noted in
 /// `config`: as much as configured, but not more than there is.
 pub(crate) fn identify(config: &mut DeviceConfig) -> anyhow::Result<DeviceInfo> {
-    if config.kind == DeviceKind::Soft {
-        let mut info = device_info(config.memory_bytes());
-        // Sessions on a node share memory, and so events.
-        info.attributes.insert(IPC_EVENT_SUPPORTED, 1);
-        return Ok(info);
+    let mut info = spawn::probe(config).with_context(|| {
+        let (name, kind) = (&config.name, config.backend.kind());
+        format!(
+            "device `{name}`: kind = \"{kind}\" is unusable (`weft doctor` lists what is there)"
+        )
+    })?;
+    if let Some(asked) = config.memory {
+        info.memory_bytes = info.memory_bytes.min(asked.0);
     }
-    let Probe { name, uuid, capability, memory_bytes, attributes, capabilities } =
-        spawn::probe(&Backend::of(config)).with_context(|| {
-            format!(
-                "device `{}`: kind = \"cuda\" is unusable (`weft doctor` lists what is there)",
-                config.name
-            )
-        })?;
-    let asked = config.memory.map_or(memory_bytes, |memory| memory.0);
-    let memory_bytes = asked.min(memory_bytes);
-    config.memory = Some(ByteSize(memory_bytes));
-    Ok(DeviceInfo {
-        name,
-        backend: "cuda",
-        uuid,
-        compute_capability: capability,
-        memory_bytes,
-        attributes,
-        capabilities,
-    })
+    config.memory = Some(ByteSize(info.memory_bytes));
+    Ok(info)
 }
 
 impl Device {
@@ -93,7 +75,7 @@ impl Device {
 
     /// The device, as a worker needs it.
     pub(crate) fn spec(&self) -> DeviceSpec {
-        let (memory_bytes, backend) = (self.config.memory_bytes(), Backend::of(&self.config));
+        let (memory_bytes, backend) = (self.config.memory_bytes(), self.config.backend.clone());
         DeviceSpec { key: self.key.0, name: self.name.clone(), memory_bytes, backend }
     }
 
@@ -119,12 +101,8 @@ impl Device {
         DeviceReport {
             name: self.name.clone(),
             product: self.info.name.clone(),
-            backend: self.info.backend.to_owned(),
-            clock: match (self.config.kind, self.config.clock) {
-                (DeviceKind::Cuda, _) => "device".to_owned(),
-                (DeviceKind::Soft, ClockConfig::Real) => "real".to_owned(),
-                (DeviceKind::Soft, ClockConfig::Paced) => "paced".to_owned(),
-            },
+            backend: self.info.backend.clone(),
+            clock: self.config.backend.clock().to_owned(),
             policy: policy.to_owned(),
             memory_bytes: self.info.memory_bytes,
             memory_used_bytes,
