@@ -287,9 +287,10 @@ pub(crate) struct SetOptions {
 #[derive(Debug, Args)]
 #[command(override_usage = "weft run [OPTIONS] [--] PROGRAM [ARGUMENTS]...")]
 pub(crate) struct RunOptions {
-    /// vGPU to use; created if it is not there. Without it: `user-UID`, the user's own.
-    #[arg(long, value_parser = vgpu_name)]
-    pub(crate) name: Option<String>,
+    /// vGPU to use, or several with commas between them, which the program sees as its devices;
+    /// created if they are not there. Without it: `user-UID`, the user's own.
+    #[arg(long = "name", value_name = "NAME,…", value_delimiter = ',', value_parser = vgpu_name)]
+    pub(crate) names: Vec<String>,
     #[command(flatten)]
     pub(crate) settings: VgpuSettings,
     /// Attach token of the vGPU.
@@ -300,7 +301,7 @@ pub(crate) struct RunOptions {
     pub(crate) cpu_weight: Option<CpuWeight>,
     /// Run without a daemon, the native baseline: on a software device inside the program, or with
     /// `--device cuda` on the genuine driver itself.
-    #[arg(long, conflicts_with_all = ["name", "weight", "memory", "token"])]
+    #[arg(long, conflicts_with_all = ["names", "weight", "memory", "token"])]
     pub(crate) direct: bool,
     /// Fail if no node daemon is there, instead of starting one for this run.
     #[arg(long, conflicts_with = "direct")]

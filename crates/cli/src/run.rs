@@ -89,21 +89,24 @@ fn without_admin_socket(config: &NodeConfig, options: &RunOptions) -> Result<()>
     Ok(())
 }
 
-/// Gives the run's vGPU the weight and the quota that were asked for, or says why not. One that is
+/// Gives the run's vGPUs the weight and the quota that were asked for, or says why not. One that is
 /// not there is created with them.
 fn settle(admin: &mut Client, options: &RunOptions) -> Result<()> {
-    let VgpuSettings { weight, memory } = options.settings;
-    if weight.is_none() && memory.is_none() {
+    if options.settings.weight.is_none() && options.settings.memory.is_none() {
         return Ok(());
     }
-    let (name, memory_bytes) = (vgpu_of(options), memory.map(|size| size.0));
+    vgpus_of(options).iter().try_for_each(|name| settle_one(admin, options, name))
+}
+
+fn settle_one(admin: &mut Client, options: &RunOptions, name: &str) -> Result<()> {
+    let VgpuSettings { weight, memory } = options.settings;
+    let memory_bytes = memory.map(|size| size.0);
     let is_there = |admin: &mut Client| -> Result<bool> {
         Ok(admin.list()?.iter().any(|vgpu| vgpu.name == name))
     };
     if !is_there(admin)? {
         let (owner, token, cap_ppm) = (None, options.token.clone(), None);
-        let name = name.clone();
-        let device = None;
+        let (name, device) = (name.to_owned(), None);
         let create = Request::Create { name, device, weight, memory_bytes, owner, token, cap_ppm };
         match admin.call(&create) {
             // Another run may have been quicker.
@@ -111,7 +114,7 @@ fn settle(admin: &mut Client, options: &RunOptions) -> Result<()> {
             created => return Ok(created.map(|_| ())?),
         }
     }
-    let set = admin.set(&name, weight, memory_bytes);
+    let set = admin.set(name, weight, memory_bytes);
     set.with_context(|| {
         format!(
             "vGPU {name} is there already and stays as it is; leave --weight and --memory out, or \
@@ -121,10 +124,12 @@ fn settle(admin: &mut Client, options: &RunOptions) -> Result<()> {
     Ok(())
 }
 
-/// The name of the run's vGPU.
-fn vgpu_of(options: &RunOptions) -> String {
-    let own = || format!("user-{}", rustix::process::getuid().as_raw());
-    options.name.clone().unwrap_or_else(own)
+/// The names of the run's vGPUs.
+fn vgpus_of(options: &RunOptions) -> Vec<String> {
+    if options.names.is_empty() {
+        return vec![format!("user-{}", rustix::process::getuid().as_raw())];
+    }
+    options.names.clone()
 }
 
 /// The daemon ends with this process, which becomes the program: signals, exit code and terminal
@@ -184,8 +189,14 @@ fn become_program(mut command: Command) -> ExitCode {
 
 /// Becomes the program, with a guardian of its processor share if one is asked for.
 fn become_weighed(command: Command, directory: &Path, options: &RunOptions) -> Result<ExitCode> {
-    if options.cpu_weight.is_some() && !cpu_weight::watch_own(directory, &vgpu_of(options))? {
-        return Ok(ExitCode::from(1));
+    if options.cpu_weight.is_some() {
+        let vgpus = vgpus_of(options);
+        let [vgpu] = vgpus.as_slice() else {
+            bail!("--cpu-weight follows one vGPU, and --name has {}: leave one out", vgpus.len());
+        };
+        if !cpu_weight::watch_own(directory, vgpu)? {
+            return Ok(ExitCode::from(1));
+        }
     }
     Ok(become_program(command))
 }
@@ -229,8 +240,8 @@ fn program(options: &RunOptions, scratch: &Path) -> Result<Command> {
     let mut command = Command::new(&options.program[0]);
     command.args(&options.program[1..]);
     programs::use_shim(&mut command, &libraries);
-    if let Some(name) = &options.name {
-        command.env("WEFT_VGPU", name);
+    if !options.names.is_empty() {
+        command.env("WEFT_VGPU", options.names.join(","));
     }
     if let Some(token) = &options.token {
         command.env("WEFT_TOKEN", token);

@@ -150,15 +150,15 @@ impl Addresses {
         }
     }
 
-    /// The hello of this process.
+    /// The hello of this process to a vGPU.
     #[must_use]
-    pub fn hello(&self, config: &Config) -> Hello {
+    pub fn hello(&self, config: &Config, vgpu: &str) -> Hello {
         let program = std::env::args_os().next().unwrap_or_default();
         let program = Path::new(&program).file_name().unwrap_or_default();
         Hello {
             version: PROTOCOL_VERSION,
             body: HelloBody {
-                vgpu: config.vgpu.clone(),
+                vgpu: vgpu.to_owned(),
                 weight: config.weight,
                 memory_bytes: config.memory_bytes,
                 token: config.token.clone(),
@@ -175,7 +175,7 @@ impl Addresses {
 
 /// What a welcome brings.
 #[derive(Debug)]
-pub struct Session {
+pub struct Established {
     /// The vGPU.
     pub welcome: Welcome,
     /// The client's side of the segment.
@@ -207,13 +207,13 @@ impl Lifeline {
     }
 }
 
-impl Session {
+impl Established {
     /// Maps what came with a welcome. `lifeline` hangs up when the worker is gone; a session in
     /// this process has none.
     ///
     /// # Errors
     /// [`AttachError`] when a descriptor is not what it must be.
-    pub fn establish(
+    pub fn new(
         addresses: Addresses,
         welcome: Welcome,
         segment: OwnedFd,
@@ -253,27 +253,27 @@ pub struct DirectSession {
 pub(crate) fn connect_direct(
     config: &Config,
     open: impl FnOnce(&[u8]) -> Result<DirectSession, String>,
-) -> Result<(Session, Arc<dyn Transport>), AttachError> {
+) -> Result<(Established, Arc<dyn Transport>), AttachError> {
     let addresses = Addresses::reserve()?;
-    let hello = addresses.hello(config).to_bytes();
+    let hello = addresses.hello(config, &config.vgpu).to_bytes();
     let hello = hello.map_err(|error| AttachError::Direct(error.to_string()))?;
     let DirectSession { answer, segment, pinned, transport } =
         open(&hello).map_err(AttachError::Direct)?;
     match handshake::Answer::from_bytes(&answer)? {
         handshake::Answer::Refused { code: _, message } => Err(AttachError::Direct(message)),
         handshake::Answer::Welcome(welcome) => {
-            let session = Session::establish(addresses, welcome, segment, pinned, None)?;
-            Ok((session, transport))
+            let established = Established::new(addresses, welcome, segment, pinned, None)?;
+            Ok((established, transport))
         }
     }
 }
 
 /// Attaches to the first node daemon that listens at one of `config.sockets`.
-pub(crate) fn connect(config: &Config) -> Result<Session, AttachError> {
+pub(crate) fn connect(config: &Config, vgpu: &str) -> Result<Established, AttachError> {
     let addresses = Addresses::reserve()?;
     let (path, socket) = find(config)?;
     let failed = |errno: Errno| connection_error(&path, errno);
-    let hello = addresses.hello(config).to_bytes().map_err(|_| {
+    let hello = addresses.hello(config, vgpu).to_bytes().map_err(|_| {
         AttachError::Refused("names in the WEFT_ variables are too long; shorten them".into())
     })?;
     rustix::net::send(&socket, &hello, SendFlags::NOSIGNAL).map_err(failed)?;
@@ -284,7 +284,7 @@ pub(crate) fn connect(config: &Config) -> Result<Session, AttachError> {
             let found = descriptors.len();
             let [segment, pinned, lifeline] = <[OwnedFd; WELCOME_FDS]>::try_from(descriptors)
                 .map_err(|_| AttachError::Descriptors(found))?;
-            Session::establish(addresses, welcome, segment, pinned, Some(lifeline))
+            Established::new(addresses, welcome, segment, pinned, Some(lifeline))
         }
     }
 }

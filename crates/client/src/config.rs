@@ -5,6 +5,8 @@ use std::path::PathBuf;
 use weft_ring::place;
 use weft_wire::size;
 
+use crate::handle::ORDINALS_MAX;
+
 /// How the program reaches a device.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Attach {
@@ -25,7 +27,8 @@ pub struct Config {
     pub sockets: Vec<PathBuf>,
     /// The environment says where the node is.
     pub named: bool,
-    /// `WEFT_VGPU`: the vGPU's name; empty for one of the tenant's own.
+    /// `WEFT_VGPU`: the vGPU's name, or the names of several that the program sees as devices, with
+    /// commas between them; empty for one of the tenant's own.
     pub vgpu: String,
     /// `WEFT_WEIGHT`; 0 for the daemon's default.
     pub weight: u32,
@@ -52,6 +55,24 @@ pub struct ConfigError {
 }
 
 impl Config {
+    /// The vGPUs that the program is to have, in the order of its devices.
+    ///
+    /// # Errors
+    /// [`ConfigError`] when one of several has no name, is named twice, or they are too many.
+    pub fn vgpus(&self) -> Result<Vec<&str>, ConfigError> {
+        let names: Vec<&str> = self.vgpu.split(',').map(str::trim).collect();
+        let is_wrong = |at: usize, name: &&str| name.is_empty() || names[..at].contains(name);
+        let several = names.len() > 1;
+        if several && names.iter().enumerate().any(|(at, name)| is_wrong(at, name))
+            || names.len() > usize::from(ORDINALS_MAX)
+        {
+            let expected = "the name of a vGPU, or names of at most 15 different ones with commas \
+                            between them";
+            return Err(wrong("WEFT_VGPU", &self.vgpu, expected));
+        }
+        Ok(names)
+    }
+
     /// Reads the process's environment.
     ///
     /// # Errors
@@ -195,6 +216,19 @@ mod tests {
             [("WEFT_ATTACH", "remote"), ("WEFT_WEIGHT", "0"), ("WEFT_MEMORY", "12 apples")]
         {
             assert_eq!(config(&[(variable, value)]).unwrap_err().variable, variable);
+        }
+    }
+
+    #[test]
+    fn several_vgpus_are_named_once_each() {
+        let named = |text: &str| config(&[("WEFT_VGPU", text)]).unwrap();
+        assert_eq!(named("").vgpus().unwrap(), [""]);
+        assert_eq!(named("a").vgpus().unwrap(), ["a"]);
+        assert_eq!(named("a, b").vgpus().unwrap(), ["a", "b"]);
+        let many = vec!["v"; 16].join(",");
+        for wrong in ["a,,b", "a,", "a,b,a", many.as_str()] {
+            let error = named(wrong).vgpus().unwrap_err().to_string();
+            assert!(error.contains("WEFT_VGPU"), "{error}");
         }
     }
 

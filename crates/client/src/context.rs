@@ -1,8 +1,8 @@
 //! Contexts and the calling thread's stack of them.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
 
 use weft_wire::id::ContextId;
 use weft_wire::{Command, Status};
@@ -13,6 +13,7 @@ use crate::event::EventState;
 use crate::graph_exec::GraphExecState;
 use crate::handle::Context;
 use crate::module::ModuleState;
+use crate::session::Session;
 use crate::stream::StreamState;
 use crate::table::Removed;
 
@@ -26,7 +27,7 @@ const SCHED_MASK: u32 = 0x07;
 pub(crate) struct ContextState {
     pub(crate) handle: Context,
     pub(crate) id: ContextId,
-    pub(crate) ordinal: u8,
+    pub(crate) session: Arc<Session>,
     pub(crate) number: u64,
     primary: bool,
     flags: AtomicU32,
@@ -34,7 +35,7 @@ pub(crate) struct ContextState {
     shared_config: AtomicI32,
     limits: Mutex<BTreeMap<i32, u64>>,
     /// The legacy default stream as this context sees it.
-    pub(crate) legacy: std::sync::Arc<StreamState>,
+    pub(crate) legacy: Arc<StreamState>,
 }
 
 /// What lived in a destroyed context. Its slots are free when this is dropped.
@@ -67,7 +68,7 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`, `INVALID_VALUE`, `OUT_OF_MEMORY` beyond the most contexts of a session.
     pub fn context_create(&self, flags: u32, device: i32) -> Result<Context, Status> {
-        let ordinal = self.ordinal(device)?;
+        let ordinal = self.device(device)?.ordinal;
         check_flags(flags)?;
         let context = self.create_context(ordinal, flags, false)?;
         current::push(context)?;
@@ -80,6 +81,7 @@ impl Client {
         flags: u32,
         primary: bool,
     ) -> Result<Context, Status> {
+        let session = self.session(ordinal)?;
         let number = self.number();
         let stream_number = self.number();
         let (handle, state) = self
@@ -87,17 +89,17 @@ impl Client {
             .insert(ordinal, |slot, handle| ContextState {
                 handle,
                 id: ContextId { index: slot.index, generation: slot.generation },
-                ordinal,
+                session: Arc::clone(session),
                 number,
                 primary,
                 flags: AtomicU32::new(flags),
                 cache_config: AtomicI32::new(0),
                 shared_config: AtomicI32::new(1),
                 limits: Mutex::new(BTreeMap::new()),
-                legacy: std::sync::Arc::new(StreamState::legacy(handle, stream_number)),
+                legacy: Arc::new(StreamState::legacy(session, handle, stream_number)),
             })
             .map_err(|_| Status::OUT_OF_MEMORY)?;
-        let created = self.submit(&Command::ContextCreate { context: state.id });
+        let created = session.submit(&Command::ContextCreate { context: state.id });
         if created.is_err() {
             self.contexts.remove(handle);
         }
@@ -181,7 +183,9 @@ impl Client {
     /// `INVALID_CONTEXT`.
     pub fn context_device(&self, context: Context) -> Result<i32, Status> {
         let context = if context.is_null() { current::top() } else { context };
-        self.contexts.with(context, |state| i32::from(state.ordinal)).ok_or(Status::INVALID_CONTEXT)
+        self.contexts
+            .with(context, |state| i32::from(state.session.ordinal))
+            .ok_or(Status::INVALID_CONTEXT)
     }
 
     /// The flags of the current context.
@@ -228,7 +232,7 @@ impl Client {
     pub fn context_synchronize(&self, context: Context) -> Result<(), Status> {
         let context = self.context(context)?;
         self.refuse_while_capturing(context.handle)?;
-        self.call(&Command::ContextSynchronize { context: context.id })
+        context.session.call(&Command::ContextSynchronize { context: context.id })
     }
 
     /// A `CUlimit`.
@@ -299,8 +303,8 @@ impl Client {
         /// `CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED`.
         const STREAM_PRIORITIES: u32 = 78;
 
-        self.current_despite_faults()?;
-        let supported = self.attribute(STREAM_PRIORITIES) != 0;
+        let context = self.current_despite_faults()?;
+        let supported = context.session.attribute(STREAM_PRIORITIES) != 0;
         let greatest = if supported { crate::stream::PRIORITY_GREATEST } else { 0 };
         Ok((crate::stream::PRIORITY_LEAST, greatest))
     }

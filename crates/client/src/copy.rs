@@ -6,6 +6,7 @@ use weft_wire::{Command, Status};
 use crate::client::Client;
 use crate::graph::{CopySide, CopyWork, Work};
 use crate::handle::Stream;
+use crate::session::Session;
 use crate::staging::{INLINE_MAX, Piece};
 use crate::stream::StreamState;
 
@@ -95,7 +96,7 @@ impl Layout {
     }
 
     /// The same with rows and slices joined where both sides are packed.
-    fn joined(mut self) -> Self {
+    pub(crate) fn joined(mut self) -> Self {
         let Shape { width, height, depth } = self.shape;
         let packed_rows = height == 1 || (self.dst_pitch == width && self.src_pitch == width);
         let plane = width.saturating_mul(height);
@@ -266,13 +267,17 @@ impl Client {
         if layout.is_empty() {
             return Ok(());
         }
+        let session = &*stream.session;
+        if self.is_elsewhere(session, &dst, &src) {
+            return self.copy_across(stream, dst, &src, &layout);
+        }
         let dst_remote = match &dst {
-            Target::Device(address) => Some(self.device_side(*address, dst_span)?),
-            Target::Host(bytes) => self.host_side(bytes, dst_span)?,
+            Target::Device(address) => Some(self.device_side(session, *address, dst_span)?),
+            Target::Host(bytes) => host_side(session, bytes, dst_span)?,
         };
         let src_remote = match &src {
-            Source::Device(address) => Some(self.device_side(*address, src_span)?),
-            Source::Host(bytes) => self.host_side(bytes, src_span)?,
+            Source::Device(address) => Some(self.device_side(session, *address, src_span)?),
+            Source::Host(bytes) => host_side(session, bytes, src_span)?,
         };
         let layout = layout.joined();
         if stream.is_capturing() {
@@ -283,12 +288,12 @@ impl Client {
                 // Of copies that stay on the device the native driver does not wait for the end.
                 let wait =
                     wait && (matches!((dst, src), (Remote::Pinned(_), _) | (_, Remote::Pinned(_))));
-                self.copy_remote(stream, dst, src, &layout, wait)
+                stream.copy_remote(dst, src, &layout, wait)
             }
-            (Some(dst), None, _, Source::Host(src)) => self.copy_in(stream, dst, src, &layout),
-            (None, Some(src), Target::Host(dst), _) => self.stage_out(stream, dst, &src, &layout),
+            (Some(dst), None, _, Source::Host(src)) => stream.copy_in(dst, src, &layout),
+            (None, Some(src), Target::Host(dst), _) => stream.stage_out(dst, &src, &layout),
             (None, None, Target::Host(dst), Source::Host(src)) => {
-                self.finish(stream)?;
+                stream.finish()?;
                 copy_host(dst, src, &layout)
             }
             // A device side always is a remote one.
@@ -296,63 +301,17 @@ impl Client {
         }
     }
 
-    fn device_side(&self, address: u64, span: u64) -> Result<Remote, Status> {
-        if self.pinned.holds(address, span) {
+    pub(crate) fn device_side(
+        &self,
+        session: &Session,
+        address: u64,
+        span: u64,
+    ) -> Result<Remote, Status> {
+        if session.pinned.holds(address, span) {
             return Ok(Remote::Pinned(address));
         }
-        self.check_device_span(address, span)?;
+        self.check_device_span(session, address, span)?;
         Ok(Remote::Device(address))
-    }
-
-    fn host_side(&self, bytes: &[u8], span: u64) -> Result<Option<Remote>, Status> {
-        if (bytes.len() as u64) < span {
-            return Err(Status::INVALID_VALUE);
-        }
-        let address = bytes.as_ptr().addr() as u64;
-        Ok(self.pinned.holds(address, span).then_some(Remote::Pinned(address)))
-    }
-
-    fn copy_remote(
-        &self,
-        stream: &StreamState,
-        dst: Remote,
-        src: Remote,
-        layout: &Layout,
-        wait: bool,
-    ) -> Result<(), Status> {
-        let dst = dst.endpoint(layout.dst_pitch, layout.dst_slice, layout.dst_span()?);
-        let src = src.endpoint(layout.src_pitch, layout.src_slice, layout.src_span()?);
-        let (stream_id, shape) = (stream.id, layout.shape.clone());
-        if wait {
-            let command = Command::CopySync { stream: stream_id, dst, src, shape };
-            return self.call_counted(stream, &command);
-        }
-        self.send(stream, &Command::Copy { stream: stream_id, dst, src, shape })
-    }
-
-    fn copy_in(
-        &self,
-        stream: &StreamState,
-        dst: Remote,
-        src: &[u8],
-        layout: &Layout,
-    ) -> Result<(), Status> {
-        let bytes = usize::try_from(layout.shape.width).map_err(|_| Status::INVALID_VALUE)?;
-        let linear = layout.shape.height == 1 && layout.shape.depth == 1;
-        if !linear || bytes > INLINE_MAX {
-            return self.stage_in(stream, &dst, src, layout);
-        }
-        let inline = src.get(..bytes).ok_or(Status::INVALID_VALUE)?;
-        let place = Place::Host(Payload::Inline(inline));
-        self.send(
-            stream,
-            &Command::Copy {
-                stream: stream.id,
-                dst: dst.endpoint(0, 0, layout.shape.width),
-                src: Endpoint { place, pitch: 0, slice: 0 },
-                shape: layout.shape.clone(),
-            },
-        )
     }
 
     fn capture_copy(
@@ -378,26 +337,61 @@ impl Client {
     /// The wire's form of a graph's copy side.
     pub(crate) fn graph_side(
         &self,
+        session: &Session,
         side: &CopySide,
         span: u64,
     ) -> Result<Endpoint<'static>, Status> {
-        let remote = self.device_side(side.address, span)?;
+        let remote = self.device_side(session, side.address, span)?;
         Ok(remote.endpoint(side.pitch, side.slice, span))
-    }
-
-    /// A synchronous command of a stream, counted like the others.
-    pub(crate) fn call_counted(
-        &self,
-        stream: &StreamState,
-        command: &Command<'_>,
-    ) -> Result<(), Status> {
-        self.counters.stream_command(stream.id);
-        self.call(command)
     }
 }
 
+impl StreamState {
+    fn copy_remote(
+        &self,
+        dst: Remote,
+        src: Remote,
+        layout: &Layout,
+        wait: bool,
+    ) -> Result<(), Status> {
+        let dst = dst.endpoint(layout.dst_pitch, layout.dst_slice, layout.dst_span()?);
+        let src = src.endpoint(layout.src_pitch, layout.src_slice, layout.src_span()?);
+        let (stream_id, shape) = (self.id, layout.shape.clone());
+        if wait {
+            let command = Command::CopySync { stream: stream_id, dst, src, shape };
+            return self.call(&command);
+        }
+        self.send(&Command::Copy { stream: stream_id, dst, src, shape })
+    }
+
+    fn copy_in(&self, dst: Remote, src: &[u8], layout: &Layout) -> Result<(), Status> {
+        let bytes = usize::try_from(layout.shape.width).map_err(|_| Status::INVALID_VALUE)?;
+        let linear = layout.shape.height == 1 && layout.shape.depth == 1;
+        if !linear || bytes > INLINE_MAX {
+            return self.stage_in(&dst, src, layout);
+        }
+        let inline = src.get(..bytes).ok_or(Status::INVALID_VALUE)?;
+        let place = Place::Host(Payload::Inline(inline));
+        self.send(&Command::Copy {
+            stream: self.id,
+            dst: dst.endpoint(0, 0, layout.shape.width),
+            src: Endpoint { place, pitch: 0, slice: 0 },
+            shape: layout.shape.clone(),
+        })
+    }
+}
+
+/// The pinned side that host bytes are, if they lie in the session's window.
+fn host_side(session: &Session, bytes: &[u8], span: u64) -> Result<Option<Remote>, Status> {
+    if (bytes.len() as u64) < span {
+        return Err(Status::INVALID_VALUE);
+    }
+    let address = bytes.as_ptr().addr() as u64;
+    Ok(session.pinned.holds(address, span).then_some(Remote::Pinned(address)))
+}
+
 /// Copies rows within this process.
-fn copy_host(dst: &mut [u8], src: &[u8], layout: &Layout) -> Result<(), Status> {
+pub(crate) fn copy_host(dst: &mut [u8], src: &[u8], layout: &Layout) -> Result<(), Status> {
     let whole =
         Piece { at: [0; 3], size: [layout.shape.width, layout.shape.height, layout.shape.depth] };
     let index = |value: u64| usize::try_from(value).map_err(|_| Status::INVALID_VALUE);

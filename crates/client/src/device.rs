@@ -1,14 +1,11 @@
 //! Devices: everything is known from the welcome, so nothing here crosses to the worker.
 
+use std::sync::Arc;
+
 use weft_wire::Status;
 
 use crate::client::Client;
-
-/// Attributes that follow from others of the welcome.
-mod attribute {
-    pub(super) const CAPABILITY_MAJOR: u32 = 75;
-    pub(super) const CAPABILITY_MINOR: u32 = 76;
-}
+use crate::session::Session;
 
 /// The properties of `cuDeviceGetProperties`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +36,7 @@ impl Client {
     /// Devices that the program sees.
     #[must_use]
     pub fn device_count(&self) -> i32 {
-        i32::from(self.devices)
+        i32::try_from(self.sessions.len()).unwrap_or(i32::MAX)
     }
 
     /// The `CUdevice` of an ordinal: the ordinal itself.
@@ -47,12 +44,12 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_get(&self, ordinal: i32) -> Result<i32, Status> {
-        self.ordinal(ordinal).map(i32::from)
+        self.device(ordinal).map(|session| i32::from(session.ordinal))
     }
 
-    /// Checks a `CUdevice`.
-    pub(crate) fn ordinal(&self, device: i32) -> Result<u8, Status> {
-        u8::try_from(device).ok().filter(|d| *d < self.devices).ok_or(Status::INVALID_DEVICE)
+    /// What a `CUdevice` is.
+    pub(crate) fn device(&self, device: i32) -> Result<&Arc<Session>, Status> {
+        self.session(u8::try_from(device).map_err(|_| Status::INVALID_DEVICE)?)
     }
 
     /// A `CUdevice_attribute`; one that the device does not have reads as 0.
@@ -63,27 +60,11 @@ impl Client {
         /// Numbers from here on are not in any header.
         const ATTRIBUTE_END: u32 = 160;
 
-        self.ordinal(device)?;
+        let session = self.device(device)?;
         if number == 0 || number >= ATTRIBUTE_END {
             return Err(Status::INVALID_VALUE);
         }
-        Ok(self.attribute(number))
-    }
-
-    /// An attribute of the vGPU, 0 if it has none of that number.
-    pub(crate) fn attribute(&self, number: u32) -> i32 {
-        let capability = |value: u32| i32::try_from(value).unwrap_or(0);
-        match number {
-            attribute::CAPABILITY_MAJOR => capability(self.welcome.capability_major),
-            attribute::CAPABILITY_MINOR => capability(self.welcome.capability_minor),
-            other => self.attributes.get(&other).copied().unwrap_or(0),
-        }
-    }
-
-    /// An attribute as a limit: `otherwise` where the vGPU does not state it.
-    pub(crate) fn limit(&self, number: u32, otherwise: u32) -> u32 {
-        let stated = self.attributes.get(&number).and_then(|value| u32::try_from(*value).ok());
-        stated.filter(|limit| *limit > 0).unwrap_or(otherwise)
+        Ok(session.attribute(number))
     }
 
     /// The device's name.
@@ -91,8 +72,7 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_name(&self, device: i32) -> Result<&str, Status> {
-        self.ordinal(device)?;
-        Ok(&self.welcome.device_name)
+        Ok(&self.device(device)?.welcome.device_name)
     }
 
     /// The vGPU's identity.
@@ -100,8 +80,7 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_uuid(&self, device: i32) -> Result<[u8; 16], Status> {
-        self.ordinal(device)?;
-        Ok(self.welcome.uuid)
+        Ok(self.device(device)?.welcome.uuid)
     }
 
     /// The vGPU's memory quota, in bytes.
@@ -109,8 +88,7 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_total_mem(&self, device: i32) -> Result<u64, Status> {
-        self.ordinal(device)?;
-        Ok(self.welcome.memory_bytes)
+        Ok(self.device(device)?.welcome.memory_bytes)
     }
 
     /// Compute capability, major and minor.
@@ -118,11 +96,9 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_compute_capability(&self, device: i32) -> Result<(i32, i32), Status> {
-        self.ordinal(device)?;
-        Ok((
-            self.attribute(attribute::CAPABILITY_MAJOR),
-            self.attribute(attribute::CAPABILITY_MINOR),
-        ))
+        let welcome = &self.device(device)?.welcome;
+        let number = |value: u32| i32::try_from(value).unwrap_or(0);
+        Ok((number(welcome.capability_major), number(welcome.capability_minor)))
     }
 
     /// A PCI address as text. It is made up from the vGPU's identity: a vGPU sits on no bus.
@@ -130,8 +106,7 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_pci_bus_id(&self, device: i32) -> Result<String, Status> {
-        self.ordinal(device)?;
-        let (domain, bus, slot) = self.pci_address();
+        let (domain, bus, slot) = pci_address(self.device(device)?);
         Ok(format!("{domain:04x}:{bus:02x}:{slot:02x}.0"))
     }
 
@@ -142,19 +117,13 @@ impl Client {
     pub fn device_by_pci_bus_id(&self, text: &str) -> Result<i32, Status> {
         let wanted = text.trim().to_ascii_lowercase();
         let wanted = wanted.strip_suffix(".0").unwrap_or(&wanted);
-        let (domain, bus, slot) = self.pci_address();
-        let own = [format!("{domain:04x}:{bus:02x}:{slot:02x}"), format!("{bus:02x}:{slot:02x}")];
-        if self.devices > 0 && own.iter().any(|own| own == wanted) {
-            return Ok(0);
-        }
-        Err(Status::INVALID_DEVICE)
-    }
-
-    fn pci_address(&self) -> (i32, i32, i32) {
-        const PCI_BUS: u32 = 33;
-        const PCI_DEVICE: u32 = 34;
-        const PCI_DOMAIN: u32 = 50;
-        (self.attribute(PCI_DOMAIN), self.attribute(PCI_BUS), self.attribute(PCI_DEVICE))
+        let is_meant = |session: &&Arc<Session>| {
+            let (domain, bus, slot) = pci_address(session);
+            let short = format!("{bus:02x}:{slot:02x}");
+            wanted == short || wanted == format!("{domain:04x}:{short}")
+        };
+        let found = self.sessions.iter().find(is_meant).ok_or(Status::INVALID_DEVICE)?;
+        Ok(i32::from(found.ordinal))
     }
 
     /// The properties of the old `cuDeviceGetProperties`.
@@ -162,8 +131,8 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_properties(&self, device: i32) -> Result<DeviceProperties, Status> {
-        self.ordinal(device)?;
-        let of = |number| self.attribute(number);
+        let session = self.device(device)?;
+        let of = |number| session.attribute(number);
         Ok(DeviceProperties {
             max_threads_per_block: of(1),
             max_threads_dim: [of(2), of(3), of(4)],
@@ -178,13 +147,21 @@ impl Client {
         })
     }
 
-    /// Whether one device could access the other's memory: there is only one.
+    /// Whether kernels of one device could access the other's memory: vGPUs are kept apart. Copies
+    /// between them work.
     ///
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_can_access_peer(&self, device: i32, peer: i32) -> Result<bool, Status> {
-        self.ordinal(device)?;
-        self.ordinal(peer)?;
+        self.device(device)?;
+        self.device(peer)?;
         Ok(false)
     }
+}
+
+fn pci_address(session: &Session) -> (i32, i32, i32) {
+    const PCI_BUS: u32 = 33;
+    const PCI_DEVICE: u32 = 34;
+    const PCI_DOMAIN: u32 = 50;
+    (session.attribute(PCI_DOMAIN), session.attribute(PCI_BUS), session.attribute(PCI_DEVICE))
 }

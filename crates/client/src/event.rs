@@ -1,7 +1,7 @@
 //! Events. Whether one has completed is read from the segment.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use weft_wire::id::EventId;
 use weft_wire::reply::Elapsed;
@@ -11,7 +11,8 @@ use crate::capture::CapturedPoint;
 use crate::client::{Client, lock};
 use crate::context::ContextState;
 use crate::handle::{Context, Event, Stream};
-use crate::ipc_event::SharedCell;
+use crate::ipc_event::{SharedCell, free_cell, shared_query, shared_record, shared_synchronize};
+use crate::session::Session;
 
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(crate) const DISABLE_TIMING: u32 = 2;
@@ -25,6 +26,7 @@ pub(crate) const INTERPROCESS: u32 = 4;
 pub(crate) struct EventState {
     pub(crate) handle: Event,
     pub(crate) id: EventId,
+    pub(crate) session: Arc<Session>,
     pub(crate) context: Context,
     flags: u32,
     /// The number of the last record, 0 before the first.
@@ -42,6 +44,24 @@ impl EventState {
 
     pub(crate) fn set_record(&self, record: u64) {
         self.last.fetch_max(record, Ordering::AcqRel);
+    }
+
+    /// Whether a record has completed; `None` when only the worker knows.
+    fn is_done(&self, record: u64) -> Option<bool> {
+        if record == 0 {
+            return Some(true);
+        }
+        let word = progress::event_word(self.id)?;
+        self.session.progress(word).map(|completed| completed >= record)
+    }
+
+    /// Waits for the last record.
+    pub(crate) fn synchronize(&self) -> Result<(), Status> {
+        let record = self.last_record();
+        if self.is_done(record) == Some(true) {
+            return self.session.healthy();
+        }
+        self.session.call(&Command::EventSynchronize { event: self.id, record })
     }
 }
 
@@ -67,7 +87,7 @@ impl Client {
         let context = self.current()?;
         let shared = match flags & (INTERPROCESS | DISABLE_TIMING) {
             INTERPROCESS => return Err(Status::INVALID_VALUE),
-            flags if flags & INTERPROCESS != 0 => Some(self.new_cell(context.handle)?),
+            flags if flags & INTERPROCESS != 0 => Some(self.new_cell(&context)?),
             _ => None,
         };
         self.new_event(&context, flags, shared)
@@ -81,9 +101,10 @@ impl Client {
     ) -> Result<Event, Status> {
         let (handle, state) = self
             .events
-            .insert(context.ordinal, |slot, handle| EventState {
+            .insert(context.session.ordinal, |slot, handle| EventState {
                 handle,
                 id: EventId { index: slot.index, generation: slot.generation },
+                session: Arc::clone(&context.session),
                 context: context.handle,
                 flags,
                 shared,
@@ -91,7 +112,8 @@ impl Client {
                 captured: Mutex::new(None),
             })
             .map_err(|_| Status::OUT_OF_MEMORY)?;
-        let created = self.submit(&Command::EventCreate { context: context.id, event: state.id });
+        let command = Command::EventCreate { context: context.id, event: state.id };
+        let created = context.session.submit(&command);
         if created.is_err() {
             self.events.remove(handle);
         }
@@ -105,9 +127,9 @@ impl Client {
     pub fn event_destroy(&self, event: Event) -> Result<(), Status> {
         let state = self.events.remove(event).ok_or(Status::INVALID_HANDLE)?;
         if let Some(cell) = state.shared {
-            self.free_cell(&cell);
+            free_cell(&state.session, &cell);
         }
-        self.submit(&Command::EventDestroy { event: state.id })
+        state.session.submit(&Command::EventDestroy { event: state.id })
     }
 
     /// Records an event in stream order.
@@ -121,25 +143,16 @@ impl Client {
             return Err(Status::INVALID_HANDLE);
         }
         if let Some(cell) = event.shared {
-            return self.shared_record(&cell, &stream);
+            return shared_record(&cell, &stream);
         }
         if self.capture_record(&stream, &event)? == EventWork::Captured {
             return Ok(());
         }
         *lock(&event.captured) = None;
-        let record = self.counters.event_record(event.id);
+        let record = event.session.counters.event_record(event.id);
         event.set_record(record);
         let command = Command::EventRecord { event: event.id, stream: stream.id, record };
-        self.send(&stream, &command)
-    }
-
-    /// Whether the last record has completed; `None` when only the worker knows.
-    fn event_done(&self, event: &EventState, record: u64) -> Option<bool> {
-        if record == 0 {
-            return Some(true);
-        }
-        let word = progress::event_word(event.id)?;
-        self.progress(word).map(|completed| completed >= record)
+        stream.send(&command)
     }
 
     /// Success when the last record has completed, or there was none.
@@ -147,18 +160,17 @@ impl Client {
     /// # Errors
     /// `NOT_READY`, `INVALID_HANDLE`, `CAPTURED_EVENT`, or a fault.
     pub fn event_query(&self, event: Event) -> Result<(), Status> {
-        self.healthy()?;
-        let event = self.events.get(event).ok_or(Status::INVALID_HANDLE)?;
+        let event = self.healthy_event(event)?;
         if let Some(cell) = event.shared {
-            return self.shared_query(&cell);
+            return shared_query(&event.session, &cell);
         }
         self.refuse_captured(&event)?;
         let record = event.last_record();
-        match self.event_done(&event, record) {
+        match event.is_done(record) {
             // A fault completes what is recorded behind it, after it was told.
-            Some(true) => self.healthy(),
+            Some(true) => event.session.healthy(),
             Some(false) => Err(Status::NOT_READY),
-            None => self.call(&Command::EventQuery { event: event.id, record }),
+            None => event.session.call(&Command::EventQuery { event: event.id, record }),
         }
     }
 
@@ -167,38 +179,43 @@ impl Client {
     /// # Errors
     /// `INVALID_HANDLE`, `CAPTURED_EVENT`, or a fault.
     pub fn event_synchronize(&self, event: Event) -> Result<(), Status> {
-        self.healthy()?;
-        let event = self.events.get(event).ok_or(Status::INVALID_HANDLE)?;
+        let event = self.healthy_event(event)?;
         if let Some(cell) = event.shared {
-            return self.shared_synchronize(&cell);
+            return shared_synchronize(&event.session, &cell);
         }
         self.refuse_captured(&event)?;
-        let record = event.last_record();
-        if self.event_done(&event, record) == Some(true) {
-            return self.healthy();
-        }
-        self.call(&Command::EventSynchronize { event: event.id, record })
+        event.synchronize()
+    }
+
+    /// An event of a session without faults.
+    pub(crate) fn healthy_event(&self, event: Event) -> Result<Arc<EventState>, Status> {
+        let event = self.events.get(event).ok_or(Status::INVALID_HANDLE)?;
+        event.session.healthy()?;
+        Ok(event)
     }
 
     /// Milliseconds between two completed records.
     ///
     /// # Errors
-    /// `INVALID_HANDLE` for events without timing or never recorded, `NOT_READY`, or a fault.
+    /// `INVALID_HANDLE` for events without timing, never recorded, or of two devices; `NOT_READY`,
+    /// or a fault.
     pub fn event_elapsed(&self, start: Event, end: Event) -> Result<f32, Status> {
-        self.healthy()?;
-        let start = self.events.get(start).ok_or(Status::INVALID_HANDLE)?;
-        let end = self.events.get(end).ok_or(Status::INVALID_HANDLE)?;
+        let start = self.healthy_event(start)?;
+        let end = self.healthy_event(end)?;
+        if start.session.ordinal != end.session.ordinal {
+            return Err(Status::INVALID_HANDLE);
+        }
         for event in [&start, &end] {
             self.refuse_captured(event)?;
             if event.flags & DISABLE_TIMING != 0 || event.last_record() == 0 {
                 return Err(Status::INVALID_HANDLE);
             }
-            if self.event_done(event, event.last_record()) == Some(false) {
+            if event.is_done(event.last_record()) == Some(false) {
                 return Err(Status::NOT_READY);
             }
         }
         let command = Command::EventElapsed { start: start.id, end: end.id };
-        let Elapsed { ns } = self.call_for(&command)?;
+        let Elapsed { ns } = start.session.call_for(&command)?;
         Ok(milliseconds(ns))
     }
 }

@@ -138,7 +138,8 @@ impl Client {
             attribute::REGISTERS => info.registers,
             attribute::PTX_VERSION => info.ptx_version,
             attribute::BINARY_VERSION => {
-                self.welcome.capability_major * 10 + self.welcome.capability_minor
+                let welcome = &self.home(function.context)?.welcome;
+                welcome.capability_major * 10 + welcome.capability_minor
             }
             attribute::CACHE_MODE_CA => 0,
             attribute::MAX_DYNAMIC_SHARED => function.max_dynamic_shared(),
@@ -165,7 +166,8 @@ impl Client {
         let function = self.function(function)?;
         let word = match number {
             attribute::MAX_DYNAMIC_SHARED => {
-                let most = self.limit(SHARED_OPT_IN, DYNAMIC_SHARED_DEFAULT);
+                let most =
+                    self.home(function.context)?.limit(SHARED_OPT_IN, DYNAMIC_SHARED_DEFAULT);
                 let most = most.saturating_sub(function.info().shared_bytes);
                 let wanted = u32::try_from(value).map_err(|_| Status::INVALID_VALUE)?;
                 if wanted > most {

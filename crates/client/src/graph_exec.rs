@@ -1,7 +1,7 @@
 //! Instantiated graphs: they live on the worker; here are their launches and changes.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use weft_wire::codec::{Field, encode_to_vec};
 use weft_wire::command::{self, GraphWork, LIST_BYTES_MAX, LaunchSpec, Payload};
@@ -13,6 +13,7 @@ use crate::copy::Layout;
 use crate::graph::{CopyWork, KernelWork, Node, Work, in_order};
 use crate::handle::{Context, Event, Graph, GraphExec, GraphNode, Stream};
 use crate::launch::launch_spec;
+use crate::session::Session;
 use crate::staging;
 use crate::table::Removed;
 use crate::user_object::References;
@@ -25,6 +26,7 @@ const INLINE_PARAMS_MAX: usize = 400;
 pub(crate) struct GraphExecState {
     pub(crate) handle: GraphExec,
     id: GraphExecId,
+    pub(crate) session: Arc<Session>,
     pub(crate) context: Context,
     number: u64,
     flags: u64,
@@ -41,6 +43,15 @@ impl GraphExecState {
 
     pub(crate) fn contents(&self) -> MutexGuard<'_, Contents> {
         lock(&self.contents)
+    }
+
+    fn keep_host_functions(&self, contents: &Contents) -> Result<(), Status> {
+        for (position, (_, work, _)) in (0..).zip(&contents.nodes) {
+            if let (Work::Host(host), Some(call)) = (work, contents.calls.get(&position)) {
+                self.session.host_functions.keep(*call, host.clone())?;
+            }
+        }
+        Ok(())
     }
 }
 
@@ -101,10 +112,12 @@ impl Client {
                 contents.events.insert(position, *event);
             }
         }
-        let list = self.encode_list(&contents)?;
-        let made = self.graph_execs.insert(context.ordinal, |slot, handle| GraphExecState {
+        let session = &context.session;
+        let list = self.encode_list(session, &contents)?;
+        let made = self.graph_execs.insert(session.ordinal, |slot, handle| GraphExecState {
             handle,
             id: GraphExecId { index: slot.index, generation: slot.generation },
+            session: Arc::clone(session),
             context: context.handle,
             number: self.number(),
             flags,
@@ -112,9 +125,9 @@ impl Client {
             contents: Mutex::new(contents),
         });
         let (handle, state) = made.map_err(|_| Status::OUT_OF_MEMORY)?;
-        let outcome = self.keep_host_functions(&state.contents()).and_then(|()| {
-            let nodes = staging::named(&self.block_with(&list)?.hand_over());
-            self.call(&Command::GraphInstantiate { context: context.id, graph: state.id, nodes })
+        let outcome = state.keep_host_functions(&state.contents()).and_then(|()| {
+            let nodes = staging::named(&session.block_with(&list)?.hand_over());
+            session.call(&Command::GraphInstantiate { context: context.id, graph: state.id, nodes })
         });
         if outcome.is_err() {
             self.forget_exec(handle);
@@ -122,20 +135,11 @@ impl Client {
         outcome.map(|()| handle)
     }
 
-    fn keep_host_functions(&self, contents: &Contents) -> Result<(), Status> {
-        for (position, (_, work, _)) in (0..).zip(&contents.nodes) {
-            if let (Work::Host(host), Some(call)) = (work, contents.calls.get(&position)) {
-                self.host_functions.keep(*call, host.clone())?;
-            }
-        }
-        Ok(())
-    }
-
     /// Takes out an instantiated graph; its host functions go with its last launch.
     pub(crate) fn forget_exec(&self, exec: GraphExec) -> Option<Removed<'_, GraphExecState>> {
         let state = self.graph_execs.remove(exec)?;
         for call in lock(&state.contents).calls.values() {
-            self.host_functions.forget(*call);
+            state.session.host_functions.forget(*call);
         }
         Some(state)
     }
@@ -188,24 +192,32 @@ impl Client {
         Ok(if outer.is_empty() { before } else { outer })
     }
 
-    fn encode_list(&self, contents: &Contents) -> Result<Vec<u8>, Status> {
+    fn encode_list(&self, session: &Session, contents: &Contents) -> Result<Vec<u8>, Status> {
         let mut list = Vec::with_capacity(contents.nodes.len());
         let mut bytes = 64;
         for (position, (after, work, enabled)) in (0..).zip(&contents.nodes) {
             let call = contents.calls.get(&position).copied().unwrap_or(0);
-            let work = if *enabled { self.wire_work(work, call)? } else { GraphWork::Empty };
+            let work = match enabled {
+                true => self.wire_work(session, work, call)?,
+                false => GraphWork::Empty,
+            };
             bytes += 256 + after.len() * 4 + param_bytes(&work);
             list.push(command::GraphNode { after: after.clone(), work });
         }
         encode(&list, bytes)
     }
 
-    /// The wire's form of a node's work.
-    pub(crate) fn wire_work<'a>(&self, work: &'a Work, call: u64) -> Result<GraphWork<'a>, Status> {
+    /// The wire's form of a node's work on a session's device.
+    pub(crate) fn wire_work<'a>(
+        &self,
+        session: &Session,
+        work: &'a Work,
+        call: u64,
+    ) -> Result<GraphWork<'a>, Status> {
         Ok(match work {
             Work::Empty | Work::Child(_) => GraphWork::Empty,
             Work::Kernel(_) if has_no_blocks(work) => GraphWork::Empty,
-            Work::Kernel(kernel) => GraphWork::Kernel(self.kernel_spec(kernel)?),
+            Work::Kernel(kernel) => GraphWork::Kernel(kernel_spec(session, kernel)?),
             Work::Copy(CopyWork { dst, src, shape }) => {
                 let layout = Layout {
                     shape: shape.clone(),
@@ -215,26 +227,21 @@ impl Client {
                     src_slice: src.slice,
                 };
                 GraphWork::Copy {
-                    dst: self.graph_side(dst, layout.dst_span()?)?,
-                    src: self.graph_side(src, layout.src_span()?)?,
+                    dst: self.graph_side(session, dst, layout.dst_span()?)?,
+                    src: self.graph_side(session, src, layout.src_span()?)?,
                     shape: shape.clone(),
                 }
             }
             Work::Fill(fill) => GraphWork::Fill(fill.clone()),
             Work::Host(_) => GraphWork::HostFunction(call),
-            Work::EventRecord(event) => GraphWork::EventRecord(self.event_id(*event)?),
-            Work::EventWait(event) => GraphWork::EventWait(self.event_id(*event)?),
+            Work::EventRecord(event) => GraphWork::EventRecord(self.event_id(session, *event)?),
+            Work::EventWait(event) => GraphWork::EventWait(self.event_id(session, *event)?),
         })
     }
 
-    fn kernel_spec<'a>(&self, kernel: &'a KernelWork) -> Result<LaunchSpec<'a>, Status> {
-        self.check_launch(&kernel.target, &kernel.launch, &kernel.params)?;
-        Ok(launch_spec(&kernel.target, &kernel.launch, Payload::Inline(&kernel.params)))
-    }
-
-    fn event_id(&self, event: Event) -> Result<EventId, Status> {
+    fn event_id(&self, session: &Session, event: Event) -> Result<EventId, Status> {
         let event = self.events.get(event).ok_or(Status::INVALID_HANDLE)?;
-        if event.shared.is_some() {
+        if event.shared.is_some() || event.session.ordinal != session.ordinal {
             return Err(Status::NOT_SUPPORTED);
         }
         Ok(event.id)
@@ -289,14 +296,20 @@ impl Client {
         lock(&state.contents).nodes.get(at).map(|node| node.2).ok_or(Status::INVALID_VALUE)
     }
 
+    /// An instantiated graph of a session without faults.
+    pub(crate) fn healthy_exec(&self, exec: GraphExec) -> Result<Arc<GraphExecState>, Status> {
+        let state = self.graph_execs.get(exec).ok_or(Status::INVALID_VALUE)?;
+        state.session.healthy()?;
+        Ok(state)
+    }
+
     fn change_node(
         &self,
         exec: GraphExec,
         node: GraphNode,
         change: impl FnOnce(&Work, &bool) -> Result<(Work, bool), Status>,
     ) -> Result<(), Status> {
-        self.healthy()?;
-        let state = self.graph_execs.get(exec).ok_or(Status::INVALID_VALUE)?;
+        let state = self.healthy_exec(exec)?;
         let position = state.position(node)?;
         let at = usize::try_from(position).map_err(|_| Status::INVALID_VALUE)?;
         let mut contents = state.contents();
@@ -319,7 +332,7 @@ impl Client {
         let call = contents.calls.get(&position).copied().unwrap_or(0);
         self.send_node(state, position, after, &work, (*was_enabled, enabled), call)?;
         if let Work::Host(host) = &work {
-            self.host_functions.keep(call, host.clone())?;
+            state.session.host_functions.keep(call, host.clone())?;
         }
         if let Work::EventRecord(event) = &work {
             contents.events.insert(position, *event);
@@ -351,17 +364,18 @@ impl Client {
             && !has_no_blocks(work)
             && kernel.params.len() <= INLINE_PARAMS_MAX
         {
-            let launch = self.kernel_spec(kernel)?;
-            return self.submit(&Command::GraphSetKernel { graph: exec.id, node, launch });
+            let launch = kernel_spec(&exec.session, kernel)?;
+            return exec.session.submit(&Command::GraphSetKernel { graph: exec.id, node, launch });
         }
         if enabled && matches!(work, Work::Host(_)) {
             return Ok(());
         }
-        let work = if enabled { self.wire_work(work, call)? } else { GraphWork::Empty };
+        let session = &exec.session;
+        let work = if enabled { self.wire_work(session, work, call)? } else { GraphWork::Empty };
         let bytes = 512 + after.len() * 4 + param_bytes(&work);
         let bytes = encode(&command::GraphNode { after: after.to_vec(), work }, bytes)?;
-        let node_bytes = staging::named(&self.block_with(&bytes)?.hand_over());
-        self.call(&Command::GraphSetNode { graph: exec.id, node, node_bytes })
+        let node_bytes = staging::named(&session.block_with(&bytes)?.hand_over());
+        session.call(&Command::GraphSetNode { graph: exec.id, node, node_bytes })
     }
 
     /// Launches an instantiated graph in stream order.
@@ -382,13 +396,13 @@ impl Client {
         }
         for event in contents.events.values() {
             if let Some(event) = self.events.get(*event) {
-                event.set_record(self.counters.event_record(event.id));
+                event.set_record(stream.session.counters.event_record(event.id));
             }
         }
-        contents.calls.values().for_each(|call| self.host_functions.expect(*call));
+        contents.calls.values().for_each(|call| state.session.host_functions.expect(*call));
         contents.launched = true;
         drop(contents);
-        self.send(&stream, &Command::GraphLaunch { graph: state.id, stream: stream.id })
+        stream.send(&Command::GraphLaunch { graph: state.id, stream: stream.id })
     }
 
     /// Destroys an instantiated graph after its launches.
@@ -397,7 +411,7 @@ impl Client {
     /// `INVALID_VALUE`.
     pub fn graph_exec_destroy(&self, exec: GraphExec) -> Result<(), Status> {
         let state = self.forget_exec(exec).ok_or(Status::INVALID_VALUE)?;
-        let destroyed = self.submit(&Command::GraphDestroy { graph: state.id });
+        let destroyed = state.session.submit(&Command::GraphDestroy { graph: state.id });
         let (held, launched) = {
             let mut contents = state.contents();
             (std::mem::take(&mut contents.held), contents.launched)
@@ -421,6 +435,14 @@ impl Client {
     pub fn graph_exec_id(&self, exec: GraphExec) -> Result<u64, Status> {
         self.graph_execs.with(exec, |state| state.number).ok_or(Status::INVALID_VALUE)
     }
+}
+
+fn kernel_spec<'a>(session: &Session, kernel: &'a KernelWork) -> Result<LaunchSpec<'a>, Status> {
+    if kernel.target.context.ordinal() != session.ordinal {
+        return Err(Status::INVALID_VALUE);
+    }
+    session.check_launch(&kernel.target, &kernel.launch, &kernel.params)?;
+    Ok(launch_spec(&kernel.target, &kernel.launch, Payload::Inline(&kernel.params)))
 }
 
 fn param_bytes(work: &GraphWork<'_>) -> usize {

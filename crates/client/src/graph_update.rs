@@ -30,8 +30,7 @@ impl Client {
     /// # Errors
     /// `INVALID_VALUE` for stale handles, and what setting the nodes one by one would answer.
     pub fn graph_exec_update(&self, exec: GraphExec, graph: Graph) -> Result<Updated, Status> {
-        self.healthy()?;
-        let state = self.graph_execs.get(exec).ok_or(Status::INVALID_VALUE)?;
+        let state = self.healthy_exec(exec)?;
         let mut flat = Flat::default();
         self.flatten(graph, None, &mut flat)?;
         let kept = std::mem::take(&mut flat.held);
@@ -57,8 +56,7 @@ impl Client {
         node: GraphNode,
         child: Graph,
     ) -> Result<(), Status> {
-        self.healthy()?;
-        let state = self.graph_execs.get(exec).ok_or(Status::INVALID_VALUE)?;
+        let state = self.healthy_exec(exec)?;
         let position = state.position(node)?;
         let mut contents = state.contents();
         let end = *contents.children.get(&position).ok_or(Status::INVALID_VALUE)?;
@@ -119,7 +117,7 @@ impl Client {
         {
             if !is_same(old, &new) {
                 // What cannot be sent is refused before anything has changed.
-                self.wire_work(&new, 0)?;
+                self.wire_work(&state.session, &new, 0)?;
                 changes.push((position, new, *enabled));
             }
         }

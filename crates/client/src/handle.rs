@@ -44,6 +44,9 @@ const GENERATION_SHIFT: u32 = INDEX_BITS + ORDINAL_BITS + KIND_BITS;
 /// Most slots a table can have.
 pub(crate) const INDEX_MAX: u32 = (1 << INDEX_BITS) - 1;
 
+/// Most devices of a process, and the ordinal of those that it does not see.
+pub(crate) const ORDINALS_MAX: u8 = (1 << ORDINAL_BITS) - 1;
+
 /// A handle taken apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Parts {
@@ -148,6 +151,13 @@ handles! {
     Link,
     /// A `CUuserObject`.
     UserObject,
+}
+
+impl Context {
+    /// The device that it was made on.
+    pub(crate) fn ordinal(self) -> u8 {
+        Parts::of(self.0).ordinal
+    }
 }
 
 impl Stream {

@@ -13,6 +13,7 @@ use weft_wire::{Command, Status};
 use crate::client::{Client, lock};
 use crate::graph::{HostWork, Work};
 use crate::handle::Stream;
+use crate::session::Session;
 
 /// A callback with the stream's state, called once.
 pub type Callback = Box<dyn FnOnce(Result<(), Status>) + Send>;
@@ -32,7 +33,7 @@ enum Pending {
 
 /// What the callback thread may be asked to call.
 pub(crate) struct HostFunctions {
-    client: Weak<Client>,
+    session: Weak<Session>,
     state: Mutex<State>,
 }
 
@@ -49,8 +50,8 @@ impl fmt::Debug for HostFunctions {
 }
 
 impl HostFunctions {
-    pub(crate) fn new(client: Weak<Client>) -> Self {
-        Self { client, state: Mutex::default() }
+    pub(crate) fn new(session: Weak<Session>) -> Self {
+        Self { session, state: Mutex::default() }
     }
 
     /// Keeps a function for every launch of a graph under the number `call`.
@@ -85,9 +86,9 @@ impl HostFunctions {
         if state.running {
             return Ok(());
         }
-        let client = self.client.clone();
+        let session = self.session.clone();
         let thread = std::thread::Builder::new().name("weft-callbacks".into());
-        let spawned = thread.spawn(move || serve(&client));
+        let spawned = thread.spawn(move || serve(&session));
         if spawned.is_err() {
             state.pending.remove(&call);
             return Err(Status::OPERATING_SYSTEM);
@@ -149,18 +150,18 @@ impl HostFunctions {
 }
 
 /// The callback thread, until the session is over or faulted.
-fn serve(client: &Weak<Client>) {
-    while let Some(client) = client.upgrade() {
-        let functions = &client.host_functions;
-        if let Ok(HostCall { call }) = client.call_for(&Command::HostFunctionNext {}) {
-            functions.run(call, client.usable());
-            if client.submit(&Command::HostFunctionDone { call }).is_ok() {
+fn serve(session: &Weak<Session>) {
+    while let Some(session) = session.upgrade() {
+        let functions = &session.host_functions;
+        if let Ok(HostCall { call }) = session.call_for(&Command::HostFunctionNext {}) {
+            functions.run(call, session.usable());
+            if session.submit(&Command::HostFunctionDone { call }).is_ok() {
                 continue;
             }
         }
         // What the worker dropped is told of it here. With nothing left, a later host function
         // starts another thread.
-        let outcome = client.usable();
+        let outcome = session.usable();
         if !functions.abandon(outcome) {
             return;
         }
@@ -185,8 +186,8 @@ impl Client {
                 (function.0)();
             }
         });
-        self.host_functions.add(call, Pending::Once(once))?;
-        self.send(&stream, &Command::HostFunction { stream: stream.id, call })
+        stream.session.host_functions.add(call, Pending::Once(once))?;
+        stream.send(&Command::HostFunction { stream: stream.id, call })
     }
 
     /// The same with the stream's state as argument, which is also told of faults
@@ -198,7 +199,7 @@ impl Client {
         let stream = self.stream(stream)?;
         stream.refuse_capture()?;
         let call = self.number();
-        self.host_functions.add(call, Pending::Once(callback))?;
-        self.send(&stream, &Command::HostFunction { stream: stream.id, call })
+        stream.session.host_functions.add(call, Pending::Once(callback))?;
+        stream.send(&Command::HostFunction { stream: stream.id, call })
     }
 }

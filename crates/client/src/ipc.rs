@@ -33,7 +33,8 @@ impl Client {
         if range.kind != RangeKind::Device {
             return Err(Status::INVALID_VALUE);
         }
-        let MemoryKey { key } = self.call_for(&Command::MemExport { address: range.start })?;
+        let session = self.home(range.context)?;
+        let MemoryKey { key } = session.call_for(&Command::MemExport { address: range.start })?;
         Ok(key)
     }
 
@@ -43,7 +44,8 @@ impl Client {
     /// `INVALID_HANDLE` when no other living session of the vGPU exports it, `OUT_OF_MEMORY`.
     pub fn mem_import(&self, key: [u8; 16]) -> Result<u64, Status> {
         let context = self.current()?;
-        let mut imports = lock(&self.imports);
+        let session = &context.session;
+        let mut imports = lock(&session.imports);
         imports.0.retain(|_, import| self.contexts.get(import.context).is_some());
         if let Some(import) = imports.0.get_mut(&key) {
             if import.context != context.handle {
@@ -53,7 +55,7 @@ impl Client {
             return Ok(import.address);
         }
         let Imported { address, bytes, number: _ } =
-            self.call_for(&Command::MemImport { context: context.id, key })?;
+            session.call_for(&Command::MemImport { context: context.id, key })?;
         let (kind, number) = (RangeKind::Imported, self.number());
         self.ranges.insert(Range { start: address, bytes, kind, context: context.handle, number });
         imports.0.insert(key, Import { address, context: context.handle, opened: 1 });
@@ -65,8 +67,9 @@ impl Client {
     /// # Errors
     /// `INVALID_VALUE` when nothing is open at `address`.
     pub fn mem_close(&self, address: u64) -> Result<(), Status> {
-        self.healthy()?;
-        let mut imports = lock(&self.imports);
+        let session = self.home(self.pointer_range(address)?.context)?;
+        session.healthy()?;
+        let mut imports = lock(&session.imports);
         let found = imports.0.iter_mut().find(|(_, import)| import.address == address);
         let (key, import) = found.ok_or(Status::INVALID_VALUE)?;
         import.opened -= 1;
@@ -77,6 +80,6 @@ impl Client {
         imports.0.remove(&key);
         let imported = |range: &Range| range.kind == RangeKind::Imported;
         self.ranges.remove(address, imported).ok_or(Status::INVALID_VALUE)?;
-        self.call(&Command::MemFree { address })
+        session.call(&Command::MemFree { address })
     }
 }

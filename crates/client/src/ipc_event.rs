@@ -9,8 +9,10 @@ use std::time::Duration;
 use weft_wire::{Command, Status};
 
 use crate::client::{Client, lock};
+use crate::context::ContextState;
 use crate::event::{DISABLE_TIMING, INTERPROCESS};
 use crate::handle::{Context, Event};
+use crate::session::Session;
 use crate::stream::StreamState;
 
 const CELL_BYTES: u64 = 16;
@@ -49,8 +51,9 @@ impl SharedCell {
 
 impl Client {
     /// A cell for an event of this process.
-    pub(crate) fn new_cell(&self, context: Context) -> Result<SharedCell, Status> {
-        let mut pages = lock(&self.event_pages);
+    pub(crate) fn new_cell(&self, state: &ContextState) -> Result<SharedCell, Status> {
+        let (context, session) = (state.handle, &state.session);
+        let mut pages = lock(&session.event_pages);
         pages.0.retain(|page| self.contexts.get(page.context).is_some());
         let has_room = |page: &Page| !page.free.is_empty() || page.fresh < PAGE_BYTES;
         let found = pages.0.iter().position(|page| page.context == context && has_room(page));
@@ -67,7 +70,7 @@ impl Client {
             return Ok(SharedCell { page: address, key, offset });
         }
         let cell = SharedCell { page: address, key, offset: page.fresh };
-        self.call(&Command::SharedEventCreate { cell: cell.address() })?;
+        session.call(&Command::SharedEventCreate { cell: cell.address() })?;
         page.fresh += CELL_BYTES;
         Ok(cell)
     }
@@ -81,24 +84,12 @@ impl Client {
         Ok(Page { address, key, context, fresh: 0, free: Vec::new() })
     }
 
-    /// The event of a cell is gone. A cell of which a record is under way is not used again.
-    pub(crate) fn free_cell(&self, cell: &SharedCell) {
-        let mut pages = lock(&self.event_pages);
-        let own = pages.0.iter_mut().find(|page| page.key == cell.key);
-        if let Some(page) = own
-            && self.shared_query(cell).is_ok()
-        {
-            page.free.push(cell.offset);
-        }
-    }
-
     /// What other processes of the vGPU open the event by: a key, and a place.
     ///
     /// # Errors
     /// `INVALID_HANDLE` for a stale event or one that is not for several processes.
     pub fn event_export(&self, event: Event) -> Result<([u8; 16], u32), Status> {
-        self.healthy()?;
-        let event = self.events.get(event).ok_or(Status::INVALID_HANDLE)?;
+        let event = self.healthy_event(event)?;
         let cell = event.shared.ok_or(Status::INVALID_HANDLE)?;
         Ok((cell.key, u32::try_from(cell.offset).map_err(|_| Status::INVALID_HANDLE)?))
     }
@@ -117,40 +108,41 @@ impl Client {
         let cell = SharedCell { page, key, offset };
         self.new_event(&context, DISABLE_TIMING | INTERPROCESS, Some(cell))
     }
+}
 
-    pub(crate) fn shared_record(
-        &self,
-        cell: &SharedCell,
-        stream: &StreamState,
-    ) -> Result<(), Status> {
-        stream.refuse_capture()?;
-        let command = Command::SharedEventRecord { cell: cell.address(), stream: stream.id };
-        self.call_counted(stream, &command)
+/// The event of a cell is gone. A cell of which a record is under way is not used again.
+pub(crate) fn free_cell(session: &Session, cell: &SharedCell) {
+    let mut pages = lock(&session.event_pages);
+    let own = pages.0.iter_mut().find(|page| page.key == cell.key);
+    if let Some(page) = own
+        && shared_query(session, cell).is_ok()
+    {
+        page.free.push(cell.offset);
     }
+}
 
-    pub(crate) fn shared_wait(
-        &self,
-        cell: &SharedCell,
-        stream: &StreamState,
-    ) -> Result<(), Status> {
-        stream.refuse_capture()?;
-        let command = Command::SharedEventWait { cell: cell.address(), stream: stream.id };
-        self.call_counted(stream, &command)
-    }
+pub(crate) fn shared_record(cell: &SharedCell, stream: &StreamState) -> Result<(), Status> {
+    stream.refuse_capture()?;
+    stream.call(&Command::SharedEventRecord { cell: cell.address(), stream: stream.id })
+}
 
-    pub(crate) fn shared_query(&self, cell: &SharedCell) -> Result<(), Status> {
-        self.call(&Command::SharedEventQuery { cell: cell.address() })
-    }
+pub(crate) fn shared_wait(cell: &SharedCell, stream: &StreamState) -> Result<(), Status> {
+    stream.refuse_capture()?;
+    stream.call(&Command::SharedEventWait { cell: cell.address(), stream: stream.id })
+}
 
-    /// The worker cannot tell when another session's record completes, so this asks and sleeps.
-    pub(crate) fn shared_synchronize(&self, cell: &SharedCell) -> Result<(), Status> {
-        let [mut nap, most] = NAPS;
-        loop {
-            match self.shared_query(cell) {
-                Err(Status::NOT_READY) => std::thread::sleep(nap),
-                outcome => return outcome,
-            }
-            nap = (nap * 2).min(most);
+pub(crate) fn shared_query(session: &Session, cell: &SharedCell) -> Result<(), Status> {
+    session.call(&Command::SharedEventQuery { cell: cell.address() })
+}
+
+/// The worker cannot tell when another session's record completes, so this asks and sleeps.
+pub(crate) fn shared_synchronize(session: &Session, cell: &SharedCell) -> Result<(), Status> {
+    let [mut nap, most] = NAPS;
+    loop {
+        match shared_query(session, cell) {
+            Err(Status::NOT_READY) => std::thread::sleep(nap),
+            outcome => return outcome,
         }
+        nap = (nap * 2).min(most);
     }
 }

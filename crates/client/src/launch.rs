@@ -9,6 +9,7 @@ use crate::client::Client;
 use crate::function::FunctionState;
 use crate::graph::{KernelWork, Work};
 use crate::handle::{Function, Stream};
+use crate::session::Session;
 use crate::staging;
 
 /// Longest parameter block that travels inside the command, in bytes.
@@ -50,7 +51,7 @@ impl Client {
         if target.context != stream.context {
             return Err(Status::INVALID_HANDLE);
         }
-        self.check_launch(target, launch, params)?;
+        stream.session.check_launch(target, launch, params)?;
         // An `extra` buffer may be longer than the block; the worker takes exactly the block.
         let params = params.get(..target.param_bytes() as usize).ok_or(Status::INVALID_VALUE)?;
         if stream.is_capturing() {
@@ -64,14 +65,16 @@ impl Client {
         }
         if params.len() <= INLINE_PARAMS_MAX {
             let launch = launch_spec(target, launch, Payload::Inline(params));
-            return self.send(&stream, &Command::Launch { stream: stream.id, launch });
+            return stream.send(&Command::Launch { stream: stream.id, launch });
         }
-        let block = self.block_with(params)?.hand_over();
+        let block = stream.session.block_with(params)?.hand_over();
         let params = Payload::Arena(staging::named(&block));
         let launch = launch_spec(target, launch, params);
-        self.send(&stream, &Command::Launch { stream: stream.id, launch })
+        stream.send(&Command::Launch { stream: stream.id, launch })
     }
+}
 
+impl Session {
     /// Checks what the native driver checks before it queues a launch.
     pub(crate) fn check_launch(
         &self,

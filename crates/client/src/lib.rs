@@ -2,7 +2,9 @@
 //! The runtime behind the shims: what a driver API means, over a session with a vGPU.
 //!
 //! A shim turns C arguments into safe values, calls one method of [`Client`] and turns the result
-//! back. The methods stand in one module per noun. What can be answered here is: attributes, the
+//! back. The client is the process's half: its devices and what the application made on them. Each
+//! device is a session with a vGPU (`session`), which knows no handles. The methods stand in one
+//! module per noun. What can be answered here is: attributes, the
 //! current-context stack, layouts, pointer ranges, captures, and (from the segment's progress
 //! words) whether events and streams have ended. Everything else becomes one
 //! [`weft_wire::Command`].
@@ -15,6 +17,7 @@ mod client;
 mod config;
 mod context;
 mod copy;
+mod copy_across;
 mod current;
 mod device;
 mod device_range;
@@ -40,6 +43,7 @@ mod pointer;
 mod pool;
 mod primary;
 mod registered;
+mod session;
 mod staging;
 mod stream;
 mod stream_value;

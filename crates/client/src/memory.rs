@@ -21,20 +21,12 @@ impl Client {
             return Err(Status::INVALID_VALUE);
         }
         let command = Command::MemAlloc { context: context.id, bytes };
-        let Address { address } = self.call_for(&command)?;
-        self.keep(address, bytes)?;
+        let Address { address } = context.session.call_for(&command)?;
+        context.session.keep_range(address, bytes)?;
         let number = self.number();
         let kind = RangeKind::Device;
         self.ranges.insert(Range { start: address, bytes, kind, context: context.handle, number });
         Ok(address)
-    }
-
-    /// Keeps the process's host memory away from new device memory, or gives that back.
-    fn keep(&self, address: u64, bytes: u64) -> Result<(), Status> {
-        self.device_range.keep(address, bytes).inspect_err(|_| {
-            // The allocation fails whatever becomes of this.
-            let _ = self.call(&Command::MemFree { address });
-        })
     }
 
     /// Allocates `height` rows of at least `width` bytes and returns address and pitch.
@@ -63,7 +55,8 @@ impl Client {
         if address == 0 {
             return Ok(());
         }
-        self.healthy()?;
+        let session = self.home(self.pointer_range(address)?.context)?;
+        session.healthy()?;
         let freeable = |range: &Range| {
             matches!(range.kind, RangeKind::Device | RangeKind::Pool(_) | RangeKind::Managed(_))
         };
@@ -72,7 +65,7 @@ impl Client {
             return self.free_shared(&range);
         }
         self.account_free(&range);
-        self.call(&Command::MemFree { address })
+        session.call(&Command::MemFree { address })
     }
 
     /// Free and total device memory of the vGPU, in bytes.
@@ -80,8 +73,8 @@ impl Client {
     /// # Errors
     /// `INVALID_CONTEXT`, or what the worker answers.
     pub fn mem_info(&self) -> Result<(u64, u64), Status> {
-        self.current()?;
-        let MemoryUse { free, total } = self.call_for(&Command::MemInfo {})?;
+        let context = self.current()?;
+        let MemoryUse { free, total } = context.session.call_for(&Command::MemInfo {})?;
         Ok((free, total))
     }
 
@@ -100,12 +93,15 @@ impl Client {
             return Err(Status::INVALID_VALUE);
         }
         stream.refuse_capture()?;
-        let pool = if pool.is_null() { self.pool_current(0)? } else { pool };
-        let state = self.pools.get(pool).ok_or(Status::INVALID_VALUE)?;
+        let session = &stream.session;
+        let device = i32::from(session.ordinal);
+        let pool = if pool.is_null() { self.pool_current(device)? } else { pool };
+        let state = self.pools.get(pool).filter(|pool| pool.ordinal == session.ordinal);
+        let state = state.ok_or(Status::INVALID_VALUE)?;
         let context = self.contexts.get(stream.context).ok_or(Status::CONTEXT_IS_DESTROYED)?;
         let command = Command::MemAllocAsync { context: context.id, stream: stream.id, bytes };
-        let Address { address } = self.call_for(&command)?;
-        self.keep(address, bytes)?;
+        let Address { address } = session.call_for(&command)?;
+        session.keep_range(address, bytes)?;
         state.account_alloc(bytes);
         self.ranges.insert(Range {
             start: address,
@@ -127,10 +123,13 @@ impl Client {
             return Ok(());
         }
         stream.refuse_capture()?;
-        let freeable = |range: &Range| matches!(range.kind, RangeKind::Device | RangeKind::Pool(_));
+        let freeable = |range: &Range| {
+            matches!(range.kind, RangeKind::Device | RangeKind::Pool(_))
+                && range.context.ordinal() == stream.session.ordinal
+        };
         let range = self.ranges.remove(address, freeable).ok_or(Status::INVALID_VALUE)?;
         self.account_free(&range);
-        self.send(&stream, &Command::MemFreeAsync { stream: stream.id, address })
+        stream.send(&Command::MemFreeAsync { stream: stream.id, address })
     }
 
     fn account_free(&self, range: &Range) {

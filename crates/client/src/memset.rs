@@ -19,11 +19,11 @@ impl Client {
         if span == 0 {
             return Ok(());
         }
-        self.check_device_span(fill.address, span)?;
+        self.check_device_span(&stream.session, fill.address, span)?;
         if stream.is_capturing() {
             return self.capture_work(&stream, Work::Fill(fill));
         }
-        self.send(&stream, &Command::Fill { stream: stream.id, fill })
+        stream.send(&Command::Fill { stream: stream.id, fill })
     }
 
     /// Fills `count` consecutive elements of `element` bytes.

@@ -3,7 +3,6 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use weft_ring::{ArenaRef, Patience};
 use weft_wire::codec::decode_all;
 use weft_wire::id::ModuleId;
 use weft_wire::reply::{self, Written};
@@ -14,6 +13,7 @@ use crate::context::ContextState;
 use crate::function::FunctionState;
 use crate::handle::{Context, Function, Module};
 use crate::pointer::{Range, RangeKind};
+use crate::session::Session;
 use crate::table::Removed;
 
 /// Room for a module's symbols at the first try and at the second, in bytes.
@@ -88,9 +88,10 @@ impl Client {
             globals: BTreeMap::new(),
             handles: Mutex::default(),
         };
-        let reserved = self.modules.insert(context.ordinal, placeholder);
+        let session = &context.session;
+        let reserved = self.modules.insert(session.ordinal, placeholder);
         let (handle, empty) = reserved.map_err(|_| Status::OUT_OF_MEMORY)?;
-        let loaded = self.load_as(context, empty.id, images);
+        let loaded = session.load_as(context, empty.id, images);
         let mut symbols = match loaded {
             Ok(symbols) => symbols,
             Err(failure) => {
@@ -106,7 +107,7 @@ impl Client {
         let module = Arc::new(with_symbols(handle, empty.id, context.handle, symbols));
         for (start, bytes) in module.globals.values().copied().filter(|(_, bytes)| *bytes > 0) {
             // A variable that host memory shadows can still be reached by its name and by kernels.
-            if self.device_range.keep(start, bytes).is_err() {
+            if !session.keeps_global(start, bytes) {
                 continue;
             }
             let kind = RangeKind::Global(handle);
@@ -117,76 +118,6 @@ impl Client {
         Ok(module)
     }
 
-    fn load_as(
-        &self,
-        context: &ContextState,
-        module: ModuleId,
-        images: &[&[u8]],
-    ) -> Result<reply::Module, LoadFailure> {
-        let mut failure = LoadFailure::from(Status::OUT_OF_MEMORY);
-        for size in ANSWER_SIZES {
-            let blocks = self.image_blocks(images)?;
-            let answer = self.block(size)?;
-            let command = Command::ModuleLoad {
-                context: context.id,
-                module,
-                images: blocks.iter().map(crate::staging::named).collect(),
-                answer: crate::staging::named(&answer.reference()),
-            };
-            let mut body = vec![0; weft_ring::MAX_ANSWER];
-            let answered = self.call_into(&command, &mut body)?;
-            body.truncate(answered.len);
-            if answered.status == Status::SUCCESS {
-                return read_symbols(&answer, &body).map_err(LoadFailure::from);
-            }
-            failure = LoadFailure {
-                status: answered.status,
-                log: String::from_utf8_lossy(&body).into_owned(),
-            };
-            // Symbols that did not fit are worth a second try with more room.
-            if failure.status != Status::OUT_OF_MEMORY {
-                break;
-            }
-        }
-        Err(failure)
-    }
-
-    /// Blocks with the images, one each, or a single container of more than a command can name.
-    fn image_blocks(&self, images: &[&[u8]]) -> Result<Vec<ArenaRef>, Status> {
-        /// Twenty bytes per block leave room for this many beside the rest of the command.
-        const BLOCKS_MAX: usize = 16;
-
-        let packed;
-        let packed: &[&[u8]] = if images.len() > BLOCKS_MAX {
-            packed = container::pack(images.iter().copied());
-            &[&packed]
-        } else {
-            images
-        };
-        let blocks = packed.iter().map(|image| self.block_with(image));
-        let blocks = blocks.collect::<Result<Vec<_>, Status>>()?;
-        Ok(blocks.into_iter().map(weft_ring::Block::hand_over).collect())
-    }
-
-    /// A block of the arena with these bytes.
-    pub(crate) fn block_with(&self, bytes: &[u8]) -> Result<weft_ring::Block, Status> {
-        let block = self.block(bytes.len())?;
-        let copied = block.span().and_then(|span| span.write_from(bytes));
-        copied.map(|()| block).map_err(|_| Status::UNKNOWN)
-    }
-
-    /// A block of the arena, waiting while it is full.
-    pub(crate) fn block(&self, bytes: usize) -> Result<weft_ring::Block, Status> {
-        let alive = || self.side.is_alive();
-        let block = self.side.arena().alloc(bytes, &Patience::while_alive(&alive));
-        block.map_err(|error| match error {
-            weft_ring::ArenaError::TooLarge(_) | weft_ring::ArenaError::Full => {
-                Status::OUT_OF_MEMORY
-            }
-            weft_ring::ArenaError::PeerLost => Status::DEVICE_UNAVAILABLE,
-        })
-    }
-
     /// Unloads a module.
     ///
     /// # Errors
@@ -194,7 +125,7 @@ impl Client {
     pub fn module_unload(&self, module: Module) -> Result<(), Status> {
         let state = self.modules.get(module).ok_or(Status::INVALID_HANDLE)?;
         let removed = self.forget_module(&state).ok_or(Status::INVALID_HANDLE)?;
-        self.call(&Command::ModuleUnload { module: removed.id })
+        self.home(removed.context)?.call(&Command::ModuleUnload { module: removed.id })
     }
 
     /// Takes out a module's local objects.
@@ -262,6 +193,42 @@ impl Client {
         let state = self.modules.get(module).ok_or(Status::INVALID_HANDLE)?;
         let count = self.module_function_count(module)?.min(most);
         (0..count).map(|index| self.function_of(&state, index)).collect()
+    }
+}
+
+impl Session {
+    fn load_as(
+        &self,
+        context: &ContextState,
+        module: ModuleId,
+        images: &[&[u8]],
+    ) -> Result<reply::Module, LoadFailure> {
+        let mut failure = LoadFailure::from(Status::OUT_OF_MEMORY);
+        for size in ANSWER_SIZES {
+            let blocks = self.image_blocks(images)?;
+            let answer = self.block(size)?;
+            let command = Command::ModuleLoad {
+                context: context.id,
+                module,
+                images: blocks.iter().map(crate::staging::named).collect(),
+                answer: crate::staging::named(&answer.reference()),
+            };
+            let mut body = vec![0; weft_ring::MAX_ANSWER];
+            let answered = self.call_into(&command, &mut body)?;
+            body.truncate(answered.len);
+            if answered.status == Status::SUCCESS {
+                return read_symbols(&answer, &body).map_err(LoadFailure::from);
+            }
+            failure = LoadFailure {
+                status: answered.status,
+                log: String::from_utf8_lossy(&body).into_owned(),
+            };
+            // Symbols that did not fit are worth a second try with more room.
+            if failure.status != Status::OUT_OF_MEMORY {
+                break;
+            }
+        }
+        Err(failure)
     }
 }
 

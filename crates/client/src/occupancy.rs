@@ -5,6 +5,7 @@ use weft_wire::Status;
 use crate::client::Client;
 use crate::function::FunctionState;
 use crate::handle::Function;
+use crate::session::Session;
 
 /// `CUdevice_attribute` numbers.
 mod attribute {
@@ -17,7 +18,7 @@ mod attribute {
     pub(super) const BLOCKS_PER_MULTIPROCESSOR: u32 = 106;
 }
 
-impl Client {
+impl Session {
     /// Blocks of `threads` threads that are resident on one multiprocessor at once.
     pub(crate) fn resident_blocks(
         &self,
@@ -42,7 +43,9 @@ impl Client {
             .map_or(u32::MAX, |blocks| u32::try_from(blocks).unwrap_or(u32::MAX));
         by_threads.min(by_blocks).min(by_registers).min(by_shared)
     }
+}
 
+impl Client {
     /// Blocks of a kernel that one multiprocessor holds.
     ///
     /// # Errors
@@ -56,7 +59,8 @@ impl Client {
         let target = self.function(function)?;
         let threads = u32::try_from(block_size).ok().filter(|threads| *threads > 0);
         let threads = threads.ok_or(Status::INVALID_VALUE)?;
-        let blocks = self.resident_blocks(&target, threads, dynamic_shared);
+        let session = self.home(target.context)?;
+        let blocks = session.resident_blocks(&target, threads, dynamic_shared);
         Ok(i32::try_from(blocks).unwrap_or(i32::MAX))
     }
 
@@ -72,15 +76,16 @@ impl Client {
         limit: i32,
     ) -> Result<(i32, i32), Status> {
         let target = self.function(function)?;
-        let warp = self.limit(attribute::WARP, 32).max(1);
-        let most = self.limit(attribute::MAX_THREADS_PER_BLOCK, 1024);
+        let session = self.home(target.context)?;
+        let warp = session.limit(attribute::WARP, 32).max(1);
+        let most = session.limit(attribute::MAX_THREADS_PER_BLOCK, 1024);
         let asked = u32::try_from(limit).ok().filter(|limit| *limit > 0).unwrap_or(u32::MAX);
         let most = most.min(target.info().max_threads).min(asked);
         let mut best = (0, 0, 0);
         let mut threads = most;
         while threads > 0 {
             let size = i32::try_from(threads).unwrap_or(i32::MAX);
-            let blocks = self.resident_blocks(&target, threads, shared_of(size));
+            let blocks = session.resident_blocks(&target, threads, shared_of(size));
             let resident = blocks.saturating_mul(threads);
             if resident > best.0 {
                 best = (resident, threads, blocks);
@@ -89,7 +94,7 @@ impl Client {
             threads = (threads - 1) / warp * warp;
         }
         let (_, threads, blocks) = best;
-        let grid = blocks.saturating_mul(self.limit(attribute::MULTIPROCESSORS, 1));
+        let grid = blocks.saturating_mul(session.limit(attribute::MULTIPROCESSORS, 1));
         Ok((i32::try_from(grid).unwrap_or(i32::MAX), i32::try_from(threads).unwrap_or(i32::MAX)))
     }
 
@@ -108,10 +113,11 @@ impl Client {
         let blocks = blocks.ok_or(Status::INVALID_VALUE)?;
         let threads = u32::try_from(block_size).ok().filter(|threads| *threads > 0);
         let threads = threads.ok_or(Status::INVALID_VALUE)?;
-        if self.resident_blocks(&target, threads, 0) < blocks {
+        let session = self.home(target.context)?;
+        if session.resident_blocks(&target, threads, 0) < blocks {
             return Ok(0);
         }
-        let room = self.limit(attribute::SHARED_PER_MULTIPROCESSOR, 65_536) / blocks;
+        let room = session.limit(attribute::SHARED_PER_MULTIPROCESSOR, 65_536) / blocks;
         Ok(u64::from(room.saturating_sub(target.info().shared_bytes)))
     }
 }

@@ -9,6 +9,7 @@ use crate::client::{Client, lock};
 use crate::handle::Context;
 use crate::pointer::{Range, RangeKind};
 use crate::registered::Registered;
+use crate::session::Session;
 
 /// `CU_MEMHOSTALLOC_*` flags that exist.
 const HOST_FLAGS: u32 = 0x07;
@@ -46,6 +47,32 @@ impl PinnedHeap {
     }
 }
 
+impl Session {
+    /// Takes a piece of the window, within the quota; its address.
+    pub(crate) fn take_window(&self, bytes: u64) -> Result<u64, Status> {
+        let length = usize::try_from(bytes).ok().filter(|length| *length > 0);
+        let length = length.ok_or(Status::INVALID_VALUE)?;
+        let charge = bytes.checked_next_multiple_of(PAGE as u64).ok_or(Status::OUT_OF_MEMORY)?;
+        let mut used = lock(&self.pinned.used);
+        self.call(&Command::PinnedQuota { bytes: used.saturating_add(charge) })?;
+        let Some(start) = self.pinned.window.alloc(length) else {
+            self.call(&Command::PinnedQuota { bytes: *used })?;
+            return Err(Status::OUT_OF_MEMORY);
+        };
+        *used += charge;
+        Ok(start as u64)
+    }
+
+    /// Gives such a piece back, zeroed.
+    pub(crate) fn give_window(&self, address: u64) -> Result<(), Status> {
+        let start = usize::try_from(address).map_err(|_| Status::INVALID_VALUE)?;
+        let bytes = self.pinned.window.free(start).ok_or(Status::INVALID_VALUE)?;
+        let mut used = lock(&self.pinned.used);
+        *used = used.saturating_sub(bytes.next_multiple_of(PAGE) as u64);
+        self.call(&Command::PinnedQuota { bytes: *used })
+    }
+}
+
 impl Client {
     /// Allocates page-locked host memory and returns its address, which the device uses too.
     ///
@@ -73,42 +100,19 @@ impl Client {
     fn alloc_shared(&self, bytes: u64, kind: RangeKind) -> Result<u64, Status> {
         let context = self.current()?;
         let charge = bytes.checked_next_multiple_of(PAGE as u64).ok_or(Status::OUT_OF_MEMORY)?;
-        let start = self.take_window(bytes)?;
-        self.submit(&Command::PinnedRange { address: start, bytes: charge, used: 1 })?;
+        let session = &context.session;
+        let start = session.take_window(bytes)?;
+        session.submit(&Command::PinnedRange { address: start, bytes: charge, used: 1 })?;
         let number = self.number();
         self.ranges.insert(Range { start, bytes, kind, context: context.handle, number });
         Ok(start)
-    }
-
-    /// Takes a piece of the window, within the quota; its address.
-    pub(crate) fn take_window(&self, bytes: u64) -> Result<u64, Status> {
-        let length = usize::try_from(bytes).ok().filter(|length| *length > 0);
-        let length = length.ok_or(Status::INVALID_VALUE)?;
-        let charge = bytes.checked_next_multiple_of(PAGE as u64).ok_or(Status::OUT_OF_MEMORY)?;
-        let mut used = lock(&self.pinned.used);
-        self.call(&Command::PinnedQuota { bytes: used.saturating_add(charge) })?;
-        let Some(start) = self.pinned.window.alloc(length) else {
-            self.call(&Command::PinnedQuota { bytes: *used })?;
-            return Err(Status::OUT_OF_MEMORY);
-        };
-        *used += charge;
-        Ok(start as u64)
-    }
-
-    /// Gives such a piece back, zeroed.
-    pub(crate) fn give_window(&self, address: u64) -> Result<(), Status> {
-        let start = usize::try_from(address).map_err(|_| Status::INVALID_VALUE)?;
-        let bytes = self.pinned.window.free(start).ok_or(Status::INVALID_VALUE)?;
-        let mut used = lock(&self.pinned.used);
-        *used = used.saturating_sub(bytes.next_multiple_of(PAGE) as u64);
-        self.call(&Command::PinnedQuota { bytes: *used })
     }
 
     /// Waits until nothing uses memory of that context any more. After a fault no work is left that
     /// could, so the outcome changes nothing.
     pub(crate) fn await_users(&self, context: Context) -> Result<(), Status> {
         self.contexts.get(context).map_or(Ok(()), |context| {
-            self.call(&Command::ContextSynchronize { context: context.id })
+            context.session.call(&Command::ContextSynchronize { context: context.id })
         })
     }
 
@@ -127,8 +131,9 @@ impl Client {
         let waited = self.await_users(range.context);
         let bytes = range.bytes.next_multiple_of(PAGE as u64);
         let unpin = Command::PinnedRange { address: range.start, bytes, used: 0 };
-        let unpinned = self.submit(&unpin);
-        self.give_window(range.start).and(waited).and(unpinned)
+        let session = self.home(range.context)?;
+        let unpinned = session.submit(&unpin);
+        session.give_window(range.start).and(waited).and(unpinned)
     }
 
     /// The device's address of page-locked memory: the same.

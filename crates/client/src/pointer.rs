@@ -7,6 +7,7 @@ use weft_wire::Status;
 
 use crate::client::Client;
 use crate::handle::{Context, MemPool, Module};
+use crate::session::Session;
 
 /// What an address range is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -125,17 +126,20 @@ impl Client {
         self.ranges.find(address).is_some_and(|range| range.is_device())
     }
 
-    /// Checks that `address..address + bytes` can be used by the device.
-    pub(crate) fn check_device_span(&self, address: u64, bytes: u64) -> Result<(), Status> {
+    /// Checks that `address..address + bytes` can be used by the session's device.
+    pub(crate) fn check_device_span(
+        &self,
+        session: &Session,
+        address: u64,
+        bytes: u64,
+    ) -> Result<(), Status> {
         if bytes == 0 {
             return Ok(());
         }
         let end = address.checked_add(bytes).ok_or(Status::INVALID_VALUE)?;
-        let range = self.ranges.find(address);
-        match range {
-            Some(range) if end <= range.end() => Ok(()),
-            _ => Err(Status::INVALID_VALUE),
-        }
+        let range = self.ranges.find(address).filter(|range| end <= range.end());
+        let own = range.filter(|range| range.context.ordinal() == session.ordinal);
+        own.map(|_| ()).ok_or(Status::INVALID_VALUE)
     }
 }
 

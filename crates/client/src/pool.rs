@@ -1,5 +1,6 @@
 //! Memory pools. The worker's allocator serves all of them; a pool is an account.
 
+use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -11,7 +12,7 @@ use crate::handle::MemPool;
 /// A pool's attributes by `CUmemPool_attribute`.
 #[derive(Debug)]
 pub(crate) struct PoolState {
-    ordinal: u8,
+    pub(crate) ordinal: u8,
     is_default: bool,
     reuse: [AtomicU64; 3],
     release_threshold: AtomicU64,
@@ -30,9 +31,9 @@ impl PoolState {
     }
 }
 
-/// The default and the chosen pool of the device.
+/// The default and the chosen pool of each device.
 #[derive(Debug, Default)]
-pub(crate) struct PoolChoice(Mutex<Chosen>);
+pub(crate) struct PoolChoice(Mutex<BTreeMap<u8, Chosen>>);
 
 #[derive(Debug, Default)]
 struct Chosen {
@@ -46,7 +47,7 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`, `OUT_OF_MEMORY`.
     pub fn pool_create(&self, device: i32) -> Result<MemPool, Status> {
-        let ordinal = self.ordinal(device)?;
+        let ordinal = self.device(device)?.ordinal;
         self.new_pool(ordinal, false)
     }
 
@@ -72,9 +73,8 @@ impl Client {
         if is_default.ok_or(Status::INVALID_VALUE)? {
             return Err(Status::INVALID_VALUE);
         }
-        let mut chosen = lock(&self.pool_choice.0);
-        if chosen.current == Some(pool) {
-            chosen.current = None;
+        for chosen in lock(&self.pool_choice.0).values_mut() {
+            chosen.current.take_if(|current| *current == pool);
         }
         self.pools.remove(pool).map(|_| ()).ok_or(Status::INVALID_VALUE)
     }
@@ -84,8 +84,9 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`, `OUT_OF_MEMORY`.
     pub fn pool_default(&self, device: i32) -> Result<MemPool, Status> {
-        let ordinal = self.ordinal(device)?;
-        let mut chosen = lock(&self.pool_choice.0);
+        let ordinal = self.device(device)?.ordinal;
+        let mut choice = lock(&self.pool_choice.0);
+        let chosen = choice.entry(ordinal).or_default();
         match chosen.default {
             Some(pool) => Ok(pool),
             None => {
@@ -101,8 +102,9 @@ impl Client {
     /// # Errors
     /// As [`Client::pool_default`].
     pub fn pool_current(&self, device: i32) -> Result<MemPool, Status> {
-        let current = lock(&self.pool_choice.0).current;
-        current.map_or_else(|| self.pool_default(device), Ok)
+        let ordinal = self.device(device)?.ordinal;
+        let chosen = lock(&self.pool_choice.0).get(&ordinal).and_then(|chosen| chosen.current);
+        chosen.map_or_else(|| self.pool_default(device), Ok)
     }
 
     /// Chooses the pool that `cuMemAllocAsync` uses.
@@ -110,12 +112,12 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`, `INVALID_VALUE` for a pool of another device.
     pub fn pool_set_current(&self, device: i32, pool: MemPool) -> Result<(), Status> {
-        let ordinal = self.ordinal(device)?;
+        let ordinal = self.device(device)?.ordinal;
         let own = self.pools.with(pool, |state| state.ordinal == ordinal);
         if own != Some(true) {
             return Err(Status::INVALID_VALUE);
         }
-        lock(&self.pool_choice.0).current = Some(pool);
+        lock(&self.pool_choice.0).entry(ordinal).or_default().current = Some(pool);
         Ok(())
     }
 

@@ -19,11 +19,11 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`, or what creating a context answers.
     pub fn primary_retain(&self, device: i32) -> Result<Context, Status> {
-        let ordinal = self.ordinal(device)?;
-        let mut primary = lock(&self.primary);
+        let session = self.device(device)?;
+        let mut primary = lock(&session.primary);
         let context = match primary.context {
             Some(context) => context,
-            None => self.create_context(ordinal, primary.flags, true)?,
+            None => self.create_context(session.ordinal, primary.flags, true)?,
         };
         primary.context = Some(context);
         primary.retains += 1;
@@ -35,14 +35,13 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`, or `INVALID_CONTEXT` when it is not retained.
     pub fn primary_release(&self, device: i32) -> Result<(), Status> {
-        self.ordinal(device)?;
-        let context = lock(&self.primary).context.ok_or(Status::INVALID_CONTEXT)?;
+        let context = lock(&self.device(device)?.primary).context.ok_or(Status::INVALID_CONTEXT)?;
         self.primary_release_of(context)
     }
 
     /// Gives a retain of `context` back, unless a reset has taken it along.
     pub(crate) fn primary_release_of(&self, context: Context) -> Result<(), Status> {
-        let mut primary = lock(&self.primary);
+        let mut primary = lock(&self.home(context)?.primary);
         if primary.context != Some(context) {
             return Ok(());
         }
@@ -60,8 +59,7 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`, or what the worker answers.
     pub fn primary_reset(&self, device: i32) -> Result<(), Status> {
-        self.ordinal(device)?;
-        let mut primary = lock(&self.primary);
+        let mut primary = lock(&self.device(device)?.primary);
         primary.retains = 0;
         primary.flags = 0;
         let context = primary.context.take();
@@ -74,8 +72,7 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn primary_state(&self, device: i32) -> Result<(u32, bool), Status> {
-        self.ordinal(device)?;
-        let primary = lock(&self.primary);
+        let primary = lock(&self.device(device)?.primary);
         Ok((primary.flags, primary.context.is_some()))
     }
 
@@ -84,9 +81,9 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`, `INVALID_VALUE` for unknown flags.
     pub fn primary_set_flags(&self, device: i32, flags: u32) -> Result<(), Status> {
-        self.ordinal(device)?;
+        let session = self.device(device)?;
         crate::context::check_flags(flags)?;
-        let mut primary = lock(&self.primary);
+        let mut primary = lock(&session.primary);
         primary.flags = flags;
         if let Some(context) = primary.context {
             self.contexts.with(context, |state| state.set_flags(flags));
@@ -100,7 +97,7 @@ impl Client {
         // The worker frees the slots of everything inside when it is told; they are not used again
         // before that.
         let contents = self.forget_contents(&state);
-        let outcome = self.call(&Command::ContextDestroy { context: state.id });
+        let outcome = state.session.call(&Command::ContextDestroy { context: state.id });
         drop(contents);
         outcome
     }

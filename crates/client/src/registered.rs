@@ -11,6 +11,7 @@ use weft_wire::{Command, Status};
 
 use crate::client::{Client, lock};
 use crate::pointer::{Range, RangeKind};
+use crate::session::Session;
 
 /// `CU_MEMHOSTREGISTER_*` flags that exist.
 const FLAGS: u32 = 0x0f;
@@ -98,18 +99,22 @@ impl Client {
         if address == 0 || bytes == 0 || flags & !FLAGS != 0 {
             return Err(Status::INVALID_VALUE.into());
         }
-        if flags & UNSUPPORTED_FLAGS != 0 || self.attribute(HOST_REGISTER_SUPPORTED) == 0 {
+        let session = &context.session;
+        if flags & UNSUPPORTED_FLAGS != 0 || session.attribute(HOST_REGISTER_SUPPORTED) == 0 {
             return Err(Status::NOT_SUPPORTED.into());
         }
         let pieces = pieces(address, bytes).ok_or(Status::INVALID_VALUE)?;
-        let mut registered = lock(&self.pinned.registered);
+        let mut registered = lock(&session.pinned.registered);
         if self.ranges.overlaps(address, bytes) {
             return Err(Status::HOST_MEMORY_ALREADY_REGISTERED.into());
         }
         for (i, piece) in pieces.iter().enumerate() {
-            if let Err(error) = self.share_pages(&mut registered, *piece) {
-                let undone = self.unshare_pieces(&mut registered, &pieces[..i]);
-                debug_assert!(undone.is_ok() || self.side.is_lost(), "they were shared just now");
+            if let Err(error) = session.share_pages(&mut registered, *piece) {
+                let undone = session.unshare_pieces(&mut registered, &pieces[..i]);
+                debug_assert!(
+                    undone.is_ok() || session.side.is_lost(),
+                    "they were shared just now"
+                );
                 return Err(error);
             }
         }
@@ -124,14 +129,18 @@ impl Client {
     /// `HOST_MEMORY_NOT_REGISTERED`.
     pub fn host_unregister(&self, address: u64) -> Result<(), Status> {
         let is_registered = |range: &Range| matches!(range.kind, RangeKind::Registered(_));
-        let mut registered = lock(&self.pinned.registered);
+        let missing = Status::HOST_MEMORY_NOT_REGISTERED;
+        let session = self.home(self.ranges.find(address).ok_or(missing)?.context)?;
+        let mut registered = lock(&session.pinned.registered);
         let removed = self.ranges.remove(address, is_registered);
-        let range = removed.ok_or(Status::HOST_MEMORY_NOT_REGISTERED)?;
+        let range = removed.ok_or(missing)?;
         let waited = self.await_users(range.context);
         let pieces = pieces(range.start, range.bytes).unwrap_or_default();
-        self.unshare_pieces(&mut registered, &pieces).and(waited)
+        session.unshare_pieces(&mut registered, &pieces).and(waited)
     }
+}
 
+impl Session {
     /// Puts pages of the window in the place of the program's, unless they are there already.
     fn share_pages(
         &self,

@@ -10,7 +10,6 @@ use weft_ring::{ArenaError, ArenaRef, Block};
 use weft_wire::command::{self, Endpoint, Payload, Place, Shape};
 use weft_wire::{Command, Status};
 
-use crate::client::Client;
 use crate::copy::{Layout, Remote};
 use crate::stream::StreamState;
 
@@ -95,15 +94,9 @@ impl Drop for Posted {
     }
 }
 
-impl Client {
+impl StreamState {
     /// Copies pageable bytes to the device. Returns when they may be overwritten.
-    pub(crate) fn stage_in(
-        &self,
-        stream: &StreamState,
-        dst: &Remote,
-        src: &[u8],
-        layout: &Layout,
-    ) -> Result<(), Status> {
+    pub(crate) fn stage_in(&self, dst: &Remote, src: &[u8], layout: &Layout) -> Result<(), Status> {
         let mut posted = VecDeque::with_capacity(WINDOW);
         for piece in pieces(&layout.shape, self.piece_bytes()) {
             let block = loop {
@@ -113,7 +106,7 @@ impl Client {
                     break block;
                 }
                 if let Some(oldest) = posted.pop_front() {
-                    self.await_release(oldest, stream)?;
+                    self.await_release(oldest)?;
                 }
             };
             let span = block.span().map_err(|_| Status::UNKNOWN)?;
@@ -124,12 +117,12 @@ impl Client {
                 span.write_at(to, row).map_err(|_| Status::UNKNOWN)?;
             }
             let command = Command::Copy {
-                stream: stream.id,
+                stream: self.id,
                 dst: dst.piece(&piece, layout.dst_pitch, layout.dst_slice),
                 src: packed(&block, &piece),
                 shape: shape_of(&piece),
             };
-            self.send(stream, &command)?;
+            self.send(&command)?;
             posted.push_back(Posted { block: Some(block), piece });
         }
         Ok(())
@@ -138,7 +131,6 @@ impl Client {
     /// Copies from the device to pageable bytes. Returns when they have arrived.
     pub(crate) fn stage_out(
         &self,
-        stream: &StreamState,
         dst: &mut [u8],
         src: &Remote,
         layout: &Layout,
@@ -146,7 +138,7 @@ impl Client {
         let mut left = pieces(&layout.shape, self.piece_bytes()).peekable();
         let Some(first) = left.next() else { return Ok(()) };
         if left.peek().is_none() {
-            return self.stage_out_at_once(stream, dst, src, layout, first);
+            return self.stage_out_at_once(dst, src, layout, first);
         }
         let Shape { width, height, depth } = layout.shape;
         let streaming = width.saturating_mul(height).saturating_mul(depth) > STREAM_BYTES;
@@ -157,42 +149,38 @@ impl Client {
                 && let Some(piece) = next
                 && let Some(block) = self.spare_block(&piece, posted.is_empty())?
             {
-                posted.push_back(self.request(stream, src, layout, piece, block)?);
+                posted.push_back(self.request(src, layout, piece, block)?);
                 next = left.next();
             }
             let Some(oldest) = posted.pop_front() else { break };
             let piece = oldest.piece;
-            let block = self.await_release(oldest, stream)?;
+            let block = self.await_release(oldest)?;
             unpack(&block, dst, &piece, layout, streaming)?;
         }
-        self.healthy()
+        self.session.healthy()
     }
 
     /// Copies one piece, with one command that is awaited.
     fn stage_out_at_once(
         &self,
-        stream: &StreamState,
         dst: &mut [u8],
         src: &Remote,
         layout: &Layout,
         piece: Piece,
     ) -> Result<(), Status> {
-        let block = self.block(size(piece.bytes())?)?;
-        self.call_counted(
-            stream,
-            &Command::CopySync {
-                stream: stream.id,
-                dst: packed(&block, &piece),
-                src: src.piece(&piece, layout.src_pitch, layout.src_slice),
-                shape: shape_of(&piece),
-            },
-        )?;
+        let block = self.session.block(size(piece.bytes())?)?;
+        self.call(&Command::CopySync {
+            stream: self.id,
+            dst: packed(&block, &piece),
+            src: src.piece(&piece, layout.src_pitch, layout.src_slice),
+            shape: shape_of(&piece),
+        })?;
         unpack(&block, dst, &piece, layout, false)
     }
 
     /// Bytes of a piece in this session's arena.
     fn piece_bytes(&self) -> u64 {
-        PIECE.min(self.side.arena().len() as u64 / 4).max(1)
+        PIECE.min(self.session.side.arena().len() as u64 / 4).max(1)
     }
 
     /// A block for a piece. Whoever holds other blocks (`alone` is false) must not wait for room:
@@ -200,9 +188,9 @@ impl Client {
     fn spare_block(&self, piece: &Piece, alone: bool) -> Result<Option<Block>, Status> {
         let bytes = size(piece.bytes())?;
         if alone {
-            return self.block(bytes).map(Some);
+            return self.session.block(bytes).map(Some);
         }
-        match self.side.arena().try_alloc(bytes) {
+        match self.session.side.arena().try_alloc(bytes) {
             Ok(block) => Ok(Some(block)),
             Err(ArenaError::Full) => Ok(None),
             Err(ArenaError::TooLarge(_) | ArenaError::PeerLost) => Err(Status::OUT_OF_MEMORY),
@@ -212,30 +200,26 @@ impl Client {
     /// Asks for a piece without waiting for it.
     fn request(
         &self,
-        stream: &StreamState,
         src: &Remote,
         layout: &Layout,
         piece: Piece,
         block: Block,
     ) -> Result<Posted, Status> {
-        self.send(
-            stream,
-            &Command::Copy {
-                stream: stream.id,
-                dst: packed(&block, &piece),
-                src: src.piece(&piece, layout.src_pitch, layout.src_slice),
-                shape: shape_of(&piece),
-            },
-        )?;
+        self.send(&Command::Copy {
+            stream: self.id,
+            dst: packed(&block, &piece),
+            src: src.piece(&piece, layout.src_pitch, layout.src_slice),
+            shape: shape_of(&piece),
+        })?;
         Ok(Posted { block: Some(block), piece })
     }
 
     /// Waits until the worker is done with a block, and takes it back.
-    fn await_release(&self, mut posted: Posted, stream: &StreamState) -> Result<Block, Status> {
+    fn await_release(&self, mut posted: Posted) -> Result<Block, Status> {
         if let Some(block) = &posted.block {
             let released = || block.is_released().then_some(());
             if weft_ring::wait::spin(POLL, released).is_none() {
-                self.call(&Command::StreamSynchronize { stream: stream.id })?;
+                self.session.call(&Command::StreamSynchronize { stream: self.id })?;
             }
         }
         // All of the stream's commands have ended, and a command that ended has released its

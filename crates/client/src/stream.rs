@@ -10,8 +10,10 @@ use weft_wire::{Command, Status, progress};
 
 use crate::capture::StreamCapture;
 use crate::client::{Client, lock};
-use crate::event::EventWork;
+use crate::event::{EventState, EventWork};
 use crate::handle::{Context, Event, Stream};
+use crate::ipc_event::shared_wait;
+use crate::session::Session;
 
 /// The least priority of a stream: the default.
 pub const PRIORITY_LEAST: i32 = 0;
@@ -25,6 +27,7 @@ const NON_BLOCKING: u32 = 1;
 pub(crate) struct StreamState {
     pub(crate) handle: Stream,
     pub(crate) id: StreamId,
+    pub(crate) session: Arc<Session>,
     pub(crate) context: Context,
     flags: u32,
     priority: i32,
@@ -35,12 +38,14 @@ pub(crate) struct StreamState {
 }
 
 impl StreamState {
-    fn new(handle: Stream, id: StreamId, context: Context, flags: u32, number: u64) -> Self {
+    /// The legacy default stream of a context.
+    pub(crate) fn legacy(session: &Arc<Session>, context: Context, number: u64) -> Self {
         Self {
-            handle,
-            id,
+            handle: Stream::LEGACY,
+            id: StreamId::LEGACY,
+            session: Arc::clone(session),
             context,
-            flags,
+            flags: 0,
             priority: PRIORITY_LEAST,
             number,
             capturing: AtomicBool::new(false),
@@ -48,9 +53,37 @@ impl StreamState {
         }
     }
 
-    /// The legacy default stream of a context.
-    pub(crate) fn legacy(context: Context, number: u64) -> Self {
-        Self::new(Stream::LEGACY, StreamId::LEGACY, context, 0, number)
+    /// Sends a command of the stream.
+    #[inline]
+    pub(crate) fn send(&self, command: &Command<'_>) -> Result<(), Status> {
+        self.session.counters.stream_command(self.id);
+        self.session.submit(command)
+    }
+
+    /// A synchronous command of the stream, counted like the others.
+    pub(crate) fn call(&self, command: &Command<'_>) -> Result<(), Status> {
+        self.session.counters.stream_command(self.id);
+        self.session.call(command)
+    }
+
+    /// Whether all work of the stream sent so far has ended, as far as the progress words tell.
+    fn is_idle(&self) -> bool {
+        // The legacy stream also waits for the blocking streams, which its own word does not count.
+        if self.id == StreamId::LEGACY {
+            return false;
+        }
+        let sent = self.session.counters.stream_commands(self.id);
+        progress::stream_word(self.id)
+            .and_then(|word| self.session.progress(word))
+            .is_some_and(|ended| ended >= sent)
+    }
+
+    /// Waits for the work of a stream that does not capture.
+    pub(crate) fn finish(&self) -> Result<(), Status> {
+        if self.is_idle() {
+            return self.session.healthy();
+        }
+        self.session.call(&Command::StreamSynchronize { stream: self.id })
     }
 
     /// Whether the stream orders itself with the legacy stream.
@@ -115,17 +148,11 @@ impl Client {
             }
             Stream::PER_THREAD => self.thread_stream(),
             handle => {
-                self.healthy()?;
-                self.streams.get(handle).ok_or(Status::INVALID_HANDLE)
+                let stream = self.streams.get(handle).ok_or(Status::INVALID_HANDLE)?;
+                stream.session.healthy()?;
+                Ok(stream)
             }
         }
-    }
-
-    /// Sends a command of a stream.
-    #[inline]
-    pub(crate) fn send(&self, stream: &StreamState, command: &Command<'_>) -> Result<(), Status> {
-        self.counters.stream_command(stream.id);
-        self.submit(command)
     }
 
     /// Creates a stream in the current context.
@@ -141,13 +168,13 @@ impl Client {
         let priority = priority.clamp(PRIORITY_GREATEST, PRIORITY_LEAST);
         let (handle, state) = self
             .streams
-            .insert(context.ordinal, |slot, handle| {
+            .insert(context.session.ordinal, |slot, handle| {
                 let id = StreamId { index: slot.index, generation: slot.generation };
-                let stream = StreamState::new(handle, id, context.handle, flags, number);
-                StreamState { priority, ..stream }
+                let legacy = StreamState::legacy(&context.session, context.handle, number);
+                StreamState { handle, id, flags, priority, ..legacy }
             })
             .map_err(|_| Status::OUT_OF_MEMORY)?;
-        let created = self.submit(&Command::StreamCreate {
+        let created = context.session.submit(&Command::StreamCreate {
             context: context.id,
             stream: state.id,
             blocking: state.is_blocking(),
@@ -205,19 +232,7 @@ impl Client {
         if let Some(capture) = lock(&state.capture).take() {
             capture.invalidate();
         }
-        self.submit(&Command::StreamDestroy { stream: state.id })
-    }
-
-    /// Whether all work of the stream sent so far has ended, as far as the progress words tell.
-    fn is_idle(&self, stream: &StreamState) -> bool {
-        // The legacy stream also waits for the blocking streams, which its own word does not count.
-        if stream.id == StreamId::LEGACY {
-            return false;
-        }
-        let sent = self.counters.stream_commands(stream.id);
-        progress::stream_word(stream.id)
-            .and_then(|word| self.progress(word))
-            .is_some_and(|ended| ended >= sent)
+        state.session.submit(&Command::StreamDestroy { stream: state.id })
     }
 
     /// Success when the stream's work has ended.
@@ -227,10 +242,10 @@ impl Client {
     pub fn stream_query(&self, stream: Stream) -> Result<(), Status> {
         let stream = self.stream(stream)?;
         stream.refuse_capture()?;
-        if self.is_idle(&stream) {
-            return self.healthy();
+        if stream.is_idle() {
+            return stream.session.healthy();
         }
-        self.call(&Command::StreamQuery { stream: stream.id })
+        stream.session.call(&Command::StreamQuery { stream: stream.id })
     }
 
     /// Waits for the stream's work.
@@ -240,15 +255,7 @@ impl Client {
     pub fn stream_synchronize(&self, stream: Stream) -> Result<(), Status> {
         let stream = self.stream(stream)?;
         stream.refuse_capture()?;
-        self.finish(&stream)
-    }
-
-    /// Waits for the work of a stream that does not capture.
-    pub(crate) fn finish(&self, stream: &StreamState) -> Result<(), Status> {
-        if self.is_idle(stream) {
-            return self.healthy();
-        }
-        self.call(&Command::StreamSynchronize { stream: stream.id })
+        stream.finish()
     }
 
     /// Makes later work of the stream wait for the event's last record.
@@ -259,16 +266,31 @@ impl Client {
         let stream = self.stream(stream)?;
         let event = self.events.get(event).ok_or(Status::INVALID_HANDLE)?;
         if let Some(cell) = event.shared {
-            return self.shared_wait(&cell, &stream);
+            return shared_wait(&cell, &stream);
+        }
+        if event.session.ordinal != stream.session.ordinal {
+            return self.wait_for_another_device(&stream, &event);
         }
         match self.capture_wait(&stream, &event)? {
             EventWork::Captured => Ok(()),
             EventWork::Live if event.last_record() == 0 => Ok(()),
             EventWork::Live => {
                 let command = Command::StreamWaitEvent { stream: stream.id, event: event.id };
-                self.send(&stream, &command)
+                stream.send(&command)
             }
         }
+    }
+
+    /// Sessions cannot wait for each other, so this thread does. Later work of the stream is behind
+    /// the event all the same.
+    fn wait_for_another_device(
+        &self,
+        stream: &StreamState,
+        event: &EventState,
+    ) -> Result<(), Status> {
+        stream.refuse_capture()?;
+        self.refuse_captured(event)?;
+        event.synchronize()
     }
 
     /// The stream's flags.

@@ -5,6 +5,7 @@ use weft_wire::{Command, Status};
 
 use crate::client::Client;
 use crate::handle::Stream;
+use crate::stream::StreamState;
 
 /// `CU_STREAM_WAIT_VALUE_FLUSH`: there are no remote writes to flush.
 const WAIT_FLUSH: u32 = 1 << 30;
@@ -33,12 +34,12 @@ impl Client {
             _ => return Err(Status::INVALID_VALUE),
         };
         let stream = self.stream(stream)?;
-        self.check_word(address, wide)?;
+        self.check_word(&stream, address, wide)?;
         stream.refuse_capture()?;
         let stream_id = stream.id;
         let command =
             Command::StreamWaitValue { stream: stream_id, address, value, wide, comparison };
-        self.send(&stream, &command)
+        stream.send(&command)
     }
 
     /// Writes a word in stream order; `flags` is `CUstreamWriteValue_flags`.
@@ -57,17 +58,17 @@ impl Client {
             return Err(Status::INVALID_VALUE);
         }
         let stream = self.stream(stream)?;
-        self.check_word(address, wide)?;
+        self.check_word(&stream, address, wide)?;
         stream.refuse_capture()?;
         let stream_id = stream.id;
-        self.send(&stream, &Command::StreamWriteValue { stream: stream_id, address, value, wide })
+        stream.send(&Command::StreamWriteValue { stream: stream_id, address, value, wide })
     }
 
-    fn check_word(&self, address: u64, wide: bool) -> Result<(), Status> {
+    fn check_word(&self, stream: &StreamState, address: u64, wide: bool) -> Result<(), Status> {
         let bytes = if wide { 8 } else { 4 };
         if !address.is_multiple_of(bytes) {
             return Err(Status::INVALID_VALUE);
         }
-        self.check_device_span(address, bytes)
+        self.check_device_span(&stream.session, address, bytes)
     }
 }

@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt;
-use std::sync::{Arc, Mutex, Weak};
+use std::sync::{Arc, Mutex};
 
-use weft_wire::id::ContextId;
 use weft_wire::{Command, Status};
 
 use crate::client::{Client, lock};
+use crate::context::ContextState;
 use crate::graph::HostWork;
 use crate::handle::{Context, Graph, INDEX_MAX, UserObject};
 use crate::table::Table;
@@ -38,12 +38,11 @@ impl<T> Default for Queue<T> {
 
 /// All of a session's objects.
 pub(crate) struct UserObjects {
-    client: Weak<Client>,
     live: Table<UserObjectState>,
     /// Destructors whose object nobody refers to any more.
     due: Mutex<Queue<HostWork>>,
     /// References of graphs that may be running in a context.
-    launched: Mutex<Queue<(ContextId, References)>>,
+    launched: Mutex<Queue<(Arc<ContextState>, References)>>,
 }
 
 impl fmt::Debug for UserObjects {
@@ -113,9 +112,9 @@ impl References {
 }
 
 impl UserObjects {
-    pub(crate) fn new(client: Weak<Client>) -> Self {
+    pub(crate) fn new() -> Self {
         let live = Table::new(INDEX_MAX);
-        Self { client, live, due: Mutex::default(), launched: Mutex::default() }
+        Self { live, due: Mutex::default(), launched: Mutex::default() }
     }
 
     fn find(&self, object: UserObject) -> Result<Arc<UserObjectState>, Status> {
@@ -152,14 +151,13 @@ impl UserObjects {
     }
 
     /// Gives references back when the work that a context has now has ended.
-    pub(crate) fn give_back_later(self: &Arc<Self>, context: ContextId, held: References) {
+    pub(crate) fn give_back_later(self: &Arc<Self>, context: &Arc<ContextState>, held: References) {
         let objects = Arc::clone(self);
-        serve(&self.launched, (context, held), move || {
+        serve(&self.launched, (Arc::clone(context), held), move || {
             while let Some((context, held)) = next(&objects.launched) {
-                if let Some(client) = objects.client.upgrade() {
-                    // A context that is gone or has faulted runs nothing either.
-                    let _ended = client.call(&Command::ContextSynchronize { context });
-                }
+                let wait = Command::ContextSynchronize { context: context.id };
+                // A context that is gone or has faulted runs nothing either.
+                let _ended = context.session.call(&wait);
                 drop(held);
             }
         });
@@ -271,7 +269,7 @@ impl Client {
         let context = self.contexts.get(context).filter(|_| is_launched);
         for held in held {
             if let Some(context) = &context {
-                self.user_objects.give_back_later(context.id, held);
+                self.user_objects.give_back_later(context, held);
             }
         }
     }

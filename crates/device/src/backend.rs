@@ -367,6 +367,7 @@ mod tests {
             ("soft", "soft", ""),
             ("soft:real", "soft", "clock = \"real\""),
             ("soft:paced", "soft", "clock = \"paced\""),
+            ("soft:check", "soft", "exact_bounds = true"),
             ("cuda", "cuda", ""),
             ("cuda:1", "cuda", "ordinal = 1"),
         ] {

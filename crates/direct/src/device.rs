@@ -18,6 +18,8 @@ const MEMORY_BYTES: u64 = 4 << 30;
 pub struct SoftSpec {
     /// Modelled times; `None` for a device that is as fast as the CPU allows.
     pub model: Option<PacedModel>,
+    /// As [`weft_device::soft::MemoryConfig::exact_bounds`].
+    pub exact_bounds: bool,
 }
 
 /// Why there is no such device in the process.
@@ -49,13 +51,12 @@ impl SoftSpec {
         let BackendConfig::Soft(soft) = name.with_defaults()? else {
             return Err(DirectSpecError::Genuine(text.to_owned()));
         };
-        Ok(match (soft.clock, model_file) {
-            (SoftClock::Real, _) => Self { model: None },
-            (SoftClock::Paced, Some(file)) if !has_model => {
-                Self { model: Some(PacedModel::read(file)?) }
-            }
-            (SoftClock::Paced, _) => Self { model: Some(soft.model) },
-        })
+        let model = match (soft.clock, model_file) {
+            (SoftClock::Real, _) => None,
+            (SoftClock::Paced, Some(file)) if !has_model => Some(PacedModel::read(file)?),
+            (SoftClock::Paced, _) => Some(soft.model),
+        };
+        Ok(Self { model, exact_bounds: soft.exact_bounds })
     }
 
     /// The device, which this process has to itself.
@@ -71,6 +72,7 @@ impl SoftSpec {
             base: device_base,
             len: device_bytes,
             window: Some((pinned_base, pinned)),
+            exact_bounds: self.exact_bounds,
         };
         let clock = self.model.map_or(Clock::Real, Clock::Paced);
         Ok(SoftDevice::new(SoftConfig { memory, memory_bytes, clock, page: None }))

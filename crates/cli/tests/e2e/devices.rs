@@ -164,3 +164,28 @@ fn devices_come_and_go_and_those_with_sessions_stay_what_they_are() {
     assert_eq!(node.admin().node().unwrap().adopted_sessions, 0);
     tenant.kill();
 }
+
+#[test]
+fn a_program_sees_its_vgpus_as_devices() {
+    let node = two(&[]);
+    let run = |names: &str, arguments: &[&str]| {
+        finish(node.run(&["--name", names], &program("devices"), arguments))
+    };
+    let outcome = run("a,b", &["2"]);
+    assert!(text_of(&outcome).contains("2 devices"), "{outcome:?}");
+    assert_eq!(homes(&node, &["a", "b"]), ["gpu0", "gpu1"], "each where there is room");
+    // Two vGPUs of one device are two devices too.
+    let outcome = run("c,b,a", &["3"]);
+    assert!(text_of(&outcome).contains("3 devices"), "{outcome:?}");
+    let outcome = run("a", &["1"]);
+    assert!(text_of(&outcome).contains("1 devices"), "{outcome:?}");
+    let wrong = run("a,a", &["2"]);
+    assert!(text_of(&wrong).contains("WEFT_VGPU=a,a"), "{wrong:?}");
+}
+
+#[test]
+fn a_fault_on_one_device_leaves_the_others_of_a_program() {
+    let node = two(&[]);
+    let outcome = finish(node.run(&["--name", "a,b"], &program("devices"), &["2", "fault"]));
+    assert!(text_of(&outcome).contains("2 devices"), "{outcome:?}");
+}

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use weft_client::attach::{Addresses, Session};
+use weft_client::attach::{Addresses, Established};
 use weft_client::{Client, Config};
 use weft_ring::{
     Access, AnswerTo, ArenaRef, MemoryFile, Segment, SharedMemory, SharedSpan, WorkerSide,
@@ -74,7 +74,7 @@ impl Fixture {
         const PINNED_BYTES: usize = 16 << 20;
 
         let addresses = Addresses::reserve().unwrap();
-        let hello = addresses.hello(config).body;
+        let hello = addresses.hello(config, &config.vgpu).body;
         let segment = Segment::create(arena_bytes).unwrap();
         let pinned = MemoryFile::create("pinned", PINNED_BYTES).unwrap();
         let worker = Worker {
@@ -95,7 +95,7 @@ impl Fixture {
         };
         let (lifeline, workers_end) = socket_pair();
         let controls = Arc::new(Controls::default());
-        let session = Session::establish(
+        let session = Established::new(
             addresses,
             welcome(PINNED_BYTES as u64),
             OwnedFd::from(segment),

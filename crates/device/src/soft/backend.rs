@@ -32,6 +32,9 @@ pub struct SoftBackend {
     pub clock: SoftClock,
     /// Times of a paced device.
     pub model: PacedModel,
+    /// Allocations and blocks' shared memory end at the byte that was asked for: a checking mode
+    /// for programs that on a GPU only seem to work.
+    pub exact_bounds: bool,
 }
 
 impl SoftBackend {
@@ -45,8 +48,9 @@ impl SoftBackend {
 
 impl Backend for SoftBackend {
     const KIND: &'static str = "soft";
-    const SPELLINGS: &'static str = "soft, soft:real, soft:paced, soft:paced:MODEL.toml";
-    const KEYS: &'static [&'static str] = &["clock", "model"];
+    const SPELLINGS: &'static str =
+        "soft, soft:real, soft:paced, soft:paced:MODEL.toml, soft:check";
+    const KEYS: &'static [&'static str] = &["clock", "exact_bounds", "model"];
     const LOADS_DRIVER: bool = false;
     type Device = SoftDevice;
 
@@ -58,7 +62,11 @@ impl Backend for SoftBackend {
             None => (rest, None),
         };
         match (clock, file) {
-            ("real", None) | ("paced", None) => {}
+            ("real" | "paced", None) => {}
+            ("check", None) => {
+                settings.insert("exact_bounds".to_owned(), true.into());
+                return Ok(settings);
+            }
             ("paced", Some(file)) => {
                 let model = PacedModel::read(Path::new(file)).map_err(NameError::settings)?;
                 let model = Value::try_from(model).map_err(NameError::settings)?;
@@ -76,7 +84,7 @@ impl Backend for SoftBackend {
 
     fn outlives(&self, other: &Self) -> bool {
         // The model of a paced one may be another.
-        self.clock == other.clock
+        (self.clock, self.exact_bounds) == (other.clock, other.exact_bounds)
     }
 
     fn clock(&self) -> &'static str {
@@ -110,6 +118,7 @@ impl Backend for SoftBackend {
             base,
             len,
             window: Some(parts.window),
+            exact_bounds: self.exact_bounds,
         };
         Ok(SoftDevice::new(SoftConfig {
             memory,

@@ -60,6 +60,8 @@ pub struct SoftDevice {
     level: Level,
     clock: Clock,
     page: Option<(DevicePage, u32)>,
+    /// In what units a block's shared memory is handed out, in bytes.
+    shared_granule: u32,
     /// Whether this worker queues at, or holds, the turnstile.
     queued: bool,
     modules: BTreeMap<ModuleId, Loaded>,
@@ -182,8 +184,10 @@ impl SoftDevice {
     /// A device of its parts.
     #[must_use]
     pub fn new(config: SoftConfig) -> Self {
+        let is_exact = config.memory.exact_bounds;
         Self {
             info: device_info(config.memory_bytes),
+            shared_granule: if is_exact { 1 } else { SHARED_GRANULE_BYTES },
             cx: Box::new(Cx::new(Memory::new(config.memory))),
             level: Level::detect(),
             clock: config.clock,
@@ -213,6 +217,7 @@ impl SoftDevice {
             base,
             len,
             window: None,
+            exact_bounds: false,
         };
         Ok(Self::new(SoftConfig { memory, memory_bytes: bytes, clock, page: None }))
     }
@@ -335,7 +340,10 @@ impl SoftDevice {
         let grid_workspace = if needs_workspace { self.grid_workspace() } else { 0 };
         let module = self.modules.get(&launch.module)?;
         let info = module.functions.get(launch.function as usize)?;
-        let static_shared = info.shared_bytes.next_multiple_of(16);
+        let dynamic_shared = launch.shared_bytes;
+        // What follows the static part is aligned as a kernel may expect.
+        let aligned = if dynamic_shared > 0 { 16 } else { 1 };
+        let static_shared = info.shared_bytes.next_multiple_of(aligned);
         let grid_id = self.next_grid;
         self.next_grid += 1;
         let mut params = launch.params.clone();
@@ -345,10 +353,9 @@ impl SoftDevice {
             block_dim: launch.block,
             block: [0; 3],
             params,
-            dynamic_shared: launch.shared_bytes,
+            dynamic_shared,
             static_shared,
-            total_shared: (static_shared + launch.shared_bytes)
-                .next_multiple_of(SHARED_GRANULE_BYTES),
+            total_shared: (static_shared + dynamic_shared).next_multiple_of(self.shared_granule),
             grid_id,
             grid_workspace,
             serial: grid_id,

@@ -161,6 +161,7 @@ mod tests {
             base: 1 << 40,
             len: 1 << 30,
             window: None,
+            exact_bounds: false,
         });
         let mut heap = Heap::default();
         let mut objects: Vec<u64> =

@@ -172,7 +172,7 @@ fn a_device_spec_may_name_a_model_file() {
     let file = dir.path().join("model.toml");
     std::fs::write(&file, "base_ns = 7\n[[kernels]]\nkernel = 'k*'\nns = 21000\n").unwrap();
     let config = load(&[("device", &format!("soft:paced:{}", file.display()))]).unwrap();
-    let SoftBackend { clock, model } = soft(&config.devices[0]);
+    let SoftBackend { clock, model, .. } = soft(&config.devices[0]);
     assert_eq!((clock, model.base_ns, model.kernels[0].ns), (SoftClock::Paced, 7, 21_000));
 }
 

@@ -27,6 +27,8 @@ use crate::{DeviceError, ForeignFrames, FrameRun, FrameSource, Import, MemoryUse
 
 /// The end of an allocation is exact to this many bytes, as on a GPU.
 const GRANULE: u64 = 256;
+/// The same where bounds are exact.
+const EXACT: u64 = 1;
 
 /// What a session's memory is made of.
 #[derive(Debug)]
@@ -41,6 +43,9 @@ pub struct MemoryConfig {
     pub len: u64,
     /// Pinned host memory that kernels may access, and the address it has for the tenant.
     pub window: Option<(u64, Arc<SharedMemory>)>,
+    /// Allocations, and blocks' shared memory, end at the byte that was asked for, not at the end
+    /// of the unit that a GPU hands out.
+    pub exact_bounds: bool,
 }
 
 #[derive(Debug)]
@@ -65,6 +70,8 @@ pub(crate) struct Memory {
     run: std::cell::Cell<copy::Run>,
     /// Counts mappings that went away; cached translations are void when it changes.
     generation: u64,
+    /// In what units memory is handed out, in bytes.
+    granule: u64,
 }
 
 impl Memory {
@@ -80,6 +87,7 @@ impl Memory {
             host: config.window.map(HostMemory::new),
             run: std::cell::Cell::default(),
             generation: 0,
+            granule: if config.exact_bounds { EXACT } else { GRANULE },
         }
     }
 
@@ -106,7 +114,7 @@ impl Memory {
     pub(crate) fn alloc(&mut self, bytes: u64) -> Result<u64, DeviceError> {
         let refused = DeviceError::OutOfMemory { requested: bytes };
         let bytes_exact =
-            bytes.max(1).checked_next_multiple_of(GRANULE).ok_or_else(|| refused.clone())?;
+            bytes.max(1).checked_next_multiple_of(self.granule).ok_or_else(|| refused.clone())?;
         let pages = bytes_exact.div_ceil(PAGE);
         let reach = (pages + 1).checked_mul(PAGE).ok_or_else(|| refused.clone())?;
         let usage = self.source.usage();

@@ -156,6 +156,43 @@ fn printed_text_is_collected() {
     assert_eq!(bench.device.take_output(), b"i=0 1.50i=1 1.50");
 }
 
+/// A device of its own, with or without exact bounds.
+fn bounded(text: &str, exact_bounds: bool) -> Bench {
+    let memory_bytes = 1 << 20;
+    let memory = MemoryConfig {
+        store: FrameStore::local(memory_bytes).unwrap(),
+        source: Box::new(LocalFrames::new(memory_bytes)),
+        base: 1 << 40,
+        len: 1 << 30,
+        window: None,
+        exact_bounds,
+    };
+    let config = SoftConfig { memory, memory_bytes, clock: Clock::Real, page: None };
+    let mut device = SoftDevice::new(config);
+    let module = device.load(&[text.as_bytes()]).unwrap();
+    Bench { device, module }
+}
+
+#[test]
+fn exact_bounds_are_at_the_last_byte_asked_for() {
+    let text = kernel("", "ld.global.u8 %r2, [%rd1];");
+    let shared = kernel(
+        ".shared .align 8 .b8 pool[60];",
+        "cvt.u32.u64 %r1, %rd1; mov.u32 %r2, pool; add.u32 %r1, %r1, %r2; ld.shared.u8 %r2, [%r1];",
+    );
+    for (exact, inside) in [(false, 255), (true, 59)] {
+        let mut bench = bounded(&text, exact);
+        let address = bench.alloc(60);
+        bench.run("k", 1, 1, &[Arg::U64(address + inside)]);
+        let fault = bench.fault("k", 1, 1, &[Arg::U64(address + inside + 1)]);
+        assert_eq!(fault.kind, FaultKind::IllegalAddress);
+        let mut bench = bounded(&shared, exact);
+        bench.run("k", 1, 1, &[Arg::U64(inside)]);
+        let fault = bench.fault("k", 1, 1, &[Arg::U64(inside + 1)]);
+        assert_eq!(fault.kind, FaultKind::IllegalAddress);
+    }
+}
+
 #[test]
 fn a_frame_of_another_owner_faults() {
     let bytes = 1u64 << 20;
@@ -173,6 +210,7 @@ fn a_frame_of_another_owner_faults() {
         base: 1 << 40,
         len: 1 << 30,
         window: None,
+        exact_bounds: false,
     };
     let config = SoftConfig { memory, memory_bytes: bytes, clock: Clock::Real, page: None };
     let mut device = SoftDevice::new(config);

@@ -28,6 +28,7 @@ fn bench_on(ns: u64, page: Option<DevicePage>) -> Bench {
         base: 1 << 40,
         len: 1 << 30,
         window: None,
+        exact_bounds: false,
     };
     let clock = Clock::Paced(model);
     let page = page.map(|page| (page, 1));
