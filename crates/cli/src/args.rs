@@ -307,7 +307,7 @@ pub(crate) struct RunOptions {
     #[arg(long, conflicts_with = "direct")]
     pub(crate) no_spawn: bool,
     /// Device of the daemon that is started for this run, or of a direct run: soft, soft:paced,
-    /// soft:paced:MODEL.toml, cuda, cuda:N.
+    /// soft:paced:MODEL.toml, soft:check, cuda, cuda:N.
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
     /// The program and its arguments.
@@ -328,8 +328,8 @@ pub(crate) struct NodeOptions {
     /// Configuration file (TOML).
     #[arg(long, env = "WEFT_CONFIG")]
     pub(crate) config: Option<PathBuf>,
-    /// Device to execute on: soft, soft:paced, soft:paced:MODEL.toml, cuda, cuda:N; several with
-    /// commas between them.
+    /// Device to execute on: soft, soft:paced, soft:paced:MODEL.toml, soft:check, cuda, cuda:N;
+    /// several with commas between them.
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
     /// Check the configuration and what it needs, print it whole, and start nothing.

@@ -1,4 +1,4 @@
-//! A session with one vGPU: what is sent to its worker, and what the worker says without being asked.
+//! A session with one vGPU: what is sent to its worker, and what the worker says unasked.
 //!
 //! Nothing here knows an application's handles or a driver API's rules ([`crate::Client`] does), so
 //! a process holds as many sessions as it has devices.
