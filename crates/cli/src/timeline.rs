@@ -18,7 +18,7 @@ const BUSY_BIN_NS: u64 = 20_000_000;
 #[derive(Debug)]
 pub(crate) struct Timeline<'a> {
     names: &'a BTreeMap<u32, String>,
-    sessions: BTreeMap<u32, Session>,
+    sessions: BTreeMap<u32, Track>,
     /// The devices of vGPUs.
     devices: BTreeMap<u32, DeviceKey>,
     /// Device time charged, by vGPU.
@@ -34,15 +34,15 @@ pub(crate) struct Timeline<'a> {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Session {
+struct Track {
     vgpu: u32,
     used_ns: u64,
     waits_since_ns: Option<u64>,
-    turn: Option<Turn>,
+    turn: Option<OpenTurn>,
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Turn {
+struct OpenTurn {
     start_ns: u64,
     epoch: u64,
     budget_ns: u64,
@@ -55,7 +55,7 @@ impl<'a> Timeline<'a> {
         let state = node.snapshot();
         let session = |state: &weft_sched::SessionState| {
             let (vgpu, used_ns) = (state.vgpu.0, state.used_ns);
-            (state.session.0, Session { vgpu, used_ns, waits_since_ns: None, turn: None })
+            (state.session.0, Track { vgpu, used_ns, waits_since_ns: None, turn: None })
         };
         Self {
             names,
@@ -96,7 +96,7 @@ impl<'a> Timeline<'a> {
     fn event(&mut self, event: &Event, out: &mut Vec<Value>) {
         match *event {
             Event::AddSession { session, vgpu } => {
-                let fresh = Session { vgpu: vgpu.0, used_ns: 0, waits_since_ns: None, turn: None };
+                let fresh = Track { vgpu: vgpu.0, used_ns: 0, waits_since_ns: None, turn: None };
                 self.sessions.insert(session.0, fresh);
             }
             Event::RemoveSession { session } => {
@@ -173,7 +173,7 @@ impl<'a> Timeline<'a> {
             return self.mark(session, "new budget", out);
         }
         let used_at_start_ns = state.used_ns;
-        state.turn = Some(Turn { start_ns: now_ns, epoch, budget_ns, used_at_start_ns });
+        state.turn = Some(OpenTurn { start_ns: now_ns, epoch, budget_ns, used_at_start_ns });
         self.end_wait(session.0, out);
         // Under a policy without a gate several hold a device: the row shows one at a time.
         self.on_device.entry(device).or_insert(session.0);

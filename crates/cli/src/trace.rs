@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use serde_json::json;
-use weft_node::admin::{Client, Turn};
+use weft_node::admin::{Client, TurnReport};
 use weft_node::journal::{Begins, JournalFile};
 use weft_sched::journal::Replay;
 
@@ -61,7 +61,7 @@ pub(crate) fn trace(sockets: &Sockets, options: &TraceOptions) -> Result<()> {
 /// Draws the turns of the user's own vGPUs in the next seconds; the number of events.
 fn own_turns(client: &mut Client, seconds: u32, output: &mut impl Write) -> Result<u64> {
     let since_ns = client.stats()?.now_ns;
-    let mut turns: BTreeMap<(String, u64), Turn> = BTreeMap::new();
+    let mut turns: BTreeMap<(String, u64), TurnReport> = BTreeMap::new();
     for _ in 0..seconds {
         std::thread::sleep(Duration::from_secs(1));
         // The node keeps a limited number of turns; one that went on is seen again.

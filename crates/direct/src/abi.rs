@@ -50,7 +50,7 @@ const BAD_ARGUMENT: i32 = 2;
 /// What an opened session consists of.
 #[derive(Debug)]
 #[repr(C)]
-pub struct Session {
+pub struct SessionParts {
     /// The session, for the other functions.
     pub session: *mut Direct<SoftDevice>,
     /// The segment's memory file.
@@ -78,7 +78,7 @@ pub unsafe extern "C" fn weft_direct_open(
     answer: *mut u8,
     answer_room: usize,
     answer_len: *mut usize,
-    out: *mut Session,
+    out: *mut SessionParts,
 ) -> i32 {
     if out.is_null() || answer_len.is_null() {
         return BAD_ARGUMENT;
@@ -104,7 +104,7 @@ pub unsafe extern "C" fn weft_direct_open(
     // SAFETY: it is not null, so the caller vouches for it.
     unsafe { answer_len.write(encoded.len()) };
     let Some(Opened { direct, segment, pinned, .. }) = opened else { return REFUSED };
-    let session = Session {
+    let session = SessionParts {
         session: Box::into_raw(Box::new(direct)),
         segment_fd: segment.into_raw_fd(),
         pinned_fd: pinned.into_raw_fd(),

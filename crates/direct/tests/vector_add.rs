@@ -58,7 +58,7 @@ const LEGACY: StreamId = StreamId::LEGACY;
 const COUNT: usize = 1000;
 
 struct Program {
-    session: abi::Session,
+    session: abi::SessionParts,
     side: ClientSide,
     pinned: Arc<SharedMemory>,
     _device: Reservation,
@@ -80,8 +80,8 @@ fn hello(device: &Reservation, pinned_base: usize) -> Vec<u8> {
     Hello { version: PROTOCOL_VERSION, body }.to_bytes().unwrap()
 }
 
-fn open(hello: &[u8], device: &CStr) -> (i32, Answer, abi::Session) {
-    let mut session = abi::Session { session: ptr::null_mut(), segment_fd: -1, pinned_fd: -1 };
+fn open(hello: &[u8], device: &CStr) -> (i32, Answer, abi::SessionParts) {
+    let mut session = abi::SessionParts { session: ptr::null_mut(), segment_fd: -1, pinned_fd: -1 };
     let mut answer = vec![0; 16 << 10];
     let mut len = 0;
     // SAFETY: all pointers come from live references with the lengths beside them.

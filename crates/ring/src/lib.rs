@@ -99,7 +99,7 @@ pub use answer::{ANSWER_SLOTS, Answer, AnswerTooLong, MAX_ANSWER};
 pub use cells::{Cell, Cells};
 pub use lane::{AnswerTo, LANE_SLOTS, MAX_COMMAND, Violation};
 pub use lanes::Record;
-pub use lock::{PARTICIPANTS, TURNSTILE_BYTES, Turn, Turnstile};
+pub use lock::{PARTICIPANTS, Standing, TURNSTILE_BYTES, Turnstile};
 pub use sync::{AtomicU32, AtomicU64, Ordering};
 pub use wait::{Patience, SPIN, Unready, WakeFlag};
 

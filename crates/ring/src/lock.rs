@@ -25,7 +25,7 @@ const FIRST_NUMBER: u64 = 2;
 
 /// Whether it is a participant's turn.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Turn {
+pub enum Standing {
     /// It holds the turnstile.
     Mine,
     /// Somebody is before it.
@@ -87,8 +87,8 @@ impl Turnstile {
     pub fn try_acquire(&self, me: u32) -> bool {
         self.enter(me);
         match self.turn(me) {
-            Turn::Mine => true,
-            Turn::Waiting => {
+            Standing::Mine => true,
+            Standing::Waiting => {
                 self.release(me);
                 false
             }
@@ -117,12 +117,12 @@ impl Turnstile {
 
     /// Whether it is `me`'s turn; it must have entered.
     #[must_use]
-    pub fn turn(&self, me: u32) -> Turn {
+    pub fn turn(&self, me: u32) -> Standing {
         let mine = (self.slots[me as usize].load(Ordering::Relaxed), me);
         let before = self.present().any(|(other, slot)| {
             other != me && (slot == CHOOSING || slot != ABSENT && (slot, other) < mine)
         });
-        if before { Turn::Waiting } else { Turn::Mine }
+        if before { Standing::Waiting } else { Standing::Mine }
     }
 
     /// Waits for the turn of `me`, which entered and keeps queueing when the wait ends early.
@@ -131,7 +131,7 @@ impl Turnstile {
     /// [`Unready`] when it was not its turn within `patience`.
     pub fn wait(&self, me: u32, patience: &Patience<'_>) -> Result<(), Unready> {
         let Some(flag) = self.flag(me) else { return Err(Unready::PeerLost) };
-        flag.wait(patience, || (self.turn(me) == Turn::Mine).then_some(()))
+        flag.wait(patience, || (self.turn(me) == Standing::Mine).then_some(()))
     }
 
     /// Leaves: gives the turn to the next, or stops queueing.

@@ -8,7 +8,7 @@ use crate::answer::{AnswerWords, CallSlot};
 use crate::cells::Cell;
 use crate::lane::{AnswerTo, Consumer, LaneWords, MAX_COMMAND, Producer};
 use crate::lanes::Lanes;
-use crate::lock::{Turn, Turnstile};
+use crate::lock::{Standing, Turnstile};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::wait::{Patience, WakeFlag};
 
@@ -174,7 +174,7 @@ fn models_turnstile_repair() {
             let turnstile = turnstile.clone();
             move || {
                 turnstile.enter(1);
-                let held = turnstile.turn(1) == Turn::Mine;
+                let held = turnstile.turn(1) == Standing::Mine;
                 // Dies here, holding or not; the daemon notices.
                 turnstile.repair(1);
                 held

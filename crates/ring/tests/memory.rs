@@ -13,7 +13,7 @@ use std::time::Instant;
 use rustix::fs::{MemfdFlags, SealFlags};
 use weft_ring::{
     Access, MapError, MemoryFile, PAGE, Patience, Reservation, Segment, SegmentError, SharedMemory,
-    TURNSTILE_BYTES, Turn, Turnstile, Unready, Window, peer,
+    Standing, TURNSTILE_BYTES, Turnstile, Unready, Window, peer,
 };
 
 fn unsealed(len: u64) -> OwnedFd {
@@ -196,12 +196,12 @@ fn the_turnstile_serves_in_order_and_survives_deaths() {
     b.enter(2);
     b.enter(1);
     assert_eq!(b.acquire(0, &soon), Err(Unready::TimedOut));
-    assert_eq!((b.turn(2), b.turn(1)), (Turn::Waiting, Turn::Waiting));
+    assert_eq!((b.turn(2), b.turn(1)), (Standing::Waiting, Standing::Waiting));
     // The holder dies, then the first in the queue.
     b.repair(3);
-    assert_eq!((b.turn(2), b.turn(1)), (Turn::Mine, Turn::Waiting));
+    assert_eq!((b.turn(2), b.turn(1)), (Standing::Mine, Standing::Waiting));
     b.repair(2);
-    assert_eq!(a.turn(1), Turn::Mine);
+    assert_eq!(a.turn(1), Standing::Mine);
     a.release(1);
     assert!(b.try_acquire(255));
 }

@@ -1,6 +1,6 @@
 //! Hard caps: the most of a device that a vGPU may use even when nobody else wants it.
 
-use crate::journal::codec;
+use crate::codec::codec;
 
 /// A share of device time over a period.
 ///

@@ -8,11 +8,11 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::action::{Action, Actions, TimerReason, UNLIMITED};
+use crate::codec::{Codec, Malformed, Reader};
 use crate::config::Config;
 use crate::event::Usage;
 use crate::heap::Heap;
 use crate::invariants::Rising;
-use crate::journal::{Codec, Malformed, Reader};
 use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::policy::{Charge, Charges, Policy, PolicyId, Setup};
 use crate::tables::Tables;

@@ -2,8 +2,8 @@
 //! tenants on a device and vGPUs of a tenant under `fair`, and the sessions of one vGPU under every
 //! policy. It needs no assumption about when the level above lets it run, so it nests.
 
+use crate::codec::codec;
 use crate::heap::Heap;
-use crate::journal::codec;
 use crate::key::Weight;
 use crate::policy::Charge;
 use crate::row::Row;

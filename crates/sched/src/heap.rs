@@ -3,7 +3,7 @@
 //! Four children share a cache line or two, so a heap of 65,536 is 8 levels deep. `reserve` on
 //! arrival of a key; after that nothing allocates.
 
-use crate::journal::{Codec, Malformed, Reader};
+use crate::codec::{Codec, Malformed, Reader};
 use crate::key::KEY_LIMIT;
 
 use alloc::vec;

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::journal::{Codec, Malformed, Reader};
+use crate::codec::{Codec, Malformed, Reader};
 
 /// Keys at or above this are refused ([`EventError::KeyTooLarge`](crate::EventError)): a stray key
 /// must not make the core allocate an array of its size. 65,536 vGPUs with 16 sessions each fit.

@@ -27,6 +27,7 @@ extern crate alloc;
 mod action;
 pub mod bench_support;
 mod cap;
+pub mod codec;
 mod config;
 mod core;
 mod event;

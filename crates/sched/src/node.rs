@@ -4,14 +4,14 @@ use alloc::vec::Vec;
 
 use crate::action::{Action, Actions, TimerReason};
 use crate::cap::Cap;
+use crate::codec::codec;
 use crate::config::Config;
 use crate::core::{Context, Core};
 use crate::event::{Event, EventError};
 use crate::invariants::audit;
-use crate::journal::codec;
 use crate::key::{DeviceKey, KEY_LIMIT, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::policy::{Charges, PolicyId, Setup};
-use crate::tables::{Session, Slots, Tables, Tenant, Vgpu};
+use crate::tables::{SessionEntry, Slots, Tables, Tenant, Vgpu};
 use crate::tag::Tag;
 
 /// Nodes up to this size hold their tables against each other after each event in debug builds.
@@ -352,7 +352,7 @@ impl Node {
         }
         let device = self.device_of_vgpu(vgpu)?;
         let local = self.tables.vgpu(vgpu).join(key, Weight::ONE);
-        self.tables.sessions.insert(key.index(), Session::new(vgpu, local, Weight::ONE));
+        self.tables.sessions.insert(key.index(), SessionEntry::new(vgpu, local, Weight::ONE));
         Ok(device)
     }
 

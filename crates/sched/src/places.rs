@@ -1,6 +1,6 @@
 //! Small dense numbers for members of a group, so that a group's arrays are as long as it is large.
 
-use crate::journal::{Codec, Malformed, Reader};
+use crate::codec::{Codec, Malformed, Reader};
 
 use alloc::vec::Vec;
 

@@ -6,7 +6,7 @@
 use alloc::vec::Vec;
 use core::ops::{Index, IndexMut};
 
-use crate::journal::{Codec, Malformed, Reader};
+use crate::codec::{Codec, Malformed, Reader};
 
 /// A growing array.
 #[derive(Clone, Debug, Default)]

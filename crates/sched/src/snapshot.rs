@@ -13,7 +13,7 @@ use crate::core::Core;
 use crate::key::{DeviceKey, KEY_LIMIT, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::node::{Device, Node};
 use crate::policy::{PolicyId, Setup};
-use crate::tables::{Session, Tenant, Vgpu};
+use crate::tables::{SessionEntry, Tenant, Vgpu};
 use crate::tag::Tag;
 
 /// A node's lasting state.
@@ -247,9 +247,9 @@ impl Node {
             let vgpu = node.tables.vgpus.find_mut(state.vgpu.index());
             let vgpu = vgpu.ok_or(RestoreError::SessionWithoutVgpu(state.session))?;
             let local = vgpu.join(state.session, state.weight);
-            let fresh = Session::new(state.vgpu, local, state.weight);
+            let fresh = SessionEntry::new(state.vgpu, local, state.weight);
             let SessionState { used_ns, idle_ns, predicted_ns, .. } = *state;
-            let session = Session { used_ns, idle_ns, predicted_ns, ..fresh };
+            let session = SessionEntry { used_ns, idle_ns, predicted_ns, ..fresh };
             node.tables.sessions.insert(state.session.index(), session);
         }
         Ok(node)

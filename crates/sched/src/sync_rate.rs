@@ -1,6 +1,6 @@
 //! Which vGPUs are interactive.
 
-use crate::journal::codec;
+use crate::codec::codec;
 
 /// Whether a vGPU calls synchronously so often that it counts as interactive: more than 10 calls
 /// per 10 ms (FairGV §3.2.3). It stays so until it makes at most half as many.

@@ -3,8 +3,8 @@
 use alloc::vec::Vec;
 
 use crate::cap::CapMeter;
+use crate::codec::{Codec, Malformed, Reader, codec};
 use crate::fair_queue::FairQueue;
-use crate::journal::{Codec, Malformed, Reader, codec};
 use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::places::Places;
 use crate::sync_rate::SyncRate;
@@ -63,7 +63,7 @@ impl<T> Slots<T> {
 pub(crate) struct Tables {
     pub(crate) tenants: Slots<Tenant>,
     pub(crate) vgpus: Slots<Vgpu>,
-    pub(crate) sessions: Slots<Session>,
+    pub(crate) sessions: Slots<SessionEntry>,
 }
 
 impl Tables {
@@ -75,7 +75,7 @@ impl Tables {
         self.tenants.find_mut(key.index()).expect("a tenant's key is checked at the border")
     }
 
-    pub(crate) fn session(&mut self, key: SessionKey) -> &mut Session {
+    pub(crate) fn session(&mut self, key: SessionKey) -> &mut SessionEntry {
         self.sessions.find_mut(key.index()).expect("a session's key is checked at the border")
     }
 
@@ -202,7 +202,7 @@ impl Vgpu {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Session {
+pub(crate) struct SessionEntry {
     pub(crate) vgpu: VgpuKey,
     /// Its key in the vGPU's `members`.
     pub(crate) local: u32,
@@ -220,7 +220,7 @@ pub(crate) struct Session {
     pub(crate) sync_calls: u64,
 }
 
-impl Session {
+impl SessionEntry {
     pub(crate) fn new(vgpu: VgpuKey, local: u32, weight: Weight) -> Self {
         Self {
             vgpu,
@@ -244,7 +244,7 @@ codec!(struct Vgpu {
     tenant, device, weight, runnable, members, sessions, in_turn, meter, throttled, sync, waste,
     holders,    used_ns, held_ns, turns,
 });
-codec!(struct Session {
+codec!(struct SessionEntry {
     vgpu, local, weight, runnable, estimate_ns, used_ns, idle_ns, predicted_ns, turn, served,
     sync_calls,
 });

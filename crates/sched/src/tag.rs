@@ -4,7 +4,7 @@
 use alloc::vec::Vec;
 use core::fmt;
 
-use crate::journal::{Codec, Malformed, Reader};
+use crate::codec::{Codec, Malformed, Reader};
 use crate::key::Weight;
 
 /// A point on a policy's virtual time axis, or a distance along it.

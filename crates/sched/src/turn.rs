@@ -1,6 +1,6 @@
 //! One turn: a grant and what happened to it.
 
-use crate::journal::codec;
+use crate::codec::codec;
 
 /// A session's hold of a device.
 #[derive(Clone, Copy, Debug)]

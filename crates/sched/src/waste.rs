@@ -1,6 +1,6 @@
 //! What a tenant's turns that end early cost the device.
 
-use crate::journal::codec;
+use crate::codec::codec;
 
 /// Of a tenant, as its turns that it gives up early while others wait keep the device from being
 /// used. They pay for that time. A turn in which more of it goes unused than used counts here with

@@ -86,7 +86,7 @@ impl Vcpu {
 }
 
 #[derive(Debug, Default)]
-pub(crate) struct Core {
+pub(crate) struct Processor {
     pub(crate) current: Option<usize>,
     pub(crate) last: Option<usize>,
     /// What a coscheduling policy was told last.

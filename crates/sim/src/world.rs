@@ -11,7 +11,7 @@ use weft_turn::{Accounting, Gate, Holder, Meter, PlainPage, RELEASE_LEAD_NS, Ter
 use crate::calibration::Calibration;
 use crate::checks::{Checks, Limits};
 use crate::clock::{Clock, Tick};
-use crate::cpu::{Core, CpuScheduler, Doing, Place, Vcpu};
+use crate::cpu::{CpuScheduler, Doing, Place, Processor, Vcpu};
 use crate::device::Gpu;
 use crate::preempt::Preemption;
 use crate::program::{Behaviour, Return, Transport};
@@ -126,7 +126,7 @@ pub struct World {
     pub(crate) gpu: Gpu,
     pub(crate) books: Vec<Books>,
     pub(crate) workers: Vec<Worker>,
-    pub(crate) cores: Vec<Core>,
+    pub(crate) cores: Vec<Processor>,
     pub(crate) vcpus: Vec<Vcpu>,
     pub(crate) dirty: BTreeSet<usize>,
     pub(crate) rung: bool,
@@ -287,7 +287,7 @@ impl World {
     ) -> usize {
         let core = core.unwrap_or(self.cores.len());
         while self.cores.len() <= core {
-            self.cores.push(Core::default());
+            self.cores.push(Processor::default());
         }
         let number = self.vcpus.len();
         self.vcpus.push(Vcpu {

@@ -76,12 +76,12 @@ impl Known {
 pub struct Account {
     kernels: BTreeMap<RequestKey, Known>,
     uses: u64,
-    turn: Turn,
+    turn: TurnBill,
     charged_ns: i128,
 }
 
 #[derive(Debug, Default)]
-struct Turn {
+struct TurnBill {
     requests: u32,
     timed_ns: u64,
     predicted_ns: u64,

@@ -79,14 +79,14 @@ pub enum Effect {
 
 /// A turn of the core, which may take several grants of the gate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Turn {
+struct CoreTurn {
     /// The core's number of it.
     epoch: u64,
     admitted_at_start_ns: u64,
     used_at_start_ns: u64,
 }
 
-impl Turn {
+impl CoreTurn {
     fn new(epoch: u64, report: &Report) -> Self {
         let (admitted_at_start_ns, used_at_start_ns) = (report.admitted_ns(), report.used_ns);
         Self { epoch, admitted_at_start_ns, used_at_start_ns }
@@ -95,20 +95,20 @@ impl Turn {
 
 /// A session as the daemon knows it.
 #[derive(Debug)]
-pub struct Session<P> {
+pub struct Contender<P> {
     /// Its gate.
     pub gate: Gate<P>,
     /// Where it lives.
     pub device: DeviceKey,
     runnable: bool,
-    turn: Option<Turn>,
+    turn: Option<CoreTurn>,
     granted_ns: u64,
     revoked_ns: Option<u64>,
     sync_calls: u64,
     pieces: u64,
 }
 
-impl<P: DaemonPage> Session<P> {
+impl<P: DaemonPage> Contender<P> {
     /// Whether it wants the device, as far as the core was told.
     #[must_use]
     pub fn is_runnable(&self) -> bool {
@@ -148,7 +148,7 @@ impl<P: DaemonPage> Session<P> {
 pub struct Turns<P> {
     node: Node,
     actions: Actions,
-    sessions: BTreeMap<SessionKey, Session<P>>,
+    sessions: BTreeMap<SessionKey, Contender<P>>,
     timer_ns: Option<u64>,
     effects: Vec<Effect>,
 }
@@ -179,13 +179,13 @@ impl<P: DaemonPage> Turns<P> {
     }
 
     /// The sessions.
-    pub fn sessions(&self) -> impl Iterator<Item = (SessionKey, &Session<P>)> {
+    pub fn sessions(&self) -> impl Iterator<Item = (SessionKey, &Contender<P>)> {
         self.sessions.iter().map(|(key, session)| (*key, session))
     }
 
     /// A session.
     #[must_use]
-    pub fn session(&self, session: SessionKey) -> Option<&Session<P>> {
+    pub fn session(&self, session: SessionKey) -> Option<&Contender<P>> {
         self.sessions.get(&session)
     }
 
@@ -212,7 +212,7 @@ impl<P: DaemonPage> Turns<P> {
         let (runnable, sync_calls, pieces) = (false, 0, 0);
         let revoked_ns = None;
         let new =
-            Session { gate, device, runnable, turn, granted_ns, revoked_ns, sync_calls, pieces };
+            Contender { gate, device, runnable, turn, granted_ns, revoked_ns, sync_calls, pieces };
         self.sessions.insert(session, new);
         self.tell(host, Event::Used { session, usage: report.usage() });
         if let Some(grant) = held {
@@ -229,7 +229,7 @@ impl<P: DaemonPage> Turns<P> {
     ) {
         let Some(entry) = self.sessions.get_mut(&session) else { return };
         let epoch = self.node.next_epoch(entry.device).unwrap_or(1);
-        entry.turn = Some(Turn::new(epoch, report));
+        entry.turn = Some(CoreTurn::new(epoch, report));
         if self.handle(host, Event::Adopt { session, epoch, budget_ns }).is_ok() {
             self.effects.push(Effect::Granted { session, begins: true });
         } else if let Some(entry) = self.sessions.get_mut(&session) {
@@ -243,8 +243,8 @@ impl<P: DaemonPage> Turns<P> {
         &mut self,
         host: &mut impl Host,
         session: SessionKey,
-        last: impl FnOnce(&Session<P>) -> Report,
-    ) -> Option<Session<P>> {
+        last: impl FnOnce(&Contender<P>) -> Report,
+    ) -> Option<Contender<P>> {
         let entry = self.sessions.remove(&session)?;
         let report = last(&entry);
         self.tell(host, Event::Used { session, usage: report.usage() });
@@ -403,7 +403,7 @@ impl<P: DaemonPage> Turns<P> {
             // It released meanwhile and has rung: the release comes next.
             return;
         }
-        let turn = same.unwrap_or_else(|| Turn::new(epoch, &report));
+        let turn = same.unwrap_or_else(|| CoreTurn::new(epoch, &report));
         entry.turn = Some(turn);
         (entry.granted_ns, entry.revoked_ns) = (now_ns, None);
         let spent_ns = report.admitted_ns().saturating_sub(turn.admitted_at_start_ns);
@@ -425,7 +425,7 @@ impl<P: DaemonPage> Turns<P> {
         });
     }
 
-    fn note_end(&mut self, session: SessionKey, turn: Turn, report: &Report) {
+    fn note_end(&mut self, session: SessionKey, turn: CoreTurn, report: &Report) {
         let used_ns = report.used_ns.saturating_sub(turn.used_at_start_ns);
         self.effects.push(Effect::Ended { session, used_ns });
     }

@@ -31,7 +31,7 @@ mod pieces;
 mod plain;
 mod predict;
 
-pub use daemon::{Decision, Effect, Host, Session, Turns};
+pub use daemon::{Contender, Decision, Effect, Host, Turns};
 pub use gate::{Gate, Revocation};
 pub use holder::{Admission, HOLDER_SPIN, Holder, PREPARED_SPIN, WaitFor};
 pub use meter::{Accounting, Meter, SETTLE_NS};

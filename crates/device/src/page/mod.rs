@@ -14,7 +14,7 @@ mod patience;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use weft_ring::{Cells, MapError, SharedMemory, TURNSTILE_BYTES, Turn, Turnstile};
+use weft_ring::{Cells, MapError, SharedMemory, Standing, TURNSTILE_BYTES, Turnstile};
 
 use self::patience::Patience;
 use crate::clock;
@@ -107,7 +107,7 @@ impl DevicePage {
     }
 
     pub(crate) fn is_my_turn(&self, me: u32) -> bool {
-        let mine = self.turnstile.turn(me) == Turn::Mine;
+        let mine = self.turnstile.turn(me) == Standing::Mine;
         match &self.patience {
             Some(patience) => patience.goes_on(mine, clock::now_ns()),
             None => mine,

@@ -10,5 +10,6 @@ pub use client::{AdminError, Client};
 pub use share::{Share, shares};
 pub use types::{
     Answer, Closure, CoschedulingReport, DeviceReport, DoctorCheck, DoctorReport, Finding,
-    NodeReport, ProcessReport, Recording, Request, Stats, Timeline, Turn, VgpuReport, VgpuState,
+    NodeReport, ProcessReport, Recording, Request, Stats, Timeline, TurnReport, VgpuReport,
+    VgpuState,
 };

@@ -339,7 +339,7 @@ impl Closure {
 
 /// One turn on a device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Turn {
+pub struct TurnReport {
     /// The device.
     #[serde(default)]
     pub device: String,
@@ -368,7 +368,7 @@ pub struct Recording {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeline {
     /// The turns.
-    pub turns: Vec<Turn>,
+    pub turns: Vec<TurnReport>,
     /// Older turns that the node no longer has.
     pub dropped: u64,
 }

@@ -23,9 +23,9 @@ use super::process::WorkerProcess;
 use super::registry::{Change, Vgpu, Wanted};
 use super::roles::{self, Caller};
 use super::sessions::{Asked, Entry};
-use super::{Core, Daemon, STACK_BYTES};
+use super::{Daemon, STACK_BYTES, Tables};
 use crate::admin::{
-    Answer, Closure, DeviceReport, NodeReport, ProcessReport, Request, Stats, Timeline, Turn,
+    Answer, Closure, DeviceReport, NodeReport, ProcessReport, Request, Stats, Timeline, TurnReport,
     VgpuReport, VgpuState,
 };
 use crate::config::{Choice, ShareConfig};
@@ -224,7 +224,7 @@ impl Daemon {
     }
 
     fn device_called(&self, name: &str) -> anyhow::Result<DeviceKey> {
-        self.core().registry.device_bytes(name)?;
+        self.tables().registry.device_bytes(name)?;
         let device = self.devices.named(name).context("the device is not open")?;
         Ok(device.key)
     }
@@ -244,32 +244,32 @@ impl Daemon {
     /// by attaching; what an administrator chose of somebody else's is a bound for its owner.
     fn create_vgpu(&self, asked: Wanted, chosen: &Change, caller: Caller) -> anyhow::Result<()> {
         {
-            let mut core = self.core();
+            let mut tables = self.tables();
             let Wanted { name, owner, device, weight, memory_bytes, token, cap_ppm } = asked;
             let wanted = if caller.administrates() {
                 let weight = if weight == 0 { self.config.defaults.weight } else { weight };
-                let (device, memory_bytes) = self.choose_device(&core, &device, memory_bytes);
+                let (device, memory_bytes) = self.choose_device(&tables, &device, memory_bytes);
                 Wanted { name, owner, device, weight, memory_bytes, token, cap_ppm }
             } else {
                 let asked = Asked { name, device: &device, weight, memory_bytes, token: &token };
                 // Until somebody uses it, it is its owner's.
                 let payer = self.tenancy.of_user(caller.uid);
-                Wanted { cap_ppm, ..self.wanted(&core, asked, caller.uid, payer)? }
+                Wanted { cap_ppm, ..self.wanted(&tables, asked, caller.uid, payer)? }
             };
-            core.registry.create(&wanted)?;
+            tables.registry.create(&wanted)?;
             if wanted.owner != caller.uid {
                 let weight = Some(wanted.weight);
-                core.registry.grant(&wanted.name, &Change { weight, ..*chosen });
+                tables.registry.grant(&wanted.name, &Change { weight, ..*chosen });
             }
         }
         self.keep()
     }
 
     /// Whether the configuration lets an owner choose that, where no administrator has decided.
-    fn check_choice(&self, core: &Core, name: &str, change: &Change) -> anyhow::Result<()> {
-        let vgpu = core.registry.find(name)?;
+    fn check_choice(&self, tables: &Tables, name: &str, change: &Change) -> anyhow::Result<()> {
+        let vgpu = tables.registry.find(name)?;
         let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
-        let others = self.vgpus_of(core, payer).filter(|other| other.key != vgpu.key);
+        let others = self.vgpus_of(tables, payer).filter(|other| other.key != vgpu.key);
         let choice = Choice {
             weight: change.weight.filter(|_| vgpu.granted.weight.is_none()),
             memory_bytes: change.memory_bytes.filter(|_| vgpu.granted.memory_bytes.is_none()),
@@ -280,21 +280,21 @@ impl Daemon {
 
     fn set_vgpu(&self, name: &str, change: &Change, caller: Caller) -> anyhow::Result<()> {
         {
-            let mut core = self.core();
-            roles::permit_change(caller, core.registry.find(name)?, change)?;
+            let mut tables = self.tables();
+            roles::permit_change(caller, tables.registry.find(name)?, change)?;
             if !caller.administrates() {
-                self.check_choice(&core, name, change)?;
+                self.check_choice(&tables, name, change)?;
             }
-            let vgpu = core.registry.set(name, change)?.clone();
+            let vgpu = tables.registry.set(name, change)?.clone();
             if vgpu.owner != caller.uid {
-                core.registry.grant(name, change);
+                tables.registry.grant(name, change);
             }
             if let Some(device) = self.devices.named(&vgpu.device) {
-                core.frames(device.key).set_quota(vgpu.key, vgpu.memory_bytes);
+                tables.frames(device.key).set_quota(vgpu.key, vgpu.memory_bytes);
             }
             // Its first session says which tenant it is of, and places it.
             if self.tenancy.settled(vgpu.key).is_some() {
-                self.place(&mut core, &vgpu);
+                self.place(&mut tables, &vgpu);
             }
         }
         self.keep()?;
@@ -307,16 +307,16 @@ impl Daemon {
             "users have no parts of their own on this node: scheduling.share is `vgpu`"
         );
         {
-            let mut core = self.core();
-            core.registry.set_user_weight(uid, weight)?;
+            let mut tables = self.tables();
+            tables.registry.set_user_weight(uid, weight)?;
             // One vGPU of the tenant tells the driver of it.
             let is_of = |vgpu: &&Vgpu| {
                 let is_there = self.devices.named(&vgpu.device).is_some();
                 is_there && self.tenancy.settled(vgpu.key) == Some(uid)
             };
-            let vgpu = core.registry.iter().find(is_of).cloned();
+            let vgpu = tables.registry.iter().find(is_of).cloned();
             if let Some(vgpu) = vgpu {
-                self.place(&mut core, &vgpu);
+                self.place(&mut tables, &vgpu);
             }
         }
         self.keep()?;
@@ -324,9 +324,9 @@ impl Daemon {
     }
 
     fn set_session(&self, pid: u32, weight: Weight, caller: Caller) -> anyhow::Result<()> {
-        let core = self.core();
+        let tables = self.tables();
         let sessions: Vec<(&u32, &Entry)> =
-            core.sessions.iter().filter(|(_, entry)| entry.pid == pid).collect();
+            tables.sessions.iter().filter(|(_, entry)| entry.pid == pid).collect();
         anyhow::ensure!(!sessions.is_empty(), "process {pid} has no session on this node");
         for (_, entry) in &sessions {
             roles::permit_weighing(caller, pid, entry.uid)?;
@@ -341,8 +341,8 @@ impl Daemon {
         let mut asked = None;
         let deadline = Instant::now() + REMOVE_LIMIT;
         loop {
-            let mut core = self.core();
-            let vgpu = match core.registry.find(name) {
+            let mut tables = self.tables();
+            let vgpu = match tables.registry.find(name) {
                 // Somebody else removed it while its sessions ended.
                 Err(_) if asked.is_some() => break,
                 found => found?,
@@ -355,11 +355,11 @@ impl Daemon {
                 "vGPU `{name}` was removed meanwhile, and another has its name; `weft ls` shows \
                  whose it is, ask again to remove that one"
             );
-            let mut of_vgpu = core.sessions.iter_mut().filter(|(_, entry)| entry.vgpu == key);
+            let mut of_vgpu = tables.sessions.iter_mut().filter(|(_, entry)| entry.vgpu == key);
             let Some(first) = of_vgpu.next() else {
-                let vgpu = core.registry.remove(name)?;
+                let vgpu = tables.registry.remove(name)?;
                 if let Some(device) = self.devices.named(&vgpu.device) {
-                    core.frames(device.key).remove_vgpu(key);
+                    tables.frames(device.key).remove_vgpu(key);
                 }
                 self.tenancy.forget(key);
                 // While the tables are locked: the key may be another vGPU's right after.
@@ -379,7 +379,7 @@ impl Daemon {
                 // One that is gone already has been noticed by its thread.
                 let _ = entry.worker.as_ref().map(WorkerProcess::kill);
             }
-            drop(core);
+            drop(tables);
             anyhow::ensure!(
                 Instant::now() < deadline,
                 "the sessions of vGPU `{name}` do not end; it stays, ask again"
@@ -391,12 +391,13 @@ impl Daemon {
 
     /// Refuses while programs run on the node, and names them.
     fn ensure_unused(&self) -> anyhow::Result<()> {
-        let core = self.core();
-        let mut running: Vec<String> = core
+        let tables = self.tables();
+        let mut running: Vec<String> = tables
             .sessions
             .values()
             .map(|entry| {
-                let vgpu = core.registry.by_key(entry.vgpu).map_or("?", |vgpu| vgpu.name.as_str());
+                let vgpu =
+                    tables.registry.by_key(entry.vgpu).map_or("?", |vgpu| vgpu.name.as_str());
                 let Entry { program, pid, uid, .. } = entry;
                 format!("{program} (process {pid} of user {uid}, on vGPU {vgpu})")
             })
@@ -429,7 +430,7 @@ impl Daemon {
 
     fn node_report(&self, caller: Caller) -> anyhow::Result<NodeReport> {
         let view = self.view()?;
-        let core = self.core();
+        let tables = self.tables();
         Ok(NodeReport {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
@@ -437,38 +438,38 @@ impl Daemon {
             policy: policies(&view),
             policies: crate::policy_names().into_iter().map(str::to_owned).collect(),
             tenant_socket: self.config.tenant_socket().display().to_string(),
-            devices: self.device_reports(&core, &view),
-            adopted_sessions: core.adopted,
+            devices: self.device_reports(&tables, &view),
+            adopted_sessions: tables.adopted,
             you_administrate: caller.administrates(),
         })
     }
 
     /// The devices as administrators see them.
-    fn device_reports(&self, core: &Core, view: &View) -> Vec<DeviceReport> {
+    fn device_reports(&self, tables: &Tables, view: &View) -> Vec<DeviceReport> {
         let report = |device: &Device| {
             let policy = view.policies.get(&device.key).map_or("", |policy| policy.name());
-            device.report(policy, core.ledger(device.key).used_bytes_total())
+            device.report(policy, tables.ledger(device.key).used_bytes_total())
         };
         self.devices.iter().map(report).collect()
     }
 
     /// The ledger that a vGPU is in; none for one whose device is gone.
-    fn ledger_of<'a>(&self, core: &'a Core, vgpu: &Vgpu) -> Option<&'a Ledger> {
-        self.devices.named(&vgpu.device).map(|device| core.ledger(device.key))
+    fn ledger_of<'a>(&self, tables: &'a Tables, vgpu: &Vgpu) -> Option<&'a Ledger> {
+        self.devices.named(&vgpu.device).map(|device| tables.ledger(device.key))
     }
 
     /// Totals and queue state now.
     pub(crate) fn stats(&self) -> anyhow::Result<Stats> {
         // The tables first: between their lock and the view no session's use is moved.
-        let core = self.core();
+        let tables = self.tables();
         let view = self.view()?;
         let mut of_vgpu: BTreeMap<u32, Vec<(u32, &Entry)>> = BTreeMap::new();
-        for (key, entry) in &core.sessions {
+        for (key, entry) in &tables.sessions {
             of_vgpu.entry(entry.vgpu).or_default().push((*key, entry));
         }
-        let devices = self.device_reports(&core, &view);
+        let devices = self.device_reports(&tables, &view);
         let by_user = self.config.scheduling.share == ShareConfig::User;
-        let vgpus: Vec<VgpuReport> = core
+        let vgpus: Vec<VgpuReport> = tables
             .registry
             .iter()
             .map(|vgpu| {
@@ -476,12 +477,12 @@ impl Daemon {
                 let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
                 VgpuReport {
                     tenant: by_user.then_some(payer),
-                    tenant_weight: core
+                    tenant_weight: tables
                         .registry
                         .user_weight(payer)
                         .filter(|_| by_user)
                         .unwrap_or_else(|| self.config.scheduling.user_weight(payer)),
-                    ..report(vgpu, &sessions, &view, self.ledger_of(&core, vgpu))
+                    ..report(vgpu, &sessions, &view, self.ledger_of(&tables, vgpu))
                 }
             })
             .collect();
@@ -508,13 +509,13 @@ impl Daemon {
             .driver
             .ask(|answer| Order::Timeline { since_ns, answer })
             .ok_or_else(|| anyhow::anyhow!("the daemon is ending"))?;
-        let core = self.core();
+        let tables = self.tables();
         let turns = spans.into_iter().filter_map(|span| {
-            let vgpu = core.registry.by_key(span.vgpu);
+            let vgpu = tables.registry.by_key(span.vgpu);
             let is_shown =
                 caller.administrates() || vgpu.is_some_and(|vgpu| vgpu.owner == caller.uid);
             let name = || format!("removed-{}", span.vgpu);
-            is_shown.then(|| Turn {
+            is_shown.then(|| TurnReport {
                 device: self
                     .devices
                     .find(DeviceKey(span.device))

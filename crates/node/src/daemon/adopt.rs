@@ -263,7 +263,7 @@ impl Daemon {
         for device in self.devices.iter() {
             let there = survivors.iter().filter(|survivor| survivor.device() == device.key);
             let keys: Vec<u32> = there.map(|survivor| survivor.adoption.start.key).collect();
-            self.core().frames(device.key).rebuild(&keys)?;
+            self.tables().frames(device.key).rebuild(&keys)?;
             // A worker that died while no daemon ran may stand in the device's queue.
             for gone in (0..NODE_SESSIONS).filter(|key| !keys.contains(key)) {
                 device.repair(gone);
@@ -277,21 +277,21 @@ impl Daemon {
 
     fn enter(&self, survivor: &Survivor) {
         let start = &survivor.adoption.start;
-        let mut core = self.core();
-        let known = core.registry.by_key(start.vgpu_key);
+        let mut tables = self.tables();
+        let known = tables.registry.by_key(start.vgpu_key);
         let quota = known.map_or(start.memory_bytes, |vgpu| vgpu.memory_bytes);
         // Before the vGPU is placed, which is for good.
         let payer = self.tenancy.of_process(start.uid, start.pid);
         let payer = self.tenancy.settle(start.vgpu_key, payer);
         let limits = self.tenant_limits(start.uid, payer);
-        let frames = core.frames(survivor.device());
+        let frames = tables.frames(survivor.device());
         frames.set_quota(start.vgpu_key, quota);
         frames.set_owner(start.vgpu_key, payer, limits.memory_total_bytes);
         frames.add_session(start.key, start.session, start.vgpu_key);
         if let Ok(file) = survivor.files.frames.try_clone() {
             frames.adopt_file(start.vgpu_key, file);
         }
-        core.host.begin(start.key, payer);
+        tables.host.begin(start.key, payer);
         let entry = Entry {
             device: survivor.device(),
             vgpu: start.vgpu_key,
@@ -303,12 +303,12 @@ impl Daemon {
             segment: None,
             ends_at_once: false,
         };
-        core.sessions.insert(start.key, entry);
-        core.registry.note_session(start.vgpu_key, start.session);
-        if let Some(vgpu) = core.registry.by_key(start.vgpu_key).cloned() {
-            self.place(&mut core, &vgpu);
+        tables.sessions.insert(start.key, entry);
+        tables.registry.note_session(start.vgpu_key, start.session);
+        if let Some(vgpu) = tables.registry.by_key(start.vgpu_key).cloned() {
+            self.place(&mut tables, &vgpu);
         }
-        core.adopted += 1;
+        tables.adopted += 1;
     }
 
     fn resume(self: &Arc<Self>, survivor: Survivor) -> anyhow::Result<()> {

@@ -221,7 +221,7 @@ pub(crate) struct Driver {
     turns: Turns<DaemonSide>,
     page: NodePage,
     orders: Receiver<Order>,
-    sessions: BTreeMap<u32, Session>,
+    sessions: BTreeMap<u32, SessionRecord>,
     coscheduler: Coscheduler,
     sweep: Sweep,
     trace: Trace,
@@ -238,7 +238,7 @@ pub(crate) struct Driver {
 
 /// What the driver knows of a session beside its turns.
 #[derive(Debug)]
-struct Session {
+struct SessionRecord {
     id: u64,
     vgpu: u32,
     killed: bool,
@@ -404,7 +404,7 @@ impl Driver {
             gate.page().set_lead(device.config.overlap_ns + RELEASE_LEAD_NS);
             gate.page().set_unmanaged(self.turns.node().is_shared(device.key));
         }
-        self.sessions.insert(session, Session { id, vgpu, killed: false, worker });
+        self.sessions.insert(session, SessionRecord { id, vgpu, killed: false, worker });
         let key = SessionKey(session);
         self.turns.begin(&mut self.witness, key, VgpuKey(vgpu), gate);
         if self.turns.session(key).is_none() {

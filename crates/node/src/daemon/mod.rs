@@ -101,7 +101,7 @@ pub(crate) struct Daemon {
     tenancy: Tenancy,
     attach_pace: Mutex<AttachPace>,
     loads: Loads,
-    core: Mutex<Core>,
+    tables: Mutex<Tables>,
     /// Frames were cleared.
     cleared: Condvar,
     saver: Saver,
@@ -125,7 +125,7 @@ enum End {
 
 /// The tables.
 #[derive(Debug)]
-pub(crate) struct Core {
+pub(crate) struct Tables {
     /// vGPUs.
     pub(crate) registry: Registry,
     /// The devices' memory.
@@ -257,16 +257,16 @@ impl Setup {
         let wanted = config.scheduling.coscheduling;
         let coscheduler = Coscheduler::new(wanted, node_page.try_clone()?, now_ns());
         let forgotten_ns = schedule.map_or_else(BTreeMap::new, |schedule| schedule.forgotten_ns);
-        let core = (number, forgotten_ns);
+        let tables = (number, forgotten_ns);
         let mut driver =
-            Driver::new(node, page, received, saver.clone(), core, coscheduler, driven);
+            Driver::new(node, page, received, saver.clone(), tables, coscheduler, driven);
         let journal = start_journal(&config, &mut driver)?;
         let (stop, stopper) = UnixStream::pair()?;
         let (leave, leaver) = UnixStream::pair()?;
         signal_hook::low_level::pipe::register(signal_hook::consts::SIGINT, stopper.try_clone()?)?;
         signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, leaver)?;
         let host = HostLedger::new(config.limits.host_memory_bytes());
-        let core = Core { registry, frames, host, sessions: BTreeMap::new(), adopted: 0 };
+        let tables = Tables { registry, frames, host, sessions: BTreeMap::new(), adopted: 0 };
         let room = Room::make(config.limits.sessions);
         let admin_group = config.sockets.admin_group_id()?;
         let daemon = Daemon {
@@ -279,7 +279,7 @@ impl Setup {
             tenancy,
             attach_pace: Mutex::default(),
             loads: Loads::default(),
-            core: Mutex::new(core),
+            tables: Mutex::new(tables),
             cleared: Condvar::new(),
             saver,
             lines: TenantLines::default(),
@@ -385,7 +385,7 @@ fn scheduling_core(
     }
 }
 
-impl Core {
+impl Tables {
     /// The memory of a device of this node.
     pub(crate) fn frames(&mut self, device: DeviceKey) -> &mut Frames {
         self.frames.get_mut(&device).expect("a device's key is the node's own")
@@ -399,8 +399,8 @@ impl Core {
 
 impl Daemon {
     /// The tables. A panic of another thread leaves them as they were between two operations.
-    pub(crate) fn core(&self) -> MutexGuard<'_, Core> {
-        self.core.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn tables(&self) -> MutexGuard<'_, Tables> {
+        self.tables.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Saves the registry if it changed, and waits until it is on disk; whether it is. The log says
@@ -415,8 +415,8 @@ impl Daemon {
     pub(crate) fn begin_saving(&self) -> Receiver<Saved> {
         let (done, written) = mpsc::channel();
         // Sent while the tables are locked, so that a newer document never comes first.
-        let mut core = self.core();
-        match core.registry.unsaved() {
+        let mut tables = self.tables();
+        match tables.registry.unsaved() {
             // Without news the answer is about what another thread is saving. A saver that is gone
             // answers nobody.
             Ok(document) => self.saver.registry(document, done),
@@ -429,7 +429,7 @@ impl Daemon {
     pub(crate) fn saved(&self, saving: &Receiver<Saved>) -> Saved {
         let saved = saving.recv().unwrap_or_else(|_| Err("the daemon is ending".to_owned()));
         if saved.is_err() {
-            self.core().registry.mark_unsaved();
+            self.tables().registry.mark_unsaved();
         }
         saved
     }
@@ -496,7 +496,7 @@ impl Daemon {
             self.end_sessions();
         }
         if let Some(view) = self.driver.ask(Order::View) {
-            self.core().registry.note_holdings(|vgpu| view.holding(vgpu));
+            self.tables().registry.note_holdings(|vgpu| view.holding(vgpu));
         }
         if !self.save_registry() {
             tracing::error!("what changed last about the vGPUs is lost");
@@ -507,9 +507,9 @@ impl Daemon {
     fn end_sessions(&self) {
         let deadline = Instant::now() + SHUTDOWN_LIMIT;
         loop {
-            let mut core = self.core();
-            let count = core.sessions.len();
-            for entry in core.sessions.values_mut() {
+            let mut tables = self.tables();
+            let count = tables.sessions.len();
+            for entry in tables.sessions.values_mut() {
                 entry.ends_at_once = true;
                 if let Some(worker) = entry.worker.take() {
                     entry.tell(Loss::NodeStopped);
@@ -518,7 +518,7 @@ impl Daemon {
                 }
             }
             self.driver.send(Order::EndDrain { session: None });
-            drop(core);
+            drop(tables);
             if count == 0 {
                 break;
             }

@@ -43,7 +43,7 @@ impl Daemon {
         let cut = take(&received, &mut file, until, || {
             self.driver.send(Order::StopRecording { id });
         })?;
-        let registry = &self.core().registry;
+        let registry = &self.tables().registry;
         let vgpus = registry.iter().map(|vgpu| (vgpu.key, vgpu.name.clone())).collect();
         Ok(Recording { path: path.display().to_string(), vgpus, cut })
     }

@@ -26,7 +26,7 @@ use super::log::{LogLimit, printable};
 use super::process::WorkerProcess;
 use super::registry::Vgpu;
 use super::spawn::Worker;
-use super::{Core, Daemon};
+use super::{Daemon, Tables};
 use crate::config::ShareConfig;
 use crate::link::{self, Ask, LINE_BYTES_MAX, Passed, Reply, Run, Severity, Start, Times};
 
@@ -117,7 +117,7 @@ pub(crate) struct TenantFiles {
     pub(crate) lifeline: OwnedFd,
 }
 
-impl Core {
+impl Tables {
     /// What `ask` says of host memory. Before it refuses, sessions that may have given some back
     /// are measured.
     fn find_host_room(
@@ -172,9 +172,9 @@ impl Daemon {
         let (key, vgpu) = (reservation.key, reservation.vgpu.key);
         self.runtime.remove_door(reservation.id);
         let frames = {
-            let mut core = self.core();
-            core.registry.close_session(vgpu, reservation.id, 0);
-            core.frames(reservation.device).remove_session(key, vgpu)
+            let mut tables = self.tables();
+            tables.registry.close_session(vgpu, reservation.id, 0);
+            tables.frames(reservation.device).remove_session(key, vgpu)
         };
         self.give_memory_back(key, reservation.device, frames);
         self.leave(key, vgpu, reservation.device);
@@ -194,8 +194,8 @@ impl Daemon {
         let pinned = MemoryFile::create("weft-pinned", pinned_bytes)?;
         let control = ControlPage::create()?;
         let (frames, table) = {
-            let mut core = self.core();
-            let frames = core.frames(device.key);
+            let mut tables = self.tables();
+            let frames = tables.frames(device.key);
             (frames.file(vgpu.key)?, frames.table()?)
         };
         let (workers_end, lifeline) = peer::lifeline()?;
@@ -271,7 +271,7 @@ impl Daemon {
     ) -> anyhow::Result<()> {
         let gate = GateDaemon::new(DaemonSide::new(page, session.segment.doorbell()?));
         let worker = session.worker.process.try_clone()?;
-        if let Some(entry) = self.core().sessions.get_mut(&session.key) {
+        if let Some(entry) = self.tables().sessions.get_mut(&session.key) {
             entry.worker = Some(session.worker.process.try_clone()?);
             entry.segment = Some(session.segment.clone());
         }
@@ -322,12 +322,12 @@ impl Daemon {
         let Session { key, payer, .. } = *session;
         let resident = session.worker.process.resident_bytes();
         let of_user = self.tenant_limits(session.start.uid, payer).host_memory_bytes;
-        let mut core = self.core();
+        let mut tables = self.tables();
         // Device memory that the worker has mapped is another ledger's.
-        let device = core.ledger(session.device).session_bytes(key);
-        core.host.measure(key, resident.saturating_sub(device));
-        let asked = core.find_host_room(|host| ask(host, of_user));
-        drop(core);
+        let device = tables.ledger(session.device).session_bytes(key);
+        tables.host.measure(key, resident.saturating_sub(device));
+        let asked = tables.find_host_room(|host| ask(host, of_user));
+        drop(tables);
         asked.map_err(|error| {
             if let Some(suppressed) = self.lines.line(payer, Instant::now()) {
                 tracing::warn!(session = session.start.session, %error, suppressed, "refused");
@@ -354,16 +354,16 @@ impl Daemon {
         let outcome = match ask {
             Ask::Ready | Ask::Log { .. } => Ok(Reply::Done),
             Ask::Take { frames, request, again } => {
-                let taken = self.wait_for_clearing(|core| {
-                    core.frames(device).take(key, frames, request, again)
+                let taken = self.wait_for_clearing(|tables| {
+                    tables.frames(device).take(key, frames, request, again)
                 });
                 taken.map(|runs| Reply::Frames { runs })
             }
             Ask::GiveBack { runs, again } => {
-                let given_back = self.core().frames(device).give_back(key, vgpu, &runs, again);
+                let given_back = self.tables().frames(device).give_back(key, vgpu, &runs, again);
                 given_back.map(|dirty| {
                     let cleared = dirty.clear();
-                    self.core().frames(device).recycle(&cleared);
+                    self.tables().frames(device).recycle(&cleared);
                     self.cleared.notify_all();
                     Reply::Done
                 })
@@ -382,12 +382,12 @@ impl Daemon {
                 Ok(Reply::Done)
             }
             Ask::Usage => {
-                let (free, total) = self.core().ledger(device).usage(vgpu);
+                let (free, total) = self.tables().ledger(device).usage(vgpu);
                 Ok(Reply::Usage { free, total })
             }
             Ask::Export { bytes, runs } => self.export(session, bytes, runs),
             Ask::Import { key: wanted } => Ok(self
-                .core()
+                .tables()
                 .frames(device)
                 .import(wanted, key, vgpu)
                 .map_or(Reply::NotExported, |export| Reply::Imported {
@@ -420,9 +420,9 @@ impl Daemon {
     /// ledger of host memory would keep it.
     fn pin(&self, session: &Session, bytes: u64) -> Result<(), LedgerError> {
         let (key, limit) = (session.key, session.start.pinned_bytes);
-        self.core().ledger(session.device).check_pinned(key, bytes, limit)?;
+        self.tables().ledger(session.device).check_pinned(key, bytes, limit)?;
         self.may_take_host_memory(session, |host, of_tenant| host.pin(key, bytes, of_tenant))?;
-        self.core().frames(session.device).set_pinned(key, bytes, limit)
+        self.tables().frames(session.device).set_pinned(key, bytes, limit)
     }
 
     fn export(&self, session: &Session, bytes: u64, runs: Vec<Run>) -> Result<Reply, LedgerError> {
@@ -434,7 +434,7 @@ impl Daemon {
         }
         let Session { key: owner, vgpu, device, .. } = *session;
         let export = Export { session: owner, vgpu, bytes, runs, imports: 0 };
-        let key = self.core().frames(device).export(key, export)?;
+        let key = self.tables().frames(device).export(key, export)?;
         Ok(key.map_or(Reply::Exhausted, |key| Reply::Exported { key }))
     }
 
@@ -449,19 +449,19 @@ impl Daemon {
         }
         // Memory is free at once. Its turn, and with it its place, end with what the device has of
         // it.
-        let frames = self.core().frames(device).remove_session(key, vgpu);
+        let frames = self.tables().frames(device).remove_session(key, vgpu);
         self.give_memory_back(key, device, frames);
         self.drain(key);
         let used_ns = {
             // In one step for whoever reads totals: what the driver no longer counts is booked.
-            let mut core = self.core();
+            let mut tables = self.tables();
             let ended = self.driver.ask(|answer| Order::End { session: key, answer });
             // The daemon is ending: the next one finds the record, and books it.
             let Some(ended) = ended else { return };
             let used_ns = ended.map_or(0, |ended| ended.used_ns);
             let abandoned_ns = ended.map_or(0, |ended| ended.abandoned_ns);
             self.devices.get(device).count_abandoned(abandoned_ns);
-            core.registry.close_session(vgpu, start.session, used_ns);
+            tables.registry.close_session(vgpu, start.session, used_ns);
             used_ns
         };
         self.leave(key, vgpu, device);
@@ -486,8 +486,8 @@ impl Daemon {
         let (answer, over) = std::sync::mpsc::channel();
         {
             // In one step with whoever says that nobody is to wait.
-            let core = self.core();
-            if core.sessions.get(&key).is_none_or(|entry| entry.ends_at_once) {
+            let tables = self.tables();
+            if tables.sessions.get(&key).is_none_or(|entry| entry.ends_at_once) {
                 return;
             }
             self.driver.send(Order::Drain { session: key, answer });
@@ -499,13 +499,13 @@ impl Daemon {
     /// What `operation` answers when it need not wait for frames that are being cleared.
     fn wait_for_clearing<T>(
         &self,
-        operation: impl Fn(&mut Core) -> Result<T, LedgerError>,
+        operation: impl Fn(&mut Tables) -> Result<T, LedgerError>,
     ) -> Result<T, LedgerError> {
-        let mut core = self.core();
+        let mut tables = self.tables();
         loop {
-            match operation(&mut core) {
+            match operation(&mut tables) {
                 Err(LedgerError::Clearing) => {
-                    core = self.cleared.wait(core).unwrap_or_else(PoisonError::into_inner);
+                    tables = self.cleared.wait(tables).unwrap_or_else(PoisonError::into_inner);
                 }
                 outcome => return outcome,
             }
@@ -515,27 +515,27 @@ impl Daemon {
     /// Clears what a dead session had of the device's and the host's memory, for others.
     fn give_memory_back(&self, key: u32, device: DeviceKey, frames: Dirty) {
         let cleared = frames.clear();
-        let mut core = self.core();
-        core.frames(device).recycle(&cleared);
-        core.host.end(key);
-        drop(core);
+        let mut tables = self.tables();
+        tables.frames(device).recycle(&cleared);
+        tables.host.end(key);
+        drop(tables);
         self.cleared.notify_all();
     }
 
     /// Gives a session's place back.
     fn leave(&self, key: u32, vgpu: u32, device: DeviceKey) {
-        let mut core = self.core();
-        core.sessions.remove(&key);
-        let is_last = !core.sessions.values().any(|entry| entry.vgpu == vgpu);
-        let file = is_last.then(|| core.frames(device).forget_file(vgpu));
-        drop(core);
+        let mut tables = self.tables();
+        tables.sessions.remove(&key);
+        let is_last = !tables.sessions.values().any(|entry| entry.vgpu == vgpu);
+        let file = is_last.then(|| tables.frames(device).forget_file(vgpu));
+        drop(tables);
         // What is left of it goes without the lock, too.
         drop(file);
     }
 
     /// Keeps a tenant from attaching more often than it may while others have sessions.
     fn pace_attach(&self, payer: u32) -> anyhow::Result<()> {
-        if !self.core().sessions.values().any(|entry| entry.payer != payer) {
+        if !self.tables().sessions.values().any(|entry| entry.payer != payer) {
             return Ok(());
         }
         let limits = &self.config.limits;
@@ -563,7 +563,7 @@ impl Daemon {
     }
 
     /// Tells the driver where a vGPU stands whose tenant is settled.
-    pub(crate) fn place(&self, core: &mut Core, vgpu: &Vgpu) {
+    pub(crate) fn place(&self, tables: &mut Tables, vgpu: &Vgpu) {
         let weight = |weight: u32| Weight::new(weight).unwrap_or_default();
         let scheduling = &self.config.scheduling;
         // Without users' parts every vGPU belongs to the tenant that is always there.
@@ -571,7 +571,7 @@ impl Daemon {
             ShareConfig::Vgpu => (TenantKey::DEFAULT.0, Weight::ONE),
             ShareConfig::User => {
                 let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
-                let user = core.registry.user(payer);
+                let user = tables.registry.user(payer);
                 let set = user.weight.unwrap_or_else(|| scheduling.user_weight(payer));
                 (user.key, weight(set))
             }

@@ -1,6 +1,6 @@
 //! Moments of idleness between two commands of a program that waits for each.
 
-use crate::journal::codec;
+use crate::codec::codec;
 use crate::key::{SessionKey, TenantKey, VgpuKey};
 use crate::policy::Rivals;
 

@@ -5,7 +5,7 @@ use core::fmt;
 use crate::core::Core;
 use crate::key::{SessionKey, VgpuKey};
 use crate::node::{Device, Node};
-use crate::tables::{Session, Vgpu};
+use crate::tables::{SessionEntry, Vgpu};
 
 /// Two tables that disagree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,7 +53,7 @@ fn audit_vgpu(node: &Node, key: VgpuKey, vgpu: &Vgpu) -> Result<(), Broken> {
     rule(!vgpu.throttled || vgpu.meter.is_some(), "only a cap holds back")
 }
 
-fn audit_session(node: &Node, key: SessionKey, session: &Session) -> Result<(), Broken> {
+fn audit_session(node: &Node, key: SessionKey, session: &SessionEntry) -> Result<(), Broken> {
     let vgpu = node.tables.vgpus.find(session.vgpu.index());
     let vgpu = vgpu.ok_or(Broken { rule: "a session's vGPU is there", key: key.0 })?;
     let known = vgpu.sessions().any(|other| other == key);

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::journal::{Codec, Malformed, Reader};
+use crate::codec::{Codec, Malformed, Reader};
 use crate::key::Weight;
 
 /// Work conservation: the device is never idle for longer than `limit_ns` (the yield time plus a

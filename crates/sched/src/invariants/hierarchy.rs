@@ -46,7 +46,7 @@ pub struct LagTree {
     root: LagBound,
     tenants: Slots<Group>,
     vgpus: Slots<Vgpu>,
-    sessions: Slots<Session>,
+    sessions: Slots<Watched>,
 }
 
 /// A member of its level, and the level below it.
@@ -70,7 +70,7 @@ struct Vgpu {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Session {
+struct Watched {
     vgpu: VgpuKey,
     number: Option<usize>,
     works: bool,
@@ -118,7 +118,7 @@ impl LagTree {
     pub fn add_session(&mut self, key: SessionKey, vgpu: VgpuKey, weight: Weight) {
         let Some(parent) = self.vgpus.find_mut(vgpu.index()) else { return };
         let number = parent.group.members.add(weight);
-        self.sessions.insert(key.index(), Session { vgpu, number, works: false, holds: false });
+        self.sessions.insert(key.index(), Watched { vgpu, number, works: false, holds: false });
     }
 
     /// A session is gone.
@@ -167,7 +167,7 @@ impl LagTree {
 
     /// A session's weight changed.
     pub fn reweight_session(&mut self, key: SessionKey, weight: Weight) {
-        let Some(Session { vgpu, number: Some(number), .. }) = self.sessions.find(key.index())
+        let Some(Watched { vgpu, number: Some(number), .. }) = self.sessions.find(key.index())
         else {
             return;
         };
@@ -179,8 +179,8 @@ impl LagTree {
     /// Whether a session has an unexecuted device command, and whether it holds the device.
     pub fn observe(&mut self, key: SessionKey, works: bool, holds: bool) {
         let Some(session) = self.sessions.find_mut(key.index()) else { return };
-        let before = core::mem::replace(session, Session { works, holds, ..*session });
-        let Session { vgpu, number, .. } = before;
+        let before = core::mem::replace(session, Watched { works, holds, ..*session });
+        let Watched { vgpu, number, .. } = before;
         let Some(entry) = self.vgpus.find_mut(vgpu.index()) else { return };
         let group = &mut entry.group;
         group.working = group.working + u32::from(works) - u32::from(before.works);

@@ -9,7 +9,7 @@ use crate::action::Action;
 use crate::event::Event;
 use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey};
 use crate::node::Node;
-use crate::tables::{Session, Vgpu};
+use crate::tables::{SessionEntry, Vgpu};
 
 /// Holds a journal's reports of service against the bound of the design,
 /// `(q + lᵢ)/wᵢ + (q + lⱼ)/wⱼ`, and σ and the sleeper credit where they are set. `l` is not in a
@@ -176,7 +176,7 @@ impl TraceLag {
     }
 
     /// A session that was not seen before, and its vGPU and tenant where they are new.
-    fn admit(&mut self, node: &Node, key: SessionKey, session: &Session, vgpu: &Vgpu) {
+    fn admit(&mut self, node: &Node, key: SessionKey, session: &SessionEntry, vgpu: &Vgpu) {
         let Some(config) = node.config(vgpu.device) else { return };
         let turn_ns = config.quantum_ns + config.sleeper_credit_ns + config.slack_ns;
         let traced = self.devices.entry(vgpu.device).or_insert_with(|| Traced {

@@ -14,16 +14,14 @@
 //! ```
 //! Integers are varints. A file that was cut within its last record is read up to there.
 
-mod codec;
 mod replay;
 
 use alloc::vec::Vec;
 
-pub(crate) use codec::codec;
-pub use codec::{Codec, Malformed, Reader};
 pub use replay::{Difference, Outcome, Record, Replay, ReplayError, Summary};
 
 use crate::action::{Action, TimerReason};
+use crate::codec::{Codec, codec};
 use crate::config::Config;
 use crate::event::{Event, EventError, Usage};
 use crate::node::Node;

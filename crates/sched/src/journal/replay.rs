@@ -3,8 +3,9 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::{Codec, MAGIC, Malformed, Reader, VERSION, checksum};
+use super::{MAGIC, VERSION, checksum};
 use crate::action::{Action, Actions};
+use crate::codec::{Codec, Malformed, Reader};
 use crate::event::Event;
 use crate::node::Node;
 

@@ -9,8 +9,8 @@
 
 use alloc::vec::Vec;
 
+use crate::codec::codec;
 use crate::heap::Heap;
-use crate::journal::codec;
 use crate::key::{VgpuKey, Weight};
 
 /// The time between two distributions of credits (Xen's default).

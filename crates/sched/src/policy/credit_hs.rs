@@ -1,7 +1,7 @@
 //! `credit_hs`: a model of Credit scheduling whose tenants wait by hybrid spinning: they poll for a
 //! time and then block (FairGV §5.3 and §3.2.2), as Weft's tenants do.
 
-use crate::journal::codec;
+use crate::codec::codec;
 use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::policy::credit::Credit;
 use crate::policy::{Charge, Charges, Policy, Setup};

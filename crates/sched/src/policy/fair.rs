@@ -7,8 +7,8 @@
 
 use alloc::vec::Vec;
 
+use crate::codec::codec;
 use crate::fair_queue::{FairQueue, Rules};
-use crate::journal::codec;
 use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::places::Places;
 use crate::policy::{Charge, Owed, Policy, Rivals, Setup};

@@ -22,8 +22,8 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::codec::{Codec, Malformed, Reader};
 use crate::config::Config;
-use crate::journal::{Codec, Malformed, Reader};
 use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::tag::Tag;
 

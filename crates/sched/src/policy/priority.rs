@@ -1,7 +1,7 @@
 //! `priority`: the awake vGPU of the largest weight runs, equals in turn; smaller ones may starve.
 //! A turn is not cut short when a larger weight wakes: it ends with its quantum.
 
-use crate::journal::codec;
+use crate::codec::codec;
 use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::policy::ranked::{Ranked, rank_by_weight};
 use crate::policy::{Charge, Policy, Setup};

@@ -2,8 +2,8 @@
 
 use alloc::vec::Vec;
 
+use crate::codec::codec;
 use crate::heap::Heap;
-use crate::journal::codec;
 use crate::key::{VgpuKey, Weight};
 
 /// Smaller ranks first; within a rank, whoever has waited longest.

@@ -1,6 +1,6 @@
 //! `round_robin`: a quantum each in the order of waiting; weights and what was used do not count.
 
-use crate::journal::codec;
+use crate::codec::codec;
 use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::policy::ranked::Ranked;
 use crate::policy::{Charge, Policy, Setup};

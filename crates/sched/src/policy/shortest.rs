@@ -4,8 +4,8 @@
 
 use alloc::vec::Vec;
 
+use crate::codec::codec;
 use crate::heap::Heap;
-use crate::journal::codec;
 use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::policy::{Charge, Policy, Setup};
 use crate::tag::Tag;

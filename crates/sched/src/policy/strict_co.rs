@@ -8,7 +8,7 @@
 
 use alloc::vec::Vec;
 
-use crate::journal::codec;
+use crate::codec::codec;
 use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::policy::credit::Credit;
 use crate::policy::{Charge, Charges, Policy, Setup};

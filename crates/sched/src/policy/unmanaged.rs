@@ -3,7 +3,7 @@
 
 use alloc::vec::Vec;
 
-use crate::journal::{Codec, Malformed, Reader};
+use crate::codec::{Codec, Malformed, Reader};
 use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::policy::{Charge, Policy, Setup};
 use crate::tag::Tag;

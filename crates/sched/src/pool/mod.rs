@@ -22,7 +22,7 @@ pub use types::{Class, PoolAction, PoolConfig, PoolError, PoolEvent};
 
 use self::policy::{Order, Policy};
 use self::state::{Device, Run, State, Task, Vgpu};
-use crate::journal::{Codec, Malformed, Reader};
+use crate::codec::{Codec, Malformed, Reader};
 use crate::key::{DeviceKey, KEY_LIMIT, TaskKey, VgpuKey, Weight};
 
 /// Devices, the tasks that wait for them, and a policy.

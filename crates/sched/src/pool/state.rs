@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::types::{Class, PoolConfig};
-use crate::journal::{Codec, Malformed, Reader, codec};
+use crate::codec::{Codec, Malformed, Reader, codec};
 use crate::key::{TaskKey, VgpuKey, Weight};
 
 #[derive(Clone, Debug)]

@@ -3,7 +3,7 @@
 use alloc::string::String;
 
 use super::policy::PoolPolicyId;
-use crate::journal::codec;
+use crate::codec::codec;
 use crate::key::{DeviceKey, TaskKey, VgpuKey, Weight};
 
 /// What a vGPU's tasks are owed.

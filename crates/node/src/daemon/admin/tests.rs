@@ -37,12 +37,12 @@ fn what_is_not_there_is_not_changed_and_what_is_somebody_elses_neither() {
         assert!(is_refused && text.contains("no vGPU"), "{text}");
     }
     node.reservation(ALICE, "").unwrap();
-    let before = node.daemon.core().registry.find(&name).unwrap().clone();
+    let before = node.daemon.tables().registry.find(&name).unwrap().clone();
     for request in [&change, &removal] {
         let (is_refused, text) = ask(request);
         assert!(is_refused && text.contains(&ALICE.to_string()), "{text}");
     }
-    assert_eq!(*node.daemon.core().registry.find(&name).unwrap(), before);
+    assert_eq!(*node.daemon.tables().registry.find(&name).unwrap(), before);
 }
 
 /// The two used to take the lock one after the other.
@@ -66,9 +66,9 @@ fn who_removes_a_vgpu_ends_no_session_of_the_one_that_has_its_key_next() {
     let (first, mut other) = (sleep(), sleep());
     let employ = |uid, name: &str, process: u32| {
         let reservation = node.reservation(uid, name).unwrap();
-        let mut core = daemon.core();
-        let key = core.registry.find(name).unwrap().key;
-        let entry = core.sessions.values_mut().find(|entry| entry.vgpu == key).unwrap();
+        let mut tables = daemon.tables();
+        let key = tables.registry.find(name).unwrap().key;
+        let entry = tables.sessions.values_mut().find(|entry| entry.vgpu == key).unwrap();
         entry.worker = Some(WorkerProcess::new(Process::open(process).unwrap(), process));
         (reservation, key)
     };
@@ -78,10 +78,10 @@ fn who_removes_a_vgpu_ends_no_session_of_the_one_that_has_its_key_next() {
     assert!(Process::open(first.id()).unwrap().wait_exit(PATIENCE));
     // Its session ends, another request removes it, and Bob's vGPU gets the key: in one step for
     // the one that still waits.
-    let mut core = daemon.core();
-    core.sessions.retain(|_, entry| entry.vgpu != key);
-    core.registry.remove("x").unwrap();
-    drop(core);
+    let mut tables = daemon.tables();
+    tables.sessions.retain(|_, entry| entry.vgpu != key);
+    tables.registry.remove("x").unwrap();
+    drop(tables);
     let (_seat, others_key) = employ(BOB, "y", other.id());
     assert_eq!(key, others_key);
     removal.join().unwrap().unwrap();

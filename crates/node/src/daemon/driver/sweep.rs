@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 
 use weft_gate::DaemonSide;
 use weft_sched::{DeviceKey, SessionKey};
-use weft_turn::Session;
+use weft_turn::Contender;
 
 use super::Driver;
 use crate::daemon::clock;
@@ -59,7 +59,7 @@ impl Sweep {
 impl Driver {
     /// When the next sweep is due.
     pub(super) fn sweep_due_ns(&self) -> Option<u64> {
-        let is_busy = |session: &Session<DaemonSide>| session.is_runnable() || session.has_turn();
+        let is_busy = |session: &Contender<DaemonSide>| session.is_runnable() || session.has_turn();
         self.sweep.due_ns(self.turns.sessions().any(|(_, session)| is_busy(session)))
     }
 
@@ -85,14 +85,14 @@ impl Driver {
 
     /// Ends holders that were stopped (`SIGSTOP`) while others wait.
     fn end_stopped(&mut self, now_ns: u64) {
-        let waits = |session: &Session<DaemonSide>| session.is_runnable() && !session.has_turn();
+        let waits = |session: &Contender<DaemonSide>| session.is_runnable() && !session.has_turn();
         let waiting = self.turns.sessions().filter(|(_, session)| waits(session));
         let contended: BTreeSet<DeviceKey> = waiting.map(|(_, session)| session.device).collect();
-        let limit_ns = |session: &Session<DaemonSide>| {
+        let limit_ns = |session: &Contender<DaemonSide>| {
             let config = self.turns.node().config(session.device);
             config.map_or(0, |config| config.quantum_ns).saturating_add(STOPPED_GRACE_NS)
         };
-        let is_late = |session: &Session<DaemonSide>| {
+        let is_late = |session: &Contender<DaemonSide>| {
             contended.contains(&session.device)
                 && session.has_turn()
                 && now_ns.saturating_sub(session.granted_ns()) > limit_ns(session)

@@ -9,7 +9,7 @@ use crate::config::{Choice, LimitError, UserLimits};
 use crate::daemon::devices::Device;
 use crate::daemon::log::printable;
 use crate::daemon::registry::{self, RegistryError, Vgpu, Wanted};
-use crate::daemon::{Core, Daemon, tenancy};
+use crate::daemon::{Daemon, Tables, tenancy};
 
 /// What a user asks for a vGPU of its own; 0 where it leaves that to the node.
 pub(crate) struct Asked<'a> {
@@ -44,21 +44,21 @@ impl Daemon {
         hello: &HelloBody,
         tenant: &peer::Credentials,
     ) -> Result<Reservation, Refusal> {
-        let mut core = self.core();
+        let mut tables = self.tables();
         let name = match hello.vgpu.as_str() {
             "" => registry::name_of_user(tenant.uid),
             name => name.to_owned(),
         };
-        let payer = self.payer_of(&core, &name, tenant);
-        self.check_room(&mut core, tenant.uid, payer)?;
-        let (vgpu, is_new) = self.find_or_create(&mut core, name, hello, tenant, payer)?;
+        let payer = self.payer_of(&tables, &name, tenant);
+        self.check_room(&mut tables, tenant.uid, payer)?;
+        let (vgpu, is_new) = self.find_or_create(&mut tables, name, hello, tenant, payer)?;
         let device = self.home_of(&vgpu)?.key;
-        let key = (0..).find(|key| !core.sessions.contains_key(key)).unwrap_or(0);
-        core.host.begin(key, payer);
+        let key = (0..).find(|key| !tables.sessions.contains_key(key)).unwrap_or(0);
+        tables.host.begin(key, payer);
         self.tenancy.settle(vgpu.key, payer);
         let limits = self.tenant_limits(tenant.uid, payer);
-        let id = core.registry.open_session(vgpu.key);
-        let frames = core.frames(device);
+        let id = tables.registry.open_session(vgpu.key);
+        let frames = tables.frames(device);
         frames.set_quota(vgpu.key, vgpu.memory_bytes);
         frames.set_owner(vgpu.key, payer, limits.memory_total_bytes);
         frames.add_session(key, id, vgpu.key);
@@ -73,8 +73,8 @@ impl Daemon {
             segment: None,
             ends_at_once: false,
         };
-        core.sessions.insert(key, entry);
-        self.place(&mut core, &vgpu);
+        tables.sessions.insert(key, entry);
+        self.place(&mut tables, &vgpu);
         Ok(Reservation { key, id, vgpu, device, payer, is_new })
     }
 
@@ -92,21 +92,21 @@ impl Daemon {
 
     /// The user whose tenant pays for a session that a program asks for on the vGPU of that name:
     /// the tenant of the vGPU, or the one that its first session makes it of.
-    fn payer_of(&self, core: &Core, name: &str, tenant: &peer::Credentials) -> u32 {
-        let own = core.registry.find(name).ok().filter(|vgpu| vgpu.owner == tenant.uid);
+    fn payer_of(&self, tables: &Tables, name: &str, tenant: &peer::Credentials) -> u32 {
+        let own = tables.registry.find(name).ok().filter(|vgpu| vgpu.owner == tenant.uid);
         let settled = own.and_then(|vgpu| self.tenancy.settled(vgpu.key));
         settled.unwrap_or_else(|| self.tenancy.of_process(tenant.uid, tenant.pid.unwrap_or(0)))
     }
 
     /// Whether a user of the tenant of `payer` may have another session. A further one of the
     /// tenant must leave as many places free as the tenant has, unless it is the administrators'.
-    fn check_room(&self, core: &mut Core, uid: u32, payer: u32) -> Result<(), Refusal> {
+    fn check_room(&self, tables: &mut Tables, uid: u32, payer: u32) -> Result<(), Refusal> {
         let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
         let configured = self.config.limits.sessions;
         let room = configured.min(self.room.sessions);
-        let of_tenant = core.sessions.values().filter(|entry| entry.payer == payer).count();
+        let of_tenant = tables.sessions.values().filter(|entry| entry.payer == payer).count();
         let who = || tenancy::in_words(payer, uid);
-        let free = room.saturating_sub(core.sessions.len());
+        let free = room.saturating_sub(tables.sessions.len());
         if free == 0 {
             let why = self.room.bound_by(configured);
             return exhausted(format!("the node has its {room} sessions ({why})"));
@@ -126,7 +126,7 @@ impl Daemon {
         }
         // Before anything is created for it.
         let limit = limits.host_memory_bytes;
-        let checked = core.find_host_room(|host| host.check_room(payer, limit));
+        let checked = tables.find_host_room(|host| host.check_room(payer, limit));
         checked.or_else(|error| exhausted(error.to_string()))
     }
 
@@ -138,37 +138,37 @@ impl Daemon {
     /// The vGPUs that count for the tenant of `payer`.
     pub(crate) fn vgpus_of<'a>(
         &'a self,
-        core: &'a Core,
+        tables: &'a Tables,
         payer: u32,
     ) -> impl Iterator<Item = &'a Vgpu> {
         let counts = move |vgpu: &&Vgpu| self.tenancy.counts_for(payer, vgpu.key, vgpu.owner);
-        core.registry.iter().filter(counts)
+        tables.registry.iter().filter(counts)
     }
 
     fn find_or_create(
         &self,
-        core: &mut Core,
+        tables: &mut Tables,
         name: String,
         hello: &HelloBody,
         tenant: &peer::Credentials,
         payer: u32,
     ) -> Result<(Vgpu, bool), Refusal> {
-        match core.registry.admit(&name, tenant.uid, &hello.token) {
+        match tables.registry.admit(&name, tenant.uid, &hello.token) {
             Ok(vgpu) => return Ok((vgpu.clone(), false)),
             Err(RegistryError::Unknown(_)) => {}
             Err(error) => return Err(refusal(&error)),
         }
         let (weight, memory_bytes) = (hello.weight, hello.memory_bytes);
         let asked = Asked { name, device: "", weight, memory_bytes, token: &hello.token };
-        let wanted = self.wanted(core, asked, tenant.uid, payer)?;
-        let created = core.registry.create(&wanted).cloned();
+        let wanted = self.wanted(tables, asked, tenant.uid, payer)?;
+        let created = tables.registry.create(&wanted).cloned();
         created.map(|vgpu| (vgpu, true)).map_err(|error| refusal(&error))
     }
 
     /// The vGPU that a user of the tenant of `payer` asks for, if it may have it.
     pub(crate) fn wanted(
         &self,
-        core: &Core,
+        tables: &Tables,
         asked: Asked<'_>,
         owner: u32,
         payer: u32,
@@ -183,7 +183,7 @@ impl Daemon {
         }
         let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
         let who = || tenancy::in_words(payer, owner);
-        let (limit, of_tenant) = (limits.vgpus, self.vgpus_of(core, payer).count());
+        let (limit, of_tenant) = (limits.vgpus, self.vgpus_of(tables, payer).count());
         if of_tenant >= limit {
             return exhausted(format!(
                 "{} has its {limit} vGPUs (limits.vgpus_per_user, limits.users.*.vgpus); attach to \
@@ -191,7 +191,7 @@ impl Daemon {
                 who()
             ));
         }
-        if !self.config.is_own_user(payer) && !core.registry.has_room_beside(of_tenant) {
+        if !self.config.is_own_user(payer) && !tables.registry.has_room_beside(of_tenant) {
             return exhausted(format!(
                 "the places that are left of the node's {} vGPUs (limits.vgpus) are for users who \
                  have fewer than {}; attach to one of yours (WEFT_VGPU)",
@@ -203,7 +203,7 @@ impl Daemon {
             0 => self.config.defaults.weight.min(limits.weight),
             weight => weight,
         };
-        let (device, memory_bytes) = self.choose_device(core, asked.device, asked.memory_bytes);
+        let (device, memory_bytes) = self.choose_device(tables, asked.device, asked.memory_bytes);
         let memory_bytes = match asked.memory_bytes {
             0 => memory_bytes.min(limits.memory_bytes),
             bytes => bytes,
@@ -211,8 +211,8 @@ impl Daemon {
         let (name, token) = (asked.name, asked.token.to_owned());
         let wanted = Wanted { name, owner, device, weight, memory_bytes, token, cap_ppm: None };
         // What nobody may have is refused as that.
-        core.registry.check_wanted(&wanted).map_err(|error| refusal(&error))?;
-        let others = self.vgpus_of(core, payer);
+        tables.registry.check_wanted(&wanted).map_err(|error| refusal(&error))?;
+        let others = self.vgpus_of(tables, payer);
         let others_weight = others.map(|vgpu| u64::from(vgpu.weight)).sum();
         let (weight, memory_bytes) = (Some(weight), Some(memory_bytes));
         limits.check(&Choice { weight, memory_bytes, others_weight }).map_err(denied)?;
@@ -223,19 +223,21 @@ impl Daemon {
     /// is asked for, or the node's default for 0.
     pub(crate) fn choose_device(
         &self,
-        core: &Core,
+        tables: &Tables,
         device: &str,
         memory_bytes: u64,
     ) -> (String, u64) {
         let default_bytes = self.config.defaults.memory.map_or(0, |memory| memory.0);
         let wanted_bytes = if memory_bytes == 0 { default_bytes } else { memory_bytes };
         let device = match device {
-            "" => core.registry.roomiest(wanted_bytes),
+            "" => tables.registry.roomiest(wanted_bytes),
             named => named,
         };
         let memory_bytes = match memory_bytes {
             // One that is not there is refused as such.
-            0 => self.config.default_memory_bytes(core.registry.device_bytes(device).unwrap_or(0)),
+            0 => {
+                self.config.default_memory_bytes(tables.registry.device_bytes(device).unwrap_or(0))
+            }
             bytes => bytes,
         };
         (device.to_owned(), memory_bytes)

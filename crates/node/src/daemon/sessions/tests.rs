@@ -42,7 +42,7 @@ fn users_that_one_has_made_have_the_limits_of_that_one_together() {
 fn host_memory_is_a_tenants_and_who_has_none_left_creates_nothing() {
     let node = Fixture::new(&[("limits.users.default.host_memory", "9MiB")]);
     assert_eq!(reservations_of_sub_uids(&node), 2);
-    assert_eq!(node.daemon.core().registry.iter().count(), 2);
+    assert_eq!(node.daemon.tables().registry.iter().count(), 2);
     node.reservation(BOB, "").unwrap();
 }
 
@@ -51,10 +51,10 @@ fn device_memory_is_a_tenants() {
     let node = Fixture::new(&[("limits.users.default.memory_total", "1MiB")]);
     let (first, second) =
         (node.reservation(ALICE, "").unwrap(), node.reservation(FIRST_SUB_UID, "").unwrap());
-    let mut core = node.daemon.core();
+    let mut tables = node.daemon.tables();
     let frames = (1 << 20) / weft_device::PAGE;
-    core.frames(first.device).take(first.key, frames, 1, false).unwrap();
-    assert_eq!(core.frames(second.device).take(second.key, 1, 1, false), Err(LedgerError::Quota));
+    tables.frames(first.device).take(first.key, frames, 1, false).unwrap();
+    assert_eq!(tables.frames(second.device).take(second.key, 1, 1, false), Err(LedgerError::Quota));
 }
 
 #[test]
@@ -76,13 +76,13 @@ fn the_first_session_says_which_tenant_pays_and_the_core_bills_that_one() {
     let name = name_of_user(FIRST_SUB_UID);
     node.ask(&format!(r#"{{"op":"create","name":"{name}","owner":{FIRST_SUB_UID}}}"#), ROOT);
     node.ask(&format!(r#"{{"op":"set","name":"{name}","weight":3}}"#), ROOT);
-    let key = node.daemon.core().registry.find(&name).unwrap().key;
+    let key = node.daemon.tables().registry.find(&name).unwrap().key;
     assert_eq!(node.daemon.tenancy.settled(key), None, "nobody has used it");
     node.reservation(FIRST_SUB_UID, "").unwrap();
     assert_eq!(node.daemon.tenancy.settled(key), Some(ALICE));
     // The vGPU is no vGPU of Alice's, but of her tenant.
     node.ask(&format!(r#"{{"op":"set_tenant","uid":{ALICE},"weight":7}}"#), ROOT);
-    let tenant = TenantKey(node.daemon.core().registry.user(ALICE).key);
+    let tenant = TenantKey(node.daemon.tables().registry.user(ALICE).key);
     let schedule = node.end();
     let vgpu = schedule.core.vgpus.iter().find(|state| state.vgpu == VgpuKey(key)).unwrap();
     assert_eq!((vgpu.tenant, vgpu.weight.get()), (tenant, 3));
@@ -96,11 +96,11 @@ fn who_has_given_host_memory_back_is_measured_before_its_tenant_is_refused() {
     let reservation = node.reservation(ALICE, "").unwrap();
     let mut process = std::process::Command::new("sleep").arg("600").spawn().unwrap();
     {
-        let mut core = node.daemon.core();
+        let mut tables = node.daemon.tables();
         let worker = WorkerProcess::new(Process::open(process.id()).unwrap(), process.id());
-        core.sessions.get_mut(&reservation.key).unwrap().worker = Some(worker);
+        tables.sessions.get_mut(&reservation.key).unwrap().worker = Some(worker);
         // What it took when it asked last; it has gone idle since.
-        core.host.measure(reservation.key, 12 << 20);
+        tables.host.measure(reservation.key, 12 << 20);
     }
     node.reservation(FIRST_SUB_UID, "").unwrap();
     process.kill().unwrap();

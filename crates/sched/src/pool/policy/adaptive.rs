@@ -7,7 +7,7 @@ use super::super::state::State;
 use super::super::types::PoolConfig;
 use super::flexy::Flexy;
 use super::{Order, Pick, Policy};
-use crate::journal::{Codec, codec};
+use crate::codec::{Codec, codec};
 use crate::key::{DeviceKey, TaskKey};
 
 /// How often K changes, in ns.

@@ -8,8 +8,8 @@ use alloc::vec::Vec;
 use super::super::state::{Device, Run, State};
 use super::super::types::PoolConfig;
 use super::{Order, Pick, Policy};
+use crate::codec::{Codec, codec};
 use crate::heap::Heap;
-use crate::journal::{Codec, codec};
 use crate::key::{DeviceKey, TaskKey, VgpuKey};
 use crate::tag::Tag;
 

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::super::state::State;
 use super::super::types::PoolConfig;
 use super::{Pick, Policy};
-use crate::journal::{Codec, codec};
+use crate::codec::{Codec, codec};
 use crate::key::{DeviceKey, TaskKey};
 
 #[derive(Debug)]

@@ -20,7 +20,7 @@ use core::fmt;
 
 use super::state::{Run, State};
 use super::types::PoolConfig;
-use crate::journal::{Codec, Malformed, Reader};
+use crate::codec::{Codec, Malformed, Reader};
 use crate::key::{DeviceKey, TaskKey, VgpuKey};
 
 /// Declares the registry: the order is the order of [`NAMES`], the first is the default.

@@ -7,7 +7,7 @@ use super::super::state::{Device, State};
 use super::super::types::PoolConfig;
 use super::rotation::Rotation;
 use super::{Order, Pick, Policy, resets};
-use crate::journal::{Codec, codec};
+use crate::codec::{Codec, codec};
 use crate::key::{DeviceKey, TaskKey};
 
 #[derive(Debug)]

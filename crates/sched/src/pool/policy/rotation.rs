@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 
 use super::super::state::State;
-use crate::journal::codec;
+use crate::codec::codec;
 use crate::key::{TaskKey, VgpuKey};
 
 /// The order of Flexy's round robin (§II-A): the next vGPU that has a task gives its first one.

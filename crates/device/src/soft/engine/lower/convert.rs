@@ -5,6 +5,7 @@ use weft_ptx::ir::{CvtRounding, Op as Ir, Operand, Reg, Rounding, ScalarType as 
 use super::super::convert::{self as v, Spec};
 use super::super::{bits, compare, fp8};
 use super::function::{FunctionLowering, Refusal};
+use super::words::WORDS;
 
 type Done = Result<(), Refusal>;
 
@@ -34,7 +35,7 @@ impl FunctionLowering<'_> {
                 let c = c.unwrap_or(Operand::Imm(0));
                 let (a, b, c) = (self.r32(*a)?, self.r32(*b)?, self.r32(c)?);
                 let d = self.dst(*dst);
-                self.emit::<bits::CvtPack>(d, a, b, c, spec);
+                self.emit::<bits::CvtPack>(WORDS.d(d).a(a).b(b).c(c).imm(spec));
                 Ok(())
             }
             _ => Err(Refusal::new("not a conversion")),
@@ -46,7 +47,7 @@ impl FunctionLowering<'_> {
         match width {
             Width::Pred => {
                 let row = self.pred_operand(src)?;
-                self.emit::<compare::PredLogic>(d, row, 0, 0, 3);
+                self.emit::<compare::PredLogic>(WORDS.d(d).a(row).imm(3));
             }
             Width::B64 => {
                 let row = self.r64(src)?;
@@ -59,12 +60,12 @@ impl FunctionLowering<'_> {
             }
             Width::B8 | Width::B16 if matches!(src, Operand::Special(_)) => {
                 let row = self.r32(src)?;
-                self.emit::<bits::Low16>(d, row, 0, 0, 0);
+                self.emit::<bits::Low16>(WORDS.d(d).a(row));
             }
             Width::B8 | Width::B16 | Width::B32 => {
                 let row = self.r32(src)?;
                 if self.is_wide(dst) {
-                    self.emit::<bits::Zext64>(d, row, 0, 0, 0);
+                    self.emit::<bits::Zext64>(WORDS.d(d).a(row));
                 } else {
                     self.copy_row(false, d, row);
                 }
@@ -85,34 +86,34 @@ impl FunctionLowering<'_> {
             }
             (Width::B32, [a, b]) => {
                 let (a, b) = (self.r32(*a)?, self.r32(*b)?);
-                self.emit::<bits::Pack32>(d, a, b, 0, 0);
+                self.emit::<bits::Pack32>(WORDS.d(d).a(a).b(b));
             }
             (Width::B32, [a, b, c, e]) => {
                 let (a, b, c, e) = (self.r32(*a)?, self.r32(*b)?, self.r32(*c)?, self.r32(*e)?);
-                self.emit::<bits::Pack32>(d, a, b, 0, 0);
-                self.emit::<bits::Pack32>(d + 1, c, e, 0, 0);
+                self.emit::<bits::Pack32>(WORDS.d(d).a(a).b(b));
+                self.emit::<bits::Pack32>(WORDS.d(d + 1).a(c).b(e));
             }
             (Width::B16, [a, b]) => {
                 let (a, b) = (self.r32(*a)?, self.r32(*b)?);
-                self.emit::<bits::Pack16>(d, a, b, 0, 0);
+                self.emit::<bits::Pack16>(WORDS.d(d).a(a).b(b));
             }
             (Width::B16, [a, b, c, e]) => {
                 let (a, b, c, e) = (self.r32(*a)?, self.r32(*b)?, self.r32(*c)?, self.r32(*e)?);
                 let (x, y) = (self.temp32(), self.temp32());
-                self.emit::<bits::Pack16>(x, a, b, 0, 0);
-                self.emit::<bits::Pack16>(y, c, e, 0, 0);
-                self.emit::<bits::Pack32>(d, x, y, 0, 0);
+                self.emit::<bits::Pack16>(WORDS.d(x).a(a).b(b));
+                self.emit::<bits::Pack16>(WORDS.d(y).a(c).b(e));
+                self.emit::<bits::Pack32>(WORDS.d(d).a(x).b(y));
             }
             (Width::B8, [a, b]) => {
                 let (a, b) = (self.r32(*a)?, self.r32(*b)?);
-                self.emit::<bits::Pack8>(d, a, b, 0, 0);
+                self.emit::<bits::Pack8>(WORDS.d(d).a(a).b(b));
             }
             (Width::B8, [a, b, c, e]) => {
                 let (a, b, c, e) = (self.r32(*a)?, self.r32(*b)?, self.r32(*c)?, self.r32(*e)?);
                 let (x, y) = (self.temp32(), self.temp32());
-                self.emit::<bits::Pack8>(x, a, b, 0, 0);
-                self.emit::<bits::Pack8>(y, c, e, 0, 0);
-                self.emit::<bits::Pack16>(d, x, y, 0, 0);
+                self.emit::<bits::Pack8>(WORDS.d(x).a(a).b(b));
+                self.emit::<bits::Pack8>(WORDS.d(y).a(c).b(e));
+                self.emit::<bits::Pack16>(WORDS.d(d).a(x).b(y));
             }
             _ => return Err(Refusal::new("a vector of this shape")),
         }
@@ -142,12 +143,12 @@ impl FunctionLowering<'_> {
             let (row, at) =
                 if wide { (row + (at / 64) as u32, (at % 64) as u64) } else { (row, at as u64) };
             if wide {
-                self.emit::<bits::Low32>(d, row, 0, 0, at);
+                self.emit::<bits::Low32>(WORDS.d(d).a(row).imm(at));
             }
             let (from, shift) = if wide { (d, 0) } else { (row, at) };
             match element {
-                Width::B8 => self.emit::<bits::Low8>(d, from, 0, 0, shift),
-                Width::B16 => self.emit::<bits::Low16>(d, from, 0, 0, shift),
+                Width::B8 => self.emit::<bits::Low8>(WORDS.d(d).a(from).imm(shift)),
+                Width::B16 => self.emit::<bits::Low16>(WORDS.d(d).a(from).imm(shift)),
                 _ => {}
             }
         }
@@ -159,19 +160,19 @@ impl FunctionLowering<'_> {
             let (a, d) = (self.r32(a)?, self.dst(dst));
             return match (spec.from, spec.to) {
                 (S::E4M3x2, S::F16x2) => {
-                    self.emit::<fp8::FromE4m3>(d, a, 0, 0, u64::from(spec.relu));
+                    self.emit::<fp8::FromE4m3>(WORDS.d(d).a(a).imm(u64::from(spec.relu)));
                     Ok(())
                 }
                 (S::E5M2x2, S::F16x2) => {
-                    self.emit::<fp8::FromE5m2>(d, a, 0, 0, u64::from(spec.relu));
+                    self.emit::<fp8::FromE5m2>(WORDS.d(d).a(a).imm(u64::from(spec.relu)));
                     Ok(())
                 }
                 (S::F16x2, S::E4M3x2) => {
-                    self.emit::<fp8::ToE4m3FromHalves>(d, a, 0, 0, u64::from(spec.relu));
+                    self.emit::<fp8::ToE4m3FromHalves>(WORDS.d(d).a(a).imm(u64::from(spec.relu)));
                     Ok(())
                 }
                 (S::F16x2, S::E5M2x2) => {
-                    self.emit::<fp8::ToE5m2FromHalves>(d, a, 0, 0, u64::from(spec.relu));
+                    self.emit::<fp8::ToE5m2FromHalves>(WORDS.d(d).a(a).imm(u64::from(spec.relu)));
                     Ok(())
                 }
                 _ => Err(Refusal::new("conversion of this fp8 type")),
@@ -189,10 +190,10 @@ impl FunctionLowering<'_> {
         }
         let imm = spec.pack();
         match (from_wide, to_wide) {
-            (false, false) => self.emit::<v::Convert32To32>(d, row, 0, 0, imm),
-            (false, true) => self.emit::<v::Convert32To64>(d, row, 0, 0, imm),
-            (true, false) => self.emit::<v::Convert64To32>(d, row, 0, 0, imm),
-            (true, true) => self.emit::<v::Convert64To64>(d, row, 0, 0, imm),
+            (false, false) => self.emit::<v::Convert32To32>(WORDS.d(d).a(row).imm(imm)),
+            (false, true) => self.emit::<v::Convert32To64>(WORDS.d(d).a(row).imm(imm)),
+            (true, false) => self.emit::<v::Convert64To32>(WORDS.d(d).a(row).imm(imm)),
+            (true, true) => self.emit::<v::Convert64To64>(WORDS.d(d).a(row).imm(imm)),
         }
         Ok(())
     }
@@ -207,44 +208,44 @@ impl FunctionLowering<'_> {
         }
         let natural = spec.register_bits == spec.to.bytes() * 8;
         match (spec.from, spec.to) {
-            (S::S32, S::S64) if wide => self.emit::<bits::Sext64>(d, a, 0, 0, 0),
-            (S::U32, S::U64 | S::S64) if wide => self.emit::<bits::Zext64>(d, a, 0, 0, 0),
+            (S::S32, S::S64) if wide => self.emit::<bits::Sext64>(WORDS.d(d).a(a)),
+            (S::U32, S::U64 | S::S64) if wide => self.emit::<bits::Zext64>(WORDS.d(d).a(a)),
             (S::U64 | S::S64, S::U32 | S::S32) if natural => {
-                self.emit::<bits::Low32>(d, a, 0, 0, 0);
+                self.emit::<bits::Low32>(WORDS.d(d).a(a));
             }
-            (S::U32 | S::S32, S::U16) if !wide => self.emit::<bits::Low16>(d, a, 0, 0, 0),
-            (S::U16, S::U32 | S::S32) if natural => self.emit::<bits::Low16>(d, a, 0, 0, 0),
-            (S::S16, S::S32 | S::U32) if natural => self.emit::<bits::SextS16>(d, a, 0, 0, 0),
+            (S::U32 | S::S32, S::U16) if !wide => self.emit::<bits::Low16>(WORDS.d(d).a(a)),
+            (S::U16, S::U32 | S::S32) if natural => self.emit::<bits::Low16>(WORDS.d(d).a(a)),
+            (S::S16, S::S32 | S::U32) if natural => self.emit::<bits::SextS16>(WORDS.d(d).a(a)),
             (S::U8, S::U16 | S::S16 | S::U32 | S::S32) if !wide => {
-                self.emit::<bits::Low8>(d, a, 0, 0, 0);
+                self.emit::<bits::Low8>(WORDS.d(d).a(a));
             }
             (S::U16 | S::S16 | S::U32 | S::S32, S::U8) if !wide => {
-                self.emit::<bits::Low8>(d, a, 0, 0, 0);
+                self.emit::<bits::Low8>(WORDS.d(d).a(a));
             }
-            (S::S8, S::S32 | S::U32) if natural => self.emit::<bits::SextS8>(d, a, 0, 0, 0),
-            (S::S32, S::F32) if rounded => self.emit::<v::S32ToF32>(d, a, 0, 0, 0),
-            (S::U32, S::F32) if rounded => self.emit::<v::U32ToF32>(d, a, 0, 0, 0),
+            (S::S8, S::S32 | S::U32) if natural => self.emit::<bits::SextS8>(WORDS.d(d).a(a)),
+            (S::S32, S::F32) if rounded => self.emit::<v::S32ToF32>(WORDS.d(d).a(a)),
+            (S::U32, S::F32) if rounded => self.emit::<v::U32ToF32>(WORDS.d(d).a(a)),
             (S::F32, S::S32) if truncated && spec.ftz && natural => {
-                self.emit::<v::F32ToS32Ftz>(d, a, 0, 0, 0);
+                self.emit::<v::F32ToS32Ftz>(WORDS.d(d).a(a));
             }
-            (S::F32, S::S32) if truncated && natural => self.emit::<v::F32ToS32>(d, a, 0, 0, 0),
-            (S::F32, S::U32) if truncated && natural => self.emit::<v::F32ToU32>(d, a, 0, 0, 0),
-            (S::F32, S::F64) => self.emit::<v::F32ToF64>(d, a, 0, 0, 0),
-            (S::F64, S::F32) if rounded => self.emit::<v::F64ToF32>(d, a, 0, 0, 0),
-            (S::S32, S::F64) => self.emit::<v::S32ToF64>(d, a, 0, 0, 0),
-            (S::U32, S::F64) => self.emit::<v::U32ToF64>(d, a, 0, 0, 0),
-            (S::F64, S::S32) if truncated && natural => self.emit::<v::F64ToS32>(d, a, 0, 0, 0),
-            (S::F16, S::F32) => self.emit::<v::F16ToF32>(d, a, 0, 0, 0),
-            (S::F32, S::F16) if rounded => self.emit::<v::F32ToF16>(d, a, 0, 0, 0),
-            (S::BF16, S::F32) => self.emit::<v::BF16ToF32>(d, a, 0, 0, 0),
-            (S::F32, S::BF16) if rounded => self.emit::<v::F32ToBF16>(d, a, 0, 0, 0),
+            (S::F32, S::S32) if truncated && natural => self.emit::<v::F32ToS32>(WORDS.d(d).a(a)),
+            (S::F32, S::U32) if truncated && natural => self.emit::<v::F32ToU32>(WORDS.d(d).a(a)),
+            (S::F32, S::F64) => self.emit::<v::F32ToF64>(WORDS.d(d).a(a)),
+            (S::F64, S::F32) if rounded => self.emit::<v::F64ToF32>(WORDS.d(d).a(a)),
+            (S::S32, S::F64) => self.emit::<v::S32ToF64>(WORDS.d(d).a(a)),
+            (S::U32, S::F64) => self.emit::<v::U32ToF64>(WORDS.d(d).a(a)),
+            (S::F64, S::S32) if truncated && natural => self.emit::<v::F64ToS32>(WORDS.d(d).a(a)),
+            (S::F16, S::F32) => self.emit::<v::F16ToF32>(WORDS.d(d).a(a)),
+            (S::F32, S::F16) if rounded => self.emit::<v::F32ToF16>(WORDS.d(d).a(a)),
+            (S::BF16, S::F32) => self.emit::<v::BF16ToF32>(WORDS.d(d).a(a)),
+            (S::F32, S::BF16) if rounded => self.emit::<v::F32ToBF16>(WORDS.d(d).a(a)),
             (S::F32, S::F32) => match spec.rounding {
                 CvtRounding::Integral(Rounding::Nearest) => {
-                    self.emit::<v::F32RoundEven>(d, a, 0, 0, 0);
+                    self.emit::<v::F32RoundEven>(WORDS.d(d).a(a));
                 }
-                CvtRounding::Integral(Rounding::Zero) => self.emit::<v::F32Trunc>(d, a, 0, 0, 0),
-                CvtRounding::Integral(Rounding::Down) => self.emit::<v::F32Floor>(d, a, 0, 0, 0),
-                CvtRounding::Integral(Rounding::Up) => self.emit::<v::F32Ceil>(d, a, 0, 0, 0),
+                CvtRounding::Integral(Rounding::Zero) => self.emit::<v::F32Trunc>(WORDS.d(d).a(a)),
+                CvtRounding::Integral(Rounding::Down) => self.emit::<v::F32Floor>(WORDS.d(d).a(a)),
+                CvtRounding::Integral(Rounding::Up) => self.emit::<v::F32Ceil>(WORDS.d(d).a(a)),
                 CvtRounding::None | CvtRounding::Float(_) | CvtRounding::FloatAway => return false,
             },
             _ => return false,
@@ -264,19 +265,19 @@ impl FunctionLowering<'_> {
         let (a, b, d) = (self.r32(a)?, self.r32(b)?, self.dst(dst));
         let nearest = rounding == CvtRounding::Float(Rounding::Nearest);
         match to {
-            S::F16x2 if nearest && !sat && !relu => self.emit::<v::PairF16>(d, a, b, 0, 0),
-            S::BF16x2 if nearest && !sat && !relu => self.emit::<v::PairBF16>(d, a, b, 0, 0),
+            S::F16x2 if nearest && !sat && !relu => self.emit::<v::PairF16>(WORDS.d(d).a(a).b(b)),
+            S::BF16x2 if nearest && !sat && !relu => self.emit::<v::PairBF16>(WORDS.d(d).a(a).b(b)),
             S::F16x2 | S::BF16x2 => {
                 let half = if to == S::F16x2 { S::F16 } else { S::BF16 };
                 let spec =
                     Spec { from, to: half, rounding, ftz: false, sat, relu, register_bits: 16 };
                 let (x, y) = (self.temp32(), self.temp32());
-                self.emit::<v::Convert32To32>(x, a, 0, 0, spec.pack());
-                self.emit::<v::Convert32To32>(y, b, 0, 0, spec.pack());
-                self.emit::<bits::Pack16>(d, y, x, 0, 0);
+                self.emit::<v::Convert32To32>(WORDS.d(x).a(a).imm(spec.pack()));
+                self.emit::<v::Convert32To32>(WORDS.d(y).a(b).imm(spec.pack()));
+                self.emit::<bits::Pack16>(WORDS.d(d).a(y).b(x));
             }
-            S::E4M3x2 => self.emit::<fp8::ToE4m3>(d, a, b, 0, u64::from(relu)),
-            S::E5M2x2 => self.emit::<fp8::ToE5m2>(d, a, b, 0, u64::from(relu)),
+            S::E4M3x2 => self.emit::<fp8::ToE4m3>(WORDS.d(d).a(a).b(b).imm(u64::from(relu))),
+            S::E5M2x2 => self.emit::<fp8::ToE5m2>(WORDS.d(d).a(a).b(b).imm(u64::from(relu))),
             _ => return Err(Refusal::new("conversion to this pair")),
         }
         Ok(())

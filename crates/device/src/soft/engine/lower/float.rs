@@ -9,6 +9,7 @@ use super::super::float::{self as f, mode_bits, round_flags};
 use super::super::half as h;
 use super::super::{convert, testp};
 use super::function::{FunctionLowering, Refusal};
+use super::words::WORDS;
 
 type Done = Result<(), Refusal>;
 
@@ -113,21 +114,21 @@ impl FunctionLowering<'_> {
         let (mut x, mut y) = (a, b);
         if xorsign {
             (x, y) = (self.temp32(), self.temp32());
-            self.emit::<f::AbsF32>(x, a, 0, 0, 0);
-            self.emit::<f::AbsF32>(y, b, 0, 0, 0);
+            self.emit::<f::AbsF32>(WORDS.d(x).a(a));
+            self.emit::<f::AbsF32>(WORDS.d(y).a(b));
         }
         let t = if nan || xorsign { self.temp32() } else { d };
         match (min, m.ftz) {
-            (true, false) => self.emit::<f::MinF32>(t, x, y, 0, 0),
-            (true, true) => self.emit::<f::MinFtzF32>(t, x, y, 0, 0),
-            (false, false) => self.emit::<f::MaxF32>(t, x, y, 0, 0),
-            (false, true) => self.emit::<f::MaxFtzF32>(t, x, y, 0, 0),
+            (true, false) => self.emit::<f::MinF32>(WORDS.d(t).a(x).b(y)),
+            (true, true) => self.emit::<f::MinFtzF32>(WORDS.d(t).a(x).b(y)),
+            (false, false) => self.emit::<f::MaxF32>(WORDS.d(t).a(x).b(y)),
+            (false, true) => self.emit::<f::MaxFtzF32>(WORDS.d(t).a(x).b(y)),
         }
         if nan {
-            self.emit::<f::NanIfF32>(if xorsign { t } else { d }, x, y, t, 0);
+            self.emit::<f::NanIfF32>(WORDS.d(if xorsign { t } else { d }).a(x).b(y).c(t));
         }
         if xorsign {
-            self.emit::<f::XorSignF32>(d, a, b, t, 0);
+            self.emit::<f::XorSignF32>(WORDS.d(d).a(a).b(b).c(t));
         }
         Ok(())
     }
@@ -299,10 +300,10 @@ impl FunctionLowering<'_> {
         let code = testp::code(op);
         if ty == FloatType::F64 {
             let a = self.r64(a)?;
-            self.emit::<testp::TestF64>(d, a, 0, 0, code);
+            self.emit::<testp::TestF64>(WORDS.d(d).a(a).imm(code));
         } else {
             let a = self.r32(a)?;
-            self.emit::<testp::TestF32>(d, a, 0, 0, code);
+            self.emit::<testp::TestF32>(WORDS.d(d).a(a).imm(code));
         }
         Ok(())
     }
@@ -313,12 +314,12 @@ impl FunctionLowering<'_> {
         match ty {
             ScalarType::F16 => {
                 let t = self.temp32();
-                self.emit::<convert::F16ToF32>(t, a, 0, 0, 0);
+                self.emit::<convert::F16ToF32>(WORDS.d(t).a(a));
                 Ok(t)
             }
             ScalarType::BF16 => {
                 let t = self.temp32();
-                self.emit::<convert::BF16ToF32>(t, a, 0, 0, 0);
+                self.emit::<convert::BF16ToF32>(WORDS.d(t).a(a));
                 Ok(t)
             }
             _ => Ok(a),

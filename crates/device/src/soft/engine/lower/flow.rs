@@ -10,6 +10,7 @@ use super::super::control::{self, barrier_flags};
 use super::super::program::{CallSite, ParamHome};
 use super::super::{bits, float, int};
 use super::function::{FunctionLowering, Refusal};
+use super::words::WORDS;
 
 type Done = Result<(), Refusal>;
 
@@ -104,18 +105,18 @@ impl FunctionLowering<'_> {
             Ir::BrxIdx { index, targets, .. } => {
                 let start = self.target_list(targets);
                 let row = self.r32(Operand::Reg(*index))?;
-                self.emit::<control::BranchIndexed>(start, row, targets.len() as u32, 0, 0);
+                self.emit::<control::BranchIndexed>(WORDS.d(start).a(row).b(targets.len() as u32));
             }
             Ir::Call(call) => self.call(call)?,
             Ir::Ret => self.end(),
-            Ir::Exit => self.emit::<control::Exit>(0, 0, 0, 0, 0),
-            Ir::Trap | Ir::Brkpt => self.emit::<control::Trap>(0, 0, 0, 0, 0),
+            Ir::Exit => self.emit::<control::Exit>(WORDS),
+            Ir::Trap | Ir::Brkpt => self.emit::<control::Trap>(WORDS),
             Ir::Nanosleep { duration_ns } => {
                 let row = self.r32(*duration_ns)?;
-                self.emit::<control::Nanosleep>(0, row, 0, 0, 0);
+                self.emit::<control::Nanosleep>(WORDS.a(row));
             }
             Ir::Barrier { action, id, threads, .. } => self.barrier(*action, *id, *threads)?,
-            _ => self.emit::<control::Nop>(0, 0, 0, 0, 0),
+            _ => self.emit::<control::Nop>(WORDS),
         }
         Ok(())
     }
@@ -146,16 +147,16 @@ impl FunctionLowering<'_> {
             }
             BarrierAction::Sync | BarrierAction::Arrive => 0,
         };
-        self.emit::<control::Barrier>(0, id, count, vote, flags);
+        self.emit::<control::Barrier>(WORDS.a(id).b(count).c(vote).imm(flags));
         match action {
             BarrierAction::Popc { dst, .. } => {
-                self.emit::<control::BarrierCount>(self.dst(dst), 0, 0, 0, 0);
+                self.emit::<control::BarrierCount>(WORDS.d(self.dst(dst)));
             }
             BarrierAction::And { dst, .. } => {
-                self.emit::<control::BarrierVote>(self.dst(dst), 0, 0, 0, 1);
+                self.emit::<control::BarrierVote>(WORDS.d(self.dst(dst)).imm(1));
             }
             BarrierAction::Or { dst, .. } => {
-                self.emit::<control::BarrierVote>(self.dst(dst), 0, 0, 0, 0);
+                self.emit::<control::BarrierVote>(WORDS.d(self.dst(dst)));
             }
             BarrierAction::Sync | BarrierAction::Arrive => {}
         }
@@ -174,11 +175,11 @@ impl FunctionLowering<'_> {
                     let name = callee.map(|f| f.name.clone()).unwrap_or_default();
                     return Err(Refusal(format!("function {name} is not available")));
                 }
-                self.emit::<control::Call>(site, id.0, 0, 0, 0);
+                self.emit::<control::Call>(WORDS.d(site).a(id.0));
             }
             CallTarget::Indirect { pointer, .. } => {
                 let row = self.r64(Operand::Reg(*pointer))?;
-                self.emit::<control::CallIndirect>(site, row, 0, 0, 0);
+                self.emit::<control::CallIndirect>(WORDS.d(site).a(row));
             }
         }
         Ok(())
@@ -217,7 +218,7 @@ impl FunctionLowering<'_> {
             BitBinaryOp::Or => 1,
             BitBinaryOp::Xor => 2,
         };
-        self.emit::<c::PredLogic>(self.dst(dst), a, b, 0, code);
+        self.emit::<c::PredLogic>(WORDS.d(self.dst(dst)).a(a).b(b).imm(code));
         Ok(())
     }
 
@@ -227,11 +228,11 @@ impl FunctionLowering<'_> {
         };
         let (a, b, c) = (self.r32(a)?, self.r32(b)?, self.r32(c)?);
         let d = self.dst32_or_temp(dst);
-        self.emit::<bits::Lop3>(d, a, b, c, u64::from(table));
+        self.emit::<bits::Lop3>(WORDS.d(d).a(a).b(b).c(c).imm(u64::from(table)));
         if let Some((op, reg, pred)) = bool {
             let zero = self.r32(Operand::Imm(0))?;
             let (imm, with) = self.combination(Some(Combine { op, pred }), None);
-            self.emit::<c::NeU32>(self.dst(reg), d, zero, with, imm);
+            self.emit::<c::NeU32>(WORDS.d(self.dst(reg)).a(d).b(zero).c(with).imm(imm));
         }
         Ok(())
     }
@@ -283,7 +284,7 @@ impl FunctionLowering<'_> {
                     ScalarType::U16 | ScalarType::S16 => 0xffff,
                     _ => 0xffff_ffff,
                 };
-                self.emit::<c::PredToRow>(self.dst(dst), p, 0, 0, one);
+                self.emit::<c::PredToRow>(WORDS.d(self.dst(dst)).a(p).imm(one));
                 Ok(())
             }
             Ir::Selp { width, dst, a, b, pred } => self.select(width, dst, [a, b], pred),
@@ -291,7 +292,7 @@ impl FunctionLowering<'_> {
                 let mut z = self.r32(c)?;
                 if ftz {
                     let t = self.temp32();
-                    self.emit::<float::FlushF32>(t, z, 0, 0, 0);
+                    self.emit::<float::FlushF32>(WORDS.d(t).a(z));
                     z = t;
                 }
                 let d = self.dst(dst);
@@ -299,10 +300,10 @@ impl FunctionLowering<'_> {
                 let (x, y) =
                     if wide { (self.r64(a)?, self.r64(b)?) } else { (self.r32(a)?, self.r32(b)?) };
                 match (wide, float) {
-                    (false, false) => self.emit::<c::SlctS32>(d, x, y, z, 0),
-                    (false, true) => self.emit::<c::SlctF32>(d, x, y, z, 0),
-                    (true, false) => self.emit::<c::SlctS64>(d, x, y, z, 0),
-                    (true, true) => self.emit::<c::SlctF64>(d, x, y, z, 0),
+                    (false, false) => self.emit::<c::SlctS32>(WORDS.d(d).a(x).b(y).c(z)),
+                    (false, true) => self.emit::<c::SlctF32>(WORDS.d(d).a(x).b(y).c(z)),
+                    (true, false) => self.emit::<c::SlctS64>(WORDS.d(d).a(x).b(y).c(z)),
+                    (true, true) => self.emit::<c::SlctF64>(WORDS.d(d).a(x).b(y).c(z)),
                 }
                 Ok(())
             }
@@ -319,18 +320,18 @@ impl FunctionLowering<'_> {
                 // d = (a and p) or (b and not p)
                 let (a, b, t) = (self.pred_operand(a)?, self.pred_operand(b)?, self.temp_pred());
                 let u = self.temp_pred();
-                self.emit::<c::PredLogic>(t, a, p, 0, imm << 3);
-                self.emit::<c::PredLogic>(u, b, p, 0, (imm ^ 1) << 3);
-                self.emit::<c::PredLogic>(d, t, u, 0, 1);
+                self.emit::<c::PredLogic>(WORDS.d(t).a(a).b(p).imm(imm << 3));
+                self.emit::<c::PredLogic>(WORDS.d(u).a(b).b(p).imm((imm ^ 1) << 3));
+                self.emit::<c::PredLogic>(WORDS.d(d).a(t).b(u).imm(1));
             }
             Width::B64 => {
                 let (a, b) = (self.r64(a)?, self.r64(b)?);
-                self.emit::<c::Select64>(d, a, b, p, imm);
+                self.emit::<c::Select64>(WORDS.d(d).a(a).b(b).c(p).imm(imm));
             }
             Width::B128 => return Err(Refusal::new("128-bit selp")),
             Width::B8 | Width::B16 | Width::B32 => {
                 let (a, b) = (self.r32(a)?, self.r32(b)?);
-                self.emit::<c::Select32>(d, a, b, p, imm);
+                self.emit::<c::Select32>(WORDS.d(d).a(a).b(b).c(p).imm(imm));
             }
         }
         Ok(())
@@ -349,12 +350,24 @@ impl FunctionLowering<'_> {
             ($a:expr, $b:expr, $eq:ident $ne:ident $lt:ident $le:ident $gt:ident $ge:ident) => {{
                 let (a, b) = ($a, $b);
                 match op {
-                    CompareOp::Eq | CompareOp::Equ => self.emit::<c::$eq>(d, a, b, with, imm),
-                    CompareOp::Ne | CompareOp::Neu => self.emit::<c::$ne>(d, a, b, with, imm),
-                    CompareOp::Lt | CompareOp::Ltu => self.emit::<c::$lt>(d, a, b, with, imm),
-                    CompareOp::Le | CompareOp::Leu => self.emit::<c::$le>(d, a, b, with, imm),
-                    CompareOp::Gt | CompareOp::Gtu => self.emit::<c::$gt>(d, a, b, with, imm),
-                    CompareOp::Ge | CompareOp::Geu => self.emit::<c::$ge>(d, a, b, with, imm),
+                    CompareOp::Eq | CompareOp::Equ => {
+                        self.emit::<c::$eq>(WORDS.d(d).a(a).b(b).c(with).imm(imm))
+                    }
+                    CompareOp::Ne | CompareOp::Neu => {
+                        self.emit::<c::$ne>(WORDS.d(d).a(a).b(b).c(with).imm(imm))
+                    }
+                    CompareOp::Lt | CompareOp::Ltu => {
+                        self.emit::<c::$lt>(WORDS.d(d).a(a).b(b).c(with).imm(imm))
+                    }
+                    CompareOp::Le | CompareOp::Leu => {
+                        self.emit::<c::$le>(WORDS.d(d).a(a).b(b).c(with).imm(imm))
+                    }
+                    CompareOp::Gt | CompareOp::Gtu => {
+                        self.emit::<c::$gt>(WORDS.d(d).a(a).b(b).c(with).imm(imm))
+                    }
+                    CompareOp::Ge | CompareOp::Geu => {
+                        self.emit::<c::$ge>(WORDS.d(d).a(a).b(b).c(with).imm(imm))
+                    }
                     CompareOp::Num | CompareOp::Nan => {
                         return Err(Refusal::new("num and nan compare floating-point numbers"));
                     }
@@ -384,8 +397,8 @@ impl FunctionLowering<'_> {
                 let (mut a, mut b) = (self.as_f32(ty, a)?, self.as_f32(ty, b)?);
                 if ftz {
                     let (x, y) = (self.temp32(), self.temp32());
-                    self.emit::<float::FlushF32>(x, a, 0, 0, 0);
-                    self.emit::<float::FlushF32>(y, b, 0, 0, 0);
+                    self.emit::<float::FlushF32>(WORDS.d(x).a(a));
+                    self.emit::<float::FlushF32>(WORDS.d(y).a(b));
                     (a, b) = (x, y);
                 }
                 self.compare_f32(op, d, (imm, with), a, b);
@@ -401,39 +414,39 @@ impl FunctionLowering<'_> {
 
     fn compare_f32(&mut self, op: CompareOp, d: u32, (imm, with): (u64, u32), a: u32, b: u32) {
         match op {
-            CompareOp::Eq => self.emit::<c::EqF32>(d, a, b, with, imm),
-            CompareOp::Ne => self.emit::<c::NeF32>(d, a, b, with, imm),
-            CompareOp::Lt => self.emit::<c::LtF32>(d, a, b, with, imm),
-            CompareOp::Le => self.emit::<c::LeF32>(d, a, b, with, imm),
-            CompareOp::Gt => self.emit::<c::GtF32>(d, a, b, with, imm),
-            CompareOp::Ge => self.emit::<c::GeF32>(d, a, b, with, imm),
-            CompareOp::Equ => self.emit::<c::EquF32>(d, a, b, with, imm),
-            CompareOp::Neu => self.emit::<c::NeuF32>(d, a, b, with, imm),
-            CompareOp::Ltu => self.emit::<c::LtuF32>(d, a, b, with, imm),
-            CompareOp::Leu => self.emit::<c::LeuF32>(d, a, b, with, imm),
-            CompareOp::Gtu => self.emit::<c::GtuF32>(d, a, b, with, imm),
-            CompareOp::Geu => self.emit::<c::GeuF32>(d, a, b, with, imm),
-            CompareOp::Num => self.emit::<c::NumF32>(d, a, b, with, imm),
-            CompareOp::Nan => self.emit::<c::NanF32>(d, a, b, with, imm),
+            CompareOp::Eq => self.emit::<c::EqF32>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Ne => self.emit::<c::NeF32>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Lt => self.emit::<c::LtF32>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Le => self.emit::<c::LeF32>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Gt => self.emit::<c::GtF32>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Ge => self.emit::<c::GeF32>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Equ => self.emit::<c::EquF32>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Neu => self.emit::<c::NeuF32>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Ltu => self.emit::<c::LtuF32>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Leu => self.emit::<c::LeuF32>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Gtu => self.emit::<c::GtuF32>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Geu => self.emit::<c::GeuF32>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Num => self.emit::<c::NumF32>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Nan => self.emit::<c::NanF32>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
         }
     }
 
     fn compare_f64(&mut self, op: CompareOp, d: u32, (imm, with): (u64, u32), a: u32, b: u32) {
         match op {
-            CompareOp::Eq => self.emit::<c::EqF64>(d, a, b, with, imm),
-            CompareOp::Ne => self.emit::<c::NeF64>(d, a, b, with, imm),
-            CompareOp::Lt => self.emit::<c::LtF64>(d, a, b, with, imm),
-            CompareOp::Le => self.emit::<c::LeF64>(d, a, b, with, imm),
-            CompareOp::Gt => self.emit::<c::GtF64>(d, a, b, with, imm),
-            CompareOp::Ge => self.emit::<c::GeF64>(d, a, b, with, imm),
-            CompareOp::Equ => self.emit::<c::EquF64>(d, a, b, with, imm),
-            CompareOp::Neu => self.emit::<c::NeuF64>(d, a, b, with, imm),
-            CompareOp::Ltu => self.emit::<c::LtuF64>(d, a, b, with, imm),
-            CompareOp::Leu => self.emit::<c::LeuF64>(d, a, b, with, imm),
-            CompareOp::Gtu => self.emit::<c::GtuF64>(d, a, b, with, imm),
-            CompareOp::Geu => self.emit::<c::GeuF64>(d, a, b, with, imm),
-            CompareOp::Num => self.emit::<c::NumF64>(d, a, b, with, imm),
-            CompareOp::Nan => self.emit::<c::NanF64>(d, a, b, with, imm),
+            CompareOp::Eq => self.emit::<c::EqF64>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Ne => self.emit::<c::NeF64>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Lt => self.emit::<c::LtF64>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Le => self.emit::<c::LeF64>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Gt => self.emit::<c::GtF64>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Ge => self.emit::<c::GeF64>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Equ => self.emit::<c::EquF64>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Neu => self.emit::<c::NeuF64>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Ltu => self.emit::<c::LtuF64>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Leu => self.emit::<c::LeuF64>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Gtu => self.emit::<c::GtuF64>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Geu => self.emit::<c::GeuF64>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Num => self.emit::<c::NumF64>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
+            CompareOp::Nan => self.emit::<c::NanF64>(WORDS.d(d).a(a).b(b).c(with).imm(imm)),
         }
     }
 
@@ -453,9 +466,9 @@ impl FunctionLowering<'_> {
             _ => 0xffff,
         };
         let (low, high) = (self.temp32(), self.temp32());
-        self.emit::<c::PredToRow>(low, rows[0], 0, 0, one);
-        self.emit::<c::PredToRow>(high, rows[1], 0, 0, one << 16);
-        self.emit::<bits::Or32>(self.dst(dst), low, high, 0, 0);
+        self.emit::<c::PredToRow>(WORDS.d(low).a(rows[0]).imm(one));
+        self.emit::<c::PredToRow>(WORDS.d(high).a(rows[1]).imm(one << 16));
+        self.emit::<bits::Or32>(WORDS.d(self.dst(dst)).a(low).b(high));
         Ok(())
     }
 
@@ -472,18 +485,18 @@ impl FunctionLowering<'_> {
         if combine.is_some() {
             // The first result may be the predicate that the second is combined with.
             let kept = self.temp_pred();
-            self.emit::<c::PredLogic>(kept, with, 0, 0, 3);
+            self.emit::<c::PredLogic>(WORDS.d(kept).a(with).imm(3));
             with = kept;
         }
         let (a, b) = (self.r32(a)?, self.r32(b)?);
         let (x, y) = (self.temp32(), self.temp32());
         for (dst, shift) in [(low, 0), (high, 16)] {
             for (to, from) in [(x, a), (y, b)] {
-                self.emit::<bits::Low16>(to, from, 0, 0, shift);
+                self.emit::<bits::Low16>(WORDS.d(to).a(from).imm(shift));
                 if ty == ScalarType::F16x2 {
-                    self.emit::<super::super::convert::F16ToF32>(to, to, 0, 0, 0);
+                    self.emit::<super::super::convert::F16ToF32>(WORDS.d(to).a(to));
                 } else {
-                    self.emit::<super::super::convert::BF16ToF32>(to, to, 0, 0, 0);
+                    self.emit::<super::super::convert::BF16ToF32>(WORDS.d(to).a(to));
                 }
             }
             self.compare_f32(op, dst, (imm, with), x, y);
@@ -494,9 +507,9 @@ impl FunctionLowering<'_> {
     /// Copies a row to another of the same width.
     pub(super) fn copy_row(&mut self, wide: bool, to: u32, from: u32) {
         if wide {
-            self.emit::<int::Mov64>(to, from, 0, 0, 0);
+            self.emit::<int::Mov64>(WORDS.d(to).a(from));
         } else {
-            self.emit::<int::Mov32>(to, from, 0, 0, 0);
+            self.emit::<int::Mov32>(WORDS.d(to).a(from));
         }
     }
 }

@@ -9,6 +9,7 @@ use super::super::handler::{Handler, Level, Op};
 use super::super::program::{ConstRow, Lifetime, Program, RowValue, Source};
 use super::super::warp::ROWS_MAX;
 use super::operand::Rows;
+use super::words::{WORDS, Words};
 use super::{Layout, LowerError};
 use crate::soft::memory::tlb::SLOTS;
 
@@ -155,9 +156,9 @@ impl<'a> FunctionLowering<'a> {
     /// What follows the last instruction: a return.
     pub(super) fn end(&mut self) {
         if self.is_kernel() {
-            self.emit::<control::Exit>(0, 0, 0, 0, 0);
+            self.emit::<control::Exit>(WORDS);
         } else {
-            self.emit::<control::Return>(0, 0, 0, 0, 0);
+            self.emit::<control::Return>(WORDS);
         }
     }
 
@@ -239,7 +240,7 @@ impl<'a> FunctionLowering<'a> {
         }
         let at = self.program.ops.len();
         let inverted = u32::from(guard.negated);
-        self.emit::<control::Guard>(0, self.rows.row(guard.reg), 0, inverted, 0);
+        self.emit::<control::Guard>(WORDS.a(self.rows.row(guard.reg)).c(inverted));
         self.op(&instr.op)?;
         let emitted = self.program.ops.len() - at - 1;
         if emitted == 0 {
@@ -278,13 +279,13 @@ impl<'a> FunctionLowering<'a> {
         let cost = self.cost();
         self.fixups.push(Fixup::Target { op: self.program.ops.len(), instr: target });
         let row = self.rows.row(guard.reg);
-        self.emit::<control::Branch>(0, row, cost, u32::from(guard.negated), 0);
+        self.emit::<control::Branch>(WORDS.a(row).b(cost).c(u32::from(guard.negated)));
     }
 
     pub(super) fn jump(&mut self, target: u32) {
         let cost = self.cost();
         self.fixups.push(Fixup::Target { op: self.program.ops.len(), instr: target });
-        self.emit::<control::Jump>(0, 0, cost, 0, 0);
+        self.emit::<control::Jump>(WORDS.b(cost));
     }
 
     /// A list of jump targets.
@@ -304,8 +305,10 @@ impl<'a> FunctionLowering<'a> {
         start as u32
     }
 
-    pub(super) fn emit<H: Handler>(&mut self, d: u32, a: u32, b: u32, c: u32, imm: u64) {
+    /// Emits an operation.
+    pub(super) fn emit<H: Handler>(&mut self, words: Words) {
         let exec = self.level.exec::<H>();
+        let Words { d, a, b, c, imm } = words;
         self.program.ops.push(Op { exec, d, a, b, c, imm });
         self.program.sources.push(Source { line: self.line, function: self.index });
     }
@@ -321,7 +324,7 @@ impl<'a> FunctionLowering<'a> {
         for (row, operand) in rows.iter_mut().zip(operands) {
             *row = self.r32(*operand)?;
         }
-        self.emit::<H>(self.dst(dst), rows[0], rows[1], rows[2], imm);
+        self.emit::<H>(WORDS.d(self.dst(dst)).a(rows[0]).b(rows[1]).c(rows[2]).imm(imm));
         Ok(())
     }
 
@@ -336,7 +339,7 @@ impl<'a> FunctionLowering<'a> {
         for (row, operand) in rows.iter_mut().zip(operands) {
             *row = self.r64(*operand)?;
         }
-        self.emit::<H>(self.dst(dst), rows[0], rows[1], rows[2], imm);
+        self.emit::<H>(WORDS.d(self.dst(dst)).a(rows[0]).b(rows[1]).c(rows[2]).imm(imm));
         Ok(())
     }
 

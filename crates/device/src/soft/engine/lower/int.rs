@@ -8,6 +8,7 @@ use weft_ptx::ir::{
 use super::super::bits as b;
 use super::super::int as i;
 use super::function::{FunctionLowering, Refusal};
+use super::words::WORDS;
 
 type Done = Result<(), Refusal>;
 
@@ -82,10 +83,10 @@ impl FunctionLowering<'_> {
     pub(super) fn mul_wide(&mut self, ty: IntType, dst: Reg, x: Operand, y: Operand) -> Done {
         let (x, y, d) = (self.r32(x)?, self.r32(y)?, self.dst(dst));
         match ty {
-            IntType::U16 => self.emit::<i::MulWideU16>(d, x, y, 0, 0),
-            IntType::S16 => self.emit::<i::MulWideS16>(d, x, y, 0, 0),
-            IntType::U32 => self.emit::<i::MulWideU32>(d, x, y, 0, 0),
-            IntType::S32 => self.emit::<i::MulWideS32>(d, x, y, 0, 0),
+            IntType::U16 => self.emit::<i::MulWideU16>(WORDS.d(d).a(x).b(y)),
+            IntType::S16 => self.emit::<i::MulWideS16>(WORDS.d(d).a(x).b(y)),
+            IntType::U32 => self.emit::<i::MulWideU32>(WORDS.d(d).a(x).b(y)),
+            IntType::S32 => self.emit::<i::MulWideS32>(WORDS.d(d).a(x).b(y)),
             _ => return Err(Refusal::new("mul.wide of this type")),
         }
         Ok(())
@@ -108,17 +109,17 @@ impl FunctionLowering<'_> {
                     IntType::U16 | IntType::S16 => {
                         let z = self.r32(z)?;
                         if ty == IntType::U16 {
-                            self.emit::<i::MadWideU16>(d, x, y, z, 0);
+                            self.emit::<i::MadWideU16>(WORDS.d(d).a(x).b(y).c(z));
                         } else {
-                            self.emit::<i::MadWideS16>(d, x, y, z, 0);
+                            self.emit::<i::MadWideS16>(WORDS.d(d).a(x).b(y).c(z));
                         }
                     }
                     _ => {
                         let z = self.r64(z)?;
                         if ty == IntType::U32 {
-                            self.emit::<i::MadWideU32>(d, x, y, z, 0);
+                            self.emit::<i::MadWideU32>(WORDS.d(d).a(x).b(y).c(z));
                         } else {
-                            self.emit::<i::MadWideS32>(d, x, y, z, 0);
+                            self.emit::<i::MadWideS32>(WORDS.d(d).a(x).b(y).c(z));
                         }
                     }
                 }
@@ -134,25 +135,25 @@ impl FunctionLowering<'_> {
             let (x, y, z, t, d) =
                 (self.r64(x)?, self.r64(y)?, self.r64(z)?, self.temp64(), self.dst(dst));
             if ty == IntType::U64 {
-                self.emit::<i::MulHiU64>(t, x, y, 0, 0);
+                self.emit::<i::MulHiU64>(WORDS.d(t).a(x).b(y));
             } else {
-                self.emit::<i::MulHiS64>(t, x, y, 0, 0);
+                self.emit::<i::MulHiS64>(WORDS.d(t).a(x).b(y));
             }
-            self.emit::<i::Add64>(d, t, z, 0, 0);
+            self.emit::<i::Add64>(WORDS.d(d).a(t).b(z));
             return Ok(());
         }
         let (x, y, z, t, d) =
             (self.r32(x)?, self.r32(y)?, self.r32(z)?, self.temp32(), self.dst(dst));
         match ty {
-            IntType::U16 => self.emit::<i::MulHiU16>(t, x, y, 0, 0),
-            IntType::S16 => self.emit::<i::MulHiS16>(t, x, y, 0, 0),
-            IntType::U32 => self.emit::<i::MulHiU32>(t, x, y, 0, 0),
-            _ => self.emit::<i::MulHiS32>(t, x, y, 0, 0),
+            IntType::U16 => self.emit::<i::MulHiU16>(WORDS.d(t).a(x).b(y)),
+            IntType::S16 => self.emit::<i::MulHiS16>(WORDS.d(t).a(x).b(y)),
+            IntType::U32 => self.emit::<i::MulHiU32>(WORDS.d(t).a(x).b(y)),
+            _ => self.emit::<i::MulHiS32>(WORDS.d(t).a(x).b(y)),
         }
         if ty.width() == Width::B16 {
-            self.emit::<i::Add16>(d, t, z, 0, 0);
+            self.emit::<i::Add16>(WORDS.d(d).a(t).b(z));
         } else {
-            self.emit::<i::Add32>(d, t, z, 0, 0);
+            self.emit::<i::Add32>(WORDS.d(d).a(t).b(z));
         }
         Ok(())
     }
@@ -170,12 +171,12 @@ impl FunctionLowering<'_> {
         let (x, y, z, t, d) =
             (self.r32(x)?, self.r32(y)?, self.r32(z)?, self.temp32(), self.dst(dst));
         match (high, ty.is_signed()) {
-            (false, false) => self.emit::<i::Mul24LoU32>(t, x, y, 0, 0),
-            (false, true) => self.emit::<i::Mul24LoS32>(t, x, y, 0, 0),
-            (true, false) => self.emit::<i::Mul24HiU32>(t, x, y, 0, 0),
-            (true, true) => self.emit::<i::Mul24HiS32>(t, x, y, 0, 0),
+            (false, false) => self.emit::<i::Mul24LoU32>(WORDS.d(t).a(x).b(y)),
+            (false, true) => self.emit::<i::Mul24LoS32>(WORDS.d(t).a(x).b(y)),
+            (true, false) => self.emit::<i::Mul24HiU32>(WORDS.d(t).a(x).b(y)),
+            (true, true) => self.emit::<i::Mul24HiS32>(WORDS.d(t).a(x).b(y)),
         }
-        self.emit::<i::Add32>(d, t, z, 0, 0);
+        self.emit::<i::Add32>(WORDS.d(d).a(t).b(z));
         Ok(())
     }
 
@@ -207,20 +208,20 @@ impl FunctionLowering<'_> {
         if ty.width() == Width::B64 {
             let (x, y, z, t) = (self.r64(x)?, self.r64(y)?, self.r64(z)?, self.temp64());
             match (high, ty.is_signed()) {
-                (false, _) => self.emit::<i::Mul64>(t, x, y, 0, 0),
-                (true, false) => self.emit::<i::MulHiU64>(t, x, y, 0, 0),
-                (true, true) => self.emit::<i::MulHiS64>(t, x, y, 0, 0),
+                (false, _) => self.emit::<i::Mul64>(WORDS.d(t).a(x).b(y)),
+                (true, false) => self.emit::<i::MulHiU64>(WORDS.d(t).a(x).b(y)),
+                (true, true) => self.emit::<i::MulHiS64>(WORDS.d(t).a(x).b(y)),
             }
-            self.emit::<i::AddCarry64>(d, t, z, 0, flags);
+            self.emit::<i::AddCarry64>(WORDS.d(d).a(t).b(z).imm(flags));
             return Ok(());
         }
         let (x, y, z, t) = (self.r32(x)?, self.r32(y)?, self.r32(z)?, self.temp32());
         match (high, ty.is_signed()) {
-            (false, _) => self.emit::<i::Mul32>(t, x, y, 0, 0),
-            (true, false) => self.emit::<i::MulHiU32>(t, x, y, 0, 0),
-            (true, true) => self.emit::<i::MulHiS32>(t, x, y, 0, 0),
+            (false, _) => self.emit::<i::Mul32>(WORDS.d(t).a(x).b(y)),
+            (true, false) => self.emit::<i::MulHiU32>(WORDS.d(t).a(x).b(y)),
+            (true, true) => self.emit::<i::MulHiS32>(WORDS.d(t).a(x).b(y)),
         }
-        self.emit::<i::AddCarry32>(d, t, z, 0, flags);
+        self.emit::<i::AddCarry32>(WORDS.d(d).a(t).b(z).imm(flags));
         Ok(())
     }
 
@@ -229,24 +230,24 @@ impl FunctionLowering<'_> {
         if ty.width() == Width::B64 {
             let (x, y, z, t) = (self.r64(x)?, self.r64(y)?, self.r64(z)?, self.temp64());
             if ty == IntType::U64 {
-                self.emit::<i::AbsDiffU64>(t, x, y, 0, 0);
+                self.emit::<i::AbsDiffU64>(WORDS.d(t).a(x).b(y));
             } else {
-                self.emit::<i::AbsDiffS64>(t, x, y, 0, 0);
+                self.emit::<i::AbsDiffS64>(WORDS.d(t).a(x).b(y));
             }
-            self.emit::<i::Add64>(d, t, z, 0, 0);
+            self.emit::<i::Add64>(WORDS.d(d).a(t).b(z));
             return Ok(());
         }
         let (x, y, z, t) = (self.r32(x)?, self.r32(y)?, self.r32(z)?, self.temp32());
         match ty {
-            IntType::U16 => self.emit::<i::AbsDiffU16>(t, x, y, 0, 0),
-            IntType::S16 => self.emit::<i::AbsDiffS16>(t, x, y, 0, 0),
-            IntType::U32 => self.emit::<i::AbsDiffU32>(t, x, y, 0, 0),
-            _ => self.emit::<i::AbsDiffS32>(t, x, y, 0, 0),
+            IntType::U16 => self.emit::<i::AbsDiffU16>(WORDS.d(t).a(x).b(y)),
+            IntType::S16 => self.emit::<i::AbsDiffS16>(WORDS.d(t).a(x).b(y)),
+            IntType::U32 => self.emit::<i::AbsDiffU32>(WORDS.d(t).a(x).b(y)),
+            _ => self.emit::<i::AbsDiffS32>(WORDS.d(t).a(x).b(y)),
         }
         if ty.width() == Width::B16 {
-            self.emit::<i::Add16>(d, t, z, 0, 0);
+            self.emit::<i::Add16>(WORDS.d(d).a(t).b(z));
         } else {
-            self.emit::<i::Add32>(d, t, z, 0, 0);
+            self.emit::<i::Add32>(WORDS.d(d).a(t).b(z));
         }
         Ok(())
     }
@@ -287,7 +288,7 @@ impl FunctionLowering<'_> {
             (BitUnaryOp::Not, Width::Pred) => {
                 let row = self.pred_operand(a)?;
                 let d = self.dst(dst);
-                self.emit::<super::super::compare::PredLogic>(d, row, 0, 0, 3 | 4);
+                self.emit::<super::super::compare::PredLogic>(WORDS.d(d).a(row).imm(3 | 4));
                 Ok(())
             }
             (BitUnaryOp::Not, Width::B16) => self.all32::<b::Not16>(dst, &[a], 0),
@@ -311,13 +312,13 @@ impl FunctionLowering<'_> {
                 let (d, n) = (self.dst(dst), self.r32(b)?);
                 if width == Width::B64 {
                     let a = self.r64(a)?;
-                    self.emit::<b::Shl64>(d, a, n, 0, 0);
+                    self.emit::<b::Shl64>(WORDS.d(d).a(a).b(n));
                 } else {
                     let a = self.r32(a)?;
                     if width == Width::B16 {
-                        self.emit::<b::Shl16>(d, a, n, 0, 0);
+                        self.emit::<b::Shl16>(WORDS.d(d).a(a).b(n));
                     } else {
-                        self.emit::<b::Shl32>(d, a, n, 0, 0);
+                        self.emit::<b::Shl32>(WORDS.d(d).a(a).b(n));
                     }
                 }
                 Ok(())
@@ -326,12 +327,12 @@ impl FunctionLowering<'_> {
                 let (d, n) = (self.dst(dst), self.r32(b)?);
                 let a = if ty.width() == Width::B64 { self.r64(a)? } else { self.r32(a)? };
                 match ty {
-                    IntType::U16 => self.emit::<b::ShrU16>(d, a, n, 0, 0),
-                    IntType::S16 => self.emit::<b::ShrS16>(d, a, n, 0, 0),
-                    IntType::U32 => self.emit::<b::ShrU32>(d, a, n, 0, 0),
-                    IntType::S32 => self.emit::<b::ShrS32>(d, a, n, 0, 0),
-                    IntType::U64 => self.emit::<b::ShrU64>(d, a, n, 0, 0),
-                    IntType::S64 => self.emit::<b::ShrS64>(d, a, n, 0, 0),
+                    IntType::U16 => self.emit::<b::ShrU16>(WORDS.d(d).a(a).b(n)),
+                    IntType::S16 => self.emit::<b::ShrS16>(WORDS.d(d).a(a).b(n)),
+                    IntType::U32 => self.emit::<b::ShrU32>(WORDS.d(d).a(a).b(n)),
+                    IntType::S32 => self.emit::<b::ShrS32>(WORDS.d(d).a(a).b(n)),
+                    IntType::U64 => self.emit::<b::ShrU64>(WORDS.d(d).a(a).b(n)),
+                    IntType::S64 => self.emit::<b::ShrS64>(WORDS.d(d).a(a).b(n)),
                     _ => return Err(Refusal::new("shr of this type")),
                 }
                 Ok(())
@@ -353,23 +354,23 @@ impl FunctionLowering<'_> {
                 let (d, pos, len) = (self.dst(dst), self.r32(b)?, self.r32(c)?);
                 let a = if ty.width() == Width::B64 { self.r64(a)? } else { self.r32(a)? };
                 match ty {
-                    IntType::S32 => self.emit::<b::BfeS32>(d, a, pos, len, 0),
-                    IntType::U64 => self.emit::<b::BfeU64>(d, a, pos, len, 0),
-                    IntType::S64 => self.emit::<b::BfeS64>(d, a, pos, len, 0),
-                    _ => self.emit::<b::BfeU32>(d, a, pos, len, 0),
+                    IntType::S32 => self.emit::<b::BfeS32>(WORDS.d(d).a(a).b(pos).c(len)),
+                    IntType::U64 => self.emit::<b::BfeU64>(WORDS.d(d).a(a).b(pos).c(len)),
+                    IntType::S64 => self.emit::<b::BfeS64>(WORDS.d(d).a(a).b(pos).c(len)),
+                    _ => self.emit::<b::BfeU32>(WORDS.d(d).a(a).b(pos).c(len)),
                 }
                 Ok(())
             }
             Ir::Bfi { width, dst, a, b, c, d } => {
                 let (pos, len, pair) = (self.r32(c)?, self.r32(d)?, self.temp32());
-                self.emit::<b::FieldPair>(pair, pos, len, 0, 0);
+                self.emit::<b::FieldPair>(WORDS.d(pair).a(pos).b(len));
                 let to = self.dst(dst);
                 if width == Width::B64 {
                     let (a, b) = (self.r64(a)?, self.r64(b)?);
-                    self.emit::<b::BfiRows64>(to, a, b, pair, 0);
+                    self.emit::<b::BfiRows64>(WORDS.d(to).a(a).b(b).c(pair));
                 } else {
                     let (a, b) = (self.r32(a)?, self.r32(b)?);
-                    self.emit::<b::BfiRows32>(to, a, b, pair, 0);
+                    self.emit::<b::BfiRows32>(WORDS.d(to).a(a).b(b).c(pair));
                 }
                 Ok(())
             }
@@ -398,14 +399,14 @@ impl FunctionLowering<'_> {
         let d = self.dst(dst);
         let a = if ty.width() == Width::B64 { self.r64(a)? } else { self.r32(a)? };
         match (ty, amount) {
-            (IntType::U64, false) => self.emit::<b::BfindU64>(d, a, 0, 0, 0),
-            (IntType::U64, true) => self.emit::<b::BfindAmountU64>(d, a, 0, 0, 0),
-            (IntType::S64, false) => self.emit::<b::BfindS64>(d, a, 0, 0, 0),
-            (IntType::S64, true) => self.emit::<b::BfindAmountS64>(d, a, 0, 0, 0),
-            (IntType::S32, false) => self.emit::<b::BfindS32>(d, a, 0, 0, 0),
-            (IntType::S32, true) => self.emit::<b::BfindAmountS32>(d, a, 0, 0, 0),
-            (_, false) => self.emit::<b::BfindU32>(d, a, 0, 0, 0),
-            (_, true) => self.emit::<b::BfindAmountU32>(d, a, 0, 0, 0),
+            (IntType::U64, false) => self.emit::<b::BfindU64>(WORDS.d(d).a(a)),
+            (IntType::U64, true) => self.emit::<b::BfindAmountU64>(WORDS.d(d).a(a)),
+            (IntType::S64, false) => self.emit::<b::BfindS64>(WORDS.d(d).a(a)),
+            (IntType::S64, true) => self.emit::<b::BfindAmountS64>(WORDS.d(d).a(a)),
+            (IntType::S32, false) => self.emit::<b::BfindS32>(WORDS.d(d).a(a)),
+            (IntType::S32, true) => self.emit::<b::BfindAmountS32>(WORDS.d(d).a(a)),
+            (_, false) => self.emit::<b::BfindU32>(WORDS.d(d).a(a)),
+            (_, true) => self.emit::<b::BfindAmountU32>(WORDS.d(d).a(a)),
         }
         Ok(())
     }

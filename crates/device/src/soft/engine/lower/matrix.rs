@@ -8,6 +8,7 @@ use super::super::bits;
 use super::super::mma::{self, Piece, memory_flags};
 use super::super::program::RowValue;
 use super::function::{FunctionLowering, Refusal};
+use super::words::WORDS;
 
 type Done = Result<(), Refusal>;
 
@@ -82,7 +83,7 @@ impl FunctionLowering<'_> {
         if own {
             imm |= mma::OWN_ORDER;
         }
-        self.emit::<mma::Product>(0, list, 0, 0, imm);
+        self.emit::<mma::Product>(WORDS.a(list).imm(imm));
         Ok(())
     }
 
@@ -93,7 +94,7 @@ impl FunctionLowering<'_> {
             return Ok(row);
         }
         let t = self.temp64();
-        self.emit::<bits::AddImm64>(t, row, 0, 0, offset);
+        self.emit::<bits::AddImm64>(WORDS.d(t).a(row).imm(offset));
         Ok(t)
     }
 
@@ -132,7 +133,7 @@ impl FunctionLowering<'_> {
             imm |= memory_flags::STORE;
         }
         let slot = self.tlb_slot();
-        self.emit::<mma::MoveMatrix>(list, address, stride, slot, imm);
+        self.emit::<mma::MoveMatrix>(WORDS.d(list).a(address).b(stride).c(slot).imm(imm));
         Ok(())
     }
 
@@ -151,7 +152,9 @@ impl FunctionLowering<'_> {
         let shared = if space == Space::Shared { memory_flags::SHARED } else { 0 };
         let slot = self.tlb_slot();
         let imm = flags | shared;
-        self.emit::<mma::MoveTiles>(list, address, u32::from(transposed), slot, imm);
+        self.emit::<mma::MoveTiles>(
+            WORDS.d(list).a(address).b(u32::from(transposed)).c(slot).imm(imm),
+        );
         Ok(())
     }
 }

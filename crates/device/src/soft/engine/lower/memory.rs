@@ -13,6 +13,7 @@ use super::super::memory_ops::{Load, LoadVector, Store, StoreVector};
 use super::super::program::RowValue;
 use super::super::{bits, control, special, testp};
 use super::function::{FunctionLowering, Refusal};
+use super::words::WORDS;
 
 type Done = Result<(), Refusal>;
 
@@ -53,7 +54,7 @@ macro_rules! sized {
         }
     };
     (@ $self:ident, $handler:ty, ($d:expr, $a:expr, $b:expr, $c:expr, $imm:expr)) => {
-        $self.emit::<$handler>($d, $a, $b, $c, $imm)
+        $self.emit::<$handler>(WORDS.d($d).a($a).b($b).c($c).imm($imm))
     };
 }
 
@@ -105,12 +106,12 @@ impl FunctionLowering<'_> {
                     Space::Global | Space::Generic => 0,
                     Space::Const => u64::MAX,
                 };
-                self.emit::<testp::IsSpace>(self.dst(*dst), row, 0, 0, window);
+                self.emit::<testp::IsSpace>(WORDS.d(self.dst(*dst)).a(row).imm(window));
                 Ok(())
             }
             Ir::Ld { space, ty, order, dst, addr, .. } => {
                 if *order != MemOrder::Weak {
-                    self.emit::<special::Touch>(0, 0, 0, 0, 0);
+                    self.emit::<special::Touch>(WORDS);
                 }
                 self.load(*space, *ty, dst, *addr)
             }
@@ -119,28 +120,28 @@ impl FunctionLowering<'_> {
                 self.atom((*op, *ty, *ftz), *space, *dst, *addr, (*b, *c))
             }
             Ir::Fence { .. } => {
-                self.emit::<special::Fence>(0, 0, 0, 0, 0);
+                self.emit::<special::Fence>(WORDS);
                 Ok(())
             }
             Ir::CpAsync { bytes, dst, src, src_bytes, ignore_src } => {
                 self.cp_async(*bytes, (*dst, *src), *src_bytes, *ignore_src)
             }
             Ir::CpAsyncCommit | Ir::CpAsyncWait { .. } => {
-                self.emit::<control::Nop>(0, 0, 0, 0, 0);
+                self.emit::<control::Nop>(WORDS);
                 Ok(())
             }
             Ir::Alloca { dst, size, align } => {
                 let size = self.r64(*size)?;
-                self.emit::<local::Alloca>(self.dst(*dst), size, 0, 0, (*align).into());
+                self.emit::<local::Alloca>(WORDS.d(self.dst(*dst)).a(size).imm((*align).into()));
                 Ok(())
             }
             Ir::StackSave { dst } => {
-                self.emit::<local::StackSave>(self.dst(*dst), 0, 0, 0, 0);
+                self.emit::<local::StackSave>(WORDS.d(self.dst(*dst)));
                 Ok(())
             }
             Ir::StackRestore { src } => {
                 let src = self.r64(*src)?;
-                self.emit::<local::StackRestore>(0, src, 0, 0, 0);
+                self.emit::<local::StackRestore>(WORDS.a(src));
                 Ok(())
             }
             _ => Err(Refusal::new("not a memory operation")),
@@ -167,7 +168,7 @@ impl FunctionLowering<'_> {
         if add == 0 {
             self.copy_row(true, self.dst(dst), row);
         } else {
-            self.emit::<bits::AddImm64>(self.dst(dst), row, 0, 0, add);
+            self.emit::<bits::AddImm64>(WORDS.d(self.dst(dst)).a(row).imm(add));
         }
         Ok(())
     }
@@ -218,7 +219,7 @@ impl FunctionLowering<'_> {
             return Ok((place.row, place.offset));
         }
         let t = self.temp64();
-        self.emit::<bits::Zext64>(t, place.row, 0, 0, 0);
+        self.emit::<bits::Zext64>(WORDS.d(t).a(place.row));
         Ok((t, place.offset))
     }
 
@@ -271,14 +272,14 @@ impl FunctionLowering<'_> {
     /// Extends a 32-bit row of `signed_bytes` signed bytes (0: unsigned) to a register.
     fn extend(&mut self, row: u32, d: u32, signed_bytes: u32, reg_bits: u32) {
         match signed_bytes {
-            1 => self.emit::<bits::SextS8>(row, row, 0, 0, 0),
-            2 => self.emit::<bits::SextS16>(row, row, 0, 0, 0),
+            1 => self.emit::<bits::SextS8>(WORDS.d(row).a(row)),
+            2 => self.emit::<bits::SextS16>(WORDS.d(row).a(row)),
             _ => {}
         }
         match (reg_bits, signed_bytes) {
-            (64, 0) => self.emit::<bits::Zext64>(d, row, 0, 0, 0),
-            (64, _) => self.emit::<bits::Sext64>(d, row, 0, 0, 0),
-            (16, _) => self.emit::<bits::Low16>(d, row, 0, 0, 0),
+            (64, 0) => self.emit::<bits::Zext64>(WORDS.d(d).a(row)),
+            (64, _) => self.emit::<bits::Sext64>(WORDS.d(d).a(row)),
+            (16, _) => self.emit::<bits::Low16>(WORDS.d(d).a(row)),
             _ => {}
         }
     }
@@ -312,7 +313,7 @@ impl FunctionLowering<'_> {
                         .map_err(|_| Refusal::new("a parameter at this offset"))?;
                     let bytes = ty.bytes();
                     let row = self.const32(RowValue::Param { offset, bytes, signed: true });
-                    self.emit::<bits::Low16>(d, row, 0, 0, 0);
+                    self.emit::<bits::Low16>(WORDS.d(d).a(row));
                 }
             }
         }
@@ -429,20 +430,30 @@ impl FunctionLowering<'_> {
         let meta = list | strict;
         match (reach, place.wide, wide) {
             (Reach::Shared, true, false) => {
-                self.emit::<atom::Atom32<Shared, A64>>(d, row, meta, slot, offset);
+                self.emit::<atom::Atom32<Shared, A64>>(
+                    WORDS.d(d).a(row).b(meta).c(slot).imm(offset),
+                );
             }
             (Reach::Shared, true, true) => {
-                self.emit::<atom::Atom64<Shared, A64>>(d, row, meta, slot, offset);
+                self.emit::<atom::Atom64<Shared, A64>>(
+                    WORDS.d(d).a(row).b(meta).c(slot).imm(offset),
+                );
             }
             (Reach::Shared, false, false) => {
-                self.emit::<atom::Atom32<Shared, A32>>(d, row, meta, slot, offset);
+                self.emit::<atom::Atom32<Shared, A32>>(
+                    WORDS.d(d).a(row).b(meta).c(slot).imm(offset),
+                );
             }
             (Reach::Shared, false, true) => {
-                self.emit::<atom::Atom64<Shared, A32>>(d, row, meta, slot, offset);
+                self.emit::<atom::Atom64<Shared, A32>>(
+                    WORDS.d(d).a(row).b(meta).c(slot).imm(offset),
+                );
             }
             (Reach::Local, ..) => return Err(Refusal::new("an atomic on local memory")),
-            (_, _, false) => self.emit::<atom::Atom32<Generic, A64>>(d, row, meta, slot, offset),
-            (_, _, true) => self.emit::<atom::Atom64<Generic, A64>>(d, row, meta, slot, offset),
+            (_, _, false) => self
+                .emit::<atom::Atom32<Generic, A64>>(WORDS.d(d).a(row).b(meta).c(slot).imm(offset)),
+            (_, _, true) => self
+                .emit::<atom::Atom64<Generic, A64>>(WORDS.d(d).a(row).b(meta).c(slot).imm(offset)),
         }
         Ok(())
     }
@@ -466,11 +477,7 @@ impl FunctionLowering<'_> {
                 let (p, inverted) = self.predicate(pred);
                 let (zero, t) = (self.const32(RowValue::Bits(0)), self.temp32());
                 self.emit::<super::super::compare::Select32>(
-                    t,
-                    zero,
-                    count,
-                    p,
-                    u64::from(inverted),
+                    WORDS.d(t).a(zero).b(count).c(p).imm(u64::from(inverted)),
                 );
                 t
             }
@@ -478,7 +485,7 @@ impl FunctionLowering<'_> {
         };
         let slot = self.tlb_slot();
         let offsets = self.list(&[bytes, to_offset as u32, (to_offset >> 32) as u32, from.row]);
-        self.emit::<atom::CopyAsync>(offsets, to_row, count, slot, from.offset);
+        self.emit::<atom::CopyAsync>(WORDS.d(offsets).a(to_row).b(count).c(slot).imm(from.offset));
         Ok(())
     }
 }

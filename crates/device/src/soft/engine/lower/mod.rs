@@ -15,6 +15,7 @@ mod memory;
 mod operand;
 mod video;
 mod warp;
+mod words;
 
 use std::collections::HashMap;
 

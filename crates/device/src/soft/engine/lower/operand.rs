@@ -8,6 +8,7 @@ use super::super::address::FUNCTION_WINDOW;
 use super::super::program::{ParamHome, RowValue};
 use super::super::special;
 use super::function::{FunctionLowering, Refusal};
+use super::words::WORDS;
 
 /// Which row of which file each register has.
 #[derive(Clone, Debug, Default)]
@@ -135,14 +136,14 @@ impl FunctionLowering<'_> {
                 Width::Pred => Err(Refusal::new("a predicate where a value is needed")),
                 Width::B64 | Width::B128 => {
                     let row = self.temp32();
-                    self.emit::<super::super::bits::Low32>(row, self.rows.row(reg), 0, 0, 0);
+                    self.emit::<super::super::bits::Low32>(WORDS.d(row).a(self.rows.row(reg)));
                     Ok(row)
                 }
             },
             Operand::Special(special) => {
                 let wide = self.clock(special);
                 let row = self.temp32();
-                self.emit::<super::super::bits::Low32>(row, wide, 0, 0, 0);
+                self.emit::<super::super::bits::Low32>(WORDS.d(row).a(wide));
                 Ok(row)
             }
             Operand::Imm(_) | Operand::Address(_) | Operand::Function(_) => {
@@ -161,7 +162,7 @@ impl FunctionLowering<'_> {
                 Width::B64 | Width::B128 => Ok(self.rows.row(reg)),
                 Width::B8 | Width::B16 | Width::B32 => {
                     let row = self.temp64();
-                    self.emit::<super::super::bits::Zext64>(row, self.rows.row(reg), 0, 0, 0);
+                    self.emit::<super::super::bits::Zext64>(WORDS.d(row).a(self.rows.row(reg)));
                     Ok(row)
                 }
                 Width::Pred => Err(Refusal::new("a predicate where a value is needed")),
@@ -181,7 +182,7 @@ impl FunctionLowering<'_> {
             SpecialReg::GlobalTimerHi => special::TIMER_HI,
             _ => special::CLOCK,
         };
-        self.emit::<special::Clock>(row, 0, 0, 0, which);
+        self.emit::<special::Clock>(WORDS.d(row).imm(which));
         row
     }
 
@@ -191,7 +192,7 @@ impl FunctionLowering<'_> {
             Pred::Reg { reg, negated } => (self.rows.row(reg), negated),
             Pred::Const(value) => {
                 let row = self.temp_pred();
-                self.emit::<super::super::compare::PredConst>(row, 0, 0, 0, u64::from(value));
+                self.emit::<super::super::compare::PredConst>(WORDS.d(row).imm(u64::from(value)));
                 (row, false)
             }
         }

@@ -5,6 +5,7 @@ use weft_ptx::ir::{Op as Ir, Operand, ReduxOp, ScalarType, ShflMode, VoteMode, W
 use super::super::program::RowValue;
 use super::super::warp_ops::{self as w, redux, shuffle, vote};
 use super::function::{FunctionLowering, Refusal};
+use super::words::WORDS;
 
 type Done = Result<(), Refusal>;
 
@@ -14,7 +15,7 @@ impl FunctionLowering<'_> {
         match mask {
             Some(mask) => {
                 let row = self.r32(mask)?;
-                self.emit::<w::Members>(0, row, 0, 0, 0);
+                self.emit::<w::Members>(WORDS.a(row));
                 Ok(row)
             }
             None => Ok(self.const32(RowValue::Bits(0xffff_ffff))),
@@ -25,7 +26,7 @@ impl FunctionLowering<'_> {
         match op {
             Ir::WarpSync { mask } => {
                 let row = self.r32(*mask)?;
-                self.emit::<w::WarpSync>(0, row, 0, 0, 0);
+                self.emit::<w::WarpSync>(WORDS.a(row));
             }
             Ir::Shfl { mode, dst, pred, a, b, c, mask } => {
                 let (a, b, c) = (self.r32(*a)?, self.r32(*b)?, self.r32(*c)?);
@@ -39,7 +40,7 @@ impl FunctionLowering<'_> {
                 let pred = pred.map_or(0, |p| self.dst(p) + 1);
                 let d = self.dst32_or_temp(*dst);
                 let imm = code | (u64::from(pred) << shuffle::PRED_SHIFT);
-                self.emit::<w::Shuffle>(d, a, b, c, imm);
+                self.emit::<w::Shuffle>(WORDS.d(d).a(a).b(b).c(c).imm(imm));
             }
             Ir::Vote { mode, dst, src, mask } => {
                 let (p, inverted) = self.predicate(*src);
@@ -51,7 +52,7 @@ impl FunctionLowering<'_> {
                     VoteMode::Ballot => vote::BALLOT,
                 };
                 let invert = if inverted { vote::INVERT } else { 0 };
-                self.emit::<w::Vote>(self.dst(*dst), p, members, 0, code | invert);
+                self.emit::<w::Vote>(WORDS.d(self.dst(*dst)).a(p).b(members).imm(code | invert));
             }
             Ir::Match { all, width, dst, pred, a, mask } => {
                 let wide = *width == Width::B64;
@@ -60,24 +61,26 @@ impl FunctionLowering<'_> {
                 let d = self.dst32_or_temp(*dst);
                 if *all {
                     let p = self.pred_or_temp(*pred);
-                    self.emit::<w::MatchAll>(d, row, members, p, u64::from(wide));
+                    self.emit::<w::MatchAll>(
+                        WORDS.d(d).a(row).b(members).c(p).imm(u64::from(wide)),
+                    );
                 } else {
-                    self.emit::<w::MatchAny>(d, row, members, 0, u64::from(wide));
+                    self.emit::<w::MatchAny>(WORDS.d(d).a(row).b(members).imm(u64::from(wide)));
                 }
             }
-            Ir::Activemask { dst } => self.emit::<w::ActiveMask>(self.dst(*dst), 0, 0, 0, 0),
+            Ir::Activemask { dst } => self.emit::<w::ActiveMask>(WORDS.d(self.dst(*dst))),
             Ir::Redux { op, ty, abs, nan, dst, a, mask } => {
                 let row = self.r32(*a)?;
                 let members = self.members(Some(*mask))?;
                 let code = redux_code(*op, *ty)?
                     | if *abs { redux::ABS } else { 0 }
                     | if *nan { redux::NAN } else { 0 };
-                self.emit::<w::Redux>(self.dst(*dst), row, members, 0, code);
+                self.emit::<w::Redux>(WORDS.d(self.dst(*dst)).a(row).b(members).imm(code));
             }
             Ir::Elect { dst, pred, mask } => {
                 let members = self.members(Some(*mask))?;
                 let d = self.dst32_or_temp(*dst);
-                self.emit::<w::Elect>(d, members, 0, self.dst(*pred), 0);
+                self.emit::<w::Elect>(WORDS.d(d).a(members).c(self.dst(*pred)));
             }
             _ => return self.matrix(op),
         }

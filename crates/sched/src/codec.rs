@@ -222,35 +222,35 @@ impl Codec for String {
 /// or variant that is left out does not compile.
 macro_rules! codec {
     (struct $name:ident { $($field:ident),* $(,)? }) => {
-        impl $crate::journal::Codec for $name {
+        impl $crate::codec::Codec for $name {
             fn put(&self, out: &mut alloc::vec::Vec<u8>) {
-                $($crate::journal::Codec::put(&self.$field, out);)*
+                $($crate::codec::Codec::put(&self.$field, out);)*
             }
 
             fn take(
-                input: &mut $crate::journal::Reader<'_>,
-            ) -> Result<Self, $crate::journal::Malformed> {
-                Ok(Self { $($field: $crate::journal::Codec::take(input)?),* })
+                input: &mut $crate::codec::Reader<'_>,
+            ) -> Result<Self, $crate::codec::Malformed> {
+                Ok(Self { $($field: $crate::codec::Codec::take(input)?),* })
             }
         }
     };
     (enum $name:ident { $($number:literal $variant:ident { $($field:ident),* }),+ $(,)? }) => {
-        impl $crate::journal::Codec for $name {
+        impl $crate::codec::Codec for $name {
             fn put(&self, out: &mut alloc::vec::Vec<u8>) {
                 match self {
                     $(Self::$variant { $($field),* } => {
                         out.push($number);
-                        $($crate::journal::Codec::put($field, out);)*
+                        $($crate::codec::Codec::put($field, out);)*
                     })+
                 }
             }
 
             fn take(
-                input: &mut $crate::journal::Reader<'_>,
-            ) -> Result<Self, $crate::journal::Malformed> {
+                input: &mut $crate::codec::Reader<'_>,
+            ) -> Result<Self, $crate::codec::Malformed> {
                 match input.bytes(1)? {
                     $([$number] => Ok(Self::$variant {
-                        $($field: $crate::journal::Codec::take(input)?),*
+                        $($field: $crate::codec::Codec::take(input)?),*
                     }),)+
                     _ => Err(input.malformed(stringify!($name))),
                 }
