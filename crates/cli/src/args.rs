@@ -246,8 +246,8 @@ pub(crate) struct AccessSettings {
     /// The user who owns it, by name or number; you without it.
     #[arg(long, value_name = "USER", value_parser = users::number)]
     pub(crate) owner: Option<u32>,
-    /// The device that it lives on; where there is room without it.
-    #[arg(long)]
+    /// The device that it lives on, or the pool of devices; where there is room without it.
+    #[arg(long, value_name = "DEVICE|POOL")]
     pub(crate) device: Option<String>,
     /// A token that programs must show (`WEFT_TOKEN`) to attach.
     #[arg(long)]

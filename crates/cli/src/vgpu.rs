@@ -80,6 +80,7 @@ pub(crate) fn devices(sockets: &Sockets, json: bool) -> Result<()> {
         let vgpus = stats.vgpus.iter().filter(|vgpu| vgpu.device == device.name);
         vec![
             device.name.clone(),
+            device.pool.clone().unwrap_or_else(|| "-".to_owned()),
             device.product.clone(),
             device.backend.clone(),
             device.clock.clone(),
@@ -90,7 +91,8 @@ pub(crate) fn devices(sockets: &Sockets, json: bool) -> Result<()> {
         ]
     };
     let rows: Vec<_> = stats.devices.iter().map(row).collect();
-    let header = ["NAME", "PRODUCT", "BACKEND", "CLOCK", "POLICY", "MEMORY", "BUSY", "VGPUS"];
+    let header =
+        ["NAME", "POOL", "PRODUCT", "BACKEND", "CLOCK", "POLICY", "MEMORY", "BUSY", "VGPUS"];
     line(table(&header, &rows).trim_end());
     Ok(())
 }

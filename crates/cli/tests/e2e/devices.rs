@@ -189,3 +189,19 @@ fn a_fault_on_one_device_leaves_the_others_of_a_program() {
     let outcome = finish(node.run(&["--name", "a,b"], &program("devices"), &["2", "fault"]));
     assert!(text_of(&outcome).contains("2 devices"), "{outcome:?}");
 }
+
+#[test]
+fn a_vgpu_is_created_on_a_pool() {
+    let device = paced(3);
+    let pools = ["device.1.pool=train", "device.2.pool=train"];
+    let node = Node::paced(&[device.as_str(), pools[0], pools[1]]);
+    for vgpu in ["a", "b"] {
+        success(control(&node, &["create", vgpu, "--device", "train"]));
+    }
+    assert_eq!(homes(&node, &["a", "b"]), ["gpu1", "gpu2"]);
+    let list = success(control(&node, &["ls", "--devices"]));
+    assert!(list.contains("POOL") && list.contains("train"), "{list}");
+    let refused = finish(control(&node, &["create", "c", "--device", "trian"]));
+    let text = text_of(&refused);
+    assert!(text.contains("trian") && text.contains("gpu0, gpu1, gpu2, train"), "{text}");
+}

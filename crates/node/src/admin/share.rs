@@ -176,6 +176,7 @@ mod tests {
 
     fn device(name: &str) -> DeviceReport {
         DeviceReport {
+            pool: None,
             name: name.to_owned(),
             product: String::new(),
             backend: "soft".to_owned(),

@@ -22,7 +22,7 @@ pub enum Request {
         /// Memory quota; the node's default if absent.
         #[serde(default)]
         memory_bytes: Option<u64>,
-        /// The device that it lives on; where there is room if absent.
+        /// The device, or pool of devices, that it lives on; where there is room if absent.
         #[serde(default)]
         device: Option<String>,
         /// User who owns it; the caller if absent.
@@ -165,6 +165,9 @@ pub struct NodeReport {
 pub struct DeviceReport {
     /// Its name on the node.
     pub name: String,
+    /// The pool that it is in.
+    #[serde(default)]
+    pub pool: Option<String>,
     /// Product name.
     pub product: String,
     /// Backend: `soft`.

@@ -24,6 +24,8 @@ pub struct DeviceConfig {
     /// Which kind of device, with the settings of its own.
     #[serde(flatten)]
     pub backend: BackendConfig,
+    /// The pool that it is in, if any: vGPUs can be created on a pool.
+    pub pool: Option<String>,
     /// Device memory that the vGPUs may have in all: 4 GiB of a software device if absent, all that
     /// a GPU has.
     pub memory: Option<ByteSize>,
@@ -68,6 +70,14 @@ pub(super) fn check_all(devices: &[DeviceConfig]) -> Result<(), ConfigError> {
         if !is_vgpu_name(&device.name) {
             return Err(invalid(&format!("{key}.name: `{}` is no name: {NAME_RULE}", device.name)));
         }
+        if let Some(pool) = &device.pool {
+            if !is_vgpu_name(pool) {
+                return Err(invalid(&format!("{key}.pool: `{pool}` is no name: {NAME_RULE}")));
+            }
+            if devices.iter().any(|other| other.name == *pool) {
+                return Err(invalid(&format!("{key}.pool: a device is called `{pool}`")));
+            }
+        }
         if earlier.iter().any(|other| other.name == device.name) {
             return Err(invalid(&format!("{key}.name: two devices are called `{}`", device.name)));
         }
@@ -104,7 +114,8 @@ mod table {
     use super::{BackendConfig, DeviceConfig, KIND_UNLESS_TOLD};
 
     /// Keys of every device, besides those of backends.
-    const COMMON: [&str; 6] = ["kind", "memory", "name", "policy", "quantum_us", "trust_tenants"];
+    const COMMON: [&str; 7] =
+        ["kind", "memory", "name", "policy", "pool", "quantum_us", "trust_tenants"];
 
     struct Key(String);
 
@@ -145,6 +156,7 @@ mod table {
                     "memory" => device.memory = map.next_value()?,
                     "name" => device.name = map.next_value()?,
                     "policy" => device.policy = map.next_value()?,
+                    "pool" => device.pool = map.next_value()?,
                     "quantum_us" => device.quantum_us = map.next_value()?,
                     "trust_tenants" => device.trust_tenants = map.next_value()?,
                     _ => {

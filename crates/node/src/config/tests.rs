@@ -217,6 +217,8 @@ fn several_devices_are_named_in_one_setting() {
         ([("device", "soft,soft"), ("device", "soft,soft,soft")], "3 named|2 that"),
         ([("device", "soft,soft"), ("device.1.policy", "fiar")], "device.1|fiar|fair"),
         ([("device.name", "a b"), ("log.level", "info")], "device.name|a b|letters"),
+        ([("device", "soft,soft"), ("device.1.pool", "gpu0")], "device.1.pool|device|gpu0"),
+        ([("device.pool", "a b"), ("log.level", "info")], "device.pool|a b|letters"),
     ] {
         let message = load(&settings).unwrap_err().to_string();
         for word in words.split('|') {

@@ -61,7 +61,7 @@ use self::pace::{AttachPace, Loads};
 use self::pending::{Connection, Pending};
 use self::persist::{Saved, Saver, Schedule};
 use self::recorder::Files;
-use self::registry::{Holding, Registry};
+use self::registry::{Holding, Home, Registry};
 use self::room::Room;
 use self::runtime::{Listeners, Runtime};
 use self::sessions::Entry;
@@ -175,8 +175,12 @@ pub(crate) fn check(config: &NodeConfig) -> anyhow::Result<String> {
 
 /// The registry of a node whose devices are known with their memory.
 fn open_registry(config: &NodeConfig) -> anyhow::Result<Registry> {
-    let memory = |device: &DeviceConfig| (device.name.clone(), device.memory_bytes());
-    let devices = config.devices.iter().map(memory).collect();
+    let home = |device: &DeviceConfig| Home {
+        name: device.name.clone(),
+        memory_bytes: device.memory_bytes(),
+        pool: device.pool.clone(),
+    };
+    let devices = config.devices.iter().map(home).collect();
     Registry::open(&config.state_dir, config.limits.vgpus, devices)
         .with_context(|| format!("cannot use {}", config.state_dir.display()))
 }

@@ -216,8 +216,8 @@ pub(crate) struct Registry {
     /// Number of the scheduling core that counts turns.
     core: u64,
     limit: usize,
-    /// Names of the node's devices with their memory, in bytes.
-    devices: Vec<(String, u64)>,
+    /// The node's devices.
+    devices: Vec<Home>,
     /// Numbers the whole files: lines of another's number say nothing about this one.
     generation: u64,
     /// What changed since the last save.
@@ -266,13 +266,31 @@ struct Contents {
     vgpus: Vec<Vgpu>,
 }
 
+/// A device as a place for vGPUs.
+#[derive(Debug, Clone)]
+pub(crate) struct Home {
+    /// Its name.
+    pub(crate) name: String,
+    /// Its memory.
+    pub(crate) memory_bytes: u64,
+    /// The pool that it is in.
+    pub(crate) pool: Option<String>,
+}
+
+impl Home {
+    /// Whether it is meant by the name of a device or of a pool, or by none.
+    fn is_meant(&self, name: &str) -> bool {
+        name.is_empty() || self.name == name || self.pool.as_deref() == Some(name)
+    }
+}
+
 impl Registry {
-    /// Opens the registry kept in `dir`, of a node with these devices and their memory in bytes.
+    /// Opens the registry kept in `dir`, of a node with these devices.
     /// vGPUs of a time when there was one device get one of them.
     ///
     /// # Errors
     /// When the file is there and cannot be read or understood.
-    pub(crate) fn open(dir: &Path, limit: usize, devices: Vec<(String, u64)>) -> io::Result<Self> {
+    pub(crate) fn open(dir: &Path, limit: usize, devices: Vec<Home>) -> io::Result<Self> {
         std::fs::create_dir_all(dir)?;
         let path = dir.join("vgpus.json");
         let contents = match std::fs::read(&path) {
@@ -344,7 +362,7 @@ impl Registry {
             let Some(memory_bytes) = self.by_name.get(&name).map(|vgpu| vgpu.memory_bytes) else {
                 continue;
             };
-            let device = self.roomiest(memory_bytes).to_owned();
+            let device = self.roomiest("", memory_bytes).to_owned();
             if let Some(vgpu) = self.by_name.get_mut(&name) {
                 vgpu.device = device;
                 self.changed.vgpus.insert(name);
@@ -352,24 +370,30 @@ impl Registry {
         }
     }
 
-    /// Where a new vGPU of that quota goes: of the devices that have so much memory to the one
-    /// whose vGPUs have the least weight together; if none has, to the largest.
-    pub(crate) fn roomiest(&self, memory_bytes: u64) -> &str {
+    /// Where a new vGPU of that quota goes, which is to be on the device or in the pool of that
+    /// name, or anywhere if it is empty: of the devices that have so much memory to the one whose
+    /// vGPUs have the least weight together; if none has, to the largest. A name that nothing has
+    /// is given back.
+    pub(crate) fn roomiest<'a>(&'a self, wanted: &'a str, memory_bytes: u64) -> &'a str {
         let weight = |name: &str| -> u64 {
             let there = self.iter().filter(|vgpu| vgpu.device == name);
             there.map(|vgpu| u64::from(vgpu.weight)).sum()
         };
-        let large = self.devices.iter().filter(|(_, bytes)| *bytes >= memory_bytes);
-        let chosen = large.min_by_key(|(name, _)| weight(name));
-        let largest = || self.devices.iter().max_by_key(|(_, bytes)| *bytes);
-        chosen.or_else(largest).map_or("", |(name, _)| name)
+        let meant = || self.devices.iter().filter(|home| home.is_meant(wanted));
+        let large = meant().filter(|home| home.memory_bytes >= memory_bytes);
+        let chosen = large.min_by_key(|home| weight(&home.name));
+        let largest = || meant().max_by_key(|home| home.memory_bytes);
+        chosen.or_else(largest).map_or(wanted, |home| home.name.as_str())
     }
 
     /// The memory of the device of that name, in bytes.
     pub(crate) fn device_bytes(&self, device: &str) -> Result<u64, RegistryError> {
-        let found = self.devices.iter().find(|(name, _)| name == device);
-        found.map(|(_, bytes)| *bytes).ok_or_else(|| {
-            let names: Vec<&str> = self.devices.iter().map(|(name, _)| name.as_str()).collect();
+        let found = self.devices.iter().find(|home| home.name == device);
+        found.map(|home| home.memory_bytes).ok_or_else(|| {
+            let names = self.devices.iter().map(|home| home.name.as_str());
+            let pools: BTreeSet<&str> =
+                self.devices.iter().filter_map(|home| home.pool.as_deref()).collect();
+            let names: Vec<&str> = names.chain(pools).collect();
             RegistryError::Device(device.to_owned(), names.join(", "))
         })
     }

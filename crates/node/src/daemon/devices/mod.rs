@@ -100,6 +100,7 @@ impl Device {
         let totals = self.page.totals();
         DeviceReport {
             name: self.name.clone(),
+            pool: self.config.pool.clone(),
             product: self.info.name.clone(),
             backend: self.info.backend.clone(),
             clock: self.config.backend.clock().to_owned(),

@@ -8,7 +8,7 @@ fn wanted(name: &str) -> Wanted {
 
 /// The registry of a node with one device.
 fn open(dir: &Path, limit: usize, memory_bytes: u64) -> io::Result<Registry> {
-    Registry::open(dir, limit, vec![("gpu0".to_owned(), memory_bytes)])
+    Registry::open(dir, limit, vec![home("gpu0", memory_bytes, None)])
 }
 
 #[test]
@@ -198,20 +198,20 @@ fn a_broken_file_is_named() {
 #[test]
 fn a_vgpu_goes_where_there_is_room() {
     let dir = tempfile::tempdir().unwrap();
-    let devices = || vec![("small".to_owned(), 1 << 20), ("large".to_owned(), 1 << 30)];
-    let mut registry = Registry::open(dir.path(), 8, devices()).unwrap();
-    assert_eq!(registry.roomiest(1 << 20), "small");
-    assert_eq!(registry.roomiest(1 << 21), "large", "the small one has less memory");
-    assert_eq!(registry.roomiest(1 << 40), "large", "where none has so much, to the largest");
+    let devices = vec![home("small", 1 << 20, None), home("large", 1 << 30, None)];
+    let mut registry = Registry::open(dir.path(), 8, devices).unwrap();
+    assert_eq!(registry.roomiest("", 1 << 20), "small");
+    assert_eq!(registry.roomiest("", 1 << 21), "large", "the small one has less memory");
+    assert_eq!(registry.roomiest("", 1 << 40), "large", "where none has so much, to the largest");
     let on = |device: &str, name: &str, weight| Wanted {
         device: device.to_owned(),
         weight,
         ..wanted(name)
     };
     registry.create(&on("small", "a", 3)).unwrap();
-    assert_eq!(registry.roomiest(1 << 20), "large", "nobody has anything there");
+    assert_eq!(registry.roomiest("", 1 << 20), "large", "nobody has anything there");
     registry.create(&on("large", "b", 4)).unwrap();
-    assert_eq!(registry.roomiest(1 << 20), "small", "less weight is there");
+    assert_eq!(registry.roomiest("", 1 << 20), "small", "less weight is there");
     let error = registry.create(&on("none", "c", 1)).unwrap_err().to_string();
     assert!(error.contains("`none`") && error.contains("small, large"), "{error}");
     let change = Change { memory_bytes: Some(1 << 21), ..Change::default() };
@@ -230,4 +230,26 @@ fn a_vgpu_of_a_time_with_one_device_gets_one() {
     std::fs::write(&file, text.replace(r#""device":"gpu0","#, "")).unwrap();
     let _ = std::fs::remove_file(dir.path().join("vgpus.log"));
     assert_eq!(open(dir.path(), 4, 1 << 30).unwrap().find("a").unwrap().device, "gpu0");
+}
+
+#[test]
+fn a_vgpu_of_a_pool_goes_to_a_device_of_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = Some("train");
+    let devices =
+        vec![home("a", 1 << 30, None), home("b", 1 << 20, pool), home("c", 1 << 20, pool)];
+    let mut registry = Registry::open(dir.path(), 8, devices).unwrap();
+    assert_eq!(registry.roomiest("train", 1 << 10), "b");
+    registry.create(&Wanted { device: "b".to_owned(), ..wanted("x") }).unwrap();
+    assert_eq!(registry.roomiest("train", 1 << 10), "c", "less weight is there");
+    assert_eq!(registry.roomiest("train", 1 << 30), "c", "the pool, though it has not so much");
+    assert_eq!(registry.roomiest("c", 1 << 10), "c");
+    assert_eq!(registry.roomiest("trian", 1 << 10), "trian", "which is refused by name");
+    let wrong = Wanted { device: "trian".to_owned(), ..wanted("y") };
+    let error = registry.create(&wrong).unwrap_err().to_string();
+    assert!(error.contains("trian") && error.contains("a, b, c, train"), "{error}");
+}
+
+fn home(name: &str, memory_bytes: u64, pool: Option<&str>) -> Home {
+    Home { name: name.to_owned(), memory_bytes, pool: pool.map(str::to_owned) }
 }

@@ -219,7 +219,8 @@ impl Daemon {
         Ok(wanted)
     }
 
-    /// The device for a vGPU whose owner asks for that one, or for none, and its quota there: what
+    /// The device for a vGPU whose owner asks for that one, for one of that pool, or for none, and
+    /// its quota there: what
     /// is asked for, or the node's default for 0.
     pub(crate) fn choose_device(
         &self,
@@ -229,10 +230,7 @@ impl Daemon {
     ) -> (String, u64) {
         let default_bytes = self.config.defaults.memory.map_or(0, |memory| memory.0);
         let wanted_bytes = if memory_bytes == 0 { default_bytes } else { memory_bytes };
-        let device = match device {
-            "" => tables.registry.roomiest(wanted_bytes),
-            named => named,
-        };
+        let device = tables.registry.roomiest(device, wanted_bytes);
         let memory_bytes = match memory_bytes {
             // One that is not there is refused as such.
             0 => {
