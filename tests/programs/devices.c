@@ -94,6 +94,7 @@ static void between(void) {
     use(0);
     CHECK(cuMemsetD32Async(a->memory, 5, WORDS, a->stream));
     CHECK(cuMemcpyAsync(b->memory, a->memory, sizeof words, a->stream));
+    CHECK(cuStreamSynchronize(a->stream));
     use(1);
     EXPECT(all_are(b->memory, 5));
     CHECK(cuMemsetD32(b->memory, 6, WORDS));
@@ -145,6 +146,7 @@ static void events(void) {
     CHECK(cuEventRecord(first, a->stream));
     use(1);
     CHECK(cuStreamWaitEvent(b->stream, first, 0));
+    CHECK(cuStreamSynchronize(b->stream));
     CHECK(cuEventQuery(first));
     CHECK(cuEventCreate(&second, 0));
     EXPECT(cuEventRecord(second, a->stream) == CUDA_ERROR_INVALID_HANDLE);
@@ -155,13 +157,105 @@ static void events(void) {
     CHECK(cuEventDestroy(second));
 }
 
+// Nobody waits for more than the stream says: neither the caller nor the other device's streams.
+static void in_order(void) {
+    struct device *a = &devices[0], *b = &devices[1];
+    CUstream busy;
+    CUevent event;
+    unsigned *flag;
+    CUdeviceptr flag_a, flag_b;
+    use(1);
+    CHECK(cuStreamCreate(&busy, 0));
+    CHECK(cuMemAlloc(&flag_b, 4));
+    CHECK(cuMemsetD32(flag_b, 0, 1));
+    CHECK(cuStreamWaitValue32(busy, flag_b, 1, CU_STREAM_WAIT_VALUE_EQ));
+    use(0);
+    CHECK(cuMemsetD32Async(a->memory, 31, WORDS, a->stream));
+    CHECK(cuMemcpyPeerAsync(b->memory, b->context, a->memory, a->context, sizeof words, a->stream));
+    CHECK(cuStreamSynchronize(a->stream));
+    use(1);
+    CHECK(cuMemcpyDtoHAsync(words, b->memory, sizeof words, b->stream));
+    CHECK(cuStreamSynchronize(b->stream));
+    for (int i = 0; i < WORDS; ++i)
+        EXPECT(words[i] == 31);
+    CHECK(cuStreamWriteValue32(b->stream, flag_b, 1, 0));
+    CHECK(cuStreamSynchronize(busy));
+    // The caller of a wait goes on, and may be who ends it.
+    use(0);
+    CHECK(cuMemAllocHost((void **)&flag, 4));
+    *flag = 0;
+    CHECK(cuMemHostGetDevicePointer(&flag_a, flag, 0));
+    CHECK(cuEventCreate(&event, CU_EVENT_DISABLE_TIMING));
+    CHECK(cuStreamWaitValue32(a->stream, flag_a, 1, CU_STREAM_WAIT_VALUE_EQ));
+    CHECK(cuEventRecord(event, a->stream));
+    use(1);
+    CHECK(cuStreamWaitEvent(b->stream, event, 0));
+    CHECK(cuMemsetD32Async(b->memory, 41, WORDS, b->stream));
+    EXPECT(cuStreamQuery(b->stream) == CUDA_ERROR_NOT_READY);
+    *(volatile unsigned *)flag = 1;
+    CHECK(cuStreamSynchronize(b->stream));
+    CHECK(cuEventQuery(event));
+    CHECK(cuEventDestroy(event));
+    CHECK(cuMemFreeHost(flag));
+}
+
+// A graph is of the device that it works on, whatever is current.
+static void graphs(void) {
+    struct device *a = &devices[0], *b = &devices[1];
+    CUgraph graph;
+    CUgraphExec exec;
+    CUgraphNode node;
+    use(0);
+    CHECK(cuStreamBeginCapture(b->stream, CU_STREAM_CAPTURE_MODE_RELAXED));
+    CHECK(cuMemsetD32Async(b->memory, 51, WORDS, b->stream));
+    CHECK(cuStreamEndCapture(b->stream, &graph));
+    CHECK(cuGraphInstantiate(&exec, graph, 0));
+    CHECK(cuGraphLaunch(exec, b->stream));
+    CHECK(cuStreamSynchronize(b->stream));
+    use(1);
+    EXPECT(all_are(b->memory, 51));
+    size_t count = 1;
+    CHECK(cuGraphGetNodes(graph, &node, &count));
+    CUDA_MEMSET_NODE_PARAMS fill = {.dst = a->memory, .value = 1, .elementSize = 4, .width = 1,
+                                    .height = 1};
+    EXPECT(cuGraphExecMemsetNodeSetParams(exec, node, &fill, b->context) ==
+           CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuGraphExecDestroy(exec));
+    CHECK(cuGraphDestroy(graph));
+    // A blocking capture of one device leaves the other's legacy stream alone.
+    CUstream blocking;
+    use(0);
+    CHECK(cuStreamCreate(&blocking, 0));
+    CHECK(cuStreamBeginCapture(blocking, CU_STREAM_CAPTURE_MODE_RELAXED));
+    use(1);
+    CHECK(cuMemsetD32(b->memory, 1, WORDS));
+    use(0);
+    CHECK(cuStreamEndCapture(blocking, &graph));
+    CHECK(cuGraphDestroy(graph));
+    CHECK(cuStreamDestroy(blocking));
+}
+
 // What would need one device to use another's.
 static void refused(void) {
     struct device *a = &devices[0], *b = &devices[1];
     int can = 1;
     CHECK(cuDeviceCanAccessPeer(&can, 0, 1));
     EXPECT(can == 0);
+    char first[16], second[16];
+    CHECK(cuDeviceGetPCIBusId(first, sizeof first, 0));
+    CHECK(cuDeviceGetPCIBusId(second, sizeof second, 1));
+    EXPECT(strcmp(first, second) != 0);
+    // A box that no side has room for is refused before anything is copied.
+    use(0);
+    CUDA_MEMCPY2D box = {.srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = a->memory,
+                         .srcPitch = 1ull << 40, .dstMemoryType = CU_MEMORYTYPE_DEVICE,
+                         .dstDevice = b->memory, .dstPitch = 1ull << 40,
+                         .WidthInBytes = 1ull << 36, .Height = 4};
+    EXPECT(cuMemcpy2D(&box) == CUDA_ERROR_INVALID_VALUE);
     use(1);
+    CHECK(cuMemsetD32(b->memory, 7, WORDS));
+    EXPECT(cuMemcpyDtoD(b->memory, a->memory, sizeof words + 4) == CUDA_ERROR_INVALID_VALUE);
+    EXPECT(all_are(b->memory, 7));
     EXPECT(add(a, b->stream, a->memory) == CUDA_ERROR_INVALID_HANDLE);
     EXPECT(cuMemsetD32Async(a->memory, 1, WORDS, b->stream) == CUDA_ERROR_INVALID_VALUE);
     CUgraph graph;
@@ -175,7 +269,9 @@ static void refused(void) {
     params.kernelParams = values;
     CHECK(cuGraphCreate(&graph, 0));
     CHECK(cuGraphAddKernelNode(&node, graph, NULL, 0, &params));
-    EXPECT(cuGraphInstantiate(&exec, graph, 0) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuGraphInstantiate(&exec, graph, 0));
+    EXPECT(cuGraphLaunch(exec, b->stream) == CUDA_ERROR_INVALID_VALUE);
+    CHECK(cuGraphExecDestroy(exec));
     CHECK(cuGraphDestroy(graph));
 }
 
@@ -205,6 +301,8 @@ int main(int argc, char **argv) {
     } else if (count > 1) {
         between();
         events();
+        in_order();
+        graphs();
         refused();
     }
     printf("%d devices\n", count);

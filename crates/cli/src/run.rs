@@ -20,6 +20,7 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
     if options.direct {
         return run_direct(options);
     }
+    check_names(&options.names)?;
     let Found { config, client } = sockets.find()?;
     let mut admin = match client {
         Ok(client) => Some(client),
@@ -66,6 +67,20 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
     let mut command = program(options, runtime_dir)?;
     command.env("WEFT_SOCKET", socket);
     become_weighed(command, runtime_dir, options)
+}
+
+/// Refuses before the program starts what it would be refused.
+fn check_names(names: &[String]) -> Result<()> {
+    let most = usize::from(weft_node::PROCESS_DEVICES_MAX);
+    if names.len() > most {
+        bail!("--name has {} vGPUs, and a program has at most {most} devices", names.len());
+    }
+    match names.iter().enumerate().find(|(at, name)| names[..*at].contains(name)) {
+        Some((_, twice)) => {
+            bail!("--name has `{twice}` twice: each of a program's devices is another")
+        }
+        None => Ok(()),
+    }
 }
 
 /// What cannot be done without the daemon's admin socket is refused.

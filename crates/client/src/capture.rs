@@ -65,15 +65,19 @@ pub(crate) struct Captures {
 }
 
 impl Captures {
-    /// The legacy stream must not be used while a blocking stream captures.
+    /// A context's legacy stream must not be used while a blocking stream of it captures.
     #[inline]
-    pub(crate) fn refuse_legacy(&self) -> Result<(), Status> {
+    pub(crate) fn refuse_legacy(&self, context: Context) -> Result<(), Status> {
         if self.blocking.load(Ordering::Acquire) == 0 {
             return Ok(());
         }
-        for capture in lock(&self.active).iter().filter(|capture| capture.blocking) {
-            capture.valid.store(false, Ordering::Release);
+        let active = lock(&self.active);
+        let is_met = |capture: &&Arc<Capture>| capture.blocking && capture.context == context;
+        let mut met = active.iter().filter(is_met).peekable();
+        if met.peek().is_none() {
+            return Ok(());
         }
+        met.for_each(|capture| capture.valid.store(false, Ordering::Release));
         Err(Status::STREAM_CAPTURE_IMPLICIT)
     }
 }

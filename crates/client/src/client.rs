@@ -68,10 +68,10 @@ impl Client {
     /// # Errors
     /// [`AttachError`], whose text is for the program's user.
     pub fn attach(config: &Config) -> Result<Arc<Self>, AttachError> {
-        let names = config.vgpus()?;
-        let attached = names.into_iter().map(|vgpu| Ok((attach::connect(config, vgpu)?, None)));
+        let (names, config) = config.seen()?;
+        let attached = names.into_iter().map(|vgpu| Ok((attach::connect(&config, vgpu)?, None)));
         let attached = attached.collect::<Result<Vec<Attached>, AttachError>>()?;
-        Ok(Self::of(config, attached))
+        Ok(Self::of(&config, attached))
     }
 
     /// Attaches to execution code in this process. `open` hands it the bytes of a hello; the shim

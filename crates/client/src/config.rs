@@ -73,6 +73,23 @@ impl Config {
         Ok(names)
     }
 
+    /// The vGPUs to attach to, with what is left to pick among them: a program that names its
+    /// devices by their places has no session with the others.
+    ///
+    /// # Errors
+    /// As [`Self::vgpus`].
+    pub(crate) fn seen(&self) -> Result<(Vec<&str>, Self), ConfigError> {
+        let names = self.vgpus()?;
+        let setting = self.visible.as_deref();
+        // Identities are known to who has attached.
+        if names.len() == 1 || setting.is_none_or(|setting| setting.contains("GPU-")) {
+            return Ok((names, self.clone()));
+        }
+        let seen = visible_devices(setting, &vec![[0; 16]; names.len()]);
+        let names = seen.into_iter().filter_map(|at| names.get(at).copied()).collect();
+        Ok((names, Self { visible: None, ..self.clone() }))
+    }
+
     /// Reads the process's environment.
     ///
     /// # Errors
@@ -141,7 +158,8 @@ fn own_user() -> u32 {
 /// Which of the devices a program sees, as positions among those attached (`CUDA_VISIBLE_DEVICES`).
 ///
 /// Entries are ordinals or prefixes of `GPU-<uuid>`; the list ends at the first entry that names
-/// nothing, as in the native driver, so `-1` and the empty string hide everything.
+/// nothing, as in the native driver, so `-1` and the empty string hide everything. So does a list
+/// that names a device twice.
 pub(crate) fn visible_devices(setting: Option<&str>, uuids: &[[u8; 16]]) -> Vec<usize> {
     let Some(setting) = setting else {
         return (0..uuids.len()).collect();
@@ -153,9 +171,10 @@ pub(crate) fn visible_devices(setting: Option<&str>, uuids: &[[u8; 16]]) -> Vec<
             Ok(ordinal) => (ordinal < uuids.len()).then_some(ordinal),
             Err(_) => by_uuid(entry, uuids),
         };
-        let Some(named) = named.filter(|device| !visible.contains(device)) else {
-            break;
-        };
+        let Some(named) = named else { break };
+        if visible.contains(&named) {
+            return Vec::new();
+        }
         visible.push(named);
     }
     visible
@@ -226,6 +245,9 @@ mod tests {
         assert_eq!(named("a").vgpus().unwrap(), ["a"]);
         assert_eq!(named("a, b").vgpus().unwrap(), ["a", "b"]);
         let many = vec!["v"; 16].join(",");
+        let picked = config(&[("WEFT_VGPU", "a,b,c"), ("CUDA_VISIBLE_DEVICES", "2,0")]).unwrap();
+        let (names, rest) = picked.seen().unwrap();
+        assert_eq!((names, rest.visible), (vec!["c", "a"], None), "b has no session");
         for wrong in ["a,,b", "a,", "a,b,a", many.as_str()] {
             let error = named(wrong).vgpus().unwrap_err().to_string();
             assert!(error.contains("WEFT_VGPU"), "{error}");
@@ -242,7 +264,7 @@ mod tests {
         assert_eq!(visible(Some("0")), [0]);
         assert_eq!(visible(Some("1, 0")), [1, 0]);
         assert_eq!(visible(Some("1,-1,0")), [1]);
-        assert_eq!(visible(Some("0,0")), [0]);
+        assert_eq!(visible(Some("0,0")), [0; 0]);
         assert_eq!(visible(Some("NoDevFiles")), [0; 0]);
         let whole = uuid_text(&uuids[1]);
         assert_eq!(visible(Some(&whole)), [1]);

@@ -11,7 +11,7 @@ use crate::client::{Client, lock};
 use crate::current;
 use crate::event::EventState;
 use crate::graph_exec::GraphExecState;
-use crate::handle::Context;
+use crate::handle::{Context, Stream};
 use crate::module::ModuleState;
 use crate::session::Session;
 use crate::stream::StreamState;
@@ -34,6 +34,8 @@ pub(crate) struct ContextState {
     cache_config: AtomicI32,
     shared_config: AtomicI32,
     limits: Mutex<BTreeMap<i32, u64>>,
+    /// What copies that other devices ask for go through, once there was one.
+    pub(crate) transfers: Mutex<Option<Stream>>,
     /// The legacy default stream as this context sees it.
     pub(crate) legacy: Arc<StreamState>,
 }
@@ -96,6 +98,7 @@ impl Client {
                 cache_config: AtomicI32::new(0),
                 shared_config: AtomicI32::new(1),
                 limits: Mutex::new(BTreeMap::new()),
+                transfers: Mutex::default(),
                 legacy: Arc::new(StreamState::legacy(session, handle, stream_number)),
             })
             .map_err(|_| Status::OUT_OF_MEMORY)?;

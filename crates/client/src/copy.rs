@@ -127,6 +127,14 @@ impl Remote {
         }
     }
 
+    /// The same, so many bytes further.
+    pub(crate) fn behind(self, bytes: u64) -> Self {
+        match self {
+            Self::Device(address) => Self::Device(address.saturating_add(bytes)),
+            Self::Pinned(address) => Self::Pinned(address.saturating_add(bytes)),
+        }
+    }
+
     /// The whole side; `span` is its bytes from the first to behind the last.
     fn endpoint(self, pitch: u64, slice: u64, span: u64) -> Endpoint<'static> {
         let place = match self {
@@ -269,7 +277,7 @@ impl Client {
         }
         let session = &*stream.session;
         if self.is_elsewhere(session, &dst, &src) {
-            return self.copy_across(stream, dst, &src, &layout);
+            return self.copy_across(stream, dst, &src, &layout, wait);
         }
         let dst_remote = match &dst {
             Target::Device(address) => Some(self.device_side(session, *address, dst_span)?),

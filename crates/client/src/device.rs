@@ -106,7 +106,7 @@ impl Client {
     /// # Errors
     /// `INVALID_DEVICE`.
     pub fn device_pci_bus_id(&self, device: i32) -> Result<String, Status> {
-        let (domain, bus, slot) = pci_address(self.device(device)?);
+        let (domain, bus, slot) = self.device(device)?.pci_address();
         Ok(format!("{domain:04x}:{bus:02x}:{slot:02x}.0"))
     }
 
@@ -118,7 +118,7 @@ impl Client {
         let wanted = text.trim().to_ascii_lowercase();
         let wanted = wanted.strip_suffix(".0").unwrap_or(&wanted);
         let is_meant = |session: &&Arc<Session>| {
-            let (domain, bus, slot) = pci_address(session);
+            let (domain, bus, slot) = session.pci_address();
             let short = format!("{bus:02x}:{slot:02x}");
             wanted == short || wanted == format!("{domain:04x}:{short}")
         };
@@ -157,11 +157,4 @@ impl Client {
         self.device(peer)?;
         Ok(false)
     }
-}
-
-fn pci_address(session: &Session) -> (i32, i32, i32) {
-    const PCI_BUS: u32 = 33;
-    const PCI_DEVICE: u32 = 34;
-    const PCI_DOMAIN: u32 = 50;
-    (session.attribute(PCI_DOMAIN), session.attribute(PCI_BUS), session.attribute(PCI_DEVICE))
 }

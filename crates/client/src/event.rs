@@ -55,9 +55,8 @@ impl EventState {
         self.session.progress(word).map(|completed| completed >= record)
     }
 
-    /// Waits for the last record.
-    pub(crate) fn synchronize(&self) -> Result<(), Status> {
-        let record = self.last_record();
+    /// Waits for a record.
+    pub(crate) fn await_record(&self, record: u64) -> Result<(), Status> {
         if self.is_done(record) == Some(true) {
             return self.session.healthy();
         }
@@ -184,7 +183,7 @@ impl Client {
             return shared_synchronize(&event.session, &cell);
         }
         self.refuse_captured(&event)?;
-        event.synchronize()
+        event.await_record(event.last_record())
     }
 
     /// An event of a session without faults.

@@ -8,7 +8,7 @@ use weft_wire::id::ModuleId;
 use weft_wire::reply::{self, Param};
 
 use crate::client::Client;
-use crate::handle::{self, Context, Function, Kernel, Kind, Library, Module};
+use crate::handle::{self, Context, Function, Kernel, Kind, Library, Module, Stream};
 
 /// `CUfunction_attribute` numbers.
 mod attribute {
@@ -121,6 +121,30 @@ impl Client {
         }
         let loaded = self.kernel_function(Kernel::from_raw(function.raw()))?;
         self.functions.get(loaded).ok_or(Status::INVALID_HANDLE)
+    }
+
+    /// What is launched in a stream. A `CUkernel` means the kernel in the stream's context.
+    ///
+    /// # Errors
+    /// As [`Client::function`].
+    #[inline]
+    pub fn function_in(
+        &self,
+        function: Function,
+        stream: Stream,
+    ) -> Result<Arc<FunctionState>, Status> {
+        if let Some(known) = self.functions.get(function) {
+            return Ok(known);
+        }
+        match self.streams.with(stream, |stream| stream.context) {
+            Some(context) if handle::claims(function.raw(), Kind::Kernel) => {
+                let context = self.context(context)?;
+                let kernel = Kernel::from_raw(function.raw());
+                let loaded = self.kernel_function_in(kernel, &context)?;
+                self.functions.get(loaded).ok_or(Status::INVALID_HANDLE)
+            }
+            _ => self.function(function),
+        }
     }
 
     /// A `CUfunction_attribute`.

@@ -9,10 +9,12 @@ use weft_wire::id::{EventId, GraphExecId};
 use weft_wire::{Command, Status};
 
 use crate::client::{Client, lock};
+use crate::context::ContextState;
 use crate::copy::Layout;
 use crate::graph::{CopyWork, KernelWork, Node, Work, in_order};
 use crate::handle::{Context, Event, Graph, GraphExec, GraphNode, Stream};
 use crate::launch::launch_spec;
+use crate::memset::fill_span;
 use crate::session::Session;
 use crate::staging;
 use crate::table::Removed;
@@ -91,14 +93,15 @@ pub(crate) struct Flat {
 }
 
 impl Client {
-    /// Instantiates a graph in the current context.
+    /// Instantiates a graph in the current context, or one of the device that it works on.
     ///
     /// # Errors
     /// `INVALID_VALUE` for a stale graph, stale functions or addresses, or what the worker answers.
     pub fn graph_instantiate(&self, graph: Graph, flags: u64) -> Result<GraphExec, Status> {
-        let context = self.current()?;
+        let current = self.current()?;
         let mut flat = Flat::default();
         self.flatten(graph, None, &mut flat)?;
+        let context = self.context_of_graph(&flat, current);
         let (nodes, children, held) = (flat.nodes, flat.children, flat.held);
         let mut contents = Contents { nodes, children, held, ..Contents::default() };
         for (position, (_, work, enabled)) in (0..).zip(&contents.nodes) {
@@ -133,6 +136,24 @@ impl Client {
             self.forget_exec(handle);
         }
         outcome.map(|()| handle)
+    }
+
+    /// Where a graph runs: in the current context, unless it works on another device.
+    fn context_of_graph(&self, flat: &Flat, current: Arc<ContextState>) -> Arc<ContextState> {
+        let of_address = |address: u64| self.ranges.find(address).map(|range| range.context);
+        let found = flat.nodes.iter().find_map(|(_, work, _)| match work {
+            Work::Kernel(kernel) => Some(kernel.target.context),
+            Work::Fill(fill) => of_address(fill.address),
+            Work::Copy(copy) => {
+                of_address(copy.dst.address).or_else(|| of_address(copy.src.address))
+            }
+            Work::EventRecord(event) | Work::EventWait(event) => {
+                self.events.with(*event, |event| event.context)
+            }
+            Work::Empty | Work::Host(_) | Work::Child(_) => None,
+        });
+        let elsewhere = found.filter(|context| context.ordinal() != current.session.ordinal);
+        elsewhere.and_then(|context| self.contexts.get(context)).unwrap_or(current)
     }
 
     /// Takes out an instantiated graph; its host functions go with its last launch.
@@ -232,7 +253,10 @@ impl Client {
                     shape: shape.clone(),
                 }
             }
-            Work::Fill(fill) => GraphWork::Fill(fill.clone()),
+            Work::Fill(fill) => {
+                self.check_device_span(session, fill.address, fill_span(fill)?)?;
+                GraphWork::Fill(fill.clone())
+            }
             Work::Host(_) => GraphWork::HostFunction(call),
             Work::EventRecord(event) => GraphWork::EventRecord(self.event_id(session, *event)?),
             Work::EventWait(event) => GraphWork::EventWait(self.event_id(session, *event)?),

@@ -45,7 +45,8 @@ const GENERATION_SHIFT: u32 = INDEX_BITS + ORDINAL_BITS + KIND_BITS;
 pub(crate) const INDEX_MAX: u32 = (1 << INDEX_BITS) - 1;
 
 /// Most devices of a process, and the ordinal of those that it does not see.
-pub(crate) const ORDINALS_MAX: u8 = (1 << ORDINAL_BITS) - 1;
+pub(crate) const ORDINALS_MAX: u8 = weft_wire::id::DEVICES_MAX;
+const _: () = assert!((ORDINALS_MAX as u32) < 1 << ORDINAL_BITS, "a handle has room for it");
 
 /// A handle taken apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

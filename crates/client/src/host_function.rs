@@ -14,6 +14,7 @@ use crate::client::{Client, lock};
 use crate::graph::{HostWork, Work};
 use crate::handle::Stream;
 use crate::session::Session;
+use crate::stream::StreamState;
 
 /// A callback with the stream's state, called once.
 pub type Callback = Box<dyn FnOnce(Result<(), Status>) + Send>;
@@ -179,11 +180,21 @@ impl Client {
         if stream.is_capturing() {
             return self.capture_work(&stream, Work::Host(function));
         }
-        let call = self.number();
         // Not called after a fault, as on the native driver.
+        self.run_in_order(&stream, move || (function.0)())
+    }
+
+    /// Runs something of Weft's own at the stream's place: later work of the stream waits until it
+    /// has returned. It is dropped when the session faults.
+    pub(crate) fn run_in_order(
+        &self,
+        stream: &StreamState,
+        work: impl FnOnce() + Send + 'static,
+    ) -> Result<(), Status> {
+        let call = self.number();
         let once: Callback = Box::new(move |health| {
             if health.is_ok() {
-                (function.0)();
+                work();
             }
         });
         stream.session.host_functions.add(call, Pending::Once(once))?;

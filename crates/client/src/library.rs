@@ -206,6 +206,18 @@ impl Client {
         self.module_function(module.handle, &state.name)
     }
 
+    /// A kernel as a function of that context.
+    pub(crate) fn kernel_function_in(
+        &self,
+        kernel: Kernel,
+        context: &ContextState,
+    ) -> Result<Function, Status> {
+        let state = self.kernels.get(kernel).ok_or(Status::INVALID_HANDLE)?;
+        let library = self.library(state.library)?;
+        let module = self.library_module_in(&library, context).map_err(|failure| failure.status)?;
+        self.module_function(module.handle, &state.name)
+    }
+
     /// A kernel's name.
     ///
     /// # Errors

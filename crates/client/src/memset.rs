@@ -44,7 +44,7 @@ impl Client {
 }
 
 /// Bytes from the first to behind the last of a fill.
-fn fill_span(fill: &FillSpec) -> Result<u64, Status> {
+pub(crate) fn fill_span(fill: &FillSpec) -> Result<u64, Status> {
     let element = u64::from(fill.element);
     if !matches!(element, 1 | 2 | 4) || !fill.address.is_multiple_of(element) {
         return Err(Status::INVALID_VALUE);

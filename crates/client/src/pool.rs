@@ -121,6 +121,14 @@ impl Client {
         Ok(())
     }
 
+    /// The device that a pool is of.
+    ///
+    /// # Errors
+    /// `INVALID_VALUE`.
+    pub fn pool_device(&self, pool: MemPool) -> Result<i32, Status> {
+        self.pools.with(pool, |state| i32::from(state.ordinal)).ok_or(Status::INVALID_VALUE)
+    }
+
     /// Gives unused memory back. The worker keeps none.
     ///
     /// # Errors

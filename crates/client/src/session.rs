@@ -32,6 +32,10 @@ const SMALL_ANSWER: usize = 64;
 /// Attributes that the welcome says by itself.
 const CAPABILITY_MAJOR: u32 = 75;
 const CAPABILITY_MINOR: u32 = 76;
+/// Those of a PCI address.
+const PCI_BUS: u32 = 33;
+const PCI_DEVICE: u32 = 34;
+const PCI_DOMAIN: u32 = 50;
 
 /// A session with a vGPU.
 #[derive(Debug)]
@@ -160,8 +164,18 @@ impl Session {
         match number {
             CAPABILITY_MAJOR => capability(self.welcome.capability_major),
             CAPABILITY_MINOR => capability(self.welcome.capability_minor),
+            PCI_DOMAIN => self.pci_address().0,
+            PCI_BUS => self.pci_address().1,
+            PCI_DEVICE => self.pci_address().2,
             other => self.attributes.get(&other).copied().unwrap_or(0),
         }
+    }
+
+    /// Domain, bus and device of the PCI address. It is made up from the vGPU's identity: a vGPU
+    /// sits on no bus, and programs take devices of one address for one device.
+    pub(crate) fn pci_address(&self) -> (i32, i32, i32) {
+        let [.., high, low, bus, device] = self.welcome.uuid;
+        (i32::from(u16::from_be_bytes([high, low])), i32::from(bus), i32::from(device & 0x1f))
     }
 
     /// An attribute as a limit: `otherwise` where the vGPU does not state it.

@@ -10,17 +10,16 @@ use weft_wire::{Command, Status, progress};
 
 use crate::capture::StreamCapture;
 use crate::client::{Client, lock};
+use crate::context::ContextState;
 use crate::event::{EventState, EventWork};
 use crate::handle::{Context, Event, Stream};
-use crate::ipc_event::shared_wait;
+use crate::ipc_event::{shared_synchronize, shared_wait};
 use crate::session::Session;
 
 /// The least priority of a stream: the default.
 pub const PRIORITY_LEAST: i32 = 0;
 /// The greatest priority of a stream.
 pub const PRIORITY_GREATEST: i32 = -5;
-/// `CU_STREAM_NON_BLOCKING`.
-const NON_BLOCKING: u32 = 1;
 
 /// A stream.
 #[derive(Debug)]
@@ -38,6 +37,9 @@ pub(crate) struct StreamState {
 }
 
 impl StreamState {
+    /// `CU_STREAM_NON_BLOCKING`.
+    pub(crate) const NON_BLOCKING: u32 = 1;
+
     /// The legacy default stream of a context.
     pub(crate) fn legacy(session: &Arc<Session>, context: Context, number: u64) -> Self {
         Self {
@@ -88,7 +90,7 @@ impl StreamState {
 
     /// Whether the stream orders itself with the legacy stream.
     pub(crate) fn is_blocking(&self) -> bool {
-        self.flags & NON_BLOCKING == 0
+        self.flags & Self::NON_BLOCKING == 0
     }
 
     #[inline]
@@ -142,9 +144,9 @@ impl Client {
     pub(crate) fn stream(&self, stream: Stream) -> Result<Arc<StreamState>, Status> {
         match stream {
             Stream::NULL | Stream::LEGACY => {
-                let legacy = Arc::clone(&self.current()?.legacy);
-                self.captures.refuse_legacy()?;
-                Ok(legacy)
+                let context = self.current()?;
+                self.captures.refuse_legacy(context.handle)?;
+                Ok(Arc::clone(&context.legacy))
             }
             Stream::PER_THREAD => self.thread_stream(),
             handle => {
@@ -160,10 +162,19 @@ impl Client {
     /// # Errors
     /// `INVALID_VALUE` for unknown flags, `OUT_OF_MEMORY` beyond the most streams of a session.
     pub fn stream_create(&self, flags: u32, priority: i32) -> Result<Stream, Status> {
-        if flags & !NON_BLOCKING != 0 {
+        if flags & !StreamState::NON_BLOCKING != 0 {
             return Err(Status::INVALID_VALUE);
         }
         let context = self.current()?;
+        self.new_stream(&context, flags, priority)
+    }
+
+    pub(crate) fn new_stream(
+        &self,
+        context: &ContextState,
+        flags: u32,
+        priority: i32,
+    ) -> Result<Stream, Status> {
         let number = self.number();
         let priority = priority.clamp(PRIORITY_GREATEST, PRIORITY_LEAST);
         let (handle, state) = self
@@ -265,11 +276,11 @@ impl Client {
     pub fn stream_wait_event(&self, stream: Stream, event: Event) -> Result<(), Status> {
         let stream = self.stream(stream)?;
         let event = self.events.get(event).ok_or(Status::INVALID_HANDLE)?;
-        if let Some(cell) = event.shared {
-            return shared_wait(&cell, &stream);
-        }
         if event.session.ordinal != stream.session.ordinal {
             return self.wait_for_another_device(&stream, &event);
+        }
+        if let Some(cell) = event.shared {
+            return shared_wait(&cell, &stream);
         }
         match self.capture_wait(&stream, &event)? {
             EventWork::Captured => Ok(()),
@@ -281,16 +292,25 @@ impl Client {
         }
     }
 
-    /// Sessions cannot wait for each other, so this thread does. Later work of the stream is behind
-    /// the event all the same.
+    /// Sessions cannot wait for each other, so a thread of this process waits at the event's place
+    /// in the stream.
     fn wait_for_another_device(
         &self,
         stream: &StreamState,
-        event: &EventState,
+        event: &Arc<EventState>,
     ) -> Result<(), Status> {
         stream.refuse_capture()?;
-        self.refuse_captured(event)?;
-        event.synchronize()
+        let (event, record) = (Arc::clone(event), event.last_record());
+        if let Some(cell) = event.shared {
+            return self.run_in_order(stream, move || {
+                // An event of a session that is over does not come; later work goes on.
+                let _come = shared_synchronize(&event.session, &cell);
+            });
+        }
+        self.refuse_captured(&event)?;
+        self.run_in_order(stream, move || {
+            let _come = event.await_record(record);
+        })
     }
 
     /// The stream's flags.

@@ -142,7 +142,7 @@ fn submit(
     stream: CUstream,
     arguments: &Arguments,
 ) -> Result<(), Status> {
-    let target = client.function(function)?;
+    let target = client.function_in(function, stream)?;
     let bytes = narrow(target.param_bytes().into());
     if let Some(block) = [0; STACK_BYTES].get_mut(..bytes) {
         arguments.pack(slots(&target), block)?;

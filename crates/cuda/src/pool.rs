@@ -15,6 +15,8 @@ const LOCATION_DEVICE: u32 = 1;
 const ALLOCATION_PINNED: u32 = 1;
 /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
 const READ_WRITE: u32 = 3;
+/// `CU_MEM_ACCESS_FLAGS_PROT_NONE`: what other devices have.
+const NO_ACCESS: u32 = 0;
 /// `CUmemPool_attribute` numbers of `int` flags; the others are 64-bit sizes.
 const FLAG_ATTRIBUTES: core::ops::RangeInclusive<u32> = 1..=3;
 
@@ -189,12 +191,11 @@ pub(crate) fn access(
 ) -> Result<(), Status> {
     let flags = flags.required()?;
     let location = location.required()?;
-    client.pool_trim(pool)?;
     if location.kind != LOCATION_DEVICE {
         return Err(Status::INVALID_VALUE);
     }
-    client.device_get(location.id)?;
-    flags.set(READ_WRITE);
+    let is_own = client.pool_device(pool)? == client.device_get(location.id)?;
+    flags.set(if is_own { READ_WRITE } else { NO_ACCESS });
     Ok(())
 }
 
@@ -205,13 +206,13 @@ pub(crate) fn set_access(
     access: In<CUmemAccessDesc>,
     count: usize,
 ) -> Result<(), Status> {
-    client.pool_trim(pool)?;
+    let device = client.pool_device(pool)?;
     for wanted in access.slice(count)? {
         if wanted.location.kind != LOCATION_DEVICE {
             return Err(Status::INVALID_VALUE);
         }
-        client.device_get(wanted.location.id)?;
-        if wanted.flags != READ_WRITE {
+        let is_own = device == client.device_get(wanted.location.id)?;
+        if wanted.flags != if is_own { READ_WRITE } else { NO_ACCESS } {
             return Err(Status::NOT_SUPPORTED);
         }
     }

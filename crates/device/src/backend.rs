@@ -217,6 +217,16 @@ pub fn keys() -> impl Iterator<Item = &'static str> {
     KINDS.iter().flat_map(|kind| kind.keys).copied()
 }
 
+/// Refuses settings that other kinds of devices have, by name.
+fn refuse_foreign<B: Backend>(settings: &Table) -> Result<(), toml::de::Error> {
+    let Some(key) = settings.keys().find(|key| !B::KEYS.contains(&key.as_str())) else {
+        return Ok(());
+    };
+    let (kind, own) = (B::KIND, B::KEYS.join(", "));
+    let message = format!("a `{kind}` device has no `{key}`; what it has of its own: {own}");
+    Err(serde::de::Error::custom(message))
+}
+
 fn spellings() -> String {
     let all: Vec<&str> = KINDS.iter().map(|kind| kind.spellings).collect();
     all.join(", ")
@@ -250,6 +260,7 @@ macro_rules! backends {
             /// There is no such kind, or it has no such setting. The text names the key.
             pub fn new(kind: &str, settings: Table) -> Result<Self, toml::de::Error> {
                 $(if kind == <$Backend>::KIND {
+                    refuse_foreign::<$Backend>(&settings)?;
                     return settings.try_into().map(Self::$Kind);
                 })*
                 let names: Vec<&str> = kinds().collect();

@@ -14,6 +14,7 @@ mod metrics;
 mod worker;
 
 pub use config::NodeConfig;
+pub use weft_wire::id::DEVICES_MAX as PROCESS_DEVICES_MAX;
 
 /// Runs the daemon until it is told to stop.
 ///

@@ -56,5 +56,7 @@ pub const EVENTS_MAX: u32 = 1 << 20;
 pub const MODULES_MAX: u32 = 1 << 16;
 /// Most instantiated graphs of a session.
 pub const GRAPHS_MAX: u32 = 1 << 16;
+/// Most vGPUs that a process has as its devices.
+pub const DEVICES_MAX: u8 = 15;
 /// Most contexts of a session.
 pub const CONTEXTS_MAX: u32 = 1 << 10;

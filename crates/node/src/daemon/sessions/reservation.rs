@@ -220,8 +220,7 @@ impl Daemon {
     }
 
     /// The device for a vGPU whose owner asks for that one, for one of that pool, or for none, and
-    /// its quota there: what
-    /// is asked for, or the node's default for 0.
+    /// its quota there: what is asked for, or the node's default for 0.
     pub(crate) fn choose_device(
         &self,
         tables: &Tables,
