@@ -26,7 +26,7 @@ use crate::table::Table;
 use crate::transport::Transport;
 use crate::user_object::UserObjects;
 
-/// The devices of a process, each a [`Session`] with a vGPU, and every object that the application
+/// The devices of a process, each a session with a vGPU, and every object that the application
 /// made on them.
 ///
 /// Methods stand in one module per noun. They check arguments as the native driver does and return
