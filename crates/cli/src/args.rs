@@ -99,6 +99,17 @@ pub(crate) enum Command {
         #[arg(long)]
         force: bool,
     },
+    /// Take a device out of service, or put it back: its vGPUs move where they can.
+    Device {
+        /// What to do.
+        #[arg(value_enum)]
+        action: DeviceAction,
+        /// The device.
+        name: String,
+        /// End the programs on it first.
+        #[arg(long)]
+        force: bool,
+    },
     /// Show the scheduling policy, or change it.
     Policy {
         /// The new policy.
@@ -281,6 +292,15 @@ pub(crate) struct SetOptions {
         conflicts_with_all = ["name", "memory", "cap"]
     )]
     pub(crate) process: Option<u32>,
+}
+
+/// What `weft device` does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DeviceAction {
+    /// Take it out of service.
+    Down,
+    /// Put it back.
+    Up,
 }
 
 /// `weft run`

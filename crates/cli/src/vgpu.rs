@@ -9,7 +9,7 @@ use weft_node::admin::{
 };
 use weft_node::config::CapSetting;
 
-use crate::args::{AccessSettings, BoundSettings, SetOptions, Sockets, VgpuSettings};
+use crate::args::{AccessSettings, BoundSettings, DeviceAction, SetOptions, Sockets, VgpuSettings};
 use crate::output::{line, percent, seconds, size, table};
 use crate::users::Names;
 
@@ -80,6 +80,7 @@ pub(crate) fn devices(sockets: &Sockets, json: bool) -> Result<()> {
         let vgpus = stats.vgpus.iter().filter(|vgpu| vgpu.device == device.name);
         vec![
             device.name.clone(),
+            if device.in_service { "up" } else { "down" }.to_owned(),
             device.pool.clone().unwrap_or_else(|| "-".to_owned()),
             device.product.clone(),
             device.backend.clone(),
@@ -91,8 +92,9 @@ pub(crate) fn devices(sockets: &Sockets, json: bool) -> Result<()> {
         ]
     };
     let rows: Vec<_> = stats.devices.iter().map(row).collect();
-    let header =
-        ["NAME", "POOL", "PRODUCT", "BACKEND", "CLOCK", "POLICY", "MEMORY", "BUSY", "VGPUS"];
+    let header = [
+        "NAME", "STATE", "POOL", "PRODUCT", "BACKEND", "CLOCK", "POLICY", "MEMORY", "BUSY", "VGPUS",
+    ];
     line(table(&header, &rows).trim_end());
     Ok(())
 }
@@ -203,6 +205,18 @@ pub(crate) fn set(sockets: &Sockets, options: &SetOptions) -> Result<()> {
 /// `weft rm`
 pub(crate) fn remove(sockets: &Sockets, name: &str, force: bool) -> Result<()> {
     sockets.connect()?.remove(name, force)?;
+    Ok(())
+}
+
+/// `weft device`
+pub(crate) fn device(
+    sockets: &Sockets,
+    action: DeviceAction,
+    name: &str,
+    force: bool,
+) -> Result<()> {
+    let (name, in_service) = (name.to_owned(), action == DeviceAction::Up);
+    sockets.connect()?.call(&Request::SetDevice { name, in_service, force })?;
     Ok(())
 }
 

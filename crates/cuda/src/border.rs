@@ -46,6 +46,9 @@ fn explain_loss(client: &Client) {
     let line = match client.loss() {
         Some(Loss::NodeStopped) => "weft: the node was stopped by its administrator",
         Some(Loss::VgpuRemoved) => "weft: this program's vGPU was removed from its node",
+        Some(Loss::DeviceWithdrawn) => {
+            "weft: the device of this program's vGPU was taken out of service by its administrator"
+        }
         Some(Loss::Worker) => {
             "weft: this program's worker on the node ended before it; the node's log says why"
         }

@@ -31,6 +31,10 @@ pub(crate) fn text(stats: &Stats) -> String {
     page.devices(stats, "weft_device_memory_bytes", "gauge", "memory of the device", |device| {
         device.memory_bytes.to_string()
     });
+    let help = "1 while vGPUs may use the device";
+    page.devices(stats, "weft_device_in_service", "gauge", help, |device| {
+        u8::from(device.in_service).to_string()
+    });
     let help = "memory allocated to vGPUs";
     page.devices(stats, "weft_device_memory_used_bytes", "gauge", help, |device| {
         device.memory_used_bytes.to_string()

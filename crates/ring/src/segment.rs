@@ -90,6 +90,8 @@ pub enum Loss {
     NodeStopped = 2,
     /// Its vGPU was removed.
     VgpuRemoved = 3,
+    /// Its device was taken out of service.
+    DeviceWithdrawn = 4,
 }
 
 /// A mapped segment: hands out its parts to the two sides.
@@ -207,6 +209,7 @@ impl Segment {
             0 => None,
             2 => Some(Loss::NodeStopped),
             3 => Some(Loss::VgpuRemoved),
+            4 => Some(Loss::DeviceWithdrawn),
             _ => Some(Loss::Worker),
         })
     }

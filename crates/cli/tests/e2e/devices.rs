@@ -205,3 +205,35 @@ fn a_vgpu_is_created_on_a_pool() {
     let text = text_of(&refused);
     assert!(text.contains("trian") && text.contains("gpu0, gpu1, gpu2, train"), "{text}");
 }
+
+#[test]
+fn a_device_goes_out_of_service_and_its_vgpus_move() {
+    let device = paced(2);
+    let node = Node::paced(&[device.as_str()]);
+    success(control(&node, &["create", "a", "--device", "gpu0"]));
+    let mut tenant = worker(&node, "a", "1");
+    let refused = text_of(&finish(control(&node, &["device", "down", "gpu0"])));
+    assert!(refused.contains("vGPU a") && refused.contains("--force"), "{refused}");
+    success(control(&node, &["device", "down", "gpu0", "--force"]));
+    let ended = tenant.wait();
+    assert!(!ended.success(), "{ended}");
+    assert_eq!(homes(&node, &["a"]), ["gpu1"]);
+    let list = success(control(&node, &["ls", "--devices"]));
+    assert!(list.contains("down"), "{list}");
+    let used_ns = || node.admin().list().unwrap()[0].used_ns;
+    let before = used_ns();
+    assert!(before > 0, "what was used is kept");
+    // Its next program runs there, as if nothing had been.
+    success(node.run(&["--name", "a"], &program("vector_add"), &[]));
+    assert!(used_ns() > before);
+    let nowhere = text_of(&finish(control(&node, &["create", "b", "--device", "gpu0"])));
+    assert!(nowhere.contains("weft device up gpu0"), "{nowhere}");
+    success(control(&node, &["device", "down", "gpu1"]));
+    let stuck = finish(node.run(&["--name", "a"], &program("vector_add"), &[]));
+    assert!(text_of(&stuck).contains("weft device up gpu1"), "{stuck:?}");
+    success(control(&node, &["device", "up", "gpu0"]));
+    success(node.run(&["--name", "a"], &program("vector_add"), &[]));
+    assert_eq!(homes(&node, &["a"]), ["gpu0"]);
+    let metrics = success(control(&node, &["metrics"]));
+    assert!(metrics.contains("weft_device_in_service{device=\"gpu1\"} 0"), "{metrics}");
+}

@@ -177,6 +177,7 @@ mod tests {
     fn device(name: &str) -> DeviceReport {
         DeviceReport {
             pool: None,
+            in_service: true,
             name: name.to_owned(),
             product: String::new(),
             backend: "soft".to_owned(),

@@ -95,6 +95,16 @@ pub enum Request {
         #[serde(default)]
         device: Option<String>,
     },
+    /// Takes a device out of service, or puts it back. Answer: [`Answer::Done`].
+    SetDevice {
+        /// Its name.
+        name: String,
+        /// Whether vGPUs may use it.
+        in_service: bool,
+        /// End the sessions on it; without it a device in use is not taken out.
+        #[serde(default)]
+        force: bool,
+    },
     /// Devices, limits and what is wrong with them. Answer: [`Answer::Doctor`].
     Doctor,
     /// Prometheus text. Answer: [`Answer::Metrics`].
@@ -160,6 +170,10 @@ pub struct NodeReport {
     pub you_administrate: bool,
 }
 
+fn yes() -> bool {
+    true
+}
+
 /// A device.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceReport {
@@ -168,6 +182,9 @@ pub struct DeviceReport {
     /// The pool that it is in.
     #[serde(default)]
     pub pool: Option<String>,
+    /// Whether vGPUs may use it.
+    #[serde(default = "yes")]
+    pub in_service: bool,
     /// Product name.
     pub product: String,
     /// Backend: `soft`.

@@ -36,9 +36,6 @@ const REQUEST_BYTES_MAX: u64 = 64 << 10;
 /// A silent connection is closed after this time.
 const SILENCE_LIMIT: Duration = Duration::from_secs(600);
 
-/// Programs that a refusal to stop names.
-const NAMED_MAX: usize = 8;
-
 /// Removed sessions must be over within this time.
 const REMOVE_LIMIT: Duration = Duration::from_secs(10);
 
@@ -212,6 +209,14 @@ impl Daemon {
                 }
                 Answer::Node(self.node_report(caller)?)
             }
+            Request::SetDevice { name, in_service: true, .. } => {
+                self.put_into_service(&name)?;
+                Answer::Done
+            }
+            Request::SetDevice { name, in_service: false, force } => {
+                self.take_out_of_service(&name, force)?;
+                Answer::Done
+            }
             Request::Doctor => Answer::Doctor(self.doctor()?),
             Request::Metrics => Answer::Metrics(crate::metrics::text(&self.stats()?)),
             Request::Shutdown { force } => {
@@ -223,14 +228,14 @@ impl Daemon {
         })
     }
 
-    fn device_called(&self, name: &str) -> anyhow::Result<DeviceKey> {
+    pub(crate) fn device_called(&self, name: &str) -> anyhow::Result<DeviceKey> {
         self.tables().registry.device_bytes(name)?;
         let device = self.devices.named(name).context("the device is not open")?;
         Ok(device.key)
     }
 
     /// Saves what was changed.
-    fn keep(&self) -> anyhow::Result<()> {
+    pub(crate) fn keep(&self) -> anyhow::Result<()> {
         let saving = self.begin_saving();
         self.saved(&saving).map_err(|why| {
             anyhow::anyhow!(
@@ -392,29 +397,13 @@ impl Daemon {
     /// Refuses while programs run on the node, and names them.
     fn ensure_unused(&self) -> anyhow::Result<()> {
         let tables = self.tables();
-        let mut running: Vec<String> = tables
-            .sessions
-            .values()
-            .map(|entry| {
-                let vgpu =
-                    tables.registry.by_key(entry.vgpu).map_or("?", |vgpu| vgpu.name.as_str());
-                let Entry { program, pid, uid, .. } = entry;
-                format!("{program} (process {pid} of user {uid}, on vGPU {vgpu})")
-            })
-            .collect();
-        let count = running.len();
-        if count == 0 {
+        if tables.sessions.is_empty() {
             return Ok(());
         }
-        running.truncate(NAMED_MAX);
-        let more = match count - running.len() {
-            0 => String::new(),
-            more => format!(" and {more} more"),
-        };
         anyhow::bail!(
-            "programs run on this node: {}{more}; `weft stop --force` ends them: their calls fail, \
-             and they are told that the node was stopped",
-            running.join(", ")
+            "programs run on this node: {}; `weft stop --force` ends them: their calls fail, and \
+             they are told that the node was stopped",
+            tables.in_words(tables.sessions.values())
         )
     }
 
@@ -424,7 +413,7 @@ impl Daemon {
         found.ok_or_else(|| anyhow::anyhow!("vGPU `{name}` was removed meanwhile"))
     }
 
-    fn view(&self) -> anyhow::Result<View> {
+    pub(crate) fn view(&self) -> anyhow::Result<View> {
         self.driver.ask(Order::View).ok_or_else(|| anyhow::anyhow!("the daemon is ending"))
     }
 
@@ -448,7 +437,9 @@ impl Daemon {
     fn device_reports(&self, tables: &Tables, view: &View) -> Vec<DeviceReport> {
         let report = |device: &Device| {
             let policy = view.policies.get(&device.key).map_or("", |policy| policy.name());
-            device.report(policy, tables.ledger(device.key).used_bytes_total())
+            let used_bytes = tables.ledger(device.key).used_bytes_total();
+            let in_service = tables.registry.is_in_service(&device.name);
+            DeviceReport { in_service, ..device.report(policy, used_bytes) }
         };
         self.devices.iter().map(report).collect()
     }

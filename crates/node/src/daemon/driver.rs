@@ -98,6 +98,13 @@ pub(crate) enum Order {
         /// Which policy.
         policy: PolicyId,
     },
+    /// vGPUs may use a device, or not.
+    SetService {
+        /// Which device.
+        device: DeviceKey,
+        /// Whether they may.
+        in_service: bool,
+    },
     /// What is going on.
     View(Sender<View>),
     /// Turns since an instant, and how many are gone.
@@ -293,8 +300,8 @@ impl Driver {
         if let Err(error) = rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1)) {
             tracing::warn!(%error, "timers stay coarse");
         }
-        for DrivenDevice { key, config, .. } in self.devices.clone() {
-            self.tell(Event::DeviceUp { device: key, config });
+        for DrivenDevice { key, .. } in self.devices.clone() {
+            self.bring_up(key);
         }
         loop {
             if self.carry_out_some() {
@@ -369,6 +376,10 @@ impl Driver {
                 let _ = answer.send(ended);
             }
             Order::SetPolicy { device, policy } => self.set_policy(device, policy),
+            Order::SetService { device, in_service: false } => {
+                self.tell(Event::DeviceDown { device });
+            }
+            Order::SetService { device, in_service: true } => self.bring_up(device),
             Order::View(answer) => {
                 for session in self.sessions.keys().copied().collect::<Vec<_>>() {
                     self.refresh(session);
@@ -385,6 +396,13 @@ impl Driver {
             }
             Order::StopRecording { id } => self.witness.end(id),
             Order::Stop => {}
+        }
+    }
+
+    fn bring_up(&mut self, device: DeviceKey) {
+        let known = self.devices.iter().find(|known| known.key == device);
+        if let Some(config) = known.map(|known| known.config) {
+            self.tell(Event::DeviceUp { device, config });
         }
     }
 

@@ -24,6 +24,7 @@ mod registry;
 mod roles;
 mod room;
 mod runtime;
+mod service;
 mod sessions;
 mod spawn;
 mod tenancy;
@@ -123,6 +124,9 @@ enum End {
     Leave,
 }
 
+/// Programs that a refusal to stop names.
+const NAMED_MAX: usize = 8;
+
 /// The tables.
 #[derive(Debug)]
 pub(crate) struct Tables {
@@ -177,6 +181,7 @@ pub(crate) fn check(config: &NodeConfig) -> anyhow::Result<String> {
 fn open_registry(config: &NodeConfig) -> anyhow::Result<Registry> {
     let home = |device: &DeviceConfig| Home {
         name: device.name.clone(),
+        kind: device.backend.kind(),
         memory_bytes: device.memory_bytes(),
         pool: device.pool.clone(),
     };
@@ -390,6 +395,28 @@ fn scheduling_core(
 }
 
 impl Tables {
+    /// The sessions on a device.
+    pub(crate) fn of_device(&self, device: DeviceKey) -> impl Iterator<Item = (u32, &Entry)> {
+        let there = self.sessions.iter().filter(move |(_, entry)| entry.device == device);
+        there.map(|(key, entry)| (*key, entry))
+    }
+
+    /// Which programs these sessions are of; of many a few.
+    pub(crate) fn in_words<'a>(&self, sessions: impl Iterator<Item = &'a Entry>) -> String {
+        let one = |entry: &Entry| {
+            let vgpu = self.registry.by_key(entry.vgpu).map_or("?", |vgpu| vgpu.name.as_str());
+            let Entry { program, pid, uid, .. } = entry;
+            format!("{program} (process {pid} of user {uid}, on vGPU {vgpu})")
+        };
+        let mut running: Vec<String> = sessions.map(one).collect();
+        let more = running.len().saturating_sub(NAMED_MAX);
+        running.truncate(NAMED_MAX);
+        match more {
+            0 => running.join(", "),
+            more => format!("{} and {more} more", running.join(", ")),
+        }
+    }
+
     /// The memory of a device of this node.
     pub(crate) fn frames(&mut self, device: DeviceKey) -> &mut Frames {
         self.frames.get_mut(&device).expect("a device's key is the node's own")

@@ -1,5 +1,7 @@
 //! The vGPUs of a node: what they may have, whose they are, and what they used. Kept in a file.
 
+mod homes;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Write};
@@ -39,6 +41,9 @@ impl Granted {
         *self == Self::default()
     }
 }
+
+pub(crate) use self::homes::Home;
+use self::homes::Homes;
 
 /// What a vGPU had of the device besides the time it used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -177,6 +182,9 @@ pub(crate) enum RegistryError {
     /// There is no device of that name.
     #[error("there is no device `{0}` on this node; it has {1}")]
     Device(String, String),
+    /// The device takes no vGPUs now.
+    #[error("device `{0}` is out of service (`weft device up {0}`); choose another")]
+    OutOfService(String),
     /// The cap is out of range.
     #[error("a cap of {0} millionths is out of range; 1 to 1000000 (0.0001% to 100%)")]
     Cap(u32),
@@ -217,7 +225,7 @@ pub(crate) struct Registry {
     core: u64,
     limit: usize,
     /// The node's devices.
-    devices: Vec<Home>,
+    devices: Homes,
     /// Numbers the whole files: lines of another's number say nothing about this one.
     generation: u64,
     /// What changed since the last save.
@@ -266,24 +274,6 @@ struct Contents {
     vgpus: Vec<Vgpu>,
 }
 
-/// A device as a place for vGPUs.
-#[derive(Debug, Clone)]
-pub(crate) struct Home {
-    /// Its name.
-    pub(crate) name: String,
-    /// Its memory.
-    pub(crate) memory_bytes: u64,
-    /// The pool that it is in.
-    pub(crate) pool: Option<String>,
-}
-
-impl Home {
-    /// Whether it is meant by the name of a device or of a pool, or by none.
-    fn is_meant(&self, name: &str) -> bool {
-        name.is_empty() || self.name == name || self.pool.as_deref() == Some(name)
-    }
-}
-
 impl Registry {
     /// Opens the registry kept in `dir`, of a node with these devices.
     /// vGPUs of a time when there was one device get one of them.
@@ -313,7 +303,7 @@ impl Registry {
             next_session,
             core,
             limit,
-            devices,
+            devices: Homes::new(devices),
             generation,
             changed: Changes { all: renamed, ..Changes::default() },
             lines_bytes: 0,
@@ -368,34 +358,6 @@ impl Registry {
                 self.changed.vgpus.insert(name);
             }
         }
-    }
-
-    /// Where a new vGPU of that quota goes, which is to be on the device or in the pool of that
-    /// name, or anywhere if it is empty: of the devices that have so much memory to the one whose
-    /// vGPUs have the least weight together; if none has, to the largest. A name that nothing has
-    /// is given back.
-    pub(crate) fn roomiest<'a>(&'a self, wanted: &'a str, memory_bytes: u64) -> &'a str {
-        let weight = |name: &str| -> u64 {
-            let there = self.iter().filter(|vgpu| vgpu.device == name);
-            there.map(|vgpu| u64::from(vgpu.weight)).sum()
-        };
-        let meant = || self.devices.iter().filter(|home| home.is_meant(wanted));
-        let large = meant().filter(|home| home.memory_bytes >= memory_bytes);
-        let chosen = large.min_by_key(|home| weight(&home.name));
-        let largest = || meant().max_by_key(|home| home.memory_bytes);
-        chosen.or_else(largest).map_or(wanted, |home| home.name.as_str())
-    }
-
-    /// The memory of the device of that name, in bytes.
-    pub(crate) fn device_bytes(&self, device: &str) -> Result<u64, RegistryError> {
-        let found = self.devices.iter().find(|home| home.name == device);
-        found.map(|home| home.memory_bytes).ok_or_else(|| {
-            let names = self.devices.iter().map(|home| home.name.as_str());
-            let pools: BTreeSet<&str> =
-                self.devices.iter().filter_map(|home| home.pool.as_deref()).collect();
-            let names: Vec<&str> = names.chain(pools).collect();
-            RegistryError::Device(device.to_owned(), names.join(", "))
-        })
     }
 
     /// The file of what changed since the whole one.
@@ -686,7 +648,11 @@ impl Registry {
     pub(crate) fn check_wanted(&self, wanted: &Wanted) -> Result<(), RegistryError> {
         let Wanted { weight, memory_bytes, cap_ppm, .. } = *wanted;
         let change = Change { weight: Some(weight), memory_bytes: Some(memory_bytes), cap_ppm };
-        check(&change, self.device_bytes(&wanted.device)?)
+        let device_bytes = self.device_bytes(&wanted.device)?;
+        if !self.is_in_service(&wanted.device) {
+            return Err(RegistryError::OutOfService(wanted.device.clone()));
+        }
+        check(&change, device_bytes)
     }
 
     fn unused_key(&self) -> u32 {

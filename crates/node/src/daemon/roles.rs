@@ -110,6 +110,9 @@ pub(crate) fn permit(caller: Caller, request: &Request) -> Result<(), Forbidden>
         },
         Request::SetTenant { .. } => Err(Forbidden::Administrators("set the weights of users")),
         Request::Policy { set: Some(_), .. } => Err(Forbidden::Administrators("change the policy")),
+        Request::SetDevice { .. } => {
+            Err(Forbidden::Administrators("take devices out of service, or put them back"))
+        }
         Request::Record { .. } => {
             Err(Forbidden::Administrators("record what all users' programs do"))
         }

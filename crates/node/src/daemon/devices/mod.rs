@@ -101,6 +101,7 @@ impl Device {
         DeviceReport {
             name: self.name.clone(),
             pool: self.config.pool.clone(),
+            in_service: true,
             product: self.info.name.clone(),
             backend: self.info.backend.clone(),
             clock: self.config.backend.clock().to_owned(),

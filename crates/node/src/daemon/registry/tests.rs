@@ -250,6 +250,37 @@ fn a_vgpu_of_a_pool_goes_to_a_device_of_it() {
     assert!(error.contains("trian") && error.contains("a, b, c, train"), "{error}");
 }
 
+#[test]
+fn a_device_out_of_service_is_left_for_one_of_its_kind_and_pool() {
+    let dir = tempfile::tempdir().unwrap();
+    let pool = Some("train");
+    let gpu = Home { kind: "cuda", ..home("gpu", 1 << 30, pool) };
+    let devices = vec![
+        home("a", 1 << 30, pool),
+        home("b", 1 << 12, pool),
+        home("c", 1 << 30, None),
+        home("d", 1 << 30, pool),
+        gpu,
+    ];
+    let mut registry = Registry::open(dir.path(), 8, devices).unwrap();
+    let vgpu =
+        |name: &str| Wanted { device: "a".to_owned(), memory_bytes: 1 << 20, ..wanted(name) };
+    registry.create(&vgpu("x")).unwrap();
+    registry.set_service("a", false);
+    assert_eq!(registry.refuge_of(registry.find("x").unwrap()).as_deref(), Some("d"));
+    let refused = registry.create(&vgpu("y")).unwrap_err().to_string();
+    assert!(refused.contains("weft device up a"), "{refused}");
+    let counted = Holding { held_ns: 7, turns: 2 };
+    registry.move_vgpu("x", "d".to_owned(), counted);
+    let moved = registry.find("x").unwrap();
+    assert_eq!((moved.device.as_str(), moved.held_before), ("d", counted));
+    registry.set_service("d", false);
+    assert_eq!(registry.refuge_of(registry.find("x").unwrap()), None, "b is too small");
+    registry.set_service("a", true);
+    assert_eq!(registry.refuge_of(registry.find("x").unwrap()).as_deref(), Some("a"));
+}
+
 fn home(name: &str, memory_bytes: u64, pool: Option<&str>) -> Home {
-    Home { name: name.to_owned(), memory_bytes, pool: pool.map(str::to_owned) }
+    let (name, pool) = (name.to_owned(), pool.map(str::to_owned));
+    Home { name, kind: "soft", memory_bytes, pool }
 }

@@ -52,6 +52,7 @@ impl Daemon {
         let payer = self.payer_of(&tables, &name, tenant);
         self.check_room(&mut tables, tenant.uid, payer)?;
         let (vgpu, is_new) = self.find_or_create(&mut tables, name, hello, tenant, payer)?;
+        let vgpu = self.in_service(&mut tables, vgpu)?;
         let device = self.home_of(&vgpu)?.key;
         let key = (0..).find(|key| !tables.sessions.contains_key(key)).unwrap_or(0);
         tables.host.begin(key, payer);
@@ -76,6 +77,23 @@ impl Daemon {
         tables.sessions.insert(key, entry);
         self.place(&mut tables, &vgpu);
         Ok(Reservation { key, id, vgpu, device, payer, is_new })
+    }
+
+    /// The vGPU on a device that is in service: its own, or another.
+    fn in_service(&self, tables: &mut Tables, vgpu: Vgpu) -> Result<Vgpu, Refusal> {
+        if tables.registry.is_in_service(&vgpu.device) {
+            return Ok(vgpu);
+        }
+        let moved = self.evacuate(tables, &vgpu).ok().flatten();
+        moved.ok_or_else(|| {
+            let Vgpu { name, device, .. } = vgpu;
+            let message = format!(
+                "vGPU `{name}` lives on device `{device}`, which is out of service, and no other of \
+                 its kind and pool has room for it; an administrator puts the device back by `weft \
+                 device up {device}`"
+            );
+            Refusal { code: RefusalCode::Exhausted, message }
+        })
     }
 
     /// The device that a vGPU lives on.
@@ -246,7 +264,7 @@ fn refusal(error: &RegistryError) -> Refusal {
         RegistryError::Owner(_) | RegistryError::Token(_) | RegistryError::Reserved { .. } => {
             RefusalCode::Permission
         }
-        RegistryError::Full(_) => RefusalCode::Exhausted,
+        RegistryError::Full(_) | RegistryError::OutOfService(_) => RefusalCode::Exhausted,
         RegistryError::Name(_)
         | RegistryError::Device(..)
         | RegistryError::Weight(_)

@@ -1,0 +1,113 @@
+//! Where vGPUs live: the node's devices, which of them are in service, and who goes where.
+
+use std::collections::BTreeSet;
+
+use super::{Holding, Registry, RegistryError, Vgpu};
+
+/// A device as a place for vGPUs.
+#[derive(Debug, Clone)]
+pub(crate) struct Home {
+    /// Its name.
+    pub(crate) name: String,
+    /// What kind of device it is.
+    pub(crate) kind: &'static str,
+    /// Its memory.
+    pub(crate) memory_bytes: u64,
+    /// The pool that it is in.
+    pub(crate) pool: Option<String>,
+}
+
+impl Home {
+    /// Whether it is meant by the name of a device or of a pool, or by none.
+    fn is_meant(&self, name: &str) -> bool {
+        name.is_empty() || self.name == name || self.pool.as_deref() == Some(name)
+    }
+}
+
+/// The node's devices.
+#[derive(Debug)]
+pub(super) struct Homes {
+    all: Vec<Home>,
+    out_of_service: BTreeSet<String>,
+}
+
+impl Homes {
+    pub(super) fn new(all: Vec<Home>) -> Self {
+        Self { all, out_of_service: BTreeSet::new() }
+    }
+
+    fn in_service(&self) -> impl Iterator<Item = &Home> {
+        self.all.iter().filter(|home| !self.out_of_service.contains(&home.name))
+    }
+
+    fn find(&self, name: &str) -> Option<&Home> {
+        self.all.iter().find(|home| home.name == name)
+    }
+}
+
+impl Registry {
+    /// Where a new vGPU of that quota goes, which is to be on the device or in the pool of that
+    /// name, or anywhere if it is empty: of the devices in service that have so much memory to the
+    /// one whose vGPUs have the least weight together; if none has, to the largest. A name that
+    /// nothing in service has is given back.
+    pub(crate) fn roomiest<'a>(&'a self, wanted: &'a str, memory_bytes: u64) -> &'a str {
+        let meant = || self.devices.in_service().filter(|home| home.is_meant(wanted));
+        let large = meant().filter(|home| home.memory_bytes >= memory_bytes);
+        let largest = || meant().max_by_key(|home| home.memory_bytes);
+        self.lightest(large).or_else(largest).map_or(wanted, |home| home.name.as_str())
+    }
+
+    /// Where a vGPU goes whose device is out of service: to another one of the same kind and pool
+    /// that has so much memory.
+    pub(crate) fn refuge_of(&self, vgpu: &Vgpu) -> Option<String> {
+        let own = self.devices.find(&vgpu.device)?;
+        let fits = |home: &&Home| {
+            home.name != own.name
+                && (home.kind, &home.pool) == (own.kind, &own.pool)
+                && home.memory_bytes >= vgpu.memory_bytes
+        };
+        let refuge = self.lightest(self.devices.in_service().filter(fits));
+        refuge.map(|home| home.name.clone())
+    }
+
+    /// The home whose vGPUs have the least weight together.
+    fn lightest<'a>(&self, homes: impl Iterator<Item = &'a Home>) -> Option<&'a Home> {
+        homes.min_by_key(|home| {
+            let there = self.iter().filter(|vgpu| vgpu.device == home.name);
+            there.map(|vgpu| u64::from(vgpu.weight)).sum::<u64>()
+        })
+    }
+
+    /// The memory of the device of that name, in bytes.
+    pub(crate) fn device_bytes(&self, device: &str) -> Result<u64, RegistryError> {
+        self.devices.find(device).map(|home| home.memory_bytes).ok_or_else(|| {
+            let all = &self.devices.all;
+            let names = all.iter().map(|home| home.name.as_str());
+            let pools: BTreeSet<&str> =
+                all.iter().filter_map(|home| home.pool.as_deref()).collect();
+            let names: Vec<&str> = names.chain(pools).collect();
+            RegistryError::Device(device.to_owned(), names.join(", "))
+        })
+    }
+
+    /// Whether the device takes vGPUs and sessions.
+    pub(crate) fn is_in_service(&self, device: &str) -> bool {
+        !self.devices.out_of_service.contains(device)
+    }
+
+    /// Takes a device out of service, or puts it back. A restarted daemon has all in service.
+    pub(crate) fn set_service(&mut self, device: &str, in_service: bool) {
+        let out = &mut self.devices.out_of_service;
+        let _changed = if in_service { out.remove(device) } else { out.insert(device.to_owned()) };
+    }
+
+    /// Gives a vGPU without sessions another device. What the scheduling core `counted` for it so
+    /// far is kept, because there the vGPU begins anew.
+    pub(crate) fn move_vgpu(&mut self, name: &str, device: String, counted: Holding) {
+        let Some(vgpu) = self.by_name.get_mut(name) else { return };
+        vgpu.held_before = vgpu.held_before.plus(counted);
+        vgpu.held_now = Holding::default();
+        vgpu.device = device;
+        self.changed.vgpus.insert(name.to_owned());
+    }
+}
