@@ -1,15 +1,15 @@
 //! Copies between devices. Sessions share nothing, so the bytes pass through this process.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use weft_wire::Status;
 use weft_wire::command::Shape;
 
-use crate::client::Client;
+use crate::client::{Client, lock};
 use crate::context::ContextState;
 use crate::copy::{Layout, Remote, Source, Target, copy_host};
 use crate::session::Session;
-use crate::staging::{Piece, pieces};
+use crate::staging::{Piece, pieces, size};
 use crate::stream::StreamState;
 
 /// Bytes that are under way at a time.
@@ -92,7 +92,7 @@ impl Client {
 
     /// The context's stream for copies that other devices ask for.
     fn transfers_of(&self, context: &ContextState) -> Result<Arc<StreamState>, Status> {
-        let mut transfers = context.transfers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut transfers = lock(&context.transfers);
         if let Some(stream) = transfers.and_then(|stream| self.streams.get(stream)) {
             return Ok(stream);
         }
@@ -148,8 +148,4 @@ fn copy_piece(
         }
         Side::From(_) => Err(Status::INVALID_VALUE),
     }
-}
-
-fn size(bytes: u64) -> Result<usize, Status> {
-    usize::try_from(bytes).map_err(|_| Status::INVALID_VALUE)
 }

@@ -120,10 +120,8 @@ impl Session {
         let transport = transport.unwrap_or_else(|| Arc::clone(&side) as Arc<dyn Transport>);
         let attributes: BTreeMap<u32, i32> =
             welcome.attributes.iter().map(|a| (a.number, a.value)).collect();
-        let launch_limits = LaunchLimits::read(|number, otherwise| {
-            let stated = attributes.get(&number).and_then(|value| u32::try_from(*value).ok());
-            stated.filter(|limit| *limit > 0).unwrap_or(otherwise)
-        });
+        let launch_limits =
+            LaunchLimits::read(|number, otherwise| limit(&attributes, number, otherwise));
         Arc::new_cyclic(|this| Self {
             ordinal,
             side,
@@ -180,8 +178,7 @@ impl Session {
 
     /// An attribute as a limit: `otherwise` where the vGPU does not state it.
     pub(crate) fn limit(&self, number: u32, otherwise: u32) -> u32 {
-        let stated = self.attributes.get(&number).and_then(|value| u32::try_from(*value).ok());
-        stated.filter(|limit| *limit > 0).unwrap_or(otherwise)
+        limit(&self.attributes, number, otherwise)
     }
 
     /// Keeps the process's host memory away from new device memory, or gives that back.
@@ -354,4 +351,9 @@ impl Session {
             weft_ring::ArenaError::PeerLost => Status::DEVICE_UNAVAILABLE,
         })
     }
+}
+
+fn limit(attributes: &BTreeMap<u32, i32>, number: u32, otherwise: u32) -> u32 {
+    let stated = attributes.get(&number).and_then(|value| u32::try_from(*value).ok());
+    stated.filter(|limit| *limit > 0).unwrap_or(otherwise)
 }

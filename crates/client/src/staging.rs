@@ -261,6 +261,6 @@ fn shape_of(piece: &Piece) -> Shape {
     Shape { width, height, depth }
 }
 
-fn size(bytes: u64) -> Result<usize, Status> {
+pub(crate) fn size(bytes: u64) -> Result<usize, Status> {
     usize::try_from(bytes).map_err(|_| Status::INVALID_VALUE)
 }

@@ -28,11 +28,12 @@ pub trait Backend: std::fmt::Debug + Clone + Default + Serialize + DeserializeOw
     /// What executes.
     type Device: Device;
 
-    /// The settings that a device's name says; `rest` is what follows the kind's colon.
+    /// The settings that a device's name says; `rest` is what follows the kind's colon. Nothing if
+    /// it is not understood.
     ///
     /// # Errors
-    /// [`NameError::Unknown`] if it is not understood, with an empty text: the caller knows it.
-    fn parse(rest: Option<&str>) -> Result<Table, NameError>;
+    /// [`NameError::Settings`]: what the name refers to is no settings.
+    fn parse(rest: Option<&str>) -> Result<Option<Table>, NameError>;
 
     /// Checks what the settings' types leave open.
     ///
@@ -179,10 +180,7 @@ impl DeviceName {
         };
         let unknown = || NameError::Unknown(text.to_owned());
         let kind = KINDS.iter().find(|kind| kind.name == word).ok_or_else(unknown)?;
-        let settings = (kind.parse)(rest).map_err(|error| match error {
-            NameError::Unknown(_) => unknown(),
-            settings @ NameError::Settings(_) => settings,
-        })?;
+        let settings = (kind.parse)(rest)?.ok_or_else(unknown)?;
         Ok(Self { kind: kind.name, settings })
     }
 
@@ -200,7 +198,7 @@ struct Kind {
     name: &'static str,
     spellings: &'static str,
     keys: &'static [&'static str],
-    parse: fn(Option<&str>) -> Result<Table, NameError>,
+    parse: fn(Option<&str>) -> Result<Option<Table>, NameError>,
 }
 
 const fn kind<B: Backend>() -> Kind {

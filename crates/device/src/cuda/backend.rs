@@ -148,13 +148,14 @@ impl Backend for CudaBackend {
     const LOADS_DRIVER: bool = true;
     type Device = CudaDevice;
 
-    fn parse(rest: Option<&str>) -> Result<Table, NameError> {
+    fn parse(rest: Option<&str>) -> Result<Option<Table>, NameError> {
         let mut settings = Table::new();
-        let Some(rest) = rest else { return Ok(settings) };
+        let Some(rest) = rest else { return Ok(Some(settings)) };
         let ordinal = rest.parse::<u32>().ok().filter(|ordinal| *ordinal < GPUS_MAX);
-        let ordinal = ordinal.ok_or_else(|| NameError::Unknown(String::new()))?;
-        settings.insert("ordinal".to_owned(), ordinal.into());
-        Ok(settings)
+        Ok(ordinal.map(|ordinal| {
+            settings.insert("ordinal".to_owned(), ordinal.into());
+            settings
+        }))
     }
 
     fn conflict(&self, other: &Self) -> Option<(&'static str, String)> {

@@ -54,9 +54,9 @@ impl Backend for SoftBackend {
     const LOADS_DRIVER: bool = false;
     type Device = SoftDevice;
 
-    fn parse(rest: Option<&str>) -> Result<Table, NameError> {
+    fn parse(rest: Option<&str>) -> Result<Option<Table>, NameError> {
         let mut settings = Table::new();
-        let Some(rest) = rest else { return Ok(settings) };
+        let Some(rest) = rest else { return Ok(Some(settings)) };
         let (clock, file) = match rest.split_once(':') {
             Some((clock, file)) => (clock, Some(file)),
             None => (rest, None),
@@ -65,17 +65,17 @@ impl Backend for SoftBackend {
             ("real" | "paced", None) => {}
             ("check", None) => {
                 settings.insert("exact_bounds".to_owned(), true.into());
-                return Ok(settings);
+                return Ok(Some(settings));
             }
             ("paced", Some(file)) => {
                 let model = PacedModel::read(Path::new(file)).map_err(NameError::settings)?;
                 let model = Value::try_from(model).map_err(NameError::settings)?;
                 settings.insert("model".to_owned(), model);
             }
-            _ => return Err(NameError::Unknown(String::new())),
+            _ => return Ok(None),
         }
         settings.insert("clock".to_owned(), clock.into());
-        Ok(settings)
+        Ok(Some(settings))
     }
 
     fn check(&self) -> Result<(), String> {

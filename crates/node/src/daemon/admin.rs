@@ -19,7 +19,6 @@ use super::devices::Device;
 use super::devices::ledger::Ledger;
 use super::driver::{Order, View};
 use super::log::LogLimit;
-use super::process::WorkerProcess;
 use super::registry::{Change, Vgpu, Wanted};
 use super::roles::{self, Caller};
 use super::sessions::{Asked, Entry};
@@ -345,8 +344,8 @@ impl Daemon {
     fn remove_vgpu(&self, name: &str, force: bool, caller: Caller) -> anyhow::Result<()> {
         let mut asked = None;
         let deadline = Instant::now() + REMOVE_LIMIT;
+        let mut tables = self.tables();
         loop {
-            let mut tables = self.tables();
             let vgpu = match tables.registry.find(name) {
                 // Somebody else removed it while its sessions ended.
                 Err(_) if asked.is_some() => break,
@@ -360,8 +359,7 @@ impl Daemon {
                 "vGPU `{name}` was removed meanwhile, and another has its name; `weft ls` shows \
                  whose it is, ask again to remove that one"
             );
-            let mut of_vgpu = tables.sessions.iter_mut().filter(|(_, entry)| entry.vgpu == key);
-            let Some(first) = of_vgpu.next() else {
+            let Some(first) = tables.sessions.values().find(|entry| entry.vgpu == key) else {
                 let vgpu = tables.registry.remove(name)?;
                 if let Some(device) = self.devices.named(&vgpu.device) {
                     tables.frames(device.key).remove_vgpu(key);
@@ -374,23 +372,17 @@ impl Daemon {
             anyhow::ensure!(
                 force,
                 "vGPU `{name}` is in use by {} (process {}); `--force` ends its sessions",
-                first.1.program,
-                first.1.pid
+                first.program,
+                first.pid
             );
-            for (session, entry) in std::iter::once(first).chain(of_vgpu) {
-                entry.ends_at_once = true;
-                self.driver.send(Order::EndDrain { session: Some(*session) });
-                entry.tell(Loss::VgpuRemoved);
-                // One that is gone already has been noticed by its thread.
-                let _ = entry.worker.as_ref().map(WorkerProcess::kill);
-            }
-            drop(tables);
+            self.end_those(&mut tables, Loss::VgpuRemoved, |entry| entry.vgpu == key);
             anyhow::ensure!(
                 Instant::now() < deadline,
                 "the sessions of vGPU `{name}` do not end; it stays, ask again"
             );
-            thread::sleep(Duration::from_millis(2));
+            tables = self.await_end(tables);
         }
+        drop(tables);
         self.keep()
     }
 

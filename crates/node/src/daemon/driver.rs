@@ -81,8 +81,8 @@ pub(crate) enum Order {
     },
     /// Nobody waits any more until what a dead session left behind is over.
     EndDrain {
-        /// Whose, if not everybody's.
-        session: Option<u32>,
+        /// Whose.
+        session: u32,
     },
     /// A session's worker is dead.
     End {

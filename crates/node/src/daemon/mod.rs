@@ -105,6 +105,8 @@ pub(crate) struct Daemon {
     tables: Mutex<Tables>,
     /// Frames were cleared.
     cleared: Condvar,
+    /// A session is over.
+    ended: Condvar,
     saver: Saver,
     /// Bounds what tenants can have written to the log.
     pub(crate) lines: TenantLines,
@@ -290,6 +292,7 @@ impl Setup {
             loads: Loads::default(),
             tables: Mutex::new(tables),
             cleared: Condvar::new(),
+            ended: Condvar::new(),
             saver,
             lines: TenantLines::default(),
             admin_connections: Mutex::default(),
@@ -395,12 +398,6 @@ fn scheduling_core(
 }
 
 impl Tables {
-    /// The sessions on a device.
-    pub(crate) fn of_device(&self, device: DeviceKey) -> impl Iterator<Item = (u32, &Entry)> {
-        let there = self.sessions.iter().filter(move |(_, entry)| entry.device == device);
-        there.map(|(key, entry)| (*key, entry))
-    }
-
     /// Which programs these sessions are of; of many a few.
     pub(crate) fn in_words<'a>(&self, sessions: impl Iterator<Item = &'a Entry>) -> String {
         let one = |entry: &Entry| {
@@ -537,27 +534,13 @@ impl Daemon {
 
     fn end_sessions(&self) {
         let deadline = Instant::now() + SHUTDOWN_LIMIT;
-        loop {
-            let mut tables = self.tables();
-            let count = tables.sessions.len();
-            for entry in tables.sessions.values_mut() {
-                entry.ends_at_once = true;
-                if let Some(worker) = entry.worker.take() {
-                    entry.tell(Loss::NodeStopped);
-                    // A worker that is gone already has been noticed by its thread.
-                    let _ = worker.kill();
-                }
-            }
-            self.driver.send(Order::EndDrain { session: None });
-            drop(tables);
-            if count == 0 {
-                break;
-            }
+        let mut tables = self.tables();
+        while self.end_those(&mut tables, Loss::NodeStopped, |_| true) {
             if Instant::now() > deadline {
-                tracing::warn!(count, "sessions did not end");
+                tracing::warn!(count = tables.sessions.len(), "sessions did not end");
                 break;
             }
-            thread::sleep(Duration::from_millis(2));
+            tables = self.await_end(tables);
         }
     }
 }

@@ -1,13 +1,12 @@
 //! Taking a device out of service while the node runs, and putting it back.
 
-use std::thread;
 use std::time::{Duration, Instant};
 
 use weft_ring::Loss;
 
 use super::driver::Order;
-use super::process::WorkerProcess;
 use super::registry::Vgpu;
+use super::sessions::Entry;
 use super::{Daemon, Tables};
 
 /// Sessions must be over within this time.
@@ -17,8 +16,10 @@ impl Daemon {
     /// Puts a device back into service.
     pub(crate) fn put_into_service(&self, name: &str) -> anyhow::Result<()> {
         let device = self.device_called(name)?;
+        // In one step with whoever takes it out.
+        let mut tables = self.tables();
+        tables.registry.set_service(name, true);
         self.driver.send(Order::SetService { device, in_service: true });
-        self.tables().registry.set_service(name, true);
         Ok(())
     }
 
@@ -26,41 +27,34 @@ impl Daemon {
     /// so, and its vGPUs move to devices of the same kind and pool where they have room.
     pub(crate) fn take_out_of_service(&self, name: &str, force: bool) -> anyhow::Result<()> {
         let device = self.device_called(name)?;
+        let is_here = |entry: &Entry| entry.device == device;
         let deadline = Instant::now() + END_LIMIT;
-        loop {
-            let mut tables = self.tables();
-            let here: Vec<u32> = tables.of_device(device).map(|(key, _)| key).collect();
-            if !here.is_empty() && !force {
-                let running = tables.in_words(tables.of_device(device).map(|(_, entry)| entry));
-                anyhow::bail!(
-                    "programs run on device `{name}`: {running}; `weft device down {name} --force` \
-                     ends them: their calls fail, and they are told why"
-                );
-            }
-            tables.registry.set_service(name, false);
-            if here.is_empty() {
-                self.driver.send(Order::SetService { device, in_service: false });
-                let there = |vgpu: &&Vgpu| vgpu.device == name;
-                let vgpus: Vec<Vgpu> = tables.registry.iter().filter(there).cloned().collect();
-                for vgpu in vgpus {
-                    self.evacuate(&mut tables, &vgpu)?;
-                }
-                break;
-            }
-            for (session, entry) in tables.sessions.iter_mut().filter(|(_, e)| e.device == device) {
-                entry.ends_at_once = true;
-                self.driver.send(Order::EndDrain { session: Some(*session) });
-                entry.tell(Loss::DeviceWithdrawn);
-                // One that is gone already has been noticed by its thread.
-                let _ = entry.worker.as_ref().map(WorkerProcess::kill);
-            }
-            drop(tables);
+        let mut tables = self.tables();
+        let running = tables.in_words(tables.sessions.values().filter(|entry| is_here(entry)));
+        anyhow::ensure!(
+            force || running.is_empty(),
+            "programs run on device `{name}`: {running}; `weft device down {name} --force` ends \
+             them: their calls fail, and they are told why"
+        );
+        tables.registry.set_service(name, false);
+        while self.end_those(&mut tables, Loss::DeviceWithdrawn, is_here) {
             anyhow::ensure!(
                 Instant::now() < deadline,
                 "the sessions on device `{name}` do not end; it takes no new ones, ask again"
             );
-            thread::sleep(Duration::from_millis(2));
+            tables = self.await_end(tables);
+            anyhow::ensure!(
+                !tables.registry.is_in_service(name),
+                "device `{name}` was put back into service meanwhile"
+            );
         }
+        self.driver.send(Order::SetService { device, in_service: false });
+        let there = |vgpu: &&Vgpu| vgpu.device == name;
+        let vgpus: Vec<Vgpu> = tables.registry.iter().filter(there).cloned().collect();
+        for vgpu in vgpus {
+            self.evacuate(&mut tables, &vgpu)?;
+        }
+        drop(tables);
         self.keep()
     }
 

@@ -5,7 +5,7 @@ mod reservation;
 use std::fs::File;
 use std::io::Read as _;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, PoisonError};
+use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
@@ -36,6 +36,9 @@ static FAILURES: LogLimit = LogLimit::per_second(10);
 /// Characters of a program's name, as the tenant says it.
 const PROGRAM_CHARS_MAX: usize = 64;
 
+/// Whoever waits for sessions to be over looks this often for such as have only just begun.
+const END_POLL: Duration = Duration::from_millis(20);
+
 /// A session, as the daemon's other parts see it.
 #[derive(Debug)]
 pub(crate) struct Entry {
@@ -60,8 +63,18 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// Tells the tenant why its session ends, before its worker does.
-    pub(crate) fn tell(&self, loss: Loss) {
+    /// Ends the session: its tenant is told why, its worker is killed, and nobody waits for what it
+    /// leaves on the device.
+    fn end(&mut self, loss: Loss) {
+        self.ends_at_once = true;
+        if let Some(worker) = self.worker.take() {
+            self.tell(loss);
+            // One that is gone already has been noticed by its thread.
+            let _ = worker.kill();
+        }
+    }
+
+    fn tell(&self, loss: Loss) {
         if let Some(Err(error)) = self.segment.as_ref().map(|segment| segment.declare_lost(loss)) {
             tracing::error!(pid = self.pid, %error, "the tenant could not be told");
         }
@@ -480,6 +493,29 @@ impl Daemon {
         }
     }
 
+    /// Ends the sessions that are `meant`; whether there are any. Asked until there are none, it
+    /// also ends those that were only about to begin.
+    pub(crate) fn end_those(
+        &self,
+        tables: &mut Tables,
+        loss: Loss,
+        meant: impl Fn(&Entry) -> bool,
+    ) -> bool {
+        let mut any = false;
+        for (session, entry) in tables.sessions.iter_mut().filter(|(_, entry)| meant(entry)) {
+            entry.end(loss);
+            self.driver.send(Order::EndDrain { session: *session });
+            any = true;
+        }
+        any
+    }
+
+    /// Waits until a session is over, or for a moment.
+    pub(crate) fn await_end<'a>(&self, tables: MutexGuard<'a, Tables>) -> MutexGuard<'a, Tables> {
+        let waited = self.ended.wait_timeout(tables, END_POLL);
+        waited.unwrap_or_else(PoisonError::into_inner).0
+    }
+
     /// Waits until the device is done with a dead session's work, unless the node ends or somebody
     /// wants its vGPU gone.
     fn drain(&self, key: u32) {
@@ -529,6 +565,7 @@ impl Daemon {
         let is_last = !tables.sessions.values().any(|entry| entry.vgpu == vgpu);
         let file = is_last.then(|| tables.frames(device).forget_file(vgpu));
         drop(tables);
+        self.ended.notify_all();
         // What is left of it goes without the lock, too.
         drop(file);
     }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use weft_ring::peer::Process;
 
 use super::*;
+use crate::daemon::process::WorkerProcess;
 use crate::daemon::registry::name_of_user;
 use crate::daemon::roles::Role;
 use crate::daemon::tests::{ALICE, BOB, Fixture};

@@ -30,9 +30,9 @@ impl Drains {
         self.0.iter().map(|drain| drain.until_ns).min()
     }
 
-    /// Lets go who waits for a session, or everybody.
-    pub(super) fn end(&mut self, session: Option<u32>) {
-        self.0.retain(|drain| session.is_some_and(|session| session != drain.session));
+    /// Lets go who waits for a session.
+    pub(super) fn end(&mut self, session: u32) {
+        self.0.retain(|drain| session != drain.session);
     }
 
     /// Lets go who has waited long enough.
