@@ -243,12 +243,16 @@ pub(crate) struct VgpuSettings {
     pub(crate) memory: Option<ByteSize>,
 }
 
-/// What bounds a vGPU's use of the device.
+/// What bounds and hurries a vGPU's use of the device.
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct BoundSettings {
     /// The most of the device that it may use, even if nobody else wants it, such as 25% or none.
     #[arg(long, value_name = "PERCENT")]
     pub(crate) cap: Option<weft_node::config::CapSetting>,
+    /// Make it user-facing: its work should be done within this time, such as 200ms, and goes
+    /// before batch work while its weight allows; none makes it batch. For administrators.
+    #[arg(long, value_name = "TIME")]
+    pub(crate) sla: Option<weft_node::config::SlaSetting>,
 }
 
 /// Who may attach to a vGPU.
@@ -281,7 +285,7 @@ pub(crate) struct SetOptions {
         value_name = "USER",
         value_parser = users::number,
         requires = "weight",
-        conflicts_with_all = ["name", "memory", "cap", "process"]
+        conflicts_with_all = ["name", "memory", "cap", "sla", "process"]
     )]
     pub(crate) tenant: Option<u32>,
     /// Set the weight of this process within its vGPU's part instead.
@@ -289,7 +293,7 @@ pub(crate) struct SetOptions {
         long,
         value_name = "PID",
         requires = "weight",
-        conflicts_with_all = ["name", "memory", "cap"]
+        conflicts_with_all = ["name", "memory", "cap", "sla"]
     )]
     pub(crate) process: Option<u32>,
 }

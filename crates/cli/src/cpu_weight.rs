@@ -283,6 +283,8 @@ mod tests {
             tenant_weight,
             weight,
             cap_ppm: None,
+            sla_ns: 0,
+            attainment: weft_node::admin::Attainment::default(),
             memory_bytes: 0,
             memory_used_bytes: 0,
             pinned_bytes: 0,

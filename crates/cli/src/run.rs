@@ -120,9 +120,10 @@ fn settle_one(admin: &mut Client, options: &RunOptions, name: &str) -> Result<()
         Ok(admin.list()?.iter().any(|vgpu| vgpu.name == name))
     };
     if !is_there(admin)? {
-        let (owner, token, cap_ppm) = (None, options.token.clone(), None);
+        let (owner, token, cap_ppm, sla_ns) = (None, options.token.clone(), None, None);
         let (name, device) = (name.to_owned(), None);
-        let create = Request::Create { name, device, weight, memory_bytes, owner, token, cap_ppm };
+        let create =
+            Request::Create { name, device, weight, memory_bytes, owner, token, cap_ppm, sla_ns };
         match admin.call(&create) {
             // Another run may have been quicker.
             Err(AdminError::Refused(_)) if is_there(admin)? => {}

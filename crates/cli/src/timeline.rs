@@ -138,6 +138,7 @@ impl<'a> Timeline<'a> {
             | Event::RemoveVgpu { .. }
             | Event::Reweight { .. }
             | Event::SetCap { .. }
+            | Event::SetClass { .. }
             | Event::ReweightSession { .. }
             | Event::SyncCalls { .. }
             | Event::OnCpu { .. }

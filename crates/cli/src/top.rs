@@ -18,7 +18,7 @@ use weft_node::admin::{
 use crate::args::Sockets;
 use crate::output::{bar, line, percent, size};
 use crate::users::Names;
-use crate::vgpu::{cap, state, tenant, with_shares};
+use crate::vgpu::{cap, class, state, tenant, with_shares};
 
 /// Characters of a share's bar.
 const BAR_WIDTH: usize = 24;
@@ -35,26 +35,30 @@ enum Column {
     State,
     Weight,
     Cap,
+    Class,
+    Device,
     Bar,
 }
 
 /// Columns from left to right with their names and widths in characters; the command takes what is
 /// left.
-const COLUMNS: [(Column, &str, u16); 10] = [
+const COLUMNS: [(Column, &str, u16); 12] = [
     (Column::Vgpu, "vGPU", 14),
     (Column::User, "USER", 9),
+    (Column::Device, "DEVICE", 10),
     (Column::Share, "SHARE", 6),
     (Column::Entitled, "OF", 6),
     (Column::State, "STATE", 14),
     (Column::Bar, "", 24),
     (Column::Weight, "WEIGHT", 6),
     (Column::Cap, "CAP", 6),
+    (Column::Class, "CLASS", 12),
     (Column::Memory, "MEMORY", 8),
     (Column::Command, "COMMAND", 15),
 ];
 
 /// The columns by what a narrow terminal shows first.
-const PRIORITIES: [Column; 10] = [
+const PRIORITIES: [Column; 12] = [
     Column::Vgpu,
     Column::Share,
     Column::User,
@@ -63,6 +67,8 @@ const PRIORITIES: [Column; 10] = [
     Column::Entitled,
     Column::State,
     Column::Weight,
+    Column::Class,
+    Column::Device,
     Column::Bar,
     Column::Cap,
 ];
@@ -282,8 +288,9 @@ fn heading(before: &Stats, after: &Stats) -> Vec<String> {
         let holder = here().find(|vgpu| vgpu.state == VgpuState::Running);
         let waiting = here().filter(|vgpu| vgpu.state == VgpuState::Waiting).count();
         format!(
-            "{}busy {}  memory {} of {}  {} ({})  policy {}  holder {}  waiting {waiting}",
-            if is_alone { String::new() } else { format!("{}: ", device.name) },
+            "{}{}busy {}  memory {} of {}  {} ({})  policy {}  holder {}  waiting {waiting}",
+            if is_alone { String::new() } else { format!("{}: ", in_pool(device)) },
+            if device.in_service { "" } else { "OUT OF SERVICE  " },
             percent(device_busy_ratio(device, before, after)),
             size(device.memory_used_bytes),
             size(device.memory_bytes),
@@ -294,6 +301,14 @@ fn heading(before: &Stats, after: &Stats) -> Vec<String> {
         )
     };
     after.devices.iter().map(one).collect()
+}
+
+/// A device with its pool, if it is of one.
+fn in_pool(device: &DeviceReport) -> String {
+    match &device.pool {
+        Some(pool) => format!("{} in {pool}", device.name),
+        None => device.name.clone(),
+    }
 }
 
 /// A line of the table.
@@ -362,6 +377,8 @@ fn row(share: &Share, vgpu: &VgpuReport, names: &mut Names) -> Shown {
         (Column::Bar, bar(share.of_device, share.entitled, BAR_WIDTH)),
         (Column::Weight, share.weight.to_string()),
         (Column::Cap, cap(vgpu)),
+        (Column::Class, class(vgpu)),
+        (Column::Device, vgpu.device.clone()),
         (Column::Memory, size(vgpu.memory_used_bytes)),
         (Column::Command, command),
     ];

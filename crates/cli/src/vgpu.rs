@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use weft_node::admin::{
     DeviceReport, ProcessReport, Request, Share, Stats, VgpuReport, VgpuState, shares,
 };
-use weft_node::config::CapSetting;
+use weft_node::config::{CapSetting, SlaSetting};
 
 use crate::args::{AccessSettings, BoundSettings, DeviceAction, SetOptions, Sockets, VgpuSettings};
 use crate::output::{line, percent, seconds, size, table};
@@ -43,6 +43,7 @@ pub(crate) fn list(sockets: &Sockets, json: bool) -> Result<()> {
                 vgpu.device.clone(),
                 vgpu.weight.to_string(),
                 cap(vgpu),
+                class(vgpu),
                 state(vgpu.state).to_owned(),
                 part(share),
                 vgpu.sessions.to_string(),
@@ -58,6 +59,7 @@ pub(crate) fn list(sockets: &Sockets, json: bool) -> Result<()> {
         "DEVICE",
         "WEIGHT",
         "CAP",
+        "CLASS",
         "STATE",
         "SHARE",
         "SESSIONS",
@@ -177,6 +179,7 @@ pub(crate) fn create(
         owner: access.owner,
         token: access.token,
         cap_ppm: bound.cap.map(|cap| cap.0),
+        sla_ns: bound.sla.map(|sla| sla.0),
         device: access.device,
     })?;
     Ok(())
@@ -186,8 +189,9 @@ pub(crate) fn create(
 pub(crate) fn set(sockets: &Sockets, options: &SetOptions) -> Result<()> {
     let VgpuSettings { weight, memory } = options.settings;
     let cap_ppm = options.bound.cap.map(|cap| cap.0);
-    if weight.is_none() && memory.is_none() && cap_ppm.is_none() {
-        bail!("nothing to set; give --weight, --memory or --cap");
+    let sla_ns = options.bound.sla.map(|sla| sla.0);
+    if weight.is_none() && memory.is_none() && cap_ppm.is_none() && sla_ns.is_none() {
+        bail!("nothing to set; give --weight, --memory, --cap or --sla");
     }
     let mut client = sockets.connect()?;
     match (&options.name, options.tenant, options.process, weight) {
@@ -195,7 +199,7 @@ pub(crate) fn set(sockets: &Sockets, options: &SetOptions) -> Result<()> {
         (_, _, Some(pid), Some(weight)) => client.set_session(pid, weight)?,
         (Some(name), ..) => {
             let (name, memory_bytes) = (name.clone(), memory.map(|size| size.0));
-            client.call(&Request::Set { name, weight, memory_bytes, cap_ppm })?;
+            client.call(&Request::Set { name, weight, memory_bytes, cap_ppm, sla_ns })?;
         }
         (None, ..) => bail!("nothing to set; name a vGPU, or --tenant or --process with --weight"),
     }
@@ -280,6 +284,16 @@ pub(crate) fn tenant(vgpu: &VgpuReport, names: &mut Names) -> String {
 /// A vGPU's cap.
 pub(crate) fn cap(vgpu: &VgpuReport) -> String {
     vgpu.cap_ppm.map_or_else(|| "-".to_owned(), |ppm| CapSetting(ppm).to_string())
+}
+
+/// A vGPU's class: batch, or the SLA of a user-facing one and the part of its responses that were
+/// in time.
+pub(crate) fn class(vgpu: &VgpuReport) -> String {
+    match (vgpu.sla_ns, vgpu.attainment.ratio()) {
+        (0, _) => "batch".to_owned(),
+        (sla_ns, None) => SlaSetting(sla_ns).to_string(),
+        (sla_ns, Some(in_time)) => format!("{} {}", SlaSetting(sla_ns), percent(in_time)),
+    }
 }
 
 /// A state as one word.

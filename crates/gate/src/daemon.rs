@@ -96,6 +96,11 @@ impl DaemonPage for DaemonSide {
         self.page.load_grant()
     }
 
+    fn store_slice(&self, ns: Option<u64>) {
+        // A grant, which publishes it, follows.
+        self.page.slice.store(ns.unwrap_or(0), Ordering::Relaxed);
+    }
+
     fn store_grant(&self, grant: &Grant) {
         self.page.store_grant(grant);
     }

@@ -90,6 +90,10 @@ impl HolderPage for HolderSide {
         self.page.lead.load(Ordering::Relaxed)
     }
 
+    fn slice_ns(&self) -> Option<u64> {
+        Some(self.page.slice.load(Ordering::Relaxed)).filter(|ns| *ns > 0)
+    }
+
     fn report(&self) -> Report {
         self.page.report()
     }

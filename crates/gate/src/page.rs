@@ -10,7 +10,7 @@ use weft_ring::{
 use weft_turn::{Abandoned, Demand, Grant, GrantKind, Report};
 
 /// Raised with every change of the layout.
-pub const PAGE_VERSION: u32 = 4;
+pub const PAGE_VERSION: u32 = 5;
 /// "weftgate" in ASCII, little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"weftgate");
 
@@ -38,6 +38,8 @@ const PIECES: usize = 192;
 // The sleeping flag of a session without lanes (interposed); others sleep on their segment's.
 const DOORBELL: usize = 200;
 const FRONT_SINCE: usize = 208;
+// Written by the daemon, on a line of its own: it changes rarely.
+const SLICE: usize = 256;
 
 /// Why a page could not be used.
 #[derive(Debug, Error)]
@@ -66,6 +68,8 @@ pub struct ControlPage {
     pub(crate) unmanaged: Cell<AtomicU32>,
     pub(crate) lead: Cell<AtomicU64>,
     pub(crate) coscheduled: Cell<AtomicU32>,
+    /// The most device time in flight in ns; 0 for no such bound.
+    pub(crate) slice: Cell<AtomicU64>,
     pub(crate) state: Cell<AtomicU32>,
     /// The last epoch that was released.
     pub(crate) released: Cell<AtomicU64>,
@@ -137,6 +141,7 @@ impl ControlPage {
             unmanaged: memory.cell(UNMANAGED)?,
             lead: memory.cell(LEAD)?,
             coscheduled: memory.cell(COSCHEDULED)?,
+            slice: memory.cell(SLICE)?,
             state: memory.cell(STATE)?,
             released: memory.cell(RELEASED)?,
             used: memory.cell(USED)?,

@@ -14,23 +14,26 @@ use toml::{Table, Value};
 use tracing_subscriber::filter::LevelFilter;
 use weft_device::Capabilities;
 use weft_ring::place::{ADMIN_SOCKET, TENANT_SOCKET};
-use weft_turn::{Accounting, Slicing};
 
 mod cap;
+mod choices;
 mod device;
 mod limits;
 mod name;
 mod paths;
 mod size;
+mod sla;
 mod tenants;
 mod text;
 
 pub use cap::CapSetting;
+pub use choices::{AccountingConfig, CoschedulingConfig, ShareConfig, SlicingConfig};
 pub use device::DeviceConfig;
 pub use limits::{Choice, LimitError, UserLimits, UserLimitsConfig};
 pub use name::{NAME_RULE, is_vgpu_name};
 pub use paths::{default_runtime_dir, default_state_dir, search_places};
 pub use size::ByteSize;
+pub use sla::SlaSetting;
 pub use tenants::{Member, Members};
 
 /// Lowest and highest weight of a vGPU.
@@ -139,89 +142,14 @@ pub struct SchedulingConfig {
     pub cap_period_ms: u64,
     /// Service, at most a quantum, that a vGPU keeps a claim to while it sleeps.
     pub sleeper_credit_us: u64,
+    /// Service that a user-facing vGPU may be ahead of its weight's part when it goes before batch
+    /// ones: over a window of `T` it gets at most this much more than its part.
+    pub borrow_ms: u64,
+    /// The most device time that batch vGPUs have in flight while a user-facing one is attached:
+    /// whoever wakes waits for no more.
+    pub slice_us: u64,
     /// How threads that wait for the device are helped to run when their result comes.
     pub coscheduling: CoschedulingConfig,
-}
-
-/// How device time is measured.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum AccountingConfig {
-    /// Every operation is timed: free on a software device.
-    Every,
-    /// The first operations of a turn are timed, the others predicted, the turn settled exactly.
-    Sampled,
-}
-
-impl From<AccountingConfig> for Accounting {
-    fn from(config: AccountingConfig) -> Self {
-        match config {
-            AccountingConfig::Every => Self::Every,
-            AccountingConfig::Sampled => Self::Sampled,
-        }
-    }
-}
-
-/// How kernels that are longer than a turn are cut between thread blocks.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum SlicingConfig {
-    /// At the turn's end, in pieces of at least 50 times what a piece costs, by measurement.
-    Time,
-    /// FairGV §5.5.2: kernels of more than 600 × 600 blocks, in pieces of at least 1,500.
-    Fairgv,
-    /// Not at all: a control.
-    Never,
-}
-
-impl From<SlicingConfig> for Slicing {
-    fn from(config: SlicingConfig) -> Self {
-        match config {
-            SlicingConfig::Time => Self::Time,
-            SlicingConfig::Fairgv => Self::Fairgv,
-            SlicingConfig::Never => Self::Never,
-        }
-    }
-}
-
-/// Whose weights compete.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum ShareConfig {
-    /// Users compete by their weights; a user's vGPUs share the user's part by theirs.
-    User,
-    /// Every vGPU competes by its own weight.
-    Vgpu,
-}
-
-/// How threads that wait for the device are helped to run when their result comes.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum CoschedulingConfig {
-    /// By the best means that works here, where they share a processor with others.
-    Auto,
-    /// Not at all.
-    Off,
-    /// They are woken when the device switches to them.
-    Wake,
-    /// They get a short slice of their own.
-    Slice,
-    /// They become real-time for a moment.
-    Boost,
-}
-
-impl CoschedulingConfig {
-    /// As it is written in the configuration.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Off => "off",
-            Self::Wake => "wake",
-            Self::Slice => "slice",
-            Self::Boost => "boost",
-        }
-    }
 }
 
 /// What a vGPU gets when nobody says otherwise.
@@ -367,6 +295,8 @@ impl Default for SchedulingConfig {
             subuid: Some(PathBuf::from("/etc/subuid")),
             cap_period_ms: 100,
             sleeper_credit_us: 0,
+            borrow_ms: 100,
+            slice_us: 2_000,
             coscheduling: CoschedulingConfig::Auto,
         }
     }
@@ -585,6 +515,8 @@ impl NodeConfig {
         check("scheduling.yield_us", scheduling.yield_us, 1, 1_000_000)?;
         check("scheduling.overlap_us", scheduling.overlap_us, 0, 100_000)?;
         check("scheduling.ring_wait_us", scheduling.ring_wait_us, 0, 1_000_000)?;
+        check("scheduling.borrow_ms", scheduling.borrow_ms, 0, 60_000)?;
+        check("scheduling.slice_us", scheduling.slice_us, 100, 10_000_000)?;
         check("scheduling.overdue_ms", scheduling.overdue_ms, 10, 3_600_000)?;
         check("defaults.weight", self.defaults.weight.into(), 1, 10_000)?;
         let limits = &self.limits;

@@ -62,6 +62,17 @@ pub(crate) fn text(stats: &Stats) -> String {
     page.vgpus(stats, "weft_vgpu_memory_used_bytes", "gauge", "memory allocated", |vgpu| {
         vgpu.memory_used_bytes.to_string()
     });
+    page.vgpus(stats, "weft_vgpu_sla_seconds", "gauge", "SLA; 0 of batch vGPUs", |vgpu| {
+        seconds(vgpu.sla_ns)
+    });
+    let help = "times that a user-facing vGPU got work and had it done";
+    page.vgpus(stats, "weft_vgpu_responses_total", "counter", help, |vgpu| {
+        vgpu.attainment.count.to_string()
+    });
+    let help = "those within the SLA";
+    page.vgpus(stats, "weft_vgpu_responses_in_time_total", "counter", help, |vgpu| {
+        vgpu.attainment.in_time.to_string()
+    });
     page.vgpus(stats, "weft_vgpu_sessions", "gauge", "sessions", |vgpu| vgpu.sessions.to_string());
     page.vgpus(stats, "weft_vgpu_turns_total", "counter", "turns on the device", |vgpu| {
         vgpu.turns.to_string()

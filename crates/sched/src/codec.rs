@@ -1,6 +1,7 @@
 //! Values as bytes: integers as varints (LEB128), nothing between the fields of a struct, a number
 //! before an enum's fields. What is written is read back equal, or refused.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -141,6 +142,16 @@ impl Codec for bool {
             [1] => Ok(true),
             _ => Err(input.malformed("flag")),
         }
+    }
+}
+
+impl<T: Codec> Codec for Box<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.as_ref().put(out);
+    }
+
+    fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
+        T::take(input).map(Self::new)
     }
 }
 

@@ -32,12 +32,19 @@ pub struct Config {
     /// What it costs to give the device to another session. Who gives a turn up early, with others
     /// waiting, is charged for it.
     pub switch_ns: u64,
+    /// Service that a user-facing vGPU may be ahead of its weight's part when it goes before batch
+    /// vGPUs (the warp of borrowed virtual time: Duda and Cheriton, SOSP 1999). Over a window of
+    /// `T` it gets at most `borrow_ns / T` more than its part. It enters the lag bound.
+    pub borrow_ns: u64,
+    /// The most device time that a batch vGPU has in flight while a user-facing one is attached to
+    /// the device: who wakes waits for no more than that.
+    pub slice_ns: u64,
 }
 
 /// The quantum on devices that preempt, where a switch is dear (FairGV §3.2.1).
 pub const PREEMPTIVE_QUANTUM_NS: u64 = 30_000_000;
 
-const RANGES: [(&str, RangeInclusive<u64>); 8] = [
+const RANGES: [(&str, RangeInclusive<u64>); 10] = [
     ("quantum_ns", 10_000..=10_000_000_000),
     ("yield_ns", 0..=1_000_000_000),
     ("prepare_lead_ns", 0..=1_000_000_000),
@@ -46,6 +53,8 @@ const RANGES: [(&str, RangeInclusive<u64>); 8] = [
     ("sleeper_credit_ns", 0..=10_000_000_000),
     ("slack_ns", 0..=10_000_000_000),
     ("switch_ns", 0..=1_000_000_000),
+    ("borrow_ns", 0..=60_000_000_000),
+    ("slice_ns", 100_000..=10_000_000_000),
 ];
 
 impl Default for Config {
@@ -60,6 +69,8 @@ impl Default for Config {
             sleeper_credit_ns: 0,
             slack_ns: 0,
             switch_ns: 50_000,
+            borrow_ns: 100_000_000,
+            slice_ns: 2_000_000,
         }
     }
 }
@@ -76,6 +87,8 @@ impl Config {
             self.sleeper_credit_ns,
             self.slack_ns,
             self.switch_ns,
+            self.borrow_ns,
+            self.slice_ns,
         ];
         for ((key, range), value) in RANGES.iter().zip(values) {
             if !range.contains(&value) {

@@ -2,6 +2,7 @@
 
 mod anticipation;
 mod caps;
+mod classes;
 mod early;
 
 use alloc::boxed::Box;
@@ -45,6 +46,8 @@ pub(crate) struct Core {
     pub(crate) runnable: u32,
     /// Those of them that their vGPUs' caps do not hold back.
     pub(crate) eligible: u32,
+    /// Sessions of user-facing vGPUs, with work or not.
+    user_facing: u32,
     /// When each vGPU that a cap holds back may run again.
     refills: Heap<u64>,
     pub(crate) next_epoch: u64,
@@ -79,6 +82,7 @@ impl Core {
             holders: Vec::new(),
             runnable: 0,
             eligible: 0,
+            user_facing: 0,
             refills: Heap::default(),
             next_epoch,
             drain_ns: 0,
@@ -159,6 +163,7 @@ impl Core {
         for (key, vgpu) in cx.tables.vgpus.iter().filter(|(_, vgpu)| vgpu.device == device) {
             let key = VgpuKey(key);
             policy.add(key, vgpu.tenant, vgpu.weight, self.policy.ahead(key));
+            policy.set_class(key, vgpu.class);
             if vgpu.is_eligible() {
                 policy.wake(key);
             }
@@ -331,6 +336,7 @@ impl Core {
         let (vgpu, local) = (cx.tables.session(key).vgpu, cx.tables.session(key).local);
         self.count_cap(cx, vgpu, -to_signed(predicted_ns));
         cx.tables.vgpu(vgpu).leave(local);
+        self.count_user_facing(cx.tables.vgpu(vgpu).class, -1);
         if self.draining == Some(key) {
             // Its work is gone with its worker.
             self.draining = None;
@@ -684,6 +690,7 @@ impl Codec for Core {
         policy_id.put(out);
         policy.save(out);
         (*floor, (*runnable, *eligible)).put(out);
+        self.user_facing.put(out);
         holders.put(out);
         let Self {
             refills,
@@ -709,6 +716,7 @@ impl Codec for Core {
         let policy_id = PolicyId::take(input)?;
         let policy = policy_id.take_state(input)?;
         let (floor, (runnable, eligible)) = Codec::take(input)?;
+        let user_facing = Codec::take(input)?;
         let holders = Codec::take(input)?;
         let refills = Codec::take(input)?;
         let (next_epoch, drain_ns) = Codec::take(input)?;
@@ -725,6 +733,7 @@ impl Codec for Core {
             holders,
             runnable,
             eligible,
+            user_facing,
             refills,
             next_epoch,
             drain_ns,

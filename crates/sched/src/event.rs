@@ -1,6 +1,7 @@
 //! What the driver tells the core. Plain data: a journal of events replays every decision.
 
 use crate::cap::{Cap, CapError};
+use crate::class::Class;
 use crate::config::{Config, ConfigError};
 use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::policy::PolicyId;
@@ -94,6 +95,14 @@ pub enum Event {
         vgpu: VgpuKey,
         /// The most it may use even of an idle device; `None` for no limit.
         cap: Option<Cap>,
+    },
+    /// A vGPU's class from now on; new ones are batch. Report [`Event::Used`] of its device's
+    /// holders before.
+    SetClass {
+        /// The vGPU.
+        vgpu: VgpuKey,
+        /// What its work is owed.
+        class: Class,
     },
     /// A process attached to a vGPU. It starts idle, its counters at zero, with weight 1.
     AddSession {

@@ -1,6 +1,11 @@
 //! Start-time fair queueing (FairGV §3.2.1), the arithmetic that every level of sharing uses:
 //! tenants on a device and vGPUs of a tenant under `fair`, and the sessions of one vGPU under every
 //! policy. It needs no assumption about when the level above lets it run, so it nests.
+//!
+//! Flows that borrow go before others while they are at most a stated service ahead of them: a
+//! bounded form of borrowed virtual time (Duda and Cheriton, SOSP 1999).
+
+use alloc::boxed::Box;
 
 use crate::codec::codec;
 use crate::heap::Heap;
@@ -14,12 +19,17 @@ use crate::tag::Tag;
 /// flows that are awake or in their turn, and never falls; a flow that wakes gets `S = max(S, V)`
 /// and goes before those that stand at `V` already.
 ///
-/// A flow in its turn is not in the heap, so reports during the turn cost no reordering. A decision
+/// A flow that borrows is next while its `S` is at most `borrow / weight` beyond the smallest of
+/// the others. Its tag moves like any other's, so what it gets in the long run is its share.
+///
+/// A flow in its turn is not in a heap, so reports during the turn cost no reordering. A decision
 /// is one insertion and one removal: O(log n), no allocation.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FairQueue {
     flows: Row<Flow>,
     waiting: Heap<Tag>,
+    /// Those that borrow and wait. Most queues have none, and all are small for the cache's sake.
+    borrowing: Option<Box<Borrowing>>,
     virtual_time: Tag,
     running: Option<u32>,
     /// Whose turn ended last.
@@ -40,6 +50,22 @@ pub(crate) struct Rules {
     pub(crate) slack_ns: u64,
 }
 
+/// How far flows borrow, in ns of service. It enters the lag bound.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Terms {
+    /// What a flow that borrows may be ahead of those that do not, and go before them.
+    pub(crate) borrow_ns: u64,
+    /// A turn: who is so much behind another borrower goes before it.
+    pub(crate) turn_ns: u64,
+}
+
+/// Flows that borrow and wait.
+#[derive(Clone, Debug, Default)]
+struct Borrowing {
+    waiting: Heap<Tag>,
+    terms: Terms,
+}
+
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
     start: Tag,
@@ -47,6 +73,7 @@ struct Flow {
     /// What the owner of the queue knows it by.
     member: u32,
     awake: bool,
+    borrows: bool,
     /// Not yet had a turn since it woke.
     woken: bool,
 }
@@ -69,11 +96,78 @@ impl FairQueue {
         self.flows.grow_to(key as usize + 1);
         self.waiting.reserve(key);
         let start = self.virtual_time.plus(ahead);
-        self.flows[key as usize] = Flow { start, weight, member, awake: false, woken: false };
+        self.flows[key as usize] = Flow { start, weight, member, ..Flow::default() };
+    }
+
+    /// Whether a flow goes before others for a time, and on which terms any flow does.
+    pub(crate) fn set_borrows(&mut self, key: u32, terms: Option<Terms>) {
+        let borrows = terms.is_some();
+        if self.flows[key as usize].borrows == borrows {
+            return;
+        }
+        if let Some(terms) = terms {
+            let borrowing = self.borrowing.get_or_insert_default();
+            borrowing.terms = terms;
+            borrowing.waiting.reserve(key);
+        }
+        let waits = self.flows[key as usize].awake && self.running != Some(key);
+        self.dequeue(key);
+        self.flows[key as usize].borrows = borrows;
+        if waits {
+            self.enqueue(key);
+        }
+    }
+
+    fn enqueue(&mut self, key: u32) {
+        let flow = self.flows[key as usize];
+        match &mut self.borrowing {
+            Some(borrowing) if flow.borrows => borrowing.waiting.set(key, flow.rank()),
+            _ => self.waiting.set(key, flow.rank()),
+        }
+    }
+
+    fn dequeue(&mut self, key: u32) {
+        match &mut self.borrowing {
+            Some(borrowing) if self.flows[key as usize].borrows => borrowing.waiting.remove(key),
+            _ => self.waiting.remove(key),
+        }
+    }
+
+    /// The waiting flow of the smallest tag, borrowing or not.
+    fn least(&self) -> Option<(Tag, u32)> {
+        [self.waiting.peek(), self.first_borrower()].into_iter().flatten().min()
+    }
+
+    fn first_borrower(&self) -> Option<(Tag, u32)> {
+        self.borrowing.as_ref().and_then(|borrowing| borrowing.waiting.peek())
+    }
+
+    /// Who borrows and goes before a flow of tag `start` that does not, if there is one.
+    fn borrower_before(&self, start: Tag) -> Option<u32> {
+        let (own, key) = self.first_borrower()?;
+        let ahead = self.may_borrow(self.flows[key as usize]);
+        (own <= start.plus(ahead)).then_some(key)
+    }
+
+    /// The member of the flow that should have the turn of the one that has it: it borrows and
+    /// would be next if that turn ended. A borrower gives way only to one that is a turn behind it.
+    pub(crate) fn preempting(&self) -> Option<u32> {
+        let running = self.running.map(|key| self.flows[key as usize])?;
+        let (start, _) = self.first_borrower()?;
+        let turn_ns = self.borrowing.as_ref().map_or(0, |borrowing| borrowing.terms.turn_ns);
+        let turn = Tag::from_service(turn_ns, running.weight);
+        if running.borrows && start.plus(turn) > running.start {
+            return None;
+        }
+        let others = self.waiting.peek().map(|(start, _)| start);
+        let own = (!running.borrows).then_some(running.start);
+        let least = others.into_iter().chain(own).min();
+        let key = least.map_or_else(|| self.peek(), |least| self.borrower_before(least));
+        key.map(|key| self.flows[key as usize].member)
     }
 
     pub(crate) fn remove(&mut self, key: u32) {
-        self.waiting.remove(key);
+        self.dequeue(key);
         if self.running == Some(key) {
             self.running = None;
         }
@@ -97,7 +191,7 @@ impl FairQueue {
         flow.start = self.virtual_time.plus(ahead).minus(behind);
         flow.weight = weight;
         if flow.awake && self.running != Some(key) {
-            self.waiting.set(key, flow.rank());
+            self.enqueue(key);
         }
     }
 
@@ -111,7 +205,7 @@ impl FairQueue {
             let credit = Tag::from_service(self.rules.sleeper_credit_ns, flow.weight);
             flow.start = flow.start.max(self.virtual_time.minus(credit));
             flow.woken = true;
-            self.waiting.set(key, flow.rank());
+            self.enqueue(key);
         }
         self.anticipated = self.anticipated.filter(|one| *one != key);
     }
@@ -119,7 +213,7 @@ impl FairQueue {
     pub(crate) fn sleep(&mut self, key: u32) {
         self.virtual_time = self.now();
         self.flows[key as usize].awake = false;
-        self.waiting.remove(key);
+        self.dequeue(key);
     }
 
     /// A flow that has just gone to sleep is likely to wake at once. Until it does, or until
@@ -134,14 +228,18 @@ impl FairQueue {
     /// The service that a flow that sleeps is behind those that wait, in ns: nothing unless it
     /// would be next, were it awake.
     pub(crate) fn owed_ns(&self, key: u32) -> Option<u64> {
-        let Flow { start, weight, .. } = self.flows[key as usize];
-        let (least, _) = self.waiting.peek()?;
+        let Flow { start, weight, borrows, .. } = self.flows[key as usize];
+        if !borrows && self.borrower_before(start).is_some() {
+            return None;
+        }
+        let (least, _) = self.least()?;
         (start < least).then(|| least.minus(start).to_service_ns(weight))
     }
 
     /// How many flows wait.
     pub(crate) fn waiting(&self) -> usize {
-        self.waiting.len()
+        let borrowing = self.borrowing.as_ref().map_or(0, |borrowing| borrowing.waiting.len());
+        self.waiting.len() + borrowing
     }
 
     /// Whoever was expected to go on is asleep from now on.
@@ -150,11 +248,16 @@ impl FairQueue {
     }
 
     pub(crate) fn peek(&self) -> Option<u32> {
-        let (least, key) = self.waiting.peek()?;
+        let Some((least, key)) = self.waiting.peek() else {
+            return self.first_borrower().map(|(_, key)| key);
+        };
+        if let Some(key) = self.borrower_before(least) {
+            return Some(key);
+        }
         let goes_on = self.rules.slack_ns > 0 && self.running.is_none();
         let last = self.last.filter(|last| {
             let flow = self.flows[*last as usize];
-            goes_on && flow.awake && flow.start <= least.plus(self.slack(flow))
+            goes_on && flow.awake && !flow.borrows && flow.start <= least.plus(self.slack(flow))
         });
         Some(last.unwrap_or(key))
     }
@@ -166,7 +269,7 @@ impl FairQueue {
 
     pub(crate) fn start(&mut self, key: u32) {
         debug_assert!(self.running.is_none(), "one turn at a time");
-        self.waiting.remove(key);
+        self.dequeue(key);
         self.flows[key as usize].woken = false;
         self.running = Some(key);
         self.virtual_time = self.now();
@@ -176,35 +279,46 @@ impl FairQueue {
         debug_assert!(self.running == Some(key), "only a turn that began ends");
         self.running = None;
         self.last = Some(key);
-        let flow = self.flows[key as usize];
-        if flow.awake {
-            self.waiting.set(key, flow.rank());
+        if self.flows[key as usize].awake {
+            self.enqueue(key);
         }
     }
 
     pub(crate) fn charge(&mut self, key: u32, charge: Charge) {
+        let waiting = self.waiting();
         let flow = &mut self.flows[key as usize];
         let distance = Tag::from_service(charge.ns.unsigned_abs(), flow.weight);
         flow.start =
             if charge.ns < 0 { flow.start.minus(distance) } else { flow.start.plus(distance) };
-        let alone = self.waiting.is_empty() && self.anticipated.is_none_or(|one| one == key);
+        let alone = waiting == 0 && self.anticipated.is_none_or(|one| one == key);
         if charge.settled && alone {
             // It was the only one awake, so its tag *is* the virtual time, even if it sleeps now.
             self.virtual_time = self.virtual_time.max(flow.start);
         }
-        if flow.awake && self.running != Some(key) {
-            self.waiting.set(key, flow.rank());
+        if self.flows[key as usize].awake && self.running != Some(key) {
+            self.enqueue(key);
         }
     }
 
     pub(crate) fn runs_again(&self, key: u32, rest_ns: u64) -> bool {
         let flow = self.flows[key as usize];
         let finish = flow.start.plus(Tag::from_service(rest_ns, flow.weight));
-        let slack = self.slack(flow);
-        flow.awake
-            && self.waiting.peek().is_none_or(|(start, next)| {
-                (finish, key) < (start, next) || (slack > Tag::ZERO && finish <= start.plus(slack))
-            })
+        let ahead = if flow.borrows { self.may_borrow(flow) } else { self.slack(flow) };
+        let goes_before = |(start, next): (Tag, u32), ahead: Tag| {
+            (finish, key) < (start, next) || (ahead > Tag::ZERO && finish <= start.plus(ahead))
+        };
+        let others = self.waiting.peek().is_none_or(|least| goes_before(least, ahead));
+        let borrowers = if flow.borrows {
+            self.first_borrower().is_none_or(|least| goes_before(least, Tag::ZERO))
+        } else {
+            self.borrower_before(finish).is_none()
+        };
+        flow.awake && others && borrowers
+    }
+
+    fn may_borrow(&self, flow: Flow) -> Tag {
+        let borrow_ns = self.borrowing.as_ref().map_or(0, |borrowing| borrowing.terms.borrow_ns);
+        Tag::from_service(borrow_ns, flow.weight)
     }
 
     fn slack(&self, flow: Flow) -> Tag {
@@ -225,16 +339,20 @@ impl FairQueue {
     fn now(&self) -> Tag {
         let start_of = |key: u32| self.flows[key as usize].start;
         let running = self.running.map(start_of);
-        let waiting = self.waiting.peek().map(|(start, _)| start);
+        let waiting = self.least().map(|(start, _)| start);
         let anticipated = self.anticipated.map(start_of);
         let least = [running, waiting, anticipated].into_iter().flatten().min();
         least.map_or(self.virtual_time, |least| self.virtual_time.max(least))
     }
 }
 
-codec!(struct FairQueue { flows, waiting, virtual_time, running, last, anticipated, rules });
-codec!(struct Flow { start, weight, member, awake, woken });
+codec!(struct FairQueue {
+    flows, waiting, borrowing, virtual_time, running, last, anticipated, rules,
+});
+codec!(struct Flow { start, weight, member, awake, borrows, woken });
 codec!(struct Rules { sleeper_credit_ns, slack_ns });
+codec!(struct Terms { borrow_ns, turn_ns });
+codec!(struct Borrowing { waiting, terms });
 
 #[cfg(test)]
 mod tests {
@@ -332,6 +450,28 @@ mod tests {
             queue.wake(0);
             assert_eq!(queue.flows[0].start.to_ns(), expected);
         }
+    }
+
+    /// Who borrows is next at once, for as long as it is at most 30 ahead; then as its weight says.
+    #[test]
+    fn a_borrower_goes_first_up_to_a_bound_and_gets_its_share() {
+        let start = Tag::from_service(1_000, Weight::ONE);
+        let mut queue = FairQueue::new(start, Rules::default());
+        queue.add(0, 0, Weight::ONE, Tag::ZERO);
+        queue.add(1, 1, Weight::ONE, Tag::ZERO);
+        queue.set_borrows(1, Some(Terms { borrow_ns: 30, turn_ns: 10 }));
+        queue.wake(0);
+        queue.start(0);
+        assert_eq!(queue.preempting(), None);
+        queue.wake(1);
+        assert_eq!(queue.preempting(), Some(1));
+        queue.stop(0);
+        let order: Vec<u32> = (0..10).map(|_| turn(&mut queue, 10)).collect();
+        assert_eq!(order, [1, 1, 1, 1, 0, 1, 0, 1, 0, 1]);
+        assert_eq!(queue.now(), queue.flows[0].start, "the virtual time is of who is behind");
+        queue.set_borrows(1, None);
+        let order: Vec<u32> = (0..6).map(|_| turn(&mut queue, 10)).collect();
+        assert_eq!(order, [0, 0, 0, 0, 0, 1], "what it borrowed it gives back");
     }
 
     #[test]

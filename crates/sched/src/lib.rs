@@ -27,6 +27,7 @@ extern crate alloc;
 mod action;
 pub mod bench_support;
 mod cap;
+mod class;
 pub mod codec;
 mod config;
 mod core;
@@ -51,6 +52,7 @@ mod waste;
 
 pub use action::{Action, Actions, TimerReason, UNLIMITED};
 pub use cap::{Cap, CapError};
+pub use class::Class;
 pub use config::{Config, ConfigError, PREEMPTIVE_QUANTUM_NS};
 pub use event::{Event, EventError, Usage};
 pub use key::{DeviceKey, KEY_LIMIT, SessionKey, TaskKey, TenantKey, VgpuKey, Weight, WeightError};

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 
 use crate::action::{Action, Actions, TimerReason};
 use crate::cap::Cap;
+use crate::class::Class;
 use crate::codec::codec;
 use crate::config::Config;
 use crate::core::{Context, Core};
@@ -46,6 +47,8 @@ pub struct VgpuView {
     pub weight: Weight,
     /// Its cap.
     pub cap: Option<Cap>,
+    /// Its class.
+    pub class: Class,
     /// Device time billed so far, in ns, over all its sessions and their predecessors.
     pub used_ns: u64,
     /// What was charged to its tag, in ns: less than `used_ns` for use that nobody else could have
@@ -135,6 +138,11 @@ impl Node {
         self.tables.vgpus.find(session.vgpu.index()).map(|vgpu| vgpu.device)
     }
 
+    /// A session's vGPU.
+    pub fn vgpu_of(&self, session: SessionKey) -> Option<VgpuKey> {
+        self.tables.sessions.find(session.index()).map(|session| session.vgpu)
+    }
+
     /// The epoch of a device's next turn.
     pub fn next_epoch(&self, device: DeviceKey) -> Option<u64> {
         self.core(device).map(|core| core.next_epoch)
@@ -167,6 +175,16 @@ impl Node {
         self.core(device).map(Core::virtual_time)
     }
 
+    /// The most device time that a session may have in flight, in ns: whoever is user-facing and
+    /// attached to its device waits for no more, should it wake. `None` where that is no matter.
+    pub fn slice_ns(&self, session: SessionKey) -> Option<u64> {
+        let vgpu = self.tables.sessions.find(session.index())?.vgpu;
+        let vgpu = self.tables.vgpus.find(vgpu.index())?;
+        let Device { config, core } = self.devices.find(vgpu.device.index())?;
+        let own = if vgpu.class.is_user_facing() { vgpu.sessions().count() } else { 0 };
+        core.expects_user_facing(own).then_some(config.slice_ns)
+    }
+
     /// What is known of a vGPU.
     pub fn vgpu(&self, key: VgpuKey) -> Option<VgpuView> {
         let vgpu = self.tables.vgpus.find(key.index())?;
@@ -176,6 +194,7 @@ impl Node {
             device: vgpu.device,
             weight: vgpu.weight,
             cap: vgpu.meter.map(|meter| meter.cap),
+            class: vgpu.class,
             used_ns: vgpu.used_ns,
             held_ns: vgpu.held_ns,
             turns: vgpu.turns,
@@ -222,6 +241,9 @@ impl Node {
             Event::SetCap { vgpu, cap } => {
                 cap.as_ref().map_or(Ok(()), Cap::validate)?;
                 self.with_vgpu(vgpu, out, |core, cx| core.set_cap(cx, vgpu, cap))
+            }
+            Event::SetClass { vgpu, class } => {
+                self.with_vgpu(vgpu, out, |core, cx| core.set_class(cx, vgpu, class))
             }
             Event::OnCpu { vgpu, on } => {
                 self.with_vgpu(vgpu, out, |core, _| core.policy.on_cpu(vgpu, on))
@@ -351,7 +373,11 @@ impl Node {
             return Err(EventError::SessionExists(key));
         }
         let device = self.device_of_vgpu(vgpu)?;
-        let local = self.tables.vgpu(vgpu).join(key, Weight::ONE);
+        let entry = self.tables.vgpu(vgpu);
+        let local = entry.join(key, Weight::ONE);
+        if let Some(device) = self.devices.find_mut(device.index()) {
+            device.core.count_user_facing(entry.class, 1);
+        }
         self.tables.sessions.insert(key.index(), SessionEntry::new(vgpu, local, Weight::ONE));
         Ok(device)
     }

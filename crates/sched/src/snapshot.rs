@@ -8,6 +8,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
 use crate::cap::{Cap, CapError, CapMeter};
+use crate::class::Class;
 use crate::config::Config;
 use crate::core::Core;
 use crate::key::{DeviceKey, KEY_LIMIT, SessionKey, TenantKey, VgpuKey, Weight};
@@ -89,6 +90,9 @@ pub struct VgpuState {
     /// Its cap; a new period begins at the restart.
     #[cfg_attr(feature = "serde", serde(default))]
     pub cap: Option<Cap>,
+    /// Its class.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub class: Class,
     /// How far its start tag is ahead of the virtual time of its tenant's part.
     pub ahead: Tag,
     /// Device time billed, in ns.
@@ -160,6 +164,7 @@ impl Node {
                 device: vgpu.device,
                 weight: vgpu.weight,
                 cap: vgpu.meter.map(|meter| meter.cap),
+                class: vgpu.class,
                 ahead: self.devices.find(vgpu.device.index())?.core.policy.ahead(key),
                 used_ns: vgpu.used_ns,
                 held_ns: vgpu.held_ns,
@@ -233,7 +238,9 @@ impl Node {
                 return Err(RestoreError::VgpuWithoutTenant(state.vgpu));
             }
             core.policy.add(state.vgpu, state.tenant, state.weight, state.ahead);
+            core.policy.set_class(state.vgpu, state.class);
             let mut vgpu = Vgpu::new(state.tenant, state.device, state.weight);
+            vgpu.class = state.class;
             if let Some(cap) = state.cap {
                 cap.validate()?;
                 core.reserve_cap(state.vgpu);
@@ -247,6 +254,9 @@ impl Node {
             let vgpu = node.tables.vgpus.find_mut(state.vgpu.index());
             let vgpu = vgpu.ok_or(RestoreError::SessionWithoutVgpu(state.session))?;
             let local = vgpu.join(state.session, state.weight);
+            if let Some(device) = node.devices.find_mut(vgpu.device.index()) {
+                device.core.count_user_facing(vgpu.class, 1);
+            }
             let fresh = SessionEntry::new(state.vgpu, local, state.weight);
             let SessionState { used_ns, idle_ns, predicted_ns, .. } = *state;
             let session = SessionEntry { used_ns, idle_ns, predicted_ns, ..fresh };

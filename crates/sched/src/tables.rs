@@ -3,6 +3,7 @@
 use alloc::vec::Vec;
 
 use crate::cap::CapMeter;
+use crate::class::Class;
 use crate::codec::{Codec, Malformed, Reader, codec};
 use crate::fair_queue::FairQueue;
 use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey, Weight};
@@ -119,6 +120,7 @@ pub(crate) struct Vgpu {
     pub(crate) tenant: TenantKey,
     pub(crate) device: DeviceKey,
     pub(crate) weight: Weight,
+    pub(crate) class: Class,
     /// Sessions with work.
     pub(crate) runnable: u32,
     /// Which session gets the vGPU's next turn.
@@ -149,6 +151,7 @@ impl Vgpu {
             tenant,
             device,
             weight,
+            class: Class::Batch,
             runnable: 0,
             members: FairQueue::default(),
             sessions: Places::default(),
@@ -241,8 +244,8 @@ impl SessionEntry {
 codec!(struct Tables { tenants, vgpus, sessions });
 codec!(struct Tenant { weight, waste });
 codec!(struct Vgpu {
-    tenant, device, weight, runnable, members, sessions, in_turn, meter, throttled, sync, waste,
-    holders,    used_ns, held_ns, turns,
+    tenant, device, weight, class, runnable, members, sessions, in_turn, meter, throttled, sync,
+    waste, holders, used_ns, held_ns, turns,
 });
 codec!(struct SessionEntry {
     vgpu, local, weight, runnable, estimate_ns, used_ns, idle_ns, predicted_ns, turn, served,

@@ -13,8 +13,8 @@ use proptest::prelude::*;
 use strategies::{habits, step};
 use weft_sched::journal::{Replay, ReplayError, VERSION, Writer};
 use weft_sched::{
-    Action, Actions, Cap, Config, Event, EventError, Node, SessionKey, TenantKey, Usage, VgpuKey,
-    Weight, policy,
+    Action, Actions, Cap, Class, Config, Event, EventError, Node, SessionKey, TenantKey, Usage,
+    VgpuKey, Weight, policy,
 };
 
 /// A journal that begins with `header`.
@@ -100,6 +100,7 @@ fn example_from(begin: u64) -> Vec<u8> {
         Event::Runnable { session, estimate_ns: 300 },
         Event::SyncCalls { session, calls: 40 },
         Event::SetCap { vgpu, cap },
+        Event::SetClass { vgpu, class: Class::UserFacing { sla_ns: 200_000_000 } },
         Event::Released { session, epoch: 1, usage },
         Event::Timer,
         Event::ReweightTenant { tenant, weight: Weight::ONE },
@@ -159,14 +160,14 @@ fn golden_bytes() {
     is_golden("journal_midway.hex", &example_from(8));
     Replay::new(&example_from(8)).unwrap().run().unwrap();
     let summary = Replay::new(&example()).unwrap().run().unwrap();
-    assert_eq!((summary.records, summary.grants), (22, 3));
+    assert_eq!((summary.records, summary.grants), (23, 3));
 }
 
 #[test]
 fn a_cut_file_is_read_up_to_the_cut() {
     let file = example();
     let summary = Replay::new(&file[..file.len() - 1]).unwrap().run().unwrap();
-    assert_eq!((summary.records, summary.cut), (21, true));
+    assert_eq!((summary.records, summary.cut), (22, true));
 }
 
 #[test]
@@ -175,7 +176,7 @@ fn what_is_no_journal_says_so() {
     let mut other = example();
     other[8] = 99;
     let error = Replay::new(&other).unwrap_err().to_string();
-    assert_eq!(error, "the journal has version 99, this program reads version 4");
+    assert_eq!(error, "the journal has version 99, this program reads version 5");
     let mut damaged = example();
     damaged[14] ^= 1;
     assert_eq!(Replay::new(&damaged).unwrap_err(), ReplayError::Damaged);

@@ -407,6 +407,7 @@ impl<P: DaemonPage> Turns<P> {
         entry.turn = Some(turn);
         (entry.granted_ns, entry.revoked_ns) = (now_ns, None);
         let spent_ns = report.admitted_ns().saturating_sub(turn.admitted_at_start_ns);
+        entry.gate.set_slice(self.node.slice_ns(session));
         if budget_ns == UNLIMITED {
             entry.gate.grant(quantum_ns, GrantKind::Renewing);
         } else {

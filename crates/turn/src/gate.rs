@@ -37,6 +37,11 @@ impl<P: DaemonPage> Gate<P> {
         &self.page
     }
 
+    /// Bounds the device time that the session may have in flight, in ns, or no more.
+    pub fn set_slice(&self, ns: Option<u64>) {
+        self.page.store_slice(ns);
+    }
+
     /// Grants the device. The session must not hold it; the grant is returned.
     pub fn grant(&mut self, budget_ns: u64, kind: GrantKind) -> Grant {
         let grant = Grant { epoch: self.next_epoch(), budget_ns, kind };

@@ -126,7 +126,11 @@ impl<P: HolderPage> Holder<P> {
             GrantKind::Turn => (self.spent_ns(turn), WaitFor::Handover),
             GrantKind::Renewing => (self.in_flight_ns, WaitFor::Completion),
         };
-        (turn.grant.budget_ns.saturating_sub(shown(bounded_ns)), wait)
+        let left_ns = turn.grant.budget_ns.saturating_sub(shown(bounded_ns));
+        match self.page.slice_ns().map(|ns| ns.saturating_sub(self.in_flight_ns())) {
+            Some(room_ns) if room_ns < left_ns => (room_ns, WaitFor::Completion),
+            _ => (left_ns, wait),
+        }
     }
 
     /// What a turn has used of its budget.

@@ -92,6 +92,9 @@ pub trait HolderPage {
     fn is_unmanaged(&self) -> bool;
     /// Device time that may still be in flight when a turn is released, in ns.
     fn lead_ns(&self) -> u64;
+    /// The most device time that the session may have in flight, in ns: somebody who wakes waits
+    /// for no more. `None` where only the grant bounds it.
+    fn slice_ns(&self) -> Option<u64>;
     /// What the page says of the session: a worker that starts again goes on from there.
     fn report(&self) -> Report;
     /// Wall time since `grant` in ns, where turns are slices of wall time (competitors that know
@@ -135,6 +138,8 @@ pub trait DaemonPage {
     fn used_ns(&self) -> u64;
     /// The newest grant.
     fn grant(&self) -> Grant;
+    /// Bounds the device time that the session may have in flight, in ns, or no more.
+    fn store_slice(&self, ns: Option<u64>);
     /// Gives the session a grant.
     fn store_grant(&self, grant: &Grant);
     /// Revokes a grant, ordered before the next look at [`demand`](Self::demand): the other side of

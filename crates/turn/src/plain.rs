@@ -26,6 +26,7 @@ pub struct PlainPage(Rc<Words>);
 struct Words {
     grant: Cell<Grant>,
     granted_ns: Cell<u64>,
+    slice_ns: Cell<Option<u64>>,
     revoked: Cell<u64>,
     prepared: Cell<u64>,
     report: Cell<Report>,
@@ -66,6 +67,7 @@ impl PlainPage {
         Self(Rc::new(Words {
             grant: Cell::new(grant),
             granted_ns: Cell::new(0),
+            slice_ns: Cell::new(None),
             revoked: Cell::new(0),
             prepared: Cell::new(0),
             report: Cell::new(report),
@@ -121,6 +123,10 @@ impl HolderPage for PlainPage {
 
     fn lead_ns(&self) -> u64 {
         self.0.terms.lead_ns
+    }
+
+    fn slice_ns(&self) -> Option<u64> {
+        self.0.slice_ns.get()
     }
 
     fn report(&self) -> Report {
@@ -183,6 +189,10 @@ impl DaemonPage for PlainPage {
 
     fn grant(&self) -> Grant {
         self.0.grant.get()
+    }
+
+    fn store_slice(&self, ns: Option<u64>) {
+        self.0.slice_ns.set(ns);
     }
 
     fn store_grant(&self, grant: &Grant) {

@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use weft_sched::{Config, DeviceKey, Event, Node, SessionKey, TenantKey, VgpuKey, Weight};
+use weft_sched::{Class, Config, DeviceKey, Event, Node, SessionKey, TenantKey, VgpuKey, Weight};
 use weft_turn::{
     Admission, Decision, Effect, Gate, Holder, Host, PlainPage, Signal, Terms, Turns, WaitFor,
 };
@@ -131,6 +131,31 @@ fn a_session_that_goes_leaves_its_turn_to_the_next() {
 }
 
 /// Operations that were stopped and go on, and such that were taken back before they began.
+/// Beside a user-facing vGPU a turn has no more in flight than a slice, and goes on when that has
+/// completed; a lone one, too.
+#[test]
+fn a_slice_bounds_what_flies() {
+    let (mut bench, mut turns, [mut a, mut b]) = two();
+    let class = Class::UserFacing { sla_ns: 200_000_000 };
+    turns.tell(&mut bench, Event::SetClass { vgpu: VgpuKey(B.0), class });
+    a.set_runnable(KERNEL_NS);
+    turns.refresh(&mut bench, A);
+    assert_eq!(a.admit(KERNEL_NS), Admission::Admitted { left_ns: 2 * KERNEL_NS });
+    assert_eq!(a.admit(KERNEL_NS), Admission::Admitted { left_ns: KERNEL_NS });
+    assert_eq!(a.admit(KERNEL_NS), Admission::Wait(WaitFor::Completion));
+    b.set_runnable(KERNEL_NS);
+    turns.refresh(&mut bench, B);
+    assert_eq!(a.admit(KERNEL_NS), Admission::Wait(WaitFor::Handover), "it is preempted");
+    let two_ns = 2 * KERNEL_NS;
+    bench.now_ns.set(bench.now_ns.get() + two_ns);
+    a.charge(KERNEL_NS, KERNEL_NS);
+    a.charge(KERNEL_NS, KERNEL_NS);
+    assert!(a.try_release(0));
+    turns.refresh(&mut bench, A);
+    let quantum_ns = Config::default().quantum_ns;
+    assert_eq!(b.admit(KERNEL_NS), Admission::Admitted { left_ns: quantum_ns });
+}
+
 #[test]
 fn what_was_in_flight_before_a_turn_is_not_the_turns() {
     let (mut bench, mut turns, [mut a, _]) = two();

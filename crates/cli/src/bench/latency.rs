@@ -1,40 +1,167 @@
-//! `bench call`: what a call costs the client.
+//! `bench latency`: how soon a user-facing vGPU's requests are answered beside two batch tenants.
 
 use anyhow::{Context as _, Result};
+use serde::Deserialize;
+use weft_node::admin::Request;
 
 use super::document::Document;
-use super::tenant::Host;
+use super::tenant::{Host, ShareReport, Tenant, common_start, kernel};
 use super::{Context, median};
 
-/// Runs of the program, each with its own session.
-const RUNS: usize = 5;
+/// Requests: kernels of so many µs, so many of them, and the mean time between two in µs. Each asks
+/// for less than its third of the device.
+const SERVICES: [(u64, u64, u64); 2] = [(391, 4, 12_000), (803, 4, 20_000)];
+/// What the batch tenants launch without end.
+const BATCHES: [Batch; 3] = [Batch::Kernels(207), Batch::Kernels(1_605), Batch::Long];
+/// Blocks of a long kernel, which takes 0.5 s and is cut between them, and the time of one.
+const LONG_BLOCKS: u64 = 5_000;
+const BLOCK_US: u64 = 100;
+/// The most that batch work has in flight, in µs: the node's default.
+const SLICE_US: f64 = 2_000.0;
+const SLA_NS: u64 = 50_000_000;
+const RUNS: u64 = 3;
+
+/// A batch tenant's load.
+#[derive(Debug, Clone, Copy)]
+enum Batch {
+    /// Kernels of so many µs.
+    Kernels(u64),
+    /// Kernels that last longer than any SLA.
+    Long,
+}
+
+/// What one run saw.
+struct Seen {
+    p99_us: f64,
+    /// What the batch tenants completed of the time that the requests left.
+    batch: f64,
+}
+
+#[derive(Deserialize)]
+struct Answers {
+    answers_us: Vec<f64>,
+}
 
 pub(crate) fn run(context: &Context) -> Result<Document> {
-    let names = ["sync_us_p50", "sync_us_p99", "submit_us_p50", "submit_us_p99"];
-    let runs = if context.quick { 1 } else { RUNS };
-    let window = format!("{runs} runs of 50,000 synchronous calls and 64,000 launches; medians");
-    let mut document = Document::new("call", "real", &window);
-    let direct = Host::direct(false)?;
-    let (mut remoted, mut native) = (Vec::new(), Vec::new());
-    Host::on_node(context, false, &[], |host| {
-        for _ in 0..runs {
-            remoted.push(context.single(host, "call")?);
-            native.push(context.single(&direct, "call")?);
-        }
-        Ok(())
-    })?;
-    for name in names {
-        let pick = |values: &[serde_json::Value]| {
-            values
-                .iter()
-                .map(|value| value[name].as_f64().context("a figure is missing"))
-                .collect::<Result<Vec<_>>>()
+    let (runs, seconds) = if context.quick { (1, 3) } else { (RUNS, 20) };
+    let window = format!("{runs} runs of {seconds} s per service and batch load; medians");
+    let mut document = Document::new("latency", "paced", &window);
+    let (mut worst, mut worst_control, mut least) = (0.0_f64, f64::MAX, f64::MAX);
+    for (us, launches, period_us) in SERVICES {
+        let service = (us, launches, period_us);
+        let measure = |batch, sla_ns| -> Result<Seen> {
+            let seen: Vec<Seen> = (0..runs)
+                .map(|seed| {
+                    Host::on_node(context, true, &[], |host| {
+                        contend(context, host, service, batch, sla_ns, (seconds, seed))
+                    })
+                })
+                .collect::<Result<_>>()?;
+            let of = |pick: fn(&Seen) -> f64| median(&seen.iter().map(pick).collect::<Vec<_>>());
+            Ok(Seen { p99_us: of(|seen| seen.p99_us), batch: of(|seen| seen.batch) })
         };
-        let values = pick(&remoted)?;
-        document.figure(name, median(&values));
-        document.figure(format!("{name}_min"), values.iter().copied().fold(f64::MAX, f64::min));
-        document.figure(format!("{name}_max"), values.iter().copied().fold(0.0, f64::max));
-        document.baseline(format!("direct_{name}"), median(&pick(&native)?));
+        let alone = measure(None, SLA_NS)?.p99_us;
+        document.baseline(format!("p99_us_alone_{us}us"), alone);
+        for batch in BATCHES {
+            let name = format!("{us}us_beside_{}", batch.name());
+            let ours = measure(Some(batch), SLA_NS)?;
+            let equal = measure(Some(batch), 0)?;
+            let over = ours.p99_us / (alone + SLICE_US);
+            document.figure(format!("p99_us_{name}"), ours.p99_us);
+            document.figure(format!("p99_over_alone_{name}"), over);
+            document.figure(format!("batch_share_{name}"), ours.batch);
+            let control = equal.p99_us / (alone + SLICE_US);
+            document.control(format!("p99_over_alone_{name}"), control);
+            document.control(format!("batch_share_{name}"), equal.batch);
+            worst = worst.max(over);
+            least = least.min(ours.batch);
+            worst_control = worst_control.min(control);
+        }
     }
+    document.figure("p99_over_alone_max", worst);
+    document.figure("batch_share_min", least);
+    document.figure("p99_over_alone_control", worst_control);
     Ok(document)
+}
+
+impl Batch {
+    fn name(self) -> String {
+        match self {
+            Self::Kernels(us) => format!("{us}us"),
+            Self::Long => format!("{}us", LONG_BLOCKS * BLOCK_US),
+        }
+    }
+
+    fn start(self, context: &Context, host: &Host, name: &str, run: (u64, &str)) -> Result<Tenant> {
+        let (seconds, start) = (run.0.to_string(), run.1);
+        let command = match self {
+            Self::Kernels(us) => {
+                let mut command = context.program("share");
+                command.args([&kernel(us), &seconds, "--start", start]);
+                command
+            }
+            Self::Long => {
+                let mut command = context.program("long");
+                command.args([&seconds, "--blocks", &LONG_BLOCKS.to_string(), "--start", start]);
+                command
+            }
+        };
+        host.start(name, 1, command)
+    }
+
+    /// The part of the device's time that a tenant's completed work took.
+    fn part(self, tenant: Tenant) -> Result<f64> {
+        let report = ShareReport::parse(tenant.finish()?)?;
+        let us = match self {
+            Self::Kernels(us) => us,
+            // It counts blocks.
+            Self::Long => BLOCK_US,
+        };
+        #[expect(clippy::cast_precision_loss, reason = "seconds of microseconds")]
+        let completed_s = (report.completed * us) as f64 / 1e6;
+        Ok(completed_s / report.seconds)
+    }
+}
+
+/// A service, of batch class without an SLA, beside two tenants that work without end, or beside
+/// nobody.
+fn contend(
+    context: &Context,
+    host: &Host,
+    (us, launches, period_us): (u64, u64, u64),
+    batch: Option<Batch>,
+    sla_ns: u64,
+    (seconds, seed): (u64, u64),
+) -> Result<Seen> {
+    host.daemon()?.sockets().connect()?.call(&Request::Create {
+        name: "service".to_owned(),
+        device: None,
+        weight: Some(1),
+        memory_bytes: None,
+        owner: None,
+        token: None,
+        cap_ppm: None,
+        sla_ns: Some(sla_ns),
+    })?;
+    let start = common_start();
+    let mut command = context.program("request");
+    command.args([kernel(us), launches.to_string(), period_us.to_string(), seconds.to_string()]);
+    command.args([&start, &seed.to_string()]);
+    let service = host.start("service", 1, command)?;
+    let mut others = Vec::new();
+    for (batch, name) in batch.iter().flat_map(|batch| [(batch, "one"), (batch, "two")]) {
+        others.push((*batch, batch.start(context, host, name, (seconds, &start))?));
+    }
+    let line = service.finish()?.pop().context("the service printed nothing")?;
+    let Answers { mut answers_us } = serde_json::from_value(line)?;
+    answers_us.sort_unstable_by(f64::total_cmp);
+    let p99_us = answers_us.get(answers_us.len() * 99 / 100).copied();
+    let p99_us = p99_us.context("no request was answered")?;
+    #[expect(clippy::cast_precision_loss, reason = "seconds of microseconds")]
+    let asked_s = (answers_us.len() as u64 * launches * us) as f64 / 1e6;
+    let parts = others.into_iter().map(|(batch, tenant)| batch.part(tenant));
+    let done_part: f64 = parts.sum::<Result<f64>>()?;
+    #[expect(clippy::cast_precision_loss, reason = "a few seconds")]
+    let left = 1.0 - asked_s / seconds as f64;
+    Ok(Seen { p99_us, batch: done_part / left })
 }

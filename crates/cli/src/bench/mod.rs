@@ -4,6 +4,7 @@
 
 mod accounting;
 mod adversary;
+mod call;
 mod conserve;
 mod copy;
 mod cosched;
@@ -60,6 +61,8 @@ pub(crate) enum Name {
     Reweight,
     /// What a victim loses to tenants that compete by foul means.
     Adversary,
+    /// How soon a user-facing vGPU's requests are answered beside batch tenants.
+    Latency,
 }
 
 /// What every benchmark is told.
@@ -92,7 +95,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
     };
     let before = Processors::now();
     let mut document = match options.name {
-        Name::Call => latency::run(&context),
+        Name::Call => call::run(&context),
         Name::Copy => copy::run(&context),
         Name::Overhead => overhead::run(&context),
         Name::Fairness => fairness::run(&context),
@@ -105,6 +108,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Scale => scale::run(&context),
         Name::Reweight => reweight::run(&context),
         Name::Adversary => adversary::run(&context),
+        Name::Latency => latency::run(&context),
     }?;
     document.set_stolen(Processors::now().stolen_since(before));
     document.print(options.json)?;

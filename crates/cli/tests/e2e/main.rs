@@ -6,6 +6,7 @@
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a panic is a test's report")]
 
 mod adversary;
+mod classes;
 mod devices;
 mod faults;
 mod genuine;

@@ -58,6 +58,9 @@ fn users_see_all_change_their_own_and_no_more() {
     }
     done(&user(&["create", "mine", "--memory", "64MB"]));
     done(&user(&["set", "mine", "--cap", "50%"]));
+    refused(&user(&["set", "mine", "--sla", "100ms"]), &["administrators", "--sla"]);
+    refused(&user(&["create", "quick", "--sla", "100ms"]), &["administrators", "--sla"]);
+    done(&user(&["set", "mine", "--sla", "none"]));
     done(&user(&["rm", "mine"]));
     refused(&user(&["set", "roots", "--weight", "1"]), &["roots", "user 0"]);
     refused(&user(&["rm", "roots", "--force"]), &["roots", "user 0"]);

@@ -144,8 +144,16 @@ impl Client {
         memory_bytes: Option<u64>,
     ) -> Result<VgpuReport, AdminError> {
         let name = name.to_owned();
-        let (device, owner, token, cap_ppm) = (None, None, None, None);
-        self.vgpu(&Request::Create { name, device, weight, memory_bytes, owner, token, cap_ppm })
+        self.vgpu(&Request::Create {
+            name,
+            weight,
+            memory_bytes,
+            device: None,
+            owner: None,
+            token: None,
+            cap_ppm: None,
+            sla_ns: None,
+        })
     }
 
     /// Changes weight or memory quota of a vGPU.
@@ -158,7 +166,8 @@ impl Client {
         weight: Option<u32>,
         memory_bytes: Option<u64>,
     ) -> Result<VgpuReport, AdminError> {
-        self.vgpu(&Request::Set { name: name.to_owned(), weight, memory_bytes, cap_ppm: None })
+        let (name, cap_ppm, sla_ns) = (name.to_owned(), None, None);
+        self.vgpu(&Request::Set { name, weight, memory_bytes, cap_ppm, sla_ns })
     }
 
     /// Changes the cap of a vGPU, in millionths of the device's time; 1,000,000 for none.
@@ -167,7 +176,8 @@ impl Client {
     /// As [`Self::call`].
     pub fn set_cap(&mut self, name: &str, cap_ppm: u32) -> Result<VgpuReport, AdminError> {
         let (name, cap_ppm) = (name.to_owned(), Some(cap_ppm));
-        self.vgpu(&Request::Set { name, weight: None, memory_bytes: None, cap_ppm })
+        let (weight, memory_bytes, sla_ns) = (None, None, None);
+        self.vgpu(&Request::Set { name, weight, memory_bytes, cap_ppm, sla_ns })
     }
 
     /// Changes what a user's vGPUs together get.

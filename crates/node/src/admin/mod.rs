@@ -9,7 +9,7 @@ mod types;
 pub use client::{AdminError, Client};
 pub use share::{Share, shares};
 pub use types::{
-    Answer, Closure, CoschedulingReport, DeviceReport, DoctorCheck, DoctorReport, Finding,
-    NodeReport, ProcessReport, Recording, Request, Stats, Timeline, TurnReport, VgpuReport,
-    VgpuState,
+    Answer, Attainment, Closure, CoschedulingReport, DeviceReport, DoctorCheck, DoctorReport,
+    Finding, NodeReport, ProcessReport, Recording, Request, Stats, Timeline, TurnReport,
+    VgpuReport, VgpuState,
 };

@@ -160,6 +160,8 @@ mod tests {
             tenant_weight: 1,
             weight,
             cap_ppm: None,
+            sla_ns: 0,
+            attainment: crate::admin::Attainment::default(),
             memory_bytes: 0,
             memory_used_bytes: 0,
             pinned_bytes: 0,

@@ -35,6 +35,10 @@ pub enum Request {
         /// limit if absent.
         #[serde(default)]
         cap_ppm: Option<u32>,
+        /// Makes it user-facing: its work should be done within this time in ns. Batch if absent
+        /// or 0.
+        #[serde(default)]
+        sla_ns: Option<u64>,
     },
     /// Changes a vGPU while it runs. Answer: [`Answer::Vgpu`].
     Set {
@@ -49,6 +53,9 @@ pub enum Request {
         /// New cap in millionths of the device's time; 1,000,000 for none.
         #[serde(default)]
         cap_ppm: Option<u32>,
+        /// Makes it user-facing, with this SLA in ns; 0 makes it batch.
+        #[serde(default)]
+        sla_ns: Option<u64>,
     },
     /// Changes what a user's vGPUs together get. Answer: [`Answer::Done`].
     SetTenant {
@@ -240,6 +247,12 @@ pub struct VgpuReport {
     pub weight: u32,
     /// The most it may use, in millionths of the device's time.
     pub cap_ppm: Option<u32>,
+    /// The SLA of a user-facing vGPU in ns; 0 of a batch one.
+    #[serde(default)]
+    pub sla_ns: u64,
+    /// How often its work was done in time.
+    #[serde(default)]
+    pub attainment: Attainment,
     /// Memory quota.
     pub memory_bytes: u64,
     /// Memory allocated.
@@ -263,6 +276,27 @@ pub struct VgpuReport {
     pub turns: u64,
     /// Sessions over its whole life.
     pub sessions_total: u64,
+}
+
+/// Responses of a user-facing vGPU since its node's daemon began. A response is the time from when
+/// it gets work until it has none left.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attainment {
+    /// All.
+    pub count: u64,
+    /// Those within the SLA.
+    pub in_time: u64,
+    /// The longest, in ns.
+    pub longest_ns: u64,
+}
+
+impl Attainment {
+    /// The part that was within the SLA, 0–1; `None` without any.
+    #[must_use]
+    pub fn ratio(&self) -> Option<f64> {
+        #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+        (self.count > 0).then(|| self.in_time as f64 / self.count as f64)
+    }
 }
 
 /// A process that is attached to a vGPU.

@@ -150,6 +150,10 @@ fn say(stream: &mut UnixStream, answer: &Answer) -> io::Result<()> {
     stream.write_all(&bytes)
 }
 
+fn done((): ()) -> Answer {
+    Answer::Done
+}
+
 fn refused(message: String) -> Answer {
     Answer::Error { message }
 }
@@ -167,7 +171,16 @@ impl Daemon {
         Ok(match request {
             Request::Node => Answer::Node(self.node_report(caller)?),
             Request::List => Answer::Vgpus(self.stats()?.vgpus),
-            Request::Create { name, device, weight, memory_bytes, owner, token, cap_ppm } => {
+            Request::Create {
+                name,
+                device,
+                weight,
+                memory_bytes,
+                owner,
+                token,
+                cap_ppm,
+                sla_ns,
+            } => {
                 let token = token.unwrap_or_default();
                 let asked = Wanted {
                     name: name.clone(),
@@ -177,26 +190,22 @@ impl Daemon {
                     memory_bytes: memory_bytes.unwrap_or(0),
                     token,
                     cap_ppm,
+                    sla_ns: sla_ns.unwrap_or(0),
                 };
-                self.create_vgpu(asked, &Change { weight, memory_bytes, cap_ppm }, caller)?;
+                let chosen = Change { weight, memory_bytes, cap_ppm, sla_ns };
+                self.create_vgpu(asked, &chosen, caller)?;
                 Answer::Vgpu(self.vgpu_report(&name)?)
             }
-            Request::Set { name, weight, memory_bytes, cap_ppm } => {
-                self.set_vgpu(&name, &Change { weight, memory_bytes, cap_ppm }, caller)?;
+            Request::Set { name, weight, memory_bytes, cap_ppm, sla_ns } => {
+                let change = Change { weight, memory_bytes, cap_ppm, sla_ns };
+                self.set_vgpu(&name, &change, caller)?;
                 Answer::Vgpu(self.vgpu_report(&name)?)
             }
-            Request::SetTenant { uid, weight } => {
-                self.set_tenant(uid, weight)?;
-                Answer::Done
-            }
+            Request::SetTenant { uid, weight } => done(self.set_tenant(uid, weight)?),
             Request::SetSession { pid, weight } => {
-                self.set_session(pid, Weight::new(weight)?, caller)?;
-                Answer::Done
+                done(self.set_session(pid, Weight::new(weight)?, caller)?)
             }
-            Request::Remove { name, force } => {
-                self.remove_vgpu(&name, force, caller)?;
-                Answer::Done
-            }
+            Request::Remove { name, force } => done(self.remove_vgpu(&name, force, caller)?),
             Request::Stats => Answer::Stats(self.stats()?),
             Request::Timeline { since_ns } => Answer::Timeline(self.timeline(since_ns, caller)?),
             Request::Record { seconds } => Answer::Recording(self.record(seconds, caller.uid)?),
@@ -209,12 +218,10 @@ impl Daemon {
                 Answer::Node(self.node_report(caller)?)
             }
             Request::SetDevice { name, in_service: true, .. } => {
-                self.put_into_service(&name)?;
-                Answer::Done
+                done(self.put_into_service(&name)?)
             }
             Request::SetDevice { name, in_service: false, force } => {
-                self.take_out_of_service(&name, force)?;
-                Answer::Done
+                done(self.take_out_of_service(&name, force)?)
             }
             Request::Doctor => Answer::Doctor(self.doctor()?),
             Request::Metrics => Answer::Metrics(crate::metrics::text(&self.stats()?)),
@@ -249,12 +256,16 @@ impl Daemon {
     fn create_vgpu(&self, asked: Wanted, chosen: &Change, caller: Caller) -> anyhow::Result<()> {
         {
             let mut tables = self.tables();
-            let Wanted { name, owner, device, weight, memory_bytes, token, cap_ppm } = asked;
             let wanted = if caller.administrates() {
-                let weight = if weight == 0 { self.config.defaults.weight } else { weight };
-                let (device, memory_bytes) = self.choose_device(&tables, &device, memory_bytes);
-                Wanted { name, owner, device, weight, memory_bytes, token, cap_ppm }
+                let (device, memory_bytes) =
+                    self.choose_device(&tables, &asked.device, asked.memory_bytes);
+                let weight = match asked.weight {
+                    0 => self.config.defaults.weight,
+                    weight => weight,
+                };
+                Wanted { device, weight, memory_bytes, ..asked }
             } else {
+                let Wanted { name, device, weight, memory_bytes, token, cap_ppm, .. } = asked;
                 let asked = Asked { name, device: &device, weight, memory_bytes, token: &token };
                 // Until somebody uses it, it is its owner's.
                 let payer = self.tenancy.of_user(caller.uid);
@@ -556,6 +567,8 @@ fn report(
         tenant_weight: 1,
         weight: vgpu.weight,
         cap_ppm: vgpu.cap_ppm,
+        sla_ns: vgpu.sla_ns,
+        attainment: view.attainment.get(&vgpu.key).copied().unwrap_or_default(),
         memory_bytes: vgpu.memory_bytes,
         memory_used_bytes: ledger.map_or(0, |ledger| ledger.used_bytes(vgpu.key)),
         pinned_bytes: processes.iter().map(|process| process.pinned_bytes).sum(),

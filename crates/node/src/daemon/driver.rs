@@ -6,6 +6,7 @@
 
 mod drain;
 mod place;
+mod responses;
 mod sweep;
 mod witness;
 
@@ -28,7 +29,7 @@ use super::process::WorkerProcess;
 use super::recorder::{Chunk, Recorder, Trouble};
 use super::registry::Holding;
 use super::trace::Trace;
-use crate::admin::CoschedulingReport;
+use crate::admin::{Attainment, CoschedulingReport};
 
 use self::drain::Drains;
 pub(crate) use self::place::Place;
@@ -167,6 +168,8 @@ pub(crate) struct View {
     pub(crate) sessions: BTreeMap<u32, SessionView>,
     /// vGPUs by key: time charged to the tag, turns.
     pub(crate) vgpus: BTreeMap<u32, (u64, u64)>,
+    /// How soon the work of user-facing vGPUs was done, by key.
+    pub(crate) attainment: BTreeMap<u32, Attainment>,
     /// Device time billed to all vGPUs there ever were.
     pub(crate) charged_ns: u64,
     /// Records that journals and traces lost.
@@ -500,6 +503,7 @@ impl Driver {
             policies: devices.iter().map(|state| (state.device, state.policy)).collect(),
             sessions: sessions.collect(),
             vgpus: vgpus.collect(),
+            attainment: self.witness.attainment().collect(),
             charged_ns: self
                 .forgotten_ns
                 .values()

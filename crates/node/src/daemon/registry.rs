@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::persist::Document;
-use crate::config::{ByteSize, NAME_RULE, PPM, WEIGHTS, is_vgpu_name};
+use crate::config::{ByteSize, NAME_RULE, PPM, SlaSetting, WEIGHTS, is_vgpu_name};
 
 /// The file's format. Raise it when a record's meaning changes; new optional fields need no new
 /// one.
@@ -107,6 +107,9 @@ pub(crate) struct Vgpu {
     /// The most it may use even of an idle device, in millionths of the device's time.
     #[serde(default)]
     pub(crate) cap_ppm: Option<u32>,
+    /// The SLA of a user-facing vGPU in ns; 0 of a batch one.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) sla_ns: u64,
     /// Sessions whose use is not in `used_ns` yet.
     #[serde(default)]
     pub(crate) open_sessions: Vec<u64>,
@@ -150,6 +153,8 @@ pub(crate) struct Wanted {
     pub(crate) token: String,
     /// The most it may use, in millionths of the device's time; no limit if absent.
     pub(crate) cap_ppm: Option<u32>,
+    /// The SLA of a user-facing vGPU in ns; 0 of a batch one.
+    pub(crate) sla_ns: u64,
 }
 
 /// What of a vGPU is to change.
@@ -161,6 +166,8 @@ pub(crate) struct Change {
     pub(crate) memory_bytes: Option<u64>,
     /// Another cap; [`PPM`] is none.
     pub(crate) cap_ppm: Option<u32>,
+    /// Another SLA in ns; 0 makes it batch.
+    pub(crate) sla_ns: Option<u64>,
 }
 
 /// Why the registry refused.
@@ -188,6 +195,9 @@ pub(crate) enum RegistryError {
     /// The cap is out of range.
     #[error("a cap of {0} millionths is out of range; 1 to 1000000 (0.0001% to 100%)")]
     Cap(u32),
+    /// The SLA is out of range.
+    #[error("an SLA of {0} ns is out of range; 100us to 60min, 0 for none")]
+    Sla(u64),
     /// There is one of that name.
     #[error("vGPU `{0}` exists already")]
     Exists(String),
@@ -420,6 +430,7 @@ impl Registry {
             used_ns: 0,
             sessions_total: 0,
             cap_ppm: wanted.cap_ppm.filter(|ppm| *ppm < PPM),
+            sla_ns: wanted.sla_ns,
             open_sessions: Vec::new(),
             granted: Granted::default(),
             held_before: Holding::default(),
@@ -429,7 +440,7 @@ impl Registry {
         Ok(self.by_name.entry(wanted.name.clone()).or_insert(vgpu))
     }
 
-    /// Changes weight, quota and cap.
+    /// Changes weight, quota, cap and class.
     pub(crate) fn set(&mut self, name: &str, change: &Change) -> Result<&Vgpu, RegistryError> {
         let vgpu = self.find(name)?;
         let device_bytes = match change.memory_bytes {
@@ -446,6 +457,7 @@ impl Registry {
         if let Some(ppm) = change.cap_ppm {
             vgpu.cap_ppm = (ppm < PPM).then_some(ppm);
         }
+        vgpu.sla_ns = change.sla_ns.unwrap_or(vgpu.sla_ns);
         Ok(vgpu)
     }
 
@@ -646,8 +658,12 @@ impl Registry {
 
     /// Whether anybody could have that.
     pub(crate) fn check_wanted(&self, wanted: &Wanted) -> Result<(), RegistryError> {
-        let Wanted { weight, memory_bytes, cap_ppm, .. } = *wanted;
-        let change = Change { weight: Some(weight), memory_bytes: Some(memory_bytes), cap_ppm };
+        let change = Change {
+            weight: Some(wanted.weight),
+            memory_bytes: Some(wanted.memory_bytes),
+            cap_ppm: wanted.cap_ppm,
+            sla_ns: Some(wanted.sla_ns),
+        };
         let device_bytes = self.device_bytes(&wanted.device)?;
         if !self.is_in_service(&wanted.device) {
             return Err(RegistryError::OutOfService(wanted.device.clone()));
@@ -706,10 +722,18 @@ fn check(change: &Change, device_bytes: u64) -> Result<(), RegistryError> {
     if let Some(ppm) = change.cap_ppm.filter(|ppm| !(1..=PPM).contains(ppm)) {
         return Err(RegistryError::Cap(ppm));
     }
+    if let Some(sla_ns) = change.sla_ns.filter(|ns| !SlaSetting(*ns).is_valid()) {
+        return Err(RegistryError::Sla(sla_ns));
+    }
     match change.memory_bytes.filter(|bytes| !(4096..=device_bytes).contains(bytes)) {
         Some(bytes) => Err(RegistryError::Memory(bytes, device_bytes)),
         None => Ok(()),
     }
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks so")]
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The user whose own vGPU has that name.

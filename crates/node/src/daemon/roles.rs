@@ -86,6 +86,9 @@ pub(crate) enum Forbidden {
     },
 }
 
+/// Who is user-facing interrupts others, and makes their kernels be cut.
+const USER_FACING: &str = "make vGPUs user-facing (--sla)";
+
 /// Whether `caller` may ask `request` at all. What is asked about a vGPU or a process is permitted
 /// by the functions below, which take what they decide about: they are asked under the lock under
 /// which it is done.
@@ -104,6 +107,9 @@ pub(crate) fn permit(caller: Caller, request: &Request) -> Result<(), Forbidden>
         | Request::Set { .. }
         | Request::Remove { .. }
         | Request::SetSession { .. } => Ok(()),
+        Request::Create { sla_ns: Some(1..), .. } if !caller.administrates() => {
+            Err(Forbidden::Administrators(USER_FACING))
+        }
         Request::Create { owner, .. } => match owner.filter(|owner| *owner != caller.uid) {
             Some(_) => Err(Forbidden::Administrators("create vGPUs for other users")),
             None => Ok(()),
@@ -127,6 +133,9 @@ pub(crate) fn permit_change(caller: Caller, vgpu: &Vgpu, change: &Change) -> Res
         return Ok(());
     }
     owns(caller, vgpu)?;
+    if change.sla_ns.is_some_and(|sla_ns| sla_ns > 0) {
+        return Err(Forbidden::Administrators(USER_FACING));
+    }
     within(vgpu, change)
 }
 
@@ -159,7 +168,7 @@ fn owns(caller: Caller, vgpu: &Vgpu) -> Result<(), Forbidden> {
 
 /// Whether an owner may have that of a vGPU about which an administrator has decided.
 fn within(vgpu: &Vgpu, change: &Change) -> Result<(), Forbidden> {
-    let Change { weight, memory_bytes, cap_ppm } = *change;
+    let Change { weight, memory_bytes, cap_ppm, .. } = *change;
     let Granted { weight: weight_max, memory_bytes: memory_max, cap_ppm: cap_max } = vgpu.granted;
     let above = |most: String, asked: String| {
         Err(Forbidden::Above { name: vgpu.name.clone(), most, asked })
@@ -238,13 +247,28 @@ mod tests {
         permit_weighing(USER, 7, 1001).unwrap_err();
     }
 
+    /// Who is user-facing interrupts others: that is not for everybody to choose.
+    #[test]
+    fn only_administrators_make_vgpus_user_facing() {
+        let own = vgpu(1000, Granted::default());
+        let ask = |sla_ns| permit_change(USER, &own, &Change { sla_ns, ..Change::default() });
+        assert!(matches!(ask(Some(1_000_000)), Err(Forbidden::Administrators(_))));
+        ask(Some(0)).unwrap();
+        let create = |sla_ns: u64| {
+            permit(USER, &request(&format!(r#"{{"op":"create","name":"a","sla_ns":{sla_ns}}}"#)))
+        };
+        assert!(matches!(create(1_000_000), Err(Forbidden::Administrators(_))));
+        create(0).unwrap();
+    }
+
     #[test]
     fn what_an_administrator_gave_bounds_its_owner() {
         let granted =
             Granted { weight: Some(3), memory_bytes: Some(1 << 30), cap_ppm: Some(250_000) };
         let own = vgpu(1000, granted);
         let ask = |weight, memory_bytes, cap_ppm| {
-            permit_change(USER, &own, &Change { weight, memory_bytes, cap_ppm })
+            let change = Change { weight, memory_bytes, cap_ppm, ..Change::default() };
+            permit_change(USER, &own, &change)
         };
         ask(Some(2), Some(4096), Some(100_000)).unwrap();
         for (asked, words) in [

@@ -12,7 +12,7 @@ use anyhow::{Context, bail};
 use weft_gate::{ControlPage, DaemonSide, GateDaemon};
 use weft_ring::peer::{self, Process};
 use weft_ring::{Access, Loss, MemoryFile, PAGE, Segment};
-use weft_sched::{Cap, DeviceKey, TenantKey, Weight};
+use weft_sched::{Cap, Class, DeviceKey, TenantKey, Weight};
 use weft_wire::handshake::{HelloBody, RefusalCode};
 
 pub(crate) use self::reservation::{Asked, Reservation};
@@ -619,8 +619,12 @@ impl Daemon {
         };
         let period_ns = scheduling.cap_period_ms * 1_000_000;
         let cap = vgpu.cap_ppm.map(|share_ppm| Cap { share_ppm, period_ns });
+        let class = match vgpu.sla_ns {
+            0 => Class::Batch,
+            sla_ns => Class::UserFacing { sla_ns },
+        };
         let (vgpu, weight) = (vgpu.key, weight(vgpu.weight));
-        let place = Place { vgpu, device, tenant, tenant_weight, weight, cap };
+        let place = Place { vgpu, device, tenant, tenant_weight, weight, cap, class };
         self.driver.send(Order::Place(place));
     }
 }

@@ -204,6 +204,18 @@ impl LagTree {
         }
     }
 
+    /// A vGPU is user-facing, so that it and its tenant may go before others for this much service.
+    pub fn may_borrow(&mut self, key: VgpuKey, ns: u64) {
+        let Some(vgpu) = self.vgpus.find(key.index()) else { return };
+        let Some(tenant) = self.tenants.find_mut(vgpu.tenant.index()) else { return };
+        if let Some(number) = vgpu.group.number {
+            tenant.members.may_borrow(number, ns);
+        }
+        if let Some(number) = tenant.number {
+            self.root.may_borrow(number, ns);
+        }
+    }
+
     /// A command of a session that cannot be cut is this long. Say so before it is served.
     pub fn submitted(&mut self, key: SessionKey, piece_ns: u64) {
         let Some(session) = self.sessions.find(key.index()) else { return };

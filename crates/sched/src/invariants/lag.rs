@@ -12,7 +12,8 @@ pub const PAIRS_MAX: usize = 32;
 /// device, vGPUs of a tenant, sessions of a vGPU) are both backlogged — each has an unexecuted
 /// device command — and keep their weights, their service per weight differs by at most
 /// `(q + lᵢ)/wᵢ + (q + lⱼ)/wⱼ + 2σ`. `q` is the time of one turn, `l` a member's longest command
-/// that cannot be cut, by which a turn may overrun.
+/// that cannot be cut, by which a turn may overrun. A member that has been user-facing is allowed
+/// what it may borrow on top of its turn.
 ///
 /// For each pair it keeps the difference of weighted service since the joint backlog began, and the
 /// least and largest value it had: the largest lag over *any* sub-interval is their difference.
@@ -32,6 +33,7 @@ pub struct LagBound {
 struct Backlog {
     weight: Weight,
     longest_piece_ns: u64,
+    borrow_ns: u64,
     backlogged: bool,
 }
 
@@ -79,7 +81,8 @@ impl LagBound {
 
     /// Adds a member; the result is its number here. `None` once [`PAIRS_MAX`] are tracked.
     pub fn add(&mut self, weight: Weight) -> Option<usize> {
-        let fresh = Backlog { weight, longest_piece_ns: 0, backlogged: false };
+        let (longest_piece_ns, borrow_ns) = (0, 0);
+        let fresh = Backlog { weight, longest_piece_ns, borrow_ns, backlogged: false };
         if let Some(number) = self.free.pop() {
             self.members[number] = fresh;
             self.begin_intervals(number);
@@ -122,6 +125,13 @@ impl LagBound {
         *longest_ns = piece_ns.max(*longest_ns);
     }
 
+    /// A member may go before others for this much service from now on; it owes that still when it
+    /// may no more.
+    pub fn may_borrow(&mut self, number: usize, ns: u64) {
+        let borrow_ns = &mut self.members[number].borrow_ns;
+        *borrow_ns = ns.max(*borrow_ns);
+    }
+
     /// The device reports service; the result is the worst lag of the member if it breaks the
     /// bound.
     pub fn served(&mut self, number: usize, ns: u64) -> Result<(), Lag> {
@@ -161,7 +171,10 @@ impl LagBound {
     fn bound(&self, one: usize, other: usize) -> i128 {
         let (one, other) = (self.members[one], self.members[other]);
         let (w_one, w_other) = (i128::from(one.weight.get()), i128::from(other.weight.get()));
-        let turn = |member: Backlog| i128::from(self.turn_ns) + i128::from(member.longest_piece_ns);
+        let turn = |member: Backlog| {
+            let own_ns = i128::from(member.longest_piece_ns) + i128::from(member.borrow_ns);
+            i128::from(self.turn_ns) + own_ns
+        };
         turn(one) * w_other + turn(other) * w_one + 2 * i128::from(self.slack_ns) * w_one * w_other
     }
 
@@ -238,6 +251,14 @@ mod tests {
         bound.served(0, 12).unwrap_err();
         bound.reweight(0, Weight::ONE);
         bound.served(0, 9).unwrap();
+    }
+
+    #[test]
+    fn borrowing_widens_the_bound() {
+        let mut bound = two([1, 2]);
+        bound.may_borrow(0, 4);
+        bound.served(0, 13).unwrap();
+        bound.served(0, 1).unwrap_err();
     }
 
     #[test]

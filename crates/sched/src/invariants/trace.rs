@@ -116,6 +116,7 @@ impl TraceLag {
                     traced.tree.set_throttled(vgpu, cap.is_some());
                 }
             }
+            Event::SetClass { vgpu, .. } => self.note_class(node, vgpu),
             Event::SetPolicy { .. } => self.begin_again(node),
             Event::DeviceUp { .. }
             | Event::DeviceDown { .. }
@@ -195,6 +196,17 @@ impl TraceLag {
         }
         traced.tree.add_session(key, session.vgpu, session.weight);
         traced.tree.submitted(key, self.longest_ns);
+        self.note_class(node, session.vgpu);
+    }
+
+    fn note_class(&mut self, node: &Node, key: VgpuKey) {
+        let Some(vgpu) = node.tables.vgpus.find(key.index()) else { return };
+        let Some(config) = node.config(vgpu.device) else { return };
+        if let Some(traced) = self.devices.get_mut(&vgpu.device)
+            && vgpu.class.is_user_facing()
+        {
+            traced.tree.may_borrow(key, config.borrow_ns);
+        }
     }
 
     fn forget(&mut self, key: SessionKey) {

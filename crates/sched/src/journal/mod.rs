@@ -29,7 +29,7 @@ use crate::node::Node;
 const MAGIC: &[u8; 8] = b"WEFTJRNL";
 
 /// The version of the format. It changes with the fields of events, actions and state.
-pub const VERSION: u16 = 4;
+pub const VERSION: u16 = 5;
 
 /// Writes a journal. It only appends to the buffer that it is given: the caller writes that out.
 ///
@@ -100,7 +100,7 @@ fn checksum(bytes: &[u8]) -> u64 {
 codec!(struct Usage { used_ns, in_flight_ns, idle_ns });
 codec!(struct Config {
     policy, quantum_ns, yield_ns, prepare_lead_ns, overlap_ns, overdue_ns, sleeper_credit_ns,
-    slack_ns, switch_ns,
+    slack_ns, switch_ns, borrow_ns, slice_ns,
 });
 codec!(enum Event {
     0 Timer {},
@@ -125,6 +125,7 @@ codec!(enum Event {
     19 Adopt { session, epoch, budget_ns },
     20 SetPolicy { device, policy },
     21 Pieces { session, pieces },
+    22 SetClass { vgpu, class },
 });
 codec!(enum TimerReason {
     0 Handover {},

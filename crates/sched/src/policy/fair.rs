@@ -7,8 +7,10 @@
 
 use alloc::vec::Vec;
 
+use crate::class::Class;
 use crate::codec::codec;
-use crate::fair_queue::{FairQueue, Rules};
+use crate::config::Config;
+use crate::fair_queue::{FairQueue, Rules, Terms};
 use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::places::Places;
 use crate::policy::{Charge, Owed, Policy, Rivals, Setup};
@@ -22,6 +24,9 @@ pub(super) struct Fair {
     /// The tenant whose vGPU is expected to go on at once.
     anticipated: Option<u32>,
     rules: Rules,
+    terms: Terms,
+    /// vGPUs that are user-facing.
+    user_facing: u32,
 }
 
 /// The vGPUs of one tenant.
@@ -30,6 +35,8 @@ struct Group {
     queue: FairQueue,
     vgpus: Places<VgpuKey>,
     awake: u32,
+    /// Those of them that are user-facing.
+    urgent: u32,
 }
 
 /// Where a vGPU stands.
@@ -37,6 +44,7 @@ struct Group {
 struct Member {
     tenant: u32,
     place: u32,
+    user_facing: bool,
 }
 
 impl Fair {
@@ -46,7 +54,10 @@ impl Fair {
             slack_ns: setup.config.slack_ns,
         };
         let tenants = FairQueue::new(setup.virtual_time, rules);
-        Self { tenants, groups: Vec::new(), members: Vec::new(), anticipated: None, rules }
+        let &Config { borrow_ns, quantum_ns, .. } = setup.config;
+        let terms = Terms { borrow_ns, turn_ns: quantum_ns };
+        let (groups, members) = (Vec::new(), Vec::new());
+        Self { tenants, groups, members, anticipated: None, rules, terms, user_facing: 0 }
     }
 
     fn member(&self, vgpu: VgpuKey) -> (Member, &Group) {
@@ -57,6 +68,16 @@ impl Fair {
     fn member_mut(&mut self, vgpu: VgpuKey) -> (Member, &mut Group) {
         let member = self.members[vgpu.index()];
         (member, &mut self.groups[member.tenant as usize])
+    }
+
+    /// A vGPU with work comes or, with -1, goes: while it is user-facing its tenant borrows as it
+    /// does.
+    fn count_urgent(&mut self, member: Member, change: i32) {
+        if member.user_facing {
+            let group = &mut self.groups[member.tenant as usize];
+            group.urgent = group.urgent.saturating_add_signed(change);
+            self.tenants.set_borrows(member.tenant, (group.urgent > 0).then_some(self.terms));
+        }
     }
 
     fn first_of(&self, tenant: u32) -> Option<VgpuKey> {
@@ -90,11 +111,13 @@ impl Policy for Fair {
         let group = &mut self.groups[tenant.index()];
         let place = group.vgpus.join(vgpu);
         group.queue.add(place, vgpu.0, weight, ahead);
-        self.members[vgpu.index()] = Member { tenant: tenant.0, place };
+        let (tenant, user_facing) = (tenant.0, false);
+        self.members[vgpu.index()] = Member { tenant, place, user_facing };
     }
 
     fn remove(&mut self, vgpu: VgpuKey) {
         self.sleep(vgpu);
+        self.set_class(vgpu, Class::Batch);
         let (member, group) = self.member_mut(vgpu);
         group.queue.remove(member.place);
         group.vgpus.leave(member.place);
@@ -105,10 +128,38 @@ impl Policy for Fair {
         group.queue.reweight(member.place, weight);
     }
 
+    fn has_classes(&self) -> bool {
+        true
+    }
+
+    fn set_class(&mut self, vgpu: VgpuKey, class: Class) {
+        let user_facing = class.is_user_facing();
+        let (member, group) = self.member_mut(vgpu);
+        if member.user_facing == user_facing {
+            return;
+        }
+        let awake = group.queue.is_awake(member.place);
+        let terms = self.terms;
+        let (_, group) = self.member_mut(vgpu);
+        group.queue.set_borrows(member.place, user_facing.then_some(terms));
+        self.user_facing = self.user_facing.saturating_add_signed(if user_facing { 1 } else { -1 });
+        if awake {
+            self.count_urgent(member, -1);
+        }
+        let member = &mut self.members[vgpu.index()];
+        member.user_facing = user_facing;
+        let member = *member;
+        if awake {
+            self.count_urgent(member, 1);
+        }
+    }
+
     fn wake(&mut self, vgpu: VgpuKey) {
         let (member, group) = self.member_mut(vgpu);
         group.queue.wake(member.place);
         group.awake += 1;
+        self.count_urgent(member, 1);
+        let (member, group) = self.member_mut(vgpu);
         if group.awake == 1 {
             self.tenants.wake(member.tenant);
         }
@@ -124,6 +175,7 @@ impl Policy for Fair {
         if group.awake == 0 {
             self.tenants.sleep(member.tenant);
         }
+        self.count_urgent(member, -1);
     }
 
     fn anticipate(&mut self, vgpu: VgpuKey) {
@@ -177,6 +229,17 @@ impl Policy for Fair {
         self.tenants.charge(member.tenant, charge);
     }
 
+    fn preempts(&self, vgpu: VgpuKey) -> bool {
+        if self.user_facing == 0 {
+            return false;
+        }
+        let (_, group) = self.member(vgpu);
+        let is_urgent = |next: VgpuKey| self.members[next.index()].user_facing;
+        let sibling = group.queue.preempting().is_some();
+        let tenant = self.tenants.preempting().and_then(|tenant| self.first_of(tenant));
+        sibling || tenant.is_some_and(is_urgent)
+    }
+
     fn successor(&self, vgpu: VgpuKey, rest_ns: u64) -> Option<VgpuKey> {
         let (member, group) = self.member(vgpu);
         if !self.tenants.runs_again(member.tenant, rest_ns) {
@@ -200,6 +263,6 @@ impl Policy for Fair {
     }
 }
 
-codec!(struct Fair { tenants, groups, members, anticipated, rules });
-codec!(struct Group { queue, vgpus, awake });
-codec!(struct Member { tenant, place });
+codec!(struct Fair { tenants, groups, members, anticipated, rules, terms, user_facing });
+codec!(struct Group { queue, vgpus, awake, urgent });
+codec!(struct Member { tenant, place, user_facing });

@@ -22,6 +22,7 @@ use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt;
 
+use crate::class::Class;
 use crate::codec::{Codec, Malformed, Reader};
 use crate::config::Config;
 use crate::key::{TenantKey, VgpuKey, Weight};
@@ -296,6 +297,14 @@ pub trait Policy: State + fmt::Debug + Send {
 
     /// A vGPU's weight changed.
     fn reweight(&mut self, vgpu: VgpuKey, weight: Weight);
+
+    /// Whether user-facing vGPUs go before batch ones.
+    fn has_classes(&self) -> bool {
+        false
+    }
+
+    /// A vGPU's class, if it is another than batch or was.
+    fn set_class(&mut self, _vgpu: VgpuKey, _class: Class) {}
 
     /// A vGPU has work again.
     fn wake(&mut self, vgpu: VgpuKey);

@@ -3,7 +3,8 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-use super::types::{Class, PoolConfig};
+use super::types::PoolConfig;
+use crate::class::Class;
 use crate::codec::{Codec, Malformed, Reader, codec};
 use crate::key::{TaskKey, VgpuKey, Weight};
 

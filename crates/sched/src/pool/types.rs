@@ -3,30 +3,9 @@
 use alloc::string::String;
 
 use super::policy::PoolPolicyId;
+use crate::class::Class;
 use crate::codec::codec;
 use crate::key::{DeviceKey, TaskKey, VgpuKey, Weight};
-
-/// What a vGPU's tasks are owed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-pub enum Class {
-    /// A task is worth most if it ends within so many ns of its submission.
-    UserFacing {
-        /// The service level agreement, in ns.
-        sla_ns: u64,
-    },
-    /// A task may wait.
-    Batch,
-}
-
-codec!(enum Class { 0 UserFacing { sla_ns }, 1 Batch {} });
-
-impl Class {
-    /// Whether it has an SLA.
-    pub fn is_user_facing(self) -> bool {
-        matches!(self, Self::UserFacing { .. })
-    }
-}
 
 /// Settings of a pool.
 #[derive(Clone, Copy, Debug)]

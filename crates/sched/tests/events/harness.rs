@@ -13,8 +13,8 @@ use model::histories::{Source, play};
 use weft_sched::invariants::audit;
 use weft_sched::journal::{Replay, Writer};
 use weft_sched::{
-    Actions, Cap, Config, DeviceKey, Event, Node, SessionKey, TenantKey, Usage, VgpuKey, Weight,
-    policy,
+    Actions, Cap, Class, Config, DeviceKey, Event, Node, SessionKey, TenantKey, Usage, VgpuKey,
+    Weight, policy,
 };
 
 /// The longest history that an input may cause.
@@ -79,7 +79,7 @@ fn any_config(source: &mut Bytes<'_>) -> Config {
 }
 
 fn any_event(source: &mut Bytes<'_>) -> Event {
-    let kind = source.below(24);
+    let kind = source.below(25);
     let mut key = |limit| u32::try_from(source.below(limit)).unwrap_or(0);
     let (device, tenant) = (DeviceKey(key(2)), TenantKey(key(4)));
     let (vgpu, session) = (VgpuKey(key(5)), SessionKey(key(7)));
@@ -107,6 +107,7 @@ fn any_event(source: &mut Bytes<'_>) -> Event {
         20 => Event::SyncCalls { session, calls: source.below(1 << 10) },
         21 => Event::OnCpu { vgpu, on: source.below(2) == 0 },
         22 => Event::Adopt { session, epoch: source.below(64), budget_ns: source.below(1 << 24) },
+        23 => Event::SetClass { vgpu, class: any_class(source) },
         _ if source.below(2) == 0 => Event::SetPolicy { device, policy: any_policy(source) },
         _ => Event::Timer,
     }
@@ -118,6 +119,10 @@ fn any_usage(source: &mut Bytes<'_>) -> Usage {
         _ => source.below(1 << 28),
     };
     Usage { used_ns: counter(), in_flight_ns: counter(), idle_ns: counter() }
+}
+
+fn any_class(source: &mut Bytes<'_>) -> Class {
+    if source.below(2) == 0 { Class::Batch } else { Class::UserFacing { sla_ns: 1 } }
 }
 
 fn any_cap(source: &mut Bytes<'_>) -> Option<Cap> {

@@ -1,7 +1,7 @@
 //! Histories out of any source of numbers: a seed for a soak, a fuzzer's bytes.
 
 use weft_sched::invariants::{LevelLag, audit};
-use weft_sched::{Cap, Config, policy};
+use weft_sched::{Cap, Class, Config, policy};
 
 use super::steps::{Step, take};
 use super::{Habits, Load, MS, Model, Random, US};
@@ -91,6 +91,7 @@ fn settings(source: &mut impl Source) -> (Config, Habits) {
         sleeper_credit_ns: [0, 0, quantum_ns / 2, quantum_ns]
             [usize::try_from(source.below(4)).unwrap()],
         slack_ns: [0, 0, 0, MS][usize::try_from(source.below(4)).unwrap()],
+        borrow_ns: [0, MS, 10 * MS, 100 * MS][usize::try_from(source.below(4)).unwrap()],
         ..Config::default()
     };
     let pipelined = source.below(2) == 0;
@@ -115,7 +116,7 @@ fn populate(model: &mut Model, source: &mut impl Source) {
 
 fn step(source: &mut impl Source) -> Step {
     let any = usize::try_from(source.below(1 << 16)).unwrap();
-    match source.below(32) {
+    match source.below(34) {
         0 => Step::AddGroup { weight: weight(source) },
         1 => Step::RemoveGroup { group: any },
         2 => Step::ReweightGroup { group: any, weight: weight(source) },
@@ -132,7 +133,8 @@ fn step(source: &mut impl Source) -> Step {
         17 => Step::Reweight { vgpu: any, weight: weight(source) },
         18 => Step::Settle,
         19 => Step::Pass { ns: source.below(200 * US) },
-        _ => Step::Pass { ns: source.below(200 * MS) },
+        20..32 => Step::Pass { ns: source.below(200 * MS) },
+        _ => Step::SetClass { vgpu: any, class: class(source) },
     }
 }
 
@@ -155,6 +157,10 @@ fn load(source: &mut impl Source) -> Load {
         1 => Load::Pausing { size_ns: size(source), pause_ns: US + source.below(5 * MS) },
         _ => Load::Manual,
     }
+}
+
+fn class(source: &mut impl Source) -> Class {
+    if source.below(3) == 0 { Class::Batch } else { Class::UserFacing { sla_ns: 200 * MS } }
 }
 
 fn cap(source: &mut impl Source) -> Option<Cap> {

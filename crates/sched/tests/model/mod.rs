@@ -12,8 +12,8 @@ use std::collections::{BinaryHeap, VecDeque};
 
 use weft_sched::invariants::{CapCheck, LagTree, Rising, WorkConservation, audit};
 use weft_sched::{
-    Action, Actions, Cap, Config, DeviceKey, Event, Node, PolicyId, SessionKey, Tag, TenantKey,
-    Usage, VgpuKey, Weight, policy,
+    Action, Actions, Cap, Class, Config, DeviceKey, Event, Node, PolicyId, SessionKey, Tag,
+    TenantKey, Usage, VgpuKey, Weight, policy,
 };
 
 pub(crate) const US: u64 = 1_000;
@@ -67,6 +67,9 @@ struct Worker {
     grant: Option<Grant>,
     runnable: bool,
     alive: bool,
+    /// When it got work, until that is served.
+    asked_ns: Option<u64>,
+    longest_wait_ns: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -243,6 +246,15 @@ impl Model {
         self.tell(Event::SetCap { vgpu: vgpu_key(vgpu), cap });
     }
 
+    pub(crate) fn set_class(&mut self, vgpu: usize, class: Class) {
+        self.settle();
+        if class.is_user_facing() {
+            let borrow_ns = self.node.config(DEVICE).unwrap().borrow_ns;
+            self.lag.may_borrow(vgpu_key(vgpu), borrow_ns);
+        }
+        self.tell(Event::SetClass { vgpu: vgpu_key(vgpu), class });
+    }
+
     pub(crate) fn session(&mut self, vgpu: usize, load: Load) -> usize {
         let key = self.workers.len();
         self.workers.push(Worker {
@@ -257,6 +269,8 @@ impl Model {
             grant: None,
             runnable: false,
             alive: true,
+            asked_ns: None,
+            longest_wait_ns: 0,
         });
         self.lag.add_session(session_key(key), vgpu_key(vgpu), Weight::ONE);
         self.tell(Event::AddSession { session: session_key(key), vgpu: vgpu_key(vgpu) });
@@ -282,6 +296,11 @@ impl Model {
 
     pub(crate) fn served_ns(&self, vgpu: usize) -> u64 {
         self.vgpus[vgpu].served_ns
+    }
+
+    /// The longest that a session that got work waited until it was served.
+    pub(crate) fn longest_wait_ns(&self, worker: usize) -> u64 {
+        self.workers[worker].longest_wait_ns
     }
 
     pub(crate) fn groups_alive(&self) -> Vec<usize> {
@@ -335,6 +354,7 @@ impl Model {
         self.workers[worker].stop_idling(self.now);
         if !self.workers[worker].runnable {
             self.workers[worker].runnable = true;
+            self.workers[worker].asked_ns = Some(self.now);
             self.report_holders();
             self.tell(Event::Runnable { session: session_key(worker), estimate_ns: size_ns });
             self.observe_session(worker);
@@ -459,6 +479,10 @@ impl Model {
         assert!(elapsed <= command.left_ns, "a finish is never late");
         command.left_ns -= elapsed;
         let worker = command.worker;
+        let state = &mut self.workers[worker];
+        if let Some(asked_ns) = state.asked_ns.take() {
+            state.longest_wait_ns = state.longest_wait_ns.max(since - asked_ns);
+        }
         self.workers[worker].in_flight_ns -= elapsed;
         self.workers[worker].finished_ns += elapsed;
         let vgpu = &mut self.vgpus[self.workers[worker].vgpu];

@@ -1,6 +1,6 @@
 //! What histories of the model are made of.
 
-use weft_sched::Cap;
+use weft_sched::{Cap, Class};
 
 use super::{Load, Model};
 
@@ -11,6 +11,7 @@ pub(crate) enum Step {
     ReweightGroup { group: usize, weight: u32 },
     AddVgpu { group: usize, weight: u32 },
     SetCap { vgpu: usize, cap: Option<Cap> },
+    SetClass { vgpu: usize, class: Class },
     ReweightSession { session: usize, weight: u32 },
     AddSession { vgpu: usize, load: Load },
     Burst { session: usize, commands: Vec<u64> },
@@ -48,6 +49,11 @@ pub(crate) fn take(model: &mut Model, step: &Step) {
         Step::SetCap { vgpu, cap } => {
             if let Some(vgpu) = choose(&model.vgpus_alive(), *vgpu) {
                 model.set_cap(vgpu, *cap);
+            }
+        }
+        Step::SetClass { vgpu, class } => {
+            if let Some(vgpu) = choose(&model.vgpus_alive(), *vgpu) {
+                model.set_class(vgpu, *class);
             }
         }
         Step::ReweightSession { session, weight } => {

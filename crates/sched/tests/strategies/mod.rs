@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses a part of the strategies")]
 
 use proptest::prelude::*;
-use weft_sched::{Cap, Config};
+use weft_sched::{Cap, Class, Config};
 
 use crate::model::steps::Step;
 use crate::model::{Habits, Load, MS, US};
@@ -31,6 +31,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(group, weight)| Step::ReweightGroup { group, weight }),
         4 => (any::<usize>(), weight()).prop_map(|(group, weight)| Step::AddVgpu { group, weight }),
         1 => (any::<usize>(), cap()).prop_map(|(vgpu, cap)| Step::SetCap { vgpu, cap }),
+        2 => (any::<usize>(), class()).prop_map(|(vgpu, class)| Step::SetClass { vgpu, class }),
         1 => (any::<usize>(), weight())
             .prop_map(|(session, weight)| Step::ReweightSession { session, weight }),
         6 => (any::<usize>(), load()).prop_map(|(vgpu, load)| Step::AddSession { vgpu, load }),
@@ -63,15 +64,21 @@ fn cap() -> impl Strategy<Value = Option<Cap>> {
     )
 }
 
-/// Settings of `fair`, with and without sleeper credit and slack.
+fn class() -> impl Strategy<Value = Class> {
+    prop_oneof![2 => Just(Class::UserFacing { sla_ns: 200 * MS }), 1 => Just(Class::Batch)]
+}
+
+/// Settings of `fair`, with and without sleeper credit, slack and borrowing.
 pub(crate) fn config() -> impl Strategy<Value = Config> {
     let quantum = prop_oneof![2 => Just(6 * MS), 1 => 200 * US..10 * MS];
-    (quantum, 0..=1_000u64, prop_oneof![2 => Just(0), 1 => 0..6 * MS]).prop_map(
-        |(quantum_ns, credit_permille, slack_ns)| Config {
+    let borrow = prop_oneof![1 => Just(0), 3 => 0..100 * MS];
+    (quantum, 0..=1_000u64, prop_oneof![2 => Just(0), 1 => 0..6 * MS], borrow).prop_map(
+        |(quantum_ns, credit_permille, slack_ns, borrow_ns)| Config {
             quantum_ns,
             sleeper_credit_ns: (quantum_ns * credit_permille / 1_000)
                 .saturating_sub(quantum_ns / 2),
             slack_ns,
+            borrow_ns,
             ..Config::default()
         },
     )

@@ -1,6 +1,6 @@
 //! Where a vGPU stands in the hierarchy of tenants, vGPUs and sessions, and what bounds it.
 
-use weft_sched::{Cap, DeviceKey, Event, SessionKey, TenantKey, VgpuKey, Weight};
+use weft_sched::{Cap, Class, DeviceKey, Event, SessionKey, TenantKey, VgpuKey, Weight};
 
 use super::Driver;
 
@@ -19,6 +19,8 @@ pub(crate) struct Place {
     pub(crate) weight: Weight,
     /// The most it may use even of an idle device.
     pub(crate) cap: Option<Cap>,
+    /// What its work is owed.
+    pub(crate) class: Class,
 }
 
 impl Driver {
@@ -26,7 +28,7 @@ impl Driver {
     /// keeps its tenant: only a changed configuration moves vGPUs, and then those with sessions
     /// finish where they began.
     pub(super) fn place(&mut self, place: Place) {
-        let Place { device, tenant_weight, weight, cap, .. } = place;
+        let Place { device, tenant_weight, weight, cap, class, .. } = place;
         let (vgpu, tenant) = (VgpuKey(place.vgpu), TenantKey(place.tenant));
         self.place_tenant(tenant, tenant_weight);
         let known = self.turns.node().vgpu(vgpu);
@@ -41,6 +43,10 @@ impl Driver {
         if known.and_then(|view| view.cap) != cap {
             self.report_holders();
             self.tell(Event::SetCap { vgpu, cap });
+        }
+        if known.map_or(Class::Batch, |view| view.class) != class {
+            self.report_holders();
+            self.tell(Event::SetClass { vgpu, class });
         }
     }
 

@@ -6,7 +6,7 @@ use std::thread;
 
 use weft_gate::{ControlPage, GateWorker, HolderSide};
 use weft_ring::peer::Process;
-use weft_sched::Config;
+use weft_sched::{Class, Config};
 use weft_turn::{Admission, WaitFor};
 
 use super::*;
@@ -59,7 +59,15 @@ fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
         waiters: None,
     };
     let (device, weight) = (DEVICE, Weight::ONE);
-    let place = Place { vgpu: 0, device, tenant: 0, tenant_weight: weight, weight, cap: None };
+    let place = Place {
+        vgpu: 0,
+        device,
+        tenant: 0,
+        tenant_weight: weight,
+        weight,
+        cap: None,
+        class: Class::Batch,
+    };
     handle.send(Order::Place(place));
     handle.send(Order::Begin(Box::new(beginning)));
     let mut worker = GateWorker::new(HolderSide::new(control, page.clone(), 0));

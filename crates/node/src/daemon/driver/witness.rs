@@ -6,7 +6,9 @@ use std::time::Duration;
 use weft_sched::EventError;
 use weft_turn::{Decision, Host};
 
+use crate::admin::Attainment;
 use crate::daemon::clock;
+use crate::daemon::driver::responses::ResponseTimes;
 use crate::daemon::recorder::Recorder;
 
 /// The recordings that go on.
@@ -16,6 +18,7 @@ pub(super) struct Witness {
     recorders: BTreeMap<u64, Recorder>,
     /// Records that recordings lost which are over.
     lost: u64,
+    responses: ResponseTimes,
 }
 
 impl Witness {
@@ -42,6 +45,11 @@ impl Witness {
         self.recorders.values_mut().filter_map(Recorder::flush_if_old).min()
     }
 
+    /// How soon the work of user-facing vGPUs was done, by key.
+    pub(super) fn attainment(&self) -> impl Iterator<Item = (u32, Attainment)> {
+        self.responses.iter()
+    }
+
     /// Records that were ever lost.
     pub(super) fn lost_ever(&self) -> u64 {
         self.recorders.values().map(Recorder::lost_ever).sum::<u64>() + self.lost
@@ -64,6 +72,7 @@ impl Host for Witness {
                 tracing::error!(%error, ?event, "the scheduling core refused an event");
             }
         }
+        self.responses.observe(decision);
         for recorder in self.recorders.values_mut() {
             recorder.record(decision);
         }

@@ -227,7 +227,8 @@ impl Daemon {
             bytes => bytes,
         };
         let (name, token) = (asked.name, asked.token.to_owned());
-        let wanted = Wanted { name, owner, device, weight, memory_bytes, token, cap_ppm: None };
+        let wanted =
+            Wanted { name, owner, device, weight, memory_bytes, token, cap_ppm: None, sla_ns: 0 };
         // What nobody may have is refused as that.
         tables.registry.check_wanted(&wanted).map_err(|error| refusal(&error))?;
         let others = self.vgpus_of(tables, payer);
@@ -269,6 +270,7 @@ fn refusal(error: &RegistryError) -> Refusal {
         | RegistryError::Device(..)
         | RegistryError::Weight(_)
         | RegistryError::Cap(_)
+        | RegistryError::Sla(_)
         | RegistryError::Memory(..)
         | RegistryError::Exists(_)
         | RegistryError::Unknown(_) => RefusalCode::Malformed,

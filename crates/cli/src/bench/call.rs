@@ -1,0 +1,40 @@
+//! `bench call`: what a call costs the client.
+
+use anyhow::{Context as _, Result};
+
+use super::document::Document;
+use super::tenant::Host;
+use super::{Context, median};
+
+/// Runs of the program, each with its own session.
+const RUNS: usize = 5;
+
+pub(crate) fn run(context: &Context) -> Result<Document> {
+    let names = ["sync_us_p50", "sync_us_p99", "submit_us_p50", "submit_us_p99"];
+    let runs = if context.quick { 1 } else { RUNS };
+    let window = format!("{runs} runs of 50,000 synchronous calls and 64,000 launches; medians");
+    let mut document = Document::new("call", "real", &window);
+    let direct = Host::direct(false)?;
+    let (mut remoted, mut native) = (Vec::new(), Vec::new());
+    Host::on_node(context, false, &[], |host| {
+        for _ in 0..runs {
+            remoted.push(context.single(host, "call")?);
+            native.push(context.single(&direct, "call")?);
+        }
+        Ok(())
+    })?;
+    for name in names {
+        let pick = |values: &[serde_json::Value]| {
+            values
+                .iter()
+                .map(|value| value[name].as_f64().context("a figure is missing"))
+                .collect::<Result<Vec<_>>>()
+        };
+        let values = pick(&remoted)?;
+        document.figure(name, median(&values));
+        document.figure(format!("{name}_min"), values.iter().copied().fold(f64::MAX, f64::min));
+        document.figure(format!("{name}_max"), values.iter().copied().fold(0.0, f64::max));
+        document.baseline(format!("direct_{name}"), median(&pick(&native)?));
+    }
+    Ok(document)
+}

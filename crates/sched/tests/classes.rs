@@ -1,0 +1,115 @@
+//! User-facing vGPUs beside batch ones on a model device: how long they wait, and that their share
+//! stays what their weight says.
+
+mod model;
+
+use model::{DEVICE, Habits, Load, MS, Model, SECOND, US};
+use weft_sched::{Class, Config, SessionKey};
+
+const USER_FACING: Class = Class::UserFacing { sla_ns: 200 * MS };
+/// What batch sessions offer: always more commands of this size.
+const COMMAND_NS: u64 = 500 * US;
+/// Device time that a batch worker has in flight.
+const SLICE_NS: u64 = 2 * MS;
+const HABITS: Habits =
+    Habits { pipelined: true, window_ns: SLICE_NS, error_permille: 0, settle_delay_ns: 0 };
+
+/// A request of 2 ms every 20 ms or so: a tenth of the device.
+const REQUESTS: Load = Load::Pausing { size_ns: 2 * MS, pause_ns: 18_300 * US };
+
+fn batch() -> Load {
+    Load::Saturating(vec![COMMAND_NS])
+}
+
+/// Tenants of one vGPU each, of weight 1.
+fn tenant(model: &mut Model, class: Class, load: Load) -> usize {
+    let group = model.group(1);
+    let vgpu = model.vgpu_of(group, 1);
+    model.set_class(vgpu, class);
+    model.session(vgpu, load);
+    vgpu
+}
+
+#[test]
+fn who_is_user_facing_waits_for_a_slice_and_others_for_turns() {
+    let longest_wait = |class| {
+        let mut model = Model::with_config(Config::default(), HABITS);
+        let service = tenant(&mut model, class, REQUESTS);
+        let others = [(); 2].map(|()| tenant(&mut model, Class::Batch, batch()));
+        model.run_for(20 * SECOND);
+        model.check_bills();
+        let [one, two] = others.map(|vgpu| model.served_ns(vgpu));
+        assert!(one.abs_diff(two) <= 20 * MS, "batch tenants share what is left: {one}, {two}");
+        // Who is done keeps the device for the yield time, at its own expense.
+        assert!(model.busy_ns > 19_800 * MS, "all of the device is used: {}", model.busy_ns);
+        (model.longest_wait_ns(0), model.served_ns(service))
+    };
+    let (wait_ns, served_ns) = longest_wait(USER_FACING);
+    let overlap_ns = Config::default().overlap_ns;
+    assert!(wait_ns <= SLICE_NS + COMMAND_NS + overlap_ns, "waited {wait_ns}");
+    assert!(served_ns > 1_700 * MS, "{served_ns}");
+    let (control_ns, _) = longest_wait(Class::Batch);
+    assert!(control_ns > 2 * wait_ns, "as batch {control_ns}, as user-facing {wait_ns}");
+}
+
+#[test]
+fn who_always_wants_more_gets_its_share_and_no_more() {
+    let mut model = Model::with_config(Config::default(), HABITS);
+    let hog = tenant(&mut model, USER_FACING, batch());
+    let batch = tenant(&mut model, Class::Batch, batch());
+    let borrow_ns = Config::default().borrow_ns;
+    model.run_for(10 * SECOND);
+    let [hog_ns, batch_ns] = [hog, batch].map(|vgpu| model.served_ns(vgpu));
+    let most_ns = borrow_ns + 4 * (6 * MS + COMMAND_NS);
+    assert!(hog_ns.abs_diff(batch_ns) <= most_ns, "{hog_ns} and {batch_ns}");
+}
+
+/// One that has borrowed more than a turn stands in no other one's way.
+#[test]
+fn a_greedy_one_spoils_no_other_ones_answers() {
+    let mut model = Model::with_config(Config::default(), HABITS);
+    tenant(&mut model, USER_FACING, batch());
+    tenant(&mut model, Class::Batch, batch());
+    model.run_for(2 * SECOND);
+    tenant(&mut model, USER_FACING, REQUESTS);
+    model.run_for(20 * SECOND);
+    let (wait_ns, overlap_ns) = (model.longest_wait_ns(2), Config::default().overlap_ns);
+    assert!(wait_ns <= SLICE_NS + COMMAND_NS + overlap_ns, "waited {wait_ns}");
+}
+
+/// A tenant's batch vGPU gives way to its own user-facing one; the tenant's share stays.
+#[test]
+fn inside_a_tenant_it_is_the_same() {
+    let mut model = Model::with_config(Config::default(), HABITS);
+    let groups = [model.group(1), model.group(1)];
+    let vgpus = [(groups[0], 1), (groups[0], 1), (groups[1], 1)]
+        .map(|(group, weight)| model.vgpu_of(group, weight));
+    model.set_class(vgpus[0], USER_FACING);
+    model.session(vgpus[0], REQUESTS);
+    model.session(vgpus[1], batch());
+    model.session(vgpus[2], batch());
+    model.run_for(20 * SECOND);
+    let wait_ns = model.longest_wait_ns(0);
+    let overlap_ns = Config::default().overlap_ns;
+    assert!(wait_ns <= SLICE_NS + COMMAND_NS + overlap_ns, "waited {wait_ns}");
+    let served = vgpus.map(|vgpu| model.served_ns(vgpu));
+    let [one, two] = [served[0] + served[1], served[2]];
+    assert!(one.abs_diff(two) <= 200 * MS, "tenants share as before: {one}, {two}");
+}
+
+#[test]
+fn a_slice_is_stated_where_somebody_may_come() {
+    let mut model = Model::with_config(Config::default(), HABITS);
+    let service = tenant(&mut model, Class::Batch, Load::Manual);
+    tenant(&mut model, Class::Batch, Load::Manual);
+    let slices = |model: &Model| [0, 1].map(|key| model.node.slice_ns(SessionKey(key)));
+    assert_eq!(slices(&model), [None, None]);
+    model.set_class(service, USER_FACING);
+    assert_eq!(slices(&model), [None, Some(SLICE_NS)], "it does not wait for itself");
+    model.set_policy("round_robin");
+    assert_eq!(slices(&model), [None, None], "this policy knows no classes");
+    model.set_policy("fair");
+    assert_eq!(model.node.config(DEVICE).map(|config| config.slice_ns), Some(SLICE_NS));
+    model.kill(0);
+    assert_eq!(slices(&model), [None, None], "nobody can come");
+}
