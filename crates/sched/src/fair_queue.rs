@@ -119,10 +119,11 @@ impl FairQueue {
     }
 
     fn enqueue(&mut self, key: u32) {
-        let flow = self.flows[key as usize];
+        let flow = &self.flows[key as usize];
+        let rank = flow.rank();
         match &mut self.borrowing {
-            Some(borrowing) if flow.borrows => borrowing.waiting.set(key, flow.rank()),
-            _ => self.waiting.set(key, flow.rank()),
+            Some(borrowing) if flow.borrows => borrowing.waiting.set(key, rank),
+            _ => self.waiting.set(key, rank),
         }
     }
 
@@ -135,9 +136,18 @@ impl FairQueue {
 
     /// The waiting flow of the smallest tag, borrowing or not.
     fn least(&self) -> Option<(Tag, u32)> {
-        [self.waiting.peek(), self.first_borrower()].into_iter().flatten().min()
+        match &self.borrowing {
+            None => self.waiting.peek(),
+            Some(some) => [self.waiting.peek(), some.waiting.peek()].into_iter().flatten().min(),
+        }
     }
 
+    fn nobody_waits(&self) -> bool {
+        self.waiting.is_empty()
+            && self.borrowing.as_ref().is_none_or(|some| some.waiting.is_empty())
+    }
+
+    #[inline]
     fn first_borrower(&self) -> Option<(Tag, u32)> {
         self.borrowing.as_ref().and_then(|borrowing| borrowing.waiting.peek())
     }
@@ -285,12 +295,12 @@ impl FairQueue {
     }
 
     pub(crate) fn charge(&mut self, key: u32, charge: Charge) {
-        let waiting = self.waiting();
+        let nobody_waits = self.nobody_waits();
         let flow = &mut self.flows[key as usize];
         let distance = Tag::from_service(charge.ns.unsigned_abs(), flow.weight);
         flow.start =
             if charge.ns < 0 { flow.start.minus(distance) } else { flow.start.plus(distance) };
-        let alone = waiting == 0 && self.anticipated.is_none_or(|one| one == key);
+        let alone = nobody_waits && self.anticipated.is_none_or(|one| one == key);
         if charge.settled && alone {
             // It was the only one awake, so its tag *is* the virtual time, even if it sleeps now.
             self.virtual_time = self.virtual_time.max(flow.start);

@@ -49,6 +49,10 @@ impl<R: Copy + Ord> Heap<R> {
         self.top
     }
 
+    pub(crate) fn is_empty(&self) -> bool {
+        self.top.is_none()
+    }
+
     /// How many keys are in.
     pub(crate) fn len(&self) -> usize {
         if self.is_one() { usize::from(self.top.is_some()) } else { self.entries.len() }
