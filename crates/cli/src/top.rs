@@ -18,7 +18,7 @@ use weft_node::admin::{
 use crate::args::Sockets;
 use crate::output::{bar, line, percent, size};
 use crate::users::Names;
-use crate::vgpu::{cap, class, state, tenant, with_shares};
+use crate::vgpu::{cap, class, service, state, tenant, with_shares};
 
 /// Characters of a share's bar.
 const BAR_WIDTH: usize = 24;
@@ -290,7 +290,7 @@ fn heading(before: &Stats, after: &Stats) -> Vec<String> {
         format!(
             "{}{}busy {}  memory {} of {}  {} ({})  policy {}  holder {}  waiting {waiting}",
             if is_alone { String::new() } else { format!("{}: ", in_pool(device)) },
-            if device.in_service { "" } else { "OUT OF SERVICE  " },
+            if device.in_service { String::new() } else { format!("{}  ", service(device)) },
             percent(device_busy_ratio(device, before, after)),
             size(device.memory_used_bytes),
             size(device.memory_bytes),

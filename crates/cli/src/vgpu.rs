@@ -82,7 +82,7 @@ pub(crate) fn devices(sockets: &Sockets, json: bool) -> Result<()> {
         let vgpus = stats.vgpus.iter().filter(|vgpu| vgpu.device == device.name);
         vec![
             device.name.clone(),
-            if device.in_service { "up" } else { "down" }.to_owned(),
+            service(device).to_owned(),
             device.pool.clone().unwrap_or_else(|| "-".to_owned()),
             device.product.clone(),
             device.backend.clone(),
@@ -99,6 +99,15 @@ pub(crate) fn devices(sockets: &Sockets, json: bool) -> Result<()> {
     ];
     line(table(&header, &rows).trim_end());
     Ok(())
+}
+
+/// Whether vGPUs may use a device.
+pub(crate) fn service(device: &DeviceReport) -> &'static str {
+    match (device.in_service, &device.failure) {
+        (true, _) => "up",
+        (false, Some(_)) => "failed",
+        (false, None) => "down",
+    }
 }
 
 /// The vGPUs as JSON, each with its part of the device.

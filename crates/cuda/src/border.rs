@@ -49,6 +49,9 @@ fn explain_loss(client: &Client) {
         Some(Loss::DeviceWithdrawn) => {
             "weft: the device of this program's vGPU was taken out of service by its administrator"
         }
+        Some(Loss::DeviceFailed) => {
+            "weft: the device of this program's vGPU failed; the node's log says how"
+        }
         Some(Loss::Worker) => {
             "weft: this program's worker on the node ended before it; the node's log says why"
         }

@@ -35,6 +35,10 @@ pub(crate) fn text(stats: &Stats) -> String {
     page.devices(stats, "weft_device_in_service", "gauge", help, |device| {
         u8::from(device.in_service).to_string()
     });
+    let help = "1 while it is out of service because it fails";
+    page.devices(stats, "weft_device_failed", "gauge", help, |device| {
+        u8::from(device.failure.is_some()).to_string()
+    });
     let help = "memory allocated to vGPUs";
     page.devices(stats, "weft_device_memory_used_bytes", "gauge", help, |device| {
         device.memory_used_bytes.to_string()

@@ -92,6 +92,8 @@ pub enum Loss {
     VgpuRemoved = 3,
     /// Its device was taken out of service.
     DeviceWithdrawn = 4,
+    /// Its device failed.
+    DeviceFailed = 5,
 }
 
 /// A mapped segment: hands out its parts to the two sides.
@@ -210,6 +212,7 @@ impl Segment {
             2 => Some(Loss::NodeStopped),
             3 => Some(Loss::VgpuRemoved),
             4 => Some(Loss::DeviceWithdrawn),
+            5 => Some(Loss::DeviceFailed),
             _ => Some(Loss::Worker),
         })
     }

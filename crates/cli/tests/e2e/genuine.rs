@@ -6,7 +6,7 @@
 //! one.
 
 use crate::support::{
-    Conversation, Node, driver, finish, program, python, root, success, text_of, weft,
+    Conversation, Node, driver, eventually, finish, program, python, root, success, text_of, weft,
 };
 
 #[test]
@@ -29,6 +29,43 @@ fn programs_run_through_the_driver() {
     );
     assert!(stats.devices[0].busy_ns > 0 && stats.devices[0].executions > 0, "{stats:?}");
     assert!(stats.closure.error() < 0.005, "{stats:?}");
+}
+
+/// A look from outside finds a device whose workers fail; it is out of service until a look finds
+/// it well. Here its driver's file is gone for a time.
+#[test]
+fn a_device_that_fails_is_out_of_service_until_it_works_again() {
+    let folder = tempfile::tempdir().unwrap();
+    let library = folder.path().join("libcuda.so");
+    std::fs::copy(driver(), &library).unwrap();
+    let direct = library.with_file_name("libweft_direct.so");
+    std::fs::copy(driver().with_file_name("libweft_direct.so"), direct).unwrap();
+    let node = Node::on_library(&library, &[]);
+    let share = ["step_285us", "60", "--window", "0.2"];
+    let mut running = Conversation::start(node.run(&["--name", "a"], &program("share"), &share));
+    running.line();
+    let away = folder.path().join("away.so");
+    std::fs::rename(&library, &away).unwrap();
+    let failed = finish(node.run(&["--name", "b"], &program("vector_add"), &[]));
+    assert!(!failed.status.success(), "{}", text_of(&failed));
+    let device = || node.admin().stats().unwrap().devices.remove(0);
+    eventually("the device to be found failing", || device().failure.is_some());
+    assert!(!device().in_service);
+    assert!(!running.wait().success(), "who ran on it is ended");
+    let refused = text_of(&finish(node.run(&["--name", "b"], &program("vector_add"), &[])));
+    assert!(refused.contains("`gpu0`") && refused.contains("failed"), "{refused}");
+    let shown = |arguments: &[&str]| {
+        let mut command = weft();
+        success({
+            command.arg("--runtime-dir").arg(node.path()).args(arguments);
+            command
+        })
+    };
+    assert!(shown(&["ls", "--devices"]).contains("failed"));
+    assert!(shown(&["metrics"]).contains("weft_device_failed{device=\"gpu0\"} 1"));
+    std::fs::rename(&away, &library).unwrap();
+    eventually("the device to be back", || device().in_service);
+    success(node.run(&["--name", "b"], &program("vector_add"), &[]));
 }
 
 #[test]

@@ -128,13 +128,18 @@ impl Node {
     /// driver, and that executes on a paced software device within the worker: each worker has one
     /// of its own, so that only the gate makes them take turns.
     pub(crate) fn on_driver(settings: &[&str]) -> Self {
-        let library = format!("device.library={}", driver().display());
+        Self::on_library(&driver(), settings)
+    }
+
+    /// The same with the shim at this path.
+    pub(crate) fn on_library(library: &Path, settings: &[&str]) -> Self {
+        // The sandbox lets a worker read its driver's folder.
+        let model = library.with_file_name("e2e-paced.toml");
+        let library = format!("device.library={}", library.display());
         // Workers of another user might not reach the build's folder.
         let mut all =
             vec!["device=cuda", library.as_str(), "scheduling.share=vgpu", "worker.user=0"];
         all.extend_from_slice(settings);
-        // The sandbox lets a worker read its driver's folder.
-        let model = driver().with_file_name("e2e-paced.toml");
         std::fs::copy(root().join("crates/cli/models/paced.toml"), &model).unwrap();
         let device = format!("soft:paced:{}", model.display());
         Self::start_in(&all, vec![("WEFT_ATTACH", "direct".to_owned()), ("WEFT_DEVICE", device)])

@@ -180,6 +180,7 @@ mod tests {
         DeviceReport {
             pool: None,
             in_service: true,
+            failure: None,
             name: name.to_owned(),
             product: String::new(),
             backend: "soft".to_owned(),

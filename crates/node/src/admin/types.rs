@@ -192,6 +192,9 @@ pub struct DeviceReport {
     /// Whether vGPUs may use it.
     #[serde(default = "yes")]
     pub in_service: bool,
+    /// How it fails, if it is out of service for that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub failure: Option<String>,
     /// Product name.
     pub product: String,
     /// Backend: `soft`.

@@ -19,7 +19,7 @@ use super::devices::Device;
 use super::devices::ledger::Ledger;
 use super::driver::{Order, View};
 use super::log::LogLimit;
-use super::registry::{Change, Vgpu, Wanted};
+use super::registry::{Change, Outage, Vgpu, Wanted};
 use super::roles::{self, Caller};
 use super::sessions::{Asked, Entry};
 use super::{Daemon, STACK_BYTES, Tables};
@@ -441,8 +441,13 @@ impl Daemon {
         let report = |device: &Device| {
             let policy = view.policies.get(&device.key).map_or("", |policy| policy.name());
             let used_bytes = tables.ledger(device.key).used_bytes_total();
-            let in_service = tables.registry.is_in_service(&device.name);
-            DeviceReport { in_service, ..device.report(policy, used_bytes) }
+            let outage = tables.registry.outage(&device.name);
+            let failure = match outage {
+                Some(Outage::Failed(reason)) => Some(reason.clone()),
+                Some(Outage::Withdrawn) | None => None,
+            };
+            let in_service = outage.is_none();
+            DeviceReport { in_service, failure, ..device.report(policy, used_bytes) }
         };
         self.devices.iter().map(report).collect()
     }

@@ -16,7 +16,13 @@ impl super::Daemon {
         for device in self.devices.iter() {
             let DeviceInfo { name, backend, memory_bytes, .. } = &device.info;
             let detail = format!("{name} ({backend}), {} MiB for vGPUs", memory_bytes >> 20);
-            checks.push(check(&format!("device {}", device.name), Finding::Good, detail));
+            let (finding, detail) = match self.tables().registry.outage(&device.name) {
+                None => (Finding::Good, detail),
+                Some(outage) => {
+                    (Finding::Warning, format!("{detail}; {}", outage.in_words(&device.name)))
+                }
+            };
+            checks.push(check(&format!("device {}", device.name), finding, detail));
         }
         let stats = self.stats()?;
         checks.push(cosched::check(Some(&stats.coscheduling)));

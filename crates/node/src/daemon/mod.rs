@@ -12,6 +12,7 @@ mod cosched;
 mod devices;
 mod doctor;
 mod driver;
+mod health;
 mod host;
 mod log;
 mod pace;
@@ -56,6 +57,7 @@ use self::devices::frames::Frames;
 use self::devices::ledger::Ledger;
 use self::devices::{Device, Devices};
 use self::driver::{DrivenDevice, Driver, Handle, Order};
+use self::health::Health;
 use self::host::HostLedger;
 use self::log::TenantLines;
 use self::pace::{AttachPace, Loads};
@@ -108,6 +110,8 @@ pub(crate) struct Daemon {
     /// A session is over.
     ended: Condvar,
     saver: Saver,
+    /// Whose devices are suspected of failing.
+    health: Health,
     /// Bounds what tenants can have written to the log.
     pub(crate) lines: TenantLines,
     /// Connections to the admin socket.
@@ -272,10 +276,8 @@ impl Setup {
         let mut driver =
             Driver::new(node, page, received, saver.clone(), tables, coscheduler, driven);
         let journal = start_journal(&config, &mut driver)?;
-        let (stop, stopper) = UnixStream::pair()?;
-        let (leave, leaver) = UnixStream::pair()?;
-        signal_hook::low_level::pipe::register(signal_hook::consts::SIGINT, stopper.try_clone()?)?;
-        signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, leaver)?;
+        let (suspicions, suspected) = mpsc::channel();
+        let Ends { stop, stopper, leave } = Ends::by_signals()?;
         let host = HostLedger::new(config.limits.host_memory_bytes());
         let tables = Tables { registry, frames, host, sessions: BTreeMap::new(), adopted: 0 };
         let room = Room::make(config.limits.sessions);
@@ -294,12 +296,15 @@ impl Setup {
             cleared: Condvar::new(),
             ended: Condvar::new(),
             saver,
+            health: Health::new(suspicions),
             lines: TenantLines::default(),
             admin_connections: Mutex::default(),
             admin_group,
             stop: stopper,
         };
-        Ok(Self { daemon: Arc::new(daemon), driver, journal, stop, leave, survivors })
+        let daemon = Arc::new(daemon);
+        health::start(&daemon, suspected)?;
+        Ok(Self { daemon, driver, journal, stop, leave, survivors })
     }
 
     fn serve(self) -> anyhow::Result<()> {
@@ -332,6 +337,26 @@ impl Setup {
         }
         daemon.runtime.remove_sockets();
         Ok(())
+    }
+}
+
+/// What ends the daemon.
+struct Ends {
+    /// Readable when the daemon and all sessions are to end: at `SIGINT`, or once something was
+    /// written to `stopper`.
+    stop: UnixStream,
+    stopper: UnixStream,
+    /// Readable at `SIGTERM`: the daemon is to end and leave its sessions to the next one.
+    leave: UnixStream,
+}
+
+impl Ends {
+    fn by_signals() -> anyhow::Result<Self> {
+        let (stop, stopper) = UnixStream::pair()?;
+        let (leave, leaver) = UnixStream::pair()?;
+        signal_hook::low_level::pipe::register(signal_hook::consts::SIGINT, stopper.try_clone()?)?;
+        signal_hook::low_level::pipe::register(signal_hook::consts::SIGTERM, leaver)?;
+        Ok(Self { stop, stopper, leave })
     }
 }
 

@@ -42,8 +42,8 @@ impl Granted {
     }
 }
 
-pub(crate) use self::homes::Home;
 use self::homes::Homes;
+pub(crate) use self::homes::{Home, Outage};
 
 /// What a vGPU had of the device besides the time it used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -190,8 +190,8 @@ pub(crate) enum RegistryError {
     #[error("there is no device `{0}` on this node; it has {1}")]
     Device(String, String),
     /// The device takes no vGPUs now.
-    #[error("device `{0}` is out of service (`weft device up {0}`); choose another")]
-    OutOfService(String),
+    #[error("device `{0}` {why}; choose another", why = .1.in_words(.0))]
+    OutOfService(String, Outage),
     /// The cap is out of range.
     #[error("a cap of {0} millionths is out of range; 1 to 1000000 (0.0001% to 100%)")]
     Cap(u32),
@@ -665,8 +665,8 @@ impl Registry {
             sla_ns: Some(wanted.sla_ns),
         };
         let device_bytes = self.device_bytes(&wanted.device)?;
-        if !self.is_in_service(&wanted.device) {
-            return Err(RegistryError::OutOfService(wanted.device.clone()));
+        if let Some(outage) = self.outage(&wanted.device) {
+            return Err(RegistryError::OutOfService(wanted.device.clone(), outage.clone()));
         }
         check(&change, device_bytes)
     }

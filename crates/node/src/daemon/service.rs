@@ -1,11 +1,12 @@
-//! Taking a device out of service while the node runs, and putting it back.
+//! Taking a device out of service while the node runs, and putting it back: by an administrator,
+//! or because it fails.
 
 use std::time::{Duration, Instant};
 
 use weft_ring::Loss;
 
 use super::driver::Order;
-use super::registry::Vgpu;
+use super::registry::{Outage, Vgpu};
 use super::sessions::Entry;
 use super::{Daemon, Tables};
 
@@ -18,26 +19,38 @@ impl Daemon {
         let device = self.device_called(name)?;
         // In one step with whoever takes it out.
         let mut tables = self.tables();
-        tables.registry.set_service(name, true);
+        tables.registry.set_outage(name, None);
         self.driver.send(Order::SetService { device, in_service: true });
         Ok(())
     }
 
-    /// Takes a device out of service: no session begins there, those that run end if `force` says
-    /// so, and its vGPUs move to devices of the same kind and pool where they have room.
+    /// Takes a device out of service for an administrator, who may `force` its sessions to end.
     pub(crate) fn take_out_of_service(&self, name: &str, force: bool) -> anyhow::Result<()> {
+        self.withdraw(name, Outage::Withdrawn, force.then_some(Loss::DeviceWithdrawn))
+    }
+
+    /// Takes a device out of service: no session begins there, those that run end and are told
+    /// `loss`, and its vGPUs move to devices of the same kind and pool where they have room.
+    /// Without a `loss` it is refused while sessions run.
+    pub(crate) fn withdraw(
+        &self,
+        name: &str,
+        outage: Outage,
+        loss: Option<Loss>,
+    ) -> anyhow::Result<()> {
         let device = self.device_called(name)?;
         let is_here = |entry: &Entry| entry.device == device;
         let deadline = Instant::now() + END_LIMIT;
         let mut tables = self.tables();
         let running = tables.in_words(tables.sessions.values().filter(|entry| is_here(entry)));
         anyhow::ensure!(
-            force || running.is_empty(),
+            loss.is_some() || running.is_empty(),
             "programs run on device `{name}`: {running}; `weft device down {name} --force` ends \
              them: their calls fail, and they are told why"
         );
-        tables.registry.set_service(name, false);
-        while self.end_those(&mut tables, Loss::DeviceWithdrawn, is_here) {
+        tables.registry.set_outage(name, Some(outage));
+        let loss = loss.unwrap_or(Loss::DeviceWithdrawn);
+        while self.end_those(&mut tables, loss, is_here) {
             anyhow::ensure!(
                 Instant::now() < deadline,
                 "the sessions on device `{name}` do not end; it takes no new ones, ask again"

@@ -174,6 +174,7 @@ impl Daemon {
                     tracing::error!(session, error, suppressed, "session did not open");
                 }
                 self.cancel_reservation(reservation);
+                self.health.suspect(reservation.device);
                 let message = format!("the node could not start a worker: {error:#}");
                 Err(Refusal { code: RefusalCode::Worker, message })
             }
@@ -455,6 +456,9 @@ impl Daemon {
     pub(crate) fn end_session(&self, session: Session) {
         let Session { key, start, vgpu, device, payer, worker, segment } = session;
         let signal = worker.end();
+        if signal.is_some() {
+            self.health.suspect(device);
+        }
         self.loads.end(key);
         self.devices.get(device).repair(key);
         if let Err(error) = segment.declare_worker_lost() {

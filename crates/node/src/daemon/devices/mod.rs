@@ -102,6 +102,7 @@ impl Device {
             name: self.name.clone(),
             pool: self.config.pool.clone(),
             in_service: true,
+            failure: None,
             product: self.info.name.clone(),
             backend: self.info.backend.clone(),
             clock: self.config.backend.clock().to_owned(),

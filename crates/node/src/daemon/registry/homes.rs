@@ -1,6 +1,6 @@
 //! Where vGPUs live: the node's devices, which of them are in service, and who goes where.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{Holding, Registry, RegistryError, Vgpu};
 
@@ -24,20 +24,45 @@ impl Home {
     }
 }
 
+/// Why a device takes no vGPUs and sessions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outage {
+    /// An administrator said so.
+    Withdrawn,
+    /// It fails, in words.
+    Failed(String),
+}
+
+impl Outage {
+    /// What is the matter with a device of that name, and what ends it.
+    pub(crate) fn in_words(&self, device: &str) -> String {
+        match self {
+            Self::Withdrawn => {
+                format!(
+                    "is out of service; an administrator puts it back by `weft device up {device}`"
+                )
+            }
+            Self::Failed(reason) => {
+                format!("failed ({reason}) and is out of service until it works again")
+            }
+        }
+    }
+}
+
 /// The node's devices.
 #[derive(Debug)]
 pub(super) struct Homes {
     all: Vec<Home>,
-    out_of_service: BTreeSet<String>,
+    out_of_service: BTreeMap<String, Outage>,
 }
 
 impl Homes {
     pub(super) fn new(all: Vec<Home>) -> Self {
-        Self { all, out_of_service: BTreeSet::new() }
+        Self { all, out_of_service: BTreeMap::new() }
     }
 
     fn in_service(&self) -> impl Iterator<Item = &Home> {
-        self.all.iter().filter(|home| !self.out_of_service.contains(&home.name))
+        self.all.iter().filter(|home| !self.out_of_service.contains_key(&home.name))
     }
 
     fn find(&self, name: &str) -> Option<&Home> {
@@ -92,13 +117,21 @@ impl Registry {
 
     /// Whether the device takes vGPUs and sessions.
     pub(crate) fn is_in_service(&self, device: &str) -> bool {
-        !self.devices.out_of_service.contains(device)
+        self.outage(device).is_none()
+    }
+
+    /// Why the device takes no vGPUs and sessions, if it does not.
+    pub(crate) fn outage(&self, device: &str) -> Option<&Outage> {
+        self.devices.out_of_service.get(device)
     }
 
     /// Takes a device out of service, or puts it back. A restarted daemon has all in service.
-    pub(crate) fn set_service(&mut self, device: &str, in_service: bool) {
+    pub(crate) fn set_outage(&mut self, device: &str, outage: Option<Outage>) {
         let out = &mut self.devices.out_of_service;
-        let _changed = if in_service { out.remove(device) } else { out.insert(device.to_owned()) };
+        let _before = match outage {
+            None => out.remove(device),
+            Some(outage) => out.insert(device.to_owned(), outage),
+        };
     }
 
     /// Gives a vGPU without sessions another device. What the scheduling core `counted` for it so

@@ -266,7 +266,7 @@ fn a_device_out_of_service_is_left_for_one_of_its_kind_and_pool() {
     let vgpu =
         |name: &str| Wanted { device: "a".to_owned(), memory_bytes: 1 << 20, ..wanted(name) };
     registry.create(&vgpu("x")).unwrap();
-    registry.set_service("a", false);
+    registry.set_outage("a", Some(Outage::Withdrawn));
     assert_eq!(registry.refuge_of(registry.find("x").unwrap()).as_deref(), Some("d"));
     let refused = registry.create(&vgpu("y")).unwrap_err().to_string();
     assert!(refused.contains("weft device up a"), "{refused}");
@@ -274,9 +274,9 @@ fn a_device_out_of_service_is_left_for_one_of_its_kind_and_pool() {
     registry.move_vgpu("x", "d".to_owned(), counted);
     let moved = registry.find("x").unwrap();
     assert_eq!((moved.device.as_str(), moved.held_before), ("d", counted));
-    registry.set_service("d", false);
+    registry.set_outage("d", Some(Outage::Withdrawn));
     assert_eq!(registry.refuge_of(registry.find("x").unwrap()), None, "b is too small");
-    registry.set_service("a", true);
+    registry.set_outage("a", None);
     assert_eq!(registry.refuge_of(registry.find("x").unwrap()).as_deref(), Some("a"));
 }
 

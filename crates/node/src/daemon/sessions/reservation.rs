@@ -81,16 +81,16 @@ impl Daemon {
 
     /// The vGPU on a device that is in service: its own, or another.
     fn in_service(&self, tables: &mut Tables, vgpu: Vgpu) -> Result<Vgpu, Refusal> {
-        if tables.registry.is_in_service(&vgpu.device) {
+        let Some(outage) = tables.registry.outage(&vgpu.device).cloned() else {
             return Ok(vgpu);
-        }
+        };
         let moved = self.evacuate(tables, &vgpu).ok().flatten();
         moved.ok_or_else(|| {
             let Vgpu { name, device, .. } = vgpu;
+            let why = outage.in_words(&device);
             let message = format!(
-                "vGPU `{name}` lives on device `{device}`, which is out of service, and no other of \
-                 its kind and pool has room for it; an administrator puts the device back by `weft \
-                 device up {device}`"
+                "vGPU `{name}` lives on device `{device}`, and no other of its kind and pool has \
+                 room for it; the device {why}"
             );
             Refusal { code: RefusalCode::Exhausted, message }
         })
@@ -265,7 +265,7 @@ fn refusal(error: &RegistryError) -> Refusal {
         RegistryError::Owner(_) | RegistryError::Token(_) | RegistryError::Reserved { .. } => {
             RefusalCode::Permission
         }
-        RegistryError::Full(_) | RegistryError::OutOfService(_) => RefusalCode::Exhausted,
+        RegistryError::Full(_) | RegistryError::OutOfService(..) => RefusalCode::Exhausted,
         RegistryError::Name(_)
         | RegistryError::Device(..)
         | RegistryError::Weight(_)
