@@ -199,6 +199,43 @@ static void in_order(void) {
     CHECK(cuMemFreeHost(flag));
 }
 
+// Two pipelines that have nothing to do with each other, one each way: each copies to the other
+// device when its flag is set, and a stream there waits for that.
+static void both_ways(void) {
+    CUstream from[2], to[2];
+    CUdeviceptr memory[2], flags[2];
+    CUevent copied[2];
+    for (int i = 0; i < 2; ++i) {
+        use(i);
+        CHECK(cuStreamCreate(&from[i], CU_STREAM_NON_BLOCKING));
+        CHECK(cuStreamCreate(&to[i], CU_STREAM_NON_BLOCKING));
+        CHECK(cuMemAlloc(&memory[i], sizeof words));
+        CHECK(cuMemAlloc(&flags[i], 4));
+        CHECK(cuMemsetD32(flags[i], 0, 1));
+        CHECK(cuMemsetD32(devices[i].memory, 50 + (unsigned)i, WORDS));
+    }
+    for (int i = 0; i < 2; ++i) {
+        use(i);
+        CHECK(cuEventCreate(&copied[i], CU_EVENT_DISABLE_TIMING));
+        CHECK(cuStreamWaitValue32(from[i], flags[i], 1, CU_STREAM_WAIT_VALUE_EQ));
+        CHECK(cuMemcpyPeerAsync(memory[!i], devices[!i].context, devices[i].memory,
+                                devices[i].context, sizeof words, from[i]));
+        CHECK(cuEventRecord(copied[i], from[i]));
+        use(!i);
+        CHECK(cuStreamWaitEvent(to[!i], copied[i], 0));
+    }
+    for (int i = 0; i < 2; ++i) {
+        use(i);
+        CHECK(cuStreamWriteValue32(devices[i].stream, flags[i], 1, 0));
+    }
+    for (int i = 0; i < 2; ++i) {
+        use(i);
+        CHECK(cuStreamSynchronize(to[i]));
+        EXPECT(all_are(memory[i], 50 + !i));
+        CHECK(cuMemFree(memory[i]));
+    }
+}
+
 // A graph is of the device that it works on, whatever is current.
 static void graphs(void) {
     struct device *a = &devices[0], *b = &devices[1];
@@ -286,6 +323,11 @@ static void fault(int count) {
         CHECK(cuMemsetD32(devices[i].memory, 3, WORDS));
         EXPECT(all_are(devices[i].memory, 3));
     }
+    // What the first one can no longer give is not what was there before.
+    struct device *last = &devices[count - 1];
+    CUresult copied = cuMemcpyPeerAsync(last->memory, last->context, devices[0].memory,
+                                        devices[0].context, sizeof words, last->stream);
+    EXPECT(copied != CUDA_SUCCESS || cuStreamSynchronize(last->stream) != CUDA_SUCCESS);
 }
 
 int main(int argc, char **argv) {
@@ -302,6 +344,7 @@ int main(int argc, char **argv) {
         between();
         events();
         in_order();
+        both_ways();
         graphs();
         refused();
     }

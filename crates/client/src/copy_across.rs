@@ -65,9 +65,10 @@ impl Client {
         let layout = layout.clone().joined();
         match (src, dst) {
             (Side::Device(from, src), Side::Device(to, dst)) if !wait => {
-                // What fails here has faulted its session, which says so itself.
+                // Where the other device's session is over, this one's data is not what it should
+                // be.
                 self.run_in_order(stream, move || {
-                    let _done = copy(&Side::Device(from, src), &mut Side::Device(to, dst), &layout);
+                    copy(&Side::Device(from, src), &mut Side::Device(to, dst), &layout)
                 })
             }
             (src, mut dst) => {

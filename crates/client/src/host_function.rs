@@ -1,11 +1,13 @@
 //! Functions on the host that run in stream order.
 //!
 //! The worker says which one is due; a thread of this process, made at the first use, asks for the
-//! next, calls it and says when it has returned.
+//! next, calls it and says when it has returned. What Weft does itself at a place in a stream, as
+//! copies between devices, waits for other sessions, so each has a thread of its own: another
+//! session may wait for the next one of this session.
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::{Mutex, Weak};
+use std::sync::{Arc, Mutex, Weak};
 
 use weft_wire::reply::HostCall;
 use weft_wire::{Command, Status};
@@ -19,9 +21,14 @@ use crate::stream::StreamState;
 /// A callback with the stream's state, called once.
 pub type Callback = Box<dyn FnOnce(Result<(), Status>) + Send>;
 
+/// Something of Weft's own. Where it fails, so does its session.
+type OwnWork = Box<dyn FnOnce() -> Result<(), Status> + Send>;
+
 enum Pending {
     /// For one call.
     Once(Callback),
+    /// The same, by a thread of its own.
+    Own(OwnWork),
     /// For every launch of an instantiated graph.
     Each {
         work: HostWork,
@@ -104,7 +111,7 @@ impl HostFunctions {
         let mut state = lock(&self.state);
         // Launches that were under way call nothing any more.
         state.pending.retain(|_, pending| match pending {
-            Pending::Once(_) => true,
+            Pending::Once(_) | Pending::Own(_) => true,
             Pending::Each { due, kept, .. } => {
                 *due = 0;
                 *kept
@@ -112,7 +119,7 @@ impl HostFunctions {
         });
         let dropped: Vec<Pending> = state
             .pending
-            .extract_if(|_, pending| matches!(pending, Pending::Once(_)))
+            .extract_if(|_, pending| matches!(pending, Pending::Once(_) | Pending::Own(_)))
             .map(|(_, pending)| pending)
             .collect();
         state.running = !dropped.is_empty();
@@ -126,7 +133,8 @@ impl HostFunctions {
         any
     }
 
-    fn run(&self, call: u64, health: Result<(), Status>) {
+    /// Calls what is due, or has it called; whether it has returned.
+    fn run(&self, session: &Arc<Session>, call: u64, health: Result<(), Status>) -> bool {
         let mut state = lock(&self.state);
         match state.pending.get_mut(&call) {
             Some(Pending::Each { work, due, kept }) => {
@@ -145,8 +153,38 @@ impl HostFunctions {
                     callback(health);
                 }
             }
+            Some(Pending::Own(_)) => {
+                let own = state.pending.remove(&call);
+                drop(state);
+                if let (Some(Pending::Own(work)), Ok(())) = (own, health) {
+                    return !session.run_aside(call, work);
+                }
+            }
             None => {}
         }
+        true
+    }
+}
+
+impl Session {
+    /// Does something in a thread of its own, which then says that it is done; whether there is
+    /// such a thread.
+    fn run_aside(self: &Arc<Self>, call: u64, work: OwnWork) -> bool {
+        let session = Arc::clone(self);
+        let thread = std::thread::Builder::new().name("weft-transfer".into());
+        let spawned = thread.spawn(move || {
+            match work() {
+                // An object of a context that was destroyed meanwhile: nobody looks at the rest.
+                Ok(()) | Err(Status::INVALID_HANDLE) => {}
+                Err(status) => session.break_down(status),
+            }
+            // Whoever waits for a session that is over knows that.
+            let _told = session.submit(&Command::HostFunctionDone { call });
+        });
+        if spawned.is_err() {
+            self.break_down(Status::OPERATING_SYSTEM);
+        }
+        spawned.is_ok()
     }
 }
 
@@ -155,8 +193,8 @@ fn serve(session: &Weak<Session>) {
     while let Some(session) = session.upgrade() {
         let functions = &session.host_functions;
         if let Ok(HostCall { call }) = session.call_for(&Command::HostFunctionNext {}) {
-            functions.run(call, session.usable());
-            if session.submit(&Command::HostFunctionDone { call }).is_ok() {
+            let has_returned = functions.run(&session, call, session.usable());
+            if !has_returned || session.submit(&Command::HostFunctionDone { call }).is_ok() {
                 continue;
             }
         }
@@ -181,23 +219,27 @@ impl Client {
             return self.capture_work(&stream, Work::Host(function));
         }
         // Not called after a fault, as on the native driver.
-        self.run_in_order(&stream, move || (function.0)())
+        let once: Callback = Box::new(move |health| {
+            if health.is_ok() {
+                (function.0)();
+            }
+        });
+        self.put_in_order(&stream, Pending::Once(once))
     }
 
-    /// Runs something of Weft's own at the stream's place: later work of the stream waits until it
-    /// has returned. It is dropped when the session faults.
+    /// Does something of Weft's own at the stream's place: later work of the stream waits until it
+    /// is done. It is dropped when the session faults; where it fails, so does the session.
     pub(crate) fn run_in_order(
         &self,
         stream: &StreamState,
-        work: impl FnOnce() + Send + 'static,
+        work: impl FnOnce() -> Result<(), Status> + Send + 'static,
     ) -> Result<(), Status> {
+        self.put_in_order(stream, Pending::Own(Box::new(work)))
+    }
+
+    fn put_in_order(&self, stream: &StreamState, pending: Pending) -> Result<(), Status> {
         let call = self.number();
-        let once: Callback = Box::new(move |health| {
-            if health.is_ok() {
-                work();
-            }
-        });
-        stream.session.host_functions.add(call, Pending::Once(once))?;
+        stream.session.host_functions.add(call, pending)?;
         stream.send(&Command::HostFunction { stream: stream.id, call })
     }
 
@@ -209,8 +251,6 @@ impl Client {
     pub fn stream_add_callback(&self, stream: Stream, callback: Callback) -> Result<(), Status> {
         let stream = self.stream(stream)?;
         stream.refuse_capture()?;
-        let call = self.number();
-        stream.session.host_functions.add(call, Pending::Once(callback))?;
-        stream.send(&Command::HostFunction { stream: stream.id, call })
+        self.put_in_order(&stream, Pending::Once(callback))
     }
 }

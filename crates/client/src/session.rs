@@ -4,7 +4,7 @@
 //! a process holds as many sessions as it has devices.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use weft_ring::{ArenaRef, Block, ClientSide, Loss, Patience};
@@ -54,6 +54,8 @@ pub(crate) struct Session {
     pub(crate) counters: Counters,
     pub(crate) host_functions: HostFunctions,
     refused_seen: AtomicU64,
+    /// The status of what broke the session; 0 while nothing did.
+    broken: AtomicI32,
     printed_seen: AtomicU64,
     lifeline: Arc<Lifeline>,
     device_range: DeviceRange,
@@ -135,6 +137,7 @@ impl Session {
             counters: Counters::new(),
             host_functions: HostFunctions::new(this.clone()),
             refused_seen: AtomicU64::new(0),
+            broken: AtomicI32::new(0),
             printed_seen: AtomicU64::new(0),
             welcome,
             lifeline,
@@ -215,10 +218,28 @@ impl Session {
         if self.side.is_lost() {
             return Err(Status::DEVICE_UNAVAILABLE);
         }
+        self.unbroken()?;
         if self.notice(progress::NOTICE_FAULT) != 0 {
             return Err(self.fault());
         }
         Ok(())
+    }
+
+    /// Something that this process did at a place in a stream failed: what comes after it there
+    /// would work with wrong data, so the session is over for its program, as after a fault.
+    #[cold]
+    pub(crate) fn break_down(&self, status: Status) {
+        let _first =
+            self.broken.compare_exchange(0, status.code(), Ordering::AcqRel, Ordering::Acquire);
+    }
+
+    /// Whether nothing has broken it.
+    #[inline]
+    fn unbroken(&self) -> Result<(), Status> {
+        match self.broken.load(Ordering::Acquire) {
+            0 => Ok(()),
+            code => Err(Status::from_peer(code)),
+        }
     }
 
     /// Hands what kernels have printed to `write`, piece by piece. Costs one look at shared memory
@@ -298,7 +319,12 @@ impl Session {
         let mut bytes = [0; COMMAND_BYTES_MAX];
         let length = command.encode(&mut bytes).map_err(|_| Status::INVALID_VALUE)?;
         let answer = self.transport.call(bytes.get(..length).unwrap_or_default(), body);
-        answer.inspect_err(|status| self.note_loss(*status))
+        let answer = answer.inspect_err(|status| self.note_loss(*status))?;
+        // Streams of a broken session drain: their host functions are asked for.
+        if !matches!(command, Command::HostFunctionNext {}) {
+            self.unbroken()?;
+        }
+        Ok(answer)
     }
 
     /// Why the session is over, if it is.

@@ -302,15 +302,11 @@ impl Client {
         stream.refuse_capture()?;
         let (event, record) = (Arc::clone(event), event.last_record());
         if let Some(cell) = event.shared {
-            return self.run_in_order(stream, move || {
-                // An event of a session that is over does not come; later work goes on.
-                let _come = shared_synchronize(&event.session, &cell);
-            });
+            return self.run_in_order(stream, move || shared_synchronize(&event.session, &cell));
         }
         self.refuse_captured(&event)?;
-        self.run_in_order(stream, move || {
-            let _come = event.await_record(record);
-        })
+        // An event of a session that is over does not come: what waits for it must not go on.
+        self.run_in_order(stream, move || event.await_record(record))
     }
 
     /// The stream's flags.

@@ -295,7 +295,7 @@ impl Default for SchedulingConfig {
             subuid: Some(PathBuf::from("/etc/subuid")),
             cap_period_ms: 100,
             sleeper_credit_us: 0,
-            borrow_ms: 100,
+            borrow_ms: 20,
             slice_us: 2_000,
             coscheduling: CoschedulingConfig::Auto,
         }

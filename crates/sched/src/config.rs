@@ -69,7 +69,7 @@ impl Default for Config {
             sleeper_credit_ns: 0,
             slack_ns: 0,
             switch_ns: 50_000,
-            borrow_ns: 100_000_000,
+            borrow_ns: 20_000_000,
             slice_ns: 2_000_000,
         }
     }

@@ -236,12 +236,10 @@ impl FairQueue {
     }
 
     /// The service that a flow that sleeps is behind those that wait, in ns: nothing unless it
-    /// would be next, were it awake.
+    /// would be next, were it awake, but for those who borrow. It keeps its place among them, too:
+    /// else all that they have borrowed would be theirs after each instant of idleness.
     pub(crate) fn owed_ns(&self, key: u32) -> Option<u64> {
-        let Flow { start, weight, borrows, .. } = self.flows[key as usize];
-        if !borrows && self.borrower_before(start).is_some() {
-            return None;
-        }
+        let Flow { start, weight, .. } = self.flows[key as usize];
         let (least, _) = self.least()?;
         (start < least).then(|| least.minus(start).to_service_ns(weight))
     }

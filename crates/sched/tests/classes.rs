@@ -4,7 +4,8 @@
 mod model;
 
 use model::{DEVICE, Habits, Load, MS, Model, SECOND, US};
-use weft_sched::{Class, Config, SessionKey};
+use weft_sched::invariants::wait_limit_ns;
+use weft_sched::{Class, Config, SessionKey, Weight};
 
 const USER_FACING: Class = Class::UserFacing { sla_ns: 200 * MS };
 /// What batch sessions offer: always more commands of this size.
@@ -64,6 +65,27 @@ fn who_always_wants_more_gets_its_share_and_no_more() {
     assert!(hog_ns.abs_diff(batch_ns) <= most_ns, "{hog_ns} and {batch_ns}");
 }
 
+/// A batch tenant that waits for each of its commands, and so has none for an instant after each,
+/// keeps its place among those who borrow: it would have a fortieth of the device otherwise. It
+/// does not keep all that it has beside the same tenant as a batch one (ADR 23).
+#[test]
+fn who_waits_for_each_command_is_not_put_back_by_a_greedy_one() {
+    let beside = |class| {
+        let mut model = Model::with_config(Config::default(), HABITS);
+        tenant(&mut model, class, batch());
+        let victim = tenant(
+            &mut model,
+            Class::Batch,
+            Load::Pausing { size_ns: 391 * US, pause_ns: 20 * US },
+        );
+        model.run_for(10 * SECOND);
+        model.served_ns(victim)
+    };
+    let (beside_batch_ns, beside_user_facing_ns) = (beside(Class::Batch), beside(USER_FACING));
+    let least_ns = beside_batch_ns * 2 / 5;
+    assert!(beside_user_facing_ns >= least_ns, "{beside_user_facing_ns}, {beside_batch_ns}");
+}
+
 /// One that has borrowed more than a turn stands in no other one's way.
 #[test]
 fn a_greedy_one_spoils_no_other_ones_answers() {
@@ -95,6 +117,25 @@ fn inside_a_tenant_it_is_the_same() {
     let served = vgpus.map(|vgpu| model.served_ns(vgpu));
     let [one, two] = [served[0] + served[1], served[2]];
     assert!(one.abs_diff(two) <= 200 * MS, "tenants share as before: {one}, {two}");
+}
+
+/// Those who borrow delay others by what they may borrow, each of them once.
+#[test]
+fn nobody_starves_beside_borrowers() {
+    let (mut model, config) = (Model::with_config(Config::default(), HABITS), Config::default());
+    let victim = tenant(&mut model, Class::Batch, batch());
+    for _ in 0..3 {
+        tenant(&mut model, USER_FACING, batch());
+    }
+    let turn_ns = config.quantum_ns + config.overlap_ns;
+    let borrower = (Weight::ONE, COMMAND_NS + config.borrow_ns);
+    let limit_ns = wait_limit_ns(turn_ns, (Weight::ONE, COMMAND_NS), &[borrower; 3]);
+    let limit_ns = u64::try_from(limit_ns).unwrap_or(u64::MAX);
+    for _ in 0..20 {
+        let before_ns = model.served_ns(victim);
+        model.run_for(limit_ns + 1);
+        assert!(model.served_ns(victim) > before_ns, "starved for {limit_ns} ns");
+    }
 }
 
 #[test]

@@ -126,6 +126,11 @@ impl Checks {
         self.lag.observe(session_key(session), works, holds);
     }
 
+    /// From now on the vGPU may go before others for so much service.
+    pub(crate) fn may_borrow(&mut self, vgpu: usize, ns: u64) {
+        self.lag.may_borrow(vgpu_key(vgpu), ns);
+    }
+
     /// Whether its cap holds a vGPU back.
     pub(crate) fn set_throttled(&mut self, vgpu: usize, throttled: bool) {
         self.lag.set_throttled(vgpu_key(vgpu), throttled);

@@ -4,7 +4,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use weft_sched::{
-    Cap, Config, DeviceKey, Event, Node, SessionKey, TenantKey, VgpuKey, Weight, policy,
+    Cap, Class, Config, DeviceKey, Event, Node, SessionKey, TenantKey, VgpuKey, Weight, policy,
 };
 use weft_turn::{Accounting, Gate, Holder, Meter, PlainPage, RELEASE_LEAD_NS, Terms, Turns};
 
@@ -342,6 +342,21 @@ impl World {
             self.capped.push(vgpu);
         }
         self.change(Event::SetCap { vgpu: vgpu_key(vgpu), cap });
+    }
+
+    /// The quantum, in ns.
+    #[must_use]
+    pub fn quantum_ns(&self) -> u64 {
+        self.setup.config.quantum_ns
+    }
+
+    /// Gives a vGPU a class from now on.
+    pub fn set_class(&mut self, vgpu: usize, class: Class) {
+        self.count_service();
+        if class.is_user_facing() {
+            self.checks.may_borrow(vgpu, self.setup.config.borrow_ns);
+        }
+        self.change(Event::SetClass { vgpu: vgpu_key(vgpu), class });
     }
 
     /// Checks what a vGPU gets against a cap that the core may know nothing of.

@@ -201,6 +201,8 @@ fn a_vgpu_is_created_on_a_pool() {
     assert_eq!(homes(&node, &["a", "b"]), ["gpu1", "gpu2"]);
     let list = success(control(&node, &["ls", "--devices"]));
     assert!(list.contains("POOL") && list.contains("train"), "{list}");
+    let pool = text_of(&finish(control(&node, &["device", "down", "train"])));
+    assert!(pool.contains("is a pool") && pool.contains("gpu1, gpu2"), "{pool}");
     let refused = finish(control(&node, &["create", "c", "--device", "trian"]));
     let text = text_of(&refused);
     assert!(text.contains("trian") && text.contains("gpu0, gpu1, gpu2, train"), "{text}");
@@ -234,6 +236,9 @@ fn a_device_goes_out_of_service_and_its_vgpus_move() {
     success(control(&node, &["device", "up", "gpu0"]));
     success(node.run(&["--name", "a"], &program("vector_add"), &[]));
     assert_eq!(homes(&node, &["a"]), ["gpu0"]);
+    success(control(&node, &["device", "down", "gpu0"]));
+    let none = text_of(&finish(control(&node, &["create", "c"])));
+    assert!(none.contains("no device of this node is in service"), "{none}");
     let metrics = success(control(&node, &["metrics"]));
     assert!(metrics.contains("weft_device_in_service{device=\"gpu1\"} 0"), "{metrics}");
 }

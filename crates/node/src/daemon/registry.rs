@@ -189,6 +189,12 @@ pub(crate) enum RegistryError {
     /// There is no device of that name.
     #[error("there is no device `{0}` on this node; it has {1}")]
     Device(String, String),
+    /// None of the devices takes vGPUs now.
+    #[error("no device of this node is in service; `weft device up` puts one of {0} back")]
+    NoneInService(String),
+    /// It is a pool, of which no device takes vGPUs now, or where a device is asked for.
+    #[error("`{0}` is a pool: name one of its devices, {1}, if they are in service")]
+    Pool(String, String),
     /// The device takes no vGPUs now.
     #[error("device `{0}` {why}; choose another", why = .1.in_words(.0))]
     OutOfService(String, Outage),

@@ -18,11 +18,11 @@ use alloc::format;
 use alloc::vec::Vec;
 use core::fmt;
 
+pub use crate::class::Class;
 pub use types::{PoolAction, PoolConfig, PoolError, PoolEvent};
 
 use self::policy::{Order, Policy};
 use self::state::{Device, Run, State, Task, Vgpu};
-pub use crate::class::Class;
 use crate::codec::{Codec, Malformed, Reader};
 use crate::key::{DeviceKey, KEY_LIMIT, TaskKey, VgpuKey, Weight};
 

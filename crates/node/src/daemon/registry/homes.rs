@@ -108,6 +108,13 @@ impl Registry {
         self.devices.find(device).map(|home| home.memory_bytes).ok_or_else(|| {
             let all = &self.devices.all;
             let names = all.iter().map(|home| home.name.as_str());
+            let meant = all.iter().filter(|home| home.is_meant(device));
+            let meant: Vec<&str> = meant.map(|home| home.name.as_str()).collect();
+            match (device, meant.as_slice()) {
+                (_, []) => {}
+                ("", _) => return RegistryError::NoneInService(meant.join(", ")),
+                (pool, _) => return RegistryError::Pool(pool.to_owned(), meant.join(", ")),
+            }
             let pools: BTreeSet<&str> =
                 all.iter().filter_map(|home| home.pool.as_deref()).collect();
             let names: Vec<&str> = names.chain(pools).collect();

@@ -265,7 +265,10 @@ fn refusal(error: &RegistryError) -> Refusal {
         RegistryError::Owner(_) | RegistryError::Token(_) | RegistryError::Reserved { .. } => {
             RefusalCode::Permission
         }
-        RegistryError::Full(_) | RegistryError::OutOfService(..) => RefusalCode::Exhausted,
+        RegistryError::Full(_)
+        | RegistryError::OutOfService(..)
+        | RegistryError::NoneInService(_)
+        | RegistryError::Pool(..) => RefusalCode::Exhausted,
         RegistryError::Name(_)
         | RegistryError::Device(..)
         | RegistryError::Weight(_)
