@@ -39,7 +39,7 @@ enum Goal {
 
 use Goal::{AtLeast, AtMost, Told};
 
-const BENCHES: [Bench; 12] = [
+const BENCHES: [Bench; 13] = [
     Bench {
         name: "call",
         rows: &[
@@ -130,6 +130,14 @@ const BENCHES: [Bench; 12] = [
             Row("hog_over_plain", "a hog's processor time over that with `off`", Told),
             Row("tenants_share_of_wall_boost", "the tenants' part of wall time", Told),
             Row("tenants_share_of_wall_off", "the same with `off`", Told),
+        ],
+    },
+    Bench {
+        name: "latency",
+        rows: &[
+            Row("p99_over_alone_max", "p99 over alone and a slice, largest", AtMost(1.05)),
+            Row("batch_share_min", "what batch tenants keep of the rest, least", AtLeast(0.95)),
+            Row("p99_over_alone_control", "p99 with equal classes, least", Told),
         ],
     },
     Bench {

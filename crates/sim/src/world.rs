@@ -344,12 +344,6 @@ impl World {
         self.change(Event::SetCap { vgpu: vgpu_key(vgpu), cap });
     }
 
-    /// The quantum, in ns.
-    #[must_use]
-    pub fn quantum_ns(&self) -> u64 {
-        self.setup.config.quantum_ns
-    }
-
     /// Gives a vGPU a class from now on.
     pub fn set_class(&mut self, vgpu: usize, class: Class) {
         self.count_service();

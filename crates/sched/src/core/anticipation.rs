@@ -2,7 +2,7 @@
 
 use crate::codec::codec;
 use crate::key::{SessionKey, TenantKey, VgpuKey};
-use crate::policy::Rivals;
+use crate::policy::{Owed, Rivals};
 
 use super::{Context, Core, to_signed};
 
@@ -22,9 +22,11 @@ pub(crate) struct Anticipation {
     until_ns: u64,
     /// What a switch to somebody else costs it, in ns.
     switch_ns: u64,
+    /// Somebody else has the device meanwhile, so it costs nobody anything.
+    is_free: bool,
 }
 
-codec!(struct Anticipation { session, vgpu, tenant, among_siblings, since_ns, until_ns, switch_ns });
+codec!(struct Anticipation { session, vgpu, tenant, among_siblings, since_ns, until_ns, switch_ns, is_free });
 
 impl Core {
     /// Time has passed: called before anything else at each event.
@@ -61,10 +63,17 @@ impl Core {
         let session = cx.tables.session(key);
         let (vgpu, local) = (session.vgpu, session.local);
         session.served = false;
-        if !self.holders.is_empty() || cx.tables.vgpu(vgpu).throttled {
+        // Who borrows and has the device is far ahead: while it goes on, an instant of idleness of
+        // somebody else would forgive it all of that.
+        let is_free = !self.holders.is_empty();
+        if (is_free && self.user_facing == 0) || cx.tables.vgpu(vgpu).throttled {
             return false;
         }
-        let Some(owed) = self.policy.owed(vgpu) else { return false };
+        let owed = match is_free {
+            true => Some(Owed { ns: 0, rivals: self.policy.rivals(vgpu) }),
+            false => self.policy.owed(vgpu),
+        };
+        let Some(owed) = owed else { return false };
         cx.tables.vgpu(vgpu).members.anticipate(local);
         self.policy.anticipate(vgpu);
         let longest_ns = (owed.ns / PART_OF_OWED).min(cx.config.quantum_ns);
@@ -77,6 +86,7 @@ impl Core {
             since_ns,
             until_ns: since_ns.saturating_add(lasts_ns),
             switch_ns,
+            is_free,
         });
         true
     }
@@ -121,6 +131,9 @@ impl Core {
         let Some(it) = self.anticipation.take() else { return };
         self.policy.end_anticipation();
         cx.tables.vgpu(it.vgpu).members.end_anticipation();
+        if it.is_free {
+            return;
+        }
         let kept_ns = cx.now_ns.min(it.until_ns).saturating_sub(it.since_ns);
         let ns = kept_ns.saturating_add(it.switch_ns);
         self.charge(cx, it.session, to_signed(ns), false);

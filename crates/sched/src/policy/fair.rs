@@ -200,6 +200,11 @@ impl Policy for Fair {
         ns.map(|ns| Owed { ns, rivals })
     }
 
+    fn rivals(&self, vgpu: VgpuKey) -> Rivals {
+        let (_, group) = self.member(vgpu);
+        if group.awake == 0 { Rivals::Tenants } else { Rivals::Siblings }
+    }
+
     fn end_anticipation(&mut self) {
         if let Some(tenant) = self.anticipated.take() {
             self.tenants.end_anticipation();

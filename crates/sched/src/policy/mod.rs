@@ -324,6 +324,11 @@ pub trait Policy: State + fmt::Debug + Send {
         None
     }
 
+    /// With whom a vGPU that sleeps would compete, were it awake.
+    fn rivals(&self, _vgpu: VgpuKey) -> Rivals {
+        Rivals::Tenants
+    }
+
     /// Whoever was expected to go on sleeps from now on.
     fn end_anticipation(&mut self) {}
 
