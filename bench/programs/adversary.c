@@ -129,11 +129,7 @@ static struct work open_work(const char *name) {
     CUdevice device;
     open_device(&device);
     work.kernel = load_kernel(&work.module, adversary_ptx, name);
-    uint32_t initial[ELEMENTS];
-    for (uint32_t i = 0; i < ELEMENTS; ++i)
-        initial[i] = i;
-    CHECK(cuMemAlloc(&work.state, sizeof initial));
-    CHECK(cuMemcpyHtoD(work.state, initial, sizeof initial));
+    work.state = new_steps(ELEMENTS);
     void *pinned;
     CHECK(cuMemHostAlloc(&pinned, 64, CU_MEMHOSTALLOC_DEVICEMAP));
     memset(pinned, 0, 64);

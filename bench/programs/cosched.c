@@ -89,12 +89,7 @@ static int tenant(const char *kernel, double seconds, double start, int processo
     open_device(&device);
     CUmodule module;
     CUfunction step = load_kernel(&module, share_ptx, kernel);
-    uint32_t initial[ELEMENTS];
-    for (uint32_t i = 0; i < ELEMENTS; ++i)
-        initial[i] = i;
-    CUdeviceptr state;
-    CHECK(cuMemAlloc(&state, sizeof initial));
-    CHECK(cuMemcpyHtoD(state, initial, sizeof initial));
+    CUdeviceptr state = new_steps(ELEMENTS);
     void *arguments[] = {&state};
     CUevent base;
     CHECK(cuEventCreate(&base, CU_EVENT_DEFAULT));

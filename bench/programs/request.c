@@ -45,12 +45,7 @@ int main(int argc, char **argv) {
     open_device(&device);
     CUmodule module;
     CUfunction step = load_kernel(&module, share_ptx, kernel);
-    uint32_t initial[ELEMENTS];
-    for (uint32_t i = 0; i < ELEMENTS; ++i)
-        initial[i] = i;
-    CUdeviceptr state;
-    CHECK(cuMemAlloc(&state, sizeof initial));
-    CHECK(cuMemcpyHtoD(state, initial, sizeof initial));
+    CUdeviceptr state = new_steps(ELEMENTS);
     void *arguments[] = {&state};
     CHECK(cuCtxSynchronize());
 

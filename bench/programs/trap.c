@@ -36,12 +36,7 @@ static void serve(int socket, const char *kernel, int queued) {
     open_device(&device);
     CUmodule module;
     CUfunction step = load_kernel(&module, share_ptx, kernel);
-    uint32_t initial[ELEMENTS];
-    for (uint32_t i = 0; i < ELEMENTS; ++i)
-        initial[i] = i;
-    CUdeviceptr state;
-    CHECK(cuMemAlloc(&state, sizeof initial));
-    CHECK(cuMemcpyHtoD(state, initial, sizeof initial));
+    CUdeviceptr state = new_steps(ELEMENTS);
     CHECK(cuCtxSynchronize());
     void *arguments[] = {&state};
     struct message message;

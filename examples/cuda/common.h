@@ -45,6 +45,19 @@ static inline CUcontext open_device(CUdevice *device) {
     return context;
 }
 
+// Elements for the kernels step_*us, each of which begins as its index.
+static inline CUdeviceptr new_steps(uint32_t elements) {
+    uint32_t initial[64];
+    if (elements > sizeof initial / sizeof *initial)
+        exit(2);
+    for (uint32_t i = 0; i < elements; ++i)
+        initial[i] = i;
+    CUdeviceptr state;
+    CHECK(cuMemAlloc(&state, elements * sizeof *initial));
+    CHECK(cuMemcpyHtoD(state, initial, elements * sizeof *initial));
+    return state;
+}
+
 // Whether each element, which begins as its index, took so many steps x → 1664525 · x + 1013904223.
 static inline int took_steps(CUdeviceptr state, uint32_t elements, uint64_t steps) {
     uint32_t result[64], factor = 1, offset = 0;

@@ -171,12 +171,7 @@ int main(int argc, char **argv) {
     open_device(&device);
     CUmodule module;
     CUfunction step = load_kernel(&module, share_ptx, options.kernel);
-    uint32_t initial[ELEMENTS];
-    for (uint32_t i = 0; i < ELEMENTS; ++i)
-        initial[i] = i;
-    CUdeviceptr state;
-    CHECK(cuMemAlloc(&state, sizeof initial));
-    CHECK(cuMemcpyHtoD(state, initial, sizeof initial));
+    CUdeviceptr state = new_steps(ELEMENTS);
     struct progress progress = {.batch = batch_size(&options)};
     for (int i = 0; i < AHEAD; ++i)
         CHECK(cuEventCreate(&progress.done[i], CU_EVENT_DISABLE_TIMING));

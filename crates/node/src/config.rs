@@ -17,6 +17,7 @@ use weft_ring::place::{ADMIN_SOCKET, TENANT_SOCKET};
 
 mod cap;
 mod choices;
+mod decimal;
 mod device;
 mod limits;
 mod name;

@@ -143,6 +143,11 @@ impl Node {
         self.tables.sessions.find(session.index()).map(|session| session.vgpu)
     }
 
+    /// A vGPU's class.
+    pub fn class(&self, vgpu: VgpuKey) -> Option<Class> {
+        self.tables.vgpus.find(vgpu.index()).map(|vgpu| vgpu.class)
+    }
+
     /// The epoch of a device's next turn.
     pub fn next_epoch(&self, device: DeviceKey) -> Option<u64> {
         self.core(device).map(|core| core.next_epoch)

@@ -2,7 +2,6 @@
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
-use weft_node::admin::Request;
 
 use super::document::Document;
 use super::tenant::{Host, ShareReport, Tenant, common_start, kernel};
@@ -133,16 +132,9 @@ fn contend(
     sla_ns: u64,
     (seconds, seed): (u64, u64),
 ) -> Result<Seen> {
-    host.daemon()?.sockets().connect()?.call(&Request::Create {
-        name: "service".to_owned(),
-        device: None,
-        weight: Some(1),
-        memory_bytes: None,
-        owner: None,
-        token: None,
-        cap_ppm: None,
-        sla_ns: Some(sla_ns),
-    })?;
+    let mut admin = host.daemon()?.sockets().connect()?;
+    admin.create("service", Some(1), None)?;
+    admin.set_sla("service", sla_ns)?;
     let start = common_start();
     let mut command = context.program("request");
     command.args([kernel(us), launches.to_string(), period_us.to_string(), seconds.to_string()]);

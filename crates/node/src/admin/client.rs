@@ -170,6 +170,16 @@ impl Client {
         self.vgpu(&Request::Set { name, weight, memory_bytes, cap_ppm, sla_ns })
     }
 
+    /// Changes the SLA of a vGPU, in ns; 0 for none, which makes it batch.
+    ///
+    /// # Errors
+    /// [`AdminError`].
+    pub fn set_sla(&mut self, name: &str, sla_ns: u64) -> Result<VgpuReport, AdminError> {
+        let (name, sla_ns) = (name.to_owned(), Some(sla_ns));
+        let (weight, memory_bytes, cap_ppm) = (None, None, None);
+        self.vgpu(&Request::Set { name, weight, memory_bytes, cap_ppm, sla_ns })
+    }
+
     /// Changes the cap of a vGPU, in millionths of the device's time; 1,000,000 for none.
     ///
     /// # Errors

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::PPM;
+use super::{PPM, decimal};
 
 /// A cap in millionths of a device's time, written as a percentage: `25%`, `0.5%`, or `none`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,22 +18,16 @@ impl FromStr for CapSetting {
         }
         let wrong = || format!("`{text}` is not a cap; expected 0.0001% to 100%, or none");
         let percent = text.trim().strip_suffix('%').ok_or_else(wrong)?;
-        let (whole, part) = percent.split_once('.').unwrap_or((percent, ""));
-        if part.len() > 4 || !part.bytes().all(|byte| byte.is_ascii_digit()) {
-            return Err(wrong());
-        }
-        let parsed = format!("{whole}{part:0<4}").parse::<u32>();
-        parsed.ok().filter(|ppm| (1..=PPM).contains(ppm)).map(Self).ok_or_else(wrong)
+        let parsed = decimal::parse(percent, 4).and_then(|ppm| u32::try_from(ppm).ok());
+        parsed.filter(|ppm| (1..=PPM).contains(ppm)).map(Self).ok_or_else(wrong)
     }
 }
 
 impl fmt::Display for CapSetting {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (whole, part) = (self.0 / 10_000, format!("{:04}", self.0 % 10_000));
-        match part.trim_end_matches('0') {
-            _ if self.0 == PPM => formatter.write_str("none"),
-            "" => write!(formatter, "{whole}%"),
-            part => write!(formatter, "{whole}.{part}%"),
+        match self.0 {
+            PPM => formatter.write_str("none"),
+            ppm => write!(formatter, "{}%", decimal::shown(ppm.into(), 4)),
         }
     }
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::str::FromStr;
 
+use super::decimal;
+
 /// What an SLA may be, in ns: 100 µs to an hour.
 const RANGE_NS: RangeInclusive<u64> = 100_000..=3_600_000_000_000;
 
@@ -35,12 +37,7 @@ impl FromStr for SlaSetting {
         };
         let unit = UNITS.iter().find(|(unit, _)| text.ends_with(unit)).ok_or_else(wrong)?;
         let number = text.strip_suffix(unit.0).ok_or_else(wrong)?.trim_end();
-        let (whole, part) = number.split_once('.').unwrap_or((number, ""));
-        let is_digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
-        if whole.is_empty() || part.len() > 3 || !is_digits(whole) || !is_digits(part) {
-            return Err(wrong());
-        }
-        let thousandths = format!("{whole}{part:0<3}").parse::<u64>().map_err(|_| wrong())?;
+        let thousandths = decimal::parse(number, 3).ok_or_else(wrong)?;
         let ns = thousandths.checked_mul(unit.1 / 1_000).ok_or_else(wrong)?;
         Some(ns).filter(|ns| RANGE_NS.contains(ns)).map(Self).ok_or_else(wrong)
     }
@@ -54,11 +51,7 @@ impl fmt::Display for SlaSetting {
             ns if ns >= 1_000_000 => ("ms", 1_000_000),
             _ => ("us", 1_000),
         };
-        let (whole, part) = (self.0 / size, format!("{:03}", self.0 % size * 1_000 / size));
-        match part.trim_end_matches('0') {
-            "" => write!(formatter, "{whole}{unit}"),
-            part => write!(formatter, "{whole}.{part}{unit}"),
-        }
+        write!(formatter, "{}{unit}", decimal::shown(self.0 / (size / 1_000), 3))
     }
 }
 

@@ -75,8 +75,9 @@ impl Daemon {
     fn examine(&self, device: DeviceKey) {
         let device = self.devices.get(device);
         let name = device.name.as_str();
+        let found = spawn::probe(&device.config);
         let outage = self.tables().registry.outage(name).cloned();
-        match (spawn::probe(&device.config), outage) {
+        match (found, outage) {
             (Err(error), None) => {
                 let reason = format!("{error:#}");
                 tracing::error!(device = name, reason, "the device fails: it is out of service");
@@ -88,9 +89,7 @@ impl Daemon {
             }
             (Ok(_), Some(Outage::Failed(_))) => {
                 tracing::info!(device = name, "the device works again: it is in service");
-                if let Err(error) = self.put_into_service(name) {
-                    tracing::error!(device = name, error = format!("{error:#}"), "not in service");
-                }
+                self.recover(name, device.key);
             }
             (Err(_), Some(_)) | (Ok(_), None | Some(Outage::Withdrawn)) => {}
         }

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use weft_ring::Loss;
+use weft_sched::DeviceKey;
 
 use super::driver::Order;
 use super::registry::{Outage, Vgpu};
@@ -22,6 +23,15 @@ impl Daemon {
         tables.registry.set_outage(name, None);
         self.driver.send(Order::SetService { device, in_service: true });
         Ok(())
+    }
+
+    /// Puts a device back that failed, unless an administrator has taken it out meanwhile.
+    pub(crate) fn recover(&self, name: &str, device: DeviceKey) {
+        let mut tables = self.tables();
+        if matches!(tables.registry.outage(name), Some(Outage::Failed(_))) {
+            tables.registry.set_outage(name, None);
+            self.driver.send(Order::SetService { device, in_service: true });
+        }
     }
 
     /// Takes a device out of service for an administrator, who may `force` its sessions to end.
@@ -48,7 +58,10 @@ impl Daemon {
             "programs run on device `{name}`: {running}; `weft device down {name} --force` ends \
              them: their calls fail, and they are told why"
         );
-        tables.registry.set_outage(name, Some(outage));
+        // Whoever took it out decides when it comes back; an administrator's word is the last.
+        if outage == Outage::Withdrawn || tables.registry.is_in_service(name) {
+            tables.registry.set_outage(name, Some(outage));
+        }
         let loss = loss.unwrap_or(Loss::DeviceWithdrawn);
         while self.end_those(&mut tables, loss, is_here) {
             anyhow::ensure!(

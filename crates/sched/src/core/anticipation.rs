@@ -66,7 +66,7 @@ impl Core {
         // Who borrows and has the device is far ahead: while it goes on, an instant of idleness of
         // somebody else would forgive it all of that.
         let is_free = !self.holders.is_empty();
-        if (is_free && self.user_facing == 0) || cx.tables.vgpu(vgpu).throttled {
+        if (is_free && !self.expects_user_facing(0)) || cx.tables.vgpu(vgpu).throttled {
             return false;
         }
         let owed = match is_free {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weft_sched::{Event, Node, SessionKey, VgpuKey};
+use weft_sched::{Class, Event, Node, SessionKey, VgpuKey};
 use weft_turn::Decision;
 
 use crate::admin::Attainment;
@@ -61,8 +61,9 @@ impl ResponseTimes {
 
     fn look(&mut self, node: &Node, session: SessionKey, now_ns: u64) {
         let Some(vgpu) = node.vgpu_of(session) else { return };
+        // Most vGPUs are batch, and this is asked at each of their turns.
+        let Some(sla_ns) = node.class(vgpu).and_then(Class::sla_ns) else { return };
         let Some(view) = node.vgpu(vgpu) else { return };
-        let Some(sla_ns) = view.class.sla_ns() else { return };
         let Observed { since_ns, attainment } = self.0.entry(vgpu.0).or_default();
         if view.is_runnable {
             since_ns.get_or_insert(now_ns);
@@ -81,7 +82,7 @@ impl ResponseTimes {
 
 #[cfg(test)]
 mod tests {
-    use weft_sched::{Actions, Class, Config, DeviceKey, TenantKey, Weight};
+    use weft_sched::{Actions, Config, DeviceKey, TenantKey, Weight};
 
     use super::*;
 
