@@ -70,7 +70,7 @@ fn pick(policy: &str, host: &Plain, memory: u64, mix: &[(Request, u64)]) -> usiz
             "first_fit" => (0, 0),
             "least_load" => (u64::MAX - room, 0),
             "best_fit" | "host_fit" => (room, 0),
-            "fragmentation" => {
+            "fragmentation" | "gradient" => {
                 let mut after = host.clone();
                 after.gpus[*gpu].0 -= memory;
                 (fragmentation(&after, mix), after.gpus[*gpu].0)
@@ -133,9 +133,12 @@ fn rank(
             let gpu = sum(after) * 500_000 / (8 * i128::from(largest));
             (i128::from(after.cpu_milli) * 500_000 / 128_000 + gpu, 0)
         }
-        "fragmentation" => {
+        "fragmentation" | "gradient" => {
             let growth =
                 i128::from(fragmentation(after, mix)) - i128::from(fragmentation(before, mix));
+            if policy == "fragmentation" {
+                return (growth.max(0), sum(after));
+            }
             (growth, left.unwrap_or_else(|| i128::from(after.cpu_milli)))
         }
         other => panic!("no reference for {other}: write one"),

@@ -1,6 +1,7 @@
-//! Where expected fragmentation grows least on the observed mix of requests: a model of Weng et al.,
-//! *Beware of Fragmentation* (USENIX ATC '23), whose published scorer rounds to 101 steps and draws
-//! among equals. Here the growth is exact, and of equals the tighter fit is taken.
+//! Where expected fragmentation on the observed mix of requests grows least (the measure of Weng et
+//! al., USENIX ATC '23), and of hosts where it does not grow the fullest. That fragmentation *shrinks*
+//! says only that the host was of little use already: to seek that out leaves fuller hosts with room
+//! that nobody needs (`docs/adr/0026-placement.md` has the figures).
 
 use super::host::{Change, View};
 use super::mix::Mix;
@@ -20,9 +21,12 @@ pub(super) fn pick(host: &View, memory: u64, mix: &Mix) -> Option<usize> {
     candidates.min_by_key(|gpu| growth(*gpu))
 }
 
+/// In memory times parts per million.
+pub(super) fn growth(change: &Change<'_>) -> i64 {
+    let of = |host: &View| signed(change.mix.fragmentation(host));
+    of(change.after) - of(change.before)
+}
+
 pub(super) fn rank(change: &Change<'_>) -> (i64, i64) {
-    let (before, after) = (change.before, change.after);
-    let growth = signed(change.mix.fragmentation(after)) - signed(change.mix.fragmentation(before));
-    let left = change.first.map_or(after.cpu_milli, |gpu| after.rooms()[gpu]);
-    (growth, signed(left))
+    (growth(change).max(0), signed(change.after.room()))
 }

@@ -6,7 +6,7 @@ use core::fmt;
 use super::host::{Change, Pick, View};
 use super::mix::Mix;
 use super::types::Request;
-use super::{best_fit, first_fit, fragmentation, host_fit, least_load};
+use super::{best_fit, first_fit, fragmentation, gradient, host_fit, least_load};
 
 /// Declares the registry: the order is the order of [`NAMES`], the first is the default.
 macro_rules! registry {
@@ -29,6 +29,7 @@ registry! {
     "least_load": least_load, "the GPU with the most free memory, as GSaaS: most speed for each";
     "best_fit": best_fit, "the GPU with the least room left over";
     "host_fit": host_fit, "a model of Weng et al.'s best fit: the host with the least left over";
+    "gradient": gradient, "a model of Weng et al.'s FGD: fragmentation grows least or shrinks most";
 }
 
 struct Entry {
