@@ -45,6 +45,12 @@ impl HolderSide {
         self.page.pieces.store(pieces, Ordering::Relaxed);
     }
 
+    /// How often the daemon has asked the session to stand still.
+    #[must_use]
+    pub fn pauses_asked(&self) -> u64 {
+        self.page.pause.load(Ordering::Relaxed)
+    }
+
     /// Whether the daemon wants to hear before a result comes.
     #[must_use]
     pub fn is_coscheduled(&self) -> bool {
