@@ -66,9 +66,8 @@ impl DaemonSide {
         self.page.lead.store(lead_ns, Ordering::Release);
     }
 
-    /// Asks the session to stand still and to say so, once more.
-    pub fn ask_to_pause(&self) {
-        let number = self.page.pause.load(Ordering::Relaxed).wrapping_add(1);
+    /// Asks the session to stand still and to say so, once for each `number`.
+    pub fn ask_to_pause(&self, number: u64) {
         self.page.pause.store(number, Ordering::Release);
         self.doorbell.wake();
     }

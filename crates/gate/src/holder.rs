@@ -45,9 +45,9 @@ impl HolderSide {
         self.page.pieces.store(pieces, Ordering::Relaxed);
     }
 
-    /// How often the daemon has asked the session to stand still.
+    /// The number of the last time that the daemon asked the session to stand still; 0 if never.
     #[must_use]
-    pub fn pauses_asked(&self) -> u64 {
+    pub fn pause_asked(&self) -> u64 {
         self.page.pause.load(Ordering::Relaxed)
     }
 

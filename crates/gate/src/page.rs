@@ -71,7 +71,7 @@ pub struct ControlPage {
     pub(crate) coscheduled: Cell<AtomicU32>,
     /// The most device time in flight in ns; 0 for no such bound.
     pub(crate) slice: Cell<AtomicU64>,
-    /// Numbers the times that the session was asked to stand still.
+    /// The last time that the session was asked to stand still; 0 if never.
     pub(crate) pause: Cell<AtomicU64>,
     pub(crate) state: Cell<AtomicU32>,
     /// The last epoch that was released.
