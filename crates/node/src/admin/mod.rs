@@ -10,6 +10,6 @@ pub use client::{AdminError, Client};
 pub use share::{Share, shares};
 pub use types::{
     Answer, Attainment, Closure, CoschedulingReport, DeviceReport, DoctorCheck, DoctorReport,
-    Finding, NodeReport, ProcessReport, Recording, Request, Stats, Timeline, TurnReport,
-    VgpuReport, VgpuState,
+    Finding, MoveReport, NodeReport, ProcessReport, Recording, Request, Stats, Timeline,
+    TurnReport, VgpuReport, VgpuState,
 };

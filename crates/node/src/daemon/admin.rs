@@ -217,6 +217,7 @@ impl Daemon {
                 }
                 Answer::Node(self.node_report(caller)?)
             }
+            Request::Move { name, device } => Answer::Moved(self.move_vgpu(&name, &device)?),
             Request::SetDevice { name, in_service: true, .. } => {
                 done(self.put_into_service(&name)?)
             }

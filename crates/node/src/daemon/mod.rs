@@ -15,6 +15,7 @@ mod driver;
 mod health;
 mod host;
 mod log;
+mod moves;
 mod pace;
 mod pending;
 mod persist;
@@ -60,6 +61,7 @@ use self::driver::{DrivenDevice, Driver, Handle, Order};
 use self::health::Health;
 use self::host::HostLedger;
 use self::log::TenantLines;
+use self::moves::Move;
 use self::pace::{AttachPace, Loads};
 use self::pending::{Connection, Pending};
 use self::persist::{Saved, Saver, Schedule};
@@ -109,6 +111,8 @@ pub(crate) struct Daemon {
     cleared: Condvar,
     /// A session is over.
     ended: Condvar,
+    /// A vGPU that moves, or one of its sessions, has come further.
+    moving: Condvar,
     saver: Saver,
     /// Whose devices are suspected of failing.
     health: Health,
@@ -146,6 +150,8 @@ pub(crate) struct Tables {
     pub(crate) sessions: BTreeMap<u32, Entry>,
     /// Sessions taken over from an earlier daemon.
     pub(crate) adopted: u64,
+    /// vGPUs on their way to another device, by key.
+    moves: BTreeMap<u32, Move>,
 }
 
 /// Runs the daemon until it is told to stop.
@@ -240,6 +246,7 @@ impl Setup {
         devices.note_memory(&mut config);
         let frames = adopt::frames(&devices, &survivors)?;
         let mut registry = open_registry(&config)?;
+        moves::adopt_moves(&mut registry, &survivors);
         let survivors = adopt::of_known_vgpus(survivors, &registry);
         let schedule = persist::read_schedule(schedule_path);
         let ended = adopt::settle_ended(&mut registry, &runtime, schedule.as_ref(), &survivors);
@@ -279,7 +286,8 @@ impl Setup {
         let (suspicions, suspected) = mpsc::channel();
         let Ends { stop, stopper, leave } = Ends::by_signals()?;
         let host = HostLedger::new(config.limits.host_memory_bytes());
-        let tables = Tables { registry, frames, host, sessions: BTreeMap::new(), adopted: 0 };
+        let (sessions, moves) = (BTreeMap::new(), BTreeMap::new());
+        let tables = Tables { registry, frames, host, sessions, adopted: 0, moves };
         let room = Room::make(config.limits.sessions);
         let admin_group = config.sockets.admin_group_id()?;
         let daemon = Daemon {
@@ -295,6 +303,7 @@ impl Setup {
             tables: Mutex::new(tables),
             cleared: Condvar::new(),
             ended: Condvar::new(),
+            moving: Condvar::new(),
             saver,
             health: Health::new(suspicions),
             lines: TenantLines::default(),

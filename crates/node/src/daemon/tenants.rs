@@ -10,13 +10,14 @@ use std::time::Instant;
 
 use rustix::net::sockopt::{self, Timeout};
 use weft_ring::peer::{self, Credentials};
+use weft_sched::DeviceKey;
 use weft_wire::handshake::{
     Answer, Attribute, HANDSHAKE_BYTES_MAX, HandshakeError, Hello, HelloBody, RefusalCode, Welcome,
 };
 
 use super::log::LogLimit;
 use super::pending::Connection;
-use super::registry::Vgpu;
+use super::registry::{self, Vgpu};
 use super::sessions::{Refusal, Reservation, Session, TenantFiles};
 use super::{Daemon, STACK_BYTES};
 
@@ -27,11 +28,34 @@ static REFUSALS: LogLimit = LogLimit::per_second(10);
 /// opens its session and then serves its worker. Does not wait for anybody.
 pub(crate) fn greet(daemon: &Arc<Daemon>, connection: Connection<OwnedFd>) {
     let Connection { socket, tenant, .. } = connection;
-    let said = hear(&socket);
-    match said.and_then(|hello| {
-        daemon.reserve_session(&hello, &tenant).map(|reservation| (hello, reservation))
-    }) {
-        Ok((hello, reservation)) => receive(daemon, socket, hello, tenant, reservation),
+    let hello = match hear(&socket) {
+        Ok(hello) => hello,
+        Err(refusal) => return refuse(&socket, &tenant, refusal),
+    };
+    match daemon.must_wait(&registry::name_of(&hello.vgpu, tenant.uid)) {
+        Ok(None) => admit(daemon, socket, hello, tenant),
+        Ok(Some(vgpu)) => {
+            let waiting = Arc::clone(daemon);
+            let thread = thread::Builder::new().name("tenant".to_owned()).stack_size(STACK_BYTES);
+            let spawned = thread.spawn(move || {
+                waiting.await_move(vgpu);
+                admit(&waiting, socket, hello, tenant);
+            });
+            if let Err(error) = spawned {
+                tracing::error!(%error, "no thread for a tenant");
+            }
+        }
+        Err(why) => {
+            let (code, message) = (RefusalCode::Exhausted, format!("{why}; try again later"));
+            refuse(&socket, &tenant, Refusal { code, message });
+        }
+    }
+}
+
+/// Gives a tenant that may attach a thread.
+fn admit(daemon: &Arc<Daemon>, socket: OwnedFd, hello: HelloBody, tenant: Credentials) {
+    match daemon.reserve_session(&hello, &tenant) {
+        Ok(reservation) => receive(daemon, socket, hello, tenant, reservation),
         Err(refusal) => refuse(&socket, &tenant, refusal),
     }
 }
@@ -148,7 +172,7 @@ fn send_welcome(
 }
 
 fn welcome(daemon: &Daemon, session: &Session, vgpu: &Vgpu) -> Welcome {
-    let info = &daemon.devices.get(session.device).info;
+    let info = &daemon.devices.get(DeviceKey(session.start.device.key)).info;
     let attributes = info
         .attributes
         .iter()
