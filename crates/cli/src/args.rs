@@ -204,7 +204,8 @@ pub(crate) enum WorkloadCommand {
 #[derive(Debug, Args)]
 pub(crate) struct LublinOptions {
     /// Jobs to generate.
-    #[arg(long, default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    #[arg(long, default_value_t = 1_000,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) jobs: u32,
     /// Nodes of the machine that the model is of.
     #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65_536))]
@@ -212,7 +213,7 @@ pub(crate) struct LublinOptions {
     /// No job has more nodes than this. [default: all]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
     pub(crate) max: Option<u32>,
-    /// How --max is meant: sizes are drawn up to it, larger jobs are made that large, or drawn again.
+    /// How --max is meant: sizes drawn up to it, larger jobs made that large or drawn again.
     #[arg(long, value_enum, default_value = "clamp")]
     pub(crate) limit: JobLimit,
     /// Batch and interactive jobs instead of typeless ones.

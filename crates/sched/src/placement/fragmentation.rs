@@ -1,7 +1,7 @@
 //! Where expected fragmentation on the observed mix of requests grows least (the measure of Weng et
-//! al., USENIX ATC '23), and of hosts where it does not grow the fullest. That fragmentation *shrinks*
-//! says only that the host was of little use already: to seek that out leaves fuller hosts with room
-//! that nobody needs (`docs/adr/0026-placement.md` has the figures).
+//! al., USENIX ATC '23), and of hosts where it does not grow the fullest. That fragmentation
+//! *shrinks* says only that the host was of little use already: to seek that out leaves fuller
+//! hosts with room that nobody needs (`docs/adr/0026-placement.md` has the figures).
 
 use super::host::{Change, View};
 use super::mix::Mix;

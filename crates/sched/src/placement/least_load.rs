@@ -1,5 +1,5 @@
-//! The GPU with the most free memory (GSaaS §III-B, in words): cGPUs have GPUs to themselves as long
-//! as there are any.
+//! The GPU with the most free memory (GSaaS §III-B, in words): cGPUs have GPUs to themselves as
+//! long as there are any.
 //!
 //! Algorithm 1 of the paper, as printed, compares `avail_mem + req_mem` with the total: it refuses
 //! an empty GPU and accepts a full one. The words are what is implemented.

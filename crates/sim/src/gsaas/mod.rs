@@ -1,9 +1,9 @@
 //! GSaaS' production environment around the placement core, and packing on a real trace.
 //!
-//! [`Lublin`] generates jobs as GSaaS §V does and [`swf`] reads logs of real machines; [`queue::run`]
-//! has them compete for cGPUs. [`trace`] reads Alibaba's GPU trace or makes a stand-in, and the
-//! packing policies of `weft_sched::placement` are held against what is published for it. Everything
-//! is simulated but the cost of a decision.
+//! [`Lublin`] generates jobs as GSaaS §V does and [`swf`] reads logs of real machines;
+//! [`queue::run`] has them compete for cGPUs. [`trace`] reads Alibaba's GPU trace or makes a
+//! stand-in, and the packing policies of `weft_sched::placement` are held against what is published
+//! for it. Everything is simulated but the cost of a decision.
 
 mod gamma;
 mod lublin;

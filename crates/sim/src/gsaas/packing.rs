@@ -1,8 +1,8 @@
 //! Requests of a trace packed onto its hosts until they are full: GPUs' allocation and
 //! fragmentation against what Weng et al. published for the same trace.
 //!
-//! As theirs: the trace's requests and copies drawn from them until 130 % of all GPUs are asked for,
-//! in random order; who does not fit is refused, and nobody leaves.
+//! As theirs: the trace's requests and copies drawn from them until 130 % of all GPUs are asked
+//! for, in random order; who does not fit is refused, and nobody leaves.
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -109,7 +109,8 @@ pub(super) fn packing(setup: &Setup, inputs: &Inputs) -> Outcome {
     outcome.note(
         "`bound_allocated_100` is what a clairvoyant could allocate at most of what is asked for up to \
          100 %, if GPUs and processors of all hosts were one: no packing is better. `offline` knows all \
-         that will come and places it from the largest on: what can be reached at least.",
+         that will come and places it from the largest on, those without GPUs last: no oracle, but what \
+         knowing the future and sorting alone give.",
     );
     outcome.note(
         "`host_fit` and `gradient` are models of Weng et al.'s best fit and FGD; theirs round scores to \
@@ -204,7 +205,7 @@ fn pack(packer: Packer, trace: &Trace, arrivals: &[Request], known: &Mix, seed: 
 
 fn note(curve: &mut Curve, number: usize, result: Result<(), String>) {
     if let Err(error) = result {
-        curve.violation.get_or_insert(format!("request {number}: {error}"));
+        curve.violation.get_or_insert_with(|| format!("request {number}: {error}"));
     }
 }
 
@@ -279,7 +280,7 @@ fn figures(outcome: &mut Outcome, packer: &Packer, curve: &Curve, is_alibaba: bo
     outcome.decisions += curve.decisions;
     if let Some(violation) = &curve.violation {
         outcome.other_violations += 1;
-        outcome.first_violation.get_or_insert(format!("packing, {name}: {violation}"));
+        outcome.first_violation.get_or_insert_with(|| format!("packing, {name}: {violation}"));
     }
 }
 
@@ -332,8 +333,9 @@ fn plots(outcome: &mut Outcome, curves: &[(Packer, Curve)]) {
 
 /// The published figures beside the medians.
 pub(super) fn compare(outcome: &mut Outcome) {
-    let percent =
-        |value: Option<&f64>| value.map_or("–".to_owned(), |at| format!("{:.2} %", at * 100.0));
+    let percent = |value: Option<&f64>| {
+        value.map_or_else(|| "–".to_owned(), |at| format!("{:.2} %", at * 100.0))
+    };
     let mut rows = Vec::new();
     let names = [
         ("gradient", "FGD"),
@@ -352,7 +354,7 @@ pub(super) fn compare(outcome: &mut Outcome) {
             let paper = outcome.baselines.get(&format!("published_{key}"));
             rows.push((
                 format!("GPUs {what} at 100 % asked for: `{name}` ({published})"),
-                paper.map_or("not published".to_owned(), |_| percent(paper)),
+                paper.map_or_else(|| "not published".to_owned(), |_| percent(paper)),
                 percent(ours),
             ));
         }

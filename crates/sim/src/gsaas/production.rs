@@ -40,7 +40,7 @@ fn go(outcome: &mut Outcome, of: &Production, jobs: &[Job]) -> Ran {
     outcome.decisions += jobs.len() as u64;
     if let Some(violation) = &ran.violation {
         outcome.other_violations += 1;
-        outcome.first_violation.get_or_insert(format!("{of:?}: {violation}"));
+        outcome.first_violation.get_or_insert_with(|| format!("{of:?}: {violation}"));
     }
     ran
 }

@@ -203,7 +203,7 @@ impl World<'_> {
     fn broken(&mut self, job: usize, result: Result<(), String>) {
         if let Err(error) = result {
             let when = self.now_s;
-            self.ran.violation.get_or_insert(format!("job {job} at {when} s: {error}"));
+            self.ran.violation.get_or_insert_with(|| format!("job {job} at {when} s: {error}"));
         }
     }
 
@@ -319,7 +319,8 @@ impl World<'_> {
             (wait_s / f64::max(count, 1.0), slowdown / f64::max(count, 1.0));
         ran.utilization = work_s as f64 / (slots * ran.makespan_s).max(1) as f64;
         if !self.queue.is_empty() || self.free != self.of.gpus * self.of.cgpus_of_gpu {
-            ran.violation.get_or_insert("jobs were left or slots not given back".to_owned());
+            ran.violation
+                .get_or_insert_with(|| "jobs were left or slots not given back".to_owned());
         }
         self.ran
     }

@@ -1,4 +1,5 @@
-//! Small clusters, where every way to place the requests can be tried: how far policies are from it.
+//! Small clusters, where every way to place the requests can be tried: how far policies are from
+//! it.
 
 use weft_sched::placement::{GrantKey, Mix, Mode, NAMES, Request, by_name};
 

@@ -1,4 +1,5 @@
-//! VMs and hosts of Alibaba's GPU trace of 2023, and a seeded stand-in for those who do not have it.
+//! VMs and hosts of Alibaba's GPU trace of 2023, and a seeded stand-in for those who do not have
+//! it.
 //!
 //! The files are the user's; none is part of Weft. `openb_pod_list_*.csv` has a line for each pod
 //! with `cpu_milli`, `memory_mib`, `num_gpu`, `gpu_milli` and `gpu_spec` (kinds that will do,
