@@ -209,7 +209,7 @@ fn request() -> impl Strategy<Value = Request> {
     ];
     let kinds = prop_oneof![3 => Just(Kinds::ANY), 1 => (0u8..2).prop_map(Kinds::one)];
     let host = (0u64..5, 0u64..3);
-    (1u32..6, 1u64..9, mode, locality, kinds, host).prop_map(
+    (1u32..4, 1u64..6, mode, locality, kinds, host).prop_map(
         |(cgpus, memory, mode, locality, kinds, (cpu_milli, host_memory))| {
             let cgpus = if locality == Locality::Local && cpu_milli == 4 { 0 } else { cgpus };
             Request { cgpus, memory, mode, locality, kinds, cpu_milli, host_memory }
@@ -342,13 +342,13 @@ impl Model {
 fn cluster(policy: usize, hosts: &[(u8, u64, Vec<u64>)]) -> Cluster {
     let mut cluster = Cluster::new(by_name(NAMES[policy]).expect("a name"));
     for (kind, cpu_milli, gpus) in hosts {
-        cluster.add_host(*kind, *cpu_milli, 6, gpus).expect("amounts are small");
+        cluster.add_host(*kind, *cpu_milli, 9, gpus).expect("amounts are small");
     }
     cluster
 }
 
 fn hosts() -> impl Strategy<Value = Vec<(u8, u64, Vec<u64>)>> {
-    let host = (0u8..2, 0u64..12, prop::collection::vec(1u64..9, 1..4));
+    let host = (0u8..2, 2u64..20, prop::collection::vec(3u64..17, 1..5));
     prop::collection::vec(host, 1..5)
 }
 
