@@ -80,6 +80,8 @@ pub struct SoftDevice {
     generation: u64,
     /// Where it is to go.
     moving: Option<Moving>,
+    /// Where it was before its last move, until the next one.
+    left: Option<FrameStore>,
     /// End of the timeline of a paced device without a page.
     timeline_end_ns: u64,
 }
@@ -214,6 +216,7 @@ impl SoftDevice {
             workspace: None,
             generation: 0,
             moving: None,
+            left: None,
             timeline_end_ns: 0,
         }
     }
@@ -586,6 +589,7 @@ impl Device for SoftDevice {
         let frames = frames.map_err(|error| lost(error.to_string()))?;
         let entries = to.table.read_cells(0, frames).map_err(|error| lost(error.to_string()))?;
         let table = PhysicalTable { entries, owner: *me };
+        self.left = None;
         let store = FrameStore::map(to.frames, Some(table))?;
         let copied = self.cx.mem.copy_to(store, &to.moved)?;
         let clock = backend.clock_of_device();
@@ -597,7 +601,7 @@ impl Device for SoftDevice {
         let Some(Moving { copied, clock, page }) = self.moving.take().filter(|_| goes) else {
             return;
         };
-        self.cx.mem.go(copied);
+        self.left = Some(self.cx.mem.go(copied));
         self.clock = clock;
         if let Some((own, _)) = &mut self.page {
             *own = page;

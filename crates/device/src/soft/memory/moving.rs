@@ -4,6 +4,7 @@
 //! translated to the new frames at once. What nobody ever wrote is not copied.
 
 use std::collections::BTreeMap;
+use std::mem;
 
 use super::{FrameStore, Memory, physical};
 use crate::{DeviceError, FrameRun, MovedRun, PAGE};
@@ -56,9 +57,10 @@ impl Memory {
         Ok(Copied { store, runs })
     }
 
-    /// Uses the copy from now on. The frames that it had belong to whoever counts them.
-    pub(crate) fn go(&mut self, copied: Copied) {
-        self.store = copied.store;
+    /// Uses the copy from now on. The frames that it had belong to whoever counts them; what is
+    /// returned is their mapping, which takes long to drop while they are not cleared.
+    pub(crate) fn go(&mut self, copied: Copied) -> FrameStore {
+        let left = mem::replace(&mut self.store, copied.store);
         for (address, runs) in copied.runs {
             let Some(allocation) = self.allocations.get_mut(&address) else { continue };
             allocation.runs.clone_from(&runs);
@@ -67,6 +69,7 @@ impl Memory {
             self.map(address, bytes, &runs);
         }
         self.generation += 1;
+        left
     }
 }
 
