@@ -28,6 +28,7 @@ mod runtime;
 mod service;
 mod sessions;
 mod spawn;
+mod tasks;
 mod tenancy;
 mod tenants;
 mod trace;
@@ -110,6 +111,8 @@ pub(crate) struct Daemon {
     /// A session is over.
     ended: Condvar,
     saver: Saver,
+    /// Pools, and the virtual accelerators on them.
+    pub(crate) tasks: tasks::Tasks,
     /// Whose devices are suspected of failing.
     health: Health,
     /// Bounds what tenants can have written to the log.
@@ -282,6 +285,8 @@ impl Setup {
         let tables = Tables { registry, frames, host, sessions: BTreeMap::new(), adopted: 0 };
         let room = Room::make(config.limits.sessions);
         let admin_group = config.sockets.admin_group_id()?;
+        let pooled = devices.iter().map(|device| (device.key, device.config.pool.clone()));
+        let tasks = tasks::Tasks::open(&config, pooled)?;
         let daemon = Daemon {
             config,
             room,
@@ -296,6 +301,7 @@ impl Setup {
             cleared: Condvar::new(),
             ended: Condvar::new(),
             saver,
+            tasks,
             health: Health::new(suspicions),
             lines: TenantLines::default(),
             admin_connections: Mutex::default(),
@@ -547,6 +553,7 @@ impl Daemon {
     /// Ends all sessions, unless they are left to the next daemon, then the driver.
     fn shut_down(&self, end: End) {
         tracing::info!(?end, "node daemon ends");
+        self.tasks.end();
         if end == End::Stop {
             self.end_sessions();
         }

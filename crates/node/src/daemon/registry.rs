@@ -414,6 +414,12 @@ impl Registry {
         if !is_vgpu_name(&wanted.name) {
             return Err(RegistryError::Name(wanted.name.clone()));
         }
+        self.create_member(wanted)
+    }
+
+    /// Creates a vGPU whose name is not a user's to choose: that of a virtual accelerator on one of
+    /// its devices.
+    pub(crate) fn create_member(&mut self, wanted: &Wanted) -> Result<&Vgpu, RegistryError> {
         if let Some(uid) = reserved_for(&wanted.name).filter(|uid| *uid != wanted.owner) {
             return Err(RegistryError::Reserved { name: wanted.name.clone(), uid });
         }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::daemon::tasks::is_member;
+
 use super::{Holding, Registry, RegistryError, Vgpu};
 
 /// A device as a place for vGPUs.
@@ -83,8 +85,11 @@ impl Registry {
     }
 
     /// Where a vGPU goes whose device is out of service: to another one of the same kind and pool
-    /// that has so much memory.
+    /// that has so much memory. That of a virtual accelerator stays: there is one on each device.
     pub(crate) fn refuge_of(&self, vgpu: &Vgpu) -> Option<String> {
+        if is_member(&vgpu.name) {
+            return None;
+        }
         let own = self.devices.find(&vgpu.device)?;
         let fits = |home: &&Home| {
             home.name != own.name
