@@ -131,12 +131,7 @@ impl Drop for Loaded {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        let mut link = self.0.link();
-        link.closing = true;
-        if let Some(socket) = link.socket.take() {
-            // The thread that reads there ends.
-            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
-        }
+        self.0.close();
     }
 }
 
@@ -232,6 +227,12 @@ impl Accelerator {
         Ok(Pending::new(slot, Arc::clone(&self.handle)))
     }
 
+    /// Ends the connection: tasks that are not over, of this handle and its clones, are lost.
+    pub fn disconnect(&self) {
+        self.handle.0.close();
+        self.handle.0.give_up(&TaskError::Open("the connection was closed".to_owned()));
+    }
+
     /// Submits a task and waits for its end.
     ///
     /// # Errors
@@ -291,6 +292,15 @@ impl Shared {
 
     fn tables(&self) -> MutexGuard<'_, Tables> {
         self.tables.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn close(&self) {
+        let mut link = self.link();
+        link.closing = true;
+        if let Some(socket) = link.socket.take() {
+            // The thread that reads there ends.
+            let _ = rustix::net::shutdown(&socket, rustix::net::Shutdown::Both);
+        }
     }
 
     fn send(&self, request: &Request) -> std::io::Result<()> {

@@ -23,3 +23,4 @@ mod run;
 mod sessions;
 mod shares;
 mod support;
+mod tasks;
