@@ -106,14 +106,25 @@ pub(crate) enum Command {
         #[arg(long)]
         force: bool,
     },
-    /// Take a device out of service, or put it back: its vGPUs move where they can.
+    /// Move a vGPU to another device while its programs run.
+    Move {
+        /// The vGPU.
+        name: String,
+        /// The device, or a pool of which it is to be another one.
+        device: String,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Take a device out of service, or put it back: its vGPUs move to others of its pool, with the
+    /// programs that use them where they can.
     Device {
         /// What to do.
         #[arg(value_enum)]
         action: DeviceAction,
         /// The device.
         name: String,
-        /// End the programs on it first.
+        /// End the programs on it that cannot go to another device.
         #[arg(long)]
         force: bool,
     },

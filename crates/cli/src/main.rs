@@ -74,6 +74,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Set(options) => vgpu::set(&sockets, &options)?,
         Command::Rm { name, force } => vgpu::remove(&sockets, &name, force)?,
+        Command::Move { name, device, json } => vgpu::move_to(&sockets, &name, &device, json)?,
         Command::Device { action, name, force } => vgpu::device(&sockets, action, &name, force)?,
         Command::Policy { name, device, json } => {
             vgpu::policy(&sockets, name.as_deref(), device.as_deref(), json)?;

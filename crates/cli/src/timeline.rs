@@ -130,6 +130,14 @@ impl<'a> Timeline<'a> {
             Event::AddVgpu { vgpu, device, .. } => {
                 self.devices.insert(vgpu.0, device);
             }
+            Event::MoveVgpu { vgpu, device } => {
+                let of_it = self.sessions.iter().filter(|(_, state)| state.vgpu == vgpu.0);
+                for session in of_it.map(|(key, _)| *key).collect::<Vec<_>>() {
+                    self.end_turn(session, out);
+                    self.end_wait(session, out);
+                }
+                self.devices.insert(vgpu.0, device);
+            }
             Event::DeviceUp { .. }
             | Event::DeviceDown { .. }
             | Event::AddTenant { .. }

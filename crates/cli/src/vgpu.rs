@@ -5,7 +5,7 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use serde_json::{Value, json};
 use weft_node::admin::{
-    DeviceReport, ProcessReport, Request, Share, Stats, VgpuReport, VgpuState, shares,
+    DeviceReport, MoveReport, ProcessReport, Request, Share, Stats, VgpuReport, VgpuState, shares,
 };
 use weft_node::config::{CapSetting, SlaSetting};
 
@@ -224,6 +224,26 @@ pub(crate) fn set(sockets: &Sockets, options: &SetOptions) -> Result<()> {
 /// `weft rm`
 pub(crate) fn remove(sockets: &Sockets, name: &str, force: bool) -> Result<()> {
     sockets.connect()?.remove(name, force)?;
+    Ok(())
+}
+
+/// `weft move`
+pub(crate) fn move_to(sockets: &Sockets, name: &str, device: &str, json: bool) -> Result<()> {
+    let report = sockets.connect()?.move_vgpu(name, device)?;
+    if json {
+        line(&serde_json::to_string_pretty(&report)?);
+        return Ok(());
+    }
+    let MoveReport { from, to, sessions, bytes, pause_ns } = report;
+    let size = size(bytes);
+    match sessions {
+        0 => line(&format!("{name} lives on {to} now, not on {from}")),
+        _ => line(&format!(
+            "{name} moved from {from} to {to} with {sessions} sessions and {size}; they stood still \
+             for {} ms",
+            pause_ns / 1_000_000
+        )),
+    }
     Ok(())
 }
 

@@ -52,6 +52,11 @@ pub trait Backend: std::fmt::Debug + Clone + Default + Serialize + DeserializeOw
     /// Whether a worker on a device of these settings may go on under the others.
     fn outlives(&self, other: &Self) -> bool;
 
+    /// Whether a session of a device of the other settings can go on here ([`Device::begin_move`]).
+    fn receives(&self, _other: &Self) -> bool {
+        false
+    }
+
     /// What its clock is called.
     fn clock(&self) -> &'static str;
 
@@ -294,6 +299,15 @@ macro_rules! backends {
             pub fn outlives(&self, other: &Self) -> bool {
                 match (self, other) {
                     $((Self::$Kind(own), Self::$Kind(other)) => own.outlives(other),)*
+                    _ => false,
+                }
+            }
+
+            /// [`Backend::receives`].
+            #[must_use]
+            pub fn receives(&self, other: &Self) -> bool {
+                match (self, other) {
+                    $((Self::$Kind(own), Self::$Kind(other)) => own.receives(other),)*
                     _ => false,
                 }
             }

@@ -1,10 +1,14 @@
 //! The trait every backend implements.
 
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
-use weft_ring::Cell;
+use weft_ring::{Cell, MemoryFile, SharedMemory};
 
-use crate::{Completion, DeviceInfo, LoadedModule, ModuleId, Op, OpId, QueueId};
+use crate::{
+    BackendConfig, Completion, DeviceInfo, DevicePage, LoadedModule, ModuleId, MovedRun, Op, OpId,
+    QueueId,
+};
 
 /// Device memory of one vGPU, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +102,23 @@ pub enum LoadError {
     /// Globals do not fit.
     #[error(transparent)]
     Device(#[from] DeviceError),
+}
+
+/// The device that a session goes to.
+#[derive(Debug)]
+pub struct Destination {
+    /// What it is.
+    pub backend: BackendConfig,
+    /// The page that all sessions there share.
+    pub page: DevicePage,
+    /// The vGPU's frames there.
+    pub frames: MemoryFile,
+    /// Which session each frame of the device belongs to, read-only.
+    pub table: Arc<SharedMemory>,
+    /// Memory of the device, in bytes: so many frames are in the table.
+    pub device_memory_bytes: u64,
+    /// Where the frames of the vGPU's sessions go, by the first frame.
+    pub moved: Vec<MovedRun>,
 }
 
 /// One session's view of a device: its context, memory, modules and queue of operations.
@@ -202,6 +223,21 @@ pub trait Device: std::fmt::Debug {
     fn unmap_host(&mut self, host: u64) -> Result<(), DeviceError> {
         Err(DeviceError::NotAnAllocation { address: host })
     }
+
+    /// Copies what the session has in the device's memory to another device of its kind, which it
+    /// is to go to. Nothing may be in flight, and nothing else may change until
+    /// [`Self::end_move`].
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`]; [`DeviceError::Refused`] while something is in flight, or for
+    /// a device that it cannot go to. It stays where it is then.
+    fn begin_move(&mut self, _to: Destination) -> Result<(), DeviceError> {
+        Err(DeviceError::Unsupported("sessions that move"))
+    }
+
+    /// Goes to the device that was copied to, or stays and forgets the copy. Addresses, modules and
+    /// handles stay as they are.
+    fn end_move(&mut self, _goes: bool) {}
 
     /// Lets other sessions of the vGPU map the allocation that begins at `address`; the key that
     /// they need.

@@ -1,5 +1,7 @@
 //! Frames of 4 KiB: what device memory is handed out in, by the node's ledger or a local list.
 
+use std::ops::Range;
+
 use crate::{DeviceError, MemoryUse};
 
 /// Bytes of a frame and of a page.
@@ -16,8 +18,38 @@ pub struct FrameRun {
 
 impl FrameRun {
     /// Their numbers.
-    pub fn frames(&self) -> std::ops::Range<u64> {
+    pub fn frames(&self) -> Range<u64> {
         self.first..self.first.saturating_add(self.count)
+    }
+}
+
+/// Adjacent frames that are adjacent again on another device.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MovedRun {
+    /// Where they were.
+    pub from: FrameRun,
+    /// Number of the first one now.
+    pub to: u64,
+}
+
+impl MovedRun {
+    /// Where the frames of a run are now, by `moved` (ordered by the first frame), in runs; nothing
+    /// if it does not say so of all of them.
+    pub fn of(run: FrameRun, moved: &[Self]) -> Option<Vec<FrameRun>> {
+        let mut found: Vec<FrameRun> = Vec::new();
+        let Range { start: mut frame, end } = run.frames();
+        let mut at = moved.partition_point(|moved| moved.from.frames().end <= frame);
+        while frame < end {
+            let part = moved.get(at).filter(|moved| moved.from.frames().contains(&frame))?;
+            let first = part.to + (frame - part.from.first);
+            let count = (part.from.frames().end - frame).min(end - frame);
+            match found.last_mut() {
+                Some(last) if last.frames().end == first => last.count += count,
+                _ => found.push(FrameRun { first, count }),
+            }
+            (frame, at) = (frame + count, at + 1);
+        }
+        Some(found)
     }
 }
 

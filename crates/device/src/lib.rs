@@ -25,8 +25,8 @@ pub use backend::{
     Backend, BackendConfig, DeviceName, NameError, Needs, OpenError, Parts, WithDevice, keys, kinds,
 };
 pub use clock::thread_cpu_ns;
-pub use device::{Device, DeviceError, Driven, Import, LoadError, MemoryUse};
-pub use frames::{ForeignFrames, FrameRun, FrameSource, LocalFrames, PAGE};
+pub use device::{Destination, Device, DeviceError, Driven, Import, LoadError, MemoryUse};
+pub use frames::{ForeignFrames, FrameRun, FrameSource, LocalFrames, MovedRun, PAGE};
 pub use info::{Attribute, Capabilities, DeviceInfo};
 pub use op::{
     Completion, CopyShape, Endpoint, Fault, FaultKind, Fill, FunctionInfo, GlobalInfo, Launch,

@@ -66,6 +66,12 @@ impl DaemonSide {
         self.page.lead.store(lead_ns, Ordering::Release);
     }
 
+    /// Asks the session to stand still and to say so, once for each `number`.
+    pub fn ask_to_pause(&self, number: u64) {
+        self.page.pause.store(number, Ordering::Release);
+        self.doorbell.wake();
+    }
+
     /// Asks the session to tell when a result comes soon, or no more.
     pub fn set_coscheduled(&self, coscheduled: bool) {
         self.page.coscheduled.store(u32::from(coscheduled), Ordering::Relaxed);

@@ -45,6 +45,12 @@ impl HolderSide {
         self.page.pieces.store(pieces, Ordering::Relaxed);
     }
 
+    /// The number of the last time that the daemon asked the session to stand still; 0 if never.
+    #[must_use]
+    pub fn pause_asked(&self) -> u64 {
+        self.page.pause.load(Ordering::Relaxed)
+    }
+
     /// Whether the daemon wants to hear before a result comes.
     #[must_use]
     pub fn is_coscheduled(&self) -> bool {

@@ -40,6 +40,7 @@ const DOORBELL: usize = 200;
 const FRONT_SINCE: usize = 208;
 // Written by the daemon, on a line of its own: it changes rarely.
 const SLICE: usize = 256;
+const PAUSE: usize = 264;
 
 /// Why a page could not be used.
 #[derive(Debug, Error)]
@@ -70,6 +71,8 @@ pub struct ControlPage {
     pub(crate) coscheduled: Cell<AtomicU32>,
     /// The most device time in flight in ns; 0 for no such bound.
     pub(crate) slice: Cell<AtomicU64>,
+    /// The last time that the session was asked to stand still; 0 if never.
+    pub(crate) pause: Cell<AtomicU64>,
     pub(crate) state: Cell<AtomicU32>,
     /// The last epoch that was released.
     pub(crate) released: Cell<AtomicU64>,
@@ -142,6 +145,7 @@ impl ControlPage {
             lead: memory.cell(LEAD)?,
             coscheduled: memory.cell(COSCHEDULED)?,
             slice: memory.cell(SLICE)?,
+            pause: memory.cell(PAUSE)?,
             state: memory.cell(STATE)?,
             released: memory.cell(RELEASED)?,
             used: memory.cell(USED)?,

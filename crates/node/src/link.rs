@@ -32,6 +32,9 @@ pub(crate) const RUNS_MAX: usize = 1024;
 /// Adjacent frames: first, count.
 pub(crate) type Run = (u64, u64);
 
+/// Adjacent frames that are adjacent on another device: first, count, first there.
+pub(crate) type MovedFrames = [u64; 3];
+
 /// Why a process of the daemon's was started: its first packet.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(tag = "assignment", rename_all = "snake_case")]
@@ -102,7 +105,7 @@ pub(crate) struct Start {
 }
 
 /// The device, as a worker needs it.
-#[derive(Debug, Clone, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct DeviceSpec {
     /// Its key on the node.
     pub(crate) key: u32,
@@ -238,6 +241,20 @@ pub(crate) enum Ask {
         /// Bytes of its images together; 0 when it was loaded.
         bytes: u64,
     },
+    /// It stands still, as it was asked to: nothing of it is in flight, and it has no turn. Answer:
+    /// [`Reply::Move`] or [`Reply::Stay`].
+    Paused,
+    /// It has copied its memory to the device that it was told. Answer: [`Reply::Switch`] or
+    /// [`Reply::Stay`].
+    Copied {
+        /// Why it could not, in words.
+        failure: Option<String>,
+    },
+    /// It is on the other device. Answer: [`Reply::Done`].
+    Moved {
+        /// The device's key.
+        device: u32,
+    },
     /// A line for the log. No answer.
     Log {
         /// How urgent.
@@ -260,6 +277,9 @@ impl Ask {
             | Self::Load
             | Self::Loaded
             | Self::Images { .. }
+            | Self::Paused
+            | Self::Copied { .. }
+            | Self::Moved { .. }
             | Self::Log { .. }
             | Self::Pinned { .. }
             | Self::Export { .. }
@@ -297,6 +317,19 @@ pub(crate) enum Reply {
     },
     /// No other session of the vGPU exports anything under that key.
     NotExported,
+    /// Its vGPU is to go to this device.
+    Move {
+        /// Which.
+        device: Box<DeviceSpec>,
+        /// How many [`MovedFrames`] are in the file [`Passed::Moved`].
+        frames: u64,
+        /// The descriptors that come along.
+        passed: Vec<Passed>,
+    },
+    /// It goes now.
+    Switch,
+    /// It stays where it is and goes on.
+    Stay,
     /// Quota or device is exhausted; nothing was done.
     Exhausted,
     /// The vGPU's memory, in bytes.

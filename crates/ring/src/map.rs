@@ -6,12 +6,14 @@
 
 use core::ffi::c_void;
 use core::fmt;
+use core::ops::Range;
 use core::ptr::{self, NonNull};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags};
+use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
+use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use thiserror::Error;
 
@@ -51,7 +53,7 @@ pub enum MapError {
     ReadOnly,
 }
 
-fn os(what: &'static str) -> impl FnOnce(rustix::io::Errno) -> MapError {
+fn os(what: &'static str) -> impl FnOnce(Errno) -> MapError {
     move |errno| MapError::Os { what, source: errno.into() }
 }
 
@@ -139,6 +141,25 @@ impl MemoryFile {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&self.fd, mode, offset as u64, len as u64)
             .map_err(os("punching a hole"))
+    }
+
+    /// The next bytes from `start` on, before `end`, that were ever written or touched; the others
+    /// are zero.
+    ///
+    /// # Errors
+    /// [`MapError::Os`] when the system does not tell.
+    pub fn next_data(&self, start: u64, end: u64) -> Result<Option<Range<u64>>, MapError> {
+        let find = |whence| match rustix::fs::seek(&self.fd, whence) {
+            Ok(at) => Ok(Some(at)),
+            // There is no more.
+            Err(Errno::NXIO) => Ok(None),
+            Err(errno) => Err(os("looking for data")(errno)),
+        };
+        let Some(first) = find(SeekFrom::Data(start))?.filter(|first| *first < end) else {
+            return Ok(None);
+        };
+        let last = find(SeekFrom::Hole(first))?.unwrap_or(end);
+        Ok(Some(first..last.min(end)))
     }
 
     /// Maps the whole file wherever the system likes.

@@ -4,6 +4,7 @@ mod anticipation;
 mod caps;
 mod classes;
 mod early;
+mod moves;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -323,6 +324,14 @@ impl Core {
 
     /// A session is over. What it had in flight was reported as used before: dying is not free.
     pub(crate) fn remove_session(&mut self, cx: &mut Context<'_>, key: SessionKey) {
+        self.end_work(cx, key);
+        let (vgpu, local) = (cx.tables.session(key).vgpu, cx.tables.session(key).local);
+        cx.tables.vgpu(vgpu).leave(local);
+        self.count_user_facing(cx.tables.vgpu(vgpu).class, -1);
+    }
+
+    /// A session has no work on this device any more, in flight or not, and no turn.
+    fn end_work(&mut self, cx: &mut Context<'_>, key: SessionKey) {
         self.sleep(cx, key);
         self.drop_anticipation(cx, key);
         if cx.tables.session(key).turn.is_some() {
@@ -333,12 +342,10 @@ impl Core {
         // A prediction that its last report did not confirm.
         let predicted_ns = core::mem::take(&mut cx.tables.session(key).predicted_ns);
         self.charge(cx, key, -to_signed(predicted_ns), false);
-        let (vgpu, local) = (cx.tables.session(key).vgpu, cx.tables.session(key).local);
+        let vgpu = cx.tables.session(key).vgpu;
         self.count_cap(cx, vgpu, -to_signed(predicted_ns));
-        cx.tables.vgpu(vgpu).leave(local);
-        self.count_user_facing(cx.tables.vgpu(vgpu).class, -1);
         if self.draining == Some(key) {
-            // Its work is gone with its worker.
+            // Its work is gone with its worker, or over.
             self.draining = None;
             self.drain_ns = self.drain_ns.min(cx.now_ns);
         }

@@ -81,6 +81,17 @@ pub enum Event {
         /// The vGPU.
         vgpu: VgpuKey,
     },
+    /// A vGPU lives on another device that is known from now on. Its turns are over, its sessions
+    /// have no work there until they say so ([`Event::Runnable`]), and it is as far ahead of the
+    /// others there as it was where it came from, by at most what anybody may be: moving forgives
+    /// nothing. Report [`Event::Used`] of its sessions before; they go when nothing of theirs is in
+    /// flight.
+    MoveVgpu {
+        /// The vGPU.
+        vgpu: VgpuKey,
+        /// Where it lives from now on.
+        device: DeviceKey,
+    },
     /// A vGPU's weight changed. Report [`Event::Used`] of its sessions before: use not reported yet
     /// is charged at the new weight.
     Reweight {

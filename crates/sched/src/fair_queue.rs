@@ -220,6 +220,16 @@ impl FairQueue {
         self.anticipated = self.anticipated.filter(|one| *one != key);
     }
 
+    /// A flow that sleeps is at least so far ahead.
+    pub(crate) fn delay(&mut self, key: u32, ahead: Tag) {
+        let least = self.virtual_time.plus(ahead);
+        let is_busy = self.running == Some(key) || self.anticipated == Some(key);
+        let flow = &mut self.flows[key as usize];
+        if !flow.awake && !is_busy {
+            flow.start = flow.start.max(least);
+        }
+    }
+
     pub(crate) fn sleep(&mut self, key: u32) {
         self.virtual_time = self.now();
         self.flows[key as usize].awake = false;

@@ -240,6 +240,7 @@ impl Node {
                 self.add_vgpu(vgpu, tenant, device, weight)
             }
             Event::RemoveVgpu { vgpu } => self.remove_vgpu(vgpu, out),
+            Event::MoveVgpu { vgpu, device } => return self.move_vgpu(vgpu, device, out),
             Event::Reweight { vgpu, weight } => {
                 self.with_vgpu(vgpu, out, |core, cx| core.reweight(cx, vgpu, weight))
             }
@@ -370,6 +371,26 @@ impl Node {
         }
         self.tables.vgpus.take(key.index());
         self.with_core(device, out, |core, _| core.policy.remove(key))
+    }
+
+    /// Both devices have something to decide then.
+    fn move_vgpu(
+        &mut self,
+        key: VgpuKey,
+        to: DeviceKey,
+        out: &mut Actions,
+    ) -> Result<Option<DeviceKey>, EventError> {
+        let from = self.device_of_vgpu(key)?;
+        self.core(to).ok_or(EventError::UnknownDevice(to))?;
+        if from == to {
+            return Ok(Some(to));
+        }
+        let mut debt = None;
+        self.with_core(from, out, |core, cx| debt = Some(core.depart(cx, key)))?;
+        if let Some(debt) = debt {
+            self.with_core(to, out, |core, cx| core.arrive(cx, key, debt))?;
+        }
+        Ok(None)
     }
 
     fn add_session(&mut self, key: SessionKey, vgpu: VgpuKey) -> Result<DeviceKey, EventError> {

@@ -50,11 +50,14 @@ pub struct AcceleratorHandle {
 #[derive(Debug)]
 pub struct ModuleHandle(Module);
 
+/// Where an output goes: address, bytes.
+type Place = (*mut u8, usize);
+
 /// A task that was submitted, and where its outputs go.
 #[derive(Debug)]
 pub struct PendingHandle {
     pending: Pending,
-    outputs: Vec<(*mut u8, usize)>,
+    outputs: Vec<Place>,
 }
 
 /// `weft_tasks_argument`
@@ -266,7 +269,7 @@ pub unsafe extern "C" fn weft_tasks_unload(module: *mut ModuleHandle) {
 ///
 /// # Safety
 /// The structure is as the header says, and what it points to lives while the result does.
-unsafe fn task<'a>(task: *const CTask) -> Result<(Task<'a>, Vec<(*mut u8, usize)>), Failure> {
+unsafe fn task<'a>(task: *const CTask) -> Result<(Task<'a>, Vec<Place>), Failure> {
     // SAFETY: the caller's promise.
     let given = unsafe { reference(task, "the task") }?;
     // SAFETY: the caller's promise.

@@ -80,11 +80,10 @@ impl From<MapError> for TaskError {
 
 impl TaskError {
     pub(crate) fn connection(path: &std::path::Path, error: &io::Error) -> Self {
-        match error.kind() {
-            io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
-                Self::NoNode(vec![path.to_owned()])
-            }
-            _ => Self::Connection { path: path.to_owned(), why: error.to_string() },
+        let nobody = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
+        match nobody.contains(&error.kind()) {
+            true => Self::NoNode(vec![path.to_owned()]),
+            false => Self::Connection { path: path.to_owned(), why: error.to_string() },
         }
     }
 }

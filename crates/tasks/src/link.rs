@@ -68,10 +68,13 @@ fn find(options: &Options) -> Result<(PathBuf, OwnedFd), Closed> {
     for path in &options.sockets {
         let socket = match peer::connect_plain(path) {
             Ok(socket) => socket,
-            Err(error) => match TaskError::connection(path, &error) {
-                TaskError::NoNode(_) => continue,
-                error => return Err(Closed::for_good(error)),
-            },
+            Err(error) => {
+                let error = TaskError::connection(path, &error);
+                if matches!(error, TaskError::NoNode(_)) {
+                    continue;
+                }
+                return Err(Closed::for_good(error));
+            }
         };
         return match peer::stranger(&socket, options.named) {
             Ok(None) => Ok((path.clone(), socket)),

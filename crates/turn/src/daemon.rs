@@ -255,6 +255,29 @@ impl<P: DaemonPage> Turns<P> {
         Some(entry)
     }
 
+    /// A vGPU goes to another device, where its sessions say anew what they want. None of them has
+    /// anything in flight; a turn that one has is over.
+    pub fn relocate(&mut self, host: &mut impl Host, vgpu: VgpuKey, device: DeviceKey) {
+        let node = &self.node;
+        let is_of_it = |key: &&SessionKey| node.vgpu_of(**key) == Some(vgpu);
+        let own: Vec<SessionKey> = self.sessions.keys().filter(is_of_it).copied().collect();
+        for session in &own {
+            self.refresh(host, *session);
+        }
+        if self.handle(host, Event::MoveVgpu { vgpu, device }).is_err() {
+            return;
+        }
+        for session in own {
+            let Some(entry) = self.sessions.get_mut(&session) else { continue };
+            (entry.device, entry.runnable) = (device, false);
+            if let Some(turn) = entry.turn.take() {
+                entry.gate.revoke();
+                let report = entry.gate.report();
+                self.note_end(session, turn, &report);
+            }
+        }
+    }
+
     /// Tells the core that its timer is due, if it is, and what holders used until now before that;
     /// whether it was.
     pub fn keep_time(&mut self, host: &mut impl Host) -> bool {

@@ -173,3 +173,52 @@ fn what_was_in_flight_before_a_turn_is_not_the_turns() {
     a.charge(5 * KERNEL_NS, 5 * KERNEL_NS);
     assert_eq!((a.used_ns(), a.in_flight_ns()), (5 * KERNEL_NS, 0));
 }
+
+/// The other device.
+const ELSEWHERE: DeviceKey = DeviceKey(1);
+
+#[test]
+fn who_moves_has_its_turns_where_it_went_and_leaves_none_behind() {
+    let (mut bench, mut turns, [mut a, mut b]) = two();
+    turns.tell(&mut bench, Event::DeviceUp { device: ELSEWHERE, config: Config::default() });
+    for (holder, session) in [(&mut a, A), (&mut b, B)] {
+        holder.set_runnable(KERNEL_NS);
+        turns.refresh(&mut bench, session);
+    }
+    assert!(matches!(a.admit(KERNEL_NS), Admission::Admitted { .. }));
+    a.charge(KERNEL_NS, KERNEL_NS);
+    // It did not give its turn back: it is over all the same, and the other one has the device.
+    turns.relocate(&mut bench, VgpuKey(0), ELSEWHERE);
+    assert!(!turns.session(A).unwrap().has_turn());
+    assert_eq!(turns.session(A).unwrap().device, ELSEWHERE);
+    assert!(matches!(b.admit(KERNEL_NS), Admission::Admitted { .. }));
+    // Both work at once now, each alone on its device.
+    assert!(matches!(a.admit(KERNEL_NS), Admission::Wait(_)));
+    assert!(a.try_release(0));
+    turns.refresh(&mut bench, A);
+    assert!(matches!(a.admit(KERNEL_NS), Admission::Admitted { .. }));
+    assert_eq!(turns.node().holders(DEVICE), [B]);
+    assert_eq!(turns.node().holders(ELSEWHERE), [A]);
+    // A place that nobody knows changes nothing.
+    bench.told.clear();
+    let node = turns.node().snapshot();
+    let mut refused = Refused::default();
+    turns.relocate(&mut refused, VgpuKey(0), DeviceKey(9));
+    assert!(refused.0);
+    assert_eq!(turns.node().snapshot().vgpus, node.vgpus);
+    assert!(turns.session(A).unwrap().has_turn());
+}
+
+/// A host that notes whether the core refused something.
+#[derive(Default)]
+struct Refused(bool);
+
+impl Host for Refused {
+    fn now_ns(&self) -> u64 {
+        0
+    }
+
+    fn decided(&mut self, decision: &Decision<'_>) {
+        self.0 |= decision.result.is_err();
+    }
+}

@@ -214,12 +214,20 @@ fn a_device_goes_out_of_service_and_its_vgpus_move() {
     let node = Node::paced(&[device.as_str()]);
     success(control(&node, &["create", "a", "--device", "gpu0"]));
     let mut tenant = worker(&node, "a", "1");
-    let refused = text_of(&finish(control(&node, &["device", "down", "gpu0"])));
-    assert!(refused.contains("vGPU a") && refused.contains("--force"), "{refused}");
+    // Its program goes along, and is ended only where there is nowhere to go.
+    success(control(&node, &["device", "down", "gpu0"]));
+    assert_eq!(homes(&node, &["a"]), ["gpu1"]);
+    expect_shares(&node, &[("a", 1.0)]);
+    let refused = text_of(&finish(control(&node, &["device", "down", "gpu1"])));
+    assert!(refused.contains("vGPU `a`") && refused.contains("--force"), "{refused}");
+    expect_shares(&node, &[("a", 1.0)]);
+    success(control(&node, &["device", "up", "gpu0"]));
+    success(control(&node, &["move", "a", "gpu0"]));
+    success(control(&node, &["device", "down", "gpu1"]));
     success(control(&node, &["device", "down", "gpu0", "--force"]));
     let ended = tenant.wait();
     assert!(!ended.success(), "{ended}");
-    assert_eq!(homes(&node, &["a"]), ["gpu1"]);
+    success(control(&node, &["device", "up", "gpu1"]));
     let list = success(control(&node, &["ls", "--devices"]));
     assert!(list.contains("down"), "{list}");
     let used_ns = || node.admin().list().unwrap()[0].used_ns;

@@ -15,6 +15,7 @@ mod hostile;
 mod ipc;
 mod isolation;
 mod journal;
+mod moves;
 mod node;
 mod people;
 mod programs;

@@ -38,7 +38,7 @@ pub struct SoftBackend {
 }
 
 impl SoftBackend {
-    fn clock_of_device(&self) -> Clock {
+    pub(super) fn clock_of_device(&self) -> Clock {
         match self.clock {
             SoftClock::Real => Clock::Real,
             SoftClock::Paced => Clock::Paced(self.model.clone()),
@@ -85,6 +85,11 @@ impl Backend for SoftBackend {
     fn outlives(&self, other: &Self) -> bool {
         // The model of a paced one may be another.
         (self.clock, self.exact_bounds) == (other.clock, other.exact_bounds)
+    }
+
+    fn receives(&self, other: &Self) -> bool {
+        // Allocations keep their ends.
+        self.exact_bounds == other.exact_bounds
     }
 
     fn clock(&self) -> &'static str {

@@ -10,14 +10,15 @@ use super::engine::cx::{Cx, LaunchState};
 use super::engine::handler::Level;
 use super::engine::launch::{Execution, LaunchPlan, Progress};
 use super::info::{SHARED_BYTES_OPTIN, SHARED_GRANULE_BYTES, THREADS_MAX, device_info};
-use super::memory::{Copying, Filling, FrameStore, Memory, MemoryConfig};
+use super::memory::{Copied, Copying, Filling, FrameStore, Memory, MemoryConfig, PhysicalTable};
 use super::model::PacedModel;
 use super::module::{self, Loaded};
 use crate::clock;
 use crate::page::{DevicePage, Kept};
 use crate::{
-    Completion, Device, DeviceError, DeviceInfo, Driven, Fault, FaultKind, Fill, Import, Launch,
-    LoadError, LoadedModule, LocalFrames, MemoryUse, ModuleId, Op, OpId, Outcome, QueueId,
+    BackendConfig, Completion, Destination, Device, DeviceError, DeviceInfo, Driven, Fault,
+    FaultKind, Fill, Import, Launch, LoadError, LoadedModule, LocalFrames, MemoryUse, ModuleId, Op,
+    OpId, Outcome, PAGE, QueueId,
 };
 
 /// Bytes of the workspace that a grid's barrier uses.
@@ -77,8 +78,18 @@ pub struct SoftDevice {
     workspace: Option<u64>,
     /// Memory generation that the translations are of.
     generation: u64,
+    /// Where it is to go.
+    moving: Option<Moving>,
     /// End of the timeline of a paced device without a page.
     timeline_end_ns: u64,
+}
+
+/// A device that the session's memory was copied to.
+#[derive(Debug)]
+struct Moving {
+    copied: Copied,
+    clock: Clock,
+    page: DevicePage,
 }
 
 #[derive(Debug)]
@@ -202,6 +213,7 @@ impl SoftDevice {
             finished: VecDeque::new(),
             workspace: None,
             generation: 0,
+            moving: None,
             timeline_end_ns: 0,
         }
     }
@@ -558,6 +570,38 @@ impl Device for SoftDevice {
 
     fn import(&mut self, key: [u8; 16]) -> Result<Import, DeviceError> {
         self.cx.mem.import(key)
+    }
+
+    fn begin_move(&mut self, to: Destination) -> Result<(), DeviceError> {
+        let refused = |why: &str| DeviceError::Refused(why.to_owned());
+        if self.current.is_some() || !self.pending.is_empty() || !self.finished.is_empty() {
+            return Err(refused("something is in flight"));
+        }
+        let BackendConfig::Soft(backend) = &to.backend else {
+            return Err(refused("the other device is of another kind"));
+        };
+        let Some((_, me)) = &self.page else { return Err(refused("it is nobody else's")) };
+        let lost = |error: String| DeviceError::Lost(error);
+        let frames = usize::try_from(to.device_memory_bytes / PAGE);
+        let frames = frames.map_err(|error| lost(error.to_string()))?;
+        let entries = to.table.read_cells(0, frames).map_err(|error| lost(error.to_string()))?;
+        let table = PhysicalTable { entries, owner: *me };
+        let store = FrameStore::map(to.frames, Some(table))?;
+        let copied = self.cx.mem.copy_to(store, &to.moved)?;
+        let clock = backend.clock_of_device();
+        self.moving = Some(Moving { copied, clock, page: to.page });
+        Ok(())
+    }
+
+    fn end_move(&mut self, goes: bool) {
+        let Some(Moving { copied, clock, page }) = self.moving.take().filter(|_| goes) else {
+            return;
+        };
+        self.cx.mem.go(copied);
+        self.clock = clock;
+        if let Some((own, _)) = &mut self.page {
+            *own = page;
+        }
     }
 
     fn occupied_ns(&self) -> Option<u64> {

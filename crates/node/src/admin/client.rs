@@ -8,7 +8,7 @@ use std::time::Duration;
 use weft_ring::peer;
 
 use super::types::{
-    Answer, DoctorReport, NodeReport, Recording, Request, Stats, Timeline, VgpuReport,
+    Answer, DoctorReport, MoveReport, NodeReport, Recording, Request, Stats, Timeline, VgpuReport,
 };
 
 /// The daemon answers within this time or the request failed.
@@ -264,6 +264,16 @@ impl Client {
         let (set, device) = (Some(policy.to_owned()), device.map(str::to_owned));
         let answer = self.call(&Request::Policy { set, device })?;
         if let Answer::Node(report) = answer { Ok(report) } else { Err(unexpected(&answer)) }
+    }
+
+    /// Moves a vGPU to another device, or to another one of a pool.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn move_vgpu(&mut self, name: &str, device: &str) -> Result<MoveReport, AdminError> {
+        let (name, device) = (name.to_owned(), device.to_owned());
+        let answer = self.call(&Request::Move { name, device })?;
+        if let Answer::Moved(report) = answer { Ok(report) } else { Err(unexpected(&answer)) }
     }
 
     /// Devices, limits and what is wrong with them.

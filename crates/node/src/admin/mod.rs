@@ -10,6 +10,6 @@ pub use client::{AdminError, Client};
 pub use share::{Share, shares};
 pub use types::{
     AcceleratorReport, Answer, Attainment, Closure, CoschedulingReport, DeviceReport, DoctorCheck,
-    DoctorReport, Finding, NodeReport, PoolReport, ProcessReport, Recording, Request, Stats,
-    TaskCounts, Timeline, TurnReport, VgpuReport, VgpuState,
+    DoctorReport, Finding, MoveReport, NodeReport, PoolReport, ProcessReport, Recording, Request,
+    Stats, TaskCounts, Timeline, TurnReport, VgpuReport, VgpuState,
 };

@@ -122,6 +122,13 @@ pub enum Request {
         #[serde(default)]
         device: Option<String>,
     },
+    /// Moves a vGPU to another device while its programs run. Answer: [`Answer::Moved`].
+    Move {
+        /// The vGPU.
+        name: String,
+        /// The device, or the pool of which it is to be another device.
+        device: String,
+    },
     /// Takes a device out of service, or puts it back. Answer: [`Answer::Done`].
     SetDevice {
         /// Its name.
@@ -167,10 +174,27 @@ pub enum Answer {
     Timeline(Timeline),
     /// A recording.
     Recording(Recording),
+    /// A move.
+    Moved(MoveReport),
     /// The state of the node's health.
     Doctor(DoctorReport),
     /// Prometheus text.
     Metrics(String),
+}
+
+/// A vGPU that was moved to another device.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MoveReport {
+    /// The device that it left.
+    pub from: String,
+    /// The device that it lives on now.
+    pub to: String,
+    /// Sessions that went along.
+    pub sessions: usize,
+    /// Device memory that they have.
+    pub bytes: u64,
+    /// How long the first of them stood still, until all went on, in ns; 0 without any.
+    pub pause_ns: u64,
 }
 
 /// What the node is.

@@ -198,14 +198,7 @@ impl Daemon {
                 Answer::Vgpu(self.vgpu_report(&name)?)
             }
             Request::CreateAccelerator { name, pool, weight, memory_bytes, owner, sla_ns } => {
-                let asked = AskedAccelerator {
-                    name,
-                    pool,
-                    owner: owner.unwrap_or(caller.uid),
-                    weight: weight.unwrap_or(0),
-                    memory_bytes: memory_bytes.unwrap_or(0),
-                    sla_ns: sla_ns.unwrap_or(0),
-                };
+                let asked = AskedAccelerator { name, pool, weight, memory_bytes, owner, sla_ns };
                 done(self.create_accelerator(asked, caller)?)
             }
             Request::Set { name, weight, memory_bytes, cap_ppm, sla_ns } => {
@@ -217,12 +210,7 @@ impl Daemon {
             Request::SetSession { pid, weight } => {
                 done(self.set_session(pid, Weight::new(weight)?, caller)?)
             }
-            Request::Remove { name, force } => {
-                if !self.remove_accelerator(&name, force, caller)? {
-                    self.remove_vgpu(&name, force, caller)?;
-                }
-                Answer::Done
-            }
+            Request::Remove { name, force } => done(self.remove(&name, force, caller)?),
             Request::Stats => Answer::Stats(self.stats()?),
             Request::Timeline { since_ns } => Answer::Timeline(self.timeline(since_ns, caller)?),
             Request::Record { seconds } => Answer::Recording(self.record(seconds, caller.uid)?),
@@ -234,6 +222,7 @@ impl Daemon {
                 }
                 Answer::Node(self.node_report(caller)?)
             }
+            Request::Move { name, device } => Answer::Moved(self.move_vgpu(&name, &device)?),
             Request::SetDevice { name, in_service: true, .. } => {
                 done(self.put_into_service(&name)?)
             }
@@ -417,6 +406,13 @@ impl Daemon {
         }
         drop(tables);
         self.keep()
+    }
+
+    fn remove(self: &Arc<Self>, name: &str, force: bool, caller: Caller) -> anyhow::Result<()> {
+        match self.remove_accelerator(name, force, caller)? {
+            true => Ok(()),
+            false => self.remove_vgpu(name, force, caller),
+        }
     }
 
     /// Removes a vGPU of an accelerator that is gone.

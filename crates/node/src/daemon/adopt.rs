@@ -23,7 +23,7 @@ use super::runtime::Runtime;
 use super::sessions::{Entry, Origin, Session};
 use super::spawn::Worker;
 use crate::config::NodeConfig;
-use crate::link::{Adoption, Descriptors, PACKET_BYTES_MAX, Passed};
+use crate::link::{Adoption, Descriptors, PACKET_BYTES_MAX, Passed, Start};
 
 /// A worker answers at its door within this time, or is left to die.
 const ANSWER_LIMIT: Duration = Duration::from_millis(500);
@@ -133,7 +133,7 @@ pub(crate) fn of_known_vgpus(survivors: Vec<Survivor>, registry: &Registry) -> V
     keep(survivors, "its vGPU is gone", |survivor| {
         let start = &survivor.adoption.start;
         let known = registry.by_key(start.vgpu_key);
-        known.is_some_and(|vgpu| vgpu.name == start.vgpu && vgpu.device == start.device.name)
+        known.is_some_and(|vgpu| vgpu.name == start.vgpu && vgpu.lives_on(&start.device.name))
     })
 }
 
@@ -261,7 +261,11 @@ impl Daemon {
             self.enter(survivor);
         }
         for device in self.devices.iter() {
-            let there = survivors.iter().filter(|survivor| survivor.device() == device.key);
+            // Those that are to come have frames there already.
+            let comes = |start: &Start| self.home_of_key(start.vgpu_key) == Some(device.key);
+            let there = survivors.iter().filter(|survivor| {
+                survivor.device() == device.key || comes(&survivor.adoption.start)
+            });
             let keys: Vec<u32> = there.map(|survivor| survivor.adoption.start.key).collect();
             self.tables().frames(device.key).rebuild(&keys)?;
             // A worker that died while no daemon ran may stand in the device's queue.
@@ -275,8 +279,16 @@ impl Daemon {
         Ok(())
     }
 
+    /// The device that a vGPU lives on.
+    fn home_of_key(&self, vgpu: u32) -> Option<DeviceKey> {
+        let tables = self.tables();
+        let vgpu = tables.registry.by_key(vgpu)?;
+        self.devices.named(&vgpu.device).map(|device| device.key)
+    }
+
     fn enter(&self, survivor: &Survivor) {
         let start = &survivor.adoption.start;
+        let known_home = self.home_of_key(start.vgpu_key);
         let mut tables = self.tables();
         let known = tables.registry.by_key(start.vgpu_key);
         let quota = known.map_or(start.memory_bytes, |vgpu| vgpu.memory_bytes);
@@ -284,10 +296,14 @@ impl Daemon {
         let payer = self.tenancy.of_process(start.uid, start.pid);
         let payer = self.tenancy.settle(start.vgpu_key, payer);
         let limits = self.tenant_limits(start.uid, payer);
+        let home = known_home;
+        for device in [Some(survivor.device()), home].into_iter().flatten() {
+            let frames = tables.frames(device);
+            frames.set_quota(start.vgpu_key, quota);
+            frames.set_owner(start.vgpu_key, payer, limits.memory_total_bytes);
+            frames.add_session(start.key, start.session, start.vgpu_key);
+        }
         let frames = tables.frames(survivor.device());
-        frames.set_quota(start.vgpu_key, quota);
-        frames.set_owner(start.vgpu_key, payer, limits.memory_total_bytes);
-        frames.add_session(start.key, start.session, start.vgpu_key);
         if let Ok(file) = survivor.files.frames.try_clone() {
             frames.adopt_file(start.vgpu_key, file);
         }
@@ -320,7 +336,6 @@ impl Daemon {
         let session = Session {
             key: start.key,
             vgpu: start.vgpu_key,
-            device: DeviceKey(start.device.key),
             payer: self.tenancy.payer(start.vgpu_key, start.uid),
             worker: Worker::adopted(process, link, adoption.pid),
             segment,

@@ -92,6 +92,22 @@ pub(crate) enum Order {
         /// Where to answer.
         answer: Sender<Option<Ended>>,
     },
+    /// A session is to stand still, once for each number.
+    Pause {
+        /// Which.
+        session: u32,
+        /// Which time.
+        number: u64,
+    },
+    /// A vGPU whose sessions stand still lives elsewhere from now on.
+    Relocate {
+        /// Which.
+        vgpu: u32,
+        /// Where.
+        device: DeviceKey,
+        /// Where to answer that it is so.
+        answer: Sender<()>,
+    },
     /// Another policy, of one device or of all.
     SetPolicy {
         /// Which device, if not all.
@@ -378,6 +394,15 @@ impl Driver {
                 // Who asked may be gone: the daemon is ending.
                 let _ = answer.send(ended);
             }
+            Order::Pause { session, number } => {
+                if let Some(entry) = self.turns.session(SessionKey(session)) {
+                    entry.gate.page().ask_to_pause(number);
+                }
+            }
+            Order::Relocate { vgpu, device, answer } => {
+                self.relocate(VgpuKey(vgpu), device);
+                let _ = answer.send(());
+            }
             Order::SetPolicy { device, policy } => self.set_policy(device, policy),
             Order::SetService { device, in_service: false } => {
                 self.tell(Event::DeviceDown { device });
@@ -422,8 +447,7 @@ impl Driver {
         let Beginning { session, id, vgpu, gate, worker, waiters } = beginning;
         self.coscheduler.begin(session, waiters, gate.page());
         if let Some(device) = self.device_of(VgpuKey(vgpu)) {
-            gate.page().set_lead(device.config.overlap_ns + RELEASE_LEAD_NS);
-            gate.page().set_unmanaged(self.turns.node().is_shared(device.key));
+            self.introduce(gate.page(), device);
         }
         self.sessions.insert(session, SessionRecord { id, vgpu, killed: false, worker });
         let key = SessionKey(session);
@@ -434,6 +458,12 @@ impl Driver {
         self.follow();
         self.page.mark(session);
         self.save();
+    }
+
+    /// Tells a session how its device is shared.
+    fn introduce(&self, page: &DaemonSide, device: &DrivenDevice) {
+        page.set_lead(device.config.overlap_ns + RELEASE_LEAD_NS);
+        page.set_unmanaged(self.turns.node().is_shared(device.key));
     }
 
     /// Ends a session. What it had in flight is charged as if it had been executed: dying before

@@ -15,6 +15,7 @@ mod driver;
 mod health;
 mod host;
 mod log;
+mod moves;
 mod pace;
 mod pending;
 mod persist;
@@ -61,6 +62,7 @@ use self::driver::{DrivenDevice, Driver, Handle, Order};
 use self::health::Health;
 use self::host::HostLedger;
 use self::log::TenantLines;
+use self::moves::Move;
 use self::pace::{AttachPace, Loads};
 use self::pending::{Connection, Pending};
 use self::persist::{Saved, Saver, Schedule};
@@ -110,6 +112,8 @@ pub(crate) struct Daemon {
     cleared: Condvar,
     /// A session is over.
     ended: Condvar,
+    /// A vGPU that moves, or one of its sessions, has come further.
+    moving: Condvar,
     saver: Saver,
     /// Pools, and the virtual accelerators on them.
     pub(crate) tasks: tasks::Tasks,
@@ -149,6 +153,8 @@ pub(crate) struct Tables {
     pub(crate) sessions: BTreeMap<u32, Entry>,
     /// Sessions taken over from an earlier daemon.
     pub(crate) adopted: u64,
+    /// vGPUs on their way to another device, by key.
+    moves: BTreeMap<u32, Move>,
 }
 
 /// Runs the daemon until it is told to stop.
@@ -243,6 +249,7 @@ impl Setup {
         devices.note_memory(&mut config);
         let frames = adopt::frames(&devices, &survivors)?;
         let mut registry = open_registry(&config)?;
+        moves::adopt_moves(&mut registry, &survivors);
         let survivors = adopt::of_known_vgpus(survivors, &registry);
         let schedule = persist::read_schedule(schedule_path);
         let ended = adopt::settle_ended(&mut registry, &runtime, schedule.as_ref(), &survivors);
@@ -262,12 +269,7 @@ impl Setup {
             },
         );
         let tenancy = Tenancy::of(&config.scheduling);
-        // What the core knows keeps its tenant, whatever the configuration says by now.
-        for state in node.snapshot().vgpus {
-            if let Some(uid) = registry.user_of_key(state.tenant.0) {
-                tenancy.settle(state.vgpu.0, uid);
-            }
-        }
+        settle_tenants(&tenancy, &node, &registry);
         let node_page = adopt::node_page(&survivors)?;
         let page = NodePage::open(&node_page.map(Access::ReadWrite)?)?;
         let (orders, received) = mpsc::channel();
@@ -282,11 +284,11 @@ impl Setup {
         let (suspicions, suspected) = mpsc::channel();
         let Ends { stop, stopper, leave } = Ends::by_signals()?;
         let host = HostLedger::new(config.limits.host_memory_bytes());
-        let tables = Tables { registry, frames, host, sessions: BTreeMap::new(), adopted: 0 };
+        let (sessions, moves) = (BTreeMap::new(), BTreeMap::new());
+        let tables = Tables { registry, frames, host, sessions, adopted: 0, moves };
         let room = Room::make(config.limits.sessions);
         let admin_group = config.sockets.admin_group_id()?;
-        let pooled = devices.iter().map(|device| (device.key, device.config.pool.clone()));
-        let tasks = tasks::Tasks::open(&config, pooled)?;
+        let tasks = tasks::Tasks::open(&config, &devices)?;
         let daemon = Daemon {
             config,
             room,
@@ -300,6 +302,7 @@ impl Setup {
             tables: Mutex::new(tables),
             cleared: Condvar::new(),
             ended: Condvar::new(),
+            moving: Condvar::new(),
             saver,
             tasks,
             health: Health::new(suspicions),
@@ -343,6 +346,15 @@ impl Setup {
         }
         daemon.runtime.remove_sockets();
         Ok(())
+    }
+}
+
+/// What the core knows keeps its tenant, whatever the configuration says by now.
+fn settle_tenants(tenancy: &Tenancy, node: &Node, registry: &Registry) {
+    for state in node.snapshot().vgpus {
+        if let Some(uid) = registry.user_of_key(state.tenant.0) {
+            tenancy.settle(state.vgpu.0, uid);
+        }
     }
 }
 

@@ -116,12 +116,33 @@ pub(crate) struct Vgpu {
     /// What an administrator gave its owner.
     #[serde(default, skip_serializing_if = "Granted::is_empty")]
     pub(crate) granted: Granted,
+    /// It is on its way from a device to another.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) moving: Option<Moving>,
     /// What it held under scheduling cores that are gone.
     #[serde(default)]
     pub(crate) held_before: Holding,
     /// What the present scheduling core had counted when this was saved.
     #[serde(default)]
     pub(crate) held_now: Holding,
+}
+
+impl Vgpu {
+    /// Whether its sessions may be on that device.
+    pub(crate) fn lives_on(&self, device: &str) -> bool {
+        let is_end = |moving: &Moving| moving.from == device || moving.to == device;
+        self.device == device || self.moving.as_ref().is_some_and(is_end)
+    }
+}
+
+/// A vGPU's way from a device to another. It lives on the one or the other meanwhile, with sessions
+/// on both.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Moving {
+    /// Where it came from.
+    pub(crate) from: String,
+    /// Where it goes.
+    pub(crate) to: String,
 }
 
 /// A user who owns vGPUs.
@@ -195,6 +216,9 @@ pub(crate) enum RegistryError {
     /// It is a pool, of which no device takes vGPUs now, or where a device is asked for.
     #[error("`{0}` is a pool: name one of its devices, {1}, if they are in service")]
     Pool(String, String),
+    /// It cannot be moved there.
+    #[error("vGPU `{0}` cannot be moved: {1}")]
+    Move(String, String),
     /// The device takes no vGPUs now.
     #[error("device `{0}` {why}; choose another", why = .1.in_words(.0))]
     OutOfService(String, Outage),
@@ -445,6 +469,7 @@ impl Registry {
             sla_ns: wanted.sla_ns,
             open_sessions: Vec::new(),
             granted: Granted::default(),
+            moving: None,
             held_before: Holding::default(),
             held_now: Holding::default(),
         };
@@ -719,6 +744,11 @@ fn parse(path: &Path, bytes: &[u8]) -> io::Result<Contents> {
         return Err(broken(format!("format {} is not {FORMAT}", document.format)));
     }
     Ok(document)
+}
+
+/// The name of the vGPU that a program of that user asks for.
+pub(crate) fn name_of(asked: &str, uid: u32) -> String {
+    if asked.is_empty() { name_of_user(uid) } else { asked.to_owned() }
 }
 
 /// The name of a user's own vGPU, which a program gets that asks for none.

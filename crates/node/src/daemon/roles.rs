@@ -128,6 +128,7 @@ pub(crate) fn permit(caller: Caller, request: &Request) -> Result<(), Forbidden>
         Request::SetDevice { .. } => {
             Err(Forbidden::Administrators("take devices out of service, or put them back"))
         }
+        Request::Move { .. } => Err(Forbidden::Administrators("move vGPUs between devices")),
         Request::Record { .. } => {
             Err(Forbidden::Administrators("record what all users' programs do"))
         }

@@ -38,12 +38,26 @@ impl Daemon {
         }
     }
 
-    /// Takes a device out of service for an administrator, who may `force` its sessions to end.
+    /// Takes a device out of service for an administrator. Its sessions go to other devices of its
+    /// pool where they can; the administrator may `force` the others to end.
     pub(crate) fn take_out_of_service(
         self: &Arc<Self>,
         name: &str,
         force: bool,
     ) -> anyhow::Result<()> {
+        self.device_called(name)?;
+        let before = self.tables().registry.outage(name).cloned();
+        // From now on nobody comes.
+        self.tables().registry.set_outage(name, Some(Outage::Withdrawn));
+        let stay = self.move_away(name);
+        if !stay.is_empty() && !force {
+            self.tables().registry.set_outage(name, before);
+            anyhow::bail!(
+                "programs on device `{name}` cannot go to another one: {}; `weft device down {name} \
+                 --force` ends them: their calls fail, and they are told why",
+                stay.join("; ")
+            );
+        }
         self.withdraw(name, Outage::Withdrawn, force.then_some(Loss::DeviceWithdrawn))
     }
 
@@ -97,6 +111,35 @@ impl Daemon {
         }
         drop(tables);
         self.keep()
+    }
+
+    /// Moves the vGPUs of a device that have sessions to others of its kind and pool; why some stay.
+    fn move_away(&self, name: &str) -> Vec<String> {
+        let tables = self.tables();
+        let in_use = |vgpu: &&Vgpu| {
+            let of_it = |entry: &Entry| entry.vgpu == vgpu.key;
+            // Tasks go elsewhere without their vGPU.
+            let stays = is_member(&vgpu.name);
+            vgpu.device == name && !stays && tables.sessions.values().any(of_it)
+        };
+        let in_use = tables.registry.iter().filter(in_use);
+        let ways: Vec<(Vgpu, Option<String>)> =
+            in_use.map(|vgpu| (vgpu.clone(), tables.registry.refuge_of(vgpu))).collect();
+        drop(tables);
+        let mut stay = Vec::new();
+        for (vgpu, refuge) in ways {
+            let moved = match refuge {
+                Some(refuge) => self.move_vgpu(&vgpu.name, &refuge).map(drop),
+                None => Err(anyhow::anyhow!("no other of its kind and pool has room")),
+            };
+            if let Err(error) = moved {
+                let of_it = |entry: &&Entry| entry.vgpu == vgpu.key;
+                let tables = self.tables();
+                let who = tables.in_words(tables.sessions.values().filter(of_it));
+                stay.push(format!("{who} of vGPU `{}` ({error:#})", vgpu.name));
+            }
+        }
+        stay
     }
 
     /// Gives a vGPU without sessions, whose device is out of service, another one if there is one;

@@ -23,6 +23,7 @@ use super::devices::ledger::LedgerError;
 use super::driver::{Beginning, Order, Place};
 use super::host::{HostError, HostLedger};
 use super::log::{LogLimit, printable};
+use super::moves::Files;
 use super::process::WorkerProcess;
 use super::registry::Vgpu;
 use super::spawn::Worker;
@@ -90,8 +91,6 @@ pub(crate) struct Session {
     pub(crate) start: Start,
     /// Key of its vGPU.
     pub(crate) vgpu: u32,
-    /// The device that executes it.
-    pub(crate) device: DeviceKey,
     /// The user whose tenant pays.
     pub(crate) payer: u32,
     /// Its worker.
@@ -235,8 +234,7 @@ impl Daemon {
         ];
         let worker = Worker::spawn(&start, &fds)?;
         let (key, payer) = (reservation.key, reservation.payer);
-        let device = device.key;
-        let session = Session { key, start, vgpu: vgpu.key, device, payer, worker, segment };
+        let session = Session { key, start, vgpu: vgpu.key, payer, worker, segment };
         if let Err(error) = self.begin(&session, page, Origin::New) {
             session.worker.end();
             return Err(error);
@@ -310,9 +308,10 @@ impl Daemon {
                     true
                 }
                 Ok(Some(ask)) => {
-                    let reply = self.answer(&session, ask);
+                    let (reply, files) = self.answer(&session, ask);
                     let refused = matches!(reply, Reply::Refused { .. });
-                    link::send(&session.worker.link, &reply, &[]).is_ok() && !refused
+                    let fds: Vec<_> = files.iter().map(|(_, fd)| fd.as_fd()).collect();
+                    link::send(&session.worker.link, &reply, &fds).is_ok() && !refused
                 }
                 Ok(None) => false,
                 Err(error) => {
@@ -334,11 +333,12 @@ impl Daemon {
         ask: impl Fn(&mut HostLedger, u64) -> Result<(), HostError>,
     ) -> Result<(), LedgerError> {
         let Session { key, payer, .. } = *session;
+        let device = self.device_of(key);
         let resident = session.worker.process.resident_bytes();
         let of_user = self.tenant_limits(session.start.uid, payer).host_memory_bytes;
         let mut tables = self.tables();
         // Device memory that the worker has mapped is another ledger's.
-        let device = tables.ledger(session.device).session_bytes(key);
+        let device = tables.ledger(device).session_bytes(key);
         tables.host.measure(key, resident.saturating_sub(device));
         let asked = tables.find_host_room(|host| ask(host, of_user));
         drop(tables);
@@ -363,10 +363,32 @@ impl Daemon {
         }
     }
 
-    fn answer(&self, session: &Session, ask: Ask) -> Reply {
-        let Session { key, vgpu, device, .. } = *session;
+    /// The device that executes a session.
+    fn device_of(&self, key: u32) -> DeviceKey {
+        // One that is in no table is over, and has nothing on any device.
+        self.tables().sessions.get(&key).map_or(DeviceKey(0), |entry| entry.device)
+    }
+
+    fn answer(&self, session: &Session, ask: Ask) -> (Reply, Files) {
+        match ask {
+            Ask::Paused => self.answer_paused(session).unwrap_or_else(|error| {
+                let id = session.start.session;
+                tracing::error!(session = id, %error, "a session stays: no descriptors");
+                (Reply::Stay, Vec::new())
+            }),
+            Ask::Copied { failure } => (self.answer_copied(session, failure), Vec::new()),
+            Ask::Moved { device } => (self.answer_moved(session, device), Vec::new()),
+            ask => (self.answer_about_resources(session, ask), Vec::new()),
+        }
+    }
+
+    fn answer_about_resources(&self, session: &Session, ask: Ask) -> Reply {
+        let Session { key, vgpu, .. } = *session;
+        let device = self.device_of(key);
         let outcome = match ask {
-            Ask::Ready | Ask::Log { .. } => Ok(Reply::Done),
+            Ask::Ready | Ask::Log { .. } | Ask::Paused | Ask::Copied { .. } | Ask::Moved { .. } => {
+                Ok(Reply::Done)
+            }
             Ask::Take { frames, request, again } => {
                 let taken = self.wait_for_clearing(|tables| {
                     tables.frames(device).take(key, frames, request, again)
@@ -434,9 +456,10 @@ impl Daemon {
     /// ledger of host memory would keep it.
     fn pin(&self, session: &Session, bytes: u64) -> Result<(), LedgerError> {
         let (key, limit) = (session.key, session.start.pinned_bytes);
-        self.tables().ledger(session.device).check_pinned(key, bytes, limit)?;
+        let device = self.device_of(key);
+        self.tables().ledger(device).check_pinned(key, bytes, limit)?;
         self.may_take_host_memory(session, |host, of_tenant| host.pin(key, bytes, of_tenant))?;
-        self.tables().frames(session.device).set_pinned(key, bytes, limit)
+        self.tables().frames(device).set_pinned(key, bytes, limit)
     }
 
     fn export(&self, session: &Session, bytes: u64, runs: Vec<Run>) -> Result<Reply, LedgerError> {
@@ -446,7 +469,8 @@ impl Daemon {
             tracing::error!(%error, "no random numbers for the key of shared memory");
             return Ok(Reply::Exhausted);
         }
-        let Session { key: owner, vgpu, device, .. } = *session;
+        let Session { key: owner, vgpu, .. } = *session;
+        let device = self.device_of(owner);
         let export = Export { session: owner, vgpu, bytes, runs, imports: 0 };
         let key = self.tables().frames(device).export(key, export)?;
         Ok(key.map_or(Reply::Exhausted, |key| Reply::Exported { key }))
@@ -454,7 +478,8 @@ impl Daemon {
 
     /// The worker is gone or must go: its turn, its memory and its tenant's hope end here.
     pub(crate) fn end_session(&self, session: Session) {
-        let Session { key, start, vgpu, device, payer, worker, segment } = session;
+        let Session { key, start, vgpu, payer, worker, segment } = session;
+        let device = self.device_of(key);
         let signal = worker.end();
         if signal.is_some() {
             self.health.suspect(device);
@@ -466,8 +491,11 @@ impl Daemon {
         }
         // Memory is free at once. Its turn, and with it its place, end with what the device has of
         // it.
-        let frames = self.tables().frames(device).remove_session(key, vgpu);
-        self.give_memory_back(key, device, frames);
+        for device in self.devices.iter() {
+            // On two while it is moved.
+            let frames = self.tables().frames(device.key).remove_session(key, vgpu);
+            self.give_memory_back(key, device.key, frames);
+        }
         self.drain(key);
         let used_ns = {
             // In one step for whoever reads totals: what the driver no longer counts is booked.
@@ -570,6 +598,7 @@ impl Daemon {
         let file = is_last.then(|| tables.frames(device).forget_file(vgpu));
         drop(tables);
         self.ended.notify_all();
+        self.moving.notify_all();
         // What is left of it goes without the lock, too.
         drop(file);
     }

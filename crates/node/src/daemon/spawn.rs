@@ -128,7 +128,7 @@ impl Worker {
 
 /// Starts a worker's process.
 fn spawn(backend: &BackendConfig) -> anyhow::Result<(OwnedFd, Child)> {
-    spawn_process("worker", &backend.environment())
+    spawn_process("worker", backend.environment())
 }
 
 /// Starts a process of this program, as that subcommand, with one end of a link as its standard

@@ -10,6 +10,7 @@ use std::time::Instant;
 
 use rustix::net::sockopt::{self, Timeout};
 use weft_ring::peer::{self, Credentials};
+use weft_sched::DeviceKey;
 use weft_tasks::protocol;
 use weft_wire::handshake::{
     Answer, Attribute, HANDSHAKE_BYTES_MAX, HandshakeError, Hello, HelloBody, RefusalCode, Welcome,
@@ -17,7 +18,7 @@ use weft_wire::handshake::{
 
 use super::log::LogLimit;
 use super::pending::Connection;
-use super::registry::Vgpu;
+use super::registry::{self, Vgpu};
 use super::sessions::{Refusal, Reservation, Session, TenantFiles};
 use super::{Daemon, STACK_BYTES};
 
@@ -34,11 +35,34 @@ pub(crate) fn greet(daemon: &Arc<Daemon>, connection: Connection<OwnedFd>) {
         }
         said => said.and_then(|said| understand(&said)),
     };
-    match said.and_then(|hello| {
-        not_an_accelerator(daemon, &hello.vgpu)?;
-        daemon.reserve_session(&hello, &tenant).map(|reservation| (hello, reservation))
-    }) {
-        Ok((hello, reservation)) => receive(daemon, socket, hello, tenant, reservation),
+    let hello = match said.and_then(|hello| not_an_accelerator(daemon, hello)) {
+        Ok(hello) => hello,
+        Err(refusal) => return refuse(&socket, &tenant, refusal),
+    };
+    match daemon.must_wait(&registry::name_of(&hello.vgpu, tenant.uid)) {
+        Ok(None) => admit(daemon, socket, hello, tenant),
+        Ok(Some(vgpu)) => {
+            let waiting = Arc::clone(daemon);
+            let thread = thread::Builder::new().name("tenant".to_owned()).stack_size(STACK_BYTES);
+            let spawned = thread.spawn(move || {
+                waiting.await_move(vgpu);
+                admit(&waiting, socket, hello, tenant);
+            });
+            if let Err(error) = spawned {
+                tracing::error!(%error, "no thread for a tenant");
+            }
+        }
+        Err(why) => {
+            let (code, message) = (RefusalCode::Exhausted, format!("{why}; try again later"));
+            refuse(&socket, &tenant, Refusal { code, message });
+        }
+    }
+}
+
+/// Gives a tenant that may attach a thread.
+fn admit(daemon: &Arc<Daemon>, socket: OwnedFd, hello: HelloBody, tenant: Credentials) {
+    match daemon.reserve_session(&hello, &tenant) {
+        Ok(reservation) => receive(daemon, socket, hello, tenant, reservation),
         Err(refusal) => refuse(&socket, &tenant, refusal),
     }
 }
@@ -65,9 +89,10 @@ pub(crate) fn serve_runner(
 }
 
 /// Refuses sessions with what only tasks go to.
-fn not_an_accelerator(daemon: &Daemon, vgpu: &str) -> Result<(), Refusal> {
+fn not_an_accelerator(daemon: &Daemon, hello: HelloBody) -> Result<HelloBody, Refusal> {
+    let vgpu = &hello.vgpu;
     if !super::tasks::is_member(vgpu) && !daemon.tasks.is_accelerator(vgpu) {
-        return Ok(());
+        return Ok(hello);
     }
     let message = format!(
         "`{vgpu}` is a virtual accelerator, which takes tasks and no sessions: use the library \
@@ -191,7 +216,7 @@ fn send_welcome(
 }
 
 fn welcome(daemon: &Daemon, session: &Session, vgpu: &Vgpu) -> Welcome {
-    let info = &daemon.devices.get(session.device).info;
+    let info = &daemon.devices.get(DeviceKey(session.start.device.key)).info;
     let attributes = info
         .attributes
         .iter()

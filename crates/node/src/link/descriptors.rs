@@ -31,6 +31,8 @@ pub(crate) enum Passed {
     Tenant,
     /// The file for the session's last counter.
     Record,
+    /// Where frames are on another device.
+    Moved,
 }
 
 /// Descriptors that came with a message.
@@ -52,11 +54,22 @@ impl Descriptors {
         Ok(self.0.swap_remove(place).1)
     }
 
+    /// Puts a descriptor in the place of the one that is this.
+    pub(crate) fn replace(&mut self, what: Passed, fd: OwnedFd) {
+        self.0.retain(|(name, _)| *name != what);
+        self.0.push((what, fd));
+    }
+
     /// Copies of those that are these.
     pub(crate) fn copies(&self, wanted: &[Passed]) -> anyhow::Result<Self> {
         let copy = |(name, fd): &(Passed, OwnedFd)| Ok((*name, fd.try_clone()?));
         let chosen = self.0.iter().filter(|(name, _)| wanted.contains(name));
         chosen.map(copy).collect::<anyhow::Result<_>>().map(Self)
+    }
+
+    /// Each with what it is.
+    pub(crate) fn into_parts(self) -> Vec<(Passed, OwnedFd)> {
+        self.0
     }
 
     /// What they are, for the message, and the descriptors to send with it.

@@ -128,7 +128,7 @@ impl Runner {
             match peer::receive(&*self.link, PACKET_BYTES_MAX) {
                 Ok(Some(message)) => {
                     let order = serde_json::from_slice(&message.bytes)?;
-                    self.obey(order, message.descriptors);
+                    self.act(&order, message.descriptors);
                 }
                 Ok(None) => return Ok(()),
                 Err(error) if is_timeout(&error) => {
@@ -149,8 +149,8 @@ impl Runner {
             && lock(&self.tasks).len() == 0
     }
 
-    fn obey(self: &Arc<Self>, order: Order, mut descriptors: Vec<OwnedFd>) {
-        match order {
+    fn act(self: &Arc<Self>, order: &Order, mut descriptors: Vec<OwnedFd>) {
+        match *order {
             Order::Connection => {
                 if let Some(socket) = descriptors.pop() {
                     connection::begin(self, socket);

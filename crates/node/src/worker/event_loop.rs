@@ -12,13 +12,12 @@ use weft_device::{Device, Driven};
 use weft_exec::{Accepted, Ready, Session, Started, Violation, Work};
 use weft_gate::{Due, GateWorker};
 use weft_ring::{AnswerTo, MAX_COMMAND, WorkerSide};
-use weft_turn::{
-    Abandoned, Admission, GrantKind, Meter, Operation, Pieces, Predictor, Size, WaitFor,
-};
+use weft_turn::{Admission, GrantKind, Meter, Operation, Pieces, Predictor, Size, WaitFor};
 use weft_wire::Command;
 
 use super::compile::{Compiling, Load};
 use super::link::Link;
+use super::moving::Moving;
 use super::output::Answers;
 use crate::link::{Ask, Reply, Times};
 
@@ -84,10 +83,11 @@ pub(crate) enum Ended {
 /// Everything the loop works on.
 #[derive(Debug)]
 pub(crate) struct EventLoop<D> {
-    session: Session<D>,
+    pub(super) session: Session<D>,
     side: WorkerSide,
-    gate: GateWorker,
-    link: Arc<Link>,
+    pub(super) gate: GateWorker,
+    pub(super) link: Arc<Link>,
+    pub(super) moving: Moving,
     answers: Answers,
     predictor: Predictor,
     meter: Meter,
@@ -140,12 +140,14 @@ impl<D: Device> EventLoop<D> {
         gate: GateWorker,
         link: Arc<Link>,
         times: &Times,
+        moving: Moving,
     ) -> Self {
         Self {
             session,
             side,
             gate,
             link,
+            moving,
             answers: Answers::default(),
             predictor: Predictor::default(),
             meter: Meter::new(times.accounting.into()),
@@ -165,7 +167,8 @@ impl<D: Device> EventLoop<D> {
     }
 
     /// Device time that the session has used, what is in flight included, which it leaves behind.
-    pub(crate) fn owed_ns(&self, abandoned: Abandoned) -> u64 {
+    pub(crate) fn owed_ns(&self) -> u64 {
+        let abandoned = self.moving.abandoned();
         let owed_ns = self.gate.page().abandoned_ns(self.session.device().now_ns(), abandoned);
         self.gate.used_ns().saturating_add(owed_ns)
     }
@@ -189,6 +192,9 @@ impl<D: Device> EventLoop<D> {
 
     /// One look at everything.
     fn turn(&mut self) -> Result<(), Ended> {
+        if self.may_pause() {
+            self.pause();
+        }
         self.take_commands()?;
         self.start_ready();
         let driven = self.drive();
@@ -337,7 +343,7 @@ impl<D: Device> EventLoop<D> {
 
     /// Gives a turn back in which nothing flies, and asks for none: a driver compiles for seconds,
     /// and meanwhile nobody here sees a grant or a revocation.
-    fn give_way(&mut self) {
+    pub(super) fn give_way(&mut self) {
         if self.flights.is_empty() {
             // A grant that has come meanwhile is given back, too.
             self.gate.is_holder();
@@ -358,6 +364,7 @@ impl<D: Device> EventLoop<D> {
         self.refused = None;
         let mut any = false;
         while !self.must_load()
+            && !self.is_to_pause()
             && let Some(ready) = self.session.next_op()
         {
             if self.flights.len() >= self.depth(&ready) {
@@ -601,12 +608,17 @@ impl<D: Device> EventLoop<D> {
         let _: Result<_, _> = self.side.wait(spin, limit, || self.has_other_news().then_some(()));
     }
 
+    /// Whether the session is to stand still, and nothing flies any more.
+    fn may_pause(&self) -> bool {
+        self.is_to_pause() && self.flights.is_empty()
+    }
+
     fn has_news(&self) -> bool {
         self.side.has_command() || self.has_other_news()
     }
 
     fn has_other_news(&self) -> bool {
-        self.gate.has_news() || self.link.is_over()
+        self.gate.has_news() || self.link.is_over() || self.may_pause()
     }
 }
 

@@ -37,8 +37,8 @@ pub(crate) struct Link {
 /// What the watcher watches and hands over.
 #[derive(Debug)]
 pub(crate) struct Watch {
-    /// What the worker was started with.
-    pub(crate) start: Start,
+    /// What the next daemon needs.
+    pub(crate) handover: Handover,
     /// The worker's own process id.
     pub(crate) pid: u32,
     /// Where the next daemon connects.
@@ -47,10 +47,28 @@ pub(crate) struct Watch {
     pub(crate) lifeline: OwnedFd,
     /// The tenant.
     pub(crate) tenant: Process,
-    /// What the next daemon needs.
-    pub(crate) files: Descriptors,
     /// Wakes the event loop.
     pub(crate) doorbell: WakeFlag,
+}
+
+/// What the next daemon needs to go on with the session.
+#[derive(Debug, Clone)]
+pub(crate) struct Handover(Arc<Mutex<(Start, Descriptors)>>);
+
+impl Handover {
+    /// What the worker was started with, and its memory.
+    pub(crate) fn new(start: Start, files: Descriptors) -> Self {
+        Self(Arc::new(Mutex::new((start, files))))
+    }
+
+    /// As of now.
+    pub(crate) fn lock(&self) -> MutexGuard<'_, (Start, Descriptors)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn session(&self) -> u64 {
+        self.lock().0.session
+    }
 }
 
 impl Link {
@@ -71,14 +89,19 @@ impl Link {
     /// Asks the daemon, whichever it is by then. After a change of daemon the request is repeated,
     /// marked as such.
     pub(crate) fn ask(&self, ask: &Ask) -> Result<Reply, Over> {
+        self.ask_for_files(ask).map(|(reply, _)| reply)
+    }
+
+    /// The same, with the descriptors that come with the answer.
+    pub(crate) fn ask_for_files(&self, ask: &Ask) -> Result<(Reply, Vec<OwnedFd>), Over> {
         let mut repeated = false;
         loop {
             let socket = self.wait_for_socket()?;
             let asked = if repeated { ask.again() } else { ask.clone() };
             if link::send(&*socket, &asked, &[]).is_ok() {
                 self.wait_for_answer(&socket)?;
-                if let Ok(Some((reply, _))) = link::receive::<Reply>(&*socket) {
-                    return Ok(reply);
+                if let Ok(Some(answer)) = link::receive::<Reply>(&*socket) {
+                    return Ok(answer);
                 }
             }
             repeated = true;
@@ -162,20 +185,20 @@ pub(crate) fn watch(link: &Link, watch: &Watch) {
         };
         match outcome {
             Ok(Event::TenantGone) => {
-                tracing::debug!(session = watch.start.session, "the tenant is gone");
+                tracing::debug!(session = watch.handover.session(), "the tenant is gone");
                 return link.end(&watch.doorbell);
             }
             Ok(Event::DaemonGone) => {
-                tracing::info!(session = watch.start.session, "the daemon is gone");
+                tracing::info!(session = watch.handover.session(), "the daemon is gone");
                 if let Some(socket) = &socket {
                     link.lose(socket);
                 }
             }
             Ok(Event::Adopted) => {
-                tracing::info!(session = watch.start.session, "a new daemon is there");
+                tracing::info!(session = watch.handover.session(), "a new daemon is there");
             }
             Err(error) => {
-                tracing::error!(session = watch.start.session, %error, "worker gives up");
+                tracing::error!(session = watch.handover.session(), %error, "worker gives up");
                 return link.end(&watch.doorbell);
             }
         }
@@ -200,7 +223,7 @@ fn wait_with_daemon(watch: &Watch, socket: BorrowedFd<'_>) -> io::Result<Event> 
 }
 
 fn wait_at_door(link: &Link, watch: &Watch) -> io::Result<Event> {
-    let limit = Duration::from_millis(watch.start.times.orphan_ms);
+    let limit = Duration::from_millis(watch.handover.lock().0.times.orphan_ms);
     let deadline = Instant::now() + limit;
     loop {
         let left = deadline.saturating_duration_since(Instant::now());
@@ -236,11 +259,13 @@ fn wait_at_door(link: &Link, watch: &Watch) -> io::Result<Event> {
 /// enter; whoever comes as somebody else is turned away.
 fn introduce(watch: &Watch, socket: &OwnedFd) -> io::Result<()> {
     let credentials = peer::credentials(socket)?;
-    if credentials.uid != 0 && credentials.uid != watch.start.daemon_uid {
+    let handover = watch.handover.lock();
+    let (start, files) = &*handover;
+    if credentials.uid != 0 && credentials.uid != start.daemon_uid {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
-    let (passed, files) = watch.files.to_send();
-    let adoption = Adoption { start: watch.start.clone(), pid: watch.pid, passed };
+    let (passed, files) = files.to_send();
+    let adoption = Adoption { start: start.clone(), pid: watch.pid, passed };
     link::send(socket, &adoption, &files)
 }
 

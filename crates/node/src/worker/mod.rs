@@ -9,6 +9,7 @@ mod event_loop;
 mod frames;
 mod link;
 pub(crate) mod log;
+mod moving;
 mod output;
 mod privileges;
 pub(crate) mod sandbox;
@@ -31,7 +32,8 @@ use weft_ring::{ARENA_BLOCKS, Access, ArenaRef, MemoryFile, Segment, SharedMemor
 
 use self::event_loop::{Ended, EventLoop};
 use self::frames::LedgerFrames;
-use self::link::{Link, Watch};
+use self::link::{Handover, Link, Watch};
+use self::moving::Moving;
 use self::sandbox::Sandbox;
 use crate::link::{Ask, Assignment, Descriptors, Passed, Reply, Start};
 
@@ -97,14 +99,14 @@ fn work(start: &Start, mut files: Descriptors, link: Arc<Link>) -> anyhow::Resul
     let control = ControlPage::open(&map(files.take(Passed::Control)?, Access::ReadWrite)?)?;
     let node = NodePage::open(&map(files.take(Passed::NodePage)?, Access::ReadWrite)?)?;
     let gate = GateWorker::new(HolderSide::new(control.clone(), node, start.key));
+    let handover = Handover::new(start.clone(), kept);
     let watch = Watch {
         pid: own_pid(),
         door: files.take(Passed::Door)?,
         lifeline: files.take(Passed::Lifeline)?,
         tenant: Process::from_descriptor(files.take(Passed::Tenant)?),
-        files: kept,
         doorbell,
-        start: start.clone(),
+        handover: handover.clone(),
     };
     let watched = Arc::clone(&link);
     let (started, has_started) = std::sync::mpsc::channel();
@@ -118,12 +120,12 @@ fn work(start: &Start, mut files: Descriptors, link: Arc<Link>) -> anyhow::Resul
             // The event loop ends now, and the process with it, unless it stands in a call of a
             // driver that waits for a kernel without end.
             thread::sleep(END_GRACE);
-            tracing::error!(session = watch.start.session, "the worker does not end by itself");
+            tracing::error!("the worker does not end by itself");
             std::process::abort();
         },
     )?;
     has_started.recv()?;
-    let turns = control.clone();
+    let (turns, moving) = (control.clone(), Moving::new(handover, control.clone()));
     let page = DevicePage::open(&map(files.take(Passed::DevicePage)?, Access::ReadWrite)?)?;
     let parts = Parts {
         session: start.key,
@@ -139,7 +141,7 @@ fn work(start: &Start, mut files: Descriptors, link: Arc<Link>) -> anyhow::Resul
         kernel_ns: start.times.kernel_ms.map(|ms| ms * 1_000_000),
     };
     let record = files.take(Passed::Record)?;
-    let service = Service { start, segment, pinned, gate, record, sandbox, landlock, link };
+    let service = Service { start, segment, pinned, gate, record, sandbox, landlock, link, moving };
     start.device.backend.open(parts, service)?
 }
 
@@ -153,6 +155,7 @@ struct Service<'a> {
     sandbox: Sandbox,
     landlock: bool,
     link: Arc<Link>,
+    moving: Moving,
 }
 
 impl WithDevice for Service<'_> {
@@ -165,7 +168,7 @@ impl WithDevice for Service<'_> {
 
 /// Gives up the last rights and executes until the session is over.
 fn serve<D: Device>(device: D, service: Service<'_>) -> anyhow::Result<Ended> {
-    let Service { start, segment, pinned, gate, record, sandbox, landlock, link } = service;
+    let Service { start, segment, pinned, gate, record, sandbox, landlock, link, moving } = service;
     let side = WorkerSide::open(segment)?;
     let session = Session::new(device, shared(&side, start, &pinned)?, limits(start));
     sandbox.restrict_calls()?;
@@ -175,9 +178,9 @@ fn serve<D: Device>(device: D, service: Service<'_>) -> anyhow::Result<Ended> {
         Ok(other) => bail!("the daemon answered {other:?} to a ready worker"),
         Err(over) => return Err(over.into()),
     }
-    let mut event_loop = EventLoop::new(session, side, gate, link, &start.times);
+    let mut event_loop = EventLoop::new(session, side, gate, link, &start.times, moving);
     let ended = event_loop.run();
-    leave_record(record, event_loop.owed_ns(start.device.abandoned()));
+    leave_record(record, event_loop.owed_ns());
     if sandbox.has_driver() && event_loop.is_busy() {
         // A driver's own clean-up at exit may wait for what runs; the end of the process does not.
         tracing::debug!(session = start.session, %ended, "worker ends with work in flight");

@@ -94,7 +94,8 @@ impl TraceLag {
             | Event::Idle { session }
             | Event::Adopt { session, .. } => self.look(node, session),
             Event::RemoveSession { session } => self.forget(session),
-            Event::RemoveVgpu { vgpu } => self.forget_vgpu(vgpu),
+            // Where it comes to, its intervals begin anew.
+            Event::RemoveVgpu { vgpu } | Event::MoveVgpu { vgpu, .. } => self.forget_vgpu(vgpu),
             Event::RemoveTenant { tenant } => self.forget_tenant(node, tenant),
             Event::Reweight { vgpu, weight } => {
                 for traced in self.devices.values_mut() {

@@ -126,6 +126,7 @@ codec!(enum Event {
     20 SetPolicy { device, policy },
     21 Pieces { session, pieces },
     22 SetClass { vgpu, class },
+    23 MoveVgpu { vgpu, device },
 });
 codec!(enum TimerReason {
     0 Handover {},

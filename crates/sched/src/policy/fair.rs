@@ -104,6 +104,10 @@ impl Policy for Fair {
         self.tenants.reweight(tenant.0, weight);
     }
 
+    fn delay_tenant(&mut self, tenant: TenantKey, ahead: Tag) {
+        self.tenants.delay(tenant.0, ahead);
+    }
+
     fn add(&mut self, vgpu: VgpuKey, tenant: TenantKey, weight: Weight, ahead: Tag) {
         if self.members.len() <= vgpu.index() {
             self.members.resize(vgpu.index() + 1, Member::default());

@@ -288,8 +288,12 @@ pub trait Policy: State + fmt::Debug + Send {
     /// A tenant's weight changed.
     fn reweight_tenant(&mut self, _tenant: TenantKey, _weight: Weight) {}
 
+    /// A vGPU of a tenant comes from another device, where the tenant was so far `ahead`: asleep, it
+    /// is not less ahead here.
+    fn delay_tenant(&mut self, _tenant: TenantKey, _ahead: Tag) {}
+
     /// A vGPU of a tenant joins, asleep, `ahead` of its virtual time (what it overdrew under
-    /// another policy or before a restart).
+    /// another policy, on another device or before a restart).
     fn add(&mut self, vgpu: VgpuKey, tenant: TenantKey, weight: Weight, ahead: Tag);
 
     /// A vGPU leaves, whatever it was doing.

@@ -79,7 +79,7 @@ fn any_config(source: &mut Bytes<'_>) -> Config {
 }
 
 fn any_event(source: &mut Bytes<'_>) -> Event {
-    let kind = source.below(25);
+    let kind = source.below(26);
     let mut key = |limit| u32::try_from(source.below(limit)).unwrap_or(0);
     let (device, tenant) = (DeviceKey(key(2)), TenantKey(key(4)));
     let (vgpu, session) = (VgpuKey(key(5)), SessionKey(key(7)));
@@ -107,6 +107,7 @@ fn any_event(source: &mut Bytes<'_>) -> Event {
         20 => Event::SyncCalls { session, calls: source.below(1 << 10) },
         21 => Event::OnCpu { vgpu, on: source.below(2) == 0 },
         22 => Event::Adopt { session, epoch: source.below(64), budget_ns: source.below(1 << 24) },
+        24 => Event::MoveVgpu { vgpu, device },
         23 => Event::SetClass { vgpu, class: any_class(source) },
         _ if source.below(2) == 0 => Event::SetPolicy { device, policy: any_policy(source) },
         _ => Event::Timer,

@@ -34,6 +34,13 @@ pub mod physical {
         entry(owner) | (number & 0xffff) << 16 | (request as u64 & 0x7fff_ffff) << 32
     }
 
+    /// Whose the entry's frame is.
+    #[must_use]
+    pub(crate) fn owner(raw: u64) -> Option<u32> {
+        let owner = u32::try_from(raw & (u64::from(OWNERS) - 1)).ok()?;
+        is_owned(raw, owner).then_some(owner)
+    }
+
     /// Whether the entry's frame is `owner`'s, whichever request it came by.
     #[must_use]
     pub const fn is_owned(raw: u64, owner: u32) -> bool {
@@ -57,7 +64,7 @@ impl PhysicalTable {
         self.entry(frame).is_some_and(|e| physical::is_owned(e, self.owner))
     }
 
-    fn entry(&self, frame: u64) -> Option<u64> {
+    pub(super) fn entry(&self, frame: u64) -> Option<u64> {
         self.entries.load(usize::try_from(frame).ok()?)
     }
 }
@@ -65,11 +72,11 @@ impl PhysicalTable {
 /// The memory that frames lie in: frame `f` at byte `f × 4096` of one file.
 #[derive(Debug)]
 pub struct FrameStore {
-    file: MemoryFile,
-    memory: Arc<SharedMemory>,
-    table: Option<PhysicalTable>,
+    pub(super) file: MemoryFile,
+    pub(super) memory: Arc<SharedMemory>,
+    pub(super) table: Option<PhysicalTable>,
     /// Frames of other sessions that this one may use as long as their entries are these.
-    foreign: BTreeMap<u64, u64>,
+    pub(super) foreign: BTreeMap<u64, u64>,
 }
 
 impl FrameStore {
@@ -119,7 +126,7 @@ impl FrameStore {
     }
 
     /// Whether the frame is still what was imported: not freed, nor handed out again.
-    fn borrows(&self, table: &PhysicalTable, frame: u64) -> bool {
+    pub(super) fn borrows(&self, table: &PhysicalTable, frame: u64) -> bool {
         let entry = self.foreign.get(&frame);
         entry.is_some() && table.entry(frame) == entry.copied()
     }

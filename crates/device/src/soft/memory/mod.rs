@@ -7,6 +7,7 @@
 mod copy;
 mod frames;
 mod host;
+mod moving;
 mod space;
 mod table;
 pub(crate) mod tlb;
@@ -18,6 +19,7 @@ use weft_ring::SharedMemory;
 
 pub(crate) use copy::{Copying, Filling};
 pub use frames::{FrameStore, PhysicalTable, physical};
+pub(crate) use moving::Copied;
 
 use self::host::HostMemory;
 use self::space::AddressSpace;

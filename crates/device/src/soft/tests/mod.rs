@@ -8,6 +8,7 @@ mod forms;
 mod instructions;
 mod kernels;
 mod matrices;
+mod moves;
 mod paced;
 mod runtime;
 mod slices;

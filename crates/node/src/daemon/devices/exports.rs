@@ -89,6 +89,12 @@ impl Exports {
         Some(export)
     }
 
+    /// What the sessions of a vGPU export, and under which keys.
+    pub(crate) fn of_vgpu(&self, vgpu: u32) -> Vec<([u8; 16], Export)> {
+        let own = self.by_key.iter().filter(|(_, export)| export.vgpu == vgpu);
+        own.map(|(key, export)| (*key, export.clone())).collect()
+    }
+
     /// The session that had these frames has given them back.
     pub(crate) fn forget_frames(&mut self, runs: &[Run]) {
         for &(first, count) in runs {

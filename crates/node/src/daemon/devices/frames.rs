@@ -18,13 +18,13 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use rustix::fs::{Mode, OFlags};
-use weft_device::PAGE;
 use weft_device::soft::physical;
+use weft_device::{FrameRun, MovedRun, PAGE};
 use weft_ring::{Access, AtomicU64, Cells, MemoryFile, Ordering};
 
 use super::exports::{Export, Exports};
 use super::ledger::{Ledger, LedgerError};
-use crate::link::{RUNS_MAX, Run};
+use crate::link::{MovedFrames, RUNS_MAX, Run};
 
 /// Device memory.
 #[derive(Debug)]
@@ -37,6 +37,15 @@ pub(crate) struct Frames {
     exports: Exports,
     /// Numbers of sessions, of which none is used twice, by their keys.
     numbers: BTreeMap<u32, u64>,
+}
+
+/// What a session has on a device.
+#[derive(Debug)]
+pub(crate) struct Holding {
+    number: Option<u64>,
+    /// Its frames and their entries in the table.
+    runs: Vec<(Run, u64)>,
+    pinned_bytes: u64,
 }
 
 /// No session has this key: the next daemon clears frames whose entries have it.
@@ -181,6 +190,72 @@ impl Frames {
         Ok(self.dirty(vgpu, given))
     }
 
+    /// What a session has here.
+    pub(crate) fn holding(&self, session: u32) -> Holding {
+        let mut runs: Vec<(Run, u64)> = Vec::new();
+        for (first, count) in self.ledger.runs_of(session) {
+            let entries = self.table.iter().enumerate().skip(to_index(first)).take(to_index(count));
+            for (frame, entry) in entries {
+                let (frame, entry) = (frame as u64, entry.load(Ordering::Acquire));
+                match runs.last_mut() {
+                    Some(((first, count), same)) if *first + *count == frame && *same == entry => {
+                        *count += 1;
+                    }
+                    _ => runs.push(((frame, 1), entry)),
+                }
+            }
+        }
+        let pinned_bytes = self.ledger.pinned_bytes(session);
+        Holding { number: self.numbers.get(&session).copied(), runs, pinned_bytes }
+    }
+
+    /// Takes as many frames for a session as it has on another device, with the same entries; where
+    /// each of those is here.
+    ///
+    /// # Errors
+    /// As [`Self::take`]; some may have been taken then.
+    pub(crate) fn receive(
+        &mut self,
+        session: u32,
+        vgpu: u32,
+        held: Holding,
+    ) -> Result<Vec<MovedFrames>, LedgerError> {
+        let number = held.number.ok_or(LedgerError::Unknown)?;
+        self.add_session(session, number, vgpu);
+        let mut moved = Vec::new();
+        for ((mut first, count), entry) in held.runs {
+            let taken = self.ledger.take(session, count, usize::MAX)?;
+            self.write(&taken, entry);
+            for (to, count) in taken {
+                moved.push([first, count, to]);
+                first += count;
+            }
+        }
+        self.ledger.set_pinned(session, held.pinned_bytes, u64::MAX)?;
+        Ok(moved)
+    }
+
+    /// What sessions of the vGPU let each other use.
+    pub(crate) fn exports_of(&self, vgpu: u32) -> Vec<([u8; 16], Export)> {
+        self.exports.of_vgpu(vgpu)
+    }
+
+    /// The same of a vGPU that comes from another device: found under the same keys.
+    pub(crate) fn take_over(&mut self, exports: Vec<([u8; 16], Export)>, moved: &[MovedFrames]) {
+        let moved: Vec<MovedRun> = moved.iter().map(moved_run).collect();
+        for (key, export) in exports {
+            let runs = export.runs.iter().map(|&(first, count)| FrameRun { first, count });
+            let there: Option<Vec<Vec<FrameRun>>> =
+                runs.map(|run| MovedRun::of(run, &moved)).collect();
+            // Its session has just given them back.
+            let Some(there) = there else { continue };
+            let runs = there.into_iter().flatten().map(|run| (run.first, run.count)).collect();
+            if self.exports.add(key, Export { runs, ..export }).is_none() {
+                tracing::warn!("shared memory of a vGPU that moves cannot be imported any more");
+            }
+        }
+    }
+
     /// Ends a session whose worker is dead. Until its frames are recycled its key is not another's:
     /// their entries have it.
     pub(crate) fn remove_session(&mut self, session: u32, vgpu: u32) -> Dirty {
@@ -292,13 +367,20 @@ impl Frames {
 
     fn write(&self, runs: &[Run], entry: u64) {
         for &(first, count) in runs {
-            let first = usize::try_from(first).unwrap_or(usize::MAX);
-            let count = usize::try_from(count).unwrap_or(0);
-            for word in self.table.iter().skip(first).take(count) {
+            for word in self.table.iter().skip(to_index(first)).take(to_index(count)) {
                 word.store(entry, Ordering::Release);
             }
         }
     }
+}
+
+fn to_index(frames: u64) -> usize {
+    usize::try_from(frames).unwrap_or(usize::MAX)
+}
+
+/// As devices know it.
+fn moved_run([first, count, to]: &MovedFrames) -> MovedRun {
+    MovedRun { from: FrameRun { first: *first, count: *count }, to: *to }
 }
 
 /// Clears frames; whether they are clear.

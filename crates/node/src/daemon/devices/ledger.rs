@@ -172,6 +172,16 @@ impl Ledger {
         self.sessions.get(&session).is_some_and(|holding| holding.runs.within(run) == [run])
     }
 
+    /// The frames of a session.
+    pub(crate) fn runs_of(&self, session: u32) -> Vec<Run> {
+        self.sessions.get(&session).map_or_else(Vec::new, |holding| holding.runs.iter().collect())
+    }
+
+    /// Whether so many frames can be had, but not before others are clear.
+    pub(crate) fn must_clear(&self, frames: u64) -> bool {
+        frames > self.free.frames && frames <= self.free.frames + self.clearing
+    }
+
     /// Puts cleared frames back into use.
     pub(crate) fn recycle(&mut self, runs: &[Run]) {
         for &(first, count) in runs {

@@ -9,7 +9,7 @@ use super::Driver;
 pub(crate) struct Place {
     /// Which vGPU.
     pub(crate) vgpu: u32,
-    /// Where it lives. One that the core knows stays where it is.
+    /// Where it lives.
     pub(crate) device: DeviceKey,
     /// Whose part of the device it shares.
     pub(crate) tenant: u32,
@@ -34,6 +34,11 @@ impl Driver {
         let known = self.turns.node().vgpu(vgpu);
         match known {
             None => self.tell(Event::AddVgpu { vgpu, tenant, device, weight }),
+            Some(view) if view.device != device => self.relocate(vgpu, device),
+            Some(_) => {}
+        }
+        match known {
+            None => {}
             Some(view) if view.weight == weight => {}
             Some(_) => {
                 self.report_holders();
@@ -47,6 +52,19 @@ impl Driver {
         if known.map_or(Class::Batch, |view| view.class) != class {
             self.report_holders();
             self.tell(Event::SetClass { vgpu, class });
+        }
+    }
+
+    /// A vGPU whose sessions stand still lives on another device from now on.
+    pub(super) fn relocate(&mut self, vgpu: VgpuKey, device: DeviceKey) {
+        self.report_holders();
+        self.turns.relocate(&mut self.witness, vgpu, device);
+        self.follow();
+        let Some(known) = self.device_of(vgpu).copied() else { return };
+        let node = self.turns.node();
+        let own = self.turns.sessions().filter(|(key, _)| node.vgpu_of(*key) == Some(vgpu));
+        for (_, session) in own {
+            self.introduce(session.gate.page(), &known);
         }
     }
 

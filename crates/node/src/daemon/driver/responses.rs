@@ -47,6 +47,7 @@ impl ResponseTimes {
             | Event::Reweight { .. }
             | Event::SetCap { .. }
             | Event::SetClass { .. }
+            | Event::MoveVgpu { .. }
             | Event::AddSession { .. }
             | Event::ReweightSession { .. }
             | Event::Used { .. }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::daemon::tasks::is_member;
 
-use super::{Holding, Registry, RegistryError, Vgpu};
+use super::{Holding, Moving, Registry, RegistryError, Vgpu};
 
 /// A device as a place for vGPUs.
 #[derive(Debug, Clone)]
@@ -98,6 +98,78 @@ impl Registry {
         };
         let refuge = self.lightest(self.devices.in_service().filter(fits));
         refuge.map(|home| home.name.clone())
+    }
+
+    /// The device that a vGPU is to be moved to by that name, a device's or a pool's.
+    ///
+    /// # Errors
+    /// There is none, it is out of service or too small, or the vGPU lives there.
+    pub(crate) fn place_for(&self, vgpu: &Vgpu, wanted: &str) -> Result<String, RegistryError> {
+        let refused = |why: String| Err(RegistryError::Move(vgpu.name.clone(), why));
+        let fits = |home: &&Home| {
+            home.is_meant(wanted)
+                && home.name != vgpu.device
+                && home.memory_bytes >= vgpu.memory_bytes
+        };
+        if let Some(home) = self.lightest(self.devices.in_service().filter(fits)) {
+            return Ok(home.name.clone());
+        }
+        let is_pool = self.devices.all.iter().any(|home| home.pool.as_deref() == Some(wanted));
+        if !is_pool {
+            let bytes = self.device_bytes(wanted)?;
+            if let Some(outage) = self.outage(wanted) {
+                return Err(RegistryError::OutOfService(wanted.to_owned(), outage.clone()));
+            }
+            if wanted != vgpu.device {
+                return Err(RegistryError::Memory(vgpu.memory_bytes, bytes));
+            }
+            return refused(format!("it lives on device `{wanted}` already"));
+        }
+        refused(format!("no other device of pool `{wanted}` is in service and large enough"))
+    }
+
+    /// A vGPU is about to be moved.
+    pub(crate) fn begin_move(&mut self, name: &str, to: &str) {
+        self.change_vgpu(name, |vgpu| {
+            vgpu.moving = Some(Moving { from: vgpu.device.clone(), to: to.to_owned() });
+        });
+    }
+
+    /// It lives where it goes.
+    pub(crate) fn turn_move(&mut self, name: &str) {
+        self.change_vgpu(name, |vgpu| {
+            if let Some(moving) = &vgpu.moving {
+                vgpu.device.clone_from(&moving.to);
+            }
+        });
+    }
+
+    /// It is not on its way any more.
+    pub(crate) fn end_move(&mut self, name: &str) {
+        self.change_vgpu(name, |vgpu| vgpu.moving = None);
+    }
+
+    /// Decides the moves of an earlier daemon: who has a session where it went lives there.
+    pub(crate) fn settle_moves(&mut self, has_session: impl Fn(u32, &str) -> bool) {
+        let moving = self.by_name.values().filter(|vgpu| vgpu.moving.is_some());
+        let names: Vec<String> = moving.map(|vgpu| vgpu.name.clone()).collect();
+        for name in names {
+            self.change_vgpu(&name, |vgpu| {
+                let Some(Moving { from, to }) = vgpu.moving.clone() else { return };
+                let has_gone = has_session(vgpu.key, &to);
+                if !(has_gone && has_session(vgpu.key, &from)) {
+                    vgpu.moving = None;
+                }
+                vgpu.device = if has_gone { to } else { from };
+            });
+        }
+    }
+
+    fn change_vgpu(&mut self, name: &str, change: impl FnOnce(&mut Vgpu)) {
+        if let Some(vgpu) = self.by_name.get_mut(name) {
+            change(vgpu);
+            self.changed.vgpus.insert(name.to_owned());
+        }
     }
 
     /// The home whose vGPUs have the least weight together.

@@ -45,10 +45,7 @@ impl Daemon {
         tenant: &peer::Credentials,
     ) -> Result<Reservation, Refusal> {
         let mut tables = self.tables();
-        let name = match hello.vgpu.as_str() {
-            "" => registry::name_of_user(tenant.uid),
-            name => name.to_owned(),
-        };
+        let name = registry::name_of(&hello.vgpu, tenant.uid);
         let payer = self.payer_of(&tables, &name, tenant);
         self.check_room(&mut tables, tenant.uid, payer)?;
         let (vgpu, is_new) = self.find_or_create(&mut tables, name, hello, tenant, payer)?;
@@ -273,6 +270,7 @@ fn refusal(error: &RegistryError) -> Refusal {
         | RegistryError::Device(..)
         | RegistryError::Weight(_)
         | RegistryError::Cap(_)
+        | RegistryError::Move(..)
         | RegistryError::Sla(_)
         | RegistryError::Memory(..)
         | RegistryError::Exists(_)

@@ -5,19 +5,25 @@ use std::sync::Arc;
 use super::{Record, add_record, is_member, member_name, settings};
 use crate::admin::{AcceleratorReport, PoolReport, VgpuReport};
 use crate::config::{NAME_RULE, is_vgpu_name};
+use crate::daemon::devices::Device;
 use crate::daemon::registry::Wanted;
 use crate::daemon::roles::{Caller, Forbidden};
 use crate::daemon::sessions::Asked;
 use crate::daemon::{Daemon, now_ns};
 
-/// What an accelerator should be; 0 where the node's default is meant.
+/// What an accelerator should be; the node's default where nothing is said.
 pub(crate) struct AskedAccelerator {
     pub(crate) name: String,
     pub(crate) pool: String,
-    pub(crate) owner: u32,
-    pub(crate) weight: u32,
-    pub(crate) memory_bytes: u64,
-    pub(crate) sla_ns: u64,
+    pub(crate) weight: Option<u32>,
+    pub(crate) memory_bytes: Option<u64>,
+    pub(crate) owner: Option<u32>,
+    pub(crate) sla_ns: Option<u64>,
+}
+
+/// Whether a device is in the pool of that name.
+fn is_in(device: &Device, pool: &str) -> bool {
+    device.config.pool.as_deref() == Some(pool)
 }
 
 impl Daemon {
@@ -27,49 +33,26 @@ impl Daemon {
         asked: AskedAccelerator,
         caller: Caller,
     ) -> anyhow::Result<()> {
-        let AskedAccelerator { name, pool, owner, weight, memory_bytes, sla_ns } = asked;
+        let AskedAccelerator { name, pool, weight, memory_bytes, owner, sla_ns } = asked;
         anyhow::ensure!(is_vgpu_name(&name), "`{name}` is no name: {NAME_RULE}");
-        let in_pool = |device: &&crate::daemon::devices::Device| {
-            device.config.pool.as_deref() == Some(pool.as_str())
-        };
-        let devices: Vec<_> = self.devices.iter().filter(in_pool).collect();
+        let devices: Vec<&Device> = self.devices.iter().filter(|of| is_in(of, &pool)).collect();
         anyhow::ensure!(!devices.is_empty(), "{}", self.no_pool(&pool));
         let smallest = devices.iter().map(|device| device.config.memory_bytes()).min();
-        let memory_bytes = match memory_bytes {
-            0 => self.config.default_memory_bytes(smallest.unwrap_or(0)),
-            bytes => bytes,
+        let memory_bytes =
+            memory_bytes.unwrap_or_else(|| self.config.default_memory_bytes(smallest.unwrap_or(0)));
+        let weight = weight.unwrap_or(self.config.defaults.weight);
+        let (owner, sla_ns) = (owner.unwrap_or(caller.uid), sla_ns.unwrap_or(0));
+        let member = |device: &Device| Wanted {
+            name: member_name(&name, &device.name),
+            owner,
+            device: device.name.clone(),
+            weight,
+            memory_bytes,
+            sla_ns,
+            ..Wanted::default()
         };
-        let weight = if weight == 0 { self.config.defaults.weight } else { weight };
-        {
-            let tables = self.tables();
-            let exists = tables.registry.find(&name).is_ok() || self.tasks.is_accelerator(&name);
-            anyhow::ensure!(!exists, "`{name}` exists already; choose another name");
-            for device in &devices {
-                let wanted = Wanted {
-                    name: member_name(&name, &device.name),
-                    owner,
-                    device: device.name.clone(),
-                    weight,
-                    memory_bytes,
-                    sla_ns,
-                    ..Wanted::default()
-                };
-                if !caller.administrates() {
-                    let asked = Asked {
-                        name: wanted.name.clone(),
-                        device: &device.name,
-                        weight,
-                        memory_bytes,
-                        token: "",
-                    };
-                    self.wanted(&tables, asked, caller.uid, self.tenancy.of_user(caller.uid))?;
-                }
-                // A device that is out of service now may be back when a task comes.
-                if tables.registry.is_in_service(&device.name) {
-                    tables.registry.check_wanted(&wanted)?;
-                }
-            }
-        }
+        let members: Vec<Wanted> = devices.into_iter().map(member).collect();
+        self.check_members(&name, &members, caller)?;
         let record = {
             let mut inner = self.tasks.inner();
             let key = inner.store.unused_key();
@@ -79,6 +62,31 @@ impl Daemon {
             record
         };
         self.ensure_members(&record)
+    }
+
+    /// Whether `caller` may have an accelerator of that name with these vGPUs.
+    fn check_members(&self, name: &str, members: &[Wanted], caller: Caller) -> anyhow::Result<()> {
+        let tables = self.tables();
+        let exists = tables.registry.find(name).is_ok() || self.tasks.is_accelerator(name);
+        anyhow::ensure!(!exists, "`{name}` exists already; choose another name");
+        for wanted in members {
+            // A device that is out of service now may be back when a task comes.
+            if !tables.registry.is_in_service(&wanted.device) {
+                continue;
+            }
+            if !caller.administrates() {
+                let asked = Asked {
+                    name: wanted.name.clone(),
+                    device: &wanted.device,
+                    weight: wanted.weight,
+                    memory_bytes: wanted.memory_bytes,
+                    token: "",
+                };
+                self.wanted(&tables, asked, caller.uid, self.tenancy.of_user(caller.uid))?;
+            }
+            tables.registry.check_wanted(wanted)?;
+        }
+        Ok(())
     }
 
     fn no_pool(&self, pool: &str) -> String {

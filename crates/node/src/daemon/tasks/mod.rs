@@ -22,6 +22,7 @@ use weft_sched::{Class, DeviceKey, Weight};
 use self::dispatch::{Action, Actions, Dispatch};
 use self::runner::RunnerHandle;
 use self::store::{Record, Store};
+use super::devices::Devices;
 use super::driver::Order as Driving;
 use super::{Daemon, STACK_BYTES, now_ns};
 use crate::config::{NodeConfig, PoolSettings};
@@ -70,23 +71,19 @@ struct Inner {
 
 impl Tasks {
     /// The pools of a configuration, with the accelerators that are kept in its state directory.
-    pub(crate) fn open(
-        config: &NodeConfig,
-        devices: impl Iterator<Item = (DeviceKey, Option<String>)>,
-    ) -> anyhow::Result<Self> {
+    pub(crate) fn open(config: &NodeConfig, devices: &Devices) -> anyhow::Result<Self> {
         let store = Store::open(&config.state_dir)
             .with_context(|| format!("cannot use {}", config.state_dir.display()))?;
-        let devices: Vec<(DeviceKey, Option<String>)> = devices.collect();
-        let named = devices.iter().filter_map(|(_, pool)| pool.clone());
+        let named = devices.iter().filter_map(|device| device.config.pool.clone());
         let pools: BTreeSet<String> = named.chain(config.pools.keys().cloned()).collect();
         let mut dispatch = Dispatch::default();
         for pool in &pools {
             dispatch.add_pool(pool, settings(config, pool).config());
         }
-        for (device, pool) in &devices {
-            if let Some(pool) = pool {
+        for device in devices.iter() {
+            if let Some(pool) = &device.config.pool {
                 // Nobody waits yet.
-                let _ = dispatch.device_up(now_ns(), pool, *device);
+                let _ = dispatch.device_up(now_ns(), pool, device.key);
             }
         }
         for record in store.iter() {

@@ -259,7 +259,7 @@ impl Heard<'_> {
             Report::Finished { run, used_ns, done } => daemon
                 .with_tasks(|inner| inner.dispatch.finished(now_ns(), key, run, used_ns, done)),
             Report::Stopped { run, used_ns } => {
-                daemon.with_tasks(|inner| inner.dispatch.stopped(now_ns(), key, run, used_ns))
+                daemon.with_tasks(|inner| inner.dispatch.stopped(now_ns(), key, run, used_ns));
             }
             Report::Lost { run } => {
                 daemon.with_tasks(|inner| inner.dispatch.lost(now_ns(), key, run));

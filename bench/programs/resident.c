@@ -1,0 +1,140 @@
+// A program with a state: memory, two streams, events, a graph and a global variable, which it goes
+// on changing until it is told to end, and then proves that nothing of it was lost or mixed up.
+//
+//   resident MIB
+//
+// Prints how long it takes to copy MIB of memory to fresh shared memory on this machine, in ms (the
+// median of three times), and begins. A line on standard input ends it. One JSON line at the end:
+// rounds, every gap between two results of more than a millisecond (in ms), and the verdict.
+#define _GNU_SOURCE
+#include "../../examples/cuda/common.h"
+
+#include <poll.h>
+#include <sys/mman.h>
+
+EMBED(share_ptx, "kernels/share.ptx");
+
+enum { ELEMENTS = 64, BLOCK = 1 << 20, GRAPH_STEPS = 3, GAPS_MAX = 100000 };
+
+static double gaps[GAPS_MAX];
+
+static int compare(const void *one, const void *other) {
+    double difference = *(const double *)one - *(const double *)other;
+    return (difference > 0) - (difference < 0);
+}
+
+// What copying so many bytes takes here, to memory that nobody used before, in ms.
+static double copy_ms(size_t bytes) {
+    double took[3];
+    for (int i = 0; i < 3; ++i) {
+        int flags = MAP_SHARED | MAP_ANONYMOUS;
+        char *from = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+        char *to = mmap(NULL, bytes, PROT_READ | PROT_WRITE, flags, -1, 0);
+        if (from == MAP_FAILED || to == MAP_FAILED)
+            exit(2);
+        memset(from, i + 1, bytes);
+        double begin = seconds_now();
+        memcpy(to, from, bytes);
+        took[i] = 1e3 * (seconds_now() - begin);
+        if (memcmp(from, to, bytes) != 0)
+            exit(2);
+        munmap(from, bytes);
+        munmap(to, bytes);
+    }
+    qsort(took, 3, sizeof *took, compare);
+    return took[1];
+}
+
+static CUgraphExec steps_graph(CUfunction step, CUdeviceptr *state) {
+    CUgraph graph;
+    CUgraphExec executable;
+    CUgraphNode before = NULL;
+    void *arguments[] = {state};
+    CUDA_KERNEL_NODE_PARAMS params = {.func = step, .gridDimX = 1, .gridDimY = 1, .gridDimZ = 1,
+                                      .blockDimX = ELEMENTS, .blockDimY = 1, .blockDimZ = 1,
+                                      .kernelParams = arguments};
+    CHECK(cuGraphCreate(&graph, 0));
+    for (int i = 0; i < GRAPH_STEPS; ++i) {
+        CUgraphNode node;
+        CHECK(cuGraphAddKernelNode(&node, graph, i > 0 ? &before : NULL, i > 0, &params));
+        before = node;
+    }
+    CHECK(cuGraphInstantiate(&executable, graph, 0));
+    CHECK(cuGraphDestroy(graph));
+    return executable;
+}
+
+static int is_told_to_end(void) {
+    struct pollfd input = {.fd = 0, .events = POLLIN};
+    return poll(&input, 1, 0) != 0;
+}
+
+// Whether every block holds what was written to it last.
+static int holds(const CUdeviceptr *blocks, const uint32_t *values, int count) {
+    static uint32_t seen[BLOCK / 4];
+    for (int i = 0; i < count; ++i) {
+        CHECK(cuMemcpyDtoH(seen, blocks[i], BLOCK));
+        for (int j = 0; j < BLOCK / 4; ++j)
+            if (seen[j] != values[i]) {
+                fprintf(stderr, "block %d holds %#x at %d, not %#x\n", i, seen[j], j, values[i]);
+                return 0;
+            }
+    }
+    return 1;
+}
+
+int main(int argc, char **argv) {
+    int count = argc == 2 ? atoi(argv[1]) : 0;
+    if (count <= 0) {
+        fprintf(stderr, "usage: resident MIB\n");
+        return 2;
+    }
+    CUdevice device;
+    open_device(&device);
+    CUmodule module;
+    CUfunction step = load_kernel(&module, share_ptx, "step_21us");
+    CUdeviceptr first = new_steps(ELEMENTS), second = new_steps(ELEMENTS);
+    CUdeviceptr *blocks = malloc((size_t)count * sizeof *blocks);
+    uint32_t *values = malloc((size_t)count * sizeof *values);
+    CUstream one, other;
+    CUevent done;
+    CHECK(cuStreamCreate(&one, CU_STREAM_NON_BLOCKING));
+    CHECK(cuStreamCreate(&other, CU_STREAM_NON_BLOCKING));
+    CHECK(cuEventCreate(&done, CU_EVENT_DISABLE_TIMING));
+    for (int i = 0; i < count; ++i) {
+        values[i] = 0x9E3779B9u * (uint32_t)(i + 1);
+        CHECK(cuMemAlloc(&blocks[i], BLOCK));
+        CHECK(cuMemsetD32(blocks[i], values[i], BLOCK / 4));
+    }
+    CUgraphExec graph = steps_graph(step, &second);
+    void *arguments[] = {&first};
+    CHECK(cuCtxSynchronize());
+    printf("{\"copy_ms\": %.3f}\n", copy_ms((size_t)count * BLOCK));
+    fflush(stdout);
+
+    long rounds = 0, seen = 0;
+    double last = seconds_now();
+    while (!is_told_to_end()) {
+        CHECK(cuLaunchKernel(step, 1, 1, 1, ELEMENTS, 1, 1, 0, one, arguments, NULL));
+        CHECK(cuEventRecord(done, one));
+        CHECK(cuStreamWaitEvent(other, done, 0));
+        CHECK(cuGraphLaunch(graph, other));
+        int block = (int)(rounds % count);
+        values[block] += 0x01000193u;
+        CHECK(cuMemsetD32Async(blocks[block], values[block], BLOCK / 4, other));
+        CHECK(cuStreamSynchronize(other));
+        rounds += 1;
+        double now = seconds_now();
+        if (now - last > 1e-3 && seen < GAPS_MAX)
+            gaps[seen++] = 1e3 * (now - last);
+        last = now;
+    }
+    int correct = took_steps(first, ELEMENTS, (uint64_t)rounds) &&
+                  took_steps(second, ELEMENTS, (uint64_t)rounds * GRAPH_STEPS) &&
+                  holds(blocks, values, count);
+    printf("{\"rounds\": %ld, \"gaps_ms\": [", rounds);
+    for (long i = 0; i < seen; ++i)
+        printf("%s%.3f", i > 0 ? ", " : "", gaps[i]);
+    printf("], \"verified\": %s}\n", correct ? "true" : "false");
+    return correct ? 0 : 1;
+}

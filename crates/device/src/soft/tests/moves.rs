@@ -1,0 +1,164 @@
+//! Sessions that go to another device: their addresses, contents, globals and kernels stay.
+
+use weft_ring::{Access, AtomicU64, Cells, MemoryFile, Ordering};
+
+use super::super::{FrameStore, MemoryConfig, PhysicalTable, SoftBackend, SoftConfig, physical};
+use super::*;
+use crate::{
+    BackendConfig, DEVICE_PAGE_BYTES, Destination, DeviceError, DevicePage, FrameRun, LocalFrames,
+    MovedRun, PAGE,
+};
+
+const FRAMES: u64 = 1024;
+const OWNER: u32 = 5;
+
+const COUNTER: &str = "
+.version 6.0
+.target sm_70
+.address_size 64
+.visible .global .align 4 .u32 total = 40;
+.visible .entry count(.param .u64 data)
+{
+    .reg .b64 %rd<4>;
+    .reg .b32 %r<4>;
+    ld.param.u64 %rd1, [data];
+    ld.global.u32 %r1, [total];
+    add.u32 %r1, %r1, 1;
+    st.global.u32 [total], %r1;
+    st.global.u32 [%rd1], %r1;
+    ret;
+}
+";
+
+/// Memory of a device as its daemon keeps it.
+struct Frames {
+    frames: MemoryFile,
+    table: MemoryFile,
+    entries: Cells<AtomicU64>,
+    page: DevicePage,
+}
+
+fn frames() -> Frames {
+    let frames = MemoryFile::create("frames", (FRAMES * PAGE) as usize).unwrap();
+    let table = MemoryFile::create("table", (FRAMES * 8) as usize).unwrap();
+    let entries: Cells<AtomicU64> =
+        table.map(Access::ReadWrite).unwrap().cells(0, FRAMES as usize).unwrap();
+    entries.iter().for_each(|entry| entry.store(physical::entry(OWNER), Ordering::Release));
+    let page = MemoryFile::create("page", DEVICE_PAGE_BYTES).unwrap();
+    let page = DevicePage::open(&page.map(Access::ReadWrite).unwrap()).unwrap();
+    Frames { frames, table, entries, page }
+}
+
+impl Frames {
+    fn destination(&self, moved: Vec<MovedRun>) -> Destination {
+        Destination {
+            backend: BackendConfig::Soft(SoftBackend::default()),
+            page: self.page.clone(),
+            frames: self.frames.try_clone().unwrap(),
+            table: self.table.map(Access::ReadOnly).unwrap(),
+            device_memory_bytes: FRAMES * PAGE,
+            moved,
+        }
+    }
+
+    fn session(&self) -> SoftDevice {
+        let view = self.table.map(Access::ReadOnly).unwrap();
+        let entries = view.read_cells(0, FRAMES as usize).unwrap();
+        let table = PhysicalTable { entries, owner: OWNER };
+        let memory = MemoryConfig {
+            store: FrameStore::map(self.frames.try_clone().unwrap(), Some(table)).unwrap(),
+            source: Box::new(LocalFrames::new(FRAMES * PAGE)),
+            base: BASE,
+            len: 1 << 30,
+            window: None,
+            exact_bounds: false,
+        };
+        SoftDevice::new(SoftConfig {
+            memory,
+            memory_bytes: FRAMES * PAGE,
+            clock: Clock::Real,
+            page: Some((self.page.clone(), OWNER)),
+        })
+    }
+}
+
+/// All frames go somewhere else, in runs of three that are no longer in order.
+fn scattered() -> Vec<MovedRun> {
+    let runs = (0..FRAMES / 3).map(|place| MovedRun {
+        from: FrameRun { first: place * 3, count: 3 },
+        to: (FRAMES / 3 - 1 - place) * 3,
+    });
+    runs.collect()
+}
+
+/// A session with a module, whose global has counted to 41, and two megabytes of its own.
+fn bench(home: &Frames) -> (Bench, u64, Vec<u32>) {
+    let mut device = home.session();
+    let module = device.load(&[COUNTER.as_bytes()]).unwrap();
+    let mut bench = Bench { device, module };
+    let words: Vec<u32> = (0..1 << 19).map(|i: u32| i.wrapping_mul(0x9E37_79B9)).collect();
+    let data = bench.upload(&words);
+    bench.run("count", 1, 1, &[Arg::U64(data)]);
+    (bench, data, words)
+}
+
+#[test]
+fn contents_globals_and_kernels_are_the_same_there() {
+    let (home, other) = (frames(), frames());
+    let (mut bench, data, mut words) = bench(&home);
+    let untouched = bench.alloc(300 * PAGE);
+    bench.device.begin_move(other.destination(scattered())).unwrap();
+    // Until it goes it works where it is.
+    assert_eq!(bench.words(data, 2), [41, words[1]]);
+    bench.device.end_move(true);
+    home.frames.punch(0, (FRAMES * PAGE) as usize).unwrap();
+    home.entries.iter().for_each(|entry| entry.store(0, Ordering::Release));
+    words[0] = 41;
+    assert_eq!(bench.words(data, words.len()), words);
+    assert_eq!(bench.words(untouched, 2), [0, 0]);
+    let written = other.frames.next_data(0, FRAMES * PAGE).unwrap().unwrap();
+    assert!(written.end - written.start < 250 * PAGE, "what nobody wrote was copied: {written:?}");
+    bench.run("count", 1, 1, &[Arg::U64(data + 4)]);
+    assert_eq!(bench.words(data, 2), [41, 42]);
+    bench.device.free(data).unwrap();
+    let fault = bench.fault("count", 1, 1, &[Arg::U64(data)]);
+    assert_eq!(fault.address, Some(data));
+}
+
+#[test]
+fn who_stays_after_all_has_lost_nothing() {
+    let (home, other) = (frames(), frames());
+    let (mut bench, data, words) = bench(&home);
+    bench.device.begin_move(other.destination(scattered())).unwrap();
+    bench.device.end_move(false);
+    bench.run("count", 1, 1, &[Arg::U64(data)]);
+    assert_eq!(bench.words(data, 2), [42, words[1]]);
+    bench.device.end_move(true);
+    assert_eq!(bench.words(data, 2), [42, words[1]], "there is nowhere to go any more");
+}
+
+#[test]
+fn frames_without_a_place_and_work_in_flight_keep_it_where_it_is() {
+    let (home, other) = (frames(), frames());
+    let (mut bench, data, words) = bench(&home);
+    let mut moved = scattered();
+    moved.remove(moved.len() / 8);
+    let refused = bench.device.begin_move(other.destination(moved)).unwrap_err();
+    assert!(matches!(refused, DeviceError::Refused(_)), "{refused}");
+    bench.start(bench.launch("count", 1, 1, &[Arg::U64(data)]));
+    let refused = bench.device.begin_move(other.destination(scattered())).unwrap_err();
+    assert!(matches!(refused, DeviceError::Refused(_)), "{refused}");
+    assert_eq!(finish(&mut bench.device), [Outcome::Done]);
+    assert_eq!(bench.words(data, 2), [42, words[1]]);
+}
+
+#[test]
+fn a_forged_entry_there_is_a_fault() {
+    let (home, other) = (frames(), frames());
+    let (mut bench, data, _) = bench(&home);
+    bench.device.begin_move(other.destination(scattered())).unwrap();
+    bench.device.end_move(true);
+    other.entries.iter().for_each(|entry| entry.store(physical::entry(6), Ordering::Release));
+    let fault = bench.fault("count", 1, 1, &[Arg::U64(data)]);
+    assert!(fault.address.is_some(), "{fault:?}");
+}

@@ -1,0 +1,115 @@
+//! The session goes to another device of its node, when the daemon says so: it stands still, copies
+//! its memory, and goes on there with everything else as it was.
+
+use std::os::fd::OwnedFd;
+
+use anyhow::{Context, bail};
+use weft_device::{Destination, Device, DevicePage, FrameRun, MovedRun};
+use weft_gate::ControlPage;
+use weft_ring::{Access, MemoryFile};
+use weft_turn::Abandoned;
+
+use super::event_loop::EventLoop;
+use super::link::Handover;
+use super::map;
+use crate::link::{Ask, Descriptors, DeviceSpec, Passed, Reply};
+
+/// What the other device's memory is made of.
+const MEMORY: &[Passed] = &[Passed::DevicePage, Passed::Frames, Passed::Table];
+
+/// Whether the session is asked to go, and what changes when it does.
+#[derive(Debug)]
+pub(crate) struct Moving {
+    handover: Handover,
+    /// Says whose turn it is, for the other device's page.
+    turns: ControlPage,
+    /// The last request to stand still that was answered.
+    answered: u64,
+}
+
+impl Moving {
+    /// Of a session that stays for now.
+    pub(crate) fn new(handover: Handover, turns: ControlPage) -> Self {
+        Self { handover, turns, answered: 0 }
+    }
+
+    /// What becomes of work in flight when the worker dies.
+    pub(crate) fn abandoned(&self) -> Abandoned {
+        self.handover.lock().0.device.abandoned()
+    }
+
+    /// The next daemon finds the session there.
+    fn arrive(&self, device: DeviceSpec, memory: Descriptors) -> u32 {
+        let mut handover = self.handover.lock();
+        let (start, files) = &mut *handover;
+        for (what, fd) in memory.into_parts() {
+            files.replace(what, fd);
+        }
+        start.device = device;
+        start.device.key
+    }
+}
+
+impl<D: Device> EventLoop<D> {
+    /// Whether the daemon wants the session to stand still: nothing more is started.
+    pub(super) fn is_to_pause(&self) -> bool {
+        self.gate.page().pause_asked() != self.moving.answered
+    }
+
+    /// Stands still until the daemon says how it goes on. Nothing flies.
+    pub(super) fn pause(&mut self) {
+        self.moving.answered = self.gate.page().pause_asked();
+        self.give_way();
+        // What is over has been noticed by the caller.
+        let Ok((reply, fds)) = self.link.ask_for_files(&Ask::Paused) else { return };
+        let Reply::Move { device, frames, passed } = reply else { return };
+        let copied = self.copy_to(&device, frames, &passed, fds);
+        let failure = copied.as_ref().err().map(|error| format!("{error:#}"));
+        let goes = self.link.ask(&Ask::Copied { failure }) == Ok(Reply::Switch);
+        self.session.device_mut().end_move(goes);
+        if let (true, Ok(memory)) = (goes, copied) {
+            let device = self.moving.arrive(*device, memory);
+            // A daemon that does not answer has died; the next one is told the same.
+            let _ = self.link.ask(&Ask::Moved { device });
+        }
+    }
+
+    /// Copies the session's memory; what the next daemon needs of the other device.
+    fn copy_to(
+        &mut self,
+        device: &DeviceSpec,
+        frames: u64,
+        passed: &[Passed],
+        fds: Vec<OwnedFd>,
+    ) -> anyhow::Result<Descriptors> {
+        let mut files = Descriptors::received(passed, fds)?;
+        let kept = files.copies(MEMORY)?;
+        let page = DevicePage::open(&map(files.take(Passed::DevicePage)?, Access::ReadWrite)?)?;
+        let turns = self.moving.turns.clone();
+        let to = Destination {
+            backend: device.backend.clone(),
+            page: page.with_turns(move || turns.turn()),
+            frames: MemoryFile::received(files.take(Passed::Frames)?)?,
+            table: map(files.take(Passed::Table)?, Access::ReadOnly)?,
+            device_memory_bytes: device.memory_bytes,
+            moved: moved_runs(files.take(Passed::Moved)?, frames)?,
+        };
+        self.session.device_mut().begin_move(to).context("copying its memory")?;
+        Ok(kept)
+    }
+}
+
+/// The list of frames that the daemon wrote.
+fn moved_runs(file: OwnedFd, count: u64) -> anyhow::Result<Vec<MovedRun>> {
+    let memory = map(file, Access::ReadOnly)?;
+    let bytes = usize::try_from(count)?.checked_mul(24).context("so many runs")?;
+    let bytes = memory.span(0, bytes)?.to_vec();
+    let (words, []) = bytes.as_chunks::<8>() else { bail!("the list ends in the middle") };
+    let words: Vec<u64> = words.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    let (runs, _) = words.as_chunks::<3>();
+    let run = |[first, count, to]: &[u64; 3]| {
+        let from = FrameRun { first: *first, count: *count };
+        MovedRun { from, to: *to }
+    };
+    Ok(runs.iter().map(run).collect())
+}
