@@ -2,10 +2,10 @@
 //! Tasks: self-contained kernel launches that any device of a pool may run.
 //!
 //! A *task* is a kernel of a module, a grid, scalars and buffers. It is submitted to a *virtual
-//! accelerator* (`weft create NAME --tasks --device POOL`), which runs it on whichever device of its
-//! pool the pool's policy picks, may stop a batch task between thread blocks and go on elsewhere, and
-//! begins it anew where a device or a process is lost. So a task must depend on nothing but its
-//! arguments: variables of its module are not kept from one task to the next.
+//! accelerator* (`weft create NAME --tasks --device POOL`), which runs it on whichever device of
+//! its pool the pool's policy picks, may stop a batch task between thread blocks and go on
+//! elsewhere, and begins it anew where a device or a process is lost. So a task must depend on
+//! nothing but its arguments: variables of its module are not kept from one task to the next.
 //!
 //! ```no_run
 //! use weft_tasks::{Accelerator, Task};

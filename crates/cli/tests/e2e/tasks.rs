@@ -367,7 +367,7 @@ fn a_submitter_that_dies_leaves_its_tasks_behind() {
     assert_eq!(pool.report("a").tasks.done, 1);
 }
 
-/// Of user-facing tasks beside long batch ones: batch is stopped for them, and loses no block. Under
+/// User-facing tasks beside long batch ones: batch is stopped for them, and loses no block. Under
 /// `fifo` nobody is stopped, and they wait.
 #[test]
 fn batch_tasks_stop_for_user_facing_ones_and_go_on() {

@@ -1,8 +1,8 @@
-//! Tasks: virtual accelerators, the pools that their tasks wait in, and the runners that run them.
+//! Tasks: virtual accelerators, the pools that their tasks wait in, and their runners.
 //!
 //! The daemon sees no task's code, arguments or buffers: a tenant's program says these to its
-//! accelerator's runner, over a socket that the daemon makes and gives away. The runner reports that
-//! it has a task; [`dispatch`] says where and when it runs.
+//! accelerator's runner, over a socket that the daemon makes and gives away. The runner reports
+//! that it has a task; [`dispatch`] says where and when it runs.
 
 mod admin;
 mod dispatch;

@@ -299,9 +299,10 @@ impl Heard<'_> {
         let status = child.wait();
         tracing::debug!(accelerator = self.record.name, ?status, "runner ended");
         self.daemon.with_tasks(|inner| {
-            if inner.runners.get(&key).is_some_and(|runner| runner.number == self.number) {
-                inner.runners.remove(&key);
+            if inner.runners.get(&key).is_none_or(|runner| runner.number != self.number) {
+                return Vec::new();
             }
+            inner.runners.remove(&key);
             inner.dispatch.runner_gone(now_ns(), key)
         });
     }

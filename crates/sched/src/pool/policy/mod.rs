@@ -2,8 +2,8 @@
 //! One file each, and one line in the registry below.
 //!
 //! [`Pool::handle`](super::Pool::handle) calls the hooks of `Policy` in this order: `enter` for a
-//! task that waits, `leave` for one that is taken back, `settle` for one that ended; then `plan`, `pick` once for each free device by
-//! key, and `orders`.
+//! task that waits, `leave` for one that is taken back, `settle` for one that ended; then `plan`,
+//! `pick` once for each free device by key, and `orders`.
 
 mod adaptive;
 mod deadline;
