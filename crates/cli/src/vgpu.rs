@@ -254,8 +254,7 @@ pub(crate) fn device(
     name: &str,
     force: bool,
 ) -> Result<()> {
-    let (name, in_service) = (name.to_owned(), action == DeviceAction::Up);
-    sockets.connect()?.call(&Request::SetDevice { name, in_service, force })?;
+    sockets.connect()?.set_device(name, action == DeviceAction::Up, force)?;
     Ok(())
 }
 

@@ -6,7 +6,6 @@
 
 use core::ffi::c_void;
 use core::fmt;
-use core::ops::Range;
 use core::ptr::{self, NonNull};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -143,23 +142,18 @@ impl MemoryFile {
             .map_err(os("punching a hole"))
     }
 
-    /// The next bytes from `start` on, before `end`, that were ever written or touched; the others
-    /// are zero.
+    /// The first page from `start` on that was ever written or touched, if there is one; those
+    /// before it are zero.
     ///
     /// # Errors
     /// [`MapError::Os`] when the system does not tell.
-    pub fn next_data(&self, start: u64, end: u64) -> Result<Option<Range<u64>>, MapError> {
-        let find = |whence| match rustix::fs::seek(&self.fd, whence) {
+    pub fn next_data(&self, start: u64) -> Result<Option<u64>, MapError> {
+        // Where data ends is not asked for: the system would look at all pages up to there.
+        match rustix::fs::seek(&self.fd, SeekFrom::Data(start)) {
             Ok(at) => Ok(Some(at)),
-            // There is no more.
             Err(Errno::NXIO) => Ok(None),
             Err(errno) => Err(os("looking for data")(errno)),
-        };
-        let Some(first) = find(SeekFrom::Data(start))?.filter(|first| *first < end) else {
-            return Ok(None);
-        };
-        let last = find(SeekFrom::Hole(first))?.unwrap_or(end);
-        Ok(Some(first..last.min(end)))
+        }
     }
 
     /// Maps the whole file wherever the system likes.

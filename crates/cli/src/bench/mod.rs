@@ -15,6 +15,7 @@ mod fairgv;
 mod fairness;
 mod latency;
 mod overhead;
+mod relocate;
 mod reweight;
 mod scale;
 mod stolen;
@@ -63,6 +64,8 @@ pub(crate) enum Name {
     Adversary,
     /// How soon a user-facing vGPU's requests are answered beside batch tenants.
     Latency,
+    /// How long a program stands still whose vGPU is moved between two devices.
+    Move,
 }
 
 /// What every benchmark is told.
@@ -109,6 +112,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Reweight => reweight::run(&context),
         Name::Adversary => adversary::run(&context),
         Name::Latency => latency::run(&context),
+        Name::Move => relocate::run(&context),
     }?;
     document.set_stolen(Processors::now().stolen_since(before));
     document.print(options.json)?;

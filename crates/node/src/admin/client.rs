@@ -14,6 +14,9 @@ use super::types::{
 /// The daemon answers within this time or the request failed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// A vGPU has moved within this time, or stays where it is: see `daemon::moves`.
+const MOVE_TIME: Duration = Duration::from_secs(150);
+
 /// A connection to a daemon's admin socket.
 #[derive(Debug)]
 pub struct Client {
@@ -241,10 +244,8 @@ impl Client {
     /// # Errors
     /// As [`Self::call`].
     pub fn record(&mut self, seconds: u32) -> Result<Recording, AdminError> {
-        let time = ANSWER_TIMEOUT + Duration::from_secs(seconds.into());
-        self.stream.get_ref().set_read_timeout(Some(time))?;
-        let answer = self.call(&Request::Record { seconds })?;
-        self.stream.get_ref().set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        let time = Duration::from_secs(seconds.into());
+        let answer = self.call_for(&Request::Record { seconds }, time)?;
         if let Answer::Recording(recording) = answer {
             Ok(recording)
         } else {
@@ -272,8 +273,33 @@ impl Client {
     /// As [`Self::call`].
     pub fn move_vgpu(&mut self, name: &str, device: &str) -> Result<MoveReport, AdminError> {
         let (name, device) = (name.to_owned(), device.to_owned());
-        let answer = self.call(&Request::Move { name, device })?;
+        let answer = self.call_for(&Request::Move { name, device }, MOVE_TIME)?;
         if let Answer::Moved(report) = answer { Ok(report) } else { Err(unexpected(&answer)) }
+    }
+
+    /// Takes a device out of service, or puts it back; `force` ends programs that cannot go to
+    /// another one.
+    ///
+    /// # Errors
+    /// As [`Self::call`].
+    pub fn set_device(
+        &mut self,
+        name: &str,
+        in_service: bool,
+        force: bool,
+    ) -> Result<(), AdminError> {
+        let name = name.to_owned();
+        // Its vGPUs move one after the other.
+        self.call_for(&Request::SetDevice { name, in_service, force }, 8 * MOVE_TIME)?;
+        Ok(())
+    }
+
+    /// Sends a request that takes so long.
+    fn call_for(&mut self, request: &Request, time: Duration) -> Result<Answer, AdminError> {
+        self.stream.get_ref().set_read_timeout(Some(ANSWER_TIMEOUT + time))?;
+        let answer = self.call(request);
+        self.stream.get_ref().set_read_timeout(Some(ANSWER_TIMEOUT))?;
+        answer
     }
 
     /// Devices, limits and what is wrong with them.

@@ -22,7 +22,7 @@ use super::log::LogLimit;
 use super::registry::{Change, Outage, Vgpu, Wanted};
 use super::roles::{self, Caller};
 use super::sessions::{Asked, Entry};
-use super::tasks::AskedAccelerator;
+use super::tasks::{AskedAccelerator, is_member};
 use super::{Daemon, STACK_BYTES, Tables};
 use crate::admin::{
     Answer, Closure, DeviceReport, NodeReport, ProcessReport, Request, Stats, Timeline, TurnReport,
@@ -262,8 +262,8 @@ impl Daemon {
     fn create_vgpu(&self, asked: Wanted, chosen: &Change, caller: Caller) -> anyhow::Result<()> {
         let name = &asked.name;
         anyhow::ensure!(
-            !self.tasks.is_accelerator(name),
-            "a virtual accelerator is called `{name}`; choose another name"
+            !self.tasks.is_accelerator(name) && !is_member(name),
+            "`{name}` is a virtual accelerator's name; choose another one"
         );
         {
             let mut tables = self.tables();

@@ -226,6 +226,15 @@ fn start_journal(
     Ok(Some(thread.spawn(move || files.run(&chunks))?))
 }
 
+/// What the core knows keeps its tenant, whatever the configuration says by now.
+fn settle_known(tenancy: &Tenancy, node: &Node, registry: &Registry) {
+    for state in node.snapshot().vgpus {
+        if let Some(uid) = registry.user_of_key(state.tenant.0) {
+            tenancy.settle(state.vgpu.0, uid);
+        }
+    }
+}
+
 /// A daemon that is ready to serve.
 struct Setup {
     daemon: Arc<Daemon>,
@@ -269,7 +278,7 @@ impl Setup {
             },
         );
         let tenancy = Tenancy::of(&config.scheduling);
-        settle_tenants(&tenancy, &node, &registry);
+        settle_known(&tenancy, &node, &registry);
         let node_page = adopt::node_page(&survivors)?;
         let page = NodePage::open(&node_page.map(Access::ReadWrite)?)?;
         let (orders, received) = mpsc::channel();
@@ -346,15 +355,6 @@ impl Setup {
         }
         daemon.runtime.remove_sockets();
         Ok(())
-    }
-}
-
-/// What the core knows keeps its tenant, whatever the configuration says by now.
-fn settle_tenants(tenancy: &Tenancy, node: &Node, registry: &Registry) {
-    for state in node.snapshot().vgpus {
-        if let Some(uid) = registry.user_of_key(state.tenant.0) {
-            tenancy.settle(state.vgpu.0, uid);
-        }
     }
 }
 

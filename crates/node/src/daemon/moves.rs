@@ -341,7 +341,7 @@ impl Daemon {
 
     /// A worker stands still: where it is to copy its memory, or that it may go on.
     pub(crate) fn answer_paused(&self, session: &Session) -> anyhow::Result<(Reply, Files)> {
-        let reached = self.reach(session, Stage::Paused);
+        let reached = self.reach(session, &Stage::Paused);
         let Some(Phase::Copying(luggage)) = reached else { return Ok((Reply::Stay, Vec::new())) };
         let files = vec![
             (Passed::DevicePage, luggage.page.as_fd().try_clone_to_owned()?),
@@ -363,7 +363,7 @@ impl Daemon {
             let goes = is_copied && self.is_away(session);
             return if goes { Reply::Switch } else { Reply::Stay };
         }
-        match self.reach(session, stage) {
+        match self.reach(session, &stage) {
             Some(Phase::Going) if is_copied => Reply::Switch,
             _ => Reply::Stay,
         }
@@ -409,7 +409,7 @@ impl Daemon {
     }
 
     /// A session has come so far; what comes next for all, unless the move or the worker is over.
-    fn reach(&self, session: &Session, stage: Stage) -> Option<Phase> {
+    fn reach(&self, session: &Session, stage: &Stage) -> Option<Phase> {
         let is_before = |phase: &Phase| match stage {
             Stage::Paused => matches!(phase, Phase::Pausing),
             Stage::Copied | Stage::Failed(_) | Stage::Moved => matches!(phase, Phase::Copying(_)),

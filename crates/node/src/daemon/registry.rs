@@ -43,7 +43,7 @@ impl Granted {
 }
 
 use self::homes::Homes;
-pub(crate) use self::homes::{Home, Outage};
+pub(crate) use self::homes::{Home, Moving, Outage};
 
 /// What a vGPU had of the device besides the time it used.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -125,24 +125,6 @@ pub(crate) struct Vgpu {
     /// What the present scheduling core had counted when this was saved.
     #[serde(default)]
     pub(crate) held_now: Holding,
-}
-
-impl Vgpu {
-    /// Whether its sessions may be on that device.
-    pub(crate) fn lives_on(&self, device: &str) -> bool {
-        let is_end = |moving: &Moving| moving.from == device || moving.to == device;
-        self.device == device || self.moving.as_ref().is_some_and(is_end)
-    }
-}
-
-/// A vGPU's way from a device to another. It lives on the one or the other meanwhile, with sessions
-/// on both.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub(crate) struct Moving {
-    /// Where it came from.
-    pub(crate) from: String,
-    /// Where it goes.
-    pub(crate) to: String,
 }
 
 /// A user who owns vGPUs.
@@ -435,15 +417,9 @@ impl Registry {
 
     /// Creates a vGPU.
     pub(crate) fn create(&mut self, wanted: &Wanted) -> Result<&Vgpu, RegistryError> {
-        if !is_vgpu_name(&wanted.name) {
+        if !is_vgpu_name(&wanted.name) && !super::tasks::is_member(&wanted.name) {
             return Err(RegistryError::Name(wanted.name.clone()));
         }
-        self.create_member(wanted)
-    }
-
-    /// Creates a vGPU whose name is not a user's to choose: that of a virtual accelerator on one of
-    /// its devices.
-    pub(crate) fn create_member(&mut self, wanted: &Wanted) -> Result<&Vgpu, RegistryError> {
         if let Some(uid) = reserved_for(&wanted.name).filter(|uid| *uid != wanted.owner) {
             return Err(RegistryError::Reserved { name: wanted.name.clone(), uid });
         }
@@ -744,11 +720,6 @@ fn parse(path: &Path, bytes: &[u8]) -> io::Result<Contents> {
         return Err(broken(format!("format {} is not {FORMAT}", document.format)));
     }
     Ok(document)
-}
-
-/// The name of the vGPU that a program of that user asks for.
-pub(crate) fn name_of(asked: &str, uid: u32) -> String {
-    if asked.is_empty() { name_of_user(uid) } else { asked.to_owned() }
 }
 
 /// The name of a user's own vGPU, which a program gets that asks for none.

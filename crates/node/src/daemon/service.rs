@@ -113,7 +113,8 @@ impl Daemon {
         self.keep()
     }
 
-    /// Moves the vGPUs of a device that have sessions to others of its kind and pool; why some stay.
+    /// Moves the vGPUs of a device that have sessions to others of its kind and pool; why some
+    /// stay.
     fn move_away(&self, name: &str) -> Vec<String> {
         let tables = self.tables();
         let in_use = |vgpu: &&Vgpu| {

@@ -15,7 +15,7 @@ use weft_ring::{Access, Loss, MemoryFile, PAGE, Segment};
 use weft_sched::{Cap, Class, DeviceKey, TenantKey, Weight};
 use weft_wire::handshake::{HelloBody, RefusalCode};
 
-pub(crate) use self::reservation::{Asked, Reservation};
+pub(crate) use self::reservation::{Asked, Reservation, name_asked};
 use super::cosched::{Waiters, began_at};
 use super::devices::exports::Export;
 use super::devices::frames::Dirty;
@@ -378,7 +378,17 @@ impl Daemon {
             }),
             Ask::Copied { failure } => (self.answer_copied(session, failure), Vec::new()),
             Ask::Moved { device } => (self.answer_moved(session, device), Vec::new()),
-            ask => (self.answer_about_resources(session, ask), Vec::new()),
+            ask @ (Ask::Ready
+            | Ask::Log { .. }
+            | Ask::Take { .. }
+            | Ask::GiveBack { .. }
+            | Ask::Usage
+            | Ask::Export { .. }
+            | Ask::Import { .. }
+            | Ask::Load
+            | Ask::Loaded
+            | Ask::Pinned { .. }
+            | Ask::Images { .. }) => (self.answer_about_resources(session, ask), Vec::new()),
         }
     }
 

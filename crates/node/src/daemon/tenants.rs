@@ -18,8 +18,8 @@ use weft_wire::handshake::{
 
 use super::log::LogLimit;
 use super::pending::Connection;
-use super::registry::{self, Vgpu};
-use super::sessions::{Refusal, Reservation, Session, TenantFiles};
+use super::registry::Vgpu;
+use super::sessions::{Refusal, Reservation, Session, TenantFiles, name_asked};
 use super::{Daemon, STACK_BYTES};
 
 /// Lines about tenants that get no session, which any tenant can cause in a loop.
@@ -39,7 +39,7 @@ pub(crate) fn greet(daemon: &Arc<Daemon>, connection: Connection<OwnedFd>) {
         Ok(hello) => hello,
         Err(refusal) => return refuse(&socket, &tenant, refusal),
     };
-    match daemon.must_wait(&registry::name_of(&hello.vgpu, tenant.uid)) {
+    match daemon.must_wait(&name_asked(&hello, tenant.uid)) {
         Ok(None) => admit(daemon, socket, hello, tenant),
         Ok(Some(vgpu)) => {
             let waiting = Arc::clone(daemon);

@@ -288,8 +288,8 @@ pub trait Policy: State + fmt::Debug + Send {
     /// A tenant's weight changed.
     fn reweight_tenant(&mut self, _tenant: TenantKey, _weight: Weight) {}
 
-    /// A vGPU of a tenant comes from another device, where the tenant was so far `ahead`: asleep, it
-    /// is not less ahead here.
+    /// A vGPU of a tenant comes from another device, where the tenant was so far `ahead`: while
+    /// it sleeps here, it is no less ahead.
     fn delay_tenant(&mut self, _tenant: TenantKey, _ahead: Tag) {}
 
     /// A vGPU of a tenant joins, asleep, `ahead` of its virtual time (what it overdrew under

@@ -8,8 +8,9 @@ use std::collections::BTreeMap;
 use super::{FrameStore, Memory, physical};
 use crate::{DeviceError, FrameRun, MovedRun, PAGE};
 
-/// Bytes copied between two requests for pages to copy to.
-const PIECE: u64 = 4 << 20;
+/// Bytes copied between two requests for pages to copy to: the system clears those, and what is
+/// still in the caches is written to twice as fast.
+const PIECE: u64 = 128 << 10;
 
 /// The copy of a session's memory on another device.
 #[derive(Debug)]
@@ -86,21 +87,20 @@ impl FrameStore {
         let lost = |error| DeviceError::Lost(format!("copying frames: {error}"));
         let (start, target) = (first * PAGE, new.first * PAGE);
         let end = start + new.count * PAGE;
-        let mut at = start;
-        while let Some(data) = self.file.next_data(at, end).map_err(lost)? {
-            at = data.start;
-            while at < data.end {
-                let len = PIECE.min(data.end - at);
-                let span = |store: &Self, offset: u64| {
-                    let [offset, len] = [offset, len].map(|n| usize::try_from(n).unwrap_or(0));
-                    store.memory.span(offset, len)
-                };
-                let (from, into) = (span(self, at), span(to, target + (at - start)));
-                let (from, into) = (from.map_err(lost)?, into.map_err(lost)?);
-                into.populate().map_err(lost)?;
-                from.copy_streaming(&into).map_err(lost)?;
-                at += len;
-            }
+        let mut next = start;
+        while next < end
+            && let Some(at) = self.file.next_data(next).map_err(lost)?.filter(|at| *at < end)
+        {
+            let len = PIECE.min(end - at);
+            let span = |store: &Self, offset: u64| {
+                let [offset, len] = [offset, len].map(|n| usize::try_from(n).unwrap_or(0));
+                store.memory.span(offset, len)
+            };
+            let (from, into) = (span(self, at), span(to, target + (at - start)));
+            let (from, into) = (from.map_err(lost)?, into.map_err(lost)?);
+            into.populate().map_err(lost)?;
+            from.copy_to(&into).map_err(lost)?;
+            next = at + len;
         }
         Ok(())
     }

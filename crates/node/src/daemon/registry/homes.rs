@@ -2,9 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::daemon::tasks::is_member;
+use serde::{Deserialize, Serialize};
 
-use super::{Holding, Moving, Registry, RegistryError, Vgpu};
+use super::{Holding, Registry, RegistryError, Vgpu};
+use crate::daemon::tasks::is_member;
 
 /// A device as a place for vGPUs.
 #[derive(Debug, Clone)]
@@ -49,6 +50,24 @@ impl Outage {
             }
         }
     }
+}
+
+impl Vgpu {
+    /// Whether its sessions may be on that device.
+    pub(crate) fn lives_on(&self, device: &str) -> bool {
+        let is_end = |moving: &Moving| moving.from == device || moving.to == device;
+        self.device == device || self.moving.as_ref().is_some_and(is_end)
+    }
+}
+
+/// A vGPU's way from a device to another. It lives on the one or the other meanwhile, with sessions
+/// on both.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Moving {
+    /// Where it came from.
+    pub(crate) from: String,
+    /// Where it goes.
+    pub(crate) to: String,
 }
 
 /// The node's devices.

@@ -37,6 +37,14 @@ pub(crate) struct Reservation {
     pub(super) is_new: bool,
 }
 
+/// The name of the vGPU that a program asks for; the user's own if it does not say.
+pub(crate) fn name_asked(hello: &HelloBody, uid: u32) -> String {
+    match hello.vgpu.as_str() {
+        "" => registry::name_of_user(uid),
+        name => name.to_owned(),
+    }
+}
+
 impl Daemon {
     /// Takes a place in the tables, for as long as the session lasts.
     pub(crate) fn reserve_session(
@@ -45,7 +53,7 @@ impl Daemon {
         tenant: &peer::Credentials,
     ) -> Result<Reservation, Refusal> {
         let mut tables = self.tables();
-        let name = registry::name_of(&hello.vgpu, tenant.uid);
+        let name = name_asked(hello, tenant.uid);
         let payer = self.payer_of(&tables, &name, tenant);
         self.check_room(&mut tables, tenant.uid, payer)?;
         let (vgpu, is_new) = self.find_or_create(&mut tables, name, hello, tenant, payer)?;

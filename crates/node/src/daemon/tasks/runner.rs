@@ -151,7 +151,7 @@ impl Daemon {
                 if tables.registry.find(&place.vgpu).is_ok() {
                     continue;
                 }
-                tables.registry.create_member(&Wanted {
+                tables.registry.create(&Wanted {
                     name: place.vgpu,
                     owner: record.owner,
                     device: place.name,
