@@ -2,9 +2,9 @@
 //!
 //! The tenant connects to the node's tenant socket (`SOCK_SEQPACKET`) and sends [`Open`] as JSON,
 //! which no other hello begins like ([`is_open`]). The daemon answers [`Opened`], a welcome with
-//! one descriptor: a socket to the accelerator's task runner. There the tenant sends [`Request`]s and
-//! receives [`Event`]s; the daemon sees none of them. A module and a task's buffers travel as one
-//! sealed memory file each.
+//! one descriptor: a socket to the accelerator's task runner. There the tenant sends [`Request`]s
+//! and receives [`Event`]s; the daemon sees none of them. A module and a task's buffers travel as
+//! one sealed memory file each.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
