@@ -201,6 +201,68 @@ pub(crate) enum Command {
 pub(crate) enum WorkloadCommand {
     /// Jobs as Flexy generates them (Tables I and II), or requests of a public trace.
     Flexy(WorkloadOptions),
+    /// Jobs of the Lublin-Feitelson model in the standard workload format (SWF).
+    Lublin(LublinOptions),
+    /// Hosts or pods of the stand-in for Alibaba's GPU trace, as CSV.
+    Gpus(GpuTraceOptions),
+}
+
+/// `weft workload lublin`
+#[derive(Debug, Args)]
+pub(crate) struct LublinOptions {
+    /// Jobs to generate.
+    #[arg(long, default_value_t = 1_000,
+          value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) jobs: u32,
+    /// Nodes of the machine that the model is of.
+    #[arg(long, default_value_t = 128, value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) nodes: u32,
+    /// No job has more nodes than this. [default: all]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536))]
+    pub(crate) max: Option<u32>,
+    /// How --max is meant: sizes drawn up to it, larger jobs made that large or drawn again.
+    #[arg(long, value_enum, default_value = "clamp")]
+    pub(crate) limit: JobLimit,
+    /// Batch and interactive jobs instead of typeless ones.
+    #[arg(long)]
+    pub(crate) typed: bool,
+    /// What makes this workload differ from others.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+/// What becomes of jobs above the largest size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum JobLimit {
+    /// The model's own parameter.
+    Parameter,
+    /// They are made as large as allowed.
+    Clamp,
+    /// They are drawn again.
+    Reject,
+}
+
+/// `weft workload gpus`
+#[derive(Debug, Args)]
+pub(crate) struct GpuTraceOptions {
+    /// Hosts, or pods that ask for as many GPUs as the hosts have.
+    #[arg(value_enum)]
+    pub(crate) what: GpuTracePart,
+    /// How many hosts.
+    #[arg(long, default_value_t = 400, value_parser = clap::value_parser!(u32).range(1..=100_000))]
+    pub(crate) hosts: u32,
+    /// What makes this trace differ from others.
+    #[arg(long, default_value_t = 1)]
+    pub(crate) seed: u64,
+}
+
+/// A file of a GPU trace.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum GpuTracePart {
+    /// A line for each host.
+    Nodes,
+    /// A line for each request.
+    Pods,
 }
 
 /// `weft workload flexy`
@@ -481,6 +543,15 @@ pub(crate) struct SimOptions {
     /// A tenant of the experiment `profiles`: its weight and its launches (CSV or JSON).
     #[arg(long = "profile", value_name = "WEIGHT:FILE", value_parser = weighted_file)]
     pub(crate) profiles: Vec<(u32, PathBuf)>,
+    /// Pods of Alibaba's GPU trace (`openb_pod_list_default.csv`), for `gsaas`.
+    #[arg(long, value_name = "FILE", requires = "nodes")]
+    pub(crate) pods: Option<PathBuf>,
+    /// Its hosts (`openb_node_list_gpu_node.csv`), for `gsaas`.
+    #[arg(long, value_name = "FILE", requires = "pods")]
+    pub(crate) nodes: Option<PathBuf>,
+    /// A log of jobs in the standard workload format, for `gsaas`; may be given several times.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) swf: Vec<PathBuf>,
 }
 
 /// The smallest quota: a page.

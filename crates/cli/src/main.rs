@@ -92,9 +92,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Trace(options) => trace::trace(&sockets, &options)?,
         Command::Bench(options) => return bench::bench(&options),
         Command::Sim(options) => return sim::sim(&options),
-        Command::Workload { what: args::WorkloadCommand::Flexy(options) } => {
-            workload::flexy(&options)?;
-        }
+        Command::Workload { what } => workload::workload(&what)?,
     }
     Ok(ExitCode::SUCCESS)
 }

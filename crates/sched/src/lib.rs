@@ -39,6 +39,7 @@ pub mod journal;
 mod key;
 pub mod memory;
 mod node;
+pub mod placement;
 mod places;
 pub mod policy;
 pub mod pool;

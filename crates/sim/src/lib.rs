@@ -21,6 +21,7 @@ pub mod dymgpu;
 mod execution;
 pub mod experiments;
 pub mod flexy;
+pub mod gsaas;
 pub mod import;
 mod kernel;
 mod kill;

@@ -2,6 +2,7 @@
 
 mod dymgpu;
 mod flexy;
+mod gsaas;
 mod seeds;
 
 use std::fs;
@@ -25,6 +26,8 @@ const PROFILES: &str = "profiles";
 const DYMGPU: &str = "dymgpu";
 /// Pools over several devices.
 const FLEXY: &str = "flexy";
+/// Placement on a cluster, and jobs in a queue.
+const GSAAS: &str = "gsaas";
 /// Seeds of all experiments together.
 const SEEDS: u32 = 10;
 
@@ -33,6 +36,7 @@ pub(crate) fn sim(options: &SimOptions) -> Result<ExitCode> {
     match options.name.as_str() {
         DYMGPU => return dymgpu::sim(options),
         FLEXY => return flexy::sim(options),
+        GSAAS => return gsaas::sim(options),
         _ => {}
     }
     let costs = match &options.calibration {
@@ -79,7 +83,7 @@ fn seeds_of(options: &SimOptions) -> u32 {
 /// The names that `weft sim` takes.
 pub(crate) fn names() -> String {
     let names: Vec<&str> = EXPERIMENTS.iter().map(|experiment| experiment.name).collect();
-    format!("{ALL} (all of them), {}, {FLEXY}, {DYMGPU}, {PROFILES}", names.join(", "))
+    format!("{ALL} (all of them), {}, {FLEXY}, {DYMGPU}, {GSAAS}, {PROFILES}", names.join(", "))
 }
 
 /// A violation fails the command and says what replays it.
@@ -117,7 +121,7 @@ fn document(name: &'static str, outcome: &Outcome, options: &SimOptions) -> Docu
         document.control(name, *value);
     }
     // Those that run the scheduling core, each by itself.
-    if ![ALL, DYMGPU].contains(&name) {
+    if ![ALL, DYMGPU, GSAAS].contains(&name) {
         document.figure("lag_bound_share_max", outcome.lag_share_max);
         document.figure("lag_bound_violations", count(outcome.lag_bound_violations));
         document.figure("other_violations", count(outcome.other_violations));

@@ -9,7 +9,7 @@ mod machine;
 mod optimal;
 mod performance;
 mod pipeline;
-mod report;
+pub(crate) mod report;
 mod sets;
 mod speed;
 #[cfg(test)]

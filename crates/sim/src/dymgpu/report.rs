@@ -143,7 +143,8 @@ impl Report {
     }
 }
 
-fn rows(outcome: &Outcome) -> Vec<Vec<String>> {
+/// Figures, baselines and controls with their intervals.
+pub(crate) fn rows(outcome: &Outcome) -> Vec<Vec<String>> {
     let kinds = [
         ("", "", &outcome.figures),
         ("baseline ", "", &outcome.baselines),
@@ -194,7 +195,7 @@ fn map(name: &str) -> String {
     svg
 }
 
-fn markdown_table(text: &mut String, header: &[&str], rows: &[Vec<String>]) {
+pub(crate) fn markdown_table(text: &mut String, header: &[&str], rows: &[Vec<String>]) {
     let _ = write!(text, "\n| {} |\n|{}\n", header.join(" | "), "---|".repeat(header.len()));
     for row in rows {
         let _ = writeln!(text, "| {} |", row.join(" | "));

@@ -1,0 +1,153 @@
+//! A host as policies see it, and what it would be with more cGPUs on it.
+
+use super::mix::Mix;
+use super::types::{GPUS_OF_HOST_MAX, Request};
+
+/// Memory of a host's GPUs, and what is left of its other resources.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct View {
+    /// What kind its GPUs are.
+    pub(super) kind: u8,
+    /// Processors left, in thousandths.
+    pub(super) cpu_milli: u64,
+    /// Main memory left, in MiB.
+    pub(super) host_memory: u64,
+    /// How many GPUs.
+    pub(super) gpus: usize,
+    /// Memory of each GPU that may still be given away; none of one out of service.
+    rooms: [u64; GPUS_OF_HOST_MAX],
+    /// Memory of each GPU.
+    capacities: [u64; GPUS_OF_HOST_MAX],
+    /// Of each GPU [`Mix::level`] of its room.
+    levels: [u16; GPUS_OF_HOST_MAX],
+}
+
+/// Which GPU takes the next cGPU of that memory: the policy's choice.
+pub(super) type Pick = fn(&View, u64, &Mix) -> Option<usize>;
+
+/// A host before and after it took a request.
+#[derive(Debug)]
+pub(super) struct Change<'a> {
+    pub(super) before: &'a View,
+    pub(super) after: &'a View,
+    /// The GPU that took the first cGPU.
+    pub(super) first: Option<usize>,
+    pub(super) mix: &'a Mix,
+}
+
+impl View {
+    pub(super) fn new(kind: u8, cpu_milli: u64, host_memory: u64) -> Self {
+        Self {
+            kind,
+            cpu_milli,
+            host_memory,
+            gpus: 0,
+            rooms: [0; GPUS_OF_HOST_MAX],
+            capacities: [0; GPUS_OF_HOST_MAX],
+            levels: [0; GPUS_OF_HOST_MAX],
+        }
+    }
+
+    /// Adds a GPU; the caller keeps to [`GPUS_OF_HOST_MAX`].
+    pub(super) fn push(&mut self, room: u64, capacity: u64, level: u16) {
+        let at = self.gpus;
+        (self.rooms[at], self.capacities[at], self.levels[at]) = (room, capacity, level);
+        self.gpus += 1;
+    }
+
+    pub(super) fn rooms(&self) -> &[u64] {
+        &self.rooms[..self.gpus]
+    }
+
+    pub(super) fn levels(&self) -> &[u16] {
+        &self.levels[..self.gpus]
+    }
+
+    pub(super) fn capacities(&self) -> &[u64] {
+        &self.capacities[..self.gpus]
+    }
+
+    /// Memory of all its GPUs that may still be given away.
+    pub(super) fn room(&self) -> u64 {
+        self.rooms().iter().sum()
+    }
+
+    /// Whether a GPU of that room and capacity can be given away as a whole.
+    pub(super) fn is_empty((room, capacity): (&u64, &u64)) -> bool {
+        room == capacity
+    }
+
+    /// GPUs that nobody has a part of and that have at least so much memory.
+    pub(super) fn empty(&self, memory: u64) -> usize {
+        let gpus = self.rooms().iter().zip(self.capacities());
+        gpus.filter(|gpu| Self::is_empty(*gpu) && *gpu.1 >= memory).count()
+    }
+
+    /// GPUs with at least so much room.
+    pub(super) fn with_room(&self, memory: u64) -> impl Iterator<Item = usize> + '_ {
+        (0..self.gpus).filter(move |gpu| self.rooms[*gpu] >= memory)
+    }
+
+    /// Takes memory of a GPU that has it.
+    pub(super) fn take(&mut self, gpu: usize, memory: u64, mix: &Mix) {
+        self.rooms[gpu] -= memory;
+        self.levels[gpu] = mix.level(self.rooms[gpu]);
+    }
+
+    /// The empty GPU for an exclusive cGPU: the smallest that will do.
+    fn whole(&self, memory: u64) -> Option<usize> {
+        let fits =
+            |gpu: &usize| self.rooms[*gpu] == self.capacities[*gpu] && self.rooms[*gpu] >= memory;
+        (0..self.gpus).filter(fits).min_by_key(|gpu| self.capacities[*gpu])
+    }
+
+    /// The host once it took the request, if it can. `taken` is told of every cGPU: its GPU and
+    /// its memory.
+    pub(super) fn with(
+        &self,
+        request: &Request,
+        pick: Pick,
+        mix: &Mix,
+        mut taken: impl FnMut(usize, u64),
+    ) -> Option<Self> {
+        let mut after = *self;
+        after.cpu_milli = after.cpu_milli.checked_sub(request.cpu_milli)?;
+        after.host_memory = after.host_memory.checked_sub(request.host_memory)?;
+        if request.cgpus == 0 {
+            return Some(after);
+        }
+        let fits = if request.is_exclusive() {
+            self.empty(request.memory) as u64
+        } else {
+            self.rooms().iter().map(|room| room / request.memory.max(1)).sum()
+        };
+        if !request.kinds.has(self.kind) || fits < u64::from(request.cgpus) {
+            return None;
+        }
+        for _ in 0..request.cgpus {
+            let (gpu, memory) = if request.is_exclusive() {
+                let gpu = after.whole(request.memory)?;
+                (gpu, after.capacities[gpu])
+            } else {
+                (pick(&after, request.memory, mix)?, request.memory)
+            };
+            after.take(gpu, memory, mix);
+            taken(gpu, memory);
+        }
+        Some(after)
+    }
+
+    /// How many cGPUs of the request fit, up to so many as it asks for.
+    pub(super) fn fitting(&self, request: &Request) -> u32 {
+        let (cpu, memory) = (request.cpu_milli, request.host_memory);
+        if !request.kinds.has(self.kind) || self.cpu_milli < cpu || self.host_memory < memory {
+            return 0;
+        }
+        let fits = if request.is_exclusive() {
+            self.empty(request.memory) as u64
+        } else {
+            self.rooms().iter().map(|room| room / request.memory.max(1)).sum()
+        };
+        u32::try_from(fits).unwrap_or(u32::MAX).min(request.cgpus)
+    }
+}

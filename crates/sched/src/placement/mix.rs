@@ -1,0 +1,219 @@
+//! What is usually asked for, and how much of a host's free memory that cannot use.
+//!
+//! The *expected fragmentation* of a host is the memory of its GPUs that is free and of no use to a
+//! request drawn from the mix (Weng et al., USENIX ATC '23, §4): all of it if the request does not
+//! fit on the host, else that on GPUs which are too full for the request. Sums of it are in memory
+//! times parts per million.
+
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::host::View;
+use super::types::{KINDS_MAX, Kinds, Locality, Request};
+
+/// The most different requests of a mix; the rarest are left out.
+pub const CLASSES_MAX: usize = 512;
+/// Parts that all requests of a mix are together.
+pub(super) const WHOLE: u64 = 1_000_000;
+/// Counts are halved when they reach this, so that old requests are forgotten.
+const OBSERVED_MAX: u64 = 1 << 16;
+
+/// Requests seen, with how often.
+#[derive(Clone, Debug, Default)]
+pub struct Observed {
+    counts: BTreeMap<Request, u64>,
+    total: u64,
+}
+
+impl Observed {
+    /// One more request of that shape.
+    pub fn record(&mut self, request: &Request) {
+        if self.counts.len() >= 2 * CLASSES_MAX && !self.counts.contains_key(request) {
+            self.halve();
+        }
+        *self.counts.entry(*request).or_insert(0) += 1;
+        self.total += 1;
+        if self.total >= OBSERVED_MAX {
+            self.halve();
+        }
+    }
+
+    fn halve(&mut self) {
+        self.counts.retain(|_, count| {
+            *count /= 2;
+            *count > 0
+        });
+        self.total = self.counts.values().sum();
+    }
+
+    /// How many were seen, old ones forgotten.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+
+    /// The mix of the most frequent ones that are so many percent of all.
+    pub fn mix(&self, percent: u64) -> Mix {
+        let mut classes: Vec<(Request, u64)> =
+            self.counts.iter().map(|(request, count)| (*request, *count)).collect();
+        classes.sort_by_key(|(request, count)| (core::cmp::Reverse(*count), *request));
+        let limit = self.total.saturating_mul(percent.min(100));
+        let mut sum = 0_u64;
+        let wanted = classes.iter().take_while(|(_, count)| {
+            let is_wanted = sum.saturating_mul(100) < limit;
+            sum += count;
+            is_wanted
+        });
+        let wanted = wanted.count().min(CLASSES_MAX);
+        Mix::new(&classes[..wanted])
+    }
+}
+
+/// How often a request needs a part of a GPU, by what stands in a table's row.
+#[derive(Clone, Debug, Default)]
+struct Table {
+    /// Parts of requests for which a host of this kind and so many processors has no use at all.
+    never: u64,
+    /// Of requests for a part of a GPU that need at most the memory of the level, by level.
+    up_to: Vec<u64>,
+    /// Of each of [`Mix::several`].
+    several: Vec<u64>,
+}
+
+/// Requests with how often they come.
+#[derive(Clone, Debug, Default)]
+pub struct Mix {
+    classes: Vec<(Request, u64)>,
+    /// Memory of shared cGPUs that are asked for one at a time, ascending.
+    needs: Vec<u64>,
+    /// Processors of local VMs, ascending.
+    cpus: Vec<u64>,
+    /// Exclusive cGPUs, and several shared ones on one host.
+    several: Vec<Request>,
+    /// Of each kind, and of each number of `cpus` that a host has enough for.
+    tables: Vec<Table>,
+}
+
+impl Mix {
+    /// Of requests with how often they were seen.
+    pub fn new(counts: &[(Request, u64)]) -> Self {
+        let total = u128::from(counts.iter().map(|(_, count)| *count).sum::<u64>().max(1));
+        let part = |count: u64| {
+            u64::try_from(u128::from(count) * u128::from(WHOLE) / total).unwrap_or(WHOLE)
+        };
+        let mut classes = BTreeMap::new();
+        for (request, count) in counts {
+            *classes.entry(on_one_host(request)).or_insert(0) += part(*count);
+        }
+        let classes: Vec<(Request, u64)> = classes.into_iter().collect();
+        Self::from_parts(&classes)
+    }
+
+    /// Of requests with their parts of a million.
+    pub(super) fn from_parts(classes: &[(Request, u64)]) -> Self {
+        let mut mix = Self { classes: classes.to_vec(), ..Self::default() };
+        for (request, _) in &mix.classes {
+            mix.cpus.push(request.cpu_milli);
+            if is_part(request) {
+                mix.needs.push(request.memory);
+            } else if request.cgpus > 0 {
+                mix.several.push(*request);
+            }
+        }
+        for list in [&mut mix.needs, &mut mix.cpus] {
+            list.sort_unstable();
+            list.dedup();
+        }
+        let rows = usize::from(KINDS_MAX) * (mix.cpus.len() + 1);
+        mix.tables = (0..rows).map(|row| mix.table(row)).collect();
+        mix
+    }
+
+    /// Requests of it, each with its part of a million.
+    pub fn classes(&self) -> &[(Request, u64)] {
+        &self.classes
+    }
+
+    fn table(&self, row: usize) -> Table {
+        let (kind, enough) = (row / (self.cpus.len() + 1), row % (self.cpus.len() + 1));
+        let cpus = &self.cpus[..enough];
+        let mut table = Table {
+            up_to: alloc::vec![0; self.needs.len() + 1],
+            several: alloc::vec![0; self.several.len()],
+            never: 0,
+        };
+        for (request, part) in &self.classes {
+            let has_cpu = cpus.last().is_some_and(|most| *most >= request.cpu_milli);
+            let kind = u8::try_from(kind).unwrap_or(u8::MAX);
+            if request.cgpus == 0 || !has_cpu || !request.kinds.has(kind) {
+                table.never += part;
+            } else if is_part(request) {
+                let level = usize::from(self.level(request.memory));
+                table.up_to[level] += part;
+            } else if let Some(at) = self.several.iter().position(|one| one == request) {
+                table.several[at] += part;
+            }
+        }
+        for level in 1..table.up_to.len() {
+            table.up_to[level] += table.up_to[level - 1];
+        }
+        table
+    }
+
+    /// How many of the memories that are asked for at most this much is enough for.
+    pub(super) fn level(&self, room: u64) -> u16 {
+        let level = self.needs.partition_point(|need| *need <= room);
+        u16::try_from(level).unwrap_or(u16::MAX)
+    }
+
+    /// The host's expected fragmentation, in memory times parts per million.
+    pub(super) fn fragmentation(&self, host: &View) -> u64 {
+        let enough = self.cpus.partition_point(|cpu| *cpu <= host.cpu_milli);
+        let row = usize::from(host.kind) * (self.cpus.len() + 1) + enough;
+        let Some(table) = self.tables.get(row) else { return 0 };
+        let total = host.room();
+        let most = host.levels().iter().copied().max().unwrap_or(0);
+        let fit = table.up_to[usize::from(most)];
+        let all = table.up_to.last().copied().unwrap_or(0);
+        let mut sum = total * (table.never + all - fit);
+        for (room, level) in host.rooms().iter().zip(host.levels()) {
+            sum += room * (fit - table.up_to[usize::from(*level)]);
+        }
+        for (request, part) in self.several.iter().zip(&table.several) {
+            if *part > 0 {
+                sum += part * unusable(host, request, total);
+            }
+        }
+        sum
+    }
+}
+
+/// Room of a host that processors and kinds let take the request, and that is of no use to it.
+fn unusable(host: &View, request: &Request, total: u64) -> u64 {
+    let rooms = host.rooms().iter().zip(host.capacities());
+    let (fits, left): (u64, u64) = if request.is_exclusive() {
+        rooms.fold((0, 0), |(fits, left), gpu| {
+            let is_of_use = View::is_empty(gpu) && *gpu.1 >= request.memory;
+            if is_of_use { (fits + 1, left) } else { (fits, left + gpu.0) }
+        })
+    } else {
+        rooms.fold((0, 0), |(fits, left), (room, _)| {
+            let here = room / request.memory.max(1);
+            (fits + here, if here == 0 { left + room } else { left })
+        })
+    };
+    if fits < u64::from(request.cgpus) { total } else { left }
+}
+
+/// A request that may be spread over hosts is as many requests for one cGPU.
+fn on_one_host(request: &Request) -> Request {
+    let one = match request.locality {
+        Locality::Remote => request.single(),
+        Locality::Local | Locality::LocalTo(_) => *request,
+    };
+    Request { locality: Locality::Local, kinds: Kinds(one.kinds.0), host_memory: 0, ..one }
+}
+
+/// One shared cGPU.
+fn is_part(request: &Request) -> bool {
+    request.cgpus == 1 && !request.is_exclusive()
+}

@@ -1,0 +1,99 @@
+//! The registry of placement policies.
+
+use alloc::string::String;
+use core::fmt;
+
+use super::host::{Change, Pick, View};
+use super::mix::Mix;
+use super::types::Request;
+use super::{best_fit, first_fit, fragmentation, gradient, host_fit, least_load};
+
+/// Declares the registry: the order is the order of [`NAMES`], the first is the default.
+macro_rules! registry {
+    ($($name:literal: $module:ident, $summary:literal;)+) => {
+        const REGISTRY: &[Entry] = &[$(Entry {
+            name: $name,
+            summary: $summary,
+            pick: $module::pick,
+            rank: $module::rank,
+        }),+];
+
+        /// The names of all placement policies, for help texts and error messages.
+        pub const NAMES: &[&str] = &[$($name),+];
+    };
+}
+
+registry! {
+    "fragmentation": fragmentation, "where the usual requests lose least: GPUs are used up best";
+    "first_fit": first_fit, "the first GPU with room, as GSaaS: few GPUs in use";
+    "least_load": least_load, "the GPU with the most free memory, as GSaaS: most speed for each";
+    "best_fit": best_fit, "the GPU with the least room left over";
+    "host_fit": host_fit, "a model of Weng et al.'s best fit: the host with the least left over";
+    "gradient": gradient, "a model of Weng et al.'s FGD: fragmentation grows least or shrinks most";
+}
+
+struct Entry {
+    name: &'static str,
+    summary: &'static str,
+    /// The GPU of a host for one more shared cGPU; one with room if there is any.
+    pick: Pick,
+    /// How good it is to give the request to a host, the least first.
+    rank: fn(&Change<'_>) -> (i64, i64),
+}
+
+/// A placement policy of the registry.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct PolicyId(usize);
+
+/// A name that is no placement policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("placement policy = {name:?} is not known: it is one of {}", NAMES.join(", "))]
+pub struct UnknownPolicy {
+    /// The name refused.
+    pub name: String,
+}
+
+/// The placement policy of that name.
+///
+/// # Errors
+/// If there is none; the error lists those there are.
+pub fn by_name(name: &str) -> Result<PolicyId, UnknownPolicy> {
+    let found = NAMES.iter().position(|known| *known == name);
+    found.map(PolicyId).ok_or_else(|| UnknownPolicy { name: name.into() })
+}
+
+impl PolicyId {
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        REGISTRY[self.0].name
+    }
+
+    /// What it does, in half a line.
+    pub fn summary(self) -> &'static str {
+        REGISTRY[self.0].summary
+    }
+
+    pub(super) fn pick(self) -> Pick {
+        REGISTRY[self.0].pick
+    }
+
+    /// How good it is to give the request to this host; none if it cannot take it.
+    pub(super) fn rank(self, host: &View, request: &Request, mix: &Mix) -> Option<(i64, i64)> {
+        let mut first = None;
+        let after = host.with(request, self.pick(), mix, |gpu, _| {
+            first.get_or_insert(gpu);
+        })?;
+        Some((REGISTRY[self.0].rank)(&Change { before: host, after: &after, first, mix }))
+    }
+}
+
+impl fmt::Debug for PolicyId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Amounts are far below 2⁶³.
+pub(super) fn signed(amount: u64) -> i64 {
+    i64::try_from(amount).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,141 @@
+//! What a decision costs among 100,000 GPUs. The one part here that is real time on this machine.
+
+use std::time::Instant;
+
+use weft_sched::placement::{Cluster, GrantKey, Mode, NAMES, Observed, Request, by_name};
+
+use super::Setup;
+use super::trace::{GPU_MILLI, asked, synthetic};
+use crate::outcome::{Outcome, PlotKind};
+use crate::random::Random;
+
+/// GPUs of each host.
+const GPUS_OF_HOST: usize = 8;
+/// Allocated when time is taken, in percent.
+const FULL: u64 = 85;
+
+/// Times in ms, sorted.
+struct Times(Vec<f64>);
+
+impl Times {
+    fn new(mut times: Vec<f64>) -> Self {
+        times.sort_by(f64::total_cmp);
+        Self(times)
+    }
+
+    fn at(&self, permille: usize) -> f64 {
+        let last = self.0.len().saturating_sub(1);
+        self.0.get(last * permille / 1_000).copied().unwrap_or(0.0)
+    }
+}
+
+pub(super) fn speed(setup: &Setup) -> Outcome {
+    let sizes: &[(usize, &str)] = if setup.quick {
+        &[(1_000, "1k"), (100_000, "100k")]
+    } else {
+        &[(1_000, "1k"), (10_000, "10k"), (100_000, "100k")]
+    };
+    let decisions = if setup.quick { 300 } else { 5_000 };
+    let window = format!(
+        "{decisions} decisions with their commits, one grant released before each, {FULL} % of the \
+         GPUs allocated; real time, one thread"
+    );
+    let mut outcome = Outcome::new("speed", "Cost of a decision", window);
+    let mut lines = vec![Vec::new(); NAMES.len()];
+    for (gpus, size) in sizes {
+        let (full, shapes) = filled(gpus / GPUS_OF_HOST, setup.seed);
+        let mut worst = 0.0_f64;
+        for (line, name) in lines.iter_mut().zip(NAMES) {
+            let (first, times, many) = timed(&full, &shapes, name, decisions, setup.seed);
+            outcome.figure(format!("decision_ms_p50_{size}_{name}"), times.at(500));
+            outcome.figure(format!("decision_ms_p99_{size}_{name}"), times.at(990));
+            outcome.figure(format!("decision_ms_max_{size}_{name}"), times.at(1_000));
+            outcome.figure(format!("decision_ms_first_{size}_{name}"), first.at(500));
+            outcome.figure(format!("decision_ms_75_remote_{size}_{name}"), many.at(500));
+            worst = worst.max(times.at(990));
+            line.push((*gpus as f64, times.at(990)));
+        }
+        outcome.figure(format!("decision_ms_{size}"), worst);
+    }
+    let plot = outcome.plot(PlotKind::LogLines, "99 of 100 decisions take less", "GPUs", "ms");
+    for (line, name) in lines.into_iter().zip(NAMES) {
+        plot.series(*name, line);
+    }
+    outcome.note(
+        "`decision_ms_100k` is the 99th percentile of the slowest policy. `first` is the first decision \
+         for a shape of request, when all hosts are ranked for it; `75_remote` a request for 75 shared \
+         cGPUs on any hosts.",
+    );
+    outcome
+}
+
+/// A cluster with so many hosts that is mostly allocated, and shapes of requests.
+fn filled(hosts: usize, seed: u64) -> (Cluster, Vec<Request>) {
+    let trace = synthetic(400, seed);
+    let mut seen = Observed::default();
+    trace.requests.iter().for_each(|request| seen.record(request));
+    let mut cluster = Cluster::new(by_name("best_fit").expect("a name of the registry"));
+    for _ in 0..hosts {
+        cluster.add_host(0, 96_000, 393_216, &[GPU_MILLI; GPUS_OF_HOST]).expect("a plain host");
+    }
+    cluster.learn(seen.mix(100));
+    let mut random = Random::part(seed, 26);
+    let (mut allocated, mut grant) = (0, 0);
+    while allocated < hosts as u64 * GPUS_OF_HOST as u64 * GPU_MILLI * FULL / 100 {
+        let request = drawn(&mut random, &trace.requests);
+        let Ok(placement) = cluster.place(&request) else { break };
+        cluster.commit(GrantKey(grant), placement).expect("nobody else asks");
+        allocated += asked(&request);
+        grant += 1;
+    }
+    (cluster, trace.requests)
+}
+
+fn drawn(random: &mut Random, of: &[Request]) -> Request {
+    of[usize::try_from(random.below(of.len() as u64)).unwrap_or_default()]
+}
+
+/// First decisions for a shape, later ones, and requests for many cGPUs.
+fn timed(
+    full: &Cluster,
+    shapes: &[Request],
+    policy: &str,
+    decisions: u32,
+    seed: u64,
+) -> (Times, Times, Times) {
+    let mut cluster = full.clone();
+    cluster.set_policy(by_name(policy).expect("a name of the registry"));
+    let mut random = Random::part(seed, 27);
+    let mut grants: Vec<GrantKey> = cluster.grants().map(|(grant, _)| grant).collect();
+    let mut next = grants.last().map_or(0, |grant| grant.0 + 1);
+    let (mut first, mut later, mut many) = (Vec::new(), Vec::new(), Vec::new());
+    let mut known = Vec::new();
+    while later.len() < decisions as usize {
+        let at = random.below(grants.len() as u64);
+        let gone = grants.swap_remove(usize::try_from(at).unwrap_or_default());
+        cluster.release(gone).expect("it is there");
+        let request = drawn(&mut random, shapes);
+        let began = Instant::now();
+        let placed = cluster.place(&request).ok();
+        let is_given = placed.is_some_and(|one| cluster.commit(GrantKey(next), one).is_ok());
+        let took_ms = began.elapsed().as_secs_f64() * 1_000.0;
+        if is_given {
+            grants.push(GrantKey(next));
+            next += 1;
+        }
+        if known.contains(&request) {
+            later.push(took_ms);
+        } else {
+            known.push(request);
+            first.push(took_ms);
+        }
+    }
+    let request = Request::new(75, GPU_MILLI / 20, Mode::Shared);
+    for _ in 0..9 {
+        let began = Instant::now();
+        let placed = cluster.place(&request);
+        many.push(began.elapsed().as_secs_f64() * 1_000.0);
+        assert!(placed.is_ok(), "a cluster with room for 75 small cGPUs");
+    }
+    (Times::new(first), Times::new(later), Times::new(many))
+}
