@@ -13,7 +13,7 @@ use crate::shell::{profile_dir, run, target};
 const PROFILE: &str = "dist";
 
 /// What is installed.
-const FILES: [&str; 3] = ["weft", "libcuda.so", "libweft_direct.so"];
+const FILES: [&str; 4] = ["weft", "libcuda.so", "libweft_direct.so", "libweft_tasks.so"];
 
 /// The most that `weft` may take on disk.
 const WEFT_BYTES_MAX: u64 = 15_000_000;

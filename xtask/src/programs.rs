@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use crate::setup::{self, Python};
 use crate::shell::{cargo, profile_dir, root, run, target};
 
-/// What ships: the command, the shim and the in-process device.
-const PACKAGES: [&str; 3] = ["weft-cli", "weft-cuda", "weft-direct"];
+/// What ships: the command, the shim, the in-process device and the task library.
+const PACKAGES: [&str; 4] = ["weft-cli", "weft-cuda", "weft-direct", "weft-tasks-c"];
 
 /// Builds what ships, in a profile.
 pub(crate) fn build(profile: &str) -> Result<()> {
@@ -19,7 +19,11 @@ pub(crate) fn build(profile: &str) -> Result<()> {
     for package in PACKAGES {
         command.args(["--package", package]);
     }
-    run(&mut command)
+    run(&mut command)?;
+    // The Rust example of the task library.
+    let mut example = cargo();
+    example.args(["build", "--locked", "--profile", profile]);
+    run(example.args(["--package", "weft-tasks", "--example", "tasks"]))
 }
 
 /// Builds the program over cudarc, a workspace of its own; returns its path.
@@ -45,7 +49,24 @@ pub(crate) fn compile_examples(profile: &str, python: &Python) -> Result<PathBuf
             }
         }
     }
+    compile_task_example(&output, profile)?;
     Ok(output)
+}
+
+/// Compiles the C example of the task library.
+fn compile_task_example(output: &Path, profile: &str) -> Result<()> {
+    let folder = root().join("examples/tasks");
+    run(Command::new("cc")
+        .args(["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror"])
+        .arg("-I")
+        .arg(root().join("crates/tasks-c/include"))
+        .arg(format!("-Wa,-I{}", folder.display()))
+        .arg("-o")
+        .arg(output.join("tasks"))
+        .arg(folder.join("tasks.c"))
+        .arg("-L")
+        .arg(profile_dir(profile))
+        .arg("-lweft_tasks"))
 }
 
 /// Compiles the OpenMP program into a folder; GCC makes PTX of what it hands to a device.

@@ -59,6 +59,9 @@ pub(crate) enum Command {
     /// Execute one session; started by the daemon.
     #[command(hide = true)]
     Worker,
+    /// Run the tasks of one virtual accelerator; started by the daemon.
+    #[command(hide = true)]
+    Runner,
     /// End boosts that nobody else ends; started by the daemon.
     #[command(hide = true)]
     Watchdog,
@@ -82,6 +85,10 @@ pub(crate) enum Command {
         /// Its name.
         #[arg(value_parser = vgpu_name)]
         name: String,
+        /// Make it a virtual accelerator, which takes tasks and no programs: any device of the pool
+        /// that `--device` names runs them.
+        #[arg(long, requires = "device", conflicts_with_all = ["cap", "token"])]
+        tasks: bool,
         #[command(flatten)]
         settings: VgpuSettings,
         #[command(flatten)]

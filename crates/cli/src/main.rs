@@ -1,6 +1,7 @@
 #![forbid(unsafe_code)]
 //! `weft`: shares GPUs among tenants. Data goes to stdout, everything else to stderr.
 
+mod accelerator;
 mod args;
 mod bench;
 mod cpu_weight;
@@ -60,11 +61,15 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Weigh { owner, name, stay: true } => cpu_weight::guard(&sockets, owner, &name)?,
         Command::Worker => weft_node::run_worker()?,
+        Command::Runner => weft_node::run_runner()?,
         Command::Watchdog => weft_node::run_watchdog()?,
         Command::Ls { devices: true, json } => vgpu::devices(&sockets, json)?,
         Command::Ls { devices: false, json } => vgpu::list(&sockets, json)?,
         Command::Usage { json } => vgpu::usage(&sockets, json)?,
-        Command::Create { name, settings, bound, access } => {
+        Command::Create { name, tasks: true, settings, bound, access } => {
+            accelerator::create(&sockets, &name, &settings, &bound, access)?;
+        }
+        Command::Create { name, tasks: false, settings, bound, access } => {
             vgpu::create(&sockets, &name, &settings, &bound, access)?;
         }
         Command::Set(options) => vgpu::set(&sockets, &options)?,

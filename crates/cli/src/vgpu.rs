@@ -9,6 +9,7 @@ use weft_node::admin::{
 };
 use weft_node::config::{CapSetting, SlaSetting};
 
+use crate::accelerator;
 use crate::args::{AccessSettings, BoundSettings, DeviceAction, SetOptions, Sockets, VgpuSettings};
 use crate::output::{line, percent, seconds, size, table};
 use crate::users::Names;
@@ -36,6 +37,8 @@ pub(crate) fn list(sockets: &Sockets, json: bool) -> Result<()> {
         .vgpus
         .iter()
         .zip(&shares)
+        // An accelerator's have a table of their own.
+        .filter(|(vgpu, _)| !accelerator::has(&after, vgpu))
         .map(|(vgpu, share)| {
             vec![
                 vgpu.name.clone(),
@@ -68,6 +71,9 @@ pub(crate) fn list(sockets: &Sockets, json: bool) -> Result<()> {
         "PROCESSES",
     ];
     line(table(&header, &rows).trim_end());
+    if !after.accelerators.is_empty() {
+        line(&format!("\n{}", accelerator::listing(&after, &mut names).trim_end()));
+    }
     Ok(())
 }
 

@@ -272,12 +272,35 @@ pub(crate) fn connect_direct(
 pub(crate) fn connect(config: &Config, vgpu: &str) -> Result<Established, AttachError> {
     let addresses = Addresses::reserve()?;
     let (path, socket) = find(config)?;
-    let failed = |errno: Errno| connection_error(&path, errno);
+    greet(config, vgpu, addresses, &socket, &path)
+}
+
+/// Attaches over a connection to a node daemon that somebody else made.
+///
+/// # Errors
+/// [`AttachError`].
+pub fn connect_over(
+    socket: &OwnedFd,
+    config: &Config,
+    vgpu: &str,
+) -> Result<Established, AttachError> {
+    greet(config, vgpu, Addresses::reserve()?, socket, Path::new("the node"))
+}
+
+/// Says hello on a connection to `path`, and maps what the answer brings.
+fn greet(
+    config: &Config,
+    vgpu: &str,
+    addresses: Addresses,
+    socket: &OwnedFd,
+    path: &Path,
+) -> Result<Established, AttachError> {
+    let failed = |errno: Errno| connection_error(path, errno);
     let hello = addresses.hello(config, vgpu).to_bytes().map_err(|_| {
         AttachError::Refused("names in the WEFT_ variables are too long; shorten them".into())
     })?;
-    rustix::net::send(&socket, &hello, SendFlags::NOSIGNAL).map_err(failed)?;
-    let (answer, descriptors) = receive(&socket).map_err(failed)?;
+    rustix::net::send(socket, &hello, SendFlags::NOSIGNAL).map_err(failed)?;
+    let (answer, descriptors) = receive(socket).map_err(failed)?;
     match handshake::Answer::from_bytes(&answer)? {
         handshake::Answer::Refused { code: _, message } => Err(AttachError::Refused(message)),
         handshake::Answer::Welcome(welcome) => {

@@ -22,6 +22,7 @@ mod device;
 mod limits;
 mod name;
 mod paths;
+mod pool;
 mod size;
 mod sla;
 mod tenants;
@@ -33,6 +34,7 @@ pub use device::DeviceConfig;
 pub use limits::{Choice, LimitError, UserLimits, UserLimitsConfig};
 pub use name::{NAME_RULE, is_vgpu_name};
 pub use paths::{default_runtime_dir, default_state_dir, search_places};
+pub use pool::PoolSettings;
 pub use size::ByteSize;
 pub use sla::SlaSetting;
 pub use tenants::{Member, Members};
@@ -71,6 +73,9 @@ pub struct NodeConfig {
     /// The devices.
     #[serde(rename = "device", with = "device::list")]
     pub devices: Vec<DeviceConfig>,
+    /// How the tasks of a pool of devices are run, by the pool's name.
+    #[serde(rename = "pool")]
+    pub pools: BTreeMap<String, PoolSettings>,
     /// Policy and times.
     pub scheduling: SchedulingConfig,
     /// What a vGPU gets when nobody says otherwise.
@@ -255,6 +260,7 @@ impl Default for NodeConfig {
             sockets: SocketConfig::default(),
             state_dir: default_state_dir(),
             devices: vec![DeviceConfig::default()],
+            pools: BTreeMap::new(),
             scheduling: SchedulingConfig::default(),
             defaults: DefaultsConfig::default(),
             limits: LimitsConfig::default(),
@@ -494,6 +500,7 @@ impl NodeConfig {
             return Err(invalid(&format!("scheduling.{error}")));
         }
         self.log.check().map_err(|message| invalid(&message))?;
+        pool::check_all(&self.pools)?;
         self.check_paths()?;
         let scheduling = &self.scheduling;
         for (user, weight) in &scheduling.users {

@@ -11,6 +11,7 @@ mod daemon;
 pub mod journal;
 mod link;
 mod metrics;
+mod runner;
 mod worker;
 
 pub use config::NodeConfig;
@@ -41,6 +42,15 @@ pub fn check_node(config: &NodeConfig) -> anyhow::Result<String> {
 pub fn run_worker() -> anyhow::Result<()> {
     abort_on_panic();
     worker::run()
+}
+
+/// Runs the task runner of one virtual accelerator; the daemon hands it over on standard input.
+///
+/// # Errors
+/// When it cannot be set up.
+pub fn run_runner() -> anyhow::Result<()> {
+    abort_on_panic();
+    runner::run()
 }
 
 /// Runs the process that ends boosts which nobody else ends; the daemon hands everything over on

@@ -13,7 +13,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 
 use self::bounded::Bounded;
-use crate::admin::{CoschedulingReport, DeviceReport, Stats, VgpuReport};
+use crate::admin::{CoschedulingReport, DeviceReport, Stats, TaskCounts, VgpuReport};
 use crate::daemon::Daemon;
 
 /// Connections that may be open at once.
@@ -81,6 +81,7 @@ pub(crate) fn text(stats: &Stats) -> String {
     page.vgpus(stats, "weft_vgpu_turns_total", "counter", "turns on the device", |vgpu| {
         vgpu.turns.to_string()
     });
+    page.accelerators(stats);
     page.0
 }
 
@@ -127,6 +128,33 @@ impl Page {
         for device in &stats.devices {
             // Names of devices have the same characters.
             self.sample(name, &format!("{{device=\"{}\"}}", device.name), &value(device));
+        }
+    }
+
+    fn accelerators(&mut self, stats: &Stats) {
+        type Value = fn(&TaskCounts) -> u64;
+        let figures: [(&str, &str, &str, Value); 10] = [
+            ("weft_tasks_waiting", "gauge", "tasks that wait for a device", |of| of.waiting),
+            ("weft_tasks_running", "gauge", "tasks that are on a device", |of| of.running),
+            ("weft_tasks_done_total", "counter", "tasks that were done", |of| of.done),
+            ("weft_tasks_in_time_total", "counter", "those within the SLA", |of| of.in_time),
+            ("weft_tasks_failed_total", "counter", "tasks that ended with an error", |of| {
+                of.failed
+            }),
+            ("weft_tasks_dropped_total", "counter", "tasks nobody wanted any more", |of| {
+                of.dropped
+            }),
+            ("weft_tasks_stops_total", "counter", "tasks stopped for another", |of| of.stops),
+            ("weft_tasks_losses_total", "counter", "tasks that began anew", |of| of.losses),
+            ("weft_tasks_resets_total", "counter", "those for another's sake", |of| of.resets),
+            ("weft_tasks_longest_ns", "gauge", "longest time of a task, in ns", |of| of.longest_ns),
+        ];
+        for (name, kind, help, value) in figures {
+            self.head(name, kind, help);
+            for accelerator in &stats.accelerators {
+                let labels = format!("{{accelerator=\"{}\"}}", accelerator.name);
+                self.sample(name, &labels, &value(&accelerator.tasks).to_string());
+            }
         }
     }
 

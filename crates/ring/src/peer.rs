@@ -78,6 +78,16 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
+/// Connects to the socket at `path`; messages do not tell who sent them.
+///
+/// # Errors
+/// The system's.
+pub fn connect_plain(path: &Path) -> io::Result<OwnedFd> {
+    let socket = socket()?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
 /// Listens at `path`, where nothing may lie, for whoever `mode` lets connect.
 ///
 /// # Errors

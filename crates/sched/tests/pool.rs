@@ -19,6 +19,8 @@ enum Step {
     Pass { ms: u64 },
     Down { device: u32 },
     Up { device: u32 },
+    Lose { device: u32 },
+    Cancel { place: usize },
     Restart,
 }
 
@@ -29,6 +31,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         6 => (1u64..400).prop_map(|ms| Step::Pass { ms }),
         1 => (0u32..4).prop_map(|device| Step::Down { device }),
         2 => (0u32..4).prop_map(|device| Step::Up { device }),
+        1 => (0u32..4).prop_map(|device| Step::Lose { device }),
+        2 => (0usize..40).prop_map(|place| Step::Cancel { place }),
         1 => Just(Step::Restart),
     ];
     prop::collection::vec(step, 0..120)
@@ -174,6 +178,8 @@ impl Driver {
                     self.feed(PoolEvent::DeviceUp { device: DeviceKey(device) });
                 }
             }
+            Step::Lose { device } => self.lose(DeviceKey(device)),
+            Step::Cancel { place } => self.cancel(place),
             Step::Restart => {
                 let bytes = self.pool.snapshot();
                 self.pool = Pool::restore(&bytes).unwrap();
@@ -190,6 +196,28 @@ impl Driver {
             self.begin_anew(task);
         }
         self.feed(PoolEvent::DeviceDown { device: DeviceKey(device) });
+    }
+
+    /// The worker dies; the device is well.
+    fn lose(&mut self, device: DeviceKey) {
+        if let Some(Busy::Runs { task, .. }) = self.busy.get(&device).copied() {
+            self.busy.remove(&device);
+            self.begin_anew(task);
+            self.feed(PoolEvent::Lost { device, task });
+        }
+    }
+
+    /// One of those that wait is taken back.
+    fn cancel(&mut self, place: usize) {
+        let runs = |task: &TaskKey| {
+            self.busy.values().any(|busy| matches!(busy, Busy::Runs { task: of, .. } if of == task))
+        };
+        let waiting: Vec<TaskKey> = self.tasks.keys().copied().filter(|task| !runs(task)).collect();
+        if let Some(task) = waiting.get(place % waiting.len().max(1)).copied() {
+            self.tasks.remove(&task);
+            self.done += 1;
+            self.feed(PoolEvent::Cancel { task });
+        }
     }
 
     /// Every device is there; everything is done in time.

@@ -24,3 +24,4 @@ mod run;
 mod sessions;
 mod shares;
 mod support;
+mod tasks;

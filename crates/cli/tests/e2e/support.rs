@@ -13,7 +13,7 @@ use weft_node::admin::Client;
 pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
 
 /// A setting of the test run that `cargo xtask test` provides.
-fn provided(name: &str) -> PathBuf {
+pub(crate) fn provided(name: &str) -> PathBuf {
     std::env::var_os(name)
         .map(PathBuf::from)
         .unwrap_or_else(|| panic!("{name} is not set; run the tests with `cargo xtask test`"))

@@ -9,7 +9,7 @@ mod types;
 pub use client::{AdminError, Client};
 pub use share::{Share, shares};
 pub use types::{
-    Answer, Attainment, Closure, CoschedulingReport, DeviceReport, DoctorCheck, DoctorReport,
-    Finding, MoveReport, NodeReport, ProcessReport, Recording, Request, Stats, Timeline,
-    TurnReport, VgpuReport, VgpuState,
+    AcceleratorReport, Answer, Attainment, Closure, CoschedulingReport, DeviceReport, DoctorCheck,
+    DoctorReport, Finding, MoveReport, NodeReport, PoolReport, ProcessReport, Recording, Request,
+    Stats, TaskCounts, Timeline, TurnReport, VgpuReport, VgpuState,
 };

@@ -197,6 +197,8 @@ mod tests {
 
     fn stats(vgpus: Vec<VgpuReport>) -> Stats {
         Stats {
+            accelerators: Vec::new(),
+            pools: Vec::new(),
             now_ns: 0,
             policy: "fair".to_owned(),
             holders: Vec::new(),

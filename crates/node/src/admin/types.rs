@@ -40,6 +40,26 @@ pub enum Request {
         #[serde(default)]
         sla_ns: Option<u64>,
     },
+    /// Creates a virtual accelerator: what tasks are submitted to. Answer: [`Answer::Done`].
+    CreateAccelerator {
+        /// Its name, like a vGPU's.
+        name: String,
+        /// The pool of devices that runs its tasks.
+        pool: String,
+        /// Weight within its class, 1–10,000; the node's default if absent.
+        #[serde(default)]
+        weight: Option<u32>,
+        /// Memory quota on each device; the node's default if absent.
+        #[serde(default)]
+        memory_bytes: Option<u64>,
+        /// User who owns it; the caller if absent.
+        #[serde(default)]
+        owner: Option<u32>,
+        /// Makes it user-facing: its tasks should be done within this time in ns. Batch if absent
+        /// or 0.
+        #[serde(default)]
+        sla_ns: Option<u64>,
+    },
     /// Changes a vGPU while it runs. Answer: [`Answer::Vgpu`].
     Set {
         /// Its name.
@@ -71,7 +91,7 @@ pub enum Request {
         /// New weight against other sessions of the vGPU, 1–10,000; 1 at first.
         weight: u32,
     },
-    /// Removes a vGPU. Answer: [`Answer::Done`].
+    /// Removes a vGPU or a virtual accelerator. Answer: [`Answer::Done`].
     Remove {
         /// Its name.
         name: String,
@@ -326,6 +346,74 @@ impl Attainment {
     }
 }
 
+/// What a virtual accelerator's tasks are doing, and did since its node's daemon began. Times from
+/// submission to end.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskCounts {
+    /// Tasks that wait for a device.
+    pub waiting: u64,
+    /// Tasks that are on one.
+    pub running: u64,
+    /// Tasks that were done.
+    pub done: u64,
+    /// Those of them that were within the SLA.
+    pub in_time: u64,
+    /// The longest time of one, in ns.
+    pub longest_ns: u64,
+    /// Tasks that ended with an error.
+    pub failed: u64,
+    /// Tasks that nobody wanted any more before they ran.
+    pub dropped: u64,
+    /// How often a task was stopped for another one.
+    pub stops: u64,
+    /// How often a task lost its device or its worker, and began anew.
+    pub losses: u64,
+    /// How often that was for another task's sake.
+    pub resets: u64,
+}
+
+/// A virtual accelerator.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AcceleratorReport {
+    /// Name, unique on the node.
+    pub name: String,
+    /// User who owns it.
+    pub owner: u32,
+    /// Its pool.
+    pub pool: String,
+    /// Weight within its class.
+    pub weight: u32,
+    /// Memory quota on each device.
+    pub memory_bytes: u64,
+    /// The SLA of a user-facing one in ns; 0 of a batch one.
+    pub sla_ns: u64,
+    /// The process that runs its tasks, if it is there.
+    pub runner: Option<u32>,
+    /// Programs that are connected to it.
+    pub connections: u32,
+    /// Its tasks.
+    pub tasks: TaskCounts,
+    /// Its vGPUs, one on each device of the pool.
+    pub vgpus: Vec<String>,
+    /// Device time charged to them over their whole life.
+    pub used_ns: u64,
+}
+
+/// A pool of devices.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PoolReport {
+    /// Its name.
+    pub name: String,
+    /// Which task runs where.
+    pub policy: String,
+    /// Its devices.
+    pub devices: Vec<String>,
+    /// Devices that user-facing tasks may use now.
+    pub user_devices: u32,
+    /// Devices that run batch tasks now.
+    pub batch_devices: u32,
+}
+
 /// A process that is attached to a vGPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProcessReport {
@@ -360,6 +448,12 @@ pub struct Stats {
     pub devices: Vec<DeviceReport>,
     /// All vGPUs, by name.
     pub vgpus: Vec<VgpuReport>,
+    /// All virtual accelerators, by name.
+    #[serde(default)]
+    pub accelerators: Vec<AcceleratorReport>,
+    /// All pools, by name.
+    #[serde(default)]
+    pub pools: Vec<PoolReport>,
     /// How well the charges add up.
     pub closure: Closure,
     /// Records of scheduling events that were lost because the disk did not keep up with the

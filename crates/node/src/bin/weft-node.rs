@@ -29,6 +29,9 @@ fn run() -> anyhow::Result<()> {
         if argument == "worker" {
             return weft_node::run_worker();
         }
+        if argument == "runner" {
+            return weft_node::run_runner();
+        }
         if argument == "watchdog" {
             return weft_node::run_watchdog();
         }

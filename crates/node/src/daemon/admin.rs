@@ -22,6 +22,7 @@ use super::log::LogLimit;
 use super::registry::{Change, Outage, Vgpu, Wanted};
 use super::roles::{self, Caller};
 use super::sessions::{Asked, Entry};
+use super::tasks::{AskedAccelerator, is_member};
 use super::{Daemon, STACK_BYTES, Tables};
 use crate::admin::{
     Answer, Closure, DeviceReport, NodeReport, ProcessReport, Request, Stats, Timeline, TurnReport,
@@ -159,14 +160,14 @@ fn refused(message: String) -> Answer {
 }
 
 impl Daemon {
-    pub(super) fn answer_admin(&self, request: Request, caller: Caller) -> Answer {
+    pub(super) fn answer_admin(self: &Arc<Self>, request: Request, caller: Caller) -> Answer {
         match self.act(request, caller) {
             Ok(answer) => answer,
             Err(error) => refused(format!("{error:#}")),
         }
     }
 
-    fn act(&self, request: Request, caller: Caller) -> anyhow::Result<Answer> {
+    fn act(self: &Arc<Self>, request: Request, caller: Caller) -> anyhow::Result<Answer> {
         roles::permit(caller, &request)?;
         Ok(match request {
             Request::Node => Answer::Node(self.node_report(caller)?),
@@ -196,6 +197,10 @@ impl Daemon {
                 self.create_vgpu(asked, &chosen, caller)?;
                 Answer::Vgpu(self.vgpu_report(&name)?)
             }
+            Request::CreateAccelerator { name, pool, weight, memory_bytes, owner, sla_ns } => {
+                let asked = AskedAccelerator { name, pool, weight, memory_bytes, owner, sla_ns };
+                done(self.create_accelerator(asked, caller)?)
+            }
             Request::Set { name, weight, memory_bytes, cap_ppm, sla_ns } => {
                 let change = Change { weight, memory_bytes, cap_ppm, sla_ns };
                 self.set_vgpu(&name, &change, caller)?;
@@ -205,7 +210,7 @@ impl Daemon {
             Request::SetSession { pid, weight } => {
                 done(self.set_session(pid, Weight::new(weight)?, caller)?)
             }
-            Request::Remove { name, force } => done(self.remove_vgpu(&name, force, caller)?),
+            Request::Remove { name, force } => done(self.remove(&name, force, caller)?),
             Request::Stats => Answer::Stats(self.stats()?),
             Request::Timeline { since_ns } => Answer::Timeline(self.timeline(since_ns, caller)?),
             Request::Record { seconds } => Answer::Recording(self.record(seconds, caller.uid)?),
@@ -255,6 +260,11 @@ impl Daemon {
     /// Creates a vGPU, with the node's defaults for what is 0. A user may have what it might create
     /// by attaching; what an administrator chose of somebody else's is a bound for its owner.
     fn create_vgpu(&self, asked: Wanted, chosen: &Change, caller: Caller) -> anyhow::Result<()> {
+        let name = &asked.name;
+        anyhow::ensure!(
+            !self.tasks.is_accelerator(name) && !is_member(name),
+            "`{name}` is a virtual accelerator's name; choose another one"
+        );
         {
             let mut tables = self.tables();
             let wanted = if caller.administrates() {
@@ -398,6 +408,19 @@ impl Daemon {
         self.keep()
     }
 
+    fn remove(self: &Arc<Self>, name: &str, force: bool, caller: Caller) -> anyhow::Result<()> {
+        match self.remove_accelerator(name, force, caller)? {
+            true => Ok(()),
+            false => self.remove_vgpu(name, force, caller),
+        }
+    }
+
+    /// Removes a vGPU of an accelerator that is gone.
+    pub(crate) fn remove_member(&self, name: &str) -> anyhow::Result<()> {
+        let role = roles::Role::Administrator;
+        self.remove_vgpu(name, true, Caller { uid: 0, payer: 0, role })
+    }
+
     /// Refuses while programs run on the node, and names them.
     fn ensure_unused(&self) -> anyhow::Result<()> {
         let tables = self.tables();
@@ -497,6 +520,8 @@ impl Daemon {
             waiting: u32::try_from(waiting).unwrap_or(u32::MAX),
             closure: Closure { charged_ns, busy_ns },
             lost_records: view.lost_records,
+            accelerators: self.accelerator_reports(&vgpus),
+            pools: self.pool_reports(),
             devices,
             vgpus,
             coscheduling: view.coscheduling,

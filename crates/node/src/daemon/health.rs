@@ -72,7 +72,7 @@ impl Daemon {
 
     /// Looks at a device, and takes it out of service or puts it back accordingly. One that an
     /// administrator took out stays out.
-    fn examine(&self, device: DeviceKey) {
+    fn examine(self: &Arc<Self>, device: DeviceKey) {
         let device = self.devices.get(device);
         let name = device.name.as_str();
         let found = spawn::probe(&device.config);

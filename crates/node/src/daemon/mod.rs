@@ -29,6 +29,7 @@ mod runtime;
 mod service;
 mod sessions;
 mod spawn;
+mod tasks;
 mod tenancy;
 mod tenants;
 mod trace;
@@ -114,6 +115,8 @@ pub(crate) struct Daemon {
     /// A vGPU that moves, or one of its sessions, has come further.
     moving: Condvar,
     saver: Saver,
+    /// Pools, and the virtual accelerators on them.
+    pub(crate) tasks: tasks::Tasks,
     /// Whose devices are suspected of failing.
     health: Health,
     /// Bounds what tenants can have written to the log.
@@ -294,6 +297,7 @@ impl Setup {
         let tables = Tables { registry, frames, host, sessions, adopted: 0, moves };
         let room = Room::make(config.limits.sessions);
         let admin_group = config.sockets.admin_group_id()?;
+        let tasks = tasks::Tasks::open(&config, &devices)?;
         let daemon = Daemon {
             config,
             room,
@@ -309,6 +313,7 @@ impl Setup {
             ended: Condvar::new(),
             moving: Condvar::new(),
             saver,
+            tasks,
             health: Health::new(suspicions),
             lines: TenantLines::default(),
             admin_connections: Mutex::default(),
@@ -560,6 +565,7 @@ impl Daemon {
     /// Ends all sessions, unless they are left to the next daemon, then the driver.
     fn shut_down(&self, end: End) {
         tracing::info!(?end, "node daemon ends");
+        self.tasks.end();
         if end == End::Stop {
             self.end_sessions();
         }

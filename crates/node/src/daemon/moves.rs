@@ -106,6 +106,10 @@ impl Daemon {
     /// Moves a vGPU, with the sessions that it has, to the device of that name or to one of the
     /// pool of that name.
     pub(crate) fn move_vgpu(&self, name: &str, wanted: &str) -> anyhow::Result<MoveReport> {
+        ensure!(
+            !super::tasks::is_member(name),
+            "vGPU `{name}` is part of a virtual accelerator, which has one on each device"
+        );
         let mut tables = self.tables();
         let vgpu = tables.registry.find(name)?.clone();
         let target = tables.registry.place_for(&vgpu, wanted)?;

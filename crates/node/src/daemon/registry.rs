@@ -417,7 +417,7 @@ impl Registry {
 
     /// Creates a vGPU.
     pub(crate) fn create(&mut self, wanted: &Wanted) -> Result<&Vgpu, RegistryError> {
-        if !is_vgpu_name(&wanted.name) {
+        if !is_vgpu_name(&wanted.name) && !super::tasks::is_member(&wanted.name) {
             return Err(RegistryError::Name(wanted.name.clone()));
         }
         if let Some(uid) = reserved_for(&wanted.name).filter(|uid| *uid != wanted.owner) {

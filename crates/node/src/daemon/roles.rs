@@ -114,6 +114,15 @@ pub(crate) fn permit(caller: Caller, request: &Request) -> Result<(), Forbidden>
             Some(_) => Err(Forbidden::Administrators("create vGPUs for other users")),
             None => Ok(()),
         },
+        Request::CreateAccelerator { sla_ns: Some(1..), .. } => {
+            Err(Forbidden::Administrators(USER_FACING))
+        }
+        Request::CreateAccelerator { owner, .. } => match owner {
+            Some(owner) if *owner != caller.uid => {
+                Err(Forbidden::Administrators("create virtual accelerators for other users"))
+            }
+            Some(_) | None => Ok(()),
+        },
         Request::SetTenant { .. } => Err(Forbidden::Administrators("set the weights of users")),
         Request::Policy { set: Some(_), .. } => Err(Forbidden::Administrators("change the policy")),
         Request::SetDevice { .. } => {

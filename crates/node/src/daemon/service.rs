@@ -1,6 +1,7 @@
 //! Taking a device out of service while the node runs, and putting it back: by an administrator,
 //! or because it fails.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weft_ring::Loss;
@@ -9,6 +10,7 @@ use weft_sched::DeviceKey;
 use super::driver::Order;
 use super::registry::{Outage, Vgpu};
 use super::sessions::Entry;
+use super::tasks::is_member;
 use super::{Daemon, Tables};
 
 /// Sessions must be over within this time.
@@ -16,27 +18,33 @@ const END_LIMIT: Duration = Duration::from_secs(10);
 
 impl Daemon {
     /// Puts a device back into service.
-    pub(crate) fn put_into_service(&self, name: &str) -> anyhow::Result<()> {
+    pub(crate) fn put_into_service(self: &Arc<Self>, name: &str) -> anyhow::Result<()> {
         let device = self.device_called(name)?;
         // In one step with whoever takes it out.
         let mut tables = self.tables();
         tables.registry.set_outage(name, None);
         self.driver.send(Order::SetService { device, in_service: true });
+        self.note_service(device, true);
         Ok(())
     }
 
     /// Puts a device back that failed, unless an administrator has taken it out meanwhile.
-    pub(crate) fn recover(&self, name: &str, device: DeviceKey) {
+    pub(crate) fn recover(self: &Arc<Self>, name: &str, device: DeviceKey) {
         let mut tables = self.tables();
         if matches!(tables.registry.outage(name), Some(Outage::Failed(_))) {
             tables.registry.set_outage(name, None);
             self.driver.send(Order::SetService { device, in_service: true });
+            self.note_service(device, true);
         }
     }
 
     /// Takes a device out of service for an administrator. Its sessions go to other devices of its
     /// pool where they can; the administrator may `force` the others to end.
-    pub(crate) fn take_out_of_service(&self, name: &str, force: bool) -> anyhow::Result<()> {
+    pub(crate) fn take_out_of_service(
+        self: &Arc<Self>,
+        name: &str,
+        force: bool,
+    ) -> anyhow::Result<()> {
         self.device_called(name)?;
         let before = self.tables().registry.outage(name).cloned();
         // From now on nobody comes.
@@ -57,7 +65,7 @@ impl Daemon {
     /// `loss`, and its vGPUs move to devices of the same kind and pool where they have room.
     /// Without a `loss` it is refused while sessions run.
     pub(crate) fn withdraw(
-        &self,
+        self: &Arc<Self>,
         name: &str,
         outage: Outage,
         loss: Option<Loss>,
@@ -66,7 +74,12 @@ impl Daemon {
         let is_here = |entry: &Entry| entry.device == device;
         let deadline = Instant::now() + END_LIMIT;
         let mut tables = self.tables();
-        let running = tables.in_words(tables.sessions.values().filter(|entry| is_here(entry)));
+        // What runs tasks runs them elsewhere then.
+        let moves = |entry: &Entry| {
+            tables.registry.by_key(entry.vgpu).is_some_and(|vgpu| is_member(&vgpu.name))
+        };
+        let stays = tables.sessions.values().filter(|entry| is_here(entry) && !moves(entry));
+        let running = tables.in_words(stays);
         anyhow::ensure!(
             loss.is_some() || running.is_empty(),
             "programs run on device `{name}`: {running}; `weft device down {name} --force` ends \
@@ -76,6 +89,8 @@ impl Daemon {
         if outage == Outage::Withdrawn || tables.registry.is_in_service(name) {
             tables.registry.set_outage(name, Some(outage));
         }
+        // Before its sessions end: their tasks go to other devices.
+        self.note_service(device, false);
         let loss = loss.unwrap_or(Loss::DeviceWithdrawn);
         while self.end_those(&mut tables, loss, is_here) {
             anyhow::ensure!(
@@ -104,7 +119,9 @@ impl Daemon {
         let tables = self.tables();
         let in_use = |vgpu: &&Vgpu| {
             let of_it = |entry: &Entry| entry.vgpu == vgpu.key;
-            vgpu.device == name && tables.sessions.values().any(of_it)
+            // Tasks go elsewhere without their vGPU.
+            let stays = is_member(&vgpu.name);
+            vgpu.device == name && !stays && tables.sessions.values().any(of_it)
         };
         let in_use = tables.registry.iter().filter(in_use);
         let ways: Vec<(Vgpu, Option<String>)> =

@@ -126,16 +126,25 @@ impl Worker {
     }
 }
 
-/// Starts a process of this program with one end of a link as its standard input.
+/// Starts a worker's process.
 fn spawn(backend: &BackendConfig) -> anyhow::Result<(OwnedFd, Child)> {
+    spawn_process("worker", backend.environment())
+}
+
+/// Starts a process of this program, as that subcommand, with one end of a link as its standard
+/// input.
+pub(crate) fn spawn_process(
+    subcommand: &str,
+    environment: &[(&'static str, Option<&'static str>)],
+) -> anyhow::Result<(OwnedFd, Child)> {
     let (link, theirs) = peer::pair()?;
     // One that was taken over sends nothing that this process would have to close. A kernel that
     // cannot refuse it drops it: see `link::receive_plain`.
     let _refuses = peer::refuse_descriptors(&link);
     let mut command = Command::new("/proc/self/exe");
     // Its name in `ps`; the path to run stays right when the file was replaced.
-    command.arg0(std::env::args_os().next().unwrap_or_else(|| "weft".into())).arg("worker");
-    for (name, value) in backend.environment() {
+    command.arg0(std::env::args_os().next().unwrap_or_else(|| "weft".into())).arg(subcommand);
+    for (name, value) in environment {
         match value {
             Some(value) => command.env(name, value),
             None => command.env_remove(name),
@@ -149,7 +158,7 @@ fn spawn(backend: &BackendConfig) -> anyhow::Result<(OwnedFd, Child)> {
         // A signal of the terminal is for the daemon.
         .process_group(0)
         .spawn()
-        .context("cannot start a worker")?;
+        .with_context(|| format!("cannot start a {subcommand}"))?;
     Ok((link, child))
 }
 

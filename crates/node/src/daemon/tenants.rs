@@ -11,6 +11,7 @@ use std::time::Instant;
 use rustix::net::sockopt::{self, Timeout};
 use weft_ring::peer::{self, Credentials};
 use weft_sched::DeviceKey;
+use weft_tasks::protocol;
 use weft_wire::handshake::{
     Answer, Attribute, HANDSHAKE_BYTES_MAX, HandshakeError, Hello, HelloBody, RefusalCode, Welcome,
 };
@@ -28,7 +29,13 @@ static REFUSALS: LogLimit = LogLimit::per_second(10);
 /// opens its session and then serves its worker. Does not wait for anybody.
 pub(crate) fn greet(daemon: &Arc<Daemon>, connection: Connection<OwnedFd>) {
     let Connection { socket, tenant, .. } = connection;
-    let hello = match hear(&socket) {
+    let said = match hear(&socket) {
+        Ok(said) if protocol::is_open(&said) => {
+            return super::tasks::greet(daemon, socket, &tenant, &said);
+        }
+        said => said.and_then(|said| understand(&said)),
+    };
+    let hello = match said.and_then(|hello| not_an_accelerator(daemon, hello)) {
         Ok(hello) => hello,
         Err(refusal) => return refuse(&socket, &tenant, refusal),
     };
@@ -60,6 +67,40 @@ fn admit(daemon: &Arc<Daemon>, socket: OwnedFd, hello: HelloBody, tenant: Creden
     }
 }
 
+/// Serves the connection of an accelerator's runner, which has said hello: opens its session on the
+/// vGPU of that name, and serves its worker.
+pub(crate) fn serve_runner(
+    daemon: &Arc<Daemon>,
+    socket: OwnedFd,
+    runner: &Credentials,
+    vgpu: &str,
+) {
+    let said = hear(&socket).and_then(|said| understand(&said));
+    let reserved = said.and_then(|hello| {
+        if hello.vgpu != vgpu {
+            return Err(no_hello(RefusalCode::Malformed, "it names another vGPU"));
+        }
+        daemon.reserve_session(&hello, runner).map(|reservation| (hello, reservation))
+    });
+    match reserved {
+        Ok((hello, reservation)) => serve(daemon, socket, &hello, runner, &reservation),
+        Err(refusal) => refuse(&socket, runner, refusal),
+    }
+}
+
+/// Refuses sessions with what only tasks go to.
+fn not_an_accelerator(daemon: &Daemon, hello: HelloBody) -> Result<HelloBody, Refusal> {
+    let vgpu = &hello.vgpu;
+    if !super::tasks::is_member(vgpu) && !daemon.tasks.is_accelerator(vgpu) {
+        return Ok(hello);
+    }
+    let message = format!(
+        "`{vgpu}` is a virtual accelerator, which takes tasks and no sessions: use the library \
+         weft_tasks, or attach to another vGPU"
+    );
+    Err(Refusal { code: RefusalCode::Permission, message })
+}
+
 /// Tells a connection that it gets no session, if it listens.
 pub(crate) fn refuse(socket: &OwnedFd, tenant: &Credentials, refusal: Refusal) {
     if let Some(suppressed) = REFUSALS.line(Instant::now()) {
@@ -79,12 +120,15 @@ pub(crate) fn no_hello(code: RefusalCode, why: &str) -> Refusal {
     Refusal { code, message: format!("no hello: {why}") }
 }
 
-fn hear(socket: &OwnedFd) -> Result<HelloBody, Refusal> {
+fn hear(socket: &OwnedFd) -> Result<Vec<u8>, Refusal> {
     let malformed = |why: &str| no_hello(RefusalCode::Malformed, why);
-    let bytes = peer::receive_bytes(socket, HANDSHAKE_BYTES_MAX, false)
+    peer::receive_bytes(socket, HANDSHAKE_BYTES_MAX, false)
         .map_err(|error| malformed(&error.to_string()))?
-        .ok_or_else(|| malformed("the tenant hung up"))?;
-    let hello = Hello::from_bytes(&bytes).map_err(|error| {
+        .ok_or_else(|| malformed("the tenant hung up"))
+}
+
+fn understand(said: &[u8]) -> Result<HelloBody, Refusal> {
+    let hello = Hello::from_bytes(said).map_err(|error| {
         let code = match error {
             HandshakeError::Version(_) => RefusalCode::Version,
             HandshakeError::NotWeft | HandshakeError::Malformed(_) => RefusalCode::Malformed,

@@ -4,21 +4,19 @@
 //! disk nor write what looks like somebody else's line.
 
 use std::fmt::{self, Write};
-use std::sync::Arc;
 
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Subscriber};
 use tracing_subscriber::layer::{Context, Layer, SubscriberExt};
 use tracing_subscriber::{EnvFilter, Registry};
 
-use super::link::Link;
 use crate::config::LogConfig;
-use crate::link::{Ask, LINE_BYTES_MAX, Severity};
+use crate::link::{LINE_BYTES_MAX, Severity};
 
-/// Sends this process's log lines, panics included, through `link`.
-pub(crate) fn init(config: &LogConfig, link: Arc<Link>) {
+/// Sends this process's log lines, panics included, through `tell`.
+pub(crate) fn init(config: &LogConfig, tell: impl Fn(Severity, String) + Send + Sync + 'static) {
     let filter = EnvFilter::try_new(&config.level).unwrap_or_else(|_| EnvFilter::new("info"));
-    let subscriber = Registry::default().with(filter).with(Lines(link));
+    let subscriber = Registry::default().with(filter).with(Lines(tell));
     if tracing::subscriber::set_global_default(subscriber).is_err() {
         tracing::debug!("the program has a log already");
     }
@@ -29,9 +27,9 @@ pub(crate) fn init(config: &LogConfig, link: Arc<Link>) {
     }));
 }
 
-struct Lines(Arc<Link>);
+struct Lines<F>(F);
 
-impl<S: Subscriber> Layer<S> for Lines {
+impl<S: Subscriber, F: Fn(Severity, String) + 'static> Layer<S> for Lines<F> {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         let mut line = Line::default();
         event.record(&mut line);
@@ -44,7 +42,7 @@ impl<S: Subscriber> Layer<S> for Lines {
             Level::INFO => Severity::Info,
             Level::DEBUG | Level::TRACE => Severity::Debug,
         };
-        self.0.tell(&Ask::Log { severity, text });
+        (self.0)(severity, text);
     }
 }
 

@@ -8,11 +8,11 @@ mod compile;
 mod event_loop;
 mod frames;
 mod link;
-mod log;
+pub(crate) mod log;
 mod moving;
 mod output;
 mod privileges;
-mod sandbox;
+pub(crate) mod sandbox;
 
 use std::fs::File;
 use std::io::Write;
@@ -57,7 +57,8 @@ pub(crate) fn run() -> anyhow::Result<()> {
         }
     };
     let link = Link::new(socket);
-    log::init(&start.log, Arc::clone(&link));
+    let told = Arc::clone(&link);
+    log::init(&start.log, move |severity, text| told.tell(&Ask::Log { severity, text }));
     let session = start.session;
     let ended = work(&start, files, link).inspect_err(|error| {
         tracing::error!(session, error = format!("{error:#}"), "worker does not work");

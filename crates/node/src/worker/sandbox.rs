@@ -76,6 +76,27 @@ const ALLOWED: &[i64] = &[
     libc::SYS_exit_group,
 ];
 
+/// Calls that a task runner makes besides: its threads come and go, and it speaks to tenants.
+const RUNNER_CALLS: &[i64] = &[
+    libc::SYS_clone3,
+    libc::SYS_clone,
+    libc::SYS_set_robust_list,
+    libc::SYS_rseq,
+    libc::SYS_prctl,
+    libc::SYS_sched_getaffinity,
+    libc::SYS_membarrier,
+    libc::SYS_sendto,
+    libc::SYS_recvfrom,
+    libc::SYS_setsockopt,
+    libc::SYS_shutdown,
+    libc::SYS_getuid,
+    libc::SYS_geteuid,
+    libc::SYS_fstat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_newfstatat,
+    libc::SYS_statx,
+];
+
 /// What a worker may do with a descriptor besides using it: copy it, and ask for its flags (the
 /// standard library's checks do) and seals. Signals upon input (`F_SETOWN`), notices about folders,
 /// leases and locks are nobody's need.
@@ -104,6 +125,11 @@ impl Sandbox {
     /// The sandbox of a worker on this device.
     pub(crate) fn of(backend: &BackendConfig) -> Self {
         Self(backend.needs())
+    }
+
+    /// The sandbox of a task runner: memory, the sockets that it is given, and threads.
+    pub(crate) fn of_runner() -> Self {
+        Self(Needs { calls: RUNNER_CALLS, ..Needs::default() })
     }
 
     /// Whether a driver lives in the process.

@@ -225,6 +225,18 @@ impl Trace {
                 self.free(device, task)?;
                 self.queue(task, false);
             }
+            PoolEvent::Lost { device, task } => {
+                self.free(device, task)?;
+                self.queue(task, false);
+            }
+            PoolEvent::Cancel { task } => {
+                if !self.waiting.remove(&task) {
+                    return Err(Violation::Runs { task });
+                }
+                self.member(task).waiting -= 1;
+                self.batch_waiting -= u32::from(self.member(task).is_batch);
+                self.owners.remove(&task);
+            }
             PoolEvent::ResetDone { device } => {
                 self.devices.insert(device, Place::Free);
             }

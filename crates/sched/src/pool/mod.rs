@@ -71,6 +71,13 @@ impl Pool {
                 stopped.done_ns = stopped.done_ns.saturating_add(used_ns);
                 self.wait(now_ns, task, true);
             }
+            PoolEvent::Lost { device, task } => {
+                let since_ns = self.since_ns(device).unwrap_or(now_ns);
+                self.ended(device, task, now_ns.saturating_sub(since_ns))?;
+                self.task_mut(task).done_ns = 0;
+                self.wait(now_ns, task, true);
+            }
+            PoolEvent::Cancel { task } => self.cancel(task)?,
             PoolEvent::ResetDone { device } => self.reset_done(device)?,
         }
         self.state.now_ns = now_ns;
@@ -245,6 +252,28 @@ impl Pool {
             self.state.remember(took_ns);
             self.policy.served(now_ns, now_ns.saturating_sub(ended.submitted_ns));
         }
+        Ok(())
+    }
+
+    fn since_ns(&self, device: DeviceKey) -> Option<u64> {
+        match self.device(device) {
+            Ok(Device::Running(run)) => Some(run.since_ns),
+            Ok(Device::Down | Device::Free | Device::Resetting) | Err(_) => None,
+        }
+    }
+
+    fn cancel(&mut self, task: TaskKey) -> Result<(), PoolError> {
+        let found = self.state.tasks.get(task.index()).and_then(Option::as_ref);
+        let vgpu = found.ok_or_else(|| unknown(&task))?.vgpu;
+        let runs = |device: &Device| matches!(device, Device::Running(run) if run.task == task);
+        if self.state.devices.iter().any(runs) {
+            return Err(PoolError::Runs { task });
+        }
+        let place = State::place(self.state.is_batch(task));
+        self.state.waiting[place] -= 1;
+        self.policy.leave(&mut self.state, task);
+        self.state.vgpu_mut(vgpu).tasks -= 1;
+        self.state.tasks[task.index()] = None;
         Ok(())
     }
 

@@ -118,6 +118,18 @@ pub enum PoolEvent {
         /// Device time since it was last begun, in ns.
         used_ns: u64,
     },
+    /// A task is gone from a device that is well: its worker died. It begins anew.
+    Lost {
+        /// Where.
+        device: DeviceKey,
+        /// Which.
+        task: TaskKey,
+    },
+    /// A task that waits is no longer wanted.
+    Cancel {
+        /// Which.
+        task: TaskKey,
+    },
     /// A reset device is back.
     ResetDone {
         /// Which.
@@ -163,6 +175,12 @@ pub enum PoolError {
     NotThere {
         /// The device.
         device: DeviceKey,
+    },
+    /// A task that a device runs; it is not taken back from there.
+    #[error("{task} runs")]
+    Runs {
+        /// Which.
+        task: TaskKey,
     },
     /// A vGPU that still has tasks.
     #[error("{vgpu} has tasks")]

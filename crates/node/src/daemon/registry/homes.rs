@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::{Holding, Registry, RegistryError, Vgpu};
+use crate::daemon::tasks::is_member;
 
 /// A device as a place for vGPUs.
 #[derive(Debug, Clone)]
@@ -103,8 +104,11 @@ impl Registry {
     }
 
     /// Where a vGPU goes whose device is out of service: to another one of the same kind and pool
-    /// that has so much memory.
+    /// that has so much memory. That of a virtual accelerator stays: there is one on each device.
     pub(crate) fn refuge_of(&self, vgpu: &Vgpu) -> Option<String> {
+        if is_member(&vgpu.name) {
+            return None;
+        }
         let own = self.devices.find(&vgpu.device)?;
         let fits = |home: &&Home| {
             home.name != own.name

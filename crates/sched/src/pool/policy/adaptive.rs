@@ -68,6 +68,10 @@ impl Policy for Adaptive {
         self.flexy.enter(state, now_ns, task, first);
     }
 
+    fn leave(&mut self, state: &mut State, task: TaskKey) {
+        self.flexy.leave(state, task);
+    }
+
     fn served(&mut self, _now_ns: u64, latency_ns: u64) {
         self.worst_ns = self.worst_ns.max(latency_ns);
     }

@@ -285,6 +285,19 @@ impl Policy for Deadline {
         self.place(state, vgpu);
     }
 
+    fn leave(&mut self, state: &mut State, task: TaskKey) {
+        let vgpu = state.task(task).vgpu;
+        let waiting = &mut state.vgpu_mut(vgpu).waiting;
+        let before = waiting.len();
+        waiting.retain(|other| *other != task);
+        if waiting.len() < before {
+            self.hopeful -= u32::from(!state.is_batch(task));
+        } else {
+            self.late.tasks[vgpu.index()].retain(|other| *other != task);
+        }
+        self.place(state, vgpu);
+    }
+
     fn settle(&mut self, state: &mut State, device: DeviceKey, run: &Run, used_ns: u64) {
         let (kind, ahead_ns) = self.picked[device.index()];
         self.yielding -= u32::from(run.yields);

@@ -27,6 +27,10 @@ impl Policy for Fifo {
         if first { self.queue.push_front(task) } else { self.queue.push_back(task) }
     }
 
+    fn leave(&mut self, _state: &mut State, task: TaskKey) {
+        self.queue.retain(|waiting| *waiting != task);
+    }
+
     fn pick(&mut self, _state: &mut State, _now_ns: u64, _device: DeviceKey) -> Option<Pick> {
         self.queue.pop_front().map(Pick::whole)
     }

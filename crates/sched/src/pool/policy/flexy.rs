@@ -51,6 +51,11 @@ impl Policy for Flexy {
         of.enter(state, task, first);
     }
 
+    fn leave(&mut self, state: &mut State, task: TaskKey) {
+        let of = if state.is_batch(task) { &mut self.batch } else { &mut self.user };
+        of.leave(state, task);
+    }
+
     fn plan(&mut self, state: &mut State, _now_ns: u64) {
         self.plan_with(state, state.reserved());
     }

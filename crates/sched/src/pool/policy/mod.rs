@@ -2,8 +2,8 @@
 //! One file each, and one line in the registry below.
 //!
 //! [`Pool::handle`](super::Pool::handle) calls the hooks of `Policy` in this order: `enter` for a
-//! task that waits, `settle` for one that ended; then `plan`, `pick` once for each free device by
-//! key, and `orders`.
+//! task that waits, `leave` for one that is taken back, `settle` for one that ended; then `plan`,
+//! `pick` once for each free device by key, and `orders`.
 
 mod adaptive;
 mod deadline;
@@ -127,12 +127,15 @@ pub(super) enum Order {
 }
 
 /// See the module.
-pub(super) trait Policy: fmt::Debug {
+pub(super) trait Policy: fmt::Debug + Send {
     /// A vGPU joined; its key may have been another's before.
     fn add(&mut self, _state: &State, _vgpu: VgpuKey) {}
 
     /// `task` waits; `first` if it goes on or begins anew, so before its vGPU's others.
     fn enter(&mut self, state: &mut State, now_ns: u64, task: TaskKey, first: bool);
+
+    /// `task`, which waits, is taken back. It is still a task.
+    fn leave(&mut self, state: &mut State, task: TaskKey);
 
     /// A device's task ended after `used_ns` there: done, stopped or lost. It is still a task.
     fn settle(&mut self, _state: &mut State, _device: DeviceKey, _run: &Run, _used_ns: u64) {}

@@ -32,6 +32,11 @@ impl Policy for Priority {
         of.enter(state, task, first);
     }
 
+    fn leave(&mut self, state: &mut State, task: TaskKey) {
+        let of = if state.is_batch(task) { &mut self.batch } else { &mut self.user };
+        of.leave(state, task);
+    }
+
     /// The first K devices that are up are kept: one more than the last one's key is the limit.
     fn plan(&mut self, state: &mut State, _now_ns: u64) {
         let up = (1u32..).zip(&state.devices).filter(|(_, device)| **device != Device::Down);

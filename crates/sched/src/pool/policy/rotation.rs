@@ -24,6 +24,15 @@ impl Rotation {
         if first { waiting.push_front(task) } else { waiting.push_back(task) }
     }
 
+    pub(super) fn leave(&mut self, state: &mut State, task: TaskKey) {
+        let vgpu = state.task(task).vgpu;
+        let waiting = &mut state.vgpu_mut(vgpu).waiting;
+        waiting.retain(|other| *other != task);
+        if waiting.is_empty() {
+            self.turns.retain(|other| *other != vgpu);
+        }
+    }
+
     pub(super) fn next(&mut self, state: &mut State) -> Option<TaskKey> {
         let vgpu = self.turns.pop_front()?;
         let waiting = &mut state.vgpu_mut(vgpu).waiting;

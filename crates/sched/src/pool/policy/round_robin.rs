@@ -27,6 +27,10 @@ impl Policy for RoundRobin {
         self.rotation.enter(state, task, first);
     }
 
+    fn leave(&mut self, state: &mut State, task: TaskKey) {
+        self.rotation.leave(state, task);
+    }
+
     fn pick(&mut self, state: &mut State, _now_ns: u64, _device: DeviceKey) -> Option<Pick> {
         self.rotation.next(state).map(Pick::whole)
     }

@@ -1,0 +1,103 @@
+use weft_sched::pool::policy::by_name;
+
+use super::*;
+
+const MS: u64 = 1_000_000;
+
+/// Two devices, a user-facing accelerator (0) and a batch one (1).
+fn dispatch(policy: &str) -> Dispatch {
+    let mut dispatch = Dispatch::default();
+    let policy = by_name(policy).unwrap();
+    dispatch.add_pool("p", PoolConfig { policy, ..PoolConfig::default() });
+    let class = Class::UserFacing { sla_ns: 200 * MS };
+    dispatch.add(0, 0, "p", class, Weight::ONE, 8).unwrap();
+    dispatch.add(0, 1, "p", Class::Batch, Weight::ONE, 8).unwrap();
+    for device in 0..2 {
+        assert!(dispatch.device_up(0, "p", DeviceKey(device)).is_empty());
+    }
+    dispatch
+}
+
+fn runs(actions: &Actions) -> Vec<(u32, Run)> {
+    let run = |(key, action): &(u32, Action)| match action {
+        Action::Run(run) => Some((*key, *run)),
+        Action::Yield { .. } | Action::Reset { .. } | Action::Cancelled { .. } => None,
+    };
+    actions.iter().filter_map(run).collect()
+}
+
+#[test]
+fn a_task_runs_and_is_counted_once() {
+    let mut dispatch = dispatch("deadline");
+    let begun = runs(&dispatch.submit(0, 0, 7, 0).unwrap());
+    let (key, run) = begun[0];
+    assert_eq!((key, run.task), (0, 7));
+    assert_eq!(dispatch.counts(0).running, 1);
+    assert!(dispatch.finished(5 * MS, 0, run, 5 * MS, true).is_empty());
+    assert!(dispatch.finished(6 * MS, 0, run, 5 * MS, true).is_empty(), "said twice");
+    let counts = dispatch.counts(0);
+    assert_eq!((counts.done, counts.in_time, counts.longest_ns), (1, 1, 5 * MS));
+    assert_eq!((counts.running, counts.waiting), (0, 0));
+}
+
+#[test]
+fn what_an_earlier_run_reports_says_nothing() {
+    let mut dispatch = dispatch("deadline");
+    let (_, first) = runs(&dispatch.submit(0, 1, 1, 0).unwrap())[0];
+    let device = DeviceKey(first.device);
+    let again = runs(&dispatch.device_down(MS, "p", device));
+    let (_, second) = again[0];
+    assert_ne!(second.device, first.device);
+    assert!(dispatch.finished(2 * MS, 1, first, MS, true).is_empty());
+    assert!(dispatch.lost(2 * MS, 1, first).is_empty());
+    assert_eq!(dispatch.counts(1).running, 1, "the second run goes on");
+    dispatch.finished(3 * MS, 1, second, MS, true);
+    let counts = dispatch.counts(1);
+    assert_eq!((counts.done, counts.losses, counts.running), (1, 1, 0));
+}
+
+#[test]
+fn a_runner_that_is_gone_leaves_nothing_behind() {
+    for policy in weft_sched::pool::policy::NAMES {
+        let mut dispatch = dispatch(policy);
+        for task in 0..6 {
+            dispatch.submit(0, 1, task, 0).unwrap();
+        }
+        dispatch.submit(0, 0, 0, 0).unwrap();
+        let actions = dispatch.runner_gone(MS, 1);
+        assert!(runs(&actions).iter().all(|(key, _)| *key == 0), "{policy}: {actions:?}");
+        let counts = dispatch.counts(1);
+        assert_eq!((counts.waiting, counts.running), (0, 0), "{policy}");
+        dispatch.remove(MS, 1);
+        assert_eq!(dispatch.submit(MS, 1, 0, 0), Err(Impossible::Unknown), "{policy}");
+    }
+}
+
+#[test]
+fn too_many_tasks_and_doubles_are_refused() {
+    let mut dispatch = dispatch("fifo");
+    for task in 0..8 {
+        dispatch.submit(0, 1, task, 0).unwrap();
+    }
+    assert_eq!(dispatch.submit(0, 1, 8, 0), Err(Impossible::TooMany));
+    assert_eq!(dispatch.submit(0, 1, 3, 0), Err(Impossible::Twice(3)));
+    let cancelled = dispatch.cancel(0, 1, 7);
+    assert_eq!(cancelled, [(1, Action::Cancelled { task: 7 })]);
+    assert!(dispatch.cancel(0, 1, 0).is_empty(), "it runs");
+    dispatch.submit(0, 1, 8, 0).unwrap();
+}
+
+#[test]
+fn a_user_facing_task_has_batch_work_stopped_and_fifo_does_not() {
+    let fill = |dispatch: &mut Dispatch| {
+        for task in 0..4 {
+            dispatch.submit(0, 1, task, 1_000 * MS).unwrap();
+        }
+        dispatch.submit(MS, 0, 0, MS).unwrap()
+    };
+    let stops = |actions: &Actions| {
+        actions.iter().any(|(_, action)| matches!(action, Action::Yield { .. }))
+    };
+    assert!(stops(&fill(&mut dispatch("deadline"))));
+    assert!(!stops(&fill(&mut dispatch("fifo"))));
+}

@@ -1,0 +1,302 @@
+//! Running a task in a session: buffers there, the kernel or pieces of it, buffers back.
+
+use std::collections::VecDeque;
+use std::time::Instant;
+
+use weft_client::{Event, Function, Launch, Stream};
+use weft_ptx::slice::{Piece, PieceKernel};
+use weft_ring::MapError;
+use weft_wire::Status;
+
+use super::device::Attached;
+use super::messages::Run;
+use super::task::{Progress, Task};
+use super::{Runner, lock};
+
+/// Bytes that are copied at once between a tenant's memory and a session's.
+const CHUNK_BYTES: usize = 4 << 20;
+
+/// Thread blocks of the first piece of a kernel that nothing is known of.
+const FIRST_BLOCKS: u32 = 16;
+
+/// A piece is at most so many times as long as the one before.
+const GROWTH: u32 = 8;
+
+/// Pieces in flight: while one runs the next waits, so that the device does not.
+const IN_FLIGHT: usize = 2;
+
+/// How a run ended.
+#[derive(Debug)]
+pub(super) enum Ended {
+    /// The kernel is done; what its buffers hold.
+    Done { output: Vec<u8>, used_ns: u64 },
+    /// It was told to stop.
+    Stopped { progress: Progress, used_ns: u64 },
+}
+
+/// Why a run broke off.
+#[derive(Debug)]
+pub(super) enum Broken {
+    /// The session is over, in words: not the task's doing.
+    Session(String),
+    /// The task's own error.
+    Task {
+        status: Status,
+        /// The session can do nothing more.
+        poisoned: bool,
+        log: String,
+    },
+}
+
+/// Runs a task from where it stopped.
+pub(super) fn execute(
+    runner: &Runner,
+    attached: &Attached,
+    task: &Task,
+    run: Run,
+) -> Result<Ended, Broken> {
+    let execution = Execution { runner, attached, task, run };
+    execution.go().map_err(|status| execution.broken(status))
+}
+
+/// Writes a task's outputs to its memory file.
+pub(super) fn hand_over(task: &Task, output: &[u8]) -> Result<(), MapError> {
+    let Some(memory) = &task.memory else { return Ok(()) };
+    for buffer in &task.plan.buffers {
+        let place = usize::try_from(buffer.place).unwrap_or(usize::MAX);
+        let bytes = output.get(place..).and_then(|rest| rest.get(..buffer.bytes));
+        if let (Some(at), Some(bytes)) = (buffer.output, bytes)
+            && !bytes.is_empty()
+        {
+            memory.span(at, bytes.len())?.write_from(bytes)?;
+        }
+    }
+    Ok(())
+}
+
+struct Execution<'a> {
+    runner: &'a Runner,
+    attached: &'a Attached,
+    task: &'a Task,
+    run: Run,
+}
+
+/// An error, with what a compiler says of it.
+struct Trouble {
+    status: Status,
+    log: String,
+}
+
+impl From<Status> for Trouble {
+    fn from(status: Status) -> Self {
+        Self { status, log: String::new() }
+    }
+}
+
+impl From<weft_client::LoadFailure> for Trouble {
+    fn from(failure: weft_client::LoadFailure) -> Self {
+        Self { status: failure.status, log: failure.log }
+    }
+}
+
+impl Execution<'_> {
+    fn broken(&self, trouble: Trouble) -> Broken {
+        let Trouble { status, log } = trouble;
+        match self.attached.client.loss() {
+            Some(loss) => Broken::Session(format!("{loss:?}")),
+            None if status == Status::DEVICE_UNAVAILABLE => {
+                Broken::Session("its worker is gone".to_owned())
+            }
+            None => Broken::Task { status, poisoned: status.is_sticky(), log },
+        }
+    }
+
+    fn go(&self) -> Result<Ended, Trouble> {
+        let client = &self.attached.client;
+        client.context_set_current(self.attached.context)?;
+        self.attached.modules.sweep(client, |number| self.runner.has_module(number));
+        let module = self.attached.modules.find(client, &self.task.module)?;
+        let region = self.region()?;
+        let first = self.fill(region)?;
+        let params = self.params(region);
+        let (begin, end) = (client.event_create(0)?, client.event_create(0)?);
+        client.event_record(begin, Stream::NULL)?;
+        let next = match self.piece(first) {
+            Some(piece) => {
+                let function = client.module_function(module, &piece.name)?;
+                self.pieces(function, piece, &params, first)?
+            }
+            None => {
+                let function = client.module_function(module, &self.task.kernel)?;
+                self.whole(function, &params)?
+            }
+        };
+        client.event_record(end, Stream::NULL)?;
+        client.stream_synchronize(Stream::NULL)?;
+        let used_ns = nanoseconds(client.event_elapsed(begin, end)?);
+        client.event_destroy(begin)?;
+        client.event_destroy(end)?;
+        let memory = self.read(region)?;
+        if next < self.task.plan.blocks {
+            return Ok(Ended::Stopped { progress: Progress { next, memory }, used_ns });
+        }
+        Ok(Ended::Done { output: memory, used_ns })
+    }
+
+    /// Device memory for the task's buffers.
+    fn region(&self) -> Result<u64, Status> {
+        let client = &self.attached.client;
+        let bytes = self.task.plan.device_bytes;
+        let mut region = lock(&self.attached.region);
+        if region.1 < bytes {
+            let (old, _) = std::mem::take(&mut *region);
+            client.mem_free(old)?;
+            *region = (client.mem_alloc(bytes)?, bytes);
+        }
+        Ok(region.0)
+    }
+
+    /// Brings the buffers there; the first thread block to run.
+    fn fill(&self, region: u64) -> Result<u64, Status> {
+        let client = &self.attached.client;
+        let progress = self.task.state().progress.take();
+        if let Some(progress) = progress {
+            if !progress.memory.is_empty() {
+                client.copy_htod(region, &progress.memory)?;
+            }
+            return Ok(progress.next);
+        }
+        let mut chunk = Vec::new();
+        for buffer in self.task.plan.buffers.iter().filter(|buffer| buffer.bytes > 0) {
+            let target = region + buffer.place;
+            let (Some(input), Some(memory)) = (buffer.input, &self.task.memory) else {
+                let words = (buffer.bytes as u64).div_ceil(4);
+                client.fill_linear(target, 4, 0, words, Stream::NULL)?;
+                continue;
+            };
+            for at in (0..buffer.bytes).step_by(CHUNK_BYTES) {
+                chunk.resize(CHUNK_BYTES.min(buffer.bytes - at), 0);
+                let span = memory.span(input + at, chunk.len());
+                span.and_then(|span| span.read_into(&mut chunk))
+                    .map_err(|_| Status::INVALID_VALUE)?;
+                client.copy_htod(target + at as u64, &chunk)?;
+            }
+        }
+        Ok(0)
+    }
+
+    /// The parameter block.
+    fn params(&self, region: u64) -> Vec<u8> {
+        let mut params = self.task.plan.params.clone();
+        for buffer in &self.task.plan.buffers {
+            let address = (region + buffer.place).to_le_bytes();
+            if let Some(target) = params.get_mut(buffer.parameter..buffer.parameter + 8) {
+                target.copy_from_slice(&address);
+            }
+        }
+        params
+    }
+
+    fn read(&self, region: u64) -> Result<Vec<u8>, Status> {
+        let bytes = usize::try_from(self.task.plan.device_bytes).unwrap_or(usize::MAX);
+        let mut memory = vec![0; bytes];
+        if bytes > 0 {
+            self.attached.client.copy_dtoh(&mut memory, region)?;
+        }
+        Ok(memory)
+    }
+
+    /// The kernel's copy that runs pieces, if the task may have to stop for others.
+    fn piece(&self, first: u64) -> Option<&PieceKernel> {
+        let kernel = self.task.kernel();
+        let estimate_ns = kernel.estimate_ns(self.task.plan.blocks);
+        let is_short = (1..=self.runner.begin.slice_ns).contains(&estimate_ns);
+        let wanted = self.runner.begin.batch && (first > 0 || !is_short);
+        kernel.piece.as_ref().ok().filter(|_| wanted)
+    }
+
+    fn launch(&self, function: Function, grid: [u32; 3], params: &[u8]) -> Result<(), Status> {
+        let client = &self.attached.client;
+        let target = client.function(function)?;
+        let Task { block, shared_bytes, .. } = *self.task;
+        let launch = Launch { grid, block, shared_bytes, cooperative: false };
+        client.launch(function, &target, &launch, Stream::NULL, params)
+    }
+
+    fn whole(&self, function: Function, params: &[u8]) -> Result<u64, Status> {
+        let client = &self.attached.client;
+        // What was filled is not the kernel's time.
+        client.stream_synchronize(Stream::NULL)?;
+        let began = Instant::now();
+        self.launch(function, self.task.grid, params)?;
+        client.stream_synchronize(Stream::NULL)?;
+        let blocks = self.task.plan.blocks;
+        self.task.kernel().note(blocks, elapsed_ns(began));
+        Ok(blocks)
+    }
+
+    /// Runs pieces from the block `first` on until all are done or the task is to stop; the first
+    /// block that did not run.
+    fn pieces(
+        &self,
+        function: Function,
+        piece: &PieceKernel,
+        params: &[u8],
+        first: u64,
+    ) -> Result<u64, Status> {
+        let client = &self.attached.client;
+        let events = [client.event_create(0)?, client.event_create(0)?];
+        client.stream_synchronize(Stream::NULL)?;
+        let mut flights: VecDeque<(Event, u32)> = VecDeque::new();
+        let (mut next, mut last, mut sent) = (first, 0, 0);
+        let mut since = Instant::now();
+        loop {
+            let stops = self.task.stops(self.run, crate::daemon::now_ns());
+            while !stops && next < self.task.plan.blocks && flights.len() < self.depth() {
+                let blocks = self.piece_blocks(next, last);
+                let part = Piece { grid: self.task.grid, first: next, blocks };
+                self.launch(function, part.launch_grid(), &piece.parameters(params, &part))?;
+                let event = events[sent % events.len()];
+                client.event_record(event, Stream::NULL)?;
+                flights.push_back((event, blocks));
+                (next, last, sent) = (next + u64::from(blocks), blocks, sent + 1);
+            }
+            let Some((event, blocks)) = flights.pop_front() else { break };
+            client.event_synchronize(event)?;
+            self.task.kernel().note(blocks.into(), elapsed_ns(since));
+            since = Instant::now();
+        }
+        for event in events {
+            client.event_destroy(event)?;
+        }
+        Ok(next)
+    }
+
+    /// Pieces in flight: one until it is known what they take.
+    fn depth(&self) -> usize {
+        if self.task.kernel().estimate_ns(1000) == 0 { 1 } else { IN_FLIGHT }
+    }
+
+    /// How many blocks the next piece has: all that are in flight end within a slice.
+    fn piece_blocks(&self, next: u64, last: u32) -> u32 {
+        let budget_ns = self.runner.begin.slice_ns / IN_FLIGHT as u64;
+        let thousand_ns = self.task.kernel().estimate_ns(1000);
+        let fit = match thousand_ns {
+            0 => FIRST_BLOCKS.into(),
+            ns => u128::from(budget_ns) * 1000 / u128::from(ns),
+        };
+        let fit = u32::try_from(fit).unwrap_or(u32::MAX).max(1);
+        let grown = if last == 0 { fit } else { fit.min(last.saturating_mul(GROWTH)) };
+        let left = u32::try_from(self.task.plan.blocks - next).unwrap_or(u32::MAX);
+        grown.min(left).min(Piece::BLOCKS_MAX)
+    }
+}
+
+fn elapsed_ns(since: Instant) -> u64 {
+    u64::try_from(since.elapsed().as_nanos()).unwrap_or(u64::MAX)
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a time of the API's")]
+fn nanoseconds(milliseconds: f32) -> u64 {
+    (f64::from(milliseconds.max(0.0)) * 1e6) as u64
+}
