@@ -63,7 +63,11 @@ impl Devices {
                     self.turns.entry(session).and_modify(|turn| turn.3 = true);
                 }
                 Action::Kill { .. } => panic!("nobody is overdue"),
-                _ => {}
+                Action::Wake { .. }
+                | Action::Prepare { .. }
+                | Action::DeviceIdle { .. }
+                | Action::Timer { .. }
+                | Action::CancelTimer => {}
             }
         }
     }
