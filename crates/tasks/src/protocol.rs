@@ -249,6 +249,12 @@ pub fn send<T: Serialize>(
     peer::send(socket, &bytes, descriptors)
 }
 
+/// Whether a message is short enough to be sent.
+#[must_use]
+pub fn fits<T: Serialize>(message: &T) -> bool {
+    serde_json::to_vec(message).is_ok_and(|bytes| bytes.len() <= MESSAGE_BYTES_MAX)
+}
+
 /// Receives one message; `None` when the other side hung up.
 ///
 /// # Errors

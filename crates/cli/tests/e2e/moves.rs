@@ -150,8 +150,11 @@ fn what_cannot_be_moved_stays_and_is_told_why() {
     let full = refused(&["move", "small", "gpu1"]);
     assert!(full.contains("no room"), "{full}");
     assert_eq!(home(&node, "small"), "gpu0");
-    verdict(&mut program);
     verdict(&mut filler);
+    // One that has more than its quota by now goes, too.
+    success(control(&node, &["set", "small", "--memory", "1MiB"]));
+    success(control(&node, &["move", "small", "gpu1"]));
+    verdict(&mut program);
     success(control(&node, &["device", "down", "gpu1"]));
     assert!(refused(&["move", "small", "gpu1"]).contains("weft device up gpu1"));
 }

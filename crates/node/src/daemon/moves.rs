@@ -263,7 +263,8 @@ impl Daemon {
         let sessions: Vec<u32> = of_it.map(|(key, _)| *key).collect();
         let bytes = tables.ledger(way.from.key).used_bytes(vgpu.key);
         let there = tables.frames(way.to.key);
-        there.set_quota(vgpu.key, vgpu.memory_bytes);
+        // What it has may be more than its quota by now.
+        there.set_quota(vgpu.key, vgpu.memory_bytes.max(bytes));
         there.set_owner(vgpu.key, payer, limits.memory_total_bytes);
         let mut moved: Vec<MovedFrames> = Vec::new();
         for session in sessions {
@@ -281,6 +282,7 @@ impl Daemon {
         let exports = tables.frames(way.from.key).exports_of(vgpu.key);
         tables.frames(way.to.key).take_over(exports, &moved);
         let there = tables.frames(way.to.key);
+        there.set_quota(vgpu.key, vgpu.memory_bytes);
         let luggage = Luggage {
             device: way.to.spec(),
             page: way.to.page_file.try_clone()?,

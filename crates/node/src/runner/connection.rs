@@ -101,7 +101,7 @@ impl Connection<'_> {
                     Ok(kernels) => Event::Loaded { module, kernels },
                     Err(message) => Event::LoadRefused { module, message },
                 };
-                self.outbox.say(event);
+                self.outbox.say(if protocol::fits(&event) { event } else { too_long(module) });
             }
             Request::Unload { module } => drop(self.modules.remove(&module)),
             Request::Submit(submission) => {
@@ -248,6 +248,16 @@ impl Connection<'_> {
         }
         Ok(())
     }
+}
+
+/// What is said of a module about which too much would have to be said.
+fn too_long(module: u32) -> Event {
+    let message = format!(
+        "what is to be told of the module's kernels (names, parameters) is longer than {}; make it \
+         several modules, or leave out what no task runs",
+        ByteSize(protocol::MESSAGE_BYTES_MAX as u64)
+    );
+    Event::LoadRefused { module, message }
 }
 
 fn map(file: OwnedFd) -> Result<Arc<SharedMemory>, String> {
