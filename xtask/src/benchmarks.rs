@@ -39,7 +39,7 @@ enum Goal {
 
 use Goal::{AtLeast, AtMost, Told};
 
-const BENCHES: [Bench; 13] = [
+const BENCHES: [Bench; 15] = [
     Bench {
         name: "call",
         rows: &[
@@ -165,7 +165,38 @@ const BENCHES: [Bench; 13] = [
             Row("share_error_of_change_max", "the same in windows with a change", Told),
         ],
     },
+    Bench {
+        name: "flexy",
+        rows: &[
+            Row("sla_pct_at_85", "`deadline`: tasks in time, %, worst column", AtLeast(99.0)),
+            Row("utilization", "utilisation there, least", AtLeast(0.85)),
+            Row("resets", "resets of `deadline`", AtMost(0.0)),
+            Row("lost_tasks", "tasks lost, all policies", AtMost(0.0)),
+            Row("sim_error_points", "distance from the simulated part in time, largest", Told),
+            Row("sla_pct_fifo", "tasks in time under `fifo`, %", Told),
+        ],
+    },
+    Bench {
+        name: PREDICT,
+        rows: &[
+            Row("p99_error_max", "P99 of answers, simulated over real, off by", AtMost(0.05)),
+            Row("mmr_error_max", "MMR, simulated less real, off by", AtMost(0.005)),
+            Row("share_error_max", "shares, off by", Told),
+            Row("p99_error_median", "the P99's error in the median configuration", Told),
+            Row("configurations", "configurations", AtLeast(20.0)),
+            Row("p99_error_max_round_robin", "P99, another policy simulated, off by", Told),
+            Row("mmr_error_max_round_robin", "MMR, the same, off by", Told),
+        ],
+    },
 ];
+
+/// The one that is an experiment of the simulator beside real runs.
+const PREDICT: &str = "predict";
+
+/// The command that measures.
+fn verb(name: &str) -> &'static str {
+    if name == PREDICT { "sim" } else { "bench" }
+}
 
 /// Runs the benchmarks that are named, or all, and writes the page from all documents there are.
 pub(crate) fn run(only: &[String]) -> Result<()> {
@@ -189,13 +220,14 @@ pub(crate) fn run(only: &[String]) -> Result<()> {
 fn measure(name: &str, examples: &Path, results: &Path) -> Result<()> {
     eprintln!("{name} …");
     let output = Command::new(profile_dir("release").join("weft"))
-        .args(["bench", name, "--json", "--programs"])
+        .args([verb(name), name, "--json", "--programs"])
         .arg(examples)
         .stderr(Stdio::inherit())
         .output()
         .context("cannot start weft bench")?;
-    let document: Value = serde_json::from_slice(&output.stdout)
-        .with_context(|| format!("weft bench {name} printed no document: {}", output.status))?;
+    let document: Value = serde_json::from_slice(&output.stdout).with_context(|| {
+        format!("weft {} {name} printed no document: {}", verb(name), output.status)
+    })?;
     fs::write(document_path(results, name), serde_json::to_string_pretty(&document)? + "\n")?;
     Ok(())
 }
@@ -238,7 +270,8 @@ pub(crate) fn write_page(results: &Path) -> Result<()> {
 
 /// Every figure of a document, folded away.
 fn add_details(text: &mut String, name: &str, document: &Value) {
-    let _ = writeln!(text, "<details><summary>all of <code>bench {name}</code></summary>\n");
+    let _ =
+        writeln!(text, "<details><summary>all of <code>{} {name}</code></summary>\n", verb(name));
     text.push_str("| | |\n|---|---|\n");
     for part in ["figures", "baselines", "controls"] {
         let Some(Value::Object(figures)) = document.get(part) else { continue };
@@ -252,7 +285,11 @@ fn add_details(text: &mut String, name: &str, document: &Value) {
 
 fn add_rows(table: &mut String, bench: &Bench, document: &Value) {
     for (index, Row(key, what, goal)) in bench.rows.iter().enumerate() {
-        let command = if index == 0 { format!("`bench {}`", bench.name) } else { String::new() };
+        let command = if index == 0 {
+            format!("`{} {}`", verb(bench.name), bench.name)
+        } else {
+            String::new()
+        };
         let mode = if index == 0 { word(document, "mode") } else { "" };
         let value = ["figures", "controls", "baselines"]
             .iter()

@@ -9,8 +9,9 @@ use anyhow::{Context, Result};
 use crate::setup::{self, Python};
 use crate::shell::{cargo, profile_dir, root, run, target};
 
-/// What ships: the command, the shim, the in-process device and the task library.
-const PACKAGES: [&str; 4] = ["weft-cli", "weft-cuda", "weft-direct", "weft-tasks-c"];
+/// What ships: the command, the shim, the in-process device, the task library and the endpoint.
+const PACKAGES: [&str; 5] =
+    ["weft-cli", "weft-cuda", "weft-direct", "weft-tasks-c", "weft-endpoint"];
 
 /// Builds what ships, in a profile.
 pub(crate) fn build(profile: &str) -> Result<()> {

@@ -27,6 +27,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("weft-gate", &["weft-ring", "weft-turn"]),
     ("weft-client", &["weft-ring", "weft-wire"]),
     ("weft-cuda", &["weft-client", "weft-wire"]),
+    ("weft-endpoint", &["weft-ring", "weft-wire"]),
     ("weft-tasks", &["weft-ring"]),
     ("weft-tasks-c", &["weft-tasks"]),
     ("weft-direct", &["weft-device", "weft-exec", "weft-ring", "weft-wire"]),
@@ -46,7 +47,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         ],
     ),
     ("weft-sim", &["weft-sched", "weft-turn"]),
-    ("weft-cli", &["weft-device", "weft-node", "weft-sched", "weft-sim"]),
+    ("weft-cli", &["weft-device", "weft-node", "weft-sched", "weft-sim", "weft-tasks"]),
     ("xtask", &["weft-wire"]),
 ];
 

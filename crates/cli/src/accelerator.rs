@@ -1,7 +1,7 @@
 //! Virtual accelerators: `weft create --tasks`, and how `weft ls` and `weft top` show them.
 
 use anyhow::Result;
-use weft_node::admin::{AcceleratorReport, Request, Stats, VgpuReport};
+use weft_node::admin::{AcceleratorReport, AskedAccelerator, Request, Stats, VgpuReport};
 use weft_node::config::SlaSetting;
 
 use crate::args::{AccessSettings, BoundSettings, Sockets, VgpuSettings};
@@ -16,14 +16,15 @@ pub(crate) fn create(
     bound: &BoundSettings,
     access: AccessSettings,
 ) -> Result<()> {
-    sockets.connect()?.call(&Request::CreateAccelerator {
+    sockets.connect()?.call(&Request::CreateAccelerator(AskedAccelerator {
         name: name.to_owned(),
         pool: access.device.unwrap_or_default(),
         weight: settings.weight,
         memory_bytes: settings.memory.map(|size| size.0),
         owner: access.owner,
         sla_ns: bound.sla.map(|sla| sla.0),
-    })?;
+        token: access.token,
+    }))?;
     Ok(())
 }
 
@@ -68,15 +69,17 @@ pub(crate) fn listing(stats: &Stats, names: &mut Names) -> String {
 }
 
 /// Its class: batch, or the SLA of a user-facing one and the part of its tasks that were in time.
-fn class(accelerator: &AcceleratorReport) -> String {
-    let tasks = &accelerator.tasks;
-    match (accelerator.sla_ns, tasks.done) {
+pub(crate) fn class(accelerator: &AcceleratorReport) -> String {
+    match (accelerator.sla_ns, in_time(accelerator)) {
         (0, _) => "batch".to_owned(),
-        (sla_ns, 0) => SlaSetting(sla_ns).to_string(),
-        (sla_ns, done) => {
-            #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
-            let in_time = tasks.in_time as f64 / done as f64;
-            format!("{} {}", SlaSetting(sla_ns), percent(in_time))
-        }
+        (sla_ns, None) => SlaSetting(sla_ns).to_string(),
+        (sla_ns, Some(in_time)) => format!("{} {}", SlaSetting(sla_ns), percent(in_time)),
     }
+}
+
+/// The part of its tasks that were in time, 0–1; `None` of a batch one and without any.
+pub(crate) fn in_time(accelerator: &AcceleratorReport) -> Option<f64> {
+    let tasks = &accelerator.tasks;
+    #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
+    (accelerator.sla_ns > 0 && tasks.done > 0).then(|| tasks.in_time as f64 / tasks.done as f64)
 }

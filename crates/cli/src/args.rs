@@ -1,12 +1,13 @@
 //! The command line, as typed.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use weft_node::config::{ByteSize, NAME_RULE, is_vgpu_name};
 
-use crate::users;
+use crate::{remote, users};
 
 /// Shares GPUs among tenants: unmodified CUDA programs, weighted fairness, quotas, isolation.
 #[derive(Debug, Parser)]
@@ -87,7 +88,7 @@ pub(crate) enum Command {
         name: String,
         /// Make it a virtual accelerator, which takes tasks and no programs: any device of the pool
         /// that `--device` names runs them.
-        #[arg(long, requires = "device", conflicts_with_all = ["cap", "token"])]
+        #[arg(long, requires = "device", conflicts_with = "cap")]
         tasks: bool,
         #[command(flatten)]
         settings: VgpuSettings,
@@ -96,7 +97,11 @@ pub(crate) enum Command {
         #[command(flatten)]
         access: AccessSettings,
     },
-    /// Change a vGPU while it runs, or the weight of a user or of a process.
+    /// Let programs of another host use a vGPU, created if it is not there: prints a grant.
+    Token(TokenOptions),
+    /// Serve this user's programs with a vGPU of another host, until stopped.
+    Remote(RemoteOptions),
+    /// Change a vGPU or virtual accelerator while it runs, or the weight of a user or of a process.
     Set(SetOptions),
     /// Remove a vGPU.
     Rm {
@@ -344,7 +349,7 @@ pub(crate) struct AccessSettings {
     /// The device that it lives on, or the pool of devices; where there is room without it.
     #[arg(long, value_name = "DEVICE|POOL")]
     pub(crate) device: Option<String>,
-    /// A token that programs must show (`WEFT_TOKEN`) to attach.
+    /// A token that programs must show (`WEFT_TOKEN`) to attach, or to submit tasks.
     #[arg(long)]
     pub(crate) token: Option<String>,
 }
@@ -414,9 +419,51 @@ pub(crate) struct RunOptions {
     /// soft:paced:MODEL.toml, soft:check, cuda, cuda:N.
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
+    /// Use a vGPU of another host, whose gateway is there.
+    #[arg(long, value_name = "HOST:PORT",
+          conflicts_with_all = ["direct", "device", "cpu_weight", "no_spawn"])]
+    pub(crate) remote: Option<String>,
+    /// File with the grant for it, that `weft token` printed there; several, one a line, for
+    /// several vGPUs.
+    #[arg(long, value_name = "FILE", requires = "remote")]
+    pub(crate) token_file: Option<PathBuf>,
     /// The program and its arguments.
     #[arg(required = true, trailing_var_arg = true)]
     pub(crate) program: Vec<String>,
+}
+
+/// `weft token`
+#[derive(Debug, Args)]
+pub(crate) struct TokenOptions {
+    /// The vGPU.
+    #[arg(value_parser = vgpu_name)]
+    pub(crate) name: String,
+    #[command(flatten)]
+    pub(crate) settings: VgpuSettings,
+    /// For how long sessions may begin with the grant: 90s, 15m, 2h, 7d.
+    #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = remote::duration)]
+    pub(crate) valid: Duration,
+    /// How many endpoints may use it: the first that do.
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) uses: u32,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// `weft remote`
+#[derive(Debug, Args)]
+pub(crate) struct RemoteOptions {
+    /// The other host's gateway.
+    #[arg(value_name = "HOST:PORT")]
+    pub(crate) remote: String,
+    /// File with the grant that `weft token` printed there; several, one a line, for several vGPUs.
+    #[arg(long, value_name = "FILE")]
+    pub(crate) token_file: PathBuf,
+    /// Socket for the programs: name it to them as WEFT_SOCKET.
+    #[arg(long, value_name = "PATH")]
+    pub(crate) socket: PathBuf,
 }
 
 /// How a program's processes are weighed.
@@ -507,8 +554,11 @@ pub(crate) struct BenchOptions {
     /// `scale`: how many vGPUs are attached at once; 1,024, or 64 if quick.
     #[arg(long, value_parser = clap::value_parser!(u32).range(4..=4000))]
     pub(crate) vgpus: Option<u32>,
-    /// Only these attacks of `adversary`.
-    #[arg(long, value_name = "ATTACK", value_delimiter = ',')]
+    /// `call` and `copy`: reach the vGPU another way.
+    #[arg(long, value_enum, value_name = "WAY")]
+    pub(crate) via: Option<crate::bench::via::Via>,
+    /// Only these attacks of `adversary`, or these runs of `flexy` (`deadline_80_20`).
+    #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
 }
 
@@ -540,6 +590,9 @@ pub(crate) struct SimOptions {
     /// JSON documents of `weft bench` to stand beside in the report.
     #[arg(long, value_name = "DIR", requires = "report")]
     pub(crate) real: Option<PathBuf>,
+    /// Folder of the compiled programs that `predict` runs.
+    #[arg(long, value_name = "DIR")]
+    pub(crate) programs: Option<PathBuf>,
     /// A tenant of the experiment `profiles`: its weight and its launches (CSV or JSON).
     #[arg(long = "profile", value_name = "WEIGHT:FILE", value_parser = weighted_file)]
     pub(crate) profiles: Vec<(u32, PathBuf)>,

@@ -11,6 +11,7 @@ mod doctor;
 mod output;
 mod owner;
 mod programs;
+mod remote;
 mod replay;
 mod run;
 mod sim;
@@ -72,6 +73,8 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Create { name, tasks: false, settings, bound, access } => {
             vgpu::create(&sockets, &name, &settings, &bound, access)?;
         }
+        Command::Token(options) => remote::token(&sockets, &options)?,
+        Command::Remote(options) => remote::serve(&options)?,
         Command::Set(options) => vgpu::set(&sockets, &options)?,
         Command::Rm { name, force } => vgpu::remove(&sockets, &name, force)?,
         Command::Move { name, device, json } => vgpu::move_to(&sockets, &name, &device, json)?,

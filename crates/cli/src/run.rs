@@ -13,7 +13,7 @@ use weft_node::admin::{AdminError, Client, DeviceReport, Request};
 
 use crate::args::{RunOptions, Sockets, VgpuSettings};
 use crate::daemon::Found;
-use crate::{cpu_weight, daemon, output, programs};
+use crate::{cpu_weight, daemon, output, programs, remote};
 
 /// `weft run`
 pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
@@ -21,6 +21,9 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
         return run_direct(options);
     }
     check_names(&options.names)?;
+    if let Some(host) = &options.remote {
+        return remote::run(host, options);
+    }
     let Found { config, client } = sockets.find()?;
     let mut admin = match client {
         Ok(client) => Some(client),
@@ -184,7 +187,7 @@ fn attach(command: &mut Command, directory: &Path) {
 }
 
 /// Returns only if the program cannot be run, with the exit codes that shells have for it.
-fn become_program(mut command: Command) -> ExitCode {
+pub(crate) fn become_program(mut command: Command) -> ExitCode {
     let error = command.exec();
     let name = command.get_program().display();
     let is_missing = error.kind() == io::ErrorKind::NotFound;
@@ -249,7 +252,8 @@ fn on_driver(options: &RunOptions, ordinal: Option<u32>) -> Result<Command> {
     Ok(command)
 }
 
-fn program(options: &RunOptions, scratch: &Path) -> Result<Command> {
+/// The command, with the shim and what the options say for it.
+pub(crate) fn program(options: &RunOptions, scratch: &Path) -> Result<Command> {
     // A user who may not write into the daemon's directory gets a folder of their own.
     let libraries = programs::library_dir(scratch)
         .or_else(|error| programs::library_dir(&programs::own_dir()).map_err(|_| error))?;

@@ -1,11 +1,13 @@
-//! `weft top`: who uses the device, live.
+//! `weft top`: who uses the devices, live.
+
+mod tasks;
 
 use std::io::{IsTerminal, stdout};
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind};
-use ratatui::layout::{Constraint, Layout};
+use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Style, Stylize};
 use ratatui::text::{Line, Text};
 use ratatui::widgets::{Block, Cell, Row, Table};
@@ -114,7 +116,7 @@ pub(crate) fn top(sockets: &Sockets, interval_ms: u64, how: How) -> Result<()> {
             let (devices, policy) = (&after.devices, &after.policy);
             let look = json!({
                 "now_ns": now_ns, "policy": policy, "busy": busy, "devices": devices,
-                "vgpus": vgpus,
+                "vgpus": vgpus, "accelerators": after.accelerators, "pools": after.pools,
             });
             Ok(look.to_string())
         }),
@@ -149,7 +151,8 @@ pub(crate) fn summary(before: &Stats, after: &Stats) -> String {
         })
         .collect();
     let who = if busy.is_empty() { "nobody".to_owned() } else { busy.join("  ") };
-    format!("busy {:>6}  {who}", percent(busy_ratio(before, after)))
+    let tasks = tasks::summary(before, after);
+    format!("busy {:>6}  {who}{tasks}", percent(busy_ratio(before, after)))
 }
 
 /// The part of the time between two looks in which the devices were busy, over all of them.
@@ -219,14 +222,13 @@ impl Screen {
     }
 
     fn draw(&mut self, frame: &mut Frame<'_>, before: &Stats, after: &Stats) {
-        let devices = u16::try_from(after.devices.len()).unwrap_or(u16::MAX);
-        // Devices never push who uses them off the screen.
-        let head = Constraint::Length((devices + 1).min(frame.area().height / 3).max(2));
-        let areas = Layout::vertical([head, Constraint::Min(3), Constraint::Length(1)]);
-        let [head, body, foot] = areas.areas(frame.area());
-        let heading: Vec<Line<'_>> =
-            heading(before, after).into_iter().map(|text| Line::from(text).bold()).collect();
+        let lines = heading(before, after).into_iter().chain(tasks::heading(after));
+        let heading: Vec<Line<'_>> = lines.map(|text| Line::from(text).bold()).collect();
+        let [head, body, tasks, foot] = areas(frame.area(), heading.len(), tasks::height(after));
         frame.render_widget(Text::from(heading), head);
+        if tasks.height > 0 {
+            frame.render_widget(tasks::table(before, after, &mut self.names), tasks);
+        }
         let columns = shown_columns(body.width.saturating_sub(2));
         let rows = rows(&shares(before, after), after, self.shows_all, &mut self.names);
         // Two lines of the frame, one of names.
@@ -259,6 +261,15 @@ impl Screen {
         let keys = "q quits   ↑ ↓ scroll   a shows all   ┃ where the share should be";
         frame.render_widget(Line::from(keys).dim(), foot);
     }
+}
+
+/// Head, vGPUs, accelerators and foot of the screen. Neither devices nor accelerators push who uses
+/// them off it.
+fn areas(area: Rect, heading: usize, tasks: u16) -> [Rect; 4] {
+    let third = area.height / 3;
+    let head = u16::try_from(heading + 1).unwrap_or(u16::MAX).min(third).max(2);
+    let (head, tasks) = (Constraint::Length(head), Constraint::Length(tasks.min(third)));
+    Layout::vertical([head, Constraint::Min(3), tasks, Constraint::Length(1)]).areas(area)
 }
 
 #[expect(clippy::wildcard_enum_match_arm, reason = "a terminal has many keys that mean nothing")]
@@ -476,6 +487,63 @@ mod tests {
         let buffer = terminal.backend().buffer();
         let cells = buffer.content().chunks(size.0.into());
         cells.map(|row| row.iter().map(|cell| cell.symbol()).collect()).collect()
+    }
+
+    /// A look at a pool of two devices with a user-facing accelerator that was done with ten tasks
+    /// more, one of them late, and `others` batch ones.
+    fn tasks_look(now_ns: u64, others: usize) -> Stats {
+        let accelerator = |name: String, sla_ns: u64, done: u64, in_time: u64| {
+            json!({
+                "name": name, "owner": 0, "pool": "vision", "weight": 1, "memory_bytes": 1 << 30,
+                "sla_ns": sla_ns, "runner": 7, "connections": 1, "vgpus": [],
+                "used_ns": now_ns / 2,
+                "tasks": {
+                    "waiting": 3, "running": 1, "done": done, "in_time": in_time, "longest_ns": 0,
+                    "failed": 0, "dropped": 0, "stops": 0, "losses": 0, "resets": 0,
+                },
+            })
+        };
+        let (done, late) = if now_ns == 0 { (90, 1) } else { (100, 2) };
+        let mut all = vec![accelerator("net".to_owned(), 200_000_000, done, done - late)];
+        all.extend((0..others).map(|n| accelerator(format!("nightly-{n}"), 0, 5, 0)));
+        let pool = json!({
+            "name": "vision", "policy": "deadline", "devices": ["gpu0", "gpu1"], "user_devices": 1,
+            "batch_devices": 1,
+        });
+        Stats {
+            accelerators: serde_json::from_value(json!(all)).unwrap(),
+            pools: serde_json::from_value(json!([pool])).unwrap(),
+            ..look(now_ns, 1, 0)
+        }
+    }
+
+    #[test]
+    fn accelerators_are_on_the_screen_with_their_tasks_and_attainment() {
+        let (before, after) = (tasks_look(0, 1), tasks_look(1_000_000_000, 1));
+        let line = summary(&before, &after);
+        assert!(line.contains("net 25.0% of vision (3 wait, 10.0/s, 90.0% in time)"), "{line}");
+        for width in [80, 120] {
+            let mut terminal = Terminal::new(TestBackend::new(width, 24)).unwrap();
+            let mut screen = Screen::default();
+            terminal.draw(|frame| screen.draw(frame, &before, &after)).unwrap();
+            let buffer = terminal.backend().buffer();
+            let text: String = buffer.content().iter().map(|cell| cell.symbol()).collect();
+            let wanted = ["pool vision: deadline", "1 of 2", "200ms 98.0%", "10.0", "nightly-0"];
+            for part in wanted {
+                assert!(text.contains(part), "{width}: no {part} in\n{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn many_accelerators_leave_the_vgpus_their_place() {
+        let (before, after) = (tasks_look(0, 50), tasks_look(1_000_000_000, 50));
+        let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+        let mut screen = Screen::default();
+        terminal.draw(|frame| screen.draw(frame, &before, &after)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let text: String = buffer.content().iter().map(|cell| cell.symbol()).collect();
+        assert!(text.contains("z-busy-00") && text.contains("net"), "{text}");
     }
 
     #[test]

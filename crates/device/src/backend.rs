@@ -12,7 +12,7 @@ use toml::Table;
 use weft_ring::{MemoryFile, SharedMemory};
 
 use crate::cuda::CudaBackend;
-use crate::soft::SoftBackend;
+use crate::soft::{Geometry, SoftBackend};
 use crate::{Device, DeviceInfo, DevicePage, FrameSource};
 
 /// A kind of device, as the settings that are its own.
@@ -117,10 +117,12 @@ pub struct Parts {
     pub page: DevicePage,
     /// The vGPU's frames.
     pub frames: MemoryFile,
-    /// Which session each frame of the device belongs to, read-only.
+    /// The vGPU's private table, read-only.
     pub table: Arc<SharedMemory>,
-    /// Memory of the device, in bytes: so many frames are in the table.
-    pub device_memory_bytes: u64,
+    /// The device's physical table, read-only.
+    pub physical: Arc<SharedMemory>,
+    /// How the device's memory is divided.
+    pub geometry: Geometry,
     /// Pays for memory.
     pub source: Box<dyn FrameSource>,
     /// Quota of the vGPU, in bytes.

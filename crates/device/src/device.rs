@@ -5,6 +5,7 @@ use std::sync::atomic::AtomicU64;
 
 use weft_ring::{Cell, MemoryFile, SharedMemory};
 
+use crate::soft::Geometry;
 use crate::{
     BackendConfig, Completion, DeviceInfo, DevicePage, LoadedModule, ModuleId, MovedRun, Op, OpId,
     QueueId,
@@ -113,10 +114,12 @@ pub struct Destination {
     pub page: DevicePage,
     /// The vGPU's frames there.
     pub frames: MemoryFile,
-    /// Which session each frame of the device belongs to, read-only.
+    /// The vGPU's private table there, read-only.
     pub table: Arc<SharedMemory>,
-    /// Memory of the device, in bytes: so many frames are in the table.
-    pub device_memory_bytes: u64,
+    /// The physical table there, read-only.
+    pub physical: Arc<SharedMemory>,
+    /// How memory is divided there.
+    pub geometry: Geometry,
     /// Where the frames of the vGPU's sessions go, by the first frame.
     pub moved: Vec<MovedRun>,
 }

@@ -67,6 +67,12 @@ pub trait FrameSource: std::fmt::Debug + Send {
     /// What the vGPU has and may have, in bytes.
     fn usage(&self) -> MemoryUse;
 
+    /// Has what the vGPU needs of its memory brought into slots of the device before it goes on:
+    /// all parts that it uses, and the one of a page. What cannot be brought faults.
+    fn make_resident(&self, _wanted: &Wanted) -> Brought {
+        Brought::default()
+    }
+
     /// Lets other sessions of the vGPU learn of these frames, which hold `bytes`; the key for it.
     ///
     /// # Errors
@@ -83,6 +89,22 @@ pub trait FrameSource: std::fmt::Debug + Send {
     fn import(&mut self, _key: [u8; 16]) -> Result<ForeignFrames, DeviceError> {
         Err(DeviceError::Unsupported("memory that several sessions use"))
     }
+}
+
+/// What of a vGPU's memory is to be in slots of the device.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wanted {
+    /// A page of the session's own that an operation has met, if that is why.
+    pub page: Option<u64>,
+    /// Parts of the vGPU's memory that operations used since the last time.
+    pub touched: Vec<u64>,
+}
+
+/// What became of it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Brought {
+    /// How long the device is busy with it from now on, in ns, where that is modelled.
+    pub wait_ns: u64,
 }
 
 /// Frames of another session of the vGPU.

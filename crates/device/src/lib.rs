@@ -26,7 +26,9 @@ pub use backend::{
 };
 pub use clock::thread_cpu_ns;
 pub use device::{Destination, Device, DeviceError, Driven, Import, LoadError, MemoryUse};
-pub use frames::{ForeignFrames, FrameRun, FrameSource, LocalFrames, MovedRun, PAGE};
+pub use frames::{
+    Brought, ForeignFrames, FrameRun, FrameSource, LocalFrames, MovedRun, PAGE, Wanted,
+};
 pub use info::{Attribute, Capabilities, DeviceInfo};
 pub use op::{
     Completion, CopyShape, Endpoint, Fault, FaultKind, Fill, FunctionInfo, GlobalInfo, Launch,

@@ -23,6 +23,7 @@ mod limits;
 mod name;
 mod paths;
 mod pool;
+mod remote;
 mod size;
 mod sla;
 mod tenants;
@@ -35,6 +36,7 @@ pub use limits::{Choice, LimitError, UserLimits, UserLimitsConfig};
 pub use name::{NAME_RULE, is_vgpu_name};
 pub use paths::{default_runtime_dir, default_state_dir, search_places};
 pub use pool::PoolSettings;
+pub use remote::RemoteConfig;
 pub use size::ByteSize;
 pub use sla::SlaSetting;
 pub use tenants::{Member, Members};
@@ -88,6 +90,8 @@ pub struct NodeConfig {
     pub journal: JournalConfig,
     /// Prometheus metrics over HTTP.
     pub metrics: MetricsConfig,
+    /// Programs of other hosts.
+    pub remote: RemoteConfig,
     /// The log, on standard error.
     pub log: LogConfig,
 }
@@ -267,6 +271,7 @@ impl Default for NodeConfig {
             worker: WorkerConfig::default(),
             journal: JournalConfig::default(),
             metrics: MetricsConfig::default(),
+            remote: RemoteConfig::default(),
             log: LogConfig::default(),
         }
     }
@@ -457,7 +462,7 @@ impl NodeConfig {
     /// The memory of the largest device, in bytes.
     #[must_use]
     pub fn largest_memory_bytes(&self) -> u64 {
-        self.devices.iter().map(DeviceConfig::memory_bytes).max().unwrap_or(0)
+        self.devices.iter().map(DeviceConfig::lent_bytes).max().unwrap_or(0)
     }
 
     /// The memory quota, in bytes, of a vGPU that asks for none, where a device has so much.
@@ -515,6 +520,8 @@ impl NodeConfig {
             let key = format!("scheduling.tenants.{tenant}");
             return Err(invalid(&format!("{key}: `{tenant}` is not the number of a user")));
         }
+        check("remote.grace_ms", self.remote.grace_ms.into(), 0, 3_600_000)?;
+        check("remote.patience_ms", self.remote.patience_ms.into(), 100, 60_000)?;
         check("scheduling.cap_period_ms", scheduling.cap_period_ms, 1, 3_600_000)?;
         if let Some(quantum_us) = scheduling.quantum_us {
             check("scheduling.quantum_us", quantum_us, 100, 1_000_000)?;

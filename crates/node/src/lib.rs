@@ -23,6 +23,9 @@ pub use weft_wire::id::DEVICES_MAX as PROCESS_DEVICES_MAX;
 /// When the node cannot start: the sockets are taken, the device cannot be created.
 pub fn run_node(config: NodeConfig) -> anyhow::Result<()> {
     abort_on_panic();
+    // What this process was started with is no business of the workers that it starts. A kernel
+    // before 5.11 cannot do it at once; what Weft opens itself is marked anyway.
+    let _ = weft_ring::peer::close_rest_on_exec();
     daemon::run(config)
 }
 

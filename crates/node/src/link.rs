@@ -15,6 +15,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
+use weft_device::soft::Geometry;
 use weft_device::{BackendConfig, Capabilities, DeviceInfo};
 use weft_ring::peer;
 use weft_turn::Abandoned;
@@ -113,6 +114,8 @@ pub(crate) struct DeviceSpec {
     pub(crate) name: String,
     /// Device memory, in bytes.
     pub(crate) memory_bytes: u64,
+    /// How it is divided.
+    pub(crate) geometry: Geometry,
     /// What executes.
     pub(crate) backend: BackendConfig,
 }
@@ -209,6 +212,14 @@ pub(crate) enum Ask {
         /// An earlier daemon may have taken them back already.
         again: bool,
     },
+    /// What the vGPU uses of its memory is to be in slots of the device. Answer:
+    /// [`Reply::Resident`].
+    Reside {
+        /// A page of the session's that an operation has met, if that is why.
+        page: Option<u64>,
+        /// Parts of the vGPU's memory that operations used since the last time.
+        touched: Vec<u64>,
+    },
     /// The vGPU's memory. Answer: [`Reply::Usage`].
     Usage,
     /// Frames of its own that other sessions of the vGPU may use. Answer: [`Reply::Exported`] or
@@ -274,6 +285,7 @@ impl Ask {
             Self::GiveBack { runs, .. } => Self::GiveBack { runs: runs.clone(), again: true },
             Self::Ready
             | Self::Usage
+            | Self::Reside { .. }
             | Self::Load
             | Self::Loaded
             | Self::Images { .. }
@@ -332,6 +344,11 @@ pub(crate) enum Reply {
     Stay,
     /// Quota or device is exhausted; nothing was done.
     Exhausted,
+    /// It is there, as far as it can be.
+    Resident {
+        /// How long the device is busy with that from now on, in ns, where that is modelled.
+        wait_ns: u64,
+    },
     /// The vGPU's memory, in bytes.
     Usage {
         /// Still free.

@@ -266,6 +266,9 @@ fn host_memory_of_a_users_sessions_is_bounded_together() {
 
 #[test]
 fn a_worker_has_nothing_to_fill_a_disk_or_forge_a_log_with() {
+    // Whoever starts the daemon may have files that programs inherit.
+    let inherited = tempfile::tempfile().unwrap();
+    rustix::io::fcntl_setfd(&inherited, rustix::io::FdFlags::empty()).unwrap();
     let node = Node::start(&[]);
     let _tenant = Tenant::attach(&node, "any");
     let worker = node.workers()[0];

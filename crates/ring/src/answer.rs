@@ -81,6 +81,32 @@ impl AnswerWords {
     }
 }
 
+#[cfg(not(loom))]
+impl AnswerWords {
+    /// The answer to `call`, if it is there, and as much of its bytes as fits into `target`.
+    pub(crate) fn take(&self, call: u32, target: &mut [u8]) -> Option<Answer> {
+        // SYNC: acquires what `complete` published.
+        (self.done.load(Ordering::Acquire) == call).then(|| self.read(target))
+    }
+}
+
+impl AnswerWords {
+    /// Reads an answer that is there.
+    fn read(&self, target: &mut [u8]) -> Answer {
+        let result = self.result.load(Ordering::Relaxed);
+        let [s0, s1, s2, s3, l0, l1, l2, l3] = result.to_le_bytes();
+        let status = i32::from_le_bytes([s0, s1, s2, s3]);
+        let claimed = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3])).unwrap_or(usize::MAX);
+        let len = claimed.min(self.bytes.len() * 8);
+        let room = len.min(target.len());
+        for (word, chunk) in self.bytes.iter().zip(target[..room].chunks_mut(8)) {
+            let bytes = word.load(Ordering::Relaxed).to_le_bytes();
+            chunk.copy_from_slice(&bytes[..chunk.len()]);
+        }
+        Answer { status, len }
+    }
+}
+
 /// The caller's side of an answer slot.
 #[derive(Debug)]
 pub(crate) struct CallSlot {
@@ -115,16 +141,6 @@ impl CallSlot {
         if !self.words.flag.wait(patience, ready)? && !is_done() {
             return Err(Unready::PeerLost);
         }
-        let result = self.words.result.load(Ordering::Relaxed);
-        let [s0, s1, s2, s3, l0, l1, l2, l3] = result.to_le_bytes();
-        let status = i32::from_le_bytes([s0, s1, s2, s3]);
-        let claimed = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3])).unwrap_or(usize::MAX);
-        let len = claimed.min(self.words.bytes.len() * 8);
-        let room = len.min(target.len());
-        for (word, chunk) in self.words.bytes.iter().zip(target[..room].chunks_mut(8)) {
-            let bytes = word.load(Ordering::Relaxed).to_le_bytes();
-            chunk.copy_from_slice(&bytes[..chunk.len()]);
-        }
-        Ok(Answer { status, len })
+        Ok(self.words.read(target))
     }
 }

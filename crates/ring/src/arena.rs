@@ -264,13 +264,15 @@ impl Drop for Block {
 }
 
 /// The worker's view of the arena.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub struct WorkerArena {
     memory: Arc<SharedMemory>,
     base: usize,
     len: usize,
     releases: Cells<AtomicU32>,
     room: WakeFlag,
+    /// Of a session whose client is elsewhere.
+    news: Option<WakeFlag>,
 }
 
 impl WorkerArena {
@@ -281,6 +283,7 @@ impl WorkerArena {
             len: segment.arena_len(),
             releases: segment.releases()?,
             room: segment.arena_room()?,
+            news: segment.news()?,
         })
     }
 
@@ -307,6 +310,22 @@ impl WorkerArena {
         // SYNC: the worker is done with the block; pairs with the acquire in `Shared::reap`.
         word.store(1, Ordering::Release);
         self.room.wake();
+        if let Some(news) = &self.news {
+            news.wake();
+        }
         Ok(())
+    }
+
+    /// Notes that a block is handed over: its word is 0 until the worker has released it.
+    pub(crate) fn lend(&self, block: u32) -> Result<(), Violation> {
+        let word = self.releases.get(block as usize).ok_or(Violation::Arena)?;
+        word.store(0, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Whether the worker has released a block, acquiring what it did with it.
+    pub(crate) fn is_released(&self, block: u32) -> bool {
+        let word = self.releases.get(block as usize);
+        word.is_some_and(|word| word.load(Ordering::Acquire) != 0)
     }
 }

@@ -84,6 +84,8 @@ mod processors;
 #[cfg(not(loom))]
 mod ranges;
 #[cfg(not(loom))]
+mod relay;
+#[cfg(not(loom))]
 mod segment;
 #[cfg(not(loom))]
 mod span;
@@ -111,13 +113,14 @@ pub use {
     client::{CallError, ClientOptions, ClientSide},
     fork::ForkGuard,
     map::{Access, MapError, MemoryFile, PAGE, Reservation, SharedMemory},
+    relay::{RelayIn, RelayOut},
     segment::{
         ARENA_BLOCKS, ARENA_BYTES, LANES, LAYOUT_VERSION, Loss, NOTICE_WORDS, PROGRESS_WORDS,
         Segment, SegmentError,
     },
     span::SharedSpan,
     window::Window,
-    worker::{Wake, WorkerSide},
+    worker::{Replies, Wake, WorkerSide},
 };
 
 #[cfg(not(any(loom, miri)))]

@@ -124,6 +124,15 @@ pub fn refuse_descriptors(socket: impl AsFd) -> bool {
     sys::refuse_descriptors(socket.as_fd()).is_ok()
 }
 
+/// Has all descriptors of this process but the first three closed for programs that it executes,
+/// also those that it was started with.
+///
+/// # Errors
+/// The system's: before Linux 5.11 there is no such call.
+pub fn close_rest_on_exec() -> io::Result<()> {
+    sys::close_rest_on_exec()
+}
+
 /// Accepts a connection on a listening socket.
 ///
 /// # Errors

@@ -11,7 +11,7 @@ use crate::sys;
 use crate::wait::SAME_PROCESSOR;
 
 /// One side's view.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct Processors {
     own: Cell<AtomicU32>,
     peer: Cell<AtomicU32>,

@@ -28,7 +28,7 @@ pub const ARENA_BYTES: usize = 64 << 20;
 /// "weftring" in ASCII, little-endian.
 const MAGIC: u64 = u64::from_le_bytes(*b"weftring");
 /// Raised with every change of the layout.
-pub const LAYOUT_VERSION: u32 = 2;
+pub const LAYOUT_VERSION: u32 = 3;
 
 const LINE: usize = 64;
 
@@ -45,9 +45,12 @@ const WORKER_PROCESSOR: usize = WORKER_LOST + 16;
 const CLIENT_PROCESSOR: usize = LANES_USED + 8;
 const ARENA_ROOM: usize = 5 * LINE;
 const NOTICES: usize = 6 * LINE;
+const NEWS: usize = 8 * LINE;
+/// Written once, before the worker opens the segment.
+const RELAYED: usize = 9 * LINE;
 /// The page's second half: a word per answer slot.
 const WAITING: usize = PAGE - ANSWER_SLOTS as usize * 8;
-const _: () = assert!(NOTICES + NOTICE_WORDS * 8 <= WAITING);
+const _: () = assert!(NOTICES + NOTICE_WORDS * 8 <= NEWS && RELAYED + LINE <= WAITING);
 
 /// Head and room flag, a line each.
 const LANE_CONTROL: usize = 2 * LINE;
@@ -166,6 +169,22 @@ impl Segment {
         Ok(WakeFlag::new(self.memory.cell(DOORBELL)?))
     }
 
+    /// Says, before the worker opens the segment, that its client is elsewhere and a
+    /// [`crate::RelayOut`] carries on what the worker publishes.
+    ///
+    /// # Errors
+    /// Never for an opened segment.
+    pub fn mark_relayed(&self) -> Result<(), MapError> {
+        self.memory.cell::<AtomicU32>(RELAYED)?.store(1, Ordering::Release);
+        Ok(())
+    }
+
+    /// The relay's sleeping flag, if the session is relayed: rung with everything published.
+    pub(crate) fn news(&self) -> Result<Option<WakeFlag>, MapError> {
+        let relayed = self.memory.cell::<AtomicU32>(RELAYED)?.load(Ordering::Acquire) != 0;
+        relayed.then(|| self.memory.cell(NEWS).map(WakeFlag::new)).transpose()
+    }
+
     /// Tells the client that its worker is gone and wakes every caller. The daemon does this, as
     /// does a worker that gives up.
     ///
@@ -191,6 +210,9 @@ impl Segment {
             self.room_flag(lane)?.wake();
         }
         self.arena_room()?.wake();
+        if let Some(news) = self.news()? {
+            news.wake();
+        }
         Ok(())
     }
 
@@ -297,7 +319,9 @@ impl Segment {
         ARENA
     }
 
-    pub(crate) fn arena_len(&self) -> usize {
+    /// The arena's size in bytes.
+    #[must_use]
+    pub fn arena_len(&self) -> usize {
         self.memory.len().saturating_sub(ARENA)
     }
 }

@@ -41,6 +41,15 @@ pub(crate) fn thread_exists(id: u32) -> bool {
     answer == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
+/// Marks all descriptors but the first three as closed for programs that this process executes.
+pub(crate) fn close_rest_on_exec() -> io::Result<()> {
+    let (first, last) = (3_u32, u32::MAX);
+    // SAFETY: with `CLOSE_RANGE_CLOEXEC` no descriptor is closed now; all arguments are integers.
+    let answer =
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, libc::CLOSE_RANGE_CLOEXEC) };
+    if answer == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
 /// Who connected a Unix socket.
 pub(crate) fn peer_credentials(socket: BorrowedFd<'_>) -> io::Result<Credentials> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };

@@ -18,13 +18,79 @@ use crate::wait::{Patience, Unready, WakeFlag};
 pub struct WorkerSide {
     segment: Segment,
     lanes: Lanes,
-    answers: Vec<AnswerWords>,
     doorbell: WakeFlag,
+    replies: Replies,
+    violation: Option<Violation>,
+}
+
+/// What the worker publishes. Whoever takes a session's commands may have others publish for it.
+#[derive(Debug, Clone)]
+pub struct Replies {
+    answers: Vec<AnswerWords>,
     progress: Cells<AtomicU64>,
     notices: Cells<AtomicU64>,
     arena: WorkerArena,
     processors: Processors,
-    violation: Option<Violation>,
+    /// Rung beside the callers' own flags, for a client that is elsewhere.
+    news: Option<WakeFlag>,
+}
+
+impl Replies {
+    fn open(segment: &Segment) -> Result<Self, SegmentError> {
+        let answers = (0..ANSWER_SLOTS).map(|slot| segment.answer(slot));
+        Ok(Self {
+            answers: answers.collect::<Result<_, _>>()?,
+            progress: segment.progress()?,
+            notices: segment.notices()?,
+            arena: WorkerArena::new(segment)?,
+            processors: Processors::new(segment.worker_processor()?, segment.client_processor()?),
+            news: segment.news()?,
+        })
+    }
+
+    #[inline]
+    fn ring(&self) {
+        if let Some(news) = &self.news {
+            news.wake();
+        }
+    }
+
+    /// Answers a synchronous call, at any time and in any order.
+    ///
+    /// # Errors
+    /// [`AnswerTooLong`] when `bytes` exceed [`crate::MAX_ANSWER`]; nothing is answered then.
+    pub fn complete(&self, to: AnswerTo, status: i32, bytes: &[u8]) -> Result<(), AnswerTooLong> {
+        self.processors.show_own();
+        let answered = match self.answers.get(usize::from(to.slot)) {
+            Some(answer) => answer.complete(to.call, status, bytes),
+            // `take` hands out existing slots only.
+            None => Ok(()),
+        };
+        self.ring();
+        answered
+    }
+
+    /// Publishes progress: what was done before is visible to a client that reads `value`.
+    pub fn set_progress(&self, index: usize, value: u64) {
+        if let Some(word) = self.progress.get(index) {
+            word.store(value, Ordering::Release);
+        }
+        self.ring();
+    }
+
+    /// Publishes a notice.
+    pub fn set_notice(&self, index: usize, value: u64) {
+        if let Some(word) = self.notices.get(index) {
+            word.store(value, Ordering::Release);
+        }
+        self.ring();
+    }
+
+    /// The arena that the client's payloads lie in.
+    #[must_use]
+    pub fn arena(&self) -> &WorkerArena {
+        &self.arena
+    }
 }
 
 impl WorkerSide {
@@ -39,15 +105,10 @@ impl WorkerSide {
             Ok::<_, MapError>((consumer, segment.room_flag(lane)?))
         });
         let lanes: Vec<_> = lanes.collect::<Result<_, _>>()?;
-        let answers = (0..ANSWER_SLOTS).map(|slot| segment.answer(slot));
         Ok(Self {
             lanes: Lanes::new(lanes, segment.lanes_used()?),
-            answers: answers.collect::<Result<_, _>>()?,
             doorbell: segment.doorbell()?,
-            progress: segment.progress()?,
-            notices: segment.notices()?,
-            arena: WorkerArena::new(&segment)?,
-            processors: Processors::new(segment.worker_processor()?, segment.client_processor()?),
+            replies: Replies::open(&segment)?,
             violation: None,
             segment,
         })
@@ -76,23 +137,18 @@ impl WorkerSide {
         self.violation.is_some() || self.lanes.has_record()
     }
 
-    /// Answers a synchronous call, at any time and in any order.
+    /// As [`Replies::complete`].
     ///
     /// # Errors
-    /// [`AnswerTooLong`] when `bytes` exceed [`crate::MAX_ANSWER`]; nothing is answered then.
+    /// [`AnswerTooLong`].
     pub fn complete(&self, to: AnswerTo, status: i32, bytes: &[u8]) -> Result<(), AnswerTooLong> {
-        self.processors.show_own();
-        match self.answers.get(usize::from(to.slot)) {
-            Some(answer) => answer.complete(to.call, status, bytes),
-            // `take` hands out existing slots only.
-            None => Ok(()),
-        }
+        self.replies.complete(to, status, bytes)
     }
 
     /// Wakes a caller shortly before its answer, so that it polls when the answer comes: the way to
     /// answer a long wait without paying for a wake across processors.
     pub fn announce(&self, to: AnswerTo) {
-        if let Some(answer) = self.answers.get(usize::from(to.slot)) {
+        if let Some(answer) = self.replies.answers.get(usize::from(to.slot)) {
             answer.flag.wake();
         }
     }
@@ -115,7 +171,7 @@ impl WorkerSide {
 
         let deadline = limit.map(|limit| std::time::Instant::now() + limit);
         let check_every = SAFETY_NET;
-        let may_poll = |lasted| !self.processors.is_hopeless(lasted);
+        let may_poll = |lasted| !self.replies.processors.is_hopeless(lasted);
         let (peer_alive, may_poll) = (&|| true, &may_poll);
         let announced = spin;
         let patience = Patience { spin, announced, deadline, check_every, peer_alive, may_poll };
@@ -126,7 +182,7 @@ impl WorkerSide {
             self.has_command().then_some(Wake::Command)
         });
         // It may have moved in its sleep.
-        self.processors.show_own();
+        self.replies.processors.show_own();
         woken
     }
 
@@ -136,24 +192,26 @@ impl WorkerSide {
         &self.doorbell
     }
 
-    /// Publishes progress: what was done before is visible to a client that reads `value`.
+    /// As [`Replies::set_progress`].
     pub fn set_progress(&self, index: usize, value: u64) {
-        if let Some(word) = self.progress.get(index) {
-            word.store(value, Ordering::Release);
-        }
+        self.replies.set_progress(index, value);
     }
 
-    /// Publishes a notice.
+    /// As [`Replies::set_notice`].
     pub fn set_notice(&self, index: usize, value: u64) {
-        if let Some(word) = self.notices.get(index) {
-            word.store(value, Ordering::Release);
-        }
+        self.replies.set_notice(index, value);
     }
 
     /// The arena that the client's payloads lie in.
     #[must_use]
     pub fn arena(&self) -> &WorkerArena {
-        &self.arena
+        self.replies.arena()
+    }
+
+    /// What is published, for somebody beside the one who takes commands.
+    #[must_use]
+    pub fn replies(&self) -> &Replies {
+        &self.replies
     }
 
     /// The segment.

@@ -12,19 +12,13 @@ use crate::codec::{Codec, Malformed, Reader};
 /// must not make the core allocate an array of its size. 65,536 vGPUs with 16 sessions each fit.
 pub const KEY_LIMIT: u32 = 1 << 20;
 
+/// Declares a key over a number that is shown after a prefix.
 macro_rules! key {
-    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+    ($(#[$doc:meta])* $name:ident($number:ty), $prefix:literal) => {
         $(#[$doc])*
         #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-        pub struct $name(pub u32);
-
-        impl $name {
-            /// The key as an array index.
-            pub(crate) fn index(self) -> usize {
-                self.0 as usize
-            }
-        }
+        pub struct $name(pub $number);
 
         impl Codec for $name {
             fn put(&self, out: &mut Vec<u8>) {
@@ -32,7 +26,7 @@ macro_rules! key {
             }
 
             fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
-                u32::take(input).map(Self)
+                <$number>::take(input).map(Self)
             }
         }
 
@@ -50,24 +44,40 @@ macro_rules! key {
     };
 }
 
-key!(
+pub(crate) use key;
+
+/// Declares keys that are array indices.
+macro_rules! dense_key {
+    ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
+        key!($(#[$doc])* $name(u32), $prefix);
+
+        impl $name {
+            /// The key as an array index.
+            pub(crate) fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    };
+}
+
+dense_key!(
     /// A device of this node.
     DeviceKey, "d"
 );
-key!(
+dense_key!(
     /// A tenant: whose vGPUs share the tenant's part of every device.
     TenantKey, "t"
 );
-key!(
+dense_key!(
     /// A vGPU: the unit of scheduling and accounting.
     VgpuKey, "v"
 );
-key!(
+dense_key!(
     /// A session, one (process, vGPU) pair: what a grant is addressed to.
     SessionKey, "s"
 );
 
-key!(
+dense_key!(
     /// A task of a pool: a self-contained kernel launch with its buffers.
     TaskKey, "k"
 );

@@ -15,12 +15,34 @@ const LONGEST_USER_NS: u64 = 180 * MS;
 /// What a random history does next.
 #[derive(Clone, Debug)]
 enum Step {
-    Submit { vgpu: u32, permille: u64, known: bool },
-    Pass { ms: u64 },
-    Down { device: u32 },
-    Up { device: u32 },
-    Lose { device: u32 },
-    Cancel { place: usize },
+    Submit {
+        vgpu: u32,
+        permille: u64,
+        known: bool,
+    },
+    Pass {
+        ms: u64,
+    },
+    Down {
+        device: u32,
+    },
+    Up {
+        device: u32,
+    },
+    Lose {
+        device: u32,
+    },
+    Cancel {
+        place: usize,
+    },
+    Reweight {
+        vgpu: u32,
+        weight: u32,
+    },
+    /// User-facing becomes batch and the other way round.
+    Reclass {
+        vgpu: u32,
+    },
     Restart,
 }
 
@@ -33,6 +55,9 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
         2 => (0u32..4).prop_map(|device| Step::Up { device }),
         1 => (0u32..4).prop_map(|device| Step::Lose { device }),
         2 => (0usize..40).prop_map(|place| Step::Cancel { place }),
+        1 => (0u32..6, 1u32..=4)
+            .prop_map(|(vgpu, weight)| Step::Reweight { vgpu, weight }),
+        1 => (0u32..6).prop_map(|vgpu| Step::Reclass { vgpu }),
         1 => Just(Step::Restart),
     ];
     prop::collection::vec(step, 0..120)
@@ -64,9 +89,13 @@ struct Driver {
     up: Vec<bool>,
     /// What is left of each task, and its whole length.
     tasks: BTreeMap<TaskKey, (u64, u64)>,
+    /// What each vGPU is owed.
+    vgpus: Vec<(Class, Weight)>,
     next: u32,
     done: u32,
 }
+
+const USER: Class = Class::UserFacing { sla_ns: 200 * MS };
 
 impl Driver {
     fn new(config: PoolConfig, limits: Limits) -> Self {
@@ -78,12 +107,14 @@ impl Driver {
             busy: BTreeMap::new(),
             up: vec![true; 4],
             tasks: BTreeMap::new(),
+            vgpus: Vec::new(),
             next: 0,
             done: 0,
         };
         for key in 0..6 {
-            let class = if key < 3 { Class::UserFacing { sla_ns: 200 * MS } } else { Class::Batch };
+            let class = if key < 3 { USER } else { Class::Batch };
             let weight = Weight::new(key % 3 + 1).unwrap();
+            driver.vgpus.push((class, weight));
             driver.feed(PoolEvent::AddVgpu { vgpu: VgpuKey(key), class, weight });
         }
         (0..4).for_each(|key| driver.feed(PoolEvent::DeviceUp { device: DeviceKey(key) }));
@@ -180,12 +211,26 @@ impl Driver {
             }
             Step::Lose { device } => self.lose(DeviceKey(device)),
             Step::Cancel { place } => self.cancel(place),
+            Step::Reweight { vgpu, weight } => {
+                self.vgpus[vgpu as usize].1 = Weight::new(weight).unwrap();
+                self.set(vgpu);
+            }
+            Step::Reclass { vgpu } => {
+                let class = &mut self.vgpus[vgpu as usize].0;
+                *class = if *class == Class::Batch { USER } else { Class::Batch };
+                self.set(vgpu);
+            }
             Step::Restart => {
                 let bytes = self.pool.snapshot();
                 self.pool = Pool::restore(&bytes).unwrap();
                 assert_eq!(self.pool.snapshot(), bytes);
             }
         }
+    }
+
+    fn set(&mut self, vgpu: u32) {
+        let (class, weight) = self.vgpus[vgpu as usize];
+        self.feed(PoolEvent::SetVgpu { vgpu: VgpuKey(vgpu), class, weight });
     }
 
     fn down(&mut self, device: u32) {
@@ -256,7 +301,7 @@ proptest! {
         driver.end();
     }
 
-    /// With devices that stay, and so with a bound.
+    /// With devices and classes that stay, and so with a bound.
     #[test]
     fn deadline_keeps_its_bounds(steps in steps()) {
         let config = config("deadline", 0, false);
@@ -267,7 +312,9 @@ proptest! {
             user_lag_ns: Some((LONGEST_USER_NS, config.slack_ns)),
         };
         let mut driver = Driver::new(config, limits);
-        let stays = |step: &&Step| !matches!(step, Step::Down { .. } | Step::Up { .. });
+        let stays = |step: &&Step| {
+            !matches!(step, Step::Down { .. } | Step::Up { .. } | Step::Reclass { .. })
+        };
         for step in steps.iter().filter(stays) {
             driver.step(step);
         }
@@ -438,6 +485,50 @@ fn weights_hold_among_user_facing_vgpus_when_most_tasks_are_late() {
     assert!(least * 100 >= most * 95, "{served:?}");
 }
 
+/// Service of two batch vGPUs of weight 2 that keep 8 tasks outstanding for two minutes, of which
+/// the first has its weights set at every look.
+fn flipped(weights: &[u32]) -> (u64, u64) {
+    let mut driver = Driver::new(config("deadline", 0, false), Limits::default());
+    let set = |driver: &mut Driver, vgpu, weight| driver.step(&Step::Reweight { vgpu, weight });
+    set(&mut driver, 3, 2);
+    set(&mut driver, 4, 2);
+    let mut outstanding: Vec<(TaskKey, u32)> = Vec::new();
+    let mut served = [0; 2];
+    for _ in 0..1_200 {
+        outstanding.retain(|(task, vgpu)| {
+            let is_there = driver.tasks.contains_key(task);
+            served[*vgpu as usize - 3] += u64::from(!is_there);
+            is_there
+        });
+        for vgpu in 3..5 {
+            let have = outstanding.iter().filter(|(_, of)| *of == vgpu).count();
+            for _ in have..8 {
+                outstanding.push((TaskKey(driver.next), vgpu));
+                driver.step(&Step::Submit { vgpu, permille: 200, known: true });
+            }
+        }
+        weights.iter().for_each(|weight| set(&mut driver, 3, *weight));
+        driver.step(&Step::Pass { ms: 100 });
+    }
+    (served[0], served[1])
+}
+
+#[test]
+fn a_weight_that_is_flipped_and_put_back_wins_nothing() {
+    for weights in [&[2][..], &[1, 2], &[4, 2], &[4, 1, 3, 2]] {
+        let (one, other) = flipped(weights);
+        assert!(one * 100 <= other * 102, "{weights:?}: {one} {other}");
+        assert!(one * 100 >= other * 90, "{weights:?}: {one} {other}");
+    }
+}
+
+/// The control: a weight that stays is worth something.
+#[test]
+fn a_weight_that_is_raised_counts() {
+    let (one, other) = flipped(&[4]);
+    assert!(one * 100 >= other * 190 && one * 100 <= other * 210, "{one} {other}");
+}
+
 /// The control: with a slack that nothing reaches weights do not hold.
 #[test]
 fn without_a_slack_weights_do_not_hold() {
@@ -574,6 +665,10 @@ fn an_event_that_cannot_be_is_refused_and_changes_nothing() {
         (finished(7), PoolError::NotThere { device }),
         (PoolEvent::ResetDone { device }, PoolError::NotThere { device }),
         (PoolEvent::RemoveVgpu { vgpu: VgpuKey(1) }, PoolError::Busy { vgpu: VgpuKey(1) }),
+        (
+            PoolEvent::SetVgpu { vgpu: VgpuKey(9), class: Class::Batch, weight: Weight::ONE },
+            PoolError::Unknown("v9".into()),
+        ),
         (PoolEvent::DeviceDown { device: DeviceKey(5) }, PoolError::Unknown("d5".into())),
     ];
     for (event, error) in refused {

@@ -26,6 +26,7 @@ pub mod import;
 mod kernel;
 mod kill;
 mod outcome;
+pub mod predict;
 mod preempt;
 mod program;
 mod random;

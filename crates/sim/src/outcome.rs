@@ -28,6 +28,9 @@ pub struct Outcome {
     pub comparisons: Vec<Comparison>,
     /// Pictures.
     pub plots: Vec<Plot>,
+    /// Who had which device when.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub timelines: Vec<Timeline>,
     /// Where it differs from the paper and why; what it assumes.
     pub notes: Vec<String>,
     /// Steps at which two vGPUs were further apart than the lag bound.
@@ -97,6 +100,65 @@ pub struct Series {
     pub ranges: Vec<(f64, f64)>,
     /// Drawn dashed: what is expected, or the paper's.
     pub dashed: bool,
+}
+
+/// Who had which device when.
+#[derive(Clone, Debug, Serialize)]
+pub struct Timeline {
+    /// What it shows.
+    pub title: String,
+    /// Names of the devices.
+    pub lanes: Vec<String>,
+    /// Its beginning, in s.
+    pub from_s: f64,
+    /// Its end, in s.
+    pub to_s: f64,
+    /// What the devices did; what lies outside is cut off.
+    pub spans: Vec<Span>,
+}
+
+/// What one device did for a while.
+#[derive(Clone, Debug, Serialize)]
+pub struct Span {
+    /// The device, by its place.
+    pub lane: usize,
+    /// Since when, in s.
+    pub from_s: f64,
+    /// Until when, in s.
+    pub to_s: f64,
+    /// What it was.
+    pub kind: SpanKind,
+    /// For whom.
+    pub who: String,
+}
+
+/// What a device does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum SpanKind {
+    /// Runs a user-facing task that is within its SLA.
+    InTime,
+    /// Runs a user-facing task that is not.
+    Late,
+    /// Runs a batch task.
+    Batch,
+    /// Is reset.
+    Reset,
+}
+
+impl SpanKind {
+    /// All of them.
+    pub(crate) const ALL: [Self; 4] = [Self::InTime, Self::Late, Self::Batch, Self::Reset];
+
+    /// In words.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::InTime => "user-facing, in time",
+            Self::Late => "user-facing, late",
+            Self::Batch => "batch",
+            Self::Reset => "reset",
+        }
+    }
 }
 
 impl Outcome {

@@ -111,6 +111,20 @@ fn resets_throw_work_away_and_are_counted() {
     assert_eq!(run(&jobs, &options("deadline", 0), 2).unwrap().resets, (0, 0));
 }
 
+/// A device is taken for longer than its kernels last, by as much for each run.
+#[test]
+fn what_a_task_costs_beside_its_kernel_takes_a_device_and_is_no_use() {
+    let jobs = [job(0, true, &[10; 100]), job(1_000_000_000, true, &[1])];
+    let free = Options { devices: 1, ..options("fifo", 0) };
+    let costly = Options { overhead_ns: 2_000_000, ..free };
+    let (free, costly) = (run(&jobs, &free, 1).unwrap(), run(&jobs, &costly, 1).unwrap());
+    assert_eq!((free.utilization, free.useful), (1.0, 1.0));
+    assert_eq!(costly.utilization, 1.0);
+    // Of 12 ms each time 10 are the kernel's; the last one has just begun.
+    assert!((costly.useful - 10.0 / 12.0).abs() < 0.003, "{}", costly.useful);
+    assert_eq!(free.latencies_ns[0] + 2_000_000, costly.latencies_ns[0]);
+}
+
 #[test]
 fn traces_become_jobs() {
     let azure = "TIMESTAMP,ContextTokens,GeneratedTokens\n\

@@ -32,21 +32,34 @@ pub struct Options {
     pub(crate) sockets: Vec<PathBuf>,
     /// Somebody named the socket, so it may be another user namespace's.
     pub(crate) named: bool,
+    /// What the accelerator asks for; empty without one.
+    pub(crate) token: String,
 }
 
 impl Options {
-    /// As the environment says: `WEFT_SOCKET`, `WEFT_RUNTIME_DIR`, or the usual places.
+    /// As the environment says: `WEFT_SOCKET`, `WEFT_RUNTIME_DIR`, or the usual places, with the
+    /// token `WEFT_TOKEN`.
     #[must_use]
     pub fn from_env() -> Self {
         let (sockets, named) = link::sockets();
-        Self { sockets, named }
+        Self { sockets, named, token: token() }
     }
 
-    /// The node that listens at this tenant socket.
+    /// The node that listens at this tenant socket, with the token `WEFT_TOKEN` of the environment.
     #[must_use]
     pub fn at(socket: &Path) -> Self {
-        Self { sockets: vec![socket.to_owned()], named: true }
+        Self { sockets: vec![socket.to_owned()], named: true, token: token() }
     }
+
+    /// Shows that token instead.
+    #[must_use]
+    pub fn with_token(self, token: &str) -> Self {
+        Self { token: token.to_owned(), ..self }
+    }
+}
+
+fn token() -> String {
+    std::env::var("WEFT_TOKEN").unwrap_or_default()
 }
 
 /// A connection to a virtual accelerator. Clones are the same connection.

@@ -41,6 +41,7 @@ pub(crate) fn open(options: &Options, accelerator: &str) -> Result<OwnedFd, Clos
     let hello = Open {
         weft_tasks: VERSION,
         accelerator: accelerator.to_owned(),
+        token: options.token.clone(),
         program: program.chars().take(64).collect(),
     };
     protocol::send(&socket, &hello, &[]).map_err(failed)?;

@@ -32,6 +32,9 @@ pub struct Open {
     pub weft_tasks: u32,
     /// The virtual accelerator.
     pub accelerator: String,
+    /// Its token; empty if it has none.
+    #[serde(default)]
+    pub token: String,
     /// The program, for logs.
     pub program: String,
 }
@@ -296,7 +299,8 @@ mod tests {
         assert_eq!(text, expected);
         let read: Request = serde_json::from_str(&text).unwrap();
         assert_eq!(read, Request::Submit(submission));
-        let open = Open { weft_tasks: VERSION, accelerator: "a".into(), program: "p".into() };
+        let (accelerator, token, program) = ("a".into(), "t".into(), "p".into());
+        let open = Open { weft_tasks: VERSION, accelerator, token, program };
         assert!(is_open(serde_json::to_string(&open).unwrap().as_bytes()));
         assert!(!is_open(b"WEFT"));
     }

@@ -514,6 +514,19 @@ commands! {
     84 sync [; refused] GraphSetNode { graph: GraphExecId, node: u32, node_bytes: Block, }
 }
 
+impl Command<'_> {
+    /// The arena block that the worker writes for its client, if there is one; it reads the others.
+    pub fn output_block(&self) -> Option<&Block> {
+        if let Self::Copy { dst, .. } | Self::CopySync { dst, .. } = self {
+            dst.place.block()
+        } else if let Self::ModuleLoad { answer, .. } = self {
+            Some(answer)
+        } else {
+            None
+        }
+    }
+}
+
 /// What one node of a graph does.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GraphWork<'a> {

@@ -9,6 +9,7 @@
 //! * [`handshake`]: what a tenant and the node daemon say when a tenant attaches.
 //! * [`reply`]: bodies of answers to synchronous commands.
 //! * [`container`]: several module images as one.
+//! * [`remote`]: what an endpoint on another host says, and the grants that let it in.
 //! * [`size`]: sizes that people write.
 //! * [`progress`]: what the segment's progress and notice words say.
 //!
@@ -23,6 +24,7 @@ pub mod container;
 pub mod handshake;
 pub mod id;
 pub mod progress;
+pub mod remote;
 pub mod reply;
 pub mod size;
 pub mod status;

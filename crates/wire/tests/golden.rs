@@ -189,6 +189,15 @@ fn the_bytes_of_every_message_are_the_golden_ones() {
     assert_eq!(golden.lines().count(), now.lines().count());
 }
 
+/// A relay sends these blocks back and the others there.
+#[test]
+fn the_commands_whose_block_the_worker_writes_are_known() {
+    let with = |command: &Command<'_>| command.output_block().is_some();
+    let written: BTreeSet<&str> =
+        commands().iter().filter(|command| with(command)).map(Command::name).collect();
+    assert_eq!(written, BTreeSet::from(["CopySync", "ModuleLoad"]));
+}
+
 #[test]
 fn every_kind_of_command_has_a_sample() {
     let samples: BTreeSet<u16> = commands().iter().map(Command::kind).collect();

@@ -4,12 +4,16 @@ use anyhow::{Context as _, Result};
 
 use super::document::Document;
 use super::tenant::Host;
+use super::via::{self, Via};
 use super::{Context, median};
 
 const RUNS: usize = 5;
 
 pub(crate) fn run(context: &Context) -> Result<Document> {
     let runs = if context.quick { 1 } else { RUNS };
+    if let Some(Via::Tls) = context.via {
+        return via::copy(context, runs);
+    }
     let window = format!("{runs} runs, each the median of 7 copies per size, 4 KiB to 256 MiB");
     let mut document = Document::new("copy", "real", &window);
     let reports = Host::on_node(context, false, &[], |host| {

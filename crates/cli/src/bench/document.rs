@@ -5,6 +5,7 @@ use std::process::Command;
 
 use anyhow::Result;
 use serde::Serialize;
+use serde_json::Value;
 
 use crate::output::{line, note, table};
 
@@ -28,6 +29,9 @@ pub(crate) struct Document {
     baselines: BTreeMap<String, f64>,
     /// What must fail, and by how much it did.
     controls: BTreeMap<String, f64>,
+    /// What the figures were made of, where that says more.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    rows: Vec<Value>,
 }
 
 impl Document {
@@ -43,6 +47,7 @@ impl Document {
             figures: BTreeMap::new(),
             baselines: BTreeMap::new(),
             controls: BTreeMap::new(),
+            rows: Vec::new(),
         }
     }
 
@@ -66,6 +71,10 @@ impl Document {
 
     pub(crate) fn control(&mut self, name: impl Into<String>, value: f64) {
         self.controls.insert(name.into(), value);
+    }
+
+    pub(crate) fn row(&mut self, row: Value) {
+        self.rows.push(row);
     }
 
     pub(crate) fn print(&self, json: bool) -> Result<()> {

@@ -13,21 +13,24 @@ pub(crate) mod document;
 mod engine;
 mod fairgv;
 mod fairness;
+mod flexy;
 mod latency;
 mod overhead;
 mod relocate;
 mod reweight;
 mod scale;
+pub(crate) mod several;
 mod stolen;
-mod tenant;
+pub(crate) mod tenant;
+pub(crate) mod via;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use clap::ValueEnum;
 
-use self::stolen::Processors;
+pub(crate) use self::stolen::Processors;
 use crate::args::BenchOptions;
 use crate::programs;
 use weft_sim::seeds::median;
@@ -64,6 +67,8 @@ pub(crate) enum Name {
     Adversary,
     /// How soon a user-facing vGPU's requests are answered beside batch tenants.
     Latency,
+    /// Flexy's workload on four paced devices, through the task interface, beside its simulation.
+    Flexy,
     /// How long a program stands still whose vGPU is moved between two devices.
     Move,
 }
@@ -77,12 +82,19 @@ pub(crate) struct Context {
     quick: bool,
     /// vGPUs of `scale`.
     vgpus: Option<u32>,
-    /// Attacks of `adversary`; all if empty.
+    /// Attacks of `adversary`, runs of `flexy`; all if empty.
     only: Vec<String>,
+    /// How programs of `call` and `copy` reach their vGPU, if not as programs of the node.
+    via: Option<via::Via>,
 }
 
 impl Context {
-    /// Whether an attack of this name is to be run.
+    /// For programs that are no benchmark's of this list.
+    pub(crate) fn new(programs: PathBuf, quick: bool) -> Self {
+        Self { programs, quick, vgpus: None, only: Vec::new(), via: None }
+    }
+
+    /// Whether what has this name is to be run.
     fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| only == name)
     }
@@ -95,7 +107,11 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         quick: options.quick,
         vgpus: options.vgpus,
         only: options.only.clone(),
+        via: options.via,
     };
+    if context.via.is_some() && !matches!(options.name, Name::Call | Name::Copy) {
+        bail!("--via is for `bench call` and `bench copy`");
+    }
     let before = Processors::now();
     let mut document = match options.name {
         Name::Call => call::run(&context),
@@ -112,6 +128,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Reweight => reweight::run(&context),
         Name::Adversary => adversary::run(&context),
         Name::Latency => latency::run(&context),
+        Name::Flexy => flexy::run(&context),
         Name::Move => relocate::run(&context),
     }?;
     document.set_stolen(Processors::now().stolen_since(before));

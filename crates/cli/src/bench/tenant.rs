@@ -13,6 +13,7 @@ use tempfile::TempDir;
 use weft_node::admin::{DeviceReport, Stats};
 
 use super::Context;
+use super::via::Remote;
 use crate::daemon::OwnDaemon;
 use crate::demo::MODEL;
 use crate::output::note;
@@ -34,6 +35,8 @@ pub(crate) enum Host {
     Driver { scratch: TempDir },
     /// On a daemon of this run.
     Node(OwnDaemon),
+    /// On a daemon of this run, through an endpoint.
+    Remote(Remote),
 }
 
 impl Host {
@@ -61,10 +64,19 @@ impl Host {
         context: &Context,
         paced: bool,
         settings: &[(&str, &str)],
+        run: impl FnMut(&Self) -> Result<T>,
+    ) -> Result<T> {
+        Self::again(context, || Self::node(paced, settings), run)
+    }
+
+    /// The same on daemons that `start` starts.
+    pub(crate) fn again<T>(
+        context: &Context,
+        start: impl Fn() -> Result<Self>,
         mut run: impl FnMut(&Self) -> Result<T>,
     ) -> Result<T> {
         for again in (0..VOIDED_MAX).rev() {
-            match Self::node(paced, settings)?.judged(context, &mut run) {
+            match start()?.judged(context, &mut run) {
                 Err(error) if error.is::<Voided>() && again > 0 => {
                     note(&format!("a run is void and done again: {error}"));
                 }
@@ -108,7 +120,7 @@ impl Host {
     /// The daemon, if this is one.
     pub(crate) fn daemon(&self) -> Result<&OwnDaemon> {
         match self {
-            Self::Node(daemon) => Ok(daemon),
+            Self::Node(daemon) | Self::Remote(Remote { daemon, .. }) => Ok(daemon),
             Self::Direct { .. } | Self::Driver { .. } => bail!("a direct host has no daemon"),
         }
     }
@@ -117,6 +129,7 @@ impl Host {
         match self {
             Self::Direct { scratch, .. } | Self::Driver { scratch } => scratch.path(),
             Self::Node(daemon) => daemon.path(),
+            Self::Remote(remote) => remote.folder.path(),
         }
     }
 
@@ -143,6 +156,10 @@ impl Host {
             Self::Driver { scratch } => programs::use_driver(&mut command, scratch.path())?,
             Self::Direct { device, .. } => {
                 command.env("WEFT_ATTACH", "direct").env("WEFT_DEVICE", device);
+            }
+            Self::Remote(remote) => {
+                command.env("WEFT_SOCKET", remote.folder.path().join("tenant.sock"));
+                command.env_remove("WEFT_VGPU");
             }
             Self::Node(daemon) => {
                 command.env("WEFT_SOCKET", daemon.tenant_socket());

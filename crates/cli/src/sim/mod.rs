@@ -3,6 +3,8 @@
 mod dymgpu;
 mod flexy;
 mod gsaas;
+mod machine;
+mod predict;
 mod seeds;
 
 use std::fs;
@@ -28,6 +30,8 @@ const DYMGPU: &str = "dymgpu";
 const FLEXY: &str = "flexy";
 /// Placement on a cluster, and jobs in a queue.
 const GSAAS: &str = "gsaas";
+/// Drawn configurations, real and simulated.
+const PREDICT: &str = "predict";
 /// Seeds of all experiments together.
 const SEEDS: u32 = 10;
 
@@ -44,6 +48,9 @@ pub(crate) fn sim(options: &SimOptions) -> Result<ExitCode> {
             .with_context(|| format!("cannot use {}", path.display()))?,
         None => Calibration::default(),
     };
+    if options.name == PREDICT {
+        return predict::sim(options, costs);
+    }
     let calibration =
         costs.list().into_iter().map(|(name, cost)| (name.to_owned(), cost.ns, cost.from.clone()));
     let calibration = calibration.collect();
@@ -83,7 +90,10 @@ fn seeds_of(options: &SimOptions) -> u32 {
 /// The names that `weft sim` takes.
 pub(crate) fn names() -> String {
     let names: Vec<&str> = EXPERIMENTS.iter().map(|experiment| experiment.name).collect();
-    format!("{ALL} (all of them), {}, {FLEXY}, {DYMGPU}, {GSAAS}, {PROFILES}", names.join(", "))
+    format!(
+        "{ALL} (all of them), {}, {FLEXY}, {DYMGPU}, {GSAAS}, {PREDICT}, {PROFILES}",
+        names.join(", ")
+    )
 }
 
 /// A violation fails the command and says what replays it.

@@ -62,13 +62,13 @@ ns_per_block = 200000
 "#;
 
 /// A node with paced devices in pool `p`.
-struct Pool {
-    node: Node,
+pub(crate) struct Pool {
+    pub(crate) node: Node,
     _model: TempDir,
 }
 
 impl Pool {
-    fn start(devices: usize, settings: &[&str]) -> Self {
+    pub(crate) fn start(devices: usize, settings: &[&str]) -> Self {
         let model = tempfile::tempdir().unwrap();
         let path = model.path().join("model.toml");
         std::fs::write(&path, MODEL).unwrap();
@@ -105,31 +105,31 @@ impl Pool {
     }
 
     /// An accelerator with the kernels.
-    fn loaded(&self, name: &str, flags: &[&str]) -> (Accelerator, Module) {
+    pub(crate) fn loaded(&self, name: &str, flags: &[&str]) -> (Accelerator, Module) {
         self.create(name, flags);
         let accelerator = self.open(name).unwrap();
         let module = accelerator.load(KERNELS.as_bytes()).unwrap();
         (accelerator, module)
     }
 
-    fn report(&self, name: &str) -> AcceleratorReport {
+    pub(crate) fn report(&self, name: &str) -> AcceleratorReport {
         let all = self.node.admin().stats().unwrap().accelerators;
         all.into_iter().find(|accelerator| accelerator.name == name).unwrap()
     }
 
-    fn wait_for(&self, name: &str, what: &str, is: impl Fn(&AcceleratorReport) -> bool) {
+    pub(crate) fn wait_for(&self, name: &str, what: &str, is: impl Fn(&AcceleratorReport) -> bool) {
         eventually(what, || is(&self.report(name)));
     }
 }
 
 /// A task of so many blocks.
-fn count(module: &Module, blocks: u32) -> Task<'static> {
+pub(crate) fn count(module: &Module, blocks: u32) -> Task<'static> {
     Task::new(module, "count").grid([blocks, 1, 1]).in_out(&vec![0u32; blocks as usize])
 }
 
 /// Every block ran once, as far as the result shows.
 #[track_caller]
-fn expect_once(pending: &Pending) -> Done {
+pub(crate) fn expect_once(pending: &Pending) -> Done {
     let done = pending.wait_timeout(DEADLINE).unwrap();
     let counts = done.output::<u32>(0);
     assert!(!counts.is_empty() && counts.iter().all(|count| *count == 1), "{counts:?}");
@@ -367,6 +367,27 @@ fn a_submitter_that_dies_leaves_its_tasks_behind() {
     assert_eq!(pool.report("a").tasks.done, 1);
 }
 
+/// What runs for a program that died is stopped for good: it does not keep its devices.
+#[test]
+fn tasks_that_run_for_a_submitter_that_died_end() {
+    let pool = Pool::start(2, &[]);
+    let (accelerator, module) = pool.loaded("a", &[]);
+    let script = "import sys; from weft_tasks import *; a = Accelerator('a'); \
+                  m = a.load(sys.argv[1]); b = [bytearray(400000) for _ in range(4)]; \
+                  [a.submit(m, 'count', grid=100000, args=[Out(o)]) for o in b]; \
+                  print('submitted', flush=True); sys.stdin.read()";
+    let mut python = pool.python();
+    python.arg("-c").arg(script).arg(KERNELS);
+    let mut other = Conversation::start(python);
+    assert_eq!(other.line(), "submitted");
+    pool.wait_for("a", "two tasks to run", |report| report.tasks.running == 2);
+    other.kill();
+    pool.wait_for("a", "them to end", |report| report.tasks.running + report.tasks.waiting == 0);
+    let tasks = pool.report("a").tasks;
+    assert_eq!((tasks.dropped, tasks.done, tasks.failed), (4, 0, 0), "{tasks:?}");
+    expect_once(&accelerator.submit(&count(&module, 40)).unwrap());
+}
+
 /// User-facing tasks beside long batch ones: batch is stopped for them, and loses no block. Under
 /// `fifo` nobody is stopped, and they wait.
 #[test]
@@ -395,6 +416,98 @@ fn batch_tasks_stop_for_user_facing_ones_and_go_on() {
     assert_eq!(served, 8, "all user-facing tasks were done before any batch task");
     assert!(stopped >= 8, "{stopped}");
     assert_eq!(stops("fifo"), (0, 0), "they waited for the batch tasks");
+}
+
+/// One device and two batch accelerators: what waits behind a long task is user-facing while it
+/// waits, and goes first.
+#[test]
+fn a_class_that_is_set_holds_for_tasks_that_wait() {
+    let pool = Pool::start(1, &[]);
+    let (long, module) = pool.loaded("long", &[]);
+    let (quick, modules) = pool.loaded("quick", &[]);
+    let running = long.submit(&count(&module, 5_000)).unwrap();
+    pool.wait_for("long", "its task to run", |report| report.tasks.running == 1);
+    let behind = long.submit(&count(&module, 5_000)).unwrap();
+    let waiting = quick.submit(&count(&modules, 5)).unwrap();
+    pool.wait_for("quick", "its task to wait", |report| report.tasks.waiting == 1);
+    success(control(&pool.node, &["set", "quick", "--sla", "60s", "--weight", "3"]));
+    expect_once(&waiting);
+    assert!(running.poll().is_none() && behind.poll().is_none(), "it was stopped, not awaited");
+    let report = pool.report("quick");
+    assert_eq!((report.sla_ns, report.weight), (60_000_000_000, 3));
+    let stats = pool.node.admin().stats().unwrap();
+    let members = stats.vgpus.iter().filter(|vgpu| report.vgpus.contains(&vgpu.name));
+    let owed: Vec<_> = members.map(|vgpu| (vgpu.sla_ns, vgpu.weight)).collect();
+    assert_eq!(owed, [(60_000_000_000, 3)], "its vGPU is owed the same");
+    success(control(&pool.node, &["set", "quick", "--sla", "none"]));
+    assert_eq!(pool.report("quick").sla_ns, 0);
+    expect_once(&running);
+    expect_once(&behind);
+    assert!(pool.report("long").tasks.stops > 0);
+}
+
+#[test]
+fn a_quota_that_is_set_bounds_the_next_task() {
+    let pool = Pool::start(2, &[]);
+    let (accelerator, module) = pool.loaded("a", &[]);
+    expect_once(&accelerator.submit(&count(&module, 4_000)).unwrap());
+    success(control(&pool.node, &["set", "a", "--memory", "4KiB"]));
+    // The runner is told; it does not answer.
+    let refusal = || match accelerator.submit(&count(&module, 4_000)) {
+        Err(TaskError::Refused { code, message }) => Some((code, message)),
+        Ok(pending) => {
+            drop(pending.wait());
+            None
+        }
+        Err(error) => panic!("{error}"),
+    };
+    eventually("the quota to hold", || {
+        refusal().is_some_and(|(code, message)| {
+            code == RefusalCode::TooLarge && message.contains("weft set")
+        })
+    });
+    success(control(&pool.node, &["set", "a", "--memory", "64MiB"]));
+    eventually("the quota to be lifted", || refusal().is_none());
+}
+
+#[test]
+fn what_cannot_be_set_of_an_accelerator_is_said() {
+    let pool = Pool::start(1, &[]);
+    pool.create("a", &[]);
+    let member = pool.report("a").vgpus[0].clone();
+    let refused = |arguments: &[&str]| {
+        let output = finish(control(&pool.node, arguments));
+        assert!(!output.status.success(), "{arguments:?}");
+        text_of(&output)
+    };
+    let said = refused(&["set", "a", "--cap", "10%"]);
+    assert!(said.contains("has no cap"), "{said}");
+    let said = refused(&["set", &member, "--weight", "3"]);
+    assert!(said.contains("part of virtual accelerator `a`; set that one"), "{said}");
+    let said = refused(&["set", "a", "--memory", "100TiB"]);
+    assert!(said.contains("out of range"), "{said}");
+    let said = refused(&["move", "a", "p"]);
+    assert!(said.contains("virtual accelerator"), "{said}");
+    assert_eq!(pool.report("a").weight, 1);
+}
+
+#[test]
+fn an_accelerator_with_a_token_asks_for_it() {
+    let pool = Pool::start(1, &[]);
+    pool.create("a", &["--token", "sesame"]);
+    let options = || Options::at(&pool.socket());
+    for wrong in ["", "sesam", "sesame "] {
+        let error = Accelerator::open_with("a", options().with_token(wrong)).unwrap_err();
+        assert!(error.to_string().contains("needs its token (WEFT_TOKEN)"), "{error}");
+    }
+    let accelerator = Accelerator::open_with("a", options().with_token("sesame")).unwrap();
+    accelerator.load(KERNELS.as_bytes()).unwrap();
+    let mut python = pool.python();
+    python.env("WEFT_TOKEN", "sesame").arg("-c");
+    python.arg("from weft_tasks import *; Accelerator('a'); print('in')");
+    assert!(success(python).contains("in"));
+    let kept = std::fs::read_to_string(pool.node.path().join("state/accelerators.json"));
+    assert!(!kept.unwrap_or_default().contains("sesame"), "only its digest is kept");
 }
 
 #[test]

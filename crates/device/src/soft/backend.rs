@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use toml::{Table, Value};
 
 use super::{
-    Clock, FrameStore, MemoryConfig, PacedModel, PhysicalTable, SoftConfig, SoftDevice, device_info,
+    Clock, FrameStore, MemoryConfig, PacedModel, SoftConfig, SoftDevice, Translation, device_info,
 };
-use crate::{Backend, DeviceInfo, NameError, OpenError, PAGE, Parts};
+use crate::{Backend, DeviceInfo, NameError, OpenError, Parts};
 
 /// `CU_DEVICE_ATTRIBUTE_IPC_EVENT_SUPPORTED`.
 const IPC_EVENT_SUPPORTED: u32 = 125;
@@ -112,10 +112,10 @@ impl Backend for SoftBackend {
     }
 
     fn open(&self, parts: Parts) -> Result<SoftDevice, OpenError> {
-        let frames = usize::try_from(parts.device_memory_bytes / PAGE).map_err(OpenError::new)?;
         // Frames belong to sessions, so that sessions of one vGPU are kept apart as well.
-        let entries = parts.table.read_cells(0, frames).map_err(OpenError::new)?;
-        let table = PhysicalTable { entries, owner: parts.session };
+        let (private, physical) = (&parts.table, &parts.physical);
+        let table = Translation::open(private, physical, parts.geometry, parts.session)
+            .map_err(OpenError::new)?;
         let (base, len) = parts.range;
         let memory = MemoryConfig {
             store: FrameStore::map(parts.frames, Some(table)).map_err(OpenError::new)?,

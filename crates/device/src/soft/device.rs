@@ -10,7 +10,7 @@ use super::engine::cx::{Cx, LaunchState};
 use super::engine::handler::Level;
 use super::engine::launch::{Execution, LaunchPlan, Progress};
 use super::info::{SHARED_BYTES_OPTIN, SHARED_GRANULE_BYTES, THREADS_MAX, device_info};
-use super::memory::{Copied, Copying, Filling, FrameStore, Memory, MemoryConfig, PhysicalTable};
+use super::memory::{Copied, Copying, Filling, FrameStore, Memory, MemoryConfig, Translation};
 use super::model::PacedModel;
 use super::module::{self, Loaded};
 use crate::clock;
@@ -18,7 +18,7 @@ use crate::page::{DevicePage, Kept};
 use crate::{
     BackendConfig, Completion, Destination, Device, DeviceError, DeviceInfo, Driven, Fault,
     FaultKind, Fill, Import, Launch, LoadError, LoadedModule, LocalFrames, MemoryUse, ModuleId, Op,
-    OpId, Outcome, PAGE, QueueId,
+    OpId, Outcome, QueueId,
 };
 
 /// Bytes of the workspace that a grid's barrier uses.
@@ -84,6 +84,8 @@ pub struct SoftDevice {
     left: Option<FrameStore>,
     /// End of the timeline of a paced device without a page.
     timeline_end_ns: u64,
+    /// When the slots that it asked for last are written, where that time is modelled.
+    resident_ns: u64,
 }
 
 /// A device that the session's memory was copied to.
@@ -218,6 +220,7 @@ impl SoftDevice {
             moving: None,
             left: None,
             timeline_end_ns: 0,
+            resident_ns: 0,
         }
     }
 
@@ -288,15 +291,29 @@ impl SoftDevice {
             ),
             Op::Fill(fill) => (model.copy_ns(fill_bytes(fill)), 0),
         };
-        let (start_ns, end_ns) = match &self.page {
+        let (start_ns, end_ns) = self.reserve(now, ns);
+        Some(Paced { start_ns, end_ns, until_block })
+    }
+
+    /// The next so many nanoseconds of the timeline.
+    fn reserve(&mut self, now: u64, ns: u64) -> (u64, u64) {
+        match &self.page {
             Some((page, _)) => page.reserve(now, ns),
             None => {
                 let start = self.timeline_end_ns.max(now);
                 self.timeline_end_ns = start.saturating_add(ns);
                 (start, self.timeline_end_ns)
             }
-        };
-        Some(Paced { start_ns, end_ns, until_block })
+        }
+    }
+
+    /// The same as [`Self::make_resident`] on a paced device: the timeline has the switch before
+    /// the operation.
+    fn pace_switch(&mut self) {
+        if self.clock != Clock::Real {
+            let wait_ns = self.cx.mem.make_resident();
+            self.reserve(clock::now_ns(), wait_ns);
+        }
     }
 
     /// Makes the next pending operation the current one, if it is its turn.
@@ -312,6 +329,9 @@ impl SoftDevice {
             if !page.is_my_turn(*me) {
                 return Some(Driven::WaitUntil(clock::now_ns() + TURN_POLL_NS));
             }
+        }
+        if let Some(waits) = self.make_resident() {
+            return Some(waits);
         }
         let pending = self.pending.pop_front()?;
         let start_ns = clock::now_ns();
@@ -348,6 +368,20 @@ impl SoftDevice {
             asleep_since_ns: None,
         });
         None
+    }
+
+    /// Before an operation, when the device is this session's: has the vGPU's slots written if
+    /// others have had them since. What that takes is no time of the operation's.
+    fn make_resident(&mut self) -> Option<Driven> {
+        let now = clock::now_ns();
+        if self.resident_ns <= now {
+            let wait_ns = self.cx.mem.make_resident();
+            if wait_ns == 0 {
+                return None;
+            }
+            self.resident_ns = clock::now_ns().saturating_add(wait_ns);
+        }
+        Some(Driven::WaitUntil(self.resident_ns))
     }
 
     fn execution(&mut self, launch: &Launch) -> Option<Execution> {
@@ -536,6 +570,7 @@ impl Device for SoftDevice {
         if let Op::Launch(launch) = &op {
             self.check_launch(launch)?;
         }
+        self.pace_switch();
         let paced = self.pace(&op);
         let id = OpId(self.next_op);
         self.next_op += 1;
@@ -585,10 +620,8 @@ impl Device for SoftDevice {
         };
         let Some((_, me)) = &self.page else { return Err(refused("it is nobody else's")) };
         let lost = |error: String| DeviceError::Lost(error);
-        let frames = usize::try_from(to.device_memory_bytes / PAGE);
-        let frames = frames.map_err(|error| lost(error.to_string()))?;
-        let entries = to.table.read_cells(0, frames).map_err(|error| lost(error.to_string()))?;
-        let table = PhysicalTable { entries, owner: *me };
+        let table = Translation::open(&to.table, &to.physical, to.geometry, *me);
+        let table = table.map_err(|error| lost(error.to_string()))?;
         self.left = None;
         let store = FrameStore::map(to.frames, Some(table))?;
         let copied = self.cx.mem.copy_to(store, &to.moved)?;

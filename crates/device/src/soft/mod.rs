@@ -15,7 +15,9 @@ mod module;
 pub use backend::{SoftBackend, SoftClock};
 pub use device::{Clock, SoftConfig, SoftDevice};
 pub use info::device_info;
-pub use memory::{FrameStore, MemoryConfig, PhysicalTable, physical};
+pub use memory::{
+    FrameStore, Geometry, MemoryConfig, PhysicalTable, PrivateTable, Translation, physical,
+};
 pub use model::{KernelModel, ModelError, PacedModel};
 
 #[cfg(test)]

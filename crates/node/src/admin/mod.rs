@@ -9,7 +9,8 @@ mod types;
 pub use client::{AdminError, Client};
 pub use share::{Share, shares};
 pub use types::{
-    AcceleratorReport, Answer, Attainment, Closure, CoschedulingReport, DeviceReport, DoctorCheck,
-    DoctorReport, Finding, MoveReport, NodeReport, PoolReport, ProcessReport, Recording, Request,
-    Stats, TaskCounts, Timeline, TurnReport, VgpuReport, VgpuState,
+    AcceleratorReport, Answer, AskedAccelerator, Attainment, Closure, CoschedulingReport,
+    DeviceReport, DoctorCheck, DoctorReport, Finding, GrantReport, GrantRequest, MemoryReport,
+    MoveReport, NodeReport, PoolReport, ProcessReport, Recording, Request, SlotReport, Stats,
+    TaskCounts, Timeline, TurnReport, VgpuReport, VgpuState,
 };

@@ -148,7 +148,7 @@ fn divide(whole: f64, wants: &[(f64, f64)]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::types::{Closure, CoschedulingReport};
+    use super::super::types::{Closure, CoschedulingReport, MemoryReport};
     use super::*;
 
     fn vgpu(name: &str, weight: u32, used_ns: u64, state: VgpuState) -> VgpuReport {
@@ -188,6 +188,7 @@ mod tests {
             policy: "fair".to_owned(),
             memory_bytes: 0,
             memory_used_bytes: 0,
+            memory: MemoryReport::default(),
             busy_ns: 0,
             overruns: 0,
             late: 0,

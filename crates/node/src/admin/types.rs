@@ -41,26 +41,9 @@ pub enum Request {
         sla_ns: Option<u64>,
     },
     /// Creates a virtual accelerator: what tasks are submitted to. Answer: [`Answer::Done`].
-    CreateAccelerator {
-        /// Its name, like a vGPU's.
-        name: String,
-        /// The pool of devices that runs its tasks.
-        pool: String,
-        /// Weight within its class, 1–10,000; the node's default if absent.
-        #[serde(default)]
-        weight: Option<u32>,
-        /// Memory quota on each device; the node's default if absent.
-        #[serde(default)]
-        memory_bytes: Option<u64>,
-        /// User who owns it; the caller if absent.
-        #[serde(default)]
-        owner: Option<u32>,
-        /// Makes it user-facing: its tasks should be done within this time in ns. Batch if absent
-        /// or 0.
-        #[serde(default)]
-        sla_ns: Option<u64>,
-    },
-    /// Changes a vGPU while it runs. Answer: [`Answer::Vgpu`].
+    CreateAccelerator(AskedAccelerator),
+    /// Changes a vGPU, or a virtual accelerator, while it runs. Answer: [`Answer::Vgpu`], or
+    /// [`Answer::Done`] of an accelerator.
     Set {
         /// Its name.
         name: String,
@@ -99,6 +82,9 @@ pub enum Request {
         #[serde(default)]
         force: bool,
     },
+    /// Lets programs of other hosts use a vGPU, which is created if it is not there. Answer:
+    /// [`Answer::Grant`].
+    Grant(GrantRequest),
     /// Totals and queue state now. Answer: [`Answer::Stats`]. Two of them make `admin::shares`.
     Stats,
     /// Who held the device when. Answer: [`Answer::Timeline`].
@@ -151,6 +137,32 @@ pub enum Request {
     },
 }
 
+/// What a virtual accelerator should be.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AskedAccelerator {
+    /// Its name, like a vGPU's.
+    pub name: String,
+    /// The pool of devices that runs its tasks.
+    pub pool: String,
+    /// Weight within its class, 1–10,000; the node's default if absent.
+    #[serde(default)]
+    pub weight: Option<u32>,
+    /// Memory quota on each device; the node's default if absent.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+    /// User who owns it; the caller if absent.
+    #[serde(default)]
+    pub owner: Option<u32>,
+    /// Token that programs must then show to submit; none if absent.
+    #[serde(default)]
+    pub token: Option<String>,
+    /// Makes it user-facing: its tasks should be done within this time in ns. Batch if absent or
+    /// 0.
+    #[serde(default)]
+    pub sla_ns: Option<u64>,
+}
+
 /// One line to an administrator's tool.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "answer", content = "body", rename_all = "snake_case")]
@@ -176,10 +188,49 @@ pub enum Answer {
     Recording(Recording),
     /// A move.
     Moved(MoveReport),
+    /// A grant.
+    Grant(GrantReport),
     /// The state of the node's health.
     Doctor(DoctorReport),
     /// Prometheus text.
     Metrics(String),
+}
+
+/// What a grant is to say.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct GrantRequest {
+    /// The vGPU's name.
+    pub name: String,
+    /// Its weight; the node's default for a new one if absent.
+    #[serde(default)]
+    pub weight: Option<u32>,
+    /// Its memory quota; the node's default for a new one if absent.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+    /// For how long sessions may begin with it, in seconds.
+    pub valid_s: u64,
+    /// Endpoints that may use it.
+    pub uses: u32,
+}
+
+/// What lets an endpoint on another host open sessions of a vGPU.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrantReport {
+    /// The grant: a secret, one word.
+    pub grant: String,
+    /// The vGPU.
+    pub vgpu: String,
+    /// Its weight.
+    pub weight: u32,
+    /// Its memory quota.
+    pub memory_bytes: u64,
+    /// Endpoints that may use it.
+    pub uses: u32,
+    /// Until when sessions may begin with it, in seconds since 1970.
+    pub expires_s: u64,
+    /// Where the gateway listens, once it does.
+    pub listen: Option<String>,
 }
 
 /// A vGPU that was moved to another device.
@@ -251,6 +302,9 @@ pub struct DeviceReport {
     pub memory_bytes: u64,
     /// Memory allocated to vGPUs.
     pub memory_used_bytes: u64,
+    /// Its slots.
+    #[serde(default)]
+    pub memory: MemoryReport,
     /// Device time occupied since the device was created.
     pub busy_ns: u64,
     /// Executions that took longer than the model says (paced).
@@ -260,6 +314,42 @@ pub struct DeviceReport {
     pub late: u64,
     /// Executions in all.
     pub executions: u64,
+}
+
+/// The slots of a device's memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryReport {
+    /// Who lies where, by name.
+    pub placement: String,
+    /// What a copied entry is said to take, in ns; 0 for what it takes.
+    pub entry_ns: u64,
+    /// Bytes of a slot.
+    pub slot_bytes: u64,
+    /// The slots in order.
+    pub slots: Vec<SlotReport>,
+    /// Times that somebody's parts were brought into slots.
+    pub switches: u64,
+    /// Slots written for that.
+    pub copied_slots: u64,
+    /// Entries written for that.
+    pub copied_entries: u64,
+    /// Time that it took, in ns, without what is only said.
+    pub copying_ns: u64,
+    /// Operations that met a part without a slot.
+    pub faults: u64,
+    /// Parts that had to give way to others of their vGPU.
+    pub replaced_parts: u64,
+    /// Slots written the last time.
+    pub last_switch_slots: u64,
+}
+
+/// A slot of a device's memory.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SlotReport {
+    /// The vGPU whose entries it has.
+    pub owner: Option<String>,
+    /// The vGPUs that have it in their turns.
+    pub users: Vec<String>,
 }
 
 /// What a vGPU is doing.

@@ -2,13 +2,23 @@
 
 use serde::Serialize;
 use toml::{Table, Value};
-use weft_device::soft::SoftBackend;
+use weft_device::soft::{Geometry, SoftBackend};
 use weft_device::{Backend as _, BackendConfig, DeviceName};
+use weft_sched::memory::{PlacementId, UnknownPlacement};
 
 use super::{ByteSize, ConfigError, NAME_RULE, check, check_size, invalid, is_vgpu_name};
 
 /// Memory of a software device unless configured otherwise, in bytes.
 const SOFT_MEMORY_BYTES: u64 = 4 << 30;
+
+/// A slot unless configured otherwise, in bytes: gScale's.
+const SLOT_BYTES: u64 = 64 << 20;
+
+/// Most bytes of memory for each byte that a device has.
+const OVERSUBSCRIBE_MAX: u64 = 64;
+
+/// The placement unless configured otherwise.
+const PLACEMENT: &str = "exact";
 
 /// The kind of a device of which none is said.
 const KIND_UNLESS_TOLD: &str = SoftBackend::KIND;
@@ -36,6 +46,14 @@ pub struct DeviceConfig {
     pub policy: Option<String>,
     /// Its quantum; `scheduling.quantum_us` if absent.
     pub quantum_us: Option<u64>,
+    /// Its memory is dealt out in slots of so much: 64 MiB unless configured.
+    pub slot: Option<ByteSize>,
+    /// Who lies in which slots; `exact` unless configured.
+    pub placement: Option<String>,
+    /// All vGPUs together may have so many times the device's memory; 1 unless configured.
+    pub oversubscribe: Option<u64>,
+    /// What each entry that a switch copies is said to take, in ns; 0 for what it takes.
+    pub switch_entry_ns: u64,
 }
 
 impl DeviceConfig {
@@ -43,6 +61,23 @@ impl DeviceConfig {
     #[must_use]
     pub fn memory_bytes(&self) -> u64 {
         self.memory.map_or(SOFT_MEMORY_BYTES, |memory| memory.0)
+    }
+
+    /// What all vGPUs may have together, in bytes.
+    #[must_use]
+    pub fn lent_bytes(&self) -> u64 {
+        self.memory_bytes().saturating_mul(self.oversubscribe.unwrap_or(1))
+    }
+
+    /// How its memory is divided.
+    pub(crate) fn geometry(&self) -> Result<Geometry, String> {
+        let slot_bytes = self.slot.map_or(SLOT_BYTES, |slot| slot.0);
+        Geometry::new(self.memory_bytes(), self.lent_bytes(), slot_bytes)
+    }
+
+    /// Who lies in which of its slots.
+    pub(crate) fn placement(&self) -> Result<PlacementId, UnknownPlacement> {
+        weft_sched::memory::by_name(self.placement.as_deref().unwrap_or(PLACEMENT))
     }
 }
 
@@ -98,7 +133,27 @@ pub(super) fn check_all(devices: &[DeviceConfig]) -> Result<(), ConfigError> {
         }
         check_size(&format!("{key}.memory"), device.memory_bytes(), 1 << 20, 1 << 40)?;
         device.backend.check().map_err(|message| invalid(&format!("{key}.{message}")))?;
+        check_slots(&key, device)?;
     }
+    Ok(())
+}
+
+fn check_slots(key: &str, device: &DeviceConfig) -> Result<(), ConfigError> {
+    if let Some(slot) = device.slot {
+        check_size(&format!("{key}.slot"), slot.0, 1 << 20, 1 << 30)?;
+    }
+    if let Some(times) = device.oversubscribe {
+        check(&format!("{key}.oversubscribe"), times, 1, OVERSUBSCRIBE_MAX)?;
+        if times > 1 && device.backend.kind() != SoftBackend::KIND {
+            let kind = device.backend.kind();
+            return Err(invalid(&format!(
+                "{key}.oversubscribe: a `{kind}` device has no more than its memory; only a \
+                 software device lends more"
+            )));
+        }
+    }
+    device.geometry().map_err(|message| invalid(&format!("{key}.slot: {message}")))?;
+    device.placement().map_err(|error| invalid(&format!("{key}: {error}")))?;
     Ok(())
 }
 
@@ -114,8 +169,19 @@ mod table {
     use super::{BackendConfig, DeviceConfig, KIND_UNLESS_TOLD};
 
     /// Keys of every device, besides those of backends.
-    const COMMON: [&str; 7] =
-        ["kind", "memory", "name", "policy", "pool", "quantum_us", "trust_tenants"];
+    const COMMON: [&str; 11] = [
+        "kind",
+        "memory",
+        "name",
+        "oversubscribe",
+        "placement",
+        "policy",
+        "pool",
+        "quantum_us",
+        "slot",
+        "switch_entry_ns",
+        "trust_tenants",
+    ];
 
     struct Key(String);
 
@@ -155,9 +221,13 @@ mod table {
                     "kind" => kind = map.next_value()?,
                     "memory" => device.memory = map.next_value()?,
                     "name" => device.name = map.next_value()?,
+                    "oversubscribe" => device.oversubscribe = map.next_value()?,
+                    "placement" => device.placement = map.next_value()?,
                     "policy" => device.policy = map.next_value()?,
                     "pool" => device.pool = map.next_value()?,
                     "quantum_us" => device.quantum_us = map.next_value()?,
+                    "slot" => device.slot = map.next_value()?,
+                    "switch_entry_ns" => device.switch_entry_ns = map.next_value()?,
                     "trust_tenants" => device.trust_tenants = map.next_value()?,
                     _ => {
                         settings.insert(key, map.next_value::<Value>()?);

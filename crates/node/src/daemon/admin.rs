@@ -16,13 +16,13 @@ use weft_wire::handshake::PROTOCOL_VERSION;
 
 use super::admin_connections::AdminConnections;
 use super::devices::Device;
-use super::devices::ledger::Ledger;
+use super::devices::frames::Frames;
 use super::driver::{Order, View};
 use super::log::LogLimit;
 use super::registry::{Change, Outage, Vgpu, Wanted};
 use super::roles::{self, Caller};
 use super::sessions::{Asked, Entry};
-use super::tasks::{AskedAccelerator, is_member};
+use super::tasks::is_member;
 use super::{Daemon, STACK_BYTES, Tables};
 use crate::admin::{
     Answer, Closure, DeviceReport, NodeReport, ProcessReport, Request, Stats, Timeline, TurnReport,
@@ -197,19 +197,15 @@ impl Daemon {
                 self.create_vgpu(asked, &chosen, caller)?;
                 Answer::Vgpu(self.vgpu_report(&name)?)
             }
-            Request::CreateAccelerator { name, pool, weight, memory_bytes, owner, sla_ns } => {
-                let asked = AskedAccelerator { name, pool, weight, memory_bytes, owner, sla_ns };
-                done(self.create_accelerator(asked, caller)?)
-            }
+            Request::CreateAccelerator(asked) => done(self.create_accelerator(asked, caller)?),
             Request::Set { name, weight, memory_bytes, cap_ppm, sla_ns } => {
-                let change = Change { weight, memory_bytes, cap_ppm, sla_ns };
-                self.set_vgpu(&name, &change, caller)?;
-                Answer::Vgpu(self.vgpu_report(&name)?)
+                self.set(&name, &Change { weight, memory_bytes, cap_ppm, sla_ns }, caller)?
             }
             Request::SetTenant { uid, weight } => done(self.set_tenant(uid, weight)?),
             Request::SetSession { pid, weight } => {
                 done(self.set_session(pid, Weight::new(weight)?, caller)?)
             }
+            Request::Grant(asked) => Answer::Grant(self.make_grant(asked, caller)?),
             Request::Remove { name, force } => done(self.remove(&name, force, caller)?),
             Request::Stats => Answer::Stats(self.stats()?),
             Request::Timeline { since_ns } => Answer::Timeline(self.timeline(since_ns, caller)?),
@@ -223,11 +219,8 @@ impl Daemon {
                 Answer::Node(self.node_report(caller)?)
             }
             Request::Move { name, device } => Answer::Moved(self.move_vgpu(&name, &device)?),
-            Request::SetDevice { name, in_service: true, .. } => {
-                done(self.put_into_service(&name)?)
-            }
-            Request::SetDevice { name, in_service: false, force } => {
-                done(self.take_out_of_service(&name, force)?)
+            Request::SetDevice { name, in_service, force } => {
+                done(self.set_device(&name, in_service, force)?)
             }
             Request::Doctor => Answer::Doctor(self.doctor()?),
             Request::Metrics => Answer::Metrics(crate::metrics::text(&self.stats()?)),
@@ -238,6 +231,15 @@ impl Daemon {
                 Answer::Done
             }
         })
+    }
+
+    fn set_device(
+        self: &Arc<Self>,
+        name: &str,
+        in_service: bool,
+        force: bool,
+    ) -> anyhow::Result<()> {
+        if in_service { self.put_into_service(name) } else { self.take_out_of_service(name, force) }
     }
 
     pub(crate) fn device_called(&self, name: &str) -> anyhow::Result<DeviceKey> {
@@ -259,7 +261,12 @@ impl Daemon {
 
     /// Creates a vGPU, with the node's defaults for what is 0. A user may have what it might create
     /// by attaching; what an administrator chose of somebody else's is a bound for its owner.
-    fn create_vgpu(&self, asked: Wanted, chosen: &Change, caller: Caller) -> anyhow::Result<()> {
+    pub(crate) fn create_vgpu(
+        &self,
+        asked: Wanted,
+        chosen: &Change,
+        caller: Caller,
+    ) -> anyhow::Result<()> {
         let name = &asked.name;
         anyhow::ensure!(
             !self.tasks.is_accelerator(name) && !is_member(name),
@@ -277,7 +284,14 @@ impl Daemon {
                 Wanted { device, weight, memory_bytes, ..asked }
             } else {
                 let Wanted { name, device, weight, memory_bytes, token, cap_ppm, .. } = asked;
-                let asked = Asked { name, device: &device, weight, memory_bytes, token: &token };
+                let asked = Asked {
+                    name,
+                    device: &device,
+                    weight,
+                    memory_bytes,
+                    token: &token,
+                    siblings: 0,
+                };
                 // Until somebody uses it, it is its owner's.
                 let payer = self.tenancy.of_user(caller.uid);
                 Wanted { cap_ppm, ..self.wanted(&tables, asked, caller.uid, payer)? }
@@ -291,40 +305,81 @@ impl Daemon {
         self.keep()
     }
 
-    /// Whether the configuration lets an owner choose that, where no administrator has decided.
-    fn check_choice(&self, tables: &Tables, name: &str, change: &Change) -> anyhow::Result<()> {
-        let vgpu = tables.registry.find(name)?;
-        let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
-        let others = self.vgpus_of(tables, payer).filter(|other| other.key != vgpu.key);
-        let choice = Choice {
-            weight: change.weight.filter(|_| vgpu.granted.weight.is_none()),
-            memory_bytes: change.memory_bytes.filter(|_| vgpu.granted.memory_bytes.is_none()),
-            others_weight: others.map(|other| u64::from(other.weight)).sum(),
-        };
-        Ok(self.tenant_limits(vgpu.owner, payer).check(&choice)?)
+    fn set(
+        self: &Arc<Self>,
+        name: &str,
+        change: &Change,
+        caller: Caller,
+    ) -> anyhow::Result<Answer> {
+        if self.set_accelerator(name, change, caller)? {
+            return Ok(Answer::Done);
+        }
+        self.set_vgpus(&[name.to_owned()], change, caller)?;
+        Ok(Answer::Vgpu(self.vgpu_report(name)?))
     }
 
-    fn set_vgpu(&self, name: &str, change: &Change, caller: Caller) -> anyhow::Result<()> {
+    /// Whether the configuration lets an owner choose that for all of those vGPUs, where no
+    /// administrator has decided.
+    fn check_choice(
+        &self,
+        tables: &Tables,
+        names: &[String],
+        change: &Change,
+    ) -> anyhow::Result<()> {
+        for name in names {
+            let vgpu = tables.registry.find(name)?;
+            let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
+            let others = self.vgpus_of(tables, payer).filter(|other| other.key != vgpu.key);
+            let weight = |other: &Vgpu| match change.weight {
+                Some(weight) if names.contains(&other.name) => u64::from(weight),
+                Some(_) | None => u64::from(other.weight),
+            };
+            let choice = Choice {
+                weight: change.weight.filter(|_| vgpu.granted.weight.is_none()),
+                memory_bytes: change.memory_bytes.filter(|_| vgpu.granted.memory_bytes.is_none()),
+                others_weight: others.map(weight).sum(),
+            };
+            self.tenant_limits(vgpu.owner, payer).check(&choice)?;
+        }
+        Ok(())
+    }
+
+    /// Changes all of those vGPUs, or none.
+    pub(crate) fn set_vgpus(
+        &self,
+        names: &[String],
+        change: &Change,
+        caller: Caller,
+    ) -> anyhow::Result<()> {
         {
             let mut tables = self.tables();
-            roles::permit_change(caller, tables.registry.find(name)?, change)?;
+            for name in names {
+                roles::permit_change(caller, tables.registry.find(name)?, change)?;
+                tables.registry.check_change(name, change)?;
+            }
             if !caller.administrates() {
-                self.check_choice(&tables, name, change)?;
+                self.check_choice(&tables, names, change)?;
             }
-            let vgpu = tables.registry.set(name, change)?.clone();
-            if vgpu.owner != caller.uid {
-                tables.registry.grant(name, change);
-            }
-            if let Some(device) = self.devices.named(&vgpu.device) {
-                tables.frames(device.key).set_quota(vgpu.key, vgpu.memory_bytes);
-            }
-            // Its first session says which tenant it is of, and places it.
-            if self.tenancy.settled(vgpu.key).is_some() {
-                self.place(&mut tables, &vgpu);
+            for name in names {
+                let vgpu = tables.registry.set(name, change)?.clone();
+                if vgpu.owner != caller.uid {
+                    tables.registry.grant(name, change);
+                }
+                self.note_change(&mut tables, &vgpu);
             }
         }
-        self.keep()?;
-        Ok(())
+        self.keep()
+    }
+
+    /// Tells those that it concerns what a vGPU is owed now.
+    fn note_change(&self, tables: &mut Tables, vgpu: &Vgpu) {
+        if let Some(device) = self.devices.named(&vgpu.device) {
+            tables.frames(device.key).set_quota(vgpu.key, vgpu.memory_bytes);
+        }
+        // Its first session says which tenant it is of, and places it.
+        if self.tenancy.settled(vgpu.key).is_some() {
+            self.place(tables, vgpu);
+        }
     }
 
     fn set_tenant(&self, uid: u32, weight: u32) -> anyhow::Result<()> {
@@ -464,21 +519,23 @@ impl Daemon {
     fn device_reports(&self, tables: &Tables, view: &View) -> Vec<DeviceReport> {
         let report = |device: &Device| {
             let policy = view.policies.get(&device.key).map_or("", |policy| policy.name());
-            let used_bytes = tables.ledger(device.key).used_bytes_total();
+            let used_bytes = tables.memory(device.key).used_bytes_total();
             let outage = tables.registry.outage(&device.name);
             let failure = match outage {
                 Some(Outage::Failed(reason)) => Some(reason.clone()),
                 Some(Outage::Withdrawn) | None => None,
             };
             let in_service = outage.is_none();
-            DeviceReport { in_service, failure, ..device.report(policy, used_bytes) }
+            let name_of = |key| tables.registry.by_key(key).map(|vgpu| vgpu.name.clone());
+            let memory = tables.memory(device.key).residency().report(name_of);
+            DeviceReport { in_service, failure, ..device.report(policy, used_bytes, memory) }
         };
         self.devices.iter().map(report).collect()
     }
 
-    /// The ledger that a vGPU is in; none for one whose device is gone.
-    fn ledger_of<'a>(&self, tables: &'a Tables, vgpu: &Vgpu) -> Option<&'a Ledger> {
-        self.devices.named(&vgpu.device).map(|device| tables.ledger(device.key))
+    /// The memory that a vGPU is in; none for one whose device is gone.
+    fn memory_of<'a>(&self, tables: &'a Tables, vgpu: &Vgpu) -> Option<&'a Frames> {
+        self.devices.named(&vgpu.device).map(|device| tables.memory(device.key))
     }
 
     /// Totals and queue state now.
@@ -505,7 +562,7 @@ impl Daemon {
                         .user_weight(payer)
                         .filter(|_| by_user)
                         .unwrap_or_else(|| self.config.scheduling.user_weight(payer)),
-                    ..report(vgpu, &sessions, &view, self.ledger_of(&tables, vgpu))
+                    ..report(vgpu, &sessions, &view, self.memory_of(&tables, vgpu))
                 }
             })
             .collect();
@@ -565,7 +622,7 @@ fn report(
     vgpu: &Vgpu,
     sessions: &[(u32, &Entry)],
     view: &View,
-    ledger: Option<&Ledger>,
+    memory: Option<&Frames>,
 ) -> VgpuReport {
     let process = |(key, entry): &(u32, &Entry)| {
         let session = view.sessions.get(key);
@@ -573,8 +630,8 @@ fn report(
             pid: entry.pid,
             uid: entry.uid,
             program: entry.program.clone(),
-            memory_bytes: ledger.map_or(0, |ledger| ledger.session_bytes(*key)),
-            pinned_bytes: ledger.map_or(0, |ledger| ledger.pinned_bytes(*key)),
+            memory_bytes: memory.map_or(0, |memory| memory.session_bytes(*key)),
+            pinned_bytes: memory.map_or(0, |memory| memory.pinned_bytes(*key)),
             used_ns: session.map_or(0, |session| session.used_ns),
             state: match session {
                 Some(session) if session.runnable && session.holds => VgpuState::Running,
@@ -601,7 +658,7 @@ fn report(
         sla_ns: vgpu.sla_ns,
         attainment: view.attainment.get(&vgpu.key).copied().unwrap_or_default(),
         memory_bytes: vgpu.memory_bytes,
-        memory_used_bytes: ledger.map_or(0, |ledger| ledger.used_bytes(vgpu.key)),
+        memory_used_bytes: memory.map_or(0, |memory| memory.used_bytes(vgpu.key)),
         pinned_bytes: processes.iter().map(|process| process.pinned_bytes).sum(),
         state,
         sessions: u32::try_from(sessions.len()).unwrap_or(u32::MAX),

@@ -17,6 +17,7 @@ use weft_sched::{Actions, DeviceKey, Event, Node, RestoreError, Usage, VgpuKey};
 use super::Daemon;
 use super::devices::Devices;
 use super::devices::frames::Frames;
+use super::devices::residency::Terms;
 use super::persist::Schedule;
 use super::registry::Registry;
 use super::runtime::Runtime;
@@ -64,8 +65,10 @@ pub(crate) struct Files {
     pub(crate) device_page: MemoryFile,
     /// Its vGPU's frames.
     pub(crate) frames: MemoryFile,
-    /// The physical table.
+    /// Its vGPU's private table.
     pub(crate) table: MemoryFile,
+    /// The device's physical table.
+    pub(crate) physical: MemoryFile,
 }
 
 /// Finds the workers that live.
@@ -123,9 +126,10 @@ fn introduced(
     let page = ControlPage::open(&file(Passed::Control)?.map(Access::ReadWrite)?)?;
     let (node_page, device_page) = (file(Passed::NodePage)?, file(Passed::DevicePage)?);
     let (frames, table) = (file(Passed::Frames)?, file(Passed::Table)?);
+    let physical = file(Passed::Physical)?;
     NodePage::open(&node_page.map(Access::ReadWrite)?)?;
     DevicePage::open(&device_page.map(Access::ReadWrite)?)?;
-    Ok((adoption, Files { node_page, device_page, frames, table }, segment, page))
+    Ok((adoption, Files { node_page, device_page, frames, table, physical }, segment, page))
 }
 
 /// Those whose vGPU the registry knows. The others are ended: nobody would ever give them a turn.
@@ -191,16 +195,23 @@ pub(crate) fn node_page(survivors: &[Survivor]) -> anyhow::Result<MemoryFile> {
     }
 }
 
-/// The memory of each device, by the earlier daemon's physical table if it left sessions there.
+/// The memory of each device, in the earlier daemon's physical table if it left sessions there.
 pub(crate) fn frames(
+    config: &NodeConfig,
     devices: &Devices,
     survivors: &[Survivor],
 ) -> anyhow::Result<BTreeMap<DeviceKey, Frames>> {
     let frames = devices.iter().map(|device| {
         let began_on = |survivor: &&Survivor| survivor.device() == device.key;
         let survivor = survivors.iter().find(began_on);
-        let table = survivor.map(|survivor| survivor.files.table.try_clone()).transpose()?;
-        Ok((device.key, Frames::new(device.config.memory_bytes(), table)?))
+        let physical = survivor.map(|survivor| survivor.files.physical.try_clone()).transpose()?;
+        let terms = Terms {
+            geometry: device.geometry,
+            placement: device.config.placement()?,
+            entry_ns: device.config.switch_entry_ns,
+            quantum_ns: config.quantum_us(&device.config, device.info.capabilities) * 1_000,
+        };
+        Ok((device.key, Frames::new(terms, device.config.lent_bytes(), physical)?))
     });
     frames.collect()
 }
@@ -304,8 +315,12 @@ impl Daemon {
             frames.add_session(start.key, start.session, start.vgpu_key);
         }
         let frames = tables.frames(survivor.device());
-        if let Ok(file) = survivor.files.frames.try_clone() {
-            frames.adopt_file(start.vgpu_key, file);
+        let adopted = survivor.files.frames.try_clone().map_err(anyhow::Error::from);
+        let adopted = adopted
+            .and_then(|file| frames.adopt_files(start.vgpu_key, file, &survivor.files.table));
+        if let Err(error) = adopted {
+            let error = format!("{error:#}");
+            tracing::error!(vgpu = start.vgpu, error, "the memory of a vGPU was not taken over");
         }
         tables.host.begin(start.key, payer);
         let entry = Entry {

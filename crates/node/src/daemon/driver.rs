@@ -24,6 +24,8 @@ use weft_turn::{Abandoned, Effect, RELEASE_LEAD_NS, Turns};
 
 use super::clock;
 use super::cosched::{Coscheduler, Waiters};
+use super::devices::frames::Frames;
+use super::devices::residency::Residency;
 use super::persist::{Saver, Schedule};
 use super::process::WorkerProcess;
 use super::recorder::{Chunk, Recorder, Trouble};
@@ -260,6 +262,8 @@ pub(crate) struct Driver {
     witness: Witness,
     devices: Vec<DrivenDevice>,
     drains: Drains,
+    /// The devices' slots.
+    memory: BTreeMap<DeviceKey, Arc<Residency>>,
 }
 
 /// What the driver knows of a session beside its turns.
@@ -298,7 +302,15 @@ impl Driver {
             witness: Witness::default(),
             devices,
             drains: Drains::default(),
+            memory: BTreeMap::new(),
         }
+    }
+
+    /// Tells who deals out these devices' slots what vGPUs use.
+    pub(crate) fn watching(mut self, memory: &BTreeMap<DeviceKey, Frames>) -> Self {
+        let residency = |(key, own): (&DeviceKey, &Frames)| (*key, Arc::clone(own.residency()));
+        self.memory = memory.iter().map(residency).collect();
+        self
     }
 
     /// Records from now on, in files of about `file_bytes_max`.
@@ -598,7 +610,14 @@ impl Driver {
                         self.trace.begin(device.0, own.vgpu, session.0, now_ns);
                     }
                 }
-                Effect::Ended { session, used_ns } => self.trace.end(session.0, now_ns, used_ns),
+                Effect::Ended { session, used_ns } => {
+                    self.trace.end(session.0, now_ns, used_ns);
+                    let device = self.turns.node().device_of(session);
+                    let memory = device.and_then(|device| self.memory.get(&device));
+                    if let (Some(own), Some(memory)) = (self.sessions.get(&session.0), memory) {
+                        memory.end_turn(now_ns, own.vgpu, used_ns);
+                    }
+                }
                 Effect::Reclaimed { session } => self.page.mark(session.0),
                 Effect::Interactive { session } => {
                     if let Some(entry) = self.turns.session(session) {

@@ -7,6 +7,7 @@
 mod admin;
 mod admin_connections;
 mod adopt;
+mod attach;
 mod clock;
 mod cosched;
 mod devices;
@@ -31,7 +32,6 @@ mod sessions;
 mod spawn;
 mod tasks;
 mod tenancy;
-mod tenants;
 mod trace;
 
 use std::collections::BTreeMap;
@@ -54,9 +54,10 @@ use weft_sched::{Config as SchedConfig, DeviceKey, Node, VgpuKey};
 use weft_wire::handshake::RefusalCode;
 
 use self::admin_connections::AdminConnections;
+use self::attach::gateway;
+use self::attach::remote::Remote;
 use self::cosched::Coscheduler;
 use self::devices::frames::Frames;
-use self::devices::ledger::Ledger;
 use self::devices::{Device, Devices};
 use self::driver::{DrivenDevice, Driver, Handle, Order};
 use self::health::Health;
@@ -117,6 +118,8 @@ pub(crate) struct Daemon {
     saver: Saver,
     /// Pools, and the virtual accelerators on them.
     pub(crate) tasks: tasks::Tasks,
+    /// Programs of other hosts.
+    pub(crate) remote: Remote,
     /// Whose devices are suspected of failing.
     health: Health,
     /// Bounds what tenants can have written to the log.
@@ -197,7 +200,7 @@ fn open_registry(config: &NodeConfig) -> anyhow::Result<Registry> {
     let home = |device: &DeviceConfig| Home {
         name: device.name.clone(),
         kind: device.backend.kind(),
-        memory_bytes: device.memory_bytes(),
+        memory_bytes: device.lent_bytes(),
         pool: device.pool.clone(),
     };
     let devices = config.devices.iter().map(home).collect();
@@ -256,7 +259,7 @@ impl Setup {
         let survivors = adopt::of_known_devices(survivors, &config);
         let devices = Devices::open(&config, &survivors)?;
         devices.note_memory(&mut config);
-        let frames = adopt::frames(&devices, &survivors)?;
+        let frames = adopt::frames(&config, &devices, &survivors)?;
         let mut registry = open_registry(&config)?;
         moves::adopt_moves(&mut registry, &survivors);
         let survivors = adopt::of_known_vgpus(survivors, &registry);
@@ -285,10 +288,10 @@ impl Setup {
         let handle = Handle::new(orders, page.doorbell().clone());
         let wanted = config.scheduling.coscheduling;
         let coscheduler = Coscheduler::new(wanted, node_page.try_clone()?, now_ns());
-        let forgotten_ns = schedule.map_or_else(BTreeMap::new, |schedule| schedule.forgotten_ns);
-        let tables = (number, forgotten_ns);
+        let tables = (number, schedule.map_or_else(BTreeMap::new, |saved| saved.forgotten_ns));
         let mut driver =
-            Driver::new(node, page, received, saver.clone(), tables, coscheduler, driven);
+            Driver::new(node, page, received, saver.clone(), tables, coscheduler, driven)
+                .watching(&frames);
         let journal = start_journal(&config, &mut driver)?;
         let (suspicions, suspected) = mpsc::channel();
         let Ends { stop, stopper, leave } = Ends::by_signals()?;
@@ -296,9 +299,10 @@ impl Setup {
         let (sessions, moves) = (BTreeMap::new(), BTreeMap::new());
         let tables = Tables { registry, frames, host, sessions, adopted: 0, moves };
         let room = Room::make(config.limits.sessions);
-        let admin_group = config.sockets.admin_group_id()?;
         let tasks = tasks::Tasks::open(&config, &devices)?;
         let daemon = Daemon {
+            remote: Remote::open(&config)?,
+            admin_group: config.sockets.admin_group_id()?,
             config,
             room,
             runtime,
@@ -317,7 +321,6 @@ impl Setup {
             health: Health::new(suspicions),
             lines: TenantLines::default(),
             admin_connections: Mutex::default(),
-            admin_group,
             stop: stopper,
         };
         let daemon = Arc::new(daemon);
@@ -339,6 +342,7 @@ impl Setup {
         if let Some(address) = daemon.config.metrics.listen {
             crate::metrics::serve(address, &daemon)?;
         }
+        gateway::start(&daemon)?;
         let socket = daemon.config.tenant_socket();
         let devices: Vec<String> = daemon.devices.iter().map(Device::in_words).collect();
         let devices = devices.join("; ");
@@ -464,9 +468,9 @@ impl Tables {
         self.frames.get_mut(&device).expect("a device's key is the node's own")
     }
 
-    /// The ledger of a device of this node, to read.
-    pub(crate) fn ledger(&self, device: DeviceKey) -> &Ledger {
-        self.frames.get(&device).expect("a device's key is the node's own").ledger()
+    /// The same, to read.
+    pub(crate) fn memory(&self, device: DeviceKey) -> &Frames {
+        self.frames.get(&device).expect("a device's key is the node's own")
     }
 }
 
@@ -539,7 +543,7 @@ impl Daemon {
                 return Ok(End::Leave);
             }
             for connection in pending.take_marked(&ready[4..]) {
-                tenants::greet(self, connection);
+                attach::greet(self, connection);
             }
             if tenant && let Some((socket, tenant)) = let_in(&listeners.tenant) {
                 let came = Instant::now();
@@ -547,14 +551,14 @@ impl Daemon {
                 if let Some(connection) = pending.admit(Connection { socket, tenant, payer, came })
                 {
                     let why = "too many connections of this user's tenant have said nothing yet";
-                    let refusal = tenants::no_hello(RefusalCode::Exhausted, why);
-                    tenants::refuse(&connection.socket, &connection.tenant, refusal);
+                    let refusal = attach::no_hello(RefusalCode::Exhausted, why);
+                    attach::refuse(&connection.socket, &connection.tenant, refusal);
                 }
             }
             for connection in pending.take_silent(Instant::now()) {
                 let why = "nothing came within limits.attach_ms";
-                let refusal = tenants::no_hello(RefusalCode::Malformed, why);
-                tenants::refuse(&connection.socket, &connection.tenant, refusal);
+                let refusal = attach::no_hello(RefusalCode::Malformed, why);
+                attach::refuse(&connection.socket, &connection.tenant, refusal);
             }
             if admin && let Some((socket, caller)) = let_in(&listeners.admin) {
                 self.serve_administrator(socket, &caller);

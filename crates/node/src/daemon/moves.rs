@@ -28,7 +28,7 @@ use weft_sched::DeviceKey;
 
 use super::adopt::Survivor;
 use super::devices::Device;
-use super::devices::frames::Dirty;
+use super::devices::frames::{Dirty, VgpuFiles};
 use super::driver::Order;
 use super::registry::{Registry, Vgpu};
 use super::sessions::Session;
@@ -90,6 +90,7 @@ struct Luggage {
     page: MemoryFile,
     frames: MemoryFile,
     table: OwnedFd,
+    physical: OwnedFd,
     moved: MemoryFile,
     count: u64,
 }
@@ -109,6 +110,11 @@ impl Daemon {
         ensure!(
             !super::tasks::is_member(name),
             "vGPU `{name}` is part of a virtual accelerator, which has one on each device"
+        );
+        ensure!(
+            !self.tasks.is_accelerator(name),
+            "`{name}` is a virtual accelerator: its tasks run on every device of its pool, so that \
+             nothing is to be moved"
         );
         let mut tables = self.tables();
         let vgpu = tables.registry.find(name)?.clone();
@@ -155,9 +161,9 @@ impl Daemon {
         let paused = |stage: &Stage| *stage == Stage::Paused;
         let mut tables = self.await_sessions(way, PAUSE_LIMIT, "stand still", paused)?;
         tables.registry.find(&vgpu.name).context("it was removed meanwhile")?;
-        let frames = tables.ledger(way.from.key).used_bytes(vgpu.key) / weft_device::PAGE;
+        let bytes = tables.memory(way.from.key).used_bytes(vgpu.key);
         let deadline = Instant::now() + PAUSE_LIMIT;
-        while tables.ledger(way.to.key).must_clear(frames) && Instant::now() < deadline {
+        while tables.memory(way.to.key).must_clear(bytes) && Instant::now() < deadline {
             let waited = self.cleared.wait_timeout(tables, LOOK);
             tables = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -261,7 +267,7 @@ impl Daemon {
         let limits = self.tenant_limits(vgpu.owner, payer);
         let of_it = tables.sessions.iter().filter(|(_, entry)| entry.vgpu == way.vgpu);
         let sessions: Vec<u32> = of_it.map(|(key, _)| *key).collect();
-        let bytes = tables.ledger(way.from.key).used_bytes(vgpu.key);
+        let bytes = tables.memory(way.from.key).used_bytes(vgpu.key);
         let there = tables.frames(way.to.key);
         // What it has may be more than its quota by now.
         there.set_quota(vgpu.key, vgpu.memory_bytes.max(bytes));
@@ -283,11 +289,13 @@ impl Daemon {
         tables.frames(way.to.key).take_over(exports, &moved);
         let there = tables.frames(way.to.key);
         there.set_quota(vgpu.key, vgpu.memory_bytes);
+        let VgpuFiles { frames, table, physical } = there.files(vgpu.key)?;
         let luggage = Luggage {
             device: way.to.spec(),
             page: way.to.page_file.try_clone()?,
-            frames: there.file(vgpu.key)?,
-            table: there.table()?,
+            frames,
+            table,
+            physical,
             moved: written(&moved)?,
             count: moved.len() as u64,
         };
@@ -349,6 +357,7 @@ impl Daemon {
             (Passed::DevicePage, luggage.page.as_fd().try_clone_to_owned()?),
             (Passed::Frames, luggage.frames.as_fd().try_clone_to_owned()?),
             (Passed::Table, luggage.table.try_clone()?),
+            (Passed::Physical, luggage.physical.try_clone()?),
             (Passed::Moved, luggage.moved.as_fd().try_clone_to_owned()?),
         ];
         let passed = files.iter().map(|(what, _)| *what).collect();

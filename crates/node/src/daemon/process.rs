@@ -52,6 +52,12 @@ impl WorkerProcess {
         self.read(|pid| stat(pid).ok()).flatten().is_some_and(|stat| stat.is_stopped())
     }
 
+    /// Whether it is there and was not stopped.
+    pub(crate) fn is_running(&self) -> bool {
+        let stat = self.read(|pid| stat(pid).ok()).flatten();
+        stat.is_some_and(|stat| !stat.is_stopped() && !stat.is_dead())
+    }
+
     /// Gives its first thread another priority.
     pub(crate) fn set_nice(&self, nice: i32) -> io::Result<()> {
         let thread = i32::try_from(self.pid).ok().and_then(Pid::from_raw);
@@ -132,6 +138,7 @@ mod tests {
         let gone = WorkerProcess::new(process, own());
         assert_eq!(gone.resident_bytes(), 0);
         assert!(!gone.is_stopped());
+        assert!(!gone.is_running());
         gone.set_nice(19).unwrap_err();
     }
 
@@ -141,12 +148,14 @@ mod tests {
         let pid = Pid::from_child(&child);
         let process = WorkerProcess::new(Process::open(child.id()).unwrap(), child.id());
         assert!(!process.is_stopped());
+        assert!(process.is_running());
         rustix::process::kill_process(pid, rustix::process::Signal::STOP).unwrap();
         let deadline = Instant::now() + Duration::from_secs(30);
         while !process.is_stopped() {
             assert!(Instant::now() < deadline, "it does not stop");
             std::thread::yield_now();
         }
+        assert!(!process.is_running());
         process.kill().unwrap();
         child.wait().unwrap();
     }

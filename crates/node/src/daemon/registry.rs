@@ -1,6 +1,7 @@
 //! The vGPUs of a node: what they may have, whose they are, and what they used. Kept in a file.
 
 mod homes;
+pub(crate) mod token;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
@@ -9,7 +10,6 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use sha2::{Digest, Sha256};
 
 use super::persist::Document;
 use crate::config::{ByteSize, NAME_RULE, PPM, SlaSetting, WEIGHTS, is_vgpu_name};
@@ -438,7 +438,7 @@ impl Registry {
             weight: wanted.weight,
             memory_bytes: wanted.memory_bytes,
             uuid: uuid_of(&wanted.name),
-            token: (!wanted.token.is_empty()).then(|| digest(&wanted.token)),
+            token: token::kept(&wanted.token),
             used_ns: 0,
             sessions_total: 0,
             cap_ppm: wanted.cap_ppm.filter(|ppm| *ppm < PPM),
@@ -453,14 +453,19 @@ impl Registry {
         Ok(self.by_name.entry(wanted.name.clone()).or_insert(vgpu))
     }
 
-    /// Changes weight, quota, cap and class.
-    pub(crate) fn set(&mut self, name: &str, change: &Change) -> Result<&Vgpu, RegistryError> {
+    /// Whether [`set`](Self::set) would do that.
+    pub(crate) fn check_change(&self, name: &str, change: &Change) -> Result<(), RegistryError> {
         let vgpu = self.find(name)?;
         let device_bytes = match change.memory_bytes {
             Some(_) => self.device_bytes(&vgpu.device)?,
             None => u64::MAX,
         };
-        check(change, device_bytes)?;
+        check(change, device_bytes)
+    }
+
+    /// Changes weight, quota, cap and class.
+    pub(crate) fn set(&mut self, name: &str, change: &Change) -> Result<&Vgpu, RegistryError> {
+        self.check_change(name, change)?;
         self.changed.vgpus.insert(name.to_owned());
         let Some(vgpu) = self.by_name.get_mut(name) else {
             return Err(RegistryError::Unknown(name.to_owned()));
@@ -565,11 +570,9 @@ impl Registry {
         if vgpu.owner != user {
             return Err(RegistryError::Owner(name.to_owned()));
         }
-        match vgpu.token {
-            Some(hash) if !equal(&hash, &digest(token)) => {
-                Err(RegistryError::Token(name.to_owned()))
-            }
-            Some(_) | None => Ok(vgpu),
+        match token::opens(vgpu.token.as_ref(), token) {
+            true => Ok(vgpu),
+            false => Err(RegistryError::Token(name.to_owned())),
         }
     }
 
@@ -775,23 +778,14 @@ fn by_name(vgpus: Vec<Vgpu>) -> (BTreeMap<String, Vgpu>, bool) {
     (by_name, renamed)
 }
 
-fn digest(text: &str) -> [u8; 32] {
-    Sha256::digest(text.as_bytes()).into()
-}
-
 /// The name's digest, marked as a UUID of version 8 (vendor's own).
 fn uuid_of(name: &str) -> [u8; 16] {
-    let digest = digest(&format!("weft vGPU {name}"));
+    let digest = token::digest(&format!("weft vGPU {name}"));
     let mut uuid = [0; 16];
     uuid.copy_from_slice(&digest[..16]);
     uuid[6] = uuid[6] & 0x0f | 0x80;
     uuid[8] = uuid[8] & 0x3f | 0x80;
     uuid
-}
-
-/// Compares without telling by its duration where the difference lies.
-fn equal(left: &[u8; 32], right: &[u8; 32]) -> bool {
-    left.iter().zip(right).fold(0, |differs, (l, r)| differs | (l ^ r)) == 0
 }
 
 #[cfg(test)]

@@ -106,6 +106,7 @@ pub(crate) fn permit(caller: Caller, request: &Request) -> Result<(), Forbidden>
         | Request::Metrics
         | Request::Set { .. }
         | Request::Remove { .. }
+        | Request::Grant(_)
         | Request::SetSession { .. } => Ok(()),
         Request::Create { sla_ns: Some(1..), .. } if !caller.administrates() => {
             Err(Forbidden::Administrators(USER_FACING))
@@ -114,14 +115,12 @@ pub(crate) fn permit(caller: Caller, request: &Request) -> Result<(), Forbidden>
             Some(_) => Err(Forbidden::Administrators("create vGPUs for other users")),
             None => Ok(()),
         },
-        Request::CreateAccelerator { sla_ns: Some(1..), .. } => {
-            Err(Forbidden::Administrators(USER_FACING))
-        }
-        Request::CreateAccelerator { owner, .. } => match owner {
-            Some(owner) if *owner != caller.uid => {
+        Request::CreateAccelerator(asked) => match (asked.owner, asked.sla_ns) {
+            (_, Some(1..)) => Err(Forbidden::Administrators(USER_FACING)),
+            (Some(owner), _) if owner != caller.uid => {
                 Err(Forbidden::Administrators("create virtual accelerators for other users"))
             }
-            Some(_) | None => Ok(()),
+            _ => Ok(()),
         },
         Request::SetTenant { .. } => Err(Forbidden::Administrators("set the weights of users")),
         Request::Policy { set: Some(_), .. } => Err(Forbidden::Administrators("change the policy")),
@@ -159,6 +158,11 @@ pub(crate) fn permit_removal(caller: Caller, vgpu: &Vgpu) -> Result<(), Forbidde
         true => Ok(()),
         false => Err(Forbidden::Granted(vgpu.name.clone())),
     }
+}
+
+/// Whether `caller` may let programs of other hosts use a vGPU.
+pub(crate) fn permit_grant(caller: Caller, vgpu: &Vgpu) -> Result<(), Forbidden> {
+    if caller.administrates() { Ok(()) } else { owns(caller, vgpu) }
 }
 
 /// Whether `caller` may weigh process `pid` of user `owner`.

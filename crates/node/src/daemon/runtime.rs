@@ -341,8 +341,12 @@ mod tests {
             let guest = scope.spawn(|| {
                 let (mut early, mut seen) = (0, 0);
                 while !done.load(std::sync::atomic::Ordering::Relaxed) {
+                    // The file may be replaced between the connection and the look at its mode.
+                    let Ok(before) = std::fs::metadata(&path) else { continue };
+                    let of = |file: &std::fs::Metadata| (file.ino(), file.modified().ok());
                     if std::os::unix::net::UnixStream::connect(&path).is_ok()
                         && let Ok(found) = std::fs::metadata(&path)
+                        && of(&found) == of(&before)
                     {
                         seen += 1;
                         early += u32::from(found.mode() & 0o777 != 0o600);

@@ -131,7 +131,9 @@ impl Daemon {
         for (vgpu, refuge) in ways {
             let moved = match refuge {
                 Some(refuge) => self.move_vgpu(&vgpu.name, &refuge).map(drop),
-                None => Err(anyhow::anyhow!("no other of its kind and pool has room")),
+                None => Err(anyhow::anyhow!(
+                    "no other device of its kind and pool is in service and large enough"
+                )),
             };
             if let Err(error) = moved {
                 let of_it = |entry: &&Entry| entry.vgpu == vgpu.key;

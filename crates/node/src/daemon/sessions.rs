@@ -12,14 +12,16 @@ use anyhow::{Context, bail};
 use weft_gate::{ControlPage, DaemonSide, GateDaemon};
 use weft_ring::peer::{self, Process};
 use weft_ring::{Access, Loss, MemoryFile, PAGE, Segment};
+use weft_sched::memory::LedgerError;
 use weft_sched::{Cap, Class, DeviceKey, TenantKey, Weight};
-use weft_wire::handshake::{HelloBody, RefusalCode};
+use weft_wire::handshake::RefusalCode;
 
 pub(crate) use self::reservation::{Asked, Reservation, name_asked};
+use super::attach::{Attachment, Client};
+use super::clock;
 use super::cosched::{Waiters, began_at};
 use super::devices::exports::Export;
-use super::devices::frames::Dirty;
-use super::devices::ledger::LedgerError;
+use super::devices::frames::{Dirty, VgpuFiles};
 use super::driver::{Beginning, Order, Place};
 use super::host::{HostError, HostLedger};
 use super::log::{LogLimit, printable};
@@ -141,7 +143,7 @@ impl Tables {
             let Some(entry) = self.sessions.get(&session) else { continue };
             // One that starts takes what it was promised.
             let Some(worker) = &entry.worker else { continue };
-            let device_bytes = self.ledger(entry.device).session_bytes(session);
+            let device_bytes = self.memory(entry.device).session_bytes(session);
             self.host.measure(session, worker.resident_bytes().saturating_sub(device_bytes));
         }
         ask(&mut self.host)
@@ -153,15 +155,14 @@ impl Daemon {
     /// worker.
     pub(crate) fn open_session(
         &self,
-        hello: &HelloBody,
-        tenant: &peer::Credentials,
+        attachment: &Attachment,
         reservation: &Reservation,
     ) -> Result<(Session, TenantFiles, Vgpu), Refusal> {
         let vgpu = reservation.vgpu.clone();
         // The next daemon must know the vGPU of a session that it adopts. The disk works while the
         // worker starts.
         let saving = reservation.is_new.then(|| self.begin_saving());
-        let started = self.start_session(hello, tenant, reservation);
+        let started = self.start_session(attachment, reservation);
         if saving.is_some_and(|saving| self.saved(&saving).is_err()) {
             tracing::warn!(vgpu = vgpu.name, "a new vGPU is not on disk");
         }
@@ -195,30 +196,30 @@ impl Daemon {
 
     fn start_session(
         &self,
-        hello: &HelloBody,
-        tenant: &peer::Credentials,
+        attachment: &Attachment,
         reservation: &Reservation,
     ) -> anyhow::Result<(Session, TenantFiles)> {
         let (vgpu, device) = (&reservation.vgpu, self.devices.get(reservation.device));
+        let Attachment { hello, tenant, client } = attachment;
         self.pace_attach(reservation.payer)?;
         let limits = &self.config.limits;
         let segment_file = Segment::create(usize::try_from(limits.arena.0)?)?;
         let pinned_bytes = usize::try_from(hello.pinned_bytes.min(limits.pinned.0))?.max(PAGE);
         let pinned = MemoryFile::create("weft-pinned", pinned_bytes)?;
         let control = ControlPage::create()?;
-        let (frames, table) = {
-            let mut tables = self.tables();
-            let frames = tables.frames(device.key);
-            (frames.file(vgpu.key)?, frames.table()?)
-        };
+        let VgpuFiles { frames, table, physical } =
+            self.tables().frames(device.key).files(vgpu.key)?;
         let (workers_end, lifeline) = peer::lifeline()?;
         let tenant_process = Process::open(tenant.pid.context("the tenant's process is unknown")?)
             .context("the tenant is gone")?;
         let door = self.runtime.make_door(reservation.id)?;
         let record = self.runtime.make_record(reservation.id)?;
         let segment = Segment::open(segment_file.map(Access::ReadWrite)?)?;
+        if *client == Client::Elsewhere {
+            segment.mark_relayed()?;
+        }
         let page = ControlPage::open(&control.map(Access::ReadWrite)?)?;
-        let start = self.start_of(hello, tenant, reservation, pinned.len() as u64);
+        let start = self.start_of(attachment, reservation, pinned.len() as u64);
         let fds = [
             (Passed::Segment, segment_file.as_fd()),
             (Passed::Control, control.as_fd()),
@@ -226,6 +227,7 @@ impl Daemon {
             (Passed::DevicePage, device.page_file.as_fd()),
             (Passed::Frames, frames.as_fd()),
             (Passed::Table, table.as_fd()),
+            (Passed::Physical, physical.as_fd()),
             (Passed::Door, door.as_fd()),
             (Passed::Pinned, pinned.as_fd()),
             (Passed::Lifeline, workers_end.as_fd()),
@@ -244,12 +246,12 @@ impl Daemon {
 
     fn start_of(
         &self,
-        hello: &HelloBody,
-        tenant: &peer::Credentials,
+        attachment: &Attachment,
         reservation: &Reservation,
         pinned_bytes: u64,
     ) -> Start {
         let (config, vgpu) = (&self.config, &reservation.vgpu);
+        let Attachment { hello, tenant, client: _ } = attachment;
         let device = self.devices.get(reservation.device);
         Start {
             session: reservation.id,
@@ -338,7 +340,7 @@ impl Daemon {
         let of_user = self.tenant_limits(session.start.uid, payer).host_memory_bytes;
         let mut tables = self.tables();
         // Device memory that the worker has mapped is another ledger's.
-        let device = tables.ledger(device).session_bytes(key);
+        let device = tables.memory(device).session_bytes(key);
         tables.host.measure(key, resident.saturating_sub(device));
         let asked = tables.find_host_room(|host| ask(host, of_user));
         drop(tables);
@@ -383,6 +385,7 @@ impl Daemon {
             | Ask::Take { .. }
             | Ask::GiveBack { .. }
             | Ask::Usage
+            | Ask::Reside { .. }
             | Ask::Export { .. }
             | Ask::Import { .. }
             | Ask::Load
@@ -427,8 +430,9 @@ impl Daemon {
                 self.loads.end(key);
                 Ok(Reply::Done)
             }
+            Ask::Reside { page, touched } => Ok(self.make_resident(session, page, &touched)),
             Ask::Usage => {
-                let (free, total) = self.tables().ledger(device).usage(vgpu);
+                let (free, total) = self.tables().memory(device).usage(vgpu);
                 Ok(Reply::Usage { free, total })
             }
             Ask::Export { bytes, runs } => self.export(session, bytes, runs),
@@ -462,12 +466,20 @@ impl Daemon {
         }
     }
 
+    /// Brings parts of a vGPU's memory into slots; nobody waits for the tables meanwhile.
+    fn make_resident(&self, session: &Session, page: Option<u64>, touched: &[u64]) -> Reply {
+        let device = self.device_of(session.key);
+        let residency = Arc::clone(self.tables().memory(device).residency());
+        let now_ns = clock::now_ns();
+        Reply::Resident { wait_ns: residency.make_resident(now_ns, session.vgpu, page, touched) }
+    }
+
     /// A worker's new total of pinned memory. What its window cannot hold is refused first: the
     /// ledger of host memory would keep it.
     fn pin(&self, session: &Session, bytes: u64) -> Result<(), LedgerError> {
         let (key, limit) = (session.key, session.start.pinned_bytes);
         let device = self.device_of(key);
-        self.tables().ledger(device).check_pinned(key, bytes, limit)?;
+        self.tables().memory(device).check_pinned(key, bytes, limit)?;
         self.may_take_host_memory(session, |host, of_tenant| host.pin(key, bytes, of_tenant))?;
         self.tables().frames(device).set_pinned(key, bytes, limit)
     }

@@ -19,8 +19,10 @@ pub(crate) enum Passed {
     DevicePage,
     /// The vGPU's frames.
     Frames,
-    /// The physical table.
+    /// The vGPU's private table.
     Table,
+    /// The device's physical table.
+    Physical,
     /// The listening socket at which the next daemon comes.
     Door,
     /// The pinned window.

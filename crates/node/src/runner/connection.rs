@@ -192,8 +192,8 @@ impl Connection<'_> {
         let kernel = validate::kernel(module, &submission.kernel)?;
         // A module was loaded, so it was attached once.
         let limits = lock(&self.runner.limits).ok_or_else(|| malformed(NO_DEVICE))?;
-        let bounds = &self.runner.begin.bounds;
-        let plan = validate::validate(kernel, &submission, file_bytes, &limits, bounds)?;
+        let quota = self.runner.owed().memory_bytes;
+        let plan = validate::validate(kernel, &submission, file_bytes, &limits, quota)?;
         let estimate_ns = match submission.estimate_ns {
             0 => kernel.estimate_ns(plan.blocks),
             given => given,

@@ -12,7 +12,7 @@ use weft_tasks::protocol::Event;
 use weft_wire::Status;
 
 use super::execute::{Broken, Ended};
-use super::messages::{Place, Report, Run};
+use super::messages::{Outcome, Place, Report, Run};
 use super::module::LoadedModules;
 use super::task::Task;
 use super::validate::Limits;
@@ -118,17 +118,19 @@ fn run_task(runner: &Runner, device: &Device, sockets: &Receiver<OwnedFd>, run: 
     let task = lock(&runner.tasks).get(run.task).filter(|task| !task.state().over);
     let Some(task) = task else {
         // It ended at the moment at which the pool began it anew.
-        runner.report(&Report::Finished { run, used_ns: 0, done: true });
+        runner.report(&Report::Finished { run, used_ns: 0, outcome: Outcome::Done });
         return;
     };
     {
         let mut state = task.state();
-        // An order to stop may have come before this thread got here.
-        if state.run.is_some_and(|of| of.number > run.number) {
+        // A later run may have been ordered before this thread got here.
+        if state.run != Some(run) {
             return;
         }
-        state.run = Some(run);
         state.runs += 1;
+    }
+    if task.state().unwanted {
+        return drop_task(runner, &task, run, 0);
     }
     let ended = attach(runner, device, sockets)
         .map_err(Broken::Session)
@@ -137,6 +139,9 @@ fn run_task(runner: &Runner, device: &Device, sockets: &Receiver<OwnedFd>, run: 
     match ended {
         Ok(Ended::Done { output, used_ns: of_device }) => {
             commit(runner, device, &task, run, used_ns, &output, of_device);
+        }
+        Ok(Ended::Stopped { .. }) if task.state().unwanted => {
+            drop_task(runner, &task, run, used_ns);
         }
         Ok(Ended::Stopped { progress, used_ns: of_device }) => {
             let mut state = task.state();
@@ -148,7 +153,9 @@ fn run_task(runner: &Runner, device: &Device, sockets: &Receiver<OwnedFd>, run: 
                 runner.report(&Report::Stopped { run, used_ns });
             }
         }
-        Err(Broken::Session(why)) => lose(runner, device, &task, run, used_ns, &why),
+        Err(Broken::Session(why)) => lose(runner, device, &task, (run, used_ns), &why, 1),
+        // However often: the task is not the reason.
+        Err(Broken::Withdrawn(why)) => lose(runner, device, &task, (run, used_ns), &why, 0),
         Err(Broken::Task { status, poisoned, log }) => {
             if poisoned {
                 // A context with a fault does nothing any more.
@@ -182,7 +189,7 @@ fn commit(
     let (used_by_it_ns, runs) = (state.used_ns, state.runs);
     drop(state);
     lock(&runner.tasks).remove(task.number);
-    runner.report(&Report::Finished { run, used_ns, done: true });
+    runner.report(&Report::Finished { run, used_ns, outcome: Outcome::Done });
     task.outbox.say(Event::Done {
         task: task.id,
         used_ns: used_by_it_ns,
@@ -193,19 +200,40 @@ fn commit(
 }
 
 fn fail(runner: &Runner, task: &Task, run: Run, used_ns: u64, status: i32, message: String) {
-    let mut state = task.state();
-    if state.run != Some(run) || state.over {
-        return;
+    if end_unfinished(runner, task, run, used_ns, Outcome::Failed) {
+        task.outbox.say(Event::Failed { task: task.id, status, message });
     }
-    state.over = true;
-    drop(state);
-    lock(&runner.tasks).remove(task.number);
-    runner.report(&Report::Finished { run, used_ns, done: false });
-    task.outbox.say(Event::Failed { task: task.id, status, message });
 }
 
-/// The session broke under the task, which begins anew elsewhere.
-fn lose(runner: &Runner, device: &Device, task: &Task, run: Run, used_ns: u64, why: &str) {
+/// Ends a task that nobody waits for. Left to the pool it would be begun again, and stop at once.
+fn drop_task(runner: &Runner, task: &Task, run: Run, used_ns: u64) {
+    end_unfinished(runner, task, run, used_ns, Outcome::Dropped);
+}
+
+/// Ends a task without outputs; whether the run still counted.
+fn end_unfinished(runner: &Runner, task: &Task, run: Run, used_ns: u64, outcome: Outcome) -> bool {
+    {
+        let mut state = task.state();
+        if state.run != Some(run) || state.over {
+            return false;
+        }
+        state.over = true;
+    }
+    lock(&runner.tasks).remove(task.number);
+    runner.report(&Report::Finished { run, used_ns, outcome });
+    true
+}
+
+/// The session broke under the task, which begins anew elsewhere; `counts` is what that adds to the
+/// losses that a task may have.
+fn lose(
+    runner: &Runner,
+    device: &Device,
+    task: &Task,
+    (run, used_ns): (Run, u64),
+    why: &str,
+    counts: u32,
+) {
     *lock(&device.attached) = None;
     let losses = {
         let mut state = task.state();
@@ -213,7 +241,7 @@ fn lose(runner: &Runner, device: &Device, task: &Task, run: Run, used_ns: u64, w
             return;
         }
         state.progress = None;
-        state.losses += 1;
+        state.losses += counts;
         state.losses
     };
     tracing::info!(device = device.place.name, task = task.id, losses, why, "a session was lost");

@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use weft_client::{Event, Function, Launch, Stream};
 use weft_ptx::slice::{Piece, PieceKernel};
-use weft_ring::MapError;
+use weft_ring::{Loss, MapError};
 use weft_wire::Status;
 
 use super::device::Attached;
@@ -37,8 +37,10 @@ pub(super) enum Ended {
 /// Why a run broke off.
 #[derive(Debug)]
 pub(super) enum Broken {
-    /// The session is over, in words: not the task's doing.
+    /// The session is over, in words. It may be the task's doing.
     Session(String),
+    /// The node took the session away, in words: for another task's sake, or with its device.
+    Withdrawn(String),
     /// The task's own error.
     Task {
         status: Status,
@@ -103,7 +105,12 @@ impl Execution<'_> {
     fn broken(&self, trouble: Trouble) -> Broken {
         let Trouble { status, log } = trouble;
         match self.attached.client.loss() {
-            Some(loss) => Broken::Session(format!("{loss:?}")),
+            Some(loss @ (Loss::DeviceWithdrawn | Loss::DeviceFailed)) => {
+                Broken::Withdrawn(format!("{loss:?}"))
+            }
+            Some(loss @ (Loss::Worker | Loss::NodeStopped | Loss::VgpuRemoved)) => {
+                Broken::Session(format!("{loss:?}"))
+            }
             None if status == Status::DEVICE_UNAVAILABLE => {
                 Broken::Session("its worker is gone".to_owned())
             }
@@ -211,7 +218,7 @@ impl Execution<'_> {
         let kernel = self.task.kernel();
         let estimate_ns = kernel.estimate_ns(self.task.plan.blocks);
         let is_short = (1..=self.runner.begin.slice_ns).contains(&estimate_ns);
-        let wanted = self.runner.begin.batch && (first > 0 || !is_short);
+        let wanted = self.runner.owed().batch && (first > 0 || !is_short);
         kernel.piece.as_ref().ok().filter(|_| wanted)
     }
 

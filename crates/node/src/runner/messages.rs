@@ -15,8 +15,8 @@ pub(crate) struct Begin {
     pub(crate) devices: Vec<Place>,
     /// What its tasks may have.
     pub(crate) bounds: Bounds,
-    /// Its tasks are stopped for others'.
-    pub(crate) batch: bool,
+    /// What may change while it runs.
+    pub(crate) owed: Owed,
     /// A device must be free within this time of being told to stop a batch task, in ns.
     pub(crate) slice_ns: u64,
     /// Without connections it ends after this time, in ms.
@@ -47,10 +47,17 @@ pub(crate) struct Bounds {
     pub(crate) tasks: u32,
     /// Bytes of their memory together.
     pub(crate) bytes: u64,
-    /// Device memory of one, in bytes: the quota.
-    pub(crate) memory_bytes: u64,
     /// Host memory of the runner, in bytes.
     pub(crate) host_bytes: u64,
+}
+
+/// What an accelerator is owed at the moment.
+#[derive(Debug, Clone, Copy, Serialize, Deserialize)]
+pub(crate) struct Owed {
+    /// Its tasks are stopped for others'.
+    pub(crate) batch: bool,
+    /// Device memory of a task, in bytes: the quota.
+    pub(crate) memory_bytes: u64,
 }
 
 /// One time that a task is on a device. Reports about an earlier one are out of date.
@@ -84,11 +91,25 @@ pub(crate) enum Order {
         /// `CLOCK_MONOTONIC`, in ns.
         at_ns: u64,
     },
+    /// The accelerator is owed that from now on.
+    Owed(Owed),
     /// A task that waited is gone.
     Cancelled {
         /// Which.
         task: u32,
     },
+}
+
+/// How a task ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Outcome {
+    /// It did what it should.
+    Done,
+    /// With an error.
+    Failed,
+    /// It was stopped because nobody wants it any more.
+    Dropped,
 }
 
 /// What a runner reports.
@@ -115,8 +136,8 @@ pub(crate) enum Report {
         run: Run,
         /// Wall time since it was last begun, in ns.
         used_ns: u64,
-        /// Whether it did what it should.
-        done: bool,
+        /// How.
+        outcome: Outcome,
     },
     /// A task stopped because it was told to.
     Stopped {

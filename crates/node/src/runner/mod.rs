@@ -29,7 +29,7 @@ use weft_ring::peer;
 use weft_tasks::protocol::Event;
 
 use self::device::{Attached, Device, Job};
-use self::messages::{Begin, Order, Report, Run};
+use self::messages::{Begin, Order, Owed, Report, Run};
 use self::module::Module;
 use self::task::Tasks;
 use self::validate::Limits;
@@ -57,6 +57,7 @@ struct Runner {
     tasks: Mutex<Tasks>,
     modules: Mutex<BTreeMap<u64, Weak<Module>>>,
     next_module: AtomicU64,
+    owed: Mutex<Owed>,
     /// Connections, and since when there are none.
     connections: Mutex<(u32, Instant)>,
     /// A device was attached to, or could not be; taken with `settled`.
@@ -83,6 +84,7 @@ pub(crate) fn run() -> anyhow::Result<()> {
     let (devices, ends) = devices(&begin);
     let runner = Arc::new(Runner {
         link,
+        owed: Mutex::new(begin.owed),
         begin,
         devices,
         tasks: Mutex::default(),
@@ -163,11 +165,16 @@ impl Runner {
                 }
             }
             Order::Run(run) => {
+                // An earlier run of it, which was reset, ends from now on.
+                if let Some(task) = lock(&self.tasks).get(run.task) {
+                    task.state().begin(run);
+                }
                 if let Some(device) = self.device(run.device) {
                     let _ = device.jobs.send(Job::Run(run));
                 }
             }
             Order::Yield { run, at_ns } => self.stop_at(run, at_ns),
+            Order::Owed(owed) => *lock(&self.owed) = owed,
             Order::Cancelled { task } => {
                 let cancelled = lock(&self.tasks).remove(task);
                 if let Some(task) = cancelled {
@@ -182,9 +189,7 @@ impl Runner {
         let task = lock(&self.tasks).get(run.task);
         if let Some(task) = task {
             let mut state = task.state();
-            // The device's thread may not have begun it yet.
-            if state.run.is_none_or(|of| of.number <= run.number) {
-                state.run = Some(run);
+            if state.run == Some(run) {
                 state.stop_at_ns = Some(at_ns);
             }
         }
@@ -192,6 +197,10 @@ impl Runner {
 
     fn device(&self, key: u32) -> Option<&Device> {
         self.devices.iter().find(|device| device.place.key == key)
+    }
+
+    fn owed(&self) -> Owed {
+        *lock(&self.owed)
     }
 
     /// Tells the daemon. One that is gone has nobody who listens; the first thread notices.

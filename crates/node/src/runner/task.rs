@@ -78,6 +78,14 @@ pub(super) struct TaskState {
     pub(super) used_ns: u64,
 }
 
+impl TaskState {
+    /// This run counts from now on, and none before it.
+    pub(super) fn begin(&mut self, run: Run) {
+        self.run = Some(run);
+        self.stop_at_ns = None;
+    }
+}
+
 /// How far a task came.
 #[derive(Debug)]
 pub(super) struct Progress {

@@ -4,7 +4,6 @@ use weft_client::Client;
 use weft_tasks::protocol::{ARGUMENTS_MAX, Argument, RefusalCode, Submission};
 use weft_wire::Status;
 
-use super::messages::Bounds;
 use super::module::{Kernel, Module};
 use crate::config::ByteSize;
 
@@ -92,13 +91,14 @@ pub(super) fn kernel<'a>(module: &'a Module, name: &str) -> Result<&'a Kernel, R
     })
 }
 
-/// Looks at a task whose memory file has `file_bytes`.
+/// Looks at a task whose memory file has `file_bytes`, of an accelerator with `quota` bytes of
+/// device memory.
 pub(super) fn validate(
     kernel: &Kernel,
     task: &Submission,
     file_bytes: u64,
     limits: &Limits,
-    bounds: &Bounds,
+    quota: u64,
 ) -> Result<Plan, Refusal> {
     check_shape(kernel, task, limits)?;
     let (given, taken) = (task.arguments.len(), kernel.parameters.len());
@@ -117,14 +117,14 @@ pub(super) fn validate(
     for (place, argument) in task.arguments.iter().enumerate() {
         add_argument(&mut plan, kernel, place, argument, file_bytes)?;
     }
-    if plan.device_bytes > bounds.memory_bytes {
+    if plan.device_bytes > quota {
         return Err((
             RefusalCode::TooLarge,
             format!(
                 "the task's buffers take {} of device memory, and the accelerator has {} on each \
-                 device; make them smaller, or have the accelerator created with more (--memory)",
+                 device; make them smaller, or have the accelerator given more (`weft set --memory`)",
                 ByteSize(plan.device_bytes),
-                ByteSize(bounds.memory_bytes)
+                ByteSize(quota)
             ),
         ));
     }

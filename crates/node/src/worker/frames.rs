@@ -2,11 +2,14 @@
 
 use std::sync::Arc;
 
+use weft_device::{Brought, ForeignFrames, FrameRun, FrameSource, PAGE, Wanted};
 use weft_device::{DeviceError, MemoryUse};
-use weft_device::{ForeignFrames, FrameRun, FrameSource, PAGE};
 
 use super::link::Link;
 use crate::link::{Ask, RUNS_MAX, Reply, Run};
+
+/// Parts told of at once: as many as fit a packet.
+const TOUCHED_MAX: usize = 4096;
 
 /// A frame source that asks the daemon.
 #[derive(Debug)]
@@ -62,6 +65,16 @@ impl FrameSource for LedgerFrames {
         for some in runs.chunks(RUNS_MAX) {
             let some: Vec<Run> = some.iter().map(|run| (run.first, run.count)).collect();
             self.give_back_some(&some);
+        }
+    }
+
+    fn make_resident(&self, wanted: &Wanted) -> Brought {
+        let mut touched = wanted.touched.clone();
+        touched.truncate(TOUCHED_MAX);
+        match self.link.ask(&Ask::Reside { page: wanted.page, touched }) {
+            Ok(Reply::Resident { wait_ns }) => Brought { wait_ns },
+            // The session is over, or was refused: what is not there faults.
+            Ok(_) | Err(_) => Brought::default(),
         }
     }
 

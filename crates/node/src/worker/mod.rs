@@ -85,6 +85,7 @@ const FOR_ADOPTION: &[Passed] = &[
     Passed::DevicePage,
     Passed::Frames,
     Passed::Table,
+    Passed::Physical,
 ];
 
 fn work(start: &Start, mut files: Descriptors, link: Arc<Link>) -> anyhow::Result<Ended> {
@@ -132,7 +133,8 @@ fn work(start: &Start, mut files: Descriptors, link: Arc<Link>) -> anyhow::Resul
         page: page.with_turns(move || turns.turn()),
         frames: MemoryFile::received(files.take(Passed::Frames)?)?,
         table: map(files.take(Passed::Table)?, Access::ReadOnly)?,
-        device_memory_bytes: start.device.memory_bytes,
+        physical: map(files.take(Passed::Physical)?, Access::ReadOnly)?,
+        geometry: start.device.geometry,
         source: Box::new(LedgerFrames::new(Arc::clone(&link))),
         memory_bytes: start.memory_bytes,
         range: (start.device_base, start.device_bytes),

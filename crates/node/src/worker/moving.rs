@@ -15,7 +15,7 @@ use super::map;
 use crate::link::{Ask, Descriptors, DeviceSpec, Passed, Reply};
 
 /// What the other device's memory is made of.
-const MEMORY: &[Passed] = &[Passed::DevicePage, Passed::Frames, Passed::Table];
+const MEMORY: &[Passed] = &[Passed::DevicePage, Passed::Frames, Passed::Table, Passed::Physical];
 
 /// Whether the session is asked to go, and what changes when it does.
 #[derive(Debug)]
@@ -91,7 +91,8 @@ impl<D: Device> EventLoop<D> {
             page: page.with_turns(move || turns.turn()),
             frames: MemoryFile::received(files.take(Passed::Frames)?)?,
             table: map(files.take(Passed::Table)?, Access::ReadOnly)?,
-            device_memory_bytes: device.memory_bytes,
+            physical: map(files.take(Passed::Physical)?, Access::ReadOnly)?,
+            geometry: device.geometry,
             moved: moved_runs(files.take(Passed::Moved)?, frames)?,
         };
         self.session.device_mut().begin_move(to).context("copying its memory")?;

@@ -118,6 +118,38 @@ impl Manager {
         self.dismiss(now_ns, &[vgpu], false, steps)
     }
 
+    /// A vGPU uses more slots, or fewer: it is placed like a new one. If it has the turn it must be
+    /// switched to again. Nothing is moved for one that is idle.
+    ///
+    /// # Errors
+    /// As [`Self::create`]; nothing changed then. [`PlaceError::Unknown`].
+    pub fn resize(
+        &mut self,
+        now_ns: u64,
+        vgpu: VgpuKey,
+        slots: usize,
+        steps: &mut Vec<Step>,
+    ) -> Result<Replaced, PlaceError> {
+        let own = self.slots.get_mut(&vgpu).ok_or(PlaceError::Unknown { vgpu })?;
+        if slots == 0 {
+            return Err(PlaceError::Empty { vgpu });
+        }
+        if slots > self.config.region {
+            let region = self.config.region;
+            return Err(PlaceError::TooLarge { vgpu, slots, region });
+        }
+        let before = core::mem::replace(own, slots);
+        if before == slots || self.layout.place(vgpu).is_none() {
+            return Ok(Replaced::default());
+        }
+        let left = self.dismiss(now_ns, &[vgpu], false, steps)?;
+        let placed = self.admit(now_ns, vgpu, slots, steps)?;
+        Ok(Replaced {
+            moved: left.moved + placed.moved,
+            forgotten: left.forgotten + placed.forgotten,
+        })
+    }
+
     /// A vGPU has work: if it was idle it is placed like a new one.
     ///
     /// # Errors

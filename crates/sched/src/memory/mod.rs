@@ -31,6 +31,7 @@ mod exact;
 pub mod exhaustive;
 mod expected;
 mod layout;
+mod ledger;
 mod manager;
 mod monitor;
 pub mod paper;
@@ -43,6 +44,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod utilization;
+mod working;
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -52,10 +54,12 @@ use crate::key::VgpuKey;
 pub use ahead::{Ahead, Waiting};
 pub use exact::{PROVED_MAX, SEARCHED_MAX, is_proven, searched};
 pub use layout::{Layout, Place, Run};
+pub use ledger::{Ledger, LedgerError, Pages};
 pub use manager::{Manager, ManagerConfig, Replaced, Rule};
 pub use monitor::{Monitor, MonitorConfig};
 pub use succession::{Candidate, successor};
 pub use table::{Broken, Step, Table};
+pub use working::{Learned, WorkingSet};
 
 /// Turns of a vGPU that is never idle, in [`Demand::rate`]'s unit.
 pub const EVERY_ROUND: u32 = 1_000;

@@ -4,6 +4,7 @@ use alloc::vec::Vec;
 use core::fmt;
 
 use crate::codec::{Codec, Malformed, Reader, codec};
+use crate::key::key;
 
 /// The most cGPUs of one request.
 pub const CGPUS_MAX: u32 = 4_096;
@@ -14,37 +15,6 @@ pub const KINDS_MAX: u8 = 64;
 /// The most memory of a GPU or a host and the most of a host's processors, in their units: sums of
 /// [`GPUS_OF_HOST_MAX`] of them times parts per million stay below 2⁶³.
 pub const AMOUNT_MAX: u64 = 1 << 32;
-
-macro_rules! key {
-    ($(#[$doc:meta])* $name:ident($number:ty), $prefix:literal) => {
-        $(#[$doc])*
-        #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-        #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
-        pub struct $name(pub $number);
-
-        impl Codec for $name {
-            fn put(&self, out: &mut Vec<u8>) {
-                self.0.put(out);
-            }
-
-            fn take(input: &mut Reader<'_>) -> Result<Self, Malformed> {
-                <$number>::take(input).map(Self)
-            }
-        }
-
-        impl fmt::Debug for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                write!(f, concat!($prefix, "{}"), self.0)
-            }
-        }
-
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Debug::fmt(self, f)
-            }
-        }
-    };
-}
 
 key!(
     /// A compute node with GPUs, numbered from 0 in order of creation.

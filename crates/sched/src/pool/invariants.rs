@@ -207,6 +207,9 @@ impl Trace {
                 let member = Member { is_batch, weight, waiting: 0, service_ns: 0 };
                 self.vgpus.insert(vgpu, member);
             }
+            PoolEvent::SetVgpu { vgpu, class, weight } => {
+                self.set(vgpu, class == Class::Batch, u64::from(weight.get()));
+            }
             PoolEvent::RemoveVgpu { vgpu } => {
                 self.vgpus.remove(&vgpu);
             }
@@ -242,6 +245,27 @@ impl Trace {
             }
         }
         Ok(())
+    }
+
+    /// What it was owed before does not count against what it is owed now.
+    fn set(&mut self, vgpu: VgpuKey, is_batch: bool, weight: u64) {
+        let owners = &self.owners;
+        let runs = self
+            .devices
+            .values()
+            .filter(|place| matches!(place, Place::Runs(task) if owners.get(task) == Some(&vgpu)));
+        let running = u32::try_from(runs.count()).unwrap_or(u32::MAX);
+        let Some(member) = self.vgpus.get_mut(&vgpu) else { return };
+        if member.is_batch {
+            self.batch_waiting -= member.waiting;
+            self.batch_running -= running;
+        }
+        (member.is_batch, member.weight) = (is_batch, weight);
+        if is_batch {
+            self.batch_waiting += member.waiting;
+            self.batch_running += running;
+        }
+        self.pairs.retain(|(one, other), _| *one != vgpu && *other != vgpu);
     }
 
     fn action(&mut self, action: PoolAction) -> Result<(), Violation> {

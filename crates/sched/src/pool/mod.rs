@@ -58,6 +58,7 @@ impl Pool {
             PoolEvent::DeviceUp { device } => self.device_up(device)?,
             PoolEvent::DeviceDown { device } => self.device_down(now_ns, device)?,
             PoolEvent::AddVgpu { vgpu, class, weight } => self.add(vgpu, class, weight)?,
+            PoolEvent::SetVgpu { vgpu, class, weight } => self.set(now_ns, vgpu, class, weight)?,
             PoolEvent::RemoveVgpu { vgpu } => self.remove(vgpu)?,
             PoolEvent::Submit { task, vgpu, estimate_ns } => {
                 self.submit(now_ns, task, vgpu, estimate_ns)?;
@@ -181,6 +182,35 @@ impl Pool {
         self.state.vgpus[vgpu.index()] =
             Some(Vgpu { class, weight, waiting, tasks: 0, last_ns: 0 });
         self.policy.add(&self.state, vgpu);
+        Ok(())
+    }
+
+    /// Of a vGPU of another class all tasks that wait leave their queues and enter its new ones,
+    /// oldest first.
+    fn set(
+        &mut self,
+        now_ns: u64,
+        vgpu: VgpuKey,
+        class: Class,
+        weight: Weight,
+    ) -> Result<(), PoolError> {
+        let found = self.state.vgpus.get(vgpu.index()).and_then(Option::as_ref);
+        let before = found.ok_or_else(|| unknown(&vgpu))?;
+        let (old_class, old_weight) = (before.class, before.weight);
+        let same = old_class == class;
+        let waiting = if same { Vec::new() } else { self.state.waiting_of(vgpu) };
+        let place = State::place(!old_class.is_user_facing());
+        for task in &waiting {
+            self.state.waiting[place] -= 1;
+            self.policy.leave(&mut self.state, *task);
+        }
+        let of = self.state.vgpu_mut(vgpu);
+        (of.class, of.weight) = (class, weight);
+        self.state.reclass_runs(vgpu);
+        self.policy.changed(&self.state, vgpu, old_class, old_weight);
+        for task in waiting {
+            self.wait(now_ns, task, false);
+        }
         Ok(())
     }
 

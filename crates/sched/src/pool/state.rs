@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::types::PoolConfig;
 use crate::class::Class;
 use crate::codec::{Codec, Malformed, Reader, codec};
-use crate::key::{TaskKey, VgpuKey, Weight};
+use crate::key::{DeviceKey, TaskKey, VgpuKey, Weight};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
@@ -124,6 +124,41 @@ impl State {
 
     pub(crate) fn is_batch(&self, task: TaskKey) -> bool {
         !self.vgpu(self.task(task).vgpu).class.is_user_facing()
+    }
+
+    /// The vGPU's tasks that wait, oldest first.
+    pub(crate) fn waiting_of(&self, vgpu: VgpuKey) -> Vec<TaskKey> {
+        let runs: Vec<TaskKey> = self.keyed_runs().map(|(_, run)| run.task).collect();
+        let keyed = (0u32..).map(TaskKey).zip(&self.tasks);
+        let own = keyed.filter_map(|(key, task)| Some((task.as_ref()?, key)));
+        let waits = own.filter(|(task, key)| task.vgpu == vgpu && !runs.contains(key));
+        let mut waiting: Vec<_> = waits.map(|(task, key)| (task.submitted_ns, key)).collect();
+        waiting.sort_unstable();
+        waiting.into_iter().map(|(_, key)| key).collect()
+    }
+
+    /// What runs, by device.
+    pub(crate) fn keyed_runs(&self) -> impl Iterator<Item = (DeviceKey, &Run)> + Clone {
+        (0u32..).map(DeviceKey).zip(&self.devices).filter_map(|(key, device)| match device {
+            Device::Running(run) => Some((key, run)),
+            Device::Down | Device::Free | Device::Resetting => None,
+        })
+    }
+
+    /// What runs of the vGPU counts as of the class that it has now.
+    pub(crate) fn reclass_runs(&mut self, vgpu: VgpuKey) {
+        let is_batch = !self.vgpu(vgpu).class.is_user_facing();
+        for place in 0..self.devices.len() {
+            let Device::Running(mut run) = self.devices[place] else { continue };
+            if self.task(run.task).vgpu == vgpu && run.is_batch != is_batch {
+                self.running[Self::place(run.is_batch)] -= 1;
+                self.running[Self::place(is_batch)] += 1;
+                run.is_batch = is_batch;
+                // User-facing work is not stopped, batch work whenever it is in the way.
+                run.protected_ns = if is_batch { 0 } else { u64::MAX };
+                self.devices[place] = Device::Running(run);
+            }
+        }
     }
 
     /// Devices that are kept from batch tasks: never all, or batch tasks would wait for ever.

@@ -86,6 +86,15 @@ pub enum PoolEvent {
         /// Its share within its class.
         weight: Weight,
     },
+    /// A vGPU is owed something else from now on, its tasks that wait or run included.
+    SetVgpu {
+        /// Which.
+        vgpu: VgpuKey,
+        /// What it is owed.
+        class: Class,
+        /// Its share within its class.
+        weight: Weight,
+    },
     /// A vGPU without tasks leaves.
     RemoveVgpu {
         /// Which.

@@ -224,7 +224,7 @@ pub(super) fn measure(
     Shares { mmr, overhead, rates }
 }
 
-pub(super) fn min_max_ratio(values: &[f64]) -> f64 {
+pub(crate) fn min_max_ratio(values: &[f64]) -> f64 {
     let low = values.iter().copied().fold(f64::INFINITY, f64::min);
     let high = values.iter().copied().fold(0.0, f64::max);
     if high > 0.0 { low / high } else { 0.0 }

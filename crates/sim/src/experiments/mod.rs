@@ -22,6 +22,7 @@ mod wakeup;
 use crate::outcome::Outcome;
 pub(crate) use claims::claims;
 pub use decisions::{BATCH, decision_ns};
+pub(crate) use lab::min_max_ratio;
 pub use lab::{Lab, RunError};
 pub use profiles::profiles;
 

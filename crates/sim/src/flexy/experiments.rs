@@ -13,7 +13,7 @@ use super::study::{
     Point, UNSLICED, by_name, interval,
 };
 use super::workload::{COLUMNS, Column, Spec};
-use crate::outcome::{Outcome, PlotKind};
+use crate::outcome::{Outcome, PlotKind, Span, Timeline};
 use crate::seeds::median;
 use crate::{MS, SECOND};
 
@@ -598,7 +598,24 @@ fn series(bench: &Bench) -> Outcome {
         plot.line_at(200.0, "SLA");
         plot.series("latency", found.served.iter().filter(|(at, _)| *at <= end).copied());
     }
+    for name in ["flexy_k1", "priority_reset", "deadline"] {
+        let mut options = by_name(name).options(SLA_NS);
+        options.series = true;
+        let found = bench.run(&spec, &options);
+        outcome.timelines.push(timeline(name, options.devices, found.spans));
+    }
     outcome
+}
+
+/// A part of the run in which the devices have work.
+const TIMELINE_S: (f64, f64) = (30.0, 36.0);
+
+fn timeline(name: &str, devices: u32, mut spans: Vec<Span>) -> Timeline {
+    let (from_s, to_s) = TIMELINE_S;
+    spans.retain(|span| span.to_s > from_s && span.from_s < to_s);
+    let title = format!("{name}: which device served whom, s {from_s} to {to_s}");
+    let lanes = (0..devices).map(|device| format!("device {device}")).collect();
+    Timeline { title, lanes, from_s, to_s, spans }
 }
 
 /// Two of four devices go in the middle of a run: every task is done all the same.

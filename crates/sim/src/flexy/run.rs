@@ -8,6 +8,7 @@ use weft_sched::pool::{Class, Pool, PoolAction, PoolConfig, PoolError, PoolEvent
 use weft_sched::{DeviceKey, TaskKey, VgpuKey, Weight};
 
 use super::workload::Job;
+use crate::outcome::{Span, SpanKind};
 use crate::random::Random;
 
 /// How a run is done.
@@ -30,6 +31,9 @@ pub struct Options {
     pub down: Option<(u32, u64)>,
     /// Service is also told by so many windows; none if 0.
     pub windows: u32,
+    /// What a device is taken for beside a task's kernel each time that it begins or goes on with
+    /// one, in ns: bringing buffers there and back, telling. A part of no task's progress.
+    pub overhead_ns: u64,
 }
 
 impl Options {
@@ -44,6 +48,7 @@ impl Options {
             series: false,
             down: None,
             windows: 0,
+            overhead_ns: 0,
         }
     }
 }
@@ -61,6 +66,9 @@ pub struct Found {
     pub utilization: f64,
     /// Resets, and the device time that they threw away, in ns.
     pub resets: (u64, u64),
+    /// Device time until the last arrival that went to kernels and was not thrown away, over all
+    /// until then, 0 to 1: utilisation as those see it who wait for results.
+    pub useful: f64,
     /// The longest time that batch tasks waited while no device ran one, in ns.
     pub batch_dry_ns: u64,
     /// The longest time that one batch task waited without being served, in ns.
@@ -83,6 +91,8 @@ pub struct Found {
     pub devices: Vec<(f64, u32, u32)>,
     /// Of the time series: (s, latency in ms) of user-facing tasks by their end.
     pub served: Vec<(f64, f64)>,
+    /// Of the time series: what each device did.
+    pub spans: Vec<Span>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,6 +134,8 @@ struct World<'a> {
     /// Until here device time counts.
     horizon_ns: u64,
     busy_ns: u64,
+    /// Of that, what was thrown away, and what went to no kernel.
+    useless_ns: u64,
     devices: Vec<Option<Running>>,
     /// Counts what a device was told, so that an end that was overtaken is known.
     runs: Vec<u64>,
@@ -172,6 +184,7 @@ impl<'a> World<'a> {
             now_ns: 0,
             horizon_ns: jobs.last().map_or(0, |job| job.arrival_ns),
             busy_ns: 0,
+            useless_ns: 0,
             devices: vec![None; options.devices as usize],
             runs: vec![0; options.devices as usize],
             tasks: Vec::new(),
@@ -242,7 +255,7 @@ impl<'a> World<'a> {
         let used_ns = self.now_ns - ran.since_ns;
         let (task, key) = (ran.task, DeviceKey(device));
         let live = &mut self.tasks[task.0 as usize];
-        live.done_ns += used_ns;
+        live.done_ns += used_ns.saturating_sub(self.options.overhead_ns);
         if !is_done {
             return self.feed(PoolEvent::Stopped { device: key, task, used_ns });
         }
@@ -276,9 +289,20 @@ impl<'a> World<'a> {
         let ran = self.devices[device as usize].take()?;
         let busy_ns = self.now_ns.min(self.horizon_ns).saturating_sub(ran.since_ns);
         self.busy_ns += busy_ns;
+        self.useless_ns += busy_ns.min(self.options.overhead_ns);
         let live = &mut self.tasks[ran.task.0 as usize];
         live.since_ns = self.now_ns;
         let job = live.job;
+        if self.options.series {
+            let is_late = self.now_ns - live.submitted_ns > self.options.pool.sla_ns;
+            let kind = match (self.jobs[job].user_facing, is_late) {
+                (false, _) => SpanKind::Batch,
+                (true, false) => SpanKind::InTime,
+                (true, true) => SpanKind::Late,
+            };
+            let who = format!("job {job}");
+            self.found.spans.push(span(device, ran.since_ns, self.now_ns, kind, who));
+        }
         self.found.service_ns[job] += busy_ns;
         let length_ns = (self.horizon_ns / u64::from(self.options.windows.max(1))).max(1);
         for (place, window) in (0u64..).zip(&mut self.found.windows_ns) {
@@ -295,6 +319,10 @@ impl<'a> World<'a> {
         let live = &mut self.tasks[ran.task.0 as usize];
         let lost_ns = live.done_ns + self.now_ns - ran.since_ns;
         live.done_ns = 0;
+        if self.now_ns <= self.horizon_ns {
+            // The overhead is among it already.
+            self.useless_ns += lost_ns.saturating_sub(self.options.overhead_ns);
+        }
         lost_ns
     }
 
@@ -325,7 +353,8 @@ impl<'a> World<'a> {
                     let waited_ns = self.now_ns - live.since_ns;
                     self.found.batch_wait_ns = self.found.batch_wait_ns.max(waited_ns);
                 }
-                let end_ns = self.now_ns + live.length_ns - live.done_ns;
+                let rest_ns = live.length_ns - live.done_ns;
+                let end_ns = self.now_ns + self.options.overhead_ns + rest_ns;
                 self.runs[device.0 as usize] += 1;
                 let since_ns = self.now_ns;
                 self.devices[device.0 as usize] = Some(Running { task, since_ns, end_ns });
@@ -345,9 +374,15 @@ impl<'a> World<'a> {
             PoolAction::Reset { device } => {
                 self.found.resets.0 += 1;
                 self.found.resets.1 += self.lose(device.0);
+                let back_ns = self.now_ns + self.options.pool.reset_ns;
+                if self.options.series {
+                    let who = "nobody".to_owned();
+                    let reset = span(device.0, self.now_ns, back_ns, SpanKind::Reset, who);
+                    self.found.spans.push(reset);
+                }
                 self.runs[device.0 as usize] += 1;
                 let run = self.runs[device.0 as usize];
-                self.later(self.now_ns + self.options.pool.reset_ns, What::Back(device.0, run));
+                self.later(back_ns, What::Back(device.0, run));
             }
         }
     }
@@ -355,6 +390,8 @@ impl<'a> World<'a> {
     fn end(mut self) -> Found {
         let all_ns = self.horizon_ns * u64::from(self.options.devices);
         self.found.utilization = self.busy_ns as f64 / all_ns.max(1) as f64;
+        let useful_ns = self.busy_ns.saturating_sub(self.useless_ns);
+        self.found.useful = useful_ns as f64 / all_ns.max(1) as f64;
         self.found.batch_dry_ns = self.trace.batch_wait_max_ns();
         self.found.lag_permille = self.trace.lag_share_permille();
         self.found.user_lag_permille = self.trace.user_lag_share_permille();
@@ -367,6 +404,10 @@ impl<'a> World<'a> {
 
 fn vgpu(job: usize) -> VgpuKey {
     VgpuKey(u32::try_from(job).unwrap_or(u32::MAX))
+}
+
+fn span(device: u32, from_ns: u64, to_ns: u64, kind: SpanKind, who: String) -> Span {
+    Span { lane: device as usize, from_s: seconds(from_ns), to_s: seconds(to_ns), kind, who }
 }
 
 fn seconds(ns: u64) -> f64 {

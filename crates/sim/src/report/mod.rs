@@ -4,6 +4,7 @@ mod markdown;
 pub(crate) mod page;
 mod real;
 pub(crate) mod svg;
+mod timeline;
 
 use serde::Serialize;
 

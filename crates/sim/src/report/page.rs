@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::svg::{escape, figure};
-use super::{Report, headline, number, real};
+use super::{Report, headline, number, real, timeline};
 use crate::outcome::Outcome;
 
 pub(crate) const TEMPLATE: &str = include_str!("page.html");
@@ -121,6 +121,9 @@ pub(crate) fn section(body: &mut String, outcome: &Outcome) {
         body.push_str(&figure(plot));
     }
     body.push_str("</div>\n");
+    for timeline in &outcome.timelines {
+        body.push_str(&timeline::figure(timeline));
+    }
     let mut rows = Vec::new();
     let parts = [
         ("", &outcome.figures),

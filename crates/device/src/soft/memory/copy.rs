@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use weft_ring::{Cell, SharedSpan};
 
-use super::Memory;
 use super::host::HostMemory;
+use super::{Memory, Via};
 use crate::PAGE;
 use crate::{CopyShape, DeviceError, Endpoint, Fill, Place};
 
@@ -89,9 +89,9 @@ impl Filling {
 impl Memory {
     /// The bytes at `address` up to `bytes`, as one span: at least one byte, as far as frames are
     /// adjacent.
-    fn span(&self, address: u64, bytes: u64) -> Result<SharedSpan, DeviceError> {
+    fn span(&self, via: Via, address: u64, bytes: u64) -> Result<SharedSpan, DeviceError> {
         let bad = DeviceError::BadRange { address, bytes };
-        let window = self.window(address).ok_or_else(|| bad.clone())?;
+        let window = self.window_via(via, address).ok_or_else(|| bad.clone())?;
         let offset = address - window.lo;
         let len = (window.len - offset).min(bytes);
         let base = self.store.memory();
@@ -107,15 +107,12 @@ impl Memory {
         base.span(start, len).map_err(|_| bad)
     }
 
-    /// Copies device memory out.
-    ///
-    /// # Errors
-    /// [`DeviceError::BadRange`] for unmapped bytes; those before them are copied.
-    pub(crate) fn read(&self, address: u64, into: &mut [u8]) -> Result<(), DeviceError> {
+    /// Copies device memory out, for an operation.
+    fn read(&self, address: u64, into: &mut [u8]) -> Result<(), DeviceError> {
         let mut done = 0;
         while done < into.len() {
             let at = address.wrapping_add(done as u64);
-            let span = self.span(at, (into.len() - done) as u64)?;
+            let span = self.span(Via::Physical, at, (into.len() - done) as u64)?;
             let end = done + span.len();
             span.read_into(&mut into[done..end]).map_err(|_| bad(at, span.len()))?;
             done = end;
@@ -123,15 +120,19 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies into device memory.
+    /// Copies into the vGPU's memory, whoever has the device.
     ///
     /// # Errors
     /// [`DeviceError::BadRange`] for unmapped bytes; those before them are copied.
     pub(crate) fn write(&self, address: u64, from: &[u8]) -> Result<(), DeviceError> {
+        self.write_via(Via::Private, address, from)
+    }
+
+    fn write_via(&self, via: Via, address: u64, from: &[u8]) -> Result<(), DeviceError> {
         let mut done = 0;
         while done < from.len() {
             let at = address.wrapping_add(done as u64);
-            let span = self.span(at, (from.len() - done) as u64)?;
+            let span = self.span(via, at, (from.len() - done) as u64)?;
             let end = done + span.len();
             span.write_from(&from[done..end]).map_err(|_| bad(at, span.len()))?;
             done = end;
@@ -184,7 +185,7 @@ impl Memory {
 
     fn word(&self, address: u64, wide: bool) -> Result<Word, DeviceError> {
         let bytes = if wide { 8 } else { 4 };
-        let span = self.span(address, bytes)?;
+        let span = self.span(Via::Private, address, bytes)?;
         let unusable = |_| DeviceError::BadRange { address, bytes };
         if span.len() as u64 != bytes {
             return Err(DeviceError::BadRange { address, bytes });
@@ -213,7 +214,7 @@ impl Memory {
         let mut done = 0;
         while done < target.len() {
             let at = address.wrapping_add(done as u64);
-            let from = self.span(at, (target.len() - done) as u64)?;
+            let from = self.span(Via::Physical, at, (target.len() - done) as u64)?;
             let to = target.part(done, from.len()).map_err(|_| bad(at, from.len()))?;
             let copied = if streaming { from.copy_streaming(&to) } else { from.copy_to(&to) };
             copied.map_err(|_| bad(at, from.len()))?;
@@ -227,7 +228,7 @@ impl Memory {
         let mut done = 0;
         while done < source.len() {
             let at = address.wrapping_add(done as u64);
-            let to = self.span(at, (source.len() - done) as u64)?;
+            let to = self.span(Via::Physical, at, (source.len() - done) as u64)?;
             let from = source.part(done, to.len()).map_err(|_| bad(at, to.len()))?;
             let copied = if streaming { from.copy_streaming(&to) } else { from.copy_to(&to) };
             copied.map_err(|_| bad(at, to.len()))?;
@@ -245,7 +246,7 @@ impl Memory {
             let offset = if backwards { bytes - done - len } else { done };
             let chunk = &mut buffer[..usize::try_from(len).unwrap_or(0)];
             self.read(src.wrapping_add(offset), chunk)?;
-            self.write(dst.wrapping_add(offset), chunk)?;
+            self.write_via(Via::Physical, dst.wrapping_add(offset), chunk)?;
             done += len;
         }
         Ok(())
@@ -303,7 +304,9 @@ impl Memory {
             (Place::Device(d), Place::Host(s)) => {
                 self.copy_from_host(d.wrapping_add(to), &part(s, from)?)
             }
-            (Place::Device(d), Place::Inline(s)) => self.write(d.wrapping_add(to), &inline(s)?),
+            (Place::Device(d), Place::Inline(s)) => {
+                self.write_via(Via::Physical, d.wrapping_add(to), &inline(s)?)
+            }
             (Place::Host(d), Place::Device(s)) => {
                 self.copy_to_host(s.wrapping_add(from), &part(d, to)?)
             }
@@ -329,7 +332,7 @@ impl Memory {
         let start = fill.address.wrapping_add(fill.pitch.wrapping_mul(at.y));
         let piece = (*row - at.x).min(pattern.len() as u64);
         let piece_len = usize::try_from(piece).unwrap_or(0);
-        self.write(start.wrapping_add(at.x), &pattern[..piece_len])?;
+        self.write_via(Via::Physical, start.wrapping_add(at.x), &pattern[..piece_len])?;
         at.x += piece;
         if at.x == *row {
             at.x = 0;

@@ -1,13 +1,15 @@
 //! Memory of the software GPU as one session sees it.
 //!
-//! A device address is translated twice: by the session's private [`PageTable`] to a frame, and the
-//! frame by the device's physical table to its owner. A frame that is somebody else's faults. Each
-//! allocation begins on its own page and has an unmapped guard page behind it.
+//! A device address is translated twice: by the session's [`PageTable`] to a page of the vGPU, and
+//! that by the device's tables ([`slots`]) to a frame. An entry that is somebody else's faults.
+//! Each allocation begins on its own page and has an unmapped guard page behind it.
 
 mod copy;
 mod frames;
 mod host;
 mod moving;
+mod route;
+mod slots;
 mod space;
 mod table;
 pub(crate) mod tlb;
@@ -18,8 +20,10 @@ use std::sync::Arc;
 use weft_ring::SharedMemory;
 
 pub(crate) use copy::{Copying, Filling};
-pub use frames::{FrameStore, PhysicalTable, physical};
+pub use frames::{FrameStore, physical};
 pub(crate) use moving::Copied;
+pub(crate) use route::Via;
+pub use slots::{Geometry, PhysicalTable, PrivateTable, Translation};
 
 use self::host::HostMemory;
 use self::space::AddressSpace;
@@ -74,6 +78,8 @@ pub(crate) struct Memory {
     generation: u64,
     /// In what units memory is handed out, in bytes.
     granule: u64,
+    /// Parts of the vGPU's memory that were translated since the daemon was last told, a bit each.
+    touched: std::cell::RefCell<Vec<u64>>,
 }
 
 impl Memory {
@@ -90,6 +96,7 @@ impl Memory {
             run: std::cell::Cell::default(),
             generation: 0,
             granule: if config.exact_bounds { EXACT } else { GRANULE },
+            touched: std::cell::RefCell::default(),
         }
     }
 
@@ -227,47 +234,6 @@ impl Memory {
             }
         }
         false
-    }
-
-    /// The window around `address` that lies in one piece, if the address is mapped. A window never
-    /// crosses a chunk of the page table (2 MiB).
-    pub(crate) fn window(&self, address: u64) -> Option<Window> {
-        if let Some(window) = self.pinned(address) {
-            return Some(window);
-        }
-        let page = address / PAGE;
-        let chunk = self.table.chunk(page)?;
-        let entry = chunk.get(page)?;
-        if !self.store.usable(entry.frame) || address % PAGE >= entry.bytes {
-            return None;
-        }
-        let adjacent = |to: u64, frame: u64| {
-            chunk.get(to).filter(|e| e.frame == frame && self.store.usable(frame))
-        };
-        let mut first = page;
-        while first > 0
-            && entry.frame > page - first
-            && adjacent(first - 1, entry.frame - (page - first) - 1)
-                .is_some_and(|e| e.bytes == PAGE)
-        {
-            first -= 1;
-        }
-        let mut last = page;
-        let mut tail = entry.bytes;
-        while tail == PAGE {
-            let Some(next) = adjacent(last + 1, entry.frame + (last - page) + 1) else { break };
-            last += 1;
-            tail = next.bytes;
-        }
-        let len = (last - first) * PAGE + tail;
-        let offset = usize::try_from((entry.frame - (page - first)) * PAGE).ok()?;
-        Some(Window {
-            lo: first * PAGE,
-            len,
-            // `usable` said that all these frames lie inside the mapping.
-            host: self.store.memory().as_ptr().wrapping_add(offset),
-            shared: false,
-        })
     }
 
     fn pinned(&self, address: u64) -> Option<Window> {

@@ -1,10 +1,6 @@
 //! What a kernel does wrong is a fault of its operation, whatever it does.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
-use super::super::{
-    Clock, FrameStore, MemoryConfig, PhysicalTable, SoftConfig, SoftDevice, physical,
-};
+use super::super::{Clock, FrameStore, MemoryConfig, SoftConfig, SoftDevice};
 use super::{Arg, Bench, finish};
 use crate::{Device, FaultKind, LocalFrames, Outcome};
 
@@ -191,38 +187,6 @@ fn exact_bounds_are_at_the_last_byte_asked_for() {
         let fault = bench.fault("k", 1, 1, &[Arg::U64(inside + 1)]);
         assert_eq!(fault.kind, FaultKind::IllegalAddress);
     }
-}
-
-#[test]
-fn a_frame_of_another_owner_faults() {
-    let bytes = 1u64 << 20;
-    let table = weft_ring::SharedMemory::anonymous((bytes / 4096 * 8) as usize).unwrap();
-    let entries = table.cells::<AtomicU64>(0, (bytes / 4096) as usize).unwrap();
-    for entry in entries.iter() {
-        entry.store(physical::entry(5), Ordering::Relaxed);
-    }
-    let file = weft_ring::MemoryFile::create("test", bytes as usize).unwrap();
-    let view = table.read_cells(0, (bytes / 4096) as usize).unwrap();
-    let store = FrameStore::map(file, Some(PhysicalTable { entries: view, owner: 5 })).unwrap();
-    let memory = MemoryConfig {
-        store,
-        source: Box::new(LocalFrames::new(bytes)),
-        base: 1 << 40,
-        len: 1 << 30,
-        window: None,
-        exact_bounds: false,
-    };
-    let config = SoftConfig { memory, memory_bytes: bytes, clock: Clock::Real, page: None };
-    let mut device = SoftDevice::new(config);
-    let module = device.load(&[kernel("", "st.global.u32 [%rd1], 1;").as_bytes()]).unwrap();
-    let mut bench = Bench { device, module };
-    let address = bench.alloc(4096);
-    bench.run("k", 1, 1, &[Arg::U64(address)]);
-    for entry in entries.iter() {
-        entry.store(physical::entry(6), Ordering::Relaxed);
-    }
-    let second = bench.alloc(4096);
-    assert_eq!(bench.fault("k", 1, 1, &[Arg::U64(second)]).kind, FaultKind::IllegalAddress);
 }
 
 #[test]

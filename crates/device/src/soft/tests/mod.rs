@@ -12,6 +12,7 @@ mod moves;
 mod paced;
 mod runtime;
 mod slices;
+mod slots;
 mod speed;
 mod video;
 mod warps;

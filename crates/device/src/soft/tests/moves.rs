@@ -1,13 +1,11 @@
 //! Sessions that go to another device: their addresses, contents, globals and kernels stay.
 
-use weft_ring::{Access, AtomicU64, Cells, MemoryFile, Ordering};
+use weft_ring::Access;
 
-use super::super::{FrameStore, MemoryConfig, PhysicalTable, SoftBackend, SoftConfig, physical};
+use super::super::{Geometry, SoftBackend, physical};
+use super::slots::{OneVgpu, vgpu_of};
 use super::*;
-use crate::{
-    BackendConfig, DEVICE_PAGE_BYTES, Destination, DeviceError, DevicePage, FrameRun, LocalFrames,
-    MovedRun, PAGE,
-};
+use crate::{BackendConfig, Destination, DeviceError, FrameRun, MovedRun, PAGE};
 
 const FRAMES: u64 = 1024;
 const OWNER: u32 = 5;
@@ -30,55 +28,23 @@ const COUNTER: &str = "
 }
 ";
 
-/// Memory of a device as its daemon keeps it.
-struct Frames {
-    frames: MemoryFile,
-    table: MemoryFile,
-    entries: Cells<AtomicU64>,
-    page: DevicePage,
+/// Memory of a device that one session has to itself.
+fn frames() -> OneVgpu {
+    let bytes = FRAMES * PAGE;
+    vgpu_of(Geometry::new(bytes, bytes, bytes).unwrap(), OWNER)
 }
 
-fn frames() -> Frames {
-    let frames = MemoryFile::create("frames", (FRAMES * PAGE) as usize).unwrap();
-    let table = MemoryFile::create("table", (FRAMES * 8) as usize).unwrap();
-    let entries: Cells<AtomicU64> =
-        table.map(Access::ReadWrite).unwrap().cells(0, FRAMES as usize).unwrap();
-    entries.iter().for_each(|entry| entry.store(physical::entry(OWNER), Ordering::Release));
-    let page = MemoryFile::create("page", DEVICE_PAGE_BYTES).unwrap();
-    let page = DevicePage::open(&page.map(Access::ReadWrite).unwrap()).unwrap();
-    Frames { frames, table, entries, page }
-}
-
-impl Frames {
+impl OneVgpu {
     fn destination(&self, moved: Vec<MovedRun>) -> Destination {
         Destination {
             backend: BackendConfig::Soft(SoftBackend::default()),
             page: self.page.clone(),
             frames: self.frames.try_clone().unwrap(),
-            table: self.table.map(Access::ReadOnly).unwrap(),
-            device_memory_bytes: FRAMES * PAGE,
+            table: self.private_file.map(Access::ReadOnly).unwrap(),
+            physical: self.physical_file.map(Access::ReadOnly).unwrap(),
+            geometry: self.geometry,
             moved,
         }
-    }
-
-    fn session(&self) -> SoftDevice {
-        let view = self.table.map(Access::ReadOnly).unwrap();
-        let entries = view.read_cells(0, FRAMES as usize).unwrap();
-        let table = PhysicalTable { entries, owner: OWNER };
-        let memory = MemoryConfig {
-            store: FrameStore::map(self.frames.try_clone().unwrap(), Some(table)).unwrap(),
-            source: Box::new(LocalFrames::new(FRAMES * PAGE)),
-            base: BASE,
-            len: 1 << 30,
-            window: None,
-            exact_bounds: false,
-        };
-        SoftDevice::new(SoftConfig {
-            memory,
-            memory_bytes: FRAMES * PAGE,
-            clock: Clock::Real,
-            page: Some((self.page.clone(), OWNER)),
-        })
     }
 }
 
@@ -92,7 +58,7 @@ fn scattered() -> Vec<MovedRun> {
 }
 
 /// A session with a module, whose global has counted to 41, and two megabytes of its own.
-fn bench(home: &Frames) -> (Bench, u64, Vec<u32>) {
+fn bench(home: &OneVgpu) -> (Bench, u64, Vec<u32>) {
     let mut device = home.session();
     let module = device.load(&[COUNTER.as_bytes()]).unwrap();
     let mut bench = Bench { device, module };
@@ -112,7 +78,7 @@ fn contents_globals_and_kernels_are_the_same_there() {
     assert_eq!(bench.words(data, 2), [41, words[1]]);
     bench.device.end_move(true);
     home.frames.punch(0, (FRAMES * PAGE) as usize).unwrap();
-    home.entries.iter().for_each(|entry| entry.store(0, Ordering::Release));
+    home.hand_to(0);
     words[0] = 41;
     assert_eq!(bench.words(data, words.len()), words);
     assert_eq!(bench.words(untouched, 2), [0, 0]);
@@ -160,7 +126,7 @@ fn a_forged_entry_there_is_a_fault() {
     let (mut bench, data, _) = bench(&home);
     bench.device.begin_move(other.destination(scattered())).unwrap();
     bench.device.end_move(true);
-    other.entries.iter().for_each(|entry| entry.store(physical::entry(6), Ordering::Release));
+    other.hand_to(physical::entry(6));
     let fault = bench.fault("count", 1, 1, &[Arg::U64(data)]);
     assert!(fault.address.is_some(), "{fault:?}");
 }

@@ -51,12 +51,12 @@ fn what_is_not_there_is_not_changed_and_what_is_somebody_elses_neither() {
 fn permission_is_asked_under_the_lock_that_acts() {
     let node = Fixture::new(&[]);
     let change = Change { weight: Some(1), ..Change::default() };
-    node.daemon.set_vgpu("x", &change, user(BOB)).unwrap_err();
+    node.daemon.set_vgpus(&["x".to_owned()], &change, user(BOB)).unwrap_err();
     node.reservation(ALICE, "x").unwrap();
     // Whoever calls what acts, without asking before, is refused all the same.
-    node.daemon.set_vgpu("x", &change, user(BOB)).unwrap_err();
+    node.daemon.set_vgpus(&["x".to_owned()], &change, user(BOB)).unwrap_err();
     node.daemon.remove_vgpu("x", true, user(BOB)).unwrap_err();
-    node.daemon.set_vgpu("x", &change, user(ALICE)).unwrap();
+    node.daemon.set_vgpus(&["x".to_owned()], &change, user(ALICE)).unwrap();
 }
 
 #[test]

@@ -35,8 +35,8 @@ pub(crate) struct Exports {
     by_key: BTreeMap<Key, Export>,
     /// The keys of each session.
     of_session: BTreeMap<u32, BTreeSet<Key>>,
-    /// How many frames of which export begin at a frame. A frame is exported once.
-    by_first: BTreeMap<u64, (u64, Key)>,
+    /// How many frames of which export begin at a frame of a vGPU. A frame is exported once.
+    by_first: BTreeMap<(u32, u64), (u64, Key)>,
 }
 
 impl Exports {
@@ -52,13 +52,13 @@ impl Exports {
             return None;
         }
         for (entered, &(first, count)) in export.runs.iter().enumerate() {
-            if self.touching(first, count).is_some() {
+            if self.touching(export.vgpu, first, count).is_some() {
                 for (first, _) in &export.runs[..entered] {
-                    self.by_first.remove(first);
+                    self.by_first.remove(&(export.vgpu, *first));
                 }
                 return None;
             }
-            self.by_first.insert(first, (count, fresh));
+            self.by_first.insert((export.vgpu, first), (count, fresh));
         }
         self.of_session.entry(export.session).or_default().insert(fresh);
         self.by_key.insert(fresh, export);
@@ -67,15 +67,16 @@ impl Exports {
 
     /// The entry of the same session that has exactly these frames.
     fn find_same(&self, export: &Export) -> Option<Key> {
-        let (_, key) = self.by_first.get(&export.runs.first()?.0)?;
+        let (_, key) = self.by_first.get(&(export.vgpu, export.runs.first()?.0))?;
         let have = self.by_key.get(key)?;
         (have.session == export.session && have.runs == export.runs).then_some(*key)
     }
 
     /// An entry that has any of these frames.
-    fn touching(&self, first: u64, count: u64) -> Option<Key> {
+    fn touching(&self, vgpu: u32, first: u64, count: u64) -> Option<Key> {
         let last = first.saturating_add(count).saturating_sub(1);
-        let (start, (length, key)) = self.by_first.range(..=last).next_back()?;
+        let own = self.by_first.range((vgpu, 0)..=(vgpu, last)).next_back();
+        let ((_, start), (length, key)) = own?;
         (start.saturating_add(*length) > first).then_some(*key)
     }
 
@@ -95,10 +96,10 @@ impl Exports {
         own.map(|(key, export)| (*key, export.clone())).collect()
     }
 
-    /// The session that had these frames has given them back.
-    pub(crate) fn forget_frames(&mut self, runs: &[Run]) {
+    /// The session that had these frames of a vGPU has given them back.
+    pub(crate) fn forget_frames(&mut self, vgpu: u32, runs: &[Run]) {
         for &(first, count) in runs {
-            while let Some(key) = self.touching(first, count) {
+            while let Some(key) = self.touching(vgpu, first, count) {
                 self.forget(key);
             }
         }
@@ -114,7 +115,7 @@ impl Exports {
     fn forget(&mut self, key: Key) {
         let Some(export) = self.by_key.remove(&key) else { return };
         for (first, _) in &export.runs {
-            self.by_first.remove(first);
+            self.by_first.remove(&(export.vgpu, *first));
         }
         if let Some(keys) = self.of_session.get_mut(&export.session) {
             keys.remove(&key);
@@ -149,9 +150,10 @@ mod tests {
     fn it_goes_with_its_frames_and_its_session() {
         let mut exports = Exports::default();
         exports.add(KEY, export(1, 10, 4));
-        exports.forget_frames(&[(0, 4), (6, 9)]);
+        exports.forget_frames(10, &[(0, 4), (6, 9)]);
+        exports.forget_frames(11, &[(0, 99)]);
         assert!(exports.find(KEY, 2, 10).is_some());
-        exports.forget_frames(&[(5, 1)]);
+        exports.forget_frames(10, &[(5, 1)]);
         assert!(exports.find(KEY, 2, 10).is_none());
         exports.add(KEY, export(1, 10, 4));
         exports.forget_session(1);
@@ -168,9 +170,9 @@ mod tests {
             assert_eq!(exports.add([9; 16], several(runs)), None, "{runs:?}");
         }
         assert_eq!(exports.add([8; 16], several(&[(30, 12)])), Some([8; 16]), "nothing is left");
-        exports.forget_frames(&[(u64::MAX, u64::MAX), (42, u64::MAX)]);
+        exports.forget_frames(10, &[(u64::MAX, u64::MAX), (42, u64::MAX)]);
         assert_eq!(exports.by_key.len(), 2);
-        exports.forget_frames(&[(0, u64::MAX)]);
+        exports.forget_frames(10, &[(0, u64::MAX)]);
         assert!(exports.by_key.is_empty() && exports.by_first.is_empty());
     }
 
@@ -188,7 +190,7 @@ mod tests {
         // All of them lie between the exported ones.
         let freed: Vec<Run> = runs(0).map(|(first, _)| (first + 1, 1)).collect();
         for _ in 0..100 {
-            exports.forget_frames(&freed);
+            exports.forget_frames(10, &freed);
         }
         assert_eq!(exports.by_key.len(), 1024);
     }

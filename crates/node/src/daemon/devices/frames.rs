@@ -1,13 +1,12 @@
-//! Device memory as the daemon keeps it: the ledger, the physical table, and one frame file per
-//! vGPU.
+//! Device memory as the daemon keeps it: the ledger, and a frame file and a private table for each
+//! vGPU. Where its parts lie on the device is [`Residency`]'s.
 //!
-//! Every frame's entry in the table names the *session* that has it, so that sessions of one vGPU
-//! do not see each other's memory either, and so that the next daemon can rebuild the ledger from
-//! the table.
+//! Every frame's entry names the *session* that has it, so that sessions of one vGPU do not see
+//! each other's memory either, and so that the next daemon can rebuild the ledger from the tables.
 //!
 //! Frames are cleared in three steps, so that nobody else waits for the second, which takes long
 //! for many frames: the ledger takes them from their session ([`Dirty`]); they are cleared, without
-//! the tables' lock; the table's entries go and the frames are free ([`Frames::recycle`]). Until
+//! the tables' lock; their entries go and the frames are free ([`Frames::recycle`]). Until
 //! then their entries name the session, so a daemon that dies in between leaves its successor
 //! frames that are a living session's still, or are cleared as a dead one's: never free ones that
 //! are not clear.
@@ -18,32 +17,66 @@ use std::sync::Arc;
 
 use anyhow::Context;
 use rustix::fs::{Mode, OFlags};
-use weft_device::soft::physical;
+use weft_device::soft::{Geometry, PhysicalTable, PrivateTable, physical};
 use weft_device::{FrameRun, MovedRun, PAGE};
-use weft_ring::{Access, AtomicU64, Cells, MemoryFile, Ordering};
+use weft_ring::{Access, MemoryFile};
+use weft_sched::memory::{Ledger, LedgerError};
 
 use super::exports::{Export, Exports};
-use super::ledger::{Ledger, LedgerError};
+use super::residency::{Residency, Terms};
+use crate::daemon::clock;
 use crate::link::{MovedFrames, RUNS_MAX, Run};
 
 /// Device memory.
 #[derive(Debug)]
 pub(crate) struct Frames {
     ledger: Ledger,
-    table_file: MemoryFile,
-    table: Cells<AtomicU64>,
-    files: BTreeMap<u32, Arc<MemoryFile>>,
-    memory_bytes: u64,
+    geometry: Geometry,
+    physical_file: MemoryFile,
+    residency: Arc<Residency>,
+    spaces: BTreeMap<u32, Space>,
     exports: Exports,
     /// Numbers of sessions, of which none is used twice, by their keys.
     numbers: BTreeMap<u32, u64>,
+}
+
+/// A vGPU's memory.
+#[derive(Debug)]
+struct Space {
+    file: Arc<MemoryFile>,
+    table_file: MemoryFile,
+    table: PrivateTable,
+}
+
+impl Space {
+    fn new(geometry: Geometry) -> anyhow::Result<Self> {
+        let file = MemoryFile::create("weft-frames", geometry.frame_bytes())?;
+        let table_file = MemoryFile::create("weft-private", geometry.private_bytes())?;
+        Self::of(file, table_file, geometry)
+    }
+
+    fn of(file: MemoryFile, table_file: MemoryFile, geometry: Geometry) -> anyhow::Result<Self> {
+        let table = PrivateTable::open(&table_file.map(Access::ReadWrite)?, geometry)?;
+        Ok(Self { file: Arc::new(file), table_file, table })
+    }
+}
+
+/// Shared memory of a vGPU on a device, for its workers.
+#[derive(Debug)]
+pub(crate) struct VgpuFiles {
+    /// Its frames.
+    pub(crate) frames: MemoryFile,
+    /// Its private table, to read only.
+    pub(crate) table: OwnedFd,
+    /// The device's physical table, to read only.
+    pub(crate) physical: OwnedFd,
 }
 
 /// What a session has on a device.
 #[derive(Debug)]
 pub(crate) struct Holding {
     number: Option<u64>,
-    /// Its frames and their entries in the table.
+    /// Its frames and by which requests they came.
     runs: Vec<(Run, u64)>,
     pinned_bytes: u64,
 }
@@ -55,6 +88,7 @@ const NOBODY: u32 = physical::OWNERS - 2;
 #[must_use = "they are out of use until they are cleared and recycled"]
 #[derive(Debug)]
 pub(crate) struct Dirty {
+    vgpu: u32,
     /// Absent when none was ever written to.
     file: Option<Arc<MemoryFile>>,
     runs: Vec<Run>,
@@ -64,6 +98,7 @@ pub(crate) struct Dirty {
 #[must_use = "they are out of use until they are recycled"]
 #[derive(Debug)]
 pub(crate) struct Cleared {
+    vgpu: u32,
     clear: Vec<Run>,
     /// The system refused these.
     dirty: Vec<Run>,
@@ -75,44 +110,90 @@ impl Dirty {
         let file = self.file.as_deref();
         let is_clear = |(first, count): &Run| file.is_none_or(|file| punch(file, *first, *count));
         let (clear, dirty) = self.runs.into_iter().partition(is_clear);
-        Cleared { clear, dirty }
+        Cleared { vgpu: self.vgpu, clear, dirty }
     }
 }
 
 impl Frames {
-    /// A device of `memory_bytes`; `table` is an earlier daemon's physical table.
-    pub(crate) fn new(memory_bytes: u64, table: Option<MemoryFile>) -> anyhow::Result<Self> {
-        let count = memory_bytes / PAGE;
-        let entries = usize::try_from(count)?;
-        let table_file = match table {
+    /// A device on these terms that lends `lent_bytes` in all; `physical` is an earlier daemon's
+    /// physical table.
+    pub(crate) fn new(
+        terms: Terms,
+        lent_bytes: u64,
+        physical: Option<MemoryFile>,
+    ) -> anyhow::Result<Self> {
+        let geometry = terms.geometry;
+        let physical_file = match physical {
             Some(file) => reopen(&file, OFlags::RDWR)?,
-            None => MemoryFile::create("weft-physical", entries * 8)?,
+            None => MemoryFile::create("weft-physical", geometry.physical_bytes())?,
         };
-        let table = table_file.map(Access::ReadWrite)?.cells(0, entries)?;
-        let ledger = Ledger::new(count);
-        let (files, exports, numbers) = (BTreeMap::new(), Exports::default(), BTreeMap::new());
-        Ok(Self { ledger, table_file, table, files, memory_bytes, exports, numbers })
+        let table = PhysicalTable::open(&physical_file.map(Access::ReadWrite)?, geometry)?;
+        let residency = Arc::new(Residency::new(terms, table));
+        let ledger = Ledger::new(lent_bytes / PAGE, geometry.pages());
+        let (spaces, exports, numbers) = (BTreeMap::new(), Exports::default(), BTreeMap::new());
+        Ok(Self { ledger, geometry, physical_file, residency, spaces, exports, numbers })
     }
 
-    /// The ledger, to read.
-    pub(crate) fn ledger(&self) -> &Ledger {
-        &self.ledger
+    /// Where parts of vGPUs are.
+    pub(crate) fn residency(&self) -> &Arc<Residency> {
+        &self.residency
+    }
+
+    /// What a vGPU may still take and its quota, in bytes.
+    pub(crate) fn usage(&self, vgpu: u32) -> (u64, u64) {
+        let (left, quota) = self.ledger.usage(vgpu);
+        (left * PAGE, quota * PAGE)
+    }
+
+    /// What a vGPU has, in bytes.
+    pub(crate) fn used_bytes(&self, vgpu: u32) -> u64 {
+        self.ledger.used_by(vgpu) * PAGE
+    }
+
+    /// What a session has, in bytes.
+    pub(crate) fn session_bytes(&self, session: u32) -> u64 {
+        self.ledger.held_by(session) * PAGE
+    }
+
+    /// Pinned memory of a session, in bytes.
+    pub(crate) fn pinned_bytes(&self, session: u32) -> u64 {
+        self.ledger.pinned_bytes(session)
+    }
+
+    /// What all vGPUs have, in bytes.
+    pub(crate) fn used_bytes_total(&self) -> u64 {
+        self.ledger.used() * PAGE
+    }
+
+    /// Whether so many bytes can be had, but not before others are clear.
+    pub(crate) fn must_clear(&self, bytes: u64) -> bool {
+        self.ledger.must_clear(bytes / PAGE)
+    }
+
+    /// Whether a session may have so much pinned memory.
+    pub(crate) fn check_pinned(
+        &self,
+        session: u32,
+        bytes: u64,
+        limit: u64,
+    ) -> Result<(), LedgerError> {
+        self.ledger.check_pinned(session, bytes, limit)
     }
 
     /// Adds a vGPU or changes its quota.
     pub(crate) fn set_quota(&mut self, vgpu: u32, bytes: u64) {
-        self.ledger.set_quota(vgpu, bytes);
+        self.ledger.set_quota(vgpu, bytes / PAGE);
     }
 
     /// Says whose a vGPU is, and how much all vGPUs of that user may have together.
     pub(crate) fn set_owner(&mut self, vgpu: u32, uid: u32, bytes: u64) {
-        self.ledger.set_owner(vgpu, uid, bytes);
+        self.ledger.set_owner(vgpu, uid, bytes / PAGE);
     }
 
     /// Forgets a vGPU without sessions.
     pub(crate) fn remove_vgpu(&mut self, vgpu: u32) {
         self.ledger.remove_vgpu(vgpu);
-        self.files.remove(&vgpu);
+        drop(self.forget_file(vgpu));
     }
 
     /// Adds a session, which has this number, to a vGPU.
@@ -121,20 +202,25 @@ impl Frames {
         self.ledger.add_session(session, vgpu);
     }
 
-    /// The vGPU's frame file, created when first needed.
-    pub(crate) fn file(&mut self, vgpu: u32) -> anyhow::Result<MemoryFile> {
-        if let Some(file) = self.files.get(&vgpu) {
-            return Ok(file.try_clone()?);
-        }
-        let file = MemoryFile::create("weft-frames", usize::try_from(self.memory_bytes)?)?;
-        let clone = file.try_clone()?;
-        self.files.insert(vgpu, Arc::new(file));
-        Ok(clone)
+    /// What a worker of the vGPU needs, created when first needed.
+    pub(crate) fn files(&mut self, vgpu: u32) -> anyhow::Result<VgpuFiles> {
+        let space = self.space(vgpu)?;
+        let (frames, table) = (space.file.try_clone()?, reopen(&space.table_file, OFlags::RDONLY)?);
+        let physical = reopen(&self.physical_file, OFlags::RDONLY)?;
+        Ok(VgpuFiles { frames, table: table.into(), physical: physical.into() })
     }
 
-    /// The physical table, to read only.
-    pub(crate) fn table(&self) -> anyhow::Result<OwnedFd> {
-        Ok(reopen(&self.table_file, OFlags::RDONLY)?.into())
+    fn space(&mut self, vgpu: u32) -> anyhow::Result<&Space> {
+        if !self.spaces.contains_key(&vgpu) {
+            let space = Space::new(self.geometry)?;
+            self.residency.add(vgpu, space.table.clone());
+            self.spaces.insert(vgpu, space);
+        }
+        Ok(&self.spaces[&vgpu])
+    }
+
+    fn vgpu_of(&self, session: u32) -> Result<u32, LedgerError> {
+        self.ledger.vgpu_of(session).ok_or(LedgerError::Unknown)
     }
 
     /// Hands frames to a session. `again`: it asked an earlier daemon already, whose answer it may
@@ -147,23 +233,27 @@ impl Frames {
         again: bool,
     ) -> Result<Vec<Run>, LedgerError> {
         let number = *self.numbers.get(&session).ok_or(LedgerError::Unknown)?;
-        let entry = physical::requested(session, number, request);
+        let claim = physical::requested(session, number, request);
+        let vgpu = self.vgpu_of(session)?;
         if again {
-            let answered = self.runs_of(entry);
+            let answered = self.runs_of(vgpu, claim);
             if !answered.is_empty() {
                 return Ok(answered);
             }
         }
+        // One without files has no worker that could ask.
+        self.space(vgpu).map_err(|_| LedgerError::Device)?;
         let runs = self.ledger.take(session, frames, RUNS_MAX)?;
-        self.write(&runs, entry);
+        self.write(vgpu, &runs, claim);
         Ok(runs)
     }
 
-    /// The frames with this entry; no more runs than were written at once.
-    fn runs_of(&self, entry: u64) -> Vec<Run> {
+    /// The frames of a vGPU that came by this request; no more runs than were written at once.
+    fn runs_of(&self, vgpu: u32, claim: u64) -> Vec<Run> {
+        let Some(space) = self.spaces.get(&vgpu) else { return Vec::new() };
         let mut runs: Vec<Run> = Vec::new();
-        let frames = (0_u64..).zip(self.table.iter());
-        for (frame, _) in frames.filter(|(_, word)| word.load(Ordering::Acquire) == entry) {
+        let is_of_it = |frame: &u64| physical::claim_of(space.table.load(*frame)) == claim;
+        for frame in (0..self.geometry.pages()).filter(is_of_it) {
             match runs.last_mut() {
                 Some((first, count)) if *first + *count == frame => *count += 1,
                 _ => runs.push((frame, 1)),
@@ -186,22 +276,23 @@ impl Frames {
             false => self.ledger.give_back(session, runs).map(|()| runs.to_vec())?,
         };
         // Only what was the session's: others export what they have.
-        self.exports.forget_frames(&given);
+        self.exports.forget_frames(vgpu, &given);
         Ok(self.dirty(vgpu, given))
     }
 
     /// What a session has here.
     pub(crate) fn holding(&self, session: u32) -> Holding {
         let mut runs: Vec<(Run, u64)> = Vec::new();
+        let space = self.ledger.vgpu_of(session).and_then(|vgpu| self.spaces.get(&vgpu));
         for (first, count) in self.ledger.runs_of(session) {
-            let entries = self.table.iter().enumerate().skip(to_index(first)).take(to_index(count));
-            for (frame, entry) in entries {
-                let (frame, entry) = (frame as u64, entry.load(Ordering::Acquire));
+            for frame in first..first + count {
+                let entry = space.map_or(0, |space| space.table.load(frame));
+                let claim = physical::claim_of(entry);
                 match runs.last_mut() {
-                    Some(((first, count), same)) if *first + *count == frame && *same == entry => {
+                    Some(((first, count), same)) if *first + *count == frame && *same == claim => {
                         *count += 1;
                     }
-                    _ => runs.push(((frame, 1), entry)),
+                    _ => runs.push(((frame, 1), claim)),
                 }
             }
         }
@@ -221,11 +312,12 @@ impl Frames {
         held: Holding,
     ) -> Result<Vec<MovedFrames>, LedgerError> {
         let number = held.number.ok_or(LedgerError::Unknown)?;
+        self.space(vgpu).map_err(|_| LedgerError::Device)?;
         self.add_session(session, number, vgpu);
         let mut moved = Vec::new();
         for ((mut first, count), entry) in held.runs {
             let taken = self.ledger.take(session, count, usize::MAX)?;
-            self.write(&taken, entry);
+            self.write(vgpu, &taken, entry);
             for (to, count) in taken {
                 moved.push([first, count, to]);
                 first += count;
@@ -288,20 +380,23 @@ impl Frames {
     }
 
     fn dirty(&self, vgpu: u32, runs: Vec<Run>) -> Dirty {
-        Dirty { file: self.files.get(&vgpu).cloned(), runs }
+        Dirty { vgpu, file: self.spaces.get(&vgpu).map(|space| Arc::clone(&space.file)), runs }
     }
 
     /// Makes cleared frames free. Those that are not clear are nobody's while this daemon runs.
     pub(crate) fn recycle(&mut self, cleared: &Cleared) {
-        self.write(&cleared.clear, 0);
-        self.ledger.recycle(&cleared.clear);
-        self.write(&cleared.dirty, physical::requested(NOBODY, 0, 0));
-        self.ledger.withdraw(&cleared.dirty);
+        let Cleared { vgpu, clear, dirty } = cleared;
+        self.write(*vgpu, clear, 0);
+        self.ledger.recycle(*vgpu, clear);
+        self.write(*vgpu, dirty, physical::requested(NOBODY, 0, 0));
+        self.ledger.withdraw(*vgpu, dirty);
     }
 
-    /// Forgets the file of a vGPU without sessions, to be dropped.
+    /// Forgets the memory of a vGPU without sessions, to be dropped.
     pub(crate) fn forget_file(&mut self, vgpu: u32) -> Option<Arc<MemoryFile>> {
-        self.files.remove(&vgpu)
+        self.residency.remove(clock::now_ns(), vgpu);
+        self.ledger.renew(vgpu);
+        self.spaces.remove(&vgpu).map(|space| space.file)
     }
 
     /// Notes a session's pinned memory.
@@ -314,68 +409,75 @@ impl Frames {
         self.ledger.set_pinned(session, bytes, limit)
     }
 
-    /// Takes over the frame file of an adopted session's vGPU.
-    pub(crate) fn adopt_file(&mut self, vgpu: u32, file: MemoryFile) {
-        self.files.entry(vgpu).or_insert_with(|| Arc::new(file));
+    /// Takes over the memory of an adopted session's vGPU.
+    pub(crate) fn adopt_files(
+        &mut self,
+        vgpu: u32,
+        file: MemoryFile,
+        table: &MemoryFile,
+    ) -> anyhow::Result<()> {
+        if !self.spaces.contains_key(&vgpu) {
+            let space = Space::of(file, reopen(table, OFlags::RDWR)?, self.geometry)?;
+            self.residency.add(vgpu, space.table.clone());
+            self.spaces.insert(vgpu, space);
+        }
+        Ok(())
     }
 
-    /// Rebuilds the ledger from the table: frames of sessions in `living` are theirs, others are
+    /// Rebuilds the ledger from the tables: frames of sessions in `living` are theirs, others are
     /// cleared of their owner.
     pub(crate) fn rebuild(&mut self, living: &[u32]) -> anyhow::Result<()> {
-        let mut run: Option<(u64, u64, u64)> = None;
-        let entries: Vec<u64> = self.table.iter().map(|e| e.load(Ordering::Acquire)).collect();
-        for (frame, entry) in (0_u64..).zip(entries).chain([(self.memory_bytes / PAGE, 0)]) {
-            run = match run {
-                Some((first, count, owner)) if owner == entry => Some((first, count + 1, owner)),
-                before => {
-                    if let Some((first, count, owner)) = before {
-                        self.rebuild_run(first, count, owner, living)?;
+        let vgpus: Vec<u32> = self.spaces.keys().copied().collect();
+        for vgpu in vgpus {
+            let pages = self.geometry.pages();
+            let table = self.spaces[&vgpu].table.clone();
+            let mut run: Option<(u64, u64, u64)> = None;
+            for frame in 0..=pages {
+                // Behind the end there is another entry.
+                let claim = physical::claim_of(if frame < pages { table.load(frame) } else { 0 });
+                run = match run {
+                    Some((first, count, same)) if same == claim && frame < pages => {
+                        Some((first, count + 1, same))
                     }
-                    (entry != 0).then_some((frame, 1, entry))
-                }
-            };
+                    before => {
+                        if let Some((first, count, claim)) = before {
+                            self.rebuild_run(vgpu, (first, count), claim, living)?;
+                        }
+                        (claim != 0).then_some((frame, 1, claim))
+                    }
+                };
+            }
         }
         Ok(())
     }
 
     fn rebuild_run(
         &mut self,
-        first: u64,
-        count: u64,
-        entry: u64,
+        vgpu: u32,
+        (first, count): Run,
+        claim: u64,
         living: &[u32],
     ) -> anyhow::Result<()> {
-        match living.iter().find(|session| physical::is_owned(entry, **session)) {
+        self.residency.adopt(vgpu, (first, count));
+        let is_of_it = |session: &&u32| {
+            physical::is_owned(claim, **session) && self.ledger.vgpu_of(**session) == Some(vgpu)
+        };
+        match living.iter().find(is_of_it) {
             Some(&session) => self
                 .ledger
                 .adopt(session, first, count)
                 .with_context(|| format!("adopting frames {first}+{count}")),
             None => {
-                // Its vGPU's file is gone with the session, or is another session's too.
-                self.punch_everywhere(first, count);
-                self.write(&[(first, count)], 0);
+                punch(&self.spaces[&vgpu].file, first, count);
+                self.write(vgpu, &[(first, count)], 0);
                 Ok(())
             }
         }
     }
 
-    fn punch_everywhere(&self, first: u64, count: u64) {
-        for file in self.files.values() {
-            punch(file, first, count);
-        }
+    fn write(&self, vgpu: u32, runs: &[Run], claim: u64) {
+        self.residency.write(clock::now_ns(), vgpu, runs, claim);
     }
-
-    fn write(&self, runs: &[Run], entry: u64) {
-        for &(first, count) in runs {
-            for word in self.table.iter().skip(to_index(first)).take(to_index(count)) {
-                word.store(entry, Ordering::Release);
-            }
-        }
-    }
-}
-
-fn to_index(frames: u64) -> usize {
-    usize::try_from(frames).unwrap_or(usize::MAX)
 }
 
 /// As devices know it.
@@ -406,36 +508,63 @@ fn reopen(file: &MemoryFile, access: OFlags) -> anyhow::Result<MemoryFile> {
 mod tests {
     use super::*;
 
-    fn frames(table: Option<MemoryFile>) -> Frames {
-        let mut frames = Frames::new(64 * PAGE, table).unwrap();
+    fn terms(memory_bytes: u64) -> Terms {
+        Terms {
+            geometry: Geometry::new(memory_bytes, memory_bytes, 16 * PAGE).unwrap(),
+            placement: weft_sched::memory::by_name("exact").unwrap(),
+            entry_ns: 0,
+            quantum_ns: 6_000_000,
+        }
+    }
+
+    fn frames(survivor: Option<(MemoryFile, VgpuFiles)>) -> Frames {
+        let (physical, vgpu) = survivor.unzip();
+        let mut frames = Frames::new(terms(64 * PAGE), 64 * PAGE, physical).unwrap();
         frames.set_quota(1, 64 * PAGE);
         frames.add_session(10, 100, 1);
+        if let Some(files) = vgpu {
+            let table = MemoryFile::received(files.table).unwrap();
+            frames.adopt_files(1, files.frames, &table).unwrap();
+        }
         frames
+    }
+
+    /// What a worker leaves the next daemon.
+    fn survivor(frames: &mut Frames) -> (MemoryFile, VgpuFiles) {
+        let files = frames.files(1).unwrap();
+        let physical = files.physical.try_clone().unwrap();
+        (MemoryFile::received(physical).unwrap(), files)
+    }
+
+    fn claim(frames: &Frames, page: u64) -> u64 {
+        physical::claim_of(frames.spaces[&1].table.load(page))
     }
 
     #[test]
     fn entries_name_the_session_and_only_while_it_has_the_frames() {
         let mut frames = frames(None);
-        let file = MemoryFile::received(frames.table().unwrap()).unwrap();
-        let seen = file.map(Access::ReadOnly).unwrap().read_cells::<AtomicU64>(0, 64).unwrap();
+        let VgpuFiles { table, physical, .. } = frames.files(1).unwrap();
         let runs = frames.take(10, 3, 1, false).unwrap();
-        assert_eq!(seen.load(2), Some(physical::requested(10, 100, 1)));
-        assert!(file.map(Access::ReadWrite).is_err(), "workers cannot write the table");
+        assert_eq!(claim(&frames, 2), physical::requested(10, 100, 1));
+        for table in [table, physical] {
+            let file = MemoryFile::received(table).unwrap();
+            assert!(file.map(Access::ReadWrite).is_err(), "workers cannot write the tables");
+        }
         let dirty = frames.give_back(10, 1, &runs, false).unwrap();
         assert_eq!(
-            seen.load(2),
-            Some(physical::requested(10, 100, 1)),
+            claim(&frames, 2),
+            physical::requested(10, 100, 1),
             "a dead daemon's successor asks"
         );
         frames.recycle(&dirty.clear());
-        assert_eq!(seen.load(2), Some(0));
+        assert_eq!(claim(&frames, 2), 0);
     }
 
     #[test]
     fn others_get_frames_while_some_are_cleared_and_those_only_when_they_are_zero() {
         let mut frames = frames(None);
         frames.add_session(11, 110, 1);
-        let memory = frames.file(1).unwrap().map(Access::ReadWrite).unwrap();
+        let memory = frames.files(1).unwrap().frames.map(Access::ReadWrite).unwrap();
         let bytes = memory.len();
         let is_zero = || memory.span(0, bytes).unwrap().to_vec().iter().all(|byte| *byte == 0);
         let given = frames.take(10, 60, 1, false).unwrap();
@@ -462,11 +591,11 @@ mod tests {
         let runs = frames.take(10, 64, 1, false).unwrap();
         let cleared = frames.give_back(10, 1, &runs, false).unwrap().clear();
         assert_eq!((cleared.clear, cleared.dirty), (vec![(0, 64)], vec![]));
-        frames.recycle(&Cleared { clear: vec![(0, 60)], dirty: vec![(60, 4)] });
+        frames.recycle(&Cleared { vgpu: 1, clear: vec![(0, 60)], dirty: vec![(60, 4)] });
         assert_eq!(frames.take(10, 61, 2, false), Err(LedgerError::Device));
         frames.take(10, 60, 3, false).unwrap();
-        let table = MemoryFile::received(frames.table().unwrap()).unwrap();
-        let mut second = self::frames(Some(table));
+        let left = survivor(&mut frames);
+        let mut second = self::frames(Some(left));
         second.rebuild(&[10]).unwrap();
         second.take(10, 4, 4, false).unwrap();
     }
@@ -475,17 +604,15 @@ mod tests {
     fn a_daemon_that_dies_while_it_clears_leaves_no_frame_that_is_free_and_not_clear() {
         let mut first = frames(None);
         first.add_session(11, 110, 1);
-        let file = first.file(1).unwrap();
-        let memory = file.map(Access::ReadWrite).unwrap();
+        let left = survivor(&mut first);
+        let memory = left.1.frames.map(Access::ReadWrite).unwrap();
         let of_living = first.take(10, 2, 1, false).unwrap();
         let of_dead = first.take(11, 62, 1, false).unwrap();
         memory.span(0, memory.len()).unwrap().fill(7).unwrap();
         let unfinished = first.give_back(10, 1, &of_living, false).unwrap();
         let unfinished = (unfinished, first.give_back(11, 1, &of_dead, false).unwrap());
-        let table = MemoryFile::received(first.table().unwrap()).unwrap();
         drop((first, unfinished));
-        let mut second = frames(Some(table));
-        second.adopt_file(1, file);
+        let mut second = frames(Some(left));
         second.rebuild(&[10]).unwrap();
         let again = second.give_back(10, 1, &of_living, true).unwrap();
         second.recycle(&again.clear());
@@ -500,29 +627,28 @@ mod tests {
         first.take(10, 5, 1, false).unwrap();
         first.take(11, 7, 1, false).unwrap();
         let unheard = first.take(10, 2, 2, false).unwrap();
-        let table = MemoryFile::received(first.table().unwrap()).unwrap();
+        let left = survivor(&mut first);
         drop(first);
-        let mut second = frames(Some(table));
+        let mut second = frames(Some(left));
         second.rebuild(&[10]).unwrap();
-        assert_eq!(second.ledger().used_bytes(1), 7 * PAGE);
+        assert_eq!(second.used_bytes(1), 7 * PAGE);
         assert_eq!(second.take(10, 2, 2, true).unwrap(), unheard, "the answer that got lost");
-        assert_eq!(second.ledger().used_bytes(1), 7 * PAGE, "nothing was handed out twice");
+        assert_eq!(second.used_bytes(1), 7 * PAGE, "nothing was handed out twice");
         let fresh = second.take(10, 57, 3, true).unwrap();
         assert_eq!(fresh.iter().map(|(_, count)| count).sum::<u64>(), 57, "no answer got lost");
     }
+
     /// A session that imported its predecessor's memory must not have the successor's.
     #[test]
     fn a_successor_with_the_same_key_has_other_entries_for_the_same_frames() {
         let mut frames = frames(None);
-        let table = MemoryFile::received(frames.table().unwrap()).unwrap();
-        let seen = table.map(Access::ReadOnly).unwrap().read_cells::<AtomicU64>(0, 64).unwrap();
         let given = frames.take(10, 3, 1, false).unwrap();
-        let imported = seen.load(2);
+        let imported = claim(&frames, 2);
         let dirty = frames.remove_session(10, 1);
         frames.recycle(&dirty.clear());
         frames.add_session(10, 101, 1);
         assert_eq!(frames.take(10, 3, 1, false).unwrap(), given);
-        assert_ne!(seen.load(2), imported);
-        assert!(seen.load(2).is_some_and(|entry| physical::is_owned(entry, 10)));
+        assert_ne!(claim(&frames, 2), imported);
+        assert!(physical::is_owned(claim(&frames, 2), 10));
     }
 }

@@ -2,19 +2,20 @@
 
 pub(crate) mod exports;
 pub(crate) mod frames;
-pub(crate) mod ledger;
+pub(crate) mod residency;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use anyhow::Context;
 use weft_device::DeviceInfo;
+use weft_device::soft::Geometry;
 use weft_device::{DEVICE_PAGE_BYTES, DevicePage};
 use weft_ring::{Access, MemoryFile};
 use weft_sched::DeviceKey;
 
 use super::adopt::Survivor;
 use super::spawn;
-use crate::admin::DeviceReport;
+use crate::admin::{DeviceReport, MemoryReport};
 use crate::config::{ByteSize, DeviceConfig, NodeConfig};
 use crate::link::DeviceSpec;
 
@@ -29,6 +30,8 @@ pub(crate) struct Device {
     pub(crate) config: DeviceConfig,
     /// What tenants see of it.
     pub(crate) info: DeviceInfo,
+    /// How its memory is divided.
+    pub(crate) geometry: Geometry,
     /// Queue, timeline and busy total, which all its workers share.
     pub(crate) page_file: MemoryFile,
     page: DevicePage,
@@ -65,23 +68,28 @@ impl Device {
             keep_memory(&mut config, survivor.adoption.start.device.memory_bytes);
         }
         let info = identify(&mut config)?;
+        let geometry = match survivor {
+            Some(survivor) => survivor.adoption.start.device.geometry,
+            None => config.geometry().map_err(anyhow::Error::msg)?,
+        };
         let page_file = match survivor {
             Some(survivor) => survivor.files.device_page.try_clone()?,
             None => MemoryFile::create("weft-device", DEVICE_PAGE_BYTES)?,
         };
         let page = DevicePage::open(&page_file.map(Access::ReadWrite)?)?;
-        Ok(Self { key, name: config.name.clone(), config, info, page_file, page })
+        Ok(Self { key, name: config.name.clone(), config, info, geometry, page_file, page })
     }
 
     /// The device, as a worker needs it.
     pub(crate) fn spec(&self) -> DeviceSpec {
         let (memory_bytes, backend) = (self.config.memory_bytes(), self.config.backend.clone());
-        DeviceSpec { key: self.key.0, name: self.name.clone(), memory_bytes, backend }
+        let (name, geometry) = (self.name.clone(), self.geometry);
+        DeviceSpec { key: self.key.0, name, memory_bytes, geometry, backend }
     }
 
     /// What it is, for the log.
     pub(crate) fn in_words(&self) -> String {
-        let DeviceReport { name, product, clock, .. } = self.report("", 0);
+        let DeviceReport { name, product, clock, .. } = self.report("", 0, MemoryReport::default());
         format!("{name}: {product}, clock {clock}")
     }
 
@@ -96,7 +104,12 @@ impl Device {
     }
 
     /// The device as administrators see it; `policy` is in force there.
-    pub(crate) fn report(&self, policy: &str, memory_used_bytes: u64) -> DeviceReport {
+    pub(crate) fn report(
+        &self,
+        policy: &str,
+        memory_used_bytes: u64,
+        memory: MemoryReport,
+    ) -> DeviceReport {
         let totals = self.page.totals();
         DeviceReport {
             name: self.name.clone(),
@@ -109,6 +122,7 @@ impl Device {
             policy: policy.to_owned(),
             memory_bytes: self.info.memory_bytes,
             memory_used_bytes,
+            memory,
             busy_ns: totals.busy_ns,
             overruns: totals.overruns,
             late: totals.late,

@@ -71,7 +71,11 @@ impl Driver {
         }
         let changed = self.turns.sessions().filter(|(_, session)| session.has_news());
         let changed: Vec<u32> = changed.map(|(key, _)| key.0).collect();
-        if self.sweep.note(changed.len(), now_ns) {
+        // One that was stopped or killed between its news and its mark is no sign of anything.
+        let could_mark =
+            |key: &&u32| self.sessions.get(*key).is_some_and(|session| session.worker.is_running());
+        let unmarked = changed.iter().filter(could_mark).count();
+        if self.sweep.note(unmarked, now_ns) {
             tracing::error!(
                 "sessions have news that are not marked: a worker may have been taken over; the \
                  node goes on without the marks"

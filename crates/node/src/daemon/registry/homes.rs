@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use super::{Holding, Registry, RegistryError, Vgpu};
+use crate::config::ByteSize;
 use crate::daemon::tasks::is_member;
 
 /// A device as a place for vGPUs.
@@ -140,7 +141,11 @@ impl Registry {
                 return Err(RegistryError::OutOfService(wanted.to_owned(), outage.clone()));
             }
             if wanted != vgpu.device {
-                return Err(RegistryError::Memory(vgpu.memory_bytes, bytes));
+                let (quota, bytes) = (ByteSize(vgpu.memory_bytes), ByteSize(bytes));
+                return refused(format!(
+                    "device `{wanted}` has {bytes} of memory, and its quota is {quota}; lower that \
+                     first (`weft set --memory`) or name another device"
+                ));
             }
             return refused(format!("it lives on device `{wanted}` already"));
         }

@@ -23,6 +23,8 @@ pub(crate) struct Asked<'a> {
     pub(crate) memory_bytes: u64,
     /// Attach token; none if empty.
     pub(crate) token: &'a str,
+    /// vGPUs of the same weight that are to come along with it.
+    pub(crate) siblings: usize,
 }
 
 /// A reservation in the tables, taken before the worker starts.
@@ -182,7 +184,8 @@ impl Daemon {
             Err(error) => return Err(refusal(&error)),
         }
         let (weight, memory_bytes) = (hello.weight, hello.memory_bytes);
-        let asked = Asked { name, device: "", weight, memory_bytes, token: &hello.token };
+        let token = &hello.token;
+        let asked = Asked { name, device: "", weight, memory_bytes, token, siblings: 0 };
         let wanted = self.wanted(tables, asked, tenant.uid, payer)?;
         let created = tables.registry.create(&wanted).cloned();
         created.map(|vgpu| (vgpu, true)).map_err(|error| refusal(&error))
@@ -206,7 +209,8 @@ impl Daemon {
         }
         let exhausted = |message| Err(Refusal { code: RefusalCode::Exhausted, message });
         let who = || tenancy::in_words(payer, owner);
-        let (limit, of_tenant) = (limits.vgpus, self.vgpus_of(tables, payer).count());
+        let of_tenant = self.vgpus_of(tables, payer).count().saturating_add(asked.siblings);
+        let limit = limits.vgpus;
         if of_tenant >= limit {
             return exhausted(format!(
                 "{} has its {limit} vGPUs (limits.vgpus_per_user, limits.users.*.vgpus); attach to \
@@ -237,7 +241,9 @@ impl Daemon {
         // What nobody may have is refused as that.
         tables.registry.check_wanted(&wanted).map_err(|error| refusal(&error))?;
         let others = self.vgpus_of(tables, payer);
-        let others_weight = others.map(|vgpu| u64::from(vgpu.weight)).sum();
+        let others_weight: u64 = others.map(|vgpu| u64::from(vgpu.weight)).sum();
+        let of_siblings = u64::from(weight).saturating_mul(asked.siblings as u64);
+        let others_weight = others_weight.saturating_add(of_siblings);
         let (weight, memory_bytes) = (Some(weight), Some(memory_bytes));
         limits.check(&Choice { weight, memory_bytes, others_weight }).map_err(denied)?;
         Ok(wanted)

@@ -2,28 +2,39 @@
 
 use std::sync::Arc;
 
-use super::{Record, add_record, is_member, member_name, settings};
-use crate::admin::{AcceleratorReport, PoolReport, VgpuReport};
+use super::runner::owed;
+use super::{Record, SEPARATOR, add_record, is_member, member_name, settings};
+use crate::admin::{AcceleratorReport, AskedAccelerator, PoolReport, VgpuReport};
 use crate::config::{NAME_RULE, is_vgpu_name};
 use crate::daemon::devices::Device;
-use crate::daemon::registry::Wanted;
+use crate::daemon::registry::{Change, Wanted, token};
 use crate::daemon::roles::{Caller, Forbidden};
 use crate::daemon::sessions::Asked;
 use crate::daemon::{Daemon, now_ns};
-
-/// What an accelerator should be; the node's default where nothing is said.
-pub(crate) struct AskedAccelerator {
-    pub(crate) name: String,
-    pub(crate) pool: String,
-    pub(crate) weight: Option<u32>,
-    pub(crate) memory_bytes: Option<u64>,
-    pub(crate) owner: Option<u32>,
-    pub(crate) sla_ns: Option<u64>,
-}
+use crate::runner::messages::Order;
 
 /// Whether a device is in the pool of that name.
 fn is_in(device: &Device, pool: &str) -> bool {
     device.config.pool.as_deref() == Some(pool)
+}
+
+/// A vGPU of an accelerator is not changed by itself.
+fn ensure_whole(name: &str, verb: &str) -> anyhow::Result<()> {
+    let whole = name.split(SEPARATOR).next().unwrap_or(name);
+    anyhow::ensure!(
+        !is_member(name),
+        "vGPU `{name}` is part of virtual accelerator `{whole}`; {verb} that one"
+    );
+    Ok(())
+}
+
+/// Whether `caller` may change an accelerator.
+fn permit(caller: Caller, record: &Record) -> Result<(), Forbidden> {
+    if caller.administrates() || record.owner == caller.uid {
+        return Ok(());
+    }
+    let what = format!("virtual accelerator `{}`", record.name);
+    Err(Forbidden::Owner { what, owner: record.owner })
 }
 
 impl Daemon {
@@ -33,7 +44,7 @@ impl Daemon {
         asked: AskedAccelerator,
         caller: Caller,
     ) -> anyhow::Result<()> {
-        let AskedAccelerator { name, pool, weight, memory_bytes, owner, sla_ns } = asked;
+        let AskedAccelerator { name, pool, weight, memory_bytes, owner, sla_ns, token } = asked;
         anyhow::ensure!(is_vgpu_name(&name), "`{name}` is no name: {NAME_RULE}");
         let devices: Vec<&Device> = self.devices.iter().filter(|of| is_in(of, &pool)).collect();
         anyhow::ensure!(!devices.is_empty(), "{}", self.no_pool(&pool));
@@ -56,7 +67,17 @@ impl Daemon {
         let record = {
             let mut inner = self.tasks.inner();
             let key = inner.store.unused_key();
-            let record = Record { name, key, owner, pool, weight, memory_bytes, sla_ns };
+            let record = Record {
+                name,
+                key,
+                owner,
+                pool,
+                weight,
+                memory_bytes,
+                sla_ns,
+                token: token::kept(&token.unwrap_or_default()),
+                is_granted: owner != caller.uid,
+            };
             add_record(&mut inner.dispatch, &self.config, &record)?;
             inner.store.add(record.clone())?;
             record
@@ -81,6 +102,7 @@ impl Daemon {
                     weight: wanted.weight,
                     memory_bytes: wanted.memory_bytes,
                     token: "",
+                    siblings: members.len() - 1,
                 };
                 self.wanted(&tables, asked, caller.uid, self.tenancy.of_user(caller.uid))?;
             }
@@ -103,6 +125,42 @@ impl Daemon {
         }
     }
 
+    /// Changes an accelerator, with its vGPUs and its tasks; whether there is one of that name.
+    pub(crate) fn set_accelerator(
+        self: &Arc<Self>,
+        name: &str,
+        change: &Change,
+        caller: Caller,
+    ) -> anyhow::Result<bool> {
+        ensure_whole(name, "set")?;
+        let Some(record) = self.tasks.inner().store.find(name).cloned() else { return Ok(false) };
+        permit(caller, &record)?;
+        anyhow::ensure!(
+            change.cap_ppm.is_none(),
+            "virtual accelerator `{name}` has no cap; give --weight, --memory or --sla"
+        );
+        // Of devices that came since it was last used it has none yet.
+        self.ensure_members(&record)?;
+        let places = self.places(&record).into_iter();
+        let members: Vec<String> = places.map(|place| place.vgpu).collect();
+        self.set_vgpus(&members, change, caller)?;
+        let record = Record {
+            weight: change.weight.unwrap_or(record.weight),
+            memory_bytes: change.memory_bytes.unwrap_or(record.memory_bytes),
+            sla_ns: change.sla_ns.unwrap_or(record.sla_ns),
+            is_granted: record.is_granted || record.owner != caller.uid,
+            ..record
+        };
+        self.tasks.inner().store.add(record.clone())?;
+        self.with_tasks(|inner| {
+            if let Some(runner) = inner.runners.get(&record.key) {
+                runner.tell(Order::Owed(owed(&record)), None);
+            }
+            inner.dispatch.set(now_ns(), record.key, record.class(), record.weight())
+        });
+        Ok(true)
+    }
+
     /// Removes an accelerator and its vGPUs; whether there was one of that name.
     pub(crate) fn remove_accelerator(
         self: &Arc<Self>,
@@ -110,15 +168,9 @@ impl Daemon {
         force: bool,
         caller: Caller,
     ) -> anyhow::Result<bool> {
-        anyhow::ensure!(
-            !is_member(name),
-            "vGPU `{name}` is part of a virtual accelerator; remove that one"
-        );
+        ensure_whole(name, "remove")?;
         let Some(record) = self.tasks.inner().store.find(name).cloned() else { return Ok(false) };
-        if !caller.administrates() && record.owner != caller.uid {
-            let what = format!("virtual accelerator `{name}`");
-            return Err(Forbidden::Owner { what, owner: record.owner }.into());
-        }
+        permit(caller, &record)?;
         let connections = {
             let inner = self.tasks.inner();
             inner.runners.get(&record.key).map_or(0, |runner| runner.connections)

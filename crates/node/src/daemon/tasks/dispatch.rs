@@ -9,7 +9,7 @@ use weft_sched::pool::{Pool, PoolAction, PoolConfig, PoolError, PoolEvent};
 use weft_sched::{Class, DeviceKey, TaskKey, VgpuKey, Weight};
 
 use crate::admin::TaskCounts;
-use crate::runner::messages::Run;
+use crate::runner::messages::{Outcome, Run};
 
 /// What is to be done for an accelerator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -110,6 +110,14 @@ impl Dispatch {
         Ok(())
     }
 
+    /// An accelerator is owed something else from now on, also for the tasks that it has.
+    pub(super) fn set(&mut self, now_ns: u64, key: u32, class: Class, weight: Weight) -> Actions {
+        let Some(accelerator) = self.accelerators.get_mut(&key) else { return Vec::new() };
+        accelerator.class = class;
+        let pool = accelerator.pool.clone();
+        self.fed(now_ns, &pool, PoolEvent::SetVgpu { vgpu: VgpuKey(key), class, weight })
+    }
+
     /// An accelerator goes, and its tasks with it.
     pub(super) fn remove(&mut self, now_ns: u64, key: u32) -> Actions {
         let actions = self.runner_gone(now_ns, key);
@@ -176,10 +184,10 @@ impl Dispatch {
         key: u32,
         run: Run,
         used_ns: u64,
-        done: bool,
+        outcome: Outcome,
     ) -> Actions {
         let Some((pool, task, of)) = self.current(key, run) else { return Vec::new() };
-        self.count_end(now_ns, key, &of, done);
+        self.count_end(now_ns, key, &of, outcome);
         let device = DeviceKey(run.device);
         let event = PoolEvent::Finished { device, task, used_ns };
         self.free(&pool, device);
@@ -187,14 +195,20 @@ impl Dispatch {
         self.fed(now_ns, &pool, event)
     }
 
-    fn count_end(&mut self, now_ns: u64, key: u32, task: &Task, done: bool) {
+    fn count_end(&mut self, now_ns: u64, key: u32, task: &Task, outcome: Outcome) {
         let Some(accelerator) = self.accelerators.get_mut(&key) else { return };
         let counts = &mut accelerator.counts;
-        if !done {
-            counts.failed += 1;
-            return;
+        match outcome {
+            Outcome::Done => counts.done += 1,
+            Outcome::Failed => {
+                counts.failed += 1;
+                return;
+            }
+            Outcome::Dropped => {
+                counts.dropped += 1;
+                return;
+            }
         }
-        counts.done += 1;
         let latency_ns = now_ns.saturating_sub(task.submitted_ns);
         counts.longest_ns = counts.longest_ns.max(latency_ns);
         let sla_ns = accelerator.class.sla_ns();
@@ -223,7 +237,8 @@ impl Dispatch {
         self.fed(now_ns, &pool, PoolEvent::Lost { device, task })
     }
 
-    /// A task is no longer wanted: one that waits goes.
+    /// A task is no longer wanted: one that waits goes. One that runs is for its runner to stop,
+    /// which then reports it [`Outcome::Dropped`].
     pub(super) fn cancel(&mut self, now_ns: u64, key: u32, number: u32) -> Actions {
         let Some(accelerator) = self.accelerators.get(&key) else { return Vec::new() };
         let Some(task) = accelerator.tasks.get(&number).copied() else { return Vec::new() };

@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use weft_ring::Loss;
-use weft_sched::{Class, DeviceKey, Weight};
+use weft_sched::DeviceKey;
 
 use self::dispatch::{Action, Actions, Dispatch};
 use self::runner::RunnerHandle;
@@ -28,7 +28,6 @@ use super::{Daemon, STACK_BYTES, now_ns};
 use crate::config::{NodeConfig, PoolSettings};
 use crate::runner::messages::Order;
 
-pub(crate) use self::admin::AskedAccelerator;
 pub(crate) use self::open::greet;
 
 /// Stands between an accelerator's name and its device's in the name of its vGPU there. No vGPU of
@@ -128,11 +127,7 @@ fn add_record(
     config: &NodeConfig,
     record: &Record,
 ) -> Result<(), dispatch::Impossible> {
-    let class = match record.sla_ns {
-        0 => Class::Batch,
-        sla_ns => Class::UserFacing { sla_ns },
-    };
-    let weight = Weight::new(record.weight).unwrap_or_default();
+    let (class, weight) = (record.class(), record.weight());
     let tasks_max = settings(config, &record.pool).tasks;
     dispatch.add(now_ns(), record.key, &record.pool, class, weight, tasks_max)
 }

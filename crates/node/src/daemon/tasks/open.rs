@@ -11,6 +11,7 @@ use weft_tasks::protocol::{self, Open, Opened, VERSION};
 
 use super::{Record, settings};
 use crate::daemon::log::LogLimit;
+use crate::daemon::registry::token;
 use crate::daemon::{Daemon, STACK_BYTES};
 use crate::runner::messages::Order;
 
@@ -115,6 +116,13 @@ impl Daemon {
             let name = &record.name;
             return Err(Closed(
                 format!("virtual accelerator `{name}` belongs to another user; use one of yours"),
+                false,
+            ));
+        }
+        if !token::opens(record.token.as_ref(), &open.token) {
+            let name = &record.name;
+            return Err(Closed(
+                format!("virtual accelerator `{name}` needs its token (WEFT_TOKEN)"),
                 false,
             ));
         }

@@ -17,10 +17,10 @@ use super::dispatch::Impossible;
 use super::{Record, member_name, settings};
 use crate::daemon::log::printable;
 use crate::daemon::process::WorkerProcess;
-use crate::daemon::registry::Wanted;
-use crate::daemon::{Daemon, STACK_BYTES, now_ns, spawn, tenants};
+use crate::daemon::registry::{Change, Wanted};
+use crate::daemon::{Daemon, STACK_BYTES, attach, now_ns, spawn};
 use crate::link::{self, LINE_BYTES_MAX, Severity};
-use crate::runner::messages::{Begin, Bounds, Order, Place, Report};
+use crate::runner::messages::{Begin, Bounds, Order, Owed, Place, Report};
 
 /// Orders that a runner may leave unread.
 const UNREAD_MAX: usize = 16 << 10;
@@ -123,23 +123,31 @@ impl Daemon {
         let settings = settings(&self.config, &record.pool);
         let devices = self.places(record);
         let bytes = settings.task_memory.0;
-        let of_devices = record.memory_bytes.saturating_mul(devices.len() as u64);
         let host_bytes = HOST_BYTES.saturating_add(bytes.saturating_mul(2));
         Begin {
             accelerator: record.name.clone(),
             bounds: Bounds {
                 tasks: settings.tasks,
                 bytes,
-                memory_bytes: record.memory_bytes,
-                host_bytes: host_bytes.saturating_add(of_devices),
+                host_bytes: host_bytes.saturating_add(self.bytes_of(&devices)),
             },
             devices,
-            batch: record.sla_ns == 0,
+            owed: owed(record),
             slice_ns: settings.slice_us * 1000,
             idle_ms: settings.idle_ms,
             user: self.config.worker.user_of(record.key.saturating_add(USERS_BEHIND)),
             log: self.config.log.clone(),
         }
+    }
+
+    /// Memory of devices together, in bytes. What a task that was stopped has in one waits in its
+    /// runner, and quotas may change while that runs.
+    fn bytes_of(&self, devices: &[Place]) -> u64 {
+        let bytes = |place: &Place| {
+            let device = self.devices.find(DeviceKey(place.key));
+            device.map_or(0, |device| device.config.memory_bytes())
+        };
+        devices.iter().map(bytes).fold(0, u64::saturating_add)
     }
 
     /// Makes the accelerator's vGPUs on devices that have none: the pool may have grown.
@@ -151,6 +159,7 @@ impl Daemon {
                 if tables.registry.find(&place.vgpu).is_ok() {
                     continue;
                 }
+                let name = place.vgpu.clone();
                 tables.registry.create(&Wanted {
                     name: place.vgpu,
                     owner: record.owner,
@@ -161,6 +170,11 @@ impl Daemon {
                     cap_ppm: None,
                     sla_ns: record.sla_ns,
                 })?;
+                if record.is_granted {
+                    let (weight, memory_bytes) = (Some(record.weight), Some(record.memory_bytes));
+                    let given = Change { weight, memory_bytes, ..Change::default() };
+                    tables.registry.grant(&name, &given);
+                }
             }
         }
         self.keep()
@@ -187,7 +201,7 @@ impl Daemon {
             let came = await_hello(&ours, daemon.config.limits.attach());
             daemon.tasks.inner().attaching.remove(&(key, device));
             if came {
-                tenants::serve_runner(&daemon, ours, &runner, &vgpu);
+                attach::serve_runner(&daemon, ours, &runner, &vgpu);
             }
         });
         if spawned.is_err() {
@@ -195,6 +209,11 @@ impl Daemon {
         }
         spawned.map(drop).context("no thread for a session")
     }
+}
+
+/// What a runner must know of what its accelerator is owed.
+pub(super) fn owed(record: &Record) -> Owed {
+    Owed { batch: record.sla_ns == 0, memory_bytes: record.memory_bytes }
 }
 
 /// Waits for a message; whether one came.
@@ -256,8 +275,8 @@ impl Heard<'_> {
                     Vec::new()
                 })
             }),
-            Report::Finished { run, used_ns, done } => daemon
-                .with_tasks(|inner| inner.dispatch.finished(now_ns(), key, run, used_ns, done)),
+            Report::Finished { run, used_ns, outcome } => daemon
+                .with_tasks(|inner| inner.dispatch.finished(now_ns(), key, run, used_ns, outcome)),
             Report::Stopped { run, used_ns } => {
                 daemon.with_tasks(|inner| inner.dispatch.stopped(now_ns(), key, run, used_ns));
             }

@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
+use weft_sched::{Class, Weight};
 
 use crate::daemon::registry::replace;
 
@@ -28,6 +29,27 @@ pub(crate) struct Record {
     pub(crate) memory_bytes: u64,
     /// The SLA of a user-facing one in ns; 0 of a batch one.
     pub(crate) sla_ns: u64,
+    /// SHA-256 of the token that programs show, if one is needed.
+    #[serde(default)]
+    pub(crate) token: Option<[u8; 32]>,
+    /// An administrator made it for its owner, or set it, who may have less and no more.
+    #[serde(default)]
+    pub(crate) is_granted: bool,
+}
+
+impl Record {
+    /// What it is owed.
+    pub(super) fn class(&self) -> Class {
+        match self.sla_ns {
+            0 => Class::Batch,
+            sla_ns => Class::UserFacing { sla_ns },
+        }
+    }
+
+    /// Its share within its class.
+    pub(super) fn weight(&self) -> Weight {
+        Weight::new(self.weight).unwrap_or_default()
+    }
 }
 
 #[derive(Serialize, Deserialize)]
@@ -85,7 +107,7 @@ impl Store {
         (0..).find(|key| self.by_key(*key).is_none()).unwrap_or(u32::MAX)
     }
 
-    /// Adds one, and saves.
+    /// Adds one, or replaces the one of its name, and saves.
     pub(super) fn add(&mut self, record: Record) -> io::Result<()> {
         self.by_name.insert(record.name.clone(), record);
         self.save()

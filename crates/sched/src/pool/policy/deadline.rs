@@ -8,9 +8,10 @@ use alloc::vec::Vec;
 use super::super::state::{Device, Run, State};
 use super::super::types::PoolConfig;
 use super::{Order, Pick, Policy};
+use crate::class::Class;
 use crate::codec::{Codec, codec};
 use crate::heap::Heap;
-use crate::key::{DeviceKey, TaskKey, VgpuKey};
+use crate::key::{DeviceKey, TaskKey, VgpuKey, Weight};
 use crate::tag::Tag;
 
 /// What a task was picked as, and so how it is charged.
@@ -256,6 +257,38 @@ impl Policy for Deadline {
         self.shares.iter_mut().for_each(|share| share.order.reserve(vgpu.0));
         self.first.reserve(vgpu.0);
         self.late.reserve(vgpu);
+        self.place(state, vgpu);
+    }
+
+    /// Keeps by how much it is ahead, as service: a weight that is lowered for a moment wins
+    /// nothing. What it was charged in advance is put right by its new weight.
+    fn changed(&mut self, state: &State, vgpu: VgpuKey, class: Class, old: Weight) {
+        let (of, tag) = (state.vgpu(vgpu), self.tags[vgpu.index()]);
+        let virtual_time =
+            |class: Class| self.shares[State::place(!class.is_user_facing())].virtual_time;
+        let runs = state.keyed_runs().filter(|(_, run)| state.task(run.task).vgpu == vgpu);
+        let ahead = |weight: Weight| {
+            let tags = runs.clone().map(|(device, _)| {
+                let (_, ahead_ns) = self.picked[device.index()];
+                Tag::from_service(ahead_ns, weight)
+            });
+            tags.fold(Tag::ZERO, Tag::plus)
+        };
+        let settled = tag.minus(ahead(old));
+        let lead = settled.minus(virtual_time(class)).rescaled(old, of.weight);
+        let is_of_class = of.class.is_user_facing() == class.is_user_facing();
+        let base = match is_of_class {
+            true => settled.min(virtual_time(class)),
+            false => virtual_time(of.class),
+        };
+        self.tags[vgpu.index()] = base.plus(lead).plus(ahead(of.weight));
+        for (device, run) in state.keyed_runs() {
+            let (kind, _) = &mut self.picked[device.index()];
+            if state.task(run.task).vgpu == vgpu && *kind == Kind::Late && !is_of_class {
+                // Whether it may be stopped is its new class's to say.
+                *kind = Kind::Fair;
+            }
+        }
         self.place(state, vgpu);
     }
 

@@ -2,8 +2,10 @@
 //! One file each, and one line in the registry below.
 //!
 //! [`Pool::handle`](super::Pool::handle) calls the hooks of `Policy` in this order: `enter` for a
-//! task that waits, `leave` for one that is taken back, `settle` for one that ended; then `plan`,
-//! `pick` once for each free device by key, and `orders`.
+//! task that waits, `leave` for one that is taken back, `settle` for one that ended; `changed`
+//! for a vGPU that is owed something else from now on, between `leave` and `enter` for all of its
+//! tasks that wait if its class is another one; then `plan`, `pick` once for each free device by
+//! key, and `orders`.
 
 mod adaptive;
 mod deadline;
@@ -20,8 +22,9 @@ use core::fmt;
 
 use super::state::{Run, State};
 use super::types::PoolConfig;
+use crate::class::Class;
 use crate::codec::{Codec, Malformed, Reader};
-use crate::key::{DeviceKey, TaskKey, VgpuKey};
+use crate::key::{DeviceKey, TaskKey, VgpuKey, Weight};
 
 /// Declares the registry: the order is the order of [`NAMES`], the first is the default.
 macro_rules! registry {
@@ -130,6 +133,10 @@ pub(super) enum Order {
 pub(super) trait Policy: fmt::Debug + Send {
     /// A vGPU joined; its key may have been another's before.
     fn add(&mut self, _state: &State, _vgpu: VgpuKey) {}
+
+    /// A vGPU had that class and that weight until now. If its class is another one, none of its
+    /// tasks is in a queue at the moment.
+    fn changed(&mut self, _state: &State, _vgpu: VgpuKey, _class: Class, _weight: Weight) {}
 
     /// `task` waits; `first` if it goes on or begins anew, so before its vGPU's others.
     fn enter(&mut self, state: &mut State, now_ns: u64, task: TaskKey, first: bool);

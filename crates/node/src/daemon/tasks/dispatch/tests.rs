@@ -33,11 +33,25 @@ fn a_task_runs_and_is_counted_once() {
     let (key, run) = begun[0];
     assert_eq!((key, run.task), (0, 7));
     assert_eq!(dispatch.counts(0).running, 1);
-    assert!(dispatch.finished(5 * MS, 0, run, 5 * MS, true).is_empty());
-    assert!(dispatch.finished(6 * MS, 0, run, 5 * MS, true).is_empty(), "said twice");
+    assert!(dispatch.finished(5 * MS, 0, run, 5 * MS, Outcome::Done).is_empty());
+    assert!(dispatch.finished(6 * MS, 0, run, 5 * MS, Outcome::Done).is_empty(), "said twice");
     let counts = dispatch.counts(0);
     assert_eq!((counts.done, counts.in_time, counts.longest_ns), (1, 1, 5 * MS));
     assert_eq!((counts.running, counts.waiting), (0, 0));
+}
+
+#[test]
+fn a_task_that_ran_for_nobody_is_dropped_for_good() {
+    let mut dispatch = dispatch("deadline");
+    let (_, run) = runs(&dispatch.submit(0, 1, 1, 0).unwrap())[0];
+    assert!(dispatch.cancel(0, 1, 1).is_empty(), "its runner stops it");
+    assert!(
+        dispatch.finished(MS, 1, run, MS, Outcome::Dropped).is_empty(),
+        "it does not run again"
+    );
+    let counts = dispatch.counts(1);
+    assert_eq!((counts.dropped, counts.done, counts.failed), (1, 0, 0));
+    assert_eq!((counts.running, counts.waiting, counts.stops), (0, 0, 0));
 }
 
 #[test]
@@ -48,10 +62,10 @@ fn what_an_earlier_run_reports_says_nothing() {
     let again = runs(&dispatch.device_down(MS, "p", device));
     let (_, second) = again[0];
     assert_ne!(second.device, first.device);
-    assert!(dispatch.finished(2 * MS, 1, first, MS, true).is_empty());
+    assert!(dispatch.finished(2 * MS, 1, first, MS, Outcome::Done).is_empty());
     assert!(dispatch.lost(2 * MS, 1, first).is_empty());
     assert_eq!(dispatch.counts(1).running, 1, "the second run goes on");
-    dispatch.finished(3 * MS, 1, second, MS, true);
+    dispatch.finished(3 * MS, 1, second, MS, Outcome::Done);
     let counts = dispatch.counts(1);
     assert_eq!((counts.done, counts.losses, counts.running), (1, 1, 0));
 }

@@ -1,7 +1,16 @@
-//! The tenant socket: one hello, one answer, then the session's own thread.
+//! Attaching: one hello, one answer, then the session's own thread.
+//!
+//! Each way to attach is a file of this folder and ends in an [`Attachment`]; from there on all are
+//! one. [`unix`]: a program of this node. [`remote`]: one of another host, with a grant
+//! ([`grants`]) and through the [`gateway`].
 //!
 //! Until a connection has said hello it is one of the [`Pending`](super::pending::Pending) ones,
 //! whatever it does: it has no thread, and nothing that it sends beside bytes is taken.
+
+pub(crate) mod gateway;
+pub(crate) mod grants;
+pub(crate) mod remote;
+mod unix;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -12,15 +21,34 @@ use rustix::net::sockopt::{self, Timeout};
 use weft_ring::peer::{self, Credentials};
 use weft_sched::DeviceKey;
 use weft_tasks::protocol;
-use weft_wire::handshake::{
-    Answer, Attribute, HANDSHAKE_BYTES_MAX, HandshakeError, Hello, HelloBody, RefusalCode, Welcome,
-};
+use weft_wire::handshake::{Answer, Attribute, HelloBody, RefusalCode, Welcome};
 
+use self::unix::{hear, understand};
 use super::log::LogLimit;
 use super::pending::Connection;
 use super::registry::Vgpu;
 use super::sessions::{Refusal, Reservation, Session, TenantFiles, name_asked};
-use super::{Daemon, STACK_BYTES};
+use super::{Daemon, STACK_BYTES, tasks};
+
+/// Who attaches, and what for.
+#[derive(Debug)]
+pub(crate) struct Attachment {
+    /// What was asked for.
+    pub(crate) hello: HelloBody,
+    /// Whose session it becomes.
+    pub(crate) tenant: Credentials,
+    /// Where its client is.
+    pub(crate) client: Client,
+}
+
+/// Where a session's client is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Client {
+    /// It maps the session's memory.
+    Here,
+    /// Somebody who maps it relays for it.
+    Elsewhere,
+}
 
 /// Lines about tenants that get no session, which any tenant can cause in a loop.
 static REFUSALS: LogLimit = LogLimit::per_second(10);
@@ -31,22 +59,29 @@ pub(crate) fn greet(daemon: &Arc<Daemon>, connection: Connection<OwnedFd>) {
     let Connection { socket, tenant, .. } = connection;
     let said = match hear(&socket) {
         Ok(said) if protocol::is_open(&said) => {
-            return super::tasks::greet(daemon, socket, &tenant, &said);
+            return tasks::greet(daemon, socket, &tenant, &said);
         }
         said => said.and_then(|said| understand(&said)),
     };
-    let hello = match said.and_then(|hello| not_an_accelerator(daemon, hello)) {
-        Ok(hello) => hello,
+    let attachment = said.and_then(|hello| {
+        let attachment = match grants::shown(&hello.token) {
+            Some(shown) => remote::redeem(daemon, hello, &tenant, &shown)?,
+            None => Attachment { hello, tenant, client: Client::Here },
+        };
+        not_an_accelerator(daemon, attachment)
+    });
+    let attachment = match attachment {
+        Ok(attachment) => attachment,
         Err(refusal) => return refuse(&socket, &tenant, refusal),
     };
-    match daemon.must_wait(&name_asked(&hello, tenant.uid)) {
-        Ok(None) => admit(daemon, socket, hello, tenant),
+    match daemon.must_wait(&name_asked(&attachment.hello, attachment.tenant.uid)) {
+        Ok(None) => admit(daemon, socket, attachment),
         Ok(Some(vgpu)) => {
             let waiting = Arc::clone(daemon);
             let thread = thread::Builder::new().name("tenant".to_owned()).stack_size(STACK_BYTES);
             let spawned = thread.spawn(move || {
                 waiting.await_move(vgpu);
-                admit(&waiting, socket, hello, tenant);
+                admit(&waiting, socket, attachment);
             });
             if let Err(error) = spawned {
                 tracing::error!(%error, "no thread for a tenant");
@@ -60,10 +95,10 @@ pub(crate) fn greet(daemon: &Arc<Daemon>, connection: Connection<OwnedFd>) {
 }
 
 /// Gives a tenant that may attach a thread.
-fn admit(daemon: &Arc<Daemon>, socket: OwnedFd, hello: HelloBody, tenant: Credentials) {
-    match daemon.reserve_session(&hello, &tenant) {
-        Ok(reservation) => receive(daemon, socket, hello, tenant, reservation),
-        Err(refusal) => refuse(&socket, &tenant, refusal),
+fn admit(daemon: &Arc<Daemon>, socket: OwnedFd, attachment: Attachment) {
+    match daemon.reserve_session(&attachment.hello, &attachment.tenant) {
+        Ok(reservation) => receive(daemon, socket, attachment, reservation),
+        Err(refusal) => refuse(&socket, &attachment.tenant, refusal),
     }
 }
 
@@ -80,19 +115,20 @@ pub(crate) fn serve_runner(
         if hello.vgpu != vgpu {
             return Err(no_hello(RefusalCode::Malformed, "it names another vGPU"));
         }
-        daemon.reserve_session(&hello, runner).map(|reservation| (hello, reservation))
+        let reservation = daemon.reserve_session(&hello, runner)?;
+        Ok((Attachment { hello, tenant: *runner, client: Client::Here }, reservation))
     });
     match reserved {
-        Ok((hello, reservation)) => serve(daemon, socket, &hello, runner, &reservation),
+        Ok((attachment, reservation)) => serve(daemon, socket, &attachment, &reservation),
         Err(refusal) => refuse(&socket, runner, refusal),
     }
 }
 
 /// Refuses sessions with what only tasks go to.
-fn not_an_accelerator(daemon: &Daemon, hello: HelloBody) -> Result<HelloBody, Refusal> {
-    let vgpu = &hello.vgpu;
-    if !super::tasks::is_member(vgpu) && !daemon.tasks.is_accelerator(vgpu) {
-        return Ok(hello);
+fn not_an_accelerator(daemon: &Daemon, attachment: Attachment) -> Result<Attachment, Refusal> {
+    let vgpu = &attachment.hello.vgpu;
+    if !tasks::is_member(vgpu) && !daemon.tasks.is_accelerator(vgpu) {
+        return Ok(attachment);
     }
     let message = format!(
         "`{vgpu}` is a virtual accelerator, which takes tasks and no sessions: use the library \
@@ -120,35 +156,16 @@ pub(crate) fn no_hello(code: RefusalCode, why: &str) -> Refusal {
     Refusal { code, message: format!("no hello: {why}") }
 }
 
-fn hear(socket: &OwnedFd) -> Result<Vec<u8>, Refusal> {
-    let malformed = |why: &str| no_hello(RefusalCode::Malformed, why);
-    peer::receive_bytes(socket, HANDSHAKE_BYTES_MAX, false)
-        .map_err(|error| malformed(&error.to_string()))?
-        .ok_or_else(|| malformed("the tenant hung up"))
-}
-
-fn understand(said: &[u8]) -> Result<HelloBody, Refusal> {
-    let hello = Hello::from_bytes(said).map_err(|error| {
-        let code = match error {
-            HandshakeError::Version(_) => RefusalCode::Version,
-            HandshakeError::NotWeft | HandshakeError::Malformed(_) => RefusalCode::Malformed,
-        };
-        Refusal { code, message: error.to_string() }
-    })?;
-    Ok(hello.body)
-}
-
 /// Gives a tenant its thread.
 fn receive(
     daemon: &Arc<Daemon>,
     socket: OwnedFd,
-    hello: HelloBody,
-    tenant: Credentials,
+    attachment: Attachment,
     reservation: Reservation,
 ) {
     let thread = thread::Builder::new().name("tenant".to_owned()).stack_size(STACK_BYTES);
     let (serving, kept) = (Arc::clone(daemon), reservation.clone());
-    let spawned = thread.spawn(move || serve(&serving, socket, &hello, &tenant, &reservation));
+    let spawned = thread.spawn(move || serve(&serving, socket, &attachment, &reservation));
     if let Err(error) = spawned {
         tracing::error!(%error, "no thread for a tenant");
         daemon.cancel_reservation(&kept);
@@ -159,14 +176,13 @@ fn receive(
 fn serve(
     daemon: &Arc<Daemon>,
     socket: OwnedFd,
-    hello: &HelloBody,
-    tenant: &Credentials,
+    attachment: &Attachment,
     reservation: &Reservation,
 ) {
     let began = Instant::now();
-    let (session, files, vgpu) = match daemon.open_session(hello, tenant, reservation) {
+    let (session, files, vgpu) = match daemon.open_session(attachment, reservation) {
         Ok(opened) => opened,
-        Err(refusal) => return refuse(&socket, tenant, refusal),
+        Err(refusal) => return refuse(&socket, &attachment.tenant, refusal),
     };
     let sent = send_welcome(daemon, &socket, &session, &files, &vgpu);
     drop((files, socket));

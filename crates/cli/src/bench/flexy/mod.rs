@@ -1,0 +1,224 @@
+//! `bench flexy`: Flexy's workload on four paced devices through the task interface, every output
+//! verified, and the same arrivals simulated around the same pool core.
+
+mod real;
+mod verdict;
+mod work;
+
+use anyhow::{Result, ensure};
+use weft_sched::pool::{PoolConfig, policy};
+use weft_sim::flexy::{COLUMNS, Column, Found, Options, Rule, clairvoyant, run as simulate};
+
+use self::verdict::Verdict;
+use self::work::Work;
+use super::Context;
+use super::document::Document;
+use super::several::{Model, borrowed};
+use super::tenant::Host;
+
+/// Devices of the pool, as in Flexy's evaluation.
+const DEVICES: u32 = 4;
+/// Seed of the arrivals.
+const SEED: u64 = 1;
+/// The utilisation that the load is chosen for, by simulation: a little more than the goal's, since
+/// a node loses some time between tasks.
+const UTILIZATION: f64 = 0.86;
+/// Of a quick run, which is over before the pool has filled.
+const UTILIZATION_QUICK: f64 = 0.6;
+
+/// A policy with its settings: name of the figures, policy, reserved devices, resets.
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    name: &'static str,
+    policy: &'static str,
+    reserved: u32,
+    reset: bool,
+    /// What must be seen to fail.
+    is_control: bool,
+}
+
+const fn entry(name: &'static str, policy: &'static str, reserved: u32, reset: bool) -> Entry {
+    Entry { name, policy, reserved, reset, is_control: false }
+}
+
+const DEADLINE: Entry = entry("deadline", "deadline", 0, false);
+const FIFO: Entry = Entry { is_control: true, ..entry("fifo", "fifo", 0, false) };
+
+/// The policies of the first column; in the others `deadline` runs.
+const ENTRIES: [Entry; 5] = [
+    DEADLINE,
+    FIFO,
+    entry("priority_k1", "priority", 1, false),
+    entry("flexy_k1", "flexy", 1, false),
+    entry("flexy_reset", "flexy", 0, true),
+];
+
+impl Entry {
+    fn pool(&self) -> PoolConfig {
+        let policy = policy::by_name(self.policy).unwrap_or_default();
+        let (reserved, reset) = (self.reserved, self.reset);
+        PoolConfig { policy, reserved, reset, sla_ns: work::SLA_NS, ..PoolConfig::default() }
+    }
+}
+
+/// What all runs together come to.
+#[derive(Debug, Default)]
+struct Totals {
+    lost: u64,
+    resets: u64,
+    stops: u64,
+    sim_error: f64,
+    /// Of `deadline`, by column: percent in time, utilisation.
+    deadline: Vec<(f64, f64)>,
+    control: f64,
+}
+
+pub(crate) fn run(context: &Context) -> Result<Document> {
+    let (seconds, target) = if context.quick { (12, UTILIZATION_QUICK) } else { (36, UTILIZATION) };
+    let window = format!(
+        "{seconds} s of arrivals per policy and column, Table I's times, up to 8 outstanding tasks, \
+         shape 1.8, the load that the simulator has at a utilisation of {target}; each job's \
+         kernel was loaded and run once on every device before"
+    );
+    let mut document = Document::new("flexy", "paced", &window);
+    document.seed(SEED);
+    let mut totals = Totals::default();
+    for (column, entries) in plan(context) {
+        let work = Work::at(column, SEED, seconds, target, DEADLINE.pool())?;
+        baselines(&mut document, &work);
+        for entry in entries {
+            let name = format!("{}_{}", entry.name, work.name());
+            let real = measure(context, entry, &work)?;
+            let free = percent(simulated(entry, &work, 0)?.user);
+            let simulated = simulated(entry, &work, real.overhead_ns)?;
+            document.baseline(format!("sim_sla_pct_without_overhead_{name}"), free);
+            totals.add(entry, &real, &simulated);
+            report(&mut document, entry, &name, &real, &simulated);
+        }
+    }
+    totals.report(&mut document);
+    Ok(document)
+}
+
+/// What runs: all policies in the first column, `deadline` in the others; in a quick run two
+/// policies in one column.
+fn plan(context: &Context) -> Vec<(Column, Vec<Entry>)> {
+    let columns = if context.quick { &COLUMNS[..1] } else { &COLUMNS[..] };
+    let wanted = |(place, column): (usize, &Column)| {
+        let all = match (place, context.quick) {
+            (0, false) => &ENTRIES[..],
+            (0, true) => &[DEADLINE, FIFO][..],
+            _ => &[DEADLINE][..],
+        };
+        let name = |entry: &Entry| format!("{}_{}", entry.name, work::name_of(column));
+        let chosen = all.iter().copied().filter(|entry| context.wants(&name(entry)));
+        (*column, chosen.collect::<Vec<_>>())
+    };
+    let parts = columns.iter().enumerate().map(wanted);
+    parts.filter(|(_, entries)| !entries.is_empty()).collect()
+}
+
+/// One run of a policy on a node of its own.
+fn measure(context: &Context, entry: Entry, work: &Work) -> Result<Verdict> {
+    let model = Model::new(&work::model())?;
+    // In flight on a device as much as the pool's slice is: the pool says who yields.
+    let slice_us = (entry.pool().slice_ns / 1_000).to_string();
+    let (reserved, reset) = (entry.reserved.to_string(), entry.reset.to_string());
+    let mut settings = model.settings(DEVICES, Some(work::POOL));
+    for (key, value) in
+        [("policy", entry.policy), ("reserved", reserved.as_str()), ("reset", reset.as_str())]
+    {
+        settings.push((format!("pool.{}.{key}", work::POOL), value.to_owned()));
+    }
+    settings.push(("scheduling.slice_us".to_owned(), slice_us));
+    let start = || Host::node_with(None, &borrowed(&settings));
+    Host::again(context, start, |host| {
+        let seen = real::run(host.daemon()?, work, entry.reserved)?;
+        Ok(Verdict::of(&seen, work, DEVICES))
+    })
+}
+
+/// The same arrivals around the same core. Estimates are exact, as on the node after each kernel
+/// ran once.
+fn simulated(entry: Entry, work: &Work, overhead_ns: u64) -> Result<Found> {
+    let plain = Options::new(entry.pool());
+    let options = Options { devices: DEVICES, clairvoyant: true, overhead_ns, ..plain };
+    let found = simulate(&work.jobs, &options, SEED)?;
+    ensure!(found.violation.is_none(), "the simulated pool broke a promise: {found:?}");
+    Ok(found)
+}
+
+fn baselines(document: &mut Document, work: &Work) {
+    let name = work.name();
+    document.baseline(format!("jobs_{name}"), count(work.jobs.len() as u64));
+    document.baseline(format!("load_factor_{name}"), count(work.factor_permille) / 1e3);
+    let of = |rule| percent(clairvoyant(&work.jobs, DEVICES, work::SLA_NS, rule));
+    let ceiling = Rule::ALL.into_iter().map(of).fold(0.0, f64::max);
+    document.baseline(format!("sla_pct_clairvoyant_{name}"), ceiling);
+}
+
+fn report(document: &mut Document, entry: Entry, name: &str, real: &Verdict, simulated: &Found) {
+    let sim_pct = percent(simulated.user);
+    let figures = [
+        ("sla_pct", real.sla_pct()),
+        ("utilization", real.utilization),
+        ("user_tasks", count(real.user.0)),
+        ("p99_ms", real.p99_ms),
+        ("batch_wait_max_s", real.batch_wait_s),
+        ("stops", count(real.stops)),
+        ("resets", count(real.resets)),
+        ("lost_tasks", count(real.lost)),
+        ("sim_error_points", (real.sla_pct() - sim_pct).abs()),
+    ];
+    for (figure, value) in figures {
+        let figure = format!("{figure}_{name}");
+        if entry.is_control {
+            document.control(figure, value);
+        } else {
+            document.figure(figure, value);
+        }
+    }
+    document.baseline(format!("sim_sla_pct_{name}"), sim_pct);
+    document.baseline(format!("task_overhead_ms_{name}"), count(real.overhead_ns) / 1e6);
+    document.baseline(format!("sim_utilization_{name}"), simulated.useful);
+    document.baseline(format!("sim_resets_{name}"), count(simulated.resets.0));
+}
+
+impl Totals {
+    fn add(&mut self, entry: Entry, real: &Verdict, simulated: &Found) {
+        self.lost += real.lost;
+        let error = (real.sla_pct() - percent(simulated.user)).abs();
+        self.sim_error = self.sim_error.max(error);
+        if entry.policy == DEADLINE.policy {
+            self.resets += real.resets;
+            self.stops += real.stops;
+            self.deadline.push((real.sla_pct(), real.utilization));
+        }
+        if entry.policy == FIFO.policy {
+            self.control = self.control.max(real.sla_pct());
+        }
+    }
+
+    fn report(&self, document: &mut Document) {
+        let least = |of: fn(&(f64, f64)) -> f64| self.deadline.iter().map(of).reduce(f64::min);
+        if let (Some(sla_pct), Some(utilization)) = (least(|one| one.0), least(|one| one.1)) {
+            document.figure("sla_pct_at_85", sla_pct);
+            document.figure("utilization", utilization);
+        }
+        document.figure("resets", count(self.resets));
+        document.figure("stops", count(self.stops));
+        document.figure("lost_tasks", count(self.lost));
+        document.figure("sim_error_points", self.sim_error);
+        document.control("sla_pct_fifo", self.control);
+    }
+}
+
+fn percent((all, good): (u64, u64)) -> f64 {
+    100.0 * count(good) / count(all).max(1.0)
+}
+
+fn count(number: u64) -> f64 {
+    #[expect(clippy::cast_precision_loss, reason = "counts of a run")]
+    let value = number as f64;
+    value
+}

@@ -1,0 +1,163 @@
+//! Benchmarks of programs that reach their vGPU another way: `--via tls`.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+use clap::ValueEnum;
+use serde_json::Value;
+use tempfile::TempDir;
+use weft_node::admin::{Answer, GrantRequest, Request};
+
+use super::document::Document;
+use super::tenant::Host;
+use super::{Context, median};
+use crate::daemon::OwnDaemon;
+use crate::remote;
+
+/// The gateway listens within this time.
+const LISTEN_LIMIT: Duration = Duration::from_secs(20);
+
+/// How a program reaches its vGPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Via {
+    /// Through an endpoint and a gateway, over TLS on this host's loopback.
+    Tls,
+}
+
+/// A node with a gateway, and an endpoint of it.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    pub(super) daemon: OwnDaemon,
+    pub(super) folder: TempDir,
+    endpoint: Child,
+}
+
+impl Drop for Remote {
+    fn drop(&mut self) {
+        // One that has ended already is reaped.
+        let _ = self.endpoint.kill();
+        let _ = self.endpoint.wait();
+    }
+}
+
+impl Remote {
+    /// The same node for programs of this host.
+    pub(super) fn start() -> Result<Self> {
+        let settings =
+            [("scheduling.share", "vgpu"), ("remote.listen", "127.0.0.1:0"), ("remote.user", "0")];
+        let daemon = OwnDaemon::start(&settings, None)?;
+        let (grant, address) = grant(&daemon)?;
+        let folder = tempfile::Builder::new().prefix("weft-bench-").tempdir()?;
+        let mut command = remote::endpoint()?;
+        command.args(["connect", "--remote", &address, "--token-file", "-", "--socket"]);
+        command.arg(folder.path().join("tenant.sock"));
+        command.arg("--until").arg(std::process::id().to_string());
+        let mut endpoint = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        endpoint.stdin.take().context("a pipe")?.write_all(grant.as_bytes())?;
+        let mut line = String::new();
+        BufReader::new(endpoint.stdout.take().context("a pipe")?).read_line(&mut line)?;
+        if line.trim() != "ready" {
+            bail!("the endpoint did not start");
+        }
+        Ok(Self { daemon, folder, endpoint })
+    }
+}
+
+fn grant(daemon: &OwnDaemon) -> Result<(String, String)> {
+    let deadline = Instant::now() + LISTEN_LIMIT;
+    let name = "remote".to_owned();
+    let request = Request::Grant(GrantRequest {
+        name,
+        weight: None,
+        memory_bytes: None,
+        valid_s: 3600,
+        uses: 1,
+    });
+    loop {
+        let answer = daemon.sockets().connect()?.call(&request)?;
+        let Answer::Grant(report) = answer else { bail!("the node gives no grants") };
+        if let Some(address) = report.listen {
+            return Ok((report.grant, address));
+        }
+        if Instant::now() > deadline {
+            bail!("the gateway does not listen; see the node's log");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+/// What the network and the TLS library do alone, measured now.
+fn baselines() -> Result<Value> {
+    let output = Command::output(remote::endpoint()?.arg("measure"))?;
+    if !output.status.success() {
+        bail!("the baselines failed: {}", String::from_utf8_lossy(&output.stderr));
+    }
+    serde_json::from_slice(&output.stdout).context("the baselines printed no JSON")
+}
+
+fn number(value: &Value, name: &str) -> Result<f64> {
+    value[name].as_f64().with_context(|| format!("{name} is missing"))
+}
+
+/// `bench call --via tls`: beside shared memory, and beside a plain TCP echo.
+pub(super) fn call(context: &Context, runs: usize) -> Result<Document> {
+    let window = format!("{runs} runs of 50,000 synchronous calls and 64,000 launches; medians");
+    let mut document = Document::new("call", "real", &window);
+    let names = ["sync_us_p50", "sync_us_p99", "submit_us_p50", "submit_us_p99"];
+    let remote = Host::Remote(Remote::start()?);
+    let (mut far, mut near, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+    Host::on_node(context, false, &[], |host| {
+        for _ in 0..runs {
+            far.push(context.single(&remote, "call")?);
+            plain.push(baselines()?);
+            near.push(context.single(host, "call")?);
+        }
+        Ok(())
+    })?;
+    let of = |values: &[Value], name: &str| -> Result<Vec<f64>> {
+        values.iter().map(|value| number(value, name)).collect()
+    };
+    for name in names {
+        let values = of(&far, name)?;
+        document.figure(name, median(&values));
+        document.figure(format!("{name}_min"), values.iter().copied().fold(f64::MAX, f64::min));
+        document.figure(format!("{name}_max"), values.iter().copied().fold(0.0, f64::max));
+        document.baseline(format!("shared_memory_{name}"), median(&of(&near, name)?));
+    }
+    let echo = of(&plain, "tcp_echo_us_p50")?;
+    let over: Vec<f64> =
+        of(&far, names[0])?.iter().zip(&echo).map(|(call, echo)| call / echo).collect();
+    document.figure("over_tcp_echo", median(&over));
+    document.baseline("tcp_echo_us_p50", median(&echo));
+    Ok(document)
+}
+
+/// `bench copy --via tls`: beside what the same TLS library moves alone.
+pub(super) fn copy(context: &Context, runs: usize) -> Result<Document> {
+    let window = format!("{runs} runs, each the median of 7 copies per size, 4 KiB to 256 MiB");
+    let mut document = Document::new("copy", "real", &window);
+    let remote = Host::Remote(Remote::start()?);
+    let (mut reports, mut plain) = (Vec::new(), Vec::new());
+    for _ in 0..runs {
+        reports.push(context.single(&remote, "copy")?);
+        plain.push(number(&baselines()?, "tls_gb_per_s")?);
+    }
+    for kind in ["pageable", "pinned"] {
+        for (way, size) in
+            ["in", "out"].into_iter().flat_map(|way| ["1024K", "262144K"].map(|size| (way, size)))
+        {
+            let name = format!("{kind}_{way}_GBps_{size}");
+            let values: Result<Vec<f64>> =
+                reports.iter().map(|report| number(report, &name)).collect();
+            let values = values?;
+            let over: Vec<f64> =
+                values.iter().zip(&plain).map(|(rate, alone)| rate / alone).collect();
+            document.figure(format!("{kind}_{way}_over_tls_{size}"), median(&over));
+            document.figure(name, median(&values));
+        }
+    }
+    document.baseline("tls_GBps", median(&plain));
+    Ok(document)
+}

@@ -1,0 +1,134 @@
+//! vGPUs of another host: grants on that host, and endpoints on this one.
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use weft_node::admin::{Answer, GrantRequest, Request};
+
+use crate::args::{RemoteOptions, RunOptions, Sockets, TokenOptions};
+use crate::{daemon, output, programs, run};
+
+/// The program that relays.
+const ENDPOINT: &str = "weft-endpoint";
+
+/// `weft token`
+pub(crate) fn token(sockets: &Sockets, options: &TokenOptions) -> Result<()> {
+    let request = Request::Grant(GrantRequest {
+        name: options.name.clone(),
+        weight: options.settings.weight,
+        memory_bytes: options.settings.memory.map(|size| size.0),
+        valid_s: options.valid.as_secs(),
+        uses: options.uses,
+    });
+    let answer = sockets.connect()?.call(&request)?;
+    let Answer::Grant(report) = answer else {
+        bail!("the node's answer is not understood: update the node");
+    };
+    if options.json {
+        output::line(&serde_json::to_string(&report)?);
+        return Ok(());
+    }
+    output::line(&report.grant);
+    let listen = report.listen.as_deref().unwrap_or("(not listening yet; see the node's log)");
+    output::note(&format!(
+        "weft: for vGPU {}, weight {}, {}, {} endpoint(s), for {} s; the gateway is at {listen}\n\
+         weft: whoever has this word has the vGPU; give it over a way that nobody else reads",
+        report.vgpu,
+        report.weight,
+        output::size(report.memory_bytes),
+        report.uses,
+        options.valid.as_secs(),
+    ));
+    Ok(())
+}
+
+/// `weft remote`: becomes an endpoint.
+pub(crate) fn serve(options: &RemoteOptions) -> Result<()> {
+    let mut command = endpoint()?;
+    command.arg("connect").arg("--remote").arg(&options.remote);
+    command.arg("--token-file").arg(&options.token_file).arg("--socket").arg(&options.socket);
+    Err(command.exec()).context("cannot start the endpoint")
+}
+
+/// The endpoint's program.
+pub(crate) fn endpoint() -> Result<Command> {
+    let program = programs::executable_dir()?.join(ENDPOINT);
+    if !program.exists() {
+        bail!("{} is missing: it is installed beside `weft`", program.display());
+    }
+    Ok(Command::new(program))
+}
+
+/// `weft run --remote`: the endpoint ends with this process, which becomes the program.
+pub(crate) fn run(remote: &str, options: &RunOptions) -> Result<ExitCode> {
+    if options.settings.weight.is_some() || options.settings.memory.is_some() {
+        bail!("what the vGPU may have is in the grant: leave --weight and --memory out");
+    }
+    let grants = match (&options.token_file, &options.token) {
+        (Some(path), _) => std::fs::read_to_string(path)
+            .with_context(|| format!("cannot read {}", path.display()))?,
+        (None, Some(token)) => token.clone(),
+        (None, None) => bail!(
+            "--remote needs the grant that `weft token` printed on that host: put it into a file \
+             that only you can read, and name it with --token-file"
+        ),
+    };
+    let directory = daemon::own_directory()?;
+    let socket = directory.path().join("tenant.sock");
+    if !launch(remote, &grants, &socket)? {
+        return Ok(ExitCode::FAILURE);
+    }
+    // The endpoint removes it.
+    let directory = directory.keep();
+    output::note(&format!("weft: on the vGPU of {remote}"));
+    let mut command = run::program(options, &programs::own_dir())?;
+    command.env("WEFT_SOCKET", directory.join("tenant.sock")).env_remove("WEFT_TOKEN");
+    Ok(run::become_program(command))
+}
+
+/// Starts an endpoint for this process; whether it serves. It has said itself why not.
+fn launch(remote: &str, grants: &str, socket: &Path) -> Result<bool> {
+    let mut command = endpoint()?;
+    command.arg("launch").arg("--remote").arg(remote).arg("--token-file").arg("-");
+    command.arg("--socket").arg(socket).arg("--owner").arg(std::process::id().to_string());
+    let mut child = command.stdin(Stdio::piped()).spawn().context("cannot start the endpoint")?;
+    let mut input = child.stdin.take().context("a pipe")?;
+    // One that has ended has said why.
+    let _ = input.write_all(grants.as_bytes());
+    drop(input);
+    Ok(child.wait()?.success())
+}
+
+/// A time as people write it: 90s, 15m, 2h, 7d.
+pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is no time: write 90s, 15m, 2h or 7d");
+    let at = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(at);
+    let seconds = match unit {
+        "s" => 1,
+        "m" => 60,
+        "h" => 3600,
+        "d" => 24 * 3600,
+        _ => return Err(wrong()),
+    };
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    number.checked_mul(seconds).map(Duration::from_secs).ok_or_else(wrong)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        assert_eq!(duration("90s"), Ok(Duration::from_secs(90)));
+        assert_eq!(duration("2h"), Ok(Duration::from_secs(7200)));
+        for wrong in ["", "5", "h", "-1s", "1w", "99999999999999999999d"] {
+            assert!(duration(wrong).unwrap_err().contains("15m"), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,324 @@
+//! Programs on a vGPU of another host, over TLS on this host's loopback.
+
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use crate::support::{
+    Conversation, Node, eventually, finish, program, python, root, success, text_of, weft,
+};
+
+const EXAMPLES: [&str; 5] = ["vector_add", "matrix_mul", "reduction", "histogram", "pipeline"];
+
+/// A node that lets endpoints in.
+fn node(settings: &[&str]) -> Node {
+    // The test's folder is its user's alone.
+    let mut all = vec!["remote.listen=127.0.0.1:0", "remote.user=0"];
+    all.extend_from_slice(settings);
+    Node::start(&all)
+}
+
+/// A grant for a vGPU, and where the gateway listens.
+fn grant(node: &Node, flags: &[&str]) -> (String, String) {
+    let mut found = None;
+    eventually("the gateway to listen", || {
+        let mut command = weft();
+        command.arg("--runtime-dir").arg(node.path()).arg("token").args(flags).arg("--json");
+        let report: serde_json::Value = serde_json::from_str(&success(command)).unwrap();
+        let text = |name: &str| report[name].as_str().map(str::to_owned);
+        found = text("grant").zip(text("listen"));
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+/// `weft run --remote` with a grant.
+fn run(address: &str, grant: &str, program: &std::path::Path, arguments: &[&str]) -> Command {
+    let mut command = weft();
+    command.env("WEFT_TOKEN", grant).args(["run", "--remote", address, "--"]);
+    command.arg(program).args(arguments);
+    command
+}
+
+#[test]
+fn unmodified_programs_run_on_another_hosts_vgpu() {
+    let node = node(&[]);
+    let (token, address) = grant(&node, &["far", "--uses", "100", "--weight", "3"]);
+    for name in EXAMPLES {
+        let text = success(run(&address, &token, &program(name), &[]));
+        assert!(text.contains("PASSED"), "{name}: {text}");
+    }
+    let text = success(run(&address, &token, &program("relay"), &["10"]));
+    assert!(text.contains("PASSED"), "{text}");
+    node.wait_until_empty();
+    let vgpus = node.admin().list().unwrap();
+    let far = vgpus.iter().find(|vgpu| vgpu.name == "far").unwrap();
+    assert_eq!((far.weight, far.used_ns > 0), (3, true), "its use is its own");
+}
+
+#[test]
+fn tinygrad_runs_on_another_hosts_vgpu() {
+    let node = node(&[]);
+    let (token, address) = grant(&node, &["far"]);
+    let script = root().join("tests/programs/tinygrad_ops.py");
+    let mut command = run(&address, &token, &python(), &[script.to_str().unwrap()]);
+    command.env("DEV", "CUDA:PTX").env("CACHELEVEL", "0");
+    let text = success(command);
+    assert!(text.contains("all operations agree"), "{text}");
+}
+
+/// What a program says that gets no vGPU.
+fn refused(address: &str, grant: &str) -> String {
+    let output = finish(run(address, grant, &program("vector_add"), &[]));
+    assert!(!output.status.success(), "{}", text_of(&output));
+    text_of(&output)
+}
+
+#[test]
+fn grants_that_are_not_good_let_nobody_in() {
+    let node = node(&[]);
+    let (token, address) = grant(&node, &["far"]);
+    // Another digit of the code, and of what it says.
+    for at in [token.len() - 1, 8] {
+        let mut forged = token.clone().into_bytes();
+        forged[at] = if forged[at] == b'0' { b'1' } else { b'0' };
+        let text = refused(&address, &String::from_utf8(forged).unwrap());
+        assert!(text.contains("not genuine"), "{text}");
+    }
+    let text = refused(&address, &token[..token.len() / 2]);
+    assert!(text.contains("weft token"), "{text}");
+    // One endpoint may use it as often as it likes; another one that shows it later may not.
+    let folder = tempfile::tempdir().unwrap();
+    let (file, socket) = (folder.path().join("grant"), folder.path().join("tenant.sock"));
+    std::fs::write(&file, &token).unwrap();
+    let mut endpoint = weft();
+    endpoint.args(["remote", &address]).arg("--token-file").arg(&file);
+    let endpoint = Conversation::start({
+        endpoint.arg("--socket").arg(&socket);
+        endpoint
+    });
+    assert_eq!(endpoint.line(), "ready");
+    for _ in 0..2 {
+        let mut command = node.run(&[], &program("vector_add"), &[]);
+        // The shim of `weft run`, at the endpoint's socket.
+        command = {
+            let mut inner = weft();
+            inner.arg("--runtime-dir").arg(node.path()).args(["run", "--", "env"]);
+            inner.arg(format!("WEFT_SOCKET={}", socket.display())).arg(command_program(&command));
+            inner
+        };
+        let text = success(command);
+        assert!(text.contains("PASSED"), "{text}");
+    }
+    let text = refused(&address, &token);
+    assert!(text.contains("another endpoint"), "{text}");
+    drop(endpoint);
+    // The next daemon knows it too, and grants of another node are worth nothing here.
+    let (short, address) = grant(&node, &["far", "--for", "1s"]);
+    eventually("the grant to expire", || {
+        let attempt = finish(run(&address, &short, &program("vector_add"), &[]));
+        text_of(&attempt).contains("expired")
+    });
+    let other = self::node(&[]);
+    let (foreign, _) = grant(&other, &["far"]);
+    let text = refused(&address, &foreign);
+    assert!(text.contains("did not prove"), "{text}");
+    node.wait_until_empty();
+}
+
+/// The last argument of `weft run -- PROGRAM`.
+fn command_program(command: &Command) -> std::ffi::OsString {
+    command.get_args().last().unwrap().to_owned()
+}
+
+#[test]
+fn a_node_lets_nobody_in_from_elsewhere_unless_told_to() {
+    let node = Node::start(&[]);
+    let mut command = weft();
+    command.arg("--runtime-dir").arg(node.path()).args(["token", "far"]);
+    let output = finish(command);
+    assert!(!output.status.success());
+    assert!(text_of(&output).contains("remote.listen"), "{}", text_of(&output));
+    // Nothing listens where nothing was asked for.
+    let text = refused("127.0.0.1:1", "weft1");
+    assert!(text.contains("weft token"), "{text}");
+}
+
+/// Passes bytes on to a gateway and cuts connections.
+struct Proxy {
+    address: String,
+    cuts: Arc<AtomicU64>,
+    dead: Arc<AtomicBool>,
+    open: Arc<Mutex<Vec<TcpStream>>>,
+}
+
+impl Proxy {
+    /// Cuts each connection after so many bytes in either direction as `after` says next.
+    fn new(gateway: String, after: impl Fn(u64) -> u64 + Send + 'static) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap().to_string();
+        let (cuts, dead) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+        let open = Arc::new(Mutex::new(Vec::new()));
+        let (counted, ended, kept) = (Arc::clone(&cuts), Arc::clone(&dead), Arc::clone(&open));
+        thread::spawn(move || {
+            for (number, endpoint) in (0..).zip(listener.incoming()) {
+                let endpoint = endpoint.unwrap();
+                if ended.load(Ordering::Relaxed) {
+                    continue;
+                }
+                let gateway = TcpStream::connect(&gateway).unwrap();
+                let budget = Arc::new(AtomicU64::new(after(number)));
+                for (from, to) in [(&endpoint, &gateway), (&gateway, &endpoint)] {
+                    kept.lock().unwrap().push(from.try_clone().unwrap());
+                    let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                    let (budget, counted) = (Arc::clone(&budget), Arc::clone(&counted));
+                    thread::spawn(move || pass(from, to, &budget, &counted));
+                }
+            }
+        });
+        Self { address, cuts, dead, open }
+    }
+
+    /// Lets nothing through any more.
+    fn end(&self) {
+        self.dead.store(true, Ordering::Relaxed);
+        for one in self.open.lock().unwrap().drain(..) {
+            let _ = one.shutdown(Shutdown::Both);
+        }
+    }
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, budget: &AtomicU64, cuts: &AtomicU64) {
+    let mut bytes = [0; 16 << 10];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        let left = budget.load(Ordering::Relaxed);
+        let some = count.min(usize::try_from(left).unwrap_or(usize::MAX));
+        budget.store(left.saturating_sub(count as u64), Ordering::Relaxed);
+        if to.write_all(&bytes[..some]).is_err() {
+            break;
+        }
+        if some < count {
+            cuts.fetch_add(1, Ordering::Relaxed);
+            break;
+        }
+    }
+    let _ = from.shutdown(Shutdown::Both);
+    let _ = to.shutdown(Shutdown::Both);
+}
+
+/// A generator that needs no crate: the constants are Knuth's.
+fn random(seed: u64, number: u64) -> u64 {
+    let mut x = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    for _ in 0..4 {
+        x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        x ^= x >> 29;
+    }
+    x
+}
+
+/// Whatever is lost on its way is sent again, and nothing is executed twice: the program checks
+/// each launch and each byte.
+#[test]
+fn programs_survive_a_hundred_cut_connections() {
+    let node = node(&[]);
+    let (token, address) = grant(&node, &["far", "--uses", "100"]);
+    let mut cuts = 0;
+    for seed in 0.. {
+        let proxy = Proxy::new(address.clone(), move |number| {
+            // Long enough for a handshake most of the time; some are cut in the middle of one.
+            2_000 + random(seed, number) % 600_000
+        });
+        let text = success(run(&proxy.address, &token, &program("relay"), &["12"]));
+        assert!(text.contains("PASSED"), "seed {seed}: {text}");
+        cuts += proxy.cuts.load(Ordering::Relaxed);
+        if cuts >= 100 {
+            break;
+        }
+    }
+    node.wait_until_empty();
+}
+
+/// A connection that does not come back is a CUDA error after the grace time, and the node's
+/// session ends.
+#[test]
+fn a_connection_that_stays_lost_is_an_error_and_no_hang() {
+    let node = node(&["remote.grace_ms=1000"]);
+    let (token, address) = grant(&node, &["far"]);
+    let proxy = Proxy::new(address, |_| u64::MAX);
+    let mut run = Conversation::start({
+        let mut command = run(&proxy.address, &token, &program("relay"), &["1000000"]);
+        command.stderr(std::process::Stdio::null());
+        command
+    });
+    assert_eq!(run.line(), "ready");
+    proxy.end();
+    assert_eq!(run.wait().code(), Some(2), "a CUDA error");
+    node.wait_until_empty();
+}
+
+/// Whoever says nothing, nonsense, or a part of something, costs the gateway a bounded time and
+/// place, and those who are let in nothing.
+#[test]
+fn garbage_and_silence_hurt_nobody() {
+    let node = node(&["remote.pending=64", "remote.patience_ms=1000"]);
+    let (token, address) = grant(&node, &["far", "--uses", "10"]);
+    let connect = || TcpStream::connect(&address).unwrap();
+    let silent: Vec<TcpStream> = (0..300).map(|_| connect()).collect();
+    for number in 0..40 {
+        let mut garbage = connect();
+        let bytes: Vec<u8> = (0..4000).map(|at| random(number, at).to_le_bytes()[0]).collect();
+        let _ = garbage.write_all(if number % 2 == 0 { &bytes } else { b"GET / HTTP/1.1\r\n\r\n" });
+        garbage.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        // An alert at most, then the end.
+        let mut rest = Vec::new();
+        let _ = garbage.read_to_end(&mut rest);
+        assert!(rest.len() < 100, "{rest:?}");
+    }
+    // A handshake's beginning, and TLS 1.2 at most: a client hello without the extension that
+    // offers more.
+    let mut old = connect();
+    old.write_all(&old_hello()).unwrap();
+    old.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let mut answer = Vec::new();
+    let _ = old.read_to_end(&mut answer);
+    assert_eq!(answer.first(), Some(&21), "an alert and no server hello: {answer:?}");
+    let text = success(run(&address, &token, &program("vector_add"), &[]));
+    assert!(text.contains("PASSED"), "{text}");
+    for mut one in silent {
+        one.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+        assert!(matches!(one.read(&mut [0]), Ok(0) | Err(_)), "it was told something");
+    }
+}
+
+/// A client hello of TLS 1.2 with one usual cipher suite.
+fn old_hello() -> Vec<u8> {
+    let mut body = vec![3, 3];
+    body.extend([7; 32]);
+    body.extend([0, 0, 2, 0xc0, 0x2f, 1, 0]);
+    // Groups and signature schemes.
+    let extensions = [0, 10, 0, 4, 0, 2, 0, 29, 0, 13, 0, 4, 0, 2, 4, 3];
+    body.extend([0, u8::try_from(extensions.len()).unwrap()]);
+    body.extend(extensions);
+    let length = u8::try_from(body.len()).unwrap();
+    let mut hello = vec![22, 3, 1, 0, length + 4, 1, 0, 0, length];
+    hello.extend(body);
+    hello
+}
+
+/// A daemon that is killed takes no remote session with it.
+#[test]
+fn remote_sessions_outlive_their_daemon() {
+    let mut node = node(&[]);
+    let (token, address) = grant(&node, &["far"]);
+    let mut run = Conversation::start(run(&address, &token, &program("relay"), &["60"]));
+    assert_eq!(run.line(), "ready");
+    node.kill();
+    node.launch();
+    assert_eq!(run.line(), "relay: PASSED");
+    assert!(run.wait().success());
+    node.wait_until_empty();
+}

@@ -1,0 +1,190 @@
+//! What a session's worker owes its client: answers, blocks, and what commands write to the window.
+
+use weft_ring::{ANSWER_SLOTS, AnswerTo, RelayOut};
+use weft_wire::Command;
+use weft_wire::command::Block;
+use weft_wire::progress::{STREAM_WORDS, event_word};
+
+use crate::pinned::{Rows, Touched, Until};
+
+/// Most bytes of the copies that tell what kernels have changed of allocations.
+const SHADOWS_MAX: usize = 256 << 20;
+
+/// A block that the worker has.
+#[derive(Debug, Clone, Copy)]
+struct Lent {
+    release: u32,
+    /// Offset and bytes of what the worker writes there.
+    output: Option<(u64, u64)>,
+}
+
+/// A command that writes, or may write, to the window.
+#[derive(Debug)]
+pub(super) struct Writing {
+    /// Its number among those.
+    pub(super) number: u64,
+    until: Until,
+    /// What it writes.
+    pub(super) rows: Vec<Rows>,
+    /// Allocations that a kernel may have written to.
+    pub(super) given: Vec<Rows>,
+}
+
+/// An allocation as its client knows it.
+#[derive(Debug)]
+pub(super) struct Shadow {
+    rows: Rows,
+    pub(super) bytes: Vec<u8>,
+    users: usize,
+}
+
+/// The debts.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    /// The call that is awaited in each slot.
+    calls: Vec<Option<u32>>,
+    awaited: usize,
+    lent: Vec<Lent>,
+    writing: Vec<Writing>,
+    writes: u64,
+    shadows: Vec<Shadow>,
+    /// Progress words below these may change: streams', and events' behind them.
+    pub(super) streams: u32,
+    pub(super) events: u32,
+}
+
+/// What came due at once.
+#[derive(Debug, Default)]
+pub(super) struct Due {
+    /// Calls with an answer.
+    pub(super) answers: Vec<AnswerTo>,
+    /// Released blocks: word, and offset and bytes of what was written there.
+    pub(super) released: Vec<(u32, Option<(u64, u64)>)>,
+    /// Commands that have written.
+    pub(super) written: Vec<Writing>,
+}
+
+impl Due {
+    /// Whether there is nothing.
+    pub(super) fn is_empty(&self) -> bool {
+        self.answers.is_empty() && self.released.is_empty() && self.written.is_empty()
+    }
+}
+
+impl Default for Ledger {
+    fn default() -> Self {
+        Self {
+            calls: vec![None; usize::from(ANSWER_SLOTS)],
+            awaited: 0,
+            lent: Vec::new(),
+            writing: Vec::new(),
+            writes: 0,
+            shadows: Vec::new(),
+            streams: 1,
+            events: STREAM_WORDS,
+        }
+    }
+}
+
+impl Ledger {
+    /// Notes a command that is about to be submitted.
+    pub(super) fn note(
+        &mut self,
+        command: &Command<'_>,
+        answer: Option<AnswerTo>,
+        pending: Option<(Until, Touched)>,
+        read: impl Fn(&Rows) -> Option<Vec<u8>>,
+    ) {
+        self.note_words(command);
+        if let Some(AnswerTo { slot, call }) = answer
+            && let Some(place) = self.calls.get_mut(usize::from(slot))
+        {
+            self.awaited += usize::from(place.is_none());
+            *place = Some(call);
+        }
+        let output = command.output_block();
+        let every = command.try_for_each_block(&mut |block: &Block| {
+            let output = (output == Some(block)).then_some((block.offset, block.bytes));
+            self.lent.push(Lent { release: block.release, output });
+            Ok::<_, std::convert::Infallible>(())
+        });
+        every.unwrap_or_else(|never| match never {});
+        if let Some((until, touched)) = pending.filter(|(_, touched)| touched.may_write()) {
+            self.writes += 1;
+            for rows in &touched.given {
+                self.keep(*rows, &read);
+            }
+            let Touched { writes, given, .. } = touched;
+            self.writing.push(Writing { number: self.writes, until, rows: writes, given });
+        }
+    }
+
+    fn note_words(&mut self, command: &Command<'_>) {
+        if let Command::StreamCreate { stream, .. } = command {
+            self.streams = self.streams.max(stream.index.saturating_add(1)).min(STREAM_WORDS);
+        } else if let Command::EventCreate { event, .. } = command
+            && let Some(word) = event_word(*event)
+        {
+            self.events = self.events.max(word.saturating_add(1));
+        }
+    }
+
+    /// Keeps a copy of an allocation that a kernel gets, if there is room; without one all of it is
+    /// sent back.
+    fn keep(&mut self, rows: Rows, read: &impl Fn(&Rows) -> Option<Vec<u8>>) {
+        if let Some(shadow) = self.shadows.iter_mut().find(|shadow| shadow.rows == rows) {
+            shadow.users += 1;
+            return;
+        }
+        let kept: usize = self.shadows.iter().map(|shadow| shadow.bytes.len()).sum();
+        let Some(bytes) = read(&rows) else { return };
+        if kept.saturating_add(bytes.len()) <= SHADOWS_MAX {
+            self.shadows.push(Shadow { rows, bytes, users: 1 });
+        }
+    }
+
+    /// The copy of an allocation that a kernel got and has ended.
+    pub(super) fn shadow(&mut self, rows: &Rows) -> Option<&mut Shadow> {
+        self.shadows.iter_mut().find(|shadow| shadow.rows == *rows)
+    }
+
+    /// A kernel that got an allocation has ended.
+    pub(super) fn give_up(&mut self, rows: &Rows) {
+        if let Some(shadow) = self.shadow(rows) {
+            shadow.users = shadow.users.saturating_sub(1);
+        }
+        self.shadows.retain(|shadow| shadow.users > 0);
+    }
+
+    /// Calls that were answered. Looked at before everything else: what the worker published before
+    /// an answer is then found too.
+    pub(super) fn answered(&mut self, out: &RelayOut) -> Due {
+        let mut due = Due::default();
+        if self.awaited > 0 {
+            for (slot, place) in (0..).zip(&mut self.calls) {
+                let Some(call) = *place else { continue };
+                let to = AnswerTo { slot, call };
+                if out.is_answered(to) {
+                    due.answers.push(to);
+                    *place = None;
+                    self.awaited -= 1;
+                }
+            }
+        }
+        due
+    }
+
+    /// Adds the commands that have ended, as the progress words say, and released blocks.
+    pub(super) fn add_ended(
+        &mut self,
+        due: &mut Due,
+        out: &RelayOut,
+        progress: impl Fn(u32) -> u64,
+    ) {
+        let has_ended = |one: &mut Writing| progress(one.until.word) >= one.until.value;
+        due.written = self.writing.extract_if(.., has_ended).collect();
+        let is_released = |one: &mut Lent| out.is_released(one.release);
+        let released = self.lent.extract_if(.., is_released);
+        due.released = released.map(|one| (one.release, one.output)).collect();
+    }
+}

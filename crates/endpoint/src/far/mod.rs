@@ -1,0 +1,209 @@
+//! Beside the node: lets endpoints in and relays their sessions to the node's workers.
+//!
+//! One process for all sessions, with no right but to open the node's tenant socket: whether a
+//! grant is good the daemon decides. A connection is nobody's until its TLS handshake and its
+//! first message are through (`pending`); it has no thread until then and is bounded in number
+//! and time.
+
+mod collector;
+mod door;
+mod ledger;
+mod pending;
+mod session;
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, TcpListener};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use weft_wire::handshake::RefusalCode;
+use weft_wire::remote::{Open, Opened, Opening, Reception, Resume};
+
+use self::door::{Door, Refusal};
+use self::pending::{Arrival, Pending};
+use self::session::Session;
+use crate::link::HEARTBEAT;
+use crate::lock;
+use crate::tls::{self, Channel, Identity};
+
+/// Sessions that begin at once: each waits for a worker.
+const BEGINNING_MAX: usize = 32;
+
+/// How a gateway is set up.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The node's tenant socket.
+    pub socket: PathBuf,
+    /// How long a session outlives its connection.
+    pub grace: Duration,
+    /// Sessions at once.
+    pub sessions: usize,
+    /// Connections at once that have not said what they want.
+    pub pending: usize,
+    /// How long they have for it.
+    pub patience: Duration,
+}
+
+/// The gateway.
+#[derive(Debug)]
+pub struct Far {
+    settings: Settings,
+    sessions: Mutex<Sessions>,
+}
+
+#[derive(Debug, Default)]
+struct Sessions {
+    open: BTreeMap<[u8; 16], Arc<Session>>,
+    beginning: usize,
+}
+
+impl Far {
+    /// A gateway that nobody has reached yet.
+    #[must_use]
+    pub fn new(settings: Settings) -> Arc<Self> {
+        Arc::new(Self { settings, sessions: Mutex::default() })
+    }
+
+    /// Listens; where, once it does.
+    ///
+    /// # Errors
+    /// When the address is not to be had.
+    pub fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
+        let listener = TcpListener::bind(address)
+            .with_context(|| format!("cannot listen at {address} (remote.listen)"))?;
+        let address = listener.local_addr()?;
+        Ok((listener, address))
+    }
+
+    /// Lets endpoints in, for ever.
+    ///
+    /// # Errors
+    /// When the system has no way to wait any more.
+    pub fn serve(self: &Arc<Self>, listener: &TcpListener, identity: &Identity) -> Result<()> {
+        let config = identity.server_config()?;
+        let Settings { pending, patience, .. } = self.settings;
+        let mut pending = Pending::new(config, pending, patience);
+        listener.set_nonblocking(true)?;
+        loop {
+            for arrival in pending.wait(listener)? {
+                self.receive(arrival);
+            }
+        }
+    }
+
+    /// Sessions that are open.
+    #[must_use]
+    pub fn open_sessions(&self) -> usize {
+        lock(&self.sessions).open.len()
+    }
+
+    fn receive(self: &Arc<Self>, arrival: Arrival) {
+        let Arrival { channel, opening } = arrival;
+        match opening {
+            Opening::Resume(resume) => self.resume(channel, &resume),
+            Opening::Open(open) => {
+                if let Err(why) = self.enter() {
+                    refuse(&channel, &Refusal::of(RefusalCode::Exhausted, why));
+                    return;
+                }
+                let far = Arc::clone(self);
+                let thread = thread::Builder::new().name("session".into()).stack_size(256 << 10);
+                let spawned = thread.spawn(move || far.begin(channel, &open));
+                if spawned.is_err() {
+                    lock(&self.sessions).beginning -= 1;
+                }
+            }
+        }
+    }
+
+    fn enter(&self) -> Result<(), String> {
+        let mut sessions = lock(&self.sessions);
+        let (open, most) = (sessions.open.len() + sessions.beginning, self.settings.sessions);
+        if open >= most {
+            return Err(format!("the gateway has its {most} sessions (remote.sessions)"));
+        }
+        if sessions.beginning >= BEGINNING_MAX {
+            return Err("too many sessions begin at this moment; try again".into());
+        }
+        sessions.beginning += 1;
+        Ok(())
+    }
+
+    /// Begins a session and relays it to its end.
+    fn begin(&self, channel: Channel, open: &Open) {
+        let session = self.make(open);
+        let mut sessions = lock(&self.sessions);
+        sessions.beginning -= 1;
+        match session {
+            Ok((session, opened)) => {
+                // It may be resumed as soon as the endpoint knows its name.
+                let id = opened.session;
+                sessions.open.insert(id, Arc::clone(&session));
+                drop(sessions);
+                if settle(&channel).and_then(|()| say(&channel, &Reception::Opened(opened))).is_ok()
+                {
+                    session.run(channel);
+                }
+                lock(&self.sessions).open.remove(&id);
+            }
+            Err(refusal) => {
+                drop(sessions);
+                refuse(&channel, &refusal);
+            }
+        }
+    }
+
+    fn make(&self, open: &Open) -> Result<(Arc<Session>, Opened), Refusal> {
+        let Settings { socket, grace, .. } = &self.settings;
+        let door = Door::open(socket, open)?;
+        let no_room = |error: anyhow::Error| {
+            Refusal::of(RefusalCode::Exhausted, format!("the gateway has no room: {error:#}"))
+        };
+        let (session, secret) =
+            tls::random().and_then(|id| Ok((id, tls::random()?))).map_err(no_room)?;
+        let opened = Opened {
+            session,
+            secret,
+            arena_bytes: door.segment.arena_len() as u64,
+            grace_ms: u32::try_from(grace.as_millis()).unwrap_or(u32::MAX),
+            welcome: door.welcome.clone(),
+        };
+        let session = Session::new(&secret, door, open, *grace).map_err(no_room)?;
+        Ok((Arc::new(session), opened))
+    }
+
+    fn resume(&self, channel: Channel, resume: &Resume) {
+        let session = lock(&self.sessions).open.get(&resume.session).cloned();
+        match session.filter(|session| session.knows(&resume.secret)) {
+            Some(session) => session.offer(channel, resume.received),
+            None => {
+                let why = "there is no such session: its grace time is over, or the gateway was \
+                           started again";
+                refuse(&channel, &Refusal::of(RefusalCode::Permission, why));
+            }
+        }
+    }
+}
+
+/// Says why, if the endpoint listens, and hangs up.
+fn refuse(channel: &Channel, refusal: &Refusal) {
+    let Refusal { code, message } = refusal;
+    let reception = Reception::Refused { code: *code, message: message.clone() };
+    // An endpoint that is gone needs no answer.
+    let _ = say(channel, &reception);
+}
+
+fn say(channel: &Channel, reception: &Reception) -> Result<()> {
+    let bytes = reception.to_bytes()?;
+    let mut message = u32::try_from(bytes.len())?.to_le_bytes().to_vec();
+    message.extend_from_slice(&bytes);
+    Ok(channel.send(&message)?)
+}
+
+/// As an endpoint may look: how long reading waits.
+fn settle(channel: &Channel) -> Result<()> {
+    Ok(channel.set_patience(HEARTBEAT)?)
+}

@@ -1,0 +1,242 @@
+//! One endpoint's session: frames into the node's lanes, and what the worker publishes into frames.
+
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use weft_ring::{AnswerTo, Loss, RelayIn, RelayOut, Segment, SharedMemory, peer};
+use weft_wire::Command;
+use weft_wire::command::Block;
+use weft_wire::remote::{Open, Reception};
+
+use super::collector::Collector;
+use super::door::Door;
+use super::ledger::Ledger;
+use super::{say, settle};
+use crate::frame::Frame;
+use crate::link::{Ended, Link, Over};
+use crate::lock;
+use crate::pinned::{self, Counts, Rows, Window};
+use crate::tls::{Channel, digest};
+
+/// What the two directions share.
+#[derive(Debug)]
+pub(super) struct Session {
+    pub(super) link: Link,
+    secret: [u8; 32],
+    grace: Duration,
+    segment: Segment,
+    pub(super) out: RelayOut,
+    pub(super) pinned: Arc<SharedMemory>,
+    pub(super) pinned_base: u64,
+    pub(super) ledger: Mutex<Ledger>,
+    lifeline: Mutex<Option<OwnedFd>>,
+    offered: Mutex<Offered>,
+    arrived: Condvar,
+    /// The client said goodbye.
+    is_done: AtomicBool,
+}
+
+/// A connection on which the endpoint wants to go on.
+#[derive(Debug, Default)]
+struct Offered {
+    /// The connection, and frames of this side that the endpoint has handled.
+    next: Option<(Channel, u64)>,
+}
+
+impl Session {
+    /// A session of the node whose endpoint is not attached yet.
+    pub(super) fn new(secret: &[u8; 32], door: Door, open: &Open, grace: Duration) -> Result<Self> {
+        let Door { segment, pinned, lifeline, .. } = door;
+        Ok(Self {
+            link: Link::default(),
+            secret: digest(secret),
+            grace,
+            out: RelayOut::open(&segment)?,
+            segment,
+            pinned,
+            pinned_base: open.hello.pinned_base,
+            ledger: Mutex::default(),
+            lifeline: Mutex::new(Some(lifeline)),
+            offered: Mutex::default(),
+            arrived: Condvar::new(),
+            is_done: AtomicBool::new(false),
+        })
+    }
+
+    /// Whether that is the session's secret.
+    pub(super) fn knows(&self, secret: &[u8; 32]) -> bool {
+        // Of digests nothing is learnt by how long it takes to compare them.
+        digest(secret) == self.secret
+    }
+
+    /// Relays until the client, the worker or the endpoint's grace time is over.
+    pub(super) fn run(self: &Arc<Self>, channel: Channel) {
+        let collecting = Arc::clone(self);
+        let thread = thread::Builder::new().name("collector".to_owned()).stack_size(256 << 10);
+        let collector = thread.spawn(move || Collector::new(&collecting).run());
+        let relay = RelayIn::open(&self.segment);
+        if let (Ok(collector), Ok(relay)) = (collector, relay) {
+            if self.link.attach(channel, 0).is_ok() {
+                self.receive(Receiver::new(self, relay));
+            }
+            self.end();
+            // It ends with the link.
+            let _ended = collector.join();
+        }
+        self.end();
+    }
+
+    /// Ends the session: the worker learns it by its lifeline.
+    pub(super) fn end(&self) {
+        self.link.close();
+        self.out.news().wake();
+        self.arrived.notify_all();
+        drop(lock(&self.lifeline).take());
+    }
+
+    /// Whether the worker is gone, or was told to go.
+    pub(super) fn loss(&self) -> Option<Loss> {
+        let is_gone = || lock(&self.lifeline).as_ref().is_some_and(peer::has_hung_up);
+        self.out.loss().or_else(|| is_gone().then_some(Loss::Worker))
+    }
+
+    fn receive(&self, mut receiver: Receiver<'_>) {
+        loop {
+            match self.link.read(|frame| receiver.handle(frame)) {
+                Ended::Over(_) => return,
+                Ended::Lost(_) => {
+                    if self.is_done.load(Ordering::Acquire) || !self.await_endpoint() {
+                        return;
+                    }
+                }
+            }
+        }
+    }
+
+    /// The endpoint wants to go on over another connection. Who reads takes it.
+    pub(super) fn offer(&self, channel: Channel, handled: u64) {
+        lock(&self.offered).next = Some((channel, handled));
+        self.arrived.notify_all();
+        self.link.interrupt();
+    }
+
+    /// Takes an offered connection; `handled` frames of the endpoint are handled by now, or will be
+    /// for sure. Whether there was one.
+    fn take_offer(&self, handled: u64) -> bool {
+        let Some((channel, received)) = lock(&self.offered).next.take() else { return false };
+        let resumed = settle(&channel).and_then(|()| say(&channel, &Reception::Resumed(handled)));
+        resumed.is_ok() && self.link.attach(channel, received).is_ok()
+    }
+
+    /// Waits for the endpoint to come back, for the grace time; whether it did.
+    fn await_endpoint(&self) -> bool {
+        let deadline = Instant::now() + self.grace;
+        loop {
+            if self.take_offer(self.link.handled()) || self.link.is_connected() {
+                return true;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() || self.link.is_over() {
+                return false;
+            }
+            let offered = lock(&self.offered);
+            if offered.next.is_none() {
+                drop(self.arrived.wait_timeout(offered, left));
+            }
+        }
+    }
+}
+
+/// The direction to the worker.
+struct Receiver<'a> {
+    session: &'a Session,
+    relay: RelayIn,
+    window: Window,
+    counts: Counts,
+}
+
+impl<'a> Receiver<'a> {
+    fn new(session: &'a Session, relay: RelayIn) -> Self {
+        let window = Window::new(session.pinned_base, session.pinned.len() as u64);
+        Self { session, relay, window, counts: Counts::default() }
+    }
+
+    fn handle(&mut self, frame: Frame<'_>) -> Result<(), Over> {
+        let outside = || Over("the endpoint named bytes that are not there".into());
+        match frame {
+            Frame::Command { answer, bytes } => self.submit(answer, bytes),
+            Frame::Block { offset, bytes } => {
+                let span = self.relay.span(offset, bytes.len() as u64).map_err(|_| outside())?;
+                span.write_from(bytes).map_err(|_| outside())
+            }
+            Frame::Pinned { address, bytes } => {
+                let rows = Rows::linear(address, bytes.len() as u64);
+                let span = self.session.span(&self.window, &rows).ok_or_else(outside)?;
+                span.write_from(bytes).map_err(|_| outside())
+            }
+            Frame::Bye => {
+                self.session.is_done.store(true, Ordering::Release);
+                Err(Over("the client is gone".into()))
+            }
+            Frame::Ack(_)
+            | Frame::Answer { .. }
+            | Frame::Released(_)
+            | Frame::Progress { .. }
+            | Frame::Notice { .. }
+            | Frame::Written(_)
+            | Frame::Lost(_) => Err(Over("the endpoint sent what only gateways send".into())),
+        }
+    }
+
+    fn submit(&mut self, answer: Option<AnswerTo>, bytes: &[u8]) -> Result<(), Over> {
+        let no_command = || Over("the endpoint sent what is no command".into());
+        let command = Command::decode(bytes).map_err(|_| no_command())?;
+        if answer.is_some() != command.is_sync()
+            || answer.is_some_and(|answer| !RelayOut::is_answerable(answer))
+        {
+            return Err(no_command());
+        }
+        command
+            .try_for_each_block(&mut |block| {
+                self.relay.span(block.offset, block.bytes)?;
+                self.relay.lend(block.release)
+            })
+            .map_err(|_| Over("the endpoint named a block that is not there".into()))?;
+        let relay = &self.relay;
+        let read = |block: &Block| Some(relay.span(block.offset, block.bytes).ok()?.to_vec());
+        let pending = pinned::pending(&mut self.window, &mut self.counts, &command, &read);
+        let pending = pending.map_err(|error| Over(error.to_string()))?;
+        let session = self.session;
+        let shown = |rows: &Rows| Some(session.span(&self.window, rows)?.to_vec());
+        lock(&session.ledger).note(&command, answer, pending, shown);
+        let cut = Instant::now();
+        let alive = || session.is_awaited(cut);
+        let submitted = self.relay.submit(answer, bytes, &alive);
+        submitted.map_err(|error| Over(error.to_string()))
+    }
+}
+
+impl Session {
+    /// Bytes of the window without a gap.
+    pub(super) fn span(&self, window: &Window, rows: &Rows) -> Option<weft_ring::SharedSpan> {
+        let (address, bytes) = rows.runs().next()?;
+        let offset = usize::try_from(window.offset(address, bytes)?).ok()?;
+        self.pinned.span(offset, usize::try_from(bytes).ok()?).ok()
+    }
+
+    /// Asked while a command waits for room in its lane: whether the endpoint is there, or may come
+    /// back. One that has come back is told that this command is handled, which it will be.
+    fn is_awaited(&self, since: Instant) -> bool {
+        if self.link.is_over() {
+            return false;
+        }
+        if self.take_offer(self.link.handled() + 1) || self.link.is_connected() {
+            return true;
+        }
+        since.elapsed() < self.grace
+    }
+}

@@ -1,0 +1,263 @@
+//! What goes over a relayed session's connection once it is open.
+//!
+//! A frame is a 32-bit length of what follows, a kind, fixed fields and bytes, all little-endian.
+//! Acknowledgements tell how many of the other frames were handled and do not count themselves.
+
+use weft_ring::{AnswerTo, MAX_ANSWER, MAX_COMMAND};
+
+/// Most bytes of a payload that one frame carries.
+pub const PIECE: usize = 64 << 10;
+
+/// Most bytes of a frame behind its length.
+pub const FRAME_BYTES_MAX: usize = PIECE + 64;
+
+/// Bytes of a frame's length.
+const LENGTH: usize = 4;
+
+/// No answer slot.
+const UNANSWERED: u16 = u16::MAX;
+
+/// One frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Frame<'a> {
+    /// So many frames were handled; also says that the peer lives.
+    Ack(u64),
+    /// A command, exactly as the client gave it.
+    Command {
+        /// Where it awaits the answer.
+        answer: Option<AnswerTo>,
+        /// The command.
+        bytes: &'a [u8],
+    },
+    /// Bytes of the arena, from this offset on.
+    Block {
+        /// Offset from the start of the arena.
+        offset: u64,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
+    /// Bytes of the pinned window, from this address on.
+    Pinned {
+        /// Address in the client's process.
+        address: u64,
+        /// The bytes.
+        bytes: &'a [u8],
+    },
+    /// The client is gone.
+    Bye,
+    /// The answer to a command.
+    Answer {
+        /// Where it is awaited.
+        to: AnswerTo,
+        /// Its status.
+        status: i32,
+        /// Its bytes.
+        bytes: &'a [u8],
+    },
+    /// The worker has released a block.
+    Released(u32),
+    /// A progress word.
+    Progress {
+        /// Which.
+        word: u32,
+        /// Its value.
+        value: u64,
+    },
+    /// A notice word.
+    Notice {
+        /// Which.
+        word: u32,
+        /// Its value.
+        value: u64,
+    },
+    /// What the command with this number wrote to the pinned window has been sent.
+    Written(u64),
+    /// The session is over; one of [`weft_ring::Loss`]'s numbers.
+    Lost(u32),
+}
+
+fn put(out: &mut Vec<u8>, kind: u8, fields: &[&[u8]], bytes: &[u8]) {
+    let length = 1 + fields.iter().map(|field| field.len()).sum::<usize>() + bytes.len();
+    debug_assert!(length <= FRAME_BYTES_MAX, "a frame is bounded");
+    out.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
+    out.push(kind);
+    fields.iter().for_each(|field| out.extend_from_slice(field));
+    out.extend_from_slice(bytes);
+}
+
+impl Frame<'_> {
+    /// Appends the frame.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        match self {
+            Self::Ack(count) => put(out, 0, &[&count.to_le_bytes()], &[]),
+            Self::Command { answer, bytes } => {
+                let slot = answer.map_or(UNANSWERED, |answer| answer.slot);
+                let call = answer.map_or(0, |answer| answer.call);
+                put(out, 1, &[&slot.to_le_bytes(), &call.to_le_bytes()], bytes);
+            }
+            Self::Block { offset, bytes } => put(out, 2, &[&offset.to_le_bytes()], bytes),
+            Self::Pinned { address, bytes } => put(out, 3, &[&address.to_le_bytes()], bytes),
+            Self::Bye => put(out, 4, &[], &[]),
+            Self::Answer { to, status, bytes } => {
+                let (slot, call) = (to.slot.to_le_bytes(), to.call.to_le_bytes());
+                put(out, 5, &[&slot, &call, &status.to_le_bytes()], bytes);
+            }
+            Self::Released(block) => put(out, 6, &[&block.to_le_bytes()], &[]),
+            Self::Progress { word, value } => {
+                put(out, 7, &[&word.to_le_bytes(), &value.to_le_bytes()], &[]);
+            }
+            Self::Notice { word, value } => {
+                put(out, 8, &[&word.to_le_bytes(), &value.to_le_bytes()], &[]);
+            }
+            Self::Written(number) => put(out, 9, &[&number.to_le_bytes()], &[]),
+            Self::Lost(why) => put(out, 10, &[&why.to_le_bytes()], &[]),
+        }
+    }
+}
+
+/// Takes fields off the front.
+struct Fields<'a>(&'a [u8]);
+
+impl<'a> Fields<'a> {
+    fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
+        let (field, rest) = self.0.split_first_chunk::<N>()?;
+        self.0 = rest;
+        Some(*field)
+    }
+
+    fn u16(&mut self) -> Option<u16> {
+        self.take().map(u16::from_le_bytes)
+    }
+
+    fn u32(&mut self) -> Option<u32> {
+        self.take().map(u32::from_le_bytes)
+    }
+
+    fn u64(&mut self) -> Option<u64> {
+        self.take().map(u64::from_le_bytes)
+    }
+
+    /// All that is left, which is at most `most` bytes.
+    fn bytes(self, most: usize) -> Option<&'a [u8]> {
+        (self.0.len() <= most).then_some(self.0)
+    }
+
+    fn end(self) -> Option<()> {
+        self.0.is_empty().then_some(())
+    }
+}
+
+impl<'a> Frame<'a> {
+    /// The frame behind a length; `None` for anything that is not exactly one.
+    #[must_use]
+    pub fn decode(frame: &'a [u8]) -> Option<Self> {
+        let (kind, fields) = frame.split_first()?;
+        let mut fields = Fields(fields);
+        let decoded = match kind {
+            0 => Self::Ack(fields.u64()?),
+            1 => {
+                let (slot, call) = (fields.u16()?, fields.u32()?);
+                let answer = (slot != UNANSWERED).then_some(AnswerTo { slot, call });
+                return Some(Self::Command { answer, bytes: fields.bytes(MAX_COMMAND)? });
+            }
+            2 => return Some(Self::Block { offset: fields.u64()?, bytes: fields.bytes(PIECE)? }),
+            3 => return Some(Self::Pinned { address: fields.u64()?, bytes: fields.bytes(PIECE)? }),
+            4 => Self::Bye,
+            5 => {
+                let to = AnswerTo { slot: fields.u16()?, call: fields.u32()? };
+                let status = i32::from_le_bytes(fields.take()?);
+                return Some(Self::Answer { to, status, bytes: fields.bytes(MAX_ANSWER)? });
+            }
+            6 => Self::Released(fields.u32()?),
+            7 => Self::Progress { word: fields.u32()?, value: fields.u64()? },
+            8 => Self::Notice { word: fields.u32()?, value: fields.u64()? },
+            9 => Self::Written(fields.u64()?),
+            10 => Self::Lost(fields.u32()?),
+            _ => return None,
+        };
+        fields.end().map(|()| decoded)
+    }
+}
+
+/// What the front of a stream holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Front<'a> {
+    /// A frame, and how many bytes of the stream it takes.
+    Whole(&'a [u8], usize),
+    /// Not all of one yet.
+    Part,
+    /// No frame is so long.
+    TooLong,
+}
+
+/// Looks at the front of a stream.
+#[must_use]
+pub fn front(stream: &[u8]) -> Front<'_> {
+    let Some((length, rest)) = stream.split_first_chunk::<LENGTH>() else { return Front::Part };
+    let length = usize::try_from(u32::from_le_bytes(*length)).unwrap_or(usize::MAX);
+    if length > FRAME_BYTES_MAX {
+        return Front::TooLong;
+    }
+    rest.get(..length).map_or(Front::Part, |frame| Front::Whole(frame, LENGTH + length))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn samples(bytes: &[u8]) -> [Frame<'_>; 11] {
+        let to = AnswerTo { slot: 3, call: 4 };
+        [
+            Frame::Ack(1 << 40),
+            Frame::Command { answer: Some(to), bytes: &bytes[..bytes.len().min(MAX_COMMAND)] },
+            Frame::Block { offset: 5, bytes },
+            Frame::Pinned { address: 6 << 44, bytes },
+            Frame::Bye,
+            Frame::Answer { to, status: -7, bytes: &bytes[..bytes.len().min(MAX_ANSWER)] },
+            Frame::Released(8),
+            Frame::Progress { word: 9, value: 10 },
+            Frame::Notice { word: 11, value: 12 },
+            Frame::Written(13),
+            Frame::Lost(14),
+        ]
+    }
+
+    #[test]
+    fn frames_come_back_from_a_stream_and_parts_wait() {
+        for length in [0, 1, 600, PIECE] {
+            let bytes = vec![0xa5; length];
+            let mut stream = Vec::new();
+            samples(&bytes).iter().for_each(|frame| frame.encode(&mut stream));
+            let mut rest = &stream[..];
+            for sample in samples(&bytes) {
+                let Front::Whole(frame, taken) = front(rest) else { panic!("a whole frame") };
+                assert_eq!(Frame::decode(frame), Some(sample));
+                assert_eq!(front(&rest[..taken - 1]), Front::Part);
+                rest = &rest[taken..];
+            }
+            assert!(rest.is_empty());
+        }
+        let unanswered = Frame::Command { answer: None, bytes: b"x" };
+        let mut stream = Vec::new();
+        unanswered.encode(&mut stream);
+        assert_eq!(Frame::decode(&stream[LENGTH..]), Some(unanswered));
+        assert_eq!(front(&u32::MAX.to_le_bytes()), Front::TooLong);
+    }
+
+    proptest! {
+        /// Garbage is refused or is a frame that would be written the same way.
+        #[test]
+        fn any_bytes_are_one_frame_or_none(bytes in prop::collection::vec(any::<u8>(), 0..40)) {
+            if let Some(frame) = Frame::decode(&bytes) {
+                let mut again = Vec::new();
+                frame.encode(&mut again);
+                // A command that awaits nothing has a call number that nobody reads.
+                if !matches!(frame, Frame::Command { answer: None, .. }) {
+                    prop_assert_eq!(&again[LENGTH..], &bytes[..]);
+                }
+            }
+        }
+    }
+}

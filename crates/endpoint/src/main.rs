@@ -1,0 +1,233 @@
+#![forbid(unsafe_code)]
+//! `weft-endpoint`: both ends of vGPUs of another host. `weft run --remote`, `weft remote` and the
+//! node daemon start it.
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read as _, Write as _};
+use std::net::SocketAddr;
+use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Parser, Subcommand};
+use rustix::fs::FlockOperation;
+use weft_endpoint::far::{Far, Settings};
+use weft_endpoint::measure::Figures;
+use weft_endpoint::near::Near;
+use weft_endpoint::tls::Identity;
+use weft_ring::peer::Process;
+use weft_wire::remote::to_hex;
+
+/// How often whoever is about to end looks whether it may.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Relays vGPUs of another host over TLS.
+#[derive(Debug, Parser)]
+#[command(name = "weft-endpoint", version)]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Serve this user's programs with vGPUs of another host.
+    Connect(ConnectOptions),
+    /// The same in the background, for as long as a process lives.
+    Launch {
+        #[command(flatten)]
+        options: ConnectOptions,
+        /// The process.
+        #[arg(long)]
+        owner: u32,
+    },
+    /// Let endpoints in; started by the node daemon.
+    Serve(ServeOptions),
+    /// Print what the network and the TLS library do alone here, as JSON; for benchmarks.
+    #[command(hide = true)]
+    Measure,
+}
+
+#[derive(Debug, Args)]
+struct ConnectOptions {
+    /// Gateway of the other host.
+    #[arg(long, value_name = "HOST:PORT")]
+    remote: String,
+    /// File with the grants that `weft token` printed, one a line; `-` is standard input.
+    #[arg(long, value_name = "FILE")]
+    token_file: PathBuf,
+    /// Socket for the programs (WEFT_SOCKET).
+    #[arg(long)]
+    socket: PathBuf,
+    /// End with this process, and remove the socket.
+    #[arg(long)]
+    until: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+struct ServeOptions {
+    /// Where to listen.
+    #[arg(long)]
+    listen: SocketAddr,
+    /// The node's tenant socket.
+    #[arg(long)]
+    socket: PathBuf,
+    /// File of the gateway's key; made if it is not there.
+    #[arg(long)]
+    key: PathBuf,
+    /// How long a session outlives its connection, in ms.
+    #[arg(long)]
+    grace_ms: u32,
+    /// Sessions at once.
+    #[arg(long)]
+    sessions: usize,
+    /// Connections at once that have not said what they want.
+    #[arg(long)]
+    pending: usize,
+    /// How long they have for it, in ms.
+    #[arg(long)]
+    patience_ms: u32,
+    /// User and group to become.
+    #[arg(long)]
+    user: Option<u32>,
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().what {
+        What::Connect(options) => connect(&options),
+        What::Launch { options, owner } => launch(&options, owner),
+        What::Serve(options) => serve(&options),
+        What::Measure => measure(),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            tell(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "the program's only log")]
+fn tell(line: &str) {
+    eprintln!("{line}");
+}
+
+/// One line to whoever started this program.
+fn answer(line: &str) -> Result<()> {
+    let mut out = std::io::stdout();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}
+
+fn connect(options: &ConnectOptions) -> Result<()> {
+    let mut text = String::new();
+    if options.token_file == Path::new("-") {
+        std::io::stdin().read_to_string(&mut text)?;
+    } else {
+        text = fs::read_to_string(&options.token_file)
+            .with_context(|| format!("cannot read {}", options.token_file.display()))?;
+    }
+    let grants: Vec<String> =
+        text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
+    let near = Arc::new(Near::new(&options.remote, &grants)?);
+    if let Some(owner) = options.until {
+        end_with(owner, options.socket.clone(), Arc::clone(&near))?;
+    }
+    near.serve(&options.socket, || {
+        // Whoever waits for it has gone if it cannot be told.
+        let _ = answer("ready");
+    })
+}
+
+/// Ends this process when another one has, and the programs that it started.
+#[expect(clippy::exit, reason = "its programs are over, and so is what their threads do")]
+fn end_with(owner: u32, socket: PathBuf, near: Arc<Near>) -> Result<()> {
+    let owner = Process::open(owner).context("the process to end with is gone")?;
+    std::thread::Builder::new().name("owner".into()).spawn(move || {
+        while !owner.wait_exit(Duration::from_secs(3600)) {}
+        // The folder may be gone already.
+        let _ = fs::remove_file(&socket);
+        if let Some(folder) = socket.parent() {
+            let _ = fs::remove_dir(folder);
+        }
+        while near.programs() > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        std::process::exit(0);
+    })?;
+    Ok(())
+}
+
+/// Starts an endpoint that is not this process's caller's child, and waits until it serves.
+fn launch(options: &ConnectOptions, owner: u32) -> Result<()> {
+    let mut command = Command::new(std::env::current_exe()?);
+    command.arg("connect").arg("--remote").arg(&options.remote);
+    command.arg("--token-file").arg(&options.token_file).arg("--socket").arg(&options.socket);
+    command.arg("--until").arg(owner.to_string());
+    // Signals of the caller's terminal are not for it.
+    command.process_group(0);
+    command.stdout(Stdio::piped());
+    let mut child = command.spawn().context("cannot start an endpoint")?;
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("a pipe")?).read_line(&mut line)?;
+    if line.trim() == "ready" { Ok(()) } else { bail!("the endpoint did not start") }
+}
+
+fn measure() -> Result<()> {
+    let Figures { echo_us_p50, tls_gb_per_s } = weft_endpoint::measure::run()?;
+    answer(&format!("{{\"tcp_echo_us_p50\": {echo_us_p50}, \"tls_gb_per_s\": {tls_gb_per_s}}}"))
+}
+
+fn serve(options: &ServeOptions) -> Result<()> {
+    let identity = Identity::at(&options.key)?;
+    answer(&format!("key {}", to_hex(&identity.digest())))?;
+    // The gateway of an earlier daemon serves on as long as it has sessions.
+    let lock = fs::File::open(&options.key)?;
+    rustix::fs::flock(lock.as_fd(), FlockOperation::LockExclusive)?;
+    let (listener, address) = Far::listen(options.listen)?;
+    if let Some(user) = options.user {
+        become_user(user).context("cannot give up root's rights")?;
+    }
+    answer(&format!("listening {address}"))?;
+    let far = Far::new(Settings {
+        socket: options.socket.clone(),
+        grace: Duration::from_millis(options.grace_ms.into()),
+        sessions: options.sessions,
+        pending: options.pending,
+        patience: Duration::from_millis(options.patience_ms.into()),
+    });
+    end_without_node(&far)?;
+    far.serve(&listener, &identity)
+}
+
+/// Gives up every right but that of a user of its own. The process has one thread yet.
+fn become_user(user: u32) -> Result<()> {
+    use rustix::thread::{Gid, Uid};
+    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+    rustix::thread::set_thread_groups(&[])?;
+    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid)?;
+    Ok(())
+}
+
+/// Ends this process when the daemon has ended (standard input is its pipe) and no session is open:
+/// a daemon that starts again finds the sessions that it left, and then starts a gateway that waits
+/// for this one's end.
+#[expect(clippy::exit, reason = "nothing is left to be done")]
+fn end_without_node(far: &Arc<Far>) -> Result<()> {
+    let far = Arc::clone(far);
+    std::thread::Builder::new().name("node".into()).spawn(move || {
+        // Nothing is ever written there.
+        let _ = std::io::stdin().read(&mut [0]);
+        while far.open_sessions() > 0 {
+            std::thread::sleep(PAUSE);
+        }
+        std::process::exit(0);
+    })?;
+    Ok(())
+}

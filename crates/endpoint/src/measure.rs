@@ -1,0 +1,120 @@
+//! What the network and the TLS library do alone on this host: the baselines of `weft bench --via
+//! tls`. Nothing of the relay is used here but its keys.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::thread;
+use std::time::Instant;
+
+use anyhow::{Context, Result, ensure};
+use ring::signature::Ed25519KeyPair;
+use rustls::pki_types::ServerName;
+use rustls::{ClientConnection, ServerConnection, StreamOwned};
+
+use crate::tls::{Identity, client_config};
+
+/// Bytes of an echoed message: about a command and an answer.
+const MESSAGE: usize = 64;
+/// Messages before counting, and counted.
+const WARM: usize = 2000;
+const ECHOES: usize = 20_000;
+/// Bytes of a bulk transfer, and how often it is done.
+const BULK: usize = 256 << 20;
+const REPEATS: usize = 5;
+/// Bytes that are handed to the library at once.
+const CHUNK: usize = 64 << 10;
+
+/// The figures.
+#[derive(Debug)]
+pub struct Figures {
+    /// Round trip of a message over TCP between two threads that block, in µs.
+    pub echo_us_p50: f64,
+    /// Bytes that TLS moves from one thread to another, in GB/s.
+    pub tls_gb_per_s: f64,
+}
+
+/// Measures.
+///
+/// # Errors
+/// The system's or TLS's.
+pub fn run() -> Result<Figures> {
+    Ok(Figures { echo_us_p50: echo()?, tls_gb_per_s: bulk()? })
+}
+
+fn pair() -> Result<(TcpStream, TcpStream)> {
+    let listener = TcpListener::bind("127.0.0.1:0")?;
+    let one = TcpStream::connect(listener.local_addr()?)?;
+    let (other, _) = listener.accept()?;
+    one.set_nodelay(true)?;
+    other.set_nodelay(true)?;
+    Ok((one, other))
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(0.0)
+}
+
+fn echo() -> Result<f64> {
+    let (mut one, mut other) = pair()?;
+    let echoing = thread::spawn(move || {
+        let mut message = [0; MESSAGE];
+        while other.read_exact(&mut message).is_ok() && other.write_all(&message).is_ok() {}
+    });
+    let mut times = Vec::with_capacity(ECHOES);
+    let mut message = [7; MESSAGE];
+    for number in 0..WARM + ECHOES {
+        message.fill(u8::try_from(number % 251)?);
+        let (sent, began) = (message, Instant::now());
+        one.write_all(&message)?;
+        one.read_exact(&mut message)?;
+        if number >= WARM {
+            times.push(began.elapsed().as_secs_f64() * 1e6);
+        }
+        ensure!(message == sent, "the echo is another message");
+    }
+    drop(one);
+    echoing.join().map_err(|_| anyhow::anyhow!("the echo ended"))?;
+    Ok(median(times))
+}
+
+fn bulk() -> Result<f64> {
+    let made = Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new());
+    let made = made.map_err(|_| anyhow::anyhow!("no key could be made"))?;
+    let identity = Identity::from_pkcs8(made.as_ref())?;
+    let (one, other) = pair()?;
+    let server = ServerConnection::new(identity.server_config()?)?;
+    let client = client_config(identity.digest())?;
+    let client = ClientConnection::new(client, ServerName::try_from("weft").context("a name")?)?;
+    let receiving = thread::spawn(move || -> Result<()> {
+        let mut stream = StreamOwned::new(server, other);
+        let mut bytes = vec![0; CHUNK];
+        for _ in 0..REPEATS {
+            let mut left = BULK;
+            while left > 0 {
+                let room = left.min(CHUNK);
+                let count = stream.read(bytes.get_mut(..room).unwrap_or_default())?;
+                ensure!(count > 0, "the transfer ended early");
+                left -= count;
+            }
+            stream.write_all(&[1])?;
+            stream.flush()?;
+        }
+        Ok(())
+    });
+    let mut stream = StreamOwned::new(client, one);
+    let chunk = vec![5; CHUNK];
+    let mut rates = Vec::new();
+    for _ in 0..REPEATS {
+        let began = Instant::now();
+        for _ in 0..BULK / CHUNK {
+            stream.write_all(&chunk)?;
+        }
+        stream.flush()?;
+        stream.read_exact(&mut [0])?;
+        #[expect(clippy::cast_precision_loss, reason = "a rate")]
+        rates.push(BULK as f64 / began.elapsed().as_secs_f64() / 1e9);
+    }
+    receiving.join().map_err(|_| anyhow::anyhow!("the receiver ended"))??;
+    Ok(median(rates))
+}

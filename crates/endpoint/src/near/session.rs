@@ -1,0 +1,256 @@
+//! One program's session: its own shared memory, and a link to the gateway.
+//!
+//! Three threads: one takes commands ([`super::taker`]), one reads what the gateway sends, one
+//! waits for the program's end.
+
+use std::io::Write as _;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+use rustix::event::{PollFd, PollFlags, poll};
+use weft_ring::{
+    Access, ArenaRef, Loss, MemoryFile, PAGE, Replies, Segment, SharedMemory, WorkerSide, peer,
+};
+use weft_wire::handshake::{Answer, HelloBody};
+use weft_wire::progress::STREAM_WORDS;
+use weft_wire::remote::{Opened, Resume};
+
+use super::gateway::{Gateway, Resumption};
+use super::taker::Taker;
+use crate::frame::Frame;
+use crate::link::{Ended, HEARTBEAT, Link, Over};
+use crate::lock;
+use crate::pinned::Rows;
+use crate::tls::Channel;
+
+/// Host memory of the program's own cannot become the device's from here
+/// (`CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED`).
+const HOST_REGISTER_SUPPORTED: u32 = 99;
+
+/// From one attempt to reach the gateway to the next, at first and at most.
+const PAUSE_MIN: Duration = Duration::from_millis(50);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// What the two directions share.
+#[derive(Debug)]
+pub(super) struct Session {
+    gateway: Gateway,
+    id: [u8; 16],
+    secret: [u8; 32],
+    grace: Duration,
+    pub(super) link: Link,
+    pub(super) segment: Segment,
+    replies: Replies,
+    pub(super) pinned: Arc<SharedMemory>,
+    pub(super) pinned_base: u64,
+    /// What commands write to the window and the gateway has not sent, by their numbers.
+    pub(super) writes: Mutex<Vec<Write>>,
+    /// The streams' progress words, as the program sees them.
+    pub(super) progress: Vec<AtomicU64>,
+    lifeline: OwnedFd,
+    side: Mutex<Option<WorkerSide>>,
+}
+
+/// Bytes of the window that are the gateway's to say.
+#[derive(Debug, Clone)]
+pub(super) struct Write {
+    /// The command's number among those that may write.
+    pub(super) number: u64,
+    /// Its place among those that touch the window.
+    pub(super) order: u64,
+    /// The bytes.
+    pub(super) rows: Vec<Rows>,
+}
+
+impl Session {
+    /// Makes the program's shared memory and welcomes it.
+    pub(super) fn begin(
+        program: &OwnedFd,
+        gateway: Gateway,
+        channel: Channel,
+        opened: Opened,
+        hello: &HelloBody,
+    ) -> Result<Self> {
+        channel.set_patience(HEARTBEAT)?;
+        let Opened { session, secret, arena_bytes, grace_ms, mut welcome } = opened;
+        let file = Segment::create(usize::try_from(arena_bytes)?)?;
+        let segment = Segment::open(file.map(Access::ReadWrite)?)?;
+        let side = WorkerSide::open(segment.clone())?;
+        let pinned_bytes = welcome.pinned_bytes.min(hello.pinned_bytes);
+        let window = MemoryFile::create("weft-pinned", usize::try_from(pinned_bytes)?.max(PAGE))?;
+        let pinned = window.map(Access::ReadWrite)?;
+        let (lifeline, programs) = peer::lifeline()?;
+        for attribute in &mut welcome.attributes {
+            if attribute.number == HOST_REGISTER_SUPPORTED {
+                attribute.value = 0;
+            }
+        }
+        welcome.pinned_bytes = pinned.len() as u64;
+        let answer = Answer::Welcome(welcome).to_bytes()?;
+        peer::send(program, &answer, &[file.as_fd(), window.as_fd(), programs.as_fd()])?;
+        Ok(Self {
+            gateway,
+            id: session,
+            secret,
+            grace: Duration::from_millis(u64::from(grace_ms)),
+            link: Link::over(channel),
+            replies: side.replies().clone(),
+            segment,
+            pinned,
+            pinned_base: hello.pinned_base,
+            writes: Mutex::default(),
+            progress: (0..STREAM_WORDS).map(|_| AtomicU64::new(0)).collect(),
+            lifeline,
+            side: Mutex::new(Some(side)),
+        })
+    }
+
+    /// Relays until the program or the session is over.
+    pub(super) fn run(self) {
+        let session = Arc::new(self);
+        let Some(side) = lock(&session.side).take() else { return };
+        let spawn = |name: &str, work: fn(&Self)| {
+            let session = Arc::clone(&session);
+            let thread = thread::Builder::new().name(name.to_owned()).stack_size(256 << 10);
+            thread.spawn(move || work(&session))
+        };
+        let spawned = spawn("life", Self::watch).and_then(|_| spawn("reader", Self::read));
+        if spawned.is_err() {
+            session.end(Loss::Worker);
+            return;
+        }
+        let why = Taker::new(&session, side).run();
+        session.end(why);
+    }
+
+    /// The program is told that the session is over.
+    fn end(&self, why: Loss) {
+        // It cannot fail for an opened segment.
+        let _ = self.segment.declare_lost(why);
+        self.link.close();
+        if let Ok(doorbell) = self.segment.doorbell() {
+            doorbell.wake();
+        }
+    }
+
+    /// Waits for the program's end, then says goodbye.
+    fn watch(&self) {
+        let mut polled = [PollFd::new(&self.lifeline, PollFlags::IN)];
+        while rustix::io::retry_on_intr(|| poll(&mut polled, None)).is_ok_and(|ready| ready == 0) {}
+        let mut bye = Vec::new();
+        Frame::Bye.encode(&mut bye);
+        if !self.link.is_over() && self.link.push(&bye).is_ok() {
+            self.link.drain(HEARTBEAT);
+        }
+        self.end(Loss::Worker);
+    }
+
+    /// Reads, over as many connections as it takes.
+    fn read(&self) {
+        let why = loop {
+            match self.link.read(|frame| self.apply(frame)) {
+                Ended::Over(why) => break why,
+                Ended::Lost(why) => {
+                    if let Err(refused) = self.reconnect() {
+                        break format!("{why}; {refused}");
+                    }
+                }
+            }
+        };
+        if !self.link.is_over() {
+            say(&format!("weft-endpoint: the session ended: {why}"));
+        }
+        self.end(Loss::Worker);
+    }
+
+    /// Goes on over another connection within the grace time.
+    fn reconnect(&self) -> Result<(), String> {
+        let deadline = Instant::now() + self.grace;
+        let mut pause = PAUSE_MIN;
+        loop {
+            if self.link.is_over() {
+                return Err("it was ended here".into());
+            }
+            let (session, secret) = (self.id, self.secret);
+            let resume = Resume { session, secret, received: self.link.handled() };
+            let failed = match self.gateway.resume(resume) {
+                Ok(Resumption::Resumed(channel, handled)) => {
+                    let patient = channel.set_patience(HEARTBEAT);
+                    patient.map_err(|error| error.to_string())?;
+                    let attached = self.link.attach(*channel, handled);
+                    return attached.map_err(|error| error.to_string());
+                }
+                Ok(Resumption::Refused(message)) => return Err(message),
+                Err(error) => format!("{error:#}"),
+            };
+            if Instant::now() + pause > deadline {
+                return Err(format!("no connection within {:?}: {failed}", self.grace));
+            }
+            thread::sleep(pause);
+            pause = (2 * pause).min(PAUSE_MAX);
+        }
+    }
+
+    /// Shows the program what the worker has published.
+    fn apply(&self, frame: Frame<'_>) -> Result<(), Over> {
+        let broken = |_| Over("the gateway named bytes that are not there".into());
+        match frame {
+            Frame::Answer { to, status, bytes } => {
+                // A frame's answer is no longer than a slot's.
+                let _ = self.replies.complete(to, status, bytes);
+            }
+            Frame::Progress { word, value } => {
+                let index = usize::try_from(word).unwrap_or(usize::MAX);
+                if let Some(seen) = self.progress.get(index) {
+                    seen.store(value, Ordering::Release);
+                }
+                self.replies.set_progress(index, value);
+            }
+            Frame::Notice { word, value } => {
+                self.replies.set_notice(usize::try_from(word).unwrap_or(usize::MAX), value);
+            }
+            Frame::Released(block) => {
+                let named = ArenaRef { block, offset: 0, len: 0 };
+                self.replies.arena().release(&named).map_err(broken)?;
+            }
+            Frame::Block { offset, bytes } => {
+                let named = ArenaRef { block: 0, offset, len: bytes.len() as u64 };
+                let span = self.replies.arena().span(&named).map_err(broken)?;
+                span.write_from(bytes).map_err(|_| Over("shared memory".into()))?;
+            }
+            Frame::Pinned { address, bytes } => {
+                let offset = address.checked_sub(self.pinned_base);
+                let offset = offset.and_then(|offset| usize::try_from(offset).ok());
+                let span = offset.and_then(|offset| self.pinned.span(offset, bytes.len()).ok());
+                let written = span.and_then(|span| span.write_from(bytes).ok());
+                written.ok_or_else(|| Over("the gateway named bytes outside the window".into()))?;
+            }
+            Frame::Written(number) => lock(&self.writes).retain(|write| write.number != number),
+            Frame::Lost(why) => {
+                // It cannot fail for an opened segment.
+                let _ = self.segment.declare_lost(loss_of(why));
+                return Err(Over("the node ended it".into()));
+            }
+            Frame::Ack(_) | Frame::Command { .. } | Frame::Bye => {
+                return Err(Over("the gateway sent what only endpoints send".into()));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn loss_of(number: u32) -> Loss {
+    [Loss::NodeStopped, Loss::VgpuRemoved, Loss::DeviceWithdrawn, Loss::DeviceFailed]
+        .into_iter()
+        .find(|loss| *loss as u32 == number)
+        .unwrap_or(Loss::Worker)
+}
+
+fn say(line: &str) {
+    // An endpoint has no log but this, and nobody may listen.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}

@@ -1,0 +1,279 @@
+//! Takes a program's commands and sends them, with the bytes that they bring along.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use weft_ring::{AnswerTo, ArenaRef, Loss, SPIN, SharedSpan, WorkerArena, WorkerSide};
+use weft_wire::Command;
+use weft_wire::command::Block;
+use weft_wire::id::StreamId;
+
+use super::session::{Session, Write};
+use crate::frame::{Frame, PIECE};
+use crate::link::HEARTBEAT;
+use crate::lock;
+use crate::pinned::{self, Counts, Rows, Touched, Until, Watched, Window};
+
+/// Frames that are handed over at once, in bytes.
+const BATCH: usize = 128 << 10;
+
+/// How often words are looked at that a stream waits for and the program writes.
+const WATCH: Duration = Duration::from_micros(200);
+
+/// Why a session cannot go on.
+#[derive(Debug)]
+struct Broken;
+
+/// A command that reads the window and may not have ended.
+#[derive(Debug)]
+struct Read {
+    /// Place among those that touch the window.
+    order: u64,
+    until: Until,
+    touched: Touched,
+}
+
+/// A word that a stream waits for, as it was sent last.
+#[derive(Debug)]
+struct Watching {
+    word: Watched,
+    until: Until,
+    sent: Vec<u8>,
+}
+
+/// The sending direction.
+#[derive(Debug)]
+pub(super) struct Taker<'a> {
+    session: &'a Session,
+    side: Option<WorkerSide>,
+    /// Frames that are not handed over yet.
+    out: Vec<u8>,
+    /// Scratch space.
+    piece: Vec<u8>,
+    window: Window,
+    counts: Counts,
+    /// Commands so far that touch the window, and that may write there.
+    touching: u64,
+    writing: u64,
+    reads: Vec<Read>,
+    watching: Vec<Watching>,
+    /// The streams of host functions that have not returned.
+    calls: BTreeMap<u64, StreamId>,
+}
+
+impl<'a> Taker<'a> {
+    pub(super) fn new(session: &'a Session, side: WorkerSide) -> Self {
+        Self {
+            session,
+            side: Some(side),
+            out: Vec::new(),
+            piece: Vec::new(),
+            window: Window::new(session.pinned_base, session.pinned.len() as u64),
+            counts: Counts::default(),
+            touching: 0,
+            writing: 0,
+            reads: Vec::new(),
+            watching: Vec::new(),
+            calls: BTreeMap::new(),
+        }
+    }
+
+    /// Takes commands until the session is over.
+    pub(super) fn run(mut self) -> Loss {
+        let Some(mut side) = self.side.take() else { return Loss::Worker };
+        let session = self.session;
+        loop {
+            if session.link.is_over() || self.take_all(&mut side).is_err() {
+                return Loss::Worker;
+            }
+            let limit = if self.watching.is_empty() { HEARTBEAT } else { WATCH };
+            let over = || session.link.is_over().then_some(());
+            // Whether a command came, the time is over or the session: all is looked at again.
+            let _ = side.wait(SPIN, Some(limit), over);
+        }
+    }
+
+    fn take_all(&mut self, side: &mut WorkerSide) -> Result<(), Broken> {
+        let arena = side.arena().clone();
+        while let Some(record) = side.take().map_err(|_| Broken)? {
+            self.forward(&arena, record.answer, record.bytes)?;
+            if self.out.len() >= BATCH {
+                self.hand_over()?;
+            }
+        }
+        self.look_at_words()?;
+        self.hand_over()
+    }
+
+    fn hand_over(&mut self) -> Result<(), Broken> {
+        if !self.out.is_empty() {
+            self.session.link.push(&self.out).map_err(|_| Broken)?;
+            self.out.clear();
+            self.session.link.flush();
+        }
+        Ok(())
+    }
+
+    fn forward(
+        &mut self,
+        arena: &WorkerArena,
+        answer: Option<AnswerTo>,
+        bytes: &[u8],
+    ) -> Result<(), Broken> {
+        let command = Command::decode(bytes).map_err(|_| Broken)?;
+        let output = command.output_block().cloned();
+        command.try_for_each_block(&mut |block| match output.as_ref() == Some(block) {
+            true => Ok(()),
+            false => self.send_block(arena, block),
+        })?;
+        let read = |block: &Block| Some(span_of(arena, block).ok()?.to_vec());
+        let pending = pinned::pending(&mut self.window, &mut self.counts, &command, &read);
+        if let Some((until, touched)) = pending.map_err(|_| Broken)? {
+            self.touch(until, touched)?;
+        }
+        if let Command::HostFunction { stream, call } = &command {
+            self.calls.insert(*call, *stream);
+        } else if let Command::HostFunctionDone { call } = &command {
+            // It may have written what later commands read.
+            let stream = self.calls.remove(call);
+            self.send_reads_again(stream)?;
+        }
+        Frame::Command { answer, bytes }.encode(&mut self.out);
+        Ok(())
+    }
+
+    /// Sends what a command reads of the window, and notes what it does there.
+    fn touch(&mut self, until: Until, touched: Touched) -> Result<(), Broken> {
+        self.forget_ended();
+        self.touching += 1;
+        let order = self.touching;
+        self.send_touched(&touched, order, true)?;
+        if let Some(word) = touched.watched {
+            let sent = self.bytes_of(word).ok_or(Broken)?;
+            Frame::Pinned { address: word.address, bytes: &sent }.encode(&mut self.out);
+            self.watching.push(Watching { word, until, sent });
+        }
+        if touched.may_write() {
+            self.writing += 1;
+            let rows = touched.writes.iter().chain(&touched.given).copied().collect();
+            lock(&self.session.writes).push(Write { number: self.writing, order, rows });
+        }
+        if !touched.reads.is_empty() || !touched.given.is_empty() {
+            self.reads.push(Read { order, until, touched });
+        }
+        Ok(())
+    }
+
+    fn has_ended(&self, until: Until) -> bool {
+        let word = usize::try_from(until.word).ok();
+        let seen = word.and_then(|word| self.session.progress.get(word));
+        seen.is_none_or(|seen| seen.load(Ordering::Acquire) >= until.value)
+    }
+
+    fn forget_ended(&mut self) {
+        let ended: Vec<bool> = self.reads.iter().map(|read| self.has_ended(read.until)).collect();
+        let mut marks = ended.iter();
+        self.reads.retain(|_| !marks.next().copied().unwrap_or(false));
+    }
+
+    /// Sends what commands that have not ended will read. What kernels were given is only sent to
+    /// those behind the host function in its own stream: others may be writing there.
+    fn send_reads_again(&mut self, stream: Option<StreamId>) -> Result<(), Broken> {
+        self.forget_ended();
+        let reads: Vec<(u64, Until, Touched)> =
+            self.reads.iter().map(|read| (read.order, read.until, read.touched.clone())).collect();
+        for (order, until, touched) in reads {
+            let same = stream.is_some_and(|stream| stream.index == until.word);
+            self.send_touched(&touched, order, same)?;
+        }
+        Ok(())
+    }
+
+    /// Sends what a command reads, but for what an earlier one writes: there the gateway has the
+    /// newest bytes.
+    fn send_touched(&mut self, touched: &Touched, order: u64, given: bool) -> Result<(), Broken> {
+        let earlier: Vec<Rows> = lock(&self.session.writes)
+            .iter()
+            .filter(|write| write.order < order)
+            .flat_map(|write| write.rows.clone())
+            .collect();
+        let given = if given { touched.given.as_slice() } else { &[] };
+        for rows in touched.reads.iter().chain(given) {
+            if !earlier.iter().any(|write| write.overlaps(rows)) {
+                self.send_rows(*rows)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn send_rows(&mut self, rows: Rows) -> Result<(), Broken> {
+        for (address, bytes) in rows.runs() {
+            let offset = self.window.offset(address, bytes).ok_or(Broken)?;
+            let (offset, bytes) = (size(offset)?, size(bytes)?);
+            let span = self.session.pinned.span(offset, bytes).map_err(|_| Broken)?;
+            self.send_span(&span, |at, bytes| Frame::Pinned { address: address + at, bytes })?;
+        }
+        Ok(())
+    }
+
+    fn send_block(&mut self, arena: &WorkerArena, block: &Block) -> Result<(), Broken> {
+        let span = span_of(arena, block)?;
+        let start = block.offset;
+        self.send_span(&span, |at, bytes| Frame::Block { offset: start + at, bytes })
+    }
+
+    /// Sends bytes in pieces; they may be changed meanwhile, which is their owner's doing.
+    fn send_span(
+        &mut self,
+        span: &SharedSpan,
+        frame: impl for<'b> Fn(u64, &'b [u8]) -> Frame<'b>,
+    ) -> Result<(), Broken> {
+        let mut at = 0;
+        while at < span.len() {
+            let length = PIECE.min(span.len() - at);
+            self.piece.resize(length, 0);
+            span.read_at(at, &mut self.piece).map_err(|_| Broken)?;
+            frame(at as u64, &self.piece).encode(&mut self.out);
+            at += length;
+            if self.out.len() >= BATCH {
+                self.hand_over()?;
+            }
+        }
+        Ok(())
+    }
+
+    fn bytes_of(&self, word: Watched) -> Option<Vec<u8>> {
+        let offset = usize::try_from(self.window.offset(word.address, word.bytes)?).ok()?;
+        let span = self.session.pinned.span(offset, usize::try_from(word.bytes).ok()?).ok()?;
+        Some(span.to_vec())
+    }
+
+    /// Sends words that streams wait for when the program has written them, and before them what it
+    /// may have written beside.
+    fn look_at_words(&mut self) -> Result<(), Broken> {
+        let watching = std::mem::take(&mut self.watching);
+        for mut one in watching {
+            if self.has_ended(one.until) {
+                continue;
+            }
+            let now = self.bytes_of(one.word).ok_or(Broken)?;
+            if now != one.sent {
+                self.send_reads_again(None)?;
+                Frame::Pinned { address: one.word.address, bytes: &now }.encode(&mut self.out);
+                one.sent = now;
+            }
+            self.watching.push(one);
+        }
+        Ok(())
+    }
+}
+
+fn span_of(arena: &WorkerArena, block: &Block) -> Result<SharedSpan, Broken> {
+    let named = ArenaRef { block: block.release, offset: block.offset, len: block.bytes };
+    arena.span(&named).map_err(|_| Broken)
+}
+
+fn size(bytes: u64) -> Result<usize, Broken> {
+    usize::try_from(bytes).map_err(|_| Broken)
+}

@@ -1,0 +1,442 @@
+//! Pinned host memory without shared memory: which bytes of the window a command reads and writes.
+//!
+//! Each end has a window of its own. Before a command that reads pinned memory the endpoint sends
+//! what it reads; when a command that writes it has ended, the gateway sends what it wrote. A
+//! kernel that is given a pinned address counts as reading and writing all of that allocation. Both
+//! ends find the same by looking at the same commands, with this code.
+
+use std::collections::BTreeMap;
+
+use weft_wire::Command;
+use weft_wire::codec::decode_all;
+use weft_wire::command::{
+    Block, Endpoint, GraphNode, GraphWork, LaunchSpec, Payload, Place, Shape,
+};
+use weft_wire::id::{GraphExecId, StreamId};
+use weft_wire::progress::STREAM_WORDS;
+
+/// Rows of bytes in slices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Rows {
+    /// The first byte.
+    pub address: u64,
+    /// Bytes per row, rows per slice, slices.
+    shape: [u64; 3],
+    /// From one row to the next, from one slice to the next, in bytes.
+    pitch: [u64; 2],
+}
+
+impl Rows {
+    /// Bytes without a gap.
+    #[must_use]
+    pub fn linear(address: u64, bytes: u64) -> Self {
+        Self { address, shape: [bytes, 1, 1], pitch: [0, 0] }
+    }
+
+    fn of(address: u64, endpoint: &Endpoint<'_>, shape: &Shape) -> Self {
+        let Shape { width, height, depth } = *shape;
+        let (pitch, slice) = (endpoint.pitch, endpoint.slice);
+        let packed = (height <= 1 || pitch == width)
+            && (depth <= 1 || slice == width.saturating_mul(height));
+        if packed {
+            let bytes = width.saturating_mul(height).saturating_mul(depth);
+            return Self::linear(address, bytes);
+        }
+        Self { address, shape: [width, height, depth], pitch: [pitch, slice] }
+    }
+
+    /// First address and length of each run of bytes.
+    pub fn runs(self) -> impl Iterator<Item = (u64, u64)> {
+        let [width, height, depth] = self.shape;
+        let [pitch, slice] = self.pitch;
+        (0..depth).flat_map(move |z| {
+            (0..height).map(move |y| {
+                let offset = z.saturating_mul(slice).saturating_add(y.saturating_mul(pitch));
+                (self.address.saturating_add(offset), width)
+            })
+        })
+    }
+
+    /// From the first byte to behind the last.
+    fn bounds(&self) -> (u64, u64) {
+        let [width, height, depth] = self.shape;
+        let rows = height.saturating_sub(1).saturating_mul(self.pitch[0]);
+        let slices = depth.saturating_sub(1).saturating_mul(self.pitch[1]);
+        let bytes = width.saturating_add(rows).saturating_add(slices);
+        (self.address, self.address.saturating_add(bytes))
+    }
+
+    /// Whether there are bytes and no row shares one with the next: the worker refuses others.
+    fn is_apart(&self) -> bool {
+        let [width, height, depth] = self.shape;
+        let [pitch, slice] = self.pitch;
+        width > 0
+            && height > 0
+            && depth > 0
+            && (height == 1 || pitch >= width)
+            && (depth == 1 || slice >= width)
+    }
+
+    /// Whether they may share a byte.
+    #[must_use]
+    pub fn overlaps(&self, other: &Self) -> bool {
+        let ((start, end), (from, to)) = (self.bounds(), other.bounds());
+        start < to && from < end
+    }
+}
+
+/// A word that a stream waits for, which the program writes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Watched {
+    /// Its address.
+    pub address: u64,
+    /// Its bytes: 4 or 8.
+    pub bytes: u64,
+}
+
+/// What a command does with the window.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Touched {
+    /// What it reads.
+    pub reads: Vec<Rows>,
+    /// What it writes.
+    pub writes: Vec<Rows>,
+    /// Allocations that a kernel may read and write anywhere.
+    pub given: Vec<Rows>,
+    /// What it waits for.
+    pub watched: Option<Watched>,
+}
+
+impl Touched {
+    /// Whether it writes, or may.
+    #[must_use]
+    pub fn may_write(&self) -> bool {
+        !self.writes.is_empty() || !self.given.is_empty()
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.may_write() && self.reads.is_empty() && self.watched.is_none()
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.reads.extend(&other.reads);
+        self.writes.extend(&other.writes);
+        for rows in &other.given {
+            if !self.given.contains(rows) {
+                self.given.push(*rows);
+            }
+        }
+    }
+}
+
+/// Gives the bytes of an arena block.
+pub type Blocks<'a> = &'a dyn Fn(&Block) -> Option<Vec<u8>>;
+
+/// The window's allocations, and graphs that use them.
+#[derive(Debug)]
+pub struct Window {
+    base: u64,
+    bytes: u64,
+    /// Length by address.
+    allocations: BTreeMap<u64, u64>,
+    /// What each node of a graph touches.
+    graphs: BTreeMap<GraphExecId, Vec<Touched>>,
+}
+
+impl Window {
+    /// The window of a session.
+    #[must_use]
+    pub fn new(base: u64, bytes: u64) -> Self {
+        Self { base, bytes, allocations: BTreeMap::new(), graphs: BTreeMap::new() }
+    }
+
+    /// Offset of bytes in the window; `None` when they do not all lie in it.
+    #[must_use]
+    pub fn offset(&self, address: u64, bytes: u64) -> Option<u64> {
+        let offset = address.checked_sub(self.base)?;
+        let end = offset.checked_add(bytes)?;
+        (end <= self.bytes).then_some(offset)
+    }
+
+    fn holds(&self, rows: &Rows) -> bool {
+        let (start, end) = rows.bounds();
+        self.offset(start, end - start).is_some()
+    }
+
+    /// What a command touches. `block` gives the bytes that it brings along.
+    pub fn touched(&mut self, command: &Command<'_>, block: Blocks<'_>) -> Touched {
+        self.note(command, block);
+        let mut touched = Touched::default();
+        if let Command::Copy { dst, src, shape, .. } | Command::CopySync { dst, src, shape, .. } =
+            command
+        {
+            self.copy(&mut touched, dst, src, shape);
+        } else if let Command::Launch { launch, .. } = command {
+            self.kernel(&mut touched, launch, block);
+        } else if let Command::Fill { fill, .. } = command {
+            self.fill(&mut touched, fill);
+        } else if let Command::StreamWriteValue { address, wide, .. } = command {
+            let word = Rows::linear(*address, if *wide { 8 } else { 4 });
+            touched.writes.extend(self.holds(&word).then_some(word));
+        } else if let Command::StreamWaitValue { address, wide, .. } = command {
+            let bytes = if *wide { 8 } else { 4 };
+            let word = Watched { address: *address, bytes };
+            touched.watched = self.holds(&Rows::linear(*address, bytes)).then_some(word);
+        } else if let Command::GraphLaunch { graph, .. } = command {
+            for node in self.graphs.get(graph).into_iter().flatten() {
+                touched.add(node);
+            }
+        }
+        touched
+    }
+
+    /// Notes what later commands refer to.
+    fn note(&mut self, command: &Command<'_>, block: Blocks<'_>) {
+        if let Command::PinnedRange { address, bytes, used } = command {
+            match used {
+                0 => drop(self.allocations.remove(address)),
+                _ => drop(self.allocations.insert(*address, *bytes)),
+            }
+        } else if let Command::GraphInstantiate { graph, nodes, .. } = command {
+            let bytes = block(nodes).unwrap_or_default();
+            let nodes: Vec<GraphNode<'_>> = decode_all(&bytes).unwrap_or_default();
+            let touched = nodes.iter().map(|node| self.node(node, block)).collect();
+            self.graphs.insert(*graph, touched);
+        } else if let Command::GraphSetNode { graph, node, node_bytes } = command {
+            let bytes = block(node_bytes).unwrap_or_default();
+            if let Ok(changed) = decode_all::<GraphNode<'_>>(&bytes) {
+                let touched = self.node(&changed, block);
+                self.set_node(*graph, *node, touched);
+            }
+        } else if let Command::GraphSetKernel { graph, node, launch } = command {
+            let mut touched = Touched::default();
+            self.kernel(&mut touched, launch, block);
+            self.set_node(*graph, *node, touched);
+        } else if let Command::GraphDestroy { graph } = command {
+            self.graphs.remove(graph);
+        }
+    }
+
+    fn set_node(&mut self, graph: GraphExecId, node: u32, touched: Touched) {
+        let nodes = self.graphs.get_mut(&graph);
+        let index = usize::try_from(node).unwrap_or(usize::MAX);
+        if let Some(node) = nodes.and_then(|nodes| nodes.get_mut(index)) {
+            *node = touched;
+        }
+    }
+
+    fn node(&self, node: &GraphNode<'_>, block: Blocks<'_>) -> Touched {
+        let mut touched = Touched::default();
+        match &node.work {
+            GraphWork::Kernel(launch) => self.kernel(&mut touched, launch, block),
+            GraphWork::Copy { dst, src, shape } => self.copy(&mut touched, dst, src, shape),
+            GraphWork::Fill(fill) => self.fill(&mut touched, fill),
+            GraphWork::Empty
+            | GraphWork::HostFunction(_)
+            | GraphWork::EventRecord(_)
+            | GraphWork::EventWait(_) => {}
+        }
+        touched
+    }
+
+    fn copy(&self, touched: &mut Touched, dst: &Endpoint<'_>, src: &Endpoint<'_>, shape: &Shape) {
+        touched.reads.extend(self.side(src, shape));
+        touched.writes.extend(self.side(dst, shape));
+    }
+
+    /// The part of the window that a side of a copy is.
+    fn side(&self, endpoint: &Endpoint<'_>, shape: &Shape) -> Option<Rows> {
+        let address = match &endpoint.place {
+            Place::Device(address) | Place::Host(Payload::Pinned { address, .. }) => *address,
+            Place::Host(Payload::Inline(_) | Payload::Arena(_)) => return None,
+        };
+        let rows = Rows::of(address, endpoint, shape);
+        (self.holds(&rows) && rows.is_apart()).then_some(rows)
+    }
+
+    fn fill(&self, touched: &mut Touched, fill: &weft_wire::command::FillSpec) {
+        let width = fill.width.saturating_mul(u64::from(fill.element));
+        let shape = Shape { width, height: fill.height, depth: 1 };
+        let place = Place::Device(fill.address);
+        let endpoint = Endpoint { place, pitch: fill.pitch, slice: 0 };
+        touched.writes.extend(self.side(&endpoint, &shape));
+    }
+
+    /// Every aligned word of the parameters may be an address.
+    fn kernel(&self, touched: &mut Touched, launch: &LaunchSpec<'_>, block: Blocks<'_>) {
+        let from_arena;
+        let params: &[u8] = match &launch.params {
+            Payload::Inline(bytes) => bytes,
+            Payload::Arena(named) => {
+                from_arena = block(named).unwrap_or_default();
+                &from_arena
+            }
+            // Nobody sends them so.
+            Payload::Pinned { .. } => &[],
+        };
+        for word in params.as_chunks::<8>().0 {
+            let address = u64::from_le_bytes(*word);
+            if self.offset(address, 1).is_none() {
+                continue;
+            }
+            let last = self.allocations.range(..=address).next_back();
+            let Some((start, bytes)) = last.filter(|(start, bytes)| address - **start < **bytes)
+            else {
+                continue;
+            };
+            let rows = Rows::linear(*start, *bytes);
+            if self.holds(&rows) && !touched.given.contains(&rows) {
+                touched.given.push(rows);
+            }
+        }
+    }
+}
+
+/// Counts the commands of each stream, as the worker does ([`weft_wire::progress`]).
+#[derive(Debug)]
+pub struct Counts(Vec<u64>);
+
+impl Default for Counts {
+    fn default() -> Self {
+        Self(vec![0; usize::try_from(STREAM_WORDS).unwrap_or(0)])
+    }
+}
+
+/// When a command has ended: its stream's progress word has come so far. A command without one ends
+/// with its answer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Until {
+    /// The word.
+    pub word: u32,
+    /// Its value.
+    pub value: u64,
+}
+
+/// A stream whose word does not exist.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "a remote session uses pinned memory in the first {STREAM_WORDS} streams of a program only"
+)]
+pub struct Uncounted;
+
+impl Counts {
+    /// Counts a command; when it will have ended.
+    pub fn count(&mut self, stream: StreamId) -> Result<Until, Uncounted> {
+        let index = usize::try_from(stream.index).unwrap_or(usize::MAX);
+        let count = self.0.get_mut(index).ok_or(Uncounted)?;
+        *count += 1;
+        Ok(Until { word: stream.index, value: *count })
+    }
+}
+
+/// What a command touches and when it will be over; `None` when it touches nothing.
+///
+/// # Errors
+/// [`Uncounted`].
+pub fn pending(
+    window: &mut Window,
+    counts: &mut Counts,
+    command: &Command<'_>,
+    block: Blocks<'_>,
+) -> Result<Option<(Until, Touched)>, Uncounted> {
+    let touched = window.touched(command, block);
+    let Some(stream) = command.stream() else { return Ok(None) };
+    let until = counts.count(stream);
+    if touched.is_empty() {
+        return Ok(None);
+    }
+    Ok(Some((until?, touched)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BASE: u64 = 0x2000_0000_0000;
+
+    fn window() -> Window {
+        let mut window = Window::new(BASE, 1 << 20);
+        let range = Command::PinnedRange { address: BASE + 4096, bytes: 8192, used: 1 };
+        assert_eq!(window.touched(&range, &|_| None), Touched::default());
+        window
+    }
+
+    fn pinned(address: u64, pitch: u64) -> Endpoint<'static> {
+        let place = Place::Host(Payload::Pinned { address, bytes: 0 });
+        Endpoint { place, pitch, slice: 0 }
+    }
+
+    fn device(address: u64) -> Endpoint<'static> {
+        Endpoint { place: Place::Device(address), pitch: 0, slice: 0 }
+    }
+
+    #[test]
+    fn copies_read_and_write_their_rows_alone() {
+        let mut window = window();
+        let shape = Shape { width: 16, height: 3, depth: 1 };
+        let stream = StreamId::LEGACY;
+        let (dst, src) = (device(0x3000_0000_0000), pinned(BASE + 4096, 64));
+        let copy = Command::Copy { stream, dst, src, shape: shape.clone() };
+        let touched = window.touched(&copy, &|_| None);
+        let runs: Vec<_> = touched.reads[0].runs().collect();
+        assert_eq!(runs, [0, 64, 128].map(|offset| (BASE + 4096 + offset, 16)));
+        assert!(!touched.may_write());
+        // A pinned address counts however it is named.
+        let (dst, src) = (device(BASE + 64), device(0x3000_0000_0000));
+        let copy = Command::CopySync { stream, dst, src, shape: Shape { height: 1, ..shape } };
+        assert_eq!(window.touched(&copy, &|_| None).writes, [Rows::linear(BASE + 64, 16)]);
+        // What does not lie in the window is the worker's to refuse.
+        let far = pinned(BASE + (1 << 20) - 8, 0);
+        let shape = Shape { width: 16, height: 1, depth: 1 };
+        let copy = Command::Copy { stream, dst: device(0), src: far, shape };
+        assert!(window.touched(&copy, &|_| None).is_empty());
+        let huge = Shape { width: u64::MAX, height: u64::MAX, depth: u64::MAX };
+        let copy = Command::Copy { stream, dst: device(0), src: pinned(BASE, 8), shape: huge };
+        assert!(window.touched(&copy, &|_| None).is_empty());
+    }
+
+    #[test]
+    fn a_kernel_is_given_the_allocations_that_its_parameters_point_into() {
+        let mut window = window();
+        let mut params = Vec::new();
+        for word in [7, BASE + 4096 + 100, BASE + 4096, BASE + 4096 + 8192, 0x3000_0000_0000] {
+            params.extend_from_slice(&u64::to_le_bytes(word));
+        }
+        let launch = LaunchSpec {
+            module: weft_wire::id::ModuleId { index: 0, generation: 0 },
+            function: 0,
+            grid: [1; 3],
+            block: [1; 3],
+            shared_bytes: 0,
+            params: Payload::Inline(&params),
+        };
+        let stream = StreamId { index: 4, generation: 1 };
+        let command = Command::Launch { stream, launch };
+        let whole = [Rows::linear(BASE + 4096, 8192)];
+        assert_eq!(window.touched(&command, &|_| None).given, whole);
+        let mut counts = Counts::default();
+        let (until, _) = pending(&mut window, &mut counts, &command, &|_| None).unwrap().unwrap();
+        assert_eq!(until, Until { word: 4, value: 1 });
+        let freed = Command::PinnedRange { address: BASE + 4096, bytes: 8192, used: 0 };
+        window.touched(&freed, &|_| None);
+        assert_eq!(pending(&mut window, &mut counts, &command, &|_| None), Ok(None));
+    }
+
+    #[test]
+    fn a_graph_touches_what_its_nodes_do() {
+        let mut window = window();
+        let shape = Shape { width: 8, height: 1, depth: 1 };
+        let copy = GraphWork::Copy { dst: device(1), src: pinned(BASE, 0), shape };
+        let nodes = vec![GraphNode { after: vec![], work: copy }];
+        let bytes = weft_wire::codec::encode_to_vec(&nodes, 4096).unwrap();
+        let graph = GraphExecId { index: 1, generation: 1 };
+        let block = Block { offset: 0, bytes: bytes.len() as u64, release: 0 };
+        let context = weft_wire::id::ContextId { index: 0, generation: 0 };
+        let made = Command::GraphInstantiate { context, graph, nodes: block.clone() };
+        window.touched(&made, &|_| Some(bytes.clone()));
+        let launch = Command::GraphLaunch { graph, stream: StreamId::LEGACY };
+        assert_eq!(window.touched(&launch, &|_| None).reads, [Rows::linear(BASE, 8)]);
+        window.touched(&Command::GraphDestroy { graph }, &|_| None);
+        assert!(window.touched(&launch, &|_| None).is_empty());
+    }
+}

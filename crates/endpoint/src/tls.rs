@@ -1,0 +1,340 @@
+//! TLS 1.3 between an endpoint and a gateway, and nothing older. The gateway is known by its public
+//! key alone (RFC 7250): the grant names the key's digest, so no certificate authority, name or
+//! clock is trusted.
+
+use std::fs;
+use std::io::{self, ErrorKind, Read, Write};
+use std::net::{Shutdown, TcpStream};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use ring::signature::Ed25519KeyPair;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{
+    CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key,
+};
+use rustls::pki_types::{
+    CertificateDer, PrivatePkcs8KeyDer, ServerName, SubjectPublicKeyInfoDer, UnixTime,
+};
+use rustls::server::{AlwaysResolvesServerRawPublicKeys, NoServerSessionStorage};
+use rustls::sign::CertifiedKey;
+use rustls::{
+    CertificateError, ClientConfig, ClientConnection, Connection, DigitallySignedStruct, Error,
+    PeerIncompatible, ServerConfig, SignatureScheme,
+};
+
+use crate::lock;
+
+/// What both sides say that they speak.
+const ALPN: &[u8] = b"weft/1";
+
+/// Ciphertext that is read at once, in bytes: some records.
+const READ_BYTES: usize = 128 << 10;
+
+/// Bytes from the system's source of randomness.
+///
+/// # Errors
+/// When there is none.
+pub fn random<const N: usize>() -> Result<[u8; N]> {
+    let mut bytes = [0; N];
+    let filled = ring::rand::SecureRandom::fill(&ring::rand::SystemRandom::new(), &mut bytes);
+    filled.map_err(|_| anyhow::anyhow!("the system gives no random bytes"))?;
+    Ok(bytes)
+}
+
+/// SHA-256.
+#[must_use]
+pub fn digest(bytes: &[u8]) -> [u8; 32] {
+    let mut digest = [0; 32];
+    digest.copy_from_slice(ring::digest::digest(&ring::digest::SHA256, bytes).as_ref());
+    digest
+}
+
+fn provider() -> Arc<CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// The gateway's key.
+#[derive(Debug)]
+pub struct Identity {
+    key: Arc<CertifiedKey>,
+    digest: [u8; 32],
+}
+
+impl Identity {
+    /// The key in the file, which is made if it is not there.
+    ///
+    /// # Errors
+    /// When the file cannot be read or written, is no key, or is open to others.
+    pub fn at(path: &Path) -> Result<Self> {
+        let shown = path.display();
+        match fs::read(path) {
+            Ok(der) => Self::from_pkcs8(&der)
+                .with_context(|| format!("{shown} is no key; move it away to have one made")),
+            Err(error) if error.kind() == ErrorKind::NotFound => {
+                let made = Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new());
+                let made = made.map_err(|_| anyhow::anyhow!("no key could be made"))?;
+                let mut options = fs::File::options();
+                let file = options.write(true).create_new(true).mode(0o600).open(path);
+                let written = file.and_then(|mut file| {
+                    file.write_all(made.as_ref())?;
+                    file.sync_all()
+                });
+                written.with_context(|| format!("cannot write the gateway's key to {shown}"))?;
+                Self::from_pkcs8(made.as_ref())
+            }
+            Err(error) => Err(error).with_context(|| format!("cannot read {shown}")),
+        }
+    }
+
+    /// The key with this private half.
+    ///
+    /// # Errors
+    /// When it is none.
+    pub fn from_pkcs8(der: &[u8]) -> Result<Self> {
+        let private = PrivatePkcs8KeyDer::from(der.to_vec());
+        let key = provider().key_provider.load_private_key(private.into())?;
+        let public = key.public_key().context("the key has no public half")?.to_vec();
+        let digest = digest(&public);
+        let key = CertifiedKey::new(vec![CertificateDer::from(public)], key);
+        Ok(Self { key: Arc::new(key), digest })
+    }
+
+    /// What grants name.
+    #[must_use]
+    pub fn digest(&self) -> [u8; 32] {
+        self.digest
+    }
+
+    /// How the gateway greets.
+    ///
+    /// # Errors
+    /// Never with the provider that is built in.
+    pub fn server_config(&self) -> Result<Arc<ServerConfig>> {
+        let builder = ServerConfig::builder_with_provider(provider());
+        let builder = builder.with_protocol_versions(&[&rustls::version::TLS13])?;
+        let resolver = AlwaysResolvesServerRawPublicKeys::new(Arc::clone(&self.key));
+        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::new(resolver));
+        config.alpn_protocols = vec![ALPN.to_vec()];
+        // A session resumes by itself, with what was lost; TLS has nothing to remember.
+        config.session_storage = Arc::new(NoServerSessionStorage {});
+        config.send_tls13_tickets = 0;
+        Ok(Arc::new(config))
+    }
+}
+
+/// Takes exactly the key with this digest for the gateway's.
+#[derive(Debug)]
+struct Pinned {
+    digest: [u8; 32],
+    algorithms: WebPkiSupportedAlgorithms,
+}
+
+impl ServerCertVerifier for Pinned {
+    fn verify_server_cert(
+        &self,
+        end_entity: &CertificateDer<'_>,
+        _intermediates: &[CertificateDer<'_>],
+        _server_name: &ServerName<'_>,
+        _ocsp_response: &[u8],
+        _now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        if digest(end_entity) == self.digest {
+            return Ok(ServerCertVerified::assertion());
+        }
+        Err(CertificateError::ApplicationVerificationFailure.into())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        _message: &[u8],
+        _cert: &CertificateDer<'_>,
+        _dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        Err(PeerIncompatible::Tls12NotOffered.into())
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        cert: &CertificateDer<'_>,
+        dss: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let key = SubjectPublicKeyInfoDer::from(cert.as_ref());
+        verify_tls13_signature_with_raw_key(message, &key, dss, &self.algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.algorithms.supported_schemes()
+    }
+
+    fn requires_raw_public_keys(&self) -> bool {
+        true
+    }
+}
+
+/// How an endpoint greets the gateway whose key has this digest.
+///
+/// # Errors
+/// Never with the provider that is built in.
+pub fn client_config(digest: [u8; 32]) -> Result<Arc<ClientConfig>> {
+    let provider = provider();
+    let algorithms = provider.signature_verification_algorithms;
+    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13])?;
+    let verifier = Arc::new(Pinned { digest, algorithms });
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
+    let mut config = builder.with_no_client_auth();
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    config.enable_sni = false;
+    config.resumption = rustls::client::Resumption::disabled();
+    Ok(Arc::new(config))
+}
+
+/// What came of reading.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Heard {
+    /// Some bytes, or none yet that make sense.
+    Some,
+    /// Nothing within the socket's time limit.
+    Nothing,
+    /// The peer has closed the connection.
+    End,
+}
+
+/// A connection whose handshake is done. Two threads use it: one reads, whoever has something
+/// sends.
+pub struct Channel {
+    tls: Mutex<Connection>,
+    socket: TcpStream,
+    sending: Mutex<Vec<u8>>,
+    /// Read, and given back.
+    early: Mutex<Vec<u8>>,
+}
+
+impl Channel {
+    /// Greets the gateway.
+    ///
+    /// # Errors
+    /// The system's or TLS's; in words for people.
+    pub fn connect(socket: TcpStream, config: Arc<ClientConfig>) -> Result<Self> {
+        let name = ServerName::try_from("weft").context("a name")?;
+        let mut tls = ClientConnection::new(config, name)?;
+        let mut socket = socket;
+        while tls.is_handshaking() {
+            tls.complete_io(&mut socket)?;
+        }
+        ensure!(tls.alpn_protocol() == Some(ALPN), "the other side does not speak {ALPN:?}");
+        Self::new(socket, tls.into())
+    }
+
+    /// Takes over a connection whose handshake is done.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn new(socket: TcpStream, mut tls: Connection) -> Result<Self> {
+        socket.set_nodelay(true)?;
+        socket.set_nonblocking(false)?;
+        tls.set_buffer_limit(None);
+        let (tls, early) = (Mutex::new(tls), Mutex::default());
+        Ok(Self { tls, socket, sending: Mutex::default(), early })
+    }
+
+    /// How long [`Self::receive`] waits.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn set_patience(&self, limit: Duration) -> io::Result<()> {
+        self.socket.set_read_timeout(Some(limit))
+    }
+
+    /// Sends these bytes, however long the peer lets it wait.
+    ///
+    /// # Errors
+    /// The system's or TLS's; the connection is then of no more use.
+    pub fn send(&self, bytes: &[u8]) -> io::Result<()> {
+        let mut sending = lock(&self.sending);
+        sending.clear();
+        {
+            let mut tls = lock(&self.tls);
+            tls.writer().write_all(bytes)?;
+            while tls.wants_write() {
+                tls.write_tls(&mut *sending)?;
+            }
+        }
+        (&self.socket).write_all(&sending)
+    }
+
+    /// Has [`Self::receive`] give these bytes once more, before others.
+    pub fn give_back(&self, bytes: &[u8]) {
+        lock(&self.early).extend_from_slice(bytes);
+    }
+
+    /// Appends what has come to `plain`; `room` is scratch space.
+    ///
+    /// # Errors
+    /// The system's or TLS's; the connection is then of no more use.
+    pub fn receive(&self, room: &mut Room, plain: &mut Vec<u8>) -> io::Result<Heard> {
+        let early = std::mem::take(&mut *lock(&self.early));
+        if !early.is_empty() {
+            plain.extend_from_slice(&early);
+            return Ok(Heard::Some);
+        }
+        let count = match (&self.socket).read(&mut room.0) {
+            Ok(0) => return Ok(Heard::End),
+            Ok(count) => count,
+            Err(error) if is_timeout(&error) => return Ok(Heard::Nothing),
+            Err(error) if error.kind() == ErrorKind::Interrupted => return Ok(Heard::Some),
+            Err(error) => return Err(error),
+        };
+        let mut cipher = room.0.get(..count).unwrap_or_default();
+        let mut tls = lock(&self.tls);
+        while !cipher.is_empty() {
+            tls.read_tls(&mut cipher)?;
+            let state = tls.process_new_packets().map_err(io::Error::other)?;
+            let waiting = state.plaintext_bytes_to_read();
+            let before = plain.len();
+            plain.resize(before + waiting, 0);
+            tls.reader().read_exact(&mut plain[before..])?;
+            if state.peer_has_closed() {
+                return Ok(Heard::End);
+            }
+        }
+        Ok(Heard::Some)
+    }
+
+    /// Ends the connection, also for threads that wait in it.
+    pub fn close(&self) {
+        // One that is closed already needs nothing.
+        let _ = self.socket.shutdown(Shutdown::Both);
+    }
+
+    /// Whether the peer, or the network, has ended the connection; bytes may be unread.
+    #[must_use]
+    pub fn has_hung_up(&self) -> bool {
+        weft_ring::peer::has_hung_up(&self.socket)
+    }
+}
+
+impl std::fmt::Debug for Channel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Channel").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+/// Where ciphertext is read to.
+#[derive(Debug)]
+pub struct Room(Vec<u8>);
+
+impl Default for Room {
+    fn default() -> Self {
+        Self(vec![0; READ_BYTES])
+    }
+}
+
+fn is_timeout(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut)
+}

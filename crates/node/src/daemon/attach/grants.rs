@@ -1,0 +1,279 @@
+//! Grants: what lets an endpoint on another host open sessions of a vGPU.
+//!
+//! A grant is signed with a key that only this node's state directory has. The first endpoints that
+//! use it, as many as it says, are remembered by digests of keys of theirs: whoever else shows it
+//! later, having overheard it or found it, is refused, also by the next daemon.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io::{self, ErrorKind, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use hmac::{Hmac, Mac};
+use serde::{Deserialize, Serialize};
+use sha2::Sha256;
+use weft_wire::handshake;
+use weft_wire::remote::{CODE_BYTES, Grant, GrantBody, from_hex, to_hex};
+
+use crate::daemon::registry;
+
+/// Used grants that are remembered at once. Each was made by somebody who may.
+const USED_MAX: usize = 1 << 16;
+
+/// Why a grant does not let anybody in.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum GrantError {
+    /// It is not this node's.
+    #[error(
+        "the grant is not genuine, or another node's: get one with `weft token` on the node whose \
+         gateway this is"
+    )]
+    Forged,
+    /// Its time is over.
+    #[error("the grant for vGPU `{0}` has expired: get another one with `weft token`")]
+    Expired(String),
+    /// Others have used it.
+    #[error(
+        "the grant for vGPU `{0}` was used by another endpoint: get one of your own with `weft \
+         token`, or one for several (--uses)"
+    )]
+    Used(String),
+    /// Too many are remembered.
+    #[error("the node remembers {USED_MAX} used grants and no more: wait until some have expired")]
+    Full,
+    /// It could not be remembered.
+    #[error("the use of the grant cannot be kept, so it is refused: {0}; make room on the disk")]
+    Disk(#[from] io::Error),
+}
+
+/// The key, and what was used.
+#[derive(Debug)]
+pub(crate) struct Grants {
+    key: [u8; 32],
+    path: PathBuf,
+    used: Mutex<BTreeMap<String, Used>>,
+}
+
+/// A grant that was used.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Used {
+    /// Which, in hexadecimal digits.
+    id: String,
+    /// When it may be forgotten.
+    expires_s: u64,
+    /// Digests of the endpoints' keys.
+    by: Vec<String>,
+}
+
+/// Seconds since 1970.
+pub(crate) fn now_s() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())
+}
+
+impl Grants {
+    /// Those of a state directory; the key is made if there is none.
+    pub(crate) fn open(state_dir: &Path) -> io::Result<Self> {
+        let key = key_at(&state_dir.join("grants.key"))?;
+        let path = state_dir.join("grants.used");
+        let text = match fs::read_to_string(&path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == ErrorKind::NotFound => String::new(),
+            Err(error) => return Err(error),
+        };
+        let mut used = BTreeMap::new();
+        let now = now_s();
+        for line in text.lines() {
+            // The last line may have been cut by a crash: its endpoint was not let in.
+            let Ok(one) = serde_json::from_str::<Used>(line) else { continue };
+            if one.expires_s >= now {
+                used.insert(one.id.clone(), one);
+            }
+        }
+        let grants = Self { key, path, used: Mutex::new(used) };
+        if !text.is_empty() {
+            grants.write_all()?;
+        }
+        Ok(grants)
+    }
+
+    fn write_all(&self) -> io::Result<()> {
+        let used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = Vec::new();
+        for one in used.values() {
+            serde_json::to_writer(&mut bytes, one)?;
+            bytes.push(b'\n');
+        }
+        registry::replace(&self.path, &bytes)
+    }
+
+    /// The text of a grant.
+    pub(crate) fn issue(&self, body: &GrantBody) -> anyhow::Result<String> {
+        let body = handshake::to_vec(body)?;
+        let code = self.code(&body).finalize().into_bytes().into();
+        Ok(Grant { body, code }.to_text())
+    }
+
+    fn code(&self, body: &[u8]) -> Hmac<Sha256> {
+        // Every key length is one.
+        let mut code = Hmac::<Sha256>::new_from_slice(&self.key).expect("HMAC takes any key");
+        code.update(b"weft grant 1\0");
+        code.update(body);
+        code
+    }
+
+    /// What a grant grants to the endpoint whose key has this digest.
+    pub(crate) fn redeem(
+        &self,
+        grant: &Grant,
+        endpoint: [u8; 32],
+        now: u64,
+    ) -> Result<GrantBody, GrantError> {
+        let code: &[u8; CODE_BYTES] = &grant.code;
+        let genuine = self.code(&grant.body).verify_slice(code);
+        genuine.map_err(|_| GrantError::Forged)?;
+        let body = grant.claims().map_err(|_| GrantError::Forged)?;
+        if now > body.expires_s {
+            return Err(GrantError::Expired(body.vgpu));
+        }
+        self.note_use(&body, &to_hex(&endpoint), now)?;
+        Ok(body)
+    }
+
+    fn note_use(&self, body: &GrantBody, endpoint: &str, now: u64) -> Result<(), GrantError> {
+        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        used.retain(|_, one| one.expires_s >= now);
+        let id = to_hex(&body.id);
+        let fresh = Used { id: id.clone(), expires_s: body.expires_s, by: Vec::new() };
+        let mut one = used.get(&id).cloned().unwrap_or(fresh);
+        if one.by.iter().any(|by| by == endpoint) {
+            return Ok(());
+        }
+        if one.by.len() >= usize::try_from(body.uses).unwrap_or(usize::MAX) {
+            return Err(GrantError::Used(body.vgpu.clone()));
+        }
+        if used.len() >= USED_MAX {
+            return Err(GrantError::Full);
+        }
+        one.by.push(endpoint.to_owned());
+        // On disk before anybody is let in by it.
+        let mut line = serde_json::to_vec(&one).map_err(io::Error::from)?;
+        line.push(b'\n');
+        let mut file = File::options().create(true).append(true).mode(0o600).open(&self.path)?;
+        file.write_all(&line)?;
+        file.sync_data()?;
+        used.insert(id, one);
+        Ok(())
+    }
+}
+
+/// What an endpoint shows: the grant's text, a dot and the digest of its key. `None` for anything
+/// else, which is an attach token or nothing.
+pub(crate) fn shown(token: &str) -> Option<(Grant, [u8; 32])> {
+    let (grant, endpoint) = token.rsplit_once('.')?;
+    let endpoint = from_hex(endpoint)?.try_into().ok()?;
+    Some((Grant::from_text(grant).ok()?, endpoint))
+}
+
+/// Bytes that nobody can guess.
+pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn key_at(path: &Path) -> io::Result<[u8; 32]> {
+    match fs::read(path) {
+        Ok(bytes) => <[u8; 32]>::try_from(bytes).map_err(|_| {
+            let why = format!(
+                "{} is no key; move it away, and all grants become worthless",
+                path.display()
+            );
+            io::Error::new(ErrorKind::InvalidData, why)
+        }),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            let key = random()?;
+            registry::replace(path, &key)?;
+            Ok(key)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn body(uses: u32) -> GrantBody {
+        GrantBody {
+            id: [uses.to_le_bytes()[0]; 16],
+            vgpu: "alice".into(),
+            owner: 1000,
+            weight: 1,
+            memory_bytes: 0,
+            uses,
+            expires_s: 1000,
+            server: [3; 32],
+        }
+    }
+
+    fn grant(grants: &Grants, uses: u32) -> Grant {
+        Grant::from_text(&grants.issue(&body(uses)).unwrap()).unwrap()
+    }
+
+    #[test]
+    fn a_grant_is_genuine_to_the_last_bit_and_only_here() {
+        let (here, there) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let (grants, others) = (Grants::open(here.path()), Grants::open(there.path()));
+        let (grants, others) = (grants.unwrap(), others.unwrap());
+        let mut issued = grant(&grants, 1);
+        assert_eq!(grants.redeem(&issued, [1; 32], 1000).unwrap(), body(1));
+        assert!(matches!(others.redeem(&issued, [1; 32], 0), Err(GrantError::Forged)));
+        let late = grants.redeem(&issued, [1; 32], 1001);
+        assert!(matches!(late, Err(GrantError::Expired(_))));
+        for at in 0..issued.body.len() {
+            issued.body[at] ^= 1;
+            let forged = grants.redeem(&issued, [1; 32], 0);
+            assert!(matches!(forged, Err(GrantError::Forged)), "byte {at}");
+            issued.body[at] ^= 1;
+        }
+    }
+
+    #[test]
+    fn another_endpoint_cannot_use_what_was_used_not_even_after_a_restart() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut far = body(2);
+        far.expires_s = now_s() + 1000;
+        let issued = {
+            let grants = Grants::open(dir.path()).unwrap();
+            let issued = Grant::from_text(&grants.issue(&far).unwrap()).unwrap();
+            for endpoint in [1, 1, 2, 1] {
+                grants.redeem(&issued, [endpoint; 32], 0).unwrap();
+            }
+            let third = grants.redeem(&issued, [3; 32], 0);
+            assert!(matches!(third, Err(GrantError::Used(_))));
+            issued
+        };
+        // A crash in the middle of a line.
+        let mut file = File::options().append(true).open(dir.path().join("grants.used")).unwrap();
+        file.write_all(b"{\"id\":\"77").unwrap();
+        for _ in 0..2 {
+            let grants = Grants::open(dir.path()).unwrap();
+            assert!(matches!(grants.redeem(&issued, [3; 32], 0), Err(GrantError::Used(_))));
+            grants.redeem(&issued, [2; 32], 0).unwrap();
+        }
+    }
+
+    #[test]
+    fn an_attach_token_is_no_grant() {
+        for token in ["", "secret", "weft1", "weft1.00", "a.b"] {
+            assert!(shown(token).is_none(), "{token}");
+        }
+        let dir = tempfile::tempdir().unwrap();
+        let text = Grants::open(dir.path()).unwrap().issue(&body(1)).unwrap();
+        assert!(shown(&text).is_none(), "it comes with a key");
+        assert_eq!(shown(&format!("{text}.{}", to_hex(&[9; 32]))).unwrap().1, [9; 32]);
+    }
+}

@@ -1,0 +1,144 @@
+//! Another host: the gateway shows a grant at the tenant socket, for the endpoint that showed it to
+//! the gateway. Whose process the gateway is says nothing; the grant says whose session it becomes.
+
+use anyhow::Context as _;
+use weft_ring::peer::Credentials;
+use weft_wire::handshake::{HelloBody, RefusalCode};
+use weft_wire::remote::{Grant, GrantBody};
+
+use super::gateway::Gateway;
+use super::grants::{self, GrantError, Grants};
+use super::{Attachment, Client};
+use crate::admin::{GrantReport, GrantRequest};
+use crate::config::NodeConfig;
+use crate::daemon::Daemon;
+use crate::daemon::registry::{Change, Wanted};
+use crate::daemon::roles::{self, Caller};
+use crate::daemon::sessions::Refusal;
+
+/// The longest time for which a grant may be good.
+const VALID_S_MAX: u64 = 30 * 24 * 3600;
+
+/// What lets programs of other hosts in, and through which process they come.
+#[derive(Debug)]
+pub(crate) struct Remote {
+    grants: Grants,
+    pub(super) gateway: Gateway,
+}
+
+impl Remote {
+    /// As configured, with what the state directory keeps.
+    pub(crate) fn open(config: &NodeConfig) -> anyhow::Result<Self> {
+        let grants = Grants::open(&config.state_dir)
+            .with_context(|| format!("cannot use {}", config.state_dir.display()))?;
+        Ok(Self { grants, gateway: Gateway::new(&config.remote) })
+    }
+}
+
+/// The attachment of an endpoint's program.
+pub(super) fn redeem(
+    daemon: &Daemon,
+    hello: HelloBody,
+    gateway: &Credentials,
+    (grant, endpoint): &(Grant, [u8; 32]),
+) -> Result<Attachment, Refusal> {
+    let refused = |error: &GrantError| Refusal {
+        code: match error {
+            GrantError::Forged | GrantError::Expired(_) | GrantError::Used(_) => {
+                RefusalCode::Permission
+            }
+            GrantError::Full | GrantError::Disk(_) => RefusalCode::Exhausted,
+        },
+        message: error.to_string(),
+    };
+    let body = daemon.remote.grants.redeem(grant, *endpoint, grants::now_s());
+    let GrantBody { vgpu, owner, .. } = body.map_err(|error| refused(&error))?;
+    let permission = |message| Refusal { code: RefusalCode::Permission, message };
+    if !hello.vgpu.is_empty() && hello.vgpu != vgpu {
+        return Err(permission(format!(
+            "the grant is for vGPU `{vgpu}`, not for `{}`: leave WEFT_VGPU out, or get a grant for \
+             that one",
+            hello.vgpu
+        )));
+    }
+    let now_of = daemon.tables().registry.find(&vgpu).map(|vgpu| vgpu.owner).ok();
+    if now_of != Some(owner) {
+        return Err(permission(format!(
+            "vGPU `{vgpu}` was removed since the grant was made, or is another user's: get a new \
+             grant with `weft token`"
+        )));
+    }
+    let hello = HelloBody { vgpu, weight: 0, memory_bytes: 0, token: String::new(), ..hello };
+    let tenant = Credentials { pid: gateway.pid, uid: owner, gid: owner };
+    Ok(Attachment { hello, tenant, client: Client::Elsewhere })
+}
+
+impl Daemon {
+    /// Makes a grant for a vGPU, and the vGPU if it is not there.
+    pub(crate) fn make_grant(
+        &self,
+        asked: GrantRequest,
+        caller: Caller,
+    ) -> anyhow::Result<GrantReport> {
+        let server = self.remote.gateway.key()?;
+        anyhow::ensure!(
+            (1..=VALID_S_MAX).contains(&asked.valid_s),
+            "a grant is good for a second to 30 days"
+        );
+        anyhow::ensure!(asked.uses > 0, "a grant that nobody may use is of no use: --uses 1");
+        let GrantRequest { name, weight, memory_bytes, valid_s, uses } = asked;
+        let is_there = self.tables().registry.find(&name).is_ok();
+        if !is_there {
+            let wanted = Wanted {
+                name: name.clone(),
+                owner: caller.uid,
+                device: String::new(),
+                weight: weight.unwrap_or(0),
+                memory_bytes: memory_bytes.unwrap_or(0),
+                token: String::new(),
+                cap_ppm: None,
+                sla_ns: 0,
+            };
+            let chosen = Change { weight, memory_bytes, ..Change::default() };
+            self.create_vgpu(wanted, &chosen, caller)?;
+        }
+        let vgpu = self.tables().registry.find(&name)?.clone();
+        roles::permit_grant(caller, &vgpu)?;
+        anyhow::ensure!(
+            vgpu.token.is_none(),
+            "vGPU `{name}` has an attach token, which programs of other hosts cannot show; make \
+             another vGPU for them"
+        );
+        let (differs, word) = match (weight, memory_bytes) {
+            (Some(weight), _) if weight != vgpu.weight => (true, "weight"),
+            (_, Some(bytes)) if bytes != vgpu.memory_bytes => (true, "memory"),
+            _ => (false, ""),
+        };
+        anyhow::ensure!(
+            !differs,
+            "vGPU `{name}` is there already with another {word}: change it with `weft set`, or \
+             leave --{word} out"
+        );
+        let body = GrantBody {
+            id: grants::random()?,
+            vgpu: name.clone(),
+            owner: vgpu.owner,
+            weight: vgpu.weight,
+            memory_bytes: vgpu.memory_bytes,
+            uses,
+            expires_s: grants::now_s().saturating_add(valid_s),
+            server,
+        };
+        let grant = self.remote.grants.issue(&body)?;
+        tracing::info!(vgpu = name, uid = caller.uid, uses, valid_s, "grant made");
+        Ok(GrantReport {
+            grant,
+            vgpu: name,
+            weight: body.weight,
+            memory_bytes: body.memory_bytes,
+            uses,
+            expires_s: body.expires_s,
+            listen: self.remote.gateway.address().map(|address| address.to_string()),
+        })
+    }
+}

@@ -1,0 +1,306 @@
+//! The oracle: vGPUs with software devices of their own keep their identity in their memory, on a
+//! device with too few slots, and check all of it in every turn. Copies to and from the device are
+//! operations: they go by its physical table.
+
+use std::sync::{Arc, Mutex};
+
+use weft_device::soft::{Clock, FrameStore, MemoryConfig, SoftConfig, SoftDevice, Translation};
+use weft_device::{
+    Brought, CopyShape, Device, DeviceError, Endpoint, FrameRun, FrameSource, MemoryUse, Op,
+    Outcome, PAGE, Place, QueueId, Wanted,
+};
+use weft_ring::{Access, MemoryFile, SharedMemory};
+
+use super::*;
+use crate::daemon::devices::frames::{Frames, VgpuFiles};
+
+const SLOT_PAGES: u64 = 16;
+const SLOTS: u64 = 5;
+/// More than the device has: one vGPU alone may have so much.
+const LENT: u64 = 12 * SLOT_PAGES * PAGE;
+const VGPUS: u32 = 4;
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What a worker has instead of the link.
+#[derive(Debug)]
+struct Source {
+    session: u32,
+    frames: Arc<Mutex<Frames>>,
+    requests: u32,
+    now_ns: Arc<Mutex<u64>>,
+}
+
+impl FrameSource for Source {
+    fn take(&mut self, frames: u64) -> Result<Vec<FrameRun>, DeviceError> {
+        self.requests += 1;
+        let taken = self.frames.lock().unwrap().take(self.session, frames, self.requests, false);
+        let runs = taken.map_err(|_| DeviceError::OutOfMemory { requested: frames * PAGE })?;
+        Ok(runs.into_iter().map(|(first, count)| FrameRun { first, count }).collect())
+    }
+
+    fn give_back(&mut self, runs: &[FrameRun]) {
+        let runs: Vec<Pages> = runs.iter().map(|run| (run.first, run.count)).collect();
+        let mut frames = self.frames.lock().unwrap();
+        let dirty = frames.give_back(self.session, self.session, &runs, false).unwrap();
+        frames.recycle(&dirty.clear());
+    }
+
+    fn usage(&self) -> MemoryUse {
+        let (free, total) = self.frames.lock().unwrap().usage(self.session);
+        MemoryUse { free, total }
+    }
+
+    fn make_resident(&self, wanted: &Wanted) -> Brought {
+        let residency = Arc::clone(self.frames.lock().unwrap().residency());
+        let now_ns = *self.now_ns.lock().unwrap();
+        let wait_ns = residency.make_resident(now_ns, self.session, wanted.page, &wanted.touched);
+        Brought { wait_ns }
+    }
+}
+
+/// A vGPU with one session, of the same key.
+struct Tenant {
+    key: u32,
+    device: SoftDevice,
+    host: Arc<SharedMemory>,
+    /// Address, pages, and what they are filled with.
+    memory: Vec<(u64, u64, u64)>,
+    filled: u64,
+}
+
+struct Bed {
+    frames: Arc<Mutex<Frames>>,
+    now_ns: Arc<Mutex<u64>>,
+    tenants: Vec<Tenant>,
+    seed: u64,
+}
+
+/// Somebody did not find what was its own.
+#[derive(Debug, PartialEq, Eq)]
+struct Lost;
+
+fn bed(placement: &str, slots: u64) -> Bed {
+    let slot_bytes = SLOT_PAGES * PAGE;
+    let terms = Terms {
+        geometry: Geometry::new(slots * slot_bytes, LENT, slot_bytes).unwrap(),
+        placement: weft_sched::memory::by_name(placement).unwrap(),
+        entry_ns: 0,
+        quantum_ns: 6_000_000,
+    };
+    let frames = Arc::new(Mutex::new(Frames::new(terms, 3 * LENT, None).unwrap()));
+    let now_ns = Arc::new(Mutex::new(SECOND_NS));
+    let tenants = (1..=VGPUS).map(|key| Tenant::new(key, &frames, &now_ns, terms.geometry));
+    Bed { tenants: tenants.collect(), frames, now_ns, seed: 7 }
+}
+
+impl Tenant {
+    fn new(
+        key: u32,
+        frames: &Arc<Mutex<Frames>>,
+        now_ns: &Arc<Mutex<u64>>,
+        geometry: Geometry,
+    ) -> Self {
+        let files = {
+            let mut frames = frames.lock().unwrap();
+            frames.set_quota(key, LENT);
+            frames.add_session(key, 100 + u64::from(key), key);
+            frames.files(key).unwrap()
+        };
+        let VgpuFiles { frames: file, table, physical } = files;
+        let view = |fd| MemoryFile::received(fd).unwrap().map(Access::ReadOnly).unwrap();
+        let table = Translation::open(&view(table), &view(physical), geometry, key).unwrap();
+        let (frames, now_ns) = (Arc::clone(frames), Arc::clone(now_ns));
+        let source = Source { session: key, frames, requests: 0, now_ns };
+        let memory = MemoryConfig {
+            store: FrameStore::map(file, Some(table)).unwrap(),
+            source: Box::new(source),
+            base: 1 << 40,
+            len: 1 << 34,
+            window: None,
+            exact_bounds: false,
+        };
+        let config = SoftConfig { memory, memory_bytes: LENT, clock: Clock::Real, page: None };
+        let host = SharedMemory::anonymous(usize::try_from(LENT).unwrap()).unwrap();
+        Self { key, device: SoftDevice::new(config), host, memory: Vec::new(), filled: 0 }
+    }
+
+    fn copy(&mut self, dst: Place, src: Place, width: u64) -> Result<(), Lost> {
+        let end = |place| Endpoint { place, pitch: width, slice: width };
+        let (dst, src) = (end(dst), end(src));
+        let shape = CopyShape { width, height: 1, depth: 1 };
+        self.device.start(QueueId(0), Op::Copy { dst, src, shape }).unwrap();
+        let completion = loop {
+            self.device.drive(1_000_000);
+            if let Some(completion) = self.device.poll() {
+                break completion;
+            }
+        };
+        match completion.outcome {
+            Outcome::Done => Ok(()),
+            Outcome::Fault(_) | Outcome::Partial { .. } => Err(Lost),
+        }
+    }
+
+    /// What page `page` of its fill `id` has.
+    fn words(&self, id: u64, page: u64) -> [u64; 2] {
+        [u64::from(self.key) << 32 | id, page]
+    }
+
+    fn alloc(&mut self, pages: u64) -> Result<(), Lost> {
+        let Ok(address) = self.device.alloc(pages * PAGE) else { return Ok(()) };
+        self.filled += 1;
+        self.memory.push((address, pages, self.filled));
+        self.fill(address, pages, self.filled)
+    }
+
+    fn fill(&mut self, address: u64, pages: u64, id: u64) -> Result<(), Lost> {
+        let page = |page| {
+            let words = self.words(id, page).into_iter().cycle().take(512);
+            words.flat_map(u64::to_le_bytes).collect::<Vec<u8>>()
+        };
+        let bytes: Vec<u8> = (0..pages).flat_map(page).collect();
+        self.copy(Place::Device(address), Place::Inline(bytes), pages * PAGE)
+    }
+
+    /// Whether all of its memory is as it was filled.
+    fn check(&mut self) -> Result<(), Lost> {
+        for (address, pages, id) in self.memory.clone() {
+            let bytes = usize::try_from(pages * PAGE).unwrap();
+            let span = self.host.span(0, bytes).unwrap();
+            self.copy(Place::Host(span.clone()), Place::Device(address), pages * PAGE)?;
+            let seen = span.to_vec();
+            let (words, _) = seen.as_chunks::<8>();
+            let is_own = |(at, word): (usize, &[u8; 8])| {
+                let (page, place) = (at as u64 / 512, at % 2);
+                u64::from_le_bytes(*word) == self.words(id, page)[place]
+            };
+            if !words.iter().enumerate().all(is_own) {
+                return Err(Lost);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Bed {
+    fn random(&mut self, below: u64) -> u64 {
+        self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (self.seed >> 33) % below
+    }
+
+    /// A turn of somebody: it checks what it has, and then changes something.
+    fn turn(&mut self) -> Result<(), Lost> {
+        let who = usize::try_from(self.random(u64::from(VGPUS))).unwrap();
+        let (what, pages, which) = (self.random(4), 1 + self.random(40), self.random(1 << 20));
+        let step_ns = if self.random(20) == 0 { 25 * SECOND_NS } else { SECOND_NS / 50 };
+        *self.now_ns.lock().unwrap() += step_ns;
+        let now_ns = *self.now_ns.lock().unwrap();
+        let tenant = &mut self.tenants[who];
+        tenant.check()?;
+        let which = usize::try_from(which).unwrap() % tenant.memory.len().max(1);
+        match (what, tenant.memory.get(which).copied()) {
+            (0 | 1, _) if tenant.memory.len() < 6 => tenant.alloc(pages)?,
+            (2, Some((address, pages, _))) => {
+                tenant.filled += 1;
+                tenant.memory[which].2 = tenant.filled;
+                tenant.fill(address, pages, tenant.filled)?;
+            }
+            (_, Some((address, ..))) => {
+                tenant.memory.remove(which);
+                tenant.device.free(address).unwrap();
+            }
+            (_, None) => {}
+        }
+        let key = tenant.key;
+        let residency = Arc::clone(self.frames.lock().unwrap().residency());
+        residency.end_turn(now_ns, key, 6_000_000);
+        residency.lock().manager.table().check().map_err(|_| Lost)
+    }
+
+    fn report(&self) -> MemoryReport {
+        self.frames.lock().unwrap().residency().report(|key| Some(format!("v{key}")))
+    }
+}
+
+#[test]
+fn nothing_is_lost_or_seen_by_others_under_any_placement() {
+    for placement in weft_sched::memory::NAMES {
+        let mut bed = bed(placement, SLOTS);
+        for turn in 0..300 {
+            assert_eq!(bed.turn(), Ok(()), "{placement}, turn {turn}");
+        }
+        let report = bed.report();
+        assert!(report.copied_slots > 100 && report.replaced_parts > 0, "{placement}: {report:?}");
+    }
+}
+
+/// The negative control: whichever slot it is whose copies are skipped, the vGPU whose entries they
+/// were notices.
+#[test]
+fn skipped_copies_of_one_slot_are_noticed() {
+    for skipped in 0..6 {
+        let mut bed = bed("exact", 8);
+        bed.tenants.iter_mut().for_each(|tenant| tenant.alloc(3 * SLOT_PAGES).unwrap());
+        let mut round = || bed.tenants.iter_mut().position(|tenant| tenant.check().is_err());
+        assert_eq!((round(), round()), (None, None));
+        for before in 0..=skipped {
+            assert_eq!(bed.tenants[before % 4].check(), Ok(()));
+        }
+        let copied = bed.report().copied_slots;
+        bed.frames.lock().unwrap().residency().lock().fault = Fault::Next;
+        let noticed = (0..16).any(|turn| bed.tenants[turn % 4].check() == Err(Lost));
+        assert!(noticed, "copies after {copied} were skipped and nobody noticed");
+    }
+}
+
+#[test]
+fn one_slot_is_enough_for_everybody() {
+    let mut bed = bed("scores", 1);
+    for turn in 0..100 {
+        assert_eq!(bed.turn(), Ok(()), "turn {turn}");
+    }
+}
+
+#[test]
+fn where_everything_fits_nothing_is_copied_after_the_first_time() {
+    let mut bed = bed("exact", SLOTS);
+    for tenant in &mut bed.tenants {
+        tenant.alloc(SLOT_PAGES).unwrap();
+    }
+    let before = bed.report();
+    assert_eq!((before.slots.len(), before.faults), (5, 4));
+    for _ in 0..10 {
+        bed.tenants.iter_mut().for_each(|tenant| tenant.check().unwrap());
+    }
+    assert_eq!(bed.report(), before);
+    let owners: Vec<String> = before.slots.iter().filter_map(|slot| slot.owner.clone()).collect();
+    assert_eq!(owners.len(), 4, "{owners:?}");
+}
+
+#[test]
+fn only_entries_that_are_in_use_are_copied_and_others_are_cleared() {
+    let mut bed = bed("scores", 1);
+    bed.tenants[0].alloc(10).unwrap();
+    bed.tenants[1].alloc(3).unwrap();
+    let before = bed.report().copied_entries;
+    bed.tenants[0].check().unwrap();
+    // Ten of its own over three.
+    assert_eq!(bed.report().copied_entries - before, 10);
+    bed.tenants[1].check().unwrap();
+    // Three of its own, and seven of the other's are cleared.
+    assert_eq!(bed.report().copied_entries - before, 20);
+    bed.tenants[1].check().unwrap();
+    assert_eq!(bed.report().copied_entries - before, 20);
+}
+
+#[test]
+fn a_modelled_switch_takes_what_is_said() {
+    let mut bed = bed("scores", 1);
+    bed.frames.lock().unwrap().residency().lock().terms.entry_ns = 1_000_000;
+    bed.tenants[0].alloc(10).unwrap();
+    bed.tenants[1].alloc(3).unwrap();
+    let began = Instant::now();
+    bed.tenants[0].check().unwrap();
+    let took = began.elapsed().as_nanos();
+    assert!(took >= 9_000_000, "ten entries of 1 ms took {took} ns");
+}

@@ -1,0 +1,128 @@
+//! Which parts of a vGPU's memory need a slot, learned from what its operations touch.
+
+use alloc::vec::Vec;
+
+/// A part that was not touched for so many looks needs no slot any more.
+const FORGOTTEN_AFTER: u64 = 16;
+
+/// The parts of a vGPU that have a slot each. Their places in it are those of its slots.
+#[derive(Clone, Debug, Default)]
+pub struct WorkingSet {
+    parts: Vec<Part>,
+    /// Looks so far.
+    looks: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    number: usize,
+    /// The look at which it was touched last.
+    touched: u64,
+}
+
+/// What a look changed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Learned {
+    /// There are more parts or fewer, and places have changed.
+    pub resized: bool,
+    /// At this place there is another part: there are no more slots.
+    pub replaced: Option<usize>,
+}
+
+impl WorkingSet {
+    /// A look at what was `touched` since the last one; `wanted` is met now. It has at most `most`
+    /// parts: the one that was not touched for longest gives way.
+    pub fn learn(
+        &mut self,
+        touched: impl Iterator<Item = usize>,
+        wanted: Option<usize>,
+        most: usize,
+    ) -> Learned {
+        self.looks += 1;
+        for number in touched.chain(wanted) {
+            if let Some(part) = self.parts.iter_mut().find(|part| part.number == number) {
+                part.touched = self.looks;
+            }
+        }
+        let looks = self.looks;
+        let resized = self.forget(|part| part.touched + FORGOTTEN_AFTER > looks);
+        let wanted = wanted.filter(|number| self.place(*number).is_none());
+        let Some(number) = wanted else { return Learned { resized, replaced: None } };
+        let new = Part { number, touched: looks };
+        if self.parts.len() < most {
+            self.parts.push(new);
+            return Learned { resized: true, replaced: None };
+        }
+        let places = 0..self.parts.len();
+        let oldest = places.min_by_key(|place| self.parts[*place].touched);
+        if let Some(place) = oldest {
+            self.parts[place] = new;
+        }
+        Learned { resized, replaced: oldest }
+    }
+
+    /// Keeps only these parts; whether any is gone.
+    pub fn retain(&mut self, keep: impl Fn(usize) -> bool) -> bool {
+        self.forget(|part| keep(part.number))
+    }
+
+    fn forget(&mut self, keep: impl Fn(&Part) -> bool) -> bool {
+        let before = self.parts.len();
+        self.parts.retain(keep);
+        before != self.parts.len()
+    }
+
+    /// The part at a place.
+    pub fn part(&self, place: usize) -> Option<usize> {
+        self.parts.get(place).map(|part| part.number)
+    }
+
+    /// The place of a part.
+    pub fn place(&self, number: usize) -> Option<usize> {
+        self.parts.iter().position(|part| part.number == number)
+    }
+
+    /// How many slots it takes.
+    pub fn len(&self) -> usize {
+        self.parts.len()
+    }
+
+    /// Whether it takes none.
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_is_in_when_it_is_met_and_out_when_it_was_not_touched_for_long() {
+        let mut set = WorkingSet::default();
+        assert_eq!(set.learn([].into_iter(), None, 4), Learned::default());
+        let grown = Learned { resized: true, replaced: None };
+        assert_eq!(set.learn([].into_iter(), Some(7), 4), grown);
+        assert_eq!(set.learn([].into_iter(), Some(2), 4), grown);
+        assert_eq!(set.learn([9].into_iter(), Some(7), 4), Learned::default());
+        assert_eq!((set.part(0), set.part(1), set.part(2)), (Some(7), Some(2), None));
+        for _ in 0..14 {
+            assert_eq!(set.learn([7].into_iter(), None, 4), Learned::default());
+        }
+        assert_eq!(set.learn([7].into_iter(), None, 4), grown);
+        assert_eq!((set.part(0), set.len()), (Some(7), 1));
+    }
+
+    #[test]
+    fn without_room_the_one_that_was_not_touched_for_longest_gives_way() {
+        let mut set = WorkingSet::default();
+        for part in 0..3 {
+            set.learn([].into_iter(), Some(part), 3);
+        }
+        let learned = set.learn([0, 2].into_iter(), Some(8), 3);
+        assert_eq!(learned, Learned { resized: false, replaced: Some(1) });
+        assert_eq!((set.part(0), set.part(1), set.part(2)), (Some(0), Some(8), Some(2)));
+        assert!(set.retain(|part| part != 8) && !set.retain(|part| part != 8));
+        assert_eq!((set.place(2), set.place(8)), (Some(1), None));
+    }
+}

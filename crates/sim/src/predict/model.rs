@@ -1,0 +1,178 @@
+//! A configuration in the simulator.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use weft_sched::Class;
+
+use super::draw::{Configuration, LONG_BLOCK_US, Load, SLA_NS, Tenant};
+use super::figures::Seen;
+use crate::calibration::Calibration;
+use crate::kernel::{Kernel, SECOND, US};
+use crate::program::{Behaviour, Step, Transport, View};
+use crate::random::Random;
+use crate::worker::{GRID_BLOCKS, Source};
+use crate::world::{Setup, SetupError, World};
+
+/// How a configuration is simulated.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// What things cost.
+    pub costs: Calibration,
+    /// The policy's name.
+    pub policy: &'static str,
+    /// Before the window, in s.
+    pub warm_up_s: u64,
+    /// The window, in s.
+    pub window_s: u64,
+    /// Shifts requests against turns.
+    pub phase: u64,
+}
+
+/// Answers of a service, as they come.
+type Answers = Rc<RefCell<Vec<f64>>>;
+
+/// The service of `bench/programs/request.c`.
+#[derive(Debug)]
+struct Service {
+    kernel: Kernel,
+    launches: u64,
+    period_us: u64,
+    random: u64,
+    begin_ns: u64,
+    end_ns: u64,
+    comes_ns: u64,
+    /// A sleep ends so much later than a wake-up by somebody else would.
+    late_ns: u64,
+    /// Launches left of the request, and whether it is waited for.
+    left: u64,
+    waits: bool,
+    answers: Answers,
+}
+
+impl Service {
+    /// Uniform in [0, 1), as the program draws it (splitmix64).
+    fn uniform(&mut self) -> f64 {
+        self.random = self.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut mixed = self.random;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        ((mixed ^ (mixed >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    fn next_request(&mut self) {
+        let gap_us = self.period_us as f64 * (0.5 + self.uniform());
+        #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a short time")]
+        let gap_ns = (gap_us * 1e3) as u64;
+        self.comes_ns += gap_ns;
+        self.left = self.launches;
+    }
+}
+
+impl Behaviour for Service {
+    fn next(&mut self, view: &View) -> Step {
+        if self.comes_ns == 0 {
+            self.comes_ns = self.begin_ns;
+            self.next_request();
+        }
+        if self.waits {
+            self.waits = false;
+            self.answers.borrow_mut().push((view.now_ns - self.comes_ns) as f64 / 1e3);
+            self.next_request();
+        }
+        if self.comes_ns >= self.end_ns {
+            return Step::End;
+        }
+        if view.now_ns < self.comes_ns {
+            return Step::Sleep(self.comes_ns - view.now_ns + self.late_ns);
+        }
+        if self.left > 0 {
+            self.left -= 1;
+            return Step::Launch(self.kernel);
+        }
+        self.waits = true;
+        Step::Sync
+    }
+}
+
+/// Runs a configuration.
+///
+/// # Errors
+/// If the core has no such policy.
+pub fn simulate(configuration: &Configuration, model: &Model) -> Result<Seen, SetupError> {
+    let count = configuration.tenants.len();
+    let mut seen = Seen { work_s: vec![0.0; count], answers_us: vec![Vec::new(); count] };
+    for device in 0..configuration.devices {
+        let places = (0..count).filter(|place| configuration.tenants[*place].device == device);
+        simulate_device(configuration, model, &places.collect::<Vec<_>>(), &mut seen)?;
+    }
+    Ok(seen)
+}
+
+fn simulate_device(
+    configuration: &Configuration,
+    model: &Model,
+    places: &[usize],
+    seen: &mut Seen,
+) -> Result<(), SetupError> {
+    let setup = Setup { costs: model.costs.clone(), ..Setup::new(model.policy, model.phase) };
+    let mut world = World::new(setup.quantum(configuration.quantum_us * US))?;
+    let mut answers = Vec::new();
+    for place in places {
+        answers.push(add(&mut world, &configuration.tenants[*place], model));
+    }
+    world.run_for(model.warm_up_s * SECOND);
+    let before = world.work_ns();
+    world.run_for(model.window_s * SECOND);
+    let after = world.work_ns();
+    // Services answer what came.
+    world.run_for(SECOND);
+    for (number, place) in places.iter().enumerate() {
+        seen.work_s[*place] = (after[number] - before[number]) as f64 / 1e9;
+        seen.answers_us[*place] = answers[number].take();
+    }
+    Ok(())
+}
+
+fn add(world: &mut World, tenant: &Tenant, model: &Model) -> Answers {
+    let vgpu = world.vgpu(tenant.weight);
+    if tenant.user_facing {
+        world.set_class(vgpu, Class::UserFacing { sla_ns: SLA_NS });
+    }
+    let answers = Answers::default();
+    let key = u32::try_from(vgpu).unwrap_or(u32::MAX);
+    match tenant.load {
+        Load::Kernels { us } => {
+            let kernels = vec![Kernel::new(key, us * US)];
+            world.session(vgpu, Source::Endless { kernels, jitter_permille: 0 });
+        }
+        Load::Long => {
+            // As many blocks of the same time as the simulator cuts a kernel into.
+            let kernels = vec![Kernel::sliceable(key, GRID_BLOCKS * LONG_BLOCK_US * US)];
+            world.session(vgpu, Source::Endless { kernels, jitter_permille: 0 });
+        }
+        Load::Requests { us, launches, period_us, seed } => {
+            let begin_ns = Random::part(model.phase, 22).below(10_000 * US);
+            let service = Service {
+                kernel: Kernel::new(key, us * US),
+                launches,
+                period_us,
+                random: seed,
+                begin_ns,
+                end_ns: begin_ns + (model.warm_up_s + model.window_s) * SECOND,
+                comes_ns: 0,
+                late_ns: model.costs.timer_late.ns.saturating_sub(model.costs.wake.ns),
+                left: 0,
+                waits: false,
+                answers: Rc::clone(&answers),
+            };
+            let transport = Transport {
+                submit_ns: model.costs.submit.ns,
+                round_trip_ns: model.costs.round_trip.ns,
+                lock_step: false,
+            };
+            world.program(vgpu, Box::new(service), transport, None, 1_024);
+        }
+    }
+    answers
+}
