@@ -227,7 +227,7 @@ impl Screen {
         let [head, body, tasks, foot] = areas(frame.area(), heading.len(), tasks::height(after));
         frame.render_widget(Text::from(heading), head);
         if tasks.height > 0 {
-            frame.render_widget(tasks::table(before, after, &mut self.names), tasks);
+            frame.render_widget(tasks::table(before, after, &mut self.names, tasks.width), tasks);
         }
         let columns = shown_columns(body.width.saturating_sub(2));
         let rows = rows(&shares(before, after), after, self.shows_all, &mut self.names);

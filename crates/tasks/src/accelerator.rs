@@ -325,13 +325,25 @@ impl Shared {
 
     /// Hears of tasks until the connection is closed or cannot be had again.
     fn read(&self, mut socket: Arc<OwnedFd>) {
+        // Since when runners end without a word.
+        let mut silent: Option<Instant> = None;
+        let mut heard = false;
         loop {
-            match protocol::receive::<Event>(&*socket) {
-                Ok(Some((event, _))) => self.hear(event),
-                Ok(None) | Err(_) => match self.reconnect() {
-                    Some(again) => socket = again,
-                    None => return,
-                },
+            if let Ok(Some((event, _))) = protocol::receive::<Event>(&*socket) {
+                (silent, heard) = (None, true);
+                self.hear(event);
+                continue;
+            }
+            // A daemon hands out connections to a runner that died until it hears of its death. That
+            // is no fault of the tasks, which nobody looked at.
+            let counts = heard || silent.is_some_and(|since| since.elapsed() >= RESTART_LIMIT);
+            if !counts {
+                silent.get_or_insert_with(Instant::now);
+                thread::sleep(RETRY_PAUSE);
+            }
+            match self.reconnect(counts) {
+                Some(again) => (socket, heard) = (again, false),
+                None => return,
             }
         }
     }
@@ -377,8 +389,9 @@ impl Shared {
         }
     }
 
-    /// Reaches a new runner, and sends it everything; `None` when there is none to be had.
-    fn reconnect(&self) -> Option<Arc<OwnedFd>> {
+    /// Reaches a new runner, and sends it everything; `None` when there is none to be had. `counts`
+    /// is whether the tasks may have been what ended the last one.
+    fn reconnect(&self, counts: bool) -> Option<Arc<OwnedFd>> {
         let mut link = self.link();
         link.socket = None;
         if link.closing {
@@ -397,7 +410,7 @@ impl Shared {
         match opened {
             Ok(socket) => {
                 link.socket = Some(Arc::clone(&socket));
-                let given_up = self.send_again(&link);
+                let given_up = self.send_again(&link, counts);
                 drop(link);
                 for task in given_up {
                     self.end(task, Err(lost("its runner died again and again")));
@@ -413,14 +426,14 @@ impl Shared {
     }
 
     /// Everything that the runner before had, but tasks that had too many.
-    fn send_again(&self, link: &Link) -> Vec<u64> {
+    fn send_again(&self, link: &Link, counts: bool) -> Vec<u64> {
         let mut tables = self.tables();
         let images: Vec<_> =
             tables.modules.iter().map(|(number, image)| (*number, Arc::clone(image))).collect();
         let mut slots = Vec::new();
         let mut given_up = Vec::new();
         for (number, outstanding) in &mut tables.tasks {
-            outstanding.sent += 1;
+            outstanding.sent += u32::from(counts);
             match outstanding.sent > RESUBMISSIONS_MAX {
                 true => given_up.push(*number),
                 false => slots.push(Arc::clone(&outstanding.slot)),

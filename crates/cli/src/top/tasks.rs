@@ -73,8 +73,19 @@ pub(super) fn height(after: &Stats) -> u16 {
     }
 }
 
-/// The accelerators.
-pub(super) fn table<'a>(before: &Stats, after: &Stats, names: &mut Names) -> Table<'a> {
+/// How many of the columns fit into `width` characters.
+fn fitting(width: u16) -> usize {
+    let ends = COLUMNS.iter().scan(0, |end: &mut u16, (_, width)| {
+        // A space before the next one.
+        *end += width + 1;
+        Some(*end - 1)
+    });
+    ends.take_while(|end| *end <= width).count().max(1)
+}
+
+/// The accelerators, in a frame of `width` characters.
+pub(super) fn table<'a>(before: &Stats, after: &Stats, names: &mut Names, width: u16) -> Table<'a> {
+    let columns = &COLUMNS[..fitting(width.saturating_sub(2))];
     let row = |accelerator: &AcceleratorReport| {
         let (done, tasks) = (progress(accelerator, before, after), &accelerator.tasks);
         let is_idle = tasks.waiting + tasks.running == 0 && done.done_per_s == 0.0;
@@ -94,11 +105,11 @@ pub(super) fn table<'a>(before: &Stats, after: &Stats, names: &mut Names) -> Tab
             accelerator.pool.clone(),
             names.of(accelerator.owner).to_owned(),
         ];
-        Row::new(cells).style(style)
+        Row::new(cells.into_iter().take(columns.len())).style(style)
     };
     let rows: Vec<_> = after.accelerators.iter().map(row).collect();
-    let header = Row::new(COLUMNS.map(|(name, _)| name)).style(Style::new().bold());
-    let widths = COLUMNS.map(|(_, width)| Constraint::Length(width));
+    let header = Row::new(columns.iter().map(|(name, _)| *name)).style(Style::new().bold());
+    let widths = columns.iter().map(|(_, width)| Constraint::Length(*width));
     Table::new(rows, widths).header(header).block(Block::bordered().title("virtual accelerators"))
 }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use weft_node::admin::{AcceleratorReport, VgpuState};
+use weft_node::admin::{AcceleratorReport, TaskCounts, VgpuState};
 use weft_tasks::{Accelerator, Module, Pending};
 
 use crate::support::eventually;
@@ -27,6 +27,14 @@ impl Contest {
 
     fn report(&self, name: &str) -> AcceleratorReport {
         self.pool.report(name)
+    }
+
+    /// What the daemon counts when it has heard of the end of that many tasks: whoever submitted
+    /// them may hear of it first.
+    fn ended(&self, name: &str, done: u64) -> TaskCounts {
+        let what = format!("{done} tasks of `{name}` to be counted as done");
+        self.pool.wait_for(name, &what, |report| report.tasks.done >= done);
+        self.report(name).tasks
     }
 
     /// Long batch tasks on both devices, and one that waits. Their time is said beforehand: what
@@ -63,7 +71,7 @@ fn expect_reset(policy: &str) {
         !workers.is_subset(&now)
     });
     let runs: u64 = long.iter().map(|pending| u64::from(expect_once(pending).runs())).sum();
-    let tasks = contest.report("batch").tasks;
+    let tasks = contest.ended("batch", 3);
     assert!(tasks.resets >= 1, "{tasks:?}");
     assert_eq!((tasks.stops, tasks.losses, tasks.failed), (0, tasks.resets, 0), "{tasks:?}");
     assert_eq!((tasks.done, runs), (3, 3 + tasks.resets), "each reset is one run more: {tasks:?}");
@@ -111,7 +119,7 @@ fn without_resets_or_where_they_would_not_pay_a_user_facing_task_waits() {
         let ended = long.iter().filter(|pending| pending.poll().is_some()).count();
         assert!(ended >= 1, "it did not wait: {settings:?}");
         long.iter().for_each(|pending| drop(expect_once(pending)));
-        let tasks = contest.report("batch").tasks;
+        let tasks = contest.ended("batch", 3);
         assert_eq!((tasks.resets, tasks.losses, tasks.done), (0, 0, 3), "{settings:?}");
     }
 }
