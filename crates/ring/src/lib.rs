@@ -60,6 +60,8 @@ pub mod wait;
 #[cfg(not(loom))]
 mod arena;
 #[cfg(not(loom))]
+pub mod bell;
+#[cfg(not(loom))]
 mod callers;
 #[cfg(not(loom))]
 mod client;
@@ -108,6 +110,7 @@ pub use wait::{Patience, SPIN, Unready, WakeFlag};
 #[cfg(not(loom))]
 pub use {
     arena::{Arena, ArenaError, ArenaRef, Block, WorkerArena},
+    bell::{Bedside, Bell},
     callers::Callers,
     cells::{ReadCells, Word},
     client::{CallError, ClientOptions, ClientSide},

@@ -7,6 +7,8 @@
 
 use std::time::{Duration, Instant};
 
+#[cfg(not(loom))]
+use crate::bell::Bell;
 use crate::cells::Cell;
 use crate::sync::{AtomicU32, Ordering, fence};
 
@@ -117,6 +119,31 @@ impl WakeFlag {
         }
     }
 
+    /// Wakes the sleeper whose flag somebody on another kernel has taken back: that one's mark came.
+    #[cfg(not(loom))]
+    pub fn wake_marked(&self) {
+        use rustix::thread::futex;
+
+        // SYNC: the flag was taken back before the mark was sent.
+        if self.word.load(Ordering::SeqCst) == 0 {
+            // The word is mapped, and a wake of nobody is cheap.
+            let _woken = futex::wake(&self.word, futex::Flags::empty(), 1);
+        }
+    }
+
+    /// Whether polling can end a wait: the peer runs on another processor. A guest's peer does, on
+    /// its host, however few processors the guest has.
+    #[cfg(not(loom))]
+    fn has_processor_for_peer(&self) -> bool {
+        several_processors() || self.word.memory().is_lent()
+    }
+
+    /// A model has as many as it likes.
+    #[cfg(loom)]
+    fn has_processor_for_peer(&self) -> bool {
+        true
+    }
+
     /// Waits until `ready` gives something: polls for `patience.spin`, then sleeps.
     ///
     /// A wake without anything ready makes it poll again before it sleeps again, so a waker may
@@ -130,9 +157,11 @@ impl WakeFlag {
         patience: &Patience<'_>,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Result<T, Unready> {
+        let polls = self.has_processor_for_peer();
         let mut spin = patience.spin;
         loop {
-            if let Some(value) = spin_while(spin, patience.may_poll, &mut ready) {
+            let spin_now = if polls { spin } else { Duration::ZERO };
+            if let Some(value) = poll_while(spin_now, patience.may_poll, &mut ready) {
                 return Ok(value);
             }
             spin = patience.announced;
@@ -193,6 +222,9 @@ impl WakeFlag {
     fn futex_wait(&self, limit: Duration) -> bool {
         use rustix::thread::{Timespec, futex};
 
+        if let Some(bedside) = self.word.memory().bell().and_then(Bell::bedside) {
+            return bedside.wait_while(|| self.word.load(Ordering::SeqCst) == 1, limit);
+        }
         let timeout = Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()),
@@ -206,6 +238,12 @@ impl WakeFlag {
     fn futex_wake(&self) {
         use rustix::thread::futex;
 
+        if let Some(bell) = self.word.memory().bell() {
+            bell.ring();
+            if bell.bedside().is_some() {
+                return;
+            }
+        }
         // Waking can only fail for a bad address, and the word is mapped.
         let woken = futex::wake(&self.word, futex::Flags::empty(), 1);
         debug_assert!(woken.is_ok(), "futex wake of a mapped word failed");
@@ -249,8 +287,17 @@ pub fn spin<T>(limit: Duration, ready: impl FnMut() -> Option<T>) -> Option<T> {
 }
 
 /// The same, but only while `may_poll` says so.
-#[cfg(not(loom))]
 pub fn spin_while<T>(
+    limit: Duration,
+    may_poll: &dyn Fn(Duration) -> bool,
+    ready: impl FnMut() -> Option<T>,
+) -> Option<T> {
+    let limit = if several_processors() { limit } else { Duration::ZERO };
+    poll_while(limit, may_poll, ready)
+}
+
+#[cfg(not(loom))]
+fn poll_while<T>(
     limit: Duration,
     may_poll: &dyn Fn(Duration) -> bool,
     mut ready: impl FnMut() -> Option<T>,
@@ -263,7 +310,7 @@ pub fn spin_while<T>(
     if let Some(value) = ready() {
         return Some(value);
     }
-    if limit.is_zero() || !several_processors() || !may_poll(Duration::ZERO) {
+    if limit.is_zero() || !may_poll(Duration::ZERO) {
         return None;
     }
     let start = Instant::now();
@@ -285,12 +332,17 @@ pub fn spin_while<T>(
 }
 
 #[cfg(loom)]
-pub fn spin_while<T>(
+fn poll_while<T>(
     _limit: Duration,
     _may_poll: &dyn Fn(Duration) -> bool,
     mut ready: impl FnMut() -> Option<T>,
 ) -> Option<T> {
     ready()
+}
+
+#[cfg(loom)]
+fn several_processors() -> bool {
+    true
 }
 
 #[cfg(not(loom))]
