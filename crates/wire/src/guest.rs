@@ -200,6 +200,8 @@ pub enum GuestFrame<'a> {
     Hello(HelloFrame<'a>),
     /// The program of the session with this mark is gone.
     Close(u8),
+    /// The program that the machine was started for has ended with this status.
+    Exited(i32),
 }
 
 /// What the server says.
@@ -237,6 +239,7 @@ impl<'a> GuestFrame<'a> {
             Self::Begin(begin) => frame(1, begin),
             Self::Hello(hello) => frame(2, hello),
             Self::Close(mark) => frame(3, mark),
+            Self::Exited(status) => frame(4, status),
         }
     }
 
@@ -249,6 +252,7 @@ impl<'a> GuestFrame<'a> {
             1 => decode_all(body).map(Self::Begin),
             2 => decode_all(body).map(Self::Hello),
             3 => decode_all(body).map(Self::Close),
+            4 => decode_all(body).map(Self::Exited),
             other => Err(DecodeError::UnknownKind(other.into())),
         }
     }
