@@ -101,6 +101,10 @@ pub(crate) enum Command {
     Token(TokenOptions),
     /// Serve this user's programs with a vGPU of another host, until stopped.
     Remote(RemoteOptions),
+    /// Start a virtual machine whose programs have a vGPU (`weft vm run`), or serve one of your own
+    /// (`weft vm serve`): `weft vm --help` says how.
+    #[command(disable_help_flag = true)]
+    Vm(VmOptions),
     /// Change a vGPU or virtual accelerator while it runs, or the weight of a user or of a process.
     Set(SetOptions),
     /// Remove a vGPU.
@@ -464,6 +468,14 @@ pub(crate) struct RemoteOptions {
     /// Socket for the programs: name it to them as WEFT_SOCKET.
     #[arg(long, value_name = "PATH")]
     pub(crate) socket: PathBuf,
+}
+
+/// `weft vm`
+#[derive(Debug, Args)]
+pub(crate) struct VmOptions {
+    /// What `weft-guest` is told.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<std::ffi::OsString>,
 }
 
 /// How a program's processes are weighed.

@@ -3,6 +3,7 @@
 //! starts the server.
 
 use std::io::Write as _;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::ExitStatusExt as _;
 use std::path::PathBuf;
 use std::process::{Child, ExitCode, Stdio};
@@ -10,7 +11,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::{Args, Parser, Subcommand};
-use weft_guest::qemu::{self, Machine};
+use weft_guest::qemu::Machine;
 use weft_guest::server::{self, Server};
 use weft_guest::{agent, devices};
 use weft_wire::size;
@@ -75,9 +76,10 @@ struct ServeOptions {
     /// The node's tenant socket.
     #[arg(long, default_value = "/run/weft/tenant.sock", env = "WEFT_SOCKET")]
     node: PathBuf,
-    /// Folder for the sockets of the machine's serial ports.
+    /// Folder for the sockets of the machine's serial ports, which only its user should reach;
+    /// a temporary one without it.
     #[arg(long)]
-    folder: PathBuf,
+    folder: Option<PathBuf>,
     /// Weight if the vGPU is created.
     #[arg(long, default_value_t = 0)]
     weight: u32,
@@ -180,6 +182,7 @@ fn say_devices() -> Result<i32> {
 fn open(options: ServeOptions) -> Result<(Server, bool)> {
     let ServeOptions { name, node, folder, weight, memory, token, region, sessions, counts } =
         options;
+    let folder = folder.map_or_else(|| own_folder(&name), Ok)?;
     let settings = server::Settings {
         node,
         folder,
@@ -193,11 +196,20 @@ fn open(options: ServeOptions) -> Result<(Server, bool)> {
     Ok((Server::open(settings)?, counts))
 }
 
+/// A folder that only this user reaches.
+fn own_folder(name: &str) -> Result<PathBuf> {
+    let folder = std::env::temp_dir().join(format!("weft-vm-{name}-{}", std::process::id()));
+    std::fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
+    Ok(folder)
+}
+
 /// Serves for ever. What QEMU needs is printed, an argument a line.
 fn serve(options: ServeOptions) -> Result<i32> {
-    let folder = options.folder.clone();
     let (mut server, _) = open(options)?;
-    for argument in qemu::devices(&server.region_path(), server.region_bytes(), &folder) {
+    for argument in server.devices() {
         answer(&argument)?;
     }
     answer("ready")?;
@@ -207,8 +219,9 @@ fn serve(options: ServeOptions) -> Result<i32> {
 }
 
 fn run_machine(options: ServeOptions, machine: MachineOptions) -> Result<i32> {
-    let folder = options.folder.clone();
+    let is_own = options.folder.is_none();
     let (mut server, wants_counts) = open(options)?;
+    let folder = is_own.then(|| Folder(server.folder().to_owned()));
     let machine = Machine {
         qemu: machine.qemu,
         accel: machine.accel,
@@ -219,8 +232,7 @@ fn run_machine(options: ServeOptions, machine: MachineOptions) -> Result<i32> {
         append: machine.append,
         arguments: machine.arguments,
     };
-    let devices = qemu::devices(&server.region_path(), server.region_bytes(), &folder);
-    let mut command = machine.command(&devices);
+    let mut command = machine.command(&server.devices());
     command.stdin(Stdio::null());
     let child = command.spawn();
     let mut child = Qemu(child.with_context(|| {
@@ -230,6 +242,7 @@ fn run_machine(options: ServeOptions, machine: MachineOptions) -> Result<i32> {
         )
     })?);
     let status = attend(&mut server, &mut child)?;
+    drop((child, folder));
     if wants_counts {
         let counts = server.counts();
         answer(&format!(
@@ -238,6 +251,16 @@ fn run_machine(options: ServeOptions, machine: MachineOptions) -> Result<i32> {
         ))?;
     }
     Ok(status)
+}
+
+/// A folder that goes with this value.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // It may have gone already.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
 }
 
 /// A machine that ends with this value.

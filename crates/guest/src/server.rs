@@ -23,6 +23,7 @@ use weft_wire::guest::{
 use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION, RefusalCode, Welcome};
 
 use crate::outbox::Outbox;
+use crate::qemu;
 use crate::ready::Watched;
 
 /// Hellos that wait for the daemon, at most.
@@ -151,17 +152,19 @@ impl Server {
         })
     }
 
-    /// Where QEMU finds the region, as long as this process lives and is its user's.
+    /// QEMU's arguments for the machine's devices. Its region is a file of this process: good as
+    /// long as that lives, and for its user alone.
     #[must_use]
-    pub fn region_path(&self) -> PathBuf {
+    pub fn devices(&self) -> Vec<String> {
         let fd = self.region.as_fd().as_raw_fd();
-        format!("/proc/{}/fd/{fd}", std::process::id()).into()
+        let region = PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()));
+        qemu::devices(&region, self.region.len() as u64, &self.settings.folder)
     }
 
-    /// Its size, in bytes.
+    /// The folder of the sockets of the machine's ports.
     #[must_use]
-    pub fn region_bytes(&self) -> u64 {
-        self.region.len() as u64
+    pub fn folder(&self) -> &Path {
+        &self.settings.folder
     }
 
     /// What crossed the border so far.

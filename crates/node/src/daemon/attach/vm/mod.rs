@@ -12,12 +12,12 @@ use std::thread;
 use weft_ring::peer::{self, Credentials};
 use weft_ring::{MapError, MemoryFile, SegmentError};
 use weft_wire::guest::{OpenRegion, Reception};
-use weft_wire::handshake::{HelloBody, RefusalCode};
+use weft_wire::handshake::{HANDSHAKE_BYTES_MAX, HelloBody, RefusalCode};
 use weft_wire::{DecodeError, guest};
 
 use self::region::Layout;
 pub(crate) use self::region::{Held, Marks, Region, Regions};
-use super::{Attachment, Client, hear, no_hello, proceed, refuse, understand};
+use super::{Attachment, Client, no_hello, proceed, refuse, understand};
 use crate::config::ByteSize;
 use crate::daemon::sessions::Refusal;
 use crate::daemon::{Daemon, STACK_BYTES};
@@ -164,7 +164,7 @@ fn serve(
     });
     tell(socket, &reception, &[region]);
     // What it cannot be heard to say is its end.
-    while let Ok(said) = hear(socket) {
+    while let Ok(Some(said)) = peer::receive_bytes(socket, HANDSHAKE_BYTES_MAX, true) {
         let Ok(answers) = socket.try_clone() else { return };
         let hello = understand(&said).and_then(|hello| of_machine(hello, open));
         match hello {
