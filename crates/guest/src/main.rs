@@ -109,7 +109,7 @@ struct MachineOptions {
     #[arg(long)]
     initrd: PathBuf,
     /// More words for the kernel's command line.
-    #[arg(long, default_value = "")]
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
     append: String,
     /// Memory of the guest's own.
     #[arg(long, default_value = "512MiB", value_parser = bytes)]
@@ -123,9 +123,13 @@ struct MachineOptions {
     /// QEMU's program.
     #[arg(long, default_value = "qemu-system-x86_64")]
     qemu: PathBuf,
-    /// More arguments for QEMU.
-    #[arg(last = true)]
+    /// One more argument for QEMU.
+    #[arg(long = "qemu-arg", value_name = "ARGUMENT", allow_hyphen_values = true)]
     arguments: Vec<String>,
+    /// The program to run in the guest, with its arguments: words without spaces, given to the
+    /// guest's init.
+    #[arg(last = true)]
+    program: Vec<String>,
 }
 
 fn octal(text: &str) -> Result<u32, String> {
@@ -231,6 +235,7 @@ fn run_machine(options: ServeOptions, machine: MachineOptions) -> Result<i32> {
         initrd: machine.initrd,
         append: machine.append,
         arguments: machine.arguments,
+        program: machine.program,
     };
     let mut command = machine.command(&server.devices());
     command.stdin(Stdio::null());

@@ -26,6 +26,8 @@ pub struct Machine {
     pub append: String,
     /// More arguments for QEMU.
     pub arguments: Vec<String>,
+    /// Words for the guest's init: the program to run, and its arguments.
+    pub program: Vec<String>,
 }
 
 /// The arguments that give a machine its region and its ports.
@@ -67,7 +69,8 @@ impl Machine {
         command.args(["-serial", "stdio", "-kernel"]).arg(&self.kernel);
         command.arg("-initrd").arg(&self.initrd);
         let base = "console=ttyS0 quiet loglevel=1 panic=-1";
-        command.arg("-append").arg(format!("{base} {}", self.append));
+        let program = self.program.join(" ");
+        command.arg("-append").arg(format!("{base} {} -- {program}", self.append));
         command.args(devices).args(&self.arguments);
         command
     }
