@@ -15,10 +15,10 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
-use weft_ring::{Bedside, peer};
+use weft_ring::{Access, Bedside, MemoryFile, PAGE, peer};
 use weft_wire::guest::{
-    AnswerFrame, Begin, CONTROL_PORT, FrameReader, GuestFrame, HelloFrame, HostFrame, MARKS_PORT,
-    filler,
+    AnswerFrame, Begin, Begun, CONTROL_PORT, FrameReader, GuestFrame, HelloFrame, HostFrame,
+    MARKS_PORT, filler,
 };
 use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION, RefusalCode};
 
@@ -226,15 +226,12 @@ impl Agent {
     /// Passes on what a program says, whatever it is: the daemon judges.
     fn hear_hello(&mut self, place: usize) {
         let socket = self.pending.remove(place);
-        match peer::receive_bytes(&socket, HANDSHAKE_BYTES_MAX, false) {
-            Ok(Some(hello)) => {
-                self.requests = self.requests.wrapping_add(1);
-                let request = self.requests;
-                self.say(&GuestFrame::Hello(HelloFrame { request, hello: &hello }));
-                self.asked.insert(request, socket);
-            }
-            // It has gone, or says nothing that fits.
-            Ok(None) | Err(_) => {}
+        // Otherwise it has gone, or says nothing that fits.
+        if let Ok(Some(hello)) = peer::receive_bytes(&socket, HANDSHAKE_BYTES_MAX, false) {
+            self.requests = self.requests.wrapping_add(1);
+            let request = self.requests;
+            self.say(&GuestFrame::Hello(HelloFrame { request, hello: &hello }));
+            self.asked.insert(request, socket);
         }
     }
 
@@ -288,11 +285,7 @@ impl Agent {
 
     fn apply(&mut self, frame: HostFrame<'_>) -> io::Result<()> {
         match frame {
-            HostFrame::Begun(nonce) if nonce == self.nonce => {
-                self.forget_all();
-                self.has_begun = true;
-            }
-            HostFrame::Begun(_) => {}
+            HostFrame::Begun(begun) => self.begun(&begun),
             // Before it has begun these are an earlier agent's.
             _ if !self.has_begun => {}
             HostFrame::Answer(AnswerFrame { request, answer }) => {
@@ -318,6 +311,20 @@ impl Agent {
         Ok(())
     }
 
+    /// The server has begun. One that was started again has another region than the one that QEMU
+    /// was started with: no memory would be shared.
+    fn begun(&mut self, begun: &Begun) {
+        if begun.nonce != self.nonce {
+            return;
+        }
+        self.forget_all();
+        match name_of(&self.region) {
+            Ok(name) if name == begun.region => self.has_begun = true,
+            Ok(_) => tell("the server on the host has another region: start this machine again"),
+            Err(error) => tell(&format!("the region cannot be used: {error:#}")),
+        }
+    }
+
     /// Passes an answer on, with what belongs to a welcome.
     fn answer(&mut self, socket: &OwnedFd, answer: &[u8]) -> Result<()> {
         let placement = match Answer::from_bytes(answer)? {
@@ -333,6 +340,13 @@ impl Agent {
         self.sessions.insert(placement.mark, session);
         Ok(sent?)
     }
+}
+
+/// The name at the beginning of a region.
+fn name_of(region: &OwnedFd) -> Result<[u8; 16]> {
+    let memory = MemoryFile::lent(region.try_clone()?)?.part(0, PAGE as u64)?;
+    let name = memory.map(Access::ReadWrite)?.span(0, 16)?.to_vec();
+    name.try_into().map_err(|_| anyhow::anyhow!("a name has 16 bytes"))
 }
 
 fn listen(path: &Path, mode: u32) -> Result<OwnedFd> {

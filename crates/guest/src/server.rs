@@ -18,7 +18,8 @@ use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
 use weft_ring::{Access, MemoryFile, Segment, WakeFlag, bell, peer};
 use weft_wire::guest::{
-    AnswerFrame, FrameReader, GuestFrame, HelloFrame, HostFrame, OpenRegion, Reception, filler,
+    AnswerFrame, Begun, FrameReader, GuestFrame, HelloFrame, HostFrame, OpenRegion, Reception,
+    filler,
 };
 use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION, RefusalCode, Welcome};
 
@@ -91,6 +92,8 @@ struct Session {
     lifeline: Option<OwnedFd>,
     /// Marks of the worker. While it is open nobody else gets the place.
     marks: OwnedFd,
+    /// There is nobody left who writes them.
+    is_mute: bool,
 }
 
 /// The server of a machine.
@@ -228,7 +231,9 @@ impl Server {
             watched.input(Source::Marks, marks.as_fd());
         }
         for (mark, session) in &self.sessions {
-            watched.input(Source::SessionMarks(*mark), session.marks.as_fd());
+            if !session.is_mute {
+                watched.input(Source::SessionMarks(*mark), session.marks.as_fd());
+            }
             if let Some(lifeline) = &session.lifeline {
                 watched.end(Source::Lifeline(*mark), lifeline.as_fd());
             }
@@ -329,7 +334,8 @@ impl Server {
                     ));
                 }
                 self.out.push(&filler());
-                self.say(&HostFrame::Begun(begin.nonce));
+                let (nonce, region) = (begin.nonce, self.name);
+                self.say(&HostFrame::Begun(Begun { nonce, region }));
             }
             GuestFrame::Hello(HelloFrame { request, hello }) => {
                 if self.asked.len() >= ASKED_MAX {
@@ -372,9 +378,11 @@ impl Server {
 
     /// A worker has something for sleepers of the guest.
     fn hear_worker(&mut self, mark: u8) {
-        let Some(session) = self.sessions.get(&mark) else { return };
-        if bell::take_marks(&session.marks, &mut [0; 4096]).is_ok() {
-            self.due |= 1 << mark;
+        let Some(session) = self.sessions.get_mut(&mark) else { return };
+        match bell::take_marks(&session.marks, &mut [0; 4096]) {
+            Ok(1..) => self.due |= 1 << mark,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(_) | Err(_) => session.is_mute = true,
         }
     }
 
@@ -434,11 +442,15 @@ impl Server {
         let Ok([lifeline, marks]) = <[OwnedFd; 2]>::try_from(descriptors) else {
             bail!("the node sent other descriptors than a session's");
         };
+        anyhow::ensure!(
+            place.mark < 64 && !self.sessions.contains_key(&place.mark),
+            "a program whose session is over has not let go of its place"
+        );
         let memory = self.region.try_clone()?.part(place.segment_at, place.segment_bytes)?;
         let segment = Segment::open(memory.map(Access::ReadWrite)?)?;
         let doorbell = segment.doorbell()?;
         self.counts.sessions += 1;
-        let session = Session { doorbell, lifeline: Some(lifeline), marks };
+        let session = Session { doorbell, lifeline: Some(lifeline), marks, is_mute: false };
         self.sessions.insert(place.mark, session);
         Ok(())
     }

@@ -113,7 +113,7 @@ impl MemoryFile {
         const SYSFS: i64 = 0x6265_6572;
 
         let system = rustix::fs::fstatfs(&fd).map_err(os("fstatfs"))?;
-        let is_device = i64::from(system.f_type) == SYSFS;
+        let is_device = system.f_type == SYSFS;
         if is_device || is_sealed(&fd) { Self::whole(fd) } else { Err(MapError::NotSealed) }
     }
 

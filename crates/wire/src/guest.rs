@@ -172,6 +172,16 @@ message! {
 }
 
 message! {
+    /// The server has heard that the agent has started.
+    pub struct Begun {
+        /// The nonce of the agent's [`Begin`].
+        nonce: u64,
+        /// Name of the server's region, which stands at the beginning of that.
+        region: [u8; 16],
+    }
+}
+
+message! {
     /// A program in the guest says hello.
     pub struct HelloFrame<'a> {
         /// Comes back in [`AnswerFrame`].
@@ -207,8 +217,8 @@ pub enum GuestFrame<'a> {
 /// What the server says.
 #[derive(Debug, Clone, PartialEq)]
 pub enum HostFrame<'a> {
-    /// It has forgotten all that was; the nonce of the agent's [`Begin`].
-    Begun(u64),
+    /// It has forgotten all that was.
+    Begun(Begun),
     /// A program's hello was answered.
     Answer(AnswerFrame<'a>),
     /// The worker of the session with this mark is gone.
@@ -265,7 +275,7 @@ impl<'a> HostFrame<'a> {
     /// [`EncodeError`] when an answer is too long.
     pub fn to_bytes(&self) -> Result<Vec<u8>, EncodeError> {
         match self {
-            Self::Begun(nonce) => frame(0x81, nonce),
+            Self::Begun(begun) => frame(0x81, begun),
             Self::Answer(answer) => frame(0x82, answer),
             Self::Over(mark) => frame(0x83, mark),
             Self::Mark(mark) => frame(0x84, mark),
@@ -355,7 +365,8 @@ mod tests {
             GuestFrame::Close(3),
         ];
         assert_eq!(read, wanted);
-        for frame in [HostFrame::Begun(1), HostFrame::Over(2), HostFrame::Mark(3)] {
+        let begun = HostFrame::Begun(Begun { nonce: 1, region: [2; 16] });
+        for frame in [begun, HostFrame::Over(2), HostFrame::Mark(3)] {
             let bytes = frame.to_bytes().unwrap();
             assert_eq!(HostFrame::from_parts(bytes[0], &bytes[3..]).unwrap(), frame);
         }

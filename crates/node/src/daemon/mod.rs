@@ -301,14 +301,13 @@ impl Setup {
         let host = HostLedger::new(config.limits.host_memory_bytes());
         let (sessions, moves) = (BTreeMap::new(), BTreeMap::new());
         let tables = Tables { registry, frames, host, sessions, adopted: 0, moves };
-        let room = Room::make(config.limits.sessions);
         let tasks = tasks::Tasks::open(&config, &devices)?;
         let daemon = Daemon {
             remote: Remote::open(&config)?,
             regions: Regions::default(),
             admin_group: config.sockets.admin_group_id()?,
+            room: Room::make(config.limits.sessions),
             config,
-            room,
             runtime,
             devices,
             node_page,

@@ -144,7 +144,10 @@ fn understand_open(said: &[u8]) -> Result<OpenRegion, Refusal> {
                  `weft-guest` of the node's own build"
             ),
         },
-        error => no_hello(RefusalCode::Malformed, &error.to_string()),
+        error @ (DecodeError::Truncated
+        | DecodeError::Trailing(_)
+        | DecodeError::UnknownKind(_)
+        | DecodeError::NotUtf8) => no_hello(RefusalCode::Malformed, &error.to_string()),
     })
 }
 

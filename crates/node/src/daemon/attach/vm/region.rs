@@ -14,6 +14,9 @@ use crate::link::RegionPart;
 /// The least arena and the least pinned window of a place, in bytes.
 const HALF_MIN: u64 = 1 << 20;
 
+/// The first page has the region's name, by which the agent in the guest knows whose it is.
+const HEAD: u64 = PAGE as u64;
+
 /// The most places of a region: each has a mark of one byte.
 const PLACES_MAX: u8 = 64;
 
@@ -47,12 +50,12 @@ impl Layout {
     }
 
     fn place_bytes(self) -> u64 {
-        self.bytes / u64::from(self.places) / PAGE as u64 * PAGE as u64
+        (self.bytes - HEAD) / u64::from(self.places) / PAGE as u64 * PAGE as u64
     }
 
     /// Where a session lies: half of what its control words leave is arena, half pinned window.
     fn part(self, region: [u8; 16], place: u8) -> RegionPart {
-        let start = self.place_bytes() * u64::from(place);
+        let start = HEAD + self.place_bytes() * u64::from(place);
         let fixed = Segment::size(0) as u64;
         let half = (self.place_bytes() - fixed) / 2 / PAGE as u64 * PAGE as u64;
         RegionPart {
@@ -205,6 +208,8 @@ impl Regions {
         let id = grants::random()?;
         let bytes = usize::try_from(layout.bytes).unwrap_or(usize::MAX);
         let file = MemoryFile::create("weft-region", bytes)?;
+        let head = file.try_clone()?.part(0, HEAD)?.map(Access::ReadWrite)?;
+        head.span(0, id.len())?.write_from(&id)?;
         let region = Arc::new(Region::new(id, uid, file, layout));
         let host = self.enter(&region, machines)?;
         Ok((region, host))
@@ -272,7 +277,7 @@ mod tests {
     fn places_lie_side_by_side_within_the_region() {
         for (bytes, places) in [(16 * MIB, 1), (64 * MIB, 3), (256 * MIB, 8), (1 << 30, 64)] {
             let layout = Layout::new(bytes, places, 1 << 30).unwrap();
-            let mut end = 0;
+            let mut end = HEAD;
             for place in 0..places {
                 let part = layout.part([0; 16], place);
                 assert!(part.segment_at >= end, "{part:?}");
