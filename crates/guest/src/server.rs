@@ -456,10 +456,11 @@ impl Server {
     }
 
     fn lose_node(&mut self) {
+        // Who asks in a loop does not put off the next look.
         if self.node.take().is_some() {
             tell("the node is gone; its sessions go on");
+            self.lost_at = Some(Instant::now());
         }
-        self.lost_at = Some(Instant::now());
     }
 
     /// Looks for a daemon that took the place of the one that is gone.
