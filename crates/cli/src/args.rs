@@ -569,6 +569,9 @@ pub(crate) struct BenchOptions {
     /// `call` and `copy`: reach the vGPU another way.
     #[arg(long, value_enum, value_name = "WAY")]
     pub(crate) via: Option<crate::bench::via::Via>,
+    /// Of `--via vm`: folder that examples/guest/make-image made, with the program in it.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) guest: Option<PathBuf>,
     /// Only these attacks of `adversary`, or these runs of `flexy` (`deadline_80_20`).
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
