@@ -11,15 +11,10 @@
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::time::Duration;
 
 use rustix::pipe::PipeFlags;
-use rustix::thread::{Timespec, futex};
 
-use crate::cells::Cell;
-use crate::map::{Access, MapError, MemoryFile, PAGE, SharedMemory};
-use crate::sync::{AtomicU32, Ordering};
+use crate::bedside::Bedside;
 
 /// How those are woken who sleep behind flags that another kernel maps too.
 #[derive(Debug)]
@@ -57,59 +52,6 @@ impl Bell {
     }
 }
 
-/// A page of the guest's own: a count of the marks that came for a session, which its sleepers wait
-/// on.
-#[derive(Debug, Clone)]
-pub struct Bedside {
-    count: Cell<AtomicU32>,
-}
-
-impl Bedside {
-    /// A new one, and the file that the session's program maps.
-    ///
-    /// # Errors
-    /// [`MapError`] when the system refuses.
-    pub fn create() -> Result<(Self, MemoryFile), MapError> {
-        let file = MemoryFile::create("weft-bedside", PAGE)?;
-        let bedside = Self::open(&file.map(Access::ReadWrite)?)?;
-        Ok((bedside, file))
-    }
-
-    /// A mapped one.
-    ///
-    /// # Errors
-    /// [`MapError`] when the memory is not writable.
-    pub fn open(memory: &Arc<SharedMemory>) -> Result<Self, MapError> {
-        Ok(Self { count: memory.cell(0)? })
-    }
-
-    /// A mark came: wakes every sleeper of the session.
-    pub fn knock(&self) {
-        // SYNC: counted before the wake; a sleeper that looked at the count earlier sees another
-        // one when it goes to sleep.
-        self.count.fetch_add(1, Ordering::SeqCst);
-        let woken = futex::wake(&self.count, futex::Flags::empty(), i32::MAX.cast_unsigned());
-        debug_assert!(woken.is_ok(), "futex wake of a mapped word failed");
-    }
-
-    /// Sleeps until a mark comes, at most for `limit`, unless `is_set` says that the flag was taken
-    /// back; false when the time ran out.
-    pub(crate) fn wait_while(&self, is_set: impl Fn() -> bool, limit: Duration) -> bool {
-        // SYNC: looked at before the flag. Whoever takes the flag back sends a mark afterwards, and
-        // that changes the count.
-        let count = self.count.load(Ordering::SeqCst);
-        if !is_set() {
-            return true;
-        }
-        let timeout = Timespec {
-            tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-            tv_nsec: i64::from(limit.subsec_nanos()),
-        };
-        futex::wait(&self.count, futex::Flags::empty(), count, Some(&timeout))
-            != Err(rustix::io::Errno::TIMEDOUT)
-    }
-}
-
 /// A way for marks within this kernel: the end that takes them out and the one that [`Bell`]
 /// writes to. Neither blocks.
 ///
@@ -129,9 +71,10 @@ pub fn take_marks(from: impl AsFd, into: &mut [u8]) -> io::Result<usize> {
 
 #[cfg(all(test, not(miri)))]
 mod tests {
-    use std::time::Instant;
+    use std::time::{Duration, Instant};
 
     use super::*;
+    use crate::map::{Access, MemoryFile, PAGE};
     use crate::wait::{Patience, WakeFlag};
 
     /// Two views of one flag as a guest and its host have them: a wake of one side reaches sleepers

@@ -48,6 +48,7 @@
 compile_error!("weft-ring needs Linux: memory files, seals and futexes");
 
 mod answer;
+mod bedside;
 mod cells;
 mod lane;
 mod lanes;
@@ -100,6 +101,7 @@ mod window;
 mod worker;
 
 pub use answer::{ANSWER_SLOTS, Answer, AnswerTooLong, MAX_ANSWER};
+pub use bedside::Bedside;
 pub use cells::{Cell, Cells};
 pub use lane::{AnswerTo, LANE_SLOTS, MAX_COMMAND, Violation};
 pub use lanes::Record;
@@ -110,7 +112,7 @@ pub use wait::{Patience, SPIN, Unready, WakeFlag};
 #[cfg(not(loom))]
 pub use {
     arena::{Arena, ArenaError, ArenaRef, Block, WorkerArena},
-    bell::{Bedside, Bell},
+    bell::Bell,
     callers::Callers,
     cells::{ReadCells, Word},
     client::{CallError, ClientOptions, ClientSide},

@@ -7,6 +7,8 @@
 
 use std::time::{Duration, Instant};
 
+#[cfg(loom)]
+use crate::bedside::Bedside;
 #[cfg(not(loom))]
 use crate::bell::Bell;
 use crate::cells::Cell;
@@ -89,6 +91,9 @@ pub struct WakeFlag {
     word: Cell<AtomicU32>,
     #[cfg(loom)]
     model: std::sync::Arc<model::Futex>,
+    /// Where its sleepers wait instead, and are woken by whoever gets the marks at once.
+    #[cfg(loom)]
+    bedside: Option<Bedside>,
 }
 
 impl WakeFlag {
@@ -104,7 +109,13 @@ impl WakeFlag {
         Self {
             word: Cell::<AtomicU32>::zeroed(),
             model: std::sync::Arc::new(model::Futex::default()),
+            bedside: None,
         }
+    }
+
+    #[cfg(loom)]
+    pub fn modelled_at(bedside: Bedside) -> Self {
+        Self { bedside: Some(bedside), ..Self::modelled() }
     }
 
     /// Wakes the sleeper, if any. Call it after publishing what it waits for.
@@ -250,14 +261,20 @@ impl WakeFlag {
     }
 
     #[cfg(loom)]
-    fn futex_wait(&self, _limit: Duration) -> bool {
+    fn futex_wait(&self, limit: Duration) -> bool {
+        if let Some(bedside) = &self.bedside {
+            return bedside.wait_while(|| self.word.load(Ordering::SeqCst) == 1, limit);
+        }
         self.model.wait_while_one(&self.word);
         true
     }
 
     #[cfg(loom)]
     fn futex_wake(&self) {
-        self.model.wake();
+        match &self.bedside {
+            Some(bedside) => bedside.knock(),
+            None => self.model.wake(),
+        }
     }
 }
 
