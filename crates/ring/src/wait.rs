@@ -130,7 +130,7 @@ impl WakeFlag {
         }
     }
 
-    /// Wakes the sleeper whose flag somebody on another kernel has taken back: that one's mark came.
+    /// Wakes the sleeper whose flag somebody on another kernel has taken back: the mark came.
     #[cfg(not(loom))]
     pub fn wake_marked(&self) {
         use rustix::thread::futex;

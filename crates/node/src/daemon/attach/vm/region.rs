@@ -4,6 +4,8 @@
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use weft_ring::{Access, MapError, MemoryFile, PAGE, Segment, bell, peer};
 
@@ -19,6 +21,10 @@ const HEAD: u64 = PAGE as u64;
 
 /// The most places of a region: each has a mark of one byte.
 const PLACES_MAX: u8 = 64;
+
+/// Who asks for a place while all are taken waits so long for one, and looks so often.
+const LEAVE_LIMIT: Duration = Duration::from_secs(1);
+const LOOK_EVERY: Duration = Duration::from_millis(5);
 
 /// Keys of regions in the ledger of host memory, beyond those of sessions.
 const HOST_KEYS: u32 = 1 << 31;
@@ -117,7 +123,19 @@ impl Region {
         Ok((held, Marks { reader, writer }))
     }
 
+    /// Waits a moment for who has just ended: the guest and its server let go of a place after the
+    /// program is gone.
     fn find_place(&self) -> Result<u8, RegionError> {
+        let deadline = Instant::now() + LEAVE_LIMIT;
+        loop {
+            match self.free_place() {
+                Err(RegionError::Full(_)) if Instant::now() < deadline => thread::sleep(LOOK_EVERY),
+                found => return found,
+            }
+        }
+    }
+
+    fn free_place(&self) -> Result<u8, RegionError> {
         let mut places = self.places();
         let usable = |place: &Place| match place {
             Place::Free => true,
