@@ -18,8 +18,8 @@ use super::tenant::Host;
 
 /// Devices of the pool, as in Flexy's evaluation.
 const DEVICES: u32 = 4;
-/// Seed of the arrivals: the first with which every column can keep the pool as busy as asked within
-/// the window (with the seed 1, `40:60` ends at 0.71).
+/// Seed of the arrivals: the first with which every column can keep the pool as busy as asked
+/// within the window (with the seed 1, `40:60` ends at 0.71).
 const SEED: u64 = 2;
 /// The utilisation that the load is chosen for, by simulation: a little more than the goal's, since
 /// a node loses some time between tasks.
