@@ -16,6 +16,9 @@ const PROFILE: &str = "dist";
 const FILES: [&str; 5] =
     ["weft", "weft-endpoint", "libcuda.so", "libweft_direct.so", "libweft_tasks.so"];
 
+/// What is copied into guests, too: it needs no library there.
+const GUEST: &str = "weft-guest";
+
 /// The most that `weft` may take on disk.
 const WEFT_BYTES_MAX: u64 = 15_000_000;
 
@@ -28,6 +31,7 @@ pub(crate) fn build() -> Result<()> {
     for name in FILES {
         split(&built.join(name), &folder.join(name))?;
     }
+    split(&programs::build_static_guest(PROFILE)?, &folder.join(GUEST))?;
     check_size(&folder.join("weft"), WEFT_BYTES_MAX)
 }
 

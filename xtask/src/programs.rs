@@ -9,9 +9,23 @@ use anyhow::{Context, Result};
 use crate::setup::{self, Python};
 use crate::shell::{cargo, profile_dir, root, run, target};
 
-/// What ships: the command, the shim, the in-process device, the task library and the endpoint.
-const PACKAGES: [&str; 5] =
-    ["weft-cli", "weft-cuda", "weft-direct", "weft-tasks-c", "weft-endpoint"];
+/// What ships: the command, the shim, the in-process device, the task library, the endpoint and
+/// what serves virtual machines.
+const PACKAGES: [&str; 6] =
+    ["weft-cli", "weft-cuda", "weft-direct", "weft-tasks-c", "weft-endpoint", "weft-guest"];
+
+/// Programs of the virtual machine that the tests boot, beside the scripts.
+const GUEST_PROGRAMS: [&str; 9] = [
+    "vector_add",
+    "matrix_mul",
+    "reduction",
+    "histogram",
+    "pipeline",
+    "relay",
+    "share",
+    "call",
+    "scribble",
+];
 
 /// Builds what ships, in a profile.
 pub(crate) fn build(profile: &str) -> Result<()> {
@@ -25,6 +39,36 @@ pub(crate) fn build(profile: &str) -> Result<()> {
     let mut example = cargo();
     example.args(["build", "--locked", "--profile", profile]);
     run(example.args(["--package", "weft-tasks", "--example", "tasks"]))
+}
+
+/// Builds `weft-guest` without a need for any library, for guests of any distribution; returns its
+/// path. Only the program itself is linked otherwise, so nothing else is built twice for it but for
+/// the target's name.
+pub(crate) fn build_static_guest(profile: &str) -> Result<PathBuf> {
+    let target_name = format!("{}-unknown-linux-gnu", env::consts::ARCH);
+    run(cargo()
+        .args(["rustc", "--locked", "--profile", profile, "--package", "weft-guest"])
+        .args(["--bin", "weft-guest", "--target", &target_name])
+        .args(["--", "-C", "target-feature=+crt-static"]))?;
+    let folder = profile_dir(profile);
+    let name = folder.file_name().context("a profile has a folder")?;
+    Ok(target().join(target_name).join(name).join("weft-guest"))
+}
+
+/// Makes what the tests' virtual machines boot; returns its folder.
+pub(crate) fn guest_image(profile: &str, programs: &Path) -> Result<PathBuf> {
+    let folder = target().join("guest");
+    let weft = folder.join("weft");
+    fs::create_dir_all(&weft)?;
+    fs::copy(build_static_guest(profile)?, weft.join("weft-guest"))?;
+    fs::copy(profile_dir(profile).join("libcuda.so"), weft.join("libcuda.so.1"))?;
+    let mut command = Command::new(root().join("examples/guest/make-image"));
+    command.arg(&folder).arg(&weft);
+    command.args(GUEST_PROGRAMS.map(|name| programs.join(name)));
+    let scripts = root().join("tests/programs");
+    command.args(["guest-examples.sh", "guest-scribble.sh"].map(|name| scripts.join(name)));
+    run(&mut command)?;
+    Ok(folder)
 }
 
 /// Builds the program over cudarc, a workspace of its own; returns its path.

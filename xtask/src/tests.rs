@@ -14,9 +14,11 @@ pub(crate) fn run_all(filter: Option<&str>) -> Result<()> {
     programs::build(PROFILE)?;
     let examples = programs::compile_examples(PROFILE, &python)?;
     programs::compile_offloading(&examples)?;
+    let guest = programs::guest_image(PROFILE, &examples)?;
     let environment = [
         ("WEFT_TEST_BIN", profile_dir(PROFILE)),
         ("WEFT_TEST_PROGRAMS", examples),
+        ("WEFT_TEST_GUEST", guest),
         ("WEFT_TEST_PYTHON", python.interpreter()),
         ("WEFT_TEST_TOOLKIT", python.toolkit()?),
         // The CUDA backend's "genuine driver" on a machine without a GPU: the shim, in process.

@@ -28,6 +28,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("weft-client", &["weft-ring", "weft-wire"]),
     ("weft-cuda", &["weft-client", "weft-wire"]),
     ("weft-endpoint", &["weft-ring", "weft-wire"]),
+    ("weft-guest", &["weft-ring", "weft-wire"]),
     ("weft-tasks", &["weft-ring"]),
     ("weft-tasks-c", &["weft-tasks"]),
     ("weft-direct", &["weft-device", "weft-exec", "weft-ring", "weft-wire"]),

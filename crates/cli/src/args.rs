@@ -101,6 +101,10 @@ pub(crate) enum Command {
     Token(TokenOptions),
     /// Serve this user's programs with a vGPU of another host, until stopped.
     Remote(RemoteOptions),
+    /// Start a virtual machine whose programs have a vGPU (`weft vm run`), or serve one of your own
+    /// (`weft vm serve`): `weft vm --help` says how.
+    #[command(disable_help_flag = true)]
+    Vm(VmOptions),
     /// Change a vGPU or virtual accelerator while it runs, or the weight of a user or of a process.
     Set(SetOptions),
     /// Remove a vGPU.
@@ -468,6 +472,14 @@ pub(crate) struct RemoteOptions {
     pub(crate) socket: PathBuf,
 }
 
+/// `weft vm`
+#[derive(Debug, Args)]
+pub(crate) struct VmOptions {
+    /// What `weft-guest` is told.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    pub(crate) arguments: Vec<std::ffi::OsString>,
+}
+
 /// How a program's processes are weighed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
 pub(crate) enum CpuWeight {
@@ -559,6 +571,9 @@ pub(crate) struct BenchOptions {
     /// `call` and `copy`: reach the vGPU another way.
     #[arg(long, value_enum, value_name = "WAY")]
     pub(crate) via: Option<crate::bench::via::Via>,
+    /// Of `--via vm`: folder that examples/guest/make-image made, with the program in it.
+    #[arg(long, value_name = "FOLDER")]
+    pub(crate) guest: Option<PathBuf>,
     /// Only these attacks of `adversary`, or these runs of `flexy` (`deadline_80_20`).
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) only: Vec<String>,

@@ -20,6 +20,7 @@ mod top;
 mod trace;
 mod users;
 mod vgpu;
+mod vm;
 mod workload;
 
 use std::process::ExitCode;
@@ -75,6 +76,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Token(options) => remote::token(&sockets, &options)?,
         Command::Remote(options) => remote::serve(&options)?,
+        Command::Vm(options) => vm::serve(&sockets, &options)?,
         Command::Set(options) => vgpu::set(&sockets, &options)?,
         Command::Rm { name, force } => vgpu::remove(&sockets, &name, force)?,
         Command::Move { name, device, json } => vgpu::move_to(&sockets, &name, &device, json)?,

@@ -14,12 +14,12 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 use weft_ring::{
-    Access, ClientOptions, ClientSide, MapError, MemoryFile, Reservation, Segment, SegmentError,
-    SharedMemory, peer,
+    Access, Bedside, Bell, ClientOptions, ClientSide, MapError, MemoryFile, Reservation, Segment,
+    SegmentError, SharedMemory, peer,
 };
 use weft_wire::handshake::{
-    self, HANDSHAKE_BYTES_MAX, HandshakeError, Hello, HelloBody, PROTOCOL_VERSION, WELCOME_FDS,
-    Welcome,
+    self, GUEST_FDS, HANDSHAKE_BYTES_MAX, HandshakeError, Hello, HelloBody, PROTOCOL_VERSION,
+    Placement, WELCOME_FDS, Welcome,
 };
 
 use crate::client::lock;
@@ -47,6 +47,8 @@ const PINNED_STEP: usize = 1 << 38;
 const PINNED_TRIES: usize = 64;
 /// Bytes that the path of a Unix socket may have.
 pub const SOCKET_PATH_MAX: usize = 107;
+/// Descriptors that come with a welcome, at most.
+const FDS_MAX: usize = if GUEST_FDS > WELCOME_FDS { GUEST_FDS } else { WELCOME_FDS };
 /// How long the daemon may take to start a worker.
 const ANSWER_LIMIT: Duration = Duration::from_secs(20);
 
@@ -105,8 +107,13 @@ pub enum AttachError {
     #[error("the weft node's answer is not understood: {0}")]
     Handshake(#[from] HandshakeError),
     /// The daemon did not pass what belongs to a welcome.
-    #[error("the weft node passed {0} file descriptors instead of {WELCOME_FDS}; update the node")]
-    Descriptors(usize),
+    #[error("the weft node passed {found} file descriptors instead of {expected}; update the node")]
+    Descriptors {
+        /// How many came.
+        found: usize,
+        /// How many belong to the welcome.
+        expected: usize,
+    },
     /// Addresses or shared memory could not be had.
     #[error("no room in this program's address space for a vGPU: {0}; raise `ulimit -v`")]
     Memory(#[from] MapError),
@@ -207,6 +214,48 @@ impl Lifeline {
     }
 }
 
+/// A session's memory, not mapped yet, and how its worker's end is known.
+#[derive(Debug)]
+struct Parts {
+    segment: MemoryFile,
+    pinned: MemoryFile,
+    lifeline: Option<OwnedFd>,
+}
+
+impl Parts {
+    /// What the descriptors of a welcome are.
+    fn of(welcome: &Welcome, descriptors: Vec<OwnedFd>) -> Result<Self, AttachError> {
+        let found = descriptors.len();
+        if let Some(placement) = &welcome.placement {
+            let wrong = |_| AttachError::Descriptors { found, expected: GUEST_FDS };
+            let descriptors = <[OwnedFd; GUEST_FDS]>::try_from(descriptors).map_err(wrong)?;
+            return Self::in_region(placement, welcome.pinned_bytes, descriptors);
+        }
+        let wrong = |_| AttachError::Descriptors { found, expected: WELCOME_FDS };
+        let [segment, pinned, lifeline] =
+            <[OwnedFd; WELCOME_FDS]>::try_from(descriptors).map_err(wrong)?;
+        Ok(Self {
+            segment: MemoryFile::received(segment)?,
+            pinned: MemoryFile::received(pinned)?,
+            lifeline: Some(lifeline),
+        })
+    }
+
+    /// In a virtual machine: parts of the region that its host lends it.
+    fn in_region(
+        placement: &Placement,
+        pinned_bytes: u64,
+        [region, bedside, lifeline, marks]: [OwnedFd; GUEST_FDS],
+    ) -> Result<Self, AttachError> {
+        let region = MemoryFile::lent(region)?;
+        let bedside = Bedside::open(&MemoryFile::received(bedside)?.map(Access::ReadWrite)?)?;
+        let pinned = region.try_clone()?.part(placement.pinned_at, pinned_bytes)?;
+        let bell = Bell::of_guest(marks, placement.mark, bedside);
+        let segment = region.part(placement.segment_at, placement.segment_bytes)?.with_bell(bell);
+        Ok(Self { segment, pinned, lifeline: Some(lifeline) })
+    }
+}
+
 impl Established {
     /// Maps what came with a welcome. `lifeline` hangs up when the worker is gone; a session in
     /// this process has none.
@@ -220,18 +269,22 @@ impl Established {
         pinned: OwnedFd,
         lifeline: Option<OwnedFd>,
     ) -> Result<Self, AttachError> {
-        let segment = MemoryFile::received(segment)?.map(Access::ReadWrite)?;
-        let segment = Segment::open(segment)?;
+        let (segment, pinned) = (MemoryFile::received(segment)?, MemoryFile::received(pinned)?);
+        Self::map(addresses, welcome, Parts { segment, pinned, lifeline })
+    }
+
+    fn map(addresses: Addresses, welcome: Welcome, parts: Parts) -> Result<Self, AttachError> {
+        let Parts { segment, pinned, lifeline } = parts;
+        let segment = Segment::open(segment.map(Access::ReadWrite)?)?;
         let lifeline = Arc::new(Lifeline(Mutex::new(lifeline)));
         let watched = Arc::clone(&lifeline);
         let alive = Box::new(move || watched.holds());
         let side = ClientSide::open(segment, ClientOptions::default(), alive)?;
-        let file = MemoryFile::received(pinned)?;
         let base = addresses.pinned.address();
         // The daemon may grant less than the whole window; the reservation must be as long as the
         // file.
         drop(addresses.pinned);
-        let pinned = file.map_at(base, Access::ReadWrite)?;
+        let pinned = pinned.map_at(base, Access::ReadWrite)?;
         Ok(Self { welcome, side, pinned, device: addresses.device, lifeline })
     }
 }
@@ -304,10 +357,8 @@ fn greet(
     match handshake::Answer::from_bytes(&answer)? {
         handshake::Answer::Refused { code: _, message } => Err(AttachError::Refused(message)),
         handshake::Answer::Welcome(welcome) => {
-            let found = descriptors.len();
-            let [segment, pinned, lifeline] = <[OwnedFd; WELCOME_FDS]>::try_from(descriptors)
-                .map_err(|_| AttachError::Descriptors(found))?;
-            Established::new(addresses, welcome, segment, pinned, Some(lifeline))
+            let parts = Parts::of(&welcome, descriptors)?;
+            Established::map(addresses, welcome, parts)
         }
     }
 }
@@ -375,7 +426,7 @@ fn receive(socket: &OwnedFd) -> Result<(Vec<u8>, Vec<OwnedFd>), Errno> {
         return Err(Errno::TIMEDOUT);
     }
     let mut bytes = vec![0; HANDSHAKE_BYTES_MAX];
-    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(WELCOME_FDS))];
+    let mut space = [std::mem::MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FDS_MAX))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
     let received = rustix::io::retry_on_intr(|| {
         let mut parts = [io::IoSliceMut::new(&mut bytes)];

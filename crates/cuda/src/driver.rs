@@ -66,7 +66,7 @@ fn explain(error: &AttachError) -> Status {
         AttachError::Handshake(_) => Status::SYSTEM_DRIVER_MISMATCH,
         AttachError::Memory(_) => Status::OUT_OF_MEMORY,
         AttachError::Connection { .. }
-        | AttachError::Descriptors(_)
+        | AttachError::Descriptors { .. }
         | AttachError::Segment(_)
         | AttachError::Direct(_) => Status::SYSTEM_NOT_READY,
     }

@@ -144,5 +144,6 @@ fn welcome(device: &impl Device, pinned_bytes: u64) -> Welcome {
         memory_bytes: device.memory_use().total,
         pinned_bytes,
         attributes: info.attributes.iter().map(attribute).collect(),
+        placement: None,
     }
 }

@@ -44,6 +44,7 @@ fn serve_node(listener: &OwnedFd) {
             memory_bytes: 0,
             pinned_bytes: PAGE as u64,
             attributes: Vec::new(),
+            placement: None,
         };
         let answer = Answer::Welcome(welcome).to_bytes().unwrap();
         let fds = [file.as_fd(), pinned.as_fd(), lifeline.as_fd()];

@@ -19,6 +19,7 @@ mod cap;
 mod choices;
 mod decimal;
 mod device;
+mod guests;
 mod limits;
 mod name;
 mod paths;
@@ -32,6 +33,7 @@ mod text;
 pub use cap::CapSetting;
 pub use choices::{AccountingConfig, CoschedulingConfig, ShareConfig, SlicingConfig};
 pub use device::DeviceConfig;
+pub use guests::GuestsConfig;
 pub use limits::{Choice, LimitError, UserLimits, UserLimitsConfig};
 pub use name::{NAME_RULE, is_vgpu_name};
 pub use paths::{default_runtime_dir, default_state_dir, search_places};
@@ -92,6 +94,8 @@ pub struct NodeConfig {
     pub metrics: MetricsConfig,
     /// Programs of other hosts.
     pub remote: RemoteConfig,
+    /// Virtual machines of this host.
+    pub guests: GuestsConfig,
     /// The log, on standard error.
     pub log: LogConfig,
 }
@@ -272,6 +276,7 @@ impl Default for NodeConfig {
             journal: JournalConfig::default(),
             metrics: MetricsConfig::default(),
             remote: RemoteConfig::default(),
+            guests: GuestsConfig::default(),
             log: LogConfig::default(),
         }
     }

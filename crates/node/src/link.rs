@@ -19,6 +19,7 @@ use weft_device::soft::Geometry;
 use weft_device::{BackendConfig, Capabilities, DeviceInfo};
 use weft_ring::peer;
 use weft_turn::Abandoned;
+use weft_wire::handshake::Placement;
 
 use crate::config::{AccountingConfig, LogConfig, NodeConfig, SlicingConfig};
 
@@ -97,12 +98,44 @@ pub(crate) struct Start {
     pub(crate) pinned_base: u64,
     /// Bytes of the pinned window.
     pub(crate) pinned_bytes: u64,
+    /// Where its memory lies, if that is a virtual machine's region.
+    #[serde(default)]
+    pub(crate) part: Option<RegionPart>,
     /// The device.
     pub(crate) device: DeviceSpec,
     /// Times.
     pub(crate) times: Times,
     /// The log.
     pub(crate) log: LogConfig,
+}
+
+/// A session's place in a virtual machine's region. Offsets and lengths are bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct RegionPart {
+    /// Name of the region.
+    pub(crate) region: [u8; 16],
+    /// Its size.
+    pub(crate) region_bytes: u64,
+    /// Sessions at once.
+    pub(crate) places: u8,
+    /// Which one: its mark.
+    pub(crate) place: u8,
+    /// Where the segment starts.
+    pub(crate) segment_at: u64,
+    /// Its length.
+    pub(crate) segment_bytes: u64,
+    /// Where the pinned window starts.
+    pub(crate) pinned_at: u64,
+    /// Its length.
+    pub(crate) pinned_bytes: u64,
+}
+
+impl RegionPart {
+    /// As the client is told.
+    pub(crate) fn placement(self) -> Placement {
+        let Self { segment_at, segment_bytes, pinned_at, place, .. } = self;
+        Placement { segment_at, segment_bytes, pinned_at, mark: place }
+    }
 }
 
 /// The device, as a worker needs it.

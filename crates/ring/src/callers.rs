@@ -102,6 +102,8 @@ impl Waiting {
 /// The tenant's side: what its threads say about themselves.
 #[derive(Debug)]
 pub(crate) struct OwnCallers {
+    /// Nobody looks at the threads of a guest: their numbers are another kernel's.
+    are_seen: bool,
     waiting: Cells<AtomicU64>,
     boosted: Cell<AtomicU32>,
     coscheduled: Cell<AtomicU32>,
@@ -110,6 +112,7 @@ pub(crate) struct OwnCallers {
 impl OwnCallers {
     pub(crate) fn open(segment: &Segment) -> Result<Self, MapError> {
         Ok(Self {
+            are_seen: !segment.memory().is_lent(),
             waiting: segment.waiting()?,
             boosted: segment.boosted()?,
             coscheduled: segment.coscheduled()?,
@@ -118,7 +121,9 @@ impl OwnCallers {
 
     /// The calling thread, `thread`, awaits an answer from now on.
     pub(crate) fn begin(&self, awaited: AnswerTo, thread: u32) {
-        if let Some(word) = self.waiting.get(usize::from(awaited.slot)) {
+        if self.are_seen
+            && let Some(word) = self.waiting.get(usize::from(awaited.slot))
+        {
             word.store(Waiting { thread, call: awaited.call }.pack(), Ordering::Release);
         }
     }
@@ -133,19 +138,19 @@ impl OwnCallers {
     /// Whether any thread of the session is boosted. A load.
     #[inline]
     pub(crate) fn any_boosted(&self) -> bool {
-        self.boosted.load(Ordering::Relaxed) != 0
+        self.are_seen && self.boosted.load(Ordering::Relaxed) != 0
     }
 
     /// Whether waiting threads are boosted in time.
     #[inline]
     pub(crate) fn are_coscheduled(&self) -> bool {
-        self.coscheduled.load(Ordering::Relaxed) != 0
+        self.are_seen && self.coscheduled.load(Ordering::Relaxed) != 0
     }
 
     /// Whether `thread` is boosted: it must not poll then.
     #[inline]
     pub(crate) fn is_boosted(&self, thread: u32) -> bool {
-        self.boosted.load(Ordering::Relaxed) == thread
+        self.are_seen && self.boosted.load(Ordering::Relaxed) == thread
     }
 
     /// Ends the boost of the calling thread, `thread`, if it is the boosted one.

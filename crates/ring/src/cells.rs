@@ -139,6 +139,11 @@ mod mapped {
         pub(crate) fn new(mapping: &Arc<SharedMemory>, offset: usize) -> Result<Self, MapError> {
             Cells::new(mapping, offset, 1).map(Self)
         }
+
+        /// The memory that it lies in.
+        pub(crate) fn memory(&self) -> &SharedMemory {
+            &self.0.mapping
+        }
     }
 
     impl<T: Word> Deref for Cell<T> {

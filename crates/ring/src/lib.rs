@@ -48,6 +48,7 @@
 compile_error!("weft-ring needs Linux: memory files, seals and futexes");
 
 mod answer;
+mod bedside;
 mod cells;
 mod lane;
 mod lanes;
@@ -59,6 +60,8 @@ pub mod wait;
 
 #[cfg(not(loom))]
 mod arena;
+#[cfg(not(loom))]
+pub mod bell;
 #[cfg(not(loom))]
 mod callers;
 #[cfg(not(loom))]
@@ -98,6 +101,7 @@ mod window;
 mod worker;
 
 pub use answer::{ANSWER_SLOTS, Answer, AnswerTooLong, MAX_ANSWER};
+pub use bedside::Bedside;
 pub use cells::{Cell, Cells};
 pub use lane::{AnswerTo, LANE_SLOTS, MAX_COMMAND, Violation};
 pub use lanes::Record;
@@ -108,6 +112,7 @@ pub use wait::{Patience, SPIN, Unready, WakeFlag};
 #[cfg(not(loom))]
 pub use {
     arena::{Arena, ArenaError, ArenaRef, Block, WorkerArena},
+    bell::Bell,
     callers::Callers,
     cells::{ReadCells, Word},
     client::{CallError, ClientOptions, ClientSide},

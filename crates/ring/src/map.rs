@@ -16,6 +16,7 @@ use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use thiserror::Error;
 
+use crate::bell::Bell;
 use crate::cells::{Cell, Cells, ReadCells, Word};
 use crate::pages;
 use crate::span::SharedSpan;
@@ -60,11 +61,19 @@ fn no_address(what: &'static str) -> MapError {
     MapError::Os { what, source: io::ErrorKind::AddrNotAvailable.into() }
 }
 
-/// A memory file whose size is fixed for ever.
+/// Whether a file can no longer shrink.
+fn is_sealed(fd: &OwnedFd) -> bool {
+    rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(SealFlags::SHRINK))
+}
+
+/// Memory of a file whose size is fixed for ever: all of it, or a part.
 #[derive(Debug)]
 pub struct MemoryFile {
     fd: OwnedFd,
+    /// Where the memory starts in the file, in bytes; whole pages.
+    start: u64,
     len: usize,
+    bell: Option<Arc<Bell>>,
 }
 
 impl MemoryFile {
@@ -83,7 +92,7 @@ impl MemoryFile {
         rustix::fs::ftruncate(&fd, len as u64).map_err(os("ftruncate"))?;
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&fd, seals).map_err(os("sealing a memory file"))?;
-        Ok(Self { fd, len })
+        Ok(Self { fd, start: 0, len, bell: None })
     }
 
     /// Takes a received descriptor after checking its seals and its size.
@@ -91,17 +100,55 @@ impl MemoryFile {
     /// # Errors
     /// [`MapError::NotSealed`] or [`MapError::Size`] when it cannot be mapped safely.
     pub fn received(fd: OwnedFd) -> Result<Self, MapError> {
-        let seals = rustix::fs::fcntl_get_seals(&fd).map_err(|_| MapError::NotSealed)?;
-        if !seals.contains(SealFlags::SHRINK) {
-            return Err(MapError::NotSealed);
-        }
+        if is_sealed(&fd) { Self::whole(fd) } else { Err(MapError::NotSealed) }
+    }
+
+    /// The same for memory that a virtual machine's host lends it: there it is a resource of a PCI
+    /// device (`/sys/bus/pci/devices/*/resource2`), whose size is the device's.
+    ///
+    /// # Errors
+    /// As [`Self::received`].
+    pub fn lent(fd: OwnedFd) -> Result<Self, MapError> {
+        /// `SYSFS_MAGIC` of `linux/magic.h`.
+        const SYSFS: i64 = 0x6265_6572;
+
+        let system = rustix::fs::fstatfs(&fd).map_err(os("fstatfs"))?;
+        let is_device = system.f_type == SYSFS;
+        if is_device || is_sealed(&fd) { Self::whole(fd) } else { Err(MapError::NotSealed) }
+    }
+
+    fn whole(fd: OwnedFd) -> Result<Self, MapError> {
         let stat = rustix::fs::fstat(&fd).map_err(os("fstat"))?;
         let size = u64::try_from(stat.st_size).unwrap_or(0);
         let len = usize::try_from(size).map_err(|_| MapError::Size(size))?;
         if len == 0 || !len.is_multiple_of(PAGE) || isize::try_from(len).is_err() {
             return Err(MapError::Size(size));
         }
-        Ok(Self { fd, len })
+        Ok(Self { fd, start: 0, len, bell: None })
+    }
+
+    /// The `len` bytes from `offset` on, both of whole pages: mapped, punched and measured as if
+    /// they were all.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfBounds`] or [`MapError::Size`] when they are no such part.
+    pub fn part(self, offset: u64, len: u64) -> Result<Self, MapError> {
+        let end = offset.checked_add(len).ok_or(MapError::OutOfBounds)?;
+        if end > self.len as u64 {
+            return Err(MapError::OutOfBounds);
+        }
+        let len = usize::try_from(len).map_err(|_| MapError::Size(len))?;
+        if len == 0 || !len.is_multiple_of(PAGE) || !offset.is_multiple_of(PAGE as u64) {
+            return Err(MapError::Size(len as u64));
+        }
+        Ok(Self { start: self.start + offset, len, ..self })
+    }
+
+    /// The same memory for who shares it with another kernel: mappings made of it wake sleepers
+    /// there, too.
+    #[must_use]
+    pub fn with_bell(self, bell: Bell) -> Self {
+        Self { bell: Some(Arc::new(bell)), ..self }
     }
 
     /// Another descriptor of the same file, to send or to map again.
@@ -113,7 +160,7 @@ impl MemoryFile {
             .fd
             .try_clone()
             .map_err(|source| MapError::Os { what: "duplicating a memory file", source })?;
-        Ok(Self { fd, len: self.len })
+        Ok(Self { fd, start: self.start, len: self.len, bell: self.bell.clone() })
     }
 
     /// The size in bytes.
@@ -138,7 +185,7 @@ impl MemoryFile {
             return Err(MapError::OutOfBounds);
         }
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        rustix::fs::fallocate(&self.fd, mode, offset as u64, len as u64)
+        rustix::fs::fallocate(&self.fd, mode, self.start + offset as u64, len as u64)
             .map_err(os("punching a hole"))
     }
 
@@ -161,8 +208,9 @@ impl MemoryFile {
     /// [`MapError::Os`] when the system does not tell.
     pub fn next_data(&self, start: u64) -> Result<Option<u64>, MapError> {
         // Where data ends is not asked for: the system would look at all pages up to there.
-        match rustix::fs::seek(&self.fd, SeekFrom::Data(start)) {
-            Ok(at) => Ok(Some(at)),
+        let from = self.start.saturating_add(start);
+        match rustix::fs::seek(&self.fd, SeekFrom::Data(from)) {
+            Ok(at) => Ok(Some(at - self.start).filter(|at| *at < self.len as u64)),
             Err(Errno::NXIO) => Ok(None),
             Err(errno) => Err(os("looking for data")(errno)),
         }
@@ -221,9 +269,12 @@ impl MemoryFile {
     ) -> Result<Arc<SharedMemory>, MapError> {
         // SAFETY: a null address or `FIXED_NOREPLACE` replaces nothing; `FIXED` comes from
         // `map_over` alone, which owns the reservation that it replaces.
-        let base =
-            unsafe { rustix::mm::mmap(address, self.len, access.prot(), flags, &self.fd, 0) };
-        SharedMemory::adopt(base, self.len, access).map(Arc::new)
+        let base = unsafe {
+            rustix::mm::mmap(address, self.len, access.prot(), flags, &self.fd, self.start)
+        };
+        let mut memory = SharedMemory::adopt(base, self.len, access)?;
+        memory.bell.clone_from(&self.bell);
+        Ok(Arc::new(memory))
     }
 }
 
@@ -262,6 +313,7 @@ pub struct SharedMemory {
     base: NonNull<u8>,
     len: usize,
     access: Access,
+    bell: Option<Arc<Bell>>,
 }
 
 // SAFETY: the mapping belongs to the process, not to a thread; its bytes are reached through
@@ -290,7 +342,7 @@ impl SharedMemory {
     ) -> Result<Self, MapError> {
         let base = base.map_err(os("mmap"))?;
         let base = NonNull::new(base.cast::<u8>()).ok_or_else(|| no_address("mmap"))?;
-        Ok(Self { base, len, access })
+        Ok(Self { base, len, access, bell: None })
     }
 
     /// The size in bytes.
@@ -303,6 +355,16 @@ impl SharedMemory {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// How sleepers on another kernel are woken, if one maps it too.
+    pub(crate) fn bell(&self) -> Option<&Bell> {
+        self.bell.as_deref()
+    }
+
+    /// Whether the peer is on another kernel: processors and threads have other numbers there.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.bell().is_some_and(|bell| bell.bedside().is_some())
     }
 
     /// What the mapping may be used for.

@@ -5,6 +5,7 @@
 use loom::thread;
 
 use crate::answer::{AnswerWords, CallSlot};
+use crate::bedside::Bedside;
 use crate::cells::Cell;
 use crate::lane::{AnswerTo, Consumer, LaneWords, MAX_COMMAND, Producer};
 use crate::lanes::Lanes;
@@ -58,6 +59,36 @@ fn models_lane() {
             assert_eq!(buffer[..8], ticket.to_le_bytes());
         }
         producer.join().unwrap();
+    });
+}
+
+/// A guest's sleepers, on two flags of one session, wait for the count of its marks, and whoever
+/// gets a mark raises it: no mark is missed, whichever flag it was for.
+#[test]
+fn models_bedside() {
+    loom::model(|| {
+        let bedside = Bedside::modelled();
+        let flags = [0, 1].map(|_| WakeFlag::modelled_at(bedside.clone()));
+        let published = [0, 1].map(|_| Cell::<AtomicU64>::zeroed());
+        let host = thread::spawn({
+            let (flags, published) = (flags.clone(), published.clone());
+            move || {
+                for (flag, word) in flags.iter().zip(&published) {
+                    word.store(1, Ordering::Release);
+                    flag.wake();
+                }
+            }
+        });
+        let [first, second] = flags;
+        let [word, other] = published;
+        let sleeper = thread::spawn(move || {
+            let ready = || (other.load(Ordering::Acquire) == 1).then_some(());
+            second.wait(&patience(), ready).unwrap();
+        });
+        let ready = || (word.load(Ordering::Acquire) == 1).then_some(());
+        first.wait(&patience(), ready).unwrap();
+        host.join().unwrap();
+        sleeper.join().unwrap();
     });
 }
 

@@ -15,16 +15,22 @@ use crate::wait::SAME_PROCESSOR;
 pub(crate) struct Processors {
     own: Cell<AtomicU32>,
     peer: Cell<AtomicU32>,
+    /// Their numbers mean the same to both: no guest shows its own, nor looks at its host's.
+    are_shared: bool,
 }
 
 impl Processors {
     pub(crate) fn new(own: Cell<AtomicU32>, peer: Cell<AtomicU32>) -> Self {
-        Self { own, peer }
+        let are_shared = !own.memory().is_lent();
+        Self { own, peer, are_shared }
     }
 
     /// Shows where the calling thread runs.
     #[inline]
     pub(crate) fn show_own(&self) {
+        if !self.are_shared {
+            return;
+        }
         let here = sys::processor();
         if self.own.load(Ordering::Relaxed) != here {
             self.own.store(here, Ordering::Relaxed);
@@ -34,7 +40,7 @@ impl Processors {
     /// Whether polling that has lasted so long keeps the peer from running.
     #[inline]
     pub(crate) fn is_hopeless(&self, lasted: Duration) -> bool {
-        if lasted < SAME_PROCESSOR {
+        if lasted < SAME_PROCESSOR || !self.are_shared {
             return false;
         }
         let peer = self.peer.load(Ordering::Relaxed);

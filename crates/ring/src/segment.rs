@@ -124,14 +124,21 @@ impl Segment {
         Ok(file)
     }
 
+    /// Makes zeroed memory a segment: a part of a larger file, say.
+    ///
+    /// # Errors
+    /// [`SegmentError`] when it is too small or read-only.
+    pub fn create_in(memory: Arc<SharedMemory>) -> Result<Self, SegmentError> {
+        Self::format(&memory)?;
+        Self::open(memory)
+    }
+
     /// A segment in this process's anonymous memory: for tests and benchmarks.
     ///
     /// # Errors
     /// [`SegmentError::Map`] when the system refuses.
     pub fn anonymous(arena_bytes: usize) -> Result<Self, SegmentError> {
-        let memory = SharedMemory::anonymous(Self::size(arena_bytes.max(PAGE)))?;
-        Self::format(&memory)?;
-        Self::open(memory)
+        Self::create_in(SharedMemory::anonymous(Self::size(arena_bytes.max(PAGE)))?)
     }
 
     /// Views mapped memory as a segment.

@@ -7,6 +7,10 @@
 
 use std::time::{Duration, Instant};
 
+#[cfg(loom)]
+use crate::bedside::Bedside;
+#[cfg(not(loom))]
+use crate::bell::Bell;
 use crate::cells::Cell;
 use crate::sync::{AtomicU32, Ordering, fence};
 
@@ -87,6 +91,9 @@ pub struct WakeFlag {
     word: Cell<AtomicU32>,
     #[cfg(loom)]
     model: std::sync::Arc<model::Futex>,
+    /// Where its sleepers wait instead, and are woken by whoever gets the marks at once.
+    #[cfg(loom)]
+    bedside: Option<Bedside>,
 }
 
 impl WakeFlag {
@@ -102,7 +109,13 @@ impl WakeFlag {
         Self {
             word: Cell::<AtomicU32>::zeroed(),
             model: std::sync::Arc::new(model::Futex::default()),
+            bedside: None,
         }
+    }
+
+    #[cfg(loom)]
+    pub fn modelled_at(bedside: Bedside) -> Self {
+        Self { bedside: Some(bedside), ..Self::modelled() }
     }
 
     /// Wakes the sleeper, if any. Call it after publishing what it waits for.
@@ -115,6 +128,31 @@ impl WakeFlag {
         if self.word.load(Ordering::Relaxed) != 0 && self.word.swap(0, Ordering::AcqRel) != 0 {
             self.futex_wake();
         }
+    }
+
+    /// Wakes the sleeper whose flag somebody on another kernel has taken back: the mark came.
+    #[cfg(not(loom))]
+    pub fn wake_marked(&self) {
+        use rustix::thread::futex;
+
+        // SYNC: the flag was taken back before the mark was sent.
+        if self.word.load(Ordering::SeqCst) == 0 {
+            // The word is mapped, and a wake of nobody is cheap.
+            let _woken = futex::wake(&self.word, futex::Flags::empty(), 1);
+        }
+    }
+
+    /// Whether polling can end a wait: the peer runs on another processor. A guest's peer does, on
+    /// its host, however few processors the guest has.
+    #[cfg(not(loom))]
+    fn has_processor_for_peer(&self) -> bool {
+        several_processors() || self.word.memory().is_lent()
+    }
+
+    /// A model has as many as it likes.
+    #[cfg(loom)]
+    fn has_processor_for_peer(&self) -> bool {
+        true
     }
 
     /// Waits until `ready` gives something: polls for `patience.spin`, then sleeps.
@@ -130,9 +168,11 @@ impl WakeFlag {
         patience: &Patience<'_>,
         mut ready: impl FnMut() -> Option<T>,
     ) -> Result<T, Unready> {
+        let polls = self.has_processor_for_peer();
         let mut spin = patience.spin;
         loop {
-            if let Some(value) = spin_while(spin, patience.may_poll, &mut ready) {
+            let spin_now = if polls { spin } else { Duration::ZERO };
+            if let Some(value) = poll_while(spin_now, patience.may_poll, &mut ready) {
                 return Ok(value);
             }
             spin = patience.announced;
@@ -193,6 +233,9 @@ impl WakeFlag {
     fn futex_wait(&self, limit: Duration) -> bool {
         use rustix::thread::{Timespec, futex};
 
+        if let Some(bedside) = self.word.memory().bell().and_then(Bell::bedside) {
+            return bedside.wait_while(|| self.word.load(Ordering::SeqCst) == 1, limit);
+        }
         let timeout = Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
             tv_nsec: i64::from(limit.subsec_nanos()),
@@ -206,20 +249,32 @@ impl WakeFlag {
     fn futex_wake(&self) {
         use rustix::thread::futex;
 
+        if let Some(bell) = self.word.memory().bell() {
+            bell.ring();
+            if bell.bedside().is_some() {
+                return;
+            }
+        }
         // Waking can only fail for a bad address, and the word is mapped.
         let woken = futex::wake(&self.word, futex::Flags::empty(), 1);
         debug_assert!(woken.is_ok(), "futex wake of a mapped word failed");
     }
 
     #[cfg(loom)]
-    fn futex_wait(&self, _limit: Duration) -> bool {
+    fn futex_wait(&self, limit: Duration) -> bool {
+        if let Some(bedside) = &self.bedside {
+            return bedside.wait_while(|| self.word.load(Ordering::SeqCst) == 1, limit);
+        }
         self.model.wait_while_one(&self.word);
         true
     }
 
     #[cfg(loom)]
     fn futex_wake(&self) {
-        self.model.wake();
+        match &self.bedside {
+            Some(bedside) => bedside.knock(),
+            None => self.model.wake(),
+        }
     }
 }
 
@@ -249,8 +304,17 @@ pub fn spin<T>(limit: Duration, ready: impl FnMut() -> Option<T>) -> Option<T> {
 }
 
 /// The same, but only while `may_poll` says so.
-#[cfg(not(loom))]
 pub fn spin_while<T>(
+    limit: Duration,
+    may_poll: &dyn Fn(Duration) -> bool,
+    ready: impl FnMut() -> Option<T>,
+) -> Option<T> {
+    let limit = if several_processors() { limit } else { Duration::ZERO };
+    poll_while(limit, may_poll, ready)
+}
+
+#[cfg(not(loom))]
+fn poll_while<T>(
     limit: Duration,
     may_poll: &dyn Fn(Duration) -> bool,
     mut ready: impl FnMut() -> Option<T>,
@@ -263,7 +327,7 @@ pub fn spin_while<T>(
     if let Some(value) = ready() {
         return Some(value);
     }
-    if limit.is_zero() || !several_processors() || !may_poll(Duration::ZERO) {
+    if limit.is_zero() || !may_poll(Duration::ZERO) {
         return None;
     }
     let start = Instant::now();
@@ -285,12 +349,17 @@ pub fn spin_while<T>(
 }
 
 #[cfg(loom)]
-pub fn spin_while<T>(
+fn poll_while<T>(
     _limit: Duration,
     _may_poll: &dyn Fn(Duration) -> bool,
     mut ready: impl FnMut() -> Option<T>,
 ) -> Option<T> {
     ready()
+}
+
+#[cfg(loom)]
+fn several_processors() -> bool {
+    true
 }
 
 #[cfg(not(loom))]

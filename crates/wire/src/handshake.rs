@@ -28,10 +28,14 @@ pub const MAGIC: [u8; 4] = *b"WEFT";
 ///
 /// WHEN CHANGING ANY MESSAGE (command, reply, handshake): raise this number and renew the golden
 /// bytes (`tests/golden.rs`).
-pub const PROTOCOL_VERSION: u16 = 3;
+pub const PROTOCOL_VERSION: u16 = 4;
 
 /// File descriptors that accompany a [`Welcome`]: segment, pinned window, lifeline.
 pub const WELCOME_FDS: usize = 3;
+
+/// File descriptors that accompany a [`Welcome`] with a [`Placement`], in the virtual machine: the
+/// shared region, the page to sleep on, the lifeline, and where marks for the host are written.
+pub const GUEST_FDS: usize = 4;
 
 /// Most bytes of one handshake message.
 pub const HANDSHAKE_BYTES_MAX: usize = 16 * 1024;
@@ -73,6 +77,21 @@ message! {
 }
 
 message! {
+    /// Where a session's memory lies in the region that a virtual machine shares with its host.
+    /// Offsets and lengths are bytes, of whole pages.
+    pub struct Placement {
+        /// Where the segment starts.
+        segment_at: u64,
+        /// Its length.
+        segment_bytes: u64,
+        /// Where the pinned window starts; it is as long as the welcome says.
+        pinned_at: u64,
+        /// What each side tells the other to have it look at the session's flags.
+        mark: u8,
+    }
+}
+
+message! {
     /// What the tenant needs to know about its vGPU.
     pub struct Welcome {
         /// Number of the session on this node.
@@ -93,6 +112,8 @@ message! {
         pinned_bytes: u64,
         /// Device attributes.
         attributes: Vec<Attribute>,
+        /// For a program of a virtual machine: the descriptors are then [`GUEST_FDS`] others.
+        placement: Option<Placement>,
     }
 }
 

@@ -7,6 +7,7 @@
 //! * [`command`]: every message that a tenant's lane carries to its worker, declared once. Codec,
 //!   dispatch and fuzz targets come from it.
 //! * [`handshake`]: what a tenant and the node daemon say when a tenant attaches.
+//! * [`guest`]: what is said about a virtual machine whose programs have vGPUs.
 //! * [`reply`]: bodies of answers to synchronous commands.
 //! * [`container`]: several module images as one.
 //! * [`remote`]: what an endpoint on another host says, and the grants that let it in.
@@ -21,6 +22,7 @@ extern crate alloc;
 pub mod codec;
 pub mod command;
 pub mod container;
+pub mod guest;
 pub mod handshake;
 pub mod id;
 pub mod progress;

@@ -16,7 +16,9 @@ use weft_wire::command::{
     Block, COMMAND_BYTES_MAX, Comparison, Endpoint, FillSpec, KINDS, LaunchSpec, Payload, Place,
     Shape,
 };
-use weft_wire::handshake::{Answer, Attribute, Hello, HelloBody, PROTOCOL_VERSION, Welcome};
+use weft_wire::handshake::{
+    Answer, Attribute, Hello, HelloBody, PROTOCOL_VERSION, Placement, Welcome,
+};
 use weft_wire::id::{ContextId, EventId, GraphExecId, ModuleId, StreamId};
 
 const CONTEXT: ContextId = ContextId { index: 0x0c, generation: 0xc0 };
@@ -144,6 +146,12 @@ fn answers() -> [Answer; 2] {
         memory_bytes: 0x84,
         pinned_bytes: 0x85,
         attributes: vec![Attribute { number: 0x86, value: -0x87 }],
+        placement: Some(Placement {
+            segment_at: 0x88,
+            segment_bytes: 0x89,
+            pinned_at: 0x8a,
+            mark: 0x8b,
+        }),
     };
     [Answer::Welcome(welcome), Answer::Refused { code: 3, message: "no room".to_owned() }]
 }

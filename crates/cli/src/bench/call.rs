@@ -5,7 +5,7 @@ use anyhow::{Context as _, Result};
 use super::document::Document;
 use super::tenant::Host;
 use super::via::{self, Via};
-use super::{Context, median};
+use super::{Context, median, vm};
 
 /// Runs of the program, each with its own session.
 const RUNS: usize = 5;
@@ -13,8 +13,10 @@ const RUNS: usize = 5;
 pub(crate) fn run(context: &Context) -> Result<Document> {
     let names = ["sync_us_p50", "sync_us_p99", "submit_us_p50", "submit_us_p99"];
     let runs = if context.quick { 1 } else { RUNS };
-    if let Some(Via::Tls) = context.via {
-        return via::call(context, runs);
+    match context.via {
+        Some(Via::Tls) => return via::call(context, runs),
+        Some(Via::Vm) => return vm::call(context, runs),
+        None => {}
     }
     let window = format!("{runs} runs of 50,000 synchronous calls and 64,000 launches; medians");
     let mut document = Document::new("call", "real", &window);

@@ -23,6 +23,7 @@ pub(crate) mod several;
 mod stolen;
 pub(crate) mod tenant;
 pub(crate) mod via;
+mod vm;
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -86,12 +87,14 @@ pub(crate) struct Context {
     only: Vec<String>,
     /// How programs of `call` and `copy` reach their vGPU, if not as programs of the node.
     via: Option<via::Via>,
+    /// Folder of what virtual machines boot.
+    guest: Option<PathBuf>,
 }
 
 impl Context {
     /// For programs that are no benchmark's of this list.
     pub(crate) fn new(programs: PathBuf, quick: bool) -> Self {
-        Self { programs, quick, vgpus: None, only: Vec::new(), via: None }
+        Self { programs, quick, vgpus: None, only: Vec::new(), via: None, guest: None }
     }
 
     /// Whether what has this name is to be run.
@@ -108,9 +111,13 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         vgpus: options.vgpus,
         only: options.only.clone(),
         via: options.via,
+        guest: options.guest.clone(),
     };
     if context.via.is_some() && !matches!(options.name, Name::Call | Name::Copy) {
         bail!("--via is for `bench call` and `bench copy`");
+    }
+    if context.via == Some(via::Via::Vm) && !matches!(options.name, Name::Call) {
+        bail!("--via vm is for `bench call`");
     }
     let before = Processors::now();
     let mut document = match options.name {

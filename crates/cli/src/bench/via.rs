@@ -24,6 +24,8 @@ const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 pub(crate) enum Via {
     /// Through an endpoint and a gateway, over TLS on this host's loopback.
     Tls,
+    /// In a virtual machine that QEMU interprets, booted from --guest.
+    Vm,
 }
 
 /// A node with a gateway, and an endpoint of it.

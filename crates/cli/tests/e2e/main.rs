@@ -10,6 +10,7 @@ mod classes;
 mod devices;
 mod faults;
 mod genuine;
+mod guests;
 mod hierarchy;
 mod hostile;
 mod ipc;

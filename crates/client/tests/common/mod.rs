@@ -147,6 +147,7 @@ fn welcome(pinned_bytes: u64) -> Welcome {
         attributes: [(16, 4), (10, 32), (12, 20_000)]
             .map(|(number, value)| Attribute { number, value })
             .to_vec(),
+        placement: None,
     }
 }
 

@@ -69,6 +69,8 @@ pub(crate) struct Files {
     pub(crate) table: MemoryFile,
     /// The device's physical table.
     pub(crate) physical: MemoryFile,
+    /// The region of its virtual machine, and where marks for that are written.
+    region: Option<(MemoryFile, OwnedFd)>,
 }
 
 /// Finds the workers that live.
@@ -122,14 +124,22 @@ fn introduced(
     }
     let mut came = Descriptors::received(&adoption.passed, message.descriptors)?;
     let mut file = |what| anyhow::Ok(MemoryFile::received(came.take(what)?)?);
-    let segment = Segment::open(file(Passed::Segment)?.map(Access::ReadWrite)?)?;
+    let whole = file(Passed::Segment)?;
+    let region = adoption.start.part.is_some().then(|| whole.try_clone()).transpose()?;
+    let segment = match adoption.start.part {
+        Some(part) => whole.part(part.segment_at, part.segment_bytes)?,
+        None => whole,
+    };
+    let segment = Segment::open(segment.map(Access::ReadWrite)?)?;
     let page = ControlPage::open(&file(Passed::Control)?.map(Access::ReadWrite)?)?;
     let (node_page, device_page) = (file(Passed::NodePage)?, file(Passed::DevicePage)?);
     let (frames, table) = (file(Passed::Frames)?, file(Passed::Table)?);
     let physical = file(Passed::Physical)?;
+    let region = region.map(|file| anyhow::Ok((file, came.take(Passed::Marks)?))).transpose()?;
     NodePage::open(&node_page.map(Access::ReadWrite)?)?;
     DevicePage::open(&device_page.map(Access::ReadWrite)?)?;
-    Ok((adoption, Files { node_page, device_page, frames, table, physical }, segment, page))
+    let files = Files { node_page, device_page, frames, table, physical, region };
+    Ok((adoption, files, segment, page))
 }
 
 /// Those whose vGPU the registry knows. The others are ended: nobody would ever give them a turn.
@@ -343,8 +353,10 @@ impl Daemon {
     }
 
     fn resume(self: &Arc<Self>, survivor: Survivor) -> anyhow::Result<()> {
-        let Survivor { adoption, link, process, segment, page, .. } = survivor;
+        let Survivor { adoption, link, process, segment, page, files } = survivor;
         let start = adoption.start;
+        let placed = start.part.zip(files.region);
+        let place = placed.and_then(|(part, files)| self.adopt_place(&start, part, files));
         tracing::info!(session = start.session, vgpu = start.vgpu, "worker adopted");
         // As of a worker of this daemon's own: see `spawn`.
         let _refuses = peer::refuse_descriptors(&link);
@@ -354,6 +366,7 @@ impl Daemon {
             payer: self.tenancy.payer(start.vgpu_key, start.uid),
             worker: Worker::adopted(process, link, adoption.pid),
             segment,
+            place,
             start,
         };
         self.begin(&session, page, Origin::Adopted)?;

@@ -56,6 +56,7 @@ use weft_wire::handshake::RefusalCode;
 use self::admin_connections::AdminConnections;
 use self::attach::gateway;
 use self::attach::remote::Remote;
+use self::attach::vm::Regions;
 use self::cosched::Coscheduler;
 use self::devices::frames::Frames;
 use self::devices::{Device, Devices};
@@ -120,6 +121,8 @@ pub(crate) struct Daemon {
     pub(crate) tasks: tasks::Tasks,
     /// Programs of other hosts.
     pub(crate) remote: Remote,
+    /// Memory that virtual machines share with this host.
+    pub(crate) regions: Regions,
     /// Whose devices are suspected of failing.
     health: Health,
     /// Bounds what tenants can have written to the log.
@@ -299,13 +302,13 @@ impl Setup {
         let host = HostLedger::new(config.limits.host_memory_bytes());
         let (sessions, moves) = (BTreeMap::new(), BTreeMap::new());
         let tables = Tables { registry, frames, host, sessions, adopted: 0, moves };
-        let room = Room::make(config.limits.sessions);
         let tasks = tasks::Tasks::open(&config, &devices)?;
         let daemon = Daemon {
             remote: Remote::open(&config)?,
+            regions: Regions::default(),
             admin_group: config.sockets.admin_group_id()?,
+            room: Room::make(config.limits.sessions),
             config,
-            room,
             runtime,
             devices,
             node_page,

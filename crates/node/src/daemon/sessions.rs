@@ -1,5 +1,6 @@
 //! A session from its opening to its end.
 
+mod memory;
 mod reservation;
 
 use std::fs::File;
@@ -11,12 +12,14 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, bail};
 use weft_gate::{ControlPage, DaemonSide, GateDaemon};
 use weft_ring::peer::{self, Process};
-use weft_ring::{Access, Loss, MemoryFile, PAGE, Segment};
+use weft_ring::{Access, Loss, Segment};
 use weft_sched::memory::LedgerError;
 use weft_sched::{Cap, Class, DeviceKey, TenantKey, Weight};
 use weft_wire::handshake::RefusalCode;
 
+use self::memory::SessionMemory;
 pub(crate) use self::reservation::{Asked, Reservation, name_asked};
+use super::attach::vm::Held;
 use super::attach::{Attachment, Client};
 use super::clock;
 use super::cosched::{Waiters, began_at};
@@ -99,6 +102,8 @@ pub(crate) struct Session {
     pub(crate) worker: Worker,
     /// Its segment.
     pub(crate) segment: Segment,
+    /// Its place in the region of its virtual machine.
+    pub(crate) place: Option<Held>,
 }
 
 /// Where a session comes from.
@@ -122,14 +127,7 @@ pub(crate) struct Refusal {
 
 /// What the tenant gets besides the welcome.
 #[derive(Debug)]
-pub(crate) struct TenantFiles {
-    /// The segment.
-    pub(crate) segment: MemoryFile,
-    /// The pinned window.
-    pub(crate) pinned: MemoryFile,
-    /// One end of the lifeline.
-    pub(crate) lifeline: OwnedFd,
-}
+pub(crate) struct TenantFiles(pub(crate) Vec<OwnedFd>);
 
 impl Tables {
     /// What `ask` says of host memory. Before it refuses, sessions that may have given some back
@@ -203,9 +201,8 @@ impl Daemon {
         let Attachment { hello, tenant, client } = attachment;
         self.pace_attach(reservation.payer)?;
         let limits = &self.config.limits;
-        let segment_file = Segment::create(usize::try_from(limits.arena.0)?)?;
-        let pinned_bytes = usize::try_from(hello.pinned_bytes.min(limits.pinned.0))?.max(PAGE);
-        let pinned = MemoryFile::create("weft-pinned", pinned_bytes)?;
+        let SessionMemory { segment: segment_file, pinned, place, marks } =
+            SessionMemory::make(client, hello.pinned_bytes, limits)?;
         let control = ControlPage::create()?;
         let VgpuFiles { frames, table, physical } =
             self.tables().frames(device.key).files(vgpu.key)?;
@@ -215,12 +212,13 @@ impl Daemon {
         let door = self.runtime.make_door(reservation.id)?;
         let record = self.runtime.make_record(reservation.id)?;
         let segment = Segment::open(segment_file.map(Access::ReadWrite)?)?;
-        if *client == Client::Elsewhere {
+        if matches!(client, Client::Elsewhere) {
             segment.mark_relayed()?;
         }
         let page = ControlPage::open(&control.map(Access::ReadWrite)?)?;
-        let start = self.start_of(attachment, reservation, pinned.len() as u64);
-        let fds = [
+        let mut start = self.start_of(attachment, reservation, pinned.len() as u64);
+        start.part = place.as_ref().map(|place| place.part);
+        let mut fds = vec![
             (Passed::Segment, segment_file.as_fd()),
             (Passed::Control, control.as_fd()),
             (Passed::NodePage, self.node_page.as_fd()),
@@ -234,14 +232,20 @@ impl Daemon {
             (Passed::Tenant, tenant_process.as_fd()),
             (Passed::Record, record.as_fd()),
         ];
+        fds.extend(marks.as_ref().map(|marks| (Passed::Marks, marks.writer.as_fd())));
         let worker = Worker::spawn(&start, &fds)?;
         let (key, payer) = (reservation.key, reservation.payer);
-        let session = Session { key, start, vgpu: vgpu.key, payer, worker, segment };
+        let session = Session { key, start, vgpu: vgpu.key, payer, worker, segment, place };
         if let Err(error) = self.begin(&session, page, Origin::New) {
             session.worker.end();
             return Err(error);
         }
-        Ok((session, TenantFiles { segment: segment_file, pinned, lifeline }))
+        let files = match marks {
+            // Its server has the region.
+            Some(marks) => vec![lifeline, marks.reader],
+            None => vec![segment_file.into(), pinned.into(), lifeline],
+        };
+        Ok((session, TenantFiles(files)))
     }
 
     fn start_of(
@@ -270,6 +274,7 @@ impl Daemon {
             device_bytes: hello.device_bytes,
             pinned_base: hello.pinned_base,
             pinned_bytes,
+            part: None,
             device: device.spec(),
             times: Times::of(config, device.info.capabilities),
             log: config.log.clone(),
@@ -290,14 +295,23 @@ impl Daemon {
             entry.segment = Some(session.segment.clone());
         }
         let (key, vgpu, id) = (session.key, session.vgpu, session.start.session);
-        let waiters = Waiters::open(&session.segment, &session.start, origin == Origin::Adopted);
-        if let Err(error) = &waiters {
-            tracing::debug!(session = id, %error, "the tenant's threads cannot be helped");
-        }
-        let waiters = waiters.ok();
+        let waiters = self.waiters(session, origin);
         let beginning = Beginning { session: key, id, vgpu, gate, worker, waiters };
         self.driver.send(Order::Begin(Box::new(beginning)));
         Ok(())
+    }
+
+    /// Whom to help to run; nobody in a virtual machine, whose threads have numbers of its own.
+    fn waiters(&self, session: &Session, origin: Origin) -> Option<Waiters> {
+        if session.place.is_some() {
+            return None;
+        }
+        let waiters = Waiters::open(&session.segment, &session.start, origin == Origin::Adopted);
+        if let Err(error) = &waiters {
+            let id = session.start.session;
+            tracing::debug!(session = id, %error, "the tenant's threads cannot be helped");
+        }
+        waiters.ok()
     }
 
     /// Answers the worker's requests until it is gone, then ends the session.
@@ -500,7 +514,7 @@ impl Daemon {
 
     /// The worker is gone or must go: its turn, its memory and its tenant's hope end here.
     pub(crate) fn end_session(&self, session: Session) {
-        let Session { key, start, vgpu, payer, worker, segment } = session;
+        let Session { key, start, vgpu, payer, worker, segment, place } = session;
         let device = self.device_of(key);
         let signal = worker.end();
         if signal.is_some() {
@@ -532,6 +546,10 @@ impl Daemon {
             used_ns
         };
         self.leave(key, vgpu, device);
+        if place.is_some() {
+            drop((segment, place));
+            self.forget_regions();
+        }
         // Only when it is on disk: a daemon that finds the record books it, once.
         if self.save_registry() {
             self.runtime.remove_door(start.session);

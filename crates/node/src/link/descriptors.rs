@@ -35,6 +35,8 @@ pub(crate) enum Passed {
     Record,
     /// Where frames are on another device.
     Moved,
+    /// Where marks for a virtual machine are written.
+    Marks,
 }
 
 /// Descriptors that came with a message.

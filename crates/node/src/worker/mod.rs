@@ -28,7 +28,9 @@ use weft_device::{Device, DevicePage, Parts, WithDevice};
 use weft_exec::{Limits, Session, Shared};
 use weft_gate::{ControlPage, GateWorker, HolderSide, NodePage};
 use weft_ring::peer::Process;
-use weft_ring::{ARENA_BLOCKS, Access, ArenaRef, MemoryFile, Segment, SharedMemory, WorkerSide};
+use weft_ring::{
+    ARENA_BLOCKS, Access, ArenaRef, Bell, MemoryFile, Segment, SharedMemory, WorkerSide,
+};
 
 use self::event_loop::{Ended, EventLoop};
 use self::frames::LedgerFrames;
@@ -86,15 +88,17 @@ const FOR_ADOPTION: &[Passed] = &[
     Passed::Frames,
     Passed::Table,
     Passed::Physical,
+    Passed::Marks,
 ];
 
 fn work(start: &Start, mut files: Descriptors, link: Arc<Link>) -> anyhow::Result<Ended> {
     let sandbox = Sandbox::of(&start.device.backend);
     let landlock = sandbox.restrict_process(start.user, start.times.worker_memory_bytes)?;
     let kept = files.copies(FOR_ADOPTION)?;
-    let segment = Segment::open(map(files.take(Passed::Segment)?, Access::ReadWrite)?)?;
+    let (segment, pinned) = shared_memory(start, &mut files)?;
+    let segment = Segment::open(segment.map(Access::ReadWrite)?)?;
     let doorbell = segment.doorbell()?;
-    let pinned = MemoryFile::received(files.take(Passed::Pinned)?)?
+    let pinned = pinned
         .map_at(usize::try_from(start.pinned_base)?, Access::ReadWrite)
         .context("the tenant's pinned window is not free in the worker")?;
     let control = ControlPage::open(&map(files.take(Passed::Control)?, Access::ReadWrite)?)?;
@@ -198,6 +202,19 @@ fn leave_record(record: OwnedFd, used_ns: u64) {
     if let Err(error) = File::from(record).write_all(used_ns.to_string().as_bytes()) {
         tracing::warn!(%error, used_ns, "the session's last counter could not be left");
     }
+}
+
+/// The segment and the pinned window: files of their own, or parts of a virtual machine's region.
+fn shared_memory(
+    start: &Start,
+    files: &mut Descriptors,
+) -> anyhow::Result<(MemoryFile, MemoryFile)> {
+    let segment = MemoryFile::received(files.take(Passed::Segment)?)?;
+    let pinned = MemoryFile::received(files.take(Passed::Pinned)?)?;
+    let Some(part) = start.part else { return Ok((segment, pinned)) };
+    let bell = Bell::of_host(files.take(Passed::Marks)?, part.place);
+    let segment = segment.part(part.segment_at, part.segment_bytes)?.with_bell(bell);
+    Ok((segment, pinned.part(part.pinned_at, start.pinned_bytes)?))
 }
 
 fn map(fd: OwnedFd, access: Access) -> anyhow::Result<Arc<SharedMemory>> {

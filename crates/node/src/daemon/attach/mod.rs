@@ -2,7 +2,7 @@
 //!
 //! Each way to attach is a file of this folder and ends in an [`Attachment`]; from there on all are
 //! one. [`unix`]: a program of this node. [`remote`]: one of another host, with a grant
-//! ([`grants`]) and through the [`gateway`].
+//! ([`grants`]) and through the [`gateway`]. [`vm`]: one of a virtual machine on this host.
 //!
 //! Until a connection has said hello it is one of the [`Pending`](super::pending::Pending) ones,
 //! whatever it does: it has no thread, and nothing that it sends beside bytes is taken.
@@ -11,6 +11,7 @@ pub(crate) mod gateway;
 pub(crate) mod grants;
 pub(crate) mod remote;
 mod unix;
+pub(crate) mod vm;
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -21,14 +22,17 @@ use rustix::net::sockopt::{self, Timeout};
 use weft_ring::peer::{self, Credentials};
 use weft_sched::DeviceKey;
 use weft_tasks::protocol;
+use weft_wire::guest::OpenRegion;
 use weft_wire::handshake::{Answer, Attribute, HelloBody, RefusalCode, Welcome};
 
 use self::unix::{hear, understand};
+use self::vm::Region;
 use super::log::LogLimit;
 use super::pending::Connection;
 use super::registry::Vgpu;
 use super::sessions::{Refusal, Reservation, Session, TenantFiles, name_asked};
 use super::{Daemon, STACK_BYTES, tasks};
+use crate::link::RegionPart;
 
 /// Who attaches, and what for.
 #[derive(Debug)]
@@ -42,12 +46,14 @@ pub(crate) struct Attachment {
 }
 
 /// Where a session's client is.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) enum Client {
     /// It maps the session's memory.
     Here,
     /// Somebody who maps it relays for it.
     Elsewhere,
+    /// In a virtual machine that maps this region, where the session's memory lies.
+    Guest(Arc<Region>),
 }
 
 /// Lines about tenants that get no session, which any tenant can cause in a loop.
@@ -61,6 +67,9 @@ pub(crate) fn greet(daemon: &Arc<Daemon>, connection: Connection<OwnedFd>) {
         Ok(said) if protocol::is_open(&said) => {
             return tasks::greet(daemon, socket, &tenant, &said);
         }
+        Ok(said) if OpenRegion::is_one(&said) => {
+            return vm::greet(daemon, socket, &tenant, &said);
+        }
         said => said.and_then(|said| understand(&said)),
     };
     let attachment = said.and_then(|hello| {
@@ -68,9 +77,18 @@ pub(crate) fn greet(daemon: &Arc<Daemon>, connection: Connection<OwnedFd>) {
             Some(shown) => remote::redeem(daemon, hello, &tenant, &shown)?,
             None => Attachment { hello, tenant, client: Client::Here },
         };
-        not_an_accelerator(daemon, attachment)
+        Ok(attachment)
     });
-    let attachment = match attachment {
+    match attachment {
+        Ok(attachment) => proceed(daemon, socket, attachment),
+        Err(refusal) => refuse(&socket, &tenant, refusal),
+    }
+}
+
+/// Goes on with a tenant that is known. Does not wait for anybody.
+fn proceed(daemon: &Arc<Daemon>, socket: OwnedFd, attachment: Attachment) {
+    let tenant = attachment.tenant;
+    let attachment = match not_an_accelerator(daemon, attachment) {
         Ok(attachment) => attachment,
         Err(refusal) => return refuse(&socket, &tenant, refusal),
     };
@@ -227,7 +245,7 @@ fn send_welcome(
     let bytes = Answer::Welcome(welcome(daemon, session, vgpu)).to_bytes()?;
     let limit = Some(daemon.config.limits.attach());
     sockopt::set_socket_timeout(socket, Timeout::Send, limit)?;
-    let fds = [files.segment.as_fd(), files.pinned.as_fd(), files.lifeline.as_fd()];
+    let fds: Vec<_> = files.0.iter().map(OwnedFd::as_fd).collect();
     Ok(peer::send(socket, &bytes, &fds)?)
 }
 
@@ -248,5 +266,6 @@ fn welcome(daemon: &Daemon, session: &Session, vgpu: &Vgpu) -> Welcome {
         memory_bytes: vgpu.memory_bytes,
         pinned_bytes: session.start.pinned_bytes,
         attributes,
+        placement: session.start.part.map(RegionPart::placement),
     }
 }

@@ -1,0 +1,269 @@
+//! Programs of virtual machines: with the agent on this kernel, which is quick and can be killed,
+//! and in machines that QEMU interprets.
+
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+use crate::node::assert_share;
+use crate::support::{
+    Conversation, Node, driver, eventually, finish, program, provided, success, text_of, weft,
+};
+
+const EXAMPLES: [&str; 5] = ["vector_add", "matrix_mul", "reduction", "histogram", "pipeline"];
+
+/// A program of Weft's beside `weft`.
+fn guest() -> Command {
+    Command::new(provided("WEFT_TEST_BIN").join("weft-guest"))
+}
+
+/// A server, and an agent that has the region's file in place of a device and sockets in place of
+/// ports.
+struct Stand {
+    folder: TempDir,
+    server: Conversation,
+    agent: Conversation,
+    region: PathBuf,
+}
+
+impl Stand {
+    fn start(node: &Node, flags: &[&str]) -> Self {
+        let folder = tempfile::Builder::new().prefix("weft-vm-").tempdir().unwrap();
+        let mut command = guest();
+        command.args(["serve", "machine", "--folder"]).arg(folder.path().join("vm"));
+        command.arg("--node").arg(node.path().join("tenant.sock")).args(flags);
+        let server = Conversation::start(command);
+        let mut region = None;
+        loop {
+            let line = server.line();
+            if let Some((_, path)) = line.split_once("mem-path=") {
+                region = path.strip_suffix(",share=on").map(PathBuf::from);
+            }
+            if line == "ready" {
+                break;
+            }
+        }
+        let region = region.unwrap();
+        let agent = Conversation::start(agent(&folder, &region));
+        symlink(driver(), folder.path().join("libcuda.so.1")).unwrap();
+        let stand = Self { folder, server, agent, region };
+        eventually("the agent", || stand.socket().exists());
+        stand
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.folder.path().join("guest.sock")
+    }
+
+    /// A program of the "guest".
+    fn run(&self, name: &str, arguments: &[&str]) -> Command {
+        let mut command = Command::new(program(name));
+        command.env("WEFT_SOCKET", self.socket()).env_remove("WEFT_VGPU").args(arguments);
+        command.env_remove("WEFT_ATTACH").env("LD_LIBRARY_PATH", self.folder.path());
+        command
+    }
+}
+
+fn agent(folder: &TempDir, region: &Path) -> Command {
+    let vm = folder.path().join("vm");
+    let mut command = guest();
+    command.arg("agent").arg("--socket").arg(folder.path().join("guest.sock"));
+    command.arg("--region").arg(region).arg("--control").arg(vm.join("control.sock"));
+    command.arg("--marks").arg(vm.join("marks.sock"));
+    command
+}
+
+#[test]
+fn programs_share_a_machines_region_one_after_the_other_and_at_once() {
+    let node = Node::start(&[]);
+    let stand = Stand::start(&node, &["--region", "64MiB", "--sessions", "2", "--weight", "3"]);
+    for name in EXAMPLES {
+        let text = success(stand.run(name, &[]));
+        assert!(text.contains("PASSED"), "{name}: {text}");
+    }
+    let first = Conversation::start(stand.run("relay", &["100000"]));
+    first.line();
+    assert!(success(stand.run("relay", &["5"])).contains("PASSED"));
+    let second = Conversation::start(stand.run("relay", &["100000"]));
+    second.line();
+    let output = finish(stand.run("vector_add", &[]));
+    let text = text_of(&output);
+    assert!(!output.status.success() && text.contains("--sessions"), "{text}");
+    let mut other = stand.run("vector_add", &[]);
+    other.env("WEFT_VGPU", "other");
+    let output = finish(other);
+    let text = text_of(&output);
+    assert!(!output.status.success() && text.contains("leave WEFT_VGPU out"), "{text}");
+    let vgpus = node.admin().list().unwrap();
+    let machine = vgpus.iter().find(|vgpu| vgpu.name == "machine").unwrap();
+    assert_eq!((machine.weight, machine.sessions), (3, 2));
+    drop((first, second));
+    node.wait_until_empty();
+    assert!(success(stand.run("vector_add", &[])).contains("PASSED"), "places are free again");
+}
+
+#[test]
+fn regions_that_cannot_be_had_are_refused_in_words() {
+    let node = Node::start(&["guests.machines=1", "guests.region=256MiB"]);
+    let refused = |flags: &[&str], words: &str| {
+        let mut command = guest();
+        command.args(["serve", "machine"]);
+        command.arg("--node").arg(node.path().join("tenant.sock")).args(flags);
+        let output = finish(command);
+        let text = text_of(&output);
+        assert!(!output.status.success() && text.contains(words), "{flags:?}: {text}");
+    };
+    refused(&["--region", "48MiB"], "power of two");
+    refused(&["--region", "512MiB"], "guests.region");
+    refused(&["--region", "16MiB", "--sessions", "8"], "--sessions");
+    let stand = Stand::start(&node, &[]);
+    refused(&[], "guests.machines");
+    drop(stand);
+    eventually("the machine to be gone", || node.log().contains("a virtual machine is gone"));
+    Stand::start(&node, &[]);
+}
+
+#[test]
+fn sessions_outlive_the_daemon_and_new_ones_begin_at_the_next() {
+    let mut node = Node::start(&[]);
+    let stand = Stand::start(&node, &["--sessions", "2"]);
+    let mut lives = Conversation::start(stand.run("relay", &["400"]));
+    lives.line();
+    node.kill();
+    node.launch();
+    eventually("a second program to run", || {
+        let output = finish(stand.run("vector_add", &[]));
+        text_of(&output).contains("PASSED")
+    });
+    assert!(lives.wait().success(), "it noticed nothing");
+    node.wait_until_empty();
+}
+
+#[test]
+fn a_machine_that_dies_ends_its_sessions_and_no_others() {
+    let node = Node::start(&[]);
+    let (mut stand, other) = (Stand::start(&node, &[]), Stand::start(&node, &[]));
+    let mut lives = Conversation::start(other.run("relay", &["200"]));
+    lives.line();
+    // Its guest is reset: another agent begins.
+    let mut lost = Conversation::start(stand.run("relay", &["100000"]));
+    lost.line();
+    stand.agent.kill();
+    assert_eq!(lost.wait().code(), Some(2), "a CUDA error");
+    stand.agent = Conversation::start(agent(&stand.folder, &stand.region));
+    eventually("the next agent", || {
+        text_of(&finish(stand.run("vector_add", &[]))).contains("PASSED")
+    });
+    // Its server dies.
+    let mut lost = Conversation::start(stand.run("relay", &["100000"]));
+    lost.line();
+    stand.server.kill();
+    assert_eq!(lost.wait().code(), Some(2), "a CUDA error");
+    assert!(lives.wait().success());
+    node.wait_until_empty();
+}
+
+/// Somebody in the guest writes random words all over the region.
+#[test]
+fn a_region_full_of_lies_hurts_its_own_machine_alone() {
+    let node = Node::start(&[]);
+    let (stand, other) = (Stand::start(&node, &["--sessions", "2"]), Stand::start(&node, &[]));
+    let mut lives = Conversation::start(other.run("relay", &["200"]));
+    lives.line();
+    for _ in 0..3 {
+        let mut victim = Conversation::start(stand.run("relay", &["100000"]));
+        victim.line();
+        let mut scribble = Command::new(program("scribble"));
+        scribble.arg("0.5").arg(&stand.region);
+        success(scribble);
+        // Whatever it reads is made up: it may end in any way, or never.
+        victim.kill();
+    }
+    assert!(lives.wait().success(), "another machine's program noticed nothing");
+    drop(stand);
+    node.wait_until_empty();
+    assert!(success(other.run("vector_add", &[])).contains("PASSED"));
+}
+
+/// `weft vm run` with a guest that QEMU interprets.
+fn machine(node: &Node, name: &str, flags: &[&str], words: &[&str]) -> Command {
+    let image = provided("WEFT_TEST_GUEST");
+    let mut command = weft();
+    command.arg("--runtime-dir").arg(node.path()).args(["vm", "run", name, "--accel", "tcg"]);
+    command.arg("--kernel").arg(image.join("vmlinuz")).arg("--initrd").arg(image.join("initrd"));
+    let unpacked = image.join("qemu");
+    if unpacked.exists() {
+        command.arg("--qemu").arg(unpacked);
+    }
+    command.args(flags).arg("--").args(words);
+    command
+}
+
+#[test]
+fn unmodified_programs_run_in_a_machine_as_an_ordinary_user() {
+    let node = Node::start(&[]);
+    let flags = ["--sessions", "2", "--weight", "2", "--counts"];
+    let text = success(machine(&node, "vm", &flags, &["guest-examples.sh"]));
+    assert!(text.contains("ran as 1000: ALL PASSED"), "{text}");
+    node.wait_until_empty();
+    let vgpus = node.admin().list().unwrap();
+    let vm = vgpus.iter().find(|vgpu| vgpu.name == "vm").unwrap();
+    assert_eq!((vm.weight, vm.used_ns > 0), (2, true));
+    let failed = finish(machine(&node, "vm", &[], &["false"]));
+    assert_eq!(failed.status.code(), Some(1), "the program's own status");
+}
+
+#[test]
+fn two_machines_share_the_device_by_their_weights() {
+    let node = Node::paced(&[]);
+    let start = |name: &str, weight: &str| {
+        let words = ["share", "step_285us", "600", "--window", "0.2"];
+        Conversation::start(machine(&node, name, &["--weight", weight], &words))
+    };
+    let (light, heavy) = (start("light", "1"), start("heavy", "3"));
+    light.line();
+    heavy.line();
+    assert_share(&node, "light", 0.25);
+    assert_share(&node, "heavy", 0.75);
+}
+
+#[test]
+fn a_killed_machine_leaves_nothing_behind() {
+    let node = Node::start(&[]);
+    let mut run = Conversation::start(machine(&node, "vm", &[], &["relay", "100000"]));
+    run.line();
+    let qemu = child_of(run.child.id());
+    kill_process(Pid::from_raw(qemu).unwrap(), Signal::KILL).unwrap();
+    assert_eq!(run.wait().code(), Some(128 + 9));
+    node.wait_until_empty();
+    assert!(success(machine(&node, "vm", &[], &["vector_add"])).contains("PASSED"));
+}
+
+#[test]
+fn a_machine_that_scribbles_hurts_no_other() {
+    let node = Node::start(&[]);
+    let run = node.run(&["--name", "beside"], &program("relay"), &["300"]);
+    let mut beside = Conversation::start(run);
+    beside.line();
+    let flags = ["--append", "weft.root"];
+    let text = text_of(&finish(machine(&node, "vm", &flags, &["guest-scribble.sh"])));
+    assert!(text.contains("scribbled") && text.contains("vector_add ended with"), "{text}");
+    assert!(beside.wait().success(), "{text}");
+    node.wait_until_empty();
+    assert!(success(machine(&node, "vm", &[], &["vector_add"])).contains("PASSED"));
+}
+
+/// The only child of a process.
+fn child_of(parent: u32) -> i32 {
+    let path = format!("/proc/{parent}/task/{parent}/children");
+    let mut found = None;
+    eventually("a child", || {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        found = text.split_whitespace().next().and_then(|pid| pid.parse().ok());
+        found.is_some()
+    });
+    found.unwrap()
+}

@@ -1,0 +1,298 @@
+#![forbid(unsafe_code)]
+//! `weft-guest`: the server of a virtual machine on its host, and the agent in the guest. `weft vm`
+//! starts the server.
+
+use std::io::Write as _;
+use std::os::unix::fs::DirBuilderExt as _;
+use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
+use std::process::{Child, ExitCode, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use clap::{Args, Parser, Subcommand};
+use weft_guest::qemu::Machine;
+use weft_guest::server::{self, Server};
+use weft_guest::{agent, devices};
+use weft_wire::size;
+
+/// How often a server looks whether its machine has ended.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How long a machine whose program has ended has to switch itself off.
+const OFF_LIMIT: Duration = Duration::from_secs(10);
+
+/// vGPUs of virtual machines.
+#[derive(Debug, Parser)]
+#[command(name = "weft-guest", version)]
+struct Arguments {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    /// Serve the programs of this virtual machine; runs in the guest, as root.
+    Agent(AgentOptions),
+    /// Serve one virtual machine of your own; runs on its host.
+    Serve(ServeOptions),
+    /// Start a virtual machine and serve it, until it ends.
+    Run {
+        #[command(flatten)]
+        serve: ServeOptions,
+        #[command(flatten)]
+        machine: MachineOptions,
+    },
+    /// Say which devices this virtual machine has.
+    Devices,
+}
+
+#[derive(Debug, Args)]
+struct AgentOptions {
+    /// Socket for the programs (WEFT_SOCKET).
+    #[arg(long, default_value = "/run/weft/tenant.sock")]
+    socket: PathBuf,
+    /// Its permissions, in octal digits.
+    #[arg(long, default_value = "666", value_parser = octal)]
+    mode: u32,
+    /// Memory of the ivshmem device, if there are several.
+    #[arg(long, value_name = "FILE")]
+    region: Option<PathBuf>,
+    /// Serial port for frames, if it has another name.
+    #[arg(long, value_name = "FILE")]
+    control: Option<PathBuf>,
+    /// Serial port for marks, if it has another name.
+    #[arg(long, value_name = "FILE")]
+    marks: Option<PathBuf>,
+    /// A program to run; when it ends, the agent does, and the server is told how.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    program: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+struct ServeOptions {
+    /// vGPU of all of the machine's programs, created if it is not there.
+    name: String,
+    /// The node's tenant socket.
+    #[arg(long, default_value = "/run/weft/tenant.sock", env = "WEFT_SOCKET")]
+    node: PathBuf,
+    /// Folder for the sockets of the machine's serial ports, which only its user should reach;
+    /// a temporary one without it.
+    #[arg(long)]
+    folder: Option<PathBuf>,
+    /// Weight if the vGPU is created.
+    #[arg(long, default_value_t = 0)]
+    weight: u32,
+    /// Memory quota if the vGPU is created.
+    #[arg(long, value_parser = bytes)]
+    memory: Option<u64>,
+    /// Attach token.
+    #[arg(long, default_value = "", env = "WEFT_TOKEN", hide_env_values = true)]
+    token: String,
+    /// Memory that the machine shares with the node: a power of two.
+    #[arg(long, default_value = "256MiB", value_parser = bytes)]
+    region: u64,
+    /// Sessions that this is divided among: programs at once.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    sessions: u8,
+    /// At the end, print what crossed the machine's border, as JSON.
+    #[arg(long)]
+    counts: bool,
+}
+
+#[derive(Debug, Args)]
+struct MachineOptions {
+    /// Kernel to boot.
+    #[arg(long)]
+    kernel: PathBuf,
+    /// Its initial file system, with `weft-guest` and `libcuda.so.1` in it.
+    #[arg(long)]
+    initrd: PathBuf,
+    /// More words for the kernel's command line.
+    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    append: String,
+    /// Memory of the guest's own.
+    #[arg(long, default_value = "512MiB", value_parser = bytes)]
+    ram: u64,
+    /// Processors of the guest.
+    #[arg(long, default_value_t = 1)]
+    processors: u32,
+    /// QEMU's accelerators, in the order in which they are tried.
+    #[arg(long, default_value = "kvm:tcg")]
+    accel: String,
+    /// QEMU's program.
+    #[arg(long, default_value = "qemu-system-x86_64")]
+    qemu: PathBuf,
+    /// One more argument for QEMU.
+    #[arg(long = "qemu-arg", value_name = "ARGUMENT", allow_hyphen_values = true)]
+    arguments: Vec<String>,
+    /// The program to run in the guest, with its arguments: words without spaces, given to the
+    /// guest's init.
+    #[arg(last = true)]
+    program: Vec<String>,
+}
+
+fn octal(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok().filter(|mode| *mode <= 0o777);
+    mode.ok_or_else(|| format!("`{text}` are no permissions: write 666 or 660"))
+}
+
+fn bytes(text: &str) -> Result<u64, String> {
+    let bytes = size::parse(text).filter(|bytes| *bytes > 0);
+    bytes.ok_or_else(|| format!("`{text}` is no size: write 256MiB or 1GiB"))
+}
+
+fn main() -> ExitCode {
+    let done = match Arguments::parse().what {
+        What::Agent(options) => run_agent(options),
+        What::Serve(options) => serve(options),
+        What::Run { serve, machine } => run_machine(serve, machine),
+        What::Devices => say_devices(),
+    };
+    match done {
+        Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)),
+        Err(error) => {
+            tell(&format!("error: {error:#}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "the program's only log")]
+fn tell(line: &str) {
+    eprintln!("{line}");
+}
+
+fn answer(line: &str) -> Result<()> {
+    let mut out = std::io::stdout();
+    writeln!(out, "{line}")?;
+    Ok(out.flush()?)
+}
+
+fn run_agent(options: AgentOptions) -> Result<i32> {
+    let AgentOptions { socket, mode, region, control, marks, program } = options;
+    agent::run(&agent::Settings { socket, mode, region, control, marks, program })
+}
+
+fn say_devices() -> Result<i32> {
+    let (control, marks) = (weft_wire::guest::CONTROL_PORT, weft_wire::guest::MARKS_PORT);
+    answer(&format!("region: {}", devices::region()?.display()))?;
+    for name in [control, marks] {
+        answer(&format!("{name}: {}", devices::port(name)?.display()))?;
+    }
+    Ok(0)
+}
+
+fn open(options: ServeOptions) -> Result<(Server, bool)> {
+    let ServeOptions { name, node, folder, weight, memory, token, region, sessions, counts } =
+        options;
+    let folder = folder.map_or_else(|| own_folder(&name), Ok)?;
+    let settings = server::Settings {
+        node,
+        folder,
+        vgpu: name,
+        weight,
+        memory_bytes: memory.unwrap_or(0),
+        token,
+        region_bytes: region,
+        sessions,
+    };
+    Ok((Server::open(settings)?, counts))
+}
+
+/// A folder that only this user reaches.
+fn own_folder(name: &str) -> Result<PathBuf> {
+    let folder = std::env::temp_dir().join(format!("weft-vm-{name}-{}", std::process::id()));
+    std::fs::DirBuilder::new()
+        .mode(0o700)
+        .create(&folder)
+        .with_context(|| format!("cannot make {}", folder.display()))?;
+    Ok(folder)
+}
+
+/// Serves for ever. What QEMU needs is printed, an argument a line.
+fn serve(options: ServeOptions) -> Result<i32> {
+    let (mut server, _) = open(options)?;
+    for argument in server.devices() {
+        answer(&argument)?;
+    }
+    answer("ready")?;
+    loop {
+        server.step(Duration::from_secs(3600))?;
+    }
+}
+
+fn run_machine(options: ServeOptions, machine: MachineOptions) -> Result<i32> {
+    let is_own = options.folder.is_none();
+    let (mut server, wants_counts) = open(options)?;
+    let folder = is_own.then(|| Folder(server.folder().to_owned()));
+    let machine = Machine {
+        qemu: machine.qemu,
+        accel: machine.accel,
+        memory_mib: machine.ram >> 20,
+        processors: machine.processors,
+        kernel: machine.kernel,
+        initrd: machine.initrd,
+        append: machine.append,
+        arguments: machine.arguments,
+        program: machine.program,
+    };
+    let mut command = machine.command(&server.devices());
+    command.stdin(Stdio::null());
+    let child = command.spawn();
+    let mut child = Qemu(child.with_context(|| {
+        format!(
+            "cannot start {}: install qemu-system-x86, or name it with --qemu",
+            machine.qemu.display()
+        )
+    })?);
+    let status = attend(&mut server, &mut child)?;
+    drop((child, folder));
+    if wants_counts {
+        let counts = server.counts();
+        answer(&format!(
+            "{{\"sessions\": {}, \"marks_in\": {}, \"marks_out\": {}}}",
+            counts.sessions, counts.marks_in, counts.marks_out
+        ))?;
+    }
+    Ok(status)
+}
+
+/// A folder that goes with this value.
+struct Folder(PathBuf);
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        // It may have gone already.
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A machine that ends with this value.
+struct Qemu(Child);
+
+impl Drop for Qemu {
+    fn drop(&mut self) {
+        // One that has ended is reaped.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// Serves a machine until it ends; the status of its program, or QEMU's.
+fn attend(server: &mut Server, qemu: &mut Qemu) -> Result<i32> {
+    let mut over_at = None;
+    loop {
+        server.step(PAUSE)?;
+        if let Some(status) = qemu.0.try_wait()? {
+            let of_qemu = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
+            return Ok(server.exited().or(of_qemu).unwrap_or(-1));
+        }
+        if let Some(status) = server.exited() {
+            let since = *over_at.get_or_insert_with(std::time::Instant::now);
+            if since.elapsed() > OFF_LIMIT {
+                return Ok(status);
+            }
+        }
+    }
+}

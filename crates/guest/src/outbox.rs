@@ -1,0 +1,46 @@
+//! Bytes on their way into a port that may be full.
+
+use std::io;
+use std::os::fd::AsFd;
+
+use rustix::io::Errno;
+
+/// More than this waits for nobody: who has so much to say hears no more until it is said.
+const BYTES_MAX: usize = 1 << 20;
+
+/// Bytes that are not written yet.
+#[derive(Debug, Default)]
+pub(crate) struct Outbox {
+    bytes: Vec<u8>,
+    written: usize,
+}
+
+impl Outbox {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Whether what would be said next has to wait.
+    pub(crate) fn is_full(&self) -> bool {
+        self.bytes.len() - self.written > BYTES_MAX
+    }
+
+    /// Writes as much as the port takes now.
+    pub(crate) fn flush(&mut self, port: impl AsFd) -> io::Result<()> {
+        while self.written < self.bytes.len() {
+            match rustix::io::write(&port, &self.bytes[self.written..]) {
+                Ok(count) => self.written += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::AGAIN) => return Ok(()),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        self.bytes.clear();
+        self.written = 0;
+        Ok(())
+    }
+}

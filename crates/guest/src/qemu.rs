@@ -1,0 +1,77 @@
+//! How QEMU is started for a machine, and what its own machines need.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use weft_wire::guest::{CONTROL_PORT, MARKS_PORT};
+
+use crate::server::{control_socket, marks_socket};
+
+/// A machine that boots a kernel.
+#[derive(Debug, Clone)]
+pub struct Machine {
+    /// The program of QEMU.
+    pub qemu: PathBuf,
+    /// Accelerators, in the order in which they are tried: `kvm:tcg`.
+    pub accel: String,
+    /// Memory of the guest's own, in MiB.
+    pub memory_mib: u64,
+    /// Processors.
+    pub processors: u32,
+    /// The kernel.
+    pub kernel: PathBuf,
+    /// The initial file system.
+    pub initrd: PathBuf,
+    /// More words for the kernel's command line.
+    pub append: String,
+    /// More arguments for QEMU.
+    pub arguments: Vec<String>,
+    /// Words for the guest's init: the program to run, and its arguments.
+    pub program: Vec<String>,
+}
+
+/// The arguments that give a machine its region and its ports.
+#[must_use]
+pub fn devices(region: &Path, bytes: u64, folder: &Path) -> Vec<String> {
+    let port = |id: &str, socket: &Path, name: &str| {
+        [
+            "-chardev".to_owned(),
+            format!("socket,id={id},path={},reconnect=1", socket.display()),
+            "-device".to_owned(),
+            format!("virtserialport,chardev={id},name={name}"),
+        ]
+    };
+    let mut arguments = vec![
+        "-object".to_owned(),
+        format!(
+            "memory-backend-file,id=weft-region,size={bytes},mem-path={},share=on",
+            region.display()
+        ),
+        "-device".to_owned(),
+        "ivshmem-plain,memdev=weft-region".to_owned(),
+        "-device".to_owned(),
+        "virtio-serial-pci".to_owned(),
+    ];
+    arguments.extend(port("weft-control", &control_socket(folder), CONTROL_PORT));
+    arguments.extend(port("weft-marks", &marks_socket(folder), MARKS_PORT));
+    arguments
+}
+
+impl Machine {
+    /// The command that starts it, with these devices besides.
+    #[must_use]
+    pub fn command(&self, devices: &[String]) -> Command {
+        let mut command = Command::new(&self.qemu);
+        command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
+        command.arg("-machine").arg(format!("pc,accel={}", self.accel));
+        command.args(["-cpu", "max", "-m"]).arg(format!("{}M", self.memory_mib));
+        command.arg("-smp").arg(self.processors.to_string());
+        command.args(["-serial", "stdio", "-kernel"]).arg(&self.kernel);
+        command.arg("-initrd").arg(&self.initrd);
+        let base = "console=ttyS0 quiet loglevel=1 panic=-1";
+        let program = self.program.join(" ");
+        command.arg("-append").arg(format!("{base} {} -- {program}", self.append));
+        command.args(devices).args(&self.arguments);
+        command
+    }
+}

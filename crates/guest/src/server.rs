@@ -1,0 +1,575 @@
+//! The server of one virtual machine, on its host.
+//!
+//! It has the machine's region from the node daemon, as a tenant of it: to the node the guest's
+//! programs are this process's. It passes on hellos and answers, wakes workers whose flags the
+//! guest took back, and sends the guest marks from them. One thread that waits for whoever has
+//! something to say. What the guest says is bounded and checked; the worst that it can do is to
+//! have no sessions.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::fs;
+use std::io::{self, Write as _};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::io::Errno;
+use weft_ring::{Access, MemoryFile, Segment, WakeFlag, bell, peer};
+use weft_wire::guest::{
+    AnswerFrame, Begun, FrameReader, GuestFrame, HelloFrame, HostFrame, OpenRegion, Reception,
+    filler,
+};
+use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION, RefusalCode, Welcome};
+
+use crate::outbox::Outbox;
+use crate::qemu;
+use crate::ready::Watched;
+
+/// Hellos that wait for the daemon, at most.
+const ASKED_MAX: usize = 64;
+
+/// A daemon that is gone is looked for this often.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+
+/// The daemon answers the first message within this time.
+const OPEN_LIMIT: Duration = Duration::from_secs(20);
+
+/// Bytes that are read at once.
+const READ_BYTES: usize = 64 << 10;
+
+/// What a machine is to have.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// The node's tenant socket.
+    pub node: PathBuf,
+    /// Where the machine's serial ports connect to; made if it is not there.
+    pub folder: PathBuf,
+    /// The vGPU of all of its programs.
+    pub vgpu: String,
+    /// Weight if the vGPU is created; 0 for the node's default.
+    pub weight: u32,
+    /// Memory quota if the vGPU is created, in bytes; 0 for the node's default.
+    pub memory_bytes: u64,
+    /// Attach token; empty if none.
+    pub token: String,
+    /// Size of the region, in bytes.
+    pub region_bytes: u64,
+    /// Sessions at once.
+    pub sessions: u8,
+}
+
+/// What crossed the machine's border but for the region, and what that was for.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Sessions that began.
+    pub sessions: u64,
+    /// Marks of the guest: each was a write to a device, which leaves the guest.
+    pub marks_in: u64,
+    /// Marks for the guest: each is an interrupt there.
+    pub marks_out: u64,
+}
+
+/// Who has something to say.
+#[derive(Debug, Clone, Copy)]
+enum Source {
+    Node,
+    Control,
+    ControlRoom,
+    Marks,
+    ControlListener,
+    MarksListener,
+    SessionMarks(u8),
+    Lifeline(u8),
+}
+
+/// A session of a program in the guest.
+#[derive(Debug)]
+struct Session {
+    doorbell: WakeFlag,
+    /// The worker sees when this is closed, and is seen when it is gone.
+    lifeline: Option<OwnedFd>,
+    /// Marks of the worker. While it is open nobody else gets the place.
+    marks: OwnedFd,
+    /// There is nobody left who writes them.
+    is_mute: bool,
+}
+
+/// The server of a machine.
+#[derive(Debug)]
+pub struct Server {
+    settings: Settings,
+    node: Option<OwnedFd>,
+    lost_at: Option<Instant>,
+    /// The region's name for the daemon.
+    name: [u8; 16],
+    region: MemoryFile,
+    control_listener: UnixListener,
+    marks_listener: UnixListener,
+    control: Option<OwnedFd>,
+    marks: Option<OwnedFd>,
+    reader: FrameReader,
+    out: Outbox,
+    /// Sessions whose sleepers are to look, one bit each; sent when there is room.
+    due: u64,
+    sessions: BTreeMap<u8, Session>,
+    /// Hellos that the daemon has not heard yet.
+    asked: VecDeque<(u32, Vec<u8>)>,
+    /// The hello that it hears now; `None` in it when who asked is gone.
+    waiting: Option<Option<u32>>,
+    exited: Option<i32>,
+    counts: Counts,
+}
+
+impl Server {
+    /// Has the machine's region made, and its ports' sockets.
+    ///
+    /// # Errors
+    /// When there is no node, or it refuses.
+    pub fn open(settings: Settings) -> Result<Self> {
+        let (node, region, name) = open_region(&settings, [0; 16])?;
+        let region = region.context("the node sent no region")?;
+        fs::create_dir_all(&settings.folder)
+            .with_context(|| format!("cannot make {}", settings.folder.display()))?;
+        let control_listener = listen(&control_socket(&settings.folder))?;
+        let marks_listener = listen(&marks_socket(&settings.folder))?;
+        Ok(Self {
+            settings,
+            node: Some(node),
+            lost_at: None,
+            name,
+            region: MemoryFile::received(region)?,
+            control_listener,
+            marks_listener,
+            control: None,
+            marks: None,
+            reader: FrameReader::default(),
+            out: Outbox::default(),
+            due: 0,
+            sessions: BTreeMap::new(),
+            asked: VecDeque::new(),
+            waiting: None,
+            exited: None,
+            counts: Counts::default(),
+        })
+    }
+
+    /// QEMU's arguments for the machine's devices. Its region is a file of this process: good as
+    /// long as that lives, and for its user alone.
+    #[must_use]
+    pub fn devices(&self) -> Vec<String> {
+        let fd = self.region.as_fd().as_raw_fd();
+        let region = PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()));
+        qemu::devices(&region, self.region.len() as u64, &self.settings.folder)
+    }
+
+    /// The folder of the sockets of the machine's ports.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.settings.folder
+    }
+
+    /// What crossed the border so far.
+    #[must_use]
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// How the machine's program ended, if it has.
+    #[must_use]
+    pub fn exited(&self) -> Option<i32> {
+        self.exited
+    }
+
+    /// Whether the machine is connected.
+    #[must_use]
+    pub fn has_machine(&self) -> bool {
+        self.control.is_some()
+    }
+
+    /// Waits for somebody, at most for `limit`, and does what is to be done.
+    ///
+    /// # Errors
+    /// When the system does not let it wait.
+    pub fn step(&mut self, limit: Duration) -> Result<()> {
+        self.say_due();
+        self.look_for_node();
+        self.ask_node();
+        let limit = if self.node.is_some() { limit } else { limit.min(LOOK_EVERY) };
+        for source in self.watched().wait(Some(limit))? {
+            match source {
+                Source::Node => self.hear_node(),
+                Source::Control => self.hear_control(),
+                Source::ControlRoom => self.flush(),
+                Source::Marks => self.hear_marks(),
+                Source::ControlListener => self.connect_control()?,
+                Source::MarksListener => self.connect_marks()?,
+                Source::SessionMarks(mark) => self.hear_worker(mark),
+                Source::Lifeline(mark) => self.lose_worker(mark),
+            }
+        }
+        Ok(())
+    }
+
+    fn watched(&self) -> Watched<'_, Source> {
+        let mut watched = Watched::new();
+        watched.input(Source::ControlListener, self.control_listener.as_fd());
+        watched.input(Source::MarksListener, self.marks_listener.as_fd());
+        if let Some(node) = &self.node {
+            watched.input(Source::Node, node.as_fd());
+        }
+        if let Some(control) = &self.control {
+            if !self.out.is_full() {
+                watched.input(Source::Control, control.as_fd());
+            }
+            if !self.out.is_empty() {
+                watched.room(Source::ControlRoom, control.as_fd());
+            }
+        }
+        if let Some(marks) = &self.marks {
+            watched.input(Source::Marks, marks.as_fd());
+        }
+        for (mark, session) in &self.sessions {
+            if !session.is_mute {
+                watched.input(Source::SessionMarks(*mark), session.marks.as_fd());
+            }
+            if let Some(lifeline) = &session.lifeline {
+                watched.end(Source::Lifeline(*mark), lifeline.as_fd());
+            }
+        }
+        watched
+    }
+
+    /// A machine's port connects, perhaps another machine's in its place.
+    fn connect_control(&mut self) -> Result<()> {
+        let (socket, _) = self.control_listener.accept()?;
+        socket.set_nonblocking(true)?;
+        self.forget_machine();
+        self.control = Some(socket.into());
+        Ok(())
+    }
+
+    fn connect_marks(&mut self) -> Result<()> {
+        let (socket, _) = self.marks_listener.accept()?;
+        socket.set_nonblocking(true)?;
+        self.marks = Some(socket.into());
+        Ok(())
+    }
+
+    /// The machine is gone, or another agent is there: workers see their lifelines close.
+    fn forget_machine(&mut self) {
+        self.sessions.clear();
+        self.asked.clear();
+        self.due = 0;
+        self.reader = FrameReader::default();
+        self.out = Outbox::default();
+        if let Some(waiting) = &mut self.waiting {
+            *waiting = None;
+        }
+    }
+
+    fn lose_machine(&mut self) {
+        self.control = None;
+        self.marks = None;
+        self.forget_machine();
+    }
+
+    fn say(&mut self, frame: &HostFrame<'_>) {
+        // An answer is no longer than a frame.
+        if let Ok(bytes) = frame.to_bytes() {
+            self.out.push(&bytes);
+        }
+        self.flush();
+    }
+
+    /// Sends the marks that are due, when nothing else is on its way: they never pile up.
+    fn say_due(&mut self) {
+        if self.due == 0 || !self.out.is_empty() || self.control.is_none() {
+            return;
+        }
+        let due = std::mem::take(&mut self.due);
+        for mark in (0..64).filter(|mark| due >> mark & 1 == 1) {
+            self.counts.marks_out += 1;
+            self.say(&HostFrame::Mark(mark));
+        }
+    }
+
+    fn flush(&mut self) {
+        let Some(control) = &self.control else { return };
+        if self.out.flush(control).is_err() {
+            self.lose_machine();
+        }
+    }
+
+    fn hear_control(&mut self) {
+        let Some(control) = &self.control else { return };
+        let mut came = vec![0; READ_BYTES];
+        match rustix::io::read(control, &mut came) {
+            Ok(count @ 1..) => {
+                let mut reader = std::mem::take(&mut self.reader);
+                reader.push(&came[..count]);
+                while let Some((kind, body)) = reader.poll_frame() {
+                    // What a reset cut is no frame, and nor is what a hostile guest makes up.
+                    if let Ok(frame) = GuestFrame::from_parts(kind, body) {
+                        self.apply(frame);
+                    }
+                }
+                self.reader = reader;
+            }
+            Err(Errno::AGAIN | Errno::INTR) => {}
+            Ok(_) | Err(_) => self.lose_machine(),
+        }
+    }
+
+    fn apply(&mut self, frame: GuestFrame<'_>) {
+        match frame {
+            GuestFrame::Begin(begin) => {
+                self.forget_machine();
+                if begin.version != PROTOCOL_VERSION {
+                    tell(&format!(
+                        "the guest's agent speaks protocol {}, this is {PROTOCOL_VERSION}: install \
+                         weft-guest of the node's build in the guest",
+                        begin.version
+                    ));
+                }
+                self.out.push(&filler());
+                let (nonce, region) = (begin.nonce, self.name);
+                self.say(&HostFrame::Begun(Begun { nonce, region }));
+            }
+            GuestFrame::Hello(HelloFrame { request, hello }) => {
+                if self.asked.len() >= ASKED_MAX {
+                    self.refuse(
+                        request,
+                        "too many programs of this virtual machine attach at once",
+                    );
+                } else if hello.len() <= HANDSHAKE_BYTES_MAX && !hello.is_empty() {
+                    self.asked.push_back((request, hello.to_vec()));
+                }
+            }
+            // Its worker sees its lifeline close, and the place is free.
+            GuestFrame::Close(mark) => drop(self.sessions.remove(&mark)),
+            GuestFrame::Exited(status) => self.exited = Some(status),
+        }
+    }
+
+    fn refuse(&mut self, request: u32, message: &str) {
+        let (code, message) = (RefusalCode::Exhausted as u16, message.to_owned());
+        if let Ok(answer) = (Answer::Refused { code, message }).to_bytes() {
+            self.say(&HostFrame::Answer(AnswerFrame { request, answer: &answer }));
+        }
+    }
+
+    /// Marks of the guest say that some worker's flag was taken back; which, the flags say.
+    fn hear_marks(&mut self) {
+        let Some(marks) = &self.marks else { return };
+        let mut came = [0; 4096];
+        match bell::take_marks(marks, &mut came) {
+            Ok(count @ 1..) => {
+                self.counts.marks_in += count as u64;
+                for session in self.sessions.values() {
+                    session.doorbell.wake_marked();
+                }
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(_) | Err(_) => self.marks = None,
+        }
+    }
+
+    /// A worker has something for sleepers of the guest.
+    fn hear_worker(&mut self, mark: u8) {
+        let Some(session) = self.sessions.get_mut(&mark) else { return };
+        match bell::take_marks(&session.marks, &mut [0; 4096]) {
+            Ok(1..) => self.due |= 1 << mark,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Ok(_) | Err(_) => session.is_mute = true,
+        }
+    }
+
+    fn lose_worker(&mut self, mark: u8) {
+        if let Some(session) = self.sessions.get_mut(&mark) {
+            session.lifeline = None;
+            self.say(&HostFrame::Over(mark));
+        }
+    }
+
+    /// Asks the daemon for the next session, one at a time.
+    fn ask_node(&mut self) {
+        if self.waiting.is_some() {
+            return;
+        }
+        let Some((request, hello)) = self.asked.pop_front() else { return };
+        let sent = self.node.as_ref().map(|node| peer::send(node, &hello, &[]));
+        match sent {
+            Some(Ok(())) => self.waiting = Some(Some(request)),
+            Some(Err(_)) | None => {
+                self.lose_node();
+                self.refuse(request, "the weft node of this virtual machine's host is not running");
+            }
+        }
+    }
+
+    fn hear_node(&mut self) {
+        let Some(node) = &self.node else { return };
+        let heard = peer::receive(node, HANDSHAKE_BYTES_MAX);
+        let Ok(Some(message)) = heard else {
+            if let Some(Some(request)) = self.waiting.take() {
+                self.refuse(request, "the weft node of this virtual machine's host has ended");
+            }
+            return self.lose_node();
+        };
+        // Who asked may be gone: then what came is closed, which ends the session.
+        let Some(Some(request)) = self.waiting.take() else { return };
+        let entered = match Answer::from_bytes(&message.bytes) {
+            Ok(Answer::Welcome(welcome)) => self.enter(&welcome, message.descriptors),
+            Ok(Answer::Refused { .. }) => Ok(()),
+            Err(error) => Err(error.into()),
+        };
+        match entered {
+            Ok(()) => {
+                let answer = &message.bytes;
+                self.say(&HostFrame::Answer(AnswerFrame { request, answer }));
+            }
+            Err(error) => {
+                tell(&format!("a session did not begin: {error:#}"));
+                self.refuse(request, "the host of this virtual machine could not begin a session");
+            }
+        }
+    }
+
+    fn enter(&mut self, welcome: &Welcome, descriptors: Vec<OwnedFd>) -> Result<()> {
+        let place = welcome.placement.as_ref().context("the node named no place")?;
+        let Ok([lifeline, marks]) = <[OwnedFd; 2]>::try_from(descriptors) else {
+            bail!("the node sent other descriptors than a session's");
+        };
+        anyhow::ensure!(
+            place.mark < 64 && !self.sessions.contains_key(&place.mark),
+            "a program whose session is over has not let go of its place"
+        );
+        let memory = self.region.try_clone()?.part(place.segment_at, place.segment_bytes)?;
+        let segment = Segment::open(memory.map(Access::ReadWrite)?)?;
+        let doorbell = segment.doorbell()?;
+        self.counts.sessions += 1;
+        let session = Session { doorbell, lifeline: Some(lifeline), marks, is_mute: false };
+        self.sessions.insert(place.mark, session);
+        Ok(())
+    }
+
+    fn lose_node(&mut self) {
+        // Who asks in a loop does not put off the next look.
+        if self.node.take().is_some() {
+            tell("the node is gone; its sessions go on");
+            self.lost_at = Some(Instant::now());
+        }
+    }
+
+    /// Looks for a daemon that took the place of the one that is gone.
+    fn look_for_node(&mut self) {
+        let is_due = self.lost_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY);
+        if self.node.is_some() || !is_due {
+            return;
+        }
+        self.lost_at = Some(Instant::now());
+        match open_region(&self.settings, self.name) {
+            Ok((node, _, _)) => {
+                tell("a node is there again");
+                self.node = Some(node);
+            }
+            Err(error) if error.is::<Refused>() => {
+                tell(&format!("{error}"));
+                // Sessions that there are go on; the refusal will not change.
+                self.lost_at = Some(Instant::now() + Duration::from_secs(3600));
+            }
+            Err(_) => {}
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        for socket in [control_socket, marks_socket] {
+            // The folder may be gone.
+            let _ = fs::remove_file(socket(&self.settings.folder));
+        }
+    }
+}
+
+/// Socket of the port for frames, in a machine's folder.
+#[must_use]
+pub fn control_socket(folder: &Path) -> PathBuf {
+    folder.join("control.sock")
+}
+
+/// Socket of the port for marks, in a machine's folder.
+#[must_use]
+pub fn marks_socket(folder: &Path) -> PathBuf {
+    folder.join("marks.sock")
+}
+
+fn listen(path: &Path) -> Result<UnixListener> {
+    if std::os::unix::net::UnixStream::connect(path).is_ok() {
+        bail!("another machine's server listens at {}", path.display());
+    }
+    // What an earlier server left.
+    let _ = fs::remove_file(path);
+    let listener = peer::listen_stream(path, 0o600, 4);
+    listener.with_context(|| format!("cannot listen at {}", path.display()))
+}
+
+/// The node has refused the region.
+#[derive(Debug)]
+struct Refused(String);
+
+impl std::fmt::Display for Refused {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "the node refused: {}", self.0)
+    }
+}
+
+impl std::error::Error for Refused {}
+
+/// Opens a region at the node, or the one of that name again: the connection, the region's file,
+/// its name.
+fn open_region(
+    settings: &Settings,
+    region: [u8; 16],
+) -> Result<(OwnedFd, Option<OwnedFd>, [u8; 16])> {
+    let path = settings.node.display();
+    let node = peer::connect_plain(&settings.node).with_context(|| {
+        format!("no weft node listens on {path}: start one with `weft node`, or set --runtime-dir")
+    })?;
+    let stranger = peer::stranger(&node, true)?;
+    if let Some(uid) = stranger {
+        bail!(
+            "the weft socket {path} is user {uid}'s: only nodes of your own user and of root are used"
+        );
+    }
+    let open = OpenRegion {
+        version: PROTOCOL_VERSION,
+        region,
+        vgpu: settings.vgpu.clone(),
+        weight: settings.weight,
+        memory_bytes: settings.memory_bytes,
+        token: settings.token.clone(),
+        region_bytes: settings.region_bytes,
+        sessions: settings.sessions,
+    };
+    peer::send(&node, &open.to_bytes()?, &[])?;
+    rustix::net::sockopt::set_socket_timeout(
+        &node,
+        rustix::net::sockopt::Timeout::Recv,
+        Some(OPEN_LIMIT),
+    )?;
+    let message = peer::receive(&node, HANDSHAKE_BYTES_MAX)?.context("the node hung up")?;
+    match Reception::from_bytes(&message.bytes)? {
+        Reception::Region(region) => {
+            Ok((node, message.descriptors.into_iter().next(), region.region))
+        }
+        Reception::Refused { code: _, message } => Err(Refused(message).into()),
+    }
+}
+
+/// The server's only log.
+fn tell(line: &str) {
+    let _ = writeln!(io::stderr(), "weft-guest: {line}");
+}

@@ -1,0 +1,260 @@
+//! Virtual machines: the server of one opens its region at the tenant socket, and then says hello
+//! there for each program of the guest. To the daemon all of them are that server's sessions; what
+//! the guest's programs do to each other in their region is the guest's own matter.
+
+mod region;
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+
+use weft_ring::peer::{self, Credentials};
+use weft_ring::{MapError, MemoryFile, SegmentError};
+use weft_wire::guest::{OpenRegion, Reception};
+use weft_wire::handshake::{HANDSHAKE_BYTES_MAX, HelloBody, RefusalCode};
+use weft_wire::{DecodeError, guest};
+
+use self::region::Layout;
+pub(crate) use self::region::{Held, Marks, Region, Regions};
+use super::{Attachment, Client, no_hello, proceed, refuse, understand};
+use crate::config::ByteSize;
+use crate::daemon::sessions::Refusal;
+use crate::daemon::{Daemon, STACK_BYTES};
+use crate::link::{RegionPart, Start};
+
+/// Why a machine gets no region, or a program of it no place there.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum RegionError {
+    /// Not a size that a device can have, or too large.
+    #[error(
+        "a region of {} cannot be had: it must be a power of two, and {} at most (guests.region)",
+        ByteSize(*.bytes),
+        ByteSize(*.limit)
+    )]
+    Size {
+        /// What was asked for.
+        bytes: u64,
+        /// The most.
+        limit: u64,
+    },
+    /// Not a number of sessions.
+    #[error("a region has room for 1 to 64 sessions, not for {0}")]
+    Places(u8),
+    /// Too little for each session.
+    #[error(
+        "{} is too little for {places} sessions, which take {} each at least: make the region \
+         larger (--region), or have fewer sessions (--sessions)",
+        ByteSize(*.bytes),
+        ByteSize(*.least)
+    )]
+    Narrow {
+        /// Of the region.
+        bytes: u64,
+        /// Its sessions.
+        places: u8,
+        /// Bytes of one.
+        least: u64,
+    },
+    /// All places are taken.
+    #[error(
+        "the virtual machine's region has its {0} sessions: end a program, or start the machine \
+         with room for more (--sessions, --region)"
+    )]
+    Full(u8),
+    /// Too many machines.
+    #[error("the node serves {0} virtual machines and no more (guests.machines)")]
+    Machines(usize),
+    /// Memory could not be had.
+    #[error(transparent)]
+    Memory(#[from] MapError),
+    /// A segment could not be made.
+    #[error(transparent)]
+    Segment(#[from] SegmentError),
+    /// The system refused.
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+impl From<RegionError> for Refusal {
+    fn from(error: RegionError) -> Self {
+        let code = match error {
+            RegionError::Size { .. } | RegionError::Places(_) | RegionError::Narrow { .. } => {
+                RefusalCode::Malformed
+            }
+            RegionError::Full(_)
+            | RegionError::Machines(_)
+            | RegionError::Memory(_)
+            | RegionError::Segment(_)
+            | RegionError::System(_) => RefusalCode::Exhausted,
+        };
+        Self { code, message: error.to_string() }
+    }
+}
+
+/// Serves the connection of a machine's server, whose first message was `said`. Does not wait for
+/// anybody.
+pub(super) fn greet(daemon: &Arc<Daemon>, socket: OwnedFd, server: &Credentials, said: &[u8]) {
+    let opened = understand_open(said).and_then(|open| {
+        let region = daemon.open_region(&open, server)?;
+        Ok((open, region))
+    });
+    let (open, region) = match opened {
+        Ok(opened) => opened,
+        Err(refusal) => {
+            let Refusal { code, message } = &refusal;
+            tracing::info!(uid = server.uid, ?code, message, "no region for a virtual machine");
+            let reception = Reception::Refused { code: *code as u16, message: message.clone() };
+            return tell(&socket, &reception, &[]);
+        }
+    };
+    let thread = thread::Builder::new().name("machine".to_owned()).stack_size(STACK_BYTES);
+    let (serving, server) = (Arc::clone(daemon), *server);
+    let spawned = thread.spawn(move || {
+        tracing::info!(
+            vgpu = open.vgpu,
+            uid = server.uid,
+            region_bytes = region.layout.bytes,
+            "a virtual machine is there"
+        );
+        serve(&serving, &socket, &server, &open, &region);
+        tracing::info!(vgpu = open.vgpu, uid = server.uid, "a virtual machine is gone");
+        drop(region);
+        serving.forget_regions();
+    });
+    if let Err(error) = spawned {
+        tracing::error!(%error, "no thread for a virtual machine");
+    }
+}
+
+fn tell(socket: &OwnedFd, reception: &Reception, files: &[&Region]) {
+    let fds: Vec<_> = files.iter().map(|region| region.file.as_fd()).collect();
+    if let Ok(bytes) = reception.to_bytes() {
+        // One answer fits a socket that nothing was sent to. A server that is gone needs none.
+        let _ = peer::send(socket, &bytes, &fds);
+    }
+}
+
+fn understand_open(said: &[u8]) -> Result<OpenRegion, Refusal> {
+    OpenRegion::from_bytes(said).map_err(|error| match error {
+        DecodeError::InvalidValue(version) => Refusal {
+            code: RefusalCode::Version,
+            message: format!(
+                "the machine's server speaks protocol {version}, and this node another: use the \
+                 `weft-guest` of the node's own build"
+            ),
+        },
+        error @ (DecodeError::Truncated
+        | DecodeError::Trailing(_)
+        | DecodeError::UnknownKind(_)
+        | DecodeError::NotUtf8) => no_hello(RefusalCode::Malformed, &error.to_string()),
+    })
+}
+
+/// Hears the hellos of a machine's programs until its server hangs up. Each is answered by a thread
+/// of its own, in any order; the server waits for one answer before it says the next hello.
+fn serve(
+    daemon: &Arc<Daemon>,
+    socket: &OwnedFd,
+    server: &Credentials,
+    open: &OpenRegion,
+    region: &Arc<Region>,
+) {
+    let reception = Reception::Region(guest::Region {
+        region: region.id,
+        region_bytes: region.layout.bytes,
+        sessions: region.layout.places,
+    });
+    tell(socket, &reception, &[region]);
+    // What it cannot be heard to say is its end.
+    while let Ok(Some(said)) = peer::receive_bytes(socket, HANDSHAKE_BYTES_MAX, true) {
+        let Ok(answers) = socket.try_clone() else { return };
+        let hello = understand(&said).and_then(|hello| of_machine(hello, open));
+        match hello {
+            Ok(hello) => {
+                let client = Client::Guest(Arc::clone(region));
+                proceed(daemon, answers, Attachment { hello, tenant: *server, client });
+            }
+            Err(refusal) => refuse(&answers, server, refusal),
+        }
+    }
+}
+
+/// What a program of the guest asks for, on the machine's vGPU.
+fn of_machine(hello: HelloBody, open: &OpenRegion) -> Result<HelloBody, Refusal> {
+    if !hello.vgpu.is_empty() && hello.vgpu != open.vgpu {
+        let message = format!(
+            "this virtual machine has vGPU `{}`, not `{}`: leave WEFT_VGPU out",
+            open.vgpu, hello.vgpu
+        );
+        return Err(Refusal { code: RefusalCode::Permission, message });
+    }
+    let OpenRegion { vgpu, weight, memory_bytes, token, .. } = open.clone();
+    Ok(HelloBody { vgpu, weight, memory_bytes, token, ..hello })
+}
+
+impl Daemon {
+    fn open_region(&self, open: &OpenRegion, server: &Credentials) -> Result<Arc<Region>, Refusal> {
+        self.forget_regions();
+        if open.region != [0; 16] {
+            return self.regions.find(open.region, server.uid).ok_or_else(|| Refusal {
+                code: RefusalCode::Exhausted,
+                message: "the node was started again while no program of this virtual machine had \
+                          a session, so its region is lost: start the machine again"
+                    .to_owned(),
+            });
+        }
+        let config = &self.config.guests;
+        let layout = Layout::new(open.region_bytes, open.sessions, config.region.0)?;
+        let (region, host) = self.regions.create(server.uid, layout, config.machines)?;
+        self.count_region(host, layout.bytes, server)
+            .map_err(|message| Refusal { code: RefusalCode::Exhausted, message })?;
+        Ok(region)
+    }
+
+    /// A guest touches its region whenever it likes, so all of it counts.
+    fn count_region(&self, host: u32, bytes: u64, server: &Credentials) -> Result<(), String> {
+        let payer = self.tenancy.of_process(server.uid, server.pid.unwrap_or(0));
+        let limit = self.tenant_limits(server.uid, payer).host_memory_bytes;
+        let mut tables = self.tables();
+        tables.host.begin(host, payer);
+        tables.host.measure(host, 0);
+        tables.host.pin(host, bytes, limit).map_err(|error| {
+            tables.host.end(host);
+            error.to_string()
+        })
+    }
+
+    /// The place of a session that an earlier daemon began in a machine's region.
+    pub(crate) fn adopt_place(
+        &self,
+        start: &Start,
+        part: RegionPart,
+        files: (MemoryFile, OwnedFd),
+    ) -> Option<Held> {
+        let (file, marks) = files;
+        let adopted = self.regions.adopt(part, start.uid, file, marks);
+        let (held, new) = adopted
+            .inspect_err(|error| {
+                // It goes on where it is; its machine gets no more sessions.
+                tracing::warn!(session = start.session, %error, "a region is not taken over");
+            })
+            .ok()?;
+        if let Some((host, bytes)) = new {
+            let server = Credentials { pid: Some(start.pid), uid: start.uid, gid: start.uid };
+            if let Err(why) = self.count_region(host, bytes, &server) {
+                tracing::warn!(session = start.session, why, "a region is beyond its bounds");
+            }
+        }
+        Some(held)
+    }
+
+    /// Forgets the regions of machines that are gone.
+    pub(crate) fn forget_regions(&self) {
+        let gone = self.regions.sweep();
+        let mut tables = self.tables();
+        for host in gone {
+            tables.host.end(host);
+        }
+    }
+}
