@@ -31,6 +31,7 @@ mod text;
 
 pub use cap::CapSetting;
 pub use choices::{AccountingConfig, CoschedulingConfig, ShareConfig, SlicingConfig};
+pub(crate) use device::Dealing;
 pub use device::DeviceConfig;
 pub use limits::{Choice, LimitError, UserLimits, UserLimitsConfig};
 pub use name::{NAME_RULE, is_vgpu_name};

@@ -115,6 +115,7 @@ fn example_from(begin: u64) -> Vec<u8> {
         Event::MoveVgpu { vgpu, device: DeviceKey(1) },
         Event::DeviceDown { device },
         Event::Pieces { session, pieces: 3 },
+        Event::Switched { session, switch_ns: 1_000_000 },
         Event::RemoveSession { session },
         Event::RemoveVgpu { vgpu },
         Event::RemoveTenant { tenant },

@@ -15,6 +15,7 @@ mod fairgv;
 mod fairness;
 mod flexy;
 mod latency;
+mod memory;
 mod overhead;
 mod relocate;
 mod reweight;
@@ -71,6 +72,8 @@ pub(crate) enum Name {
     Flexy,
     /// How long a program stands still whose vGPU is moved between two devices.
     Move,
+    /// Programs with more memory than the device has, beside other ways to run them.
+    Memory,
 }
 
 /// What every benchmark is told.
@@ -82,7 +85,7 @@ pub(crate) struct Context {
     quick: bool,
     /// vGPUs of `scale`.
     vgpus: Option<u32>,
-    /// Attacks of `adversary`, runs of `flexy`; all if empty.
+    /// Attacks of `adversary`, runs of `flexy`, parts of `memory`; all if empty.
     only: Vec<String>,
     /// How programs of `call` and `copy` reach their vGPU, if not as programs of the node.
     via: Option<via::Via>,
@@ -130,6 +133,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Latency => latency::run(&context),
         Name::Flexy => flexy::run(&context),
         Name::Move => relocate::run(&context),
+        Name::Memory => memory::run(&context),
     }?;
     document.set_stolen(Processors::now().stolen_since(before));
     document.print(options.json)?;

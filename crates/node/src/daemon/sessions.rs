@@ -470,8 +470,15 @@ impl Daemon {
     fn make_resident(&self, session: &Session, page: Option<u64>, touched: &[u64]) -> Reply {
         let device = self.device_of(session.key);
         let residency = Arc::clone(self.tables().memory(device).residency());
-        let now_ns = clock::now_ns();
-        Reply::Resident { wait_ns: residency.make_resident(now_ns, session.vgpu, page, touched) }
+        let began = Instant::now();
+        let wait_ns = residency.make_resident(clock::now_ns(), session.vgpu, page, touched);
+        let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        // What an operation meets in its middle is its own time.
+        if page.is_none() {
+            let switch_ns = wait_ns.saturating_add(took_ns);
+            self.driver.send(Order::Switched { session: session.key, switch_ns });
+        }
+        Reply::Resident { wait_ns }
     }
 
     /// A worker's new total of pinned memory. What its window cannot hold is refused first: the

@@ -61,6 +61,17 @@ impl WorkingSet {
         Learned { resized, replaced: oldest }
     }
 
+    /// Takes in these parts, as far as there is room; whether any is new.
+    pub fn fill(&mut self, parts: impl IntoIterator<Item = usize>, most: usize) -> bool {
+        let before = self.parts.len();
+        for number in parts {
+            if self.parts.len() < most && self.place(number).is_none() {
+                self.parts.push(Part { number, touched: self.looks });
+            }
+        }
+        self.parts.len() != before
+    }
+
     /// Keeps only these parts; whether any is gone.
     pub fn retain(&mut self, keep: impl Fn(usize) -> bool) -> bool {
         self.forget(|part| keep(part.number))
@@ -124,5 +135,7 @@ mod tests {
         assert_eq!((set.part(0), set.part(1), set.part(2)), (Some(0), Some(8), Some(2)));
         assert!(set.retain(|part| part != 8) && !set.retain(|part| part != 8));
         assert_eq!((set.place(2), set.place(8)), (Some(1), None));
+        assert!(set.fill([2, 5, 6], 3) && !set.fill([2, 7], 3));
+        assert_eq!((set.part(2), set.len()), (Some(5), 3));
     }
 }

@@ -11,6 +11,9 @@ use weft_device::{
 };
 use weft_ring::{Access, MemoryFile, SharedMemory};
 
+use weft_sched::memory::DEMAND;
+
+use super::board::Fault;
 use super::*;
 use crate::daemon::devices::frames::{Frames, VgpuFiles};
 
@@ -83,7 +86,7 @@ fn bed(placement: &str, slots: u64) -> Bed {
     let slot_bytes = SLOT_PAGES * PAGE;
     let terms = Terms {
         geometry: Geometry::new(slots * slot_bytes, LENT, slot_bytes).unwrap(),
-        placement: weft_sched::memory::by_name(placement).unwrap(),
+        dealing: Dealing::by_name(placement).unwrap(),
         entry_ns: 0,
         quantum_ns: 6_000_000,
     };
@@ -214,7 +217,7 @@ impl Bed {
         let key = tenant.key;
         let residency = Arc::clone(self.frames.lock().unwrap().residency());
         residency.end_turn(now_ns, key, 6_000_000);
-        residency.lock().manager.table().check().map_err(|_| Lost)
+        residency.lock().dealer.check().map_err(|_| Lost)
     }
 
     fn report(&self) -> MemoryReport {
@@ -224,7 +227,7 @@ impl Bed {
 
 #[test]
 fn nothing_is_lost_or_seen_by_others_under_any_placement() {
-    for placement in weft_sched::memory::NAMES {
+    for placement in weft_sched::memory::NAMES.iter().copied().chain([DEMAND]) {
         let mut bed = bed(placement, SLOTS);
         for turn in 0..300 {
             assert_eq!(bed.turn(), Ok(()), "{placement}, turn {turn}");
@@ -247,7 +250,7 @@ fn skipped_copies_of_one_slot_are_noticed() {
             assert_eq!(bed.tenants[before % 4].check(), Ok(()));
         }
         let copied = bed.report().copied_slots;
-        bed.frames.lock().unwrap().residency().lock().fault = Fault::Next;
+        bed.frames.lock().unwrap().residency().lock().board.fault = Fault::Next;
         let noticed = (0..16).any(|turn| bed.tenants[turn % 4].check() == Err(Lost));
         assert!(noticed, "copies after {copied} were skipped and nobody noticed");
     }
