@@ -81,7 +81,8 @@ impl Memory {
         let table = self.store.table.as_ref()?;
         for _ in 0..ASKED_MAX {
             let before = table.taken();
-            self.ask_for(Some(page));
+            let wait_ns = self.ask_for(Some(page));
+            self.owed_ns.set(self.owed_ns.get().saturating_add(wait_ns));
             let window = self.mapped(via, address);
             // What is not there although nobody took it is not the vGPU's: a fault.
             if window.is_some() || table.taken() == before {
@@ -101,6 +102,11 @@ impl Memory {
             Some(table) if table.lacks() => self.ask_for(None),
             Some(_) | None => 0,
         }
+    }
+
+    /// How long the device is not to be used for what operations met since the last call, in ns.
+    pub(crate) fn take_owed_ns(&self) -> u64 {
+        self.owed_ns.take()
     }
 
     fn ask_for(&self, page: Option<u64>) -> u64 {

@@ -56,11 +56,8 @@ trait Dealer: std::fmt::Debug + Send {
     /// A vGPU has no pages any more. Its slots have nothing of it already.
     fn leave(&mut self, board: &mut Board, now_ns: u64, vgpu: u32);
 
-    /// A turn of the vGPU begins. One that has all its slots does not ask for them.
-    fn begin_turn(&mut self, _board: &mut Board, _vgpu: u32) {}
-
     /// While one has the device: writes one slot of another that is next, where that disturbs
-    /// neither the one nor who had the device before. Whether there was one.
+    /// neither the one nor whoever was brought last. Whether there was one.
     fn write_ahead(&mut self, _board: &mut Board, _holder: u32, _next: u32) -> bool {
         false
     }
@@ -163,13 +160,6 @@ impl Residency {
     pub(crate) fn slot_ns(&self) -> u64 {
         let slots = self.lock();
         slots.terms.entry_ns.saturating_mul(slots.terms.geometry.slot_pages())
-    }
-
-    /// A turn of the vGPU begins.
-    pub(crate) fn begin_turn(&self, vgpu: u32) {
-        let mut slots = self.lock();
-        let Slots { board, dealer, .. } = &mut *slots;
-        dealer.begin_turn(board, vgpu);
     }
 
     /// While one has the device, writes a slot of another that is next: how long that is said to

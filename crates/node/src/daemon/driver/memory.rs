@@ -39,11 +39,10 @@ impl Memory {
         next: impl FnOnce() -> Option<u32>,
     ) {
         let (Some(own), Some(writer)) = (self.devices.get(&device), &self.writer) else { return };
-        if own.writes_ahead() {
-            own.begin_turn(vgpu);
-            if let Some(next) = next() {
-                writer.order(Next { device, slots: Arc::clone(own), holder: vgpu, next });
-            }
+        if own.writes_ahead()
+            && let Some(next) = next()
+        {
+            writer.order(Next { device, slots: Arc::clone(own), holder: vgpu, next });
         }
     }
 

@@ -61,7 +61,8 @@ impl Placed {
                 // Its private entries were written along; it asks before it runs again.
                 Step::Save { vgpu, .. } => board.set_lacks(vgpu.0, true),
                 Step::Copy { vgpu, part: place, slot } => {
-                    if let Some(part) = self.sets.get(&vgpu.0).and_then(|set| set.part(place)) {
+                    let set = self.sets.get(&vgpu.0).filter(|set| self.is_brought(set, place));
+                    if let Some(part) = set.and_then(|set| set.part(place)) {
                         board.copy(vgpu.0, part, slot);
                     }
                 }
@@ -69,29 +70,34 @@ impl Placed {
         }
     }
 
-    /// Writes each part of a vGPU's working set that is not in its slot: the plan knows slots, and
-    /// not which part of the vGPU has a place. It may be another one than before.
-    fn settle(&self, board: &mut Board, vgpu: u32) {
+    /// Whether the part at this place of a working set is brought before an operation meets it.
+    /// The plan gives it its slot in any case, and leaves there what is there.
+    fn is_brought(&self, set: &WorkingSet, place: usize) -> bool {
+        match self.placement.brings() {
+            Brings::Touched | Brings::Ahead => set.is_expected(place),
+            Brings::Everything => true,
+        }
+    }
+
+    /// Writes each part of a vGPU's working set that is `wanted` or brought, and not in its slot:
+    /// the plan knows slots, and not which part of the vGPU has a place. It may be another one than
+    /// before.
+    fn settle(&self, board: &mut Board, vgpu: u32, wanted: Option<usize>) {
         let layout = self.manager.layout();
         let slots = layout.place(VgpuKey(vgpu)).into_iter().flat_map(|place| place.slots());
         let Some(set) = self.sets.get(&vgpu) else { return };
         for (place, slot) in slots.enumerate() {
             let Some(part) = set.part(place) else { return };
-            if !board.is_in(vgpu, part, slot) {
+            let is_due = wanted == Some(part) || self.is_brought(set, place);
+            if is_due && !board.is_in(vgpu, part, slot) {
                 board.note_taken(vgpu);
                 board.copy(vgpu, part, slot);
             }
         }
     }
 
-    /// Whether a vGPU has a place and owns all of it.
-    fn has_all(&self, key: VgpuKey) -> bool {
-        let table = self.manager.table();
-        table.place(key).is_some() && table.lacks(key) == 0
-    }
-
     /// The vGPU's turn begins: nobody else's slots are its own until it ends.
-    fn begin(&mut self, board: &mut Board, key: VgpuKey) {
+    fn begin(&mut self, board: &mut Board, key: VgpuKey, wanted: Option<usize>) {
         let mut steps = Vec::new();
         if self.manager.table().resident() != Some(key) {
             // Demands are those that were accepted.
@@ -101,7 +107,7 @@ impl Placed {
         let _ = self.manager.switch_to(key, &mut steps);
         self.publish(board);
         self.carry_out(board, &steps);
-        self.settle(board, key.0);
+        self.settle(board, key.0, wanted);
     }
 
     /// Says in everybody's table where its parts are.
@@ -141,17 +147,9 @@ impl Dealer for Placed {
             let mut steps = Vec::new();
             let _ = self.manager.wake(now_ns, VgpuKey(vgpu), &mut steps);
             self.carry_out(board, &steps);
-            self.begin(board, VgpuKey(vgpu));
+            self.begin(board, VgpuKey(vgpu), wanted);
         }
         board.set_lacks(vgpu, false);
-    }
-
-    fn begin_turn(&mut self, board: &mut Board, vgpu: u32) {
-        let key = VgpuKey(vgpu);
-        // One that lacks slots says so itself, when the device is its own.
-        if self.placement.brings() == Brings::Ahead && self.has_all(key) {
-            self.begin(board, key);
-        }
     }
 
     fn write_ahead(&mut self, board: &mut Board, holder: u32, next: u32) -> bool {
@@ -161,10 +159,6 @@ impl Dealer for Placed {
         let (mut steps, before) = (Vec::new(), [VgpuKey(holder)]);
         let is_written = self.manager.prefetch(VgpuKey(next), &before, &mut steps).is_some();
         self.carry_out(board, &steps);
-        if self.has_all(VgpuKey(next)) {
-            self.settle(board, next);
-            board.set_lacks(next, false);
-        }
         is_written
     }
 

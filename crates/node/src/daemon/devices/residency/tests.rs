@@ -307,3 +307,51 @@ fn a_modelled_switch_takes_what_is_said() {
     let took = began.elapsed().as_nanos();
     assert!(took >= 9_000_000, "ten entries of 1 ms took {took} ns");
 }
+
+/// As many parts as before, of which one is another: the plan, which knows numbers, changes nothing.
+#[test]
+fn a_working_set_that_moves_on_is_found_where_it_is() {
+    let mut bed = bed("exact", 2);
+    // Two allocations of a part each, and one of somebody else's, so that there are switches.
+    for (who, parts) in [(0, 2), (1, 1)] {
+        (0..parts).for_each(|_| bed.tenants[who].alloc(SLOT_PAGES).unwrap());
+    }
+    let first = bed.tenants[0].memory[0];
+    let second = bed.tenants[0].memory[1];
+    bed.tenants[0].memory = vec![first];
+    for _ in 0..16 {
+        assert_eq!((bed.tenants[0].check(), bed.tenants[1].check()), (Ok(()), Ok(())));
+    }
+    // The part that was not touched for sixteen turns goes in the same turn as it comes back.
+    for at in [second, first, second] {
+        bed.tenants[0].memory = vec![at];
+        for _ in 0..17 {
+            assert_eq!((bed.tenants[0].check(), bed.tenants[1].check()), (Ok(()), Ok(())));
+        }
+    }
+}
+
+/// Slots of who is next are written while another has the device: its switch writes nothing.
+#[test]
+fn what_is_written_ahead_is_not_written_at_the_switch() {
+    for (placement, ahead) in [("pipelined", true), ("exact", false)] {
+        let mut bed = bed(placement, 3);
+        bed.tenants.iter_mut().for_each(|tenant| tenant.alloc(SLOT_PAGES).unwrap());
+        let residency = Arc::clone(bed.frames.lock().unwrap().residency());
+        assert_eq!(residency.writes_ahead(), ahead);
+        let (mut written, mut copied) = (0, 0);
+        for turn in 0..40 {
+            let (holder, next) = (turn % 4, (turn + 1) % 4);
+            let before = bed.report();
+            assert_eq!(bed.tenants[holder].check(), Ok(()), "{placement}, turn {turn}");
+            copied += bed.report().copied_slots - before.copied_slots;
+            let (holder, next) = (bed.tenants[holder].key, bed.tenants[next].key);
+            while residency.write_ahead(holder, next).is_some() {}
+            written = bed.report().ahead_slots;
+            // Nothing of who has the device was written over.
+            assert_eq!(bed.tenants[turn % 4].check(), Ok(()), "{placement}, turn {turn}");
+        }
+        assert_eq!(written > 10, ahead, "{placement}: {written} slots");
+        assert!(copied > 4, "{placement}: {copied} slots, so nothing was shared");
+    }
+}
