@@ -4,7 +4,8 @@
 //   working MIB WORKING_MIB SECONDS [--start AT] [--window SECONDS] [--spoil]
 //
 // Memory is MIB blocks of 1 MiB, the working set the first WORKING_MIB of them. --start and --window
-// are as of `share`: it prints how many blocks were worked on in each window as it passes. At the end
+// are as of `share`: with `--start -` it prints a line when it has its memory and reads the moment
+// from standard input; it prints how many blocks were worked on in each window as it passes. At the end
 // all memory is read back: every block must hold what its rounds made of it, to the bit. --spoil
 // changes one word of a block that no round works on, so that it must not. One JSON line at the end.
 #include "../../examples/cuda/common.h"
@@ -15,7 +16,7 @@ EMBED(engine_ptx, "kernels/engine.ptx");
 enum { BLOCK = 1 << 20, HALF = BLOCK / 2, ELEMENTS = 4096, BATCH = 16 };
 
 struct options {
-    int blocks, working, spoil;
+    int blocks, working, spoil, start_is_asked;
     double seconds, start, window;
 };
 
@@ -32,8 +33,10 @@ static struct options parse(int argc, char **argv) {
     for (int i = 4; i < argc; ++i) {
         if (strcmp(argv[i], "--spoil") == 0)
             options.spoil = 1;
-        else if (strcmp(argv[i], "--start") == 0 && i + 1 < argc)
-            options.start = atof(argv[++i]);
+        else if (strcmp(argv[i], "--start") == 0 && i + 1 < argc) {
+            options.start_is_asked = strcmp(argv[++i], "-") == 0;
+            options.start = atof(argv[i]);
+        }
         else if (strcmp(argv[i], "--window") == 0 && i + 1 < argc)
             options.window = atof(argv[++i]);
         else {
@@ -92,6 +95,12 @@ int main(int argc, char **argv) {
     for (int i = 0; i < options.blocks; ++i)
         blocks[i] = new_block(i);
     CHECK(cuCtxSynchronize());
+    if (options.start_is_asked) {
+        printf("{\"ready\": true}\n");
+        fflush(stdout);
+        if (scanf("%lf", &options.start) != 1)
+            return 2;
+    }
     while (seconds_now() < options.start) {
         struct timespec pause = {0, 200000};
         nanosleep(&pause, NULL);

@@ -146,9 +146,14 @@ fn compare(
         let long = Some(LONG_QUANTUM_US);
         // Each tenant has a turn in each window.
         let windows = Windows { before: 0, count: windows.count.div_ceil(2), seconds: 4.0 };
-        let seen = contend(context, load, ("whole", cost.entry_ns, long), windows)?;
-        document.row(row(&label, "whole, turns of 1 s", &seen));
-        document.figure(format!("over_long_swap_{label}"), rates[0] / median(&seen.rates));
+        let mut rate = |way: &str| -> Result<f64> {
+            let seen = contend(context, load, (way, cost.entry_ns, long), windows)?;
+            document.row(row(&label, &format!("{way}, turns of 1 s"), &seen));
+            Ok(median(&seen.rates))
+        };
+        let (swap, own) = (rate("whole")?, rate("exact")?);
+        document.figure(format!("over_swap_of_1s_{label}"), rates[0] / swap);
+        document.figure(format!("of_1s_over_swap_of_1s_{label}"), own / swap);
     }
     Ok(over(1))
 }

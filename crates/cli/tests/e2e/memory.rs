@@ -142,12 +142,21 @@ fn programs_with_two_and_four_times_the_devices_memory_lose_nothing_under_any_pl
         let working = ["1", "4", &blocks, &blocks];
         let programs = ["a", "b", "c", "d"].iter().zip(working).map(|(vgpu, working)| {
             let flags = ["--name", vgpu, "--memory", &own];
-            node.run(&flags, &program("working"), &[&blocks, working, "1.5"])
+            let arguments = [&blocks, working, "1.5", "--start", "-"];
+            Conversation::start(node.run(&flags, &program("working"), &arguments))
         });
-        let (texts, most) = all_at_once(&node, programs.collect());
-        assert!(texts.iter().all(|text| text.contains("\"verified\": true")), "{texts:?}");
+        let mut programs: Vec<Conversation> = programs.collect();
+        // They have their memory, all of it at once.
+        programs.iter().for_each(|program| assert!(program.line().contains("ready")));
+        let used = node.admin().stats().unwrap().devices[0].memory_used_bytes;
         let wanted = 4 * (4 * times - 1) << 20;
-        assert!(most >= wanted, "{placement}: at most {most} bytes at once, of {wanted}");
+        assert!(used >= wanted, "{placement}: {used} bytes at once, of {wanted}");
+        programs.iter_mut().for_each(|program| program.say("0"));
+        for program in &mut programs {
+            let said = program.line();
+            assert!(program.wait().success(), "{placement}: {said}");
+            assert!(said.contains("\"verified\": true"), "{placement}: {said}");
+        }
         let report = memory(&node);
         assert!(report.copied_slots > 100, "{placement}: {report:?}");
         // Written ahead only where the placement says so.

@@ -13,6 +13,11 @@ use super::{Dealer, Question, Terms};
 /// Time between two looks at how much everybody uses, in ns (DymGPU: 20 s).
 const PERIOD_NS: u64 = 20_000_000_000;
 
+/// What it costs an operation to meet a part that is not there, in ns: it stops, and its worker asks
+/// the daemon and is woken by the answer (60 to 150 µs here). Copies that cost less are made for any
+/// part of the working set, also if it may not be touched.
+const MET_NS: u64 = 100_000;
+
 #[derive(Debug)]
 pub(super) struct Placed {
     placement: PlacementId,
@@ -20,6 +25,8 @@ pub(super) struct Placed {
     /// Parts that have a slot each, when their vGPU has the device.
     sets: BTreeMap<u32, WorkingSet>,
     slots: usize,
+    /// Writing a slot costs less than it costs an operation to meet its part.
+    is_cheap: bool,
 }
 
 impl Placed {
@@ -38,7 +45,8 @@ impl Placed {
             quantum_ns,
             sigma_ns: None,
         });
-        Self { placement, manager, sets: BTreeMap::new(), slots: geometry.slots() }
+        let is_cheap = slot_ns < MET_NS;
+        Self { placement, manager, sets: BTreeMap::new(), slots: geometry.slots(), is_cheap }
     }
 
     /// Gives the vGPU as many slots as it has parts in its working set.
@@ -74,7 +82,7 @@ impl Placed {
     /// The plan gives it its slot in any case, and leaves there what is there.
     fn is_brought(&self, set: &WorkingSet, place: usize) -> bool {
         match self.placement.brings() {
-            Brings::Touched | Brings::Ahead => set.is_expected(place),
+            Brings::Touched | Brings::Ahead => self.is_cheap || set.is_expected(place),
             Brings::Everything => true,
         }
     }
@@ -94,6 +102,12 @@ impl Placed {
                 board.copy(vgpu, part, slot);
             }
         }
+    }
+
+    /// Whether a vGPU has a place and owns all of it.
+    fn has_all(&self, key: VgpuKey) -> bool {
+        let table = self.manager.table();
+        table.place(key).is_some() && table.lacks(key) == 0
     }
 
     /// The vGPU's turn begins: nobody else's slots are its own until it ends.
@@ -155,6 +169,14 @@ impl Dealer for Placed {
     fn write_ahead(&mut self, board: &mut Board, holder: u32, next: u32) -> bool {
         if self.placement.brings() != Brings::Ahead {
             return false;
+        }
+        if self.manager.table().resident() != Some(VgpuKey(holder)) {
+            // It needed nothing, so it did not ask; or it has yet to ask, and those before it have
+            // work left.
+            if !self.has_all(VgpuKey(holder)) {
+                return false;
+            }
+            self.begin(board, VgpuKey(holder), None);
         }
         let (mut steps, before) = (Vec::new(), [VgpuKey(holder)]);
         let is_written = self.manager.prefetch(VgpuKey(next), &before, &mut steps).is_some();
