@@ -83,12 +83,15 @@ impl Load {
 pub(crate) fn run(context: &Context) -> Result<Document> {
     let windows = match context.quick {
         true => Windows { before: 2, count: 2, seconds: 0.25 },
-        false => Windows { before: 2, count: 5, seconds: 0.5 },
+        false => Windows { before: 3, count: 5, seconds: 0.3 },
     };
     let text = format!(
-        "{TENANTS} tenants on a device of {DEVICE_MIB} MiB; medians of {} windows of {} s after a \
-         second of work; engine: {ENGINE_RUNS} runs",
-        windows.count, windows.seconds
+        "{TENANTS} tenants on a device of {DEVICE_MIB} MiB; medians of {} windows of {} s after {} \
+         of them; turns of 1 s: {} of 4 s; engine: {ENGINE_RUNS} runs",
+        windows.count,
+        windows.seconds,
+        windows.before,
+        windows.count / 2
     );
     let mut document = Document::new("memory", "real", &text);
     if context.wants("engine") {
@@ -145,7 +148,7 @@ fn compare(
     if cost.name == "contents" {
         let long = Some(LONG_QUANTUM_US);
         // Each tenant has a turn in each window.
-        let windows = Windows { before: 0, count: windows.count.div_ceil(2), seconds: 4.0 };
+        let windows = Windows { before: 0, count: windows.count / 2, seconds: 4.0 };
         let mut rate = |way: &str| -> Result<f64> {
             let seen = contend(context, load, (way, cost.entry_ns, long), windows)?;
             document.row(row(&label, &format!("{way}, turns of 1 s"), &seen));

@@ -168,11 +168,18 @@ fn programs_with_two_and_four_times_the_devices_memory_lose_nothing_under_any_pl
 fn unmodified_clients_with_many_times_the_devices_memory_compute_what_they_should() {
     let settings = ["device.memory=1MiB", "device.slot=1MiB", "device.oversubscribe=64"];
     let node = Node::start(&settings);
-    let examples = ["vector_add", "matrix_mul", "reduction", "histogram", "pipeline"];
-    let mut programs: Vec<_> = examples
-        .iter()
-        .map(|name| node.run(&["--name", name, "--memory", "16MiB"], &program(name), &[]))
-        .collect();
+    // The first one alone has 4.6 MiB.
+    let examples: [(&str, &[&str]); 5] = [
+        ("vector_add", &["400000"]),
+        ("matrix_mul", &[]),
+        ("reduction", &["524288"]),
+        ("histogram", &["2097152"]),
+        ("pipeline", &[]),
+    ];
+    let run = |(name, arguments): &(&str, &[&str])| {
+        node.run(&["--name", name, "--memory", "16MiB"], &program(name), arguments)
+    };
+    let mut programs: Vec<_> = examples.iter().map(run).collect();
     let train = root().join("examples/python/train.py");
     for vgpu in ["train1", "train2"] {
         let flags = ["--name", vgpu, "--memory", "16MiB"];
