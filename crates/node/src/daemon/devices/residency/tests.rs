@@ -382,7 +382,7 @@ fn what_is_written_ahead_is_not_written_at_the_switch() {
             // Nothing of who has the device was written over.
             assert_eq!(bed.tenants[turn % 4].check(), Ok(()), "{placement}, turn {turn}");
         }
-        assert_eq!(written > 10, ahead, "{placement}: {written} slots");
+        assert_eq!(written > 5, ahead, "{placement}: {written} slots");
         assert!(copied > 4, "{placement}: {copied} slots, so nothing was shared");
     }
 }
