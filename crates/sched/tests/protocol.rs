@@ -146,7 +146,7 @@ fn work_in_flight_delays_the_successor_until_it_all_but_drained() {
     assert_eq!(node.vgpu(VgpuKey(0)).unwrap().held_ns, 3_050 * US);
 }
 
-/// What a switch of memory takes is no time of the turn: it ends as much later, with the same budget.
+/// What a switch of memory takes is no time of the turn: it ends later, with the same budget.
 #[test]
 fn a_switch_of_memory_lengthens_the_turn_and_not_its_budget() {
     let mut node = node();

@@ -1,7 +1,7 @@
 //! Which parts of vGPUs' memory are in slots of a device, and the tables that say so.
 //!
-//! Where they lie is decided in [`weft_sched::memory`]: by a placement ([`Placed`]), or by nobody,
-//! with demand paging ([`Paged`]). A part gets a slot when an operation meets it for the first time;
+//! Where they lie is decided in [`weft_sched::memory`]: by a placement ([`Placed`]), or by
+//! nobody, with demand paging ([`Paged`]). A part gets a slot when an operation meets it first;
 //! whoever has had slots of others' parts meanwhile asks for its own before the first operation of
 //! its turn, when the device is its own ([`Residency::make_resident`]).
 

@@ -1,5 +1,5 @@
-//! What turns mean for the devices' slots: whoever deals them out is told who uses what, and where a
-//! placement writes slots ahead, who is next.
+//! What turns mean for the devices' slots: whoever deals them out is told who uses what, and where
+//! a placement writes slots ahead, who is next.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Slots dealt out by demand paging: a vGPU's turn begins with whatever is left of it, and each part
-//! that it meets comes by itself.
+//! Slots dealt out by demand paging: a vGPU's turn begins with whatever is left of it, and each
+//! part that it meets comes by itself.
 
 use weft_sched::VgpuKey;
 use weft_sched::memory::{PageIn, Pager};

@@ -339,7 +339,7 @@ fn a_modelled_switch_takes_what_is_said() {
     assert!(took >= 9_000_000, "ten entries of 1 ms took {took} ns");
 }
 
-/// As many parts as before, of which one is another: the plan, which knows numbers, changes nothing.
+/// As many parts as before, of which one is another: the plan, which knows numbers, is the same.
 #[test]
 fn a_working_set_that_moves_on_is_found_where_it_is() {
     let mut bed = bed("exact", 2);
