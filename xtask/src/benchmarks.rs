@@ -39,7 +39,7 @@ enum Goal {
 
 use Goal::{AtLeast, AtMost, Told};
 
-const BENCHES: [Bench; 18] = [
+const BENCHES: [Bench; 19] = [
     Bench {
         name: "call",
         rows: &[
@@ -159,6 +159,25 @@ const BENCHES: [Bench; 18] = [
             Row("p99_over_alone_max", "p99 over alone and a slice, largest", AtMost(1.05)),
             Row("batch_share_min", "what batch tenants keep of the rest, least", AtLeast(0.95)),
             Row("p99_over_alone_control", "p99 with equal classes, least", Told),
+        ],
+    },
+    Bench {
+        name: "memory",
+        rows: &[
+            Row("engine_over_flat", "translated over flat, slowest kernel", AtMost(1.05)),
+            Row(
+                "oversub4_over_swap_min",
+                "4x: throughput over whole-vGPU swap, least",
+                AtLeast(1.0),
+            ),
+            Row(
+                "over_swap_4x_fits_contents",
+                "the same, working sets fit, contents swapped",
+                AtLeast(2.0),
+            ),
+            Row("over_swap_4x_fits_modelled", "the same, DymGPU's cost of an entry", AtLeast(2.0)),
+            Row("over_demand_4x_exceeds_contents", "over demand paging, nothing stays", Told),
+            Row("verified", "every program found its memory", AtLeast(1.0)),
         ],
     },
     Bench {

@@ -161,6 +161,14 @@ pub(crate) enum Command {
         #[arg(long, conflicts_with = "plain")]
         json: bool,
     },
+    /// Show who has which slots of the devices' memory.
+    Memory {
+        /// Of this device; of all without it.
+        device: Option<String>,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Check this machine, its devices and the daemon.
     Doctor {
         /// Print JSON.

@@ -8,6 +8,7 @@ mod cpu_weight;
 mod daemon;
 mod demo;
 mod doctor;
+mod memory;
 mod output;
 mod owner;
 mod programs;
@@ -87,6 +88,7 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         Command::Top { interval_ms, plain, json } => {
             top::top(&sockets, interval_ms, top::How::choose(plain, json))?;
         }
+        Command::Memory { device, json } => memory::memory(&sockets, device.as_deref(), json)?,
         Command::Doctor { json } => return doctor::doctor(&sockets, json),
         Command::Metrics { json } => vgpu::metrics(&sockets, json)?,
         Command::Stop { force } => daemon::stop(&sockets, force)?,

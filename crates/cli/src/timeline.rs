@@ -149,6 +149,7 @@ impl<'a> Timeline<'a> {
             | Event::SetClass { .. }
             | Event::ReweightSession { .. }
             | Event::SyncCalls { .. }
+            | Event::Switched { .. }
             | Event::OnCpu { .. }
             | Event::Adopt { .. }
             | Event::Timer => {}

@@ -18,6 +18,7 @@ use weft_node::admin::{
 };
 
 use crate::args::Sockets;
+use crate::memory;
 use crate::output::{bar, line, percent, size};
 use crate::users::Names;
 use crate::vgpu::{cap, class, service, state, tenant, with_shares};
@@ -222,7 +223,12 @@ impl Screen {
     }
 
     fn draw(&mut self, frame: &mut Frame<'_>, before: &Stats, after: &Stats) {
-        let lines = heading(before, after).into_iter().chain(tasks::heading(after));
+        let of = |device: &DeviceReport| match (memory::summary(device), after.devices.len()) {
+            (Some(slots), 2..) => Some(format!("{}: {slots}", device.name)),
+            (slots, _) => slots,
+        };
+        let slots = after.devices.iter().filter_map(of);
+        let lines = heading(before, after).into_iter().chain(slots).chain(tasks::heading(after));
         let heading: Vec<Line<'_>> = lines.map(|text| Line::from(text).bold()).collect();
         let [head, body, tasks, foot] = areas(frame.area(), heading.len(), tasks::height(after));
         frame.render_widget(Text::from(heading), head);

@@ -32,6 +32,7 @@ mod text;
 
 pub use cap::CapSetting;
 pub use choices::{AccountingConfig, CoschedulingConfig, ShareConfig, SlicingConfig};
+pub(crate) use device::Dealing;
 pub use device::DeviceConfig;
 pub use guests::GuestsConfig;
 pub use limits::{Choice, LimitError, UserLimits, UserLimitsConfig};
@@ -156,6 +157,9 @@ pub struct SchedulingConfig {
     pub cap_period_ms: u64,
     /// Service, at most a quantum, that a vGPU keeps a claim to while it sleeps.
     pub sleeper_credit_us: u64,
+    /// σ: service that a vGPU whose turn ended may be ahead of the others and go on, so that there
+    /// are fewer switches.
+    pub slack_us: u64,
     /// Service that a user-facing vGPU may be ahead of its weight's part when it goes before batch
     /// ones: over a window of `T` it gets at most this much more than its part.
     pub borrow_ms: u64,
@@ -312,6 +316,7 @@ impl Default for SchedulingConfig {
             subuid: Some(PathBuf::from("/etc/subuid")),
             cap_period_ms: 100,
             sleeper_credit_us: 0,
+            slack_us: 0,
             borrow_ms: 20,
             slice_us: 2_000,
             coscheduling: CoschedulingConfig::Auto,
@@ -534,6 +539,7 @@ impl NodeConfig {
             check("scheduling.quantum_us", quantum_us, 100, 1_000_000)?;
             check("scheduling.sleeper_credit_us", scheduling.sleeper_credit_us, 0, quantum_us)?;
         }
+        check("scheduling.slack_us", scheduling.slack_us, 0, 10_000_000)?;
         check("scheduling.yield_us", scheduling.yield_us, 1, 1_000_000)?;
         check("scheduling.overlap_us", scheduling.overlap_us, 0, 100_000)?;
         check("scheduling.ring_wait_us", scheduling.ring_wait_us, 0, 1_000_000)?;

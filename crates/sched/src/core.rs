@@ -323,6 +323,19 @@ impl Core {
     }
 
     /// A session is over. What it had in flight was reported as used before: dying is not free.
+    /// The device is written for so long in a session's turn: the turn begins when that is over. At
+    /// most what a holder may be overdue, so that no driver makes a turn endless.
+    pub(crate) fn switched(&mut self, cx: &mut Context<'_>, key: SessionKey, switch_ns: u64) {
+        if !self.holders.contains(&key) {
+            return;
+        }
+        let switch_ns = switch_ns.min(cx.config.overdue_ns);
+        let turn = cx.tables.turn(key);
+        if turn.in_queue && turn.revoked_at_ns.is_none() {
+            turn.start_ns = turn.start_ns.saturating_add(switch_ns);
+        }
+    }
+
     pub(crate) fn remove_session(&mut self, cx: &mut Context<'_>, key: SessionKey) {
         self.end_work(cx, key);
         let (vgpu, local) = (cx.tables.session(key).vgpu, cx.tables.session(key).local);
@@ -661,6 +674,13 @@ impl Core {
         if let Some(next) = vgpu.next_session() {
             self.prepare(cx, next);
         }
+    }
+
+    /// Who is next if a vGPU uses all of the turn that has begun, but for itself.
+    pub(crate) fn upcoming(&self, holder: VgpuKey, quantum_ns: u64) -> Option<VgpuKey> {
+        let has_turns = !self.policy.is_shared();
+        let next = has_turns.then(|| self.policy.successor(holder, quantum_ns)).flatten();
+        next.filter(|next| *next != holder)
     }
 
     fn prepare(&mut self, cx: &mut Context<'_>, session: SessionKey) {

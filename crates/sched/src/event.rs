@@ -183,6 +183,15 @@ pub enum Event {
         /// The count.
         pieces: u64,
     },
+    /// In the session's turn the device is written for its vGPU's memory, which others had taken
+    /// the slots of: so long it executes nothing. That is charged to nobody, and the turn lasts as
+    /// much longer; its budget is device time and stays.
+    Switched {
+        /// The session.
+        session: SessionKey,
+        /// How long, in ns, from now on.
+        switch_ns: u64,
+    },
     /// A vCPU of the vGPU's tenant was switched in or out by the CPU scheduler. Only `strict_co`
     /// listens (Pegasus, Algorithm 1), and only a simulator knows.
     OnCpu {

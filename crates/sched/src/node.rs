@@ -170,6 +170,14 @@ impl Node {
         self.core(device).is_some_and(|core| core.policy.is_shared())
     }
 
+    /// Whose turn is likely to be next if the device's holder has all of its own: nobody where
+    /// there are no turns, or nobody else has work.
+    pub fn upcoming(&self, device: DeviceKey) -> Option<VgpuKey> {
+        let core = self.core(device)?;
+        let [holder] = *core.holders.as_slice() else { return None };
+        core.upcoming(self.vgpu_of(holder)?, self.config(device)?.quantum_ns)
+    }
+
     /// Whether a device's policy gives turns of wall time, whatever the device executes meanwhile.
     pub fn slices_wall_time(&self, device: DeviceKey) -> bool {
         self.core(device).is_some_and(|core| core.policy.charges() == Charges::WallTime)
@@ -274,6 +282,9 @@ impl Node {
             Event::SyncCalls { session, calls } => self.with_session(session, out, |_, cx| {
                 cx.tables.count_calls(cx.now_ns, session, calls);
             }),
+            Event::Switched { session: key, switch_ns } => {
+                self.with_session(key, out, |core, cx| core.switched(cx, key, switch_ns))
+            }
             Event::Pieces { session, .. } => self.with_session(session, out, |_, _| ()),
             Event::Adopt { session, epoch, budget_ns } => {
                 self.adopt(session, epoch, budget_ns, out)

@@ -115,6 +115,7 @@ fn example_from(begin: u64) -> Vec<u8> {
         Event::MoveVgpu { vgpu, device: DeviceKey(1) },
         Event::DeviceDown { device },
         Event::Pieces { session, pieces: 3 },
+        Event::Switched { session, switch_ns: 1_000_000 },
         Event::RemoveSession { session },
         Event::RemoveVgpu { vgpu },
         Event::RemoveTenant { tenant },
@@ -162,14 +163,14 @@ fn golden_bytes() {
     is_golden("journal_midway.hex", &example_from(8));
     Replay::new(&example_from(8)).unwrap().run().unwrap();
     let summary = Replay::new(&example()).unwrap().run().unwrap();
-    assert_eq!((summary.records, summary.grants), (25, 3));
+    assert_eq!((summary.records, summary.grants), (26, 3));
 }
 
 #[test]
 fn a_cut_file_is_read_up_to_the_cut() {
     let file = example();
     let summary = Replay::new(&file[..file.len() - 1]).unwrap().run().unwrap();
-    assert_eq!((summary.records, summary.cut), (24, true));
+    assert_eq!((summary.records, summary.cut), (25, true));
 }
 
 #[test]

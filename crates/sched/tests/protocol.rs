@@ -146,6 +146,33 @@ fn work_in_flight_delays_the_successor_until_it_all_but_drained() {
     assert_eq!(node.vgpu(VgpuKey(0)).unwrap().held_ns, 3_050 * US);
 }
 
+/// What a switch of memory takes is no time of the turn: it ends later, with the same budget.
+#[test]
+fn a_switch_of_memory_lengthens_the_turn_and_not_its_budget() {
+    let mut node = node();
+    feed(&mut node, 0, runnable(A));
+    feed(&mut node, 0, runnable(B));
+    let switched = |session| Event::Switched { session, switch_ns: 5 * MS };
+    let later = feed(&mut node, 100 * US, switched(A));
+    assert_eq!(later, [timer(10_800 * US, TimerReason::Prepare)]);
+    // One that has no turn gets none by it.
+    assert_eq!(feed(&mut node, 200 * US, switched(B)), []);
+    feed(&mut node, 10_800 * US, Event::Timer);
+    assert!(!feed(&mut node, 11_099 * US, Event::Timer).contains(&revoke(A, 1)));
+    let used = Usage { used_ns: 5 * MS, in_flight_ns: 0, idle_ns: 0 };
+    feed(&mut node, 11_099 * US, Event::Used { session: A, usage: used });
+    assert_eq!(feed(&mut node, 11_100 * US, Event::Timer)[0], revoke(A, 1));
+    feed(&mut node, 11_100 * US, released(A, 1, 5 * MS, 0));
+    // The five ms of the switch are on nobody's account.
+    let [a, b] = [0, 1].map(|key| node.vgpu(VgpuKey(key)).unwrap());
+    assert_eq!((a.held_ns, b.held_ns), (5 * MS, 0));
+    // And however long a switch is said to be, a turn ends.
+    feed(&mut node, 11_200 * US, Event::Switched { session: B, switch_ns: u64::MAX });
+    let at_ns = 11_200 * US + Config::default().overdue_ns + 7 * MS;
+    let ended = feed(&mut node, at_ns, Event::Timer);
+    assert!(ended.contains(&revoke(B, 2)), "{ended:?}");
+}
+
 #[test]
 fn an_overdue_holder_is_killed_once_and_its_turn_passes_on() {
     let mut node = node();

@@ -15,6 +15,7 @@ mod fairgv;
 mod fairness;
 mod flexy;
 mod latency;
+mod memory;
 mod overhead;
 mod relocate;
 mod reweight;
@@ -72,6 +73,8 @@ pub(crate) enum Name {
     Flexy,
     /// How long a program stands still whose vGPU is moved between two devices.
     Move,
+    /// Programs with more memory than the device has, beside other ways to run them.
+    Memory,
 }
 
 /// What every benchmark is told.
@@ -83,7 +86,7 @@ pub(crate) struct Context {
     quick: bool,
     /// vGPUs of `scale`.
     vgpus: Option<u32>,
-    /// Attacks of `adversary`, runs of `flexy`; all if empty.
+    /// Attacks of `adversary`, runs of `flexy`, parts of `memory`; all if empty.
     only: Vec<String>,
     /// How programs of `call` and `copy` reach their vGPU, if not as programs of the node.
     via: Option<via::Via>,
@@ -137,6 +140,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Latency => latency::run(&context),
         Name::Flexy => flexy::run(&context),
         Name::Move => relocate::run(&context),
+        Name::Memory => memory::run(&context),
     }?;
     document.set_stolen(Processors::now().stolen_since(before));
     document.print(options.json)?;

@@ -3,7 +3,9 @@
 
 use weft_node::admin::MemoryReport;
 
-use crate::support::{Conversation, Node, eventually, program, success};
+use crate::support::{
+    Conversation, Node, eventually, finish, program, python, root, success, text_of, weft,
+};
 
 /// A device of 16 slots that lends four times as much.
 const SMALL: &[&str] = &[
@@ -95,5 +97,149 @@ fn who_dies_while_memory_is_switched_takes_nothing_from_others() {
     };
     eventually("the dead one to be gone", || sessions(&node) == 3);
     run_until_copied(&node, 20);
+    programs.iter_mut().for_each(is_intact);
+}
+
+/// Programs at once, each of which must succeed: what they printed, and the most memory that all
+/// vGPUs had meanwhile.
+fn all_at_once(node: &Node, programs: Vec<std::process::Command>) -> (Vec<String>, u64) {
+    let count = programs.len();
+    let (done, outputs) = std::sync::mpsc::channel();
+    for command in programs {
+        let done = done.clone();
+        std::thread::spawn(move || done.send(finish(command)));
+    }
+    let (mut texts, mut most) = (Vec::new(), 0);
+    eventually("all programs to end", || {
+        let stats = node.admin().stats().unwrap();
+        most = most.max(stats.devices[0].memory_used_bytes);
+        for output in outputs.try_iter() {
+            let text = text_of(&output);
+            assert!(output.status.success(), "{text}");
+            texts.push(text);
+        }
+        texts.len() == count
+    });
+    (texts, most)
+}
+
+#[test]
+fn programs_with_two_and_four_times_the_devices_memory_lose_nothing_under_any_placement() {
+    for (placement, times) in [
+        ("exact", 2),
+        ("exact", 4),
+        ("scores", 4),
+        ("scattered", 4),
+        ("pipelined", 4),
+        ("whole", 4),
+        ("demand", 4),
+    ] {
+        let (lent, own) = (format!("device.oversubscribe={times}"), format!("{}MiB", 4 * times));
+        let placed = format!("device.placement={placement}");
+        let node = Node::start(&["device.memory=16MiB", "device.slot=1MiB", &lent, &placed]);
+        let blocks = (4 * times - 1).to_string();
+        // One works on little of its memory, one on half of it, two on all of it.
+        let working = ["1", "4", &blocks, &blocks];
+        let programs = ["a", "b", "c", "d"].iter().zip(working).map(|(vgpu, working)| {
+            let flags = ["--name", vgpu, "--memory", &own];
+            let arguments = [&blocks, working, "1.5", "--start", "-"];
+            Conversation::start(node.run(&flags, &program("working"), &arguments))
+        });
+        let mut programs: Vec<Conversation> = programs.collect();
+        // They have their memory, all of it at once.
+        programs.iter().for_each(|program| assert!(program.line().contains("ready")));
+        let used = node.admin().stats().unwrap().devices[0].memory_used_bytes;
+        let wanted = 4 * (4 * times - 1) << 20;
+        assert!(used >= wanted, "{placement}: {used} bytes at once, of {wanted}");
+        programs.iter_mut().for_each(|program| program.say("0"));
+        for program in &mut programs {
+            let said = program.line();
+            assert!(program.wait().success(), "{placement}: {said}");
+            assert!(said.contains("\"verified\": true"), "{placement}: {said}");
+        }
+        let report = memory(&node);
+        assert!(report.copied_slots > 100, "{placement}: {report:?}");
+        // Written ahead only where the placement says so.
+        assert_eq!(report.ahead_slots > 0, placement == "pipelined", "{placement}: {report:?}");
+    }
+}
+
+#[test]
+fn unmodified_clients_with_many_times_the_devices_memory_compute_what_they_should() {
+    let settings = ["device.memory=1MiB", "device.slot=1MiB", "device.oversubscribe=64"];
+    let node = Node::start(&settings);
+    // The first one alone has 4.6 MiB.
+    let examples: [(&str, &[&str]); 5] = [
+        ("vector_add", &["400000"]),
+        ("matrix_mul", &[]),
+        ("reduction", &["524288"]),
+        ("histogram", &["2097152"]),
+        ("pipeline", &[]),
+    ];
+    let run = |(name, arguments): &(&str, &[&str])| {
+        node.run(&["--name", name, "--memory", "16MiB"], &program(name), arguments)
+    };
+    let mut programs: Vec<_> = examples.iter().map(run).collect();
+    let train = root().join("examples/python/train.py");
+    for vgpu in ["train1", "train2"] {
+        let flags = ["--name", vgpu, "--memory", "16MiB"];
+        let mut command = node.run(&flags, &python(), &[train.to_str().unwrap(), "2"]);
+        command.env("DEV", "CUDA:PTX");
+        programs.push(command);
+    }
+    let (texts, most) = all_at_once(&node, programs);
+    let passed = |text: &&String| text.contains("PASSED") || text.contains("\"verified\": true");
+    assert_eq!(texts.iter().filter(passed).count(), 7, "{texts:?}");
+    assert!(most >= 4 << 20, "at most {most} bytes at once: not four times the device");
+}
+
+#[test]
+fn a_worker_that_dies_while_memory_is_switched_takes_nothing_from_others() {
+    for placement in ["exact", "pipelined", "demand"] {
+        let placed = format!("device.placement={placement}");
+        let node = Node::start(&[SMALL, &[&placed]].concat());
+        let mut programs: Vec<Conversation> =
+            ["a", "b", "c", "d"].iter().map(|vgpu| resident(&node, vgpu, 12)).collect();
+        run_until_copied(&node, 50);
+        let victim = node.workers()[0].cast_signed();
+        let victim = rustix::process::Pid::from_raw(victim).unwrap();
+        rustix::process::kill_process(victim, rustix::process::Signal::KILL).unwrap();
+        run_until_copied(&node, 50);
+        let mut lost = Vec::new();
+        eventually("its program to be told", || {
+            let ended = |program: &mut Conversation| program.child.try_wait().unwrap().is_some();
+            lost = (0..4).filter(|place| ended(&mut programs[*place])).collect();
+            !lost.is_empty()
+        });
+        assert_eq!(lost.len(), 1, "{placement}");
+        drop(programs.remove(lost[0]));
+        programs.iter_mut().for_each(is_intact);
+    }
+}
+
+#[test]
+fn weft_memory_draws_who_has_which_slot() {
+    let node = Node::start(SMALL);
+    let mut programs: Vec<Conversation> =
+        ["a", "b"].iter().map(|vgpu| resident(&node, vgpu, 12)).collect();
+    run_until_copied(&node, 20);
+    let show = |flags: &[&str]| {
+        let mut command = weft();
+        command.arg("--runtime-dir").arg(node.path()).arg("memory").args(flags);
+        finish(command)
+    };
+    let text = text_of(&show(&[]));
+    assert!(text.contains("gpu0: ") && text.contains("slots of 1MiB in use"), "{text}");
+    let map = text.lines().nth(1).unwrap();
+    assert!(map.contains(['a', 'A']) && map.contains(['b', 'B']), "{text}");
+    let json = show(&["gpu0", "--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let memory = &json[0]["memory"];
+    assert_eq!(memory["slots"].as_array().unwrap().len(), 16, "{json}");
+    let (used, resident) =
+        (&memory["vgpus"][0]["used_bytes"], &memory["vgpus"][0]["resident_bytes"]);
+    assert!(used.as_u64() >= Some(12 << 20) && resident.as_u64() <= used.as_u64(), "{json}");
+    let refused = show(&["gpu7"]);
+    assert!(!refused.status.success() && text_of(&refused).contains("the devices are gpu0"));
     programs.iter_mut().for_each(is_intact);
 }

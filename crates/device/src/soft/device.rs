@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
+use std::time::Duration;
 
 use weft_ring::Cell;
 
@@ -384,6 +385,18 @@ impl SoftDevice {
         Some(Driven::WaitUntil(self.resident_ns))
     }
 
+    /// What the current operation met and had not in a slot is brought in its own time, where that
+    /// is modelled: nobody else uses the device meanwhile.
+    fn wait_for_slots(&mut self) {
+        match (self.cx.mem.take_owed_ns(), &self.clock) {
+            (0, _) => {}
+            (owed_ns, Clock::Real) => std::thread::sleep(Duration::from_nanos(owed_ns)),
+            (owed_ns, Clock::Paced(_)) => {
+                self.reserve(clock::now_ns(), owed_ns);
+            }
+        }
+    }
+
     fn execution(&mut self, launch: &Launch) -> Option<Execution> {
         let needs_workspace = self.module(launch.module)?.program.uses_grid_workspace;
         let grid_workspace = if needs_workspace { self.grid_workspace() } else { 0 };
@@ -468,6 +481,7 @@ impl SoftDevice {
                 in_pieces(deadline, UNWATCHED, || self.cx.mem.fill_piece(filling))
             }
         };
+        self.wait_for_slots();
         current.count(since);
         match ended {
             Some(outcome) => {

@@ -10,7 +10,7 @@ pub use client::{AdminError, Client};
 pub use share::{Share, shares};
 pub use types::{
     AcceleratorReport, Answer, AskedAccelerator, Attainment, Closure, CoschedulingReport,
-    DeviceReport, DoctorCheck, DoctorReport, Finding, GrantReport, GrantRequest, MemoryReport,
-    MoveReport, NodeReport, PoolReport, ProcessReport, Recording, Request, SlotReport, Stats,
-    TaskCounts, Timeline, TurnReport, VgpuReport, VgpuState,
+    DeviceReport, DoctorCheck, DoctorReport, Finding, GrantReport, GrantRequest, LastSwitch,
+    MemoryReport, MoveReport, NodeReport, PoolReport, ProcessReport, Recording, Request,
+    SlotReport, Stats, TaskCounts, Timeline, TurnReport, VgpuMemoryReport, VgpuReport, VgpuState,
 };

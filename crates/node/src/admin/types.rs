@@ -339,8 +339,43 @@ pub struct MemoryReport {
     pub faults: u64,
     /// Parts that had to give way to others of their vGPU.
     pub replaced_parts: u64,
+    /// Slots written for one that was next, while another had the device.
+    #[serde(default)]
+    pub ahead_slots: u64,
     /// Slots written the last time.
     pub last_switch_slots: u64,
+    /// The last time.
+    #[serde(default)]
+    pub last_switch: Option<LastSwitch>,
+    /// What each vGPU has, in slots and beside them.
+    #[serde(default)]
+    pub vgpus: Vec<VgpuMemoryReport>,
+}
+
+/// A switch that copied something.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LastSwitch {
+    /// Whose.
+    pub vgpu: String,
+    /// Slots that were written.
+    pub slots: u64,
+    /// Entries that were written.
+    pub entries: u64,
+    /// Time that it took, in ns, without what is only said.
+    pub ns: u64,
+}
+
+/// A vGPU's memory on a device.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VgpuMemoryReport {
+    /// Its name.
+    pub name: String,
+    /// Parts that it has pages in, each as long as a slot.
+    pub parts: u64,
+    /// Bytes of its pages.
+    pub used_bytes: u64,
+    /// Bytes of those whose entries are in a slot: the rest is swapped out.
+    pub resident_bytes: u64,
 }
 
 /// A slot of a device's memory.
@@ -348,6 +383,12 @@ pub struct MemoryReport {
 pub struct SlotReport {
     /// The vGPU whose entries it has.
     pub owner: Option<String>,
+    /// Which part of that vGPU's memory.
+    #[serde(default)]
+    pub part: Option<u64>,
+    /// The last switch wrote it.
+    #[serde(default)]
+    pub copied: bool,
     /// The vGPUs that have it in their turns.
     pub users: Vec<String>,
 }

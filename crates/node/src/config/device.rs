@@ -4,7 +4,7 @@ use serde::Serialize;
 use toml::{Table, Value};
 use weft_device::soft::{Geometry, SoftBackend};
 use weft_device::{Backend as _, BackendConfig, DeviceName};
-use weft_sched::memory::{PlacementId, UnknownPlacement};
+use weft_sched::memory::{Brings, DEMAND, PlacementId, UnknownPlacement};
 
 use super::{ByteSize, ConfigError, NAME_RULE, check, check_size, invalid, is_vgpu_name};
 
@@ -25,6 +25,44 @@ const KIND_UNLESS_TOLD: &str = SoftBackend::KIND;
 
 /// Devices that a node may have.
 const DEVICES_MAX: usize = 64;
+
+/// Who says which part is in which slot.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Dealing {
+    /// Each vGPU has its place.
+    Placed(PlacementId),
+    /// Nobody has: demand paging.
+    OnDemand,
+}
+
+impl Dealing {
+    /// The one of that name.
+    ///
+    /// # Errors
+    /// [`UnknownPlacement`] lists the names there are.
+    pub(crate) fn by_name(name: &str) -> Result<Self, UnknownPlacement> {
+        match name {
+            DEMAND => Ok(Self::OnDemand),
+            name => weft_sched::memory::by_name(name).map(Self::Placed),
+        }
+    }
+
+    /// Whether slots are written ahead of a switch.
+    pub(crate) fn writes_ahead(self) -> bool {
+        match self {
+            Self::Placed(placement) => placement.brings() == Brings::Ahead,
+            Self::OnDemand => false,
+        }
+    }
+
+    /// What a configuration calls it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Placed(placement) => placement.name(),
+            Self::OnDemand => DEMAND,
+        }
+    }
+}
 
 /// A device. In a configuration its backend's settings are keys beside the others.
 #[derive(Debug, Clone, Default, Serialize)]
@@ -48,7 +86,7 @@ pub struct DeviceConfig {
     pub quantum_us: Option<u64>,
     /// Its memory is dealt out in slots of so much: 64 MiB unless configured.
     pub slot: Option<ByteSize>,
-    /// Who lies in which slots; `exact` unless configured.
+    /// Who lies in which slots; `exact` unless configured. `demand`: nobody has a place.
     pub placement: Option<String>,
     /// All vGPUs together may have so many times the device's memory; 1 unless configured.
     pub oversubscribe: Option<u64>,
@@ -76,8 +114,8 @@ impl DeviceConfig {
     }
 
     /// Who lies in which of its slots.
-    pub(crate) fn placement(&self) -> Result<PlacementId, UnknownPlacement> {
-        weft_sched::memory::by_name(self.placement.as_deref().unwrap_or(PLACEMENT))
+    pub(crate) fn dealing(&self) -> Result<Dealing, UnknownPlacement> {
+        Dealing::by_name(self.placement.as_deref().unwrap_or(PLACEMENT))
     }
 }
 
@@ -158,7 +196,7 @@ fn check_slots(key: &str, device: &DeviceConfig) -> Result<(), ConfigError> {
         }
     }
     device.geometry().map_err(|message| invalid(&format!("{key}.slot: {message}")))?;
-    device.placement().map_err(|error| invalid(&format!("{key}: {error}")))?;
+    device.dealing().map_err(|error| invalid(&format!("{key}: {error}")))?;
     Ok(())
 }
 

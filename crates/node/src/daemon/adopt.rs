@@ -217,7 +217,7 @@ pub(crate) fn frames(
         let physical = survivor.map(|survivor| survivor.files.physical.try_clone()).transpose()?;
         let terms = Terms {
             geometry: device.geometry,
-            placement: device.config.placement()?,
+            dealing: device.config.dealing()?,
             entry_ns: device.config.switch_entry_ns,
             quantum_ns: config.quantum_us(&device.config, device.info.capabilities) * 1_000,
         };

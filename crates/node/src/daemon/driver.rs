@@ -5,6 +5,7 @@
 //! uses no CPU. Everything it decides is decided in [`weft_sched`].
 
 mod drain;
+mod memory;
 mod place;
 mod responses;
 mod sweep;
@@ -24,8 +25,6 @@ use weft_turn::{Abandoned, Effect, RELEASE_LEAD_NS, Turns};
 
 use super::clock;
 use super::cosched::{Coscheduler, Waiters};
-use super::devices::frames::Frames;
-use super::devices::residency::Residency;
 use super::persist::{Saver, Schedule};
 use super::process::WorkerProcess;
 use super::recorder::{Chunk, Recorder, Trouble};
@@ -34,6 +33,7 @@ use super::trace::Trace;
 use crate::admin::{Attainment, CoschedulingReport};
 
 use self::drain::Drains;
+use self::memory::Memory;
 pub(crate) use self::place::Place;
 use self::sweep::Sweep;
 use self::witness::Witness;
@@ -67,6 +67,13 @@ pub(crate) enum Order {
         session: u32,
         /// Its share.
         weight: Weight,
+    },
+    /// The device is written for a session's memory, in its turn: it executes nothing for so long.
+    Switched {
+        /// Whose.
+        session: u32,
+        /// How long, in ns.
+        switch_ns: u64,
     },
     /// A vGPU was removed.
     Forget {
@@ -263,7 +270,7 @@ pub(crate) struct Driver {
     devices: Vec<DrivenDevice>,
     drains: Drains,
     /// The devices' slots.
-    memory: BTreeMap<DeviceKey, Arc<Residency>>,
+    memory: Memory,
 }
 
 /// What the driver knows of a session beside its turns.
@@ -302,15 +309,8 @@ impl Driver {
             witness: Witness::default(),
             devices,
             drains: Drains::default(),
-            memory: BTreeMap::new(),
+            memory: Memory::default(),
         }
-    }
-
-    /// Tells who deals out these devices' slots what vGPUs use.
-    pub(crate) fn watching(mut self, memory: &BTreeMap<DeviceKey, Frames>) -> Self {
-        let residency = |(key, own): (&DeviceKey, &Frames)| (*key, Arc::clone(own.residency()));
-        self.memory = memory.iter().map(residency).collect();
-        self
     }
 
     /// Records from now on, in files of about `file_bytes_max`.
@@ -397,6 +397,9 @@ impl Driver {
         match order {
             Order::Place(place) => self.place(place),
             Order::WeighSession { session, weight } => self.weigh_session(session, weight),
+            Order::Switched { session, switch_ns } => {
+                self.tell(Event::Switched { session: SessionKey(session), switch_ns });
+            }
             Order::Forget { vgpu } => self.forget(VgpuKey(vgpu)),
             Order::Begin(beginning) => self.begin(*beginning),
             Order::Drain { session, answer } => self.drain(session, answer),
@@ -608,14 +611,15 @@ impl Driver {
                     let device = self.turns.node().device_of(session);
                     if let (Some(own), Some(device)) = (self.sessions.get(&session.0), device) {
                         self.trace.begin(device.0, own.vgpu, session.0, now_ns);
+                        let next = || self.turns.node().upcoming(device).map(|next| next.0);
+                        self.memory.begin_turn(device, own.vgpu, next);
                     }
                 }
                 Effect::Ended { session, used_ns } => {
                     self.trace.end(session.0, now_ns, used_ns);
                     let device = self.turns.node().device_of(session);
-                    let memory = device.and_then(|device| self.memory.get(&device));
-                    if let (Some(own), Some(memory)) = (self.sessions.get(&session.0), memory) {
-                        memory.end_turn(now_ns, own.vgpu, used_ns);
+                    if let (Some(own), Some(device)) = (self.sessions.get(&session.0), device) {
+                        self.memory.end_turn(device, now_ns, own.vgpu, used_ns);
                     }
                 }
                 Effect::Reclaimed { session } => self.page.mark(session.0),

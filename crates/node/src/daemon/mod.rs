@@ -420,6 +420,7 @@ fn terms(
         // The device must have had the chance to end an endless kernel, or a long block, by itself.
         overdue_ns: (times.overdue_ms + holding_ms(config, can)) * 1_000_000,
         sleeper_credit_ns: times.sleeper_credit_us * 1000,
+        slack_ns: times.slack_us * 1000,
         borrow_ns: times.borrow_ms * 1_000_000,
         slice_ns: times.slice_us * 1000,
         ..SchedConfig::default()

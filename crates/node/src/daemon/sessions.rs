@@ -36,6 +36,10 @@ use super::{Daemon, Tables};
 use crate::config::ShareConfig;
 use crate::link::{self, Ask, LINE_BYTES_MAX, Passed, Reply, Run, Severity, Start, Times};
 
+/// A switch of memory that takes less is not worth telling the driver of, in ns: a turn may last
+/// `yield_us` longer anyway.
+const SWITCH_MIN_NS: u64 = 50_000;
+
 /// Lines about sessions that did not open, which a tenant can cause.
 static FAILURES: LogLimit = LogLimit::per_second(10);
 
@@ -484,8 +488,15 @@ impl Daemon {
     fn make_resident(&self, session: &Session, page: Option<u64>, touched: &[u64]) -> Reply {
         let device = self.device_of(session.key);
         let residency = Arc::clone(self.tables().memory(device).residency());
-        let now_ns = clock::now_ns();
-        Reply::Resident { wait_ns: residency.make_resident(now_ns, session.vgpu, page, touched) }
+        let began = Instant::now();
+        let wait_ns = residency.make_resident(clock::now_ns(), session.vgpu, page, touched);
+        let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        let switch_ns = wait_ns.saturating_add(took_ns);
+        // What an operation meets in its middle is its own time.
+        if page.is_none() && switch_ns >= SWITCH_MIN_NS {
+            self.driver.send(Order::Switched { session: session.key, switch_ns });
+        }
+        Reply::Resident { wait_ns }
     }
 
     /// A worker's new total of pinned memory. What its window cannot hold is refused first: the

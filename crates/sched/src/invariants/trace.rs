@@ -125,6 +125,7 @@ impl TraceLag {
             | Event::AddVgpu { .. }
             | Event::SyncCalls { .. }
             | Event::Pieces { .. }
+            | Event::Switched { .. }
             | Event::OnCpu { .. }
             | Event::Timer => {}
         }

@@ -127,6 +127,7 @@ codec!(enum Event {
     21 Pieces { session, pieces },
     22 SetClass { vgpu, class },
     23 MoveVgpu { vgpu, device },
+    24 Switched { session, switch_ns },
 });
 codec!(enum TimerReason {
     0 Handover {},

@@ -327,6 +327,10 @@ impl Manager {
         let old = kept.places.len() - usize::from(change == Change::Joined);
         let (kept, fresh) = match (self.config.placement.moves(), self.config.rule) {
             (Moves::Never, _) => (kept, None),
+            (Moves::Always, _) => {
+                let fresh = self.config.placement.place(&problem)?;
+                (kept, Some(fresh))
+            }
             (Moves::BySize, Rule::Dymgpu) => self.dynamic.by_size(&problem, kept, change),
             (Moves::ByUtilization, Rule::Dymgpu) => dynamic::by_utilization(&problem, kept, change),
             (Moves::BySize | Moves::ByUtilization | Moves::IfItPays, _) => {

@@ -20,6 +20,8 @@
 //! | An idle vGPU is placed like a new one when it wakes | Weft: the paper does not say |
 //! | More slots than the region has are refused | Weft: the paper does not say |
 //! | Least expected copies for unequal rates (`exact`), several runs (`scattered`) | Weft |
+//! | Everybody from the first slot, all of it (`whole`) | a model of nvshare |
+//! | A part comes when it is met, the slot used longest ago goes ([`Pager`]) | demand paging |
 //! | The next vGPU's slots are written while the current one runs (`pipelined`) | Weft |
 //!
 //! Times are in ns and come with each event. `docs/memory.md` explains it with pictures.
@@ -34,6 +36,7 @@ mod layout;
 mod ledger;
 mod manager;
 mod monitor;
+mod paging;
 pub mod paper;
 mod pipelined;
 mod scattered;
@@ -44,6 +47,7 @@ mod table;
 #[cfg(test)]
 mod tests;
 mod utilization;
+mod whole;
 mod working;
 
 use alloc::string::String;
@@ -57,6 +61,7 @@ pub use layout::{Layout, Place, Run};
 pub use ledger::{Ledger, LedgerError, Pages};
 pub use manager::{Manager, ManagerConfig, Replaced, Rule};
 pub use monitor::{Monitor, MonitorConfig};
+pub use paging::{DEMAND, PageIn, Pager};
 pub use succession::{Candidate, successor};
 pub use table::{Broken, Step, Table};
 pub use working::{Learned, WorkingSet};
@@ -69,13 +74,14 @@ pub const REGION_MAX: usize = 1 << 24;
 
 /// Declares the registry: the order is the order of [`NAMES`].
 macro_rules! registry {
-    ($($name:literal: $module:ident, $cost:path, $moves:ident, $summary:literal;)+) => {
+    ($($name:literal: $module:ident, $cost:path, $moves:ident, $brings:ident, $summary:literal;)+) => {
         const REGISTRY: &[Entry] = &[$(Entry {
             name: $name,
             summary: $summary,
             place: $module::place,
             cost: $cost,
             moves: Moves::$moves,
+            brings: Brings::$brings,
         }),+];
 
         /// The names of all placements, for help texts and error messages.
@@ -84,12 +90,13 @@ macro_rules! registry {
 }
 
 registry! {
-    "scores": scores, expected_copies, Never, "a model of gScale: in order of creation, where the fewest others lie";
-    "size": size, expected_copies, BySize, "a model of DymGPU's Algorithm 1: the largest alone, the rest in one pile";
-    "utilization": utilization, expected_copies, ByUtilization, "a model of DymGPU's Algorithm 2: the most used alone";
-    "exact": exact, expected_copies, IfItPays, "the least expected copies for the rates there are, each vGPU in one run";
-    "scattered": scattered, expected_copies, IfItPays, "the fewest copies at most where slots need not lie together";
-    "pipelined": pipelined, pipelined::cost, IfItPays, "two piles, so that the next one's slots are written in time";
+    "scores": scores, expected_copies, Never, Touched, "a model of gScale: in order of creation, where the fewest others lie";
+    "size": size, expected_copies, BySize, Touched, "a model of DymGPU's Algorithm 1: the largest alone, the rest in one pile";
+    "utilization": utilization, expected_copies, ByUtilization, Touched, "a model of DymGPU's Algorithm 2: the most used alone";
+    "exact": exact, expected_copies, IfItPays, Touched, "the least expected copies for the rates there are, each vGPU in one run";
+    "scattered": scattered, expected_copies, IfItPays, Touched, "the fewest copies at most where slots need not lie together";
+    "pipelined": pipelined, pipelined::cost, IfItPays, Ahead, "two piles, so that the next one's slots are written in time";
+    "whole": whole, expected_copies, Always, Everything, "a model of nvshare: all of a vGPU, in the place of those before";
 }
 
 struct Entry {
@@ -100,6 +107,18 @@ struct Entry {
     cost: fn(&Problem<'_>, &Layout) -> u64,
     /// When the placement's own rule moves vGPUs.
     moves: Moves,
+    brings: Brings,
+}
+
+/// What of a vGPU's memory is brought into slots for its turn, and when.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Brings {
+    /// What it touched lately, at its switch.
+    Touched,
+    /// The same, as far as that can be while another has the turn.
+    Ahead,
+    /// All of it, as far as there are slots, at its switch.
+    Everything,
 }
 
 /// When vGPUs that have a place are moved.
@@ -111,6 +130,8 @@ enum Moves {
     /// DymGPU's §3.2.2, or where it pays.
     ByUtilization,
     IfItPays,
+    /// With every change.
+    Always,
 }
 
 fn expected_copies(problem: &Problem<'_>, layout: &Layout) -> u64 {
@@ -191,7 +212,7 @@ pub enum PlaceError {
 
 /// A name that is no placement.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("placement = {name:?} is not known: placement is one of {}", NAMES.join(", "))]
+#[error("placement = {name:?} is not known: placement is one of {}, {DEMAND}", NAMES.join(", "))]
 pub struct UnknownPlacement {
     /// The name refused.
     pub name: String,
@@ -232,6 +253,11 @@ impl PlacementId {
     /// that no quantum hides. Demands and places must be in the same order.
     pub fn cost(self, problem: &Problem<'_>, layout: &Layout) -> u64 {
         (REGISTRY[self.0].cost)(problem, layout)
+    }
+
+    /// What is brought into slots for a turn, and when.
+    pub fn brings(self) -> Brings {
+        REGISTRY[self.0].brings
     }
 
     fn moves(self) -> Moves {

@@ -123,7 +123,7 @@ fn what_cannot_be_placed_is_refused_with_words() {
     assert_eq!(
         by_name("first").unwrap_err().to_string(),
         "placement = \"first\" is not known: placement is one of scores, size, utilization, exact, \
-         scattered, pipelined"
+         scattered, pipelined, whole, demand"
     );
 }
 

@@ -2,8 +2,11 @@
 
 use alloc::vec::Vec;
 
-/// A part that was not touched for so many looks needs no slot any more.
+/// A part that was not touched for so many turns needs no slot any more.
 const FORGOTTEN_AFTER: u64 = 16;
+
+/// A part that was touched in so many turns, one after the other, is expected to be in the next.
+const EXPECTED_AFTER: u64 = 2;
 
 /// The parts of a vGPU that have a slot each. Their places in it are those of its slots.
 #[derive(Clone, Debug, Default)]
@@ -11,6 +14,8 @@ pub struct WorkingSet {
     parts: Vec<Part>,
     /// Looks so far.
     looks: u64,
+    /// Turns so far that began with a look.
+    turns: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -18,6 +23,9 @@ struct Part {
     number: usize,
     /// The look at which it was touched last.
     touched: u64,
+    /// The turn in which it was touched last, and how many in a row it was then.
+    turn: u64,
+    row: u64,
 }
 
 /// What a look changed.
@@ -31,7 +39,8 @@ pub struct Learned {
 
 impl WorkingSet {
     /// A look at what was `touched` since the last one; `wanted` is met now. It has at most `most`
-    /// parts: the one that was not touched for longest gives way.
+    /// parts: the one that was not touched for longest gives way. Without a `wanted` part a turn
+    /// begins.
     pub fn learn(
         &mut self,
         touched: impl Iterator<Item = usize>,
@@ -39,16 +48,22 @@ impl WorkingSet {
         most: usize,
     ) -> Learned {
         self.looks += 1;
+        let (looks, turn) = (self.looks, self.turns);
         for number in touched.chain(wanted) {
             if let Some(part) = self.parts.iter_mut().find(|part| part.number == number) {
-                part.touched = self.looks;
+                part.touch(looks, turn);
             }
         }
-        let looks = self.looks;
-        let resized = self.forget(|part| part.touched + FORGOTTEN_AFTER > looks);
-        let wanted = wanted.filter(|number| self.place(*number).is_none());
-        let Some(number) = wanted else { return Learned { resized, replaced: None } };
-        let new = Part { number, touched: looks };
+        let Some(number) = wanted else {
+            self.turns += 1;
+            let turns = self.turns;
+            let resized = self.forget(|part| part.turn + FORGOTTEN_AFTER > turns);
+            return Learned { resized, replaced: None };
+        };
+        if self.place(number).is_some() {
+            return Learned::default();
+        }
+        let new = Part { number, touched: looks, turn, row: 1 };
         if self.parts.len() < most {
             self.parts.push(new);
             return Learned { resized: true, replaced: None };
@@ -58,7 +73,26 @@ impl WorkingSet {
         if let Some(place) = oldest {
             self.parts[place] = new;
         }
-        Learned { resized, replaced: oldest }
+        Learned { resized: false, replaced: oldest }
+    }
+
+    /// Whether the part at a place is expected to be touched in the turn that has begun: it was in
+    /// those before. One that a program only passes on its way through its memory is not.
+    pub fn is_expected(&self, place: usize) -> bool {
+        let lately = |part: &Part| part.turn + 1 >= self.turns && part.row >= EXPECTED_AFTER;
+        self.parts.get(place).is_some_and(lately)
+    }
+
+    /// Takes in these parts, as far as there is room; whether any is new.
+    pub fn fill(&mut self, parts: impl IntoIterator<Item = usize>, most: usize) -> bool {
+        let before = self.parts.len();
+        for number in parts {
+            if self.parts.len() < most && self.place(number).is_none() {
+                let (touched, turn) = (self.looks, self.turns);
+                self.parts.push(Part { number, touched, turn, row: 1 });
+            }
+        }
+        self.parts.len() != before
     }
 
     /// Keeps only these parts; whether any is gone.
@@ -93,6 +127,18 @@ impl WorkingSet {
     }
 }
 
+impl Part {
+    fn touch(&mut self, look: u64, turn: u64) {
+        self.touched = look;
+        self.row = match turn - self.turn {
+            0 => self.row,
+            1 => self.row + 1,
+            _ => 1,
+        };
+        self.turn = turn;
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -106,11 +152,28 @@ mod tests {
         assert_eq!(set.learn([].into_iter(), Some(2), 4), grown);
         assert_eq!(set.learn([9].into_iter(), Some(7), 4), Learned::default());
         assert_eq!((set.part(0), set.part(1), set.part(2)), (Some(7), Some(2), None));
-        for _ in 0..14 {
+        for _ in 0..15 {
             assert_eq!(set.learn([7].into_iter(), None, 4), Learned::default());
         }
         assert_eq!(set.learn([7].into_iter(), None, 4), grown);
         assert_eq!((set.part(0), set.len()), (Some(7), 1));
+    }
+
+    #[test]
+    fn what_was_touched_in_the_turns_before_is_expected_and_what_was_passed_is_not() {
+        let mut set = WorkingSet::default();
+        for part in [1, 2] {
+            set.learn([].into_iter(), Some(part), 4);
+        }
+        assert!(!set.is_expected(0), "its first turn says little");
+        // Part 1 in each turn, part 2 in every second.
+        for turn in 0..6 {
+            let touched: &[usize] = if turn % 2 == 0 { &[1, 2] } else { &[1] };
+            set.learn(touched.iter().copied(), None, 4);
+            assert_eq!((set.is_expected(0), set.is_expected(1)), (turn > 0, false), "turn {turn}");
+            set.learn([].into_iter(), Some(1), 4);
+        }
+        assert!(!set.is_expected(2), "there is none");
     }
 
     #[test]
@@ -124,5 +187,7 @@ mod tests {
         assert_eq!((set.part(0), set.part(1), set.part(2)), (Some(0), Some(8), Some(2)));
         assert!(set.retain(|part| part != 8) && !set.retain(|part| part != 8));
         assert_eq!((set.place(2), set.place(8)), (Some(1), None));
+        assert!(set.fill([2, 5, 6], 3) && !set.fill([2, 7], 3));
+        assert_eq!((set.part(2), set.len()), (Some(5), 3));
     }
 }

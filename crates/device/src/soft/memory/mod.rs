@@ -80,6 +80,9 @@ pub(crate) struct Memory {
     granule: u64,
     /// Parts of the vGPU's memory that were translated since the daemon was last told, a bit each.
     touched: std::cell::RefCell<Vec<u64>>,
+    /// What bringing parts in the middle of an operation is said to have taken and was not waited
+    /// for yet, in ns.
+    owed_ns: std::cell::Cell<u64>,
 }
 
 impl Memory {
@@ -97,6 +100,7 @@ impl Memory {
             generation: 0,
             granule: if config.exact_bounds { EXACT } else { GRANULE },
             touched: std::cell::RefCell::default(),
+            owed_ns: std::cell::Cell::new(0),
         }
     }
 

@@ -11,8 +11,8 @@ use super::tlb::Window;
 use super::{FrameStore, Memory};
 use crate::{PAGE, Wanted};
 
-/// A part that was asked for so often and is not there is somebody else's: a fault.
-const ASKED_MAX: u32 = 256;
+/// A part that was asked for so often and taken again each time is found by the private table.
+const ASKED_MAX: u32 = 8;
 
 /// Which table translates.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -78,12 +78,21 @@ impl Memory {
         if via == Via::Private || !self.is_guarded() || !self.store.usable(page) {
             return None;
         }
-        // Another one's operation may take the slot before this one has looked: what the last turn
-        // left over ends beside the next one.
-        (0..ASKED_MAX).find_map(|_| {
-            self.ask_for(Some(page));
-            self.mapped(via, address)
-        })
+        let table = self.store.table.as_ref()?;
+        for _ in 0..ASKED_MAX {
+            let before = table.taken();
+            let wait_ns = self.ask_for(Some(page));
+            self.owed_ns.set(self.owed_ns.get().saturating_add(wait_ns));
+            let window = self.mapped(via, address);
+            // What is not there although nobody took it is not the vGPU's: a fault.
+            if window.is_some() || table.taken() == before {
+                return window;
+            }
+        }
+        // Two operations at once, each of which takes the other's slots before it looks: where the
+        // device's time is not the processors' (a paced device), or nobody manages it. Neither
+        // waits for the other. The private table is the vGPU's own and has the same frames.
+        self.mapped(Via::Private, address)
     }
 
     /// Before an operation: has the vGPU's parts brought into its slots if others have been there.
@@ -93,6 +102,11 @@ impl Memory {
             Some(table) if table.lacks() => self.ask_for(None),
             Some(_) | None => 0,
         }
+    }
+
+    /// How long the device is not to be used for what operations met since the last call, in ns.
+    pub(crate) fn take_owed_ns(&self) -> u64 {
+        self.owed_ns.take()
     }
 
     fn ask_for(&self, page: Option<u64>) -> u64 {

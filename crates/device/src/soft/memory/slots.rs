@@ -16,6 +16,8 @@ use crate::PAGE;
 const BASES: usize = 8;
 /// The word that says whether the vGPU lacks slots.
 const LACKS: usize = 0;
+/// The word that counts how often slots of the vGPU were taken or changed their place.
+const TAKEN: usize = 1;
 /// Words of one page of a table.
 const ROW: usize = 512;
 
@@ -114,6 +116,7 @@ impl Geometry {
 pub struct PrivateTable {
     geometry: Geometry,
     lacks: Cells<AtomicU64>,
+    taken: Cells<AtomicU64>,
     bases: Cells<AtomicU64>,
     entries: Cells<AtomicU64>,
 }
@@ -130,6 +133,7 @@ impl PrivateTable {
         Ok(Self {
             geometry,
             lacks: memory.cells(LACKS * 8, 1)?,
+            taken: memory.cells(TAKEN * 8, 1)?,
             bases: memory.cells(BASES * 8, geometry.parts)?,
             entries: memory.cells(geometry.first_entry() * 8, index(geometry.pages()))?,
         })
@@ -157,8 +161,20 @@ impl PrivateTable {
     }
 
     /// Says whether slots of the vGPU have entries of others: then it asks for them before it runs.
+    /// Say so before the entries are written.
     pub fn set_lacks(&self, lacks: bool) {
+        if lacks {
+            self.note_taken();
+        }
         self.lacks[0].store(u64::from(lacks), Ordering::Release);
+    }
+
+    /// Says, before entries of the vGPU's slots are written over, that they are. Only the daemon
+    /// counts, one thread of it at a time.
+    pub fn note_taken(&self) {
+        let taken = self.taken[0].load(Ordering::Relaxed);
+        // SYNC POINT: slots taken before their entries change.
+        self.taken[0].store(taken.wrapping_add(1), Ordering::Release);
     }
 
     /// Forgets where parts were: they are nowhere.
@@ -231,6 +247,7 @@ impl PhysicalTable {
 pub struct Translation {
     geometry: Geometry,
     lacks: ReadCells<AtomicU64>,
+    taken: ReadCells<AtomicU64>,
     bases: ReadCells<AtomicU64>,
     private: ReadCells<AtomicU64>,
     physical: ReadCells<AtomicU64>,
@@ -253,6 +270,7 @@ impl Translation {
         Ok(Self {
             geometry,
             lacks: private.read_cells(LACKS * 8, 1)?,
+            taken: private.read_cells(TAKEN * 8, 1)?,
             bases: private.read_cells(BASES * 8, geometry.parts)?,
             private: private.read_cells(first, index(geometry.pages()))?,
             physical: physical.read_cells(0, geometry.physical_bytes() / 8)?,
@@ -267,6 +285,13 @@ impl Translation {
     /// Whether slots of the vGPU have entries of others.
     pub(super) fn lacks(&self) -> bool {
         self.lacks.load(0) != Some(0)
+    }
+
+    /// How often slots of the vGPU were taken or changed their place so far.
+    pub(super) fn taken(&self) -> u64 {
+        // SYNC POINT: slots taken before their entries change. Who has seen a changed entry sees
+        // it counted.
+        self.taken.load(0).unwrap_or(0)
     }
 
     /// The slot that a part is in.

@@ -91,6 +91,10 @@ struct Shared {
     skip: Option<usize>,
     copies: usize,
     written: usize,
+    /// Who takes its slots back whenever another has been answered: as if it executed at the same
+    /// time, and always were quicker.
+    rival: Option<usize>,
+    asked: usize,
 }
 
 /// The slots of each vGPU's parts.
@@ -158,7 +162,12 @@ impl FrameSource for Daemon {
     }
 
     fn make_resident(&self, _: &Wanted) -> Brought {
-        self.shared.lock().unwrap().switch_to(self.vgpu);
+        let mut shared = self.shared.lock().unwrap();
+        shared.switch_to(self.vgpu);
+        shared.asked += 1;
+        if let Some(rival) = shared.rival.filter(|rival| *rival != self.vgpu) {
+            shared.switch_to(rival);
+        }
         Brought::default()
     }
 }
@@ -183,7 +192,8 @@ fn vgpus(skip: Option<usize>) -> (Vec<Bench>, Arc<Mutex<Shared>>) {
     }
     let physical = PhysicalTable::open(&physical, geometry).unwrap();
     let (owners, copies, written) = ([None; 3], 0, 0);
-    let shared = Shared { physical, tables, owners, skip, copies, written };
+    let (rival, asked) = (None, 0);
+    let shared = Shared { physical, tables, owners, skip, copies, written, rival, asked };
     let shared = Arc::new(Mutex::new(shared));
     let benches = files.iter().enumerate().map(|(vgpu, file)| {
         let view = |file: &MemoryFile| file.map(Access::ReadOnly).unwrap();
@@ -283,6 +293,27 @@ fn everybody_finds_its_own_memory_after_every_switch() {
     assert_eq!(wrong, 0);
     let shared = shared.lock().unwrap();
     assert!(shared.copies > 100, "only {} copies: nothing was at stake", shared.copies);
+}
+
+/// Two that execute at the same time and share a slot: the one whose slots are taken after every
+/// answer gets on all the same, after a bounded number of questions, and finds its own memory.
+#[test]
+fn two_that_take_each_others_slots_both_get_on() {
+    for (loser, rival) in [(0, 1), (1, 0), (2, 1)] {
+        let (mut benches, shared) = vgpus(None);
+        let asked = {
+            let mut shared = shared.lock().unwrap();
+            shared.rival = Some(rival);
+            shared.asked
+        };
+        let (outcomes, wrong) = oracle(&mut benches[loser..=loser], (0..5).map(|_| 0));
+        assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Done), "{outcomes:?}");
+        assert_eq!(wrong, 0);
+        let asked = shared.lock().unwrap().asked - asked;
+        // 11 operations, each with fewer windows than pages: 8 questions for each at most.
+        let most = 11 * 2 * SLOT_PAGES as usize * 8;
+        assert!((8..=most).contains(&asked), "{asked} questions");
+    }
 }
 
 /// The negative control: whichever copy is skipped, somebody does not find its memory.

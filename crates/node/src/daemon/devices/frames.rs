@@ -511,7 +511,7 @@ mod tests {
     fn terms(memory_bytes: u64) -> Terms {
         Terms {
             geometry: Geometry::new(memory_bytes, memory_bytes, 16 * PAGE).unwrap(),
-            placement: weft_sched::memory::by_name("exact").unwrap(),
+            dealing: crate::config::Dealing::by_name("exact").unwrap(),
             entry_ns: 0,
             quantum_ns: 6_000_000,
         }

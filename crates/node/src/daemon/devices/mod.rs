@@ -1,5 +1,6 @@
 //! The node's devices: what each is, the pages that its workers share, and its memory.
 
+pub(crate) mod ahead;
 pub(crate) mod exports;
 pub(crate) mod frames;
 pub(crate) mod residency;

@@ -54,6 +54,7 @@ impl ResponseTimes {
             | Event::Released { .. }
             | Event::SyncCalls { .. }
             | Event::Pieces { .. }
+            | Event::Switched { .. }
             | Event::OnCpu { .. }
             | Event::Adopt { .. }
             | Event::SetPolicy { .. } => {}

@@ -1,0 +1,312 @@
+//! `bench memory`: programs with two and four times the device's memory, beside other ways to have
+//! so many; and what translation costs the engine.
+//!
+//! Each tenant has a vGPU with so much memory that all together have 2 or 4 times the device's. It
+//! works on a part of it: all parts fit on the device together (`fits`), or nobody's memory stays
+//! (`exceeds`). The program counts its work, and checks all of its memory at the end.
+
+use anyhow::{Result, ensure};
+use serde_json::{Value, json};
+use weft_node::admin::MemoryReport;
+
+use super::document::Document;
+use super::tenant::{Host, Tenant, common_start};
+use super::{Context, median};
+
+/// Memory of the device, in MiB, and a slot of it.
+const DEVICE_MIB: u64 = 256;
+const SLOT_MIB: u64 = 16;
+const TENANTS: u64 = 4;
+/// Memory for each byte of the device.
+const TIMES: [u64; 2] = [4, 2];
+/// What an entry of a switch is said to take.
+const COSTS: [Cost; 3] = [
+    Cost { name: "memcpy", entry_ns: 0 },
+    // The paper's hardware: 52 to 91 ns.
+    Cost { name: "modelled", entry_ns: 71 },
+    // A page of 4 KiB out and one in, at 16 GB/s: what a discrete GPU that swaps contents has.
+    Cost { name: "contents", entry_ns: 512 },
+];
+/// Who says which part is in which slot: Weft's own way first.
+const WAYS: [&str; 4] = ["exact", "whole", "scores", "demand"];
+/// The longest quantum that a node takes, for a swap like nvshare's, which has turns of 30 s.
+const LONG_QUANTUM_US: &str = "1000000";
+/// Runs of the engine's kernels on either side.
+const ENGINE_RUNS: usize = 5;
+
+#[derive(Clone, Copy)]
+struct Cost {
+    name: &'static str,
+    entry_ns: u64,
+}
+
+/// What tenants have and do.
+#[derive(Clone, Copy)]
+struct Load {
+    name: &'static str,
+    times: u64,
+    /// Memory that each works on, in MiB.
+    working_mib: u64,
+}
+
+/// How long is looked, after everybody has been at work for some windows.
+#[derive(Clone, Copy)]
+struct Windows {
+    before: u32,
+    count: u32,
+    seconds: f64,
+}
+
+/// Work of all tenants together: blocks per second in each window.
+struct Seen {
+    rates: Vec<f64>,
+    memory: MemoryReport,
+}
+
+impl Load {
+    /// Memory of each tenant, in MiB.
+    fn tenant_mib(self) -> u64 {
+        self.times * DEVICE_MIB / TENANTS
+    }
+
+    /// The part of it that is worked on: what all can have on the device at once, or everything.
+    fn of(times: u64) -> [Self; 2] {
+        let all = times * DEVICE_MIB / TENANTS;
+        [
+            // A part more than its blocks' is touched: they do not begin where a slot does.
+            Self { name: "fits", times, working_mib: DEVICE_MIB / TENANTS - SLOT_MIB },
+            Self { name: "exceeds", times, working_mib: all },
+        ]
+    }
+}
+
+pub(crate) fn run(context: &Context) -> Result<Document> {
+    let windows = match context.quick {
+        true => Windows { before: 2, count: 2, seconds: 0.25 },
+        false => Windows { before: 3, count: 5, seconds: 0.3 },
+    };
+    let text = format!(
+        "{TENANTS} tenants on a device of {DEVICE_MIB} MiB; medians of {} windows of {} s after {} \
+         of them; turns of 1 s: {} of 4 s; engine: {ENGINE_RUNS} runs",
+        windows.count,
+        windows.seconds,
+        windows.before,
+        windows.count / 2
+    );
+    let mut document = Document::new("memory", "real", &text);
+    if context.wants("engine") {
+        engine(context, &mut document)?;
+    }
+    let mut least = f64::MAX;
+    for times in TIMES.into_iter().filter(|times| context.wants(&times.to_string())) {
+        for load in Load::of(times) {
+            // The costs beside each other where most is swapped, the paper's where less is.
+            let costs = if times == 4 { &COSTS[..] } else { &COSTS[1..2] };
+            for cost in costs {
+                let over = compare(context, load, *cost, windows, &mut document)?;
+                if times == 4 {
+                    least = least.min(over);
+                }
+            }
+            alone(context, load, windows, &mut document)?;
+        }
+        refused(context, times, &mut document)?;
+    }
+    if least < f64::MAX {
+        document.figure("oversub4_over_swap_min", least);
+    }
+    document.control("spoiled_memory_noticed", spoiled(context)?);
+    // A program that found anything else in its memory ended all of this.
+    document.figure("verified", 1.0);
+    Ok(document)
+}
+
+/// One load under each way; Weft's throughput over that of whole-vGPU swap.
+fn compare(
+    context: &Context,
+    load: Load,
+    cost: Cost,
+    windows: Windows,
+    document: &mut Document,
+) -> Result<f64> {
+    let label = format!("{}x_{}_{}", load.times, load.name, cost.name);
+    let mut rates = Vec::new();
+    for way in WAYS {
+        let seen = contend(context, load, (way, cost.entry_ns, None), windows)?;
+        let rate = median(&seen.rates);
+        document.row(row(&label, way, &seen));
+        match way {
+            "exact" => document.figure(format!("blocks_per_s_{label}"), rate),
+            other => document.baseline(format!("blocks_per_s_{label}_{other}"), rate),
+        }
+        rates.push(rate);
+    }
+    let over = |index: usize| rates[0] / rates[index].max(f64::MIN_POSITIVE);
+    document.figure(format!("over_swap_{label}"), over(1));
+    document.figure(format!("over_scores_{label}"), over(2));
+    document.figure(format!("over_demand_{label}"), over(3));
+    if cost.name == "contents" {
+        let long = Some(LONG_QUANTUM_US);
+        // Each tenant has a turn in each window.
+        let windows = Windows { before: 0, count: windows.count / 2, seconds: 4.0 };
+        let mut rate = |way: &str| -> Result<f64> {
+            let seen = contend(context, load, (way, cost.entry_ns, long), windows)?;
+            document.row(row(&label, &format!("{way}, turns of 1 s"), &seen));
+            Ok(median(&seen.rates))
+        };
+        let (swap, own) = (rate("whole")?, rate("exact")?);
+        document.figure(format!("over_swap_of_1s_{label}"), rates[0] / swap);
+        document.figure(format!("of_1s_over_swap_of_1s_{label}"), own / swap);
+    }
+    Ok(over(1))
+}
+
+fn row(load: &str, way: &str, seen: &Seen) -> Value {
+    let MemoryReport { switches, copied_slots, copied_entries, faults, replaced_parts, .. } =
+        seen.memory;
+    json!({
+        "load": load, "way": way, "blocks_per_s": seen.rates, "switches": switches,
+        "copied_slots": copied_slots, "copied_entries": copied_entries, "faults": faults,
+        "replaced_parts": replaced_parts,
+    })
+}
+
+/// Settings of a device that lends so many times its memory to tenants of so many MiB.
+fn settings(load: Load, (way, entry_ns, quantum_us): Way<'_>) -> Vec<(&'static str, String)> {
+    let mut all = vec![
+        ("device.memory", mebibytes(DEVICE_MIB)),
+        ("device.slot", mebibytes(SLOT_MIB)),
+        ("device.oversubscribe", load.times.to_string()),
+        ("device.placement", way.to_owned()),
+        ("device.switch_entry_ns", entry_ns.to_string()),
+        ("defaults.memory", mebibytes(load.tenant_mib())),
+    ];
+    all.extend(quantum_us.map(|us| ("scheduling.quantum_us", us.to_owned())));
+    all
+}
+
+fn mebibytes(count: u64) -> String {
+    format!("{count}MiB")
+}
+
+/// Placement, cost of an entry, quantum if it is not the usual one.
+type Way<'a> = (&'a str, u64, Option<&'a str>);
+
+fn start(
+    context: &Context,
+    host: &Host,
+    name: &str,
+    load: Load,
+    windows: Windows,
+    begin: &str,
+) -> Result<Tenant> {
+    let mut command = context.program("working");
+    let seconds = f64::from(windows.before + windows.count) * windows.seconds;
+    // What else a program has on the device fits into a MiB.
+    let blocks = load.tenant_mib() - 1;
+    command.arg(blocks.to_string()).arg(load.working_mib.min(blocks).to_string());
+    command.arg(format!("{seconds}")).args(["--start", begin]);
+    command.args(["--window", &windows.seconds.to_string()]);
+    host.start(name, 1, command)
+}
+
+/// All tenants at once.
+fn contend(context: &Context, load: Load, way: Way<'_>, windows: Windows) -> Result<Seen> {
+    let settings = settings(load, way);
+    let settings: Vec<(&str, &str)> = settings.iter().map(|(k, v)| (*k, v.as_str())).collect();
+    together(context, load, &settings, TENANTS, windows)
+}
+
+/// So many tenants at once.
+fn together(
+    context: &Context,
+    load: Load,
+    settings: &[(&str, &str)],
+    tenants: u64,
+    windows: Windows,
+) -> Result<Seen> {
+    Host::on_node(context, false, settings, |host| {
+        let begin = common_start();
+        let started = (0..tenants)
+            .map(|key| start(context, host, &format!("tenant{key}"), load, windows, &begin));
+        let started = started.collect::<Result<Vec<Tenant>>>()?;
+        let mut rates = vec![0.0; windows.count as usize];
+        for tenant in started {
+            let lines = tenant.finish()?;
+            let counts = lines.iter().filter_map(|line| line["window"].as_f64());
+            let counts = counts.skip(windows.before as usize);
+            rates.iter_mut().zip(counts).for_each(|(rate, count)| *rate += count / windows.seconds);
+        }
+        ensure!(rates.iter().sum::<f64>() > 0.0, "{tenants} tenants did no work");
+        let stats = host.daemon()?.sockets().connect()?.stats()?;
+        let memory = stats.devices.into_iter().next().map(|device| device.memory);
+        Ok(Seen { rates, memory: memory.unwrap_or_default() })
+    })
+}
+
+/// The static partition: as many tenants as the device has memory for, and the others wait.
+fn alone(context: &Context, load: Load, windows: Windows, document: &mut Document) -> Result<()> {
+    let tenants = DEVICE_MIB / load.tenant_mib();
+    let [memory, slot, quota] = [DEVICE_MIB, SLOT_MIB, load.tenant_mib()].map(mebibytes);
+    let settings =
+        [("device.memory", memory.as_str()), ("device.slot", &slot), ("defaults.memory", &quota)];
+    let seen = together(context, load, &settings, tenants, windows)?;
+    let label = format!("blocks_per_s_{}x_{}_static_{tenants}_at_once", load.times, load.name);
+    document.baseline(label, median(&seen.rates));
+    Ok(())
+}
+
+/// Programs that a static partition in equal parts refuses: the negative control of lending more.
+fn refused(context: &Context, times: u64, document: &mut Document) -> Result<()> {
+    let load = Load::of(times)[0];
+    let [memory, quota] = [DEVICE_MIB, DEVICE_MIB / TENANTS].map(mebibytes);
+    let settings = [("device.memory", memory.as_str()), ("defaults.memory", quota.as_str())];
+    let windows = Windows { before: 0, count: 1, seconds: 0.1 };
+    let refused = Host::on_node(context, false, &settings, |host| {
+        let begin = common_start();
+        let mut refused = 0.0;
+        for key in 0..TENANTS {
+            let tenant = start(context, host, &format!("tenant{key}"), load, windows, &begin)?;
+            refused += f64::from(u8::from(tenant.finish().is_err()));
+        }
+        Ok(refused)
+    })?;
+    ensure!(refused > 0.0, "{times} times the memory fits: nothing was oversubscribed");
+    #[expect(clippy::cast_precision_loss, reason = "four")]
+    document.control(format!("refused_{times}x_static"), refused / TENANTS as f64);
+    Ok(())
+}
+
+/// Whether a program notices a word of its memory that is not what it was.
+fn spoiled(context: &Context) -> Result<f64> {
+    let host = Host::node(false, &[("device.memory", "64MiB")])?;
+    let mut command = context.program("working");
+    command.args(["8", "4", "0.1", "--spoil"]).stderr(std::process::Stdio::null());
+    let noticed = host.start("spoiled", 1, command)?.finish().is_err();
+    ensure!(noticed, "a program did not notice that its memory is not what it was");
+    Ok(1.0)
+}
+
+/// The engine's kernels through the tables of a node, beside a process without any.
+fn engine(context: &Context, document: &mut Document) -> Result<()> {
+    let (flat, node) = (Host::direct(false)?, Host::node(false, &[])?);
+    let runs = if context.quick { 1 } else { ENGINE_RUNS };
+    let mut reports = Vec::new();
+    for _ in 0..runs {
+        reports.push([context.single(&node, "engine")?, context.single(&flat, "engine")?]);
+    }
+    let mut most = 0.0_f64;
+    for name in ["saxpy_ms", "matmul_naive_ms", "matmul_tiled_ms", "reduction_ms"] {
+        let of = |side: usize| {
+            let values: Vec<f64> =
+                reports.iter().filter_map(|report| report[side][name].as_f64()).collect();
+            median(&values)
+        };
+        let (translated, plain) = (of(0), of(1));
+        document.figure(format!("engine_over_flat_{name}"), translated / plain);
+        document.baseline(format!("flat_{name}"), plain);
+        most = most.max(translated / plain);
+    }
+    document.figure("engine_over_flat", most);
+    Ok(())
+}

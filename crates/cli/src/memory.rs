@@ -1,0 +1,208 @@
+//! `weft memory`: who has which slot of a device's memory, as a map.
+//!
+//! A slot is a letter: its owner's. Upper case: others have the slot too, in their turns. A dot is
+//! nobody's. Under it stands what the last switch wrote.
+
+use anyhow::{Result, bail};
+use serde_json::json;
+use weft_node::admin::{DeviceReport, LastSwitch, MemoryReport, SlotReport};
+
+use crate::args::Sockets;
+use crate::output::{line, size, table};
+
+/// Slots in a line of the map, in groups of eight.
+const LINE: usize = 64;
+const GROUP: usize = 8;
+/// Letters of vGPUs; those beyond share the last one.
+const LETTERS: &[u8] = b"abcdefghijklmnopqrstuvwxyz";
+
+/// `weft memory`
+pub(crate) fn memory(sockets: &Sockets, device: Option<&str>, as_json: bool) -> Result<()> {
+    let stats = sockets.connect()?.stats()?;
+    let is_asked = |own: &&DeviceReport| device.is_none_or(|name| own.name == name);
+    let devices: Vec<&DeviceReport> = stats.devices.iter().filter(is_asked).collect();
+    if let (Some(name), true) = (device, devices.is_empty()) {
+        let known: Vec<&str> = stats.devices.iter().map(|own| own.name.as_str()).collect();
+        bail!("there is no device `{name}`: the devices are {}", known.join(", "));
+    }
+    if as_json {
+        let all = devices.iter().map(|own| json!({"device": own.name, "memory": own.memory}));
+        line(&serde_json::to_string_pretty(&all.collect::<Vec<_>>())?);
+        return Ok(());
+    }
+    for own in devices {
+        line(&drawn(own));
+    }
+    Ok(())
+}
+
+/// A device's memory as text.
+fn drawn(device: &DeviceReport) -> String {
+    let memory = &device.memory;
+    if memory.slots.is_empty() {
+        return format!("{}: its memory is not dealt out in slots\n", device.name);
+    }
+    let legend = Legend::new(memory);
+    let mut text = format!(
+        "{}: {} of {} slots of {} in use, {} shared, placement {}\n",
+        device.name,
+        memory.slots.iter().filter(|slot| slot.owner.is_some()).count(),
+        memory.slots.len(),
+        size(memory.slot_bytes),
+        memory.slots.iter().filter(|slot| is_shared(slot)).count(),
+        memory.placement,
+    );
+    for (number, slots) in memory.slots.chunks(LINE).enumerate() {
+        let row = |of: &dyn Fn(&SlotReport) -> char| {
+            let groups = slots.chunks(GROUP).map(|group| group.iter().map(of).collect::<String>());
+            groups.collect::<Vec<_>>().join(" ")
+        };
+        text.push_str(&format!("{:>6}  {}\n", number * LINE, row(&|slot| legend.cell(slot))));
+        let written = row(&|slot| if slot.copied { '^' } else { ' ' });
+        if written.contains('^') {
+            text.push_str(&format!("        {}\n", written.trim_end()));
+        }
+    }
+    if let Some(LastSwitch { vgpu, slots, entries, ns }) = &memory.last_switch {
+        let us = ns / 1_000;
+        text.push_str(&format!(
+            "^ the last switch, of {vgpu}: {slots} slots, {entries} entries, {us} µs\n"
+        ));
+    }
+    text.push_str(&legend.table(memory));
+    text
+}
+
+/// A line for `weft top`: nothing where no slot is anybody's.
+pub(crate) fn summary(device: &DeviceReport) -> Option<String> {
+    let memory = &device.memory;
+    if !memory.slots.iter().any(|slot| slot.owner.is_some() || !slot.users.is_empty()) {
+        return None;
+    }
+    let legend = Legend::new(memory);
+    let map: String = memory.slots.iter().take(LINE).map(|slot| legend.cell(slot)).collect();
+    let rest = if memory.slots.len() > LINE { "…" } else { "" };
+    let swapped: u64 =
+        memory.vgpus.iter().map(|own| own.used_bytes.saturating_sub(own.resident_bytes)).sum();
+    let shared = memory.slots.iter().filter(|slot| is_shared(slot)).count();
+    Some(format!("slots [{map}{rest}]  shared {shared}  swapped {}", size(swapped)))
+}
+
+fn is_shared(slot: &SlotReport) -> bool {
+    slot.users.len() > 1
+}
+
+/// Which letter is whose.
+struct Legend<'a>(Vec<&'a str>);
+
+impl<'a> Legend<'a> {
+    fn new(memory: &'a MemoryReport) -> Self {
+        let mut names: Vec<&str> = memory.vgpus.iter().map(|own| own.name.as_str()).collect();
+        names.sort_unstable();
+        Self(names)
+    }
+
+    fn letter(&self, name: &str) -> char {
+        let place = self.0.iter().position(|own| *own == name).unwrap_or(usize::MAX);
+        char::from(LETTERS[place.min(LETTERS.len() - 1)])
+    }
+
+    fn cell(&self, slot: &SlotReport) -> char {
+        match &slot.owner {
+            Some(owner) if is_shared(slot) => self.letter(owner).to_ascii_uppercase(),
+            Some(owner) => self.letter(owner),
+            None if slot.users.is_empty() => '.',
+            None => '-',
+        }
+    }
+
+    fn table(&self, memory: &MemoryReport) -> String {
+        let mut vgpus: Vec<_> = memory.vgpus.iter().collect();
+        vgpus.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        let rows = vgpus.into_iter().map(|own| {
+            let has = |slot: &&SlotReport| slot.users.contains(&own.name);
+            let shared = memory.slots.iter().filter(has).filter(|slot| is_shared(slot)).count();
+            vec![
+                own.name.clone(),
+                self.letter(&own.name).to_string(),
+                size(own.used_bytes),
+                size(own.resident_bytes),
+                size(own.used_bytes.saturating_sub(own.resident_bytes)),
+                memory.slots.iter().filter(has).count().to_string(),
+                shared.to_string(),
+            ]
+        });
+        let header = ["vGPU", "MAP", "USED", "IN SLOTS", "SWAPPED", "SLOTS", "SHARED"];
+        table(&header, &rows.collect::<Vec<_>>())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use weft_node::admin::VgpuMemoryReport;
+
+    use super::*;
+
+    fn slot(owner: Option<&str>, users: &[&str], copied: bool) -> SlotReport {
+        SlotReport {
+            owner: owner.map(str::to_owned),
+            part: owner.map(|_| 0),
+            users: users.iter().map(|name| (*name).to_owned()).collect(),
+            copied,
+        }
+    }
+
+    fn device() -> DeviceReport {
+        let slots = vec![
+            slot(Some("train"), &["train"], false),
+            slot(Some("infer"), &["train", "infer"], true),
+            slot(None, &["infer"], false),
+            slot(None, &[], false),
+        ];
+        let of = |name: &str, used_bytes, resident_bytes| VgpuMemoryReport {
+            name: name.to_owned(),
+            parts: used_bytes >> 20,
+            used_bytes,
+            resident_bytes,
+        };
+        let vgpus = vec![of("train", 2 << 20, 1 << 20), of("infer", 2 << 20, 1 << 20)];
+        let last = LastSwitch { vgpu: "infer".to_owned(), slots: 1, entries: 256, ns: 12_345 };
+        let memory = MemoryReport {
+            placement: "exact".to_owned(),
+            slot_bytes: 1 << 20,
+            slots,
+            vgpus,
+            last_switch: Some(last),
+            ..MemoryReport::default()
+        };
+        serde_json::from_value(json!({
+            "name": "gpu0", "policy": "fair", "product": "Weft", "backend": "soft", "clock": "real",
+            "memory_bytes": 4 << 20, "memory_used_bytes": 0, "busy_ns": 0, "overruns": 0,
+            "executions": 0, "memory": memory,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn the_map_says_whose_each_slot_is_and_what_was_written() {
+        let expected = "\
+gpu0: 2 of 4 slots of 1MiB in use, 1 shared, placement exact
+     0  bA-.
+         ^
+^ the last switch, of infer: 1 slots, 256 entries, 12 µs
+vGPU   MAP  USED  IN SLOTS  SWAPPED  SLOTS  SHARED
+infer    a  2MiB      1MiB     1MiB      2       1
+train    b  2MiB      1MiB     1MiB      2       1
+";
+        assert_eq!(drawn(&device()), expected);
+    }
+
+    #[test]
+    fn top_has_it_in_a_line_where_there_is_anything_to_see() {
+        assert_eq!(summary(&device()).unwrap(), "slots [bA-.]  shared 1  swapped 2MiB");
+        let mut empty = device();
+        empty.memory = MemoryReport::default();
+        assert_eq!(summary(&empty), None);
+        assert!(drawn(&empty).contains("not dealt out"));
+    }
+}

@@ -1,0 +1,342 @@
+//! The tables of a device's slots, and what is in them.
+
+use std::collections::BTreeMap;
+
+use weft_device::PAGE;
+use weft_device::soft::{Geometry, PhysicalTable, PrivateTable};
+use weft_sched::memory::Pages;
+
+use crate::admin::{LastSwitch, MemoryReport, SlotReport, VgpuMemoryReport};
+
+/// Tables of a device and its vGPUs, with what each slot has. Decides nothing.
+#[derive(Debug)]
+pub(super) struct Board {
+    geometry: Geometry,
+    physical: PhysicalTable,
+    members: BTreeMap<u32, Member>,
+    /// Which part of whom each slot has, with entries as they are.
+    has: Vec<Option<(u32, usize)>>,
+    pub(super) totals: Totals,
+    /// The switch that goes on, or the last one that copied anything.
+    switch: Switch,
+    last: Switch,
+    /// What is copied now is nobody's switch: somebody else has the device. Entries of that.
+    is_ahead: bool,
+    ahead_entries: u64,
+    /// For the negative control.
+    #[cfg(test)]
+    pub(super) fault: Fault,
+}
+
+/// Which copies are not made.
+#[cfg(test)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum Fault {
+    /// All are.
+    #[default]
+    None,
+    /// Those into the slot that is next to be copied over.
+    Next,
+    /// Those into this slot.
+    Slot(usize),
+}
+
+/// What switches cost so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    switches: u64,
+    slots: u64,
+    pub(super) entries: u64,
+    ns: u64,
+    faults: u64,
+    pub(super) replaced: u64,
+    ahead: u64,
+}
+
+/// What a switch copied.
+#[derive(Debug, Clone, Default)]
+struct Switch {
+    vgpu: u32,
+    slots: Vec<usize>,
+    entries: u64,
+    ns: u64,
+}
+
+/// A vGPU with pages.
+#[derive(Debug)]
+struct Member {
+    table: PrivateTable,
+    /// Pages in use of each part, and the entries up to the last of them.
+    used: BTreeMap<usize, Use>,
+    /// Where its parts are, as its table says.
+    bases: Vec<(usize, usize)>,
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Use {
+    pages: u64,
+    entries: usize,
+}
+
+impl Member {
+    /// Pages of one part, of which so many had entries, have entries now or (without a claim) none.
+    fn count(&mut self, geometry: &Geometry, (first, count): Pages, had: u64, has: bool) {
+        let part = geometry.part_of(first);
+        let own = self.used.entry(part).or_default();
+        let place = usize::try_from(first % geometry.slot_pages()).unwrap_or(0);
+        let end = place + usize::try_from(count).unwrap_or(0);
+        if has {
+            own.pages += count - had;
+            own.entries = own.entries.max(end);
+        } else {
+            own.pages -= had;
+            // What is given back at the end shortens it.
+            if own.entries <= end {
+                own.entries = own.entries.min(place);
+            }
+        }
+        if own.pages == 0 {
+            self.used.remove(&part);
+        }
+    }
+}
+
+impl Board {
+    pub(super) fn new(geometry: Geometry, physical: PhysicalTable) -> Self {
+        Self {
+            geometry,
+            physical,
+            members: BTreeMap::new(),
+            has: vec![None; geometry.slots()],
+            totals: Totals::default(),
+            switch: Switch::default(),
+            last: Switch::default(),
+            is_ahead: false,
+            ahead_entries: 0,
+            #[cfg(test)]
+            fault: Fault::None,
+        }
+    }
+
+    pub(super) fn add(&mut self, vgpu: u32, table: PrivateTable) {
+        table.forget_bases();
+        let (used, bases) = (BTreeMap::new(), Vec::new());
+        self.members.insert(vgpu, Member { table, used, bases });
+    }
+
+    /// Whether it was there. Slots have nothing of it from here on.
+    pub(super) fn remove(&mut self, vgpu: u32) -> bool {
+        self.forget(vgpu, |_| false);
+        self.members.remove(&vgpu).is_some()
+    }
+
+    /// Whether a vGPU has pages in a part.
+    pub(super) fn uses(&self, vgpu: u32, part: usize) -> bool {
+        self.members.get(&vgpu).is_some_and(|member| member.used.contains_key(&part))
+    }
+
+    /// The parts that a vGPU has pages in; `None` of one that is not known.
+    pub(super) fn parts(&self, vgpu: u32) -> Option<Vec<usize>> {
+        self.members.get(&vgpu).map(|member| member.used.keys().copied().collect())
+    }
+
+    /// The part of a page, if the vGPU has pages in it.
+    pub(super) fn part_met(&self, vgpu: u32, page: Option<u64>) -> Option<usize> {
+        page.map(|page| self.geometry.part_of(page)).filter(|part| self.uses(vgpu, *part))
+    }
+
+    /// Says whether slots of the vGPU have entries of others.
+    pub(super) fn set_lacks(&self, vgpu: u32, lacks: bool) {
+        if let Some(member) = self.members.get(&vgpu) {
+            member.table.set_lacks(lacks);
+        }
+    }
+
+    /// Says that slots of the vGPU are about to be written over, though it has not to ask for them
+    /// before it runs.
+    pub(super) fn note_taken(&self, vgpu: u32) {
+        if let Some(member) = self.members.get(&vgpu) {
+            member.table.note_taken();
+        }
+    }
+
+    pub(super) fn write(&mut self, vgpu: u32, runs: &[Pages], claim: u64) {
+        let geometry = self.geometry;
+        let Some(member) = self.members.get_mut(&vgpu) else { return };
+        for (first, count) in runs.iter().flat_map(|run| in_parts(geometry, *run)) {
+            let own = Some((vgpu, geometry.part_of(first)));
+            let slot = self.has.iter().position(|has| *has == own);
+            let mut had = 0;
+            for page in first..first + count {
+                had += u64::from(member.table.load(page) != 0);
+                member.table.store(page, claim);
+                if let Some(slot) = slot {
+                    self.physical.store(slot, page, member.table.load(page));
+                }
+            }
+            member.count(&geometry, (first, count), had, claim != 0);
+        }
+    }
+
+    /// Notes pages that have entries already.
+    pub(super) fn adopt(&mut self, vgpu: u32, run: Pages) {
+        let geometry = self.geometry;
+        if let Some(member) = self.members.get_mut(&vgpu) {
+            for piece in in_parts(geometry, run) {
+                member.count(&geometry, piece, 0, true);
+            }
+        }
+    }
+
+    /// Writes the entries of a part of a vGPU into a slot, unless they are there.
+    pub(super) fn copy(&mut self, vgpu: u32, part: usize, slot: usize) {
+        let Some(member) = self.members.get(&vgpu) else { return };
+        if self.is_in(vgpu, part, slot) {
+            return;
+        }
+        #[cfg(test)]
+        let held = self.has.get(slot).copied().flatten();
+        // Where it was it is no longer kept as it is.
+        for has in self.has.iter_mut().filter(|has| **has == Some((vgpu, part))) {
+            *has = None;
+        }
+        if let Some(has) = self.has.get_mut(slot) {
+            *has = Some((vgpu, part));
+        }
+        #[cfg(test)]
+        if self.fault == Fault::Next && held.is_some() {
+            self.fault = Fault::Slot(slot);
+        }
+        #[cfg(test)]
+        if self.fault == Fault::Slot(slot) {
+            return;
+        }
+        let used = member.used.get(&part).map_or(0, |used| used.entries);
+        let entries = self.physical.copy(slot, part, used, &member.table) as u64;
+        if self.is_ahead {
+            self.totals.ahead += 1;
+            self.ahead_entries += entries;
+            return;
+        }
+        self.totals.entries += entries;
+        self.totals.slots += 1;
+        self.switch.entries += entries;
+        self.switch.slots.push(slot);
+    }
+
+    /// Slots have nothing of a vGPU's parts but of those that it keeps.
+    pub(super) fn forget(&mut self, vgpu: u32, keep: impl Fn(usize) -> bool) {
+        let gone = |has: &(u32, usize)| has.0 == vgpu && !keep(has.1);
+        for has in &mut self.has {
+            has.take_if(|has| gone(has));
+        }
+    }
+
+    /// Says in a vGPU's table where its parts are.
+    pub(super) fn publish(&mut self, vgpu: u32, bases: Vec<(usize, usize)>) {
+        let Some(member) = self.members.get_mut(&vgpu).filter(|own| own.bases != bases) else {
+            return;
+        };
+        for (part, _) in &member.bases {
+            member.table.set_base(*part, None);
+        }
+        for (part, slot) in &bases {
+            member.table.set_base(*part, Some(*slot));
+        }
+        member.bases = bases;
+    }
+
+    /// Whether a slot has this part of the vGPU.
+    pub(super) fn is_in(&self, vgpu: u32, part: usize, slot: usize) -> bool {
+        self.has.get(slot) == Some(&Some((vgpu, part)))
+    }
+
+    /// The vGPUs that there are.
+    pub(super) fn vgpus(&self) -> Vec<u32> {
+        self.members.keys().copied().collect()
+    }
+
+    /// What is copied from here on is the vGPU's switch.
+    pub(super) fn begin_switch(&mut self, vgpu: u32) {
+        self.switch = Switch { vgpu, ..Switch::default() };
+    }
+
+    /// What `write` copies is written ahead of a switch; how many entries that are.
+    pub(super) fn ahead<T>(&mut self, write: impl FnOnce(&mut Self) -> T) -> (T, u64) {
+        (self.is_ahead, self.ahead_entries) = (true, 0);
+        let result = write(self);
+        self.is_ahead = false;
+        (result, self.ahead_entries)
+    }
+
+    /// A switch is over.
+    pub(super) fn end_switch(&mut self, met: bool, took_ns: u64) {
+        let totals = &mut self.totals;
+        totals.faults += u64::from(met);
+        totals.ns += took_ns;
+        if !self.switch.slots.is_empty() {
+            totals.switches += 1;
+            self.last = Switch { ns: took_ns, ..std::mem::take(&mut self.switch) };
+        }
+    }
+
+    /// What there is to say, but for how slots are dealt out.
+    pub(super) fn report(
+        &self,
+        users: &[Vec<u32>],
+        name_of: impl Fn(u32) -> String,
+    ) -> MemoryReport {
+        let slots = self.has.iter().zip(users).enumerate().map(|(slot, (has, users))| SlotReport {
+            owner: has.map(|(vgpu, _)| name_of(vgpu)),
+            part: has.map(|(_, part)| part as u64),
+            users: users.iter().map(|vgpu| name_of(*vgpu)).collect(),
+            copied: self.last.slots.contains(&slot),
+        });
+        let Totals { switches, slots: copied, entries, ns, faults, replaced, ahead } = self.totals;
+        let last_switch = (!self.last.slots.is_empty()).then(|| LastSwitch {
+            vgpu: name_of(self.last.vgpu),
+            slots: self.last.slots.len() as u64,
+            entries: self.last.entries,
+            ns: self.last.ns,
+        });
+        MemoryReport {
+            slot_bytes: self.geometry.slot_pages() * PAGE,
+            slots: slots.collect(),
+            vgpus: self.members.iter().map(|(key, own)| self.of(*key, own, &name_of)).collect(),
+            switches,
+            copied_slots: copied,
+            copied_entries: entries,
+            copying_ns: ns,
+            faults,
+            replaced_parts: replaced,
+            ahead_slots: ahead,
+            last_switch_slots: self.last.slots.len() as u64,
+            last_switch,
+            ..MemoryReport::default()
+        }
+    }
+
+    fn of(&self, key: u32, own: &Member, name_of: impl Fn(u32) -> String) -> VgpuMemoryReport {
+        let in_slots = |part: &usize| self.has.contains(&Some((key, *part)));
+        let pages = |parts: &mut dyn Iterator<Item = (&usize, &Use)>| -> u64 {
+            parts.map(|(_, used)| used.pages * PAGE).sum()
+        };
+        VgpuMemoryReport {
+            name: name_of(key),
+            parts: own.used.len() as u64,
+            used_bytes: pages(&mut own.used.iter()),
+            resident_bytes: pages(&mut own.used.iter().filter(|(part, _)| in_slots(part))),
+        }
+    }
+}
+
+/// A run of pages, in pieces of one part each.
+fn in_parts(geometry: Geometry, (first, count): Pages) -> impl Iterator<Item = Pages> {
+    let end = first + count;
+    let mut next = first;
+    std::iter::from_fn(move || {
+        let begin = next;
+        next = geometry.pages_of(geometry.part_of(begin)).end.min(end);
+        (begin < end).then(|| (begin, next - begin))
+    })
+}

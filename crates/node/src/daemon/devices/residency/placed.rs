@@ -1,0 +1,233 @@
+//! Slots dealt out by a placement: each vGPU has as many as its working set has parts.
+
+use std::collections::BTreeMap;
+
+use weft_sched::VgpuKey;
+use weft_sched::memory::{
+    Brings, Learned, Manager, ManagerConfig, MonitorConfig, PlacementId, Rule, Step, WorkingSet,
+};
+
+use super::board::Board;
+use super::{Dealer, Question, Terms};
+
+/// Time between two looks at how much everybody uses, in ns (DymGPU: 20 s).
+const PERIOD_NS: u64 = 20_000_000_000;
+
+/// What it costs an operation to meet a part that is not there, in ns: it stops, and its worker
+/// asks the daemon and is woken by the answer (60 to 150 µs here). Copies that cost less are made
+/// for any part of the working set, also if it may not be touched.
+const MET_NS: u64 = 100_000;
+
+#[derive(Debug)]
+pub(super) struct Placed {
+    placement: PlacementId,
+    manager: Manager,
+    /// Parts that have a slot each, when their vGPU has the device.
+    sets: BTreeMap<u32, WorkingSet>,
+    slots: usize,
+    /// Writing a slot costs less than it costs an operation to meet its part.
+    is_cheap: bool,
+}
+
+impl Placed {
+    pub(super) fn new(terms: &Terms, placement: PlacementId) -> Self {
+        let Terms { geometry, entry_ns, quantum_ns, .. } = *terms;
+        // What a quantum hides: nothing where copies are real, since the processor is the device's.
+        let slot_ns = entry_ns.saturating_mul(geometry.slot_pages()).max(1);
+        let hidden = if entry_ns == 0 { 0 } else { quantum_ns / slot_ns };
+        let manager = Manager::new(ManagerConfig {
+            placement,
+            rule: Rule::Gain,
+            region: geometry.slots(),
+            hidden: usize::try_from(hidden).unwrap_or(usize::MAX),
+            monitor: MonitorConfig::default(),
+            period_ns: PERIOD_NS,
+            quantum_ns,
+            sigma_ns: None,
+        });
+        let is_cheap = slot_ns < MET_NS;
+        Self { placement, manager, sets: BTreeMap::new(), slots: geometry.slots(), is_cheap }
+    }
+
+    /// Gives the vGPU as many slots as it has parts in its working set.
+    fn resize(&mut self, board: &mut Board, now_ns: u64, vgpu: u32) {
+        let Some(set) = self.sets.get(&vgpu) else { return };
+        let (key, count) = (VgpuKey(vgpu), set.len());
+        // Its parts move up: none of them is where the tables say.
+        board.set_lacks(vgpu, true);
+        let mut steps = Vec::new();
+        let resized = self.manager.resize(now_ns, key, count, &mut steps).is_ok()
+            || self.manager.create(now_ns, key, count, &mut steps).is_ok();
+        debug_assert!(resized, "a working set fits the region");
+        self.carry_out(board, &steps);
+    }
+
+    /// Does what the plan says. What it copies for one that is brought is settled there.
+    fn carry_out(&self, board: &mut Board, steps: &[Step]) {
+        for step in steps {
+            match *step {
+                // Its private entries were written along; it asks before it runs again.
+                Step::Save { vgpu, .. } => board.set_lacks(vgpu.0, true),
+                Step::Copy { vgpu, part: place, slot } => {
+                    let set = self.sets.get(&vgpu.0).filter(|set| self.is_brought(set, place));
+                    if let Some(part) = set.and_then(|set| set.part(place)) {
+                        board.copy(vgpu.0, part, slot);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the part at this place of a working set is brought before an operation meets it.
+    /// The plan gives it its slot in any case, and leaves there what is there.
+    fn is_brought(&self, set: &WorkingSet, place: usize) -> bool {
+        match self.placement.brings() {
+            Brings::Touched | Brings::Ahead => self.is_cheap || set.is_expected(place),
+            Brings::Everything => true,
+        }
+    }
+
+    /// Writes each part of a vGPU's working set that is `wanted` or brought, and not in its slot:
+    /// the plan knows slots, and not which part of the vGPU has a place. It may be another one than
+    /// before.
+    fn settle(&self, board: &mut Board, vgpu: u32, wanted: Option<usize>) {
+        let layout = self.manager.layout();
+        let slots = layout.place(VgpuKey(vgpu)).into_iter().flat_map(|place| place.slots());
+        let Some(set) = self.sets.get(&vgpu) else { return };
+        for (place, slot) in slots.enumerate() {
+            let Some(part) = set.part(place) else { return };
+            let is_due = wanted == Some(part) || self.is_brought(set, place);
+            if is_due && !board.is_in(vgpu, part, slot) {
+                board.note_taken(vgpu);
+                board.copy(vgpu, part, slot);
+            }
+        }
+    }
+
+    /// Whether a vGPU has a place and owns all of it.
+    fn has_all(&self, key: VgpuKey) -> bool {
+        let table = self.manager.table();
+        table.place(key).is_some() && table.lacks(key) == 0
+    }
+
+    /// The vGPU's turn begins: nobody else's slots are its own until it ends.
+    fn begin(&mut self, board: &mut Board, key: VgpuKey, wanted: Option<usize>) {
+        let mut steps = Vec::new();
+        if self.manager.table().resident() != Some(key) {
+            // Demands are those that were accepted.
+            let _ = self.manager.end_turn(&mut steps);
+        }
+        // All of its slots are its own from here on.
+        let _ = self.manager.switch_to(key, &mut steps);
+        self.publish(board);
+        self.carry_out(board, &steps);
+        self.settle(board, key.0, wanted);
+    }
+
+    /// Says in everybody's table where its parts are.
+    fn publish(&self, board: &mut Board) {
+        let layout = self.manager.layout();
+        for vgpu in board.vgpus() {
+            let slots = layout.place(VgpuKey(vgpu)).into_iter().flat_map(|place| place.slots());
+            let set = self.sets.get(&vgpu);
+            let parts = (0..).map_while(|place| set.and_then(|set| set.part(place)));
+            board.publish(vgpu, parts.zip(slots).collect());
+        }
+    }
+}
+
+impl Dealer for Placed {
+    fn make_resident(&mut self, board: &mut Board, question: Question<'_>) {
+        let Question { now_ns, vgpu, page, touched } = question;
+        let Some(parts) = board.parts(vgpu) else { return };
+        let wanted = board.part_met(vgpu, page);
+        let set = self.sets.entry(vgpu).or_default();
+        let touched = touched.iter().filter_map(|part| usize::try_from(*part).ok());
+        let change = match self.placement.brings() {
+            Brings::Touched | Brings::Ahead => set.learn(touched, wanted, self.slots),
+            Brings::Everything => {
+                let all = touched.chain(parts.iter().copied());
+                let change = set.learn(all, wanted, self.slots);
+                Learned { resized: change.resized | set.fill(parts, self.slots), ..change }
+            }
+        };
+        // Its first operation says which part it needs.
+        if !set.is_empty() {
+            board.totals.replaced += u64::from(change.replaced.is_some());
+            if change.resized {
+                self.resize(board, now_ns, vgpu);
+            }
+            // It is known, and demands are those that were accepted.
+            let mut steps = Vec::new();
+            let _ = self.manager.wake(now_ns, VgpuKey(vgpu), &mut steps);
+            self.carry_out(board, &steps);
+            self.begin(board, VgpuKey(vgpu), wanted);
+        }
+        board.set_lacks(vgpu, false);
+    }
+
+    fn write_ahead(&mut self, board: &mut Board, holder: u32, next: u32) -> bool {
+        if self.placement.brings() != Brings::Ahead {
+            return false;
+        }
+        if self.manager.table().resident() != Some(VgpuKey(holder)) {
+            // It needed nothing, so it did not ask; or it has yet to ask, and those before it have
+            // work left.
+            if !self.has_all(VgpuKey(holder)) {
+                return false;
+            }
+            self.begin(board, VgpuKey(holder), None);
+        }
+        let (mut steps, before) = (Vec::new(), [VgpuKey(holder)]);
+        let is_written = self.manager.prefetch(VgpuKey(next), &before, &mut steps).is_some();
+        self.carry_out(board, &steps);
+        is_written
+    }
+
+    fn shrink(&mut self, board: &mut Board, now_ns: u64, vgpu: u32) {
+        let Some(set) = self.sets.get_mut(&vgpu) else { return };
+        if !set.retain(|part| board.uses(vgpu, part)) {
+            return;
+        }
+        if set.is_empty() {
+            board.forget(vgpu, |_| false);
+            self.leave(board, now_ns, vgpu);
+        } else {
+            self.resize(board, now_ns, vgpu);
+            self.publish(board);
+        }
+    }
+
+    fn leave(&mut self, board: &mut Board, now_ns: u64, vgpu: u32) {
+        self.sets.remove(&vgpu);
+        let mut steps = Vec::new();
+        // One that never had a slot is not known.
+        let _ = self.manager.destroy(now_ns, VgpuKey(vgpu), &mut steps);
+        self.carry_out(board, &steps);
+        self.publish(board);
+    }
+
+    fn end_turn(&mut self, board: &mut Board, now_ns: u64, vgpu: u32, used_ns: u64) {
+        let key = VgpuKey(vgpu);
+        self.manager.charge(now_ns, key, used_ns);
+        self.manager.rest(now_ns, key);
+        let mut steps = Vec::new();
+        // Demands are those that were accepted.
+        let _ = self.manager.handle_timeout(now_ns, &mut steps);
+        self.carry_out(board, &steps);
+        self.publish(board);
+    }
+
+    fn users(&self) -> Vec<Vec<u32>> {
+        let mut users = vec![Vec::new(); self.slots];
+        for place in &self.manager.layout().places {
+            place.slots().for_each(|slot| users[slot].push(place.vgpu.0));
+        }
+        users
+    }
+
+    #[cfg(test)]
+    fn check(&self) -> Result<(), String> {
+        self.manager.table().check().map_err(|broken| broken.to_string())
+    }
+}
