@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::types::{DeviceReport, Stats, VgpuReport, VgpuState, ratio};
+use weft_api::node::{DeviceReport, Stats, VgpuReport, VgpuState, ratio};
+
 use crate::config::PPM;
 
 /// A vGPU's part of the device over a window.
