@@ -94,6 +94,9 @@ pub(crate) struct ServiceOptions {
     /// User that the programs in VMs of this host are, under root.
     #[arg(long, default_value_t = 65_534, value_name = "UID")]
     pub(crate) guest_user: u32,
+    /// `weft-endpoint` for VMs of this host; the one beside this program if absent.
+    #[arg(long)]
+    pub(crate) endpoint: Option<PathBuf>,
     /// Folder with `libcuda.so.1` for VMs of this host; the installed one if absent.
     #[arg(long)]
     pub(crate) libraries: Option<PathBuf>,

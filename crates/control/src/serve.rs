@@ -22,7 +22,7 @@ use weft_control::provision::local::{Isolation, Local, Settings, guest};
 use weft_control::rules::Endpoint;
 use weft_control::service::Service;
 use weft_control::store::sqlite::Sqlite;
-use weft_control::store::{Store, StoreError, TokenRow};
+use weft_control::store::{Store, TokenRow};
 use weft_control::{clock, http, random, sweep};
 
 use crate::args::{ProvisionerName, ServeOptions, ServiceOptions, State, TokenOptions};
@@ -88,9 +88,8 @@ pub(crate) fn make_token(
     let secret = random::hex(SECRET_BYTES)?;
     let digest = random::digest(secret.as_bytes());
     let token = TokenRow { name: name.to_owned(), project, role, created_ms: clock::now_ms() };
-    store.add_token(&token, digest, None).map_err(|error| match error {
-        StoreError::Exists(what) => anyhow::anyhow!("{what}: choose another name"),
-        other => other.into(),
+    store.add_token(&token, digest, None).with_context(|| {
+        format!("cannot make token `{name}`; if it is there, choose another name")
     })?;
     Ok(secret)
 }
@@ -120,7 +119,7 @@ pub(crate) fn local_vms(folder: &Path, options: &ServiceOptions) -> Result<Arc<L
         }
         isolation
     };
-    let program = std::env::current_exe()?;
+    let (program, endpoint) = (std::env::current_exe()?, options.endpoint.clone());
     let libraries = match &options.libraries {
         Some(libraries) => libraries.clone(),
         None => guest::libraries(folder)?,
@@ -130,7 +129,7 @@ pub(crate) fn local_vms(folder: &Path, options: &ServiceOptions) -> Result<Arc<L
         isolation,
         host: "local".to_owned(),
         user: is_root.then_some(options.guest_user).filter(|user| *user != 0),
-        endpoint: program.with_file_name("weft-endpoint"),
+        endpoint: endpoint.unwrap_or_else(|| program.with_file_name("weft-endpoint")),
         libraries,
     })?;
     note(&format!("weft-control: {}", local.check()?));
@@ -192,10 +191,9 @@ pub(crate) fn run(
     runtime.block_on(async {
         let bound = tokio::net::TcpListener::bind(options.listen).await;
         let listener = bound.map_err(|error| {
-            let hint = match error.kind() {
-                ErrorKind::AddrInUse => ": something listens there; say another --listen",
-                _ => "",
-            };
+            let is_taken = error.kind() == ErrorKind::AddrInUse;
+            let hint =
+                if is_taken { ": something listens there; say another --listen" } else { "" };
             anyhow::anyhow!("cannot listen at {}: {error}{hint}", options.listen)
         })?;
         let address = listener.local_addr()?;

@@ -196,9 +196,9 @@ impl Arguments {
             json: given.take("json").is_some(),
             no_wait: given.take("nowait").is_some(),
             key: given.take("key"),
-            command: given.complete(&command)?,
+            command: given.complete(command)?,
         };
-        given.check_used(&command)?;
+        given.check_used(command)?;
         Ok(arguments)
     }
 

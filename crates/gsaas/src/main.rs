@@ -12,7 +12,7 @@ use std::process::ExitCode;
 
 use weft_api::v1::{Client, ClientError, Kind};
 
-use crate::arguments::{Arguments, Command};
+use crate::arguments::Arguments;
 
 /// Exit codes by kind of failure, for scripts.
 mod code {

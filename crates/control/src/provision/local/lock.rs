@@ -178,7 +178,7 @@ mod tests {
     fn descendants_are_found() {
         let mut child = Command::new("sh").args(["-c", "sleep 600 & wait"]).spawn().unwrap();
         while descendants(child.id()).is_empty() {
-            std::thread::yield_now();
+            thread::yield_now();
         }
         Holder { pid: child.id(), started: started(child.id()).unwrap(), what: String::new() }
             .kill();
