@@ -5,6 +5,7 @@
 //! the view is what the store will be, unless a write fails; then it is made anew.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use weft_api::v1::{Event, Kind, Locality, Mode, Problem};
@@ -32,6 +33,8 @@ pub struct Allocator {
     store: Arc<dyn Store>,
     policy: PolicyId,
     view: Mutex<Option<View>>,
+    /// Reservations that the store has not answered yet.
+    pending: AtomicUsize,
 }
 
 /// The cluster as the store will be when all writes that were begun are done.
@@ -52,7 +55,7 @@ impl Allocator {
     /// With this placement policy.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, policy: PolicyId) -> Self {
-        Self { store, policy, view: Mutex::new(None) }
+        Self { store, policy, view: Mutex::new(None), pending: AtomicUsize::new(0) }
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<View>> {

@@ -129,7 +129,7 @@ pub(crate) fn help() -> String {
 
 /// A completion script.
 fn completion(shell: Shell) -> String {
-    let mut command = clap::Command::new("gsaas");
+    let mut command = clap::Command::new("gsaas").disable_help_flag(true);
     for Entry(name, value, _, what) in OPTIONS {
         let mut option = clap::Arg::new(*name).long(*name).help(*what);
         option = match *value {

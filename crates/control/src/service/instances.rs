@@ -41,6 +41,12 @@ impl Service {
         let project = project(actor, &asked)?;
         let spec = spec(&asked)?;
         let key = ask.key.as_ref().map(|key| self::key(actor, key, ask)).transpose()?;
+        // A request that was carried out before takes nothing, whether there is room now or not.
+        if let Some(key) = &key
+            && let Some(instance) = self.store().repeated(key).map_err(broken)?
+        {
+            return self.again(actor, &instance);
+        }
         self.check_quota(&project, &spec)?;
         let internal = |error: std::io::Error| Problem::new(Kind::Internal, error.to_string());
         let id = format!("i{}", random::hex(8).map_err(internal)?);
@@ -56,12 +62,6 @@ impl Service {
             spec,
             key,
         };
-        // A request that was carried out before takes nothing, whether there is room now or not.
-        if let Some(key) = &reservation.key
-            && let Some(instance) = self.store().repeated(key).map_err(broken)?
-        {
-            return self.again(actor, &instance);
-        }
         match self.world().allocator.reserve(&reservation) {
             Ok(row) => {
                 self.engine.kick(&row.id);

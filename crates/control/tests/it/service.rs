@@ -206,10 +206,12 @@ fn what_asks_for_nonsense_is_told_so() {
 
 #[test]
 fn a_token_lets_its_bearer_do_what_its_role_says_in_its_project() {
+    fn kind<T: std::fmt::Debug>(answer: Result<T, Problem>) -> Kind {
+        answer.unwrap_err().kind
+    }
     let people = People::new(&[1]);
     let id = people.create(&people.member, &shared(1, 1)).unwrap();
     people.wait(&id, "ready");
-    let kind = |answer: Result<Value, Problem>| answer.unwrap_err().kind;
     let none = Value::Null;
     assert_eq!(kind(people.create(&people.reader, &shared(1, 1))), Kind::Forbidden);
     people.call(Call::InstanceShow, &people.reader, &id, &none).unwrap();
