@@ -9,9 +9,17 @@ use anyhow::{Context, Result};
 use crate::setup::{self, Python};
 use crate::shell::{cargo, profile_dir, root, run, target};
 
-/// What ships: the command, the shim, the in-process device, the task library and the endpoint.
-const PACKAGES: [&str; 5] =
-    ["weft-cli", "weft-cuda", "weft-direct", "weft-tasks-c", "weft-endpoint"];
+/// What ships: the command, the shim, the in-process device, the task library, the endpoint, and the
+/// control plane with its command.
+const PACKAGES: [&str; 7] = [
+    "weft-cli",
+    "weft-cuda",
+    "weft-direct",
+    "weft-tasks-c",
+    "weft-endpoint",
+    "weft-control",
+    "weft-gsaas",
+];
 
 /// Builds what ships, in a profile.
 pub(crate) fn build(profile: &str) -> Result<()> {

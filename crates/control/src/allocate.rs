@@ -88,12 +88,23 @@ impl Allocator {
         for _ in 0..ATTEMPTS_MAX {
             let mut held = self.lock();
             let view = self.view(&mut held).map_err(broken)?;
-            let (taken, host) =
-                view.decide(&wanted.id, &request).map_err(|error| refused(&error))?;
+            let (taken, host) = match view.decide(&wanted.id, &request) {
+                Ok(decided) => decided,
+                // What takes the room may be refused itself: look when all have been answered.
+                Err(_) if self.pending.load(Ordering::Relaxed) > 0 => {
+                    drop(held);
+                    self.store.inventory().wait().map_err(broken)?;
+                    self.forget();
+                    continue;
+                }
+                Err(error) => return Err(refused(&error)),
+            };
             let spec = Spec { host, ..wanted.spec.clone() };
+            self.pending.fetch_add(1, Ordering::Relaxed);
             let ticket = self.store.reserve(Reservation { taken, spec, ..wanted.clone() });
             drop(held);
             let reserved = ticket.wait();
+            self.pending.fetch_sub(1, Ordering::Relaxed);
             if reserved.is_err() {
                 self.forget();
             }
