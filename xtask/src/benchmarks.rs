@@ -39,7 +39,7 @@ enum Goal {
 
 use Goal::{AtLeast, AtMost, Told};
 
-const BENCHES: [Bench; 15] = [
+const BENCHES: [Bench; 18] = [
     Bench {
         name: "call",
         rows: &[
@@ -55,6 +55,27 @@ const BENCHES: [Bench; 15] = [
             Row("pageable_in_over_memcpy_262144K", "pageable 256 MiB, to the device", Told),
             Row("pageable_out_over_memcpy_262144K", "pageable 256 MiB, from the device", Told),
             Row("pinned_over_memcpy", "pinned 256 MiB over memcpy, slower way", AtLeast(0.95)),
+        ],
+    },
+    Bench {
+        name: "call_tls",
+        rows: &[
+            Row("sync_us_p50", "synchronous call of another host's vGPU, µs", Told),
+            Row("over_tcp_echo", "the same over an echo by TCP", AtMost(1.3)),
+            Row("submit_us_p50", "asynchronous launch there, µs, median", AtMost(1.0)),
+        ],
+    },
+    Bench {
+        name: "copy_tls",
+        rows: &[
+            Row(
+                "pageable_in_over_tls_262144K",
+                "pageable 256 MiB over TLS alone, there",
+                AtLeast(0.8),
+            ),
+            Row("pageable_out_over_tls_262144K", "the same, back", AtLeast(0.8)),
+            Row("pinned_in_over_tls_262144K", "pinned 256 MiB over TLS alone, there", AtLeast(0.8)),
+            Row("pinned_out_over_tls_262144K", "the same, back", AtLeast(0.8)),
         ],
     },
     Bench {
@@ -166,6 +187,13 @@ const BENCHES: [Bench; 15] = [
         ],
     },
     Bench {
+        name: "move",
+        rows: &[
+            Row("pause_over_copy_ms", "pause of a move over copying its memory, ms", AtMost(10.0)),
+            Row("moves", "moves, verified", AtLeast(100.0)),
+        ],
+    },
+    Bench {
         name: "flexy",
         rows: &[
             Row("sla_pct_at_85", "`deadline`: tasks in time, %, worst column", AtLeast(99.0)),
@@ -193,9 +221,20 @@ const BENCHES: [Bench; 15] = [
 /// The one that is an experiment of the simulator beside real runs.
 const PREDICT: &str = "predict";
 
-/// The command that measures.
-fn verb(name: &str) -> &'static str {
-    if name == PREDICT { "sim" } else { "bench" }
+/// What ends the names of benchmarks that run `--via tls`.
+const VIA_TLS: &str = "_tls";
+
+/// What `weft` is told to measure.
+fn command(name: &str) -> Vec<&str> {
+    match name.strip_suffix(VIA_TLS) {
+        Some(plain) => vec!["bench", plain, "--via", "tls"],
+        None if name == PREDICT => vec!["sim", name],
+        None => vec!["bench", name],
+    }
+}
+
+fn in_words(name: &str) -> String {
+    command(name).join(" ")
 }
 
 /// Runs the benchmarks that are named, or all, and writes the page from all documents there are.
@@ -220,13 +259,14 @@ pub(crate) fn run(only: &[String]) -> Result<()> {
 fn measure(name: &str, examples: &Path, results: &Path) -> Result<()> {
     eprintln!("{name} …");
     let output = Command::new(profile_dir("release").join("weft"))
-        .args([verb(name), name, "--json", "--programs"])
+        .args(command(name))
+        .args(["--json", "--programs"])
         .arg(examples)
         .stderr(Stdio::inherit())
         .output()
         .context("cannot start weft bench")?;
     let document: Value = serde_json::from_slice(&output.stdout).with_context(|| {
-        format!("weft {} {name} printed no document: {}", verb(name), output.status)
+        format!("weft {} printed no document: {}", in_words(name), output.status)
     })?;
     fs::write(document_path(results, name), serde_json::to_string_pretty(&document)? + "\n")?;
     Ok(())
@@ -270,8 +310,8 @@ pub(crate) fn write_page(results: &Path) -> Result<()> {
 
 /// Every figure of a document, folded away.
 fn add_details(text: &mut String, name: &str, document: &Value) {
-    let _ =
-        writeln!(text, "<details><summary>all of <code>{} {name}</code></summary>\n", verb(name));
+    let command = in_words(name);
+    let _ = writeln!(text, "<details><summary>all of <code>{command}</code></summary>\n");
     text.push_str("| | |\n|---|---|\n");
     for part in ["figures", "baselines", "controls"] {
         let Some(Value::Object(figures)) = document.get(part) else { continue };
@@ -285,11 +325,8 @@ fn add_details(text: &mut String, name: &str, document: &Value) {
 
 fn add_rows(table: &mut String, bench: &Bench, document: &Value) {
     for (index, Row(key, what, goal)) in bench.rows.iter().enumerate() {
-        let command = if index == 0 {
-            format!("`{} {}`", verb(bench.name), bench.name)
-        } else {
-            String::new()
-        };
+        let command =
+            if index == 0 { format!("`{}`", in_words(bench.name)) } else { String::new() };
         let mode = if index == 0 { word(document, "mode") } else { "" };
         let value = ["figures", "controls", "baselines"]
             .iter()

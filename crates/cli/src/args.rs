@@ -147,7 +147,8 @@ pub(crate) enum Command {
     /// Watch who uses the devices.
     Top {
         /// Time between two looks.
-        #[arg(long, default_value_t = 500, value_name = "MS")]
+        #[arg(long, default_value_t = 500, value_name = "MS",
+              value_parser = clap::value_parser!(u64).range(10..=3_600_000))]
         interval_ms: u64,
         /// Print lines, also on a terminal.
         #[arg(long)]
@@ -420,7 +421,7 @@ pub(crate) struct RunOptions {
     #[arg(long, value_name = "DEVICE")]
     pub(crate) device: Option<String>,
     /// Use a vGPU of another host, whose gateway is there.
-    #[arg(long, value_name = "HOST:PORT",
+    #[arg(long, value_name = "HOST:PORT", value_parser = remote::address,
           conflicts_with_all = ["direct", "device", "cpu_weight", "no_spawn"])]
     pub(crate) remote: Option<String>,
     /// File with the grant for it, that `weft token` printed there; several, one a line, for
@@ -441,7 +442,8 @@ pub(crate) struct TokenOptions {
     #[command(flatten)]
     pub(crate) settings: VgpuSettings,
     /// For how long sessions may begin with the grant: 90s, 15m, 2h, 7d.
-    #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = remote::duration)]
+    #[arg(long = "for", value_name = "TIME", default_value = "1h", value_parser = remote::duration,
+          allow_hyphen_values = true)]
     pub(crate) valid: Duration,
     /// How many endpoints may use it: the first that do.
     #[arg(long, value_name = "N", default_value_t = 1,
@@ -456,7 +458,7 @@ pub(crate) struct TokenOptions {
 #[derive(Debug, Args)]
 pub(crate) struct RemoteOptions {
     /// The other host's gateway.
-    #[arg(value_name = "HOST:PORT")]
+    #[arg(value_name = "HOST:PORT", value_parser = remote::address)]
     pub(crate) remote: String,
     /// File with the grant that `weft token` printed there; several, one a line, for several vGPUs.
     #[arg(long, value_name = "FILE")]

@@ -70,6 +70,14 @@ impl Sockets {
         Ok(Found { config: dead.unwrap_or(config), client })
     }
 
+    /// The tenant socket that the environment names, unless `--runtime-dir` names a node.
+    pub(crate) fn named_socket(&self) -> Option<PathBuf> {
+        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+        let variable = set("WEFT_RUNTIME_DIR").map(PathBuf::from);
+        let is_flag = self.runtime_dir.as_ref().is_some_and(|dir| Some(dir) != variable.as_ref());
+        set("WEFT_SOCKET").filter(|_| !is_flag).map(PathBuf::from)
+    }
+
     /// Whether somebody said where the node is.
     fn is_named(&self) -> bool {
         let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());

@@ -1,6 +1,7 @@
 //! vGPUs of another host: grants on that host, and endpoints on this one.
 
 use std::io::Write;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -48,10 +49,22 @@ pub(crate) fn token(sockets: &Sockets, options: &TokenOptions) -> Result<()> {
 
 /// `weft remote`: becomes an endpoint.
 pub(crate) fn serve(options: &RemoteOptions) -> Result<()> {
+    warn_of_readers(&options.token_file);
     let mut command = endpoint()?;
     command.arg("connect").arg("--remote").arg(&options.remote);
     command.arg("--token-file").arg(&options.token_file).arg("--socket").arg(&options.socket);
     Err(command.exec()).context("cannot start the endpoint")
+}
+
+/// Says so if others can read a file with grants.
+fn warn_of_readers(path: &Path) {
+    let mode = std::fs::metadata(path).map_or(0, |found| found.permissions().mode());
+    if mode & 0o077 != 0 {
+        let path = path.display();
+        output::note(&format!(
+            "weft: others can read {path}, and whoever has a grant has its vGPU: chmod 600 {path}"
+        ));
+    }
 }
 
 /// The endpoint's program.
@@ -69,8 +82,11 @@ pub(crate) fn run(remote: &str, options: &RunOptions) -> Result<ExitCode> {
         bail!("what the vGPU may have is in the grant: leave --weight and --memory out");
     }
     let grants = match (&options.token_file, &options.token) {
-        (Some(path), _) => std::fs::read_to_string(path)
-            .with_context(|| format!("cannot read {}", path.display()))?,
+        (Some(path), _) => {
+            warn_of_readers(path);
+            std::fs::read_to_string(path)
+                .with_context(|| format!("cannot read {}", path.display()))?
+        }
         (None, Some(token)) => token.clone(),
         (None, None) => bail!(
             "--remote needs the grant that `weft token` printed on that host: put it into a file \
@@ -103,6 +119,15 @@ fn launch(remote: &str, grants: &str, socket: &Path) -> Result<bool> {
     Ok(child.wait()?.success())
 }
 
+/// Where a gateway is, as people write it: a name or an address, and a port.
+pub(crate) fn address(text: &str) -> Result<String, String> {
+    let wrong = || format!("`{text}` is not HOST:PORT, such as gpu7.example:7700 or [::1]:7700");
+    let (host, port) = text.rsplit_once(':').ok_or_else(wrong)?;
+    let is_bare_v6 = host.contains(':') && !(host.starts_with('[') && host.ends_with(']'));
+    let has_port = port.parse::<u16>().is_ok_and(|port| port > 0);
+    if host.is_empty() || is_bare_v6 || !has_port { Err(wrong()) } else { Ok(text.to_owned()) }
+}
+
 /// A time as people write it: 90s, 15m, 2h, 7d.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is no time: write 90s, 15m, 2h or 7d");
@@ -122,6 +147,16 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn gateways_have_a_host_and_a_port() {
+        for right in ["gpu7:7700", "127.0.0.1:1", "[::1]:7700"] {
+            assert_eq!(address(right).as_deref(), Ok(right));
+        }
+        for wrong in ["", "gpu7", ":7700", "gpu7:", "gpu7:0", "gpu7:99999", "::1:7700", "a:b"] {
+            assert!(address(wrong).unwrap_err().contains("HOST:PORT"), "{wrong}");
+        }
+    }
 
     #[test]
     fn times_have_units() {

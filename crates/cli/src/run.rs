@@ -26,10 +26,18 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
     }
     let Found { config, client } = sockets.find()?;
     let mut admin = match client {
-        Ok(client) => Some(client),
+        Ok(mut client) => match sockets.named_socket() {
+            Some(socket) if Path::new(&client.node()?.tenant_socket) != socket => {
+                return at_socket(&socket, options);
+            }
+            Some(_) | None => Some(client),
+        },
         // The tenant socket may be open to users who must not even look.
         Err(AdminError::Permission { .. }) => None,
         Err(error @ AdminError::NotRunning { .. }) => {
+            if let Some(socket) = sockets.named_socket() {
+                return at_socket(&socket, options);
+            }
             let socket = config.tenant_socket();
             if socket.exists() {
                 bail!(
@@ -70,6 +78,30 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
     let mut command = program(options, runtime_dir)?;
     command.env("WEFT_SOCKET", socket);
     become_weighed(command, runtime_dir, options)
+}
+
+/// At a tenant socket whose node is not known here: an endpoint's (`weft remote`), say.
+fn at_socket(socket: &Path, options: &RunOptions) -> Result<ExitCode> {
+    let path = socket.display();
+    if !socket.exists() {
+        bail!(
+            "WEFT_SOCKET is {path}, where nothing is: start the node or the endpoint (`weft remote`) \
+             that listens there, or unset WEFT_SOCKET"
+        );
+    }
+    let VgpuSettings { weight, memory } = options.settings;
+    let wants_node = options.device.is_some() || options.cpu_weight.is_some();
+    if wants_node || weight.is_some() || memory.is_some() {
+        bail!(
+            "--weight, --memory, --cpu-weight and --device need the node itself, and WEFT_SOCKET \
+             names the socket {path}, whose node is not known here: leave them out, or name the \
+             node with --runtime-dir"
+        );
+    }
+    output::note(&format!("weft: at the socket {path} (WEFT_SOCKET)"));
+    let mut command = program(options, &programs::own_dir())?;
+    command.env("WEFT_SOCKET", socket);
+    Ok(become_program(command))
 }
 
 /// Refuses before the program starts what it would be refused.

@@ -99,7 +99,7 @@ pub enum AttachError {
         source: io::Error,
     },
     /// The daemon refused.
-    #[error("the weft node refused this program: {0}")]
+    #[error("this program gets no vGPU: {0}")]
     Refused(String),
     /// The daemon's answer makes no sense, or is one of another version.
     #[error("the weft node's answer is not understood: {0}")]

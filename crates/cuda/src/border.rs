@@ -53,7 +53,8 @@ fn explain_loss(client: &Client) {
             "weft: the device of this program's vGPU failed; the node's log says how"
         }
         Some(Loss::Worker) => {
-            "weft: this program's worker on the node ended before it; the node's log says why"
+            "weft: what executes this program's calls ended before it: its worker on the node, or \
+             the endpoint to another host; their logs say why"
         }
         None => return,
     };

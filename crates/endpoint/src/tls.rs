@@ -194,6 +194,15 @@ pub fn client_config(digest: [u8; 32]) -> Result<Arc<ClientConfig>> {
     Ok(Arc::new(config))
 }
 
+/// Whether [`Channel::connect`] failed because the other side is not who it should be, or speaks
+/// something else; a connection that breaks off or stays silent says nothing of that.
+#[must_use]
+pub fn is_proof_missing(error: &anyhow::Error) -> bool {
+    error
+        .downcast_ref::<io::Error>()
+        .is_none_or(|error| error.get_ref().is_some_and(|inner| inner.is::<Error>()))
+}
+
 /// What came of reading.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Heard {

@@ -520,6 +520,8 @@ impl NodeConfig {
             let key = format!("scheduling.tenants.{tenant}");
             return Err(invalid(&format!("{key}: `{tenant}` is not the number of a user")));
         }
+        check("remote.sessions", self.remote.sessions as u64, 1, 1 << 20)?;
+        check("remote.pending", self.remote.pending as u64, 1, 1 << 20)?;
         check("remote.grace_ms", self.remote.grace_ms.into(), 0, 3_600_000)?;
         check("remote.patience_ms", self.remote.patience_ms.into(), 100, 60_000)?;
         check("scheduling.cap_period_ms", scheduling.cap_period_ms, 1, 3_600_000)?;

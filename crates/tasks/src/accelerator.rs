@@ -334,8 +334,8 @@ impl Shared {
                 self.hear(event);
                 continue;
             }
-            // A daemon hands out connections to a runner that died until it hears of its death. That
-            // is no fault of the tasks, which nobody looked at.
+            // Until a daemon hears of a runner's death, it hands out connections to it. That is no
+            // fault of the tasks, which nobody looked at.
             let counts = heard || silent.is_some_and(|since| since.elapsed() >= RESTART_LIMIT);
             if !counts {
                 silent.get_or_insert_with(Instant::now);

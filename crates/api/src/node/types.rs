@@ -277,7 +277,7 @@ fn yes() -> bool {
 }
 
 /// A device.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceReport {
     /// Its name on the node.
     pub name: String,

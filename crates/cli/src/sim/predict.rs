@@ -300,12 +300,7 @@ fn report(document: &mut Document, judged: &[Judged]) {
     let middle = |of: fn(&Judged) -> f64| median(&judged.iter().map(of).collect::<Vec<_>>());
     document.figure("p99_error_median", middle(|one| one.errors[0].p99_max()));
     document.figure("mmr_error_median", middle(|one| one.errors[0].mmr));
-    let there = judged.iter().filter(|one| one.stolen <= STOLEN_MAX);
-    let calm = there.clone().fold(Errors::default(), |all, one| all.max(&one.errors[0]));
-    #[expect(clippy::cast_precision_loss, reason = "a few")]
-    document.figure("configurations_calm", there.count() as f64);
-    document.figure("p99_error_max_calm", calm.p99_max());
-    document.figure("mmr_error_max_calm", calm.mmr);
+    add_calm(document, judged);
     let spread = judged.iter().map(|one| one.spread).fold(0.0, f64::max);
     document.baseline("p99_phases_max", spread);
     for (place, name) in [(1, OTHER_POLICY), (2, "free")] {
@@ -314,4 +309,18 @@ fn report(document: &mut Document, judged: &[Judged]) {
         document.control(format!("mmr_error_max_{name}"), control.mmr);
     }
     judged.iter().for_each(|one| document.row(one.row()));
+}
+
+/// The errors of the configurations whose machine was there all the time; without any, there is no
+/// such error, and no figure of it.
+fn add_calm(document: &mut Document, judged: &[Judged]) {
+    let calm: Vec<&Judged> = judged.iter().filter(|one| one.stolen <= STOLEN_MAX).collect();
+    #[expect(clippy::cast_precision_loss, reason = "a few")]
+    document.figure("configurations_calm", calm.len() as f64);
+    if calm.is_empty() {
+        return;
+    }
+    let errors = calm.iter().fold(Errors::default(), |all, one| all.max(&one.errors[0]));
+    document.figure("p99_error_max_calm", errors.p99_max());
+    document.figure("mmr_error_max_calm", errors.mmr);
 }

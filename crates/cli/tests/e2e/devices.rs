@@ -1,7 +1,7 @@
 //! A node with several devices: who lives where, what each is shared by, and what a restart keeps.
 
 use crate::hierarchy::{control, expect_shares, worker};
-use crate::support::{Node, eventually, finish, program, root, success, text_of};
+use crate::support::{Node, eventually, finish, program, root, success, text_of, weft};
 
 /// A setting for so many paced devices.
 fn paced(count: usize) -> String {
@@ -129,6 +129,37 @@ fn a_vgpu_whose_device_is_gone_says_so() {
     success(control(&node, &["rm", "there"]));
     success(node.run(&["--name", "there"], &program("vector_add"), &[]));
     assert_eq!(homes(&node, &["there"]), ["gpu0"]);
+}
+
+/// One bad device does not keep a node from starting with the others.
+#[test]
+fn a_node_starts_without_a_device_that_is_not_usable() {
+    let mut node = Node::start(&["device=soft,soft"]);
+    success(control(&node, &["create", "there", "--device", "gpu1"]));
+    node.kill();
+    // The test's driver has one device.
+    node.configure(&["device=soft,cuda:5"]);
+    node.launch();
+    let shown = success(control(&node, &["ls", "--devices"]));
+    let bad = shown.lines().find(|line| line.starts_with("gpu1")).unwrap();
+    assert!(bad.contains("failed") && bad.contains("cuda"), "{shown}");
+    success(node.run(&["--name", "here"], &program("vector_add"), &[]));
+    assert_eq!(homes(&node, &["here"]), ["gpu0"]);
+    let attempts = [
+        node.run(&["--name", "there"], &program("vector_add"), &[]),
+        control(&node, &["device", "up", "gpu1"]),
+    ];
+    for attempt in attempts {
+        let output = finish(attempt);
+        let text = text_of(&output);
+        assert!(!output.status.success() && text.contains("when the node started"), "{text}");
+    }
+    node.kill();
+    // Without any it says so and ends.
+    let mut alone = weft();
+    alone.args(["node", "--device", "cuda:5", "--runtime-dir"]).arg(node.path());
+    let output = finish(alone);
+    assert!(!output.status.success() && text_of(&output).contains("weft doctor"));
 }
 
 #[test]

@@ -102,20 +102,28 @@ fn grants_that_are_not_good_let_nobody_in() {
         endpoint
     });
     assert_eq!(endpoint.line(), "ready");
-    for _ in 0..2 {
-        let mut command = node.run(&[], &program("vector_add"), &[]);
-        // The shim of `weft run`, at the endpoint's socket.
-        command = {
-            let mut inner = weft();
-            inner.arg("--runtime-dir").arg(node.path()).args(["run", "--", "env"]);
-            inner.arg(format!("WEFT_SOCKET={}", socket.display())).arg(command_program(&command));
-            inner
-        };
+    // Whatever node is there besides.
+    for directory in [None, Some(node.path())] {
+        let mut command = weft();
+        command.env("WEFT_SOCKET", &socket).args(["run", "--"]).arg(program("vector_add"));
+        command.envs(directory.map(|path| ("WEFT_RUNTIME_DIR", path)));
         let text = success(command);
         assert!(text.contains("PASSED"), "{text}");
     }
     let text = refused(&address, &token);
     assert!(text.contains("another endpoint"), "{text}");
+    // Two cannot listen at one socket, and one that was killed leaves it to the next.
+    let again = || {
+        let mut command = weft();
+        command.args(["remote", &address, "--token-file"]).arg(&file).arg("--socket").arg(&socket);
+        command
+    };
+    let text = text_of(&finish(again()));
+    assert!(text.contains("somebody listens at"), "{text}");
+    drop(endpoint);
+    assert!(socket.exists());
+    let endpoint = Conversation::start(again());
+    assert_eq!(endpoint.line(), "ready");
     drop(endpoint);
     // The next daemon knows it too, and grants of another node are worth nothing here.
     let (short, address) = grant(&node, &["far", "--for", "1s"]);
@@ -128,11 +136,6 @@ fn grants_that_are_not_good_let_nobody_in() {
     let text = refused(&address, &foreign);
     assert!(text.contains("did not prove"), "{text}");
     node.wait_until_empty();
-}
-
-/// The last argument of `weft run -- PROGRAM`.
-fn command_program(command: &Command) -> std::ffi::OsString {
-    command.get_args().last().unwrap().to_owned()
 }
 
 #[test]
@@ -258,6 +261,24 @@ fn a_connection_that_stays_lost_is_an_error_and_no_hang() {
     proxy.end();
     assert_eq!(run.wait().code(), Some(2), "a CUDA error");
     node.wait_until_empty();
+}
+
+/// Whoever breaks a handshake off is not called an impostor, and nothing is started for an address
+/// that cannot be one.
+#[test]
+fn what_is_wrong_with_a_gateway_is_said() {
+    let node = node(&[]);
+    let (token, _) = grant(&node, &["far"]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    // Ends with the process.
+    thread::spawn(move || listener.incoming().for_each(drop));
+    let text = refused(&address, &token);
+    assert!(text.contains("broke the connection off") && !text.contains("prove"), "{text}");
+    for wrong in ["127.0.0.1", "127.0.0.1:99999"] {
+        let text = refused(wrong, &token);
+        assert!(text.contains("is not HOST:PORT") && !text.contains("gets no vGPU"), "{text}");
+    }
 }
 
 /// Whoever says nothing, nonsense, or a part of something, costs the gateway a bounded time and

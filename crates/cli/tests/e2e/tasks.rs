@@ -446,6 +446,23 @@ fn a_class_that_is_set_holds_for_tasks_that_wait() {
     assert!(pool.report("long").tasks.stops > 0);
 }
 
+/// What is left of a task that was stopped as a batch one is run as the rest, and not anew, when it
+/// has become user-facing meanwhile.
+#[test]
+fn a_stopped_task_goes_on_where_it_stopped_in_another_class() {
+    let pool = Pool::start(1, &[]);
+    let (long, module) = pool.loaded("long", &[]);
+    let (urgent, modules) = pool.loaded("urgent", &["--sla", "200ms"]);
+    let stopped = long.submit(&count(&module, 5_000)).unwrap();
+    pool.wait_for("long", "its task to run", |report| report.tasks.running == 1);
+    let before_it = urgent.submit(&count(&modules, 5_000)).unwrap();
+    pool.wait_for("long", "its task to be stopped", |report| report.tasks.stops == 1);
+    success(control(&pool.node, &["set", "long", "--sla", "60s"]));
+    assert!(before_it.poll().is_none(), "the stopped task was to wait for it");
+    expect_once(&before_it);
+    assert_eq!(expect_once(&stopped).runs(), 2);
+}
+
 #[test]
 fn a_quota_that_is_set_bounds_the_next_task() {
     let pool = Pool::start(2, &[]);

@@ -82,11 +82,19 @@ impl Gateway {
         socket.set_read_timeout(Some(CONNECT_LIMIT))?;
         socket.set_write_timeout(Some(CONNECT_LIMIT))?;
         let config = tls::client_config(self.digest)?;
-        let channel = Channel::connect(socket, config).with_context(|| {
-            format!(
-                "{remote} did not prove to be the gateway that the grant names: check the \
-                 address, and that the grant is of that node"
-            )
+        let channel = Channel::connect(socket, config).map_err(|error| {
+            let why = match tls::is_proof_missing(&error) {
+                true => format!(
+                    "{remote} did not prove to be the gateway that the grant names: check the \
+                     address, and that the grant is of that node"
+                ),
+                false => format!(
+                    "whoever listens at {remote} broke the connection off, or says nothing: check \
+                     the address, firewalls between, and whether the gateway is full (the node's \
+                     log says so)"
+                ),
+            };
+            error.context(why)
         })?;
         let bytes = opening.to_bytes()?;
         channel.send(&u32::try_from(bytes.len())?.to_le_bytes())?;

@@ -5,7 +5,7 @@
 
 use std::io::Write as _;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -52,6 +52,8 @@ pub(super) struct Session {
     /// The streams' progress words, as the program sees them.
     pub(super) progress: Vec<AtomicU64>,
     lifeline: OwnedFd,
+    /// The program has ended, and the other side is told.
+    is_leaving: AtomicBool,
     side: Mutex<Option<WorkerSide>>,
 }
 
@@ -105,6 +107,7 @@ impl Session {
             writes: Mutex::default(),
             progress: (0..STREAM_WORDS).map(|_| AtomicU64::new(0)).collect(),
             lifeline,
+            is_leaving: AtomicBool::new(false),
             side: Mutex::new(Some(side)),
         })
     }
@@ -141,6 +144,7 @@ impl Session {
     fn watch(&self) {
         let mut polled = [PollFd::new(&self.lifeline, PollFlags::IN)];
         while rustix::io::retry_on_intr(|| poll(&mut polled, None)).is_ok_and(|ready| ready == 0) {}
+        self.is_leaving.store(true, Ordering::Release);
         let mut bye = Vec::new();
         Frame::Bye.encode(&mut bye);
         if !self.link.is_over() && self.link.push(&bye).is_ok() {
@@ -161,7 +165,8 @@ impl Session {
                 }
             }
         };
-        if !self.link.is_over() {
+        // After its goodbye the other side may be gone first.
+        if !self.link.is_over() && !self.is_leaving.load(Ordering::Acquire) {
             say(&format!("weft-endpoint: the session ended: {why}"));
         }
         self.end(Loss::Worker);

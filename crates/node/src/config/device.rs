@@ -141,6 +141,11 @@ pub(super) fn check_all(devices: &[DeviceConfig]) -> Result<(), ConfigError> {
 fn check_slots(key: &str, device: &DeviceConfig) -> Result<(), ConfigError> {
     if let Some(slot) = device.slot {
         check_size(&format!("{key}.slot"), slot.0, 1 << 20, 1 << 30)?;
+        if !slot.0.is_power_of_two() {
+            return Err(invalid(&format!(
+                "{key}.slot: {slot} is no power of two, 64MiB for example"
+            )));
+        }
     }
     if let Some(times) = device.oversubscribe {
         check(&format!("{key}.oversubscribe"), times, 1, OVERSUBSCRIBE_MAX)?;

@@ -15,8 +15,8 @@ use weft_sched::{DeviceKey, Weight, policy};
 use weft_wire::handshake::PROTOCOL_VERSION;
 
 use super::admin_connections::AdminConnections;
-use super::devices::Device;
 use super::devices::frames::Frames;
+use super::devices::{Absent, Device};
 use super::driver::{Order, View};
 use super::log::LogLimit;
 use super::registry::{Change, Outage, Vgpu, Wanted};
@@ -243,6 +243,12 @@ impl Daemon {
     }
 
     pub(crate) fn device_called(&self, name: &str) -> anyhow::Result<DeviceKey> {
+        if let Some(reason) = self.devices.why_absent(name) {
+            anyhow::bail!(
+                "device `{name}` was not usable when the node started: {reason}; mend that, and \
+                 start `weft node` again (its programs live on)"
+            );
+        }
         self.tables().registry.device_bytes(name)?;
         let device = self.devices.named(name).context("the device is not open")?;
         Ok(device.key)
@@ -530,7 +536,8 @@ impl Daemon {
             let memory = tables.memory(device.key).residency().report(name_of);
             DeviceReport { in_service, failure, ..device.report(policy, used_bytes, memory) }
         };
-        self.devices.iter().map(report).collect()
+        let absent = self.devices.absent().iter().map(Absent::report);
+        self.devices.iter().map(report).chain(absent).collect()
     }
 
     /// The memory that a vGPU is in; none for one whose device is gone.

@@ -256,8 +256,9 @@ impl Setup {
         schedule_path: &std::path::Path,
     ) -> anyhow::Result<Self> {
         let survivors = adopt::find_survivors(&runtime)?;
+        let absent = devices::set_aside(&mut config)?;
         let survivors = adopt::of_known_devices(survivors, &config);
-        let devices = Devices::open(&config, &survivors)?;
+        let devices = Devices::open(&config, &survivors, absent)?;
         devices.note_memory(&mut config);
         let frames = adopt::frames(&config, &devices, &survivors)?;
         let mut registry = open_registry(&config)?;

@@ -213,12 +213,13 @@ impl Execution<'_> {
         Ok(memory)
     }
 
-    /// The kernel's copy that runs pieces, if the task may have to stop for others.
+    /// The kernel's copy that runs pieces, if the task may have to stop for others, or did: what is
+    /// left of a kernel can only be run by pieces, whatever the task's class has become.
     fn piece(&self, first: u64) -> Option<&PieceKernel> {
         let kernel = self.task.kernel();
         let estimate_ns = kernel.estimate_ns(self.task.plan.blocks);
         let is_short = (1..=self.runner.begin.slice_ns).contains(&estimate_ns);
-        let wanted = self.runner.owed().batch && (first > 0 || !is_short);
+        let wanted = first > 0 || (self.runner.owed().batch && !is_short);
         kernel.piece.as_ref().ok().filter(|_| wanted)
     }
 

@@ -18,8 +18,9 @@ use super::tenant::Host;
 
 /// Devices of the pool, as in Flexy's evaluation.
 const DEVICES: u32 = 4;
-/// Seed of the arrivals.
-const SEED: u64 = 1;
+/// Seed of the arrivals: the first with which every column can keep the pool as busy as asked
+/// within the window (with the seed 1, `40:60` ends at 0.71).
+const SEED: u64 = 2;
 /// The utilisation that the load is chosen for, by simulation: a little more than the goal's, since
 /// a node loses some time between tasks.
 const UTILIZATION: f64 = 0.86;
@@ -74,7 +75,7 @@ struct Totals {
 }
 
 pub(crate) fn run(context: &Context) -> Result<Document> {
-    let (seconds, target) = if context.quick { (12, UTILIZATION_QUICK) } else { (36, UTILIZATION) };
+    let (seconds, target) = window(context.quick);
     let window = format!(
         "{seconds} s of arrivals per policy and column, Table I's times, up to 8 outstanding tasks, \
          shape 1.8, the load that the simulator has at a utilisation of {target}; each job's \
@@ -98,6 +99,11 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     }
     totals.report(&mut document);
     Ok(document)
+}
+
+/// Seconds of arrivals, and the utilisation that the load is chosen for.
+fn window(quick: bool) -> (u64, f64) {
+    if quick { (12, UTILIZATION_QUICK) } else { (36, UTILIZATION) }
 }
 
 /// What runs: all policies in the first column, `deadline` in the others; in a quick run two

@@ -151,6 +151,18 @@ mod tests {
     }
 
     #[test]
+    fn every_column_has_a_load_that_keeps_the_pool_as_busy_as_the_benchmark_asks() {
+        let looks = [(true, &COLUMNS[..1]), (false, &COLUMNS[..])];
+        for (quick, columns) in looks {
+            let (seconds, target) = super::super::window(quick);
+            for column in columns {
+                Work::at(*column, super::super::SEED, seconds, target, PoolConfig::default())
+                    .unwrap_or_else(|error| panic!("{}: {error}", column.name));
+            }
+        }
+    }
+
+    #[test]
     fn a_block_that_runs_twice_leaves_something_else() {
         for (task, block) in [(0, 0), (7, 5_347), (u32::MAX, 1)] {
             let word = before(task, block);

@@ -37,9 +37,62 @@ pub(crate) struct Device {
     page: DevicePage,
 }
 
-/// The node's devices by key.
+/// The node's devices by key, and those that it has none of.
 #[derive(Debug)]
-pub(crate) struct Devices(BTreeMap<DeviceKey, Device>);
+pub(crate) struct Devices {
+    open: BTreeMap<DeviceKey, Device>,
+    absent: Vec<Absent>,
+}
+
+/// A configured device that was not usable when the node started.
+#[derive(Debug)]
+pub(crate) struct Absent {
+    config: DeviceConfig,
+    /// Why, in words.
+    pub(crate) reason: String,
+}
+
+impl Absent {
+    /// The device as administrators see it.
+    pub(crate) fn report(&self) -> DeviceReport {
+        DeviceReport {
+            name: self.config.name.clone(),
+            pool: self.config.pool.clone(),
+            failure: Some(self.reason.clone()),
+            product: "not usable since the node started".to_owned(),
+            backend: self.config.backend.kind().to_owned(),
+            clock: self.config.backend.clock().to_owned(),
+            ..DeviceReport::default()
+        }
+    }
+}
+
+/// Takes the devices that are not usable out of the configuration: a node starts with the others.
+///
+/// # Errors
+/// When none is usable.
+pub(crate) fn set_aside(config: &mut NodeConfig) -> anyhow::Result<Vec<Absent>> {
+    let mut absent = Vec::new();
+    for device in std::mem::take(&mut config.devices) {
+        match identify(&mut device.clone()) {
+            Ok(_) => config.devices.push(device),
+            Err(error) => absent.push((device, error)),
+        }
+    }
+    if config.devices.is_empty()
+        && let Some((_, error)) = absent.pop()
+    {
+        return Err(error);
+    }
+    let aside = |(config, error): (DeviceConfig, anyhow::Error)| {
+        // Its name is said beside it everywhere.
+        let causes: Vec<String> = error.chain().skip(1).map(ToString::to_string).collect();
+        let reason = causes.join(": ");
+        tracing::error!(device = config.name, reason, "the node starts without this device");
+        Absent { config, reason }
+    };
+    Ok(absent.into_iter().map(aside).collect())
+}
 
 /// What the device that `config` names is. Of a GPU, the memory that vGPUs may have is noted in
 /// `config`: as much as configured, but not more than there is.
@@ -142,8 +195,13 @@ fn keep_memory(config: &mut DeviceConfig, memory_bytes: u64) {
 }
 
 impl Devices {
-    /// Opens the configured devices. Those of `survivors` keep their keys and pages.
-    pub(crate) fn open(config: &NodeConfig, survivors: &[Survivor]) -> anyhow::Result<Self> {
+    /// Opens the configured devices. Those of `survivors` keep their keys and pages; of `absent`
+    /// ones is said why they are not there.
+    pub(crate) fn open(
+        config: &NodeConfig,
+        survivors: &[Survivor],
+        absent: Vec<Absent>,
+    ) -> anyhow::Result<Self> {
         let named =
             |survivor: &Survivor| (survivor.adoption.start.device.name.clone(), survivor.device());
         let kept = survivors.iter().map(named).collect();
@@ -153,7 +211,7 @@ impl Devices {
             let survivor = survivors.iter().find(|survivor| survivor.device() == key);
             devices.insert(key, Device::open(key, device.clone(), survivor)?);
         }
-        Ok(Self(devices))
+        Ok(Self { open: devices, absent })
     }
 
     /// Writes into the node's configuration how much memory each device has.
@@ -172,7 +230,7 @@ impl Devices {
 
     /// The device of a key that somebody says.
     pub(crate) fn find(&self, key: DeviceKey) -> Option<&Device> {
-        self.0.get(&key)
+        self.open.get(&key)
     }
 
     /// The device of that name.
@@ -180,9 +238,20 @@ impl Devices {
         self.iter().find(|device| device.name == name)
     }
 
-    /// All of them, by key.
+    /// Those that were not usable when the node started.
+    pub(crate) fn absent(&self) -> &[Absent] {
+        &self.absent
+    }
+
+    /// Why there is no device of that name, if it is configured and was not usable.
+    pub(crate) fn why_absent(&self, name: &str) -> Option<&str> {
+        let found = self.absent.iter().find(|absent| absent.config.name == name);
+        found.map(|absent| absent.reason.as_str())
+    }
+
+    /// All that are open, by key.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Device> {
-        self.0.values()
+        self.open.values()
     }
 }
 

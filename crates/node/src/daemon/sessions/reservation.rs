@@ -107,6 +107,13 @@ impl Daemon {
     fn home_of(&self, vgpu: &Vgpu) -> Result<&Device, Refusal> {
         self.devices.named(&vgpu.device).ok_or_else(|| {
             let Vgpu { name, device, .. } = vgpu;
+            if let Some(reason) = self.devices.why_absent(device) {
+                let message = format!(
+                    "vGPU `{name}` lives on device `{device}`, which was not usable when the node \
+                     started: {reason}; its administrator may mend that and start the node again"
+                );
+                return Refusal { code: RefusalCode::Exhausted, message };
+            }
             let message = format!(
                 "vGPU `{name}` lives on device `{device}`, which this node does not have now; \
                  configure the device again, or remove the vGPU (`weft rm {name}`)"
