@@ -5,12 +5,14 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::fs::chown;
@@ -22,6 +24,12 @@ use super::{Inside, Isolation, Settings, VmSpec, replace};
 
 /// What a console keeps; more is dropped.
 const CONSOLE_BYTES_MAX: u64 = 1 << 20;
+
+/// The VM reaches its masked addresses after this time, or has failed.
+const RULES_LIMIT: Duration = Duration::from_secs(120);
+
+/// How often to look for that.
+const PAUSE: Duration = Duration::from_millis(2);
 
 /// Where programs are looked for in a VM.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -172,6 +180,7 @@ fn boot(folder: &Path, vm: &VmSpec, settings: &Settings) -> Result<Booted> {
         }
         command.env(format!("WEFT_SOCKET_{number}"), &socket);
     }
+    vm.gateways.iter().try_for_each(|(masked, _)| wait_for(masked))?;
     let mut user_data = None;
     if !vm.user_data.is_empty() {
         command.args(["-c", &vm.user_data, "user-data"]).current_dir(&run);
@@ -221,6 +230,17 @@ fn endpoint(
     BufReader::new(child.stdout.take().context("a pipe")?).read_line(&mut line)?;
     ensure!(line.trim() == "ready", "the endpoint for {masked} did not start");
     Ok(child)
+}
+
+/// The rules of a VM are made while it boots: what runs in it finds them.
+fn wait_for(masked: &str) -> Result<()> {
+    let deadline = Instant::now() + RULES_LIMIT;
+    while let Err(error) = TcpStream::connect(masked) {
+        let late = Instant::now() > deadline;
+        ensure!(!late, "the VM does not reach its cGPUs at {masked}: {error}");
+        thread::sleep(PAUSE);
+    }
+    Ok(())
 }
 
 /// Buries what ends, and says on the console how the user-data did.
