@@ -24,6 +24,15 @@ pub(crate) enum What {
     Token(TokenOptions),
     /// Print the OpenAPI document.
     Openapi,
+    /// Measure the control plane alone, with VMs and nodes in memory.
+    Bench {
+        /// Seconds of each throughput.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=60))]
+        seconds: u64,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// A VM of this host; started by the local provisioner.
     #[command(hide = true)]
     Guest {
@@ -91,8 +100,9 @@ pub(crate) struct ServiceOptions {
     /// Keep the VMs of this host in plain processes even if namespaces are permitted.
     #[arg(long)]
     pub(crate) plain_processes: bool,
-    /// User that the programs in VMs of this host are, under root.
-    #[arg(long, default_value_t = 65_534, value_name = "UID")]
+    /// First of a million users that the programs in VMs of this host are, another one for each VM;
+    /// 0 for root.
+    #[arg(long, default_value_t = 3_000_000_000, value_name = "UID")]
     pub(crate) guest_user: u32,
     /// `weft-endpoint` for VMs of this host; the one beside this program if absent.
     #[arg(long)]

@@ -267,6 +267,7 @@ fn vm_spec(instance: &InstanceRow, cgpus: &[CgpuRow]) -> VmSpec {
     }
     VmSpec {
         id: instance.id.clone(),
+        slot: instance.slot,
         host: instance.spec.host.clone(),
         environment,
         gateways,

@@ -7,9 +7,11 @@ mod serve;
 
 use std::io::Write as _;
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Result;
 use clap::Parser;
+use weft_control::bench;
 use weft_control::provision::local::{guest, relay};
 
 use crate::args::{Arguments, What};
@@ -20,6 +22,9 @@ fn main() -> ExitCode {
         What::Local(options) => local::local(&options),
         What::Token(options) => serve::token(&options),
         What::Openapi => line(weft_api::v1::document().trim_end()),
+        What::Bench { seconds, json } => {
+            bench::run(Duration::from_secs(seconds)).and_then(|found| line(&found.text(json)?))
+        }
         What::Guest { folder } => guest::guest(&folder),
         What::Inside { folder } => guest::inside(&folder),
         What::Relay { folder } => relay::relay(&folder),

@@ -128,7 +128,7 @@ pub(crate) fn local_vms(folder: &Path, options: &ServiceOptions) -> Result<Arc<L
         folder: folder.join("vms"),
         isolation,
         host: "local".to_owned(),
-        user: is_root.then_some(options.guest_user).filter(|user| *user != 0),
+        first_user: is_root.then_some(options.guest_user).filter(|user| *user != 0),
         endpoint: endpoint.unwrap_or_else(|| program.with_file_name("weft-endpoint")),
         libraries,
     })?;

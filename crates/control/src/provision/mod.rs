@@ -40,6 +40,8 @@ impl From<std::io::Error> for Failure {
 pub struct VmSpec {
     /// Its id.
     pub id: String,
+    /// A number that no other VM has.
+    pub slot: u32,
     /// The compute host that it must be on.
     pub host: Option<String>,
     /// What its program finds in the environment.

@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -161,8 +161,9 @@ fn boot(folder: &Path, vm: &VmSpec, settings: &Settings) -> Result<Booted> {
     let console = Arc::new(Console { file: console, end: AtomicU64::new(0) });
     let run = folder.join("run");
     let _ = fs::remove_dir_all(&run);
-    fs::create_dir(&run)?;
-    if let Some(user) = settings.user {
+    fs::DirBuilder::new().mode(0o700).create(&run)?;
+    if let Some(first) = settings.first_user {
+        let user = first.checked_add(vm.slot).context("there are no users for VMs left")?;
         chown(&run, Some(Uid::from_raw(user)), Some(Gid::from_raw(user)))?;
         become_user(user).context("cannot become the VM's user")?;
     }

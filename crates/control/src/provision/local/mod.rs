@@ -64,8 +64,9 @@ pub struct Settings {
     pub isolation: Isolation,
     /// This host's name among compute hosts.
     pub host: String,
-    /// The user that their programs are.
-    pub user: Option<u32>,
+    /// Their programs are this user and those after it, another one for each VM: what is one VM's
+    /// is not another's. None for this program's own.
+    pub first_user: Option<u32>,
     /// `weft-endpoint`.
     pub endpoint: PathBuf,
     /// The folder with `libcuda.so.1`.
@@ -382,7 +383,7 @@ mod tests {
             folder: folder.to_owned(),
             isolation,
             host: "here".to_owned(),
-            user: None,
+            first_user: None,
             endpoint: PathBuf::new(),
             libraries: PathBuf::new(),
         })
