@@ -9,8 +9,8 @@ use anyhow::{Context, Result};
 use crate::setup::{self, Python};
 use crate::shell::{cargo, profile_dir, root, run, target};
 
-/// What ships: the command, the shim, the in-process device, the task library, the endpoint, and the
-/// control plane with its command.
+/// What ships: the command, the shim, the in-process device, the task library, the endpoint, and
+/// the control plane with its command.
 const PACKAGES: [&str; 7] = [
     "weft-cli",
     "weft-cuda",

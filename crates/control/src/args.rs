@@ -67,7 +67,8 @@ pub(crate) enum ProvisionerName {
 
 #[derive(Debug, Args)]
 pub(crate) struct State {
-    /// Folder of what is kept; `/var/lib/weft-control` for root, else `~/.local/state/weft-control`.
+    /// Folder of what is kept; `/var/lib/weft-control` for root, else
+    /// `~/.local/state/weft-control`.
     #[arg(long, env = "WEFT_CONTROL_STATE_DIR")]
     pub(crate) state_dir: Option<PathBuf>,
 }

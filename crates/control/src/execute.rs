@@ -1,4 +1,5 @@
-//! Carries out a step: asks the world, and keeps what it answered. Every step may be executed again.
+//! Carries out a step: asks the world, and keeps what it answered. Every step may be executed
+//! again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;

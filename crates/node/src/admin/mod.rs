@@ -1,7 +1,7 @@
 //! The admin socket: one JSON object per line in, one per line out.
 //!
-//! [`Request`] and [`Answer`] are the whole protocol; [`Client`] speaks it for `weft` and the control
-//! plane. They are `weft_api`'s.
+//! [`Request`] and [`Answer`] are the whole protocol; [`Client`] speaks it for `weft` and the
+//! control plane. They are `weft_api`'s.
 
 mod share;
 

@@ -1,4 +1,5 @@
-//! What a VM of this host is: `guest` holds its lock and starts `inside` in namespaces, which boots.
+//! What a VM of this host is: `guest` holds its lock and starts `inside` in namespaces, which
+//! boots.
 //!
 //! `inside` is the first process there, so all that it started ends with it. It ends with `guest`,
 //! whose pipe it reads.
