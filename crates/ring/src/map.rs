@@ -142,6 +142,18 @@ impl MemoryFile {
             .map_err(os("punching a hole"))
     }
 
+    /// How many bytes of the file were ever written or touched, in whole pages.
+    ///
+    /// # Errors
+    /// [`MapError::Os`] when the system does not tell.
+    pub fn touched_bytes(&self) -> Result<u64, MapError> {
+        /// What `st_blocks` counts in (stat(2)).
+        const BLOCK_BYTES: u64 = 512;
+
+        let stat = rustix::fs::fstat(&self.fd).map_err(os("fstat"))?;
+        Ok(u64::try_from(stat.st_blocks).unwrap_or(0) * BLOCK_BYTES)
+    }
+
     /// The first page from `start` on that was ever written or touched, if there is one; those
     /// before it are zero.
     ///

@@ -3,6 +3,7 @@
 //! All sessions of a vGPU go together, in these steps, of which each is begun when all sessions
 //! have made the one before:
 //!
+//! 0. The other device's file gets its pages, while they still run.
 //! 1. They stand still: nothing of theirs is in flight, and they have no turn ([`Ask::Paused`]).
 //! 2. Frames of the other device are theirs too; they copy what they have ([`Ask::Copied`]).
 //! 3. The vGPU lives there from now on, and so do they ([`Reply::Switch`], [`Ask::Moved`]).
@@ -44,6 +45,9 @@ const COPY_LIMIT: Duration = Duration::from_secs(120);
 
 /// Sessions that have copied go within this time, or are ended.
 const GO_LIMIT: Duration = Duration::from_secs(10);
+
+/// Pages are asked for in pieces of so many bytes: nobody else gets into the system's way for long.
+const PREPARED_BYTES: usize = 4 << 20;
 
 /// Who waits looks again after this time.
 const LOOK: Duration = Duration::from_millis(20);
@@ -158,6 +162,10 @@ impl Daemon {
     /// Carries a move out. Before it returns, all of it has happened or, if it fails, nothing that
     /// [`Self::cancel_move`] does not undo.
     fn carry(&self, vgpu: &Vgpu, way: Way<'_>) -> anyhow::Result<MoveReport> {
+        if let Err(error) = self.prepare(vgpu, way) {
+            // The copy takes longer.
+            tracing::debug!(vgpu = vgpu.name, error = format!("{error:#}"), "not prepared");
+        }
         let paused = |stage: &Stage| *stage == Stage::Paused;
         let mut tables = self.await_sessions(way, PAUSE_LIMIT, "stand still", paused)?;
         tables.registry.find(&vgpu.name).context("it was removed meanwhile")?;
@@ -208,6 +216,28 @@ impl Daemon {
             bytes,
             pause_ns: u64::try_from(pause_ns).unwrap_or(u64::MAX),
         })
+    }
+
+    /// Has the system give the other device's file its pages while the programs still run: clearing
+    /// them takes longer than the copy does. Only what has no holes is prepared, or a program that
+    /// uses little of what it has would be given all of it.
+    fn prepare(&self, vgpu: &Vgpu, way: Way<'_>) -> anyhow::Result<()> {
+        let mut tables = self.tables();
+        let bytes = tables.memory(way.from.key).used_bytes(vgpu.key);
+        let touched = tables.frames(way.from.key).files(vgpu.key)?.frames.touched_bytes()?;
+        let taken = tables.memory(way.to.key).used_bytes_total();
+        if touched < bytes || taken.saturating_add(bytes) > way.to.info.memory_bytes {
+            return Ok(());
+        }
+        // It lives on one device, so that what it gets there are the first frames.
+        let file = tables.frames(way.to.key).files(vgpu.key)?.frames;
+        drop(tables);
+        let memory = file.map(Access::ReadWrite)?;
+        let bytes = usize::try_from(bytes)?.min(memory.len());
+        for at in (0..bytes).step_by(PREPARED_BYTES) {
+            memory.span(at, PREPARED_BYTES.min(bytes - at))?.populate()?;
+        }
+        Ok(())
     }
 
     fn begin_phase(&self, tables: &mut Tables, way: Way<'_>, phase: Phase) {
