@@ -224,6 +224,8 @@ pub fn run(time: Duration) -> Result<Found> {
     let plane = Plane::start()?;
     let mut figures = BTreeMap::new();
     let mut controls = BTreeMap::new();
+    // The first ones open files and fill caches.
+    plane.manage(CGPUS)?;
     let (empty, _) = plane.manage(CGPUS)?;
     let each = Instant::now();
     let singles: Vec<String> = (0..CGPUS).map(|_| Ok(plane.make(1)?.1)).collect::<Result<_>>()?;

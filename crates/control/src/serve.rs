@@ -171,11 +171,17 @@ pub(crate) fn world(
     World { store, allocator, provisioner, endpoint, nodes, crash }
 }
 
-/// Lines about what happens, on standard error; `WEFT_LOG` says which.
+/// Lines about what happens, on standard error; `WEFT_LOG` says which. A thread that panics ends the
+/// process: what it was doing goes on after a restart, and not before.
 pub(crate) fn log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("WEFT_LOG");
     let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        told(panic);
+        std::process::abort();
+    }));
 }
 
 /// Serves until the process is told to end.
