@@ -171,8 +171,8 @@ pub(crate) fn world(
     World { store, allocator, provisioner, endpoint, nodes, crash }
 }
 
-/// Lines about what happens, on standard error; `WEFT_LOG` says which. A thread that panics ends the
-/// process: what it was doing goes on after a restart, and not before.
+/// Lines about what happens, on standard error; `WEFT_LOG` says which. A thread that panics ends
+/// the process: what it was doing goes on after a restart, and not before.
 pub(crate) fn log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("WEFT_LOG");
     let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
