@@ -13,8 +13,15 @@ use crate::shell::{profile_dir, run, target};
 const PROFILE: &str = "dist";
 
 /// What is installed.
-const FILES: [&str; 5] =
-    ["weft", "weft-endpoint", "libcuda.so", "libweft_direct.so", "libweft_tasks.so"];
+const FILES: [&str; 7] = [
+    "weft",
+    "weft-endpoint",
+    "weft-control",
+    "gsaas",
+    "libcuda.so",
+    "libweft_direct.so",
+    "libweft_tasks.so",
+];
 
 /// What is copied into guests, too: it needs no library there.
 const GUEST: &str = "weft-guest";

@@ -9,10 +9,18 @@ use anyhow::{Context, Result};
 use crate::setup::{self, Python};
 use crate::shell::{cargo, profile_dir, root, run, target};
 
-/// What ships: the command, the shim, the in-process device, the task library, the endpoint and
-/// what serves virtual machines.
-const PACKAGES: [&str; 6] =
-    ["weft-cli", "weft-cuda", "weft-direct", "weft-tasks-c", "weft-endpoint", "weft-guest"];
+/// What ships: the command, the shim, the in-process device, the task library, the endpoint, what
+/// serves virtual machines, and the control plane with its command.
+const PACKAGES: [&str; 8] = [
+    "weft-cli",
+    "weft-cuda",
+    "weft-direct",
+    "weft-tasks-c",
+    "weft-endpoint",
+    "weft-guest",
+    "weft-control",
+    "weft-gsaas",
+];
 
 /// Programs of the virtual machine that the tests boot, beside the scripts.
 const GUEST_PROGRAMS: [&str; 9] = [

@@ -21,6 +21,9 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("weft-ring", &[]),
     ("weft-ptx", &[]),
     ("weft-sched", &[]),
+    ("weft-api", &["weft-ring"]),
+    ("weft-control", &["weft-api", "weft-sched"]),
+    ("weft-gsaas", &["weft-api"]),
     ("weft-device", &["weft-ptx", "weft-ring"]),
     ("weft-exec", &["weft-device", "weft-ring", "weft-wire"]),
     ("weft-turn", &["weft-sched"]),
@@ -35,6 +38,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     (
         "weft-node",
         &[
+            "weft-api",
             "weft-client",
             "weft-device",
             "weft-exec",

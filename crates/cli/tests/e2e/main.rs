@@ -7,6 +7,7 @@
 
 mod adversary;
 mod classes;
+mod cloud;
 mod devices;
 mod faults;
 mod genuine;

@@ -1,16 +1,15 @@
 //! The admin socket: one JSON object per line in, one per line out.
 //!
-//! [`Request`] and [`Answer`] are the whole protocol; [`Client`] speaks it for `weft`.
+//! [`Request`] and [`Answer`] are the whole protocol; [`Client`] speaks it for `weft` and the
+//! control plane. They are `weft_api`'s.
 
-mod client;
 mod share;
-mod types;
 
-pub use client::{AdminError, Client};
 pub use share::{Share, shares};
-pub use types::{
-    AcceleratorReport, Answer, AskedAccelerator, Attainment, Closure, CoschedulingReport,
-    DeviceReport, DoctorCheck, DoctorReport, Finding, GrantReport, GrantRequest, LastSwitch,
-    MemoryReport, MoveReport, NodeReport, PoolReport, ProcessReport, Recording, Request,
-    SlotReport, Stats, TaskCounts, Timeline, TurnReport, VgpuMemoryReport, VgpuReport, VgpuState,
+pub use weft_api::node::{
+    AcceleratorReport, AdminError, Answer, AskedAccelerator, Attainment, Client, Closure,
+    CoschedulingReport, DeviceReport, DoctorCheck, DoctorReport, Finding, GrantReport,
+    GrantRequest, LastSwitch, MemoryReport, MoveReport, NodeReport, PoolReport, ProcessReport,
+    Recording, Request, SlotReport, Stats, TaskCounts, Timeline, TurnReport, VgpuMemoryReport,
+    VgpuReport, VgpuState,
 };

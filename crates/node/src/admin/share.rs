@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::{Deserialize, Serialize};
 
-use super::types::{DeviceReport, Stats, VgpuReport, VgpuState, ratio};
+use weft_api::node::{DeviceReport, Stats, VgpuReport, VgpuState, ratio};
+
 use crate::config::PPM;
 
 /// A vGPU's part of the device over a window.
@@ -148,7 +149,7 @@ fn divide(whole: f64, wants: &[(f64, f64)]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::types::{Closure, CoschedulingReport, MemoryReport};
+    use weft_api::node::{Closure, CoschedulingReport, MemoryReport};
     use super::*;
 
     fn vgpu(name: &str, weight: u32, used_ns: u64, state: VgpuState) -> VgpuReport {

@@ -659,7 +659,7 @@ pub struct TurnReport {
     pub used_ns: u64,
 }
 
-/// A journal that was recorded on request ([`weft_sched::journal`]).
+/// A journal that was recorded on request (`weft_sched::journal`).
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Recording {
     /// The file, in the node's runtime directory; it goes when the connection ends.
@@ -709,8 +709,10 @@ pub struct DoctorReport {
     pub checks: Vec<DoctorCheck>,
 }
 
+/// A part of a whole; 0 of nothing.
+#[must_use]
 #[expect(clippy::cast_precision_loss, reason = "a ratio for people")]
-pub(super) fn ratio(part: u64, whole: u64) -> f64 {
+pub fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 { 0.0 } else { part as f64 / whole as f64 }
 }
 

@@ -1,0 +1,9 @@
+#![forbid(unsafe_code)]
+//! What is said between Weft's services.
+//!
+//! [`v1`] is the cloud's REST interface: its types, the table of its calls, and, with the features
+//! `openapi` and `client`, its OpenAPI document and a blocking client. [`node`] is the admin socket
+//! of a node daemon.
+
+pub mod node;
+pub mod v1;

@@ -1,0 +1,15 @@
+//! A node's admin socket: one JSON object per line in, one per line out.
+//!
+//! [`Request`] and [`Answer`] are the whole protocol; [`Client`] speaks it.
+
+mod client;
+mod types;
+
+pub use client::{AdminError, Client};
+pub use types::{
+    AcceleratorReport, Answer, AskedAccelerator, Attainment, Closure, CoschedulingReport,
+    DeviceReport, DoctorCheck, DoctorReport, Finding, GrantReport, GrantRequest, LastSwitch,
+    MemoryReport, MoveReport, NodeReport, PoolReport, ProcessReport, Recording, Request,
+    SlotReport, Stats, TaskCounts, Timeline, TurnReport, VgpuMemoryReport, VgpuReport, VgpuState,
+    ratio,
+};

@@ -1,0 +1,53 @@
+//! The cloud's REST interface, version 1. `docs/openapi.json` is made of what is here.
+//!
+//! WHEN CHANGING IT: a new field of an answer, an optional field of a request or a new call raises
+//! the minor number of [`VERSION`]; anything else needs a `v2`. Answers may have fields that a
+//! client does not know; requests may not have fields that the server does not know.
+
+mod calls;
+#[cfg(feature = "client")]
+mod client;
+mod names;
+#[cfg(feature = "openapi")]
+mod openapi;
+mod problem;
+mod resources;
+
+pub use calls::{Call, Method, Query};
+#[cfg(feature = "client")]
+pub use client::{Client, ClientError};
+pub use names::{BadName, check_name};
+#[cfg(feature = "openapi")]
+pub use openapi::document;
+pub use problem::{Kind, Problem};
+pub use resources::{
+    AuditEntry, Cgpu, CgpuState, CreatedToken, Event, EventKind, Gpu, GpuChange, Instance,
+    InstanceState, Locality, Mode, NewInstance, NewNode, NewToken, Node, Operation, OperationKind,
+    OperationState, Page, Project, ProjectChange, Quota, Role, Token, UsageRecord,
+};
+
+/// The newest microversion, which [`VERSION_HEADER`] may ask for and every answer names.
+pub const VERSION: (u32, u32) = (1, 0);
+
+/// The oldest one that is understood.
+pub const VERSION_MIN: (u32, u32) = (1, 0);
+
+/// The header of the microversion, as in `Weft-Api-Version: 1.0`.
+pub const VERSION_HEADER: &str = "weft-api-version";
+
+/// The header under which a creation is repeated without being done twice.
+pub const IDEMPOTENCY_HEADER: &str = "idempotency-key";
+
+/// The longest idempotency key.
+pub const IDEMPOTENCY_KEY_BYTES_MAX: usize = 128;
+
+/// The most items of a page, and how many there are if nobody says.
+pub const PAGE_MAX: u32 = 1_000;
+/// Items of a page for which no number was asked.
+pub const PAGE_DEFAULT: u32 = 100;
+
+/// The longest user-data.
+pub const USER_DATA_BYTES_MAX: usize = 48 << 10;
+
+/// Where the control plane listens if nobody says.
+pub const DEFAULT_ADDRESS: &str = "127.0.0.1:7610";

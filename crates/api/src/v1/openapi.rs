@@ -1,0 +1,202 @@
+//! The OpenAPI 3.1 document, made of the table of calls and of the types.
+
+use serde_json::{Map, Value, json};
+use utoipa::PartialSchema;
+
+use super::calls::{Call, Method, Query};
+use super::problem::{Kind, Problem};
+use super::resources::{
+    AuditEntry, Cgpu, CgpuState, CreatedToken, Event, EventKind, Gpu, GpuChange, Instance,
+    InstanceState, Locality, Mode, NewInstance, NewNode, NewToken, Node, Operation, OperationKind,
+    OperationState, Project, ProjectChange, Quota, Role, Token, UsageRecord,
+};
+use super::{IDEMPOTENCY_HEADER, PAGE_DEFAULT, PAGE_MAX, VERSION, VERSION_HEADER};
+
+/// The document, as JSON that people can read.
+#[must_use]
+pub fn document() -> String {
+    let mut paths = Map::new();
+    for call in Call::ALL {
+        let path = paths.entry(call.path()).or_insert_with(|| json!({}));
+        path[method(call.method())] = operation(*call);
+    }
+    let (major, minor) = VERSION;
+    let document = json!({
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Weft's control plane",
+            "version": format!("{major}.{minor}"),
+            "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
+        },
+        "paths": paths,
+        "components": {
+            "schemas": schemas(),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    });
+    // A value of strings, numbers and maps can be written.
+    let mut text = serde_json::to_string_pretty(&document).unwrap_or_default();
+    text.push('\n');
+    text
+}
+
+fn method(method: Method) -> &'static str {
+    match method {
+        Method::Get => "get",
+        Method::Post => "post",
+        Method::Put => "put",
+        Method::Patch => "patch",
+        Method::Delete => "delete",
+    }
+}
+
+fn operation(call: Call) -> Value {
+    let mut operation = json!({
+        "operationId": call.name(),
+        "summary": call.summary(),
+        "parameters": parameters(call),
+        "responses": {
+            call.status().to_string(): answer(call),
+            "default": {
+                "description": "It was not done",
+                "content": {"application/problem+json": {"schema": reference("Problem")}},
+            },
+        },
+    });
+    if let Some(role) = call.role() {
+        operation["security"] = json!([{"token": []}]);
+        operation["description"] = json!(format!("For the role {role:?} and above."));
+    }
+    if !call.body().is_empty() {
+        operation["requestBody"] = json!({
+            "required": true,
+            "content": {"application/json": {"schema": reference(call.body())}},
+        });
+    }
+    operation
+}
+
+fn parameters(call: Call) -> Vec<Value> {
+    let mut parameters = vec![json!({
+        "name": VERSION_HEADER, "in": "header", "schema": {"type": "string"},
+        "description": "The microversion that is spoken; the oldest if absent",
+    })];
+    let mut rest = call.path();
+    while let Some((_, after)) = rest.split_once('{') {
+        let (name, after) = after.split_once('}').unwrap_or((after, ""));
+        let schema = json!({"type": "string"});
+        parameters.push(json!({"name": name, "in": "path", "required": true, "schema": schema}));
+        rest = after;
+    }
+    if call == Call::InstanceCreate {
+        parameters.push(json!({
+            "name": IDEMPOTENCY_HEADER, "in": "header", "schema": {"type": "string"},
+            "description": "Repeated within a day with the same body, nothing is made twice",
+        }));
+    }
+    if call.query() != Query::None {
+        let schema = json!({"type": "integer", "minimum": 1, "maximum": PAGE_MAX,
+                            "default": PAGE_DEFAULT});
+        parameters.push(json!({"name": "limit", "in": "query", "schema": schema}));
+        let description = "`next` of the page before";
+        parameters.push(json!({"name": "after", "in": "query", "schema": {"type": "string"},
+                               "description": description}));
+    }
+    if call.query() == Query::Project {
+        let description = "Of this project only; others' for administrators";
+        parameters.push(json!({"name": "project", "in": "query", "schema": {"type": "string"},
+                               "description": description}));
+    }
+    parameters
+}
+
+fn answer(call: Call) -> Value {
+    let schema = match call.answer() {
+        "" => return json!({"description": "It was done"}),
+        page if page.starts_with('[') => json!({
+            "type": "object",
+            "required": ["items"],
+            "properties": {
+                "items": {"type": "array", "items": reference(page.trim_matches(['[', ']']))},
+                "next": {"type": "string"},
+            },
+        }),
+        one => reference(one),
+    };
+    json!({"description": "It was done", "content": {"application/json": {"schema": schema}}})
+}
+
+fn reference(name: &str) -> Value {
+    json!({"$ref": format!("#/components/schemas/{name}")})
+}
+
+fn schemas() -> Map<String, Value> {
+    macro_rules! of {
+        ($($name:ident),+) => {
+            [$((stringify!($name), $name::schema())),+]
+        };
+    }
+    let all = of!(
+        AuditEntry,
+        Cgpu,
+        CgpuState,
+        CreatedToken,
+        Event,
+        EventKind,
+        Gpu,
+        GpuChange,
+        Instance,
+        InstanceState,
+        Kind,
+        Locality,
+        Mode,
+        NewInstance,
+        NewNode,
+        NewToken,
+        Node,
+        Operation,
+        OperationKind,
+        OperationState,
+        Problem,
+        Project,
+        ProjectChange,
+        Quota,
+        Role,
+        Token,
+        UsageRecord
+    );
+    let written = |schema| serde_json::to_value(schema).unwrap_or_default();
+    all.into_iter().map(|(name, schema)| (name.to_owned(), written(schema))).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Everything that is referred to is there.
+    #[test]
+    fn the_document_is_whole() {
+        let document: Value = serde_json::from_str(&document()).unwrap();
+        let mut references = Vec::new();
+        collect(&document, &mut references);
+        assert!(references.len() > Call::ALL.len());
+        for reference in references {
+            let name = reference.trim_start_matches("#/components/schemas/");
+            let found = &document["components"]["schemas"][name];
+            assert!(found.is_object(), "{reference} is not there");
+        }
+        let fields = &document["components"]["schemas"]["NewInstance"]["required"];
+        assert_eq!(*fields, json!(["cgpus"]));
+    }
+
+    fn collect(value: &Value, references: &mut Vec<String>) {
+        match value {
+            Value::Object(map) => {
+                references.extend(map.get("$ref").and_then(Value::as_str).map(str::to_owned));
+                map.values().for_each(|value| collect(value, references));
+            }
+            Value::Array(list) => list.iter().for_each(|value| collect(value, references)),
+            Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) => {}
+        }
+    }
+}

@@ -1,0 +1,310 @@
+//! Which GPUs an instance gets: `sched::placement` decides on a view of the store, the store takes
+//! the GPUs if none of them has changed since, and nothing is locked while it writes.
+//!
+//! Decisions and releases are handed to the store in the order in which the view has seen them. So
+//! the view is what the store will be, unless a write fails; then it is made anew.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use weft_api::v1::{Event, Kind, Locality, Mode, Problem};
+use weft_sched::placement::{
+    self, Assigned, Cluster, GpuKey, GrantKey, Kinds, Observed, PlaceError, Placement, PolicyId,
+    Request,
+};
+
+use crate::store::{
+    Audit, GpuRow, InstanceRow, NodeRow, Reservation, Spec, Store, StoreError, Taken, Ticket,
+};
+
+/// How often a request is decided anew when somebody else was quicker.
+const ATTEMPTS_MAX: u32 = 8;
+
+/// The mix of requests is looked at again after so many.
+const LEARN_EVERY: u64 = 64;
+
+/// The part of all requests that the mix is made of, in percent: rare ones are left out.
+const MIX_PERCENT: u64 = 95;
+
+/// Decides and reserves.
+#[derive(Debug)]
+pub struct Allocator {
+    store: Arc<dyn Store>,
+    policy: PolicyId,
+    view: Mutex<Option<View>>,
+    /// Reservations that the store has not answered yet.
+    pending: AtomicUsize,
+}
+
+/// The cluster as the store will be when all writes that were begun are done.
+#[derive(Debug)]
+struct View {
+    cluster: Cluster,
+    observed: Observed,
+    /// By GPU key: the store's number, and what its generation is ahead of the cluster's.
+    gpus: Vec<(u32, u64)>,
+    keys: BTreeMap<u32, GpuKey>,
+    /// By host key: the compute host.
+    hosts: Vec<String>,
+    grants: BTreeMap<String, GrantKey>,
+    next_grant: u64,
+}
+
+impl Allocator {
+    /// With this placement policy.
+    #[must_use]
+    pub fn new(store: Arc<dyn Store>, policy: PolicyId) -> Self {
+        Self { store, policy, view: Mutex::new(None), pending: AtomicUsize::new(0) }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<View>> {
+        self.view.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is known is looked at again before the next decision.
+    pub fn forget(&self) {
+        *self.lock() = None;
+    }
+
+    fn view<'a>(
+        &self,
+        held: &'a mut MutexGuard<'_, Option<View>>,
+    ) -> Result<&'a mut View, StoreError> {
+        if held.is_none() {
+            let inventory = self.store.inventory();
+            let taken = self.store.taken();
+            **held = Some(View::new(self.policy, inventory.wait()?, &taken.wait()?));
+        }
+        held.as_mut().ok_or_else(|| StoreError::Broken("there is no view".to_owned()))
+    }
+
+    /// Decides, and reserves what was decided.
+    ///
+    /// # Errors
+    /// No room, no quota, or the store's.
+    pub fn reserve(&self, wanted: &Reservation) -> Result<InstanceRow, Problem> {
+        let request = request(&wanted.spec);
+        for _ in 0..ATTEMPTS_MAX {
+            let mut held = self.lock();
+            let view = self.view(&mut held).map_err(broken)?;
+            let (taken, host) = match view.decide(&wanted.id, &request) {
+                Ok(decided) => decided,
+                // What takes the room may be refused itself: look when all have been answered.
+                Err(_) if self.pending.load(Ordering::Relaxed) > 0 => {
+                    drop(held);
+                    self.store.inventory().wait().map_err(broken)?;
+                    self.forget();
+                    continue;
+                }
+                Err(error) => return Err(refused(&error)),
+            };
+            let spec = Spec { host, ..wanted.spec.clone() };
+            self.pending.fetch_add(1, Ordering::Relaxed);
+            let ticket = self.store.reserve(Reservation { taken, spec, ..wanted.clone() });
+            drop(held);
+            let reserved = ticket.wait();
+            self.pending.fetch_sub(1, Ordering::Relaxed);
+            if reserved.is_err() {
+                self.forget();
+            }
+            match reserved {
+                Err(StoreError::Changed) => {}
+                reserved => return reserved.map_err(broken),
+            }
+        }
+        Err(Problem::new(Kind::Busy, "others reserve the same GPUs all the time")
+            .hint("try again in a moment"))
+    }
+
+    /// Gives back what an instance has, when nothing of it is left.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn release(&self, instance: &str, now_ms: u64, event: &Event) -> Result<(), StoreError> {
+        let mut held = self.lock();
+        let ticket = self.store.release(instance, now_ms, event);
+        if let Some(view) = held.as_mut() {
+            view.release(instance);
+        }
+        drop(held);
+        self.settled(ticket)
+    }
+
+    /// Drains a GPU, or puts it back into service.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn set_gpu(&self, id: u32, is: bool, audit: &Audit) -> Result<GpuRow, StoreError> {
+        let mut held = self.lock();
+        let ticket = self.store.set_gpu(id, is, audit);
+        if let Some(view) = held.as_mut()
+            && let Some(gpu) = view.keys.get(&id)
+        {
+            // A GPU that the view has can be set.
+            let _ = view.cluster.set_in_service(*gpu, is);
+        }
+        drop(held);
+        self.settled(ticket)
+    }
+
+    fn settled<T>(&self, ticket: Ticket<T>) -> Result<T, StoreError> {
+        let outcome = ticket.wait();
+        if outcome.is_err() {
+            self.forget();
+        }
+        outcome
+    }
+}
+
+impl View {
+    fn new(policy: PolicyId, inventory: Vec<(NodeRow, Vec<GpuRow>)>, taken: &[Taken]) -> Self {
+        let mut view = Self {
+            cluster: Cluster::new(policy),
+            observed: Observed::default(),
+            gpus: Vec::new(),
+            keys: BTreeMap::new(),
+            hosts: Vec::new(),
+            grants: BTreeMap::new(),
+            next_grant: 0,
+        };
+        let mut rows = Vec::new();
+        for (node, gpus) in inventory {
+            let memory: Vec<u64> = gpus.iter().map(|gpu| gpu.found.memory_mib).collect();
+            if let Err(error) = view.cluster.add_host(0, 0, 0, &memory) {
+                tracing::error!(node = node.name, %error, "the node's GPUs are not used");
+                continue;
+            }
+            view.hosts.push(node.host);
+            for gpu in gpus {
+                let key = GpuKey(u32::try_from(rows.len()).unwrap_or(u32::MAX));
+                view.keys.insert(gpu.id, key);
+                rows.push(gpu);
+            }
+        }
+        view.give(taken);
+        for (at, row) in rows.iter().enumerate() {
+            let key = GpuKey(u32::try_from(at).unwrap_or(u32::MAX));
+            if !row.in_service {
+                let _ = view.cluster.set_in_service(key, false);
+            }
+            let ahead = row.generation.wrapping_sub(view.cluster.gpus()[at].generation);
+            view.gpus.push((row.id, ahead));
+        }
+        view
+    }
+
+    /// What instances have already.
+    fn give(&mut self, taken: &[Taken]) {
+        for of_one in taken.chunk_by(|a, b| a.instance == b.instance) {
+            let assigned = of_one.iter().filter_map(|one| {
+                let gpu = *self.keys.get(&one.gpu)?;
+                let generation = self.cluster.gpus()[gpu.0 as usize].generation;
+                Some(Assigned { gpu, memory: one.memory_mib, generation })
+            });
+            let mode = placed(of_one[0].mode);
+            let placement = Placement { cgpus: assigned.collect(), host: None, mode };
+            let grant = self.name(&of_one[0].instance);
+            if let Err(error) = self.cluster.commit(grant, placement) {
+                // The store refuses what does not fit, whatever the view thinks.
+                tracing::error!(instance = of_one[0].instance, %error, "what it has is too much");
+                self.grants.remove(&of_one[0].instance);
+            }
+        }
+    }
+
+    fn name(&mut self, instance: &str) -> GrantKey {
+        let grant = GrantKey(self.next_grant);
+        self.next_grant += 1;
+        self.grants.insert(instance.to_owned(), grant);
+        grant
+    }
+
+    fn decide(
+        &mut self,
+        instance: &str,
+        request: &Request,
+    ) -> Result<(Vec<Taken>, Option<String>), PlaceError> {
+        self.observed.record(request);
+        if self.observed.total().is_multiple_of(LEARN_EVERY) {
+            self.cluster.learn(self.observed.mix(MIX_PERCENT));
+        }
+        let placement = self.cluster.place(request)?;
+        let mode = match placement.mode {
+            placement::Mode::Exclusive => Mode::Exclusive,
+            placement::Mode::Shared => Mode::Shared,
+        };
+        let taken = placement.cgpus.iter().map(|cgpu| {
+            let (gpu, ahead) = self.gpus[cgpu.gpu.0 as usize];
+            let generation = cgpu.generation.wrapping_add(ahead);
+            let memory_mib = cgpu.memory;
+            Taken { instance: instance.to_owned(), gpu, memory_mib, mode, generation }
+        });
+        let taken = taken.collect();
+        let host = placement.host.as_ref().map(|on| self.hosts[on.host.0 as usize].clone());
+        let grant = self.name(instance);
+        // It was decided a moment ago, and nobody else has the view.
+        let committed = self.cluster.commit(grant, placement);
+        debug_assert!(committed.is_ok(), "{committed:?}");
+        Ok((taken, host))
+    }
+
+    fn release(&mut self, instance: &str) {
+        if let Some(grant) = self.grants.remove(instance) {
+            // One that the view could not have given is not there.
+            let _ = self.cluster.release(grant);
+        }
+    }
+}
+
+fn placed(mode: Mode) -> placement::Mode {
+    match mode {
+        Mode::Exclusive => placement::Mode::Exclusive,
+        Mode::Shared => placement::Mode::Shared,
+    }
+}
+
+fn request(spec: &Spec) -> Request {
+    Request {
+        cgpus: spec.cgpus,
+        memory: spec.memory_mib,
+        mode: placed(spec.mode),
+        locality: match spec.locality {
+            Locality::Local => placement::Locality::Local,
+            Locality::Remote => placement::Locality::Remote,
+        },
+        kinds: Kinds::ANY,
+        cpu_milli: 0,
+        host_memory: 0,
+    }
+}
+
+fn refused(error: &PlaceError) -> Problem {
+    let PlaceError::NoRoom { asked, found, memory } = error else {
+        return Problem::new(Kind::Invalid, error.to_string());
+    };
+    let each = if *memory > 0 { format!(" with {memory} MiB each") } else { String::new() };
+    let detail = format!("there is room for {found} of {asked} cGPUs{each} now");
+    Problem::new(Kind::NoCapacity, detail)
+        .hint("ask for fewer or smaller ones, share them (-mode=shared), allow any host, or wait")
+}
+
+/// What the store's refusals are to whoever asked.
+#[expect(clippy::needless_pass_by_value, reason = "it maps errors")]
+pub fn broken(error: StoreError) -> Problem {
+    let kind = match &error {
+        StoreError::Quota(_) => Kind::Quota,
+        StoreError::Missing(_) => Kind::NotFound,
+        StoreError::KeyReused => Kind::Invalid,
+        StoreError::Exists(_)
+        | StoreError::InUse(_)
+        | StoreError::Changed
+        | StoreError::Repeated(_) => Kind::Conflict,
+        StoreError::Broken(_) => Kind::Internal,
+    };
+    let problem = Problem::new(kind, error.to_string());
+    if kind == Kind::Quota {
+        return problem.hint("terminate instances, or ask an administrator for more");
+    }
+    problem
+}

@@ -1,0 +1,155 @@
+//! The command line.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use weft_api::v1::Role;
+
+/// Hands GPUs out to VMs across a cloud.
+#[derive(Debug, Parser)]
+#[command(name = "weft-control", version)]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    pub(crate) what: What,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum What {
+    /// Serve the REST interface, and see to the instances.
+    Serve(ServeOptions),
+    /// A whole cloud on this machine: a node with software GPUs, VMs that are processes, and this.
+    Local(LocalOptions),
+    /// Make a token, also before the first start; the secret is printed once.
+    Token(TokenOptions),
+    /// Print the OpenAPI document.
+    Openapi,
+    /// Measure the control plane alone, with VMs and nodes in memory.
+    Bench {
+        /// Seconds of each throughput.
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=60))]
+        seconds: u64,
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// A VM of this host; started by the local provisioner.
+    #[command(hide = true)]
+    Guest {
+        /// Its folder.
+        #[arg(long)]
+        folder: PathBuf,
+    },
+    /// The same, within its namespaces.
+    #[command(hide = true)]
+    Inside {
+        /// Its folder.
+        #[arg(long)]
+        folder: PathBuf,
+    },
+    /// The endpoint of a VM of this host; started by the local provisioner.
+    #[command(hide = true)]
+    Relay {
+        /// The VM's folder.
+        #[arg(long)]
+        folder: PathBuf,
+    },
+}
+
+/// Where VMs come from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum ProvisionerName {
+    /// Processes of this host.
+    Local,
+    /// Nowhere: they are only said to be there. For trying the interface.
+    Fake,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct State {
+    /// Folder of what is kept; `/var/lib/weft-control` for root, else
+    /// `~/.local/state/weft-control`.
+    #[arg(long, env = "WEFT_CONTROL_STATE_DIR")]
+    pub(crate) state_dir: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServeOptions {
+    #[command(flatten)]
+    pub(crate) state: State,
+    #[command(flatten)]
+    pub(crate) service: ServiceOptions,
+    /// Where VMs come from.
+    #[arg(long, value_enum, default_value = "local")]
+    pub(crate) provisioner: ProvisionerName,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ServiceOptions {
+    /// Where to listen. There is no TLS: put a proxy before any other address than loopback.
+    #[arg(long, default_value = weft_api::v1::DEFAULT_ADDRESS)]
+    pub(crate) listen: SocketAddr,
+    /// How GPUs are chosen.
+    #[arg(long, default_value = "fragmentation", value_parser = placement)]
+    pub(crate) placement: weft_sched::placement::PolicyId,
+    /// Instances that are worked on at once.
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(crate) workers: u16,
+    /// Seconds between two looks for what should not be there; 0 for one at the start only.
+    #[arg(long, default_value_t = 60)]
+    pub(crate) sweep_s: u64,
+    /// Keep the VMs of this host in plain processes even if namespaces are permitted.
+    #[arg(long)]
+    pub(crate) plain_processes: bool,
+    /// First of a million users that the programs in VMs of this host are, another one for each VM;
+    /// 0 for root.
+    #[arg(long, default_value_t = 3_000_000_000, value_name = "UID")]
+    pub(crate) guest_user: u32,
+    /// `weft-endpoint` for VMs of this host; the one beside this program if absent.
+    #[arg(long)]
+    pub(crate) endpoint: Option<PathBuf>,
+    /// Folder with `libcuda.so.1` for VMs of this host; the installed one if absent.
+    #[arg(long)]
+    pub(crate) libraries: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct LocalOptions {
+    #[command(flatten)]
+    pub(crate) state: State,
+    #[command(flatten)]
+    pub(crate) service: ServiceOptions,
+    /// Software GPUs of the node.
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u16).range(1..=16))]
+    pub(crate) gpus: u16,
+    /// End the node and all VMs of an earlier run, and with them what they were doing.
+    #[arg(long)]
+    pub(crate) down: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TokenOptions {
+    #[command(flatten)]
+    pub(crate) state: State,
+    /// What it is for.
+    pub(crate) name: String,
+    /// What its bearer may.
+    #[arg(long, value_parser = role)]
+    pub(crate) role: Role,
+    /// The project; it is made without any quota if it is not there.
+    #[arg(long)]
+    pub(crate) project: Option<String>,
+}
+
+fn placement(name: &str) -> Result<weft_sched::placement::PolicyId, String> {
+    weft_sched::placement::by_name(name).map_err(|error| error.to_string())
+}
+
+fn role(text: &str) -> Result<Role, String> {
+    match text {
+        "reader" => Ok(Role::Reader),
+        "member" => Ok(Role::Member),
+        "admin" => Ok(Role::Admin),
+        _ => Err(format!("`{text}` is no role: it is one of reader, member, admin")),
+    }
+}

@@ -1,0 +1,216 @@
+//! Threads that carry out what is planned, instance by instance, until there is nothing to do.
+//!
+//! An instance is in the hands of one thread at a time. A step that fails is tried again later and
+//! later; while an instance is made, only so often, and then it is undone. Undoing never gives up.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use weft_api::v1::{Event, EventKind};
+
+use crate::clock;
+use crate::execute::{Outcome, World};
+use crate::plan::Step;
+use crate::provision::Failure;
+use crate::store::{InstanceRow, StoreError, Wanted};
+
+/// Attempts at a step of making an instance.
+const ATTEMPTS_MAX: u32 = 6;
+
+/// How long the first pause is; each next one is twice as long.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest pause.
+const PAUSE_MAX: Duration = Duration::from_secs(15);
+
+/// Works off what is to be done.
+#[derive(Debug)]
+pub struct Engine {
+    world: World,
+    queue: Mutex<Queue>,
+    changed: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// What is due, by time and then in order.
+    due: BTreeMap<(Instant, u64), String>,
+    number: u64,
+    /// When each instance of `due` is.
+    at: BTreeMap<String, (Instant, u64)>,
+    /// In a thread's hands.
+    busy: BTreeSet<String>,
+    /// Those of them that are to be looked at again.
+    again: BTreeSet<String>,
+    /// Failed attempts at the step that an instance is at.
+    attempts: BTreeMap<String, u32>,
+}
+
+impl Queue {
+    /// An instance is looked at then, or earlier.
+    fn push(&mut self, instance: &str, when: Instant) {
+        if let Some(known) = self.at.get(instance) {
+            if known.0 <= when {
+                return;
+            }
+            let known = *known;
+            self.due.remove(&known);
+        }
+        self.number += 1;
+        self.due.insert((when, self.number), instance.to_owned());
+        self.at.insert(instance.to_owned(), (when, self.number));
+    }
+
+    /// One that is due, or when the next one is.
+    fn pop(&mut self, now: Instant) -> Result<String, Option<Instant>> {
+        let Some((key, instance)) = self.due.first_key_value() else { return Err(None) };
+        if key.0 > now {
+            return Err(Some(key.0));
+        }
+        let (key, instance) = (*key, instance.clone());
+        self.due.remove(&key);
+        self.at.remove(&instance);
+        self.busy.insert(instance.clone());
+        Ok(instance)
+    }
+}
+
+impl Engine {
+    /// Starts so many threads.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn start(world: World, threads: usize) -> std::io::Result<Arc<Self>> {
+        let (queue, changed) = (Mutex::default(), Condvar::new());
+        let engine = Arc::new(Self { world, queue, changed });
+        for number in 0..threads {
+            let engine = Arc::clone(&engine);
+            let thread = thread::Builder::new().name(format!("engine-{number}"));
+            thread.spawn(move || {
+                loop {
+                    engine.work();
+                }
+            })?;
+        }
+        Ok(engine)
+    }
+
+    /// The world that it works on.
+    #[must_use]
+    pub fn world(&self) -> &World {
+        &self.world
+    }
+
+    /// Something is to be done about an instance.
+    pub fn kick(&self, instance: &str) {
+        let mut queue = self.lock();
+        if queue.busy.contains(instance) {
+            queue.again.insert(instance.to_owned());
+        } else {
+            queue.push(instance, Instant::now());
+            self.changed.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for an instance and does what it can about it.
+    fn work(&self) {
+        let mut queue = self.lock();
+        let instance = loop {
+            match queue.pop(Instant::now()) {
+                Ok(instance) => break instance,
+                Err(next) => {
+                    let wait = next.map_or(PAUSE_MAX, |at| at.duration_since(Instant::now()));
+                    let waited = self.changed.wait_timeout(queue, wait);
+                    queue = waited.unwrap_or_else(PoisonError::into_inner).0;
+                }
+            }
+        };
+        drop(queue);
+        let later = self.advance(&instance);
+        let mut queue = self.lock();
+        queue.busy.remove(&instance);
+        if queue.again.remove(&instance) {
+            queue.push(&instance, Instant::now());
+        } else if let Some(pause) = later {
+            queue.push(&instance, Instant::now() + pause);
+        }
+        self.changed.notify_one();
+    }
+
+    /// Does step after step; when to go on, if there is more.
+    fn advance(&self, id: &str) -> Option<Duration> {
+        loop {
+            let instance = match self.world.store.instance(id) {
+                Ok(Some(instance)) if instance.ended_ms.is_none() => instance,
+                Ok(_) => return None,
+                Err(error) => {
+                    tracing::error!(instance = id, %error, "the store cannot be read");
+                    return Some(PAUSE_MAX);
+                }
+            };
+            let Some(step) = instance.plan().first().copied() else {
+                self.lock().attempts.remove(id);
+                return None;
+            };
+            match self.world.execute(&instance, step) {
+                Outcome::Done => {
+                    self.lock().attempts.remove(id);
+                    tracing::debug!(instance = id, step = step.name(), "done");
+                }
+                Outcome::NotYet(pause) => return Some(pause),
+                Outcome::Failed(failure) => match self.failed(&instance, step, &failure) {
+                    Ok(None) => {}
+                    Ok(Some(pause)) => return Some(pause),
+                    Err(error) => {
+                        tracing::error!(instance = id, %error, "the store cannot be written");
+                        return Some(PAUSE_MAX);
+                    }
+                },
+            }
+        }
+    }
+
+    /// What to do about a failure: wait, or go on to undo.
+    fn failed(
+        &self,
+        instance: &InstanceRow,
+        step: Step,
+        failure: &Failure,
+    ) -> Result<Option<Duration>, StoreError> {
+        let attempts = {
+            let mut queue = self.lock();
+            let attempts = queue.attempts.entry(instance.id.clone()).or_insert(0);
+            *attempts += 1;
+            *attempts
+        };
+        let is_making = instance.wanted == Wanted::Present;
+        let gives_up = is_making && (failure.is_permanent || attempts >= ATTEMPTS_MAX);
+        let kind = if gives_up { EventKind::Failed } else { EventKind::Retry };
+        let (words, name) = (&failure.words, step.name());
+        tracing::warn!(instance = instance.id, step = name, attempts, gives_up, why = words);
+        // A step that is tried for days does not fill the disk.
+        if gives_up || attempts.is_power_of_two() {
+            let event = Event {
+                at_ms: clock::now_ms(),
+                step: name.to_owned(),
+                kind,
+                took_us: 0,
+                detail: Some(words.clone()),
+            };
+            self.world.store.tell(&instance.id, &event)?;
+        }
+        if gives_up {
+            self.lock().attempts.remove(&instance.id);
+            let why = format!("{name}: {words}");
+            self.world.store.renounce(&instance.id, Some(&why), None)?;
+            return Ok(None);
+        }
+        Ok(Some((PAUSE * 2_u32.saturating_pow(attempts.min(16) - 1)).min(PAUSE_MAX)))
+    }
+}

@@ -1,0 +1,277 @@
+//! Carries out a step: asks the world, and keeps what it answered. Every step may be executed
+//! again.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use weft_api::v1::{Event, EventKind};
+
+use crate::allocate::Allocator;
+use crate::clock;
+use crate::crash::Crash;
+use crate::nodes::{Nodes, VgpuSpec};
+use crate::plan::Step;
+use crate::provision::{Failure, Provisioner, VmSpec, VmState};
+use crate::rules::{self, Endpoint, GrantRow};
+use crate::store::{CgpuRow, Effects, Found, InstanceRow, Store, StoreError};
+
+/// How often to look for what comes of itself: a port, a booted VM, one that is gone.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
+
+/// A VM has booted after this time, or never will.
+const BOOT_LIMIT_MS: u64 = 300_000;
+
+/// The world outside, and what is kept of it.
+#[derive(Debug, Clone)]
+pub struct World {
+    /// What is kept.
+    pub store: Arc<dyn Store>,
+    /// Who has which GPU.
+    pub allocator: Arc<Allocator>,
+    /// VMs.
+    pub provisioner: Arc<dyn Provisioner>,
+    /// The endpoints of their hosts.
+    pub endpoint: Arc<dyn Endpoint>,
+    /// GPU nodes.
+    pub nodes: Arc<dyn Nodes>,
+    /// Where a test wants this process to be killed.
+    pub crash: Crash,
+}
+
+/// What came of a step.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Outcome {
+    /// It was done, and is kept.
+    Done,
+    /// It is not done yet; look again after so long.
+    NotYet(Duration),
+    /// It failed.
+    Failed(Failure),
+}
+
+impl From<StoreError> for Failure {
+    fn from(error: StoreError) -> Self {
+        Self::passing(error.to_string())
+    }
+}
+
+/// What a step found: its effects, or nothing yet.
+type Finding = Result<Option<Effects>, Failure>;
+
+impl World {
+    /// Carries out one step of an instance and marks it.
+    pub fn execute(&self, instance: &InstanceRow, step: Step) -> Outcome {
+        self.crash.at("before", step);
+        let begun = Instant::now();
+        let effects = match self.act(instance, step) {
+            Ok(Some(effects)) => effects,
+            Ok(None) => return Outcome::NotYet(LOOK_AGAIN),
+            Err(failure) => return Outcome::Failed(failure),
+        };
+        self.crash.at("after", step);
+        let took_us = u64::try_from(begun.elapsed().as_micros()).unwrap_or(u64::MAX);
+        let (at_ms, step_name) = (clock::now_ms(), step.name().to_owned());
+        let event = Event { at_ms, step: step_name, kind: EventKind::Done, took_us, detail: None };
+        let kept = if step == Step::Release {
+            self.allocator.release(&instance.id, at_ms, &event)
+        } else {
+            self.store.mark(&instance.id, step, &effects, &event)
+        };
+        self.crash.at("kept", step);
+        match kept {
+            Ok(()) => Outcome::Done,
+            Err(error) => Outcome::Failed(error.into()),
+        }
+    }
+
+    fn act(&self, instance: &InstanceRow, step: Step) -> Finding {
+        let cgpus = self.store.instance_cgpus(&instance.id)?;
+        match step {
+            Step::Address => self.address(instance, &cgpus),
+            Step::Grant => self.grant(instance, &cgpus),
+            Step::Create => self.create(instance, &cgpus),
+            Step::Port => self.port(instance),
+            Step::Rules => {
+                self.endpoint.put(&instance.id, &self.rows(instance, &cgpus)?)?;
+                Ok(Some(Effects::default()))
+            }
+            Step::Active => self.active(instance),
+            Step::Confirm => self.confirm(instance, &cgpus),
+            Step::Unrule => {
+                self.endpoint.withdraw(&instance.id)?;
+                Ok(Some(Effects::default()))
+            }
+            Step::Revoke => self.revoke(&cgpus),
+            Step::Terminate => {
+                let is_gone = self.provisioner.terminate(&instance.id)?;
+                Ok(is_gone.then(Effects::default))
+            }
+            Step::Release => Ok(Some(Effects::default())),
+        }
+    }
+
+    /// cGPUs of one node have one address: their endpoint is one.
+    fn address(&self, instance: &InstanceRow, cgpus: &[CgpuRow]) -> Finding {
+        let nodes: BTreeSet<&str> = cgpus.iter().map(|cgpu| cgpu.node.as_str()).collect();
+        let nodes: Vec<&str> = nodes.into_iter().collect();
+        let mut masked = Vec::with_capacity(cgpus.len());
+        for cgpu in cgpus {
+            let number = nodes.iter().position(|node| *node == cgpu.node).unwrap_or(0);
+            let number = u32::try_from(number).unwrap_or(u32::MAX);
+            masked.push((cgpu.id.clone(), self.provisioner.masked(instance.slot, number)?));
+        }
+        Ok(Some(Effects { masked, ..Effects::default() }))
+    }
+
+    fn admin(&self, node: &str) -> Result<String, Failure> {
+        let found = self.store.node(node)?;
+        let unknown = || Failure::permanent(format!("node {node} is not known any longer"));
+        Ok(found.ok_or_else(unknown)?.admin)
+    }
+
+    fn grant(&self, instance: &InstanceRow, cgpus: &[CgpuRow]) -> Finding {
+        let mut tokens = Vec::with_capacity(cgpus.len());
+        for (node, cgpus) in by_node(cgpus) {
+            let vgpu = |cgpu: &&CgpuRow| VgpuSpec {
+                name: cgpu.vgpu(),
+                device: cgpu.device.clone(),
+                weight: cgpu.weight,
+                memory_mib: cgpu.memory_mib,
+                sla_us: instance.spec.sla_us,
+            };
+            let vgpus: Vec<VgpuSpec> = cgpus.iter().map(vgpu).collect();
+            let inside = || self.crash.at("inside", Step::Grant);
+            let granted = self.nodes.grant(&self.admin(node)?, &vgpus, &inside);
+            let granted = granted.map_err(|failure| of_node(node, &failure))?;
+            tokens.extend(cgpus.iter().map(|cgpu| cgpu.id.clone()).zip(granted));
+        }
+        Ok(Some(Effects { tokens, ..Effects::default() }))
+    }
+
+    fn create(&self, instance: &InstanceRow, cgpus: &[CgpuRow]) -> Finding {
+        self.provisioner.create(&vm_spec(instance, cgpus))?;
+        Ok(Some(Effects::default()))
+    }
+
+    fn port(&self, instance: &InstanceRow) -> Finding {
+        let port = self.provisioner.port(&instance.id)?;
+        if port.is_none() {
+            // What ends before it has a port never gets one.
+            self.booted(instance)?;
+        }
+        Ok(port.map(|(host, port)| {
+            let found = Found { host: Some(host), port: Some(port) };
+            Effects { found: Some(found), ..Effects::default() }
+        }))
+    }
+
+    /// Whether the VM has booted; an error if it never will.
+    fn booted(&self, instance: &InstanceRow) -> Result<bool, Failure> {
+        match self.provisioner.state(&instance.id)? {
+            VmState::Active => Ok(true),
+            VmState::Booting
+                if clock::now_ms().saturating_sub(instance.created_ms) < BOOT_LIMIT_MS =>
+            {
+                Ok(false)
+            }
+            VmState::Booting => Err(Failure::permanent("the VM did not boot in time")),
+            VmState::Absent => Err(Failure::permanent("the VM ended while it was made")),
+            VmState::Broken(why) => Err(Failure::permanent(why)),
+        }
+    }
+
+    fn active(&self, instance: &InstanceRow) -> Finding {
+        Ok(self.booted(instance)?.then(Effects::default))
+    }
+
+    fn confirm(&self, instance: &InstanceRow, cgpus: &[CgpuRow]) -> Finding {
+        let rows = self.rows(instance, cgpus)?;
+        if !self.endpoint.holds(&instance.id, &rows)? {
+            // Its process was killed since, perhaps.
+            self.endpoint.put(&instance.id, &rows)?;
+            return Ok(None);
+        }
+        if !self.booted(instance)? {
+            return Ok(None);
+        }
+        let ready_ms = Some(clock::now_ms());
+        Ok(Some(Effects { ready_ms, ..Effects::default() }))
+    }
+
+    fn revoke(&self, cgpus: &[CgpuRow]) -> Finding {
+        let mut used_ns = Vec::new();
+        for (node, cgpus) in by_node(cgpus) {
+            let names: Vec<String> = cgpus.iter().map(|cgpu| cgpu.vgpu()).collect();
+            let revoked = self.nodes.revoke(&self.admin(node)?, &names);
+            let revoked: BTreeMap<String, u64> =
+                revoked.map_err(|failure| of_node(node, &failure))?.into_iter().collect();
+            used_ns.extend(cgpus.iter().filter_map(|cgpu| {
+                revoked.get(&cgpu.vgpu()).map(|used_ns| (cgpu.id.clone(), *used_ns))
+            }));
+            self.crash.at("inside", Step::Revoke);
+        }
+        Ok(Some(Effects { used_ns, ..Effects::default() }))
+    }
+
+    /// What the endpoint of an instance's host is to hold.
+    ///
+    /// # Errors
+    /// The store's.
+    pub fn rows(
+        &self,
+        instance: &InstanceRow,
+        cgpus: &[CgpuRow],
+    ) -> Result<Vec<GrantRow>, Failure> {
+        let mut gateways = BTreeMap::new();
+        for node in by_node(cgpus).into_keys() {
+            if let Some(found) = self.store.node(node)? {
+                gateways.insert(node.to_owned(), found.gateway);
+            }
+        }
+        Ok(rules::rows(instance, cgpus, &gateways))
+    }
+}
+
+fn of_node(node: &str, failure: &Failure) -> Failure {
+    Failure { words: format!("node {node}: {}", failure.words), ..*failure }
+}
+
+fn by_node(cgpus: &[CgpuRow]) -> BTreeMap<&str, Vec<&CgpuRow>> {
+    let mut found: BTreeMap<&str, Vec<&CgpuRow>> = BTreeMap::new();
+    for cgpu in cgpus {
+        found.entry(&cgpu.node).or_default().push(cgpu);
+    }
+    found
+}
+
+/// What the VM is told: an address for each cGPU, and the grants.
+fn vm_spec(instance: &InstanceRow, cgpus: &[CgpuRow]) -> VmSpec {
+    let mut environment = vec![
+        ("CGPUS".to_owned(), cgpus.len().to_string()),
+        ("INSTANCE".to_owned(), instance.id.clone()),
+    ];
+    let mut gateways: Vec<(String, Vec<String>)> = Vec::new();
+    for cgpu in cgpus {
+        let Some(masked) = &cgpu.masked else { continue };
+        environment.push((format!("CGPU_{}", cgpu.ordinal), masked.clone()));
+        let token = cgpu.token.clone().unwrap_or_default();
+        match gateways.iter_mut().find(|(known, _)| known == masked) {
+            Some((_, tokens)) => tokens.push(token),
+            None => gateways.push((masked.clone(), vec![token])),
+        }
+    }
+    for (number, (masked, _)) in gateways.iter().enumerate() {
+        let of_it = cgpus.iter().filter(|cgpu| cgpu.masked.as_ref() == Some(masked));
+        let names: Vec<String> = of_it.map(CgpuRow::vgpu).collect();
+        environment.push((format!("WEFT_VGPU_{number}"), names.join(",")));
+    }
+    VmSpec {
+        id: instance.id.clone(),
+        slot: instance.slot,
+        host: instance.spec.host.clone(),
+        environment,
+        gateways,
+        user_data: instance.spec.user_data.clone(),
+    }
+}

@@ -1,0 +1,158 @@
+//! HTTP: one route for each call of the table.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::{Body, to_bytes};
+use axum::extract::{Query, RawPathParams, Request};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName};
+use axum::http::{HeaderMap, HeaderValue, StatusCode};
+use axum::response::Response;
+use axum::routing::{MethodFilter, MethodRouter, on};
+use serde::Deserialize;
+use tokio::sync::Semaphore;
+use weft_api::v1::{
+    Call, IDEMPOTENCY_HEADER, Kind, Method, Problem, VERSION, VERSION_HEADER, VERSION_MIN,
+};
+
+use crate::service::{Ask, Reply, Service};
+
+/// The longest body of a request.
+const BODY_BYTES_MAX: usize = 128 << 10;
+
+/// Requests that are answered at once; more are told to come back.
+const AT_ONCE_MAX: usize = 256;
+
+const VERSION_NAME: HeaderName = HeaderName::from_static(VERSION_HEADER);
+
+/// What may stand behind the question mark.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Asked {
+    limit: Option<u32>,
+    after: Option<String>,
+    project: Option<String>,
+}
+
+/// The routes.
+pub fn router(service: &Arc<Service>) -> Router {
+    let room = Arc::new(Semaphore::new(AT_ONCE_MAX));
+    let mut router = Router::new();
+    for call in Call::ALL {
+        router = router.route(call.path(), route(*call, service, &room));
+    }
+    let unknown = |request: Request| async move {
+        let words = format!("there is no path {}", request.uri().path());
+        refused(&Problem::new(Kind::NotFound, words).hint("the paths are in /openapi.json"))
+    };
+    let other_method = |request: Request| async move {
+        let words = format!("{} does not know {}", request.uri().path(), request.method());
+        refused(&Problem::new(Kind::Method, words).hint("the methods are in /openapi.json"))
+    };
+    router.fallback(unknown).method_not_allowed_fallback(other_method)
+}
+
+fn route(call: Call, service: &Arc<Service>, room: &Arc<Semaphore>) -> MethodRouter {
+    let filter = match call.method() {
+        Method::Get => MethodFilter::GET,
+        Method::Post => MethodFilter::POST,
+        Method::Put => MethodFilter::PUT,
+        Method::Patch => MethodFilter::PATCH,
+        Method::Delete => MethodFilter::DELETE,
+    };
+    let (service, room) = (Arc::clone(service), Arc::clone(room));
+    on(filter, move |path: RawPathParams, request: Request| {
+        let (service, room) = (Arc::clone(&service), Arc::clone(&room));
+        async move {
+            let answered = answer(call, &service, &room, &path, request).await;
+            answered.unwrap_or_else(|problem| refused(&problem))
+        }
+    })
+}
+
+async fn answer(
+    call: Call,
+    service: &Arc<Service>,
+    room: &Semaphore,
+    path: &RawPathParams,
+    request: Request,
+) -> Result<Response, Problem> {
+    let busy = |_| {
+        Problem::new(Kind::Busy, format!("{AT_ONCE_MAX} requests are being answered"))
+            .hint("try again in a moment")
+    };
+    let _place = room.try_acquire().map_err(busy)?;
+    let ask = understood(path, request).await?;
+    let service = Arc::clone(service);
+    let answered = tokio::task::spawn_blocking(move || service.call(call, &ask)).await;
+    let ended = |_| Problem::new(Kind::Internal, "the request's thread ended");
+    Ok(shown(call.status(), answered.map_err(ended)??))
+}
+
+async fn understood(path: &RawPathParams, request: Request) -> Result<Ask, Problem> {
+    let (parts, body) = request.into_parts();
+    spoken(&parts.headers)?;
+    let malformed = |words: String| Problem::new(Kind::Malformed, words);
+    let asked = Query::<Asked>::try_from_uri(&parts.uri);
+    let Query(Asked { limit, after, project }) =
+        asked.map_err(|error| malformed(error.body_text()))?;
+    let header = |name: &HeaderName| {
+        let value = parts.headers.get(name).map(HeaderValue::to_str).transpose();
+        value.map_err(|_| malformed(format!("the header {name} is not plain text")))
+    };
+    let token = header(&AUTHORIZATION)?.and_then(|value| value.strip_prefix("Bearer "));
+    let key = header(&HeaderName::from_static(IDEMPOTENCY_HEADER))?;
+    let large =
+        |_| Problem::new(Kind::TooLarge, format!("a body has up to {BODY_BYTES_MAX} bytes"));
+    Ok(Ask {
+        target: path.iter().next().map(|(_, value)| value.to_owned()).unwrap_or_default(),
+        limit,
+        after,
+        project,
+        token: token.map(str::to_owned),
+        key: key.map(str::to_owned),
+        body: to_bytes(body, BODY_BYTES_MAX).await.map_err(large)?.to_vec(),
+    })
+}
+
+/// Whether the version that is asked for is spoken here.
+fn spoken(headers: &HeaderMap) -> Result<(), Problem> {
+    let Some(asked) = headers.get(VERSION_NAME) else { return Ok(()) };
+    let number = |text: &str| text.parse::<u32>().ok();
+    let pair = |text: &str| text.split_once('.').and_then(|(a, b)| Some((number(a)?, number(b)?)));
+    let found = asked.to_str().ok().and_then(pair);
+    if found.is_some_and(|found| (VERSION_MIN..=VERSION).contains(&found)) {
+        return Ok(());
+    }
+    let ((low, low_minor), (high, high_minor)) = (VERSION_MIN, VERSION);
+    let words = format!("{VERSION_HEADER}: {asked:?} is not spoken here");
+    let hint = format!("{low}.{low_minor} to {high}.{high_minor} are");
+    Err(Problem::new(Kind::Version, words).hint(hint))
+}
+
+fn shown(status: u16, reply: Reply) -> Response {
+    let (kind, body) = match reply {
+        Reply::Nothing => ("text/plain; charset=utf-8", Body::empty()),
+        Reply::Json(bytes) => ("application/json", bytes.into()),
+        Reply::Text(text) => ("text/plain; charset=utf-8", text.into()),
+    };
+    response(status, kind, body)
+}
+
+fn refused(problem: &Problem) -> Response {
+    // A problem of strings and a number can be written.
+    let bytes = serde_json::to_vec(problem).unwrap_or_default();
+    response(problem.status, "application/problem+json", bytes.into())
+}
+
+fn response(status: u16, kind: &'static str, body: Body) -> Response {
+    let mut response = Response::new(body);
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or_default();
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    let (major, minor) = VERSION;
+    if let Ok(version) = HeaderValue::from_str(&format!("{major}.{minor}")) {
+        headers.insert(VERSION_NAME, version);
+    }
+    response
+}

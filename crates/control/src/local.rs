@@ -1,0 +1,163 @@
+//! `weft-control local`: a whole cloud on this machine.
+
+use std::fs;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use weft_api::node::Client;
+use weft_api::v1::{Quota, Role};
+use weft_control::clock;
+use weft_control::nodes::{Nodes, Sockets};
+use weft_control::provision::local::Local;
+use weft_control::store::{NodeRow, Store};
+
+use crate::args::LocalOptions;
+use crate::serve::{self, make_token};
+use crate::{args, note};
+
+/// A node has started after this time, or has failed.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+/// How often to look for that.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// What the example's project may have.
+const QUOTA: Quota = Quota { cgpus: 64, memory_mib: 64 << 10, exclusive_gpus: 8 };
+
+/// `weft-control local`
+pub(crate) fn local(options: &LocalOptions) -> Result<()> {
+    serve::log();
+    let folder = options.state.folder()?;
+    let _lock = serve::lock(&folder)?;
+    let vms = serve::local_vms(&folder, &options.service)?;
+    if options.down {
+        return down(&folder, &vms);
+    }
+    let store = args::State::store(&folder)?;
+    let node = folder.join("node");
+    start_node(&node, options.gpus)?;
+    register(&node, store.as_ref())?;
+    let tokens = tokens(&folder, store.as_ref())?;
+    let world = serve::world(store, Arc::clone(&vms) as _, vms, &options.service);
+    serve::run(world, &options.service, |address| {
+        note(&format!(
+            "weft-control: a cloud on this machine is ready. In another terminal:\n\
+             \n  export GSAAS_URL=http://{address} GSAAS_TOKEN_FILE={}\n  \
+             gsaas -l -ncgpus=1 -poolmem=512 -mode=shared\n\n\
+             An administrator's token is in {}. Ctrl-C leaves the node and the VMs running; \
+             `weft-control local --down` ends them.",
+            tokens[1].display(),
+            tokens[0].display()
+        ));
+        Ok(())
+    })
+}
+
+fn admin_socket(node: &Path) -> PathBuf {
+    node.join("admin.sock")
+}
+
+/// Starts a node, unless one of an earlier run is there.
+fn start_node(folder: &Path, gpus: u16) -> Result<()> {
+    if Client::connect(&admin_socket(folder)).is_ok() {
+        note("weft-control: the node of an earlier run goes on");
+        return Ok(());
+    }
+    fs::create_dir_all(folder)?;
+    let program = std::env::current_exe()?.with_file_name("weft");
+    ensure!(
+        program.exists(),
+        "{} is missing: it is installed beside this program",
+        program.display()
+    );
+    let log_path = folder.join("node.log");
+    let log = fs::File::options().create(true).append(true).mode(0o600).open(&log_path)?;
+    let devices = vec!["soft"; usize::from(gpus)].join(",");
+    let mut command = Command::new(program);
+    command.arg("node").arg("--runtime-dir").arg(folder).args(["--device", &devices]);
+    command.arg("--set").arg(format!("state_dir={}", folder.join("state").display()));
+    command.args(["--set", "remote.listen=127.0.0.1:0"]);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+    // It is not this program's terminal's: it goes on when this ends.
+    std::os::unix::process::CommandExt::process_group(&mut command, 0);
+    let child = command.spawn().context("cannot start the node")?;
+    wait_for(child, folder, &log_path)
+}
+
+fn wait_for(mut child: Child, folder: &Path, log: &Path) -> Result<()> {
+    let deadline = Instant::now() + START_LIMIT;
+    while Client::connect(&admin_socket(folder)).is_err() {
+        if let Some(status) = child.try_wait()? {
+            bail!("the node ended with {status}; {} says why", log.display());
+        }
+        ensure!(Instant::now() < deadline, "the node did not start; see {}", log.display());
+        thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Makes the node known: its gateway has another port after each start.
+fn register(folder: &Path, store: &dyn Store) -> Result<()> {
+    let admin = admin_socket(folder).display().to_string();
+    let deadline = Instant::now() + START_LIMIT;
+    let facts = loop {
+        match Sockets.look(&admin) {
+            Ok(facts) => break facts,
+            Err(failure) if failure.is_permanent || Instant::now() > deadline => {
+                bail!("the node cannot be used: {}", failure.words)
+            }
+            Err(_) => thread::sleep(PAUSE),
+        }
+    };
+    let node = NodeRow {
+        name: "local".to_owned(),
+        admin,
+        gateway: facts.gateway,
+        host: "local".to_owned(),
+        created_ms: clock::now_ms(),
+        gpus: 0,
+    };
+    Ok(store.put_node(&node, &facts.gpus, None)?)
+}
+
+/// Tokens of an administrator and of a member of the project `demo`, in files.
+fn tokens(folder: &Path, store: &dyn Store) -> Result<[PathBuf; 2]> {
+    if store.project("demo")?.is_none() {
+        store.put_project("demo", QUOTA, None)?;
+    }
+    let files = [folder.join("admin.token"), folder.join("demo.token")];
+    let whose = [("local-admin", Role::Admin, None), ("demo", Role::Member, Some("demo"))];
+    for (path, (name, role, project)) in files.iter().zip(whose) {
+        if path.exists() {
+            continue;
+        }
+        let secret = make_token(store, name, role, project.map(str::to_owned));
+        let secret = secret.with_context(|| format!("{} is lost", path.display()))?;
+        let file = fs::File::options().create_new(true).write(true).mode(0o600).open(path);
+        std::io::Write::write_all(&mut file?, format!("{secret}\n").as_bytes())?;
+    }
+    Ok(files)
+}
+
+/// Ends what an earlier run left running.
+fn down(folder: &Path, vms: &Local) -> Result<()> {
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        match vms.terminate_all() {
+            Ok(0) => break,
+            Ok(left) if Instant::now() > deadline => bail!("{left} VMs do not end"),
+            Err(failure) if Instant::now() > deadline => bail!("{}", failure.words),
+            Ok(_) | Err(_) => thread::sleep(PAUSE),
+        }
+    }
+    if let Ok(mut node) = Client::connect(&admin_socket(&folder.join("node"))) {
+        node.shutdown()?;
+    }
+    note("weft-control: the node and the VMs have ended; what they were stays in the records");
+    Ok(())
+}

@@ -1,0 +1,211 @@
+//! GPU nodes, through their admin sockets.
+
+use std::path::Path;
+
+use weft_api::node::{AdminError, Answer, Client, GrantRequest, Request};
+
+use crate::provision::Failure;
+use crate::random;
+use crate::store::{GpuFound, VGPU_PREFIX};
+
+/// For how long sessions may begin with a grant: the longest that nodes allow.
+const GRANT_VALID_S: u64 = 30 * 24 * 3_600;
+
+/// How many endpoints may use a grant: a VM's is another one after each time that it boots.
+const GRANT_USES: u32 = 64;
+
+/// Connections to one node at once.
+const CONNECTIONS_MAX: usize = 8;
+
+const MIB: u64 = 1 << 20;
+
+/// What a node says of itself.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeFacts {
+    /// Its GPUs that are in service.
+    pub gpus: Vec<GpuFound>,
+    /// Where its gateway listens.
+    pub gateway: String,
+}
+
+/// A vGPU that a node is to have.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct VgpuSpec {
+    /// Its name.
+    pub name: String,
+    /// Its device.
+    pub device: String,
+    /// Its weight.
+    pub weight: u32,
+    /// Its memory quota.
+    pub memory_mib: u64,
+    /// Its SLA, 0 for none.
+    pub sla_us: u64,
+}
+
+/// The GPU nodes.
+pub trait Nodes: Send + Sync + std::fmt::Debug {
+    /// What a node is.
+    ///
+    /// # Errors
+    /// Why it cannot be used.
+    fn look(&self, admin: &str) -> Result<NodeFacts, Failure>;
+
+    /// Makes vGPUs that are not there, and a grant for each, in their order. `inside` is called
+    /// between two.
+    ///
+    /// # Errors
+    /// Why there are not all.
+    fn grant(
+        &self,
+        admin: &str,
+        vgpus: &[VgpuSpec],
+        inside: &(dyn Fn() + Sync),
+    ) -> Result<Vec<String>, Failure>;
+
+    /// Removes vGPUs with their sessions and grants, if they are there; those that were, with the
+    /// device time that they used, in ns.
+    ///
+    /// # Errors
+    /// Why some may be left.
+    fn revoke(&self, admin: &str, vgpus: &[String]) -> Result<Vec<(String, u64)>, Failure>;
+
+    /// The control plane's vGPUs on a node.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    fn vgpus(&self, admin: &str) -> Result<Vec<String>, Failure>;
+}
+
+/// Nodes whose admin sockets lie on this host, or are led here.
+#[derive(Debug, Default)]
+pub struct Sockets;
+
+impl From<AdminError> for Failure {
+    fn from(error: AdminError) -> Self {
+        let is_permanent = match &error {
+            AdminError::Refused(_) | AdminError::Unexpected(_) | AdminError::Stranger { .. } => {
+                true
+            }
+            AdminError::NotRunning { .. } | AdminError::Permission { .. } | AdminError::Io(_) => {
+                false
+            }
+        };
+        Self { is_permanent, words: error.to_string() }
+    }
+}
+
+fn connect(admin: &str) -> Result<Client, Failure> {
+    Ok(Client::connect(Path::new(admin))?)
+}
+
+impl Nodes for Sockets {
+    fn look(&self, admin: &str) -> Result<NodeFacts, Failure> {
+        let mut client = connect(admin)?;
+        let report = client.node()?;
+        if !report.you_administrate {
+            return Err(Failure::permanent(format!(
+                "the node at {admin} does not let this user administrate it: run weft-control as \
+                 the node's user or as root, or as a member of its sockets.admin_group"
+            )));
+        }
+        let found = |device: &weft_api::node::DeviceReport| GpuFound {
+            device: device.name.clone(),
+            product: device.product.clone(),
+            memory_mib: device.memory_bytes / MIB,
+        };
+        let gpus = report.devices.iter().filter(|device| device.in_service).map(found).collect();
+        // A grant says where the gateway listens, and whether there is one.
+        let name = format!("{VGPU_PREFIX}probe-{}", random::hex(4)?);
+        let asked = grant_request(&name, 1, 1);
+        let answer = client.call(&asked);
+        // A sweep may have been quicker; what is left the next one finds.
+        let _ = client.remove(&name, true);
+        let Answer::Grant(grant) = answer? else {
+            return Err(Failure::permanent(format!("the node at {admin} is of another version")));
+        };
+        let gateway = grant.listen.ok_or_else(|| {
+            Failure::passing(format!("the gateway of the node at {admin} does not listen yet"))
+        })?;
+        Ok(NodeFacts { gpus, gateway })
+    }
+
+    fn grant(
+        &self,
+        admin: &str,
+        vgpus: &[VgpuSpec],
+        inside: &(dyn Fn() + Sync),
+    ) -> Result<Vec<String>, Failure> {
+        let each = vgpus.len().div_ceil(CONNECTIONS_MAX).max(1);
+        let some = |part: &[VgpuSpec]| -> Result<Vec<String>, Failure> {
+            let mut client = connect(admin)?;
+            let one = |vgpu: &VgpuSpec| {
+                let grant = grant_one(&mut client, vgpu);
+                inside();
+                grant
+            };
+            part.iter().map(one).collect()
+        };
+        std::thread::scope(|scope| {
+            let parts = vgpus.chunks(each).map(|part| scope.spawn(move || some(part)));
+            // All are begun before the first is awaited.
+            let parts: Vec<_> = parts.collect();
+            let mut grants = Vec::with_capacity(vgpus.len());
+            for part in parts {
+                let ended = || Failure::passing("a thread ended before its time");
+                grants.append(&mut part.join().map_err(|_| ended())??);
+            }
+            Ok(grants)
+        })
+    }
+
+    fn revoke(&self, admin: &str, vgpus: &[String]) -> Result<Vec<(String, u64)>, Failure> {
+        let mut client = connect(admin)?;
+        let there = client.list()?;
+        let mut gone = Vec::new();
+        for vgpu in there.iter().filter(|vgpu| vgpus.contains(&vgpu.name)) {
+            client.remove(&vgpu.name, true)?;
+            gone.push((vgpu.name.clone(), vgpu.used_ns));
+        }
+        Ok(gone)
+    }
+
+    fn vgpus(&self, admin: &str) -> Result<Vec<String>, Failure> {
+        let all = connect(admin)?.list()?.into_iter().map(|vgpu| vgpu.name);
+        Ok(all.filter(|name| name.starts_with(VGPU_PREFIX)).collect())
+    }
+}
+
+fn grant_request(name: &str, valid_s: u64, uses: u32) -> Request {
+    let name = name.to_owned();
+    Request::Grant(GrantRequest { name, weight: None, memory_bytes: None, valid_s, uses })
+}
+
+/// A vGPU and its grant. After a crash the vGPU may be there; its name is nobody else's.
+fn grant_one(client: &mut Client, vgpu: &VgpuSpec) -> Result<String, Failure> {
+    let create = Request::Create {
+        name: vgpu.name.clone(),
+        weight: Some(vgpu.weight),
+        memory_bytes: Some(vgpu.memory_mib * MIB),
+        device: Some(vgpu.device.clone()),
+        owner: None,
+        token: None,
+        cap_ppm: None,
+        sla_ns: (vgpu.sla_us > 0).then_some(vgpu.sla_us.saturating_mul(1_000)),
+    };
+    match client.call(&create) {
+        Ok(_) => {}
+        Err(AdminError::Refused(why)) => {
+            let is_there = client.list()?.iter().any(|there| there.name == vgpu.name);
+            if !is_there {
+                return Err(Failure::permanent(why));
+            }
+        }
+        Err(error) => return Err(error.into()),
+    }
+    let answer = client.call(&grant_request(&vgpu.name, GRANT_VALID_S, GRANT_USES))?;
+    let Answer::Grant(report) = answer else {
+        return Err(Failure::permanent("the node is of another version".to_owned()));
+    };
+    Ok(report.grant)
+}

@@ -1,0 +1,187 @@
+//! VMs, endpoints and nodes in memory, for tests and benchmarks of the control plane alone. They
+//! fail when they are told to.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::{Failure, Provisioner, VmSpec, VmState};
+use crate::nodes::{NodeFacts, Nodes, VgpuSpec};
+use crate::rules::{Endpoint, GrantRow};
+use crate::store::{GpuFound, Port};
+
+/// All that a cloud has outside the control plane.
+#[derive(Debug, Default)]
+pub struct Fake {
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    vms: BTreeMap<String, VmSpec>,
+    rules: BTreeMap<String, Vec<GrantRow>>,
+    vgpus: BTreeMap<String, BTreeSet<String>>,
+    gpus: BTreeMap<String, Vec<GpuFound>>,
+    failures: BTreeMap<&'static str, (u32, Failure)>,
+}
+
+impl Fake {
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next `times` calls of `what` fail so.
+    pub fn fail(&self, what: &'static str, times: u32, failure: Failure) {
+        self.lock().failures.insert(what, (times, failure));
+    }
+
+    /// A node at `admin` with these GPUs.
+    pub fn add_gpus(&self, admin: &str, gpus: Vec<GpuFound>) {
+        self.lock().gpus.insert(admin.to_owned(), gpus);
+    }
+
+    /// A VM ends of itself.
+    pub fn lose(&self, vm: &str) {
+        self.lock().vms.remove(vm);
+    }
+
+    /// What there is of anything: VMs, rules and vGPUs.
+    #[must_use]
+    pub fn remains(&self) -> Vec<String> {
+        let inner = self.lock();
+        let vgpus = inner.vgpus.values().flatten();
+        inner.vms.keys().chain(inner.rules.keys()).chain(vgpus).cloned().collect()
+    }
+
+    /// What was asked of a VM.
+    #[must_use]
+    pub fn vm(&self, id: &str) -> Option<VmSpec> {
+        self.lock().vms.get(id).cloned()
+    }
+
+    /// The rows in force for a VM.
+    #[must_use]
+    pub fn rules(&self, id: &str) -> Vec<GrantRow> {
+        self.lock().rules.get(id).cloned().unwrap_or_default()
+    }
+
+    fn act<T>(&self, what: &'static str, act: impl FnOnce(&mut Inner) -> T) -> Result<T, Failure> {
+        let mut inner = self.lock();
+        if let Some((times, failure)) = inner.failures.get_mut(what)
+            && *times > 0
+        {
+            *times -= 1;
+            return Err(failure.clone());
+        }
+        Ok(act(&mut inner))
+    }
+}
+
+impl Provisioner for Fake {
+    fn check(&self) -> Result<String, Failure> {
+        Ok("VMs in memory only".to_owned())
+    }
+
+    fn masked(&self, _slot: u32, number: u32) -> Result<String, Failure> {
+        Ok(format!("169.254.77.{}:18515", number + 1))
+    }
+
+    fn create(&self, vm: &VmSpec) -> Result<(), Failure> {
+        self.act("create", |inner| {
+            inner.vms.entry(vm.id.clone()).or_insert_with(|| vm.clone());
+        })
+    }
+
+    fn port(&self, id: &str) -> Result<Option<(String, Port)>, Failure> {
+        self.act("port", |inner| {
+            let vm = inner.vms.get(id)?;
+            let host = vm.host.clone().unwrap_or_else(|| "fake".to_owned());
+            let port = Port {
+                tap: format!("tap-{id}"),
+                mac: "02:00:00:00:00:01".to_owned(),
+                ip: "10.0.0.2".to_owned(),
+            };
+            Some((host, port))
+        })
+    }
+
+    fn state(&self, id: &str) -> Result<VmState, Failure> {
+        self.act("state", |inner| match inner.vms.contains_key(id) {
+            true => VmState::Active,
+            false => VmState::Absent,
+        })
+    }
+
+    fn terminate(&self, id: &str) -> Result<bool, Failure> {
+        self.act("terminate", |inner| {
+            inner.vms.remove(id);
+            true
+        })
+    }
+
+    fn inventory(&self) -> Result<Vec<String>, Failure> {
+        self.act("inventory", |inner| inner.vms.keys().cloned().collect())
+    }
+
+    fn console(&self, _id: &str) -> Result<String, Failure> {
+        Ok(String::new())
+    }
+}
+
+impl Endpoint for Fake {
+    fn put(&self, instance: &str, rows: &[GrantRow]) -> Result<(), Failure> {
+        self.act("put", |inner| {
+            inner.rules.insert(instance.to_owned(), rows.to_vec());
+        })
+    }
+
+    fn holds(&self, instance: &str, rows: &[GrantRow]) -> Result<bool, Failure> {
+        self.act("holds", |inner| inner.rules.get(instance).is_some_and(|found| found == rows))
+    }
+
+    fn withdraw(&self, instance: &str) -> Result<(), Failure> {
+        self.act("withdraw", |inner| {
+            inner.rules.remove(instance);
+        })
+    }
+
+    fn instances(&self) -> Result<Vec<String>, Failure> {
+        self.act("instances", |inner| inner.rules.keys().cloned().collect())
+    }
+}
+
+impl Nodes for Fake {
+    fn look(&self, admin: &str) -> Result<NodeFacts, Failure> {
+        let gpus = self.act("look", |inner| inner.gpus.get(admin).cloned())?;
+        let gpus = gpus.ok_or_else(|| Failure::passing(format!("no node at {admin}")))?;
+        Ok(NodeFacts { gpus, gateway: format!("{admin}.example:7600") })
+    }
+
+    fn grant(
+        &self,
+        admin: &str,
+        vgpus: &[VgpuSpec],
+        inside: &(dyn Fn() + Sync),
+    ) -> Result<Vec<String>, Failure> {
+        self.act("grant", |inner| {
+            let there = inner.vgpus.entry(admin.to_owned()).or_default();
+            let grant = |vgpu: &VgpuSpec| {
+                there.insert(vgpu.name.clone());
+                inside();
+                format!("grant-of-{}", vgpu.name)
+            };
+            vgpus.iter().map(grant).collect()
+        })
+    }
+
+    fn revoke(&self, admin: &str, vgpus: &[String]) -> Result<Vec<(String, u64)>, Failure> {
+        self.act("revoke", |inner| {
+            let there = inner.vgpus.entry(admin.to_owned()).or_default();
+            let gone = vgpus.iter().filter(|vgpu| there.remove(*vgpu));
+            gone.map(|vgpu| (vgpu.clone(), 1)).collect()
+        })
+    }
+
+    fn vgpus(&self, admin: &str) -> Result<Vec<String>, Failure> {
+        self.act("vgpus", |inner| inner.vgpus.get(admin).into_iter().flatten().cloned().collect())
+    }
+}

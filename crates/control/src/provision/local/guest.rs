@@ -1,0 +1,296 @@
+//! What a VM of this host is: `guest` holds its lock and starts `inside` in namespaces, which
+//! boots.
+//!
+//! `inside` is the first process there, so all that it started ends with it. It ends with `guest`,
+//! whose pipe it reads.
+
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::chown;
+use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, setsid, wait};
+use rustix::thread::{Gid, Uid};
+
+use super::lock::Lock;
+use super::{Inside, Isolation, Settings, VmSpec, replace};
+
+/// What a console keeps; more is dropped.
+const CONSOLE_BYTES_MAX: u64 = 1 << 20;
+
+/// The VM reaches its masked addresses after this time, or has failed.
+const RULES_LIMIT: Duration = Duration::from_secs(120);
+
+/// How often to look for that.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// Where programs are looked for in a VM.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+fn known(folder: &Path) -> Result<(VmSpec, Settings)> {
+    let bytes = fs::read(folder.join("spec.json")).context("the VM's folder is gone")?;
+    Ok(serde_json::from_slice(&bytes)?)
+}
+
+/// `weft-control guest`: a VM, as long as this process lives.
+///
+/// # Errors
+/// If there is one already, or it cannot be made.
+pub fn guest(folder: &Path) -> Result<()> {
+    // Whoever started this may go, and its terminal too. The leader of a group cannot.
+    let _ = setsid();
+    let (_, settings) = known(folder)?;
+    let lock = Lock::take_for_life(&folder.join("guest.lock"), "guest")?;
+    let _lock = lock.context("the VM runs already")?;
+    for old in ["port.json", "status"] {
+        let _ = fs::remove_file(folder.join(old));
+    }
+    match settings.isolation {
+        Isolation::Processes => {
+            set_child_subreaper(Some(getpid()))?;
+            inside(folder)
+        }
+        Isolation::Namespaces => {
+            let mut child = Command::new("unshare")
+                .args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "--"])
+                .arg(std::env::current_exe()?)
+                .arg("inside")
+                .arg("--folder")
+                .arg(folder)
+                .stdin(Stdio::piped())
+                .spawn()
+                .context("cannot start unshare")?;
+            // The pipe lives until this process ends: waiting would close it.
+            let _lifeline = child.stdin.take();
+            let status = child.wait()?;
+            bail!("the VM ended with {status}")
+        }
+    }
+}
+
+/// `weft-control inside`: boots, and stays.
+///
+/// # Errors
+/// If it does not boot. The status says so too.
+pub fn inside(folder: &Path) -> Result<()> {
+    let (vm, settings) = known(folder)?;
+    let lock = Lock::take_for_life(&folder.join("inside.lock"), "inside")?;
+    let _lock = lock.context("the VM runs already")?;
+    if settings.isolation == Isolation::Namespaces {
+        end_with_pipe()?;
+    }
+    let status = own_file(&folder.join("status"))?;
+    status.write_all_at(b"booting", 0)?;
+    let network = fs::read_link("/proc/self/ns/net")?.to_string_lossy().into_owned();
+    replace(&folder.join("port.json"), &serde_json::to_vec(&Inside { network })?)?;
+    let booted = boot(folder, &vm, &settings);
+    let words = match &booted {
+        Ok(_) => "active".to_owned(),
+        Err(error) => format!("failed: {error:#}"),
+    };
+    status.set_len(0)?;
+    status.write_all_at(words.as_bytes(), 0)?;
+    let Booted { user_data, console, _endpoints } = booted?;
+    stay(user_data, &console)
+}
+
+/// A file of this process's user.
+fn own_file(path: &Path) -> std::io::Result<File> {
+    File::options().create(true).truncate(true).write(true).mode(0o600).open(path)
+}
+
+/// Ends this process, and so the VM, when whoever started it has ended.
+#[expect(clippy::exit, reason = "a VM whose power is cut")]
+fn end_with_pipe() -> std::io::Result<()> {
+    thread::Builder::new().name("lifeline".to_owned()).spawn(|| {
+        // Nothing is ever written there.
+        let _ = std::io::stdin().read(&mut [0]);
+        std::process::exit(0);
+    })?;
+    Ok(())
+}
+
+/// A console: what is printed, up to a limit.
+#[derive(Debug)]
+struct Console {
+    file: File,
+    end: AtomicU64,
+}
+
+impl Console {
+    fn print(&self, bytes: &[u8]) {
+        let length = bytes.len() as u64;
+        let at = self.end.fetch_add(length, Ordering::Relaxed);
+        if at.saturating_add(length) <= CONSOLE_BYTES_MAX {
+            // A full disk loses output.
+            let _ = self.file.write_all_at(bytes, at);
+        } else {
+            self.end.fetch_sub(length, Ordering::Relaxed);
+        }
+    }
+
+    /// Prints what comes from there.
+    fn follow(self: &Arc<Self>, from: impl Read + Send + 'static) -> std::io::Result<()> {
+        let console = Arc::clone(self);
+        thread::Builder::new().name("console".to_owned()).spawn(move || {
+            let mut from = BufReader::new(from);
+            let mut block = [0; 4096];
+            while let Ok(read @ 1..) = from.read(&mut block) {
+                console.print(&block[..read]);
+            }
+        })?;
+        Ok(())
+    }
+}
+
+struct Booted {
+    user_data: Option<Child>,
+    console: Arc<Console>,
+    _endpoints: Vec<Child>,
+}
+
+fn boot(folder: &Path, vm: &VmSpec, settings: &Settings) -> Result<Booted> {
+    let console = own_file(&folder.join("console.log"))?;
+    let console = Arc::new(Console { file: console, end: AtomicU64::new(0) });
+    let run = folder.join("run");
+    let _ = fs::remove_dir_all(&run);
+    fs::DirBuilder::new().mode(0o700).create(&run)?;
+    if let Some(first) = settings.first_user {
+        let user = first.checked_add(vm.slot).context("there are no users for VMs left")?;
+        chown(&run, Some(Uid::from_raw(user)), Some(Gid::from_raw(user)))?;
+        become_user(user).context("cannot become the VM's user")?;
+    }
+    let mut command = Command::new("sh");
+    command.env_clear().envs(vm.environment.iter().map(|(name, value)| (name, value)));
+    command.env("PATH", PATH).env("HOME", &run).env("LD_LIBRARY_PATH", &settings.libraries);
+    let mut endpoints = Vec::new();
+    for (number, (masked, grants)) in vm.gateways.iter().enumerate() {
+        let socket = run.join(format!("{number}.sock"));
+        endpoints.push(endpoint(settings, masked, grants, &socket, &console)?);
+        if number == 0 {
+            command.env("WEFT_SOCKET", &socket);
+            let of_it = vm.environment.iter().find(|(name, _)| name == "WEFT_VGPU_0");
+            command.envs(of_it.map(|(_, names)| ("WEFT_VGPU", names)));
+        }
+        command.env(format!("WEFT_SOCKET_{number}"), &socket);
+    }
+    vm.gateways.iter().try_for_each(|(masked, _)| wait_for(masked))?;
+    let mut user_data = None;
+    if !vm.user_data.is_empty() {
+        command.args(["-c", &vm.user_data, "user-data"]).current_dir(&run);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().context("cannot run the user-data")?;
+        if let Some(output) = child.stdout.take() {
+            console.follow(output)?;
+        }
+        if let Some(output) = child.stderr.take() {
+            console.follow(output)?;
+        }
+        user_data = Some(child);
+    }
+    Ok(Booted { user_data, console, _endpoints: endpoints })
+}
+
+/// Gives up every right but that of a user of its own. The threads that are there do nothing else.
+fn become_user(user: u32) -> Result<()> {
+    let (uid, gid) = (Uid::from_raw(user), Gid::from_raw(user));
+    rustix::thread::set_thread_groups(&[])?;
+    rustix::thread::set_thread_res_gid(gid, gid, gid)?;
+    rustix::thread::set_thread_res_uid(uid, uid, uid)?;
+    Ok(())
+}
+
+/// Starts an endpoint of the VM's programs, and waits until it serves.
+fn endpoint(
+    settings: &Settings,
+    masked: &str,
+    grants: &[String],
+    socket: &Path,
+    console: &Arc<Console>,
+) -> Result<Child> {
+    let mut command = Command::new(&settings.endpoint);
+    command.arg("connect").arg("--remote").arg(masked).args(["--token-file", "-"]);
+    command.arg("--socket").arg(socket).env_clear().env("PATH", PATH);
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().context("cannot start weft-endpoint")?;
+    let mut input = child.stdin.take().context("a pipe")?;
+    // One that has ended has said why.
+    let _ = input.write_all(grants.join("\n").as_bytes());
+    drop(input);
+    if let Some(errors) = child.stderr.take() {
+        console.follow(errors)?;
+    }
+    let mut line = String::new();
+    BufReader::new(child.stdout.take().context("a pipe")?).read_line(&mut line)?;
+    ensure!(line.trim() == "ready", "the endpoint for {masked} did not start");
+    Ok(child)
+}
+
+/// The rules of a VM are made while it boots: what runs in it finds them.
+fn wait_for(masked: &str) -> Result<()> {
+    let deadline = Instant::now() + RULES_LIMIT;
+    while let Err(error) = TcpStream::connect(masked) {
+        let late = Instant::now() > deadline;
+        ensure!(!late, "the VM does not reach its cGPUs at {masked}: {error}");
+        thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+/// Buries what ends, and says on the console how the user-data did.
+fn stay(user_data: Option<Child>, console: &Console) -> Result<()> {
+    let of_user_data = user_data.map(|child| child.id());
+    loop {
+        match wait(WaitOptions::empty()) {
+            Ok(Some((pid, status))) => {
+                if u32::try_from(Pid::as_raw(Some(pid))).ok() == of_user_data {
+                    let how = status.exit_status().map_or_else(
+                        || "was killed".to_owned(),
+                        |code| format!("ended with {code}"),
+                    );
+                    console.print(format!("[user-data {how}]\n").as_bytes());
+                }
+            }
+            Ok(None) => {}
+            Err(error) if error == rustix::io::Errno::INTR => {}
+            // Nobody is left to wait for, and nobody will be.
+            Err(_) => loop {
+                thread::park();
+            },
+        }
+    }
+}
+
+/// The folder with `libcuda.so.1`: the installed one, or one made in `scratch` for a build.
+///
+/// # Errors
+/// If there is none.
+pub fn libraries(scratch: &Path) -> Result<PathBuf> {
+    let program = std::env::current_exe()?;
+    let beside = program.parent().map(Path::to_owned).unwrap_or_default();
+    let installed = beside.join("../lib/weft");
+    if installed.join("libcuda.so.1").exists() {
+        return Ok(installed);
+    }
+    let built = beside.join("libcuda.so");
+    ensure!(
+        built.exists(),
+        "libcuda.so.1 is missing: neither {} nor {} is there; name its folder with --libraries",
+        installed.display(),
+        built.display()
+    );
+    let folder = scratch.join("lib");
+    fs::create_dir_all(&folder)?;
+    let place = folder.join("libcuda.so.1");
+    let _ = fs::remove_file(&place);
+    std::os::unix::fs::symlink(&built, &place)?;
+    Ok(folder)
+}

@@ -1,0 +1,417 @@
+//! VMs of this host: processes, in network and process namespaces of their own where the system
+//! allows that. Everything is real but the hypervisor.
+//!
+//! A VM is a folder and processes that hold locks in it, so what is there survives this process and
+//! can be asked for after a crash: `guest.lock` and `inside.lock` are the VM's, `relay.lock` is the
+//! endpoint's. Whoever holds a lock has its process number in it. A folder goes when all its locks
+//! are free, under these locks.
+//!
+//! | file | written by | what |
+//! |---|---|---|
+//! | `spec.json` | the control plane | the VM, with its grants |
+//! | `port.json` | the VM | its network namespace |
+//! | `status` | the VM | `booting`, `active`, or why it failed |
+//! | `console.log` | the VM | what its user-data printed |
+//! | `rows.json` | the control plane | what the endpoint leads where |
+
+pub mod guest;
+mod lock;
+pub mod relay;
+
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde::{Deserialize, Serialize};
+
+use self::lock::Lock;
+use super::{Failure, Provisioner, VmSpec, VmState};
+use crate::rules::{Endpoint, GrantRow};
+use crate::store::Port;
+
+/// A process that was started holds its lock after this time, or has failed.
+const START_LIMIT: Duration = Duration::from_secs(20);
+
+/// How often to look for that.
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// Gateways of one VM, as many as the last number of a masked address has values.
+const GATEWAYS_MAX: u32 = 250;
+
+/// The port at masked addresses, GSaaS' own.
+const MASKED_PORT: u16 = 18_515;
+
+/// How VMs are kept apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Isolation {
+    /// Network and process namespaces.
+    Namespaces,
+    /// Not at all: processes of this host's network.
+    Processes,
+}
+
+/// How VMs of this host are made.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Settings {
+    /// Their folder.
+    pub folder: PathBuf,
+    /// How they are kept apart.
+    pub isolation: Isolation,
+    /// This host's name among compute hosts.
+    pub host: String,
+    /// Their programs are this user and those after it, another one for each VM: what is one VM's
+    /// is not another's. None for this program's own.
+    pub first_user: Option<u32>,
+    /// `weft-endpoint`.
+    pub endpoint: PathBuf,
+    /// The folder with `libcuda.so.1`.
+    pub libraries: PathBuf,
+}
+
+/// VMs of this host, and their endpoint.
+#[derive(Debug)]
+pub struct Local {
+    settings: Settings,
+    program: PathBuf,
+    children: Mutex<Vec<Child>>,
+}
+
+/// What `port.json` says.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+struct Inside {
+    /// What `/proc/self/ns/net` is there.
+    network: String,
+}
+
+impl Isolation {
+    /// The best that works here, with what stands against a better one.
+    #[must_use]
+    pub fn probe() -> (Self, Option<String>) {
+        let tried = Command::new("unshare")
+            .args(["--net", "--pid", "--fork", "--kill-child", "--mount-proc", "true"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .output();
+        match tried {
+            Ok(output) if output.status.success() => (Self::Namespaces, None),
+            Ok(output) => {
+                let why = String::from_utf8_lossy(&output.stderr).trim().to_owned();
+                (Self::Processes, Some(why))
+            }
+            Err(error) => (Self::Processes, Some(format!("unshare: {error}"))),
+        }
+    }
+}
+
+impl Local {
+    /// As set.
+    ///
+    /// # Errors
+    /// If the folder cannot be made.
+    pub fn new(settings: Settings) -> io::Result<Self> {
+        let mut builder = fs::DirBuilder::new();
+        // Programs of VMs must get through, not look around.
+        builder.recursive(true).mode(0o711).create(&settings.folder)?;
+        let program = std::env::current_exe()?;
+        Ok(Self { settings, program, children: Mutex::default() })
+    }
+
+    fn folder(&self, id: &str) -> PathBuf {
+        self.settings.folder.join(id)
+    }
+
+    /// Starts a process that outlives this one, and waits until it holds its lock.
+    fn start(&self, what: &str, folder: &Path, lock: &Path) -> Result<(), Failure> {
+        let log = fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .mode(0o600)
+            .open(folder.join(format!("{what}.log")))?;
+        let mut command = Command::new(&self.program);
+        command.arg(what).arg("--folder").arg(folder);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let mut child = command.spawn()?;
+        let deadline = Instant::now() + START_LIMIT;
+        let held = loop {
+            if Lock::holder(lock)?.is_some() {
+                break Ok(());
+            }
+            if let Some(status) = child.try_wait()? {
+                let said = fs::read_to_string(folder.join(format!("{what}.log")));
+                let said = said.unwrap_or_default();
+                let last = said.lines().next_back().unwrap_or_default();
+                break Err(Failure::passing(format!("{what} ended with {status}: {last}")));
+            }
+            if Instant::now() > deadline {
+                break Err(Failure::passing(format!("{what} did not start")));
+            }
+            thread::sleep(PAUSE);
+        };
+        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        children.push(child);
+        held
+    }
+
+    /// Ends whoever holds a lock; the lock, once it is free.
+    fn end(&self, path: &Path) -> Result<Option<Lock>, Failure> {
+        if let Some(holder) = Lock::holder(path)? {
+            holder.kill();
+        }
+        let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
+        children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
+        Ok(Lock::take(path, "")?)
+    }
+
+    fn folders_with(&self, file: &str) -> Result<Vec<String>, Failure> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(&self.settings.folder)? {
+            let entry = entry?;
+            if entry.path().join(file).exists() {
+                found.push(entry.file_name().to_string_lossy().into_owned());
+            }
+        }
+        Ok(found)
+    }
+
+    /// Ends everything of every VM, as far as it can be ended now; what is left.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn terminate_all(&self) -> Result<usize, Failure> {
+        let mut left = 0;
+        for id in self.inventory()? {
+            self.withdraw(&id)?;
+            left += usize::from(!self.terminate(&id)?);
+        }
+        Ok(left)
+    }
+}
+
+impl Provisioner for Local {
+    fn check(&self) -> Result<String, Failure> {
+        let Settings { endpoint, libraries, isolation, .. } = &self.settings;
+        for needed in [endpoint.clone(), libraries.join("libcuda.so.1")] {
+            if !needed.exists() {
+                let words = format!("{} is missing: it is installed beside weft", needed.display());
+                return Err(Failure::permanent(words));
+            }
+        }
+        Ok(match isolation {
+            Isolation::Namespaces => {
+                "VMs are processes in network and process namespaces of this host".to_owned()
+            }
+            Isolation::Processes => {
+                "VMs are plain processes of this host: they are not kept apart \
+                                     from each other, only their grants keep others out"
+                    .to_owned()
+            }
+        })
+    }
+
+    fn masked(&self, slot: u32, number: u32) -> Result<String, Failure> {
+        if number >= GATEWAYS_MAX {
+            let words = format!("a VM's GPUs lie on at most {GATEWAYS_MAX} nodes");
+            return Err(Failure::permanent(words));
+        }
+        Ok(match self.settings.isolation {
+            Isolation::Namespaces => format!("169.254.77.{}:{MASKED_PORT}", number + 1),
+            // All VMs share one loopback: each slot has an address, each gateway a port.
+            Isolation::Processes => {
+                let [_, high, middle, low] = slot.to_be_bytes();
+                let port = u32::from(MASKED_PORT) + number;
+                format!("127.{}.{middle}.{low}:{port}", 64 + (high & 0x3f))
+            }
+        })
+    }
+
+    fn create(&self, vm: &VmSpec) -> Result<(), Failure> {
+        let folder = self.folder(&vm.id);
+        let lock = folder.join("guest.lock");
+        if folder.exists() && Lock::holder(&lock)?.is_some() {
+            return Ok(());
+        }
+        let mut builder = fs::DirBuilder::new();
+        builder.recursive(true).mode(0o711).create(&folder)?;
+        let known = serde_json::to_vec(&(vm, &self.settings)).map_err(io::Error::from)?;
+        replace(&folder.join("spec.json"), &known)?;
+        self.start("guest", &folder, &lock)
+    }
+
+    fn port(&self, id: &str) -> Result<Option<(String, Port)>, Failure> {
+        let Some(inside) = read_json::<Inside>(&self.folder(id).join("port.json"))? else {
+            return Ok(None);
+        };
+        let port = Port {
+            tap: inside.network,
+            mac: "00:00:00:00:00:00".to_owned(),
+            ip: "127.0.0.1".to_owned(),
+        };
+        Ok(Some((self.settings.host.clone(), port)))
+    }
+
+    fn state(&self, id: &str) -> Result<VmState, Failure> {
+        let folder = self.folder(id);
+        if !folder.exists() {
+            return Ok(VmState::Absent);
+        }
+        let status = fs::read_to_string(folder.join("status")).unwrap_or_default();
+        if let Some(why) = status.strip_prefix("failed: ") {
+            return Ok(VmState::Broken(why.trim().to_owned()));
+        }
+        Ok(match Lock::holder(&folder.join("guest.lock"))? {
+            None => VmState::Absent,
+            Some(_) if status == "active" => VmState::Active,
+            Some(_) => VmState::Booting,
+        })
+    }
+
+    fn terminate(&self, id: &str) -> Result<bool, Failure> {
+        let folder = self.folder(id);
+        if !folder.exists() {
+            return Ok(true);
+        }
+        let mut locks = Vec::new();
+        // All are told to end before any is waited for.
+        for name in ["guest.lock", "inside.lock", "relay.lock"] {
+            locks.push(self.end(&folder.join(name))?);
+        }
+        if locks.iter().any(Option::is_none) {
+            return Ok(false);
+        }
+        // Whoever was late for a lock finds another folder, or none.
+        let gone = self.settings.folder.join(format!(".gone-{id}"));
+        let _ = fs::remove_dir_all(&gone);
+        fs::rename(&folder, &gone)?;
+        fs::remove_dir_all(&gone)?;
+        Ok(true)
+    }
+
+    fn inventory(&self) -> Result<Vec<String>, Failure> {
+        for gone in self.folders_with("guest.lock")?.iter().filter(|id| id.starts_with('.')) {
+            let _ = fs::remove_dir_all(self.folder(gone));
+        }
+        let mut found = self.folders_with("spec.json")?;
+        found.extend(self.folders_with("guest.lock")?);
+        found.sort();
+        found.dedup();
+        found.retain(|id| !id.starts_with('.'));
+        Ok(found)
+    }
+
+    fn console(&self, id: &str) -> Result<String, Failure> {
+        match fs::read(self.folder(id).join("console.log")) {
+            Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+            Err(error) => Err(error.into()),
+        }
+    }
+}
+
+impl Endpoint for Local {
+    fn put(&self, instance: &str, rows: &[GrantRow]) -> Result<(), Failure> {
+        let folder = self.folder(instance);
+        let (path, lock) = (folder.join("rows.json"), folder.join("relay.lock"));
+        let bytes = serde_json::to_vec(rows).map_err(io::Error::from)?;
+        if self.holds(instance, rows)? {
+            return Ok(());
+        }
+        if fs::read(&path).ok().as_ref() != Some(&bytes) {
+            // It has other rows, perhaps.
+            drop(self.end(&lock)?);
+            replace(&path, &bytes)?;
+        }
+        if Lock::holder(&lock)?.is_none() {
+            self.start("relay", &folder, &lock)?;
+        }
+        Ok(())
+    }
+
+    fn holds(&self, instance: &str, rows: &[GrantRow]) -> Result<bool, Failure> {
+        let holder = Lock::holder(&self.folder(instance).join("relay.lock"))?;
+        Ok(holder.is_some_and(|holder| holder.what == relay::name_of(rows)))
+    }
+
+    fn withdraw(&self, instance: &str) -> Result<(), Failure> {
+        let folder = self.folder(instance);
+        if !folder.exists() {
+            return Ok(());
+        }
+        match fs::remove_file(folder.join("rows.json")) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        match self.end(&folder.join("relay.lock"))? {
+            Some(_) => Ok(()),
+            None => Err(Failure::passing("the relay is ending")),
+        }
+    }
+
+    fn instances(&self) -> Result<Vec<String>, Failure> {
+        self.folders_with("rows.json")
+    }
+}
+
+/// Writes a file that is there wholly or not at all.
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let fresh = path.with_extension("new");
+    let mut options = fs::OpenOptions::new();
+    let mut file = options.create(true).write(true).truncate(true).mode(0o600).open(&fresh)?;
+    io::Write::write_all(&mut file, bytes)?;
+    fs::rename(&fresh, path)
+}
+
+fn read_json<T: serde::de::DeserializeOwned>(path: &Path) -> Result<Option<T>, Failure> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(Some(serde_json::from_slice(&bytes).map_err(io::Error::from)?)),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn local(isolation: Isolation, folder: &Path) -> Local {
+        Local::new(Settings {
+            folder: folder.to_owned(),
+            isolation,
+            host: "here".to_owned(),
+            first_user: None,
+            endpoint: PathBuf::new(),
+            libraries: PathBuf::new(),
+        })
+        .unwrap()
+    }
+
+    #[test]
+    fn masked_addresses_are_a_vms_own() {
+        let folder = tempfile::tempdir().unwrap();
+        let apart = local(Isolation::Namespaces, folder.path());
+        assert_eq!(apart.masked(7, 0).unwrap(), "169.254.77.1:18515");
+        assert_eq!(apart.masked(7, 249).unwrap(), "169.254.77.250:18515");
+        assert!(apart.masked(7, 250).unwrap_err().is_permanent);
+        let plain = local(Isolation::Processes, folder.path());
+        assert_eq!(plain.masked(0x01_02_03, 4).unwrap(), "127.65.2.3:18519");
+        let slots = (0..4).flat_map(|slot| [slot, slot + 256, slot + 65_536]);
+        let addresses: std::collections::BTreeSet<String> =
+            slots.map(|slot| plain.masked(slot, 0).unwrap()).collect();
+        assert_eq!(addresses.len(), 12);
+    }
+
+    #[test]
+    fn what_was_never_made_is_gone() {
+        let folder = tempfile::tempdir().unwrap();
+        let local = local(Isolation::Processes, folder.path());
+        assert_eq!(local.state("i1").unwrap(), VmState::Absent);
+        assert!(local.terminate("i1").unwrap());
+        local.withdraw("i1").unwrap();
+        assert!(local.inventory().unwrap().is_empty());
+    }
+}

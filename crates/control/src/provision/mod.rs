@@ -1,0 +1,117 @@
+//! Where VMs come from.
+
+pub mod fake;
+pub mod local;
+
+use serde::{Deserialize, Serialize};
+
+use crate::store::Port;
+
+/// Why something outside was not done.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{words}")]
+pub struct Failure {
+    /// Trying again does not help.
+    pub is_permanent: bool,
+    /// What happened.
+    pub words: String,
+}
+
+impl Failure {
+    /// It may go better next time.
+    pub fn passing(words: impl Into<String>) -> Self {
+        Self { is_permanent: false, words: words.into() }
+    }
+
+    /// It never will.
+    pub fn permanent(words: impl Into<String>) -> Self {
+        Self { is_permanent: true, words: words.into() }
+    }
+}
+
+impl From<std::io::Error> for Failure {
+    fn from(error: std::io::Error) -> Self {
+        Self::passing(error.to_string())
+    }
+}
+
+/// A VM to make.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VmSpec {
+    /// Its id.
+    pub id: String,
+    /// A number that no other VM has.
+    pub slot: u32,
+    /// The compute host that it must be on.
+    pub host: Option<String>,
+    /// What its program finds in the environment.
+    pub environment: Vec<(String, String)>,
+    /// Masked addresses, each with the grants that are shown there: secrets.
+    pub gateways: Vec<(String, Vec<String>)>,
+    /// The shell script that runs when it has booted.
+    pub user_data: String,
+}
+
+/// How far a VM is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum VmState {
+    /// Nobody knows it.
+    Absent,
+    /// It boots.
+    Booting,
+    /// It runs.
+    Active,
+    /// It came to nothing.
+    Broken(String),
+}
+
+/// A hypervisor, a cloud, or what stands for one. All calls may be repeated, after a crash too.
+pub trait Provisioner: Send + Sync + std::fmt::Debug {
+    /// What it is, and whether it works here.
+    ///
+    /// # Errors
+    /// Why it does not.
+    fn check(&self) -> Result<String, Failure>;
+
+    /// Where a VM finds its gateway of this number; chosen before there is a VM.
+    ///
+    /// # Errors
+    /// If there are too many.
+    fn masked(&self, slot: u32, number: u32) -> Result<String, Failure>;
+
+    /// Asks for a VM, if it is not there.
+    ///
+    /// # Errors
+    /// Why there is none.
+    fn create(&self, vm: &VmSpec) -> Result<(), Failure>;
+
+    /// A VM's host and its port there, once it has one.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    fn port(&self, id: &str) -> Result<Option<(String, Port)>, Failure>;
+
+    /// How far a VM is.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    fn state(&self, id: &str) -> Result<VmState, Failure>;
+
+    /// Takes a VM away; whether it is gone already.
+    ///
+    /// # Errors
+    /// Why it may still be there.
+    fn terminate(&self, id: &str) -> Result<bool, Failure>;
+
+    /// The VMs that there are.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    fn inventory(&self) -> Result<Vec<String>, Failure>;
+
+    /// What a VM printed.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    fn console(&self, id: &str) -> Result<String, Failure>;
+}

@@ -1,0 +1,80 @@
+//! What the endpoint of a compute host must hold: rows, which are a pure function of the store.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::provision::Failure;
+use crate::store::{CgpuRow, InstanceRow, Port};
+
+/// A VM's port may reach a masked address, which leads to a node's gateway.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct GrantRow {
+    /// The instance.
+    pub instance: String,
+    /// Its compute host.
+    pub host: String,
+    /// The interface of its port on the host.
+    pub tap: String,
+    /// The VM's hardware address.
+    pub mac: String,
+    /// The VM's address.
+    pub ip: String,
+    /// Where the VM connects to, `address:port`.
+    pub masked: String,
+    /// Where that leads, `host:port`.
+    pub node: String,
+    /// Of two rows with the same port the one with the larger number holds.
+    pub generation: u64,
+}
+
+/// The rows of an instance; none before it has a port. cGPUs of one node share an address.
+#[must_use]
+pub fn rows(
+    instance: &InstanceRow,
+    cgpus: &[CgpuRow],
+    gateways: &BTreeMap<String, String>,
+) -> Vec<GrantRow> {
+    let Some(Port { tap, mac, ip }) = &instance.found.port else { return Vec::new() };
+    let row = |cgpu: &CgpuRow| {
+        Some(GrantRow {
+            instance: instance.id.clone(),
+            host: instance.found.host.clone().unwrap_or_default(),
+            tap: tap.clone(),
+            mac: mac.clone(),
+            ip: ip.clone(),
+            masked: cgpu.masked.clone()?,
+            node: gateways.get(&cgpu.node)?.clone(),
+            generation: instance.generation,
+        })
+    };
+    let rows: BTreeSet<GrantRow> = cgpus.iter().filter_map(row).collect();
+    rows.into_iter().collect()
+}
+
+/// The endpoints of all compute hosts.
+pub trait Endpoint: Send + Sync + std::fmt::Debug {
+    /// An instance's rows, in the place of those that it had. Repeated, it does nothing.
+    ///
+    /// # Errors
+    /// Why they are not in force.
+    fn put(&self, instance: &str, rows: &[GrantRow]) -> Result<(), Failure>;
+
+    /// Whether exactly these rows of an instance are in force.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    fn holds(&self, instance: &str, rows: &[GrantRow]) -> Result<bool, Failure>;
+
+    /// No rows of an instance, and no connection that they let through. Repeated, it does nothing.
+    ///
+    /// # Errors
+    /// Why some may be in force.
+    fn withdraw(&self, instance: &str) -> Result<(), Failure>;
+
+    /// Instances with rows.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    fn instances(&self) -> Result<Vec<String>, Failure>;
+}

@@ -1,0 +1,232 @@
+//! `weft-control serve` and `weft-control token`.
+
+use std::fs::{self, DirBuilder, File};
+use std::io::ErrorKind;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use rustix::fs::{FlockOperation, flock};
+use weft_api::v1::{Role, check_name};
+use weft_control::allocate::Allocator;
+use weft_control::crash::Crash;
+use weft_control::engine::Engine;
+use weft_control::execute::World;
+use weft_control::nodes::Sockets;
+use weft_control::provision::Provisioner;
+use weft_control::provision::fake::Fake;
+use weft_control::provision::local::{Isolation, Local, Settings, guest};
+use weft_control::rules::Endpoint;
+use weft_control::service::Service;
+use weft_control::store::sqlite::Sqlite;
+use weft_control::store::{Store, TokenRow};
+use weft_control::{clock, http, random, sweep};
+
+use crate::args::{ProvisionerName, ServeOptions, ServiceOptions, State, TokenOptions};
+use crate::{line, note};
+
+/// Bytes of a secret that nobody can guess.
+const SECRET_BYTES: usize = 24;
+
+impl State {
+    /// The folder, which is made if it is not there.
+    pub(crate) fn folder(&self) -> Result<PathBuf> {
+        let folder = match &self.state_dir {
+            Some(folder) => folder.clone(),
+            None if rustix::process::geteuid().is_root() => "/var/lib/weft-control".into(),
+            None => {
+                let home = std::env::var_os("HOME").context("HOME is not set: say --state-dir")?;
+                Path::new(&home).join(".local/state/weft-control")
+            }
+        };
+        // Programs of VMs must get through to their own folders, and see nothing else.
+        let mut builder = DirBuilder::new();
+        let made = builder.recursive(true).mode(0o711).create(&folder);
+        made.with_context(|| format!("cannot make {}", folder.display()))?;
+        Ok(fs::canonicalize(folder)?)
+    }
+
+    /// The store.
+    pub(crate) fn store(folder: &Path) -> Result<Arc<dyn Store>> {
+        let path = folder.join("control.db");
+        // Secrets of grants are in it, and in what lies beside it.
+        let file = File::options().create(true).append(true).open(&path)?;
+        file.set_permissions(fs::Permissions::from_mode(0o600))?;
+        let store = Sqlite::open(&path).with_context(|| format!("in {}", path.display()))?;
+        Ok(Arc::new(store))
+    }
+}
+
+/// `weft-control token`
+pub(crate) fn token(options: &TokenOptions) -> Result<()> {
+    let TokenOptions { state, name, role, project } = options;
+    check_name(name)?;
+    project.iter().try_for_each(|project| check_name(project))?;
+    ensure!(
+        (*role == Role::Admin) == project.is_none(),
+        "an admin is one of all projects, a reader or member of one (--project)"
+    );
+    let store = State::store(&state.folder()?)?;
+    if let Some(project) = project
+        && store.project(project)?.is_none()
+    {
+        store.put_project(project, weft_api::v1::Quota::default(), None)?;
+    }
+    line(&make_token(store.as_ref(), name, *role, project.clone())?)
+}
+
+/// Makes a token; its secret.
+pub(crate) fn make_token(
+    store: &dyn Store,
+    name: &str,
+    role: Role,
+    project: Option<String>,
+) -> Result<String> {
+    let secret = random::hex(SECRET_BYTES)?;
+    let digest = random::digest(secret.as_bytes());
+    let token = TokenRow { name: name.to_owned(), project, role, created_ms: clock::now_ms() };
+    store.add_token(&token, digest, None).with_context(|| {
+        format!("cannot make token `{name}`; if it is there, choose another name")
+    })?;
+    Ok(secret)
+}
+
+/// Only one control plane has a folder.
+pub(crate) fn lock(folder: &Path) -> Result<File> {
+    let path = folder.join("control.lock");
+    let file = File::options().create(true).append(true).open(&path)?;
+    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        bail!(
+            "another weft-control has {}: end that one, or say another --state-dir",
+            path.display()
+        );
+    }
+    Ok(file)
+}
+
+/// VMs of this host.
+pub(crate) fn local_vms(folder: &Path, options: &ServiceOptions) -> Result<Arc<Local>> {
+    let is_root = rustix::process::geteuid().is_root();
+    let isolation = if options.plain_processes {
+        Isolation::Processes
+    } else {
+        let (isolation, why) = Isolation::probe();
+        if let Some(why) = why {
+            note(&format!("weft-control: no namespaces here ({why})"));
+        }
+        isolation
+    };
+    let (program, endpoint) = (std::env::current_exe()?, options.endpoint.clone());
+    let libraries = match &options.libraries {
+        Some(libraries) => libraries.clone(),
+        None => guest::libraries(folder)?,
+    };
+    let local = Local::new(Settings {
+        folder: folder.join("vms"),
+        isolation,
+        host: "local".to_owned(),
+        first_user: is_root.then_some(options.guest_user).filter(|user| *user != 0),
+        endpoint: endpoint.unwrap_or_else(|| program.with_file_name("weft-endpoint")),
+        libraries,
+    })?;
+    note(&format!("weft-control: {}", local.check()?));
+    Ok(Arc::new(local))
+}
+
+/// `weft-control serve`
+pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
+    log();
+    let folder = options.state.folder()?;
+    let _lock = lock(&folder)?;
+    let store = State::store(&folder)?;
+    match options.provisioner {
+        ProvisionerName::Local => {
+            let local = local_vms(&folder, &options.service)?;
+            let endpoint = Arc::clone(&local);
+            let world = world(store, local, endpoint, &options.service);
+            run(world, &options.service, |_| Ok(()))
+        }
+        ProvisionerName::Fake => {
+            let fake = Arc::new(Fake::default());
+            let endpoint = Arc::clone(&fake);
+            let world = world(store, fake, endpoint, &options.service);
+            run(world, &options.service, |_| Ok(()))
+        }
+    }
+}
+
+/// The world, with placement as asked.
+pub(crate) fn world(
+    store: Arc<dyn Store>,
+    provisioner: Arc<dyn Provisioner>,
+    endpoint: Arc<dyn Endpoint>,
+    options: &ServiceOptions,
+) -> World {
+    let nodes = Arc::new(Sockets);
+    let allocator = Arc::new(Allocator::new(Arc::clone(&store), options.placement));
+    let crash = Crash::from_environment();
+    World { store, allocator, provisioner, endpoint, nodes, crash }
+}
+
+/// Lines about what happens, on standard error; `WEFT_LOG` says which. A thread that panics ends
+/// the process: what it was doing goes on after a restart, and not before.
+pub(crate) fn log() {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("WEFT_LOG");
+    let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let told = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        told(panic);
+        std::process::abort();
+    }));
+}
+
+/// Serves until the process is told to end.
+pub(crate) fn run(
+    world: World,
+    options: &ServiceOptions,
+    ready: impl FnOnce(std::net::SocketAddr) -> Result<()>,
+) -> Result<()> {
+    let engine = Engine::start(world, options.workers.into())?;
+    let service = Arc::new(Service::new(Arc::clone(&engine)));
+    sweep_always(engine, options.sweep_s)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let bound = tokio::net::TcpListener::bind(options.listen).await;
+        let listener = bound.map_err(|error| {
+            let is_taken = error.kind() == ErrorKind::AddrInUse;
+            let hint =
+                if is_taken { ": something listens there; say another --listen" } else { "" };
+            anyhow::anyhow!("cannot listen at {}: {error}{hint}", options.listen)
+        })?;
+        let address = listener.local_addr()?;
+        line(&format!("weft-control: serving at http://{address}"))?;
+        ready(address)?;
+        Ok(axum::serve(listener, http::router(&service)).await?)
+    })
+}
+
+/// Looks for what should not be there now, and every now and then.
+fn sweep_always(engine: Arc<Engine>, every_s: u64) -> Result<()> {
+    // What was begun goes on whether everything can be looked at or not.
+    for id in engine.world().store.unsettled()? {
+        engine.kick(&id);
+    }
+    thread::Builder::new().name("sweep".to_owned()).spawn(move || {
+        loop {
+            match sweep::sweep(&engine) {
+                Ok(swept) if swept == sweep::Swept::default() => {}
+                Ok(swept) => tracing::info!(?swept, "found what should not be there"),
+                Err(failure) => tracing::warn!(why = failure.words, "cannot look everywhere"),
+            }
+            if every_s == 0 {
+                return;
+            }
+            thread::sleep(Duration::from_secs(every_s));
+        }
+    })?;
+    Ok(())
+}

@@ -1,0 +1,302 @@
+//! Instances, their cGPUs and operations.
+
+use weft_api::v1::{
+    Cgpu, CgpuState, IDEMPOTENCY_KEY_BYTES_MAX, Instance, InstanceState, Kind, Locality, Mode,
+    NewInstance, Operation, Problem, USER_DATA_BYTES_MAX,
+};
+use weft_sched::placement::{AMOUNT_MAX, CGPUS_MAX};
+
+use super::{Actor, Answer, Ask, Reply, Service, json, missing, named, page, parse};
+use crate::allocate::broken;
+use crate::random;
+use crate::store::{CgpuRow, InstanceRow, Key, Part, Reservation, Spec, Wanted};
+
+/// Weights that nodes know.
+const WEIGHT_MAX: u32 = 10_000;
+
+/// The longest SLA: a day.
+const SLA_US_MAX: u64 = 24 * 3_600 * 1_000_000;
+
+impl Service {
+    pub(super) fn instance_list(&self, actor: &Actor, ask: &Ask) -> Answer {
+        let part = actor.part(ask)?;
+        let found = self.store().instances(&part).map_err(broken)?;
+        page(&part, found, |row| shown(actor, row))
+    }
+
+    /// An instance that the actor may see; others are not there.
+    fn find(&self, actor: &Actor, ask: &Ask) -> Result<InstanceRow, Problem> {
+        let found = self.store().instance(&ask.target).map_err(broken)?;
+        found
+            .filter(|row| actor.reaches(&row.project))
+            .ok_or_else(|| missing("instance", &ask.target))
+    }
+
+    pub(super) fn instance_show(&self, actor: &Actor, ask: &Ask) -> Answer {
+        json(&shown(actor, self.find(actor, ask)?))
+    }
+
+    pub(super) fn instance_create(&self, actor: &Actor, ask: &Ask) -> Answer {
+        let asked: NewInstance = parse(ask)?;
+        let project = project(actor, &asked)?;
+        let spec = spec(&asked)?;
+        let key = ask.key.as_ref().map(|key| self::key(actor, key, ask)).transpose()?;
+        // A request that was carried out before takes nothing, whether there is room now or not.
+        if let Some(key) = &key
+            && let Some(instance) = self.store().repeated(key).map_err(broken)?
+        {
+            return self.again(actor, &instance);
+        }
+        self.check_quota(&project, &spec)?;
+        let internal = |error: std::io::Error| Problem::new(Kind::Internal, error.to_string());
+        let id = format!("i{}", random::hex(8).map_err(internal)?);
+        let name = asked.name.clone().unwrap_or_else(|| id.clone());
+        named(&name)?;
+        let reservation = Reservation {
+            operation: format!("op-{id}"),
+            taken: Vec::new(),
+            audit: actor.did(&id),
+            id,
+            name,
+            project,
+            spec,
+            key,
+        };
+        match self.world().allocator.reserve(&reservation) {
+            Ok(row) => {
+                self.engine.kick(&row.id);
+                json(&shown(actor, row))
+            }
+            // Two of the same at once.
+            Err(problem) if problem.kind == Kind::Conflict && reservation.key.is_some() => {
+                let key = reservation.key.as_ref();
+                match key.and_then(|key| self.store().repeated(key).ok().flatten()) {
+                    Some(instance) => self.again(actor, &instance),
+                    None => Err(problem),
+                }
+            }
+            Err(problem) => Err(problem),
+        }
+    }
+
+    fn again(&self, actor: &Actor, instance: &str) -> Answer {
+        let target = instance.to_owned();
+        self.instance_show(actor, &Ask { target, ..Ask::default() })
+    }
+
+    /// Before anything is decided: the store checks again when it reserves.
+    fn check_quota(&self, project: &str, spec: &Spec) -> Result<(), Problem> {
+        let found = self.store().project(project).map_err(broken)?;
+        let (quota, used) = found.ok_or_else(|| missing("project", project))?;
+        let count = u64::from(spec.cgpus);
+        let (exclusive, memory) = match spec.mode {
+            Mode::Exclusive => (count, spec.memory_mib),
+            Mode::Shared => (0, spec.memory_mib),
+        };
+        let wanted = [
+            ("cGPUs", used.cgpus + count, quota.cgpus),
+            ("MiB of GPU memory", used.memory_mib + memory * count, quota.memory_mib),
+            ("exclusive GPUs", used.exclusive_gpus + exclusive, quota.exclusive_gpus),
+        ];
+        match wanted.iter().find(|(_, wanted, quota)| wanted > quota) {
+            Some((what, wanted, quota)) => Err(Problem::new(
+                Kind::Quota,
+                format!("project {project} would have {wanted} {what}, and its quota is {quota}"),
+            )
+            .hint("terminate instances, or ask an administrator for more")),
+            None => Ok(()),
+        }
+    }
+
+    pub(super) fn instance_delete(&self, actor: &Actor, ask: &Ask) -> Answer {
+        let found = self.find(actor, ask)?;
+        let audit = actor.did(&found.id);
+        if found.ended_ms.is_some() {
+            self.store().hide(&found.id, &audit).map_err(broken)?;
+            return json(&shown(actor, found));
+        }
+        if found.wanted == Wanted::Absent {
+            return json(&shown(actor, found));
+        }
+        let row = self.store().renounce(&found.id, None, Some(&audit)).map_err(broken)?;
+        self.engine.kick(&row.id);
+        json(&shown(actor, row))
+    }
+
+    pub(super) fn instance_cgpus(&self, actor: &Actor, ask: &Ask) -> Answer {
+        let row = self.find(actor, ask)?;
+        let cgpus = self.store().instance_cgpus(&row.id).map_err(broken)?;
+        // There are no more than a few pages of them, and they are read at once.
+        let with_cursor = |cgpu: CgpuRow| (String::new(), cgpu);
+        let part = Part { limit: u32::MAX, after: None, project: None };
+        let state = state(&row);
+        page(&part, cgpus.into_iter().map(with_cursor).collect(), |cgpu| {
+            cgpu_shown(actor, cgpu, state)
+        })
+    }
+
+    pub(super) fn instance_console(&self, actor: &Actor, ask: &Ask) -> Answer {
+        let row = self.find(actor, ask)?;
+        let text = self.world().provisioner.console(&row.id);
+        text.map(Reply::Text).map_err(|failure| Problem::new(Kind::Conflict, failure.words))
+    }
+
+    pub(super) fn cgpu_list(&self, actor: &Actor, ask: &Ask) -> Answer {
+        let part = actor.part(ask)?;
+        let found = self.store().cgpus(&part).map_err(broken)?;
+        let mut states = std::collections::BTreeMap::new();
+        for (_, cgpu) in &found {
+            if !states.contains_key(&cgpu.instance) {
+                let row = self.store().instance(&cgpu.instance).map_err(broken)?;
+                states
+                    .insert(cgpu.instance.clone(), row.as_ref().map_or(CgpuState::Released, state));
+            }
+        }
+        page(&part, found, |cgpu| {
+            let state = states.get(&cgpu.instance).copied().unwrap_or(CgpuState::Released);
+            cgpu_shown(actor, cgpu, state)
+        })
+    }
+
+    pub(super) fn operation_show(&self, actor: &Actor, ask: &Ask) -> Answer {
+        let found = self.store().operation(&ask.target).map_err(broken)?;
+        let found = found.filter(|(row, _)| actor.reaches(&row.project));
+        let (row, mut events) = found.ok_or_else(|| missing("operation", &ask.target))?;
+        if !actor.administrates() {
+            // They name nodes.
+            events.iter_mut().for_each(|event| event.detail = None);
+        }
+        json(&Operation {
+            id: row.id,
+            kind: row.kind,
+            instance: row.instance,
+            project: row.project,
+            state: row.state,
+            created_ms: row.created_ms,
+            failure: row.failure.map(|why| told(actor, why)),
+            events,
+        })
+    }
+}
+
+/// Whose the instance will be.
+fn project(actor: &Actor, asked: &NewInstance) -> Result<String, Problem> {
+    match (&asked.project, &actor.token.project) {
+        (Some(asked), _) if actor.administrates() => Ok(asked.clone()),
+        (Some(asked), Some(own)) if asked != own => {
+            let words = format!("the token is project {own}'s, not {asked}'s");
+            Err(Problem::new(Kind::Forbidden, words))
+        }
+        (_, Some(own)) => Ok(own.clone()),
+        (_, None) => Err(Problem::new(Kind::Invalid, "an administrator's token has no project")
+            .hint("say which project the instance is of")),
+    }
+}
+
+/// What is asked for, if it can be.
+fn spec(asked: &NewInstance) -> Result<Spec, Problem> {
+    let invalid = |words: String| Err(Problem::new(Kind::Invalid, words));
+    let mode = asked.mode.unwrap_or(Mode::Exclusive);
+    let memory_mib = asked.memory_mib.unwrap_or(0);
+    let weight = asked.weight.unwrap_or(1);
+    let sla_us = asked.sla_us.unwrap_or(0);
+    if !(1..=CGPUS_MAX).contains(&asked.cgpus) {
+        return invalid(format!("{} cGPUs: an instance has 1 to {CGPUS_MAX}", asked.cgpus));
+    }
+    if memory_mib > AMOUNT_MAX {
+        return invalid(format!("{memory_mib} MiB: no GPU has more than {AMOUNT_MAX}"));
+    }
+    if mode == Mode::Shared && memory_mib == 0 {
+        return Err(Problem::new(
+            Kind::Invalid,
+            "a shared cGPU needs to know how much memory it has",
+        )
+        .hint("say memory_mib (-poolmem=MB)"));
+    }
+    if !(1..=WEIGHT_MAX).contains(&weight) {
+        return invalid(format!("a weight of {weight}: weights are 1 to {WEIGHT_MAX}"));
+    }
+    if sla_us > SLA_US_MAX {
+        return invalid(format!("an SLA of {sla_us} us: a day is the longest"));
+    }
+    let user_data = asked.user_data.clone().unwrap_or_default();
+    if user_data.len() > USER_DATA_BYTES_MAX {
+        let words =
+            format!("{} bytes of user-data: {USER_DATA_BYTES_MAX} are the most", user_data.len());
+        return invalid(words);
+    }
+    let locality = asked.locality.unwrap_or(Locality::Remote);
+    let cgpus = asked.cgpus;
+    Ok(Spec { cgpus, memory_mib, mode, locality, weight, sla_us, user_data, host: None })
+}
+
+fn key(actor: &Actor, key: &str, ask: &Ask) -> Result<Key, Problem> {
+    let is_plain = key.chars().all(|c| c.is_ascii_graphic());
+    if key.is_empty() || key.len() > IDEMPOTENCY_KEY_BYTES_MAX || !is_plain {
+        let words =
+            format!("an idempotency key has 1 to {IDEMPOTENCY_KEY_BYTES_MAX} printable characters");
+        return Err(Problem::new(Kind::Invalid, words));
+    }
+    let (owner, key) = (actor.token.name.clone(), key.to_owned());
+    Ok(Key { owner, key, digest: random::digest(&ask.body) })
+}
+
+fn state(row: &InstanceRow) -> CgpuState {
+    match row.state() {
+        InstanceState::Building => CgpuState::Reserved,
+        InstanceState::Ready => CgpuState::Granted,
+        InstanceState::Terminating => CgpuState::Revoking,
+        InstanceState::Failed | InstanceState::Terminated => CgpuState::Released,
+    }
+}
+
+/// Failures name nodes and sockets, which tenants do not see: they see the step.
+fn told(actor: &Actor, why: String) -> String {
+    if actor.administrates() {
+        return why;
+    }
+    match why.split_once(": ") {
+        Some((step, _)) => format!("{step} failed; an administrator sees why"),
+        None => why,
+    }
+}
+
+fn shown(actor: &Actor, row: InstanceRow) -> Instance {
+    Instance {
+        state: row.state(),
+        host: row.found.host.filter(|_| actor.administrates()),
+        failure: row.failure.map(|why| told(actor, why)),
+        id: row.id,
+        name: row.name,
+        project: row.project,
+        cgpus: row.spec.cgpus,
+        memory_mib: row.spec.memory_mib,
+        mode: row.spec.mode,
+        locality: row.spec.locality,
+        weight: row.spec.weight,
+        operation: row.operation,
+        created_ms: row.created_ms,
+        ready_ms: row.ready_ms,
+    }
+}
+
+fn cgpu_shown(actor: &Actor, row: CgpuRow, state: CgpuState) -> Cgpu {
+    let is_seen = actor.administrates();
+    let vgpu = row.vgpu();
+    Cgpu {
+        id: row.id,
+        instance: row.instance,
+        project: row.project,
+        ordinal: row.ordinal,
+        memory_mib: row.memory_mib,
+        mode: row.mode,
+        weight: row.weight,
+        state: if row.to_ms.is_some() { CgpuState::Released } else { state },
+        masked: row.masked,
+        gpu: is_seen.then_some(row.gpu),
+        node: is_seen.then_some(row.node),
+        vgpu: is_seen.then_some(vgpu),
+        created_ms: row.from_ms,
+        released_ms: row.to_ms,
+    }
+}

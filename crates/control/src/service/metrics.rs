@@ -1,0 +1,27 @@
+//! Prometheus text.
+
+use std::fmt::Write as _;
+
+use super::{Answer, Reply, Service};
+use crate::allocate::broken;
+use crate::store::Counts;
+
+impl Service {
+    pub(super) fn metrics(&self) -> Answer {
+        let Counts { instances, unsettled, cgpus, gpus, memory_mib, held_mib } =
+            self.store().counts().map_err(broken)?;
+        let mut text = String::new();
+        for (name, help, value) in [
+            ("weft_cloud_instances", "instances that are not gone", instances),
+            ("weft_cloud_instances_unsettled", "instances being made or removed", unsettled),
+            ("weft_cloud_cgpus", "cGPUs that somebody has", cgpus),
+            ("weft_cloud_gpus", "GPUs", gpus),
+            ("weft_cloud_memory_bytes", "memory of all GPUs", memory_mib << 20),
+            ("weft_cloud_memory_held_bytes", "memory given to cGPUs", held_mib << 20),
+        ] {
+            // A string takes everything.
+            let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n{name} {value}\n");
+        }
+        Ok(Reply::Text(text))
+    }
+}

@@ -1,0 +1,245 @@
+//! What each call does: no HTTP here, and no more threads than the caller's.
+
+mod instances;
+mod metrics;
+mod nodes;
+mod projects;
+
+use std::sync::Arc;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use weft_api::v1::{self, Call, Kind, Method, PAGE_DEFAULT, PAGE_MAX, Page, Problem, Role};
+
+use crate::allocate::broken;
+use crate::clock;
+use crate::engine::Engine;
+use crate::execute::World;
+use crate::random;
+use crate::store::{Audit, Part, Store, TokenRow};
+
+/// A request, after HTTP.
+#[derive(Debug, Clone, Default)]
+pub struct Ask {
+    /// What stands in the path's braces.
+    pub target: String,
+    /// `limit` of the query.
+    pub limit: Option<u32>,
+    /// `after` of the query.
+    pub after: Option<String>,
+    /// `project` of the query.
+    pub project: Option<String>,
+    /// The bearer's token.
+    pub token: Option<String>,
+    /// The idempotency key.
+    pub key: Option<String>,
+    /// The body.
+    pub body: Vec<u8>,
+}
+
+/// What is answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Reply {
+    /// Nothing but that it was done.
+    Nothing,
+    /// JSON.
+    Json(Vec<u8>),
+    /// Plain text.
+    Text(String),
+}
+
+/// Who asks.
+#[derive(Debug, Clone)]
+struct Actor {
+    token: TokenRow,
+    call: Call,
+}
+
+/// The control plane's calls.
+#[derive(Debug, Clone)]
+pub struct Service {
+    engine: Arc<Engine>,
+    document: Arc<str>,
+}
+
+type Answer = Result<Reply, Problem>;
+
+impl Service {
+    /// Over an engine that works.
+    #[must_use]
+    pub fn new(engine: Arc<Engine>) -> Self {
+        Self { engine, document: v1::document().into() }
+    }
+
+    fn world(&self) -> &World {
+        self.engine.world()
+    }
+
+    fn store(&self) -> &dyn Store {
+        self.world().store.as_ref()
+    }
+
+    /// Answers a call.
+    ///
+    /// # Errors
+    /// Why it was not done.
+    pub fn call(&self, call: Call, ask: &Ask) -> Answer {
+        let Some(least) = call.role() else { return self.open(call) };
+        let actor = Actor { token: self.bearer(ask)?, call };
+        let answer = actor.may(least).and_then(|()| self.act(call, &actor, ask));
+        if let Err(problem) = &answer
+            && call.method() != Method::Get
+        {
+            self.store().note(&actor.audit(&ask.target, problem.status)).map_err(broken)?;
+        }
+        answer
+    }
+
+    /// What anybody may ask.
+    fn open(&self, call: Call) -> Answer {
+        if call == Call::Document {
+            return Ok(Reply::Text(self.document.to_string()));
+        }
+        if call == Call::Readiness {
+            self.store().check().map_err(broken)?;
+        }
+        Ok(Reply::Nothing)
+    }
+
+    fn bearer(&self, ask: &Ask) -> Result<TokenRow, Problem> {
+        let refused = |words: &str| {
+            Problem::new(Kind::Unauthenticated, words)
+                .hint("show a token: `Authorization: Bearer SECRET`; administrators make them")
+        };
+        let token = ask.token.as_ref().ok_or_else(|| refused("there is no token"))?;
+        let digest = random::digest(token.as_bytes());
+        let found = self.store().token(&digest).map_err(broken)?;
+        found.ok_or_else(|| refused("the token is not known, or was taken back"))
+    }
+
+    fn act(&self, call: Call, actor: &Actor, ask: &Ask) -> Answer {
+        match call {
+            Call::Health | Call::Readiness | Call::Document => self.open(call),
+            Call::Metrics => self.metrics(),
+            Call::NodeList => self.node_list(ask),
+            Call::NodePut => self.node_put(actor, ask),
+            Call::NodeShow => self.node_show(ask),
+            Call::NodeDelete => self.node_delete(actor, ask),
+            Call::GpuList => self.gpu_list(ask),
+            Call::GpuShow => self.gpu_show(ask),
+            Call::GpuChange => self.gpu_change(actor, ask),
+            Call::CgpuList => self.cgpu_list(actor, ask),
+            Call::InstanceList => self.instance_list(actor, ask),
+            Call::InstanceCreate => self.instance_create(actor, ask),
+            Call::InstanceShow => self.instance_show(actor, ask),
+            Call::InstanceCgpus => self.instance_cgpus(actor, ask),
+            Call::InstanceConsole => self.instance_console(actor, ask),
+            Call::InstanceDelete => self.instance_delete(actor, ask),
+            Call::OperationShow => self.operation_show(actor, ask),
+            Call::ProjectList => self.project_list(ask),
+            Call::ProjectPut => self.project_put(actor, ask),
+            Call::ProjectShow => self.project_show(actor, ask),
+            Call::UsageList => self.usage_list(actor, ask),
+            Call::AuditList => self.audit_list(ask),
+            Call::TokenList => self.token_list(ask),
+            Call::TokenCreate => self.token_create(actor, ask),
+            Call::TokenDelete => self.token_delete(actor, ask),
+        }
+    }
+}
+
+impl Actor {
+    fn may(&self, least: Role) -> Result<(), Problem> {
+        if self.token.role >= least {
+            return Ok(());
+        }
+        let (name, role) = (&self.token.name, self.token.role);
+        Err(Problem::new(
+            Kind::Forbidden,
+            format!(
+                "{} is for the role {least:?}, and token `{name}` is a {role:?}'s",
+                self.call.name()
+            ),
+        ))
+    }
+
+    fn administrates(&self) -> bool {
+        self.token.role == Role::Admin
+    }
+
+    /// Whether what is of a project may be seen and, with the role for it, changed.
+    fn reaches(&self, project: &str) -> bool {
+        self.administrates() || self.token.project.as_deref() == Some(project)
+    }
+
+    fn audit(&self, target: &str, status: u16) -> Audit {
+        Audit {
+            at_ms: clock::now_ms(),
+            actor: self.token.name.clone(),
+            project: self.token.project.clone(),
+            action: self.call.name().to_owned(),
+            target: target.chars().take(200).collect(),
+            status,
+        }
+    }
+
+    /// Of something that was done.
+    fn did(&self, target: &str) -> Audit {
+        self.audit(target, self.call.status())
+    }
+
+    /// The part of a list that is asked for and may be seen.
+    fn part(&self, ask: &Ask) -> Result<Part, Problem> {
+        let part = part(ask)?;
+        if self.administrates() {
+            return Ok(part);
+        }
+        let own = self.token.project.clone();
+        match (&ask.project, &own) {
+            (Some(asked), Some(own)) if asked != own => {
+                Err(Problem::new(Kind::Forbidden, format!("the token is project {own}'s")))
+            }
+            _ => Ok(Part { project: own, ..part }),
+        }
+    }
+}
+
+fn part(ask: &Ask) -> Result<Part, Problem> {
+    let limit = ask.limit.unwrap_or(PAGE_DEFAULT);
+    if !(1..=PAGE_MAX).contains(&limit) {
+        let words = format!("limit={limit}: a page has 1 to {PAGE_MAX} items");
+        return Err(Problem::new(Kind::Invalid, words));
+    }
+    Ok(Part { limit, after: ask.after.clone(), project: ask.project.clone() })
+}
+
+/// A page of what the store found, each item as it is to be seen.
+fn page<T, U: Serialize>(part: &Part, found: Vec<(String, T)>, show: impl Fn(T) -> U) -> Answer {
+    let is_full = found.len() >= part.limit as usize;
+    let next = found.last().map(|(cursor, _)| cursor.clone()).filter(|_| is_full);
+    json(&Page { items: found.into_iter().map(|(_, item)| show(item)).collect(), next })
+}
+
+fn json(value: &impl Serialize) -> Answer {
+    let failed = |error: serde_json::Error| Problem::new(Kind::Internal, error.to_string());
+    serde_json::to_vec(value).map(Reply::Json).map_err(failed)
+}
+
+fn parse<T: DeserializeOwned>(ask: &Ask) -> Result<T, Problem> {
+    serde_json::from_slice(&ask.body).map_err(|error| {
+        Problem::new(Kind::Malformed, format!("the body is not understood: {error}")).hint(format!(
+            "send JSON as in /openapi.json, version {}.{}",
+            v1::VERSION.0,
+            v1::VERSION.1
+        ))
+    })
+}
+
+fn missing(what: &str, name: &str) -> Problem {
+    let name: String = name.chars().take(80).collect();
+    Problem::new(Kind::NotFound, format!("there is no {what} `{name}`"))
+}
+
+fn named(name: &str) -> Result<(), Problem> {
+    v1::check_name(name).map_err(|error| Problem::new(Kind::Invalid, error.to_string()))
+}

@@ -1,0 +1,103 @@
+//! Nodes and GPUs.
+
+use weft_api::v1::{Gpu, GpuChange, Kind, NewNode, Node, Problem};
+
+use super::{Actor, Answer, Ask, Service, json, missing, named, page, parse, part};
+use crate::allocate::broken;
+use crate::clock;
+use crate::store::{GpuRow, NodeRow};
+
+/// GPUs of a node that placement can deal with.
+const GPUS_MAX: usize = weft_sched::placement::GPUS_OF_HOST_MAX;
+
+impl Service {
+    pub(super) fn node_list(&self, ask: &Ask) -> Answer {
+        let part = part(ask)?;
+        page(&part, self.store().nodes(&part).map_err(broken)?, shown)
+    }
+
+    pub(super) fn node_show(&self, ask: &Ask) -> Answer {
+        let found = self.store().node(&ask.target).map_err(broken)?;
+        json(&shown(found.ok_or_else(|| missing("node", &ask.target))?))
+    }
+
+    pub(super) fn node_put(&self, actor: &Actor, ask: &Ask) -> Answer {
+        let asked: NewNode = parse(ask)?;
+        named(&ask.target)?;
+        let facts = self.world().nodes.look(&asked.admin).map_err(|failure| {
+            Problem::new(Kind::Conflict, failure.words)
+                .hint("the node must run, with `remote.listen` set, and let this user administrate")
+        })?;
+        if facts.gpus.is_empty() || facts.gpus.len() > GPUS_MAX {
+            let words = format!("the node has {} GPUs in service", facts.gpus.len());
+            return Err(
+                Problem::new(Kind::Invalid, words).hint(format!("1 to {GPUS_MAX} can be used"))
+            );
+        }
+        let name = ask.target.clone();
+        let host = asked.host.unwrap_or_else(|| name.clone());
+        named(&host)?;
+        let node = NodeRow {
+            name,
+            admin: asked.admin,
+            gateway: asked.gateway.unwrap_or(facts.gateway),
+            host,
+            created_ms: clock::now_ms(),
+            gpus: 0,
+        };
+        let audit = actor.did(&ask.target);
+        let kept = self.store().put_node(&node, &facts.gpus, Some(&audit));
+        self.world().allocator.forget();
+        kept.map_err(broken)?;
+        self.node_show(ask)
+    }
+
+    pub(super) fn node_delete(&self, actor: &Actor, ask: &Ask) -> Answer {
+        let removed = self.store().remove_node(&ask.target, &actor.did(&ask.target));
+        self.world().allocator.forget();
+        removed.map(|()| super::Reply::Nothing).map_err(|error| {
+            broken(error).hint("drain its GPUs, and terminate the instances that have them")
+        })
+    }
+
+    pub(super) fn gpu_list(&self, ask: &Ask) -> Answer {
+        let part = part(ask)?;
+        page(&part, self.store().gpus(&part).map_err(broken)?, gpu_shown)
+    }
+
+    fn gpu_number(ask: &Ask) -> Result<u32, Problem> {
+        ask.target.parse().map_err(|_| missing("GPU", &ask.target).hint("GPUs have numbers"))
+    }
+
+    pub(super) fn gpu_show(&self, ask: &Ask) -> Answer {
+        let found = self.store().gpu(Self::gpu_number(ask)?).map_err(broken)?;
+        json(&gpu_shown(found.ok_or_else(|| missing("GPU", &ask.target))?))
+    }
+
+    pub(super) fn gpu_change(&self, actor: &Actor, ask: &Ask) -> Answer {
+        let change: GpuChange = parse(ask)?;
+        let (id, audit) = (Self::gpu_number(ask)?, actor.did(&ask.target));
+        let changed = self.world().allocator.set_gpu(id, change.in_service, &audit);
+        json(&gpu_shown(changed.map_err(broken)?))
+    }
+}
+
+fn shown(row: NodeRow) -> Node {
+    let NodeRow { name, admin, gateway, host, created_ms, gpus } = row;
+    Node { name, admin, gateway, host, gpus, created_ms }
+}
+
+fn gpu_shown(row: GpuRow) -> Gpu {
+    Gpu {
+        id: row.id,
+        node: row.node,
+        device: row.found.device,
+        product: row.found.product,
+        memory_mib: row.found.memory_mib,
+        held_mib: row.held_mib,
+        cgpus: row.cgpus,
+        exclusive: row.exclusive,
+        in_service: row.in_service,
+        generation: row.generation,
+    }
+}

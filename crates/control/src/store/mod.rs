@@ -1,0 +1,203 @@
+//! What the control plane knows, kept. Each write is one transaction, done or not done when the
+//! process is killed; what was answered is on disk.
+
+mod rows;
+pub mod sqlite;
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+
+use weft_api::v1::{AuditEntry, Event, Project, Quota};
+
+pub use rows::{
+    Audit, CgpuRow, Effects, Found, GpuFound, GpuRow, InstanceRow, Key, Marks, NodeRow,
+    OperationRow, Port, Reservation, Spec, Taken, TokenRow, VGPU_PREFIX, Wanted,
+};
+
+use crate::plan::Step;
+
+/// Why nothing was read or written.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// A GPU is not as it was when somebody decided.
+    #[error("a GPU changed since the decision")]
+    Changed,
+    /// The project would have more than its quota.
+    #[error("the project would have {0}")]
+    Quota(String),
+    /// It is there already.
+    #[error("{0} is there already")]
+    Exists(String),
+    /// It is not there.
+    #[error("{0} is not there")]
+    Missing(String),
+    /// It is in use.
+    #[error("{0} is in use")]
+    InUse(String),
+    /// The key was used for another request.
+    #[error("the idempotency key was used for another request")]
+    KeyReused,
+    /// The same request was carried out before; this is the instance.
+    #[error("the request was carried out before, for instance {0}")]
+    Repeated(String),
+    /// The store does not work.
+    #[error("the store fails: {0}")]
+    Broken(String),
+}
+
+/// What a write will have come to. Writes are carried out in the order in which they were begun.
+#[derive(Debug)]
+pub struct Ticket<T>(Receiver<Result<T, StoreError>>);
+
+impl<T> Ticket<T> {
+    /// A ticket, and where its outcome is to be put.
+    #[must_use]
+    pub fn new() -> (SyncSender<Result<T, StoreError>>, Self) {
+        let (sender, receiver) = sync_channel(1);
+        (sender, Self(receiver))
+    }
+
+    /// Waits for it to be on disk.
+    ///
+    /// # Errors
+    /// Why it is not.
+    pub fn wait(self) -> Result<T, StoreError> {
+        let ended = || StoreError::Broken("it was closed".to_owned());
+        self.0.recv().unwrap_or_else(|_| Err(ended()))
+    }
+}
+
+/// A part of a list: so many items after that one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// At most so many.
+    pub limit: u32,
+    /// Items behind this one, in the list's order.
+    pub after: Option<String>,
+    /// Of this project only.
+    pub project: Option<String>,
+}
+
+/// How much of everything there is.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Instances that are not gone.
+    pub instances: u64,
+    /// Those of them that are neither ready nor failed.
+    pub unsettled: u64,
+    /// cGPUs that somebody has.
+    pub cgpus: u64,
+    /// GPUs.
+    pub gpus: u64,
+    /// Memory of all GPUs, in MiB.
+    pub memory_mib: u64,
+    /// Of that given to cGPUs.
+    pub held_mib: u64,
+}
+
+/// Everything that is kept. Lists come in pairs of a cursor and an item.
+pub trait Store: Send + Sync + std::fmt::Debug {
+    /// Whether it works.
+    ///
+    /// # Errors
+    /// Why not. The same holds for every other call.
+    fn check(&self) -> Result<(), StoreError>;
+
+    /// The token with this digest.
+    fn token(&self, digest: &[u8; 32]) -> Result<Option<TokenRow>, StoreError>;
+    /// Tokens by name.
+    fn tokens(&self, part: &Part) -> Result<Vec<(String, TokenRow)>, StoreError>;
+    /// Keeps a token.
+    fn add_token(
+        &self,
+        token: &TokenRow,
+        digest: [u8; 32],
+        audit: Option<&Audit>,
+    ) -> Result<(), StoreError>;
+    /// Forgets a token.
+    fn remove_token(&self, name: &str, audit: &Audit) -> Result<(), StoreError>;
+
+    /// A project: quota, and what it has.
+    fn project(&self, name: &str) -> Result<Option<(Quota, Quota)>, StoreError>;
+    /// Projects by name.
+    fn projects(&self, part: &Part) -> Result<Vec<(String, Project)>, StoreError>;
+    /// Makes a project, or changes its quota.
+    fn put_project(
+        &self,
+        name: &str,
+        quota: Quota,
+        audit: Option<&Audit>,
+    ) -> Result<(), StoreError>;
+
+    /// A node.
+    fn node(&self, name: &str) -> Result<Option<NodeRow>, StoreError>;
+    /// Nodes by name.
+    fn nodes(&self, part: &Part) -> Result<Vec<(String, NodeRow)>, StoreError>;
+    /// Makes a node, or changes it: new GPUs are added, and those that are gone are drained.
+    fn put_node(
+        &self,
+        node: &NodeRow,
+        gpus: &[GpuFound],
+        audit: Option<&Audit>,
+    ) -> Result<(), StoreError>;
+    /// Forgets a node without cGPUs.
+    fn remove_node(&self, name: &str, audit: &Audit) -> Result<(), StoreError>;
+    /// A GPU.
+    fn gpu(&self, id: u32) -> Result<Option<GpuRow>, StoreError>;
+    /// GPUs by number.
+    fn gpus(&self, part: &Part) -> Result<Vec<(String, GpuRow)>, StoreError>;
+    /// Nodes and GPUs as they are after all writes that were begun.
+    fn inventory(&self) -> Ticket<Vec<(NodeRow, Vec<GpuRow>)>>;
+    /// What live instances take of GPUs, after all writes that were begun.
+    fn taken(&self) -> Ticket<Vec<Taken>>;
+    /// Takes a GPU out of service, or puts it back.
+    fn set_gpu(&self, id: u32, in_service: bool, audit: &Audit) -> Ticket<GpuRow>;
+
+    /// Takes GPUs for an instance, if nothing changed since that was decided and the quota allows.
+    fn reserve(&self, reservation: Reservation) -> Ticket<InstanceRow>;
+    /// The instance of a request that was carried out before under this key.
+    fn repeated(&self, key: &Key) -> Result<Option<String>, StoreError>;
+    /// An instance.
+    fn instance(&self, id: &str) -> Result<Option<InstanceRow>, StoreError>;
+    /// Instances that somebody may see, in order of creation.
+    fn instances(&self, part: &Part) -> Result<Vec<(String, InstanceRow)>, StoreError>;
+    /// Instances with something to be done.
+    fn unsettled(&self) -> Result<Vec<String>, StoreError>;
+    /// Instances of which something may be there.
+    fn live(&self) -> Result<Vec<String>, StoreError>;
+    /// An instance's cGPUs by ordinal.
+    fn instance_cgpus(&self, instance: &str) -> Result<Vec<CgpuRow>, StoreError>;
+    /// cGPUs that somebody has.
+    fn cgpus(&self, part: &Part) -> Result<Vec<(String, CgpuRow)>, StoreError>;
+    /// All cGPUs that anybody ever had.
+    fn usage(&self, part: &Part) -> Result<Vec<(String, CgpuRow)>, StoreError>;
+    /// A step was done, with what is to be known of it.
+    fn mark(
+        &self,
+        instance: &str,
+        step: Step,
+        effects: &Effects,
+        event: &Event,
+    ) -> Result<(), StoreError>;
+    /// Something happened to an instance.
+    fn tell(&self, instance: &str, event: &Event) -> Result<(), StoreError>;
+    /// From here on an instance is to be removed. With a failure it stays to be seen.
+    fn renounce(
+        &self,
+        instance: &str,
+        failure: Option<&str>,
+        audit: Option<&Audit>,
+    ) -> Result<InstanceRow, StoreError>;
+    /// Nothing of an instance is left: its GPUs are free.
+    fn release(&self, instance: &str, now_ms: u64, event: &Event) -> Ticket<()>;
+    /// A failed instance is not shown any longer.
+    fn hide(&self, instance: &str, audit: &Audit) -> Result<(), StoreError>;
+    /// An operation and its events.
+    fn operation(&self, id: &str) -> Result<Option<(OperationRow, Vec<Event>)>, StoreError>;
+
+    /// Adds to the audit.
+    fn note(&self, audit: &Audit) -> Result<(), StoreError>;
+    /// The audit in order.
+    fn audit(&self, part: &Part) -> Result<Vec<(String, AuditEntry)>, StoreError>;
+    /// How much of everything there is.
+    fn counts(&self) -> Result<Counts, StoreError>;
+}

@@ -1,0 +1,203 @@
+//! `kill -9` at every step, with the real program and real processes as VMs.
+
+use weft_api::v1::{ClientError, Instance, InstanceState, Kind, NewNode, ProjectChange, Quota};
+use weft_control::plan::Step;
+
+use crate::support::{Program, eventually, shared};
+
+/// Where the program is killed: before a step, in the middle, when it was done and is not kept, and
+/// when it was kept.
+fn places(steps: &[Step]) -> Vec<String> {
+    let mut places = Vec::new();
+    for step in steps {
+        for when in ["before", "after", "kept"] {
+            places.push(format!("{when}:{}", step.name()));
+        }
+        if [Step::Grant, Step::Revoke].contains(step) {
+            places.push(format!("inside:{}", step.name()));
+        }
+    }
+    places
+}
+
+const MAKING: &[Step] = &[
+    Step::Address,
+    Step::Grant,
+    Step::Create,
+    Step::Port,
+    Step::Rules,
+    Step::Active,
+    Step::Confirm,
+];
+
+const UNDOING: &[Step] = &[Step::Unrule, Step::Revoke, Step::Terminate, Step::Release];
+
+fn set_up(program: &Program) {
+    let client = program.client();
+    let (admin, gateway) = (program.node.socket.display().to_string(), None);
+    client.put_node("n", &NewNode { admin, gateway, host: None }).unwrap();
+    let quota = Quota { cgpus: 100, memory_mib: 1 << 20, exclusive_gpus: 4 };
+    client.put_project("p", &ProjectChange { quota }).unwrap();
+}
+
+fn wait_for(program: &Program, id: &str, state: InstanceState) {
+    let client = program.client();
+    let mut last = None;
+    eventually(&format!("{id} to be {state:?}"), || {
+        last = client.instance(id).ok().map(|one| one.state);
+        last == Some(state)
+    });
+}
+
+/// Nothing is left anywhere.
+fn assert_empty(program: &Program, place: &str) {
+    let client = program.client();
+    eventually(&format!("{place}: no vGPU"), || program.node.names().is_empty());
+    eventually(&format!("{place}: no process"), || program.processes().is_empty());
+    let folders = || std::fs::read_dir(program.vms()).unwrap().count();
+    eventually(&format!("{place}: no folder"), || folders() == 0);
+    assert!(client.cgpus().unwrap().is_empty(), "{place}");
+    for gpu in client.gpus().unwrap() {
+        assert_eq!((gpu.held_mib, gpu.cgpus, gpu.exclusive), (0, 0, false), "{place}");
+    }
+    assert_eq!(client.project("p").unwrap().used, Quota::default(), "{place}");
+}
+
+fn begin(program: &Program) -> Instance {
+    let mut new = shared(3, 512);
+    new.project = Some("p".to_owned());
+    program.client().create_instance(Some("key"), &new).unwrap()
+}
+
+fn terminate(program: &Program, id: &str) {
+    match program.client().delete_instance(id) {
+        Ok(_) => {}
+        // It may be killed before it answers.
+        Err(ClientError::Unreachable { .. }) => {}
+        Err(error) => panic!("{error}"),
+    }
+}
+
+fn wait_gone(program: &Program, id: &str) {
+    let client = program.client();
+    eventually("the instance to be gone", || {
+        let gone = |error: &ClientError| matches!(error, ClientError::Refused(problem) if problem.kind == Kind::NotFound);
+        let found = client.instance(id);
+        found.as_ref().is_ok_and(|one| one.state == InstanceState::Terminated)
+            || found.as_ref().is_err_and(gone)
+    });
+}
+
+/// Killed at each place of making one, a restart finishes it; and then it can be removed.
+fn finishes_whatever_step_it_is_killed_at(flags: &[&str]) {
+    for place in places(MAKING) {
+        let mut program = Program::new();
+        program.start(None, flags);
+        set_up(&program);
+        program.kill();
+        program.start(Some(&place), flags);
+        // The answer may be lost with the process; the key says that it is the same one.
+        let mut new = shared(3, 512);
+        new.project = Some("p".to_owned());
+        let _ = program.client().create_instance(Some("key"), &new);
+        program.wait_killed();
+        program.start(None, flags);
+        let id = begin(&program).id;
+        wait_for(&program, &id, InstanceState::Ready);
+        assert_eq!(program.client().instances().unwrap().len(), 1, "{place}: one, and no second");
+        assert_eq!(program.node.names().len(), 3, "{place}");
+        let folder = program.vms().join(&id);
+        assert!(folder.join("rows.json").exists(), "{place}");
+        terminate(&program, &id);
+        wait_gone(&program, &id);
+        assert_empty(&program, &place);
+    }
+}
+
+#[test]
+fn a_restart_finishes_whatever_step_of_making_it_was_killed_at() {
+    finishes_whatever_step_it_is_killed_at(&[]);
+}
+
+#[test]
+fn a_restart_finishes_also_where_namespaces_are_not_permitted() {
+    let mut program = Program::new();
+    let flags = ["--plain-processes"];
+    program.start(Some("after:create"), &flags);
+    set_up(&program);
+    let _ = begin(&program);
+    program.wait_killed();
+    program.start(None, &flags);
+    let id = begin(&program).id;
+    wait_for(&program, &id, InstanceState::Ready);
+    terminate(&program, &id);
+    wait_gone(&program, &id);
+    assert_empty(&program, "plain processes");
+}
+
+#[test]
+fn a_restart_removes_whatever_step_of_removing_it_was_killed_at() {
+    for place in places(UNDOING) {
+        let mut program = Program::new();
+        program.start(Some(&place), &[]);
+        set_up(&program);
+        let id = begin(&program).id;
+        wait_for(&program, &id, InstanceState::Ready);
+        terminate(&program, &id);
+        program.wait_killed();
+        program.start(None, &[]);
+        wait_gone(&program, &id);
+        assert_empty(&program, &place);
+    }
+}
+
+/// Killed while it is made, and then not wanted any more: what was begun is undone.
+#[test]
+fn a_restart_rolls_back_what_is_not_wanted_any_more() {
+    for place in places(MAKING) {
+        let mut program = Program::new();
+        program.start(None, &[]);
+        set_up(&program);
+        program.kill();
+        program.start(Some(&place), &[]);
+        let mut new = shared(3, 512);
+        new.project = Some("p".to_owned());
+        let _ = program.client().create_instance(Some("key"), &new);
+        program.wait_killed();
+        // Nobody works on instances while the removal is asked for: it is the first that is seen.
+        program.start(None, &[]);
+        let id = begin(&program).id;
+        terminate(&program, &id);
+        wait_gone(&program, &id);
+        assert_empty(&program, &place);
+    }
+}
+
+/// A VM outlives its control plane, and is found again.
+#[test]
+fn vms_outlive_the_control_plane_and_one_that_ends_gives_its_gpus_back() {
+    let mut program = Program::new();
+    program.start(None, &[]);
+    set_up(&program);
+    let id = begin(&program).id;
+    wait_for(&program, &id, InstanceState::Ready);
+    let before = program.processes();
+    assert!(before.iter().any(|line| line.contains("guest")), "{before:?}");
+    program.kill();
+    program.start(None, &[]);
+    wait_for(&program, &id, InstanceState::Ready);
+    assert_eq!(program.processes(), before, "the same processes");
+    // The machine's user kills the VM.
+    let lock = std::fs::read_to_string(program.vms().join(&id).join("guest.lock")).unwrap();
+    let guest: i32 = lock.split(' ').next().unwrap().parse().unwrap();
+    let guest = rustix::process::Pid::from_raw(guest).unwrap();
+    rustix::process::kill_process(guest, rustix::process::Signal::KILL).unwrap();
+    program.kill();
+    program.start(None, &[]);
+    wait_for(&program, &id, InstanceState::Failed);
+    let failure = program.client().instance(&id).unwrap().failure.unwrap();
+    assert!(failure.contains("the VM is gone"), "{failure}");
+    assert_empty(&program, "a VM that ended");
+    program.client().delete_instance(&id).unwrap();
+    assert!(program.client().instances().unwrap().is_empty());
+}

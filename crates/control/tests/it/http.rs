@@ -1,0 +1,122 @@
+//! Over HTTP, with the typed client and with bytes that no client sends.
+
+use std::io::{Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::sync::Arc;
+use std::thread;
+
+use weft_api::v1::{
+    Client, ClientError, InstanceState, Kind, NewToken, Problem, ProjectChange, Quota, Role,
+};
+use weft_control::http;
+use weft_control::store::TokenRow;
+
+use crate::support::{Cloud, eventually, shared};
+
+/// Serves a cloud; an administrator's client of it, and where it is.
+fn serve(cloud: &Cloud) -> (Client, SocketAddr) {
+    let row = TokenRow { name: "root".into(), project: None, role: Role::Admin, created_ms: 0 };
+    cloud.store.add_token(&row, weft_control::random::digest(b"root"), None).unwrap();
+    let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap();
+    let service = Arc::clone(&cloud.service);
+    thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            axum::serve(listener, http::router(&service)).await.unwrap();
+        });
+    });
+    (Client::new(&address.to_string(), "root").unwrap(), address)
+}
+
+#[test]
+fn the_client_does_all_that_the_interface_can() {
+    let cloud = Cloud::new(&[2]);
+    let (admin, address) = serve(&cloud);
+    admin.ready().unwrap();
+    let quota = Quota { cgpus: 2, memory_mib: 4096, exclusive_gpus: 1 };
+    admin.put_project("team", &ProjectChange { quota }).unwrap();
+    let name = "team-token".to_owned();
+    let asked = NewToken { name, project: Some("team".into()), role: Role::Member };
+    let made = admin.create_token(&asked).unwrap();
+    let again = admin.create_token(&asked).unwrap_err().to_string();
+    assert!(again.contains("there already"), "{again}");
+    let team = Client::new(&format!("http://{address}/"), &made.secret).unwrap();
+    let begun = team.create_instance(Some("once"), &shared(2, 1024)).unwrap();
+    eventually("the instance to be ready", || {
+        team.instance(&begun.id).unwrap().state == InstanceState::Ready
+    });
+    assert_eq!(team.create_instance(Some("once"), &shared(2, 1024)).unwrap().id, begun.id);
+    assert_eq!(team.instance_cgpus(&begun.id).unwrap().len(), 2);
+    assert_eq!(team.instances().unwrap().len(), 1);
+    assert_eq!(admin.cgpus().unwrap().len(), 2);
+    let operation = team.operation(&begun.operation).unwrap();
+    let steps: Vec<&str> = operation.events.iter().map(|event| event.step.as_str()).collect();
+    assert_eq!(steps, ["address", "grant", "create", "port", "rules", "active", "confirm"]);
+    assert_eq!(team.project("team").unwrap().used.memory_mib, 2048);
+    assert_eq!(team.console(&begun.id).unwrap(), "");
+    let Err(ClientError::Refused(Problem { kind, hint, .. })) =
+        team.create_instance(None, &shared(1, 1))
+    else {
+        panic!("more than the quota")
+    };
+    assert!(kind == Kind::Quota && hint.is_some());
+    team.delete_instance(&begun.id).unwrap();
+    eventually("the instance to be gone", || admin.cgpus().unwrap().is_empty());
+    assert!(admin.gpus().unwrap().iter().all(|gpu| gpu.held_mib == 0));
+    assert!(!admin.set_gpu(1, false).unwrap().in_service);
+    assert_eq!(admin.nodes().unwrap().len(), 1);
+    assert_eq!(admin.tokens().unwrap().len(), 2);
+    assert_eq!(admin.usage().unwrap().len(), 2);
+    assert!(admin.audit().unwrap().len() >= 5);
+    assert!(admin.metrics().unwrap().contains("weft_cloud_gpus 2"));
+    admin.delete_token("team-token").unwrap();
+    assert!(matches!(team.instances(), Err(ClientError::Refused(_))));
+}
+
+/// What a request of these bytes is answered.
+fn raw(address: SocketAddr, request: &str) -> (u16, String) {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    let status = text.split(' ').nth(1).unwrap().parse().unwrap();
+    (status, text)
+}
+
+#[test]
+fn whatever_is_wrong_is_a_problem_in_json() {
+    let cloud = Cloud::new(&[1]);
+    let (_, address) = serve(&cloud);
+    let end = "Host: a\r\nConnection: close\r\nAuthorization: Bearer root\r\n";
+    for (line, more, status, words) in [
+        ("GET /nothing", "", 404, "urn:weft:not-found"),
+        ("DELETE /v1/nodes", "", 405, "urn:weft:method"),
+        ("GET /v1/instances?limit=x", "", 400, "urn:weft:malformed"),
+        ("GET /v1/instances?page=2", "", 400, "page"),
+        ("GET /v1/instances?limit=0", "", 422, "1 to 1000"),
+        ("GET /v1/instances?after=x", "", 404, "go on"),
+        ("GET /v1/instances/none", "", 404, "no instance `none`"),
+        ("GET /v1/gpus/first", "", 404, "numbers"),
+        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.0"),
+        ("GET /v1/nodes", "Weft-Api-Version: new\r\n", 406, "urn:weft:version"),
+        ("POST /v1/instances", "Content-Length: 3\r\n", 400, "not understood"),
+        ("POST /v1/instances", "Content-Length: 200000\r\n", 413, "urn:weft:too-large"),
+    ] {
+        let length: usize =
+            more.strip_prefix("Content-Length: ").map_or(0, |n| n.trim().parse().unwrap());
+        let body = "{".repeat(length);
+        let (found, text) = raw(address, &format!("{line} HTTP/1.1\r\n{end}{more}\r\n{body}"));
+        assert_eq!(found, status, "{line} {more}: {text}");
+        assert!(text.contains("application/problem+json"), "{line}: {text}");
+        assert!(text.contains(words), "{line}: {text}");
+    }
+    let (status, text) = raw(address, "GET /v1/nodes HTTP/1.0\r\n\r\n");
+    assert!(status == 401 && text.contains("Bearer"), "{text}");
+    let (status, text) = raw(address, &format!("GET /v1/nodes HTTP/1.1\r\n{end}\r\n"));
+    assert!(status == 200 && text.contains("weft-api-version: 1.0"), "{text}");
+    let (status, text) = raw(address, "GET /openapi.json HTTP/1.0\r\n\r\n");
+    assert!(status == 200 && text.contains("\"openapi\": \"3.1.0\""), "{text}");
+}

@@ -1,0 +1,10 @@
+//! The control plane, from the interface's document to `kill -9`.
+
+#![expect(clippy::unwrap_used, reason = "a panic is a test's report")]
+
+mod crash;
+mod document;
+mod http;
+mod service;
+mod store;
+mod support;

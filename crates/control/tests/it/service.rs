@@ -1,0 +1,441 @@
+//! What the calls do, without HTTP and with nothing real outside.
+
+use serde_json::{Value, json};
+use weft_api::v1::{Call, Kind, Problem, Quota, Role};
+use weft_control::provision::Failure;
+use weft_control::random;
+use weft_control::service::{Ask, Reply};
+use weft_control::store::TokenRow;
+use weft_control::sweep::{self, Swept};
+
+use crate::support::{Cloud, eventually};
+
+/// A token's secret.
+fn token(cloud: &Cloud, name: &str, role: Role, project: Option<&str>) -> String {
+    let project = project.map(str::to_owned);
+    let row = TokenRow { name: name.to_owned(), project, role, created_ms: 0 };
+    let secret = format!("secret of {name}");
+    cloud.store.add_token(&row, random::digest(secret.as_bytes()), None).unwrap();
+    secret
+}
+
+fn ask(token: &str, target: &str, body: &Value) -> Ask {
+    let body = if body.is_null() { Vec::new() } else { serde_json::to_vec(body).unwrap() };
+    Ask { token: Some(token.to_owned()), target: target.to_owned(), body, ..Ask::default() }
+}
+
+fn json_of(reply: Result<Reply, Problem>) -> Result<Value, Problem> {
+    reply.map(|reply| match reply {
+        Reply::Json(bytes) => serde_json::from_slice(&bytes).unwrap(),
+        Reply::Text(text) => Value::String(text),
+        Reply::Nothing => Value::Null,
+    })
+}
+
+/// Who may do what is tried with these.
+struct People {
+    cloud: Cloud,
+    admin: String,
+    member: String,
+    reader: String,
+    other: String,
+}
+
+impl People {
+    fn new(nodes: &[usize]) -> Self {
+        let cloud = Cloud::new(nodes);
+        cloud.project("a");
+        cloud.project("b");
+        let admin = token(&cloud, "root", Role::Admin, None);
+        let member = token(&cloud, "ann", Role::Member, Some("a"));
+        let reader = token(&cloud, "ray", Role::Reader, Some("a"));
+        let other = token(&cloud, "ben", Role::Member, Some("b"));
+        Self { cloud, admin, member, reader, other }
+    }
+
+    fn call(&self, call: Call, who: &str, target: &str, body: &Value) -> Result<Value, Problem> {
+        json_of(self.cloud.service.call(call, &ask(who, target, body)))
+    }
+
+    fn create(&self, who: &str, body: &Value) -> Result<String, Problem> {
+        let made = self.call(Call::InstanceCreate, who, "", body)?;
+        Ok(made["id"].as_str().unwrap().to_owned())
+    }
+
+    fn state(&self, id: &str) -> Value {
+        match self.call(Call::InstanceShow, &self.admin, id, &Value::Null) {
+            Ok(found) => found["state"].clone(),
+            Err(problem) => panic!("{problem}"),
+        }
+    }
+
+    fn wait(&self, id: &str, state: &str) {
+        eventually(&format!("{id} to be {state}"), || self.state(id) == state);
+    }
+
+    fn delete(&self, id: &str) {
+        self.call(Call::InstanceDelete, &self.admin, id, &Value::Null).unwrap();
+        self.wait(id, "terminated");
+    }
+
+    fn held(&self) -> Vec<(u64, u64)> {
+        let gpus = self.call(Call::GpuList, &self.admin, "", &Value::Null).unwrap();
+        let number = |gpu: &Value, name: &str| gpu[name].as_u64().unwrap();
+        let gpus = gpus["items"].as_array().unwrap().clone();
+        gpus.iter().map(|gpu| (number(gpu, "held_mib"), number(gpu, "cgpus"))).collect()
+    }
+}
+
+fn shared(cgpus: u32, memory_mib: u64) -> Value {
+    json!({"cgpus": cgpus, "memory_mib": memory_mib, "mode": "shared"})
+}
+
+#[test]
+fn an_instance_gets_what_was_asked_and_gives_it_back() {
+    let people = People::new(&[2, 2]);
+    let id = people.create(&people.member, &shared(3, 4096)).unwrap();
+    people.wait(&id, "ready");
+    assert_eq!(people.held(), [(8192, 2), (4096, 1), (0, 0), (0, 0)]);
+    let rows = people.cloud.fake.rules(&id);
+    let ways: Vec<_> = rows.iter().map(|row| (row.masked.as_str(), row.node.as_str())).collect();
+    assert_eq!(ways, [("169.254.77.1:18515", "node0.example:7600")], "one node, one address");
+    let vm = people.cloud.fake.vm(&id).unwrap();
+    let of = |name: &str| {
+        let found = vm.environment.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.clone()).unwrap_or_default()
+    };
+    assert_eq!(of("CGPU_2"), "169.254.77.1:18515");
+    assert_eq!(of("WEFT_VGPU_0").split(',').count(), 3);
+    assert_eq!(vm.gateways[0].1.len(), 3, "a grant for each cGPU");
+    people.delete(&id);
+    assert_eq!(people.held(), [(0, 0); 4]);
+    assert!(people.cloud.fake.remains().is_empty());
+    let usage = people.call(Call::UsageList, &people.reader, "", &Value::Null).unwrap();
+    let records = usage["items"].as_array().unwrap();
+    assert_eq!(records.len(), 3);
+    assert!(records.iter().all(|one| one["to_ms"].is_u64() && one["used_ns"] == 1));
+}
+
+#[test]
+fn exclusive_gpus_are_nobody_elses_and_local_ones_are_on_one_host() {
+    let people = People::new(&[1, 2]);
+    let exclusive = json!({"cgpus": 2, "locality": "local"});
+    let id = people.create(&people.member, &exclusive).unwrap();
+    people.wait(&id, "ready");
+    assert_eq!(people.held(), [(0, 0), (8192, 1), (8192, 1)]);
+    let found = people.call(Call::InstanceShow, &people.admin, &id, &Value::Null).unwrap();
+    assert_eq!(found["host"], "node1", "the VM is where its GPUs are");
+    let full = people.create(&people.member, &json!({"cgpus": 2})).unwrap_err();
+    assert_eq!(full.kind, Kind::NoCapacity);
+    assert!(full.detail.contains("1 of 2"), "{full}");
+    let seen = people.call(Call::InstanceShow, &people.member, &id, &Value::Null).unwrap();
+    assert!(seen["host"].is_null(), "tenants do not see hosts");
+}
+
+#[test]
+fn quotas_are_checked_before_anything_is_made() {
+    let people = People::new(&[4]);
+    let quota = Quota { cgpus: 3, memory_mib: 4096, exclusive_gpus: 0 };
+    people.cloud.store.put_project("a", quota, None).unwrap();
+    for (body, words) in [
+        (shared(4, 1), "4 cGPUs"),
+        (shared(2, 4096), "8192 MiB"),
+        (json!({"cgpus": 1}), "1 exclusive GPUs"),
+    ] {
+        let refused = people.create(&people.member, &body).unwrap_err();
+        assert_eq!(refused.kind, Kind::Quota);
+        assert!(refused.detail.contains(words), "{refused}");
+    }
+    let id = people.create(&people.member, &shared(3, 1)).unwrap();
+    people.wait(&id, "ready");
+    let refused = people.create(&people.member, &shared(1, 1)).unwrap_err();
+    assert_eq!(refused.kind, Kind::Quota);
+    people.create(&people.other, &shared(1, 1)).unwrap();
+    people.delete(&id);
+    people.create(&people.member, &shared(1, 1)).unwrap();
+}
+
+/// Quota and GPUs are taken together: whoever asks at the same time does not get more.
+#[test]
+fn many_at_once_get_what_there_is_and_no_more() {
+    let people = People::new(&[4]);
+    let quota = Quota { cgpus: 20, memory_mib: 1 << 30, exclusive_gpus: 0 };
+    people.cloud.store.put_project("a", quota, None).unwrap();
+    let outcomes: Vec<Result<String, Problem>> = std::thread::scope(|scope| {
+        let one = || scope.spawn(|| people.create(&people.member, &shared(1, 1024)));
+        let all: Vec<_> = (0..48).map(|_| one()).collect();
+        all.into_iter().map(|one| one.join().unwrap()).collect()
+    });
+    let made = outcomes.iter().filter(|outcome| outcome.is_ok()).count();
+    assert_eq!(made, 20, "{outcomes:?}");
+    for refused in outcomes.iter().filter_map(|outcome| outcome.as_ref().err()) {
+        assert!([Kind::Quota, Kind::Busy].contains(&refused.kind), "{refused}");
+    }
+    let held: u64 = people.held().iter().map(|(held, _)| held).sum();
+    assert_eq!(held, 20 * 1024);
+    for id in outcomes.into_iter().flatten() {
+        people.wait(&id, "ready");
+    }
+}
+
+#[test]
+fn what_asks_for_nonsense_is_told_so() {
+    let people = People::new(&[1]);
+    for (body, words) in [
+        (json!({"cgpus": 0}), "1 to 4096"),
+        (json!({"cgpus": 5000}), "1 to 4096"),
+        (json!({"cgpus": 1, "mode": "shared"}), "how much memory"),
+        (json!({"cgpus": 1, "weight": 0}), "1 to 10000"),
+        (json!({"cgpus": 1, "memory_mib": u64::MAX}), "no GPU has more"),
+        (json!({"cgpus": 1, "name": "A b"}), "is no name"),
+        (json!({"cgpus": 1, "user_data": "x".repeat(60_000)}), "bytes of user-data"),
+        (json!({"cgpus": 1, "sla_us": u64::MAX}), "a day"),
+        (json!({"cgpus": 1, "project": "b"}), "project a's"),
+        (json!({"cgpus": -1}), "not understood"),
+        (json!({"cgpus": 1, "wait": true}), "wait"),
+        (json!({}), "cgpus"),
+        (Value::Null, "not understood"),
+    ] {
+        let refused = people.create(&people.member, &body).unwrap_err();
+        assert!(refused.detail.contains(words), "{body} says: {refused}");
+    }
+    let nowhere = people.create(&people.admin, &json!({"cgpus": 1})).unwrap_err();
+    assert!(nowhere.detail.contains("no project"), "{nowhere}");
+    assert!(people.cloud.fake.remains().is_empty());
+}
+
+#[test]
+fn a_token_lets_its_bearer_do_what_its_role_says_in_its_project() {
+    fn kind<T: std::fmt::Debug>(answer: Result<T, Problem>) -> Kind {
+        answer.unwrap_err().kind
+    }
+    let people = People::new(&[1]);
+    let id = people.create(&people.member, &shared(1, 1)).unwrap();
+    people.wait(&id, "ready");
+    let none = Value::Null;
+    assert_eq!(kind(people.create(&people.reader, &shared(1, 1))), Kind::Forbidden);
+    people.call(Call::InstanceShow, &people.reader, &id, &none).unwrap();
+    assert_eq!(
+        kind(people.call(Call::InstanceDelete, &people.reader, &id, &none)),
+        Kind::Forbidden
+    );
+    // Another project's things are not there.
+    for call in
+        [Call::InstanceShow, Call::InstanceDelete, Call::InstanceConsole, Call::InstanceCgpus]
+    {
+        assert_eq!(kind(people.call(call, &people.other, &id, &none)), Kind::NotFound, "{call:?}");
+    }
+    let operation = format!("op-{id}");
+    let seen = people.call(Call::OperationShow, &people.other, &operation, &none);
+    assert_eq!(kind(seen), Kind::NotFound);
+    assert_eq!(kind(people.call(Call::ProjectShow, &people.other, "a", &none)), Kind::NotFound);
+    let list = people.call(Call::InstanceList, &people.other, "", &none).unwrap();
+    assert_eq!(list["items"], json!([]));
+    for call in [Call::NodeList, Call::GpuList, Call::AuditList, Call::TokenList, Call::Metrics] {
+        assert_eq!(kind(people.call(call, &people.member, "", &none)), Kind::Forbidden, "{call:?}");
+    }
+    assert_eq!(kind(people.call(Call::InstanceList, "wrong", "", &none)), Kind::Unauthenticated);
+    let cgpus = people.call(Call::CgpuList, &people.member, "", &none).unwrap();
+    assert!(cgpus["items"][0]["node"].is_null() && cgpus["items"][0]["masked"].is_string());
+    // One that was taken back is nobody's.
+    people.call(Call::TokenDelete, &people.admin, "ann", &none).unwrap();
+    let gone = people.call(Call::InstanceList, &people.member, "", &none);
+    assert_eq!(kind(gone), Kind::Unauthenticated);
+}
+
+#[test]
+fn the_same_request_with_the_same_key_is_carried_out_once() {
+    let people = People::new(&[1]);
+    let create = |key: &str, body: &Value| {
+        let asked = Ask { key: Some(key.to_owned()), ..ask(&people.member, "", body) };
+        json_of(people.cloud.service.call(Call::InstanceCreate, &asked))
+    };
+    // All of the GPU: a second one would find no room.
+    let first = create("k", &json!({"cgpus": 1})).unwrap();
+    let again = create("k", &json!({"cgpus": 1})).unwrap();
+    assert_eq!(first["id"], again["id"]);
+    let other = create("k", &json!({"cgpus": 1, "weight": 2})).unwrap_err();
+    assert!(other.detail.contains("another request"), "{other}");
+    create("", &json!({"cgpus": 1})).unwrap_err();
+    // Another token's key is another key.
+    let asked = Ask { key: Some("k".into()), ..ask(&people.other, "", &shared(1, 1)) };
+    let theirs = json_of(people.cloud.service.call(Call::InstanceCreate, &asked));
+    assert_eq!(theirs.unwrap_err().kind, Kind::NoCapacity);
+}
+
+#[test]
+fn what_fails_for_a_while_is_tried_again_and_what_fails_for_good_is_undone() {
+    let people = People::new(&[2]);
+    let fake = &people.cloud.fake;
+    for what in ["grant", "create", "port", "put", "state", "holds"] {
+        fake.fail(what, 2, Failure::passing("not now"));
+        let id = people.create(&people.member, &shared(2, 1024)).unwrap();
+        people.wait(&id, "ready");
+        let operation = format!("op-{id}");
+        let seen = people.call(Call::OperationShow, &people.admin, &operation, &Value::Null);
+        let events = seen.unwrap()["events"].as_array().unwrap().clone();
+        assert!(events.iter().any(|event| event["kind"] == "retry"), "{what}: {events:?}");
+        people.delete(&id);
+
+        fake.fail(what, 1, Failure::permanent("never, on node7"));
+        let id = people.create(&people.member, &shared(2, 1024)).unwrap();
+        people.wait(&id, "failed");
+        assert!(fake.remains().is_empty(), "{what}: {:?}", fake.remains());
+        assert_eq!(people.held(), [(0, 0); 2], "{what}");
+        let seen = people.call(Call::InstanceShow, &people.admin, &id, &Value::Null).unwrap();
+        assert!(seen["failure"].as_str().unwrap().contains("node7"), "{seen}");
+        let told = people.call(Call::InstanceShow, &people.member, &id, &Value::Null).unwrap();
+        assert!(!told["failure"].as_str().unwrap().contains("node7"), "{told}");
+        people.call(Call::InstanceDelete, &people.member, &id, &Value::Null).unwrap();
+        let list = people.call(Call::InstanceList, &people.member, "", &Value::Null).unwrap();
+        assert_eq!(list["items"], json!([]), "{what}");
+    }
+}
+
+#[test]
+fn removing_never_gives_up() {
+    let people = People::new(&[1]);
+    let id = people.create(&people.member, &shared(1, 1024)).unwrap();
+    people.wait(&id, "ready");
+    for what in ["withdraw", "revoke", "terminate"] {
+        people.cloud.fake.fail(what, 3, Failure::permanent("not reachable"));
+    }
+    people.delete(&id);
+    assert!(people.cloud.fake.remains().is_empty());
+}
+
+#[test]
+fn a_drained_gpu_gets_nothing_new() {
+    let people = People::new(&[2]);
+    let id = people.create(&people.member, &shared(1, 1024)).unwrap();
+    people.wait(&id, "ready");
+    let drain = |is: bool| {
+        let gpus = people.call(Call::GpuList, &people.admin, "", &Value::Null).unwrap();
+        let id = gpus["items"][0]["id"].to_string();
+        people.call(Call::GpuChange, &people.admin, &id, &json!({"in_service": is})).unwrap()
+    };
+    assert_eq!(drain(false)["in_service"], false);
+    people.create(&people.member, &shared(1, 1024)).unwrap();
+    assert_eq!(people.held(), [(1024, 1), (1024, 1)]);
+    drain(true);
+    people.create(&people.member, &shared(1, 1024)).unwrap();
+    assert_eq!(people.held(), [(2048, 2), (1024, 1)]);
+}
+
+#[test]
+fn lists_come_in_pages_that_are_whole_together() {
+    let people = People::new(&[4]);
+    let made: Vec<String> =
+        (0..7).map(|_| people.create(&people.member, &shared(1, 1)).unwrap()).collect();
+    let (mut found, mut after, mut pages) = (Vec::new(), None, 0);
+    loop {
+        let asked = Ask { limit: Some(3), after, ..ask(&people.reader, "", &Value::Null) };
+        let page = json_of(people.cloud.service.call(Call::InstanceList, &asked)).unwrap();
+        let items = page["items"].as_array().unwrap();
+        found.extend(items.iter().map(|item| item["id"].as_str().unwrap().to_owned()));
+        pages += 1;
+        after = page["next"].as_str().map(str::to_owned);
+        if after.is_none() {
+            break;
+        }
+    }
+    assert_eq!((found, pages), (made, 3));
+    for limit in [0, 1001] {
+        let asked = Ask { limit: Some(limit), ..ask(&people.reader, "", &Value::Null) };
+        json_of(people.cloud.service.call(Call::InstanceList, &asked)).unwrap_err();
+    }
+}
+
+#[test]
+fn who_did_what_stands_in_the_audit_refusals_too() {
+    let people = People::new(&[1]);
+    let id = people.create(&people.member, &shared(1, 1)).unwrap();
+    people.wait(&id, "ready");
+    people.create(&people.reader, &shared(1, 1)).unwrap_err();
+    people.delete(&id);
+    let audit = people.call(Call::AuditList, &people.admin, "", &Value::Null).unwrap();
+    let line =
+        |entry: &Value| format!("{} {} {}", entry["actor"], entry["action"], entry["status"]);
+    let lines: Vec<String> = audit["items"].as_array().unwrap().iter().map(line).collect();
+    let expected = [
+        r#""ann" "InstanceCreate" 202"#,
+        r#""ray" "InstanceCreate" 403"#,
+        r#""root" "InstanceDelete" 202"#,
+    ];
+    assert_eq!(lines, expected);
+}
+
+#[test]
+fn nodes_are_asked_what_they_have_and_forgotten_when_nobody_uses_them() {
+    let people = People::new(&[1]);
+    let put = |admin: &str| {
+        let body = json!({"admin": admin});
+        people.call(Call::NodePut, &people.admin, "node0", &body)
+    };
+    let unknown = put("nowhere").unwrap_err();
+    assert!(unknown.detail.contains("no node at nowhere"), "{unknown}");
+    assert_eq!(put("node0").unwrap()["gpus"], 1);
+    let id = people.create(&people.member, &shared(1, 1)).unwrap();
+    people.wait(&id, "ready");
+    let delete = || people.call(Call::NodeDelete, &people.admin, "node0", &Value::Null);
+    assert_eq!(delete().unwrap_err().kind, Kind::Conflict);
+    people.delete(&id);
+    delete().unwrap();
+    let full = people.create(&people.member, &shared(1, 1)).unwrap_err();
+    assert_eq!(full.kind, Kind::NoCapacity);
+}
+
+#[test]
+fn a_sweep_removes_what_nobody_knows_and_restores_what_is_missing() {
+    let people = People::new(&[1]);
+    let cloud = &people.cloud;
+    let [stays, lost] = [0, 1].map(|_| people.create(&people.member, &shared(1, 1)).unwrap());
+    people.wait(&stays, "ready");
+    people.wait(&lost, "ready");
+    assert_eq!(sweep::sweep(&cloud.engine).unwrap(), Swept::default());
+    // Left by a store that was restored from an old copy.
+    let world = cloud.engine.world();
+    let stranger = weft_control::provision::VmSpec {
+        id: "i-stranger".into(),
+        slot: 99,
+        host: None,
+        environment: Vec::new(),
+        gateways: Vec::new(),
+        user_data: String::new(),
+    };
+    world.provisioner.create(&stranger).unwrap();
+    world.endpoint.put("i-stranger", &[]).unwrap();
+    let vgpu = weft_control::nodes::VgpuSpec {
+        name: "cgpu-i-stranger-0".into(),
+        device: "gpu0".into(),
+        weight: 1,
+        memory_mib: 1,
+        sla_us: 0,
+    };
+    world.nodes.grant("node0", &[vgpu], &|| {}).unwrap();
+    cloud.fake.lose(&lost);
+    world.endpoint.withdraw(&stays).unwrap();
+    let swept = sweep::sweep(&cloud.engine).unwrap();
+    assert_eq!(swept, Swept { vms: 1, rules: 1, vgpus: 1, lost: 1, restored: 1 });
+    people.wait(&lost, "failed");
+    people.wait(&stays, "ready");
+    assert_eq!(cloud.fake.rules(&stays).len(), 1);
+    eventually("only what stays to be there", || {
+        cloud.fake.remains().iter().all(|what| what.contains(&stays))
+    });
+    assert_eq!(people.held(), [(1, 1)]);
+}
+
+#[test]
+fn metrics_say_how_much_there_is() {
+    let people = People::new(&[2]);
+    let id = people.create(&people.member, &shared(2, 100)).unwrap();
+    people.wait(&id, "ready");
+    let text = people.call(Call::Metrics, &people.admin, "", &Value::Null).unwrap();
+    let text = text.as_str().unwrap();
+    for line in
+        ["weft_cloud_cgpus 2", "weft_cloud_gpus 2", "weft_cloud_memory_held_bytes 209715200"]
+    {
+        assert!(text.lines().any(|found| found == line), "{line} in {text}");
+    }
+}

@@ -1,0 +1,378 @@
+//! A control plane of the test's own, and nodes that are simulated at their admin sockets.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use tempfile::TempDir;
+use weft_api::node::{
+    Answer, Attainment, DeviceReport, GrantReport, MemoryReport, NodeReport, Request, VgpuReport,
+    VgpuState,
+};
+use weft_api::v1::{Client, NewInstance, Quota};
+use weft_control::allocate::Allocator;
+use weft_control::crash::Crash;
+use weft_control::engine::Engine;
+use weft_control::execute::World;
+use weft_control::provision::fake::Fake;
+use weft_control::service::Service;
+use weft_control::store::sqlite::Sqlite;
+use weft_control::store::{GpuFound, NodeRow, Store};
+
+/// Longest wait for anything; only a broken system reaches it.
+pub(crate) const DEADLINE: Duration = Duration::from_secs(120);
+
+const MIB: u64 = 1 << 20;
+
+/// Waits until `condition` holds.
+#[track_caller]
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + DEADLINE;
+    while !condition() {
+        assert!(Instant::now() < deadline, "waited in vain for: {what}");
+        thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// A VM with so many shared cGPUs.
+pub(crate) fn shared(cgpus: u32, memory_mib: u64) -> NewInstance {
+    NewInstance {
+        memory_mib: Some(memory_mib),
+        mode: Some(weft_api::v1::Mode::Shared),
+        ..new(cgpus)
+    }
+}
+
+/// A VM with so many GPUs to itself.
+pub(crate) fn new(cgpus: u32) -> NewInstance {
+    NewInstance {
+        name: None,
+        project: None,
+        cgpus,
+        memory_mib: None,
+        mode: None,
+        locality: None,
+        weight: None,
+        sla_us: None,
+        user_data: None,
+    }
+}
+
+/// Everything in this process, and nothing real outside.
+pub(crate) struct Cloud {
+    pub(crate) fake: Arc<Fake>,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) engine: Arc<Engine>,
+    pub(crate) service: Arc<Service>,
+    _folder: TempDir,
+}
+
+impl Cloud {
+    /// With nodes of so many GPUs of 8,192 MiB each.
+    pub(crate) fn new(nodes: &[usize]) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let store: Arc<dyn Store> = Arc::new(Sqlite::open(&folder.path().join("db")).unwrap());
+        let fake = Arc::new(Fake::default());
+        for (number, gpus) in nodes.iter().enumerate() {
+            let admin = format!("node{number}");
+            let gpu = |at| GpuFound {
+                device: format!("gpu{at}"),
+                product: "a GPU".to_owned(),
+                memory_mib: 8192,
+            };
+            let gpus: Vec<GpuFound> = (0..*gpus).map(gpu).collect();
+            fake.add_gpus(&admin, gpus.clone());
+            let node = NodeRow {
+                name: admin.clone(),
+                admin: admin.clone(),
+                gateway: format!("{admin}.example:7600"),
+                host: admin,
+                created_ms: 0,
+                gpus: 0,
+            };
+            store.put_node(&node, &gpus, None).unwrap();
+        }
+        let policy = weft_sched::placement::by_name("first_fit").unwrap();
+        let world = World {
+            store: Arc::clone(&store),
+            allocator: Arc::new(Allocator::new(Arc::clone(&store), policy)),
+            provisioner: Arc::clone(&fake) as _,
+            endpoint: Arc::clone(&fake) as _,
+            nodes: Arc::clone(&fake) as _,
+            crash: Crash::default(),
+        };
+        let engine = Engine::start(world, 4).unwrap();
+        let service = Arc::new(Service::new(Arc::clone(&engine)));
+        Self { fake, store, engine, service, _folder: folder }
+    }
+
+    /// A project that may have everything.
+    pub(crate) fn project(&self, name: &str) {
+        let quota = Quota { cgpus: 1 << 40, memory_mib: 1 << 40, exclusive_gpus: 1 << 40 };
+        self.store.put_project(name, quota, None).unwrap();
+    }
+}
+
+/// A node's admin socket, with nothing behind it but a list of vGPUs.
+pub(crate) struct SimulatedNode {
+    pub(crate) vgpus: Arc<Mutex<BTreeMap<String, u64>>>,
+    pub(crate) socket: PathBuf,
+}
+
+impl SimulatedNode {
+    /// With so many GPUs of 8,192 MiB each; `gateway` is what it says of its gateway.
+    pub(crate) fn start(folder: &Path, gpus: usize, gateway: &str) -> Self {
+        let socket = folder.join("admin.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let vgpus: Arc<Mutex<BTreeMap<String, u64>>> = Arc::default();
+        let (of_thread, gateway) = (Arc::clone(&vgpus), gateway.to_owned());
+        thread::spawn(move || {
+            for stream in listener.incoming() {
+                let (vgpus, gateway) = (Arc::clone(&of_thread), gateway.clone());
+                let stream = stream.unwrap();
+                thread::spawn(move || converse(stream, &vgpus, gpus, &gateway));
+            }
+        });
+        Self { vgpus, socket }
+    }
+
+    /// The vGPUs that are there.
+    pub(crate) fn names(&self) -> Vec<String> {
+        self.vgpus.lock().unwrap().keys().cloned().collect()
+    }
+}
+
+fn converse(stream: UnixStream, vgpus: &Mutex<BTreeMap<String, u64>>, gpus: usize, gateway: &str) {
+    let mut out = stream.try_clone().unwrap();
+    for line in BufReader::new(stream).lines().map_while(Result::ok) {
+        let request: Request = serde_json::from_str(&line).unwrap();
+        let answer = answer(request, &mut vgpus.lock().unwrap(), gpus, gateway);
+        let mut text = serde_json::to_vec(&answer).unwrap();
+        text.push(b'\n');
+        if out.write_all(&text).is_err() {
+            return;
+        }
+    }
+}
+
+#[expect(clippy::wildcard_enum_match_arm, reason = "it knows what the control plane asks")]
+fn answer(
+    request: Request,
+    vgpus: &mut BTreeMap<String, u64>,
+    gpus: usize,
+    gateway: &str,
+) -> Answer {
+    let refused = |message: String| Answer::Error { message };
+    match request {
+        Request::Node => Answer::Node(node_report(gpus)),
+        Request::List => Answer::Vgpus(vgpus.iter().map(|(name, m)| report(name, *m)).collect()),
+        Request::Create { name, memory_bytes, .. } => {
+            if vgpus.contains_key(&name) {
+                return refused(format!("vGPU `{name}` is there already"));
+            }
+            vgpus.insert(name.clone(), memory_bytes.unwrap_or(0));
+            Answer::Vgpu(report(&name, memory_bytes.unwrap_or(0)))
+        }
+        Request::Grant(asked) => {
+            let memory_bytes = *vgpus.entry(asked.name.clone()).or_insert(0);
+            Answer::Grant(GrantReport {
+                grant: format!("grant-of-{}", asked.name),
+                vgpu: asked.name,
+                weight: 1,
+                memory_bytes,
+                uses: asked.uses,
+                expires_s: 0,
+                listen: Some(gateway.to_owned()),
+            })
+        }
+        Request::Remove { name, .. } => match vgpus.remove(&name) {
+            Some(_) => Answer::Done,
+            None => refused(format!("there is no vGPU `{name}`")),
+        },
+        other => refused(format!("a simulated node does not know {other:?}")),
+    }
+}
+
+fn node_report(gpus: usize) -> NodeReport {
+    let device = |at| DeviceReport {
+        name: format!("gpu{at}"),
+        pool: None,
+        in_service: true,
+        failure: None,
+        product: "simulated".to_owned(),
+        backend: "none".to_owned(),
+        clock: "real".to_owned(),
+        policy: "fair".to_owned(),
+        memory_bytes: 8192 * MIB,
+        memory_used_bytes: 0,
+        memory: MemoryReport::default(),
+        busy_ns: 0,
+        overruns: 0,
+        late: 0,
+        executions: 0,
+    };
+    NodeReport {
+        version: "0".to_owned(),
+        pid: std::process::id(),
+        protocol: 1,
+        policy: "fair".to_owned(),
+        policies: Vec::new(),
+        tenant_socket: String::new(),
+        devices: (0..gpus).map(device).collect(),
+        adopted_sessions: 0,
+        you_administrate: true,
+    }
+}
+
+fn report(name: &str, memory_bytes: u64) -> VgpuReport {
+    VgpuReport {
+        name: name.to_owned(),
+        owner: 0,
+        device: "gpu0".to_owned(),
+        tenant: None,
+        tenant_weight: 1,
+        weight: 1,
+        cap_ppm: None,
+        sla_ns: 0,
+        attainment: Attainment::default(),
+        memory_bytes,
+        memory_used_bytes: 0,
+        pinned_bytes: 0,
+        state: VgpuState::Detached,
+        sessions: 0,
+        programs: Vec::new(),
+        processes: Vec::new(),
+        used_ns: 7,
+        held_ns: 0,
+        turns: 0,
+        sessions_total: 0,
+    }
+}
+
+/// The real program with the local provisioner.
+pub(crate) struct Program {
+    pub(crate) folder: TempDir,
+    pub(crate) node: SimulatedNode,
+    process: Option<Child>,
+    url: String,
+    token: String,
+}
+
+impl Program {
+    /// A folder with a token, a project and a node, of which nothing runs yet. What stands for
+    /// `weft-endpoint` says that it is ready and stays.
+    pub(crate) fn new() -> Self {
+        let folder = tempfile::Builder::new().prefix("weft-control-").tempdir().unwrap();
+        std::fs::write(folder.path().join("libcuda.so.1"), "").unwrap();
+        let endpoint = folder.path().join("endpoint");
+        let script = "#!/bin/sh\ncat > /dev/null\necho ready\nexec sleep 100000\n";
+        std::fs::write(&endpoint, script).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        std::fs::set_permissions(&endpoint, mode).unwrap();
+        let node = SimulatedNode::start(folder.path(), 4, "127.0.0.1:1");
+        let mut program =
+            Self { folder, node, process: None, url: String::new(), token: String::new() };
+        let mut command = program.command();
+        command.args(["token", "test", "--role", "admin", "--state-dir"]).arg(program.state());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        program.token = String::from_utf8(output.stdout).unwrap().trim().to_owned();
+        program
+    }
+
+    fn state(&self) -> PathBuf {
+        self.folder.path().join("state")
+    }
+
+    pub(crate) fn vms(&self) -> PathBuf {
+        self.state().join("vms")
+    }
+
+    fn command(&self) -> Command {
+        Command::new(env!("CARGO_BIN_EXE_weft-control"))
+    }
+
+    /// Starts it; it kills itself at the place, if there is one.
+    pub(crate) fn start(&mut self, crash_at: Option<&str>, flags: &[&str]) {
+        let log = std::fs::OpenOptions::new()
+            .create(true)
+            .append(true)
+            .open(self.folder.path().join("log"))
+            .unwrap();
+        let mut command = self.command();
+        command.args(["serve", "--listen", "127.0.0.1:0", "--guest-user", "0", "--sweep-s", "0"]);
+        command.args(flags).arg("--state-dir").arg(self.state());
+        command.arg("--libraries").arg(self.folder.path());
+        command.arg("--endpoint").arg(self.folder.path().join("endpoint"));
+        command.envs(crash_at.map(|place| (weft_control::crash::VARIABLE, place)));
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
+        let mut child = command.spawn().unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        let url = line.trim().strip_prefix("weft-control: serving at ");
+        // One that was killed at once has said nothing.
+        self.url = url.unwrap_or_default().to_owned();
+        self.process = Some(child);
+    }
+
+    /// A client with the administrator's token.
+    pub(crate) fn client(&self) -> Client {
+        Client::new(&self.url, &self.token).unwrap()
+    }
+
+    /// Waits for it to be killed.
+    pub(crate) fn wait_killed(&mut self) {
+        let mut process = self.process.take().unwrap();
+        eventually("the control plane to be killed", || process.try_wait().unwrap().is_some());
+        let status = process.wait().unwrap();
+        let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+        assert_eq!(signal, Some(9), "{}", self.log());
+    }
+
+    /// Kills it (`SIGKILL`).
+    pub(crate) fn kill(&mut self) {
+        if let Some(mut process) = self.process.take() {
+            process.kill().unwrap();
+            process.wait().unwrap();
+        }
+    }
+
+    pub(crate) fn log(&self) -> String {
+        std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
+    }
+
+    /// Processes whose command line names this folder.
+    pub(crate) fn processes(&self) -> Vec<String> {
+        let vms = self.vms().display().to_string();
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            let line = String::from_utf8_lossy(&line).replace('\0', " ");
+            if line.contains(&vms) {
+                found.push(line);
+            }
+        }
+        found
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        self.kill();
+        // VMs outlive it: whoever is left is ended through a fresh one's eyes.
+        let mut command = self.command();
+        command.args(["local", "--down", "--guest-user", "0", "--state-dir"]).arg(self.state());
+        command.arg("--libraries").arg(self.folder.path());
+        command.arg("--endpoint").arg(self.folder.path().join("endpoint"));
+        let _ = command.output();
+        if thread::panicking() {
+            let log = self.log();
+            let _ = std::io::stderr().write_all(log.as_bytes());
+        }
+    }
+}

@@ -1,0 +1,481 @@
+//! The command line: `-name=value`, also with spaces around the sign as the paper prints it, and
+//! with two dashes.
+
+use std::ffi::OsString;
+use std::fmt::Write as _;
+use std::fs;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap_complete::Shell;
+use weft_api::v1::{DEFAULT_ADDRESS, Locality, Mode, NewInstance, check_name};
+
+/// What is asked for, and of whom.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Arguments {
+    /// The control plane.
+    pub(crate) url: String,
+    token: Option<String>,
+    token_file: Option<PathBuf>,
+    /// Answer in JSON.
+    pub(crate) json: bool,
+    /// Do not wait until it is done.
+    pub(crate) no_wait: bool,
+    /// The key of a creation that may be repeated.
+    pub(crate) key: Option<String>,
+    /// What to do.
+    pub(crate) command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Command {
+    /// Launch a VM.
+    Launch(NewInstance),
+    /// Terminate a VM.
+    Terminate(String),
+    /// List VMs.
+    List,
+    /// Show a VM, its cGPUs and what it went through.
+    Show(String),
+    /// Print a VM's console.
+    Console(String),
+    /// Show a project's quota and what it has.
+    Quota(String),
+    /// List GPUs.
+    Gpus,
+    /// Take a GPU out of service, or put it back.
+    Drain(u32, bool),
+    /// Print a completion script.
+    Completion(Shell),
+    /// Print the options.
+    Help,
+    /// Print the version.
+    Version,
+}
+
+/// An option: its name, what stands behind it, which command it is for, and what it does.
+struct Entry(&'static str, &'static str, &'static str, &'static str);
+
+/// Commands come first. What has no word for its value is a flag.
+const OPTIONS: &[Entry] = &[
+    Entry("l", "", "", "launch a VM with cGPUs"),
+    Entry("t", "", "", "terminate the VM -id"),
+    Entry("list", "", "", "list VMs"),
+    Entry("show", "", "", "show the VM -id, its cGPUs and what it went through"),
+    Entry("console", "", "", "print what the VM -id printed"),
+    Entry("quota", "", "", "show the quota of -project and what it has"),
+    Entry("gpus", "", "", "list GPUs (administrators)"),
+    Entry("drain", "", "", "put nothing new on the GPU -gpu (administrators)"),
+    Entry("undrain", "", "", "put the GPU -gpu back into service (administrators)"),
+    Entry(
+        "completion",
+        "SHELL",
+        "",
+        "print a completion script: bash, zsh, fish, elvish, powershell",
+    ),
+    Entry("help", "", "", "print this"),
+    Entry("version", "", "", "print the version"),
+    Entry("ncgpus", "N", "l", "how many cGPUs the VM has"),
+    Entry("poolmem", "MB", "l", "memory of each cGPU in MiB; must be there with -mode=shared"),
+    Entry(
+        "mode",
+        "exclusive|shared",
+        "l",
+        "whether the GPUs are the VM's own; exclusive by default",
+    ),
+    Entry(
+        "locality",
+        "local|Xlocal",
+        "l",
+        "GPUs on the VM's host; Xlocal: and all its own; any host by default",
+    ),
+    Entry("weight", "W", "l", "weight of shared cGPUs against others on their GPUs, 1 to 10000"),
+    Entry("sla", "US", "l", "make the cGPUs user-facing, with this SLA in microseconds"),
+    Entry("name", "NAME", "l", "name of the VM"),
+    Entry("userdata", "FILE", "l", "shell script that runs in the VM when it has booted"),
+    Entry("key", "KEY", "l", "the same request with the same key launches one VM, however often"),
+    Entry("project", "NAME", "l quota", "the project; administrators choose"),
+    Entry("id", "VM", "t show console", "which VM"),
+    Entry("gpu", "N", "drain undrain", "which GPU"),
+    Entry("nowait", "", "l t", "do not wait until it is done"),
+    Entry("json", "", "*", "print JSON"),
+    Entry("url", "URL", "*", "the control plane; else GSAAS_URL, else this host"),
+    Entry("tokenfile", "FILE", "*", "file with the token; else GSAAS_TOKEN_FILE, or GSAAS_TOKEN"),
+];
+
+/// The options as text.
+pub(crate) fn help() -> String {
+    let mut text = "gsaas: VMs with cGPUs\n\n  gsaas -l -ncgpus=N [-poolmem=MB] \
+                    [-mode=exclusive|shared] [-locality=local|Xlocal]\n  gsaas -t -id=VM\n"
+        .to_owned();
+    for Entry(name, value, of, what) in OPTIONS {
+        let sign = if value.is_empty() { "" } else { "=" };
+        let option = format!("-{name}{sign}{value}");
+        let of = match *of {
+            "" => String::new(),
+            "*" => String::new(),
+            of => format!(" (-{})", of.replace(' ', ", -")),
+        };
+        // A string takes everything.
+        let _ = write!(text, "\n  {option:<28}{what}{of}");
+    }
+    text.push_str(
+        "\n\nExit codes: 0 done, 1 not done, 2 wrong options, 3 no room or no quota, 4 nobody \
+         answers.",
+    );
+    text
+}
+
+/// A completion script.
+fn completion(shell: Shell) -> String {
+    let mut command = clap::Command::new("gsaas").disable_help_flag(true);
+    for Entry(name, value, _, what) in OPTIONS {
+        let mut option = clap::Arg::new(*name).long(*name).help(*what);
+        option = match *value {
+            "" => option.action(clap::ArgAction::SetTrue),
+            values if values.contains('|') => option.value_parser(
+                values.split('|').map(clap::builder::PossibleValue::new).collect::<Vec<_>>(),
+            ),
+            "FILE" => option.value_hint(clap::ValueHint::FilePath),
+            _ => option,
+        };
+        command = command.arg(option);
+    }
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut command, "gsaas", &mut script);
+    String::from_utf8_lossy(&script).into_owned()
+}
+
+impl Command {
+    /// What needs no control plane.
+    pub(crate) fn said_here(&self) -> Option<String> {
+        match self {
+            Self::Help => Some(help()),
+            Self::Version => Some(concat!("gsaas ", env!("CARGO_PKG_VERSION")).to_owned()),
+            Self::Completion(shell) => Some(completion(*shell)),
+            Self::Launch(_)
+            | Self::Terminate(_)
+            | Self::List
+            | Self::Show(_)
+            | Self::Console(_)
+            | Self::Quota(_)
+            | Self::Gpus
+            | Self::Drain(..) => None,
+        }
+    }
+}
+
+/// Options that were given, in order.
+struct Given(Vec<(&'static Entry, String)>);
+
+impl Arguments {
+    /// Reads the command line and the environment.
+    ///
+    /// # Errors
+    /// What is wrong, in words.
+    pub(crate) fn read(arguments: impl Iterator<Item = OsString>) -> Result<Self, String> {
+        let text = |argument: OsString| {
+            let shown = |argument: OsString| format!("{} is no text", argument.display());
+            argument.into_string().map_err(shown)
+        };
+        let words: Vec<String> = arguments.map(text).collect::<Result<_, _>>()?;
+        let variable = |name: &str| std::env::var(name).ok().filter(|value| !value.is_empty());
+        let mut given = Given::parse(&words)?;
+        let command = given.command()?;
+        let arguments = Self {
+            url: given
+                .take("url")
+                .or_else(|| variable("GSAAS_URL"))
+                .unwrap_or_else(|| format!("http://{DEFAULT_ADDRESS}")),
+            token: variable("GSAAS_TOKEN"),
+            token_file: given
+                .take("tokenfile")
+                .or_else(|| variable("GSAAS_TOKEN_FILE"))
+                .map(PathBuf::from),
+            json: given.take("json").is_some(),
+            no_wait: given.take("nowait").is_some(),
+            key: given.take("key"),
+            command: given.complete(command)?,
+        };
+        given.check_used(command)?;
+        Ok(arguments)
+    }
+
+    /// The token.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub(crate) fn token(&self) -> Result<String> {
+        if let Some(path) = &self.token_file {
+            let text = fs::read_to_string(path);
+            let text = text.with_context(|| format!("cannot read {}", path.display()))?;
+            return Ok(text.trim().to_owned());
+        }
+        self.token.clone().context(
+            "there is no token: put one into a file that only you can read, and name it with \
+             -tokenfile or GSAAS_TOKEN_FILE",
+        )
+    }
+}
+
+impl Given {
+    fn parse(words: &[String]) -> Result<Self, String> {
+        let mut given: Vec<(&'static Entry, String)> = Vec::new();
+        let mut at = 0;
+        while let Some(word) = words.get(at) {
+            at += 1;
+            let Some(option) = word.strip_prefix("--").or_else(|| word.strip_prefix('-')) else {
+                return Err(format!("`{word}` is no option: options begin with a dash"));
+            };
+            let (name, mut value) = match option.split_once('=') {
+                Some((name, value)) => (name, Some(value.to_owned())),
+                None => (option, None),
+            };
+            let entry = OPTIONS.iter().find(|entry| entry.0 == name);
+            let entry = entry.ok_or_else(|| format!("there is no option -{name}{}", near(name)))?;
+            // As printed in the paper: `-ncgpus = 2`.
+            if value.is_none() && words.get(at).is_some_and(|word| word == "=") {
+                at += 1;
+                value = Some(words.get(at).cloned().unwrap_or_default());
+                at += 1;
+            } else if value.as_deref() == Some("") {
+                value = words.get(at).filter(|word| !word.starts_with('-')).cloned();
+                at += usize::from(value.is_some());
+            }
+            let value = match (entry.1, value) {
+                ("", None) => String::new(),
+                ("", Some(_)) => return Err(format!("-{name} takes no value")),
+                (shown, None) => return Err(format!("-{name} needs a value: -{name}={shown}")),
+                (shown, Some(value)) if value.is_empty() => {
+                    return Err(format!("-{name} needs a value: -{name}={shown}"));
+                }
+                (_, Some(value)) => value,
+            };
+            if given.iter().any(|(known, _)| known.0 == name) {
+                return Err(format!("-{name} is there twice"));
+            }
+            given.push((entry, value));
+        }
+        Ok(Self(given))
+    }
+
+    /// The one command.
+    fn command(&self) -> Result<&'static str, String> {
+        let commands: Vec<&str> =
+            self.0.iter().filter(|(entry, _)| entry.2.is_empty()).map(|(e, _)| e.0).collect();
+        match commands.as_slice() {
+            [command] => Ok(OPTIONS.iter().find(|e| e.0 == *command).map_or("help", |e| e.0)),
+            [] => Err("what is to be done? say -l, -t, -list, -show, -quota …".to_owned()),
+            [first, second, ..] => Err(format!("-{first} and -{second} exclude each other")),
+        }
+    }
+
+    fn take(&mut self, name: &str) -> Option<String> {
+        let found = self.0.iter().find(|(entry, _)| entry.0 == name);
+        found.map(|(_, value)| value.clone())
+    }
+
+    /// Every option is one of the command's.
+    fn check_used(&self, command: &str) -> Result<(), String> {
+        let is_its = |of: &str| of.is_empty() || of == "*" || of.split(' ').any(|of| of == command);
+        match self.0.iter().find(|(entry, _)| !is_its(entry.2)) {
+            Some((entry, _)) => Err(format!("-{} means nothing to -{command}", entry.0)),
+            None => Ok(()),
+        }
+    }
+
+    fn required(&mut self, name: &str, command: &str) -> Result<String, String> {
+        self.take(name).ok_or_else(|| format!("-{command} needs -{name}"))
+    }
+
+    fn complete(&mut self, command: &str) -> Result<Command, String> {
+        Ok(match command {
+            "l" => Command::Launch(self.launch()?),
+            "t" => Command::Terminate(self.id(command)?),
+            "list" => Command::List,
+            "show" => Command::Show(self.id(command)?),
+            "console" => Command::Console(self.id(command)?),
+            "quota" => {
+                let project = self.required("project", command)?;
+                check_name(&project).map_err(|error| format!("-project: {error}"))?;
+                Command::Quota(project)
+            }
+            "gpus" => Command::Gpus,
+            "drain" => Command::Drain(number(&self.required("gpu", command)?, "gpu")?, false),
+            "undrain" => Command::Drain(number(&self.required("gpu", command)?, "gpu")?, true),
+            "completion" => {
+                let shell = self.take("completion").unwrap_or_default();
+                let unknown = |_| {
+                    format!("-completion={shell}: it is one of bash, zsh, fish, elvish, powershell")
+                };
+                Command::Completion(shell.parse().map_err(unknown)?)
+            }
+            "version" => Command::Version,
+            _ => Command::Help,
+        })
+    }
+
+    fn id(&mut self, command: &str) -> Result<String, String> {
+        let id = self.required("id", command)?;
+        check_name(&id).map_err(|error| format!("-id: {error}"))?;
+        Ok(id)
+    }
+
+    fn launch(&mut self) -> Result<NewInstance, String> {
+        let cgpus = number(&self.required("ncgpus", "l")?, "ncgpus")?;
+        if cgpus == 0 {
+            return Err("-ncgpus=0: a VM without cGPUs is none of this command's".to_owned());
+        }
+        let optional =
+            |value: Option<String>, name| value.map(|value| number(&value, name)).transpose();
+        let memory_mib = optional(self.take("poolmem"), "poolmem")?;
+        let mode = match self.take("mode").as_deref() {
+            None => None,
+            Some("exclusive") => Some(Mode::Exclusive),
+            Some("shared") => Some(Mode::Shared),
+            Some(other) => {
+                return Err(format!("-mode={other}: it is one of exclusive, shared"));
+            }
+        };
+        let (locality, mode) = match (self.take("locality").as_deref(), mode) {
+            (None, mode) => (None, mode),
+            (Some("local"), mode) => (Some(Locality::Local), mode),
+            (Some("Xlocal"), Some(Mode::Shared)) => {
+                let words = "-locality=Xlocal is exclusive: leave -mode=shared out, or say \
+                             -locality=local";
+                return Err(words.to_owned());
+            }
+            (Some("Xlocal"), _) => (Some(Locality::Local), Some(Mode::Exclusive)),
+            (Some(other), _) => {
+                return Err(format!("-locality={other}: it is one of local, Xlocal"));
+            }
+        };
+        if mode == Some(Mode::Shared) && memory_mib.is_none() {
+            return Err("-mode=shared needs -poolmem=MB: the memory of each cGPU".to_owned());
+        }
+        if memory_mib == Some(0) {
+            return Err("-poolmem=0: a cGPU without memory is of no use".to_owned());
+        }
+        let name = self.take("name");
+        for (option, name) in [("name", &name), ("project", &self.take("project"))] {
+            if let Some(name) = name {
+                check_name(name).map_err(|error| format!("-{option}: {error}"))?;
+            }
+        }
+        let user_data = self.take("userdata").map(|path| {
+            fs::read_to_string(&path).map_err(|error| format!("cannot read {path}: {error}"))
+        });
+        Ok(NewInstance {
+            name,
+            project: self.take("project"),
+            cgpus,
+            memory_mib: memory_mib.map(u64::from),
+            mode,
+            locality,
+            weight: optional(self.take("weight"), "weight")?,
+            sla_us: optional(self.take("sla"), "sla")?.map(u64::from),
+            user_data: user_data.transpose()?,
+        })
+    }
+}
+
+fn number(text: &str, name: &str) -> Result<u32, String> {
+    let wrong = |_| format!("-{name}={text}: it is a whole number, 0 to {}", u32::MAX);
+    text.parse().map_err(wrong)
+}
+
+/// An option that begins alike, for whoever mistyped one.
+fn near(name: &str) -> String {
+    let common = |other: &str| name.chars().zip(other.chars()).take_while(|(a, b)| a == b).count();
+    let best = OPTIONS.iter().max_by_key(|entry| common(entry.0));
+    match best {
+        Some(entry) if common(entry.0) >= 3 => format!("; is it -{}?", entry.0),
+        _ => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(line: &str) -> Result<Command, String> {
+        Arguments::read(line.split_ascii_whitespace().map(OsString::from)).map(|all| all.command)
+    }
+
+    fn launch(line: &str) -> (u32, Option<u64>, Option<Mode>, Option<Locality>) {
+        let Command::Launch(new) = read(line).unwrap() else { panic!("{line} launches nothing") };
+        (new.cgpus, new.memory_mib, new.mode, new.locality)
+    }
+
+    /// The paper's examples, as it prints them and as they are meant.
+    #[test]
+    fn the_papers_commands_are_understood_word_for_word() {
+        let (shared, local) = (Some(Mode::Shared), Some(Locality::Local));
+        for (spaced, plain, meant) in [
+            ("-l -ncgpus = 2", "-l -ncgpus=2", (2, None, None, None)),
+            (
+                "-l -ncgpus = 2 -poolmem = 2048 -mode = shared",
+                "-l -ncgpus=2 -poolmem=2048 -mode=shared",
+                (2, Some(2048), shared, None),
+            ),
+            (
+                "-l -ncgpus = 8 -poolmem = 4096 -mode = shared -locality = local",
+                "-l -ncgpus=8 -poolmem=4096 -mode=shared -locality=local",
+                (8, Some(4096), shared, local),
+            ),
+            (
+                "-l -ncgpus = 2 -locality = Xlocal",
+                "--l --ncgpus=2 --locality= Xlocal",
+                (2, None, Some(Mode::Exclusive), local),
+            ),
+        ] {
+            assert_eq!(launch(spaced), meant);
+            assert_eq!(launch(plain), meant);
+        }
+        assert_eq!(read("-t -id=i12").unwrap(), Command::Terminate("i12".into()));
+        assert_eq!(read("-t -id = i12").unwrap(), Command::Terminate("i12".into()));
+    }
+
+    #[test]
+    fn what_is_wrong_is_said() {
+        for (line, words) in [
+            ("", "-list"),
+            ("-l", "-l needs -ncgpus"),
+            ("-l -ncgpus", "-ncgpus=N"),
+            ("-l -ncgpus=", "-ncgpus=N"),
+            ("-l -ncgpus=-1", "whole number"),
+            ("-l -ncgpus=two", "whole number"),
+            ("-l -ncgpus=0", "without cGPUs"),
+            ("-l -ncgpus=1 -ncgpus=2", "twice"),
+            ("-l -ncgpus=1 -mode=mixed", "exclusive, shared"),
+            ("-l -ncgpus=1 -mode=shared", "-poolmem=MB"),
+            ("-l -ncgpus=1 -poolmem=0", "without memory"),
+            ("-l -ncgpus=1 -locality=far", "local, Xlocal"),
+            ("-l -ncgpus=1 -locality=xlocal", "local, Xlocal"),
+            ("-l -ncgpus=1 -poolmem=1 -mode=shared -locality=Xlocal", "exclusive"),
+            ("-l -t -id=a", "exclude each other"),
+            ("-t", "-t needs -id"),
+            ("-t -id=../x", "is no name"),
+            ("-t -id=a -ncgpus=2", "means nothing to -t"),
+            ("-list now", "begin with a dash"),
+            ("-list=3", "takes no value"),
+            ("-l -ncgpu=2", "is it -ncgpus?"),
+            ("-drain -gpu=x", "whole number"),
+            ("-completion=tcsh", "powershell"),
+            ("-l -ncgpus=1 -userdata=/nowhere/at/all", "cannot read"),
+        ] {
+            let error = read(line).unwrap_err();
+            assert!(error.contains(words), "`{line}` says: {error}");
+        }
+    }
+
+    #[test]
+    fn every_option_is_in_the_help_and_in_the_completion() {
+        let (help, script) = (help(), completion(Shell::Bash));
+        for Entry(name, ..) in OPTIONS {
+            assert!(help.contains(&format!("-{name}")), "{name}");
+            assert!(script.contains(&format!("--{name}")), "{name}");
+        }
+    }
+}

@@ -1,0 +1,139 @@
+//! What the commands do.
+
+use std::process::ExitCode;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use serde::Serialize;
+use weft_api::v1::{Client, ClientError, Instance, InstanceState, Kind};
+
+use crate::arguments::{Arguments, Command};
+use crate::{note, out, show};
+
+/// How often to look whether it is done, at first and at last.
+const PAUSE: Duration = Duration::from_millis(10);
+const PAUSE_MAX: Duration = Duration::from_millis(500);
+
+/// Progress is told after this time.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Carries out a command.
+///
+/// # Errors
+/// Why it was not done.
+pub(crate) fn run(client: &Client, arguments: &Arguments) -> Result<ExitCode> {
+    let is_json = arguments.json;
+    match &arguments.command {
+        Command::Launch(new) => {
+            let begun = client.create_instance(arguments.key.as_deref(), new)?;
+            let instance = if arguments.no_wait { begun } else { ready(client, begun)? };
+            if is_json {
+                print(&instance)?;
+            } else {
+                out(&instance.id)?;
+            }
+        }
+        Command::Terminate(id) => {
+            let mut instance = client.delete_instance(id)?;
+            if !arguments.no_wait {
+                instance = gone(client, instance)?;
+            }
+            if is_json {
+                print(&instance)?;
+            }
+        }
+        Command::List => match client.instances()? {
+            instances if is_json => print(&instances)?,
+            instances => out(&show::instances(&instances))?,
+        },
+        Command::Show(id) => {
+            let instance = client.instance(id)?;
+            let (cgpus, operation) =
+                (client.instance_cgpus(id)?, client.operation(&instance.operation)?);
+            if is_json {
+                print(&serde_json::json!({
+                    "instance": instance, "cgpus": cgpus, "operation": operation
+                }))?;
+            } else {
+                out(&show::instance(&instance, &cgpus, &operation))?;
+            }
+        }
+        Command::Console(id) => out(client.console(id)?.trim_end())?,
+        Command::Quota(project) => match client.project(project)? {
+            project if is_json => print(&project)?,
+            project => out(&show::quota(&project))?,
+        },
+        Command::Gpus => match client.gpus()? {
+            gpus if is_json => print(&gpus)?,
+            gpus => out(&show::gpus(&gpus))?,
+        },
+        Command::Drain(gpu, in_service) => {
+            let gpu = client.set_gpu(*gpu, *in_service)?;
+            if is_json {
+                print(&gpu)?;
+            } else if gpu.cgpus > 0 && !in_service {
+                note(&format!("gsaas: {} cGPUs are still on it", gpu.cgpus));
+            }
+        }
+        Command::Completion(_) | Command::Help | Command::Version => {}
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn print(value: &impl Serialize) -> Result<()> {
+    Ok(out(&serde_json::to_string(value)?)?)
+}
+
+/// Waits with longer and longer pauses, and says so.
+struct Wait {
+    since: Instant,
+    pause: Duration,
+    is_told: bool,
+}
+
+impl Wait {
+    fn new() -> Self {
+        Self { since: Instant::now(), pause: PAUSE, is_told: false }
+    }
+
+    fn a_while(&mut self, id: &str, what: &str) {
+        if self.since.elapsed() > PATIENCE && !self.is_told {
+            note(&format!("gsaas: {id} is {what} …"));
+            self.is_told = true;
+        }
+        thread::sleep(self.pause);
+        self.pause = (self.pause * 2).min(PAUSE_MAX);
+    }
+}
+
+fn ready(client: &Client, mut instance: Instance) -> Result<Instance> {
+    let mut wait = Wait::new();
+    loop {
+        match instance.state {
+            InstanceState::Ready => return Ok(instance),
+            InstanceState::Building => {}
+            InstanceState::Terminating | InstanceState::Failed | InstanceState::Terminated => {
+                let why = instance.failure.unwrap_or_else(|| "it was terminated".to_owned());
+                bail!("{} came to nothing: {why}", instance.id)
+            }
+        }
+        wait.a_while(&instance.id, "being made");
+        instance = client.instance(&instance.id)?;
+    }
+}
+
+fn gone(client: &Client, mut instance: Instance) -> Result<Instance> {
+    let mut wait = Wait::new();
+    while instance.state == InstanceState::Terminating {
+        wait.a_while(&instance.id, "being removed");
+        instance = match client.instance(&instance.id) {
+            Ok(instance) => instance,
+            Err(ClientError::Refused(problem)) if problem.kind == Kind::NotFound => {
+                return Ok(Instance { state: InstanceState::Terminated, ..instance });
+            }
+            Err(error) => return Err(error.into()),
+        };
+    }
+    Ok(instance)
+}

@@ -1,0 +1,116 @@
+//! What people see.
+
+use weft_api::v1::{Cgpu, Gpu, Instance, Operation, Project};
+
+/// Columns, as wide as they must be.
+fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
+    let head = head.iter().map(|word| (*word).to_owned()).collect();
+    let rows: Vec<Vec<String>> = std::iter::once(head).chain(rows).collect();
+    let width =
+        |column: usize| rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
+    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
+    let line = |row: &Vec<String>| {
+        let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
+        cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
+    };
+    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+}
+
+/// A word of an enumeration, as in JSON.
+fn word(value: &impl serde::Serialize) -> String {
+    let text = serde_json::to_string(value).unwrap_or_default();
+    text.trim_matches('"').to_owned()
+}
+
+fn memory(mib: u64) -> String {
+    if mib == 0 { "whole".to_owned() } else { format!("{mib} MiB") }
+}
+
+/// A list of VMs.
+pub(crate) fn instances(all: &[Instance]) -> String {
+    let row = |one: &Instance| {
+        let ready = one.ready_ms.map(|at| format!("{} ms", at.saturating_sub(one.created_ms)));
+        vec![
+            one.id.clone(),
+            one.name.clone(),
+            one.project.clone(),
+            word(&one.state),
+            one.cgpus.to_string(),
+            memory(one.memory_mib),
+            word(&one.mode),
+            word(&one.locality),
+            ready.unwrap_or_else(|| "-".to_owned()),
+        ]
+    };
+    let head =
+        ["ID", "NAME", "PROJECT", "STATE", "CGPUS", "MEMORY", "MODE", "LOCALITY", "READY AFTER"];
+    table(&head, all.iter().map(row).collect())
+}
+
+/// A VM with all that is known of it.
+pub(crate) fn instance(one: &Instance, cgpus: &[Cgpu], operation: &Operation) -> String {
+    let mut parts = vec![instances(std::slice::from_ref(one))];
+    parts.extend(one.failure.iter().map(|why| format!("it failed: {why}")));
+    let row = |cgpu: &Cgpu| {
+        let or_hidden = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
+        vec![
+            cgpu.ordinal.to_string(),
+            memory(cgpu.memory_mib),
+            word(&cgpu.state),
+            or_hidden(cgpu.masked.clone()),
+            or_hidden(cgpu.gpu.map(|gpu| gpu.to_string())),
+            or_hidden(cgpu.node.clone()),
+        ]
+    };
+    let head = ["CGPU", "MEMORY", "STATE", "ADDRESS", "GPU", "NODE"];
+    parts.push(table(&head, cgpus.iter().map(row).collect()));
+    let row = |event: &weft_api::v1::Event| {
+        let after = event.at_ms.saturating_sub(operation.created_ms);
+        vec![
+            format!("{after} ms"),
+            event.step.clone(),
+            word(&event.kind),
+            format!("{} us", event.took_us),
+            event.detail.clone().unwrap_or_default(),
+        ]
+    };
+    let head = ["AFTER", "STEP", "WHAT", "TOOK", "DETAIL"];
+    parts.push(table(&head, operation.events.iter().map(row).collect()));
+    parts.join("\n\n")
+}
+
+/// A project's quota.
+pub(crate) fn quota(project: &Project) -> String {
+    let (used, quota) = (project.used, project.quota);
+    let row = |name: &str, used: u64, quota: u64| {
+        vec![name.to_owned(), used.to_string(), quota.to_string()]
+    };
+    let rows = vec![
+        row("cGPUs", used.cgpus, quota.cgpus),
+        row("memory, MiB", used.memory_mib, quota.memory_mib),
+        row("exclusive GPUs", used.exclusive_gpus, quota.exclusive_gpus),
+    ];
+    table(&[&project.name, "USED", "QUOTA"], rows)
+}
+
+/// A list of GPUs.
+pub(crate) fn gpus(all: &[Gpu]) -> String {
+    let row = |gpu: &Gpu| {
+        let state = match (gpu.in_service, gpu.exclusive) {
+            (false, _) => "drained",
+            (true, true) => "exclusive",
+            (true, false) => "in service",
+        };
+        vec![
+            gpu.id.to_string(),
+            gpu.node.clone(),
+            gpu.device.clone(),
+            gpu.product.clone(),
+            format!("{} of {} MiB", gpu.held_mib, gpu.memory_mib),
+            gpu.cgpus.to_string(),
+            state.to_owned(),
+        ]
+    };
+    let head = ["GPU", "NODE", "DEVICE", "PRODUCT", "HELD", "CGPUS", "STATE"];
+    table(&head, all.iter().map(row).collect())
+}
