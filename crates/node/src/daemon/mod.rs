@@ -198,6 +198,20 @@ pub(crate) fn check(config: &NodeConfig) -> anyhow::Result<String> {
     Ok(toml::to_string(&config)?)
 }
 
+/// Has the registry count what this core's vGPUs hold on top of what the last one's did; the core's
+/// number.
+fn begin_core(registry: &mut Registry, last: Option<&Schedule>, node: &Node) -> u64 {
+    registry.begin_core(
+        |vgpu| last.map_or_else(Holding::default, |last| last.holding(vgpu)),
+        |vgpu| {
+            node.vgpu(VgpuKey(vgpu)).map_or_else(Holding::default, |view| Holding {
+                held_ns: view.held_ns,
+                turns: view.turns,
+            })
+        },
+    )
+}
+
 /// The registry of a node whose devices are known with their memory.
 fn open_registry(config: &NodeConfig) -> anyhow::Result<Registry> {
     let home = |device: &DeviceConfig| Home {
@@ -275,15 +289,7 @@ impl Setup {
         let driven = devices.iter().map(|device| driven(&config, device));
         let driven = driven.collect::<anyhow::Result<Vec<_>>>()?;
         let node = scheduling_core(schedule.as_ref(), &ended, &survivors);
-        let number = registry.begin_core(
-            |vgpu| last.as_ref().map_or_else(Holding::default, |last| last.holding(vgpu)),
-            |vgpu| {
-                node.vgpu(VgpuKey(vgpu)).map_or_else(Holding::default, |view| Holding {
-                    held_ns: view.held_ns,
-                    turns: view.turns,
-                })
-            },
-        );
+        let number = begin_core(&mut registry, last.as_ref(), &node);
         let tenancy = Tenancy::of(&config.scheduling);
         settle_known(&tenancy, &node, &registry);
         let node_page = adopt::node_page(&survivors)?;
