@@ -149,7 +149,7 @@ fn divide(whole: f64, wants: &[(f64, f64)]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::types::{Closure, CoschedulingReport, MemoryReport};
+    use weft_api::node::{Closure, CoschedulingReport, MemoryReport};
     use super::*;
 
     fn vgpu(name: &str, weight: u32, used_ns: u64, state: VgpuState) -> VgpuReport {
