@@ -149,8 +149,8 @@ fn divide(whole: f64, wants: &[(f64, f64)]) -> Vec<f64> {
 
 #[cfg(test)]
 mod tests {
-    use weft_api::node::{Closure, CoschedulingReport, MemoryReport};
     use super::*;
+    use weft_api::node::{Closure, CoschedulingReport, MemoryReport};
 
     fn vgpu(name: &str, weight: u32, used_ns: u64, state: VgpuState) -> VgpuReport {
         VgpuReport {
