@@ -6,9 +6,9 @@ use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::fs::{FlockOperation, flock};
 use weft_api::v1::{Role, check_name};
 use weft_control::allocate::Allocator;
@@ -27,6 +27,12 @@ use weft_control::{clock, http, random, sweep};
 
 use crate::args::{ProvisionerName, ServeOptions, ServiceOptions, State, TokenOptions};
 use crate::{line, note};
+
+/// Another one that has the folder has ended after this time, or stays.
+const LOCK_LIMIT: Duration = Duration::from_secs(2);
+
+/// How often to look for that.
+const PAUSE: Duration = Duration::from_millis(20);
 
 /// Bytes of a secret that nobody can guess.
 const SECRET_BYTES: usize = 24;
@@ -94,15 +100,18 @@ pub(crate) fn make_token(
     Ok(secret)
 }
 
-/// Only one control plane has a folder.
+/// Only one control plane has a folder. One that was just told to end is waited for.
 pub(crate) fn lock(folder: &Path) -> Result<File> {
     let path = folder.join("control.lock");
     let file = File::options().create(true).append(true).open(&path)?;
-    if flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
-        bail!(
+    let deadline = Instant::now() + LOCK_LIMIT;
+    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        ensure!(
+            Instant::now() < deadline,
             "another weft-control has {}: end that one, or say another --state-dir",
             path.display()
         );
+        thread::sleep(PAUSE);
     }
     Ok(file)
 }
