@@ -3,9 +3,9 @@
 //!
 //! A machine's [`server`] on the host has one region from the node daemon: the memory of an
 //! `ivshmem-plain` device, in which all lanes and windows of the guest's programs lie. The
-//! [`agent`] in the guest is a tenant socket like the node's. The two pass on hellos and answers, and marks
-//! for those who sleep; commands never come here, they go through the region from the program to
-//! its worker. `docs/guests.md` and ADR 36.
+//! [`agent`] in the guest is a tenant socket like the node's. The two pass on hellos and answers,
+//! and marks for those who sleep; commands never come here, they go through the region from the
+//! program to its worker. `docs/guests.md` and ADR 36.
 
 pub mod agent;
 pub mod devices;
