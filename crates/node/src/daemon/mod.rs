@@ -301,7 +301,7 @@ impl Setup {
         let tables = Tables { registry, frames, host, sessions, adopted: 0, moves };
         let room = Room::make(config.limits.sessions);
         let tasks = tasks::Tasks::open(&config, &devices)?;
-        let daemon = Daemon {
+        let daemon = Arc::new(Daemon {
             remote: Remote::open(&config)?,
             admin_group: config.sockets.admin_group_id()?,
             config,
@@ -323,8 +323,7 @@ impl Setup {
             lines: TenantLines::default(),
             admin_connections: Mutex::default(),
             stop: stopper,
-        };
-        let daemon = Arc::new(daemon);
+        });
         health::start(&daemon, suspected)?;
         Ok(Self { daemon, driver, journal, stop, leave, survivors })
     }
