@@ -149,7 +149,7 @@ fn programs_with_two_and_four_times_the_devices_memory_lose_nothing_under_any_pl
         // They have their memory, all of it at once.
         programs.iter().for_each(|program| assert!(program.line().contains("ready")));
         let used = node.admin().stats().unwrap().devices[0].memory_used_bytes;
-        let wanted = 4 * (4 * times - 1) << 20;
+        let wanted = (4 * (4 * times - 1)) << 20;
         assert!(used >= wanted, "{placement}: {used} bytes at once, of {wanted}");
         programs.iter_mut().for_each(|program| program.say("0"));
         for program in &mut programs {

@@ -309,7 +309,7 @@ impl Setup {
         let (sessions, moves) = (BTreeMap::new(), BTreeMap::new());
         let tables = Tables { registry, frames, host, sessions, adopted: 0, moves };
         let tasks = tasks::Tasks::open(&config, &devices)?;
-        let daemon = Daemon {
+        let daemon = Arc::new(Daemon {
             remote: Remote::open(&config)?,
             regions: Regions::default(),
             admin_group: config.sockets.admin_group_id()?,
@@ -332,8 +332,7 @@ impl Setup {
             lines: TenantLines::default(),
             admin_connections: Mutex::default(),
             stop: stopper,
-        };
-        let daemon = Arc::new(daemon);
+        });
         health::start(&daemon, suspected)?;
         Ok(Self { daemon, driver, journal, stop, leave, survivors })
     }
