@@ -14,8 +14,8 @@ use super::{Dealer, Question, Terms};
 const PERIOD_NS: u64 = 20_000_000_000;
 
 /// What it costs an operation to meet a part that is not there, in ns: it stops, and its worker
-/// asks the daemon and is woken by the answer (60 to 150 µs here). Copies that cost less are made
-/// for any part of the working set, also if it may not be touched.
+/// asks the daemon and is woken by the answer. An estimate. Copies that cost less are made for any
+/// part of the working set, also if it may not be touched.
 const MET_NS: u64 = 100_000;
 
 #[derive(Debug)]
