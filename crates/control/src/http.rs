@@ -1,6 +1,7 @@
 //! HTTP: one route for each call of the table.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::Router;
 use axum::body::{Body, to_bytes};
@@ -22,6 +23,9 @@ const BODY_BYTES_MAX: usize = 128 << 10;
 
 /// Requests that are answered at once; more are told to come back.
 const AT_ONCE_MAX: usize = 256;
+
+/// A request is there within this time, or gives its place to another.
+const HEARD_LIMIT: Duration = Duration::from_secs(10);
 
 const VERSION_NAME: HeaderName = HeaderName::from_static(VERSION_HEADER);
 
@@ -82,7 +86,12 @@ async fn answer(
             .hint("try again in a moment")
     };
     let _place = room.try_acquire().map_err(busy)?;
-    let ask = understood(path, request).await?;
+    let late = |_| {
+        let seconds = HEARD_LIMIT.as_secs();
+        Problem::new(Kind::Malformed, format!("the request was not there within {seconds} s"))
+    };
+    let heard = tokio::time::timeout(HEARD_LIMIT, understood(path, request)).await;
+    let ask = heard.map_err(late)??;
     let service = Arc::clone(service);
     let answered = tokio::task::spawn_blocking(move || service.call(call, &ask)).await;
     let ended = |_| Problem::new(Kind::Internal, "the request's thread ended");

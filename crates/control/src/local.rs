@@ -14,7 +14,7 @@ use weft_api::v1::{Quota, Role};
 use weft_control::clock;
 use weft_control::nodes::{Nodes, Sockets};
 use weft_control::provision::local::Local;
-use weft_control::store::{NodeRow, Store};
+use weft_control::store::{Audit, NodeRow, Part, Store};
 
 use crate::args::LocalOptions;
 use crate::serve::{self, make_token};
@@ -25,6 +25,9 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 
 /// How often to look for that.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// Tokens that are looked through.
+const TOKENS_MAX: u32 = 100_000;
 
 /// What the example's project may have.
 const QUOTA: Quota = Quota { cgpus: 64, memory_mib: 64 << 10, exclusive_gpus: 8 };
@@ -136,10 +139,26 @@ fn tokens(folder: &Path, store: &dyn Store) -> Result<[PathBuf; 2]> {
         if path.exists() {
             continue;
         }
-        let secret = make_token(store, name, role, project.map(str::to_owned));
-        let secret = secret.with_context(|| format!("{} is lost", path.display()))?;
-        let file = fs::File::options().create_new(true).write(true).mode(0o600).open(path);
-        std::io::Write::write_all(&mut file?, format!("{secret}\n").as_bytes())?;
+        // Of an earlier run that was killed before the file was there. Nobody has the secret.
+        let is_left = store.tokens(&Part { limit: TOKENS_MAX, after: None, project: None })?;
+        if is_left.iter().any(|(known, _)| known == name) {
+            let audit = Audit {
+                at_ms: clock::now_ms(),
+                actor: "weft-control local".to_owned(),
+                project: None,
+                action: "token replaced, whose file is not there".to_owned(),
+                target: name.to_owned(),
+                status: 200,
+            };
+            store.remove_token(name, &audit)?;
+        }
+        let secret = make_token(store, name, role, project.map(str::to_owned))?;
+        let fresh = path.with_extension("new");
+        let mut options = fs::File::options();
+        let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(&fresh)?;
+        std::io::Write::write_all(&mut file, format!("{secret}\n").as_bytes())?;
+        file.sync_all()?;
+        fs::rename(&fresh, path)?;
     }
     Ok(files)
 }

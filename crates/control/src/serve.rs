@@ -104,6 +104,8 @@ pub(crate) fn make_token(
 pub(crate) fn lock(folder: &Path) -> Result<File> {
     let path = folder.join("control.lock");
     let file = File::options().create(true).append(true).open(&path)?;
+    // Whoever can open it can hold it.
+    file.set_permissions(fs::Permissions::from_mode(0o600))?;
     let deadline = Instant::now() + LOCK_LIMIT;
     while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
         ensure!(
@@ -153,6 +155,13 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
     let store = State::store(&folder)?;
     match options.provisioner {
         ProvisionerName::Local => {
+            // A VM of this process's own user could read its store and the tokens in it.
+            ensure!(
+                rustix::process::geteuid().is_root() || options.service.guest_user == 0,
+                "only root can give VMs users of their own: run weft-control as root, or let VMs \
+                 read everything that you can, the control plane's secrets included, with \
+                 --guest-user 0"
+            );
             let local = local_vms(&folder, &options.service)?;
             let endpoint = Arc::clone(&local);
             let world = world(store, local, endpoint, &options.service);

@@ -33,7 +33,7 @@ pub struct Swept {
 /// Everything that is wanted is begun, and everything else removed.
 ///
 /// # Errors
-/// The first that could not be looked at; the rest is done all the same the next time.
+/// The first that could not be looked at; the rest is done all the same.
 pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     let world = engine.world();
     // What is there is looked at before what is known: what is made meanwhile is known then.
@@ -49,28 +49,33 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     }
     let live: BTreeSet<String> = world.store.live()?.into_iter().collect();
     let mut swept = Swept::default();
+    let mut failed: Option<Failure> = None;
+    let mut note = |done: Result<usize, Failure>| {
+        done.unwrap_or_else(|failure| {
+            failed.get_or_insert(failure);
+            0
+        })
+    };
     for vm in vms.iter().filter(|vm| !live.contains(*vm)) {
-        world.provisioner.terminate(vm)?;
-        swept.vms += 1;
+        swept.vms += note(world.provisioner.terminate(vm).map(|_| 1));
     }
     for instance in ruled.iter().filter(|instance| !live.contains(*instance)) {
-        world.endpoint.withdraw(instance)?;
-        swept.rules += 1;
+        swept.rules += note(world.endpoint.withdraw(instance).map(|()| 1));
     }
     for (admin, found) in vgpus {
         let unknown = found.into_iter().filter(|vgpu| !is_of(vgpu, &live));
         let unknown: Vec<String> = unknown.collect();
         if !unknown.is_empty() {
-            swept.vgpus += world.nodes.revoke(&admin, &unknown)?.len();
+            swept.vgpus += note(world.nodes.revoke(&admin, &unknown).map(|gone| gone.len()));
         }
     }
     for id in &live {
-        look_at(world, id, &mut swept)?;
+        note(look_at(world, id, &mut swept).map(|()| 0));
     }
     for id in world.store.unsettled()? {
         engine.kick(&id);
     }
-    Ok(swept)
+    failed.map_or(Ok(swept), Err)
 }
 
 /// Whether a vGPU is one of a live instance: its name is the instance's with a number.

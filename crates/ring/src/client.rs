@@ -58,6 +58,8 @@ pub struct ClientSide {
     tickets: Cell<AtomicU64>,
     lanes_used: Cell<AtomicU32>,
     worker_lost: Cell<AtomicU32>,
+    /// Which session the segment is now, and which it was.
+    serial: (Cell<AtomicU32>, u32),
     doorbell: WakeFlag,
     lanes: Vec<ClientLane>,
     /// Held while a command enters the last, shared lane.
@@ -148,6 +150,7 @@ impl ClientSide {
             tickets: segment.tickets()?,
             lanes_used: segment.lanes_used()?,
             worker_lost: segment.worker_lost()?,
+            serial: (segment.serial()?, segment.serial()?.load(Ordering::Acquire)),
             doorbell: segment.doorbell()?,
             lanes: lanes.collect::<Result<_, _>>()?,
             shared: Mutex::new(()),
@@ -302,10 +305,11 @@ impl ClientSide {
         if self.is_lost() { Err(CallError::WorkerLost) } else { Ok(()) }
     }
 
-    /// Whether the worker was declared lost.
+    /// Whether the worker was declared lost, or another session has the segment by now.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        self.worker_lost.load(Ordering::Acquire) != 0
+        let (serial, own) = &self.serial;
+        self.worker_lost.load(Ordering::Acquire) != 0 || serial.load(Ordering::Relaxed) != *own
     }
 
     /// Whether the worker may still answer. Makes a system call, through `peer_alive`.

@@ -38,6 +38,8 @@ const LANES_USED: usize = 2 * LINE;
 const DOORBELL: usize = 3 * LINE;
 const WORKER_LOST: usize = 4 * LINE;
 // Beside it, because a client looks at both before it submits.
+/// Which session of a reused place the segment is.
+const SERIAL: usize = WORKER_LOST + 4;
 const BOOSTED: usize = WORKER_LOST + 8;
 const COSCHEDULED: usize = WORKER_LOST + 12;
 const WORKER_PROCESSOR: usize = WORKER_LOST + 16;
@@ -124,11 +126,13 @@ impl Segment {
         Ok(file)
     }
 
-    /// Makes zeroed memory a segment: a part of a larger file, say.
+    /// Makes zeroed memory a segment: a part of a larger file, say. Where segments of other sessions
+    /// were before, `serial` is not theirs: a client that was left over takes its session for lost.
     ///
     /// # Errors
     /// [`SegmentError`] when it is too small or read-only.
-    pub fn create_in(memory: Arc<SharedMemory>) -> Result<Self, SegmentError> {
+    pub fn create_in(memory: Arc<SharedMemory>, serial: u32) -> Result<Self, SegmentError> {
+        memory.cell::<AtomicU32>(SERIAL)?.store(serial, Ordering::Relaxed);
         Self::format(&memory)?;
         Self::open(memory)
     }
@@ -138,7 +142,7 @@ impl Segment {
     /// # Errors
     /// [`SegmentError::Map`] when the system refuses.
     pub fn anonymous(arena_bytes: usize) -> Result<Self, SegmentError> {
-        Self::create_in(SharedMemory::anonymous(Self::size(arena_bytes.max(PAGE)))?)
+        Self::create_in(SharedMemory::anonymous(Self::size(arena_bytes.max(PAGE)))?, 0)
     }
 
     /// Views mapped memory as a segment.
@@ -248,6 +252,10 @@ impl Segment {
 
     pub(crate) fn worker_lost(&self) -> Result<Cell<AtomicU32>, MapError> {
         self.memory.cell(WORKER_LOST)
+    }
+
+    pub(crate) fn serial(&self) -> Result<Cell<AtomicU32>, MapError> {
+        self.memory.cell(SERIAL)
     }
 
     /// The id of the boosted thread, 0 while there is none.

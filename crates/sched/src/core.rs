@@ -322,20 +322,22 @@ impl Core {
         self.grant_if_shared(cx, key);
     }
 
-    /// A session is over. What it had in flight was reported as used before: dying is not free.
-    /// The device is written for so long in a session's turn: the turn begins when that is over. At
-    /// most what a holder may be overdue, so that no driver makes a turn endless.
+    /// The device is written for so long in a session's turn: the turn begins when that is over. Once
+    /// in a turn, and at most what a holder may be overdue: what a session makes the device lack
+    /// within its turn is the turn's own time.
     pub(crate) fn switched(&mut self, cx: &mut Context<'_>, key: SessionKey, switch_ns: u64) {
         if !self.holders.contains(&key) {
             return;
         }
         let switch_ns = switch_ns.min(cx.config.overdue_ns);
         let turn = cx.tables.turn(key);
-        if turn.in_queue && turn.revoked_at_ns.is_none() {
+        if turn.in_queue && turn.revoked_at_ns.is_none() && !turn.switched {
             turn.start_ns = turn.start_ns.saturating_add(switch_ns);
+            turn.switched = true;
         }
     }
 
+    /// A session is over. What it had in flight was reported as used before: dying is not free.
     pub(crate) fn remove_session(&mut self, cx: &mut Context<'_>, key: SessionKey) {
         self.end_work(cx, key);
         let (vgpu, local) = (cx.tables.session(key).vgpu, cx.tables.session(key).local);

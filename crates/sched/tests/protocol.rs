@@ -155,6 +155,8 @@ fn a_switch_of_memory_lengthens_the_turn_and_not_its_budget() {
     let switched = |session| Event::Switched { session, switch_ns: 5 * MS };
     let later = feed(&mut node, 100 * US, switched(A));
     assert_eq!(later, [timer(10_800 * US, TimerReason::Prepare)]);
+    // Once: what it makes the device lack within its turn is the turn's own time.
+    assert_eq!(feed(&mut node, 150 * US, switched(A)), []);
     // One that has no turn gets none by it.
     assert_eq!(feed(&mut node, 200 * US, switched(B)), []);
     feed(&mut node, 10_800 * US, Event::Timer);

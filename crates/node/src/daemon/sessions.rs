@@ -19,7 +19,8 @@ use weft_wire::handshake::RefusalCode;
 
 use self::memory::SessionMemory;
 pub(crate) use self::reservation::{Asked, Reservation, name_asked};
-use super::attach::vm::Held;
+use super::attach::no_hello;
+use super::attach::vm::{Held, RegionError};
 use super::attach::{Attachment, Client};
 use super::clock;
 use super::cosched::{Waiters, began_at};
@@ -170,6 +171,14 @@ impl Daemon {
         }
         match started {
             Ok((session, files)) => Ok((session, files, vgpu)),
+            // Not the device's fault, nor the worker's.
+            Err(error) if error.is::<RegionError>() => {
+                self.cancel_reservation(reservation);
+                Err(error.downcast::<RegionError>().map_or_else(
+                    |error| no_hello(RefusalCode::Worker, &error.to_string()),
+                    Refusal::from,
+                ))
+            }
             Err(error) => {
                 if let Some(suppressed) = FAILURES.line(Instant::now()) {
                     let (session, error) = (reservation.id, format!("{error:#}"));

@@ -26,8 +26,9 @@ use super::{Inside, Isolation, Settings, VmSpec, replace};
 /// What a console keeps; more is dropped.
 const CONSOLE_BYTES_MAX: u64 = 1 << 20;
 
-/// The VM reaches its masked addresses after this time, or has failed.
-const RULES_LIMIT: Duration = Duration::from_secs(120);
+/// Rules are there within this time. The control plane may be away in between: it, and not the VM,
+/// decides how long a boot may take.
+const RULES_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// How often to look for that.
 const PAUSE: Duration = Duration::from_millis(2);

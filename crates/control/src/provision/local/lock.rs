@@ -92,15 +92,23 @@ impl Lock {
     }
 }
 
+/// How often all that a holder started is looked for and ended, before it is ended itself.
+const LOOKS_MAX: u32 = 500;
+
 impl Holder {
     /// Ends it and all that it started, as far as they can be found.
     pub(super) fn kill(&self) {
         if started(self.pid) != Some(self.started) {
             return;
         }
-        // Whoever starts others meanwhile is found the next time.
-        for descendant in descendants(self.pid) {
-            end(descendant);
+        // Who starts others meanwhile is found the next time: its children stay descendants for as
+        // long as the holder lives, and there are more of them than looks only if it runs away.
+        for _ in 0..LOOKS_MAX {
+            let living = descendants(self.pid);
+            living.iter().copied().for_each(end);
+            if living.is_empty() {
+                break;
+            }
         }
         end(self.pid);
     }
@@ -126,12 +134,16 @@ fn started(pid: u32) -> Option<u64> {
     stat(pid)?.get(19)?.parse().ok()
 }
 
-/// All that a process started, and those started.
+/// All that a process started, and those started; not those that are over.
 fn descendants(pid: u32) -> Vec<u32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let processes = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
     let parents: Vec<(u32, u32)> = processes
-        .filter_map(|process| Some((process, stat(process)?.get(1)?.parse().ok()?)))
+        .filter_map(|process| {
+            let stat = stat(process)?;
+            let is_over = stat.first().is_some_and(|state| state == "Z" || state == "X");
+            (!is_over).then_some((process, stat.get(1)?.parse().ok()?))
+        })
         .collect();
     let mut found = vec![pid];
     let mut at = 0;

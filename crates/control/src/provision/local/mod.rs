@@ -195,23 +195,30 @@ impl Local {
 
 impl Provisioner for Local {
     fn check(&self) -> Result<String, Failure> {
-        let Settings { endpoint, libraries, isolation, .. } = &self.settings;
+        let Settings { endpoint, libraries, isolation, first_user, .. } = &self.settings;
         for needed in [endpoint.clone(), libraries.join("libcuda.so.1")] {
             if !needed.exists() {
                 let words = format!("{} is missing: it is installed beside weft", needed.display());
                 return Err(Failure::permanent(words));
             }
         }
-        Ok(match isolation {
+        let how = match isolation {
             Isolation::Namespaces => {
-                "VMs are processes in network and process namespaces of this host".to_owned()
+                "VMs are processes in network and process namespaces of this host"
             }
             Isolation::Processes => {
-                "VMs are plain processes of this host: they are not kept apart \
-                                     from each other, only their grants keep others out"
-                    .to_owned()
+                "VMs are plain processes of this host: they are not kept apart from each other, \
+                 only their grants keep others out"
             }
-        })
+        };
+        let whose = match first_user {
+            Some(_) => "each has a user of its own",
+            None => {
+                "they run as this process's user and can read its secrets: for trying out, not \
+                 for others' programs"
+            }
+        };
+        Ok(format!("{how}; {whose}"))
     }
 
     fn masked(&self, slot: u32, number: u32) -> Result<String, Failure> {
@@ -231,6 +238,11 @@ impl Provisioner for Local {
     }
 
     fn create(&self, vm: &VmSpec) -> Result<(), Failure> {
+        let here = &self.settings.host;
+        if let Some(host) = vm.host.as_ref().filter(|host| *host != here) {
+            let words = format!("VMs are made on this host only, `{here}`, and not on `{host}`");
+            return Err(Failure::permanent(words));
+        }
         let folder = self.folder(&vm.id);
         let lock = folder.join("guest.lock");
         if folder.exists() && Lock::holder(&lock)?.is_some() {
@@ -323,7 +335,9 @@ impl Endpoint for Local {
         }
         if fs::read(&path).ok().as_ref() != Some(&bytes) {
             // It has other rows, perhaps.
-            drop(self.end(&lock)?);
+            if self.end(&lock)?.is_none() {
+                return Err(Failure::passing("the relay with the old rules is ending"));
+            }
             replace(&path, &bytes)?;
         }
         if Lock::holder(&lock)?.is_none() {

@@ -301,10 +301,17 @@ pub(super) fn mark(
     for (cgpu, used_ns) in used_ns {
         set.execute((i64::try_from(*used_ns).unwrap_or(i64::MAX), cgpu))?;
     }
-    if ready_ms.is_some() {
+    // What runs may be its removal by now.
+    if ready_ms.is_some() && is_wanted(connection, instance)? {
         end_operations(connection, instance, OperationState::Succeeded, None)?;
     }
     tell(connection, instance, event)
+}
+
+/// Whether an instance is still to be there.
+fn is_wanted(connection: &Connection, instance: &str) -> Result<bool, StoreError> {
+    let mut asked = connection.prepare_cached("SELECT wanted FROM instances WHERE id = ?")?;
+    Ok(asked.query_row([instance], |row| row.get(0))?)
 }
 
 /// Something happened.

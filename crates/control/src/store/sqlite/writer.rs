@@ -16,7 +16,8 @@ const BATCH_MAX: usize = 256;
 
 /// Says to whoever waits how it went, once it is known whether it is on disk.
 type Deliver = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
-type Job = Box<dyn FnOnce(&Connection) -> Deliver + Send>;
+/// Writes, unless there is no transaction to write in.
+type Job = Box<dyn FnOnce(Result<&Connection, StoreError>) -> Deliver + Send>;
 
 /// The writing thread.
 #[derive(Debug)]
@@ -38,8 +39,8 @@ impl Writer {
         write: impl FnOnce(&Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Ticket<T> {
         let (outcome, ticket) = Ticket::new();
-        let job = move |connection: &Connection| -> Deliver {
-            let written = in_savepoint(connection, write);
+        let job = move |connection: Result<&Connection, StoreError>| -> Deliver {
+            let written = connection.and_then(|connection| in_savepoint(connection, write));
             Box::new(move |committed| {
                 // Whoever asked may have gone.
                 let _ = outcome.send(committed.and(written));
@@ -65,10 +66,19 @@ fn in_savepoint<T>(
 fn write(connection: &Connection, jobs: &Receiver<Job>) {
     while let Ok(first) = jobs.recv() {
         let begun = connection.execute_batch("BEGIN IMMEDIATE").map_err(StoreError::from);
-        let mut deliveries = vec![first(connection)];
+        // SQLite ends a transaction by itself when the disk is full, say. What came after would be
+        // kept although everybody is told that nothing was.
+        let within = || match &begun {
+            Ok(()) if connection.is_autocommit() => {
+                Err(StoreError::Broken("the batch of writes was rolled back".to_owned()))
+            }
+            Ok(()) => Ok(connection),
+            Err(error) => Err(error.clone()),
+        };
+        let mut deliveries = vec![first(within())];
         while deliveries.len() < BATCH_MAX {
             let Ok(job) = jobs.try_recv() else { break };
-            deliveries.push(job(connection));
+            deliveries.push(job(within()));
         }
         let committed = begun
             .and_then(|()| connection.execute_batch("COMMIT").map_err(StoreError::from))

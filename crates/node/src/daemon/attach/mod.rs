@@ -52,8 +52,13 @@ pub(crate) enum Client {
     Here,
     /// Somebody who maps it relays for it.
     Elsewhere,
-    /// In a virtual machine that maps this region, where the session's memory lies.
-    Guest(Arc<Region>),
+    /// In a virtual machine that maps a region.
+    Guest {
+        /// Where the session's memory lies.
+        region: Arc<Region>,
+        /// Held for as long as it is being answered.
+        _answering: Arc<()>,
+    },
 }
 
 /// Lines about tenants that get no session, which any tenant can cause in a loop.
@@ -137,7 +142,7 @@ pub(crate) fn serve_runner(
         Ok((Attachment { hello, tenant: *runner, client: Client::Here }, reservation))
     });
     match reserved {
-        Ok((attachment, reservation)) => serve(daemon, socket, &attachment, &reservation),
+        Ok((attachment, reservation)) => serve(daemon, socket, attachment, &reservation),
         Err(refusal) => refuse(&socket, runner, refusal),
     }
 }
@@ -183,7 +188,7 @@ fn receive(
 ) {
     let thread = thread::Builder::new().name("tenant".to_owned()).stack_size(STACK_BYTES);
     let (serving, kept) = (Arc::clone(daemon), reservation.clone());
-    let spawned = thread.spawn(move || serve(&serving, socket, &attachment, &reservation));
+    let spawned = thread.spawn(move || serve(&serving, socket, attachment, &reservation));
     if let Err(error) = spawned {
         tracing::error!(%error, "no thread for a tenant");
         daemon.cancel_reservation(&kept);
@@ -191,19 +196,15 @@ fn receive(
 }
 
 /// Opens the session of a tenant that has a reservation, and serves its worker.
-fn serve(
-    daemon: &Arc<Daemon>,
-    socket: OwnedFd,
-    attachment: &Attachment,
-    reservation: &Reservation,
-) {
+fn serve(daemon: &Arc<Daemon>, socket: OwnedFd, attachment: Attachment, reservation: &Reservation) {
     let began = Instant::now();
-    let (session, files, vgpu) = match daemon.open_session(attachment, reservation) {
+    let (session, files, vgpu) = match daemon.open_session(&attachment, reservation) {
         Ok(opened) => opened,
         Err(refusal) => return refuse(&socket, &attachment.tenant, refusal),
     };
     let sent = send_welcome(daemon, &socket, &session, &files, &vgpu);
-    drop((files, socket));
+    // It has been answered.
+    drop((files, socket, attachment));
     let start = &session.start;
     match sent {
         Ok(()) => {

@@ -27,8 +27,8 @@ pub(crate) struct Next {
     pub(crate) slots: Arc<Residency>,
     /// Who has it: its slots stay.
     pub(crate) holder: u32,
-    /// Who is next.
-    pub(crate) next: u32,
+    /// Who is next, if anybody: with nobody, nothing more is written.
+    pub(crate) next: Option<u32>,
 }
 
 /// The thread. It ends when this is dropped.
@@ -74,6 +74,9 @@ fn run(orders: &Receiver<Next>) {
             Some(due) => orders.recv_timeout(due.saturating_duration_since(Instant::now())),
         };
         match order {
+            Ok(Next { device, next: None, .. }) => {
+                jobs.remove(&device);
+            }
             Ok(next) => {
                 // A slot is there when the time is over that it is said to take.
                 let due = Instant::now() + SETTLED + Duration::from_nanos(next.slots.slot_ns());
@@ -90,7 +93,7 @@ fn run(orders: &Receiver<Next>) {
 /// Writes a slot; whether there may be another one.
 fn write_one(job: &mut Job, now: Instant) -> bool {
     let Next { slots, holder, next, .. } = &job.next;
-    let took_ns = slots.write_ahead(*holder, *next);
+    let took_ns = next.and_then(|next| slots.write_ahead(*holder, next));
     job.due = now + Duration::from_nanos(took_ns.unwrap_or(0));
     took_ns.is_some()
 }

@@ -39,9 +39,8 @@ impl Memory {
         next: impl FnOnce() -> Option<u32>,
     ) {
         let (Some(own), Some(writer)) = (self.devices.get(&device), &self.writer) else { return };
-        if own.writes_ahead()
-            && let Some(next) = next()
-        {
+        if own.writes_ahead() {
+            let next = next();
             writer.order(Next { device, slots: Arc::clone(own), holder: vgpu, next });
         }
     }

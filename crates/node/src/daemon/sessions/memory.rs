@@ -27,7 +27,7 @@ impl SessionMemory {
         pinned_bytes: u64,
         limits: &LimitsConfig,
     ) -> anyhow::Result<Self> {
-        if let Client::Guest(region) = client {
+        if let Client::Guest { region, .. } = client {
             let (place, marks) = region.take()?;
             let all = place.part.pinned_bytes;
             let pinned_bytes = (pinned_bytes / PAGE as u64 * PAGE as u64).clamp(PAGE as u64, all);

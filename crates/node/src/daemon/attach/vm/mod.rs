@@ -9,6 +9,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
 
+use rustix::net::sockopt::{self, Timeout};
 use weft_ring::peer::{self, Credentials};
 use weft_ring::{MapError, MemoryFile, SegmentError};
 use weft_wire::guest::{OpenRegion, Reception};
@@ -16,12 +17,17 @@ use weft_wire::handshake::{HANDSHAKE_BYTES_MAX, HelloBody, RefusalCode};
 use weft_wire::{DecodeError, guest};
 
 use self::region::Layout;
+use self::region::Served;
 pub(crate) use self::region::{Held, Marks, Region, Regions};
 use super::{Attachment, Client, no_hello, proceed, refuse, understand};
 use crate::config::ByteSize;
 use crate::daemon::sessions::Refusal;
 use crate::daemon::{Daemon, STACK_BYTES};
 use crate::link::{RegionPart, Start};
+
+/// Hellos of a machine that are answered at once: its server waits for an answer before the next
+/// one, so that only one that does not has more.
+const ANSWERED_MAX: usize = 8;
 
 /// Why a machine gets no region, or a program of it no place there.
 #[derive(Debug, thiserror::Error)]
@@ -62,6 +68,12 @@ pub(crate) enum RegionError {
          with room for more (--sessions, --region)"
     )]
     Full(u8),
+    /// One user has many.
+    #[error(
+        "this user has {0} virtual machines here, and the other places are for other users \
+         (guests.machines)"
+    )]
+    Share(usize),
     /// Too many machines.
     #[error("the node serves {0} virtual machines and no more (guests.machines)")]
     Machines(usize),
@@ -84,6 +96,7 @@ impl From<RegionError> for Refusal {
             }
             RegionError::Full(_)
             | RegionError::Machines(_)
+            | RegionError::Share(_)
             | RegionError::Memory(_)
             | RegionError::Segment(_)
             | RegionError::System(_) => RefusalCode::Exhausted,
@@ -97,9 +110,20 @@ impl From<RegionError> for Refusal {
 pub(super) fn greet(daemon: &Arc<Daemon>, socket: OwnedFd, server: &Credentials, said: &[u8]) {
     let opened = understand_open(said).and_then(|open| {
         let region = daemon.open_region(&open, server)?;
-        Ok((open, region))
+        let served = Served::begin(region).ok_or_else(|| Refusal {
+            code: RefusalCode::Exhausted,
+            message: "another server is connected for this virtual machine's region".to_owned(),
+        })?;
+        // Everything that it is told is sent here, and it may not listen.
+        let limited = sockopt::set_socket_timeout(
+            &socket,
+            Timeout::Send,
+            Some(daemon.config.limits.attach()),
+        );
+        limited.map_err(|error| no_hello(RefusalCode::Malformed, &error.to_string()))?;
+        Ok((open, served))
     });
-    let (open, region) = match opened {
+    let (open, served) = match opened {
         Ok(opened) => opened,
         Err(refusal) => {
             let Refusal { code, message } = &refusal;
@@ -114,12 +138,12 @@ pub(super) fn greet(daemon: &Arc<Daemon>, socket: OwnedFd, server: &Credentials,
         tracing::info!(
             vgpu = open.vgpu,
             uid = server.uid,
-            region_bytes = region.layout.bytes,
+            region_bytes = served.0.layout.bytes,
             "a virtual machine is there"
         );
-        serve(&serving, &socket, &server, &open, &region);
+        serve(&serving, &socket, &server, &open, &served.0);
         tracing::info!(vgpu = open.vgpu, uid = server.uid, "a virtual machine is gone");
-        drop(region);
+        drop(served);
         serving.forget_regions();
     });
     if let Err(error) = spawned {
@@ -166,13 +190,23 @@ fn serve(
         sessions: region.layout.places,
     });
     tell(socket, &reception, &[region]);
+    // Each program that is being answered has one.
+    let answered = Arc::new(());
     // What it cannot be heard to say is its end.
     while let Ok(Some(said)) = peer::receive_bytes(socket, HANDSHAKE_BYTES_MAX, true) {
         let Ok(answers) = socket.try_clone() else { return };
         let hello = understand(&said).and_then(|hello| of_machine(hello, open));
+        let hello = hello.and_then(|hello| match Arc::strong_count(&answered) {
+            0..=ANSWERED_MAX => Ok(hello),
+            _ => Err(Refusal {
+                code: RefusalCode::Exhausted,
+                message: "too many programs of the virtual machine attach at once".to_owned(),
+            }),
+        });
         match hello {
             Ok(hello) => {
-                let client = Client::Guest(Arc::clone(region));
+                let client =
+                    Client::Guest { region: Arc::clone(region), _answering: Arc::clone(&answered) };
                 proceed(daemon, answers, Attachment { hello, tenant: *server, client });
             }
             Err(refusal) => refuse(&answers, server, refusal),

@@ -3,6 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -97,16 +98,44 @@ pub(crate) struct Region {
     /// The memory.
     pub(super) file: MemoryFile,
     pub(super) layout: Layout,
-    places: Mutex<Vec<Place>>,
+    places: Mutex<Places>,
+    /// A server is connected.
+    is_served: AtomicBool,
+}
+
+/// What each place is used for, and which was given last.
+#[derive(Debug)]
+struct Places {
+    all: Vec<Place>,
+    last: usize,
+}
+
+/// The connection of a region's server: there is one at a time.
+#[derive(Debug)]
+pub(super) struct Served(pub(super) Arc<Region>);
+
+impl Served {
+    /// Of a region that has none.
+    pub(super) fn begin(region: Arc<Region>) -> Option<Self> {
+        let was_served = region.is_served.swap(true, Ordering::AcqRel);
+        (!was_served).then_some(Self(region))
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        self.0.is_served.store(false, Ordering::Release);
+    }
 }
 
 impl Region {
     fn new(id: [u8; 16], uid: u32, file: MemoryFile, layout: Layout) -> Self {
-        let places = (0..layout.places).map(|_| Place::Free).collect();
-        Self { id, uid, file, layout, places: Mutex::new(places) }
+        let all: Vec<Place> = (0..layout.places).map(|_| Place::Free).collect();
+        let places = Mutex::new(Places { last: all.len().saturating_sub(1), all });
+        Self { id, uid, file, layout, places, is_served: AtomicBool::new(false) }
     }
 
-    fn places(&self) -> MutexGuard<'_, Vec<Place>> {
+    fn places(&self) -> MutexGuard<'_, Places> {
         self.places.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -119,7 +148,9 @@ impl Region {
         let held = Held { region: Arc::clone(self), part, marks: Some(kept) };
         let all = self.memory(part.segment_at, part.segment_bytes + part.pinned_bytes)?;
         all.punch(0, all.len())?;
-        Segment::create_in(held.segment()?.map(Access::ReadWrite)?)?;
+        // A program that outlived its agent may still map the place, and look there.
+        let serial = u32::from_le_bytes(grants::random()?);
+        Segment::create_in(held.segment()?.map(Access::ReadWrite)?, serial)?;
         Ok((held, Marks { reader, writer }))
     }
 
@@ -143,8 +174,12 @@ impl Region {
             Place::Leaving(marks) => peer::has_hung_up(marks),
         };
         let full = || RegionError::Full(self.layout.places);
-        let found = places.iter().position(usable).ok_or_else(full)?;
-        places[found] = Place::Taken;
+        // One after the other: the guest may not have let go of the one that was tried last.
+        let count = places.all.len();
+        let mut order = (1..=count).map(|step| (places.last + step) % count);
+        let found = order.find(|at| usable(&places.all[*at])).ok_or_else(full)?;
+        places.all[found] = Place::Taken;
+        places.last = found;
         u8::try_from(found).map_err(|_| full())
     }
 
@@ -186,7 +221,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         let mut places = self.region.places();
-        if let Some(place) = places.get_mut(usize::from(self.part.place)) {
+        if let Some(place) = places.all.get_mut(usize::from(self.part.place)) {
             *place = self.marks.take().map_or(Place::Free, Place::Leaving);
         }
     }
@@ -194,7 +229,11 @@ impl Drop for Held {
 
 /// The regions of all machines.
 #[derive(Debug, Default)]
-pub(crate) struct Regions(Mutex<BTreeMap<[u8; 16], Known>>);
+pub(crate) struct Regions {
+    known: Mutex<BTreeMap<[u8; 16], Known>>,
+    /// How many there ever were.
+    entered: AtomicU32,
+}
 
 #[derive(Debug)]
 struct Known {
@@ -206,7 +245,7 @@ struct Known {
 
 impl Regions {
     fn known(&self) -> MutexGuard<'_, BTreeMap<[u8; 16], Known>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A user's region of that name.
@@ -238,8 +277,13 @@ impl Regions {
         if known.len() >= machines {
             return Err(RegionError::Machines(machines));
         }
-        let is_used = |key: &u32| known.values().any(|known| known.host == *key);
-        let host = (HOST_KEYS..).find(|key| !is_used(key)).unwrap_or(HOST_KEYS);
+        let is_own = |known: &&Known| known.region.upgrade().is_some_and(|of| of.uid == region.uid);
+        let (own, free) = (known.values().filter(is_own).count(), machines - known.len());
+        if own > 0 && own >= free {
+            return Err(RegionError::Share(own));
+        }
+        // None is used twice: whoever ends an old one does so when it comes to it.
+        let host = HOST_KEYS + self.entered.fetch_add(1, Ordering::Relaxed) % HOST_KEYS;
         known.insert(region.id, Known { region: Arc::downgrade(region), host });
         Ok(host)
     }
@@ -267,7 +311,7 @@ impl Regions {
                 (region, Some((host, layout.bytes)))
             }
         };
-        region.places()[usize::from(part.place)] = Place::Taken;
+        region.places().all[usize::from(part.place)] = Place::Taken;
         Ok((Held { region, part, marks: Some(marks) }, new))
     }
 
