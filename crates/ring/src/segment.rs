@@ -126,8 +126,9 @@ impl Segment {
         Ok(file)
     }
 
-    /// Makes zeroed memory a segment: a part of a larger file, say. Where segments of other sessions
-    /// were before, `serial` is not theirs: a client that was left over takes its session for lost.
+    /// Makes zeroed memory a segment: a part of a larger file, say. Where segments of other
+    /// sessions were before, `serial` is not theirs: a client that was left over takes its session
+    /// for lost.
     ///
     /// # Errors
     /// [`SegmentError`] when it is too small or read-only.

@@ -322,9 +322,9 @@ impl Core {
         self.grant_if_shared(cx, key);
     }
 
-    /// The device is written for so long in a session's turn: the turn begins when that is over. Once
-    /// in a turn, and at most what a holder may be overdue: what a session makes the device lack
-    /// within its turn is the turn's own time.
+    /// The device is written for so long in a session's turn: the turn begins when that is over.
+    /// Once in a turn, and at most what a holder may be overdue: what a session makes the device
+    /// lack within its turn is the turn's own time.
     pub(crate) fn switched(&mut self, cx: &mut Context<'_>, key: SessionKey, switch_ns: u64) {
         if !self.holders.contains(&key) {
             return;
