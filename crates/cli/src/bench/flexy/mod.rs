@@ -84,7 +84,9 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let mut document = Document::new("flexy", "paced", &window);
     document.seed(SEED);
     let mut totals = Totals::default();
-    for (column, entries) in plan(context) {
+    let planned = plan(context);
+    ensure!(!planned.is_empty(), "--only names none of its runs, such as deadline_80_20");
+    for (column, entries) in planned {
         let work = Work::at(column, SEED, seconds, target, DEADLINE.pool())?;
         baselines(&mut document, &work);
         for entry in entries {
