@@ -1,7 +1,11 @@
 //! Sessions: many at once, what their workers may do, what is booked when they end.
 
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
+use rustix::process::{Signal, kill_process};
+
+use crate::hierarchy::control;
 use crate::support::{Conversation, Node, eventually, program, success};
 
 /// More than one turnstile word's worth of everything that is kept in bit sets of 64, and more than
@@ -143,7 +147,7 @@ fn what_is_used_while_no_daemon_runs_is_booked_by_the_next() {
     leaves.kill();
     eventually("the first worker to end", || has_ended(workers[0]));
     let pid = rustix::process::Pid::from_raw(workers[1].cast_signed()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
     eventually("the second worker to end", || has_ended(workers[1]));
     killed.kill();
     let used = |node: &Node| -> Vec<(String, u64)> {
@@ -156,4 +160,25 @@ fn what_is_used_while_no_daemon_runs_is_booked_by_the_next() {
     node.kill();
     node.launch();
     assert_eq!(used(&node), booked, "it is booked once");
+}
+
+#[test]
+fn nobody_is_refused_because_of_a_program_that_has_ended() {
+    let node = Node::start(&[]);
+    let mut tenant = Conversation::start(node.run(&["--name", "a"], &program("idle"), &[]));
+    tenant.line();
+    let worker = rustix::process::Pid::from_raw(node.workers()[0].cast_signed()).unwrap();
+    // Its worker does not notice yet that the program is gone.
+    kill_process(worker, Signal::STOP).unwrap();
+    tenant.kill();
+    let mut removal = control(&node, &["rm", "a"]).spawn().unwrap();
+    let patience = Instant::now() + Duration::from_millis(500);
+    let mut refused = None;
+    while refused.is_none() && Instant::now() < patience {
+        refused = removal.try_wait().unwrap();
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    kill_process(worker, Signal::CONT).unwrap();
+    assert_eq!(refused, None, "{}", node.log());
+    assert!(removal.wait().unwrap().success(), "{}", node.log());
 }

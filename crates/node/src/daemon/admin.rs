@@ -428,6 +428,9 @@ impl Daemon {
         let mut asked = None;
         let deadline = Instant::now() + REMOVE_LIMIT;
         let mut tables = self.tables();
+        if let (false, Ok(key)) = (force, tables.registry.find(name).map(|vgpu| vgpu.key)) {
+            tables = self.await_departed(tables, |entry| entry.vgpu == key);
+        }
         loop {
             let vgpu = match tables.registry.find(name) {
                 // Somebody else removed it while its sessions ended.
@@ -484,7 +487,7 @@ impl Daemon {
 
     /// Refuses while programs run on the node, and names them.
     fn ensure_unused(&self) -> anyhow::Result<()> {
-        let tables = self.tables();
+        let tables = self.await_departed(self.tables(), |_| true);
         if tables.sessions.is_empty() {
             return Ok(());
         }

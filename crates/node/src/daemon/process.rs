@@ -110,6 +110,16 @@ pub(crate) fn stat(pid: u32) -> io::Result<Stat> {
     Stat::parse(&text).ok_or_else(|| io::ErrorKind::InvalidData.into())
 }
 
+/// Whether the process with this number has ended. One whose number is not known here (0) counts as
+/// running.
+pub(crate) fn is_gone(pid: u32) -> bool {
+    pid != 0
+        && match stat(pid) {
+            Ok(stat) => stat.is_dead(),
+            Err(error) => error.kind() == io::ErrorKind::NotFound,
+        }
+}
+
 fn resident_bytes(pid: u32) -> u64 {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
     let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
@@ -140,6 +150,19 @@ mod tests {
         assert!(!gone.is_stopped());
         assert!(!gone.is_running());
         gone.set_nice(19).unwrap_err();
+    }
+
+    #[test]
+    fn a_process_is_gone_as_soon_as_it_is_nothing_but_a_status() {
+        let mut child = Command::new("sleep").arg("60").spawn().unwrap();
+        assert!(!is_gone(child.id()));
+        child.kill().unwrap();
+        let process = Process::open(child.id()).unwrap();
+        assert!(process.wait_exit(Duration::from_secs(10)));
+        assert!(is_gone(child.id()), "not reaped yet");
+        child.wait().unwrap();
+        assert!(is_gone(child.id()));
+        assert!(!is_gone(0), "a number that is not known");
     }
 
     #[test]

@@ -45,10 +45,11 @@ impl Daemon {
         name: &str,
         force: bool,
     ) -> anyhow::Result<()> {
-        self.device_called(name)?;
+        let device = self.device_called(name)?;
         let before = self.tables().registry.outage(name).cloned();
         // From now on nobody comes.
         self.tables().registry.set_outage(name, Some(Outage::Withdrawn));
+        drop(self.await_departed(self.tables(), |entry| entry.device == device));
         let stay = self.move_away(name);
         if !stay.is_empty() && !force {
             self.tables().registry.set_outage(name, before);

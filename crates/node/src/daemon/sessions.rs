@@ -30,7 +30,7 @@ use super::driver::{Beginning, Order, Place};
 use super::host::{HostError, HostLedger};
 use super::log::{LogLimit, printable};
 use super::moves::Files;
-use super::process::WorkerProcess;
+use super::process::{self, WorkerProcess};
 use super::registry::Vgpu;
 use super::spawn::Worker;
 use super::{Daemon, Tables};
@@ -49,6 +49,9 @@ const PROGRAM_CHARS_MAX: usize = 64;
 
 /// Whoever waits for sessions to be over looks this often for such as have only just begun.
 const END_POLL: Duration = Duration::from_millis(20);
+
+/// What a program that has ended leaves on the device is over within this time, as a rule.
+const DEPART_LIMIT: Duration = Duration::from_secs(5);
 
 /// A session, as the daemon's other parts see it.
 #[derive(Debug)]
@@ -600,6 +603,21 @@ impl Daemon {
             any = true;
         }
         any
+    }
+
+    /// Waits for the sessions that are `meant` whose programs have ended already: nobody is refused
+    /// because of a program that he has seen end.
+    pub(crate) fn await_departed<'a>(
+        &self,
+        mut tables: MutexGuard<'a, Tables>,
+        meant: impl Fn(&Entry) -> bool,
+    ) -> MutexGuard<'a, Tables> {
+        let deadline = Instant::now() + DEPART_LIMIT;
+        let departed = |entry: &Entry| meant(entry) && process::is_gone(entry.pid);
+        while tables.sessions.values().any(departed) && Instant::now() < deadline {
+            tables = self.await_end(tables);
+        }
+        tables
     }
 
     /// Waits until a session is over, or for a moment.
