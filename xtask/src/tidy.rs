@@ -22,7 +22,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("weft-ptx", &[]),
     ("weft-sched", &[]),
     ("weft-api", &["weft-ring"]),
-    ("weft-control", &["weft-api", "weft-sched"]),
+    ("weft-control", &["weft-api", "weft-ring", "weft-sched"]),
     ("weft-gsaas", &["weft-api"]),
     ("weft-device", &["weft-ptx", "weft-ring"]),
     ("weft-exec", &["weft-device", "weft-ring", "weft-wire"]),

@@ -143,7 +143,7 @@ impl World {
             let vgpus: Vec<VgpuSpec> = cgpus.iter().map(vgpu).collect();
             let inside = || self.crash.at("inside", Step::Grant);
             let granted = self.nodes.grant(&self.admin(node)?, &vgpus, &inside);
-            let granted = granted.map_err(|failure| of_node(node, &failure))?;
+            let granted = self.heard(node, granted)?;
             tokens.extend(cgpus.iter().map(|cgpu| cgpu.id.clone()).zip(granted));
         }
         Ok(Some(Effects { tokens, ..Effects::default() }))
@@ -203,14 +203,20 @@ impl World {
         for (node, cgpus) in by_node(cgpus) {
             let names: Vec<String> = cgpus.iter().map(|cgpu| cgpu.vgpu()).collect();
             let revoked = self.nodes.revoke(&self.admin(node)?, &names);
-            let revoked: BTreeMap<String, u64> =
-                revoked.map_err(|failure| of_node(node, &failure))?.into_iter().collect();
+            let revoked: BTreeMap<String, u64> = self.heard(node, revoked)?.into_iter().collect();
             used_ns.extend(cgpus.iter().filter_map(|cgpu| {
                 revoked.get(&cgpu.vgpu()).map(|used_ns| (cgpu.id.clone(), *used_ns))
             }));
             self.crash.at("inside", Step::Revoke);
         }
         Ok(Some(Effects { used_ns, ..Effects::default() }))
+    }
+
+    /// What a node answered, or why it did not; whether it answers is remembered.
+    pub(crate) fn heard<T>(&self, node: &str, answer: Result<T, Failure>) -> Result<T, Failure> {
+        let silence = answer.as_ref().err().filter(|failure| !failure.is_permanent);
+        self.allocator.heard(node, silence.map(|failure| failure.words.as_str()));
+        answer.map_err(|failure| of_node(node, &failure))
     }
 
     /// What the endpoint of an instance's host is to hold.

@@ -1,7 +1,7 @@
 //! `weft-control serve` and `weft-control token`.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IsTerminal as _};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -34,25 +34,47 @@ const LOCK_LIMIT: Duration = Duration::from_secs(2);
 /// How often to look for that.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// How often nodes that do not answer are asked again.
+const LISTEN_EVERY: Duration = Duration::from_secs(2);
+
+/// First users of VMs: those below are the system's and people's, and the last number is nobody's.
+const GUEST_USERS: std::ops::RangeInclusive<u32> = 100_000..=u32::MAX - 2_000_000;
+
 /// Bytes of a secret that nobody can guess.
 const SECRET_BYTES: usize = 24;
 
 impl State {
-    /// The folder, which is made if it is not there.
-    pub(crate) fn folder(&self) -> Result<PathBuf> {
-        let folder = match &self.state_dir {
+    fn path(&self) -> Result<PathBuf> {
+        Ok(match &self.state_dir {
             Some(folder) => folder.clone(),
             None if rustix::process::geteuid().is_root() => "/var/lib/weft-control".into(),
             None => {
                 let home = std::env::var_os("HOME").context("HOME is not set: say --state-dir")?;
                 Path::new(&home).join(".local/state/weft-control")
             }
-        };
+        })
+    }
+
+    /// The folder, which is made if it is not there.
+    pub(crate) fn folder(&self) -> Result<PathBuf> {
+        let folder = self.path()?;
         // Programs of VMs must get through to their own folders, and see nothing else.
         let mut builder = DirBuilder::new();
         let made = builder.recursive(true).mode(0o711).create(&folder);
         made.with_context(|| format!("cannot make {}", folder.display()))?;
         Ok(fs::canonicalize(folder)?)
+    }
+
+    /// Refuses a folder in which no control plane ever was.
+    pub(crate) fn ensure_used(&self) -> Result<()> {
+        let folder = self.path()?;
+        let is_used = folder.join("control.db").exists();
+        ensure!(
+            is_used,
+            "no control plane was ever run in {}: say its --state-dir",
+            folder.display()
+        );
+        Ok(())
     }
 
     /// The store.
@@ -162,6 +184,15 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
                  read everything that you can, the control plane's secrets included, with \
                  --guest-user 0"
             );
+            ensure!(
+                options.service.guest_user == 0
+                    || GUEST_USERS.contains(&options.service.guest_user),
+                "--guest-user {}: VMs are a million users from there on, of {} to {}, that nobody \
+                 else is",
+                options.service.guest_user,
+                GUEST_USERS.start(),
+                GUEST_USERS.end()
+            );
             let local = local_vms(&folder, &options.service)?;
             let endpoint = Arc::clone(&local);
             let world = world(store, local, endpoint, &options.service);
@@ -194,7 +225,9 @@ pub(crate) fn world(
 pub(crate) fn log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("WEFT_LOG");
     let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let is_read_by_people = std::io::stderr().is_terminal();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(is_read_by_people);
+    lines.with_writer(std::io::stderr).init();
     let told = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         told(panic);
@@ -243,7 +276,11 @@ fn sweep_always(engine: Arc<Engine>, every_s: u64) -> Result<()> {
             if every_s == 0 {
                 return;
             }
-            thread::sleep(Duration::from_secs(every_s));
+            let next = Instant::now() + Duration::from_secs(every_s);
+            while Instant::now() < next {
+                thread::sleep(LISTEN_EVERY.min(next.saturating_duration_since(Instant::now())));
+                sweep::listen(engine.world());
+            }
         }
     })?;
     Ok(())

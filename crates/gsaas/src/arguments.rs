@@ -4,11 +4,12 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Read as _;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap_complete::Shell;
-use weft_api::v1::{DEFAULT_ADDRESS, Locality, Mode, NewInstance, check_name};
+use weft_api::v1::{DEFAULT_ADDRESS, Locality, Mode, NewInstance, USER_DATA_BYTES_MAX, check_name};
 
 /// What is asked for, and of whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -363,9 +364,7 @@ impl Given {
                 check_name(name).map_err(|error| format!("-{option}: {error}"))?;
             }
         }
-        let user_data = self.take("userdata").map(|path| {
-            fs::read_to_string(&path).map_err(|error| format!("cannot read {path}: {error}"))
-        });
+        let user_data = self.take("userdata").map(|path| user_data(&path));
         Ok(NewInstance {
             name,
             project: self.take("project"),
@@ -378,6 +377,18 @@ impl Given {
             user_data: user_data.transpose()?,
         })
     }
+}
+
+/// A script, of which no more is read than a VM may be given.
+fn user_data(path: &str) -> Result<String, String> {
+    let mut text = String::new();
+    let most = USER_DATA_BYTES_MAX as u64;
+    let read = fs::File::open(path).and_then(|file| file.take(most + 1).read_to_string(&mut text));
+    read.map_err(|error| format!("cannot read {path}: {error}"))?;
+    if text.len() > USER_DATA_BYTES_MAX {
+        return Err(format!("-userdata={path}: a script has up to {USER_DATA_BYTES_MAX} bytes"));
+    }
+    Ok(text)
 }
 
 fn number(text: &str, name: &str) -> Result<u32, String> {

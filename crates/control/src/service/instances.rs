@@ -1,5 +1,6 @@
 //! Instances, their cGPUs and operations.
 
+use weft_api::node::SLA_NS;
 use weft_api::v1::{
     Cgpu, CgpuState, IDEMPOTENCY_KEY_BYTES_MAX, Instance, InstanceState, Kind, Locality, Mode,
     NewInstance, Operation, Problem, USER_DATA_BYTES_MAX,
@@ -13,9 +14,6 @@ use crate::store::{CgpuRow, InstanceRow, Key, Part, Reservation, Spec, Wanted};
 
 /// Weights that nodes know.
 const WEIGHT_MAX: u32 = 10_000;
-
-/// The longest SLA: a day.
-const SLA_US_MAX: u64 = 24 * 3_600 * 1_000_000;
 
 impl Service {
     pub(super) fn instance_list(&self, actor: &Actor, ask: &Ask) -> Answer {
@@ -49,7 +47,8 @@ impl Service {
         }
         self.check_quota(&project, &spec)?;
         let internal = |error: std::io::Error| Problem::new(Kind::Internal, error.to_string());
-        let id = format!("i{}", random::hex(8).map_err(internal)?);
+        // Whose it is stands in its vGPUs' names.
+        let id = format!("i{}{}", self.store().plane(), random::hex(5).map_err(internal)?);
         let name = asked.name.clone().unwrap_or_else(|| id.clone());
         named(&name)?;
         let reservation = Reservation {
@@ -216,8 +215,11 @@ fn spec(asked: &NewInstance) -> Result<Spec, Problem> {
     if !(1..=WEIGHT_MAX).contains(&weight) {
         return invalid(format!("a weight of {weight}: weights are 1 to {WEIGHT_MAX}"));
     }
-    if sla_us > SLA_US_MAX {
-        return invalid(format!("an SLA of {sla_us} us: a day is the longest"));
+    if sla_us != 0 && !SLA_NS.contains(&sla_us.saturating_mul(1_000)) {
+        let (least, most) = (SLA_NS.start() / 1_000, SLA_NS.end() / 1_000);
+        return invalid(format!(
+            "an SLA of {sla_us} us: {least} to {most} us can be met, 0 is none"
+        ));
     }
     let user_data = asked.user_data.clone().unwrap_or_default();
     if user_data.len() > USER_DATA_BYTES_MAX {

@@ -96,11 +96,13 @@ pub struct Counts {
 
 /// Everything that is kept. Lists come in pairs of a cursor and an item.
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Whether it works.
+    /// Whether it can be written.
     ///
     /// # Errors
     /// Why not. The same holds for every other call.
     fn check(&self) -> Result<(), StoreError>;
+    /// Which control plane this is: six hexadecimal digits, drawn when the store was made.
+    fn plane(&self) -> &str;
 
     /// The token with this digest.
     fn token(&self, digest: &[u8; 32]) -> Result<Option<TokenRow>, StoreError>;

@@ -20,6 +20,7 @@ use weft_control::crash::Crash;
 use weft_control::engine::Engine;
 use weft_control::execute::World;
 use weft_control::provision::fake::Fake;
+use weft_control::random;
 use weft_control::service::Service;
 use weft_control::store::sqlite::Sqlite;
 use weft_control::store::{GpuFound, NodeRow, Store};
@@ -91,6 +92,7 @@ impl Cloud {
                 name: admin.clone(),
                 admin: admin.clone(),
                 gateway: format!("{admin}.example:7600"),
+                identity: admin.clone(),
                 host: admin,
                 created_ms: 0,
                 gpus: 0,
@@ -188,6 +190,9 @@ fn answer(
                 uses: asked.uses,
                 expires_s: 0,
                 listen: Some(gateway.to_owned()),
+                gateway_key: random::digest(gateway.as_bytes())
+                    .map(|byte| format!("{byte:02x}"))
+                    .concat(),
             })
         }
         Request::Remove { name, .. } => match vgpus.remove(&name) {

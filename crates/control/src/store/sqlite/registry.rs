@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use weft_api::v1::{AuditEntry, Event, Mode, Project, Quota};
 
 use super::{Sqlite, add_audit, counts, instances, parsed, word};
+use crate::clock;
 use crate::plan::Step;
 use crate::store::{
     Audit, CgpuRow, Counts, Effects, GpuFound, GpuRow, InstanceRow, Key, NodeRow, OperationRow,
@@ -14,7 +15,15 @@ type Rows<T> = Result<Vec<(String, T)>, StoreError>;
 
 impl Store for Sqlite {
     fn check(&self) -> Result<(), StoreError> {
-        self.read(|connection| Ok(connection.query_row("SELECT 1", [], |_| Ok(()))?))
+        let ticket = self.writer.begin(|connection| {
+            connection.execute("UPDATE written SET at_ms = ?", [clock::now_ms()])?;
+            Ok(())
+        });
+        ticket.wait()
+    }
+
+    fn plane(&self) -> &str {
+        &self.plane
     }
 
     fn token(&self, digest: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
@@ -353,7 +362,7 @@ impl Store for Sqlite {
 }
 
 const NODES: &str = "SELECT name, admin, gateway, host, created_ms,
-    (SELECT count(*) FROM gpus WHERE node = nodes.name) FROM nodes";
+    (SELECT count(*) FROM gpus WHERE node = nodes.name), identity FROM nodes";
 
 const GPUS: &str = "SELECT id, node, device, product, memory, held, cgpus, exclusive, in_service,
     generation FROM gpus";
@@ -395,6 +404,7 @@ fn node_row(row: &Row<'_>) -> rusqlite::Result<NodeRow> {
         host: row.get(3)?,
         created_ms: row.get(4)?,
         gpus: row.get(5)?,
+        identity: row.get(6)?,
     })
 }
 
@@ -435,10 +445,16 @@ pub(super) fn project_of(
 }
 
 fn keep_node(connection: &Connection, node: &NodeRow, gpus: &[GpuFound]) -> Result<(), StoreError> {
+    let query = "SELECT name FROM nodes WHERE identity = ? AND identity <> '' AND name <> ?";
+    let same = connection.query_row(query, [&node.identity, &node.name], |row| row.get(0));
+    if let Some::<String>(same) = same.optional()? {
+        return Err(StoreError::Exists(format!("this node, as {same},")));
+    }
     connection.execute(
-        "INSERT INTO nodes (name, admin, gateway, host, created_ms) VALUES (?1, ?2, ?3, ?4, ?5)
-         ON CONFLICT (name) DO UPDATE SET admin = ?2, gateway = ?3, host = ?4",
-        (&node.name, &node.admin, &node.gateway, &node.host, node.created_ms),
+        "INSERT INTO nodes (name, admin, gateway, host, created_ms, identity)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+         ON CONFLICT (name) DO UPDATE SET admin = ?2, gateway = ?3, host = ?4, identity = ?6",
+        (&node.name, &node.admin, &node.gateway, &node.host, node.created_ms, &node.identity),
     )?;
     for gpu in gpus {
         let GpuFound { device, product, memory_mib } = gpu;

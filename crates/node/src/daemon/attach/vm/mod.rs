@@ -8,6 +8,7 @@ use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
 use rustix::net::sockopt::{self, Timeout};
 use weft_ring::peer::{self, Credentials};
@@ -127,7 +128,9 @@ pub(super) fn greet(daemon: &Arc<Daemon>, socket: OwnedFd, server: &Credentials,
         Ok(opened) => opened,
         Err(refusal) => {
             let Refusal { code, message } = &refusal;
-            tracing::info!(uid = server.uid, ?code, message, "no region for a virtual machine");
+            daemon.note_machine(server, |uid, suppressed| {
+                tracing::info!(uid, ?code, message, suppressed, "no region for a virtual machine");
+            });
             let reception = Reception::Refused { code: *code as u16, message: message.clone() };
             return tell(&socket, &reception, &[]);
         }
@@ -135,14 +138,14 @@ pub(super) fn greet(daemon: &Arc<Daemon>, socket: OwnedFd, server: &Credentials,
     let thread = thread::Builder::new().name("machine".to_owned()).stack_size(STACK_BYTES);
     let (serving, server) = (Arc::clone(daemon), *server);
     let spawned = thread.spawn(move || {
-        tracing::info!(
-            vgpu = open.vgpu,
-            uid = server.uid,
-            region_bytes = served.0.layout.bytes,
-            "a virtual machine is there"
-        );
+        let (vgpu, region_bytes) = (open.vgpu.as_str(), served.0.layout.bytes);
+        serving.note_machine(&server, |uid, suppressed| {
+            tracing::info!(vgpu, uid, region_bytes, suppressed, "a virtual machine is there");
+        });
         serve(&serving, &socket, &server, &open, &served.0);
-        tracing::info!(vgpu = open.vgpu, uid = server.uid, "a virtual machine is gone");
+        serving.note_machine(&server, |uid, suppressed| {
+            tracing::info!(vgpu, uid, suppressed, "a virtual machine is gone");
+        });
         drop(served);
         serving.forget_regions();
     });
@@ -228,6 +231,19 @@ fn of_machine(hello: HelloBody, open: &OpenRegion) -> Result<HelloBody, Refusal>
 }
 
 impl Daemon {
+    /// The user whose tenant a machine's server is.
+    fn payer_of_machine(&self, server: &Credentials) -> u32 {
+        self.tenancy.of_process(server.uid, server.pid.unwrap_or(0))
+    }
+
+    /// Has a line said about a user's machines, unless there were too many; with it goes how many
+    /// were kept back.
+    fn note_machine(&self, server: &Credentials, say: impl FnOnce(u32, u64)) {
+        if let Some(suppressed) = self.lines.line(self.payer_of_machine(server), Instant::now()) {
+            say(server.uid, suppressed);
+        }
+    }
+
     fn open_region(&self, open: &OpenRegion, server: &Credentials) -> Result<Arc<Region>, Refusal> {
         self.forget_regions();
         if open.region != [0; 16] {
@@ -248,7 +264,7 @@ impl Daemon {
 
     /// A guest touches its region whenever it likes, so all of it counts.
     fn count_region(&self, host: u32, bytes: u64, server: &Credentials) -> Result<(), String> {
-        let payer = self.tenancy.of_process(server.uid, server.pid.unwrap_or(0));
+        let payer = self.payer_of_machine(server);
         let limit = self.tenant_limits(server.uid, payer).host_memory_bytes;
         let mut tables = self.tables();
         tables.host.begin(host, payer);
