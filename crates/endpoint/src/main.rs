@@ -206,8 +206,7 @@ fn launch(options: &ConnectOptions, owner: u32) -> Result<()> {
 fn host(options: HostOptions) -> Result<()> {
     for path in [&options.socket, &options.state] {
         let folder = path.parent().context("a path in a folder")?;
-        fs::create_dir_all(folder)
-            .with_context(|| format!("cannot make {}", folder.display()))?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
     }
     // One process has a host's rules.
     let lock_path = options.state.with_extension("lock");

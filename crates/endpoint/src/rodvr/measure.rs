@@ -89,9 +89,8 @@ fn plain() -> io::Result<Measured> {
 }
 
 fn rows_of(vm: &Vm, grants: usize, node: &str) -> Vec<GrantRow> {
-    let masked = |number: usize| {
-        format!("169.254.77.{}:{}", 1 + number % 250, 18_515 + number / 250)
-    };
+    let masked =
+        |number: usize| format!("169.254.77.{}:{}", 1 + number % 250, 18_515 + number / 250);
     (0..grants).map(|number| vm.row("i1", 1, &masked(number), node)).collect()
 }
 

@@ -13,9 +13,7 @@ fn placed(number: u16, tap: &str, place: Place) -> Placed {
 }
 
 fn links(names: &[&str]) -> BTreeMap<String, Link> {
-    let link = |name: &&str| {
-        ((*name).to_owned(), Link { index: 1, bridge: None, is_up: true })
-    };
+    let link = |name: &&str| ((*name).to_owned(), Link { index: 1, bridge: None, is_up: true });
     names.iter().map(link).collect()
 }
 
@@ -64,10 +62,8 @@ fn after(commands: &[String], mut there: Observed) -> Observed {
 
 #[test]
 fn what_was_done_is_not_done_again() {
-    let ports = [
-        placed(1, "tap1", Place::Alone),
-        placed(2, "tap2", Place::Bridge("br0".to_owned())),
-    ];
+    let ports =
+        [placed(1, "tap1", Place::Alone), placed(2, "tap2", Place::Bridge("br0".to_owned()))];
     let there = Observed { links: links(&["tap1", "tap2", "br0"]), ..Observed::default() };
     let first = commands(&ports, &there);
     assert!(first.contains(

@@ -93,12 +93,7 @@ fn line(text: &mut String, line: &str) {
     let _ = writeln!(text, "{line}");
 }
 
-fn elements(
-    text: &mut String,
-    family: &str,
-    name: &str,
-    elements: impl Iterator<Item = String>,
-) {
+fn elements(text: &mut String, family: &str, name: &str, elements: impl Iterator<Item = String>) {
     let elements: Vec<String> = elements.collect();
     if !elements.is_empty() {
         let all = elements.join(",\n  ");

@@ -71,7 +71,8 @@ enum Act {
 
 fn acts() -> impl Strategy<Value = Vec<Act>> {
     let put = (0..6_u8, 0..8_u8, proptest::collection::vec(1..4_u8, 1..4), 2..5_u8);
-    let put = put.prop_map(|(instance, tap, masked, node)| Act::Put { instance, tap, masked, node });
+    let put =
+        put.prop_map(|(instance, tap, masked, node)| Act::Put { instance, tap, masked, node });
     let withdraw = (0..6_u8).prop_map(|instance| Act::Withdraw { instance });
     proptest::collection::vec(prop_oneof![3 => put, 2 => withdraw, 1 => Just(Act::Settle)], 0..40)
 }
@@ -129,7 +130,7 @@ proptest! {
         // The order in which things came does not matter, but for the numbers.
         let bytes = serde_json::to_vec(&table).unwrap();
         let again: Table = serde_json::from_slice(&bytes).unwrap();
-        prop_assert_eq!(super::ruleset(&observed(None).place(again.ports()).0, &[]), text);
+        prop_assert_eq!(ruleset(&observed(None).place(again.ports()).0, &[]), text);
     }
 
     #[test]

@@ -152,8 +152,7 @@ impl Table {
             let Ok(Some(granted)) = parsed(rows) else { continue };
             let Some(number) = self.numbers.get(instance).copied() else { continue };
             let Granted { port, generation, leads } = granted;
-            let is_older =
-                by_tap.get(&port.tap).is_some_and(|(known, _)| *known >= generation);
+            let is_older = by_tap.get(&port.tap).is_some_and(|(known, _)| *known >= generation);
             if !is_older {
                 let tap = port.tap.clone();
                 by_tap.insert(tap, (generation, Numbered { number, port, leads }));
