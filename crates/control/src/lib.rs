@@ -6,7 +6,7 @@
 //! what is then to be done about an instance, purely; [`execute`] does one step of it,
 //! idempotently; [`engine`] goes on until nothing is left to do, also after a crash; [`sweep`]
 //! finds what should not be there. [`provision`] makes VMs, [`rules`] says what the endpoints of
-//! their hosts must hold, and [`nodes`] makes vGPUs with grants.
+//! their hosts must hold ([`hosts`] tells them), and [`nodes`] makes vGPUs with grants.
 
 pub mod allocate;
 pub mod bench;
@@ -14,6 +14,7 @@ pub mod clock;
 pub mod crash;
 pub mod engine;
 pub mod execute;
+pub mod hosts;
 pub mod http;
 pub mod nodes;
 pub mod plan;

@@ -15,6 +15,7 @@ use weft_control::allocate::Allocator;
 use weft_control::crash::Crash;
 use weft_control::engine::Engine;
 use weft_control::execute::World;
+use weft_control::hosts::Hosts;
 use weft_control::nodes::Sockets;
 use weft_control::provision::Provisioner;
 use weft_control::provision::fake::Fake;
@@ -155,6 +156,10 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
     let store = State::store(&folder)?;
     match options.provisioner {
         ProvisionerName::Local => {
+            ensure!(
+                options.host_endpoint.is_empty(),
+                "VMs of this host have an endpoint of their own: --host-endpoint is for others'"
+            );
             // A VM of this process's own user could read its store and the tokens in it.
             ensure!(
                 rustix::process::geteuid().is_root() || options.service.guest_user == 0,
@@ -169,7 +174,10 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
         }
         ProvisionerName::Fake => {
             let fake = Arc::new(Fake::default());
-            let endpoint = Arc::clone(&fake);
+            let endpoint: Arc<dyn Endpoint> = match options.host_endpoint.as_slice() {
+                [] => Arc::clone(&fake) as _,
+                sockets => Arc::new(Hosts::new(sockets.iter().cloned())),
+            };
             let world = world(store, fake, endpoint, &options.service);
             run(world, &options.service, |_| Ok(()))
         }
