@@ -12,6 +12,7 @@ use anyhow::{Context, Result, ensure};
 use rustix::fs::{FlockOperation, flock};
 use weft_api::v1::{Role, check_name};
 use weft_control::allocate::Allocator;
+use weft_control::bounded::{Bounded, CONNECTIONS_MAX, IDLE_LIMIT};
 use weft_control::crash::Crash;
 use weft_control::engine::Engine;
 use weft_control::execute::World;
@@ -231,6 +232,7 @@ pub(crate) fn run(
         let address = listener.local_addr()?;
         line(&format!("weft-control: serving at http://{address}"))?;
         ready(address)?;
+        let listener = Bounded::new(listener, CONNECTIONS_MAX, IDLE_LIMIT);
         Ok(axum::serve(listener, http::router(&service)).await?)
     })
 }

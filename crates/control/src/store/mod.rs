@@ -170,6 +170,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn cgpus(&self, part: &Part) -> Result<Vec<(String, CgpuRow)>, StoreError>;
     /// All cGPUs that anybody ever had.
     fn usage(&self, part: &Part) -> Result<Vec<(String, CgpuRow)>, StoreError>;
+    /// The last of them, the newest first.
+    fn newest_usage(&self, project: Option<&str>, limit: u32) -> Result<Vec<CgpuRow>, StoreError>;
     /// A step was done, with what is to be known of it.
     fn mark(
         &self,
@@ -198,6 +200,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn note(&self, audit: &Audit) -> Result<(), StoreError>;
     /// The audit in order.
     fn audit(&self, part: &Part) -> Result<Vec<(String, AuditEntry)>, StoreError>;
+    /// The last of them, the newest first.
+    fn newest_audit(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError>;
     /// How much of everything there is.
     fn counts(&self) -> Result<Counts, StoreError>;
 }

@@ -273,6 +273,18 @@ pub(super) fn cgpus(
     rows.map(|row| Ok(row?).map(|(seq, cgpu)| (seq.to_string(), cgpu))).collect()
 }
 
+/// The last cGPUs that anybody had, the newest first.
+pub(super) fn newest(
+    connection: &Connection,
+    project: Option<&str>,
+    limit: u32,
+) -> Result<Vec<CgpuRow>, StoreError> {
+    let query = format!("{CGPUS} WHERE (?1 IS NULL OR project = ?1) ORDER BY seq DESC LIMIT ?2");
+    let mut query = connection.prepare_cached(&query)?;
+    let rows = query.query_map((project, limit), cgpu_row)?;
+    rows.map(|row| Ok(row?.1)).collect()
+}
+
 /// A step was done.
 pub(super) fn mark(
     connection: &Connection,
