@@ -180,6 +180,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         effects: &Effects,
         event: &Event,
     ) -> Result<(), StoreError>;
+    /// Device time that cGPUs used, before the step that takes them back is done.
+    fn keep_used(&self, used_ns: &[(String, u64)]) -> Result<(), StoreError>;
     /// Something happened to an instance.
     fn tell(&self, instance: &str, event: &Event) -> Result<(), StoreError>;
     /// From here on an instance is to be removed. With a failure it stays to be seen.

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use weft_api::v1::{Client, InstanceState, NewToken, Role};
+use weft_api::v1::{Client, InstanceState, NewToken, Quota, Role};
 
 use crate::http::{raw, serve};
 use crate::support::{Cloud, eventually, shared};
@@ -81,7 +81,7 @@ fn everybody_sees_what_the_token_may_see() {
         "<h2>GPUs <small>2 with 2048 of 16384 MiB given out",
         "<meter max=8192 value=2048>",
         "512 MiB, weight 1",
-        "instance_create",
+        "InstanceCreate",
     ] {
         assert!(seen.contains(shown), "{shown}: {seen}");
     }
@@ -203,7 +203,7 @@ fn browse(browser: &Path, url: &str, flags: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let mut command = Command::new(browser);
     command.args(["--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]);
-    command.args(["--disable-background-networking", "--no-first-run", "--window-size=1180,1060"]);
+    command.args(["--disable-background-networking", "--no-first-run", "--window-size=1100,860"]);
     command.arg("--virtual-time-budget=9000");
     command.arg(format!("--user-data-dir={}", folder.path().display()));
     let output = command.args(flags).arg(url).output().unwrap();
@@ -222,13 +222,14 @@ fn a_browser_shows_the_page_and_what_comes_later() {
     };
     let cloud = Cloud::new(&[3, 2]);
     let (admin, address) = serve(&cloud);
+    let quota = Quota { cgpus: 16, memory_mib: 65_536, exclusive_gpus: 2 };
     for (project, cgpus) in [("physics", 3), ("biology", 2)] {
-        cloud.project(project);
+        cloud.store.put_project(project, quota, None).unwrap();
         let secret = token(&admin, project, Role::Member);
         let client = Client::new(&address.to_string(), &secret).unwrap();
         ready(&client, cgpus, 1024 * u64::from(cgpus));
     }
-    cloud.project("later");
+    cloud.store.put_project("later", quota, None).unwrap();
     let secret = token(&admin, "later", Role::Member);
     let later = Mutex::new(None);
     let made = Arc::new(Mutex::new(String::new()));

@@ -23,10 +23,10 @@ const TRIPS: usize = 20_000;
 const TRIP_BYTES: usize = 64;
 
 /// How long a stream is watched in one window.
-const STREAM: Duration = Duration::from_millis(400);
+const STREAM: Duration = Duration::from_millis(500);
 
 /// Windows; the paths take turns.
-const WINDOWS: usize = 7;
+const WINDOWS: usize = 11;
 
 /// A connection that is not let through is given up after this time.
 const REFUSED_AFTER: Duration = Duration::from_millis(1_500);

@@ -154,7 +154,7 @@ fn rules() -> String {
     ct original zone set meta mark map @zone
   }}
   chain marks {{
-    ct direction original meta mark {ours} ct mark set meta mark
+    ct state new meta mark {ours} ct mark set meta mark
     ct direction reply ct mark {ours} meta mark set ct mark
   }}
   chain answers {{

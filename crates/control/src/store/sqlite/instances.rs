@@ -309,15 +309,24 @@ pub(super) fn mark(
     for (cgpu, token) in tokens {
         set.execute((token, cgpu))?;
     }
-    let mut set = connection.prepare_cached("UPDATE cgpus SET used_ns = ? WHERE id = ?")?;
-    for (cgpu, used_ns) in used_ns {
-        set.execute((i64::try_from(*used_ns).unwrap_or(i64::MAX), cgpu))?;
-    }
+    keep_used(connection, used_ns)?;
     // What runs may be its removal by now.
     if ready_ms.is_some() && is_wanted(connection, instance)? {
         end_operations(connection, instance, OperationState::Succeeded, None)?;
     }
     tell(connection, instance, event)
+}
+
+/// Device time that cGPUs used.
+pub(super) fn keep_used(
+    connection: &Connection,
+    used_ns: &[(String, u64)],
+) -> Result<(), StoreError> {
+    let mut set = connection.prepare_cached("UPDATE cgpus SET used_ns = ? WHERE id = ?")?;
+    for (cgpu, used_ns) in used_ns {
+        set.execute((i64::try_from(*used_ns).unwrap_or(i64::MAX), cgpu))?;
+    }
+    Ok(())
 }
 
 /// Whether an instance is still to be there.

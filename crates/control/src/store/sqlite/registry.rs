@@ -287,6 +287,11 @@ impl Store for Sqlite {
         ticket.wait()
     }
 
+    fn keep_used(&self, used_ns: &[(String, u64)]) -> Result<(), StoreError> {
+        let used_ns = used_ns.to_vec();
+        self.writer.begin(move |connection| instances::keep_used(connection, &used_ns)).wait()
+    }
+
     fn tell(&self, instance: &str, event: &Event) -> Result<(), StoreError> {
         let (instance, event) = (instance.to_owned(), event.clone());
         self.writer.begin(move |connection| instances::tell(connection, &instance, &event)).wait()
