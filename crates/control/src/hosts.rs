@@ -94,10 +94,11 @@ impl Endpoint for Hosts {
     fn instances(&self) -> Result<Vec<String>, Failure> {
         let mut found = Vec::new();
         for host in self.sockets.keys() {
-            match self.ask(host, Request::Instances)? {
-                Answer::Instances { instances } => found.extend(instances),
-                answer => return Err(Self::unexpected(host, &answer)),
-            }
+            let answer = self.ask(host, Request::Instances)?;
+            let Answer::Instances { instances } = answer else {
+                return Err(Self::unexpected(host, &answer));
+            };
+            found.extend(instances);
         }
         Ok(found)
     }

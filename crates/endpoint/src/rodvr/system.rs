@@ -219,10 +219,13 @@ pub fn end(flows: &BTreeSet<Flow>) -> Result<(), Failure> {
     for flow in flows {
         let arguments = flow.arguments();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        match run("conntrack", &arguments, "") {
-            Err(Failure::Program { words, .. }) if words.contains(" 0 flow entries") => {}
-            done => drop(done?),
+        let ended = run("conntrack", &arguments, "");
+        if let Err(Failure::Program { words, .. }) = &ended
+            && words.contains(" 0 flow entries")
+        {
+            continue;
         }
+        ended?;
     }
     Ok(())
 }
