@@ -1,5 +1,7 @@
 //! The whole test suite: unit, property, conformance, end to end, unmodified programs.
 
+use std::process::Command;
+
 use anyhow::Result;
 
 use crate::shell::{cargo, profile_dir, run, succeeds};

@@ -211,7 +211,7 @@ impl World {
                 Ok(revoked) => revoked.into_iter().collect(),
                 Err(failure) => {
                     // The other nodes' vGPUs go all the same.
-                    failed.get_or_insert(of_node(node, &failure));
+                    failed.get_or_insert_with(|| of_node(node, &failure));
                     continue;
                 }
             };

@@ -121,7 +121,7 @@ fn relayed() -> io::Result<Measured> {
         thread::Builder::new().spawn(move || {
             for stream in listener.incoming().flatten() {
                 let far = far.clone();
-                thread::spawn(move || relay(stream, &far));
+                thread::spawn(move || relay(&stream, &far));
             }
         })
     })?;
@@ -130,13 +130,13 @@ fn relayed() -> io::Result<Measured> {
     Ok(path)
 }
 
-fn relay(near: TcpStream, far: &str) -> io::Result<()> {
+fn relay(near: &TcpStream, far: &str) -> io::Result<()> {
     let far = TcpStream::connect(far)?;
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;
     let (mut from, mut to) = (near.try_clone()?, far.try_clone()?);
     thread::spawn(move || io::copy(&mut from, &mut to));
-    io::copy(&mut &far, &mut &near)?;
+    io::copy(&mut &far, &mut &*near)?;
     Ok(())
 }
 
