@@ -1,4 +1,5 @@
-//! What a fresh machine lacks: a C compiler, Python, tools of the network, and the packages of the example programs.
+//! What a fresh machine lacks: a C compiler, Python, tools of the network, and the packages of the
+//! example programs.
 
 #![expect(clippy::print_stderr, reason = "progress for people")]
 
