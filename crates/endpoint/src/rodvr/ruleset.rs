@@ -54,7 +54,7 @@ const SETS: &str = "
   set granted { type mark . ipv4_addr . inet_service; }
   set alone { type ifname; }
   set uplink { type ifname; }
-  set bridge { type ifname; }
+  set bridges { type ifname; }
   set same { type ifname . ifname; }
   set connections { type mark; size 65535; flags dynamic; }
 ";
@@ -67,7 +67,7 @@ const FILLED: [(&str, &str); 8] = [
     ("set", "granted"),
     ("set", "alone"),
     ("set", "uplink"),
-    ("set", "bridge"),
+    ("set", "bridges"),
     ("set", "same"),
 ];
 
@@ -88,7 +88,7 @@ pub fn ruleset(ports: &[Placed], uplinks: &[String]) -> String {
     elements(&mut text, "inet", "uplink", uplinks.iter().map(|uplink| format!("\"{uplink}\"")));
     let bridges: BTreeSet<&str> = ports.iter().filter_map(bridge_of).collect();
     let quoted = |name: &&str| format!("\"{name}\"");
-    elements(&mut text, "inet", "bridge", bridges.iter().map(quoted));
+    elements(&mut text, "inet", "bridges", bridges.iter().map(quoted));
     let pair = |name: &&str| format!("\"{name}\" . \"{name}\"");
     elements(&mut text, "inet", "same", bridges.iter().map(pair));
     elements(&mut text, "inet", "zone", ports.iter().map(zone_element));
@@ -186,7 +186,7 @@ fn rules() -> String {
   chain forward {{
     meta mark {ours} goto bound
     iifname @uplink ct direction original drop
-    iifname @bridge iifname . oifname != @same drop
+    iifname @bridges iifname . oifname != @same drop
   }}
   chain bound {{
     ct direction original ct state new add @connections \
