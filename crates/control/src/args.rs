@@ -82,6 +82,10 @@ pub(crate) struct ServeOptions {
     /// Where VMs come from.
     #[arg(long, value_enum, default_value = "local")]
     pub(crate) provisioner: ProvisionerName,
+    /// Socket of a compute host's `weft-endpoint host`, on this host or led here; may be repeated.
+    /// VMs of this host (`--provisioner local`) have an endpoint of their own.
+    #[arg(long, value_name = "HOST=PATH", value_parser = host_socket)]
+    pub(crate) host_endpoint: Vec<(String, PathBuf)>,
 }
 
 #[derive(Debug, Args)]
@@ -143,6 +147,15 @@ pub(crate) struct TokenOptions {
 
 fn placement(name: &str) -> Result<weft_sched::placement::PolicyId, String> {
     weft_sched::placement::by_name(name).map_err(|error| error.to_string())
+}
+
+fn host_socket(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((host, path)) if !host.is_empty() && !path.is_empty() => {
+            Ok((host.to_owned(), path.into()))
+        }
+        _ => Err("say HOST=PATH, such as compute1=/run/weft/compute1.sock".to_owned()),
+    }
 }
 
 fn role(text: &str) -> Result<Role, String> {

@@ -12,9 +12,11 @@ use anyhow::{Context, Result, ensure};
 use rustix::fs::{FlockOperation, flock};
 use weft_api::v1::{Role, check_name};
 use weft_control::allocate::Allocator;
+use weft_control::bounded::{Bounded, CONNECTIONS_MAX, IDLE_LIMIT};
 use weft_control::crash::Crash;
 use weft_control::engine::Engine;
 use weft_control::execute::World;
+use weft_control::hosts::Hosts;
 use weft_control::nodes::Sockets;
 use weft_control::provision::Provisioner;
 use weft_control::provision::fake::Fake;
@@ -177,6 +179,10 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
     let store = State::store(&folder)?;
     match options.provisioner {
         ProvisionerName::Local => {
+            ensure!(
+                options.host_endpoint.is_empty(),
+                "VMs of this host have an endpoint of their own: --host-endpoint is for others'"
+            );
             // A VM of this process's own user could read its store and the tokens in it.
             ensure!(
                 rustix::process::geteuid().is_root() || options.service.guest_user == 0,
@@ -200,7 +206,10 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
         }
         ProvisionerName::Fake => {
             let fake = Arc::new(Fake::default());
-            let endpoint = Arc::clone(&fake);
+            let endpoint: Arc<dyn Endpoint> = match options.host_endpoint.as_slice() {
+                [] => Arc::clone(&fake) as _,
+                sockets => Arc::new(Hosts::new(sockets.iter().cloned())),
+            };
             let world = world(store, fake, endpoint, &options.service);
             run(world, &options.service, |_| Ok(()))
         }
@@ -256,6 +265,7 @@ pub(crate) fn run(
         let address = listener.local_addr()?;
         line(&format!("weft-control: serving at http://{address}"))?;
         ready(address)?;
+        let listener = Bounded::new(listener, CONNECTIONS_MAX, IDLE_LIMIT);
         Ok(axum::serve(listener, http::router(&service)).await?)
     })
 }

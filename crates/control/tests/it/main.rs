@@ -8,3 +8,4 @@ mod http;
 mod service;
 mod store;
 mod support;
+mod web;
