@@ -205,7 +205,8 @@ impl World {
         let is_one = nodes.len() == 1;
         for (node, cgpus) in nodes {
             let names: Vec<String> = cgpus.iter().map(|cgpu| cgpu.vgpu()).collect();
-            let revoked = self.nodes.revoke(&self.admin(node)?, &names);
+            let admin = self.admin(node);
+            let revoked = admin.and_then(|admin| self.nodes.revoke(&admin, &names));
             let revoked: BTreeMap<String, u64> = match self.heard(node, revoked) {
                 Ok(revoked) => revoked.into_iter().collect(),
                 Err(failure) => {
