@@ -342,6 +342,7 @@ impl Daemon {
             program: start.program.clone(),
             worker: None,
             segment: None,
+            in_region: false,
             ends_at_once: false,
         };
         tables.sessions.insert(start.key, entry);

@@ -24,7 +24,6 @@ use weft_sched::memory::{Ledger, LedgerError};
 
 use super::exports::{Export, Exports};
 use super::residency::{Residency, Terms};
-use crate::daemon::clock;
 use crate::link::{MovedFrames, RUNS_MAX, Run};
 
 /// Device memory.
@@ -394,7 +393,7 @@ impl Frames {
 
     /// Forgets the memory of a vGPU without sessions, to be dropped.
     pub(crate) fn forget_file(&mut self, vgpu: u32) -> Option<Arc<MemoryFile>> {
-        self.residency.remove(clock::now_ns(), vgpu);
+        self.residency.remove(vgpu);
         self.ledger.renew(vgpu);
         self.spaces.remove(&vgpu).map(|space| space.file)
     }
@@ -476,7 +475,7 @@ impl Frames {
     }
 
     fn write(&self, vgpu: u32, runs: &[Run], claim: u64) {
-        self.residency.write(clock::now_ns(), vgpu, runs, claim);
+        self.residency.write(vgpu, runs, claim);
     }
 }
 
