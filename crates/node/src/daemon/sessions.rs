@@ -499,7 +499,11 @@ impl Daemon {
         match outcome {
             Ok(reply) => reply,
             Err(
-                LedgerError::Quota | LedgerError::Device | LedgerError::Pinned | LedgerError::Host,
+                LedgerError::Quota
+                | LedgerError::Device
+                | LedgerError::Pinned
+                | LedgerError::Host
+                | LedgerError::Swap,
             ) => Reply::Exhausted,
             Err(
                 error @ (LedgerError::NotTheirs(..) | LedgerError::Unknown | LedgerError::Clearing),

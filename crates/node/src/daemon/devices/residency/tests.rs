@@ -118,7 +118,7 @@ fn bed_of(placement: &str, slots: u64, entry_ns: u64) -> Bed {
         entry_ns,
         quantum_ns: 6_000_000,
     };
-    let frames = Arc::new(Mutex::new(Frames::new(terms, 3 * LENT, None).unwrap()));
+    let frames = Arc::new(Mutex::new(Frames::new(terms, 3 * LENT, None, None).unwrap()));
     let now_ns = Arc::new(Mutex::new(SECOND_NS));
     let of = |key| Tenant::new(key, key, &frames, &now_ns, terms.geometry);
     Bed { tenants: (1..=VGPUS).map(of).collect(), frames, now_ns, seed: 7, terms }
