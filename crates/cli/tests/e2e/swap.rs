@@ -58,7 +58,6 @@ fn is_intact(mut program: Conversation) {
     program.say("end");
     let said: serde_json::Value = serde_json::from_str(&program.line()).unwrap();
     assert!(program.wait().success(), "{said}");
-    assert!(said["rounds"].as_u64().unwrap() > 0, "{said}");
 }
 
 fn run_until_copied(node: &Node, slots: u64) {
