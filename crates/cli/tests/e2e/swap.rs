@@ -1,6 +1,6 @@
-//! Devices whose memory lies in files: a full disk, one that cannot be read, and who dies.
+//! Devices whose memory lies in files: a full disk, and who dies.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
 use crate::support::{Conversation, Node, eventually, finish, is_root, program, success, text_of};
@@ -103,30 +103,4 @@ fn who_dies_while_memory_is_on_a_disk_takes_nothing_from_others() {
     programs.into_iter().for_each(is_intact);
     node.wait_until_empty();
     eventually("room on the disk", || disk.used_bytes() < 1 << 20);
-}
-
-/// The file that a worker's frames lie in.
-fn frames_of(worker: u32, disk: &Disk) -> PathBuf {
-    let files = std::fs::read_dir(format!("/proc/{worker}/fd")).unwrap();
-    let lies_there =
-        |path: &PathBuf| std::fs::read_link(path).is_ok_and(|to| to.starts_with(disk.path()));
-    files.map(|file| file.unwrap().path()).find(lies_there).unwrap()
-}
-
-/// A page that the disk does not give back ends whoever needs it, and nobody else.
-#[test]
-fn a_file_that_cannot_be_read_ends_its_vgpu_alone() {
-    if !is_root() {
-        return;
-    }
-    let disk = Disk::new(64);
-    let node = node(&disk);
-    let mut unlucky = started(&node, "unlucky", 12);
-    let [worker] = node.workers()[..] else { panic!("one worker: {:?}", node.workers()) };
-    let other = started(&node, "other", 12);
-    let file = std::fs::OpenOptions::new().write(true).open(frames_of(worker, &disk)).unwrap();
-    // An access behind the end is what a disk that fails is: SIGBUS.
-    file.set_len(0).unwrap();
-    assert!(!unlucky.wait().success());
-    is_intact(other);
 }

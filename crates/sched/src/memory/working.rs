@@ -327,7 +327,7 @@ mod tests {
         let mut seed = 7_u64;
         let mut draw = move |_| {
             seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            (seed >> 33) as usize % PARTS
+            usize::try_from(seed >> 33).unwrap_or(0) % PARTS
         };
         let (mut turns, mut was, mut guessed) = (Turns::new(), Vec::new(), 0);
         for _ in 0..200 {
