@@ -150,6 +150,22 @@ fn counted_bytes(resident: Resident, in_region: bool, device_bytes: u64) -> u64 
     }
 }
 
+/// What a worker is told that cannot have what it asked for.
+fn refused(session: &Session, error: LedgerError) -> Reply {
+    match error {
+        LedgerError::Quota
+        | LedgerError::Device
+        | LedgerError::Pinned
+        | LedgerError::Host
+        | LedgerError::Swap => Reply::Exhausted,
+        LedgerError::NotTheirs(..) | LedgerError::Unknown | LedgerError::Clearing => {
+            let id = session.start.session;
+            tracing::error!(session = id, %error, "the worker asked for the impossible");
+            Reply::Refused { message: error.to_string() }
+        }
+    }
+}
+
 impl Tables {
     /// What `ask` says of host memory. Before it refuses, sessions that may have given some back
     /// are measured.
@@ -496,23 +512,7 @@ impl Daemon {
                 .may_take_host_memory(session, |host, of_user| host.promise(key, bytes, of_user))
                 .map(|()| Reply::Done),
         };
-        match outcome {
-            Ok(reply) => reply,
-            Err(
-                LedgerError::Quota
-                | LedgerError::Device
-                | LedgerError::Pinned
-                | LedgerError::Host
-                | LedgerError::Swap,
-            ) => Reply::Exhausted,
-            Err(
-                error @ (LedgerError::NotTheirs(..) | LedgerError::Unknown | LedgerError::Clearing),
-            ) => {
-                let id = session.start.session;
-                tracing::error!(session = id, %error, "the worker asked for the impossible");
-                Reply::Refused { message: error.to_string() }
-            }
-        }
+        outcome.unwrap_or_else(|error| refused(session, error))
     }
 
     /// Brings parts of a vGPU's memory into slots; nobody waits for the tables meanwhile.
