@@ -29,4 +29,5 @@ mod run;
 mod sessions;
 mod shares;
 mod support;
+mod swap;
 mod tasks;

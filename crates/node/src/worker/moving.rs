@@ -89,7 +89,7 @@ impl<D: Device> EventLoop<D> {
         let to = Destination {
             backend: device.backend.clone(),
             page: page.with_turns(move || turns.turn()),
-            frames: MemoryFile::received(files.take(Passed::Frames)?)?,
+            frames: MemoryFile::trusted(files.take(Passed::Frames)?)?,
             table: map(files.take(Passed::Table)?, Access::ReadOnly)?,
             physical: map(files.take(Passed::Physical)?, Access::ReadOnly)?,
             geometry: device.geometry,
