@@ -70,6 +70,8 @@ impl Machine {
     #[must_use]
     pub fn command(&self, devices: &[String]) -> Command {
         let mut command = Command::new(&self.qemu);
+        // Its threads get names, for whoever places them.
+        command.args(["-name", "weft,debug-threads=on"]);
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         command.arg("-machine").arg(format!("pc,accel={}", self.accel));
         command.args(["-cpu", "max", "-m"]).arg(format!("{}M", self.memory_mib));

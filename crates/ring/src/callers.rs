@@ -15,8 +15,8 @@ use crate::map::MapError;
 use crate::pool;
 use crate::priority;
 use crate::segment::Segment;
-use crate::sys;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sys;
 
 /// The daemon's view of a session's callers.
 #[derive(Debug)]
