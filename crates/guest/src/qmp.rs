@@ -93,8 +93,8 @@ impl State {
 /// The threads in the order of the processors' numbers, which must be all up to their count.
 fn threads(mut processors: Vec<Processor>) -> Result<Vec<u32>> {
     processors.sort_by_key(|processor| processor.number);
-    let numbers = processors.iter().map(|processor| processor.number);
-    if processors.len() > PROCESSORS_MAX || !numbers.eq(0..) {
+    let in_order = processors.iter().zip(0..).all(|(processor, number)| processor.number == number);
+    if processors.len() > PROCESSORS_MAX || !in_order {
         bail!("QEMU counts its processors strangely");
     }
     Ok(processors.into_iter().map(|processor| processor.thread).collect())

@@ -114,6 +114,8 @@ pub struct Server {
     monitor: Option<Monitor>,
     /// What it told.
     processors: Option<Processors>,
+    /// It was said that it tells nothing.
+    is_monitor_bad: bool,
     control: Option<OwnedFd>,
     marks: Option<OwnedFd>,
     reader: FrameReader,
@@ -153,6 +155,7 @@ impl Server {
             monitor_listener,
             monitor: None,
             processors: None,
+            is_monitor_bad: false,
             control: None,
             marks: None,
             reader: FrameReader::default(),
@@ -294,7 +297,8 @@ impl Server {
             }
             Err(error) => {
                 // Without it the machine's processors are not helped to run, and all else goes on.
-                if self.processors.is_none() {
+                // QEMU connects again and again.
+                if self.processors.is_none() && !std::mem::replace(&mut self.is_monitor_bad, true) {
                     tell(&format!("QEMU's monitor told nothing: {error:#}"));
                 }
                 self.monitor = None;
