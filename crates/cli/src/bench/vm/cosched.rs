@@ -15,6 +15,8 @@ use rustix::process::Pid;
 use rustix::thread::CpuSet;
 use serde::Deserialize;
 
+use weft_node::admin::CoschedulingReport;
+
 use super::Machine;
 use crate::bench::cosched::{HOGS, HogReport, KERNEL_US, MODES, beside, on, processors};
 use crate::bench::document::Document;
@@ -37,9 +39,26 @@ struct Mode {
     hogs: Vec<f64>,
     /// Boosts, by round.
     boosts: Vec<f64>,
+    /// Those that the bound on boosted time forbade, by round.
+    capped: Vec<f64>,
+    /// Those that the watchdog ended, by round.
+    ended_by_watchdog: Vec<f64>,
+    /// How long a boosted processor ran, in µs, by round.
+    boosted_us: Vec<f64>,
 }
 
 impl Mode {
+    fn count_boosts(&mut self, report: &CoschedulingReport) {
+        #[expect(clippy::cast_precision_loss, reason = "some thousand boosts")]
+        let [boosts, capped, ended, boosted_ns] =
+            [report.boosts, report.capped, report.ended_by_watchdog, report.boosted_ns]
+                .map(|count| count as f64);
+        self.boosts.push(boosts);
+        self.capped.push(capped);
+        self.ended_by_watchdog.push(ended);
+        self.boosted_us.push(boosted_ns / boosts.max(1.0) / 1000.0);
+    }
+
     fn percentile_us(&self, percent: usize) -> f64 {
         let mut sorted = self.waits_ns.clone();
         sorted.sort_unstable();
@@ -79,6 +98,9 @@ pub(super) fn run(context: &Context) -> Result<Document> {
             (format!("kernels_per_s_{name}"), median(&mode.rates)),
             (format!("hog_share_of_wall_{name}"), median(&mode.hogs)),
             (format!("boosts_{name}"), median(&mode.boosts)),
+            (format!("boosts_capped_{name}"), median(&mode.capped)),
+            (format!("boosts_ended_by_watchdog_{name}"), median(&mode.ended_by_watchdog)),
+            (format!("boosted_us_each_{name}"), median(&mode.boosted_us)),
         ];
         for (figure, value) in figures {
             match *name {
@@ -135,9 +157,7 @@ fn contend(
     }
     #[expect(clippy::cast_precision_loss, reason = "a few seconds")]
     mode.hogs.push(least / hogs_s as f64);
-    let stats = daemon.sockets().connect()?.stats()?;
-    #[expect(clippy::cast_precision_loss, reason = "some thousand boosts")]
-    mode.boosts.push(stats.coscheduling.boosts as f64);
+    mode.count_boosts(&daemon.sockets().connect()?.stats()?.coscheduling);
     Ok(())
 }
 
