@@ -16,6 +16,7 @@ pub mod measure;
 pub mod near;
 pub mod outbox;
 pub mod pinned;
+pub mod sandbox;
 pub mod tls;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
