@@ -6,10 +6,11 @@
 //
 // START is a moment of CLOCK_MONOTONIC in seconds, or - for a tenant in a virtual machine, whose
 // clock is another one: it prints a line and begins, records nothing for the first seconds, and
-// prints how long each launch took until the program ran again. A tenant prints, in ns and for every wait in
-// which it slept, how long after the end of its kernel it ran: the device's own time stamps against
-// the clock, whose difference is the smallest that was seen. Both print the processor time that
-// they got. The result proves that every launch ran once. One JSON line at the end.
+// prints how long each launch took until the program ran again. A tenant prints, in ns and for
+// every wait in which it slept, how long after the end of its kernel it ran: the device's own time
+// stamps against the clock, whose difference is the smallest that was seen. Both print the
+// processor time that they got. The result proves that every launch ran once. One JSON line at the
+// end.
 #define _GNU_SOURCE
 #include <sched.h>
 #include <sys/resource.h>
