@@ -198,7 +198,7 @@ fn only_a_process_that_maps_the_region_has_processors() {
     let pretend = |threads: &str| {
         let socket = UnixStream::connect(stand.folder.path().join("vm/monitor.sock")).unwrap();
         let mut lines = BufReader::new(socket.try_clone().unwrap()).lines();
-        let mut say = |text: &str| (&socket).write_all(text.as_bytes()).unwrap();
+        let say = |text: &str| (&socket).write_all(text.as_bytes()).unwrap();
         say("{\"QMP\": {}}\n");
         assert!(lines.next().unwrap().unwrap().contains("qmp_capabilities"));
         say("{\"return\": {}}\n");
