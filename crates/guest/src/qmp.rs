@@ -204,7 +204,8 @@ mod tests {
         for line in [GREETING, r#"{"return": {}}"#, &CPUS.replace('\n', "")] {
             for byte in line.bytes().chain(*b"\r\n") {
                 qemu.write_all(&[byte]).unwrap();
-                told = told.or(monitor.hear().unwrap());
+                let heard = monitor.hear().unwrap();
+                told = heard.or(told);
             }
         }
         let threads = vec![11, 22];
