@@ -19,7 +19,8 @@ pub(crate) fn hear(said: &[u8]) {
         let guest = GuestFrame::from_parts(*kind, body).ok();
         let host = HostFrame::from_parts(*kind, body).ok();
         assert!(guest.is_none() || host.is_none(), "one kind for two frames");
-        let again = guest.map(|frame| frame.to_bytes()).or(host.map(|frame| frame.to_bytes()));
+        let again =
+            guest.map(|frame| frame.to_bytes()).or_else(|| host.map(|frame| frame.to_bytes()));
         if let Some(again) = again {
             assert_eq!(again.as_ref(), Ok(&bytes));
         }

@@ -1,7 +1,5 @@
 //! What a machine's guest may say: the fuzzer's corpus, and frames that are right but for a byte.
 
-#![expect(clippy::unwrap_used, reason = "a panic is a test's report")]
-
 mod harness;
 
 use std::path::Path;
