@@ -17,6 +17,7 @@ pub mod near;
 pub mod outbox;
 pub mod pinned;
 pub mod rodvr;
+pub mod sandbox;
 pub mod tls;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

@@ -20,6 +20,7 @@ use weft_endpoint::measure::Figures;
 use weft_endpoint::near::Near;
 use weft_endpoint::rodvr;
 use weft_endpoint::rodvr::agent::{Agent, Settings as HostSettings};
+use weft_endpoint::sandbox;
 use weft_endpoint::tls::Identity;
 use weft_ring::peer::Process;
 use weft_wire::remote::to_hex;
@@ -247,6 +248,9 @@ fn serve(options: &ServeOptions) -> Result<()> {
     let (listener, address) = Far::listen(options.listen)?;
     if let Some(user) = options.user {
         become_user(user).context("cannot give up root's rights")?;
+    }
+    if !sandbox::restrict().context("cannot restrict the gateway")? {
+        tell("this kernel does not restrict the gateway's files and connections (landlock)");
     }
     answer(&format!("listening {address}"))?;
     let far = Far::new(Settings {

@@ -172,7 +172,7 @@ impl Host {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {shown}"))?;
-        Ok(Tenant { name: name.to_owned(), child })
+        Ok(Tenant::new(name, child))
     }
 }
 
@@ -239,41 +239,88 @@ fn is_genuine() -> bool {
     std::env::var("WEFT_DEVICE").is_ok_and(|device| device.starts_with("cuda"))
 }
 
-/// A program at work.
+/// A program at work, which is killed if nobody waits for its end.
 #[derive(Debug)]
 pub(crate) struct Tenant {
     name: String,
-    child: Child,
+    /// Until its end is waited for.
+    child: Option<Child>,
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // One that has ended is reaped.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
 }
 
 impl Tenant {
+    /// A program whose standard output is a pipe.
+    pub(super) fn new(name: &str, child: Child) -> Self {
+        Self { name: name.to_owned(), child: Some(child) }
+    }
+
+    fn child(&mut self) -> Result<&mut Child> {
+        self.child.as_mut().with_context(|| format!("tenant {} was waited for", self.name))
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// Ends it as `kill -9` does, and waits until it is gone.
     pub(crate) fn kill(mut self) -> Result<()> {
-        self.child.kill().with_context(|| format!("cannot kill tenant {}", self.name))?;
-        self.child.wait().with_context(|| format!("cannot wait for tenant {}", self.name))?;
+        let name = self.name.clone();
+        let child = self.child()?;
+        child.kill().with_context(|| format!("cannot kill tenant {name}"))?;
+        child.wait().with_context(|| format!("cannot wait for tenant {name}"))?;
         Ok(())
     }
 
     /// Its exit, if it has ended.
     pub(crate) fn has_ended(&mut self) -> Result<bool> {
-        Ok(self.child.try_wait()?.is_some())
+        Ok(self.child()?.try_wait()?.is_some())
+    }
+
+    /// The next JSON line of a program among whose lines there are others, as on a console.
+    pub(crate) fn json_line(&mut self) -> Result<Value> {
+        loop {
+            let line = self.bytes()?;
+            if line.is_empty() {
+                bail!("tenant {} ended without a word", self.name);
+            }
+            if let Ok(value) = serde_json::from_slice(&line) {
+                return Ok(value);
+            }
+        }
     }
 
     /// Its next JSON line.
     pub(crate) fn line(&mut self) -> Result<Value> {
-        let output = self.child.stdout.as_mut().context("a tenant's output is not read")?;
-        let mut line = Vec::new();
-        let mut byte = [0];
-        // Byte by byte: what comes after the line is for `finish`.
-        while output.read(&mut byte)? == 1 && byte != *b"\n" {
-            line.push(byte[0]);
-        }
+        let line = self.bytes()?;
         serde_json::from_slice(&line).with_context(|| format!("tenant {} said no JSON", self.name))
     }
 
+    /// Its next line, with its end; nothing at the end of all.
+    fn bytes(&mut self) -> Result<Vec<u8>> {
+        let output = self.child()?.stdout.as_mut().context("a tenant's output is not read")?;
+        let mut line = Vec::new();
+        let mut byte = [0];
+        // Byte by byte: what comes after the line is for `finish`.
+        while line.last() != Some(&b'\n') && output.read(&mut byte)? == 1 {
+            line.push(byte[0]);
+        }
+        Ok(line)
+    }
+
     /// All JSON lines that it printed; an error if it failed or did not verify its result.
-    pub(crate) fn finish(self) -> Result<Vec<Value>> {
-        let output = self.child.wait_with_output().context("cannot wait for a tenant")?;
+    pub(crate) fn finish(mut self) -> Result<Vec<Value>> {
+        let child = self.child.take().context("a tenant was waited for already")?;
+        let output = child.wait_with_output().context("cannot wait for a tenant")?;
         let text = String::from_utf8_lossy(&output.stdout);
         let lines: Vec<Value> =
             text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -292,9 +339,8 @@ impl Tenant {
     /// The same, and when it did not end.
     pub(crate) fn finish_within(mut self, limit: Duration) -> Result<Vec<Value>> {
         let deadline = Instant::now() + limit;
-        while self.child.try_wait()?.is_none() {
+        while !self.has_ended()? {
             if Instant::now() > deadline {
-                self.child.kill()?;
                 bail!("tenant {} did not end within {limit:?}", self.name);
             }
             std::thread::sleep(Duration::from_millis(5));

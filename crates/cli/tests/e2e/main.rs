@@ -19,6 +19,7 @@ mod isolation;
 mod journal;
 mod memory;
 mod moves;
+mod network;
 mod node;
 mod people;
 mod pools;

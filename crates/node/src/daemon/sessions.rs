@@ -348,12 +348,14 @@ impl Daemon {
         Ok(())
     }
 
-    /// Whom to help to run; nobody in a virtual machine, whose threads have numbers of its own.
+    /// Whom to help to run: the program's threads, or those that run its machine's processors.
     fn waiters(&self, session: &Session, origin: Origin) -> Option<Waiters> {
-        if session.place.is_some() {
-            return None;
-        }
-        let waiters = Waiters::open(&session.segment, &session.start, origin == Origin::Adopted);
+        let (segment, start) = (&session.segment, &session.start);
+        let waiters = match &session.place {
+            None => Waiters::open(segment, start, origin == Origin::Adopted),
+            // Who runs the processors of a session that was adopted is not known yet.
+            Some(place) => Waiters::of_machine(segment, start.uid, place.processors()?),
+        };
         if let Err(error) = &waiters {
             let id = session.start.session;
             tracing::debug!(session = id, %error, "the tenant's threads cannot be helped");

@@ -2,6 +2,7 @@
 //! there for each program of the guest. To the daemon all of them are that server's sessions; what
 //! the guest's programs do to each other in their region is the guest's own matter.
 
+mod processors;
 mod region;
 
 use std::io;
@@ -17,11 +18,13 @@ use weft_wire::guest::{OpenRegion, Reception};
 use weft_wire::handshake::{HANDSHAKE_BYTES_MAX, HelloBody, RefusalCode};
 use weft_wire::{DecodeError, guest};
 
+pub(crate) use self::processors::Processors;
 use self::region::Layout;
 use self::region::Served;
 pub(crate) use self::region::{Held, Marks, Region, Regions};
 use super::{Attachment, Client, no_hello, proceed, refuse, understand};
 use crate::config::ByteSize;
+use crate::daemon::cosched::end_boosts;
 use crate::daemon::sessions::Refusal;
 use crate::daemon::{Daemon, STACK_BYTES};
 use crate::link::{RegionPart, Start};
@@ -197,6 +200,10 @@ fn serve(
     let answered = Arc::new(());
     // What it cannot be heard to say is its end.
     while let Ok(Some(said)) = peer::receive_bytes(socket, HANDSHAKE_BYTES_MAX, true) {
+        if guest::Processors::is_one(&said) {
+            learn_processors(region, &said, open, server);
+            continue;
+        }
         let Ok(answers) = socket.try_clone() else { return };
         let hello = understand(&said).and_then(|hello| of_machine(hello, open));
         let hello = hello.and_then(|hello| match Arc::strong_count(&answered) {
@@ -213,6 +220,25 @@ fn serve(
                 proceed(daemon, answers, Attachment { hello, tenant: *server, client });
             }
             Err(refusal) => refuse(&answers, server, refusal),
+        }
+    }
+}
+
+/// Notes which threads run a machine's processors, for sessions that begin from now on.
+fn learn_processors(region: &Region, said: &[u8], open: &OpenRegion, server: &Credentials) {
+    let (vgpu, uid) = (&open.vgpu, server.uid);
+    let Ok(told) = guest::Processors::from_bytes(said) else { return };
+    match Processors::verify(told, server.uid, &region.file) {
+        Ok(processors) => {
+            let (process, count) = (processors.process, processors.threads.len());
+            tracing::info!(vgpu, uid, process, count, "a virtual machine's processors are known");
+            // An earlier daemon and its watchdog may have died together.
+            end_boosts(process, &processors.threads);
+            region.learn(processors);
+        }
+        Err(error) => {
+            let error: &dyn std::error::Error = &error;
+            tracing::info!(vgpu, uid, error, "a virtual machine's processors are not helped");
         }
     }
 }
