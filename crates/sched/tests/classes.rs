@@ -89,8 +89,8 @@ fn who_waits_for_each_command_is_not_put_back_by_a_greedy_one() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(48))]
     /// A batch tenant that sleeps for milliseconds between its commands, beside greedy ones of one
-    /// weight. They borrow once; from then on a command waits for a turn and for what their weights
-    /// give them for it, and not for all that may be borrowed each time.
+    /// weight. They borrow once; from then on a command waits for a turn of each and for what their
+    /// weights give them for it, and not for all that may be borrowed each time.
     #[test]
     fn who_sleeps_between_its_commands_lends_once(
         (weight, greedy) in (1u32..5, 1u32..4),
@@ -109,7 +109,7 @@ proptest! {
         model.run_for(lent_ns + 4 * SECOND);
         let theirs_ns = u64::from(weight * greedy) * size_ns;
         let turn_ns = config.quantum_ns + config.yield_ns + COMMAND_NS + config.overlap_ns;
-        let cycle_ns = size_ns + pause_ns + theirs_ns + turn_ns;
+        let cycle_ns = size_ns + pause_ns + theirs_ns + u64::from(greedy) * turn_ns;
         let wanted_ns = 4 * SECOND / cycle_ns * size_ns;
         let (served_ns, least_ns) = (model.served_ns(victim), wanted_ns * 9 / 10);
         prop_assert!(served_ns >= least_ns, "{served_ns} of {least_ns}");

@@ -220,8 +220,7 @@ impl Executions {
         let all = self.all.saturating_sub(before.all);
         #[expect(clippy::cast_precision_loss, reason = "a part of the executions")]
         let part = |now: u64, before: u64| now.saturating_sub(before) as f64 / all.max(1) as f64;
-        let (overruns, late) =
-            (part(self.overruns, before.overruns), part(self.late, before.late));
+        let (overruns, late) = (part(self.overruns, before.overruns), part(self.late, before.late));
         Kept { overruns, late, unmanaged: self.unmanaged }
     }
 }
