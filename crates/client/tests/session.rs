@@ -70,7 +70,7 @@ fn a_launch_is_checked_before_it_is_sent() {
 fn a_kernel_that_requires_its_block_is_launched_with_no_other() {
     let fixture = Fixture::new(ARENA);
     let client = &fixture.client;
-    let module = client.module_load(&[b"image"]).unwrap();
+    let module = client.module_load(b"image").unwrap();
     let function = client.module_function(module, "exact").unwrap();
     let target = client.function(function).unwrap();
     fixture.settle();
