@@ -97,7 +97,8 @@ proptest! {
         size_ns in 100 * US..4 * MS,
         pause_ns in MS..20 * MS,
     ) {
-        let (mut model, config) = (Model::with_config(Config::default(), HABITS), Config::default());
+        let config = Config::default();
+        let mut model = Model::with_config(config, HABITS);
         for _ in 0..greedy {
             let group = model.group(weight);
             let vgpu = model.vgpu_of(group, 1);
