@@ -354,7 +354,7 @@ fn links_and_libraries_lead_to_kernels() {
     let image = client.link_complete(link).unwrap();
     let library = client.library_load(&image).unwrap();
     client.link_destroy(link).unwrap();
-    assert_eq!(client.library_kernel_count(library), Ok(1));
+    assert_eq!(client.library_kernel_count(library), Ok(2));
     let kernel = client.library_kernel(library, "kernel").unwrap();
     // A kernel is accepted in a function's place.
     launch(client, Function::from_raw(kernel.raw()), Stream::NULL, 9).unwrap();
