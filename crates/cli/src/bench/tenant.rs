@@ -75,12 +75,31 @@ impl Host {
         start: impl Fn() -> Result<Self>,
         mut run: impl FnMut(&Self) -> Result<T>,
     ) -> Result<T> {
+        let ran = Self::prepared(context, start, |_| Ok(()), |host, ()| run(host));
+        ran.map(|(result, _)| result)
+    }
+
+    /// The same after something that is not judged, since no figure is of it: what happens there
+    /// happens for the first time, such as the first use of a session's memory. Also how the
+    /// device kept to its model from then on.
+    pub(crate) fn prepared<P, T>(
+        context: &Context,
+        start: impl Fn() -> Result<Self>,
+        mut prepare: impl FnMut(&Self) -> Result<P>,
+        mut run: impl FnMut(&Self, P) -> Result<T>,
+    ) -> Result<(T, Kept)> {
         for again in (0..VOIDED_MAX).rev() {
-            match start()?.judged(context, &mut run) {
-                Err(error) if error.is::<Voided>() && again > 0 => {
-                    note(&format!("a run is void and done again: {error}"));
+            let host = start()?;
+            let prepared = prepare(&host)?;
+            let before = host.executions()?;
+            let result = run(&host, prepared)?;
+            let kept = host.executions()?.since(before);
+            match kept.judge(context) {
+                Ok(()) => return Ok((result, kept)),
+                Err(why) if again > 0 => {
+                    note(&format!("a run is void and done again: {why}"));
                 }
-                result => return result,
+                Err(why) => return Err(why.into()),
             }
         }
         bail!("no run was done")
@@ -105,16 +124,17 @@ impl Host {
         run: impl FnOnce(&Self) -> Result<T>,
     ) -> Result<T> {
         let result = run(self)?;
-        match self.kept()?.check() {
-            Err(why) if context.quick => note(&format!("quick run: {why}")),
-            checked => checked?,
-        }
+        self.kept()?.judge(context)?;
         Ok(result)
     }
 
     /// How the paced device of this daemon has kept to its model so far.
     pub(crate) fn kept(&self) -> Result<Kept> {
-        Ok(Kept::of(&self.daemon()?.sockets().connect()?.stats()?))
+        Ok(self.executions()?.since(Executions::default()))
+    }
+
+    fn executions(&self) -> Result<Executions> {
+        Ok(Executions::of(&self.daemon()?.sockets().connect()?.stats()?))
     }
 
     /// The daemon, if this is one.
@@ -176,6 +196,35 @@ impl Host {
     }
 }
 
+/// What paced devices have executed so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Executions {
+    all: u64,
+    overruns: u64,
+    late: u64,
+    unmanaged: bool,
+}
+
+impl Executions {
+    fn of(stats: &Stats) -> Self {
+        let sum = |of: fn(&DeviceReport) -> u64| stats.devices.iter().map(of).sum();
+        Self {
+            all: sum(|device| device.executions),
+            overruns: sum(|device| device.overruns),
+            late: sum(|device| device.late),
+            unmanaged: stats.policy == "unmanaged",
+        }
+    }
+
+    fn since(self, before: Self) -> Kept {
+        let all = self.all.saturating_sub(before.all);
+        #[expect(clippy::cast_precision_loss, reason = "a part of the executions")]
+        let part = |now: u64, before: u64| now.saturating_sub(before) as f64 / all.max(1) as f64;
+        let (overruns, late) = (part(self.overruns, before.overruns), part(self.late, before.late));
+        Kept { overruns, late, unmanaged: self.unmanaged }
+    }
+}
+
 /// How a paced device kept to its model: a machine that is too busy for it measures itself.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kept {
@@ -209,14 +258,15 @@ impl Kept {
     /// nobody's charge; an idle machine with two processors has up to 0.8 % (kernels of 21 µs).
     const LATE_MAX: f64 = 0.02;
 
-    fn of(stats: &Stats) -> Self {
-        #[expect(clippy::cast_precision_loss, reason = "a part of the executions")]
-        let part = |count: u64, all: u64| count as f64 / all.max(1) as f64;
-        let sum = |of: fn(&DeviceReport) -> u64| stats.devices.iter().map(of).sum();
-        let executions = sum(|device| device.executions);
-        let overruns = part(sum(|device| device.overruns), executions);
-        let late = part(sum(|device| device.late), executions);
-        Self { overruns, late, unmanaged: stats.policy == "unmanaged" }
+    /// Whether what was measured counts; a quick run does, and says so.
+    fn judge(self, context: &Context) -> Result<(), Voided> {
+        match self.check() {
+            Err(why) if context.quick => {
+                note(&format!("quick run: {why}"));
+                Ok(())
+            }
+            checked => checked,
+        }
     }
 
     fn check(self) -> Result<(), Voided> {

@@ -436,7 +436,7 @@ impl Daemon {
 
     fn answer(&self, session: &Session, ask: Ask) -> (Reply, Files) {
         match ask {
-            Ask::Paused => self.answer_paused(session).unwrap_or_else(|error| {
+            Ask::Paused { works } => self.answer_paused(session, works).unwrap_or_else(|error| {
                 let id = session.start.session;
                 tracing::error!(session = id, %error, "a session stays: no descriptors");
                 (Reply::Stay, Vec::new())
@@ -462,9 +462,11 @@ impl Daemon {
         let Session { key, vgpu, .. } = *session;
         let device = self.device_of(key);
         let outcome = match ask {
-            Ask::Ready | Ask::Log { .. } | Ask::Paused | Ask::Copied { .. } | Ask::Moved { .. } => {
-                Ok(Reply::Done)
-            }
+            Ask::Ready
+            | Ask::Log { .. }
+            | Ask::Paused { .. }
+            | Ask::Copied { .. }
+            | Ask::Moved { .. } => Ok(Reply::Done),
             Ask::Take { frames, request, again } => {
                 let taken = self.wait_for_clearing(|tables| {
                     tables.frames(device).take(key, frames, request, again)

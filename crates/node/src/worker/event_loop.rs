@@ -497,7 +497,7 @@ impl<D: Device> EventLoop<D> {
         if ran_ns > outlived_ns { u64::MAX } else { self.backlog_ns() }
     }
 
-    fn has_work(&self) -> bool {
+    pub(super) fn has_work(&self) -> bool {
         !self.flights.is_empty() || self.session.has_ready_work()
     }
 

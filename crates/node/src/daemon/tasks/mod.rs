@@ -6,6 +6,7 @@
 
 mod admin;
 mod dispatch;
+mod journal;
 mod open;
 mod runner;
 mod store;
@@ -20,6 +21,7 @@ use weft_ring::Loss;
 use weft_sched::DeviceKey;
 
 use self::dispatch::{Action, Actions, Dispatch};
+use self::journal::Journals;
 use self::runner::RunnerHandle;
 use self::store::{Record, Store};
 use super::devices::Devices;
@@ -59,6 +61,7 @@ pub(crate) struct Tasks {
 #[derive(Debug)]
 struct Inner {
     dispatch: Dispatch,
+    journals: Journals,
     store: Store,
     runners: BTreeMap<u32, RunnerHandle>,
     next_runner: u64,
@@ -79,6 +82,7 @@ impl Tasks {
         for pool in &pools {
             dispatch.add_pool(pool, settings(config, pool).config());
         }
+        let journals = Journals::start(config, &mut dispatch)?;
         for device in devices.iter() {
             if let Some(pool) = &device.config.pool {
                 // Nobody waits yet.
@@ -93,6 +97,7 @@ impl Tasks {
         }
         let inner = Inner {
             dispatch,
+            journals,
             store,
             runners: BTreeMap::new(),
             next_runner: 0,
@@ -111,9 +116,17 @@ impl Tasks {
         self.inner().store.find(name).is_some()
     }
 
-    /// Ends all runners.
+    /// Ends all runners and the pools' journals.
     pub(crate) fn end(&self) {
-        self.inner().runners.values().for_each(RunnerHandle::kill);
+        let mut inner = self.inner();
+        inner.runners.values().for_each(RunnerHandle::kill);
+        let Inner { journals, dispatch, .. } = &mut *inner;
+        journals.end(dispatch);
+    }
+
+    /// Hands on what the pools' journals have.
+    pub(crate) fn flush_journals(&self) {
+        self.inner().journals.flush();
     }
 }
 
