@@ -109,7 +109,9 @@ async fn understood(path: &RawPathParams, request: Request) -> Result<Ask, Probl
         let value = parts.headers.get(name).map(HeaderValue::to_str).transpose();
         value.map_err(|_| malformed(format!("the header {name} is not plain text")))
     };
-    let token = header(&AUTHORIZATION)?.and_then(|value| value.strip_prefix("Bearer "));
+    let bearer = header(&AUTHORIZATION)?.and_then(|value| value.strip_prefix("Bearer "));
+    // As OpenStack's clients show theirs.
+    let token = bearer.or(header(&HeaderName::from_static("x-auth-token"))?);
     let key = header(&HeaderName::from_static(IDEMPOTENCY_HEADER))?;
     let large =
         |_| Problem::new(Kind::TooLarge, format!("a body has up to {BODY_BYTES_MAX} bytes"));

@@ -6,7 +6,8 @@
 //! what is then to be done about an instance, purely; [`execute`] does one step of it,
 //! idempotently; [`engine`] goes on until nothing is left to do, also after a crash; [`sweep`]
 //! finds what should not be there. [`provision`] makes VMs, [`rules`] says what the endpoints of
-//! their hosts must hold, and [`nodes`] makes vGPUs with grants.
+//! their hosts must hold, and [`nodes`] makes vGPUs with grants. [`openstack`] is the
+//! client of that cloud, and [`identity`] knows its tokens.
 
 pub mod allocate;
 pub mod bench;
@@ -15,7 +16,9 @@ pub mod crash;
 pub mod engine;
 pub mod execute;
 pub mod http;
+pub mod identity;
 pub mod nodes;
+pub mod openstack;
 pub mod plan;
 pub mod provision;
 pub mod random;
