@@ -168,7 +168,8 @@ mod tests {
     /// The same user's keys in two projects are two.
     #[test]
     fn a_user_has_a_name_in_each_project() {
-        let name = |project| rights(&bearer(Some(project), false, &["member"]), "own").unwrap().name;
+        let name =
+            |project| rights(&bearer(Some(project), false, &["member"]), "own").unwrap().name;
         assert_ne!(name("p1"), name("p2"));
     }
 }

@@ -15,21 +15,23 @@ use weft_control::allocate::Allocator;
 use weft_control::crash::Crash;
 use weft_control::engine::Engine;
 use weft_control::execute::World;
-use weft_control::nodes::Sockets;
 use weft_control::identity::{Identity, KeystoneTokens};
+use weft_control::nodes::Sockets;
 use weft_control::openstack::{self, Cloud};
-use weft_control::provision::{self, Provisioner};
 use weft_control::provision::fake::Fake;
+use weft_control::provision::local::{Isolation, Local, Settings, guest};
 use weft_control::provision::openstack::{Key, OpenStack};
 use weft_control::provision::slurm::Slurm;
-use weft_control::provision::local::{Isolation, Local, Settings, guest};
+use weft_control::provision::{self, Provisioner};
 use weft_control::rules::Endpoint;
 use weft_control::service::Service;
 use weft_control::store::sqlite::Sqlite;
 use weft_control::store::{Store, TokenRow};
 use weft_control::{clock, http, random, sweep};
 
-use crate::args::{OpenstackOptions, ProvisionerName, ServeOptions, ServiceOptions, State, TokenOptions};
+use crate::args::{
+    OpenstackOptions, ProvisionerName, ServeOptions, ServiceOptions, State, TokenOptions,
+};
 use crate::{line, note};
 
 /// Another one that has the folder has ended after this time, or stays.
@@ -212,8 +214,8 @@ fn openstack_vms(
     let missing = || anyhow::anyhow!("say --image, --flavor and --network");
     let [image, flavor, network] =
         [image, flavor, network].map(|given| given.clone().ok_or_else(missing));
-    let settings = provision::openstack::Settings::new(
-        image?, flavor?, network?, image_libraries.clone());
+    let settings =
+        provision::openstack::Settings::new(image?, flavor?, network?, image_libraries.clone());
     let key = Key::at(&folder.join("seal.key"))?;
     let vms = OpenStack::new(cloud.map_or_else(self::cloud, Ok)?, settings, key);
     // A cloud that does not answer now is asked again; one that refuses never will do.

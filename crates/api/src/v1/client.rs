@@ -9,8 +9,8 @@ use ureq::http::{Request, Uri};
 
 use super::problem::Problem;
 use super::resources::{
-    Attachment, AuditEntry, Cgpu, CreatedToken, Gpu, GpuChange, Instance, NewInstance, NewNode, NewToken, Node,
-    Operation, Page, Project, ProjectChange, Token, UsageRecord,
+    Attachment, AuditEntry, Cgpu, CreatedToken, Gpu, GpuChange, Instance, NewInstance, NewNode,
+    NewToken, Node, Operation, Page, Project, ProjectChange, Token, UsageRecord,
 };
 use super::{IDEMPOTENCY_HEADER, VERSION, VERSION_HEADER};
 

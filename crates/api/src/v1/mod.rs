@@ -22,8 +22,9 @@ pub use openapi::document;
 pub use problem::{Kind, Problem};
 pub use resources::{
     Attachment, AuditEntry, Cgpu, CgpuState, CreatedToken, Event, EventKind, Gateway, Gpu,
-    GpuChange, Instance, InstanceState, Locality, Mode, NewInstance, NewNode, NewToken, Node, Operation, OperationKind,
-    OperationState, Page, Project, ProjectChange, Quota, Role, Token, UsageRecord, Variable,
+    GpuChange, Instance, InstanceState, Locality, Mode, NewInstance, NewNode, NewToken, Node,
+    Operation, OperationKind, OperationState, Page, Project, ProjectChange, Quota, Role, Token,
+    UsageRecord, Variable,
 };
 
 /// The newest microversion, which [`VERSION_HEADER`] may ask for and every answer names.

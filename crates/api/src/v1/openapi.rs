@@ -7,8 +7,9 @@ use super::calls::{Call, Method, Query};
 use super::problem::{Kind, Problem};
 use super::resources::{
     Attachment, AuditEntry, Cgpu, CgpuState, CreatedToken, Event, EventKind, Gateway, Gpu,
-    GpuChange, Instance, InstanceState, Locality, Mode, NewInstance, NewNode, NewToken, Node, Operation, OperationKind,
-    OperationState, Project, ProjectChange, Quota, Role, Token, UsageRecord, Variable,
+    GpuChange, Instance, InstanceState, Locality, Mode, NewInstance, NewNode, NewToken, Node,
+    Operation, OperationKind, OperationState, Project, ProjectChange, Quota, Role, Token,
+    UsageRecord, Variable,
 };
 use super::{IDEMPOTENCY_HEADER, PAGE_DEFAULT, PAGE_MAX, VERSION, VERSION_HEADER};
 

@@ -97,8 +97,7 @@ pub(super) struct Said {
 impl Said {
     /// The body.
     pub(super) fn json<T: DeserializeOwned>(&self) -> Result<T, ApiError> {
-        let strange =
-            |error| ApiError::Strange(format!("{} is not understood: {error}", self.url));
+        let strange = |error| ApiError::Strange(format!("{} is not understood: {error}", self.url));
         serde_json::from_slice(&self.body).map_err(strange)
     }
 }
@@ -132,7 +131,8 @@ impl Http {
             .uri(&asked.url)
             .header("accept", "application/json");
         let tokens = [("x-auth-token", asked.token), ("x-subject-token", asked.subject)];
-        for (name, value) in tokens.into_iter().chain([("openstack-api-version", asked.microversion)])
+        for (name, value) in
+            tokens.into_iter().chain([("openstack-api-version", asked.microversion)])
         {
             if let Some(value) = value {
                 request = request.header(name, value);
@@ -140,16 +140,17 @@ impl Http {
         }
         let bad = |error| ApiError::Strange(format!("{} cannot be asked: {error}", asked.url));
         let response = if let Some(body) = asked.body {
-            let bytes = serde_json::to_vec(body)
-                .map_err(|error| ApiError::Strange(error.to_string()))?;
+            let bytes =
+                serde_json::to_vec(body).map_err(|error| ApiError::Strange(error.to_string()))?;
             let request = request.header("content-type", "application/json").body(bytes);
             self.agent.run(request.map_err(bad)?)
         } else {
             self.agent.run(request.body(()).map_err(bad)?)
         };
         let url = asked.url.clone();
-        let unreachable = |error: ureq::Error| {
-            ApiError::Unreachable { url: asked.url.clone(), why: error.to_string() }
+        let unreachable = |error: ureq::Error| ApiError::Unreachable {
+            url: asked.url.clone(),
+            why: error.to_string(),
         };
         let mut response = response.map_err(unreachable)?;
         let status = response.status().as_u16();

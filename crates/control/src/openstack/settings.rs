@@ -73,7 +73,8 @@ impl Settings {
     pub fn read(variable: impl Fn(&str) -> Option<String>) -> Result<Self, String> {
         let optional = |name: &str| variable(name).filter(|value| !value.is_empty());
         let needed = |name: &str| {
-            optional(name).ok_or_else(|| format!("{name} is not set: source the cloud's openrc file"))
+            optional(name)
+                .ok_or_else(|| format!("{name} is not set: source the cloud's openrc file"))
         };
         let domain = |name: &str| optional(name).unwrap_or_else(|| "Default".to_owned());
         let auth_url = needed("OS_AUTH_URL")?;

@@ -9,7 +9,8 @@ pub(super) fn seconds(text: &str) -> Option<i64> {
     let time = time.split_once('.').map_or(time, |(whole, _)| whole);
     let mut time = time.split(':').map(number);
     let (hour, minute, second) = (time.next()??, time.next()??, time.next()??);
-    let is_one = (1..=12).contains(&month) && (1..=31).contains(&day) && (1970..9999).contains(&year);
+    let is_one =
+        (1..=12).contains(&month) && (1..=31).contains(&day) && (1970..9999).contains(&year);
     if !is_one {
         return None;
     }

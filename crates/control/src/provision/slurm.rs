@@ -80,8 +80,17 @@ impl Slurm {
 /// Whether a job with this state uses its nodes.
 fn is_alive(state: &str) -> bool {
     let over = [
-        "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY",
-        "PENDING", "PREEMPTED", "REVOKED", "TIMEOUT",
+        "BOOT_FAIL",
+        "CANCELLED",
+        "COMPLETED",
+        "DEADLINE",
+        "FAILED",
+        "NODE_FAIL",
+        "OUT_OF_MEMORY",
+        "PENDING",
+        "PREEMPTED",
+        "REVOKED",
+        "TIMEOUT",
     ];
     !over.contains(&state)
 }

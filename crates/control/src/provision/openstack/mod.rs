@@ -98,7 +98,8 @@ impl Key {
         }
         let fresh = path.with_extension("new");
         let mut key = [0; KEY_BYTES];
-        fs::File::open("/dev/urandom").and_then(|mut file| std::io::Read::read_exact(&mut file, &mut key))?;
+        fs::File::open("/dev/urandom")
+            .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut key))?;
         let mut options = fs::File::options();
         let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(&fresh)?;
         file.write_all(&key)?;

@@ -184,16 +184,19 @@ mod tests {
         let tools = folder.path().join("tools");
         std::fs::create_dir(&tools).unwrap();
         for (name, text) in [
-            ("weft-endpoint", "#!/bin/sh\necho \"$@\" > \"$ASKED\"; cat > \"$GRANTS\"; echo ready\n"),
-            ("ip", "#!/bin/sh\n[ \"$3\" = show ] && echo default via 10.0.0.1 dev ens3 || echo \"$@\" > \"$ROUTE\"\n"),
+            (
+                "weft-endpoint",
+                "#!/bin/sh\necho \"$@\" > \"$ASKED\"; cat > \"$GRANTS\"; echo ready\n",
+            ),
+            (
+                "ip",
+                "#!/bin/sh\n[ \"$3\" = show ] && echo default via 10.0.0.1 dev ens3 || echo \"$@\" > \"$ROUTE\"\n",
+            ),
         ] {
             let path = tools.join(name);
             std::fs::write(&path, text).unwrap();
-            std::fs::set_permissions(
-                &path,
-                std::os::unix::fs::PermissionsExt::from_mode(0o755),
-            )
-            .unwrap();
+            std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(0o755))
+                .unwrap();
         }
         let out = |name: &str| folder.path().join(name);
         let path = format!("{}:{}", tools.display(), std::env::var("PATH").unwrap());
