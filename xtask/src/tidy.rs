@@ -30,7 +30,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
     ("weft-gate", &["weft-ring", "weft-turn"]),
     ("weft-client", &["weft-ring", "weft-wire"]),
     ("weft-cuda", &["weft-client", "weft-wire"]),
-    ("weft-endpoint", &["weft-ring", "weft-wire"]),
+    ("weft-endpoint", &["weft-api", "weft-ring", "weft-wire"]),
     ("weft-guest", &["weft-ring", "weft-wire"]),
     ("weft-tasks", &["weft-ring"]),
     ("weft-tasks-c", &["weft-tasks"]),

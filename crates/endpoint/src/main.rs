@@ -18,6 +18,8 @@ use rustix::fs::FlockOperation;
 use weft_endpoint::far::{Far, Settings};
 use weft_endpoint::measure::Figures;
 use weft_endpoint::near::Near;
+use weft_endpoint::rodvr;
+use weft_endpoint::rodvr::agent::{Agent, Settings as HostSettings};
 use weft_endpoint::tls::Identity;
 use weft_ring::peer::Process;
 use weft_wire::remote::to_hex;
@@ -53,6 +55,14 @@ enum What {
     },
     /// Let endpoints in; started by the node daemon.
     Serve(ServeOptions),
+    /// Lead VMs of this compute host to the GPU nodes that they were granted; for weft-control.
+    Host(HostOptions),
+    /// Measure what leading them costs, between network namespaces of this host.
+    BenchHost {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Print what the network and the TLS library do alone here, as JSON; for benchmarks.
     #[command(hide = true)]
     Measure,
@@ -106,11 +116,26 @@ struct ServeOptions {
     user: Option<u32>,
 }
 
+#[derive(Debug, Args)]
+struct HostOptions {
+    /// Socket for the control plane; only this user and root may use it.
+    #[arg(long, default_value = "/run/weft/endpoint.sock")]
+    socket: PathBuf,
+    /// File of the rows, which outlive this process.
+    #[arg(long, default_value = "/var/lib/weft/endpoint.json")]
+    state: PathBuf,
+    /// Interface to the GPU nodes over which nothing else is forwarded; may be repeated.
+    #[arg(long, value_name = "INTERFACE")]
+    uplink: Vec<String>,
+}
+
 fn main() -> ExitCode {
     let done = match Arguments::parse().what {
         What::Connect(options) => connect(&options),
         What::Launch { options, owner } => launch(&options, owner),
         What::Serve(options) => serve(&options),
+        What::Host(options) => host(options),
+        What::BenchHost { json } => bench_host(json),
         What::Measure => measure(),
     };
     match done {
@@ -198,6 +223,36 @@ fn launch(options: &ConnectOptions, owner: u32) -> Result<()> {
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("a pipe")?).read_line(&mut line)?;
     if line.trim() == "ready" { Ok(()) } else { bail!("the endpoint did not start") }
+}
+
+fn host(options: HostOptions) -> Result<()> {
+    for path in [&options.socket, &options.state] {
+        let folder = path.parent().context("a path in a folder")?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    // One process has a host's rules.
+    let lock_path = options.state.with_extension("lock");
+    let lock = fs::File::options().create(true).append(true).open(lock_path)?;
+    rustix::fs::flock(lock.as_fd(), FlockOperation::NonBlockingLockExclusive)
+        .with_context(|| format!("another endpoint has {}", options.state.display()))?;
+    let mut agent = Agent::open(HostSettings { state: options.state, uplinks: options.uplink })?;
+    // What was in force before goes on whether everything can be put in force or not.
+    if let Err(failure) = agent.repair() {
+        tell(&format!("endpoint: the rules may not be in force: {failure}"));
+    }
+    let listener = rodvr::serve::listen(&options.socket)
+        .with_context(|| format!("cannot listen at {}", options.socket.display()))?;
+    answer("ready")?;
+    Ok(rodvr::serve::serve(&listener, agent)?)
+}
+
+fn bench_host(json: bool) -> Result<()> {
+    let folder = std::env::temp_dir().join(format!("weft-bench-{}", std::process::id()));
+    fs::create_dir_all(folder.join("again"))?;
+    let found = rodvr::measure::run(&folder);
+    // A folder that stays does not void the figures.
+    let _ = fs::remove_dir_all(&folder);
+    answer(&found?.text(json))
 }
 
 fn measure() -> Result<()> {
