@@ -108,6 +108,10 @@ pub(crate) struct OpenstackOptions {
     /// Id of their network, which the projects share.
     #[arg(long, value_name = "ID", required_if_eq("provisioner", "openstack"))]
     pub(crate) network: Option<String>,
+    /// Compute hosts with the sockets of their endpoints (`weft-endpoint host`), on this host or led
+    /// here.
+    #[arg(long = "host", value_name = "HOST=SOCKET", value_parser = host)]
+    pub(crate) hosts: Vec<(String, PathBuf)>,
     /// Folder with `libcuda.so.1` in the image.
     #[arg(long, value_name = "FOLDER", default_value = "/usr/local/lib/weft")]
     pub(crate) image_libraries: PathBuf,
@@ -172,6 +176,12 @@ pub(crate) struct TokenOptions {
 
 fn placement(name: &str) -> Result<weft_sched::placement::PolicyId, String> {
     weft_sched::placement::by_name(name).map_err(|error| error.to_string())
+}
+
+fn host(text: &str) -> Result<(String, PathBuf), String> {
+    let pair = text.split_once('=').filter(|(host, path)| !host.is_empty() && !path.is_empty());
+    let (host, path) = pair.ok_or("write HOST=SOCKET")?;
+    Ok((host.to_owned(), PathBuf::from(path)))
 }
 
 fn role(text: &str) -> Result<Role, String> {

@@ -13,6 +13,7 @@ pub mod allocate;
 pub mod bench;
 pub mod clock;
 pub mod crash;
+pub mod endpoints;
 pub mod engine;
 pub mod execute;
 pub mod http;

@@ -13,6 +13,7 @@ use rustix::fs::{FlockOperation, flock};
 use weft_api::v1::{Role, check_name};
 use weft_control::allocate::Allocator;
 use weft_control::crash::Crash;
+use weft_control::endpoints::Hosts;
 use weft_control::engine::Engine;
 use weft_control::execute::World;
 use weft_control::identity::{Identity, KeystoneTokens};
@@ -184,7 +185,8 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
         }
         ProvisionerName::Openstack => {
             let vms = openstack_vms(&folder, &options.openstack, cloud)?;
-            let endpoint = Arc::new(Fake::default());
+            let hosts = options.openstack.hosts.iter().cloned().collect();
+            let endpoint = Arc::new(Hosts::new(hosts));
             let world = world(store, vms, endpoint, &options.service);
             run(world, identity, &options.service, |_| Ok(()))
         }
@@ -210,7 +212,7 @@ fn openstack_vms(
     options: &OpenstackOptions,
     cloud: Option<Cloud>,
 ) -> Result<Arc<OpenStack>> {
-    let OpenstackOptions { image, flavor, network, image_libraries } = options;
+    let OpenstackOptions { image, flavor, network, image_libraries, hosts: _ } = options;
     let missing = || anyhow::anyhow!("say --image, --flavor and --network");
     let [image, flavor, network] =
         [image, flavor, network].map(|given| given.clone().ok_or_else(missing));

@@ -364,7 +364,7 @@ fn what_passes_is_waited_for() {
             });
         }
         // What takes away is tried as long as it takes.
-        plane.cloud.fail("DELETE /servers/ID", Mishap::Down, 8);
+        plane.cloud.fail("DELETE /servers/ID", Mishap::Down, 3);
         plane.delete(&id);
         plane.wait(&id, InstanceState::Terminated);
         plane.assert_empty();
