@@ -4,7 +4,8 @@
 # Needs root, a build (BUILD, with weft, weft-node, weft-control, weft-endpoint, gsaas), and in the environment:
 #   OS_AUTH_URL …           an administrator with the role admin in the projects of both tenants
 #   TENANT_A, TENANT_B      the projects' ids
-#   IMAGE, NETWORK          ids; FLAVOR: a name, with FLAVOR.cgpu1 for local cGPUs; HUGE: one that fits no host
+#   IMAGE, NETWORK          ids; FLAVOR: a name, with FLAVOR.cgpu1 for local cGPUs; HUGE: one that fits no host,
+#                           OVER_QUOTA: one that is more than Nova's quota
 #   TOKEN_A, TOKEN_B, TOKEN_B_READER (optional)   Keystone's tokens of people of the tenants
 #   COMPUTE                 name of the compute host
 #   COMPUTE_NETNS, UPLINK   its network namespace on this host, and its interface to the GPU node
@@ -52,7 +53,7 @@ begin() {
     control
     until_true 30 test -S "$STATE/node/admin.sock"
     until_true 30 api PUT /v1/nodes/gpu1 -f -d "{\"admin\": \"$STATE/node/admin.sock\", \"host\": \"$COMPUTE\"}"
-    local quota='{"quota": {"cgpus": 2, "memory_mib": 4096, "exclusive_gpus": 1}}'
+    local quota='{"quota": {"cgpus": 2, "memory_mib": 1048576, "exclusive_gpus": 1}}'
     check "projects have quotas" api PUT "/v1/projects/$TENANT_A" -f -d "$quota"
     check "of both tenants" api PUT "/v1/projects/$TENANT_B" -f -d "$quota"
     grep 'weft-control: VMs' "$STATE/control.log"
@@ -98,8 +99,8 @@ scenario_granted() {
 }
 scenario_refused() {
     B=$(launch "$TENANT_B" -userdata="$STATE/thief.sh" -name=vm-b) || { say "FAILED  launch"; BAD=1; return; }
-    until_true 120 printed "$B" 'THIEF refused'
-    gsaas -console -id="$B" | tr -d '\r' | grep THIEF | sed 's/^/            /'
+    until_true 120 printed "$B" 'THIEF refused [0-9]'
+    gsaas -console -id="$B" | tr -d '\r' | grep -E 'THIEF (reached|refused) [0-9]' | sed 's/^/            /'
     check "its own masked address opens, the other one never does" bash -c "! '$BUILD/gsaas' -console -id=$B | grep -q 'reached 169.254.77.2'"
     gsaas -t -id="$B"
     say "   the same VM, which the control plane does not know"
@@ -107,8 +108,8 @@ scenario_refused() {
 }
 plain_vm() { # a server of tenant B's own, on the same network
     local id; id=$($PLAIN_VM "$STATE/thief.sh") || { say "FAILED  no plain VM"; BAD=1; return; }
-    until_true 120 bash -c "$PLAIN_CONSOLE $id | grep -q 'THIEF refused'"
-    $PLAIN_CONSOLE "$id" | tr -d '\r' | grep THIEF | sed 's/^/            /'
+    until_true 120 bash -c "$PLAIN_CONSOLE $id | grep -q 'THIEF refused [0-9]'"
+    $PLAIN_CONSOLE "$id" | tr -d '\r' | grep -E 'THIEF (reached|refused) [0-9]' | sed 's/^/            /'
     check "a VM without a grant is refused" bash -c "$PLAIN_CONSOLE $id | grep -q 'THIEF refused 20 of 20'"
     $PLAIN_DELETE "$id"
 }
@@ -119,16 +120,20 @@ scenario_quota() {
     say "-- refusals"
     local said; said=$(gsaas -l -ncgpus=3 -poolmem=512 -mode=shared -project="$TENANT_A" 2>&1); local code=$?
     say "   quota: exit $code: $(head -1 <<< "$said")"; check "the quota is kept" test $code = 3
-    said=$(gsaas -l -ncgpus=2 -poolmem=999999 -mode=shared -project="$TENANT_A" 2>&1); code=$?
+    said=$(gsaas -l -ncgpus=2 -poolmem=400000 -mode=shared -project="$TENANT_A" 2>&1); code=$?
     say "   room: exit $code: $(head -1 <<< "$said")"; check "too large is refused" test $code = 3
     check "nothing was made" empty
 }
 scenario_nova() {
-    say "-- no host of Nova's has room (flavor $HUGE)"
-    control_end; USE_FLAVOR=$HUGE control
+    refused_by_nova "$HUGE" 'No valid host'
+    refused_by_nova "$OVER_QUOTA" 'Quota exceeded'
+}
+refused_by_nova() { # refused_by_nova FLAVOR WORDS
+    say "-- Nova does not make the server (flavor $1)"
+    control_end; USE_FLAVOR=$1 control
     local said; said=$(launch "$TENANT_A" 2>&1); local code=$?
     say "   exit $code: $(tail -1 <<< "$said")"
-    check "Nova's words are passed on" grep -q 'No valid host' <<< "$said"
+    check "Nova's words are passed on" grep -q "$2" <<< "$said"
     check "nothing is left" until_true 30 empty
     control_end; control
 }
