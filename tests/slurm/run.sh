@@ -25,7 +25,7 @@ slurm() {
     mkdir -p /run/munge /run/slurm /run/spool/{d,ctld}; chown munge /run/munge
     mkdir -p /run/weft-etc; for file in prolog epilog task-prolog; do
         # As installed, but for the folders of this test.
-        sed "s|/etc/weft/slurm.conf|/run/weft-etc/slurm.conf|; s|^PATH=.*|PATH=/run/bin:/usr/sbin:/usr/bin:/sbin:/bin|" "$HERE/examples/slurm/$file" > "/run/weft-etc/$file"
+        sed "s|/etc/weft/slurm.conf|/run/weft-etc/slurm.conf|; s|^export PATH=.*|export PATH=/run/bin:/usr/sbin:/usr/bin:/sbin:/bin|" "$HERE/examples/slurm/$file" > "/run/weft-etc/$file"
         chmod 755 "/run/weft-etc/$file"; done
     printf 'GSAAS_URL=http://127.0.0.1:7610\nGSAAS_TOKEN_FILE=/run/weft-etc/slurm.token\nPROJECT=slurm\nPOOLMEM=512\nLIBRARIES=/run/lib\n' > /run/weft-etc/slurm.conf
     mkdir -p /etc/slurm; [ -s /etc/munge/munge.key ] || { dd if=/dev/urandom of=/etc/munge/munge.key bs=1k count=1 status=none; chown munge /etc/munge/munge.key; chmod 400 /etc/munge/munge.key; }
@@ -44,6 +44,7 @@ SlurmctldPidFile=/run/slurmctld.pid
 SlurmdPidFile=/run/slurmd.pid
 ReturnToService=2
 SchedulerParameters=sched_interval=1
+DefMemPerCPU=100
 NodeName=n1 NodeAddr=10.78.0.1 CPUs=2 RealMemory=2000 Gres=weft:32 State=UNKNOWN
 PartitionName=main Nodes=ALL Default=YES State=UP OverSubscribe=YES
 $(sed 's|/etc/slurm/weft|/run/weft-etc|' "$HERE/examples/slurm/slurm.conf.part")
@@ -105,6 +106,8 @@ mv /run/weft-etc/epilog.away /run/weft-etc/epilog; rm -rf /run/weft-slurm; kill 
 sbatch -Q -o /tmp/out2 --gres=weft:1 --wrap '/run/programs/vector_add'; until_true 20 bash -c 'sinfo -h -o %T | grep -q drain'
 say "   node: $(sinfo -h -o '%T %E'); job: $(squeue -h -o %T)"
 control; scontrol update nodename=n1 state=resume; job=$(squeue -h -o %i); scontrol release "$job" 2> /dev/null
+# Slurm waits two minutes before it tries a job again.
+scontrol update jobid="$job" starttime=now
 check "it runs when the node is put back" until_true 150 grep -q PASSED /tmp/out2
-if [ $BAD = 0 ]; then say "everything came as it should"; else say "something did not"; tail -5 $STATE/slurmd.log $STATE/control.log; fi
+if [ $BAD = 0 ]; then say "everything came as it should"; else say "something did not"; tail -n 5 $STATE/slurmd.log; tail -n 5 $STATE/control.log; fi
 kill $(jobs -p) 2> /dev/null; exit $BAD

@@ -34,17 +34,15 @@ pub struct Server {
     /// What Nova is doing to it.
     #[serde(default, rename = "OS-EXT-STS:task_state")]
     pub task: Option<String>,
-    /// Why it is in error.
+    /// Why it is in error; lists do not say it, [`Cloud::fault`] does.
     #[serde(default)]
-    pub fault: Option<Fault>,
+    fault: Option<Fault>,
 }
 
-/// Why a server is in error.
 #[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
-pub struct Fault {
-    /// Nova's words.
+struct Fault {
     #[serde(default)]
-    pub message: String,
+    message: String,
 }
 
 /// A server to make.
@@ -105,6 +103,20 @@ impl Cloud {
                 return Ok(found);
             }
         }
+    }
+
+    /// Why a server is in error, if Nova says it.
+    ///
+    /// # Errors
+    /// Nova's.
+    pub fn fault(&self, id: &str) -> Result<Option<String>, ApiError> {
+        #[derive(Deserialize)]
+        struct Shown {
+            server: Server,
+        }
+        let path = format!("/servers/{}", plain(id)?);
+        let Shown { server } = self.get(Service::Compute, &path)?;
+        Ok(server.fault.map(|fault| fault.message))
     }
 
     /// Asks for a server. It may be made even if this fails.

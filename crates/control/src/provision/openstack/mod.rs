@@ -222,10 +222,7 @@ fn state_of(server: &Server) -> VmState {
     }
     match server.status.as_str() {
         "ACTIVE" => VmState::Active,
-        "ERROR" => {
-            let why = server.fault.as_ref().map(|fault| fault.message.as_str());
-            VmState::Broken(format!("Nova: {}", why.unwrap_or("the server is in error")))
-        }
+        "ERROR" => VmState::Broken(String::new()),
         // It is built, or its owner has stopped, paused or resized it.
         _ => VmState::Booting,
     }
@@ -284,7 +281,15 @@ impl Provisioner for OpenStack {
     }
 
     fn state(&self, id: &str) -> Result<VmState, Failure> {
-        Ok(self.server(id)?.as_ref().map_or(VmState::Absent, state_of))
+        let Some(server) = self.server(id)? else { return Ok(VmState::Absent) };
+        match state_of(&server) {
+            VmState::Broken(_) => {
+                let why = self.cloud.fault(&server.id)?;
+                let why = why.unwrap_or_else(|| "the server is in error".to_owned());
+                Ok(VmState::Broken(format!("Nova: {why}")))
+            }
+            state => Ok(state),
+        }
     }
 
     fn terminate(&self, id: &str) -> Result<bool, Failure> {

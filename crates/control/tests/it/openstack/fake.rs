@@ -318,6 +318,8 @@ fn compute(
                 found.drain(..=at);
             }
             found.truncate(limit);
+            // As Nova's lists do.
+            found.iter_mut().for_each(|server| server["fault"] = Value::Null);
             (200, json!({"servers": found}))
         }
         ("POST", "/servers") => {
@@ -327,6 +329,12 @@ fn compute(
             }
             add_server(inner, &request.body["server"], project, mishap == Some(Mishap::NoHost));
             (202, json!({"server": {"id": "see the list"}}))
+        }
+        ("GET", path) if path.starts_with("/servers/") => {
+            match inner.servers.iter().find(|server| server["id"] == id) {
+                Some(server) => (200, json!({"server": server})),
+                None => missing(),
+            }
         }
         ("DELETE", _) => {
             let before = inner.servers.len();
