@@ -182,12 +182,12 @@ scenario_killed() {
 killed_making() {
     local key=$1; control_end; control "$1"
     launch "$TENANT_A" -key="$key" -nowait > /dev/null 2>&1; wait "$CONTROL" 2> /dev/null
-    control; local id; id=$(launch "$TENANT_A" -key="$key" 2>&1)
+    control; local id; id=$(launch "$TENANT_A" -key="$key" 2> /dev/null)
     local n; n=$(servers); gsaas -t -id="$id"
     if [ "$n" = 1 ] && until_true 30 empty; then say "ok      $1: one server, then nothing"; else say "FAILED  $1: $n servers, $id"; BAD=1; fi
 }
 killed_removing() {
-    local id; control_end; control; id=$(launch "$TENANT_A" 2>&1)
+    local id; control_end; control; id=$(launch "$TENANT_A" 2> /dev/null)
     control_end; control "$1"; gsaas -t -nowait -id="$id" > /dev/null 2>&1; wait "$CONTROL" 2> /dev/null
     control; if until_true 30 empty; then say "ok      $1: nothing is left"; else say "FAILED  $1: $(servers) servers"; BAD=1; fi
 }
