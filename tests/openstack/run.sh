@@ -28,7 +28,7 @@ state() { gsaas -show -id="$1" -json | sed 's/.*"state":"\([a-z]*\)".*/\1/'; }
 
 control() { # control [PLACE]: starts the control plane; with a place it kills itself there
     WEFT_CONTROL_CRASH_AT=${1:-} "$BUILD/weft-control" serve --state-dir "$STATE/control" --listen 127.0.0.1:7719 --provisioner openstack \
-        --image "$IMAGE" --flavor "${USE_FLAVOR:-$FLAVOR}" --network "$NETWORK" --host "$COMPUTE=$STATE/host.sock" \
+        --image "$IMAGE" --flavor "${USE_FLAVOR:-$FLAVOR}" --network "$NETWORK" --host-endpoint "$COMPUTE=$STATE/host.sock" \
         >> "$STATE/control.log" 2>&1 & CONTROL=$!
     until_true 60 curl -sf "$GSAAS_URL/ready"
 }

@@ -186,12 +186,11 @@ impl Client {
         if (&mut self.stream).take(LINE_BYTES_MAX).read_line(&mut text)? == 0 {
             return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into());
         }
-        match serde_json::from_str(&text).map_err(unexpected)? {
-            Answer::Refused { is_permanent, words } => {
-                Err(EndpointError::Refused { is_permanent, words })
-            }
-            answer => Ok(answer),
+        let answer = serde_json::from_str(&text).map_err(unexpected)?;
+        if let Answer::Refused { is_permanent, words } = answer {
+            return Err(EndpointError::Refused { is_permanent, words });
         }
+        Ok(answer)
     }
 }
 

@@ -95,6 +95,10 @@ pub(crate) struct ServeOptions {
     /// Slurm's `squeue`.
     #[arg(long, default_value = "squeue")]
     pub(crate) squeue: PathBuf,
+    /// Socket of a compute host's `weft-endpoint host`, on this host or led here; may be repeated.
+    /// VMs of this host (`--provisioner local`) have an endpoint of their own.
+    #[arg(long, value_name = "HOST=PATH", value_parser = host_socket)]
+    pub(crate) host_endpoint: Vec<(String, PathBuf)>,
 }
 
 #[derive(Debug, Args)]
@@ -108,10 +112,6 @@ pub(crate) struct OpenstackOptions {
     /// Id of their network, which the projects share.
     #[arg(long, value_name = "ID", required_if_eq("provisioner", "openstack"))]
     pub(crate) network: Option<String>,
-    /// Compute hosts with the sockets of their endpoints (`weft-endpoint host`), on this host or led
-    /// here.
-    #[arg(long = "host", value_name = "HOST=SOCKET", value_parser = host)]
-    pub(crate) hosts: Vec<(String, PathBuf)>,
     /// Folder with `libcuda.so.1` in the image.
     #[arg(long, value_name = "FOLDER", default_value = "/usr/local/lib/weft")]
     pub(crate) image_libraries: PathBuf,
@@ -178,10 +178,13 @@ fn placement(name: &str) -> Result<weft_sched::placement::PolicyId, String> {
     weft_sched::placement::by_name(name).map_err(|error| error.to_string())
 }
 
-fn host(text: &str) -> Result<(String, PathBuf), String> {
-    let pair = text.split_once('=').filter(|(host, path)| !host.is_empty() && !path.is_empty());
-    let (host, path) = pair.ok_or("write HOST=SOCKET")?;
-    Ok((host.to_owned(), PathBuf::from(path)))
+fn host_socket(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((host, path)) if !host.is_empty() && !path.is_empty() => {
+            Ok((host.to_owned(), path.into()))
+        }
+        _ => Err("say HOST=PATH, such as compute1=/run/weft/compute1.sock".to_owned()),
+    }
 }
 
 fn role(text: &str) -> Result<Role, String> {

@@ -197,17 +197,36 @@ impl World {
 
     fn revoke(&self, cgpus: &[CgpuRow]) -> Finding {
         let mut used_ns = Vec::new();
-        for (node, cgpus) in by_node(cgpus) {
+        let mut failed: Option<Failure> = None;
+        let nodes = by_node(cgpus);
+        let is_one = nodes.len() == 1;
+        for (node, cgpus) in nodes {
             let names: Vec<String> = cgpus.iter().map(|cgpu| cgpu.vgpu()).collect();
-            let revoked = self.nodes.revoke(&self.admin(node)?, &names);
-            let revoked: BTreeMap<String, u64> =
-                revoked.map_err(|failure| of_node(node, &failure))?.into_iter().collect();
-            used_ns.extend(cgpus.iter().filter_map(|cgpu| {
+            let admin = self.admin(node);
+            let revoked = admin.and_then(|admin| self.nodes.revoke(&admin, &names));
+            let revoked: BTreeMap<String, u64> = match revoked {
+                Ok(revoked) => revoked.into_iter().collect(),
+                Err(failure) => {
+                    // The other nodes' vGPUs go all the same.
+                    failed.get_or_insert_with(|| of_node(node, &failure));
+                    continue;
+                }
+            };
+            let used = cgpus.iter().filter_map(|cgpu| {
                 revoked.get(&cgpu.vgpu()).map(|used_ns| (cgpu.id.clone(), *used_ns))
-            }));
+            });
+            let used: Vec<(String, u64)> = used.collect();
+            // A node says it once: it is kept before another one fails, or this process is killed.
+            if !is_one {
+                self.store.keep_used(&used)?;
+            }
+            used_ns.extend(used);
             self.crash.at("inside", Step::Revoke);
         }
-        Ok(Some(Effects { used_ns, ..Effects::default() }))
+        match failed {
+            Some(failure) => Err(failure),
+            None => Ok(Some(Effects { used_ns, ..Effects::default() })),
+        }
     }
 
     /// What an instance must know that fetches it: the gateways themselves, for nothing leads

@@ -1,4 +1,4 @@
-//! HTTP: one route for each call of the table.
+//! HTTP: one route for each call of the table, and the page's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use weft_api::v1::{
 };
 
 use crate::service::{Ask, Reply, Service};
+use crate::web;
 
 /// The longest body of a request.
 const BODY_BYTES_MAX: usize = 128 << 10;
@@ -53,6 +54,7 @@ pub fn router(service: &Arc<Service>) -> Router {
         let words = format!("{} does not know {}", request.uri().path(), request.method());
         refused(&Problem::new(Kind::Method, words).hint("the methods are in /openapi.json"))
     };
+    router = router.merge(web::router(service, &room));
     router.fallback(unknown).method_not_allowed_fallback(other_method)
 }
 

@@ -12,10 +12,11 @@ use anyhow::{Context, Result, ensure};
 use rustix::fs::{FlockOperation, flock};
 use weft_api::v1::{Role, check_name};
 use weft_control::allocate::Allocator;
+use weft_control::bounded::{Bounded, CONNECTIONS_MAX, IDLE_LIMIT};
 use weft_control::crash::Crash;
-use weft_control::endpoints::Hosts;
 use weft_control::engine::Engine;
 use weft_control::execute::World;
+use weft_control::hosts::Hosts;
 use weft_control::identity::{Identity, KeystoneTokens};
 use weft_control::nodes::Sockets;
 use weft_control::openstack::{self, Cloud};
@@ -165,6 +166,10 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
     let identity = cloud.clone().map(|cloud| Arc::new(KeystoneTokens::new(cloud)) as _);
     match options.provisioner {
         ProvisionerName::Local => {
+            ensure!(
+                options.host_endpoint.is_empty(),
+                "VMs of this host have an endpoint of their own: --host-endpoint is for others'"
+            );
             // A VM of this process's own user could read its store and the tokens in it.
             ensure!(
                 rustix::process::geteuid().is_root() || options.service.guest_user == 0,
@@ -179,14 +184,16 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
         }
         ProvisionerName::Fake => {
             let fake = Arc::new(Fake::default());
-            let endpoint = Arc::clone(&fake);
+            let endpoint: Arc<dyn Endpoint> = match options.host_endpoint.as_slice() {
+                [] => Arc::clone(&fake) as _,
+                sockets => Arc::new(Hosts::new(sockets.iter().cloned())),
+            };
             let world = world(store, fake, endpoint, &options.service);
             run(world, identity, &options.service, |_| Ok(()))
         }
         ProvisionerName::Openstack => {
             let vms = openstack_vms(&folder, &options.openstack, cloud)?;
-            let hosts = options.openstack.hosts.iter().cloned().collect();
-            let endpoint = Arc::new(Hosts::new(hosts));
+            let endpoint = Arc::new(Hosts::new(options.host_endpoint.iter().cloned()));
             let world = world(store, vms, endpoint, &options.service);
             run(world, identity, &options.service, |_| Ok(()))
         }
@@ -212,7 +219,7 @@ fn openstack_vms(
     options: &OpenstackOptions,
     cloud: Option<Cloud>,
 ) -> Result<Arc<OpenStack>> {
-    let OpenstackOptions { image, flavor, network, image_libraries, hosts: _ } = options;
+    let OpenstackOptions { image, flavor, network, image_libraries } = options;
     let missing = || anyhow::anyhow!("say --image, --flavor and --network");
     let [image, flavor, network] =
         [image, flavor, network].map(|given| given.clone().ok_or_else(missing));
@@ -281,6 +288,7 @@ pub(crate) fn run(
         let address = listener.local_addr()?;
         line(&format!("weft-control: serving at http://{address}"))?;
         ready(address)?;
+        let listener = Bounded::new(listener, CONNECTIONS_MAX, IDLE_LIMIT);
         Ok(axum::serve(listener, http::router(&service)).await?)
     })
 }

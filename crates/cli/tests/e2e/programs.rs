@@ -113,6 +113,16 @@ fn dr_jits_kernels_agree_with_numpy() {
 }
 
 #[test]
+fn halides_pipelines_agree_with_numpy() {
+    let node = Node::start(&[]);
+    let script = root().join("tests/programs/halide_ops.py");
+    let text = success(node.run(&["--name", "a"], &python(), &[script.to_str().unwrap()]));
+    assert!(text.contains("all pipelines agree"), "{text}");
+    // They ran on the node's device, not on the host's processors.
+    assert!(node.admin().list().unwrap()[0].used_ns > 0);
+}
+
+#[test]
 fn cudarc_and_nvrtc_agree_with_the_host() {
     let node = Node::start(&[]);
     let mut command = node.run(&[], &cudarc(), &[]);

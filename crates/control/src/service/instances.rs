@@ -277,7 +277,7 @@ fn told(actor: &Actor, why: String) -> String {
     }
 }
 
-fn shown(actor: &Actor, row: InstanceRow) -> Instance {
+pub(super) fn shown(actor: &Actor, row: InstanceRow) -> Instance {
     Instance {
         state: row.state(),
         host: row.found.host.filter(|_| actor.administrates()),

@@ -3,7 +3,10 @@
 mod instances;
 mod metrics;
 mod nodes;
+mod overview;
 mod projects;
+
+pub use overview::Overview;
 
 use std::sync::Arc;
 

@@ -45,16 +45,7 @@ impl Service {
     pub(super) fn usage_list(&self, actor: &Actor, ask: &Ask) -> Answer {
         let part = actor.part(ask)?;
         let found = self.store().usage(&part).map_err(broken)?;
-        page(&part, found, |row: CgpuRow| UsageRecord {
-            cgpu: row.id,
-            instance: row.instance,
-            project: row.project,
-            mode: row.mode,
-            memory_mib: row.memory_mib,
-            from_ms: row.from_ms,
-            to_ms: row.to_ms,
-            used_ns: row.used_ns,
-        })
+        page(&part, found, usage_record)
     }
 
     pub(super) fn audit_list(&self, ask: &Ask) -> Answer {
@@ -99,4 +90,17 @@ impl Service {
 fn shown(row: TokenRow) -> Token {
     let TokenRow { name, project, role, created_ms } = row;
     Token { name, project, role, created_ms }
+}
+
+pub(super) fn usage_record(row: CgpuRow) -> UsageRecord {
+    UsageRecord {
+        cgpu: row.id,
+        instance: row.instance,
+        project: row.project,
+        mode: row.mode,
+        memory_mib: row.memory_mib,
+        from_ms: row.from_ms,
+        to_ms: row.to_ms,
+        used_ns: row.used_ns,
+    }
 }

@@ -9,3 +9,4 @@ mod openstack;
 mod service;
 mod store;
 mod support;
+mod web;

@@ -117,6 +117,20 @@ fn an_instance_gets_what_was_asked_and_gives_it_back() {
 }
 
 #[test]
+fn a_node_that_does_not_answer_costs_no_other_nodes_usage() {
+    let people = People::new(&[2, 2]);
+    let id = people.create(&people.member, &shared(4, 8192)).unwrap();
+    people.wait(&id, "ready");
+    assert_eq!(people.held(), [(8192, 1); 4]);
+    people.cloud.fake.fail("revoke", 1, Failure::passing("not now"));
+    people.delete(&id);
+    let usage = people.call(Call::UsageList, &people.reader, "", &Value::Null).unwrap();
+    let used: Vec<&Value> = usage["items"].as_array().unwrap().iter().collect();
+    assert_eq!(used.len(), 4);
+    assert!(used.iter().all(|one| one["used_ns"] == 1), "{used:?}");
+}
+
+#[test]
 fn exclusive_gpus_are_nobody_elses_and_local_ones_are_on_one_host() {
     let people = People::new(&[1, 2]);
     let exclusive = json!({"cgpus": 2, "locality": "local"});

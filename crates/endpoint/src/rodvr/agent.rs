@@ -186,7 +186,14 @@ impl Agent {
         let text = ruleset(&placed, uplinks);
         // Rules first: what lets packets go on comes when they say which.
         system::put_ruleset(&text)?;
-        system::put_settings(&network::settings(&placed, uplinks))?;
+        let wanted = network::settings(&placed, uplinks);
+        let found = self.table.found();
+        let there_now = system::settings(wanted.keys().chain(found.keys()));
+        let (writes, found) = network::changes(&wanted, found, &there_now);
+        if found != *self.table.found() {
+            self.keep(self.table.with_found(found))?;
+        }
+        system::put_settings(&writes)?;
         system::put_network(&network::commands(&placed, there))?;
         self.end_flows(&placed)?;
         self.in_force = Some(InForce { ruleset: text, shape: system::shape() });

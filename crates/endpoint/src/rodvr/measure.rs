@@ -23,10 +23,10 @@ const TRIPS: usize = 20_000;
 const TRIP_BYTES: usize = 64;
 
 /// How long a stream is watched in one window.
-const STREAM: Duration = Duration::from_millis(400);
+const STREAM: Duration = Duration::from_millis(500);
 
 /// Windows; the paths take turns.
-const WINDOWS: usize = 7;
+const WINDOWS: usize = 11;
 
 /// A connection that is not let through is given up after this time.
 const REFUSED_AFTER: Duration = Duration::from_millis(1_500);
@@ -121,7 +121,7 @@ fn relayed() -> io::Result<Measured> {
         thread::Builder::new().spawn(move || {
             for stream in listener.incoming().flatten() {
                 let far = far.clone();
-                thread::spawn(move || relay(stream, &far));
+                thread::spawn(move || relay(&stream, &far));
             }
         })
     })?;
@@ -130,13 +130,13 @@ fn relayed() -> io::Result<Measured> {
     Ok(path)
 }
 
-fn relay(near: TcpStream, far: &str) -> io::Result<()> {
+fn relay(near: &TcpStream, far: &str) -> io::Result<()> {
     let far = TcpStream::connect(far)?;
     near.set_nodelay(true)?;
     far.set_nodelay(true)?;
     let (mut from, mut to) = (near.try_clone()?, far.try_clone()?);
     thread::spawn(move || io::copy(&mut from, &mut to));
-    io::copy(&mut &far, &mut &near)?;
+    io::copy(&mut &far, &mut &*near)?;
     Ok(())
 }
 

@@ -152,6 +152,25 @@ pub fn settings(ports: &[Placed], uplinks: &[String]) -> BTreeMap<String, &'stat
     settings
 }
 
+/// Settings to write, and what each was before it was written first: what is no longer wanted
+/// becomes what it was.
+#[must_use]
+pub fn changes(
+    wanted: &BTreeMap<String, &'static str>,
+    found: &BTreeMap<String, String>,
+    there: &BTreeMap<String, String>,
+) -> (BTreeMap<String, String>, BTreeMap<String, String>) {
+    let back = found.iter().filter(|(name, _)| !wanted.contains_key(*name));
+    let back = back.map(|(name, old)| (name, old.as_str()));
+    let all = wanted.iter().map(|(name, value)| (name, *value)).chain(back);
+    let differs =
+        |(name, value): &(&String, &str)| there.get(*name).is_some_and(|there| there != value);
+    let writes = all.filter(differs).map(|(name, value)| (name.clone(), value.to_owned()));
+    let before = |name: &String| found.get(name).or_else(|| there.get(name)).cloned();
+    let kept = wanted.keys().filter_map(|name| Some((name.clone(), before(name)?)));
+    (writes.collect(), kept.collect())
+}
+
 #[cfg(test)]
 #[path = "network_tests.rs"]
 mod tests;

@@ -106,3 +106,21 @@ fn a_port_is_placed_where_it_is_found() {
     let (found, _) = there.place(vec![one]);
     assert_eq!(found[0].device(), "br0");
 }
+
+#[test]
+fn a_setting_becomes_what_it_was() {
+    let map = |pairs: &[(&str, &str)]| -> BTreeMap<String, String> {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    };
+    let wanted = BTreeMap::from([("a".to_owned(), "1"), ("b".to_owned(), "1")]);
+    let there = map(&[("a", "0"), ("b", "1")]);
+    let (writes, found) = changes(&wanted, &BTreeMap::new(), &there);
+    assert_eq!((writes, &found), (map(&[("a", "1")]), &there));
+    // Again, after a crash or not: what was found first is what was found.
+    let now = map(&[("a", "1"), ("b", "1")]);
+    assert_eq!(changes(&wanted, &found, &now), (BTreeMap::new(), there.clone()));
+    let (writes, left) = changes(&BTreeMap::new(), &found, &now);
+    assert_eq!((writes, left), (map(&[("a", "0")]), BTreeMap::new()));
+    // The interface is gone.
+    assert_eq!(changes(&BTreeMap::new(), &found, &map(&[])).0, BTreeMap::new());
+}

@@ -9,6 +9,7 @@
 //! One text is one transaction. Tables and counters that are there stay, everything else is put in
 //! the place of what was.
 
+use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use super::network::Place;
@@ -53,17 +54,21 @@ const SETS: &str = "
   set granted { type mark . ipv4_addr . inet_service; }
   set alone { type ifname; }
   set uplink { type ifname; }
+  set bridges { type ifname; }
+  set same { type ifname . ifname; }
   set connections { type mark; size 65535; flags dynamic; }
 ";
 
 /// Maps and sets whose elements are put anew.
-const FILLED: [(&str, &str); 6] = [
+const FILLED: [(&str, &str); 8] = [
     ("map", "port"),
     ("map", "zone"),
     ("map", "grant"),
     ("set", "granted"),
     ("set", "alone"),
     ("set", "uplink"),
+    ("set", "bridges"),
+    ("set", "same"),
 ];
 
 /// The text for `nft -f -`.
@@ -81,6 +86,11 @@ pub fn ruleset(ports: &[Placed], uplinks: &[String]) -> String {
     elements(&mut text, "inet", "port", ports.iter().filter(is_alone).map(port_element));
     elements(&mut text, "inet", "alone", ports.iter().filter(is_alone).map(tap_element));
     elements(&mut text, "inet", "uplink", uplinks.iter().map(|uplink| format!("\"{uplink}\"")));
+    let bridges: BTreeSet<&str> = ports.iter().filter_map(bridge_of).collect();
+    let quoted = |name: &&str| format!("\"{name}\"");
+    elements(&mut text, "inet", "bridges", bridges.iter().map(quoted));
+    let pair = |name: &&str| format!("\"{name}\" . \"{name}\"");
+    elements(&mut text, "inet", "same", bridges.iter().map(pair));
     elements(&mut text, "inet", "zone", ports.iter().map(zone_element));
     elements(&mut text, "inet", "grant", leads(ports, true));
     elements(&mut text, "inet", "granted", leads(ports, false));
@@ -105,6 +115,13 @@ fn elements(text: &mut String, family: &str, name: &str, elements: impl Iterator
 #[must_use]
 pub fn mark(number: u16) -> u32 {
     MARK | u32::from(number)
+}
+
+fn bridge_of(placed: &Placed) -> Option<&str> {
+    match &placed.place {
+        Place::Alone => None,
+        Place::Bridge(bridge) => Some(bridge),
+    }
 }
 
 fn port_element(placed: &Placed) -> String {
@@ -154,7 +171,7 @@ fn rules() -> String {
     ct original zone set meta mark map @zone
   }}
   chain marks {{
-    ct direction original meta mark {ours} ct mark set meta mark
+    ct state new meta mark {ours} ct mark set meta mark
     ct direction reply ct mark {ours} meta mark set ct mark
   }}
   chain answers {{
@@ -169,6 +186,7 @@ fn rules() -> String {
   chain forward {{
     meta mark {ours} goto bound
     iifname @uplink ct direction original drop
+    iifname @bridges iifname . oifname != @same drop
   }}
   chain bound {{
     ct direction original ct state new add @connections \

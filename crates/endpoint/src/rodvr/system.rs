@@ -1,6 +1,6 @@
 //! The system's own programs: `nft`, `ip` and `conntrack`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write as _;
 use std::net::Ipv4Addr;
@@ -183,20 +183,25 @@ pub fn put_network(commands: &[String]) -> Result<(), Failure> {
     run("ip", &["-4", "-batch", "-"], &text).map(drop)
 }
 
-/// Writes settings that are not so.
+/// Settings that are there, of those with these names.
+#[must_use]
+pub fn settings<'a>(names: impl Iterator<Item = &'a String>) -> BTreeMap<String, String> {
+    let value = |name: &String| {
+        let text = fs::read_to_string(Path::new(SETTINGS).join(name)).ok()?;
+        Some((name.clone(), text.trim().to_owned()))
+    };
+    names.filter_map(value).collect()
+}
+
+/// Writes settings.
 ///
 /// # Errors
 /// The system's.
-pub fn put_settings<'a>(
-    settings: impl IntoIterator<Item = (&'a String, &'a &'static str)>,
-) -> Result<(), Failure> {
+pub fn put_settings(settings: &BTreeMap<String, String>) -> Result<(), Failure> {
     for (name, value) in settings {
         let path = Path::new(SETTINGS).join(name);
-        let is_so = fs::read_to_string(&path).is_ok_and(|there| there.trim() == *value);
-        if !is_so {
-            let written = fs::write(&path, value);
-            written.map_err(|source| failed(&format!("cannot set {}", path.display()), source))?;
-        }
+        let written = fs::write(&path, value);
+        written.map_err(|source| failed(&format!("cannot set {}", path.display()), source))?;
     }
     Ok(())
 }
@@ -219,10 +224,13 @@ pub fn end(flows: &BTreeSet<Flow>) -> Result<(), Failure> {
     for flow in flows {
         let arguments = flow.arguments();
         let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-        match run("conntrack", &arguments, "") {
-            Err(Failure::Program { words, .. }) if words.contains(" 0 flow entries") => {}
-            done => drop(done?),
+        let ended = run("conntrack", &arguments, "");
+        if let Err(Failure::Program { words, .. }) = &ended
+            && words.contains(" 0 flow entries")
+        {
+            continue;
         }
+        ended?;
     }
     Ok(())
 }

@@ -71,6 +71,9 @@ pub struct Table {
     numbers: BTreeMap<String, u16>,
     /// Numbers of ports that are gone, whose connections may still be there.
     leaving: BTreeSet<u16>,
+    /// Settings of the network as they were before they were changed for a port.
+    #[serde(default)]
+    found: BTreeMap<String, String>,
 }
 
 impl Table {
@@ -141,6 +144,18 @@ impl Table {
     #[must_use]
     pub fn settled(&self) -> Self {
         Self { leaving: BTreeSet::new(), ..self.clone() }
+    }
+
+    /// Settings as they were before they were changed.
+    #[must_use]
+    pub fn found(&self) -> &BTreeMap<String, String> {
+        &self.found
+    }
+
+    /// This table with other settings that were found.
+    #[must_use]
+    pub fn with_found(&self, found: BTreeMap<String, String>) -> Self {
+        Self { found, ..self.clone() }
     }
 
     /// Ports in force, by number. Of two instances with one interface the newer has it.

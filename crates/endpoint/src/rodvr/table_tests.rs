@@ -88,7 +88,8 @@ fn a_row_that_could_mean_another_is_refused() {
 #[test]
 fn an_instance_has_one_port() {
     let (one, mut other) = (row("i1", "tap1", 1), row("i1", "tap2", 1));
-    assert!(Table::default().with("i1", &[one.clone(), other.clone()]).is_err());
+    let failure = Table::default().with("i1", &[one.clone(), other.clone()]).unwrap_err();
+    assert!(failure.to_string().contains("one port and one generation"), "{failure}");
     other.tap.clone_from(&one.tap);
     other.node = "192.168.50.9:1".to_owned();
     let failure = Table::default().with("i1", &[one, other]).unwrap_err();

@@ -269,6 +269,10 @@ impl Store for Sqlite {
         self.read(|connection| instances::cgpus(connection, part, after, "true"))
     }
 
+    fn newest_usage(&self, project: Option<&str>, limit: u32) -> Result<Vec<CgpuRow>, StoreError> {
+        self.read(|connection| instances::newest(connection, project, limit))
+    }
+
     fn mark(
         &self,
         instance: &str,
@@ -281,6 +285,11 @@ impl Store for Sqlite {
             instances::mark(connection, &instance, step, &effects, &event)
         });
         ticket.wait()
+    }
+
+    fn keep_used(&self, used_ns: &[(String, u64)]) -> Result<(), StoreError> {
+        let used_ns = used_ns.to_vec();
+        self.writer.begin(move |connection| instances::keep_used(connection, &used_ns)).wait()
     }
 
     fn tell(&self, instance: &str, event: &Event) -> Result<(), StoreError> {
@@ -337,19 +346,31 @@ impl Store for Sqlite {
                 "SELECT id, at_ms, actor, project, action, target, status FROM audit
                  WHERE id > ? ORDER BY id LIMIT ?",
             )?;
-            let rows = query.query_map((after, part.limit), |row| {
-                let (id, at_ms, actor, project) =
-                    (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
-                let (action, target, status) = (row.get(4)?, row.get(5)?, row.get(6)?);
-                Ok(AuditEntry { id, at_ms, actor, project, action, target, status })
-            })?;
+            let rows = query.query_map((after, part.limit), audit_row)?;
             rows.map(|row| Ok(row?).map(|row: AuditEntry| (row.id.to_string(), row))).collect()
+        })
+    }
+
+    fn newest_audit(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT id, at_ms, actor, project, action, target, status FROM audit
+                 ORDER BY id DESC LIMIT ?",
+            )?;
+            let rows = query.query_map([limit], audit_row)?;
+            rows.map(|row| Ok(row?)).collect()
         })
     }
 
     fn counts(&self) -> Result<Counts, StoreError> {
         self.read(counts)
     }
+}
+
+fn audit_row(row: &Row<'_>) -> rusqlite::Result<AuditEntry> {
+    let (id, at_ms, actor, project) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+    let (action, target, status) = (row.get(4)?, row.get(5)?, row.get(6)?);
+    Ok(AuditEntry { id, at_ms, actor, project, action, target, status })
 }
 
 const NODES: &str = "SELECT name, admin, gateway, host, created_ms,

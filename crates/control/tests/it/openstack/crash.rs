@@ -16,7 +16,7 @@ use crate::support::{Program, eventually, shared};
 
 /// The program's options, the compute host's endpoint among them.
 fn flags(host: &SimulatedHost) -> Vec<String> {
-    let words = "--provisioner openstack --image image1 --flavor m1 --network net1 --host";
+    let words = "--provisioner openstack --image image1 --flavor m1 --network net1 --host-endpoint";
     let mut flags: Vec<String> = words.split(' ').map(str::to_owned).collect();
     flags.push(format!("compute1={}", host.socket.display()));
     flags
