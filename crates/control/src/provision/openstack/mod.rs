@@ -194,13 +194,14 @@ impl OpenStack {
             metadata: vec![(INSTANCE, vm.id.clone()), (SEAL, seal)],
             user_data,
         };
-        self.cloud.create_server(&vm.project, &server).map_err(|error| match error {
-            ApiError::Refused { status: 401, words, .. } => Failure::permanent(format!(
+        let asked = self.cloud.create_server(&vm.project, &server);
+        if let Err(ApiError::Refused { status: 401, words, .. }) = asked {
+            return Err(Failure::permanent(format!(
                 "the control plane's user has no role in project {}: {words}",
                 vm.project
-            )),
-            error => error.into(),
-        })
+            )));
+        }
+        Ok(asked?)
     }
 }
 
@@ -282,14 +283,13 @@ impl Provisioner for OpenStack {
 
     fn state(&self, id: &str) -> Result<VmState, Failure> {
         let Some(server) = self.server(id)? else { return Ok(VmState::Absent) };
-        match state_of(&server) {
-            VmState::Broken(_) => {
-                let why = self.cloud.fault(&server.id)?;
-                let why = why.unwrap_or_else(|| "the server is in error".to_owned());
-                Ok(VmState::Broken(format!("Nova: {why}")))
-            }
-            state => Ok(state),
+        let state = state_of(&server);
+        if matches!(state, VmState::Broken(_)) {
+            let why = self.cloud.fault(&server.id)?;
+            let why = why.unwrap_or_else(|| "the server is in error".to_owned());
+            return Ok(VmState::Broken(format!("Nova: {why}")));
         }
+        Ok(state)
     }
 
     fn terminate(&self, id: &str) -> Result<bool, Failure> {
