@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weft_api::v1::{Event, EventKind};
+use weft_api::v1::{Attachment, Event, EventKind, Gateway, Variable};
 
 use crate::allocate::Allocator;
 use crate::clock;
@@ -15,9 +15,6 @@ use crate::plan::Step;
 use crate::provision::{Failure, Provisioner, VmSpec, VmState};
 use crate::rules::{self, Endpoint, GrantRow};
 use crate::store::{CgpuRow, Effects, Found, InstanceRow, Store, StoreError};
-
-/// How often to look for what comes of itself: a port, a booted VM, one that is gone.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// A VM has booted after this time, or never will.
 const BOOT_LIMIT_MS: u64 = 300_000;
@@ -66,7 +63,7 @@ impl World {
         let begun = Instant::now();
         let effects = match self.act(instance, step) {
             Ok(Some(effects)) => effects,
-            Ok(None) => return Outcome::NotYet(LOOK_AGAIN),
+            Ok(None) => return Outcome::NotYet(self.provisioner.look_again()),
             Err(failure) => return Outcome::Failed(failure),
         };
         self.crash.at("after", step);
@@ -239,6 +236,27 @@ impl World {
         answer.map_err(|failure| of_node(node, &failure))
     }
 
+    /// What an instance must know that fetches it: the gateways themselves, for nothing leads
+    /// there.
+    ///
+    /// # Errors
+    /// The store's; if there are no grants any longer.
+    pub fn attachment(&self, instance: &InstanceRow) -> Result<Attachment, Failure> {
+        let cgpus = self.store.instance_cgpus(&instance.id)?;
+        let vm = vm_spec(instance, &cgpus);
+        let mut gateways = Vec::new();
+        for (masked, grants) in vm.gateways {
+            let node = cgpus.iter().find(|cgpu| cgpu.masked.as_ref() == Some(&masked));
+            let node = node.map(|cgpu| self.store.node(&cgpu.node)).transpose()?.flatten();
+            let gone = || Failure::passing("a node of the instance is not known any longer");
+            gateways.push(Gateway { address: node.ok_or_else(gone)?.gateway, grants });
+        }
+        let is_masked = |name: &str| name.starts_with("CGPU_");
+        let variables = vm.environment.into_iter().filter(|(name, _)| !is_masked(name));
+        let environment = variables.map(|(name, value)| Variable { name, value }).collect();
+        Ok(Attachment { environment, gateways })
+    }
+
     /// What the endpoint of an instance's host is to hold.
     ///
     /// # Errors
@@ -293,7 +311,10 @@ fn vm_spec(instance: &InstanceRow, cgpus: &[CgpuRow]) -> VmSpec {
     }
     VmSpec {
         id: instance.id.clone(),
+        name: instance.name.clone(),
+        project: instance.project.clone(),
         slot: instance.slot,
+        cgpus: instance.spec.cgpus,
         host: instance.spec.host.clone(),
         environment,
         gateways,

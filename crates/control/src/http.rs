@@ -113,7 +113,9 @@ async fn understood(path: &RawPathParams, request: Request) -> Result<Ask, Probl
     };
     let is_bearer = |(scheme, _): &(&str, &str)| scheme.eq_ignore_ascii_case("bearer");
     let credentials = header(&AUTHORIZATION)?.and_then(|value| value.split_once(' '));
-    let token = credentials.filter(is_bearer).map(|(_, token)| token.trim_start());
+    let bearer = credentials.filter(is_bearer).map(|(_, token)| token.trim_start());
+    // As OpenStack's clients show theirs.
+    let token = bearer.or(header(&HeaderName::from_static("x-auth-token"))?);
     let key = header(&HeaderName::from_static(IDEMPOTENCY_HEADER))?;
     let large =
         |_| Problem::new(Kind::TooLarge, format!("a body has up to {BODY_BYTES_MAX} bytes"));

@@ -7,6 +7,7 @@
 //! idempotently; [`engine`] goes on until nothing is left to do, also after a crash; [`sweep`]
 //! finds what should not be there. [`provision`] makes VMs, [`rules`] says what the endpoints of
 //! their hosts must hold ([`hosts`] tells them), and [`nodes`] makes vGPUs with grants.
+//! [`openstack`] is the client of that cloud, and [`identity`] knows its tokens.
 
 pub mod allocate;
 pub mod bench;
@@ -17,7 +18,9 @@ pub mod engine;
 pub mod execute;
 pub mod hosts;
 pub mod http;
+pub mod identity;
 pub mod nodes;
+pub mod openstack;
 pub mod plan;
 pub mod provision;
 pub mod random;

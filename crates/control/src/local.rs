@@ -50,7 +50,7 @@ pub(crate) fn local(options: &LocalOptions) -> Result<()> {
     register(&node, store.as_ref())?;
     let tokens = tokens(&folder, store.as_ref())?;
     let world = serve::world(store, Arc::clone(&vms) as _, vms, &options.service);
-    serve::run(world, &options.service, |address| {
+    serve::run(world, None, &options.service, |address| {
         note(&format!(
             "weft-control: a cloud on this machine is ready. In another terminal:\n\
              \n  export GSAAS_URL=http://{address} GSAAS_TOKEN_FILE={}\n  \

@@ -17,17 +17,23 @@ use weft_control::crash::Crash;
 use weft_control::engine::Engine;
 use weft_control::execute::World;
 use weft_control::hosts::Hosts;
+use weft_control::identity::{Identity, KeystoneTokens};
 use weft_control::nodes::Sockets;
-use weft_control::provision::Provisioner;
+use weft_control::openstack::{self, Cloud};
 use weft_control::provision::fake::Fake;
 use weft_control::provision::local::{Isolation, Local, Settings, guest};
+use weft_control::provision::openstack::{Key, OpenStack};
+use weft_control::provision::slurm::Slurm;
+use weft_control::provision::{self, Provisioner};
 use weft_control::rules::Endpoint;
 use weft_control::service::Service;
 use weft_control::store::sqlite::Sqlite;
 use weft_control::store::{Store, TokenRow};
 use weft_control::{clock, http, random, sweep};
 
-use crate::args::{ProvisionerName, ServeOptions, ServiceOptions, State, TokenOptions};
+use crate::args::{
+    OpenstackOptions, ProvisionerName, ServeOptions, ServiceOptions, State, TokenOptions,
+};
 use crate::{line, note};
 
 /// Another one that has the folder has ended after this time, or stays.
@@ -177,6 +183,9 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
     let folder = options.state.folder()?;
     let _lock = lock(&folder)?;
     let store = State::store(&folder)?;
+    let is_openstack = options.provisioner == ProvisionerName::Openstack;
+    let cloud = (is_openstack || options.keystone).then(cloud).transpose()?;
+    let identity = cloud.clone().map(|cloud| Arc::new(KeystoneTokens::new(cloud)) as _);
     match options.provisioner {
         ProvisionerName::Local => {
             ensure!(
@@ -202,7 +211,7 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
             let local = local_vms(&folder, &options.service)?;
             let endpoint = Arc::clone(&local);
             let world = world(store, local, endpoint, &options.service);
-            run(world, &options.service, |_| Ok(()))
+            run(world, identity, &options.service, |_| Ok(()))
         }
         ProvisionerName::Fake => {
             let fake = Arc::new(Fake::default());
@@ -211,9 +220,51 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
                 sockets => Arc::new(Hosts::new(sockets.iter().cloned())),
             };
             let world = world(store, fake, endpoint, &options.service);
-            run(world, &options.service, |_| Ok(()))
+            run(world, identity, &options.service, |_| Ok(()))
+        }
+        ProvisionerName::Openstack => {
+            let vms = openstack_vms(&folder, &options.openstack, cloud)?;
+            let endpoint = Arc::new(Hosts::new(options.host_endpoint.iter().cloned()));
+            let world = world(store, vms, endpoint, &options.service);
+            run(world, identity, &options.service, |_| Ok(()))
+        }
+        ProvisionerName::Slurm => {
+            let slurm = Arc::new(Slurm::new(folder.join("slurm"), options.squeue.clone())?);
+            note(&format!("weft-control: {}", slurm.check()?));
+            let endpoint = Arc::clone(&slurm);
+            let world = world(store, slurm, endpoint, &options.service);
+            run(world, identity, &options.service, |_| Ok(()))
         }
     }
+}
+
+/// OpenStack, as the environment names it.
+fn cloud() -> Result<Cloud> {
+    let settings = openstack::Settings::read(|name| std::env::var(name).ok());
+    Ok(Cloud::new(settings.map_err(anyhow::Error::msg)?)?)
+}
+
+/// VMs of an OpenStack cloud, whose key is in `folder`.
+fn openstack_vms(
+    folder: &Path,
+    options: &OpenstackOptions,
+    cloud: Option<Cloud>,
+) -> Result<Arc<OpenStack>> {
+    let OpenstackOptions { image, flavor, network, image_libraries } = options;
+    let missing = || anyhow::anyhow!("say --image, --flavor and --network");
+    let [image, flavor, network] =
+        [image, flavor, network].map(|given| given.clone().ok_or_else(missing));
+    let settings =
+        provision::openstack::Settings::new(image?, flavor?, network?, image_libraries.clone());
+    let key = Key::at(&folder.join("seal.key"))?;
+    let vms = OpenStack::new(cloud.map_or_else(self::cloud, Ok)?, settings, key);
+    // A cloud that does not answer now is asked again; one that refuses never will do.
+    match vms.check() {
+        Ok(words) => note(&format!("weft-control: {words}")),
+        Err(failure) if failure.is_permanent => anyhow::bail!("{failure}"),
+        Err(failure) => note(&format!("weft-control: for now: {failure}")),
+    }
+    Ok(Arc::new(vms))
 }
 
 /// The world, with placement as asked.
@@ -247,11 +298,16 @@ pub(crate) fn log() {
 /// Serves until the process is told to end.
 pub(crate) fn run(
     world: World,
+    identity: Option<Arc<dyn Identity>>,
     options: &ServiceOptions,
     ready: impl FnOnce(std::net::SocketAddr) -> Result<()>,
 ) -> Result<()> {
     let engine = Engine::start(world, options.workers.into())?;
-    let service = Arc::new(Service::new(Arc::clone(&engine)));
+    let mut service = Service::new(Arc::clone(&engine));
+    if let Some(identity) = identity {
+        service = service.with_identity(identity);
+    }
+    let service = Arc::new(service);
     sweep_always(engine, options.sweep_s)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {

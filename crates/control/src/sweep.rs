@@ -11,10 +11,13 @@ use crate::execute::World;
 use crate::nodes::PROBE;
 use crate::plan::Step;
 use crate::provision::{Failure, VmState};
-use crate::store::{Part, Store, StoreError, VGPU_PREFIX, Wanted};
+use crate::store::{NodeRow, Part, Store, StoreError, VGPU_PREFIX, Wanted};
 
 /// Nodes that are looked at.
 const NODES_MAX: u32 = 100_000;
+
+/// The least memory of a cGPU that hosts are said to have room for, as in the paper.
+const MIB_OF_CGPU: u64 = 1_024;
 
 /// What a sweep found and did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -44,6 +47,7 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     let ruled = world.endpoint.instances()?;
     let nodes = world.store.nodes(&Part { limit: NODES_MAX, after: None, project: None })?;
     let mut vgpus = BTreeMap::new();
+    offer(world, &nodes);
     for (name, node) in nodes {
         // Why one does not answer is said once.
         if let Ok(found) = world.heard(&name, world.nodes.vgpus(&node.admin)) {
@@ -84,6 +88,25 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
         engine.kick(&id);
     }
     failed.map_or(Ok(swept), Err)
+}
+
+/// Says how many cGPUs of its own VMs each compute host has room for: one for each GiB of its GPUs
+/// that are in service.
+fn offer(world: &World, nodes: &[(String, NodeRow)]) {
+    let mut hosts: BTreeMap<&str, u64> = BTreeMap::new();
+    let part = Part { limit: NODES_MAX, after: None, project: None };
+    let Ok(gpus) = world.store.gpus(&part) else { return };
+    for (_, gpu) in gpus.iter().filter(|(_, gpu)| gpu.in_service) {
+        if let Some((_, node)) = nodes.iter().find(|(_, node)| node.name == gpu.node) {
+            *hosts.entry(&node.host).or_default() += (gpu.found.memory_mib / MIB_OF_CGPU).max(1);
+        }
+    }
+    for (host, cgpus) in hosts {
+        let cgpus = u32::try_from(cgpus).unwrap_or(u32::MAX);
+        if let Err(failure) = world.provisioner.offer(host, cgpus) {
+            tracing::warn!(host, why = failure.words, "its cGPUs are not offered");
+        }
+    }
 }
 
 /// Which vGPUs are this control plane's.

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -27,6 +27,12 @@ use weft_wire::remote::to_hex;
 
 /// How often whoever is about to end looks whether it may.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// A gateway takes a connection within this time, or is not there yet.
+const REACH_LIMIT: Duration = Duration::from_secs(2);
+
+/// How often to look for one that is not there yet.
+const REACH_PAUSE: Duration = Duration::from_millis(200);
 
 /// Relays vGPUs of another host over TLS.
 #[derive(Debug, Parser)]
@@ -77,6 +83,10 @@ struct ConnectOptions {
     /// End with this process, and remove the socket.
     #[arg(long)]
     until: Option<u32>,
+    /// Be ready only when the gateway takes connections, however long that takes: in a VM, whose
+    /// host leads there only later.
+    #[arg(long)]
+    await_remote: bool,
 }
 
 #[derive(Debug, Args)]
@@ -164,10 +174,22 @@ fn connect(options: &ConnectOptions) -> Result<()> {
     if let Some(owner) = options.until {
         end_with(owner, options.socket.clone(), Arc::clone(&near))?;
     }
+    if options.await_remote {
+        await_remote(&options.remote);
+    }
     near.serve(&options.socket, || {
         // Whoever waits for it has gone if it cannot be told.
         let _ = answer("ready");
     })
+}
+
+/// Returns when a connection is taken there.
+fn await_remote(remote: &str) {
+    let reach = |address: SocketAddr| TcpStream::connect_timeout(&address, REACH_LIMIT).is_ok();
+    let is_there = || remote.to_socket_addrs().is_ok_and(|mut all| all.any(reach));
+    while !is_there() {
+        std::thread::sleep(REACH_PAUSE);
+    }
 }
 
 /// Ends this process when another one has, and the programs that it started.

@@ -41,6 +41,8 @@ pub(crate) enum Command {
     Show(String),
     /// Print a VM's console.
     Console(String),
+    /// Write what a job must know into a folder.
+    Attach(String, PathBuf),
     /// Show a project's quota and what it has.
     Quota(String),
     /// List GPUs.
@@ -65,6 +67,7 @@ const OPTIONS: &[Entry] = &[
     Entry("list", "", "", "list VMs"),
     Entry("show", "", "", "show the VM -id, its cGPUs and what it went through"),
     Entry("console", "", "", "print what the VM -id printed"),
+    Entry("attach", "", "", "write what the job -id must know into -folder: gateways, environment"),
     Entry("quota", "", "", "show the quota of -project and what it has"),
     Entry("gpus", "", "", "list GPUs (administrators)"),
     Entry("drain", "", "", "put nothing new on the GPU -gpu (administrators)"),
@@ -97,7 +100,13 @@ const OPTIONS: &[Entry] = &[
     Entry("userdata", "FILE", "l", "shell script that runs in the VM when it has booted"),
     Entry("key", "KEY", "l", "the same request with the same key launches one VM, however often"),
     Entry("project", "NAME", "l quota", "the project; administrators choose"),
-    Entry("id", "VM", "t show console", "which VM"),
+    Entry(
+        "folder",
+        "FOLDER",
+        "attach",
+        "where; the files are secrets, and nobody else may read them",
+    ),
+    Entry("id", "VM", "t show console attach", "which VM"),
     Entry("gpu", "N", "drain undrain", "which GPU"),
     Entry("nowait", "", "l t", "do not wait until it is done"),
     Entry("json", "", "*", "print JSON"),
@@ -160,6 +169,7 @@ impl Command {
             | Self::List
             | Self::Show(_)
             | Self::Console(_)
+            | Self::Attach(..)
             | Self::Quota(_)
             | Self::Gpus
             | Self::Drain(..) => None,
@@ -297,6 +307,10 @@ impl Given {
             "list" => Command::List,
             "show" => Command::Show(self.id(command)?),
             "console" => Command::Console(self.id(command)?),
+            "attach" => {
+                let folder = PathBuf::from(self.required("folder", command)?);
+                Command::Attach(self.id(command)?, folder)
+            }
             "quota" => {
                 let project = self.required("project", command)?;
                 check_name(&project).map_err(|error| format!("-project: {error}"))?;
@@ -468,6 +482,8 @@ mod tests {
             ("-l -t -id=a", "exclude each other"),
             ("-t", "-t needs -id"),
             ("-t -id=../x", "is no name"),
+            ("-attach -id=a", "-attach needs -folder"),
+            ("-attach -folder=a", "-attach needs -id"),
             ("-t -id=a -ncgpus=2", "means nothing to -t"),
             ("-list now", "begin with a dash"),
             ("-list=3", "takes no value"),

@@ -308,6 +308,30 @@ answered! {
         pub host: Option<String>,
     }
 
+    /// What an instance must know to reach its cGPUs.
+    pub struct Attachment {
+        /// What its programs find in the environment.
+        pub environment: Vec<Variable>,
+        /// Where `weft-endpoint` connects to, with the grants to show there.
+        pub gateways: Vec<Gateway>,
+    }
+
+    /// A variable of the environment.
+    pub struct Variable {
+        /// Its name.
+        pub name: String,
+        /// Its value.
+        pub value: String,
+    }
+
+    /// A node's gateway.
+    pub struct Gateway {
+        /// `host:port`.
+        pub address: String,
+        /// The grants: secrets.
+        pub grants: Vec<String>,
+    }
+
     /// Something that takes its time.
     pub struct Operation {
         /// Its id.

@@ -9,6 +9,7 @@ use weft_sched::placement::{AMOUNT_MAX, CGPUS_MAX};
 
 use super::{Actor, Answer, Ask, Reply, Service, json, missing, named, page, parse};
 use crate::allocate::broken;
+use crate::provision::Delivery;
 use crate::random;
 use crate::store::{CgpuRow, InstanceRow, Key, Part, Reservation, Spec, Wanted};
 
@@ -132,6 +133,21 @@ impl Service {
         page(&part, cgpus.into_iter().map(with_cursor).collect(), |cgpu| {
             cgpu_shown(actor, cgpu, state)
         })
+    }
+
+    /// What a job must know that was not made with it.
+    pub(super) fn instance_attachment(&self, actor: &Actor, ask: &Ask) -> Answer {
+        let row = self.find(actor, ask)?;
+        if self.world().provisioner.delivery() == Delivery::WithVm {
+            let words = "VMs are made with what they must know, and nobody else is told";
+            return Err(Problem::new(Kind::Conflict, words));
+        }
+        if row.state() != InstanceState::Ready {
+            let words = format!("{} is not ready", row.id);
+            return Err(Problem::new(Kind::Conflict, words).hint("wait until it is"));
+        }
+        let attachment = self.world().attachment(&row);
+        json(&attachment.map_err(|failure| Problem::new(Kind::Internal, failure.words))?)
     }
 
     pub(super) fn instance_console(&self, actor: &Actor, ask: &Ask) -> Answer {

@@ -5,6 +5,7 @@
 mod crash;
 mod document;
 mod http;
+mod openstack;
 mod service;
 mod store;
 mod support;

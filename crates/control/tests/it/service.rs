@@ -412,6 +412,9 @@ fn a_sweep_removes_what_nobody_knows_and_restores_what_is_missing() {
     let world = cloud.engine.world();
     let stranger = weft_control::provision::VmSpec {
         id: "i-stranger".into(),
+        name: "i-stranger".into(),
+        project: "a".into(),
+        cgpus: 0,
         slot: 99,
         host: None,
         environment: Vec::new(),

@@ -263,6 +263,7 @@ fn report(name: &str, memory_bytes: u64) -> VgpuReport {
 pub(crate) struct Program {
     pub(crate) folder: TempDir,
     pub(crate) node: SimulatedNode,
+    pub(crate) environment: Vec<(&'static str, String)>,
     process: Option<Child>,
     url: String,
     token: String,
@@ -280,8 +281,14 @@ impl Program {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&endpoint, mode).unwrap();
         let node = SimulatedNode::start(folder.path(), 4, "127.0.0.1:1");
-        let mut program =
-            Self { folder, node, process: None, url: String::new(), token: String::new() };
+        let mut program = Self {
+            folder,
+            node,
+            environment: Vec::new(),
+            process: None,
+            url: String::new(),
+            token: String::new(),
+        };
         let mut command = program.command();
         command.args(["token", "test", "--role", "admin", "--state-dir"]).arg(program.state());
         let output = command.output().unwrap();
@@ -314,6 +321,7 @@ impl Program {
         command.args(flags).arg("--state-dir").arg(self.state());
         command.arg("--libraries").arg(self.folder.path());
         command.arg("--endpoint").arg(self.folder.path().join("endpoint"));
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.envs(crash_at.map(|place| (weft_control::crash::VARIABLE, place)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().unwrap();
