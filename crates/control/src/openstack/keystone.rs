@@ -1,5 +1,5 @@
-//! Tokens: the control plane's own, one for each project in which it makes servers, and the checks of
-//! those that people show.
+//! Tokens: the control plane's own, one for each project in which it makes servers, and the checks
+//! of those that people show.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

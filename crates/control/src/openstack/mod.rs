@@ -1,4 +1,4 @@
-//! OpenStack: the calls of Keystone, Nova, Neutron, Glance and Placement that are needed, and no more.
+//! OpenStack: the calls of Keystone, Nova, Neutron, Glance and Placement that are needed.
 //!
 //! [`http`] sends requests, [`keystone`] has the tokens for them. Nothing here decides anything:
 //! [`crate::provision::openstack`] does.

@@ -84,8 +84,8 @@ impl fmt::Debug for Key {
 }
 
 impl Key {
-    /// The key in a file, which is made if it is not there. Without it nobody knows the servers that
-    /// were made with it.
+    /// The key in a file, which is made if it is not there. Without it nobody knows the servers
+    /// that were made with it.
     ///
     /// # Errors
     /// The system's.

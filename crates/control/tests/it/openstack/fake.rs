@@ -1,5 +1,5 @@
-//! Keystone, Nova, Neutron, Glance and Placement over HTTP, with nothing behind them but lists. They
-//! do what the real ones were seen to do, and fail when they are told to.
+//! Keystone, Nova, Neutron, Glance and Placement over HTTP, with nothing behind them but lists.
+//! They do what the real ones were seen to do, and fail when they are told to.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
