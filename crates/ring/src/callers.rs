@@ -168,8 +168,8 @@ impl OwnCallers {
         let (was, now) = (Ordering::SeqCst, Ordering::Relaxed);
         let is_ended = self.boosted.compare_exchange(thread, 0, was, now).is_ok();
         if is_ended && !self.is_guest {
-            // A guest's processor is made ordinary by the host, which sees the word. Giving privilege up
-            // is always allowed; where it fails the daemon does it.
+            // A guest's processor is made ordinary by the host, which sees the word. Giving
+            // privilege up is always allowed; where it fails the daemon does it.
             let _given_up = priority::make_normal(0, true);
         }
     }
