@@ -133,7 +133,9 @@ fn lies(class: Class, first_ns: u64, later_ns: u64) -> (u64, u64) {
     let mut bench = Bench::new(PoolConfig::default(), 1);
     bench.add(0, 0, class, 1);
     bench.add(1, 1, class, 1);
-    (0..4).for_each(|_| drop(bench.submit(0, 10 * MS, first_ns)));
+    for _ in 0..4 {
+        bench.submit(0, 10 * MS, first_ns);
+    }
     bench.pass(5 * MS);
     loop {
         while bench.outstanding(0) < 4 {
@@ -159,7 +161,7 @@ fn who_says_that_tasks_last_for_36_years_starves_nobody() {
 }
 
 proptest! {
-    /// Whatever it says, the other one has its half but for the bound: two quanta of each.
+    /// Whatever it says, the other one has its half but for the bound, two quanta of each.
     #[test]
     fn no_estimate_takes_the_other_ones_half(
         first in 0u32..=60,
@@ -203,6 +205,22 @@ fn a_batch_task_does_not_give_way_before_its_quantum_nor_to_who_had_more() {
     assert!(bench.tasks[&again].left_ns == 500 * MS, "it had two turns in a row");
 }
 
+/// Nothing happens but what the pool said beforehand: who is next is the one that runs.
+#[test]
+fn an_endless_task_stops_though_its_own_vgpu_is_next() {
+    let mut bench = Bench::new(PoolConfig::default(), 1);
+    bench.add(0, 0, Class::Batch, 1);
+    bench.add(1, 1, Class::Batch, 1);
+    let first = bench.submit(1, 250 * MS, 0);
+    bench.pass(240 * MS);
+    for _ in 0..2 {
+        bench.submit(0, u64::MAX / 4, 1);
+    }
+    let second = bench.submit(1, 20 * MS, 0);
+    bench.pass(500 * MS);
+    assert!(!bench.tasks.contains_key(&first) && !bench.tasks.contains_key(&second));
+}
+
 #[test]
 fn an_endless_batch_task_leaves_the_others_their_shares() {
     let mut bench = Bench::new(PoolConfig::default(), 2);
@@ -232,7 +250,9 @@ fn endless_user_facing_tasks_leave_devices_to_batch_and_to_others_in_time() {
     bench.add(0, 0, USER, 1);
     bench.add(1, 1, Class::Batch, 1);
     bench.add(2, 2, USER, 1);
-    (0..2).for_each(|_| drop(bench.submit(0, u64::MAX / 4, MS)));
+    for _ in 0..2 {
+        bench.submit(0, u64::MAX / 4, MS);
+    }
     let batch = bench.submit(1, 50 * MS, 0);
     let bound_ns = config.batch_patience_ns + config.user_quantum_ns + config.slice_ns;
     bench.pass(bound_ns + 50 * MS);
@@ -276,7 +296,9 @@ fn tenants_share_by_their_weights_from_when_they_are_set() {
     bench.add(0, 7, Class::Batch, 1);
     bench.add(1, 8, Class::Batch, 100);
     bench.feed(PoolEvent::SetTenant { tenant: TenantKey(7), weight: Weight::new(3).unwrap() });
-    (0..2).for_each(|vgpu| drop(bench.submit(vgpu, u64::MAX / 4, 0)));
+    for vgpu in 0..2 {
+        bench.submit(vgpu, u64::MAX / 4, 0);
+    }
     bench.pass(20_000 * MS);
     let (heavy, light) = (bench.had_ms(0), bench.had_ms(1));
     assert!((29 * light..=31 * light).contains(&(heavy * 10)), "{heavy} ms, {light} ms");

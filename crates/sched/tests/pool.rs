@@ -672,7 +672,9 @@ fn deadline_stops_a_batch_task_at_its_next_slice_and_goes_on_with_it() {
     assert_eq!(feed(&mut pool, 7 * MS, submit(1, 0)), [yields]);
     let (device, task) = (DeviceKey(0), TaskKey(0));
     let stopped = PoolEvent::Stopped { device, task };
-    assert_eq!(feed(&mut pool, 10 * MS, stopped), [runs(1)]);
+    // A user-facing task that is longer than its quantum does not keep batch tasks waiting.
+    let yields = PoolAction::Yield { device, at_ns: 1_010 * MS };
+    assert_eq!(feed(&mut pool, 10 * MS, stopped), [runs(1), yields]);
     assert_eq!(feed(&mut pool, 30 * MS, finished(1)), [runs(0)]);
 }
 

@@ -252,11 +252,11 @@ impl Deadline {
         state.keyed_runs().filter_map(stops).min()
     }
 
-    /// The device whose batch run, after its quantum, is first behind the batch vGPU that is next,
-    /// with the time of that; none if another one was told to stop by then. One that does not stop
-    /// within a quantum of its time is not waited for: its kernel cannot be cut.
+    /// The device whose batch run, after its quantum, is the first that a batch vGPU that waits is
+    /// owed more than, with the time of that; none if another one was told to stop by then. One
+    /// that does not stop within a quantum of its time is not waited for: its kernel cannot be cut.
     fn turn(&self, state: &State, now_ns: u64) -> Option<(u64, DeviceKey)> {
-        let next = self.shares.first(1)?;
+        self.shares.first(1)?;
         let overtime_ns = state.config.batch_quantum_ns;
         let is_due = |run: &Run| run.stop_ns.saturating_add(overtime_ns) >= now_ns;
         let told = state.keyed_runs().filter(|(_, run)| run.is_batch && !run.yields);
@@ -265,7 +265,7 @@ impl Deadline {
             if run.yields || !run.is_batch {
                 return None;
             }
-            let more_ns = self.shares.until_owed_ns(next, state.task(run.task).vgpu)?;
+            let more_ns = self.shares.until_owed_ns(state.task(run.task).vgpu)?;
             let owed_ns = self.charges[device.index()].until_ns.saturating_add(more_ns);
             let quantum_ns = run.since_ns.saturating_add(state.config.batch_quantum_ns);
             let at_ns = owed_ns.max(quantum_ns).max(now_ns);

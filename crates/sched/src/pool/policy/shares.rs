@@ -109,6 +109,14 @@ impl Level {
         });
     }
 
+    /// What each run of a flow may still have until another flow that waits is owed more, in ns.
+    fn until_owed_ns(&self, key: u32) -> Option<u64> {
+        let (owed, _) = self.waiting.peek_beside(key)?;
+        let flow = self.flow(key);
+        let lead_ns = owed.minus(flow.settled).to_service_ns(flow.weight);
+        Some((lead_ns / u64::from(flow.runs.max(1))).saturating_add(1))
+    }
+
     fn is_within(&self, key: u32, slack_ns: u64) -> bool {
         let flow = self.flow(key);
         let slack = Tag::from_service(slack_ns, flow.weight);
@@ -354,22 +362,12 @@ impl Shares {
         });
     }
 
-    /// What one run of a batch vGPU may still have until another one, which waits, is owed more, in
-    /// ns; none if they are one.
-    pub(super) fn until_owed_ns(&self, waits: VgpuKey, runs: VgpuKey) -> Option<u64> {
-        if waits == runs {
-            return None;
-        }
-        let (one, other) = (self.seats[waits.index()], self.seats[runs.index()]);
+    /// What each run of a batch vGPU may still have until another one that waits is owed more, in
+    /// ns; none if no other one waits. Without a further event nothing else is known to change.
+    pub(super) fn until_owed_ns(&self, runs: VgpuKey) -> Option<u64> {
+        let Seat { tenant, place } = self.seats[runs.index()];
         let class = &self.classes[1];
-        let (waiting, running) = match one.tenant == other.tenant {
-            true => {
-                let level = &class.groups[one.tenant as usize].level;
-                (level.flow(one.place), level.flow(other.place))
-            }
-            false => (class.tenants.flow(one.tenant), class.tenants.flow(other.tenant)),
-        };
-        let lead_ns = waiting.tag().minus(running.settled).to_service_ns(running.weight);
-        Some((lead_ns / u64::from(running.runs.max(1))).saturating_add(1))
+        let own = class.groups[tenant as usize].level.until_owed_ns(place);
+        own.into_iter().chain(class.tenants.until_owed_ns(tenant)).min()
     }
 }
