@@ -21,6 +21,7 @@ mod memory;
 mod moves;
 mod node;
 mod people;
+mod pool_shares;
 mod pools;
 mod programs;
 mod quiet;
