@@ -166,14 +166,7 @@ fn run_task(runner: &Runner, device: &Device, sockets: &Receiver<OwnedFd>, run: 
 }
 
 /// Hands over what the task computed, if the run still counts.
-fn commit(
-    runner: &Runner,
-    device: &Device,
-    task: &Task,
-    run: Run,
-    output: &[u8],
-    used_ns: u64,
-) {
+fn commit(runner: &Runner, device: &Device, task: &Task, run: Run, output: &[u8], used_ns: u64) {
     let mut state = task.state();
     if state.run != Some(run) || state.over {
         return;
@@ -223,14 +216,7 @@ fn end_unfinished(runner: &Runner, task: &Task, run: Run, outcome: Outcome) -> b
 
 /// The session broke under the task, which begins anew elsewhere; `counts` is what that adds to the
 /// losses that a task may have.
-fn lose(
-    runner: &Runner,
-    device: &Device,
-    task: &Task,
-    run: Run,
-    why: &str,
-    counts: u32,
-) {
+fn lose(runner: &Runner, device: &Device, task: &Task, run: Run, why: &str, counts: u32) {
     *lock(&device.attached) = None;
     let losses = {
         let mut state = task.state();

@@ -221,7 +221,8 @@ impl Execution<'_> {
         let kernel = self.task.kernel();
         let estimate_ns = kernel.estimate_ns(self.task.plan.blocks);
         let begin = &self.runner.begin;
-        let limit_ns = if self.runner.owed().batch { begin.slice_ns } else { begin.user_quantum_ns };
+        let limit_ns =
+            if self.runner.owed().batch { begin.slice_ns } else { begin.user_quantum_ns };
         let wanted = first > 0 || !(1..=limit_ns).contains(&estimate_ns);
         kernel.piece.as_ref().ok().filter(|_| wanted)
     }

@@ -270,12 +270,7 @@ impl Pool {
 
     /// A device's task ended, one way or another, after so many ns. That is the pool's own measure:
     /// nobody else had the device.
-    fn ended(
-        &mut self,
-        now_ns: u64,
-        device: DeviceKey,
-        task: TaskKey,
-    ) -> Result<u64, PoolError> {
+    fn ended(&mut self, now_ns: u64, device: DeviceKey, task: TaskKey) -> Result<u64, PoolError> {
         let run = match self.device(device)? {
             Device::Running(run) if run.task == task => run,
             Device::Running(_) | Device::Down | Device::Free | Device::Resetting => {
@@ -288,12 +283,7 @@ impl Pool {
         Ok(now_ns.saturating_sub(run.since_ns))
     }
 
-    fn finished(
-        &mut self,
-        now_ns: u64,
-        device: DeviceKey,
-        task: TaskKey,
-    ) -> Result<(), PoolError> {
+    fn finished(&mut self, now_ns: u64, device: DeviceKey, task: TaskKey) -> Result<(), PoolError> {
         let used_ns = self.ended(now_ns, device, task)?;
         let ended = self.state.tasks[task.index()].take().expect("a device runs tasks that are");
         let took_ns = ended.done_ns.saturating_add(used_ns);

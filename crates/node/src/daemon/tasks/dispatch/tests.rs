@@ -50,10 +50,7 @@ fn a_task_that_ran_for_nobody_is_dropped_for_good() {
     let mut dispatch = dispatch("deadline");
     let (_, run) = runs(&dispatch.submit(0, 1, 1, 0).unwrap())[0];
     assert!(dispatch.cancel(0, 1, 1).is_empty(), "its runner stops it");
-    assert!(
-        dispatch.finished(MS, 1, run, Outcome::Dropped).is_empty(),
-        "it does not run again"
-    );
+    assert!(dispatch.finished(MS, 1, run, Outcome::Dropped).is_empty(), "it does not run again");
     let counts = dispatch.counts(1);
     assert_eq!((counts.dropped, counts.done, counts.failed), (1, 0, 0));
     assert_eq!((counts.running, counts.waiting, counts.stops), (0, 0, 0));
