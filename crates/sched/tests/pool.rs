@@ -317,7 +317,7 @@ fn config(name: &str, reserved: u32, reset: bool) -> PoolConfig {
     PoolConfig { policy, reserved, reset, ..PoolConfig::default() }
 }
 
-/// What `deadline` promises; the lag is allowed so many times.
+/// What `deadline` promises; the lag of user-facing vGPUs is allowed so many times.
 fn bounds(by_tenant: bool, lags: u64) -> Limits {
     let config = config("deadline", 0, false);
     // A slice beyond its quantum a batch run goes on, and no longer while others are owed more.
@@ -326,8 +326,8 @@ fn bounds(by_tenant: bool, lags: u64) -> Limits {
     Limits {
         batch_wait_ns: Some(config.batch_patience_ns + LONGEST_USER_NS),
         is_work_conserving: true,
-        lag_longest_ns: Some(lags * longest_ns),
-        turn_longest_ns: (!by_tenant).then_some(lags * longest_ns),
+        lag_longest_ns: Some(longest_ns),
+        turn_longest_ns: (!by_tenant).then_some(longest_ns),
         user_lag_ns: Some((lags * user_ns, config.slack_ns)),
         by_tenant,
     }
@@ -368,7 +368,7 @@ proptest! {
         keep(PoolConfig { by_tenant, ..config("deadline", 0, false) }, limits, &steps);
     }
 
-    /// A lie may cost who says it as much again, and others nothing.
+    /// A user-facing lie may cost who says it as much again, and others nothing.
     #[test]
     fn no_estimate_breaks_the_bounds(
         steps in steps_with(any_estimate()),

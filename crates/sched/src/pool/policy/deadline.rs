@@ -202,12 +202,13 @@ impl Deadline {
         self.take(state, vgpu)
     }
 
-    /// Charges in advance what the task should take, at most a quantum: its estimate may be its
-    /// tenant's word. [`settle`](Policy::settle) and [`accrue`](Self::accrue) put it right.
+    /// Charges a user-facing task in advance what it should take, at most a quantum: its estimate
+    /// may be its tenant's word. [`settle`](Policy::settle) and [`accrue`](Self::accrue) put it
+    /// right. A batch task may be stopped at any time, and is charged what it had.
     fn begin(&mut self, state: &State, now_ns: u64, device: DeviceKey, task: TaskKey, kind: Kind) {
         let vgpu = state.task(task).vgpu;
         let rest_ns = state.remaining_ns(task);
-        let ahead_ns = rest_ns.min(quantum_ns(state, state.is_batch(task)));
+        let ahead_ns = ahead_ns(state, state.is_batch(task), rest_ns);
         self.shares.start(state, vgpu, ahead_ns);
         if self.charges.len() <= device.index() {
             self.charges.resize(device.index() + 1, Charge::NONE);
@@ -231,7 +232,7 @@ impl Deadline {
             let used_ns = now_ns.saturating_sub(charge.until_ns);
             if used_ns >= period_ns {
                 let rest_ns = charge.end_ns.saturating_sub(now_ns);
-                let after_ns = rest_ns.min(quantum_ns(state, run.is_batch));
+                let after_ns = ahead_ns(state, run.is_batch, rest_ns);
                 let ahead = (charge.ahead_ns, after_ns);
                 (charge.until_ns, charge.ahead_ns) = (now_ns, after_ns);
                 self.shares.charge(state, state.task(run.task).vgpu, used_ns, ahead);
@@ -298,10 +299,9 @@ impl Deadline {
     }
 }
 
-/// The longest that a run goes on while another one is owed more, and so the most that it is
-/// charged in advance.
-fn quantum_ns(state: &State, is_batch: bool) -> u64 {
-    if is_batch { state.config.batch_quantum_ns } else { state.config.user_quantum_ns }
+/// What a run is charged in advance that should go on for `rest_ns`.
+fn ahead_ns(state: &State, is_batch: bool, rest_ns: u64) -> u64 {
+    if is_batch { 0 } else { rest_ns.min(state.config.user_quantum_ns) }
 }
 
 /// How often a run is charged.

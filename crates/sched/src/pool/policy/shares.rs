@@ -1,8 +1,9 @@
 //! Start-time fair queueing before several devices, in two levels: tenants share what a class has,
 //! and a tenant's vGPUs share its part.
 //!
-//! The virtual time of a level is the least of what its active flows *had*, by the pool's clock.
-//! What a run is charged in advance only says who goes next: nobody's word moves the virtual time.
+//! The virtual time of a level is what the flow that is next *had*, by the pool's clock, or while
+//! none waits what those that run had. What a run is charged in advance only says who goes next:
+//! nobody's word moves the virtual time.
 
 use alloc::vec::Vec;
 
@@ -22,20 +23,14 @@ struct Flow {
     ahead_ns: u64,
     runs: u32,
     waits: bool,
-    /// It counts for the virtual time.
-    is_listed: bool,
 }
 
-codec!(struct Flow { weight, settled, ahead_ns, runs, waits, is_listed });
+codec!(struct Flow { weight, settled, ahead_ns, runs, waits });
 
 impl Flow {
     /// Its place in the order of those that wait.
     fn tag(&self) -> Tag {
         self.settled.plus(Tag::from_service(self.ahead_ns, self.weight))
-    }
-
-    fn is_active(&self) -> bool {
-        self.waits || self.runs > 0
     }
 }
 
@@ -45,12 +40,10 @@ struct Level {
     flows: Vec<Flow>,
     /// Those that wait, by tag.
     waiting: Heap<Tag>,
-    /// Those that wait or run, by what they had.
-    active: Heap<Tag>,
     virtual_time: Tag,
 }
 
-codec!(struct Level { flows, waiting, active, virtual_time });
+codec!(struct Level { flows, waiting, virtual_time });
 
 impl Level {
     fn reserve(&mut self, key: u32) {
@@ -58,7 +51,6 @@ impl Level {
             self.flows.resize(key as usize + 1, Flow::default());
         }
         self.waiting.reserve(key);
-        self.active.reserve(key);
     }
 
     fn flow(&self, key: u32) -> &Flow {
@@ -74,26 +66,20 @@ impl Level {
         } else {
             self.waiting.remove(key);
         }
-        let is_active = flow.is_active();
-        if is_active || flow.is_listed {
-            self.active.set(key, flow.settled);
-        }
-        flow.is_listed = is_active;
-        // What the last one had counts, before it goes.
-        if let Some((least, _)) = self.active.peek() {
-            self.virtual_time = self.virtual_time.max(least);
-        }
-        if !is_active {
-            self.active.remove(key);
-        }
+        let now = match self.waiting.peek() {
+            Some((_, next)) => self.flow(next).settled,
+            None if self.flow(key).runs > 0 => self.flow(key).settled,
+            None => return,
+        };
+        self.virtual_time = self.virtual_time.max(now);
     }
 
-    /// One that was neither waiting nor running has no claim to the time before.
+    /// One that did not wait has no claim to the time before.
     fn set_waits(&mut self, key: u32, waits: bool) {
         let virtual_time = self.virtual_time;
         self.change(key, |flow| {
-            if waits && !flow.is_active() {
-                flow.settled = flow.settled.max(virtual_time);
+            if waits {
+                flow.settled = flow.settled.plus(virtual_time.minus(flow.tag()));
             }
             flow.waits = waits;
         });
@@ -353,7 +339,7 @@ impl Shares {
         }
         let now = self.classes[to].tenants.virtual_time;
         let its_tenant = &mut self.classes[to].tenants.flows[tenant as usize];
-        if !its_tenant.is_active() {
+        if its_tenant.runs == 0 && !its_tenant.waits {
             its_tenant.settled = its_tenant.settled.max(now);
         }
         self.change(to, key, |flow| {
