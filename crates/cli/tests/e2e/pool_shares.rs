@@ -102,7 +102,7 @@ fn a_user_with_three_accelerators_has_a_users_half() {
     if !is_root() {
         return;
     }
-    let pool = Pool::start(1, &[]);
+    let pool = Pool::start(1, &["scheduling.share=user"]);
     let names = ["x1", "x2", "x3"];
     names.iter().for_each(|name| pool.create(name, &["--owner", "1001"]));
     pool.create("y", &["--owner", "1002"]);
