@@ -13,10 +13,11 @@
 //              --fraction of one; counts the steps whose results it has nevertheless
 //   leave      the same, but the process destroys its context and exits
 //   storm      --sessions processes that set a byte and load a module in a loop; with --launch a
-//              launch instead of the byte, and the module is large
+//              launch instead of the byte, and the module has --kernels
 //   fills      fills of --rows rows of one byte
 //   grow       launches by the thousand that turn long after they were queued
 //   tiny       --sessions processes with one short kernel between pauses of 1 to 3 ms
+//   graph      graphs of --kernels empty kernels, one after the other
 //   modules    --sessions processes that do nothing but load modules
 //   attaches   --rate processes a second that attach and end
 //
@@ -34,14 +35,14 @@
 
 EMBED(adversary_ptx, "../../bench/programs/kernels/adversary.ptx");
 
-enum { ELEMENTS = 32, AHEAD_MAX = 4096, SESSIONS_MAX = 64 };
+enum { ELEMENTS = 32, AHEAD_MAX = 4096, SESSIONS_MAX = 64, KERNELS_MAX = 8000 };
 
 struct options {
     const char *what, *kernel;
     double seconds, start, length, fraction, rate;
     uint32_t steps;
     unsigned long rows;
-    int ahead, sessions, sync, names, launch, users, waits;
+    int ahead, sessions, sync, names, launch, users, waits, kernels;
 };
 
 static void nap(double seconds) {
@@ -64,7 +65,8 @@ static void await_start(const struct options *options) {
 
 static struct options parse(int argc, char **argv) {
     struct options options = {.kernel = "work", .length = 1.0, .fraction = 0.97, .rate = 300.0,
-                              .steps = 1, .rows = (1ul << 30) - 2, .ahead = 16, .sessions = 8};
+                              .steps = 1, .rows = (1ul << 30) - 2, .ahead = 16, .sessions = 8,
+                              .kernels = 200};
     if (argc < 3) {
         fprintf(stderr, "usage: adversary WHAT SECONDS [options]; see the source\n");
         exit(2);
@@ -94,6 +96,8 @@ static struct options parse(int argc, char **argv) {
             options.fraction = atof(value);
         else if (strcmp(name, "--sessions") == 0)
             options.sessions = atoi(value);
+        else if (strcmp(name, "--kernels") == 0)
+            options.kernels = atoi(value);
         else if (strcmp(name, "--rate") == 0)
             options.rate = atof(value);
         else if (strcmp(name, "--rows") == 0)
@@ -107,9 +111,9 @@ static struct options parse(int argc, char **argv) {
         i += takes_value;
     }
     if (options.ahead < 1 || options.ahead > AHEAD_MAX || options.sessions < 1 ||
-        options.sessions > SESSIONS_MAX) {
-        fprintf(stderr, "adversary: --ahead is 1 to %d, --sessions 1 to %d\n", AHEAD_MAX,
-                SESSIONS_MAX);
+        options.sessions > SESSIONS_MAX || options.kernels < 1 || options.kernels > KERNELS_MAX) {
+        fprintf(stderr, "adversary: --ahead is 1 to %d, --sessions 1 to %d, --kernels 1 to %d\n",
+                AHEAD_MAX, SESSIONS_MAX, KERNELS_MAX);
         exit(2);
     }
     return options;
@@ -307,15 +311,15 @@ static void load_and_unload(const char *text) {
     CHECK(cuModuleUnload(module));
 }
 
-// A text of many kernels, each worth compiling.
-static const char *large_module(void) {
-    enum { KERNELS = 200, LINES = 60 };
+// A text of so many kernels, each worth compiling.
+static const char *large_module(int kernels) {
+    enum { LINES = 60, LINE_BYTES = 64 };
     static char *text;
     if (text != NULL)
         return text;
-    char *at = text = malloc(1 << 20);
+    char *at = text = malloc((size_t)(kernels + 1) * (LINES + 8) * LINE_BYTES);
     at += sprintf(at, ".version 7.0\n.target sm_75\n.address_size 64\n");
-    for (int kernel = 0; kernel < KERNELS; ++kernel) {
+    for (int kernel = 0; kernel < kernels; ++kernel) {
         at += sprintf(at, ".visible .entry k%d(.param .u64 p)\n{\n.reg .b32 %%r<8>;\n", kernel);
         for (int line = 0; line < LINES; ++line)
             at += sprintf(at, "mad.lo.u32 %%r%d, %%r%d, %d, %d;\n", line % 8, (line + 1) % 8,
@@ -331,7 +335,34 @@ static void storm_round(const struct options *options, struct work *work, unsign
         launch(work, options->steps);
     else
         CHECK(cuMemsetD8Async(work->state, 1, 1, NULL));
-    load_and_unload(options->launch ? large_module() : adversary_ptx);
+    load_and_unload(options->launch ? large_module(options->kernels) : adversary_ptx);
+}
+
+// Kernels that do nothing, by the thousand: what they take is their launch.
+static void graph_round(const struct options *options, struct work *work, unsigned *seed) {
+    enum { GRAPHS = 3 };
+    static CUgraphExec graph;
+    static CUstream stream;
+    static CUevent done[GRAPHS];
+    (void)seed;
+    if (graph == NULL) {
+        CUgraph captured;
+        uint32_t steps = 0;
+        void *arguments[] = {&work->state, &steps, &work->finished};
+        CHECK(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+        CHECK(cuStreamBeginCapture(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+        for (int i = 0; i < options->kernels; ++i)
+            CHECK(cuLaunchKernel(work->kernel, 1, 1, 1, 1, 1, 1, 0, stream, arguments, NULL));
+        CHECK(cuStreamEndCapture(stream, &captured));
+        CHECK(cuGraphInstantiateWithFlags(&graph, captured, 0));
+        for (int i = 0; i < GRAPHS; ++i)
+            CHECK(cuEventCreate(&done[i], CU_EVENT_DISABLE_TIMING));
+    }
+    static int next;
+    CHECK(cuEventSynchronize(done[next]));
+    CHECK(cuGraphLaunch(graph, stream));
+    CHECK(cuEventRecord(done[next], stream));
+    next = (next + 1) % GRAPHS;
 }
 
 static void tiny_round(const struct options *options, struct work *work, unsigned *seed) {
@@ -341,8 +372,8 @@ static void tiny_round(const struct options *options, struct work *work, unsigne
 }
 
 static void modules_round(const struct options *options, struct work *work, unsigned *seed) {
-    (void)options, (void)work, (void)seed;
-    load_and_unload(large_module());
+    (void)work, (void)seed;
+    load_and_unload(large_module(options->kernels));
 }
 
 static void fills_round(const struct options *options, struct work *work, unsigned *seed) {
@@ -451,7 +482,8 @@ int main(int argc, char **argv) {
         const char *what;
         round_of *round;
     } rounds[] = {{"storm", storm_round},     {"tiny", tiny_round}, {"fills", fills_round},
-                  {"modules", modules_round}, {"grow", grow_round}};
+                  {"modules", modules_round}, {"grow", grow_round},
+                  {"graph", graph_round}};
     for (size_t i = 0; i < sizeof rounds / sizeof *rounds; ++i)
         if (strcmp(options.what, rounds[i].what) == 0)
             return sessions(&options, rounds[i].round);

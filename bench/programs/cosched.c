@@ -4,10 +4,13 @@
 //   cosched tenant KERNEL SECONDS START PROCESSOR
 //   cosched hog SECONDS START PROCESSOR
 //
-// START is a moment of CLOCK_MONOTONIC in seconds. A tenant prints, in ns and for every wait in
-// which it slept, how long after the end of its kernel it ran: the device's own time stamps against
-// the clock, whose difference is the smallest that was seen. Both print the processor time that
-// they got. The result proves that every launch ran once. One JSON line at the end.
+// START is a moment of CLOCK_MONOTONIC in seconds, or - for a tenant in a virtual machine, whose
+// clock is another one: it prints a line and begins, records nothing for the first seconds, and
+// prints how long each launch took until the program ran again. A tenant prints, in ns and for
+// every wait in which it slept, how long after the end of its kernel it ran: the device's own time
+// stamps against the clock, whose difference is the smallest that was seen. Both print the
+// processor time that they got. The result proves that every launch ran once. One JSON line at the
+// end.
 #define _GNU_SOURCE
 #include <sched.h>
 #include <sys/resource.h>
@@ -17,12 +20,12 @@
 
 EMBED(share_ptx, "kernels/share.ptx");
 
-enum { ELEMENTS = 64, WAITS_MAX = 30000 };
+enum { ELEMENTS = 64, WAITS_MAX = 30000, WARM_SECONDS = 3 };
 
 // A wait: the end of its kernel, when the program ran again, and whether it slept meanwhile.
 static struct wait {
     CUevent end;
-    double ran;
+    double launched, ran;
     int slept;
 } waits[WAITS_MAX];
 
@@ -84,7 +87,15 @@ static void print_lateness(CUevent base, long count) {
         }
 }
 
-static int tenant(const char *kernel, double seconds, double start, int processor) {
+// Prints how long each launch took until the program ran again, in ns.
+static void print_times(long count) {
+    for (long i = 0; i < count; ++i)
+        printf("%s%.0f", i > 0 ? "," : "", 1e9 * (waits[i].ran - waits[i].launched));
+}
+
+static int tenant(const char *kernel, double seconds, const char *begins, int processor) {
+    int is_guest = strcmp(begins, "-") == 0;
+    double start = is_guest ? 0 : atof(begins);
     CUdevice device;
     open_device(&device);
     CUmodule module;
@@ -99,14 +110,22 @@ static int tenant(const char *kernel, double seconds, double start, int processo
     CHECK(cuCtxSynchronize());
     pin(processor);
     wait_until(start);
+    if (is_guest) {
+        printf("{\"ready\": true}\n");
+        fflush(stdout);
+        start = seconds_now();
+        seconds += WARM_SECONDS;
+    }
 
     double used = processor_seconds(), end = start + seconds;
-    long launches = 0;
-    while (seconds_now() < end && launches < WAITS_MAX) {
-        struct wait *wait = &waits[launches];
+    long launches = 0, recorded = 0;
+    while (seconds_now() < end && recorded < WAITS_MAX) {
+        struct wait *wait = &waits[recorded];
+        wait->launched = seconds_now();
         CHECK(cuLaunchKernel(step, 1, 1, 1, ELEMENTS, 1, 1, 0, NULL, arguments, NULL));
         CHECK(cuEventRecord(wait->end, NULL));
         ++launches;
+        recorded += !is_guest || wait->launched >= start + WARM_SECONDS;
         long sleeps_before = sleeps();
         CHECK(cuCtxSynchronize());
         wait->ran = seconds_now();
@@ -117,7 +136,10 @@ static int tenant(const char *kernel, double seconds, double start, int processo
     int correct = took_steps(state, ELEMENTS, (uint64_t)launches);
     printf("{\"launches\": %ld, \"seconds\": %.6f, \"processor_seconds\": %.6f, \"waits_ns\": [",
            launches, took, used);
-    print_lateness(base, launches);
+    if (is_guest)
+        print_times(recorded);
+    else
+        print_lateness(base, recorded);
     printf("], \"verified\": %s}\n", correct ? "true" : "false");
     return correct ? 0 : 1;
 }
@@ -128,7 +150,7 @@ int main(int argc, char **argv) {
         return hog(atof(argv[2]), atof(argv[3]));
     }
     if (argc == 6 && strcmp(argv[1], "tenant") == 0)
-        return tenant(argv[2], atof(argv[3]), atof(argv[4]), atoi(argv[5]));
+        return tenant(argv[2], atof(argv[3]), argv[4], atoi(argv[5]));
     fprintf(stderr, "usage: cosched tenant KERNEL SECONDS START PROCESSOR\n"
                     "       cosched hog SECONDS START PROCESSOR\n");
     return 2;

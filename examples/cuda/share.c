@@ -215,8 +215,9 @@ int main(int argc, char **argv) {
     double drained = seconds_now();
     int correct = took_steps(state, ELEMENTS, (uint64_t)launches);
     printf("{\"kernel\": \"%s\", \"launches\": %ld, \"completed\": %ld, \"seconds\": %.6f, "
-           "\"drained_seconds\": %.6f, \"verified\": %s}\n",
+           "\"drained_seconds\": %.6f, \"wait\": \"%s\", \"verified\": %s}\n",
            options.kernel, launches, in_time, stop - begin, drained - begin,
+           options.sync ? "each" : "batches",
            correct ? "true" : "false");
     return correct ? 0 : 1;
 }

@@ -23,7 +23,7 @@ const PACKAGES: [&str; 8] = [
 ];
 
 /// Programs of the virtual machine that the tests boot, beside the scripts.
-const GUEST_PROGRAMS: [&str; 9] = [
+const GUEST_PROGRAMS: [&str; 10] = [
     "vector_add",
     "matrix_mul",
     "reduction",
@@ -32,8 +32,13 @@ const GUEST_PROGRAMS: [&str; 9] = [
     "relay",
     "share",
     "call",
+    "cosched",
     "scribble",
 ];
+
+/// Scripts of the virtual machine.
+const GUEST_SCRIPTS: [&str; 4] =
+    ["guest-examples.sh", "guest-node.sh", "guest-scribble.sh", "guest-sizes.sh"];
 
 /// Builds what ships, in a profile.
 pub(crate) fn build(profile: &str) -> Result<()> {
@@ -74,7 +79,7 @@ pub(crate) fn guest_image(profile: &str, programs: &Path) -> Result<PathBuf> {
     command.arg(&folder).arg(&weft);
     command.args(GUEST_PROGRAMS.map(|name| programs.join(name)));
     let scripts = root().join("tests/programs");
-    command.args(["guest-examples.sh", "guest-scribble.sh"].map(|name| scripts.join(name)));
+    command.args(GUEST_SCRIPTS.map(|name| scripts.join(name)));
     run(&mut command)?;
     Ok(folder)
 }

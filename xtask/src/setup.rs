@@ -1,4 +1,5 @@
-//! What a fresh machine lacks: a C compiler, Python, and the packages of the example programs.
+//! What a fresh machine lacks: a C compiler, Python, tools of the network, and the packages of the
+//! example programs.
 
 #![expect(clippy::print_stderr, reason = "progress for people")]
 
@@ -59,6 +60,16 @@ fn system_packages() -> Result<()> {
     // The end-to-end tests count system calls.
     if !succeeds(Command::new("strace").arg("--version")) {
         missing.push("strace");
+    }
+    // A compute host's endpoint is tested with its own tools, in network namespaces.
+    for (program, version, package) in [
+        ("ip", "-V", "iproute2"),
+        ("nft", "--version", "nftables"),
+        ("conntrack", "--version", "conntrack"),
+    ] {
+        if !succeeds(Command::new(program).arg(version)) {
+            missing.push(package);
+        }
     }
     if missing.is_empty() { Ok(()) } else { install_packages(&missing) }
 }

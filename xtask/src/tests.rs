@@ -1,5 +1,7 @@
 //! The whole test suite: unit, property, conformance, end to end, unmodified programs.
 
+use std::process::Command;
+
 use anyhow::Result;
 
 use crate::shell::{cargo, profile_dir, run, succeeds};
@@ -31,7 +33,12 @@ pub(crate) fn run_all(filter: Option<&str>) -> Result<()> {
     } else {
         tests.args(["test", "--locked", "--workspace", "--quiet", "--lib", "--bins", "--tests"]);
     }
-    run(tests.args(filter).envs(environment))?;
+    tests.args(filter).envs(environment);
+    // Where they can run, tests in network namespaces must.
+    if succeeds(Command::new("unshare").args(["--net", "nft", "list", "ruleset"])) {
+        tests.env("WEFT_TEST_NETWORK", "require");
+    }
+    run(&mut tests)?;
     if filter.is_none() {
         run(cargo().args(["test", "--locked", "--workspace", "--quiet", "--doc"]))?;
     }

@@ -3,7 +3,8 @@
 //!
 //! [`v1`] is the cloud's REST interface: its types, the table of its calls, and, with the features
 //! `openapi` and `client`, its OpenAPI document and a blocking client. [`node`] is the admin socket
-//! of a node daemon.
+//! of a node daemon, [`endpoint`] the socket of a compute host's endpoint.
 
+pub mod endpoint;
 pub mod node;
 pub mod v1;

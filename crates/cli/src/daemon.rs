@@ -20,6 +20,8 @@ use crate::owner::Owner;
 const START_DEADLINE: Duration = Duration::from_secs(20);
 /// A daemon must end within this time after it was told to.
 const STOP_DEADLINE: Duration = Duration::from_secs(10);
+/// How the names of directories of our own begin.
+pub(crate) const DIRECTORY_PREFIX: &str = "weft-run-";
 /// What a daemon of ours says, in its directory.
 const LOG: &str = "node.log";
 
@@ -221,7 +223,7 @@ impl Drop for OwnDaemon {
 /// A new runtime directory for a daemon of our own.
 pub(crate) fn own_directory() -> Result<TempDir> {
     let parent = std::env::temp_dir();
-    let named = tempfile::Builder::new().prefix("weft-run-").tempdir_in(&parent);
+    let named = tempfile::Builder::new().prefix(DIRECTORY_PREFIX).tempdir_in(&parent);
     named.with_context(|| {
         format!("cannot create a directory for the daemon in {}", parent.display())
     })

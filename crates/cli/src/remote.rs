@@ -1,7 +1,7 @@
 //! vGPUs of another host: grants on that host, and endpoints on this one.
 
 use std::io::Write;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, ExitCode, Stdio};
@@ -15,6 +15,9 @@ use crate::{daemon, output, programs, run};
 
 /// The program that relays.
 const ENDPOINT: &str = "weft-endpoint";
+
+/// What an endpoint of `weft run` has in its folder.
+const TENANT_SOCKET: &str = "tenant.sock";
 
 /// `weft token`
 pub(crate) fn token(sockets: &Sockets, options: &TokenOptions) -> Result<()> {
@@ -93,8 +96,9 @@ pub(crate) fn run(remote: &str, options: &RunOptions) -> Result<ExitCode> {
              that only you can read, and name it with --token-file"
         ),
     };
+    sweep(&std::env::temp_dir());
     let directory = daemon::own_directory()?;
-    let socket = directory.path().join("tenant.sock");
+    let socket = directory.path().join(TENANT_SOCKET);
     if !launch(remote, &grants, &socket)? {
         return Ok(ExitCode::FAILURE);
     }
@@ -102,8 +106,47 @@ pub(crate) fn run(remote: &str, options: &RunOptions) -> Result<ExitCode> {
     let directory = directory.keep();
     output::note(&format!("weft: on the vGPU of {remote}"));
     let mut command = run::program(options, &programs::own_dir())?;
-    command.env("WEFT_SOCKET", directory.join("tenant.sock")).env_remove("WEFT_TOKEN");
+    command.env("WEFT_SOCKET", directory.join(TENANT_SOCKET)).env_remove("WEFT_TOKEN");
     Ok(run::become_program(command))
+}
+
+/// Removes what endpoints left that were killed: folders of this user with nothing in them but a
+/// socket where nobody listens.
+fn sweep(parent: &Path) {
+    let Ok(entries) = std::fs::read_dir(parent) else { return };
+    let own = rustix::process::geteuid().as_raw();
+    for folder in entries.flatten().map(|entry| entry.path()) {
+        let is_named = folder
+            .file_name()
+            .is_some_and(|name| name.to_string_lossy().starts_with(daemon::DIRECTORY_PREFIX));
+        let is_own = std::fs::symlink_metadata(&folder)
+            .is_ok_and(|found| found.is_dir() && found.uid() == own);
+        if is_named && is_own && is_left(&folder) {
+            // Whoever else sweeps may be first; a folder that is not empty by now stays.
+            let _ = std::fs::remove_file(folder.join(TENANT_SOCKET));
+            let _ = std::fs::remove_dir(&folder);
+        }
+    }
+}
+
+/// Whether nobody will listen in this folder any more. One without a socket may be a start that has
+/// not come so far.
+fn is_left(folder: &Path) -> bool {
+    let Ok(entries) = std::fs::read_dir(folder) else { return false };
+    let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
+    names == [TENANT_SOCKET] && is_deaf(&folder.join(TENANT_SOCKET)) == Ok(true)
+}
+
+/// Whether nobody listens at a socket.
+fn is_deaf(path: &Path) -> rustix::io::Result<bool> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+    let (family, kind) = (AddressFamily::UNIX, SocketType::SEQPACKET);
+    let socket = rustix::net::socket_with(family, kind, SocketFlags::CLOEXEC, None)?;
+    match rustix::net::connect(&socket, &SocketAddrUnix::new(path)?) {
+        Ok(()) => Ok(false),
+        Err(rustix::io::Errno::CONNREFUSED) => Ok(true),
+        Err(errno) => Err(errno),
+    }
 }
 
 /// Starts an endpoint for this process; whether it serves. It has said itself why not.
@@ -155,6 +198,28 @@ mod tests {
         }
         for wrong in ["", "gpu7", ":7700", "gpu7:", "gpu7:0", "gpu7:99999", "::1:7700", "a:b"] {
             assert!(address(wrong).unwrap_err().contains("HOST:PORT"), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn only_folders_of_dead_endpoints_are_swept() {
+        let parent = tempfile::tempdir().unwrap();
+        let folder = |name: &str| {
+            let path = parent.path().join(name);
+            std::fs::create_dir(&path).unwrap();
+            path
+        };
+        let names = ["weft-run-dead", "weft-run-lives", "weft-run-node", "weft-run-new", "other"];
+        let [dead, lives, node, new, other] = names.map(folder);
+        let listen =
+            |folder: &Path| weft_ring::peer::listen(&folder.join(TENANT_SOCKET), 0o600, 4).unwrap();
+        drop((listen(&dead), listen(&node), listen(&other)));
+        let _listener = listen(&lives);
+        std::fs::write(node.join("node.log"), "a daemon's").unwrap();
+        sweep(parent.path());
+        assert!(!dead.exists());
+        for stays in [lives, node, new, other] {
+            assert!(stays.exists(), "{}", stays.display());
         }
     }
 

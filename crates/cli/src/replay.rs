@@ -1,13 +1,14 @@
 //! `weft replay`: the scheduling core against a journal.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Context, Result, bail};
 use serde::Serialize;
-use weft_node::journal::{Begins, JournalFile, files};
+use weft_node::journal::{Begins, JournalFile, files, pool_folders};
 use weft_sched::invariants::{TraceLag, TraceSummary};
-use weft_sched::journal::{Outcome, Replay, Summary, Writer};
+use weft_sched::journal::{Outcome, PoolReplay, PoolWriter, Replay, Summary, Writer, is_of_pool};
 
 use crate::output::{line, note};
 
@@ -23,6 +24,20 @@ struct Report {
     /// Records that the daemon could not write.
     lost: u64,
     lag: Lag,
+    /// The pools' journals, by name.
+    pools: BTreeMap<String, PoolJournal>,
+}
+
+/// What the replay of a pool's journal went through.
+#[derive(Debug, Default, Serialize)]
+struct PoolJournal {
+    files: u64,
+    records: u64,
+    actions: u64,
+    /// Tasks that a device began.
+    runs: u64,
+    cut: u64,
+    lost: u64,
 }
 
 /// The lag bound of the design, from what the device reported.
@@ -42,22 +57,18 @@ struct Lag {
 pub(crate) fn replay(journal: &Path, longest_us: Option<u64>, json: bool) -> Result<()> {
     let lag = Lag { longest_us: longest_us.unwrap_or(0), ..Lag::default() };
     let mut report = Report { lag, ..Report::default() };
-    // The state at the end of the file before, as a file that goes on there begins.
-    let mut end = None;
-    for file in parts(journal)? {
-        let bytes = read(&file.path)?;
-        let shown = file.path.display();
-        if let Begins::Lost { records } = file.begins {
-            note(&format!("{shown}: {records} records before it were lost"));
-            report.lost += records;
+    if !journal.is_dir() && is_of_pool(&read(journal)?) {
+        let name = journal.display().to_string();
+        report.pools.insert(name, replay_pool(journal)?);
+    } else {
+        let mut node = Replayed::default();
+        each(journal, &mut node, |bytes| one(bytes, &mut report.lag))?;
+        report.add(&node);
+    }
+    if journal.is_dir() {
+        for (pool, folder) in pool_folders(journal)? {
+            report.pools.insert(pool, replay_pool(&folder)?);
         }
-        let goes_on = file.begins == Begins::Next;
-        if end.take().is_some_and(|end: Vec<u8>| goes_on && !bytes.starts_with(&end)) {
-            bail!("{shown}: it does not begin with the state at the end of the file before it");
-        }
-        let (summary, state) = one(&bytes, &mut report.lag).with_context(|| format!("{shown}"))?;
-        report.add(&summary);
-        end = (!summary.cut).then_some(state);
     }
     show(&report, json)?;
     let Lag { reports, beyond, longest_us: longest, .. } = report.lag;
@@ -70,16 +81,76 @@ pub(crate) fn replay(journal: &Path, longest_us: Option<u64>, json: bool) -> Res
     Ok(())
 }
 
+/// What the files of one journal came to.
+#[derive(Debug, Default)]
+struct Replayed {
+    files: u64,
+    lost: u64,
+    cut: u64,
+    sum: Summary,
+}
+
+/// Replays the files of a journal one after the other with `one`, which gives the state at a file's
+/// end as the next one begins.
+fn each(
+    journal: &Path,
+    replayed: &mut Replayed,
+    mut one: impl FnMut(&[u8]) -> Result<(Summary, Vec<u8>)>,
+) -> Result<()> {
+    let mut end = None;
+    for file in parts(journal)? {
+        let bytes = read(&file.path)?;
+        let shown = file.path.display();
+        if let Begins::Lost { records } = file.begins {
+            note(&format!("{shown}: {records} records before it were lost"));
+            replayed.lost += records;
+        }
+        let goes_on = file.begins == Begins::Next;
+        if end.take().is_some_and(|end: Vec<u8>| goes_on && !bytes.starts_with(&end)) {
+            bail!("{shown}: it does not begin with the state at the end of the file before it");
+        }
+        let (summary, state) = one(&bytes).with_context(|| format!("{shown}"))?;
+        replayed.files += 1;
+        replayed.cut += u64::from(summary.cut);
+        replayed.sum.records += summary.records;
+        replayed.sum.actions += summary.actions;
+        replayed.sum.grants += summary.grants;
+        end = (!summary.cut).then_some(state);
+    }
+    Ok(())
+}
+
+/// Replays a pool's journal.
+fn replay_pool(journal: &Path) -> Result<PoolJournal> {
+    let mut replayed = Replayed::default();
+    each(journal, &mut replayed, |bytes| {
+        let mut replay = PoolReplay::new(bytes)?;
+        let summary = replay.run()?;
+        let mut state = Vec::new();
+        PoolWriter::begin(replay.pool(), &mut state);
+        Ok((summary, state))
+    })?;
+    let Replayed { files, lost, cut, sum: Summary { records, actions, grants: runs, .. } } =
+        replayed;
+    Ok(PoolJournal { files, records, actions, runs, cut, lost })
+}
+
 fn show(report: &Report, json: bool) -> Result<()> {
     if json {
         line(&serde_json::to_string_pretty(report)?);
         return Ok(());
     }
-    let Report { files, records, actions, grants, cut, lost, lag } = report;
+    let Report { files, records, actions, grants, cut, lost, lag, pools } = report;
     line(&format!(
         "no difference: {records} records, {actions} actions, {grants} turns in {files} files \
          ({cut} cut short, {lost} records lost)"
     ));
+    for (pool, PoolJournal { files, records, actions, runs, cut, lost }) in pools {
+        line(&format!(
+            "pool {pool}: no difference: {records} records, {actions} actions, {runs} runs of \
+             tasks in {files} files ({cut} cut short, {lost} records lost)"
+        ));
+    }
     let Lag { reports, beyond, worst_over_bound, longest_us } = lag;
     if *reports > 0 {
         line(&format!(
@@ -94,12 +165,14 @@ fn show(report: &Report, json: bool) -> Result<()> {
 }
 
 impl Report {
-    fn add(&mut self, summary: &Summary) {
-        self.files += 1;
-        self.records += summary.records;
-        self.actions += summary.actions;
-        self.grants += summary.grants;
-        self.cut += u64::from(summary.cut);
+    fn add(&mut self, node: &Replayed) {
+        let Replayed { files, lost, cut, sum: Summary { records, actions, grants, .. } } = *node;
+        self.files += files;
+        self.lost += lost;
+        self.cut += cut;
+        self.records += records;
+        self.actions += actions;
+        self.grants += grants;
     }
 }
 

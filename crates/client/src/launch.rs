@@ -35,7 +35,8 @@ impl Client {
     /// [`FunctionState::params`] says.
     ///
     /// # Errors
-    /// `INVALID_VALUE` for an empty or too large shape or a parameter block of the wrong length,
+    /// `INVALID_VALUE` for an empty or too large shape, another block than the kernel requires
+    /// (`.reqntid`), or a parameter block of the wrong length,
     /// `INVALID_HANDLE` for a stream of another context, `LAUNCH_OUT_OF_RESOURCES`,
     /// `COOPERATIVE_LAUNCH_TOO_LARGE`, or a fault of earlier work.
     #[inline]
@@ -99,6 +100,9 @@ impl Session {
         }
         if threads > u64::from(target.info().max_threads) {
             return Err(self.too_many_threads(target, threads));
+        }
+        if target.info().required_block.is_some_and(|required| required != launch.block) {
+            return Err(Status::INVALID_VALUE);
         }
         if launch.shared_bytes > target.max_dynamic_shared() {
             return Err(Status::INVALID_VALUE);

@@ -65,6 +65,26 @@ fn a_launch_is_checked_before_it_is_sent() {
     assert!(fixture.log().is_empty());
 }
 
+/// As the native driver: at the call, also where as many threads are arranged otherwise.
+#[test]
+fn a_kernel_that_requires_its_block_is_launched_with_no_other() {
+    let fixture = Fixture::new(ARENA);
+    let client = &fixture.client;
+    let module = client.module_load(b"image").unwrap();
+    let function = client.module_function(module, "exact").unwrap();
+    let target = client.function(function).unwrap();
+    fixture.settle();
+    let attempt = |block: [u32; 3]| {
+        let shape = Launch { block, ..SHAPE };
+        client.launch(function, &target, &shape, Stream::NULL, &[0; 12])
+    };
+    for other in [[64, 1, 1], [16, 2, 1], [2, 32, 1], [1, 1, 1]] {
+        assert_eq!(attempt(other), Err(Status::INVALID_VALUE), "{other:?}");
+    }
+    assert!(fixture.log().is_empty());
+    assert_eq!(attempt([32, 2, 1]), Ok(()));
+}
+
 #[test]
 fn what_is_known_here_does_not_cross() {
     let fixture = Fixture::new(ARENA);
@@ -334,7 +354,7 @@ fn links_and_libraries_lead_to_kernels() {
     let image = client.link_complete(link).unwrap();
     let library = client.library_load(&image).unwrap();
     client.link_destroy(link).unwrap();
-    assert_eq!(client.library_kernel_count(library), Ok(1));
+    assert_eq!(client.library_kernel_count(library), Ok(2));
     let kernel = client.library_kernel(library, "kernel").unwrap();
     // A kernel is accepted in a function's place.
     launch(client, Function::from_raw(kernel.raw()), Stream::NULL, 9).unwrap();

@@ -4,7 +4,7 @@
 //! Decisions and releases are handed to the store in the order in which the view has seen them. So
 //! the view is what the store will be, unless a write fails; then it is made anew.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -35,6 +35,8 @@ pub struct Allocator {
     view: Mutex<Option<View>>,
     /// Reservations that the store has not answered yet.
     pending: AtomicUsize,
+    /// Nodes that do not answer, and why. It is found out again after a restart.
+    silent: Mutex<BTreeMap<String, String>>,
 }
 
 /// The cluster as the store will be when all writes that were begun are done.
@@ -55,7 +57,39 @@ impl Allocator {
     /// With this placement policy.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, policy: PolicyId) -> Self {
-        Self { store, policy, view: Mutex::new(None), pending: AtomicUsize::new(0) }
+        let (view, silent) = (Mutex::new(None), Mutex::default());
+        Self { store, policy, view, pending: AtomicUsize::new(0), silent }
+    }
+
+    /// A node was asked for something, and answered or did not, for this reason. The GPUs of one
+    /// that does not get no new cGPUs.
+    pub fn heard(&self, node: &str, silence: Option<&str>) {
+        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = silent.contains_key(node);
+        match silence {
+            Some(why) => drop(silent.insert(node.to_owned(), why.to_owned())),
+            None => drop(silent.remove(node)),
+        }
+        drop(silent);
+        if before != silence.is_some() {
+            match silence {
+                Some(why) => tracing::warn!(node, why, "the node does not answer"),
+                None => tracing::info!(node, "the node answers again"),
+            }
+            self.forget();
+        }
+    }
+
+    /// Why a node does not answer, if it does not.
+    #[must_use]
+    pub fn silence(&self, node: &str) -> Option<String> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
+    }
+
+    /// The nodes that do not answer.
+    #[must_use]
+    pub fn silent(&self) -> BTreeSet<String> {
+        self.silent.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<View>> {
@@ -74,7 +108,8 @@ impl Allocator {
         if held.is_none() {
             let inventory = self.store.inventory();
             let taken = self.store.taken();
-            **held = Some(View::new(self.policy, inventory.wait()?, &taken.wait()?));
+            let view = View::new(self.policy, inventory.wait()?, &taken.wait()?, &self.silent());
+            **held = Some(view);
         }
         held.as_mut().ok_or_else(|| StoreError::Broken("there is no view".to_owned()))
     }
@@ -97,7 +132,7 @@ impl Allocator {
                     self.forget();
                     continue;
                 }
-                Err(error) => return Err(refused(&error)),
+                Err(error) => return Err(refused(&error, self.silent().len())),
             };
             let spec = Spec { host, ..wanted.spec.clone() };
             self.pending.fetch_add(1, Ordering::Relaxed);
@@ -139,10 +174,14 @@ impl Allocator {
         let mut held = self.lock();
         let ticket = self.store.set_gpu(id, is, audit);
         if let Some(view) = held.as_mut()
+            && self.silent().is_empty()
             && let Some(gpu) = view.keys.get(&id)
         {
             // A GPU that the view has can be set.
             let _ = view.cluster.set_in_service(*gpu, is);
+        } else {
+            // One of a node that does not answer stays out.
+            *held = None;
         }
         drop(held);
         self.settled(ticket)
@@ -158,7 +197,12 @@ impl Allocator {
 }
 
 impl View {
-    fn new(policy: PolicyId, inventory: Vec<(NodeRow, Vec<GpuRow>)>, taken: &[Taken]) -> Self {
+    fn new(
+        policy: PolicyId,
+        inventory: Vec<(NodeRow, Vec<GpuRow>)>,
+        taken: &[Taken],
+        silent: &BTreeSet<String>,
+    ) -> Self {
         let mut view = Self {
             cluster: Cluster::new(policy),
             observed: Observed::default(),
@@ -185,7 +229,7 @@ impl View {
         view.give(taken);
         for (at, row) in rows.iter().enumerate() {
             let key = GpuKey(u32::try_from(at).unwrap_or(u32::MAX));
-            if !row.in_service {
+            if !row.in_service || silent.contains(&row.node) {
                 let _ = view.cluster.set_in_service(key, false);
             }
             let ahead = row.generation.wrapping_sub(view.cluster.gpus()[at].generation);
@@ -279,12 +323,17 @@ fn request(spec: &Spec) -> Request {
     }
 }
 
-fn refused(error: &PlaceError) -> Problem {
+fn refused(error: &PlaceError, silent: usize) -> Problem {
     let PlaceError::NoRoom { asked, found, memory } = error else {
         return Problem::new(Kind::Invalid, error.to_string());
     };
     let each = if *memory > 0 { format!(" with {memory} MiB each") } else { String::new() };
-    let detail = format!("there is room for {found} of {asked} cGPUs{each} now");
+    let without = match silent {
+        0 => String::new(),
+        1 => ", without the node that does not answer".to_owned(),
+        many => format!(", without the {many} nodes that do not answer"),
+    };
+    let detail = format!("there is room for {found} of {asked} cGPUs{each} now{without}");
     Problem::new(Kind::NoCapacity, detail)
         .hint("ask for fewer or smaller ones, share them (-mode=shared), allow any host, or wait")
 }

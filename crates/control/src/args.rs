@@ -61,6 +61,10 @@ pub(crate) enum What {
 pub(crate) enum ProvisionerName {
     /// Processes of this host.
     Local,
+    /// Servers of an OpenStack cloud, which the OS_… variables name.
+    Openstack,
+    /// Jobs of Slurm, whose prolog asks for cGPUs.
+    Slurm,
     /// Nowhere: they are only said to be there. For trying the interface.
     Fake,
 }
@@ -82,6 +86,35 @@ pub(crate) struct ServeOptions {
     /// Where VMs come from.
     #[arg(long, value_enum, default_value = "local")]
     pub(crate) provisioner: ProvisionerName,
+    #[command(flatten)]
+    pub(crate) openstack: OpenstackOptions,
+    /// Take Keystone's tokens too, of the cloud that the OS_… variables name. Always so with
+    /// OpenStack's VMs.
+    #[arg(long)]
+    pub(crate) keystone: bool,
+    /// Slurm's `squeue`.
+    #[arg(long, default_value = "squeue")]
+    pub(crate) squeue: PathBuf,
+    /// Socket of a compute host's `weft-endpoint host`, on this host or led here; may be repeated.
+    /// VMs of this host (`--provisioner local`) have an endpoint of their own.
+    #[arg(long, value_name = "HOST=PATH", value_parser = host_socket)]
+    pub(crate) host_endpoint: Vec<(String, PathBuf)>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct OpenstackOptions {
+    /// Id of the image of OpenStack's VMs; `weft-endpoint` and `libcuda.so.1` are in it.
+    #[arg(long, value_name = "ID", required_if_eq("provisioner", "openstack"))]
+    pub(crate) image: Option<String>,
+    /// Name of their flavor; VMs with N local cGPUs have the flavor NAME.cgpuN.
+    #[arg(long, value_name = "NAME", required_if_eq("provisioner", "openstack"))]
+    pub(crate) flavor: Option<String>,
+    /// Id of their network, which the projects share.
+    #[arg(long, value_name = "ID", required_if_eq("provisioner", "openstack"))]
+    pub(crate) network: Option<String>,
+    /// Folder with `libcuda.so.1` in the image.
+    #[arg(long, value_name = "FOLDER", default_value = "/usr/local/lib/weft")]
+    pub(crate) image_libraries: PathBuf,
 }
 
 #[derive(Debug, Args)]
@@ -143,6 +176,15 @@ pub(crate) struct TokenOptions {
 
 fn placement(name: &str) -> Result<weft_sched::placement::PolicyId, String> {
     weft_sched::placement::by_name(name).map_err(|error| error.to_string())
+}
+
+fn host_socket(text: &str) -> Result<(String, PathBuf), String> {
+    match text.split_once('=') {
+        Some((host, path)) if !host.is_empty() && !path.is_empty() => {
+            Ok((host.to_owned(), path.into()))
+        }
+        _ => Err("say HOST=PATH, such as compute1=/run/weft/compute1.sock".to_owned()),
+    }
 }
 
 fn role(text: &str) -> Result<Role, String> {

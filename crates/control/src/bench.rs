@@ -94,7 +94,8 @@ impl Plane {
             let name = format!("n{number}");
             let (admin, gateway) = (name.clone(), format!("{name}.example:7600"));
             let host = name.clone();
-            let node = NodeRow { name, admin, gateway, host, created_ms: 0, gpus: 0 };
+            let identity = admin.clone();
+            let node = NodeRow { name, admin, gateway, host, created_ms: 0, gpus: 0, identity };
             store.put_node(&node, &gpus, None)?;
         }
         let quota = Quota { cgpus: 1 << 40, memory_mib: 1 << 40, exclusive_gpus: 1 << 40 };

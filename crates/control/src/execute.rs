@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use weft_api::v1::{Event, EventKind};
+use weft_api::v1::{Attachment, Event, EventKind, Gateway, Variable};
 
 use crate::allocate::Allocator;
 use crate::clock;
@@ -15,9 +15,6 @@ use crate::plan::Step;
 use crate::provision::{Failure, Provisioner, VmSpec, VmState};
 use crate::rules::{self, Endpoint, GrantRow};
 use crate::store::{CgpuRow, Effects, Found, InstanceRow, Store, StoreError};
-
-/// How often to look for what comes of itself: a port, a booted VM, one that is gone.
-const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// A VM has booted after this time, or never will.
 const BOOT_LIMIT_MS: u64 = 300_000;
@@ -66,7 +63,7 @@ impl World {
         let begun = Instant::now();
         let effects = match self.act(instance, step) {
             Ok(Some(effects)) => effects,
-            Ok(None) => return Outcome::NotYet(LOOK_AGAIN),
+            Ok(None) => return Outcome::NotYet(self.provisioner.look_again()),
             Err(failure) => return Outcome::Failed(failure),
         };
         self.crash.at("after", step);
@@ -143,7 +140,7 @@ impl World {
             let vgpus: Vec<VgpuSpec> = cgpus.iter().map(vgpu).collect();
             let inside = || self.crash.at("inside", Step::Grant);
             let granted = self.nodes.grant(&self.admin(node)?, &vgpus, &inside);
-            let granted = granted.map_err(|failure| of_node(node, &failure))?;
+            let granted = self.heard(node, granted)?;
             tokens.extend(cgpus.iter().map(|cgpu| cgpu.id.clone()).zip(granted));
         }
         Ok(Some(Effects { tokens, ..Effects::default() }))
@@ -200,17 +197,64 @@ impl World {
 
     fn revoke(&self, cgpus: &[CgpuRow]) -> Finding {
         let mut used_ns = Vec::new();
-        for (node, cgpus) in by_node(cgpus) {
+        let mut failed: Option<Failure> = None;
+        let nodes = by_node(cgpus);
+        let is_one = nodes.len() == 1;
+        for (node, cgpus) in nodes {
             let names: Vec<String> = cgpus.iter().map(|cgpu| cgpu.vgpu()).collect();
-            let revoked = self.nodes.revoke(&self.admin(node)?, &names);
-            let revoked: BTreeMap<String, u64> =
-                revoked.map_err(|failure| of_node(node, &failure))?.into_iter().collect();
-            used_ns.extend(cgpus.iter().filter_map(|cgpu| {
+            let admin = self.admin(node);
+            let revoked = admin.and_then(|admin| self.nodes.revoke(&admin, &names));
+            let revoked: BTreeMap<String, u64> = match self.heard(node, revoked) {
+                Ok(revoked) => revoked.into_iter().collect(),
+                Err(failure) => {
+                    // The other nodes' vGPUs go all the same.
+                    failed.get_or_insert(failure);
+                    continue;
+                }
+            };
+            let used = cgpus.iter().filter_map(|cgpu| {
                 revoked.get(&cgpu.vgpu()).map(|used_ns| (cgpu.id.clone(), *used_ns))
-            }));
+            });
+            let used: Vec<(String, u64)> = used.collect();
+            // A node says it once: it is kept before another one fails, or this process is killed.
+            if !is_one {
+                self.store.keep_used(&used)?;
+            }
+            used_ns.extend(used);
             self.crash.at("inside", Step::Revoke);
         }
-        Ok(Some(Effects { used_ns, ..Effects::default() }))
+        match failed {
+            Some(failure) => Err(failure),
+            None => Ok(Some(Effects { used_ns, ..Effects::default() })),
+        }
+    }
+
+    /// What a node answered, or why it did not; whether it answers is remembered.
+    pub(crate) fn heard<T>(&self, node: &str, answer: Result<T, Failure>) -> Result<T, Failure> {
+        let silence = answer.as_ref().err().filter(|failure| !failure.is_permanent);
+        self.allocator.heard(node, silence.map(|failure| failure.words.as_str()));
+        answer.map_err(|failure| of_node(node, &failure))
+    }
+
+    /// What an instance must know that fetches it: the gateways themselves, for nothing leads
+    /// there.
+    ///
+    /// # Errors
+    /// The store's; if there are no grants any longer.
+    pub fn attachment(&self, instance: &InstanceRow) -> Result<Attachment, Failure> {
+        let cgpus = self.store.instance_cgpus(&instance.id)?;
+        let vm = vm_spec(instance, &cgpus);
+        let mut gateways = Vec::new();
+        for (masked, grants) in vm.gateways {
+            let node = cgpus.iter().find(|cgpu| cgpu.masked.as_ref() == Some(&masked));
+            let node = node.map(|cgpu| self.store.node(&cgpu.node)).transpose()?.flatten();
+            let gone = || Failure::passing("a node of the instance is not known any longer");
+            gateways.push(Gateway { address: node.ok_or_else(gone)?.gateway, grants });
+        }
+        let is_masked = |name: &str| name.starts_with("CGPU_");
+        let variables = vm.environment.into_iter().filter(|(name, _)| !is_masked(name));
+        let environment = variables.map(|(name, value)| Variable { name, value }).collect();
+        Ok(Attachment { environment, gateways })
     }
 
     /// What the endpoint of an instance's host is to hold.
@@ -267,7 +311,10 @@ fn vm_spec(instance: &InstanceRow, cgpus: &[CgpuRow]) -> VmSpec {
     }
     VmSpec {
         id: instance.id.clone(),
+        name: instance.name.clone(),
+        project: instance.project.clone(),
         slot: instance.slot,
+        cgpus: instance.spec.cgpus,
         host: instance.spec.host.clone(),
         environment,
         gateways,

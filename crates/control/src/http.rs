@@ -1,4 +1,4 @@
-//! HTTP: one route for each call of the table.
+//! HTTP: one route for each call of the table, and the page's.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,6 +17,7 @@ use weft_api::v1::{
 };
 
 use crate::service::{Ask, Reply, Service};
+use crate::web;
 
 /// The longest body of a request.
 const BODY_BYTES_MAX: usize = 128 << 10;
@@ -53,6 +54,7 @@ pub fn router(service: &Arc<Service>) -> Router {
         let words = format!("{} does not know {}", request.uri().path(), request.method());
         refused(&Problem::new(Kind::Method, words).hint("the methods are in /openapi.json"))
     };
+    router = router.merge(web::router(service, &room));
     router.fallback(unknown).method_not_allowed_fallback(other_method)
 }
 
@@ -109,7 +111,11 @@ async fn understood(path: &RawPathParams, request: Request) -> Result<Ask, Probl
         let value = parts.headers.get(name).map(HeaderValue::to_str).transpose();
         value.map_err(|_| malformed(format!("the header {name} is not plain text")))
     };
-    let token = header(&AUTHORIZATION)?.and_then(|value| value.strip_prefix("Bearer "));
+    let is_bearer = |(scheme, _): &(&str, &str)| scheme.eq_ignore_ascii_case("bearer");
+    let credentials = header(&AUTHORIZATION)?.and_then(|value| value.split_once(' '));
+    let bearer = credentials.filter(is_bearer).map(|(_, token)| token.trim_start());
+    // As OpenStack's clients show theirs.
+    let token = bearer.or(header(&HeaderName::from_static("x-auth-token"))?);
     let key = header(&HeaderName::from_static(IDEMPOTENCY_HEADER))?;
     let large =
         |_| Problem::new(Kind::TooLarge, format!("a body has up to {BODY_BYTES_MAX} bytes"));

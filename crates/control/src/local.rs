@@ -1,7 +1,7 @@
 //! `weft-control local`: a whole cloud on this machine.
 
 use std::fs;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
@@ -35,6 +35,9 @@ const QUOTA: Quota = Quota { cgpus: 64, memory_mib: 64 << 10, exclusive_gpus: 8 
 /// `weft-control local`
 pub(crate) fn local(options: &LocalOptions) -> Result<()> {
     serve::log();
+    if options.down {
+        options.state.ensure_used()?;
+    }
     let folder = options.state.folder()?;
     let _lock = serve::lock(&folder)?;
     let vms = serve::local_vms(&folder, &options.service)?;
@@ -47,7 +50,7 @@ pub(crate) fn local(options: &LocalOptions) -> Result<()> {
     register(&node, store.as_ref())?;
     let tokens = tokens(&folder, store.as_ref())?;
     let world = serve::world(store, Arc::clone(&vms) as _, vms, &options.service);
-    serve::run(world, &options.service, |address| {
+    serve::run(world, None, &options.service, |address| {
         note(&format!(
             "weft-control: a cloud on this machine is ready. In another terminal:\n\
              \n  export GSAAS_URL=http://{address} GSAAS_TOKEN_FILE={}\n  \
@@ -71,7 +74,10 @@ fn start_node(folder: &Path, gpus: u16) -> Result<()> {
         note("weft-control: the node of an earlier run goes on");
         return Ok(());
     }
-    fs::create_dir_all(folder)?;
+    // Programs in VMs reach the node by its gateway and no other way: neither its sockets nor what
+    // it is asked about others.
+    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
+    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
     let program = std::env::current_exe()?.with_file_name("weft");
     ensure!(
         program.exists(),
@@ -85,6 +91,12 @@ fn start_node(folder: &Path, gpus: u16) -> Result<()> {
     command.arg("node").arg("--runtime-dir").arg(folder).args(["--device", &devices]);
     command.arg("--set").arg(format!("state_dir={}", folder.join("state").display()));
     command.args(["--set", "remote.listen=127.0.0.1:0"]);
+    command.args(["--set", "sockets.tenant_mode=0600", "--set", "sockets.admin_mode=0600"]);
+    // What this program's own shell says of other nodes is not about this one.
+    let foreign = std::env::vars_os().map(|(name, _)| name);
+    for name in foreign.filter(|name| name.as_encoded_bytes().starts_with(b"WEFT_")) {
+        command.env_remove(name);
+    }
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
     // It is not this program's terminal's: it goes on when this ends.
     std::os::unix::process::CommandExt::process_group(&mut command, 0);
@@ -124,6 +136,7 @@ fn register(folder: &Path, store: &dyn Store) -> Result<()> {
         host: "local".to_owned(),
         created_ms: clock::now_ms(),
         gpus: 0,
+        identity: facts.identity,
     };
     Ok(store.put_node(&node, &facts.gpus, None)?)
 }

@@ -17,6 +17,8 @@ use weft_control::provision::local::{guest, relay};
 use crate::args::{Arguments, What};
 
 fn main() -> ExitCode {
+    // What somebody left open is not for VMs. It must not be there at all before Linux 5.11.
+    let _ = weft_ring::peer::close_rest_on_exec();
     let done = match Arguments::parse().what {
         What::Serve(options) => serve::serve(&options),
         What::Local(options) => local::local(&options),

@@ -17,6 +17,9 @@ const GRANT_USES: u32 = 64;
 /// Connections to one node at once.
 const CONNECTIONS_MAX: usize = 8;
 
+/// What a vGPU is called, without prefix and number, that is made to see whether a node works.
+pub(crate) const PROBE: &str = "probe";
+
 const MIB: u64 = 1 << 20;
 
 /// What a node says of itself.
@@ -26,6 +29,8 @@ pub struct NodeFacts {
     pub gpus: Vec<GpuFound>,
     /// Where its gateway listens.
     pub gateway: String,
+    /// The digest of the gateway's public key, in hex: no other node has it.
+    pub identity: String,
 }
 
 /// A vGPU that a node is to have.
@@ -116,7 +121,7 @@ impl Nodes for Sockets {
         };
         let gpus = report.devices.iter().filter(|device| device.in_service).map(found).collect();
         // A grant says where the gateway listens, and whether there is one.
-        let name = format!("{VGPU_PREFIX}probe-{}", random::hex(4)?);
+        let name = format!("{VGPU_PREFIX}{PROBE}-{}", random::hex(4)?);
         let asked = grant_request(&name, 1, 1);
         let answer = client.call(&asked);
         // A sweep may have been quicker; what is left the next one finds.
@@ -127,7 +132,7 @@ impl Nodes for Sockets {
         let gateway = grant.listen.ok_or_else(|| {
             Failure::passing(format!("the gateway of the node at {admin} does not listen yet"))
         })?;
-        Ok(NodeFacts { gpus, gateway })
+        Ok(NodeFacts { gpus, gateway, identity: grant.gateway_key })
     }
 
     fn grant(

@@ -13,11 +13,17 @@ use sha2::{Digest, Sha256};
 pub fn hex(bytes: usize) -> io::Result<String> {
     let mut found = vec![0; bytes];
     File::open("/dev/urandom")?.read_exact(&mut found)?;
-    Ok(found.iter().fold(String::new(), |mut text, byte| {
+    Ok(hex_of(&found))
+}
+
+/// Bytes as hexadecimal digits.
+#[must_use]
+pub fn hex_of(bytes: &[u8]) -> String {
+    bytes.iter().fold(String::new(), |mut text, byte| {
         // A string takes everything.
         let _ = write!(text, "{byte:02x}");
         text
-    }))
+    })
 }
 
 /// A digest of some bytes.

@@ -2,31 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use serde::{Deserialize, Serialize};
+pub use weft_api::endpoint::GrantRow;
 
 use crate::provision::Failure;
 use crate::store::{CgpuRow, InstanceRow, Port};
-
-/// A VM's port may reach a masked address, which leads to a node's gateway.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
-pub struct GrantRow {
-    /// The instance.
-    pub instance: String,
-    /// Its compute host.
-    pub host: String,
-    /// The interface of its port on the host.
-    pub tap: String,
-    /// The VM's hardware address.
-    pub mac: String,
-    /// The VM's address.
-    pub ip: String,
-    /// Where the VM connects to, `address:port`.
-    pub masked: String,
-    /// Where that leads, `host:port`.
-    pub node: String,
-    /// Of two rows with the same port the one with the larger number holds.
-    pub generation: u64,
-}
 
 /// The rows of an instance; none before it has a port. cGPUs of one node share an address.
 #[must_use]

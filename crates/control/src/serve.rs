@@ -1,7 +1,7 @@
 //! `weft-control serve` and `weft-control token`.
 
 use std::fs::{self, DirBuilder, File};
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IsTerminal as _};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -12,20 +12,28 @@ use anyhow::{Context, Result, ensure};
 use rustix::fs::{FlockOperation, flock};
 use weft_api::v1::{Role, check_name};
 use weft_control::allocate::Allocator;
+use weft_control::bounded::{Bounded, CONNECTIONS_MAX, IDLE_LIMIT};
 use weft_control::crash::Crash;
 use weft_control::engine::Engine;
 use weft_control::execute::World;
+use weft_control::hosts::Hosts;
+use weft_control::identity::{Identity, KeystoneTokens};
 use weft_control::nodes::Sockets;
-use weft_control::provision::Provisioner;
+use weft_control::openstack::{self, Cloud};
 use weft_control::provision::fake::Fake;
 use weft_control::provision::local::{Isolation, Local, Settings, guest};
+use weft_control::provision::openstack::{Key, OpenStack};
+use weft_control::provision::slurm::Slurm;
+use weft_control::provision::{self, Provisioner};
 use weft_control::rules::Endpoint;
 use weft_control::service::Service;
 use weft_control::store::sqlite::Sqlite;
 use weft_control::store::{Store, TokenRow};
 use weft_control::{clock, http, random, sweep};
 
-use crate::args::{ProvisionerName, ServeOptions, ServiceOptions, State, TokenOptions};
+use crate::args::{
+    OpenstackOptions, ProvisionerName, ServeOptions, ServiceOptions, State, TokenOptions,
+};
 use crate::{line, note};
 
 /// Another one that has the folder has ended after this time, or stays.
@@ -34,25 +42,47 @@ const LOCK_LIMIT: Duration = Duration::from_secs(2);
 /// How often to look for that.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// How often nodes that do not answer are asked again.
+const LISTEN_EVERY: Duration = Duration::from_secs(2);
+
+/// First users of VMs: those below are the system's and people's, and the last number is nobody's.
+const GUEST_USERS: std::ops::RangeInclusive<u32> = 100_000..=u32::MAX - 2_000_000;
+
 /// Bytes of a secret that nobody can guess.
 const SECRET_BYTES: usize = 24;
 
 impl State {
-    /// The folder, which is made if it is not there.
-    pub(crate) fn folder(&self) -> Result<PathBuf> {
-        let folder = match &self.state_dir {
+    fn path(&self) -> Result<PathBuf> {
+        Ok(match &self.state_dir {
             Some(folder) => folder.clone(),
             None if rustix::process::geteuid().is_root() => "/var/lib/weft-control".into(),
             None => {
                 let home = std::env::var_os("HOME").context("HOME is not set: say --state-dir")?;
                 Path::new(&home).join(".local/state/weft-control")
             }
-        };
+        })
+    }
+
+    /// The folder, which is made if it is not there.
+    pub(crate) fn folder(&self) -> Result<PathBuf> {
+        let folder = self.path()?;
         // Programs of VMs must get through to their own folders, and see nothing else.
         let mut builder = DirBuilder::new();
         let made = builder.recursive(true).mode(0o711).create(&folder);
         made.with_context(|| format!("cannot make {}", folder.display()))?;
         Ok(fs::canonicalize(folder)?)
+    }
+
+    /// Refuses a folder in which no control plane ever was.
+    pub(crate) fn ensure_used(&self) -> Result<()> {
+        let folder = self.path()?;
+        let is_used = folder.join("control.db").exists();
+        ensure!(
+            is_used,
+            "no control plane was ever run in {}: say its --state-dir",
+            folder.display()
+        );
+        Ok(())
     }
 
     /// The store.
@@ -153,8 +183,15 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
     let folder = options.state.folder()?;
     let _lock = lock(&folder)?;
     let store = State::store(&folder)?;
+    let is_openstack = options.provisioner == ProvisionerName::Openstack;
+    let cloud = (is_openstack || options.keystone).then(cloud).transpose()?;
+    let identity = cloud.clone().map(|cloud| Arc::new(KeystoneTokens::new(cloud)) as _);
     match options.provisioner {
         ProvisionerName::Local => {
+            ensure!(
+                options.host_endpoint.is_empty(),
+                "VMs of this host have an endpoint of their own: --host-endpoint is for others'"
+            );
             // A VM of this process's own user could read its store and the tokens in it.
             ensure!(
                 rustix::process::geteuid().is_root() || options.service.guest_user == 0,
@@ -162,18 +199,72 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
                  read everything that you can, the control plane's secrets included, with \
                  --guest-user 0"
             );
+            ensure!(
+                options.service.guest_user == 0
+                    || GUEST_USERS.contains(&options.service.guest_user),
+                "--guest-user {}: VMs are a million users from there on, of {} to {}, that nobody \
+                 else is",
+                options.service.guest_user,
+                GUEST_USERS.start(),
+                GUEST_USERS.end()
+            );
             let local = local_vms(&folder, &options.service)?;
             let endpoint = Arc::clone(&local);
             let world = world(store, local, endpoint, &options.service);
-            run(world, &options.service, |_| Ok(()))
+            run(world, identity, &options.service, |_| Ok(()))
         }
         ProvisionerName::Fake => {
             let fake = Arc::new(Fake::default());
-            let endpoint = Arc::clone(&fake);
+            let endpoint: Arc<dyn Endpoint> = match options.host_endpoint.as_slice() {
+                [] => Arc::clone(&fake) as _,
+                sockets => Arc::new(Hosts::new(sockets.iter().cloned())),
+            };
             let world = world(store, fake, endpoint, &options.service);
-            run(world, &options.service, |_| Ok(()))
+            run(world, identity, &options.service, |_| Ok(()))
+        }
+        ProvisionerName::Openstack => {
+            let vms = openstack_vms(&folder, &options.openstack, cloud)?;
+            let endpoint = Arc::new(Hosts::new(options.host_endpoint.iter().cloned()));
+            let world = world(store, vms, endpoint, &options.service);
+            run(world, identity, &options.service, |_| Ok(()))
+        }
+        ProvisionerName::Slurm => {
+            let slurm = Arc::new(Slurm::new(folder.join("slurm"), options.squeue.clone())?);
+            note(&format!("weft-control: {}", slurm.check()?));
+            let endpoint = Arc::clone(&slurm);
+            let world = world(store, slurm, endpoint, &options.service);
+            run(world, identity, &options.service, |_| Ok(()))
         }
     }
+}
+
+/// OpenStack, as the environment names it.
+fn cloud() -> Result<Cloud> {
+    let settings = openstack::Settings::read(|name| std::env::var(name).ok());
+    Ok(Cloud::new(settings.map_err(anyhow::Error::msg)?)?)
+}
+
+/// VMs of an OpenStack cloud, whose key is in `folder`.
+fn openstack_vms(
+    folder: &Path,
+    options: &OpenstackOptions,
+    cloud: Option<Cloud>,
+) -> Result<Arc<OpenStack>> {
+    let OpenstackOptions { image, flavor, network, image_libraries } = options;
+    let missing = || anyhow::anyhow!("say --image, --flavor and --network");
+    let [image, flavor, network] =
+        [image, flavor, network].map(|given| given.clone().ok_or_else(missing));
+    let settings =
+        provision::openstack::Settings::new(image?, flavor?, network?, image_libraries.clone());
+    let key = Key::at(&folder.join("seal.key"))?;
+    let vms = OpenStack::new(cloud.map_or_else(self::cloud, Ok)?, settings, key);
+    // A cloud that does not answer now is asked again; one that refuses never will do.
+    match vms.check() {
+        Ok(words) => note(&format!("weft-control: {words}")),
+        Err(failure) if failure.is_permanent => anyhow::bail!("{failure}"),
+        Err(failure) => note(&format!("weft-control: for now: {failure}")),
+    }
+    Ok(Arc::new(vms))
 }
 
 /// The world, with placement as asked.
@@ -194,7 +285,9 @@ pub(crate) fn world(
 pub(crate) fn log() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("WEFT_LOG");
     let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("info"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).init();
+    let is_read_by_people = std::io::stderr().is_terminal();
+    let lines = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(is_read_by_people);
+    lines.with_writer(std::io::stderr).init();
     let told = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
         told(panic);
@@ -205,11 +298,16 @@ pub(crate) fn log() {
 /// Serves until the process is told to end.
 pub(crate) fn run(
     world: World,
+    identity: Option<Arc<dyn Identity>>,
     options: &ServiceOptions,
     ready: impl FnOnce(std::net::SocketAddr) -> Result<()>,
 ) -> Result<()> {
     let engine = Engine::start(world, options.workers.into())?;
-    let service = Arc::new(Service::new(Arc::clone(&engine)));
+    let mut service = Service::new(Arc::clone(&engine));
+    if let Some(identity) = identity {
+        service = service.with_identity(identity);
+    }
+    let service = Arc::new(service);
     sweep_always(engine, options.sweep_s)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
@@ -223,6 +321,7 @@ pub(crate) fn run(
         let address = listener.local_addr()?;
         line(&format!("weft-control: serving at http://{address}"))?;
         ready(address)?;
+        let listener = Bounded::new(listener, CONNECTIONS_MAX, IDLE_LIMIT);
         Ok(axum::serve(listener, http::router(&service)).await?)
     })
 }
@@ -243,7 +342,11 @@ fn sweep_always(engine: Arc<Engine>, every_s: u64) -> Result<()> {
             if every_s == 0 {
                 return;
             }
-            thread::sleep(Duration::from_secs(every_s));
+            let next = Instant::now() + Duration::from_secs(every_s);
+            while Instant::now() < next {
+                thread::sleep(LISTEN_EVERY.min(next.saturating_duration_since(Instant::now())));
+                sweep::listen(engine.world());
+            }
         }
     })?;
     Ok(())

@@ -4,16 +4,20 @@
 //! Steps clean up after themselves; what is found here was left by a store that was restored from a
 //! copy, a VM that ended of itself, or a hand that helped.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::engine::Engine;
 use crate::execute::World;
+use crate::nodes::PROBE;
 use crate::plan::Step;
 use crate::provision::{Failure, VmState};
-use crate::store::{Part, VGPU_PREFIX, Wanted};
+use crate::store::{NodeRow, Part, Store, StoreError, VGPU_PREFIX, Wanted};
 
 /// Nodes that are looked at.
 const NODES_MAX: u32 = 100_000;
+
+/// The least memory of a cGPU that hosts are said to have room for, as in the paper.
+const MIB_OF_CGPU: u64 = 1_024;
 
 /// What a sweep found and did.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,7 +28,9 @@ pub struct Swept {
     pub rules: usize,
     /// vGPUs that nobody knows, which were removed.
     pub vgpus: usize,
-    /// Instances that are removed because their VM is gone.
+    /// vGPUs of other control planes: they stay, but sell the same GPUs.
+    pub foreign: usize,
+    /// Instances that are removed because their VM or a vGPU is gone.
     pub lost: usize,
     /// Instances whose rules were put back.
     pub restored: usize,
@@ -40,14 +46,16 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     let vms = world.provisioner.inventory()?;
     let ruled = world.endpoint.instances()?;
     let nodes = world.store.nodes(&Part { limit: NODES_MAX, after: None, project: None })?;
-    let mut vgpus = Vec::new();
+    let mut vgpus = BTreeMap::new();
+    offer(world, &nodes);
     for (name, node) in nodes {
-        match world.nodes.vgpus(&node.admin) {
-            Ok(found) => vgpus.push((node.admin, found)),
-            Err(failure) => tracing::warn!(node = name, why = failure.words, "not looked at"),
+        // Why one does not answer is said once.
+        if let Ok(found) = world.heard(&name, world.nodes.vgpus(&node.admin)) {
+            vgpus.insert(name, (node.admin, found));
         }
     }
-    let live: BTreeSet<String> = world.store.live()?.into_iter().collect();
+    let own = Own::of(world.store.as_ref())?;
+    let live = &own.live;
     let mut swept = Swept::default();
     let mut failed: Option<Failure> = None;
     let mut note = |done: Result<usize, Failure>| {
@@ -62,15 +70,19 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     for instance in ruled.iter().filter(|instance| !live.contains(*instance)) {
         swept.rules += note(world.endpoint.withdraw(instance).map(|()| 1));
     }
-    for (admin, found) in vgpus {
-        let unknown = found.into_iter().filter(|vgpu| !is_of(vgpu, &live));
-        let unknown: Vec<String> = unknown.collect();
+    for (node, (admin, found)) in &vgpus {
+        let (unknown, foreign): (Vec<String>, Vec<String>) =
+            found.iter().filter(|vgpu| !own.is_live(vgpu)).cloned().partition(|vgpu| own.has(vgpu));
         if !unknown.is_empty() {
-            swept.vgpus += note(world.nodes.revoke(&admin, &unknown).map(|gone| gone.len()));
+            swept.vgpus += note(world.nodes.revoke(admin, &unknown).map(|gone| gone.len()));
+        }
+        if let Some(first) = foreign.first() {
+            swept.foreign += foreign.len();
+            tracing::warn!(node, vgpu = first, "another control plane has vGPUs on the node");
         }
     }
-    for id in &live {
-        note(look_at(world, id, &mut swept).map(|()| 0));
+    for id in live {
+        note(look_at(world, id, &vgpus, &mut swept).map(|()| 0));
     }
     for id in world.store.unsettled()? {
         engine.kick(&id);
@@ -78,14 +90,61 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     failed.map_or(Ok(swept), Err)
 }
 
-/// Whether a vGPU is one of a live instance: its name is the instance's with a number.
-fn is_of(vgpu: &str, live: &BTreeSet<String>) -> bool {
-    let cgpu = vgpu.strip_prefix(VGPU_PREFIX).unwrap_or_default();
-    cgpu.rsplit_once('-').is_some_and(|(instance, _)| live.contains(instance))
+/// Says how many cGPUs of its own VMs each compute host has room for: one for each GiB of its GPUs
+/// that are in service.
+fn offer(world: &World, nodes: &[(String, NodeRow)]) {
+    let mut hosts: BTreeMap<&str, u64> = BTreeMap::new();
+    let part = Part { limit: NODES_MAX, after: None, project: None };
+    let Ok(gpus) = world.store.gpus(&part) else { return };
+    for (_, gpu) in gpus.iter().filter(|(_, gpu)| gpu.in_service) {
+        if let Some((_, node)) = nodes.iter().find(|(_, node)| node.name == gpu.node) {
+            *hosts.entry(&node.host).or_default() += (gpu.found.memory_mib / MIB_OF_CGPU).max(1);
+        }
+    }
+    for (host, cgpus) in hosts {
+        let cgpus = u32::try_from(cgpus).unwrap_or(u32::MAX);
+        if let Err(failure) = world.provisioner.offer(host, cgpus) {
+            tracing::warn!(host, why = failure.words, "its cGPUs are not offered");
+        }
+    }
 }
 
-/// Whether a ready instance still has its VM and its rules.
-fn look_at(world: &World, id: &str, swept: &mut Swept) -> Result<(), Failure> {
+/// Which vGPUs are this control plane's.
+pub(crate) struct Own {
+    live: BTreeSet<String>,
+    /// How the instances that it makes begin.
+    prefix: String,
+}
+
+impl Own {
+    pub(crate) fn of(store: &dyn Store) -> Result<Self, StoreError> {
+        let live = store.live()?.into_iter().collect();
+        Ok(Self { live, prefix: format!("i{}", store.plane()) })
+    }
+
+    /// The instance in a vGPU's name, which is followed by a number.
+    fn instance(vgpu: &str) -> &str {
+        let cgpu = vgpu.strip_prefix(VGPU_PREFIX).unwrap_or_default();
+        cgpu.rsplit_once('-').map_or("", |(instance, _)| instance)
+    }
+
+    /// Whether it is one of a live instance.
+    fn is_live(&self, vgpu: &str) -> bool {
+        self.live.contains(Self::instance(vgpu))
+    }
+
+    /// Whether this control plane has made it, or anybody to look at the node.
+    pub(crate) fn has(&self, vgpu: &str) -> bool {
+        let instance = Self::instance(vgpu);
+        self.live.contains(instance) || instance.starts_with(&self.prefix) || instance == PROBE
+    }
+}
+
+/// The vGPUs found on nodes that answer, by node, with their admin sockets.
+type OnNodes = BTreeMap<String, (String, Vec<String>)>;
+
+/// Whether a ready instance still has its VM, its vGPUs and its rules.
+fn look_at(world: &World, id: &str, found: &OnNodes, swept: &mut Swept) -> Result<(), Failure> {
     let Some(instance) = world.store.instance(id)? else { return Ok(()) };
     if instance.wanted == Wanted::Absent || !instance.marks.has(Step::Confirm) {
         return Ok(());
@@ -93,7 +152,7 @@ fn look_at(world: &World, id: &str, swept: &mut Swept) -> Result<(), Failure> {
     let lost = match world.provisioner.state(id)? {
         VmState::Absent => Some("the VM is gone".to_owned()),
         VmState::Broken(why) => Some(why),
-        VmState::Active | VmState::Booting => None,
+        VmState::Active | VmState::Booting => lost_vgpu(world, id, found)?,
     };
     if let Some(why) = lost {
         world.store.renounce(id, Some(&why), None)?;
@@ -111,4 +170,33 @@ fn look_at(world: &World, id: &str, swept: &mut Swept) -> Result<(), Failure> {
         }
     }
     Ok(())
+}
+
+/// What is to be said of an instance that has lost a vGPU: its grant is gone with it.
+fn lost_vgpu(world: &World, id: &str, found: &OnNodes) -> Result<Option<String>, Failure> {
+    for cgpu in world.store.instance_cgpus(id)? {
+        let (name, node) = (cgpu.vgpu(), &cgpu.node);
+        let Some((admin, there)) = found.get(node) else { continue };
+        // One that was made since is there now, and one that is being removed is not.
+        if there.contains(&name) || world.nodes.vgpus(admin)?.contains(&name) {
+            continue;
+        }
+        let now = world.store.instance(id)?;
+        if now.is_some_and(|now| now.wanted == Wanted::Present) {
+            return Ok(Some(format!("vGPU {name} is no longer on node {node}")));
+        }
+    }
+    Ok(None)
+}
+
+/// Hears whether nodes that did not answer do so again.
+pub fn listen(world: &World) {
+    for name in world.allocator.silent() {
+        match world.store.node(&name) {
+            // What it says, `heard` keeps.
+            Ok(Some(node)) => drop(world.heard(&name, world.nodes.vgpus(&node.admin))),
+            Ok(None) => world.allocator.heard(&name, None),
+            Err(_) => {}
+        }
+    }
 }

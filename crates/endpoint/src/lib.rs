@@ -5,7 +5,7 @@
 //! the endpoint carries over TLS to a *gateway* beside the node ([`far`]), which puts it into the
 //! lanes of a session of the node, and carries back what the worker publishes. So neither a program
 //! nor the node's scheduling knows the difference, and nothing but these two touches the network.
-//! See `docs/remote.md` and ADR 30.
+//! See `docs/remote.md` and ADR 30. On a compute host of a cloud, [`rodvr`] leads VMs there.
 
 #![forbid(unsafe_code)]
 
@@ -16,6 +16,8 @@ pub mod measure;
 pub mod near;
 pub mod outbox;
 pub mod pinned;
+pub mod rodvr;
+pub mod sandbox;
 pub mod tls;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};

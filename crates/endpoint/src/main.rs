@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read as _, Write as _};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 use std::os::fd::AsFd;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -18,12 +18,21 @@ use rustix::fs::FlockOperation;
 use weft_endpoint::far::{Far, Settings};
 use weft_endpoint::measure::Figures;
 use weft_endpoint::near::Near;
+use weft_endpoint::rodvr;
+use weft_endpoint::rodvr::agent::{Agent, Settings as HostSettings};
+use weft_endpoint::sandbox;
 use weft_endpoint::tls::Identity;
 use weft_ring::peer::Process;
 use weft_wire::remote::to_hex;
 
 /// How often whoever is about to end looks whether it may.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// A gateway takes a connection within this time, or is not there yet.
+const REACH_LIMIT: Duration = Duration::from_secs(2);
+
+/// How often to look for one that is not there yet.
+const REACH_PAUSE: Duration = Duration::from_millis(200);
 
 /// Relays vGPUs of another host over TLS.
 #[derive(Debug, Parser)]
@@ -47,6 +56,14 @@ enum What {
     },
     /// Let endpoints in; started by the node daemon.
     Serve(ServeOptions),
+    /// Lead VMs of this compute host to the GPU nodes that they were granted; for weft-control.
+    Host(HostOptions),
+    /// Measure what leading them costs, between network namespaces of this host.
+    BenchHost {
+        /// Print JSON.
+        #[arg(long)]
+        json: bool,
+    },
     /// Print what the network and the TLS library do alone here, as JSON; for benchmarks.
     #[command(hide = true)]
     Measure,
@@ -66,6 +83,10 @@ struct ConnectOptions {
     /// End with this process, and remove the socket.
     #[arg(long)]
     until: Option<u32>,
+    /// Be ready only when the gateway takes connections, however long that takes: in a VM, whose
+    /// host leads there only later.
+    #[arg(long)]
+    await_remote: bool,
 }
 
 #[derive(Debug, Args)]
@@ -96,11 +117,26 @@ struct ServeOptions {
     user: Option<u32>,
 }
 
+#[derive(Debug, Args)]
+struct HostOptions {
+    /// Socket for the control plane; only this user and root may use it.
+    #[arg(long, default_value = "/run/weft/endpoint.sock")]
+    socket: PathBuf,
+    /// File of the rows, which outlive this process.
+    #[arg(long, default_value = "/var/lib/weft/endpoint.json")]
+    state: PathBuf,
+    /// Interface to the GPU nodes over which nothing else is forwarded; may be repeated.
+    #[arg(long, value_name = "INTERFACE")]
+    uplink: Vec<String>,
+}
+
 fn main() -> ExitCode {
     let done = match Arguments::parse().what {
         What::Connect(options) => connect(&options),
         What::Launch { options, owner } => launch(&options, owner),
         What::Serve(options) => serve(&options),
+        What::Host(options) => host(options),
+        What::BenchHost { json } => bench_host(json),
         What::Measure => measure(),
     };
     match done {
@@ -138,10 +174,22 @@ fn connect(options: &ConnectOptions) -> Result<()> {
     if let Some(owner) = options.until {
         end_with(owner, options.socket.clone(), Arc::clone(&near))?;
     }
+    if options.await_remote {
+        await_remote(&options.remote);
+    }
     near.serve(&options.socket, || {
         // Whoever waits for it has gone if it cannot be told.
         let _ = answer("ready");
     })
+}
+
+/// Returns when a connection is taken there.
+fn await_remote(remote: &str) {
+    let reach = |address: SocketAddr| TcpStream::connect_timeout(&address, REACH_LIMIT).is_ok();
+    let is_there = || remote.to_socket_addrs().is_ok_and(|mut all| all.any(reach));
+    while !is_there() {
+        std::thread::sleep(REACH_PAUSE);
+    }
 }
 
 /// Ends this process when another one has, and the programs that it started.
@@ -178,6 +226,36 @@ fn launch(options: &ConnectOptions, owner: u32) -> Result<()> {
     if line.trim() == "ready" { Ok(()) } else { bail!("the endpoint did not start") }
 }
 
+fn host(options: HostOptions) -> Result<()> {
+    for path in [&options.socket, &options.state] {
+        let folder = path.parent().context("a path in a folder")?;
+        fs::create_dir_all(folder).with_context(|| format!("cannot make {}", folder.display()))?;
+    }
+    // One process has a host's rules.
+    let lock_path = options.state.with_extension("lock");
+    let lock = fs::File::options().create(true).append(true).open(lock_path)?;
+    rustix::fs::flock(lock.as_fd(), FlockOperation::NonBlockingLockExclusive)
+        .with_context(|| format!("another endpoint has {}", options.state.display()))?;
+    let mut agent = Agent::open(HostSettings { state: options.state, uplinks: options.uplink })?;
+    // What was in force before goes on whether everything can be put in force or not.
+    if let Err(failure) = agent.repair() {
+        tell(&format!("endpoint: the rules may not be in force: {failure}"));
+    }
+    let listener = rodvr::serve::listen(&options.socket)
+        .with_context(|| format!("cannot listen at {}", options.socket.display()))?;
+    answer("ready")?;
+    Ok(rodvr::serve::serve(&listener, agent)?)
+}
+
+fn bench_host(json: bool) -> Result<()> {
+    let folder = std::env::temp_dir().join(format!("weft-bench-{}", std::process::id()));
+    fs::create_dir_all(folder.join("again"))?;
+    let found = rodvr::measure::run(&folder);
+    // A folder that stays does not void the figures.
+    let _ = fs::remove_dir_all(&folder);
+    answer(&found?.text(json))
+}
+
 fn measure() -> Result<()> {
     let Figures { echo_us_p50, tls_gb_per_s } = weft_endpoint::measure::run()?;
     answer(&format!("{{\"tcp_echo_us_p50\": {echo_us_p50}, \"tls_gb_per_s\": {tls_gb_per_s}}}"))
@@ -192,6 +270,9 @@ fn serve(options: &ServeOptions) -> Result<()> {
     let (listener, address) = Far::listen(options.listen)?;
     if let Some(user) = options.user {
         become_user(user).context("cannot give up root's rights")?;
+    }
+    if !sandbox::restrict().context("cannot restrict the gateway")? {
+        tell("this kernel does not restrict the gateway's files and connections (landlock)");
     }
     answer(&format!("listening {address}"))?;
     let far = Far::new(Settings {

@@ -185,6 +185,7 @@ fn symbols(loaded: &LoadedModule) -> reply::Module {
         const_bytes: function.const_bytes,
         registers: function.registers,
         max_threads: function.max_threads,
+        required_block: function.required_block,
         ptx_version: function.ptx_version,
     };
     let global = |global: &weft_device::GlobalInfo| reply::Global {

@@ -5,7 +5,7 @@ use core::sync::atomic::fence;
 use weft_ring::{Ordering, WakeFlag};
 use weft_turn::{Abandoned, DaemonPage, Demand, Grant, Report};
 
-use crate::due::Due;
+use crate::due::{Due, Telling};
 use crate::page::ControlPage;
 
 /// A control page and the doorbell that its session sleeps on.
@@ -72,9 +72,9 @@ impl DaemonSide {
         self.doorbell.wake();
     }
 
-    /// Asks the session to tell when a result comes soon, or no more.
-    pub fn set_coscheduled(&self, coscheduled: bool) {
-        self.page.coscheduled.store(u32::from(coscheduled), Ordering::Relaxed);
+    /// Asks the session to tell of results, or no more.
+    pub fn set_telling(&self, telling: Telling) {
+        self.page.coscheduled.store(telling.pack(), Ordering::Relaxed);
     }
 
     /// The caller whose result is due first; `None` while nobody waits for one.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use weft_ring::{Ordering, Unready, WakeFlag};
 use weft_turn::{Abandoned, Demand, Grant, Holder, HolderPage, Report};
 
-use crate::due::Due;
+use crate::due::{Due, Telling};
 use crate::node::{NodePage, sleep_on};
 use crate::page::ControlPage;
 
@@ -54,18 +54,23 @@ impl HolderSide {
     /// Whether the daemon wants to hear before a result comes.
     #[must_use]
     pub fn is_coscheduled(&self) -> bool {
-        self.page.coscheduled.load(Ordering::Relaxed) != 0
+        self.telling() != Telling::Nothing
+    }
+
+    fn telling(&self) -> Telling {
+        Telling::unpack(self.page.coscheduled.load(Ordering::Relaxed))
     }
 
     /// Shows whose result is due first. Rings the daemon, once per call, when it comes soon and the
-    /// daemon wants to hear that.
+    /// daemon wants to hear that, and when another call has come and it wants to hear that too.
     pub fn set_due(&self, due: Option<Due>) {
         let word = Due::pack(due);
-        if word == self.page.due.load(Ordering::Relaxed) {
+        let before = self.page.due.load(Ordering::Relaxed);
+        if word == before {
             return;
         }
         self.page.due.store(word, Ordering::Release);
-        if due.is_some_and(|due| due.soon) && self.is_coscheduled() {
+        if self.telling().wants(Due::unpack(before), due) {
             self.ring();
         }
     }

@@ -46,7 +46,7 @@ mod node;
 mod page;
 
 pub use daemon::DaemonSide;
-pub use due::Due;
+pub use due::{Due, Telling};
 pub use holder::{HolderSide, wait};
 pub use node::{NODE_SESSIONS, NodePage};
 pub use page::{ControlPage, PAGE_VERSION, PageError};

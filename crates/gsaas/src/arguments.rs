@@ -4,11 +4,12 @@
 use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::fs;
+use std::io::Read as _;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
 use clap_complete::Shell;
-use weft_api::v1::{DEFAULT_ADDRESS, Locality, Mode, NewInstance, check_name};
+use weft_api::v1::{DEFAULT_ADDRESS, Locality, Mode, NewInstance, USER_DATA_BYTES_MAX, check_name};
 
 /// What is asked for, and of whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,6 +41,8 @@ pub(crate) enum Command {
     Show(String),
     /// Print a VM's console.
     Console(String),
+    /// Write what a job must know into a folder.
+    Attach(String, PathBuf),
     /// Show a project's quota and what it has.
     Quota(String),
     /// List GPUs.
@@ -64,6 +67,7 @@ const OPTIONS: &[Entry] = &[
     Entry("list", "", "", "list VMs"),
     Entry("show", "", "", "show the VM -id, its cGPUs and what it went through"),
     Entry("console", "", "", "print what the VM -id printed"),
+    Entry("attach", "", "", "write what the job -id must know into -folder: gateways, environment"),
     Entry("quota", "", "", "show the quota of -project and what it has"),
     Entry("gpus", "", "", "list GPUs (administrators)"),
     Entry("drain", "", "", "put nothing new on the GPU -gpu (administrators)"),
@@ -96,7 +100,13 @@ const OPTIONS: &[Entry] = &[
     Entry("userdata", "FILE", "l", "shell script that runs in the VM when it has booted"),
     Entry("key", "KEY", "l", "the same request with the same key launches one VM, however often"),
     Entry("project", "NAME", "l quota", "the project; administrators choose"),
-    Entry("id", "VM", "t show console", "which VM"),
+    Entry(
+        "folder",
+        "FOLDER",
+        "attach",
+        "where; the files are secrets, and nobody else may read them",
+    ),
+    Entry("id", "VM", "t show console attach", "which VM"),
     Entry("gpu", "N", "drain undrain", "which GPU"),
     Entry("nowait", "", "l t", "do not wait until it is done"),
     Entry("json", "", "*", "print JSON"),
@@ -159,6 +169,7 @@ impl Command {
             | Self::List
             | Self::Show(_)
             | Self::Console(_)
+            | Self::Attach(..)
             | Self::Quota(_)
             | Self::Gpus
             | Self::Drain(..) => None,
@@ -296,6 +307,10 @@ impl Given {
             "list" => Command::List,
             "show" => Command::Show(self.id(command)?),
             "console" => Command::Console(self.id(command)?),
+            "attach" => {
+                let folder = PathBuf::from(self.required("folder", command)?);
+                Command::Attach(self.id(command)?, folder)
+            }
             "quota" => {
                 let project = self.required("project", command)?;
                 check_name(&project).map_err(|error| format!("-project: {error}"))?;
@@ -363,9 +378,7 @@ impl Given {
                 check_name(name).map_err(|error| format!("-{option}: {error}"))?;
             }
         }
-        let user_data = self.take("userdata").map(|path| {
-            fs::read_to_string(&path).map_err(|error| format!("cannot read {path}: {error}"))
-        });
+        let user_data = self.take("userdata").map(|path| user_data(&path));
         Ok(NewInstance {
             name,
             project: self.take("project"),
@@ -378,6 +391,18 @@ impl Given {
             user_data: user_data.transpose()?,
         })
     }
+}
+
+/// A script, of which no more is read than a VM may be given.
+fn user_data(path: &str) -> Result<String, String> {
+    let mut text = String::new();
+    let most = USER_DATA_BYTES_MAX as u64;
+    let read = fs::File::open(path).and_then(|file| file.take(most + 1).read_to_string(&mut text));
+    read.map_err(|error| format!("cannot read {path}: {error}"))?;
+    if text.len() > USER_DATA_BYTES_MAX {
+        return Err(format!("-userdata={path}: a script has up to {USER_DATA_BYTES_MAX} bytes"));
+    }
+    Ok(text)
 }
 
 fn number(text: &str, name: &str) -> Result<u32, String> {
@@ -457,6 +482,8 @@ mod tests {
             ("-l -t -id=a", "exclude each other"),
             ("-t", "-t needs -id"),
             ("-t -id=../x", "is no name"),
+            ("-attach -id=a", "-attach needs -folder"),
+            ("-attach -folder=a", "-attach needs -id"),
             ("-t -id=a -ncgpus=2", "means nothing to -t"),
             ("-list now", "begin with a dash"),
             ("-list=3", "takes no value"),

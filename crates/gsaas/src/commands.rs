@@ -1,12 +1,16 @@
 //! What the commands do.
 
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, bail};
+use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
-use weft_api::v1::{Client, ClientError, Instance, InstanceState, Kind};
+use weft_api::v1::{Attachment, Client, ClientError, Instance, InstanceState, Kind, Variable};
 
 use crate::arguments::{Arguments, Command};
 use crate::{note, out, show};
@@ -60,6 +64,7 @@ pub(crate) fn run(client: &Client, arguments: &Arguments) -> Result<ExitCode> {
             }
         }
         Command::Console(id) => out(client.console(id)?.trim_end())?,
+        Command::Attach(id, folder) => attach(&client.attachment(id)?, folder)?,
         Command::Quota(project) => match client.project(project)? {
             project if is_json => print(&project)?,
             project => out(&show::quota(&project))?,
@@ -79,6 +84,28 @@ pub(crate) fn run(client: &Client, arguments: &Arguments) -> Result<ExitCode> {
         Command::Completion(_) | Command::Help | Command::Version => {}
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Files for `weft-endpoint connect` (an address, and a line for each grant), and one with the
+/// environment.
+fn attach(attachment: &Attachment, folder: &Path) -> Result<()> {
+    for (number, gateway) in attachment.gateways.iter().enumerate() {
+        let text = format!("{}\n{}\n", gateway.address, gateway.grants.join("\n"));
+        write_secret(&folder.join(format!("gateway-{number}")), &text)?;
+    }
+    let line = |variable: &Variable| format!("{}={}\n", variable.name, variable.value);
+    let environment: String = attachment.environment.iter().map(line).collect();
+    write_secret(&folder.join("environment"), &environment)
+}
+
+/// A file of this user's that is there wholly or not at all.
+fn write_secret(path: &Path, text: &str) -> Result<()> {
+    let fresh = path.with_extension("new");
+    let mut options = fs::File::options();
+    let file = options.create(true).truncate(true).write(true).mode(0o600).open(&fresh);
+    let mut file = file.with_context(|| format!("cannot write {}", fresh.display()))?;
+    file.write_all(text.as_bytes())?;
+    Ok(fs::rename(&fresh, path)?)
 }
 
 fn print(value: &impl Serialize) -> Result<()> {

@@ -65,6 +65,11 @@ fn usage(words: &str) -> ExitCode {
 }
 
 fn failed(error: &anyhow::Error) -> ExitCode {
+    let is_closed = |error: &std::io::Error| error.kind() == std::io::ErrorKind::BrokenPipe;
+    if error.downcast_ref().is_some_and(is_closed) {
+        // Whoever reads has enough.
+        return ExitCode::SUCCESS;
+    }
     note(&format!("error: {error:#}"));
     match error.downcast_ref::<ClientError>() {
         Some(ClientError::Refused(problem)) => {

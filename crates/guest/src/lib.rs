@@ -13,4 +13,5 @@ pub mod qemu;
 pub mod server;
 
 mod outbox;
+mod qmp;
 mod ready;

@@ -3,14 +3,16 @@
 //! starts the server.
 
 use std::io::Write as _;
+use std::num::NonZeroI32;
 use std::os::unix::fs::DirBuilderExt as _;
-use std::os::unix::process::ExitStatusExt as _;
+use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
-use std::process::{Child, ExitCode, Stdio};
+use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
+use rustix::process::{Pid, Signal};
 use weft_guest::qemu::Machine;
 use weft_guest::server::{self, Server};
 use weft_guest::{agent, devices};
@@ -45,6 +47,15 @@ enum What {
     },
     /// Say which devices this virtual machine has.
     Devices,
+    /// Become a program that ends with the process that started this one.
+    #[command(hide = true)]
+    Become {
+        /// The process that started this one.
+        parent: i32,
+        /// The program and its arguments.
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, required = true)]
+        program: Vec<std::ffi::OsString>,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -148,6 +159,7 @@ fn main() -> ExitCode {
         What::Serve(options) => serve(options),
         What::Run { serve, machine } => run_machine(serve, machine),
         What::Devices => say_devices(),
+        What::Become { parent, program } => become_program(parent, &program),
     };
     match done {
         Ok(status) => ExitCode::from(u8::try_from(status).unwrap_or(u8::MAX)),
@@ -237,15 +249,8 @@ fn run_machine(options: ServeOptions, machine: MachineOptions) -> Result<i32> {
         arguments: machine.arguments,
         program: machine.program,
     };
-    let mut command = machine.command(&server.devices());
-    command.stdin(Stdio::null());
-    let child = command.spawn();
-    let mut child = Qemu(child.with_context(|| {
-        format!(
-            "cannot start {}: install qemu-system-x86, or name it with --qemu",
-            machine.qemu.display()
-        )
-    })?);
+    let child = bound(&machine.command(&server.devices()))?.stdin(Stdio::null()).spawn();
+    let mut child = Qemu(child.context("cannot start QEMU")?);
     let status = attend(&mut server, &mut child)?;
     drop((child, folder));
     if wants_counts {
@@ -256,6 +261,30 @@ fn run_machine(options: ServeOptions, machine: MachineOptions) -> Result<i32> {
         ))?;
     }
     Ok(status)
+}
+
+/// The same command as a process that ends with this one, however this one ends.
+fn bound(command: &Command) -> Result<Command> {
+    let mut bound = Command::new(std::env::current_exe()?);
+    bound.arg("become").arg(std::process::id().to_string()).arg("--");
+    bound.arg(command.get_program()).args(command.get_args());
+    Ok(bound)
+}
+
+/// Becomes a program that is killed when the parent of this process ends.
+fn become_program(parent: i32, program: &[std::ffi::OsString]) -> Result<i32> {
+    let (name, arguments) = program.split_first().context("no program")?;
+    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+    if rustix::process::getppid().map(Pid::as_raw_nonzero) != NonZeroI32::new(parent) {
+        bail!("the process that started this one has ended");
+    }
+    let error = Command::new(name).args(arguments).exec();
+    Err(error).with_context(|| {
+        format!(
+            "cannot start {}: install qemu-system-x86, or name it with --qemu",
+            name.to_string_lossy()
+        )
+    })
 }
 
 /// A folder that goes with this value.

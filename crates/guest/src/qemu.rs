@@ -5,7 +5,7 @@ use std::process::Command;
 
 use weft_wire::guest::{CONTROL_PORT, MARKS_PORT};
 
-use crate::server::{control_socket, marks_socket};
+use crate::server::{control_socket, marks_socket, monitor_socket};
 
 /// A machine that boots a kernel.
 #[derive(Debug, Clone)]
@@ -30,7 +30,8 @@ pub struct Machine {
     pub program: Vec<String>,
 }
 
-/// The arguments that give a machine its region and its ports.
+/// The arguments that give a machine its region, its ports, and a monitor through which its server
+/// learns which threads run its processors.
 #[must_use]
 pub fn devices(region: &Path, bytes: u64, folder: &Path) -> Vec<String> {
     let port = |id: &str, socket: &Path, name: &str| {
@@ -54,6 +55,13 @@ pub fn devices(region: &Path, bytes: u64, folder: &Path) -> Vec<String> {
     ];
     arguments.extend(port("weft-control", &control_socket(folder), CONTROL_PORT));
     arguments.extend(port("weft-marks", &marks_socket(folder), MARKS_PORT));
+    let monitor = monitor_socket(folder);
+    arguments.extend([
+        "-chardev".to_owned(),
+        format!("socket,id=weft-monitor,path={},reconnect=1", monitor.display()),
+        "-mon".to_owned(),
+        "chardev=weft-monitor,mode=control".to_owned(),
+    ]);
     arguments
 }
 
@@ -62,6 +70,8 @@ impl Machine {
     #[must_use]
     pub fn command(&self, devices: &[String]) -> Command {
         let mut command = Command::new(&self.qemu);
+        // Its threads get names, for whoever places them.
+        command.args(["-name", "weft,debug-threads=on"]);
         command.args(["-nodefaults", "-no-user-config", "-display", "none", "-no-reboot"]);
         command.arg("-machine").arg(format!("pc,accel={}", self.accel));
         command.args(["-cpu", "max", "-m"]).arg(format!("{}M", self.memory_mib));

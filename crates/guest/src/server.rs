@@ -18,13 +18,14 @@ use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
 use weft_ring::{Access, MemoryFile, Segment, WakeFlag, bell, peer};
 use weft_wire::guest::{
-    AnswerFrame, Begun, FrameReader, GuestFrame, HelloFrame, HostFrame, OpenRegion, Reception,
-    filler,
+    AnswerFrame, Begun, FrameReader, GuestFrame, HelloFrame, HostFrame, OpenRegion, Processors,
+    Reception, filler,
 };
 use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION, RefusalCode, Welcome};
 
 use crate::outbox::Outbox;
 use crate::qemu;
+use crate::qmp::Monitor;
 use crate::ready::Watched;
 
 /// Hellos that wait for the daemon, at most.
@@ -80,6 +81,8 @@ enum Source {
     Marks,
     ControlListener,
     MarksListener,
+    MonitorListener,
+    Monitor,
     SessionMarks(u8),
     Lifeline(u8),
 }
@@ -107,6 +110,12 @@ pub struct Server {
     region: MemoryFile,
     control_listener: UnixListener,
     marks_listener: UnixListener,
+    monitor_listener: UnixListener,
+    monitor: Option<Monitor>,
+    /// What it told.
+    processors: Option<Processors>,
+    /// It was said that it tells nothing.
+    is_monitor_bad: bool,
     control: Option<OwnedFd>,
     marks: Option<OwnedFd>,
     reader: FrameReader,
@@ -134,6 +143,7 @@ impl Server {
             .with_context(|| format!("cannot make {}", settings.folder.display()))?;
         let control_listener = listen(&control_socket(&settings.folder))?;
         let marks_listener = listen(&marks_socket(&settings.folder))?;
+        let monitor_listener = listen(&monitor_socket(&settings.folder))?;
         Ok(Self {
             settings,
             node: Some(node),
@@ -142,6 +152,10 @@ impl Server {
             region: MemoryFile::received(region)?,
             control_listener,
             marks_listener,
+            monitor_listener,
+            monitor: None,
+            processors: None,
+            is_monitor_bad: false,
             control: None,
             marks: None,
             reader: FrameReader::default(),
@@ -205,6 +219,8 @@ impl Server {
                 Source::Marks => self.hear_marks(),
                 Source::ControlListener => self.connect_control()?,
                 Source::MarksListener => self.connect_marks()?,
+                Source::MonitorListener => self.connect_monitor()?,
+                Source::Monitor => self.hear_monitor(),
                 Source::SessionMarks(mark) => self.hear_worker(mark),
                 Source::Lifeline(mark) => self.lose_worker(mark),
             }
@@ -216,6 +232,10 @@ impl Server {
         let mut watched = Watched::new();
         watched.input(Source::ControlListener, self.control_listener.as_fd());
         watched.input(Source::MarksListener, self.marks_listener.as_fd());
+        watched.input(Source::MonitorListener, self.monitor_listener.as_fd());
+        if let Some(monitor) = &self.monitor {
+            watched.input(Source::Monitor, monitor.as_fd());
+        }
         if let Some(node) = &self.node {
             watched.input(Source::Node, node.as_fd());
         }
@@ -255,6 +275,45 @@ impl Server {
         socket.set_nonblocking(true)?;
         self.marks = Some(socket.into());
         Ok(())
+    }
+
+    fn connect_monitor(&mut self) -> Result<()> {
+        let (socket, _) = self.monitor_listener.accept()?;
+        socket.set_nonblocking(true)?;
+        self.processors = None;
+        self.monitor = Monitor::new(socket.into())
+            .inspect_err(|error| tell(&format!("no monitor: {error:#}")))
+            .ok();
+        Ok(())
+    }
+
+    fn hear_monitor(&mut self) {
+        let Some(monitor) = &mut self.monitor else { return };
+        match monitor.hear() {
+            Ok(None) => {}
+            Ok(told) => {
+                self.processors = told;
+                self.tell_processors();
+            }
+            Err(error) => {
+                // Without it the machine's processors are not helped to run, and all else goes on.
+                // QEMU connects again and again.
+                if self.processors.is_none() && !std::mem::replace(&mut self.is_monitor_bad, true) {
+                    tell(&format!("QEMU's monitor told nothing: {error:#}"));
+                }
+                self.monitor = None;
+            }
+        }
+    }
+
+    /// Tells the node which threads run the machine's processors, if it is there.
+    fn tell_processors(&mut self) {
+        if let (Some(node), Some(processors)) = (&self.node, &self.processors)
+            && let Ok(bytes) = processors.to_bytes()
+        {
+            // A node that is gone is told when it is there again.
+            let _ = peer::send(node, &bytes, &[]);
+        }
     }
 
     /// The machine is gone, or another agent is there: workers see their lifelines close.
@@ -474,6 +533,7 @@ impl Server {
             Ok((node, _, _)) => {
                 tell("a node is there again");
                 self.node = Some(node);
+                self.tell_processors();
             }
             Err(error) if error.is::<Refused>() => {
                 tell(&format!("{error}"));
@@ -487,7 +547,7 @@ impl Server {
 
 impl Drop for Server {
     fn drop(&mut self) {
-        for socket in [control_socket, marks_socket] {
+        for socket in [control_socket, marks_socket, monitor_socket] {
             // The folder may be gone.
             let _ = fs::remove_file(socket(&self.settings.folder));
         }
@@ -504,6 +564,12 @@ pub fn control_socket(folder: &Path) -> PathBuf {
 #[must_use]
 pub fn marks_socket(folder: &Path) -> PathBuf {
     folder.join("marks.sock")
+}
+
+/// Socket of QEMU's monitor, in a machine's folder.
+#[must_use]
+pub fn monitor_socket(folder: &Path) -> PathBuf {
+    folder.join("monitor.sock")
 }
 
 fn listen(path: &Path) -> Result<UnixListener> {

@@ -58,6 +58,31 @@ impl JournalFile {
     }
 }
 
+/// What the name of a pool's folder begins with.
+const POOL: &str = "pool-";
+
+/// The folder of a pool's journal beside the node's in `dir`.
+pub(crate) fn pool_folder(dir: &Path, pool: &str) -> PathBuf {
+    dir.join(format!("{POOL}{pool}"))
+}
+
+/// The pools that have a journal beside the node's in `dir`, and their folders, by name.
+///
+/// # Errors
+/// The system's.
+pub fn pool_folders(dir: &Path) -> io::Result<Vec<(String, PathBuf)>> {
+    let mut pools = Vec::new();
+    for entry in std::fs::read_dir(dir)? {
+        let path = entry?.path();
+        let name = path.file_name().and_then(|name| name.to_str()?.strip_prefix(POOL));
+        if let Some(name) = name.filter(|_| path.is_dir()) {
+            pools.push((name.to_owned(), path.clone()));
+        }
+    }
+    pools.sort_unstable();
+    Ok(pools)
+}
+
 /// The files of the journal in `dir`, in order.
 ///
 /// # Errors

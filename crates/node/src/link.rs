@@ -287,7 +287,11 @@ pub(crate) enum Ask {
     },
     /// It stands still, as it was asked to: nothing of it is in flight, and it has no turn. Answer:
     /// [`Reply::Move`] or [`Reply::Stay`].
-    Paused,
+    Paused {
+        /// Commands wait in it that the device would execute. Older workers do not say so.
+        #[serde(default)]
+        works: bool,
+    },
     /// It has copied its memory to the device that it was told. Answer: [`Reply::Switch`] or
     /// [`Reply::Stay`].
     Copied {
@@ -322,7 +326,7 @@ impl Ask {
             | Self::Load
             | Self::Loaded
             | Self::Images { .. }
-            | Self::Paused
+            | Self::Paused { .. }
             | Self::Copied { .. }
             | Self::Moved { .. }
             | Self::Log { .. }

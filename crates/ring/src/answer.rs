@@ -81,7 +81,7 @@ impl AnswerWords {
     }
 }
 
-#[cfg(not(loom))]
+#[cfg(any(not(loom), test))]
 impl AnswerWords {
     /// The answer to `call`, if it is there, and as much of its bytes as fits into `target`.
     pub(crate) fn take(&self, call: u32, target: &mut [u8]) -> Option<Answer> {

@@ -4,14 +4,19 @@
 //! too, verifies whose thread that is before it does anything to it: the tenant may have written
 //! any number. It then names the boosted thread in one word, so that the thread itself ends its
 //! boost at its next command and never polls under it.
+//!
+//! A thread in a virtual machine has a number of another kernel. It says on which of the machine's
+//! processors it waits, counted from one: the host has a thread for each, and knows which.
 
 use crate::answer::ANSWER_SLOTS;
 use crate::cells::{Cell, Cells};
 use crate::lane::AnswerTo;
 use crate::map::MapError;
+use crate::pool;
 use crate::priority;
 use crate::segment::Segment;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::sys;
 
 /// The daemon's view of a session's callers.
 #[derive(Debug)]
@@ -102,8 +107,8 @@ impl Waiting {
 /// The tenant's side: what its threads say about themselves.
 #[derive(Debug)]
 pub(crate) struct OwnCallers {
-    /// Nobody looks at the threads of a guest: their numbers are another kernel's.
-    are_seen: bool,
+    /// Its threads are another kernel's: they go by the processor on which they are.
+    is_guest: bool,
     waiting: Cells<AtomicU64>,
     boosted: Cell<AtomicU32>,
     coscheduled: Cell<AtomicU32>,
@@ -112,18 +117,21 @@ pub(crate) struct OwnCallers {
 impl OwnCallers {
     pub(crate) fn open(segment: &Segment) -> Result<Self, MapError> {
         Ok(Self {
-            are_seen: !segment.memory().is_lent(),
+            is_guest: segment.memory().is_lent(),
             waiting: segment.waiting()?,
             boosted: segment.boosted()?,
             coscheduled: segment.coscheduled()?,
         })
     }
 
-    /// The calling thread, `thread`, awaits an answer from now on.
+    /// What the calling thread goes by; 0 where nobody knows.
+    pub(crate) fn own_name(&self) -> u32 {
+        if self.is_guest { sys::processor() } else { pool::thread_id() }
+    }
+
+    /// The calling thread, which goes by `thread`, awaits an answer from now on.
     pub(crate) fn begin(&self, awaited: AnswerTo, thread: u32) {
-        if self.are_seen
-            && let Some(word) = self.waiting.get(usize::from(awaited.slot))
-        {
+        if let Some(word) = self.waiting.get(usize::from(awaited.slot)) {
             word.store(Waiting { thread, call: awaited.call }.pack(), Ordering::Release);
         }
     }
@@ -138,27 +146,30 @@ impl OwnCallers {
     /// Whether any thread of the session is boosted. A load.
     #[inline]
     pub(crate) fn any_boosted(&self) -> bool {
-        self.are_seen && self.boosted.load(Ordering::Relaxed) != 0
+        self.boosted.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether waiting threads are boosted in time.
+    /// Whether waiting threads are boosted in time and need not poll. Those of a guest poll all the
+    /// same: to sleep costs them exits.
     #[inline]
     pub(crate) fn are_coscheduled(&self) -> bool {
-        self.are_seen && self.coscheduled.load(Ordering::Relaxed) != 0
+        !self.is_guest && self.coscheduled.load(Ordering::Relaxed) != 0
     }
 
     /// Whether `thread` is boosted: it must not poll then.
     #[inline]
     pub(crate) fn is_boosted(&self, thread: u32) -> bool {
-        self.are_seen && self.boosted.load(Ordering::Relaxed) == thread
+        self.boosted.load(Ordering::Relaxed) == thread
     }
 
     /// Ends the boost of the calling thread, `thread`, if it is the boosted one.
     #[cold]
     pub(crate) fn end_boost(&self, thread: u32) {
         let (was, now) = (Ordering::SeqCst, Ordering::Relaxed);
-        if self.boosted.compare_exchange(thread, 0, was, now).is_ok() {
-            // Giving privilege up is always allowed; where it fails the daemon does it.
+        let is_ended = self.boosted.compare_exchange(thread, 0, was, now).is_ok();
+        if is_ended && !self.is_guest {
+            // A guest's processor is made ordinary by the host, which sees the word. Giving privilege up
+            // is always allowed; where it fails the daemon does it.
             let _given_up = priority::make_normal(0, true);
         }
     }

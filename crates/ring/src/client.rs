@@ -13,7 +13,7 @@ use crate::cells::{Cell, Cells};
 use crate::fork::ForkGuard;
 use crate::lane::{AnswerTo, MAX_COMMAND, Producer};
 use crate::map::MapError;
-use crate::pool::{self, LanePool, Leased};
+use crate::pool::{LanePool, Leased};
 use crate::processors::Processors;
 use crate::segment::{LANES, Segment, SegmentError};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
@@ -209,7 +209,7 @@ impl ClientSide {
     ) -> Result<Answer, CallError> {
         let owned = &self.slots[usize::from(slot)];
         let call = owned.begin();
-        let (awaited, thread) = (AnswerTo { slot, call }, pool::thread_id());
+        let (awaited, thread) = (AnswerTo { slot, call }, self.callers.own_name());
         self.enter(leased, Some(awaited), command)?;
         let alive = || self.is_alive();
         let may_poll = |lasted| {
@@ -260,7 +260,7 @@ impl ClientSide {
     fn push(&self, lane: usize, answer: Option<AnswerTo>, command: &[u8]) -> Result<(), CallError> {
         if self.callers.any_boosted() {
             // What the boost was for: the thread runs and has something for its device.
-            self.callers.end_boost(pool::thread_id());
+            self.callers.end_boost(self.callers.own_name());
         }
         let ClientLane { producer, room } = &self.lanes[lane];
         if !producer.has_room(command.len()) {

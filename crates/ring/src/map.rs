@@ -2,16 +2,18 @@
 //!
 //! A [`MemoryFile`] is created and sealed by the daemon; everybody else receives its descriptor. A
 //! mapping is only made of a file that can no longer shrink, so a peer cannot turn an access into a
-//! `SIGBUS`.
+//! `SIGBUS`. A file on a disk cannot be sealed: it is mapped by those only who trust all that have
+//! its descriptor ([`MemoryFile::trusted`]).
 
 use core::ffi::c_void;
 use core::fmt;
 use core::ptr::{self, NonNull};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::sync::Arc;
 
-use rustix::fs::{FallocateFlags, MemfdFlags, SealFlags, SeekFrom};
+use rustix::fs::{FallocateFlags, MemfdFlags, Mode, OFlags, SealFlags, SeekFrom};
 use rustix::io::Errno;
 use rustix::mm::{Advice, MapFlags, ProtFlags};
 use thiserror::Error;
@@ -93,6 +95,38 @@ impl MemoryFile {
         let seals = SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL;
         rustix::fs::fcntl_add_seals(&fd, seals).map_err(os("sealing a memory file"))?;
         Ok(Self { fd, start: 0, len, bell: None })
+    }
+
+    /// Creates a zeroed file without a name in a directory. It takes room there where that is
+    /// reserved ([`Self::reserve`]) or written to. Its size is not sealed: who has its descriptor
+    /// can shrink it, and fault whoever has it mapped.
+    ///
+    /// # Errors
+    /// As [`Self::create`].
+    pub fn create_in(dir: &Path, len: usize) -> Result<Self, MapError> {
+        let len = len
+            .checked_next_multiple_of(PAGE)
+            .filter(|len| *len > 0)
+            .ok_or(MapError::Size(len as u64))?;
+        let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+        let fd = rustix::fs::open(dir, flags, Mode::RUSR | Mode::WUSR)
+            .map_err(os("creating a file without a name"))?;
+        rustix::fs::ftruncate(&fd, len as u64).map_err(os("ftruncate"))?;
+        Ok(Self { fd, start: 0, len, bell: None })
+    }
+
+    /// Takes a descriptor, sealed or not, from somebody who is trusted not to shrink the file.
+    ///
+    /// # Errors
+    /// [`MapError::Size`].
+    pub fn trusted(fd: OwnedFd) -> Result<Self, MapError> {
+        Self::whole(fd)
+    }
+
+    /// Whether the size is fixed for ever.
+    #[must_use]
+    pub fn is_sealed(&self) -> bool {
+        is_sealed(&self.fd)
     }
 
     /// Takes a received descriptor after checking its seals and its size.
@@ -187,6 +221,20 @@ impl MemoryFile {
         let mode = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         rustix::fs::fallocate(&self.fd, mode, self.start + offset as u64, len as u64)
             .map_err(os("punching a hole"))
+    }
+
+    /// Takes room for `offset..offset + len`, so that no later access finds none.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfBounds`], or [`MapError::Os`] when there is no room.
+    pub fn reserve(&self, offset: usize, len: usize) -> Result<(), MapError> {
+        let end = offset.checked_add(len).ok_or(MapError::OutOfBounds)?;
+        if end > self.len {
+            return Err(MapError::OutOfBounds);
+        }
+        let mode = FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&self.fd, mode, self.start + offset as u64, len as u64)
+            .map_err(os("taking room in a file"))
     }
 
     /// How many bytes of the file were ever written or touched, in whole pages.

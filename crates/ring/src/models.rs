@@ -62,6 +62,41 @@ fn models_lane() {
     });
 }
 
+/// A relay's collector sleeps on one flag for answers, progress and whoever stops it: none of what
+/// was published before its ring is missed, and an answer is whole when it is seen.
+#[test]
+fn models_relay() {
+    loom::model(|| {
+        let (answer, news) = (AnswerWords::modelled(1), WakeFlag::modelled());
+        let progress = Cell::<AtomicU64>::zeroed();
+        let stopped = Cell::<AtomicU32>::zeroed();
+        let worker = thread::spawn({
+            let (answer, news, progress) = (answer.clone(), news.clone(), progress.clone());
+            move || {
+                progress.store(1, Ordering::Release);
+                news.wake();
+                answer.complete(5, -7, b"abc").unwrap();
+                news.wake();
+            }
+        });
+        let stopping = thread::spawn({
+            let (news, stopped) = (news.clone(), stopped.clone());
+            move || {
+                stopped.store(1, Ordering::Release);
+                news.wake();
+            }
+        });
+        let mut bytes = [0; 8];
+        let answered = news.wait(&patience(), || answer.take(5, &mut bytes)).unwrap();
+        assert_eq!((answered.status, &bytes[..answered.len]), (-7, &b"abc"[..]));
+        assert_eq!(progress.load(Ordering::Acquire), 1, "published before the answer");
+        let ended = || (stopped.load(Ordering::Acquire) == 1).then_some(());
+        news.wait(&patience(), ended).unwrap();
+        worker.join().unwrap();
+        stopping.join().unwrap();
+    });
+}
+
 /// A guest's sleepers, on two flags of one session, wait for the count of its marks, and whoever
 /// gets a mark raises it: no mark is missed, whichever flag it was for.
 #[test]

@@ -331,9 +331,9 @@ impl Core {
         }
         let switch_ns = switch_ns.min(cx.config.overdue_ns);
         let turn = cx.tables.turn(key);
-        if turn.in_queue && turn.revoked_at_ns.is_none() && !turn.switched {
+        if turn.in_queue && turn.revoked_at_ns.is_none() && turn.switch_ns == 0 {
             turn.start_ns = turn.start_ns.saturating_add(switch_ns);
-            turn.switched = true;
+            turn.switch_ns = switch_ns;
         }
     }
 

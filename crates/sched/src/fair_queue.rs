@@ -20,7 +20,9 @@ use crate::tag::Tag;
 /// and goes before those that stand at `V` already.
 ///
 /// A flow that borrows is next while its `S` is at most `borrow / weight` beyond the smallest of
-/// the others. Its tag moves like any other's, so what it gets in the long run is its share.
+/// the others. Its tag moves like any other's, so what it gets in the long run is its share. What
+/// it has borrowed outlives the others' sleep: while only such flows are awake, `V` stays as far
+/// behind the smallest `S` as it was when the last other one went, and moves as they are served.
 ///
 /// A flow in its turn is not in a heap, so reports during the turn cost no reordering. A decision
 /// is one insertion and one removal: O(log n), no allocation.
@@ -64,6 +66,9 @@ pub(crate) struct Terms {
 struct Borrowing {
     waiting: Heap<Tag>,
     terms: Terms,
+    /// While only flows that borrow are present: how far the virtual time stays behind the smallest
+    /// of their tags, which is what they owe to whoever wakes. Nothing at any other time.
+    debt: Tag,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -110,12 +115,41 @@ impl FairQueue {
             borrowing.terms = terms;
             borrowing.waiting.reserve(key);
         }
+        let reached = self.now();
         let waits = self.flows[key as usize].awake && self.running != Some(key);
         self.dequeue(key);
         self.flows[key as usize].borrows = borrows;
         if waits {
             self.enqueue(key);
         }
+        self.keep_debt(reached);
+    }
+
+    /// Whether a flow that does not borrow is awake, in its turn, or expected back at once.
+    fn has_lender(&self) -> bool {
+        let lends = |key: u32| !self.flows[key as usize].borrows;
+        let present = [self.running, self.anticipated];
+        !self.waiting.is_empty() || present.into_iter().flatten().any(lends)
+    }
+
+    /// Who is present has changed at the virtual time `reached`: what those who borrow owe stays
+    /// while nobody else is there, and is in the tags otherwise.
+    fn keep_debt(&mut self, reached: Tag) {
+        if self.borrowing.is_none() {
+            return;
+        }
+        let first = if self.has_lender() { None } else { self.first_present() };
+        let owed = first.map(|first| {
+            let owed = first.start.minus(reached).max(self.debt());
+            owed.min(self.may_borrow(first).plus(self.turn(first)))
+        });
+        if let Some(borrowing) = &mut self.borrowing {
+            borrowing.debt = owed.unwrap_or_default();
+        }
+    }
+
+    fn debt(&self) -> Tag {
+        self.borrowing.as_ref().map_or(Tag::ZERO, |borrowing| borrowing.debt)
     }
 
     fn enqueue(&mut self, key: u32) {
@@ -164,9 +198,7 @@ impl FairQueue {
     pub(crate) fn preempting(&self) -> Option<u32> {
         let running = self.running.map(|key| self.flows[key as usize])?;
         let (start, _) = self.first_borrower()?;
-        let turn_ns = self.borrowing.as_ref().map_or(0, |borrowing| borrowing.terms.turn_ns);
-        let turn = Tag::from_service(turn_ns, running.weight);
-        if running.borrows && start.plus(turn) > running.start {
+        if running.borrows && start.plus(self.turn(running)) > running.start {
             return None;
         }
         let others = self.waiting.peek().map(|(start, _)| start);
@@ -177,6 +209,7 @@ impl FairQueue {
     }
 
     pub(crate) fn remove(&mut self, key: u32) {
+        let reached = self.now();
         self.dequeue(key);
         if self.running == Some(key) {
             self.running = None;
@@ -184,6 +217,7 @@ impl FairQueue {
         self.last = self.last.filter(|last| *last != key);
         self.anticipated = self.anticipated.filter(|one| *one != key);
         self.flows[key as usize].awake = false;
+        self.keep_debt(reached);
     }
 
     pub(crate) fn is_awake(&self, key: u32) -> bool {
@@ -203,21 +237,28 @@ impl FairQueue {
         if flow.awake && self.running != Some(key) {
             self.enqueue(key);
         }
+        if let Some(borrowing) = &mut self.borrowing {
+            // A debt is as much service as before, and so another distance.
+            borrowing.debt = Tag::ZERO;
+        }
+        self.keep_debt(self.virtual_time);
     }
 
     /// A flow in its turn keeps its tag: a pause shorter than the yield limit loses nothing but the
     /// time it held.
     pub(crate) fn wake(&mut self, key: u32) {
         self.flows[key as usize].awake = true;
-        if self.running != Some(key) {
-            self.virtual_time = self.now();
-            let flow = &mut self.flows[key as usize];
-            let credit = Tag::from_service(self.rules.sleeper_credit_ns, flow.weight);
-            flow.start = flow.start.max(self.virtual_time.minus(credit));
-            flow.woken = true;
-            self.enqueue(key);
+        if self.running == Some(key) {
+            return;
         }
+        self.virtual_time = self.now();
+        let flow = &mut self.flows[key as usize];
+        let credit = Tag::from_service(self.rules.sleeper_credit_ns, flow.weight);
+        flow.start = flow.start.max(self.virtual_time.minus(credit));
+        flow.woken = true;
+        self.enqueue(key);
         self.anticipated = self.anticipated.filter(|one| *one != key);
+        self.keep_debt(self.virtual_time);
     }
 
     /// A flow that sleeps is at least so far ahead.
@@ -234,6 +275,7 @@ impl FairQueue {
         self.virtual_time = self.now();
         self.flows[key as usize].awake = false;
         self.dequeue(key);
+        self.keep_debt(self.virtual_time);
     }
 
     /// A flow that has just gone to sleep is likely to wake at once. Until it does, or until
@@ -241,7 +283,9 @@ impl FairQueue {
     /// time does not pass its tag. There is one such flow at a time.
     pub(crate) fn anticipate(&mut self, key: u32) {
         if !self.flows[key as usize].awake {
+            let reached = self.now();
             self.anticipated = Some(key);
+            self.keep_debt(reached);
         }
     }
 
@@ -262,7 +306,11 @@ impl FairQueue {
 
     /// Whoever was expected to go on is asleep from now on.
     pub(crate) fn end_anticipation(&mut self) {
-        self.anticipated = None;
+        if self.anticipated.is_some() {
+            let reached = self.now();
+            self.anticipated = None;
+            self.keep_debt(reached);
+        }
     }
 
     pub(crate) fn peek(&self) -> Option<u32> {
@@ -291,14 +339,32 @@ impl FairQueue {
         self.flows[key as usize].woken = false;
         self.running = Some(key);
         self.virtual_time = self.now();
+        self.limit_debt(self.flows[key as usize]);
+    }
+
+    /// A turn of a flow that borrows begins with nobody there to lend: whoever wakes finds it
+    /// no further ahead than it may borrow.
+    fn limit_debt(&mut self, flow: Flow) {
+        if !flow.borrows || self.has_lender() {
+            return;
+        }
+        let least = flow.start.minus(self.may_borrow(flow));
+        self.virtual_time = self.virtual_time.max(least);
+        let most = self.first_present().map(|first| first.start.minus(self.virtual_time));
+        if let Some(borrowing) = &mut self.borrowing {
+            borrowing.debt = borrowing.debt.min(most.unwrap_or_default());
+        }
     }
 
     pub(crate) fn stop(&mut self, key: u32) {
         debug_assert!(self.running == Some(key), "only a turn that began ends");
+        let reached = self.now();
         self.running = None;
         self.last = Some(key);
         if self.flows[key as usize].awake {
             self.enqueue(key);
+        } else {
+            self.keep_debt(reached);
         }
     }
 
@@ -310,8 +376,10 @@ impl FairQueue {
             if charge.ns < 0 { flow.start.minus(distance) } else { flow.start.plus(distance) };
         let alone = nobody_waits && self.anticipated.is_none_or(|one| one == key);
         if charge.settled && alone {
-            // It was the only one awake, so its tag *is* the virtual time, even if it sleeps now.
-            self.virtual_time = self.virtual_time.max(flow.start);
+            // It was the only one awake, so its tag *is* the virtual time, even if it sleeps now,
+            // but for what it had borrowed before it was alone.
+            let start = flow.start;
+            self.virtual_time = self.virtual_time.max(start.minus(self.debt()));
         }
         if self.flows[key as usize].awake && self.running != Some(key) {
             self.enqueue(key);
@@ -339,6 +407,11 @@ impl FairQueue {
         Tag::from_service(borrow_ns, flow.weight)
     }
 
+    fn turn(&self, flow: Flow) -> Tag {
+        let turn_ns = self.borrowing.as_ref().map_or(0, |borrowing| borrowing.terms.turn_ns);
+        Tag::from_service(turn_ns, flow.weight)
+    }
+
     fn slack(&self, flow: Flow) -> Tag {
         Tag::from_service(self.rules.slack_ns, flow.weight)
     }
@@ -355,12 +428,15 @@ impl FairQueue {
     /// The virtual time as of this moment. A prediction that is taken back may lower it again, so
     /// it is kept only where it decides something.
     fn now(&self) -> Tag {
-        let start_of = |key: u32| self.flows[key as usize].start;
-        let running = self.running.map(start_of);
-        let waiting = self.least().map(|(start, _)| start);
-        let anticipated = self.anticipated.map(start_of);
-        let least = [running, waiting, anticipated].into_iter().flatten().min();
+        let least = self.first_present().map(|first| first.start.minus(self.debt()));
         least.map_or(self.virtual_time, |least| self.virtual_time.max(least))
+    }
+
+    /// Who has the smallest tag of those that are awake, in their turn, or expected back at once.
+    fn first_present(&self) -> Option<Flow> {
+        let waiting = self.least().map(|(_, key)| key);
+        let present = [self.running, waiting, self.anticipated].into_iter().flatten();
+        present.map(|key| self.flows[key as usize]).min_by_key(|flow| flow.start)
     }
 }
 
@@ -370,7 +446,7 @@ codec!(struct FairQueue {
 codec!(struct Flow { start, weight, member, awake, borrows, woken });
 codec!(struct Rules { sleeper_credit_ns, slack_ns });
 codec!(struct Terms { borrow_ns, turn_ns });
-codec!(struct Borrowing { waiting, terms });
+codec!(struct Borrowing { waiting, terms, debt });
 
 #[cfg(test)]
 mod tests {
@@ -490,6 +566,30 @@ mod tests {
         queue.set_borrows(1, None);
         let order: Vec<u32> = (0..6).map(|_| turn(&mut queue, 10)).collect();
         assert_eq!(order, [0, 0, 0, 0, 0, 1], "what it borrowed it gives back");
+    }
+
+    /// What somebody borrowed is still owed after the others slept; what it had alone is not.
+    #[test]
+    fn a_debt_outlives_the_sleep_of_those_it_is_owed_to() {
+        let start = Tag::from_service(1_000, Weight::ONE);
+        let mut queue = FairQueue::new(start, Rules::default());
+        queue.add(0, 0, Weight::ONE, Tag::ZERO);
+        queue.add(1, 1, Weight::ONE, Tag::ZERO);
+        queue.set_borrows(1, Some(Terms { borrow_ns: 30, turn_ns: 10 }));
+        queue.wake(0);
+        queue.wake(1);
+        assert_eq!([(); 3].map(|()| turn(&mut queue, 10)), [1, 1, 1]);
+        queue.sleep(0);
+        for _ in 0..50 {
+            assert_eq!(turn(&mut queue, 10), 1);
+        }
+        queue.wake(0);
+        assert_eq!(queue.flows[1].start.minus(queue.flows[0].start).to_ns(), 30);
+        assert_eq!(turn(&mut queue, 10), 0, "it may borrow no more");
+        queue.sleep(0);
+        assert_eq!(turn(&mut queue, 10), 1);
+        queue.wake(0);
+        assert_eq!(queue.flows[1].start.minus(queue.flows[0].start).to_ns(), 20);
     }
 
     #[test]

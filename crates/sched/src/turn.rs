@@ -16,8 +16,8 @@ pub(crate) struct Turn {
     pub(crate) used_at_start_ns: u64,
     /// The policy knows of this turn: not so under a shared policy, nor after a change of policy.
     pub(crate) in_queue: bool,
-    /// Its beginning was put off for the device's memory.
-    pub(crate) switched: bool,
+    /// Its beginning was put off for so long, for the device's memory; 0 if it was not.
+    pub(crate) switch_ns: u64,
     /// Where the session stands among the device's holders.
     pub(crate) place: usize,
     pub(crate) revoked_at_ns: Option<u64>,
@@ -50,7 +50,7 @@ impl Turn {
             share_ns,
             used_at_start_ns: 0,
             in_queue: false,
-            switched: false,
+            switch_ns: 0,
             place: 0,
             revoked_at_ns: None,
             killed: false,
@@ -114,6 +114,6 @@ impl Turn {
 }
 
 codec!(struct Turn {
-    epoch, start_ns, budget_ns, share_ns, used_at_start_ns, in_queue, switched, place, revoked_at_ns, killed,
+    epoch, start_ns, budget_ns, share_ns, used_at_start_ns, in_queue, switch_ns, place, revoked_at_ns, killed,
     idle_since_ns, contended, yielded, spent_ns, charged_ns, idled_ns, waited_for_ns, counted_to_ns, contended_ns, alone_ns,
 });

@@ -4,6 +4,7 @@
 mod model;
 
 use model::{DEVICE, Habits, Load, MS, Model, SECOND, US};
+use proptest::prelude::*;
 use weft_sched::invariants::wait_limit_ns;
 use weft_sched::{Class, Config, SessionKey, Weight};
 
@@ -83,6 +84,37 @@ fn who_waits_for_each_command_is_not_put_back_by_a_greedy_one() {
     let (beside_batch_ns, beside_user_facing_ns) = (beside(Class::Batch), beside(USER_FACING));
     let least_ns = beside_batch_ns * 9 / 10;
     assert!(beside_user_facing_ns >= least_ns, "{beside_user_facing_ns}, {beside_batch_ns}");
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+    /// A batch tenant that sleeps for milliseconds between its commands, beside greedy ones of one
+    /// weight. They borrow once; from then on a command waits for a turn of each and for what their
+    /// weights give them for it, and not for all that may be borrowed each time.
+    #[test]
+    fn who_sleeps_between_its_commands_lends_once(
+        (weight, greedy) in (1u32..5, 1u32..4),
+        size_ns in 100 * US..4 * MS,
+        pause_ns in MS..20 * MS,
+    ) {
+        let config = Config::default();
+        let mut model = Model::with_config(config, HABITS);
+        for _ in 0..greedy {
+            let group = model.group(weight);
+            let vgpu = model.vgpu_of(group, 1);
+            model.set_class(vgpu, USER_FACING);
+            model.session(vgpu, batch());
+        }
+        let victim = tenant(&mut model, Class::Batch, Load::Pausing { size_ns, pause_ns });
+        let lent_ns = u64::from(greedy) * (config.borrow_ns + config.quantum_ns);
+        model.run_for(lent_ns + 4 * SECOND);
+        let theirs_ns = u64::from(weight * greedy) * size_ns;
+        let turn_ns = config.quantum_ns + config.yield_ns + COMMAND_NS + config.overlap_ns;
+        let cycle_ns = size_ns + pause_ns + theirs_ns + u64::from(greedy) * turn_ns;
+        let wanted_ns = 4 * SECOND / cycle_ns * size_ns;
+        let (served_ns, least_ns) = (model.served_ns(victim), wanted_ns * 9 / 10);
+        prop_assert!(served_ns >= least_ns, "{served_ns} of {least_ns}");
+    }
 }
 
 /// One that has borrowed more than a turn stands in no other one's way.

@@ -179,7 +179,7 @@ fn what_is_no_journal_says_so() {
     let mut other = example();
     other[8] = 99;
     let error = Replay::new(&other).unwrap_err().to_string();
-    assert_eq!(error, "the journal has version 99, this program reads version 5");
+    assert_eq!(error, format!("the journal has version 99, this program reads version {VERSION}"));
     let mut damaged = example();
     damaged[14] ^= 1;
     assert_eq!(Replay::new(&damaged).unwrap_err(), ReplayError::Damaged);

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
+use weft_sched::journal::{PoolReplay, PoolWriter, ReplayError};
 use weft_sched::pool::invariants::{Limits, Sharer, Trace, Violation};
 use weft_sched::pool::{Class, Pool, PoolAction, PoolConfig, PoolError, PoolEvent, policy};
 use weft_sched::{DeviceKey, TaskKey, TenantKey, VgpuKey, Weight};
@@ -125,14 +126,19 @@ struct Driver {
     vgpus: Vec<(Class, Weight)>,
     next: u32,
     done: u32,
+    journal: Vec<u8>,
+    writer: PoolWriter,
 }
 
 const USER: Class = Class::UserFacing { sla_ns: 200 * MS };
 
 impl Driver {
     fn new(config: PoolConfig, limits: Limits) -> Self {
+        let (pool, mut journal) = (Pool::new(config), Vec::new());
         let mut driver = Self {
-            pool: Pool::new(config),
+            writer: PoolWriter::begin(&pool, &mut journal),
+            journal,
+            pool,
             config,
             trace: Trace::new(limits),
             now_ns: 0,
@@ -157,6 +163,7 @@ impl Driver {
     fn feed(&mut self, event: PoolEvent) {
         let mut actions = Vec::new();
         self.pool.handle(self.now_ns, event, &mut actions).unwrap();
+        self.writer.record(self.now_ns, &event, Ok(()), &actions, &mut self.journal);
         if let Err(broken) = self.trace.step(self.now_ns, &event, &actions) {
             panic!("{broken} after {event:?} and {actions:?}");
         }
@@ -392,6 +399,46 @@ proptest! {
             driver.pool.snapshot()
         };
         prop_assert_eq!(run(true), run(false));
+    }
+
+    /// A journal of what a pool did replays, and where a pool does something else it is named.
+    #[test]
+    fn a_pool_replays(steps in steps(), place in 0..policy::NAMES.len(), reset in any::<bool>()) {
+        let mut driver = Driver::new(config(policy::NAMES[place], 1, reset), Limits::default());
+        for step in &steps {
+            driver.step(step);
+        }
+        let mut replay = PoolReplay::new(&driver.journal).unwrap();
+        let summary = replay.run().unwrap();
+        prop_assert!(!summary.cut && summary.records >= 10);
+        prop_assert_eq!(replay.pool().snapshot(), driver.pool.snapshot());
+
+        let task = TaskKey(driver.next);
+        let event = PoolEvent::Submit { task, vgpu: VgpuKey(0), estimate_ns: 0 };
+        let invented = PoolAction::Reset { device: DeviceKey(77) };
+        driver.writer.record(driver.now_ns, &event, Ok(()), &[invented], &mut driver.journal);
+        let error = PoolReplay::new(&driver.journal).unwrap().run().unwrap_err();
+        let ReplayError::PoolDiffers(difference) = error else { panic!("{error}") };
+        prop_assert_eq!(difference.record.number, summary.records);
+        prop_assert_eq!(difference.record.actions, Some(vec![invented]));
+    }
+
+    /// Damage is an error or another journal, never a crash.
+    #[test]
+    fn a_damaged_pool_journal_never_crashes(
+        steps in steps(), at in any::<prop::sample::Index>(), bit in 0u8..8,
+    ) {
+        let mut driver = Driver::new(config("deadline", 0, false), Limits::default());
+        for step in &steps {
+            driver.step(step);
+        }
+        let at = at.index(driver.journal.len());
+        let cut = PoolReplay::new(&driver.journal[..at]).map(|mut replay| replay.run());
+        prop_assert!(!matches!(cut, Ok(Err(_))), "{cut:?}");
+        driver.journal[at] ^= 1 << bit;
+        if let Ok(mut replay) = PoolReplay::new(&driver.journal) {
+            let _ = replay.run();
+        }
     }
 
     #[test]

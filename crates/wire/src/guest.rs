@@ -17,6 +17,12 @@ use crate::handshake::{PROTOCOL_VERSION, to_vec};
 /// First bytes of an [`OpenRegion`].
 pub const REGION_MAGIC: [u8; 4] = *b"WEFV";
 
+/// First bytes of [`Processors`].
+pub const PROCESSORS_MAGIC: [u8; 4] = *b"WEFP";
+
+/// Most processors of a machine whose threads are told.
+pub const PROCESSORS_MAX: usize = 512;
+
 /// Name of the serial port for frames.
 pub const CONTROL_PORT: &str = "weft.control";
 
@@ -158,6 +164,52 @@ message! {
     struct RefusalBody {
         code: u16,
         message: String,
+    }
+}
+
+message! {
+    /// Which threads of the host run the machine's processors; said by its server once it has its
+    /// region, and again when they change. There is no answer.
+    pub struct Processors {
+        /// The process that they belong to, as the server's host counts.
+        process: u32,
+        /// Of each processor, in the order of the guest's numbers.
+        threads: Vec<u32>,
+    }
+}
+
+impl Processors {
+    /// Whether a message of a machine's server is meant to be one.
+    #[must_use]
+    pub fn is_one(said: &[u8]) -> bool {
+        said.starts_with(&PROCESSORS_MAGIC)
+    }
+
+    /// Encodes: magic, fields.
+    ///
+    /// # Errors
+    /// [`EncodeError`] when there are too many.
+    pub fn to_bytes(&self) -> Result<Vec<u8>, EncodeError> {
+        let mut bytes = PROCESSORS_MAGIC.to_vec();
+        bytes.extend(to_vec(self)?);
+        Ok(bytes)
+    }
+
+    /// Decodes exactly one, of [`PROCESSORS_MAX`] processors at most.
+    ///
+    /// # Errors
+    /// [`DecodeError`].
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
+        let mut reader = Reader::new(bytes);
+        if reader.bytes(4)? != PROCESSORS_MAGIC {
+            return Err(DecodeError::UnknownKind(0));
+        }
+        let processors = Self::decode(&mut reader)?;
+        reader.finish()?;
+        match processors.threads.len() {
+            0..=PROCESSORS_MAX => Ok(processors),
+            count => Err(DecodeError::InvalidValue(count as u64)),
+        }
     }
 }
 
@@ -385,6 +437,17 @@ mod tests {
             let last = frames(&mut reader).pop();
             assert_eq!(last, Some((3, alloc::vec![3])), "cut at {cut}");
         }
+    }
+
+    #[test]
+    fn processors_come_back_and_too_many_do_not() {
+        let mut processors = Processors { process: 7, threads: alloc::vec![8, 9] };
+        let bytes = processors.to_bytes().unwrap();
+        assert!(Processors::is_one(&bytes) && !OpenRegion::is_one(&bytes));
+        assert_eq!(Processors::from_bytes(&bytes).unwrap(), processors);
+        Processors::from_bytes(&bytes[..bytes.len() - 1]).unwrap_err();
+        processors.threads = alloc::vec![1; PROCESSORS_MAX + 1];
+        Processors::from_bytes(&processors.to_bytes().unwrap()).unwrap_err();
     }
 
     #[test]

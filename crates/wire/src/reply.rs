@@ -88,6 +88,8 @@ message! {
         registers: u32,
         /// Most threads per block.
         max_threads: u32,
+        /// Threads per block that a launch must have in x, y, z (`.reqntid`).
+        required_block: Option<[u32; 3]>,
         /// PTX version × 10.
         ptx_version: u32,
     }

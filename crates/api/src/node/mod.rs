@@ -9,7 +9,7 @@ pub use client::{AdminError, Client};
 pub use types::{
     AcceleratorReport, Answer, AskedAccelerator, Attainment, Closure, CoschedulingReport,
     DeviceReport, DoctorCheck, DoctorReport, Finding, GrantReport, GrantRequest, LastSwitch,
-    MemoryReport, MoveReport, NodeReport, PoolReport, ProcessReport, Recording, Request,
+    MemoryReport, MoveReport, NodeReport, PoolReport, ProcessReport, Recording, Request, SLA_NS,
     SlotReport, Stats, TaskCounts, Timeline, TurnReport, VgpuMemoryReport, VgpuReport, VgpuState,
     ratio,
 };

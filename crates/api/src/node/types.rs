@@ -231,6 +231,9 @@ pub struct GrantReport {
     pub expires_s: u64,
     /// Where the gateway listens, once it does.
     pub listen: Option<String>,
+    /// SHA-256 of the gateway's public key, in hex: a node's own. Empty from older nodes.
+    #[serde(default)]
+    pub gateway_key: String,
 }
 
 /// A vGPU that was moved to another device.
@@ -271,6 +274,9 @@ pub struct NodeReport {
     #[serde(default)]
     pub you_administrate: bool,
 }
+
+/// What an SLA may be, in ns: 100 µs to an hour.
+pub const SLA_NS: std::ops::RangeInclusive<u64> = 100_000..=3_600_000_000_000;
 
 fn yes() -> bool {
     true

@@ -130,6 +130,8 @@ calls! {
         "An instance's cGPUs";
     InstanceConsole: Get "/v1/instances/{id}/console" READER, 200, None, "" -> "",
         "What an instance printed";
+    InstanceAttachment: Get "/v1/instances/{id}/attachment" MEMBER, 200, None, "" -> "Attachment",
+        "What an instance must know to reach its cGPUs, where it was not made with it: secrets";
     InstanceDelete: Delete "/v1/instances/{id}" MEMBER, 202, None, "" -> "Instance",
         "Begins to take an instance away";
     OperationShow: Get "/v1/operations/{id}" READER, 200, None, "" -> "Operation",

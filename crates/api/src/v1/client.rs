@@ -9,8 +9,8 @@ use ureq::http::{Request, Uri};
 
 use super::problem::Problem;
 use super::resources::{
-    AuditEntry, Cgpu, CreatedToken, Gpu, GpuChange, Instance, NewInstance, NewNode, NewToken, Node,
-    Operation, Page, Project, ProjectChange, Token, UsageRecord,
+    Attachment, AuditEntry, Cgpu, CreatedToken, Gpu, GpuChange, Instance, NewInstance, NewNode,
+    NewToken, Node, Operation, Page, Project, ProjectChange, Token, UsageRecord,
 };
 use super::{IDEMPOTENCY_HEADER, VERSION, VERSION_HEADER};
 
@@ -239,6 +239,11 @@ impl Client {
     pub fn console(&self, id: &str) -> Result<String, ClientError> {
         let bytes = self.send("GET", &format!("/v1/instances/{id}/console"), None, None)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// What an instance must know to reach its cGPUs, where it was not made with it.
+    pub fn attachment(&self, id: &str) -> Result<Attachment, ClientError> {
+        self.get(&format!("/v1/instances/{id}/attachment"))
     }
 
     /// Begins to take an instance away.

@@ -21,13 +21,14 @@ pub use names::{BadName, check_name};
 pub use openapi::document;
 pub use problem::{Kind, Problem};
 pub use resources::{
-    AuditEntry, Cgpu, CgpuState, CreatedToken, Event, EventKind, Gpu, GpuChange, Instance,
-    InstanceState, Locality, Mode, NewInstance, NewNode, NewToken, Node, Operation, OperationKind,
-    OperationState, Page, Project, ProjectChange, Quota, Role, Token, UsageRecord,
+    Attachment, AuditEntry, Cgpu, CgpuState, CreatedToken, Event, EventKind, Gateway, Gpu,
+    GpuChange, Instance, InstanceState, Locality, Mode, NewInstance, NewNode, NewToken, Node,
+    Operation, OperationKind, OperationState, Page, Project, ProjectChange, Quota, Role, Token,
+    UsageRecord, Variable,
 };
 
 /// The newest microversion, which [`VERSION_HEADER`] may ask for and every answer names.
-pub const VERSION: (u32, u32) = (1, 0);
+pub const VERSION: (u32, u32) = (1, 1);
 
 /// The oldest one that is understood.
 pub const VERSION_MIN: (u32, u32) = (1, 0);

@@ -6,9 +6,10 @@ use utoipa::PartialSchema;
 use super::calls::{Call, Method, Query};
 use super::problem::{Kind, Problem};
 use super::resources::{
-    AuditEntry, Cgpu, CgpuState, CreatedToken, Event, EventKind, Gpu, GpuChange, Instance,
-    InstanceState, Locality, Mode, NewInstance, NewNode, NewToken, Node, Operation, OperationKind,
-    OperationState, Project, ProjectChange, Quota, Role, Token, UsageRecord,
+    Attachment, AuditEntry, Cgpu, CgpuState, CreatedToken, Event, EventKind, Gateway, Gpu,
+    GpuChange, Instance, InstanceState, Locality, Mode, NewInstance, NewNode, NewToken, Node,
+    Operation, OperationKind, OperationState, Project, ProjectChange, Quota, Role, Token,
+    UsageRecord, Variable,
 };
 use super::{IDEMPOTENCY_HEADER, PAGE_DEFAULT, PAGE_MAX, VERSION, VERSION_HEADER};
 
@@ -137,12 +138,14 @@ fn schemas() -> Map<String, Value> {
         };
     }
     let all = of!(
+        Attachment,
         AuditEntry,
         Cgpu,
         CgpuState,
         CreatedToken,
         Event,
         EventKind,
+        Gateway,
         Gpu,
         GpuChange,
         Instance,
@@ -163,7 +166,8 @@ fn schemas() -> Map<String, Value> {
         Quota,
         Role,
         Token,
-        UsageRecord
+        UsageRecord,
+        Variable
     );
     let written = |schema| serde_json::to_value(schema).unwrap_or_default();
     all.into_iter().map(|(name, schema)| (name.to_owned(), written(schema))).collect()

@@ -207,6 +207,9 @@ answered! {
         pub gpus: u32,
         /// Since when it is known.
         pub created_ms: u64,
+        /// Why it does not answer, if it does not: its GPUs get no new cGPUs until it does.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub silent: Option<String>,
     }
 
     /// A physical GPU, or a software one.
@@ -303,6 +306,30 @@ answered! {
         /// The compute host, for administrators.
         #[serde(default)]
         pub host: Option<String>,
+    }
+
+    /// What an instance must know to reach its cGPUs.
+    pub struct Attachment {
+        /// What its programs find in the environment.
+        pub environment: Vec<Variable>,
+        /// Where `weft-endpoint` connects to, with the grants to show there.
+        pub gateways: Vec<Gateway>,
+    }
+
+    /// A variable of the environment.
+    pub struct Variable {
+        /// Its name.
+        pub name: String,
+        /// Its value.
+        pub value: String,
+    }
+
+    /// A node's gateway.
+    pub struct Gateway {
+        /// `host:port`.
+        pub address: String,
+        /// The grants: secrets.
+        pub grants: Vec<String>,
     }
 
     /// Something that takes its time.

@@ -88,6 +88,16 @@ const ATTACKS: &[Attack] = &[
         control: &[],
         ..Attack::real("storm_launch", 1, &["storm", "--sessions", "1", "--launch"])
     },
+    Attack::real(
+        "storm_uncut",
+        100_000,
+        &["storm", "--sessions", "1", "--launch", "--kernel", "uncut", "--kernels", "2000"],
+    ),
+    Attack::real(
+        "graph",
+        1,
+        &["graph", "--sessions", "1", "--kernel", "nothing", "--kernels", "4000"],
+    ),
     Attack::real("fills", 1, &["fills", "--sessions", "1", "--rows", "1073741822"]),
     Attack::real("grow", 50_000, &["grow", "--sessions", "1", "--ahead", "1000"]),
     Attack {

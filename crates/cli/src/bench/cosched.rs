@@ -16,12 +16,12 @@ use super::{Context, median};
 
 /// Weights of the tenants.
 const WEIGHTS: [u32; 3] = [1, 2, 3];
-const HOGS: u32 = 2;
-const KERNEL_US: u64 = 285;
+pub(super) const HOGS: u32 = 2;
+pub(super) const KERNEL_US: u64 = 285;
 /// Nice levels by which the device's processes precede others.
 const DEVICE_PRECEDENCE: i32 = 10;
 /// How waiting threads are helped; the first is the baseline.
-const MODES: [&str; 4] = ["off", "wake", "slice", "boost"];
+pub(super) const MODES: [&str; 4] = ["off", "wake", "slice", "boost"];
 
 pub(crate) fn run(context: &Context) -> Result<Document> {
     let (rounds, seconds) = if context.quick { (1, 2) } else { (3, 5) };
@@ -104,8 +104,8 @@ struct TenantReport {
 }
 
 #[derive(Debug, Deserialize)]
-struct HogReport {
-    processor_seconds: f64,
+pub(super) struct HogReport {
+    pub(super) processor_seconds: f64,
 }
 
 fn measure(context: &Context, name: &str, seconds: u64, mode: &mut Mode) -> Result<()> {
@@ -171,7 +171,7 @@ fn hog_error(tenants: &[f64], hogs: &[f64], wall_s: f64) -> f64 {
 }
 
 /// The processors of this process: all but the last, and the last, which is shared.
-fn processors() -> Result<(CpuSet, usize)> {
+pub(super) fn processors() -> Result<(CpuSet, usize)> {
     let mut others = rustix::thread::sched_getaffinity(None)?;
     let last = (0..CpuSet::MAX_CPU).rfind(|cpu| others.is_set(*cpu)).unwrap_or(0);
     others.unset(last);
@@ -183,15 +183,21 @@ fn processors() -> Result<(CpuSet, usize)> {
 
 /// Starts something on these processors and, where that is allowed, before other work there: the
 /// device is not what is measured.
-fn beside<T>(others: &CpuSet, start: impl FnOnce() -> Result<T>) -> Result<T> {
-    let all = rustix::thread::sched_getaffinity(None)?;
+pub(super) fn beside<T>(others: &CpuSet, start: impl FnOnce() -> Result<T>) -> Result<T> {
     let nice = rustix::process::getpriority_process(None)?;
-    rustix::thread::sched_setaffinity(None, others)?;
     let is_before = rustix::process::setpriority_process(None, nice - DEVICE_PRECEDENCE).is_ok();
-    let started = start();
+    let started = on(others, start);
     if is_before {
         rustix::process::setpriority_process(None, nice)?;
     }
+    started
+}
+
+/// Starts something on these processors.
+pub(super) fn on<T>(processors: &CpuSet, start: impl FnOnce() -> Result<T>) -> Result<T> {
+    let all = rustix::thread::sched_getaffinity(None)?;
+    rustix::thread::sched_setaffinity(None, processors)?;
+    let started = start();
     rustix::thread::sched_setaffinity(None, &all)?;
     started
 }

@@ -86,9 +86,10 @@ pub(crate) struct Context {
     quick: bool,
     /// vGPUs of `scale`.
     vgpus: Option<u32>,
-    /// Attacks of `adversary`, runs of `flexy`, parts of `memory`; all if empty.
+    /// Attacks of `adversary`, runs of `flexy`, parts of `memory`, programs of `fairgv --via vm`;
+    /// all if empty.
     only: Vec<String>,
-    /// How programs of `call` and `copy` reach their vGPU, if not as programs of the node.
+    /// How programs reach their vGPU, if not as programs of the node.
     via: Option<via::Via>,
     /// Folder of what virtual machines boot.
     guest: Option<PathBuf>,
@@ -116,14 +117,13 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         via: options.via,
         guest: options.guest.clone(),
     };
-    if context.via.is_some() && !matches!(options.name, Name::Call | Name::Copy) {
-        bail!("--via is for `bench call` and `bench copy`");
-    }
-    if context.via == Some(via::Via::Vm) && !matches!(options.name, Name::Call) {
-        bail!("--via vm is for `bench call`");
+    let is_remote = context.via == Some(via::Via::Tls);
+    if is_remote && !matches!(options.name, Name::Call | Name::Copy) {
+        bail!("--via tls is for `bench call` and `bench copy`");
     }
     let before = Processors::now();
     let mut document = match options.name {
+        name if context.via == Some(via::Via::Vm) => vm::run(&context, name),
         Name::Call => call::run(&context),
         Name::Copy => copy::run(&context),
         Name::Overhead => overhead::run(&context),

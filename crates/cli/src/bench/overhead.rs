@@ -10,7 +10,7 @@ use super::tenant::{Host, ShareReport, kernel};
 use super::{Context, median};
 
 /// Kernel sizes of Figure 2, µs.
-const SIZES_US: [u64; 6] = [21, 51, 102, 172, 285, 391];
+pub(super) const SIZES_US: [u64; 6] = [21, 51, 102, 172, 285, 391];
 /// Pairs of a direct and a remoted run.
 const PAIRS: usize = 5;
 
@@ -94,7 +94,7 @@ fn highest(line: &[(u64, f64)]) -> f64 {
 
 /// The kernel size in µs below which an overhead is more than `most`, between two sizes that were
 /// measured; 0 if it is at none of them, and the largest if it is there too.
-fn passes(line: &[(u64, f64)], most: f64) -> f64 {
+pub(super) fn passes(line: &[(u64, f64)], most: f64) -> f64 {
     let Some(last) = line.iter().rposition(|point| point.1 > most) else { return 0.0 };
     #[expect(clippy::cast_precision_loss, reason = "microseconds of a kernel")]
     let at = |place: usize| (line[place].0 as f64, line[place].1);

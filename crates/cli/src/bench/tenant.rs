@@ -75,12 +75,31 @@ impl Host {
         start: impl Fn() -> Result<Self>,
         mut run: impl FnMut(&Self) -> Result<T>,
     ) -> Result<T> {
+        let ran = Self::prepared(context, start, |_| Ok(()), |host, ()| run(host));
+        ran.map(|(result, _)| result)
+    }
+
+    /// The same after something that is not judged, since no figure is of it: what happens there
+    /// happens for the first time, such as the first use of a session's memory. Also how the
+    /// device kept to its model from then on.
+    pub(crate) fn prepared<P, T>(
+        context: &Context,
+        start: impl Fn() -> Result<Self>,
+        mut prepare: impl FnMut(&Self) -> Result<P>,
+        mut run: impl FnMut(&Self, P) -> Result<T>,
+    ) -> Result<(T, Kept)> {
         for again in (0..VOIDED_MAX).rev() {
-            match start()?.judged(context, &mut run) {
-                Err(error) if error.is::<Voided>() && again > 0 => {
-                    note(&format!("a run is void and done again: {error}"));
+            let host = start()?;
+            let prepared = prepare(&host)?;
+            let before = host.executions()?;
+            let result = run(&host, prepared)?;
+            let kept = host.executions()?.since(before);
+            match kept.judge(context) {
+                Ok(()) => return Ok((result, kept)),
+                Err(why) if again > 0 => {
+                    note(&format!("a run is void and done again: {why}"));
                 }
-                result => return result,
+                Err(why) => return Err(why.into()),
             }
         }
         bail!("no run was done")
@@ -105,16 +124,17 @@ impl Host {
         run: impl FnOnce(&Self) -> Result<T>,
     ) -> Result<T> {
         let result = run(self)?;
-        match self.kept()?.check() {
-            Err(why) if context.quick => note(&format!("quick run: {why}")),
-            checked => checked?,
-        }
+        self.kept()?.judge(context)?;
         Ok(result)
     }
 
     /// How the paced device of this daemon has kept to its model so far.
     pub(crate) fn kept(&self) -> Result<Kept> {
-        Ok(Kept::of(&self.daemon()?.sockets().connect()?.stats()?))
+        Ok(self.executions()?.since(Executions::default()))
+    }
+
+    fn executions(&self) -> Result<Executions> {
+        Ok(Executions::of(&self.daemon()?.sockets().connect()?.stats()?))
     }
 
     /// The daemon, if this is one.
@@ -172,7 +192,36 @@ impl Host {
             .stdout(Stdio::piped())
             .spawn()
             .with_context(|| format!("cannot start {shown}"))?;
-        Ok(Tenant { name: name.to_owned(), child })
+        Ok(Tenant::new(name, child))
+    }
+}
+
+/// What paced devices have executed so far.
+#[derive(Debug, Clone, Copy, Default)]
+struct Executions {
+    all: u64,
+    overruns: u64,
+    late: u64,
+    unmanaged: bool,
+}
+
+impl Executions {
+    fn of(stats: &Stats) -> Self {
+        let sum = |of: fn(&DeviceReport) -> u64| stats.devices.iter().map(of).sum();
+        Self {
+            all: sum(|device| device.executions),
+            overruns: sum(|device| device.overruns),
+            late: sum(|device| device.late),
+            unmanaged: stats.policy == "unmanaged",
+        }
+    }
+
+    fn since(self, before: Self) -> Kept {
+        let all = self.all.saturating_sub(before.all);
+        #[expect(clippy::cast_precision_loss, reason = "a part of the executions")]
+        let part = |now: u64, before: u64| now.saturating_sub(before) as f64 / all.max(1) as f64;
+        let (overruns, late) = (part(self.overruns, before.overruns), part(self.late, before.late));
+        Kept { overruns, late, unmanaged: self.unmanaged }
     }
 }
 
@@ -209,14 +258,15 @@ impl Kept {
     /// nobody's charge; an idle machine with two processors has up to 0.8 % (kernels of 21 µs).
     const LATE_MAX: f64 = 0.02;
 
-    fn of(stats: &Stats) -> Self {
-        #[expect(clippy::cast_precision_loss, reason = "a part of the executions")]
-        let part = |count: u64, all: u64| count as f64 / all.max(1) as f64;
-        let sum = |of: fn(&DeviceReport) -> u64| stats.devices.iter().map(of).sum();
-        let executions = sum(|device| device.executions);
-        let overruns = part(sum(|device| device.overruns), executions);
-        let late = part(sum(|device| device.late), executions);
-        Self { overruns, late, unmanaged: stats.policy == "unmanaged" }
+    /// Whether what was measured counts; a quick run does, and says so.
+    fn judge(self, context: &Context) -> Result<(), Voided> {
+        match self.check() {
+            Err(why) if context.quick => {
+                note(&format!("quick run: {why}"));
+                Ok(())
+            }
+            checked => checked,
+        }
     }
 
     fn check(self) -> Result<(), Voided> {
@@ -239,41 +289,88 @@ fn is_genuine() -> bool {
     std::env::var("WEFT_DEVICE").is_ok_and(|device| device.starts_with("cuda"))
 }
 
-/// A program at work.
+/// A program at work, which is killed if nobody waits for its end.
 #[derive(Debug)]
 pub(crate) struct Tenant {
     name: String,
-    child: Child,
+    /// Until its end is waited for.
+    child: Option<Child>,
+}
+
+impl Drop for Tenant {
+    fn drop(&mut self) {
+        if let Some(mut child) = self.child.take() {
+            // One that has ended is reaped.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
 }
 
 impl Tenant {
+    /// A program whose standard output is a pipe.
+    pub(super) fn new(name: &str, child: Child) -> Self {
+        Self { name: name.to_owned(), child: Some(child) }
+    }
+
+    fn child(&mut self) -> Result<&mut Child> {
+        self.child.as_mut().with_context(|| format!("tenant {} was waited for", self.name))
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> Option<u32> {
+        self.child.as_ref().map(Child::id)
+    }
+
     /// Ends it as `kill -9` does, and waits until it is gone.
     pub(crate) fn kill(mut self) -> Result<()> {
-        self.child.kill().with_context(|| format!("cannot kill tenant {}", self.name))?;
-        self.child.wait().with_context(|| format!("cannot wait for tenant {}", self.name))?;
+        let name = self.name.clone();
+        let child = self.child()?;
+        child.kill().with_context(|| format!("cannot kill tenant {name}"))?;
+        child.wait().with_context(|| format!("cannot wait for tenant {name}"))?;
         Ok(())
     }
 
     /// Its exit, if it has ended.
     pub(crate) fn has_ended(&mut self) -> Result<bool> {
-        Ok(self.child.try_wait()?.is_some())
+        Ok(self.child()?.try_wait()?.is_some())
+    }
+
+    /// The next JSON line of a program among whose lines there are others, as on a console.
+    pub(crate) fn json_line(&mut self) -> Result<Value> {
+        loop {
+            let line = self.bytes()?;
+            if line.is_empty() {
+                bail!("tenant {} ended without a word", self.name);
+            }
+            if let Ok(value) = serde_json::from_slice(&line) {
+                return Ok(value);
+            }
+        }
     }
 
     /// Its next JSON line.
     pub(crate) fn line(&mut self) -> Result<Value> {
-        let output = self.child.stdout.as_mut().context("a tenant's output is not read")?;
-        let mut line = Vec::new();
-        let mut byte = [0];
-        // Byte by byte: what comes after the line is for `finish`.
-        while output.read(&mut byte)? == 1 && byte != *b"\n" {
-            line.push(byte[0]);
-        }
+        let line = self.bytes()?;
         serde_json::from_slice(&line).with_context(|| format!("tenant {} said no JSON", self.name))
     }
 
+    /// Its next line, with its end; nothing at the end of all.
+    fn bytes(&mut self) -> Result<Vec<u8>> {
+        let output = self.child()?.stdout.as_mut().context("a tenant's output is not read")?;
+        let mut line = Vec::new();
+        let mut byte = [0];
+        // Byte by byte: what comes after the line is for `finish`.
+        while line.last() != Some(&b'\n') && output.read(&mut byte)? == 1 {
+            line.push(byte[0]);
+        }
+        Ok(line)
+    }
+
     /// All JSON lines that it printed; an error if it failed or did not verify its result.
-    pub(crate) fn finish(self) -> Result<Vec<Value>> {
-        let output = self.child.wait_with_output().context("cannot wait for a tenant")?;
+    pub(crate) fn finish(mut self) -> Result<Vec<Value>> {
+        let child = self.child.take().context("a tenant was waited for already")?;
+        let output = child.wait_with_output().context("cannot wait for a tenant")?;
         let text = String::from_utf8_lossy(&output.stdout);
         let lines: Vec<Value> =
             text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
@@ -292,9 +389,8 @@ impl Tenant {
     /// The same, and when it did not end.
     pub(crate) fn finish_within(mut self, limit: Duration) -> Result<Vec<Value>> {
         let deadline = Instant::now() + limit;
-        while self.child.try_wait()?.is_none() {
+        while !self.has_ended()? {
             if Instant::now() > deadline {
-                self.child.kill()?;
                 bail!("tenant {} did not end within {limit:?}", self.name);
             }
             std::thread::sleep(Duration::from_millis(5));

@@ -1,7 +1,9 @@
 //! Programs of virtual machines: with the agent on this kernel, which is quick and can be killed,
 //! and in machines that QEMU interprets.
 
+use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
@@ -186,6 +188,73 @@ fn a_region_full_of_lies_hurts_its_own_machine_alone() {
     drop(stand);
     node.wait_until_empty();
     assert!(success(other.run("vector_add", &[])).contains("PASSED"));
+}
+
+/// Who says that it is QEMU and does not map the machine's region: its threads are not touched.
+#[test]
+fn only_a_process_that_maps_the_region_has_processors() {
+    let node = Node::start(&["scheduling.coscheduling=boost"]);
+    let stand = Stand::start(&node, &[]);
+    let pretend = |threads: &str| {
+        let socket = UnixStream::connect(stand.folder.path().join("vm/monitor.sock")).unwrap();
+        let mut lines = BufReader::new(socket.try_clone().unwrap()).lines();
+        let say = |text: &str| (&socket).write_all(text.as_bytes()).unwrap();
+        say("{\"QMP\": {}}\n");
+        assert!(lines.next().unwrap().unwrap().contains("qmp_capabilities"));
+        say("{\"return\": {}}\n");
+        assert!(lines.next().unwrap().unwrap().contains("query-cpus-fast"));
+        say(&format!("{{\"return\": [{{\"cpu-index\": 0, \"thread-id\": {threads}}}]}}\n"));
+        socket
+    };
+    let _monitor = pretend("1");
+    eventually("the node to refuse", || node.log().contains("does not map the machine's region"));
+    assert!(!node.log().contains("processors are known"));
+    // One that says nonsense is let go, and the machine is served all the same.
+    drop(pretend("\"one\""));
+    assert!(success(stand.run("vector_add", &[])).contains("PASSED"));
+    assert_eq!(node.admin().stats().unwrap().coscheduling.boosts, 0);
+}
+
+/// A program of a machine waits for its kernels: the thread of QEMU that runs its processor is
+/// helped, and ordinary again when it has ended.
+#[test]
+fn the_processor_of_a_machine_that_waits_is_boosted() {
+    let node = Node::paced(&["scheduling.coscheduling=boost"]);
+    let report = || node.admin().stats().unwrap().coscheduling;
+    if report().means != "boost" {
+        eprintln!("not run: {:?}", report().why);
+        return;
+    }
+    let words = ["cosched", "tenant", "step_285us", "4", "-", "0"];
+    let mut run = Conversation::start(machine(&node, "vm", &[], &words));
+    eventually("a boost", || report().boosts > 0);
+    assert!(node.log().contains("a virtual machine's processors are known"), "{}", node.log());
+    let qemu = child_of(run.child.id());
+    eventually("no thread of QEMU to be real-time", || {
+        let tasks = std::fs::read_dir(format!("/proc/{qemu}/task"));
+        let Ok(tasks) = tasks else { return true };
+        tasks.flatten().all(|task| {
+            let stat = std::fs::read_to_string(task.path().join("stat")).unwrap_or_default();
+            // The 41st word: the class; those before the name's end are two.
+            let class = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(38));
+            !matches!(class, Some("1" | "2"))
+        })
+    });
+    assert!(run.wait().success());
+    node.wait_until_empty();
+    assert_eq!(report().refused, 0);
+}
+
+/// QEMU goes with its server, however that ends.
+#[test]
+fn a_machine_whose_server_is_killed_ends_with_it() {
+    let node = Node::start(&[]);
+    let mut run = Conversation::start(machine(&node, "vm", &[], &["relay", "100000"]));
+    run.line();
+    let qemu = child_of(run.child.id());
+    run.kill();
+    eventually("QEMU to end", || !Path::new(&format!("/proc/{qemu}")).exists());
+    node.wait_until_empty();
 }
 
 /// `weft vm run` with a guest that QEMU interprets.

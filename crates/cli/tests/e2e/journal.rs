@@ -32,7 +32,7 @@ fn start(
     Conversation::start(node.run(&flags, &program(program_name), arguments))
 }
 
-fn replay(journal: &Path) -> Value {
+pub(crate) fn replay(journal: &Path) -> Value {
     let mut command = weft();
     command.arg("replay").arg(journal).arg("--json");
     let output = finish(command);

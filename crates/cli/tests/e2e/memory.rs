@@ -243,3 +243,16 @@ fn weft_memory_draws_who_has_which_slot() {
     assert!(!refused.status.success() && text_of(&refused).contains("the devices are gpu0"));
     programs.iter_mut().for_each(is_intact);
 }
+
+/// Managed memory has no slot, so it is there for the host and for kernels whatever is switched.
+#[test]
+fn managed_memory_is_the_hosts_and_the_kernels_beside_programs_that_switch() {
+    let node = Node::start(SMALL);
+    let mut programs: Vec<Conversation> =
+        ["a", "b"].iter().map(|vgpu| resident(&node, vgpu, 12)).collect();
+    run_until_copied(&node, 20);
+    let flags = ["--name", "managed", "--memory", "48MiB"];
+    let text = success(node.run(&flags, &program("managed"), &["8", "6"]));
+    assert!(text.contains("PASSED"), "{text}");
+    programs.iter_mut().for_each(is_intact);
+}

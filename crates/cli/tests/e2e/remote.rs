@@ -15,7 +15,7 @@ use crate::support::{
 const EXAMPLES: [&str; 5] = ["vector_add", "matrix_mul", "reduction", "histogram", "pipeline"];
 
 /// A node that lets endpoints in.
-fn node(settings: &[&str]) -> Node {
+pub(crate) fn node(settings: &[&str]) -> Node {
     // The test's folder is its user's alone.
     let mut all = vec!["remote.listen=127.0.0.1:0", "remote.user=0"];
     all.extend_from_slice(settings);
@@ -23,7 +23,7 @@ fn node(settings: &[&str]) -> Node {
 }
 
 /// A grant for a vGPU, and where the gateway listens.
-fn grant(node: &Node, flags: &[&str]) -> (String, String) {
+pub(crate) fn grant(node: &Node, flags: &[&str]) -> (String, String) {
     let mut found = None;
     eventually("the gateway to listen", || {
         let mut command = weft();
@@ -37,7 +37,12 @@ fn grant(node: &Node, flags: &[&str]) -> (String, String) {
 }
 
 /// `weft run --remote` with a grant.
-fn run(address: &str, grant: &str, program: &std::path::Path, arguments: &[&str]) -> Command {
+pub(crate) fn run(
+    address: &str,
+    grant: &str,
+    program: &std::path::Path,
+    arguments: &[&str],
+) -> Command {
     let mut command = weft();
     command.env("WEFT_TOKEN", grant).args(["run", "--remote", address, "--"]);
     command.arg(program).args(arguments);
@@ -152,8 +157,8 @@ fn a_node_lets_nobody_in_from_elsewhere_unless_told_to() {
 }
 
 /// Passes bytes on to a gateway and cuts connections.
-struct Proxy {
-    address: String,
+pub(crate) struct Proxy {
+    pub(crate) address: String,
     cuts: Arc<AtomicU64>,
     dead: Arc<AtomicBool>,
     open: Arc<Mutex<Vec<TcpStream>>>,
@@ -161,7 +166,7 @@ struct Proxy {
 
 impl Proxy {
     /// Cuts each connection after so many bytes in either direction as `after` says next.
-    fn new(gateway: String, after: impl Fn(u64) -> u64 + Send + 'static) -> Self {
+    pub(crate) fn new(gateway: String, after: impl Fn(u64) -> u64 + Send + 'static) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap().to_string();
         let (cuts, dead) = (Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
@@ -214,7 +219,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, budget: &AtomicU64, cuts: &Atomi
 }
 
 /// A generator that needs no crate: the constants are Knuth's.
-fn random(seed: u64, number: u64) -> u64 {
+pub(crate) fn random(seed: u64, number: u64) -> u64 {
     let mut x = seed ^ number.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     for _ in 0..4 {
         x = x.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);

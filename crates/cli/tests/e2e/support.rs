@@ -81,6 +81,20 @@ pub(crate) fn as_user(user: u32, groups: &[u32], command: &Command) -> Command {
     switched
 }
 
+/// A command, in a network namespace.
+pub(crate) fn within(namespace: &str, command: &Command) -> Command {
+    let mut entered = Command::new("ip");
+    entered.args(["netns", "exec", namespace]).arg(command.get_program());
+    entered.args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => entered.env(name, value),
+            None => entered.env_remove(name),
+        };
+    }
+    entered
+}
+
 /// The repository's root.
 pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").canonicalize().unwrap()
@@ -101,6 +115,8 @@ pub(crate) struct Node {
     settings: Vec<String>,
     environment: Vec<(&'static str, String)>,
     directory: TempDir,
+    /// The network namespace that it runs in, if not this one.
+    namespace: Option<String>,
 }
 
 impl Node {
@@ -116,10 +132,23 @@ impl Node {
         Self::start_in(&all, Vec::new())
     }
 
+    /// The same in a network namespace.
+    pub(crate) fn start_within(namespace: &str, settings: &[&str]) -> Self {
+        Self::begin(settings, Vec::new(), Some(namespace.to_owned()))
+    }
+
     fn start_in(settings: &[&str], environment: Vec<(&'static str, String)>) -> Self {
+        Self::begin(settings, environment, None)
+    }
+
+    fn begin(
+        settings: &[&str],
+        environment: Vec<(&'static str, String)>,
+        namespace: Option<String>,
+    ) -> Self {
         let directory = tempfile::Builder::new().prefix("weft-test-").tempdir().unwrap();
         let settings = settings.iter().map(|setting| (*setting).to_owned()).collect();
-        let mut node = Self { process: None, settings, environment, directory };
+        let mut node = Self { process: None, settings, environment, directory, namespace };
         node.launch();
         node
     }
@@ -190,7 +219,10 @@ impl Node {
         for setting in &self.settings {
             command.arg("--set").arg(setting);
         }
-        command
+        match &self.namespace {
+            Some(namespace) => within(namespace, &command),
+            None => command,
+        }
     }
 
     /// Its directory.

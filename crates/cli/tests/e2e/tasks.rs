@@ -10,6 +10,7 @@ use weft_node::admin::AcceleratorReport;
 use weft_tasks::{Accelerator, Done, Module, Options, Pending, RefusalCode, Task, TaskError};
 
 use crate::hierarchy::control;
+use crate::journal::replay;
 use crate::support::{
     Conversation, DEADLINE, Node, as_user, eventually, finish, is_root, program, provided, python,
     root, success, text_of,
@@ -300,6 +301,34 @@ fn a_device_that_goes_under_load_loses_no_task() {
     let devices: Vec<String> =
         again.iter().map(|pending| expect_once(pending).device().to_owned()).collect();
     assert!(devices.iter().any(|device| device == "gpu1"), "{devices:?}");
+}
+
+/// The same code decides in the daemon and in `weft replay`, over devices that go and tasks that
+/// stop.
+#[test]
+fn what_pools_decide_is_in_the_journal_and_replays() {
+    let scratch = tempfile::tempdir().unwrap();
+    let dir = format!("journal.dir={}", scratch.path().display());
+    let pool = Pool::start(2, &[dir.as_str()]);
+    let (batch, module) = pool.loaded("a", &[]);
+    let (user, user_module) = pool.loaded("u", &["--sla", "1s"]);
+    let long: Vec<Pending> = (0..4).map(|_| batch.submit(&count(&module, 300)).unwrap()).collect();
+    pool.wait_for("a", "two tasks to run", |report| report.tasks.running == 2);
+    let short: Vec<Pending> =
+        (0..4).map(|_| user.submit(&count(&user_module, 20)).unwrap()).collect();
+    success(control(&pool.node, &["device", "down", "gpu1"]));
+    for pending in long.iter().chain(&short) {
+        expect_once(pending);
+    }
+    success(control(&pool.node, &["device", "up", "gpu1"]));
+    // Two accelerators, the devices, submissions and ends at least.
+    let mut report = serde_json::Value::Null;
+    eventually("the pool's records to be written", || {
+        report = replay(scratch.path());
+        report["pools"]["p"]["records"].as_u64().unwrap() >= 2 + 4 + 8 + 8
+    });
+    let own = &report["pools"]["p"];
+    assert!(own["runs"].as_u64().unwrap() >= 8 && own["lost"] == 0, "{report}");
 }
 
 #[test]

@@ -151,20 +151,28 @@ fn welcome(pinned_bytes: u64) -> Welcome {
     }
 }
 
-/// The one kernel and the one variable of every module.
+/// The kernels and the one variable of every module; `exact` says its block.
 pub fn symbols(global: u64) -> reply::Module {
+    let kernel = reply::Function {
+        name: "kernel".into(),
+        params: vec![reply::Param { offset: 0, size: 8 }, reply::Param { offset: 8, size: 4 }],
+        param_bytes: 12,
+        shared_bytes: 1024,
+        local_bytes: 0,
+        const_bytes: 0,
+        registers: 32,
+        max_threads: 512,
+        required_block: None,
+        ptx_version: 75,
+    };
+    let exact = reply::Function {
+        name: "exact".into(),
+        max_threads: 64,
+        required_block: Some([32, 2, 1]),
+        ..kernel.clone()
+    };
     reply::Module {
-        functions: vec![reply::Function {
-            name: "kernel".into(),
-            params: vec![reply::Param { offset: 0, size: 8 }, reply::Param { offset: 8, size: 4 }],
-            param_bytes: 12,
-            shared_bytes: 1024,
-            local_bytes: 0,
-            const_bytes: 0,
-            registers: 32,
-            max_threads: 512,
-            ptx_version: 75,
-        }],
+        functions: vec![kernel, exact],
         globals: vec![reply::Global { name: "variable".into(), address: global, bytes: 64 }],
     }
 }

@@ -153,7 +153,8 @@ impl Nodes for Fake {
     fn look(&self, admin: &str) -> Result<NodeFacts, Failure> {
         let gpus = self.act("look", |inner| inner.gpus.get(admin).cloned())?;
         let gpus = gpus.ok_or_else(|| Failure::passing(format!("no node at {admin}")))?;
-        Ok(NodeFacts { gpus, gateway: format!("{admin}.example:7600") })
+        let gateway = format!("{admin}.example:7600");
+        Ok(NodeFacts { gpus, gateway, identity: admin.to_owned() })
     }
 
     fn grant(

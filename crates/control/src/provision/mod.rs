@@ -2,6 +2,10 @@
 
 pub mod fake;
 pub mod local;
+pub mod openstack;
+pub mod slurm;
+
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
@@ -40,8 +44,14 @@ impl From<std::io::Error> for Failure {
 pub struct VmSpec {
     /// Its id.
     pub id: String,
+    /// What people call it.
+    pub name: String,
+    /// Whose it is.
+    pub project: String,
     /// A number that no other VM has.
     pub slot: u32,
+    /// How many cGPUs it has.
+    pub cgpus: u32,
     /// The compute host that it must be on.
     pub host: Option<String>,
     /// What its program finds in the environment.
@@ -51,6 +61,18 @@ pub struct VmSpec {
     /// The shell script that runs when it has booted.
     pub user_data: String,
 }
+
+/// How what a VM must know of its cGPUs comes to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Delivery {
+    /// It is made with it.
+    WithVm,
+    /// Whoever asked for it fetches it.
+    Fetched,
+}
+
+/// How often to look for what comes of itself: a port, a booted VM, one that is gone.
+const LOOK_AGAIN: Duration = Duration::from_millis(10);
 
 /// How far a VM is.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -114,4 +136,23 @@ pub trait Provisioner: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// Why nobody knows.
     fn console(&self, id: &str) -> Result<String, Failure>;
+
+    /// How often to look for what comes of itself: a port, a booted VM, one that is gone.
+    fn look_again(&self) -> Duration {
+        LOOK_AGAIN
+    }
+
+    /// How what a VM must know comes to it.
+    fn delivery(&self) -> Delivery {
+        Delivery::WithVm
+    }
+
+    /// A compute host has room for so many cGPUs of its own VMs: for whoever decides where VMs
+    /// are. Repeated, it does nothing.
+    ///
+    /// # Errors
+    /// Why nobody was told.
+    fn offer(&self, _host: &str, _cgpus: u32) -> Result<(), Failure> {
+        Ok(())
+    }
 }

@@ -1,5 +1,6 @@
 //! Instances, their cGPUs and operations.
 
+use weft_api::node::SLA_NS;
 use weft_api::v1::{
     Cgpu, CgpuState, IDEMPOTENCY_KEY_BYTES_MAX, Instance, InstanceState, Kind, Locality, Mode,
     NewInstance, Operation, Problem, USER_DATA_BYTES_MAX,
@@ -8,14 +9,12 @@ use weft_sched::placement::{AMOUNT_MAX, CGPUS_MAX};
 
 use super::{Actor, Answer, Ask, Reply, Service, json, missing, named, page, parse};
 use crate::allocate::broken;
+use crate::provision::Delivery;
 use crate::random;
 use crate::store::{CgpuRow, InstanceRow, Key, Part, Reservation, Spec, Wanted};
 
 /// Weights that nodes know.
 const WEIGHT_MAX: u32 = 10_000;
-
-/// The longest SLA: a day.
-const SLA_US_MAX: u64 = 24 * 3_600 * 1_000_000;
 
 impl Service {
     pub(super) fn instance_list(&self, actor: &Actor, ask: &Ask) -> Answer {
@@ -49,7 +48,8 @@ impl Service {
         }
         self.check_quota(&project, &spec)?;
         let internal = |error: std::io::Error| Problem::new(Kind::Internal, error.to_string());
-        let id = format!("i{}", random::hex(8).map_err(internal)?);
+        // Whose it is stands in its vGPUs' names.
+        let id = format!("i{}{}", self.store().plane(), random::hex(5).map_err(internal)?);
         let name = asked.name.clone().unwrap_or_else(|| id.clone());
         named(&name)?;
         let reservation = Reservation {
@@ -135,6 +135,21 @@ impl Service {
         })
     }
 
+    /// What a job must know that was not made with it.
+    pub(super) fn instance_attachment(&self, actor: &Actor, ask: &Ask) -> Answer {
+        let row = self.find(actor, ask)?;
+        if self.world().provisioner.delivery() == Delivery::WithVm {
+            let words = "VMs are made with what they must know, and nobody else is told";
+            return Err(Problem::new(Kind::Conflict, words));
+        }
+        if row.state() != InstanceState::Ready {
+            let words = format!("{} is not ready", row.id);
+            return Err(Problem::new(Kind::Conflict, words).hint("wait until it is"));
+        }
+        let attachment = self.world().attachment(&row);
+        json(&attachment.map_err(|failure| Problem::new(Kind::Internal, failure.words))?)
+    }
+
     pub(super) fn instance_console(&self, actor: &Actor, ask: &Ask) -> Answer {
         let row = self.find(actor, ask)?;
         let text = self.world().provisioner.console(&row.id);
@@ -216,8 +231,11 @@ fn spec(asked: &NewInstance) -> Result<Spec, Problem> {
     if !(1..=WEIGHT_MAX).contains(&weight) {
         return invalid(format!("a weight of {weight}: weights are 1 to {WEIGHT_MAX}"));
     }
-    if sla_us > SLA_US_MAX {
-        return invalid(format!("an SLA of {sla_us} us: a day is the longest"));
+    if sla_us != 0 && !SLA_NS.contains(&sla_us.saturating_mul(1_000)) {
+        let (least, most) = (SLA_NS.start() / 1_000, SLA_NS.end() / 1_000);
+        return invalid(format!(
+            "an SLA of {sla_us} us: {least} to {most} us can be met, 0 is none"
+        ));
     }
     let user_data = asked.user_data.clone().unwrap_or_default();
     if user_data.len() > USER_DATA_BYTES_MAX {
@@ -261,7 +279,7 @@ fn told(actor: &Actor, why: String) -> String {
     }
 }
 
-fn shown(actor: &Actor, row: InstanceRow) -> Instance {
+pub(super) fn shown(actor: &Actor, row: InstanceRow) -> Instance {
     Instance {
         state: row.state(),
         host: row.found.host.filter(|_| actor.administrates()),

@@ -3,7 +3,10 @@
 mod instances;
 mod metrics;
 mod nodes;
+mod overview;
 mod projects;
+
+pub use overview::Overview;
 
 use std::sync::Arc;
 
@@ -15,6 +18,7 @@ use crate::allocate::broken;
 use crate::clock;
 use crate::engine::Engine;
 use crate::execute::World;
+use crate::identity::Identity;
 use crate::random;
 use crate::store::{Audit, Part, Store, TokenRow};
 
@@ -60,6 +64,7 @@ struct Actor {
 pub struct Service {
     engine: Arc<Engine>,
     document: Arc<str>,
+    identity: Option<Arc<dyn Identity>>,
 }
 
 type Answer = Result<Reply, Problem>;
@@ -68,7 +73,13 @@ impl Service {
     /// Over an engine that works.
     #[must_use]
     pub fn new(engine: Arc<Engine>) -> Self {
-        Self { engine, document: v1::document().into() }
+        Self { engine, document: v1::document().into(), identity: None }
+    }
+
+    /// That knows the tokens of somebody else too.
+    #[must_use]
+    pub fn with_identity(self, identity: Arc<dyn Identity>) -> Self {
+        Self { identity: Some(identity), ..self }
     }
 
     fn world(&self) -> &World {
@@ -113,7 +124,14 @@ impl Service {
         };
         let token = ask.token.as_ref().ok_or_else(|| refused("there is no token"))?;
         let digest = random::digest(token.as_bytes());
-        let found = self.store().token(&digest).map_err(broken)?;
+        let mut found = self.store().token(&digest).map_err(broken)?;
+        if let (None, Some(identity)) = (&found, &self.identity) {
+            found = identity.bearer(token).map_err(|failure| {
+                tracing::warn!(why = failure.words, "a token cannot be checked");
+                Problem::new(Kind::Busy, "the identity service does not answer")
+                    .hint("try again in a moment")
+            })?;
+        }
         found.ok_or_else(|| refused("the token is not known, or was taken back"))
     }
 
@@ -133,6 +151,7 @@ impl Service {
             Call::InstanceCreate => self.instance_create(actor, ask),
             Call::InstanceShow => self.instance_show(actor, ask),
             Call::InstanceCgpus => self.instance_cgpus(actor, ask),
+            Call::InstanceAttachment => self.instance_attachment(actor, ask),
             Call::InstanceConsole => self.instance_console(actor, ask),
             Call::InstanceDelete => self.instance_delete(actor, ask),
             Call::OperationShow => self.operation_show(actor, ask),

@@ -5,7 +5,8 @@ use weft_api::v1::{Gpu, GpuChange, Kind, NewNode, Node, Problem};
 use super::{Actor, Answer, Ask, Service, json, missing, named, page, parse, part};
 use crate::allocate::broken;
 use crate::clock;
-use crate::store::{GpuRow, NodeRow};
+use crate::store::{GpuRow, NodeRow, StoreError};
+use crate::sweep;
 
 /// GPUs of a node that placement can deal with.
 const GPUS_MAX: usize = weft_sched::placement::GPUS_OF_HOST_MAX;
@@ -13,12 +14,13 @@ const GPUS_MAX: usize = weft_sched::placement::GPUS_OF_HOST_MAX;
 impl Service {
     pub(super) fn node_list(&self, ask: &Ask) -> Answer {
         let part = part(ask)?;
-        page(&part, self.store().nodes(&part).map_err(broken)?, shown)
+        let found = self.store().nodes(&part).map_err(broken)?;
+        page(&part, found, |row| self.shown(row))
     }
 
     pub(super) fn node_show(&self, ask: &Ask) -> Answer {
         let found = self.store().node(&ask.target).map_err(broken)?;
-        json(&shown(found.ok_or_else(|| missing("node", &ask.target))?))
+        json(&self.shown(found.ok_or_else(|| missing("node", &ask.target))?))
     }
 
     pub(super) fn node_put(&self, actor: &Actor, ask: &Ask) -> Answer {
@@ -34,6 +36,7 @@ impl Service {
                 Problem::new(Kind::Invalid, words).hint(format!("1 to {GPUS_MAX} can be used"))
             );
         }
+        self.ensure_own(&asked.admin)?;
         let name = ask.target.clone();
         let host = asked.host.unwrap_or_else(|| name.clone());
         named(&host)?;
@@ -44,6 +47,7 @@ impl Service {
             host,
             created_ms: clock::now_ms(),
             gpus: 0,
+            identity: facts.identity,
         };
         let audit = actor.did(&ask.target);
         let kept = self.store().put_node(&node, &facts.gpus, Some(&audit));
@@ -52,12 +56,40 @@ impl Service {
         self.node_show(ask)
     }
 
+    /// Refuses a node that another control plane uses: both would sell the same GPUs.
+    fn ensure_own(&self, admin: &str) -> Result<(), Problem> {
+        let conflict = |words: String| Problem::new(Kind::Conflict, words);
+        let found = self.world().nodes.vgpus(admin).map_err(|failure| conflict(failure.words))?;
+        let own = sweep::Own::of(self.store()).map_err(broken)?;
+        match found.iter().find(|vgpu| !own.has(vgpu)) {
+            Some(foreign) => {
+                Err(conflict(format!("the node has vGPU {foreign} of another control plane")).hint(
+                    "a node belongs to one control plane; if the other one is gone, remove what it \
+                 left with `weft rm --force`",
+                ))
+            }
+            None => Ok(()),
+        }
+    }
+
     pub(super) fn node_delete(&self, actor: &Actor, ask: &Ask) -> Answer {
         let removed = self.store().remove_node(&ask.target, &actor.did(&ask.target));
         self.world().allocator.forget();
         removed.map(|()| super::Reply::Nothing).map_err(|error| {
-            broken(error).hint("drain its GPUs, and terminate the instances that have them")
+            let is_used = matches!(error, StoreError::InUse(_));
+            let problem = broken(error);
+            if is_used {
+                problem.hint("drain its GPUs, and terminate the instances that have them")
+            } else {
+                problem
+            }
         })
+    }
+
+    fn shown(&self, row: NodeRow) -> Node {
+        let NodeRow { name, admin, gateway, host, created_ms, gpus, identity: _ } = row;
+        let silent = self.world().allocator.silence(&name);
+        Node { name, admin, gateway, host, gpus, created_ms, silent }
     }
 
     pub(super) fn gpu_list(&self, ask: &Ask) -> Answer {
@@ -75,16 +107,11 @@ impl Service {
     }
 
     pub(super) fn gpu_change(&self, actor: &Actor, ask: &Ask) -> Answer {
-        let change: GpuChange = parse(ask)?;
         let (id, audit) = (Self::gpu_number(ask)?, actor.did(&ask.target));
+        let change: GpuChange = parse(ask)?;
         let changed = self.world().allocator.set_gpu(id, change.in_service, &audit);
         json(&gpu_shown(changed.map_err(broken)?))
     }
-}
-
-fn shown(row: NodeRow) -> Node {
-    let NodeRow { name, admin, gateway, host, created_ms, gpus } = row;
-    Node { name, admin, gateway, host, gpus, created_ms }
 }
 
 fn gpu_shown(row: GpuRow) -> Gpu {

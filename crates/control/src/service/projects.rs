@@ -8,10 +8,13 @@ use super::{Actor, Answer, Ask, Reply, Service, json, missing, named, page, pars
 use crate::allocate::broken;
 use crate::clock;
 use crate::random;
-use crate::store::{CgpuRow, TokenRow};
+use crate::store::{CgpuRow, Part, TokenRow};
 
 /// Bytes of a secret that nobody can guess.
 const SECRET_BYTES: usize = 24;
+
+/// Tokens that are looked through.
+const TOKENS_MAX: u32 = 100_000;
 
 /// More of anything is no quota.
 const QUOTA_MAX: u64 = 1 << 53;
@@ -45,16 +48,7 @@ impl Service {
     pub(super) fn usage_list(&self, actor: &Actor, ask: &Ask) -> Answer {
         let part = actor.part(ask)?;
         let found = self.store().usage(&part).map_err(broken)?;
-        page(&part, found, |row: CgpuRow| UsageRecord {
-            cgpu: row.id,
-            instance: row.instance,
-            project: row.project,
-            mode: row.mode,
-            memory_mib: row.memory_mib,
-            from_ms: row.from_ms,
-            to_ms: row.to_ms,
-            used_ns: row.used_ns,
-        })
+        page(&part, found, usage_record)
     }
 
     pub(super) fn audit_list(&self, ask: &Ask) -> Answer {
@@ -91,6 +85,13 @@ impl Service {
     }
 
     pub(super) fn token_delete(&self, actor: &Actor, ask: &Ask) -> Answer {
+        let all = Part { limit: TOKENS_MAX, after: None, project: None };
+        let all = self.store().tokens(&all).map_err(broken)?;
+        let mut admins = all.iter().filter(|(_, token)| token.role == Role::Admin);
+        if admins.next().is_some_and(|(only, _)| *only == ask.target) && admins.next().is_none() {
+            let words = format!("`{}` is the last administrator's token", ask.target);
+            return Err(Problem::new(Kind::Conflict, words).hint("make another one first"));
+        }
         let removed = self.store().remove_token(&ask.target, &actor.did(&ask.target));
         removed.map(|()| Reply::Nothing).map_err(broken)
     }
@@ -99,4 +100,17 @@ impl Service {
 fn shown(row: TokenRow) -> Token {
     let TokenRow { name, project, role, created_ms } = row;
     Token { name, project, role, created_ms }
+}
+
+pub(super) fn usage_record(row: CgpuRow) -> UsageRecord {
+    UsageRecord {
+        cgpu: row.id,
+        instance: row.instance,
+        project: row.project,
+        mode: row.mode,
+        memory_mib: row.memory_mib,
+        from_ms: row.from_ms,
+        to_ms: row.to_ms,
+        used_ns: row.used_ns,
+    }
 }

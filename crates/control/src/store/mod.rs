@@ -96,11 +96,13 @@ pub struct Counts {
 
 /// Everything that is kept. Lists come in pairs of a cursor and an item.
 pub trait Store: Send + Sync + std::fmt::Debug {
-    /// Whether it works.
+    /// Whether it can be written.
     ///
     /// # Errors
     /// Why not. The same holds for every other call.
     fn check(&self) -> Result<(), StoreError>;
+    /// Which control plane this is: six hexadecimal digits, drawn when the store was made.
+    fn plane(&self) -> &str;
 
     /// The token with this digest.
     fn token(&self, digest: &[u8; 32]) -> Result<Option<TokenRow>, StoreError>;
@@ -170,6 +172,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn cgpus(&self, part: &Part) -> Result<Vec<(String, CgpuRow)>, StoreError>;
     /// All cGPUs that anybody ever had.
     fn usage(&self, part: &Part) -> Result<Vec<(String, CgpuRow)>, StoreError>;
+    /// The last of them, the newest first.
+    fn newest_usage(&self, project: Option<&str>, limit: u32) -> Result<Vec<CgpuRow>, StoreError>;
     /// A step was done, with what is to be known of it.
     fn mark(
         &self,
@@ -178,6 +182,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         effects: &Effects,
         event: &Event,
     ) -> Result<(), StoreError>;
+    /// Device time that cGPUs used, before the step that takes them back is done.
+    fn keep_used(&self, used_ns: &[(String, u64)]) -> Result<(), StoreError>;
     /// Something happened to an instance.
     fn tell(&self, instance: &str, event: &Event) -> Result<(), StoreError>;
     /// From here on an instance is to be removed. With a failure it stays to be seen.
@@ -198,6 +204,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn note(&self, audit: &Audit) -> Result<(), StoreError>;
     /// The audit in order.
     fn audit(&self, part: &Part) -> Result<Vec<(String, AuditEntry)>, StoreError>;
+    /// The last of them, the newest first.
+    fn newest_audit(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError>;
     /// How much of everything there is.
     fn counts(&self) -> Result<Counts, StoreError>;
 }

@@ -33,6 +33,8 @@ pub struct NodeRow {
     pub created_ms: u64,
     /// GPUs that it has; only read.
     pub gpus: u32,
+    /// The digest of its gateway's public key, in hex; empty if it is not known.
+    pub identity: String,
 }
 
 /// A GPU that a node has.

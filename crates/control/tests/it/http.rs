@@ -4,17 +4,25 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::sync::Arc;
 use std::thread;
+use std::time::Duration;
 
 use weft_api::v1::{
     Client, ClientError, InstanceState, Kind, NewToken, Problem, ProjectChange, Quota, Role,
 };
+use weft_control::bounded::Bounded;
 use weft_control::http;
 use weft_control::store::TokenRow;
 
 use crate::support::{Cloud, eventually, shared};
 
+/// Connections to it at once.
+const CONNECTIONS: usize = 16;
+
+/// How long one may say nothing.
+const IDLE: Duration = Duration::from_secs(2);
+
 /// Serves a cloud; an administrator's client of it, and where it is.
-fn serve(cloud: &Cloud) -> (Client, SocketAddr) {
+pub(crate) fn serve(cloud: &Cloud) -> (Client, SocketAddr) {
     let row = TokenRow { name: "root".into(), project: None, role: Role::Admin, created_ms: 0 };
     cloud.store.add_token(&row, weft_control::random::digest(b"root"), None).unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -25,6 +33,7 @@ fn serve(cloud: &Cloud) -> (Client, SocketAddr) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
+            let listener = Bounded::new(listener, CONNECTIONS, IDLE);
             axum::serve(listener, http::router(&service)).await.unwrap();
         });
     });
@@ -77,7 +86,7 @@ fn the_client_does_all_that_the_interface_can() {
 }
 
 /// What a request of these bytes is answered.
-fn raw(address: SocketAddr, request: &str) -> (u16, String) {
+pub(crate) fn raw(address: SocketAddr, request: &str) -> (u16, String) {
     let mut stream = TcpStream::connect(address).unwrap();
     stream.write_all(request.as_bytes()).unwrap();
     let mut text = String::new();
@@ -100,7 +109,7 @@ fn whatever_is_wrong_is_a_problem_in_json() {
         ("GET /v1/instances?after=x", "", 404, "go on"),
         ("GET /v1/instances/none", "", 404, "no instance `none`"),
         ("GET /v1/gpus/first", "", 404, "numbers"),
-        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.0"),
+        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.1"),
         ("GET /v1/nodes", "Weft-Api-Version: new\r\n", 406, "urn:weft:version"),
         ("POST /v1/instances", "Content-Length: 3\r\n", 400, "not understood"),
         ("POST /v1/instances", "Content-Length: 200000\r\n", 413, "urn:weft:too-large"),
@@ -116,7 +125,23 @@ fn whatever_is_wrong_is_a_problem_in_json() {
     let (status, text) = raw(address, "GET /v1/nodes HTTP/1.0\r\n\r\n");
     assert!(status == 401 && text.contains("Bearer"), "{text}");
     let (status, text) = raw(address, &format!("GET /v1/nodes HTTP/1.1\r\n{end}\r\n"));
-    assert!(status == 200 && text.contains("weft-api-version: 1.0"), "{text}");
+    assert!(status == 200 && text.contains("weft-api-version: 1.1"), "{text}");
     let (status, text) = raw(address, "GET /openapi.json HTTP/1.0\r\n\r\n");
     assert!(status == 200 && text.contains("\"openapi\": \"3.1.0\""), "{text}");
+}
+
+#[test]
+fn connections_that_say_nothing_give_their_places_up() {
+    let cloud = Cloud::new(&[1]);
+    let (admin, address) = serve(&cloud);
+    let silent: Vec<TcpStream> =
+        (0..CONNECTIONS).map(|_| TcpStream::connect(address).unwrap()).collect();
+    // It is answered when one of them has been closed, and not before.
+    admin.ready().unwrap();
+    let mut closed = 0;
+    for mut stream in silent {
+        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        closed += usize::from(stream.read(&mut [0]).unwrap() == 0);
+    }
+    assert_eq!(closed, CONNECTIONS);
 }

@@ -5,6 +5,8 @@
 mod crash;
 mod document;
 mod http;
+mod openstack;
 mod service;
 mod store;
 mod support;
+mod web;

@@ -117,6 +117,20 @@ fn an_instance_gets_what_was_asked_and_gives_it_back() {
 }
 
 #[test]
+fn a_node_that_does_not_answer_costs_no_other_nodes_usage() {
+    let people = People::new(&[2, 2]);
+    let id = people.create(&people.member, &shared(4, 8192)).unwrap();
+    people.wait(&id, "ready");
+    assert_eq!(people.held(), [(8192, 1); 4]);
+    people.cloud.fake.fail("revoke", 1, Failure::passing("not now"));
+    people.delete(&id);
+    let usage = people.call(Call::UsageList, &people.reader, "", &Value::Null).unwrap();
+    let used: Vec<&Value> = usage["items"].as_array().unwrap().iter().collect();
+    assert_eq!(used.len(), 4);
+    assert!(used.iter().all(|one| one["used_ns"] == 1), "{used:?}");
+}
+
+#[test]
 fn exclusive_gpus_are_nobody_elses_and_local_ones_are_on_one_host() {
     let people = People::new(&[1, 2]);
     let exclusive = json!({"cgpus": 2, "locality": "local"});
@@ -189,7 +203,8 @@ fn what_asks_for_nonsense_is_told_so() {
         (json!({"cgpus": 1, "memory_mib": u64::MAX}), "no GPU has more"),
         (json!({"cgpus": 1, "name": "A b"}), "is no name"),
         (json!({"cgpus": 1, "user_data": "x".repeat(60_000)}), "bytes of user-data"),
-        (json!({"cgpus": 1, "sla_us": u64::MAX}), "a day"),
+        (json!({"cgpus": 1, "sla_us": u64::MAX}), "can be met"),
+        (json!({"cgpus": 1, "sla_us": 1}), "100 to 3600000000 us"),
         (json!({"cgpus": 1, "project": "b"}), "project a's"),
         (json!({"cgpus": -1}), "not understood"),
         (json!({"cgpus": 1, "wait": true}), "wait"),
@@ -397,6 +412,9 @@ fn a_sweep_removes_what_nobody_knows_and_restores_what_is_missing() {
     let world = cloud.engine.world();
     let stranger = weft_control::provision::VmSpec {
         id: "i-stranger".into(),
+        name: "i-stranger".into(),
+        project: "a".into(),
+        cgpus: 0,
         slot: 99,
         host: None,
         environment: Vec::new(),
@@ -405,14 +423,10 @@ fn a_sweep_removes_what_nobody_knows_and_restores_what_is_missing() {
     };
     world.provisioner.create(&stranger).unwrap();
     world.endpoint.put("i-stranger", &[]).unwrap();
-    let vgpu = weft_control::nodes::VgpuSpec {
-        name: "cgpu-i-stranger-0".into(),
-        device: "gpu0".into(),
-        weight: 1,
-        memory_mib: 1,
-        sla_us: 0,
-    };
-    world.nodes.grant("node0", &[vgpu], &|| {}).unwrap();
+    let left = format!("cgpu-i{}0123456789-0", cloud.store.plane());
+    // One of another control plane is not this one's to remove.
+    let foreign = "cgpu-i------0123456789-0";
+    add_vgpus(cloud, &[&left, foreign]);
     world.endpoint.withdraw(&stays).unwrap();
     // What cannot be ended now keeps nothing else from being looked at, and is ended the next time.
     cloud.fake.fail("terminate", 1, Failure::passing("busy"));
@@ -421,7 +435,9 @@ fn a_sweep_removes_what_nobody_knows_and_restores_what_is_missing() {
     world.endpoint.withdraw(&stays).unwrap();
     cloud.fake.lose(&lost);
     let swept = sweep::sweep(&cloud.engine).unwrap();
-    assert_eq!(swept, Swept { vms: 1, rules: 0, vgpus: 0, lost: 1, restored: 1 });
+    let expected = Swept { vms: 1, foreign: 1, lost: 1, restored: 1, ..Swept::default() };
+    assert_eq!(swept, expected);
+    world.nodes.revoke("node0", &[foreign.to_owned()]).unwrap();
     people.wait(&lost, "failed");
     people.wait(&stays, "ready");
     assert_eq!(cloud.fake.rules(&stays).len(), 1);
@@ -429,6 +445,83 @@ fn a_sweep_removes_what_nobody_knows_and_restores_what_is_missing() {
         cloud.fake.remains().iter().all(|what| what.contains(&stays))
     });
     assert_eq!(people.held(), [(1, 1)]);
+}
+
+/// Makes vGPUs on the first node past the control plane.
+fn add_vgpus(cloud: &Cloud, names: &[&str]) {
+    let vgpu = |name: &&str| weft_control::nodes::VgpuSpec {
+        name: (*name).to_owned(),
+        device: "gpu0".into(),
+        weight: 1,
+        memory_mib: 1,
+        sla_us: 0,
+    };
+    let vgpus: Vec<_> = names.iter().map(vgpu).collect();
+    cloud.engine.world().nodes.grant("node0", &vgpus, &|| {}).unwrap();
+}
+
+#[test]
+fn an_instance_that_lost_a_vgpu_fails_and_says_why() {
+    let people = People::new(&[1]);
+    let id = people.create(&people.member, &shared(2, 1)).unwrap();
+    people.wait(&id, "ready");
+    let engine = &people.cloud.engine;
+    let gone = format!("cgpu-{id}-1");
+    engine.world().nodes.revoke("node0", std::slice::from_ref(&gone)).unwrap();
+    assert_eq!(sweep::sweep(engine).unwrap(), Swept { lost: 1, ..Swept::default() });
+    people.wait(&id, "failed");
+    let seen = people.call(Call::InstanceShow, &people.admin, &id, &Value::Null).unwrap();
+    assert!(seen["failure"].as_str().unwrap().contains(&gone), "{seen}");
+    eventually("its GPU to be free", || people.held() == [(0, 0)]);
+    assert!(people.cloud.fake.remains().is_empty());
+}
+
+#[test]
+fn a_node_is_sold_once() {
+    let people = People::new(&[1]);
+    let put =
+        |name: &str| people.call(Call::NodePut, &people.admin, name, &json!({"admin": "node0"}));
+    put("node0").unwrap();
+    let again = put("other").unwrap_err();
+    assert_eq!(again.kind, Kind::Conflict);
+    assert!(again.detail.contains("as node0"), "{again}");
+    // Nor by two control planes.
+    add_vgpus(&people.cloud, &["cgpu-i------0123456789-0"]);
+    let used = put("node0").unwrap_err();
+    assert_eq!(used.kind, Kind::Conflict);
+    assert!(used.detail.contains("another control plane"), "{used}");
+}
+
+#[test]
+fn nodes_that_do_not_answer_get_nothing_new_until_they_do() {
+    let people = People::new(&[1, 1]);
+    let fake = &people.cloud.fake;
+    let world = people.cloud.engine.world();
+    fake.fail("vgpus", 1, Failure::passing("connection refused"));
+    sweep::sweep(&people.cloud.engine).unwrap();
+    let nodes = people.call(Call::NodeList, &people.admin, "", &Value::Null).unwrap();
+    let silent = nodes["items"][0]["silent"].as_str();
+    assert_eq!(silent, Some("connection refused"), "{nodes}");
+    assert!(nodes["items"][1]["silent"].is_null(), "{nodes}");
+    let metrics = people.call(Call::Metrics, &people.admin, "", &Value::Null).unwrap();
+    assert!(metrics.as_str().unwrap().contains("weft_cloud_nodes_silent 1"), "{metrics}");
+    people.create(&people.member, &shared(1, 8192)).unwrap();
+    assert_eq!(people.held(), [(0, 0), (8192, 1)]);
+    let full = people.create(&people.member, &shared(1, 1)).unwrap_err();
+    assert!(full.detail.contains("the node that does not answer"), "{full}");
+    sweep::listen(world);
+    people.create(&people.member, &shared(1, 1)).unwrap();
+    assert_eq!(people.held(), [(1, 1), (8192, 1)]);
+}
+
+#[test]
+fn the_last_administrator_stays() {
+    let people = People::new(&[1]);
+    let remove = |name: &str| people.call(Call::TokenDelete, &people.admin, name, &Value::Null);
+    let refused = remove("root").unwrap_err();
+    assert!(refused.detail.contains("last administrator"), "{refused}");
+    token(&people.cloud, "second", Role::Admin, None);
+    remove("root").unwrap();
 }
 
 #[test]

@@ -58,6 +58,7 @@ fn opened(folder: &tempfile::TempDir) -> Sqlite {
         host: "n".into(),
         created_ms: 0,
         gpus: 0,
+        identity: "one".into(),
     };
     let gpu =
         |device: &str| GpuFound { device: device.into(), product: String::new(), memory_mib: 1000 };
@@ -118,10 +119,11 @@ fn a_store_of_a_newer_version_is_left_alone() {
     let path = folder.path().join("db");
     drop(opened(&folder));
     let connection = rusqlite::Connection::open(&path).unwrap();
+    let known: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
     connection.pragma_update(None, "user_version", 999).unwrap();
     let error = Sqlite::open(&path).unwrap_err().to_string();
     assert!(error.contains("newer version"), "{error}");
-    connection.pragma_update(None, "user_version", 1).unwrap();
+    connection.pragma_update(None, "user_version", known).unwrap();
     let store = Sqlite::open(&path).unwrap();
     assert_eq!(store.gpus(&part()).unwrap().len(), 2, "opened again, it has what it had");
 }

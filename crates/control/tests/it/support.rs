@@ -20,6 +20,7 @@ use weft_control::crash::Crash;
 use weft_control::engine::Engine;
 use weft_control::execute::World;
 use weft_control::provision::fake::Fake;
+use weft_control::random;
 use weft_control::service::Service;
 use weft_control::store::sqlite::Sqlite;
 use weft_control::store::{GpuFound, NodeRow, Store};
@@ -91,6 +92,7 @@ impl Cloud {
                 name: admin.clone(),
                 admin: admin.clone(),
                 gateway: format!("{admin}.example:7600"),
+                identity: admin.clone(),
                 host: admin,
                 created_ms: 0,
                 gpus: 0,
@@ -188,6 +190,9 @@ fn answer(
                 uses: asked.uses,
                 expires_s: 0,
                 listen: Some(gateway.to_owned()),
+                gateway_key: random::digest(gateway.as_bytes())
+                    .map(|byte| format!("{byte:02x}"))
+                    .concat(),
             })
         }
         Request::Remove { name, .. } => match vgpus.remove(&name) {
@@ -258,6 +263,7 @@ fn report(name: &str, memory_bytes: u64) -> VgpuReport {
 pub(crate) struct Program {
     pub(crate) folder: TempDir,
     pub(crate) node: SimulatedNode,
+    pub(crate) environment: Vec<(&'static str, String)>,
     process: Option<Child>,
     url: String,
     token: String,
@@ -275,8 +281,14 @@ impl Program {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
         std::fs::set_permissions(&endpoint, mode).unwrap();
         let node = SimulatedNode::start(folder.path(), 4, "127.0.0.1:1");
-        let mut program =
-            Self { folder, node, process: None, url: String::new(), token: String::new() };
+        let mut program = Self {
+            folder,
+            node,
+            environment: Vec::new(),
+            process: None,
+            url: String::new(),
+            token: String::new(),
+        };
         let mut command = program.command();
         command.args(["token", "test", "--role", "admin", "--state-dir"]).arg(program.state());
         let output = command.output().unwrap();
@@ -309,6 +321,7 @@ impl Program {
         command.args(flags).arg("--state-dir").arg(self.state());
         command.arg("--libraries").arg(self.folder.path());
         command.arg("--endpoint").arg(self.folder.path().join("endpoint"));
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         command.envs(crash_at.map(|place| (weft_control::crash::VARIABLE, place)));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().unwrap();

@@ -14,6 +14,7 @@ use super::info::{SHARED_BYTES_OPTIN, SHARED_GRANULE_BYTES, THREADS_MAX, device_
 use super::memory::{Copied, Copying, Filling, FrameStore, Memory, MemoryConfig, Translation};
 use super::model::PacedModel;
 use super::module::{self, Loaded};
+use super::timing::{self, Paced};
 use crate::clock;
 use crate::page::{DevicePage, Kept};
 use crate::{
@@ -87,6 +88,8 @@ pub struct SoftDevice {
     timeline_end_ns: u64,
     /// When the slots that it asked for last are written, where that time is modelled.
     resident_ns: u64,
+    /// Since when the next operation is being launched, if it was ready then.
+    launches_since_ns: Option<u64>,
 }
 
 /// A device that the session's memory was copied to.
@@ -103,13 +106,6 @@ struct Pending {
     op: Op,
     /// Its place on the timeline of a paced device, and the block it stops before.
     paced: Option<Paced>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Paced {
-    start_ns: u64,
-    end_ns: u64,
-    until_block: u64,
 }
 
 #[derive(Debug)]
@@ -165,23 +161,6 @@ impl Current {
     }
 }
 
-impl Paced {
-    /// How an operation kept to this place on the timeline that ends at `now_ns` after executing
-    /// for `executed_ns`.
-    ///
-    /// Waiting to begin is not the operation's fault, and shows in every throughput; being
-    /// descheduled while it executes is counted against it.
-    const fn kept(self, now_ns: u64, executed_ns: u64) -> Kept {
-        if now_ns <= self.end_ns {
-            Kept::InTime
-        } else if executed_ns > self.end_ns - self.start_ns {
-            Kept::Overran
-        } else {
-            Kept::Late
-        }
-    }
-}
-
 /// When a spell of execution began: by the clock, and on the real clock by the thread's time.
 #[derive(Debug, Clone, Copy)]
 struct Executing {
@@ -222,6 +201,7 @@ impl SoftDevice {
             left: None,
             timeline_end_ns: 0,
             resident_ns: 0,
+            launches_since_ns: None,
         }
     }
 
@@ -335,7 +315,7 @@ impl SoftDevice {
             return Some(waits);
         }
         let pending = self.pending.pop_front()?;
-        let start_ns = clock::now_ns();
+        let start_ns = timing::launch_began(self.launches_since_ns.take(), clock::now_ns());
         let max_ns = match &pending.op {
             Op::Launch(launch) => launch.max_ns,
             Op::Copy { .. } | Op::Fill(_) => None,
@@ -664,6 +644,10 @@ impl Device for SoftDevice {
 
     fn take_output(&mut self) -> Vec<u8> {
         std::mem::take(&mut self.cx.output)
+    }
+
+    fn launches_since(&mut self, since_ns: u64) {
+        self.launches_since_ns = Some(since_ns);
     }
 
     fn drive(&mut self, slice_ns: u64) -> Driven {

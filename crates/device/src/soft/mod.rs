@@ -11,6 +11,7 @@ mod info;
 mod memory;
 mod model;
 mod module;
+mod timing;
 
 pub use backend::{SoftBackend, SoftClock};
 pub use device::{Clock, SoftConfig, SoftDevice};

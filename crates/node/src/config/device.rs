@@ -1,5 +1,7 @@
 //! The devices: which backend each has, and what it is told.
 
+use std::path::PathBuf;
+
 use serde::Serialize;
 use toml::{Table, Value};
 use weft_device::soft::{Geometry, SoftBackend};
@@ -92,6 +94,9 @@ pub struct DeviceConfig {
     pub oversubscribe: Option<u64>,
     /// What each entry that a switch copies is said to take, in ns; 0 for what it takes.
     pub switch_entry_ns: u64,
+    /// Where the system swaps device memory to that the host has no room for; it stays in the
+    /// host's memory if absent.
+    pub swap_dir: Option<PathBuf>,
 }
 
 impl DeviceConfig {
@@ -195,6 +200,11 @@ fn check_slots(key: &str, device: &DeviceConfig) -> Result<(), ConfigError> {
             )));
         }
     }
+    if device.swap_dir.is_some() && device.backend.kind() != SoftBackend::KIND {
+        return Err(invalid(&format!(
+            "{key}.swap_dir: only a software device's memory is swapped to a file"
+        )));
+    }
     device.geometry().map_err(|message| invalid(&format!("{key}.slot: {message}")))?;
     device.dealing().map_err(|error| invalid(&format!("{key}: {error}")))?;
     Ok(())
@@ -212,7 +222,7 @@ mod table {
     use super::{BackendConfig, DeviceConfig, KIND_UNLESS_TOLD};
 
     /// Keys of every device, besides those of backends.
-    const COMMON: [&str; 11] = [
+    const COMMON: [&str; 12] = [
         "kind",
         "memory",
         "name",
@@ -222,6 +232,7 @@ mod table {
         "pool",
         "quantum_us",
         "slot",
+        "swap_dir",
         "switch_entry_ns",
         "trust_tenants",
     ];
@@ -270,6 +281,7 @@ mod table {
                     "pool" => device.pool = map.next_value()?,
                     "quantum_us" => device.quantum_us = map.next_value()?,
                     "slot" => device.slot = map.next_value()?,
+                    "swap_dir" => device.swap_dir = map.next_value()?,
                     "switch_entry_ns" => device.switch_entry_ns = map.next_value()?,
                     "trust_tenants" => device.trust_tenants = map.next_value()?,
                     _ => {

@@ -1,13 +1,11 @@
 //! Service level agreements that people write.
 
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::str::FromStr;
 
-use super::decimal;
+use weft_api::node::SLA_NS;
 
-/// What an SLA may be, in ns: 100 µs to an hour.
-const RANGE_NS: RangeInclusive<u64> = 100_000..=3_600_000_000_000;
+use super::decimal;
 
 const UNITS: [(&str, u64); 4] =
     [("us", 1_000), ("ms", 1_000_000), ("min", 60_000_000_000), ("s", 1_000_000_000)];
@@ -21,7 +19,7 @@ impl SlaSetting {
     /// Whether it can be one.
     #[must_use]
     pub fn is_valid(self) -> bool {
-        self.0 == 0 || RANGE_NS.contains(&self.0)
+        self.0 == 0 || SLA_NS.contains(&self.0)
     }
 }
 
@@ -39,7 +37,7 @@ impl FromStr for SlaSetting {
         let number = text.strip_suffix(unit.0).ok_or_else(wrong)?.trim_end();
         let thousandths = decimal::parse(number, 3).ok_or_else(wrong)?;
         let ns = thousandths.checked_mul(unit.1 / 1_000).ok_or_else(wrong)?;
-        Some(ns).filter(|ns| RANGE_NS.contains(ns)).map(Self).ok_or_else(wrong)
+        Some(ns).filter(|ns| SLA_NS.contains(ns)).map(Self).ok_or_else(wrong)
     }
 }
 

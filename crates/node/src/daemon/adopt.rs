@@ -133,8 +133,9 @@ fn introduced(
     let segment = Segment::open(segment.map(Access::ReadWrite)?)?;
     let page = ControlPage::open(&file(Passed::Control)?.map(Access::ReadWrite)?)?;
     let (node_page, device_page) = (file(Passed::NodePage)?, file(Passed::DevicePage)?);
-    let (frames, table) = (file(Passed::Frames)?, file(Passed::Table)?);
-    let physical = file(Passed::Physical)?;
+    let (table, physical) = (file(Passed::Table)?, file(Passed::Physical)?);
+    // The daemon does not map them, and other workers of that vGPU are of the same tenant.
+    let frames = MemoryFile::trusted(came.take(Passed::Frames)?)?;
     let region = region.map(|file| anyhow::Ok((file, came.take(Passed::Marks)?))).transpose()?;
     NodePage::open(&node_page.map(Access::ReadWrite)?)?;
     DevicePage::open(&device_page.map(Access::ReadWrite)?)?;
@@ -221,7 +222,8 @@ pub(crate) fn frames(
             entry_ns: device.config.switch_entry_ns,
             quantum_ns: config.quantum_us(&device.config, device.info.capabilities) * 1_000,
         };
-        Ok((device.key, Frames::new(terms, device.config.lent_bytes(), physical)?))
+        let swap_dir = device.config.swap_dir.clone();
+        Ok((device.key, Frames::new(terms, device.config.lent_bytes(), physical, swap_dir)?))
     });
     frames.collect()
 }
@@ -342,6 +344,7 @@ impl Daemon {
             program: start.program.clone(),
             worker: None,
             segment: None,
+            in_region: false,
             ends_at_once: false,
         };
         tables.sessions.insert(start.key, entry);

@@ -108,6 +108,11 @@ pub(crate) enum Order {
         /// Which time.
         number: u64,
     },
+    /// A session stands still with work that waits: it has no answer yet.
+    Stands {
+        /// Which.
+        session: u32,
+    },
     /// A vGPU whose sessions stand still lives elsewhere from now on.
     Relocate {
         /// Which.
@@ -413,6 +418,10 @@ impl Driver {
                 if let Some(entry) = self.turns.session(SessionKey(session)) {
                     entry.gate.page().ask_to_pause(number);
                 }
+                self.witness.will_stand(SessionKey(session));
+            }
+            Order::Stands { session } => {
+                self.witness.stands(self.turns.node(), SessionKey(session));
             }
             Order::Relocate { vgpu, device, answer } => {
                 self.relocate(VgpuKey(vgpu), device);

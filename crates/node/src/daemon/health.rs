@@ -51,6 +51,7 @@ fn watch(daemon: &Weak<Daemon>, suspicions: &Receiver<DeviceKey>) {
             Err(RecvTimeoutError::Disconnected) => return,
         };
         let Some(daemon) = daemon.upgrade() else { return };
+        daemon.tasks.flush_journals();
         for device in daemon.failed_devices().into_iter().chain(suspected) {
             // Workers fail as often as tenants like.
             let last = looked_at.get(&device);

@@ -380,7 +380,14 @@ impl Daemon {
     // What workers ask.
 
     /// A worker stands still: where it is to copy its memory, or that it may go on.
-    pub(crate) fn answer_paused(&self, session: &Session) -> anyhow::Result<(Reply, Files)> {
+    pub(crate) fn answer_paused(
+        &self,
+        session: &Session,
+        works: bool,
+    ) -> anyhow::Result<(Reply, Files)> {
+        if works {
+            self.driver.send(Order::Stands { session: session.key });
+        }
         let reached = self.reach(session, &Stage::Paused);
         let Some(Phase::Copying(luggage)) = reached else { return Ok((Reply::Stay, Vec::new())) };
         let files = vec![

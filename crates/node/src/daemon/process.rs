@@ -42,9 +42,9 @@ impl WorkerProcess {
         self.process.wait_exit(limit)
     }
 
-    /// What it takes of the machine's memory, in bytes; 0 when it is gone.
-    pub(crate) fn resident_bytes(&self) -> u64 {
-        self.read(resident_bytes).unwrap_or(0)
+    /// What it takes of the machine's memory; nothing when it is gone.
+    pub(crate) fn resident(&self) -> Resident {
+        self.read(resident).unwrap_or_default()
     }
 
     /// Whether it was stopped by a signal or by a debugger.
@@ -120,10 +120,30 @@ pub(crate) fn is_gone(pid: u32) -> bool {
         }
 }
 
-fn resident_bytes(pid: u32) -> u64 {
+/// What a process takes of the machine's memory.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Resident {
+    /// All of it, in bytes.
+    pub(crate) all_bytes: u64,
+    /// What of it others may have mapped as well: files and shared memory, in bytes.
+    pub(crate) shared_bytes: u64,
+}
+
+impl Resident {
+    /// What of it is the process's own, in bytes.
+    pub(crate) fn own_bytes(&self) -> u64 {
+        self.all_bytes.saturating_sub(self.shared_bytes)
+    }
+}
+
+fn resident(pid: u32) -> Resident {
     let statm = fs::read_to_string(format!("/proc/{pid}/statm")).unwrap_or_default();
-    let pages = statm.split_whitespace().nth(1).and_then(|pages| pages.parse::<u64>().ok());
-    pages.unwrap_or(0).saturating_mul(rustix::param::page_size() as u64)
+    let page = rustix::param::page_size() as u64;
+    let bytes = |field| -> u64 {
+        let pages = statm.split_whitespace().nth(field).and_then(|pages| pages.parse::<u64>().ok());
+        pages.unwrap_or(0).saturating_mul(page)
+    };
+    Resident { all_bytes: bytes(1), shared_bytes: bytes(2) }
 }
 
 #[cfg(test)]
@@ -140,13 +160,14 @@ mod tests {
     #[test]
     fn a_process_takes_memory_and_one_that_is_gone_takes_none() {
         let living = WorkerProcess::new(Process::open(own()).unwrap(), own());
-        assert!(living.resident_bytes() > 100_000);
+        let Resident { all_bytes, shared_bytes } = living.resident();
+        assert!(shared_bytes > 0 && all_bytes > shared_bytes + 100_000);
         let mut child = Command::new("true").spawn().unwrap();
         let process = Process::open(child.id()).unwrap();
         child.wait().unwrap();
         // As if the system had given this process the number of the worker that is gone.
         let gone = WorkerProcess::new(process, own());
-        assert_eq!(gone.resident_bytes(), 0);
+        assert_eq!(gone.resident(), Resident::default());
         assert!(!gone.is_stopped());
         assert!(!gone.is_running());
         gone.set_nice(19).unwrap_err();

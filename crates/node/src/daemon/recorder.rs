@@ -15,7 +15,8 @@ use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
 use weft_sched::Node;
-use weft_sched::journal::Writer;
+use weft_sched::journal::{PoolWriter, Writer};
+use weft_sched::pool::Pool;
 use weft_turn::Decision;
 
 use crate::journal::{Begins, JournalFile, files};
@@ -60,13 +61,38 @@ pub(crate) fn queue() -> (SyncSender<Chunk>, Receiver<Chunk>) {
     sync_channel(CHUNKS_MAX)
 }
 
+/// A state machine of which a journal is kept.
+pub(crate) trait Recorded {
+    /// What writes its records.
+    type Writer: std::fmt::Debug + Send;
+
+    /// Appends the header of a journal that begins with its state.
+    fn begin(&self, out: &mut Vec<u8>) -> Self::Writer;
+}
+
+impl Recorded for Node {
+    type Writer = Writer;
+
+    fn begin(&self, out: &mut Vec<u8>) -> Writer {
+        Writer::begin(self, out)
+    }
+}
+
+impl Recorded for Pool {
+    type Writer = PoolWriter;
+
+    fn begin(&self, out: &mut Vec<u8>) -> PoolWriter {
+        PoolWriter::begin(self, out)
+    }
+}
+
 /// The driver's end of one journal.
 #[derive(Debug)]
-pub(crate) struct Recorder {
+pub(crate) struct Recorder<M: Recorded = Node> {
     chunks: SyncSender<Chunk>,
     trouble: Arc<Trouble>,
     /// Absent in a gap.
-    writer: Option<Writer>,
+    writer: Option<M::Writer>,
     chunk: Chunk,
     /// In a gap, the core's state is offered after this time.
     retry_after: Duration,
@@ -84,9 +110,17 @@ pub(crate) struct Recorder {
 }
 
 impl Recorder {
-    /// A journal that begins with the state of `node`, in files of about `file_bytes_max`.
+    /// Records one decision.
+    pub(crate) fn record(&mut self, decision: &Decision<'_>) {
+        let Decision { node, now_ns, event, result, actions } = *decision;
+        self.record_with(node, |writer, out| writer.record(now_ns, &event, result, actions, out));
+    }
+}
+
+impl<M: Recorded> Recorder<M> {
+    /// A journal that begins with the state of `machine`, in files of about `file_bytes_max`.
     pub(crate) fn start(
-        node: &Node,
+        machine: &M,
         chunks: SyncSender<Chunk>,
         trouble: Arc<Trouble>,
         file_bytes_max: u64,
@@ -104,7 +138,7 @@ impl Recorder {
             file_bytes_max,
             over: false,
         };
-        recorder.begin(node, Begins::Start);
+        recorder.begin(machine, Begins::Start);
         recorder
     }
 
@@ -118,9 +152,12 @@ impl Recorder {
         self.lost_ever + self.trouble.lost.load(Ordering::Relaxed)
     }
 
-    /// Records one decision.
-    pub(crate) fn record(&mut self, decision: &Decision<'_>) {
-        let Decision { node, now_ns, event, result, actions } = *decision;
+    /// Records one decision of `machine`, which `write` appends.
+    pub(crate) fn record_with(
+        &mut self,
+        machine: &M,
+        write: impl FnOnce(&mut M::Writer, &mut Vec<u8>),
+    ) {
         if self.trouble.failed.swap(false, Ordering::Relaxed) {
             self.give_up(FILE_RETRY_AFTER);
         }
@@ -130,18 +167,18 @@ impl Recorder {
                 return;
             }
             // The state alone, to see whether there is room again.
-            self.begin(node, Begins::Lost { records: self.lost });
+            self.begin(machine, Begins::Lost { records: self.lost });
             self.flush();
             return;
         };
         let before = self.chunk.bytes.len();
-        writer.record(now_ns, &event, result, actions, &mut self.chunk.bytes);
+        write(writer, &mut self.chunk.bytes);
         self.chunk.records += 1;
         self.file_bytes += (self.chunk.bytes.len() - before) as u64;
         if self.file_bytes >= self.file_bytes_max {
             self.flush();
             if self.writer.is_some() {
-                self.begin(node, Begins::Next);
+                self.begin(machine, Begins::Next);
             }
         } else if self.chunk.bytes.len() >= CHUNK_BYTES {
             self.flush();
@@ -199,10 +236,10 @@ impl Recorder {
         self.lost_ever += records;
     }
 
-    fn begin(&mut self, node: &Node, begins: Begins) {
+    fn begin(&mut self, machine: &M, begins: Begins) {
         self.since = Instant::now();
         self.chunk.begins = Some(begins);
-        self.writer = Some(Writer::begin(node, &mut self.chunk.bytes));
+        self.writer = Some(machine.begin(&mut self.chunk.bytes));
         self.file_bytes = self.chunk.bytes.len() as u64;
     }
 }

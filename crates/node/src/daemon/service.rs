@@ -1,7 +1,7 @@
 //! Taking a device out of service while the node runs, and putting it back: by an administrator,
 //! or because it fails.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use weft_ring::Loss;
@@ -11,10 +11,14 @@ use super::driver::Order;
 use super::registry::{Outage, Vgpu};
 use super::sessions::Entry;
 use super::tasks::is_member;
-use super::{Daemon, Tables};
+use super::{Daemon, STACK_BYTES, Tables};
 
 /// Sessions must be over within this time.
 const END_LIMIT: Duration = Duration::from_secs(10);
+
+/// vGPUs of one device that move at once. More would share the machine's memory bandwidth, and
+/// each would be away for longer.
+const MOVES_AT_ONCE: usize = 4;
 
 impl Daemon {
     /// Puts a device back into service.
@@ -114,8 +118,8 @@ impl Daemon {
         self.keep()
     }
 
-    /// Moves the vGPUs of a device that have sessions to others of its kind and pool; why some
-    /// stay.
+    /// Moves the vGPUs of a device that have sessions to others of its kind and pool, a few at
+    /// once: one whose kernel does not end for seconds keeps no other one there. Why some stay.
     fn move_away(&self, name: &str) -> Vec<String> {
         let tables = self.tables();
         let in_use = |vgpu: &&Vgpu| {
@@ -124,26 +128,51 @@ impl Daemon {
             let stays = is_member(&vgpu.name);
             vgpu.device == name && !stays && tables.sessions.values().any(of_it)
         };
-        let in_use = tables.registry.iter().filter(in_use);
-        let ways: Vec<(Vgpu, Option<String>)> =
-            in_use.map(|vgpu| (vgpu.clone(), tables.registry.refuge_of(vgpu))).collect();
+        let in_use: Vec<Vgpu> = tables.registry.iter().filter(in_use).cloned().collect();
         drop(tables);
-        let mut stay = Vec::new();
-        for (vgpu, refuge) in ways {
-            let moved = match refuge {
-                Some(refuge) => self.move_vgpu(&vgpu.name, &refuge).map(drop),
-                None => Err(anyhow::anyhow!(
-                    "no other device of its kind and pool is in service and large enough"
-                )),
-            };
-            if let Err(error) = moved {
-                let of_it = |entry: &&Entry| entry.vgpu == vgpu.key;
-                let tables = self.tables();
-                let who = tables.in_words(tables.sessions.values().filter(of_it));
-                stay.push(format!("{who} of vGPU `{}` ({error:#})", vgpu.name));
+        let at_once = in_use.len().min(MOVES_AT_ONCE);
+        let (rest, stay) = (Mutex::new(in_use.into_iter()), Mutex::new(Vec::new()));
+        let lock = |rest: &Mutex<std::vec::IntoIter<Vgpu>>| {
+            rest.lock().unwrap_or_else(PoisonError::into_inner).next()
+        };
+        let work = || {
+            while let Some(vgpu) = lock(&rest) {
+                if let Err(why) = self.move_to_refuge(&vgpu) {
+                    stay.lock().unwrap_or_else(PoisonError::into_inner).push(why);
+                }
             }
-        }
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..at_once {
+                let thread = std::thread::Builder::new().name("move".to_owned());
+                if let Err(error) = thread.stack_size(STACK_BYTES).spawn_scoped(scope, work) {
+                    tracing::warn!(%error, "fewer vGPUs move at once");
+                }
+            }
+            work();
+        });
+        let mut stay = stay.into_inner().unwrap_or_else(PoisonError::into_inner);
+        stay.sort_unstable();
         stay
+    }
+
+    /// Moves a vGPU to another device of the kind and pool of its own; whose programs stay, and
+    /// why.
+    fn move_to_refuge(&self, vgpu: &Vgpu) -> Result<(), String> {
+        // Here and not for all before: those that go to a device count there.
+        let refuge = self.tables().registry.refuge_of(vgpu);
+        let moved = match refuge {
+            Some(refuge) => self.move_vgpu(&vgpu.name, &refuge).map(drop),
+            None => Err(anyhow::anyhow!(
+                "no other device of its kind and pool is in service and large enough"
+            )),
+        };
+        moved.map_err(|error| {
+            let of_it = |entry: &&Entry| entry.vgpu == vgpu.key;
+            let tables = self.tables();
+            let who = tables.in_words(tables.sessions.values().filter(of_it));
+            format!("{who} of vGPU `{}` ({error:#})", vgpu.name)
+        })
     }
 
     /// Gives a vGPU without sessions, whose device is out of service, another one if there is one;

@@ -30,7 +30,7 @@ use super::driver::{Beginning, Order, Place};
 use super::host::{HostError, HostLedger};
 use super::log::{LogLimit, printable};
 use super::moves::Files;
-use super::process::{self, WorkerProcess};
+use super::process::{self, Resident, WorkerProcess};
 use super::registry::Vgpu;
 use super::spawn::Worker;
 use super::{Daemon, Tables};
@@ -72,6 +72,9 @@ pub(crate) struct Entry {
     pub(crate) worker: Option<WorkerProcess>,
     /// Its segment, once its worker runs.
     pub(crate) segment: Option<Segment>,
+    /// Its lanes and pinned memory lie in the region of a virtual machine, which pays for all of
+    /// that.
+    pub(crate) in_region: bool,
     /// When it ends nobody waits for what it leaves on the device.
     pub(crate) ends_at_once: bool,
 }
@@ -137,6 +140,32 @@ pub(crate) struct Refusal {
 #[derive(Debug)]
 pub(crate) struct TenantFiles(pub(crate) Vec<OwnedFd>);
 
+/// What of a worker's memory its session pays for as the host's: device memory that it has mapped
+/// is another ledger's, and what lies in the region of a virtual machine is that machine's.
+fn counted_bytes(resident: Resident, in_region: bool, device_bytes: u64) -> u64 {
+    match in_region {
+        // Which of the shared pages are the region's is not told: all of them are others'.
+        true => resident.own_bytes(),
+        false => resident.all_bytes.saturating_sub(device_bytes),
+    }
+}
+
+/// What a worker is told that cannot have what it asked for.
+fn refused(session: &Session, error: LedgerError) -> Reply {
+    match error {
+        LedgerError::Quota
+        | LedgerError::Device
+        | LedgerError::Pinned
+        | LedgerError::Host
+        | LedgerError::Swap => Reply::Exhausted,
+        LedgerError::NotTheirs(..) | LedgerError::Unknown | LedgerError::Clearing => {
+            let id = session.start.session;
+            tracing::error!(session = id, %error, "the worker asked for the impossible");
+            Reply::Refused { message: error.to_string() }
+        }
+    }
+}
+
 impl Tables {
     /// What `ask` says of host memory. Before it refuses, sessions that may have given some back
     /// are measured.
@@ -150,7 +179,8 @@ impl Tables {
             // One that starts takes what it was promised.
             let Some(worker) = &entry.worker else { continue };
             let device_bytes = self.memory(entry.device).session_bytes(session);
-            self.host.measure(session, worker.resident_bytes().saturating_sub(device_bytes));
+            let bytes = counted_bytes(worker.resident(), entry.in_region, device_bytes);
+            self.host.measure(session, bytes);
         }
         ask(&mut self.host)
     }
@@ -309,6 +339,7 @@ impl Daemon {
         if let Some(entry) = self.tables().sessions.get_mut(&session.key) {
             entry.worker = Some(session.worker.process.try_clone()?);
             entry.segment = Some(session.segment.clone());
+            entry.in_region = session.place.is_some();
         }
         let (key, vgpu, id) = (session.key, session.vgpu, session.start.session);
         let waiters = self.waiters(session, origin);
@@ -317,12 +348,14 @@ impl Daemon {
         Ok(())
     }
 
-    /// Whom to help to run; nobody in a virtual machine, whose threads have numbers of its own.
+    /// Whom to help to run: the program's threads, or those that run its machine's processors.
     fn waiters(&self, session: &Session, origin: Origin) -> Option<Waiters> {
-        if session.place.is_some() {
-            return None;
-        }
-        let waiters = Waiters::open(&session.segment, &session.start, origin == Origin::Adopted);
+        let (segment, start) = (&session.segment, &session.start);
+        let waiters = match &session.place {
+            None => Waiters::open(segment, start, origin == Origin::Adopted),
+            // Who runs the processors of a session that was adopted is not known yet.
+            Some(place) => Waiters::of_machine(segment, start.uid, place.processors()?),
+        };
         if let Err(error) = &waiters {
             let id = session.start.session;
             tracing::debug!(session = id, %error, "the tenant's threads cannot be helped");
@@ -366,12 +399,12 @@ impl Daemon {
     ) -> Result<(), LedgerError> {
         let Session { key, payer, .. } = *session;
         let device = self.device_of(key);
-        let resident = session.worker.process.resident_bytes();
+        let resident = session.worker.process.resident();
         let of_user = self.tenant_limits(session.start.uid, payer).host_memory_bytes;
         let mut tables = self.tables();
-        // Device memory that the worker has mapped is another ledger's.
-        let device = tables.memory(device).session_bytes(key);
-        tables.host.measure(key, resident.saturating_sub(device));
+        let device_bytes = tables.memory(device).session_bytes(key);
+        let bytes = counted_bytes(resident, session.place.is_some(), device_bytes);
+        tables.host.measure(key, bytes);
         let asked = tables.find_host_room(|host| ask(host, of_user));
         drop(tables);
         asked.map_err(|error| {
@@ -403,7 +436,7 @@ impl Daemon {
 
     fn answer(&self, session: &Session, ask: Ask) -> (Reply, Files) {
         match ask {
-            Ask::Paused => self.answer_paused(session).unwrap_or_else(|error| {
+            Ask::Paused { works } => self.answer_paused(session, works).unwrap_or_else(|error| {
                 let id = session.start.session;
                 tracing::error!(session = id, %error, "a session stays: no descriptors");
                 (Reply::Stay, Vec::new())
@@ -429,9 +462,11 @@ impl Daemon {
         let Session { key, vgpu, .. } = *session;
         let device = self.device_of(key);
         let outcome = match ask {
-            Ask::Ready | Ask::Log { .. } | Ask::Paused | Ask::Copied { .. } | Ask::Moved { .. } => {
-                Ok(Reply::Done)
-            }
+            Ask::Ready
+            | Ask::Log { .. }
+            | Ask::Paused { .. }
+            | Ask::Copied { .. }
+            | Ask::Moved { .. } => Ok(Reply::Done),
             Ask::Take { frames, request, again } => {
                 let taken = self.wait_for_clearing(|tables| {
                     tables.frames(device).take(key, frames, request, again)
@@ -481,19 +516,7 @@ impl Daemon {
                 .may_take_host_memory(session, |host, of_user| host.promise(key, bytes, of_user))
                 .map(|()| Reply::Done),
         };
-        match outcome {
-            Ok(reply) => reply,
-            Err(
-                LedgerError::Quota | LedgerError::Device | LedgerError::Pinned | LedgerError::Host,
-            ) => Reply::Exhausted,
-            Err(
-                error @ (LedgerError::NotTheirs(..) | LedgerError::Unknown | LedgerError::Clearing),
-            ) => {
-                let id = session.start.session;
-                tracing::error!(session = id, %error, "the worker asked for the impossible");
-                Reply::Refused { message: error.to_string() }
-            }
-        }
+        outcome.unwrap_or_else(|error| refused(session, error))
     }
 
     /// Brings parts of a vGPU's memory into slots; nobody waits for the tables meanwhile.
@@ -517,7 +540,10 @@ impl Daemon {
         let (key, limit) = (session.key, session.start.pinned_bytes);
         let device = self.device_of(key);
         self.tables().memory(device).check_pinned(key, bytes, limit)?;
-        self.may_take_host_memory(session, |host, of_tenant| host.pin(key, bytes, of_tenant))?;
+        // A region counts as a whole, touched or not.
+        if session.place.is_none() {
+            self.may_take_host_memory(session, |host, of_tenant| host.pin(key, bytes, of_tenant))?;
+        }
         self.tables().frames(device).set_pinned(key, bytes, limit)
     }
 

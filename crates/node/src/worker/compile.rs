@@ -18,17 +18,21 @@ const SECOND_NS: u64 = 1_000_000_000;
 /// What a byte of a module takes until something was measured.
 const BYTE_NS: u64 = 100;
 
+/// What it takes at least: bytes of comments take less, and say nothing of the next module.
+const BYTE_MIN_NS: u64 = 20;
+
 /// What a session may compile at the usual priority.
 #[derive(Debug)]
 pub(crate) struct Compiling {
-    left_ns: u64,
+    /// Below 0 where a module took longer than its bytes let expect: what was taken is paid back.
+    left_ns: i64,
     refilled_at_ns: u64,
     byte_ns: u64,
 }
 
 impl Default for Compiling {
     fn default() -> Self {
-        Self { left_ns: ALLOWANCE_NS, refilled_at_ns: 0, byte_ns: BYTE_NS }
+        Self { left_ns: signed(ALLOWANCE_NS), refilled_at_ns: 0, byte_ns: BYTE_NS }
     }
 }
 
@@ -64,18 +68,23 @@ impl Compiling {
         let passed_ns = now_ns.saturating_sub(self.refilled_at_ns);
         let more_ns = u128::from(passed_ns) * u128::from(REFILL_PER_SECOND_NS);
         let more_ns = u64::try_from(more_ns / u128::from(SECOND_NS)).unwrap_or(u64::MAX);
-        self.left_ns = self.left_ns.saturating_add(more_ns).min(ALLOWANCE_NS);
+        self.left_ns = self.left_ns.saturating_add(signed(more_ns)).min(signed(ALLOWANCE_NS));
         self.refilled_at_ns = now_ns;
-        bytes.saturating_mul(self.byte_ns) <= self.left_ns
+        signed(bytes.saturating_mul(self.byte_ns)) <= self.left_ns
     }
 
     fn spend(&mut self, load: &Load, took_ns: u64) {
-        // Half of the news each time: modules differ, and the allowance is small.
-        self.byte_ns = u64::midpoint(self.byte_ns, took_ns / load.bytes.max(1)).max(1);
+        // Bad news at once, and of good news half each time: modules differ.
+        let byte_ns = took_ns / load.bytes.max(1);
+        self.byte_ns = byte_ns.max(u64::midpoint(self.byte_ns, byte_ns)).max(BYTE_MIN_NS);
         if !load.is_low {
-            self.left_ns = self.left_ns.saturating_sub(took_ns);
+            self.left_ns = self.left_ns.saturating_sub(signed(took_ns));
         }
     }
+}
+
+fn signed(ns: u64) -> i64 {
+    i64::try_from(ns).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -96,5 +105,23 @@ mod tests {
         assert!((15..=20).contains(&at_once), "{at_once}");
         assert!(compiling.allows(small.bytes, 2 * SECOND_NS));
         assert!(!compiling.allows(10_000_000, 100 * SECOND_NS));
+    }
+
+    #[test]
+    fn empty_modules_buy_no_long_one() {
+        let mut compiling = Compiling::default();
+        // Comments without end, which take next to nothing.
+        for second in 1..=20 {
+            let comment = Load { bytes: 2_000_000, began_cpu_ns: 0, is_low: true };
+            compiling.allows(comment.bytes, second * SECOND_NS);
+            compiling.spend(&comment, 1_000_000);
+        }
+        assert!(!compiling.allows(1_800_000, 21 * SECOND_NS), "{compiling:?}");
+        // One that is small enough and takes a second all the same is paid for.
+        assert!(compiling.allows(50_000, 22 * SECOND_NS));
+        let dense = Load { bytes: 50_000, began_cpu_ns: 0, is_low: false };
+        compiling.spend(&dense, SECOND_NS);
+        let again = (23..1_000).find(|second| compiling.allows(50, second * SECOND_NS));
+        assert!(again.is_some_and(|second| second > 22 + 200), "{again:?}");
     }
 }

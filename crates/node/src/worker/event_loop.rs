@@ -54,8 +54,11 @@ const SURPRISE_NS: u64 = 500_000;
 /// Operations of predicted length that fly at once: one executes, the next one is at hand.
 const PREDICTED_DEPTH: usize = 2;
 
-/// A command that compiles waits this long for what flies.
+/// A command that compiles waits this long for what flies on a device that nobody else wants.
 const LOAD_WAITS_NS: u64 = 50_000_000;
+
+/// And where others want it, who would wait for the compilation.
+const LOAD_WAITS_BESIDE_NS: u64 = 2_000_000_000;
 
 /// Work of the host that takes at least this long is charged to a turn.
 const HOST_WORK_NS: u64 = 1_000_000;
@@ -126,9 +129,10 @@ struct Held {
 impl Held {
     /// Whether a command that compiles goes on waiting for what flies. Not for ever: a kernel may
     /// wait for what the program does after the load; then it pays for the compilation.
-    fn waits_on(&mut self, now_ns: u64) -> bool {
+    fn waits_on(&mut self, now_ns: u64, is_alone: bool) -> bool {
         let since_ns = *self.waits_since_ns.get_or_insert(now_ns);
-        self.loads && now_ns.saturating_sub(since_ns) < LOAD_WAITS_NS
+        let limit_ns = if is_alone { LOAD_WAITS_NS } else { LOAD_WAITS_BESIDE_NS };
+        self.loads && now_ns.saturating_sub(since_ns) < limit_ns
     }
 }
 
@@ -263,7 +267,9 @@ impl<D: Device> EventLoop<D> {
     fn offer_held(&mut self) -> Result<(), Ended> {
         while let Some(mut held) = self.held.pop_front() {
             let now_ns = self.session.device().now_ns();
-            let waits = !self.flights.is_empty() && held.waits_on(now_ns);
+            let grant = self.gate.grant().filter(|_| !self.gate.is_revoked());
+            let is_alone = grant.is_none_or(|grant| grant.kind == GrantKind::Renewing);
+            let waits = !self.flights.is_empty() && held.waits_on(now_ns, is_alone);
             let command = Command::decode(&held.bytes)?;
             if waits || self.accept(&command, held.answer)? == Accepted::Full {
                 self.held.push_front(held);
@@ -465,6 +471,10 @@ impl<D: Device> EventLoop<D> {
                 self.pieces.learn(self.piece_start_ns.saturating_add(late_ns));
             }
             self.set_front(finished.end_ns);
+            if self.flights.is_empty() && self.session.has_ready_work() {
+                // The device is kept for it: what its launch takes is not everybody's.
+                self.session.device_mut().launches_since(finished.end_ns);
+            }
         }
     }
 
@@ -487,7 +497,7 @@ impl<D: Device> EventLoop<D> {
         if ran_ns > outlived_ns { u64::MAX } else { self.backlog_ns() }
     }
 
-    fn has_work(&self) -> bool {
+    pub(super) fn has_work(&self) -> bool {
         !self.flights.is_empty() || self.session.has_ready_work()
     }
 
@@ -643,9 +653,12 @@ mod tests {
     fn a_load_waits_for_what_flies_from_its_own_first_wait_on() {
         let held = |loads| Held { bytes: Vec::new(), answer: None, loads, waits_since_ns: None };
         let mut load = held(true);
-        assert!(load.waits_on(7_000_000_000), "however late it becomes the first");
-        assert!(load.waits_on(7_000_000_000 + LOAD_WAITS_NS - 1));
-        assert!(!load.waits_on(7_000_000_000 + LOAD_WAITS_NS));
-        assert!(!held(false).waits_on(0));
+        assert!(load.waits_on(7_000_000_000, true), "however late it becomes the first");
+        assert!(load.waits_on(7_000_000_000 + LOAD_WAITS_NS - 1, true));
+        assert!(!load.waits_on(7_000_000_000 + LOAD_WAITS_NS, true));
+        // Others would wait for the compilation.
+        assert!(load.waits_on(7_000_000_000 + LOAD_WAITS_NS, false));
+        assert!(!load.waits_on(7_000_000_000 + LOAD_WAITS_BESIDE_NS, false));
+        assert!(!held(false).waits_on(0, false));
     }
 }

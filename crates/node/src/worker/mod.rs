@@ -135,7 +135,7 @@ fn work(start: &Start, mut files: Descriptors, link: Arc<Link>) -> anyhow::Resul
     let parts = Parts {
         session: start.key,
         page: page.with_turns(move || turns.turn()),
-        frames: MemoryFile::received(files.take(Passed::Frames)?)?,
+        frames: MemoryFile::trusted(files.take(Passed::Frames)?)?,
         table: map(files.take(Passed::Table)?, Access::ReadOnly)?,
         physical: map(files.take(Passed::Physical)?, Access::ReadOnly)?,
         geometry: start.device.geometry,

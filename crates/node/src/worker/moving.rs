@@ -59,9 +59,10 @@ impl<D: Device> EventLoop<D> {
     /// Stands still until the daemon says how it goes on. Nothing flies.
     pub(super) fn pause(&mut self) {
         self.moving.answered = self.gate.page().pause_asked();
+        let works = self.has_work();
         self.give_way();
         // What is over has been noticed by the caller.
-        let Ok((reply, fds)) = self.link.ask_for_files(&Ask::Paused) else { return };
+        let Ok((reply, fds)) = self.link.ask_for_files(&Ask::Paused { works }) else { return };
         let Reply::Move { device, frames, passed } = reply else { return };
         let copied = self.copy_to(&device, frames, &passed, fds);
         let failure = copied.as_ref().err().map(|error| format!("{error:#}"));
@@ -89,7 +90,7 @@ impl<D: Device> EventLoop<D> {
         let to = Destination {
             backend: device.backend.clone(),
             page: page.with_turns(move || turns.turn()),
-            frames: MemoryFile::received(files.take(Passed::Frames)?)?,
+            frames: MemoryFile::trusted(files.take(Passed::Frames)?)?,
             table: map(files.take(Passed::Table)?, Access::ReadOnly)?,
             physical: map(files.take(Passed::Physical)?, Access::ReadOnly)?,
             geometry: device.geometry,

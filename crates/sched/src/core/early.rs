@@ -25,7 +25,11 @@ impl Core {
         }
         let &crate::Config { quantum_ns, switch_ns, .. } = cx.config;
         let wasted_ns = turn.wasted_ns(cx.now_ns, quantum_ns);
-        let unused_ns = wasted_ns.saturating_add(turn.idled_ns).saturating_add(switch_ns);
+        // The device was written for its memory, too. That is charged to nobody in a turn that is
+        // worth it; here it is the price of a turn that was not.
+        let unused_ns = [turn.idled_ns, switch_ns, turn.switch_ns]
+            .into_iter()
+            .fold(wasted_ns, u64::saturating_add);
         let used_ns = turn.spent_ns.saturating_sub(turn.idled_ns).saturating_add(in_flight_ns);
         let vgpu = cx.tables.session(key).vgpu;
         let excess_ns = unused_ns.saturating_sub(used_ns);

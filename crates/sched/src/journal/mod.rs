@@ -13,11 +13,16 @@
 //! event      = number fields          outcome = 0 (refused) | 1 + number of actions, actions
 //! ```
 //! Integers are varints. A file that was cut within its last record is read up to there.
+//!
+//! Pools of devices have journals of their own, of the same form: [`PoolWriter`], [`PoolReplay`].
 
+mod frame;
+mod pools;
 mod replay;
 
 use alloc::vec::Vec;
 
+pub use pools::{PoolDifference, PoolRecord, PoolReplay, PoolWriter, is_of_pool};
 pub use replay::{Difference, Outcome, Record, Replay, ReplayError, Summary};
 
 use crate::action::{Action, TimerReason};
@@ -29,7 +34,7 @@ use crate::node::Node;
 const MAGIC: &[u8; 8] = b"WEFTJRNL";
 
 /// The version of the format. It changes with the fields of events, actions and state.
-pub const VERSION: u16 = 5;
+pub const VERSION: u16 = 7;
 
 /// Writes a journal. It only appends to the buffer that it is given: the caller writes that out.
 ///
@@ -57,11 +62,7 @@ impl Writer {
     pub fn begin(node: &Node, out: &mut Vec<u8>) -> Self {
         let mut state = Vec::new();
         node.put(&mut state);
-        out.extend_from_slice(MAGIC);
-        out.extend_from_slice(&VERSION.to_le_bytes());
-        state.len().put(out);
-        out.extend_from_slice(&state);
-        out.extend_from_slice(&checksum(&state).to_le_bytes());
+        frame::begin(MAGIC, &state, out);
         Self { last_ns: node.now_ns, body: state }
     }
 
@@ -76,25 +77,11 @@ impl Writer {
         out: &mut Vec<u8>,
     ) {
         self.body.clear();
-        // Clocks are below 2⁶³ ns (292 years), so the difference is exact.
-        now_ns.wrapping_sub(self.last_ns).cast_signed().put(&mut self.body);
-        self.last_ns = now_ns;
+        frame::put_time(now_ns, &mut self.last_ns, &mut self.body);
         event.put(&mut self.body);
-        if result.is_ok() {
-            (actions.len() + 1).put(&mut self.body);
-            actions.iter().for_each(|action| action.put(&mut self.body));
-        } else {
-            0usize.put(&mut self.body);
-        }
-        self.body.len().put(out);
-        out.extend_from_slice(&self.body);
+        frame::put_outcome(result.is_ok().then_some(actions), &mut self.body);
+        frame::append(&self.body, out);
     }
-}
-
-/// FNV-1a: finds damage, not malice. A journal is as trusted as the daemon's other files.
-fn checksum(bytes: &[u8]) -> u64 {
-    let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
 }
 
 codec!(struct Usage { used_ns, in_flight_ns, idle_ns });

@@ -3,7 +3,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use super::{MAGIC, VERSION, checksum};
+use super::{MAGIC, PoolDifference, VERSION, frame};
 use crate::action::{Action, Actions};
 use crate::codec::{Codec, Malformed, Reader};
 use crate::event::Event;
@@ -67,6 +67,12 @@ pub enum ReplayError {
         .0.record.number, .0.record.now_ns, .0.record.event, .0.record.outcome, .0.got
     )]
     Differs(Box<Difference>),
+    /// The pool does something else.
+    #[error(
+        "record {} at {} ns, {:?}: expected {:?}, got {:?}",
+        .0.record.number, .0.record.now_ns, .0.record.event, .0.record.actions, .0.got
+    )]
+    PoolDiffers(Box<PoolDifference>),
 }
 
 /// What a replay without a difference went through.
@@ -95,21 +101,8 @@ pub struct Replay<'a> {
 impl<'a> Replay<'a> {
     /// Reads the header of a journal: a core in the state at its beginning.
     pub fn new(journal: &'a [u8]) -> Result<Self, ReplayError> {
-        let mut input = Reader::new(journal);
-        if input.bytes(MAGIC.len()).ok() != Some(MAGIC) {
-            return Err(ReplayError::NoJournal);
-        }
+        let (state, input) = frame::open(MAGIC, journal)?;
         let malformed = |source| ReplayError::Malformed { record: 0, source };
-        let version = fixed::<2>(&mut input).map(u16::from_le_bytes).map_err(malformed)?;
-        if version != VERSION {
-            return Err(ReplayError::Version(version));
-        }
-        let len = usize::take(&mut input).map_err(malformed)?;
-        let state = input.bytes(len).map_err(malformed)?;
-        let sum = fixed::<8>(&mut input).map(u64::from_le_bytes).map_err(malformed)?;
-        if sum != checksum(state) {
-            return Err(ReplayError::Damaged);
-        }
         let node = Node::take(&mut Reader::new(state)).map_err(malformed)?;
         let now_ns = node.now_ns;
         Ok(Self { node, input, now_ns, actions: Actions::new(), summary: Summary::default() })
@@ -156,37 +149,20 @@ impl<'a> Replay<'a> {
         if self.input.left() == 0 {
             return Ok(None);
         }
-        let mut ahead = self.input.clone();
-        let body = usize::take(&mut ahead).and_then(|len| ahead.bytes(len));
-        let Ok(body) = body else {
+        let Some(mut body) = frame::next(&mut self.input) else {
             self.summary.cut = true;
             return Ok(None);
         };
-        self.input = ahead;
         let number = self.summary.records;
         let malformed = |source| ReplayError::Malformed { record: number, source };
-        let mut body = Reader::new(body);
         let elapsed_ns = i64::take(&mut body).map_err(malformed)?;
         self.now_ns = self.now_ns.wrapping_add_signed(elapsed_ns);
         let event = Event::take(&mut body).map_err(malformed)?;
-        let outcome = take_outcome(&mut body).map_err(malformed)?;
+        let actions = frame::take_outcome(&mut body).map_err(malformed)?;
+        let outcome = actions.map_or(Outcome::Refused, Outcome::Done);
         if body.left() > 0 {
             return Err(malformed(body.malformed("end of the record")));
         }
         Ok(Some(Record { number, now_ns: self.now_ns, event, outcome }))
     }
-}
-
-fn take_outcome(input: &mut Reader<'_>) -> Result<Outcome, Malformed> {
-    let Some(actions) = usize::take(input)?.checked_sub(1) else { return Ok(Outcome::Refused) };
-    // Each action takes a byte at least.
-    if actions > input.left() {
-        return Err(input.malformed("number of actions"));
-    }
-    (0..actions).map(|_| Action::take(input)).collect::<Result<_, _>>().map(Outcome::Done)
-}
-
-fn fixed<const N: usize>(input: &mut Reader<'_>) -> Result<[u8; N], Malformed> {
-    let bytes = input.bytes(N)?;
-    bytes.try_into().map_err(|_| input.malformed("number"))
 }

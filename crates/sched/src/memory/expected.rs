@@ -21,10 +21,16 @@ const ONE: u64 = 1 << 30;
 /// [`EVERY_ROUND`]. Chances are rounded down to 2⁻³⁰ at each step, in the order given.
 pub(super) fn slot_milli(rates: &[u32]) -> u64 {
     let sleeps = |all: u64, rate: u32| all * (EVERY - u64::from(rate)) / EVERY;
-    // The chance that nobody from a place on has a turn.
-    let mut after = vec![ONE; rates.len() + 1];
+    // The chance that nobody from a place on has a turn: 0 up to some place, where there are many.
+    let mut after = vec![0; rates.len() + 1];
+    after[rates.len()] = ONE;
+    let mut all = ONE;
     for (place, &rate) in rates.iter().enumerate().rev() {
-        after[place] = sleeps(after[place + 1], rate);
+        all = sleeps(all, rate);
+        if all == 0 {
+            break;
+        }
+        after[place] = all;
     }
     let (mut before, mut sum) = (ONE, 0);
     for (place, &rate) in rates.iter().enumerate() {
@@ -37,6 +43,9 @@ pub(super) fn slot_milli(rates: &[u32]) -> u64 {
 
 fn of_one(rate: u64, others: u64) -> u64 {
     let turns = rate * 1_000;
+    if others == 0 {
+        return turns;
+    }
     // Nothing to divide by only where nobody ever has a turn.
     let kept = (turns * rate * others).checked_div(EVERY * ONE - (EVERY - rate) * others);
     turns - kept.unwrap_or(turns)

@@ -1,6 +1,5 @@
 //! Who lies where, and what that costs.
 
-use alloc::collections::BTreeSet;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -118,19 +117,25 @@ impl Layout {
             let of_run = |run: &Run| [(run.start, index), (run.start + run.len, index)];
             changes.extend(place.runs.iter().flat_map(of_run));
         }
-        changes.sort_unstable();
-        let (mut here, mut rates): (BTreeSet<usize>, Vec<u32>) = Default::default();
+        changes.sort_unstable_by_key(|(slot, _)| *slot);
+        // In order, with the rate of each.
+        let (mut here, mut rates): (Vec<usize>, Vec<u32>) = Default::default();
         let (mut from, mut sum) = (0, 0);
         for group in changes.chunk_by(|a, b| a.0 == b.0) {
             let slot = group[0].0;
-            rates.clear();
-            rates.extend(here.iter().map(|index| demands[*index].rate.min(EVERY_ROUND)));
             sum += slot_milli(&rates) * (slot - from) as u64;
             from = slot;
             for (_, index) in group {
                 // Who comes was not here; whose one run ends where another begins stays.
-                if !here.remove(index) {
-                    here.insert(*index);
+                match here.binary_search(index) {
+                    Ok(at) => {
+                        here.remove(at);
+                        rates.remove(at);
+                    }
+                    Err(at) => {
+                        here.insert(at, *index);
+                        rates.insert(at, demands[*index].rate.min(EVERY_ROUND));
+                    }
                 }
             }
         }

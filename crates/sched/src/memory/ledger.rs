@@ -66,6 +66,9 @@ pub enum LedgerError {
     /// The session does not have these pages.
     #[error("pages {0}+{1} are not the session's")]
     NotTheirs(u64, u64),
+    /// What device memory is swapped to has no room.
+    #[error("there is no room where the device's memory is swapped to")]
+    Swap,
     /// No such session or vGPU.
     #[error("no such session")]
     Unknown,

@@ -39,6 +39,9 @@ pub struct ManagerConfig {
     pub quantum_ns: u64,
     /// How far the order of turns may bend, as [`Ahead::sigma_ns`].
     pub sigma_ns: Option<u64>,
+    /// Whether a better layout is searched for by whoever asks for a [`Search`], where the rule is
+    /// that it must pay: a change takes the layout in which nobody moves, at once.
+    pub defers: bool,
 }
 
 /// What came of a change.
@@ -64,6 +67,10 @@ pub struct Manager {
     dynamic: Dynamic,
     /// A layout was not taken because it would have moved the one that has the turn.
     held_back: bool,
+    /// There was a change since the last search began.
+    wants_search: bool,
+    /// Counts layouts.
+    version: u64,
     next_ns: u64,
 }
 
@@ -79,6 +86,8 @@ impl Manager {
             demands: Vec::new(),
             dynamic: Dynamic::default(),
             held_back: false,
+            wants_search: false,
+            version: 0,
             config,
         }
     }
@@ -142,12 +151,10 @@ impl Manager {
         if before == slots || self.layout.place(vgpu).is_none() {
             return Ok(Replaced::default());
         }
-        let left = self.dismiss(now_ns, &[vgpu], false, steps)?;
-        let placed = self.admit(now_ns, vgpu, slots, steps)?;
-        Ok(Replaced {
-            moved: left.moved + placed.moved,
-            forgotten: left.forgotten + placed.forgotten,
-        })
+        // As one that left and came back: what lies where it lay stays.
+        self.demands.retain(|demand| demand.vgpu != vgpu);
+        self.layout = without(core::mem::take(&mut self.layout), &[vgpu]);
+        self.admit(now_ns, vgpu, slots, steps)
     }
 
     /// A vGPU has work: if it was idle it is placed like a new one.
@@ -298,19 +305,7 @@ impl Manager {
         let had_own = dynamic::had_own(&self.layout, gone);
         self.demands.retain(|demand| !gone.contains(&demand.vgpu));
         self.measure(now_ns);
-        let mut layout = self.layout.clone();
-        let stays: Vec<bool> =
-            layout.places.iter().map(|place| !gone.contains(&place.vgpu)).collect();
-        // Places that stay move up in the list, and so do their numbers in the order.
-        let mut numbers = Vec::with_capacity(stays.len());
-        let mut before = 0;
-        for stays in &stays {
-            numbers.push(before);
-            before += usize::from(*stays);
-        }
-        layout.order.retain(|index| stays[*index]);
-        layout.order.iter_mut().for_each(|index| *index = numbers[*index]);
-        layout.places.retain(|place| !gone.contains(&place.vgpu));
+        let layout = without(self.layout.clone(), gone);
         self.choose(layout, Change::Left { had_own, due }, steps)
     }
 
@@ -334,44 +329,129 @@ impl Manager {
             (Moves::BySize, Rule::Dymgpu) => self.dynamic.by_size(&problem, kept, change),
             (Moves::ByUtilization, Rule::Dymgpu) => dynamic::by_utilization(&problem, kept, change),
             (Moves::BySize | Moves::ByUtilization | Moves::IfItPays, _) => {
-                let fresh = self.if_it_pays(&problem, &kept, old)?;
+                self.wants_search |= self.config.defers;
+                let fresh = match self.config.defers {
+                    true => None,
+                    false => if_it_pays(&self.config, &problem, &kept, old)?,
+                };
                 (kept, fresh)
             }
         };
-        let running = self.table.resident();
-        let moves_it = |fresh: &Layout| {
-            let place = |layout: &Layout| running.and_then(|vgpu| layout.place(vgpu).cloned());
-            place(fresh) != place(&kept)
-        };
-        self.held_back |= fresh.as_ref().is_some_and(moves_it);
-        let fresh = fresh.filter(|fresh| !moves_it(fresh));
-        let layout = fresh.unwrap_or_else(|| kept.clone());
-        let moved = moved(&layout, &kept, old).count();
-        let forgotten = self.table.set_layout(&layout, steps);
-        self.layout = layout;
+        let held_back = fresh.as_ref().is_some_and(|fresh| self.moves_resident(fresh, &kept));
+        self.held_back |= held_back;
+        let fresh = fresh.filter(|_| !held_back);
+        let moved = fresh.as_ref().map_or(0, |fresh| moved(fresh, &kept, old).count());
+        let forgotten = self.adopt(fresh.unwrap_or(kept), steps);
         Ok(Replaced { moved, forgotten })
     }
 
-    /// Everybody placed anew, if that saves more copies until the next look than moving costs.
-    fn if_it_pays(
-        &self,
-        problem: &Problem<'_>,
-        kept: &Layout,
-        old: usize,
-    ) -> Result<Option<Layout>, PlaceError> {
-        let placement = self.config.placement;
-        let fresh = placement.place(problem)?;
-        let round_ns = self.config.quantum_ns.saturating_mul(self.demands.len().max(1) as u64);
-        let rounds = self.config.period_ns / round_ns.max(1);
-        let (before, after) = (placement.cost(problem, kept), placement.cost(problem, &fresh));
-        let gain = before.saturating_sub(after).saturating_mul(rounds) / u64::from(EVERY_ROUND);
-        let price: usize = moved(&fresh, kept, old).sum();
-        Ok((gain > price as u64).then_some(fresh))
+    /// Whether one layout has whoever has the turn elsewhere than another.
+    fn moves_resident(&self, fresh: &Layout, kept: &Layout) -> bool {
+        let running = self.table.resident();
+        running.is_some_and(|vgpu| fresh.place(vgpu) != kept.place(vgpu))
+    }
+
+    /// The layout from now on; how many slots must be written again for it.
+    fn adopt(&mut self, layout: Layout, steps: &mut Vec<Step>) -> usize {
+        self.version += 1;
+        self.layout = layout;
+        self.table.set_layout(&self.layout, steps)
+    }
+
+    /// What to search a better layout for, if there was a change since the last time.
+    pub fn search(&mut self) -> Option<Search> {
+        let Self { config, version, .. } = *self;
+        core::mem::take(&mut self.wants_search).then(|| Search {
+            config,
+            demands: self.demands.clone(),
+            kept: self.layout.clone(),
+            version,
+        })
+    }
+
+    /// Takes what a search found, unless the layout is another one than it began with, or whoever
+    /// has the turn would be moved: then there is to be another search.
+    pub fn take(
+        &mut self,
+        search: &Search,
+        found: Layout,
+        steps: &mut Vec<Step>,
+    ) -> Option<Replaced> {
+        if search.version != self.version || self.moves_resident(&found, &self.layout) {
+            self.wants_search = true;
+            return None;
+        }
+        let moved = moved(&found, &self.layout, self.layout.places.len()).count();
+        let forgotten = self.adopt(found, steps);
+        Some(Replaced { moved, forgotten })
+    }
+
+    /// Counts the layouts so far: with the same count it is the same one.
+    pub fn version(&self) -> u64 {
+        self.version
     }
 
     fn problem<'a>(&self, demands: &'a [Demand]) -> Problem<'a> {
         Problem { region: self.config.region, demands, hidden: self.config.hidden }
     }
+}
+
+/// A search for a layout that has fewer copies, without the manager: it takes long where there are
+/// many vGPUs, and nobody should wait for it.
+#[derive(Clone, Debug)]
+pub struct Search {
+    config: ManagerConfig,
+    demands: Vec<Demand>,
+    kept: Layout,
+    version: u64,
+}
+
+impl Search {
+    /// A layout that saves more copies until the next look than moving costs, for
+    /// [`Manager::take`].
+    pub fn run(&self) -> Option<Layout> {
+        let Self { config, demands, kept, .. } = self;
+        let problem = Problem { region: config.region, demands, hidden: config.hidden };
+        // Demands are those that were accepted.
+        if_it_pays(config, &problem, kept, kept.places.len()).ok().flatten()
+    }
+}
+
+/// Everybody placed anew, if that saves more copies until the next look than moving costs.
+fn if_it_pays(
+    config: &ManagerConfig,
+    problem: &Problem<'_>,
+    kept: &Layout,
+    old: usize,
+) -> Result<Option<Layout>, PlaceError> {
+    let placement = config.placement;
+    let before = placement.cost(problem, kept);
+    if before == 0 {
+        return Ok(None);
+    }
+    let fresh = placement.place(problem)?;
+    let round_ns = config.quantum_ns.saturating_mul(problem.demands.len().max(1) as u64);
+    let rounds = config.period_ns / round_ns.max(1);
+    let saved = before.saturating_sub(placement.cost(problem, &fresh));
+    let gain = saved.saturating_mul(rounds) / u64::from(EVERY_ROUND);
+    let price: usize = moved(&fresh, kept, old).sum();
+    Ok((gain > price as u64).then_some(fresh))
+}
+
+/// The layout with fewer vGPUs; the others stay where they are.
+fn without(mut layout: Layout, gone: &[VgpuKey]) -> Layout {
+    let stays: Vec<bool> = layout.places.iter().map(|place| !gone.contains(&place.vgpu)).collect();
+    // Places that stay move up in the list, and so do their numbers in the order.
+    let mut numbers = Vec::with_capacity(stays.len());
+    let mut before = 0;
+    for stays in &stays {
+        numbers.push(before);
+        before += usize::from(*stays);
+    }
+    layout.order.retain(|index| stays[*index]);
+    layout.order.iter_mut().for_each(|index| *index = numbers[*index]);
+    layout.places.retain(|place| !gone.contains(&place.vgpu));
+    layout
 }
 
 /// Slots of each of the first `old` vGPUs that one layout has elsewhere than another.

@@ -82,18 +82,36 @@ impl Table {
     /// afterwards, and it must not run before it is switched to again. The result is how many slots
     /// were forgotten.
     pub fn set_layout(&mut self, layout: &Layout, steps: &mut Vec<Step>) -> usize {
-        let places = layout.places.iter().map(|place| (place.vgpu, place.clone())).collect();
-        let old = core::mem::replace(&mut self.places, places);
-        self.resident = self.resident.filter(|vgpu| old.get(vgpu) == self.places.get(vgpu));
-        let mut forgotten = 0;
-        for slot in 0..self.owners.len() {
-            let Some(owner) = self.owners[slot] else { continue };
-            if self.part_at(owner.vgpu, slot) != Some(owner.part) {
-                self.evict(slot, steps);
-                forgotten += 1;
-            }
+        let fresh: BTreeMap<VgpuKey, &Place> =
+            layout.places.iter().map(|place| (place.vgpu, place)).collect();
+        let is_same = |place: &Place| fresh.get(&place.vgpu) == Some(&place);
+        let gone: Vec<Place> =
+            self.places.values().filter(|place| !is_same(place)).cloned().collect();
+        for Place { vgpu, .. } in &gone {
+            self.places.remove(vgpu);
+            self.resident.take_if(|resident| resident == vgpu);
         }
-        forgotten
+        for (vgpu, place) in fresh {
+            self.places.entry(vgpu).or_insert_with(|| place.clone());
+        }
+        // Slots have only what has a place there, so no other one can have lost its owner.
+        let mut lost: Vec<usize> = gone.iter().flat_map(|place| self.lost(place)).collect();
+        lost.sort_unstable();
+        lost.iter().for_each(|slot| self.evict(*slot, steps));
+        lost.len()
+    }
+
+    /// Slots of a place that is another one now which have its vGPU's entries, and are not to have
+    /// them any more.
+    fn lost(&self, old: &Place) -> Vec<usize> {
+        let vgpu = old.vgpu;
+        // In the order of the parts, as the old ones.
+        let mut parts = self.places.get(&vgpu).into_iter().flat_map(Place::slots);
+        let is_lost = |slot: &usize| {
+            let stays = parts.next() == Some(*slot);
+            !stays && self.owners[*slot].is_some_and(|owner| owner.vgpu == vgpu)
+        };
+        old.slots().filter(is_lost).collect()
     }
 
     /// The resident's turn is over: its slots may be written.

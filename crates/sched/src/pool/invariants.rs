@@ -6,9 +6,9 @@
 //! | a device that is busy, away or being reset is given nothing | [`Violation::Device`] |
 //! | no task is lost, when a device goes or otherwise | [`Violation::Lost`] |
 //! | batch tasks that wait get a device within a bound | [`Violation::BatchWait`] |
-//! | each batch vGPU that waits gets one within a bound of what batch vGPUs get | [`Violation::TurnWait`] |
+//! | so does each batch vGPU, by what all of them get | [`Violation::TurnWait`] |
 //! | no device is free while a task waits (where the policy keeps none) | [`Violation::Idle`] |
-//! | two vGPUs of a class with waiting tasks differ by no more than the lag bound, or two tenants and two vGPUs of one tenant | [`Violation::Lag`] |
+//! | vGPUs, or tenants, of a class with waiting tasks keep to a lag bound | [`Violation::Lag`] |
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;

@@ -102,6 +102,11 @@ impl Pool {
         self.state.running[1]
     }
 
+    /// The time of its latest event, in ns.
+    pub fn now_ns(&self) -> u64 {
+        self.state.now_ns
+    }
+
     /// The whole state as bytes: [`restore`](Self::restore) goes on from it.
     pub fn snapshot(&self) -> Vec<u8> {
         let mut out = Vec::new();

@@ -123,6 +123,7 @@ fn manager(placement: &str, rule: Rule, monitor: MonitorConfig, region: usize) -
         period_ns: 20_000_000_000,
         quantum_ns: QUANTUM_NS,
         sigma_ns: None,
+        defers: false,
     })
 }
 

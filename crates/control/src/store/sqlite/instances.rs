@@ -273,6 +273,18 @@ pub(super) fn cgpus(
     rows.map(|row| Ok(row?).map(|(seq, cgpu)| (seq.to_string(), cgpu))).collect()
 }
 
+/// The last cGPUs that anybody had, the newest first.
+pub(super) fn newest(
+    connection: &Connection,
+    project: Option<&str>,
+    limit: u32,
+) -> Result<Vec<CgpuRow>, StoreError> {
+    let query = format!("{CGPUS} WHERE (?1 IS NULL OR project = ?1) ORDER BY seq DESC LIMIT ?2");
+    let mut query = connection.prepare_cached(&query)?;
+    let rows = query.query_map((project, limit), cgpu_row)?;
+    rows.map(|row| Ok(row?.1)).collect()
+}
+
 /// A step was done.
 pub(super) fn mark(
     connection: &Connection,
@@ -297,15 +309,24 @@ pub(super) fn mark(
     for (cgpu, token) in tokens {
         set.execute((token, cgpu))?;
     }
-    let mut set = connection.prepare_cached("UPDATE cgpus SET used_ns = ? WHERE id = ?")?;
-    for (cgpu, used_ns) in used_ns {
-        set.execute((i64::try_from(*used_ns).unwrap_or(i64::MAX), cgpu))?;
-    }
+    keep_used(connection, used_ns)?;
     // What runs may be its removal by now.
     if ready_ms.is_some() && is_wanted(connection, instance)? {
         end_operations(connection, instance, OperationState::Succeeded, None)?;
     }
     tell(connection, instance, event)
+}
+
+/// Device time that cGPUs used.
+pub(super) fn keep_used(
+    connection: &Connection,
+    used_ns: &[(String, u64)],
+) -> Result<(), StoreError> {
+    let mut set = connection.prepare_cached("UPDATE cgpus SET used_ns = ? WHERE id = ?")?;
+    for (cgpu, used_ns) in used_ns {
+        set.execute((i64::try_from(*used_ns).unwrap_or(i64::MAX), cgpu))?;
+    }
+    Ok(())
 }
 
 /// Whether an instance is still to be there.

@@ -29,6 +29,7 @@ const EVENTS_MAX: u32 = 1_000;
 #[derive(Debug)]
 pub struct Sqlite {
     path: std::path::PathBuf,
+    plane: String,
     writer: Writer,
     readers: Mutex<Vec<Connection>>,
 }
@@ -57,8 +58,9 @@ impl Sqlite {
         // A commit that was answered outlives also the loss of power.
         connection.pragma_update(None, "synchronous", "FULL")?;
         schema::migrate(&mut connection)?;
+        let plane = connection.query_row("SELECT id FROM plane", [], |row| row.get(0))?;
         let writer = Writer::start(connection)?;
-        Ok(Self { path: path.to_owned(), writer, readers: Mutex::new(Vec::new()) })
+        Ok(Self { path: path.to_owned(), plane, writer, readers: Mutex::new(Vec::new()) })
     }
 
     /// Reads in one snapshot.

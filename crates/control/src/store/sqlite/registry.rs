@@ -4,6 +4,7 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use weft_api::v1::{AuditEntry, Event, Mode, Project, Quota};
 
 use super::{Sqlite, add_audit, counts, instances, parsed, word};
+use crate::clock;
 use crate::plan::Step;
 use crate::store::{
     Audit, CgpuRow, Counts, Effects, GpuFound, GpuRow, InstanceRow, Key, NodeRow, OperationRow,
@@ -14,7 +15,15 @@ type Rows<T> = Result<Vec<(String, T)>, StoreError>;
 
 impl Store for Sqlite {
     fn check(&self) -> Result<(), StoreError> {
-        self.read(|connection| Ok(connection.query_row("SELECT 1", [], |_| Ok(()))?))
+        let ticket = self.writer.begin(|connection| {
+            connection.execute("UPDATE written SET at_ms = ?", [clock::now_ms()])?;
+            Ok(())
+        });
+        ticket.wait()
+    }
+
+    fn plane(&self) -> &str {
+        &self.plane
     }
 
     fn token(&self, digest: &[u8; 32]) -> Result<Option<TokenRow>, StoreError> {
@@ -269,6 +278,10 @@ impl Store for Sqlite {
         self.read(|connection| instances::cgpus(connection, part, after, "true"))
     }
 
+    fn newest_usage(&self, project: Option<&str>, limit: u32) -> Result<Vec<CgpuRow>, StoreError> {
+        self.read(|connection| instances::newest(connection, project, limit))
+    }
+
     fn mark(
         &self,
         instance: &str,
@@ -281,6 +294,11 @@ impl Store for Sqlite {
             instances::mark(connection, &instance, step, &effects, &event)
         });
         ticket.wait()
+    }
+
+    fn keep_used(&self, used_ns: &[(String, u64)]) -> Result<(), StoreError> {
+        let used_ns = used_ns.to_vec();
+        self.writer.begin(move |connection| instances::keep_used(connection, &used_ns)).wait()
     }
 
     fn tell(&self, instance: &str, event: &Event) -> Result<(), StoreError> {
@@ -337,13 +355,19 @@ impl Store for Sqlite {
                 "SELECT id, at_ms, actor, project, action, target, status FROM audit
                  WHERE id > ? ORDER BY id LIMIT ?",
             )?;
-            let rows = query.query_map((after, part.limit), |row| {
-                let (id, at_ms, actor, project) =
-                    (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
-                let (action, target, status) = (row.get(4)?, row.get(5)?, row.get(6)?);
-                Ok(AuditEntry { id, at_ms, actor, project, action, target, status })
-            })?;
+            let rows = query.query_map((after, part.limit), audit_row)?;
             rows.map(|row| Ok(row?).map(|row: AuditEntry| (row.id.to_string(), row))).collect()
+        })
+    }
+
+    fn newest_audit(&self, limit: u32) -> Result<Vec<AuditEntry>, StoreError> {
+        self.read(|connection| {
+            let mut query = connection.prepare_cached(
+                "SELECT id, at_ms, actor, project, action, target, status FROM audit
+                 ORDER BY id DESC LIMIT ?",
+            )?;
+            let rows = query.query_map([limit], audit_row)?;
+            rows.map(|row| Ok(row?)).collect()
         })
     }
 
@@ -352,8 +376,14 @@ impl Store for Sqlite {
     }
 }
 
+fn audit_row(row: &Row<'_>) -> rusqlite::Result<AuditEntry> {
+    let (id, at_ms, actor, project) = (row.get(0)?, row.get(1)?, row.get(2)?, row.get(3)?);
+    let (action, target, status) = (row.get(4)?, row.get(5)?, row.get(6)?);
+    Ok(AuditEntry { id, at_ms, actor, project, action, target, status })
+}
+
 const NODES: &str = "SELECT name, admin, gateway, host, created_ms,
-    (SELECT count(*) FROM gpus WHERE node = nodes.name) FROM nodes";
+    (SELECT count(*) FROM gpus WHERE node = nodes.name), identity FROM nodes";
 
 const GPUS: &str = "SELECT id, node, device, product, memory, held, cgpus, exclusive, in_service,
     generation FROM gpus";
@@ -395,6 +425,7 @@ fn node_row(row: &Row<'_>) -> rusqlite::Result<NodeRow> {
         host: row.get(3)?,
         created_ms: row.get(4)?,
         gpus: row.get(5)?,
+        identity: row.get(6)?,
     })
 }
 
@@ -435,10 +466,16 @@ pub(super) fn project_of(
 }
 
 fn keep_node(connection: &Connection, node: &NodeRow, gpus: &[GpuFound]) -> Result<(), StoreError> {
+    let query = "SELECT name FROM nodes WHERE identity = ? AND identity <> '' AND name <> ?";
+    let same = connection.query_row(query, [&node.identity, &node.name], |row| row.get(0));
+    if let Some::<String>(same) = same.optional()? {
+        return Err(StoreError::Exists(format!("this node, as {same},")));
+    }
     connection.execute(
-        "INSERT INTO nodes (name, admin, gateway, host, created_ms) VALUES (?1, ?2, ?3, ?4, ?5)
-         ON CONFLICT (name) DO UPDATE SET admin = ?2, gateway = ?3, host = ?4",
-        (&node.name, &node.admin, &node.gateway, &node.host, node.created_ms),
+        "INSERT INTO nodes (name, admin, gateway, host, created_ms, identity)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6)
+         ON CONFLICT (name) DO UPDATE SET admin = ?2, gateway = ?3, host = ?4, identity = ?6",
+        (&node.name, &node.admin, &node.gateway, &node.host, node.created_ms, &node.identity),
     )?;
     for gpu in gpus {
         let GpuFound { device, product, memory_mib } = gpu;

@@ -139,6 +139,7 @@ impl Daemon {
             uses,
             expires_s: body.expires_s,
             listen: self.remote.gateway.address().map(|address| address.to_string()),
+            gateway_key: body.server.iter().map(|byte| format!("{byte:02x}")).collect(),
         })
     }
 }

@@ -15,6 +15,10 @@
 //! The worker tells whose result is due ([`weft_gate::Due`]), the tenant which thread waits there
 //! ([`weft_ring::Callers`]); [`tenant`] makes sure that it is a thread of that tenant. At most one
 //! thread of a node is boosted at a time: results come one after the other, as the device works.
+//!
+//! A program in a virtual machine waits on a processor of that machine, which is a thread of QEMU:
+//! that is the thread that is helped. It cannot make itself ordinary, so the worker tells when the
+//! next call has come, and the boost is ended here.
 
 mod ability;
 mod budget;
@@ -25,7 +29,7 @@ mod watchdog;
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
-use weft_gate::{DaemonSide, Due};
+use weft_gate::{DaemonSide, Due, Telling};
 use weft_ring::priority::{self, Class, Treatment};
 use weft_ring::{AnswerTo, MemoryFile};
 
@@ -37,7 +41,7 @@ use crate::admin::{CoschedulingReport, DoctorCheck, Finding};
 use crate::config::CoschedulingConfig;
 
 pub(crate) use self::tenant::began_at;
-pub(crate) use self::waiters::Waiters;
+pub(crate) use self::waiters::{Waiters, end_boosts};
 pub(crate) use self::watchdog::run as run_watchdog;
 
 /// Watchdogs that may die before boosting is given up.
@@ -131,7 +135,7 @@ impl Coscheduler {
 
     /// A session begins; without waiters it is never helped.
     pub(crate) fn begin(&mut self, session: u32, waiters: Option<Waiters>, gate: &DaemonSide) {
-        gate.set_coscheduled(false);
+        gate.set_telling(Telling::Nothing);
         if let Some(waiters) = waiters {
             waiters.callers.set_coscheduled(false);
             self.sessions.insert(session, waiters);
@@ -204,7 +208,12 @@ impl Coscheduler {
         let Some(waiters) = self.sessions.get_mut(&session) else { return };
         if due.is_some() != waiters.is_told {
             waiters.is_told = due.is_some();
-            gate.set_coscheduled(waiters.is_told);
+            gate.set_telling(match (waiters.is_told, waiters.tenant.is_machine()) {
+                (false, _) => Telling::Nothing,
+                (true, false) => Telling::Soon,
+                // A guest cannot make its processor ordinary.
+                (true, true) => Telling::SoonAndNext,
+            });
             waiters.callers.set_coscheduled(waiters.is_told);
         }
         let Some(due) = due.filter(|due| due.soon && waiters.last != Some(due.awaited)) else {

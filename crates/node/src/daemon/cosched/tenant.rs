@@ -5,6 +5,9 @@
 //! told, not the tenant); an open file under `/proc` then stands for the very thread, because the
 //! system answers through it only while that thread lives. A descriptor of the process keeps its id
 //! from meaning another one.
+//!
+//! A tenant in a virtual machine names the processor that its thread waits on, and the machine's
+//! server has told which thread of QEMU runs it.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -15,6 +18,7 @@ use std::time::{Duration, Instant};
 use weft_device::thread_cpu_ns;
 use weft_ring::peer::Process;
 
+use crate::daemon::attach::vm::Processors;
 use crate::daemon::process;
 
 /// Threads remembered per session.
@@ -52,6 +56,8 @@ pub(crate) enum NotTheirs {
 pub(crate) struct Tenant {
     pid: u32,
     process: Process,
+    /// The threads of a machine's processors, which the tenant names by number, from one on.
+    processors: Option<Vec<u32>>,
     /// By the id that the tenant knows, which differs in a container.
     threads: BTreeMap<u32, Thread>,
     /// No search before this.
@@ -87,10 +93,22 @@ impl Tenant {
         if process.has_exited() || owner != uid || !same {
             return Err(io::ErrorKind::NotFound.into());
         }
-        Ok(Self { pid, process, threads: BTreeMap::new(), search_after: Instant::now(), lies: 0 })
+        let (threads, search_after) = (BTreeMap::new(), Instant::now());
+        Ok(Self { pid, process, processors: None, threads, search_after, lies: 0 })
     }
 
-    /// Its process id.
+    /// The process of a virtual machine of user `uid`, whose processors run in these threads.
+    pub(crate) fn of_machine(machine: Processors, uid: u32) -> io::Result<Self> {
+        let Processors { process, began, threads } = machine;
+        Ok(Self { processors: Some(threads), ..Self::open(process, uid, Some(began))? })
+    }
+
+    /// Whether it is a virtual machine.
+    pub(crate) fn is_machine(&self) -> bool {
+        self.processors.is_some()
+    }
+
+    /// Its process id, or the machine's.
     pub(crate) fn pid(&self) -> u32 {
         self.pid
     }
@@ -123,6 +141,11 @@ impl Tenant {
 
     fn find(&mut self, claimed: u32) -> Result<Thread, NotTheirs> {
         let tasks = format!("/proc/{}/task", self.pid);
+        if let Some(processors) = &self.processors {
+            let place = usize::try_from(claimed).ok().and_then(|claimed| claimed.checked_sub(1));
+            let id = place.and_then(|place| processors.get(place)).ok_or(NotTheirs::Unknown)?;
+            return self.watch(*id);
+        }
         let is_claimed = |id: u32| own_id(&tasks, id) == Some(claimed);
         let id = if is_claimed(claimed) {
             claimed
@@ -137,7 +160,12 @@ impl Tenant {
             self.search_after = Instant::now() + Duration::from_nanos(took_ns) * SEARCH_PART;
             found.ok_or(NotTheirs::Unknown)?
         };
-        let times = File::open(format!("{tasks}/{id}/schedstat"));
+        self.watch(id)
+    }
+
+    /// The thread of that id, which must be one of the process's.
+    fn watch(&self, id: u32) -> Result<Thread, NotTheirs> {
+        let times = File::open(format!("/proc/{}/task/{id}/schedstat", self.pid));
         let times = times.map_err(|_| NotTheirs::Unknown)?;
         // The path named this process for as long as it has not exited.
         if self.process.has_exited() { Err(NotTheirs::Gone) } else { Ok(Thread { id, times }) }
@@ -206,6 +234,22 @@ mod tests {
         }
         assert_eq!(tenant.thread(1).unwrap_err(), NotTheirs::Liar);
         assert_eq!(tenant.thread(me).unwrap_err(), NotTheirs::Liar, "from then on nothing");
+    }
+
+    #[test]
+    fn a_guest_names_processors_of_its_machine_and_no_thread() {
+        let (process, uid) = own();
+        let me = rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs();
+        let began = began_at(process).unwrap();
+        // The second is no thread of the machine's process, whatever its server said.
+        let machine = Processors { process, began, threads: vec![me, 1] };
+        Tenant::of_machine(Processors { began: began + 1, ..machine.clone() }, uid).unwrap_err();
+        let mut tenant = Tenant::of_machine(machine, uid).unwrap();
+        assert!(tenant.is_machine());
+        assert_eq!(tenant.thread(1).unwrap().id, me);
+        for claimed in [0, 2, 3, me, u32::MAX] {
+            assert_eq!(tenant.thread(claimed).unwrap_err(), NotTheirs::Unknown, "{claimed}");
+        }
     }
 
     #[test]

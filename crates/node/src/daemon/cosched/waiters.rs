@@ -10,6 +10,7 @@ use super::ability::SLICE;
 use super::budget::TurnBudget;
 use super::tenant::{self, Tenant, Times};
 use super::watchdog::Boosted;
+use crate::daemon::attach::vm::Processors;
 use crate::link::Start;
 
 /// Between two looks at how long a thread waited for a processor, at least this much passes.
@@ -53,18 +54,26 @@ impl Waiters {
     /// Of a session; `adopted` from an earlier daemon, which may have left a thread boosted.
     pub(crate) fn open(segment: &Segment, start: &Start, adopted: bool) -> anyhow::Result<Self> {
         let began = Some(start.began).filter(|began| *began != 0);
-        let tenant = Tenant::open(start.pid, start.uid, began)?;
-        let callers = Callers::open(segment)?;
+        let waiters = Self::new(segment, Tenant::open(start.pid, start.uid, began)?)?;
         if adopted {
-            for thread in tenant::threads_of(start.pid) {
-                if (Boosted { pid: start.pid, thread }).end() {
-                    tracing::warn!(session = start.session, thread, "a boost was left: ended");
-                }
-            }
-            callers.set_boosted(0);
+            end_boosts(start.pid, &tenant::threads_of(start.pid));
+            waiters.callers.set_boosted(0);
         }
+        Ok(waiters)
+    }
+
+    /// Of a new session in a virtual machine of user `uid`.
+    pub(crate) fn of_machine(
+        segment: &Segment,
+        uid: u32,
+        processors: Processors,
+    ) -> anyhow::Result<Self> {
+        Self::new(segment, Tenant::of_machine(processors, uid)?)
+    }
+
+    fn new(segment: &Segment, tenant: Tenant) -> anyhow::Result<Self> {
         Ok(Self {
-            callers,
+            callers: Callers::open(segment)?,
             tenant,
             is_told: false,
             last: None,
@@ -131,6 +140,15 @@ impl Waiters {
                 // A thread that ended just now needs nothing.
                 let _usual = priority::set_slice(thread, Duration::ZERO);
             }
+        }
+    }
+}
+
+/// Ends boosts that an earlier daemon may have left on threads of a process.
+pub(crate) fn end_boosts(pid: u32, threads: &[u32]) {
+    for &thread in threads {
+        if (Boosted { pid, thread }).end() {
+            tracing::warn!(pid, thread, "a boost was left: ended");
         }
     }
 }

@@ -13,6 +13,7 @@
 
 use std::collections::BTreeMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use anyhow::Context;
@@ -24,7 +25,6 @@ use weft_sched::memory::{Ledger, LedgerError};
 
 use super::exports::{Export, Exports};
 use super::residency::{Residency, Terms};
-use crate::daemon::clock;
 use crate::link::{MovedFrames, RUNS_MAX, Run};
 
 /// Device memory.
@@ -38,6 +38,8 @@ pub(crate) struct Frames {
     exports: Exports,
     /// Numbers of sessions, of which none is used twice, by their keys.
     numbers: BTreeMap<u32, u64>,
+    /// Where frames lie in files; in the host's memory if absent.
+    swap_dir: Option<PathBuf>,
 }
 
 /// A vGPU's memory.
@@ -49,8 +51,14 @@ struct Space {
 }
 
 impl Space {
-    fn new(geometry: Geometry) -> anyhow::Result<Self> {
-        let file = MemoryFile::create("weft-frames", geometry.frame_bytes())?;
+    /// In the host's memory, or in a file without a name in `swap_dir`.
+    fn new(geometry: Geometry, swap_dir: Option<&Path>) -> anyhow::Result<Self> {
+        let bytes = geometry.frame_bytes();
+        let file = match swap_dir {
+            Some(dir) => MemoryFile::create_in(dir, bytes)
+                .with_context(|| format!("device.swap_dir = {}", dir.display()))?,
+            None => MemoryFile::create("weft-frames", bytes)?,
+        };
         let table_file = MemoryFile::create("weft-private", geometry.private_bytes())?;
         Self::of(file, table_file, geometry)
     }
@@ -121,8 +129,11 @@ impl Frames {
         terms: Terms,
         lent_bytes: u64,
         physical: Option<MemoryFile>,
+        swap_dir: Option<PathBuf>,
     ) -> anyhow::Result<Self> {
         let geometry = terms.geometry;
+        // One that cannot be used is said so now, and not to the first tenant.
+        drop(swap_dir.as_deref().map(|dir| Space::new(geometry, Some(dir))).transpose()?);
         let physical_file = match physical {
             Some(file) => reopen(&file, OFlags::RDWR)?,
             None => MemoryFile::create("weft-physical", geometry.physical_bytes())?,
@@ -131,7 +142,7 @@ impl Frames {
         let residency = Arc::new(Residency::new(terms, table));
         let ledger = Ledger::new(lent_bytes / PAGE, geometry.pages());
         let (spaces, exports, numbers) = (BTreeMap::new(), Exports::default(), BTreeMap::new());
-        Ok(Self { ledger, geometry, physical_file, residency, spaces, exports, numbers })
+        Ok(Self { ledger, geometry, physical_file, residency, spaces, exports, numbers, swap_dir })
     }
 
     /// Where parts of vGPUs are.
@@ -212,7 +223,7 @@ impl Frames {
 
     fn space(&mut self, vgpu: u32) -> anyhow::Result<&Space> {
         if !self.spaces.contains_key(&vgpu) {
-            let space = Space::new(self.geometry)?;
+            let space = Space::new(self.geometry, self.swap_dir.as_deref())?;
             self.residency.add(vgpu, space.table.clone());
             self.spaces.insert(vgpu, space);
         }
@@ -244,8 +255,31 @@ impl Frames {
         // One without files has no worker that could ask.
         self.space(vgpu).map_err(|_| LedgerError::Device)?;
         let runs = self.ledger.take(session, frames, RUNS_MAX)?;
+        self.reserve(session, vgpu, &runs)?;
         self.write(vgpu, &runs, claim);
         Ok(runs)
+    }
+
+    /// Takes room for frames that were just taken, where they lie in a file: a kernel that finds
+    /// none there is killed. Without room they are nobody's again.
+    fn reserve(&mut self, session: u32, vgpu: u32, runs: &[Run]) -> Result<(), LedgerError> {
+        let Some(space) = self.spaces.get(&vgpu).filter(|space| !space.file.is_sealed()) else {
+            return Ok(());
+        };
+        let file = Arc::clone(&space.file);
+        let has_room = |&(first, count): &Run| {
+            let [offset, len] =
+                [first, count].map(|pages| usize::try_from(pages * PAGE).unwrap_or(usize::MAX));
+            let reserved = file.reserve(offset, len);
+            reserved.inspect_err(|error| tracing::debug!(%error, "no room for frames")).is_ok()
+        };
+        if runs.iter().all(has_room) {
+            return Ok(());
+        }
+        self.ledger.give_back(session, runs)?;
+        let dirty = self.dirty(vgpu, runs.to_vec());
+        self.recycle(&dirty.clear());
+        Err(LedgerError::Swap)
     }
 
     /// The frames of a vGPU that came by this request; no more runs than were written at once.
@@ -317,6 +351,7 @@ impl Frames {
         let mut moved = Vec::new();
         for ((mut first, count), entry) in held.runs {
             let taken = self.ledger.take(session, count, usize::MAX)?;
+            self.reserve(session, vgpu, &taken)?;
             self.write(vgpu, &taken, entry);
             for (to, count) in taken {
                 moved.push([first, count, to]);
@@ -394,7 +429,7 @@ impl Frames {
 
     /// Forgets the memory of a vGPU without sessions, to be dropped.
     pub(crate) fn forget_file(&mut self, vgpu: u32) -> Option<Arc<MemoryFile>> {
-        self.residency.remove(clock::now_ns(), vgpu);
+        self.residency.remove(vgpu);
         self.ledger.renew(vgpu);
         self.spaces.remove(&vgpu).map(|space| space.file)
     }
@@ -476,7 +511,7 @@ impl Frames {
     }
 
     fn write(&self, vgpu: u32, runs: &[Run], claim: u64) {
-        self.residency.write(clock::now_ns(), vgpu, runs, claim);
+        self.residency.write(vgpu, runs, claim);
     }
 }
 
@@ -519,7 +554,7 @@ mod tests {
 
     fn frames(survivor: Option<(MemoryFile, VgpuFiles)>) -> Frames {
         let (physical, vgpu) = survivor.unzip();
-        let mut frames = Frames::new(terms(64 * PAGE), 64 * PAGE, physical).unwrap();
+        let mut frames = Frames::new(terms(64 * PAGE), 64 * PAGE, physical, None).unwrap();
         frames.set_quota(1, 64 * PAGE);
         frames.add_session(10, 100, 1);
         if let Some(files) = vgpu {

@@ -3,6 +3,7 @@
 pub(crate) mod ahead;
 pub(crate) mod exports;
 pub(crate) mod frames;
+pub(crate) mod planner;
 pub(crate) mod residency;
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -13,7 +13,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use weft_device::soft::{Geometry, PhysicalTable, PrivateTable};
-use weft_sched::memory::Pages;
+use weft_sched::memory::{Layout, Pages, Search};
 
 use self::board::Board;
 use self::paged::Paged;
@@ -50,11 +50,12 @@ trait Dealer: std::fmt::Debug + Send {
     /// Brings the vGPU's parts into slots. What is there already is not copied.
     fn make_resident(&mut self, board: &mut Board, question: Question<'_>);
 
-    /// A vGPU has fewer parts than before.
-    fn shrink(&mut self, board: &mut Board, now_ns: u64, vgpu: u32);
+    /// A vGPU has fewer pages than before, or is gone. Slots have nothing of what is gone already;
+    /// what follows for the plan is [`Self::tidy`]'s.
+    fn note_shrunk(&mut self, vgpu: u32);
 
-    /// A vGPU has no pages any more. Its slots have nothing of it already.
-    fn leave(&mut self, board: &mut Board, now_ns: u64, vgpu: u32);
+    /// Takes slots from those that have fewer parts than before.
+    fn tidy(&mut self, board: &mut Board, now_ns: u64);
 
     /// While one has the device: writes one slot of another that is next, where that disturbs
     /// neither the one nor whoever was brought last. Whether there was one.
@@ -65,6 +66,14 @@ trait Dealer: std::fmt::Debug + Send {
     /// A turn of the vGPU is over in which it used the device for so long.
     fn end_turn(&mut self, board: &mut Board, now_ns: u64, vgpu: u32, used_ns: u64);
 
+    /// What to search a better layout for, if anything.
+    fn search(&mut self) -> Option<Search> {
+        None
+    }
+
+    /// Takes what a search found, if it is still of use.
+    fn take(&mut self, _board: &mut Board, _search: &Search, _found: Layout) {}
+
     /// Who has each slot in its turns, in order.
     fn users(&self) -> Vec<Vec<u32>>;
 
@@ -73,13 +82,16 @@ trait Dealer: std::fmt::Debug + Send {
     fn check(&self) -> Result<(), String>;
 }
 
-/// The slots of a device. Locked for as long as entries are copied.
+/// The slots of a device.
 #[derive(Debug)]
-pub(crate) struct Residency(Mutex<Slots>);
+pub(crate) struct Residency {
+    terms: Terms,
+    /// Locked for as long as entries are copied, and not while a better layout is searched for.
+    slots: Mutex<Slots>,
+}
 
 #[derive(Debug)]
 struct Slots {
-    terms: Terms,
     board: Board,
     dealer: Box<dyn Dealer>,
 }
@@ -92,12 +104,12 @@ impl Residency {
             Dealing::OnDemand => Box::new(Paged::new(&terms)),
         };
         let board = Board::new(terms.geometry, physical);
-        Self(Mutex::new(Slots { terms, board, dealer }))
+        Self { terms, slots: Mutex::new(Slots { board, dealer }) }
     }
 
     /// A panic of another thread leaves slots that are asked for again.
     fn lock(&self) -> MutexGuard<'_, Slots> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.slots.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A vGPU has this table. Its parts are in no slot, whatever the table says.
@@ -106,22 +118,20 @@ impl Residency {
     }
 
     /// A vGPU has no pages any more.
-    pub(crate) fn remove(&self, now_ns: u64, vgpu: u32) {
+    pub(crate) fn remove(&self, vgpu: u32) {
         let mut slots = self.lock();
-        let Slots { board, dealer, .. } = &mut *slots;
-        if board.remove(vgpu) {
-            dealer.leave(board, now_ns, vgpu);
+        if slots.board.remove(vgpu) {
+            slots.dealer.note_shrunk(vgpu);
         }
     }
 
     /// Writes the entries of pages of a vGPU, in its own table and, of parts that are in their
     /// slots, in the device's.
-    pub(crate) fn write(&self, now_ns: u64, vgpu: u32, runs: &[Pages], claim: u64) {
+    pub(crate) fn write(&self, vgpu: u32, runs: &[Pages], claim: u64) {
         let mut slots = self.lock();
-        let Slots { board, dealer, .. } = &mut *slots;
-        board.write(vgpu, runs, claim);
+        slots.board.write(vgpu, runs, claim);
         if claim == 0 {
-            dealer.shrink(board, now_ns, vgpu);
+            slots.dealer.note_shrunk(vgpu);
         }
     }
 
@@ -141,51 +151,63 @@ impl Residency {
     ) -> u64 {
         let mut slots = self.lock();
         let began = Instant::now();
-        let Slots { terms, board, dealer } = &mut *slots;
+        let Slots { board, dealer } = &mut *slots;
         let before = board.totals;
         board.begin_switch(vgpu);
         dealer.make_resident(board, Question { now_ns, vgpu, page, touched });
         let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         board.end_switch(page.is_some(), took_ns);
         let entries = board.totals.entries - before.entries;
-        terms.entry_ns.saturating_mul(entries).saturating_sub(took_ns)
+        self.terms.entry_ns.saturating_mul(entries).saturating_sub(took_ns)
     }
 
     /// Whether slots are written ahead of a switch.
     pub(crate) fn writes_ahead(&self) -> bool {
-        self.lock().terms.dealing.writes_ahead()
+        self.terms.dealing.writes_ahead()
     }
 
     /// What a whole slot is said to take to write, in ns.
     pub(crate) fn slot_ns(&self) -> u64 {
-        let slots = self.lock();
-        slots.terms.entry_ns.saturating_mul(slots.terms.geometry.slot_pages())
+        self.terms.entry_ns.saturating_mul(self.terms.geometry.slot_pages())
     }
 
     /// While one has the device, writes a slot of another that is next: how long that is said to
     /// take, in ns. `None` when there is none left.
     pub(crate) fn write_ahead(&self, holder: u32, next: u32) -> Option<u64> {
         let mut slots = self.lock();
-        let Slots { terms, board, dealer } = &mut *slots;
+        let Slots { board, dealer } = &mut *slots;
         let (is_written, entries) = board.ahead(|board| dealer.write_ahead(board, holder, next));
-        is_written.then(|| terms.entry_ns.saturating_mul(entries))
+        is_written.then(|| self.terms.entry_ns.saturating_mul(entries))
     }
 
-    /// A turn of the vGPU is over in which it used the device for so long.
+    /// A turn of the vGPU is over in which it used the device for so long. May take long, though
+    /// nobody waits for most of it.
     pub(crate) fn end_turn(&self, now_ns: u64, vgpu: u32, used_ns: u64) {
         let mut slots = self.lock();
-        let Slots { board, dealer, .. } = &mut *slots;
+        let Slots { board, dealer } = &mut *slots;
+        dealer.tidy(board, now_ns);
         dealer.end_turn(board, now_ns, vgpu, used_ns);
+        let Some(search) = dealer.search() else { return };
+        drop(slots);
+        let Some(found) = search.run() else { return };
+        let mut slots = self.lock();
+        let Slots { board, dealer } = &mut *slots;
+        dealer.take(board, &search, found);
     }
 
     /// Who has which slots, and what that cost.
-    pub(crate) fn report(&self, name_of: impl Fn(u32) -> Option<String>) -> MemoryReport {
-        let slots = self.lock();
-        let Slots { terms, board, dealer } = &*slots;
+    pub(crate) fn report(
+        &self,
+        now_ns: u64,
+        name_of: impl Fn(u32) -> Option<String>,
+    ) -> MemoryReport {
+        let mut slots = self.lock();
+        let Slots { board, dealer } = &mut *slots;
+        dealer.tidy(board, now_ns);
         let name_of = |key: u32| name_of(key).unwrap_or_else(|| format!("#{key}"));
         let mut report = board.report(&dealer.users(), name_of);
-        terms.dealing.name().clone_into(&mut report.placement);
-        report.entry_ns = terms.entry_ns;
+        self.terms.dealing.name().clone_into(&mut report.placement);
+        report.entry_ns = self.terms.entry_ns;
         report
     }
 }

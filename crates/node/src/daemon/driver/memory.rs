@@ -9,6 +9,7 @@ use weft_sched::DeviceKey;
 use super::Driver;
 use crate::daemon::devices::ahead::{Next, Writer};
 use crate::daemon::devices::frames::Frames;
+use crate::daemon::devices::planner::{Planner, TurnEnd};
 use crate::daemon::devices::residency::Residency;
 
 /// The slots of the devices.
@@ -17,6 +18,7 @@ pub(super) struct Memory {
     devices: BTreeMap<DeviceKey, Arc<Residency>>,
     /// Where a device's placement writes ahead.
     writer: Option<Writer>,
+    planner: Option<Planner>,
 }
 
 impl Driver {
@@ -25,7 +27,7 @@ impl Driver {
         let residency = |(key, own): (&DeviceKey, &Frames)| (*key, Arc::clone(own.residency()));
         let devices: BTreeMap<_, _> = memory.iter().map(residency).collect();
         let writer = devices.values().any(|own| own.writes_ahead()).then(Writer::start).flatten();
-        self.memory = Memory { devices, writer };
+        self.memory = Memory { devices, writer, planner: Planner::start() };
         self
     }
 }
@@ -47,8 +49,8 @@ impl Memory {
 
     /// A turn is over in which the vGPU used the device for so long.
     pub(super) fn end_turn(&self, device: DeviceKey, now_ns: u64, vgpu: u32, used_ns: u64) {
-        if let Some(own) = self.devices.get(&device) {
-            own.end_turn(now_ns, vgpu, used_ns);
+        if let (Some(own), Some(planner)) = (self.devices.get(&device), &self.planner) {
+            planner.end_turn(TurnEnd { slots: Arc::clone(own), now_ns, vgpu, used_ns });
         }
     }
 }

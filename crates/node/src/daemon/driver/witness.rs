@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use weft_sched::EventError;
+use weft_sched::{EventError, Node, SessionKey};
 use weft_turn::{Decision, Host};
 
 use crate::admin::Attainment;
@@ -48,6 +48,16 @@ impl Witness {
     /// How soon the work of user-facing vGPUs was done, by key.
     pub(super) fn attainment(&self) -> impl Iterator<Item = (u32, Attainment)> {
         self.responses.iter()
+    }
+
+    /// A session was asked to stand still.
+    pub(super) fn will_stand(&mut self, session: SessionKey) {
+        self.responses.will_stand(session, clock::now_ns());
+    }
+
+    /// It stands still, with work.
+    pub(super) fn stands(&mut self, node: &Node, session: SessionKey) {
+        self.responses.stands(node, session, clock::now_ns());
     }
 
     /// Records that were ever lost.

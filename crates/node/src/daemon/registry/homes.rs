@@ -199,7 +199,11 @@ impl Registry {
     /// The home whose vGPUs have the least weight together.
     fn lightest<'a>(&self, homes: impl Iterator<Item = &'a Home>) -> Option<&'a Home> {
         homes.min_by_key(|home| {
-            let there = self.iter().filter(|vgpu| vgpu.device == home.name);
+            let lives = |vgpu: &&Vgpu| match &vgpu.moving {
+                Some(moving) => moving.to == home.name,
+                None => vgpu.device == home.name,
+            };
+            let there = self.iter().filter(lives);
             there.map(|vgpu| u64::from(vgpu.weight)).sum::<u64>()
         })
     }

@@ -79,6 +79,7 @@ impl Daemon {
             program: printable(&hello.program, PROGRAM_CHARS_MAX),
             worker: None,
             segment: None,
+            in_region: false,
             ends_at_once: false,
         };
         tables.sessions.insert(key, entry);

@@ -106,3 +106,12 @@ fn who_has_given_host_memory_back_is_measured_before_its_tenant_is_refused() {
     process.kill().unwrap();
     process.wait().unwrap();
 }
+
+/// A worker has touched device memory, pinned memory and what is its own.
+#[test]
+fn what_lies_in_a_machines_region_is_not_its_sessions_too() {
+    let resident = Resident { all_bytes: 100 << 20, shared_bytes: 90 << 20 };
+    let device_bytes = 30 << 20;
+    assert_eq!(counted_bytes(resident, false, device_bytes), 70 << 20);
+    assert_eq!(counted_bytes(resident, true, device_bytes), 10 << 20);
+}

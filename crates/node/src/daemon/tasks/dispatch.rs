@@ -101,9 +101,29 @@ impl PoolState {
     }
 }
 
+/// What a pool was told, and what it answered.
+#[derive(Debug)]
+pub(super) struct PoolDecision<'a> {
+    /// The pool's name.
+    pub(super) name: &'a str,
+    /// The pool, after the event.
+    pub(super) pool: &'a Pool,
+    pub(super) now_ns: u64,
+    pub(super) event: PoolEvent,
+    pub(super) result: Result<(), &'a PoolError>,
+    pub(super) actions: &'a [PoolAction],
+}
+
+/// Who sees every decision of every pool.
+pub(super) trait Witness: std::fmt::Debug + Send {
+    /// A pool decided.
+    fn decided(&mut self, decision: &PoolDecision<'_>);
+}
+
 /// All pools and accelerators of a node.
 #[derive(Debug, Default)]
 pub(super) struct Dispatch {
+    witness: Option<Box<dyn Witness>>,
     pools: BTreeMap<String, PoolState>,
     accelerators: BTreeMap<u32, Accelerator>,
     next_run: u64,
@@ -115,6 +135,16 @@ impl Dispatch {
         let (tasks, running, spare) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
         let state = PoolState { pool: Pool::new(config), tasks, running, spare };
         self.pools.insert(name.to_owned(), state);
+    }
+
+    /// The pools, by name.
+    pub(super) fn pools(&self) -> impl Iterator<Item = (&str, &Pool)> {
+        self.pools.iter().map(|(name, state)| (name.as_str(), &state.pool))
+    }
+
+    /// From now on `witness` sees all decisions, or nobody; who did before.
+    pub(super) fn watch(&mut self, witness: Option<Box<dyn Witness>>) -> Option<Box<dyn Witness>> {
+        std::mem::replace(&mut self.witness, witness)
     }
 
     /// An accelerator on a pool that is there.
@@ -393,7 +423,15 @@ impl Dispatch {
     fn feed(&mut self, now_ns: u64, pool: &str, event: PoolEvent) -> Result<Actions, Impossible> {
         let state = self.pools.get_mut(pool).ok_or(Impossible::Unknown)?;
         let mut wanted = Vec::new();
-        state.pool.handle(now_ns, event, &mut wanted)?;
+        let result = state.pool.handle(now_ns, event, &mut wanted);
+        if let Some(witness) = &mut self.witness {
+            let (pool_state, result, actions) =
+                (&state.pool, result.as_ref().copied(), &wanted[..]);
+            let decision =
+                PoolDecision { name: pool, pool: pool_state, now_ns, event, result, actions };
+            witness.decided(&decision);
+        }
+        result?;
         Ok(wanted.into_iter().filter_map(|action| self.translate(pool, action)).collect())
     }
 

@@ -6,6 +6,7 @@
 
 mod admin;
 mod dispatch;
+mod journal;
 mod open;
 mod runner;
 mod store;
@@ -21,6 +22,7 @@ use weft_sched::pool::PoolConfig;
 use weft_sched::{DeviceKey, TenantKey, Weight};
 
 use self::dispatch::{Action, Actions, Dispatch, Share};
+use self::journal::Journals;
 use self::runner::RunnerHandle;
 use self::store::{Record, Store};
 use super::devices::Devices;
@@ -62,6 +64,7 @@ pub(crate) struct Tasks {
 #[derive(Debug)]
 struct Inner {
     dispatch: Dispatch,
+    journals: Journals,
     store: Store,
     runners: BTreeMap<u32, RunnerHandle>,
     next_runner: u64,
@@ -89,6 +92,7 @@ impl Tasks {
             let own = settings(config, pool).config();
             dispatch.add_pool(pool, PoolConfig { by_tenant, ..own });
         }
+        let journals = Journals::start(config, &mut dispatch)?;
         for device in devices.iter() {
             if let Some(pool) = &device.config.pool {
                 // Nobody waits yet.
@@ -104,6 +108,7 @@ impl Tasks {
         }
         let inner = Inner {
             dispatch,
+            journals,
             store,
             runners: BTreeMap::new(),
             next_runner: 0,
@@ -122,9 +127,17 @@ impl Tasks {
         self.inner().store.find(name).is_some()
     }
 
-    /// Ends all runners.
+    /// Ends all runners and the pools' journals.
     pub(crate) fn end(&self) {
-        self.inner().runners.values().for_each(RunnerHandle::kill);
+        let mut inner = self.inner();
+        inner.runners.values().for_each(RunnerHandle::kill);
+        let Inner { journals, dispatch, .. } = &mut *inner;
+        journals.end(dispatch);
+    }
+
+    /// Hands on what the pools' journals have.
+    pub(crate) fn flush_journals(&self) {
+        self.inner().journals.flush();
     }
 }
 

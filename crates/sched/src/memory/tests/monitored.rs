@@ -14,6 +14,7 @@ pub(super) fn config(name: &str, region: usize) -> ManagerConfig {
         period_ns: 20 * S,
         quantum_ns: QUANTUM_NS,
         sigma_ns: None,
+        defers: false,
     }
 }
 

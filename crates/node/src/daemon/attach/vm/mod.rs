@@ -2,12 +2,14 @@
 //! there for each program of the guest. To the daemon all of them are that server's sessions; what
 //! the guest's programs do to each other in their region is the guest's own matter.
 
+mod processors;
 mod region;
 
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
+use std::time::Instant;
 
 use rustix::net::sockopt::{self, Timeout};
 use weft_ring::peer::{self, Credentials};
@@ -16,11 +18,13 @@ use weft_wire::guest::{OpenRegion, Reception};
 use weft_wire::handshake::{HANDSHAKE_BYTES_MAX, HelloBody, RefusalCode};
 use weft_wire::{DecodeError, guest};
 
+pub(crate) use self::processors::Processors;
 use self::region::Layout;
 use self::region::Served;
 pub(crate) use self::region::{Held, Marks, Region, Regions};
 use super::{Attachment, Client, no_hello, proceed, refuse, understand};
 use crate::config::ByteSize;
+use crate::daemon::cosched::end_boosts;
 use crate::daemon::sessions::Refusal;
 use crate::daemon::{Daemon, STACK_BYTES};
 use crate::link::{RegionPart, Start};
@@ -127,7 +131,9 @@ pub(super) fn greet(daemon: &Arc<Daemon>, socket: OwnedFd, server: &Credentials,
         Ok(opened) => opened,
         Err(refusal) => {
             let Refusal { code, message } = &refusal;
-            tracing::info!(uid = server.uid, ?code, message, "no region for a virtual machine");
+            daemon.note_machine(server, |uid, suppressed| {
+                tracing::info!(uid, ?code, message, suppressed, "no region for a virtual machine");
+            });
             let reception = Reception::Refused { code: *code as u16, message: message.clone() };
             return tell(&socket, &reception, &[]);
         }
@@ -135,14 +141,14 @@ pub(super) fn greet(daemon: &Arc<Daemon>, socket: OwnedFd, server: &Credentials,
     let thread = thread::Builder::new().name("machine".to_owned()).stack_size(STACK_BYTES);
     let (serving, server) = (Arc::clone(daemon), *server);
     let spawned = thread.spawn(move || {
-        tracing::info!(
-            vgpu = open.vgpu,
-            uid = server.uid,
-            region_bytes = served.0.layout.bytes,
-            "a virtual machine is there"
-        );
+        let (vgpu, region_bytes) = (open.vgpu.as_str(), served.0.layout.bytes);
+        serving.note_machine(&server, |uid, suppressed| {
+            tracing::info!(vgpu, uid, region_bytes, suppressed, "a virtual machine is there");
+        });
         serve(&serving, &socket, &server, &open, &served.0);
-        tracing::info!(vgpu = open.vgpu, uid = server.uid, "a virtual machine is gone");
+        serving.note_machine(&server, |uid, suppressed| {
+            tracing::info!(vgpu, uid, suppressed, "a virtual machine is gone");
+        });
         drop(served);
         serving.forget_regions();
     });
@@ -194,6 +200,10 @@ fn serve(
     let answered = Arc::new(());
     // What it cannot be heard to say is its end.
     while let Ok(Some(said)) = peer::receive_bytes(socket, HANDSHAKE_BYTES_MAX, true) {
+        if guest::Processors::is_one(&said) {
+            learn_processors(region, &said, open, server);
+            continue;
+        }
         let Ok(answers) = socket.try_clone() else { return };
         let hello = understand(&said).and_then(|hello| of_machine(hello, open));
         let hello = hello.and_then(|hello| match Arc::strong_count(&answered) {
@@ -214,6 +224,25 @@ fn serve(
     }
 }
 
+/// Notes which threads run a machine's processors, for sessions that begin from now on.
+fn learn_processors(region: &Region, said: &[u8], open: &OpenRegion, server: &Credentials) {
+    let (vgpu, uid) = (&open.vgpu, server.uid);
+    let Ok(told) = guest::Processors::from_bytes(said) else { return };
+    match Processors::verify(told, server.uid, &region.file) {
+        Ok(processors) => {
+            let (process, count) = (processors.process, processors.threads.len());
+            tracing::info!(vgpu, uid, process, count, "a virtual machine's processors are known");
+            // An earlier daemon and its watchdog may have died together.
+            end_boosts(process, &processors.threads);
+            region.learn(processors);
+        }
+        Err(error) => {
+            let error: &dyn std::error::Error = &error;
+            tracing::info!(vgpu, uid, error, "a virtual machine's processors are not helped");
+        }
+    }
+}
+
 /// What a program of the guest asks for, on the machine's vGPU.
 fn of_machine(hello: HelloBody, open: &OpenRegion) -> Result<HelloBody, Refusal> {
     if !hello.vgpu.is_empty() && hello.vgpu != open.vgpu {
@@ -228,6 +257,19 @@ fn of_machine(hello: HelloBody, open: &OpenRegion) -> Result<HelloBody, Refusal>
 }
 
 impl Daemon {
+    /// The user whose tenant a machine's server is.
+    fn payer_of_machine(&self, server: &Credentials) -> u32 {
+        self.tenancy.of_process(server.uid, server.pid.unwrap_or(0))
+    }
+
+    /// Has a line said about a user's machines, unless there were too many; with it goes how many
+    /// were kept back.
+    fn note_machine(&self, server: &Credentials, say: impl FnOnce(u32, u64)) {
+        if let Some(suppressed) = self.lines.line(self.payer_of_machine(server), Instant::now()) {
+            say(server.uid, suppressed);
+        }
+    }
+
     fn open_region(&self, open: &OpenRegion, server: &Credentials) -> Result<Arc<Region>, Refusal> {
         self.forget_regions();
         if open.region != [0; 16] {
@@ -248,7 +290,7 @@ impl Daemon {
 
     /// A guest touches its region whenever it likes, so all of it counts.
     fn count_region(&self, host: u32, bytes: u64, server: &Credentials) -> Result<(), String> {
-        let payer = self.tenancy.of_process(server.uid, server.pid.unwrap_or(0));
+        let payer = self.payer_of_machine(server);
         let limit = self.tenant_limits(server.uid, payer).host_memory_bytes;
         let mut tables = self.tables();
         tables.host.begin(host, payer);

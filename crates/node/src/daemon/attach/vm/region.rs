@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use weft_ring::{Access, MapError, MemoryFile, PAGE, Segment, bell, peer};
 
-use super::RegionError;
+use super::{Processors, RegionError};
 use crate::daemon::attach::grants;
 use crate::link::RegionPart;
 
@@ -101,6 +101,8 @@ pub(crate) struct Region {
     places: Mutex<Places>,
     /// A server is connected.
     is_served: AtomicBool,
+    /// As the machine's server told last.
+    processors: Mutex<Option<Processors>>,
 }
 
 /// What each place is used for, and which was given last.
@@ -132,7 +134,13 @@ impl Region {
     fn new(id: [u8; 16], uid: u32, file: MemoryFile, layout: Layout) -> Self {
         let all: Vec<Place> = (0..layout.places).map(|_| Place::Free).collect();
         let places = Mutex::new(Places { last: all.len().saturating_sub(1), all });
-        Self { id, uid, file, layout, places, is_served: AtomicBool::new(false) }
+        let (is_served, processors) = (AtomicBool::new(false), Mutex::default());
+        Self { id, uid, file, layout, places, is_served, processors }
+    }
+
+    /// The threads of the machine's processors are these.
+    pub(super) fn learn(&self, processors: Processors) {
+        *self.processors.lock().unwrap_or_else(PoisonError::into_inner) = Some(processors);
     }
 
     fn places(&self) -> MutexGuard<'_, Places> {
@@ -207,6 +215,11 @@ pub(crate) struct Held {
 }
 
 impl Held {
+    /// The threads of the machine's processors, if its server has told.
+    pub(crate) fn processors(&self) -> Option<Processors> {
+        self.region.processors.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
     /// The session's segment.
     pub(crate) fn segment(&self) -> Result<MemoryFile, MapError> {
         self.region.memory(self.part.segment_at, self.part.segment_bytes)

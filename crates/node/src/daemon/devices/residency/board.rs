@@ -68,8 +68,8 @@ struct Member {
     table: PrivateTable,
     /// Pages in use of each part, and the entries up to the last of them.
     used: BTreeMap<usize, Use>,
-    /// Where its parts are, as its table says.
-    bases: Vec<(usize, usize)>,
+    /// The slots that its parts have. Its table names those that have the part.
+    bases: BTreeMap<usize, usize>,
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -120,7 +120,7 @@ impl Board {
 
     pub(super) fn add(&mut self, vgpu: u32, table: PrivateTable) {
         table.forget_bases();
-        let (used, bases) = (BTreeMap::new(), Vec::new());
+        let (used, bases) = (BTreeMap::new(), BTreeMap::new());
         self.members.insert(vgpu, Member { table, used, bases });
     }
 
@@ -190,27 +190,40 @@ impl Board {
 
     /// Writes the entries of a part of a vGPU into a slot, unless they are there.
     pub(super) fn copy(&mut self, vgpu: u32, part: usize, slot: usize) {
-        let Some(member) = self.members.get(&vgpu) else { return };
-        if self.is_in(vgpu, part, slot) {
+        if self.is_in(vgpu, part, slot) || !self.members.contains_key(&vgpu) {
             return;
         }
-        #[cfg(test)]
-        let held = self.has.get(slot).copied().flatten();
-        // Where it was it is no longer kept as it is.
-        for has in self.has.iter_mut().filter(|has| **has == Some((vgpu, part))) {
-            *has = None;
+        // Where it was, its entries are not kept any more, and here those of another are not.
+        self.forget(vgpu, |own| own != part);
+        let other = self.has.get_mut(slot).and_then(|has| has.replace((vgpu, part)));
+        if let Some((other, lost)) = other {
+            self.retract(other, lost);
         }
-        if let Some(has) = self.has.get_mut(slot) {
-            *has = Some((vgpu, part));
+        if !self.is_skipped(slot, other.is_some()) {
+            self.copy_entries(vgpu, part, slot);
         }
-        #[cfg(test)]
-        if self.fault == Fault::Next && held.is_some() {
+        let Some(member) = self.members.get(&vgpu) else { return };
+        if member.bases.get(&part) == Some(&slot) {
+            member.table.set_base(part, Some(slot));
+        }
+    }
+
+    /// Whether a copy into a slot, in which something was or not, is not to be made.
+    #[cfg(test)]
+    fn is_skipped(&mut self, slot: usize, held: bool) -> bool {
+        if self.fault == Fault::Next && held {
             self.fault = Fault::Slot(slot);
         }
-        #[cfg(test)]
-        if self.fault == Fault::Slot(slot) {
-            return;
-        }
+        self.fault == Fault::Slot(slot)
+    }
+
+    #[cfg(not(test))]
+    const fn is_skipped(&self, _slot: usize, _held: bool) -> bool {
+        false
+    }
+
+    fn copy_entries(&mut self, vgpu: u32, part: usize, slot: usize) {
+        let Some(member) = self.members.get(&vgpu) else { return };
         let used = member.used.get(&part).map_or(0, |used| used.entries);
         let entries = self.physical.copy(slot, part, used, &member.table) as u64;
         if self.is_ahead {
@@ -227,21 +240,34 @@ impl Board {
     /// Slots have nothing of a vGPU's parts but of those that it keeps.
     pub(super) fn forget(&mut self, vgpu: u32, keep: impl Fn(usize) -> bool) {
         let gone = |has: &(u32, usize)| has.0 == vgpu && !keep(has.1);
-        for has in &mut self.has {
-            has.take_if(|has| gone(has));
+        let lost: Vec<_> =
+            self.has.iter_mut().filter_map(|has| has.take_if(|has| gone(has))).collect();
+        for (_, part) in lost {
+            self.retract(vgpu, part);
         }
     }
 
-    /// Says in a vGPU's table where its parts are.
-    pub(super) fn publish(&mut self, vgpu: u32, bases: Vec<(usize, usize)>) {
+    /// A part is in no slot: what is left of it there is not written along any more, so nobody is
+    /// to find it.
+    fn retract(&self, vgpu: u32, part: usize) {
+        let Some(member) = self.members.get(&vgpu) else { return };
+        member.table.note_taken();
+        member.table.set_base(part, None);
+    }
+
+    /// Says which slots a vGPU's parts have. Its table names a slot for as long as the part is
+    /// there: it may be brought later, or never.
+    pub(super) fn publish(&mut self, vgpu: u32, bases: BTreeMap<usize, usize>) {
+        let has = &self.has;
         let Some(member) = self.members.get_mut(&vgpu).filter(|own| own.bases != bases) else {
             return;
         };
-        for (part, _) in &member.bases {
+        for part in member.bases.keys().filter(|part| !bases.contains_key(part)) {
             member.table.set_base(*part, None);
         }
         for (part, slot) in &bases {
-            member.table.set_base(*part, Some(*slot));
+            let is_there = has.get(*slot) == Some(&Some((vgpu, *part)));
+            member.table.set_base(*part, is_there.then_some(*slot));
         }
         member.bases = bases;
     }

@@ -1,6 +1,8 @@
 //! Slots dealt out by demand paging: a vGPU's turn begins with whatever is left of it, and each
 //! part that it meets comes by itself.
 
+use std::collections::BTreeSet;
+
 use weft_sched::VgpuKey;
 use weft_sched::memory::{PageIn, Pager};
 
@@ -10,11 +12,13 @@ use super::{Dealer, Question, Terms};
 #[derive(Debug)]
 pub(super) struct Paged {
     pager: Pager,
+    /// Those that have fewer parts than before, or are gone.
+    shrunk: BTreeSet<u32>,
 }
 
 impl Paged {
     pub(super) fn new(terms: &Terms) -> Self {
-        Self { pager: Pager::new(terms.geometry.slots()) }
+        Self { pager: Pager::new(terms.geometry.slots()), shrunk: BTreeSet::new() }
     }
 
     /// Says in a vGPU's table where its parts are.
@@ -29,7 +33,8 @@ impl Paged {
 
 impl Dealer for Paged {
     fn make_resident(&mut self, board: &mut Board, question: Question<'_>) {
-        let Question { vgpu, page, touched, .. } = question;
+        let Question { now_ns, vgpu, page, touched } = question;
+        self.tidy(board, now_ns);
         let touched: Vec<usize> =
             touched.iter().filter_map(|part| usize::try_from(*part).ok()).collect();
         self.pager.touch(VgpuKey(vgpu), &touched);
@@ -48,16 +53,17 @@ impl Dealer for Paged {
         board.set_lacks(vgpu, false);
     }
 
-    fn shrink(&mut self, board: &mut Board, _now_ns: u64, vgpu: u32) {
-        self.pager.retain(VgpuKey(vgpu), |part| board.uses(vgpu, part));
-        let pager = &self.pager;
-        board.forget(vgpu, |part| pager.slot_of(VgpuKey(vgpu), part).is_some());
-        self.publish(board, vgpu);
+    fn note_shrunk(&mut self, vgpu: u32) {
+        self.shrunk.insert(vgpu);
     }
 
-    fn leave(&mut self, board: &mut Board, _now_ns: u64, vgpu: u32) {
-        self.pager.retain(VgpuKey(vgpu), |_| false);
-        self.publish(board, vgpu);
+    fn tidy(&mut self, board: &mut Board, _now_ns: u64) {
+        while let Some(vgpu) = self.shrunk.pop_first() {
+            self.pager.retain(VgpuKey(vgpu), |part| board.uses(vgpu, part));
+            let pager = &self.pager;
+            board.forget(vgpu, |part| pager.slot_of(VgpuKey(vgpu), part).is_some());
+            self.publish(board, vgpu);
+        }
     }
 
     fn end_turn(&mut self, _board: &mut Board, _now_ns: u64, _vgpu: u32, _used_ns: u64) {}
@@ -70,7 +76,7 @@ impl Dealer for Paged {
     #[cfg(test)]
     fn check(&self) -> Result<(), String> {
         let owners: Vec<_> = self.pager.owners().flatten().collect();
-        let distinct: std::collections::BTreeSet<_> = owners.iter().collect();
+        let distinct: BTreeSet<_> = owners.iter().collect();
         if distinct.len() == owners.len() { Ok(()) } else { Err(format!("twice in {owners:?}")) }
     }
 }

@@ -1,10 +1,11 @@
 //! Slots dealt out by a placement: each vGPU has as many as its working set has parts.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weft_sched::VgpuKey;
 use weft_sched::memory::{
-    Brings, Learned, Manager, ManagerConfig, MonitorConfig, PlacementId, Rule, Step, WorkingSet,
+    Brings, Layout, Learned, Manager, ManagerConfig, MonitorConfig, PlacementId, Rule, Search,
+    Step, WorkingSet,
 };
 
 use super::board::Board;
@@ -24,6 +25,11 @@ pub(super) struct Placed {
     manager: Manager,
     /// Parts that have a slot each, when their vGPU has the device.
     sets: BTreeMap<u32, WorkingSet>,
+    /// Those that have fewer parts than before, or are gone: their slots are theirs until somebody
+    /// has time for it.
+    shrunk: BTreeSet<u32>,
+    /// The layout that everybody's table tells of.
+    published: Option<u64>,
     slots: usize,
     /// Writing a slot costs less than it costs an operation to meet its part.
     is_cheap: bool,
@@ -44,9 +50,11 @@ impl Placed {
             period_ns: PERIOD_NS,
             quantum_ns,
             sigma_ns: None,
+            defers: true,
         });
-        let is_cheap = slot_ns < MET_NS;
-        Self { placement, manager, sets: BTreeMap::new(), slots: geometry.slots(), is_cheap }
+        let (sets, shrunk, published) = (BTreeMap::new(), BTreeSet::new(), None);
+        let (slots, is_cheap) = (geometry.slots(), slot_ns < MET_NS);
+        Self { placement, manager, sets, shrunk, published, slots, is_cheap }
     }
 
     /// Gives the vGPU as many slots as it has parts in its working set.
@@ -119,20 +127,52 @@ impl Placed {
         }
         // All of its slots are its own from here on.
         let _ = self.manager.switch_to(key, &mut steps);
-        self.publish(board);
+        self.publish(board, key.0);
         self.carry_out(board, &steps);
         self.settle(board, key.0, wanted);
     }
 
-    /// Says in everybody's table where its parts are.
-    fn publish(&self, board: &mut Board) {
-        let layout = self.manager.layout();
-        for vgpu in board.vgpus() {
-            let slots = layout.place(VgpuKey(vgpu)).into_iter().flat_map(|place| place.slots());
-            let set = self.sets.get(&vgpu);
-            let parts = (0..).map_while(|place| set.and_then(|set| set.part(place)));
-            board.publish(vgpu, parts.zip(slots).collect());
+    /// Says in a vGPU's table which slots its parts have, and in everybody's after a change of the
+    /// layout.
+    fn publish(&mut self, board: &mut Board, vgpu: u32) {
+        let version = self.manager.version();
+        if self.published.replace(version) == Some(version) {
+            let place = self.manager.layout().place(VgpuKey(vgpu));
+            let slots = place.into_iter().flat_map(|place| place.slots());
+            self.publish_one(board, vgpu, slots);
+            return;
         }
+        let places = self.manager.layout().places.iter().map(|place| (place.vgpu.0, place));
+        let places: BTreeMap<u32, _> = places.collect();
+        for vgpu in board.vgpus() {
+            let slots = places.get(&vgpu).into_iter().flat_map(|place| place.slots());
+            self.publish_one(board, vgpu, slots);
+        }
+    }
+
+    fn publish_one(&self, board: &mut Board, vgpu: u32, slots: impl Iterator<Item = usize>) {
+        let set = self.sets.get(&vgpu);
+        let parts = (0..).map_while(|place| set.and_then(|set| set.part(place)));
+        board.publish(vgpu, parts.zip(slots).collect());
+    }
+
+    /// Takes what has no pages any more out of a vGPU's working set.
+    fn tidy_one(&mut self, board: &mut Board, now_ns: u64, vgpu: u32) {
+        let Some(set) = self.sets.get_mut(&vgpu) else { return };
+        if !set.retain(|part| board.uses(vgpu, part)) {
+            return;
+        }
+        if set.is_empty() {
+            self.sets.remove(&vgpu);
+            board.forget(vgpu, |_| false);
+            let mut steps = Vec::new();
+            // One that never had a slot is not known.
+            let _ = self.manager.destroy(now_ns, VgpuKey(vgpu), &mut steps);
+            self.carry_out(board, &steps);
+        } else {
+            self.resize(board, now_ns, vgpu);
+        }
+        self.publish(board, vgpu);
     }
 }
 
@@ -141,6 +181,9 @@ impl Dealer for Placed {
         let Question { now_ns, vgpu, page, touched } = question;
         let Some(parts) = board.parts(vgpu) else { return };
         let wanted = board.part_met(vgpu, page);
+        if self.shrunk.remove(&vgpu) {
+            self.tidy_one(board, now_ns, vgpu);
+        }
         let set = self.sets.entry(vgpu).or_default();
         let touched = touched.iter().filter_map(|part| usize::try_from(*part).ok());
         let change = match self.placement.brings() {
@@ -184,27 +227,14 @@ impl Dealer for Placed {
         is_written
     }
 
-    fn shrink(&mut self, board: &mut Board, now_ns: u64, vgpu: u32) {
-        let Some(set) = self.sets.get_mut(&vgpu) else { return };
-        if !set.retain(|part| board.uses(vgpu, part)) {
-            return;
-        }
-        if set.is_empty() {
-            board.forget(vgpu, |_| false);
-            self.leave(board, now_ns, vgpu);
-        } else {
-            self.resize(board, now_ns, vgpu);
-            self.publish(board);
-        }
+    fn note_shrunk(&mut self, vgpu: u32) {
+        self.shrunk.insert(vgpu);
     }
 
-    fn leave(&mut self, board: &mut Board, now_ns: u64, vgpu: u32) {
-        self.sets.remove(&vgpu);
-        let mut steps = Vec::new();
-        // One that never had a slot is not known.
-        let _ = self.manager.destroy(now_ns, VgpuKey(vgpu), &mut steps);
-        self.carry_out(board, &steps);
-        self.publish(board);
+    fn tidy(&mut self, board: &mut Board, now_ns: u64) {
+        while let Some(vgpu) = self.shrunk.pop_first() {
+            self.tidy_one(board, now_ns, vgpu);
+        }
     }
 
     fn end_turn(&mut self, board: &mut Board, now_ns: u64, vgpu: u32, used_ns: u64) {
@@ -215,7 +245,19 @@ impl Dealer for Placed {
         // Demands are those that were accepted.
         let _ = self.manager.handle_timeout(now_ns, &mut steps);
         self.carry_out(board, &steps);
-        self.publish(board);
+        self.publish(board, vgpu);
+    }
+
+    fn search(&mut self) -> Option<Search> {
+        self.manager.search()
+    }
+
+    fn take(&mut self, board: &mut Board, search: &Search, found: Layout) {
+        let mut steps = Vec::new();
+        if self.manager.take(search, found, &mut steps).is_some() {
+            self.carry_out(board, &steps);
+            board.vgpus().first().into_iter().for_each(|any| self.publish(board, *any));
+        }
     }
 
     fn users(&self) -> Vec<Vec<u32>> {

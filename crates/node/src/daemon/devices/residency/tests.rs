@@ -2,12 +2,13 @@
 //! device with too few slots, and check all of it in every turn. Copies to and from the device are
 //! operations: they go by its physical table.
 
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
 use weft_device::soft::{Clock, FrameStore, MemoryConfig, SoftConfig, SoftDevice, Translation};
 use weft_device::{
-    Brought, CopyShape, Device, DeviceError, Endpoint, FrameRun, FrameSource, MemoryUse, Op,
-    Outcome, PAGE, Place, QueueId, Wanted,
+    Brought, CopyShape, Device, DeviceError, Endpoint, ForeignFrames, FrameRun, FrameSource,
+    MemoryUse, Op, Outcome, PAGE, Place, QueueId, Wanted,
 };
 use weft_ring::{Access, MemoryFile, SharedMemory};
 
@@ -15,6 +16,7 @@ use weft_sched::memory::DEMAND;
 
 use super::board::Fault;
 use super::*;
+use crate::daemon::devices::exports::Export;
 use crate::daemon::devices::frames::{Frames, VgpuFiles};
 
 const SLOT_PAGES: u64 = 16;
@@ -28,6 +30,7 @@ const SECOND_NS: u64 = 1_000_000_000;
 #[derive(Debug)]
 struct Source {
     session: u32,
+    vgpu: u32,
     frames: Arc<Mutex<Frames>>,
     requests: u32,
     now_ns: Arc<Mutex<u64>>,
@@ -44,24 +47,41 @@ impl FrameSource for Source {
     fn give_back(&mut self, runs: &[FrameRun]) {
         let runs: Vec<Pages> = runs.iter().map(|run| (run.first, run.count)).collect();
         let mut frames = self.frames.lock().unwrap();
-        let dirty = frames.give_back(self.session, self.session, &runs, false).unwrap();
+        let dirty = frames.give_back(self.session, self.vgpu, &runs, false).unwrap();
         frames.recycle(&dirty.clear());
     }
 
     fn usage(&self) -> MemoryUse {
-        let (free, total) = self.frames.lock().unwrap().usage(self.session);
+        let (free, total) = self.frames.lock().unwrap().usage(self.vgpu);
         MemoryUse { free, total }
     }
 
     fn make_resident(&self, wanted: &Wanted) -> Brought {
         let residency = Arc::clone(self.frames.lock().unwrap().residency());
         let now_ns = *self.now_ns.lock().unwrap();
-        let wait_ns = residency.make_resident(now_ns, self.session, wanted.page, &wanted.touched);
+        let wait_ns = residency.make_resident(now_ns, self.vgpu, wanted.page, &wanted.touched);
         Brought { wait_ns }
+    }
+
+    fn export(&mut self, bytes: u64, runs: &[FrameRun]) -> Result<[u8; 16], DeviceError> {
+        let runs = runs.iter().map(|run| (run.first, run.count)).collect();
+        let (session, vgpu) = (self.session, self.vgpu);
+        let export = Export { session, vgpu, bytes, runs, imports: 0 };
+        let key = self.frames.lock().unwrap().export([7; 16], export);
+        Ok(key.unwrap().unwrap())
+    }
+
+    fn import(&mut self, key: [u8; 16]) -> Result<ForeignFrames, DeviceError> {
+        let mut frames = self.frames.lock().unwrap();
+        let found = frames.import(key, self.session, self.vgpu).ok_or(DeviceError::NotExported)?;
+        let run = |&(first, count): &Pages| FrameRun { first, count };
+        let runs = found.runs.iter().map(run).collect();
+        let (owner, bytes, number) = (found.session, found.bytes, found.imports);
+        Ok(ForeignFrames { owner, bytes, runs, number })
     }
 }
 
-/// A vGPU with one session, of the same key.
+/// A session, of a vGPU of the same key unless it is said to be of another.
 struct Tenant {
     key: u32,
     device: SoftDevice,
@@ -76,6 +96,7 @@ struct Bed {
     now_ns: Arc<Mutex<u64>>,
     tenants: Vec<Tenant>,
     seed: u64,
+    terms: Terms,
 }
 
 /// Somebody did not find what was its own.
@@ -97,30 +118,31 @@ fn bed_of(placement: &str, slots: u64, entry_ns: u64) -> Bed {
         entry_ns,
         quantum_ns: 6_000_000,
     };
-    let frames = Arc::new(Mutex::new(Frames::new(terms, 3 * LENT, None).unwrap()));
+    let frames = Arc::new(Mutex::new(Frames::new(terms, 3 * LENT, None, None).unwrap()));
     let now_ns = Arc::new(Mutex::new(SECOND_NS));
-    let tenants = (1..=VGPUS).map(|key| Tenant::new(key, &frames, &now_ns, terms.geometry));
-    Bed { tenants: tenants.collect(), frames, now_ns, seed: 7 }
+    let of = |key| Tenant::new(key, key, &frames, &now_ns, terms.geometry);
+    Bed { tenants: (1..=VGPUS).map(of).collect(), frames, now_ns, seed: 7, terms }
 }
 
 impl Tenant {
     fn new(
         key: u32,
+        vgpu: u32,
         frames: &Arc<Mutex<Frames>>,
         now_ns: &Arc<Mutex<u64>>,
         geometry: Geometry,
     ) -> Self {
         let files = {
             let mut frames = frames.lock().unwrap();
-            frames.set_quota(key, LENT);
-            frames.add_session(key, 100 + u64::from(key), key);
-            frames.files(key).unwrap()
+            frames.set_quota(vgpu, LENT);
+            frames.add_session(key, 100 + u64::from(key), vgpu);
+            frames.files(vgpu).unwrap()
         };
         let VgpuFiles { frames: file, table, physical } = files;
         let view = |fd| MemoryFile::received(fd).unwrap().map(Access::ReadOnly).unwrap();
         let table = Translation::open(&view(table), &view(physical), geometry, key).unwrap();
         let (frames, now_ns) = (Arc::clone(frames), Arc::clone(now_ns));
-        let source = Source { session: key, frames, requests: 0, now_ns };
+        let source = Source { session: key, vgpu, frames, requests: 0, now_ns };
         let memory = MemoryConfig {
             store: FrameStore::map(file, Some(table)).unwrap(),
             source: Box::new(source),
@@ -228,7 +250,7 @@ impl Bed {
     }
 
     fn report(&self) -> MemoryReport {
-        self.frames.lock().unwrap().residency().report(|key| Some(format!("v{key}")))
+        self.frames.lock().unwrap().residency().report(SECOND_NS, |key| Some(format!("v{key}")))
     }
 }
 
@@ -329,8 +351,7 @@ fn only_entries_that_are_in_use_are_copied_and_others_are_cleared() {
 
 #[test]
 fn a_modelled_switch_takes_what_is_said() {
-    let mut bed = bed("scores", 1);
-    bed.frames.lock().unwrap().residency().lock().terms.entry_ns = 1_000_000;
+    let mut bed = bed_of("scores", 1, 1_000_000);
     bed.tenants[0].alloc(10).unwrap();
     bed.tenants[1].alloc(3).unwrap();
     let began = Instant::now();
@@ -385,4 +406,40 @@ fn what_is_written_ahead_is_not_written_at_the_switch() {
         assert_eq!(written > 5, ahead, "{placement}: {written} slots");
         assert!(copied > 4, "{placement}: {copied} slots, so nothing was shared");
     }
+}
+
+/// A page that one session of a vGPU imported from another is freed, and a third one of that vGPU
+/// gets it, while the plan moves the part from slot to slot and back without bringing it there.
+#[test]
+fn an_imported_page_that_is_anothers_now_is_not_found_in_a_slot_that_it_was_in_before() {
+    let mut bed = bed_of("exact", SLOTS, DEAR_NS);
+    let session = |key| Tenant::new(key, 1, &bed.frames, &bed.now_ns, bed.terms.geometry);
+    let (mut importer, mut third) = (session(11), session(12));
+    let exporter = &mut bed.tenants[0];
+    // The second one keeps the part in use.
+    (0..2).for_each(|_| exporter.alloc(1).unwrap());
+    let (address, _, id) = exporter.memory[0];
+    let key = exporter.device.export(address).unwrap();
+    let import = importer.device.import(key).unwrap();
+    let mut read = || {
+        let span = importer.host.span(0, 4096).unwrap();
+        importer.copy(Place::Host(span.clone()), Place::Device(import.address), PAGE)?;
+        Ok::<_, Lost>(span.to_vec())
+    };
+    assert_eq!(read().unwrap()[..8], exporter.words(id, 0)[0].to_le_bytes());
+    let residency = Arc::clone(bed.frames.lock().unwrap().residency());
+    {
+        let board = &mut residency.lock().board;
+        assert!(board.is_in(1, 0, 0), "the first part is in the first slot");
+        board.publish(1, BTreeMap::from([(0, 3)]));
+        board.copy(1, 0, 3);
+        // Its place is slot 0 again, and nobody has it brought there.
+        board.publish(1, BTreeMap::from([(0, 0)]));
+    }
+    exporter.device.free(address).unwrap();
+    third.device.alloc(PAGE).unwrap();
+    assert_eq!(bed.frames.lock().unwrap().session_bytes(12), PAGE);
+    let before = bed.report().faults;
+    assert_eq!(read(), Err(Lost), "what is another session's is not read");
+    assert_eq!(bed.report().faults, before, "nobody asks for what is not theirs");
 }

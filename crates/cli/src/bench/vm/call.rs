@@ -1,0 +1,68 @@
+//! `bench call --via vm`: what a call costs a program in a machine.
+//!
+//! Beside it the same program twice with everything inside the machine: on a node of the guest's
+//! own, which is what a process pays on that interpreter, and with the device in its own process.
+
+use anyhow::{Context as _, Result};
+use serde_json::Value;
+
+use super::{Machine, number};
+use crate::bench::document::Document;
+use crate::bench::{Context, median};
+use crate::daemon::OwnDaemon;
+
+/// Calls of the program `call`: synchronous ones with those that warm up, launches, and a wait for
+/// each group of launches.
+const CALLS: f64 = 52_000.0 + 64_000.0 + 4_000.0;
+
+/// Boots of each kind of machine.
+const RUNS: usize = 5;
+
+/// The node of the guest and its worker need a processor beside the program's.
+const TWO: [&str; 2] = ["--processors", "2"];
+
+const NAMES: [&str; 4] = ["sync_us_p50", "sync_us_p99", "submit_us_p50", "submit_us_p99"];
+
+pub(super) fn run(context: &Context) -> Result<Document> {
+    let runs = if context.quick { 1 } else { RUNS };
+    let window = format!(
+        "{runs} boots of a machine under TCG, each 50,000 synchronous calls and 64,000 launches; \
+         medians"
+    );
+    let mut document = Document::new("call", "real", &window);
+    let daemon = OwnDaemon::start(&[("scheduling.share", "vgpu")], None)?;
+    let (mut lanes, mut own, mut direct) = (Vec::new(), Vec::new(), Vec::new());
+    let mut exits = Vec::new();
+    for _ in 0..runs {
+        let boot = |flags: &[&str], words: &[&str]| {
+            Machine { name: "vm", weight: 1, flags, words }.run(context, &daemon)
+        };
+        let through = boot(&["--counts"], &["call"])?;
+        let crossed = line(&through, "marks_in")?;
+        exits.push((number(crossed, "marks_in")? + number(crossed, "marks_out")?) / CALLS);
+        lanes.push(line(&through, NAMES[0])?.clone());
+        own.push(line(&boot(&TWO, &["guest-node.sh", "call"])?, NAMES[0])?.clone());
+        let words = ["env", "WEFT_ATTACH=direct", "call"];
+        direct.push(line(&boot(&[], &words)?, NAMES[0])?.clone());
+    }
+    for name in NAMES {
+        let of = |values: &[Value]| -> Result<Vec<f64>> {
+            values.iter().map(|value| number(value, name)).collect()
+        };
+        let (values, own) = (of(&lanes)?, of(&own)?);
+        document.figure(name, median(&values));
+        document.figure(format!("{name}_min"), values.iter().copied().fold(f64::MAX, f64::min));
+        document.figure(format!("{name}_max"), values.iter().copied().fold(0.0, f64::max));
+        document.figure(format!("{name}_over_node_in_guest"), median(&values) / median(&own));
+        document.baseline(format!("node_in_guest_{name}"), median(&own));
+        document.baseline(format!("direct_in_guest_{name}"), median(&of(&direct)?));
+    }
+    document.figure("exits_per_call", median(&exits));
+    Ok(document)
+}
+
+/// The line that has this key.
+fn line<'a>(lines: &'a [Value], key: &str) -> Result<&'a Value> {
+    let found = lines.iter().find(|value| value.get(key).is_some());
+    found.with_context(|| format!("the machine printed no {key}"))
+}

@@ -1,0 +1,111 @@
+//! Benchmarks of programs in virtual machines: `--via vm`. QEMU interprets their processors, so
+//! times of a guest's own say what they are beside other times of an interpreted processor, and
+//! nothing else.
+
+mod call;
+mod cosched;
+mod overhead;
+mod share;
+
+use std::path::PathBuf;
+use std::process::{Child, Stdio};
+
+use anyhow::{Context as _, Result, bail};
+use serde_json::Value;
+
+use super::document::Document;
+use super::tenant::Tenant;
+use super::{Context, Name};
+use crate::daemon::OwnDaemon;
+use crate::vm;
+
+/// Runs the benchmark of that name.
+pub(super) fn run(context: &Context, name: Name) -> Result<Document> {
+    match name {
+        Name::Call => call::run(context),
+        Name::Overhead => overhead::run(context),
+        Name::Fairness => share::fairness(context),
+        Name::Fairgv => share::figure8(context),
+        Name::Cosched => cosched::run(context),
+        Name::Copy
+        | Name::Conserve
+        | Name::Engine
+        | Name::Accounting
+        | Name::Decision
+        | Name::Scale
+        | Name::Reweight
+        | Name::Adversary
+        | Name::Latency
+        | Name::Flexy
+        | Name::Move
+        | Name::Memory => {
+            bail!("--via vm is for `bench call`, `overhead`, `fairness`, `fairgv` and `cosched`")
+        }
+    }
+}
+
+/// A machine that runs one program.
+struct Machine<'a> {
+    /// Its vGPU.
+    name: &'a str,
+    weight: u32,
+    /// More words for `weft vm run`.
+    flags: &'a [&'a str],
+    /// The program, and its arguments.
+    words: &'a [&'a str],
+}
+
+impl Machine<'_> {
+    /// Boots it.
+    fn start(&self, context: &Context, daemon: &OwnDaemon) -> Result<Child> {
+        let image = image(context)?;
+        let mut command = vm::guest()?;
+        command.args(["run", self.name, "--weight", &self.weight.to_string(), "--accel", "tcg"]);
+        command.args(["--sessions", "2", "--node"]).arg(daemon.tenant_socket());
+        command
+            .arg("--kernel")
+            .arg(image.join("vmlinuz"))
+            .arg("--initrd")
+            .arg(image.join("initrd"));
+        let unpacked = image.join("qemu");
+        if unpacked.exists() {
+            command.arg("--qemu").arg(unpacked);
+        }
+        command.args(self.flags).arg("--").args(self.words);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command.spawn().context("cannot start weft-guest")
+    }
+
+    /// Boots it, as a tenant whose program's JSON lines are heard.
+    fn tenant(&self, context: &Context, daemon: &OwnDaemon) -> Result<Tenant> {
+        Ok(Tenant::new(self.name, self.start(context, daemon)?))
+    }
+
+    /// Boots it and waits for its end; all JSON lines that were printed.
+    fn run(&self, context: &Context, daemon: &OwnDaemon) -> Result<Vec<Value>> {
+        let output = self.start(context, daemon)?.wait_with_output()?;
+        let text = String::from_utf8_lossy(&output.stdout);
+        if !output.status.success() {
+            bail!("the machine failed ({}): {text}", output.status);
+        }
+        let lines: Vec<Value> =
+            text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        if lines.iter().any(|line| line["verified"] == Value::Bool(false)) {
+            bail!("the machine's program computed something wrong: {text}");
+        }
+        Ok(lines)
+    }
+}
+
+/// Folder of what machines boot.
+fn image(context: &Context) -> Result<PathBuf> {
+    context.guest.clone().context(
+        "--via vm needs --guest FOLDER, which examples/guest/make-image makes with the programs \
+         `call`, `share` and `cosched` and tests/programs/guest-*.sh in it",
+    )
+}
+
+/// A number of a program's report.
+fn number(value: &Value, name: &str) -> Result<f64> {
+    value[name].as_f64().with_context(|| format!("{name} is missing"))
+}

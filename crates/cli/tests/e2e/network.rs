@@ -1,0 +1,356 @@
+//! Remote programs over networks that lose, delay, cut and lie: two network namespaces that are the
+//! test's own, and proxies where a namespace cannot do it.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::Command;
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use crate::remote::{Proxy, grant, node, random, run};
+use crate::support::{Conversation, Node, eventually, is_root, program, success, within};
+
+/// Nobody is told anything after this time; only a broken system reaches it.
+const SILENCE: Option<Duration> = Some(Duration::from_secs(60));
+
+/// The node's address, in a network that only the two namespaces have.
+const ADDRESS: &str = "10.77.0.1";
+
+/// A host with a node and a host with programs, and a cable between them.
+struct Network {
+    node: String,
+    programs: String,
+}
+
+impl Network {
+    fn new(name: &str) -> Self {
+        let [node, programs] =
+            ["node", "far"].map(|end| format!("weft-{name}-{end}-{}", std::process::id()));
+        let network = Self { node, programs };
+        let (node, programs) = (&network.node, &network.programs);
+        ip(&["netns", "add", node]);
+        ip(&["netns", "add", programs]);
+        let add = ["-n", node, "link", "add", "cable", "type", "veth", "peer", "name", "cable"];
+        ip(&[&add[..], &["netns", programs]].concat());
+        for (namespace, address) in [(node, ADDRESS), (programs, "10.77.0.2")] {
+            ip(&["-n", namespace, "address", "add", &format!("{address}/24"), "dev", "cable"]);
+            ip(&["-n", namespace, "link", "set", "cable", "up"]);
+            ip(&["-n", namespace, "link", "set", "lo", "up"]);
+        }
+        network
+    }
+
+    /// What happens to whatever arrives at the node from now on.
+    fn rule(&self, rule: &str) {
+        let table = format!(
+            "table inet weft\ndelete table inet weft\ntable inet weft {{\n  chain arriving {{\n    \
+             type filter hook input priority 0;\n    {rule}\n  }}\n}}\n"
+        );
+        nft(&self.node, &table);
+    }
+
+    /// Packets that the rule met.
+    fn met(&self) -> u64 {
+        let mut list = Command::new("ip");
+        let text = success({
+            list.args(["netns", "exec", &self.node, "nft", "list", "table", "inet", "weft"]);
+            list
+        });
+        let count = text.split_once("counter packets ").map(|(_, rest)| rest);
+        count.and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap_or(0)
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for namespace in [&self.node, &self.programs] {
+            // What is left of a test that failed.
+            let _ = Command::new("ip").args(["netns", "delete", namespace]).status();
+        }
+    }
+}
+
+fn ip(words: &[&str]) {
+    let mut command = Command::new("ip");
+    command.args(words);
+    success(command);
+}
+
+fn nft(namespace: &str, table: &str) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(&file, table).unwrap();
+    let mut command = Command::new("nft");
+    command.arg("-f").arg(file.path());
+    success(within(namespace, &command));
+}
+
+/// A node in its namespace, and a program of the other one that has begun.
+fn begin(network: &Network, rounds: &str) -> (Node, Conversation) {
+    let listen = format!("remote.listen={ADDRESS}:0");
+    let node = Node::start_within(&network.node, &[&listen, "remote.user=0"]);
+    let (token, address) = grant(&node, &["far", "--uses", "100"]);
+    let command = run(&address, &token, &program("relay"), &[rounds]);
+    let run = Conversation::start(within(&network.programs, &command));
+    assert_eq!(run.line(), "ready");
+    (node, run)
+}
+
+fn end(node: &Node, mut run: Conversation) {
+    assert_eq!(run.line(), "relay: PASSED");
+    assert!(run.wait().success());
+    node.wait_until_empty();
+}
+
+#[test]
+fn a_network_that_loses_packets_delays_programs_and_no_more() {
+    if !is_root() {
+        return;
+    }
+    let network = Network::new("loss");
+    network.rule("meta l4proto tcp numgen random mod 100 < 2 counter drop");
+    let (node, run) = begin(&network, "20");
+    end(&node, run);
+    assert!(network.met() > 0, "nothing was lost");
+}
+
+/// Connections that are reset, and a network that is silent for a while: in the one case both ends
+/// hear of it, in the other neither does.
+#[test]
+fn resets_and_silence_of_a_real_network_are_survived() {
+    if !is_root() {
+        return;
+    }
+    let network = Network::new("cut");
+    let (node, mut run) = begin(&network, "600");
+    let mut times = [0, 0];
+    let mut is_over = || run.child.try_wait().unwrap().is_some();
+    for number in 0..20 {
+        let is_silence = number % 5 == 4;
+        let what = if is_silence { "drop" } else { "reject with tcp reset" };
+        network.rule(&format!("meta l4proto tcp counter {what}"));
+        // What is lost in silence is sent again, and lost again.
+        let least = if is_silence { 3 } else { 1 };
+        eventually("packets to be lost", || network.met() >= least || is_over());
+        times[usize::from(is_silence)] += u64::from(network.met() >= least);
+        network.rule("meta l4proto tcp counter accept");
+        // The session goes on before it is cut again.
+        eventually("packets to pass", || network.met() > 20 || is_over());
+    }
+    let [resets, silences] = times;
+    assert!(resets >= 8 && silences >= 2, "{resets} resets, {silences} silences: too few");
+    end(&node, run);
+}
+
+/// Passes each byte on so much later.
+fn delaying(gateway: String, delay: Duration) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for endpoint in listener.incoming() {
+            let (near, far) = (endpoint.unwrap(), TcpStream::connect(&gateway).unwrap());
+            for (from, to) in [(&near, &far), (&far, &near)] {
+                let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                let (sender, late) = std::sync::mpsc::channel::<(Instant, Vec<u8>)>();
+                thread::spawn(move || pass_late(&late, to));
+                thread::spawn(move || take(from, delay, &sender));
+            }
+        }
+    });
+    address
+}
+
+fn take(
+    mut from: TcpStream,
+    delay: Duration,
+    sender: &std::sync::mpsc::Sender<(Instant, Vec<u8>)>,
+) {
+    let mut bytes = [0; 16 << 10];
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        if sender.send((Instant::now() + delay, bytes[..count].to_vec())).is_err() {
+            return;
+        }
+    }
+}
+
+fn pass_late(late: &std::sync::mpsc::Receiver<(Instant, Vec<u8>)>, mut to: TcpStream) {
+    while let Ok((due, bytes)) = late.recv() {
+        thread::sleep(due.saturating_duration_since(Instant::now()));
+        if to.write_all(&bytes).is_err() {
+            return;
+        }
+    }
+    // The other end has gone.
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+/// Launches do not wait for the network: 4,000 of them take less than as many round trips would.
+#[test]
+fn a_slow_network_is_waited_for_once_and_not_for_every_launch() {
+    let node = node(&[]);
+    let (token, gateway) = grant(&node, &["far"]);
+    let address = delaying(gateway, Duration::from_millis(25));
+    let began = Instant::now();
+    let arguments = ["step_21us", "0", "--count", "4000"];
+    let text = success(run(&address, &token, &program("share"), &arguments));
+    assert!(text.contains("\"verified\": true"), "{text}");
+    let round_trips = Duration::from_millis(50) * 4000;
+    assert!(began.elapsed() < round_trips / 4, "{:?}", began.elapsed());
+    node.wait_until_empty();
+}
+
+/// A connection that is open and takes nothing any more is lost, and another one is made.
+#[test]
+fn a_peer_that_falls_silent_is_left() {
+    let node = node(&[]);
+    let (token, gateway) = grant(&node, &["far"]);
+    let stalls = Arc::new(Mutex::new(Vec::new()));
+    let held = Arc::clone(&stalls);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for (number, endpoint) in listener.incoming().enumerate() {
+            let (near, far) = (endpoint.unwrap(), TcpStream::connect(&gateway).unwrap());
+            for (from, to) in [(&near, &far), (&far, &near)] {
+                let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+                let held = Arc::clone(&held);
+                thread::spawn(move || pass_some(from, to, number == 0, &held));
+            }
+        }
+    });
+    let text = success(run(&address, &token, &program("relay"), &["10"]));
+    assert!(text.contains("PASSED"), "{text}");
+    assert!(!stalls.lock().unwrap().is_empty(), "nobody fell silent");
+    node.wait_until_empty();
+}
+
+/// Passes bytes on; of the first connection no more than a few, and then it stays open, held.
+fn pass_some(mut from: TcpStream, mut to: TcpStream, is_first: bool, held: &Mutex<Vec<TcpStream>>) {
+    let (mut bytes, mut passed) = ([0; 16 << 10], 0);
+    while let Ok(count @ 1..) = from.read(&mut bytes) {
+        passed += count;
+        if is_first && passed > 200_000 {
+            held.lock().unwrap().extend([from, to]);
+            return;
+        }
+        if to.write_all(&bytes[..count]).is_err() {
+            return;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+/// Somebody who recorded a whole session and says it again gets nothing: the gateway's part of each
+/// handshake is another one.
+#[test]
+fn a_session_that_is_said_again_is_not_begun_again() {
+    let node = node(&[]);
+    let (token, gateway) = grant(&node, &["far", "--uses", "100"]);
+    let said = Arc::new(Mutex::new(Vec::new()));
+    let (recorded, to) = (Arc::clone(&said), gateway.clone());
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    thread::spawn(move || {
+        for endpoint in listener.incoming() {
+            let (near, far) = (endpoint.unwrap(), TcpStream::connect(&to).unwrap());
+            let (mut from, mut back) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+            thread::spawn(move || std::io::copy(&mut from, &mut back));
+            let (mut near, mut far, recorded) = (near, far, Arc::clone(&recorded));
+            thread::spawn(move || {
+                let mut bytes = [0; 16 << 10];
+                while let Ok(count @ 1..) = near.read(&mut bytes) {
+                    recorded.lock().unwrap().extend_from_slice(&bytes[..count]);
+                    if far.write_all(&bytes[..count]).is_err() {
+                        return;
+                    }
+                }
+                let _ = far.shutdown(std::net::Shutdown::Both);
+            });
+        }
+    });
+    let text = success(run(&address, &token, &program("vector_add"), &[]));
+    assert!(text.contains("PASSED"), "{text}");
+    node.wait_until_empty();
+    let begun = || node.log().matches("session opened").count();
+    let (before, said) = (begun(), said.lock().unwrap().clone());
+    assert!(said.len() > 1000 && before > 0, "{} bytes, {before} sessions", said.len());
+    for _ in 0..20 {
+        let mut again = TcpStream::connect(&gateway).unwrap();
+        again.set_read_timeout(SILENCE).unwrap();
+        // It may be cut off before it has said everything.
+        let _ = again.write_all(&said);
+        assert!(matches!(again.read_to_end(&mut Vec::new()), Ok(_) | Err(_)));
+    }
+    let text = success(run(&gateway, &token, &program("vector_add"), &[]));
+    assert!(text.contains("PASSED"), "{text}");
+    assert_eq!(begun(), before + 1, "the program's, and nobody else's");
+}
+
+/// The beginning of a TLS 1.3 handshake that never goes on.
+fn beginning() -> Vec<u8> {
+    let mut bytes = vec![22, 3, 1, 2, 0, 1, 0, 1, 252, 3, 3];
+    bytes.extend((0..32).map(|at| random(7, at).to_le_bytes()[0]));
+    bytes
+}
+
+/// A thousand connections, some silent, some in the middle of a handshake, some that say a byte now
+/// and then: none has a place for longer than the patience, and programs are let in meanwhile.
+#[test]
+fn a_thousand_connections_keep_nobody_out() {
+    let node = node(&["remote.pending=256", "remote.patience_ms=2000"]);
+    let (token, gateway) = grant(&node, &["far", "--uses", "100"]);
+    let mut crowd: Vec<TcpStream> = Vec::new();
+    for number in 0..1000 {
+        let mut one = TcpStream::connect(&gateway).unwrap();
+        if number % 2 == 0 {
+            // One that was cut off already was one too many.
+            let _ = one.write_all(&beginning()[..1 + number % 40]);
+        }
+        crowd.push(one);
+    }
+    let text = success(run(&gateway, &token, &program("vector_add"), &[]));
+    assert!(text.contains("PASSED"), "{text}");
+    let slow: Vec<TcpStream> = (0..20).map(|_| TcpStream::connect(&gateway).unwrap()).collect();
+    let dribbling = thread::spawn(move || slow.into_iter().map(dribble).max());
+    for mut one in crowd {
+        one.set_read_timeout(SILENCE).unwrap();
+        let mut told = Vec::new();
+        match one.read_to_end(&mut told) {
+            Ok(_) => assert!(told.len() < 100, "it was told {} bytes", told.len()),
+            Err(error) => assert_eq!(error.kind(), std::io::ErrorKind::ConnectionReset),
+        }
+    }
+    assert!(dribbling.join().unwrap() < Some(beginning().len()), "it was heard out");
+    let text = success(run(&gateway, &token, &program("relay"), &["2"]));
+    assert!(text.contains("PASSED"), "{text}");
+    node.wait_until_empty();
+}
+
+/// Says a byte every 200 ms until it is cut off; how many it could say.
+fn dribble(mut one: TcpStream) -> usize {
+    one.set_read_timeout(Some(Duration::from_millis(200))).unwrap();
+    for (said, byte) in beginning().into_iter().enumerate() {
+        let is_cut = one.write_all(&[byte]).is_err()
+            || match one.read(&mut [0]) {
+                Ok(_) => true,
+                Err(error) => error.kind() != std::io::ErrorKind::WouldBlock,
+            };
+        if is_cut {
+            return said;
+        }
+    }
+    usize::MAX
+}
+
+/// Each connection is cut after a few frames in both directions: whatever was on its way either way
+/// comes again, and nothing twice.
+#[test]
+fn a_program_survives_connections_that_hardly_begin() {
+    let node = node(&[]);
+    let (token, gateway) = grant(&node, &["far"]);
+    let proxy =
+        Proxy::new(gateway, |number| if number < 30 { 3_000 + number * 997 } else { u64::MAX });
+    let text = success(run(&proxy.address, &token, &program("relay"), &["6"]));
+    assert!(text.contains("PASSED"), "{text}");
+    node.wait_until_empty();
+}

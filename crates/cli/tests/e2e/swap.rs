@@ -1,0 +1,106 @@
+//! Devices whose memory lies in files: a full disk, and who dies.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::support::{Conversation, Node, eventually, finish, is_root, program, success, text_of};
+
+/// A disk of so many MiB.
+struct Disk(tempfile::TempDir);
+
+impl Disk {
+    fn new(mebibytes: u32) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", &format!("size={mebibytes}m"), "weft-swap"]);
+        mount.arg(dir.path());
+        success(mount);
+        Self(dir)
+    }
+
+    fn path(&self) -> &Path {
+        self.0.path()
+    }
+
+    fn used_bytes(&self) -> u64 {
+        let stat = rustix::fs::statvfs(self.path()).unwrap();
+        (stat.f_blocks - stat.f_bfree) * stat.f_frsize
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        // Lazily: the node, which ends before, may take a moment to.
+        let _ = Command::new("umount").arg("--lazy").arg(self.path()).status();
+    }
+}
+
+/// A device of 16 slots that lends four times as much, on a disk.
+fn node(disk: &Disk) -> Node {
+    let dir = format!("device.swap_dir={}", disk.path().display());
+    let slots = ["device.memory=16MiB", "device.slot=1MiB", "device.oversubscribe=4"];
+    Node::start(&[&slots[..], &[&dir]].concat())
+}
+
+fn resident(node: &Node, vgpu: &str, mebibytes: u32) -> Command {
+    let flags = ["--name", vgpu, "--memory", "48MiB"];
+    node.run(&flags, &program("resident"), &[&mebibytes.to_string()])
+}
+
+/// A program with so many MiB that is at work.
+fn started(node: &Node, vgpu: &str, mebibytes: u32) -> Conversation {
+    let program = Conversation::start(resident(node, vgpu, mebibytes));
+    assert!(program.line().contains("copy_ms"));
+    program
+}
+
+fn is_intact(mut program: Conversation) {
+    program.say("end");
+    let said: serde_json::Value = serde_json::from_str(&program.line()).unwrap();
+    assert!(program.wait().success(), "{said}");
+}
+
+fn run_until_copied(node: &Node, slots: u64) {
+    let copied = || node.admin().stats().unwrap().devices[0].memory.copied_slots;
+    let before = copied();
+    eventually("slots to be copied", || copied() > before + slots);
+}
+
+#[test]
+fn a_full_disk_is_out_of_memory_and_who_ends_makes_room() {
+    if !is_root() {
+        return;
+    }
+    let disk = Disk::new(32);
+    let node = node(&disk);
+    let first = started(&node, "first", 20);
+    assert!(disk.used_bytes() >= 20 << 20, "{} bytes", disk.used_bytes());
+    let refused = finish(resident(&node, "second", 20));
+    assert!(!refused.status.success());
+    assert!(text_of(&refused).contains("OUT_OF_MEMORY"), "{}", text_of(&refused));
+    // Nothing of it is left, and nobody else has lost anything.
+    is_intact(first);
+    node.wait_until_empty();
+    eventually("room on the disk", || disk.used_bytes() < 1 << 20);
+    is_intact(started(&node, "second", 20));
+}
+
+#[test]
+fn who_dies_while_memory_is_on_a_disk_takes_nothing_from_others() {
+    if !is_root() {
+        return;
+    }
+    let disk = Disk::new(64);
+    let mut node = node(&disk);
+    let mut programs: Vec<Conversation> =
+        ["a", "b", "c"].iter().map(|vgpu| started(&node, vgpu, 12)).collect();
+    run_until_copied(&node, 50);
+    node.kill();
+    node.launch();
+    run_until_copied(&node, 50);
+    programs.remove(0).kill();
+    run_until_copied(&node, 20);
+    programs.into_iter().for_each(is_intact);
+    node.wait_until_empty();
+    eventually("room on the disk", || disk.used_bytes() < 1 << 20);
+}

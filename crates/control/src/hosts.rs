@@ -1,0 +1,189 @@
+//! The endpoints of compute hosts, through their sockets: `weft-endpoint host` of each.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use weft_api::endpoint::{Answer, Client, EndpointError, Request};
+
+use crate::provision::Failure;
+use crate::rules::{Endpoint, GrantRow};
+
+/// Sockets of endpoints, on this host or led here, by the name of the compute host.
+#[derive(Debug, Default)]
+pub struct Hosts {
+    sockets: BTreeMap<String, PathBuf>,
+    /// Where an instance's rows were put since this process started: who has to be asked.
+    known: Mutex<BTreeMap<String, String>>,
+}
+
+impl From<EndpointError> for Failure {
+    fn from(error: EndpointError) -> Self {
+        let is_permanent = match &error {
+            EndpointError::Refused { is_permanent, .. } => *is_permanent,
+            EndpointError::Stranger { .. } | EndpointError::Unexpected(_) => true,
+            EndpointError::NotRunning { .. } | EndpointError::Io(_) => false,
+        };
+        Self { is_permanent, words: error.to_string() }
+    }
+}
+
+impl Hosts {
+    /// With these sockets.
+    #[must_use]
+    pub fn new(sockets: impl IntoIterator<Item = (String, PathBuf)>) -> Self {
+        Self { sockets: sockets.into_iter().collect(), known: Mutex::default() }
+    }
+
+    fn known(&self) -> MutexGuard<'_, BTreeMap<String, String>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn ask(&self, host: &str, request: Request) -> Result<Answer, Failure> {
+        let socket = self.sockets.get(host).ok_or_else(|| {
+            Failure::permanent(format!("no endpoint of host `{host}` is known: --host-endpoint"))
+        })?;
+        let of_host = |error: EndpointError| {
+            let failure = Failure::from(error);
+            Failure { words: format!("host {host}: {}", failure.words), ..failure }
+        };
+        Client::connect(socket).and_then(|mut client| client.call(request)).map_err(of_host)
+    }
+
+    fn unexpected(host: &str, answer: &Answer) -> Failure {
+        Failure::permanent(format!("host {host}: the endpoint answers {answer:?}"))
+    }
+
+    fn done(&self, host: &str, request: Request) -> Result<(), Failure> {
+        let answer = self.ask(host, request)?;
+        if answer == Answer::Done { Ok(()) } else { Err(Self::unexpected(host, &answer)) }
+    }
+}
+
+impl Endpoint for Hosts {
+    fn put(&self, instance: &str, rows: &[GrantRow]) -> Result<(), Failure> {
+        let Some(row) = rows.first() else { return self.withdraw(instance) };
+        // It is known before it is done: what fails may have been done.
+        self.known().insert(instance.to_owned(), row.host.clone());
+        let (instance, rows) = (instance.to_owned(), rows.to_vec());
+        self.done(&row.host, Request::Put { instance, rows })
+    }
+
+    fn holds(&self, instance: &str, rows: &[GrantRow]) -> Result<bool, Failure> {
+        let Some(row) = rows.first() else { return Ok(true) };
+        let (instance, rows) = (instance.to_owned(), rows.to_vec());
+        let answer = self.ask(&row.host, Request::Holds { instance, rows })?;
+        if let Answer::Holds { holds } = answer {
+            Ok(holds)
+        } else {
+            Err(Self::unexpected(&row.host, &answer))
+        }
+    }
+
+    fn withdraw(&self, instance: &str) -> Result<(), Failure> {
+        let known = self.known().get(instance).cloned();
+        // After a start any host may have them.
+        let hosts = known.map_or_else(|| self.sockets.keys().cloned().collect(), |one| vec![one]);
+        for host in hosts {
+            self.done(&host, Request::Withdraw { instance: instance.to_owned() })?;
+        }
+        self.known().remove(instance);
+        Ok(())
+    }
+
+    fn instances(&self) -> Result<Vec<String>, Failure> {
+        let mut found = Vec::new();
+        for host in self.sockets.keys() {
+            let answer = self.ask(host, Request::Instances)?;
+            let Answer::Instances { instances } = answer else {
+                return Err(Self::unexpected(host, &answer));
+            };
+            found.extend(instances);
+        }
+        Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+    use std::path::Path;
+    use std::sync::Arc;
+
+    use weft_api::endpoint::Asked;
+
+    use super::*;
+
+    /// An endpoint that keeps what it is asked, and answers as told.
+    fn endpoint(path: &Path, answer: Answer) -> Arc<Mutex<Vec<Request>>> {
+        let asked = Arc::new(Mutex::new(Vec::new()));
+        let (listener, kept) = (UnixListener::bind(path).unwrap(), Arc::clone(&asked));
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let mut line = String::new();
+                BufReader::new(&stream).read_line(&mut line).unwrap();
+                let request = serde_json::from_str::<Asked>(&line).unwrap().request;
+                kept.lock().unwrap().push(request);
+                let answer = serde_json::to_string(&answer).unwrap();
+                writeln!(&stream, "{answer}").unwrap();
+            }
+        });
+        asked
+    }
+
+    fn row(host: &str) -> GrantRow {
+        GrantRow {
+            instance: "i1".to_owned(),
+            host: host.to_owned(),
+            tap: "tap0".to_owned(),
+            mac: "02:00:00:00:00:01".to_owned(),
+            ip: "10.0.0.2".to_owned(),
+            masked: "169.254.77.1:18515".to_owned(),
+            node: "192.168.50.2:7001".to_owned(),
+            generation: 1,
+        }
+    }
+
+    fn hosts(folder: &Path) -> Hosts {
+        Hosts::new(["a", "b"].map(|host| (host.to_owned(), folder.join(host))))
+    }
+
+    #[test]
+    fn rows_go_to_their_host_and_are_withdrawn_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let a = endpoint(&folder.path().join("a"), Answer::Done);
+        let b = endpoint(&folder.path().join("b"), Answer::Done);
+        let hosts = hosts(folder.path());
+        hosts.put("i1", &[row("b")]).unwrap();
+        hosts.withdraw("i1").unwrap();
+        let withdraw = Request::Withdraw { instance: "i1".to_owned() };
+        let put = Request::Put { instance: "i1".to_owned(), rows: vec![row("b")] };
+        assert_eq!(*b.lock().unwrap(), [put, withdraw.clone()]);
+        assert!(a.lock().unwrap().is_empty());
+        // Nobody knows where rows are that another process put.
+        hosts.withdraw("i1").unwrap();
+        assert_eq!(*a.lock().unwrap(), [withdraw]);
+    }
+
+    #[test]
+    fn a_host_that_does_not_answer_is_not_taken_for_one_without_rows() {
+        let folder = tempfile::tempdir().unwrap();
+        let _a = endpoint(&folder.path().join("a"), Answer::Done);
+        let failure = hosts(folder.path()).withdraw("i1").unwrap_err();
+        assert!(!failure.is_permanent, "{failure}");
+        let failure = hosts(folder.path()).put("i1", &[row("c")]).unwrap_err();
+        assert!(failure.is_permanent, "{failure}");
+    }
+
+    #[test]
+    fn a_refusal_is_what_the_endpoint_says() {
+        let folder = tempfile::tempdir().unwrap();
+        let words = "not at loopback".to_owned();
+        let refused = Answer::Refused { is_permanent: true, words };
+        let _a = endpoint(&folder.path().join("a"), refused);
+        let failure = hosts(folder.path()).put("i1", &[row("a")]).unwrap_err();
+        let words = "host a: not at loopback".to_owned();
+        assert_eq!(failure, Failure { is_permanent: true, words });
+    }
+}

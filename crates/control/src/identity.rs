@@ -1,0 +1,175 @@
+//! Tokens that this control plane did not make.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::{Duration, Instant};
+
+use weft_api::v1::{Role, check_name};
+
+use crate::openstack::Cloud;
+use crate::openstack::keystone::Bearer;
+use crate::provision::Failure;
+use crate::random;
+use crate::store::TokenRow;
+
+/// What Keystone said of a token is believed for so long: one that is taken back opens for that
+/// time yet.
+const BELIEVED: Duration = Duration::from_secs(60);
+
+/// The same of a token that it does not know.
+const DISBELIEVED: Duration = Duration::from_secs(5);
+
+/// Tokens that are remembered.
+const REMEMBERED_MAX: usize = 10_000;
+
+/// Whoever else knows tokens.
+pub trait Identity: Send + Sync + std::fmt::Debug {
+    /// Who shows a token, and what that lets them do; nobody if it is not known.
+    ///
+    /// # Errors
+    /// Why nobody can tell.
+    fn bearer(&self, token: &str) -> Result<Option<TokenRow>, Failure>;
+}
+
+/// Keystone's tokens.
+#[derive(Debug)]
+pub struct KeystoneTokens {
+    cloud: Cloud,
+    own_project: OnceLock<String>,
+    remembered: Mutex<BTreeMap<[u8; 32], Remembered>>,
+}
+
+#[derive(Debug, Clone)]
+struct Remembered {
+    until: Instant,
+    token: Option<TokenRow>,
+}
+
+impl KeystoneTokens {
+    /// Of that cloud.
+    #[must_use]
+    pub fn new(cloud: Cloud) -> Self {
+        Self { cloud, own_project: OnceLock::new(), remembered: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<[u8; 32], Remembered>> {
+        self.remembered.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn own_project(&self) -> Result<&str, Failure> {
+        if let Some(known) = self.own_project.get() {
+            return Ok(known);
+        }
+        let found = self.cloud.own_project()?;
+        Ok(self.own_project.get_or_init(|| found))
+    }
+
+    fn ask(&self, token: &str) -> Result<Remembered, Failure> {
+        let own = self.own_project()?;
+        let bearer = self.cloud.keystone().validate(token)?;
+        let lasts = bearer.as_ref().map_or(DISBELIEVED, |bearer| bearer.lasts.min(BELIEVED));
+        let token = bearer.and_then(|bearer| rights(&bearer, own));
+        Ok(Remembered { until: Instant::now() + lasts, token })
+    }
+}
+
+impl Identity for KeystoneTokens {
+    fn bearer(&self, token: &str) -> Result<Option<TokenRow>, Failure> {
+        // What cannot stand in a header is no token.
+        if token.is_empty() || !token.chars().all(|c| c.is_ascii_graphic()) {
+            return Ok(None);
+        }
+        let digest = random::digest(token.as_bytes());
+        let now = Instant::now();
+        if let Some(known) = self.lock().get(&digest)
+            && known.until > now
+        {
+            return Ok(known.token.clone());
+        }
+        let fresh = self.ask(token)?;
+        let mut remembered = self.lock();
+        if remembered.len() >= REMEMBERED_MAX {
+            remembered.retain(|_, known| known.until > now);
+            if remembered.len() >= REMEMBERED_MAX {
+                remembered.clear();
+            }
+        }
+        remembered.insert(digest, fresh.clone());
+        Ok(fresh.token)
+    }
+}
+
+/// What somebody with Keystone's roles may do here. A project is called by its id, which no two
+/// have. An administrator is one of the control plane's own project, or of the whole system:
+/// `admin` of any other project is a member of it.
+fn rights(bearer: &Bearer, own_project: &str) -> Option<TokenRow> {
+    let has = |role: &str| bearer.roles.iter().any(|known| known == role);
+    let is_of_all = bearer.is_of_system || bearer.project.as_deref() == Some(own_project);
+    let row = |project: Option<&String>, role| TokenRow {
+        // In the audit, and what idempotency keys are of.
+        name: match project {
+            Some(project) => format!("{}@{project}", bearer.user),
+            None => format!("{}@system", bearer.user),
+        },
+        project: project.cloned(),
+        role,
+        created_ms: 0,
+    };
+    if is_of_all && has("admin") {
+        return Some(row(None, Role::Admin));
+    }
+    let project = bearer.project.as_ref().filter(|project| check_name(project).is_ok())?;
+    let role = if has("member") || has("manager") || has("admin") {
+        Role::Member
+    } else if has("reader") {
+        Role::Reader
+    } else {
+        return None;
+    };
+    Some(row(Some(project), role))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bearer(project: Option<&str>, is_of_system: bool, roles: &[&str]) -> Bearer {
+        Bearer {
+            user: "u1".to_owned(),
+            project: project.map(str::to_owned),
+            is_of_system,
+            roles: roles.iter().map(|role| (*role).to_owned()).collect(),
+            lasts: BELIEVED,
+        }
+    }
+
+    #[test]
+    fn keystones_roles_are_rights_in_their_project_only() {
+        for (project, is_of_system, roles, expected) in [
+            (Some("own"), false, &["admin"][..], Some((None, Role::Admin))),
+            (None, true, &["admin", "reader"], Some((None, Role::Admin))),
+            // An administrator of a tenant is nobody's but the tenant's.
+            (Some("p1"), false, &["admin", "reader"], Some((Some("p1"), Role::Member))),
+            (Some("p1"), false, &["member", "reader"], Some((Some("p1"), Role::Member))),
+            (Some("p1"), false, &["reader"], Some((Some("p1"), Role::Reader))),
+            (Some("own"), false, &["reader"], Some((Some("own"), Role::Reader))),
+            (Some("p1"), false, &["swiftoperator"], None),
+            (Some("p1"), false, &[], None),
+            (Some("../p"), false, &["member"], None),
+            (None, true, &["reader"], None),
+            (None, false, &["admin"], None),
+        ] {
+            let found = rights(&bearer(project, is_of_system, roles), "own");
+            let found = found.as_ref().map(|row| (row.project.as_deref(), row.role));
+            assert_eq!(found, expected, "{project:?} {is_of_system} {roles:?}");
+        }
+    }
+
+    /// The same user's keys in two projects are two.
+    #[test]
+    fn a_user_has_a_name_in_each_project() {
+        let name =
+            |project| rights(&bearer(Some(project), false, &["member"]), "own").unwrap().name;
+        assert_ne!(name("p1"), name("p2"));
+    }
+}

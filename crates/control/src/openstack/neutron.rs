@@ -1,0 +1,69 @@
+//! Ports and networks.
+
+use serde::Deserialize;
+
+use super::http::ApiError;
+use super::{Cloud, Service, plain};
+
+/// A server's port.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct NetworkPort {
+    /// Its id.
+    pub id: String,
+    /// Its network's id.
+    pub network_id: String,
+    /// `ACTIVE` when its host has it.
+    pub status: String,
+    /// The hardware address.
+    pub mac_address: String,
+    /// The addresses that Neutron gave it.
+    #[serde(default)]
+    pub fixed_ips: Vec<FixedIp>,
+    /// The compute host.
+    #[serde(default, rename = "binding:host_id")]
+    pub host: String,
+}
+
+/// An address of a port.
+#[derive(Debug, Clone, PartialEq, Eq, Deserialize)]
+pub struct FixedIp {
+    /// The address.
+    pub ip_address: String,
+}
+
+#[derive(Debug, Deserialize)]
+struct Ports {
+    ports: Vec<NetworkPort>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Networks {
+    networks: Vec<Network>,
+}
+
+#[derive(Debug, Deserialize)]
+struct Network {
+    id: String,
+}
+
+impl Cloud {
+    /// The ports of a server.
+    ///
+    /// # Errors
+    /// Neutron's.
+    pub fn ports(&self, server: &str) -> Result<Vec<NetworkPort>, ApiError> {
+        let path = format!("/ports?device_id={}", plain(server)?);
+        let Ports { ports } = self.get(Service::Network, &path)?;
+        Ok(ports)
+    }
+
+    /// Whether there is a network with this id.
+    ///
+    /// # Errors
+    /// Neutron's.
+    pub fn has_network(&self, id: &str) -> Result<bool, ApiError> {
+        let id = plain(id)?;
+        let Networks { networks } = self.get(Service::Network, &format!("/networks?id={id}"))?;
+        Ok(networks.iter().any(|network| network.id == id))
+    }
+}

@@ -1,0 +1,348 @@
+//! VMs of an OpenStack cloud.
+//!
+//! An instance is a Nova server in its own project, found by tags and known by a *seal* among its
+//! metadata: a keyed digest of the instance's and the project's ids. People may put any tag and any
+//! metadata on servers of theirs, but not make a seal.
+//!
+//! Nova has no idempotency keys: whoever asks again after an answer was lost may get two servers.
+//! So servers are looked for before one is asked for, the oldest one is the instance's, and
+//! whatever looks at it removes the others.
+
+mod user_data;
+
+use std::fmt;
+use std::fs;
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use hmac::{Hmac, Mac};
+use sha2::Sha256;
+
+use super::{Failure, Provisioner, VmSpec, VmState};
+use crate::openstack::nova::{NewServer, Server};
+use crate::openstack::{ApiError, Cloud};
+use crate::random;
+use crate::store::Port;
+
+/// How often Nova is asked what comes of itself.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
+
+/// Bytes of user-data that Nova takes, in base64.
+const USER_DATA_MAX: usize = 65_535;
+
+/// Gateways of one VM, as many as the last number of a masked address has values.
+const GATEWAYS_MAX: u32 = 250;
+
+/// The port at masked addresses, GSaaS' own.
+const MASKED_PORT: u16 = 18_515;
+
+/// Bytes of the key of seals.
+const KEY_BYTES: usize = 32;
+
+/// The tag of all servers of control planes.
+const TAG: &str = "weft";
+
+/// What a server says of itself: its instance, and the seal.
+const INSTANCE: &str = "weft_instance";
+const SEAL: &str = "weft_seal";
+
+/// What servers are like.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Settings {
+    /// Id of the image, which has `weft-endpoint` and `libcuda.so.1`.
+    pub image: String,
+    /// Name of the flavor. Local cGPUs need one more for each number of them: `NAME.cgpuN`.
+    pub flavor: String,
+    /// Id of the network, which tenants may use.
+    pub network: String,
+    /// The folder with `libcuda.so.1` in the image.
+    pub libraries: PathBuf,
+    /// How often Nova is asked what comes of itself.
+    pub look_again: Duration,
+}
+
+impl Settings {
+    /// Of that image, flavor and network.
+    #[must_use]
+    pub fn new(image: String, flavor: String, network: String, libraries: PathBuf) -> Self {
+        Self { image, flavor, network, libraries, look_again: LOOK_AGAIN }
+    }
+}
+
+/// Seals servers.
+#[derive(Clone)]
+pub struct Key([u8; KEY_BYTES]);
+
+impl fmt::Debug for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Key")
+    }
+}
+
+impl Key {
+    /// The key in a file, which is made if it is not there. Without it nobody knows the servers
+    /// that were made with it.
+    ///
+    /// # Errors
+    /// The system's.
+    pub fn at(path: &Path) -> std::io::Result<Self> {
+        let damaged = || std::io::Error::other(format!("{} is no key", path.display()));
+        match fs::read(path) {
+            Ok(bytes) => return Ok(Self(bytes.try_into().map_err(|_| damaged())?)),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        let fresh = path.with_extension("new");
+        let mut key = [0; KEY_BYTES];
+        fs::File::open("/dev/urandom")
+            .and_then(|mut file| std::io::Read::read_exact(&mut file, &mut key))?;
+        let mut options = fs::File::options();
+        let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(&fresh)?;
+        file.write_all(&key)?;
+        file.sync_all()?;
+        fs::rename(&fresh, path)?;
+        Ok(Self(key))
+    }
+
+    /// The seal of an instance in a project.
+    fn seal(&self, instance: &str, project: &str) -> String {
+        // A key of any length will do.
+        let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.0) else { return String::new() };
+        mac.update(instance.as_bytes());
+        mac.update(&[0]);
+        mac.update(project.as_bytes());
+        random::hex_of(&mac.finalize().into_bytes())
+    }
+}
+
+/// VMs of an OpenStack cloud.
+#[derive(Debug)]
+pub struct OpenStack {
+    cloud: Cloud,
+    settings: Settings,
+    key: Key,
+}
+
+impl OpenStack {
+    /// Servers like that.
+    #[must_use]
+    pub fn new(cloud: Cloud, settings: Settings, key: Key) -> Self {
+        Self { cloud, settings, key }
+    }
+
+    /// Whose a server is, if it is one of this control plane's.
+    fn owner<'a>(&self, server: &'a Server) -> Option<&'a str> {
+        let instance = server.metadata.get(INSTANCE)?;
+        let seal = server.metadata.get(SEAL)?;
+        let is_ours = *seal == self.key.seal(instance, &server.tenant_id);
+        is_ours.then_some(instance)
+    }
+
+    /// All servers of an instance, the oldest first.
+    fn all(&self, id: &str) -> Result<Vec<Server>, ApiError> {
+        let mut found = self.cloud.servers(&tag(id))?;
+        found.retain(|server| self.owner(server) == Some(id));
+        found.sort_by(|a, b| (&a.created, &a.id).cmp(&(&b.created, &b.id)));
+        Ok(found)
+    }
+
+    /// The server of an instance. Others that were asked for by mistake are removed.
+    fn server(&self, id: &str) -> Result<Option<Server>, ApiError> {
+        let mut found = self.all(id)?.into_iter();
+        let first = found.next();
+        for other in found.filter(|other| !is_going(other)) {
+            tracing::warn!(instance = id, server = other.id, "a second server is removed");
+            self.cloud.delete_server(&other.id)?;
+        }
+        Ok(first)
+    }
+
+    /// The id of the flavor with this name.
+    fn flavor(&self, name: &str) -> Result<String, Failure> {
+        let found = self.cloud.flavors()?.into_iter().find(|flavor| flavor.name == name);
+        let unknown = || Failure::permanent(format!("Nova has no flavor `{name}`"));
+        Ok(found.ok_or_else(unknown)?.id)
+    }
+
+    fn ask_for(&self, vm: &VmSpec) -> Result<(), Failure> {
+        let script = user_data::script(vm, &self.settings.libraries);
+        let user_data = STANDARD.encode(&script);
+        if user_data.len() > USER_DATA_MAX {
+            return Err(Failure::permanent(format!(
+                "{} bytes of user-data with the grants of {} cGPUs: Nova takes {USER_DATA_MAX}",
+                user_data.len(),
+                vm.cgpus
+            )));
+        }
+        let flavor = match &vm.host {
+            Some(_) => format!("{}.cgpu{}", self.settings.flavor, vm.cgpus),
+            None => self.settings.flavor.clone(),
+        };
+        let tags = [TAG.to_owned(), tag(&vm.id)];
+        let seal = self.key.seal(&vm.id, &vm.project);
+        let server = NewServer {
+            name: &vm.name,
+            image: &self.settings.image,
+            flavor: &self.flavor(&flavor)?,
+            network: &self.settings.network,
+            host: vm.host.as_deref(),
+            tags: &tags,
+            metadata: vec![(INSTANCE, vm.id.clone()), (SEAL, seal)],
+            user_data,
+        };
+        let asked = self.cloud.create_server(&vm.project, &server);
+        if let Err(ApiError::Refused { status: 401, words, .. }) = asked {
+            return Err(Failure::permanent(format!(
+                "the control plane's user has no role in project {}: {words}",
+                vm.project
+            )));
+        }
+        Ok(asked?)
+    }
+}
+
+fn tag(id: &str) -> String {
+    format!("{TAG}-{id}")
+}
+
+fn is_going(server: &Server) -> bool {
+    server.task.as_deref() == Some("deleting") || is_gone(server)
+}
+
+fn is_gone(server: &Server) -> bool {
+    ["DELETED", "SOFT_DELETED"].contains(&server.status.as_str())
+}
+
+fn state_of(server: &Server) -> VmState {
+    if is_going(server) {
+        return VmState::Absent;
+    }
+    match server.status.as_str() {
+        "ACTIVE" => VmState::Active,
+        "ERROR" => VmState::Broken(String::new()),
+        // It is built, or its owner has stopped, paused or resized it.
+        _ => VmState::Booting,
+    }
+}
+
+impl Provisioner for OpenStack {
+    fn check(&self) -> Result<String, Failure> {
+        let Settings { image, network, flavor, .. } = &self.settings;
+        match self.cloud.image(image)? {
+            Some(found) if found.status == "active" => {}
+            Some(found) => {
+                let words = format!("the image {image} is {}, not active", found.status);
+                return Err(Failure::permanent(words));
+            }
+            None => return Err(Failure::permanent(format!("Glance has no image {image}"))),
+        }
+        if !self.cloud.has_network(network)? {
+            return Err(Failure::permanent(format!("Neutron has no network {network}")));
+        }
+        self.flavor(flavor)?;
+        let servers = self.inventory()?.len();
+        Ok(format!("VMs are OpenStack's, {servers} now, each in its own project"))
+    }
+
+    fn masked(&self, _slot: u32, number: u32) -> Result<String, Failure> {
+        if number >= GATEWAYS_MAX {
+            let words = format!("a VM's GPUs lie on at most {GATEWAYS_MAX} nodes");
+            return Err(Failure::permanent(words));
+        }
+        Ok(format!("169.254.77.{}:{MASKED_PORT}", number + 1))
+    }
+
+    fn create(&self, vm: &VmSpec) -> Result<(), Failure> {
+        match self.server(&vm.id)? {
+            Some(_) => Ok(()),
+            None => self.ask_for(vm),
+        }
+    }
+
+    fn port(&self, id: &str) -> Result<Option<(String, Port)>, Failure> {
+        let Some(server) = self.server(id)? else { return Ok(None) };
+        let ports = self.cloud.ports(&server.id)?;
+        let port = ports.into_iter().find(|port| {
+            port.network_id == self.settings.network
+                && port.status == "ACTIVE"
+                && !port.host.is_empty()
+        });
+        let Some(port) = port else { return Ok(None) };
+        let is_v4 = |ip: &&str| ip.parse::<std::net::Ipv4Addr>().is_ok();
+        let ip = port.fixed_ips.iter().map(|fixed| fixed.ip_address.as_str()).find(is_v4);
+        let none = || Failure::permanent("the server's port has no IPv4 address");
+        let ip = ip.ok_or_else(none)?.to_owned();
+        // What Nova's and Neutron's agents on the host call it.
+        let tap = format!("tap{}", port.id.get(..11).unwrap_or(&port.id));
+        Ok(Some((port.host, Port { tap, mac: port.mac_address, ip })))
+    }
+
+    fn state(&self, id: &str) -> Result<VmState, Failure> {
+        let Some(server) = self.server(id)? else { return Ok(VmState::Absent) };
+        let state = state_of(&server);
+        if matches!(state, VmState::Broken(_)) {
+            let why = self.cloud.fault(&server.id)?;
+            let why = why.unwrap_or_else(|| "the server is in error".to_owned());
+            return Ok(VmState::Broken(format!("Nova: {why}")));
+        }
+        Ok(state)
+    }
+
+    fn terminate(&self, id: &str) -> Result<bool, Failure> {
+        let found = self.all(id)?;
+        for server in found.iter().filter(|server| !is_going(server)) {
+            self.cloud.delete_server(&server.id)?;
+        }
+        Ok(found.iter().all(is_gone))
+    }
+
+    fn inventory(&self) -> Result<Vec<String>, Failure> {
+        let found = self.cloud.servers(TAG)?;
+        let there = found.iter().filter(|server| !is_going(server));
+        let mut ids: Vec<String> =
+            there.filter_map(|server| self.owner(server).map(str::to_owned)).collect();
+        ids.sort();
+        ids.dedup();
+        Ok(ids)
+    }
+
+    fn console(&self, id: &str) -> Result<String, Failure> {
+        match self.server(id)? {
+            Some(server) => Ok(self.cloud.console(&server.id)?),
+            None => Ok(String::new()),
+        }
+    }
+
+    fn look_again(&self) -> Duration {
+        self.settings.look_again
+    }
+
+    fn offer(&self, host: &str, cgpus: u32) -> Result<(), Failure> {
+        Ok(self.cloud.publish(host, cgpus)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seal_is_of_one_instance_in_one_project_by_one_key() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("seal.key");
+        let key = Key::at(&path).unwrap();
+        let seal = key.seal("i1", "p1");
+        assert_eq!(seal.len(), 64);
+        assert_eq!(Key::at(&path).unwrap().seal("i1", "p1"), seal, "the file keeps it");
+        let other = Key::at(&folder.path().join("other.key")).unwrap();
+        for different in [key.seal("i2", "p1"), key.seal("i1", "p2"), other.seal("i1", "p1")] {
+            assert_ne!(different, seal);
+        }
+        fs::write(&path, "short").unwrap();
+        assert!(Key::at(&path).unwrap_err().to_string().contains("is no key"));
+    }
+}

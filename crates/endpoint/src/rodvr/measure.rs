@@ -1,0 +1,306 @@
+//! What the rules cost, between network namespaces of this host: the same round trips and the same
+//! stream over a routed path without rules, through the rules, through the rules with 10,000
+//! grants, and through a relay in user space.
+
+use std::collections::BTreeMap;
+use std::io::{self, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::Path;
+use std::process::Command;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use rustix::thread::{CpuSet, sched_setaffinity};
+use weft_api::endpoint::GrantRow;
+
+use super::agent::{Agent, Settings};
+use super::lab::{Lab, NODE, UPLINK, Vm};
+
+/// Round trips of 64 bytes in one window.
+const TRIPS: usize = 20_000;
+
+/// Bytes of a round trip.
+const TRIP_BYTES: usize = 64;
+
+/// How long a stream is watched in one window.
+const STREAM: Duration = Duration::from_millis(500);
+
+/// Windows; the paths take turns.
+const WINDOWS: usize = 11;
+
+/// A connection that is not let through is given up after this time.
+const REFUSED_AFTER: Duration = Duration::from_millis(1_500);
+
+const MASKED: &str = "169.254.77.1:18515";
+
+/// What was measured: medians over the windows.
+#[derive(Debug, Clone, Default)]
+pub struct Found {
+    /// Figures by name.
+    pub figures: BTreeMap<&'static str, f64>,
+    /// The same of what must be worse, or must fail.
+    pub controls: BTreeMap<&'static str, f64>,
+}
+
+/// A path, and what was seen on it.
+struct Measured {
+    lab: Lab,
+    vm: Vm,
+    to: String,
+    trips_us: Vec<f64>,
+    gbit_s: Vec<f64>,
+}
+
+/// Answers what it is sent, or swallows it after the byte `s`.
+fn answer(mut stream: TcpStream) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let mut kind = [0];
+    stream.read_exact(&mut kind)?;
+    let mut block = vec![0; 256 << 10];
+    loop {
+        match stream.read(&mut block)? {
+            0 => return Ok(()),
+            _ if kind == *b"s" => {}
+            read => stream.write_all(&block[..read])?,
+        }
+    }
+}
+
+fn node(lab: &Lab) -> io::Result<u16> {
+    let listener = lab.node.within(|| TcpListener::bind((NODE, 0)))??;
+    let port = listener.local_addr()?.port();
+    thread::Builder::new().spawn(move || {
+        for stream in listener.incoming().flatten() {
+            thread::spawn(move || answer(stream));
+        }
+    })?;
+    Ok(port)
+}
+
+fn plain() -> io::Result<Measured> {
+    let lab = Lab::new()?;
+    let vm = lab.vm(1, "10.0.0.2", None)?;
+    lab.host.ip("addr add 10.0.0.1/24 dev tap1")?;
+    vm.inside.ip("route add default via 10.0.0.1")?;
+    lab.node.ip("route add 10.0.0.0/24 via 192.168.50.1")?;
+    lab.host.run("sysctl", &["-qw", "net.ipv4.ip_forward=1"])?;
+    let to = format!("{NODE}:{}", node(&lab)?);
+    Ok(Measured { lab, vm, to, trips_us: Vec::new(), gbit_s: Vec::new() })
+}
+
+fn rows_of(vm: &Vm, grants: usize, node: &str) -> Vec<GrantRow> {
+    let masked =
+        |number: usize| format!("169.254.77.{}:{}", 1 + number % 250, 18_515 + number / 250);
+    (0..grants).map(|number| vm.row("i1", 1, &masked(number), node)).collect()
+}
+
+fn ruled(folder: &Path, grants: usize) -> Result<(Measured, f64), crate::rodvr::Failure> {
+    let lost = |source| crate::rodvr::Failure::Io { what: "the lab".to_owned(), source };
+    let lab = Lab::new().map_err(lost)?;
+    let vm = lab.vm(1, "10.0.0.2", None).map_err(lost)?;
+    let port = node(&lab).map_err(lost)?;
+    let rows = rows_of(&vm, grants, &format!("{NODE}:{port}"));
+    let state = folder.join(format!("{grants}.json"));
+    let put = || {
+        let mut agent = Agent::open(Settings { state, uplinks: vec![UPLINK.to_owned()] })?;
+        agent.put("i1", &rows)?;
+        Ok(agent.totals().last.as_secs_f64() * 1e3)
+    };
+    let took_ms = lab.host.within(put).map_err(lost)??;
+    let to = MASKED.to_owned();
+    Ok((Measured { lab, vm, to, trips_us: Vec::new(), gbit_s: Vec::new() }, took_ms))
+}
+
+/// A host without rules whose program carries bytes to the node.
+fn relayed() -> io::Result<Measured> {
+    let mut path = plain()?;
+    let listener = path.lab.host.within(|| TcpListener::bind("10.0.0.1:0"))??;
+    let near = listener.local_addr()?.to_string();
+    let far = path.to.clone();
+    let host = path.lab.host.within(|| {
+        thread::Builder::new().spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let far = far.clone();
+                thread::spawn(move || relay(&stream, &far));
+            }
+        })
+    })?;
+    drop(host?);
+    path.to = near;
+    Ok(path)
+}
+
+fn relay(near: &TcpStream, far: &str) -> io::Result<()> {
+    let far = TcpStream::connect(far)?;
+    near.set_nodelay(true)?;
+    far.set_nodelay(true)?;
+    let (mut from, mut to) = (near.try_clone()?, far.try_clone()?);
+    thread::spawn(move || io::copy(&mut from, &mut to));
+    io::copy(&mut &far, &mut &*near)?;
+    Ok(())
+}
+
+/// Both ends of a path on one processor: what a packet costs, and not which core it woke.
+fn on_one_processor() {
+    let mut set = CpuSet::new();
+    set.set(0);
+    // Without it the figures spread more.
+    let _ = sched_setaffinity(None, &set);
+}
+
+impl Measured {
+    fn open(&self, kind: u8) -> io::Result<TcpStream> {
+        let mut stream = self.vm.inside.within(|| TcpStream::connect(&self.to))??;
+        stream.set_nodelay(true)?;
+        stream.write_all(&[kind])?;
+        Ok(stream)
+    }
+
+    fn window(&mut self) -> io::Result<()> {
+        let mut stream = self.open(b'e')?;
+        let mut block = [0x5a; TRIP_BYTES];
+        let mut took = Vec::with_capacity(TRIPS);
+        for trip in 0..TRIPS {
+            block[0] = trip.to_le_bytes()[0];
+            let (sent, begun) = (block, Instant::now());
+            stream.write_all(&block)?;
+            stream.read_exact(&mut block)?;
+            took.push(begun.elapsed().as_secs_f64() * 1e6);
+            if block != sent {
+                return Err(io::Error::other("an answer is not what was sent"));
+            }
+        }
+        self.trips_us.push(median(&mut took));
+        let stream = self.open(b's')?;
+        let (block, begun) = (vec![0_u8; 256 << 10], Instant::now());
+        let mut sent = 0.0;
+        while begun.elapsed() < STREAM {
+            // A block has a quarter of a MiB.
+            (&stream).write_all(&block)?;
+            sent += 2_097_152.0;
+        }
+        self.gbit_s.push(sent / begun.elapsed().as_secs_f64() / 1e9);
+        Ok(())
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Measures; takes about half a minute.
+///
+/// # Errors
+/// If the system does not permit it, or an answer is wrong.
+pub fn run(folder: &Path) -> anyhow::Result<Found> {
+    on_one_processor();
+    let (mut one, put_ms) = ruled(folder, 1)?;
+    let (many, resync_ms) = ruled(folder, 10_000)?;
+    let stranger = one.lab.vm(2, "10.0.0.3", None)?;
+    let refused = stranger.inside.within(|| {
+        MASKED.parse().is_ok_and(|to| TcpStream::connect_timeout(&to, REFUSED_AFTER).is_err())
+    })?;
+    anyhow::ensure!(refused, "a VM without a grant was let through");
+    drop(stranger);
+    let cut_ms = cut(folder, &mut one)?;
+    let (one, _) = ruled(&folder.join("again"), 1)?;
+    let mut paths = [plain()?, one, many, relayed()?];
+    for window in 0..WINDOWS {
+        for path in 0..paths.len() {
+            // Each is the first one as often as another.
+            let turn = (window + path) % paths.len();
+            paths[turn].window()?;
+        }
+    }
+    let trips = paths.each_mut().map(|path| (spread(&path.trips_us), median(&mut path.trips_us)));
+    let rates = paths.each_mut().map(|path| (spread(&path.gbit_s), median(&mut path.gbit_s)));
+    let [(_, plain_us), (_, one_us), (_, many_us), (_, relay_us)] = trips;
+    let [(_, plain_rate), (_, one_rate), (_, many_rate), (_, relay_rate)] = rates;
+    let loss = |rate: f64| (1.0 - rate / plain_rate) * 100.0;
+    let figures = BTreeMap::from([
+        ("endpoint_rtt_add_us", one_us - plain_us),
+        ("endpoint_rtt_add_10k_us", many_us - plain_us),
+        ("endpoint_throughput_loss_pct", loss(one_rate)),
+        ("endpoint_throughput_loss_10k_pct", loss(many_rate)),
+        ("put_ms", put_ms),
+        ("resync_10k_ms", resync_ms),
+        ("cut_ms", cut_ms),
+    ]);
+    let controls = BTreeMap::from([
+        ("plain_rtt_us", plain_us),
+        ("plain_rtt_spread_us", trips[0].0),
+        ("plain_gbit_s", plain_rate),
+        ("plain_gbit_s_spread", rates[0].0),
+        ("relay_rtt_add_us", relay_us - plain_us),
+        ("relay_throughput_loss_pct", loss(relay_rate)),
+        ("ungranted_refused", f64::from(u8::from(refused))),
+    ]);
+    Ok(Found { figures, controls })
+}
+
+/// The longest less the shortest.
+fn spread(values: &[f64]) -> f64 {
+    let longest = values.iter().copied().fold(f64::MIN, f64::max);
+    longest - values.iter().copied().fold(f64::MAX, f64::min)
+}
+
+/// How long it takes to withdraw a grant whose connection is open; nothing passes afterwards.
+fn cut(folder: &Path, path: &mut Measured) -> anyhow::Result<f64> {
+    let mut stream = path.open(b'e')?;
+    stream.write_all(b"x")?;
+    stream.read_exact(&mut [0])?;
+    let withdraw = || -> Result<f64, crate::rodvr::Failure> {
+        let (state, uplinks) = (folder.join("1.json"), vec![UPLINK.to_owned()]);
+        let mut agent = Agent::open(Settings { state, uplinks })?;
+        let begun = Instant::now();
+        agent.withdraw("i1")?;
+        Ok(begun.elapsed().as_secs_f64() * 1e3)
+    };
+    let took_ms = path.lab.host.within(withdraw)??;
+    stream.set_read_timeout(Some(REFUSED_AFTER))?;
+    stream.write_all(b"y")?;
+    anyhow::ensure!(stream.read_exact(&mut [0]).is_err(), "an answer came after the withdrawal");
+    Ok(took_ms)
+}
+
+impl Found {
+    /// For people, or as one JSON document.
+    #[must_use]
+    pub fn text(&self, json: bool) -> String {
+        let rounded = |figures: &BTreeMap<&'static str, f64>| {
+            let number = |(name, value): (&&'static str, &f64)| {
+                ((*name).to_owned(), serde_json::json!((value * 1e3).round() / 1e3))
+            };
+            figures.iter().map(number).collect::<serde_json::Map<_, _>>()
+        };
+        let (figures, controls) = (rounded(&self.figures), rounded(&self.controls));
+        if json {
+            let window = format!(
+                "{WINDOWS} windows of {TRIPS} round trips of {TRIP_BYTES} bytes and {} ms of a \
+                 stream, the paths in turns, one processor",
+                STREAM.as_millis()
+            );
+            let document = serde_json::json!({
+                "name": "endpoint", "mode": "real", "window": window,
+                "commit": commit(),
+                "seeds": [], "figures": figures, "baselines": {}, "controls": controls,
+            });
+            return document.to_string();
+        }
+        let mut lines = String::new();
+        for (name, value) in figures.iter().chain(&controls) {
+            lines += &format!("{name:34} {value}\n");
+        }
+        lines.trim_end().to_owned()
+    }
+}
+
+fn commit() -> String {
+    let output = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
+    let head = output.ok().filter(|output| output.status.success());
+    head.map_or_else(
+        || "unknown".to_owned(),
+        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+    )
+}

@@ -1,0 +1,236 @@
+//! The system's own programs: `nft`, `ip` and `conntrack`.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::Write as _;
+use std::net::Ipv4Addr;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::thread;
+
+use serde_json::Value;
+
+use super::flows::{self, Flow};
+use super::network::{Link, Observed};
+use super::{Failure, MARK, MARK_MASK, TABLE};
+
+/// Where the settings of the network are files.
+const SETTINGS: &str = "/proc/sys/net";
+
+fn failed(what: &str, source: std::io::Error) -> Failure {
+    Failure::Io { what: what.to_owned(), source }
+}
+
+/// What a program prints that is given some input.
+fn run(program: &'static str, arguments: &[&str], input: &str) -> Result<String, Failure> {
+    let mut command = Command::new(program);
+    // Sentences and numbers are read.
+    command.args(arguments).env("LC_ALL", "C");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let spawned = command.spawn();
+    let mut child = spawned.map_err(|source| failed(&format!("cannot run {program}"), source))?;
+    let stdin = child.stdin.take();
+    let output = thread::scope(|scope| {
+        // It may print before it has read everything.
+        scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input.as_bytes())));
+        child.wait_with_output()
+    });
+    let output = output.map_err(|source| failed(program, source))?;
+    if output.status.success() {
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
+    }
+    let said = String::from_utf8_lossy(&output.stderr);
+    let words = said.lines().next().unwrap_or("it failed and did not say why").to_owned();
+    Err(Failure::Program { program, words })
+}
+
+/// Whether the programs are there.
+///
+/// # Errors
+/// Which is not.
+pub fn check() -> Result<(), Failure> {
+    run("nft", &["--version"], "")?;
+    run("ip", &["-V"], "")?;
+    run("conntrack", &["--version"], "")?;
+    let all = fs::read_to_string(Path::new(SETTINGS).join("ipv4/conf/all/rp_filter"));
+    // A tenant's address is no address of the host's own routes.
+    if all.is_ok_and(|all| all.trim() == "1") {
+        return Err(Failure::Program {
+            program: "sysctl",
+            words: "net.ipv4.conf.all.rp_filter is 1, which drops what VMs send: set it to 0 or 2"
+                .to_owned(),
+        });
+    }
+    Ok(())
+}
+
+/// Puts a ruleset in force, in one transaction.
+///
+/// # Errors
+/// What `nft` said; then nothing has changed.
+pub fn put_ruleset(text: &str) -> Result<(), Failure> {
+    match run("nft", &["-f", "-"], text) {
+        Ok(_) => Ok(()),
+        // A table that another version made may have other maps: the same, from nothing.
+        Err(_) => {
+            let fresh = format!("table inet {TABLE} {{}}\ndelete table inet {TABLE}\n{text}");
+            run("nft", &["-f", "-"], &fresh).map(drop)
+        }
+    }
+}
+
+/// The rules as they are in force, without elements and counts; none if there are none.
+#[must_use]
+pub fn shape() -> Option<String> {
+    run("nft", &["-s", "-t", "list", "table", "inet", TABLE], "").ok()
+}
+
+/// Packets by counter.
+///
+/// # Errors
+/// What `nft` said.
+pub fn counters() -> Result<Vec<(String, u64)>, Failure> {
+    let text = run("nft", &["-j", "list", "counters", "table", "inet", TABLE], "")?;
+    let found: Value = serde_json::from_str(&text).unwrap_or_default();
+    let one = |item: &Value| {
+        let counter = item.get("counter")?;
+        Some((counter.get("name")?.as_str()?.to_owned(), counter.get("packets")?.as_u64()?))
+    };
+    let list = found.get("nftables").and_then(Value::as_array);
+    Ok(list.into_iter().flatten().filter_map(one).collect())
+}
+
+/// What is there of the network.
+///
+/// # Errors
+/// What `ip` said.
+pub fn observe() -> Result<Observed, Failure> {
+    let mut found = Observed::default();
+    for link in lists(&run("ip", &["-j", "link", "show"], "")?) {
+        let Some(name) = word(&link, "ifname") else { continue };
+        let flags = link.get("flags").and_then(Value::as_array);
+        let is_up = flags.is_some_and(|flags| flags.iter().any(|flag| flag == "UP"));
+        let index = link.get("ifindex").and_then(Value::as_u64).unwrap_or(0);
+        let index = u32::try_from(index).unwrap_or(0);
+        found.links.insert(name, Link { index, bridge: word(&link, "master"), is_up });
+    }
+    for rule in lists(&run("ip", &["-4", "-j", "rule", "show"], "")?) {
+        let mark = word(&rule, "fwmark").and_then(|mark| number(&mark));
+        let table = word(&rule, "table").and_then(|table| number(&table));
+        if let (Some(mark), Some(table)) = (mark, table)
+            && mark & MARK_MASK == MARK
+        {
+            found.rules.insert((mark, table));
+        }
+    }
+    for route in lists(&run("ip", &["-4", "-j", "route", "show", "table", "all"], "")?) {
+        let (to, device) = (word(&route, "dst"), word(&route, "dev"));
+        let table = match word(&route, "table") {
+            None => Some(0),
+            Some(table) => number(&table),
+        };
+        if let (Some(to), Some(device), Some(table)) = (to, device, table)
+            && (table == 0 || table & MARK_MASK == MARK)
+        {
+            found.routes.insert((to, device, table));
+        }
+    }
+    for proxy in lists(&run("ip", &["-4", "-j", "neigh", "show", "proxy"], "")?) {
+        found.proxies.extend(address(&proxy).filter(|(ip, _)| is_masked(*ip)));
+    }
+    let all = ["-4", "-j", "neigh", "show", "nud", "permanent"];
+    for neighbour in lists(&run("ip", &all, "")?) {
+        if let (Some((ip, device)), Some(mac)) = (address(&neighbour), word(&neighbour, "lladdr")) {
+            found.neighbours.insert((ip, device, mac));
+        }
+    }
+    Ok(found)
+}
+
+fn is_masked(ip: Ipv4Addr) -> bool {
+    ip.octets()[..3] == super::MASKED_NETWORK.octets()[..3]
+}
+
+/// What `ip -j` prints; nothing at all where there is nothing.
+fn lists(text: &str) -> Vec<Value> {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+fn word(value: &Value, name: &str) -> Option<String> {
+    value.get(name)?.as_str().map(str::to_owned)
+}
+
+fn number(text: &str) -> Option<u32> {
+    match text.strip_prefix("0x") {
+        Some(digits) => u32::from_str_radix(digits, 16).ok(),
+        None => text.parse().ok(),
+    }
+}
+
+fn address(value: &Value) -> Option<(Ipv4Addr, String)> {
+    Some((word(value, "dst")?.parse().ok()?, word(value, "dev")?))
+}
+
+/// Carries out commands of `ip`.
+///
+/// # Errors
+/// What `ip` said; what came before was done.
+pub fn put_network(commands: &[String]) -> Result<(), Failure> {
+    if commands.is_empty() {
+        return Ok(());
+    }
+    let text: String = commands.iter().map(|command| format!("{command}\n")).collect();
+    run("ip", &["-4", "-batch", "-"], &text).map(drop)
+}
+
+/// Settings that are there, of those with these names.
+#[must_use]
+pub fn settings<'a>(names: impl Iterator<Item = &'a String>) -> BTreeMap<String, String> {
+    let value = |name: &String| {
+        let text = fs::read_to_string(Path::new(SETTINGS).join(name)).ok()?;
+        Some((name.clone(), text.trim().to_owned()))
+    };
+    names.filter_map(value).collect()
+}
+
+/// Writes settings.
+///
+/// # Errors
+/// The system's.
+pub fn put_settings(settings: &BTreeMap<String, String>) -> Result<(), Failure> {
+    for (name, value) in settings {
+        let path = Path::new(SETTINGS).join(name);
+        let written = fs::write(&path, value);
+        written.map_err(|source| failed(&format!("cannot set {}", path.display()), source))?;
+    }
+    Ok(())
+}
+
+/// Connections of all ports.
+///
+/// # Errors
+/// What `conntrack` said.
+pub fn flows() -> Result<BTreeSet<Flow>, Failure> {
+    let ours = format!("{MARK}/{MARK_MASK}");
+    let text = run("conntrack", &["-L", "-f", "ipv4", "-p", "tcp", "-m", &ours], "")?;
+    Ok(flows::parse(&text))
+}
+
+/// Ends connections.
+///
+/// # Errors
+/// What `conntrack` said, other than that they have ended.
+pub fn end(flows: &BTreeSet<Flow>) -> Result<(), Failure> {
+    for flow in flows {
+        let arguments = flow.arguments();
+        let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+        let ended = run("conntrack", &arguments, "");
+        if let Err(Failure::Program { words, .. }) = &ended
+            && words.contains(" 0 flow entries")
+        {
+            continue;
+        }
+        ended?;
+    }
+    Ok(())
+}

@@ -1,0 +1,124 @@
+//! A tenant that makes the device be written for its memory in each turn, and gives the turn up as
+//! soon as that is done.
+#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
+
+use weft_sched::{
+    Action, Actions, Config, DeviceKey, Event, Node, SessionKey, TenantKey, Usage, VgpuKey, Weight,
+};
+
+const D: DeviceKey = DeviceKey(0);
+/// Has a command at any time.
+const BUSY: SessionKey = SessionKey(0);
+/// Has one short kernel, and then the next one.
+const TINY: SessionKey = SessionKey(1);
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+const KERNEL_NS: u64 = 20 * US;
+
+/// A device that executes what its holder has, and is written for [`TINY`] in each of its turns.
+struct Device {
+    node: Node,
+    now_ns: u64,
+    switch_ns: u64,
+    /// Device time of each.
+    used_ns: [u64; 2],
+    /// The turn that goes on, until its holder was asked for it.
+    epoch: u64,
+    revoked: bool,
+}
+
+impl Device {
+    fn new(weight: Weight, switch_ns: u64) -> Self {
+        let (mut node, config) = (Node::new(), Config::default());
+        let mut actions = Actions::new();
+        let tenant = TenantKey::DEFAULT;
+        node.handle(0, Event::DeviceUp { device: D, config }, &mut actions).unwrap();
+        for (session, weight) in [(BUSY, weight), (TINY, Weight::ONE)] {
+            let vgpu = VgpuKey(session.0);
+            let add = Event::AddVgpu { vgpu, tenant, device: D, weight };
+            node.handle(0, add, &mut actions).unwrap();
+            node.handle(0, Event::AddSession { session, vgpu }, &mut actions).unwrap();
+        }
+        let mut device =
+            Self { node, now_ns: 0, switch_ns, used_ns: [0; 2], epoch: 0, revoked: false };
+        device.tell(Event::Runnable { session: BUSY, estimate_ns: 0 });
+        device.tell(Event::Runnable { session: TINY, estimate_ns: 0 });
+        device
+    }
+
+    fn tell(&mut self, event: Event) {
+        let mut actions = Actions::new();
+        self.node.handle(self.now_ns, event, &mut actions).unwrap();
+        for action in actions.drain() {
+            if let Action::Grant { epoch, .. } = action {
+                (self.epoch, self.revoked) = (epoch, false);
+            }
+            self.revoked |= matches!(action, Action::Revoke { .. });
+        }
+    }
+
+    /// Lets time pass, and the core look at the clock whenever it wants to.
+    fn pass(&mut self, ns: u64) {
+        let end_ns = self.now_ns + ns;
+        while let Some((at_ns, _)) = self.node.poll_timeout().filter(|(at_ns, _)| *at_ns <= end_ns)
+        {
+            self.now_ns = at_ns.max(self.now_ns);
+            self.tell(Event::Timer);
+        }
+        self.now_ns = end_ns;
+    }
+
+    fn usage(&self, session: SessionKey) -> Usage {
+        Usage { used_ns: self.used_ns[session.0 as usize], in_flight_ns: 0, idle_ns: 0 }
+    }
+
+    fn step(&mut self) {
+        match self.node.holders(D).first().copied() {
+            Some(BUSY) => {
+                self.pass(100 * US);
+                self.used_ns[0] += 100 * US;
+                let (session, epoch, usage) = (BUSY, self.epoch, self.usage(BUSY));
+                self.tell(match self.revoked {
+                    true => Event::Released { session, epoch, usage },
+                    false => Event::Used { session, usage },
+                });
+            }
+            Some(session) => {
+                self.tell(Event::Switched { session, switch_ns: self.switch_ns });
+                self.pass(self.switch_ns + KERNEL_NS);
+                self.used_ns[1] += KERNEL_NS;
+                self.tell(Event::Idle { session });
+                let (epoch, usage) = (self.epoch, self.usage(session));
+                self.tell(Event::Released { session, epoch, usage });
+                self.pass(US);
+                self.tell(Event::Runnable { session, estimate_ns: 0 });
+            }
+            None => self.pass(10 * US),
+        }
+    }
+}
+
+/// What the device is written for a tenant is no time of others' beyond its share: with a quarter
+/// of the weight it has no more than a quarter, and what was cheap in the beginning.
+#[test]
+fn who_switches_and_gives_up_takes_no_more_than_its_share() {
+    let mut device = Device::new(Weight::new(3).unwrap(), 5 * MS);
+    while device.now_ns < 4_000 * MS {
+        device.step();
+    }
+    let [busy_ns, tiny_ns] = device.used_ns;
+    let share = busy_ns as f64 / device.now_ns as f64;
+    assert!(share > 0.72, "the other one has {share:.3} of the device");
+    assert!(tiny_ns > 100 * KERNEL_NS, "it gets on: {tiny_ns} ns");
+}
+
+/// Where nothing is written, nobody pays for it.
+#[test]
+fn who_gives_up_without_a_switch_leaves_the_device_to_the_other() {
+    let mut device = Device::new(Weight::ONE, 0);
+    while device.now_ns < 1_000 * MS {
+        device.step();
+    }
+    let share = device.used_ns[0] as f64 / device.now_ns as f64;
+    assert!(share > 0.9, "the other one has {share:.3} of the device");
+}
