@@ -49,6 +49,16 @@ impl<R: Copy + Ord> Heap<R> {
         self.top
     }
 
+    /// The first of all but `key`.
+    pub(crate) fn peek_beside(&self, key: u32) -> Option<(R, u32)> {
+        let (rank, first) = self.top?;
+        if first != key {
+            return Some((rank, first));
+        }
+        // Those that are second in their branches; one that is alone has no entry or is the first.
+        self.entries.iter().skip(1).take(ARITY).copied().min()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.top.is_none()
     }

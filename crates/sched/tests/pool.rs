@@ -5,13 +5,31 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use weft_sched::journal::{PoolReplay, PoolWriter, ReplayError};
-use weft_sched::pool::invariants::{Limits, Trace, Violation};
+use weft_sched::pool::invariants::{Limits, Sharer, Trace, Violation};
 use weft_sched::pool::{Class, Pool, PoolAction, PoolConfig, PoolError, PoolEvent, policy};
-use weft_sched::{DeviceKey, TaskKey, VgpuKey, Weight};
+use weft_sched::{DeviceKey, TaskKey, TenantKey, VgpuKey, Weight};
 
 const MS: u64 = 1_000_000;
 const LONGEST_BATCH_NS: u64 = 900 * MS;
 const LONGEST_USER_NS: u64 = 180 * MS;
+
+/// What a tenant says of a task's length.
+#[derive(Clone, Copy, Debug)]
+enum Estimate {
+    Exact,
+    None,
+    Lie(u64),
+}
+
+impl Estimate {
+    fn ns(self, length_ns: u64) -> u64 {
+        match self {
+            Self::Exact => length_ns,
+            Self::None => 0,
+            Self::Lie(ns) => ns,
+        }
+    }
+}
 
 /// What a random history does next.
 #[derive(Clone, Debug)]
@@ -19,7 +37,7 @@ enum Step {
     Submit {
         vgpu: u32,
         permille: u64,
-        known: bool,
+        estimate: Estimate,
     },
     Pass {
         ms: u64,
@@ -47,10 +65,24 @@ enum Step {
     Restart,
 }
 
+fn honest() -> BoxedStrategy<Estimate> {
+    prop_oneof![Just(Estimate::Exact), Just(Estimate::None)].boxed()
+}
+
+/// 1 ns to 36 years.
+fn any_estimate() -> BoxedStrategy<Estimate> {
+    let lie = (0u32..=60).prop_map(|bits| Estimate::Lie(1 << bits));
+    prop_oneof![1 => honest(), 2 => lie].boxed()
+}
+
 fn steps() -> impl Strategy<Value = Vec<Step>> {
+    steps_with(honest())
+}
+
+fn steps_with(estimate: BoxedStrategy<Estimate>) -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        8 => (0u32..6, 1u64..=1_000, any::<bool>())
-            .prop_map(|(vgpu, permille, known)| Step::Submit { vgpu, permille, known }),
+        8 => (0u32..6, 1u64..=1_000, estimate)
+            .prop_map(|(vgpu, permille, estimate)| Step::Submit { vgpu, permille, estimate }),
         6 => (1u64..400).prop_map(|ms| Step::Pass { ms }),
         1 => (0u32..4).prop_map(|device| Step::Down { device }),
         2 => (0u32..4).prop_map(|device| Step::Up { device }),
@@ -121,7 +153,8 @@ impl Driver {
             let class = if key < 3 { USER } else { Class::Batch };
             let weight = Weight::new(key % 3 + 1).unwrap();
             driver.vgpus.push((class, weight));
-            driver.feed(PoolEvent::AddVgpu { vgpu: VgpuKey(key), class, weight });
+            let (vgpu, tenant) = (VgpuKey(key), TenantKey(key % 2));
+            driver.feed(PoolEvent::AddVgpu { vgpu, tenant, class, weight });
         }
         (0..4).for_each(|key| driver.feed(PoolEvent::DeviceUp { device: DeviceKey(key) }));
         driver
@@ -182,16 +215,15 @@ impl Driver {
             self.busy.remove(&device);
             match busy {
                 Busy::Resets { .. } => self.feed(PoolEvent::ResetDone { device }),
-                Busy::Runs { task, since_ns, end_ns, .. } if self.now_ns == end_ns => {
+                Busy::Runs { task, end_ns, .. } if self.now_ns == end_ns => {
                     self.tasks.remove(&task);
                     self.done += 1;
-                    let used_ns = self.now_ns - since_ns;
-                    self.feed(PoolEvent::Finished { device, task, used_ns });
+                    self.feed(PoolEvent::Finished { device, task });
                 }
                 Busy::Runs { task, since_ns, .. } => {
                     let used_ns = self.now_ns - since_ns;
                     self.tasks.get_mut(&task).unwrap().0 -= used_ns;
-                    self.feed(PoolEvent::Stopped { device, task, used_ns });
+                    self.feed(PoolEvent::Stopped { device, task });
                 }
             }
         }
@@ -200,14 +232,9 @@ impl Driver {
 
     fn step(&mut self, step: &Step) {
         match *step {
-            Step::Submit { vgpu, permille, known } => {
+            Step::Submit { vgpu, permille, estimate } => {
                 let longest_ns = if vgpu < 3 { LONGEST_USER_NS } else { LONGEST_BATCH_NS };
-                let length_ns = longest_ns / 1_000 * permille;
-                let task = TaskKey(self.next);
-                self.next += 1;
-                self.tasks.insert(task, (length_ns, length_ns));
-                let estimate_ns = if known { length_ns } else { 0 };
-                self.feed(PoolEvent::Submit { task, vgpu: VgpuKey(vgpu), estimate_ns });
+                self.submit(vgpu, longest_ns / 1_000 * permille, estimate);
             }
             Step::Pass { ms } => self.pass(self.now_ns + ms * MS),
             Step::Down { device } => self.down(device),
@@ -233,6 +260,15 @@ impl Driver {
                 assert_eq!(self.pool.snapshot(), bytes);
             }
         }
+    }
+
+    fn submit(&mut self, vgpu: u32, length_ns: u64, estimate: Estimate) -> TaskKey {
+        let task = TaskKey(self.next);
+        self.next += 1;
+        self.tasks.insert(task, (length_ns, length_ns));
+        let estimate_ns = estimate.ns(length_ns);
+        self.feed(PoolEvent::Submit { task, vgpu: VgpuKey(vgpu), estimate_ns });
+        task
     }
 
     fn set(&mut self, vgpu: u32) {
@@ -288,6 +324,30 @@ fn config(name: &str, reserved: u32, reset: bool) -> PoolConfig {
     PoolConfig { policy, reserved, reset, ..PoolConfig::default() }
 }
 
+/// What `deadline` promises; the lag of user-facing vGPUs is allowed so many times.
+fn bounds(by_tenant: bool, lags: u64) -> Limits {
+    let config = config("deadline", 0, false);
+    // A slice beyond its quantum a batch run goes on, and no longer while others are owed more.
+    let longest_ns = config.batch_quantum_ns + config.slice_ns;
+    let user_ns = if lags == 1 { LONGEST_USER_NS } else { config.user_quantum_ns };
+    Limits {
+        batch_wait_ns: Some(config.batch_patience_ns + LONGEST_USER_NS),
+        is_work_conserving: true,
+        lag_longest_ns: Some(longest_ns),
+        turn_longest_ns: (!by_tenant).then_some(longest_ns),
+        user_lag_ns: Some((lags * user_ns, config.slack_ns)),
+        by_tenant,
+    }
+}
+
+fn keep(config: PoolConfig, limits: Limits, steps: &[Step]) {
+    let mut driver = Driver::new(config, limits);
+    let stays =
+        |step: &&Step| !matches!(step, Step::Down { .. } | Step::Up { .. } | Step::Reclass { .. });
+    steps.iter().filter(stays).for_each(|step| driver.step(step));
+    driver.end();
+}
+
 proptest! {
     #[test]
     fn every_task_runs_once_under_every_policy(
@@ -310,22 +370,19 @@ proptest! {
 
     /// With devices and classes that stay, and so with a bound.
     #[test]
-    fn deadline_keeps_its_bounds(steps in steps()) {
-        let config = config("deadline", 0, false);
-        let limits = Limits {
-            batch_wait_ns: Some(config.batch_patience_ns + LONGEST_USER_NS),
-            is_work_conserving: true,
-            lag_longest_ns: Some(LONGEST_BATCH_NS),
-            user_lag_ns: Some((LONGEST_USER_NS, config.slack_ns)),
-        };
-        let mut driver = Driver::new(config, limits);
-        let stays = |step: &&Step| {
-            !matches!(step, Step::Down { .. } | Step::Up { .. } | Step::Reclass { .. })
-        };
-        for step in steps.iter().filter(stays) {
-            driver.step(step);
-        }
-        driver.end();
+    fn deadline_keeps_its_bounds(steps in steps(), by_tenant in any::<bool>()) {
+        let limits = bounds(by_tenant, 1);
+        keep(PoolConfig { by_tenant, ..config("deadline", 0, false) }, limits, &steps);
+    }
+
+    /// A user-facing lie may cost who says it as much again, and others nothing.
+    #[test]
+    fn no_estimate_breaks_the_bounds(
+        steps in steps_with(any_estimate()),
+        by_tenant in any::<bool>(),
+    ) {
+        let limits = bounds(by_tenant, 2);
+        keep(PoolConfig { by_tenant, ..config("deadline", 0, false) }, limits, &steps);
     }
 
     /// A pool that was restored from bytes answers as the one that they are of.
@@ -398,15 +455,20 @@ proptest! {
 fn small(limits: Limits) -> Trace {
     let mut trace = Trace::new(limits);
     let class = Class::UserFacing { sla_ns: 200 * MS };
-    let weight = Weight::ONE;
     let events = [
         PoolEvent::DeviceUp { device: DeviceKey(0) },
-        PoolEvent::AddVgpu { vgpu: VgpuKey(0), class, weight },
-        PoolEvent::AddVgpu { vgpu: VgpuKey(1), class: Class::Batch, weight },
-        PoolEvent::AddVgpu { vgpu: VgpuKey(2), class: Class::Batch, weight },
+        add(0, class, 1),
+        add(1, Class::Batch, 1),
+        add(2, Class::Batch, 1),
     ];
     events.iter().for_each(|event| trace.step(0, event, &[]).unwrap());
     trace
+}
+
+/// A vGPU of a tenant of its own.
+fn add(key: u32, class: Class, weight: u32) -> PoolEvent {
+    let (vgpu, tenant) = (VgpuKey(key), TenantKey(key));
+    PoolEvent::AddVgpu { vgpu, tenant, class, weight: Weight::new(weight).unwrap() }
 }
 
 fn submit(task: u32, vgpu: u32) -> PoolEvent {
@@ -418,7 +480,7 @@ fn runs(task: u32) -> PoolAction {
 }
 
 fn finished(task: u32) -> PoolEvent {
-    PoolEvent::Finished { device: DeviceKey(0), task: TaskKey(task), used_ns: MS }
+    PoolEvent::Finished { device: DeviceKey(0), task: TaskKey(task) }
 }
 
 #[test]
@@ -472,7 +534,7 @@ fn a_vgpu_that_has_all_the_service_is_seen() {
     // Each may be two tasks of 1 ms ahead.
     trace.step(4 * MS, &submit(3, 1), &[]).unwrap();
     let broken = trace.step(5 * MS, &submit(4, 1), &[]);
-    let (ahead, behind) = (VgpuKey(1), VgpuKey(2));
+    let (ahead, behind) = (Sharer::Vgpu(VgpuKey(1)), Sharer::Vgpu(VgpuKey(2)));
     let lag = Violation::Lag { ahead, behind, lag_ns: 5 * MS, bound_ns: 4 * MS };
     assert_eq!(broken, Err(lag));
 }
@@ -484,9 +546,9 @@ fn priority_starves_batch_tasks_and_is_caught() {
     let caught = std::panic::catch_unwind(move || {
         let mut driver = Driver::new(config("priority", 0, false), limits);
         for _ in 0..100 {
-            driver.step(&Step::Submit { vgpu: 0, permille: 1_000, known: true });
+            driver.step(&Step::Submit { vgpu: 0, permille: 1_000, estimate: Estimate::Exact });
         }
-        driver.step(&Step::Submit { vgpu: 3, permille: 1_000, known: true });
+        driver.step(&Step::Submit { vgpu: 3, permille: 1_000, estimate: Estimate::Exact });
         driver.end();
     });
     let panic = caught.expect_err("nothing was seen");
@@ -516,7 +578,7 @@ fn overload(config: PoolConfig, length_ns: u64) -> Vec<u64> {
             let have = outstanding.iter().filter(|(_, of)| *of == vgpu).count();
             for _ in have..16 {
                 outstanding.push((TaskKey(driver.next), vgpu));
-                driver.step(&Step::Submit { vgpu, permille, known: true });
+                driver.step(&Step::Submit { vgpu, permille, estimate: Estimate::Exact });
             }
         }
         driver.step(&Step::Pass { ms: 20 });
@@ -551,7 +613,7 @@ fn flipped(weights: &[u32]) -> (u64, u64) {
             let have = outstanding.iter().filter(|(_, of)| *of == vgpu).count();
             for _ in have..8 {
                 outstanding.push((TaskKey(driver.next), vgpu));
-                driver.step(&Step::Submit { vgpu, permille: 200, known: true });
+                driver.step(&Step::Submit { vgpu, permille: 200, estimate: Estimate::Exact });
             }
         }
         weights.iter().for_each(|weight| set(&mut driver, 3, *weight));
@@ -621,28 +683,16 @@ fn a_user_facing_vgpu_that_has_all_the_service_is_seen() {
     let limits = Limits { user_lag_ns: Some((MS, 2 * MS)), ..Limits::default() };
     let mut trace = small(limits);
     let class = Class::UserFacing { sla_ns: 200 * MS };
-    let second = PoolEvent::AddVgpu { vgpu: VgpuKey(3), class, weight: Weight::ONE };
-    trace.step(0, &second, &[]).unwrap();
+    trace.step(0, &add(3, class, 1), &[]).unwrap();
     trace.step(0, &submit(0, 0), &[runs(0)]).unwrap();
     trace.step(0, &submit(1, 0), &[]).unwrap();
     trace.step(0, &submit(2, 3), &[]).unwrap();
     // Two tasks of 1 ms and the slack of each.
     trace.step(8 * MS, &submit(3, 0), &[]).unwrap();
     let broken = trace.step(9 * MS, &submit(4, 0), &[]);
-    let (ahead, behind) = (VgpuKey(0), VgpuKey(3));
+    let (ahead, behind) = (Sharer::Vgpu(VgpuKey(0)), Sharer::Vgpu(VgpuKey(3)));
     let lag = Violation::Lag { ahead, behind, lag_ns: 9 * MS, bound_ns: 8 * MS };
     assert_eq!(broken, Err(lag));
-}
-
-#[test]
-fn a_device_that_reports_too_much_overflows_nothing() {
-    let mut pool = pool(config("deadline", 0, false), 1);
-    feed(&mut pool, 0, submit(0, 1));
-    let (device, task) = (DeviceKey(0), TaskKey(0));
-    for _ in 0..2 {
-        feed(&mut pool, MS, PoolEvent::Stopped { device, task, used_ns: u64::MAX });
-    }
-    feed(&mut pool, 2 * MS, finished(0));
 }
 
 fn feed(pool: &mut Pool, now_ns: u64, event: PoolEvent) -> Vec<PoolAction> {
@@ -653,10 +703,8 @@ fn feed(pool: &mut Pool, now_ns: u64, event: PoolEvent) -> Vec<PoolAction> {
 
 fn pool(config: PoolConfig, devices: u32) -> Pool {
     let mut pool = Pool::new(config);
-    let class = Class::UserFacing { sla_ns: 200 * MS };
-    let weight = Weight::ONE;
-    feed(&mut pool, 0, PoolEvent::AddVgpu { vgpu: VgpuKey(0), class, weight });
-    feed(&mut pool, 0, PoolEvent::AddVgpu { vgpu: VgpuKey(1), class: Class::Batch, weight });
+    feed(&mut pool, 0, add(0, USER, 1));
+    feed(&mut pool, 0, add(1, Class::Batch, 1));
     for key in 0..devices {
         feed(&mut pool, 0, PoolEvent::DeviceUp { device: DeviceKey(key) });
     }
@@ -670,8 +718,10 @@ fn deadline_stops_a_batch_task_at_its_next_slice_and_goes_on_with_it() {
     let yields = PoolAction::Yield { device: DeviceKey(0), at_ns: 10 * MS };
     assert_eq!(feed(&mut pool, 7 * MS, submit(1, 0)), [yields]);
     let (device, task) = (DeviceKey(0), TaskKey(0));
-    let stopped = PoolEvent::Stopped { device, task, used_ns: 10 * MS };
-    assert_eq!(feed(&mut pool, 10 * MS, stopped), [runs(1)]);
+    let stopped = PoolEvent::Stopped { device, task };
+    // A user-facing task that is longer than its quantum does not keep batch tasks waiting.
+    let yields = PoolAction::Yield { device, at_ns: 1_010 * MS };
+    assert_eq!(feed(&mut pool, 10 * MS, stopped), [runs(1), yields]);
     assert_eq!(feed(&mut pool, 30 * MS, finished(1)), [runs(0)]);
 }
 

@@ -299,8 +299,10 @@ proptest! {
             options.limits = Limits {
                 batch_wait_ns: Some(1_200 * MS),
                 is_work_conserving: true,
-                lag_longest_ns: Some(2_674 * MS),
+                lag_longest_ns: Some(105 * MS),
+                turn_longest_ns: Some(105 * MS),
                 user_lag_ns: Some((178 * MS, options.pool.slack_ns)),
+                by_tenant: false,
             };
         }
         let found = run(&generate(&spec), &options, seed).unwrap();

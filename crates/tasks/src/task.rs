@@ -62,7 +62,7 @@ impl<'a> Task<'a> {
         Self { shared_bytes, ..self }
     }
 
-    /// How long it should take, in ns. Without it the node goes by earlier tasks of the kernel.
+    /// How long it should take, in ns: what the node goes by until the kernel has been measured.
     #[must_use]
     pub fn estimate_ns(self, estimate_ns: u64) -> Self {
         Self { estimate_ns, ..self }

@@ -22,6 +22,7 @@ mod moves;
 mod network;
 mod node;
 mod people;
+mod pool_shares;
 mod pools;
 mod programs;
 mod quiet;

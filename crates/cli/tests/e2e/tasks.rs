@@ -82,7 +82,7 @@ impl Pool {
         Self { node: Node::paced(&all), _model: model }
     }
 
-    fn create(&self, name: &str, flags: &[&str]) {
+    pub(crate) fn create(&self, name: &str, flags: &[&str]) {
         let mut arguments = vec!["create", name, "--tasks", "--device", "p"];
         arguments.extend_from_slice(flags);
         success(control(&self.node, &arguments));
@@ -108,6 +108,11 @@ impl Pool {
     /// An accelerator with the kernels.
     pub(crate) fn loaded(&self, name: &str, flags: &[&str]) -> (Accelerator, Module) {
         self.create(name, flags);
+        self.join(name)
+    }
+
+    /// One that is there, with the kernels.
+    pub(crate) fn join(&self, name: &str) -> (Accelerator, Module) {
         let accelerator = self.open(name).unwrap();
         let module = accelerator.load(KERNELS.as_bytes()).unwrap();
         (accelerator, module)

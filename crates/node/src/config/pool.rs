@@ -28,8 +28,11 @@ pub struct PoolSettings {
     pub slice_us: u64,
     /// `deadline`: after so long without a device batch tasks get one.
     pub batch_patience_ms: u64,
-    /// `deadline`: for at least so long.
+    /// `deadline`: for at least so long; and so long a batch task runs before it gives way to a
+    /// batch accelerator that is owed more.
     pub batch_quantum_ms: u64,
+    /// `deadline`: so long a user-facing task runs before it gives way to whoever waits.
+    pub user_quantum_ms: u64,
     /// `deadline`: a task that missed its SLA goes first after so long.
     pub late_patience_ms: u64,
     /// `deadline`: service by which the earliest deadline may run ahead of its vGPU's share.
@@ -53,6 +56,7 @@ impl Default for PoolSettings {
             slice_ns,
             batch_patience_ns,
             batch_quantum_ns,
+            user_quantum_ns,
             late_patience_ns,
             slack_ns,
             ..
@@ -67,6 +71,7 @@ impl Default for PoolSettings {
             slice_us: slice_ns / 1000,
             batch_patience_ms: batch_patience_ns / 1_000_000,
             batch_quantum_ms: batch_quantum_ns / 1_000_000,
+            user_quantum_ms: user_quantum_ns / 1_000_000,
             late_patience_ms: late_patience_ns / 1_000_000,
             slack_ms: slack_ns / 1_000_000,
             tasks: 1024,
@@ -90,6 +95,7 @@ impl PoolSettings {
             slice_ns: self.slice_us * 1000,
             batch_patience_ns: self.batch_patience_ms * 1_000_000,
             batch_quantum_ns: self.batch_quantum_ms * 1_000_000,
+            user_quantum_ns: self.user_quantum_ms * 1_000_000,
             late_patience_ns: self.late_patience_ms * 1_000_000,
             slack_ns: self.slack_ms * 1_000_000,
             ..PoolConfig::default()
@@ -111,7 +117,8 @@ impl PoolSettings {
         check(&format!("{key}.recent"), self.recent.into(), 1, 65_536)?;
         check(&format!("{key}.slice_us"), self.slice_us, 100, 10_000_000)?;
         check(&format!("{key}.batch_patience_ms"), self.batch_patience_ms, 1, hour_ms)?;
-        check(&format!("{key}.batch_quantum_ms"), self.batch_quantum_ms, 0, hour_ms)?;
+        check(&format!("{key}.batch_quantum_ms"), self.batch_quantum_ms, 1, hour_ms)?;
+        check(&format!("{key}.user_quantum_ms"), self.user_quantum_ms, 1, hour_ms)?;
         check(&format!("{key}.late_patience_ms"), self.late_patience_ms, 1, hour_ms)?;
         check(&format!("{key}.slack_ms"), self.slack_ms, 0, hour_ms)?;
         check(&format!("{key}.tasks"), self.tasks.into(), 1, 4096)?;

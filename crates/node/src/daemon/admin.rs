@@ -389,12 +389,12 @@ impl Daemon {
         }
     }
 
-    fn set_tenant(&self, uid: u32, weight: u32) -> anyhow::Result<()> {
+    fn set_tenant(self: &Arc<Self>, uid: u32, weight: u32) -> anyhow::Result<()> {
         anyhow::ensure!(
             self.config.scheduling.share == ShareConfig::User,
             "users have no parts of their own on this node: scheduling.share is `vgpu`"
         );
-        {
+        let key = {
             let mut tables = self.tables();
             tables.registry.set_user_weight(uid, weight)?;
             // One vGPU of the tenant tells the driver of it.
@@ -406,7 +406,9 @@ impl Daemon {
             if let Some(vgpu) = vgpu {
                 self.place(&mut tables, &vgpu);
             }
-        }
+            tables.registry.user(uid).key
+        };
+        self.note_user_weight(key, weight);
         self.keep()?;
         Ok(())
     }

@@ -307,8 +307,8 @@ impl Setup {
         let Ends { stop, stopper, leave } = Ends::by_signals()?;
         let host = HostLedger::new(config.limits.host_memory_bytes());
         let (sessions, moves) = (BTreeMap::new(), BTreeMap::new());
+        let tasks = tasks::Tasks::open(&config, &devices, &tenancy, &mut registry)?;
         let tables = Tables { registry, frames, host, sessions, adopted: 0, moves };
-        let tasks = tasks::Tasks::open(&config, &devices)?;
         let daemon = Arc::new(Daemon {
             remote: Remote::open(&config)?,
             regions: Regions::default(),

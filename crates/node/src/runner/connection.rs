@@ -194,9 +194,10 @@ impl Connection<'_> {
         let limits = lock(&self.runner.limits).ok_or_else(|| malformed(NO_DEVICE))?;
         let quota = self.runner.owed().memory_bytes;
         let plan = validate::validate(kernel, &submission, file_bytes, &limits, quota)?;
-        let estimate_ns = match submission.estimate_ns {
-            0 => kernel.estimate_ns(plan.blocks),
-            given => given,
+        // What was measured counts, and the tenant's word where nothing was.
+        let estimate_ns = match kernel.estimate_ns(plan.blocks) {
+            0 => submission.estimate_ns,
+            measured => measured,
         };
         let id = submission.task;
         let module = Arc::clone(module);

@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::{Receiver, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use weft_client::{Client, Config, Context, attach};
 use weft_tasks::protocol::Event;
@@ -114,11 +114,10 @@ fn attach(
 }
 
 fn run_task(runner: &Runner, device: &Device, sockets: &Receiver<OwnedFd>, run: Run) {
-    let began = Instant::now();
     let task = lock(&runner.tasks).get(run.task).filter(|task| !task.state().over);
     let Some(task) = task else {
         // It ended at the moment at which the pool began it anew.
-        runner.report(&Report::Finished { run, used_ns: 0, outcome: Outcome::Done });
+        runner.report(&Report::Finished { run, outcome: Outcome::Done });
         return;
     };
     {
@@ -130,66 +129,57 @@ fn run_task(runner: &Runner, device: &Device, sockets: &Receiver<OwnedFd>, run: 
         state.runs += 1;
     }
     if task.state().unwanted {
-        return drop_task(runner, &task, run, 0);
+        return drop_task(runner, &task, run);
     }
     let ended = attach(runner, device, sockets)
         .map_err(Broken::Session)
         .and_then(|attached| super::execute::execute(runner, &attached, &task, run));
-    let used_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
     match ended {
-        Ok(Ended::Done { output, used_ns: of_device }) => {
-            commit(runner, device, &task, run, used_ns, &output, of_device);
+        Ok(Ended::Done { output, used_ns }) => {
+            commit(runner, device, &task, run, &output, used_ns);
         }
         Ok(Ended::Stopped { .. }) if task.state().unwanted => {
-            drop_task(runner, &task, run, used_ns);
+            drop_task(runner, &task, run);
         }
-        Ok(Ended::Stopped { progress, used_ns: of_device }) => {
+        Ok(Ended::Stopped { progress, used_ns }) => {
             let mut state = task.state();
             if state.run == Some(run) {
                 state.progress = Some(progress);
                 state.stop_at_ns = None;
-                state.used_ns += of_device;
+                state.used_ns += used_ns;
                 drop(state);
-                runner.report(&Report::Stopped { run, used_ns });
+                runner.report(&Report::Stopped { run });
             }
         }
-        Err(Broken::Session(why)) => lose(runner, device, &task, (run, used_ns), &why, 1),
+        Err(Broken::Session(why)) => lose(runner, device, &task, run, &why, 1),
         // However often: the task is not the reason.
-        Err(Broken::Withdrawn(why)) => lose(runner, device, &task, (run, used_ns), &why, 0),
+        Err(Broken::Withdrawn(why)) => lose(runner, device, &task, run, &why, 0),
         Err(Broken::Task { status, poisoned, log }) => {
             if poisoned {
                 // A context with a fault does nothing any more.
                 *lock(&device.attached) = None;
             }
             let message = in_words(&task, device, status, &log);
-            fail(runner, &task, run, used_ns, status.code(), message);
+            fail(runner, &task, run, status.code(), message);
         }
     }
 }
 
 /// Hands over what the task computed, if the run still counts.
-fn commit(
-    runner: &Runner,
-    device: &Device,
-    task: &Task,
-    run: Run,
-    used_ns: u64,
-    output: &[u8],
-    of_device_ns: u64,
-) {
+fn commit(runner: &Runner, device: &Device, task: &Task, run: Run, output: &[u8], used_ns: u64) {
     let mut state = task.state();
     if state.run != Some(run) || state.over {
         return;
     }
     state.over = true;
-    state.used_ns += of_device_ns;
+    state.used_ns += used_ns;
     if let Err(error) = super::execute::hand_over(task, output) {
         tracing::error!(task = task.id, %error, "a task's outputs could not be written");
     }
     let (used_by_it_ns, runs) = (state.used_ns, state.runs);
     drop(state);
     lock(&runner.tasks).remove(task.number);
-    runner.report(&Report::Finished { run, used_ns, outcome: Outcome::Done });
+    runner.report(&Report::Finished { run, outcome: Outcome::Done });
     task.outbox.say(Event::Done {
         task: task.id,
         used_ns: used_by_it_ns,
@@ -199,19 +189,19 @@ fn commit(
     });
 }
 
-fn fail(runner: &Runner, task: &Task, run: Run, used_ns: u64, status: i32, message: String) {
-    if end_unfinished(runner, task, run, used_ns, Outcome::Failed) {
+fn fail(runner: &Runner, task: &Task, run: Run, status: i32, message: String) {
+    if end_unfinished(runner, task, run, Outcome::Failed) {
         task.outbox.say(Event::Failed { task: task.id, status, message });
     }
 }
 
 /// Ends a task that nobody waits for. Left to the pool it would be begun again, and stop at once.
-fn drop_task(runner: &Runner, task: &Task, run: Run, used_ns: u64) {
-    end_unfinished(runner, task, run, used_ns, Outcome::Dropped);
+fn drop_task(runner: &Runner, task: &Task, run: Run) {
+    end_unfinished(runner, task, run, Outcome::Dropped);
 }
 
 /// Ends a task without outputs; whether the run still counted.
-fn end_unfinished(runner: &Runner, task: &Task, run: Run, used_ns: u64, outcome: Outcome) -> bool {
+fn end_unfinished(runner: &Runner, task: &Task, run: Run, outcome: Outcome) -> bool {
     {
         let mut state = task.state();
         if state.run != Some(run) || state.over {
@@ -220,20 +210,13 @@ fn end_unfinished(runner: &Runner, task: &Task, run: Run, used_ns: u64, outcome:
         state.over = true;
     }
     lock(&runner.tasks).remove(task.number);
-    runner.report(&Report::Finished { run, used_ns, outcome });
+    runner.report(&Report::Finished { run, outcome });
     true
 }
 
 /// The session broke under the task, which begins anew elsewhere; `counts` is what that adds to the
 /// losses that a task may have.
-fn lose(
-    runner: &Runner,
-    device: &Device,
-    task: &Task,
-    (run, used_ns): (Run, u64),
-    why: &str,
-    counts: u32,
-) {
+fn lose(runner: &Runner, device: &Device, task: &Task, run: Run, why: &str, counts: u32) {
     *lock(&device.attached) = None;
     let losses = {
         let mut state = task.state();
@@ -251,7 +234,7 @@ fn lose(
              log says more",
             device.place.name
         );
-        return fail(runner, task, run, used_ns, Status::DEVICE_UNAVAILABLE.code(), message);
+        return fail(runner, task, run, Status::DEVICE_UNAVAILABLE.code(), message);
     }
     thread::sleep(ATTACH_PAUSE);
     runner.report(&Report::Lost { run });

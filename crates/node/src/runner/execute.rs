@@ -214,12 +214,16 @@ impl Execution<'_> {
     }
 
     /// The kernel's copy that runs pieces, if the task may have to stop for others, or did: what is
-    /// left of a kernel can only be run by pieces, whatever the task's class has become.
+    /// left of a kernel can only be run by pieces, whatever the task's class has become. A
+    /// user-facing one may have to if it is longer than its quantum, as one that was never run may
+    /// be.
     fn piece(&self, first: u64) -> Option<&PieceKernel> {
         let kernel = self.task.kernel();
         let estimate_ns = kernel.estimate_ns(self.task.plan.blocks);
-        let is_short = (1..=self.runner.begin.slice_ns).contains(&estimate_ns);
-        let wanted = first > 0 || (self.runner.owed().batch && !is_short);
+        let begin = &self.runner.begin;
+        let limit_ns =
+            if self.runner.owed().batch { begin.slice_ns } else { begin.user_quantum_ns };
+        let wanted = first > 0 || !(1..=limit_ns).contains(&estimate_ns);
         kernel.piece.as_ref().ok().filter(|_| wanted)
     }
 

@@ -19,6 +19,8 @@ pub(crate) struct Begin {
     pub(crate) owed: Owed,
     /// A device must be free within this time of being told to stop a batch task, in ns.
     pub(crate) slice_ns: u64,
+    /// A user-facing task that takes longer may be told to stop, too, in ns.
+    pub(crate) user_quantum_ns: u64,
     /// Without connections it ends after this time, in ms.
     pub(crate) idle_ms: u64,
     /// The user that it becomes; absent when it stays the daemon's.
@@ -54,7 +56,7 @@ pub(crate) struct Bounds {
 /// What an accelerator is owed at the moment.
 #[derive(Debug, Clone, Copy, Serialize, Deserialize)]
 pub(crate) struct Owed {
-    /// Its tasks are stopped for others'.
+    /// Its tasks are stopped for others' at the next slice boundary.
     pub(crate) batch: bool,
     /// Device memory of a task, in bytes: the quota.
     pub(crate) memory_bytes: u64,
@@ -134,8 +136,6 @@ pub(crate) enum Report {
     Finished {
         /// Which time.
         run: Run,
-        /// Wall time since it was last begun, in ns.
-        used_ns: u64,
         /// How.
         outcome: Outcome,
     },
@@ -143,8 +143,6 @@ pub(crate) enum Report {
     Stopped {
         /// Which time.
         run: Run,
-        /// Wall time since it was last begun, in ns.
-        used_ns: u64,
     },
     /// The session on the device broke; the task begins anew.
     Lost {

@@ -150,15 +150,16 @@ impl<'a> PoolReplay<'a> {
 codec!(enum PoolEvent {
     0 DeviceUp { device },
     1 DeviceDown { device },
-    2 AddVgpu { vgpu, class, weight },
+    2 AddVgpu { vgpu, tenant, class, weight },
     3 SetVgpu { vgpu, class, weight },
     4 RemoveVgpu { vgpu },
     5 Submit { task, vgpu, estimate_ns },
-    6 Finished { device, task, used_ns },
-    7 Stopped { device, task, used_ns },
+    6 Finished { device, task },
+    7 Stopped { device, task },
     8 Lost { device, task },
     9 Cancel { task },
     10 ResetDone { device },
+    11 SetTenant { tenant, weight },
 });
 codec!(enum PoolAction {
     0 Run { device, task },

@@ -3,10 +3,12 @@
 use alloc::vec::Vec;
 
 use super::{Class, Pool, PoolAction, PoolConfig, PoolEvent};
-use crate::key::{DeviceKey, TaskKey, VgpuKey, Weight};
+use crate::key::{DeviceKey, TaskKey, TenantKey, VgpuKey, Weight};
 
 /// vGPUs of the pool; every fourth is a batch one.
 const VGPUS: u32 = 256;
+/// Whose they are.
+const TENANTS: u32 = 64;
 
 /// A pool whose devices always run and whose queue has always as many tasks.
 #[derive(Debug)]
@@ -40,7 +42,8 @@ impl SaturatedPool {
                 _ => Class::UserFacing { sla_ns: config.sla_ns },
             };
             let weight = Weight::new(key % 3 + 1).unwrap_or_default();
-            saturated.feed(PoolEvent::AddVgpu { vgpu: VgpuKey(key), class, weight });
+            let (vgpu, tenant) = (VgpuKey(key), TenantKey(key % TENANTS));
+            saturated.feed(PoolEvent::AddVgpu { vgpu, tenant, class, weight });
         }
         for key in 0..devices {
             saturated.feed(PoolEvent::DeviceUp { device: DeviceKey(key) });
@@ -66,13 +69,12 @@ impl SaturatedPool {
         };
         self.next = place + 1;
         self.now_ns += 1_500_000;
-        let used_ns = self.length_ns(task.0) / 2;
         let device = DeviceKey(u32::try_from(place).unwrap_or_default());
         self.running[place] = None;
         if core::mem::take(&mut self.yields[place]) {
-            self.feed(PoolEvent::Stopped { device, task, used_ns });
+            self.feed(PoolEvent::Stopped { device, task });
         } else {
-            self.feed(PoolEvent::Finished { device, task, used_ns });
+            self.feed(PoolEvent::Finished { device, task });
             let vgpu = self.vgpus[task.index()];
             let estimate_ns = self.length_ns(task.0);
             self.feed(PoolEvent::Submit { task, vgpu, estimate_ns });

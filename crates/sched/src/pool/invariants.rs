@@ -6,14 +6,16 @@
 //! | a device that is busy, away or being reset is given nothing | [`Violation::Device`] |
 //! | no task is lost, when a device goes or otherwise | [`Violation::Lost`] |
 //! | batch tasks that wait get a device within a bound | [`Violation::BatchWait`] |
+//! | so does each batch vGPU, by what all of them get | [`Violation::TurnWait`] |
 //! | no device is free while a task waits (where the policy keeps none) | [`Violation::Idle`] |
-//! | two vGPUs of a class with waiting tasks differ by no more than the lag bound | [`Violation::Lag`] |
+//! | vGPUs, or tenants, of a class with waiting tasks keep to a lag bound | [`Violation::Lag`] |
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
+use core::fmt;
 
 use super::{Class, PoolAction, PoolEvent};
-use crate::key::{DeviceKey, TaskKey, VgpuKey};
+use crate::key::{DeviceKey, TaskKey, TenantKey, VgpuKey, Weight};
 
 /// What to check beyond what holds of every policy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -22,13 +24,18 @@ pub struct Limits {
     pub batch_wait_ns: Option<u64>,
     /// No device may be free while a task waits.
     pub is_work_conserving: bool,
-    /// The longest batch task, in ns: then batch vGPUs are held to the lag bound of a queue of
-    /// start tags before `n` devices (the most that were up at once), `(n + 1)·l/wᵢ +
-    /// (n + 1)·l/wⱼ` (Jin et al., SFQ(D)).
+    /// The longest that a batch run goes on while others are owed more, in ns: then batch vGPUs are
+    /// held to the lag bound of a queue of start tags before `n` devices (the most that were up at
+    /// once), `(n + 1)·l/wᵢ + (n + 1)·l/wⱼ` (Jin et al., SFQ(D)).
     pub lag_longest_ns: Option<u64>,
+    /// The same `l`, in ns: while a batch vGPU waits and has no device, all batch vGPUs together
+    /// get no more than `(n + 1)·l·Σ(1 + wⱼ/wᵢ)`, the sum over the others.
+    pub turn_longest_ns: Option<u64>,
     /// The longest user-facing task and the slack, in ns: then user-facing vGPUs are held to that
     /// bound of theirs and the slack of both, `slack/wᵢ + slack/wⱼ`.
     pub user_lag_ns: Option<(u64, u64)>,
+    /// The lag bounds are held between tenants, and between vGPUs of one tenant.
+    pub by_tenant: bool,
 }
 
 /// What was broken.
@@ -58,6 +65,16 @@ pub enum Violation {
         /// So long, in ns.
         waited_ns: u64,
     },
+    /// A batch vGPU waited while others were served for too long.
+    #[error("{vgpu} waited while batch tasks were served for {served_ns} ns, more than {bound_ns}")]
+    TurnWait {
+        /// Who waited.
+        vgpu: VgpuKey,
+        /// What all had meanwhile, in ns.
+        served_ns: u64,
+        /// The bound, in ns.
+        bound_ns: u64,
+    },
     /// A device was free while a task waited.
     #[error("{device} is free and {task} waits")]
     Idle {
@@ -66,18 +83,36 @@ pub enum Violation {
         /// The task.
         task: TaskKey,
     },
-    /// Two vGPUs are too far apart.
+    /// Two vGPUs, or two tenants, are too far apart.
     #[error("{ahead} is {lag_ns} ns ahead of {behind}, more than {bound_ns}")]
     Lag {
         /// Who had more.
-        ahead: VgpuKey,
+        ahead: Sharer,
         /// Who had less.
-        behind: VgpuKey,
+        behind: Sharer,
         /// Weighted service between them, in ns.
         lag_ns: u64,
         /// The bound, in ns.
         bound_ns: u64,
     },
+}
+
+/// Who shares with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Sharer {
+    /// A vGPU.
+    Vgpu(VgpuKey),
+    /// A tenant.
+    Tenant(TenantKey),
+}
+
+impl fmt::Display for Sharer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Vgpu(vgpu) => vgpu.fmt(f),
+            Self::Tenant(tenant) => tenant.fmt(f),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,10 +124,24 @@ enum Place {
 
 #[derive(Clone, Copy, Debug)]
 struct Member {
+    tenant: TenantKey,
     is_batch: bool,
     weight: u64,
     waiting: u32,
-    /// Weighted service, in ns.
+    running: u32,
+    /// Service, in ns.
+    service_ns: u64,
+    /// What batch vGPUs had together when it began to wait without a device, in ns.
+    waits_from_ns: Option<u64>,
+}
+
+/// Who is held to the lag bound: it waits.
+#[derive(Clone, Copy, Debug)]
+struct Backlogged {
+    who: Sharer,
+    /// Among whom.
+    among: Option<TenantKey>,
+    weight: u64,
     service_ns: u64,
 }
 
@@ -104,6 +153,10 @@ pub struct Trace {
     /// The most devices that were ever up at once: what began before some of them went counts.
     devices_most: usize,
     vgpus: BTreeMap<VgpuKey, Member>,
+    tenants: BTreeMap<TenantKey, u64>,
+    /// Service of tenants that have, or had, vGPUs: user-facing, batch, in ns.
+    tenant_service_ns: [BTreeMap<TenantKey, u64>; 2],
+    batch_service_ns: u64,
     owners: BTreeMap<TaskKey, VgpuKey>,
     waiting: BTreeSet<TaskKey>,
     batch_waiting: u32,
@@ -111,8 +164,8 @@ pub struct Trace {
     dry_since_ns: Option<u64>,
     dry_max_ns: u64,
     now_ns: u64,
-    /// Of two vGPUs that both wait: least and largest difference since they do.
-    pairs: BTreeMap<(VgpuKey, VgpuKey), (i128, i128)>,
+    /// Of two that both wait: least and largest difference since they do.
+    pairs: BTreeMap<(bool, Sharer, Sharer), (i128, i128)>,
     /// User-facing, batch.
     lag_share_permille: [u64; 2],
 }
@@ -125,6 +178,9 @@ impl Trace {
             devices: BTreeMap::new(),
             devices_most: 0,
             vgpus: BTreeMap::new(),
+            tenants: BTreeMap::new(),
+            tenant_service_ns: [BTreeMap::new(), BTreeMap::new()],
+            batch_service_ns: 0,
             owners: BTreeMap::new(),
             waiting: BTreeSet::new(),
             batch_waiting: 0,
@@ -187,6 +243,9 @@ impl Trace {
                 && let Some(member) = self.vgpus.get_mut(&self.owners[task])
             {
                 member.service_ns += passed_ns;
+                let class = &mut self.tenant_service_ns[usize::from(member.is_batch)];
+                *class.entry(member.tenant).or_default() += passed_ns;
+                self.batch_service_ns += if member.is_batch { passed_ns } else { 0 };
             }
         }
     }
@@ -202,16 +261,20 @@ impl Trace {
                     self.queue(task, false);
                 }
             }
-            PoolEvent::AddVgpu { vgpu, class, weight } => {
-                let (is_batch, weight) = (class == Class::Batch, u64::from(weight.get()));
-                let member = Member { is_batch, weight, waiting: 0, service_ns: 0 };
-                self.vgpus.insert(vgpu, member);
+            PoolEvent::SetTenant { tenant, weight } => {
+                self.tenants.insert(tenant, weight.get().into());
+                self.pairs.clear();
+            }
+            PoolEvent::AddVgpu { vgpu, tenant, class, weight } => {
+                self.vgpus.insert(vgpu, Member::new(tenant, class, weight));
+                self.forget_waits();
             }
             PoolEvent::SetVgpu { vgpu, class, weight } => {
                 self.set(vgpu, class == Class::Batch, u64::from(weight.get()));
             }
             PoolEvent::RemoveVgpu { vgpu } => {
                 self.vgpus.remove(&vgpu);
+                self.forget_waits();
             }
             PoolEvent::Submit { task, vgpu, .. } => {
                 self.owners.insert(task, vgpu);
@@ -219,6 +282,7 @@ impl Trace {
             }
             PoolEvent::Finished { device, task, .. } => {
                 self.free(device, task)?;
+                self.member(task).running -= 1;
                 if self.member(task).is_batch {
                     self.batch_running -= 1;
                 }
@@ -249,23 +313,24 @@ impl Trace {
 
     /// What it was owed before does not count against what it is owed now.
     fn set(&mut self, vgpu: VgpuKey, is_batch: bool, weight: u64) {
-        let owners = &self.owners;
-        let runs = self
-            .devices
-            .values()
-            .filter(|place| matches!(place, Place::Runs(task) if owners.get(task) == Some(&vgpu)));
-        let running = u32::try_from(runs.count()).unwrap_or(u32::MAX);
         let Some(member) = self.vgpus.get_mut(&vgpu) else { return };
         if member.is_batch {
             self.batch_waiting -= member.waiting;
-            self.batch_running -= running;
+            self.batch_running -= member.running;
         }
         (member.is_batch, member.weight) = (is_batch, weight);
         if is_batch {
             self.batch_waiting += member.waiting;
-            self.batch_running += running;
+            self.batch_running += member.running;
         }
-        self.pairs.retain(|(one, other), _| *one != vgpu && *other != vgpu);
+        let changed = [Sharer::Vgpu(vgpu), Sharer::Tenant(member.tenant)];
+        let is_other = |who: &Sharer| !changed.contains(who);
+        self.pairs.retain(|(_, one, other), _| is_other(one) && is_other(other));
+        self.forget_waits();
+    }
+
+    fn forget_waits(&mut self) {
+        self.vgpus.values_mut().for_each(|member| member.waits_from_ns = None);
     }
 
     fn action(&mut self, action: PoolAction) -> Result<(), Violation> {
@@ -279,6 +344,7 @@ impl Trace {
                 }
                 self.devices.insert(device, Place::Runs(task));
                 self.member(task).waiting -= 1;
+                self.member(task).running += 1;
                 if self.member(task).is_batch {
                     self.batch_waiting -= 1;
                     self.batch_running += 1;
@@ -314,6 +380,7 @@ impl Trace {
     fn queue(&mut self, task: TaskKey, is_new: bool) {
         self.waiting.insert(task);
         self.member(task).waiting += 1;
+        self.member(task).running -= u32::from(!is_new);
         if self.member(task).is_batch {
             self.batch_waiting += 1;
             self.batch_running -= u32::from(!is_new);
@@ -322,6 +389,7 @@ impl Trace {
 
     fn check(&mut self, now_ns: u64) -> Result<(), Violation> {
         self.check_batch(now_ns)?;
+        self.check_turns()?;
         if self.limits.is_work_conserving
             && let Some(&task) = self.waiting.first()
             && let Some((&device, _)) = self.devices.iter().find(|(_, at)| **at == Place::Free)
@@ -357,6 +425,28 @@ impl Trace {
         Some(places.saturating_mul(longest).saturating_add(slack_ns))
     }
 
+    fn check_turns(&mut self) -> Result<(), Violation> {
+        let Some(longest_ns) = self.limits.turn_longest_ns else { return Ok(()) };
+        let places = self.devices_most as u64 + 1;
+        let batch = self.vgpus.values().filter(|member| member.is_batch);
+        let (count, weights) =
+            batch.fold((0, 0), |(count, sum), member| (count + 1, sum + member.weight));
+        for (vgpu, member) in self.vgpus.iter_mut().filter(|(_, member)| member.is_batch) {
+            if member.waiting == 0 || member.running > 0 {
+                member.waits_from_ns = None;
+                continue;
+            }
+            let from_ns = *member.waits_from_ns.get_or_insert(self.batch_service_ns);
+            let served_ns = self.batch_service_ns - from_ns;
+            let others = (weights - member.weight).div_ceil(member.weight) + count - 1;
+            let bound_ns = places.saturating_mul(longest_ns).saturating_mul(others);
+            if served_ns > bound_ns {
+                return Err(Violation::TurnWait { vgpu: *vgpu, served_ns, bound_ns });
+            }
+        }
+        Ok(())
+    }
+
     fn check_lag(&mut self) -> Result<(), Violation> {
         let mut kept = BTreeMap::new();
         for is_batch in [false, true] {
@@ -368,33 +458,71 @@ impl Trace {
         Ok(())
     }
 
+    /// Those of a class that wait, and their tenants.
+    fn backlogged(&self, is_batch: bool) -> Vec<Backlogged> {
+        let by_tenant = self.limits.by_tenant;
+        let waiting = self.vgpus.iter().filter(|(_, member)| member.is_batch == is_batch);
+        let waiting: Vec<_> = waiting.filter(|(_, member)| member.waiting > 0).collect();
+        let of_vgpu = |(key, member): &(&VgpuKey, &Member)| Backlogged {
+            who: Sharer::Vgpu(**key),
+            among: by_tenant.then_some(member.tenant),
+            weight: member.weight,
+            service_ns: member.service_ns,
+        };
+        let services = &self.tenant_service_ns[usize::from(is_batch)];
+        let of_tenant = |tenant: &TenantKey| Backlogged {
+            who: Sharer::Tenant(*tenant),
+            among: None,
+            weight: self.tenants.get(tenant).copied().unwrap_or(1),
+            service_ns: services.get(tenant).copied().unwrap_or(0),
+        };
+        let tenants: BTreeSet<TenantKey> =
+            waiting.iter().map(|(_, member)| member.tenant).filter(|_| by_tenant).collect();
+        waiting.iter().map(of_vgpu).chain(tenants.iter().map(of_tenant)).collect()
+    }
+
     fn check_class(
         &mut self,
         is_batch: bool,
         allowance_ns: u64,
-        kept: &mut BTreeMap<(VgpuKey, VgpuKey), (i128, i128)>,
+        kept: &mut BTreeMap<(bool, Sharer, Sharer), (i128, i128)>,
     ) -> Result<(), Violation> {
-        let of_class = |(_, member): &(&VgpuKey, &Member)| member.is_batch == is_batch;
-        let waiting = self.vgpus.iter().filter(of_class).filter(|(_, member)| member.waiting > 0);
-        let active: Vec<(VgpuKey, Member)> = waiting.map(|(key, member)| (*key, *member)).collect();
+        let active = self.backlogged(is_batch);
         let largest = &mut self.lag_share_permille[usize::from(is_batch)];
-        for (place, (one, of_one)) in active.iter().enumerate() {
-            for (other, of_other) in &active[place + 1..] {
-                let weighted = |member: &Member| i128::from(member.service_ns / member.weight);
-                let now = weighted(of_one) - weighted(of_other);
-                let (low, high) = self.pairs.get(&(*one, *other)).copied().unwrap_or((now, now));
+        for (place, one) in active.iter().enumerate() {
+            for other in active[place + 1..].iter().filter(|other| other.among == one.among) {
+                let weighted = |of: &Backlogged| i128::from(of.service_ns / of.weight);
+                let now = weighted(one) - weighted(other);
+                let key = (is_batch, one.who, other.who);
+                let (low, high) = self.pairs.get(&key).copied().unwrap_or((now, now));
                 let (low, high) = (low.min(now), high.max(now));
-                kept.insert((*one, *other), (low, high));
-                let bound_ns = allowance_ns / of_one.weight + allowance_ns / of_other.weight;
+                kept.insert(key, (low, high));
+                let bound_ns = allowance_ns / one.weight + allowance_ns / other.weight;
                 let lag_ns = u64::try_from(high - low).unwrap_or(u64::MAX);
                 let share = lag_ns.saturating_mul(1_000) / bound_ns.max(1);
                 *largest = share.max(*largest);
                 if lag_ns > bound_ns {
-                    let (ahead, behind) = if now == high { (*one, *other) } else { (*other, *one) };
+                    let is_ahead = now == high;
+                    let (ahead, behind) =
+                        if is_ahead { (one.who, other.who) } else { (other.who, one.who) };
                     return Err(Violation::Lag { ahead, behind, lag_ns, bound_ns });
                 }
             }
         }
         Ok(())
+    }
+}
+
+impl Member {
+    fn new(tenant: TenantKey, class: Class, weight: Weight) -> Self {
+        Self {
+            tenant,
+            is_batch: class == Class::Batch,
+            weight: weight.get().into(),
+            waiting: 0,
+            running: 0,
+            service_ns: 0,
+            waits_from_ns: None,
+        }
     }
 }

@@ -24,7 +24,7 @@ pub use types::{PoolAction, PoolConfig, PoolError, PoolEvent};
 use self::policy::{Order, Policy};
 use self::state::{Device, Run, State, Task, Vgpu};
 use crate::codec::{Codec, Malformed, Reader};
-use crate::key::{DeviceKey, KEY_LIMIT, TaskKey, VgpuKey, Weight};
+use crate::key::{DeviceKey, KEY_LIMIT, TaskKey, TenantKey, VgpuKey, Weight};
 
 /// Devices, the tasks that wait for them, and a policy.
 #[derive(Debug)]
@@ -57,24 +57,24 @@ impl Pool {
         match event {
             PoolEvent::DeviceUp { device } => self.device_up(device)?,
             PoolEvent::DeviceDown { device } => self.device_down(now_ns, device)?,
-            PoolEvent::AddVgpu { vgpu, class, weight } => self.add(vgpu, class, weight)?,
+            PoolEvent::SetTenant { tenant, weight } => self.set_tenant(tenant, weight)?,
+            PoolEvent::AddVgpu { vgpu, tenant, class, weight } => {
+                self.add(vgpu, tenant, class, weight)?;
+            }
             PoolEvent::SetVgpu { vgpu, class, weight } => self.set(now_ns, vgpu, class, weight)?,
             PoolEvent::RemoveVgpu { vgpu } => self.remove(vgpu)?,
             PoolEvent::Submit { task, vgpu, estimate_ns } => {
                 self.submit(now_ns, task, vgpu, estimate_ns)?;
             }
-            PoolEvent::Finished { device, task, used_ns } => {
-                self.finished(now_ns, device, task, used_ns)?;
-            }
-            PoolEvent::Stopped { device, task, used_ns } => {
-                self.ended(device, task, used_ns)?;
+            PoolEvent::Finished { device, task } => self.finished(now_ns, device, task)?,
+            PoolEvent::Stopped { device, task } => {
+                let used_ns = self.ended(now_ns, device, task)?;
                 let stopped = self.task_mut(task);
                 stopped.done_ns = stopped.done_ns.saturating_add(used_ns);
                 self.wait(now_ns, task, true);
             }
             PoolEvent::Lost { device, task } => {
-                let since_ns = self.since_ns(device).unwrap_or(now_ns);
-                self.ended(device, task, now_ns.saturating_sub(since_ns))?;
+                self.ended(now_ns, device, task)?;
                 self.task_mut(task).done_ns = 0;
                 self.wait(now_ns, task, true);
             }
@@ -169,23 +169,39 @@ impl Pool {
     /// What ran waits again, from its beginning.
     fn lose(&mut self, now_ns: u64, device: DeviceKey, run: Run) {
         self.state.running[State::place(run.is_batch)] -= 1;
-        let used_ns = now_ns.saturating_sub(run.since_ns);
-        self.policy.settle(&mut self.state, device, &run, used_ns);
+        self.policy.settle(&mut self.state, now_ns, device, &run);
         self.task_mut(run.task).done_ns = 0;
         self.wait(now_ns, run.task, true);
     }
 
-    fn add(&mut self, vgpu: VgpuKey, class: Class, weight: Weight) -> Result<(), PoolError> {
+    fn set_tenant(&mut self, tenant: TenantKey, weight: Weight) -> Result<(), PoolError> {
+        if tenant.0 >= KEY_LIMIT {
+            return Err(taken(&tenant));
+        }
+        self.policy.set_tenant(tenant, weight);
+        Ok(())
+    }
+
+    fn add(
+        &mut self,
+        vgpu: VgpuKey,
+        tenant: TenantKey,
+        class: Class,
+        weight: Weight,
+    ) -> Result<(), PoolError> {
         let is_there = self.state.vgpus.get(vgpu.index()).is_some_and(Option::is_some);
         if vgpu.0 >= KEY_LIMIT || is_there {
             return Err(taken(&vgpu));
+        }
+        if tenant.0 >= KEY_LIMIT {
+            return Err(taken(&tenant));
         }
         if self.state.vgpus.len() <= vgpu.index() {
             self.state.vgpus.resize_with(vgpu.index() + 1, || None);
         }
         let waiting = VecDeque::new();
         self.state.vgpus[vgpu.index()] =
-            Some(Vgpu { class, weight, waiting, tasks: 0, last_ns: 0 });
+            Some(Vgpu { tenant, class, weight, waiting, tasks: 0, last_ns: 0 });
         self.policy.add(&self.state, vgpu);
         Ok(())
     }
@@ -224,6 +240,7 @@ impl Pool {
         if found.ok_or_else(|| unknown(&vgpu))?.tasks > 0 {
             return Err(PoolError::Busy { vgpu });
         }
+        self.policy.remove(&self.state, vgpu);
         self.state.vgpus[vgpu.index()] = None;
         Ok(())
     }
@@ -256,8 +273,9 @@ impl Pool {
         self.policy.enter(&mut self.state, now_ns, task, first);
     }
 
-    /// A device's task ended, one way or another.
-    fn ended(&mut self, device: DeviceKey, task: TaskKey, used_ns: u64) -> Result<(), PoolError> {
+    /// A device's task ended, one way or another, after so many ns. That is the pool's own measure:
+    /// nobody else had the device.
+    fn ended(&mut self, now_ns: u64, device: DeviceKey, task: TaskKey) -> Result<u64, PoolError> {
         let run = match self.device(device)? {
             Device::Running(run) if run.task == task => run,
             Device::Running(_) | Device::Down | Device::Free | Device::Resetting => {
@@ -266,18 +284,12 @@ impl Pool {
         };
         self.state.running[State::place(run.is_batch)] -= 1;
         self.set_free(device);
-        self.policy.settle(&mut self.state, device, &run, used_ns);
-        Ok(())
+        self.policy.settle(&mut self.state, now_ns, device, &run);
+        Ok(now_ns.saturating_sub(run.since_ns))
     }
 
-    fn finished(
-        &mut self,
-        now_ns: u64,
-        device: DeviceKey,
-        task: TaskKey,
-        used_ns: u64,
-    ) -> Result<(), PoolError> {
-        self.ended(device, task, used_ns)?;
+    fn finished(&mut self, now_ns: u64, device: DeviceKey, task: TaskKey) -> Result<(), PoolError> {
+        let used_ns = self.ended(now_ns, device, task)?;
         let ended = self.state.tasks[task.index()].take().expect("a device runs tasks that are");
         let took_ns = ended.done_ns.saturating_add(used_ns);
         let owner = self.state.vgpu_mut(ended.vgpu);
@@ -288,13 +300,6 @@ impl Pool {
             self.policy.served(now_ns, now_ns.saturating_sub(ended.submitted_ns));
         }
         Ok(())
-    }
-
-    fn since_ns(&self, device: DeviceKey) -> Option<u64> {
-        match self.device(device) {
-            Ok(Device::Running(run)) => Some(run.since_ns),
-            Ok(Device::Down | Device::Free | Device::Resetting) | Err(_) => None,
-        }
     }
 
     fn cancel(&mut self, task: TaskKey) -> Result<(), PoolError> {
@@ -357,7 +362,8 @@ impl Pool {
             rest => now_ns.saturating_add(rest),
         };
         let protected_ns = now_ns.saturating_add(pick.protected_ns);
-        let run = Run { task, since_ns: now_ns, end_ns, protected_ns, yields: false, is_batch };
+        let (since_ns, stop_ns) = (now_ns, u64::MAX);
+        let run = Run { task, since_ns, end_ns, protected_ns, yields: false, stop_ns, is_batch };
         self.state.devices[device.index()] = Device::Running(run);
     }
 

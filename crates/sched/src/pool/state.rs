@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use super::types::PoolConfig;
 use crate::class::Class;
 use crate::codec::{Codec, Malformed, Reader, codec};
-use crate::key::{DeviceKey, TaskKey, VgpuKey, Weight};
+use crate::key::{DeviceKey, TaskKey, TenantKey, VgpuKey, Weight};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
@@ -22,6 +22,7 @@ codec!(struct Task { vgpu, submitted_ns, estimate_ns, done_ns });
 
 #[derive(Clone, Debug)]
 pub(crate) struct Vgpu {
+    pub(crate) tenant: TenantKey,
     pub(crate) class: Class,
     pub(crate) weight: Weight,
     /// Its tasks that wait, in order.
@@ -32,7 +33,7 @@ pub(crate) struct Vgpu {
     pub(crate) last_ns: u64,
 }
 
-codec!(struct Vgpu { class, weight, waiting, tasks, last_ns });
+codec!(struct Vgpu { tenant, class, weight, waiting, tasks, last_ns });
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
@@ -51,11 +52,14 @@ pub(crate) struct Run {
     pub(crate) end_ns: u64,
     /// It is not told to yield before then.
     pub(crate) protected_ns: u64,
+    /// It was told to yield for a task that waits.
     pub(crate) yields: bool,
+    /// When it was told to stop; the end of time if it was not.
+    pub(crate) stop_ns: u64,
     pub(crate) is_batch: bool,
 }
 
-codec!(struct Run { task, since_ns, end_ns, protected_ns, yields, is_batch });
+codec!(struct Run { task, since_ns, end_ns, protected_ns, yields, stop_ns, is_batch });
 
 #[derive(Clone, Debug)]
 pub(crate) struct State {
@@ -143,6 +147,11 @@ impl State {
             Device::Running(run) => Some((key, run)),
             Device::Down | Device::Free | Device::Resetting => None,
         })
+    }
+
+    /// What runs of the vGPU.
+    pub(crate) fn runs_of(&self, vgpu: VgpuKey) -> impl Iterator<Item = (DeviceKey, &Run)> {
+        self.keyed_runs().filter(move |(_, run)| self.task(run.task).vgpu == vgpu)
     }
 
     /// What runs of the vGPU counts as of the class that it has now.

@@ -5,7 +5,7 @@ use alloc::string::String;
 use super::policy::PoolPolicyId;
 use crate::class::Class;
 use crate::codec::codec;
-use crate::key::{DeviceKey, TaskKey, VgpuKey, Weight};
+use crate::key::{DeviceKey, TaskKey, TenantKey, VgpuKey, Weight};
 
 /// Settings of a pool.
 #[derive(Clone, Copy, Debug)]
@@ -30,14 +30,20 @@ pub struct PoolConfig {
     pub slice_ns: u64,
     /// `deadline`: after so many ns without a device, batch tasks get one.
     pub batch_patience_ns: u64,
-    /// `deadline`: for at least so many ns.
+    /// `deadline`: for at least so many ns; and after so many a batch task gives way to a batch
+    /// vGPU that is owed more.
     pub batch_quantum_ns: u64,
+    /// `deadline`: after so many ns a user-facing task gives way to whoever waits.
+    pub user_quantum_ns: u64,
     /// `deadline`: a hopeless task within its vGPU's share goes first after so many ns, on one
     /// device at a time.
     pub late_patience_ns: u64,
     /// `deadline`: service by which the earliest deadline may run ahead of its fair share, in ns
     /// at weight 1. It enters the lag bound.
     pub slack_ns: u64,
+    /// `deadline`: tenants compete by their weights, and a tenant's vGPUs for its part by theirs.
+    /// Otherwise every vGPU competes by its own.
+    pub by_tenant: bool,
 }
 
 impl Default for PoolConfig {
@@ -53,15 +59,17 @@ impl Default for PoolConfig {
             slice_ns: 5_000_000,
             batch_patience_ns: 1_000_000_000,
             batch_quantum_ns: 100_000_000,
+            user_quantum_ns: 1_000_000_000,
             late_patience_ns: 2_000_000_000,
             slack_ns: 1_000_000_000,
+            by_tenant: false,
         }
     }
 }
 
 codec!(struct PoolConfig {
     policy, reserved, reset, reset_ns, sla_ns, recent, counts_serving, slice_ns, batch_patience_ns,
-    batch_quantum_ns, late_patience_ns, slack_ns,
+    batch_quantum_ns, user_quantum_ns, late_patience_ns, slack_ns, by_tenant,
 });
 
 /// What happens to a pool.
@@ -77,10 +85,19 @@ pub enum PoolEvent {
         /// Which.
         device: DeviceKey,
     },
+    /// A tenant's share is this from now on; one that was never said is 1.
+    SetTenant {
+        /// Which.
+        tenant: TenantKey,
+        /// Its share of each class.
+        weight: Weight,
+    },
     /// A vGPU joins: a virtual accelerator whose tasks any device may run.
     AddVgpu {
         /// Which.
         vgpu: VgpuKey,
+        /// Whose it is. What the tenant's vGPUs that left were ahead it is, too.
+        tenant: TenantKey,
         /// What it is owed.
         class: Class,
         /// Its share within its class.
@@ -106,7 +123,8 @@ pub enum PoolEvent {
         task: TaskKey,
         /// Whose it is.
         vgpu: VgpuKey,
-        /// How long it is thought to take, in ns; 0 if nothing is known.
+        /// How long it is thought to take, in ns; 0 if nothing is known. Who says so is not
+        /// believed: service is by the times of the events.
         estimate_ns: u64,
     },
     /// A task is done.
@@ -115,8 +133,6 @@ pub enum PoolEvent {
         device: DeviceKey,
         /// Which.
         task: TaskKey,
-        /// Device time since it was last begun, in ns.
-        used_ns: u64,
     },
     /// A task stopped because the device was told to yield. It goes on later where it stopped.
     Stopped {
@@ -124,8 +140,6 @@ pub enum PoolEvent {
         device: DeviceKey,
         /// Which.
         task: TaskKey,
-        /// Device time since it was last begun, in ns.
-        used_ns: u64,
     },
     /// A task is gone from a device that is well: its worker died. It begins anew.
     Lost {

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use weft_sched::pool::invariants::{Limits, Trace};
 use weft_sched::pool::{Class, Pool, PoolAction, PoolConfig, PoolError, PoolEvent};
-use weft_sched::{DeviceKey, TaskKey, VgpuKey, Weight};
+use weft_sched::{DeviceKey, TaskKey, TenantKey, VgpuKey, Weight};
 
 use super::workload::Job;
 use crate::outcome::{Span, SpanKind};
@@ -228,7 +228,9 @@ impl<'a> World<'a> {
         let sla_ns = self.options.pool.sla_ns;
         let class = if job.user_facing { Class::UserFacing { sla_ns } } else { Class::Batch };
         let weight = Weight::new(job.weight).unwrap_or_default();
-        self.feed(PoolEvent::AddVgpu { vgpu: vgpu(place), class, weight })?;
+        // Each job is a user of its own.
+        let (vgpu, tenant) = (vgpu(place), TenantKey(vgpu(place).0));
+        self.feed(PoolEvent::AddVgpu { vgpu, tenant, class, weight })?;
         (0..job.outstanding).try_for_each(|_| self.submit(place))
     }
 
@@ -257,12 +259,12 @@ impl<'a> World<'a> {
         let live = &mut self.tasks[task.0 as usize];
         live.done_ns += used_ns.saturating_sub(self.options.overhead_ns);
         if !is_done {
-            return self.feed(PoolEvent::Stopped { device: key, task, used_ns });
+            return self.feed(PoolEvent::Stopped { device: key, task });
         }
         let live = *live;
         self.known_ns[live.kernel as usize] = live.length_ns;
         self.count(&live);
-        self.feed(PoolEvent::Finished { device: key, task, used_ns })?;
+        self.feed(PoolEvent::Finished { device: key, task })?;
         self.free_keys.push(task.0);
         self.submit(live.job)
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::runner::owed;
-use super::{Record, SEPARATOR, add_record, is_member, member_name, settings};
+use super::{Record, SEPARATOR, add_record, is_member, member_name, settings, tenant_of};
 use crate::admin::{AcceleratorReport, AskedAccelerator, PoolReport, VgpuReport};
 use crate::config::{NAME_RULE, is_vgpu_name};
 use crate::daemon::devices::Device;
@@ -64,6 +64,10 @@ impl Daemon {
         };
         let members: Vec<Wanted> = devices.into_iter().map(member).collect();
         self.check_members(&name, &members, caller)?;
+        let tenant = {
+            let mut tables = self.tables();
+            tenant_of(&self.config, &self.tenancy, &mut tables.registry, owner)
+        };
         let record = {
             let mut inner = self.tasks.inner();
             let key = inner.store.unused_key();
@@ -78,7 +82,7 @@ impl Daemon {
                 token: token::kept(&token.unwrap_or_default()),
                 is_granted: owner != caller.uid,
             };
-            add_record(&mut inner.dispatch, &self.config, &record)?;
+            add_record(&mut inner.dispatch, &self.config, &record, tenant)?;
             inner.store.add(record.clone())?;
             record
         };

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use weft_sched::pool::{Pool, PoolAction, PoolConfig, PoolError, PoolEvent};
-use weft_sched::{Class, DeviceKey, TaskKey, VgpuKey, Weight};
+use weft_sched::{Class, DeviceKey, TaskKey, TenantKey, VgpuKey, Weight};
 
 use crate::admin::TaskCounts;
 use crate::runner::messages::{Outcome, Run};
@@ -54,6 +54,17 @@ struct Task {
     run: Option<Run>,
 }
 
+/// What an accelerator is owed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Share {
+    /// Who pays for it.
+    pub(super) tenant: TenantKey,
+    pub(super) tenant_weight: Weight,
+    pub(super) class: Class,
+    /// Of its class, or of its tenant's part of that.
+    pub(super) weight: Weight,
+}
+
 /// A virtual accelerator.
 #[derive(Debug)]
 struct Accelerator {
@@ -71,6 +82,23 @@ struct PoolState {
     tasks: BTreeMap<TaskKey, Task>,
     /// What a device runs.
     running: BTreeMap<DeviceKey, TaskKey>,
+    /// Keys that tasks had before.
+    spare: Vec<TaskKey>,
+}
+
+impl PoolState {
+    /// A key that no task has. All below the number of tasks that were ever there at once are
+    /// tasks' or spare.
+    fn unused(&mut self) -> TaskKey {
+        let next = u32::try_from(self.tasks.len()).unwrap_or(u32::MAX);
+        self.spare.pop().unwrap_or(TaskKey(next))
+    }
+
+    fn forget(&mut self, task: TaskKey) -> Option<Task> {
+        let forgotten = self.tasks.remove(&task)?;
+        self.spare.push(task);
+        Some(forgotten)
+    }
 }
 
 /// What a pool was told, and what it answered.
@@ -104,8 +132,9 @@ pub(super) struct Dispatch {
 impl Dispatch {
     /// A pool without devices.
     pub(super) fn add_pool(&mut self, name: &str, config: PoolConfig) {
-        let (tasks, running) = (BTreeMap::new(), BTreeMap::new());
-        self.pools.insert(name.to_owned(), PoolState { pool: Pool::new(config), tasks, running });
+        let (tasks, running, spare) = (BTreeMap::new(), BTreeMap::new(), Vec::new());
+        let state = PoolState { pool: Pool::new(config), tasks, running, spare };
+        self.pools.insert(name.to_owned(), state);
     }
 
     /// The pools, by name.
@@ -124,10 +153,10 @@ impl Dispatch {
         now_ns: u64,
         key: u32,
         pool: &str,
-        class: Class,
-        weight: Weight,
+        share: Share,
         tasks_max: u32,
     ) -> Result<(), Impossible> {
+        let Share { tenant, tenant_weight, class, weight } = share;
         let accelerator = Accelerator {
             pool: pool.to_owned(),
             class,
@@ -135,9 +164,18 @@ impl Dispatch {
             tasks: BTreeMap::new(),
             counts: TaskCounts::default(),
         };
-        self.feed(now_ns, pool, PoolEvent::AddVgpu { vgpu: VgpuKey(key), class, weight })?;
+        let vgpu = VgpuKey(key);
+        self.feed(now_ns, pool, PoolEvent::SetTenant { tenant, weight: tenant_weight })?;
+        self.feed(now_ns, pool, PoolEvent::AddVgpu { vgpu, tenant, class, weight })?;
         self.accelerators.insert(key, accelerator);
         Ok(())
+    }
+
+    /// A tenant has another share of all pools from now on.
+    pub(super) fn set_tenant(&mut self, now_ns: u64, tenant: TenantKey, weight: Weight) -> Actions {
+        let pools: Vec<String> = self.pools.keys().cloned().collect();
+        let set = |pool: &String| self.fed(now_ns, pool, PoolEvent::SetTenant { tenant, weight });
+        pools.iter().flat_map(set).collect()
     }
 
     /// An accelerator is owed something else from now on, also for the tasks that it has.
@@ -193,7 +231,7 @@ impl Dispatch {
         }
         let pool = accelerator.pool.clone();
         let state = self.pools.get_mut(&pool).ok_or(Impossible::Unknown)?;
-        let task = unused(&state.tasks);
+        let task = state.unused();
         let submitted_ns = now_ns;
         state.tasks.insert(task, Task { accelerator: key, number, submitted_ns, run: None });
         if let Some(accelerator) = self.accelerators.get_mut(&key) {
@@ -213,13 +251,12 @@ impl Dispatch {
         now_ns: u64,
         key: u32,
         run: Run,
-        used_ns: u64,
         outcome: Outcome,
     ) -> Actions {
         let Some((pool, task, of)) = self.current(key, run) else { return Vec::new() };
         self.count_end(now_ns, key, &of, outcome);
         let device = DeviceKey(run.device);
-        let event = PoolEvent::Finished { device, task, used_ns };
+        let event = PoolEvent::Finished { device, task };
         self.free(&pool, device);
         self.forget(key, &pool, task);
         self.fed(now_ns, &pool, event)
@@ -246,14 +283,14 @@ impl Dispatch {
     }
 
     /// A task stopped as it was told to.
-    pub(super) fn stopped(&mut self, now_ns: u64, key: u32, run: Run, used_ns: u64) -> Actions {
+    pub(super) fn stopped(&mut self, now_ns: u64, key: u32, run: Run) -> Actions {
         let Some((pool, task, _)) = self.current(key, run) else { return Vec::new() };
         if let Some(accelerator) = self.accelerators.get_mut(&key) {
             accelerator.counts.stops += 1;
         }
         let device = DeviceKey(run.device);
         self.wait(&pool, device, task);
-        self.fed(now_ns, &pool, PoolEvent::Stopped { device, task, used_ns })
+        self.fed(now_ns, &pool, PoolEvent::Stopped { device, task })
     }
 
     /// A task lost its session; the device is well.
@@ -286,7 +323,8 @@ impl Dispatch {
         actions
     }
 
-    /// A runner is gone: its tasks are, too. Whoever submitted them submits them again.
+    /// A runner is gone: its tasks are, too. Whoever submitted them submits them again. What ran
+    /// is paid for until now.
     pub(super) fn runner_gone(&mut self, now_ns: u64, key: u32) -> Actions {
         let Some(accelerator) = self.accelerators.get(&key) else { return Vec::new() };
         let pool = accelerator.pool.clone();
@@ -304,7 +342,7 @@ impl Dispatch {
             if let Some(device) = running.get(task).copied() {
                 self.free(&pool, device);
                 self.forget(key, &pool, *task);
-                let event = PoolEvent::Finished { device, task: *task, used_ns: 0 };
+                let event = PoolEvent::Finished { device, task: *task };
                 actions.extend(self.fed(now_ns, &pool, event));
             }
         }
@@ -368,7 +406,7 @@ impl Dispatch {
     }
 
     fn forget(&mut self, key: u32, pool: &str, task: TaskKey) {
-        let number = self.pools.get_mut(pool).and_then(|state| state.tasks.remove(&task));
+        let number = self.pools.get_mut(pool).and_then(|state| state.forget(task));
         if let (Some(of), Some(accelerator)) = (number, self.accelerators.get_mut(&key)) {
             accelerator.tasks.remove(&of.number);
         }
@@ -421,13 +459,6 @@ impl Dispatch {
             }
         }
     }
-}
-
-/// The lowest key that no task has.
-fn unused(tasks: &BTreeMap<TaskKey, Task>) -> TaskKey {
-    let free = (0..).zip(tasks.keys()).find(|(want, key)| *want != key.0);
-    let next = u32::try_from(tasks.len()).unwrap_or(u32::MAX);
-    TaskKey(free.map_or(next, |(want, _)| want))
 }
 
 #[cfg(test)]

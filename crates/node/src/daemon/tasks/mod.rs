@@ -18,16 +18,19 @@ use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
 use weft_ring::Loss;
-use weft_sched::DeviceKey;
+use weft_sched::pool::PoolConfig;
+use weft_sched::{DeviceKey, TenantKey, Weight};
 
-use self::dispatch::{Action, Actions, Dispatch};
+use self::dispatch::{Action, Actions, Dispatch, Share};
 use self::journal::Journals;
 use self::runner::RunnerHandle;
 use self::store::{Record, Store};
 use super::devices::Devices;
 use super::driver::Order as Driving;
+use super::registry::Registry;
+use super::tenancy::Tenancy;
 use super::{Daemon, STACK_BYTES, now_ns};
-use crate::config::{NodeConfig, PoolSettings};
+use crate::config::{NodeConfig, PoolSettings, ShareConfig};
 use crate::runner::messages::Order;
 
 pub(crate) use self::open::greet;
@@ -73,14 +76,21 @@ struct Inner {
 
 impl Tasks {
     /// The pools of a configuration, with the accelerators that are kept in its state directory.
-    pub(crate) fn open(config: &NodeConfig, devices: &Devices) -> anyhow::Result<Self> {
+    pub(crate) fn open(
+        config: &NodeConfig,
+        devices: &Devices,
+        tenancy: &Tenancy,
+        registry: &mut Registry,
+    ) -> anyhow::Result<Self> {
         let store = Store::open(&config.state_dir)
             .with_context(|| format!("cannot use {}", config.state_dir.display()))?;
         let named = devices.iter().filter_map(|device| device.config.pool.clone());
         let pools: BTreeSet<String> = named.chain(config.pools.keys().cloned()).collect();
         let mut dispatch = Dispatch::default();
         for pool in &pools {
-            dispatch.add_pool(pool, settings(config, pool).config());
+            let by_tenant = config.scheduling.share == ShareConfig::User;
+            let own = settings(config, pool).config();
+            dispatch.add_pool(pool, PoolConfig { by_tenant, ..own });
         }
         let journals = Journals::start(config, &mut dispatch)?;
         for device in devices.iter() {
@@ -90,7 +100,8 @@ impl Tasks {
             }
         }
         for record in store.iter() {
-            if let Err(error) = add_record(&mut dispatch, config, record) {
+            let tenant = tenant_of(config, tenancy, registry, record.owner);
+            if let Err(error) = add_record(&mut dispatch, config, record, tenant) {
                 let name = &record.name;
                 tracing::warn!(name, %error, "an accelerator's pool is gone; configure it again");
             }
@@ -135,20 +146,41 @@ fn settings(config: &NodeConfig, pool: &str) -> PoolSettings {
     config.pools.get(pool).cloned().unwrap_or_default()
 }
 
+/// The tenant that pays for a user's accelerators, and its weight.
+fn tenant_of(
+    config: &NodeConfig,
+    tenancy: &Tenancy,
+    registry: &mut Registry,
+    owner: u32,
+) -> (TenantKey, Weight) {
+    let payer = tenancy.of_user(owner);
+    let user = registry.user(payer);
+    let weight = user.weight.unwrap_or_else(|| config.scheduling.user_weight(payer));
+    (TenantKey(user.key), Weight::new(weight).unwrap_or_default())
+}
+
 fn add_record(
     dispatch: &mut Dispatch,
     config: &NodeConfig,
     record: &Record,
+    (tenant, tenant_weight): (TenantKey, Weight),
 ) -> Result<(), dispatch::Impossible> {
     let (class, weight) = (record.class(), record.weight());
+    let share = Share { tenant, tenant_weight, class, weight };
     let tasks_max = settings(config, &record.pool).tasks;
-    dispatch.add(now_ns(), record.key, &record.pool, class, weight, tasks_max)
+    dispatch.add(now_ns(), record.key, &record.pool, share, tasks_max)
 }
 
 impl Daemon {
     /// The pool that a device is in.
     fn pool_of(&self, device: DeviceKey) -> Option<&str> {
         self.devices.find(device)?.config.pool.as_deref()
+    }
+
+    /// Tells the pools that a user's weight is this from now on.
+    pub(crate) fn note_user_weight(self: &Arc<Self>, key: u32, weight: u32) {
+        let weight = Weight::new(weight).unwrap_or_default();
+        self.with_tasks(|inner| inner.dispatch.set_tenant(now_ns(), TenantKey(key), weight));
     }
 
     /// Tells the device's pool that it can be used, or that it is gone.

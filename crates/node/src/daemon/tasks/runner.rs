@@ -134,6 +134,7 @@ impl Daemon {
             devices,
             owed: owed(record),
             slice_ns: settings.slice_us * 1000,
+            user_quantum_ns: settings.user_quantum_ms * 1_000_000,
             idle_ms: settings.idle_ms,
             user: self.config.worker.user_of(record.key.saturating_add(USERS_BEHIND)),
             log: self.config.log.clone(),
@@ -275,10 +276,11 @@ impl Heard<'_> {
                     Vec::new()
                 })
             }),
-            Report::Finished { run, used_ns, outcome } => daemon
-                .with_tasks(|inner| inner.dispatch.finished(now_ns(), key, run, used_ns, outcome)),
-            Report::Stopped { run, used_ns } => {
-                daemon.with_tasks(|inner| inner.dispatch.stopped(now_ns(), key, run, used_ns));
+            Report::Finished { run, outcome } => {
+                daemon.with_tasks(|inner| inner.dispatch.finished(now_ns(), key, run, outcome));
+            }
+            Report::Stopped { run } => {
+                daemon.with_tasks(|inner| inner.dispatch.stopped(now_ns(), key, run));
             }
             Report::Lost { run } => {
                 daemon.with_tasks(|inner| inner.dispatch.lost(now_ns(), key, run));

@@ -1,18 +1,19 @@
 //! Weft's own: what can still meet its SLA first, by deadline, within each vGPU's share; what
 //! cannot goes behind, but keeps its vGPU's share; batch tasks take what is left, stop at the next
-//! slice boundary when they are in the way, and some batch task runs within a bounded time.
+//! slice boundary when they are in the way, and some batch task runs within a bounded time. After a
+//! quantum a task gives way to one that is owed more, whatever its tenant said that it would take.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
 use super::super::state::{Device, Run, State};
 use super::super::types::PoolConfig;
+use super::shares::{Runs, Shares};
 use super::{Order, Pick, Policy};
 use crate::class::Class;
 use crate::codec::{Codec, codec};
 use crate::heap::Heap;
-use crate::key::{DeviceKey, TaskKey, VgpuKey, Weight};
-use crate::tag::Tag;
+use crate::key::{DeviceKey, TaskKey, TenantKey, VgpuKey, Weight};
 
 /// What a task was picked as, and so how it is charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,22 +28,22 @@ enum Kind {
 
 codec!(enum Kind { 0 Fair {}, 1 Late {}, 2 Overdue {} });
 
-/// Start tags of one class.
-#[derive(Debug, Default)]
-struct Share {
-    /// vGPUs with a task that waits, hopeless or not, by start tag.
-    order: Heap<Tag>,
-    virtual_time: Tag,
+/// What a device's run was charged.
+#[derive(Clone, Copy, Debug)]
+struct Charge {
+    kind: Kind,
+    /// Charged in advance, in ns.
+    ahead_ns: u64,
+    /// Until when its time is charged.
+    until_ns: u64,
+    /// When it should be done, by its estimate.
+    end_ns: u64,
 }
 
-codec!(struct Share { order, virtual_time });
+codec!(struct Charge { kind, ahead_ns, until_ns, end_ns });
 
-impl Share {
-    fn settle(&mut self) {
-        if let Some((tag, _)) = self.order.peek() {
-            self.virtual_time = self.virtual_time.max(tag);
-        }
-    }
+impl Charge {
+    const NONE: Self = Self { kind: Kind::Fair, ahead_ns: 0, until_ns: 0, end_ns: 0 };
 }
 
 /// Tasks that cannot meet their SLA any more.
@@ -50,69 +51,59 @@ impl Share {
 struct Late {
     /// Of each vGPU, oldest first.
     tasks: Vec<VecDeque<TaskKey>>,
-    /// vGPUs by start tag.
-    order: Heap<Tag>,
     /// vGPUs by the submission of their oldest.
     oldest: Heap<u64>,
 }
 
-codec!(struct Late { tasks, order, oldest });
+codec!(struct Late { tasks, oldest });
 
 impl Late {
     fn reserve(&mut self, vgpu: VgpuKey) {
         if self.tasks.len() <= vgpu.index() {
             self.tasks.resize_with(vgpu.index() + 1, VecDeque::new);
         }
-        self.order.reserve(vgpu.0);
         self.oldest.reserve(vgpu.0);
     }
 
-    fn place(&mut self, state: &State, vgpu: VgpuKey, tag: Tag) {
+    fn place(&mut self, state: &State, vgpu: VgpuKey) {
         match self.tasks[vgpu.index()].front() {
-            Some(task) => {
-                self.order.set(vgpu.0, tag);
-                self.oldest.set(vgpu.0, state.task(*task).submitted_ns);
-            }
-            None => {
-                self.order.remove(vgpu.0);
-                self.oldest.remove(vgpu.0);
-            }
+            Some(task) => self.oldest.set(vgpu.0, state.task(*task).submitted_ns),
+            None => self.oldest.remove(vgpu.0),
         }
     }
 }
 
 #[derive(Debug)]
 pub(super) struct Deadline {
-    /// User-facing, batch.
-    shares: [Share; 2],
-    /// Start tag of each vGPU.
-    tags: Vec<Tag>,
+    shares: Shares,
     /// vGPUs by the deadline of their first waiting task.
     first: Heap<u64>,
     late: Late,
-    /// Of each device: what its task was picked as, and what it was charged in advance.
-    picked: Vec<(Kind, u64)>,
+    /// Of each device.
+    charges: Vec<Charge>,
+    /// Before this no run is charged between its beginning and its end.
+    charge_at_ns: u64,
     /// User-facing tasks that wait and were not found hopeless.
     hopeful: u32,
     overdue: u32,
-    /// Devices that were told to yield.
+    /// Devices that were told to yield for a hopeful task.
     yielding: u32,
     /// Since when batch tasks wait and none runs.
     dry_since_ns: Option<u64>,
 }
 
 codec!(struct Deadline {
-    shares, tags, first, late, picked, hopeful, overdue, yielding, dry_since_ns,
+    shares, first, late, charges, charge_at_ns, hopeful, overdue, yielding, dry_since_ns,
 });
 
 impl Deadline {
     pub(super) fn new(_config: &PoolConfig) -> Self {
         Self {
-            shares: [Share::default(), Share::default()],
-            tags: Vec::new(),
+            shares: Shares::default(),
             first: Heap::default(),
             late: Late::default(),
-            picked: Vec::new(),
+            charges: Vec::new(),
+            charge_at_ns: u64::MAX,
             hopeful: 0,
             overdue: 0,
             yielding: 0,
@@ -123,7 +114,6 @@ impl Deadline {
     /// The vGPU's place in its queues, after its first waiting task changed.
     fn place(&mut self, state: &State, vgpu: VgpuKey) {
         let of = state.vgpu(vgpu);
-        let share = &mut self.shares[State::place(!of.class.is_user_facing())];
         match of.waiting.front() {
             Some(task) if of.class.is_user_facing() => {
                 self.first.set(vgpu.0, state.deadline_ns(*task));
@@ -131,13 +121,9 @@ impl Deadline {
             _ => self.first.remove(vgpu.0),
         }
         // Hopeless tasks hold their vGPU's place, or those that meet their SLA would have all.
-        if of.waiting.is_empty() && self.late.tasks[vgpu.index()].is_empty() {
-            share.order.remove(vgpu.0);
-        } else {
-            share.order.set(vgpu.0, self.tags[vgpu.index()]);
-        }
-        share.settle();
-        self.late.place(state, vgpu, self.tags[vgpu.index()]);
+        let waits = !of.waiting.is_empty() || !self.late.tasks[vgpu.index()].is_empty();
+        self.shares.set_waits(state, vgpu, waits);
+        self.late.place(state, vgpu);
     }
 
     fn take(&mut self, state: &mut State, vgpu: VgpuKey) -> Option<TaskKey> {
@@ -161,9 +147,7 @@ impl Deadline {
 
     /// Whether the vGPU is at most the slack ahead of the one that is owed most.
     fn is_within(&self, state: &State, vgpu: VgpuKey) -> bool {
-        let slack = Tag::from_service(state.config.slack_ns, state.vgpu(vgpu).weight);
-        let least = self.shares[0].order.peek();
-        least.is_none_or(|(least, _)| self.tags[vgpu.index()] <= least.plus(slack))
+        self.shares.is_within(vgpu, state.config.slack_ns)
     }
 
     /// While a task waits that can meet its SLA: the one of the earliest deadline if its vGPU is
@@ -173,9 +157,9 @@ impl Deadline {
         loop {
             self.give_up(state, now_ns);
             let (_, urgent) = self.first.peek()?;
-            let (_, fair) = self.shares[0].order.peek()?;
-            let is_within = self.is_within(state, VgpuKey(urgent));
-            let vgpu = VgpuKey(if is_within { urgent } else { fair });
+            let fair = self.shares.first(0)?;
+            let urgent = VgpuKey(urgent);
+            let vgpu = if self.is_within(state, urgent) { urgent } else { fair };
             let Some(task) = self.take(state, vgpu) else {
                 return self.late.tasks[vgpu.index()].pop_front();
             };
@@ -202,97 +186,183 @@ impl Deadline {
             })
     }
 
-    /// The oldest hopeless task, or the first one of the smallest tag's vGPU.
-    fn late_task(&mut self, is_overdue: bool) -> Option<TaskKey> {
-        let oldest = self.late.oldest.peek().map(|(_, key)| key);
-        let fair = self.late.order.peek().map(|(_, key)| key);
-        let key = if is_overdue { oldest } else { fair }?;
-        self.late.tasks[key as usize].pop_front()
+    fn oldest_late_task(&mut self) -> Option<TaskKey> {
+        let (_, vgpu) = self.late.oldest.peek()?;
+        self.late.tasks[vgpu as usize].pop_front()
+    }
+
+    /// The first one of the smallest tag's vGPU, while no user-facing vGPU has any other.
+    fn late_task(&mut self) -> Option<TaskKey> {
+        let vgpu = self.shares.first(0)?;
+        self.late.tasks[vgpu.index()].pop_front()
     }
 
     fn batch_task(&mut self, state: &mut State) -> Option<TaskKey> {
-        let (_, vgpu) = self.shares[1].order.peek()?;
-        self.take(state, VgpuKey(vgpu))
+        let vgpu = self.shares.first(1)?;
+        self.take(state, vgpu)
     }
 
-    /// Charges in advance what the task should take; [`settle`](Policy::settle) puts it right.
-    fn charge(&mut self, state: &State, device: DeviceKey, task: TaskKey, kind: Kind) {
+    /// Charges a user-facing task in advance what it should take, at most a quantum: its estimate
+    /// may be its tenant's word. [`settle`](Policy::settle) and [`accrue`](Self::accrue) put it
+    /// right. A batch task may be stopped at any time, and is charged what it had.
+    fn begin(&mut self, state: &State, now_ns: u64, device: DeviceKey, task: TaskKey, kind: Kind) {
         let vgpu = state.task(task).vgpu;
-        let ahead_ns = state.remaining_ns(task);
-        let tag = &mut self.tags[vgpu.index()];
-        *tag = tag.plus(Tag::from_service(ahead_ns, state.vgpu(vgpu).weight));
-        if self.picked.len() <= device.index() {
-            self.picked.resize(device.index() + 1, (Kind::Fair, 0));
+        let rest_ns = state.remaining_ns(task);
+        let ahead_ns = ahead_ns(state, state.is_batch(task), rest_ns);
+        self.shares.start(state, vgpu, ahead_ns);
+        if self.charges.len() <= device.index() {
+            self.charges.resize(device.index() + 1, Charge::NONE);
         }
-        self.picked[device.index()] = (kind, ahead_ns);
+        let end_ns = now_ns.saturating_add(rest_ns);
+        self.charges[device.index()] = Charge { kind, ahead_ns, until_ns: now_ns, end_ns };
+        self.charge_at_ns = self.charge_at_ns.min(now_ns.saturating_add(period_ns(state)));
         self.overdue += u32::from(kind == Kind::Overdue);
         self.place(state, vgpu);
     }
 
-    /// Who may be stopped, with the time of its next slice boundary.
+    /// Charges runs that were not charged for a quantum what they had since.
+    fn accrue(&mut self, state: &State, now_ns: u64) {
+        if now_ns < self.charge_at_ns {
+            return;
+        }
+        let period_ns = period_ns(state);
+        let mut next_ns = u64::MAX;
+        for (device, run) in state.keyed_runs() {
+            let charge = &mut self.charges[device.index()];
+            let used_ns = now_ns.saturating_sub(charge.until_ns);
+            if used_ns >= period_ns {
+                let rest_ns = charge.end_ns.saturating_sub(now_ns);
+                let after_ns = ahead_ns(state, run.is_batch, rest_ns);
+                let ahead = (charge.ahead_ns, after_ns);
+                (charge.until_ns, charge.ahead_ns) = (now_ns, after_ns);
+                self.shares.charge(state, state.task(run.task).vgpu, used_ns, ahead);
+            }
+            let charge = &self.charges[device.index()];
+            next_ns = next_ns.min(charge.until_ns.saturating_add(period_ns));
+        }
+        self.charge_at_ns = next_ns;
+    }
+
+    /// Who may be stopped for a hopeful task, with the time of its next slice boundary.
     fn stoppable(&self, state: &State, now_ns: u64) -> Option<(u64, DeviceKey)> {
-        let slice_ns = state.config.slice_ns.max(1);
-        (0u32..)
-            .zip(&state.devices)
-            .filter_map(|(key, device)| {
-                let Device::Running(run) = device else { return None };
-                let kind = self.picked.get(key as usize).map(|picked| picked.0);
-                if run.yields || !(run.is_batch || kind == Some(Kind::Late)) {
-                    return None;
-                }
-                let past_ns = now_ns.saturating_sub(run.since_ns);
-                let next = run.since_ns + past_ns.next_multiple_of(slice_ns);
-                Some((next.max(run.protected_ns), DeviceKey(key)))
-            })
-            .min()
+        let stops = |(device, run): (DeviceKey, &Run)| {
+            let is_late = self.charges[device.index()].kind == Kind::Late;
+            let stops = !run.yields && (run.is_batch || is_late);
+            stops.then(|| (boundary_ns(state, run, now_ns).max(run.protected_ns), device))
+        };
+        state.keyed_runs().filter_map(stops).min()
+    }
+
+    /// The device whose batch run, after its quantum, is the first that a batch vGPU that waits is
+    /// owed more than, with the time of that; none if another one was told to stop by then. One
+    /// that does not stop within a quantum of its time is not waited for: its kernel cannot be cut.
+    fn turn(&self, state: &State, now_ns: u64) -> Option<(u64, DeviceKey)> {
+        self.shares.first(1)?;
+        let overtime_ns = state.config.batch_quantum_ns;
+        let is_due = |run: &Run| run.stop_ns.saturating_add(overtime_ns) >= now_ns;
+        let told = state.keyed_runs().filter(|(_, run)| run.is_batch && !run.yields);
+        let told_ns = told.filter(|(_, run)| is_due(run)).map(|(_, run)| run.stop_ns).min();
+        let ends = |(device, run): (DeviceKey, &Run)| {
+            if run.yields || !run.is_batch {
+                return None;
+            }
+            let more_ns = self.shares.until_owed_ns(state.task(run.task).vgpu)?;
+            let owed_ns = self.charges[device.index()].until_ns.saturating_add(more_ns);
+            let quantum_ns = run.since_ns.saturating_add(state.config.batch_quantum_ns);
+            let at_ns = owed_ns.max(quantum_ns).max(now_ns);
+            Some((boundary_ns(state, run, at_ns), device))
+        };
+        let turn = state.keyed_runs().filter_map(ends).min();
+        turn.filter(|(at_ns, _)| told_ns.is_none_or(|told_ns| *at_ns < told_ns))
+    }
+
+    /// User-facing runs stop after a quantum while somebody waits whom no batch run makes way for;
+    /// for batch tasks not before these are owed a device.
+    fn end_long_runs(&self, state: &mut State, orders: &mut Vec<Order>) {
+        let is_dry = state.waiting[1] > 0 && state.running[1] == 0;
+        let patience_ns = state.config.batch_patience_ns;
+        let dry_ns = self.dry_since_ns.filter(|_| is_dry);
+        let from_ns = match dry_ns.map(|since_ns| since_ns.saturating_add(patience_ns)) {
+            _ if state.waiting[0] > self.yielding => 0,
+            Some(at_ns) => at_ns,
+            None => return,
+        };
+        let quantum_ns = state.config.user_quantum_ns;
+        for (device, of) in (0u32..).map(DeviceKey).zip(&mut state.devices) {
+            if let Device::Running(run) = of
+                && !run.is_batch
+            {
+                let at_ns = run.since_ns.saturating_add(quantum_ns).max(from_ns);
+                tell(run, device, at_ns, orders);
+            }
+        }
+    }
+}
+
+/// What a run is charged in advance that should go on for `rest_ns`.
+fn ahead_ns(state: &State, is_batch: bool, rest_ns: u64) -> u64 {
+    if is_batch { 0 } else { rest_ns.min(state.config.user_quantum_ns) }
+}
+
+/// How often a run is charged.
+fn period_ns(state: &State) -> u64 {
+    state.config.batch_quantum_ns.max(1)
+}
+
+/// The first slice boundary of a run that is not before `at_ns`.
+fn boundary_ns(state: &State, run: &Run, at_ns: u64) -> u64 {
+    let past_ns = at_ns.saturating_sub(run.since_ns);
+    let slice_ns = state.config.slice_ns.max(1);
+    let slices_ns = past_ns.checked_next_multiple_of(slice_ns).unwrap_or(u64::MAX);
+    run.since_ns.saturating_add(slices_ns)
+}
+
+/// Tells a run to stop, unless it was told to stop as early.
+fn tell(run: &mut Run, device: DeviceKey, at_ns: u64, orders: &mut Vec<Order>) {
+    if at_ns < run.stop_ns {
+        run.stop_ns = at_ns;
+        orders.push(Order::Yield { device, at_ns });
     }
 }
 
 impl Policy for Deadline {
     fn add(&mut self, state: &State, vgpu: VgpuKey) {
-        if self.tags.len() <= vgpu.index() {
-            self.tags.resize(vgpu.index() + 1, Tag::ZERO);
-        }
-        self.tags[vgpu.index()] = Tag::ZERO;
-        self.shares.iter_mut().for_each(|share| share.order.reserve(vgpu.0));
+        self.shares.add(state, vgpu);
         self.first.reserve(vgpu.0);
         self.late.reserve(vgpu);
-        self.place(state, vgpu);
+    }
+
+    fn remove(&mut self, state: &State, vgpu: VgpuKey) {
+        self.shares.remove(vgpu, state.vgpu(vgpu));
+    }
+
+    fn set_tenant(&mut self, tenant: TenantKey, weight: Weight) {
+        self.shares.set_tenant(tenant, weight);
     }
 
     /// Keeps by how much it is ahead, as service: a weight that is lowered for a moment wins
-    /// nothing. What it was charged in advance is put right by its new weight.
-    fn changed(&mut self, state: &State, vgpu: VgpuKey, class: Class, old: Weight) {
-        let (of, tag) = (state.vgpu(vgpu), self.tags[vgpu.index()]);
-        let virtual_time =
-            |class: Class| self.shares[State::place(!class.is_user_facing())].virtual_time;
-        let runs = state.keyed_runs().filter(|(_, run)| state.task(run.task).vgpu == vgpu);
-        let ahead = |weight: Weight| {
-            let tags = runs.clone().map(|(device, _)| {
-                let (_, ahead_ns) = self.picked[device.index()];
-                Tag::from_service(ahead_ns, weight)
-            });
-            tags.fold(Tag::ZERO, Tag::plus)
-        };
-        let settled = tag.minus(ahead(old));
-        let lead = settled.minus(virtual_time(class)).rescaled(old, of.weight);
-        let is_of_class = of.class.is_user_facing() == class.is_user_facing();
-        let base = match is_of_class {
-            true => settled.min(virtual_time(class)),
-            false => virtual_time(of.class),
-        };
-        self.tags[vgpu.index()] = base.plus(lead).plus(ahead(of.weight));
-        for (device, run) in state.keyed_runs() {
-            let (kind, _) = &mut self.picked[device.index()];
-            if state.task(run.task).vgpu == vgpu && *kind == Kind::Late && !is_of_class {
-                // Whether it may be stopped is its new class's to say.
-                *kind = Kind::Fair;
+    /// nothing.
+    fn changed(&mut self, state: &State, vgpu: VgpuKey, class: Class, _weight: Weight) {
+        if state.vgpu(vgpu).class.is_user_facing() == class.is_user_facing() {
+            self.shares.reweight(state, vgpu);
+        } else {
+            let mut runs = Runs::default();
+            for (device, _) in state.runs_of(vgpu) {
+                let charge = &mut self.charges[device.index()];
+                runs.count += 1;
+                runs.ahead_ns = runs.ahead_ns.saturating_add(charge.ahead_ns);
+                if charge.kind == Kind::Late {
+                    // Whether it may be stopped is its new class's to say.
+                    charge.kind = Kind::Fair;
+                }
             }
+            self.shares.reclass(state, vgpu, runs);
         }
         self.place(state, vgpu);
     }
 
     fn enter(&mut self, state: &mut State, now_ns: u64, task: TaskKey, first: bool) {
+        self.accrue(state, now_ns);
         let vgpu = state.task(task).vgpu;
         let is_batch = state.is_batch(task);
         if !is_batch
@@ -305,11 +375,6 @@ impl Policy for Deadline {
         }
         self.hopeful += u32::from(!is_batch);
         let waiting = &mut state.vgpu_mut(vgpu).waiting;
-        // With hopeless tasks it has not slept, and keeps what it is owed.
-        if waiting.is_empty() && self.late.tasks[vgpu.index()].is_empty() {
-            let tag = &mut self.tags[vgpu.index()];
-            *tag = (*tag).max(self.shares[State::place(is_batch)].virtual_time);
-        }
         if first {
             waiting.push_front(task);
         } else {
@@ -331,19 +396,19 @@ impl Policy for Deadline {
         self.place(state, vgpu);
     }
 
-    fn settle(&mut self, state: &mut State, device: DeviceKey, run: &Run, used_ns: u64) {
-        let (kind, ahead_ns) = self.picked[device.index()];
+    fn settle(&mut self, state: &mut State, now_ns: u64, device: DeviceKey, run: &Run) {
+        let Charge { kind, ahead_ns, until_ns, .. } = self.charges[device.index()];
         self.yielding -= u32::from(run.yields);
         self.overdue -= u32::from(kind == Kind::Overdue);
         let vgpu = state.task(run.task).vgpu;
-        let weight = state.vgpu(vgpu).weight;
-        let tag = &mut self.tags[vgpu.index()];
-        let used = Tag::from_service(used_ns, weight);
-        *tag = tag.plus(used).minus(Tag::from_service(ahead_ns, weight));
+        let used_ns = now_ns.saturating_sub(until_ns);
+        self.shares.charge(state, vgpu, used_ns, (ahead_ns, 0));
+        self.shares.end(state, vgpu);
         self.place(state, vgpu);
     }
 
     fn plan(&mut self, state: &mut State, now_ns: u64) {
+        self.accrue(state, now_ns);
         let is_dry = state.waiting[1] > 0 && state.running[1] == 0;
         self.dry_since_ns = if is_dry { self.dry_since_ns.or(Some(now_ns)) } else { None };
     }
@@ -353,36 +418,42 @@ impl Policy for Deadline {
             && let Some(task) = self.batch_task(state)
         {
             self.dry_since_ns = None;
-            self.charge(state, device, task, Kind::Fair);
+            self.begin(state, now_ns, device, task, Kind::Fair);
             return Some(Pick { task, protected_ns: state.config.batch_quantum_ns });
         }
         if self.is_overdue(state, now_ns)
-            && let Some(task) = self.late_task(true)
+            && let Some(task) = self.oldest_late_task()
         {
-            self.charge(state, device, task, Kind::Overdue);
+            self.begin(state, now_ns, device, task, Kind::Overdue);
             return Some(Pick::whole(task));
         }
         if let Some(task) = self.hopeful_task(state, now_ns) {
-            self.charge(state, device, task, Kind::Fair);
+            self.begin(state, now_ns, device, task, Kind::Fair);
             return Some(Pick::whole(task));
         }
-        let (task, kind) = match self.late_task(false) {
+        let (task, kind) = match self.late_task() {
             Some(task) => (task, Kind::Late),
             None => (self.batch_task(state)?, Kind::Fair),
         };
-        self.charge(state, device, task, kind);
+        self.begin(state, now_ns, device, task, kind);
         Some(Pick { task, protected_ns: 0 })
     }
 
     fn orders(&mut self, state: &mut State, now_ns: u64, orders: &mut Vec<Order>) {
         while self.hopeful > self.yielding {
-            let Some((at_ns, device)) = self.stoppable(state, now_ns) else { return };
+            let Some((at_ns, device)) = self.stoppable(state, now_ns) else { break };
             if let Device::Running(run) = &mut state.devices[device.index()] {
                 run.yields = true;
+                tell(run, device, at_ns, orders);
             }
             self.yielding += 1;
-            orders.push(Order::Yield { device, at_ns });
         }
+        if let Some((at_ns, device)) = self.turn(state, now_ns)
+            && let Device::Running(run) = &mut state.devices[device.index()]
+        {
+            tell(run, device, at_ns, orders);
+        }
+        self.end_long_runs(state, orders);
     }
 
     fn kept(&self, state: &State) -> u32 {

@@ -15,6 +15,7 @@ mod priority;
 mod resets;
 mod rotation;
 mod round_robin;
+mod shares;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -24,7 +25,7 @@ use super::state::{Run, State};
 use super::types::PoolConfig;
 use crate::class::Class;
 use crate::codec::{Codec, Malformed, Reader};
-use crate::key::{DeviceKey, TaskKey, VgpuKey, Weight};
+use crate::key::{DeviceKey, TaskKey, TenantKey, VgpuKey, Weight};
 
 /// Declares the registry: the order is the order of [`NAMES`], the first is the default.
 macro_rules! registry {
@@ -134,6 +135,12 @@ pub(super) trait Policy: fmt::Debug + Send {
     /// A vGPU joined; its key may have been another's before.
     fn add(&mut self, _state: &State, _vgpu: VgpuKey) {}
 
+    /// A vGPU without tasks is about to leave.
+    fn remove(&mut self, _state: &State, _vgpu: VgpuKey) {}
+
+    /// A tenant's share is another one from now on.
+    fn set_tenant(&mut self, _tenant: TenantKey, _weight: Weight) {}
+
     /// A vGPU had that class and that weight until now. If its class is another one, none of its
     /// tasks is in a queue at the moment.
     fn changed(&mut self, _state: &State, _vgpu: VgpuKey, _class: Class, _weight: Weight) {}
@@ -144,8 +151,8 @@ pub(super) trait Policy: fmt::Debug + Send {
     /// `task`, which waits, is taken back. It is still a task.
     fn leave(&mut self, state: &mut State, task: TaskKey);
 
-    /// A device's task ended after `used_ns` there: done, stopped or lost. It is still a task.
-    fn settle(&mut self, _state: &mut State, _device: DeviceKey, _run: &Run, _used_ns: u64) {}
+    /// A device's run ended: done, stopped or lost. Its task is still one.
+    fn settle(&mut self, _state: &mut State, _now_ns: u64, _device: DeviceKey, _run: &Run) {}
 
     /// A user-facing task was done so long after its submission.
     fn served(&mut self, _now_ns: u64, _latency_ns: u64) {}

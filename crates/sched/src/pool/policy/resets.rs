@@ -8,7 +8,7 @@ use crate::key::DeviceKey;
 
 /// Resets up to `count` devices that run batch tasks, those that would be free last spared. A task
 /// that would end before the reset does is left to end: the paper says "less" where it must be
-/// "greater".
+/// "greater". One that did not end when it should have, or of which nothing is known, is not left.
 pub(super) fn reset(state: &State, now_ns: u64, count: usize, orders: &mut Vec<Order>) {
     if count == 0 {
         return;
@@ -19,7 +19,10 @@ pub(super) fn reset(state: &State, now_ns: u64, count: usize, orders: &mut Vec<O
             Device::Running(run) if run.is_batch => Some((run.end_ns, DeviceKey(key), *run)),
             Device::Running(_) | Device::Down | Device::Free | Device::Resetting => None,
         })
-        .filter(|(end_ns, ..)| end_ns.saturating_sub(now_ns) > state.config.reset_ns)
+        .filter(|(end_ns, ..)| {
+            let left_ns = end_ns.checked_sub(now_ns);
+            left_ns.is_none_or(|left_ns| left_ns > state.config.reset_ns)
+        })
         .collect();
     victims.sort_unstable_by_key(|(end_ns, device, _)| (*end_ns, *device));
     let chosen = victims.into_iter().take(count);

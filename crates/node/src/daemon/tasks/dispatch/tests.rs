@@ -10,12 +10,17 @@ fn dispatch(policy: &str) -> Dispatch {
     let policy = by_name(policy).unwrap();
     dispatch.add_pool("p", PoolConfig { policy, ..PoolConfig::default() });
     let class = Class::UserFacing { sla_ns: 200 * MS };
-    dispatch.add(0, 0, "p", class, Weight::ONE, 8).unwrap();
-    dispatch.add(0, 1, "p", Class::Batch, Weight::ONE, 8).unwrap();
+    dispatch.add(0, 0, "p", share(0, class), 8).unwrap();
+    dispatch.add(0, 1, "p", share(1, Class::Batch), 8).unwrap();
     for device in 0..2 {
         assert!(dispatch.device_up(0, "p", DeviceKey(device)).is_empty());
     }
     dispatch
+}
+
+fn share(tenant: u32, class: Class) -> Share {
+    let tenant = TenantKey(tenant);
+    Share { tenant, tenant_weight: Weight::ONE, class, weight: Weight::ONE }
 }
 
 fn runs(actions: &Actions) -> Vec<(u32, Run)> {
@@ -33,8 +38,8 @@ fn a_task_runs_and_is_counted_once() {
     let (key, run) = begun[0];
     assert_eq!((key, run.task), (0, 7));
     assert_eq!(dispatch.counts(0).running, 1);
-    assert!(dispatch.finished(5 * MS, 0, run, 5 * MS, Outcome::Done).is_empty());
-    assert!(dispatch.finished(6 * MS, 0, run, 5 * MS, Outcome::Done).is_empty(), "said twice");
+    assert!(dispatch.finished(5 * MS, 0, run, Outcome::Done).is_empty());
+    assert!(dispatch.finished(6 * MS, 0, run, Outcome::Done).is_empty(), "said twice");
     let counts = dispatch.counts(0);
     assert_eq!((counts.done, counts.in_time, counts.longest_ns), (1, 1, 5 * MS));
     assert_eq!((counts.running, counts.waiting), (0, 0));
@@ -45,10 +50,7 @@ fn a_task_that_ran_for_nobody_is_dropped_for_good() {
     let mut dispatch = dispatch("deadline");
     let (_, run) = runs(&dispatch.submit(0, 1, 1, 0).unwrap())[0];
     assert!(dispatch.cancel(0, 1, 1).is_empty(), "its runner stops it");
-    assert!(
-        dispatch.finished(MS, 1, run, MS, Outcome::Dropped).is_empty(),
-        "it does not run again"
-    );
+    assert!(dispatch.finished(MS, 1, run, Outcome::Dropped).is_empty(), "it does not run again");
     let counts = dispatch.counts(1);
     assert_eq!((counts.dropped, counts.done, counts.failed), (1, 0, 0));
     assert_eq!((counts.running, counts.waiting, counts.stops), (0, 0, 0));
@@ -62,10 +64,10 @@ fn what_an_earlier_run_reports_says_nothing() {
     let again = runs(&dispatch.device_down(MS, "p", device));
     let (_, second) = again[0];
     assert_ne!(second.device, first.device);
-    assert!(dispatch.finished(2 * MS, 1, first, MS, Outcome::Done).is_empty());
+    assert!(dispatch.finished(2 * MS, 1, first, Outcome::Done).is_empty());
     assert!(dispatch.lost(2 * MS, 1, first).is_empty());
     assert_eq!(dispatch.counts(1).running, 1, "the second run goes on");
-    dispatch.finished(3 * MS, 1, second, MS, Outcome::Done);
+    dispatch.finished(3 * MS, 1, second, Outcome::Done);
     let counts = dispatch.counts(1);
     assert_eq!((counts.done, counts.losses, counts.running), (1, 1, 0));
 }
@@ -114,4 +116,47 @@ fn a_user_facing_task_has_batch_work_stopped_and_fifo_does_not() {
     };
     assert!(stops(&fill(&mut dispatch("deadline"))));
     assert!(!stops(&fill(&mut dispatch("fifo"))));
+}
+
+/// Two batch accelerators of two tenants on one device, of which the first one's runner dies
+/// whenever its task has run for 50 ms.
+#[test]
+fn a_runner_that_dies_does_not_spare_its_tenant_what_ran() {
+    let mut dispatch = Dispatch::default();
+    dispatch.add_pool("p", PoolConfig::default());
+    for key in 0..2 {
+        dispatch.add(0, key, "p", share(key, Class::Batch), 8).unwrap();
+    }
+    let mut begun = dispatch.device_up(0, "p", DeviceKey(0));
+    let (mut now_ns, mut had, mut number) = (0, [0u64; 2], 0);
+    for _ in 0..400 {
+        for key in 0..2 {
+            while dispatch.counts(key).waiting + dispatch.counts(key).running < 2 {
+                number += 1;
+                begun.extend(dispatch.submit(now_ns, key, number, 0).unwrap());
+            }
+        }
+        let (key, run) = *runs(&begun).last().unwrap();
+        begun.clear();
+        now_ns += 50 * MS;
+        had[key as usize] += 1;
+        begun.extend(match key {
+            0 => dispatch.runner_gone(now_ns, key),
+            _ => dispatch.finished(now_ns, key, run, Outcome::Done),
+        });
+    }
+    assert!(had[0].abs_diff(had[1]) <= 4, "{had:?}");
+}
+
+#[test]
+fn keys_of_tasks_are_used_again_and_by_one_task_each() {
+    let mut dispatch = dispatch("fifo");
+    for round in 0..50 {
+        let of_round = |task: u32| round * 8 + task;
+        (0..8).for_each(|task| drop(dispatch.submit(0, 1, of_round(task), 0).unwrap()));
+        let state = &dispatch.pools["p"];
+        assert!(state.tasks.keys().all(|key| key.0 < 8), "{:?}", state.tasks.keys());
+        assert_eq!(state.tasks.len(), 8);
+        dispatch.runner_gone(0, 1);
+    }
 }
