@@ -32,12 +32,19 @@ fn start(
     Conversation::start(node.run(&flags, &program(program_name), arguments))
 }
 
-pub(crate) fn replay(journal: &Path) -> Value {
+fn replay(journal: &Path) -> Value {
+    replayed(journal).unwrap_or_else(|words| panic!("{words}"))
+}
+
+/// What replaying a journal found, or why it could not be.
+pub(crate) fn replayed(journal: &Path) -> Result<Value, String> {
     let mut command = weft();
     command.arg("replay").arg(journal).arg("--json");
     let output = finish(command);
-    assert!(output.status.success(), "{}", text_of(&output));
-    serde_json::from_slice(&output.stdout).unwrap()
+    if !output.status.success() {
+        return Err(text_of(&output));
+    }
+    Ok(serde_json::from_slice(&output.stdout).unwrap())
 }
 
 #[test]

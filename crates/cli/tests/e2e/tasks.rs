@@ -10,7 +10,7 @@ use weft_node::admin::AcceleratorReport;
 use weft_tasks::{Accelerator, Done, Module, Options, Pending, RefusalCode, Task, TaskError};
 
 use crate::hierarchy::control;
-use crate::journal::replay;
+use crate::journal::replayed;
 use crate::support::{
     Conversation, DEADLINE, Node, as_user, eventually, finish, is_root, program, provided, python,
     root, success, text_of,
@@ -324,8 +324,9 @@ fn what_pools_decide_is_in_the_journal_and_replays() {
     // Two accelerators, the devices, submissions and ends at least.
     let mut report = serde_json::Value::Null;
     eventually("the pool's records to be written", || {
-        report = replay(scratch.path());
-        report["pools"]["p"]["records"].as_u64().unwrap() >= 2 + 4 + 8 + 8
+        // Not even a folder at first.
+        report = replayed(scratch.path()).unwrap_or_default();
+        report["pools"]["p"]["records"].as_u64().is_some_and(|records| records >= 2 + 4 + 8 + 8)
     });
     let own = &report["pools"]["p"];
     assert!(own["runs"].as_u64().unwrap() >= 8 && own["lost"] == 0, "{report}");
@@ -494,7 +495,8 @@ fn a_stopped_task_goes_on_where_it_stopped_in_another_class() {
     success(control(&pool.node, &["set", "long", "--sla", "60s"]));
     assert!(before_it.poll().is_none(), "the stopped task was to wait for it");
     expect_once(&before_it);
-    assert_eq!(expect_once(&stopped).runs(), 2);
+    // Once before it, and then in turns with it.
+    assert!(expect_once(&stopped).runs() >= 2);
 }
 
 #[test]

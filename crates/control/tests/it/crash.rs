@@ -83,6 +83,12 @@ fn wait_gone(program: &Program, id: &str) {
     eventually("the instance to be gone", || {
         let gone = |error: &ClientError| matches!(error, ClientError::Refused(problem) if problem.kind == Kind::NotFound);
         let found = client.instance(id);
+        let is_asked =
+            |state| matches!(state, InstanceState::Terminating | InstanceState::Terminated);
+        if found.as_ref().is_ok_and(|one| !is_asked(one.state)) {
+            // The request was lost with the process, or before it came to it.
+            terminate(program, id);
+        }
         found.as_ref().is_ok_and(|one| one.state == InstanceState::Terminated)
             || found.as_ref().is_err_and(gone)
     });

@@ -130,10 +130,11 @@ impl<'a> Collector<'a> {
         Ok(true)
     }
 
-    /// Progress words with a new value.
+    /// Progress words with a new value. Events are looked at before the streams that they are in:
+    /// what an event stands behind is then seen to have ended, and its bytes are sent first.
     fn changed(&mut self, streams: u32, events: u32) -> Vec<(u32, u64)> {
         let mut changed = Vec::new();
-        for word in (0..streams).chain(STREAM_WORDS..events) {
+        for word in (STREAM_WORDS..events).chain(0..streams) {
             let Ok(index) = usize::try_from(word) else { continue };
             let now = self.session.out.progress(index);
             if let (Some(now), Some(last)) = (now, self.progress.get_mut(index))
