@@ -19,6 +19,9 @@ const ENDPOINT: &str = "weft-endpoint";
 /// What an endpoint of `weft run` has in its folder.
 const TENANT_SOCKET: &str = "tenant.sock";
 
+/// An endpoint has started after this time, or never will.
+const YOUNG: Duration = Duration::from_secs(60);
+
 /// `weft token`
 pub(crate) fn token(sockets: &Sockets, options: &TokenOptions) -> Result<()> {
     let request = Request::Grant(GrantRequest {
@@ -132,6 +135,12 @@ fn sweep(parent: &Path) {
 /// Whether nobody will listen in this folder any more. One without a socket may be a start that has
 /// not come so far.
 fn is_left(folder: &Path) -> bool {
+    // A socket is bound a moment before somebody listens there.
+    let age = std::fs::metadata(folder).and_then(|found| found.modified());
+    let age = age.ok().and_then(|changed| changed.elapsed().ok());
+    if age.is_none_or(|age| age < YOUNG) {
+        return false;
+    }
     let Ok(entries) = std::fs::read_dir(folder) else { return false };
     let names: Vec<_> = entries.flatten().map(|entry| entry.file_name()).collect();
     names == [TENANT_SOCKET] && is_deaf(&folder.join(TENANT_SOCKET)) == Ok(true)
@@ -216,6 +225,12 @@ mod tests {
         drop((listen(&dead), listen(&node), listen(&other)));
         let _listener = listen(&lives);
         std::fs::write(node.join("node.log"), "a daemon's").unwrap();
+        sweep(parent.path());
+        assert!(dead.exists(), "it may be about to listen");
+        let long_ago = std::time::SystemTime::now() - 2 * YOUNG;
+        for folder in [&dead, &lives, &node, &new, &other] {
+            std::fs::File::open(folder).unwrap().set_modified(long_ago).unwrap();
+        }
         sweep(parent.path());
         assert!(!dead.exists());
         for stays in [lives, node, new, other] {

@@ -202,9 +202,11 @@ impl World {
         let is_one = nodes.len() == 1;
         for (node, cgpus) in nodes {
             let names: Vec<String> = cgpus.iter().map(|cgpu| cgpu.vgpu()).collect();
-            let admin = self.admin(node);
-            let revoked = admin.and_then(|admin| self.nodes.revoke(&admin, &names));
-            let revoked: BTreeMap<String, u64> = match self.heard(node, revoked) {
+            // What the store says is not the node's doing.
+            let revoked = self.admin(node);
+            let revoked =
+                revoked.and_then(|admin| self.heard(node, self.nodes.revoke(&admin, &names)));
+            let revoked: BTreeMap<String, u64> = match revoked {
                 Ok(revoked) => revoked.into_iter().collect(),
                 Err(failure) => {
                     // The other nodes' vGPUs go all the same.

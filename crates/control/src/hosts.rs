@@ -84,9 +84,11 @@ impl Endpoint for Hosts {
         let known = self.known().get(instance).cloned();
         // After a start any host may have them.
         let hosts = known.map_or_else(|| self.sockets.keys().cloned().collect(), |one| vec![one]);
-        for host in hosts {
-            self.done(&host, Request::Withdraw { instance: instance.to_owned() })?;
-        }
+        // All are asked before one that does not answer is told of.
+        let asked = hosts
+            .iter()
+            .map(|host| self.done(host, Request::Withdraw { instance: instance.to_owned() }));
+        asked.collect::<Vec<_>>().into_iter().collect::<Result<(), Failure>>()?;
         self.known().remove(instance);
         Ok(())
     }

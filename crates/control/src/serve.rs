@@ -339,12 +339,9 @@ fn sweep_always(engine: Arc<Engine>, every_s: u64) -> Result<()> {
                 Ok(swept) => tracing::info!(?swept, "found what should not be there"),
                 Err(failure) => tracing::warn!(why = failure.words, "cannot look everywhere"),
             }
-            if every_s == 0 {
-                return;
-            }
             let next = Instant::now() + Duration::from_secs(every_s);
-            while Instant::now() < next {
-                thread::sleep(LISTEN_EVERY.min(next.saturating_duration_since(Instant::now())));
+            while every_s == 0 || Instant::now() < next {
+                thread::sleep(LISTEN_EVERY);
                 sweep::listen(engine.world());
             }
         }

@@ -44,7 +44,11 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     let world = engine.world();
     // What is there is looked at before what is known: what is made meanwhile is known then.
     let vms = world.provisioner.inventory()?;
-    let ruled = world.endpoint.instances()?;
+    // A compute host that does not answer keeps the others from nothing.
+    let (ruled, unheard) = match world.endpoint.instances() {
+        Ok(ruled) => (ruled, None),
+        Err(failure) => (Vec::new(), Some(failure)),
+    };
     let nodes = world.store.nodes(&Part { limit: NODES_MAX, after: None, project: None })?;
     let mut vgpus = BTreeMap::new();
     offer(world, &nodes);
@@ -57,7 +61,7 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     let own = Own::of(world.store.as_ref())?;
     let live = &own.live;
     let mut swept = Swept::default();
-    let mut failed: Option<Failure> = None;
+    let mut failed: Option<Failure> = unheard;
     let mut note = |done: Result<usize, Failure>| {
         done.unwrap_or_else(|failure| {
             failed.get_or_insert(failure);

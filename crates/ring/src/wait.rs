@@ -191,7 +191,8 @@ impl WakeFlag {
         patience: &Patience<'_>,
         ready: &mut impl FnMut() -> Option<T>,
     ) -> Result<Nap<T>, Unready> {
-        self.word.store(1, Ordering::Relaxed);
+        // SYNC: a waker's late swap is behind this one or before it, never beside it.
+        self.word.swap(1, Ordering::AcqRel);
         // SYNC: the flag is ordered before the look at what is published; pairs with the fence in
         // `wake`.
         fence(Ordering::SeqCst);

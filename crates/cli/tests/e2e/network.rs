@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::Resource;
+
 use crate::remote::{Proxy, grant, node, random, run};
 use crate::support::{Conversation, Node, eventually, is_root, program, success, within};
 
@@ -297,6 +299,10 @@ fn beginning() -> Vec<u8> {
 /// and then: none has a place for longer than the patience, and programs are let in meanwhile.
 #[test]
 fn a_thousand_connections_keep_nobody_out() {
+    // They are this process's too.
+    let mut limit = rustix::process::getrlimit(Resource::Nofile);
+    limit.current = limit.maximum;
+    rustix::process::setrlimit(Resource::Nofile, limit).unwrap();
     let node = node(&["remote.pending=256", "remote.patience_ms=2000"]);
     let (token, gateway) = grant(&node, &["far", "--uses", "100"]);
     let mut crowd: Vec<TcpStream> = Vec::new();

@@ -14,7 +14,7 @@ use crate::support::is_root;
 use crate::tasks::{Pool, count, expect_once};
 
 /// Tasks that an accelerator has outstanding.
-const OUTSTANDING: usize = 4;
+const OUTSTANDING: usize = 8;
 
 /// Thread blocks of a task: 10 ms.
 const BLOCKS: u32 = 50;

@@ -312,7 +312,8 @@ fn what_pools_decide_is_in_the_journal_and_replays() {
     let pool = Pool::start(2, &[dir.as_str()]);
     let (batch, module) = pool.loaded("a", &[]);
     let (user, user_module) = pool.loaded("u", &["--sla", "1s"]);
-    let long: Vec<Pending> = (0..4).map(|_| batch.submit(&count(&module, 300)).unwrap()).collect();
+    let long: Vec<Pending> =
+        (0..4).map(|_| batch.submit(&count(&module, 3_000)).unwrap()).collect();
     pool.wait_for("a", "two tasks to run", |report| report.tasks.running == 2);
     let short: Vec<Pending> =
         (0..4).map(|_| user.submit(&count(&user_module, 20)).unwrap()).collect();

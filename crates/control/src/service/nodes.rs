@@ -53,6 +53,7 @@ impl Service {
         let kept = self.store().put_node(&node, &facts.gpus, Some(&audit));
         self.world().allocator.forget();
         kept.map_err(broken)?;
+        self.world().allocator.heard(&ask.target, None);
         self.node_show(ask)
     }
 

@@ -44,7 +44,10 @@ fn wait_for(program: &Program, id: &str, state: InstanceState) {
     let client = program.client();
     let mut last = None;
     eventually(&format!("{id} to be {state:?}"), || {
-        last = client.instance(id).ok().map(|one| one.state);
+        let found = client.instance(id).ok();
+        last = found.as_ref().map(|one| one.state);
+        let failed = last == Some(InstanceState::Failed) && state != InstanceState::Failed;
+        assert!(!failed, "{found:?}");
         last == Some(state)
     });
 }
@@ -83,6 +86,11 @@ fn wait_gone(program: &Program, id: &str) {
     eventually("the instance to be gone", || {
         let gone = |error: &ClientError| matches!(error, ClientError::Refused(problem) if problem.kind == Kind::NotFound);
         let found = client.instance(id);
+        // One that could not be made is only put away.
+        let is_failed = found.as_ref().is_ok_and(|one| one.state == InstanceState::Failed);
+        if is_failed && client.delete_instance(id).is_ok() {
+            return true;
+        }
         let is_asked =
             |state| matches!(state, InstanceState::Terminating | InstanceState::Terminated);
         if found.as_ref().is_ok_and(|one| !is_asked(one.state)) {

@@ -18,11 +18,16 @@ use crate::support::{Cloud, eventually, shared};
 /// Connections to it at once.
 const CONNECTIONS: usize = 16;
 
-/// How long one may say nothing.
+/// How long one may say nothing where that is what is tried.
 const IDLE: Duration = Duration::from_secs(2);
 
 /// Serves a cloud; an administrator's client of it, and where it is.
 pub(crate) fn serve(cloud: &Cloud) -> (Client, SocketAddr) {
+    serve_for(cloud, weft_control::bounded::IDLE_LIMIT)
+}
+
+/// The same, with connections that may say nothing for so long.
+fn serve_for(cloud: &Cloud, idle: Duration) -> (Client, SocketAddr) {
     let row = TokenRow { name: "root".into(), project: None, role: Role::Admin, created_ms: 0 };
     cloud.store.add_token(&row, weft_control::random::digest(b"root"), None).unwrap();
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
@@ -33,7 +38,7 @@ pub(crate) fn serve(cloud: &Cloud) -> (Client, SocketAddr) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            let listener = Bounded::new(listener, CONNECTIONS, IDLE);
+            let listener = Bounded::new(listener, CONNECTIONS, idle);
             axum::serve(listener, http::router(&service)).await.unwrap();
         });
     });
@@ -133,7 +138,7 @@ fn whatever_is_wrong_is_a_problem_in_json() {
 #[test]
 fn connections_that_say_nothing_give_their_places_up() {
     let cloud = Cloud::new(&[1]);
-    let (admin, address) = serve(&cloud);
+    let (admin, address) = serve_for(&cloud, IDLE);
     let silent: Vec<TcpStream> =
         (0..CONNECTIONS).map(|_| TcpStream::connect(address).unwrap()).collect();
     // It is answered when one of them has been closed, and not before.

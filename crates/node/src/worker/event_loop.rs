@@ -267,8 +267,8 @@ impl<D: Device> EventLoop<D> {
     fn offer_held(&mut self) -> Result<(), Ended> {
         while let Some(mut held) = self.held.pop_front() {
             let now_ns = self.session.device().now_ns();
-            let grant = self.gate.grant().filter(|_| !self.gate.is_revoked());
-            let is_alone = grant.is_none_or(|grant| grant.kind == GrantKind::Renewing);
+            let is_renewed = |grant: weft_turn::Grant| grant.kind == GrantKind::Renewing;
+            let is_alone = !self.gate.is_revoked() && self.gate.grant().is_none_or(is_renewed);
             let waits = !self.flights.is_empty() && held.waits_on(now_ns, is_alone);
             let command = Command::decode(&held.bytes)?;
             if waits || self.accept(&command, held.answer)? == Accepted::Full {

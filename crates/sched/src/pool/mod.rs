@@ -155,14 +155,16 @@ impl Pool {
     }
 
     fn device_down(&mut self, now_ns: u64, device: DeviceKey) -> Result<(), PoolError> {
-        match self.device(device)? {
+        let before = self.device(device)?;
+        // What ran there runs no more: it is charged once, as what ended.
+        self.state.devices[device.index()] = Device::Down;
+        match before {
             Device::Running(run) => self.lose(now_ns, device, run),
             Device::Resetting => self.state.resetting -= 1,
             Device::Free => self.state.free.retain(|free| *free != device.0),
             Device::Down => {}
         }
         self.state.up -= 1;
-        self.state.devices[device.index()] = Device::Down;
         Ok(())
     }
 

@@ -17,7 +17,7 @@ pub(super) const TENANT: &str = "00000000000000000000000000000002";
 pub(super) const OTHER: &str = "00000000000000000000000000000003";
 
 /// How long a service takes that does not answer in time.
-const LONG: Duration = Duration::from_millis(1_500);
+const LONG: Duration = Duration::from_secs(18);
 
 /// What a call of a service comes to, instead of what it should.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -120,6 +120,7 @@ impl FakeCloud {
             let found = self.variables().into_iter().find(|(known, _)| *known == name);
             found.map(|(_, value)| value)
         };
+        // A machine that stalls for a moment is not a cloud that hangs: that lasts much longer.
         Settings { timeout: LONG / 3, ..Settings::read(of).unwrap() }
     }
 

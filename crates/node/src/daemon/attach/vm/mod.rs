@@ -201,7 +201,7 @@ fn serve(
     // What it cannot be heard to say is its end.
     while let Ok(Some(said)) = peer::receive_bytes(socket, HANDSHAKE_BYTES_MAX, true) {
         if guest::Processors::is_one(&said) {
-            learn_processors(region, &said, open, server);
+            learn_processors(daemon, region, &said, open, server);
             continue;
         }
         let Ok(answers) = socket.try_clone() else { return };
@@ -225,20 +225,32 @@ fn serve(
 }
 
 /// Notes which threads run a machine's processors, for sessions that begin from now on.
-fn learn_processors(region: &Region, said: &[u8], open: &OpenRegion, server: &Credentials) {
-    let (vgpu, uid) = (&open.vgpu, server.uid);
+fn learn_processors(
+    daemon: &Daemon,
+    region: &Region,
+    said: &[u8],
+    open: &OpenRegion,
+    server: &Credentials,
+) {
+    let vgpu = &open.vgpu;
     let Ok(told) = guest::Processors::from_bytes(said) else { return };
     match Processors::verify(told, server.uid, &region.file) {
         Ok(processors) => {
             let (process, count) = (processors.process, processors.threads.len());
-            tracing::info!(vgpu, uid, process, count, "a virtual machine's processors are known");
+            daemon.note_machine(server, |uid, suppressed| {
+                let what = "a virtual machine's processors are known";
+                tracing::info!(vgpu, uid, process, count, suppressed, "{what}");
+            });
             // An earlier daemon and its watchdog may have died together.
             end_boosts(process, &processors.threads);
             region.learn(processors);
         }
         Err(error) => {
             let error: &dyn std::error::Error = &error;
-            tracing::info!(vgpu, uid, error, "a virtual machine's processors are not helped");
+            daemon.note_machine(server, |uid, suppressed| {
+                let what = "a virtual machine's processors are not helped";
+                tracing::info!(vgpu, uid, error, suppressed, "{what}");
+            });
         }
     }
 }
