@@ -14,8 +14,8 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 use weft_ring::{
-    Access, Bedside, Bell, ClientOptions, ClientSide, MapError, MemoryFile, Reservation, Segment,
-    SegmentError, SharedMemory, peer,
+    Access, Bell, ClientOptions, ClientSide, MapError, MemoryFile, Reservation, Segment,
+    SegmentError, SharedMemory, WaitPage, peer,
 };
 use weft_wire::handshake::{
     self, GUEST_FDS, HANDSHAKE_BYTES_MAX, HandshakeError, Hello, HelloBody, PROTOCOL_VERSION,
@@ -245,12 +245,12 @@ impl Parts {
     fn in_region(
         placement: &Placement,
         pinned_bytes: u64,
-        [region, bedside, lifeline, marks]: [OwnedFd; GUEST_FDS],
+        [region, wait_page, lifeline, marks]: [OwnedFd; GUEST_FDS],
     ) -> Result<Self, AttachError> {
         let region = MemoryFile::lent(region)?;
-        let bedside = Bedside::open(&MemoryFile::received(bedside)?.map(Access::ReadWrite)?)?;
+        let wait_page = WaitPage::open(&MemoryFile::received(wait_page)?.map(Access::ReadWrite)?)?;
         let pinned = region.try_clone()?.part(placement.pinned_at, pinned_bytes)?;
-        let bell = Bell::of_guest(marks, placement.mark, bedside);
+        let bell = Bell::of_guest(marks, placement.mark, wait_page);
         let segment = region.part(placement.segment_at, placement.segment_bytes)?.with_bell(bell);
         Ok(Self { segment, pinned, lifeline: Some(lifeline) })
     }

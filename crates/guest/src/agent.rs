@@ -15,7 +15,7 @@ use std::time::Duration;
 use anyhow::{Context, Result};
 use rustix::io::Errno;
 use rustix::net::Shutdown;
-use weft_ring::{Access, Bedside, MemoryFile, PAGE, peer};
+use weft_ring::{Access, MemoryFile, PAGE, WaitPage, peer};
 use weft_wire::guest::{
     AnswerFrame, Begin, Begun, CONTROL_PORT, FrameReader, GuestFrame, HelloFrame, HostFrame,
     MARKS_PORT, filler,
@@ -69,7 +69,7 @@ enum Source {
 /// A program with a session.
 #[derive(Debug)]
 struct Session {
-    bedside: Bedside,
+    wait_page: WaitPage,
     /// Its program has the other end: each learns here of the other's end.
     lifeline: OwnedFd,
 }
@@ -297,14 +297,14 @@ impl Agent {
             }
             HostFrame::Over(mark) => {
                 if let Some(session) = self.sessions.get(&mark) {
-                    session.bedside.knock();
+                    session.wait_page.wake_all();
                     // Its program sees that; when it has gone, too, the place is free.
                     let _ = rustix::net::shutdown(&session.lifeline, Shutdown::Write);
                 }
             }
             HostFrame::Mark(mark) => {
                 if let Some(session) = self.sessions.get(&mark) {
-                    session.bedside.knock();
+                    session.wait_page.wake_all();
                 }
             }
         }
@@ -331,9 +331,9 @@ impl Agent {
             Answer::Welcome(welcome) => welcome.placement.context("a welcome without a place")?,
             Answer::Refused { .. } => return Ok(peer::send(socket, answer, &[])?),
         };
-        let (bedside, page) = Bedside::create()?;
+        let (wait_page, page) = WaitPage::create()?;
         let (lifeline, theirs) = peer::pair()?;
-        let session = Session { bedside, lifeline };
+        let session = Session { wait_page, lifeline };
         let fds = [self.region.as_fd(), page.as_fd(), theirs.as_fd(), self.marks.as_fd()];
         let sent = peer::send(socket, answer, &fds);
         // If it was not sent the program is gone, and this end says so.

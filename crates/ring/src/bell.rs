@@ -14,14 +14,14 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::pipe::PipeFlags;
 
-use crate::bedside::Bedside;
+use crate::wait_page::WaitPage;
 
 /// How those are woken who sleep behind flags that another kernel maps too.
 #[derive(Debug)]
 pub struct Bell {
     out: OwnedFd,
     mark: u8,
-    bedside: Option<Bedside>,
+    wait_page: Option<WaitPage>,
 }
 
 impl Bell {
@@ -29,14 +29,14 @@ impl Bell {
     /// to `out`, which must not block.
     #[must_use]
     pub fn of_host(out: OwnedFd, mark: u8) -> Self {
-        Self { out, mark, bedside: None }
+        Self { out, mark, wait_page: None }
     }
 
-    /// The guest's: its sleepers wait at `bedside`, and each wake writes `mark` to `out`, which
+    /// The guest's: its sleepers wait at `wait_page`, and each wake writes `mark` to `out`, which
     /// must not block.
     #[must_use]
-    pub fn of_guest(out: OwnedFd, mark: u8, bedside: Bedside) -> Self {
-        Self { out, mark, bedside: Some(bedside) }
+    pub fn of_guest(out: OwnedFd, mark: u8, wait_page: WaitPage) -> Self {
+        Self { out, mark, wait_page: Some(wait_page) }
     }
 
     /// Tells the other side.
@@ -47,8 +47,8 @@ impl Bell {
     }
 
     /// Where the sleepers of this side wait, if not on the flags.
-    pub(crate) fn bedside(&self) -> Option<&Bedside> {
-        self.bedside.as_ref()
+    pub(crate) fn wait_page(&self) -> Option<&WaitPage> {
+        self.wait_page.as_ref()
     }
 }
 
@@ -82,11 +82,11 @@ mod tests {
     #[test]
     fn sleepers_of_the_other_kernel_are_woken_by_marks() {
         let file = MemoryFile::create("flag", PAGE).unwrap();
-        let (bedside, _page) = Bedside::create().unwrap();
+        let (wait_page, _page) = WaitPage::create().unwrap();
         let (guest_in, host_out) = marks().unwrap();
         let (host_in, guest_out) = marks().unwrap();
         let host = file.try_clone().unwrap().with_bell(Bell::of_host(host_out, 7));
-        let guest = file.with_bell(Bell::of_guest(guest_out, 9, bedside.clone()));
+        let guest = file.with_bell(Bell::of_guest(guest_out, 9, wait_page.clone()));
         let flag = |file: &MemoryFile| {
             WakeFlag::new(file.map(Access::ReadWrite).unwrap().cell(0).unwrap())
         };
@@ -115,7 +115,7 @@ mod tests {
                 std::thread::yield_now();
             }
             while !sleeper.is_finished() {
-                bedside.knock();
+                wait_page.wake_all();
                 host.wake();
                 assert!(Instant::now() < deadline, "the sleeper was not woken");
                 std::thread::yield_now();

@@ -48,7 +48,6 @@
 compile_error!("weft-ring needs Linux: memory files, seals and futexes");
 
 mod answer;
-mod bedside;
 mod cells;
 mod lane;
 mod lanes;
@@ -57,6 +56,7 @@ mod lock;
 mod models;
 mod sync;
 pub mod wait;
+mod wait_page;
 
 #[cfg(not(loom))]
 mod arena;
@@ -101,13 +101,13 @@ mod window;
 mod worker;
 
 pub use answer::{ANSWER_SLOTS, Answer, AnswerTooLong, MAX_ANSWER};
-pub use bedside::Bedside;
 pub use cells::{Cell, Cells};
 pub use lane::{AnswerTo, LANE_SLOTS, MAX_COMMAND, Violation};
 pub use lanes::Record;
 pub use lock::{PARTICIPANTS, Standing, TURNSTILE_BYTES, Turnstile};
 pub use sync::{AtomicU32, AtomicU64, Ordering};
 pub use wait::{Patience, SPIN, Unready, WakeFlag};
+pub use wait_page::WaitPage;
 
 #[cfg(not(loom))]
 pub use {

@@ -412,7 +412,7 @@ impl SharedMemory {
 
     /// Whether the peer is on another kernel: processors and threads have other numbers there.
     pub(crate) fn is_lent(&self) -> bool {
-        self.bell().is_some_and(|bell| bell.bedside().is_some())
+        self.bell().is_some_and(|bell| bell.wait_page().is_some())
     }
 
     /// What the mapping may be used for.

@@ -5,13 +5,13 @@
 use loom::thread;
 
 use crate::answer::{AnswerWords, CallSlot};
-use crate::bedside::Bedside;
 use crate::cells::Cell;
 use crate::lane::{AnswerTo, Consumer, LaneWords, MAX_COMMAND, Producer};
 use crate::lanes::Lanes;
 use crate::lock::{Standing, Turnstile};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::wait::{Patience, WakeFlag};
+use crate::wait_page::WaitPage;
 
 // Loom remembers only the last access of each word, so a thread that first loads a word and then
 // stores it hides its conflict with another thread's load. That is why both sides are made before
@@ -100,10 +100,10 @@ fn models_relay() {
 /// A guest's sleepers, on two flags of one session, wait for the count of its marks, and whoever
 /// gets a mark raises it: no mark is missed, whichever flag it was for.
 #[test]
-fn models_bedside() {
+fn models_wait_page() {
     loom::model(|| {
-        let bedside = Bedside::modelled();
-        let flags = [0, 1].map(|_| WakeFlag::modelled_at(bedside.clone()));
+        let wait_page = WaitPage::modelled();
+        let flags = [0, 1].map(|_| WakeFlag::modelled_at(wait_page.clone()));
         let published = [0, 1].map(|_| Cell::<AtomicU64>::zeroed());
         let host = thread::spawn({
             let (flags, published) = (flags.clone(), published.clone());

@@ -7,12 +7,12 @@
 
 use std::time::{Duration, Instant};
 
-#[cfg(loom)]
-use crate::bedside::Bedside;
 #[cfg(not(loom))]
 use crate::bell::Bell;
 use crate::cells::Cell;
 use crate::sync::{AtomicU32, Ordering, fence};
+#[cfg(loom)]
+use crate::wait_page::WaitPage;
 
 /// How long a client polls at the ring before it sleeps (design: 50 µs).
 pub const SPIN: Duration = Duration::from_micros(50);
@@ -93,7 +93,7 @@ pub struct WakeFlag {
     model: std::sync::Arc<model::Futex>,
     /// Where its sleepers wait instead, and are woken by whoever gets the marks at once.
     #[cfg(loom)]
-    bedside: Option<Bedside>,
+    wait_page: Option<WaitPage>,
 }
 
 impl WakeFlag {
@@ -109,13 +109,13 @@ impl WakeFlag {
         Self {
             word: Cell::<AtomicU32>::zeroed(),
             model: std::sync::Arc::new(model::Futex::default()),
-            bedside: None,
+            wait_page: None,
         }
     }
 
     #[cfg(loom)]
-    pub fn modelled_at(bedside: Bedside) -> Self {
-        Self { bedside: Some(bedside), ..Self::modelled() }
+    pub fn modelled_at(wait_page: WaitPage) -> Self {
+        Self { wait_page: Some(wait_page), ..Self::modelled() }
     }
 
     /// Wakes the sleeper, if any. Call it after publishing what it waits for.
@@ -234,8 +234,8 @@ impl WakeFlag {
     fn futex_wait(&self, limit: Duration) -> bool {
         use rustix::thread::{Timespec, futex};
 
-        if let Some(bedside) = self.word.memory().bell().and_then(Bell::bedside) {
-            return bedside.wait_while(|| self.word.load(Ordering::SeqCst) == 1, limit);
+        if let Some(wait_page) = self.word.memory().bell().and_then(Bell::wait_page) {
+            return wait_page.wait_while(|| self.word.load(Ordering::SeqCst) == 1, limit);
         }
         let timeout = Timespec {
             tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
@@ -252,7 +252,7 @@ impl WakeFlag {
 
         if let Some(bell) = self.word.memory().bell() {
             bell.ring();
-            if bell.bedside().is_some() {
+            if bell.wait_page().is_some() {
                 return;
             }
         }
@@ -263,8 +263,8 @@ impl WakeFlag {
 
     #[cfg(loom)]
     fn futex_wait(&self, limit: Duration) -> bool {
-        if let Some(bedside) = &self.bedside {
-            return bedside.wait_while(|| self.word.load(Ordering::SeqCst) == 1, limit);
+        if let Some(wait_page) = &self.wait_page {
+            return wait_page.wait_while(|| self.word.load(Ordering::SeqCst) == 1, limit);
         }
         self.model.wait_while_one(&self.word);
         true
@@ -272,8 +272,8 @@ impl WakeFlag {
 
     #[cfg(loom)]
     fn futex_wake(&self) {
-        match &self.bedside {
-            Some(bedside) => bedside.knock(),
+        match &self.wait_page {
+            Some(wait_page) => wait_page.wake_all(),
             None => self.model.wake(),
         }
     }

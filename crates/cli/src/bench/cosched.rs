@@ -87,12 +87,17 @@ struct Mode {
 
 impl Mode {
     fn percentile_us(&self, percent: usize) -> f64 {
-        let mut sorted = self.waits_ns.clone();
-        sorted.sort_unstable();
-        let at = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
-        #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a few seconds")]
-        sorted.get(at).map_or(0.0, |ns| *ns as f64 / 1000.0)
+        percentile_us(&self.waits_ns, percent)
     }
+}
+
+/// The time that so many percent of the waits, in ns, do not exceed, in µs.
+pub(super) fn percentile_us(waits_ns: &[u64], percent: usize) -> f64 {
+    let mut sorted = waits_ns.to_vec();
+    sorted.sort_unstable();
+    let at = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
+    #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a few seconds")]
+    sorted.get(at).map_or(0.0, |ns| *ns as f64 / 1000.0)
 }
 
 #[derive(Debug, Deserialize)]

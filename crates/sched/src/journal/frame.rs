@@ -38,10 +38,43 @@ pub(super) fn open<'a>(
     Ok((state, input))
 }
 
-/// Appends a record.
-pub(super) fn append(body: &[u8], out: &mut Vec<u8>) {
-    body.len().put(out);
-    out.extend_from_slice(body);
+/// Writes records: each has the time since the one before, an event, and what became of it.
+#[derive(Clone, Debug)]
+pub(super) struct Records {
+    last_ns: u64,
+    body: Vec<u8>,
+}
+
+impl Records {
+    /// Records from `now_ns` on. What `body` holds is scratch space.
+    pub(super) fn begin(now_ns: u64, body: Vec<u8>) -> Self {
+        Self { last_ns: now_ns, body }
+    }
+
+    /// Appends an event and its actions; `None` if it was refused.
+    pub(super) fn append<E: Codec, A: Codec>(
+        &mut self,
+        now_ns: u64,
+        event: &E,
+        actions: Option<&[A]>,
+        out: &mut Vec<u8>,
+    ) {
+        self.body.clear();
+        put_time(now_ns, &mut self.last_ns, &mut self.body);
+        event.put(&mut self.body);
+        put_outcome(actions, &mut self.body);
+        self.body.len().put(out);
+        out.extend_from_slice(&self.body);
+    }
+}
+
+/// Reads what [`Records::append`] wrote, but for its length: the time since the record before, in
+/// ns, the event, and its actions.
+pub(super) fn take<E: Codec, A: Codec>(
+    mut body: Reader<'_>,
+) -> Result<(i64, E, Option<Vec<A>>), Malformed> {
+    let fields = (i64::take(&mut body)?, E::take(&mut body)?, take_outcome(&mut body)?);
+    if body.left() > 0 { Err(body.malformed("end of the record")) } else { Ok(fields) }
 }
 
 /// The next record; `None` if the journal was cut within it.
@@ -54,13 +87,13 @@ pub(super) fn next<'a>(input: &mut Reader<'a>) -> Option<Reader<'a>> {
 
 /// Writes the time of a record after another one's. Clocks are below 2⁶³ ns (292 years), so the
 /// difference is exact.
-pub(super) fn put_time(now_ns: u64, last_ns: &mut u64, body: &mut Vec<u8>) {
+fn put_time(now_ns: u64, last_ns: &mut u64, body: &mut Vec<u8>) {
     now_ns.wrapping_sub(*last_ns).cast_signed().put(body);
     *last_ns = now_ns;
 }
 
 /// Writes what became of an event: nothing if it was refused.
-pub(super) fn put_outcome<A: Codec>(actions: Option<&[A]>, body: &mut Vec<u8>) {
+fn put_outcome<A: Codec>(actions: Option<&[A]>, body: &mut Vec<u8>) {
     match actions {
         None => 0usize.put(body),
         Some(actions) => {
@@ -71,7 +104,7 @@ pub(super) fn put_outcome<A: Codec>(actions: Option<&[A]>, body: &mut Vec<u8>) {
 }
 
 /// Reads what [`put_outcome`] wrote.
-pub(super) fn take_outcome<A: Codec>(input: &mut Reader<'_>) -> Result<Option<Vec<A>>, Malformed> {
+fn take_outcome<A: Codec>(input: &mut Reader<'_>) -> Result<Option<Vec<A>>, Malformed> {
     let Some(actions) = usize::take(input)?.checked_sub(1) else { return Ok(None) };
     // Each action takes a byte at least.
     if actions > input.left() {

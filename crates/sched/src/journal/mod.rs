@@ -52,10 +52,7 @@ pub const VERSION: u16 = 7;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Writer {
-    last_ns: u64,
-    body: Vec<u8>,
-}
+pub struct Writer(frame::Records);
 
 impl Writer {
     /// Appends the header of a journal that begins with the state of `node`.
@@ -63,7 +60,7 @@ impl Writer {
         let mut state = Vec::new();
         node.put(&mut state);
         frame::begin(MAGIC, &state, out);
-        Self { last_ns: node.now_ns, body: state }
+        Self(frame::Records::begin(node.now_ns, state))
     }
 
     /// Appends what [`Node::handle`] was given and what it gave: its result, and the actions of
@@ -76,11 +73,7 @@ impl Writer {
         actions: &[Action],
         out: &mut Vec<u8>,
     ) {
-        self.body.clear();
-        frame::put_time(now_ns, &mut self.last_ns, &mut self.body);
-        event.put(&mut self.body);
-        frame::put_outcome(result.is_ok().then_some(actions), &mut self.body);
-        frame::append(&self.body, out);
+        self.0.append(now_ns, event, result.is_ok().then_some(actions), out);
     }
 }
 

@@ -4,8 +4,8 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::{ReplayError, Summary, frame};
-use crate::codec::{Codec, codec};
-use crate::codec::{Malformed, Reader};
+use crate::codec::Reader;
+use crate::codec::codec;
 use crate::pool::{Pool, PoolAction, PoolError, PoolEvent};
 
 const MAGIC: &[u8; 8] = b"WEFTPOOL";
@@ -17,16 +17,13 @@ pub fn is_of_pool(journal: &[u8]) -> bool {
 
 /// Writes the journal of a pool. It only appends to the buffer that it is given.
 #[derive(Clone, Debug)]
-pub struct PoolWriter {
-    last_ns: u64,
-    body: Vec<u8>,
-}
+pub struct PoolWriter(frame::Records);
 
 impl PoolWriter {
     /// Appends the header of a journal that begins with the state of `pool`.
     pub fn begin(pool: &Pool, out: &mut Vec<u8>) -> Self {
         frame::begin(MAGIC, &pool.snapshot(), out);
-        Self { last_ns: pool.now_ns(), body: Vec::new() }
+        Self(frame::Records::begin(pool.now_ns(), Vec::new()))
     }
 
     /// Appends what [`Pool::handle`] was given and what it gave: its result, and the actions of
@@ -39,11 +36,7 @@ impl PoolWriter {
         actions: &[PoolAction],
         out: &mut Vec<u8>,
     ) {
-        self.body.clear();
-        frame::put_time(now_ns, &mut self.last_ns, &mut self.body);
-        event.put(&mut self.body);
-        frame::put_outcome(result.is_ok().then_some(actions), &mut self.body);
-        frame::append(&self.body, out);
+        self.0.append(now_ns, event, result.is_ok().then_some(actions), out);
     }
 }
 
@@ -131,16 +124,12 @@ impl<'a> PoolReplay<'a> {
         if self.input.left() == 0 {
             return Ok(None);
         }
-        let Some(mut body) = frame::next(&mut self.input) else {
+        let Some(body) = frame::next(&mut self.input) else {
             self.summary.cut = true;
             return Ok(None);
         };
         let number = self.summary.records;
-        let fields = |body: &mut Reader<'_>| -> Result<_, Malformed> {
-            let fields = (i64::take(body)?, PoolEvent::take(body)?, frame::take_outcome(body)?);
-            if body.left() > 0 { Err(body.malformed("end of the record")) } else { Ok(fields) }
-        };
-        let (elapsed_ns, event, actions) = fields(&mut body)
+        let (elapsed_ns, event, actions) = frame::take(body)
             .map_err(|source| ReplayError::Malformed { record: number, source })?;
         self.now_ns = self.now_ns.wrapping_add_signed(elapsed_ns);
         Ok(Some(PoolRecord { number, now_ns: self.now_ns, event, actions }))

@@ -149,20 +149,15 @@ impl<'a> Replay<'a> {
         if self.input.left() == 0 {
             return Ok(None);
         }
-        let Some(mut body) = frame::next(&mut self.input) else {
+        let Some(body) = frame::next(&mut self.input) else {
             self.summary.cut = true;
             return Ok(None);
         };
         let number = self.summary.records;
-        let malformed = |source| ReplayError::Malformed { record: number, source };
-        let elapsed_ns = i64::take(&mut body).map_err(malformed)?;
+        let (elapsed_ns, event, actions) = frame::take(body)
+            .map_err(|source| ReplayError::Malformed { record: number, source })?;
         self.now_ns = self.now_ns.wrapping_add_signed(elapsed_ns);
-        let event = Event::take(&mut body).map_err(malformed)?;
-        let actions = frame::take_outcome(&mut body).map_err(malformed)?;
         let outcome = actions.map_or(Outcome::Refused, Outcome::Done);
-        if body.left() > 0 {
-            return Err(malformed(body.malformed("end of the record")));
-        }
         Ok(Some(Record { number, now_ns: self.now_ns, event, outcome }))
     }
 }

@@ -18,7 +18,9 @@ use serde::Deserialize;
 use weft_node::admin::CoschedulingReport;
 
 use super::Machine;
-use crate::bench::cosched::{HOGS, HogReport, KERNEL_US, MODES, beside, on, processors};
+use crate::bench::cosched::{
+    HOGS, HogReport, KERNEL_US, MODES, beside, on, percentile_us, processors,
+};
 use crate::bench::document::Document;
 use crate::bench::tenant::{Host, Tenant, common_start, kernel};
 use crate::bench::{Context, median};
@@ -60,11 +62,7 @@ impl Mode {
     }
 
     fn percentile_us(&self, percent: usize) -> f64 {
-        let mut sorted = self.waits_ns.clone();
-        sorted.sort_unstable();
-        let at = (sorted.len() * percent / 100).min(sorted.len().saturating_sub(1));
-        #[expect(clippy::cast_precision_loss, reason = "nanoseconds of a few seconds")]
-        sorted.get(at).map_or(0.0, |ns| *ns as f64 / 1000.0)
+        percentile_us(&self.waits_ns, percent)
     }
 }
 

@@ -8,7 +8,7 @@ use crate::sync::{AtomicU32, Ordering};
 /// A word of the guest's own: a count of the marks that came for a session, which its sleepers wait
 /// on.
 #[derive(Debug, Clone)]
-pub struct Bedside {
+pub struct WaitPage {
     count: Cell<AtomicU32>,
     #[cfg(loom)]
     model: std::sync::Arc<model::Futex>,
@@ -18,18 +18,18 @@ pub struct Bedside {
 mod mapped {
     use std::sync::Arc;
 
-    use super::Bedside;
+    use super::WaitPage;
     use crate::map::{Access, MapError, MemoryFile, PAGE, SharedMemory};
 
-    impl Bedside {
+    impl WaitPage {
         /// A new one, and the file that the session's program maps.
         ///
         /// # Errors
         /// [`MapError`] when the system refuses.
         pub fn create() -> Result<(Self, MemoryFile), MapError> {
-            let file = MemoryFile::create("weft-bedside", PAGE)?;
-            let bedside = Self::open(&file.map(Access::ReadWrite)?)?;
-            Ok((bedside, file))
+            let file = MemoryFile::create("weft-wait-page", PAGE)?;
+            let wait_page = Self::open(&file.map(Access::ReadWrite)?)?;
+            Ok((wait_page, file))
         }
 
         /// A mapped one.
@@ -42,7 +42,7 @@ mod mapped {
     }
 }
 
-impl Bedside {
+impl WaitPage {
     #[cfg(loom)]
     pub(crate) fn modelled() -> Self {
         let model = std::sync::Arc::new(model::Futex::default());
@@ -50,7 +50,7 @@ impl Bedside {
     }
 
     /// A mark came: wakes every sleeper of the session.
-    pub fn knock(&self) {
+    pub fn wake_all(&self) {
         // SYNC: counted before the wake; a sleeper that looked at the count earlier sees another
         // one when it goes to sleep.
         self.count.fetch_add(1, Ordering::SeqCst);
