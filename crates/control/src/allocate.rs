@@ -36,7 +36,7 @@ pub struct Allocator {
     /// Reservations that the store has not answered yet.
     pending: AtomicUsize,
     /// Nodes that do not answer, and why. It is found out again after a restart.
-    silent: Mutex<BTreeMap<String, String>>,
+    unreachable: Mutex<BTreeMap<String, String>>,
 }
 
 /// The cluster as the store will be when all writes that were begun are done.
@@ -57,22 +57,22 @@ impl Allocator {
     /// With this placement policy.
     #[must_use]
     pub fn new(store: Arc<dyn Store>, policy: PolicyId) -> Self {
-        let (view, silent) = (Mutex::new(None), Mutex::default());
-        Self { store, policy, view, pending: AtomicUsize::new(0), silent }
+        let (view, unreachable) = (Mutex::new(None), Mutex::default());
+        Self { store, policy, view, pending: AtomicUsize::new(0), unreachable }
     }
 
     /// A node was asked for something, and answered or did not, for this reason. The GPUs of one
     /// that does not get no new cGPUs.
-    pub fn heard(&self, node: &str, silence: Option<&str>) {
-        let mut silent = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
-        let before = silent.contains_key(node);
-        match silence {
-            Some(why) => drop(silent.insert(node.to_owned(), why.to_owned())),
-            None => drop(silent.remove(node)),
+    pub fn note_answer(&self, node: &str, why_not: Option<&str>) {
+        let mut unreachable = self.unreachable.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = unreachable.contains_key(node);
+        match why_not {
+            Some(why) => drop(unreachable.insert(node.to_owned(), why.to_owned())),
+            None => drop(unreachable.remove(node)),
         }
-        drop(silent);
-        if before != silence.is_some() {
-            match silence {
+        drop(unreachable);
+        if before != why_not.is_some() {
+            match why_not {
                 Some(why) => tracing::warn!(node, why, "the node does not answer"),
                 None => tracing::info!(node, "the node answers again"),
             }
@@ -82,14 +82,14 @@ impl Allocator {
 
     /// Why a node does not answer, if it does not.
     #[must_use]
-    pub fn silence(&self, node: &str) -> Option<String> {
-        self.silent.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
+    pub fn why_unreachable(&self, node: &str) -> Option<String> {
+        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).get(node).cloned()
     }
 
     /// The nodes that do not answer.
     #[must_use]
-    pub fn silent(&self) -> BTreeSet<String> {
-        self.silent.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
+    pub fn unreachable(&self) -> BTreeSet<String> {
+        self.unreachable.lock().unwrap_or_else(PoisonError::into_inner).keys().cloned().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<View>> {
@@ -108,7 +108,8 @@ impl Allocator {
         if held.is_none() {
             let inventory = self.store.inventory();
             let taken = self.store.taken();
-            let view = View::new(self.policy, inventory.wait()?, &taken.wait()?, &self.silent());
+            let view =
+                View::new(self.policy, inventory.wait()?, &taken.wait()?, &self.unreachable());
             **held = Some(view);
         }
         held.as_mut().ok_or_else(|| StoreError::Broken("there is no view".to_owned()))
@@ -132,7 +133,7 @@ impl Allocator {
                     self.forget();
                     continue;
                 }
-                Err(error) => return Err(refused(&error, self.silent().len())),
+                Err(error) => return Err(refused(&error, self.unreachable().len())),
             };
             let spec = Spec { host, ..wanted.spec.clone() };
             self.pending.fetch_add(1, Ordering::Relaxed);
@@ -174,7 +175,7 @@ impl Allocator {
         let mut held = self.lock();
         let ticket = self.store.set_gpu(id, is, audit);
         if let Some(view) = held.as_mut()
-            && self.silent().is_empty()
+            && self.unreachable().is_empty()
             && let Some(gpu) = view.keys.get(&id)
         {
             // A GPU that the view has can be set.
@@ -201,7 +202,7 @@ impl View {
         policy: PolicyId,
         inventory: Vec<(NodeRow, Vec<GpuRow>)>,
         taken: &[Taken],
-        silent: &BTreeSet<String>,
+        unreachable: &BTreeSet<String>,
     ) -> Self {
         let mut view = Self {
             cluster: Cluster::new(policy),
@@ -229,7 +230,7 @@ impl View {
         view.give(taken);
         for (at, row) in rows.iter().enumerate() {
             let key = GpuKey(u32::try_from(at).unwrap_or(u32::MAX));
-            if !row.in_service || silent.contains(&row.node) {
+            if !row.in_service || unreachable.contains(&row.node) {
                 let _ = view.cluster.set_in_service(key, false);
             }
             let ahead = row.generation.wrapping_sub(view.cluster.gpus()[at].generation);
@@ -323,12 +324,12 @@ fn request(spec: &Spec) -> Request {
     }
 }
 
-fn refused(error: &PlaceError, silent: usize) -> Problem {
+fn refused(error: &PlaceError, unreachable: usize) -> Problem {
     let PlaceError::NoRoom { asked, found, memory } = error else {
         return Problem::new(Kind::Invalid, error.to_string());
     };
     let each = if *memory > 0 { format!(" with {memory} MiB each") } else { String::new() };
-    let without = match silent {
+    let without = match unreachable {
         0 => String::new(),
         1 => ", without the node that does not answer".to_owned(),
         many => format!(", without the {many} nodes that do not answer"),

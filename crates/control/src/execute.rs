@@ -140,7 +140,7 @@ impl World {
             let vgpus: Vec<VgpuSpec> = cgpus.iter().map(vgpu).collect();
             let inside = || self.crash.at("inside", Step::Grant);
             let granted = self.nodes.grant(&self.admin(node)?, &vgpus, &inside);
-            let granted = self.heard(node, granted)?;
+            let granted = self.answered(node, granted)?;
             tokens.extend(cgpus.iter().map(|cgpu| cgpu.id.clone()).zip(granted));
         }
         Ok(Some(Effects { tokens, ..Effects::default() }))
@@ -205,7 +205,7 @@ impl World {
             // What the store says is not the node's doing.
             let revoked = self.admin(node);
             let revoked =
-                revoked.and_then(|admin| self.heard(node, self.nodes.revoke(&admin, &names)));
+                revoked.and_then(|admin| self.answered(node, self.nodes.revoke(&admin, &names)));
             let revoked: BTreeMap<String, u64> = match revoked {
                 Ok(revoked) => revoked.into_iter().collect(),
                 Err(failure) => {
@@ -232,9 +232,9 @@ impl World {
     }
 
     /// What a node answered, or why it did not; whether it answers is remembered.
-    pub(crate) fn heard<T>(&self, node: &str, answer: Result<T, Failure>) -> Result<T, Failure> {
-        let silence = answer.as_ref().err().filter(|failure| !failure.is_permanent);
-        self.allocator.heard(node, silence.map(|failure| failure.words.as_str()));
+    pub(crate) fn answered<T>(&self, node: &str, answer: Result<T, Failure>) -> Result<T, Failure> {
+        let why_not = answer.as_ref().err().filter(|failure| !failure.is_permanent);
+        self.allocator.note_answer(node, why_not.map(|failure| failure.words.as_str()));
         answer.map_err(|failure| of_node(node, &failure))
     }
 

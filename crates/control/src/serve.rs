@@ -342,7 +342,7 @@ fn sweep_always(engine: Arc<Engine>, every_s: u64) -> Result<()> {
             let next = Instant::now() + Duration::from_secs(every_s);
             while every_s == 0 || Instant::now() < next {
                 thread::sleep(LISTEN_EVERY);
-                sweep::listen(engine.world());
+                sweep::ask_unreachable(engine.world());
             }
         }
     })?;

@@ -45,7 +45,7 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     // What is there is looked at before what is known: what is made meanwhile is known then.
     let vms = world.provisioner.inventory()?;
     // A compute host that does not answer keeps the others from nothing.
-    let (ruled, unheard) = match world.endpoint.instances() {
+    let (ruled, unanswered) = match world.endpoint.instances() {
         Ok(ruled) => (ruled, None),
         Err(failure) => (Vec::new(), Some(failure)),
     };
@@ -54,14 +54,14 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     offer(world, &nodes);
     for (name, node) in nodes {
         // Why one does not answer is said once.
-        if let Ok(found) = world.heard(&name, world.nodes.vgpus(&node.admin)) {
+        if let Ok(found) = world.answered(&name, world.nodes.vgpus(&node.admin)) {
             vgpus.insert(name, (node.admin, found));
         }
     }
     let own = Own::of(world.store.as_ref())?;
     let live = &own.live;
     let mut swept = Swept::default();
-    let mut failed: Option<Failure> = unheard;
+    let mut failed: Option<Failure> = unanswered;
     let mut note = |done: Result<usize, Failure>| {
         done.unwrap_or_else(|failure| {
             failed.get_or_insert(failure);
@@ -123,7 +123,7 @@ pub(crate) struct Own {
 impl Own {
     pub(crate) fn of(store: &dyn Store) -> Result<Self, StoreError> {
         let live = store.live()?.into_iter().collect();
-        Ok(Self { live, prefix: format!("i{}", store.plane()) })
+        Ok(Self { live, prefix: store.instance_prefix() })
     }
 
     /// The instance in a vGPU's name, which is followed by a number.
@@ -194,12 +194,12 @@ fn lost_vgpu(world: &World, id: &str, found: &OnNodes) -> Result<Option<String>,
 }
 
 /// Hears whether nodes that did not answer do so again.
-pub fn listen(world: &World) {
-    for name in world.allocator.silent() {
+pub fn ask_unreachable(world: &World) {
+    for name in world.allocator.unreachable() {
         match world.store.node(&name) {
-            // What it says, `heard` keeps.
-            Ok(Some(node)) => drop(world.heard(&name, world.nodes.vgpus(&node.admin))),
-            Ok(None) => world.allocator.heard(&name, None),
+            // What it says, `answered` keeps.
+            Ok(Some(node)) => drop(world.answered(&name, world.nodes.vgpus(&node.admin))),
+            Ok(None) => world.allocator.note_answer(&name, None),
             Err(_) => {}
         }
     }

@@ -5,18 +5,18 @@
 //! the endpoint carries over TLS to a *gateway* beside the node ([`far`]), which puts it into the
 //! lanes of a session of the node, and carries back what the worker publishes. So neither a program
 //! nor the node's scheduling knows the difference, and nothing but these two touches the network.
-//! See `docs/remote.md` and ADR 30. On a compute host of a cloud, [`rodvr`] leads VMs there.
+//! See `docs/remote.md` and ADR 30. On a compute host of a cloud, [`host`] leads VMs there.
 
 #![forbid(unsafe_code)]
 
 pub mod far;
 pub mod frame;
+pub mod host;
 pub mod link;
 pub mod measure;
 pub mod near;
 pub mod outbox;
 pub mod pinned;
-pub mod rodvr;
 pub mod sandbox;
 pub mod tls;
 

@@ -16,10 +16,10 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use rustix::fs::FlockOperation;
 use weft_endpoint::far::{Far, Settings};
+use weft_endpoint::host;
+use weft_endpoint::host::agent::{Agent, Settings as HostSettings};
 use weft_endpoint::measure::Figures;
 use weft_endpoint::near::Near;
-use weft_endpoint::rodvr;
-use weft_endpoint::rodvr::agent::{Agent, Settings as HostSettings};
 use weft_endpoint::sandbox;
 use weft_endpoint::tls::Identity;
 use weft_ring::peer::Process;
@@ -241,16 +241,16 @@ fn host(options: HostOptions) -> Result<()> {
     if let Err(failure) = agent.repair() {
         tell(&format!("endpoint: the rules may not be in force: {failure}"));
     }
-    let listener = rodvr::serve::listen(&options.socket)
+    let listener = host::serve::listen(&options.socket)
         .with_context(|| format!("cannot listen at {}", options.socket.display()))?;
     answer("ready")?;
-    Ok(rodvr::serve::serve(&listener, agent)?)
+    Ok(host::serve::serve(&listener, agent)?)
 }
 
 fn bench_host(json: bool) -> Result<()> {
     let folder = std::env::temp_dir().join(format!("weft-bench-{}", std::process::id()));
     fs::create_dir_all(folder.join("again"))?;
-    let found = rodvr::measure::run(&folder);
+    let found = host::bench::run(&folder);
     // A folder that stays does not void the figures.
     let _ = fs::remove_dir_all(&folder);
     answer(&found?.text(json))

@@ -12,9 +12,9 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use weft_api::endpoint::{Answer, Client, GrantRow, Request};
-use weft_endpoint::rodvr::agent::{Agent, Settings};
-use weft_endpoint::rodvr::lab::{Lab, NODE, Namespace, UPLINK, Vm};
-use weft_endpoint::rodvr::{Failure, serve};
+use weft_endpoint::host::agent::{Agent, Settings};
+use weft_endpoint::host::lab::{Lab, NODE, Namespace, UPLINK, Vm};
+use weft_endpoint::host::{Failure, serve};
 
 const MASKED: &str = "169.254.77.1:18515";
 
@@ -60,7 +60,7 @@ impl Host {
     }
 
     fn dropped(&self, counter: &str) -> u64 {
-        let counters = self.lab.host.within(weft_endpoint::rodvr::system::counters).unwrap();
+        let counters = self.lab.host.within(weft_endpoint::host::system::counters).unwrap();
         counters.unwrap().into_iter().find(|(name, _)| name == counter).unwrap().1
     }
 }
@@ -231,7 +231,7 @@ fn withdrawing_cuts_what_is_open() {
     assert!(ask(&mut two).is_err(), "a connection outlived its instance");
     assert_eq!(ask(&mut others).unwrap(), "node 192.168.50.1 hello");
     refused(&a, MASKED);
-    let flows = host.lab.host.within(weft_endpoint::rodvr::system::flows).unwrap().unwrap();
+    let flows = host.lab.host.within(weft_endpoint::host::system::flows).unwrap().unwrap();
     assert_eq!(flows.len(), 1, "{flows:?}");
 }
 
@@ -326,7 +326,7 @@ fn one_port_cannot_take_all_connections() {
     let node = gateway(&host.lab.node, "192.168.50.2:0", "node").to_string();
     host.put(&[a.row("a", 1, MASKED, &node)]);
     host.put(&[b.row("b", 2, MASKED, &node)]);
-    let limit = usize::try_from(weft_endpoint::rodvr::CONNECTIONS_MAX).unwrap();
+    let limit = usize::try_from(weft_endpoint::host::CONNECTIONS_MAX).unwrap();
     let open_ones: Vec<TcpStream> = (0..limit).map(|_| open(&a, MASKED)).collect();
     refused(&a, MASKED);
     assert!(host.dropped("bounded") > 0);

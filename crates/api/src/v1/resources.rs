@@ -209,7 +209,7 @@ answered! {
         pub created_ms: u64,
         /// Why it does not answer, if it does not: its GPUs get no new cGPUs until it does.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        pub silent: Option<String>,
+        pub unreachable: Option<String>,
     }
 
     /// A physical GPU, or a software one.

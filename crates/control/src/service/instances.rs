@@ -49,7 +49,7 @@ impl Service {
         self.check_quota(&project, &spec)?;
         let internal = |error: std::io::Error| Problem::new(Kind::Internal, error.to_string());
         // Whose it is stands in its vGPUs' names.
-        let id = format!("i{}{}", self.store().plane(), random::hex(5).map_err(internal)?);
+        let id = self.store().instance_prefix() + &random::hex(5).map_err(internal)?;
         let name = asked.name.clone().unwrap_or_else(|| id.clone());
         named(&name)?;
         let reservation = Reservation {

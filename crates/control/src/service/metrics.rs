@@ -10,14 +10,14 @@ impl Service {
     pub(super) fn metrics(&self) -> Answer {
         let Counts { instances, unsettled, cgpus, gpus, memory_mib, held_mib } =
             self.store().counts().map_err(broken)?;
-        let silent = self.world().allocator.silent().len() as u64;
+        let unreachable = self.world().allocator.unreachable().len() as u64;
         let mut text = String::new();
         for (name, help, value) in [
             ("weft_cloud_instances", "instances that are not gone", instances),
             ("weft_cloud_instances_unsettled", "instances being made or removed", unsettled),
             ("weft_cloud_cgpus", "cGPUs that somebody has", cgpus),
             ("weft_cloud_gpus", "GPUs", gpus),
-            ("weft_cloud_nodes_silent", "nodes that do not answer", silent),
+            ("weft_cloud_nodes_unreachable", "nodes that do not answer", unreachable),
             ("weft_cloud_memory_bytes", "memory of all GPUs", memory_mib << 20),
             ("weft_cloud_memory_held_bytes", "memory given to cGPUs", held_mib << 20),
         ] {

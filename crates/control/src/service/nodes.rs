@@ -53,7 +53,7 @@ impl Service {
         let kept = self.store().put_node(&node, &facts.gpus, Some(&audit));
         self.world().allocator.forget();
         kept.map_err(broken)?;
-        self.world().allocator.heard(&ask.target, None);
+        self.world().allocator.note_answer(&ask.target, None);
         self.node_show(ask)
     }
 
@@ -89,8 +89,8 @@ impl Service {
 
     fn shown(&self, row: NodeRow) -> Node {
         let NodeRow { name, admin, gateway, host, created_ms, gpus, identity: _ } = row;
-        let silent = self.world().allocator.silence(&name);
-        Node { name, admin, gateway, host, gpus, created_ms, silent }
+        let unreachable = self.world().allocator.why_unreachable(&name);
+        Node { name, admin, gateway, host, gpus, created_ms, unreachable }
     }
 
     pub(super) fn gpu_list(&self, ask: &Ask) -> Answer {

@@ -103,6 +103,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn check(&self) -> Result<(), StoreError>;
     /// Which control plane this is: six hexadecimal digits, drawn when the store was made.
     fn plane(&self) -> &str;
+    /// How the ids of the instances begin that it makes.
+    fn instance_prefix(&self) -> String {
+        format!("i{}", self.plane())
+    }
 
     /// The token with this digest.
     fn token(&self, digest: &[u8; 32]) -> Result<Option<TokenRow>, StoreError>;

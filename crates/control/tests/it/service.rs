@@ -500,16 +500,16 @@ fn nodes_that_do_not_answer_get_nothing_new_until_they_do() {
     fake.fail("vgpus", 1, Failure::passing("connection refused"));
     sweep::sweep(&people.cloud.engine).unwrap();
     let nodes = people.call(Call::NodeList, &people.admin, "", &Value::Null).unwrap();
-    let silent = nodes["items"][0]["silent"].as_str();
-    assert_eq!(silent, Some("connection refused"), "{nodes}");
-    assert!(nodes["items"][1]["silent"].is_null(), "{nodes}");
+    let unreachable = nodes["items"][0]["unreachable"].as_str();
+    assert_eq!(unreachable, Some("connection refused"), "{nodes}");
+    assert!(nodes["items"][1]["unreachable"].is_null(), "{nodes}");
     let metrics = people.call(Call::Metrics, &people.admin, "", &Value::Null).unwrap();
-    assert!(metrics.as_str().unwrap().contains("weft_cloud_nodes_silent 1"), "{metrics}");
+    assert!(metrics.as_str().unwrap().contains("weft_cloud_nodes_unreachable 1"), "{metrics}");
     people.create(&people.member, &shared(1, 8192)).unwrap();
     assert_eq!(people.held(), [(0, 0), (8192, 1)]);
     let full = people.create(&people.member, &shared(1, 1)).unwrap_err();
     assert!(full.detail.contains("the node that does not answer"), "{full}");
-    sweep::listen(world);
+    sweep::ask_unreachable(world);
     people.create(&people.member, &shared(1, 1)).unwrap();
     assert_eq!(people.held(), [(1, 1), (8192, 1)]);
 }

@@ -267,16 +267,23 @@ impl<D: Device> EventLoop<D> {
     fn offer_held(&mut self) -> Result<(), Ended> {
         while let Some(mut held) = self.held.pop_front() {
             let now_ns = self.session.device().now_ns();
-            let is_renewed = |grant: weft_turn::Grant| grant.kind == GrantKind::Renewing;
-            let is_alone = !self.gate.is_revoked() && self.gate.grant().is_none_or(is_renewed);
-            let waits = !self.flights.is_empty() && held.waits_on(now_ns, is_alone);
+            if !self.flights.is_empty() && held.waits_on(now_ns, self.is_alone()) {
+                self.held.push_front(held);
+                break;
+            }
             let command = Command::decode(&held.bytes)?;
-            if waits || self.accept(&command, held.answer)? == Accepted::Full {
+            if self.accept(&command, held.answer)? == Accepted::Full {
                 self.held.push_front(held);
                 break;
             }
         }
         Ok(())
+    }
+
+    /// Whether nobody else wants the device, as far as the session's grant tells.
+    fn is_alone(&self) -> bool {
+        let is_renewed = |grant: weft_turn::Grant| grant.kind == GrantKind::Renewing;
+        !self.gate.is_revoked() && self.gate.grant().is_none_or(is_renewed)
     }
 
     /// Whether the next command compiles. It does so when nothing of the session flies any more and

@@ -219,7 +219,7 @@ impl Pool {
     ) -> Result<(), PoolError> {
         let found = self.state.vgpus.get(vgpu.index()).and_then(Option::as_ref);
         let before = found.ok_or_else(|| unknown(&vgpu))?;
-        let (old_class, old_weight) = (before.class, before.weight);
+        let old_class = before.class;
         let same = old_class == class;
         let waiting = if same { Vec::new() } else { self.state.waiting_of(vgpu) };
         let place = State::place(!old_class.is_user_facing());
@@ -230,7 +230,7 @@ impl Pool {
         let of = self.state.vgpu_mut(vgpu);
         (of.class, of.weight) = (class, weight);
         self.state.reclass_runs(vgpu);
-        self.policy.changed(&self.state, vgpu, old_class, old_weight);
+        self.policy.changed(&self.state, vgpu, old_class);
         for task in waiting {
             self.wait(now_ns, task, false);
         }

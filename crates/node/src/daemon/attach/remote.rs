@@ -4,7 +4,7 @@
 use anyhow::Context as _;
 use weft_ring::peer::Credentials;
 use weft_wire::handshake::{HelloBody, RefusalCode};
-use weft_wire::remote::{Grant, GrantBody};
+use weft_wire::remote::{Grant, GrantBody, to_hex};
 
 use super::gateway::Gateway;
 use super::grants::{self, GrantError, Grants};
@@ -139,7 +139,7 @@ impl Daemon {
             uses,
             expires_s: body.expires_s,
             listen: self.remote.gateway.address().map(|address| address.to_string()),
-            gateway_key: body.server.iter().map(|byte| format!("{byte:02x}")).collect(),
+            gateway_key: to_hex(&body.server),
         })
     }
 }

@@ -342,7 +342,7 @@ impl Policy for Deadline {
 
     /// Keeps by how much it is ahead, as service: a weight that is lowered for a moment wins
     /// nothing.
-    fn changed(&mut self, state: &State, vgpu: VgpuKey, class: Class, _weight: Weight) {
+    fn changed(&mut self, state: &State, vgpu: VgpuKey, class: Class) {
         if state.vgpu(vgpu).class.is_user_facing() == class.is_user_facing() {
             self.shares.reweight(state, vgpu);
         } else {

@@ -94,8 +94,8 @@ fn rows_of(vm: &Vm, grants: usize, node: &str) -> Vec<GrantRow> {
     (0..grants).map(|number| vm.row("i1", 1, &masked(number), node)).collect()
 }
 
-fn ruled(folder: &Path, grants: usize) -> Result<(Measured, f64), crate::rodvr::Failure> {
-    let lost = |source| crate::rodvr::Failure::Io { what: "the lab".to_owned(), source };
+fn ruled(folder: &Path, grants: usize) -> Result<(Measured, f64), crate::host::Failure> {
+    let lost = |source| crate::host::Failure::Io { what: "the lab".to_owned(), source };
     let lab = Lab::new().map_err(lost)?;
     let vm = lab.vm(1, "10.0.0.2", None).map_err(lost)?;
     let port = node(&lab).map_err(lost)?;
@@ -250,7 +250,7 @@ fn cut(folder: &Path, path: &mut Measured) -> anyhow::Result<f64> {
     let mut stream = path.open(b'e')?;
     stream.write_all(b"x")?;
     stream.read_exact(&mut [0])?;
-    let withdraw = || -> Result<f64, crate::rodvr::Failure> {
+    let withdraw = || -> Result<f64, crate::host::Failure> {
         let (state, uplinks) = (folder.join("1.json"), vec![UPLINK.to_owned()]);
         let mut agent = Agent::open(Settings { state, uplinks })?;
         let begun = Instant::now();

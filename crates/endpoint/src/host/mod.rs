@@ -8,9 +8,9 @@
 //! [`serve`] is its socket. See `docs/cloud.md` and ADR 37.
 
 pub mod agent;
+pub mod bench;
 pub mod flows;
 pub mod lab;
-pub mod measure;
 pub mod network;
 pub mod ruleset;
 pub mod serve;

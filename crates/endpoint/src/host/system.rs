@@ -12,6 +12,7 @@ use serde_json::Value;
 
 use super::flows::{self, Flow};
 use super::network::{Link, Observed};
+use super::table::is_masked;
 use super::{Failure, MARK, MARK_MASK, TABLE};
 
 /// Where the settings of the network are files.
@@ -145,10 +146,6 @@ pub fn observe() -> Result<Observed, Failure> {
         }
     }
     Ok(found)
-}
-
-fn is_masked(ip: Ipv4Addr) -> bool {
-    ip.octets()[..3] == super::MASKED_NETWORK.octets()[..3]
 }
 
 /// What `ip -j` prints; nothing at all where there is nothing.

@@ -242,7 +242,8 @@ fn is_of_one(ip: Ipv4Addr) -> bool {
     !(ip.is_unspecified() || ip.is_loopback() || ip.is_multicast() || ip.is_broadcast())
 }
 
-fn is_masked(ip: Ipv4Addr) -> bool {
+/// Whether an address is a masked one.
+pub(super) fn is_masked(ip: Ipv4Addr) -> bool {
     ip.octets()[..3] == MASKED_NETWORK.octets()[..3]
 }
 
