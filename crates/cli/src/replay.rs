@@ -57,7 +57,9 @@ struct Lag {
 pub(crate) fn replay(journal: &Path, longest_us: Option<u64>, json: bool) -> Result<()> {
     let lag = Lag { longest_us: longest_us.unwrap_or(0), ..Lag::default() };
     let mut report = Report { lag, ..Report::default() };
-    if !journal.is_dir() && is_of_pool(&read(journal)?) {
+    let first = parts(journal)?;
+    let begins_pool = first.first().map(|file| read(&file.path)).transpose()?;
+    if begins_pool.is_some_and(|bytes| is_of_pool(&bytes)) {
         let name = journal.display().to_string();
         report.pools.insert(name, replay_pool(journal)?);
     } else {

@@ -95,7 +95,16 @@ impl Plane {
             let (admin, gateway) = (name.clone(), format!("{name}.example:7600"));
             let host = name.clone();
             let identity = admin.clone();
-            let node = NodeRow { name, admin, gateway, host, created_ms: 0, gpus: 0, identity };
+            let node = NodeRow {
+                name,
+                admin,
+                gateway,
+                gateway_given: true,
+                host,
+                created_ms: 0,
+                gpus: 0,
+                identity,
+            };
             store.put_node(&node, &gpus, None)?;
         }
         let quota = Quota { cgpus: 1 << 40, memory_mib: 1 << 40, exclusive_gpus: 1 << 40 };

@@ -45,12 +45,14 @@ pub(crate) fn local(options: &LocalOptions) -> Result<()> {
         return down(&folder, &vms);
     }
     let store = args::State::store(&folder)?;
+    // What cannot be served is not begun.
+    let listener = serve::listen(&options.service)?;
     let node = folder.join("node");
     start_node(&node, options.gpus)?;
     register(&node, store.as_ref())?;
     let tokens = tokens(&folder, store.as_ref())?;
     let world = serve::world(store, Arc::clone(&vms) as _, vms, &options.service);
-    serve::run(world, None, &options.service, |address| {
+    serve::run(world, None, &options.service, listener, |address| {
         note(&format!(
             "weft-control: a cloud on this machine is ready. In another terminal:\n\
              \n  export GSAAS_URL=http://{address} GSAAS_TOKEN_FILE={}\n  \
@@ -75,9 +77,11 @@ fn start_node(folder: &Path, gpus: u16) -> Result<()> {
         return Ok(());
     }
     // Programs in VMs reach the node by its gateway and no other way: neither its sockets nor what
-    // it is asked about others.
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(folder)?;
-    fs::set_permissions(folder, fs::Permissions::from_mode(0o700))?;
+    // it keeps. The gateway's user has to get to the socket that is its own.
+    for (folder, mode) in [(folder, 0o711), (&folder.join("state"), 0o700)] {
+        fs::DirBuilder::new().recursive(true).mode(mode).create(folder)?;
+        fs::set_permissions(folder, fs::Permissions::from_mode(mode))?;
+    }
     let program = std::env::current_exe()?.with_file_name("weft");
     ensure!(
         program.exists(),
@@ -124,7 +128,8 @@ fn register(folder: &Path, store: &dyn Store) -> Result<()> {
         match Sockets.look(&admin) {
             Ok(facts) => break facts,
             Err(failure) if failure.is_permanent || Instant::now() > deadline => {
-                bail!("the node cannot be used: {}", failure.words)
+                let log = folder.join("node.log");
+                bail!("the node cannot be used: {}; {} may say why", failure.words, log.display())
             }
             Err(_) => thread::sleep(PAUSE),
         }
@@ -133,6 +138,7 @@ fn register(folder: &Path, store: &dyn Store) -> Result<()> {
         name: "local".to_owned(),
         admin,
         gateway: facts.gateway,
+        gateway_given: false,
         host: "local".to_owned(),
         created_ms: clock::now_ms(),
         gpus: 0,

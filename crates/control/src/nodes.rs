@@ -5,7 +5,6 @@ use std::path::Path;
 use weft_api::node::{AdminError, Answer, Client, GrantRequest, Request};
 
 use crate::provision::Failure;
-use crate::random;
 use crate::store::{GpuFound, VGPU_PREFIX};
 
 /// For how long sessions may begin with a grant: the longest that nodes allow.
@@ -16,9 +15,6 @@ const GRANT_USES: u32 = 64;
 
 /// Connections to one node at once.
 const CONNECTIONS_MAX: usize = 8;
-
-/// What a vGPU is called, without prefix and number, that is made to see whether a node works.
-pub(crate) const PROBE: &str = "probe";
 
 const MIB: u64 = 1 << 20;
 
@@ -80,6 +76,12 @@ pub trait Nodes: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// Why nobody knows.
     fn vgpus(&self, admin: &str) -> Result<Vec<String>, Failure>;
+
+    /// Where a node's gateway listens now; nothing while it does not.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    fn gateway(&self, admin: &str) -> Result<Option<String>, Failure>;
 }
 
 /// Nodes whose admin sockets lie on this host, or are led here.
@@ -120,19 +122,13 @@ impl Nodes for Sockets {
             memory_mib: device.memory_bytes / MIB,
         };
         let gpus = report.devices.iter().filter(|device| device.in_service).map(found).collect();
-        // A grant says where the gateway listens, and whether there is one.
-        let name = format!("{VGPU_PREFIX}{PROBE}-{}", random::hex(4)?);
-        let asked = grant_request(&name, 1, 1);
-        let answer = client.call(&asked);
-        // A sweep may have been quicker; what is left the next one finds.
-        let _ = client.remove(&name, true);
-        let Answer::Grant(grant) = answer? else {
-            return Err(Failure::permanent(format!("the node at {admin} is of another version")));
-        };
-        let gateway = grant.listen.ok_or_else(|| {
+        let gateway = report.gateway.ok_or_else(|| {
+            Failure::permanent(format!("the node at {admin} has no gateway: set remote.listen"))
+        })?;
+        let listen = gateway.listen.ok_or_else(|| {
             Failure::passing(format!("the gateway of the node at {admin} does not listen yet"))
         })?;
-        Ok(NodeFacts { gpus, gateway, identity: grant.gateway_key })
+        Ok(NodeFacts { gpus, gateway: listen, identity: gateway.key })
     }
 
     fn grant(
@@ -178,6 +174,10 @@ impl Nodes for Sockets {
     fn vgpus(&self, admin: &str) -> Result<Vec<String>, Failure> {
         let all = connect(admin)?.list()?.into_iter().map(|vgpu| vgpu.name);
         Ok(all.filter(|name| name.starts_with(VGPU_PREFIX)).collect())
+    }
+
+    fn gateway(&self, admin: &str) -> Result<Option<String>, Failure> {
+        Ok(connect(admin)?.node()?.gateway.and_then(|gateway| gateway.listen))
     }
 }
 

@@ -2,13 +2,14 @@
 
 use std::fs::{self, DirBuilder, File};
 use std::io::{ErrorKind, IsTerminal as _};
+use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use rustix::fs::{FlockOperation, flock};
 use weft_api::v1::{Role, check_name};
 use weft_control::allocate::Allocator;
@@ -151,6 +152,14 @@ pub(crate) fn lock(folder: &Path) -> Result<File> {
 /// VMs of this host.
 pub(crate) fn local_vms(folder: &Path, options: &ServiceOptions) -> Result<Arc<Local>> {
     let is_root = rustix::process::geteuid().is_root();
+    let guest_user = options.guest_user;
+    ensure!(
+        guest_user == 0 || GUEST_USERS.contains(&guest_user),
+        "--guest-user {guest_user}: VMs are a million users from there on, of {} to {}, that \
+         nobody else is",
+        GUEST_USERS.start(),
+        GUEST_USERS.end()
+    );
     let isolation = if options.plain_processes {
         Isolation::Processes
     } else {
@@ -169,7 +178,7 @@ pub(crate) fn local_vms(folder: &Path, options: &ServiceOptions) -> Result<Arc<L
         folder: folder.join("vms"),
         isolation,
         host: "local".to_owned(),
-        first_user: is_root.then_some(options.guest_user).filter(|user| *user != 0),
+        first_user: is_root.then_some(guest_user).filter(|user| *user != 0),
         endpoint: endpoint.unwrap_or_else(|| program.with_file_name("weft-endpoint")),
         libraries,
     })?;
@@ -186,7 +195,19 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
     let is_openstack = options.provisioner == ProvisionerName::Openstack;
     let cloud = (is_openstack || options.keystone).then(cloud).transpose()?;
     let identity = cloud.clone().map(|cloud| Arc::new(KeystoneTokens::new(cloud)) as _);
-    match options.provisioner {
+    let listener = listen(&options.service)?;
+    let (vms, endpoint) = outside(&folder, options, cloud)?;
+    run(world(store, vms, endpoint, &options.service), identity, &options.service, listener, |_| {
+        Ok(())
+    })
+}
+
+/// Who makes VMs, and who leads them to GPUs.
+type Outside = (Arc<dyn Provisioner>, Arc<dyn Endpoint>);
+
+fn outside(folder: &Path, options: &ServeOptions, cloud: Option<Cloud>) -> Result<Outside> {
+    let hosts = || Arc::new(Hosts::new(options.host_endpoint.iter().cloned()));
+    Ok(match options.provisioner {
         ProvisionerName::Local => {
             ensure!(
                 options.host_endpoint.is_empty(),
@@ -199,43 +220,23 @@ pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
                  read everything that you can, the control plane's secrets included, with \
                  --guest-user 0"
             );
-            ensure!(
-                options.service.guest_user == 0
-                    || GUEST_USERS.contains(&options.service.guest_user),
-                "--guest-user {}: VMs are a million users from there on, of {} to {}, that nobody \
-                 else is",
-                options.service.guest_user,
-                GUEST_USERS.start(),
-                GUEST_USERS.end()
-            );
-            let local = local_vms(&folder, &options.service)?;
-            let endpoint = Arc::clone(&local);
-            let world = world(store, local, endpoint, &options.service);
-            run(world, identity, &options.service, |_| Ok(()))
+            let local = local_vms(folder, &options.service)?;
+            (Arc::clone(&local) as _, local)
         }
         ProvisionerName::Fake => {
             let fake = Arc::new(Fake::default());
-            let endpoint: Arc<dyn Endpoint> = match options.host_endpoint.as_slice() {
-                [] => Arc::clone(&fake) as _,
-                sockets => Arc::new(Hosts::new(sockets.iter().cloned())),
-            };
-            let world = world(store, fake, endpoint, &options.service);
-            run(world, identity, &options.service, |_| Ok(()))
+            match options.host_endpoint.as_slice() {
+                [] => (Arc::clone(&fake) as _, fake),
+                _ => (fake, hosts()),
+            }
         }
-        ProvisionerName::Openstack => {
-            let vms = openstack_vms(&folder, &options.openstack, cloud)?;
-            let endpoint = Arc::new(Hosts::new(options.host_endpoint.iter().cloned()));
-            let world = world(store, vms, endpoint, &options.service);
-            run(world, identity, &options.service, |_| Ok(()))
-        }
+        ProvisionerName::Openstack => (openstack_vms(folder, &options.openstack, cloud)?, hosts()),
         ProvisionerName::Slurm => {
             let slurm = Arc::new(Slurm::new(folder.join("slurm"), options.squeue.clone())?);
             note(&format!("weft-control: {}", slurm.check()?));
-            let endpoint = Arc::clone(&slurm);
-            let world = world(store, slurm, endpoint, &options.service);
-            run(world, identity, &options.service, |_| Ok(()))
+            (Arc::clone(&slurm) as _, slurm)
         }
-    }
+    })
 }
 
 /// OpenStack, as the environment names it.
@@ -300,7 +301,8 @@ pub(crate) fn run(
     world: World,
     identity: Option<Arc<dyn Identity>>,
     options: &ServiceOptions,
-    ready: impl FnOnce(std::net::SocketAddr) -> Result<()>,
+    listener: TcpListener,
+    ready: impl FnOnce(SocketAddr) -> Result<()>,
 ) -> Result<()> {
     let engine = Engine::start(world, options.workers.into())?;
     let mut service = Service::new(Arc::clone(&engine));
@@ -311,19 +313,24 @@ pub(crate) fn run(
     sweep_always(engine, options.sweep_s)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     runtime.block_on(async {
-        let bound = tokio::net::TcpListener::bind(options.listen).await;
-        let listener = bound.map_err(|error| {
-            let is_taken = error.kind() == ErrorKind::AddrInUse;
-            let hint =
-                if is_taken { ": something listens there; say another --listen" } else { "" };
-            anyhow::anyhow!("cannot listen at {}: {error}{hint}", options.listen)
-        })?;
+        let listener = tokio::net::TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
         line(&format!("weft-control: serving at http://{address}"))?;
         ready(address)?;
         let listener = Bounded::new(listener, CONNECTIONS_MAX, IDLE_LIMIT);
         Ok(axum::serve(listener, http::router(&service)).await?)
     })
+}
+
+/// Takes the address that is to be served.
+pub(crate) fn listen(options: &ServiceOptions) -> Result<TcpListener> {
+    let listener = TcpListener::bind(options.listen).map_err(|error| {
+        let is_taken = error.kind() == ErrorKind::AddrInUse;
+        let hint = if is_taken { ": something listens there; say another --listen" } else { "" };
+        anyhow!("cannot listen at {}: {error}{hint}", options.listen)
+    })?;
+    listener.set_nonblocking(true)?;
+    Ok(listener)
 }
 
 /// Looks for what should not be there now, and every now and then.

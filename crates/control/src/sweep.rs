@@ -8,7 +8,6 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::engine::Engine;
 use crate::execute::World;
-use crate::nodes::PROBE;
 use crate::plan::Step;
 use crate::provision::{Failure, VmState};
 use crate::store::{NodeRow, Part, Store, StoreError, VGPU_PREFIX, Wanted};
@@ -54,7 +53,7 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     offer(world, &nodes);
     for (name, node) in nodes {
         // Why one does not answer is said once.
-        if let Ok(found) = world.answered(&name, world.nodes.vgpus(&node.admin)) {
+        if let Ok(found) = ask(world, &node) {
             vgpus.insert(name, (node.admin, found));
         }
     }
@@ -92,6 +91,22 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
         engine.kick(&id);
     }
     failed.map_or(Ok(swept), Err)
+}
+
+/// The control plane's vGPUs on a node, whose gateway may listen elsewhere than before.
+fn ask(world: &World, node: &NodeRow) -> Result<Vec<String>, Failure> {
+    let vgpus = world.answered(&node.name, world.nodes.vgpus(&node.admin))?;
+    if node.gateway_given {
+        return Ok(vgpus);
+    }
+    // One that is just starting listens later.
+    let gateway = world.answered(&node.name, world.nodes.gateway(&node.admin))?;
+    if let Some(gateway) = gateway.filter(|gateway| *gateway != node.gateway) {
+        tracing::info!(node = node.name, gateway, "its gateway listens there now");
+        world.store.set_gateway(&node.name, &gateway)?;
+        world.allocator.forget();
+    }
+    Ok(vgpus)
 }
 
 /// Says how many cGPUs of its own VMs each compute host has room for: one for each GiB of its GPUs
@@ -137,10 +152,10 @@ impl Own {
         self.live.contains(Self::instance(vgpu))
     }
 
-    /// Whether this control plane has made it, or anybody to look at the node.
+    /// Whether this control plane has made it.
     pub(crate) fn has(&self, vgpu: &str) -> bool {
         let instance = Self::instance(vgpu);
-        self.live.contains(instance) || instance.starts_with(&self.prefix) || instance == PROBE
+        self.live.contains(instance) || instance.starts_with(&self.prefix)
     }
 }
 
@@ -197,8 +212,8 @@ fn lost_vgpu(world: &World, id: &str, found: &OnNodes) -> Result<Option<String>,
 pub fn ask_unreachable(world: &World) {
     for name in world.allocator.unreachable() {
         match world.store.node(&name) {
-            // What it says, `answered` keeps.
-            Ok(Some(node)) => drop(world.answered(&name, world.nodes.vgpus(&node.admin))),
+            // Whether it answers, `answered` keeps.
+            Ok(Some(node)) => drop(ask(world, &node)),
             Ok(None) => world.allocator.note_answer(&name, None),
             Err(_) => {}
         }

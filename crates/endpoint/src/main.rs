@@ -271,6 +271,8 @@ fn serve(options: &ServeOptions) -> Result<()> {
     if let Some(user) = options.user {
         become_user(user).context("cannot give up root's rights")?;
     }
+    // The daemon listens before it starts its gateway.
+    Far::ensure_allowed(&options.socket)?;
     if !sandbox::restrict().context("cannot restrict the gateway")? {
         tell("this kernel does not restrict the gateway's files and connections (landlock)");
     }

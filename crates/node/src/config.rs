@@ -463,6 +463,13 @@ impl NodeConfig {
         self.sockets.tenant.clone().unwrap_or_else(|| self.sockets.runtime_dir.join(TENANT_SOCKET))
     }
 
+    /// The user that the gateway becomes, if there is one and it is not to stay this process's.
+    #[must_use]
+    pub fn gateway_user(&self) -> Option<u32> {
+        let is_other = self.remote.user != 0 && rustix::process::geteuid().is_root();
+        (is_other && self.remote.listen.is_some()).then_some(self.remote.user)
+    }
+
     /// Path of the admin socket.
     #[must_use]
     pub fn admin_socket(&self) -> PathBuf {
@@ -515,7 +522,7 @@ impl NodeConfig {
             return Err(invalid(&format!("scheduling.{error}")));
         }
         self.log.check().map_err(|message| invalid(&message))?;
-        pool::check_all(&self.pools)?;
+        pool::check_all(&self.pools, &self.devices)?;
         self.check_paths()?;
         let scheduling = &self.scheduling;
         for (user, weight) in &scheduling.users {

@@ -8,8 +8,8 @@ mod types;
 pub use client::{AdminError, Client};
 pub use types::{
     AcceleratorReport, Answer, AskedAccelerator, Attainment, Closure, CoschedulingReport,
-    DeviceReport, DoctorCheck, DoctorReport, Finding, GrantReport, GrantRequest, LastSwitch,
-    MemoryReport, MoveReport, NodeReport, PoolReport, ProcessReport, Recording, Request, SLA_NS,
-    SlotReport, Stats, TaskCounts, Timeline, TurnReport, VgpuMemoryReport, VgpuReport, VgpuState,
-    ratio,
+    DeviceReport, DoctorCheck, DoctorReport, Finding, GatewayReport, GrantReport, GrantRequest,
+    LastSwitch, MemoryReport, MoveReport, NodeReport, PoolReport, ProcessReport, Recording,
+    Request, SLA_NS, SlotReport, Stats, TaskCounts, Timeline, TurnReport, VgpuMemoryReport,
+    VgpuReport, VgpuState, ratio,
 };

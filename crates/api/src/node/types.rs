@@ -273,6 +273,18 @@ pub struct NodeReport {
     /// Whether who asked may administrate the node.
     #[serde(default)]
     pub you_administrate: bool,
+    /// Its gateway, if programs on other hosts may use it (`remote.listen`).
+    #[serde(default)]
+    pub gateway: Option<GatewayReport>,
+}
+
+/// The gateway of a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GatewayReport {
+    /// Where it listens, once it does.
+    pub listen: Option<String>,
+    /// SHA-256 of its public key, in hex: a node's own. Empty until it is known.
+    pub key: String,
 }
 
 /// What an SLA may be, in ns: 100 µs to an hour.

@@ -1,6 +1,7 @@
 //! The local cloud: `weft-control`, `gsaas`, a node and VMs that are processes, all real.
 
-use std::path::PathBuf;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
@@ -10,7 +11,8 @@ use crate::support::{DEADLINE, Node, eventually, finish, is_root, program, provi
 
 /// A node, a control plane, and a token of each role.
 struct Cloud {
-    node: Node,
+    /// None where the control plane has started one of its own.
+    node: Option<Node>,
     folder: TempDir,
     control: Option<Child>,
     url: String,
@@ -24,7 +26,7 @@ impl Cloud {
     fn start(flags: &[&str]) -> Self {
         let node = Node::start(&["remote.listen=127.0.0.1:0", "remote.user=0"]);
         let folder = tempfile::Builder::new().prefix("weft-cloud-").tempdir().unwrap();
-        let mut cloud = Self { node, folder, control: None, url: String::new() };
+        let mut cloud = Self { node: Some(node), folder, control: None, url: String::new() };
         for (name, role) in [("admin", "admin"), ("team", "member"), ("others", "member")] {
             let mut command = control();
             command.args(["token", name, "--role", role, "--state-dir"]).arg(cloud.state());
@@ -36,11 +38,30 @@ impl Cloud {
             std::fs::write(cloud.token(name), &output.stdout).unwrap();
         }
         cloud.launch(flags);
-        let admin = cloud.node.path().join("admin.sock");
+        let admin = cloud.node().path().join("admin.sock");
         cloud.http("PUT", "/v1/nodes/n1", &format!("{{\"admin\":\"{}\"}}", admin.display()));
         let quota = "{\"quota\":{\"cgpus\":4,\"memory_mib\":4096,\"exclusive_gpus\":1}}";
         cloud.http("PUT", "/v1/projects/team", quota);
         cloud
+    }
+
+    /// `weft-control local` as its users start it; what it prints are its tokens' places.
+    fn start_local() -> Self {
+        let folder = tempfile::Builder::new().prefix("weft-cloud-").tempdir().unwrap();
+        let mut cloud = Self { node: None, folder, control: None, url: String::new() };
+        let others_pass = PermissionsExt::from_mode(0o711);
+        std::fs::set_permissions(cloud.folder.path(), others_pass).unwrap();
+        let mut all = vec!["local"];
+        if !is_root() || !is_passable(&provided("WEFT_TEST_BIN")) {
+            all.extend(["--guest-user", "0"]);
+        }
+        cloud.begin(&all);
+        std::fs::copy(cloud.state().join("demo.token"), cloud.token("team")).unwrap();
+        cloud
+    }
+
+    fn node(&self) -> &Node {
+        self.node.as_ref().unwrap()
     }
 
     fn state(&self) -> PathBuf {
@@ -53,11 +74,17 @@ impl Cloud {
 
     /// Starts the control plane (again).
     fn launch(&mut self, flags: &[&str]) {
+        // The test's folder is its user's alone.
+        let mut all = vec!["serve", "--guest-user", "0"];
+        all.extend(flags);
+        self.begin(&all);
+    }
+
+    fn begin(&mut self, arguments: &[&str]) {
         let (out, log) = (self.folder.path().join("out"), self.folder.path().join("log"));
         let mut command = control();
-        // The test's folder is its user's alone.
-        command.args(["serve", "--listen", "127.0.0.1:0", "--guest-user", "0", "--state-dir"]);
-        command.arg(self.state()).args(flags).stdin(Stdio::null());
+        command.args(arguments).args(["--listen", "127.0.0.1:0", "--state-dir"]);
+        command.arg(self.state()).stdin(Stdio::null());
         command.stdout(std::fs::File::create(&out).unwrap());
         command.stderr(std::fs::File::options().create(true).append(true).open(log).unwrap());
         let mut child = command.spawn().unwrap();
@@ -127,6 +154,12 @@ impl Cloud {
     }
 }
 
+/// Whether users of VMs can get to what lies there.
+fn is_passable(path: &Path) -> bool {
+    let mode = |folder: &Path| std::fs::metadata(folder).unwrap().permissions().mode();
+    path.ancestors().all(|folder| mode(folder) & 0o001 != 0)
+}
+
 impl Drop for Cloud {
     fn drop(&mut self) {
         if let Some(mut control) = self.control.take() {
@@ -137,7 +170,9 @@ impl Drop for Cloud {
         down.args(["local", "--down", "--guest-user", "0", "--state-dir"]).arg(self.state());
         let _ = down.output();
         if std::thread::panicking() {
+            let node = std::fs::read_to_string(self.state().join("node/node.log"));
             eprintln!("--- control plane's log ---\n{}", self.log());
+            eprintln!("--- its node's log ---\n{}", node.unwrap_or_default());
         }
     }
 }
@@ -156,7 +191,7 @@ fn a_vm_runs_an_unmodified_program_on_its_cgpu() {
     if is_root() {
         assert!(console.contains("at 169.254.77.1:18515"), "{console}");
     }
-    let vgpus = cloud.node.admin().list().unwrap();
+    let vgpus = cloud.node().admin().list().unwrap();
     let own: Vec<_> = vgpus.iter().filter(|vgpu| vgpu.name.contains(&id)).collect();
     assert_eq!(own.len(), 2);
     assert!(own.iter().all(|vgpu| (vgpu.weight, vgpu.memory_bytes) == (3, 1024 << 20)));
@@ -167,7 +202,23 @@ fn a_vm_runs_an_unmodified_program_on_its_cgpu() {
     assert!(code == Some(3) && text.contains("quota"), "{text}");
     let (code, text) = cloud.gsaas("team", &["-t", &format!("-id={id}")]);
     assert_eq!(code, Some(0), "{text}");
-    assert!(cloud.node.admin().list().unwrap().iter().all(|vgpu| !vgpu.name.contains(&id)));
+    assert!(cloud.node().admin().list().unwrap().iter().all(|vgpu| !vgpu.name.contains(&id)));
+}
+
+/// The first command of docs/cloud.md: VMs have users of their own, and the node's gateway too.
+#[test]
+fn a_vm_of_the_local_cloud_runs_a_program_as_it_is_installed() {
+    let cloud = Cloud::start_local();
+    let copy = cloud.folder.path().join("vector_add");
+    std::fs::copy(program("vector_add"), &copy).unwrap();
+    let script = format!("set -e; {}; id -u", copy.display());
+    let id = cloud.launch_vm(&script, &["-ncgpus=1", "-poolmem=512", "-mode=shared"]);
+    let console = cloud.console(&id);
+    assert!(console.contains("PASSED"), "{console}");
+    if is_root() && is_passable(&provided("WEFT_TEST_BIN")) {
+        assert!(!console.lines().any(|line| line == "0"), "it is a user of its own: {console}");
+    }
+    assert_eq!(cloud.gsaas("team", &["-t", &format!("-id={id}")]).0, Some(0));
 }
 
 /// In its namespace a VM reaches what it was granted and nothing else of the host.
@@ -197,7 +248,7 @@ fn a_program_outlives_the_control_plane_and_ends_with_its_vm() {
     let script = format!("exec {} 100000000", program("relay").display());
     let id = cloud.launch_vm(&script, &["-ncgpus=1", "-poolmem=512", "-mode=shared"]);
     let sessions = |cloud: &Cloud| {
-        let vgpus = cloud.node.admin().list().unwrap();
+        let vgpus = cloud.node().admin().list().unwrap();
         vgpus.iter().filter(|vgpu| vgpu.name.contains(&id)).map(|vgpu| vgpu.sessions).sum::<u32>()
     };
     eventually("the program's session", || sessions(&cloud) == 1);
@@ -210,7 +261,7 @@ fn a_program_outlives_the_control_plane_and_ends_with_its_vm() {
     assert!(code == Some(0) && text.contains("ready"), "{text}");
     let (code, text) = cloud.gsaas("team", &["-t", &format!("-id={id}")]);
     assert_eq!(code, Some(0), "{text}");
-    cloud.node.wait_until_empty();
+    cloud.node().wait_until_empty();
     assert_eq!(sessions(&cloud), 0);
 }
 

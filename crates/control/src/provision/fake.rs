@@ -21,6 +21,7 @@ struct Inner {
     rules: BTreeMap<String, Vec<GrantRow>>,
     vgpus: BTreeMap<String, BTreeSet<String>>,
     gpus: BTreeMap<String, Vec<GpuFound>>,
+    gateways: BTreeMap<String, String>,
     failures: BTreeMap<&'static str, (u32, Failure)>,
 }
 
@@ -37,6 +38,11 @@ impl Fake {
     /// A node at `admin` with these GPUs.
     pub fn add_gpus(&self, admin: &str, gpus: Vec<GpuFound>) {
         self.lock().gpus.insert(admin.to_owned(), gpus);
+    }
+
+    /// The node at `admin` starts again, and its gateway listens elsewhere.
+    pub fn move_gateway(&self, admin: &str, gateway: &str) {
+        self.lock().gateways.insert(admin.to_owned(), gateway.to_owned());
     }
 
     /// A VM ends of itself.
@@ -149,11 +155,15 @@ impl Endpoint for Fake {
     }
 }
 
+fn gateway_of(admin: &str) -> String {
+    format!("{admin}.example:7600")
+}
+
 impl Nodes for Fake {
     fn look(&self, admin: &str) -> Result<NodeFacts, Failure> {
         let gpus = self.act("look", |inner| inner.gpus.get(admin).cloned())?;
         let gpus = gpus.ok_or_else(|| Failure::passing(format!("no node at {admin}")))?;
-        let gateway = format!("{admin}.example:7600");
+        let gateway = gateway_of(admin);
         Ok(NodeFacts { gpus, gateway, identity: admin.to_owned() })
     }
 
@@ -184,5 +194,11 @@ impl Nodes for Fake {
 
     fn vgpus(&self, admin: &str) -> Result<Vec<String>, Failure> {
         self.act("vgpus", |inner| inner.vgpus.get(admin).into_iter().flatten().cloned().collect())
+    }
+
+    fn gateway(&self, admin: &str) -> Result<Option<String>, Failure> {
+        self.act("gateway", |inner| {
+            Some(inner.gateways.get(admin).cloned().unwrap_or_else(|| gateway_of(admin)))
+        })
     }
 }

@@ -43,6 +43,7 @@ impl Service {
         let node = NodeRow {
             name,
             admin: asked.admin,
+            gateway_given: asked.gateway.is_some(),
             gateway: asked.gateway.unwrap_or(facts.gateway),
             host,
             created_ms: clock::now_ms(),
@@ -88,7 +89,7 @@ impl Service {
     }
 
     fn shown(&self, row: NodeRow) -> Node {
-        let NodeRow { name, admin, gateway, host, created_ms, gpus, identity: _ } = row;
+        let NodeRow { name, admin, gateway, host, created_ms, gpus, .. } = row;
         let unreachable = self.world().allocator.why_unreachable(&name);
         Node { name, admin, gateway, host, gpus, created_ms, unreachable }
     }

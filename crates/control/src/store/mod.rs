@@ -145,6 +145,8 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         gpus: &[GpuFound],
         audit: Option<&Audit>,
     ) -> Result<(), StoreError>;
+    /// A node's gateway listens elsewhere now, if nobody said where it is reached.
+    fn set_gateway(&self, node: &str, gateway: &str) -> Result<(), StoreError>;
     /// Forgets a node without cGPUs.
     fn remove_node(&self, name: &str, audit: &Audit) -> Result<(), StoreError>;
     /// A GPU.

@@ -25,8 +25,10 @@ pub struct NodeRow {
     pub name: String,
     /// Its daemon's admin socket.
     pub admin: String,
-    /// Where its gateway listens.
+    /// Where its gateway listens, or is reached.
     pub gateway: String,
+    /// Whether somebody said so; else it is what the node says.
+    pub gateway_given: bool,
     /// The compute host that it is on.
     pub host: String,
     /// Since when.

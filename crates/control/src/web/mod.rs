@@ -15,8 +15,8 @@ use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::Request;
 use axum::http::header::{
-    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, LOCATION, REFERRER_POLICY,
-    SET_COOKIE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
+    CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, COOKIE, HOST, LOCATION, ORIGIN,
+    REFERRER_POLICY, SET_COOKIE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use axum::response::Response;
@@ -181,9 +181,19 @@ fn token_of(form: &[u8]) -> String {
     value.unwrap_or_default().trim_matches('+').to_owned()
 }
 
-/// Whether a browser says that a page of somebody else sent this.
+/// Whether a browser says that a page of somebody else sent this: one that does not say from which
+/// site says which origin.
 fn is_foreign(headers: &HeaderMap) -> bool {
-    headers.get(FETCH_SITE).is_some_and(|site| site != "same-origin" && site != "none")
+    if let Some(site) = headers.get(FETCH_SITE) {
+        return site != "same-origin" && site != "none";
+    }
+    let Some(origin) = headers.get(ORIGIN) else { return false };
+    let host = headers.get(HOST).and_then(|host| host.to_str().ok());
+    let of_origin = origin.to_str().ok().and_then(|origin| origin.split_once("://"));
+    match (of_origin, host) {
+        (Some((_, origin)), Some(host)) => !origin.eq_ignore_ascii_case(host),
+        (None, _) | (_, None) => true,
+    }
 }
 
 fn session(headers: &HeaderMap) -> Option<String> {

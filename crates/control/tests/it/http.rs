@@ -141,7 +141,6 @@ fn connections_that_say_nothing_give_their_places_up() {
     let (admin, address) = serve_for(&cloud, IDLE);
     let silent: Vec<TcpStream> =
         (0..CONNECTIONS).map(|_| TcpStream::connect(address).unwrap()).collect();
-    // It is answered when one of them has been closed, and not before.
     admin.ready().unwrap();
     let mut closed = 0;
     for mut stream in silent {
@@ -149,4 +148,23 @@ fn connections_that_say_nothing_give_their_places_up() {
         closed += usize::from(stream.read(&mut [0]).unwrap() == 0);
     }
     assert_eq!(closed, CONNECTIONS);
+}
+
+#[test]
+fn a_newcomer_gets_the_place_of_who_says_least() {
+    let cloud = Cloud::new(&[1]);
+    // Nobody's time runs out meanwhile.
+    let (admin, address) = serve(&cloud);
+    let connect = || TcpStream::connect(address).unwrap();
+    let mut asks = connect();
+    asks.write_all(b"GET /v1/nodes HTTP/1.0\r\n").unwrap();
+    let mut silent: Vec<TcpStream> = (0..4 * CONNECTIONS).map(|_| connect()).collect();
+    admin.ready().unwrap();
+    // The first of the silent ones has gone, and who had begun to ask has not.
+    silent[0].set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    assert_eq!(silent[0].read(&mut [0]).unwrap(), 0);
+    asks.write_all(b"Authorization: Bearer root\r\n\r\n").unwrap();
+    let mut text = String::new();
+    asks.read_to_string(&mut text).unwrap();
+    assert!(text.starts_with("HTTP/1.0 200"), "{text}");
 }

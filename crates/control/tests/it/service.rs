@@ -447,6 +447,25 @@ fn a_sweep_removes_what_nobody_knows_and_restores_what_is_missing() {
     assert_eq!(people.held(), [(1, 1)]);
 }
 
+#[test]
+fn a_gateway_that_listens_elsewhere_after_a_restart_is_found_again() {
+    let people = People::new(&[1]);
+    let cloud = &people.cloud;
+    let id = people.create(&people.member, &shared(1, 1)).unwrap();
+    people.wait(&id, "ready");
+    let led_to = || cloud.fake.rules(&id)[0].node.clone();
+    assert_eq!(led_to(), "node0.example:7600");
+    cloud.fake.move_gateway("node0", "node0.example:7601");
+    assert_eq!(sweep::sweep(&cloud.engine).unwrap(), Swept { restored: 1, ..Swept::default() });
+    assert_eq!(led_to(), "node0.example:7601");
+    // What somebody said of where it is reached stays.
+    let mut node = cloud.store.node("node0").unwrap().unwrap();
+    (node.gateway, node.gateway_given) = ("led.example:1".to_owned(), true);
+    cloud.store.put_node(&node, &[], None).unwrap();
+    sweep::sweep(&cloud.engine).unwrap();
+    assert_eq!(led_to(), "led.example:1");
+}
+
 /// Makes vGPUs on the first node past the control plane.
 fn add_vgpus(cloud: &Cloud, names: &[&str]) {
     let vgpu = |name: &&str| weft_control::nodes::VgpuSpec {

@@ -55,6 +55,7 @@ fn opened(folder: &tempfile::TempDir) -> Sqlite {
         name: "n".into(),
         admin: String::new(),
         gateway: String::new(),
+        gateway_given: true,
         host: "n".into(),
         created_ms: 0,
         gpus: 0,

@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
 use weft_api::node::{
-    Answer, Attainment, DeviceReport, GrantReport, MemoryReport, NodeReport, Request, VgpuReport,
-    VgpuState,
+    Answer, Attainment, DeviceReport, GatewayReport, GrantReport, MemoryReport, NodeReport,
+    Request, VgpuReport, VgpuState,
 };
 use weft_api::v1::{Client, NewInstance, Quota};
 use weft_control::allocate::Allocator;
@@ -92,6 +92,7 @@ impl Cloud {
                 name: admin.clone(),
                 admin: admin.clone(),
                 gateway: format!("{admin}.example:7600"),
+                gateway_given: false,
                 identity: admin.clone(),
                 host: admin,
                 created_ms: 0,
@@ -171,7 +172,7 @@ fn answer(
 ) -> Answer {
     let refused = |message: String| Answer::Error { message };
     match request {
-        Request::Node => Answer::Node(node_report(gpus)),
+        Request::Node => Answer::Node(node_report(gpus, gateway)),
         Request::List => Answer::Vgpus(vgpus.iter().map(|(name, m)| report(name, *m)).collect()),
         Request::Create { name, memory_bytes, .. } => {
             if vgpus.contains_key(&name) {
@@ -190,9 +191,7 @@ fn answer(
                 uses: asked.uses,
                 expires_s: 0,
                 listen: Some(gateway.to_owned()),
-                gateway_key: random::digest(gateway.as_bytes())
-                    .map(|byte| format!("{byte:02x}"))
-                    .concat(),
+                gateway_key: gateway_key(gateway),
             })
         }
         Request::Remove { name, .. } => match vgpus.remove(&name) {
@@ -203,7 +202,11 @@ fn answer(
     }
 }
 
-fn node_report(gpus: usize) -> NodeReport {
+fn gateway_key(gateway: &str) -> String {
+    random::digest(gateway.as_bytes()).map(|byte| format!("{byte:02x}")).concat()
+}
+
+fn node_report(gpus: usize, gateway: &str) -> NodeReport {
     let device = |at| DeviceReport {
         name: format!("gpu{at}"),
         pool: None,
@@ -231,6 +234,10 @@ fn node_report(gpus: usize) -> NodeReport {
         devices: (0..gpus).map(device).collect(),
         adopted_sessions: 0,
         you_administrate: true,
+        gateway: Some(GatewayReport {
+            listen: Some(gateway.to_owned()),
+            key: gateway_key(gateway),
+        }),
     }
 }
 

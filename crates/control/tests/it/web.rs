@@ -110,8 +110,11 @@ fn nobody_gets_in_without_a_token_or_from_elsewhere() {
         let (status, text) = login(address, wrong, "");
         assert!(status == 401 && !text.contains("set-cookie"), "{wrong}: {text}");
     }
-    let (status, text) = login(address, "root", "Sec-Fetch-Site: cross-site\r\n");
-    assert!(status == 403 && !text.contains("set-cookie"), "{text}");
+    for foreign in ["Sec-Fetch-Site: cross-site", "Origin: http://a.example", "Origin: null"] {
+        let (status, text) = login(address, "root", &format!("{foreign}\r\n"));
+        assert!(status == 403 && !text.contains("set-cookie"), "{foreign}: {text}");
+    }
+    assert_eq!(login(address, "root", "Origin: http://a\r\n").0, 303);
     let large = "x".repeat(2_000);
     assert_eq!(login(address, &large, "").0, 400);
     assert_eq!(page(address, "guess").0, 401);

@@ -1,11 +1,12 @@
 //! A session of the node: opened at its tenant socket, as any program would.
 
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use weft_ring::{Access, MemoryFile, Segment, SharedMemory, peer};
 use weft_wire::handshake::{
@@ -66,6 +67,21 @@ impl Door {
         let segment = Segment::open(MemoryFile::received(segment)?.map(Access::ReadWrite)?)?;
         let pinned = MemoryFile::received(pinned)?.map(Access::ReadWrite)?;
         Ok(Self { welcome, segment, pinned, lifeline })
+    }
+}
+
+/// Finds out whether this process may open the node's socket; whether anybody listens there yet is
+/// another matter.
+pub(super) fn ensure_allowed(socket: &Path) -> anyhow::Result<()> {
+    match peer::connect_plain(socket) {
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
+            let (user, path) = (rustix::process::geteuid().as_raw(), socket.display());
+            bail!(
+                "the gateway's user {user} may not open {path}: let others pass all folders above \
+                 it (chmod o+x), or set remote.user"
+            )
+        }
+        Ok(_) | Err(_) => Ok(()),
     }
 }
 

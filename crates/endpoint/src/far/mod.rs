@@ -13,7 +13,7 @@ mod session;
 
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
@@ -76,6 +76,14 @@ impl Far {
             .with_context(|| format!("cannot listen at {address} (remote.listen)"))?;
         let address = listener.local_addr()?;
         Ok((listener, address))
+    }
+
+    /// Finds out whether this process's user may open the node's socket.
+    ///
+    /// # Errors
+    /// What to do if not.
+    pub fn ensure_allowed(socket: &Path) -> Result<()> {
+        door::ensure_allowed(socket)
     }
 
     /// Lets endpoints in, for ever.

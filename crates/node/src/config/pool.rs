@@ -6,7 +6,9 @@ use serde::{Deserialize, Serialize};
 use weft_sched::pool::PoolConfig;
 use weft_sched::pool::policy::{NAMES, by_name};
 
-use super::{ByteSize, ConfigError, NAME_RULE, check, check_size, invalid, is_vgpu_name};
+use super::{
+    ByteSize, ConfigError, DeviceConfig, NAME_RULE, check, check_size, invalid, is_vgpu_name,
+};
 
 /// How the tasks of a pool are run. `[pool.NAME]`; a pool that only devices name has the defaults.
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -127,12 +129,18 @@ impl PoolSettings {
     }
 }
 
-/// Checks all of them.
-pub(super) fn check_all(pools: &BTreeMap<String, PoolSettings>) -> Result<(), ConfigError> {
+/// Checks all of them; each is a pool of some device.
+pub(super) fn check_all(
+    pools: &BTreeMap<String, PoolSettings>,
+    devices: &[DeviceConfig],
+) -> Result<(), ConfigError> {
     for (name, pool) in pools {
         let key = format!("pool.{name}");
         if !is_vgpu_name(name) {
             return Err(invalid(&format!("{key}: `{name}` is no name: {NAME_RULE}")));
+        }
+        if devices.iter().all(|device| device.pool.as_ref() != Some(name)) {
+            return Err(invalid(&format!("{key}: no device is in it (device.pool = \"{name}\")")));
         }
         pool.check(&key)?;
     }

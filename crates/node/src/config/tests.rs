@@ -53,6 +53,7 @@ fn an_error_names_the_key_and_what_is_allowed() {
         ("log.level", "info,weft_node=loud", "weft_node=loud"),
         ("device", "quick", "device|quick|soft:paced|cuda"),
         ("device.kind", "quick", "kind|quick|soft|cuda"),
+        ("pool.p.policy", "deadline", "pool.p|no device is in it|device.pool"),
     ] {
         let message = load(&[(key, value)]).unwrap_err().to_string();
         for word in words.split('|') {

@@ -524,6 +524,7 @@ impl Daemon {
             devices: self.device_reports(&tables, &view),
             adopted_sessions: tables.adopted,
             you_administrate: caller.administrates(),
+            gateway: self.remote.gateway.report(),
         })
     }
 

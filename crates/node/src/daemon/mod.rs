@@ -191,6 +191,9 @@ pub(crate) fn check(config: &NodeConfig) -> anyhow::Result<String> {
         let can = devices::identify(&mut config.devices[place])?.capabilities;
         let settings = terms(&config, &config.devices[place], can)?;
         config.devices[place].quantum_us = Some(settings.quantum_ns / 1000);
+        if let Some(dir) = &config.devices[place].swap_dir {
+            devices::frames::ensure_swaps(dir)?;
+        }
     }
     if config.state_dir.exists() {
         open_registry(&config)?;

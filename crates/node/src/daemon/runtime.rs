@@ -60,6 +60,11 @@ impl Runtime {
         let tenant = &self.tenant_path;
         let tenant_fd = listen_packets(tenant, config.sockets.tenant_mode)
             .with_context(|| format!("cannot listen on {}", tenant.display()))?;
+        // Whoever else may attach: the gateway may, which is a process of a user of its own.
+        if let Some(user) = config.gateway_user() {
+            std::os::unix::fs::chown(tenant, Some(user), None)
+                .with_context(|| format!("cannot give {} to user {user}", tenant.display()))?;
+        }
         let admin = &self.admin_path;
         remove_stale(admin).with_context(|| format!("cannot replace {}", admin.display()))?;
         let admin_fd = peer::listen_stream(admin, config.sockets.admin_mode, BACKLOG)

@@ -20,7 +20,7 @@ pub mod relay;
 
 use std::fs;
 use std::io::{self, ErrorKind};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, PoisonError};
@@ -86,6 +86,24 @@ pub struct Local {
 struct Inside {
     /// What `/proc/self/ns/net` is there.
     network: String,
+}
+
+/// Refuses a folder that users of VMs cannot get to.
+fn ensure_passable(folder: &Path) -> Result<(), Failure> {
+    for above in folder.ancestors() {
+        let mode = match fs::metadata(above) {
+            Ok(found) => found.permissions().mode(),
+            Err(_) => continue,
+        };
+        if mode & 0o001 == 0 {
+            let (above, mode) = (above.display(), mode & 0o7777);
+            return Err(Failure::permanent(format!(
+                "VMs have users of their own, who do not get to their folders: {above} has mode \
+                 {mode:04o}. Let others pass (chmod o+x {above}), or say another --state-dir"
+            )));
+        }
+    }
+    Ok(())
 }
 
 impl Isolation {
@@ -195,12 +213,15 @@ impl Local {
 
 impl Provisioner for Local {
     fn check(&self) -> Result<String, Failure> {
-        let Settings { endpoint, libraries, isolation, first_user, .. } = &self.settings;
+        let Settings { folder, endpoint, libraries, isolation, first_user, .. } = &self.settings;
         for needed in [endpoint.clone(), libraries.join("libcuda.so.1")] {
             if !needed.exists() {
                 let words = format!("{} is missing: it is installed beside weft", needed.display());
                 return Err(Failure::permanent(words));
             }
+        }
+        if first_user.is_some() {
+            ensure_passable(folder)?;
         }
         let how = match isolation {
             Isolation::Namespaces => {

@@ -158,6 +158,16 @@ impl Store for Sqlite {
         ticket.wait()
     }
 
+    fn set_gateway(&self, node: &str, gateway: &str) -> Result<(), StoreError> {
+        let (node, gateway) = (node.to_owned(), gateway.to_owned());
+        let ticket = self.writer.begin(move |connection| {
+            let change = "UPDATE nodes SET gateway = ? WHERE name = ? AND gateway_given = 0";
+            connection.execute(change, [&gateway, &node])?;
+            Ok(())
+        });
+        ticket.wait()
+    }
+
     fn remove_node(&self, name: &str, audit: &Audit) -> Result<(), StoreError> {
         let (name, audit) = (name.to_owned(), audit.clone());
         let ticket = self.writer.begin(move |connection| {
@@ -383,7 +393,7 @@ fn audit_row(row: &Row<'_>) -> rusqlite::Result<AuditEntry> {
 }
 
 const NODES: &str = "SELECT name, admin, gateway, host, created_ms,
-    (SELECT count(*) FROM gpus WHERE node = nodes.name), identity FROM nodes";
+    (SELECT count(*) FROM gpus WHERE node = nodes.name), identity, gateway_given FROM nodes";
 
 const GPUS: &str = "SELECT id, node, device, product, memory, held, cgpus, exclusive, in_service,
     generation FROM gpus";
@@ -426,6 +436,7 @@ fn node_row(row: &Row<'_>) -> rusqlite::Result<NodeRow> {
         created_ms: row.get(4)?,
         gpus: row.get(5)?,
         identity: row.get(6)?,
+        gateway_given: row.get(7)?,
     })
 }
 
@@ -472,10 +483,19 @@ fn keep_node(connection: &Connection, node: &NodeRow, gpus: &[GpuFound]) -> Resu
         return Err(StoreError::Exists(format!("this node, as {same},")));
     }
     connection.execute(
-        "INSERT INTO nodes (name, admin, gateway, host, created_ms, identity)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6)
-         ON CONFLICT (name) DO UPDATE SET admin = ?2, gateway = ?3, host = ?4, identity = ?6",
-        (&node.name, &node.admin, &node.gateway, &node.host, node.created_ms, &node.identity),
+        "INSERT INTO nodes (name, admin, gateway, host, created_ms, identity, gateway_given)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)
+         ON CONFLICT (name) DO UPDATE
+         SET admin = ?2, gateway = ?3, host = ?4, identity = ?6, gateway_given = ?7",
+        params![
+            node.name,
+            node.admin,
+            node.gateway,
+            node.host,
+            node.created_ms,
+            node.identity,
+            node.gateway_given
+        ],
     )?;
     for gpu in gpus {
         let GpuFound { device, product, memory_mib } = gpu;

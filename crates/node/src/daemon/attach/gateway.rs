@@ -10,7 +10,8 @@ use std::thread;
 use std::time::Duration;
 
 use anyhow::{Context, bail};
-use weft_wire::remote::from_hex;
+use weft_api::node::GatewayReport;
+use weft_wire::remote::{from_hex, to_hex};
 
 use super::super::{Daemon, STACK_BYTES};
 use crate::config::RemoteConfig;
@@ -57,6 +58,15 @@ impl Gateway {
             self.news.wait_timeout_while(self.said(), KEY_LIMIT, |said| said.key.is_none());
         let said = waited.unwrap_or_else(PoisonError::into_inner).0;
         said.key.context("the gateway does not start; the node's log says why")
+    }
+
+    /// The gateway as users see it, if there is to be one.
+    pub(crate) fn report(&self) -> Option<GatewayReport> {
+        let Said { key, address } = *self.said();
+        self.is_wanted.then(|| GatewayReport {
+            listen: address.map(|address| address.to_string()),
+            key: key.map(|key| to_hex(&key)).unwrap_or_default(),
+        })
     }
 
     /// Where it listens, once it does.
@@ -116,8 +126,8 @@ fn spawn(daemon: &Daemon, listen: SocketAddr, program: &PathBuf) -> anyhow::Resu
     ] {
         command.arg(name).arg(number.to_string());
     }
-    if rustix::process::geteuid().is_root() && remote.user != 0 {
-        command.arg("--user").arg(remote.user.to_string());
+    if let Some(user) = config.gateway_user() {
+        command.arg("--user").arg(user.to_string());
     }
     // Its standard input ends with this process: that is how it learns of it.
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());

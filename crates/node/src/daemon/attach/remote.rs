@@ -23,7 +23,7 @@ const VALID_S_MAX: u64 = 30 * 24 * 3600;
 #[derive(Debug)]
 pub(crate) struct Remote {
     grants: Grants,
-    pub(super) gateway: Gateway,
+    pub(in crate::daemon) gateway: Gateway,
 }
 
 impl Remote {

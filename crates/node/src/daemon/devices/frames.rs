@@ -122,6 +122,13 @@ impl Dirty {
     }
 }
 
+/// Refuses a folder in which no frames can be kept.
+pub(crate) fn ensure_swaps(dir: &Path) -> anyhow::Result<()> {
+    let some = rustix::param::page_size();
+    let kept = MemoryFile::create_in(dir, some).and_then(|file| file.reserve(0, some));
+    kept.with_context(|| format!("device.swap_dir = {}", dir.display()))
+}
+
 impl Frames {
     /// A device on these terms that lends `lent_bytes` in all; `physical` is an earlier daemon's
     /// physical table.
@@ -133,7 +140,10 @@ impl Frames {
     ) -> anyhow::Result<Self> {
         let geometry = terms.geometry;
         // One that cannot be used is said so now, and not to the first tenant.
-        drop(swap_dir.as_deref().map(|dir| Space::new(geometry, Some(dir))).transpose()?);
+        if let Some(dir) = &swap_dir {
+            ensure_swaps(dir)?;
+            drop(Space::new(geometry, Some(dir))?);
+        }
         let physical_file = match physical {
             Some(file) => reopen(&file, OFlags::RDWR)?,
             None => MemoryFile::create("weft-physical", geometry.physical_bytes())?,
