@@ -77,7 +77,7 @@ fn start_node(folder: &Path, gpus: u16) -> Result<()> {
         return Ok(());
     }
     // Programs in VMs reach the node by its gateway and no other way: neither its sockets nor what
-    // it keeps. The gateway's user has to get to the socket that is its own.
+    // it keeps. The gateway's user has to get to the socket that its group may open.
     for (folder, mode) in [(folder, 0o711), (&folder.join("state"), 0o700)] {
         fs::DirBuilder::new().recursive(true).mode(mode).create(folder)?;
         fs::set_permissions(folder, fs::Permissions::from_mode(mode))?;
