@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const TOKENS_MAX: u32 = 100_000;
 
 /// What the example's project may have.
-const QUOTA: Quota = Quota { cgpus: 64, memory_mib: 64 << 10, exclusive_gpus: 8 };
+const QUOTA: Quota = Quota { cgpus: 128, memory_mib: 64 << 10, exclusive_gpus: 8 };
 
 /// `weft-control local`
 pub(crate) fn local(options: &LocalOptions) -> Result<()> {
