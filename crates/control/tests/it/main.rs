@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a panic is a test's report")]
 
 mod crash;
+mod deployment;
 mod document;
 mod http;
 mod openstack;
