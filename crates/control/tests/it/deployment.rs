@@ -29,5 +29,6 @@ fn the_parts_of_a_boot_are_within_what_a_clock_outside_sees() {
     assert!(admin.cgpus().unwrap().is_empty(), "all are gone");
     // One that asks for more than there is is told why.
     let plan = Plan { cgpus: vec![4_000], ..plan };
-    assert!(run(&client, &plan, "simulated".to_owned()).is_err());
+    let refused = run(&client, &plan, "simulated".to_owned()).unwrap_err().to_string();
+    assert!(refused.contains("cGPUs"), "{refused}");
 }
