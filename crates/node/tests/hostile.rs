@@ -15,10 +15,11 @@ use std::time::Instant;
 use weft_ring::{
     Access, AtomicU64, ClientOptions, ClientSide, MemoryFile, Ordering, Segment, peer,
 };
-use weft_wire::command::{Block, LaunchSpec, Payload};
+use weft_wire::codec::decode_all;
+use weft_wire::command::{Block, FillSpec, LaunchSpec, Payload};
 use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, RefusalCode};
 use weft_wire::id::{ContextId, ModuleId, StreamId};
-use weft_wire::{Command as WireCommand, Status};
+use weft_wire::{Command as WireCommand, Status, reply};
 
 use self::support::{DEADLINE, Node, eventually, hello};
 
@@ -192,6 +193,21 @@ impl Tenant {
         self.submit(&WireCommand::Launch { stream: StreamId::LEGACY, launch });
     }
 
+    /// A command that fills memory of its own, after it was done once.
+    fn filled(&self) -> WireCommand<'static> {
+        const BYTES: u64 = 4 << 20;
+        self.submit(&WireCommand::ContextCreate { context: CONTEXT });
+        let allocate = WireCommand::MemAlloc { context: CONTEXT, bytes: BYTES };
+        let mut body = [0; 64];
+        let answer = self.side.call(&encoded(&allocate), &mut body).unwrap();
+        let reply::Address { address } = decode_all(&body[..answer.len]).unwrap();
+        let fill =
+            FillSpec { address, pitch: 0, width: BYTES / 4, height: 1, element: 4, value: 7 };
+        let fill = WireCommand::Fill { stream: StreamId::LEGACY, fill };
+        self.submit(&fill);
+        fill
+    }
+
     fn wait(&self) -> Status {
         self.call(&WireCommand::StreamSynchronize { stream: StreamId::LEGACY })
     }
@@ -309,6 +325,33 @@ fn a_stopped_worker_holds_nobody_up_for_long() {
     // Without help it waits for ten minutes, which is what a kernel may take here.
     assert_ne!(good.wait(), Status::SUCCESS, "its own kernel traps");
     assert!(node.log().contains("it was stopped while it held the device"), "{}", node.log());
+}
+
+#[test]
+fn a_page_that_cannot_be_read_ends_its_own_session_and_nobody_waits() {
+    let disk = tempfile::tempdir_in("/dev/shm").unwrap();
+    let dir = format!("device.swap_dir={}", disk.path().display());
+    let node = Node::start(&[&dir, "scheduling.share=vgpu", "limits.kernel_ms=600000"]);
+    let victim = Tenant::attach(&node, "victim");
+    let fill = victim.filled();
+    assert_eq!(victim.wait(), Status::SUCCESS);
+    let files = node.open_files_below(disk.path());
+    assert_eq!(files.len(), 1, "the victim's memory");
+    let good = Tenant::attach(&node, "good");
+    let other = good.filled();
+    assert_eq!(good.wait(), Status::SUCCESS);
+    // A disk that lost the file's bytes: to whoever touches them an error like one of its reading.
+    std::fs::File::options().write(true).open(&files[0]).unwrap().set_len(0).unwrap();
+    victim.submit(&fill);
+    // Without help it holds the device for ten minutes, which is what a kernel may take here.
+    eventually("the victim's session to end", || node.sessions() == 1);
+    let synchronize = encoded(&WireCommand::StreamSynchronize { stream: StreamId::LEGACY });
+    assert!(victim.side.call(&synchronize, &mut [0; 64]).is_err(), "its program is told");
+    good.submit(&other);
+    assert_eq!(good.wait(), Status::SUCCESS);
+    let log = node.log();
+    let line = log.lines().find(|line| line.contains("worker died")).unwrap_or_default();
+    assert!(line.contains("victim") && line.contains("device.swap_dir"), "{log}");
 }
 
 #[test]

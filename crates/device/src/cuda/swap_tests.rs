@@ -21,6 +21,7 @@ pub(super) fn all() {
     for placement in ["scores", "exact", "scattered", "pipelined", "whole"] {
         plans_are_carried_out(placement);
     }
+    the_oracle_notices();
     what_does_not_fit_is_said();
     a_fault_loses_nothing_else();
 }
@@ -121,6 +122,18 @@ fn plans_are_carried_out(placement: &str) {
     eprintln!("{placement}: {copied} bytes copied in 12 turns");
 }
 
+/// The control: a word that is changed while its part is in host memory is found.
+fn the_oracle_notices() {
+    let mut device = tenant();
+    let address = device.alloc(SLOTS as u64 * CHUNK_BYTES).unwrap();
+    let mut one = Tenant { device, address, turns: 0 };
+    one.turn(0);
+    one.device.swapping().unwrap().swap(&[SwapStep::Save { part: 5 }]).unwrap();
+    one.device.write_word(one.part(5) + 64, 0xdead_beef, false).unwrap();
+    let noticed = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| one.turn(0)));
+    assert!(noticed.is_err(), "a wrong word is taken for the right one");
+}
+
 /// The driver has no room, for new memory nor for what is to come back: both are said, and nothing
 /// is lost.
 fn what_does_not_fit_is_said() {
@@ -160,8 +173,6 @@ fn a_fault_loses_nothing_else() {
     let parts = device.swapping().unwrap().parts();
     let saved = SwapStep::Save { part: parts[0].part };
     device.swapping().unwrap().swap(&[saved]).unwrap();
-    device.swapping().unwrap().swap(&[SwapStep::Bring { part: parts[0].part }, saved]).unwrap();
-    // Loading brings nothing; launching does, so the part is saved behind the launch's back.
     let text = ".version 7.0\n.target sm_75\n.address_size 64\n.entry fails() { trap; }\n";
     let loaded = device.load(&[text.as_bytes()]).unwrap();
     let launch = Launch {
