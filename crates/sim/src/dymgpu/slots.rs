@@ -136,7 +136,7 @@ mod tests {
             // Whoever ran last has all of its memory in slots.
             let own = layout.places[slots.last].slots().count();
             assert_eq!(count(&format!(">vGPU {}, part", slots.last)), own, "{name}");
-            let out = text.split("<title>").filter(|cell| cell.contains("swapped out"));
+            let out = text.split("<title>").filter(|cell| cell.contains(", swapped out: "));
             assert!(out.clone().all(|cell| !cell.starts_with(&format!("vGPU {},", slots.last))));
         }
     }
