@@ -1,4 +1,8 @@
 //! Addresses and memory of the session that were taken apart from each other.
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "whoever hands commands over hands over those of this file"
+)]
 
 use std::collections::BTreeSet;
 
@@ -33,6 +37,7 @@ fn pages(bytes: u64) -> Result<u64, Status> {
 }
 
 impl<D: Device> Session<D> {
+    /// A command of those about virtual memory; others are not supported.
     pub(crate) fn virtual_memory(
         &mut self,
         command: &Command<'_>,

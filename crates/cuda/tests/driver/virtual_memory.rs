@@ -21,10 +21,7 @@ const fn on_device() -> MemoryProperties {
 pub(super) fn body(driver: &Driver) {
     let mut supported = 0;
     assert_eq!(driver.device_attribute(&mut supported, SUPPORTED, 0), SUCCESS);
-    if supported == 0 {
-        println!("not run: no virtual memory management");
-        return;
-    }
+    assert_eq!(supported, 1, "drivers have it since CUDA 10.2");
     let mut unit = 0;
     assert_eq!(driver.granularity(&mut unit, &on_device(), 0), SUCCESS);
     assert!(unit.is_power_of_two());
