@@ -165,7 +165,7 @@ def unaliased(rust):
 def direction(base, name, rust):
     if not rust.startswith("*"):
         return "value"
-    if base == "cuModuleGetLoadingMode":
+    if base == "cuModuleGetLoadingMode" or (base, name) == ("cuMemAddressReserve", "ptr"):
         return "out"
     if (base, name) in INOUT_OF or name in INOUT_NAMES:
         return "inout"

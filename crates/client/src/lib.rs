@@ -50,6 +50,7 @@ mod stream_value;
 mod table;
 mod transport;
 mod user_object;
+mod virtual_memory;
 
 pub use attach::{AttachError, DirectSession};
 pub use capture::CaptureInfo;

@@ -144,9 +144,11 @@ impl Client {
         self.current()?;
         match self.pointer_range(address)?.kind {
             RangeKind::Pinned(_) | RangeKind::Managed(_) | RangeKind::Registered(_) => Ok(address),
-            RangeKind::Device | RangeKind::Pool(_) | RangeKind::Imported | RangeKind::Global(_) => {
-                Err(Status::INVALID_VALUE)
-            }
+            RangeKind::Device
+            | RangeKind::Pool(_)
+            | RangeKind::Imported
+            | RangeKind::Mapped
+            | RangeKind::Global(_) => Err(Status::INVALID_VALUE),
         }
     }
 
@@ -160,6 +162,7 @@ impl Client {
             RangeKind::Device
             | RangeKind::Pool(_)
             | RangeKind::Imported
+            | RangeKind::Mapped
             | RangeKind::Global(_)
             | RangeKind::Managed(_) => Err(Status::INVALID_VALUE),
         }

@@ -18,6 +18,8 @@ pub enum RangeKind {
     Pool(MemPool),
     /// Device memory of another process of the vGPU.
     Imported,
+    /// Memory that was mapped at reserved addresses.
+    Mapped,
     /// A variable of a module.
     Global(Module),
     /// Page-locked host memory in the shared window, with its `CU_MEMHOSTALLOC_*` flags.
@@ -49,7 +51,11 @@ impl Range {
     pub fn is_device(&self) -> bool {
         matches!(
             self.kind,
-            RangeKind::Device | RangeKind::Pool(_) | RangeKind::Imported | RangeKind::Global(_)
+            RangeKind::Device
+                | RangeKind::Pool(_)
+                | RangeKind::Imported
+                | RangeKind::Mapped
+                | RangeKind::Global(_)
         )
     }
 
@@ -92,7 +98,8 @@ impl Ranges {
 
     pub(crate) fn forget_context(&self, context: Context) {
         let mut ranges = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        ranges.retain(|_, range| range.context != context || !range.is_device());
+        let stays = |range: &Range| !range.is_device() || range.kind == RangeKind::Mapped;
+        ranges.retain(|_, range| range.context != context || stays(range));
     }
 
     pub(crate) fn forget_module(&self, module: Module) {
@@ -137,9 +144,15 @@ impl Client {
             return Ok(());
         }
         let end = address.checked_add(bytes).ok_or(Status::INVALID_VALUE)?;
-        let range = self.ranges.find(address).filter(|range| end <= range.end());
-        let own = range.filter(|range| range.context.ordinal() == session.ordinal);
-        own.map(|_| ()).ok_or(Status::INVALID_VALUE)
+        let own = |range: &Range| range.context.ordinal() == session.ordinal;
+        let mut range = self.ranges.find(address).filter(own).ok_or(Status::INVALID_VALUE)?;
+        // Mappings that touch are as good as one.
+        while range.end() < end {
+            let joined = |range: &Range| range.kind == RangeKind::Mapped;
+            let next = self.ranges.find(range.end()).filter(|next| joined(next) && own(next));
+            range = next.filter(|_| joined(&range)).ok_or(Status::INVALID_VALUE)?;
+        }
+        Ok(())
     }
 }
 

@@ -22,6 +22,7 @@ use crate::launch::LaunchLimits;
 use crate::pinned::PinnedHeap;
 use crate::primary::Primary;
 use crate::transport::{Answer, Transport};
+use crate::virtual_memory::Apart;
 
 /// Bytes of kernels' output that one answer brings at most.
 const OUTPUT_PIECE: usize = 4096;
@@ -50,6 +51,7 @@ pub(crate) struct Session {
     pub(crate) primary: Mutex<Primary>,
     pub(crate) pinned: PinnedHeap,
     pub(crate) imports: Mutex<Imports>,
+    pub(crate) apart: Mutex<Apart>,
     pub(crate) event_pages: Mutex<EventPages>,
     pub(crate) counters: Counters,
     pub(crate) host_functions: HostFunctions,
@@ -133,6 +135,7 @@ impl Session {
             primary: Mutex::default(),
             pinned: PinnedHeap::new(&pinned),
             imports: Mutex::default(),
+            apart: Mutex::default(),
             event_pages: Mutex::default(),
             counters: Counters::new(),
             host_functions: HostFunctions::new(this.clone()),

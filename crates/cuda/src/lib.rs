@@ -53,3 +53,4 @@ mod stream;
 mod stream_value;
 mod text;
 mod user_object;
+mod virtual_memory;

@@ -173,6 +173,7 @@ fn store_attribute(
             RangeKind::Pool(pool) => pool,
             RangeKind::Device
             | RangeKind::Imported
+            | RangeKind::Mapped
             | RangeKind::Global(_)
             | RangeKind::Pinned(_)
             | RangeKind::Managed(_)

@@ -13,6 +13,8 @@ mod attributes;
 mod registered;
 #[path = "driver/user_objects.rs"]
 mod user_objects;
+#[path = "driver/virtual_memory.rs"]
+mod virtual_memory;
 
 use std::ffi::{CStr, OsString, c_void};
 use std::path::PathBuf;
@@ -83,6 +85,7 @@ fn body() {
     pinned(&driver);
     registered::body(&driver);
     attributes::body(&driver);
+    virtual_memory::body(&driver);
     modules(&driver);
     launches(&driver);
     streams_and_events(&driver);

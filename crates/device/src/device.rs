@@ -124,6 +124,104 @@ pub struct Destination {
     pub moved: Vec<MovedRun>,
 }
 
+/// Addresses and memory of a session that are taken apart from each other. All of it is in whole
+/// pages, which the caller sees to, and ends with the session.
+pub trait VirtualMemory {
+    /// Takes addresses that nothing is mapped at, at a multiple of `alignment` (a power of two).
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`] when so many are not left.
+    fn reserve(&mut self, bytes: u64, alignment: u64) -> Result<u64, DeviceError>;
+
+    /// Gives them back.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotAnAllocation`] when they do not begin at `address`;
+    /// [`DeviceError::Refused`] while something is mapped there.
+    fn unreserve(&mut self, address: u64) -> Result<(), DeviceError>;
+
+    /// Takes zeroed memory; the number that it is known by.
+    ///
+    /// # Errors
+    /// [`DeviceError::OutOfMemory`].
+    fn create(&mut self, bytes: u64) -> Result<u64, DeviceError>;
+
+    /// Gives it back when it is mapped nowhere, and maps it nowhere any more.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotAnAllocation`] for an unknown number.
+    fn release(&mut self, memory: u64) -> Result<(), DeviceError>;
+
+    /// Maps all of it at reserved addresses.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotAnAllocation`] for an unknown number; [`DeviceError::BadRange`] for
+    /// addresses that are not reserved, or where something is mapped.
+    fn map_memory(&mut self, address: u64, memory: u64) -> Result<(), DeviceError>;
+
+    /// Unmaps what is mapped from `address` on. Operations in flight no longer use it.
+    ///
+    /// # Errors
+    /// [`DeviceError::NotAnAllocation`] when no mapping begins there.
+    fn unmap_memory(&mut self, address: u64) -> Result<(), DeviceError>;
+}
+
+/// One step of a swap plan, as far as it is one session's: a part is a slot's worth of its device
+/// addresses. Which memory of the device a part has while it is there is the device's business.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SwapStep {
+    /// What the part holds goes to host memory, and its memory on the device is given back.
+    Save {
+        /// Which part.
+        part: u64,
+    },
+    /// It comes back, under the addresses that it had.
+    Bring {
+        /// Which part.
+        part: u64,
+    },
+}
+
+/// Where a part of a session's memory is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PartUse {
+    /// Which part.
+    pub part: u64,
+    /// Bytes of it that are on the device.
+    pub resident_bytes: u64,
+    /// Bytes of it that are in host memory.
+    pub saved_bytes: u64,
+}
+
+/// A swap plan ended before its last step. Nothing is lost: what could not be saved is on the
+/// device, what could not be brought is in host memory.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("step {step} of a swap plan: {error}")]
+pub struct SwapError {
+    /// Which step failed; those before it are done.
+    pub step: usize,
+    /// Why: [`DeviceError::OutOfMemory`] when the host has no memory to save to, or the device none
+    /// to bring to; [`DeviceError::Refused`] while something is in flight; [`DeviceError::Lost`].
+    pub error: DeviceError,
+}
+
+/// Memory that leaves the device and comes back while its addresses stay: what executes swap plans
+/// on devices whose driver moves memory.
+pub trait Swapping {
+    /// Bytes of addresses in a part.
+    fn part_bytes(&self) -> u64;
+
+    /// The parts that have memory, by number.
+    fn parts(&self) -> Vec<PartUse>;
+
+    /// Carries steps out in order. A part that is where the step wants it is left alone. Returns
+    /// the bytes copied.
+    ///
+    /// # Errors
+    /// [`SwapError`], at the first step that fails.
+    fn swap(&mut self, steps: &[SwapStep]) -> Result<u64, SwapError>;
+}
+
 /// One session's view of a device: its context, memory, modules and queue of operations.
 ///
 /// All calls come from one thread. Operations started on one queue finish in order. The caller
@@ -144,6 +242,17 @@ pub trait Device: std::fmt::Debug {
 
     /// Frees an allocation. Operations in flight must no longer use it.
     fn free(&mut self, address: u64) -> Result<(), DeviceError>;
+
+    /// Addresses and memory apart from each other, where sessions may have that.
+    fn virtual_memory(&mut self) -> Option<&mut dyn VirtualMemory> {
+        None
+    }
+
+    /// Executes swap plans, where the device's driver can move memory under its addresses. An
+    /// operation that starts while parts are in host memory has them brought first.
+    fn swapping(&mut self) -> Option<&mut dyn Swapping> {
+        None
+    }
 
     /// Links and loads images as one module. Several images are linked together.
     fn load(&mut self, images: &[&[u8]]) -> Result<LoadedModule, LoadError>;

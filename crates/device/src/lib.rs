@@ -25,7 +25,10 @@ pub use backend::{
     Backend, BackendConfig, DeviceName, NameError, Needs, OpenError, Parts, WithDevice, keys, kinds,
 };
 pub use clock::thread_cpu_ns;
-pub use device::{Destination, Device, DeviceError, Driven, Import, LoadError, MemoryUse};
+pub use device::{
+    Destination, Device, DeviceError, Driven, Import, LoadError, MemoryUse, PartUse, SwapError,
+    SwapStep, Swapping, VirtualMemory,
+};
 pub use frames::{
     Brought, ForeignFrames, FrameRun, FrameSource, LocalFrames, MovedRun, PAGE, Wanted,
 };

@@ -203,6 +203,12 @@ impl<D: Device> Session<D> {
             }
             Command::MemExport { address } => self.mem_export(address, caller, out),
             Command::MemImport { context, key } => self.mem_import(context, key, caller, out),
+            Command::MemReserve { .. }
+            | Command::MemUnreserve { .. }
+            | Command::MemCreate { .. }
+            | Command::MemRelease { .. }
+            | Command::MemMap { .. }
+            | Command::MemUnmap { .. } => self.virtual_memory(command, caller, out),
             Command::ModuleLoad { context, module, ref images, ref answer } => {
                 self.module_load((context, module), images, answer, caller, out)
             }

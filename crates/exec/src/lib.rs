@@ -61,6 +61,7 @@ mod shape;
 mod shared_event;
 mod stream;
 mod table;
+mod virtual_memory;
 mod wait;
 mod words;
 

@@ -22,6 +22,7 @@ use crate::output::{Caller, Output};
 use crate::printed::Printed;
 use crate::stream::{Kind, LEGACY, Point, StreamKey, Streams, Task};
 use crate::table::Table;
+use crate::virtual_memory::Apart;
 use crate::wait::{Action, Wait, Waits};
 
 /// Most bytes of an answer's body.
@@ -64,6 +65,7 @@ pub struct Session<D> {
     pub(crate) graphs: Table<Graph>,
     pub(crate) graph_bytes: u64,
     pub(crate) allocations: Allocations,
+    pub(crate) apart: Apart,
     pub(crate) host: HostCalls,
     pub(crate) waits: Waits,
     /// Device operations in flight, in the order in which they were started.
@@ -107,6 +109,7 @@ impl<D: Device> Session<D> {
             graphs: Table::new(GRAPHS_MAX),
             graph_bytes: 0,
             allocations: Allocations::default(),
+            apart: Apart::default(),
             host: HostCalls::default(),
             waits: Waits::default(),
             flights: VecDeque::new(),
@@ -306,6 +309,10 @@ impl<D: Device> Session<D> {
             Action::Answer => self.answer(wait.caller, out),
             Action::Free(address) => {
                 self.free_now(address);
+                self.answer_done(wait.caller, out);
+            }
+            Action::Unmap(address) => {
+                self.unmap_now(address);
                 self.answer_done(wait.caller, out);
             }
             Action::Unload(module) => {

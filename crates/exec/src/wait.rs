@@ -14,6 +14,8 @@ pub(crate) enum Action {
     Answer,
     /// Frees an allocation.
     Free(u64),
+    /// Unmaps memory that was taken without addresses.
+    Unmap(u64),
     /// Unloads a module.
     Unload(ModuleId),
     /// Frees and unloads what a context owned.

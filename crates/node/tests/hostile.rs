@@ -15,10 +15,11 @@ use std::time::Instant;
 use weft_ring::{
     Access, AtomicU64, ClientOptions, ClientSide, MemoryFile, Ordering, Segment, peer,
 };
-use weft_wire::command::{Block, LaunchSpec, Payload};
+use weft_wire::codec::{Field, decode_all};
+use weft_wire::command::{Block, FillSpec, LaunchSpec, Payload};
 use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, RefusalCode};
 use weft_wire::id::{ContextId, ModuleId, StreamId};
-use weft_wire::{Command as WireCommand, Status};
+use weft_wire::{Command as WireCommand, Status, reply};
 
 use self::support::{DEADLINE, Node, eventually, hello};
 
@@ -153,6 +154,14 @@ impl Tenant {
         Status::from_peer(answer.status)
     }
 
+    /// What a command that succeeds is answered.
+    fn ask<T: for<'a> Field<'a>>(&self, command: &WireCommand<'_>) -> T {
+        let mut body = [0; 64];
+        let answer = self.side.call(&encoded(command), &mut body).unwrap();
+        assert_eq!(Status::from_peer(answer.status), Status::SUCCESS, "{command:?}");
+        decode_all(&body[..answer.len]).unwrap()
+    }
+
     /// A context with the kernels above, of which there has been none of this number.
     fn load(&self, number: u32) -> (ContextId, ModuleId) {
         assert_eq!(self.try_load(number, TRAP), Status::SUCCESS);
@@ -190,6 +199,19 @@ impl Tenant {
             params: Payload::Inline(&[]),
         };
         self.submit(&WireCommand::Launch { stream: StreamId::LEGACY, launch });
+    }
+
+    /// A command that fills memory of its own, after it was done once.
+    fn filled(&self) -> WireCommand<'static> {
+        const BYTES: u64 = 4 << 20;
+        self.submit(&WireCommand::ContextCreate { context: CONTEXT });
+        let allocate = WireCommand::MemAlloc { context: CONTEXT, bytes: BYTES };
+        let reply::Address { address } = self.ask(&allocate);
+        let fill =
+            FillSpec { address, pitch: 0, width: BYTES / 4, height: 1, element: 4, value: 7 };
+        let fill = WireCommand::Fill { stream: StreamId::LEGACY, fill };
+        self.submit(&fill);
+        fill
     }
 
     fn wait(&self) -> Status {
@@ -309,6 +331,103 @@ fn a_stopped_worker_holds_nobody_up_for_long() {
     // Without help it waits for ten minutes, which is what a kernel may take here.
     assert_ne!(good.wait(), Status::SUCCESS, "its own kernel traps");
     assert!(node.log().contains("it was stopped while it held the device"), "{}", node.log());
+}
+
+/// What the shim never sends: the worker checks all of it, and its vGPU's books are right after.
+#[test]
+fn addresses_and_memory_apart_are_checked_at_the_border() {
+    const BYTES: u64 = 4 << 20;
+    let node = Node::start(&["device.memory=64MiB"]);
+    let tenant = Tenant::attach(&node, "any");
+    tenant.submit(&WireCommand::ContextCreate { context: CONTEXT });
+    for (bytes, alignment) in [(0, 4096), (1, 4096), (4096, 0), (4096, 12288), (u64::MAX, 4096)] {
+        let reserve = WireCommand::MemReserve { bytes, alignment };
+        assert_eq!(tenant.call(&reserve), Status::INVALID_VALUE, "{reserve:?}");
+    }
+    let (whole, wide) = (!4095, 1 << 63);
+    let much = [
+        WireCommand::MemReserve { bytes: whole, alignment: 4096 },
+        WireCommand::MemReserve { bytes: 4096, alignment: wide },
+        WireCommand::MemCreate { bytes: whole },
+        WireCommand::MemCreate { bytes: 65 << 20 },
+    ];
+    for command in much {
+        assert_eq!(tenant.call(&command), Status::OUT_OF_MEMORY, "{command:?}");
+    }
+    let reserve = WireCommand::MemReserve { bytes: 2 * BYTES, alignment: 2 << 20 };
+    let reply::Address { address } = tenant.ask(&reserve);
+    let reply::Physical { memory } = tenant.ask(&WireCommand::MemCreate { bytes: BYTES });
+    let fill = FillSpec { address, pitch: 0, width: 1, height: 1, element: 4, value: 7 };
+    let fill = WireCommand::Fill { stream: StreamId::LEGACY, fill };
+    tenant.submit(&fill);
+    assert_eq!(tenant.wait(), Status::INVALID_VALUE, "nothing is mapped there");
+    let map = |address: u64, memory: u64| WireCommand::MemMap { address, memory };
+    for command in [
+        map(address + 1, memory),
+        map(address + 2 * BYTES, memory),
+        map(address + BYTES + 4096, memory),
+        map(whole, memory),
+        map(address, memory + 1),
+        WireCommand::MemUnmap { address },
+        WireCommand::MemFree { address },
+        WireCommand::MemRelease { memory: memory + 1 },
+        WireCommand::MemUnreserve { address: address + BYTES },
+    ] {
+        assert_eq!(tenant.call(&command), Status::INVALID_VALUE, "{command:?}");
+    }
+    assert_eq!(tenant.call(&map(address, memory)), Status::SUCCESS);
+    tenant.submit(&fill);
+    assert_eq!(tenant.wait(), Status::SUCCESS);
+    for command in [
+        map(address, memory),
+        map(address + 4096, memory),
+        WireCommand::MemFree { address },
+        WireCommand::MemUnreserve { address },
+    ] {
+        assert_eq!(tenant.call(&command), Status::INVALID_VALUE, "{command:?}");
+    }
+    let used = || node.admin().list().unwrap()[0].memory_used_bytes;
+    assert_eq!(tenant.call(&WireCommand::MemRelease { memory }), Status::SUCCESS);
+    assert_eq!(tenant.call(&map(address + BYTES, memory)), Status::INVALID_VALUE, "released");
+    assert_eq!(used(), BYTES, "it is mapped");
+    assert_eq!(tenant.call(&WireCommand::MemUnmap { address }), Status::SUCCESS);
+    assert_eq!(used(), 0);
+    assert_eq!(tenant.call(&WireCommand::MemUnreserve { address }), Status::SUCCESS);
+    // What is left at its end goes back with everything else.
+    let _: reply::Physical = tenant.ask(&WireCommand::MemCreate { bytes: BYTES });
+    assert_eq!(used(), BYTES);
+    drop(tenant);
+    eventually("the session to end", || node.sessions() == 0);
+    eventually("its memory to be free", || {
+        node.admin().stats().unwrap().devices[0].memory_used_bytes == 0
+    });
+}
+
+#[test]
+fn a_page_that_cannot_be_read_ends_its_own_session_and_nobody_waits() {
+    let disk = tempfile::tempdir_in("/dev/shm").unwrap();
+    let dir = format!("device.swap_dir={}", disk.path().display());
+    let node = Node::start(&[&dir, "scheduling.share=vgpu", "limits.kernel_ms=600000"]);
+    let victim = Tenant::attach(&node, "victim");
+    let fill = victim.filled();
+    assert_eq!(victim.wait(), Status::SUCCESS);
+    let files = node.open_files_below(disk.path());
+    assert_eq!(files.len(), 1, "the victim's memory");
+    let good = Tenant::attach(&node, "good");
+    let other = good.filled();
+    assert_eq!(good.wait(), Status::SUCCESS);
+    // A disk that lost the file's bytes: to whoever touches them an error like one of its reading.
+    std::fs::File::options().write(true).open(&files[0]).unwrap().set_len(0).unwrap();
+    victim.submit(&fill);
+    // Without help it holds the device for ten minutes, which is what a kernel may take here.
+    eventually("the victim's session to end", || node.sessions() == 1);
+    let synchronize = encoded(&WireCommand::StreamSynchronize { stream: StreamId::LEGACY });
+    assert!(victim.side.call(&synchronize, &mut [0; 64]).is_err(), "its program is told");
+    good.submit(&other);
+    assert_eq!(good.wait(), Status::SUCCESS);
+    let log = node.log();
+    let line = log.lines().find(|line| line.contains("worker died")).unwrap_or_default();
+    assert!(line.contains("victim") && line.contains("device.swap_dir"), "{log}");
 }
 
 #[test]

@@ -21,6 +21,17 @@ use crate::sys;
 /// Descriptors that one message may carry.
 pub const MAX_DESCRIPTORS: usize = 16;
 
+/// Has an error of memory (`SIGBUS`, `SIGSEGV`) end this process at once, as the system does by
+/// default. The standard library's handler puts that back only at the error, with a call that a
+/// sandbox may have taken away; then the same access fails for ever.
+///
+/// # Errors
+/// The system's.
+pub fn end_at_memory_errors() -> io::Result<()> {
+    sys::default_action(libc::SIGBUS)?;
+    sys::default_action(libc::SIGSEGV)
+}
+
 /// Who is on the other end of a Unix socket, as the system says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Credentials {

@@ -41,6 +41,13 @@ pub(crate) fn thread_exists(id: u32) -> bool {
     answer == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
 }
 
+/// Has a signal do what it does by default.
+pub(crate) fn default_action(signal: libc::c_int) -> io::Result<()> {
+    // SAFETY: the default action is no function of this process.
+    let before = unsafe { libc::signal(signal, libc::SIG_DFL) };
+    if before == libc::SIG_ERR { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
 /// Marks all descriptors but the first three as closed for programs that this process executes.
 pub(crate) fn close_rest_on_exec() -> io::Result<()> {
     let (first, last) = (3_u32, u32::MAX);

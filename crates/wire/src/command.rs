@@ -423,6 +423,22 @@ commands! {
     /// like any allocation.
     26 sync [; refused] MemImport { context: ContextId, key: [u8; 16], }
 
+    // Addresses and memory apart from each other; both belong to the session, not to a context.
+
+    /// Takes device addresses that nothing is mapped at. `bytes` and `alignment` (a power of two)
+    /// are whole pages. Answer: [`crate::reply::Address`].
+    90 sync [; refused] MemReserve { bytes: u64, alignment: u64, }
+    /// Gives addresses back that nothing is mapped at any more; `address` is where they begin.
+    91 sync [; refused] MemUnreserve { address: u64, }
+    /// Takes zeroed memory without addresses, in whole pages. Answer: [`crate::reply::Physical`].
+    92 sync [; refused] MemCreate { bytes: u64, }
+    /// Gives it back, once it is mapped nowhere.
+    93 sync [; refused] MemRelease { memory: u64, }
+    /// Maps all of it at reserved addresses.
+    94 sync [; refused] MemMap { address: u64, memory: u64, }
+    /// Unmaps what is mapped at `address`, after the work submitted before it.
+    95 sync [; refused] MemUnmap { address: u64, }
+
     // Copies and fills.
 
     /// Copies in stream order. Async: host blocks are released when done.

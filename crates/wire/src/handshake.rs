@@ -28,7 +28,7 @@ pub const MAGIC: [u8; 4] = *b"WEFT";
 ///
 /// WHEN CHANGING ANY MESSAGE (command, reply, handshake): raise this number and renew the golden
 /// bytes (`tests/golden.rs`).
-pub const PROTOCOL_VERSION: u16 = 5;
+pub const PROTOCOL_VERSION: u16 = 6;
 
 /// File descriptors that accompany a [`Welcome`]: segment, pinned window, lifeline.
 pub const WELCOME_FDS: usize = 3;

@@ -13,6 +13,13 @@ message! {
     }
 }
 message! {
+    /// Memory without an address.
+    pub struct Physical {
+        /// The session's number for it.
+        memory: u64,
+    }
+}
+message! {
     /// What an exported allocation is known by in its vGPU.
     pub struct MemoryKey {
         /// Not to be guessed.

@@ -74,6 +74,12 @@ fn commands() -> Vec<Command<'static>> {
         Command::HostUnmap { host: 0x61 },
         Command::MemExport { address },
         Command::MemImport { context, key: *b"0123456789abcdef" },
+        Command::MemReserve { bytes, alignment: 0x67 },
+        Command::MemUnreserve { address },
+        Command::MemCreate { bytes },
+        Command::MemRelease { memory: 0x68 },
+        Command::MemMap { address, memory: 0x68 },
+        Command::MemUnmap { address },
         Command::Copy {
             stream,
             dst: device(),

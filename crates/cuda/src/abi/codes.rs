@@ -25,6 +25,7 @@ codes! {
     CUlibraryOption,
     CUlimit,
     CUmemAccess_flags,
+    CUmemAllocationGranularity_flags,
     CUmemAllocationType,
     CUmemPool_attribute,
     CUmem_advise,

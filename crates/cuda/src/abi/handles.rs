@@ -18,6 +18,8 @@ pub(crate) type CUarray = u64;
 pub(crate) type CUdevice = i32;
 /// A device address.
 pub(crate) type CUdeviceptr = u64;
+/// Memory that has no address of its own.
+pub(crate) type CUmemGenericAllocationHandle = u64;
 /// A result code as the application passes it.
 pub(crate) type CUresult = i32;
 

@@ -62,6 +62,26 @@ pub struct Copy2d {
     pub height: usize,
 }
 
+/// `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct MemoryProperties {
+    pub kind: u32,
+    pub handle_types: u32,
+    /// Kind and number.
+    pub location: [i32; 2],
+    pub security: *const c_void,
+    pub flags: [u8; 8],
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Debug)]
+pub struct Access {
+    pub location: [i32; 2],
+    pub flags: u32,
+}
+
 /// A function that the driver calls.
 pub type HostFunction = unsafe extern "C" fn(*mut c_void);
 
@@ -117,6 +137,17 @@ driver! {
     c"cuMemPrefetchAsync" prefetch(address: Handle, bytes: usize, device: i32, stream: Handle);
     c"cuMemAddressReserve" address_reserve(
         address: &mut Handle, bytes: usize, alignment: usize, hint: Handle, flags: u64);
+    c"cuMemAddressFree" address_free(address: Handle, bytes: usize);
+    c"cuMemCreate" memory_create(
+        handle: &mut Handle, bytes: usize, wanted: &MemoryProperties, flags: u64);
+    c"cuMemRelease" memory_release(handle: Handle);
+    c"cuMemMap" memory_map(
+        address: Handle, bytes: usize, offset: usize, handle: Handle, flags: u64);
+    c"cuMemUnmap" memory_unmap(address: Handle, bytes: usize);
+    c"cuMemSetAccess" set_access(address: Handle, bytes: usize, wanted: &Access, count: usize);
+    c"cuMemGetAccess" access(flags: &mut u64, location: &[i32; 2], address: Handle);
+    c"cuMemGetAllocationGranularity" granularity(
+        bytes: &mut usize, wanted: &MemoryProperties, option: u32);
     c"cuMulticastGetGranularity" multicast(bytes: &mut usize, property: *const u64, option: u32);
     c"cuMemGetHandleForAddressRange" range_handle(
         handle: *mut c_void, at: Handle, bytes: usize, kind: u32, flags: u64);

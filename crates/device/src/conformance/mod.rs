@@ -8,6 +8,7 @@ mod copies;
 mod kernels;
 mod launches;
 mod memory;
+mod swapping;
 
 use crate::{
     Completion, CopyShape, Device, Driven, Endpoint, Launch, LoadedModule, Op, OpId, Outcome,
@@ -41,6 +42,7 @@ fn behaviours<D: Device>() -> Vec<Behaviour<D>> {
     all.extend(memory::behaviours::<D>());
     all.extend(copies::behaviours::<D>());
     all.extend(launches::behaviours::<D>());
+    all.extend(swapping::behaviours::<D>());
     all
 }
 
@@ -57,7 +59,7 @@ fn wait<D: Device>(device: &mut D, op: OpId) -> Completion {
     }
 }
 
-fn run<D: Device>(device: &mut D, op: Op) -> Completion {
+pub(crate) fn run<D: Device>(device: &mut D, op: Op) -> Completion {
     let op = device.start(QueueId(1), op).unwrap();
     wait(device, op)
 }
@@ -70,13 +72,13 @@ fn row(place: Place, width: u64) -> Endpoint {
     Endpoint { place, pitch: width, slice: width }
 }
 
-fn upload<D: Device>(device: &mut D, address: u64, bytes: Vec<u8>) {
+pub(crate) fn upload<D: Device>(device: &mut D, address: u64, bytes: Vec<u8>) {
     let width = bytes.len() as u64;
     let (dst, src) = (row(Place::Device(address), width), row(Place::Inline(bytes), width));
     done(device, Op::Copy { dst, src, shape: CopyShape { width, height: 1, depth: 1 } });
 }
 
-fn download<D: Device>(device: &mut D, address: u64, bytes: usize) -> Vec<u8> {
+pub(crate) fn download<D: Device>(device: &mut D, address: u64, bytes: usize) -> Vec<u8> {
     let memory = weft_ring::SharedMemory::anonymous(bytes).unwrap();
     let width = bytes as u64;
     let span = memory.span(0, bytes).unwrap();

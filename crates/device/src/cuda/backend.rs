@@ -46,6 +46,9 @@ const DEVICES: &[&str] = &[
     "/dev/urandom",
 ];
 
+/// Bytes of addresses that are swapped together.
+const PART_BYTES: u64 = 64 << 20;
+
 /// Most GPUs of a machine.
 const GPUS_MAX: u32 = 64;
 
@@ -209,6 +212,7 @@ impl Backend for CudaBackend {
             ordinal: self.ordinal,
             source: parts.source,
             range: parts.range,
+            part_bytes: PART_BYTES,
             window: Some(parts.window),
             staging: Some(parts.staging),
             kernel_ns: parts.kernel_ns,

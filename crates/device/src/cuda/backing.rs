@@ -1,9 +1,9 @@
 //! Where chunks of device memory come from.
 //!
 //! With the driver's virtual memory management, a vGPU's memory lies in the range of addresses that
-//! its client reserved, so host and device pointers never coincide and memory can later be moved
-//! under its address. A driver without it chooses the addresses itself; then the client holds what
-//! it can of them.
+//! its client reserved, so host and device pointers never coincide, and comes and goes under its
+//! addresses ([`super::swap`]). Where the driver reserves other addresses, or has no virtual memory
+//! management and chooses them for each allocation, the client holds what it can of them.
 
 use std::ffi::{c_int, c_ushort};
 
@@ -53,12 +53,40 @@ pub(super) struct Access {
 }
 
 /// What backs a chunk.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Memory {
     /// `cuMemAlloc`
     Allocated,
-    /// `cuMemCreate`, mapped into the reserved range.
-    Mapped(u64),
+    /// `cuMemCreate`, mapped into the reserved range: a piece for each part of the range.
+    Pieces(Vec<Piece>),
+}
+
+/// What of a chunk lies in one part of the range.
+#[derive(Debug)]
+pub(super) struct Piece {
+    pub(super) address: Address,
+    pub(super) size: usize,
+    pub(super) held: Held,
+}
+
+/// Where a piece's contents are.
+#[derive(Debug)]
+pub(super) enum Held {
+    /// On the device: the driver's handle.
+    Device(u64),
+    /// In host memory; nothing is mapped at its addresses.
+    Host(Vec<u8>),
+}
+
+/// A range of addresses and the calls that map memory there.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Range {
+    calls: VirtualMemory,
+    device: c_int,
+    base: Address,
+    bytes: usize,
+    /// Bytes of a part; parts begin at the range's first address.
+    pub(super) part_bytes: u64,
 }
 
 /// How chunks are had.
@@ -66,17 +94,17 @@ pub(super) enum Memory {
 pub(super) enum Backing {
     /// The driver chooses addresses.
     Driver,
-    /// Within a reserved range.
-    Range { calls: VirtualMemory, free: Extents, device: c_int, base: Address, bytes: usize },
+    /// Within a reserved range, of which so much is free.
+    Range(Range, Extents),
 }
 
 impl Backing {
-    /// The range `base..base + bytes` if the driver can reserve exactly it.
+    /// A range of `bytes`, at `base` if the driver lets it be there.
     pub(super) fn reserve(
         calls: Option<VirtualMemory>,
         device: c_int,
-        base: u64,
-        bytes: u64,
+        (base, bytes): (u64, u64),
+        part_bytes: u64,
     ) -> Self {
         let Some(calls) = calls else { return Self::Driver };
         let bytes = bytes / CHUNK_BYTES * CHUNK_BYTES;
@@ -91,12 +119,19 @@ impl Backing {
             return Self::Driver;
         }
         if address != base {
-            tracing::warn!(base, address, "the client's range is taken; the driver chooses");
-            // SAFETY: reserved just above with this size.
-            let _ = unsafe { (calls.unreserve)(address, size) };
-            return Self::Driver;
+            tracing::warn!(base, address, "the client's range is taken; the driver chose another");
         }
-        Self::Range { calls, free: Extents::of(base, bytes), device, base, bytes: size }
+        let part_bytes = part_bytes.max(CHUNK_BYTES) / CHUNK_BYTES * CHUNK_BYTES;
+        let range = Range { calls, device, base: address, bytes: size, part_bytes };
+        Self::Range(range, Extents::of(address, bytes))
+    }
+
+    /// The range, if there is one.
+    pub(super) fn range(&self) -> Option<Range> {
+        match self {
+            Self::Driver => None,
+            Self::Range(range, _) => Some(*range),
+        }
     }
 
     /// Memory for a chunk of `bytes` (a multiple of [`CHUNK_BYTES`]), of unknown content.
@@ -113,13 +148,13 @@ impl Backing {
                 let code = unsafe { (driver.memory_alloc)(&raw mut address, size) };
                 if code == SUCCESS { Ok((address, Memory::Allocated)) } else { Err(code) }
             }
-            Self::Range { calls, free, device, .. } => {
+            Self::Range(range, free) => {
                 let address = free.take(bytes).ok_or(OUT_OF_MEMORY)?;
-                let mapped = map(*calls, *device, address, size);
+                let mapped = range.pieces(address, bytes);
                 if mapped.is_err() {
                     free.put(address, bytes);
                 }
-                mapped.map(|handle| (address, Memory::Mapped(handle)))
+                mapped.map(|pieces| (address, Memory::Pieces(pieces)))
             }
         }
     }
@@ -132,66 +167,112 @@ impl Backing {
         bytes: u64,
         memory: &Memory,
     ) -> Code {
-        let size = usize::try_from(bytes).unwrap_or(0);
         match (self, memory) {
-            (Self::Range { calls, free, .. }, Memory::Mapped(handle)) => {
-                // SAFETY: `acquire` mapped exactly this range.
-                let unmapped = unsafe { (calls.unmap)(address, size) };
-                if unmapped == SUCCESS {
+            (Self::Range(range, free), Memory::Pieces(pieces)) => {
+                let mut code = SUCCESS;
+                for piece in pieces {
+                    let Held::Device(handle) = piece.held else { continue };
+                    let unmapped = range.unmap(piece.address, piece.size, handle);
+                    code = if code == SUCCESS { unmapped } else { code };
+                }
+                // Addresses that something is still mapped at are not used again.
+                if code == SUCCESS {
                     free.put(address, bytes);
                 }
-                // SAFETY: the handle came from `cuMemCreate` and is released once; the driver keeps
-                // the memory while it is mapped.
-                let released = unsafe { (calls.release)(*handle) };
-                if unmapped == SUCCESS { released } else { unmapped }
+                code
             }
             // SAFETY: `address` came from `cuMemAlloc` and was not freed since.
-            (Self::Driver | Self::Range { .. }, _) => unsafe { (driver.memory_free)(address) },
+            (Self::Driver | Self::Range(..), _) => unsafe { (driver.memory_free)(address) },
         }
     }
 
     /// Gives the reserved addresses back; nothing is mapped there any more.
     pub(super) fn unreserve(&mut self) {
-        if let Self::Range { calls, base, bytes, .. } = self {
+        if let Self::Range(range, _) = self {
             // SAFETY: reserved by `reserve` with this size. What is still mapped the driver
             // refuses to give back.
-            let _ = unsafe { (calls.unreserve)(*base, *bytes) };
+            let _ = unsafe { (range.calls.unreserve)(range.base, range.bytes) };
             *self = Self::Driver;
         }
     }
 }
 
-fn map(calls: VirtualMemory, device: c_int, address: u64, size: usize) -> Result<u64, Code> {
-    let location = Location { kind: LOCATION_DEVICE, id: device };
-    let properties = Properties {
-        kind: TYPE_PINNED,
-        handle_types: 0,
-        location,
-        win32: std::ptr::null(),
-        compression: 0,
-        rdma: 0,
-        usage: 0,
-        reserved: [0; 4],
-    };
-    let mut handle = 0;
-    // SAFETY: a valid place for a handle and complete properties.
-    let code = unsafe { (calls.create)(&raw mut handle, size, &raw const properties, 0) };
-    if code != SUCCESS {
-        return Err(code);
+impl Range {
+    /// The part that an address lies in.
+    pub(super) fn part_of(&self, address: Address) -> u64 {
+        address.saturating_sub(self.base) / self.part_bytes
     }
-    // SAFETY: the range is reserved and free, the handle is as long.
-    let mut code = unsafe { (calls.map)(address, size, 0, handle, 0) };
-    if code == SUCCESS {
-        let access = Access { location, flags: READ_WRITE };
-        // SAFETY: the range was mapped just above; one description.
-        code = unsafe { (calls.access)(address, size, &raw const access, 1) };
-        if code == SUCCESS {
-            return Ok(handle);
+
+    /// Mapped pieces for a chunk, none of which crosses a part's border.
+    fn pieces(&self, address: Address, bytes: u64) -> Result<Vec<Piece>, Code> {
+        let end = address + bytes;
+        let mut pieces: Vec<Piece> = Vec::new();
+        let mut at = address;
+        while at < end {
+            let border = self.base + (self.part_of(at) + 1) * self.part_bytes;
+            let size = usize::try_from(border.min(end) - at).map_err(|_| OUT_OF_MEMORY)?;
+            match self.map(at, size) {
+                Ok(handle) => pieces.push(Piece { address: at, size, held: Held::Device(handle) }),
+                Err(code) => {
+                    for piece in &pieces {
+                        let Held::Device(handle) = piece.held else { continue };
+                        let _ = self.unmap(piece.address, piece.size, handle);
+                    }
+                    return Err(code);
+                }
+            }
+            at = border.min(end);
         }
-        // SAFETY: mapped just above.
-        let _ = unsafe { (calls.unmap)(address, size) };
+        Ok(pieces)
     }
-    // SAFETY: created just above, not mapped.
-    let _ = unsafe { (calls.release)(handle) };
-    Err(code)
+
+    /// Maps memory of unknown content at free addresses of the range; the driver's handle.
+    pub(super) fn map(&self, address: Address, size: usize) -> Result<u64, Code> {
+        let Self { calls, device, .. } = *self;
+        let location = Location { kind: LOCATION_DEVICE, id: device };
+        let properties = Properties {
+            kind: TYPE_PINNED,
+            handle_types: 0,
+            location,
+            win32: std::ptr::null(),
+            compression: 0,
+            rdma: 0,
+            usage: 0,
+            reserved: [0; 4],
+        };
+        let mut handle = 0;
+        // SAFETY: a valid place for a handle and complete properties.
+        let code = unsafe { (calls.create)(&raw mut handle, size, &raw const properties, 0) };
+        if code != SUCCESS {
+            return Err(code);
+        }
+        // SAFETY: the range is reserved and free, the handle is as long.
+        let mut code = unsafe { (calls.map)(address, size, 0, handle, 0) };
+        if code == SUCCESS {
+            let access = Access { location, flags: READ_WRITE };
+            // SAFETY: the range was mapped just above; one description.
+            code = unsafe { (calls.access)(address, size, &raw const access, 1) };
+            if code == SUCCESS {
+                return Ok(handle);
+            }
+            // SAFETY: mapped just above.
+            let _ = unsafe { (calls.unmap)(address, size) };
+        }
+        // SAFETY: created just above, not mapped.
+        let _ = unsafe { (calls.release)(handle) };
+        Err(code)
+    }
+
+    /// Takes memory from its addresses and gives it back to the driver. With an error it is mapped
+    /// as it was.
+    pub(super) fn unmap(&self, address: Address, size: usize, handle: u64) -> Code {
+        // SAFETY: `map` mapped exactly this range.
+        let code = unsafe { (self.calls.unmap)(address, size) };
+        if code == SUCCESS {
+            // SAFETY: the handle came from `cuMemCreate` and is released once. What a driver does
+            // not take back is lost to it, and to nobody else.
+            let _ = unsafe { (self.calls.release)(handle) };
+        }
+        code
+    }
 }

@@ -102,6 +102,22 @@ impl<T> Heap<T> {
         Some(Some((base, chunk.bytes, chunk.backing)))
     }
 
+    /// What backs each chunk, in the order of their addresses.
+    pub(super) fn backings(&self) -> impl Iterator<Item = &T> {
+        self.chunks.values().map(|chunk| &chunk.backing)
+    }
+
+    /// The same, to change it.
+    pub(super) fn backings_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.chunks.values_mut().map(|chunk| &mut chunk.backing)
+    }
+
+    /// What backs the chunk that holds an address.
+    pub(super) fn backing_at(&mut self, address: u64) -> Option<&mut T> {
+        let (start, chunk) = self.chunks.range_mut(..=address).next_back()?;
+        (address - start < chunk.bytes).then_some(&mut chunk.backing)
+    }
+
     /// Takes all chunks out, with everything that is allocated in them.
     pub(super) fn take_chunks(&mut self) -> impl Iterator<Item = (u64, u64, T)> + use<T> {
         self.allocations.clear();

@@ -17,6 +17,9 @@ mod extents;
 mod module;
 mod operation;
 mod rates;
+mod swap;
+#[cfg(test)]
+mod swap_tests;
 #[cfg(test)]
 mod tests;
 mod timeline;
@@ -42,7 +45,7 @@ use self::rates::Rates;
 use self::timeline::{Timeline, monotonic_ns};
 use crate::{
     Completion, Device, DeviceError, DeviceInfo, DevicePage, Driven, FrameRun, FrameSource,
-    LoadError, LoadedModule, MemoryUse, ModuleId, Op, OpId, PAGE, QueueId,
+    LoadError, LoadedModule, MemoryUse, ModuleId, Op, OpId, PAGE, QueueId, Swapping,
 };
 
 pub use self::backend::CudaBackend;
@@ -71,6 +74,8 @@ pub struct CudaConfig {
     pub source: Box<dyn FrameSource>,
     /// Device addresses that the client has reserved: first, length in bytes.
     pub range: (u64, u64),
+    /// Bytes of addresses that are swapped together; rounded down to whole chunks of 2 MiB.
+    pub part_bytes: u64,
     /// The pinned window and its address in the tenant, which is its address here too.
     pub window: Option<(u64, Arc<SharedMemory>)>,
     /// Memory that pageable copies are staged in.
@@ -124,8 +129,8 @@ impl CudaDevice {
     /// # Errors
     /// [`CudaError`]: no driver, no such device, no room for a context.
     pub fn open(config: CudaConfig) -> Result<Self, CudaError> {
-        let CudaConfig { library, ordinal, source, range, window, staging, kernel_ns, page } =
-            config;
+        let CudaConfig { library, ordinal, source, range, part_bytes, .. } = config;
+        let CudaConfig { window, staging, kernel_ns, page, .. } = config;
         let (driver, virtual_memory) = load(library.as_deref())?;
         let info = describe(&driver, ordinal)?;
         let device = describe::device(&driver, ordinal)?;
@@ -139,7 +144,7 @@ impl CudaDevice {
         // Four times what there is leaves room for fragments of addresses.
         let bytes = bytes.min(info.memory_bytes.saturating_mul(4));
         let calls = virtual_memory.filter(|_| supported);
-        let backing = Backing::reserve(calls, device, base, bytes);
+        let backing = Backing::reserve(calls, device, (base, bytes), part_bytes);
         let multiprocessors = attribute(&driver, device, MULTIPROCESSORS).unwrap_or(1);
         let rates = Rates::new(multiprocessors.unsigned_abs().into());
         module::warm_up(&driver);
@@ -361,7 +366,13 @@ impl Device for CudaDevice {
         if self.in_flight.len() >= IN_FLIGHT_MAX {
             return Err(DeviceError::QueueFull);
         }
+        self.bring_all()?;
         self.submit(queue, op)
+    }
+
+    fn swapping(&mut self) -> Option<&mut dyn Swapping> {
+        self.backing.range()?;
+        Some(self)
     }
 
     fn check_range(&self, address: u64, bytes: u64) -> Result<(), DeviceError> {
@@ -375,6 +386,10 @@ impl Device for CudaDevice {
         let bytes = if wide { 8 } else { 4 };
         self.check_range(address, bytes as u64)?;
         let mut word = [0_u8; 8];
+        if let Some(saved) = self.saved(address, bytes) {
+            word[..bytes].copy_from_slice(saved);
+            return Ok(u64::from_le_bytes(word));
+        }
         // SAFETY: `word` has 8 bytes, at least `bytes`; the device range was checked.
         let code = unsafe { (self.driver.copy_out)(word.as_mut_ptr().cast(), address, bytes) };
         self.done("cuMemcpyDtoH", code)?;
@@ -385,6 +400,10 @@ impl Device for CudaDevice {
         let bytes = if wide { 8 } else { 4 };
         self.check_range(address, bytes as u64)?;
         let word = value.to_le_bytes();
+        if let Some(saved) = self.saved(address, bytes) {
+            saved.copy_from_slice(&word[..bytes]);
+            return Ok(());
+        }
         // SAFETY: `word` has 8 bytes, at least `bytes`; the device range was checked.
         let code = unsafe { (self.driver.copy_in)(address, word.as_ptr().cast(), bytes) };
         self.done("cuMemcpyHtoD", code)
@@ -450,7 +469,7 @@ impl Drop for CudaDevice {
         // SAFETY: the context was created by `open` and is destroyed once.
         let _ = unsafe { (self.driver.context_destroy)(self.context) };
         for (base, bytes, (memory, _)) in self.heap.take_chunks() {
-            if memory != Memory::Allocated {
+            if matches!(memory, Memory::Pieces(_)) {
                 let _ = self.backing.release(&self.driver, base, bytes, &memory);
             }
         }

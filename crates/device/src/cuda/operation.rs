@@ -131,7 +131,7 @@ impl CudaDevice {
         }
     }
 
-    fn make_current(&self) -> Result<(), DeviceError> {
+    pub(super) fn make_current(&self) -> Result<(), DeviceError> {
         // SAFETY: the context lives as long as `self`.
         let code = unsafe { (self.driver.context_make_current)(self.context) };
         self.done("cuCtxSetCurrent", code)

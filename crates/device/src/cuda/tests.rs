@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use super::{CudaConfig, CudaDevice, LIBRARY_VARIABLE, devices};
+use super::{CudaConfig, CudaDevice, LIBRARY_VARIABLE, devices, swap_tests};
 use crate::LocalFrames;
 use crate::{Device, DeviceError, Launch, LoadError, Op, Outcome, QueueId};
 
@@ -13,23 +13,16 @@ const QUOTA: u64 = 256 << 20;
 
 #[test]
 fn the_cuda_backend_conforms() {
-    // Our shim as the driver must not look for a node; the variable is for it alone, so the test
-    // runs again in a process that has it.
     if std::env::var_os(LIBRARY_VARIABLE).is_some() && std::env::var_os("WEFT_ATTACH").is_none() {
-        let again = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "cuda::tests::the_cuda_backend_conforms", "--nocapture"])
-            .env("WEFT_ATTACH", "direct")
-            .output()
-            .unwrap();
-        let text = String::from_utf8_lossy(&again.stderr);
-        assert!(again.status.success(), "{text}{}", String::from_utf8_lossy(&again.stdout));
-        assert!(text.contains("on "), "the suite did not run: {text}");
+        again("cuda::tests::the_cuda_backend_conforms", &[]);
         return;
     }
     match devices(None) {
         Ok(found) if !found.is_empty() => {
             eprintln!("on {}", found[0].info.name);
             crate::conformance::all(&open);
+            let moves = open().swapping().is_some();
+            assert!(moves || std::env::var_os("WEFT_ATTACH").is_none(), "our shim moves memory");
             variables_are_paid_for(&mut open());
             faults_are_charged(&mut open());
         }
@@ -92,12 +85,58 @@ fn faults_are_charged(device: &mut CudaDevice) {
     assert!(used_ns * 2 > passed_ns, "{used_ns} of {passed_ns} ns are charged");
 }
 
+/// Runs this test again in a process with other settings, and with Weft's own shim as the driver.
+/// It must not look for a node, and the settings are for it alone.
+fn again(test: &str, settings: &[(&str, String)]) -> String {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", test, "--nocapture"])
+        .env("WEFT_ATTACH", "direct")
+        .envs(settings.iter().map(|(name, value)| (name, value)))
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stdout));
+    assert!(text.contains("on "), "the suite did not run: {text}");
+    text
+}
+
+/// Tenants whose memory together is more than the driver's, on Weft's own driver only: a genuine
+/// GPU has more memory than a test may fill.
+#[test]
+fn swap_plans_are_carried_out_by_the_driver() {
+    if std::env::var_os(LIBRARY_VARIABLE).is_none() {
+        eprintln!("not run: {LIBRARY_VARIABLE} names no driver");
+        return;
+    }
+    if std::env::var_os("WEFT_ATTACH").is_none() {
+        let name = "cuda::tests::swap_plans_are_carried_out_by_the_driver";
+        let memory = ("WEFT_MEMORY", format!("{}MiB", swap_tests::DRIVER_BYTES >> 20));
+        let text = again(name, &[memory]);
+        assert!(text.contains("pipelined: "), "{text}");
+        return;
+    }
+    let found = devices(None).unwrap();
+    eprintln!("on {}", found[0].info.name);
+    assert!(found[0].info.memory_bytes <= swap_tests::DRIVER_BYTES, "{:?}", found[0].info);
+    swap_tests::all();
+}
+
 fn open() -> CudaDevice {
+    open_with(QUOTA, 4 << 20)
+}
+
+/// A tenant that may have as much as the driver's device, in parts of the least size.
+pub(super) fn tenant() -> CudaDevice {
+    open_with(swap_tests::DRIVER_BYTES, super::CHUNK_BYTES)
+}
+
+fn open_with(quota: u64, part_bytes: u64) -> CudaDevice {
     CudaDevice::open(CudaConfig {
         library: None,
         ordinal: 0,
-        source: Box::new(LocalFrames::new(QUOTA)),
+        source: Box::new(LocalFrames::new(quota)),
         range: (0x3000_0000_0000, 1 << 40),
+        part_bytes,
         window: None,
         staging: None,
         kernel_ns: None,

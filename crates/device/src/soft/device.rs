@@ -20,7 +20,7 @@ use crate::page::{DevicePage, Kept};
 use crate::{
     BackendConfig, Completion, Destination, Device, DeviceError, DeviceInfo, Driven, Fault,
     FaultKind, Fill, Import, Launch, LoadError, LoadedModule, LocalFrames, MemoryUse, ModuleId, Op,
-    OpId, Outcome, QueueId,
+    OpId, Outcome, QueueId, VirtualMemory,
 };
 
 /// Bytes of the workspace that a grid's barrier uses.
@@ -582,6 +582,10 @@ impl Device for SoftDevice {
 
     fn write_word(&mut self, address: u64, value: u64, wide: bool) -> Result<(), DeviceError> {
         self.cx.mem.write_word(address, value, wide)
+    }
+
+    fn virtual_memory(&mut self) -> Option<&mut dyn VirtualMemory> {
+        Some(&mut self.cx.mem)
     }
 
     fn map_host(&mut self, host: u64, address: u64, bytes: u64) -> Result<(), DeviceError> {

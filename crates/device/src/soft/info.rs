@@ -66,6 +66,7 @@ const ATTRIBUTES: &[(Attribute, i32)] = &[
     (95, 1),         // COOPERATIVE_LAUNCH
     (97, 64 << 10),  // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
     (99, 1),         // HOST_REGISTER_SUPPORTED
+    (102, 1),        // VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED
     (106, 16),       // MAX_BLOCKS_PER_MULTIPROCESSOR
     (115, 1),        // MEMORY_POOLS_SUPPORTED
     (122, 1),        // CAN_USE_64_BIT_STREAM_MEM_OPS

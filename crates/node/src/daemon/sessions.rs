@@ -166,6 +166,15 @@ fn refused(session: &Session, error: LedgerError) -> Reply {
     }
 }
 
+/// What a worker's end by a signal says beyond the signal.
+fn what_ended(signal: i32) -> &'static str {
+    if signal == rustix::process::Signal::BUS.as_raw() {
+        return "memory that it used could not be read or written: look at the disk of \
+                device.swap_dir";
+    }
+    "its program is told that the device is unavailable"
+}
+
 impl Tables {
     /// What `ask` says of host memory. Before it refuses, sessions that may have given some back
     /// are measured.
@@ -607,7 +616,8 @@ impl Daemon {
             let (session, vgpu) = (start.session, start.vgpu);
             match signal {
                 Some(signal) => {
-                    tracing::warn!(session, vgpu, used_ns, signal, suppressed, "worker died");
+                    let what = what_ended(signal);
+                    tracing::warn!(session, vgpu, used_ns, signal, suppressed, what, "worker died");
                 }
                 None => tracing::info!(session, vgpu, used_ns, suppressed, "session ended"),
             }

@@ -109,6 +109,9 @@ pub(crate) enum SandboxError {
     /// A limit or an attribute of the process.
     #[error("restricting the process")]
     Process(#[from] rustix::io::Errno),
+    /// What becomes of errors of memory.
+    #[error("restoring the default action of signals")]
+    Handlers(#[source] io::Error),
     /// The file system.
     #[error("restricting the file system")]
     Landlock(#[from] RulesetError),
@@ -153,8 +156,13 @@ impl Sandbox {
         Ok(status.ruleset != RulesetStatus::NotEnforced)
     }
 
-    /// Leaves the process's threads the calls that the device needs; others fail with `EPERM`.
+    /// Leaves the process's threads the calls that the device needs; others fail with `EPERM`. One
+    /// of these is what a handler of memory errors needs, so without a driver, which may have
+    /// handlers of its own, such an error ends the process from here on.
     pub(crate) fn restrict_calls(&self) -> Result<(), SandboxError> {
+        if !self.has_driver() {
+            weft_ring::peer::end_at_memory_errors().map_err(SandboxError::Handlers)?;
+        }
         let program = self.filter()?;
         seccompiler::apply_filter_all_threads(&program)?;
         Ok(())

@@ -4,7 +4,7 @@
 #![allow(dead_code, reason = "each test takes what it needs of this")]
 
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -95,6 +95,15 @@ impl Node {
             Answer::Refused { .. } => None,
         }
         .unwrap()
+    }
+
+    /// Descriptors of the daemon for files in a directory, with or without a name.
+    pub(crate) fn open_files_below(&self, directory: &Path) -> Vec<PathBuf> {
+        let entries = std::fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap();
+        let lies_there = |path: &PathBuf| {
+            std::fs::read_link(path).is_ok_and(|target| target.starts_with(directory))
+        };
+        entries.flatten().map(|entry| entry.path()).filter(lies_there).collect()
     }
 
     pub(crate) fn sessions(&self) -> u32 {

@@ -11,6 +11,7 @@ mod performance;
 mod pipeline;
 pub(crate) mod report;
 mod sets;
+mod slots;
 mod speed;
 #[cfg(test)]
 mod tests;

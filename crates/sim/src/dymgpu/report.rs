@@ -6,7 +6,8 @@ use serde::Serialize;
 use serde_json::json;
 use weft_sched::memory::paper::{REDERIVED, REDERIVED_NAMES};
 
-use super::{REGION, Setup, mixed, place};
+use super::slots::Slots;
+use super::{Setup, mixed, place};
 use crate::outcome::Outcome;
 use crate::report::number;
 use crate::report::page::{TEMPLATE, section, table};
@@ -103,10 +104,11 @@ impl Report {
         );
         table(&mut body, &["what", "paper", "here"], &self.comparisons(), true);
         body.push_str(
-            "<h2>Where 15 vGPUs of 384, 704 and 1,024 MiB lie</h2>\n<div class=\"plots\">",
+            "<h2>Who has the slots: 15 vGPUs of 384, 704 and 1,024 MiB after two rounds</h2>\n\
+             <div class=\"plots\">",
         );
         for name in weft_sched::memory::NAMES {
-            body.push_str(&map(name));
+            body.push_str(&Slots::after_two_rounds(&place(name, &mixed(15))).drawn(name));
         }
         body.push_str("</div>\n<h2>Copies per round, re-derived beside ours</h2>\n");
         let header: Vec<&str> = ["vGPUs"].into_iter().chain(REDERIVED_NAMES).collect();
@@ -162,37 +164,6 @@ pub(crate) fn rows(outcome: &Outcome) -> Vec<Vec<String>> {
         values.iter().map(|(name, value)| row(kind, prefix, name, value)).collect::<Vec<_>>()
     };
     kinds.into_iter().flat_map(of_kind).collect()
-}
-
-/// The slots of the region from left to right, a row for each vGPU.
-fn map(name: &str) -> String {
-    const WIDTH: usize = 10;
-    const ROW: usize = 12;
-    let layout = place(name, &mixed(15));
-    let (wide, high) = (REGION * WIDTH, layout.places.len() * ROW);
-    let mut svg = format!(
-        "<figure><figcaption>{name}: {} copies a round</figcaption><svg viewBox=\"0 0 {wide} \
-         {high}\" role=\"img\" aria-label=\"{name}\">",
-        layout.copies_per_round()
-    );
-    let occupants = layout.occupants();
-    for (row, place) in layout.places.iter().enumerate() {
-        for slot in place.slots() {
-            let (colour, what) = if occupants[slot] > 1 { (4, "shared") } else { (2, "alone") };
-            let _ = write!(
-                svg,
-                "<rect class=\"f{colour}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"><title>vGPU \
-                 {row}, slot {slot}, {what}</title></rect>",
-                slot * WIDTH,
-                row * ROW,
-                WIDTH - 1,
-                ROW - 2
-            );
-        }
-    }
-    svg.push_str("</svg><div class=\"legend\"><span><i class=\"b2\"></i>alone</span>");
-    svg.push_str("<span><i class=\"b4\"></i>shared</span></div></figure>\n");
-    svg
 }
 
 pub(crate) fn markdown_table(text: &mut String, header: &[&str], rows: &[Vec<String>]) {

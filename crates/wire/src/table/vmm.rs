@@ -8,13 +8,13 @@
 macro_rules! driver_calls_vmm {
     ($callback:ident) => {
         $callback! { vmm;
-            cuMemAddressFree: cuMemAddressFree 10020 plain refused (
+            cuMemAddressFree: cuMemAddressFree 10020 plain sync (
                 value ptr: CUdeviceptr, value size: usize
-            ) {}
-            cuMemAddressReserve: cuMemAddressReserve 10020 plain refused (
-                input ptr: *mut CUdeviceptr, value size: usize, value alignment: usize,
+            ) {virtual_memory::unreserve}
+            cuMemAddressReserve: cuMemAddressReserve 10020 plain sync (
+                out ptr: *mut CUdeviceptr, value size: usize, value alignment: usize,
                 value addr: CUdeviceptr, value flags: u64
-            ) {}
+            ) {virtual_memory::reserve}
             cuMemAdvise: cuMemAdvise 8000 plain local (
                 value devPtr: CUdeviceptr, value count: usize, value advice: CUmem_advise,
                 value device: CUdevice
@@ -35,10 +35,10 @@ macro_rules! driver_calls_vmm {
                 input paramsArray: *mut CUmemDecompressParams, value count: usize, value flags: u32,
                 out errorIndex: *mut usize, value stream: CUstream
             ) {}
-            cuMemCreate: cuMemCreate 10020 plain refused (
+            cuMemCreate: cuMemCreate 10020 plain sync (
                 out handle: *mut CUmemGenericAllocationHandle, value size: usize,
                 input prop: *const CUmemAllocationProp, value flags: u64
-            ) {}
+            ) {virtual_memory::create}
             cuMemDiscardAndPrefetchBatchAsync:
                 cuMemDiscardAndPrefetchBatchAsync 13000 legacy refused (
                 input dptrs: *mut CUdeviceptr [count], input sizes: *mut usize [count],
@@ -65,13 +65,13 @@ macro_rules! driver_calls_vmm {
                 out shareableHandle: *mut c_void, value handle: CUmemGenericAllocationHandle,
                 value handleType: CUmemAllocationHandleType, value flags: u64
             ) {}
-            cuMemGetAccess: cuMemGetAccess 10020 plain refused (
+            cuMemGetAccess: cuMemGetAccess 10020 plain local (
                 out flags: *mut u64, input location: *const CUmemLocation, value ptr: CUdeviceptr
-            ) {}
-            cuMemGetAllocationGranularity: cuMemGetAllocationGranularity 10020 plain refused (
+            ) {virtual_memory::access}
+            cuMemGetAllocationGranularity: cuMemGetAllocationGranularity 10020 plain local (
                 out granularity: *mut usize, input prop: *const CUmemAllocationProp,
                 value option: CUmemAllocationGranularity_flags
-            ) {}
+            ) {virtual_memory::granularity}
             cuMemGetAllocationPropertiesFromHandle:
                 cuMemGetAllocationPropertiesFromHandle 10020 plain refused (
                 out prop: *mut CUmemAllocationProp, value handle: CUmemGenericAllocationHandle
@@ -89,10 +89,10 @@ macro_rules! driver_calls_vmm {
                 out handle: *mut CUmemGenericAllocationHandle, input osHandle: *mut c_void,
                 value shHandleType: CUmemAllocationHandleType
             ) {}
-            cuMemMap: cuMemMap 10020 plain refused (
+            cuMemMap: cuMemMap 10020 plain sync (
                 value ptr: CUdeviceptr, value size: usize, value offset: usize,
                 value handle: CUmemGenericAllocationHandle, value flags: u64
-            ) {}
+            ) {virtual_memory::map}
             cuMemMapArrayAsync: cuMemMapArrayAsync 11010 legacy refused (
                 input mapInfoList: *mut CUarrayMapInfo [count], value count: u32,
                 value hStream: CUstream
@@ -140,19 +140,19 @@ macro_rules! driver_calls_vmm {
                 input attributes: *mut CUmem_range_attribute [numAttributes],
                 value numAttributes: usize, value devPtr: CUdeviceptr, value count: usize
             ) {}
-            cuMemRelease: cuMemRelease 10020 plain refused (
+            cuMemRelease: cuMemRelease 10020 plain sync (
                 value handle: CUmemGenericAllocationHandle
-            ) {}
+            ) {virtual_memory::release}
             cuMemRetainAllocationHandle: cuMemRetainAllocationHandle 11000 plain refused (
                 out handle: *mut CUmemGenericAllocationHandle, input addr: *mut c_void
             ) {}
-            cuMemSetAccess: cuMemSetAccess 10020 plain refused (
+            cuMemSetAccess: cuMemSetAccess 10020 plain sync (
                 value ptr: CUdeviceptr, value size: usize,
                 input desc: *const CUmemAccessDesc [count], value count: usize
-            ) {}
-            cuMemUnmap: cuMemUnmap 10020 plain refused (
+            ) {virtual_memory::set_access}
+            cuMemUnmap: cuMemUnmap 10020 plain sync (
                 value ptr: CUdeviceptr, value size: usize
-            ) {}
+            ) {virtual_memory::unmap}
         }
     };
 }

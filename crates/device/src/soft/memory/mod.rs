@@ -4,6 +4,7 @@
 //! that by the device's tables ([`slots`]) to a frame. An entry that is somebody else's faults.
 //! Each allocation begins on its own page and has an unmapped guard page behind it.
 
+mod apart;
 mod copy;
 mod frames;
 mod host;
@@ -25,6 +26,7 @@ pub(crate) use moving::Copied;
 pub(crate) use route::Via;
 pub use slots::{Geometry, PhysicalTable, PrivateTable, Translation};
 
+use self::apart::Apart;
 use self::host::HostMemory;
 use self::space::AddressSpace;
 use self::table::{Entry, PageTable};
@@ -71,6 +73,7 @@ pub(crate) struct Memory {
     space: AddressSpace,
     table: PageTable,
     allocations: BTreeMap<u64, Allocation>,
+    apart: Apart,
     host: Option<HostMemory>,
     /// The last copies that followed each other.
     run: std::cell::Cell<copy::Run>,
@@ -95,6 +98,7 @@ impl Memory {
             space: AddressSpace::new(config.base, config.len),
             table: PageTable::default(),
             allocations: BTreeMap::new(),
+            apart: Apart::default(),
             host: config.window.map(HostMemory::new),
             run: std::cell::Cell::default(),
             generation: 0,
@@ -224,7 +228,8 @@ impl Memory {
             let offset = address - start;
             offset <= a.bytes && bytes <= a.bytes - offset
         });
-        if inside { Ok(()) } else { Err(DeviceError::BadRange { address, bytes }) }
+        let mapped = inside || self.apart.contains(address, bytes);
+        if mapped { Ok(()) } else { Err(DeviceError::BadRange { address, bytes }) }
     }
 
     /// Whether all of it is host memory, perhaps in several ranges.
@@ -278,5 +283,6 @@ impl Drop for Memory {
             let freed = self.free(start);
             debug_assert!(freed.is_ok(), "a listed allocation is live");
         }
+        self.forget_apart();
     }
 }

@@ -20,6 +20,8 @@ pub(crate) struct Copied {
     /// The frames of each allocation, by its address; none of one whose frames another session has
     /// freed.
     runs: BTreeMap<u64, Vec<FrameRun>>,
+    /// The frames of memory that was taken without addresses, by its number.
+    apart: BTreeMap<u64, Vec<FrameRun>>,
 }
 
 impl Memory {
@@ -34,6 +36,10 @@ impl Memory {
         mut store: FrameStore,
         moved: &[MovedRun],
     ) -> Result<Copied, DeviceError> {
+        let left_out = || {
+            let why = "frames of the session have no place on the other device";
+            DeviceError::Refused(why.to_owned())
+        };
         let mut runs = BTreeMap::new();
         for (address, allocation) in &self.allocations {
             let translated: Option<Vec<Vec<FrameRun>>> =
@@ -47,14 +53,18 @@ impl Memory {
                     new.into_iter().flatten().collect()
                 }
                 _ if allocation.borrowed => Vec::new(),
-                _ => {
-                    let why = "frames of the session have no place on the other device";
-                    return Err(DeviceError::Refused(why.to_owned()));
-                }
+                _ => return Err(left_out()),
             };
             runs.insert(*address, new);
         }
-        Ok(Copied { store, runs })
+        let mut apart = BTreeMap::new();
+        for (memory, frames) in self.apart.frames() {
+            let new = frames.iter().map(|run| MovedRun::of(*run, moved));
+            let new = new.collect::<Option<Vec<_>>>().ok_or_else(left_out)?;
+            self.store.copy(frames, &store, &new)?;
+            apart.insert(memory, new.into_iter().flatten().collect());
+        }
+        Ok(Copied { store, runs, apart })
     }
 
     /// Uses the copy from now on. The frames that it had belong to whoever counts them; what is
@@ -68,6 +78,7 @@ impl Memory {
             self.table.clear(address / PAGE, pages);
             self.map(address, bytes, &runs);
         }
+        self.go_apart(copied.apart);
         self.generation += 1;
         left
     }

@@ -93,6 +93,38 @@ fn contents_globals_and_kernels_are_the_same_there() {
     assert_eq!(fault.address, Some(data));
 }
 
+/// Memory that was taken without addresses goes along, mapped or not.
+#[test]
+fn mapped_memory_goes_along() {
+    let (home, other) = (frames(), frames());
+    let (mut bench, ..) = bench(&home);
+    let bytes = 16 * PAGE;
+    let memory = |device: &mut SoftDevice| device.virtual_memory().unwrap().create(bytes).unwrap();
+    let pattern = |value: u8| vec![value; bytes as usize];
+    let (first, second) = (memory(&mut bench.device), memory(&mut bench.device));
+    let at = bench.device.virtual_memory().unwrap().reserve(4 * bytes, 8 * PAGE).unwrap();
+    for (value, memory) in [(1, first), (2, second)] {
+        bench.device.virtual_memory().unwrap().map_memory(at, memory).unwrap();
+        bench.write(at, pattern(value));
+        bench.device.virtual_memory().unwrap().unmap_memory(at).unwrap();
+    }
+    bench.device.virtual_memory().unwrap().map_memory(at, first).unwrap();
+    bench.device.begin_move(other.destination(scattered())).unwrap();
+    bench.device.end_move(true);
+    home.frames.punch(0, (FRAMES * PAGE) as usize).unwrap();
+    home.hand_to(0);
+    bench.device.virtual_memory().unwrap().map_memory(at + bytes, second).unwrap();
+    let words = bench.words(at, 32 * 1024);
+    assert!(words[..16 * 1024].iter().all(|word| *word == 0x0101_0101), "mapped before");
+    assert!(words[16 * 1024..].iter().all(|word| *word == 0x0202_0202), "mapped afterwards");
+    // Only what is mapped is there, and a kernel faults beside it.
+    assert_eq!(bench.device.check_range(at + bytes - 4, 8), Ok(()));
+    assert!(bench.device.check_range(at + 2 * bytes - 4, 8).is_err());
+    bench.device.virtual_memory().unwrap().unmap_memory(at).unwrap();
+    let fault = bench.fault("count", 1, 1, &[Arg::U64(at)]);
+    assert_eq!(fault.address, Some(at));
+}
+
 #[test]
 fn who_stays_after_all_has_lost_nothing() {
     let (home, other) = (frames(), frames());

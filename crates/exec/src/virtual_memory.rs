@@ -1,0 +1,112 @@
+//! Addresses and memory of the session that were taken apart from each other.
+#![expect(
+    clippy::wildcard_enum_match_arm,
+    reason = "whoever hands commands over hands over those of this file"
+)]
+
+use std::collections::BTreeSet;
+
+use weft_device::{Device, PAGE, VirtualMemory};
+use weft_wire::{Command, Status, reply};
+
+use crate::error::Reject;
+use crate::fault::status_of_device;
+use crate::output::{Caller, Output};
+use crate::session::Session;
+use crate::wait::Action;
+
+/// What there is of it: bounded together, like allocations.
+#[derive(Debug, Default)]
+pub(crate) struct Apart {
+    reserved: BTreeSet<u64>,
+    physical: BTreeSet<u64>,
+    /// Where something is mapped that no command has unmapped yet.
+    mapped: BTreeSet<u64>,
+}
+
+impl Apart {
+    fn len(&self) -> usize {
+        self.reserved.len() + self.physical.len() + self.mapped.len()
+    }
+}
+
+/// Whole pages, and some.
+fn pages(bytes: u64) -> Result<u64, Status> {
+    let whole = bytes > 0 && bytes.is_multiple_of(PAGE);
+    whole.then_some(bytes).ok_or(Status::INVALID_VALUE)
+}
+
+impl<D: Device> Session<D> {
+    /// A command of those about virtual memory; others are not supported.
+    pub(crate) fn virtual_memory(
+        &mut self,
+        command: &Command<'_>,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        match *command {
+            Command::MemReserve { bytes, alignment } => {
+                self.room()?;
+                if !alignment.is_power_of_two() {
+                    return Err(Status::INVALID_VALUE.into());
+                }
+                let bytes = pages(bytes)?;
+                let address = self.calls()?.reserve(bytes, alignment);
+                let address = address.map_err(|error| status_of_device(&error))?;
+                self.apart.reserved.insert(address);
+                self.answer_with(caller, &reply::Address { address }, out);
+                return Ok(());
+            }
+            Command::MemCreate { bytes } => {
+                self.room()?;
+                let memory = self.calls()?.create(pages(bytes)?);
+                let memory = memory.map_err(|error| status_of_device(&error))?;
+                self.apart.physical.insert(memory);
+                self.answer_with(caller, &reply::Physical { memory }, out);
+                return Ok(());
+            }
+            Command::MemUnmap { address } => {
+                let mapped = self.apart.mapped.remove(&address);
+                mapped.then_some(()).ok_or(Status::INVALID_VALUE)?;
+                self.wait_for_all(caller, Action::Unmap(address), out);
+                return Ok(());
+            }
+            Command::MemUnreserve { address } => {
+                let freed = self.calls()?.unreserve(address);
+                freed.map_err(|error| status_of_device(&error))?;
+                self.apart.reserved.remove(&address);
+            }
+            Command::MemRelease { memory } => {
+                let released = self.calls()?.release(memory);
+                released.map_err(|error| status_of_device(&error))?;
+                self.apart.physical.remove(&memory);
+            }
+            Command::MemMap { address, memory } => {
+                self.room()?;
+                let mapped = self.calls()?.map_memory(address, memory);
+                mapped.map_err(|error| status_of_device(&error))?;
+                self.apart.mapped.insert(address);
+            }
+            _ => return Err(Status::NOT_SUPPORTED.into()),
+        }
+        self.answer_done(caller, out);
+        Ok(())
+    }
+
+    fn room(&self) -> Result<(), Status> {
+        let room = self.apart.len() < self.limits.allocations;
+        room.then_some(()).ok_or(Status::OUT_OF_MEMORY)
+    }
+
+    fn calls(&mut self) -> Result<&mut dyn VirtualMemory, Status> {
+        self.device.virtual_memory().ok_or(Status::NOT_SUPPORTED)
+    }
+
+    /// Unmaps what no longer stands in the table.
+    pub(crate) fn unmap_now(&mut self, address: u64) {
+        let unmapped = self.device.virtual_memory().map(|calls| calls.unmap_memory(address));
+        if let Some(Err(error)) = unmapped {
+            tracing::warn!(address, %error, "memory could not be unmapped");
+        }
+    }
+}
