@@ -3,10 +3,13 @@
 #![expect(clippy::unwrap_used, reason = "a panic is a test's report")]
 
 mod crash;
+mod database;
 mod document;
 mod http;
 mod openstack;
+mod replicas;
 mod service;
 mod store;
 mod support;
+mod tls;
 mod web;
