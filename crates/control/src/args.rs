@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum What {
     /// Serve the REST interface, and see to the instances.
-    Serve(ServeOptions),
+    Serve(Box<ServeOptions>),
     /// A whole cloud on this machine: a node with software GPUs, VMs that are processes, and this.
     Local(LocalOptions),
     /// Make a token, also before the first start; the secret is printed once.
@@ -83,6 +83,9 @@ pub(crate) struct Database {
     /// several replicas may share it.
     #[arg(long, value_name = "URL", env = "WEFT_CONTROL_DATABASE", hide_env_values = true)]
     pub(crate) database: Option<String>,
+    /// Reach the database over TLS, and take the word of these authorities (PEM) for who it is.
+    #[arg(long, value_name = "FILE", env = "WEFT_CONTROL_DATABASE_CA", requires = "database")]
+    pub(crate) database_ca: Option<PathBuf>,
 }
 
 #[derive(Debug, Args)]

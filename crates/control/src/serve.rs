@@ -29,15 +29,15 @@ use weft_control::provision::slurm::Slurm;
 use weft_control::provision::{self, Provisioner};
 use weft_control::rules::Endpoint;
 use weft_control::service::Service;
-use weft_control::store::postgres::{Postgres, Terms};
+use weft_control::store::postgres::{Access, Postgres, Terms};
 use weft_control::store::sqlite::Sqlite;
 use weft_control::store::{Store, TokenRow};
 use weft_control::tls::{self, Secured};
 use weft_control::{clock, http, random, sweep};
 
 use crate::args::{
-    OpenstackOptions, ProvisionerName, ReplicaOptions, ServeOptions, ServiceOptions, State,
-    TokenOptions,
+    Database, OpenstackOptions, ProvisionerName, ReplicaOptions, ServeOptions, ServiceOptions,
+    State, TokenOptions,
 };
 use crate::{line, note};
 
@@ -104,6 +104,14 @@ impl State {
     }
 }
 
+impl Database {
+    fn access(&self) -> Result<Option<Access>> {
+        let authorities = self.database_ca.as_deref();
+        let access = self.database.as_deref().map(|url| Access::new(url, authorities));
+        access.transpose().context("in the database")
+    }
+}
+
 /// What is kept, and where.
 struct Kept {
     store: Arc<dyn Store>,
@@ -114,12 +122,12 @@ struct Kept {
 impl Kept {
     /// In the folder, or in a database; there this process writes nothing before it has the lease.
     fn open(folder: &Path, options: &ReplicaOptions, address: &str) -> Result<Self> {
-        let Some(url) = &options.database.database else {
+        let Some(access) = options.database.access()? else {
             return Ok(Self { store: State::store(folder)?, replica: None });
         };
         let length = Duration::from_secs(options.lease_s);
         let terms = Terms { address: address.to_owned(), length };
-        let store = Arc::new(Postgres::open(url, Some(terms)).context("in the database")?);
+        let store = Arc::new(Postgres::open(access, Some(terms)).context("in the database")?);
         ensure_own(folder, store.plane())?;
         Ok(Self { replica: Some(Arc::clone(&store)), store })
     }
@@ -134,9 +142,9 @@ pub(crate) fn token(options: &TokenOptions) -> Result<()> {
         (*role == Role::Admin) == project.is_none(),
         "an admin is one of all projects, a reader or member of one (--project)"
     );
-    let store: Arc<dyn Store> = match &database.database {
+    let store: Arc<dyn Store> = match database.access()? {
         // It takes nothing from whoever has the lease.
-        Some(url) => Arc::new(Postgres::open(url, None).context("in the database")?),
+        Some(access) => Arc::new(Postgres::open(access, None).context("in the database")?),
         None => State::store(&state.folder()?)?,
     };
     if let Some(project) = project

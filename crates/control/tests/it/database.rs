@@ -11,13 +11,18 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::support::eventually;
+use crate::tls::file;
 
 /// Says that the tests must not be skipped.
 const VARIABLE: &str = "WEFT_TEST_POSTGRES";
 
+/// The number in a socket's name.
+const PORT: u16 = 5432;
+
 /// A database server.
 pub(crate) struct Cluster {
     folder: TempDir,
+    port: u16,
     process: Child,
 }
 
@@ -31,6 +36,38 @@ struct User {
 impl Cluster {
     /// Starts one; none where PostgreSQL is not installed, which is said.
     pub(crate) fn start() -> Option<Self> {
+        Self::start_with(PORT, |_, _| vec!["listen_addresses=".to_owned()])
+    }
+
+    /// One that speaks TLS too, at a port of this host.
+    pub(crate) fn start_with_tls() -> Option<(Self, u16)> {
+        // Nobody else has it at this moment.
+        let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let settings = |folder: &Path, user: Option<User>| {
+            let key = folder.join("key.pem");
+            fs::copy(file("key.pem"), &key).unwrap();
+            let mode = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+            fs::set_permissions(&key, mode).unwrap();
+            let shown = folder.join("certificate.pem");
+            fs::copy(file("certificate.pem"), &shown).unwrap();
+            if let Some(User { uid, gid }) = user {
+                std::os::unix::fs::chown(&key, Some(uid), Some(gid)).unwrap();
+                std::os::unix::fs::chown(&shown, Some(uid), Some(gid)).unwrap();
+            }
+            vec![
+                "listen_addresses=127.0.0.1".to_owned(),
+                "ssl=on".to_owned(),
+                format!("ssl_cert_file={}", shown.display()),
+                format!("ssl_key_file={}", key.display()),
+            ]
+        };
+        Some((Self::start_with(port, settings)?, port))
+    }
+
+    fn start_with(
+        port: u16,
+        settings: impl Fn(&Path, Option<User>) -> Vec<String>,
+    ) -> Option<Self> {
         let Some(programs) = programs() else {
             assert!(
                 std::env::var_os(VARIABLE).is_none(),
@@ -54,9 +91,12 @@ impl Cluster {
         let log = fs::File::create(folder.path().join("log")).unwrap();
         let mut server = command(&programs.join("postgres"), folder.path(), user);
         server.arg("-D").arg(&data).arg("-k").arg(folder.path());
-        server.args(["-c", "listen_addresses=", "-c", "fsync=off", "-c", "shared_buffers=16MB"]);
+        server.args(["-c", "fsync=off", "-c", "shared_buffers=16MB", "-p", &port.to_string()]);
+        for setting in settings(folder.path(), user) {
+            server.args(["-c", &setting]);
+        }
         let process = server.stdout(Stdio::null()).stderr(log).spawn().unwrap();
-        let cluster = Self { folder, process };
+        let cluster = Self { folder, port, process };
         eventually("the database to start", || cluster.connect("postgres").is_ok());
         Some(cluster)
     }
@@ -66,7 +106,8 @@ impl Cluster {
     }
 
     fn url(&self, name: &str) -> String {
-        format!("postgres://weft@/{name}?host={}", self.folder.path().display())
+        let (folder, port) = (self.folder.path().display(), self.port);
+        format!("postgres://weft@/{name}?host={folder}&port={port}")
     }
 
     /// An empty database; its address.

@@ -8,13 +8,14 @@ use rustix::process::{Pid, Signal, kill_process};
 use weft_api::v1::{Client, ClientError, InstanceState, Kind, Problem};
 use weft_control::crash;
 use weft_control::plan::Step;
-use weft_control::store::postgres::{Asked, Postgres, Terms};
+use weft_control::store::postgres::{Access, Asked, Postgres, Terms};
 use weft_control::store::{Effects, Leading, Store, StoreError};
 
 use crate::crash::{assert_empty, begin, set_up, terminate, wait_for, wait_gone};
 use crate::database::Cluster;
 use crate::store::{audit, event, part, reservation, stocked};
 use crate::support::{Program, Replica, eventually, shared};
+use crate::tls::file as certificate;
 
 /// A lease that nobody loses because the machine is slow.
 const LONG: Duration = Duration::from_secs(3_600);
@@ -24,7 +25,7 @@ const FLAGS: [&str; 2] = ["--lease-s", "3"];
 
 fn replica(url: &str, address: &str) -> Postgres {
     let terms = Terms { address: address.to_owned(), length: LONG };
-    Postgres::open(url, Some(terms)).unwrap()
+    Postgres::open(Access::new(url, None).unwrap(), Some(terms)).unwrap()
 }
 
 /// The lease is over, as if nothing had been heard of whoever has it.
@@ -85,7 +86,7 @@ fn what_has_no_lease_writes_beside_whoever_has_it() {
     let url = cluster.database("beside");
     let leader = replica(&url, "http://leader");
     assert_eq!(leader.ask().unwrap(), Asked::Held);
-    let command = Postgres::open(&url, None).unwrap();
+    let command = Postgres::open(Access::new(&url, None).unwrap(), None).unwrap();
     command.note(&audit()).unwrap();
     leader.note(&audit()).unwrap();
     assert_eq!(leader.audit(&part()).unwrap().len(), 2);
@@ -106,6 +107,37 @@ fn a_database_that_was_away_is_used_again() {
     eventually("it to read", || store.audit(&part()).is_ok());
     eventually("it to write", || store.note(&audit()).is_ok());
     assert!(store.audit(&part()).unwrap().len() >= 2);
+}
+
+/// The address of a database over TCP and TLS.
+fn over_tcp(port: u16) -> String {
+    format!("postgres://weft@127.0.0.1:{port}/postgres")
+}
+
+#[test]
+fn a_database_over_tls_is_the_one_it_says_it_is() {
+    let Some((_cluster, port)) = Cluster::start_with_tls() else { return };
+    let open = |authority: &str| {
+        let access = Access::new(&over_tcp(port), Some(&certificate(authority)))?;
+        Postgres::open(access, None)
+    };
+    let store = open("authority.pem").unwrap();
+    store.note(&audit()).unwrap();
+    assert_eq!(store.audit(&part()).unwrap().len(), 1);
+    let stranger = open("stranger.pem").unwrap_err().to_string();
+    assert!(stranger.contains("certificate"), "{stranger}");
+    // What asks for TLS does not go without.
+    let required = format!("{}?sslmode=require", over_tcp(port));
+    let refused = Access::new(&required, None).unwrap_err().to_string();
+    assert!(refused.contains("--database-ca"), "{refused}");
+    let empty = Access::new(&required, Some(std::path::Path::new("/dev/null"))).unwrap_err();
+    assert!(empty.to_string().contains("no certificate"), "{empty}");
+    // The server takes connections without, so what was asked for is what was used.
+    let over_tls = "SELECT count(*) FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)
+                    WHERE application_name = 'weft-control' AND ssl";
+    let mut client = postgres::Client::connect(&over_tcp(port), NoTls).unwrap();
+    let connections: i64 = client.query_one(over_tls, &[]).unwrap().get(0);
+    assert!(connections > 0);
 }
 
 fn with_database(cluster: &Cluster, name: &str) -> (Program, String) {

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use weft_api::v1::{Event, EventKind, Mode, OperationState, Quota, Role};
 use weft_control::allocate::Allocator;
 use weft_control::plan::Step;
-use weft_control::store::postgres::Postgres;
+use weft_control::store::postgres::{Access, Postgres};
 use weft_control::store::sqlite::Sqlite;
 use weft_control::store::{
     Audit, Counts, Effects, Found, GpuFound, Key, Leading, NodeRow, Part, Reservation, Spec, Store,
@@ -31,7 +31,7 @@ impl Place {
     fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
         Ok(match self {
             Self::Sqlite(folder) => Arc::new(Sqlite::open(&folder.path().join("db"))?),
-            Self::Postgres(url) => Arc::new(Postgres::open(url, None)?),
+            Self::Postgres(url) => Arc::new(Postgres::open(Access::new(url, None)?, None)?),
         })
     }
 

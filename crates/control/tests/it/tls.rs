@@ -17,7 +17,7 @@ use crate::support::{Cloud, DEADLINE, Program, shared};
 /// How long a connection may say nothing where that is what is tried.
 const IDLE: Duration = Duration::from_secs(1);
 
-fn file(name: &str) -> PathBuf {
+pub(crate) fn file(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/it/certificates").join(name)
 }
 

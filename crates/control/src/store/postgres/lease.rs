@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use postgres::Config;
-
+use super::access::Access;
 use super::link::{Link, at};
 use crate::random;
 use crate::store::{Leading, StoreError};
@@ -150,18 +149,18 @@ impl Lease {
     /// Asks for the lease and then for more of it, until it is lost.
     pub(super) fn campaign(
         self: Arc<Self>,
-        config: Config,
+        access: Access,
         won: impl FnOnce() + Send + 'static,
         lost: impl FnOnce() + Send + 'static,
     ) -> Result<(), StoreError> {
         // Who leads is known before the first client asks; a failure is seen again by the thread.
-        let _ = self.ask_somehow(&config, &mut None);
+        let _ = self.ask_somehow(&access, &mut None);
         let every = self.terms.as_ref().map_or(PAUSE, |terms| terms.length / RENEWALS);
         let thread = thread::Builder::new().name("lease".to_owned());
         let spawned = thread.spawn(move || {
             let (mut link, mut won) = (None, Some(won));
             loop {
-                match self.ask_somehow(&config, &mut link) {
+                match self.ask_somehow(&access, &mut link) {
                     Ok(Asked::Held) => {
                         if let Some(won) = won.take() {
                             won();
@@ -184,12 +183,12 @@ impl Lease {
     /// The same, over a connection that may have to be made.
     pub(super) fn ask_somehow(
         &self,
-        config: &Config,
+        access: &Access,
         link: &mut Option<Link>,
     ) -> Result<Asked, StoreError> {
         let link = match link {
             Some(link) => link,
-            None => link.insert(Link::open(config, self.patience())?),
+            None => link.insert(Link::open(access, self.patience())?),
         };
         self.ask(link)
     }

@@ -6,15 +6,13 @@ use std::error::Error as _;
 use std::time::Duration;
 
 use postgres::types::ToSql;
-use postgres::{Client, Config, NoTls, Row, Statement};
+use postgres::{Client, Row, Statement};
 
+use super::access::Access;
 use crate::store::StoreError;
 
 /// Parameters of a statement.
 pub(super) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
-
-/// A database that does not take a connection, or what is sent to it, within this time is away.
-const PATIENCE: Duration = Duration::from_secs(10);
 
 /// A statement that runs for longer than this is given up.
 const STATEMENT_MS: u32 = 30_000;
@@ -27,25 +25,6 @@ impl From<postgres::Error> for StoreError {
             None => Self::Broken(error.to_string()),
         }
     }
-}
-
-/// What is said of a database that is to be used.
-pub(super) fn configured(url: &str) -> Result<Config, StoreError> {
-    let wrong = |error: postgres::Error| {
-        let why = error.source().map_or_else(|| error.to_string(), ToString::to_string);
-        StoreError::Broken(format!("this is no address of a PostgreSQL database: {why}"))
-    };
-    let mut config: Config = url.parse().map_err(wrong)?;
-    if config.get_connect_timeout().is_none() {
-        config.connect_timeout(PATIENCE);
-    }
-    if config.get_tcp_user_timeout().is_none() {
-        config.tcp_user_timeout(PATIENCE);
-    }
-    if config.get_application_name().is_none() {
-        config.application_name("weft-control");
-    }
-    Ok(config)
 }
 
 /// A connection, with the statements that were prepared on it.
@@ -63,8 +42,8 @@ impl std::fmt::Debug for Link {
 impl Link {
     /// A connection. The database ends a transaction on it in which nothing is said for
     /// `transaction`.
-    pub(super) fn open(config: &Config, transaction: Duration) -> Result<Self, StoreError> {
-        let mut client = config.connect(NoTls)?;
+    pub(super) fn open(access: &Access, transaction: Duration) -> Result<Self, StoreError> {
+        let mut client = access.connect()?;
         // What was answered is on disk, whatever the database's owner thinks of others.
         client.batch_execute(&format!(
             "SET client_min_messages = warning;

@@ -1,6 +1,7 @@
 //! The store in PostgreSQL, for several replicas of the control plane: all read, and the one that
 //! has the lease writes.
 
+mod access;
 mod instances;
 mod lease;
 mod link;
@@ -12,8 +13,7 @@ mod writer;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ::postgres::Config;
-
+pub use self::access::Access;
 pub use self::lease::{Asked, Terms};
 
 use self::lease::Lease;
@@ -28,7 +28,7 @@ const MIGRATION_LIMIT: Duration = Duration::from_secs(60);
 /// A store in a database.
 #[derive(Debug)]
 pub struct Postgres {
-    config: Config,
+    access: Access,
     plane: String,
     writer: Writer,
     pool: Pool,
@@ -36,22 +36,21 @@ pub struct Postgres {
 }
 
 impl Postgres {
-    /// Opens the store at an address such as `postgres://USER@HOST/DATABASE`, or makes it in an
-    /// empty database. With terms, nothing is written until the lease is there.
+    /// Opens the store in a database, or makes it in an empty one. With terms, nothing is written
+    /// until the lease is there.
     ///
     /// # Errors
-    /// If the address is none, nothing answers there, or the store is a newer version's.
-    pub fn open(url: &str, terms: Option<Terms>) -> Result<Self, StoreError> {
-        let config = link::configured(url)?;
-        let mut link = Link::open(&config, MIGRATION_LIMIT)?;
+    /// If nothing answers there, or the store is a newer version's.
+    pub fn open(access: Access, terms: Option<Terms>) -> Result<Self, StoreError> {
+        let mut link = Link::open(&access, MIGRATION_LIMIT)?;
         schema::migrate(&mut link)?;
         let row = link.one("SELECT id FROM plane", &[])?;
         let row = row.ok_or_else(|| StoreError::Broken("it has no name".to_owned()))?;
         let plane = row.try_get(0)?;
         let lease = Arc::new(Lease::new(terms)?);
-        let writer = Writer::start(config.clone(), Arc::clone(&lease))?;
-        let pool = Pool::new(config.clone());
-        Ok(Self { config, plane, writer, pool, lease })
+        let writer = Writer::start(access.clone(), Arc::clone(&lease))?;
+        let pool = Pool::new(access.clone());
+        Ok(Self { access, plane, writer, pool, lease })
     }
 
     /// Asks for the lease once.
@@ -59,7 +58,7 @@ impl Postgres {
     /// # Errors
     /// The database's.
     pub fn ask(&self) -> Result<Asked, StoreError> {
-        self.lease.ask_somehow(&self.config, &mut None)
+        self.lease.ask_somehow(&self.access, &mut None)
     }
 
     /// A thread asks for the lease, and for more of it. `won` is called when it is there, and
@@ -72,7 +71,7 @@ impl Postgres {
         won: impl FnOnce() + Send + 'static,
         lost: impl FnOnce() + Send + 'static,
     ) -> Result<(), StoreError> {
-        Arc::clone(&self.lease).campaign(self.config.clone(), won, lost)
+        Arc::clone(&self.lease).campaign(self.access.clone(), won, lost)
     }
 }
 

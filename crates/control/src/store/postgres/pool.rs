@@ -3,8 +3,7 @@
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
 
-use postgres::Config;
-
+use super::access::Access;
 use super::link::Link;
 use crate::store::StoreError;
 
@@ -17,7 +16,7 @@ const TRANSACTION_LIMIT: Duration = Duration::from_secs(10);
 /// Connections.
 #[derive(Debug)]
 pub(super) struct Pool {
-    config: Config,
+    access: Access,
     state: Mutex<State>,
     given_back: Condvar,
 }
@@ -29,8 +28,8 @@ struct State {
 }
 
 impl Pool {
-    pub(super) fn new(config: Config) -> Self {
-        Self { config, state: Mutex::default(), given_back: Condvar::new() }
+    pub(super) fn new(access: Access) -> Self {
+        Self { access, state: Mutex::default(), given_back: Condvar::new() }
     }
 
     /// Reads, and once more if the connection had been closed since it was used last.
@@ -73,7 +72,7 @@ impl Pool {
                 return (found, Some(link));
             }
         }
-        match Link::open(&self.config, TRANSACTION_LIMIT) {
+        match Link::open(&self.access, TRANSACTION_LIMIT) {
             Err(error) => (Err(error), None),
             Ok(mut link) => {
                 let found = look(&mut link);

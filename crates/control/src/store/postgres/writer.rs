@@ -8,8 +8,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use postgres::Config;
-
+use super::access::Access;
 use super::lease::Lease;
 use super::link::{Link, at};
 use crate::store::{StoreError, Ticket};
@@ -31,10 +30,10 @@ pub(super) struct Writer(SyncSender<Job>);
 
 impl Writer {
     /// Starts it; it ends with the value.
-    pub(super) fn start(config: Config, lease: Arc<Lease>) -> Result<Self, StoreError> {
+    pub(super) fn start(access: Access, lease: Arc<Lease>) -> Result<Self, StoreError> {
         let (sender, receiver) = sync_channel(WAITING_MAX);
         let thread = thread::Builder::new().name("writer".to_owned());
-        let mut desk = Desk { config, lease, link: None };
+        let mut desk = Desk { access, lease, link: None };
         let spawned = thread.spawn(move || desk.write(&receiver));
         spawned.map_err(|error| StoreError::Broken(error.to_string()))?;
         Ok(Self(sender))
@@ -76,7 +75,7 @@ fn in_savepoint<T>(
 /// What the thread has.
 #[derive(Debug)]
 struct Desk {
-    config: Config,
+    access: Access,
     lease: Arc<Lease>,
     link: Option<Link>,
 }
@@ -112,7 +111,7 @@ impl Desk {
         let kept = self.link.take().filter(|link| !link.is_closed());
         let mut link = match kept {
             Some(link) => link,
-            None => Link::open(&self.config, self.lease.patience())?,
+            None => Link::open(&self.access, self.lease.patience())?,
         };
         link.batch("BEGIN")?;
         let row = link.one("SELECT generation, address FROM lease FOR UPDATE", &[])?;
