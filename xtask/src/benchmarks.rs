@@ -39,7 +39,7 @@ enum Goal {
 
 use Goal::{AtLeast, AtMost, Told};
 
-const BENCHES: [Bench; 19] = [
+const BENCHES: [Bench; 20] = [
     Bench {
         name: "call",
         rows: &[
@@ -154,6 +154,19 @@ const BENCHES: [Bench; 19] = [
         ],
     },
     Bench {
+        name: "adversary",
+        rows: &[
+            Row(
+                "victim_loss_max",
+                "what a victim loses of a fair share, worst attack",
+                AtMost(0.01),
+            ),
+            Row("victim_loss_median", "the same, median attack", Told),
+            Row("victim_loss_control", "the same without the defence, least", Told),
+            Row("utilization_min", "utilisation beside an attacker, least", AtLeast(0.97)),
+        ],
+    },
+    Bench {
         name: "latency",
         rows: &[
             Row("p99_over_alone_max", "p99 over alone and a slice, largest", AtMost(1.05)),
@@ -256,8 +269,12 @@ fn in_words(name: &str) -> String {
     command(name).join(" ")
 }
 
-/// Runs the benchmarks that are named, or all, and writes the page from all documents there are.
-pub(crate) fn run(only: &[String]) -> Result<()> {
+/// Runs the benchmarks that are named, or all, and writes the page from all documents there are;
+/// or only writes that.
+pub(crate) fn run(only: &[String], page_alone: bool) -> Result<()> {
+    if page_alone {
+        return write_page(&root().join(RESULTS));
+    }
     if let Some(unknown) = only.iter().find(|name| BENCHES.iter().all(|b| b.name != *name)) {
         let known: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
         bail!("no benchmark is called {unknown}; there are {}", known.join(", "));
@@ -296,7 +313,7 @@ fn document_path(results: &Path, name: &str) -> PathBuf {
 }
 
 /// Rewrites the page's figures.
-pub(crate) fn write_page(results: &Path) -> Result<()> {
+fn write_page(results: &Path) -> Result<()> {
     let page = root().join(PAGE);
     let text = fs::read_to_string(&page)?;
     let parts = (text.split_once(MARKS[0]), text.split_once(MARKS[1]));

@@ -42,6 +42,9 @@ enum Task {
     Benchmarks {
         /// Only these; the page still shows all that were ever kept.
         names: Vec<String>,
+        /// Run none: write the page from the documents that are kept.
+        #[arg(long, conflicts_with = "names")]
+        page: bool,
     },
     /// Run tinygrad's own test files on Weft, those that need no other framework.
     Tinygrad {
@@ -95,7 +98,7 @@ fn main() -> Result<()> {
     match Arguments::parse().task {
         Task::Demo { arguments } => programs::demo(&arguments),
         Task::Test { filter } => tests::run_all(filter.as_deref()),
-        Task::Benchmarks { names } => benchmarks::run(&names),
+        Task::Benchmarks { names, page } => benchmarks::run(&names, page),
         Task::Tinygrad { checkout, profile, dev } => upstream::tinygrad(&checkout, &profile, &dev),
         Task::Gpu => gpu::run_all(),
         Task::Soak { decisions, seed } => tests::soak(decisions, seed),

@@ -14,7 +14,7 @@ const GUEST: &str = "weft-guest";
 /// `weft vm`: becomes the server of a machine.
 pub(crate) fn serve(sockets: &Sockets, options: &VmOptions) -> Result<()> {
     let mut command = guest()?;
-    command.args(&options.arguments);
+    command.arg0("weft vm").args(&options.arguments);
     if std::env::var_os("WEFT_SOCKET").is_none() {
         command.env("WEFT_SOCKET", sockets.config()?.tenant_socket());
     }

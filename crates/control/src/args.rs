@@ -33,6 +33,8 @@ pub(crate) enum What {
         #[arg(long)]
         json: bool,
     },
+    /// Measure how long VMs take at a control plane that runs, part for part.
+    Deployment(DeploymentOptions),
     /// A VM of this host; started by the local provisioner.
     #[command(hide = true)]
     Guest {
@@ -67,6 +69,37 @@ pub(crate) enum ProvisionerName {
     Slurm,
     /// Nowhere: they are only said to be there. For trying the interface.
     Fake,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct DeploymentOptions {
+    /// The control plane.
+    #[arg(long, env = "GSAAS_URL", default_value = "http://127.0.0.1:7610")]
+    pub(crate) url: String,
+    /// File with the token of a project that may have all of it.
+    #[arg(long, env = "GSAAS_TOKEN_FILE")]
+    pub(crate) token_file: PathBuf,
+    /// cGPUs of one VM, each number in turn.
+    #[arg(long, value_delimiter = ',', default_value = "1,25,50,75")]
+    pub(crate) cgpus: Vec<u32>,
+    /// VMs at once with one cGPU each, each number in turn.
+    #[arg(long, value_delimiter = ',', default_value = "15,30,45,60,75,90")]
+    pub(crate) vms: Vec<usize>,
+    /// Memory of each cGPU, in MiB.
+    #[arg(long, default_value_t = 100)]
+    pub(crate) memory_mib: u64,
+    /// Times that each number of cGPUs is measured.
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]
+    pub(crate) repeats: u8,
+    /// What makes its VMs, for the record: `local`, `openstack`.
+    #[arg(long)]
+    pub(crate) what: String,
+    /// Draw one VM's boot into this file (SVG).
+    #[arg(long)]
+    pub(crate) drawing: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long)]
+    pub(crate) json: bool,
 }
 
 #[derive(Debug, Args)]

@@ -45,15 +45,32 @@ const MEMORY_MIB: u64 = 80 << 10;
 pub struct Found {
     name: &'static str,
     commit: String,
-    mode: &'static str,
+    mode: String,
     window: String,
     seeds: Vec<u64>,
-    figures: BTreeMap<&'static str, f64>,
-    baselines: BTreeMap<&'static str, f64>,
-    controls: BTreeMap<&'static str, f64>,
+    figures: BTreeMap<String, f64>,
+    baselines: BTreeMap<String, f64>,
+    controls: BTreeMap<String, f64>,
 }
 
 impl Found {
+    /// Figures of this commit.
+    pub(crate) fn new(
+        name: &'static str,
+        mode: String,
+        window: String,
+        figures: BTreeMap<String, f64>,
+    ) -> Self {
+        let (commit, seeds) = (commit(), Vec::new());
+        let (baselines, controls) = (BTreeMap::new(), BTreeMap::new());
+        Self { name, commit, mode, window, seeds, figures, baselines, controls }
+    }
+
+    /// One of them.
+    pub(crate) fn figure(&self, name: &str) -> Option<f64> {
+        self.figures.get(name).copied()
+    }
+
     /// As JSON or as lines.
     ///
     /// # Errors
@@ -239,33 +256,26 @@ pub fn run(time: Duration) -> Result<Found> {
     let (empty, _) = plane.manage(CGPUS)?;
     let each = Instant::now();
     let singles: Vec<String> = (0..CGPUS).map(|_| Ok(plane.make(1)?.1)).collect::<Result<_>>()?;
-    controls.insert("manage_75_one_by_one_ms", each.elapsed().as_secs_f64() * 1e3);
+    controls.insert("manage_75_one_by_one_ms".to_owned(), each.elapsed().as_secs_f64() * 1e3);
     singles.iter().try_for_each(|id| plane.remove(id))?;
     let present: Vec<String> =
         (0..PRESENT / 100).map(|_| Ok(plane.make(100)?.1)).collect::<Result<_>>()?;
     let (full, longest) = plane.manage(CGPUS)?;
-    figures.insert("manage_75_ms", full);
-    figures.insert("manage_75_max_ms", longest);
-    figures.insert("manage_75_over_empty", full / empty);
+    figures.insert("manage_75_ms".to_owned(), full);
+    figures.insert("manage_75_max_ms".to_owned(), longest);
+    figures.insert("manage_75_over_empty".to_owned(), full / empty);
     let some = present.first().context("grants")?;
     let read = |plane: &Plane| Ok(plane.client.instance(some).map(drop)?);
-    figures.insert("reads_per_s", plane.throughput(4, time, read)?);
+    figures.insert("reads_per_s".to_owned(), plane.throughput(4, time, read)?);
     let cycle = |plane: &Plane| plane.remove(&plane.make(1)?.1);
-    figures.insert("grants_per_s", plane.throughput(AT_ONCE, time, cycle)?);
-    controls.insert("grants_per_s_one_at_a_time", plane.throughput(1, time, cycle)?);
+    figures.insert("grants_per_s".to_owned(), plane.throughput(AT_ONCE, time, cycle)?);
+    controls.insert("grants_per_s_one_at_a_time".to_owned(), plane.throughput(1, time, cycle)?);
     present.iter().try_for_each(|id| plane.remove(id))?;
     let counts = plane.store.counts()?;
     ensure!((counts.cgpus, counts.held_mib) == (0, 0), "something was not given back: {counts:?}");
-    Ok(Found {
-        name: "control",
-        commit: commit(),
-        mode: "real, with VMs, endpoints and nodes in memory",
-        window: format!("median of {REPEATS}; {} s for each rate", time.as_secs()),
-        seeds: Vec::new(),
-        figures,
-        baselines: BTreeMap::new(),
-        controls,
-    })
+    let mode = "real, with VMs, endpoints and nodes in memory".to_owned();
+    let window = format!("median of {REPEATS}; {} s for each rate", time.as_secs());
+    Ok(Found { controls, ..Found::new("control", mode, window, figures) })
 }
 
 fn commit() -> String {

@@ -1,6 +1,7 @@
 //! Tokens that this control plane did not make.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,10 @@ const DISBELIEVED: Duration = Duration::from_secs(5);
 /// Tokens that are remembered.
 const REMEMBERED_MAX: usize = 10_000;
 
+/// Tokens about which Keystone is asked at once: a small part of the requests at once, so that
+/// invented tokens do not keep known ones out while it is slow.
+const ASKED_MAX: usize = 32;
+
 /// Whoever else knows tokens.
 pub trait Identity: Send + Sync + std::fmt::Debug {
     /// Who shows a token, and what that lets them do; nobody if it is not known.
@@ -37,6 +42,31 @@ pub struct KeystoneTokens {
     cloud: Cloud,
     own_project: OnceLock<String>,
     remembered: Mutex<BTreeMap<[u8; 32], Remembered>>,
+    asked: Asked,
+}
+
+/// How many tokens are being asked about.
+#[derive(Debug, Default)]
+struct Asked(AtomicUsize);
+
+/// One of them.
+#[derive(Debug)]
+struct Asking<'a>(&'a Asked);
+
+impl Asked {
+    fn begin(&self) -> Result<Asking<'_>, Failure> {
+        let asking = Asking(self);
+        if self.0.fetch_add(1, Ordering::Relaxed) < ASKED_MAX {
+            return Ok(asking);
+        }
+        Err(Failure::passing("Keystone is being asked about many other tokens: try again"))
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.0.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 #[derive(Debug, Clone)]
@@ -49,7 +79,8 @@ impl KeystoneTokens {
     /// Of that cloud.
     #[must_use]
     pub fn new(cloud: Cloud) -> Self {
-        Self { cloud, own_project: OnceLock::new(), remembered: Mutex::default() }
+        let (remembered, asked) = (Mutex::default(), Asked::default());
+        Self { cloud, own_project: OnceLock::new(), remembered, asked }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<[u8; 32], Remembered>> {
@@ -65,6 +96,7 @@ impl KeystoneTokens {
     }
 
     fn ask(&self, token: &str) -> Result<Remembered, Failure> {
+        let _asking = self.asked.begin()?;
         let own = self.own_project()?;
         let bearer = self.cloud.keystone().validate(token)?;
         let lasts = bearer.as_ref().map_or(DISBELIEVED, |bearer| bearer.lasts.min(BELIEVED));
@@ -89,7 +121,8 @@ impl Identity for KeystoneTokens {
         let fresh = self.ask(token)?;
         let mut remembered = self.lock();
         if remembered.len() >= REMEMBERED_MAX {
-            remembered.retain(|_, known| known.until > now);
+            // Those that anybody can invent go first.
+            remembered.retain(|_, known| known.until > now && known.token.is_some());
             if remembered.len() >= REMEMBERED_MAX {
                 remembered.clear();
             }
@@ -132,6 +165,16 @@ fn rights(bearer: &Bearer, own_project: &str) -> Option<TokenRow> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_more_are_asked_about_at_once_than_may_be() {
+        let asked = Asked::default();
+        let mut all: Vec<Asking<'_>> = (0..ASKED_MAX).map(|_| asked.begin().unwrap()).collect();
+        assert!(!asked.begin().unwrap_err().is_permanent);
+        all.pop();
+        drop(asked.begin().unwrap());
+        asked.begin().unwrap();
+    }
 
     fn bearer(project: Option<&str>, is_of_system: bool, roles: &[&str]) -> Bearer {
         Bearer {

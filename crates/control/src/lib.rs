@@ -14,6 +14,7 @@ pub mod bench;
 pub mod bounded;
 pub mod clock;
 pub mod crash;
+pub mod deployment;
 pub mod engine;
 pub mod execute;
 pub mod hosts;

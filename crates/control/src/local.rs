@@ -30,7 +30,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 const TOKENS_MAX: u32 = 100_000;
 
 /// What the example's project may have.
-const QUOTA: Quota = Quota { cgpus: 64, memory_mib: 64 << 10, exclusive_gpus: 8 };
+const QUOTA: Quota = Quota { cgpus: 128, memory_mib: 64 << 10, exclusive_gpus: 8 };
 
 /// `weft-control local`
 pub(crate) fn local(options: &LocalOptions) -> Result<()> {
@@ -80,7 +80,7 @@ fn start_node(folder: &Path, gpus: u16) -> Result<()> {
         return Ok(());
     }
     // Programs in VMs reach the node by its gateway and no other way: neither its sockets nor what
-    // it keeps. The gateway's user has to get to the socket that is its own.
+    // it keeps. The gateway's user has to get to the socket that its group may open.
     for (folder, mode) in [(folder, 0o711), (&folder.join("state"), 0o700)] {
         fs::DirBuilder::new().recursive(true).mode(mode).create(folder)?;
         fs::set_permissions(folder, fs::Permissions::from_mode(mode))?;

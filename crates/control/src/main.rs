@@ -9,12 +9,14 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use clap::Parser;
+use weft_api::v1::Client;
 use weft_control::bench;
+use weft_control::deployment::{self, Plan};
 use weft_control::provision::local::{guest, relay};
 
-use crate::args::{Arguments, What};
+use crate::args::{Arguments, DeploymentOptions, What};
 
 fn main() -> ExitCode {
     // What somebody left open is not for VMs. It must not be there at all before Linux 5.11.
@@ -27,6 +29,7 @@ fn main() -> ExitCode {
         What::Bench { seconds, json } => {
             bench::run(Duration::from_secs(seconds)).and_then(|found| line(&found.text(json)?))
         }
+        What::Deployment(options) => measure_deployment(&options),
         What::Guest { folder } => guest::guest(&folder),
         What::Inside { folder } => guest::inside(&folder),
         What::Relay { folder } => relay::relay(&folder),
@@ -38,6 +41,26 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// `weft-control deployment`
+fn measure_deployment(options: &DeploymentOptions) -> Result<()> {
+    let path = &options.token_file;
+    let token = std::fs::read_to_string(path);
+    let token = token.with_context(|| format!("cannot read {}", path.display()))?;
+    let client = Client::new(&options.url, token.trim())?;
+    let plan = Plan {
+        cgpus: options.cgpus.clone(),
+        vms: options.vms.clone(),
+        memory_mib: options.memory_mib,
+        repeats: options.repeats.into(),
+    };
+    let found = deployment::run(&client, &plan, format!("real, VMs are {}", options.what))?;
+    if let Some(path) = &options.drawing {
+        std::fs::write(path, deployment::drawing(&plan, &found))
+            .with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    line(&found.text(options.json)?)
 }
 
 /// A line of what was asked for.

@@ -9,6 +9,7 @@
 
 pub mod agent;
 pub mod devices;
+pub mod folder;
 pub mod qemu;
 pub mod server;
 

@@ -4,7 +4,6 @@
 
 use std::io::Write as _;
 use std::num::NonZeroI32;
-use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitCode, Stdio};
@@ -13,20 +12,25 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use rustix::process::{Pid, Signal};
+use weft_guest::folder::Folder;
 use weft_guest::qemu::Machine;
 use weft_guest::server::{self, Server};
 use weft_guest::{agent, devices};
+use weft_wire::name::{NAME_RULE, is_vgpu_name};
 use weft_wire::size;
 
 /// How often a server looks whether its machine has ended.
 const PAUSE: Duration = Duration::from_millis(50);
+
+/// Memory in which Linux and its first file system start.
+const RAM_MIN_MIB: u64 = 64;
 
 /// How long a machine whose program has ended has to switch itself off.
 const OFF_LIMIT: Duration = Duration::from_secs(10);
 
 /// vGPUs of virtual machines.
 #[derive(Debug, Parser)]
-#[command(name = "weft-guest", version)]
+#[command(version)]
 struct Arguments {
     #[command(subcommand)]
     what: What,
@@ -83,6 +87,7 @@ struct AgentOptions {
 #[derive(Debug, Args)]
 struct ServeOptions {
     /// vGPU of all of the machine's programs, created if it is not there.
+    #[arg(value_parser = vgpu)]
     name: String,
     /// The node's tenant socket.
     #[arg(long, default_value = "/run/weft/tenant.sock", env = "WEFT_SOCKET")]
@@ -91,9 +96,9 @@ struct ServeOptions {
     /// a temporary one without it.
     #[arg(long)]
     folder: Option<PathBuf>,
-    /// Weight if the vGPU is created.
-    #[arg(long, default_value_t = 0)]
-    weight: u32,
+    /// Weight if the vGPU is created; the node's default without it.
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    weight: Option<u32>,
     /// Memory quota if the vGPU is created.
     #[arg(long, value_parser = bytes)]
     memory: Option<u64>,
@@ -123,10 +128,10 @@ struct MachineOptions {
     #[arg(long, default_value = "", allow_hyphen_values = true)]
     append: String,
     /// Memory of the guest's own.
-    #[arg(long, default_value = "512MiB", value_parser = bytes)]
+    #[arg(long, default_value = "512MiB", value_parser = ram)]
     ram: u64,
     /// Processors of the guest.
-    #[arg(long, default_value_t = 1)]
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=255))]
     processors: u32,
     /// QEMU's accelerators, in the order in which they are tried.
     #[arg(long, default_value = "kvm:tcg")]
@@ -151,6 +156,17 @@ fn octal(text: &str) -> Result<u32, String> {
 fn bytes(text: &str) -> Result<u64, String> {
     let bytes = size::parse(text).filter(|bytes| *bytes > 0);
     bytes.ok_or_else(|| format!("`{text}` is no size: write 256MiB or 1GiB"))
+}
+
+fn ram(text: &str) -> Result<u64, String> {
+    let enough = bytes(text)?;
+    let rule = || format!("{text}: a guest with these programs needs {RAM_MIN_MIB}MiB at least");
+    (enough >= RAM_MIN_MIB << 20).then_some(enough).ok_or_else(rule)
+}
+
+fn vgpu(text: &str) -> Result<String, String> {
+    let rule = || format!("a vGPU's name is {NAME_RULE}");
+    is_vgpu_name(text).then(|| text.to_owned()).ok_or_else(rule)
 }
 
 fn main() -> ExitCode {
@@ -195,36 +211,29 @@ fn say_devices() -> Result<i32> {
     Ok(0)
 }
 
-fn open(options: ServeOptions) -> Result<(Server, bool)> {
+fn open(options: ServeOptions) -> Result<(Server, Folder, bool)> {
     let ServeOptions { name, node, folder, weight, memory, token, region, sessions, counts } =
         options;
-    let folder = folder.map_or_else(|| own_folder(&name), Ok)?;
+    let folder = match folder {
+        Some(folder) => Folder::given(folder)?,
+        None => Folder::temporary(&name)?,
+    };
     let settings = server::Settings {
         node,
-        folder,
+        folder: folder.path().to_owned(),
         vgpu: name,
-        weight,
+        weight: weight.unwrap_or(0),
         memory_bytes: memory.unwrap_or(0),
         token,
         region_bytes: region,
         sessions,
     };
-    Ok((Server::open(settings)?, counts))
-}
-
-/// A folder that only this user reaches.
-fn own_folder(name: &str) -> Result<PathBuf> {
-    let folder = std::env::temp_dir().join(format!("weft-vm-{name}-{}", std::process::id()));
-    std::fs::DirBuilder::new()
-        .mode(0o700)
-        .create(&folder)
-        .with_context(|| format!("cannot make {}", folder.display()))?;
-    Ok(folder)
+    Ok((Server::open(settings)?, folder, counts))
 }
 
 /// Serves for ever. What QEMU needs is printed, an argument a line.
 fn serve(options: ServeOptions) -> Result<i32> {
-    let (mut server, _) = open(options)?;
+    let (mut server, _folder, _) = open(options)?;
     for argument in server.devices() {
         answer(&argument)?;
     }
@@ -235,9 +244,7 @@ fn serve(options: ServeOptions) -> Result<i32> {
 }
 
 fn run_machine(options: ServeOptions, machine: MachineOptions) -> Result<i32> {
-    let is_own = options.folder.is_none();
-    let (mut server, wants_counts) = open(options)?;
-    let folder = is_own.then(|| Folder(server.folder().to_owned()));
+    let (mut server, folder, wants_counts) = open(options)?;
     let machine = Machine {
         qemu: machine.qemu,
         accel: machine.accel,
@@ -285,16 +292,6 @@ fn become_program(parent: i32, program: &[std::ffi::OsString]) -> Result<i32> {
             name.to_string_lossy()
         )
     })
-}
-
-/// A folder that goes with this value.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        // It may have gone already.
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
 }
 
 /// A machine that ends with this value.

@@ -139,8 +139,6 @@ impl Server {
     pub fn open(settings: Settings) -> Result<Self> {
         let (node, region, name) = open_region(&settings, [0; 16])?;
         let region = region.context("the node sent no region")?;
-        fs::create_dir_all(&settings.folder)
-            .with_context(|| format!("cannot make {}", settings.folder.display()))?;
         let control_listener = listen(&control_socket(&settings.folder))?;
         let marks_listener = listen(&marks_socket(&settings.folder))?;
         let monitor_listener = listen(&monitor_socket(&settings.folder))?;

@@ -21,7 +21,6 @@ mod decimal;
 mod device;
 mod guests;
 mod limits;
-mod name;
 mod paths;
 mod pool;
 mod remote;
@@ -36,13 +35,13 @@ pub(crate) use device::Dealing;
 pub use device::DeviceConfig;
 pub use guests::GuestsConfig;
 pub use limits::{Choice, LimitError, UserLimits, UserLimitsConfig};
-pub use name::{NAME_RULE, is_vgpu_name};
 pub use paths::{default_runtime_dir, default_state_dir, search_places};
 pub use pool::PoolSettings;
 pub use remote::RemoteConfig;
 pub use size::ByteSize;
 pub use sla::SlaSetting;
 pub use tenants::{Member, Members};
+pub use weft_wire::name::{NAME_RULE, is_vgpu_name};
 
 /// Lowest and highest weight of a vGPU.
 pub const WEIGHTS: std::ops::RangeInclusive<u32> = 1..=10_000;

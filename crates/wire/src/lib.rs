@@ -25,6 +25,7 @@ pub mod container;
 pub mod guest;
 pub mod handshake;
 pub mod id;
+pub mod name;
 pub mod progress;
 pub mod remote;
 pub mod reply;

@@ -331,6 +331,10 @@ fn what_pools_decide_is_in_the_journal_and_replays() {
     });
     let own = &report["pools"]["p"];
     assert!(own["runs"].as_u64().unwrap() >= 8 && own["lost"] == 0, "{report}");
+    // Its folder is a journal too.
+    let alone = replayed(&scratch.path().join("pool-p")).unwrap();
+    let pools = alone["pools"].as_object().unwrap();
+    assert!(pools.len() == 1 && pools.values().all(|pool| pool["lost"] == 0), "{alone}");
 }
 
 #[test]

@@ -11,6 +11,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::store::Port;
 
+/// Gateways of one VM, as many as the last number of a masked address has values.
+const GATEWAYS_MAX: u32 = 250;
+
+/// The port at masked addresses, GSaaS' own.
+const MASKED_PORT: u16 = 18_515;
+
+/// Refuses a gateway for which a VM has no address left; `whose` it would be.
+fn ensure_room(number: u32, whose: &str) -> Result<(), Failure> {
+    let words = || format!("{whose}'s GPUs lie on at most {GATEWAYS_MAX} nodes");
+    if number < GATEWAYS_MAX { Ok(()) } else { Err(Failure::permanent(words())) }
+}
+
+/// Where a VM with a network of its own finds its gateway of this number.
+fn link_local(number: u32) -> String {
+    format!("169.254.77.{}:{MASKED_PORT}", number + 1)
+}
+
 /// Why something outside was not done.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{words}")]

@@ -8,15 +8,12 @@ use std::os::unix::fs::DirBuilderExt;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
-use super::{Delivery, Failure, Provisioner, VmSpec, VmState};
+use super::{Delivery, Failure, Provisioner, VmSpec, VmState, ensure_room};
 use crate::rules::{Endpoint, GrantRow};
 use crate::store::Port;
 
 /// How instances of jobs are called: this, the job's number, and the node's name.
 const PREFIX: &str = "slurm-";
-
-/// Gateways of one job.
-const GATEWAYS_MAX: u32 = 250;
 
 /// Words of a job that Slurm does not know any longer.
 const FORGOTTEN: &str = "Invalid job id";
@@ -103,10 +100,7 @@ impl Provisioner for Slurm {
 
     /// A job is on its node's own network and nothing is masked: gateways are only numbered.
     fn masked(&self, _slot: u32, number: u32) -> Result<String, Failure> {
-        if number >= GATEWAYS_MAX {
-            let words = format!("a job's GPUs lie on at most {GATEWAYS_MAX} nodes");
-            return Err(Failure::permanent(words));
-        }
+        ensure_room(number, "a job")?;
         Ok(format!("gateway-{number}"))
     }
 

@@ -4,6 +4,7 @@
 
 mod crash;
 mod database;
+mod deployment;
 mod document;
 mod http;
 mod openstack;

@@ -1,9 +1,9 @@
 //! The runtime directory: one daemon at a time, its sockets, and its workers' doors.
 
-use std::fs::File;
+use std::fs::{File, Permissions};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, bail};
@@ -60,10 +60,9 @@ impl Runtime {
         let tenant = &self.tenant_path;
         let tenant_fd = listen_packets(tenant, config.sockets.tenant_mode)
             .with_context(|| format!("cannot listen on {}", tenant.display()))?;
-        // Whoever else may attach: the gateway may, which is a process of a user of its own.
         if let Some(user) = config.gateway_user() {
-            std::os::unix::fs::chown(tenant, Some(user), None)
-                .with_context(|| format!("cannot give {} to user {user}", tenant.display()))?;
+            let_in(tenant, user, config.sockets.tenant_mode)
+                .with_context(|| format!("cannot let user {user} open {}", tenant.display()))?;
         }
         let admin = &self.admin_path;
         remove_stale(admin).with_context(|| format!("cannot replace {}", admin.display()))?;
@@ -298,6 +297,18 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
+/// Lets the gateway, a process of a user and group of its own, open a socket that others may not.
+/// It does not own the socket: it could shut everybody out.
+fn let_in(socket: &Path, gateway: u32, mode: u32) -> io::Result<()> {
+    const OTHERS: u32 = 0o006;
+    const GROUP: u32 = 0o060;
+    if mode & OTHERS == OTHERS {
+        return Ok(());
+    }
+    std::os::unix::fs::chown(socket, None, Some(gateway))?;
+    std::fs::set_permissions(socket, Permissions::from_mode(mode | GROUP))
+}
+
 fn listen_packets(path: &Path, mode: u32) -> io::Result<OwnedFd> {
     remove_stale(path)?;
     peer::listen(path, mode, BACKLOG)
@@ -305,9 +316,6 @@ fn listen_packets(path: &Path, mode: u32) -> io::Result<OwnedFd> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs::Permissions;
-    use std::os::unix::fs::PermissionsExt;
-
     use super::*;
 
     fn config(dir: &Path) -> NodeConfig {
@@ -318,6 +326,19 @@ mod tests {
         let set = |key: &str, path: &Path| (key.to_owned(), path.display().to_string());
         let settings = [set("sockets.runtime_dir", dir), set("state_dir", state)];
         NodeConfig::load(None, |_| None, &settings).unwrap()
+    }
+
+    #[test]
+    fn the_gateways_group_may_open_a_socket_that_others_may_not() {
+        let dir = tempfile::tempdir().unwrap();
+        let group = rustix::process::getegid().as_raw();
+        for (before, after) in [(0o600, 0o660), (0o660, 0o660), (0o666, 0o666)] {
+            let socket = dir.path().join(format!("{before:o}"));
+            File::create(&socket).unwrap();
+            std::fs::set_permissions(&socket, Permissions::from_mode(before)).unwrap();
+            let_in(&socket, group, before).unwrap();
+            assert_eq!(std::fs::metadata(&socket).unwrap().mode() & 0o777, after);
+        }
     }
 
     #[test]

@@ -6,20 +6,23 @@ use alloc::vec::Vec;
 use super::{ReplayError, VERSION};
 use crate::codec::{Codec, Malformed, Reader};
 
-/// Appends the header of a journal that begins with `state`.
-pub(super) fn begin(magic: &[u8; 8], state: &[u8], out: &mut Vec<u8>) {
+/// Appends the header of a journal that begins at `now_ns` with `state`; what writes its records.
+pub(super) fn begin(magic: &[u8; 8], now_ns: u64, state: Vec<u8>, out: &mut Vec<u8>) -> Records {
     out.extend_from_slice(magic);
     out.extend_from_slice(&VERSION.to_le_bytes());
     state.len().put(out);
-    out.extend_from_slice(state);
-    out.extend_from_slice(&checksum(state).to_le_bytes());
+    out.extend_from_slice(&state);
+    let sum = checksum(&state);
+    out.extend_from_slice(&sum.to_le_bytes());
+    // The state's memory serves as the records' scratch space.
+    Records { last_ns: now_ns, sum, body: state }
 }
 
-/// Reads the header: the state, and what follows it.
+/// Reads the header: the state, and the records that follow it.
 pub(super) fn open<'a>(
     magic: &[u8; 8],
     journal: &'a [u8],
-) -> Result<(&'a [u8], Reader<'a>), ReplayError> {
+) -> Result<(&'a [u8], RecordReader<'a>), ReplayError> {
     let mut input = Reader::new(journal);
     if input.bytes(magic.len()).ok() != Some(magic) {
         return Err(ReplayError::NoJournal);
@@ -35,22 +38,18 @@ pub(super) fn open<'a>(
     if sum != checksum(state) {
         return Err(ReplayError::Damaged);
     }
-    Ok((state, input))
+    Ok((state, RecordReader { input, sum }))
 }
 
 /// Writes records: each has the time since the one before, an event, and what became of it.
 #[derive(Clone, Debug)]
 pub(super) struct Records {
     last_ns: u64,
+    sum: u64,
     body: Vec<u8>,
 }
 
 impl Records {
-    /// Records from `now_ns` on. What `body` holds is scratch space.
-    pub(super) fn begin(now_ns: u64, body: Vec<u8>) -> Self {
-        Self { last_ns: now_ns, body }
-    }
-
     /// Appends an event and its actions; `None` if it was refused.
     pub(super) fn append<E: Codec, A: Codec>(
         &mut self,
@@ -65,24 +64,55 @@ impl Records {
         put_outcome(actions, &mut self.body);
         self.body.len().put(out);
         out.extend_from_slice(&self.body);
+        self.sum = mixed(self.sum, &self.body);
+        out.extend_from_slice(&folded(self.sum).to_le_bytes());
     }
 }
 
-/// Reads what [`Records::append`] wrote, but for its length: the time since the record before, in
-/// ns, the event, and its actions.
-pub(super) fn take<E: Codec, A: Codec>(
-    mut body: Reader<'_>,
-) -> Result<(i64, E, Option<Vec<A>>), Malformed> {
-    let fields = (i64::take(&mut body)?, E::take(&mut body)?, take_outcome(&mut body)?);
-    if body.left() > 0 { Err(body.malformed("end of the record")) } else { Ok(fields) }
+/// Reads records one after the other.
+#[derive(Clone, Debug)]
+pub(super) struct RecordReader<'a> {
+    input: Reader<'a>,
+    sum: u64,
 }
 
-/// The next record; `None` if the journal was cut within it.
-pub(super) fn next<'a>(input: &mut Reader<'a>) -> Option<Reader<'a>> {
-    let mut ahead = input.clone();
-    let body = usize::take(&mut ahead).and_then(|len| ahead.bytes(len)).ok()?;
-    *input = ahead;
-    Some(Reader::new(body))
+/// A record: the time since the one before, in ns, the event, and its actions.
+type Fields<E, A> = (i64, E, Option<Vec<A>>);
+
+impl RecordReader<'_> {
+    /// Reads the next record, which has this number; `None` at the end. A journal that was cut
+    /// within it ends there, and `cut` says so.
+    pub(super) fn next<E: Codec, A: Codec>(
+        &mut self,
+        number: u64,
+        cut: &mut bool,
+    ) -> Result<Option<Fields<E, A>>, ReplayError> {
+        if self.input.left() == 0 {
+            return Ok(None);
+        }
+        let Some((body, sum)) = whole(&mut self.input) else {
+            *cut = true;
+            return Ok(None);
+        };
+        self.sum = mixed(self.sum, body);
+        if folded(self.sum) != sum {
+            return Err(ReplayError::DamagedRecord(number));
+        }
+        let malformed = |source| ReplayError::Malformed { record: number, source };
+        take(Reader::new(body)).map(Some).map_err(malformed)
+    }
+}
+
+/// The bytes of the next record and their checksum; `None` if the journal was cut within them.
+fn whole<'a>(input: &mut Reader<'a>) -> Option<(&'a [u8], u32)> {
+    let body = usize::take(input).and_then(|len| input.bytes(len)).ok()?;
+    Some((body, u32::from_le_bytes(fixed::<4>(input).ok()?)))
+}
+
+/// Reads what [`Records::append`] wrote between length and checksum.
+fn take<E: Codec, A: Codec>(mut body: Reader<'_>) -> Result<Fields<E, A>, Malformed> {
+    let fields = (i64::take(&mut body)?, E::take(&mut body)?, take_outcome(&mut body)?);
+    if body.left() > 0 { Err(body.malformed("end of the record")) } else { Ok(fields) }
 }
 
 /// Writes the time of a record after another one's. Clocks are below 2⁶³ ns (292 years), so the
@@ -115,8 +145,19 @@ fn take_outcome<A: Codec>(input: &mut Reader<'_>) -> Result<Option<Vec<A>>, Malf
 
 /// FNV-1a: finds damage, not malice. A journal is as trusted as the daemon's other files.
 fn checksum(bytes: &[u8]) -> u64 {
+    mixed(0xcbf2_9ce4_8422_2325, bytes)
+}
+
+/// The checksum of what had `sum`, and these bytes behind it: a record's holds all before it.
+fn mixed(sum: u64, bytes: &[u8]) -> u64 {
     let mix = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, mix)
+    bytes.iter().fold(sum, mix)
+}
+
+/// What of a checksum stands behind each record.
+fn folded(sum: u64) -> u32 {
+    let [a, b, c, d, e, f, g, h] = sum.to_le_bytes();
+    u32::from_le_bytes([a ^ e, b ^ f, c ^ g, d ^ h])
 }
 
 fn fixed<const N: usize>(input: &mut Reader<'_>) -> Result<[u8; N], Malformed> {

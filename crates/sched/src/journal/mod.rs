@@ -8,11 +8,12 @@
 //!
 //! ```text
 //! journal    = "WEFTJRNL" version:u16le length state checksum:u64le record*
-//! record     = length time event outcome
+//! record     = length time event outcome checksum:u32le
 //! time       = ns since the record before (since the state's, for the first), zigzag
 //! event      = number fields          outcome = 0 (refused) | 1 + number of actions, actions
 //! ```
-//! Integers are varints. A file that was cut within its last record is read up to there.
+//! Integers are varints. A record's checksum holds all records before it too. A file that was cut
+//! within its last record is read up to there.
 //!
 //! Pools of devices have journals of their own, of the same form: [`PoolWriter`], [`PoolReplay`].
 
@@ -34,7 +35,7 @@ use crate::node::Node;
 const MAGIC: &[u8; 8] = b"WEFTJRNL";
 
 /// The version of the format. It changes with the fields of events, actions and state.
-pub const VERSION: u16 = 7;
+pub const VERSION: u16 = 8;
 
 /// Writes a journal. It only appends to the buffer that it is given: the caller writes that out.
 ///
@@ -59,8 +60,7 @@ impl Writer {
     pub fn begin(node: &Node, out: &mut Vec<u8>) -> Self {
         let mut state = Vec::new();
         node.put(&mut state);
-        frame::begin(MAGIC, &state, out);
-        Self(frame::Records::begin(node.now_ns, state))
+        Self(frame::begin(MAGIC, node.now_ns, state, out))
     }
 
     /// Appends what [`Node::handle`] was given and what it gave: its result, and the actions of

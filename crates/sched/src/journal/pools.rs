@@ -4,7 +4,6 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use super::{ReplayError, Summary, frame};
-use crate::codec::Reader;
 use crate::codec::codec;
 use crate::pool::{Pool, PoolAction, PoolError, PoolEvent};
 
@@ -22,8 +21,7 @@ pub struct PoolWriter(frame::Records);
 impl PoolWriter {
     /// Appends the header of a journal that begins with the state of `pool`.
     pub fn begin(pool: &Pool, out: &mut Vec<u8>) -> Self {
-        frame::begin(MAGIC, &pool.snapshot(), out);
-        Self(frame::Records::begin(pool.now_ns(), Vec::new()))
+        Self(frame::begin(MAGIC, pool.now_ns(), pool.snapshot(), out))
     }
 
     /// Appends what [`Pool::handle`] was given and what it gave: its result, and the actions of
@@ -66,7 +64,7 @@ pub struct PoolDifference {
 #[derive(Debug)]
 pub struct PoolReplay<'a> {
     pool: Pool,
-    input: Reader<'a>,
+    input: frame::RecordReader<'a>,
     now_ns: u64,
     actions: Vec<PoolAction>,
     summary: Summary,
@@ -121,16 +119,11 @@ impl<'a> PoolReplay<'a> {
     }
 
     fn read(&mut self) -> Result<Option<PoolRecord>, ReplayError> {
-        if self.input.left() == 0 {
-            return Ok(None);
-        }
-        let Some(body) = frame::next(&mut self.input) else {
-            self.summary.cut = true;
+        let number = self.summary.records;
+        let Some((elapsed_ns, event, actions)) = self.input.next(number, &mut self.summary.cut)?
+        else {
             return Ok(None);
         };
-        let number = self.summary.records;
-        let (elapsed_ns, event, actions) = frame::take(body)
-            .map_err(|source| ReplayError::Malformed { record: number, source })?;
         self.now_ns = self.now_ns.wrapping_add_signed(elapsed_ns);
         Ok(Some(PoolRecord { number, now_ns: self.now_ns, event, actions }))
     }

@@ -53,6 +53,9 @@ pub enum ReplayError {
     /// The state at the beginning is damaged.
     #[error("the state at the beginning is damaged")]
     Damaged,
+    /// A record is damaged.
+    #[error("record {0} is damaged: its checksum is another")]
+    DamagedRecord(u64),
     /// A part cannot be read.
     #[error("record {record} cannot be read: {source}")]
     Malformed {
@@ -92,7 +95,7 @@ pub struct Summary {
 #[derive(Debug)]
 pub struct Replay<'a> {
     node: Node,
-    input: Reader<'a>,
+    input: frame::RecordReader<'a>,
     now_ns: u64,
     actions: Actions,
     summary: Summary,
@@ -146,16 +149,11 @@ impl<'a> Replay<'a> {
     }
 
     fn read(&mut self) -> Result<Option<Record>, ReplayError> {
-        if self.input.left() == 0 {
-            return Ok(None);
-        }
-        let Some(body) = frame::next(&mut self.input) else {
-            self.summary.cut = true;
+        let number = self.summary.records;
+        let Some((elapsed_ns, event, actions)) = self.input.next(number, &mut self.summary.cut)?
+        else {
             return Ok(None);
         };
-        let number = self.summary.records;
-        let (elapsed_ns, event, actions) = frame::take(body)
-            .map_err(|source| ReplayError::Malformed { record: number, source })?;
         self.now_ns = self.now_ns.wrapping_add_signed(elapsed_ns);
         let outcome = actions.map_or(Outcome::Refused, Outcome::Done);
         Ok(Some(Record { number, now_ns: self.now_ns, event, outcome }))

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use self::lock::Lock;
-use super::{Failure, Provisioner, VmSpec, VmState};
+use super::{Failure, MASKED_PORT, Provisioner, VmSpec, VmState, ensure_room, link_local};
 use crate::rules::{Endpoint, GrantRow};
 use crate::store::Port;
 
@@ -39,12 +39,6 @@ const START_LIMIT: Duration = Duration::from_secs(20);
 
 /// How often to look for that.
 const PAUSE: Duration = Duration::from_millis(1);
-
-/// Gateways of one VM, as many as the last number of a masked address has values.
-const GATEWAYS_MAX: u32 = 250;
-
-/// The port at masked addresses, GSaaS' own.
-const MASKED_PORT: u16 = 18_515;
 
 /// How VMs are kept apart.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -243,12 +237,9 @@ impl Provisioner for Local {
     }
 
     fn masked(&self, slot: u32, number: u32) -> Result<String, Failure> {
-        if number >= GATEWAYS_MAX {
-            let words = format!("a VM's GPUs lie on at most {GATEWAYS_MAX} nodes");
-            return Err(Failure::permanent(words));
-        }
+        ensure_room(number, "a VM")?;
         Ok(match self.settings.isolation {
-            Isolation::Namespaces => format!("169.254.77.{}:{MASKED_PORT}", number + 1),
+            Isolation::Namespaces => link_local(number),
             // All VMs share one loopback: each slot has an address, each gateway a port.
             Isolation::Processes => {
                 let [_, high, middle, low] = slot.to_be_bytes();

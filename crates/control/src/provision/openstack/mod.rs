@@ -22,7 +22,7 @@ use base64::engine::general_purpose::STANDARD;
 use hmac::{Hmac, Mac};
 use sha2::Sha256;
 
-use super::{Failure, Provisioner, VmSpec, VmState};
+use super::{Failure, Provisioner, VmSpec, VmState, ensure_room, link_local};
 use crate::openstack::nova::{NewServer, Server};
 use crate::openstack::{ApiError, Cloud};
 use crate::random;
@@ -33,12 +33,6 @@ const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Bytes of user-data that Nova takes, in base64.
 const USER_DATA_MAX: usize = 65_535;
-
-/// Gateways of one VM, as many as the last number of a masked address has values.
-const GATEWAYS_MAX: u32 = 250;
-
-/// The port at masked addresses, GSaaS' own.
-const MASKED_PORT: u16 = 18_515;
 
 /// Bytes of the key of seals.
 const KEY_BYTES: usize = 32;
@@ -249,11 +243,8 @@ impl Provisioner for OpenStack {
     }
 
     fn masked(&self, _slot: u32, number: u32) -> Result<String, Failure> {
-        if number >= GATEWAYS_MAX {
-            let words = format!("a VM's GPUs lie on at most {GATEWAYS_MAX} nodes");
-            return Err(Failure::permanent(words));
-        }
-        Ok(format!("169.254.77.{}:{MASKED_PORT}", number + 1))
+        ensure_room(number, "a VM")?;
+        Ok(link_local(number))
     }
 
     fn create(&self, vm: &VmSpec) -> Result<(), Failure> {

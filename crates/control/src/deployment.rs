@@ -1,0 +1,224 @@
+//! How long a VM with cGPUs takes until it is ready, part for part (GSaaS §V-C, equation 1), asked
+//! of a control plane that runs: whatever makes its VMs.
+//!
+//! The paper's boot time is `check + create + activate + max(deploy, select + configure)`. Here the
+//! *deploy* part is what the VM alone takes (its creation, its port, its start), the *manage* part
+//! everything else that the control plane does, and the *boot* time what somebody with a clock
+//! outside sees, polling included.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, ensure};
+use weft_api::v1::{Client, ClientError, Event, EventKind, InstanceState, Kind, Mode, NewInstance};
+
+use crate::bench::Found;
+
+/// How often to ask whether a VM is ready.
+const PAUSE: Duration = Duration::from_millis(2);
+
+/// A VM is ready after this time, or has failed.
+const LIMIT: Duration = Duration::from_secs(600);
+
+/// A VM that takes less is none of a hypervisor's.
+const DEPLOY_MS_MIN: f64 = 1_000.0;
+
+/// The steps in which only the VM is waited for.
+const OF_VM: [&str; 3] = ["create", "port", "active"];
+
+/// What is measured.
+#[derive(Debug, Clone)]
+pub struct Plan {
+    /// cGPUs of one VM, each in turn; the paper: 25, 50, 75, beside none.
+    pub cgpus: Vec<u32>,
+    /// VMs at once with one cGPU each; the paper: 15 to 90, begun 10 s apart.
+    pub vms: Vec<usize>,
+    /// Memory of each cGPU, in MiB; the paper: 100.
+    pub memory_mib: u64,
+    /// Times that each is measured.
+    pub repeats: usize,
+}
+
+/// The parts of one VM's boot, in ms.
+#[derive(Debug, Clone, Copy)]
+struct Boot {
+    boot: f64,
+    deploy: f64,
+    manage: f64,
+}
+
+/// Measures; every VM is removed again.
+///
+/// # Errors
+/// When the control plane refuses, or a VM fails.
+pub fn run(client: &Client, plan: &Plan, mode: String) -> Result<Found> {
+    let mut figures = BTreeMap::new();
+    // The first one fills caches.
+    boot_one(client, 1, plan.memory_mib)?;
+    for cgpus in &plan.cgpus {
+        let boots: Vec<Boot> = (0..plan.repeats)
+            .map(|_| boot_one(client, *cgpus, plan.memory_mib))
+            .collect::<Result<_>>()?;
+        let part = |part: fn(&Boot) -> f64| median(boots.iter().map(part).collect());
+        let (deploy, manage) = (part(|boot| boot.deploy), part(|boot| boot.manage));
+        figures.insert(format!("boot_ms_{cgpus}"), part(|boot| boot.boot));
+        figures.insert(format!("deploy_ms_{cgpus}"), deploy);
+        figures.insert(format!("manage_ms_{cgpus}"), manage);
+        let overhead = part(|boot| (boot.boot - boot.deploy) / boot.deploy.max(f64::MIN_POSITIVE));
+        // Over a process, which starts in milliseconds, it would say nothing.
+        if deploy >= DEPLOY_MS_MIN {
+            figures.insert(format!("overhead_{cgpus}"), overhead);
+        }
+    }
+    for vms in &plan.vms {
+        let (median, longest) = boot_many(client, *vms, plan.memory_mib)?;
+        figures.insert(format!("boot_ms_median_of_{vms}_vms"), median);
+        figures.insert(format!("boot_ms_longest_of_{vms}_vms"), longest);
+    }
+    let window =
+        format!("medians of {}; cGPUs of {} MiB; VMs begun at once", plan.repeats, plan.memory_mib);
+    Ok(Found::new("deployment", mode, window, figures))
+}
+
+fn boot_one(client: &Client, cgpus: u32, memory_mib: u64) -> Result<Boot> {
+    let begun = Instant::now();
+    let instance = client.create_instance(None, &wanted(cgpus, memory_mib))?;
+    wait_ready(client, &instance.id)?;
+    let boot = begun.elapsed().as_secs_f64() * 1e3;
+    let operation = client.operation(&instance.operation)?;
+    remove(client, &instance.id)?;
+    let took = |is_meant: &dyn Fn(&str) -> bool| -> f64 {
+        let done = |event: &&Event| event.kind == EventKind::Done && is_meant(&event.step);
+        operation.events.iter().filter(done).map(|event| in_ms(event.took_us)).sum()
+    };
+    let deploy = took(&|step| OF_VM.contains(&step));
+    Ok(Boot { boot, deploy, manage: took(&|step| !OF_VM.contains(&step)) })
+}
+
+/// The median and the longest boot of so many VMs that are asked for at once.
+fn boot_many(client: &Client, vms: usize, memory_mib: u64) -> Result<(f64, f64)> {
+    let one = || -> Result<(f64, String)> {
+        let begun = Instant::now();
+        let instance = client.create_instance(None, &wanted(1, memory_mib))?;
+        wait_ready(client, &instance.id)?;
+        Ok((begun.elapsed().as_secs_f64() * 1e3, instance.id))
+    };
+    let ended = || anyhow::anyhow!("a thread ended before its time");
+    let booted: Vec<Result<(f64, String)>> = thread::scope(|scope| {
+        let threads: Vec<_> = (0..vms).map(|_| scope.spawn(one)).collect();
+        let joined = threads.into_iter().map(|thread| thread.join().map_err(|_| ended()));
+        joined.map(|booted| booted.and_then(|booted| booted)).collect()
+    });
+    let (mut times, mut failed) = (Vec::new(), None);
+    for one in booted {
+        match one {
+            Ok((ms, id)) => {
+                times.push(ms);
+                remove(client, &id)?;
+            }
+            Err(error) => failed = Some(error),
+        }
+    }
+    if let Some(error) = failed {
+        return Err(error.context(format!("one of {vms} VMs")));
+    }
+    let longest = times.iter().copied().fold(0.0, f64::max);
+    Ok((median(times), longest))
+}
+
+fn wait_ready(client: &Client, id: &str) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let instance = client.instance(id)?;
+        match instance.state {
+            InstanceState::Ready => return Ok(()),
+            InstanceState::Building => {}
+            InstanceState::Failed | InstanceState::Terminating | InstanceState::Terminated => {
+                anyhow::bail!("VM {id} came to nothing: {}", instance.failure.unwrap_or_default())
+            }
+        }
+        ensure!(begun.elapsed() < LIMIT, "VM {id} is not ready after {LIMIT:?}");
+        thread::sleep(PAUSE);
+    }
+}
+
+fn remove(client: &Client, id: &str) -> Result<()> {
+    client.delete_instance(id).with_context(|| format!("VM {id} stays"))?;
+    let begun = Instant::now();
+    loop {
+        match client.instance(id) {
+            Ok(one) if one.state == InstanceState::Terminated => return Ok(()),
+            Err(ClientError::Refused(problem)) if problem.kind == Kind::NotFound => return Ok(()),
+            Ok(_) => {}
+            Err(error) => return Err(error.into()),
+        }
+        ensure!(begun.elapsed() < LIMIT, "VM {id} is not gone after {LIMIT:?}");
+        thread::sleep(PAUSE);
+    }
+}
+
+fn wanted(cgpus: u32, memory_mib: u64) -> NewInstance {
+    NewInstance {
+        name: None,
+        project: None,
+        cgpus,
+        memory_mib: Some(memory_mib),
+        mode: Some(Mode::Shared),
+        locality: None,
+        weight: None,
+        sla_us: None,
+        user_data: None,
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[expect(clippy::cast_precision_loss, reason = "milliseconds of minutes")]
+fn in_ms(us: u64) -> f64 {
+    us as f64 / 1e3
+}
+
+/// The boot of one VM by its cGPUs as a drawing: the part of the VM, and what is beside it.
+#[must_use]
+pub fn drawing(plan: &Plan, found: &Found) -> String {
+    const BAR: f64 = 48.0;
+    const HEIGHT: f64 = 240.0;
+    let value = |name: String| found.figure(&name).unwrap_or(0.0);
+    let boot = |cgpus: &u32| value(format!("boot_ms_{cgpus}"));
+    let highest = plan.cgpus.iter().map(boot).fold(1.0, f64::max);
+    let scale = HEIGHT / highest;
+    let mut svg = String::from(
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"640\" height=\"340\" \
+         font-family=\"sans-serif\" font-size=\"12\">\n<text x=\"10\" y=\"18\">Boot time of a VM, \
+         ms: the VM's own part, and the rest above it</text>\n",
+    );
+    let mut x = 40.0;
+    for cgpus in &plan.cgpus {
+        let (boot, deploy) = (boot(cgpus), value(format!("deploy_ms_{cgpus}")).min(boot(cgpus)));
+        let (low, high) = (deploy * scale, boot * scale);
+        let bottom = 40.0 + HEIGHT;
+        let _ = writeln!(
+            svg,
+            "<rect x=\"{x}\" y=\"{:.1}\" width=\"{BAR}\" height=\"{low:.1}\" fill=\"#7a8\"/>\n\
+             <rect x=\"{x}\" y=\"{:.1}\" width=\"{BAR}\" height=\"{:.1}\" fill=\"#c63\"/>\n\
+             <text x=\"{x}\" y=\"{:.1}\">{boot:.0} ms</text>\n\
+             <text x=\"{x}\" y=\"{:.1}\">{cgpus} cGPUs</text>",
+            bottom - low,
+            bottom - high,
+            high - low,
+            bottom - high - 4.0,
+            bottom + 16.0,
+        );
+        x += BAR + 60.0;
+    }
+    svg.push_str(
+        "<text x=\"10\" y=\"325\">The paper: 0.2 % over a VM without cGPUs at 50, 12 % at 75 \
+         (Table 2).</text>\n</svg>\n",
+    );
+    svg
+}

@@ -1,0 +1,34 @@
+//! How long VMs take, asked from outside.
+
+use weft_api::v1::{Client, NewToken, Role};
+use weft_control::deployment::{Plan, drawing, run};
+
+use crate::http::serve;
+use crate::support::Cloud;
+
+#[test]
+fn the_parts_of_a_boot_are_within_what_a_clock_outside_sees() {
+    let cloud = Cloud::new(&[4]);
+    let (admin, address) = serve(&cloud);
+    cloud.project("team");
+    let asked = NewToken { name: "team".into(), project: Some("team".into()), role: Role::Member };
+    let team = admin.create_token(&asked).unwrap().secret;
+    let client = Client::new(&address.to_string(), &team).unwrap();
+    let plan = Plan { cgpus: vec![1, 4], vms: vec![3], memory_mib: 16, repeats: 3 };
+    let found = run(&client, &plan, "simulated".to_owned()).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&found.text(true).unwrap()).unwrap();
+    let figure = |name: &str| json["figures"][name].as_f64().unwrap();
+    for cgpus in [1, 4] {
+        let [boot, deploy, manage] =
+            ["boot", "deploy", "manage"].map(|part| figure(&format!("{part}_ms_{cgpus}")));
+        assert!(0.0 < manage && manage <= boot && deploy <= boot, "{json}");
+    }
+    assert!(figure("boot_ms_median_of_3_vms") <= figure("boot_ms_longest_of_3_vms"));
+    assert!(json["figures"].get("overhead_1").is_none(), "nothing boots here");
+    assert!(drawing(&plan, &found).contains("4 cGPUs"));
+    assert!(admin.cgpus().unwrap().is_empty(), "all are gone");
+    // One that asks for more than there is is told why.
+    let plan = Plan { cgpus: vec![4_000], ..plan };
+    let refused = run(&client, &plan, "simulated".to_owned()).unwrap_err().to_string();
+    assert!(refused.contains("cGPUs"), "{refused}");
+}
