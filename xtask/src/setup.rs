@@ -71,7 +71,20 @@ fn system_packages() -> Result<()> {
             missing.push(package);
         }
     }
+    // Replicas of the control plane share a database, which tests start themselves.
+    if !has_postgres() {
+        missing.push("postgresql");
+    }
     if missing.is_empty() { Ok(()) } else { install_packages(&missing) }
+}
+
+/// Whether the database's programs are there: Debian has them outside `PATH`.
+pub(crate) fn has_postgres() -> bool {
+    let versions = fs::read_dir("/usr/lib/postgresql").into_iter().flatten().flatten();
+    let of_debian = versions.map(|version| version.path().join("bin"));
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    let mut folders = of_debian.chain(std::env::split_paths(&paths));
+    folders.any(|folder| folder.join("initdb").exists() && folder.join("postgres").exists())
 }
 
 /// What the C compiler needs to compile parts of a program for NVIDIA GPUs.

@@ -38,6 +38,10 @@ pub(crate) fn run_all(filter: Option<&str>) -> Result<()> {
     if succeeds(Command::new("unshare").args(["--net", "nft", "list", "ruleset"])) {
         tests.env("WEFT_TEST_NETWORK", "require");
     }
+    // The same with a database of a test's own.
+    if setup::has_postgres() {
+        tests.env("WEFT_TEST_POSTGRES", "require");
+    }
     run(&mut tests)?;
     if filter.is_none() {
         run(cargo().args(["test", "--locked", "--workspace", "--quiet", "--doc"]))?;

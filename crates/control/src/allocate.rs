@@ -340,7 +340,7 @@ fn refused(error: &PlaceError, unreachable: usize) -> Problem {
 }
 
 /// What the store's refusals are to whoever asked.
-#[expect(clippy::needless_pass_by_value, reason = "it maps errors")]
+#[must_use]
 pub fn broken(error: StoreError) -> Problem {
     let kind = match &error {
         StoreError::Quota(_) => Kind::Quota,
@@ -350,11 +350,25 @@ pub fn broken(error: StoreError) -> Problem {
         | StoreError::InUse(_)
         | StoreError::Changed
         | StoreError::Repeated(_) => Kind::Conflict,
+        StoreError::NotLeader(_) => Kind::NotLeader,
         StoreError::Broken(_) => Kind::Internal,
     };
     let problem = Problem::new(kind, error.to_string());
-    if kind == Kind::Quota {
-        return problem.hint("terminate instances, or ask an administrator for more");
+    match error {
+        StoreError::Quota(_) => {
+            problem.hint("terminate instances, or ask an administrator for more")
+        }
+        StoreError::NotLeader(Some(leader)) => {
+            let hint = format!("ask {leader}");
+            Problem { leader: Some(leader), ..problem.hint(hint) }
+        }
+        StoreError::NotLeader(None) => problem.hint("one takes over soon: try again in a moment"),
+        StoreError::Changed
+        | StoreError::Exists(_)
+        | StoreError::Missing(_)
+        | StoreError::InUse(_)
+        | StoreError::KeyReused
+        | StoreError::Repeated(_)
+        | StoreError::Broken(_) => problem,
     }
-    problem
 }

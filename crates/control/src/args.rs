@@ -17,7 +17,7 @@ pub(crate) struct Arguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum What {
     /// Serve the REST interface, and see to the instances.
-    Serve(ServeOptions),
+    Serve(Box<ServeOptions>),
     /// A whole cloud on this machine: a node with software GPUs, VMs that are processes, and this.
     Local(LocalOptions),
     /// Make a token, also before the first start; the secret is printed once.
@@ -111,9 +111,36 @@ pub(crate) struct State {
 }
 
 #[derive(Debug, Args)]
+pub(crate) struct Database {
+    /// Keep everything in this PostgreSQL database (postgres://USER@HOST/NAME) and not in a file;
+    /// several replicas may share it.
+    #[arg(long, value_name = "URL", env = "WEFT_CONTROL_DATABASE", hide_env_values = true)]
+    pub(crate) database: Option<String>,
+    /// Reach the database over TLS, and take the word of these authorities (PEM) for who it is.
+    #[arg(long, value_name = "FILE", env = "WEFT_CONTROL_DATABASE_CA", requires = "database")]
+    pub(crate) database_ca: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ReplicaOptions {
+    #[command(flatten)]
+    pub(crate) database: Database,
+    /// With a database: another replica takes over when this one has not been heard of for so many
+    /// seconds.
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(2..=300))]
+    pub(crate) lease_s: u64,
+    /// With a database: where this replica answers, as the others say to their clients; if absent,
+    /// where it listens.
+    #[arg(long, value_name = "URL")]
+    pub(crate) advertise: Option<String>,
+}
+
+#[derive(Debug, Args)]
 pub(crate) struct ServeOptions {
     #[command(flatten)]
     pub(crate) state: State,
+    #[command(flatten)]
+    pub(crate) replica: ReplicaOptions,
     #[command(flatten)]
     pub(crate) service: ServiceOptions,
     /// Where VMs come from.
@@ -152,9 +179,15 @@ pub(crate) struct OpenstackOptions {
 
 #[derive(Debug, Args)]
 pub(crate) struct ServiceOptions {
-    /// Where to listen. There is no TLS: put a proxy before any other address than loopback.
+    /// Where to listen. Tokens are secrets: any other address than loopback is for TLS.
     #[arg(long, default_value = weft_api::v1::DEFAULT_ADDRESS)]
     pub(crate) listen: SocketAddr,
+    /// Speak TLS, with this certificate and those behind it (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_key")]
+    pub(crate) tls_cert: Option<PathBuf>,
+    /// The certificate's private key (PEM).
+    #[arg(long, value_name = "FILE", requires = "tls_cert")]
+    pub(crate) tls_key: Option<PathBuf>,
     /// How GPUs are chosen.
     #[arg(long, default_value = "fragmentation", value_parser = placement)]
     pub(crate) placement: weft_sched::placement::PolicyId,
@@ -197,6 +230,8 @@ pub(crate) struct LocalOptions {
 pub(crate) struct TokenOptions {
     #[command(flatten)]
     pub(crate) state: State,
+    #[command(flatten)]
+    pub(crate) database: Database,
     /// What it is for.
     pub(crate) name: String,
     /// What its bearer may.

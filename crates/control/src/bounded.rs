@@ -123,7 +123,10 @@ impl Listener for Bounded {
                     let (number, held) = self.places.take(address.ip(), self.room);
                     let timer = Box::pin(sleep(self.idle.min(FIRST_LIMIT)));
                     let (places, idle) = (Arc::clone(&self.places), self.idle);
-                    return (Connection { stream, timer, idle, held, places, number }, address);
+                    let is_greeting = false;
+                    let connection =
+                        Connection { stream, timer, idle, held, places, number, is_greeting };
+                    return (connection, address);
                 }
                 Err(_) => sleep(PAUSE).await,
             }
@@ -144,9 +147,15 @@ pub struct Connection {
     held: oneshot::Receiver<()>,
     places: Arc<Places>,
     number: u64,
+    is_greeting: bool,
 }
 
 impl Connection {
+    /// What comes and goes from here on is a greeting, by which nothing is said yet, or is not.
+    pub(crate) fn set_greeting(&mut self, is_greeting: bool) {
+        self.is_greeting = is_greeting;
+    }
+
     /// What came of reading or writing; an error if nothing has for too long, or the place went to
     /// another.
     fn watch<T>(
@@ -159,6 +168,10 @@ impl Connection {
             return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
         }
         match polled {
+            Poll::Ready(done) if self.is_greeting => match self.timer.as_mut().poll(context) {
+                Poll::Ready(()) => Poll::Ready(Err(io::ErrorKind::TimedOut.into())),
+                Poll::Pending => Poll::Ready(done),
+            },
             Poll::Ready(done) => {
                 let end = Instant::now() + self.idle;
                 self.timer.as_mut().reset(end);

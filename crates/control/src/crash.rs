@@ -1,6 +1,7 @@
-//! Where a test wants this process to be killed, as by `kill -9`.
+//! Where a test wants this process to be killed, as by `kill -9`, or to be stopped.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use rustix::process::{Signal, getpid, kill_process};
 
@@ -10,23 +11,37 @@ use crate::plan::Step;
 /// `kept:grant`.
 pub const VARIABLE: &str = "WEFT_CONTROL_CRASH_AT";
 
-/// A place, or none.
+/// The variable that names the place at which it is stopped, once, as by `kill -STOP`.
+pub const STOP_VARIABLE: &str = "WEFT_CONTROL_STOP_AT";
+
+/// Places, or none.
 #[derive(Debug, Clone, Default)]
-pub struct Crash(Option<Arc<str>>);
+pub struct Crash {
+    kill: Option<Arc<str>>,
+    stop: Option<Arc<str>>,
+    was_stopped: Arc<AtomicBool>,
+}
 
 impl Crash {
     /// What the environment says.
     #[must_use]
     pub fn from_environment() -> Self {
-        Self(std::env::var(VARIABLE).ok().map(Arc::from))
+        let place = |variable| std::env::var(variable).ok().map(Arc::from);
+        Self { kill: place(VARIABLE), stop: place(STOP_VARIABLE), was_stopped: Arc::default() }
     }
 
-    /// Kills this process if this is the place.
+    /// Kills or stops this process if this is the place.
     pub fn at(&self, when: &str, step: Step) {
-        let Some(place) = &self.0 else { return };
-        if place.split_once(':') == Some((when, step.name())) {
+        let here = |place: &Option<Arc<str>>| {
+            let place = place.as_ref().and_then(|place| place.split_once(':'));
+            place == Some((when, step.name()))
+        };
+        if here(&self.kill) {
             // A process may kill itself.
             let _ = kill_process(getpid(), Signal::KILL);
+        }
+        if here(&self.stop) && !self.was_stopped.swap(true, Ordering::Relaxed) {
+            let _ = kill_process(getpid(), Signal::STOP);
         }
     }
 }

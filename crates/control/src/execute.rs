@@ -14,10 +14,13 @@ use crate::nodes::{Nodes, VgpuSpec};
 use crate::plan::Step;
 use crate::provision::{Failure, Provisioner, VmSpec, VmState};
 use crate::rules::{self, Endpoint, GrantRow};
-use crate::store::{CgpuRow, Effects, Found, InstanceRow, Store, StoreError};
+use crate::store::{CgpuRow, Effects, Found, InstanceRow, Leading, Store, StoreError};
 
 /// A VM has booted after this time, or never will.
 const BOOT_LIMIT_MS: u64 = 300_000;
+
+/// A replica that has the lease no longer looks again after this time.
+const PAUSE: Duration = Duration::from_secs(1);
 
 /// The world outside, and what is kept of it.
 #[derive(Debug, Clone)]
@@ -59,6 +62,10 @@ type Finding = Result<Option<Effects>, Failure>;
 impl World {
     /// Carries out one step of an instance and marks it.
     pub fn execute(&self, instance: &InstanceRow, step: Step) -> Outcome {
+        // What another replica may be doing by now is not begun here.
+        if self.store.leading() != Leading::Here {
+            return Outcome::NotYet(PAUSE);
+        }
         self.crash.at("before", step);
         let begun = Instant::now();
         let effects = match self.act(instance, step) {

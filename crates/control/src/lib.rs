@@ -29,4 +29,5 @@ pub mod rules;
 pub mod service;
 pub mod store;
 pub mod sweep;
+pub mod tls;
 pub mod web;

@@ -46,19 +46,22 @@ pub(crate) fn local(options: &LocalOptions) -> Result<()> {
     }
     let store = args::State::store(&folder)?;
     // What cannot be served is not begun.
+    let tls = serve::tls(&options.service)?;
     let listener = serve::listen(&options.service)?;
     let node = folder.join("node");
     start_node(&node, options.gpus)?;
     register(&node, store.as_ref())?;
     let tokens = tokens(&folder, store.as_ref())?;
     let world = serve::world(store, Arc::clone(&vms) as _, vms, &options.service);
-    serve::run(world, None, &options.service, listener, |address| {
+    let front = serve::Front { identity: None, listener, tls, replica: None };
+    serve::run(world, front, &options.service, |address| {
         note(&format!(
             "weft-control: a cloud on this machine is ready. In another terminal:\n\
-             \n  export GSAAS_URL=http://{address} GSAAS_TOKEN_FILE={}\n  \
+             \n  export GSAAS_URL={}://{address} GSAAS_TOKEN_FILE={}\n  \
              gsaas -l -ncgpus=1 -poolmem=512 -mode=shared\n\n\
              An administrator's token is in {}. Ctrl-C leaves the node and the VMs running; \
              `weft-control local --down` ends them.",
+            serve::scheme(&options.service),
             tokens[1].display(),
             tokens[0].display()
         ));

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rustix::fs::{FlockOperation, flock};
+use rustls::ServerConfig;
 use weft_api::v1::{Role, check_name};
 use weft_control::allocate::Allocator;
 use weft_control::bounded::{Bounded, CONNECTIONS_MAX, IDLE_LIMIT};
@@ -28,17 +29,23 @@ use weft_control::provision::slurm::Slurm;
 use weft_control::provision::{self, Provisioner};
 use weft_control::rules::Endpoint;
 use weft_control::service::Service;
+use weft_control::store::postgres::{Access, Postgres, Terms};
 use weft_control::store::sqlite::Sqlite;
 use weft_control::store::{Store, TokenRow};
+use weft_control::tls::{self, Secured};
 use weft_control::{clock, http, random, sweep};
 
 use crate::args::{
-    OpenstackOptions, ProvisionerName, ServeOptions, ServiceOptions, State, TokenOptions,
+    Database, OpenstackOptions, ProvisionerName, ReplicaOptions, ServeOptions, ServiceOptions,
+    State, TokenOptions,
 };
 use crate::{line, note};
 
 /// Another one that has the folder has ended after this time, or stays.
 const LOCK_LIMIT: Duration = Duration::from_secs(2);
+
+/// What says whose a folder is, if what is kept is in a database.
+const PLANE_FILE: &str = "control.plane";
 
 /// How often to look for that.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -77,7 +84,7 @@ impl State {
     /// Refuses a folder in which no control plane ever was.
     pub(crate) fn ensure_used(&self) -> Result<()> {
         let folder = self.path()?;
-        let is_used = folder.join("control.db").exists();
+        let is_used = ["control.db", PLANE_FILE].iter().any(|name| folder.join(name).exists());
         ensure!(
             is_used,
             "no control plane was ever run in {}: say its --state-dir",
@@ -97,16 +104,49 @@ impl State {
     }
 }
 
+impl Database {
+    fn access(&self) -> Result<Option<Access>> {
+        let authorities = self.database_ca.as_deref();
+        let access = self.database.as_deref().map(|url| Access::new(url, authorities));
+        access.transpose().context("in the database")
+    }
+}
+
+/// What is kept, and where.
+struct Kept {
+    store: Arc<dyn Store>,
+    /// The same, if several replicas share it.
+    replica: Option<Arc<Postgres>>,
+}
+
+impl Kept {
+    /// In the folder, or in a database; there this process writes nothing before it has the lease.
+    fn open(folder: &Path, options: &ReplicaOptions, address: &str) -> Result<Self> {
+        let Some(access) = options.database.access()? else {
+            return Ok(Self { store: State::store(folder)?, replica: None });
+        };
+        let length = Duration::from_secs(options.lease_s);
+        let terms = Terms { address: address.to_owned(), length };
+        let store = Arc::new(Postgres::open(access, Some(terms)).context("in the database")?);
+        ensure_own(folder, store.plane())?;
+        Ok(Self { replica: Some(Arc::clone(&store)), store })
+    }
+}
+
 /// `weft-control token`
 pub(crate) fn token(options: &TokenOptions) -> Result<()> {
-    let TokenOptions { state, name, role, project } = options;
+    let TokenOptions { state, database, name, role, project } = options;
     check_name(name)?;
     project.iter().try_for_each(|project| check_name(project))?;
     ensure!(
         (*role == Role::Admin) == project.is_none(),
         "an admin is one of all projects, a reader or member of one (--project)"
     );
-    let store = State::store(&state.folder()?)?;
+    let store: Arc<dyn Store> = match database.access()? {
+        // It takes nothing from whoever has the lease.
+        Some(access) => Arc::new(Postgres::open(access, None).context("in the database")?),
+        None => State::store(&state.folder()?)?,
+    };
     if let Some(project) = project
         && store.project(project)?.is_none()
     {
@@ -133,12 +173,36 @@ pub(crate) fn make_token(
 
 /// Only one control plane has a folder. One that was just told to end is waited for.
 pub(crate) fn lock(folder: &Path) -> Result<File> {
+    locked(folder, FlockOperation::NonBlockingLockExclusive)
+}
+
+/// The same; but replicas on one host may share a folder, with the VMs in it.
+fn lock_shared(folder: &Path) -> Result<File> {
+    locked(folder, FlockOperation::NonBlockingLockShared)
+}
+
+/// Refuses a folder with the VMs of another database's control plane.
+fn ensure_own(folder: &Path, plane: &str) -> Result<()> {
+    let path = folder.join(PLANE_FILE);
+    match fs::read_to_string(&path) {
+        Ok(known) => ensure!(
+            known.trim() == plane,
+            "{} is the folder of another control plane: say another --state-dir",
+            folder.display()
+        ),
+        Err(error) if error.kind() == ErrorKind::NotFound => fs::write(&path, plane)?,
+        Err(error) => return Err(error).with_context(|| format!("in {}", path.display())),
+    }
+    Ok(())
+}
+
+fn locked(folder: &Path, operation: FlockOperation) -> Result<File> {
     let path = folder.join("control.lock");
     let file = File::options().create(true).append(true).open(&path)?;
     // Whoever can open it can hold it.
     file.set_permissions(fs::Permissions::from_mode(0o600))?;
     let deadline = Instant::now() + LOCK_LIMIT;
-    while flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+    while flock(&file, operation).is_err() {
         ensure!(
             Instant::now() < deadline,
             "another weft-control has {}: end that one, or say another --state-dir",
@@ -190,16 +254,32 @@ pub(crate) fn local_vms(folder: &Path, options: &ServiceOptions) -> Result<Arc<L
 pub(crate) fn serve(options: &ServeOptions) -> Result<()> {
     log();
     let folder = options.state.folder()?;
-    let _lock = lock(&folder)?;
-    let store = State::store(&folder)?;
+    let is_shared = options.replica.database.database.is_some();
+    let _lock = if is_shared { lock_shared(&folder)? } else { lock(&folder)? };
+    let tls = tls(&options.service)?;
+    let listener = listen(&options.service)?;
+    let address = advertised(&options.replica, scheme(&options.service), &listener)?;
+    let kept = Kept::open(&folder, &options.replica, &address)?;
     let is_openstack = options.provisioner == ProvisionerName::Openstack;
     let cloud = (is_openstack || options.keystone).then(cloud).transpose()?;
     let identity = cloud.clone().map(|cloud| Arc::new(KeystoneTokens::new(cloud)) as _);
-    let listener = listen(&options.service)?;
     let (vms, endpoint) = outside(&folder, options, cloud)?;
-    run(world(store, vms, endpoint, &options.service), identity, &options.service, listener, |_| {
-        Ok(())
-    })
+    let world = world(Arc::clone(&kept.store), vms, endpoint, &options.service);
+    let front = Front { identity, listener, tls, replica: kept.replica.clone() };
+    run(world, front, &options.service, |_| Ok(()))
+}
+
+/// Where clients of other replicas are sent.
+fn advertised(options: &ReplicaOptions, scheme: &str, listener: &TcpListener) -> Result<String> {
+    if let Some(address) = &options.advertise {
+        return Ok(address.clone());
+    }
+    let address = listener.local_addr()?;
+    ensure!(
+        options.database.database.is_none() || !address.ip().is_unspecified(),
+        "clients cannot be sent to {address}: say where this replica answers with --advertise"
+    );
+    Ok(format!("{scheme}://{address}"))
 }
 
 /// Who makes VMs, and who leads them to GPUs.
@@ -296,30 +376,98 @@ pub(crate) fn log() {
     }));
 }
 
-/// Serves until the process is told to end.
+/// Who asks, and where.
+pub(crate) struct Front {
+    /// Who knows tokens besides the store.
+    pub(crate) identity: Option<Arc<dyn Identity>>,
+    /// Where.
+    pub(crate) listener: TcpListener,
+    /// How it is kept from others.
+    pub(crate) tls: Option<Arc<ServerConfig>>,
+    /// The store, if other replicas share it.
+    pub(crate) replica: Option<Arc<Postgres>>,
+}
+
+/// Serves until the process is told to end, or another replica has taken over.
 pub(crate) fn run(
     world: World,
-    identity: Option<Arc<dyn Identity>>,
+    front: Front,
     options: &ServiceOptions,
-    listener: TcpListener,
     ready: impl FnOnce(SocketAddr) -> Result<()>,
 ) -> Result<()> {
+    let Front { identity, listener, tls, replica } = front;
     let engine = Engine::start(world, options.workers.into())?;
-    let mut service = Service::new(Arc::clone(&engine));
+    let mut service = Service::new(Arc::clone(&engine)).over_tls(tls.is_some());
     if let Some(identity) = identity {
         service = service.with_identity(identity);
     }
     let service = Arc::new(service);
-    sweep_always(engine, options.sweep_s)?;
+    let mut ended = begin(engine, options.sweep_s, replica)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
-        line(&format!("weft-control: serving at http://{address}"))?;
+        let scheme = scheme(options);
+        line(&format!("weft-control: serving at {scheme}://{address}"))?;
         ready(address)?;
-        let listener = Bounded::new(listener, CONNECTIONS_MAX, IDLE_LIMIT);
-        Ok(axum::serve(listener, http::router(&service)).await?)
-    })
+        let (listener, router) =
+            (Bounded::new(listener, CONNECTIONS_MAX, IDLE_LIMIT), http::router(&service));
+        let served = async {
+            match tls {
+                Some(tls) => axum::serve(Secured::new(listener, tls), router).await,
+                None => axum::serve(listener, router).await,
+            }
+        };
+        tokio::select! {
+            served = served => Ok(served?),
+            Some(why) = ended.recv() => Err(anyhow!(why)),
+        }
+    });
+    // Whoever is being answered waits for what will not be done here.
+    runtime.shutdown_background();
+    served
+}
+
+/// Begins to carry out what is to be done: at once, or when this replica has the lease. What comes
+/// is why the process must end.
+fn begin(
+    engine: Arc<Engine>,
+    sweep_s: u64,
+    replica: Option<Arc<Postgres>>,
+) -> Result<tokio::sync::mpsc::Receiver<String>> {
+    let (end, ended) = tokio::sync::mpsc::channel(1);
+    let Some(replica) = replica else {
+        sweep_always(engine, sweep_s)?;
+        return Ok(ended);
+    };
+    let failed = end.clone();
+    let won = move || {
+        tracing::info!("this replica has the lease: it makes changes from here on");
+        engine.world().allocator.forget();
+        if let Err(error) = sweep_always(engine, sweep_s) {
+            // Full of another reason to end.
+            let _ = failed.try_send(format!("cannot begin to work: {error:#}"));
+        }
+    };
+    let lost = move || {
+        let words = "another replica has the lease now: start this one again, to stand by";
+        let _ = end.try_send(words.to_owned());
+    };
+    replica.campaign(won, lost)?;
+    Ok(ended)
+}
+
+/// The settings of TLS, if it is to be spoken.
+pub(crate) fn tls(options: &ServiceOptions) -> Result<Option<Arc<ServerConfig>>> {
+    match (&options.tls_cert, &options.tls_key) {
+        (Some(certificates), Some(key)) => Ok(Some(tls::settings(certificates, key)?)),
+        (None, _) | (_, None) => Ok(None),
+    }
+}
+
+/// How an address of this control plane begins.
+pub(crate) fn scheme(options: &ServiceOptions) -> &'static str {
+    if options.tls_cert.is_some() { "https" } else { "http" }
 }
 
 /// Takes the address that is to be served.

@@ -10,7 +10,7 @@ use crate::engine::Engine;
 use crate::execute::World;
 use crate::plan::Step;
 use crate::provision::{Failure, VmState};
-use crate::store::{NodeRow, Part, Store, StoreError, VGPU_PREFIX, Wanted};
+use crate::store::{Leading, NodeRow, Part, Store, StoreError, VGPU_PREFIX, Wanted};
 
 /// Nodes that are looked at.
 const NODES_MAX: u32 = 100_000;
@@ -41,6 +41,9 @@ pub struct Swept {
 /// The first that could not be looked at; the rest is done all the same.
 pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     let world = engine.world();
+    if world.store.leading() != Leading::Here {
+        return Err(Failure::passing("this replica does not have the lease now"));
+    }
     // What is there is looked at before what is known: what is made meanwhile is known then.
     let vms = world.provisioner.inventory()?;
     // A compute host that does not answer keeps the others from nothing.

@@ -16,6 +16,8 @@ use weft_api::v1::{DEFAULT_ADDRESS, Locality, Mode, NewInstance, USER_DATA_BYTES
 pub(crate) struct Arguments {
     /// The control plane.
     pub(crate) url: String,
+    /// Certificates of who may vouch for it.
+    pub(crate) authorities: Option<PathBuf>,
     token: Option<String>,
     token_file: Option<PathBuf>,
     /// Answer in JSON.
@@ -111,6 +113,12 @@ const OPTIONS: &[Entry] = &[
     Entry("nowait", "", "l t", "do not wait until it is done"),
     Entry("json", "", "*", "print JSON"),
     Entry("url", "URL", "*", "the control plane; else GSAAS_URL, else this host"),
+    Entry(
+        "ca",
+        "FILE",
+        "*",
+        "certificates of who may vouch for it (https); else GSAAS_CA, or the system's",
+    ),
     Entry("tokenfile", "FILE", "*", "file with the token; else GSAAS_TOKEN_FILE, or GSAAS_TOKEN"),
 ];
 
@@ -199,6 +207,7 @@ impl Arguments {
                 .take("url")
                 .or_else(|| variable("GSAAS_URL"))
                 .unwrap_or_else(|| format!("http://{DEFAULT_ADDRESS}")),
+            authorities: given.take("ca").or_else(|| variable("GSAAS_CA")).map(PathBuf::from),
             token: variable("GSAAS_TOKEN"),
             token_file: given
                 .take("tokenfile")

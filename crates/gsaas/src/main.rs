@@ -35,7 +35,8 @@ fn main() -> ExitCode {
         return printed(&out(text.trim_end()));
     }
     let done = arguments.token().and_then(|token| {
-        let client = Client::new(&arguments.url, &token)?;
+        let client =
+            Client::with_authorities(&arguments.url, &token, arguments.authorities.as_deref())?;
         commands::run(&client, &arguments)
     });
     match done {
@@ -80,10 +81,12 @@ fn failed(error: &anyhow::Error) -> ExitCode {
             ExitCode::from(if is_full { code::NO_ROOM } else { code::FAILED })
         }
         Some(ClientError::Unreachable { .. }) => {
-            note("hint: name the control plane with -url=http://HOST:PORT or GSAAS_URL");
+            note(
+                "hint: name the control plane with -url=http://HOST:PORT (or https://, with -ca) or GSAAS_URL",
+            );
             ExitCode::from(code::UNREACHABLE)
         }
-        Some(ClientError::Address(_) | ClientError::Tls(_)) => ExitCode::from(code::USAGE),
+        Some(ClientError::Address(_) | ClientError::Authorities(_)) => ExitCode::from(code::USAGE),
         Some(ClientError::Strange { .. }) | None => ExitCode::from(code::FAILED),
     }
 }

@@ -1,13 +1,16 @@
 //! The blocking client.
 
+use std::path::Path;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use ureq::Agent;
 use ureq::http::{Request, Uri};
+use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
 
-use super::problem::Problem;
+use super::problem::{Kind, Problem};
 use super::resources::{
     Attachment, AuditEntry, Cgpu, CreatedToken, Gpu, GpuChange, Instance, NewInstance, NewNode,
     NewToken, Node, Operation, Page, Project, ProjectChange, Token, UsageRecord,
@@ -20,7 +23,12 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest answer.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
-/// A connection to a control plane, kept between calls.
+/// The authorities that the system trusts, where distributions keep them.
+const SYSTEM_AUTHORITIES: [&str; 3] =
+    ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
+
+/// A connection to a control plane, kept between calls. Of several replicas it may know any: what
+/// only another one does is asked of that one.
 #[derive(Debug, Clone)]
 pub struct Client {
     agent: Agent,
@@ -32,11 +40,11 @@ pub struct Client {
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// The address cannot be one.
-    #[error("`{0}` is no address of a control plane: write http://HOST:PORT")]
+    #[error("`{0}` is no address of a control plane: write http://HOST:PORT or https://HOST:PORT")]
     Address(String),
-    /// It says `https`.
-    #[error("{0}: TLS is not spoken here; use http, over a tunnel where others could listen")]
-    Tls(String),
+    /// Whose word is to be taken for who answers is not known.
+    #[error("{0}")]
+    Authorities(String),
     /// Nobody answers.
     #[error("no control plane answers at {base}: {why}")]
     Unreachable {
@@ -59,43 +67,82 @@ pub enum ClientError {
 }
 
 impl Client {
-    /// A client of the control plane at `http://HOST:PORT`, which shows a token.
+    /// A client of the control plane at `http://HOST:PORT` or `https://HOST:PORT`, which shows a
+    /// token. Over TLS the authorities are trusted that the system trusts.
     ///
     /// # Errors
-    /// [`ClientError::Address`], [`ClientError::Tls`].
+    /// [`ClientError::Address`], [`ClientError::Authorities`].
     pub fn new(address: &str, token: &str) -> Result<Self, ClientError> {
+        Self::with_authorities(address, token, None)
+    }
+
+    /// The same, but over TLS those authorities are trusted whose certificates are in a file (PEM).
+    ///
+    /// # Errors
+    /// The same.
+    pub fn with_authorities(
+        address: &str,
+        token: &str,
+        authorities: Option<&Path>,
+    ) -> Result<Self, ClientError> {
         let base = if address.contains("://") {
             address.trim_end_matches('/').to_owned()
         } else {
             format!("http://{address}")
         };
         let uri: Uri = base.parse().map_err(|_| ClientError::Address(address.to_owned()))?;
-        if uri.scheme_str() == Some("https") {
-            return Err(ClientError::Tls(base));
-        }
-        let is_plain = uri.scheme_str() == Some("http") && uri.path() == "/";
-        if !is_plain || uri.host().is_none_or(str::is_empty) {
+        let is_secure = uri.scheme_str() == Some("https");
+        let is_known = is_secure || uri.scheme_str() == Some("http");
+        if !is_known || uri.path() != "/" || uri.host().is_none_or(str::is_empty) {
             return Err(ClientError::Address(address.to_owned()));
         }
-        let config = Agent::config_builder()
+        let mut config = Agent::config_builder()
             .timeout_global(Some(ANSWER_TIMEOUT))
             .http_status_as_error(false)
+            // A token is shown to whom it was meant for.
+            .max_redirects(0)
             .proxy(None)
             .max_idle_connections_per_host(64);
+        if is_secure {
+            config = config.tls_config(tls(&trusted(authorities)?));
+        }
         Ok(Self { agent: config.build().new_agent(), base, token: token.to_owned() })
     }
 
+    /// Asks, and asks the replica that makes changes if this one does not.
     fn send(
         &self,
         method: &str,
         path: &str,
         key: Option<&str>,
-        body: Option<Vec<u8>>,
+        body: Option<&[u8]>,
+    ) -> Result<Vec<u8>, ClientError> {
+        let answered = self.send_to(&self.base, method, path, key, body);
+        let Err(ClientError::Refused(Problem { kind: Kind::NotLeader, leader, .. })) = &answered
+        else {
+            return answered;
+        };
+        // What is said under TLS here is said under TLS there.
+        let is_as_safe =
+            |leader: &&String| leader.starts_with("https://") || self.base.starts_with("http://");
+        match leader.as_ref().filter(is_as_safe) {
+            Some(leader) => self.send_to(leader.trim_end_matches('/'), method, path, key, body),
+            None => answered,
+        }
+    }
+
+    fn send_to(
+        &self,
+        base: &str,
+        method: &str,
+        path: &str,
+        key: Option<&str>,
+        body: Option<&[u8]>,
     ) -> Result<Vec<u8>, ClientError> {
         let (major, minor) = VERSION;
         let mut request = Request::builder()
             .method(method)
-            .uri(format!("{}{path}", self.base))
+            .uri(format!("{base}{path}"))
             .header(VERSION_HEADER, format!("{major}.{minor}"));
         if !self.token.is_empty() {
             request = request.header("authorization", format!("Bearer {}", self.token));
@@ -103,7 +150,7 @@ impl Client {
         if let Some(key) = key {
             request = request.header(IDEMPOTENCY_HEADER, key);
         }
-        let bad = |_| ClientError::Address(format!("{}{path}", self.base));
+        let bad = |_| ClientError::Address(format!("{base}{path}"));
         let response = if let Some(body) = body {
             let request = request.header("content-type", "application/json").body(body);
             self.agent.run(request.map_err(bad)?)
@@ -111,7 +158,7 @@ impl Client {
             self.agent.run(request.body(()).map_err(bad)?)
         };
         let unreachable = |error: ureq::Error| ClientError::Unreachable {
-            base: self.base.clone(),
+            base: base.to_owned(),
             why: error.to_string(),
         };
         let mut response = response.map_err(unreachable)?;
@@ -147,7 +194,7 @@ impl Client {
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
         let body = serde_json::to_vec(body).map_err(|error| self.strange(error.to_string()))?;
-        self.read(&self.send(method, path, key, Some(body))?)
+        self.read(&self.send(method, path, key, Some(&body))?)
     }
 
     /// All items of a list, page by page.
@@ -161,6 +208,36 @@ impl Client {
             after = format!("&after={next}");
         }
     }
+}
+
+fn tls(trusted: &[Certificate<'static>]) -> TlsConfig {
+    TlsConfig::builder()
+        .root_certs(RootCerts::new_with_certs(trusted))
+        .unversioned_rustls_crypto_provider(Arc::new(rustls::crypto::ring::default_provider()))
+        .build()
+}
+
+/// The certificates of authorities, in a file of one's own or the system's.
+fn trusted(file: Option<&Path>) -> Result<Vec<Certificate<'static>>, ClientError> {
+    let of_system = || SYSTEM_AUTHORITIES.iter().map(Path::new).find(|path| path.exists());
+    let path = file.or_else(of_system).ok_or_else(|| {
+        let words = "the system has no list of authorities: name a file with certificates";
+        ClientError::Authorities(words.to_owned())
+    })?;
+    let failed = |why: String| ClientError::Authorities(format!("{}: {why}", path.display()));
+    let bytes = std::fs::read(path).map_err(|error| failed(error.to_string()))?;
+    let mut found = Vec::new();
+    for item in parse_pem(&bytes) {
+        match item {
+            Ok(PemItem::Certificate(certificate)) => found.push(certificate),
+            Ok(_) => {}
+            Err(error) => return Err(failed(error.to_string())),
+        }
+    }
+    if found.is_empty() {
+        return Err(failed("there is no certificate in it".to_owned()));
+    }
+    Ok(found)
 }
 
 /// The calls. Each fails as [`ClientError`] says.
@@ -306,11 +383,18 @@ mod tests {
         for address in ["127.0.0.1:7610", "http://gpu.example:1", "http://[::1]:7610/"] {
             Client::new(address, "").unwrap();
         }
-        for address in ["", "http://", "ftp://a", "http://a/b", "a b"] {
+        for address in ["", "http://", "ftp://a", "http://a/b", "a b", "https://a/b"] {
             let error = Client::new(address, "").unwrap_err().to_string();
             assert!(error.contains("http://HOST:PORT"), "{address}: {error}");
         }
-        let error = Client::new("https://a", "").unwrap_err().to_string();
-        assert!(error.contains("TLS"), "{error}");
+    }
+
+    #[test]
+    fn whose_word_is_taken_must_be_in_the_file() {
+        let client = |file: &str| Client::with_authorities("https://a", "", Some(Path::new(file)));
+        let missing = client("/nowhere/ca.pem").unwrap_err().to_string();
+        assert!(missing.contains("/nowhere/ca.pem"), "{missing}");
+        let empty = client("/dev/null").unwrap_err().to_string();
+        assert!(empty.contains("no certificate"), "{empty}");
     }
 }

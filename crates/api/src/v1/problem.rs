@@ -58,6 +58,8 @@ kinds! {
     Invalid = 422 "urn:weft:invalid" "the request asks for what cannot be";
     /// Something here failed.
     Internal = 500 "urn:weft:internal" "the control plane failed";
+    /// Another replica of the control plane makes changes.
+    NotLeader = 503 "urn:weft:not-leader" "another replica of the control plane makes changes";
     /// Too much to do; try again.
     Busy = 503 "urn:weft:busy" "the control plane has too much to do";
 }
@@ -78,13 +80,16 @@ pub struct Problem {
     /// What to do about it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hint: Option<String>,
+    /// Where the replica answers that makes changes, if this one does not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub leader: Option<String>,
 }
 
 impl Problem {
     /// Of that kind, with what happened.
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
         let (title, status) = (kind.title().to_owned(), kind.status());
-        Self { kind, title, status, detail: detail.into(), hint: None }
+        Self { kind, title, status, detail: detail.into(), hint: None, leader: None }
     }
 
     /// And what to do about it.

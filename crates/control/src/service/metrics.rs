@@ -4,15 +4,17 @@ use std::fmt::Write as _;
 
 use super::{Answer, Reply, Service};
 use crate::allocate::broken;
-use crate::store::Counts;
+use crate::store::{Counts, Leading};
 
 impl Service {
     pub(super) fn metrics(&self) -> Answer {
         let Counts { instances, unsettled, cgpus, gpus, memory_mib, held_mib } =
             self.store().counts().map_err(broken)?;
         let unreachable = self.world().allocator.unreachable().len() as u64;
+        let leads = u64::from(self.store().leading() == Leading::Here);
         let mut text = String::new();
         for (name, help, value) in [
+            ("weft_cloud_leads", "whether this replica makes changes", leads),
             ("weft_cloud_instances", "instances that are not gone", instances),
             ("weft_cloud_instances_unsettled", "instances being made or removed", unsettled),
             ("weft_cloud_cgpus", "cGPUs that somebody has", cgpus),

@@ -20,7 +20,7 @@ use crate::engine::Engine;
 use crate::execute::World;
 use crate::identity::Identity;
 use crate::random;
-use crate::store::{Audit, Part, Store, TokenRow};
+use crate::store::{Audit, Leading, Part, Store, StoreError, TokenRow};
 
 /// A request, after HTTP.
 #[derive(Debug, Clone, Default)]
@@ -65,6 +65,7 @@ pub struct Service {
     engine: Arc<Engine>,
     document: Arc<str>,
     identity: Option<Arc<dyn Identity>>,
+    is_over_tls: bool,
 }
 
 type Answer = Result<Reply, Problem>;
@@ -73,13 +74,23 @@ impl Service {
     /// Over an engine that works.
     #[must_use]
     pub fn new(engine: Arc<Engine>) -> Self {
-        Self { engine, document: v1::document().into(), identity: None }
+        Self { engine, document: v1::document().into(), identity: None, is_over_tls: false }
     }
 
     /// That knows the tokens of somebody else too.
     #[must_use]
     pub fn with_identity(self, identity: Arc<dyn Identity>) -> Self {
         Self { identity: Some(identity), ..self }
+    }
+
+    /// That is asked over TLS.
+    #[must_use]
+    pub fn over_tls(self, is_over_tls: bool) -> Self {
+        Self { is_over_tls, ..self }
+    }
+
+    pub(crate) fn is_over_tls(&self) -> bool {
+        self.is_over_tls
     }
 
     fn world(&self) -> &World {
@@ -97,6 +108,11 @@ impl Service {
     pub fn call(&self, call: Call, ask: &Ask) -> Answer {
         let Some(least) = call.role() else { return self.open(call) };
         let actor = Actor { token: self.bearer(ask)?, call };
+        if call.method() != Method::Get
+            && let Leading::Elsewhere(leader) = self.store().leading()
+        {
+            return Err(broken(StoreError::NotLeader(leader)));
+        }
         let answer = actor.may(least).and_then(|()| self.act(call, &actor, ask));
         if let Err(problem) = &answer
             && call.method() != Method::Get

@@ -1,7 +1,9 @@
 //! What the control plane knows, kept. Each write is one transaction, done or not done when the
 //! process is killed; what was answered is on disk.
 
+pub mod postgres;
 mod rows;
+mod shared;
 pub mod sqlite;
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -39,6 +41,9 @@ pub enum StoreError {
     /// The same request was carried out before; this is the instance.
     #[error("the request was carried out before, for instance {0}")]
     Repeated(String),
+    /// Another replica of the control plane leads, here if that is known: only that one writes.
+    #[error("another replica leads: {}", .0.as_deref().unwrap_or("which one is not known yet"))]
+    NotLeader(Option<String>),
     /// The store does not work.
     #[error("the store fails: {0}")]
     Broken(String),
@@ -64,6 +69,15 @@ impl<T> Ticket<T> {
         let ended = || StoreError::Broken("it was closed".to_owned());
         self.0.recv().unwrap_or_else(|_| Err(ended()))
     }
+}
+
+/// Who writes, of the control plane's replicas.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Leading {
+    /// This process.
+    Here,
+    /// Another one, or none; where it was last heard of.
+    Elsewhere(Option<String>),
 }
 
 /// A part of a list: so many items after that one.
@@ -103,6 +117,10 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     fn check(&self) -> Result<(), StoreError>;
     /// Which control plane this is: six hexadecimal digits, drawn when the store was made.
     fn plane(&self) -> &str;
+    /// Who writes. Nothing is to be done in the world outside but here.
+    fn leading(&self) -> Leading {
+        Leading::Here
+    }
     /// How the ids of the instances begin that it makes.
     fn instance_prefix(&self) -> String {
         format!("i{}", self.plane())

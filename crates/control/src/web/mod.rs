@@ -160,7 +160,7 @@ impl Web {
             let words = "No session can be begun.";
             return html(StatusCode::INTERNAL_SERVER_ERROR, page::login(Some(words)));
         };
-        to_page(&name, SESSION.as_secs())
+        self.to_page(&name, SESSION.as_secs())
     }
 
     fn logout(&self, request: &Request) -> Response {
@@ -170,7 +170,22 @@ impl Web {
         if let Some(name) = session(request.headers()) {
             self.sessions.end(&name);
         }
-        to_page("", 0)
+        self.to_page("", 0)
+    }
+
+    /// To the page, with a cookie.
+    fn to_page(&self, name: &str, seconds: u64) -> Response {
+        let mut response = answer(StatusCode::SEE_OTHER, "text/plain", String::new());
+        let secure = if self.service.is_over_tls() { "; Secure" } else { "" };
+        let cookie = format!(
+            "{SESSION_COOKIE}={name}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}{secure}"
+        );
+        let headers = response.headers_mut();
+        headers.insert(LOCATION, HeaderValue::from_static("/"));
+        if let Ok(cookie) = HeaderValue::from_str(&cookie) {
+            headers.insert(SET_COOKIE, cookie);
+        }
+        response
     }
 }
 
@@ -203,19 +218,6 @@ fn session(headers: &HeaderMap) -> Option<String> {
         let (name, value) = pair.trim().split_once('=')?;
         (name == SESSION_COOKIE && !value.is_empty()).then(|| value.to_owned())
     })
-}
-
-/// To the page, with a cookie.
-fn to_page(name: &str, seconds: u64) -> Response {
-    let mut response = answer(StatusCode::SEE_OTHER, "text/plain", String::new());
-    let cookie =
-        format!("{SESSION_COOKIE}={name}; Path=/; HttpOnly; SameSite=Strict; Max-Age={seconds}");
-    let headers = response.headers_mut();
-    headers.insert(LOCATION, HeaderValue::from_static("/"));
-    if let Ok(cookie) = HeaderValue::from_str(&cookie) {
-        headers.insert(SET_COOKIE, cookie);
-    }
-    response
 }
 
 fn html(status: StatusCode, text: String) -> Response {

@@ -32,7 +32,7 @@ const MAKING: &[Step] = &[
 
 const UNDOING: &[Step] = &[Step::Unrule, Step::Revoke, Step::Terminate, Step::Release];
 
-fn set_up(program: &Program) {
+pub(crate) fn set_up(program: &Program) {
     let client = program.client();
     let (admin, gateway) = (program.node.socket.display().to_string(), None);
     client.put_node("n", &NewNode { admin, gateway, host: None }).unwrap();
@@ -40,7 +40,7 @@ fn set_up(program: &Program) {
     client.put_project("p", &ProjectChange { quota }).unwrap();
 }
 
-fn wait_for(program: &Program, id: &str, state: InstanceState) {
+pub(crate) fn wait_for(program: &Program, id: &str, state: InstanceState) {
     let client = program.client();
     let mut last = None;
     eventually(&format!("{id} to be {state:?}"), || {
@@ -53,7 +53,7 @@ fn wait_for(program: &Program, id: &str, state: InstanceState) {
 }
 
 /// Nothing is left anywhere.
-fn assert_empty(program: &Program, place: &str) {
+pub(crate) fn assert_empty(program: &Program, place: &str) {
     let client = program.client();
     eventually(&format!("{place}: no vGPU"), || program.node.names().is_empty());
     eventually(&format!("{place}: no process"), || program.processes().is_empty());
@@ -66,13 +66,13 @@ fn assert_empty(program: &Program, place: &str) {
     assert_eq!(client.project("p").unwrap().used, Quota::default(), "{place}");
 }
 
-fn begin(program: &Program) -> Instance {
+pub(crate) fn begin(program: &Program) -> Instance {
     let mut new = shared(3, 512);
     new.project = Some("p".to_owned());
     program.client().create_instance(Some("key"), &new).unwrap()
 }
 
-fn terminate(program: &Program, id: &str) {
+pub(crate) fn terminate(program: &Program, id: &str) {
     match program.client().delete_instance(id) {
         Ok(_) => {}
         // It may be killed before it answers.
@@ -81,7 +81,7 @@ fn terminate(program: &Program, id: &str) {
     }
 }
 
-fn wait_gone(program: &Program, id: &str) {
+pub(crate) fn wait_gone(program: &Program, id: &str) {
     let client = program.client();
     eventually("the instance to be gone", || {
         let gone = |error: &ClientError| matches!(error, ClientError::Refused(problem) if problem.kind == Kind::NotFound);

@@ -6,12 +6,15 @@ use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
+use rustls::ServerConfig;
 use weft_api::v1::{
     Client, ClientError, InstanceState, Kind, NewToken, Problem, ProjectChange, Quota, Role,
 };
 use weft_control::bounded::Bounded;
 use weft_control::http;
+use weft_control::service::Service;
 use weft_control::store::TokenRow;
+use weft_control::tls::Secured;
 
 use crate::support::{Cloud, eventually, shared};
 
@@ -30,19 +33,33 @@ pub(crate) fn serve(cloud: &Cloud) -> (Client, SocketAddr) {
 fn serve_for(cloud: &Cloud, idle: Duration) -> (Client, SocketAddr) {
     let row = TokenRow { name: "root".into(), project: None, role: Role::Admin, created_ms: 0 };
     cloud.store.add_token(&row, weft_control::random::digest(b"root"), None).unwrap();
+    let address = serve_with(&cloud.service, idle, None);
+    (Client::new(&address.to_string(), "root").unwrap(), address)
+}
+
+/// The same without a token, perhaps over TLS; where it is.
+pub(crate) fn serve_with(
+    service: &Arc<Service>,
+    idle: Duration,
+    tls: Option<Arc<ServerConfig>>,
+) -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
-    let service = Arc::clone(&cloud.service);
+    let service = Arc::clone(service);
     thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
             let listener = Bounded::new(listener, CONNECTIONS, idle);
-            axum::serve(listener, http::router(&service)).await.unwrap();
+            let router = http::router(&service);
+            match tls {
+                Some(tls) => axum::serve(Secured::new(listener, tls), router).await.unwrap(),
+                None => axum::serve(listener, router).await.unwrap(),
+            }
         });
     });
-    (Client::new(&address.to_string(), "root").unwrap(), address)
+    address
 }
 
 #[test]
@@ -114,7 +131,7 @@ fn whatever_is_wrong_is_a_problem_in_json() {
         ("GET /v1/instances?after=x", "", 404, "go on"),
         ("GET /v1/instances/none", "", 404, "no instance `none`"),
         ("GET /v1/gpus/first", "", 404, "numbers"),
-        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.1"),
+        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.2"),
         ("GET /v1/nodes", "Weft-Api-Version: new\r\n", 406, "urn:weft:version"),
         ("POST /v1/instances", "Content-Length: 3\r\n", 400, "not understood"),
         ("POST /v1/instances", "Content-Length: 200000\r\n", 413, "urn:weft:too-large"),
@@ -130,7 +147,7 @@ fn whatever_is_wrong_is_a_problem_in_json() {
     let (status, text) = raw(address, "GET /v1/nodes HTTP/1.0\r\n\r\n");
     assert!(status == 401 && text.contains("Bearer"), "{text}");
     let (status, text) = raw(address, &format!("GET /v1/nodes HTTP/1.1\r\n{end}\r\n"));
-    assert!(status == 200 && text.contains("weft-api-version: 1.1"), "{text}");
+    assert!(status == 200 && text.contains("weft-api-version: 1.2"), "{text}");
     let (status, text) = raw(address, "GET /openapi.json HTTP/1.0\r\n\r\n");
     assert!(status == 200 && text.contains("\"openapi\": \"3.1.0\""), "{text}");
 }

@@ -3,11 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "a panic is a test's report")]
 
 mod crash;
+mod database;
 mod deployment;
 mod document;
 mod http;
 mod openstack;
+mod replicas;
 mod service;
 mod store;
 mod support;
+mod tls;
 mod web;

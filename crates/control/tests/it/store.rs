@@ -1,15 +1,105 @@
-//! The store: what is there twice, what is old, and what is newer.
+//! What every store does: all of it is tried on each.
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
-use weft_api::v1::{Mode, Quota};
+use postgres::NoTls;
+use tempfile::TempDir;
+use weft_api::v1::{Event, EventKind, Mode, OperationState, Quota, Role};
 use weft_control::allocate::Allocator;
+use weft_control::plan::Step;
+use weft_control::store::postgres::{Access, Postgres};
 use weft_control::store::sqlite::Sqlite;
 use weft_control::store::{
-    Audit, GpuFound, NodeRow, Part, Reservation, Spec, Store, StoreError, Taken,
+    Audit, Counts, Effects, Found, GpuFound, Key, Leading, NodeRow, Part, Reservation, Spec, Store,
+    StoreError, Taken, TokenRow, Wanted,
 };
 
-fn audit() -> Audit {
+use crate::database::Cluster;
+
+/// Where a store is, that may be opened more than once.
+enum Place {
+    Sqlite(TempDir),
+    Postgres(String),
+}
+
+impl Place {
+    fn sqlite() -> Self {
+        Self::Sqlite(tempfile::tempdir().unwrap())
+    }
+
+    fn open(&self) -> Result<Arc<dyn Store>, StoreError> {
+        Ok(match self {
+            Self::Sqlite(folder) => Arc::new(Sqlite::open(&folder.path().join("db"))?),
+            Self::Postgres(url) => Arc::new(Postgres::open(Access::new(url, None)?, None)?),
+        })
+    }
+
+    /// Does what no store would.
+    fn directly(&self, change: &str) -> Result<(), String> {
+        match self {
+            Self::Sqlite(folder) => {
+                let path: PathBuf = folder.path().join("db");
+                let connection = rusqlite::Connection::open(path).unwrap();
+                connection.execute_batch(change).map_err(|error| error.to_string())
+            }
+            Self::Postgres(url) => {
+                let mut client = postgres::Client::connect(url, NoTls).unwrap();
+                client.batch_execute(change).map_err(|error| format!("{error:?}"))
+            }
+        }
+    }
+
+    /// What its schema's version is set to.
+    fn set_version(&self, by: i32) {
+        let change = match self {
+            Self::Sqlite(folder) => {
+                let connection = rusqlite::Connection::open(folder.path().join("db")).unwrap();
+                let known = "PRAGMA user_version";
+                let known: i32 = connection.query_row(known, [], |row| row.get(0)).unwrap();
+                format!("PRAGMA user_version = {}", known + by)
+            }
+            Self::Postgres(_) => format!("UPDATE schema_version SET version = version + {by}"),
+        };
+        self.directly(&change).unwrap();
+    }
+}
+
+/// Each case is a test with SQLite, and all of them are one with a PostgreSQL.
+macro_rules! on_every_store {
+    ($($case:ident,)+) => {
+        mod sqlite {
+            $(#[test]
+            fn $case() {
+                super::$case(&super::Place::sqlite());
+            })+
+        }
+
+        #[test]
+        fn postgres_does_all_that_sqlite_does() {
+            let Some(cluster) = Cluster::start() else { return };
+            $($case(&Place::Postgres(cluster.database(stringify!($case))));)+
+        }
+    };
+}
+
+on_every_store! {
+    a_gpu_is_taken_only_as_it_was_decided_on,
+    two_allocators_of_one_store_never_give_the_same_twice,
+    a_store_of_a_newer_version_is_left_alone,
+    nobody_changes_the_audit,
+    a_node_that_loses_a_gpu_gets_nothing_new_on_it,
+    a_node_is_known_by_one_name,
+    an_instance_lives_and_ends,
+    an_instance_that_fails_stays_to_be_seen,
+    a_request_is_carried_out_once,
+    a_quota_is_of_all_that_a_project_has,
+    tokens_come_and_go,
+    lists_come_in_parts,
+    what_cannot_be_shown_is_kept_all_the_same,
+}
+
+pub(crate) fn audit() -> Audit {
     Audit {
         at_ms: 1,
         actor: "a".into(),
@@ -20,7 +110,13 @@ fn audit() -> Audit {
     }
 }
 
-fn reservation(id: &str, gpu: u32, memory_mib: u64, mode: Mode, generation: u64) -> Reservation {
+pub(crate) fn reservation(
+    id: &str,
+    gpu: u32,
+    memory_mib: u64,
+    mode: Mode,
+    generation: u64,
+) -> Reservation {
     let spec = Spec {
         cgpus: 1,
         memory_mib,
@@ -43,34 +139,47 @@ fn reservation(id: &str, gpu: u32, memory_mib: u64, mode: Mode, generation: u64)
     }
 }
 
-fn part() -> Part {
+pub(crate) fn part() -> Part {
     Part { limit: 100, after: None, project: None }
 }
 
-fn opened(folder: &tempfile::TempDir) -> Sqlite {
-    let store = Sqlite::open(&folder.path().join("db")).unwrap();
-    let quota = Quota { cgpus: 100, memory_mib: 100_000, exclusive_gpus: 100 };
-    store.put_project("p", quota, None).unwrap();
-    let node = NodeRow {
-        name: "n".into(),
-        admin: String::new(),
-        gateway: String::new(),
-        gateway_given: true,
-        host: "n".into(),
-        created_ms: 0,
-        gpus: 0,
-        identity: "one".into(),
-    };
-    let gpu =
-        |device: &str| GpuFound { device: device.into(), product: String::new(), memory_mib: 1000 };
-    store.put_node(&node, &[gpu("a"), gpu("b")], None).unwrap();
+fn opened(place: &Place) -> Arc<dyn Store> {
+    let store = place.open().unwrap();
+    stocked(store.as_ref());
     store
 }
 
-#[test]
-fn a_gpu_is_taken_only_as_it_was_decided_on() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = opened(&folder);
+/// Gives it a project and a node with two GPUs.
+pub(crate) fn stocked(store: &dyn Store) {
+    let quota = Quota { cgpus: 100, memory_mib: 100_000, exclusive_gpus: 100 };
+    store.put_project("p", quota, None).unwrap();
+    store.put_node(&node("n", "one"), &[gpu("a"), gpu("b")], None).unwrap();
+}
+
+fn node(name: &str, identity: &str) -> NodeRow {
+    NodeRow {
+        name: name.into(),
+        admin: String::new(),
+        gateway: String::new(),
+        gateway_given: false,
+        host: name.into(),
+        created_ms: 0,
+        gpus: 0,
+        identity: identity.into(),
+    }
+}
+
+fn gpu(device: &str) -> GpuFound {
+    GpuFound { device: device.into(), product: String::new(), memory_mib: 1000 }
+}
+
+pub(crate) fn event(step: Step) -> Event {
+    let (step, kind) = (step.name().to_owned(), EventKind::Done);
+    Event { at_ms: 5, step, kind, took_us: 7, detail: None }
+}
+
+fn a_gpu_is_taken_only_as_it_was_decided_on(place: &Place) {
+    let store = opened(place);
     let take = |id: &str, memory, mode, generation| {
         store.reserve(reservation(id, 1, memory, mode, generation)).wait().map(|_| ())
     };
@@ -87,10 +196,8 @@ fn a_gpu_is_taken_only_as_it_was_decided_on() {
     assert_eq!(store.audit(&part()).unwrap().len(), 2);
 }
 
-#[test]
-fn two_allocators_of_one_store_never_give_the_same_twice() {
-    let folder = tempfile::tempdir().unwrap();
-    let store: Arc<dyn Store> = Arc::new(opened(&folder));
+fn two_allocators_of_one_store_never_give_the_same_twice(place: &Place) {
+    let store: Arc<dyn Store> = opened(place);
     let policy = weft_sched::placement::by_name("first_fit").unwrap();
     let allocators = [0, 1].map(|_| Allocator::new(Arc::clone(&store), policy));
     let got = std::thread::scope(|scope| {
@@ -114,38 +221,31 @@ fn two_allocators_of_one_store_never_give_the_same_twice() {
     assert_eq!(got[0] + got[1], 20, "all of it was given: {got:?}");
 }
 
-#[test]
-fn a_store_of_a_newer_version_is_left_alone() {
-    let folder = tempfile::tempdir().unwrap();
-    let path = folder.path().join("db");
-    drop(opened(&folder));
-    let connection = rusqlite::Connection::open(&path).unwrap();
-    let known: i64 = connection.query_row("PRAGMA user_version", [], |row| row.get(0)).unwrap();
-    connection.pragma_update(None, "user_version", 999).unwrap();
-    let error = Sqlite::open(&path).unwrap_err().to_string();
+fn a_store_of_a_newer_version_is_left_alone(place: &Place) {
+    let plane = opened(place).plane().to_owned();
+    place.set_version(999);
+    let error = place.open().unwrap_err().to_string();
     assert!(error.contains("newer version"), "{error}");
-    connection.pragma_update(None, "user_version", known).unwrap();
-    let store = Sqlite::open(&path).unwrap();
+    place.set_version(-999);
+    let store = place.open().unwrap();
     assert_eq!(store.gpus(&part()).unwrap().len(), 2, "opened again, it has what it had");
+    assert_eq!(store.plane(), plane);
+    assert!(plane.len() == 6 && u32::from_str_radix(&plane, 16).is_ok(), "{plane}");
 }
 
-#[test]
-fn nobody_changes_the_audit() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = opened(&folder);
+fn nobody_changes_the_audit(place: &Place) {
+    let store = opened(place);
     store.note(&audit()).unwrap();
-    let connection = rusqlite::Connection::open(folder.path().join("db")).unwrap();
     for change in ["DELETE FROM audit", "UPDATE audit SET actor = 'b'"] {
-        let error = connection.execute(change, []).unwrap_err().to_string();
+        let error = place.directly(change).unwrap_err();
         assert!(error.contains("only added to"), "{error}");
     }
     assert_eq!(store.audit(&part()).unwrap().len(), 1);
+    assert_eq!(store.newest_audit(9).unwrap()[0].actor, "a");
 }
 
-#[test]
-fn a_node_that_loses_a_gpu_gets_nothing_new_on_it() {
-    let folder = tempfile::tempdir().unwrap();
-    let store = opened(&folder);
+fn a_node_that_loses_a_gpu_gets_nothing_new_on_it(place: &Place) {
+    let store = opened(place);
     let node = store.node("n").unwrap().unwrap();
     let only = GpuFound { device: "b".into(), product: "new".into(), memory_mib: 2000 };
     store.put_node(&node, &[only], None).unwrap();
@@ -154,4 +254,210 @@ fn a_node_that_loses_a_gpu_gets_nothing_new_on_it() {
     assert_eq!(seen, [(false, 1000), (true, 2000)]);
     let taken = store.reserve(reservation("i", 1, 1, Mode::Shared, gpus[0].1.generation)).wait();
     assert_eq!(taken.unwrap_err(), StoreError::Changed);
+}
+
+fn a_node_is_known_by_one_name(place: &Place) {
+    let store = opened(place);
+    let twice = store.put_node(&node("m", "one"), &[gpu("a")], None).unwrap_err();
+    assert!(matches!(twice, StoreError::Exists(_)), "{twice}");
+    store.put_node(&node("m", "two"), &[gpu("a")], None).unwrap();
+    // Looked at again, it keeps its numbers.
+    store.put_node(&node("n", "one"), &[gpu("a"), gpu("b")], None).unwrap();
+    let gpus = store.gpus(&part()).unwrap();
+    let numbers: Vec<_> = gpus.iter().map(|(_, gpu)| (gpu.id, gpu.node.as_str())).collect();
+    assert_eq!(numbers, [(1, "n"), (2, "n"), (3, "m")]);
+    store.set_gateway("n", "n:1").unwrap();
+    assert_eq!(store.node("n").unwrap().unwrap().gateway, "n:1");
+    let with_gpus = store.inventory().wait().unwrap();
+    let seen: Vec<_> = with_gpus.iter().map(|(node, gpus)| (&*node.name, gpus.len())).collect();
+    assert_eq!(seen, [("m", 1), ("n", 2)]);
+    store.reserve(reservation("i", 3, 1, Mode::Shared, 0)).wait().unwrap();
+    let in_use = store.remove_node("m", &audit()).unwrap_err();
+    assert!(matches!(in_use, StoreError::InUse(_)), "{in_use}");
+    store.remove_node("n", &audit()).unwrap();
+    assert_eq!(store.nodes(&part()).unwrap().len(), 1);
+    let missing = store.remove_node("n", &audit()).unwrap_err();
+    assert!(matches!(missing, StoreError::Missing(_)), "{missing}");
+}
+
+fn an_instance_lives_and_ends(place: &Place) {
+    let store = opened(place);
+    assert_eq!(store.leading(), Leading::Here);
+    store.check().unwrap();
+    let made = store.reserve(reservation("i", 1, 600, Mode::Shared, 0)).wait().unwrap();
+    assert_eq!((made.wanted, made.created_ms), (Wanted::Present, 1));
+    assert_eq!(store.unsettled().unwrap(), ["i"]);
+    let masked = vec![("i-0".to_owned(), "169.254.77.2:1".to_owned())];
+    let tokens = vec![("i-0".to_owned(), "secret".to_owned())];
+    let effects = Effects { masked, tokens, ..Effects::default() };
+    store.mark("i", Step::Grant, &effects, &event(Step::Grant)).unwrap();
+    let found = Found { host: Some("h".into()), port: None };
+    let effects = Effects { found: Some(found.clone()), ready_ms: Some(9), ..Effects::default() };
+    store.mark("i", Step::Confirm, &effects, &event(Step::Confirm)).unwrap();
+    let now = store.instance("i").unwrap().unwrap();
+    assert!(now.marks.has(Step::Grant) && now.marks.has(Step::Confirm));
+    assert!(!now.marks.has(Step::Create));
+    assert_eq!((now.ready_ms, &now.found), (Some(9), &found));
+    let (operation, events) = store.operation("op-i").unwrap().unwrap();
+    assert_eq!(operation.state, OperationState::Succeeded);
+    assert_eq!(events, [event(Step::Grant), event(Step::Confirm)]);
+    let cgpu = &store.instance_cgpus("i").unwrap()[0];
+    assert_eq!((cgpu.gpu, cgpu.memory_mib, cgpu.token.as_deref()), (1, 600, Some("secret")));
+    let held = store.taken().wait().unwrap();
+    assert_eq!((held.len(), held[0].gpu, held[0].memory_mib), (1, 1, 600));
+    let too_early = store.release("i", 11, &event(Step::Release)).wait().unwrap_err();
+    assert!(matches!(too_early, StoreError::InUse(_)), "{too_early}");
+    store.renounce("i", None, Some(&audit())).unwrap();
+    assert_eq!(store.unsettled().unwrap(), ["i"]);
+    store.keep_used(&[("i-0".to_owned(), u64::MAX)]).unwrap();
+    for _ in 0..2 {
+        store.release("i", 11, &event(Step::Release)).wait().unwrap();
+    }
+    assert_eq!(store.unsettled().unwrap(), Vec::<String>::new());
+    assert_eq!(store.live().unwrap(), Vec::<String>::new());
+    assert!(
+        store.instances(&part()).unwrap().is_empty() && store.cgpus(&part()).unwrap().is_empty()
+    );
+    let gpu = store.gpu(1).unwrap().unwrap();
+    assert_eq!((gpu.held_mib, gpu.cgpus, gpu.generation), (0, 0, 2), "released once");
+    assert_eq!(store.project("p").unwrap().unwrap().1, Quota::default());
+    let used = &store.usage(&part()).unwrap()[0].1;
+    assert_eq!(
+        (used.to_ms, &used.token, used.used_ns),
+        (Some(11), &None, Some(u64::try_from(i64::MAX).unwrap()))
+    );
+    assert_eq!(store.newest_usage(Some("p"), 5).unwrap().len(), 1);
+    let (end, events) = store.operation("op-i-end").unwrap().unwrap();
+    assert_eq!((end.state, events.len()), (OperationState::Succeeded, 1));
+    let counts = store.counts().unwrap();
+    let expected = Counts { gpus: 2, memory_mib: 2000, ..Counts::default() };
+    assert_eq!(counts, expected);
+}
+
+fn an_instance_that_fails_stays_to_be_seen(place: &Place) {
+    let store = opened(place);
+    store.reserve(reservation("i", 1, 1000, Mode::Exclusive, 0)).wait().unwrap();
+    store.tell("i", &Event { detail: Some("no".into()), ..event(Step::Create) }).unwrap();
+    store.renounce("i", Some("create: no"), None).unwrap();
+    store.release("i", 11, &event(Step::Release)).wait().unwrap();
+    let seen = store.instances(&part()).unwrap();
+    assert_eq!(seen[0].1.failure.as_deref(), Some("create: no"));
+    assert_eq!(store.operation("op-i").unwrap().unwrap().0.state, OperationState::Failed);
+    assert!(!store.gpu(1).unwrap().unwrap().exclusive);
+    store.hide("i", &audit()).unwrap();
+    assert!(store.instances(&part()).unwrap().is_empty());
+}
+
+fn a_request_is_carried_out_once(place: &Place) {
+    let store = opened(place);
+    let key = Key { owner: "a".into(), key: "k".into(), digest: [1; 32] };
+    let with_key = |id: &str, key: &Key| Reservation {
+        key: Some(key.clone()),
+        ..reservation(id, 1, 1, Mode::Shared, 0)
+    };
+    assert_eq!(store.repeated(&key).unwrap(), None);
+    store.reserve(with_key("i", &key)).wait().unwrap();
+    assert_eq!(store.repeated(&key).unwrap().as_deref(), Some("i"));
+    let again = store.reserve(with_key("j", &key)).wait().unwrap_err();
+    assert_eq!(again, StoreError::Repeated("i".into()));
+    let other = Key { digest: [2; 32], ..key.clone() };
+    assert_eq!(store.repeated(&other).unwrap_err(), StoreError::KeyReused);
+    // It may come again after a day.
+    let mut late = Reservation { taken: Vec::new(), ..with_key("l", &key) };
+    late.audit.at_ms = 24 * 3_600_000 + 2;
+    store.reserve(late).wait().unwrap();
+    assert_eq!(store.repeated(&key).unwrap().as_deref(), Some("l"));
+}
+
+fn a_quota_is_of_all_that_a_project_has(place: &Place) {
+    let store = opened(place);
+    let quota = Quota { cgpus: 2, memory_mib: 1500, exclusive_gpus: 1 };
+    store.put_project("p", quota, Some(&audit())).unwrap();
+    store.reserve(reservation("i", 1, 1000, Mode::Exclusive, 0)).wait().unwrap();
+    let much = store.reserve(reservation("j", 2, 501, Mode::Shared, 0)).wait().unwrap_err();
+    assert!(matches!(&much, StoreError::Quota(words) if words.contains("MiB")), "{much}");
+    let alone = store.reserve(reservation("j", 2, 1, Mode::Exclusive, 0)).wait().unwrap_err();
+    assert!(matches!(&alone, StoreError::Quota(words) if words.contains("exclusive")), "{alone}");
+    store.reserve(reservation("j", 2, 500, Mode::Shared, 0)).wait().unwrap();
+    let (_, used) = store.project("p").unwrap().unwrap();
+    assert_eq!(used, Quota { cgpus: 2, memory_mib: 1500, exclusive_gpus: 1 });
+    let nobody = Reservation { project: "x".into(), ..reservation("k", 2, 1, Mode::Shared, 1) };
+    assert!(matches!(store.reserve(nobody).wait(), Err(StoreError::Missing(_))));
+}
+
+fn tokens_come_and_go(place: &Place) {
+    let store = opened(place);
+    let token = |name: &str, project: Option<&str>| TokenRow {
+        name: name.into(),
+        project: project.map(str::to_owned),
+        role: Role::Member,
+        created_ms: 3,
+    };
+    store.add_token(&token("t", Some("p")), [1; 32], Some(&audit())).unwrap();
+    assert_eq!(store.token(&[1; 32]).unwrap(), Some(token("t", Some("p"))));
+    assert_eq!(store.token(&[2; 32]).unwrap(), None);
+    let same_name = store.add_token(&token("t", None), [2; 32], None).unwrap_err();
+    assert!(matches!(same_name, StoreError::Exists(_)));
+    let same_secret = store.add_token(&token("u", None), [1; 32], None).unwrap_err();
+    assert!(matches!(same_secret, StoreError::Exists(_)));
+    let nowhere = store.add_token(&token("u", Some("x")), [2; 32], None).unwrap_err();
+    assert!(matches!(nowhere, StoreError::Missing(_)));
+    store.remove_token("t", &audit()).unwrap();
+    assert!(matches!(store.remove_token("t", &audit()), Err(StoreError::Missing(_))));
+    assert_eq!(store.token(&[1; 32]).unwrap(), None);
+    assert_eq!(store.audit(&part()).unwrap().len(), 2, "what was refused is not in it");
+}
+
+fn lists_come_in_parts(place: &Place) {
+    let store = opened(place);
+    // In the order of bytes, whatever the language is.
+    for name in ["b", "B", "a", "a-1", "a_1"] {
+        store.put_project(name, Quota::default(), None).unwrap();
+    }
+    let mut seen = Vec::new();
+    let mut after = None;
+    loop {
+        let some = store.projects(&Part { limit: 2, after, project: None }).unwrap();
+        seen.extend(some.iter().map(|(cursor, _)| cursor.clone()));
+        after = some.last().map(|(cursor, _)| cursor.clone());
+        if some.len() < 2 {
+            break;
+        }
+    }
+    assert_eq!(seen, ["B", "a", "a-1", "a_1", "b", "p"]);
+    for at in 0..5 {
+        store.reserve(reservation(&format!("i{at}"), 1, 1, Mode::Shared, at)).wait().unwrap();
+    }
+    let of = |project: &str, after: Option<&String>| Part {
+        limit: 3,
+        after: after.cloned(),
+        project: Some(project.to_owned()),
+    };
+    let first = store.instances(&of("p", None)).unwrap();
+    let rest = store.instances(&of("p", Some(&first[2].0))).unwrap();
+    let names: Vec<&str> = first.iter().chain(&rest).map(|(_, one)| one.id.as_str()).collect();
+    assert_eq!(names, ["i0", "i1", "i2", "i3", "i4"]);
+    assert!(store.instances(&of("a", None)).unwrap().is_empty());
+    let cgpus = store.cgpus(&of("p", None)).unwrap();
+    assert_eq!(store.cgpus(&of("p", Some(&cgpus[2].0))).unwrap().len(), 2);
+    let slots: std::collections::BTreeSet<u32> =
+        first.iter().chain(&rest).map(|(_, one)| one.slot).collect();
+    assert_eq!(slots.len(), 5, "each has a slot of its own");
+    let wrong = Part { limit: 1, after: Some("x".into()), project: None };
+    assert!(matches!(store.instances(&wrong), Err(StoreError::Missing(_))));
+}
+
+/// A character that PostgreSQL does not have is neither an error nor lost with what is around it.
+fn what_cannot_be_shown_is_kept_all_the_same(place: &Place) {
+    let store = opened(place);
+    store.note(&Audit { target: "a\0b".into(), ..audit() }).unwrap();
+    let kept = &store.newest_audit(1).unwrap()[0];
+    assert!(kept.target.starts_with('a') && kept.target.ends_with('b'), "{kept:?}");
+    assert_eq!(store.node("n\0").unwrap(), None);
+    assert_eq!(store.instance("n\0").unwrap(), None);
+    assert_eq!(store.project("n\0").unwrap(), None);
+    store.reserve(reservation("i", 1, 1, Mode::Shared, 0)).wait().unwrap();
+    store.renounce("i", Some("it said \0"), None).unwrap();
+    let why = store.instance("i").unwrap().unwrap().failure.unwrap();
+    assert!(why.starts_with("it said "), "{why}");
 }

@@ -272,14 +272,33 @@ pub(crate) struct Program {
     pub(crate) node: SimulatedNode,
     pub(crate) environment: Vec<(&'static str, String)>,
     process: Option<Child>,
-    url: String,
+    pub(crate) url: String,
     token: String,
+}
+
+/// One of several processes that are the same control plane.
+pub(crate) struct Replica {
+    pub(crate) process: Child,
+    pub(crate) url: String,
+}
+
+impl Drop for Replica {
+    fn drop(&mut self) {
+        // It may have ended.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
 }
 
 impl Program {
     /// A folder with a token, a project and a node, of which nothing runs yet. What stands for
     /// `weft-endpoint` says that it is ready and stays.
     pub(crate) fn new() -> Self {
+        Self::with(Vec::new())
+    }
+
+    /// The same, with more in its environment.
+    pub(crate) fn with(environment: Vec<(&'static str, String)>) -> Self {
         let folder = tempfile::Builder::new().prefix("weft-control-").tempdir().unwrap();
         std::fs::write(folder.path().join("libcuda.so.1"), "").unwrap();
         let endpoint = folder.path().join("endpoint");
@@ -291,7 +310,7 @@ impl Program {
         let mut program = Self {
             folder,
             node,
-            environment: Vec::new(),
+            environment,
             process: None,
             url: String::new(),
             token: String::new(),
@@ -313,11 +332,25 @@ impl Program {
     }
 
     fn command(&self) -> Command {
-        Command::new(env!("CARGO_BIN_EXE_weft-control"))
+        let mut command = Command::new(env!("CARGO_BIN_EXE_weft-control"));
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
+        command
     }
 
     /// Starts it; it kills itself at the place, if there is one.
     pub(crate) fn start(&mut self, crash_at: Option<&str>, flags: &[&str]) {
+        let place = crash_at.map(|place| (weft_control::crash::VARIABLE, place));
+        let (process, url) = self.spawn(place, flags);
+        (self.process, self.url) = (Some(process), url);
+    }
+
+    /// Starts another one with the same store and folder.
+    pub(crate) fn replica(&self, place: Option<(&str, &str)>, flags: &[&str]) -> Replica {
+        let (process, url) = self.spawn(place, flags);
+        Replica { process, url }
+    }
+
+    fn spawn(&self, place: Option<(&str, &str)>, flags: &[&str]) -> (Child, String) {
         let log = std::fs::OpenOptions::new()
             .create(true)
             .append(true)
@@ -328,16 +361,14 @@ impl Program {
         command.args(flags).arg("--state-dir").arg(self.state());
         command.arg("--libraries").arg(self.folder.path());
         command.arg("--endpoint").arg(self.folder.path().join("endpoint"));
-        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
-        command.envs(crash_at.map(|place| (weft_control::crash::VARIABLE, place)));
+        command.envs(place);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(log);
         let mut child = command.spawn().unwrap();
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let url = line.trim().strip_prefix("weft-control: serving at ");
         // One that was killed at once has said nothing.
-        self.url = url.unwrap_or_default().to_owned();
-        self.process = Some(child);
+        (child, url.unwrap_or_default().to_owned())
     }
 
     /// A client with the administrator's token.

@@ -7,19 +7,16 @@ use rusqlite::{Connection, OptionalExtension, Row, params};
 use serde::de::DeserializeOwned;
 use weft_api::v1::{Event, EventKind, Mode, OperationKind, OperationState};
 
-use super::registry::{mode_of, project_of};
-use super::{EVENTS_MAX, add_audit, parsed, word};
+use super::add_audit;
+use super::registry::project_of;
 use crate::plan::Step;
+use crate::store::shared::{
+    EVENTS_MAX, KEY_LIFE_MS, SLOTS, Sum, by_gpu, charged, mode_of, parsed, word,
+};
 use crate::store::{
     Audit, CgpuRow, Effects, InstanceRow, Key, Marks, OperationRow, Part, Reservation, StoreError,
     Taken, Wanted,
 };
-
-/// For how long a request may be repeated.
-const KEY_LIFE_MS: u64 = 24 * 3_600_000;
-
-/// Slots go round after so many instances; those of live ones are passed over.
-const SLOTS: u64 = 1 << 20;
 
 /// Reserves GPUs and makes the instance.
 pub(super) fn reserve(
@@ -91,39 +88,25 @@ pub(super) fn repeated(connection: &Connection, key: &Key) -> Result<Option<Stri
 fn charge(connection: &Connection, project: &str, taken: &[Taken]) -> Result<(), StoreError> {
     let found = project_of(connection, project)?;
     let (quota, used) = found.ok_or_else(|| StoreError::Missing(format!("project {project}")))?;
-    let exclusive = taken.iter().filter(|one| one.mode == Mode::Exclusive).count() as u64;
-    let memory: u64 = taken.iter().map(|one| one.memory_mib).sum();
-    let wanted = [
-        ("cGPUs", used.cgpus + taken.len() as u64, quota.cgpus),
-        ("MiB of GPU memory", used.memory_mib.saturating_add(memory), quota.memory_mib),
-        ("exclusive GPUs", used.exclusive_gpus + exclusive, quota.exclusive_gpus),
-    ];
-    if let Some((what, wanted, quota)) = wanted.iter().find(|(_, wanted, quota)| wanted > quota) {
-        return Err(StoreError::Quota(format!("{wanted} {what}, and its quota is {quota}")));
-    }
+    let used = charged(&quota, &used, taken)?;
     connection.execute(
         "UPDATE projects SET used_cgpus = ?, used_memory = ?, used_exclusive = ? WHERE name = ?",
-        (wanted[0].1, wanted[1].1, wanted[2].1, project),
+        (used.cgpus, used.memory_mib, used.exclusive_gpus, project),
     )?;
     Ok(())
 }
 
 /// Takes parts of GPUs that are still as they were decided on.
 fn take(connection: &Connection, taken: &[Taken]) -> Result<(), StoreError> {
-    let mut of_gpu: BTreeMap<u32, (u64, u32, bool, u64)> = BTreeMap::new();
-    for one in taken {
-        let is_exclusive = one.mode == Mode::Exclusive;
-        let sum = of_gpu.entry(one.gpu).or_insert((0, 0, is_exclusive, one.generation));
-        *sum = (sum.0 + one.memory_mib, sum.1 + 1, is_exclusive, sum.3);
-    }
     let mut update = connection.prepare_cached(
         "UPDATE gpus SET held = held + ?2, cgpus = cgpus + ?3, exclusive = ?4,
                          generation = generation + 1
          WHERE id = ?1 AND generation = ?5 AND in_service = 1 AND exclusive = 0
            AND held + ?2 <= memory AND (NOT ?4 OR cgpus = 0)",
     )?;
-    for (gpu, (memory, cgpus, is_exclusive, generation)) in of_gpu {
-        if update.execute((gpu, memory, cgpus, is_exclusive, generation))? == 0 {
+    for (gpu, sum) in by_gpu(taken) {
+        let Sum { memory_mib, cgpus, is_exclusive, generation } = sum;
+        if update.execute((gpu, memory_mib, cgpus, is_exclusive, generation))? == 0 {
             return Err(StoreError::Changed);
         }
     }

@@ -10,8 +10,6 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
-use serde::Serialize;
-use serde::de::DeserializeOwned;
 
 use self::writer::Writer;
 use super::{Audit, Counts, StoreError};
@@ -21,9 +19,6 @@ const READERS_MAX: usize = 16;
 
 /// How long a reader waits for a writer, which happens while the log is written back.
 const PATIENCE: Duration = Duration::from_secs(10);
-
-/// The events of an operation that are shown.
-const EVENTS_MAX: u32 = 1_000;
 
 /// A store in one file.
 #[derive(Debug)]
@@ -37,12 +32,6 @@ pub struct Sqlite {
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
         Self::Broken(error.to_string())
-    }
-}
-
-impl From<serde_json::Error> for StoreError {
-    fn from(error: serde_json::Error) -> Self {
-        Self::Broken(format!("a row is not understood: {error}"))
     }
 }
 
@@ -94,16 +83,6 @@ fn settle(connection: &Connection) -> Result<(), StoreError> {
     connection.set_prepared_statement_cache_capacity(128);
     connection.pragma_update(None, "foreign_keys", true)?;
     Ok(())
-}
-
-/// An enumeration as the word that it is in JSON.
-fn word<T: Serialize>(value: &T) -> Result<String, StoreError> {
-    Ok(serde_json::to_string(value)?.trim_matches('"').to_owned())
-}
-
-/// And back.
-fn parsed<T: DeserializeOwned>(word: &str) -> Result<T, StoreError> {
-    Ok(serde_json::from_value(serde_json::Value::String(word.to_owned()))?)
 }
 
 fn add_audit(connection: &Connection, audit: &Audit) -> Result<(), StoreError> {

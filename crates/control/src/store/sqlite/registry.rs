@@ -1,11 +1,12 @@
 //! Projects, tokens, nodes, GPUs and the audit; and the trait, row by row.
 
 use rusqlite::{Connection, OptionalExtension, Row, params};
-use weft_api::v1::{AuditEntry, Event, Mode, Project, Quota};
+use weft_api::v1::{AuditEntry, Event, Project, Quota};
 
-use super::{Sqlite, add_audit, counts, instances, parsed, word};
+use super::{Sqlite, add_audit, counts, instances};
 use crate::clock;
 use crate::plan::Step;
+use crate::store::shared::{mode_of, number, parsed, word};
 use crate::store::{
     Audit, CgpuRow, Counts, Effects, GpuFound, GpuRow, InstanceRow, Key, NodeRow, OperationRow,
     Part, Reservation, Store, StoreError, Taken, Ticket, TokenRow,
@@ -398,19 +399,9 @@ const NODES: &str = "SELECT name, admin, gateway, host, created_ms,
 const GPUS: &str = "SELECT id, node, device, product, memory, held, cgpus, exclusive, in_service,
     generation FROM gpus";
 
-/// A cursor that is a number.
-fn number(part: &Part) -> Result<i64, StoreError> {
-    let wrong = |_| StoreError::Missing("the item behind which the list is to go on".to_owned());
-    part.after.as_deref().map_or(Ok(0), |after| after.parse().map_err(wrong))
-}
-
 fn ids(connection: &Connection, query: &str) -> Result<Vec<String>, StoreError> {
     let mut query = connection.prepare_cached(query)?;
     Ok(query.query_map([], |row| row.get(0))?.collect::<Result<_, _>>()?)
-}
-
-pub(super) fn mode_of(is_exclusive: bool) -> Mode {
-    if is_exclusive { Mode::Exclusive } else { Mode::Shared }
 }
 
 fn named(token: TokenRow) -> Result<(String, TokenRow), StoreError> {
