@@ -43,6 +43,9 @@ impl Python {
     }
 }
 
+/// Where Debian's package of PostgreSQL looks for what it does when it is installed.
+const CLUSTERS: &str = "/etc/postgresql-common/createcluster.d";
+
 /// Installs all that is missing and returns the Python environment.
 pub(crate) fn all() -> Result<Python> {
     system_packages()?;
@@ -107,6 +110,11 @@ fn install_packages(missing: &[&str]) -> Result<()> {
         bail!("these packages are missing: {wanted}\nhint: sudo apt-get install {wanted}");
     }
     eprintln!("installing {wanted}");
+    if missing.contains(&"postgresql") {
+        // Tests start databases of their own: the package need not start one.
+        fs::create_dir_all(CLUSTERS)?;
+        fs::write(Path::new(CLUSTERS).join("weft.conf"), "create_main_cluster = false\n")?;
+    }
     run(Command::new("apt-get").args(["update", "-qq"]))?;
     run(Command::new("apt-get")
         .args(["install", "-y", "-qq", "--no-install-recommends"])
