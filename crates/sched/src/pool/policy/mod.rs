@@ -141,8 +141,8 @@ pub(super) trait Policy: fmt::Debug + Send {
     /// A tenant's share is another one from now on.
     fn set_tenant(&mut self, _tenant: TenantKey, _weight: Weight) {}
 
-    /// A vGPU had that class until now. If its class is another one, none of its tasks is in a queue
-    /// at the moment.
+    /// A vGPU had that class until now. If its class is another one, none of its tasks is in a
+    /// queue at the moment.
     fn changed(&mut self, _state: &State, _vgpu: VgpuKey, _class: Class) {}
 
     /// `task` waits; `first` if it goes on or begins anew, so before its vGPU's others.
