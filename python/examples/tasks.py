@@ -1,11 +1,13 @@
 """Saxpy and a matrix product on a virtual accelerator, synchronous and as futures, with the results
 checked: python tasks.py ACCELERATOR KERNELS.ptx"""
 
+from __future__ import annotations
+
 import sys
 from array import array
-from concurrent.futures import as_completed
+from concurrent.futures import Future, as_completed
 
-from weft_tasks import Accelerator, In, InOut, Out, Refused, f32, u32
+from weft_tasks import Accelerator, In, InOut, Out, Refused, Result, f32, u32
 
 N, SIDE, PRODUCTS = 1000, 48, 8
 
@@ -25,7 +27,7 @@ def main(name: str, kernels: str) -> None:
         # Futures: all are submitted before the first one is waited for.
         identity = array("f", [float(i // SIDE == i % SIDE) for i in range(SIDE * SIDE)])
         blocks = (SIDE + 15) // 16
-        products = {}
+        products: dict[Future[Result], tuple[array[float], array[float]]] = {}
         for round in range(PRODUCTS):
             a = array("f", [(i * 7 + round) % 13 for i in range(SIDE * SIDE)])
             c = array("f", bytes(4 * SIDE * SIDE))
@@ -37,9 +39,9 @@ def main(name: str, kernels: str) -> None:
                 args=[Out(c), In(a), In(identity), u32(SIDE)],
             )
             products[future] = (a, c)
-        for future in as_completed(products):
-            future.result()
-            a, c = products[future]
+        for done in as_completed(products):
+            done.result()
+            a, c = products[done]
             assert a == c
         print(f"matmul: {PRODUCTS} products by the identity")
 

@@ -35,6 +35,20 @@ impl Python {
         bail!("{} holds no nvidia/cu13/include/cuda.h; remove it and try again", lib.display())
     }
 
+    /// Installs the task library's package as a program's author would, and checks its types and
+    /// those of its examples.
+    pub(crate) fn install_task_package(&self) -> Result<()> {
+        let package = root().join("python");
+        run(Command::new(self.interpreter())
+            .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
+            // What builds it is there already, and its version says nothing of its content.
+            .args(["--no-build-isolation", "--no-deps", "--force-reinstall"])
+            .arg(&package))?;
+        run(Command::new(self.interpreter())
+            .args(["-m", "mypy", "--strict", "weft_tasks", "examples"])
+            .current_dir(&package))
+    }
+
     /// Installs more packages.
     pub(crate) fn install(&self, packages: &[&str]) -> Result<()> {
         run(Command::new(self.interpreter())

@@ -623,6 +623,18 @@ pub(crate) struct SimOptions {
     /// A tenant of the experiment `profiles`: its weight and its launches (CSV or JSON).
     #[arg(long = "profile", value_name = "WEIGHT:FILE", value_parser = weighted_file)]
     pub(crate) profiles: Vec<(u32, PathBuf)>,
+    /// Jobs that `flexy` runs under every policy instead: what `weft workload flexy` printed, or
+    /// `-` for standard input.
+    #[arg(long, value_name = "FILE",
+          conflicts_with_all = ["seeds", "quick", "report", "calibration"])]
+    pub(crate) jobs: Option<PathBuf>,
+    /// Devices for those jobs.
+    #[arg(long, value_name = "N", requires = "jobs", default_value_t = 4,
+          value_parser = clap::value_parser!(u32).range(1..=1_024))]
+    pub(crate) devices: u32,
+    /// SLA of their user-facing tasks, such as 10s.
+    #[arg(long, value_name = "TIME", requires = "jobs", default_value = "200ms")]
+    pub(crate) sla: weft_node::config::SlaSetting,
     /// Pods of Alibaba's GPU trace (`openb_pod_list_default.csv`), for `gsaas`.
     #[arg(long, value_name = "FILE", requires = "nodes")]
     pub(crate) pods: Option<PathBuf>,

@@ -299,12 +299,14 @@ impl Default for SocketConfig {
 }
 
 impl Default for SchedulingConfig {
+    /// The core's own, which the simulator runs with as well.
     fn default() -> Self {
+        let core = weft_sched::Config::default();
         Self {
-            policy: "fair".to_owned(),
+            policy: core.policy.name().to_owned(),
             quantum_us: None,
-            yield_us: 100,
-            overlap_us: 250,
+            yield_us: core.yield_ns / 1_000,
+            overlap_us: core.overlap_ns / 1_000,
             ring_wait_us: 50,
             overdue_ms: 2_000,
             accounting: AccountingConfig::Every,
@@ -314,10 +316,10 @@ impl Default for SchedulingConfig {
             tenants: BTreeMap::new(),
             subuid: Some(PathBuf::from("/etc/subuid")),
             cap_period_ms: 100,
-            sleeper_credit_us: 0,
-            slack_us: 0,
-            borrow_ms: 20,
-            slice_us: 2_000,
+            sleeper_credit_us: core.sleeper_credit_ns / 1_000,
+            slack_us: core.slack_ns / 1_000,
+            borrow_ms: core.borrow_ns / 1_000_000,
+            slice_us: core.slice_ns / 1_000,
             coscheduling: CoschedulingConfig::Auto,
         }
     }
@@ -396,10 +398,6 @@ pub enum ConfigError {
 /// Where nothing stops a kernel alone it may run this long unless configured, in ms.
 const KERNEL_MS: u64 = 10_000;
 
-/// A quantum unless configured, in µs (FairGV §3.2.1), and on a device that preempts by itself.
-const QUANTUM_US: u64 = 6_000;
-const PREEMPTIVE_QUANTUM_US: u64 = 30_000;
-
 impl NodeConfig {
     /// How long one kernel may run on a device, in ms of its own device time, if that is limited.
     #[must_use]
@@ -411,8 +409,12 @@ impl NodeConfig {
     /// A device's quantum, in µs, if it can do this.
     #[must_use]
     pub fn quantum_us(&self, device: &DeviceConfig, can: Capabilities) -> u64 {
-        let otherwise = if can.preemptive { PREEMPTIVE_QUANTUM_US } else { QUANTUM_US };
-        device.quantum_us.or(self.scheduling.quantum_us).unwrap_or(otherwise)
+        let otherwise_ns = if can.preemptive {
+            weft_sched::PREEMPTIVE_QUANTUM_NS
+        } else {
+            weft_sched::Config::default().quantum_ns
+        };
+        device.quantum_us.or(self.scheduling.quantum_us).unwrap_or(otherwise_ns / 1_000)
     }
 
     /// Merges `file`, the environment (through `variable`) and `settings` (`("device.clock",

@@ -12,6 +12,7 @@ pub mod linker;
 pub mod parser;
 mod scan;
 pub mod slice;
+pub mod state;
 
 pub use declarations::declarations;
 pub use error::{ParseError, ParseErrorKind};

@@ -35,8 +35,8 @@
 //! to the launch as such (`%gridid`, clusters); or cannot be copied. The decision errs on the side
 //! of refusing. A *cooperative launch* must not be sliced either, whatever its kernel does.
 
-mod decide;
-mod registers;
+pub(crate) mod decide;
+pub(crate) mod registers;
 mod text;
 mod waits;
 

@@ -4,7 +4,8 @@ use core::ops::RangeInclusive;
 
 use crate::policy::PolicyId;
 
-/// Settings of the scheduling core. Times are ns.
+/// Settings of the scheduling core. Times are ns. The default is what a node has where its
+/// configuration says nothing, and what the simulator runs: there is no other place for these.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(default, deny_unknown_fields))]
@@ -41,6 +42,10 @@ pub struct Config {
     pub slice_ns: u64,
 }
 
+/// A successor's worker is woken this long before its turn begins, in ns: what a wake-up takes,
+/// with some room.
+const PREPARE_LEAD_NS: u64 = 200_000;
+
 /// The quantum on devices that preempt, where a switch is dear (FairGV §3.2.1).
 pub const PREEMPTIVE_QUANTUM_NS: u64 = 30_000_000;
 
@@ -63,8 +68,8 @@ impl Default for Config {
             policy: PolicyId::default(),
             quantum_ns: 6_000_000,
             yield_ns: 100_000,
-            prepare_lead_ns: 200_000,
-            overlap_ns: 100_000,
+            prepare_lead_ns: 0,
+            overlap_ns: 0,
             overdue_ns: 10_000_000_000,
             sleeper_credit_ns: 0,
             slack_ns: 0,
@@ -72,10 +77,18 @@ impl Default for Config {
             borrow_ns: 20_000_000,
             slice_ns: 2_000_000,
         }
+        .overlap(250_000)
     }
 }
 
 impl Config {
+    /// Another overlap, in ns, with the successor woken as long before it as a wake-up takes.
+    #[must_use]
+    pub fn overlap(self, overlap_ns: u64) -> Self {
+        let prepare_lead_ns = overlap_ns.saturating_add(PREPARE_LEAD_NS);
+        Self { overlap_ns, prepare_lead_ns, ..self }
+    }
+
     /// Checks every value against its range; the error names the first that is outside.
     pub fn validate(&self) -> Result<(), ConfigError> {
         let values = [

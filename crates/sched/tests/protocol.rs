@@ -15,7 +15,7 @@ const US: u64 = 1_000;
 /// A node with one device and two vGPUs of weight 1 with one session each.
 fn node() -> Node {
     let mut node = Node::new();
-    feed(&mut node, 0, up(D, Config::default()));
+    feed(&mut node, 0, up(D, terms()));
     for key in 0..2 {
         let (vgpu, session) = (VgpuKey(key), SessionKey(key));
         let (tenant, weight) = (TenantKey::DEFAULT, Weight::ONE);
@@ -23,6 +23,11 @@ fn node() -> Node {
         feed(&mut node, 0, Event::AddSession { session, vgpu });
     }
     node
+}
+
+/// Round times, whatever the defaults are.
+fn terms() -> Config {
+    Config { overlap_ns: 100 * US, prepare_lead_ns: 200 * US, ..Config::default() }
 }
 
 fn up(device: DeviceKey, config: Config) -> Event {
@@ -170,7 +175,7 @@ fn a_switch_of_memory_lengthens_the_turn_and_not_its_budget() {
     assert_eq!((a.held_ns, b.held_ns), (5 * MS, 0));
     // And however long a switch is said to be, a turn ends.
     feed(&mut node, 11_200 * US, Event::Switched { session: B, switch_ns: u64::MAX });
-    let at_ns = 11_200 * US + Config::default().overdue_ns + 7 * MS;
+    let at_ns = 11_200 * US + terms().overdue_ns + 7 * MS;
     let ended = feed(&mut node, at_ns, Event::Timer);
     assert!(ended.contains(&revoke(B, 2)), "{ended:?}");
 }
@@ -215,7 +220,7 @@ fn a_device_that_is_down_is_not_granted() {
     assert_eq!(down[0], revoke(A, 1));
     assert_eq!(feed(&mut node, MS, released(A, 1, MS, 0)), [Action::CancelTimer]);
     assert_eq!(feed(&mut node, 2 * MS, runnable(B)), []);
-    let up = feed(&mut node, 3 * MS, up(D, Config::default()));
+    let up = feed(&mut node, 3 * MS, up(D, terms()));
     assert_eq!(up[0], grant(B, 2, 6 * MS), "what A used alone is no debt, and B has just woken");
 }
 
@@ -225,7 +230,7 @@ fn a_restarted_daemon_adopts_the_holder_and_charges_the_gap() {
     feed(&mut old, 0, runnable(A));
     feed(&mut old, 0, runnable(B));
     let mut new = Node::restore(&old.snapshot()).unwrap();
-    feed(&mut new, MS, up(D, Config::default()));
+    feed(&mut new, MS, up(D, terms()));
     let adopt = Event::Adopt { session: A, epoch: 1, budget_ns: 6 * MS };
     feed(&mut new, MS, adopt);
     feed(&mut new, MS, runnable(A));
@@ -245,7 +250,7 @@ fn events_that_do_not_fit_change_nothing() {
     let before = node.snapshot();
     let mut actions = Actions::new();
     let (tenant, weight) = (TenantKey::DEFAULT, Weight::ONE);
-    let no_quantum = Config { quantum_ns: 0, ..Config::default() };
+    let no_quantum = Config { quantum_ns: 0, ..terms() };
     for (event, error) in [
         (runnable(SessionKey(7)), EventError::UnknownSession(SessionKey(7))),
         (Event::RemoveVgpu { vgpu: VgpuKey(7) }, EventError::UnknownVgpu(VgpuKey(7))),
@@ -258,7 +263,7 @@ fn events_that_do_not_fit_change_nothing() {
             Event::AddVgpu { vgpu: VgpuKey(9), tenant, device: DeviceKey(3), weight },
             EventError::UnknownDevice(DeviceKey(3)),
         ),
-        (up(DeviceKey(u32::MAX), Config::default()), EventError::KeyTooLarge(u32::MAX)),
+        (up(DeviceKey(u32::MAX), terms()), EventError::KeyTooLarge(u32::MAX)),
         (up(D, no_quantum), no_quantum.validate().unwrap_err().into()),
     ] {
         assert_eq!(node.handle(0, event, &mut actions), Err(error));
@@ -359,7 +364,7 @@ fn each_device_is_shared_by_its_own_settings() {
     let mut node = node();
     let other = DeviceKey(1);
     let round_robin = policy::by_name("round_robin").unwrap();
-    let config = Config { policy: round_robin, quantum_ns: 2 * MS, ..Config::default() };
+    let config = Config { policy: round_robin, quantum_ns: 2 * MS, ..terms() };
     feed(&mut node, 0, up(other, config));
     for key in 2..4 {
         let (vgpu, session) = (VgpuKey(key), SessionKey(key));
@@ -390,7 +395,7 @@ fn a_device_that_comes_up_again_keeps_its_policy_and_takes_its_new_settings() {
     feed(&mut node, 0, Event::SetPolicy { device: D, policy: round_robin });
     feed(&mut node, 0, runnable(A));
     feed(&mut node, 0, runnable(B));
-    let config = Config { quantum_ns: 2 * MS, ..Config::default() };
+    let config = Config { quantum_ns: 2 * MS, ..terms() };
     // Whose turn began under the old ones gives it back.
     assert_eq!(feed(&mut node, MS, up(D, config))[0], revoke(A, 1));
     assert_eq!(node.policy(D), Some(round_robin));
@@ -402,7 +407,7 @@ fn a_device_that_comes_up_again_keeps_its_policy_and_takes_its_new_settings() {
 #[test]
 fn tenants_share_before_their_vgpus_do() {
     let mut node = Node::new();
-    feed(&mut node, 0, up(D, Config::default()));
+    feed(&mut node, 0, up(D, terms()));
     let weight = Weight::ONE;
     for tenant in [TenantKey(1), TenantKey(2)] {
         feed(&mut node, 0, Event::AddTenant { tenant, weight });

@@ -2,7 +2,7 @@
 
 use weft_sched::invariants::{CapCheck, LagTree, WorkConservation};
 use weft_sched::{Cap, Config, Tag, TenantKey, Weight};
-use weft_turn::RELEASE_LEAD_NS;
+use weft_turn::lead_ns;
 
 use crate::world::{Setup, session_key, tenant_key, vgpu_key};
 
@@ -41,8 +41,7 @@ impl Limits {
         let plain_ns = config.quantum_ns + config.sleeper_credit_ns + config.slack_ns;
         // A worker gives its turn back before its last work has drained, and knows what is left
         // of it no better than its lead: work may have waited behind another's.
-        let pipelined_ns =
-            plain_ns + config.overlap_ns + RELEASE_LEAD_NS + config.yield_ns + handover_ns;
+        let pipelined_ns = plain_ns + lead_ns(config) + config.yield_ns + handover_ns;
         Self {
             turn_ns: pipelined_ns,
             // A stop is asked for when a turn's end was noticed, and a kernel that would end sooner

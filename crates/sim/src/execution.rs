@@ -1,6 +1,6 @@
 //! Workers and the device: gate, execute, charge, release, as the node's worker does.
 
-use weft_turn::{Admission, Operation, Size};
+use weft_turn::{ANNOUNCE_NS, Admission, Operation, Size};
 
 use crate::clock::Tick;
 use crate::device::Op;
@@ -12,8 +12,6 @@ use crate::world::{DEVICE, World, session_key};
 /// Commands in the hardware's queue of a worker whose turns are slices of wall time: one executes,
 /// one waits. The paper does not say how many there were; more would widen its Figure 11.
 const WALL_QUEUE: usize = 2;
-/// Waiting callers are woken this long before their answer comes (the worker's constant).
-const ANNOUNCE_NS: u64 = 70_000;
 
 impl World {
     /// A program's kernel arrives at its worker.

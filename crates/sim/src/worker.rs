@@ -2,16 +2,13 @@
 
 use std::collections::VecDeque;
 
-use weft_turn::{GrantKind, Holder, Meter, Pieces, PlainPage, Predictor, Slicing};
+use weft_turn::{GrantKind, Holder, Meter, Pieces, PlainPage, Predictor, Slicing, is_surprise};
 
 use crate::kernel::Kernel;
 use crate::random::Random;
 
 /// Thread blocks of every kernel.
 pub(crate) const GRID_BLOCKS: u64 = 1 << 14;
-
-/// An operation that outlives its estimate by more than this is a surprise, not a variation.
-const SURPRISE_NS: u64 = 500_000;
 
 /// Where a session's commands come from.
 #[derive(Clone, Debug)]
@@ -196,7 +193,7 @@ impl Worker {
     /// outlived its estimate, nor of one that it guessed.
     pub(crate) fn backlog_ns(&self, ran_ns: u64, careful: bool) -> u64 {
         let Some(front) = self.flights.front() else { return 0 };
-        if careful && (front.guessed || ran_ns > front.estimate_ns + SURPRISE_NS) {
+        if careful && (front.guessed || is_surprise(ran_ns, front.estimate_ns)) {
             return u64::MAX;
         }
         self.gate.in_flight_ns().saturating_sub(ran_ns.min(front.estimate_ns))

@@ -6,7 +6,7 @@ use std::collections::{BTreeSet, VecDeque};
 use weft_sched::{
     Cap, Class, Config, DeviceKey, Event, Node, SessionKey, TenantKey, VgpuKey, Weight, policy,
 };
-use weft_turn::{Accounting, Gate, Holder, Meter, PlainPage, RELEASE_LEAD_NS, Terms, Turns};
+use weft_turn::{Accounting, Gate, Holder, Meter, PlainPage, Terms, Turns, lead_ns};
 
 use crate::calibration::Calibration;
 use crate::checks::{Checks, Limits};
@@ -253,7 +253,7 @@ impl World {
     fn page(&self) -> PlainPage {
         let node = self.turns.node();
         let terms = Terms {
-            lead_ns: self.config.overlap_ns + RELEASE_LEAD_NS,
+            lead_ns: lead_ns(&self.config),
             unmanaged: node.is_shared(DEVICE),
             by_wall: node.slices_wall_time(DEVICE),
         };

@@ -5,7 +5,8 @@ use proptest::prelude::*;
 use weft_sched::pool::invariants::Limits;
 use weft_sched::pool::{PoolConfig, policy};
 use weft_sim::flexy::{
-    COLUMNS, Job, Options, Rule, Source, Spec, TraceError, clairvoyant, csv, generate, import, run,
+    COLUMNS, Job, Machine, Options, Rule, Source, Spec, TraceError, clairvoyant, compare, csv,
+    evaluate, generate, import, read, run,
 };
 use weft_sim::{MS, SECOND};
 
@@ -194,6 +195,136 @@ fn the_wait_of_one_batch_task_is_not_the_wait_of_all() {
     let found = run(&jobs, &one, 1).unwrap();
     assert_eq!((found.batch_wait_ns, found.batch_dry_ns), (3_000 * MS, 0));
     assert_eq!(found.batch_longest_ns, 3_500 * MS);
+}
+
+/// On one device with 200 ms, by hand. Until 2 s, when the last one comes, 850 ms are busy.
+///
+/// | arrives | task | fifo | deadline |
+/// |---|---|---|---|
+/// | 0 | user-facing, 100 ms | done at 100 | the same |
+/// | 0 | user-facing, 150 ms | done at 250: late | the same |
+/// | 1 s | batch, 500 ms | done at 1.5 s | stops at 1.1 s, done at 1.6 s |
+/// | 1.1 s | user-facing, 100 ms | done at 1.6 s: late | done at 1.2 s |
+/// | 2 s | user-facing, 10 ms | due after the window | the same |
+#[test]
+fn given_jobs_under_every_policy_come_to_what_a_hand_reckons() {
+    let mut jobs = vec![
+        job(0, true, &[100]),
+        job(0, true, &[150]),
+        job(SECOND, false, &[500]),
+        job(1_100 * MS, true, &[100]),
+        job(2 * SECOND, true, &[10]),
+    ];
+    // No time says anything of another one's.
+    for (kernel, job) in (0..).zip(&mut jobs) {
+        job.tasks[0].0 = kernel;
+    }
+    let machine = Machine { devices: 1, sla_ns: 200 * MS };
+    let all = compare(&jobs, machine, &mut |_| {});
+    assert_eq!(all.first_violation, None);
+    let near = |value: Option<&f64>, expected: f64| {
+        let value = *value.unwrap();
+        assert!((value - expected).abs() < 1e-9, "{value}, not {expected}");
+    };
+    let figure = |name: &str, expected: f64| near(all.figures.get(name), expected);
+    figure("tasks_user_facing", 4.0);
+    figure("tasks_batch", 1.0);
+    figure("load", 0.860 / 2.0);
+    for name in ["fifo", "priority_k0"] {
+        figure(&format!("{name}_utilization"), 0.425);
+        figure(&format!("{name}_latency_p50_s"), 0.250);
+        figure(&format!("{name}_latency_max_s"), 0.500);
+    }
+    near(all.controls.get("fifo_sla"), 1.0 / 3.0);
+    figure("priority_k0_sla", 1.0 / 3.0);
+    figure("deadline_sla", 2.0 / 3.0);
+    figure("deadline_utilization", 0.425);
+    figure("deadline_latency_p50_s", 0.100);
+    figure("deadline_latency_max_s", 0.250);
+    figure("deadline_batch_wait_max_s", 0.100);
+    figure("deadline_resets", 0.0);
+    // Killed at 1.1 s; the device is back at 2.1 s, 100 ms of work are lost.
+    figure("priority_reset_resets", 1.0);
+    figure("priority_reset_utilization", 0.175);
+    near(all.baselines.get("ceiling_sla"), 2.0 / 3.0);
+}
+
+/// What `weft workload flexy` writes is read back, and an imported trace runs under all policies.
+#[test]
+fn an_imported_trace_is_written_read_and_run() {
+    let trace = "gmt_create,exec_time_seconds\n2024-03-01 00:00:00,1.5\n\
+                 2024-03-01 00:00:01,2\n2024-03-01 00:00:02,0.5\n2024-03-01 00:00:20,1\n";
+    let jobs = import(Source::Alibaba, trace).unwrap();
+    let lines: Vec<String> = jobs.iter().map(|job| serde_json::to_string(job).unwrap()).collect();
+    assert_eq!(read(&lines.join("\n")).unwrap(), jobs);
+    assert_eq!(read(&csv(&jobs)).unwrap(), jobs);
+    let generated = generate(&Spec::new(COLUMNS[0], 300, 1));
+    let mut read_back = read(&csv(&generated)).unwrap();
+    // The first arrival is at 0, and a job without a task has no line.
+    let first_ns = generated[0].arrival_ns;
+    read_back.iter_mut().for_each(|job| job.arrival_ns += first_ns);
+    assert_eq!(read_back, generated);
+    let all = compare(&jobs, Machine { devices: 2, sla_ns: 2 * SECOND }, &mut |_| {});
+    assert_eq!((all.other_violations, all.figures["tasks_user_facing"]), (0, 4.0));
+    // 1.5, 2 and 0.5 s on two devices: nobody waits. The fourth is due after the window.
+    assert!((all.figures["deadline_utilization"] - 0.1).abs() < 1e-9);
+    assert!((all.figures["deadline_sla"] - 1.0).abs() < 1e-9);
+}
+
+#[test]
+fn a_file_that_holds_no_jobs_is_refused_and_says_where() {
+    let good = r#"{"arrival_ns":5,"user_facing":true,"weight":1,"outstanding":1,"tasks":[[0,7]]}"#;
+    let with = |from: &str, to: &str| format!("{good}\n{}\n", good.replace(from, to));
+    let error = |text: &str| read(text).unwrap_err().to_string();
+    assert_eq!(read(&with(":5", ":8")).unwrap().len(), 2);
+    let years = ["[0,1000000000000000000]"; 2].join(",");
+    let long = with(":5", ":8").replace("[0,7]", &years);
+    for (text, words) in [
+        (String::new(), "no request"),
+        (good.to_owned(), "arrive at once"),
+        (with("weight\":1", "weight\":0"), "line 2 is no job: its weight is 0"),
+        (with("outstanding\":1", "outstanding\":0"), "line 2"),
+        (with("[0,7]", "[0,0]"), "a task's time"),
+        (with("[0,7]", "[4000000000,7]"), "a task's kernel"),
+        (with(":5", ":18000000000000000000"), "its arrival"),
+        (with(":5,", ":8,\"x\":"), "line 2"),
+        (long, "more work"),
+        (
+            "job,arrival_ns,class,weight,outstanding,kernel,time_ns\n0,1,best,1,1,0,1\n".into(),
+            "best",
+        ),
+        ("job,arrival_ns,class,weight,outstanding,kernel,time_ns\n0,1,batch\n".into(), "3 columns"),
+    ] {
+        assert!(error(&text).contains(words), "{text}: {}", error(&text));
+    }
+}
+
+/// The whole evaluation in its quick form, as `weft sim flexy --quick` runs it: what it says in
+/// sum is what its parts say.
+#[test]
+fn the_evaluation_sums_its_columns_up() {
+    let mut told = 0;
+    let found = evaluate(1, 1, true, &mut |_| told += 1);
+    let all = &found.summary;
+    assert!(told >= 6 && found.sections.len() >= 6, "{told}");
+    assert_eq!((all.first_violation.as_deref(), all.figures["invariant_violations"]), (None, 0.0));
+    let columns = ["80_20", "40_60", "20_80"];
+    let of = |kind: &str| columns.map(|column| all.figures[&format!("{kind}_{column}")]);
+    let least = |values: [f64; 3]| values.into_iter().fold(f64::MAX, f64::min);
+    let largest = |values: [f64; 3]| values.into_iter().fold(f64::MIN, f64::max);
+    let same = |one: f64, other: f64| assert!((one - other).abs() < 1e-9, "{one} and {other}");
+    same(all.figures["deadline_sla_min"], least(of("deadline_sla")));
+    same(all.figures["deadline_utilization"], least(of("deadline_utilization")));
+    same(all.figures["gap_to_ceiling_points"], largest(of("gap_to_ceiling_points")));
+    for column in columns {
+        let ours = all.figures[&format!("deadline_sla_{column}")];
+        let ceiling = all.baselines[&format!("ceiling_sla_{column}")];
+        let gap = all.figures[&format!("gap_to_ceiling_points_{column}")];
+        same(gap, 100.0 * (ceiling - ours));
+        assert!(all.controls[&format!("fifo_sla_{column}")] < ours, "the control passes");
+    }
+    same(all.figures["deadline_resets"], 0.0);
+    assert!(all.figures["runs"] > 0.0 && all.figures["events"] > all.figures["runs"]);
 }
 
 /// The most tasks of one task each that any schedule serves in time: every order of every subset,

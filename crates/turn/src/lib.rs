@@ -42,4 +42,23 @@ pub use predict::Predictor;
 
 /// A worker releases its turn this long before its successor may start, in ns: what the daemon
 /// needs to hear of it.
-pub const RELEASE_LEAD_NS: u64 = 300_000;
+const RELEASE_LEAD_NS: u64 = 300_000;
+
+/// How long before its last work has drained a worker gives its turn back, in ns.
+#[must_use]
+pub fn lead_ns(config: &weft_sched::Config) -> u64 {
+    config.overlap_ns.saturating_add(RELEASE_LEAD_NS)
+}
+
+/// Waiting callers are woken this long before their answer comes, in ns: the cost of a wake.
+pub const ANNOUNCE_NS: u64 = 70_000;
+
+/// An operation that outlives its estimate by more than this is a surprise, in ns, not a variation.
+const SURPRISE_NS: u64 = 500_000;
+
+/// Whether nobody knows any more when an operation ends that has run for `ran_ns` and was thought
+/// to take `estimate_ns`.
+#[must_use]
+pub fn is_surprise(ran_ns: u64, estimate_ns: u64) -> bool {
+    ran_ns > estimate_ns.saturating_add(SURPRISE_NS)
+}

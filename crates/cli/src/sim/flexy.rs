@@ -1,9 +1,11 @@
 //! `weft sim flexy`: pools over several devices.
 
+use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::Result;
-use weft_sim::flexy::{Report, evaluate};
+use anyhow::{Context as _, Result, bail};
+use weft_sim::Outcome;
+use weft_sim::flexy::{Machine, Report, compare, evaluate, read};
 
 use super::{FLEXY, SEEDS, code, write};
 use crate::args::SimOptions;
@@ -16,13 +18,14 @@ const SEEDS_QUICK: u32 = 3;
 pub(super) fn sim(options: &SimOptions) -> Result<ExitCode> {
     let seeds = options.seeds.unwrap_or(if options.quick { SEEDS_QUICK } else { SEEDS });
     let mut progress = |what: &str| note(&format!("sim: {what}"));
+    if let Some(path) = &options.jobs {
+        return given(path, options, &mut progress);
+    }
     let evaluation = evaluate(options.seed, u64::from(seeds), options.quick, &mut progress);
     let all = &evaluation.summary;
     let mut document = Document::new(FLEXY, "simulated", &all.window);
     (0..u64::from(seeds)).for_each(|seed| document.seed(options.seed + seed));
-    all.figures.iter().for_each(|(name, value)| document.figure(name, *value));
-    all.baselines.iter().for_each(|(name, value)| document.baseline(name, *value));
-    all.controls.iter().for_each(|(name, value)| document.control(name, *value));
+    fill(&mut document, all);
     document.print(options.json)?;
     let end = code(all);
     if let Some(directory) = &options.report {
@@ -34,4 +37,29 @@ pub(super) fn sim(options: &SimOptions) -> Result<ExitCode> {
         write(directory, &report.html(), &report.markdown(), &json)?;
     }
     Ok(end)
+}
+
+fn fill(document: &mut Document, all: &Outcome) {
+    all.figures.iter().for_each(|(name, value)| document.figure(name, *value));
+    all.baselines.iter().for_each(|(name, value)| document.baseline(name, *value));
+    all.controls.iter().for_each(|(name, value)| document.control(name, *value));
+}
+
+/// Jobs from a file under every policy.
+fn given(path: &Path, options: &SimOptions, progress: &mut dyn FnMut(&str)) -> Result<ExitCode> {
+    let sla_ns = options.sla.0;
+    if sla_ns == 0 {
+        bail!("--sla none: the jobs are told apart by the time within which they must be done");
+    }
+    let text = match path.as_os_str() == "-" {
+        true => std::io::read_to_string(std::io::stdin())?,
+        false => super::read(path)?,
+    };
+    let jobs = read(&text).with_context(|| format!("cannot use {}", path.display()))?;
+    let machine = Machine { devices: options.devices, sla_ns };
+    let all = compare(&jobs, machine, progress);
+    let mut document = Document::new(FLEXY, "simulated", &all.window);
+    fill(&mut document, &all);
+    document.print(options.json)?;
+    Ok(code(&all))
 }

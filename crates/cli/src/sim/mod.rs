@@ -37,6 +37,9 @@ const SEEDS: u32 = 10;
 
 /// `weft sim`
 pub(crate) fn sim(options: &SimOptions) -> Result<ExitCode> {
+    if options.jobs.is_some() && options.name != FLEXY {
+        bail!("--jobs is for `weft sim {FLEXY}`");
+    }
     match options.name.as_str() {
         DYMGPU => return dymgpu::sim(options),
         FLEXY => return flexy::sim(options),

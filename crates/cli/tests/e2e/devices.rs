@@ -214,6 +214,40 @@ fn a_program_sees_its_vgpus_as_devices() {
     assert!(text_of(&wrong).contains("`a` twice"), "{wrong:?}");
 }
 
+/// Software on the real clock, paced software and a driver's device beside each other: each serves
+/// its own vGPUs, and a program sees them as its devices in the order in which it names them.
+#[test]
+fn devices_of_every_kind_serve_one_node() {
+    let node = Node::mixed();
+    let vgpus = ["real", "paced", "driver"];
+    for (vgpu, device) in vgpus.into_iter().zip(["gpu0", "gpu1", "gpu2"]) {
+        success(control(&node, &["create", vgpu, "--device", device]));
+        let text = success(node.run(&["--name", vgpu], &program("vector_add"), &[]));
+        assert!(text.contains("PASSED"), "{vgpu}: {text}");
+    }
+    assert_eq!(homes(&node, &vgpus), ["gpu0", "gpu1", "gpu2"]);
+    let devices = node.admin().stats().unwrap().devices;
+    let kinds: Vec<_> =
+        devices.iter().map(|device| (device.backend.as_str(), device.clock.as_str())).collect();
+    assert_eq!(kinds, [("soft", "real"), ("soft", "paced"), ("cuda", "device")]);
+    assert!(devices.iter().all(|device| device.busy_ns > 0), "{devices:?}");
+    let list = success(control(&node, &["ls", "--devices"]));
+    for (name, kind) in [("gpu0", "real"), ("gpu1", "paced"), ("gpu2", "cuda")] {
+        let row = list.lines().find(|row| row.contains(name)).unwrap_or_default();
+        assert!(row.contains(kind), "no {name} of {kind} in {list}");
+    }
+    // The driver is the first device: this one has no virtual memory management, so it chooses the
+    // addresses itself, and chooses those that a software device before it would have.
+    for names in ["driver,real,paced", "driver,paced,real"] {
+        for arguments in [&["3"][..], &["3", "fault"]] {
+            let outcome = finish(node.run(&["--name", names], &program("devices"), arguments));
+            let text = text_of(&outcome);
+            let all = outcome.status.success() && text.contains("3 devices");
+            assert!(all, "{names} {arguments:?}: {text}");
+        }
+    }
+}
+
 #[test]
 fn a_fault_on_one_device_leaves_the_others_of_a_program() {
     let node = two(&[]);

@@ -174,6 +174,23 @@ impl Node {
         Self::start_in(&all, vec![("WEFT_ATTACH", "direct".to_owned()), ("WEFT_DEVICE", device)])
     }
 
+    /// A node with a device of each kind: `gpu0` is a software device on the real clock, `gpu1` a
+    /// paced one, `gpu2` a driver's as in [`Self::on_driver`].
+    pub(crate) fn mixed() -> Self {
+        let library = driver();
+        let model = library.with_file_name("e2e-mixed.toml");
+        std::fs::copy(root().join("crates/cli/models/paced.toml"), &model).unwrap();
+        let paced = format!("soft:paced:{}", model.display());
+        let devices = format!("device=soft:real,{paced},cuda");
+        let library = format!("device.2.library={}", library.display());
+        let settings =
+            [devices.as_str(), library.as_str(), "scheduling.share=vgpu", "worker.user=0"];
+        Self::start_in(
+            &settings,
+            vec![("WEFT_ATTACH", "direct".to_owned()), ("WEFT_DEVICE", paced)],
+        )
+    }
+
     /// A node on the paced device with the demo's model.
     pub(crate) fn paced(settings: &[&str]) -> Self {
         let model = root().join("crates/cli/models/paced.toml");

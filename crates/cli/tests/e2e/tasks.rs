@@ -88,12 +88,11 @@ impl Pool {
         success(control(&self.node, &arguments));
     }
 
-    /// Python, with the package.
+    /// Python, which has the package: `cargo xtask test` installs it.
     fn python(&self) -> Command {
         let mut command = Command::new(python());
         let library = provided("WEFT_TEST_BIN").join("libweft_tasks.so");
         command.env("WEFT_RUNTIME_DIR", self.node.path()).env("WEFT_TASKS_LIBRARY", library);
-        command.env("PYTHONPATH", root().join("python"));
         command
     }
 
@@ -180,7 +179,7 @@ fn the_examples_of_all_three_languages_are_right() {
     let mut c = own(program("tasks"));
     c.env("LD_LIBRARY_PATH", &bin);
     let mut python = pool.python();
-    python.arg(root().join("python/examples/tasks.py")).arg("a");
+    python.arg("-I").arg(root().join("python/examples/tasks.py")).arg("a");
     python.arg(root().join("examples/tasks/kernels.ptx"));
     for command in [own(bin.join("examples/tasks")), c, python] {
         let shown = format!("{command:?}");
@@ -243,6 +242,32 @@ fn bad_input_is_refused_before_anything_runs() {
     let report = pool.report("a");
     assert_eq!((report.tasks.done, report.tasks.failed, report.tasks.dropped), (0, 0, 0));
     expect_once(&submit(&count(&module, 4)).unwrap());
+}
+
+/// What a kernel leaves in a variable the next task would find, or not, as devices change.
+#[test]
+fn a_kernel_that_writes_a_variable_of_its_module_is_no_task() {
+    let pool = Pool::start(1, &[]);
+    pool.create("a", &[]);
+    let accelerator = pool.open("a").unwrap();
+    let text = |others: &str| {
+        format!(
+            ".version 7.0\n.target sm_70\n.address_size 64\n.global .u32 calls;\n\
+             .visible .entry tally() {{ red.global.add.u32 [calls], 1; ret; }}\n{others}"
+        )
+    };
+    let error = accelerator.load(text("").as_bytes()).unwrap_err();
+    assert!(matches!(error, TaskError::Load(_)), "{error:?}");
+    let words = ["`tally`", "`calls`", "buffer"];
+    assert!(words.iter().all(|word| error.to_string().contains(word)), "{error}");
+    // Beside a kernel that is one, only the task is refused.
+    let idle = text(".visible .entry idle() { .reg .b32 %r<2>; ld.global.u32 %r1, [calls]; ret; }");
+    let module = accelerator.load(idle.as_bytes()).unwrap();
+    let tally = accelerator.submit(&Task::new(&module, "tally"));
+    expect_refused(tally, RefusalCode::Kernel, &words);
+    accelerator.submit(&Task::new(&module, "idle")).unwrap().wait_timeout(DEADLINE).unwrap();
+    let tasks = pool.report("a").tasks;
+    assert_eq!((tasks.done, tasks.failed), (1, 0));
 }
 
 #[test]

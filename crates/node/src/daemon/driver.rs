@@ -21,7 +21,7 @@ use weft_ring::WakeFlag;
 use weft_sched::{
     Config as SchedConfig, DeviceKey, Event, Node, PolicyId, SessionKey, Snapshot, VgpuKey, Weight,
 };
-use weft_turn::{Abandoned, Effect, RELEASE_LEAD_NS, Turns};
+use weft_turn::{Abandoned, Effect, Turns};
 
 use super::clock;
 use super::cosched::{Coscheduler, Waiters};
@@ -486,7 +486,7 @@ impl Driver {
 
     /// Tells a session how its device is shared.
     fn introduce(&self, page: &DaemonSide, device: &DrivenDevice) {
-        page.set_lead(device.config.overlap_ns + RELEASE_LEAD_NS);
+        page.set_lead(weft_turn::lead_ns(&device.config));
         page.set_unmanaged(self.turns.node().is_shared(device.key));
     }
 

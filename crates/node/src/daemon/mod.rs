@@ -394,9 +394,6 @@ impl Ends {
     }
 }
 
-/// A successor's worker is woken this long before its turn: what a wake-up takes, with some room.
-const PREPARE_LEAD_NS: u64 = 200_000;
-
 /// A block of a kernel without a limit may take this long while others wait, in ms: blocks cannot
 /// be stopped in the middle.
 const BLOCK_MS: u64 = 10_000;
@@ -423,15 +420,13 @@ fn terms(
         policy,
         quantum_ns: config.quantum_us(device, can) * 1000,
         yield_ns: times.yield_us * 1000,
-        overlap_ns: times.overlap_us * 1000,
-        prepare_lead_ns: times.overlap_us * 1000 + PREPARE_LEAD_NS,
         // The device must have had the chance to end an endless kernel, or a long block, by itself.
         overdue_ns: (times.overdue_ms + holding_ms(config, can)) * 1_000_000,
         sleeper_credit_ns: times.sleeper_credit_us * 1000,
         slack_ns: times.slack_us * 1000,
         borrow_ns: times.borrow_ms * 1_000_000,
         slice_ns: times.slice_us * 1000,
-        ..SchedConfig::default()
+        ..SchedConfig::default().overlap(times.overlap_us * 1000)
     };
     settings.validate().with_context(|| format!("device `{}`: scheduling", device.name))?;
     Ok(settings)

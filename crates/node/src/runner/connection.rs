@@ -168,6 +168,11 @@ impl Connection<'_> {
         let loaded = client.module_load(&prepared).map_err(in_words)?;
         let id = self.runner.number_of_module();
         let module = Module::of(id, prepared, &text, client, loaded).map_err(in_words)?;
+        if let Some(why) = module.without_task() {
+            // A session that is over has unloaded it.
+            let _ = client.module_unload(loaded);
+            return Err(format!("no kernel of the module can be a task: {why}"));
+        }
         let module = Arc::new(module);
         lock(&self.runner.modules).insert(id, Arc::downgrade(&module));
         lock(&self.runner.modules).retain(|_, module| module.strong_count() > 0);
@@ -195,7 +200,7 @@ impl Connection<'_> {
         let quota = self.runner.owed().memory_bytes;
         let plan = validate::validate(kernel, &submission, file_bytes, &limits, quota)?;
         // What was measured counts, and the tenant's word where nothing was.
-        let estimate_ns = match kernel.estimate_ns(plan.blocks) {
+        let estimate_ns = match kernel.times.anywhere_ns(plan.blocks) {
             0 => submission.estimate_ns,
             measured => measured,
         };

@@ -219,7 +219,7 @@ impl Execution<'_> {
     /// be.
     fn piece(&self, first: u64) -> Option<&PieceKernel> {
         let kernel = self.task.kernel();
-        let estimate_ns = kernel.estimate_ns(self.task.plan.blocks);
+        let estimate_ns = kernel.times.estimate_ns(self.run.device, self.task.plan.blocks);
         let begin = &self.runner.begin;
         let limit_ns =
             if self.runner.owed().batch { begin.slice_ns } else { begin.user_quantum_ns };
@@ -243,7 +243,7 @@ impl Execution<'_> {
         self.launch(function, self.task.grid, params)?;
         client.stream_synchronize(Stream::NULL)?;
         let blocks = self.task.plan.blocks;
-        self.task.kernel().note(blocks, elapsed_ns(began));
+        self.note(blocks, elapsed_ns(began));
         Ok(blocks)
     }
 
@@ -275,7 +275,7 @@ impl Execution<'_> {
             }
             let Some((event, blocks)) = flights.pop_front() else { break };
             client.event_synchronize(event)?;
-            self.task.kernel().note(blocks.into(), elapsed_ns(since));
+            self.note(blocks.into(), elapsed_ns(since));
             since = Instant::now();
         }
         for event in events {
@@ -284,16 +284,24 @@ impl Execution<'_> {
         Ok(next)
     }
 
+    /// What a thousand blocks should take on this device, in ns; 0 if nothing is known.
+    fn thousand_ns(&self) -> u64 {
+        self.task.kernel().times.estimate_ns(self.run.device, 1000)
+    }
+
+    fn note(&self, blocks: u64, took_ns: u64) {
+        self.task.kernel().times.note(self.run.device, blocks, took_ns);
+    }
+
     /// Pieces in flight: one until it is known what they take.
     fn depth(&self) -> usize {
-        if self.task.kernel().estimate_ns(1000) == 0 { 1 } else { IN_FLIGHT }
+        if self.thousand_ns() == 0 { 1 } else { IN_FLIGHT }
     }
 
     /// How many blocks the next piece has: all that are in flight end within a slice.
     fn piece_blocks(&self, next: u64, last: u32) -> u32 {
         let budget_ns = self.runner.begin.slice_ns / IN_FLIGHT as u64;
-        let thousand_ns = self.task.kernel().estimate_ns(1000);
-        let fit = match thousand_ns {
+        let fit = match self.thousand_ns() {
             0 => FIRST_BLOCKS.into(),
             ns => u128::from(budget_ns) * 1000 / u128::from(ns),
         };

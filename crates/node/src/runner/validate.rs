@@ -78,8 +78,16 @@ pub(super) struct Plan {
 /// Why a task may not run.
 pub(super) type Refusal = (RefusalCode, String);
 
-/// The kernel of that name.
+/// The kernel of that name, if it can be a task.
 pub(super) fn kernel<'a>(module: &'a Module, name: &str) -> Result<&'a Kernel, Refusal> {
+    let kernel = named(module, name)?;
+    match kernel.stateful() {
+        Some(why) => Err((RefusalCode::Kernel, why)),
+        None => Ok(kernel),
+    }
+}
+
+fn named<'a>(module: &'a Module, name: &str) -> Result<&'a Kernel, Refusal> {
     module.kernels.get(name).ok_or_else(|| {
         let mut names: Vec<&str> = module.kernels.keys().map(String::as_str).take(16).collect();
         if module.kernels.len() > names.len() {
@@ -216,4 +224,88 @@ fn add_argument(
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use weft_tasks::protocol::Request;
+
+    use super::super::module::{BlockTimes, Parameter};
+    use super::*;
+
+    const QUOTA: u64 = 1 << 20;
+
+    /// A kernel of two pointers and two numbers.
+    fn kernel() -> Kernel {
+        let sizes = [(0, 8), (8, 8), (16, 4), (20, 4)];
+        Kernel {
+            name: "saxpy".to_owned(),
+            parameters: sizes.map(|(offset, bytes)| Parameter { offset, bytes }).into(),
+            param_bytes: 24,
+            threads_max: 1024,
+            shared_bytes: 0,
+            required_block: None,
+            piece: Err(String::new()),
+            writes: None,
+            times: BlockTimes::default(),
+        }
+    }
+
+    /// What is accepted lies within the memory that came along, the parameters and the quota.
+    fn judge(said: &[u8]) -> Option<Result<Plan, Refusal>> {
+        let Ok(Request::Submit(task)) = serde_json::from_slice(said) else { return None };
+        let (kernel, file_bytes) = (kernel(), task.memory_bytes);
+        let limits = Limits {
+            grid: [1 << 20, 65_535, 65_535],
+            block: [1024, 1024, 64],
+            threads: 1024,
+            shared_bytes: 48 << 10,
+        };
+        let judged = validate(&kernel, &task, file_bytes, &limits, QUOTA);
+        if let Ok(plan) = &judged {
+            assert!(plan.device_bytes <= QUOTA && plan.params.len() == kernel.param_bytes);
+            assert!(plan.blocks >= 1, "{plan:?}");
+            for buffer in &plan.buffers {
+                assert!(buffer.parameter + POINTER_BYTES <= kernel.param_bytes, "{buffer:?}");
+                let ends = [buffer.input, buffer.output].into_iter().flatten();
+                let mut ends = ends.map(|at| (at + buffer.bytes) as u64);
+                assert!(ends.all(|end| end <= file_bytes), "{buffer:?}");
+                assert!(buffer.place + buffer.bytes as u64 <= plan.device_bytes, "{buffer:?}");
+            }
+        }
+        Some(judged)
+    }
+
+    /// The corpus of the fuzz target `task_messages`, and each of its messages but for a bit.
+    #[test]
+    fn whatever_a_tenant_submits_stays_within_its_bounds() {
+        let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/task_messages");
+        let (mut accepted, mut refused) = (0, 0);
+        for entry in std::fs::read_dir(corpus).unwrap() {
+            let said = std::fs::read(entry.unwrap().path()).unwrap();
+            for bit in 0..8 * said.len() {
+                let mut wrong = said.clone();
+                wrong[bit / 8] ^= 1 << (bit % 8);
+                match judge(&wrong) {
+                    Some(Ok(_)) => accepted += 1,
+                    Some(Err(_)) => refused += 1,
+                    None => {}
+                }
+            }
+        }
+        assert!(accepted > 100 && refused > 100, "{accepted} accepted, {refused} refused");
+        let large = u64::MAX - 255;
+        for (bytes, input) in [(large, 0), (4096, large), (8193, 0), (4096, 4097)] {
+            let said = format!(
+                r#"{{"op":"submit","task":1,"module":1,"kernel":"saxpy","grid":[1,1,1],
+                "block":[1,1,1],"shared_bytes":0,"memory_bytes":8192,"estimate_ns":0,"arguments":[
+                {{"buffer":{{"bytes":16}}}},{{"buffer":{{"bytes":{bytes},"input":{input}}}}},
+                {{"scalar":[0,0,0,0]}},{{"scalar":[0,0,0,0]}}]}}"#
+            );
+            let judged = judge(said.as_bytes()).unwrap();
+            assert!(matches!(judged, Err((RefusalCode::Arguments, _))), "{judged:?}");
+        }
+    }
 }

@@ -12,7 +12,10 @@ use weft_device::{Device, Driven};
 use weft_exec::{Accepted, Ready, Session, Started, Violation, Work};
 use weft_gate::{Due, GateWorker};
 use weft_ring::{AnswerTo, MAX_COMMAND, WorkerSide};
-use weft_turn::{Admission, GrantKind, Meter, Operation, Pieces, Predictor, Size, WaitFor};
+use weft_turn::{
+    ANNOUNCE_NS, Admission, GrantKind, Meter, Operation, Pieces, Predictor, Size, WaitFor,
+    is_surprise,
+};
 use weft_wire::Command;
 
 use super::compile::{Compiling, Load};
@@ -30,9 +33,6 @@ const BATCH: usize = 64;
 /// Commands held back while a stream is full, so that an urgent one can pass.
 const HELD_MAX: usize = 65_536;
 
-/// Waiting callers are woken this long before their answer comes, the cost of a wake.
-const ANNOUNCE_NS: u64 = 70_000;
-
 /// A boosted one is woken this long before it: what a wake-up across processors takes that
 /// preempts whoever runs there, with some room.
 const ANNOUNCE_BOOSTED_NS: u64 = 25_000;
@@ -47,9 +47,6 @@ const POLL_NS: u64 = 150_000;
 /// A sleep ends this long before what it waits for: sleeps on a virtual machine end late by about
 /// half of it.
 const OVERSLEEP_NS: u64 = 100_000;
-
-/// An operation that outlives its estimate by more than this is a surprise, not a variation.
-const SURPRISE_NS: u64 = 500_000;
 
 /// Operations of predicted length that fly at once: one executes, the next one is at hand.
 const PREDICTED_DEPTH: usize = 2;
@@ -498,10 +495,9 @@ impl<D: Device> EventLoop<D> {
         if self.guess_flies {
             return u64::MAX;
         }
-        let outlived_ns =
-            self.flights.front().map_or(u64::MAX, |ns| ns.saturating_add(SURPRISE_NS));
         let ran_ns = self.session.device().now_ns().saturating_sub(self.front_since_ns);
-        if ran_ns > outlived_ns { u64::MAX } else { self.backlog_ns() }
+        let outlived = self.flights.front().is_some_and(|ns| is_surprise(ran_ns, *ns));
+        if outlived { u64::MAX } else { self.backlog_ns() }
     }
 
     pub(super) fn has_work(&self) -> bool {

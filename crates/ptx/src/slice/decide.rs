@@ -15,10 +15,10 @@ const PARAM_BYTES_MAX: u32 = 4096;
 
 /// What the analysis knows of a function.
 #[derive(Debug, Default)]
-struct Facts {
-    calls: BTreeSet<u32>,
+pub(crate) struct Facts {
+    pub(crate) calls: BTreeSet<u32>,
     /// Calls through a pointer whose targets are not listed.
-    indirect: bool,
+    pub(crate) indirect: bool,
     /// Functions whose address it takes.
     takes: BTreeSet<u32>,
     /// Reads `%ctaid` or `%nctaid`.
@@ -165,7 +165,7 @@ impl<'a> Analysis<'a> {
 }
 
 /// Functions whose address is taken anywhere.
-fn pointer_targets(module: &Module, facts: &[Facts]) -> BTreeSet<u32> {
+pub(crate) fn pointer_targets(module: &Module, facts: &[Facts]) -> BTreeSet<u32> {
     let relocations = module.variables.iter().flat_map(|v| &v.init.relocations);
     let in_data = relocations.filter_map(|relocation| match relocation.symbol {
         Symbol::Function(id) => Some(id.0),
@@ -230,7 +230,7 @@ fn facts(text: &[u8], module: &Module, scan: &Scan<'_>) -> Result<Vec<Facts>, Pa
     Ok(all)
 }
 
-fn calls_of(function: &Function) -> Facts {
+pub(crate) fn calls_of(function: &Function) -> Facts {
     let mut facts = Facts::default();
     for instr in function.body.iter().flatten() {
         if let Op::Call(call) = &instr.op {

@@ -13,7 +13,7 @@ use crate::ir::{
 const CARRY: Reg = Reg(u32::MAX);
 
 /// The registers that an instruction reads, its guard included.
-pub(super) fn reads(instr: &Instr) -> Vec<Reg> {
+pub(crate) fn reads(instr: &Instr) -> Vec<Reg> {
     let mut reads = Reads(instr.guard.iter().map(|guard| guard.reg).collect());
     reads.plain(&instr.op);
     reads.special(&instr.op);
@@ -175,7 +175,7 @@ const fn value(arg: &CallArg) -> Option<&Operand> {
 }
 
 /// The registers that an instruction writes, and the carry flag as one more.
-pub(super) fn writes(op: &Op) -> Vec<Reg> {
+pub(crate) fn writes(op: &Op) -> Vec<Reg> {
     let mut all = Vec::new();
     op.for_each_written(|reg| all.push(reg));
     if let Op::AddCarry { carry_out: true, .. } | Op::MadCarry { carry_out: true, .. } = op {

@@ -6,9 +6,12 @@
 //! target
 //! `sched_events` and the replay of its corpus both call [`attack`].
 
+#[path = "../model/bytes.rs"]
+mod bytes;
 #[path = "../model/mod.rs"]
 mod model;
 
+use bytes::Bytes;
 use model::histories::{Source, play};
 use weft_sched::invariants::audit;
 use weft_sched::journal::{Replay, Writer};
@@ -20,20 +23,13 @@ use weft_sched::{
 /// The longest history that an input may cause.
 const DECISIONS: u64 = 3_000;
 
-/// Numbers out of bytes; zeros after the last.
-struct Bytes<'a>(&'a [u8]);
-
 impl Source for Bytes<'_> {
     fn below(&mut self, limit: u64) -> u64 {
-        // As many bytes as the limit is long.
-        let len = (64 - limit.leading_zeros()).div_ceil(8) as usize;
-        let (taken, rest) = self.0.split_at(len.min(self.0.len()));
-        self.0 = rest;
-        taken.iter().fold(0u64, |sum, byte| (sum << 8) | u64::from(*byte)) % limit
+        self.number(limit)
     }
 
     fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.is_used_up()
     }
 }
 

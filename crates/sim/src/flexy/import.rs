@@ -40,7 +40,29 @@ pub enum TraceError {
     /// There is no request in it.
     #[error("the trace has no request")]
     Empty,
+    /// A line that is no job.
+    #[error("line {line} is no job: {why}")]
+    Job {
+        /// Where, from 1.
+        line: usize,
+        /// What is wrong.
+        why: String,
+    },
+    /// There is no time in which to look at them.
+    #[error("all jobs arrive at once: the window is from the first arrival to the last")]
+    Window,
+    /// More than can be simulated.
+    #[error("the jobs have {0}")]
+    TooMuch(&'static str),
 }
+
+/// Bounds of jobs that are read: what a simulated pool can take, and sums that cannot overflow.
+const KERNEL_MAX: u32 = 1 << 16;
+const JOBS_MAX: usize = 1 << 19;
+const WEIGHT_MAX: u32 = 10_000;
+const NS_MAX: u64 = 1 << 60;
+/// The header of a CSV file of jobs.
+const CSV_HEADER: &str = "job,arrival_ns,class,weight,outstanding,kernel,time_ns";
 
 /// Kernels of a request in proportion to its tokens: a model of a mid-sized language model.
 const CONTEXT_TOKEN_NS: u64 = 40 * US;
@@ -138,7 +160,7 @@ fn decimal_ns(text: &str) -> Option<u64> {
 /// outstanding tasks, the task's kernel and time in ns.
 #[must_use]
 pub fn csv(jobs: &[Job]) -> String {
-    let mut text = "job,arrival_ns,class,weight,outstanding,kernel,time_ns\n".to_owned();
+    let mut text = format!("{CSV_HEADER}\n");
     for (place, job) in jobs.iter().enumerate() {
         let class = if job.user_facing { "user-facing" } else { "batch" };
         for (kernel, time_ns) in &job.tasks {
@@ -147,4 +169,89 @@ pub fn csv(jobs: &[Job]) -> String {
         }
     }
     text
+}
+
+/// Reads jobs as `weft workload flexy` writes them, a JSON object a job or a CSV line a task, and
+/// sorts them by arrival, the first at 0.
+///
+/// # Errors
+/// If a line is no job, there is none, they arrive at once, or they are more than can be simulated.
+pub fn read(text: &str) -> Result<Vec<Job>, TraceError> {
+    let lines = text.lines().enumerate().map(|(line, text)| (line + 1, text.trim()));
+    let mut lines = lines.filter(|(_, text)| !text.is_empty()).peekable();
+    let is_csv = lines.next_if(|(_, text)| *text == CSV_HEADER).is_some();
+    let mut jobs: Vec<Job> = Vec::new();
+    // Which job of a CSV file the last line was about.
+    let mut latest = None;
+    for (line, text) in lines {
+        let wrong = |why: String| TraceError::Job { line, why };
+        let (number, job) = if is_csv {
+            csv_line(text).map(|(number, job)| (Some(number), job)).map_err(wrong)?
+        } else {
+            (None, serde_json::from_str(text).map_err(|error| wrong(error.to_string()))?)
+        };
+        check(&job).map_err(wrong)?;
+        match jobs.last_mut().filter(|_| is_csv && latest == number) {
+            Some(last) => last.tasks.extend(job.tasks),
+            None => jobs.push(job),
+        }
+        latest = number;
+    }
+    jobs.sort_by_key(|job| job.arrival_ns);
+    let first_ns = jobs.first().ok_or(TraceError::Empty)?.arrival_ns;
+    jobs.iter_mut().for_each(|job| job.arrival_ns -= first_ns);
+    if jobs.last().is_none_or(|job| job.arrival_ns == 0) {
+        return Err(TraceError::Window);
+    }
+    if jobs.len() > JOBS_MAX {
+        return Err(TraceError::TooMuch("too many lines"));
+    }
+    let mut times = jobs.iter().flat_map(|job| &job.tasks).map(|task| task.1);
+    let sum = times.try_fold(0u64, u64::checked_add);
+    if sum.is_none_or(|sum| sum > NS_MAX) {
+        return Err(TraceError::TooMuch("more work than 36 years of a device"));
+    }
+    Ok(jobs)
+}
+
+/// The job's number and the job of a CSV line, with its one task.
+fn csv_line(text: &str) -> Result<(u64, Job), String> {
+    let cells = cells(text);
+    let [job, arrival, class, weight, outstanding, kernel, time] = cells.as_slice() else {
+        return Err(format!("{} columns instead of {CSV_HEADER}", cells.len()));
+    };
+    let number = |text: &str| {
+        text.parse::<u64>().map_err(|_| format!("{text:?} is no number, or none that is taken"))
+    };
+    let small = |text: &str| {
+        let number = number(text)?;
+        u32::try_from(number).map_err(|_| format!("{number} is out of range"))
+    };
+    let user_facing = match *class {
+        "user-facing" => true,
+        "batch" => false,
+        other => return Err(format!("{other:?} is neither user-facing nor batch")),
+    };
+    let (weight, outstanding) = (small(weight)?, small(outstanding)?);
+    let tasks = vec![(small(kernel)?, number(time)?)];
+    Ok((
+        number(job)?,
+        Job { arrival_ns: number(arrival)?, user_facing, weight, outstanding, tasks },
+    ))
+}
+
+fn check(job: &Job) -> Result<(), String> {
+    let range = |what: &str, value: u64, least: u64, most: u64| {
+        let is_inside = (least..=most).contains(&value);
+        let wrong = || format!("{what} is {value}, not {least} to {most}");
+        is_inside.then_some(()).ok_or_else(wrong)
+    };
+    range("its weight", job.weight.into(), 1, WEIGHT_MAX.into())?;
+    range("what it keeps outstanding", job.outstanding.into(), 1, u32::MAX.into())?;
+    range("its arrival in ns", job.arrival_ns, 0, NS_MAX)?;
+    for (kernel, time_ns) in &job.tasks {
+        range("a task's kernel", u64::from(*kernel), 0, KERNEL_MAX.into())?;
+        range("a task's time in ns", *time_ns, 1, NS_MAX)?;
+    }
+    Ok(())
 }

@@ -1,12 +1,13 @@
 //! Flexy's evaluation around the pool core, and what goes past it.
 //!
-//! [`generate`] makes jobs as Flexy §III does, [`run()`] drives the pool core with them,
-//! [`evaluate`]
-//! has the experiments, [`clairvoyant`] says what orders that know all could have done, and
-//! [`Report`] writes it all down. Everything is simulated, but for the cost of a decision.
+//! [`generate`] makes jobs as Flexy §III does, [`import()`] those of public traces. [`run()`]
+//! drives the pool core with them, [`compare`] under every policy. [`evaluate`] has the
+//! experiments, [`clairvoyant`] says what orders that know all could have done, and [`Report`]
+//! writes it all down. Everything is simulated, but for the cost of a decision.
 
 mod experiments;
 mod fairness;
+mod given;
 mod import;
 mod oracle;
 mod report;
@@ -15,7 +16,8 @@ mod study;
 mod workload;
 
 pub use experiments::{Evaluation, decision_ns, evaluate};
-pub use import::{Source, TraceError, csv, import};
+pub use given::{Machine, compare};
+pub use import::{Source, TraceError, csv, import, read};
 pub use oracle::{Rule, clairvoyant};
 pub use report::Report;
 pub use run::{Found, Options, run};

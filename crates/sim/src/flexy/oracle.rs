@@ -84,7 +84,11 @@ pub fn clairvoyant(jobs: &[Job], devices: u32, sla_ns: u64, rule: Rule) -> (u64,
     }
     while let Some(Reverse((now_ns, place, run))) = world.queue.pop() {
         match run {
-            None => (0..jobs[place].outstanding).for_each(|_| world.submit(now_ns, place)),
+            None => {
+                let most = jobs[place].tasks.len();
+                let outstanding = 0..jobs[place].outstanding as usize;
+                outstanding.take(most).for_each(|_| world.submit(now_ns, place));
+            }
             Some(run) if world.runs[place] == run => world.end(now_ns, place),
             Some(_) => continue,
         }

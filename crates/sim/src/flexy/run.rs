@@ -231,7 +231,8 @@ impl<'a> World<'a> {
         // Each job is a user of its own.
         let (vgpu, tenant) = (vgpu(place), TenantKey(vgpu(place).0));
         self.feed(PoolEvent::AddVgpu { vgpu, tenant, class, weight })?;
-        (0..job.outstanding).try_for_each(|_| self.submit(place))
+        // A job may be allowed more than it has.
+        (0..job.outstanding as usize).take(job.tasks.len()).try_for_each(|_| self.submit(place))
     }
 
     /// The job's next task, if there is one.

@@ -9,7 +9,7 @@ use weft_sched::pool::{PoolConfig, policy};
 
 use super::oracle::{Rule, clairvoyant};
 use super::run::{Found, Options, run};
-use super::workload::{Spec, generate};
+use super::workload::{Job, Spec, generate};
 use crate::MS;
 
 /// Shared by a scheduler and its settings: a line of every plot.
@@ -86,9 +86,7 @@ pub(super) fn by_name(name: &str) -> Entry {
     ENTRIES.into_iter().find(|entry| entry.name == name).unwrap_or(DEADLINE)
 }
 
-/// Devices of a run.
-const DEVICES: u32 = 4;
-/// No user-facing task takes longer (Table I), with the noise of [`Kind::Noisy`].
+/// No generated user-facing task takes longer (Table I), with the noise of [`Kind::Noisy`].
 const USER_LONGEST_NS: u64 = 200 * MS;
 
 impl Entry {
@@ -101,8 +99,13 @@ impl Entry {
         matches!(self.kind, Kind::Jitter | Kind::Noisy | Kind::JitterCeiling)
     }
 
-    /// How its runs are done.
+    /// How its runs of generated jobs are done.
     pub(super) fn options(&self, sla_ns: u64) -> Options {
+        self.options_for(sla_ns, USER_LONGEST_NS)
+    }
+
+    /// How its runs are done where no user-facing task takes longer than `longest_ns`.
+    pub(super) fn options_for(&self, sla_ns: u64, longest_ns: u64) -> Options {
         let policy = policy::by_name(self.policy).unwrap_or_default();
         let (reserved, reset) = (self.reserved, self.reset);
         let mut pool = PoolConfig { policy, reserved, reset, sla_ns, ..PoolConfig::default() };
@@ -123,7 +126,7 @@ impl Entry {
         options.error_permille = if self.kind == Kind::Noisy { 300 } else { 0 };
         let keeps = reserved > 0 || matches!(self.policy, "flexy" | "adaptive");
         let is_bounded = self.policy == "deadline" && !self.is_clairvoyant();
-        let bound_ns = pool.batch_patience_ns.saturating_add(USER_LONGEST_NS);
+        let bound_ns = pool.batch_patience_ns.saturating_add(longest_ns);
         options.limits = Limits {
             batch_wait_ns: is_bounded.then_some(bound_ns),
             is_work_conserving: !keeps,
@@ -150,9 +153,12 @@ pub(super) struct Point {
     pub(super) batch_dry_ns: u64,
     pub(super) batch_wait_ns: u64,
     pub(super) batch_longest_ns: u64,
-    /// The longest latency of a user-facing task, and that of 999 of 1,000, of all seeds.
+    /// The longest latency of a user-facing task, and those that 999, 990 and 500 of 1,000 do not
+    /// exceed, of all seeds.
     pub(super) user_longest_ns: u64,
     pub(super) user_p999_ns: u64,
+    pub(super) user_p99_ns: u64,
+    pub(super) user_p50_ns: u64,
 }
 
 /// Attainment of one entry against load, by rising utilisation.
@@ -258,32 +264,51 @@ impl Bench {
     }
 
     fn point(&self, seeds: u64, spec: &Spec, sla_ns: u64, entry: &Entry) -> Point {
-        let mut point = Point::default();
-        let (mut utilizations, mut latencies_ns) = (Vec::new(), Vec::new());
-        for seed in self.seed..self.seed + seeds {
+        let runs = (self.seed..self.seed + seeds).map(|seed| {
             let mut spec = Spec { seed, ..*spec };
             if entry.has_jitter() {
                 spec.jitter_permille = 100;
             }
-            let jobs = generate(&spec);
-            let mut found = self.run_jobs(&jobs, &entry.options(sla_ns), seed);
+            (seed, generate(&spec))
+        });
+        self.point_of(entry, &entry.options(sla_ns), runs)
+    }
+
+    /// What an entry makes of these runs, each a seed and its jobs.
+    pub(super) fn point_of<J: AsRef<[Job]>>(
+        &self,
+        entry: &Entry,
+        options: &Options,
+        runs: impl Iterator<Item = (u64, J)>,
+    ) -> Point {
+        let mut point = Point::default();
+        let (mut utilizations, mut latencies_ns) = (Vec::new(), Vec::new());
+        for (seed, jobs) in runs {
+            let jobs = jobs.as_ref();
+            let mut found = self.run_jobs(jobs, options, seed);
             let mut sla = percent(found.user);
             if matches!(entry.kind, Kind::Ceiling | Kind::JitterCeiling) {
-                let of = |rule| percent(clairvoyant(&jobs, DEVICES, sla_ns, rule));
+                let (devices, sla_ns) = (options.devices, options.pool.sla_ns);
+                let of = |rule| percent(clairvoyant(jobs, devices, sla_ns, rule));
                 sla = Rule::ALL.into_iter().map(of).fold(sla, f64::max);
             }
             utilizations.push(found.utilization);
             latencies_ns.append(&mut found.latencies_ns);
             point.each.push(sla);
             point.batch_dry_ns = point.batch_dry_ns.max(found.batch_dry_ns);
-            point.resets += found.resets.0 as f64 / seeds as f64;
+            point.resets += found.resets.0 as f64;
             point.batch_wait_ns = point.batch_wait_ns.max(found.batch_wait_ns);
             point.batch_longest_ns = point.batch_longest_ns.max(found.batch_longest_ns);
         }
+        point.resets /= point.each.len().max(1) as f64;
         latencies_ns.sort_unstable();
         point.user_longest_ns = latencies_ns.last().copied().unwrap_or(0);
-        let rank = (latencies_ns.len() * 999).div_ceil(1_000).saturating_sub(1);
-        point.user_p999_ns = latencies_ns.get(rank).copied().unwrap_or(0);
+        let ranked = |permille: usize| {
+            let rank = (latencies_ns.len() * permille).div_ceil(1_000).saturating_sub(1);
+            latencies_ns.get(rank).copied().unwrap_or(0)
+        };
+        (point.user_p999_ns, point.user_p99_ns) = (ranked(999), ranked(990));
+        point.user_p50_ns = ranked(500);
         (point.sla, point.half) = interval(&point.each);
         point.utilization = interval(&utilizations).0;
         point
@@ -295,12 +320,7 @@ impl Bench {
         self.run_jobs(&generate(spec), options, seed)
     }
 
-    pub(super) fn run_jobs(
-        &self,
-        jobs: &[super::workload::Job],
-        options: &Options,
-        seed: u64,
-    ) -> Found {
+    pub(super) fn run_jobs(&self, jobs: &[Job], options: &Options, seed: u64) -> Found {
         let found = run(jobs, options, seed).unwrap_or_else(|error| Found {
             violation: Some(format!("the pool refused an event: {error}")),
             ..Found::default()
@@ -334,4 +354,59 @@ pub(super) fn interval(values: &[f64]) -> (f64, f64) {
     let t = [12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23, 2.20, 2.18, 2.16, 2.14];
     let t = t.get(values.len() - 2).copied().unwrap_or(2.09);
     (mean, t * (squares / (count - 1.0) / count).sqrt())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mean_and_its_interval_are_students() {
+        assert_eq!(interval(&[7.0]), (7.0, 0.0));
+        // Two values that differ by two: a deviation of √2, over √2, times 12.71.
+        let (mean, half) = interval(&[4.0, 6.0]);
+        assert!((mean - 5.0).abs() < 1e-9 && (half - 12.71).abs() < 1e-9, "{mean} {half}");
+        let (mean, half) = interval(&[1.0, 2.0, 3.0]);
+        assert!((mean - 2.0).abs() < 1e-9 && (half - 4.30 / 3f64.sqrt()).abs() < 1e-9, "{half}");
+    }
+
+    #[test]
+    fn a_curve_is_straight_between_its_points_and_ends_with_them() {
+        let point = |utilization, sla| Point { utilization, sla, ..Point::default() };
+        // By rising utilisation, however they were measured.
+        let points = vec![point(0.8, 60.0), point(0.4, 100.0), point(0.6, 90.0)];
+        let curve = Curve { name: "deadline", is_clairvoyant: false, points };
+        assert_eq!((curve.at(0.4), curve.at(0.8)), (Some(100.0), Some(60.0)));
+        assert!((curve.at(0.7).unwrap() - 75.0).abs() < 1e-9);
+        assert!((curve.at(0.45).unwrap() - 97.5).abs() < 1e-9);
+        assert_eq!((curve.at(0.39), curve.at(0.81)), (None, None));
+    }
+
+    #[test]
+    fn a_point_is_the_mean_of_its_runs_and_the_longest_of_their_times() {
+        let job = |arrival_ns: u64, ms: &[u64]| Job {
+            arrival_ns,
+            user_facing: true,
+            weight: 1,
+            outstanding: 1,
+            tasks: ms.iter().map(|ms| (0, ms * MS)).collect(),
+        };
+        // On one device, with 200 ms: 300 of 500 ms busy and one of two in time; then 100 and all.
+        let long = vec![job(0, &[100, 200]), job(500 * MS, &[1])];
+        let long = [long, vec![job(0, &[100]), job(500 * MS, &[1])]];
+        let late = vec![job(0, &[100, 250]), job(500 * MS, &[1])];
+        let runs = [late, long[1].clone()];
+        let entry = by_name("fifo");
+        let options = Options { devices: 1, ..entry.options(200 * MS) };
+        let bench = Bench::new(1, 2);
+        let point = bench.point_of(&entry, &options, (1..).zip(&runs));
+        assert_eq!(point.each, [50.0, 100.0]);
+        assert!((point.sla - 75.0).abs() < 1e-9);
+        assert!((point.utilization - (0.7 + 0.2) / 2.0).abs() < 1e-9, "{}", point.utilization);
+        assert_eq!((point.user_p50_ns, point.user_longest_ns), (100 * MS, 250 * MS));
+        assert_eq!((bench.runs.into_inner(), bench.violations.into_inner()), (2, 0));
+        // The SLA itself is in time.
+        let point = Bench::new(1, 1).point_of(&entry, &options, (1..).zip(&long));
+        assert_eq!(point.each, [100.0, 100.0]);
+    }
 }
