@@ -69,7 +69,19 @@ macro_rules! waits {
     };
 }
 
-/// Commands with an answer about memory, modules and graphs.
+/// Commands of memory and addresses apart.
+macro_rules! virtual_memory {
+    () => {
+        Command::MemReserve { .. }
+            | Command::MemUnreserve { .. }
+            | Command::MemCreate { .. }
+            | Command::MemRelease { .. }
+            | Command::MemMap { .. }
+            | Command::MemUnmap { .. }
+    };
+}
+
+/// Other commands with an answer about memory, modules and graphs.
 macro_rules! objects {
     () => {
         Command::MemAlloc { .. }
@@ -137,7 +149,7 @@ impl<D: Device> Session<D> {
                 Ok(())
             }
             handles!() => self.change_handles(command, out),
-            waits!() | objects!() => Err(Status::NOT_SUPPORTED.into()),
+            waits!() | objects!() | virtual_memory!() => Err(Status::NOT_SUPPORTED.into()),
         }
     }
 
@@ -171,7 +183,9 @@ impl<D: Device> Session<D> {
                 Ok(self.events.destroy(event).ok_or(Status::INVALID_HANDLE)?)
             }
             Command::GraphDestroy { graph } => self.graph_destroy(graph),
-            operations!() | waits!() | objects!() => Err(Status::NOT_SUPPORTED.into()),
+            operations!() | waits!() | objects!() | virtual_memory!() => {
+                Err(Status::NOT_SUPPORTED.into())
+            }
         }
     }
 
@@ -233,7 +247,7 @@ impl<D: Device> Session<D> {
                 }
             }
             Command::ContextDestroy { context } => self.context_destroy(context, caller, out)?,
-            objects!() => self.sync_objects(command, caller, out)?,
+            objects!() | virtual_memory!() => self.sync_objects(command, caller, out)?,
             operations!() | handles!() => return Err(Status::NOT_SUPPORTED.into()),
         }
         Ok(())
@@ -277,12 +291,7 @@ impl<D: Device> Session<D> {
             }
             Command::MemExport { address } => self.mem_export(address, caller, out),
             Command::MemImport { context, key } => self.mem_import(context, key, caller, out),
-            Command::MemReserve { .. }
-            | Command::MemUnreserve { .. }
-            | Command::MemCreate { .. }
-            | Command::MemRelease { .. }
-            | Command::MemMap { .. }
-            | Command::MemUnmap { .. } => self.virtual_memory(command, caller, out),
+            virtual_memory!() => self.virtual_memory(command, caller, out),
             Command::ModuleLoad { context, module, ref images, ref answer } => {
                 self.module_load((context, module), images, answer, caller, out)
             }

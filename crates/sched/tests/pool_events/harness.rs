@@ -60,7 +60,7 @@ pub fn attack(data: &[u8]) -> Reached {
         let before = pool.snapshot();
         actions.clear();
         let result = pool.handle(now_ns, event, &mut actions);
-        writer.record(now_ns, &event, result.as_ref().map(|()| ()), &actions, &mut file);
+        writer.record(now_ns, &event, result.as_ref().copied(), &actions, &mut file);
         if result.is_err() {
             assert!(actions.is_empty(), "{event:?} is refused and has actions");
             assert_eq!(pool.snapshot(), before, "{event:?} is refused and changes the pool");
