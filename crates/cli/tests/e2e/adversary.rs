@@ -164,6 +164,90 @@ fn who_waits_for_each_kernel_keeps_its_share_beside_kernels_that_cannot_be_cut()
     assert!(robbed < 0.1, "unmanaged, the victim kept {robbed}");
 }
 
+/// An attack on the real clock, and what makes a control of it.
+struct RealAttack {
+    arguments: &'static [&'static str],
+    /// Takes the defence away; none where no setting does.
+    control: Option<&'static str>,
+}
+
+const UNMANAGED: Option<&str> = Some("scheduling.policy=unmanaged");
+
+const REAL_ATTACKS: [RealAttack; 6] = [
+    RealAttack { arguments: &["storm", "--sessions", "8"], control: UNMANAGED },
+    RealAttack {
+        arguments: &["fills", "--sessions", "1", "--rows", "250000000"],
+        control: UNMANAGED,
+    },
+    // 50 ms each, where the others were nothing.
+    RealAttack {
+        arguments: &["grow", "--sessions", "1", "--ahead", "60", "--steps", "125000"],
+        control: UNMANAGED,
+    },
+    RealAttack {
+        arguments: &["tiny", "--kernel", "tiny", "--sessions", "32", "--steps", "5"],
+        control: UNMANAGED,
+    },
+    // Compiling wants no device: without the gate nothing is different. What it may have of the
+    // processors has a test of its own.
+    RealAttack { arguments: &["modules", "--sessions", "4"], control: None },
+    // Without the gate kernels go in the order in which they come, and these are the shortest.
+    RealAttack {
+        arguments: &["graph", "--sessions", "1", "--kernel", "nothing", "--kernels", "1000"],
+        control: Some("device.free_launches=true"),
+    },
+];
+
+/// Switches, operations that are long or turn long, compilations and launches: on the real clock,
+/// where the worker's own time is the device's.
+#[test]
+fn what_is_no_execution_of_a_kernel_is_not_free() {
+    let real = |settings: &[&str]| {
+        let mut all = vec!["scheduling.share=user"];
+        all.extend_from_slice(settings);
+        open(Node::start(&all))
+    };
+    let arguments = ["honest", "--steps", "5000"];
+    let fair = completed(&real(&[]), &arguments, 1, &["honest", "--steps", "5000"]);
+    assert!(fair > 0.0, "nothing was completed beside an honest tenant");
+    let victim = Victim { arguments: &arguments, fair };
+    for RealAttack { arguments, control } in REAL_ATTACKS {
+        // A machine that is taken away for a moment must not decide.
+        let kept = (0..3).any(|_| victim.kept(&real(&[]), 1, arguments) > KEPT);
+        assert!(kept, "{arguments:?} left the victim less than {KEPT} three times");
+        if let Some(control) = control {
+            let lost = (0..3).any(|_| victim.kept(&real(&[control]), 1, arguments) < LOST);
+            assert!(lost, "with {control} {arguments:?} left the victim {LOST} three times");
+        }
+    }
+}
+
+/// Whatever names a capped user attaches under.
+#[test]
+fn a_users_cap_binds_all_its_vgpus_together() {
+    let used = |settings: &[&str]| {
+        let node = node(settings);
+        let names = ["one", "two", "three"];
+        let honest = |name: &&str| tenant(&node, ATTACK_USER, name, &["honest"]);
+        let mut tenants: Vec<_> = names.iter().map(honest).collect();
+        let began = Instant::now();
+        let charged_ns =
+            || -> u64 { node.admin().list().unwrap().iter().map(|vgpu| vgpu.used_ns).sum() };
+        let before_ns = charged_ns();
+        tenants.iter_mut().for_each(|tenant| tenant.say("begin"));
+        for tenant in &mut tenants {
+            report(tenant);
+        }
+        (charged_ns() - before_ns) as f64 / began.elapsed().as_nanos() as f64
+    };
+    let cap = format!("limits.users.{ATTACK_USER}.cap=20%");
+    let capped = used(&[&cap]);
+    // Each may have its part of a period when it begins, and what was in flight.
+    assert!((0.1..0.26).contains(&capped), "a cap of 20%: {capped}");
+    let free = used(&[]);
+    assert!(free > 0.6, "without a cap: {free}");
+}
+
 #[test]
 fn users_that_one_user_made_are_one_tenant() {
     let scratch = tempfile::tempdir().unwrap();
