@@ -55,8 +55,8 @@ fn without_a_limit_an_endless_kernel_ends_with_its_program() {
     node.wait_until_empty();
 }
 
-/// Others that wait, and a kernel of one thread block that takes so many seconds when its worker has
-/// a processor to itself, which it has not where it shares one with `hogs`; whether it lived.
+/// Others that wait, and a kernel of one thread block that takes so many seconds when its worker
+/// has a processor to itself, which it has not where it shares one with `hogs`; whether it lived.
 fn lives_through_a_block(seconds: f64, hogs: usize) -> bool {
     let node = Node::start(&["limits.block_ms=500", "scheduling.overdue_ms=500"]);
     let calibrated = success(node.run(

@@ -1,9 +1,9 @@
 //! Holders that were asked for the device and have not given it back for as long as they may.
 //!
 //! How long they may counts time in which they could have run: a thread block that other load keeps
-//! from the processor is not ended for that. So a holder that the core gives up may stay for as long
-//! again as its worker waited for a processor meanwhile, within a bound: a tenant can have its own
-//! worker wait, by programs beside it.
+//! from the processor is not ended for that. So a holder that the core gives up may stay for as
+//! long again as its worker waited for a processor meanwhile, within a bound: a tenant can have its
+//! own worker wait, by programs beside it.
 
 use std::collections::BTreeMap;
 
