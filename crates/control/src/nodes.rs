@@ -1,6 +1,8 @@
 //! GPU nodes, through their admin sockets.
 
+use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::{Mutex, PoisonError};
 
 use weft_api::node::{AdminError, Answer, Client, GrantRequest, Request};
 
@@ -161,14 +163,24 @@ impl Nodes for Sockets {
     }
 
     fn revoke(&self, admin: &str, vgpus: &[String]) -> Result<Vec<(String, u64)>, Failure> {
+        // A node says once what a vGPU used. What went before another one failed is said when this
+        // is asked again, as it is until it succeeds.
+        static UNSAID: Mutex<BTreeMap<(String, String), u64>> = Mutex::new(BTreeMap::new());
+        let unsaid = || UNSAID.lock().unwrap_or_else(PoisonError::into_inner);
         let mut client = connect(admin)?;
         let there = client.list()?;
-        let mut gone = Vec::new();
         for vgpu in there.iter().filter(|vgpu| vgpus.contains(&vgpu.name)) {
             client.remove(&vgpu.name, true)?;
-            gone.push((vgpu.name.clone(), vgpu.used_ns));
+            let mut unsaid = unsaid();
+            let used_ns = unsaid.entry((admin.to_owned(), vgpu.name.clone())).or_insert(0);
+            *used_ns = used_ns.saturating_add(vgpu.used_ns);
         }
-        Ok(gone)
+        let mut unsaid = unsaid();
+        let said = |vgpu: &String| {
+            let used_ns = unsaid.remove(&(admin.to_owned(), vgpu.clone()))?;
+            Some((vgpu.clone(), used_ns))
+        };
+        Ok(vgpus.iter().filter_map(said).collect())
     }
 
     fn vgpus(&self, admin: &str) -> Result<Vec<String>, Failure> {
@@ -213,4 +225,62 @@ fn grant_one(client: &mut Client, vgpu: &VgpuSpec) -> Result<String, Failure> {
         return Err(Failure::permanent("the node is of another version".to_owned()));
     };
     Ok(report.grant)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{BufRead, BufReader, Write};
+    use std::os::unix::net::UnixListener;
+
+    use weft_api::node::VgpuReport;
+
+    use super::*;
+
+    fn report(name: &str, used_ns: u64) -> VgpuReport {
+        let json = format!(
+            r#"{{"name":"{name}","owner":0,"device":"gpu0","tenant":null,"tenant_weight":1,
+            "weight":1,"cap_ppm":null,"memory_bytes":1,"memory_used_bytes":0,"pinned_bytes":0,
+            "state":"detached","sessions":0,"programs":[],"used_ns":{used_ns},"held_ns":0,
+            "turns":0,"sessions_total":0}}"#
+        );
+        serde_json::from_str(&json).unwrap()
+    }
+
+    /// A node that answers requests of one connection after the other with these.
+    fn node(listener: &UnixListener, connections: Vec<Vec<Answer>>) {
+        for answers in connections {
+            let (stream, _) = listener.accept().unwrap();
+            let mut stream = BufReader::new(stream);
+            for answer in answers {
+                stream.read_line(&mut String::new()).unwrap();
+                let mut line = serde_json::to_vec(&answer).unwrap();
+                line.push(b'\n');
+                stream.get_mut().write_all(&line).unwrap();
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_vgpu_used_is_said_though_another_one_could_not_be_removed() {
+        let scratch = tempfile::tempdir().unwrap();
+        let socket = scratch.path().join("admin.sock");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let refused = Answer::Error { message: "not now".to_owned() };
+        let there = |all: &[(&str, u64)]| {
+            Answer::Vgpus(all.iter().map(|(name, used_ns)| report(name, *used_ns)).collect())
+        };
+        let answers = vec![
+            vec![there(&[("a", 7), ("b", 8)]), Answer::Done, refused],
+            vec![there(&[("b", 9)]), Answer::Done],
+            vec![there(&[])],
+        ];
+        let thread = std::thread::spawn(move || node(&listener, answers));
+        let (admin, names) = (socket.to_str().unwrap(), ["a".to_owned(), "b".to_owned()]);
+        Sockets.revoke(admin, &names).unwrap_err();
+        let said = vec![("a".to_owned(), 7), ("b".to_owned(), 9)];
+        assert_eq!(Sockets.revoke(admin, &names).unwrap(), said);
+        // Once.
+        assert_eq!(Sockets.revoke(admin, &names).unwrap(), []);
+        thread.join().unwrap();
+    }
 }

@@ -308,9 +308,9 @@ pub trait Device: std::fmt::Debug {
     }
 
     /// The operation that is submitted next was ready at `since_ns` of the device's clock, when the
-    /// one before it ended: what it takes to launch it is a part of it. For devices whose launches
-    /// are the worker's own work.
-    fn launches_since(&mut self, _since_ns: u64) {}
+    /// one before it ended: what it takes to launch it is a part of it. `None` takes that back: the
+    /// device was not kept for it. For devices whose launches are the worker's own work.
+    fn launches_since(&mut self, _since_ns: Option<u64>) {}
 
     /// Whether work that cannot be ended occupies the device: then the process must end.
     fn is_stuck(&self) -> bool {

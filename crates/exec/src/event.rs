@@ -59,6 +59,11 @@ impl Events {
         Ok(())
     }
 
+    /// How many slots there are; they stay.
+    pub(crate) fn slots(&self) -> usize {
+        self.slots.len()
+    }
+
     /// Destroys the handle; its records go on.
     pub(crate) fn destroy(&mut self, id: EventId) -> Option<()> {
         self.owned_mut(id)?.1.owner = None;

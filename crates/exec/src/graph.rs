@@ -118,6 +118,7 @@ impl<D: Device> Session<D> {
         if self.graph_bytes.saturating_add(kept) > self.limits.graph_bytes {
             return Err(Status::OUT_OF_MEMORY.into());
         }
+        self.make_room(kept, out)?;
         let graph = Graph { context, nodes: Arc::new(nodes_of), bytes: kept };
         let taken = Violation::Slot { what: "graph", index: id.index };
         self.graphs.insert(id.index, id.generation, graph).map_err(|_| taken)?;
@@ -180,7 +181,7 @@ impl<D: Device> Session<D> {
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
         let node = self.kernel_node(spec, self.graph_context(id)?)?;
-        self.replace_node(id, index, node)?;
+        self.replace_node(id, index, node, out)?;
         if let Some(word) = release_word(&spec.params) {
             out.release(word);
         }
@@ -202,7 +203,7 @@ impl<D: Device> Session<D> {
         let node: GraphNode<'_> =
             weft_wire::codec::decode_all(&bytes).map_err(|_| Status::INVALID_VALUE)?;
         let node = self.node(&node.work, self.graph_context(id)?)?;
-        self.replace_node(id, index, node)?;
+        self.replace_node(id, index, node, out)?;
         out.release(block.release);
         self.answer_done(caller, out);
         Ok(())
@@ -214,7 +215,14 @@ impl<D: Device> Session<D> {
     }
 
     /// Launches that were accepted keep the nodes they had.
-    fn replace_node(&mut self, id: GraphExecId, index: u32, node: Node) -> Result<(), Reject> {
+    fn replace_node(
+        &mut self,
+        id: GraphExecId,
+        index: u32,
+        node: Node,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        self.make_room(node_bytes(&node), out)?;
         let graph = self.graphs.get_mut(id.index, id.generation).ok_or(Status::INVALID_HANDLE)?;
         let at = usize::try_from(index).map_err(|_| Status::INVALID_VALUE)?;
         let old = graph.nodes.get(at).ok_or(Status::INVALID_VALUE)?;

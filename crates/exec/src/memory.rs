@@ -20,6 +20,11 @@ pub(crate) struct Allocations {
 }
 
 impl Allocations {
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.owners.len()
+    }
+
     pub(crate) fn take_of(&mut self, context: ContextId) -> Vec<u64> {
         let owned = self.owners.extract_if(.., |_, owner| *owner == context);
         owned.map(|(address, _)| address).collect()

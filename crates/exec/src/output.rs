@@ -42,4 +42,9 @@ pub trait Output {
     fn release(&mut self, word: u32);
     /// Reports a device operation, or a piece of one, that has ended.
     fn finished(&mut self, finished: &Finished);
+    /// Whether the session may keep `bytes` of tables, queues and graphs, `more` of them beyond
+    /// what it has now. Where nobody counts it may.
+    fn may_keep(&mut self, _bytes: u64, _more: u64) -> bool {
+        true
+    }
 }

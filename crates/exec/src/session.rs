@@ -20,6 +20,7 @@ use crate::module::Module;
 use crate::order::{Flight, Polling};
 use crate::output::{Caller, Output};
 use crate::printed::Printed;
+use crate::room::Room;
 use crate::stream::{Kind, LEGACY, Point, StreamKey, Streams, Task};
 use crate::table::Table;
 use crate::virtual_memory::Apart;
@@ -64,6 +65,7 @@ pub struct Session<D> {
     pub(crate) has_module_room: bool,
     pub(crate) graphs: Table<Graph>,
     pub(crate) graph_bytes: u64,
+    pub(crate) room: Room,
     pub(crate) allocations: Allocations,
     pub(crate) apart: Apart,
     pub(crate) host: HostCalls,
@@ -108,6 +110,7 @@ impl<D: Device> Session<D> {
             has_module_room: true,
             graphs: Table::new(GRAPHS_MAX),
             graph_bytes: 0,
+            room: Room::default(),
             allocations: Allocations::default(),
             apart: Apart::default(),
             host: HostCalls::default(),
@@ -185,9 +188,14 @@ impl<D: Device> Session<D> {
         }
         let outcome = match self.sticky.filter(|_| !command.survives_fault()) {
             Some(status) => Err(Reject::Refused(status)),
-            None => match caller {
-                Some(caller) => self.sync(command, caller, out),
-                None => self.queue(command, out),
+            None => match (self.make_room_for(command, out), caller) {
+                // What is queued ends, and makes room.
+                (Err(_), _) if stream.is_some() && self.streams.depth > 0 => {
+                    return Ok(Accepted::Full);
+                }
+                (Err(status), _) => Err(Reject::Refused(status)),
+                (Ok(()), Some(caller)) => self.sync(command, caller, out),
+                (Ok(()), None) => self.queue(command, out),
             },
         };
         match outcome {
@@ -362,7 +370,8 @@ impl<D: Device> Session<D> {
         }
     }
 }
+
 /// Bytes that a queued command keeps.
-fn kept_bytes(command: &Command<'_>) -> u64 {
+pub(crate) fn kept_bytes(command: &Command<'_>) -> u64 {
     if let Command::Launch { launch, .. } = command { payload_bytes(&launch.params) } else { 0 }
 }

@@ -399,6 +399,11 @@ impl Streams {
         self.bytes = self.bytes.saturating_add(bytes);
     }
 
+    /// How many slots for streams there are; they stay.
+    pub(crate) fn slots(&self) -> usize {
+        self.list.len().max(self.slots.len())
+    }
+
     /// The end of everything accepted on the stream so far.
     pub(crate) fn end_of(&self, key: StreamKey) -> Option<Point> {
         let stream = self.get(key)?;

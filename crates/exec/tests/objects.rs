@@ -249,3 +249,34 @@ fn handles_that_are_taken_and_callers_of_the_wrong_kind_are_violations() {
     assert_eq!(outcome, Err(Violation::Caller { command: "MemFreeAsync" }));
     assert!(bench.session.is_idle());
 }
+
+/// Queues, tables and graphs of all sessions have less than the sum of their bounds.
+#[test]
+fn what_the_host_has_no_room_for_is_out_of_memory_and_what_ends_makes_room() {
+    const ROOM: u64 = 2 << 20;
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, false)]);
+    bench.out.room_bytes = Some(ROOM);
+    let launch = Command::Launch { stream: stream(1), launch: spec(0) };
+    let mut queued = 0;
+    while bench.offer(&launch) == Ok(Accepted::Taken) {
+        queued += 1;
+        assert!(queued < Limits::default().stream_depth, "the queue has room without an end");
+    }
+    assert!(queued > 1_000 && bench.session.kept_bytes() <= ROOM, "{queued} queued");
+    bench.run();
+    assert_eq!(bench.offer(&launch), Ok(Accepted::Taken), "what has ended makes no room");
+    bench.run();
+    // Handles stay: there is nothing to wait for.
+    for index in 0..8_192 {
+        bench.create_event(index);
+    }
+    assert!(bench.session.kept_bytes() <= ROOM);
+    assert_eq!(bench.ask(&Command::ContextSynchronize { context: CONTEXT }), Status::OUT_OF_MEMORY);
+    let graph = |bench: &mut Bench| instantiate(bench, vec![GraphWork::Empty; 100]);
+    assert_eq!(graph(&mut bench), Status::OUT_OF_MEMORY);
+    bench.out.room_bytes = None;
+    // A refusal stands for a while.
+    bench.fake.borrow_mut().now_ns += 10_000_000;
+    assert_eq!(graph(&mut bench), Status::SUCCESS);
+}

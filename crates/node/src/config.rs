@@ -194,6 +194,9 @@ pub struct LimitsConfig {
     /// One kernel may run this long (its own device time) before it is killed. Absent: for ever on
     /// a device that stops kernels between blocks, 10 s on a genuine GPU.
     pub kernel_ms: Option<u64>,
+    /// A block of a kernel without a limit may take this long while others wait, waits for a
+    /// processor not counted: blocks cannot be stopped in the middle.
+    pub block_ms: u64,
     /// Pinned host memory of one session.
     pub pinned: ByteSize,
     /// Arena of one session.
@@ -339,6 +342,7 @@ impl Default for LimitsConfig {
             vgpus: 4096,
             vgpus_per_user: 1024,
             kernel_ms: None,
+            block_ms: 10_000,
             pinned: ByteSize(1 << 30),
             arena: ByteSize(64 << 20),
             worker_memory: ByteSize(2 << 30),
@@ -563,6 +567,7 @@ impl NodeConfig {
         if let Some(kernel_ms) = limits.kernel_ms {
             check("limits.kernel_ms", kernel_ms, 1, 86_400_000)?;
         }
+        check("limits.block_ms", limits.block_ms, 1, 86_400_000)?;
         check("limits.attach_ms", limits.attach_ms, 10, 600_000)?;
         check("limits.attaches_per_second", limits.attaches_per_second.into(), 1, 1_000_000)?;
         check("limits.orphan_ms", limits.orphan_ms, 1_000, 86_400_000)?;

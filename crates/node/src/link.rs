@@ -285,6 +285,12 @@ pub(crate) enum Ask {
         /// Bytes of its images together; 0 when it was loaded.
         bytes: u64,
     },
+    /// Its tables, queues and graphs are about to take more of the host's memory. Answer:
+    /// [`Reply::Done`] or [`Reply::Exhausted`].
+    Tables {
+        /// Bytes beyond what they take now.
+        more: u64,
+    },
     /// It stands still, as it was asked to: nothing of it is in flight, and it has no turn. Answer:
     /// [`Reply::Move`] or [`Reply::Stay`].
     Paused {
@@ -326,6 +332,7 @@ impl Ask {
             | Self::Load
             | Self::Loaded
             | Self::Images { .. }
+            | Self::Tables { .. }
             | Self::Paused { .. }
             | Self::Copied { .. }
             | Self::Moved { .. }

@@ -59,8 +59,18 @@ pub(crate) struct CapMeter {
 }
 
 impl CapMeter {
-    pub(crate) fn new(cap: Cap, now_ns: u64) -> Self {
-        Self { cap, since_ns: now_ns, used_ns: 0 }
+    /// A cap from now on, of a vGPU that owes so many ns of an earlier one.
+    pub(crate) fn new(cap: Cap, now_ns: u64, owed_ns: i64) -> Self {
+        Self { cap, since_ns: now_ns, used_ns: owed_ns }
+    }
+
+    /// What was used and time has not made up for yet, in ns.
+    pub(crate) fn owed_ns(mut self, now_ns: u64) -> i64 {
+        self.roll(now_ns);
+        let passed_ns = now_ns.saturating_sub(self.since_ns);
+        let allowed = u128::from(self.cap.allowance_ns()) * u128::from(passed_ns)
+            / u128::from(self.cap.period_ns.max(1));
+        self.used_ns.saturating_sub(i64::try_from(allowed).unwrap_or(i64::MAX)).max(0)
     }
 
     /// Counts use; negative when a prediction is corrected.
@@ -107,7 +117,7 @@ mod tests {
 
     #[test]
     fn an_overrun_is_owed_and_leftovers_are_lost() {
-        let mut meter = CapMeter::new(CAP, 0);
+        let mut meter = CapMeter::new(CAP, 0, 0);
         assert_eq!(meter.left_ns(0), 1_000_000);
         meter.count(100, 2_500_000);
         assert_eq!(meter.left_ns(100), 0);
@@ -116,6 +126,20 @@ mod tests {
         assert_eq!(meter.left_ns(7_999_999), 0);
         assert_eq!(meter.left_ns(8_000_000), 500_000);
         assert_eq!(meter.left_ns(40_000_000), 1_000_000);
+    }
+
+    #[test]
+    fn another_cap_begins_with_what_is_owed_of_the_one_before() {
+        let mut meter = CapMeter::new(CAP, 0, 0);
+        meter.count(0, 1_000_000);
+        // A quarter of the period has passed, and with it a quarter of the allowance.
+        assert_eq!(meter.owed_ns(1_000_000), 750_000);
+        let mut again = CapMeter::new(CAP, 1_000_000, meter.owed_ns(1_000_000));
+        assert_eq!(again.left_ns(1_000_000), 250_000);
+        assert_eq!(meter.owed_ns(4_000_000), 0);
+        // What is in flight may turn out to be less than nothing; that is no credit.
+        meter.count(4_000_000, -500_000);
+        assert_eq!(meter.owed_ns(4_000_000), 0);
     }
 
     #[test]

@@ -244,7 +244,7 @@ impl Node {
             if let Some(cap) = state.cap {
                 cap.validate()?;
                 core.reserve_cap(state.vgpu);
-                vgpu.meter = Some(CapMeter::new(cap, 0));
+                vgpu.meter = Some(CapMeter::new(cap, 0, 0));
             }
             (vgpu.used_ns, vgpu.held_ns, vgpu.turns) = (state.used_ns, state.held_ns, state.turns);
             node.tables.vgpus.insert(state.vgpu.index(), vgpu);

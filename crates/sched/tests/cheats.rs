@@ -304,9 +304,20 @@ fn tenants_share_by_their_weights_from_when_they_are_set() {
     assert!((29 * light..=31 * light).contains(&(heavy * 10)), "{heavy} ms, {light} ms");
 }
 
-/// What vGPU 0 of weight 1 has beside one of weight 10 when it is removed and made anew after each
-/// of its tasks; by tenant or not.
-fn made_anew(by_tenant: bool, is_made_anew: bool) -> (u64, u64) {
+/// What a vGPU does after each of its tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum After {
+    Nothing,
+    /// It is removed and made anew.
+    MadeAnew,
+    /// The same, and it is of the other class when it goes.
+    LeavesItsClass,
+    /// It is of the other class for a moment.
+    ChangesItsClass,
+}
+
+/// What vGPU 0 of weight 1 has beside one of weight 10, by tenant or not.
+fn made_anew(by_tenant: bool, after: After) -> (u64, u64) {
     let mut bench = Bench::new(PoolConfig { by_tenant, ..PoolConfig::default() }, 1);
     bench.add(0, 1, Class::Batch, 1);
     bench.add(1, 2, Class::Batch, 10);
@@ -319,10 +330,20 @@ fn made_anew(by_tenant: bool, is_made_anew: bool) -> (u64, u64) {
             bench.submit(1, 50 * MS, 0);
         }
         let done = bench.done.get(&0).copied().unwrap_or(0);
-        if done > ended && is_made_anew {
+        if done > ended {
             ended = done;
-            bench.feed(PoolEvent::RemoveVgpu { vgpu: VgpuKey(0) });
-            bench.add(0, 1, Class::Batch, 1);
+            let weight = Weight::ONE;
+            let class = |class| PoolEvent::SetVgpu { vgpu: VgpuKey(0), class, weight };
+            if matches!(after, After::LeavesItsClass | After::ChangesItsClass) {
+                bench.feed(class(USER));
+            }
+            if matches!(after, After::MadeAnew | After::LeavesItsClass) {
+                bench.feed(PoolEvent::RemoveVgpu { vgpu: VgpuKey(0) });
+                bench.add(0, 1, Class::Batch, 1);
+            }
+            if after == After::ChangesItsClass {
+                bench.feed(class(Class::Batch));
+            }
         }
         while bench.outstanding(0) < 1 {
             bench.submit(0, 50 * MS, 0);
@@ -336,10 +357,13 @@ fn made_anew(by_tenant: bool, is_made_anew: bool) -> (u64, u64) {
 #[test]
 fn a_vgpu_that_is_made_anew_owes_what_the_one_before_owed() {
     for by_tenant in [false, true] {
-        let (stays, _) = made_anew(by_tenant, false);
-        let (anew, other) = made_anew(by_tenant, true);
+        let (stays, _) = made_anew(by_tenant, After::Nothing);
         assert!(stays.abs_diff(2_000) <= 150, "{stays} ms of 2,000");
-        assert!(anew <= stays + 100, "by tenant {by_tenant}: {anew} ms, {other} ms; {stays} ms");
+        for after in [After::MadeAnew, After::LeavesItsClass, After::ChangesItsClass] {
+            let (anew, other) = made_anew(by_tenant, after);
+            let what = format!("{after:?}, by tenant {by_tenant}");
+            assert!(anew <= stays + 100, "{what}: {anew} ms, {other} ms; {stays} ms");
+        }
     }
 }
 

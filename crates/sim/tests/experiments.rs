@@ -100,13 +100,18 @@ fn cheating_gains_nothing_and_would_without_the_policy() {
 fn victims_keep_their_share_and_would_lose_it_without_the_defence() {
     let outcome = run("adversary", 1);
     let (figures, controls) = (&outcome.figures, &outcome.controls);
-    for attack in ["kill", "rename", "leave", "users", "grow", "uncut_one", "uncut_eight"] {
+    let attacks =
+        ["kill", "rename", "leave", "storm", "pauses", "users", "grow", "uncut_one", "uncut_eight"];
+    for attack in attacks {
         let unpaid = figures[&format!("loss_unpaid_{attack}")];
         assert!(unpaid < 0.01, "{attack}: {figures:?}");
     }
     for (attack, least) in [("kill", 0.9), ("rename", 0.9), ("leave", 0.3), ("users", 0.5)] {
         let lost = controls[&format!("loss_off_{attack}")];
         assert!(lost > least, "{attack}: {controls:?}");
+    }
+    for attack in ["storm", "pauses"] {
+        assert!(controls[&format!("loss_round_robin_{attack}")] > 0.3, "{attack}: {controls:?}");
     }
     for attack in ["grow", "uncut_one", "uncut_eight"] {
         assert!(controls[&format!("loss_unmanaged_{attack}")] > 0.9, "{attack}: {controls:?}");

@@ -48,6 +48,8 @@ struct Attack {
 }
 
 const UNMANAGED: &[(&str, &str)] = &[("scheduling.policy", "unmanaged")];
+/// What is not a kernel's own execution is charged to nobody.
+const FREE_LAUNCHES: &[(&str, &str)] = &[("device.free_launches", "true")];
 /// The attackers' users are one tenant's.
 const MAPPED: &[(&str, &str)] =
     &[("scheduling.share", "user"), ("scheduling.tenants.64100", "64100-64199")];
@@ -93,11 +95,15 @@ const ATTACKS: &[Attack] = &[
         100_000,
         &["storm", "--sessions", "1", "--launch", "--kernel", "uncut", "--kernels", "2000"],
     ),
-    Attack::real(
-        "graph",
-        1,
-        &["graph", "--sessions", "1", "--kernel", "nothing", "--kernels", "4000"],
-    ),
+    Attack {
+        // Without turns the device goes to who comes first, and most of its time to long kernels.
+        control: FREE_LAUNCHES,
+        ..Attack::real(
+            "graph",
+            1,
+            &["graph", "--sessions", "1", "--kernel", "nothing", "--kernels", "4000"],
+        )
+    },
     Attack::real("fills", 1, &["fills", "--sessions", "1", "--rows", "1073741822"]),
     Attack::real("grow", 50_000, &["grow", "--sessions", "1", "--ahead", "1000"]),
     Attack {

@@ -164,6 +164,99 @@ fn who_waits_for_each_kernel_keeps_its_share_beside_kernels_that_cannot_be_cut()
     assert!(robbed < 0.1, "unmanaged, the victim kept {robbed}");
 }
 
+/// An attack on the real clock.
+struct RealAttack {
+    arguments: &'static [&'static str],
+    /// It leaves the victim more than this part of its fair share.
+    kept: f64,
+    /// What takes the defence away, and less than what it leaves the victim then; none where no
+    /// setting does.
+    control: Option<(&'static str, f64)>,
+}
+
+const UNMANAGED: Option<(&str, f64)> = Some(("scheduling.policy=unmanaged", LOST));
+
+const REAL_ATTACKS: [RealAttack; 6] = [
+    // Who gives its turns up leaves the victim more than an honest competitor does.
+    RealAttack { arguments: &["storm", "--sessions", "8"], kept: 0.9, control: UNMANAGED },
+    RealAttack {
+        arguments: &["fills", "--sessions", "1", "--rows", "250000000"],
+        kept: KEPT,
+        control: UNMANAGED,
+    },
+    // 50 ms each, where the others were nothing.
+    RealAttack {
+        arguments: &["grow", "--sessions", "1", "--ahead", "60", "--steps", "125000"],
+        kept: KEPT,
+        control: UNMANAGED,
+    },
+    RealAttack {
+        arguments: &["tiny", "--kernel", "tiny", "--sessions", "32", "--steps", "5"],
+        kept: 0.9,
+        control: UNMANAGED,
+    },
+    // Compiling wants no device: without the gate nothing is different. What it may have of the
+    // processors has a test of its own.
+    RealAttack { arguments: &["modules", "--sessions", "4"], kept: 0.9, control: None },
+    // Without the gate kernels go in the order in which they come, and these are the shortest.
+    // Half of what they take is their launch.
+    RealAttack {
+        arguments: &["graph", "--sessions", "1", "--kernel", "nothing", "--kernels", "1000"],
+        kept: 0.7,
+        control: Some(("device.free_launches=true", 0.65)),
+    },
+];
+
+/// Switches, operations that are long or turn long, compilations and launches: on the real clock,
+/// where the worker's own time is the device's.
+#[test]
+fn what_is_no_execution_of_a_kernel_is_not_free() {
+    let real = |settings: &[&str]| {
+        let mut all = vec!["scheduling.share=user"];
+        all.extend_from_slice(settings);
+        open(Node::start(&all))
+    };
+    let honest = ["honest", "--steps", "5000"];
+    let fair = completed(&real(&[]), &honest, 1, &honest);
+    assert!(fair > 0.0, "nothing was completed beside an honest tenant");
+    let victim = Victim { arguments: &honest, fair };
+    for RealAttack { arguments, kept: least, control } in REAL_ATTACKS {
+        // A machine that is taken away for a moment must not decide.
+        let kept = (0..3).any(|_| victim.kept(&real(&[]), 1, arguments) > least);
+        assert!(kept, "{arguments:?} left the victim less than {least} three times");
+        if let Some((control, most)) = control {
+            let lost = (0..3).any(|_| victim.kept(&real(&[control]), 1, arguments) < most);
+            assert!(lost, "with {control} {arguments:?} left the victim {most} three times");
+        }
+    }
+}
+
+/// Whatever names a capped user attaches under.
+#[test]
+fn a_users_cap_binds_all_its_vgpus_together() {
+    let used = |settings: &[&str]| {
+        let node = node(settings);
+        let names = ["one", "two", "three"];
+        let honest = |name: &&str| tenant(&node, ATTACK_USER, name, &["honest"]);
+        let mut tenants: Vec<_> = names.iter().map(honest).collect();
+        let began = Instant::now();
+        let charged_ns =
+            || -> u64 { node.admin().list().unwrap().iter().map(|vgpu| vgpu.used_ns).sum() };
+        let before_ns = charged_ns();
+        tenants.iter_mut().for_each(|tenant| tenant.say("begin"));
+        for tenant in &mut tenants {
+            report(tenant);
+        }
+        (charged_ns() - before_ns) as f64 / began.elapsed().as_nanos() as f64
+    };
+    let cap = format!("limits.users.{ATTACK_USER}.cap=20%");
+    let capped = used(&[&cap]);
+    // Each may have its part of a period when it begins, and what was in flight.
+    assert!((0.1..0.26).contains(&capped), "a cap of 20%: {capped}");
+    let free = used(&[]);
+    assert!(free > 0.6, "without a cap: {free}");
+}
+
 #[test]
 fn users_that_one_user_made_are_one_tenant() {
     let scratch = tempfile::tempdir().unwrap();

@@ -2,6 +2,7 @@
 //! others.
 
 use std::os::unix::fs::PermissionsExt;
+use std::process::Command;
 
 use crate::support::{Conversation, Node, eventually, finish, program, success, text_of};
 
@@ -52,6 +53,54 @@ fn without_a_limit_an_endless_kernel_ends_with_its_program() {
     bad.kill();
     success(node.run(&["--name", "good"], &program("matrix_mul"), &["64"]));
     node.wait_until_empty();
+}
+
+/// Others that wait, and a kernel of one thread block that takes so many seconds when its worker
+/// has a processor to itself, which it has not where it shares one with `hogs`; whether it lived.
+fn lives_through_a_block(seconds: f64, hogs: usize) -> bool {
+    let node = Node::start(&["limits.block_ms=500", "scheduling.overdue_ms=500"]);
+    let calibrated = success(node.run(
+        &["--name", "calibrated"],
+        &program("adversary"),
+        &["calibrate", &seconds.to_string()],
+    ));
+    let line = calibrated.lines().find(|line| line.starts_with('{')).unwrap();
+    let calibrated: serde_json::Value = serde_json::from_str(line).unwrap();
+    let steps = calibrated["steps"].as_u64().unwrap().to_string();
+    let honest = ["honest", "1", "--start", "-", "--ahead", "1", "--kernel", "uncut"];
+    let long = [&honest, ["--steps", &steps].as_slice()].concat();
+    let mut long = Conversation::start(node.run(&["--name", "long"], &program("adversary"), &long));
+    assert_eq!(long.line(), "ready");
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    let processor = (0..1024).find(|processor| allowed.is_set(*processor)).unwrap().to_string();
+    for worker in node.workers() {
+        let mut pin = Command::new("taskset");
+        pin.args(["-c", "-p", &processor, &worker.to_string()]);
+        success(pin);
+    }
+    let spin = ["-c", &processor, "sh", "-c", "while :; do :; done"];
+    let hogs: Vec<_> = (0..hogs).map(|_| Command::new("taskset").args(spin).spawn()).collect();
+    let short = ["honest", "3", "--start", "-", "--steps", "5000"];
+    let mut short =
+        Conversation::start(node.run(&["--name", "short"], &program("adversary"), &short));
+    assert_eq!(short.line(), "ready");
+    [&mut long, &mut short].into_iter().for_each(|tenant| tenant.say("begin"));
+    let lived = long.child.wait().unwrap().success();
+    for hog in hogs {
+        let mut hog = hog.unwrap();
+        hog.kill().unwrap();
+        hog.wait().unwrap();
+    }
+    short.line();
+    short.wait();
+    lived
+}
+
+/// A limit counts what the block had, not what other load had of its processor.
+#[test]
+fn a_block_is_not_ended_for_time_that_others_had() {
+    assert!(lives_through_a_block(0.6, 3), "it was ended for others' time");
+    assert!(!lives_through_a_block(4.0, 0), "a block of seconds keeps others waiting");
 }
 
 #[test]
@@ -166,7 +215,7 @@ fn a_socket_without_permission_says_so() {
     std::fs::set_permissions(&socket, std::fs::Permissions::from_mode(0o600)).unwrap();
     std::fs::set_permissions(node.path(), std::fs::Permissions::from_mode(0o755)).unwrap();
     // As nobody, who is not root and not the owner.
-    let mut command = std::process::Command::new("setpriv");
+    let mut command = Command::new("setpriv");
     command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
     command.arg(program("vector_add"));
     command.env("WEFT_SOCKET", &socket).env("LD_LIBRARY_PATH", node.path().join("lib"));
@@ -181,7 +230,7 @@ fn a_socket_without_permission_says_so() {
 fn a_program_without_a_daemon_is_told_what_to_do() {
     let node = Node::start(&[]);
     success(node.run(&[], &program("vector_add"), &[]));
-    let mut command = std::process::Command::new(program("vector_add"));
+    let mut command = Command::new(program("vector_add"));
     command.env("WEFT_SOCKET", node.path().join("nobody.sock"));
     command.env("LD_LIBRARY_PATH", node.path().join("lib"));
     let output = finish(command);

@@ -35,6 +35,8 @@ pub struct SoftBackend {
     /// Allocations and blocks' shared memory end at the byte that was asked for: a checking mode
     /// for programs that on a GPU only seem to work.
     pub exact_bounds: bool,
+    /// What launching an operation takes is charged to nobody: a negative control for benchmarks.
+    pub free_launches: bool,
 }
 
 impl SoftBackend {
@@ -50,7 +52,7 @@ impl Backend for SoftBackend {
     const KIND: &'static str = "soft";
     const SPELLINGS: &'static str =
         "soft, soft:real, soft:paced, soft:paced:MODEL.toml, soft:check";
-    const KEYS: &'static [&'static str] = &["clock", "exact_bounds", "model"];
+    const KEYS: &'static [&'static str] = &["clock", "exact_bounds", "free_launches", "model"];
     const LOADS_DRIVER: bool = false;
     type Device = SoftDevice;
 
@@ -125,11 +127,15 @@ impl Backend for SoftBackend {
             window: Some(parts.window),
             exact_bounds: self.exact_bounds,
         };
-        Ok(SoftDevice::new(SoftConfig {
+        let mut device = SoftDevice::new(SoftConfig {
             memory,
             memory_bytes: parts.memory_bytes,
             clock: self.clock_of_device(),
             page: Some((parts.page, parts.session)),
-        }))
+        });
+        if self.free_launches {
+            device.make_launches_free();
+        }
+        Ok(device)
     }
 }

@@ -14,7 +14,7 @@ use super::info::{SHARED_BYTES_OPTIN, SHARED_GRANULE_BYTES, THREADS_MAX, device_
 use super::memory::{Copied, Copying, Filling, FrameStore, Memory, MemoryConfig, Translation};
 use super::model::PacedModel;
 use super::module::{self, Loaded};
-use super::timing::{self, Paced};
+use super::timing::{Launches, Paced};
 use crate::clock;
 use crate::page::{DevicePage, Kept};
 use crate::{
@@ -88,8 +88,8 @@ pub struct SoftDevice {
     timeline_end_ns: u64,
     /// When the slots that it asked for last are written, where that time is modelled.
     resident_ns: u64,
-    /// Since when the next operation is being launched, if it was ready then.
-    launches_since_ns: Option<u64>,
+    /// What launches take.
+    launches: Launches,
 }
 
 /// A device that the session's memory was copied to.
@@ -201,7 +201,7 @@ impl SoftDevice {
             left: None,
             timeline_end_ns: 0,
             resident_ns: 0,
-            launches_since_ns: None,
+            launches: Launches::default(),
         }
     }
 
@@ -219,6 +219,11 @@ impl SoftDevice {
             exact_bounds: false,
         };
         Ok(Self::new(SoftConfig { memory, memory_bytes: bytes, clock, page: None }))
+    }
+
+    /// Charges what launching an operation takes to nobody: a negative control.
+    pub(super) fn make_launches_free(&mut self) {
+        self.launches.make_free();
     }
 
     fn module(&self, id: ModuleId) -> Option<&Loaded> {
@@ -308,6 +313,8 @@ impl SoftDevice {
                 self.queued = true;
             }
             if !page.is_my_turn(*me) {
+                // Somebody else executes meanwhile.
+                self.launches.forget();
                 return Some(Driven::WaitUntil(clock::now_ns() + TURN_POLL_NS));
             }
         }
@@ -315,7 +322,7 @@ impl SoftDevice {
             return Some(waits);
         }
         let pending = self.pending.pop_front()?;
-        let start_ns = timing::launch_began(self.launches_since_ns.take(), clock::now_ns());
+        let start_ns = self.launches.begin(clock::now_ns(), clock::thread_cpu_ns);
         let max_ns = match &pending.op {
             Op::Launch(launch) => launch.max_ns,
             Op::Copy { .. } | Op::Fill(_) => None,
@@ -514,6 +521,9 @@ impl SoftDevice {
             self.queued = false;
         }
         self.finished.push_back((Completion { op, outcome, start_ns, end_ns }, kept));
+        if !self.pending.is_empty() {
+            self.launches_since(Some(now));
+        }
     }
 }
 
@@ -650,8 +660,13 @@ impl Device for SoftDevice {
         std::mem::take(&mut self.cx.output)
     }
 
-    fn launches_since(&mut self, since_ns: u64) {
-        self.launches_since_ns = Some(since_ns);
+    fn launches_since(&mut self, since_ns: Option<u64>) {
+        match since_ns {
+            Some(since_ns) if self.clock == Clock::Real => {
+                self.launches.follow(since_ns, clock::thread_cpu_ns);
+            }
+            Some(_) | None => self.launches.forget(),
+        }
     }
 
     fn drive(&mut self, slice_ns: u64) -> Driven {

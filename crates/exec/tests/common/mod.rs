@@ -206,6 +206,8 @@ pub struct Record {
     pub notices: BTreeMap<u32, u64>,
     pub released: BTreeMap<u32, u32>,
     pub finished: Vec<Finished>,
+    /// Bytes that it may keep, if that is bounded.
+    pub room_bytes: Option<u64>,
 }
 
 impl Output for Record {
@@ -226,6 +228,9 @@ impl Output for Record {
     }
     fn finished(&mut self, finished: &Finished) {
         self.finished.push(*finished);
+    }
+    fn may_keep(&mut self, bytes: u64, _more: u64) -> bool {
+        self.room_bytes.is_none_or(|room| bytes <= room)
     }
 }
 

@@ -32,6 +32,29 @@ impl fmt::Display for CapSetting {
     }
 }
 
+/// A cap that is not there or text, for configurations.
+pub(super) mod text {
+    use serde::de::Error as _;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+
+    use super::CapSetting;
+
+    #[expect(clippy::ref_option, reason = "serde's form")]
+    pub(crate) fn serialize<S: Serializer>(
+        cap: &Option<CapSetting>,
+        serializer: S,
+    ) -> Result<S::Ok, S::Error> {
+        cap.map(|cap| cap.to_string()).serialize(serializer)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(
+        deserializer: D,
+    ) -> Result<Option<CapSetting>, D::Error> {
+        let text = Option::<String>::deserialize(deserializer)?;
+        text.map(|text| text.parse().map_err(D::Error::custom)).transpose()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::CapSetting;

@@ -6,7 +6,9 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{ByteSize, ConfigError, NodeConfig, ShareConfig, WEIGHTS, check, invalid};
+use super::{
+    ByteSize, CapSetting, ConfigError, NodeConfig, PPM, ShareConfig, WEIGHTS, check, invalid,
+};
 
 /// The key of `[limits.users]` that is about everybody.
 const EVERYBODY: &str = "default";
@@ -31,6 +33,9 @@ pub struct UserLimitsConfig {
     pub memory_total: Option<ByteSize>,
     /// Most host memory that all sessions of the user hold together.
     pub host_memory: Option<ByteSize>,
+    /// Most of each device's time that all vGPUs of the user have together, even of an idle one.
+    #[serde(with = "super::cap::text")]
+    pub cap: Option<CapSetting>,
 }
 
 /// Bounds of one user, as they are.
@@ -54,6 +59,9 @@ pub struct UserLimits {
     pub memory_total_bytes: u64,
     /// Most host memory that the user's sessions hold together, in bytes.
     pub host_memory_bytes: u64,
+    /// Most of each device's time that the user's vGPUs have together, in millionths; [`PPM`] is no
+    /// cap.
+    pub cap_ppm: u32,
 }
 
 /// What a user chooses for a vGPU of its own, or changes in it.
@@ -183,6 +191,7 @@ impl NodeConfig {
             memory_bytes: bytes(|of| of.memory, memory_bytes),
             memory_total_bytes: bytes(|of| of.memory_total, self.largest_memory_bytes()),
             host_memory_bytes: bytes(|of| of.host_memory, host_memory_bytes),
+            cap_ppm: sources().find_map(|of| of.cap).map_or(PPM, |cap| cap.0),
         }
     }
 
@@ -231,8 +240,11 @@ mod tests {
             ("limits.users.default.create", "false"),
             ("limits.users.1000.memory", "2GiB"),
             ("limits.sessions_per_user", "7"),
+            ("limits.users.default.cap", "25%"),
+            ("limits.users.1000.cap", "none"),
         ]);
         let named = config.limits_of(1000, false);
+        assert_eq!([named.cap_ppm, config.limits_of(1001, false).cap_ppm], [PPM, 250_000]);
         assert_eq!((named.memory_bytes, named.create, named.sessions), (2 << 30, false, 7));
         let other = config.limits_of(1001, false);
         assert_eq!((other.memory_bytes, other.create), (1 << 30, false));
@@ -269,7 +281,11 @@ mod tests {
 
     #[test]
     fn a_wrong_entry_is_named() {
-        for (key, value) in [("limits.users.alice.weight", "1"), ("limits.users.1.weight", "0")] {
+        for (key, value) in [
+            ("limits.users.alice.weight", "1"),
+            ("limits.users.1.weight", "0"),
+            ("limits.users.1.cap", "0%"),
+        ] {
             let set = [(key.to_owned(), value.to_owned())];
             let error = NodeConfig::load(None, |_| None, &set).unwrap_err().to_string();
             assert!(error.contains(key.rsplit_once('.').unwrap().0), "{error}");

@@ -384,7 +384,8 @@ impl Daemon {
             tables.frames(device.key).set_quota(vgpu.key, vgpu.memory_bytes);
         }
         // Its first session says which tenant it is of, and places it.
-        if self.tenancy.settled(vgpu.key).is_some() {
+        if let Some(payer) = self.tenancy.settled(vgpu.key) {
+            self.place_capped(tables, vgpu.owner, payer);
             self.place(tables, vgpu);
         }
     }

@@ -6,6 +6,7 @@
 
 mod drain;
 mod memory;
+mod overstay;
 mod place;
 mod responses;
 mod sweep;
@@ -34,6 +35,7 @@ use crate::admin::{Attainment, CoschedulingReport};
 
 use self::drain::Drains;
 use self::memory::Memory;
+use self::overstay::Overstays;
 pub(crate) use self::place::Place;
 use self::sweep::Sweep;
 use self::witness::Witness;
@@ -274,6 +276,7 @@ pub(crate) struct Driver {
     witness: Witness,
     devices: Vec<DrivenDevice>,
     drains: Drains,
+    overstays: Overstays,
     /// The devices' slots.
     memory: Memory,
 }
@@ -314,6 +317,7 @@ impl Driver {
             witness: Witness::default(),
             devices,
             drains: Drains::default(),
+            overstays: Overstays::default(),
             memory: Memory::default(),
         }
     }
@@ -637,9 +641,7 @@ impl Driver {
                         self.coscheduler.switch_in(session.0, entry.gate.page(), now_ns);
                     }
                 }
-                Effect::Overdue { session } => {
-                    self.kill(session.0, "it keeps the device too long");
-                }
+                Effect::Overdue { session } => self.give_up(session.0),
                 // The doorbells have rung, and the timer is looked at before each sleep.
                 Effect::Granted { begins: false, .. } | Effect::Asked { .. } | Effect::Timer => {}
             }

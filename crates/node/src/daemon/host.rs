@@ -35,6 +35,8 @@ struct Held {
     is_loading: bool,
     /// Pinned memory, in bytes: what it may touch whenever it likes.
     pinned: u64,
+    /// What its tables, queues and graphs may take beyond what they took when it asked, in bytes.
+    ahead: u64,
     /// When it was measured last for the sake of others.
     looked_at: Option<Instant>,
 }
@@ -71,7 +73,8 @@ pub(crate) enum HostError {
 impl Held {
     fn bytes(&self) -> u64 {
         // Pinned memory that was touched is measured, too: it counts once.
-        self.measured.max(self.pinned).saturating_add(self.promised)
+        let ahead = self.promised.saturating_add(self.ahead);
+        self.measured.max(self.pinned).saturating_add(ahead)
     }
 }
 
@@ -94,6 +97,7 @@ impl HostLedger {
             promised: WORKER_BYTES,
             is_loading: false,
             pinned: 0,
+            ahead: 0,
             looked_at: None,
         };
         self.sessions.insert(session, held);
@@ -149,6 +153,19 @@ impl HostLedger {
         self.check(held.payer, more, limit)?;
         self.sessions.insert(session, Held { promised: more, is_loading: true, ..held });
         Ok(())
+    }
+
+    /// A session, just measured, lets its tables, queues and graphs take so much more.
+    pub(crate) fn grow(&mut self, session: u32, more: u64, limit: u64) -> Result<(), HostError> {
+        let Some(held) = self.sessions.get_mut(&session) else { return Ok(()) };
+        // What it was allowed before it has taken, and that was measured, or asks for now.
+        let before = std::mem::take(&mut held.ahead);
+        let payer = held.payer;
+        let checked = self.check(payer, more, limit);
+        if let Some(held) = self.sessions.get_mut(&session) {
+            held.ahead = if checked.is_ok() { more } else { before };
+        }
+        checked
     }
 
     /// A session's new total of pinned memory.
@@ -257,6 +274,25 @@ mod tests {
         // It has unloaded what it had, and has said nothing since.
         ledger.measure(0, MIB);
         ledger.promise(2, 3 * MIB, 200 * MIB).unwrap();
+    }
+
+    #[test]
+    fn what_tables_may_take_counts_before_they_take_it() {
+        let mut ledger = HostLedger::new(1 << 40);
+        for session in 0..3 {
+            begin(&mut ledger, session, 1000, 100 * MIB).unwrap();
+            ledger.measure(session, 10 * MIB);
+        }
+        ledger.grow(0, 40 * MIB, 100 * MIB).unwrap();
+        let refused = ledger.grow(1, 31 * MIB, 100 * MIB).unwrap_err();
+        assert_eq!(refused, HostError::User { uid: 1000, taken: 70, limit: 100 });
+        // It has taken them, and asks for a few more.
+        ledger.measure(0, 50 * MIB);
+        ledger.grow(0, 5 * MIB, 100 * MIB).unwrap();
+        ledger.grow(1, 25 * MIB, 100 * MIB).unwrap();
+        assert!(ledger.grow(2, MIB, 100 * MIB).is_err());
+        ledger.end(0);
+        ledger.grow(2, MIB, 100 * MIB).unwrap();
     }
 
     #[test]

@@ -394,17 +394,14 @@ impl Ends {
     }
 }
 
-/// A block of a kernel without a limit may take this long while others wait, in ms: blocks cannot
-/// be stopped in the middle.
-const BLOCK_MS: u64 = 10_000;
-
 /// How long a kernel may make its session hold a device, in ms of wall time: a limit counts the
 /// kernel's own time, and other load may take most of the processor that stops it.
 fn holding_ms(config: &NodeConfig, can: Capabilities) -> u64 {
+    let block_ms = config.limits.block_ms;
     match config.kernel_ms(can) {
-        Some(kernel_ms) if can.cancel => kernel_ms.saturating_mul(4).max(BLOCK_MS),
+        Some(kernel_ms) if can.cancel => kernel_ms.saturating_mul(4).max(block_ms),
         Some(kernel_ms) => kernel_ms,
-        None => BLOCK_MS,
+        None => block_ms,
     }
 }
 

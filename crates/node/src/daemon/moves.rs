@@ -190,6 +190,10 @@ impl Daemon {
         let (vgpu_key, device) = (way.vgpu, way.to.key);
         // The answer is that it was done; none, that the daemon ends.
         let _ = self.driver.ask(|answer| Order::Relocate { vgpu: vgpu_key, device, answer });
+        if let Some(vgpu) = tables.registry.by_key(way.vgpu).cloned() {
+            let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
+            self.place_capped(&mut tables, vgpu.owner, payer);
+        }
         self.begin_phase(&mut tables, way, Phase::Going);
         let paused = tables.moves.get(&way.vgpu).and_then(|own| own.paused);
         let pause_ns = paused.map_or(0, |since| since.elapsed().as_nanos());

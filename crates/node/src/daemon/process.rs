@@ -47,6 +47,12 @@ impl WorkerProcess {
         self.read(resident).unwrap_or_default()
     }
 
+    /// How long its first thread, which executes, has waited for a processor so far, in ns; nothing
+    /// where the system does not say or when it is gone.
+    pub(crate) fn waited_ns(&self) -> Option<u64> {
+        self.read(waited_ns).flatten()
+    }
+
     /// Whether it was stopped by a signal or by a debugger.
     pub(crate) fn is_stopped(&self) -> bool {
         self.read(|pid| stat(pid).ok()).flatten().is_some_and(|stat| stat.is_stopped())
@@ -146,6 +152,12 @@ fn resident(pid: u32) -> Resident {
     Resident { all_bytes: bytes(1), shared_bytes: bytes(2) }
 }
 
+fn waited_ns(pid: u32) -> Option<u64> {
+    // Time on a processor, time in wait for one, and how often it had one.
+    let text = fs::read_to_string(format!("/proc/{pid}/schedstat")).ok()?;
+    text.split_whitespace().nth(1)?.parse().ok()
+}
+
 #[cfg(test)]
 mod tests {
     use std::process::Command;
@@ -171,6 +183,31 @@ mod tests {
         assert!(!gone.is_stopped());
         assert!(!gone.is_running());
         gone.set_nice(19).unwrap_err();
+    }
+
+    /// Two threads on one processor: one waits while the other runs.
+    #[test]
+    fn a_process_waits_for_a_processor_that_another_one_has() {
+        let spin = |processor: &str| {
+            let mut command = Command::new("taskset");
+            command.args(["-c", processor, "sh", "-c", "while :; do :; done"]).spawn().unwrap()
+        };
+        let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+        let processor = (0..1024).find(|processor| allowed.is_set(*processor)).unwrap();
+        let mut children = [spin(&processor.to_string()), spin(&processor.to_string())];
+        let process = Process::open(children[0].id()).unwrap();
+        let process = WorkerProcess::new(process, children[0].id());
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let before_ns = process.waited_ns().unwrap();
+        while process.waited_ns().unwrap() < before_ns + 50_000_000 {
+            assert!(Instant::now() < deadline, "it does not wait");
+            std::thread::yield_now();
+        }
+        for child in &mut children {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
+        assert_eq!(process.waited_ns(), None, "it is gone");
     }
 
     #[test]

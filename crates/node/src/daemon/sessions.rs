@@ -1,5 +1,6 @@
 //! A session from its opening to its end.
 
+mod caps;
 mod memory;
 mod reservation;
 
@@ -463,6 +464,7 @@ impl Daemon {
             | Ask::Load
             | Ask::Loaded
             | Ask::Pinned { .. }
+            | Ask::Tables { .. }
             | Ask::Images { .. }) => (self.answer_about_resources(session, ask), Vec::new()),
         }
     }
@@ -521,6 +523,9 @@ impl Daemon {
                     number: export.imports,
                 })),
             Ask::Pinned { bytes } => self.pin(session, bytes).map(|()| Reply::Done),
+            Ask::Tables { more } => self
+                .may_take_host_memory(session, |host, of_user| host.grow(key, more, of_user))
+                .map(|()| Reply::Done),
             Ask::Images { bytes } => self
                 .may_take_host_memory(session, |host, of_user| host.promise(key, bytes, of_user))
                 .map(|()| Reply::Done),
@@ -707,8 +712,11 @@ impl Daemon {
     /// Gives a session's place back.
     fn leave(&self, key: u32, vgpu: u32, device: DeviceKey) {
         let mut tables = self.tables();
-        tables.sessions.remove(&key);
+        let left = tables.sessions.remove(&key);
         let is_last = !tables.sessions.values().any(|entry| entry.vgpu == vgpu);
+        if let Some(left) = left.filter(|_| is_last) {
+            self.place_capped(&mut tables, left.uid, left.payer);
+        }
         let file = is_last.then(|| tables.frames(device).forget_file(vgpu));
         drop(tables);
         self.ended.notify_all();
@@ -765,7 +773,8 @@ impl Daemon {
             return;
         };
         let period_ns = scheduling.cap_period_ms * 1_000_000;
-        let cap = vgpu.cap_ppm.map(|share_ppm| Cap { share_ppm, period_ns });
+        let cap_ppm = self.cap_ppm(tables, vgpu);
+        let cap = cap_ppm.map(|share_ppm| Cap { share_ppm, period_ns });
         let class = match vgpu.sla_ns {
             0 => Class::Batch,
             sla_ns => Class::UserFacing { sla_ns },

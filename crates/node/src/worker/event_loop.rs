@@ -33,6 +33,9 @@ const BATCH: usize = 64;
 /// Commands held back while a stream is full, so that an urgent one can pass.
 const HELD_MAX: usize = 65_536;
 
+/// What each of them takes of the host's memory, about, in bytes.
+const HELD_BYTES: u64 = 256;
+
 /// A boosted one is woken this long before it: what a wake-up across processors takes that
 /// preempts whoever runs there, with some room.
 const ANNOUNCE_BOOSTED_NS: u64 = 25_000;
@@ -143,13 +146,14 @@ impl<D: Device> EventLoop<D> {
         times: &Times,
         moving: Moving,
     ) -> Self {
+        let answers = Answers::new(Arc::clone(&link));
         Self {
             session,
             side,
             gate,
             link,
             moving,
-            answers: Answers::default(),
+            answers,
             predictor: Predictor::default(),
             meter: Meter::new(times.accounting.into()),
             pieces: Pieces::new(times.slicing.into()),
@@ -231,6 +235,9 @@ impl<D: Device> EventLoop<D> {
 
     fn take_commands(&mut self) -> Result<(), Ended> {
         self.offer_held()?;
+        if !self.may_hold() {
+            return Ok(());
+        }
         for _ in 0..BATCH {
             if self.held.len() >= HELD_MAX {
                 break;
@@ -259,6 +266,13 @@ impl<D: Device> EventLoop<D> {
             self.held.push_back(Held { bytes, answer, loads, waits_since_ns: None });
         }
         Ok(())
+    }
+
+    /// Whether the host has room for what is held back.
+    fn may_hold(&mut self) -> bool {
+        let bytes = u64::try_from(self.held.len()).unwrap_or(u64::MAX).saturating_mul(HELD_BYTES);
+        let mut output = self.answers.output(&self.side);
+        self.session.keep_beside(bytes, &mut output).is_ok()
     }
 
     fn offer_held(&mut self) -> Result<(), Ended> {
@@ -393,6 +407,7 @@ impl<D: Device> EventLoop<D> {
             let left_ns = match self.gate.admit(estimate_ns) {
                 Admission::Admitted { left_ns } => left_ns,
                 Admission::Wait(what) => {
+                    self.forget_launch();
                     self.refused = Some(what);
                     break;
                 }
@@ -456,7 +471,15 @@ impl<D: Device> EventLoop<D> {
     /// Gives a turn back that is over. What the gate then shows as used reaches to this moment.
     fn try_release(&mut self) {
         if self.gate.try_release(self.rest_ns()) {
+            self.forget_launch();
             self.gate.page().set_front(self.session.device().now_ns());
+        }
+    }
+
+    /// The device is not kept for what would start next.
+    fn forget_launch(&mut self) {
+        if self.flights.is_empty() {
+            self.session.device_mut().launches_since(None);
         }
     }
 
@@ -477,7 +500,7 @@ impl<D: Device> EventLoop<D> {
             self.set_front(finished.end_ns);
             if self.flights.is_empty() && self.session.has_ready_work() {
                 // The device is kept for it: what its launch takes is not everybody's.
-                self.session.device_mut().launches_since(finished.end_ns);
+                self.session.device_mut().launches_since(Some(finished.end_ns));
             }
         }
     }

@@ -1,12 +1,18 @@
 //! Where a session's answers and signals go.
 
+use std::sync::Arc;
+
 use weft_exec::{Caller, Finished, Output};
 use weft_ring::{AnswerTo, ArenaRef, WorkerSide};
 use weft_wire::Status;
 
+use super::link::Link;
+use crate::link::{Ask, Reply};
+
 /// Callers that wait, and operations that ended and are not charged yet.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Answers {
+    link: Arc<Link>,
     waiting: Vec<Waiting>,
     finished: Vec<Finished>,
 }
@@ -19,6 +25,11 @@ struct Waiting {
 }
 
 impl Answers {
+    /// Nobody waits yet; the daemon at the other end of `link` counts the host's memory.
+    pub(crate) fn new(link: Arc<Link>) -> Self {
+        Self { link, waiting: Vec::new(), finished: Vec::new() }
+    }
+
     /// Notes that an answer will be due; `for_device` when the device's work decides when.
     pub(crate) fn expect(&mut self, answer: AnswerTo, for_device: bool) -> Caller {
         let caller = Caller(u64::from(answer.slot) << 32 | u64::from(answer.call));
@@ -100,6 +111,10 @@ impl Output for SideOutput<'_> {
 
     fn finished(&mut self, finished: &Finished) {
         self.answers.finished.push(*finished);
+    }
+
+    fn may_keep(&mut self, _bytes: u64, more: u64) -> bool {
+        self.answers.link.ask(&Ask::Tables { more }) == Ok(Reply::Done)
     }
 }
 

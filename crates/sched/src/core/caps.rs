@@ -9,7 +9,10 @@ use super::{Context, Core};
 impl Core {
     pub(crate) fn set_cap(&mut self, cx: &mut Context<'_>, key: VgpuKey, cap: Option<Cap>) {
         self.reserve_cap(key);
-        cx.tables.vgpu(key).meter = cap.map(|cap| CapMeter::new(cap, cx.now_ns));
+        let meter = &mut cx.tables.vgpu(key).meter;
+        // Another cap forgives nothing: who could have it changed would have as many periods.
+        let owed_ns = meter.map_or(0, |meter| meter.owed_ns(cx.now_ns));
+        *meter = cap.map(|cap| CapMeter::new(cap, cx.now_ns, owed_ns));
         self.check_cap(cx, key);
     }
 

@@ -58,8 +58,11 @@ const ATTACKS: &[Attack] = &[
     Attack { uncut_ns: SECOND, ..attack("kill", dies(1, 970, Return::SameVgpu), 1) },
     Attack { uncut_ns: SECOND, ..attack("rename", dies(1, 970, Return::NewVgpu), 1) },
     Attack { uncut_ns: SECOND, ..attack("leave", dies(2, 20, Return::SameVgpu), 1) },
-    attack("storm", Way::Storms, 8),
-    attack("pauses", Way::Pauses { ns: 2 * US, pause_ns: (MS, 3 * MS) }, 32),
+    Attack { tenants: true, ..attack("storm", Way::Storms, 64) },
+    Attack {
+        tenants: true,
+        ..attack("pauses", Way::Pauses { ns: 2 * US, pause_ns: (MS, 3 * MS) }, 64)
+    },
     Attack {
         uncut_ns: 100 * MS,
         ..attack("grow", Way::Grows { kernels: 200, short_ns: 2 * US, long_ns: 100 * MS }, 1)
@@ -163,7 +166,19 @@ enum Defence {
     On,
     /// Dying is free, and every user is a tenant.
     Off,
+    /// Turns are taken, and nobody is charged for anything.
+    RoundRobin,
     Unmanaged,
+}
+
+impl Defence {
+    const fn policy(self) -> &'static str {
+        match self {
+            Self::On | Self::Off => "fair",
+            Self::RoundRobin => "round_robin",
+            Self::Unmanaged => "unmanaged",
+        }
+    }
 }
 
 pub(super) fn attacks(lab: &mut Lab<'_>, outcome: &mut Outcome) -> Result<(), RunError> {
@@ -188,7 +203,11 @@ pub(super) fn attacks(lab: &mut Lab<'_>, outcome: &mut Outcome) -> Result<(), Ru
         outcome.figure(format!("utilization_{name}"), robbed.utilization);
         loss_max = loss_max.max(loss(beyond_ns));
         utilization_min = utilization_min.min(robbed.utilization);
-        for (what, defence) in [("off", Defence::Off), ("unmanaged", Defence::Unmanaged)] {
+        for (what, defence) in [
+            ("off", Defence::Off),
+            ("round_robin", Defence::RoundRobin),
+            ("unmanaged", Defence::Unmanaged),
+        ] {
             let without = run(lab, attack, defence, duration_ns)?;
             let lost_ns = fair.victim_ns.saturating_sub(without.victim_ns);
             outcome.control(format!("loss_{what}_{name}"), loss(lost_ns));
@@ -215,8 +234,7 @@ fn run(
     defence: Defence,
     duration_ns: u64,
 ) -> Result<Run, RunError> {
-    let policy = if defence == Defence::Unmanaged { "unmanaged" } else { "fair" };
-    let mut setup: Setup = lab.setup(policy);
+    let mut setup: Setup = lab.setup(defence.policy());
     setup.costs.launch = setup.costs.real_launch.clone();
     setup.costs.device_switch = setup.costs.real_switch.clone();
     setup.charges_killed = defence == Defence::On;

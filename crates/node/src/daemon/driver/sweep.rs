@@ -85,6 +85,7 @@ impl Driver {
             self.refresh(session);
         }
         self.end_stopped(now_ns);
+        self.end_overstays(now_ns);
     }
 
     /// Ends holders that were stopped (`SIGSTOP`) while others wait.

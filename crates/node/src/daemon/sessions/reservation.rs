@@ -83,6 +83,8 @@ impl Daemon {
             ends_at_once: false,
         };
         tables.sessions.insert(key, entry);
+        // The parts of the others shrink before it has one.
+        self.place_capped(&mut tables, tenant.uid, payer);
         self.place(&mut tables, &vgpu);
         Ok(Reservation { key, id, vgpu, device, payer, is_new })
     }

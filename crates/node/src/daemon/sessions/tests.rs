@@ -1,4 +1,4 @@
-use weft_sched::VgpuKey;
+use weft_sched::{VgpuKey, VgpuState};
 
 use super::*;
 use crate::daemon::registry::name_of_user;
@@ -55,6 +55,29 @@ fn device_memory_is_a_tenants() {
     let frames = (1 << 20) / weft_device::PAGE;
     tables.frames(first.device).take(first.key, frames, 1, false).unwrap();
     assert_eq!(tables.frames(second.device).take(second.key, 1, 1, false), Err(LedgerError::Quota));
+}
+
+/// A user's cap is divided by weight among its vGPUs that have sessions, sub-uids' included.
+#[test]
+fn a_cap_is_a_tenants_whatever_its_vgpus_are_called() {
+    let of_alice = format!("limits.users.{ALICE}.cap");
+    let node = Fixture::new(&[(&of_alice, "25%")]);
+    let first = node.reservation(ALICE, "").unwrap();
+    let cap_of = |vgpu: &Vgpu| node.daemon.cap_ppm(&node.daemon.tables(), vgpu);
+    assert_eq!(cap_of(&first.vgpu), Some(250_000), "it is alone");
+    let second = node.reservation(ALICE, "another").unwrap();
+    let third = node.reservation(FIRST_SUB_UID, "third").unwrap();
+    node.ask(r#"{"op":"set","name":"third","weight":3}"#, ROOT);
+    let bob = node.reservation(BOB, "").unwrap();
+    assert_eq!(cap_of(&bob.vgpu), None);
+    node.daemon.cancel_reservation(&second);
+    let schedule = node.end();
+    let placed = |reservation: &Reservation| {
+        let is_it = |state: &&VgpuState| state.vgpu == VgpuKey(reservation.vgpu.key);
+        schedule.core.vgpus.iter().find(is_it).unwrap().cap.map(|cap| cap.share_ppm)
+    };
+    // One of the three is gone, and no other one was asked since.
+    assert_eq!([&first, &third, &bob].map(placed), [Some(62_500), Some(187_500), None]);
 }
 
 #[test]

@@ -229,13 +229,16 @@ impl Shares {
         }
     }
 
-    /// A vGPU without tasks goes; what it is ahead stays with its tenant.
+    /// A vGPU without tasks goes; what it is ahead in either class stays with its tenant: one that
+    /// changed its class before it went has not paid in the class that it left.
     pub(super) fn remove(&mut self, key: VgpuKey, vgpu: &Vgpu) {
         let Seat { tenant, place } = self.seats[key.index()];
         self.members[tenant as usize][place as usize] = None;
-        let group = &mut self.classes[class_of(vgpu)].groups[tenant as usize];
-        let settled = group.level.flow(place).settled;
-        group.remember(Debt { tenant: vgpu.tenant, settled, weight: vgpu.weight });
+        for class in &mut self.classes {
+            let group = &mut class.groups[tenant as usize];
+            let Flow { settled, weight, .. } = *group.level.flow(place);
+            group.remember(Debt { tenant: vgpu.tenant, settled, weight });
+        }
     }
 
     /// A tenant has another share from now on.
@@ -331,7 +334,11 @@ impl Shares {
             flow.ahead_ns = flow.ahead_ns.saturating_sub(runs.ahead_ns);
         });
         let group = &mut self.classes[to].groups[tenant as usize];
-        let start = group.start(vgpu.tenant, vgpu.weight).max(group.level.virtual_time.plus(lead));
+        let now = group.level.virtual_time;
+        // What it was ahead here when it left this class, it still is.
+        let own = *group.level.flow(place);
+        let own_lead = own.settled.minus(now).rescaled(own.weight, vgpu.weight);
+        let start = group.start(vgpu.tenant, vgpu.weight).max(now.plus(lead.max(own_lead)));
         let flow = &mut group.level.flows[place as usize];
         (flow.settled, flow.weight) = (start, vgpu.weight);
         if runs.count == 0 {
