@@ -14,13 +14,14 @@ use super::info::{SHARED_BYTES_OPTIN, SHARED_GRANULE_BYTES, THREADS_MAX, device_
 use super::memory::{Copied, Copying, Filling, FrameStore, Memory, MemoryConfig, Translation};
 use super::model::PacedModel;
 use super::module::{self, Loaded};
+use super::pieces::{UNWATCHED, in_pieces, plain_fault};
 use super::timing::{Launches, Paced};
 use crate::clock;
 use crate::page::{DevicePage, Kept};
 use crate::{
-    BackendConfig, Completion, Destination, Device, DeviceError, DeviceInfo, Driven, Fault,
-    FaultKind, Fill, Import, Launch, LoadError, LoadedModule, LocalFrames, MemoryUse, ModuleId, Op,
-    OpId, Outcome, QueueId, VirtualMemory,
+    BackendConfig, Completion, Destination, Device, DeviceError, DeviceInfo, Driven, FaultKind,
+    Fill, Import, Launch, LoadError, LoadedModule, LocalFrames, MemoryUse, ModuleId, Op, OpId,
+    Outcome, QueueId, VirtualMemory,
 };
 
 /// Bytes of the workspace that a grid's barrier uses.
@@ -29,9 +30,6 @@ const GRID_WORKSPACE_BYTES: u64 = 8;
 const QUEUE_MAX: usize = 4096;
 /// How soon to look again whether the turn came, in ns.
 const TURN_POLL_NS: u64 = 20_000;
-
-/// Short pieces of a copy or a fill between two looks at the clock, which takes as long as one.
-const UNWATCHED: u32 = 16;
 
 /// Which time the device keeps.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -751,51 +749,10 @@ impl Drop for SoftDevice {
     }
 }
 
-/// Does one piece after the other until `deadline`, `unwatched` of them between two looks at the
-/// clock; the outcome if that was all of it.
-fn in_pieces(
-    deadline: u64,
-    unwatched: u32,
-    mut piece: impl FnMut() -> Result<bool, DeviceError>,
-) -> Option<Outcome> {
-    loop {
-        for _ in 0..unwatched {
-            match piece() {
-                Ok(true) => return Some(Outcome::Done),
-                Ok(false) => {}
-                Err(error) => return Some(copy_fault(&error)),
-            }
-        }
-        if clock::now_ns() >= deadline {
-            return None;
-        }
-    }
-}
-
 fn blocks(launch: &Launch) -> u64 {
     launch.grid.iter().map(|n| u64::from(*n)).product()
 }
 
 fn fill_bytes(fill: &Fill) -> u64 {
     fill.width.saturating_mul(fill.height).saturating_mul(u64::from(fill.element))
-}
-
-fn copy_fault(error: &DeviceError) -> Outcome {
-    let mut fault = plain_fault(FaultKind::IllegalAddress, &error.to_string());
-    if let DeviceError::BadRange { address, .. } = error {
-        fault.address = Some(*address);
-    }
-    Outcome::Fault(fault)
-}
-
-fn plain_fault(kind: FaultKind, detail: &str) -> Box<Fault> {
-    Box::new(Fault {
-        kind,
-        kernel: String::new(),
-        block: [0; 3],
-        thread: [0; 3],
-        address: None,
-        line: 0,
-        detail: detail.to_owned(),
-    })
 }

@@ -11,6 +11,7 @@ mod info;
 mod memory;
 mod model;
 mod module;
+mod pieces;
 mod timing;
 
 pub use backend::{SoftBackend, SoftClock};
