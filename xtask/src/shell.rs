@@ -21,11 +21,14 @@ pub(crate) fn profile_dir(profile: &str) -> PathBuf {
     target().join(if profile == "dev" { "debug" } else { profile })
 }
 
-/// Runs a command in the repository's root; anything but success is an error that shows it.
+/// Runs a command, in the repository's root unless it has another folder; anything but success is
+/// an error that shows it.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
+    if command.get_current_dir().is_none() {
+        command.current_dir(root());
+    }
     let shown = format!("{command:?}");
-    let status =
-        command.current_dir(root()).status().with_context(|| format!("cannot start {shown}"))?;
+    let status = command.status().with_context(|| format!("cannot start {shown}"))?;
     if !status.success() {
         bail!("{shown} failed: {status}");
     }
