@@ -154,7 +154,8 @@ fn a_machine_that_dies_ends_its_sessions_and_no_others() {
     let mut lost = Conversation::start(stand.run("relay", &["100000"]));
     lost.line();
     stand.agent.kill();
-    assert_eq!(lost.wait().code(), Some(2), "a CUDA error");
+    let status = lost.wait();
+    assert_eq!(status.code(), Some(2), "a CUDA error: {status}");
     stand.agent = Conversation::start(agent(&stand.folder, &stand.region));
     eventually("the next agent", || {
         text_of(&finish(stand.run("vector_add", &[]))).contains("PASSED")
@@ -163,7 +164,8 @@ fn a_machine_that_dies_ends_its_sessions_and_no_others() {
     let mut lost = Conversation::start(stand.run("relay", &["100000"]));
     lost.line();
     stand.server.kill();
-    assert_eq!(lost.wait().code(), Some(2), "a CUDA error");
+    let status = lost.wait();
+    assert_eq!(status.code(), Some(2), "a CUDA error: {status}");
     assert!(lives.wait().success());
     node.wait_until_empty();
 }

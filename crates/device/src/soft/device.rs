@@ -661,7 +661,7 @@ impl Device for SoftDevice {
     fn launches_since(&mut self, since_ns: Option<u64>) {
         match since_ns {
             Some(since_ns) if self.clock == Clock::Real => {
-                self.launches.follow(since_ns, clock::thread_cpu_ns);
+                self.launches.follow(since_ns);
             }
             Some(_) | None => self.launches.forget(),
         }

@@ -6,10 +6,6 @@ use crate::page::Kept;
 /// had meanwhile. What is beyond both is the machine's doing, which takes the processor away.
 const LAUNCH_UNSEEN_NS: u64 = 20_000;
 
-/// The thread's processor time, which takes a system call, is read this often at most while
-/// launches are short.
-const READ_EVERY_NS: u64 = 200_000;
-
 /// An operation's place on the timeline of a paced device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Paced {
@@ -45,7 +41,8 @@ impl Paced {
 pub(super) struct Launches {
     /// Since when the next operation is being launched, if it was ready then.
     since_ns: Option<u64>,
-    /// The clock and the thread's processor time when they were read last.
+    /// The clock and the thread's processor time when they were read last: at the end of the last
+    /// long launch, for reading it is a system call, and short ones make none.
     read: Option<(u64, u64)>,
     /// Nobody is charged for them.
     are_free: bool,
@@ -58,15 +55,8 @@ impl Launches {
     }
 
     /// The next operation was ready at `since_ns`, which is about now.
-    pub(super) fn follow(&mut self, since_ns: u64, cpu_ns: impl FnOnce() -> u64) {
-        if self.are_free {
-            return;
-        }
-        let is_old = |(at_ns, _): (u64, u64)| since_ns.saturating_sub(at_ns) >= READ_EVERY_NS;
-        if self.read.is_none_or(is_old) {
-            self.read = Some((since_ns, cpu_ns()));
-        }
-        self.since_ns = Some(since_ns);
+    pub(super) fn follow(&mut self, since_ns: u64) {
+        self.since_ns = (!self.are_free).then_some(since_ns);
     }
 
     /// The device was not kept for the next operation.
@@ -101,7 +91,7 @@ mod tests {
     fn what_was_not_ready_begins_when_it_executes() {
         let mut launches = Launches::default();
         assert_eq!(launches.begin(1_000_000, NEVER), 1_000_000);
-        launches.follow(500_000, || 0);
+        launches.follow(500_000);
         launches.forget();
         assert_eq!(launches.begin(1_000_000, NEVER), 1_000_000);
     }
@@ -109,18 +99,15 @@ mod tests {
     #[test]
     fn a_short_launch_is_a_part_of_what_was_ready() {
         let mut launches = Launches::default();
-        launches.follow(997_000, || 0);
+        launches.follow(997_000);
         assert_eq!(launches.begin(1_000_000, NEVER), 997_000);
         // It was for that one.
         assert_eq!(launches.begin(1_001_000, NEVER), 1_001_000);
-        // The clocks were read just now.
-        launches.follow(1_002_000, NEVER);
-        assert_eq!(launches.begin(1_003_000, NEVER), 1_002_000);
         // Something in the future is no launch.
-        launches.follow(2_000_000, || 0);
+        launches.follow(2_000_000);
         assert_eq!(launches.begin(1_500_000, NEVER), 1_500_000);
         launches.make_free();
-        launches.follow(1_600_000, NEVER);
+        launches.follow(1_600_000);
         assert_eq!(launches.begin(1_601_000, NEVER), 1_601_000);
     }
 
@@ -128,15 +115,17 @@ mod tests {
     #[test]
     fn a_long_launch_is_charged_what_the_thread_had_of_the_processor() {
         let mut launches = Launches::default();
-        launches.follow(1_000_000, || 7_000);
-        // Of 900 µs it had 300.
-        assert_eq!(launches.begin(1_900_000, || 307_000), 1_600_000);
-        // All of it, counted from the last look at the clocks.
-        launches.follow(1_950_000, NEVER);
+        // Nobody looked at the processor time before the first.
+        launches.follow(1_000_000);
+        assert_eq!(launches.begin(1_900_000, || 307_000), 1_900_000 - LAUNCH_UNSEEN_NS);
+        // Of 150 µs since then it had all, and of 900 a third.
+        launches.follow(1_950_000);
         assert_eq!(launches.begin(2_050_000, || 457_000), 1_950_000);
+        launches.follow(2_050_000);
+        assert_eq!(launches.begin(2_950_000, || 757_000), 2_650_000);
         // Nothing: it was away, and is charged what is not looked at.
-        launches.follow(3_000_000, || 500_000);
-        let began_ns = launches.begin(9_000_000, || 501_000);
+        launches.follow(3_000_000);
+        let began_ns = launches.begin(9_000_000, || 758_000);
         assert_eq!(began_ns, 9_000_000 - LAUNCH_UNSEEN_NS);
     }
 }
