@@ -12,6 +12,8 @@
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 
+use rustix::fs::FileType;
+use rustix::net::SendFlags;
 use rustix::pipe::PipeFlags;
 
 use crate::wait_page::WaitPage;
@@ -20,6 +22,8 @@ use crate::wait_page::WaitPage;
 #[derive(Debug)]
 pub struct Bell {
     out: OwnedFd,
+    /// What is written to a socket whose other end is gone would end a program that is not ours.
+    is_socket: bool,
     mark: u8,
     wait_page: Option<WaitPage>,
 }
@@ -29,27 +33,34 @@ impl Bell {
     /// to `out`, which must not block.
     #[must_use]
     pub fn of_host(out: OwnedFd, mark: u8) -> Self {
-        Self { out, mark, wait_page: None }
+        Self { is_socket: is_socket(&out), out, mark, wait_page: None }
     }
 
     /// The guest's: its sleepers wait at `wait_page`, and each wake writes `mark` to `out`, which
     /// must not block.
     #[must_use]
     pub fn of_guest(out: OwnedFd, mark: u8, wait_page: WaitPage) -> Self {
-        Self { out, mark, wait_page: Some(wait_page) }
+        Self { is_socket: is_socket(&out), out, mark, wait_page: Some(wait_page) }
     }
 
     /// Tells the other side.
     pub(crate) fn ring(&self) {
         // A full one has marks that were not taken out: they say the same. One whose reader is gone
         // has nobody to wake.
-        let _told = rustix::io::write(&self.out, &[self.mark]);
+        let _told = match self.is_socket {
+            true => rustix::net::send(&self.out, &[self.mark], SendFlags::NOSIGNAL),
+            false => rustix::io::write(&self.out, &[self.mark]),
+        };
     }
 
     /// Where the sleepers of this side wait, if not on the flags.
     pub(crate) fn wait_page(&self) -> Option<&WaitPage> {
         self.wait_page.as_ref()
     }
+}
+
+fn is_socket(out: &OwnedFd) -> bool {
+    rustix::fs::fstat(out).is_ok_and(|found| FileType::from_raw_mode(found.st_mode).is_socket())
 }
 
 /// A way for marks within this kernel: the end that takes them out and the one that [`Bell`]
