@@ -88,7 +88,7 @@ fn boot_one(client: &Client, cgpus: u32, memory_mib: u64) -> Result<Boot> {
     wait_ready(client, &instance.id)?;
     let boot = begun.elapsed().as_secs_f64() * 1e3;
     let operation = client.operation(&instance.operation)?;
-    remove(client, &instance.id)?;
+    remove(client, &[instance.id])?;
     let took = |is_meant: &dyn Fn(&str) -> bool| -> f64 {
         let done = |event: &&Event| event.kind == EventKind::Done && is_meant(&event.step);
         operation.events.iter().filter(done).map(|event| in_ms(event.took_us)).sum()
@@ -111,16 +111,17 @@ fn boot_many(client: &Client, vms: usize, memory_mib: u64) -> Result<(f64, f64)>
         let joined = threads.into_iter().map(|thread| thread.join().map_err(|_| ended()));
         joined.map(|booted| booted.and_then(|booted| booted)).collect()
     });
-    let (mut times, mut failed) = (Vec::new(), None);
+    let (mut times, mut ids, mut failed) = (Vec::new(), Vec::new(), None);
     for one in booted {
         match one {
             Ok((ms, id)) => {
                 times.push(ms);
-                remove(client, &id)?;
+                ids.push(id);
             }
             Err(error) => failed = Some(error),
         }
     }
+    remove(client, &ids)?;
     if let Some(error) = failed {
         return Err(error.context(format!("one of {vms} VMs")));
     }
@@ -144,8 +145,14 @@ fn wait_ready(client: &Client, id: &str) -> Result<()> {
     }
 }
 
-fn remove(client: &Client, id: &str) -> Result<()> {
-    client.delete_instance(id).with_context(|| format!("VM {id} stays"))?;
+fn remove(client: &Client, ids: &[String]) -> Result<()> {
+    for id in ids {
+        client.delete_instance(id).with_context(|| format!("VM {id} stays"))?;
+    }
+    ids.iter().try_for_each(|id| wait_gone(client, id))
+}
+
+fn wait_gone(client: &Client, id: &str) -> Result<()> {
     let begun = Instant::now();
     loop {
         match client.instance(id) {

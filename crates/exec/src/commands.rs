@@ -69,19 +69,7 @@ macro_rules! waits {
     };
 }
 
-/// Commands of memory and addresses apart.
-macro_rules! virtual_memory {
-    () => {
-        Command::MemReserve { .. }
-            | Command::MemUnreserve { .. }
-            | Command::MemCreate { .. }
-            | Command::MemRelease { .. }
-            | Command::MemMap { .. }
-            | Command::MemUnmap { .. }
-    };
-}
-
-/// Other commands with an answer about memory, modules and graphs.
+/// Commands with an answer about memory, modules and graphs.
 macro_rules! objects {
     () => {
         Command::MemAlloc { .. }
@@ -94,6 +82,12 @@ macro_rules! objects {
             | Command::HostUnmap { .. }
             | Command::MemExport { .. }
             | Command::MemImport { .. }
+            | Command::MemReserve { .. }
+            | Command::MemUnreserve { .. }
+            | Command::MemCreate { .. }
+            | Command::MemRelease { .. }
+            | Command::MemMap { .. }
+            | Command::MemUnmap { .. }
             | Command::ModuleLoad { .. }
             | Command::ModuleUnload { .. }
             | Command::GraphInstantiate { .. }
@@ -149,7 +143,7 @@ impl<D: Device> Session<D> {
                 Ok(())
             }
             handles!() => self.change_handles(command, out),
-            waits!() | objects!() | virtual_memory!() => Err(Status::NOT_SUPPORTED.into()),
+            waits!() | objects!() => Err(Status::NOT_SUPPORTED.into()),
         }
     }
 
@@ -183,9 +177,7 @@ impl<D: Device> Session<D> {
                 Ok(self.events.destroy(event).ok_or(Status::INVALID_HANDLE)?)
             }
             Command::GraphDestroy { graph } => self.graph_destroy(graph),
-            operations!() | waits!() | objects!() | virtual_memory!() => {
-                Err(Status::NOT_SUPPORTED.into())
-            }
+            operations!() | waits!() | objects!() => Err(Status::NOT_SUPPORTED.into()),
         }
     }
 
@@ -247,7 +239,7 @@ impl<D: Device> Session<D> {
                 }
             }
             Command::ContextDestroy { context } => self.context_destroy(context, caller, out)?,
-            objects!() | virtual_memory!() => self.sync_objects(command, caller, out)?,
+            objects!() => self.sync_objects(command, caller, out)?,
             operations!() | handles!() => return Err(Status::NOT_SUPPORTED.into()),
         }
         Ok(())
@@ -291,7 +283,14 @@ impl<D: Device> Session<D> {
             }
             Command::MemExport { address } => self.mem_export(address, caller, out),
             Command::MemImport { context, key } => self.mem_import(context, key, caller, out),
-            virtual_memory!() => self.virtual_memory(command, caller, out),
+            Command::MemReserve { bytes, alignment } => {
+                self.mem_reserve(bytes, alignment, caller, out)
+            }
+            Command::MemUnreserve { address } => self.mem_unreserve(address, caller, out),
+            Command::MemCreate { bytes } => self.mem_create(bytes, caller, out),
+            Command::MemRelease { memory } => self.mem_release(memory, caller, out),
+            Command::MemMap { address, memory } => self.mem_map(address, memory, caller, out),
+            Command::MemUnmap { address } => self.mem_unmap(address, caller, out),
             Command::ModuleLoad { context, module, ref images, ref answer } => {
                 self.module_load((context, module), images, answer, caller, out)
             }

@@ -1,13 +1,9 @@
 //! Addresses and memory of the session that were taken apart from each other.
-#![expect(
-    clippy::wildcard_enum_match_arm,
-    reason = "whoever hands commands over hands over those of this file"
-)]
 
 use std::collections::BTreeSet;
 
 use weft_device::{Device, PAGE, VirtualMemory};
-use weft_wire::{Command, Status, reply};
+use weft_wire::{Status, reply};
 
 use crate::error::Reject;
 use crate::fault::status_of_device;
@@ -37,59 +33,90 @@ fn pages(bytes: u64) -> Result<u64, Status> {
 }
 
 impl<D: Device> Session<D> {
-    /// A command of those about virtual memory; others are not supported.
-    pub(crate) fn virtual_memory(
+    pub(crate) fn mem_reserve(
         &mut self,
-        command: &Command<'_>,
+        bytes: u64,
+        alignment: u64,
         caller: Caller,
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
-        match *command {
-            Command::MemReserve { bytes, alignment } => {
-                self.room()?;
-                if !alignment.is_power_of_two() {
-                    return Err(Status::INVALID_VALUE.into());
-                }
-                let bytes = pages(bytes)?;
-                let address = self.calls()?.reserve(bytes, alignment);
-                let address = address.map_err(|error| status_of_device(&error))?;
-                self.apart.reserved.insert(address);
-                self.answer_with(caller, &reply::Address { address }, out);
-                return Ok(());
-            }
-            Command::MemCreate { bytes } => {
-                self.room()?;
-                let memory = self.calls()?.create(pages(bytes)?);
-                let memory = memory.map_err(|error| status_of_device(&error))?;
-                self.apart.physical.insert(memory);
-                self.answer_with(caller, &reply::Physical { memory }, out);
-                return Ok(());
-            }
-            Command::MemUnmap { address } => {
-                let mapped = self.apart.mapped.remove(&address);
-                mapped.then_some(()).ok_or(Status::INVALID_VALUE)?;
-                self.wait_for_all(caller, Action::Unmap(address), out);
-                return Ok(());
-            }
-            Command::MemUnreserve { address } => {
-                let freed = self.calls()?.unreserve(address);
-                freed.map_err(|error| status_of_device(&error))?;
-                self.apart.reserved.remove(&address);
-            }
-            Command::MemRelease { memory } => {
-                let released = self.calls()?.release(memory);
-                released.map_err(|error| status_of_device(&error))?;
-                self.apart.physical.remove(&memory);
-            }
-            Command::MemMap { address, memory } => {
-                self.room()?;
-                let mapped = self.calls()?.map_memory(address, memory);
-                mapped.map_err(|error| status_of_device(&error))?;
-                self.apart.mapped.insert(address);
-            }
-            _ => return Err(Status::NOT_SUPPORTED.into()),
+        self.room()?;
+        if !alignment.is_power_of_two() {
+            return Err(Status::INVALID_VALUE.into());
         }
+        let bytes = pages(bytes)?;
+        let address = self.calls()?.reserve(bytes, alignment);
+        let address = address.map_err(|error| status_of_device(&error))?;
+        self.apart.reserved.insert(address);
+        self.answer_with(caller, &reply::Address { address }, out);
+        Ok(())
+    }
+
+    pub(crate) fn mem_unreserve(
+        &mut self,
+        address: u64,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        let freed = self.calls()?.unreserve(address);
+        freed.map_err(|error| status_of_device(&error))?;
+        self.apart.reserved.remove(&address);
         self.answer_done(caller, out);
+        Ok(())
+    }
+
+    pub(crate) fn mem_create(
+        &mut self,
+        bytes: u64,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        self.room()?;
+        let memory = self.calls()?.create(pages(bytes)?);
+        let memory = memory.map_err(|error| status_of_device(&error))?;
+        self.apart.physical.insert(memory);
+        self.answer_with(caller, &reply::Physical { memory }, out);
+        Ok(())
+    }
+
+    pub(crate) fn mem_release(
+        &mut self,
+        memory: u64,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        let released = self.calls()?.release(memory);
+        released.map_err(|error| status_of_device(&error))?;
+        self.apart.physical.remove(&memory);
+        self.answer_done(caller, out);
+        Ok(())
+    }
+
+    pub(crate) fn mem_map(
+        &mut self,
+        address: u64,
+        memory: u64,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        self.room()?;
+        let mapped = self.calls()?.map_memory(address, memory);
+        mapped.map_err(|error| status_of_device(&error))?;
+        self.apart.mapped.insert(address);
+        self.answer_done(caller, out);
+        Ok(())
+    }
+
+    /// What is in flight may still use the memory: it is unmapped after that.
+    pub(crate) fn mem_unmap(
+        &mut self,
+        address: u64,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        let mapped = self.apart.mapped.remove(&address);
+        mapped.then_some(()).ok_or(Status::INVALID_VALUE)?;
+        self.wait_for_all(caller, Action::Unmap(address), out);
         Ok(())
     }
 

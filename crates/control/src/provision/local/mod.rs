@@ -37,6 +37,9 @@ use crate::store::Port;
 /// A process that was started holds its lock after this time, or has failed.
 const START_LIMIT: Duration = Duration::from_secs(20);
 
+/// A process that is killed has let go of its locks after this time, or is tried again.
+const END_LIMIT: Duration = Duration::from_secs(1);
+
 /// How often to look for that.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -178,6 +181,18 @@ impl Local {
         let mut children = self.children.lock().unwrap_or_else(PoisonError::into_inner);
         children.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
         Ok(Lock::take(path, "")?)
+    }
+
+    /// Ends whoever holds a lock, and waits as long as what is killed takes.
+    fn end_wholly(&self, path: &Path) -> Result<(), Failure> {
+        let deadline = Instant::now() + END_LIMIT;
+        while self.end(path)?.is_none() {
+            if Instant::now() > deadline {
+                return Err(Failure::passing("the relay is ending"));
+            }
+            thread::sleep(PAUSE);
+        }
+        Ok(())
     }
 
     fn folders_with(&self, file: &str) -> Result<Vec<String>, Failure> {
@@ -347,9 +362,7 @@ impl Endpoint for Local {
         }
         if fs::read(&path).ok().as_ref() != Some(&bytes) {
             // It has other rows, perhaps.
-            if self.end(&lock)?.is_none() {
-                return Err(Failure::passing("the relay with the old rules is ending"));
-            }
+            self.end_wholly(&lock)?;
             replace(&path, &bytes)?;
         }
         if Lock::holder(&lock)?.is_none() {
@@ -372,10 +385,7 @@ impl Endpoint for Local {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
             _ => {}
         }
-        match self.end(&folder.join("relay.lock"))? {
-            Some(_) => Ok(()),
-            None => Err(Failure::passing("the relay is ending")),
-        }
+        self.end_wholly(&folder.join("relay.lock"))
     }
 
     fn instances(&self) -> Result<Vec<String>, Failure> {
