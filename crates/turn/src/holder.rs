@@ -11,10 +11,6 @@ pub const HOLDER_SPIN: Duration = Duration::from_micros(100);
 /// How long a named successor polls for its grant before it sleeps again.
 pub const PREPARED_SPIN: Duration = Duration::from_micros(300);
 
-/// An operation that is not cut may be beyond the slice by so much, in ns, when it starts: what is
-/// still to run before it hides the start.
-const REFILL_NS: u64 = 250_000;
-
 /// Whether a device operation may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
@@ -122,7 +118,7 @@ impl<P: HolderPage> Holder<P> {
     pub fn room_in_ns(&self, least_ns: u64, ran_ns: u64) -> u64 {
         let Some(slice_ns) = self.page.slice_ns() else { return 0 };
         let flies_ns = self.in_flight_ns().saturating_sub(ran_ns);
-        let room_ns = slice_ns.saturating_add(REFILL_NS).saturating_sub(least_ns);
+        let room_ns = slice_ns.saturating_sub(least_ns);
         flies_ns.saturating_sub(room_ns)
     }
 
