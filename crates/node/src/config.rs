@@ -487,6 +487,12 @@ impl NodeConfig {
         self.devices.iter().map(DeviceConfig::lent_bytes).max().unwrap_or(0)
     }
 
+    /// The settings of the pool of that name.
+    #[must_use]
+    pub fn pool_settings(&self, pool: &str) -> PoolSettings {
+        self.pools.get(pool).cloned().unwrap_or_default()
+    }
+
     /// The memory quota, in bytes, of a vGPU that asks for none, where a device has so much.
     #[must_use]
     pub fn default_memory_bytes(&self, device_bytes: u64) -> u64 {

@@ -25,6 +25,7 @@
 extern crate alloc;
 
 mod action;
+pub mod balance;
 pub mod bench_support;
 mod cap;
 mod class;

@@ -82,12 +82,29 @@ impl World {
             self.end_idling(worker);
             self.workers[worker].gate.set_runnable(estimate_ns);
             self.hear(worker);
+            let room_in_ns = self.room_in_ns(worker, &pending, estimate_ns);
+            if room_in_ns > 0 {
+                self.poke(worker, room_in_ns);
+                return;
+            }
             let Admission::Admitted { left_ns } = self.workers[worker].gate.admit(estimate_ns)
             else {
                 return;
             };
             self.start(worker, pending, (estimate_ns, known), left_ns);
         }
+    }
+
+    /// In how many ns there is room for a command beside what flies, where a request may come that
+    /// goes first; 0 is now.
+    fn room_in_ns(&self, worker: usize, pending: &Pending, estimate_ns: u64) -> u64 {
+        let state = &self.workers[worker];
+        let Some(front) = state.flights.front() else { return 0 };
+        let ran_ns = self.clock.now_ns.saturating_sub(state.front_since_ns).min(front.estimate_ns);
+        let (size, sliceable) = (Size::Blocks(pending.blocks()), pending.kernel.sliceable);
+        let operation = Operation { size, estimate_ns: None, sliceable };
+        let least_ns = state.pieces.least_ns(&operation, estimate_ns);
+        state.gate.room_in_ns(least_ns, ran_ns)
     }
 
     /// Starts a command, or as much of it as the turn has room for.

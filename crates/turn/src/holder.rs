@@ -110,6 +110,18 @@ impl<P: HolderPage> Holder<P> {
         Admission::Admitted { left_ns }
     }
 
+    /// In how many ns an operation may start of which `least_ns` cannot be cut, by a session that
+    /// may have only a slice in flight, because a request may come that goes first; 0 is now. The
+    /// oldest operation in flight has run for `ran_ns` of its estimate. A slice and a long kernel
+    /// behind it would be a slice too many, but one operation alone may be as long as it is.
+    #[must_use]
+    pub fn room_in_ns(&self, least_ns: u64, ran_ns: u64) -> u64 {
+        let Some(slice_ns) = self.page.slice_ns() else { return 0 };
+        let flies_ns = self.in_flight_ns().saturating_sub(ran_ns);
+        let room_ns = slice_ns.saturating_sub(least_ns);
+        flies_ns.saturating_sub(room_ns)
+    }
+
     /// Device time left to the turn, in ns; 0 without one.
     pub fn left_ns(&mut self) -> u64 {
         self.observe();

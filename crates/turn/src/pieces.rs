@@ -131,6 +131,20 @@ impl Pieces {
         }
     }
 
+    /// The part of an operation of about `estimate_ns` that is not cut, in ns.
+    #[must_use]
+    pub fn least_ns(&self, operation: &Operation, estimate_ns: u64) -> u64 {
+        if !operation.sliceable {
+            return estimate_ns;
+        }
+        match (self.slicing, operation.size) {
+            (Slicing::Never, _) => estimate_ns,
+            (_, Size::Bytes(_)) => 0,
+            (Slicing::Fairgv, Size::Blocks(blocks)) if blocks <= FAIRGV_LONG_BLOCKS => estimate_ns,
+            (_, Size::Blocks(blocks)) => estimate_ns / blocks.max(1),
+        }
+    }
+
     /// Copies and fills: as many bytes as should fit; few of a kind of which nothing is known, and
     /// never many where that is a prediction.
     fn bytes_limit(&self, bytes: u64, known: Option<u64>, left_ns: u64, exact: bool) -> Limit {

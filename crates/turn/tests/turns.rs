@@ -156,6 +156,29 @@ fn a_slice_bounds_what_flies() {
     assert_eq!(b.admit(KERNEL_NS), Admission::Admitted { left_ns: quantum_ns });
 }
 
+/// Beside a user-facing vGPU a kernel that is not cut starts behind another one when a request would
+/// wait for not much more than a slice of both.
+#[test]
+fn a_long_kernel_waits_until_there_is_room_for_it() {
+    let (mut bench, mut turns, [mut a, _b]) = two();
+    let class = Class::UserFacing { sla_ns: 200_000_000 };
+    turns.tell(&mut bench, Event::SetClass { vgpu: VgpuKey(B.0), class });
+    let long_ns = 1_600_000;
+    a.set_runnable(long_ns);
+    turns.refresh(&mut bench, A);
+    assert_eq!(a.room_in_ns(10 * long_ns, 0), 0, "nothing flies");
+    assert!(matches!(a.admit(long_ns), Admission::Admitted { .. }));
+    assert_eq!(a.room_in_ns(100_000, 0), 0, "both are less than a slice");
+    assert_eq!(a.room_in_ns(long_ns, 0), 1_200_000);
+    assert_eq!(a.room_in_ns(long_ns, 1_200_000), 0);
+    assert_eq!(a.room_in_ns(10 * long_ns, 1_200_000), long_ns - 1_200_000, "it flies alone");
+    let (mut bench, mut turns, [mut a, _b]) = two();
+    a.set_runnable(long_ns);
+    turns.refresh(&mut bench, A);
+    assert!(matches!(a.admit(long_ns), Admission::Admitted { .. }));
+    assert_eq!(a.room_in_ns(10 * long_ns, 0), 0, "nobody goes first");
+}
+
 #[test]
 fn what_was_in_flight_before_a_turn_is_not_the_turns() {
     let (mut bench, mut turns, [mut a, _]) = two();

@@ -149,6 +149,9 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
         document.figure(format!("stall_ms_{name}"), robbed.stall_ms);
         document.figure(format!("utilization_{name}"), robbed.utilization);
         document.figure(format!("unpaid_{name}"), robbed.unpaid);
+        document.figure(format!("charged_{name}"), robbed.charged);
+        document.figure(format!("slower_{name}"), robbed.slower(&fair));
+        document.baseline(format!("charged_{name}"), fair.charged);
         document.baseline(format!("utilization_{name}"), fair.utilization);
         document.baseline(format!("stall_ms_{name}"), fair.stall_ms);
         utilization_min = utilization_min.min(robbed.utilization);
@@ -181,6 +184,9 @@ fn calibrate(context: &Context) -> Result<u64> {
     Ok(serde_json::from_value::<Calibrated>(last)?.steps)
 }
 
+/// The vGPU that is robbed.
+const VICTIM: &str = "victim";
+
 /// Whom the victim competes with.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Side {
@@ -197,6 +203,8 @@ struct Outcome {
     utilization: f64,
     /// Wall time that was charged to nobody per wall time.
     unpaid: f64,
+    /// Device time that was charged to the victim per wall time.
+    charged: f64,
 }
 
 impl Outcome {
@@ -204,6 +212,14 @@ impl Outcome {
     #[expect(clippy::cast_precision_loss, reason = "thousands of launches")]
     fn loss(&self, fair: &Self) -> f64 {
         1.0 - self.completed as f64 / fair.completed.max(1) as f64
+    }
+
+    /// By how much longer its kernels took than beside an honest competitor, by what it was charged:
+    /// this part of its loss is no turn that somebody else had, but a slower processor.
+    #[expect(clippy::cast_precision_loss, reason = "thousands of launches")]
+    fn slower(&self, fair: &Self) -> f64 {
+        let per_launch = |seen: &Self| seen.charged / seen.completed.max(1) as f64;
+        per_launch(self) / per_launch(fair) - 1.0
     }
 }
 
@@ -263,7 +279,7 @@ impl Bench<'_> {
         if attack.users > 0 {
             command.uid(VICTIM_USER).gid(VICTIM_USER);
         }
-        host.start("victim", 1, command)
+        host.start(VICTIM, 1, command)
     }
 
     fn start_others(
@@ -317,10 +333,16 @@ fn outcome(victim: &Victim, before: &Stats, after: &Stats) -> Outcome {
     let wall_ns = after.now_ns.saturating_sub(before.now_ns).max(1) as f64;
     let busy_ns = after.closure.busy_ns.saturating_sub(before.closure.busy_ns) as f64;
     let charged_ns = after.closure.charged_ns.saturating_sub(before.closure.charged_ns) as f64;
+    let of_victim = |stats: &Stats| {
+        let victim = stats.vgpus.iter().find(|vgpu| vgpu.name == VICTIM);
+        victim.map_or(0, |victim| victim.used_ns)
+    };
+    let of_victim_ns = of_victim(after).saturating_sub(of_victim(before)) as f64;
     Outcome {
         completed: victim.completed,
         stall_ms: victim.longest_gap * 1e3,
         utilization: busy_ns / wall_ns,
         unpaid: 1.0 - charged_ns / wall_ns,
+        charged: of_victim_ns / wall_ns,
     }
 }

@@ -12,6 +12,13 @@ fn two(settings: &[&str]) -> Node {
     Node::start(&all)
 }
 
+/// A node with a pool of two paced devices.
+fn paced_pool(setting: &str) -> Node {
+    let model = root().join("crates/cli/models/paced.toml");
+    let device = format!("device={}", vec![format!("soft:paced:{}", model.display()); 2].join(","));
+    Node::paced(&[device.as_str(), "device.0.pool=p", "device.1.pool=p", setting])
+}
+
 /// A program with so many MiB that goes on changing them until it is told to end.
 fn resident(node: &Node, vgpu: &str, mebibytes: u32) -> Conversation {
     let mut command = node.run(&["--name", vgpu], &program("resident"), &[&mebibytes.to_string()]);
@@ -71,9 +78,7 @@ fn a_program_is_moved_a_hundred_times_and_nothing_of_it_is_lost() {
 
 #[test]
 fn shares_are_those_of_the_device_that_it_went_to() {
-    let model = root().join("crates/cli/models/paced.toml");
-    let device = format!("device={}", vec![format!("soft:paced:{}", model.display()); 2].join(","));
-    let node = Node::paced(&[device.as_str(), "device.0.pool=p", "device.1.pool=p"]);
+    let node = paced_pool("pool.p.balance_s=0");
     let mut tenants = [worker(&node, "a", "1"), worker(&node, "b", "3")];
     assert_eq!([home(&node, "a"), home(&node, "b")], ["gpu0", "gpu1"]);
     let text = success(control(&node, &["move", "a", "p"]));
@@ -85,6 +90,32 @@ fn shares_are_those_of_the_device_that_it_went_to() {
     let closure = node.admin().stats().unwrap().closure;
     let unlike_ns = closure.charged_ns.abs_diff(closure.busy_ns);
     assert!(unlike_ns * 20 < closure.busy_ns, "{closure:?}");
+    for tenant in &mut tenants {
+        tenant.kill();
+    }
+}
+
+#[test]
+fn a_device_of_a_pool_that_idles_is_used_by_programs_that_run_already() {
+    let node = paced_pool("pool.p.balance_s=1");
+    for (vgpu, place) in [("pinned", "gpu0"), ("idle", "p"), ("a", "gpu0"), ("b", "gpu0")] {
+        success(control(&node, &["create", vgpu, "--device", place]));
+    }
+    // As an administrator may let it go again.
+    for vgpu in ["a", "b"] {
+        success(control(&node, &["move", vgpu, "p"]));
+        success(control(&node, &["move", vgpu, "p"]));
+    }
+    let names = ["pinned", "a", "b"];
+    let mut tenants = names.map(|name| worker(&node, name, "1"));
+    let spread = || {
+        let mut homes = names.map(|name| home(&node, name));
+        assert_eq!(homes[0], "gpu0", "it was put there by name");
+        homes.sort_unstable();
+        homes[2] == "gpu1"
+    };
+    eventually("one of the two that may go has gone to the idle device", spread);
+    // Nobody has half a device any more that may have another one.
     for tenant in &mut tenants {
         tenant.kill();
     }

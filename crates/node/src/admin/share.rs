@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 
 use weft_api::node::{DeviceReport, Stats, VgpuReport, VgpuState, ratio};
+use weft_sched::balance::{Demand, divide_device};
 
 use crate::config::PPM;
 
@@ -100,51 +101,20 @@ fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
 }
 
 /// The most of the device that a vGPU may use.
-fn cap_of(vgpu: &VgpuReport) -> f64 {
+pub(crate) fn cap_of(vgpu: &VgpuReport) -> f64 {
     vgpu.cap_ppm.map_or(1.0, |ppm| ratio(ppm.into(), PPM.into()))
 }
 
-/// The parts of vGPUs that all want as much as `bound` lets them: tenants divide the device by
-/// their weights, a tenant's vGPUs its part by theirs.
+/// The parts of vGPUs that all want as much as `bound` lets them.
 fn parts(vgpus: &[&VgpuReport], bound: impl Fn(&VgpuReport) -> f64) -> Vec<f64> {
-    let mut tenants: BTreeMap<Option<u32>, Vec<usize>> = BTreeMap::new();
-    for (place, vgpu) in vgpus.iter().enumerate() {
-        tenants.entry(vgpu.tenant).or_default().push(place);
-    }
-    let wants = |places: &Vec<usize>| {
-        let sum: f64 = places.iter().map(|place| bound(vgpus[*place])).sum();
-        (f64::from(vgpus[places[0]].tenant_weight), sum.min(1.0))
-    };
-    let of_tenants = divide(1.0, &tenants.values().map(wants).collect::<Vec<_>>());
-    let mut parts = vec![0.0; vgpus.len()];
-    for (places, part) in tenants.values().zip(of_tenants) {
-        let wants = |place: &usize| (f64::from(vgpus[*place].weight), bound(vgpus[*place]));
-        let of_vgpus = divide(part, &places.iter().map(wants).collect::<Vec<_>>());
-        for (place, part) in places.iter().zip(of_vgpus) {
-            parts[*place] = part;
-        }
-    }
-    parts
+    let demands = vgpus.iter().map(|vgpu| demand_of(vgpu, bound(vgpu)));
+    divide_device(&demands.collect::<Vec<_>>())
 }
 
-/// Divides `whole` by weights among who wants at most so much each (weight, most): what somebody
-/// does not want is divided among the others.
-fn divide(whole: f64, wants: &[(f64, f64)]) -> Vec<f64> {
-    let mut parts: Vec<Option<f64>> = vec![None; wants.len()];
-    loop {
-        let left = whole - parts.iter().flatten().sum::<f64>();
-        let open = || (0..wants.len()).filter(|place| parts[*place].is_none());
-        let weights: f64 = open().map(|place| wants[place].0).sum();
-        let part = |place: usize| left * wants[place].0 / weights;
-        let full: Vec<usize> = open().filter(|place| wants[*place].1 <= part(*place)).collect();
-        if full.is_empty() {
-            let rest: Vec<f64> = (0..wants.len()).map(part).collect();
-            return parts.iter().zip(rest).map(|(part, rest)| part.unwrap_or(rest)).collect();
-        }
-        for place in full {
-            parts[place] = Some(wants[place].1);
-        }
-    }
+/// What a vGPU asks of its device if it wants that part of it.
+pub(crate) fn demand_of(vgpu: &VgpuReport, wants: f64) -> Demand {
+    let VgpuReport { tenant, tenant_weight, weight, .. } = *vgpu;
+    Demand { tenant, tenant_weight, weight, wants }
 }
 
 #[cfg(test)]

@@ -10,7 +10,8 @@ use super::{
     ByteSize, ConfigError, DeviceConfig, NAME_RULE, check, check_size, invalid, is_vgpu_name,
 };
 
-/// How the tasks of a pool are run. `[pool.NAME]`; a pool that only devices name has the defaults.
+/// How the tasks of a pool are run, and its vGPUs spread. `[pool.NAME]`; a pool that only devices
+/// name has the defaults.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct PoolSettings {
@@ -45,6 +46,8 @@ pub struct PoolSettings {
     pub task_memory: ByteSize,
     /// An accelerator's runner ends when no program was connected to it for so long.
     pub idle_ms: u64,
+    /// So often a vGPU may be moved from a crowded device to one that idles; never if 0.
+    pub balance_s: u64,
 }
 
 impl Default for PoolSettings {
@@ -79,6 +82,7 @@ impl Default for PoolSettings {
             tasks: 1024,
             task_memory: ByteSize(1 << 30),
             idle_ms: 10_000,
+            balance_s: 10,
         }
     }
 }
@@ -125,6 +129,7 @@ impl PoolSettings {
         check(&format!("{key}.slack_ms"), self.slack_ms, 0, hour_ms)?;
         check(&format!("{key}.tasks"), self.tasks.into(), 1, 4096)?;
         check(&format!("{key}.idle_ms"), self.idle_ms, 0, 24 * hour_ms)?;
+        check(&format!("{key}.balance_s"), self.balance_s, 0, 3600)?;
         check_size(&format!("{key}.task_memory"), self.task_memory.0, 4096, 1 << 40)
     }
 }

@@ -193,6 +193,7 @@ impl Daemon {
                     token,
                     cap_ppm,
                     sla_ns: sla_ns.unwrap_or(0),
+                    ..Wanted::default()
                 };
                 let chosen = Change { weight, memory_bytes, cap_ppm, sla_ns };
                 self.create_vgpu(asked, &chosen, caller)?;
@@ -219,7 +220,7 @@ impl Daemon {
                 }
                 Answer::Node(self.node_report(caller)?)
             }
-            Request::Move { name, device } => Answer::Moved(self.move_vgpu(&name, &device)?),
+            Request::Move { name, device } => Answer::Moved(self.move_by_hand(&name, &device)?),
             Request::SetDevice { name, in_service, force } => {
                 done(self.set_device(&name, in_service, force)?)
             }
@@ -281,6 +282,7 @@ impl Daemon {
         );
         {
             let mut tables = self.tables();
+            let pinned = tables.registry.is_device(&asked.device);
             let wanted = if caller.administrates() {
                 let (device, memory_bytes) =
                     self.choose_device(&tables, &asked.device, asked.memory_bytes);
@@ -303,6 +305,7 @@ impl Daemon {
                 let payer = self.tenancy.of_user(caller.uid);
                 Wanted { cap_ppm, ..self.wanted(&tables, asked, caller.uid, payer)? }
             };
+            let wanted = Wanted { pinned, ..wanted };
             tables.registry.create(&wanted)?;
             if wanted.owner != caller.uid {
                 let weight = Some(wanted.weight);

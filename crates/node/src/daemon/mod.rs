@@ -8,6 +8,7 @@ mod admin;
 mod admin_connections;
 mod adopt;
 mod attach;
+mod balance;
 mod clock;
 mod cosched;
 mod devices;
@@ -337,6 +338,7 @@ impl Setup {
             stop: stopper,
         });
         health::start(&daemon, suspected)?;
+        balance::start(&daemon)?;
         Ok(Self { daemon, driver, journal, stop, leave, survivors })
     }
 

@@ -108,6 +108,18 @@ struct Way<'a> {
 }
 
 impl Daemon {
+    /// Moves a vGPU for an administrator. One that is moved to a device by its name stays there; one
+    /// that is moved to a pool may be moved within that again.
+    pub(crate) fn move_by_hand(&self, name: &str, wanted: &str) -> anyhow::Result<MoveReport> {
+        let moved = self.move_vgpu(name, wanted)?;
+        let mut tables = self.tables();
+        let pinned = tables.registry.is_device(wanted);
+        tables.registry.pin(name, pinned);
+        drop(tables);
+        self.keep()?;
+        Ok(moved)
+    }
+
     /// Moves a vGPU, with the sessions that it has, to the device of that name or to one of the
     /// pool of that name.
     pub(crate) fn move_vgpu(&self, name: &str, wanted: &str) -> anyhow::Result<MoveReport> {

@@ -89,6 +89,9 @@ pub(crate) struct Vgpu {
     /// The device that it lives on.
     #[serde(default)]
     pub(crate) device: String,
+    /// It was put there by the device's name, and stays.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) pinned: bool,
     /// Share of the device.
     pub(crate) weight: u32,
     /// Memory quota.
@@ -148,6 +151,8 @@ pub(crate) struct Wanted {
     pub(crate) owner: u32,
     /// The device that it is to live on.
     pub(crate) device: String,
+    /// It was asked for by the device's name.
+    pub(crate) pinned: bool,
     /// Weight.
     pub(crate) weight: u32,
     /// Memory quota.
@@ -435,6 +440,7 @@ impl Registry {
             key: self.unused_key(),
             owner: wanted.owner,
             device: wanted.device.clone(),
+            pinned: wanted.pinned,
             weight: wanted.weight,
             memory_bytes: wanted.memory_bytes,
             uuid: uuid_of(&wanted.name),

@@ -107,6 +107,8 @@ pub(crate) struct EventLoop<D> {
     buffer: Box<[u8; MAX_COMMAND]>,
     /// What the last operation that was not admitted waits for.
     refused: Option<WaitFor>,
+    /// Device clock when there is room for it beside what flies.
+    room_at_ns: Option<u64>,
     /// Device clock when the oldest flight became the oldest.
     front_since_ns: u64,
     /// Device clock when the holder ran out of work.
@@ -164,6 +166,7 @@ impl<D: Device> EventLoop<D> {
             held: VecDeque::new(),
             buffer: Box::new([0; MAX_COMMAND]),
             refused: None,
+            room_at_ns: None,
             front_since_ns: 0,
             idle_since_ns: None,
             yield_ns: times.yield_us * 1000,
@@ -386,6 +389,7 @@ impl<D: Device> EventLoop<D> {
     /// Starts what may start: the session's order, the gate's permission. Whether anything did.
     fn start_ready(&mut self) -> bool {
         self.refused = None;
+        self.room_at_ns = None;
         let mut any = false;
         while !self.must_load()
             && !self.is_to_pause()
@@ -404,6 +408,10 @@ impl<D: Device> EventLoop<D> {
             let estimate_ns = known.unwrap_or_else(|| self.predictor.guess(ready.key, ready.units));
             self.end_idling();
             self.gate.set_runnable(estimate_ns);
+            let operation = operation(&ready);
+            if self.must_leave_room(&operation, estimate_ns) {
+                break;
+            }
             let left_ns = match self.gate.admit(estimate_ns) {
                 Admission::Admitted { left_ns } => left_ns,
                 Admission::Wait(what) => {
@@ -413,7 +421,7 @@ impl<D: Device> EventLoop<D> {
                 }
             };
             let stops = self.session.device().info().capabilities.cancel;
-            let limit = self.pieces.limit(&operation(&ready), known, estimate_ns, left_ns, stops);
+            let limit = self.pieces.limit(&operation, known, estimate_ns, left_ns, stops);
             let whole_ns = estimate_ns;
             let estimate_ns = whole_ns.min(limit.expected_ns);
             self.gate.shorten(whole_ns - estimate_ns);
@@ -442,6 +450,22 @@ impl<D: Device> EventLoop<D> {
         }
         self.try_release();
         any
+    }
+
+    /// Whether an operation does not start yet, so that a request that goes first waits for no more
+    /// than a slice of what flies.
+    fn must_leave_room(&mut self, operation: &Operation, estimate_ns: u64) -> bool {
+        if self.flights.is_empty() {
+            return false;
+        }
+        let ran_ns = self.front_ran_ns();
+        let least_ns = self.pieces.least_ns(operation, estimate_ns);
+        let room_in_ns = self.gate.room_in_ns(least_ns, ran_ns);
+        if room_in_ns > 0 {
+            self.refused = Some(WaitFor::Completion);
+            self.room_at_ns = Some(self.session.device().now_ns().saturating_add(room_in_ns));
+        }
+        room_in_ns > 0
     }
 
     /// How many operations may fly when `ready` does. Where a device tells how long an operation
@@ -505,11 +529,15 @@ impl<D: Device> EventLoop<D> {
         }
     }
 
+    /// What the oldest operation in flight has run of its estimate, in ns.
+    fn front_ran_ns(&self) -> u64 {
+        let Some(front_ns) = self.flights.front() else { return 0 };
+        self.session.device().now_ns().saturating_sub(self.front_since_ns).min(*front_ns)
+    }
+
     /// Device time still to run of what is in flight, as far as it is known.
     fn backlog_ns(&self) -> u64 {
-        let Some(front_ns) = self.flights.front() else { return 0 };
-        let ran_ns = self.session.device().now_ns().saturating_sub(self.front_since_ns);
-        self.gate.in_flight_ns().saturating_sub(ran_ns.min(*front_ns))
+        self.gate.in_flight_ns().saturating_sub(self.front_ran_ns())
     }
 
     /// The same for giving the turn back: nobody knows the rest of an operation that has outlived
@@ -567,7 +595,8 @@ impl<D: Device> EventLoop<D> {
     /// Waits for news, but not past `due_ns` on the device's clock, when a completion is due.
     fn rest(&mut self, due_ns: Option<u64>) {
         let now_ns = self.session.device().now_ns();
-        let mut until_ns = [due_ns, self.session.deadline_ns()].into_iter().flatten().min();
+        let until_ns = [due_ns, self.session.deadline_ns(), self.room_at_ns];
+        let mut until_ns = until_ns.into_iter().flatten().min();
         if let Some(since_ns) = self.idle_since_ns {
             let yield_at_ns = since_ns + self.yield_ns;
             until_ns = Some(until_ns.map_or(yield_at_ns, |until_ns| until_ns.min(yield_at_ns)));

@@ -176,3 +176,36 @@ fn add(world: &mut World, tenant: &Tenant, model: &Model) -> Answers {
     }
     answers
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The 99th percentile of a service's answers beside two batch tenants with kernels of so many
+    /// µs that are not cut, or beside nobody; in µs.
+    fn p99_us(batch_us: Option<u64>, user_facing: bool) -> f64 {
+        let load = Load::Requests { us: 391, launches: 4, period_us: 12_000, seed: 7 };
+        let mut tenants = vec![Tenant { device: 0, weight: 1, user_facing, load }];
+        if let Some(us) = batch_us {
+            let batch = Tenant { load: Load::Kernels { us }, user_facing: false, ..tenants[0] };
+            tenants.extend([batch; 2]);
+        }
+        let configuration = Configuration { devices: 1, quantum_us: 6_000, tenants };
+        let costs = Calibration::default();
+        let model = Model { costs, policy: "fair", warm_up_s: 1, window_s: 20, phase: 3 };
+        let seen = simulate(&configuration, &model).unwrap();
+        super::super::figures::Figures::of(&configuration, &seen, 20.0).p99_us[0].unwrap()
+    }
+
+    #[test]
+    fn a_request_waits_for_a_slice_whatever_kernels_others_have() {
+        const SLICE_US: f64 = 2_000.0;
+        let alone_us = p99_us(None, true);
+        for batch_us in [207, 1_605] {
+            let beside_us = p99_us(Some(batch_us), true);
+            assert!(beside_us <= 1.05 * (alone_us + SLICE_US), "{batch_us}: {beside_us}");
+            let equal_us = p99_us(Some(batch_us), false);
+            assert!(equal_us > 1.5 * (alone_us + SLICE_US), "{batch_us}: {equal_us}");
+        }
+    }
+}

@@ -153,7 +153,9 @@ impl Local {
         let mut child = command.spawn()?;
         let deadline = Instant::now() + START_LIMIT;
         let held = loop {
-            if Lock::holder(lock)?.is_some() {
+            // For a moment a lock is also held by whoever looks whether it is, and by the processes
+            // that those start meanwhile, until they are another program.
+            if Lock::holder(lock)?.is_some_and(|holder| holder.pid == child.id()) {
                 break Ok(());
             }
             if let Some(status) = child.try_wait()? {
@@ -360,15 +362,10 @@ impl Endpoint for Local {
         if self.holds(instance, rows)? {
             return Ok(());
         }
-        if fs::read(&path).ok().as_ref() != Some(&bytes) {
-            // It has other rows, perhaps.
-            self.end_wholly(&lock)?;
-            replace(&path, &bytes)?;
-        }
-        if Lock::holder(&lock)?.is_none() {
-            self.start("relay", &folder, &lock)?;
-        }
-        Ok(())
+        // It has other rows, perhaps.
+        self.end_wholly(&lock)?;
+        replace(&path, &bytes)?;
+        self.start("relay", &folder, &lock)
     }
 
     fn holds(&self, instance: &str, rows: &[GrantRow]) -> Result<bool, Failure> {
@@ -439,6 +436,45 @@ mod tests {
         let addresses: std::collections::BTreeSet<String> =
             slots.map(|slot| plain.masked(slot, 0).unwrap()).collect();
         assert_eq!(addresses.len(), 12);
+    }
+
+    /// A process of this one that was just started has all its locks until it is another program.
+    #[test]
+    fn a_lock_that_somebody_looks_at_is_no_relay() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+
+        let folder = tempfile::tempdir().unwrap();
+        // In a relay's place: who holds the lock is the process that was started.
+        let program = folder.path().join("relay");
+        let script = "#!/bin/sh\nexec 9>>\"$3/relay.lock\"\nflock -w 20 9 || exit 1\n\
+                      : >\"$3/relay.lock\"\necho \"$$ 0 $(cat \"$3/name\")\" >&9\nexec sleep 600\n";
+        fs::write(&program, script).unwrap();
+        fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
+        let local = Local { program, ..local(Isolation::Processes, &folder.path().join("vms")) };
+        let rows = Vec::new();
+        let over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            for id in ["i1", "i2", "i3", "i4", "i5", "i6", "i7", "i8"] {
+                let own = local.folder(id);
+                fs::create_dir_all(&own).unwrap();
+                fs::write(own.join("name"), relay::name_of(&rows)).unwrap();
+                scope.spawn(|| {
+                    let own = own;
+                    while !over.load(Ordering::Relaxed) {
+                        drop(Lock::take(&own.join("relay.lock"), "").unwrap());
+                    }
+                });
+                while let Err(failure) = local.put(id, &rows) {
+                    assert!(!failure.is_permanent, "{failure:?}");
+                }
+                assert!(local.holds(id, &rows).unwrap(), "{id} has no relay");
+            }
+            over.store(true, Ordering::Relaxed);
+        });
+        for child in local.children.lock().unwrap().iter_mut() {
+            child.kill().unwrap();
+            child.wait().unwrap();
+        }
     }
 
     #[test]

@@ -92,12 +92,9 @@ impl Daemon {
             let wanted = Wanted {
                 name: name.clone(),
                 owner: caller.uid,
-                device: String::new(),
                 weight: weight.unwrap_or(0),
                 memory_bytes: memory_bytes.unwrap_or(0),
-                token: String::new(),
-                cap_ppm: None,
-                sla_ns: 0,
+                ..Wanted::default()
             };
             let chosen = Change { weight, memory_bytes, ..Change::default() };
             self.create_vgpu(wanted, &chosen, caller)?;

@@ -227,6 +227,16 @@ impl Registry {
         })
     }
 
+    /// Whether a device, and no pool, has that name.
+    pub(crate) fn is_device(&self, name: &str) -> bool {
+        self.devices.find(name).is_some()
+    }
+
+    /// A vGPU stays where it is, or may be moved to another device of its pool.
+    pub(crate) fn pin(&mut self, name: &str, pinned: bool) {
+        self.change_vgpu(name, |vgpu| vgpu.pinned = pinned);
+    }
+
     /// Whether the device takes vGPUs and sessions.
     pub(crate) fn is_in_service(&self, device: &str) -> bool {
         self.outage(device).is_none()

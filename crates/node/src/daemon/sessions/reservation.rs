@@ -247,7 +247,7 @@ impl Daemon {
         };
         let (name, token) = (asked.name, asked.token.to_owned());
         let wanted =
-            Wanted { name, owner, device, weight, memory_bytes, token, cap_ppm: None, sla_ns: 0 };
+            Wanted { name, owner, device, weight, memory_bytes, token, ..Wanted::default() };
         // What nobody may have is refused as that.
         tables.registry.check_wanted(&wanted).map_err(|error| refusal(&error))?;
         let others = self.vgpus_of(tables, payer);

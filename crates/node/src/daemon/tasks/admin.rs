@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::runner::owed;
-use super::{Record, SEPARATOR, add_record, is_member, member_name, settings, tenant_of};
+use super::{Record, SEPARATOR, add_record, is_member, member_name, tenant_of};
 use crate::admin::{AcceleratorReport, AskedAccelerator, PoolReport, VgpuReport};
 use crate::config::{NAME_RULE, is_vgpu_name};
 use crate::daemon::devices::Device;
@@ -238,7 +238,7 @@ impl Daemon {
         let inner = self.tasks.inner();
         let report = |(name, devices): (&str, Vec<String>)| {
             let (user_devices, batch_devices) = inner.dispatch.devices_by_class(name);
-            let policy = settings(&self.config, name).policy;
+            let policy = self.config.pool_settings(name).policy;
             PoolReport { name: name.to_owned(), policy, devices, user_devices, batch_devices }
         };
         pools.into_iter().map(report).collect()

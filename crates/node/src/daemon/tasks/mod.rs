@@ -30,7 +30,7 @@ use super::driver::Order as Driving;
 use super::registry::Registry;
 use super::tenancy::Tenancy;
 use super::{Daemon, STACK_BYTES, now_ns};
-use crate::config::{NodeConfig, PoolSettings, ShareConfig};
+use crate::config::{NodeConfig, ShareConfig};
 use crate::runner::messages::Order;
 
 pub(crate) use self::open::greet;
@@ -89,7 +89,7 @@ impl Tasks {
         let mut dispatch = Dispatch::default();
         for pool in &pools {
             let by_tenant = config.scheduling.share == ShareConfig::User;
-            let own = settings(config, pool).config();
+            let own = config.pool_settings(pool).config();
             dispatch.add_pool(pool, PoolConfig { by_tenant, ..own });
         }
         let journals = Journals::start(config, &mut dispatch)?;
@@ -141,11 +141,6 @@ impl Tasks {
     }
 }
 
-/// The settings of a pool.
-fn settings(config: &NodeConfig, pool: &str) -> PoolSettings {
-    config.pools.get(pool).cloned().unwrap_or_default()
-}
-
 /// The tenant that pays for a user's accelerators, and its weight.
 fn tenant_of(
     config: &NodeConfig,
@@ -167,7 +162,7 @@ fn add_record(
 ) -> Result<(), dispatch::Impossible> {
     let (class, weight) = (record.class(), record.weight());
     let share = Share { tenant, tenant_weight, class, weight };
-    let tasks_max = settings(config, &record.pool).tasks;
+    let tasks_max = config.pool_settings(&record.pool).tasks;
     dispatch.add(now_ns(), record.key, &record.pool, share, tasks_max)
 }
 

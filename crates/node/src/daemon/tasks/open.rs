@@ -9,7 +9,7 @@ use rustix::net::sockopt::{self, Timeout};
 use weft_ring::peer::{self, Credentials};
 use weft_tasks::protocol::{self, Open, Opened, VERSION};
 
-use super::{Record, settings};
+use super::Record;
 use crate::daemon::log::LogLimit;
 use crate::daemon::registry::token;
 use crate::daemon::{Daemon, STACK_BYTES};
@@ -84,7 +84,7 @@ fn refuse(socket: &OwnedFd, caller: &Credentials, Closed(message, again): Closed
 }
 
 fn welcome(daemon: &Daemon, socket: &OwnedFd, record: &Record, runner: &OwnedFd) {
-    let settings = settings(&daemon.config, &record.pool);
+    let settings = daemon.config.pool_settings(&record.pool);
     let devices = daemon.places(record).into_iter().map(|place| place.name).collect();
     let (tasks_max, bytes_max) = (settings.tasks, settings.task_memory.0);
     let pool = record.pool.clone();

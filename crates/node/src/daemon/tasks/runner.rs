@@ -14,7 +14,7 @@ use weft_ring::peer::{self, Credentials, Process};
 use weft_sched::DeviceKey;
 
 use super::dispatch::Impossible;
-use super::{Record, member_name, settings};
+use super::{Record, member_name};
 use crate::daemon::log::printable;
 use crate::daemon::process::WorkerProcess;
 use crate::daemon::registry::{Change, Wanted};
@@ -120,7 +120,7 @@ impl Daemon {
     }
 
     fn begin_of(&self, record: &Record) -> Begin {
-        let settings = settings(&self.config, &record.pool);
+        let settings = self.config.pool_settings(&record.pool);
         let devices = self.places(record);
         let bytes = settings.task_memory.0;
         let host_bytes = HOST_BYTES.saturating_add(bytes.saturating_mul(2));
@@ -167,9 +167,8 @@ impl Daemon {
                     device: place.name,
                     weight: record.weight,
                     memory_bytes: record.memory_bytes,
-                    token: String::new(),
-                    cap_ppm: None,
                     sla_ns: record.sla_ns,
+                    ..Wanted::default()
                 })?;
                 if record.is_granted {
                     let (weight, memory_bytes) = (Some(record.weight), Some(record.memory_bytes));
