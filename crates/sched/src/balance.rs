@@ -315,7 +315,7 @@ mod tests {
                 prop_assert_ne!(who.device, best.to);
                 who.device = best.to;
                 moves += 1;
-                // The mean stretch is at most that of one of 12 beside eleven of four times its weight.
+                // From the worst start each move takes a tenth of the mean, which never is below 1.
                 prop_assert!(moves <= 40);
             }
         }

@@ -156,8 +156,8 @@ fn a_slice_bounds_what_flies() {
     assert_eq!(b.admit(KERNEL_NS), Admission::Admitted { left_ns: quantum_ns });
 }
 
-/// Beside a user-facing vGPU a kernel that is not cut starts behind another one when a request would
-/// wait for not much more than a slice of both.
+/// Beside a user-facing vGPU a kernel that is not cut starts behind another one when a request
+/// would wait for no more than a slice of both.
 #[test]
 fn a_long_kernel_waits_until_there_is_room_for_it() {
     let (mut bench, mut turns, [mut a, _b]) = two();

@@ -214,8 +214,8 @@ impl Outcome {
         1.0 - self.completed as f64 / fair.completed.max(1) as f64
     }
 
-    /// By how much longer its kernels took than beside an honest competitor, by what it was charged:
-    /// this part of its loss is no turn that somebody else had, but a slower processor.
+    /// By how much longer its kernels took than beside an honest competitor, by what it was
+    /// charged: this part of its loss is no turn that somebody else had, but a slower processor.
     #[expect(clippy::cast_precision_loss, reason = "thousands of launches")]
     fn slower(&self, fair: &Self) -> f64 {
         let per_launch = |seen: &Self| seen.charged / seen.completed.max(1) as f64;

@@ -108,8 +108,8 @@ struct Way<'a> {
 }
 
 impl Daemon {
-    /// Moves a vGPU for an administrator. One that is moved to a device by its name stays there; one
-    /// that is moved to a pool may be moved within that again.
+    /// Moves a vGPU for an administrator. One that is moved to a device by its name stays there;
+    /// one that is moved to a pool may be moved within that again.
     pub(crate) fn move_by_hand(&self, name: &str, wanted: &str) -> anyhow::Result<MoveReport> {
         let moved = self.move_vgpu(name, wanted)?;
         let mut tables = self.tables();
