@@ -15,7 +15,6 @@ use anyhow::{Context, Result, ensure};
 use weft_api::figures::Figures;
 use weft_api::v1::{Client, ClientError, Event, EventKind, InstanceState, Kind, Mode, NewInstance};
 
-
 /// How often to ask whether a VM is ready.
 const PAUSE: Duration = Duration::from_millis(2);
 

@@ -117,8 +117,8 @@ impl Engine {
         }
     }
 
-    /// Begins nothing more, and waits for what is being done, for so long at most; whether all of it
-    /// is done.
+    /// Begins nothing more, and waits for what is being done, for so long at most; whether all of
+    /// it is done.
     pub fn stop(&self, limit: Duration) -> bool {
         let mut queue = self.lock();
         queue.has_stopped = true;

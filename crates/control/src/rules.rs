@@ -7,8 +7,8 @@ pub use weft_api::endpoint::GrantRow;
 use crate::provision::{Failure, is_shared};
 use crate::store::{CgpuRow, InstanceRow, Port};
 
-/// The rows of an instance; none before it has a port. cGPUs of one node share an address, and those
-/// of a node with which the VM shares memory have none.
+/// The rows of an instance; none before it has a port. cGPUs of one node share an address, and
+/// those of a node with which the VM shares memory have none.
 #[must_use]
 pub fn rows(
     instance: &InstanceRow,

@@ -1,6 +1,6 @@
-//! Opens a machine's region for a server that is another user: whoever leads machines of a cloud may
-//! get to the node, and the server, which hears what the guest says, may not. All that the server
-//! has of the node is a connection on which the region was opened with the machine's grants.
+//! Opens a machine's region for a server that is another user: whoever leads machines of a cloud
+//! may get to the node, and the server, which hears what the guest says, may not. All that the
+//! server has of the node is a connection on which the region was opened with the machine's grants.
 
 use std::fs::{DirBuilder, File};
 use std::io::{BufRead as _, Read as _};

@@ -285,8 +285,7 @@ fn run_lender(options: LendOptions) -> Result<i32> {
     let LendOptions { node, folder, user, region, sessions } = options;
     let (vgpu, token) = lender::grants()?;
     let (weight, memory_bytes) = (0, 0);
-    let wanted =
-        Wanted { node, vgpu, weight, memory_bytes, token, region_bytes: region, sessions };
+    let wanted = Wanted { node, vgpu, weight, memory_bytes, token, region_bytes: region, sessions };
     lender::run(&wanted, &folder, user)
 }
 

@@ -1,5 +1,5 @@
-//! Who opens a machine's region at the node: its server itself, or somebody who lends it to a server
-//! that may not get to the node.
+//! Who opens a machine's region at the node: its server itself, or somebody who lends it to a
+//! server that may not get to the node.
 
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;

@@ -323,11 +323,8 @@ fn a_vm_works_also_where_namespaces_are_not_permitted() {
 fn a_vm_with_local_cgpus_shares_memory_with_the_node() {
     let cloud = Cloud::start(&[]);
     let (one, devices) = (program("vector_add"), program("devices"));
-    let script = format!(
-        "set -e; {}; echo \"at $CGPU_0 $CGPU_1\"; {} 2",
-        one.display(),
-        devices.display()
-    );
+    let script =
+        format!("set -e; {}; echo \"at $CGPU_0 $CGPU_1\"; {} 2", one.display(), devices.display());
     let arguments = ["-ncgpus=2", "-poolmem=256", "-mode=shared", "-weight=3", LOCAL];
     let id = cloud.launch_vm(&script, &arguments);
     let console = cloud.console(&id);

@@ -1,5 +1,5 @@
-//! Over TLS. The certificates are those of `openssl req -x509`, for a hundred years; the keys of the
-//! authorities were thrown away.
+//! Over TLS. The certificates are those of `openssl req -x509`, for a hundred years; the keys of
+//! the authorities were thrown away.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};

@@ -1,11 +1,12 @@
 //! The nftables rules, a pure function of the ports.
 //!
 //! A packet's way: interface, hardware address and address together are the port, and with the
-//! masked address a grant of it. All of this is looked up as one key, which gives the port's *mark*;
-//! what is not there is looked at again, to say what was wrong with it. A marked packet is tracked in
-//! the port's own zone, so that VMs with one address do not meet, and led to the node. Frames of a
-//! bridge are marked where they enter it, and here only their grant is looked up. An answer is marked by its connection, and the mark chooses the routing table with the
-//! way to the VM. What comes from a port and is anything else is dropped, and counted.
+//! masked address a grant of it. All of this is looked up as one key, which gives the port's
+//! *mark*; what is not there is looked at again, to say what was wrong with it. A marked packet is
+//! tracked in the port's own zone, so that VMs with one address do not meet, and led to the node.
+//! Frames of a bridge are marked where they enter it, and here only their grant is looked up. An
+//! answer is marked by its connection, and the mark chooses the routing table with the way to the
+//! VM. What comes from a port and is anything else is dropped, and counted.
 //!
 //! One text is one transaction. Tables and counters that are there stay, everything else is put in
 //! the place of what was.

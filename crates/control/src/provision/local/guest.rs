@@ -27,8 +27,8 @@ use crate::provision::is_shared;
 /// What a console keeps; more is dropped.
 const CONSOLE_BYTES_MAX: u64 = 1 << 20;
 
-/// Rules, and memory that is shared, are there within this time. The control plane may be away in between: it, and not the VM,
-/// decides how long a boot may take.
+/// Rules, and memory that is shared, are there within this time. The control plane may be away in
+/// between: it, and not the VM, decides how long a boot may take.
 pub(super) const RULES_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// How often to look for that.
@@ -156,7 +156,10 @@ impl Console {
     }
 
     /// Prints what comes from there.
-    pub(super) fn follow(self: &Arc<Self>, from: impl Read + Send + 'static) -> std::io::Result<()> {
+    pub(super) fn follow(
+        self: &Arc<Self>,
+        from: impl Read + Send + 'static,
+    ) -> std::io::Result<()> {
         let console = Arc::clone(self);
         thread::Builder::new().name("console".to_owned()).spawn(move || {
             let mut from = BufReader::new(from);

@@ -1,5 +1,5 @@
-//! A VM of this host that is a small virtual machine: QEMU, as the VM's user, with the memory that it
-//! shares with the node on this host as a device. It has no network: its cGPUs are local ones.
+//! A VM of this host that is a small virtual machine: QEMU, as the VM's user, with the memory that
+//! it shares with the node on this host as a device. It has no network: its cGPUs are local ones.
 //!
 //! Its image is a kernel and an initial file system as `examples/guest/make-image` makes them. What
 //! is this VM's own is laid behind it, as a second archive: its user-data, its environment, and the

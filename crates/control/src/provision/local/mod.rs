@@ -3,8 +3,9 @@
 //!
 //! A VM is a folder and processes that hold locks in it, so what is there survives this process and
 //! can be asked for after a crash: `guest.lock` and `inside.lock` are the VM's, `relay.lock` is the
-//! endpoint's, and `region.lock` whose memory the VM shares with nodes of this host. Whoever holds a lock has its process number in it. A folder goes when all its locks
-//! are free, under these locks.
+//! endpoint's, and `region.lock` whose memory the VM shares with nodes of this host. Whoever holds
+//! a lock has its process number in it. A folder goes when all its locks are free, under these
+//! locks.
 //!
 //! | file | written by | what |
 //! |---|---|---|

@@ -1,6 +1,6 @@
 //! The memory that a VM shares with nodes of this host: for each of them a `weft-guest lend`, which
-//! opens a region with the VM's grants and starts its server as the VM's user. Who ends this process
-//! ends them, and with them the sessions of the VM's programs.
+//! opens a region with the VM's grants and starts its server as the VM's user. Who ends this
+//! process ends them, and with them the sessions of the VM's programs.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
@@ -52,8 +52,7 @@ pub fn region(folder: &Path) -> Result<()> {
     let mut lenders = Vec::new();
     for (number, (masked, grants)) in vm.gateways.iter().enumerate() {
         if let Some(node) = vm.nodes.get(masked) {
-            let (lender, devices) =
-                lend(&settings, &vm, node, &folder_of(folder, number), grants)?;
+            let (lender, devices) = lend(&settings, &vm, node, &folder_of(folder, number), grants)?;
             lenders.push(lender);
             let path = devices_of(folder, number);
             replace(&path, devices.as_bytes())?;

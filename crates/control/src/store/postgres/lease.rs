@@ -154,8 +154,8 @@ impl Lease {
         Ok(if state.is_lost { Asked::Lost } else { Asked::Waits })
     }
 
-    /// Ends this replica's part: what it is writing is kept, and nothing that comes later. The lease
-    /// is free for another one, if this one has it.
+    /// Ends this replica's part: what it is writing is kept, and nothing that comes later. The
+    /// lease is free for another one, if this one has it.
     pub(super) fn give_back(&self, access: &Access) -> Result<(), StoreError> {
         let holder = {
             let mut state = self.lock();

@@ -90,10 +90,7 @@ impl Base for Postgres {
         &self.writer
     }
 
-    fn read<T>(
-        &self,
-        look: impl Fn(&mut Link) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
+    fn read<T>(&self, look: impl Fn(&mut Link) -> Result<T, StoreError>) -> Result<T, StoreError> {
         self.pool.read(look)
     }
 

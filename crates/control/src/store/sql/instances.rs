@@ -306,10 +306,7 @@ fn cgpu_row(row: &Row) -> Result<CgpuRow, StoreError> {
 }
 
 /// An instance's cGPUs.
-pub(super) fn cgpus_of(
-    link: &mut impl Link,
-    instance: &str,
-) -> Result<Vec<CgpuRow>, StoreError> {
+pub(super) fn cgpus_of(link: &mut impl Link, instance: &str) -> Result<Vec<CgpuRow>, StoreError> {
     let rows = link.all(cgpus!("WHERE instance = $1 ORDER BY ordinal"), &[instance.into()])?;
     rows.iter().map(cgpu_row).collect()
 }
@@ -405,10 +402,7 @@ pub(super) fn mark(
 }
 
 /// Device time that cGPUs used.
-pub(super) fn keep_used(
-    link: &mut impl Link,
-    used_ns: &[(String, u64)],
-) -> Result<(), StoreError> {
+pub(super) fn keep_used(link: &mut impl Link, used_ns: &[(String, u64)]) -> Result<(), StoreError> {
     for (cgpu, used_ns) in used_ns {
         let used_ns = i64::try_from(*used_ns).unwrap_or(i64::MAX);
         let change = "UPDATE cgpus SET used_ns = $2 WHERE id = $1";
@@ -424,11 +418,7 @@ fn is_wanted(link: &mut impl Link, instance: &str) -> Result<bool, StoreError> {
 }
 
 /// Something happened.
-pub(super) fn tell(
-    link: &mut impl Link,
-    instance: &str,
-    event: &Event,
-) -> Result<(), StoreError> {
+pub(super) fn tell(link: &mut impl Link, instance: &str, event: &Event) -> Result<(), StoreError> {
     let Event { at_ms, step, kind, took_us, detail } = event;
     link.change(
         "INSERT INTO events (operation, at_ms, step, kind, took_us, detail)
@@ -533,12 +523,7 @@ fn give_back(link: &mut impl Link, instance: &str, project: &str) -> Result<(), 
     link.change(
         "UPDATE projects SET used_cgpus = used_cgpus - $2, used_memory = used_memory - $3,
                              used_exclusive = used_exclusive - $4 WHERE name = $1",
-        &[
-            project.into(),
-            int(cgpus.len())?.into(),
-            int(memory)?.into(),
-            int(exclusive)?.into(),
-        ],
+        &[project.into(), int(cgpus.len())?.into(), int(memory)?.into(), int(exclusive)?.into()],
     )?;
     Ok(())
 }

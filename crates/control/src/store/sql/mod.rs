@@ -1,9 +1,9 @@
 //! What is kept, in SQL: every statement stands here once, for each database that it is kept in.
 //!
 //! Statements are of what SQLite and PostgreSQL both understand. Parameters are `$1`, `$2`, …, each
-//! of which is in the statement; where nothing else says of what type one is, it is `CAST`. A flag is
-//! a boolean in one and a number in the other: statements say `NOT hidden` and never compare it with
-//! a number.
+//! of which is in the statement; where nothing else says of what type one is, it is `CAST`. A flag
+//! is a boolean in one and a number in the other: statements say `NOT hidden` and never compare it
+//! with a number.
 
 mod instances;
 mod registry;
@@ -169,8 +169,11 @@ impl Row {
 /// A connection to a database.
 pub(super) trait Link {
     /// Rows.
-    fn all(&mut self, text: &'static str, parameters: Parameters<'_>)
-    -> Result<Vec<Row>, StoreError>;
+    fn all(
+        &mut self,
+        text: &'static str,
+        parameters: Parameters<'_>,
+    ) -> Result<Vec<Row>, StoreError>;
 
     /// Changes rows; how many.
     fn change(&mut self, text: &'static str, parameters: Parameters<'_>)

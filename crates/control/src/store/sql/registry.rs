@@ -371,8 +371,7 @@ macro_rules! gpus {
 }
 
 fn gpu_row(row: &Row) -> Result<GpuRow, StoreError> {
-    let found =
-        GpuFound { device: row.text(2)?, product: row.text(3)?, memory_mib: row.int(4)? };
+    let found = GpuFound { device: row.text(2)?, product: row.text(3)?, memory_mib: row.int(4)? };
     Ok(GpuRow {
         id: row.int(0)?,
         node: row.text(1)?,
@@ -392,10 +391,7 @@ pub(super) fn gpu(link: &mut impl Link, id: u32) -> Result<Option<GpuRow>, Store
 }
 
 /// GPUs by number.
-pub(super) fn gpus(
-    link: &mut impl Link,
-    part: &Part,
-) -> Result<Vec<(String, GpuRow)>, StoreError> {
+pub(super) fn gpus(link: &mut impl Link, part: &Part) -> Result<Vec<(String, GpuRow)>, StoreError> {
     let parameters = &[number(part)?.into(), part.limit.into()];
     let rows = link.all(gpus!("WHERE id > $1 ORDER BY id LIMIT $2"), parameters)?;
     let with_cursor = |row| gpu_row(row).map(|gpu| (gpu.id.to_string(), gpu));
@@ -403,9 +399,7 @@ pub(super) fn gpus(
 }
 
 /// Nodes with their GPUs.
-pub(super) fn inventory(
-    link: &mut impl Link,
-) -> Result<Vec<(NodeRow, Vec<GpuRow>)>, StoreError> {
+pub(super) fn inventory(link: &mut impl Link) -> Result<Vec<(NodeRow, Vec<GpuRow>)>, StoreError> {
     let nodes = link.all(nodes!("ORDER BY name"), &[])?;
     let mut found = Vec::with_capacity(nodes.len());
     for row in &nodes {

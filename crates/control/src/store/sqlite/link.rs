@@ -91,9 +91,7 @@ fn cell(value: ValueRef<'_>) -> Result<Cell, StoreError> {
     Ok(match value {
         ValueRef::Null => Cell::Null,
         ValueRef::Integer(number) => Cell::Int(number),
-        ValueRef::Text(text) => {
-            Cell::Text(str::from_utf8(text).map_err(|_| strange())?.to_owned())
-        }
+        ValueRef::Text(text) => Cell::Text(str::from_utf8(text).map_err(|_| strange())?.to_owned()),
         ValueRef::Blob(bytes) => Cell::Bytes(bytes.to_vec()),
         ValueRef::Real(_) => return Err(strange()),
     })

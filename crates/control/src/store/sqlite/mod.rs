@@ -77,10 +77,7 @@ impl Base for Sqlite {
         &self.writer
     }
 
-    fn read<T>(
-        &self,
-        look: impl Fn(&mut Link) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
+    fn read<T>(&self, look: impl Fn(&mut Link) -> Result<T, StoreError>) -> Result<T, StoreError> {
         self.snapshot(look)
     }
 

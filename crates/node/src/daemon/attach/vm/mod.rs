@@ -244,12 +244,7 @@ fn understand_open(said: &[u8]) -> Result<OpenRegion, Refusal> {
 
 /// Hears the hellos of a machine's programs until its server hangs up. Each is answered by a thread
 /// of its own, in any order; the server waits for one answer before it says the next hello.
-fn serve(
-    daemon: &Arc<Daemon>,
-    socket: &OwnedFd,
-    machine: &Machine,
-    region: &Arc<Region>,
-) {
+fn serve(daemon: &Arc<Daemon>, socket: &OwnedFd, machine: &Machine, region: &Arc<Region>) {
     let reception = Reception::Region(guest::Region {
         region: region.id,
         region_bytes: region.layout.bytes,
