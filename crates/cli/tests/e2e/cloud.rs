@@ -524,7 +524,8 @@ fn a_virtual_machine_of_the_local_cloud_runs_a_program_on_its_cgpu() {
     let own = vgpus.iter().find(|vgpu| vgpu.name.contains(&id)).unwrap();
     assert!((own.weight, own.memory_bytes) == (2, 256 << 20) && own.used_ns > 0, "{own:?}");
     let (code, text) = cloud.gsaas("team", &[&["-l"][..], &shared].concat());
-    assert!(code == Some(1) && text.contains("-locality=local"), "{text}");
+    assert!(code == Some(1) && text.contains("came to nothing"), "{text}");
+    assert!(cloud.log().contains("-locality=local"), "administrators see why: {}", cloud.log());
     // Another one runs until its grant is gone.
     let id = cloud.launch_vm("relay 100000000", &local);
     eventually("the program's session", || cloud.sessions(&id) == 1);
