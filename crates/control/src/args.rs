@@ -49,6 +49,13 @@ pub(crate) enum What {
         #[arg(long)]
         folder: PathBuf,
     },
+    /// The memory that a VM shares with nodes of this host; started by the local provisioner.
+    #[command(hide = true)]
+    Region {
+        /// The VM's folder.
+        #[arg(long)]
+        folder: PathBuf,
+    },
     /// The endpoint of a VM of this host; started by the local provisioner.
     #[command(hide = true)]
     Relay {
@@ -207,6 +214,25 @@ pub(crate) struct ServiceOptions {
     /// `weft-endpoint` for VMs of this host; the one beside this program if absent.
     #[arg(long)]
     pub(crate) endpoint: Option<PathBuf>,
+    /// VMs of this host are virtual machines that boot this kernel. They have no network, and so
+    /// local cGPUs only.
+    #[arg(long, value_name = "FILE", requires = "vm_initrd")]
+    pub(crate) vm_kernel: Option<PathBuf>,
+    /// Their initial file system, as `examples/guest/make-image` makes it.
+    #[arg(long, value_name = "FILE", requires = "vm_kernel")]
+    pub(crate) vm_initrd: Option<PathBuf>,
+    /// The program of QEMU.
+    #[arg(long, value_name = "FILE", default_value = "qemu-system-x86_64")]
+    pub(crate) vm_qemu: PathBuf,
+    /// QEMU's accelerators, in the order in which they are tried.
+    #[arg(long, default_value = "kvm:tcg")]
+    pub(crate) vm_accel: String,
+    /// Memory of a virtual machine, in MiB.
+    #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u64).range(64..=1 << 20))]
+    pub(crate) vm_ram: u64,
+    /// `weft-guest` for VMs of this host with local cGPUs; the one beside this program if absent.
+    #[arg(long)]
+    pub(crate) guest: Option<PathBuf>,
     /// Folder with `libcuda.so.1` for VMs of this host; the installed one if absent.
     #[arg(long)]
     pub(crate) libraries: Option<PathBuf>,

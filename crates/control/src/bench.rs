@@ -3,14 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
-use serde::Serialize;
+use weft_api::figures::Figures;
 use weft_api::v1::{Client, ClientError, InstanceState, Kind, Mode, NewInstance, Quota, Role};
 
 use crate::allocate::Allocator;
@@ -39,54 +38,6 @@ const AT_ONCE: usize = 16;
 const NODES: usize = 100;
 const GPUS_OF_NODE: usize = 16;
 const MEMORY_MIB: u64 = 80 << 10;
-
-/// What was measured.
-#[derive(Debug, Serialize)]
-pub struct Found {
-    name: &'static str,
-    commit: String,
-    mode: String,
-    window: String,
-    seeds: Vec<u64>,
-    figures: BTreeMap<String, f64>,
-    baselines: BTreeMap<String, f64>,
-    controls: BTreeMap<String, f64>,
-}
-
-impl Found {
-    /// Figures of this commit.
-    pub(crate) fn new(
-        name: &'static str,
-        mode: String,
-        window: String,
-        figures: BTreeMap<String, f64>,
-    ) -> Self {
-        let (commit, seeds) = (commit(), Vec::new());
-        let (baselines, controls) = (BTreeMap::new(), BTreeMap::new());
-        Self { name, commit, mode, window, seeds, figures, baselines, controls }
-    }
-
-    /// One of them.
-    pub(crate) fn figure(&self, name: &str) -> Option<f64> {
-        self.figures.get(name).copied()
-    }
-
-    /// As JSON or as lines.
-    ///
-    /// # Errors
-    /// If it cannot be written.
-    pub fn text(&self, json: bool) -> Result<String> {
-        if json {
-            return Ok(serde_json::to_string_pretty(self)?);
-        }
-        let mut lines = vec![format!("{} ({}, {})", self.name, self.mode, self.window)];
-        let parts = [("", &self.figures), ("control ", &self.controls)];
-        for (kind, values) in parts {
-            lines.extend(values.iter().map(|(name, value)| format!("{kind}{name}: {value:.2}")));
-        }
-        Ok(lines.join("\n"))
-    }
-}
 
 /// A control plane of its own, over HTTP.
 struct Plane {
@@ -247,7 +198,7 @@ fn serve(store: &Arc<dyn Store>) -> Result<SocketAddr> {
 ///
 /// # Errors
 /// If something fails that must not.
-pub fn run(time: Duration) -> Result<Found> {
+pub fn run(time: Duration) -> Result<Figures> {
     let plane = Plane::start()?;
     let mut figures = BTreeMap::new();
     let mut controls = BTreeMap::new();
@@ -275,14 +226,5 @@ pub fn run(time: Duration) -> Result<Found> {
     ensure!((counts.cgpus, counts.held_mib) == (0, 0), "something was not given back: {counts:?}");
     let mode = "real, with VMs, endpoints and nodes in memory".to_owned();
     let window = format!("median of {REPEATS}; {} s for each rate", time.as_secs());
-    Ok(Found { controls, ..Found::new("control", mode, window, figures) })
-}
-
-fn commit() -> String {
-    let output = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
-    let head = output.ok().filter(|output| output.status.success());
-    head.map_or_else(
-        || "unknown".to_owned(),
-        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-    )
+    Ok(Figures { controls, ..Figures::new("control", mode, window, figures) })
 }

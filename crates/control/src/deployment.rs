@@ -12,9 +12,8 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
+use weft_api::figures::Figures;
 use weft_api::v1::{Client, ClientError, Event, EventKind, InstanceState, Kind, Mode, NewInstance};
-
-use crate::bench::Found;
 
 /// How often to ask whether a VM is ready.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -53,7 +52,7 @@ struct Boot {
 ///
 /// # Errors
 /// When the control plane refuses, or a VM fails.
-pub fn run(client: &Client, plan: &Plan, mode: String) -> Result<Found> {
+pub fn run(client: &Client, plan: &Plan, mode: String) -> Result<Figures> {
     let mut figures = BTreeMap::new();
     // The first one fills caches.
     boot_one(client, 1, plan.memory_mib)?;
@@ -79,7 +78,7 @@ pub fn run(client: &Client, plan: &Plan, mode: String) -> Result<Found> {
     }
     let window =
         format!("medians of {}; cGPUs of {} MiB; VMs begun at once", plan.repeats, plan.memory_mib);
-    Ok(Found::new("deployment", mode, window, figures))
+    Ok(Figures::new("deployment", mode, window, figures))
 }
 
 fn boot_one(client: &Client, cgpus: u32, memory_mib: u64) -> Result<Boot> {
@@ -192,7 +191,7 @@ fn in_ms(us: u64) -> f64 {
 
 /// The boot of one VM by its cGPUs as a drawing: the part of the VM, and what is beside it.
 #[must_use]
-pub fn drawing(plan: &Plan, found: &Found) -> String {
+pub fn drawing(plan: &Plan, found: &Figures) -> String {
     const BAR: f64 = 48.0;
     const HEIGHT: f64 = 240.0;
     let value = |name: String| found.figure(&name).unwrap_or(0.0);

@@ -46,6 +46,8 @@ struct Queue {
     again: BTreeSet<String>,
     /// Failed attempts at the step that an instance is at.
     attempts: BTreeMap<String, u32>,
+    /// Nothing more is begun.
+    has_stopped: bool,
 }
 
 impl Queue {
@@ -65,7 +67,8 @@ impl Queue {
 
     /// One that is due, or when the next one is.
     fn pop(&mut self, now: Instant) -> Result<String, Option<Instant>> {
-        let Some((key, instance)) = self.due.first_key_value() else { return Err(None) };
+        let due = self.due.first_key_value().filter(|_| !self.has_stopped);
+        let Some((key, instance)) = due else { return Err(None) };
         if key.0 > now {
             return Err(Some(key.0));
         }
@@ -114,6 +117,16 @@ impl Engine {
         }
     }
 
+    /// Begins nothing more, and waits for what is being done, for so long at most; whether all of
+    /// it is done.
+    pub fn stop(&self, limit: Duration) -> bool {
+        let mut queue = self.lock();
+        queue.has_stopped = true;
+        let is_busy = |queue: &mut Queue| !queue.busy.is_empty();
+        let waited = self.changed.wait_timeout_while(queue, limit, is_busy);
+        !waited.unwrap_or_else(PoisonError::into_inner).1.timed_out()
+    }
+
     fn lock(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -140,7 +153,12 @@ impl Engine {
         } else if let Some(pause) = later {
             queue.push(&instance, Instant::now() + pause);
         }
-        self.changed.notify_one();
+        // Whoever stops everything waits, too.
+        if queue.has_stopped {
+            self.changed.notify_all();
+        } else {
+            self.changed.notify_one();
+        }
     }
 
     /// Does step after step; when to go on, if there is more.
@@ -158,6 +176,9 @@ impl Engine {
                 self.lock().attempts.remove(id);
                 return None;
             };
+            if self.lock().has_stopped {
+                return None;
+            }
             match self.world.execute(&instance, step) {
                 Outcome::Done => {
                     self.lock().attempts.remove(id);

@@ -12,7 +12,7 @@ use crate::clock;
 use crate::crash::Crash;
 use crate::nodes::{Nodes, VgpuSpec};
 use crate::plan::Step;
-use crate::provision::{Failure, Provisioner, VmSpec, VmState};
+use crate::provision::{Failure, Provisioner, VmSpec, VmState, is_shared};
 use crate::rules::{self, Endpoint, GrantRow};
 use crate::store::{CgpuRow, Effects, Found, InstanceRow, Leading, Store, StoreError};
 
@@ -120,12 +120,23 @@ impl World {
         let nodes: BTreeSet<&str> = cgpus.iter().map(|cgpu| cgpu.node.as_str()).collect();
         let nodes: Vec<&str> = nodes.into_iter().collect();
         let mut masked = Vec::with_capacity(cgpus.len());
-        for cgpu in cgpus {
-            let number = nodes.iter().position(|node| *node == cgpu.node).unwrap_or(0);
+        for (number, node) in nodes.iter().enumerate() {
             let number = u32::try_from(number).unwrap_or(u32::MAX);
-            masked.push((cgpu.id.clone(), self.provisioner.masked(instance.slot, number)?));
+            let of_it: Vec<&CgpuRow> = cgpus.iter().filter(|cgpu| cgpu.node == *node).collect();
+            let address = if self.is_on_host(instance, node)? {
+                self.provisioner.masked_here(instance.slot, number, of_it.len())?
+            } else {
+                self.provisioner.masked(instance.slot, number)?
+            };
+            masked.extend(of_it.into_iter().map(|cgpu| (cgpu.id.clone(), address.clone())));
         }
         Ok(Some(Effects { masked, ..Effects::default() }))
+    }
+
+    /// Whether the VM must be where a node is: its cGPUs are local ones.
+    fn is_on_host(&self, instance: &InstanceRow, node: &str) -> Result<bool, Failure> {
+        let Some(host) = &instance.spec.host else { return Ok(false) };
+        Ok(self.store.node(node)?.is_some_and(|node| node.host == *host))
     }
 
     fn admin(&self, node: &str) -> Result<String, Failure> {
@@ -154,7 +165,15 @@ impl World {
     }
 
     fn create(&self, instance: &InstanceRow, cgpus: &[CgpuRow]) -> Finding {
-        self.provisioner.create(&vm_spec(instance, cgpus))?;
+        let mut vm = vm_spec(instance, cgpus);
+        for (node, cgpus) in by_node(cgpus) {
+            let masked = cgpus.first().and_then(|cgpu| cgpu.masked.clone());
+            if let Some(masked) = masked.filter(|masked| is_shared(masked)) {
+                let socket = self.nodes.tenant_socket(&self.admin(node)?);
+                vm.nodes.insert(masked, self.answered(node, socket)?);
+            }
+        }
+        self.provisioner.create(&vm)?;
         Ok(Some(Effects::default()))
     }
 
@@ -327,6 +346,7 @@ fn vm_spec(instance: &InstanceRow, cgpus: &[CgpuRow]) -> VmSpec {
         host: instance.spec.host.clone(),
         environment,
         gateways,
+        nodes: BTreeMap::new(),
         user_data: instance.spec.user_data.clone(),
     }
 }

@@ -27,6 +27,7 @@ pub mod provision;
 pub mod random;
 pub mod rules;
 pub mod service;
+pub mod signals;
 pub mod store;
 pub mod sweep;
 pub mod tls;

@@ -26,6 +26,9 @@ const START_LIMIT: Duration = Duration::from_secs(60);
 /// How often to look for that.
 const PAUSE: Duration = Duration::from_millis(20);
 
+/// VMs that share memory with the node at once: all of them are one user's, who has at most half.
+const MACHINES_MAX: u32 = 256;
+
 /// Tokens that are looked through.
 const TOKENS_MAX: u32 = 100_000;
 
@@ -98,6 +101,7 @@ fn start_node(folder: &Path, gpus: u16) -> Result<()> {
     command.arg("node").arg("--runtime-dir").arg(folder).args(["--device", &devices]);
     command.arg("--set").arg(format!("state_dir={}", folder.join("state").display()));
     command.args(["--set", "remote.listen=127.0.0.1:0"]);
+    command.arg("--set").arg(format!("guests.machines={MACHINES_MAX}"));
     command.args(["--set", "sockets.tenant_mode=0600", "--set", "sockets.admin_mode=0600"]);
     // What this program's own shell says of other nodes is not about this one.
     let foreign = std::env::vars_os().map(|(name, _)| name);

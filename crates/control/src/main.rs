@@ -14,7 +14,7 @@ use clap::Parser;
 use weft_api::v1::Client;
 use weft_control::bench;
 use weft_control::deployment::{self, Plan};
-use weft_control::provision::local::{guest, relay};
+use weft_control::provision::local::{guest, region, relay};
 
 use crate::args::{Arguments, DeploymentOptions, What};
 
@@ -32,6 +32,7 @@ fn main() -> ExitCode {
         What::Deployment(options) => measure_deployment(&options),
         What::Guest { folder } => guest::guest(&folder),
         What::Inside { folder } => guest::inside(&folder),
+        What::Region { folder } => region::region(&folder),
         What::Relay { folder } => relay::relay(&folder),
     };
     match done {

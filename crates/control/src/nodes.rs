@@ -1,7 +1,7 @@
 //! GPU nodes, through their admin sockets.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 use weft_api::node::{AdminError, Answer, Client, GrantRequest, Request};
@@ -78,6 +78,12 @@ pub trait Nodes: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// Why nobody knows.
     fn vgpus(&self, admin: &str) -> Result<Vec<String>, Failure>;
+
+    /// The tenant socket of a node of this host.
+    ///
+    /// # Errors
+    /// Why nobody knows.
+    fn tenant_socket(&self, admin: &str) -> Result<PathBuf, Failure>;
 
     /// Where a node's gateway listens now; nothing while it does not.
     ///
@@ -186,6 +192,10 @@ impl Nodes for Sockets {
     fn vgpus(&self, admin: &str) -> Result<Vec<String>, Failure> {
         let all = connect(admin)?.list()?.into_iter().map(|vgpu| vgpu.name);
         Ok(all.filter(|name| name.starts_with(VGPU_PREFIX)).collect())
+    }
+
+    fn tenant_socket(&self, admin: &str) -> Result<PathBuf, Failure> {
+        Ok(connect(admin)?.node()?.tenant_socket.into())
     }
 
     fn gateway(&self, admin: &str) -> Result<Option<String>, Failure> {

@@ -4,10 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use weft_api::endpoint::GrantRow;
 
-use crate::provision::Failure;
+use crate::provision::{Failure, is_shared};
 use crate::store::{CgpuRow, InstanceRow, Port};
 
-/// The rows of an instance; none before it has a port. cGPUs of one node share an address.
+/// The rows of an instance; none before it has a port. cGPUs of one node share an address, and
+/// those of a node with which the VM shares memory have none.
 #[must_use]
 pub fn rows(
     instance: &InstanceRow,
@@ -22,7 +23,7 @@ pub fn rows(
             tap: tap.clone(),
             mac: mac.clone(),
             ip: ip.clone(),
-            masked: cgpu.masked.clone()?,
+            masked: cgpu.masked.clone().filter(|masked| !is_shared(masked))?,
             node: gateways.get(&cgpu.node)?.clone(),
             generation: instance.generation,
         })

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, anyhow, ensure};
 use rustix::fs::{FlockOperation, flock};
-use rustls::ServerConfig;
+use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 use weft_api::v1::{Role, check_name};
 use weft_control::allocate::Allocator;
 use weft_control::bounded::{Bounded, CONNECTIONS_MAX, IDLE_LIMIT};
@@ -23,16 +23,18 @@ use weft_control::identity::{Identity, KeystoneTokens};
 use weft_control::nodes::Sockets;
 use weft_control::openstack::{self, Cloud};
 use weft_control::provision::fake::Fake;
+use weft_control::provision::local::machine::Image;
 use weft_control::provision::local::{Isolation, Local, Settings, guest};
 use weft_control::provision::openstack::{Key, OpenStack};
 use weft_control::provision::slurm::Slurm;
 use weft_control::provision::{self, Provisioner};
 use weft_control::rules::Endpoint;
 use weft_control::service::Service;
+use weft_control::signals::Signals;
 use weft_control::store::postgres::{Access, Postgres, Terms};
 use weft_control::store::sqlite::Sqlite;
 use weft_control::store::{Store, TokenRow};
-use weft_control::tls::{self, Secured};
+use weft_control::tls::{self, Certificates, Secured};
 use weft_control::{clock, http, random, sweep};
 
 use crate::args::{
@@ -49,6 +51,9 @@ const PLANE_FILE: &str = "control.plane";
 
 /// How often to look for that.
 const PAUSE: Duration = Duration::from_millis(20);
+
+/// A step that is being done is waited for so long, before the lease is given back.
+const LEAVE_LIMIT: Duration = Duration::from_secs(10);
 
 /// How often nodes that do not answer are asked again.
 const LISTEN_EVERY: Duration = Duration::from_secs(2);
@@ -213,6 +218,22 @@ fn locked(folder: &Path, operation: FlockOperation) -> Result<File> {
     Ok(file)
 }
 
+/// What VMs of this host boot, if they are virtual machines.
+fn image(options: &ServiceOptions) -> Result<Option<Image>> {
+    let (Some(kernel), Some(initrd)) = (&options.vm_kernel, &options.vm_initrd) else {
+        return Ok(None);
+    };
+    // VMs are started from elsewhere.
+    let found = |path: &PathBuf| {
+        fs::canonicalize(path).with_context(|| format!("cannot find {}", path.display()))
+    };
+    // A name alone is looked for among the system's programs.
+    let is_name = options.vm_qemu.components().count() == 1;
+    let qemu = if is_name { options.vm_qemu.clone() } else { found(&options.vm_qemu)? };
+    let (accel, memory_mib) = (options.vm_accel.clone(), options.vm_ram);
+    Ok(Some(Image { kernel: found(kernel)?, initrd: found(initrd)?, qemu, accel, memory_mib }))
+}
+
 /// VMs of this host.
 pub(crate) fn local_vms(folder: &Path, options: &ServiceOptions) -> Result<Arc<Local>> {
     let is_root = rustix::process::geteuid().is_root();
@@ -224,7 +245,10 @@ pub(crate) fn local_vms(folder: &Path, options: &ServiceOptions) -> Result<Arc<L
         GUEST_USERS.start(),
         GUEST_USERS.end()
     );
-    let isolation = if options.plain_processes {
+    let image = image(options)?;
+    let isolation = if image.is_some() {
+        Isolation::Machines
+    } else if options.plain_processes {
         Isolation::Processes
     } else {
         let (isolation, why) = Isolation::probe();
@@ -236,15 +260,20 @@ pub(crate) fn local_vms(folder: &Path, options: &ServiceOptions) -> Result<Arc<L
     let (program, endpoint) = (std::env::current_exe()?, options.endpoint.clone());
     let libraries = match &options.libraries {
         Some(libraries) => libraries.clone(),
+        // Those of virtual machines are in their image.
+        None if image.is_some() => PathBuf::new(),
         None => guest::libraries(folder)?,
     };
+    let beside = |name: &str| Some(program.with_file_name(name)).filter(|path| path.exists());
     let local = Local::new(Settings {
         folder: folder.join("vms"),
         isolation,
         host: "local".to_owned(),
         first_user: is_root.then_some(guest_user).filter(|user| *user != 0),
+        guest: options.guest.clone().or_else(|| beside("weft-guest")),
         endpoint: endpoint.unwrap_or_else(|| program.with_file_name("weft-endpoint")),
         libraries,
+        image,
     })?;
     note(&format!("weft-control: {}", local.check()?));
     Ok(Arc::new(local))
@@ -383,7 +412,7 @@ pub(crate) struct Front {
     /// Where.
     pub(crate) listener: TcpListener,
     /// How it is kept from others.
-    pub(crate) tls: Option<Arc<ServerConfig>>,
+    pub(crate) tls: Option<Arc<Certificates>>,
     /// The store, if other replicas share it.
     pub(crate) replica: Option<Arc<Postgres>>,
 }
@@ -402,30 +431,78 @@ pub(crate) fn run(
         service = service.with_identity(identity);
     }
     let service = Arc::new(service);
-    let mut ended = begin(engine, options.sweep_s, replica)?;
+    let mut ended = begin(Arc::clone(&engine), options.sweep_s, replica.clone())?;
+    let settings = tls.as_ref().map(Certificates::settings).transpose()?;
+    let hang_ups: &[i32] = if tls.is_some() { &[SIGHUP] } else { &[] };
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let served = runtime.block_on(async {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
         let scheme = scheme(options);
+        // Before anybody knows that this process is there.
+        let (told, hung_up) = (Signals::of(&[SIGINT, SIGTERM])?, Signals::of(hang_ups)?);
         line(&format!("weft-control: serving at {scheme}://{address}"))?;
         ready(address)?;
         let (listener, router) =
             (Bounded::new(listener, CONNECTIONS_MAX, IDLE_LIMIT), http::router(&service));
         let served = async {
-            match tls {
-                Some(tls) => axum::serve(Secured::new(listener, tls), router).await,
+            match settings {
+                Some(settings) => axum::serve(Secured::new(listener, settings), router).await,
                 None => axum::serve(listener, router).await,
             }
         };
+        let renewed = tls.map(|certificates| tokio::spawn(renew(certificates, hung_up)));
         tokio::select! {
-            served = served => Ok(served?),
-            Some(why) = ended.recv() => Err(anyhow!(why)),
+            served = served => served?,
+            Some(why) = ended.recv() => return Err(anyhow!(why)),
+            Some(renewed) = async { Some(renewed?.await) } => renewed??,
+            told_so = told.next() => {
+                told_so?;
+                leave(engine, replica, &told).await;
+            }
         }
+        Ok(())
     });
     // Whoever is being answered waits for what will not be done here.
     runtime.shutdown_background();
     served
+}
+
+/// Has renewed files shown, when they are seen or when somebody says so (`SIGHUP`).
+async fn renew(certificates: Arc<Certificates>, hung_up: Signals) -> Result<()> {
+    loop {
+        let is_told = tokio::select! {
+            told = hung_up.next() => told.map(|()| true)?,
+            () = tokio::time::sleep(tls::LOOK_EVERY) => false,
+        };
+        if !is_told && !certificates.were_renewed() {
+            continue;
+        }
+        match certificates.reload() {
+            Ok(()) => tracing::info!("the certificate was read again"),
+            // One of two files may have been renewed: the other one is seen when it is.
+            Err(error) => tracing::warn!(%error, "the certificate from before is shown on"),
+        }
+    }
+}
+
+/// Gives the lease back when nothing is being done any longer. Told again, it waits no more.
+async fn leave(engine: Arc<Engine>, replica: Option<Arc<Postgres>>, told: &Signals) {
+    let Some(replica) = replica else { return };
+    let given = tokio::task::spawn_blocking(move || {
+        if !engine.stop(LEAVE_LIMIT) {
+            tracing::warn!("a step takes long: whoever leads next may do it a second time");
+        }
+        replica.give_back()
+    });
+    tokio::select! {
+        given = given => match given {
+            Ok(Ok(())) => tracing::info!("another replica may lead"),
+            Ok(Err(error)) => tracing::warn!(%error, "the lease is not given back"),
+            Err(error) => tracing::error!(%error, "a thread ended before its time"),
+        },
+        _ = told.next() => {}
+    }
 }
 
 /// Begins to carry out what is to be done: at once, or when this replica has the lease. What comes
@@ -457,10 +534,10 @@ fn begin(
     Ok(ended)
 }
 
-/// The settings of TLS, if it is to be spoken.
-pub(crate) fn tls(options: &ServiceOptions) -> Result<Option<Arc<ServerConfig>>> {
+/// What TLS is to be spoken with, if it is.
+pub(crate) fn tls(options: &ServiceOptions) -> Result<Option<Arc<Certificates>>> {
     match (&options.tls_cert, &options.tls_key) {
-        (Some(certificates), Some(key)) => Ok(Some(tls::settings(certificates, key)?)),
+        (Some(certificates), Some(key)) => Ok(Some(Certificates::load(certificates, key)?)),
         (None, _) | (_, None) => Ok(None),
     }
 }

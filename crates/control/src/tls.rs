@@ -3,15 +3,19 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::path::Path;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::pin::Pin;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 use std::task::{Context, Poll, ready};
+use std::time::Duration;
 
 use axum::serve::Listener;
 use rustls::ServerConfig;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_rustls::server::TlsStream;
 use tokio_rustls::{Accept, TlsAcceptor};
@@ -34,28 +38,92 @@ pub enum TlsError {
     Refused(#[from] rustls::Error),
 }
 
+/// How often to look whether the files were renewed.
+pub const LOOK_EVERY: Duration = Duration::from_secs(5);
+
 /// What is shown to whoever connects: a certificate, those of who vouches for it behind it, and the
-/// key, all as PEM.
-///
-/// # Errors
-/// What is wrong with the files.
-pub fn settings(certificates: &Path, key: &Path) -> Result<Arc<ServerConfig>, TlsError> {
+/// key, all as PEM. The files may be renewed: connections that greet later are shown what is there
+/// then.
+#[derive(Debug)]
+pub struct Certificates {
+    chain: PathBuf,
+    key: PathBuf,
+    shown: RwLock<Arc<CertifiedKey>>,
+    /// As they were before they were read last.
+    seen: Mutex<[Stamp; 2]>,
+}
+
+/// What another content of a file changes.
+type Stamp = Option<(u64, u64, i64, i64)>;
+
+fn stamp(path: &Path) -> Stamp {
+    let found = std::fs::metadata(path).ok()?;
+    Some((found.ino(), found.len(), found.mtime(), found.mtime_nsec()))
+}
+
+impl Certificates {
+    /// Those in these files.
+    ///
+    /// # Errors
+    /// What is wrong with the files.
+    pub fn load(chain: &Path, key: &Path) -> Result<Arc<Self>, TlsError> {
+        let seen = Mutex::new([stamp(chain), stamp(key)]);
+        let shown = RwLock::new(Arc::new(read(chain, key)?));
+        Ok(Arc::new(Self { chain: chain.to_owned(), key: key.to_owned(), shown, seen }))
+    }
+
+    /// Reads the files again. What was shown before is shown on if they cannot be used.
+    ///
+    /// # Errors
+    /// What is wrong with the files.
+    pub fn reload(&self) -> Result<(), TlsError> {
+        // What is written while they are read is seen the next time.
+        let seen = [stamp(&self.chain), stamp(&self.key)];
+        *self.seen.lock().unwrap_or_else(PoisonError::into_inner) = seen;
+        let found = Arc::new(read(&self.chain, &self.key)?);
+        *self.shown.write().unwrap_or_else(PoisonError::into_inner) = found;
+        Ok(())
+    }
+
+    /// Whether the files are others than those that were read last.
+    #[must_use]
+    pub fn were_renewed(&self) -> bool {
+        let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
+        *seen != [stamp(&self.chain), stamp(&self.key)]
+    }
+
+    /// What a server speaks with them.
+    ///
+    /// # Errors
+    /// The library's.
+    pub fn settings(self: &Arc<Self>) -> Result<Arc<ServerConfig>, TlsError> {
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let builder = ServerConfig::builder_with_provider(provider);
+        let builder = builder.with_protocol_versions(&[&rustls::version::TLS13])?;
+        let mut config = builder.with_no_client_auth().with_cert_resolver(Arc::clone(self) as _);
+        config.alpn_protocols = vec![b"http/1.1".to_vec()];
+        Ok(Arc::new(config))
+    }
+}
+
+impl ResolvesServerCert for Certificates {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(Arc::clone(&self.shown.read().unwrap_or_else(PoisonError::into_inner)))
+    }
+}
+
+fn read(chain: &Path, key: &Path) -> Result<CertifiedKey, TlsError> {
     let failed =
         |path: &Path, why: String| TlsError::File { path: path.display().to_string(), why };
-    let found = CertificateDer::pem_file_iter(certificates);
+    let found = CertificateDer::pem_file_iter(chain);
     let found: Result<Vec<_>, _> = found.and_then(Iterator::collect);
-    let found = found.map_err(|error| failed(certificates, error.to_string()))?;
+    let found = found.map_err(|error| failed(chain, error.to_string()))?;
     if found.is_empty() {
-        return Err(failed(certificates, "there is no certificate in it".to_owned()));
+        return Err(failed(chain, "there is no certificate in it".to_owned()));
     }
-    let read = PrivateKeyDer::from_pem_file(key);
-    let private = read.map_err(|error| failed(key, error.to_string()))?;
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let builder = ServerConfig::builder_with_provider(provider);
-    let builder = builder.with_protocol_versions(&[&rustls::version::TLS13])?;
-    let mut config = builder.with_no_client_auth().with_single_cert(found, private)?;
-    config.alpn_protocols = vec![b"http/1.1".to_vec()];
-    Ok(Arc::new(config))
+    let private = PrivateKeyDer::from_pem_file(key);
+    let private = private.map_err(|error| failed(key, error.to_string()))?;
+    Ok(CertifiedKey::from_der(found, private, &rustls::crypto::ring::default_provider())?)
 }
 
 /// A bounded listener whose connections speak TLS.

@@ -253,7 +253,7 @@ fn bench_host(json: bool) -> Result<()> {
     let found = host::bench::run(&folder);
     // A folder that stays does not void the figures.
     let _ = fs::remove_dir_all(&folder);
-    answer(&found?.text(json))
+    answer(&found?.text(json)?)
 }
 
 fn measure() -> Result<()> {

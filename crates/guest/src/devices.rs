@@ -8,9 +8,13 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::OFlags;
+use weft_ring::peer;
 
 /// Vendor and device of `ivshmem-plain`, as `sysfs` writes them.
 const IVSHMEM: (&str, &str) = ("0x1af4", "0x1110");
+
+/// Bytes of a region's name, which comes with a region.
+const NAME_BYTES: usize = 16;
 
 /// The region of this machine: the memory of its only `ivshmem-plain` device.
 ///
@@ -34,17 +38,24 @@ pub fn region() -> Result<PathBuf> {
     }
 }
 
-/// Opens the region. Before, the device is enabled: a driver would do that, and it has none.
+/// Opens the region: the memory of a device, or what a Unix socket in its place gives. Before, the
+/// device is enabled: a driver would do that, and it has none.
 ///
 /// # Errors
 /// The system's.
 pub fn open_region(path: &Path) -> Result<OwnedFd> {
+    let what = || format!("cannot open {}", path.display());
+    if fs::metadata(path).with_context(what)?.file_type().is_socket() {
+        let message = peer::receive(peer::connect_plain(path).with_context(what)?, NAME_BYTES)?;
+        let region = message.and_then(|message| message.descriptors.into_iter().next());
+        return region.with_context(|| format!("{} gives no region", path.display()));
+    }
     let enable = path.with_file_name("enable");
     if fs::read_to_string(&enable).is_ok_and(|text| text.trim() == "0") {
         fs::write(&enable, "1").with_context(|| format!("cannot write {}", enable.display()))?;
     }
     let opened = OpenOptions::new().read(true).write(true).open(path);
-    Ok(opened.with_context(|| format!("cannot open {}", path.display()))?.into())
+    Ok(opened.with_context(what)?.into())
 }
 
 /// The serial port of that name.

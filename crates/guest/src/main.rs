@@ -4,8 +4,9 @@
 
 use std::io::Write as _;
 use std::num::NonZeroI32;
+use std::os::fd::AsFd as _;
 use std::os::unix::process::{CommandExt as _, ExitStatusExt as _};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use std::time::Duration;
 
@@ -13,9 +14,10 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use rustix::process::{Pid, Signal};
 use weft_guest::folder::Folder;
+use weft_guest::opener::{Opener, Wanted};
 use weft_guest::qemu::Machine;
-use weft_guest::server::{self, Server};
-use weft_guest::{agent, devices};
+use weft_guest::server::Server;
+use weft_guest::{agent, devices, lender};
 use weft_wire::name::{NAME_RULE, is_vgpu_name};
 use weft_wire::size;
 
@@ -51,6 +53,25 @@ enum What {
     },
     /// Say which devices this virtual machine has.
     Devices,
+    /// Open the region of a cloud's machine, with the grants on standard input, and serve it.
+    #[command(hide = true)]
+    Lend(LendOptions),
+    /// Serve one machine whose region is opened by whoever is at standard input.
+    #[command(hide = true)]
+    Lent {
+        /// Folder for the sockets of the machine's serial ports.
+        #[arg(long)]
+        folder: PathBuf,
+    },
+    /// Start a cloud's machine, with the devices that another server prints, until it ends.
+    #[command(hide = true)]
+    Boot {
+        /// QEMU's arguments for the devices, one a line.
+        #[arg(long)]
+        devices: PathBuf,
+        #[command(flatten)]
+        machine: MachineOptions,
+    },
     /// Become a program that ends with the process that started this one.
     #[command(hide = true)]
     Become {
@@ -117,6 +138,25 @@ struct ServeOptions {
 }
 
 #[derive(Debug, Args)]
+struct LendOptions {
+    /// The node's tenant socket.
+    #[arg(long)]
+    node: PathBuf,
+    /// Folder for the sockets of the machine's serial ports; it becomes the user's.
+    #[arg(long)]
+    folder: PathBuf,
+    /// User that the server is; this one's if absent.
+    #[arg(long)]
+    user: Option<u32>,
+    /// Memory that the machine shares with the node: a power of two.
+    #[arg(long, value_parser = bytes)]
+    region: u64,
+    /// Sessions that this is divided among.
+    #[arg(long, value_parser = clap::value_parser!(u8).range(1..=64))]
+    sessions: u8,
+}
+
+#[derive(Debug, Args)]
 struct MachineOptions {
     /// Kernel to boot.
     #[arg(long)]
@@ -175,6 +215,9 @@ fn main() -> ExitCode {
         What::Serve(options) => serve(options),
         What::Run { serve, machine } => run_machine(serve, machine),
         What::Devices => say_devices(),
+        What::Lend(options) => run_lender(options),
+        What::Lent { folder } => serve_lent(folder),
+        What::Boot { devices, machine } => boot(&devices, machine),
         What::Become { parent, program } => become_program(parent, &program),
     };
     match done {
@@ -218,9 +261,8 @@ fn open(options: ServeOptions) -> Result<(Server, Folder, bool)> {
         Some(folder) => Folder::given(folder)?,
         None => Folder::temporary(&name)?,
     };
-    let settings = server::Settings {
+    let wanted = Wanted {
         node,
-        folder: folder.path().to_owned(),
         vgpu: name,
         weight: weight.unwrap_or(0),
         memory_bytes: memory.unwrap_or(0),
@@ -228,12 +270,34 @@ fn open(options: ServeOptions) -> Result<(Server, Folder, bool)> {
         region_bytes: region,
         sessions,
     };
-    Ok((Server::open(settings)?, folder, counts))
+    let server = Server::open(Opener::Own(wanted), folder.path().to_owned())?;
+    Ok((server, folder, counts))
+}
+
+/// `weft-guest serve`
+fn serve(options: ServeOptions) -> Result<i32> {
+    let (server, _folder, _) = open(options)?;
+    serve_always(server)
+}
+
+/// `weft-guest lend`
+fn run_lender(options: LendOptions) -> Result<i32> {
+    let LendOptions { node, folder, user, region, sessions } = options;
+    let (vgpu, token) = lender::grants()?;
+    let (weight, memory_bytes) = (0, 0);
+    let wanted = Wanted { node, vgpu, weight, memory_bytes, token, region_bytes: region, sessions };
+    lender::run(&wanted, &folder, user)
+}
+
+/// `weft-guest lent`
+fn serve_lent(folder: PathBuf) -> Result<i32> {
+    let folder = Folder::given(folder)?;
+    let lender = std::io::stdin().as_fd().try_clone_to_owned()?;
+    serve_always(Server::open(Opener::Lent(lender), folder.path().to_owned())?)
 }
 
 /// Serves for ever. What QEMU needs is printed, an argument a line.
-fn serve(options: ServeOptions) -> Result<i32> {
-    let (mut server, _folder, _) = open(options)?;
+fn serve_always(mut server: Server) -> Result<i32> {
     for argument in server.devices() {
         answer(&argument)?;
     }
@@ -245,6 +309,30 @@ fn serve(options: ServeOptions) -> Result<i32> {
 
 fn run_machine(options: ServeOptions, machine: MachineOptions) -> Result<i32> {
     let (mut server, folder, wants_counts) = open(options)?;
+    let mut child = start(machine, &server.devices())?;
+    let status = attend(&mut server, &mut child)?;
+    drop((child, folder));
+    if wants_counts {
+        let counts = server.counts();
+        answer(&format!(
+            "{{\"sessions\": {}, \"marks_in\": {}, \"marks_out\": {}}}",
+            counts.sessions, counts.marks_in, counts.marks_out
+        ))?;
+    }
+    Ok(status)
+}
+
+/// `weft-guest boot`
+fn boot(devices: &Path, machine: MachineOptions) -> Result<i32> {
+    let devices = std::fs::read_to_string(devices)
+        .with_context(|| format!("cannot read {}", devices.display()))?;
+    let devices: Vec<String> = devices.lines().map(str::to_owned).collect();
+    let status = start(machine, &devices)?.0.wait()?;
+    Ok(status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(-1))
+}
+
+/// Starts QEMU with these devices besides.
+fn start(machine: MachineOptions, devices: &[String]) -> Result<Qemu> {
     let machine = Machine {
         qemu: machine.qemu,
         accel: machine.accel,
@@ -256,18 +344,8 @@ fn run_machine(options: ServeOptions, machine: MachineOptions) -> Result<i32> {
         arguments: machine.arguments,
         program: machine.program,
     };
-    let child = bound(&machine.command(&server.devices()))?.stdin(Stdio::null()).spawn();
-    let mut child = Qemu(child.context("cannot start QEMU")?);
-    let status = attend(&mut server, &mut child)?;
-    drop((child, folder));
-    if wants_counts {
-        let counts = server.counts();
-        answer(&format!(
-            "{{\"sessions\": {}, \"marks_in\": {}, \"marks_out\": {}}}",
-            counts.sessions, counts.marks_in, counts.marks_out
-        ))?;
-    }
-    Ok(status)
+    let child = bound(&machine.command(devices))?.stdin(Stdio::null()).spawn();
+    Ok(Qemu(child.context("cannot start QEMU")?))
 }
 
 /// The same command as a process that ends with this one, however this one ends.

@@ -18,11 +18,11 @@ use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
 use weft_ring::{Access, MemoryFile, Segment, WakeFlag, bell, peer};
 use weft_wire::guest::{
-    AnswerFrame, Begun, FrameReader, GuestFrame, HelloFrame, HostFrame, OpenRegion, Processors,
-    Reception, filler,
+    AnswerFrame, Begun, FrameReader, GuestFrame, HelloFrame, HostFrame, Processors, filler,
 };
 use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION, RefusalCode, Welcome};
 
+use crate::opener::{Opened, Opener, Refused};
 use crate::outbox::Outbox;
 use crate::qemu;
 use crate::qmp::Monitor;
@@ -34,32 +34,8 @@ const ASKED_MAX: usize = 64;
 /// A daemon that is gone is looked for this often.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 
-/// The daemon answers the first message within this time.
-const OPEN_LIMIT: Duration = Duration::from_secs(20);
-
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
-
-/// What a machine is to have.
-#[derive(Debug, Clone)]
-pub struct Settings {
-    /// The node's tenant socket.
-    pub node: PathBuf,
-    /// Where the machine's serial ports connect to; made if it is not there.
-    pub folder: PathBuf,
-    /// The vGPU of all of its programs.
-    pub vgpu: String,
-    /// Weight if the vGPU is created; 0 for the node's default.
-    pub weight: u32,
-    /// Memory quota if the vGPU is created, in bytes; 0 for the node's default.
-    pub memory_bytes: u64,
-    /// Attach token; empty if none.
-    pub token: String,
-    /// Size of the region, in bytes.
-    pub region_bytes: u64,
-    /// Sessions at once.
-    pub sessions: u8,
-}
 
 /// What crossed the machine's border but for the region, and what that was for.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +59,8 @@ enum Source {
     MarksListener,
     MonitorListener,
     Monitor,
+    RegionListener,
+    Lender,
     SessionMarks(u8),
     Lifeline(u8),
 }
@@ -102,7 +80,9 @@ struct Session {
 /// The server of a machine.
 #[derive(Debug)]
 pub struct Server {
-    settings: Settings,
+    opener: Opener,
+    /// Where the machine's serial ports connect to.
+    folder: PathBuf,
     node: Option<OwnedFd>,
     lost_at: Option<Instant>,
     /// The region's name for the daemon.
@@ -111,6 +91,7 @@ pub struct Server {
     control_listener: UnixListener,
     marks_listener: UnixListener,
     monitor_listener: UnixListener,
+    region_listener: OwnedFd,
     monitor: Option<Monitor>,
     /// What it told.
     processors: Option<Processors>,
@@ -136,14 +117,16 @@ impl Server {
     ///
     /// # Errors
     /// When there is no node, or it refuses.
-    pub fn open(settings: Settings) -> Result<Self> {
-        let (node, region, name) = open_region(&settings, [0; 16])?;
+    pub fn open(opener: Opener, folder: PathBuf) -> Result<Self> {
+        let Opened { node, region, name } = opener.open([0; 16])?;
         let region = region.context("the node sent no region")?;
-        let control_listener = listen(&control_socket(&settings.folder))?;
-        let marks_listener = listen(&marks_socket(&settings.folder))?;
-        let monitor_listener = listen(&monitor_socket(&settings.folder))?;
+        let control_listener = listen(&control_socket(&folder))?;
+        let marks_listener = listen(&marks_socket(&folder))?;
+        let monitor_listener = listen(&monitor_socket(&folder))?;
+        let region_socket = vacant(&region_socket(&folder))?;
         Ok(Self {
-            settings,
+            opener,
+            folder,
             node: Some(node),
             lost_at: None,
             name,
@@ -151,6 +134,7 @@ impl Server {
             control_listener,
             marks_listener,
             monitor_listener,
+            region_listener: peer::listen(&region_socket, 0o600, 4)?,
             monitor: None,
             processors: None,
             is_monitor_bad: false,
@@ -173,13 +157,13 @@ impl Server {
     pub fn devices(&self) -> Vec<String> {
         let fd = self.region.as_fd().as_raw_fd();
         let region = PathBuf::from(format!("/proc/{}/fd/{fd}", std::process::id()));
-        qemu::devices(&region, self.region.len() as u64, &self.settings.folder)
+        qemu::devices(&region, self.region.len() as u64, &self.folder)
     }
 
     /// The folder of the sockets of the machine's ports.
     #[must_use]
     pub fn folder(&self) -> &Path {
-        &self.settings.folder
+        &self.folder
     }
 
     /// What crossed the border so far.
@@ -206,7 +190,7 @@ impl Server {
     /// When the system does not let it wait.
     pub fn step(&mut self, limit: Duration) -> Result<()> {
         self.say_due();
-        self.look_for_node();
+        self.look_for_node()?;
         self.ask_node();
         let limit = if self.node.is_some() { limit } else { limit.min(LOOK_EVERY) };
         for source in self.watched().wait(Some(limit))? {
@@ -219,6 +203,8 @@ impl Server {
                 Source::MarksListener => self.connect_marks()?,
                 Source::MonitorListener => self.connect_monitor()?,
                 Source::Monitor => self.hear_monitor(),
+                Source::RegionListener => self.show_region()?,
+                Source::Lender => bail!("who opened the region has ended"),
                 Source::SessionMarks(mark) => self.hear_worker(mark),
                 Source::Lifeline(mark) => self.lose_worker(mark),
             }
@@ -231,6 +217,10 @@ impl Server {
         watched.input(Source::ControlListener, self.control_listener.as_fd());
         watched.input(Source::MarksListener, self.marks_listener.as_fd());
         watched.input(Source::MonitorListener, self.monitor_listener.as_fd());
+        watched.input(Source::RegionListener, self.region_listener.as_fd());
+        if let Opener::Lent(lender) = &self.opener {
+            watched.end(Source::Lender, lender.as_fd());
+        }
         if let Some(monitor) = &self.monitor {
             watched.input(Source::Monitor, monitor.as_fd());
         }
@@ -282,6 +272,14 @@ impl Server {
         self.monitor = Monitor::new(socket.into())
             .inspect_err(|error| tell(&format!("no monitor: {error:#}")))
             .ok();
+        Ok(())
+    }
+
+    /// Gives the region to a machine without a hypervisor: whoever opens its socket has it.
+    fn show_region(&mut self) -> Result<()> {
+        let socket = peer::accept(&self.region_listener)?;
+        // Whoever came may have gone.
+        let _ = peer::send(&socket, &self.name, &[self.region.as_fd()]);
         Ok(())
     }
 
@@ -520,34 +518,39 @@ impl Server {
         }
     }
 
-    /// Looks for a daemon that took the place of the one that is gone.
-    fn look_for_node(&mut self) {
+    /// Looks for a daemon that took the place of the one that is gone. Whoever lent a
+    /// region that is lost is told: the machine must be started again.
+    fn look_for_node(&mut self) -> Result<()> {
         let is_due = self.lost_at.is_none_or(|at| at.elapsed() >= LOOK_EVERY);
         if self.node.is_some() || !is_due {
-            return;
+            return Ok(());
         }
         self.lost_at = Some(Instant::now());
-        match open_region(&self.settings, self.name) {
-            Ok((node, _, _)) => {
+        match self.opener.open(self.name) {
+            Ok(Opened { node, .. }) => {
                 tell("a node is there again");
                 self.node = Some(node);
                 self.tell_processors();
             }
             Err(error) if error.is::<Refused>() => {
+                if matches!(self.opener, Opener::Lent(_)) && self.sessions.is_empty() {
+                    return Err(error);
+                }
                 tell(&format!("{error}"));
                 // Sessions that there are go on; the refusal will not change.
                 self.lost_at = Some(Instant::now() + Duration::from_secs(3600));
             }
             Err(_) => {}
         }
+        Ok(())
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        for socket in [control_socket, marks_socket, monitor_socket] {
+        for socket in [control_socket, marks_socket, monitor_socket, region_socket] {
             // The folder may be gone.
-            let _ = fs::remove_file(socket(&self.settings.folder));
+            let _ = fs::remove_file(socket(&self.folder));
         }
     }
 }
@@ -570,66 +573,27 @@ pub fn monitor_socket(folder: &Path) -> PathBuf {
     folder.join("monitor.sock")
 }
 
+/// Socket that gives a machine without a hypervisor its region, in a machine's folder.
+#[must_use]
+pub fn region_socket(folder: &Path) -> PathBuf {
+    folder.join("region.sock")
+}
+
 fn listen(path: &Path) -> Result<UnixListener> {
     if std::os::unix::net::UnixStream::connect(path).is_ok() {
         bail!("another machine's server listens at {}", path.display());
     }
-    // What an earlier server left.
-    let _ = fs::remove_file(path);
-    let listener = peer::listen_stream(path, 0o600, 4);
+    let listener = peer::listen_stream(&vacant(path)?, 0o600, 4);
     listener.with_context(|| format!("cannot listen at {}", path.display()))
 }
 
-/// The node has refused the region.
-#[derive(Debug)]
-struct Refused(String);
-
-impl std::fmt::Display for Refused {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "the node refused: {}", self.0)
-    }
-}
-
-impl std::error::Error for Refused {}
-
-/// Opens a region at the node, or the one of that name again: the connection, the region's file,
-/// its name.
-fn open_region(
-    settings: &Settings,
-    region: [u8; 16],
-) -> Result<(OwnedFd, Option<OwnedFd>, [u8; 16])> {
-    let path = settings.node.display();
-    let node = peer::connect_plain(&settings.node).with_context(|| {
-        format!("no weft node listens on {path}: start one with `weft node`, or set --runtime-dir")
-    })?;
-    let stranger = peer::stranger(&node, true)?;
-    if let Some(uid) = stranger {
-        bail!(
-            "the weft socket {path} is user {uid}'s: only nodes of your own user and of root are used"
-        );
-    }
-    let open = OpenRegion {
-        version: PROTOCOL_VERSION,
-        region,
-        vgpu: settings.vgpu.clone(),
-        weight: settings.weight,
-        memory_bytes: settings.memory_bytes,
-        token: settings.token.clone(),
-        region_bytes: settings.region_bytes,
-        sessions: settings.sessions,
-    };
-    peer::send(&node, &open.to_bytes()?, &[])?;
-    rustix::net::sockopt::set_socket_timeout(
-        &node,
-        rustix::net::sockopt::Timeout::Recv,
-        Some(OPEN_LIMIT),
-    )?;
-    let message = peer::receive(&node, HANDSHAKE_BYTES_MAX)?.context("the node hung up")?;
-    match Reception::from_bytes(&message.bytes)? {
-        Reception::Region(region) => {
-            Ok((node, message.descriptors.into_iter().next(), region.region))
+/// The same path, without what an earlier server left there.
+fn vacant(path: &Path) -> Result<PathBuf> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(error).with_context(|| format!("cannot replace {}", path.display()))
         }
-        Reception::Refused { code: _, message } => Err(Refused(message).into()),
+        Ok(()) | Err(_) => Ok(path.to_owned()),
     }
 }
 

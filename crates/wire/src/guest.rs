@@ -48,7 +48,8 @@ message! {
         weight: u32,
         /// Memory quota wanted if the vGPU is created, in bytes; 0 for the default.
         memory_bytes: u64,
-        /// Attach token; empty if none.
+        /// Attach token, or empty. Or grants, each with the digest of its bearer's key as an
+        /// endpoint shows it, and spaces between: then the machine has their vGPUs, as they are.
         token: String,
         /// Size of the region, in bytes: a power of two, as a PCI device's memory is.
         region_bytes: u64,

@@ -254,7 +254,7 @@ answered! {
         pub weight: u32,
         /// How far it is.
         pub state: CgpuState,
-        /// The address at which the VM finds it.
+        /// The address at which the VM finds it; `ivshmem:N` if it shares memory with the node.
         #[serde(default)]
         pub masked: Option<String>,
         /// The GPU, for administrators.

@@ -16,7 +16,12 @@ struct Cloud {
     folder: TempDir,
     control: Option<Child>,
     url: String,
+    /// Where the control plane is to kill itself.
+    crash_at: Option<&'static str>,
 }
+
+/// cGPUs of the VM's own host, with whose node it shares memory.
+const LOCAL: &str = "-locality=local";
 
 fn control() -> Command {
     Command::new(provided("WEFT_TEST_BIN").join("weft-control"))
@@ -26,7 +31,8 @@ impl Cloud {
     fn start(flags: &[&str]) -> Self {
         let node = Node::start(&["remote.listen=127.0.0.1:0", "remote.user=0"]);
         let folder = tempfile::Builder::new().prefix("weft-cloud-").tempdir().unwrap();
-        let mut cloud = Self { node: Some(node), folder, control: None, url: String::new() };
+        let mut cloud =
+            Self { node: Some(node), folder, control: None, url: String::new(), crash_at: None };
         for (name, role) in [("admin", "admin"), ("team", "member"), ("others", "member")] {
             let mut command = control();
             command.args(["token", name, "--role", role, "--state-dir"]).arg(cloud.state());
@@ -39,7 +45,8 @@ impl Cloud {
         }
         cloud.launch(flags);
         let admin = cloud.node().path().join("admin.sock");
-        cloud.http("PUT", "/v1/nodes/n1", &format!("{{\"admin\":\"{}\"}}", admin.display()));
+        let node = format!("{{\"admin\":\"{}\",\"host\":\"local\"}}", admin.display());
+        cloud.http("PUT", "/v1/nodes/n1", &node);
         let quota = "{\"quota\":{\"cgpus\":4,\"memory_mib\":4096,\"exclusive_gpus\":1}}";
         cloud.http("PUT", "/v1/projects/team", quota);
         cloud
@@ -48,7 +55,8 @@ impl Cloud {
     /// `weft-control local` as its users start it; what it prints are its tokens' places.
     fn start_local() -> Self {
         let folder = tempfile::Builder::new().prefix("weft-cloud-").tempdir().unwrap();
-        let mut cloud = Self { node: None, folder, control: None, url: String::new() };
+        let mut cloud =
+            Self { node: None, folder, control: None, url: String::new(), crash_at: None };
         let others_pass = PermissionsExt::from_mode(0o711);
         std::fs::set_permissions(cloud.folder.path(), others_pass).unwrap();
         let mut all = vec!["local"];
@@ -80,11 +88,23 @@ impl Cloud {
         self.begin(&all);
     }
 
+    /// Starts the control plane anew, which kills itself at that place.
+    fn crash(&mut self, at: Option<&'static str>) {
+        if let Some(mut control) = self.control.take() {
+            // It may have done so already.
+            let _ = control.kill();
+            control.wait().unwrap();
+        }
+        self.crash_at = at;
+        self.launch(&[]);
+    }
+
     fn begin(&mut self, arguments: &[&str]) {
         let (out, log) = (self.folder.path().join("out"), self.folder.path().join("log"));
         let mut command = control();
         command.args(arguments).args(["--listen", "127.0.0.1:0", "--state-dir"]);
         command.arg(self.state()).stdin(Stdio::null());
+        command.envs(self.crash_at.map(|place| ("WEFT_CONTROL_CRASH_AT", place)));
         command.stdout(std::fs::File::create(&out).unwrap());
         command.stderr(std::fs::File::options().create(true).append(true).open(log).unwrap());
         let mut child = command.spawn().unwrap();
@@ -140,7 +160,23 @@ impl Cloud {
         all.extend_from_slice(arguments);
         let (code, text) = self.gsaas("team", &all);
         assert_eq!(code, Some(0), "{text}\n{}", self.log());
-        text.lines().next_back().unwrap().to_owned()
+        // What is said for people while it takes long comes behind it.
+        text.lines().next().unwrap().to_owned()
+    }
+
+    /// The sessions of a VM's programs.
+    fn sessions(&self, id: &str) -> u32 {
+        let vgpus = self.admin().list().unwrap();
+        vgpus.iter().filter(|vgpu| vgpu.name.contains(id)).map(|vgpu| vgpu.sessions).sum()
+    }
+
+    /// The node's administrator, whoever has started it.
+    fn admin(&self) -> weft_node::admin::Client {
+        let socket = self.state().join("node/admin.sock");
+        match &self.node {
+            Some(node) => node.admin(),
+            None => weft_node::admin::Client::connect(&socket).unwrap(),
+        }
     }
 
     /// What a VM has printed when its script has ended.
@@ -244,25 +280,31 @@ fn a_vm_reaches_its_masked_address_only() {
 /// A program goes on while the control plane is killed and started again, and ends with its VM.
 #[test]
 fn a_program_outlives_the_control_plane_and_ends_with_its_vm() {
+    outlives_the_control_plane(&[]);
+}
+
+#[test]
+fn a_program_that_shares_memory_outlives_the_control_plane_and_ends_with_its_vm() {
+    outlives_the_control_plane(&[LOCAL]);
+}
+
+fn outlives_the_control_plane(more: &[&str]) {
     let mut cloud = Cloud::start(&[]);
     let script = format!("exec {} 100000000", program("relay").display());
-    let id = cloud.launch_vm(&script, &["-ncgpus=1", "-poolmem=512", "-mode=shared"]);
-    let sessions = |cloud: &Cloud| {
-        let vgpus = cloud.node().admin().list().unwrap();
-        vgpus.iter().filter(|vgpu| vgpu.name.contains(&id)).map(|vgpu| vgpu.sessions).sum::<u32>()
-    };
-    eventually("the program's session", || sessions(&cloud) == 1);
+    let shared = ["-ncgpus=1", "-poolmem=512", "-mode=shared"];
+    let id = cloud.launch_vm(&script, &[&shared, more].concat());
+    eventually("the program's session", || cloud.sessions(&id) == 1);
     let mut control = cloud.control.take().unwrap();
     control.kill().unwrap();
     control.wait().unwrap();
     cloud.launch(&[]);
-    assert_eq!(sessions(&cloud), 1);
+    assert_eq!(cloud.sessions(&id), 1);
     let (code, text) = cloud.gsaas("team", &["-list"]);
     assert!(code == Some(0) && text.contains("ready"), "{text}");
     let (code, text) = cloud.gsaas("team", &["-t", &format!("-id={id}")]);
     assert_eq!(code, Some(0), "{text}");
     cloud.node().wait_until_empty();
-    assert_eq!(sessions(&cloud), 0);
+    assert_eq!(cloud.sessions(&id), 0);
 }
 
 #[test]
@@ -274,4 +316,220 @@ fn a_vm_works_also_where_namespaces_are_not_permitted() {
     assert!(console.contains("PASSED"), "{console}");
     assert!(cloud.log().contains("not kept apart"), "it says so");
     assert_eq!(cloud.gsaas("team", &["-t", &format!("-id={id}")]).0, Some(0));
+}
+
+/// A VM whose cGPUs are its host's runs an unmodified program through memory that it shares with
+/// the node: the commands of one with two cGPUs go there, and no gateway and no relay has a part.
+#[test]
+fn a_vm_with_local_cgpus_shares_memory_with_the_node() {
+    let cloud = Cloud::start(&[]);
+    let (one, devices) = (program("vector_add"), program("devices"));
+    let script =
+        format!("set -e; {}; echo \"at $CGPU_0 $CGPU_1\"; {} 2", one.display(), devices.display());
+    let arguments = ["-ncgpus=2", "-poolmem=256", "-mode=shared", "-weight=3", LOCAL];
+    let id = cloud.launch_vm(&script, &arguments);
+    let console = cloud.console(&id);
+    assert!(console.contains("PASSED") && console.contains("ended with 0"), "{console}");
+    assert!(console.contains("at ivshmem:0 ivshmem:0"), "{console}");
+    let log = cloud.node().log();
+    assert!(log.contains("a virtual machine is there"), "{log}");
+    let folder = cloud.state().join("vms").join(&id);
+    assert!(!folder.join("rows.json").exists(), "nothing leads anywhere");
+    let vgpus = cloud.admin().list().unwrap();
+    let own: Vec<_> = vgpus.iter().filter(|vgpu| vgpu.name.contains(&id)).collect();
+    assert!(own.iter().all(|vgpu| (vgpu.weight, vgpu.memory_bytes) == (3, 256 << 20)), "{own:?}");
+    assert!(own.len() == 2 && own.iter().all(|vgpu| vgpu.used_ns > 0), "{own:?}");
+    assert_eq!(cloud.gsaas("team", &["-t", &format!("-id={id}")]).0, Some(0));
+    eventually("the memory to be given back", || {
+        cloud.node().log().contains("a virtual machine is gone")
+    });
+}
+
+/// Neither by a name that it was not granted nor through the other one's folder.
+#[test]
+fn a_vm_does_not_reach_what_another_one_shares_with_the_node() {
+    let cloud = Cloud::start_local();
+    let (relay, add) = (cloud.folder.path().join("relay"), cloud.folder.path().join("vector_add"));
+    std::fs::copy(program("relay"), &relay).unwrap();
+    std::fs::copy(program("vector_add"), &add).unwrap();
+    let shared = ["-ncgpus=1", "-poolmem=128", "-mode=shared", LOCAL];
+    let victim = cloud.launch_vm(&format!("exec {} 100000000", relay.display()), &shared);
+    eventually("the program's session", || cloud.sessions(&victim) == 1);
+    let there = cloud.state().join("vms").join(&victim);
+    let guest = provided("WEFT_TEST_BIN").join("weft-guest");
+    let (add, there, guest) = (add.display(), there.display(), guest.display());
+    let script = format!(
+        "{add} | grep -o PASSED
+         WEFT_VGPU=cgpu-{victim}-0 {add} && echo REACHED
+         WEFT_SOCKET={there}/run/0.sock {add} && echo REACHED
+         for one in control marks region; do test -S {there}/region-0/$one.sock && echo SEEN; done
+         {guest} agent --socket $HOME/other.sock --region {there}/region-0/region.sock \
+             --control {there}/region-0/control.sock --marks {there}/region-0/marks.sock true \
+             && echo REACHED
+         true"
+    );
+    let id = cloud.launch_vm(&script, &shared);
+    let console = cloud.console(&id);
+    assert!(console.contains("PASSED"), "{console}");
+    assert!(console.contains("this virtual machine has vGPU"), "{console}");
+    if is_root() && is_passable(&provided("WEFT_TEST_BIN")) {
+        assert!(!console.contains("REACHED") && !console.contains("SEEN"), "{console}");
+    }
+    assert_eq!(cloud.sessions(&victim), 1, "it noticed nothing");
+}
+
+/// Revoked at the node a grant ends what runs and lets nothing more begin; the VM's end does, too.
+#[test]
+fn a_grant_that_is_revoked_ends_what_shares_memory() {
+    let cloud = Cloud::start(&["--sweep-s", "1"]);
+    let (relay, add) = (program("relay"), program("vector_add"));
+    let script = format!(
+        "{} 100000000; echo \"status $?\"; {}; echo \"status $?\"; sleep 100000",
+        relay.display(),
+        add.display()
+    );
+    let shared = ["-ncgpus=1", "-poolmem=128", "-mode=shared", LOCAL];
+    let id = cloud.launch_vm(&script, &shared);
+    eventually("the program's session", || cloud.sessions(&id) == 1);
+    cloud.admin().remove(&format!("cgpu-{id}-0"), true).unwrap();
+    let mut console = String::new();
+    eventually("both programs to end", || {
+        console = cloud.gsaas("team", &["-console", &format!("-id={id}")]).1;
+        console.matches("status ").count() == 2
+    });
+    assert!(console.contains("status 2"), "a CUDA error: {console}");
+    assert!(console.contains("was removed since the grant was made"), "{console}");
+    // The control plane finds that the grant is gone, and gives the rest back.
+    eventually("the instance to have failed", || {
+        let text = cloud.gsaas("team", &["-show", &format!("-id={id}")]).1;
+        text.contains("failed")
+    });
+}
+
+/// Whoever shares the memory is killed: the program gets an error, and the VM is told of as lost.
+#[test]
+fn a_vm_whose_shared_memory_is_lost_fails_in_words() {
+    let cloud = Cloud::start(&["--sweep-s", "1"]);
+    let script = format!("{} 100000000; sleep 100000", program("relay").display());
+    let shared = ["-ncgpus=1", "-poolmem=128", "-mode=shared", LOCAL];
+    let id = cloud.launch_vm(&script, &shared);
+    eventually("the program's session", || cloud.sessions(&id) == 1);
+    let lock = cloud.state().join("vms").join(&id).join("region.lock");
+    let holder = std::fs::read_to_string(lock).unwrap();
+    let pid = holder.split(' ').next().and_then(|pid| pid.parse().ok()).unwrap();
+    let pid = rustix::process::Pid::from_raw(pid).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
+    let mut text = String::new();
+    eventually("the instance to have failed", || {
+        text = cloud.gsaas("team", &["-show", &format!("-id={id}")]).1;
+        text.contains("failed")
+    });
+    assert!(text.contains("no memory is shared with the VM"), "{text}");
+    cloud.node().wait_until_empty();
+}
+
+/// A node that is started again finds the memory by the sessions in it.
+#[test]
+fn a_vm_goes_on_sharing_memory_when_the_node_is_started_again() {
+    let mut cloud = Cloud::start(&[]);
+    let go = cloud.folder.path().join("go");
+    let script = format!(
+        "{} 100000000 &
+         while [ ! -e {} ]; do sleep 0.05; done
+         until {}; do sleep 0.05; done",
+        program("relay").display(),
+        go.display(),
+        program("vector_add").display()
+    );
+    let shared = ["-ncgpus=1", "-poolmem=256", "-mode=shared", LOCAL];
+    let id = cloud.launch_vm(&script, &shared);
+    eventually("the program's session", || cloud.sessions(&id) == 1);
+    let node = cloud.node.as_mut().unwrap();
+    node.kill();
+    node.launch();
+    std::fs::write(&go, "").unwrap();
+    let console = cloud.console(&id);
+    assert!(console.contains("PASSED"), "{console}");
+    assert_eq!(cloud.sessions(&id), 1, "the one that was there goes on");
+}
+
+/// The control plane is killed while it makes a VM that shares memory, and while it removes one:
+/// the next one goes on, and nothing is left at the end.
+#[test]
+fn what_shares_memory_outlives_a_control_plane_that_is_killed_at_a_step() {
+    let mut cloud = Cloud::start(&[]);
+    let script = cloud.folder.path().join("script");
+    std::fs::write(&script, program("vector_add").display().to_string()).unwrap();
+    let userdata = format!("-userdata={}", script.display());
+    for place in ["before:create", "after:create", "after:port", "kept:unrule", "after:terminate"] {
+        let key = format!("-key={}", place.replace(':', "-"));
+        let shared = ["-l", "-ncgpus=1", "-poolmem=128", "-mode=shared", LOCAL, &userdata, &key];
+        cloud.crash(Some(place));
+        let (code, text) = cloud.gsaas("team", &shared);
+        if code != Some(0) {
+            // It was killed while it made it: the same request is about the same VM.
+            cloud.crash(None);
+            let (code, text) = cloud.gsaas("team", &shared);
+            assert_eq!(code, Some(0), "{place}: {text}\n{}", cloud.log());
+        }
+        let (_, again) = cloud.gsaas("team", &shared);
+        let id = again.lines().next().unwrap().to_owned();
+        assert!(code != Some(0) || text.contains(&id), "{place}: {text}");
+        let console = cloud.console(&id);
+        assert!(console.contains("PASSED"), "{place}: {console}");
+        let terminate = ["-t", &format!("-id={id}")];
+        if cloud.gsaas("team", &terminate).0 != Some(0) {
+            cloud.crash(None);
+            cloud.gsaas("team", &terminate);
+        }
+        eventually("nothing to be left", || {
+            let vgpus = cloud.admin().list().unwrap();
+            let folders = std::fs::read_dir(cloud.state().join("vms")).unwrap().count();
+            folders == 0 && vgpus.iter().all(|vgpu| !vgpu.name.contains(&id))
+        });
+        let left = processes_of(&cloud.state().join("vms"));
+        assert!(left.is_empty(), "{place}: {left:?}");
+    }
+}
+
+/// Processes whose command line names a folder.
+fn processes_of(folder: &Path) -> Vec<String> {
+    let folder = folder.display().to_string();
+    let entries = std::fs::read_dir("/proc").unwrap().flatten();
+    let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());
+    let lines = lines.map(|line| String::from_utf8_lossy(&line).replace('\0', " "));
+    lines.filter(|line| line.contains(&folder)).collect()
+}
+
+/// A VM that is a virtual machine: what QEMU interprets runs an unmodified program on its cGPU,
+/// through the device's memory.
+#[test]
+fn a_virtual_machine_of_the_local_cloud_runs_a_program_on_its_cgpu() {
+    let image = provided("WEFT_TEST_GUEST");
+    let place = |name: &str| image.join(name).display().to_string();
+    let (kernel, initrd, qemu) = (place("vmlinuz"), place("initrd"), place("qemu"));
+    let mut flags = vec!["--vm-kernel", &kernel, "--vm-initrd", &initrd, "--vm-accel", "tcg"];
+    if Path::new(&qemu).exists() {
+        flags.extend(["--vm-qemu", &qemu]);
+    }
+    let cloud = Cloud::start(&flags);
+    let script = "set -e; vector_add; echo \"at $CGPU_0 as $(id -u)\"";
+    let shared = ["-ncgpus=1", "-poolmem=256", "-mode=shared"];
+    let local = [&shared[..], &["-weight=2", LOCAL]].concat();
+    let id = cloud.launch_vm(script, &local);
+    let console = cloud.console(&id);
+    assert!(console.contains("PASSED") && console.contains("ended with 0"), "{console}");
+    assert!(console.contains("at ivshmem:0 as 1000"), "{console}");
+    let vgpus = cloud.admin().list().unwrap();
+    let own = vgpus.iter().find(|vgpu| vgpu.name.contains(&id)).unwrap();
+    assert!((own.weight, own.memory_bytes) == (2, 256 << 20) && own.used_ns > 0, "{own:?}");
+    let (code, text) = cloud.gsaas("team", &[&["-l"][..], &shared].concat());
+    assert!(code == Some(1) && text.contains("came to nothing"), "{text}");
+    assert!(cloud.log().contains("-locality=local"), "administrators see why: {}", cloud.log());
+    // Another one runs until its grant is gone.
+    let id = cloud.launch_vm("relay 100000000", &local);
+    eventually("the program's session", || cloud.sessions(&id) == 1);
+    assert_eq!(cloud.gsaas("team", &["-t", &format!("-id={id}")]).0, Some(0));
+    cloud.node().wait_until_empty();
+    assert_eq!(cloud.sessions(&id), 0);
 }

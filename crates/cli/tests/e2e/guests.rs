@@ -11,6 +11,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::node::assert_share;
+use crate::remote;
 use crate::support::{
     Conversation, Node, driver, eventually, finish, program, provided, success, text_of, weft,
 };
@@ -168,6 +169,63 @@ fn a_machine_that_dies_ends_its_sessions_and_no_others() {
     assert_eq!(status.code(), Some(2), "a CUDA error: {status}");
     assert!(lives.wait().success());
     node.wait_until_empty();
+}
+
+/// What `weft-guest lend` serves, started with these grants.
+fn lend(node: &Node, folder: &Path, grants: &[&str]) -> Conversation {
+    let mut command = guest();
+    command.arg("lend").arg("--node").arg(node.path().join("tenant.sock"));
+    command.arg("--folder").arg(folder).args(["--region", "64MiB", "--sessions", "2"]);
+    let mut lender = Conversation::start(command);
+    lender.say(&format!("{}\n\n", grants.join("\n")));
+    lender
+}
+
+/// A cloud's machine: its server never gets to the node, and the node judges by the grants.
+#[test]
+fn a_region_that_grants_open_is_for_their_vgpus_alone() {
+    let node = remote::node(&[]);
+    let (one, _) = remote::grant(&node, &["one", "--uses", "8", "--weight", "3"]);
+    let (two, _) = remote::grant(&node, &["two", "--uses", "8"]);
+    let folder = tempfile::Builder::new().prefix("weft-vm-").tempdir().unwrap();
+    let vm = folder.path().join("vm");
+    let lender = lend(&node, &vm, &[&one, &two]);
+    while lender.line() != "ready" {}
+    let agent = Conversation::start(agent(&folder, &vm.join("region.sock")));
+    let socket = folder.path().join("guest.sock");
+    eventually("the agent", || socket.exists());
+    symlink(driver(), folder.path().join("libcuda.so.1")).unwrap();
+    let run = |vgpu: &str| {
+        let mut command = Command::new(program("vector_add"));
+        command.env("WEFT_SOCKET", &socket).env("WEFT_VGPU", vgpu).env_remove("WEFT_ATTACH");
+        command.env("LD_LIBRARY_PATH", folder.path());
+        text_of(&finish(command))
+    };
+    for vgpu in ["", "one", "two"] {
+        let text = run(vgpu);
+        assert!(text.contains("PASSED"), "{vgpu}: {text}");
+    }
+    let vgpus = node.admin().list().unwrap();
+    assert!(vgpus.len() == 2 && vgpus.iter().all(|vgpu| vgpu.used_ns > 0), "{vgpus:?}");
+    assert_eq!(vgpus.iter().find(|vgpu| vgpu.name == "one").unwrap().weight, 3);
+    let text = run("three");
+    assert!(text.contains("has vGPU `one,two`"), "{text}");
+    node.admin().remove("two", true).unwrap();
+    let text = run("two");
+    assert!(text.contains("was removed since the grant was made"), "{text}");
+    assert!(run("one").contains("PASSED"), "the other one is there");
+    drop((agent, lender));
+    eventually("the machine to be gone", || node.log().contains("a virtual machine is gone"));
+    // What is no grant, or not this node's, opens nothing.
+    let mut forged = one.clone().into_bytes();
+    let last = forged.last_mut().unwrap();
+    *last = if *last == b'0' { b'1' } else { b'0' };
+    let forged = String::from_utf8(forged).unwrap();
+    for refused in ["", "secret", forged.as_str()] {
+        let mut lender = lend(&node, &vm, &[refused]);
+        assert!(!lender.wait().success(), "{refused}");
+    }
+    assert!(node.log().contains("not genuine"), "{}", node.log());
 }
 
 /// Somebody in the guest writes random words all over the region.

@@ -2,6 +2,7 @@
 //! fail when they are told to.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::{Failure, Provisioner, VmSpec, VmState};
@@ -194,6 +195,10 @@ impl Nodes for Fake {
 
     fn vgpus(&self, admin: &str) -> Result<Vec<String>, Failure> {
         self.act("vgpus", |inner| inner.vgpus.get(admin).into_iter().flatten().cloned().collect())
+    }
+
+    fn tenant_socket(&self, admin: &str) -> Result<PathBuf, Failure> {
+        self.act("tenant_socket", |_| format!("{admin}.sock").into())
     }
 
     fn gateway(&self, admin: &str) -> Result<Option<String>, Failure> {

@@ -5,6 +5,8 @@ pub mod local;
 pub mod openstack;
 pub mod slurm;
 
+use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -26,6 +28,24 @@ fn ensure_room(number: u32, whose: &str) -> Result<(), Failure> {
 /// Where a VM with a network of its own finds its gateway of this number.
 fn link_local(number: u32) -> String {
     format!("169.254.77.{}:{MASKED_PORT}", number + 1)
+}
+
+/// How the addresses begin of nodes with which a VM shares memory.
+const SHARED: &str = "ivshmem:";
+
+/// cGPUs of one node that a VM has by shared memory; of more their grants do not fit into one
+/// message to the node, and the VM goes over the network.
+const SHARED_CGPUS_MAX: usize = 32;
+
+/// What stands for a masked address where a VM shares memory with the node of this number.
+fn shared(number: u32) -> String {
+    format!("{SHARED}{number}")
+}
+
+/// Whether that is what an address is: nothing leads there.
+#[must_use]
+pub fn is_shared(masked: &str) -> bool {
+    masked.starts_with(SHARED)
 }
 
 /// Why something outside was not done.
@@ -75,6 +95,9 @@ pub struct VmSpec {
     pub environment: Vec<(String, String)>,
     /// Masked addresses, each with the grants that are shown there: secrets.
     pub gateways: Vec<(String, Vec<String>)>,
+    /// Tenant sockets of the nodes with which the VM shares memory, by what stands for the address.
+    #[serde(default)]
+    pub nodes: BTreeMap<String, PathBuf>,
     /// The shell script that runs when it has booted.
     pub user_data: String,
 }
@@ -117,6 +140,15 @@ pub trait Provisioner: Send + Sync + std::fmt::Debug {
     /// # Errors
     /// If there are too many.
     fn masked(&self, slot: u32, number: u32) -> Result<String, Failure>;
+
+    /// Where a VM finds the node of this number whose GPUs are on its own host, of which it has so
+    /// many cGPUs: memory that both share, where that can be.
+    ///
+    /// # Errors
+    /// If there are too many.
+    fn masked_here(&self, slot: u32, number: u32, _cgpus: usize) -> Result<String, Failure> {
+        self.masked(slot, number)
+    }
 
     /// Asks for a VM, if it is not there.
     ///

@@ -198,6 +198,7 @@ mod tests {
             host: None,
             environment: Vec::new(),
             gateways: Vec::new(),
+            nodes: std::collections::BTreeMap::new(),
             user_data: String::new(),
         }
     }

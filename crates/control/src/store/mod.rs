@@ -4,6 +4,7 @@
 pub mod postgres;
 mod rows;
 mod shared;
+mod sql;
 pub mod sqlite;
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};

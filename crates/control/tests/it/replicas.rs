@@ -14,7 +14,7 @@ use weft_control::store::{Effects, Leading, Store, StoreError};
 use crate::crash::{assert_empty, begin, set_up, terminate, wait_for, wait_gone};
 use crate::database::Cluster;
 use crate::store::{audit, event, part, reservation, stocked};
-use crate::support::{Program, Replica, eventually, shared};
+use crate::support::{DEADLINE, Program, Replica, eventually, shared};
 use crate::tls::file as certificate;
 
 /// A lease that nobody loses because the machine is slow.
@@ -107,6 +107,27 @@ fn a_database_that_was_away_is_used_again() {
     eventually("it to read", || store.audit(&part()).is_ok());
     eventually("it to write", || store.note(&audit()).is_ok());
     assert!(store.audit(&part()).unwrap().len() >= 2);
+}
+
+#[test]
+fn a_lease_that_is_given_back_is_anothers_at_once() {
+    let Some(cluster) = Cluster::start() else { return };
+    let url = cluster.database("given");
+    let (first, second) = (replica(&url, "http://first"), replica(&url, "http://second"));
+    second.give_back().unwrap();
+    assert_eq!(first.ask().unwrap(), Asked::Held, "whoever has nothing gives nothing back");
+    first.note(&audit()).unwrap();
+    let waits = replica(&url, "http://third");
+    let (told, won) = std::sync::mpsc::channel();
+    waits.campaign(move || told.send(()).unwrap(), || {}).unwrap();
+    first.give_back().unwrap();
+    // Long before it would ask again of itself: the lease is an hour's.
+    won.recv_timeout(DEADLINE).unwrap();
+    assert_eq!(waits.leading(), Leading::Here);
+    let late = first.note(&audit()).unwrap_err();
+    assert!(matches!(late, StoreError::NotLeader(_)), "{late}");
+    assert_eq!(first.ask().unwrap(), Asked::Lost, "it has had its term");
+    assert_eq!(waits.audit(&part()).unwrap().len(), 1);
 }
 
 /// The address of a database over TCP and TLS.
@@ -222,6 +243,33 @@ fn another_replica_removes_what_the_leader_was_killed_at() {
         wait_gone(&program, &id);
         assert_empty(&program, place);
     }
+}
+
+/// With a lease of five minutes: whoever waits for it to end waits longer than this test.
+#[test]
+fn a_leader_that_is_told_to_end_lets_another_one_lead() {
+    let Some(cluster) = Cluster::start() else { return };
+    let (mut program, _) = with_database(&cluster, "told");
+    let flags = ["--lease-s", "300"];
+    let mut first = program.replica(None, &flags);
+    wait_until_it_leads(&mut program, &first);
+    set_up(&program);
+    let second = program.replica(None, &flags);
+    let id = begin(&program).id;
+    wait_for(&program, &id, InstanceState::Ready);
+    send(&first, Signal::TERM);
+    eventually("the leader to end", || first.process.try_wait().unwrap().is_some());
+    let status = first.process.wait().unwrap();
+    assert!(status.success(), "{status}: {}", program.log());
+    wait_until_it_leads(&mut program, &second);
+    terminate(&program, &id);
+    wait_gone(&program, &id);
+    assert_empty(&program, "after the leader");
+    // One that waits has nothing to give back.
+    let mut third = program.replica(None, &flags);
+    send(&third, Signal::TERM);
+    eventually("the third to end", || third.process.try_wait().unwrap().is_some());
+    assert!(third.process.wait().unwrap().success());
 }
 
 #[test]

@@ -419,6 +419,7 @@ fn a_sweep_removes_what_nobody_knows_and_restores_what_is_missing() {
         host: None,
         environment: Vec::new(),
         gateways: Vec::new(),
+        nodes: std::collections::BTreeMap::new(),
         user_data: String::new(),
     };
     world.provisioner.create(&stranger).unwrap();

@@ -371,6 +371,11 @@ impl Program {
         (child, url.unwrap_or_default().to_owned())
     }
 
+    /// The process that runs.
+    pub(crate) fn pid(&self) -> u32 {
+        self.process.as_ref().unwrap().id()
+    }
+
     /// A client with the administrator's token.
     pub(crate) fn client(&self) -> Client {
         Client::new(&self.url, &self.token).unwrap()

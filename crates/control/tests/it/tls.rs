@@ -1,18 +1,19 @@
-//! Over TLS. The certificates are those of `openssl req -x509`, for a hundred years; the key of the
-//! authority was thrown away.
+//! Over TLS. The certificates are those of `openssl req -x509`, for a hundred years; the keys of
+//! the authorities were thrown away.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal, kill_process};
 use weft_api::v1::{Client, ClientError, Role};
 use weft_control::bounded::IDLE_LIMIT;
 use weft_control::store::TokenRow;
-use weft_control::tls::settings;
+use weft_control::tls::Certificates;
 
 use crate::http::serve_with;
-use crate::support::{Cloud, DEADLINE, Program, shared};
+use crate::support::{Cloud, DEADLINE, Program, eventually, shared};
 
 /// How long a connection may say nothing where that is what is tried.
 const IDLE: Duration = Duration::from_secs(1);
@@ -24,8 +25,8 @@ pub(crate) fn file(name: &str) -> PathBuf {
 fn serve(cloud: &Cloud, idle: Duration) -> SocketAddr {
     let row = TokenRow { name: "root".into(), project: None, role: Role::Admin, created_ms: 0 };
     cloud.store.add_token(&row, weft_control::random::digest(b"root"), None).unwrap();
-    let tls = settings(&file("certificate.pem"), &file("key.pem")).unwrap();
-    serve_with(&cloud.service, idle, Some(tls))
+    let certificates = Certificates::load(&file("certificate.pem"), &file("key.pem")).unwrap();
+    serve_with(&cloud.service, idle, Some(certificates.settings().unwrap()))
 }
 
 fn client(address: SocketAddr, authority: &str) -> Client {
@@ -110,4 +111,71 @@ fn the_program_speaks_tls_and_says_what_is_wrong_with_its_files() {
         program.kill();
         assert!(program.log().contains(words), "{words}: {}", program.log());
     }
+}
+
+/// Files that are renewed while the program runs.
+struct Renewable {
+    program: Program,
+    address: SocketAddr,
+    /// What was connected before: it goes on.
+    before: Client,
+}
+
+impl Renewable {
+    fn start() -> Self {
+        let mut program = Program::new();
+        let place = |name: &str| program.folder.path().join(name);
+        let (certificate, key) = (place("certificate.pem"), place("key.pem"));
+        std::fs::copy(file("certificate.pem"), &certificate).unwrap();
+        std::fs::copy(file("key.pem"), &key).unwrap();
+        let [certificate, key] = [certificate, key].map(|path| path.display().to_string());
+        program.start(None, &["--tls-cert", &certificate, "--tls-key", &key]);
+        let address = program.url["https://".len()..].parse().unwrap();
+        let before = client(address, "authority.pem");
+        before.ready().unwrap();
+        Self { program, address, before }
+    }
+
+    /// As whoever renews certificates does it: another file takes the place of the one before.
+    fn renew(&self, name: &str) {
+        let place = self.program.folder.path().join(name);
+        let fresh = place.with_extension("new");
+        std::fs::copy(file(&format!("next-{name}")), &fresh).unwrap();
+        std::fs::rename(&fresh, &place).unwrap();
+    }
+
+    fn hang_up(&self) {
+        let pid = i32::try_from(self.program.pid()).unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), Signal::HUP).unwrap();
+    }
+
+    fn shows_the_next_one(&self) -> bool {
+        client(self.address, "next-authority.pem").ready().is_ok()
+    }
+}
+
+#[test]
+fn a_renewed_certificate_is_shown_without_a_restart() {
+    let renewable = Renewable::start();
+    assert!(!renewable.shows_the_next_one());
+    renewable.renew("certificate.pem");
+    renewable.renew("key.pem");
+    eventually("the next certificate to be seen", || renewable.shows_the_next_one());
+    let stranger = client(renewable.address, "authority.pem").ready().unwrap_err().to_string();
+    assert!(stranger.contains("certificate"), "{stranger}");
+    renewable.before.ready().unwrap();
+}
+
+#[test]
+fn whoever_renews_a_certificate_may_say_so_and_half_of_it_is_not_taken() {
+    let renewable = Renewable::start();
+    renewable.renew("certificate.pem");
+    renewable.hang_up();
+    eventually("the half to be refused", || {
+        renewable.program.log().contains("the certificate from before is shown on")
+    });
+    client(renewable.address, "authority.pem").ready().unwrap();
+    renewable.renew("key.pem");
+    renewable.hang_up();
+    eventually("the next certificate to be shown", || renewable.shows_the_next_one());
 }

@@ -1,17 +1,17 @@
 //! What the rules cost, between network namespaces of this host: the same round trips and the same
 //! stream over a routed path without rules, through the rules, through the rules with 10,000
-//! grants, and through a relay in user space.
+//! grants, through a relay in user space, and through a translation of addresses that asks nothing.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
-use std::process::Command;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::thread::{CpuSet, sched_setaffinity};
 use weft_api::endpoint::GrantRow;
+use weft_api::figures::Figures;
 
 use super::agent::{Agent, Settings};
 use super::lab::{Lab, NODE, UPLINK, Vm};
@@ -32,15 +32,6 @@ const WINDOWS: usize = 11;
 const REFUSED_AFTER: Duration = Duration::from_millis(1_500);
 
 const MASKED: &str = "169.254.77.1:18515";
-
-/// What was measured: medians over the windows.
-#[derive(Debug, Clone, Default)]
-pub struct Found {
-    /// Figures by name.
-    pub figures: BTreeMap<&'static str, f64>,
-    /// The same of what must be worse, or must fail.
-    pub controls: BTreeMap<&'static str, f64>,
-}
 
 /// A path, and what was seen on it.
 struct Measured {
@@ -109,6 +100,23 @@ fn ruled(folder: &Path, grants: usize) -> Result<(Measured, f64), crate::host::F
     let took_ms = lab.host.within(put).map_err(lost)??;
     let to = MASKED.to_owned();
     Ok((Measured { lab, vm, to, trips_us: Vec::new(), gbit_s: Vec::new() }, took_ms))
+}
+
+/// A host that translates addresses for one connection and asks nothing: what tracking and
+/// translation cost alone.
+fn translated() -> io::Result<Measured> {
+    let mut path = plain()?;
+    let (near, far) = ("10.0.0.1:18515", path.to.clone());
+    let rules = format!(
+        "add table ip bench; \
+         add chain ip bench in {{ type nat hook prerouting priority -100; }}; \
+         add chain ip bench out {{ type nat hook postrouting priority 100; }}; \
+         add rule ip bench in ip daddr 10.0.0.1 tcp dport 18515 dnat to {far}; \
+         add rule ip bench out oifname {UPLINK} masquerade"
+    );
+    path.lab.host.run("nft", &[&rules])?;
+    path.to = near.to_owned();
+    Ok(path)
 }
 
 /// A host without rules whose program carries bytes to the node.
@@ -193,7 +201,7 @@ fn median(values: &mut [f64]) -> f64 {
 ///
 /// # Errors
 /// If the system does not permit it, or an answer is wrong.
-pub fn run(folder: &Path) -> anyhow::Result<Found> {
+pub fn run(folder: &Path) -> anyhow::Result<Figures> {
     on_one_processor();
     let (mut one, put_ms) = ruled(folder, 1)?;
     let (many, resync_ms) = ruled(folder, 10_000)?;
@@ -205,7 +213,7 @@ pub fn run(folder: &Path) -> anyhow::Result<Found> {
     drop(stranger);
     let cut_ms = cut(folder, &mut one)?;
     let (one, _) = ruled(&folder.join("again"), 1)?;
-    let mut paths = [plain()?, one, many, relayed()?];
+    let mut paths = [plain()?, one, many, relayed()?, translated()?];
     for window in 0..WINDOWS {
         for path in 0..paths.len() {
             // Each is the first one as often as another.
@@ -215,10 +223,13 @@ pub fn run(folder: &Path) -> anyhow::Result<Found> {
     }
     let trips = paths.each_mut().map(|path| (spread(&path.trips_us), median(&mut path.trips_us)));
     let rates = paths.each_mut().map(|path| (spread(&path.gbit_s), median(&mut path.gbit_s)));
-    let [(_, plain_us), (_, one_us), (_, many_us), (_, relay_us)] = trips;
-    let [(_, plain_rate), (_, one_rate), (_, many_rate), (_, relay_rate)] = rates;
+    let [plain_us, one_us, many_us, relay_us, nat_us] = trips.map(|(_, median)| median);
+    let [plain_rate, one_rate, many_rate, relay_rate, nat_rate] = rates.map(|(_, median)| median);
     let loss = |rate: f64| (1.0 - rate / plain_rate) * 100.0;
-    let figures = BTreeMap::from([
+    let named = |figures: &[(&str, f64)]| -> BTreeMap<String, f64> {
+        figures.iter().map(|(name, value)| ((*name).to_owned(), *value)).collect()
+    };
+    let figures = named(&[
         ("endpoint_rtt_add_us", one_us - plain_us),
         ("endpoint_rtt_add_10k_us", many_us - plain_us),
         ("endpoint_throughput_loss_pct", loss(one_rate)),
@@ -227,16 +238,23 @@ pub fn run(folder: &Path) -> anyhow::Result<Found> {
         ("resync_10k_ms", resync_ms),
         ("cut_ms", cut_ms),
     ]);
-    let controls = BTreeMap::from([
+    let controls = named(&[
         ("plain_rtt_us", plain_us),
         ("plain_rtt_spread_us", trips[0].0),
         ("plain_gbit_s", plain_rate),
         ("plain_gbit_s_spread", rates[0].0),
+        ("nat_rtt_add_us", nat_us - plain_us),
+        ("nat_throughput_loss_pct", loss(nat_rate)),
         ("relay_rtt_add_us", relay_us - plain_us),
         ("relay_throughput_loss_pct", loss(relay_rate)),
         ("ungranted_refused", f64::from(u8::from(refused))),
     ]);
-    Ok(Found { figures, controls })
+    let window = format!(
+        "{WINDOWS} windows of {TRIPS} round trips of {TRIP_BYTES} bytes and {} ms of a stream, the \
+         paths in turns, one processor",
+        STREAM.as_millis()
+    );
+    Ok(Figures { controls, ..Figures::new("endpoint", "real".to_owned(), window, figures) })
 }
 
 /// The longest less the shortest.
@@ -262,45 +280,4 @@ fn cut(folder: &Path, path: &mut Measured) -> anyhow::Result<f64> {
     stream.write_all(b"y")?;
     anyhow::ensure!(stream.read_exact(&mut [0]).is_err(), "an answer came after the withdrawal");
     Ok(took_ms)
-}
-
-impl Found {
-    /// For people, or as one JSON document.
-    #[must_use]
-    pub fn text(&self, json: bool) -> String {
-        let rounded = |figures: &BTreeMap<&'static str, f64>| {
-            let number = |(name, value): (&&'static str, &f64)| {
-                ((*name).to_owned(), serde_json::json!((value * 1e3).round() / 1e3))
-            };
-            figures.iter().map(number).collect::<serde_json::Map<_, _>>()
-        };
-        let (figures, controls) = (rounded(&self.figures), rounded(&self.controls));
-        if json {
-            let window = format!(
-                "{WINDOWS} windows of {TRIPS} round trips of {TRIP_BYTES} bytes and {} ms of a \
-                 stream, the paths in turns, one processor",
-                STREAM.as_millis()
-            );
-            let document = serde_json::json!({
-                "name": "endpoint", "mode": "real", "window": window,
-                "commit": commit(),
-                "seeds": [], "figures": figures, "baselines": {}, "controls": controls,
-            });
-            return document.to_string();
-        }
-        let mut lines = String::new();
-        for (name, value) in figures.iter().chain(&controls) {
-            lines += &format!("{name:34} {value}\n");
-        }
-        lines.trim_end().to_owned()
-    }
-}
-
-fn commit() -> String {
-    let output = Command::new("git").args(["rev-parse", "--short=12", "HEAD"]).output();
-    let head = output.ok().filter(|output| output.status.success());
-    head.map_or_else(
-        || "unknown".to_owned(),
-        |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
-    )
 }

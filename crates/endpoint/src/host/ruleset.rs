@@ -1,10 +1,12 @@
 //! The nftables rules, a pure function of the ports.
 //!
-//! A packet's way: the port is known by interface, hardware address and address together, and
-//! becomes a *mark*. A marked packet goes on only if its mark was granted that masked address; then
-//! it is tracked in the port's own zone, so that VMs with one address do not meet, and led to the
-//! node. An answer is marked by its connection, and the mark chooses the routing table with the
-//! way to the VM. What comes from a port and is anything else is dropped, and counted.
+//! A packet's way: interface, hardware address and address together are the port, and with the
+//! masked address a grant of it. All of this is looked up as one key, which gives the port's
+//! *mark*; what is not there is looked at again, to say what was wrong with it. A marked packet is
+//! tracked in the port's own zone, so that VMs with one address do not meet, and led to the node.
+//! Frames of a bridge are marked where they enter it, and here only their grant is looked up. An
+//! answer is marked by its connection, and the mark chooses the routing table with the way to the
+//! VM. What comes from a port and is anything else is dropped, and counted.
 //!
 //! One text is one transaction. Tables and counters that are there stay, everything else is put in
 //! the place of what was.
@@ -48,7 +50,8 @@ const SETS: &str = "
   counter refused {}
   counter spoofed {}
   counter bounded {}
-  map port { type ifname . ether_addr . ipv4_addr : mark; }
+  map way { type ifname . ether_addr . ipv4_addr . ipv4_addr . inet_service : mark; }
+  set port { type ifname . ether_addr . ipv4_addr; }
   map zone { typeof meta mark : ct zone; }
   map grant { type mark . ipv4_addr . inet_service : ipv4_addr . inet_service; }
   set granted { type mark . ipv4_addr . inet_service; }
@@ -60,8 +63,9 @@ const SETS: &str = "
 ";
 
 /// Maps and sets whose elements are put anew.
-const FILLED: [(&str, &str); 8] = [
-    ("map", "port"),
+const FILLED: [(&str, &str); 9] = [
+    ("map", "way"),
+    ("set", "port"),
     ("map", "zone"),
     ("map", "grant"),
     ("set", "granted"),
@@ -83,8 +87,10 @@ pub fn ruleset(ports: &[Placed], uplinks: &[String]) -> String {
     }
     line(&mut text, &format!("table inet {TABLE} {{{}}}", rules()));
     let is_alone = |placed: &&Placed| placed.place == Place::Alone;
-    elements(&mut text, "inet", "port", ports.iter().filter(is_alone).map(port_element));
-    elements(&mut text, "inet", "alone", ports.iter().filter(is_alone).map(tap_element));
+    let alone = || ports.iter().filter(is_alone);
+    elements(&mut text, "inet", "way", alone().flat_map(ways));
+    elements(&mut text, "inet", "port", alone().map(port_key));
+    elements(&mut text, "inet", "alone", alone().map(tap_element));
     elements(&mut text, "inet", "uplink", uplinks.iter().map(|uplink| format!("\"{uplink}\"")));
     let bridges: BTreeSet<&str> = ports.iter().filter_map(bridge_of).collect();
     let quoted = |name: &&str| format!("\"{name}\"");
@@ -92,8 +98,9 @@ pub fn ruleset(ports: &[Placed], uplinks: &[String]) -> String {
     let pair = |name: &&str| format!("\"{name}\" . \"{name}\"");
     elements(&mut text, "inet", "same", bridges.iter().map(pair));
     elements(&mut text, "inet", "zone", ports.iter().map(zone_element));
-    elements(&mut text, "inet", "grant", leads(ports, true));
-    elements(&mut text, "inet", "granted", leads(ports, false));
+    elements(&mut text, "inet", "grant", ports.iter().flat_map(|placed| leads(placed, true)));
+    let bridged = ports.iter().filter(|placed| !is_alone(placed));
+    elements(&mut text, "inet", "granted", bridged.flat_map(|placed| leads(placed, false)));
     bridge(&mut text, ports);
     text
 }
@@ -124,9 +131,19 @@ fn bridge_of(placed: &Placed) -> Option<&str> {
     }
 }
 
+fn port_key(placed: &Placed) -> String {
+    let port = &placed.port.port;
+    format!("\"{}\" . {} . {}", port.tap, port.mac, port.ip)
+}
+
 fn port_element(placed: &Placed) -> String {
-    let Numbered { number, port, .. } = &placed.port;
-    format!("\"{}\" . {} . {} : {:#x}", port.tap, port.mac, port.ip, mark(*number))
+    format!("{} : {:#x}", port_key(placed), mark(placed.port.number))
+}
+
+fn ways(placed: &Placed) -> impl Iterator<Item = String> {
+    let (key, mark) = (port_key(placed), mark(placed.port.number));
+    let masked = placed.port.leads.keys();
+    masked.map(move |masked| format!("{key} . {} . {} : {mark:#x}", masked.ip(), masked.port()))
 }
 
 fn tap_element(placed: &Placed) -> String {
@@ -138,13 +155,11 @@ fn zone_element(placed: &Placed) -> String {
     format!("{:#x} : {number}", mark(number))
 }
 
-fn leads(ports: &[Placed], with_node: bool) -> impl Iterator<Item = String> {
-    ports.iter().flat_map(move |Placed { port, .. }| {
-        let number = port.number;
-        port.leads.iter().map(move |(masked, node)| {
-            let key = format!("{:#x} . {} . {}", mark(number), masked.ip(), masked.port());
-            if with_node { format!("{key} : {} . {}", node.ip(), node.port()) } else { key }
-        })
+fn leads(placed: &Placed, with_node: bool) -> impl Iterator<Item = String> {
+    let number = placed.port.number;
+    placed.port.leads.iter().map(move |(masked, node)| {
+        let key = format!("{:#x} . {} . {}", mark(number), masked.ip(), masked.port());
+        if with_node { format!("{key} : {} . {}", node.ip(), node.port()) } else { key }
     })
 }
 
@@ -155,17 +170,17 @@ fn rules() -> String {
     format!(
         "
   chain raw {{
-    iifname @alone goto port
     ip daddr {masked} goto masked
+    iifname @alone goto port
   }}
   chain port {{
-    meta mark set 0
-    meta mark set iifname . ether saddr . ip saddr map @port
-    meta mark 0 counter name spoofed drop
-    ip daddr {masked} goto masked
+    iifname . ether saddr . ip saddr != @port counter name spoofed drop
     counter name refused drop
   }}
   chain masked {{
+    meta mark set iifname . ether saddr . ip saddr . ip daddr . tcp dport map @way \
+         ct original zone set meta mark map @zone accept
+    iifname @alone goto port
     meta mark . ip daddr . tcp dport != @granted counter name refused drop
     meta l4proto != tcp counter name refused drop
     ct original zone set meta mark map @zone

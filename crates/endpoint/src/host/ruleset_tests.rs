@@ -108,12 +108,15 @@ proptest! {
                 *known = (first.generation, instance.clone());
             }
         }
-        let mut grants = BTreeSet::new();
+        let (mut grants, mut ways) = (BTreeSet::new(), BTreeSet::new());
         for (_, instance) in newest.values() {
             let number = table.number(instance).unwrap();
             for row in table.rows(instance) {
                 let (masked, node) = (row.masked.replace(':', " . "), row.node.replace(':', " . "));
                 grants.insert(format!("{:#x} . {masked} : {node}", mark(number)));
+                let GrantRow { tap, mac, ip, .. } = &row;
+                let key = format!("\"{tap}\" . {mac} . {ip} . {masked}");
+                ways.insert(format!("{key} : {:#x}", mark(number)));
             }
         }
         prop_assert_eq!(elements_of(&text, "grant"), grants.clone());
@@ -121,7 +124,11 @@ proptest! {
             .iter()
             .map(|grant| grant.split_once(" : ").unwrap().0.to_owned())
             .collect();
-        prop_assert_eq!(elements_of(&text, "granted"), keys);
+        prop_assert_eq!(elements_of(&text, "way"), ways);
+        prop_assert_eq!(elements_of(&text, "granted"), BTreeSet::new());
+        let bridged = self::text(&table, Some("br0"), &[]);
+        prop_assert_eq!(elements_of(&bridged, "granted"), keys);
+        prop_assert_eq!(elements_of(&bridged, "way"), BTreeSet::new());
         prop_assert_eq!(elements_of(&text, "alone").len(), newest.len());
         prop_assert_eq!(elements_of(&text, "port").len(), newest.len());
         // No two ports share a mark, and none has a mark whose connections may be there.

@@ -21,22 +21,23 @@ use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, setsid, wai
 use rustix::thread::{Gid, Uid};
 
 use super::lock::Lock;
-use super::{Inside, Isolation, Settings, VmSpec, replace};
+use super::{Inside, Isolation, Settings, VmSpec, machine, region, replace};
+use crate::provision::is_shared;
 
 /// What a console keeps; more is dropped.
 const CONSOLE_BYTES_MAX: u64 = 1 << 20;
 
-/// Rules are there within this time. The control plane may be away in between: it, and not the VM,
-/// decides how long a boot may take.
-const RULES_LIMIT: Duration = Duration::from_secs(24 * 3600);
+/// Rules, and memory that is shared, are there within this time. The control plane may be away in
+/// between: it, and not the VM, decides how long a boot may take.
+pub(super) const RULES_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// How often to look for that.
-const PAUSE: Duration = Duration::from_millis(2);
+pub(super) const PAUSE: Duration = Duration::from_millis(2);
 
 /// Where programs are looked for in a VM.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-fn known(folder: &Path) -> Result<(VmSpec, Settings)> {
+pub(super) fn known(folder: &Path) -> Result<(VmSpec, Settings)> {
     let bytes = fs::read(folder.join("spec.json")).context("the VM's folder is gone")?;
     Ok(serde_json::from_slice(&bytes)?)
 }
@@ -48,13 +49,17 @@ fn known(folder: &Path) -> Result<(VmSpec, Settings)> {
 pub fn guest(folder: &Path) -> Result<()> {
     // Whoever started this may go, and its terminal too. The leader of a group cannot.
     let _ = setsid();
-    let (_, settings) = known(folder)?;
+    let (vm, settings) = known(folder)?;
     let lock = Lock::take_for_life(&folder.join("guest.lock"), "guest")?;
     let _lock = lock.context("the VM runs already")?;
     for old in ["port.json", "status"] {
         let _ = fs::remove_file(folder.join(old));
     }
     match settings.isolation {
+        Isolation::Machines => {
+            let image = settings.image.as_ref().context("there is no image")?;
+            machine::run(folder, &vm, &settings, image)
+        }
         Isolation::Processes => {
             set_child_subreaper(Some(getpid()))?;
             inside(folder)
@@ -104,8 +109,8 @@ pub fn inside(folder: &Path) -> Result<()> {
 }
 
 /// A file of this process's user.
-fn own_file(path: &Path) -> std::io::Result<File> {
-    File::options().create(true).truncate(true).write(true).mode(0o600).open(path)
+pub(super) fn own_file(path: &Path) -> std::io::Result<File> {
+    File::options().create(true).truncate(true).read(true).write(true).mode(0o600).open(path)
 }
 
 /// Ends this process, and so the VM, when whoever started it has ended.
@@ -121,13 +126,25 @@ fn end_with_pipe() -> std::io::Result<()> {
 
 /// A console: what is printed, up to a limit.
 #[derive(Debug)]
-struct Console {
+pub(super) struct Console {
     file: File,
     end: AtomicU64,
 }
 
 impl Console {
-    fn print(&self, bytes: &[u8]) {
+    /// In a file that is empty.
+    pub(super) fn new(file: File) -> Self {
+        Self { file, end: AtomicU64::new(0) }
+    }
+
+    /// Whether something was printed.
+    pub(super) fn has(&self, words: &str) -> std::io::Result<bool> {
+        let mut bytes = vec![0; usize::try_from(self.end.load(Ordering::Relaxed)).unwrap_or(0)];
+        let read = self.file.read_at(&mut bytes, 0)?;
+        Ok(bytes[..read].windows(words.len()).any(|some| some == words.as_bytes()))
+    }
+
+    pub(super) fn print(&self, bytes: &[u8]) {
         let length = bytes.len() as u64;
         let at = self.end.fetch_add(length, Ordering::Relaxed);
         if at.saturating_add(length) <= CONSOLE_BYTES_MAX {
@@ -139,7 +156,10 @@ impl Console {
     }
 
     /// Prints what comes from there.
-    fn follow(self: &Arc<Self>, from: impl Read + Send + 'static) -> std::io::Result<()> {
+    pub(super) fn follow(
+        self: &Arc<Self>,
+        from: impl Read + Send + 'static,
+    ) -> std::io::Result<()> {
         let console = Arc::clone(self);
         thread::Builder::new().name("console".to_owned()).spawn(move || {
             let mut from = BufReader::new(from);
@@ -160,12 +180,11 @@ struct Booted {
 
 fn boot(folder: &Path, vm: &VmSpec, settings: &Settings) -> Result<Booted> {
     let console = own_file(&folder.join("console.log"))?;
-    let console = Arc::new(Console { file: console, end: AtomicU64::new(0) });
+    let console = Arc::new(Console::new(console));
     let run = folder.join("run");
     let _ = fs::remove_dir_all(&run);
     fs::DirBuilder::new().mode(0o700).create(&run)?;
-    if let Some(first) = settings.first_user {
-        let user = first.checked_add(vm.slot).context("there are no users for VMs left")?;
+    if let Some(user) = settings.user(vm)? {
         chown(&run, Some(Uid::from_raw(user)), Some(Gid::from_raw(user)))?;
         become_user(user).context("cannot become the VM's user")?;
     }
@@ -175,7 +194,11 @@ fn boot(folder: &Path, vm: &VmSpec, settings: &Settings) -> Result<Booted> {
     let mut endpoints = Vec::new();
     for (number, (masked, grants)) in vm.gateways.iter().enumerate() {
         let socket = run.join(format!("{number}.sock"));
-        endpoints.push(endpoint(settings, masked, grants, &socket, &console)?);
+        endpoints.push(if is_shared(masked) {
+            agent(settings, &region::folder_of(folder, number), &socket, &console)?
+        } else {
+            endpoint(settings, masked, grants, &socket, &console)?
+        });
         if number == 0 {
             command.env("WEFT_SOCKET", &socket);
             let of_it = vm.environment.iter().find(|(name, _)| name == "WEFT_VGPU_0");
@@ -183,7 +206,8 @@ fn boot(folder: &Path, vm: &VmSpec, settings: &Settings) -> Result<Booted> {
         }
         command.env(format!("WEFT_SOCKET_{number}"), &socket);
     }
-    vm.gateways.iter().try_for_each(|(masked, _)| wait_for(masked))?;
+    let led = vm.gateways.iter().filter(|(masked, _)| !is_shared(masked));
+    led.map(|(masked, _)| wait_for(masked)).collect::<Result<()>>()?;
     let mut user_data = None;
     if !vm.user_data.is_empty() {
         command.args(["-c", &vm.user_data, "user-data"]).current_dir(&run);
@@ -232,6 +256,43 @@ fn endpoint(
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("a pipe")?).read_line(&mut line)?;
     ensure!(line.trim() == "ready", "the endpoint for {masked} did not start");
+    Ok(child)
+}
+
+/// Starts the agent of the VM's programs that shares memory with a node, and waits until it serves.
+/// Instead of a device and serial ports it has sockets of that folder.
+fn agent(
+    settings: &Settings,
+    region: &Path,
+    socket: &Path,
+    console: &Arc<Console>,
+) -> Result<Child> {
+    let program = settings.guest.as_ref().context("weft-guest is not installed")?;
+    let deadline = Instant::now() + RULES_LIMIT;
+    // The last one of the sockets.
+    while !region.join("region.sock").exists() {
+        ensure!(Instant::now() < deadline, "no memory is shared with the VM");
+        thread::sleep(PAUSE);
+    }
+    let mut command = Command::new(program);
+    command.arg("agent").arg("--socket").arg(socket).args(["--mode", "600"]);
+    for (device, name) in
+        [("--region", "region.sock"), ("--control", "control.sock"), ("--marks", "marks.sock")]
+    {
+        command.arg(device).arg(region.join(name));
+    }
+    command.env_clear().env("PATH", PATH);
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut child = command.spawn().context("cannot start weft-guest")?;
+    if let Some(errors) = child.stderr.take() {
+        console.follow(errors)?;
+    }
+    // Programs that come before it has begun wait.
+    while !socket.exists() {
+        let ended = child.try_wait()?;
+        ensure!(ended.is_none(), "the agent for {} did not start", region.display());
+        thread::sleep(PAUSE);
+    }
     Ok(child)
 }
 

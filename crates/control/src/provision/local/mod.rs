@@ -3,8 +3,9 @@
 //!
 //! A VM is a folder and processes that hold locks in it, so what is there survives this process and
 //! can be asked for after a crash: `guest.lock` and `inside.lock` are the VM's, `relay.lock` is the
-//! endpoint's. Whoever holds a lock has its process number in it. A folder goes when all its locks
-//! are free, under these locks.
+//! endpoint's, and `region.lock` whose memory the VM shares with nodes of this host. Whoever holds
+//! a lock has its process number in it. A folder goes when all its locks are free, under these
+//! locks.
 //!
 //! | file | written by | what |
 //! |---|---|---|
@@ -16,6 +17,8 @@
 
 pub mod guest;
 mod lock;
+pub mod machine;
+pub mod region;
 pub mod relay;
 
 use std::fs;
@@ -30,7 +33,10 @@ use std::time::{Duration, Instant};
 use serde::{Deserialize, Serialize};
 
 use self::lock::Lock;
-use super::{Failure, MASKED_PORT, Provisioner, VmSpec, VmState, ensure_room, link_local};
+use super::{
+    Failure, MASKED_PORT, Provisioner, SHARED_CGPUS_MAX, VmSpec, VmState, ensure_room, link_local,
+    shared,
+};
 use crate::rules::{Endpoint, GrantRow};
 use crate::store::Port;
 
@@ -50,6 +56,8 @@ pub enum Isolation {
     Namespaces,
     /// Not at all: processes of this host's network.
     Processes,
+    /// They are virtual machines.
+    Machines,
 }
 
 /// How VMs of this host are made.
@@ -66,8 +74,14 @@ pub struct Settings {
     pub first_user: Option<u32>,
     /// `weft-endpoint`.
     pub endpoint: PathBuf,
+    /// `weft-guest`; without it VMs share no memory with nodes.
+    #[serde(default)]
+    pub guest: Option<PathBuf>,
     /// The folder with `libcuda.so.1`.
     pub libraries: PathBuf,
+    /// What virtual machines are.
+    #[serde(default)]
+    pub image: Option<machine::Image>,
 }
 
 /// VMs of this host, and their endpoint.
@@ -83,6 +97,15 @@ pub struct Local {
 struct Inside {
     /// What `/proc/self/ns/net` is there.
     network: String,
+}
+
+impl Settings {
+    /// The user that a VM's programs are, if it is one of their own.
+    fn user(&self, vm: &VmSpec) -> Result<Option<u32>, Failure> {
+        let none_left = || Failure::permanent("there are no users for VMs left");
+        let user = |first: u32| first.checked_add(vm.slot).ok_or_else(none_left);
+        self.first_user.map(user).transpose()
+    }
 }
 
 /// Refuses a folder that users of VMs cannot get to.
@@ -159,9 +182,7 @@ impl Local {
                 break Ok(());
             }
             if let Some(status) = child.try_wait()? {
-                let said = fs::read_to_string(folder.join(format!("{what}.log")));
-                let said = said.unwrap_or_default();
-                let last = said.lines().next_back().unwrap_or_default();
+                let last = last_line(folder, what);
                 break Err(Failure::passing(format!("{what} ended with {status}: {last}")));
             }
             if Instant::now() > deadline {
@@ -190,11 +211,39 @@ impl Local {
         let deadline = Instant::now() + END_LIMIT;
         while self.end(path)?.is_none() {
             if Instant::now() > deadline {
-                return Err(Failure::passing("the relay is ending"));
+                return Err(Failure::passing("a process of the VM's is ending"));
             }
             thread::sleep(PAUSE);
         }
         Ok(())
+    }
+
+    /// Memory is shared with nodes while the VM boots.
+    fn share(&self, vm: &VmSpec, folder: &Path) -> Result<(), Failure> {
+        let lock = folder.join("region.lock");
+        // What an earlier attempt shares has nobody, and the VM must not take it for its own.
+        self.end_wholly(&lock)?;
+        for number in 0..vm.gateways.len() {
+            for gone in [
+                fs::remove_dir_all(region::folder_of(folder, number)),
+                fs::remove_file(region::devices_of(folder, number)),
+            ] {
+                match gone {
+                    Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+                    _ => {}
+                }
+            }
+        }
+        self.start("region", folder, &lock)
+    }
+
+    /// Nothing leads a VM anywhere any longer.
+    fn unlead(&self, folder: &Path) -> Result<(), Failure> {
+        match fs::remove_file(folder.join("rows.json")) {
+            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
+            _ => {}
+        }
+        self.end_wholly(&folder.join("relay.lock"))
     }
 
     fn folders_with(&self, file: &str) -> Result<Vec<String>, Failure> {
@@ -224,8 +273,16 @@ impl Local {
 
 impl Provisioner for Local {
     fn check(&self) -> Result<String, Failure> {
-        let Settings { folder, endpoint, libraries, isolation, first_user, .. } = &self.settings;
-        for needed in [endpoint.clone(), libraries.join("libcuda.so.1")] {
+        let Settings { folder, endpoint, libraries, isolation, first_user, guest, image, .. } =
+            &self.settings;
+        let needed = match image {
+            None => vec![endpoint.clone(), libraries.join("libcuda.so.1")],
+            Some(image) => {
+                let guest = guest.clone().unwrap_or_else(|| "weft-guest".into());
+                vec![guest, image.kernel.clone(), image.initrd.clone()]
+            }
+        };
+        for needed in needed {
             if !needed.exists() {
                 let words = format!("{} is missing: it is installed beside weft", needed.display());
                 return Err(Failure::permanent(words));
@@ -242,6 +299,9 @@ impl Provisioner for Local {
                 "VMs are plain processes of this host: they are not kept apart from each other, \
                  only their grants keep others out"
             }
+            Isolation::Machines => {
+                "VMs are virtual machines of QEMU without a network: they get local cGPUs"
+            }
         };
         let whose = match first_user {
             Some(_) => "each has a user of its own",
@@ -257,6 +317,7 @@ impl Provisioner for Local {
         ensure_room(number, "a VM")?;
         Ok(match self.settings.isolation {
             Isolation::Namespaces => link_local(number),
+            Isolation::Machines => return Err(no_network()),
             // All VMs share one loopback: each slot has an address, each gateway a port.
             Isolation::Processes => {
                 let [_, high, middle, low] = slot.to_be_bytes();
@@ -264,6 +325,16 @@ impl Provisioner for Local {
                 format!("127.{}.{middle}.{low}:{port}", 64 + (high & 0x3f))
             }
         })
+    }
+
+    fn masked_here(&self, slot: u32, number: u32, cgpus: usize) -> Result<String, Failure> {
+        // A machine has one device.
+        let is_second = self.settings.isolation == Isolation::Machines && number > 0;
+        if self.settings.guest.is_none() || cgpus > SHARED_CGPUS_MAX || is_second {
+            return self.masked(slot, number);
+        }
+        ensure_room(number, "a VM")?;
+        Ok(shared(number))
     }
 
     fn create(&self, vm: &VmSpec) -> Result<(), Failure> {
@@ -281,6 +352,9 @@ impl Provisioner for Local {
         builder.recursive(true).mode(0o711).create(&folder)?;
         let known = serde_json::to_vec(&(vm, &self.settings)).map_err(io::Error::from)?;
         replace(&folder.join("spec.json"), &known)?;
+        if !vm.nodes.is_empty() {
+            self.share(vm, &folder)?;
+        }
         self.start("guest", &folder, &lock)
     }
 
@@ -305,8 +379,14 @@ impl Provisioner for Local {
         if let Some(why) = status.strip_prefix("failed: ") {
             return Ok(VmState::Broken(why.trim().to_owned()));
         }
-        Ok(match Lock::holder(&folder.join("guest.lock"))? {
+        let (guest, region) = (folder.join("guest.lock"), folder.join("region.lock"));
+        Ok(match Lock::holder(&guest)? {
             None => VmState::Absent,
+            // No other process can give the VM that memory.
+            Some(_) if region.exists() && Lock::holder(&region)?.is_none() => {
+                let said = last_line(&folder, "region");
+                VmState::Broken(format!("no memory is shared with the VM: {said}"))
+            }
             Some(_) if status == "active" => VmState::Active,
             Some(_) => VmState::Booting,
         })
@@ -319,7 +399,7 @@ impl Provisioner for Local {
         }
         let mut locks = Vec::new();
         // All are told to end before any is waited for.
-        for name in ["guest.lock", "inside.lock", "relay.lock"] {
+        for name in ["guest.lock", "inside.lock", "relay.lock", "region.lock"] {
             locks.push(self.end(&folder.join(name))?);
         }
         if locks.iter().any(Option::is_none) {
@@ -358,6 +438,9 @@ impl Endpoint for Local {
     fn put(&self, instance: &str, rows: &[GrantRow]) -> Result<(), Failure> {
         let folder = self.folder(instance);
         let (path, lock) = (folder.join("rows.json"), folder.join("relay.lock"));
+        if rows.is_empty() {
+            return self.unlead(&folder);
+        }
         let bytes = serde_json::to_vec(rows).map_err(io::Error::from)?;
         if self.holds(instance, rows)? {
             return Ok(());
@@ -369,6 +452,9 @@ impl Endpoint for Local {
     }
 
     fn holds(&self, instance: &str, rows: &[GrantRow]) -> Result<bool, Failure> {
+        if rows.is_empty() {
+            return Ok(!self.folder(instance).join("rows.json").exists());
+        }
         let holder = Lock::holder(&self.folder(instance).join("relay.lock"))?;
         Ok(holder.is_some_and(|holder| holder.what == relay::name_of(rows)))
     }
@@ -378,16 +464,28 @@ impl Endpoint for Local {
         if !folder.exists() {
             return Ok(());
         }
-        match fs::remove_file(folder.join("rows.json")) {
-            Err(error) if error.kind() != ErrorKind::NotFound => return Err(error.into()),
-            _ => {}
-        }
-        self.end_wholly(&folder.join("relay.lock"))
+        self.unlead(&folder)?;
+        let region = folder.join("region.lock");
+        if region.exists() { self.end_wholly(&region) } else { Ok(()) }
     }
 
     fn instances(&self) -> Result<Vec<String>, Failure> {
         self.folders_with("rows.json")
     }
+}
+
+/// Why a virtual machine does not get what is somewhere else.
+fn no_network() -> Failure {
+    Failure::permanent(format!(
+        "virtual machines of this host have no network: they get up to {SHARED_CGPUS_MAX} local \
+         cGPUs (-locality=local), all of one node"
+    ))
+}
+
+/// The last that one of a VM's processes said.
+fn last_line(folder: &Path, what: &str) -> String {
+    let said = fs::read_to_string(folder.join(format!("{what}.log"))).unwrap_or_default();
+    said.lines().next_back().unwrap_or_default().to_owned()
 }
 
 /// Writes a file that is there wholly or not at all.
@@ -418,7 +516,9 @@ mod tests {
             host: "here".to_owned(),
             first_user: None,
             endpoint: PathBuf::new(),
+            guest: None,
             libraries: PathBuf::new(),
+            image: None,
         })
         .unwrap()
     }
@@ -474,6 +574,22 @@ mod tests {
         for child in local.children.lock().unwrap().iter_mut() {
             child.kill().unwrap();
             child.wait().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_vm_shares_memory_with_its_own_hosts_node_where_that_can_be() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut local = local(Isolation::Namespaces, folder.path());
+        assert_eq!(local.masked_here(7, 1, 1).unwrap(), "169.254.77.2:18515");
+        local.settings.guest = Some("weft-guest".into());
+        assert_eq!(local.masked_here(7, 1, 32).unwrap(), "ivshmem:1");
+        assert_eq!(local.masked_here(7, 1, 33).unwrap(), "169.254.77.2:18515");
+        assert!(local.masked_here(7, 250, 1).unwrap_err().is_permanent);
+        local.settings.isolation = Isolation::Machines;
+        assert_eq!(local.masked_here(7, 0, 1).unwrap(), "ivshmem:0");
+        for refused in [local.masked_here(7, 1, 1), local.masked(7, 0)] {
+            assert!(refused.unwrap_err().words.contains("-locality=local"));
         }
     }
 

@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use rustix::process::setsid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
@@ -54,6 +54,7 @@ pub fn relay(folder: &Path) -> Result<()> {
     let listeners = match settings.isolation {
         Isolation::Processes => listen(&rows)?,
         Isolation::Namespaces => listen_inside(folder, &rows)?,
+        Isolation::Machines => bail!("a virtual machine of this host has no network"),
     };
     // Who holds the lock serves: it is taken when everything listens.
     let lock = Lock::take_for_life(&folder.join("relay.lock"), &name_of(&rows))?;

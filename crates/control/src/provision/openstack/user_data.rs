@@ -143,6 +143,7 @@ mod tests {
                 ("WEFT_VGPU_0".to_owned(), "cgpu-i1-0,it's".to_owned()),
             ],
             gateways: vec![("169.254.77.1:18515".to_owned(), vec!["one".into(), "two".into()])],
+            nodes: std::collections::BTreeMap::new(),
             user_data: user_data.to_owned(),
         }
     }

@@ -6,8 +6,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::access::Access;
-use super::link::{Link, at};
+use super::link::Link;
 use crate::random;
+use crate::store::sql::{Link as _, int};
 use crate::store::{Leading, StoreError};
 
 /// A lease is renewed so many times while it holds.
@@ -18,6 +19,9 @@ const PAUSE: Duration = Duration::from_millis(200);
 
 /// A transaction in which nothing is said for this time is ended where there is no lease.
 const TRANSACTION_LIMIT: Duration = Duration::from_secs(10);
+
+/// Where it is said that the lease was given back: those that wait for it ask at once.
+const CHANNEL: &str = "weft_lease";
 
 /// Bytes by which a replica is told from others.
 const HOLDER_BYTES: usize = 8;
@@ -85,10 +89,10 @@ impl Lease {
             return Ok(());
         }
         let mut state = self.lock();
-        if state.generation == Some(generation) {
+        if state.generation == Some(generation) && !state.is_lost {
             return Ok(());
         }
-        state.is_lost = state.generation.is_some();
+        state.is_lost |= state.generation.is_some();
         state.leader = Some(address).filter(|address| !address.is_empty());
         Err(StoreError::NotLeader(state.leader.clone()))
     }
@@ -115,22 +119,26 @@ impl Lease {
         };
         // What the database's clock shows is not before this.
         let begun = Instant::now();
-        let seconds = terms.length.as_secs_f64();
+        let length_ms = int(terms.length.as_millis())?;
         let row = if held.is_some() {
             link.one(
-                "UPDATE lease SET expires_at = clock_timestamp() + make_interval(secs => $2)
+                "UPDATE lease
+                 SET expires_at = clock_timestamp()
+                                  + CAST($2 AS bigint) * interval '1 millisecond'
                  WHERE holder = $1 RETURNING generation",
-                &[&holder, &seconds],
+                &[(&holder).into(), length_ms.into()],
             )?
         } else {
             link.one(
-                "UPDATE lease SET holder = $1, address = $2, generation = generation + 1,
-                                  expires_at = clock_timestamp() + make_interval(secs => $3)
+                "UPDATE lease
+                 SET holder = $1, address = $2, generation = generation + 1,
+                     expires_at = clock_timestamp()
+                                  + CAST($3 AS bigint) * interval '1 millisecond'
                  WHERE expires_at < clock_timestamp() RETURNING generation",
-                &[&holder, &terms.address, &seconds],
+                &[(&holder).into(), (&terms.address).into(), length_ms.into()],
             )?
         };
-        let generation: Option<u64> = row.map(|row| at(&row, 0)).transpose()?;
+        let generation: Option<u64> = row.map(|row| row.int(0)).transpose()?;
         if let Some(generation) = generation {
             let mut state = self.lock();
             (state.generation, state.until) = (Some(generation), Some(begun + terms.length));
@@ -139,11 +147,34 @@ impl Lease {
         }
         let row = link.one("SELECT address, expires_at > clock_timestamp() FROM lease", &[])?;
         let row = row.ok_or_else(|| StoreError::Broken("it has no lease".to_owned()))?;
-        let (address, is_held): (String, bool) = (row.try_get(0)?, row.try_get(1)?);
+        let (address, is_held): (String, bool) = (row.text(0)?, row.flag(1)?);
         let mut state = self.lock();
         state.leader = Some(address).filter(|address| is_held && !address.is_empty());
         state.is_lost = held.is_some();
         Ok(if state.is_lost { Asked::Lost } else { Asked::Waits })
+    }
+
+    /// Ends this replica's part: what it is writing is kept, and nothing that comes later. The
+    /// lease is free for another one, if this one has it.
+    pub(super) fn give_back(&self, access: &Access) -> Result<(), StoreError> {
+        let holder = {
+            let mut state = self.lock();
+            state.is_lost = true;
+            state.generation.map(|_| state.holder.clone())
+        };
+        let Some(holder) = holder else { return Ok(()) };
+        let mut link = Link::open(access, self.patience())?;
+        // A transaction that is at work has locked the row, and ends first. Without a holder the
+        // row cannot be renewed.
+        let given = link.change(
+            "UPDATE lease SET holder = '', address = '', expires_at = '-infinity'
+             WHERE holder = $1",
+            &[(&holder).into()],
+        )?;
+        if given > 0 {
+            link.batch(&format!("NOTIFY {CHANNEL}"))?;
+        }
+        Ok(())
     }
 
     /// Asks for the lease and then for more of it, until it is lost.
@@ -167,7 +198,13 @@ impl Lease {
                         }
                         thread::sleep(every);
                     }
-                    Ok(Asked::Waits) => thread::sleep(every),
+                    Ok(Asked::Waits) => {
+                        // It is a hint: who does not hear it asks a little later.
+                        let waited = link.as_mut().map_or(Ok(()), |link| link.wait(every));
+                        if waited.is_err() {
+                            link = None;
+                        }
+                    }
                     Ok(Asked::Lost) => return lost(),
                     Err(error) => {
                         link = None;
@@ -188,7 +225,11 @@ impl Lease {
     ) -> Result<Asked, StoreError> {
         let link = match link {
             Some(link) => link,
-            None => link.insert(Link::open(access, self.patience())?),
+            None => {
+                let mut fresh = Link::open(access, self.patience())?;
+                fresh.listen(CHANNEL)?;
+                link.insert(fresh)
+            }
         };
         self.ask(link)
     }

@@ -1,18 +1,17 @@
-//! Connections to the database, and what rows are made of.
+//! Connections to the database.
 
-use std::borrow::Cow;
 use std::collections::HashMap;
-use std::error::Error as _;
+use std::error::Error;
 use std::time::Duration;
 
-use postgres::types::ToSql;
-use postgres::{Client, Row, Statement};
+use bytes::BytesMut;
+use postgres::fallible_iterator::FallibleIterator as _;
+use postgres::types::{IsNull, ToSql, Type, to_sql_checked};
+use postgres::{Client, Statement};
 
 use super::access::Access;
 use crate::store::StoreError;
-
-/// Parameters of a statement.
-pub(super) type Parameters<'a> = &'a [&'a (dyn ToSql + Sync)];
+use crate::store::sql::{self, Cell, Parameters, Row, Value};
 
 /// A statement that runs for longer than this is given up.
 const STATEMENT_MS: u32 = 30_000;
@@ -28,7 +27,7 @@ impl From<postgres::Error> for StoreError {
 }
 
 /// A connection, with the statements that were prepared on it.
-pub(super) struct Link {
+pub(in crate::store) struct Link {
     client: Client,
     statements: HashMap<&'static str, Statement>,
 }
@@ -56,9 +55,15 @@ impl Link {
         Ok(Self { client, statements: HashMap::new() })
     }
 
-    /// Whether the database has closed it.
-    pub(super) fn is_closed(&self) -> bool {
-        self.client.is_closed()
+    /// From here on it is told what others say on a channel.
+    pub(super) fn listen(&mut self, channel: &'static str) -> Result<(), StoreError> {
+        Ok(self.client.batch_execute(&format!("LISTEN {channel}"))?)
+    }
+
+    /// Waits until somebody says something there, or for so long.
+    pub(super) fn wait(&mut self, limit: Duration) -> Result<(), StoreError> {
+        self.client.notifications().timeout_iter(limit).next()?;
+        Ok(())
     }
 
     fn statement(&mut self, text: &'static str) -> Result<Statement, StoreError> {
@@ -69,86 +74,83 @@ impl Link {
         self.statements.insert(text, statement.clone());
         Ok(statement)
     }
+}
 
-    /// Rows.
-    pub(super) fn all(
+/// Parameters as the client takes them.
+fn lent<'a>(parameters: Parameters<'a>) -> Vec<&'a (dyn ToSql + Sync)> {
+    parameters.iter().map(|value| value as _).collect()
+}
+
+impl sql::Link for Link {
+    fn all(
         &mut self,
         text: &'static str,
         parameters: Parameters<'_>,
     ) -> Result<Vec<Row>, StoreError> {
         let statement = self.statement(text)?;
-        Ok(self.client.query(&statement, parameters)?)
+        let rows = self.client.query(&statement, &lent(parameters))?;
+        rows.iter().map(row).collect()
     }
 
-    /// A row, if there is one.
-    pub(super) fn one(
-        &mut self,
-        text: &'static str,
-        parameters: Parameters<'_>,
-    ) -> Result<Option<Row>, StoreError> {
-        let statement = self.statement(text)?;
-        Ok(self.client.query_opt(&statement, parameters)?)
-    }
-
-    /// Changes rows; how many.
-    pub(super) fn change(
+    fn change(
         &mut self,
         text: &'static str,
         parameters: Parameters<'_>,
     ) -> Result<u64, StoreError> {
         let statement = self.statement(text)?;
-        Ok(self.client.execute(&statement, parameters)?)
+        Ok(self.client.execute(&statement, &lent(parameters))?)
     }
 
-    /// Statements without parameters.
-    pub(super) fn batch(&mut self, text: &str) -> Result<(), StoreError> {
+    fn batch(&mut self, text: &str) -> Result<(), StoreError> {
         Ok(self.client.batch_execute(text)?)
     }
+
+    fn broken(&self) -> Option<&'static str> {
+        self.client.is_closed().then_some("the database closed the connection")
+    }
 }
 
-/// A number as the database has them.
-pub(super) fn int<T>(value: T) -> Result<i64, StoreError>
-where
-    i64: TryFrom<T>,
-{
-    let large = |_| StoreError::Broken("a number is larger than the database's are".to_owned());
-    i64::try_from(value).map_err(large)
+impl ToSql for Value<'_> {
+    fn to_sql(
+        &self,
+        kind: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn Error + Sync + Send>> {
+        match self {
+            Self::Null => Ok(IsNull::Yes),
+            Self::Int(number) => number.to_sql_checked(kind, out),
+            Self::Flag(flag) => flag.to_sql_checked(kind, out),
+            // The database has no text with the character zero, which becomes the sign for what
+            // cannot be shown.
+            Self::Text(text) if text.contains('\0') => {
+                text.replace('\0', "\u{fffd}").to_sql_checked(kind, out)
+            }
+            Self::Text(text) => text.to_sql_checked(kind, out),
+            Self::Bytes(bytes) => bytes.to_sql_checked(kind, out),
+        }
+    }
+
+    fn accepts(_: &Type) -> bool {
+        // Each value looks for itself.
+        true
+    }
+
+    to_sql_checked!();
 }
 
-/// A number that may be missing.
-pub(super) fn int_or_none<T: Copy>(value: Option<T>) -> Result<Option<i64>, StoreError>
-where
-    i64: TryFrom<T>,
-{
-    value.map(int).transpose()
+fn row(row: &postgres::Row) -> Result<Row, StoreError> {
+    let cells = row.columns().iter().enumerate().map(|(at, column)| cell(row, at, column.type_()));
+    Ok(Row(cells.collect::<Result<_, StoreError>>()?))
 }
 
-/// A number in a row.
-pub(super) fn at<T: TryFrom<i64>>(row: &Row, column: usize) -> Result<T, StoreError> {
-    let number: i64 = row.try_get(column)?;
-    T::try_from(number).map_err(|_| strange(number))
-}
-
-/// A number in a row that may be missing.
-pub(super) fn at_or_none<T: TryFrom<i64>>(
-    row: &Row,
-    column: usize,
-) -> Result<Option<T>, StoreError> {
-    let number: Option<i64> = row.try_get(column)?;
-    number.map(|number| T::try_from(number).map_err(|_| strange(number))).transpose()
-}
-
-fn strange(number: i64) -> StoreError {
-    StoreError::Broken(format!("a row is not understood: it has the number {number}"))
-}
-
-/// Text that somebody else wrote. The database has none with the character zero, which becomes the
-/// sign for what cannot be shown.
-pub(super) fn text(text: &str) -> Cow<'_, str> {
-    if text.contains('\0') { text.replace('\0', "\u{fffd}").into() } else { text.into() }
-}
-
-/// Text that may be missing.
-pub(super) fn text_or_none(given: Option<&str>) -> Option<Cow<'_, str>> {
-    given.map(text)
+fn cell(row: &postgres::Row, at: usize, kind: &Type) -> Result<Cell, StoreError> {
+    Ok(match *kind {
+        Type::INT8 => row.try_get::<_, Option<i64>>(at)?.map_or(Cell::Null, Cell::Int),
+        Type::INT4 => {
+            row.try_get::<_, Option<i32>>(at)?.map_or(Cell::Null, |one| Cell::Int(one.into()))
+        }
+        Type::BOOL => row.try_get::<_, Option<bool>>(at)?.map_or(Cell::Null, Cell::Flag),
+        Type::BYTEA => row.try_get::<_, Option<Vec<u8>>>(at)?.map_or(Cell::Null, Cell::Bytes),
+        _ => row.try_get::<_, Option<String>>(at)?.map_or(Cell::Null, Cell::Text),
+    })
 }

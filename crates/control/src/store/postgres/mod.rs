@@ -2,13 +2,11 @@
 //! has the lease writes.
 
 mod access;
-mod instances;
+mod desk;
 mod lease;
 mod link;
 mod pool;
-mod registry;
 mod schema;
-mod writer;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,11 +14,12 @@ use std::time::Duration;
 pub use self::access::Access;
 pub use self::lease::{Asked, Terms};
 
+use self::desk::Leased;
 use self::lease::Lease;
-use self::link::{Link, at, int, text, text_or_none};
+use self::link::Link;
 use self::pool::Pool;
-use self::writer::Writer;
-use super::{Audit, Counts, StoreError};
+use super::sql::{Base, Link as _, Writer};
+use super::{Leading, StoreError};
 
 /// The schema is changed within this time.
 const MIGRATION_LIMIT: Duration = Duration::from_secs(60);
@@ -30,7 +29,7 @@ const MIGRATION_LIMIT: Duration = Duration::from_secs(60);
 pub struct Postgres {
     access: Access,
     plane: String,
-    writer: Writer,
+    writer: Writer<Link>,
     pool: Pool,
     lease: Arc<Lease>,
 }
@@ -46,9 +45,9 @@ impl Postgres {
         schema::migrate(&mut link)?;
         let row = link.one("SELECT id FROM plane", &[])?;
         let row = row.ok_or_else(|| StoreError::Broken("it has no name".to_owned()))?;
-        let plane = row.try_get(0)?;
+        let plane = row.text(0)?;
         let lease = Arc::new(Lease::new(terms)?);
-        let writer = Writer::start(access.clone(), Arc::clone(&lease))?;
+        let writer = Writer::start(Leased::new(access.clone(), Arc::clone(&lease)))?;
         let pool = Pool::new(access.clone());
         Ok(Self { access, plane, writer, pool, lease })
     }
@@ -59,6 +58,15 @@ impl Postgres {
     /// The database's.
     pub fn ask(&self) -> Result<Asked, StoreError> {
         self.lease.ask_somehow(&self.access, &mut None)
+    }
+
+    /// Gives the lease back, if this replica has it: whoever waits for it has it at once. From here
+    /// on nothing is written here.
+    ///
+    /// # Errors
+    /// The database's; then the lease ends by itself.
+    pub fn give_back(&self) -> Result<(), StoreError> {
+        self.lease.give_back(&self.access)
     }
 
     /// A thread asks for the lease, and for more of it. `won` is called when it is there, and
@@ -75,40 +83,29 @@ impl Postgres {
     }
 }
 
-fn add_audit(link: &mut Link, audit: &Audit) -> Result<(), StoreError> {
-    let Audit { at_ms, actor, project, action, target, status } = audit;
-    link.change(
-        "INSERT INTO audit (at_ms, actor, project, action, target, status)
-         VALUES ($1, $2, $3, $4, $5, $6)",
-        &[
-            &int(*at_ms)?,
-            &text(actor),
-            &text_or_none(project.as_deref()),
-            action,
-            &text(target),
-            &i64::from(*status),
-        ],
-    )?;
-    Ok(())
-}
+impl Base for Postgres {
+    type Link = Link;
 
-fn counts(link: &mut Link) -> Result<Counts, StoreError> {
-    let row = link.one(
-        "SELECT (SELECT count(*) FROM instances WHERE NOT hidden),
-                (SELECT count(*) FROM instances
-                 WHERE ended_ms IS NULL AND (NOT wanted OR ready_ms IS NULL)),
-                (SELECT count(*) FROM cgpus WHERE to_ms IS NULL),
-                count(*), coalesce(sum(memory), 0)::bigint, coalesce(sum(held), 0)::bigint
-         FROM gpus",
-        &[],
-    )?;
-    let row = row.ok_or_else(|| StoreError::Broken("it counts nothing".to_owned()))?;
-    Ok(Counts {
-        instances: at(&row, 0)?,
-        unsettled: at(&row, 1)?,
-        cgpus: at(&row, 2)?,
-        gpus: at(&row, 3)?,
-        memory_mib: at(&row, 4)?,
-        held_mib: at(&row, 5)?,
-    })
+    fn writer(&self) -> &Writer<Link> {
+        &self.writer
+    }
+
+    fn read<T>(&self, look: impl Fn(&mut Link) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.pool.read(look)
+    }
+
+    fn snapshot<T>(
+        &self,
+        look: impl Fn(&mut Link) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        self.pool.snapshot(look)
+    }
+
+    fn name(&self) -> &str {
+        &self.plane
+    }
+
+    fn holder(&self) -> Leading {
+        self.lease.leading()
+    }
 }

@@ -6,6 +6,7 @@ use std::time::Duration;
 use super::access::Access;
 use super::link::Link;
 use crate::store::StoreError;
+use crate::store::sql::Link as _;
 
 /// Connections of readers at once. Databases have room for a hundred, if nobody says otherwise.
 const READERS_MAX: usize = 16;
@@ -68,7 +69,7 @@ impl Pool {
     ) -> (Result<T, StoreError>, Option<Link>) {
         if let Some(mut link) = kept {
             let found = look(&mut link);
-            if !link.is_closed() {
+            if link.broken().is_none() {
                 return (found, Some(link));
             }
         }
@@ -76,7 +77,7 @@ impl Pool {
             Err(error) => (Err(error), None),
             Ok(mut link) => {
                 let found = look(&mut link);
-                let is_open = !link.is_closed();
+                let is_open = link.broken().is_none();
                 (found, is_open.then_some(link))
             }
         }

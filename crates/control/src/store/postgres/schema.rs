@@ -2,6 +2,7 @@
 
 use super::link::Link;
 use crate::store::StoreError;
+use crate::store::sql::Link as _;
 
 /// Each entry brings a database from its index to the next version; entries never change, only
 /// more are added. A replica of the version before may still be at work, so a change adds and does
@@ -20,8 +21,7 @@ fn within(link: &mut Link) -> Result<(), StoreError> {
     link.batch("SELECT pg_advisory_xact_lock(hashtext('weft-control'), hashtext('schema'))")?;
     link.batch("CREATE TABLE IF NOT EXISTS schema_version (version BIGINT NOT NULL)")?;
     let row = link.one("SELECT coalesce(max(version), 0) FROM schema_version", &[])?;
-    let found: i64 = row.map(|row| row.try_get(0)).transpose()?.unwrap_or(0);
-    let found = usize::try_from(found).unwrap_or(usize::MAX);
+    let found: usize = row.map_or(Ok(0), |row| row.int(0))?;
     if found > MIGRATIONS.len() {
         return Err(StoreError::Broken(format!(
             "it was written by a newer version (schema {found}, this one knows {}): install that \

@@ -1,18 +1,17 @@
 //! The store in SQLite.
 
-mod instances;
-mod registry;
+mod link;
 mod schema;
-mod writer;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use rusqlite::{Connection, OpenFlags};
 
-use self::writer::Writer;
-use super::{Audit, Counts, StoreError};
+use self::link::Link;
+use super::StoreError;
+use super::sql::{Base, Desk, Link as _, Writer};
 
 /// Connections that are kept for readers.
 const READERS_MAX: usize = 16;
@@ -23,10 +22,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// A store in one file.
 #[derive(Debug)]
 pub struct Sqlite {
-    path: std::path::PathBuf,
+    path: PathBuf,
     plane: String,
-    writer: Writer,
-    readers: Mutex<Vec<Connection>>,
+    writer: Writer<Link>,
+    readers: Mutex<Vec<Link>>,
 }
 
 impl From<rusqlite::Error> for StoreError {
@@ -48,33 +47,19 @@ impl Sqlite {
         connection.pragma_update(None, "synchronous", "FULL")?;
         schema::migrate(&mut connection)?;
         let plane = connection.query_row("SELECT id FROM plane", [], |row| row.get(0))?;
-        let writer = Writer::start(connection)?;
-        Ok(Self { path: path.to_owned(), plane, writer, readers: Mutex::new(Vec::new()) })
+        let writer = Writer::start(OneFile(Some(Link::new(connection))))?;
+        Ok(Self { path: path.to_owned(), plane, writer, readers: Mutex::default() })
     }
 
-    /// Reads in one snapshot.
-    fn read<T>(
-        &self,
-        look: impl FnOnce(&Connection) -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
+    fn reader(&self) -> Result<Link, StoreError> {
         let kept = self.readers.lock().unwrap_or_else(PoisonError::into_inner).pop();
-        let connection = match kept {
-            Some(connection) => connection,
-            None => {
-                let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
-                let connection = Connection::open_with_flags(&self.path, flags)?;
-                settle(&connection)?;
-                connection
-            }
-        };
-        connection.execute_batch("BEGIN")?;
-        let found = look(&connection);
-        connection.execute_batch("COMMIT")?;
-        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
-        if readers.len() < READERS_MAX {
-            readers.push(connection);
+        if let Some(link) = kept {
+            return Ok(link);
         }
-        found
+        let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+        let connection = Connection::open_with_flags(&self.path, flags)?;
+        settle(&connection)?;
+        Ok(Link::new(connection))
     }
 }
 
@@ -85,27 +70,64 @@ fn settle(connection: &Connection) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn add_audit(connection: &Connection, audit: &Audit) -> Result<(), StoreError> {
-    let mut insert = connection.prepare_cached(
-        "INSERT INTO audit (at_ms, actor, project, action, target, status)
-         VALUES (?, ?, ?, ?, ?, ?)",
-    )?;
-    let Audit { at_ms, actor, project, action, target, status } = audit;
-    insert.execute((at_ms, actor, project, action, target, status))?;
-    Ok(())
+impl Base for Sqlite {
+    type Link = Link;
+
+    fn writer(&self) -> &Writer<Link> {
+        &self.writer
+    }
+
+    fn read<T>(&self, look: impl Fn(&mut Link) -> Result<T, StoreError>) -> Result<T, StoreError> {
+        self.snapshot(look)
+    }
+
+    fn snapshot<T>(
+        &self,
+        look: impl Fn(&mut Link) -> Result<T, StoreError>,
+    ) -> Result<T, StoreError> {
+        let mut link = self.reader()?;
+        link.batch("BEGIN")?;
+        let found = look(&mut link);
+        link.batch("COMMIT")?;
+        let mut readers = self.readers.lock().unwrap_or_else(PoisonError::into_inner);
+        if readers.len() < READERS_MAX {
+            readers.push(link);
+        }
+        found
+    }
+
+    fn name(&self) -> &str {
+        &self.plane
+    }
 }
 
-fn counts(connection: &Connection) -> Result<Counts, StoreError> {
-    let one = |query: &str| -> Result<u64, StoreError> {
-        Ok(connection.prepare_cached(query)?.query_row([], |row| row.get(0))?)
-    };
-    Ok(Counts {
-        instances: one("SELECT count(*) FROM instances WHERE hidden = 0")?,
-        unsettled: one("SELECT count(*) FROM instances
-                        WHERE ended_ms IS NULL AND (wanted = 0 OR ready_ms IS NULL)")?,
-        cgpus: one("SELECT count(*) FROM cgpus WHERE to_ms IS NULL")?,
-        gpus: one("SELECT count(*) FROM gpus")?,
-        memory_mib: one("SELECT coalesce(sum(memory), 0) FROM gpus")?,
-        held_mib: one("SELECT coalesce(sum(held), 0) FROM gpus")?,
-    })
+/// The connection that writes.
+struct OneFile(Option<Link>);
+
+impl Desk for OneFile {
+    type Link = Link;
+
+    const BATCH_MAX: usize = 256;
+
+    fn begin(&mut self) -> Result<Link, StoreError> {
+        let lost = || StoreError::Broken("the connection is lost".to_owned());
+        let mut link = self.0.take().ok_or_else(lost)?;
+        match link.batch("BEGIN IMMEDIATE") {
+            Ok(()) => Ok(link),
+            Err(error) => {
+                self.0 = Some(link);
+                Err(error)
+            }
+        }
+    }
+
+    fn commit(&mut self, mut link: Link) -> Result<(), StoreError> {
+        let committed = link.batch("COMMIT");
+        if committed.is_err() {
+            // There may be nothing to roll back.
+            let _ = link.batch("ROLLBACK");
+        }
+        self.0 = Some(link);
+        committed
+    }
 }

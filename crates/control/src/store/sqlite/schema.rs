@@ -6,8 +6,12 @@ use crate::store::StoreError;
 
 /// Each entry brings a store from its index to the next version; entries never change, only more
 /// are added.
-const MIGRATIONS: &[&str] =
-    &[include_str!("0001.sql"), include_str!("0002.sql"), include_str!("0003.sql")];
+const MIGRATIONS: &[&str] = &[
+    include_str!("0001.sql"),
+    include_str!("0002.sql"),
+    include_str!("0003.sql"),
+    include_str!("0004.sql"),
+];
 
 /// Brings a store up to date.
 pub(super) fn migrate(connection: &mut Connection) -> Result<(), StoreError> {

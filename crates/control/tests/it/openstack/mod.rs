@@ -35,6 +35,7 @@ fn vm(id: &str) -> VmSpec {
         host: None,
         environment: vec![("CGPU_0".to_owned(), "169.254.77.1:18515".to_owned())],
         gateways: vec![("169.254.77.1:18515".to_owned(), vec!["grant".to_owned()])],
+        nodes: std::collections::BTreeMap::new(),
         user_data: "true".to_owned(),
     }
 }

@@ -177,6 +177,12 @@ pub(crate) fn shown(token: &str) -> Option<(Grant, [u8; 32])> {
     Some((Grant::from_text(grant).ok()?, endpoint))
 }
 
+/// What the server of a virtual machine shows: the same for each vGPU of its machine, with spaces
+/// between. `None` for anything else.
+pub(crate) fn all_shown(token: &str) -> Option<Vec<(Grant, [u8; 32])>> {
+    token.split(' ').map(shown).collect()
+}
+
 /// Bytes that nobody can guess.
 pub(crate) fn random<const N: usize>() -> io::Result<[u8; N]> {
     let mut bytes = [0; N];
@@ -274,6 +280,11 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let text = Grants::open(dir.path()).unwrap().issue(&body(1)).unwrap();
         assert!(shown(&text).is_none(), "it comes with a key");
-        assert_eq!(shown(&format!("{text}.{}", to_hex(&[9; 32]))).unwrap().1, [9; 32]);
+        let one = format!("{text}.{}", to_hex(&[9; 32]));
+        assert_eq!(shown(&one).unwrap().1, [9; 32]);
+        assert_eq!(all_shown(&format!("{one} {one}")).unwrap().len(), 2);
+        for token in ["", "secret", &format!("{one} "), &format!("{one} secret")] {
+            assert!(all_shown(token).is_none(), "{token}");
+        }
     }
 }

@@ -1,5 +1,6 @@
 //! Another host: the gateway shows a grant at the tenant socket, for the endpoint that showed it to
 //! the gateway. Whose process the gateway is says nothing; the grant says whose session it becomes.
+//! The server of a virtual machine may show grants, too ([`super::vm`]).
 
 use anyhow::Context as _;
 use weft_ring::peer::Credentials;
@@ -35,13 +36,11 @@ impl Remote {
     }
 }
 
-/// The attachment of an endpoint's program.
-pub(super) fn redeem(
+/// What a grant grants now to who shows it: its vGPU is there, and still of the same owner.
+pub(super) fn granted(
     daemon: &Daemon,
-    hello: HelloBody,
-    gateway: &Credentials,
     (grant, endpoint): &(Grant, [u8; 32]),
-) -> Result<Attachment, Refusal> {
+) -> Result<GrantBody, Refusal> {
     let refused = |error: &GrantError| Refusal {
         code: match error {
             GrantError::Forged | GrantError::Expired(_) | GrantError::Used(_) => {
@@ -52,25 +51,42 @@ pub(super) fn redeem(
         message: error.to_string(),
     };
     let body = daemon.remote.grants.redeem(grant, *endpoint, grants::now_s());
-    let GrantBody { vgpu, owner, .. } = body.map_err(|error| refused(&error))?;
-    let permission = |message| Refusal { code: RefusalCode::Permission, message };
+    let body = body.map_err(|error| refused(&error))?;
+    let now_of = daemon.tables().registry.find(&body.vgpu).map(|vgpu| vgpu.owner).ok();
+    if now_of != Some(body.owner) {
+        let message = format!(
+            "vGPU `{}` was removed since the grant was made, or is another user's: get a new \
+             grant with `weft token`",
+            body.vgpu
+        );
+        return Err(Refusal { code: RefusalCode::Permission, message });
+    }
+    Ok(body)
+}
+
+/// What a program asks for that comes with a grant: its vGPU, as it is.
+pub(super) fn on_vgpu(hello: HelloBody, vgpu: String) -> HelloBody {
+    HelloBody { vgpu, weight: 0, memory_bytes: 0, token: String::new(), ..hello }
+}
+
+/// The attachment of an endpoint's program.
+pub(super) fn redeem(
+    daemon: &Daemon,
+    hello: HelloBody,
+    gateway: &Credentials,
+    shown: &(Grant, [u8; 32]),
+) -> Result<Attachment, Refusal> {
+    let GrantBody { vgpu, owner, .. } = granted(daemon, shown)?;
     if !hello.vgpu.is_empty() && hello.vgpu != vgpu {
-        return Err(permission(format!(
+        let message = format!(
             "the grant is for vGPU `{vgpu}`, not for `{}`: leave WEFT_VGPU out, or get a grant for \
              that one",
             hello.vgpu
-        )));
+        );
+        return Err(Refusal { code: RefusalCode::Permission, message });
     }
-    let now_of = daemon.tables().registry.find(&vgpu).map(|vgpu| vgpu.owner).ok();
-    if now_of != Some(owner) {
-        return Err(permission(format!(
-            "vGPU `{vgpu}` was removed since the grant was made, or is another user's: get a new \
-             grant with `weft token`"
-        )));
-    }
-    let hello = HelloBody { vgpu, weight: 0, memory_bytes: 0, token: String::new(), ..hello };
     let tenant = Credentials { pid: gateway.pid, uid: owner, gid: owner };
-    Ok(Attachment { hello, tenant, client: Client::Elsewhere })
+    Ok(Attachment { hello: on_vgpu(hello, vgpu), tenant, client: Client::Elsewhere })
 }
 
 impl Daemon {

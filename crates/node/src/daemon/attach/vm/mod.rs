@@ -1,6 +1,9 @@
 //! Virtual machines: the server of one opens its region at the tenant socket, and then says hello
 //! there for each program of the guest. To the daemon all of them are that server's sessions; what
 //! the guest's programs do to each other in their region is the guest's own matter.
+//!
+//! A server that shows [`grants`] has its machine's vGPUs from them, and no others: it is whoever
+//! leads a machine of a cloud (ADR 54).
 
 mod processors;
 mod region;
@@ -16,12 +19,15 @@ use weft_ring::peer::{self, Credentials};
 use weft_ring::{MapError, MemoryFile, SegmentError};
 use weft_wire::guest::{OpenRegion, Reception};
 use weft_wire::handshake::{HANDSHAKE_BYTES_MAX, HelloBody, RefusalCode};
+use weft_wire::remote::{Grant, GrantBody};
 use weft_wire::{DecodeError, guest};
 
 pub(crate) use self::processors::Processors;
 use self::region::Layout;
 use self::region::Served;
 pub(crate) use self::region::{Held, Marks, Region, Regions};
+use super::grants;
+use super::remote::{granted, on_vgpu};
 use super::{Attachment, Client, no_hello, proceed, refuse, understand};
 use crate::config::ByteSize;
 use crate::daemon::cosched::end_boosts;
@@ -109,11 +115,66 @@ impl From<RegionError> for Refusal {
     }
 }
 
+/// A machine whose server is connected.
+#[derive(Debug)]
+struct Machine {
+    /// What was asked for it.
+    open: OpenRegion,
+    /// Whose sessions its programs' are.
+    tenant: Credentials,
+    /// Its vGPUs with their grants; empty if it has the one that was asked for.
+    grants: Vec<(String, (Grant, [u8; 32]))>,
+}
+
+impl Machine {
+    /// What a server asks for, which may do so.
+    fn understand(daemon: &Daemon, said: &[u8], server: &Credentials) -> Result<Self, Refusal> {
+        let mut open = understand_open(said)?;
+        let Some(shown) = grants::all_shown(&open.token) else {
+            return Ok(Self { open, tenant: *server, grants: Vec::new() });
+        };
+        open.token.clear();
+        let (mut grants, mut owners) = (Vec::new(), Vec::new());
+        for shown in shown {
+            let GrantBody { vgpu, owner, .. } = granted(daemon, &shown)?;
+            owners.push(owner);
+            grants.push((vgpu, shown));
+        }
+        let owner = owners.first().copied().unwrap_or(server.uid);
+        if owners.iter().any(|other| *other != owner) {
+            let message = "the grants of a virtual machine are for vGPUs of one user".to_owned();
+            return Err(Refusal { code: RefusalCode::Permission, message });
+        }
+        let names: Vec<&str> = grants.iter().map(|(vgpu, _)| vgpu.as_str()).collect();
+        open.vgpu = names.join(",");
+        let tenant = Credentials { pid: server.pid, uid: owner, gid: owner };
+        Ok(Self { open, tenant, grants })
+    }
+
+    /// What a program of the guest asks for, on one of the machine's vGPUs. A grant is looked at
+    /// each time: it may have ended, or its vGPU.
+    fn hello(&self, daemon: &Daemon, hello: HelloBody) -> Result<HelloBody, Refusal> {
+        let OpenRegion { vgpu, weight, memory_bytes, token, .. } = self.open.clone();
+        let is_meant = |name: &str| hello.vgpu.is_empty() || hello.vgpu == name;
+        if let Some((_, shown)) = self.grants.iter().find(|(name, _)| is_meant(name)) {
+            return Ok(on_vgpu(hello, granted(daemon, shown)?.vgpu));
+        }
+        if self.grants.is_empty() && is_meant(&vgpu) {
+            return Ok(HelloBody { vgpu, weight, memory_bytes, token, ..hello });
+        }
+        let message = format!(
+            "this virtual machine has vGPU `{vgpu}`, not `{}`: leave WEFT_VGPU out",
+            hello.vgpu
+        );
+        Err(Refusal { code: RefusalCode::Permission, message })
+    }
+}
+
 /// Serves the connection of a machine's server, whose first message was `said`. Does not wait for
 /// anybody.
 pub(super) fn greet(daemon: &Arc<Daemon>, socket: OwnedFd, server: &Credentials, said: &[u8]) {
-    let opened = understand_open(said).and_then(|open| {
-        let region = daemon.open_region(&open, server)?;
+    let opened = Machine::understand(daemon, said, server).and_then(|machine| {
+        let region = daemon.open_region(&machine.open, &machine.tenant)?;
         let served = Served::begin(region).ok_or_else(|| Refusal {
             code: RefusalCode::Exhausted,
             message: "another server is connected for this virtual machine's region".to_owned(),
@@ -125,9 +186,9 @@ pub(super) fn greet(daemon: &Arc<Daemon>, socket: OwnedFd, server: &Credentials,
             Some(daemon.config.limits.attach()),
         );
         limited.map_err(|error| no_hello(RefusalCode::Malformed, &error.to_string()))?;
-        Ok((open, served))
+        Ok((machine, served))
     });
-    let (open, served) = match opened {
+    let (machine, served) = match opened {
         Ok(opened) => opened,
         Err(refusal) => {
             let Refusal { code, message } = &refusal;
@@ -139,14 +200,14 @@ pub(super) fn greet(daemon: &Arc<Daemon>, socket: OwnedFd, server: &Credentials,
         }
     };
     let thread = thread::Builder::new().name("machine".to_owned()).stack_size(STACK_BYTES);
-    let (serving, server) = (Arc::clone(daemon), *server);
+    let serving = Arc::clone(daemon);
     let spawned = thread.spawn(move || {
-        let (vgpu, region_bytes) = (open.vgpu.as_str(), served.0.layout.bytes);
-        serving.note_machine(&server, |uid, suppressed| {
+        let (vgpu, region_bytes) = (machine.open.vgpu.as_str(), served.0.layout.bytes);
+        serving.note_machine(&machine.tenant, |uid, suppressed| {
             tracing::info!(vgpu, uid, region_bytes, suppressed, "a virtual machine is there");
         });
-        serve(&serving, &socket, &server, &open, &served.0);
-        serving.note_machine(&server, |uid, suppressed| {
+        serve(&serving, &socket, &machine, &served.0);
+        serving.note_machine(&machine.tenant, |uid, suppressed| {
             tracing::info!(vgpu, uid, suppressed, "a virtual machine is gone");
         });
         drop(served);
@@ -183,13 +244,7 @@ fn understand_open(said: &[u8]) -> Result<OpenRegion, Refusal> {
 
 /// Hears the hellos of a machine's programs until its server hangs up. Each is answered by a thread
 /// of its own, in any order; the server waits for one answer before it says the next hello.
-fn serve(
-    daemon: &Arc<Daemon>,
-    socket: &OwnedFd,
-    server: &Credentials,
-    open: &OpenRegion,
-    region: &Arc<Region>,
-) {
+fn serve(daemon: &Arc<Daemon>, socket: &OwnedFd, machine: &Machine, region: &Arc<Region>) {
     let reception = Reception::Region(guest::Region {
         region: region.id,
         region_bytes: region.layout.bytes,
@@ -201,11 +256,11 @@ fn serve(
     // What it cannot be heard to say is its end.
     while let Ok(Some(said)) = peer::receive_bytes(socket, HANDSHAKE_BYTES_MAX, true) {
         if guest::Processors::is_one(&said) {
-            learn_processors(daemon, region, &said, open, server);
+            learn_processors(daemon, region, &said, machine);
             continue;
         }
         let Ok(answers) = socket.try_clone() else { return };
-        let hello = understand(&said).and_then(|hello| of_machine(hello, open));
+        let hello = understand(&said).and_then(|hello| machine.hello(daemon, hello));
         let hello = hello.and_then(|hello| match Arc::strong_count(&answered) {
             0..=ANSWERED_MAX => Ok(hello),
             _ => Err(Refusal {
@@ -217,22 +272,16 @@ fn serve(
             Ok(hello) => {
                 let client =
                     Client::Guest { region: Arc::clone(region), _answering: Arc::clone(&answered) };
-                proceed(daemon, answers, Attachment { hello, tenant: *server, client });
+                proceed(daemon, answers, Attachment { hello, tenant: machine.tenant, client });
             }
-            Err(refusal) => refuse(&answers, server, refusal),
+            Err(refusal) => refuse(&answers, &machine.tenant, refusal),
         }
     }
 }
 
 /// Notes which threads run a machine's processors, for sessions that begin from now on.
-fn learn_processors(
-    daemon: &Daemon,
-    region: &Region,
-    said: &[u8],
-    open: &OpenRegion,
-    server: &Credentials,
-) {
-    let vgpu = &open.vgpu;
+fn learn_processors(daemon: &Daemon, region: &Region, said: &[u8], machine: &Machine) {
+    let Machine { open: OpenRegion { vgpu, .. }, tenant: server, .. } = machine;
     let Ok(told) = guest::Processors::from_bytes(said) else { return };
     match Processors::verify(told, server.uid, &region.file) {
         Ok(processors) => {
@@ -253,19 +302,6 @@ fn learn_processors(
             });
         }
     }
-}
-
-/// What a program of the guest asks for, on the machine's vGPU.
-fn of_machine(hello: HelloBody, open: &OpenRegion) -> Result<HelloBody, Refusal> {
-    if !hello.vgpu.is_empty() && hello.vgpu != open.vgpu {
-        let message = format!(
-            "this virtual machine has vGPU `{}`, not `{}`: leave WEFT_VGPU out",
-            open.vgpu, hello.vgpu
-        );
-        return Err(Refusal { code: RefusalCode::Permission, message });
-    }
-    let OpenRegion { vgpu, weight, memory_bytes, token, .. } = open.clone();
-    Ok(HelloBody { vgpu, weight, memory_bytes, token, ..hello })
 }
 
 impl Daemon {

@@ -2,13 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use postgres::Row;
 use serde::de::DeserializeOwned;
 use weft_api::v1::{Event, Mode, OperationKind, OperationState};
 
-use super::add_audit;
-use super::link::{Link, Parameters, at, at_or_none, int, int_or_none, text, text_or_none};
-use super::registry::project_for_update;
+use super::registry::{add_audit, project_of};
+use super::{Link, Row, Value, int, int_or_none};
 use crate::plan::Step;
 use crate::store::shared::{
     EVENTS_MAX, KEY_LIFE_MS, SLOTS, Sum, by_gpu, charged, mode_of, parsed, word,
@@ -20,7 +18,7 @@ use crate::store::{
 
 /// Reserves GPUs and makes the instance.
 pub(super) fn reserve(
-    link: &mut Link,
+    link: &mut impl Link,
     reservation: &Reservation,
 ) -> Result<InstanceRow, StoreError> {
     let Reservation { id, name, project, spec, operation, taken, key, audit } = reservation;
@@ -35,31 +33,32 @@ pub(super) fn reserve(
         "INSERT INTO instances (id, name, project, wanted, spec, slot, operation, created_ms)
          VALUES ($1, $2, $3, true, $4, $5, $6, $7)",
         &[
-            id,
-            &text(name),
-            project,
-            &serde_json::to_string(spec)?,
-            &int(slot)?,
-            operation,
-            &int(now_ms)?,
+            id.into(),
+            name.into(),
+            project.into(),
+            serde_json::to_string(spec)?.into(),
+            int(slot)?.into(),
+            operation.into(),
+            int(now_ms)?.into(),
         ],
     )?;
     for (ordinal, one) in taken.iter().enumerate() {
         link.change(
             "INSERT INTO cgpus (id, instance, project, ordinal, gpu, node, device, memory,
                                 exclusive, weight, from_ms)
-             SELECT $1::text, $2::text, $3::text, $4::bigint, id, node, device, $6::bigint,
-                    $7::boolean, $8::bigint, $9::bigint FROM gpus WHERE id = $5",
+             SELECT CAST($1 AS text), CAST($2 AS text), CAST($3 AS text), CAST($4 AS bigint), id,
+                    node, device, CAST($6 AS bigint), CAST($7 AS boolean), CAST($8 AS bigint),
+                    CAST($9 AS bigint) FROM gpus WHERE id = $5",
             &[
-                &format!("{id}-{ordinal}"),
-                id,
-                project,
-                &int(ordinal)?,
-                &i64::from(one.gpu),
-                &int(one.memory_mib)?,
-                &(one.mode == Mode::Exclusive),
-                &i64::from(spec.weight),
-                &int(now_ms)?,
+                format!("{id}-{ordinal}").into(),
+                id.into(),
+                project.into(),
+                int(ordinal)?.into(),
+                one.gpu.into(),
+                int(one.memory_mib)?.into(),
+                (one.mode == Mode::Exclusive).into(),
+                spec.weight.into(),
+                int(now_ms)?.into(),
             ],
         )?;
     }
@@ -69,45 +68,60 @@ pub(super) fn reserve(
 }
 
 /// The request has this key from here on, if it was not carried out before.
-fn keep_key(link: &mut Link, key: &Key, instance: &str, now_ms: u64) -> Result<(), StoreError> {
-    let forget = now_ms.saturating_sub(KEY_LIFE_MS);
-    link.change("DELETE FROM keys WHERE created_ms < $1", &[&int(forget)?])?;
+fn keep_key(
+    link: &mut impl Link,
+    key: &Key,
+    instance: &str,
+    now_ms: u64,
+) -> Result<(), StoreError> {
+    let forget = int(now_ms.saturating_sub(KEY_LIFE_MS))?;
+    link.change("DELETE FROM keys WHERE created_ms < $1", &[forget.into()])?;
     if let Some(instance) = repeated(link, key)? {
         return Err(StoreError::Repeated(instance));
     }
     link.change(
         "INSERT INTO keys (owner, key, digest, instance, created_ms) VALUES ($1, $2, $3, $4, $5)",
-        &[&text(&key.owner), &text(&key.key), &key.digest.as_slice(), &instance, &int(now_ms)?],
+        &[
+            (&key.owner).into(),
+            (&key.key).into(),
+            Value::Bytes(&key.digest),
+            instance.into(),
+            int(now_ms)?.into(),
+        ],
     )?;
     Ok(())
 }
 
 /// The instance of a request that was carried out before under this key.
-pub(super) fn repeated(link: &mut Link, key: &Key) -> Result<Option<String>, StoreError> {
+pub(super) fn repeated(link: &mut impl Link, key: &Key) -> Result<Option<String>, StoreError> {
     let row = link.one(
         "SELECT digest, instance FROM keys WHERE owner = $1 AND key = $2",
-        &[&text(&key.owner), &text(&key.key)],
+        &[(&key.owner).into(), (&key.key).into()],
     )?;
     let Some(row) = row else { return Ok(None) };
-    let digest: Vec<u8> = row.try_get(0)?;
-    if digest == key.digest { Ok(Some(row.try_get(1)?)) } else { Err(StoreError::KeyReused) }
+    if row.bytes(0)? == key.digest { Ok(Some(row.text(1)?)) } else { Err(StoreError::KeyReused) }
 }
 
 /// The project has so much more, if its quota allows it.
-fn charge(link: &mut Link, project: &str, taken: &[Taken]) -> Result<(), StoreError> {
-    let found = project_for_update(link, project)?;
+fn charge(link: &mut impl Link, project: &str, taken: &[Taken]) -> Result<(), StoreError> {
+    let found = project_of(link, project)?;
     let (quota, used) = found.ok_or_else(|| StoreError::Missing(format!("project {project}")))?;
     let used = charged(&quota, &used, taken)?;
     link.change(
         "UPDATE projects SET used_cgpus = $2, used_memory = $3, used_exclusive = $4
          WHERE name = $1",
-        &[&project, &int(used.cgpus)?, &int(used.memory_mib)?, &int(used.exclusive_gpus)?],
+        &[
+            project.into(),
+            int(used.cgpus)?.into(),
+            int(used.memory_mib)?.into(),
+            int(used.exclusive_gpus)?.into(),
+        ],
     )?;
     Ok(())
 }
 
 /// Takes parts of GPUs that are still as they were decided on.
-fn take(link: &mut Link, taken: &[Taken]) -> Result<(), StoreError> {
+fn take(link: &mut impl Link, taken: &[Taken]) -> Result<(), StoreError> {
     for (gpu, sum) in by_gpu(taken) {
         let Sum { memory_mib, cgpus, is_exclusive, generation } = sum;
         let changed = link.change(
@@ -116,11 +130,11 @@ fn take(link: &mut Link, taken: &[Taken]) -> Result<(), StoreError> {
              WHERE id = $1 AND generation = $5 AND in_service AND NOT exclusive
                AND held + $2 <= memory AND (NOT $4 OR cgpus = 0)",
             &[
-                &i64::from(gpu),
-                &int(memory_mib)?,
-                &i64::from(cgpus),
-                &is_exclusive,
-                &int(generation)?,
+                gpu.into(),
+                int(memory_mib)?.into(),
+                cgpus.into(),
+                is_exclusive.into(),
+                int(generation)?.into(),
             ],
         )?;
         if changed == 0 {
@@ -130,18 +144,18 @@ fn take(link: &mut Link, taken: &[Taken]) -> Result<(), StoreError> {
     Ok(())
 }
 
-fn free_slot(link: &mut Link) -> Result<u64, StoreError> {
+fn free_slot(link: &mut impl Link) -> Result<u64, StoreError> {
     let row = link.one("SELECT coalesce(max(seq), 0) + 1 FROM instances", &[])?;
-    let mut slot: u64 = row.map_or(Ok(1), |row| at(&row, 0))?;
+    let mut slot: u64 = row.map_or(Ok(1), |row| row.int(0))?;
     let used = "SELECT 1 FROM instances WHERE slot = $1 AND ended_ms IS NULL";
-    while link.one(used, &[&int(slot % SLOTS)?])?.is_some() {
+    while link.one(used, &[int(slot % SLOTS)?.into()])?.is_some() {
         slot += 1;
     }
     Ok(slot % SLOTS)
 }
 
 fn begin_operation(
-    link: &mut Link,
+    link: &mut impl Link,
     id: &str,
     kind: OperationKind,
     instance: &str,
@@ -151,20 +165,32 @@ fn begin_operation(
     link.change(
         "INSERT INTO operations (id, kind, instance, project, state, created_ms)
          VALUES ($1, $2, $3, $4, $5, $6)",
-        &[&id, &word(&kind)?, &instance, &project, &word(&OperationState::Running)?, &int(now_ms)?],
+        &[
+            id.into(),
+            word(&kind)?.into(),
+            instance.into(),
+            project.into(),
+            word(&OperationState::Running)?.into(),
+            int(now_ms)?.into(),
+        ],
     )?;
     Ok(())
 }
 
 fn end_operations(
-    link: &mut Link,
+    link: &mut impl Link,
     instance: &str,
     state: OperationState,
     failure: Option<&str>,
 ) -> Result<(), StoreError> {
     link.change(
         "UPDATE operations SET state = $2, failure = $3 WHERE instance = $1 AND state = $4",
-        &[&instance, &word(&state)?, &text_or_none(failure), &word(&OperationState::Running)?],
+        &[
+            instance.into(),
+            word(&state)?.into(),
+            failure.into(),
+            word(&OperationState::Running)?.into(),
+        ],
     )?;
     Ok(())
 }
@@ -182,54 +208,70 @@ macro_rules! instances {
 
 /// A column with a JSON document.
 fn document<T: DeserializeOwned>(row: &Row, column: usize) -> Result<T, StoreError> {
-    let text: &str = row.try_get(column)?;
-    Ok(serde_json::from_str(text)?)
+    Ok(serde_json::from_str(&row.text(column)?)?)
 }
 
 fn instance_row(row: &Row) -> Result<InstanceRow, StoreError> {
-    let is_wanted: bool = row.try_get(3)?;
     Ok(InstanceRow {
-        id: row.try_get(0)?,
-        name: row.try_get(1)?,
-        project: row.try_get(2)?,
-        wanted: if is_wanted { Wanted::Present } else { Wanted::Absent },
-        marks: Marks(at(row, 4)?),
+        id: row.text(0)?,
+        name: row.text(1)?,
+        project: row.text(2)?,
+        wanted: if row.flag(3)? { Wanted::Present } else { Wanted::Absent },
+        marks: Marks(row.int(4)?),
         spec: document(row, 5)?,
-        slot: at(row, 6)?,
-        generation: at(row, 13)?,
+        slot: row.int(6)?,
+        generation: row.int(13)?,
         found: document(row, 7)?,
-        failure: row.try_get(8)?,
-        operation: row.try_get(9)?,
-        created_ms: at(row, 10)?,
-        ready_ms: at_or_none(row, 11)?,
-        ended_ms: at_or_none(row, 12)?,
+        failure: row.text_or_none(8)?,
+        operation: row.text(9)?,
+        created_ms: row.int(10)?,
+        ready_ms: row.int_or_none(11)?,
+        ended_ms: row.int_or_none(12)?,
     })
 }
 
 /// An instance.
-pub(super) fn find(link: &mut Link, id: &str) -> Result<Option<InstanceRow>, StoreError> {
-    let row = link.one(instances!("WHERE id = $1"), &[&text(id)])?;
+pub(super) fn find(link: &mut impl Link, id: &str) -> Result<Option<InstanceRow>, StoreError> {
+    let row = link.one(instances!("WHERE id = $1"), &[id.into()])?;
     row.map(|row| instance_row(&row)).transpose()
 }
 
 /// Instances that somebody may see.
 pub(super) fn shown(
-    link: &mut Link,
+    link: &mut impl Link,
     part: &Part,
     after: i64,
 ) -> Result<Vec<(String, InstanceRow)>, StoreError> {
     let rows = link.all(
         instances!(
-            "WHERE NOT hidden AND seq > $1 AND ($2::text IS NULL OR project = $2)
+            "WHERE NOT hidden AND seq > $1 AND (CAST($2 AS text) IS NULL OR project = $2)
              ORDER BY seq LIMIT $3"
         ),
-        &[&after, &text_or_none(part.project.as_deref()), &i64::from(part.limit)],
+        &[after.into(), part.project.as_deref().into(), part.limit.into()],
     )?;
     let with_cursor = |row| {
         let instance = instance_row(row)?;
         Ok((instance.generation.to_string(), instance))
     };
     rows.iter().map(with_cursor).collect()
+}
+
+/// Instances with something to be done.
+pub(super) fn unsettled(link: &mut impl Link) -> Result<Vec<String>, StoreError> {
+    ids(
+        link,
+        "SELECT id FROM instances
+         WHERE ended_ms IS NULL AND (NOT wanted OR ready_ms IS NULL) ORDER BY seq",
+    )
+}
+
+/// Instances of which something may be there.
+pub(super) fn live(link: &mut impl Link) -> Result<Vec<String>, StoreError> {
+    ids(link, "SELECT id FROM instances WHERE ended_ms IS NULL ORDER BY seq")
+}
+
+fn ids(link: &mut impl Link, query: &'static str) -> Result<Vec<String>, StoreError> {
+    link.all(query, &[])?.iter().map(|row| row.text(0)).collect()
 }
 
 /// A query of cGPUs.
@@ -245,27 +287,27 @@ macro_rules! cgpus {
 
 fn cgpu_row(row: &Row) -> Result<CgpuRow, StoreError> {
     Ok(CgpuRow {
-        id: row.try_get(1)?,
-        instance: row.try_get(2)?,
-        project: row.try_get(3)?,
-        ordinal: at(row, 4)?,
-        gpu: at(row, 5)?,
-        node: row.try_get(6)?,
-        device: row.try_get(7)?,
-        memory_mib: at(row, 8)?,
-        mode: mode_of(row.try_get(9)?),
-        weight: at(row, 10)?,
-        masked: row.try_get(11)?,
-        token: row.try_get(12)?,
-        from_ms: at(row, 13)?,
-        to_ms: at_or_none(row, 14)?,
-        used_ns: at_or_none(row, 15)?,
+        id: row.text(1)?,
+        instance: row.text(2)?,
+        project: row.text(3)?,
+        ordinal: row.int(4)?,
+        gpu: row.int(5)?,
+        node: row.text(6)?,
+        device: row.text(7)?,
+        memory_mib: row.int(8)?,
+        mode: mode_of(row.flag(9)?),
+        weight: row.int(10)?,
+        masked: row.text_or_none(11)?,
+        token: row.text_or_none(12)?,
+        from_ms: row.int(13)?,
+        to_ms: row.int_or_none(14)?,
+        used_ns: row.int_or_none(15)?,
     })
 }
 
 /// An instance's cGPUs.
-pub(super) fn cgpus_of(link: &mut Link, instance: &str) -> Result<Vec<CgpuRow>, StoreError> {
-    let rows = link.all(cgpus!("WHERE instance = $1 ORDER BY ordinal"), &[&text(instance)])?;
+pub(super) fn cgpus_of(link: &mut impl Link, instance: &str) -> Result<Vec<CgpuRow>, StoreError> {
+    let rows = link.all(cgpus!("WHERE instance = $1 ORDER BY ordinal"), &[instance.into()])?;
     rows.iter().map(cgpu_row).collect()
 }
 
@@ -280,47 +322,57 @@ pub(super) enum Which {
 
 /// cGPUs with their cursors.
 pub(super) fn cgpus(
-    link: &mut Link,
+    link: &mut impl Link,
     part: &Part,
     after: i64,
     which: Which,
 ) -> Result<Vec<(String, CgpuRow)>, StoreError> {
-    let project = text_or_none(part.project.as_deref());
-    let limit = i64::from(part.limit);
-    let parameters: Parameters<'_> = &[&after, &project, &limit];
-    let rows = match which {
-        Which::Live => link.all(
-            cgpus!(
-                "WHERE to_ms IS NULL AND seq > $1 AND ($2::text IS NULL OR project = $2)
-                 ORDER BY seq LIMIT $3"
-            ),
-            parameters,
+    let text = match which {
+        Which::Live => cgpus!(
+            "WHERE to_ms IS NULL AND seq > $1 AND (CAST($2 AS text) IS NULL OR project = $2)
+             ORDER BY seq LIMIT $3"
         ),
-        Which::All => link.all(
-            cgpus!("WHERE seq > $1 AND ($2::text IS NULL OR project = $2) ORDER BY seq LIMIT $3"),
-            parameters,
+        Which::All => cgpus!(
+            "WHERE seq > $1 AND (CAST($2 AS text) IS NULL OR project = $2)
+             ORDER BY seq LIMIT $3"
         ),
-    }?;
-    let with_cursor = |row| Ok((at::<i64>(row, 0)?.to_string(), cgpu_row(row)?));
-    rows.iter().map(with_cursor).collect()
+    };
+    let rows =
+        link.all(text, &[after.into(), part.project.as_deref().into(), part.limit.into()])?;
+    rows.iter().map(|row| Ok((row.int::<i64>(0)?.to_string(), cgpu_row(row)?))).collect()
 }
 
 /// The last cGPUs that anybody had, the newest first.
 pub(super) fn newest(
-    link: &mut Link,
+    link: &mut impl Link,
     project: Option<&str>,
     limit: u32,
 ) -> Result<Vec<CgpuRow>, StoreError> {
     let rows = link.all(
-        cgpus!("WHERE ($1::text IS NULL OR project = $1) ORDER BY seq DESC LIMIT $2"),
-        &[&text_or_none(project), &i64::from(limit)],
+        cgpus!("WHERE (CAST($1 AS text) IS NULL OR project = $1) ORDER BY seq DESC LIMIT $2"),
+        &[project.into(), limit.into()],
     )?;
     rows.iter().map(cgpu_row).collect()
 }
 
+/// What live cGPUs take of GPUs.
+pub(super) fn taken(link: &mut impl Link) -> Result<Vec<Taken>, StoreError> {
+    let rows = link.all(
+        "SELECT instance, gpu, memory, exclusive FROM cgpus WHERE to_ms IS NULL
+         ORDER BY instance, ordinal",
+        &[],
+    )?;
+    let taken = |row: &Row| {
+        let (instance, gpu) = (row.text(0)?, row.int(1)?);
+        let (memory_mib, mode) = (row.int(2)?, mode_of(row.flag(3)?));
+        Ok(Taken { instance, gpu, memory_mib, mode, generation: 0 })
+    };
+    rows.iter().map(taken).collect()
+}
+
 /// A step was done.
 pub(super) fn mark(
-    link: &mut Link,
+    link: &mut impl Link,
     instance: &str,
     step: Step,
     effects: &Effects,
@@ -331,13 +383,15 @@ pub(super) fn mark(
     link.change(
         "UPDATE instances SET marks = marks | $2, found = coalesce($3, found),
                               ready_ms = coalesce($4, ready_ms) WHERE id = $1",
-        &[&instance, &i64::from(step.bit()), &found, &int_or_none(*ready_ms)?],
+        &[instance.into(), step.bit().into(), found.into(), int_or_none(*ready_ms)?.into()],
     )?;
     for (cgpu, masked) in masked {
-        link.change("UPDATE cgpus SET masked = $2 WHERE id = $1", &[cgpu, &text(masked)])?;
+        let change = "UPDATE cgpus SET masked = $2 WHERE id = $1";
+        link.change(change, &[cgpu.into(), masked.into()])?;
     }
     for (cgpu, token) in tokens {
-        link.change("UPDATE cgpus SET token = $2 WHERE id = $1", &[cgpu, &text(token)])?;
+        let change = "UPDATE cgpus SET token = $2 WHERE id = $1";
+        link.change(change, &[cgpu.into(), token.into()])?;
     }
     keep_used(link, used_ns)?;
     // What runs may be its removal by now.
@@ -348,35 +402,35 @@ pub(super) fn mark(
 }
 
 /// Device time that cGPUs used.
-pub(super) fn keep_used(link: &mut Link, used_ns: &[(String, u64)]) -> Result<(), StoreError> {
+pub(super) fn keep_used(link: &mut impl Link, used_ns: &[(String, u64)]) -> Result<(), StoreError> {
     for (cgpu, used_ns) in used_ns {
         let used_ns = i64::try_from(*used_ns).unwrap_or(i64::MAX);
-        link.change("UPDATE cgpus SET used_ns = $2 WHERE id = $1", &[cgpu, &used_ns])?;
+        let change = "UPDATE cgpus SET used_ns = $2 WHERE id = $1";
+        link.change(change, &[cgpu.into(), used_ns.into()])?;
     }
     Ok(())
 }
 
 /// Whether an instance is still to be there.
-fn is_wanted(link: &mut Link, instance: &str) -> Result<bool, StoreError> {
-    let row = link.one("SELECT wanted FROM instances WHERE id = $1", &[&instance])?;
-    let row = row.ok_or_else(|| StoreError::Missing(format!("instance {instance}")))?;
-    Ok(row.try_get(0)?)
+fn is_wanted(link: &mut impl Link, instance: &str) -> Result<bool, StoreError> {
+    let row = link.one("SELECT wanted FROM instances WHERE id = $1", &[instance.into()])?;
+    row.ok_or_else(|| StoreError::Missing(format!("instance {instance}")))?.flag(0)
 }
 
 /// Something happened.
-pub(super) fn tell(link: &mut Link, instance: &str, event: &Event) -> Result<(), StoreError> {
+pub(super) fn tell(link: &mut impl Link, instance: &str, event: &Event) -> Result<(), StoreError> {
     let Event { at_ms, step, kind, took_us, detail } = event;
     link.change(
         "INSERT INTO events (operation, at_ms, step, kind, took_us, detail)
-         SELECT operation, $2::bigint, $3::text, $4::text, $5::bigint, $6::text
-         FROM instances WHERE id = $1",
+         SELECT operation, CAST($2 AS bigint), CAST($3 AS text), CAST($4 AS text),
+                CAST($5 AS bigint), CAST($6 AS text) FROM instances WHERE id = $1",
         &[
-            &instance,
-            &int(*at_ms)?,
-            step,
-            &word(kind)?,
-            &int(*took_us)?,
-            &text_or_none(detail.as_deref()),
+            instance.into(),
+            int(*at_ms)?.into(),
+            step.into(),
+            word(kind)?.into(),
+            int(*took_us)?.into(),
+            detail.as_deref().into(),
         ],
     )?;
     Ok(())
@@ -384,7 +438,7 @@ pub(super) fn tell(link: &mut Link, instance: &str, event: &Event) -> Result<(),
 
 /// An instance is to be removed from here on.
 pub(super) fn renounce(
-    link: &mut Link,
+    link: &mut impl Link,
     instance: &str,
     failure: Option<&str>,
     audit: Option<&Audit>,
@@ -396,7 +450,7 @@ pub(super) fn renounce(
     }
     link.change(
         "UPDATE instances SET wanted = false, failure = $2 WHERE id = $1",
-        &[&instance, &text_or_none(failure)],
+        &[instance.into(), failure.into()],
     )?;
     if let Some(audit) = audit {
         // What made it, if it still does, has come to nothing.
@@ -405,14 +459,15 @@ pub(super) fn renounce(
         let operation = format!("{}-end", found.operation);
         let kind = OperationKind::Terminate;
         begin_operation(link, &operation, kind, instance, &found.project, audit.at_ms)?;
-        link.change("UPDATE instances SET operation = $2 WHERE id = $1", &[&instance, &operation])?;
+        let change = "UPDATE instances SET operation = $2 WHERE id = $1";
+        link.change(change, &[instance.into(), operation.into()])?;
     }
     find(link, instance)?.ok_or_else(missing)
 }
 
 /// Nothing of an instance is left. Repeated, it does nothing.
 pub(super) fn release(
-    link: &mut Link,
+    link: &mut impl Link,
     instance: &str,
     now_ms: u64,
     event: &Event,
@@ -429,11 +484,16 @@ pub(super) fn release(
     give_back(link, instance, &found.project)?;
     link.change(
         "UPDATE cgpus SET to_ms = $2, token = NULL WHERE instance = $1",
-        &[&instance, &int(now_ms)?],
+        &[instance.into(), int(now_ms)?.into()],
     )?;
     link.change(
         "UPDATE instances SET ended_ms = $2, marks = marks | $3, hidden = $4 WHERE id = $1",
-        &[&instance, &int(now_ms)?, &i64::from(Step::Release.bit()), &found.failure.is_none()],
+        &[
+            instance.into(),
+            int(now_ms)?.into(),
+            Step::Release.bit().into(),
+            found.failure.is_none().into(),
+        ],
     )?;
     tell(link, instance, event)?;
     let state = match found.failure {
@@ -444,7 +504,7 @@ pub(super) fn release(
 }
 
 /// GPUs and the project's account are without what an instance has.
-fn give_back(link: &mut Link, instance: &str, project: &str) -> Result<(), StoreError> {
+fn give_back(link: &mut impl Link, instance: &str, project: &str) -> Result<(), StoreError> {
     let cgpus = cgpus_of(link, instance)?;
     let mut of_gpu: BTreeMap<u32, (u64, u32)> = BTreeMap::new();
     for cgpu in &cgpus {
@@ -455,7 +515,7 @@ fn give_back(link: &mut Link, instance: &str, project: &str) -> Result<(), Store
         link.change(
             "UPDATE gpus SET held = held - $2, cgpus = cgpus - $3, exclusive = false,
                              generation = generation + 1 WHERE id = $1",
-            &[&i64::from(gpu), &int(memory)?, &i64::from(count)],
+            &[gpu.into(), int(memory)?.into(), count.into()],
         )?;
     }
     let exclusive = cgpus.iter().filter(|cgpu| cgpu.mode == Mode::Exclusive).count();
@@ -463,43 +523,49 @@ fn give_back(link: &mut Link, instance: &str, project: &str) -> Result<(), Store
     link.change(
         "UPDATE projects SET used_cgpus = used_cgpus - $2, used_memory = used_memory - $3,
                              used_exclusive = used_exclusive - $4 WHERE name = $1",
-        &[&project, &int(cgpus.len())?, &int(memory)?, &int(exclusive)?],
+        &[project.into(), int(cgpus.len())?.into(), int(memory)?.into(), int(exclusive)?.into()],
     )?;
     Ok(())
 }
 
+/// A failed instance is not shown any longer.
+pub(super) fn hide(link: &mut impl Link, instance: &str) -> Result<(), StoreError> {
+    let change = "UPDATE instances SET hidden = true WHERE id = $1 AND ended_ms IS NOT NULL";
+    link.change(change, &[instance.into()]).map(drop)
+}
+
 /// An operation and what happened.
 pub(super) fn operation(
-    link: &mut Link,
+    link: &mut impl Link,
     id: &str,
 ) -> Result<Option<(OperationRow, Vec<Event>)>, StoreError> {
     let row = link.one(
         "SELECT kind, instance, project, state, created_ms, failure FROM operations
          WHERE id = $1",
-        &[&text(id)],
+        &[id.into()],
     )?;
     let Some(row) = row else { return Ok(None) };
     let found = OperationRow {
         id: id.to_owned(),
-        kind: parsed(row.try_get(0)?)?,
-        instance: row.try_get(1)?,
-        project: row.try_get(2)?,
-        state: parsed(row.try_get(3)?)?,
-        created_ms: at(&row, 4)?,
-        failure: row.try_get(5)?,
+        kind: parsed(&row.text(0)?)?,
+        instance: row.text(1)?,
+        project: row.text(2)?,
+        state: parsed(&row.text(3)?)?,
+        created_ms: row.int(4)?,
+        failure: row.text_or_none(5)?,
     };
     let rows = link.all(
         "SELECT at_ms, step, kind, took_us, detail FROM events WHERE operation = $1
          ORDER BY seq DESC LIMIT $2",
-        &[&text(id), &i64::from(EVENTS_MAX)],
+        &[id.into(), EVENTS_MAX.into()],
     )?;
     let event = |row: &Row| {
         Ok(Event {
-            at_ms: at(row, 0)?,
-            step: row.try_get(1)?,
-            kind: parsed(row.try_get(2)?)?,
-            took_us: at(row, 3)?,
-            detail: row.try_get(4)?,
+            at_ms: row.int(0)?,
+            step: row.text(1)?,
+            kind: parsed(&row.text(2)?)?,
+            took_us: row.int(3)?,
+            detail: row.text_or_none(4)?,
         })
     };
     let events: Result<Vec<Event>, StoreError> = rows.iter().rev().map(event).collect();

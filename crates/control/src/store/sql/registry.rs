@@ -1,0 +1,426 @@
+//! Projects, tokens, nodes, GPUs and the audit.
+
+use weft_api::v1::{AuditEntry, Project, Quota};
+
+use super::{Link, Row, Value, int};
+use crate::store::shared::{number, parsed, word};
+use crate::store::{Audit, Counts, GpuFound, GpuRow, NodeRow, Part, StoreError, TokenRow};
+
+/// Adds to the audit.
+pub(super) fn add_audit(link: &mut impl Link, audit: &Audit) -> Result<(), StoreError> {
+    let Audit { at_ms, actor, project, action, target, status } = audit;
+    link.change(
+        "INSERT INTO audit (at_ms, actor, project, action, target, status)
+         VALUES ($1, $2, $3, $4, $5, $6)",
+        &[
+            int(*at_ms)?.into(),
+            actor.into(),
+            project.as_deref().into(),
+            action.into(),
+            target.into(),
+            u32::from(*status).into(),
+        ],
+    )?;
+    Ok(())
+}
+
+/// A query of the audit.
+macro_rules! audit {
+    ($rest:literal) => {
+        concat!("SELECT id, at_ms, actor, project, action, target, status FROM audit ", $rest)
+    };
+}
+
+fn audit_row(row: &Row) -> Result<AuditEntry, StoreError> {
+    Ok(AuditEntry {
+        id: row.int(0)?,
+        at_ms: row.int(1)?,
+        actor: row.text(2)?,
+        project: row.text_or_none(3)?,
+        action: row.text(4)?,
+        target: row.text(5)?,
+        status: row.int(6)?,
+    })
+}
+
+/// The audit in order.
+pub(super) fn audit(
+    link: &mut impl Link,
+    part: &Part,
+) -> Result<Vec<(String, AuditEntry)>, StoreError> {
+    let parameters = &[number(part)?.into(), part.limit.into()];
+    let rows = link.all(audit!("WHERE id > $1 ORDER BY id LIMIT $2"), parameters)?;
+    let with_cursor = |row| audit_row(row).map(|entry| (entry.id.to_string(), entry));
+    rows.iter().map(with_cursor).collect()
+}
+
+/// The last of it, the newest first.
+pub(super) fn newest_audit(
+    link: &mut impl Link,
+    limit: u32,
+) -> Result<Vec<AuditEntry>, StoreError> {
+    let rows = link.all(audit!("ORDER BY id DESC LIMIT $1"), &[limit.into()])?;
+    rows.iter().map(audit_row).collect()
+}
+
+/// How much of everything there is.
+pub(super) fn counts(link: &mut impl Link) -> Result<Counts, StoreError> {
+    let mut one = |query: &'static str| -> Result<u64, StoreError> {
+        link.one(query, &[])?.map_or(Ok(0), |row| row.int(0))
+    };
+    Ok(Counts {
+        instances: one("SELECT count(*) FROM instances WHERE NOT hidden")?,
+        unsettled: one("SELECT count(*) FROM instances
+                        WHERE ended_ms IS NULL AND (NOT wanted OR ready_ms IS NULL)")?,
+        cgpus: one("SELECT count(*) FROM cgpus WHERE to_ms IS NULL")?,
+        gpus: one("SELECT count(*) FROM gpus")?,
+        memory_mib: one("SELECT CAST(coalesce(sum(memory), 0) AS bigint) FROM gpus")?,
+        held_mib: one("SELECT CAST(coalesce(sum(held), 0) AS bigint) FROM gpus")?,
+    })
+}
+
+/// A query of tokens.
+macro_rules! tokens {
+    ($rest:literal) => {
+        concat!("SELECT name, project, role, created_ms FROM tokens ", $rest)
+    };
+}
+
+fn token_row(row: &Row) -> Result<TokenRow, StoreError> {
+    Ok(TokenRow {
+        name: row.text(0)?,
+        project: row.text_or_none(1)?,
+        role: parsed(&row.text(2)?)?,
+        created_ms: row.int(3)?,
+    })
+}
+
+/// The token with this digest.
+pub(super) fn token(
+    link: &mut impl Link,
+    digest: &[u8; 32],
+) -> Result<Option<TokenRow>, StoreError> {
+    let row = link.one(tokens!("WHERE digest = $1"), &[Value::Bytes(digest)])?;
+    row.map(|row| token_row(&row)).transpose()
+}
+
+/// Tokens by name.
+pub(super) fn tokens(
+    link: &mut impl Link,
+    part: &Part,
+) -> Result<Vec<(String, TokenRow)>, StoreError> {
+    let rows = link.all(
+        tokens!("WHERE name > coalesce($1, '') ORDER BY name LIMIT $2"),
+        &[part.after.as_deref().into(), part.limit.into()],
+    )?;
+    rows.iter().map(|row| Ok((row.text(0)?, token_row(row)?))).collect()
+}
+
+/// Keeps a token.
+pub(super) fn add_token(
+    link: &mut impl Link,
+    token: &TokenRow,
+    digest: &[u8; 32],
+) -> Result<(), StoreError> {
+    if let Some(project) = &token.project {
+        project_of(link, project)?
+            .ok_or_else(|| StoreError::Missing(format!("project {project}")))?;
+    }
+    let added = link.change(
+        "INSERT INTO tokens (name, digest, project, role, created_ms)
+         VALUES ($1, $2, $3, $4, $5) ON CONFLICT DO NOTHING",
+        &[
+            (&token.name).into(),
+            Value::Bytes(digest),
+            token.project.as_deref().into(),
+            word(&token.role)?.into(),
+            int(token.created_ms)?.into(),
+        ],
+    )?;
+    if added == 0 {
+        return Err(StoreError::Exists(format!("token {}", token.name)));
+    }
+    Ok(())
+}
+
+/// Forgets a token.
+pub(super) fn remove_token(link: &mut impl Link, name: &str) -> Result<(), StoreError> {
+    match link.change("DELETE FROM tokens WHERE name = $1", &[name.into()])? {
+        0 => Err(StoreError::Missing(format!("token {name}"))),
+        _ => Ok(()),
+    }
+}
+
+/// A query of projects.
+macro_rules! projects {
+    ($rest:literal) => {
+        concat!(
+            "SELECT name, quota_cgpus, quota_memory, quota_exclusive, used_cgpus, used_memory,
+                    used_exclusive FROM projects ",
+            $rest
+        )
+    };
+}
+
+fn quota(row: &Row, column: usize) -> Result<Quota, StoreError> {
+    Ok(Quota {
+        cgpus: row.int(column)?,
+        memory_mib: row.int(column + 1)?,
+        exclusive_gpus: row.int(column + 2)?,
+    })
+}
+
+/// A project's quota and what it has. Within a write nobody else changes it: there is one writer.
+pub(super) fn project_of(
+    link: &mut impl Link,
+    name: &str,
+) -> Result<Option<(Quota, Quota)>, StoreError> {
+    let row = link.one(projects!("WHERE name = $1"), &[name.into()])?;
+    row.map(|row| Ok((quota(&row, 1)?, quota(&row, 4)?))).transpose()
+}
+
+/// Projects by name.
+pub(super) fn projects(
+    link: &mut impl Link,
+    part: &Part,
+) -> Result<Vec<(String, Project)>, StoreError> {
+    let rows = link.all(
+        projects!("WHERE name > coalesce($1, '') ORDER BY name LIMIT $2"),
+        &[part.after.as_deref().into(), part.limit.into()],
+    )?;
+    let project = |row: &Row| {
+        let (name, quota, used) = (row.text(0)?, quota(row, 1)?, quota(row, 4)?);
+        Ok((name.clone(), Project { name, quota, used }))
+    };
+    rows.iter().map(project).collect()
+}
+
+/// Makes a project, or changes its quota.
+pub(super) fn put_project(
+    link: &mut impl Link,
+    name: &str,
+    quota: Quota,
+) -> Result<(), StoreError> {
+    link.change(
+        "INSERT INTO projects (name, quota_cgpus, quota_memory, quota_exclusive)
+         VALUES ($1, $2, $3, $4)
+         ON CONFLICT (name) DO UPDATE
+         SET quota_cgpus = $2, quota_memory = $3, quota_exclusive = $4",
+        &[
+            name.into(),
+            int(quota.cgpus)?.into(),
+            int(quota.memory_mib)?.into(),
+            int(quota.exclusive_gpus)?.into(),
+        ],
+    )?;
+    Ok(())
+}
+
+/// A query of nodes.
+macro_rules! nodes {
+    ($rest:literal) => {
+        concat!(
+            "SELECT name, admin, gateway, host, created_ms,
+                    (SELECT count(*) FROM gpus WHERE node = nodes.name), identity, gateway_given
+             FROM nodes ",
+            $rest
+        )
+    };
+}
+
+fn node_row(row: &Row) -> Result<NodeRow, StoreError> {
+    Ok(NodeRow {
+        name: row.text(0)?,
+        admin: row.text(1)?,
+        gateway: row.text(2)?,
+        host: row.text(3)?,
+        created_ms: row.int(4)?,
+        gpus: row.int(5)?,
+        identity: row.text(6)?,
+        gateway_given: row.flag(7)?,
+    })
+}
+
+/// A node.
+pub(super) fn node(link: &mut impl Link, name: &str) -> Result<Option<NodeRow>, StoreError> {
+    let row = link.one(nodes!("WHERE name = $1"), &[name.into()])?;
+    row.map(|row| node_row(&row)).transpose()
+}
+
+/// Nodes by name.
+pub(super) fn nodes(
+    link: &mut impl Link,
+    part: &Part,
+) -> Result<Vec<(String, NodeRow)>, StoreError> {
+    let rows = link.all(
+        nodes!("WHERE name > coalesce($1, '') ORDER BY name LIMIT $2"),
+        &[part.after.as_deref().into(), part.limit.into()],
+    )?;
+    let with_cursor = |row| node_row(row).map(|node| (node.name.clone(), node));
+    rows.iter().map(with_cursor).collect()
+}
+
+/// Makes a node, or changes it: new GPUs are added, and those that are gone are drained.
+pub(super) fn put_node(
+    link: &mut impl Link,
+    node: &NodeRow,
+    gpus: &[GpuFound],
+) -> Result<(), StoreError> {
+    keep_node(link, node)?;
+    gpus.iter().try_for_each(|gpu| keep_gpu(link, &node.name, gpu))?;
+    drain_lost(link, &node.name, gpus)
+}
+
+fn keep_node(link: &mut impl Link, node: &NodeRow) -> Result<(), StoreError> {
+    let same = link.one(
+        "SELECT name FROM nodes WHERE identity = $1 AND identity <> '' AND name <> $2",
+        &[(&node.identity).into(), (&node.name).into()],
+    )?;
+    if let Some(same) = same {
+        return Err(StoreError::Exists(format!("this node, as {},", same.text(0)?)));
+    }
+    link.change(
+        "INSERT INTO nodes (name, admin, gateway, host, created_ms, identity, gateway_given)
+         VALUES ($1, $2, $3, $4, $5, $6, $7)
+         ON CONFLICT (name) DO UPDATE
+         SET admin = $2, gateway = $3, host = $4, identity = $6, gateway_given = $7",
+        &[
+            (&node.name).into(),
+            (&node.admin).into(),
+            (&node.gateway).into(),
+            (&node.host).into(),
+            int(node.created_ms)?.into(),
+            (&node.identity).into(),
+            node.gateway_given.into(),
+        ],
+    )?;
+    Ok(())
+}
+
+fn keep_gpu(link: &mut impl Link, node: &str, gpu: &GpuFound) -> Result<(), StoreError> {
+    let GpuFound { device, product, memory_mib } = gpu;
+    let parameters: &[Value<'_>] =
+        &[node.into(), device.into(), product.into(), int(*memory_mib)?.into()];
+    // One that has another memory is another one: what is on it must not be more.
+    link.change(
+        "UPDATE gpus SET product = $3, generation = generation + 1,
+                         memory = CASE WHEN held > $4 THEN held ELSE $4 END
+         WHERE node = $1 AND device = $2 AND (product <> $3 OR memory <> $4)",
+        parameters,
+    )?;
+    // Not an upsert: that would use up a number each time.
+    link.change(
+        "INSERT INTO gpus (node, device, product, memory)
+         SELECT CAST($1 AS text), CAST($2 AS text), CAST($3 AS text), CAST($4 AS bigint)
+         WHERE NOT EXISTS (SELECT 1 FROM gpus WHERE node = $1 AND device = $2)",
+        parameters,
+    )?;
+    Ok(())
+}
+
+/// Nothing new is put on GPUs that the node has no longer.
+fn drain_lost(link: &mut impl Link, node: &str, gpus: &[GpuFound]) -> Result<(), StoreError> {
+    let known = "SELECT device FROM gpus WHERE node = $1 AND in_service";
+    for row in link.all(known, &[node.into()])? {
+        let device = row.text(0)?;
+        if gpus.iter().any(|gpu| gpu.device == device) {
+            continue;
+        }
+        link.change(
+            "UPDATE gpus SET in_service = false, generation = generation + 1
+             WHERE node = $1 AND device = $2",
+            &[node.into(), device.into()],
+        )?;
+    }
+    Ok(())
+}
+
+/// A node's gateway listens elsewhere now, if nobody said where it is reached.
+pub(super) fn set_gateway(
+    link: &mut impl Link,
+    node: &str,
+    gateway: &str,
+) -> Result<(), StoreError> {
+    let change = "UPDATE nodes SET gateway = $2 WHERE name = $1 AND NOT gateway_given";
+    link.change(change, &[node.into(), gateway.into()]).map(drop)
+}
+
+/// Forgets a node without cGPUs.
+pub(super) fn remove_node(link: &mut impl Link, name: &str) -> Result<(), StoreError> {
+    let query = "SELECT CAST(coalesce(sum(cgpus), 0) AS bigint) FROM gpus WHERE node = $1";
+    let held: u64 = link.one(query, &[name.into()])?.map_or(Ok(0), |row| row.int(0))?;
+    if held > 0 {
+        return Err(StoreError::InUse(format!("node {name}: {held} cGPUs of it")));
+    }
+    link.change("DELETE FROM gpus WHERE node = $1", &[name.into()])?;
+    match link.change("DELETE FROM nodes WHERE name = $1", &[name.into()])? {
+        0 => Err(StoreError::Missing(format!("node {name}"))),
+        _ => Ok(()),
+    }
+}
+
+/// A query of GPUs.
+macro_rules! gpus {
+    ($rest:literal) => {
+        concat!(
+            "SELECT id, node, device, product, memory, held, cgpus, exclusive, in_service,
+                    generation FROM gpus ",
+            $rest
+        )
+    };
+}
+
+fn gpu_row(row: &Row) -> Result<GpuRow, StoreError> {
+    let found = GpuFound { device: row.text(2)?, product: row.text(3)?, memory_mib: row.int(4)? };
+    Ok(GpuRow {
+        id: row.int(0)?,
+        node: row.text(1)?,
+        found,
+        held_mib: row.int(5)?,
+        cgpus: row.int(6)?,
+        exclusive: row.flag(7)?,
+        in_service: row.flag(8)?,
+        generation: row.int(9)?,
+    })
+}
+
+/// A GPU.
+pub(super) fn gpu(link: &mut impl Link, id: u32) -> Result<Option<GpuRow>, StoreError> {
+    let row = link.one(gpus!("WHERE id = $1"), &[id.into()])?;
+    row.map(|row| gpu_row(&row)).transpose()
+}
+
+/// GPUs by number.
+pub(super) fn gpus(link: &mut impl Link, part: &Part) -> Result<Vec<(String, GpuRow)>, StoreError> {
+    let parameters = &[number(part)?.into(), part.limit.into()];
+    let rows = link.all(gpus!("WHERE id > $1 ORDER BY id LIMIT $2"), parameters)?;
+    let with_cursor = |row| gpu_row(row).map(|gpu| (gpu.id.to_string(), gpu));
+    rows.iter().map(with_cursor).collect()
+}
+
+/// Nodes with their GPUs.
+pub(super) fn inventory(link: &mut impl Link) -> Result<Vec<(NodeRow, Vec<GpuRow>)>, StoreError> {
+    let nodes = link.all(nodes!("ORDER BY name"), &[])?;
+    let mut found = Vec::with_capacity(nodes.len());
+    for row in &nodes {
+        let node = node_row(row)?;
+        let gpus = link.all(gpus!("WHERE node = $1 ORDER BY id"), &[(&node.name).into()])?;
+        let gpus: Result<Vec<GpuRow>, StoreError> = gpus.iter().map(gpu_row).collect();
+        found.push((node, gpus?));
+    }
+    Ok(found)
+}
+
+/// Takes a GPU out of service, or puts it back.
+pub(super) fn set_gpu(
+    link: &mut impl Link,
+    id: u32,
+    in_service: bool,
+) -> Result<GpuRow, StoreError> {
+    link.change(
+        "UPDATE gpus SET in_service = $2, generation = generation + 1
+         WHERE id = $1 AND in_service <> $2",
+        &[id.into(), in_service.into()],
+    )?;
+    gpu(link, id)?.ok_or_else(|| StoreError::Missing(format!("GPU {id}")))
+}

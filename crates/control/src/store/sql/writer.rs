@@ -1,0 +1,107 @@
+//! One thread writes, in the order in which it was asked, and brings many writes to disk at once:
+//! each has a savepoint of its own, and all that wait share one commit.
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::thread;
+
+use super::Link;
+use crate::store::{StoreError, Ticket};
+
+/// Writes that may wait; whoever asks for more waits too.
+const WAITING_MAX: usize = 4_096;
+
+/// Says to whoever waits how it went, once it is known whether it is kept.
+type Deliver = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
+/// Writes, unless there is no transaction to write in.
+type Job<L> = Box<dyn FnOnce(Result<&mut L, StoreError>) -> Deliver + Send>;
+
+/// What the writing thread works at: a database's transactions.
+pub(in crate::store) trait Desk: Send + 'static {
+    /// Its connections.
+    type Link: Link + 'static;
+
+    /// Writes that share a commit.
+    const BATCH_MAX: usize;
+
+    /// A transaction of whoever may write.
+    fn begin(&mut self) -> Result<Self::Link, StoreError>;
+
+    /// Commits it, or undoes it.
+    fn commit(&mut self, link: Self::Link) -> Result<(), StoreError>;
+}
+
+/// The writing thread.
+#[derive(Debug)]
+pub(in crate::store) struct Writer<L>(SyncSender<Job<L>>);
+
+impl<L: Link + 'static> Writer<L> {
+    /// Starts it; it ends with the value.
+    pub(in crate::store) fn start(mut desk: impl Desk<Link = L>) -> Result<Self, StoreError> {
+        let (sender, receiver) = sync_channel(WAITING_MAX);
+        let thread = thread::Builder::new().name("writer".to_owned());
+        let spawned = thread.spawn(move || write(&mut desk, &receiver));
+        spawned.map_err(|error| StoreError::Broken(error.to_string()))?;
+        Ok(Self(sender))
+    }
+
+    /// Begins a write. It is done wholly or not at all.
+    pub(in crate::store) fn begin<T: Send + 'static>(
+        &self,
+        write: impl FnOnce(&mut L) -> Result<T, StoreError> + Send + 'static,
+    ) -> Ticket<T> {
+        let (outcome, ticket) = Ticket::new();
+        let job = move |link: Result<&mut L, StoreError>| -> Deliver {
+            let written = link.and_then(|link| in_savepoint(link, write));
+            Box::new(move |committed| {
+                // Whoever asked may have gone.
+                let _ = outcome.send(committed.and(written));
+            })
+        };
+        // A closed channel drops the job, and the ticket says so.
+        let _ = self.0.send(Box::new(job));
+        ticket
+    }
+}
+
+fn in_savepoint<L: Link, T>(
+    link: &mut L,
+    write: impl FnOnce(&mut L) -> Result<T, StoreError>,
+) -> Result<T, StoreError> {
+    link.batch("SAVEPOINT one")?;
+    let written = write(link);
+    link.batch(if written.is_ok() {
+        "RELEASE SAVEPOINT one"
+    } else {
+        "ROLLBACK TO SAVEPOINT one; RELEASE SAVEPOINT one"
+    })?;
+    written
+}
+
+fn write<D: Desk>(desk: &mut D, jobs: &Receiver<Job<D::Link>>) {
+    while let Ok(first) = jobs.recv() {
+        let mut begun = desk.begin();
+        let mut deliveries = vec![first(within(&mut begun))];
+        while deliveries.len() < D::BATCH_MAX {
+            let Ok(job) = jobs.try_recv() else { break };
+            deliveries.push(job(within(&mut begun)));
+        }
+        let committed = begun
+            .and_then(|link| desk.commit(link))
+            .inspect_err(|error| tracing::error!(%error, "nothing can be written"));
+        for deliver in deliveries {
+            deliver(committed.clone());
+        }
+    }
+}
+
+/// What was written after the transaction broke would be kept although everybody is told that
+/// nothing was.
+fn within<L: Link>(begun: &mut Result<L, StoreError>) -> Result<&mut L, StoreError> {
+    match begun {
+        Ok(link) => match link.broken() {
+            Some(why) => Err(StoreError::Broken(why.to_owned())),
+            None => Ok(link),
+        },
+        Err(error) => Err(error.clone()),
+    }
+}
