@@ -70,7 +70,7 @@ fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
         .filter(|(vgpu, used)| is_active(vgpu, **used))
         .map(|(vgpu, _)| *vgpu)
         .collect();
-    let (expected, entitled) = (parts(&active, |_| 1.0), parts(&active, cap_of));
+    let (expected, entitled) = (parts(&active, |_| 1.0), parts(&active, ratio_of));
     let total: u64 = used.iter().sum();
     // Counters are read a little after the clock.
     let wall_ns = after.now_ns.saturating_sub(before.now_ns).max(total);
@@ -99,26 +99,27 @@ fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
     vgpus.iter().zip(&used).map(share).collect()
 }
 
-/// The most of the device that a vGPU may use.
-fn cap_of(vgpu: &VgpuReport) -> f64 {
-    vgpu.cap_ppm.map_or(1.0, |ppm| ratio(ppm.into(), PPM.into()))
+/// A cap, in parts of the device.
+fn ratio_of(cap_ppm: Option<u32>) -> f64 {
+    cap_ppm.map_or(1.0, |ppm| ratio(ppm.into(), PPM.into()))
 }
 
-/// The parts of vGPUs that all want as much as `bound` lets them: tenants divide the device by
-/// their weights, a tenant's vGPUs its part by theirs.
-fn parts(vgpus: &[&VgpuReport], bound: impl Fn(&VgpuReport) -> f64) -> Vec<f64> {
+/// The parts of vGPUs that all want as much as `bound` makes of their caps: tenants divide the
+/// device by their weights, a tenant's vGPUs its part by theirs.
+fn parts(vgpus: &[&VgpuReport], bound: impl Fn(Option<u32>) -> f64) -> Vec<f64> {
     let mut tenants: BTreeMap<Option<u32>, Vec<usize>> = BTreeMap::new();
     for (place, vgpu) in vgpus.iter().enumerate() {
         tenants.entry(vgpu.tenant).or_default().push(place);
     }
     let wants = |places: &Vec<usize>| {
-        let sum: f64 = places.iter().map(|place| bound(vgpus[*place])).sum();
-        (f64::from(vgpus[places[0]].tenant_weight), sum.min(1.0))
+        let sum: f64 = places.iter().map(|place| bound(vgpus[*place].cap_ppm)).sum();
+        let first = vgpus[places[0]];
+        (f64::from(first.tenant_weight), sum.min(bound(first.tenant_cap_ppm)))
     };
     let of_tenants = divide(1.0, &tenants.values().map(wants).collect::<Vec<_>>());
     let mut parts = vec![0.0; vgpus.len()];
     for (places, part) in tenants.values().zip(of_tenants) {
-        let wants = |place: &usize| (f64::from(vgpus[*place].weight), bound(vgpus[*place]));
+        let wants = |place: &usize| (f64::from(vgpus[*place].weight), bound(vgpus[*place].cap_ppm));
         let of_vgpus = divide(part, &places.iter().map(wants).collect::<Vec<_>>());
         for (place, part) in places.iter().zip(of_vgpus) {
             parts[*place] = part;
@@ -159,6 +160,7 @@ mod tests {
             device: "gpu0".to_owned(),
             tenant: None,
             tenant_weight: 1,
+            tenant_cap_ppm: None,
             weight,
             cap_ppm: None,
             sla_ns: 0,
@@ -261,6 +263,22 @@ mod tests {
         let after = stats(vec![of("a", 7, 3, 1), of("b", 7, 3, 2), of("c", 8, 1, 5)]);
         let expected: Vec<f64> = shares(&before, &after).iter().map(|s| s.expected).collect();
         assert_eq!(expected, [0.25, 0.5, 0.25]);
+    }
+
+    #[test]
+    fn a_tenants_cap_bounds_what_is_due_to_all_of_it() {
+        let of = |name, tenant, weight, tenant_cap_ppm| VgpuReport {
+            tenant: Some(tenant),
+            tenant_cap_ppm,
+            ..vgpu(name, weight, 1, VgpuState::Running)
+        };
+        let vgpus =
+            vec![of("a", 7, 1, Some(200_000)), of("b", 7, 3, Some(200_000)), of("c", 8, 1, None)];
+        let shares = shares(&stats(Vec::new()), &stats(vgpus));
+        let entitled: Vec<f64> = shares.iter().map(|share| share.entitled).collect();
+        for (got, expected) in entitled.iter().zip([0.05, 0.15, 0.8]) {
+            assert!((got - expected).abs() < 1e-9, "{entitled:?}");
+        }
     }
 
     #[test]
