@@ -49,6 +49,21 @@ impl Python {
             .current_dir(&package))
     }
 
+    /// Installs what programs of the tests import and those of the demo do not.
+    pub(crate) fn install_test_packages(&self) -> Result<()> {
+        let requirements = root().join("tests/programs/requirements.txt");
+        let stamp = self.directory.join("test-requirements.installed");
+        if same_content(&requirements, &stamp) {
+            return Ok(());
+        }
+        eprintln!("installing the test programs' Python packages into .venv");
+        let file = requirements.to_str().context("the repository's path is not UTF-8")?;
+        // Some want libraries that nothing here loads: what they need is in the list.
+        self.install(&["--no-deps", "--requirement", file])?;
+        fs::copy(&requirements, &stamp)?;
+        Ok(())
+    }
+
     /// Installs more packages.
     pub(crate) fn install(&self, packages: &[&str]) -> Result<()> {
         run(Command::new(self.interpreter())
@@ -110,6 +125,12 @@ pub(crate) fn offloading() -> Result<()> {
     let named = Command::new("cc").arg("-print-file-name=accel/nvptx-none/mkoffload").output();
     let found = named.is_ok_and(|file| file.stdout.starts_with(b"/"));
     if found { Ok(()) } else { install_packages(&["gcc-offload-nvptx"]) }
+}
+
+/// A program with kernels of its own for each kind of password.
+pub(crate) fn hashcat() -> Result<()> {
+    let found = succeeds(Command::new("hashcat").arg("--version"));
+    if found { Ok(()) } else { install_packages(&["hashcat"]) }
 }
 
 /// What tinygrad's own tests need beyond the rest: its CPU device compiles with clang.

@@ -13,7 +13,9 @@ const PROFILE: &str = "dev";
 /// Sets up, builds and runs all tests whose name contains `filter`.
 pub(crate) fn run_all(filter: Option<&str>) -> Result<()> {
     let python = setup::all()?;
+    python.install_test_packages()?;
     python.install_task_package()?;
+    setup::hashcat()?;
     programs::build(PROFILE)?;
     let examples = programs::compile_examples(PROFILE, &python)?;
     programs::compile_offloading(&examples)?;

@@ -281,6 +281,7 @@ mod tests {
             owner: 0,
             tenant: Some(tenant),
             tenant_weight,
+            tenant_cap_ppm: None,
             weight,
             cap_ppm: None,
             sla_ns: 0,

@@ -146,6 +146,7 @@ impl<'a> Timeline<'a> {
             | Event::RemoveVgpu { .. }
             | Event::Reweight { .. }
             | Event::SetCap { .. }
+            | Event::SetTenantCap { .. }
             | Event::SetClass { .. }
             | Event::ReweightSession { .. }
             | Event::SyncCalls { .. }

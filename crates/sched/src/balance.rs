@@ -22,6 +22,8 @@ pub struct Demand {
     pub tenant: Option<u32>,
     /// The tenant's weight.
     pub tenant_weight: u32,
+    /// The part of a device that the tenant may use, 0–1.
+    pub tenant_most: f64,
     /// The vGPU's weight among those of its tenant.
     pub weight: u32,
     /// The part of a device that it would use if it were alone, 0–1.
@@ -160,7 +162,8 @@ pub fn divide_device(demands: &[Demand]) -> Vec<f64> {
     }
     let wants = |places: &Vec<usize>| {
         let sum: f64 = places.iter().map(|place| demands[*place].wants).sum();
-        (f64::from(demands[places[0]].tenant_weight), sum.min(1.0))
+        let first = demands[places[0]];
+        (f64::from(first.tenant_weight), sum.min(first.tenant_most))
     };
     let of_tenants = divide(1.0, &tenants.values().map(wants).collect::<Vec<_>>());
     let mut parts = vec![0.0; demands.len()];
@@ -207,7 +210,8 @@ mod tests {
     }
 
     fn resident(vgpu: u32, device: u32, weight: u32, wants: f64) -> Resident {
-        let demand = Demand { tenant: Some(vgpu), tenant_weight: weight, weight, wants };
+        let (tenant, tenant_weight, tenant_most) = (Some(vgpu), weight, 1.0);
+        let demand = Demand { tenant, tenant_weight, tenant_most, weight, wants };
         let (vgpu, device) = (VgpuKey(vgpu), DeviceKey(device));
         Resident { vgpu, device, demand, memory_bytes: GIB, may_move: true }
     }
@@ -221,6 +225,7 @@ mod tests {
         let demand = |tenant, weight, wants| Demand {
             tenant: Some(tenant),
             tenant_weight: 1,
+            tenant_most: 1.0,
             weight,
             wants,
         };

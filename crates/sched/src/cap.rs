@@ -1,13 +1,13 @@
-//! Hard caps: the most of a device that a vGPU may use even when nobody else wants it.
+//! Hard caps: the most of a device that a vGPU, or all of a tenant together, may use even when nobody
+//! else wants it.
 
 use crate::codec::codec;
 
 /// A share of device time over a period.
 ///
-/// In each period, counted from when the cap was set, the vGPU may use `share_ppm` millionths of
+/// In each period, counted from when the cap was set, its bearer may use `share_ppm` millionths of
 /// it, at once or spread. What a command that cannot be cut uses beyond is owed to the following
-/// periods; what is left over is not saved. So over any run of `k` whole periods a vGPU gets at
-/// most
+/// periods; what is left over is not saved. So over any run of `k` whole periods it gets at most
 /// `k` allowances, and what was in flight (at most one quantum and one command).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -30,7 +30,7 @@ impl Cap {
         if share && period { Ok(()) } else { Err(CapError { cap: *self }) }
     }
 
-    /// What a vGPU may use in one period, in ns; at least 1.
+    /// What may be used in one period, in ns; at least 1.
     pub fn allowance_ns(&self) -> u64 {
         // 2⁴² ns times 2²⁰ fits.
         (self.period_ns * u64::from(self.share_ppm) / u64::from(Self::WHOLE)).max(1)
@@ -48,7 +48,7 @@ pub struct CapError {
     pub cap: Cap,
 }
 
-/// What a capped vGPU has left of the current period.
+/// What is left of the current period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CapMeter {
     pub(crate) cap: Cap,
@@ -59,7 +59,7 @@ pub(crate) struct CapMeter {
 }
 
 impl CapMeter {
-    /// A cap from now on, of a vGPU that owes so many ns of an earlier one.
+    /// A cap from now on, of somebody who owes so many ns of an earlier one.
     pub(crate) fn new(cap: Cap, now_ns: u64, owed_ns: i64) -> Self {
         Self { cap, since_ns: now_ns, used_ns: owed_ns }
     }
@@ -106,8 +106,24 @@ impl CapMeter {
     }
 }
 
+/// What a tenant with a cap has left of one device.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TenantCap {
+    pub(crate) meter: CapMeter,
+    /// How many of its vGPUs have work and are held back because nothing is left: all that have
+    /// work, or none.
+    pub(crate) waiting: u32,
+}
+
+impl TenantCap {
+    pub(crate) fn new(meter: CapMeter) -> Self {
+        Self { meter, waiting: 0 }
+    }
+}
+
 codec!(struct Cap { share_ppm, period_ns });
 codec!(struct CapMeter { cap, since_ns, used_ns });
+codec!(struct TenantCap { meter, waiting });
 
 #[cfg(test)]
 mod tests {

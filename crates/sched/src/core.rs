@@ -5,11 +5,13 @@ mod caps;
 mod classes;
 mod early;
 mod moves;
+mod shared;
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::action::{Action, Actions, TimerReason, UNLIMITED};
+use crate::cap::TenantCap;
 use crate::codec::{Codec, Malformed, Reader};
 use crate::config::Config;
 use crate::event::Usage;
@@ -17,7 +19,7 @@ use crate::heap::Heap;
 use crate::invariants::Rising;
 use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::policy::{Charge, Charges, Policy, PolicyId, Setup};
-use crate::tables::Tables;
+use crate::tables::{Slots, Tables};
 use crate::tag::Tag;
 use crate::turn::Turn;
 
@@ -49,8 +51,12 @@ pub(crate) struct Core {
     pub(crate) eligible: u32,
     /// Sessions of user-facing vGPUs, with work or not.
     user_facing: u32,
-    /// When each vGPU that a cap holds back may run again.
+    /// When each vGPU that its cap holds back may run again.
     refills: Heap<u64>,
+    /// Caps of tenants, by tenant.
+    tenant_caps: Slots<TenantCap>,
+    /// When each tenant may run again that its cap holds back.
+    tenant_refills: Heap<u64>,
     pub(crate) next_epoch: u64,
     /// When the work of past turns leaves the device, as far as is known.
     drain_ns: u64,
@@ -85,6 +91,8 @@ impl Core {
             eligible: 0,
             user_facing: 0,
             refills: Heap::default(),
+            tenant_caps: Slots::default(),
+            tenant_refills: Heap::default(),
             next_epoch,
             drain_ns: 0,
             draining: None,
@@ -180,6 +188,7 @@ impl Core {
         }
         self.policy = policy;
         self.policy_id = policy_id;
+        self.check_tenants_of_holders(cx);
         if self.policy.is_shared() {
             self.grant_everybody(cx);
         } else {
@@ -207,8 +216,10 @@ impl Core {
             vgpu.runnable += 1;
             vgpu.watch_waiting(cx.now_ns);
             core.runnable += 1;
-            core.eligible += u32::from(!vgpu.throttled);
-            if vgpu.runnable == 1 {
+            let is_first = vgpu.runnable == 1;
+            let waits = is_first && core.wait_for_tenant(cx, vgpu_key);
+            core.eligible += u32::from(!cx.tables.vgpu(vgpu_key).throttled);
+            if is_first && !waits {
                 core.policy.wake(vgpu_key);
             }
         });
@@ -241,8 +252,8 @@ impl Core {
         });
         let session = cx.tables.session(key);
         let (vgpu, may_anticipate) = (session.vgpu, session.served && session.turn.is_none());
-        if cx.tables.vgpu(vgpu).runnable == 0 && cx.tables.vgpu(vgpu).meter.is_some() {
-            self.refills.remove(vgpu.0);
+        if cx.tables.vgpu(vgpu).runnable == 0 {
+            self.leave_refill(cx, vgpu);
         }
         if may_anticipate {
             self.anticipate(cx, key, 0);
@@ -310,6 +321,9 @@ impl Core {
         let switch_ns = if is_spent { 0 } else { self.end_early(cx, key, in_flight_ns) };
         cx.tables.session(key).predicted_ns = in_flight_ns;
         self.charge(cx, key, to_signed(in_flight_ns), false);
+        // From here on it is known whose prediction is taken back where virtual times are fixed.
+        self.drain_ns = self.drain_ns.max(cx.now_ns) + in_flight_ns;
+        self.draining = Some(key);
         let vgpu = cx.tables.session(key).vgpu;
         self.end_turn(cx, key);
         cx.tables.session(key).served = runnable;
@@ -317,8 +331,6 @@ impl Core {
             self.anticipate(cx, key, switch_ns);
         }
         self.count_cap(cx, vgpu, to_signed(in_flight_ns));
-        self.drain_ns = self.drain_ns.max(cx.now_ns) + in_flight_ns;
-        self.draining = Some(key);
         self.grant_if_shared(cx, key);
     }
 
@@ -381,6 +393,8 @@ impl Core {
             return false;
         }
         self.next_epoch = self.next_epoch.max(epoch.saturating_add(1));
+        let vgpu = cx.tables.session(key).vgpu;
+        self.let_tenant_of_go(cx, vgpu);
         self.begin_turn(cx, key, Turn::new(cx.now_ns, epoch, budget_ns, cx.config.quantum_ns));
         true
     }
@@ -390,8 +404,10 @@ impl Core {
         let rises = self.reached.observe(self.virtual_time());
         debug_assert!(rises.is_ok(), "the virtual time fell from {rises:?}");
         self.deadline = None;
-        if let Some((at_ns, _)) = self.refills.peek() {
-            self.arm(at_ns, TimerReason::Refill);
+        for refills in [&self.refills, &self.tenant_refills].map(Heap::peek) {
+            if let Some((at_ns, _)) = refills {
+                self.arm(at_ns, TimerReason::Refill);
+            }
         }
         if self.runnable == 0 && !self.idle_said {
             cx.out.push(Action::DeviceIdle { device: self.device });
@@ -419,8 +435,8 @@ impl Core {
             self.arm(until_ns, TimerReason::Yield);
             return;
         }
-        let capped = cx.tables.vgpu(vgpu_key).meter.is_some();
-        let free = (alone || sliced) && !capped;
+        let capped_ns = self.capped_ns(cx, vgpu_key);
+        let free = (alone || sliced) && capped_ns.is_none();
         if cx.now_ns < handover_ns && !(own_work && alone && free) && !sliced {
             self.prepare(cx, next);
             self.arm(handover_ns, TimerReason::Handover);
@@ -431,11 +447,10 @@ impl Core {
         let queued_ns = self.drain_ns.saturating_sub(cx.now_ns);
         let own_ns = if own_work && !sliced { queued_ns } else { 0 };
         let share_ns = cx.config.quantum_ns.saturating_sub(own_ns);
-        let vgpu = cx.tables.vgpu(vgpu_key);
-        let left_ns = vgpu.meter.as_mut().map(|meter| meter.left_ns(cx.now_ns));
-        let share_ns = left_ns.map_or(share_ns, |left_ns| share_ns.min(left_ns));
+        let share_ns = capped_ns.map_or(share_ns, |left_ns| share_ns.min(left_ns));
         // Never nothing: a turn without a budget would end as it begins, and begin again.
         let budget_ns = if free { UNLIMITED } else { share_ns.max(1) };
+        let vgpu = cx.tables.vgpu(vgpu_key);
         vgpu.sync.observe(cx.now_ns, 0);
         let interactive = vgpu.sync.interactive && self.policy.coschedules();
         let mut turn = Turn::new(cx.now_ns, epoch, budget_ns, share_ns);
@@ -460,7 +475,7 @@ impl Core {
         let session = cx.tables.session(holder);
         let alone = self.eligible == u32::from(session.runnable);
         let vgpu = session.vgpu;
-        let capped = cx.tables.vgpu(vgpu).meter.is_some();
+        let capped = self.capped_ns(cx, vgpu).is_some();
         let turn = cx.tables.turn(holder);
         turn.set_contended(cx.now_ns, !alone);
         if turn.revoked_at_ns.is_some() {
@@ -542,9 +557,11 @@ impl Core {
         turn.place = self.holders.len();
         turn.idle_since_ns = (!session.runnable).then_some(cx.now_ns);
         turn.used_at_start_ns = session.used_ns;
+        let turn_epoch = turn.epoch;
         session.turn = Some(turn);
         let vgpu = cx.tables.vgpu(vgpu_key);
         vgpu.turns += 1;
+        vgpu.last_epoch = turn_epoch;
         vgpu.count_holder(cx.now_ns, true);
         if in_queue {
             vgpu.members.start(local);
@@ -571,6 +588,7 @@ impl Core {
             self.policy.stop(vgpu);
         }
         self.check_cap(cx, vgpu);
+        self.check_tenant_cap(cx, vgpu);
     }
 
     /// Moves the tags of the session, inside its vGPU, and of the vGPU.
@@ -606,38 +624,6 @@ impl Core {
     /// Whether the policy slices wall time.
     fn is_sliced(&self) -> bool {
         self.policy.charges() == Charges::WallTime
-    }
-
-    fn grant_everybody(&mut self, cx: &mut Context<'_>) {
-        if !self.policy.is_shared() {
-            return;
-        }
-        for place in 0..self.holders.len() {
-            self.rebudget(cx, self.holders[place], UNLIMITED);
-        }
-        let device = self.device;
-        let keys: Vec<SessionKey> = cx
-            .tables
-            .vgpus
-            .iter()
-            .filter(|(_, v)| v.device == device)
-            .flat_map(|(_, vgpu)| vgpu.sessions())
-            .collect();
-        for key in keys {
-            self.grant_if_shared(cx, key);
-        }
-    }
-
-    fn grant_if_shared(&mut self, cx: &mut Context<'_>, key: SessionKey) {
-        let session = cx.tables.session(key);
-        let wanted = session.runnable && session.turn.is_none();
-        if !(wanted && self.up && self.policy.is_shared()) {
-            return;
-        }
-        let (device, epoch, budget_ns) = (self.device, self.next_epoch, UNLIMITED);
-        self.next_epoch += 1;
-        self.begin_turn(cx, key, Turn::new(cx.now_ns, epoch, budget_ns, cx.config.quantum_ns));
-        cx.out.push(Action::Grant { session: key, device, epoch, budget_ns });
     }
 
     fn revoke_everybody(&mut self, cx: &mut Context<'_>) {
@@ -723,6 +709,8 @@ impl Codec for Core {
         holders.put(out);
         let Self {
             refills,
+            tenant_caps,
+            tenant_refills,
             next_epoch,
             drain_ns,
             draining,
@@ -733,6 +721,8 @@ impl Codec for Core {
             ..
         } = self;
         refills.put(out);
+        tenant_caps.put(out);
+        tenant_refills.put(out);
         (*next_epoch, *drain_ns).put(out);
         (*draining, *prepared).put(out);
         anticipation.put(out);
@@ -748,6 +738,8 @@ impl Codec for Core {
         let user_facing = Codec::take(input)?;
         let holders = Codec::take(input)?;
         let refills = Codec::take(input)?;
+        let tenant_caps = Codec::take(input)?;
+        let tenant_refills = Codec::take(input)?;
         let (next_epoch, drain_ns) = Codec::take(input)?;
         let (draining, prepared) = Codec::take(input)?;
         let anticipation = Codec::take(input)?;
@@ -764,6 +756,8 @@ impl Codec for Core {
             eligible,
             user_facing,
             refills,
+            tenant_caps,
+            tenant_refills,
             next_epoch,
             drain_ns,
             draining,

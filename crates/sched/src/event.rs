@@ -65,6 +65,14 @@ pub enum Event {
         /// Its share from now on.
         weight: Weight,
     },
+    /// A tenant's cap from now on, on each device: its first period begins. What one of its vGPUs
+    /// leaves of it is for the others. Report [`Event::Used`] of all holders before.
+    SetTenantCap {
+        /// The tenant.
+        tenant: TenantKey,
+        /// The most that its vGPUs may use together even of an idle device; `None` for no limit.
+        cap: Option<Cap>,
+    },
     /// A vGPU was created on a device that is known. It starts at the virtual time, without a cap.
     AddVgpu {
         /// Its key, unused so far.
@@ -218,7 +226,7 @@ pub enum Event {
     },
     /// The time asked for by [`Action::Timer`](crate::Action::Timer) has come. Early and spurious
     /// ones are harmless. Report the holder's [`Used`](Self::Used) first, and this before anything
-    /// else that is seen after that time: a vGPU whose cap has refilled wakes by it, and its tenant
+    /// else that is seen after that time: who had used up a cap wakes by it, and a vGPU's tenant
     /// must not seem without work because another vGPU's turn ended meanwhile.
     Timer,
 }

@@ -45,7 +45,7 @@ pub struct VgpuView {
     pub device: DeviceKey,
     /// Its share of the tenant's part.
     pub weight: Weight,
-    /// Its cap.
+    /// Its own cap, its tenant's besides.
     pub cap: Option<Cap>,
     /// Its class.
     pub class: Class,
@@ -58,7 +58,7 @@ pub struct VgpuView {
     pub turns: u64,
     /// Whether a session of it has work.
     pub is_runnable: bool,
-    /// Whether it has work but used up its cap.
+    /// Whether it has work but used up its cap or its tenant's.
     pub is_throttled: bool,
     /// Whether it makes more than 10 synchronous calls per 10 ms of the time in which it does not
     /// wait for a turn; until it makes at most 5 (FairGV §3.2.3, with hysteresis).
@@ -223,6 +223,11 @@ impl Node {
         self.tables.tenants.find(key.index()).map(|tenant| tenant.weight)
     }
 
+    /// A tenant's cap on each device, if it has one.
+    pub fn tenant_cap(&self, key: TenantKey) -> Option<Cap> {
+        self.tables.tenants.find(key.index()).and_then(|tenant| tenant.cap)
+    }
+
     /// Checks the event and applies it; the result is the device to decide about, `None` for all.
     fn apply(&mut self, event: Event, out: &mut Actions) -> Result<Option<DeviceKey>, EventError> {
         match event {
@@ -236,6 +241,7 @@ impl Node {
             Event::ReweightTenant { tenant, weight } => {
                 return self.reweight_tenant(tenant, weight, out);
             }
+            Event::SetTenantCap { tenant, cap } => return self.set_tenant_cap(tenant, cap, out),
             Event::DeviceUp { device, config } => {
                 let is_other = self.configure(device, &config)?;
                 self.with_core(device, out, |core, cx| core.come_up(cx, is_other))
@@ -323,7 +329,20 @@ impl Node {
             self.remove_vgpu(vgpu, out)?;
         }
         self.tables.tenants.take(key.index());
-        self.with_all(out, |core, _| core.policy.remove_tenant(key));
+        self.with_all(out, |core, _| core.remove_tenant(key));
+        Ok(None)
+    }
+
+    fn set_tenant_cap(
+        &mut self,
+        key: TenantKey,
+        cap: Option<Cap>,
+        out: &mut Actions,
+    ) -> Result<Option<DeviceKey>, EventError> {
+        self.tenant(key).ok_or(EventError::UnknownTenant(key))?;
+        cap.as_ref().map_or(Ok(()), Cap::validate)?;
+        self.tables.tenant(key).cap = cap;
+        self.with_all(out, |core, cx| core.set_tenant_cap(cx, key, cap));
         Ok(None)
     }
 
@@ -350,6 +369,7 @@ impl Node {
         let mut core = Core::new(key, config.policy, &setup, 1);
         for (key, tenant) in self.tables.tenants.iter() {
             core.policy.add_tenant(TenantKey(key), tenant.weight, Tag::ZERO);
+            core.begin_tenant_cap(TenantKey(key), tenant.cap, self.now_ns);
         }
         self.devices.insert(key.index(), Device { config: *config, core });
         Ok(false)
@@ -370,7 +390,7 @@ impl Node {
         let found = self.devices.find_mut(device.index());
         let core = &mut found.ok_or(EventError::UnknownDevice(device))?.core;
         core.policy.add(key, tenant, weight, Tag::ZERO);
-        self.tables.vgpus.insert(key.index(), Vgpu::new(tenant, device, weight));
+        self.tables.add_vgpu(key, Vgpu::new(tenant, device, weight));
         Ok(device)
     }
 
@@ -380,7 +400,7 @@ impl Node {
         for session in sessions {
             self.remove_session(session, out)?;
         }
-        self.tables.vgpus.take(key.index());
+        self.tables.remove_vgpu(key);
         self.with_core(device, out, |core, _| core.policy.remove(key))
     }
 

@@ -60,6 +60,9 @@ pub struct TenantState {
     pub tenant: TenantKey,
     /// Its share.
     pub weight: Weight,
+    /// Its cap on each device; a new period begins at the restart.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub cap: Option<Cap>,
 }
 
 /// What a tenant overdrew of a device.
@@ -185,7 +188,11 @@ impl Node {
                 .tables
                 .tenants
                 .iter()
-                .map(|(key, tenant)| TenantState { tenant: TenantKey(key), weight: tenant.weight })
+                .map(|(key, tenant)| TenantState {
+                    tenant: TenantKey(key),
+                    weight: tenant.weight,
+                    cap: tenant.cap,
+                })
                 .collect(),
             debts: self.debts(),
             vgpus: vgpus.collect(),
@@ -211,9 +218,10 @@ impl Node {
     /// Bring the devices up, adopt or remove each session, and report its counters.
     pub fn restore(snapshot: &Snapshot) -> Result<Self, RestoreError> {
         let mut node = Self::new();
-        for TenantState { tenant, weight } in &snapshot.tenants {
+        for &TenantState { tenant, weight, cap } in &snapshot.tenants {
             check(tenant.0, false)?;
-            node.tables.tenants.insert(tenant.index(), Tenant::new(*weight));
+            cap.as_ref().map_or(Ok(()), Cap::validate)?;
+            node.tables.tenants.insert(tenant.index(), Tenant { cap, ..Tenant::new(weight) });
         }
         let debts: BTreeMap<(DeviceKey, TenantKey), Tag> =
             snapshot.debts.iter().map(|debt| ((debt.device, debt.tenant), debt.ahead)).collect();
@@ -227,6 +235,7 @@ impl Node {
                 let key = TenantKey(key);
                 let ahead = debts.get(&(device, key)).copied().unwrap_or_default();
                 core.policy.add_tenant(key, tenant.weight, ahead);
+                core.begin_tenant_cap(key, tenant.cap, 0);
             }
             node.devices.insert(device.index(), Device { config, core });
         }
@@ -247,7 +256,7 @@ impl Node {
                 vgpu.meter = Some(CapMeter::new(cap, 0, 0));
             }
             (vgpu.used_ns, vgpu.held_ns, vgpu.turns) = (state.used_ns, state.held_ns, state.turns);
-            node.tables.vgpus.insert(state.vgpu.index(), vgpu);
+            node.tables.add_vgpu(state.vgpu, vgpu);
         }
         for state in &snapshot.sessions {
             check(state.session.0, node.tables.sessions.find(state.session.index()).is_some())?;

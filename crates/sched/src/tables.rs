@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::cap::CapMeter;
+use crate::cap::{Cap, CapMeter};
 use crate::class::Class;
 use crate::codec::{Codec, Malformed, Reader, codec};
 use crate::fair_queue::FairQueue;
@@ -72,6 +72,18 @@ impl Tables {
         self.vgpus.find_mut(key.index()).expect("a vGPU's key is checked at the border")
     }
 
+    /// A vGPU that is not there yet joins its tenant's.
+    pub(crate) fn add_vgpu(&mut self, key: VgpuKey, vgpu: Vgpu) {
+        self.tenant(vgpu.tenant).vgpus.push(key);
+        self.vgpus.insert(key.index(), vgpu);
+    }
+
+    pub(crate) fn remove_vgpu(&mut self, key: VgpuKey) {
+        if let Some(vgpu) = self.vgpus.take(key.index()) {
+            self.tenant(vgpu.tenant).vgpus.retain(|other| *other != key);
+        }
+    }
+
     pub(crate) fn tenant(&mut self, key: TenantKey) -> &mut Tenant {
         self.tenants.find_mut(key.index()).expect("a tenant's key is checked at the border")
     }
@@ -106,12 +118,16 @@ impl Tables {
 #[derive(Clone, Debug)]
 pub(crate) struct Tenant {
     pub(crate) weight: Weight,
+    /// Its cap on each device; what is left of it there is the device's to know.
+    pub(crate) cap: Option<Cap>,
     pub(crate) waste: Waste,
+    /// Its vGPUs on all devices, in any order.
+    pub(crate) vgpus: Vec<VgpuKey>,
 }
 
 impl Tenant {
     pub(crate) fn new(weight: Weight) -> Self {
-        Self { weight, waste: Waste::default() }
+        Self { weight, cap: None, waste: Waste::default(), vgpus: Vec::new() }
     }
 }
 
@@ -131,7 +147,7 @@ pub(crate) struct Vgpu {
     pub(crate) in_turn: bool,
     /// Its cap, if it has one.
     pub(crate) meter: Option<CapMeter>,
-    /// It has work, but used up its cap: the policy takes it for asleep.
+    /// It has work, but used up its cap or its tenant's: the policy takes it for asleep.
     pub(crate) throttled: bool,
     pub(crate) sync: SyncRate,
     /// Used where it competes for itself.
@@ -143,6 +159,8 @@ pub(crate) struct Vgpu {
     /// What was charged to its tag.
     pub(crate) held_ns: u64,
     pub(crate) turns: u64,
+    /// The epoch of its last turn.
+    pub(crate) last_epoch: u64,
 }
 
 impl Vgpu {
@@ -164,6 +182,7 @@ impl Vgpu {
             used_ns: 0,
             held_ns: 0,
             turns: 0,
+            last_epoch: 0,
         }
     }
 
@@ -242,10 +261,10 @@ impl SessionEntry {
 }
 
 codec!(struct Tables { tenants, vgpus, sessions });
-codec!(struct Tenant { weight, waste });
+codec!(struct Tenant { weight, cap, waste, vgpus });
 codec!(struct Vgpu {
     tenant, device, weight, class, runnable, members, sessions, in_turn, meter, throttled, sync,
-    waste, holders, used_ns, held_ns, turns,
+    waste, holders, used_ns, held_ns, turns, last_epoch,
 });
 codec!(struct SessionEntry {
     vgpu, local, weight, runnable, estimate_ns, used_ns, idle_ns, predicted_ns, turn, served,

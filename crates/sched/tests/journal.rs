@@ -106,6 +106,7 @@ fn example_from(begin: u64) -> Vec<u8> {
         Event::Runnable { session, estimate_ns: 300 },
         Event::SyncCalls { session, calls: 40 },
         Event::SetCap { vgpu, cap },
+        Event::SetTenantCap { tenant, cap },
         Event::SetClass { vgpu, class: Class::UserFacing { sla_ns: 200_000_000 } },
         Event::Released { session, epoch: 1, usage },
         Event::Timer,
@@ -166,10 +167,10 @@ fn is_golden(name: &str, journal: &[u8]) {
 fn golden_bytes() {
     is_golden("journal.hex", &example());
     // With a tenant, a cap and a turn in the state that it begins with.
-    is_golden("journal_midway.hex", &example_from(8));
-    Replay::new(&example_from(8)).unwrap().run().unwrap();
+    is_golden("journal_midway.hex", &example_from(9));
+    Replay::new(&example_from(9)).unwrap().run().unwrap();
     let summary = Replay::new(&example()).unwrap().run().unwrap();
-    assert_eq!((summary.records, summary.grants), (26, 3));
+    assert_eq!((summary.records, summary.grants), (27, 3));
 }
 
 #[test]

@@ -194,6 +194,29 @@ fn cap_class_and_totals_go_along() {
     assert!(devices.node.slice_ns(SessionKey(2)).is_none(), "and nobody there any more");
 }
 
+/// A tenant's cap is each device's: what was used here is not counted there, and who comes back finds
+/// it counted.
+#[test]
+fn a_tenants_cap_stays_with_the_device() {
+    let mut devices = Devices::new(&[config(6), config(6)]);
+    devices.tenant(1, 0);
+    devices.tenant(2, 1);
+    let tenant = devices.node.vgpu(VgpuKey(1)).unwrap().tenant;
+    let cap = Cap { share_ppm: 250_000, period_ns: 40 * MS };
+    devices.tell(Event::SetTenantCap { tenant, cap: Some(cap) });
+    devices.run_for(20 * MS);
+    assert_eq!(devices.used(1), 10 * MS);
+    devices.move_to(1, 1);
+    devices.wake(1);
+    devices.run_for(10 * MS);
+    let there = devices.used(1) - 10 * MS;
+    assert!(there >= 5 * MS, "{there} ns of another allowance");
+    devices.move_to(1, 0);
+    devices.wake(1);
+    devices.run_for(8 * MS);
+    assert_eq!(devices.used(1), 10 * MS + there, "nothing of this period is left here");
+}
+
 #[test]
 fn a_move_to_nowhere_changes_nothing_and_one_to_where_it_is_neither() {
     let mut devices = Devices::new(&[config(6)]);

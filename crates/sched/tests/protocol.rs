@@ -359,6 +359,38 @@ fn a_cap_refills_by_the_timer_alone() {
     assert_eq!(feed(&mut node, 21 * MS, Event::Timer)[0], revoke(B, 2));
 }
 
+/// The same for a tenant: what A used up is used up for B, and B, who waited, goes first.
+#[test]
+fn a_tenants_cap_is_one_allowance_for_all_its_vgpus() {
+    let mut node = node();
+    let (tenant, weight) = (TenantKey::DEFAULT, Weight::ONE);
+    let cap = Some(Cap { share_ppm: 100_000, period_ns: 20 * MS });
+    feed(&mut node, 0, Event::SetTenantCap { tenant, cap });
+    assert_eq!(node.tenant_cap(tenant), cap);
+    assert_eq!(feed(&mut node, 0, runnable(A))[0], grant(A, 1, 2 * MS));
+    feed(&mut node, 0, runnable(B));
+    assert_eq!(
+        feed(&mut node, 2 * MS, released(A, 1, 2 * MS, 0)),
+        [timer(20 * MS, TimerReason::Refill)]
+    );
+    assert!([0, 1].iter().all(|key| node.vgpu(VgpuKey(*key)).unwrap().is_throttled));
+    // Another tenant has the device meanwhile.
+    let (other, vgpu, session) = (TenantKey(1), VgpuKey(2), SessionKey(2));
+    feed(&mut node, 3 * MS, Event::AddTenant { tenant: other, weight });
+    feed(&mut node, 3 * MS, Event::AddVgpu { vgpu, tenant: other, device: D, weight });
+    feed(&mut node, 3 * MS, Event::AddSession { session, vgpu });
+    assert_eq!(feed(&mut node, 3 * MS, runnable(session)), [grant(session, 2, UNLIMITED)]);
+    assert_eq!(feed(&mut node, 20 * MS, Event::Timer)[0], revoke(session, 2));
+    let next = feed(&mut node, 20 * MS, released(session, 2, 17 * MS, 0));
+    assert_eq!(next[0], grant(B, 3, 2 * MS));
+    // Nobody waits any more, so nothing is waited for.
+    feed(&mut node, 22 * MS, released(B, 3, 2 * MS, 0));
+    for session in [A, B, session] {
+        feed(&mut node, 22 * MS, Event::Idle { session });
+    }
+    assert_eq!(node.snapshot().tenants[0].cap, cap);
+}
+
 #[test]
 fn each_device_is_shared_by_its_own_settings() {
     let mut node = node();

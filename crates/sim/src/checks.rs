@@ -55,10 +55,19 @@ impl Limits {
     }
 }
 
-/// A cap that a vGPU is held against.
+/// Whose cap it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bearer {
+    /// One vGPU's own.
+    Vgpu(usize),
+    /// All vGPUs of a tenant have it together.
+    Tenant(usize),
+}
+
+/// A cap that somebody is held against.
 #[derive(Debug)]
 struct Watched {
-    vgpu: usize,
+    bearer: Bearer,
     check: CapCheck,
 }
 
@@ -68,6 +77,8 @@ pub(crate) struct Checks {
     lag: LagTree,
     waste: WorkConservation,
     caps: Vec<Watched>,
+    /// Each vGPU's tenant.
+    tenants: Vec<usize>,
     /// Each vGPU's longest command that could not be cut.
     pieces_ns: Vec<u64>,
     virtual_time: Tag,
@@ -86,6 +97,7 @@ impl Checks {
             lag,
             waste: WorkConservation::new(limits.idle_ns),
             caps: Vec::new(),
+            tenants: Vec::new(),
             pieces_ns: Vec::new(),
             virtual_time: Tag::ZERO,
             decisions: 0,
@@ -101,6 +113,7 @@ impl Checks {
 
     pub(crate) fn add_vgpu(&mut self, vgpu: usize, tenant: usize, weight: Weight) {
         self.lag.add_vgpu(vgpu_key(vgpu), tenant_key(tenant), weight);
+        self.tenants.push(tenant);
         self.pieces_ns.push(0);
     }
 
@@ -135,12 +148,12 @@ impl Checks {
         self.lag.set_throttled(vgpu_key(vgpu), throttled);
     }
 
-    /// From now on the vGPU is held against this cap, or against none.
-    pub(crate) fn watch_cap(&mut self, now_ns: u64, vgpu: usize, cap: Option<Cap>) {
-        self.caps.retain(|watched| watched.vgpu != vgpu);
+    /// From now on the bearer is held against this cap, or against none.
+    pub(crate) fn watch_cap(&mut self, now_ns: u64, bearer: Bearer, cap: Option<Cap>) {
+        self.caps.retain(|watched| watched.bearer != bearer);
         // The slack grows with the commands that are seen, so it is compared here.
         let check = cap.map(|cap| CapCheck::new(cap, 0, now_ns));
-        self.caps.extend(check.map(|check| Watched { vgpu, check }));
+        self.caps.extend(check.map(|check| Watched { bearer, check }));
     }
 
     pub(crate) fn submitted(&mut self, session: usize, vgpu: usize, piece_ns: u64) {
@@ -155,27 +168,40 @@ impl Checks {
             self.lag_violations += 1;
             self.note(|| format!("at {now_ns} ns: {lag}"));
         }
-        let Some(watched) = self.caps.iter_mut().find(|watched| watched.vgpu == vgpu) else {
+        for bearer in [Bearer::Vgpu(vgpu), Bearer::Tenant(self.tenants[vgpu])] {
+            self.count_to_cap(now_ns, bearer, ns);
+        }
+    }
+
+    fn count_to_cap(&mut self, now_ns: u64, bearer: Bearer, ns: u64) {
+        let Some(watched) = self.caps.iter_mut().find(|watched| watched.bearer == bearer) else {
             return;
         };
         let _ = watched.check.served(now_ns - ns, now_ns);
-        let Some((excess_ns, slack_ns)) = self.cap_excess(vgpu) else { return };
+        let Some((excess_ns, slack_ns)) = self.cap_excess(bearer) else { return };
         if excess_ns > i128::from(slack_ns) && self.limits.caps {
             self.other_violations += 1;
             self.note(|| {
                 let over = format!("exceeds its cap by {excess_ns} ns");
-                format!("at {now_ns} ns: vGPU {vgpu} {over}, {slack_ns} are allowed")
+                format!("at {now_ns} ns: {bearer:?} {over}, {slack_ns} are allowed")
             });
         }
     }
 
-    /// The largest excess of a vGPU over the allowances of any run of periods, and how large it may
+    /// The largest excess of a bearer over the allowances of any run of periods, and how large it may
     /// be, in ns.
-    pub(crate) fn cap_excess(&self, vgpu: usize) -> Option<(i128, u64)> {
-        let watched = self.caps.iter().find(|watched| watched.vgpu == vgpu)?;
+    pub(crate) fn cap_excess(&self, bearer: Bearer) -> Option<(i128, u64)> {
+        let watched = self.caps.iter().find(|watched| watched.bearer == bearer)?;
+        let piece_ns = match bearer {
+            Bearer::Vgpu(vgpu) => self.pieces_ns[vgpu],
+            Bearer::Tenant(tenant) => {
+                let all = self.tenants.iter().zip(&self.pieces_ns);
+                all.filter(|(of, _)| **of == tenant).map(|(_, ns)| *ns).max().unwrap_or(0)
+            }
+        };
         // What is in flight may be served in a period after the one that it was counted to: a turn,
         // and the command that used it up.
-        let slack_ns = self.limits.turn_ns + 2 * self.pieces_ns[vgpu];
+        let slack_ns = self.limits.turn_ns + 2 * piece_ns;
         Some((watched.check.worst_ns(), slack_ns))
     }
 

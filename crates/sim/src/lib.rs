@@ -37,6 +37,7 @@ mod worker;
 mod world;
 
 pub use calibration::{Calibration, CalibrationError, Cost};
+pub use checks::Bearer;
 pub use cpu::CpuScheduler;
 pub use kernel::{Kernel, MS, SECOND, US};
 pub use outcome::{Comparison, Outcome, Plot, PlotKind, Series};

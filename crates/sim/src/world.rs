@@ -9,7 +9,7 @@ use weft_sched::{
 use weft_turn::{Accounting, Gate, Holder, Meter, PlainPage, Terms, Turns, lead_ns};
 
 use crate::calibration::Calibration;
-use crate::checks::{Checks, Limits};
+use crate::checks::{Bearer, Checks, Limits};
 use crate::clock::{Clock, Tick};
 use crate::cpu::{CpuScheduler, Doing, Place, Processor, Vcpu};
 use crate::device::Gpu;
@@ -335,13 +335,22 @@ impl World {
         self.change(Event::ReweightSession { session: session_key(session), weight });
     }
 
-    /// Gives a vGPU a cap from now on, or none.
-    pub fn set_cap(&mut self, vgpu: usize, cap: Option<Cap>) {
-        self.hold_against(vgpu, cap);
-        if !self.capped.contains(&vgpu) {
-            self.capped.push(vgpu);
+    /// Gives a vGPU, or a tenant with the vGPUs that it has now, a cap from now on, or none.
+    pub fn set_cap(&mut self, bearer: Bearer, cap: Option<Cap>) {
+        self.hold_against(bearer, cap);
+        for vgpu in 0..self.books.len() {
+            let is_capped = match bearer {
+                Bearer::Vgpu(own) => own == vgpu,
+                Bearer::Tenant(tenant) => self.books[vgpu].tenant == tenant,
+            };
+            if is_capped && !self.capped.contains(&vgpu) {
+                self.capped.push(vgpu);
+            }
         }
-        self.change(Event::SetCap { vgpu: vgpu_key(vgpu), cap });
+        self.change(match bearer {
+            Bearer::Vgpu(vgpu) => Event::SetCap { vgpu: vgpu_key(vgpu), cap },
+            Bearer::Tenant(tenant) => Event::SetTenantCap { tenant: tenant_key(tenant), cap },
+        });
     }
 
     /// Gives a vGPU a class from now on.
@@ -353,10 +362,10 @@ impl World {
         self.change(Event::SetClass { vgpu: vgpu_key(vgpu), class });
     }
 
-    /// Checks what a vGPU gets against a cap that the core may know nothing of.
-    pub fn hold_against(&mut self, vgpu: usize, cap: Option<Cap>) {
+    /// Checks what a bearer gets against a cap that the core may know nothing of.
+    pub fn hold_against(&mut self, bearer: Bearer, cap: Option<Cap>) {
         self.count_service();
-        self.checks.watch_cap(self.clock.now_ns, vgpu, cap);
+        self.checks.watch_cap(self.clock.now_ns, bearer, cap);
     }
 
     /// Tells the core of a change of settings, everybody's use until now before.
@@ -435,8 +444,8 @@ impl World {
 
     /// By how much a vGPU at most exceeded the allowances of its cap over any run of periods, and
     /// by how much it may, in ns.
-    pub fn cap_excess(&self, vgpu: usize) -> Option<(i128, u64)> {
-        self.checks.cap_excess(vgpu)
+    pub fn cap_excess(&self, bearer: Bearer) -> Option<(i128, u64)> {
+        self.checks.cap_excess(bearer)
     }
 
     /// Each vGPU's finished kernels.

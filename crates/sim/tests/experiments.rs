@@ -82,6 +82,11 @@ fn caps_hold_and_idle_nothing_that_others_want() {
     assert!(figure("utilization_min") >= 0.995, "{:?}", outcome.figures);
     assert!(figure("mmr_rest_min") >= 0.99, "{:?}", outcome.figures);
     assert!((0.59..0.61).contains(&figure("utilization_all_capped")), "{:?}", outcome.figures);
+    assert!((0.99..1.002).contains(&figure("tenant_share_over_cap")), "{:?}", outcome.figures);
+    assert!(figure("tenant_mmr") >= 0.98, "{:?}", outcome.figures);
+    assert!(figure("tenant_utilization") >= 0.995, "{:?}", outcome.figures);
+    let divided = outcome.controls["tenant_share_over_cap_divided"];
+    assert!((0.45..0.55).contains(&divided), "{:?}", outcome.controls);
     assert!(outcome.controls["share_over_cap_uncapped"] > 1.3, "{:?}", outcome.controls);
     assert!(outcome.controls["violations_uncapped"] > 0.0, "{:?}", outcome.controls);
 }

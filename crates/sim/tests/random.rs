@@ -4,7 +4,8 @@
 use proptest::prelude::*;
 use weft_sched::{Cap, Class};
 use weft_sim::{
-    Accounting, Kernel, Loop, MS, Preemption, Random, SECOND, Setup, Source, Transport, US, World,
+    Accounting, Bearer, Kernel, Loop, MS, Preemption, Random, SECOND, Setup, Source, Transport, US,
+    World,
 };
 
 const RINGS: Transport = Transport { submit_ns: 130, round_trip_ns: 430, lock_step: false };
@@ -68,8 +69,12 @@ fn populate(setup: Setup, random: &mut Random) -> World {
             }
         }
         if random.chance(250) {
-            world.set_cap(vgpu, Some(cap(random)));
+            world.set_cap(Bearer::Vgpu(vgpu), Some(cap(random)));
         }
+    }
+    if random.chance(250) {
+        let tenant = tenants[usize::try_from(random.below(tenants.len() as u64)).unwrap()];
+        world.set_cap(Bearer::Tenant(tenant), Some(cap(random)));
     }
     world
 }
@@ -93,7 +98,7 @@ fn check(mut world: World, seed: u64, classes: bool) -> Result<(), TestCaseError
         world.set_class(1, USER_FACING);
     }
     world.set_cap(
-        1,
+        Bearer::Vgpu(1),
         seed.is_multiple_of(2).then_some(Cap { share_ppm: 200_000, period_ns: 10 * MS }),
     );
     world.run_for(2 * SECOND);

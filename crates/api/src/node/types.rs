@@ -439,6 +439,9 @@ pub struct VgpuReport {
     pub tenant: Option<u32>,
     /// The tenant's weight against others.
     pub tenant_weight: u32,
+    /// The most that all vGPUs of the tenant may use together, in millionths of each device's time.
+    #[serde(default)]
+    pub tenant_cap_ppm: Option<u32>,
     /// Weight within the tenant's part.
     pub weight: u32,
     /// The most it may use, in millionths of the device's time.

@@ -231,14 +231,16 @@ fn what_is_no_execution_of_a_kernel_is_not_free() {
     }
 }
 
-/// Whatever names a capped user attaches under.
+/// Whatever names a capped user attaches under. What those leave that have a session and no work is
+/// the others'; where the cap is divided, as among vGPUs that compete each for itself, it is nobody's.
 #[test]
 fn a_users_cap_binds_all_its_vgpus_together() {
-    let used = |settings: &[&str]| {
+    let used = |settings: &[&str], idle: usize| {
         let node = node(settings);
         let names = ["one", "two", "three"];
         let honest = |name: &&str| tenant(&node, ATTACK_USER, name, &["honest"]);
         let mut tenants: Vec<_> = names.iter().map(honest).collect();
+        let _idle = tenants.split_off(names.len() - idle);
         let began = Instant::now();
         let charged_ns =
             || -> u64 { node.admin().list().unwrap().iter().map(|vgpu| vgpu.used_ns).sum() };
@@ -250,10 +252,14 @@ fn a_users_cap_binds_all_its_vgpus_together() {
         (charged_ns() - before_ns) as f64 / began.elapsed().as_nanos() as f64
     };
     let cap = format!("limits.users.{ATTACK_USER}.cap=20%");
-    let capped = used(&[&cap]);
-    // Each may have its part of a period when it begins, and what was in flight.
-    assert!((0.1..0.26).contains(&capped), "a cap of 20%: {capped}");
-    let free = used(&[]);
+    for idle in [0, 2] {
+        let capped = used(&[&cap], idle);
+        // They may have an allowance when they begin, and what was in flight.
+        assert!((0.15..0.26).contains(&capped), "{idle} idle beside a cap of 20%: {capped}");
+    }
+    let divided = used(&[&cap, "scheduling.share=vgpu"], 2);
+    assert!(divided < 0.12, "a third of a cap of 20%: {divided}");
+    let free = used(&[], 0);
     assert!(free > 0.6, "without a cap: {free}");
 }
 

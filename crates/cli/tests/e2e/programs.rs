@@ -1,5 +1,6 @@
 //! Unmodified programs compute what they should: in C, in Python, remoted and direct.
 
+use std::path::Path;
 use std::process::Command;
 
 use crate::support::{
@@ -122,6 +123,63 @@ fn halides_pipelines_agree_with_numpy() {
     assert!(node.admin().list().unwrap()[0].used_ns > 0);
 }
 
+/// Runs a script of the tests on a vGPU of a node, with NVIDIA's run-time compiler at hand.
+fn script(node: &Node, name: &str) -> String {
+    let script = root().join("tests/programs").join(name);
+    let mut command = node.run(&["--name", "a"], &python(), &[script.to_str().unwrap()]);
+    command.env("LD_LIBRARY_PATH", toolkit().join("lib"));
+    let text = success(command);
+    // It ran on the node's device, not on the host's processors.
+    assert!(node.admin().list().unwrap()[0].used_ns > 0, "{text}");
+    text
+}
+
+#[test]
+fn openmms_force_types_agree_with_its_reference() {
+    let text = script(&Node::start(&[]), "openmm_forces.py");
+    assert!(text.contains("force types agree"), "{text}");
+}
+
+#[test]
+fn models_that_iree_compiled_agree_with_onnx() {
+    let text = script(&Node::start(&[]), "iree_models.py");
+    assert!(text.contains("all models agree"), "{text}");
+}
+
+/// hashcat compiles its kernels while it runs, tries the words that a pattern stands for, and compares
+/// their digests on the device.
+#[test]
+fn hashcat_finds_the_passwords() {
+    let node = Node::start(&[]);
+    let scratch = tempfile::tempdir().unwrap();
+    // It asks for the compiler by the name that packages for development give it.
+    let compiler = scratch.path().join("libnvrtc.so");
+    std::os::unix::fs::symlink(toolkit().join("lib/libnvrtc.so.13"), compiler).unwrap();
+    let libraries = std::env::join_paths([scratch.path(), &toolkit().join("lib")]).unwrap();
+    let options = "--quiet --force --potfile-disable --hwmon-disable --self-test-disable \
+                   --backend-ignore-opencl -n 8 -u 1 -T 32 -a 3";
+    // MD5 and SHA-256.
+    for (mode, hash, pattern, password) in [
+        ("0", "0c2f29830171ed3d3e201cfdbac8185e", "shu?ltle", "shuttle"),
+        (
+            "1400",
+            "751737768ed4354feb5c30cb5432d7efb608367d9291827772bfd03321e78e95",
+            "hed?l?le",
+            "heddle",
+        ),
+    ] {
+        let mut arguments: Vec<&str> = options.split_whitespace().collect();
+        arguments.extend(["-m", mode, hash, pattern]);
+        let mut command = node.run(&["--name", "a"], Path::new("hashcat"), &arguments);
+        // Compile anew: nothing from another run's disk cache.
+        command.env("XDG_CACHE_HOME", scratch.path()).env("XDG_DATA_HOME", scratch.path());
+        command.env("HOME", scratch.path()).env("LD_LIBRARY_PATH", &libraries);
+        let text = success(command);
+        assert!(text.contains(&format!("{hash}:{password}")), "mode {mode}: {text}");
+    }
+    assert!(node.admin().list().unwrap()[0].used_ns > 0);
+}
+
 #[test]
 fn cudarc_and_nvrtc_agree_with_the_host() {
     let node = Node::start(&[]);
@@ -136,14 +194,20 @@ fn cudarc_and_nvrtc_agree_with_the_host() {
 #[test]
 fn nvidias_own_runtime_is_told_what_runs_it() {
     let node = Node::start(&[]);
-    let runtime = toolkit().join("lib/libcudart.so.13");
-    let script = format!(
-        "import ctypes as c\nprint(c.CDLL({runtime:?}).cudaGetDeviceCount(c.byref(c.c_int())))"
-    );
-    let text = success(node.run(&[], &python(), &["-c", &script]));
-    assert!(!text.lines().any(|line| line == "0"), "the handshake is not answered: {text}");
-    let told = text.lines().filter(|line| line.contains("NVIDIA's CUDA runtime"));
-    assert_eq!(told.count(), 1, "{text}");
+    // Each version asks for another table first.
+    for name in ["cu13/lib/libcudart.so.13", "cuda_runtime/lib/libcudart.so.12"] {
+        let runtime = toolkit().with_file_name(name);
+        let script = format!(
+            "import ctypes as c\nprint(c.CDLL({runtime:?}).cudaGetDeviceCount(c.byref(c.c_int())))"
+        );
+        let text = success(node.run(&[], &python(), &["-c", &script]));
+        assert!(
+            !text.lines().any(|line| line == "0"),
+            "{name}: the handshake is not answered: {text}"
+        );
+        let told = text.lines().filter(|line| line.contains("NVIDIA's CUDA runtime"));
+        assert_eq!(told.count(), 1, "{name}: {text}");
+    }
 }
 
 #[test]

@@ -248,6 +248,7 @@ fn report(name: &str, memory_bytes: u64) -> VgpuReport {
         device: "gpu0".to_owned(),
         tenant: None,
         tenant_weight: 1,
+        tenant_cap_ppm: None,
         weight: 1,
         cap_ppm: None,
         sla_ns: 0,

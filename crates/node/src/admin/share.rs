@@ -71,7 +71,7 @@ fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
         .filter(|(vgpu, used)| is_active(vgpu, **used))
         .map(|(vgpu, _)| *vgpu)
         .collect();
-    let (expected, entitled) = (parts(&active, |_| 1.0), parts(&active, cap_of));
+    let (expected, entitled) = (parts(&active, |_| 1.0), parts(&active, ratio_of));
     let total: u64 = used.iter().sum();
     // Counters are read a little after the clock.
     let wall_ns = after.now_ns.saturating_sub(before.now_ns).max(total);
@@ -100,21 +100,24 @@ fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
     vgpus.iter().zip(&used).map(share).collect()
 }
 
-/// The most of the device that a vGPU may use.
-pub(crate) fn cap_of(vgpu: &VgpuReport) -> f64 {
-    vgpu.cap_ppm.map_or(1.0, |ppm| ratio(ppm.into(), PPM.into()))
+/// A cap, in parts of the device.
+pub(crate) fn ratio_of(cap_ppm: Option<u32>) -> f64 {
+    cap_ppm.map_or(1.0, |ppm| ratio(ppm.into(), PPM.into()))
 }
 
-/// The parts of vGPUs that all want as much as `bound` lets them.
-fn parts(vgpus: &[&VgpuReport], bound: impl Fn(&VgpuReport) -> f64) -> Vec<f64> {
-    let demands = vgpus.iter().map(|vgpu| demand_of(vgpu, bound(vgpu)));
+/// The parts of vGPUs that all want as much as `bound` makes of their caps.
+fn parts(vgpus: &[&VgpuReport], bound: impl Fn(Option<u32>) -> f64) -> Vec<f64> {
+    let demands = vgpus.iter().map(|vgpu| Demand {
+        tenant_most: bound(vgpu.tenant_cap_ppm),
+        ..demand_of(vgpu, bound(vgpu.cap_ppm))
+    });
     divide_device(&demands.collect::<Vec<_>>())
 }
 
 /// What a vGPU asks of its device if it wants that part of it.
 pub(crate) fn demand_of(vgpu: &VgpuReport, wants: f64) -> Demand {
-    let VgpuReport { tenant, tenant_weight, weight, .. } = *vgpu;
-    Demand { tenant, tenant_weight, weight, wants }
+    let VgpuReport { tenant, tenant_weight, tenant_cap_ppm, weight, .. } = *vgpu;
+    Demand { tenant, tenant_weight, tenant_most: ratio_of(tenant_cap_ppm), weight, wants }
 }
 
 #[cfg(test)]
@@ -129,6 +132,7 @@ mod tests {
             device: "gpu0".to_owned(),
             tenant: None,
             tenant_weight: 1,
+            tenant_cap_ppm: None,
             weight,
             cap_ppm: None,
             sla_ns: 0,
@@ -231,6 +235,22 @@ mod tests {
         let after = stats(vec![of("a", 7, 3, 1), of("b", 7, 3, 2), of("c", 8, 1, 5)]);
         let expected: Vec<f64> = shares(&before, &after).iter().map(|s| s.expected).collect();
         assert_eq!(expected, [0.25, 0.5, 0.25]);
+    }
+
+    #[test]
+    fn a_tenants_cap_bounds_what_is_due_to_all_of_it() {
+        let of = |name, tenant, weight, tenant_cap_ppm| VgpuReport {
+            tenant: Some(tenant),
+            tenant_cap_ppm,
+            ..vgpu(name, weight, 1, VgpuState::Running)
+        };
+        let vgpus =
+            vec![of("a", 7, 1, Some(200_000)), of("b", 7, 3, Some(200_000)), of("c", 8, 1, None)];
+        let shares = shares(&stats(Vec::new()), &stats(vgpus));
+        let entitled: Vec<f64> = shares.iter().map(|share| share.entitled).collect();
+        for (got, expected) in entitled.iter().zip([0.05, 0.15, 0.8]) {
+            assert!((got - expected).abs() < 1e-9, "{entitled:?}");
+        }
     }
 
     #[test]

@@ -388,7 +388,7 @@ impl Daemon {
         }
         // Its first session says which tenant it is of, and places it.
         if let Some(payer) = self.tenancy.settled(vgpu.key) {
-            self.place_capped(tables, vgpu.owner, payer);
+            self.place_capped(tables, payer);
             self.place(tables, vgpu);
         }
     }
@@ -580,6 +580,7 @@ impl Daemon {
                         .user_weight(payer)
                         .filter(|_| by_user)
                         .unwrap_or_else(|| self.config.scheduling.user_weight(payer)),
+                    tenant_cap_ppm: self.user_cap(payer).filter(|_| by_user),
                     ..report(vgpu, &sessions, &view, self.memory_of(&tables, vgpu))
                 }
             })
@@ -671,6 +672,7 @@ fn report(
         device: vgpu.device.clone(),
         tenant: None,
         tenant_weight: 1,
+        tenant_cap_ppm: None,
         weight: vgpu.weight,
         cap_ppm: vgpu.cap_ppm,
         sla_ns: vgpu.sla_ns,

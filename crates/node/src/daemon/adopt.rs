@@ -350,7 +350,7 @@ impl Daemon {
         tables.sessions.insert(start.key, entry);
         tables.registry.note_session(start.vgpu_key, start.session);
         if let Some(vgpu) = tables.registry.by_key(start.vgpu_key).cloned() {
-            self.place_capped(&mut tables, vgpu.owner, payer);
+            self.place_capped(&mut tables, payer);
             self.place(&mut tables, &vgpu);
         }
         tables.adopted += 1;

@@ -204,7 +204,7 @@ impl Daemon {
         let _ = self.driver.ask(|answer| Order::Relocate { vgpu: vgpu_key, device, answer });
         if let Some(vgpu) = tables.registry.by_key(way.vgpu).cloned() {
             let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
-            self.place_capped(&mut tables, vgpu.owner, payer);
+            self.place_capped(&mut tables, payer);
         }
         self.begin_phase(&mut tables, way, Phase::Going);
         let paused = tables.moves.get(&way.vgpu).and_then(|own| own.paused);

@@ -715,7 +715,7 @@ impl Daemon {
         let left = tables.sessions.remove(&key);
         let is_last = !tables.sessions.values().any(|entry| entry.vgpu == vgpu);
         if let Some(left) = left.filter(|_| is_last) {
-            self.place_capped(&mut tables, left.uid, left.payer);
+            self.place_capped(&mut tables, left.payer);
         }
         let file = is_last.then(|| tables.frames(device).forget_file(vgpu));
         drop(tables);
@@ -758,29 +758,29 @@ impl Daemon {
     pub(crate) fn place(&self, tables: &mut Tables, vgpu: &Vgpu) {
         let weight = |weight: u32| Weight::new(weight).unwrap_or_default();
         let scheduling = &self.config.scheduling;
+        let period_ns = scheduling.cap_period_ms * 1_000_000;
+        let cap = |share_ppm: u32| Cap { share_ppm, period_ns };
         // Without users' parts every vGPU belongs to the tenant that is always there.
-        let (tenant, tenant_weight) = match scheduling.share {
-            ShareConfig::Vgpu => (TenantKey::DEFAULT.0, Weight::ONE),
+        let (tenant, tenant_weight, tenant_cap) = match scheduling.share {
+            ShareConfig::Vgpu => (TenantKey::DEFAULT.0, Weight::ONE, None),
             ShareConfig::User => {
                 let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
                 let user = tables.registry.user(payer);
                 let set = user.weight.unwrap_or_else(|| scheduling.user_weight(payer));
-                (user.key, weight(set))
+                (user.key, weight(set), self.user_cap(payer).map(cap))
             }
         };
         // One whose device is gone has no sessions to place.
         let Some(device) = self.devices.named(&vgpu.device).map(|device| device.key) else {
             return;
         };
-        let period_ns = scheduling.cap_period_ms * 1_000_000;
-        let cap_ppm = self.cap_ppm(tables, vgpu);
-        let cap = cap_ppm.map(|share_ppm| Cap { share_ppm, period_ns });
+        let cap = self.cap_ppm(tables, vgpu).map(cap);
         let class = match vgpu.sla_ns {
             0 => Class::Batch,
             sla_ns => Class::UserFacing { sla_ns },
         };
         let (vgpu, weight) = (vgpu.key, weight(vgpu.weight));
-        let place = Place { vgpu, device, tenant, tenant_weight, weight, cap, class };
+        let place = Place { vgpu, device, tenant, tenant_weight, tenant_cap, weight, cap, class };
         self.driver.send(Order::Place(place));
     }
 }

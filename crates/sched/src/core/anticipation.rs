@@ -66,7 +66,8 @@ impl Core {
         // Who borrows and has the device is far ahead: while it goes on, an instant of idleness of
         // somebody else would forgive it all of that.
         let is_free = !self.holders.is_empty();
-        if (is_free && !self.expects_user_facing(0)) || cx.tables.vgpu(vgpu).throttled {
+        let is_held_back = cx.tables.vgpu(vgpu).throttled || self.is_tenant_spent(cx, vgpu);
+        if (is_free && !self.expects_user_facing(0)) || is_held_back {
             return false;
         }
         let owed = match is_free {
@@ -94,6 +95,11 @@ impl Core {
     /// Until when the device waits for somebody other than `next`, if it does.
     pub(super) fn kept_until_ns(&self, next: VgpuKey) -> Option<u64> {
         self.anticipation.filter(|it| it.vgpu != next).map(|it| it.until_ns)
+    }
+
+    /// Whether the device waits for a vGPU of a tenant.
+    pub(super) fn anticipates(&self, tenant: TenantKey) -> bool {
+        self.anticipation.is_some_and(|it| it.tenant == tenant)
     }
 
     /// Until when the device waits for somebody, if it does.

@@ -3,9 +3,9 @@
 use core::fmt;
 
 use crate::core::Core;
-use crate::key::{SessionKey, VgpuKey};
+use crate::key::{SessionKey, TenantKey, VgpuKey};
 use crate::node::{Device, Node};
-use crate::tables::{SessionEntry, Vgpu};
+use crate::tables::{SessionEntry, Tenant, Vgpu};
 
 /// Two tables that disagree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -26,6 +26,9 @@ impl fmt::Display for Broken {
 pub fn audit(node: &Node) -> Result<(), Broken> {
     for (key, vgpu) in node.tables.vgpus.iter() {
         audit_vgpu(node, VgpuKey(key), vgpu)?;
+    }
+    for (key, tenant) in node.tables.tenants.iter() {
+        audit_tenant(node, TenantKey(key), tenant)?;
     }
     for (key, session) in node.tables.sessions.iter() {
         audit_session(node, SessionKey(key), session)?;
@@ -50,7 +53,31 @@ fn audit_vgpu(node: &Node, key: VgpuKey, vgpu: &Vgpu) -> Result<(), Broken> {
     let billed_ns = sessions().fold(0u64, |sum, session| sum.saturating_add(session.used_ns));
     rule(vgpu.used_ns >= billed_ns, "what sessions used is billed to their vGPU")?;
     rule(!vgpu.throttled || vgpu.runnable > 0, "only who has work is held back")?;
-    rule(!vgpu.throttled || vgpu.meter.is_some(), "only a cap holds back")
+    let core = node.devices.find(vgpu.device.index()).map(|device| &device.core);
+    let of_tenant = core.and_then(|core| core.tenant_cap(vgpu.tenant));
+    let held_back = of_tenant.is_some_and(|cap| cap.waiting > 0);
+    rule(
+        !held_back || vgpu.runnable == 0 || vgpu.throttled,
+        "a tenant's cap holds all of it back",
+    )?;
+    rule(!vgpu.throttled || vgpu.meter.is_some() || held_back, "only a cap holds back")
+}
+
+fn audit_tenant(node: &Node, key: TenantKey, tenant: &Tenant) -> Result<(), Broken> {
+    let rule = |holds, rule| require(holds, key.0, rule);
+    let own = || node.tables.vgpus.iter().filter(|(_, vgpu)| vgpu.tenant == key);
+    let listed = own().all(|(vgpu, _)| tenant.vgpus.contains(&VgpuKey(vgpu)));
+    rule(listed && own().count() == tenant.vgpus.len(), "a tenant knows its vGPUs")?;
+    for (_, Device { core, .. }) in node.devices.iter() {
+        let here = || own().map(|(_, vgpu)| vgpu).filter(|vgpu| vgpu.device == core.device);
+        let cap = core.tenant_cap(key);
+        rule(cap.map(|cap| cap.meter.cap) == tenant.cap, "a tenant's cap is that of each device")?;
+        let Some(cap) = cap.filter(|cap| cap.waiting > 0) else { continue };
+        let waiting = here().filter(|vgpu| vgpu.runnable > 0).count();
+        rule(cap.waiting as usize == waiting, "vGPUs that a tenant's cap holds back are counted")?;
+        rule(!here().any(|vgpu| vgpu.in_turn), "whose cap is used up has no turn")?;
+    }
+    Ok(())
 }
 
 fn audit_session(node: &Node, key: SessionKey, session: &SessionEntry) -> Result<(), Broken> {

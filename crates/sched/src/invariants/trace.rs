@@ -112,10 +112,10 @@ impl TraceLag {
                     traced.tree.reweight_session(session, weight);
                 }
             }
-            Event::SetCap { vgpu, cap } => {
-                for traced in self.devices.values_mut() {
-                    traced.tree.set_throttled(vgpu, cap.is_some());
-                }
+            Event::SetCap { vgpu, .. } => self.note_caps(node, &[vgpu]),
+            Event::SetTenantCap { tenant, .. } => {
+                let tenant = node.tables.tenants.find(tenant.index());
+                self.note_caps(node, tenant.map_or(&[], |tenant| &tenant.vgpus));
             }
             Event::SetClass { vgpu, .. } => self.note_class(node, vgpu),
             Event::SetPolicy { .. } => self.begin_again(node),
@@ -194,11 +194,21 @@ impl TraceLag {
         }
         if traced.vgpus.insert(session.vgpu) {
             traced.tree.add_vgpu(session.vgpu, vgpu.tenant, vgpu.weight);
-            traced.tree.set_throttled(session.vgpu, vgpu.meter.is_some());
+            traced.tree.set_throttled(session.vgpu, is_capped(node, vgpu));
         }
         traced.tree.add_session(key, session.vgpu, session.weight);
         traced.tree.submitted(key, self.longest_ns);
         self.note_class(node, session.vgpu);
+    }
+
+    /// Who has a cap has no bound to be held against: a journal does not tell when it was held back.
+    fn note_caps(&mut self, node: &Node, vgpus: &[VgpuKey]) {
+        for key in vgpus {
+            let Some(vgpu) = node.tables.vgpus.find(key.index()) else { continue };
+            for traced in self.devices.values_mut() {
+                traced.tree.set_throttled(*key, is_capped(node, vgpu));
+            }
+        }
     }
 
     fn note_class(&mut self, node: &Node, key: VgpuKey) {
@@ -246,6 +256,10 @@ impl TraceLag {
             }
         }
     }
+}
+
+fn is_capped(node: &Node, vgpu: &Vgpu) -> bool {
+    vgpu.meter.is_some() || node.tenant_cap(vgpu.tenant).is_some()
 }
 
 #[cfg(test)]

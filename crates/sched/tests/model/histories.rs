@@ -116,7 +116,7 @@ fn populate(model: &mut Model, source: &mut impl Source) {
 
 fn step(source: &mut impl Source) -> Step {
     let any = usize::try_from(source.below(1 << 16)).unwrap();
-    match source.below(34) {
+    match source.below(35) {
         0 => Step::AddGroup { weight: weight(source) },
         1 => Step::RemoveGroup { group: any },
         2 => Step::ReweightGroup { group: any, weight: weight(source) },
@@ -134,7 +134,8 @@ fn step(source: &mut impl Source) -> Step {
         18 => Step::Settle,
         19 => Step::Pass { ns: source.below(200 * US) },
         20..32 => Step::Pass { ns: source.below(200 * MS) },
-        _ => Step::SetClass { vgpu: any, class: class(source) },
+        32 | 33 => Step::SetClass { vgpu: any, class: class(source) },
+        _ => Step::SetGroupCap { group: any, cap: cap(source) },
     }
 }
 

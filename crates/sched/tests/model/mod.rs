@@ -90,6 +90,13 @@ struct Vgpu {
     alive: bool,
 }
 
+/// A tenant of the core.
+#[derive(Debug)]
+struct Tenant {
+    cap: Option<CapCheck>,
+    alive: bool,
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Tick {
     Arrives { worker: usize, size_ns: u64 },
@@ -125,8 +132,7 @@ pub(crate) struct Model {
     todo: VecDeque<Action>,
     ticks: BinaryHeap<Reverse<(u64, u64, Tick)>>,
     sequence: u64,
-    /// Whether each tenant of the core is there.
-    tenants: Vec<bool>,
+    tenants: Vec<Tenant>,
     vgpus: Vec<Vgpu>,
     workers: Vec<Worker>,
     queue: VecDeque<Command>,
@@ -175,7 +181,7 @@ impl Model {
             todo: VecDeque::new(),
             ticks: BinaryHeap::new(),
             sequence: 0,
-            tenants: vec![true],
+            tenants: vec![Tenant { cap: None, alive: true }],
             vgpus: Vec::new(),
             workers: Vec::new(),
             queue: VecDeque::new(),
@@ -193,7 +199,7 @@ impl Model {
     pub(crate) fn group(&mut self, weight: u32) -> usize {
         let key = self.tenants.len();
         let weight = Weight::new(weight).unwrap();
-        self.tenants.push(true);
+        self.tenants.push(Tenant { cap: None, alive: true });
         self.lag.add_tenant(tenant_key(key), weight);
         self.tell(Event::AddTenant { tenant: tenant_key(key), weight });
         key
@@ -215,7 +221,7 @@ impl Model {
                 self.remove_vgpu(vgpu);
             }
         }
-        self.tenants[group] = false;
+        self.tenants[group].alive = false;
         self.lag.remove_tenant(tenant_key(group));
         self.tell(Event::RemoveTenant { tenant: tenant_key(group) });
     }
@@ -237,13 +243,24 @@ impl Model {
 
     pub(crate) fn set_cap(&mut self, vgpu: usize, cap: Option<Cap>) {
         self.settle();
+        self.vgpus[vgpu].cap = self.check_of(cap);
+        self.tell(Event::SetCap { vgpu: vgpu_key(vgpu), cap });
+    }
+
+    pub(crate) fn set_group_cap(&mut self, group: usize, cap: Option<Cap>) {
+        self.settle();
+        self.tenants[group].cap = self.check_of(cap);
+        self.tell(Event::SetTenantCap { tenant: tenant_key(group), cap });
+    }
+
+    /// Holds what is served from now on against a cap.
+    fn check_of(&self, cap: Option<Cap>) -> Option<CapCheck> {
         // What is in flight may be served in a period after the one that it was counted to.
         let quantum_ns = self.node.config(DEVICE).unwrap().quantum_ns.max(self.habits.window_ns);
         let in_flight_ns = quantum_ns + PIECE_MAX_NS;
         let error_ns = in_flight_ns / 1000 * self.habits.error_permille.unsigned_abs();
         let slack_ns = in_flight_ns + PIECE_MAX_NS + error_ns;
-        self.vgpus[vgpu].cap = cap.map(|cap| CapCheck::new(cap, slack_ns, self.now));
-        self.tell(Event::SetCap { vgpu: vgpu_key(vgpu), cap });
+        cap.map(|cap| CapCheck::new(cap, slack_ns, self.now))
     }
 
     pub(crate) fn set_class(&mut self, vgpu: usize, class: Class) {
@@ -304,7 +321,7 @@ impl Model {
     }
 
     pub(crate) fn groups_alive(&self) -> Vec<usize> {
-        (0..self.tenants.len()).filter(|key| self.tenants[*key]).collect()
+        (0..self.tenants.len()).filter(|key| self.tenants[*key].alive).collect()
     }
 
     pub(crate) fn sessions_alive(&self) -> Vec<usize> {
@@ -488,11 +505,13 @@ impl Model {
         let vgpu = &mut self.vgpus[self.workers[worker].vgpu];
         vgpu.served_ns += elapsed;
         self.busy_ns += elapsed;
-        if let Some(cap) = &mut vgpu.cap
-            && let Err(error) = cap.served(since, at)
-            && self.check_caps
-        {
-            panic!("{error} at {at}");
+        let tenant = &mut self.tenants[vgpu.tenant];
+        for cap in [&mut vgpu.cap, &mut tenant.cap].into_iter().flatten() {
+            if let Err(error) = cap.served(since, at)
+                && self.check_caps
+            {
+                panic!("{error} at {at}");
+            }
         }
         if self.check_fairness
             && let Err(lag) = self.lag.served(session_key(worker), elapsed)
@@ -669,16 +688,20 @@ impl Model {
 
     fn observe_caps(&mut self) {
         for vgpu in 0..self.vgpus.len() {
-            if self.vgpus[vgpu].cap.is_some() {
+            if self.is_capped(vgpu) {
                 let throttled = self.is_throttled(vgpu);
                 self.lag.set_throttled(vgpu_key(vgpu), throttled);
             }
         }
     }
 
+    fn is_capped(&self, vgpu: usize) -> bool {
+        let Vgpu { tenant, cap, .. } = &self.vgpus[vgpu];
+        cap.is_some() || self.tenants[*tenant].cap.is_some()
+    }
+
     fn is_throttled(&self, vgpu: usize) -> bool {
-        self.vgpus[vgpu].cap.is_some()
-            && self.node.vgpu(vgpu_key(vgpu)).is_some_and(|view| view.is_throttled)
+        self.is_capped(vgpu) && self.node.vgpu(vgpu_key(vgpu)).is_some_and(|view| view.is_throttled)
     }
 
     fn drop_commands(&mut self, worker: usize) -> u64 {

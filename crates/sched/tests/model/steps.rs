@@ -11,6 +11,7 @@ pub(crate) enum Step {
     ReweightGroup { group: usize, weight: u32 },
     AddVgpu { group: usize, weight: u32 },
     SetCap { vgpu: usize, cap: Option<Cap> },
+    SetGroupCap { group: usize, cap: Option<Cap> },
     SetClass { vgpu: usize, class: Class },
     ReweightSession { session: usize, weight: u32 },
     AddSession { vgpu: usize, load: Load },
@@ -49,6 +50,11 @@ pub(crate) fn take(model: &mut Model, step: &Step) {
         Step::SetCap { vgpu, cap } => {
             if let Some(vgpu) = choose(&model.vgpus_alive(), *vgpu) {
                 model.set_cap(vgpu, *cap);
+            }
+        }
+        Step::SetGroupCap { group, cap } => {
+            if let Some(group) = choose(&model.groups_alive(), *group) {
+                model.set_group_cap(group, *cap);
             }
         }
         Step::SetClass { vgpu, class } => {

@@ -31,6 +31,7 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
             .prop_map(|(group, weight)| Step::ReweightGroup { group, weight }),
         4 => (any::<usize>(), weight()).prop_map(|(group, weight)| Step::AddVgpu { group, weight }),
         1 => (any::<usize>(), cap()).prop_map(|(vgpu, cap)| Step::SetCap { vgpu, cap }),
+        1 => (any::<usize>(), cap()).prop_map(|(group, cap)| Step::SetGroupCap { group, cap }),
         2 => (any::<usize>(), class()).prop_map(|(vgpu, class)| Step::SetClass { vgpu, class }),
         1 => (any::<usize>(), weight())
             .prop_map(|(session, weight)| Step::ReweightSession { session, weight }),

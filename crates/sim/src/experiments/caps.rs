@@ -4,6 +4,7 @@
 use weft_sched::Cap;
 
 use super::lab::{Lab, RunError, min_max_ratio};
+use crate::checks::Bearer;
 use crate::kernel::{Kernel, MS, SECOND, US};
 use crate::outcome::{Outcome, PlotKind};
 use crate::program::{Behaviour, Step, View};
@@ -145,6 +146,7 @@ pub(super) fn caps(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
     outcome.control("share_over_cap_uncapped", least(&mut uncapped.iter().map(|row| row.1)));
     let found = least(&mut uncapped.iter().map(|row| row.2 as f64));
     outcome.control("violations_uncapped", found);
+    siblings(lab, &mut outcome, duration_ns)?;
     let plot = outcome.plot(PlotKind::Bars, "Share over cap", "", "share / cap");
     plot.groups(rows.iter().map(|row| row.0)).mark(1.0);
     plot.bars("capped", rows.iter().map(|row| row.1));
@@ -164,6 +166,53 @@ pub(super) fn caps(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
     Ok(outcome)
 }
 
+/// A tenant has a cap for three vGPUs of weights 1, 2 and 3, of which the last never has work; another
+/// tenant always does. The control is the same cap divided among the three beforehand.
+fn siblings(lab: &mut Lab<'_>, outcome: &mut Outcome, duration_ns: u64) -> Result<(), RunError> {
+    let cap = Cap { share_ppm: 300_000, period_ns: 10 * MS };
+    let kernels =
+        |us: u64| Source::Endless { kernels: vec![Kernel::new(0, us * US)], jitter_permille: 50 };
+    let run = |lab: &mut Lab<'_>, divided: bool| -> Result<(f64, f64, f64), RunError> {
+        lab.say(if divided { "siblings, divided" } else { "siblings" });
+        let mut world = World::new(lab.setup("fair").quantum(QUANTUM_NS))?;
+        let tenant = world.tenant(1);
+        let own = [1, 2, 3].map(|weight| world.vgpu_of(tenant, weight));
+        let other = world.vgpu(1);
+        for (vgpu, us) in [(own[0], 207), (own[1], 51), (other, 285)] {
+            world.session(vgpu, kernels(us));
+        }
+        for (vgpu, sixths) in own.into_iter().zip(1..).filter(|_| divided) {
+            let part = Cap { share_ppm: cap.share_ppm * sixths / 6, ..cap };
+            world.set_cap(Bearer::Vgpu(vgpu), Some(part));
+        }
+        if divided {
+            world.hold_against(Bearer::Tenant(tenant), Some(cap));
+        } else {
+            world.set_cap(Bearer::Tenant(tenant), Some(cap));
+        }
+        world.run_for(duration_ns);
+        let share = |ns: &u64| *ns as f64 / duration_ns as f64;
+        let shares: Vec<f64> = world.work_ns().iter().map(share).collect();
+        let used = own.iter().map(|vgpu| shares[*vgpu]).sum::<f64>() / 0.3;
+        let (busy, mmr) =
+            (shares.iter().sum(), min_max_ratio(&[shares[own[0]], shares[own[1]] / 2.0]));
+        lab.close(&mut world, "siblings");
+        Ok((used, mmr, busy))
+    };
+    let (used, mmr, busy) = run(lab, false)?;
+    outcome.figure("tenant_share_over_cap", used);
+    outcome.figure("tenant_mmr", mmr);
+    outcome.figure("tenant_utilization", busy);
+    let (divided, ..) = run(lab, true)?;
+    outcome.control("tenant_share_over_cap_divided", divided);
+    outcome.note(
+        "tenant_share_over_cap: a tenant's cap of 30 % for three vGPUs of weights 1, 2 and 3, of \
+         which the last never has work. tenant_mmr: how evenly the two others divide it by weight. \
+         The control divides the cap by weight beforehand, so half of it is nobody's.",
+    );
+    Ok(())
+}
+
 /// Of those whose cap does not decide what they get.
 fn mmr(case: &Case, shares: &[f64]) -> f64 {
     let loose = case.name == "above_its_share";
@@ -180,9 +229,9 @@ fn run(lab: &mut Lab<'_>, case: &Case, duration_ns: u64, enforced: bool) -> Resu
             .cap_permille
             .map(|permille| Cap { share_ppm: 1_000 * permille, period_ns: case.period_ns });
         if enforced {
-            world.set_cap(number, cap);
+            world.set_cap(Bearer::Vgpu(number), cap);
         } else {
-            world.hold_against(number, cap);
+            world.hold_against(Bearer::Vgpu(number), cap);
         }
         match vgpu.habit {
             Habit::Busy(us) => {
@@ -196,7 +245,7 @@ fn run(lab: &mut Lab<'_>, case: &Case, duration_ns: u64, enforced: bool) -> Resu
     }
     world.run_for(duration_ns);
     let shares = world.work_ns().iter().map(|ns| *ns as f64 / duration_ns as f64).collect();
-    let excesses = (0..case.vgpus.len()).filter_map(|vgpu| world.cap_excess(vgpu));
+    let excesses = (0..case.vgpus.len()).filter_map(|vgpu| world.cap_excess(Bearer::Vgpu(vgpu)));
     let (excess_ns, excess) = excesses
         .map(|(excess_ns, slack_ns)| (excess_ns as f64, excess_ns as f64 / slack_ns as f64))
         .fold((f64::MIN, f64::MIN), |most, one| (most.0.max(one.0), most.1.max(one.1)));

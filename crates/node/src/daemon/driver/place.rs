@@ -15,6 +15,8 @@ pub(crate) struct Place {
     pub(crate) tenant: u32,
     /// The tenant's share of the device.
     pub(crate) tenant_weight: Weight,
+    /// The most that the tenant's vGPUs may use together, on each device.
+    pub(crate) tenant_cap: Option<Cap>,
     /// The vGPU's share of the tenant's part.
     pub(crate) weight: Weight,
     /// The most it may use even of an idle device.
@@ -28,9 +30,9 @@ impl Driver {
     /// keeps its tenant: only a changed configuration moves vGPUs, and then those with sessions
     /// finish where they began.
     pub(super) fn place(&mut self, place: Place) {
-        let Place { device, tenant_weight, weight, cap, class, .. } = place;
+        let Place { device, tenant_weight, tenant_cap, weight, cap, class, .. } = place;
         let (vgpu, tenant) = (VgpuKey(place.vgpu), TenantKey(place.tenant));
-        self.place_tenant(tenant, tenant_weight);
+        self.place_tenant(tenant, tenant_weight, tenant_cap);
         let known = self.turns.node().vgpu(vgpu);
         match known {
             None => self.tell(Event::AddVgpu { vgpu, tenant, device, weight }),
@@ -68,7 +70,7 @@ impl Driver {
         }
     }
 
-    fn place_tenant(&mut self, tenant: TenantKey, weight: Weight) {
+    fn place_tenant(&mut self, tenant: TenantKey, weight: Weight, cap: Option<Cap>) {
         match self.turns.node().tenant(tenant) {
             None => self.tell(Event::AddTenant { tenant, weight }),
             Some(known) if known == weight => {}
@@ -76,6 +78,10 @@ impl Driver {
                 self.report_holders();
                 self.tell(Event::ReweightTenant { tenant, weight });
             }
+        }
+        if self.turns.node().tenant_cap(tenant) != cap {
+            self.report_holders();
+            self.tell(Event::SetTenantCap { tenant, cap });
         }
     }
 

@@ -96,6 +96,7 @@ impl ResponseTimes {
             | Event::AddVgpu { .. }
             | Event::Reweight { .. }
             | Event::SetCap { .. }
+            | Event::SetTenantCap { .. }
             | Event::SetClass { .. }
             | Event::MoveVgpu { .. }
             | Event::AddSession { .. }

@@ -64,6 +64,7 @@ fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
         device,
         tenant: 0,
         tenant_weight: weight,
+        tenant_cap: None,
         weight,
         cap: None,
         class: Class::Batch,

@@ -1,21 +1,22 @@
 //! Caps of users: the most of a device that all vGPUs of one may use together.
 //!
-//! The scheduling core caps vGPUs one by one. So the cap of a user is divided by weight among those
-//! of its vGPUs that have sessions on a device: who attaches under another name divides what it has
-//! into smaller parts.
+//! Where users compete, a user is a tenant of the scheduling core, and the cap is the tenant's. Where
+//! every vGPU competes for itself, the core knows no users. There the cap is divided by weight among
+//! those of the user's vGPUs that have sessions on a device: who attaches under another name divides
+//! what it has into smaller parts.
 
 use std::collections::BTreeSet;
 
-use crate::config::PPM;
+use crate::config::{PPM, ShareConfig};
 use crate::daemon::registry::Vgpu;
 use crate::daemon::{Daemon, Tables};
 
 impl Daemon {
-    /// The most of its device that a vGPU may use, in millionths: its own cap, or its part of its
-    /// user's.
+    /// The most of its device that a vGPU may use by itself, in millionths: its own cap, or its part
+    /// of its user's.
     pub(super) fn cap_ppm(&self, tables: &Tables, vgpu: &Vgpu) -> Option<u32> {
         let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
-        let limit = self.user_cap(vgpu.owner, payer);
+        let limit = self.user_cap(payer).filter(|_| self.divides_caps());
         let part = limit.map(|limit_ppm| {
             let others = self.competing(tables, payer).into_iter();
             let others = others.filter(|other| other.key != vgpu.key);
@@ -26,10 +27,10 @@ impl Daemon {
         vgpu.cap_ppm.into_iter().chain(part).min()
     }
 
-    /// Tells the driver where the vGPUs of a capped tenant stand that have sessions: their parts
-    /// change when another one comes or goes.
-    pub(crate) fn place_capped(&self, tables: &mut Tables, owner: u32, payer: u32) {
-        if self.user_cap(owner, payer).is_none() {
+    /// Tells the driver where the vGPUs of a tenant stand that have sessions, if each has a part of
+    /// the tenant's cap: the parts change when another one comes or goes.
+    pub(crate) fn place_capped(&self, tables: &mut Tables, payer: u32) {
+        if !self.divides_caps() || self.user_cap(payer).is_none() {
             return;
         }
         let competing: Vec<Vgpu> = self.competing(tables, payer).into_iter().cloned().collect();
@@ -38,8 +39,13 @@ impl Daemon {
         }
     }
 
-    fn user_cap(&self, owner: u32, payer: u32) -> Option<u32> {
-        Some(self.tenant_limits(owner, payer).cap_ppm).filter(|ppm| *ppm < PPM)
+    /// The most of each device that all vGPUs of a tenant may use together, in millionths.
+    pub(crate) fn user_cap(&self, payer: u32) -> Option<u32> {
+        Some(self.tenant_limits(payer, payer).cap_ppm).filter(|ppm| *ppm < PPM)
+    }
+
+    fn divides_caps(&self) -> bool {
+        self.config.scheduling.share == ShareConfig::Vgpu
     }
 
     /// The vGPUs of a tenant that have sessions.

@@ -84,7 +84,7 @@ impl Daemon {
         };
         tables.sessions.insert(key, entry);
         // The parts of the others shrink before it has one.
-        self.place_capped(&mut tables, tenant.uid, payer);
+        self.place_capped(&mut tables, payer);
         self.place(&mut tables, &vgpu);
         Ok(Reservation { key, id, vgpu, device, payer, is_new })
     }

@@ -1,6 +1,7 @@
-use weft_sched::{VgpuKey, VgpuState};
+use weft_sched::{TenantState, VgpuKey};
 
 use super::*;
+use crate::daemon::persist::Schedule;
 use crate::daemon::registry::name_of_user;
 use crate::daemon::roles::{Caller, Role};
 use crate::daemon::tests::{ALICE, BOB, FIRST_SUB_UID, Fixture};
@@ -57,27 +58,46 @@ fn device_memory_is_a_tenants() {
     assert_eq!(tables.frames(second.device).take(second.key, 1, 1, false), Err(LedgerError::Quota));
 }
 
-/// A user's cap is divided by weight among its vGPUs that have sessions, sub-uids' included.
-#[test]
-fn a_cap_is_a_tenants_whatever_its_vgpus_are_called() {
+/// Alice's tenant has a vGPU of 1, one of a sub-uid of 3, and one without a session; Bob's has one.
+/// The result is the schedule at the end, with the keys of the three.
+fn placed_under_a_cap(share: &str) -> (Schedule, [u32; 3]) {
     let of_alice = format!("limits.users.{ALICE}.cap");
-    let node = Fixture::new(&[(&of_alice, "25%")]);
+    let node = Fixture::new(&[(&of_alice, "25%"), ("scheduling.share", share)]);
     let first = node.reservation(ALICE, "").unwrap();
-    let cap_of = |vgpu: &Vgpu| node.daemon.cap_ppm(&node.daemon.tables(), vgpu);
-    assert_eq!(cap_of(&first.vgpu), Some(250_000), "it is alone");
     let second = node.reservation(ALICE, "another").unwrap();
     let third = node.reservation(FIRST_SUB_UID, "third").unwrap();
     node.ask(r#"{"op":"set","name":"third","weight":3}"#, ROOT);
     let bob = node.reservation(BOB, "").unwrap();
-    assert_eq!(cap_of(&bob.vgpu), None);
     node.daemon.cancel_reservation(&second);
-    let schedule = node.end();
-    let placed = |reservation: &Reservation| {
-        let is_it = |state: &&VgpuState| state.vgpu == VgpuKey(reservation.vgpu.key);
-        schedule.core.vgpus.iter().find(is_it).unwrap().cap.map(|cap| cap.share_ppm)
-    };
+    (node.end(), [&first, &third, &bob].map(|reservation| reservation.vgpu.key))
+}
+
+fn share_of(cap: Option<Cap>) -> Option<u32> {
+    cap.map(|cap| cap.share_ppm)
+}
+
+/// Whatever its vGPUs are called, those of sub-uids included.
+#[test]
+fn a_users_cap_is_its_tenants() {
+    let (schedule, vgpus) = placed_under_a_cap("user");
+    let placed = vgpus.map(|key| {
+        let vgpu = schedule.core.vgpus.iter().find(|state| state.vgpu == VgpuKey(key)).unwrap();
+        let is_its = |state: &&TenantState| state.tenant == vgpu.tenant;
+        let tenant = schedule.core.tenants.iter().find(is_its).unwrap();
+        (share_of(vgpu.cap), share_of(tenant.cap))
+    });
+    assert_eq!(placed, [(None, Some(250_000)), (None, Some(250_000)), (None, None)]);
+}
+
+#[test]
+fn where_every_vgpu_competes_for_itself_a_cap_is_divided_by_weight() {
+    let (schedule, vgpus) = placed_under_a_cap("vgpu");
+    let placed = vgpus.map(|key| {
+        let vgpu = schedule.core.vgpus.iter().find(|state| state.vgpu == VgpuKey(key)).unwrap();
+        share_of(vgpu.cap)
+    });
     // One of the three is gone, and no other one was asked since.
-    assert_eq!([&first, &third, &bob].map(placed), [Some(62_500), Some(187_500), None]);
+    assert_eq!(placed, [Some(62_500), Some(187_500), None]);
 }
 
 #[test]
