@@ -6,10 +6,10 @@
 //!
 //! - A part that was touched in each of the turns before is *expected*. How many turns that must be
 //!   doubles when a quarter of those that were expected was not touched, and halves with time.
-//! - A program that goes through its memory again and again touches other parts in each turn: it
-//!   goes on in the middle of one, and then come those that were touched longest ago. How many of
-//!   them are *next* doubles until one was wrong. It falls to those that were right, and then grows
-//!   by one, after twice as many right turns each time that this was too much.
+//! - A program that goes through its memory again and again touches other parts in each turn: those
+//!   that were touched longest ago. How many of them are *next* doubles until one was wrong. It
+//!   falls to those that were right, and then grows by one, after twice as many right turns each
+//!   time that this was too much. The part that it was in the middle of it may go on in, or not.
 
 use alloc::vec::Vec;
 
@@ -247,9 +247,9 @@ impl WorkingSet {
         }
     }
 
-    /// The places of what is not expected, as a sweep comes to them: the part in whose middle it
-    /// is, and from the one that was touched longest ago on. Parts that were touched between the
-    /// same two looks are a run of neighbours, which may go on at the beginning of the memory.
+    /// The places of what is not expected, as a sweep comes to them: from what was touched longest
+    /// ago on. Parts that were touched between the same two looks are a run of neighbours, which
+    /// may go on at the beginning of the memory.
     fn in_order(&self) -> Vec<usize> {
         let is_unexpected = |place: &usize| self.parts[*place].guess.is_none();
         let mut places: Vec<usize> = (0..self.parts.len()).filter(is_unexpected).collect();
@@ -259,9 +259,6 @@ impl WorkingSet {
         let touched = |rank: &usize| self.parts[places[*rank]].touched;
         for group in ranks.chunk_by_mut(|a, b| touched(a) == touched(b)) {
             group.rotate_left(longest_run(group, places.len()));
-        }
-        if let Some(last) = ranks.len().checked_sub(1) {
-            ranks.rotate_right(last.min(1));
         }
         ranks.into_iter().map(|rank| places[rank]).collect()
     }
