@@ -7,9 +7,10 @@
 //! - A part that was touched in each of the turns before is *expected*. How many turns that must be
 //!   doubles when a quarter of those that were expected was not touched, and halves with time.
 //! - A program that goes through its memory again and again touches other parts in each turn: those
-//!   that were touched longest ago. How many of them are *next* doubles until one was wrong. It
-//!   falls to those that were right, and then grows by one, after twice as many right turns each
-//!   time that this was too much. The part that it was in the middle of it may go on in, or not.
+//!   that were touched longest ago. How many of them are *next* doubles until one was wrong. Then
+//!   it falls half of the way to those that were right, and grows by one, after twice as many right
+//!   turns each time that this was one too many. The part that it was in the *middle* of is brought
+//!   where it went on there lately.
 
 use alloc::vec::Vec;
 
@@ -27,6 +28,9 @@ const EVIDENCE: usize = 4;
 /// Turns without so many wrong ones after which half as many turns in a row are enough.
 const CALM: u64 = 64;
 
+/// Turns that went on where the one before ended count up to this; it is guessed from half of it.
+const SURE: u8 = 4;
+
 /// Right turns after which one more part is next, from the first wrong one on: at least, and at
 /// most.
 const PATIENCE: u64 = 2;
@@ -42,6 +46,7 @@ pub struct WorkingSet {
     turns: u64,
     steady: Steady,
     way: Way,
+    middle: Middle,
     /// What was met in this turn.
     met: Met,
 }
@@ -66,6 +71,15 @@ struct Way {
     right: u64,
 }
 
+/// Whether a turn goes on in the part in which the one before ended.
+#[derive(Clone, Copy, Debug, Default)]
+struct Middle {
+    /// That part.
+    number: Option<usize>,
+    /// Turns that did, less those that did not, from 0 to [`SURE`].
+    went_on: u8,
+}
+
 /// What a turn met, from the least that it says to the most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 enum Met {
@@ -87,6 +101,8 @@ enum Guess {
     Expected,
     /// It is next on the way.
     Next,
+    /// The turn before ended there.
+    Middle,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -141,8 +157,9 @@ impl Way {
             // There is less of a way than it seemed.
             Met::Other => (self.ahead, self.right) = (self.ahead / 2, 0),
             _ if misses > 0 => {
-                let patience = (2 * self.patience).clamp(PATIENCE, PATIENCE_MAX);
-                *self = Self { ahead: hits, patience, right: 0 };
+                let patience = if misses == 1 { 2 * self.patience } else { self.patience / 2 };
+                let patience = patience.clamp(PATIENCE, PATIENCE_MAX);
+                *self = Self { ahead: hits + misses / 2, patience, right: 0 };
             }
             Met::Nothing | Met::Same => {}
             // All that was guessed was right, and more was needed.
@@ -229,6 +246,11 @@ impl WorkingSet {
         };
         let [right, wrong] = [true, false].map(|is_hit| count(Guess::Expected, is_hit));
         let [hits, misses] = [true, false].map(|is_hit| count(Guess::Next, is_hit));
+        if let Some(part) = self.parts.iter().find(|part| Some(part.number) == self.middle.number) {
+            let went_on = self.middle.went_on;
+            self.middle.went_on =
+                if part.turn == turn { (went_on + 1).min(SURE) } else { went_on.saturating_sub(1) };
+        }
         self.steady.judge(right, wrong);
         self.way.judge(core::mem::take(&mut self.met), hits, misses, self.parts.len());
     }
@@ -240,10 +262,13 @@ impl WorkingSet {
             let is_expected = part.turn + 1 >= turns && part.row >= needed;
             part.guess = is_expected.then_some(Guess::Expected);
         }
-        if self.way.ahead > 0 {
-            for place in self.in_order().into_iter().take(self.way.ahead) {
-                self.parts[place].guess = Some(Guess::Next);
-            }
+        let order = self.in_order();
+        for place in order.iter().take(self.way.ahead) {
+            self.parts[*place].guess = Some(Guess::Next);
+        }
+        self.middle.number = order.last().map(|place| self.parts[*place].number);
+        if let Some(place) = order.last().filter(|_| self.middle.went_on >= SURE / 2) {
+            self.parts[*place].guess.get_or_insert(Guess::Middle);
         }
     }
 

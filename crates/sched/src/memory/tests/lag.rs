@@ -78,8 +78,9 @@ fn more_than_the_slack_of_the_bound_breaks_it() {
         let ahead = Ahead { sigma_ns: Some(sigma_ns), hidden: 0 };
         bent(&layout, &weights, &lengths, ahead, &mut LagBound::new(TURN_NS, slack_ns))
     };
-    assert_eq!(of(0, 0).unwrap(), 4 * 40);
-    // Four turns of one, and then eight of each: what is ahead by four may go on.
+    // Of equal tags the one goes on that has its slots: two turns of each.
+    assert_eq!(of(0, 0).unwrap(), 4 * 21);
+    // Five turns of one, and then ten of each: what is ahead by four may go on.
     let copies = of(4 * TURN_NS, 4 * TURN_NS).unwrap();
     assert!(copies < 4 * 8, "{copies} copies in 40 turns");
     let lag = of(8 * TURN_NS, 2 * TURN_NS).unwrap_err();

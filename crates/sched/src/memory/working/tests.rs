@@ -1,5 +1,8 @@
 //! What is learned, and what the guesses that follow from it are worth.
 
+use alloc::boxed::Box;
+use alloc::format;
+
 use super::*;
 
 #[test]
@@ -67,8 +70,9 @@ struct Turns {
     /// All time, and that of work.
     wall: u64,
     work: u64,
-    /// Parts that were brought before a turn.
+    /// Parts that were brought before a turn, and those of them that it did not use.
     brought: usize,
+    wasted: usize,
 }
 
 const COSTS: Costs = Costs { parts: 16, bring: 21, ask: 1, work: 4, quantum: 60 };
@@ -80,7 +84,7 @@ impl Turns {
             set.learn([].into_iter(), Some(part), costs.parts);
         }
         let (at, left, was) = (0, costs.work, Vec::new());
-        Self { costs, set, at, left, was, wall: 0, work: 0, brought: 0 }
+        Self { costs, set, at, left, was, wall: 0, work: 0, brought: 0, wasted: 0 }
     }
 
     /// A turn in which nothing of the one before is there; `next` says where it goes on.
@@ -94,10 +98,12 @@ impl Turns {
         };
         let places = (0..self.set.len()).filter(is_brought);
         let mut here: Vec<usize> = places.filter_map(|place| self.set.part(place)).collect();
+        let mut unused = here.clone();
         self.brought += here.len();
         self.wall += bring * here.len() as u64;
         let mut used = 0;
         while used < quantum {
+            unused.retain(|part| *part != self.at);
             if !here.contains(&self.at) {
                 used += ask + bring;
                 here.push(self.at);
@@ -111,6 +117,7 @@ impl Turns {
             }
         }
         self.wall += used;
+        self.wasted += unused.len();
     }
 
     fn run(costs: Costs, how: Brought, next: &mut dyn FnMut(usize) -> usize) -> Self {
@@ -160,16 +167,17 @@ fn draw(parts: usize) -> Box<dyn FnMut(usize) -> usize> {
     })
 }
 
-/// Bringing what is guessed is never much worse than the better of bringing all and nothing, and
-/// where one of them is right for some turns and not for others it is better than both.
+/// Bringing what is guessed is never much worse than the better of bringing all and nothing. Of
+/// drawn parts turns use more if more is brought, which nobody finds out who guesses with care.
 #[test]
 fn guesses_are_worth_no_less_than_bringing_everything_or_nothing() {
     let patterns: [(&str, Pattern, f64); 4] = [
         ("sweep", sweep, 0.95),
         ("sweep beside one", sweep_beside_one, 0.95),
         ("quarters", quarters, 0.95),
-        ("draw", draw, 0.8),
+        ("draw", draw, 0.7),
     ];
+    let mut worse = Vec::new();
     for (parts, bring, quantum) in [4, 8, 16, 32]
         .into_iter()
         .flat_map(|parts| [10, 30, 200].map(|bring| (parts, bring)))
@@ -180,13 +188,14 @@ fn guesses_are_worth_no_less_than_bringing_everything_or_nothing() {
             let of = |how| Turns::run(costs, how, &mut *pattern(parts)).efficiency();
             let [own, whole, nothing] =
                 [Brought::Guessed, Brought::Whole, Brought::Nothing].map(of);
-            let best = whole.max(nothing);
-            assert!(
-                own >= least * best,
-                "{name}, {costs:?}: {own:.3} beside {whole:.3} and {nothing:.3}"
-            );
+            if own < least * whole.max(nothing) {
+                worse.push(format!(
+                    "{name}, {costs:?}: {own:.3} beside {whole:.3} and {nothing:.3}"
+                ));
+            }
         }
     }
+    assert!(worse.is_empty(), "{worse:#?}");
 }
 
 #[test]
@@ -202,15 +211,14 @@ fn who_goes_through_all_its_memory_in_a_turn_gets_all_of_it() {
 fn a_sweep_in_the_middle_of_its_memory_is_not_overtaken() {
     let costs = Costs { parts: 16, bring: 30, ask: 10, work: 70, quantum: 600 };
     let turns = Turns::run(costs, Brought::Guessed, &mut *sweep(costs.parts));
-    // Each turn begins in the middle of a part, so that it uses one more than it works off.
-    let used = turns.work / costs.work + 400;
-    assert!(turns.brought > 1000 && turns.brought as u64 <= used, "{} of {used}", turns.brought);
+    let Turns { brought, wasted, .. } = turns;
+    assert!(brought > 2000 && wasted * 20 < brought, "{wasted} of {brought} for nothing");
 }
 
 #[test]
 fn nothing_is_guessed_of_who_has_no_way_through_its_memory() {
     let turns = Turns::run(COSTS, Brought::Guessed, &mut *draw(COSTS.parts));
-    assert!(turns.brought < 200, "{} parts in 400 turns", turns.brought);
+    assert!(turns.wasted < 200, "{} parts for nothing in 400 turns", turns.wasted);
 }
 
 #[test]
