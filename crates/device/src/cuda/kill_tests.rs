@@ -30,20 +30,53 @@ const DEADLINE: Duration = Duration::from_secs(60);
 /// The part that the victim's step is about.
 const PART: u64 = 3;
 
-/// Where the victim is killed: a name, whether its step is to save the part, and what stops there.
-const POINTS: [(&str, bool, fn(&mut Tenant)); 6] = [
-    ("saved and still mapped", true, |one| {
-        COPY_OUT.get_or_init(|| one.device.driver.copy_out);
-        one.device.driver.copy_out = stop_after_copying_out;
-    }),
-    ("unmapped and not released", true, |one| calls(one).release = stop_at_release),
-    ("created and not mapped", false, |one| calls(one).map = stop_at_map),
-    ("mapped and not accessible", false, |one| calls(one).access = stop_at_access),
-    ("accessible and not written", false, |one| one.device.driver.copy_in = stop_at_copying_in),
-    ("half written", false, |one| {
-        COPY_IN.get_or_init(|| one.device.driver.copy_in);
-        one.device.driver.copy_in = stop_in_copying_in;
-    }),
+/// Where the victim is killed.
+#[derive(Clone, Copy)]
+struct Point {
+    name: &'static str,
+    /// Whether its step is to save the part, not to bring it.
+    saves: bool,
+    /// Has it stop there.
+    hook: fn(&mut Tenant),
+}
+
+const POINTS: [Point; 6] = [
+    Point {
+        name: "saved and still mapped",
+        saves: true,
+        hook: |one| {
+            COPY_OUT.get_or_init(|| one.device.driver.copy_out);
+            one.device.driver.copy_out = stop_after_copying_out;
+        },
+    },
+    Point {
+        name: "unmapped and not released",
+        saves: true,
+        hook: |one| calls(one).release = stop_at_release,
+    },
+    Point {
+        name: "created and not mapped",
+        saves: false,
+        hook: |one| calls(one).map = stop_at_map,
+    },
+    Point {
+        name: "mapped and not accessible",
+        saves: false,
+        hook: |one| calls(one).access = stop_at_access,
+    },
+    Point {
+        name: "accessible and not written",
+        saves: false,
+        hook: |one| one.device.driver.copy_in = stop_at_copying_in,
+    },
+    Point {
+        name: "half written",
+        saves: false,
+        hook: |one| {
+            COPY_IN.get_or_init(|| one.device.driver.copy_in);
+            one.device.driver.copy_in = stop_in_copying_in;
+        },
+    },
 ];
 
 type CopyOut = unsafe extern "C" fn(*mut c_void, Address, usize) -> Code;
@@ -149,7 +182,7 @@ fn survive() {
 }
 
 fn die_at(point: &str) {
-    let (_, saves, hook) = POINTS.into_iter().find(|(name, ..)| *name == point).unwrap();
+    let Point { saves, hook, .. } = POINTS.into_iter().find(|own| own.name == point).unwrap();
     let mut one = Tenant::new();
     one.turn(1);
     let (save, bring) = (SwapStep::Save { part: PART }, SwapStep::Bring { part: PART });
@@ -279,7 +312,7 @@ fn who_is_killed_within_a_step_takes_nothing_from_others() {
         Err(_) => {}
     }
     let node = Node::start(&built.join("weft"));
-    for (point, ..) in POINTS {
+    for Point { name: point, .. } in POINTS {
         eprintln!("{point}");
         let mut survivor = node.tenant(SURVIVOR);
         survivor.hears("ready");
