@@ -13,8 +13,13 @@ const USER_FACING: Class = Class::UserFacing { sla_ns: 200 * MS };
 const COMMAND_NS: u64 = 500 * US;
 /// Device time that a batch worker has in flight.
 const SLICE_NS: u64 = 2 * MS;
-const HABITS: Habits =
-    Habits { pipelined: true, window_ns: SLICE_NS, error_permille: 0, settle_delay_ns: 0 };
+const HABITS: Habits = Habits {
+    pipelined: true,
+    window_ns: SLICE_NS,
+    error_permille: 0,
+    settle_delay_ns: 0,
+    switch_ns: 0,
+};
 
 /// A request of 2 ms every 20 ms or so: a tenth of the device.
 const REQUESTS: Load = Load::Pausing { size_ns: 2 * MS, pause_ns: 18_300 * US };

@@ -10,8 +10,13 @@ const SIX: [u32; 6] = [1, 2, 2, 3, 3, 4];
 /// Kernel sizes of the evaluation, in ns.
 const MIXED: [u64; 6] = [21_000, 51_000, 172_000, 391_000, 800_000, 1_605_000];
 
-const PIPELINED: Habits =
-    Habits { pipelined: true, window_ns: 6_000_000, error_permille: 0, settle_delay_ns: 0 };
+const PIPELINED: Habits = Habits {
+    pipelined: true,
+    window_ns: 6_000_000,
+    error_permille: 0,
+    settle_delay_ns: 0,
+    switch_ns: 0,
+};
 
 /// The median MMR of five windows of 10 s.
 fn mmr(policy: &str, habits: Habits, weights: &[u32], sizes: impl Fn(usize) -> Vec<u64>) -> f64 {

@@ -31,8 +31,9 @@ const COSTS: [Cost; 3] = [
 const WAYS: [&str; 4] = ["exact", "whole", "scores", "demand"];
 /// The longest quantum that a node takes, for a swap like nvshare's, which has turns of 30 s.
 const LONG_QUANTUM_US: &str = "1000000";
-/// Runs of the engine's kernels on either side.
+/// Runs of the engine's kernels on either side, side by side.
 const ENGINE_RUNS: usize = 5;
+const ENGINE_RUNS_QUICK: usize = 3;
 
 #[derive(Clone, Copy)]
 struct Cost {
@@ -49,9 +50,11 @@ struct Load {
     working_mib: u64,
 }
 
-/// How long is looked, after everybody has been at work for some windows.
+/// How long is looked, after everybody has been at work for some windows; and how often all ways
+/// are compared, each time in another order.
 #[derive(Clone, Copy)]
 struct Windows {
+    rounds: usize,
     before: u32,
     count: u32,
     seconds: f64,
@@ -82,16 +85,18 @@ impl Load {
 
 pub(crate) fn run(context: &Context) -> Result<Document> {
     let windows = match context.quick {
-        true => Windows { before: 2, count: 2, seconds: 0.25 },
-        false => Windows { before: 3, count: 5, seconds: 0.3 },
+        true => Windows { rounds: 2, before: 2, count: 2, seconds: 0.25 },
+        false => Windows { rounds: 3, before: 3, count: 5, seconds: 0.3 },
     };
     let text = format!(
-        "{TENANTS} tenants on a device of {DEVICE_MIB} MiB; medians of {} windows of {} s after {} \
-         of them; turns of 1 s: {} of 4 s; engine: {ENGINE_RUNS} runs",
+        "{TENANTS} tenants on a device of {DEVICE_MIB} MiB; {} rounds of all ways in turn; medians \
+         of {} windows of {} s in each, after {} of them; turns of 1 s: {} of 4 s; engine: {} runs",
+        windows.rounds,
         windows.count,
         windows.seconds,
         windows.before,
-        windows.count / 2
+        windows.count / 2,
+        engine_runs(context),
     );
     let mut document = Document::new("memory", "real", &text);
     if context.wants("engine") {
@@ -130,11 +135,17 @@ fn compare(
     document: &mut Document,
 ) -> Result<f64> {
     let label = format!("{}x_{}_{}", load.times, load.name, cost.name);
+    let mut seen = WAYS.map(|_| Vec::new());
+    for step in 0..windows.rounds * WAYS.len() {
+        // Another way is first in each round.
+        let index = (step + step / WAYS.len()) % WAYS.len();
+        let run = contend(context, load, (WAYS[index], cost.entry_ns, None), windows)?;
+        document.row(row(&label, WAYS[index], &run));
+        seen[index].extend(run.rates);
+    }
     let mut rates = Vec::new();
-    for way in WAYS {
-        let seen = contend(context, load, (way, cost.entry_ns, None), windows)?;
-        let rate = median(&seen.rates);
-        document.row(row(&label, way, &seen));
+    for (way, seen) in WAYS.into_iter().zip(&seen) {
+        let rate = median(seen);
         match way {
             "exact" => document.figure(format!("blocks_per_s_{label}"), rate),
             other => document.baseline(format!("blocks_per_s_{label}_{other}"), rate),
@@ -148,7 +159,7 @@ fn compare(
     if cost.name == "contents" {
         let long = Some(LONG_QUANTUM_US);
         // Each tenant has a turn in each window.
-        let windows = Windows { before: 0, count: windows.count / 2, seconds: 4.0 };
+        let windows = Windows { before: 0, count: windows.count / 2, seconds: 4.0, ..windows };
         let mut rate = |way: &str| -> Result<f64> {
             let seen = contend(context, load, (way, cost.entry_ns, long), windows)?;
             document.row(row(&label, &format!("{way}, turns of 1 s"), &seen));
@@ -261,7 +272,7 @@ fn refused(context: &Context, times: u64, document: &mut Document) -> Result<()>
     let load = Load::of(times)[0];
     let [memory, quota] = [DEVICE_MIB, DEVICE_MIB / TENANTS].map(mebibytes);
     let settings = [("device.memory", memory.as_str()), ("defaults.memory", quota.as_str())];
-    let windows = Windows { before: 0, count: 1, seconds: 0.1 };
+    let windows = Windows { rounds: 1, before: 0, count: 1, seconds: 0.1 };
     let refused = Host::on_node(context, false, &settings, |host| {
         let begin = common_start();
         let mut refused = 0.0;
@@ -287,13 +298,23 @@ fn spoiled(context: &Context) -> Result<f64> {
     Ok(1.0)
 }
 
+const fn engine_runs(context: &Context) -> usize {
+    if context.quick { ENGINE_RUNS_QUICK } else { ENGINE_RUNS }
+}
+
 /// The engine's kernels through the tables of a node, beside a process without any.
 fn engine(context: &Context, document: &mut Document) -> Result<()> {
     let (flat, node) = (Host::direct(false)?, Host::node(false, &[])?);
-    let runs = if context.quick { 1 } else { ENGINE_RUNS };
     let mut reports = Vec::new();
-    for _ in 0..runs {
-        reports.push([context.single(&node, "engine")?, context.single(&flat, "engine")?]);
+    for run in 0..engine_runs(context) {
+        let of = |host: &Host| context.single(host, "engine");
+        // Neither is always the one that comes after the other.
+        reports.push(if run % 2 == 0 {
+            [of(&node)?, of(&flat)?]
+        } else {
+            let flat = of(&flat)?;
+            [of(&node)?, flat]
+        });
     }
     let mut most = 0.0_f64;
     for name in ["saxpy_ms", "matmul_naive_ms", "matmul_tiled_ms", "reduction_ms"] {

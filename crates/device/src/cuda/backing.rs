@@ -81,7 +81,7 @@ pub(super) enum Held {
 /// A range of addresses and the calls that map memory there.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Range {
-    calls: VirtualMemory,
+    pub(super) calls: VirtualMemory,
     device: c_int,
     base: Address,
     bytes: usize,

@@ -14,6 +14,8 @@ mod backing;
 mod describe;
 mod driver;
 mod extents;
+#[cfg(test)]
+mod kill_tests;
 mod module;
 mod operation;
 mod rates;

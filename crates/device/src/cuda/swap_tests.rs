@@ -14,7 +14,7 @@ pub(super) const DRIVER_BYTES: u64 = 64 << 20;
 /// Slots of the device that plans deal out, of [`CHUNK_BYTES`] each.
 const REGION: usize = 24;
 /// Slots of each of three tenants: one and a half times the region, and more than the driver has.
-const SLOTS: usize = 12;
+pub(super) const SLOTS: usize = 12;
 const TENANTS: usize = 3;
 
 pub(super) fn all() {
@@ -31,19 +31,26 @@ fn content(tenant: usize, part: usize, turn: usize) -> u32 {
     u32::try_from(tenant << 24 | part << 12 | turn).unwrap()
 }
 
-struct Tenant {
-    device: CudaDevice,
+/// A tenant that finds all of its memory in each turn.
+pub(super) struct Tenant {
+    pub(super) device: CudaDevice,
     address: u64,
     turns: usize,
 }
 
 impl Tenant {
+    pub(super) fn new() -> Self {
+        let mut device = tenant();
+        let address = device.alloc(SLOTS as u64 * CHUNK_BYTES).unwrap();
+        Self { device, address, turns: 0 }
+    }
+
     fn part(&self, part: usize) -> u64 {
         self.address + part as u64 * CHUNK_BYTES
     }
 
     /// Its turn: all of its memory is as it left it, and is written anew.
-    fn turn(&mut self, number: usize) {
+    pub(super) fn turn(&mut self, number: usize) {
         for part in 0..SLOTS {
             let at = self.part(part);
             for edge in [at, at + CHUNK_BYTES - 4096] {
@@ -108,9 +115,7 @@ fn plans_are_carried_out(placement: &str) {
             copied += carry_out(&mut tenants, &mut steps);
             table.check().unwrap();
             if round == 0 {
-                let mut device = tenant();
-                let address = device.alloc(SLOTS as u64 * CHUNK_BYTES).unwrap();
-                tenants.push(Tenant { device, address, turns: 0 });
+                tenants.push(Tenant::new());
             }
             tenants[number].turn(number);
             assert_eq!(tenants[number].resident_bytes(), SLOTS as u64 * CHUNK_BYTES);
@@ -124,9 +129,7 @@ fn plans_are_carried_out(placement: &str) {
 
 /// The control: a word that is changed while its part is in host memory is found.
 fn the_oracle_notices() {
-    let mut device = tenant();
-    let address = device.alloc(SLOTS as u64 * CHUNK_BYTES).unwrap();
-    let mut one = Tenant { device, address, turns: 0 };
+    let mut one = Tenant::new();
     one.turn(0);
     one.device.swapping().unwrap().swap(&[SwapStep::Save { part: 5 }]).unwrap();
     one.device.write_word(one.part(5) + 64, 0xdead_beef, false).unwrap();

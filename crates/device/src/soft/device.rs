@@ -76,8 +76,6 @@ pub struct SoftDevice {
     finished: VecDeque<(Completion, Kept)>,
     /// Where the workspace of grids lies, once one was needed.
     workspace: Option<u64>,
-    /// Memory generation that the translations are of.
-    generation: u64,
     /// Where it is to go.
     moving: Option<Moving>,
     /// Where it was before its last move, until the next one.
@@ -194,7 +192,6 @@ impl SoftDevice {
             current: None,
             finished: VecDeque::new(),
             workspace: None,
-            generation: 0,
             moving: None,
             left: None,
             timeline_end_ns: 0,
@@ -428,7 +425,7 @@ impl SoftDevice {
     /// Works on the current operation until `deadline`.
     fn work(&mut self, deadline: u64) -> Driven {
         let Some(mut current) = self.current.take() else { return Driven::Idle };
-        self.refresh();
+        self.cx.tlb.keep(self.cx.mem.stamp());
         // Reading this clock takes a system call, which operations of one spell do not pay on the
         // real clock.
         let measured = current.executed_ns > 0 || current.paced.is_some();
@@ -475,15 +472,6 @@ impl SoftDevice {
             None => self.current = Some(current),
         }
         Driven::Busy
-    }
-
-    /// Forgets translations of what is no longer mapped.
-    fn refresh(&mut self) {
-        let generation = self.cx.mem.generation();
-        if generation != self.generation || self.cx.mem.is_guarded() {
-            self.cx.tlb.flush();
-            self.generation = generation;
-        }
     }
 
     /// What remains when everything has been executed.

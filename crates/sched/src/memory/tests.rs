@@ -8,6 +8,7 @@ use super::paper::{HIDDEN, QUANTUM_NS, REGION, mixed};
 use super::*;
 
 mod dynamic;
+mod lag;
 mod monitored;
 mod stepwise;
 

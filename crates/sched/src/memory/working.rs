@@ -1,17 +1,40 @@
 //! Which parts of a vGPU's memory need a slot, learned from what its operations touch.
 //!
-//! Of those, which are brought before a turn, where bringing is dear. A part that was touched in
-//! the turns before is. A program that goes through its memory again and again touches other parts
-//! in each turn: there the parts that were touched longest ago are next. How many of them are
-//! brought doubles for as long as all of them were touched, and falls to those that were.
+//! Of those, which are brought before a turn, where bringing is dear. To bring what is not touched
+//! costs a copy; to leave what is costs a question in the middle of an operation, which is less.
+//! So both guesses are careful ones:
+//!
+//! - A part that was touched in each of the turns before is *expected*. How many turns that must be
+//!   doubles when a quarter of those that were expected was not touched, and halves with time.
+//! - A program that goes through its memory again and again touches other parts in each turn: those
+//!   that were touched longest ago. How many of them are *next* doubles until one was wrong. Then
+//!   it falls half of the way to those that were right, and grows by one, after twice as many right
+//!   turns each time that this was one too many. The part that it was in the *middle* of is brought
+//!   where it went on there lately.
 
 use alloc::vec::Vec;
 
 /// A part that was not touched for so many turns needs no slot any more.
 const FORGOTTEN_AFTER: u64 = 16;
 
-/// A part that was touched in so many turns, one after the other, is expected to be in the next.
+/// A part that was touched in so many turns, one after the other, is expected to be in the next:
+/// at least, and at most.
 const EXPECTED_AFTER: u64 = 2;
+const EXPECTED_AFTER_MAX: u64 = 64;
+
+/// Of so many expected parts and more, a quarter may be wrong.
+const EVIDENCE: usize = 4;
+
+/// Turns without so many wrong ones after which half as many turns in a row are enough.
+const CALM: u64 = 64;
+
+/// Turns that went on where the one before ended count up to this; it is guessed from half of it.
+const SURE: u8 = 4;
+
+/// Right turns after which one more part is next, from the first wrong one on: at least, and at
+/// most.
+const PATIENCE: u64 = 2;
+const PATIENCE_MAX: u64 = 64;
 
 /// The parts of a vGPU that have a slot each. Their places in it are those of its slots.
 #[derive(Clone, Debug, Default)]
@@ -21,12 +44,40 @@ pub struct WorkingSet {
     looks: u64,
     /// Turns so far that began with a look.
     turns: u64,
-    /// How many of those touched longest ago are guessed to be next.
-    ahead: usize,
-    /// Those parts, for the turn that has begun.
-    guessed: Vec<usize>,
+    steady: Steady,
+    way: Way,
+    middle: Middle,
     /// What was met in this turn.
     met: Met,
+}
+
+/// After how many turns a part is expected.
+#[derive(Clone, Copy, Debug)]
+struct Steady {
+    needed: u64,
+    /// Since that changed: turns, and parts that were expected and touched, or not touched.
+    turns: u64,
+    right: usize,
+    wrong: usize,
+}
+
+/// How many parts are next on the way through the memory.
+#[derive(Clone, Copy, Debug, Default)]
+struct Way {
+    ahead: usize,
+    /// Right turns that it takes to add one; 0 doubles with each.
+    patience: u64,
+    /// Right turns since it changed.
+    right: u64,
+}
+
+/// Whether a turn goes on in the part in which the one before ended.
+#[derive(Clone, Copy, Debug, Default)]
+struct Middle {
+    /// That part.
+    number: Option<usize>,
+    /// Turns that did, less those that did not, from 0 to [`SURE`].
+    went_on: u8,
 }
 
 /// What a turn met, from the least that it says to the most.
@@ -43,6 +94,17 @@ enum Met {
     Other,
 }
 
+/// Why a part is brought for a turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Guess {
+    /// It was touched in the turns before.
+    Expected,
+    /// It is next on the way.
+    Next,
+    /// The turn before ended there.
+    Middle,
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Part {
     number: usize,
@@ -51,6 +113,8 @@ struct Part {
     /// The turn in which it was touched last, and how many in a row it was then.
     turn: u64,
     row: u64,
+    /// For the turn that has begun.
+    guess: Option<Guess>,
 }
 
 /// What a look changed.
@@ -60,6 +124,55 @@ pub struct Learned {
     pub resized: bool,
     /// At this place there is another part: there are no more slots.
     pub replaced: Option<usize>,
+}
+
+impl Default for Steady {
+    fn default() -> Self {
+        Self { needed: EXPECTED_AFTER, turns: 0, right: 0, wrong: 0 }
+    }
+}
+
+impl Steady {
+    /// A turn is over in which so many of the expected parts were touched, and so many were not.
+    fn judge(&mut self, right: usize, wrong: usize) {
+        self.turns += 1;
+        self.right += right;
+        self.wrong += wrong;
+        let seen = self.right + self.wrong;
+        let needed = if seen >= EVIDENCE && 4 * self.wrong > seen {
+            (2 * self.needed).min(EXPECTED_AFTER_MAX)
+        } else if self.turns >= CALM {
+            (self.needed / 2).max(EXPECTED_AFTER)
+        } else {
+            return;
+        };
+        *self = Self { needed, ..Self::default() };
+    }
+}
+
+impl Way {
+    /// A turn is over in which so many guesses were right and so many wrong, of `parts` in all.
+    fn judge(&mut self, met: Met, hits: usize, misses: usize, parts: usize) {
+        match met {
+            // There is less of a way than it seemed.
+            Met::Other => (self.ahead, self.right) = (self.ahead / 2, 0),
+            _ if misses > 0 => {
+                let patience = if misses == 1 { 2 * self.patience } else { self.patience / 2 };
+                let patience = patience.clamp(PATIENCE, PATIENCE_MAX);
+                *self = Self { ahead: hits + misses / 2, patience, right: 0 };
+            }
+            Met::Nothing | Met::Same => {}
+            // All that was guessed was right, and more was needed.
+            Met::Next if self.patience == 0 => self.ahead = (2 * self.ahead).max(1).min(parts),
+            Met::Next => {
+                self.right += 1;
+                if self.right >= self.patience {
+                    let patience = (self.patience / 2).max(PATIENCE);
+                    *self = Self { ahead: (self.ahead + 1).min(parts), patience, right: 0 };
+                }
+            }
+        }
+    }
 }
 
 impl WorkingSet {
@@ -90,7 +203,7 @@ impl WorkingSet {
         if self.place(number).is_some() {
             return Learned::default();
         }
-        let new = Part { number, touched: looks, turn, row: 1 };
+        let new = Part { number, touched: looks, turn, row: 1, guess: None };
         if self.parts.len() < most {
             self.parts.push(new);
             return Learned { resized: true, replaced: None };
@@ -127,37 +240,58 @@ impl WorkingSet {
     /// A turn is over: was it as guessed?
     fn judge(&mut self) {
         let turn = self.turns;
-        let is_hit = |number: &&usize| {
-            self.parts.iter().any(|part| part.number == **number && part.turn == turn)
+        let count = |guess: Guess, is_hit: bool| {
+            let parts = self.parts.iter().filter(|part| part.guess == Some(guess));
+            parts.filter(|part| (part.turn == turn) == is_hit).count()
         };
-        let hits = self.guessed.iter().filter(is_hit).count();
-        // All that was guessed was right, and perhaps not enough.
-        self.ahead = match core::mem::take(&mut self.met) {
-            _ if hits < self.guessed.len() => hits,
-            Met::Nothing | Met::Same => self.ahead,
-            Met::Next => (2 * self.ahead).max(1).min(self.parts.len()),
-            Met::Other => 0,
-        };
+        let [right, wrong] = [true, false].map(|is_hit| count(Guess::Expected, is_hit));
+        let [hits, misses] = [true, false].map(|is_hit| count(Guess::Next, is_hit));
+        if let Some(part) = self.parts.iter().find(|part| Some(part.number) == self.middle.number) {
+            let went_on = self.middle.went_on;
+            self.middle.went_on =
+                if part.turn == turn { (went_on + 1).min(SURE) } else { went_on.saturating_sub(1) };
+        }
+        self.steady.judge(right, wrong);
+        self.way.judge(core::mem::take(&mut self.met), hits, misses, self.parts.len());
     }
 
+    /// What the turn that has begun is guessed to touch.
     fn guess(&mut self) {
-        let mut places: Vec<usize> =
-            (0..self.parts.len()).filter(|place| !self.was_expected(*place)).collect();
-        places.sort_by_key(|place| self.parts[*place].touched);
-        places.truncate(self.ahead);
-        self.guessed = places.into_iter().map(|place| self.parts[place].number).collect();
+        let (turns, needed) = (self.turns, self.steady.needed);
+        for part in &mut self.parts {
+            let is_expected = part.turn + 1 >= turns && part.row >= needed;
+            part.guess = is_expected.then_some(Guess::Expected);
+        }
+        let order = self.in_order();
+        for place in order.iter().take(self.way.ahead) {
+            self.parts[*place].guess = Some(Guess::Next);
+        }
+        self.middle.number = order.last().map(|place| self.parts[*place].number);
+        if let Some(place) = order.last().filter(|_| self.middle.went_on >= SURE / 2) {
+            self.parts[*place].guess.get_or_insert(Guess::Middle);
+        }
     }
 
-    fn was_expected(&self, place: usize) -> bool {
-        let lately = |part: &Part| part.turn + 1 >= self.turns && part.row >= EXPECTED_AFTER;
-        self.parts.get(place).is_some_and(lately)
+    /// The places of what is not expected, as a sweep comes to them: from what was touched longest
+    /// ago on. Parts that were touched between the same two looks are a run of neighbours, which
+    /// may go on at the beginning of the memory.
+    fn in_order(&self) -> Vec<usize> {
+        let is_unexpected = |place: &usize| self.parts[*place].guess.is_none();
+        let mut places: Vec<usize> = (0..self.parts.len()).filter(is_unexpected).collect();
+        places.sort_unstable_by_key(|place| self.parts[*place].number);
+        let mut ranks: Vec<usize> = (0..places.len()).collect();
+        ranks.sort_by_key(|rank| self.parts[places[*rank]].touched);
+        let touched = |rank: &usize| self.parts[places[*rank]].touched;
+        for group in ranks.chunk_by_mut(|a, b| touched(a) == touched(b)) {
+            group.rotate_left(longest_run(group, places.len()));
+        }
+        ranks.into_iter().map(|rank| places[rank]).collect()
     }
 
     /// Whether the part at a place is expected to be touched in the turn that has begun: it was in
     /// those before, or it is next on the way through the memory.
     pub fn is_expected(&self, place: usize) -> bool {
-        let is_guessed = |number| self.guessed.contains(&number);
-        self.was_expected(place) || self.part(place).is_some_and(is_guessed)
+        self.parts.get(place).is_some_and(|part| part.guess.is_some())
     }
 
     /// Takes in these parts, as far as there is room; whether any is new.
@@ -166,7 +300,7 @@ impl WorkingSet {
         for number in parts {
             if self.parts.len() < most && self.place(number).is_none() {
                 let (touched, turn) = (self.looks, self.turns);
-                self.parts.push(Part { number, touched, turn, row: 1 });
+                self.parts.push(Part { number, touched, turn, row: 1, guess: None });
             }
         }
         self.parts.len() != before
@@ -216,139 +350,17 @@ impl Part {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_part_is_in_when_it_is_met_and_out_when_it_was_not_touched_for_long() {
-        let mut set = WorkingSet::default();
-        assert_eq!(set.learn([].into_iter(), None, 4), Learned::default());
-        let grown = Learned { resized: true, replaced: None };
-        assert_eq!(set.learn([].into_iter(), Some(7), 4), grown);
-        assert_eq!(set.learn([].into_iter(), Some(2), 4), grown);
-        assert_eq!(set.learn([9].into_iter(), Some(7), 4), Learned::default());
-        assert_eq!((set.part(0), set.part(1), set.part(2)), (Some(7), Some(2), None));
-        for _ in 0..15 {
-            assert_eq!(set.learn([7].into_iter(), None, 4), Learned::default());
-        }
-        assert_eq!(set.learn([7].into_iter(), None, 4), grown);
-        assert_eq!((set.part(0), set.len()), (Some(7), 1));
-    }
-
-    #[test]
-    fn what_was_touched_in_the_turns_before_is_expected_and_what_was_passed_is_not() {
-        let mut set = WorkingSet::default();
-        for part in [1, 2] {
-            set.learn([].into_iter(), Some(part), 4);
-        }
-        assert!(!set.is_expected(0), "its first turn says little");
-        // Part 1 in each turn, part 2 in every second.
-        for turn in 0..6 {
-            let touched: &[usize] = if turn % 2 == 0 { &[1, 2] } else { &[1] };
-            set.learn(touched.iter().copied(), None, 4);
-            assert_eq!((set.is_expected(0), set.is_expected(1)), (turn > 0, false), "turn {turn}");
-            set.learn([].into_iter(), Some(1), 4);
-        }
-        assert!(!set.is_expected(2), "there is none");
-    }
-
-    /// A program in turns of which the switch is no part: what it meets takes its own time.
-    struct Turns {
-        set: WorkingSet,
-        /// Next on the way, and what is left of the work on it.
-        at: usize,
-        left: u64,
-        /// All time, and that of work.
-        wall: u64,
-        work: u64,
-    }
-
-    const PARTS: usize = 16;
-    const BRING: u64 = 21;
-    const WORK: u64 = 4;
-    const QUANTUM: u64 = 60;
-
-    impl Turns {
-        fn new() -> Self {
-            let mut set = WorkingSet::default();
-            for part in 0..PARTS {
-                set.learn([].into_iter(), Some(part), PARTS);
-            }
-            Self { set, at: 0, left: WORK, wall: 0, work: 0 }
-        }
-
-        /// A turn in which nothing of the one before is there; `next` says where it goes on.
-        fn turn(
-            &mut self,
-            whole: bool,
-            mut next: impl FnMut(usize) -> usize,
-            was: &mut Vec<usize>,
-        ) {
-            self.set.learn(was.drain(..), None, PARTS);
-            let is_brought = |place: usize| whole || self.set.is_expected(place);
-            let mut here: Vec<usize> = (0..PARTS).filter(|place| is_brought(*place)).collect();
-            self.wall += BRING * here.len() as u64;
-            let mut used = 0;
-            while used < QUANTUM {
-                if !here.contains(&self.at) {
-                    used += BRING;
-                    here.push(self.at);
-                    self.set.learn(was.drain(..), Some(self.at), PARTS);
-                }
-                let now = self.left.min(QUANTUM.saturating_sub(used));
-                (used, self.left, self.work) = (used + now, self.left - now, self.work + now);
-                was.push(self.at);
-                if self.left == 0 {
-                    (self.at, self.left) = (next(self.at), WORK);
-                }
-            }
-            self.wall += used;
-        }
-
-        fn efficiency(whole: bool, mut next: impl FnMut(usize) -> usize) -> f64 {
-            let (mut turns, mut was) = (Self::new(), Vec::new());
-            for _ in 0..200 {
-                turns.turn(whole, &mut next, &mut was);
-            }
-            turns.work as f64 / turns.wall as f64
-        }
-    }
-
-    #[test]
-    fn who_goes_through_all_its_memory_in_a_turn_gets_all_of_it() {
-        let sweep = |at: usize| (at + 1) % PARTS;
-        let (own, whole) = (Turns::efficiency(false, sweep), Turns::efficiency(true, sweep));
-        assert!(own > 0.95 * whole, "{own:.3} beside {whole:.3}");
-    }
-
-    #[test]
-    fn nothing_is_guessed_of_who_has_no_way_through_its_memory() {
-        let mut seed = 7_u64;
-        let mut draw = move |_| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            usize::try_from(seed >> 33).unwrap_or(0) % PARTS
-        };
-        let (mut turns, mut was, mut guessed) = (Turns::new(), Vec::new(), 0);
-        for _ in 0..200 {
-            turns.turn(false, &mut draw, &mut was);
-            guessed += turns.set.guessed.len();
-        }
-        assert!(guessed < 100, "{guessed} parts in 200 turns");
-    }
-
-    #[test]
-    fn without_room_the_one_that_was_not_touched_for_longest_gives_way() {
-        let mut set = WorkingSet::default();
-        for part in 0..3 {
-            set.learn([].into_iter(), Some(part), 3);
-        }
-        let learned = set.learn([0, 2].into_iter(), Some(8), 3);
-        assert_eq!(learned, Learned { resized: false, replaced: Some(1) });
-        assert_eq!((set.part(0), set.part(1), set.part(2)), (Some(0), Some(8), Some(2)));
-        assert!(set.retain(|part| part != 8) && !set.retain(|part| part != 8));
-        assert_eq!((set.place(2), set.place(8)), (Some(1), None));
-        assert!(set.fill([2, 5, 6], 3) && !set.fill([2, 7], 3));
-        assert_eq!((set.part(2), set.len()), (Some(5), 3));
-    }
+/// Where the longest run of neighbours begins in rising numbers of `count`, the first of which is
+/// the last one's neighbour.
+fn longest_run(ranks: &[usize], count: usize) -> usize {
+    let len = ranks.len();
+    let goes_on = |at: usize| ranks[at] == (ranks[(at + len - 1) % len] + 1) % count;
+    let begins: Vec<usize> = (0..len).filter(|at| !goes_on(*at)).collect();
+    let ends = begins.iter().cycle().skip(1);
+    let length = |begin: usize, end: usize| (end + len - begin - 1) % len;
+    let longest = begins.iter().zip(ends).max_by_key(|(begin, end)| length(**begin, **end));
+    longest.map_or(0, |(begin, _)| *begin)
 }
+
+#[cfg(test)]
+mod tests;

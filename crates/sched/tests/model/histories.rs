@@ -101,6 +101,7 @@ fn settings(source: &mut impl Source) -> (Config, Habits) {
         window_ns: 200 * US + source.below(6 * MS),
         error_permille,
         settle_delay_ns: source.below(2) * source.below(MS),
+        switch_ns: source.below(2) * source.below(4 * MS),
     };
     (config, habits)
 }

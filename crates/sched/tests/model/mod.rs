@@ -34,11 +34,19 @@ pub(crate) struct Habits {
     pub(crate) error_permille: i64,
     /// How long after a release's last command the exact figure is reported.
     pub(crate) settle_delay_ns: u64,
+    /// The longest time for which the device is written for a vGPU's memory when a turn begins.
+    pub(crate) switch_ns: u64,
 }
 
 impl Default for Habits {
     fn default() -> Self {
-        Self { pipelined: false, window_ns: 6 * MS, error_permille: 0, settle_delay_ns: 0 }
+        Self {
+            pipelined: false,
+            window_ns: 6 * MS,
+            error_permille: 0,
+            settle_delay_ns: 0,
+            switch_ns: 0,
+        }
     }
 }
 
@@ -65,6 +73,8 @@ struct Worker {
     /// Since when it holds a grant with nothing to do.
     idle_since: Option<u64>,
     grant: Option<Grant>,
+    /// Until when the device is written for its memory.
+    switching_until: u64,
     runnable: bool,
     alive: bool,
     /// When it got work, until that is served.
@@ -101,6 +111,7 @@ struct Tenant {
 enum Tick {
     Arrives { worker: usize, size_ns: u64 },
     Settles { worker: usize },
+    Switched { worker: usize },
 }
 
 #[derive(Debug)]
@@ -284,6 +295,7 @@ impl Model {
             idle_ns: 0,
             idle_since: None,
             grant: None,
+            switching_until: 0,
             runnable: false,
             alive: true,
             asked_ns: None,
@@ -485,6 +497,7 @@ impl Model {
                     self.report(worker);
                 }
             }
+            Tick::Switched { worker } => self.pump(worker),
         }
     }
 
@@ -552,7 +565,7 @@ impl Model {
             if over && (self.habits.pipelined || state.in_flight_ns == 0) {
                 return self.release(worker, grant);
             }
-            if over || state.in_flight_ns >= window_ns {
+            if over || state.in_flight_ns >= window_ns || self.now < state.switching_until {
                 return;
             }
             let Some(size_ns) = state.pending.pop_front() else { return };
@@ -661,16 +674,30 @@ impl Model {
                 if !state.runnable {
                     state.idle_since = Some(now);
                 }
+                self.switch(worker, epoch);
             }
         }
         self.observe_session(worker);
         self.pump(worker);
     }
 
+    /// When a turn begins, the device may be written for the vGPU's memory: it executes nothing of
+    /// the session meanwhile.
+    fn switch(&mut self, worker: usize, epoch: u64) {
+        let switch_ns = Random(epoch).below(4) * self.habits.switch_ns / 3;
+        self.workers[worker].switching_until = self.now + switch_ns;
+        if switch_ns > 0 {
+            self.later(switch_ns, Tick::Switched { worker });
+            self.tell(Event::Switched { session: session_key(worker), switch_ns });
+        }
+    }
+
     fn observe(&mut self) {
         // Waiting for whom the device owes service has a bound of its own: tests/protocol.rs.
         let kept = self.node.kept_until_ns(DEVICE).is_some_and(|until_ns| self.now <= until_ns);
-        let busy = !self.queue.is_empty() || kept;
+        let is_switching =
+            |state: &Worker| state.grant.is_some() && self.now < state.switching_until;
+        let busy = !self.queue.is_empty() || kept || self.workers.iter().any(is_switching);
         let wanted =
             self.workers.iter().any(|state| state.runnable && !self.is_throttled(state.vgpu));
         let result = self.waste.observe(self.now, busy, wanted);

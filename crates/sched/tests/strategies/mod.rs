@@ -47,12 +47,15 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
 }
 
 pub(crate) fn habits() -> impl Strategy<Value = Habits> {
-    (any::<bool>(), 200 * US..6 * MS, prop_oneof![Just(0i64), -300i64..300], 0..2 * MS).prop_map(
-        |(pipelined, window_ns, error_permille, settle_delay_ns)| Habits {
+    let errors = prop_oneof![Just(0i64), -300i64..300];
+    let switches = prop_oneof![Just(0), 0..4 * MS];
+    (any::<bool>(), 200 * US..6 * MS, errors, 0..2 * MS, switches).prop_map(
+        |(pipelined, window_ns, error_permille, settle_delay_ns, switch_ns)| Habits {
             pipelined,
             window_ns,
             error_permille: if pipelined { error_permille } else { 0 },
             settle_delay_ns,
+            switch_ns,
         },
     )
 }

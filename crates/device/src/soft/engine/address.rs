@@ -122,7 +122,7 @@ impl Space for Generic {
             LOCAL_WINDOW => Err(FaultKind::InvalidAddressSpace),
             PARAM_WINDOW => param_place(cx, inner),
             _ => {
-                let window = cx.mem.window(address).ok_or(FaultKind::IllegalAddress)?;
+                let window = window_around(cx, address).ok_or(FaultKind::IllegalAddress)?;
                 cx.tlb.windows[op.c as usize % SLOTS] = window;
                 let place = window.place(address, bytes).ok_or(FaultKind::IllegalAddress)?;
                 return Ok((place, window.shared));
@@ -164,6 +164,15 @@ impl Space for Shared {
         let place = window.place(address, bytes).ok_or(FaultKind::IllegalAddress)?;
         Ok((place, false))
     }
+}
+
+/// The window around a device address: one that was made lately, or a new one.
+fn window_around(cx: &mut Cx, address: u64) -> Option<Window> {
+    cx.tlb.recent(address).or_else(|| {
+        let window = cx.mem.window(address)?;
+        cx.tlb.note(window);
+        Some(window)
+    })
 }
 
 /// The access relative to local memory, if its generic address lies there.

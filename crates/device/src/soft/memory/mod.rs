@@ -30,7 +30,7 @@ use self::apart::Apart;
 use self::host::HostMemory;
 use self::space::AddressSpace;
 use self::table::{Entry, PageTable};
-use self::tlb::Window;
+use self::tlb::{Stamp, Window};
 use crate::{DeviceError, ForeignFrames, FrameRun, FrameSource, Import, MemoryUse, PAGE};
 
 /// The end of an allocation is exact to this many bytes, as on a GPU.
@@ -77,8 +77,10 @@ pub(crate) struct Memory {
     host: Option<HostMemory>,
     /// The last copies that followed each other.
     run: std::cell::Cell<copy::Run>,
-    /// Counts mappings that went away; cached translations are void when it changes.
+    /// Counts mappings that went away.
     generation: u64,
+    /// Counts questions to the daemon.
+    asked: std::cell::Cell<u64>,
     /// In what units memory is handed out, in bytes.
     granule: u64,
     /// Parts of the vGPU's memory that were translated since the daemon was last told, a bit each.
@@ -102,6 +104,7 @@ impl Memory {
             host: config.window.map(HostMemory::new),
             run: std::cell::Cell::default(),
             generation: 0,
+            asked: std::cell::Cell::new(0),
             granule: if config.exact_bounds { EXACT } else { GRANULE },
             touched: std::cell::RefCell::default(),
             owed_ns: std::cell::Cell::new(0),
@@ -114,14 +117,10 @@ impl Memory {
         self.source.usage()
     }
 
-    /// Changes whenever a mapping goes away.
-    pub(crate) fn generation(&self) -> u64 {
-        self.generation
-    }
-
-    /// Whether somebody else may take frames away while they are mapped.
-    pub(crate) fn is_guarded(&self) -> bool {
-        self.store.is_guarded()
+    /// What translations are of that are made from here on.
+    pub(crate) fn stamp(&self) -> Stamp {
+        let taken = self.store.table.as_ref().map_or(0, Translation::taken);
+        Stamp { unmapped: self.generation, taken, asked: self.asked.get() }
     }
 
     /// Allocates `bytes`, zeroed, page-aligned.

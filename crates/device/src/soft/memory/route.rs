@@ -75,7 +75,7 @@ impl Memory {
     fn bring(&self, via: Via, address: u64) -> Option<Window> {
         let number = address / PAGE;
         let page = self.table.chunk(number)?.get(number)?.frame;
-        if via == Via::Private || !self.is_guarded() || !self.store.usable(page) {
+        if via == Via::Private || !self.store.is_guarded() || !self.store.usable(page) {
             return None;
         }
         let table = self.store.table.as_ref()?;
@@ -110,6 +110,7 @@ impl Memory {
     }
 
     fn ask_for(&self, page: Option<u64>) -> u64 {
+        self.asked.set(self.asked.get() + 1);
         let touched = self.take_touched();
         self.source.make_resident(&Wanted { page, touched }).wait_ns
     }

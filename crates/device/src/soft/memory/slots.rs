@@ -169,8 +169,9 @@ impl PrivateTable {
         self.lacks[0].store(u64::from(lacks), Ordering::Release);
     }
 
-    /// Says, before entries of the vGPU's slots are written over, that they are. Only the daemon
-    /// counts, one thread of it at a time.
+    /// Says, before entries of the vGPU's slots are written over, that they are; of pages that are
+    /// freed also afterwards, since nobody asks for them again. Translations that were made before
+    /// are forgotten when an operation goes on. Only the daemon counts, one thread of it at a time.
     pub fn note_taken(&self) {
         let taken = self.taken[0].load(Ordering::Relaxed);
         // SYNC POINT: slots taken before their entries change.

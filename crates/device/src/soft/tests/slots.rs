@@ -47,8 +47,9 @@ pub(super) fn vgpu_of(geometry: Geometry, session: u32) -> OneVgpu {
 }
 
 impl OneVgpu {
-    /// Gives all pages another entry.
+    /// Gives all pages another entry, and says so before as the daemon does.
     pub(super) fn hand_to(&self, entry: u64) {
+        self.private.note_taken();
         (0..self.geometry.pages()).for_each(|page| self.private.store(page, entry));
         let used = self.geometry.slot_pages() as usize;
         self.physical.lock().unwrap().copy(0, 0, used, &self.private);
@@ -366,6 +367,7 @@ fn a_forged_entry_of_another_session_faults() {
     // The private table still says that the page is the session's: the device's word counts.
     let mine = home.private.load(1);
     for forged in [physical::entry(6), 0, mine & !physical::VALID] {
+        home.private.note_taken();
         for page in 0..geometry.pages() {
             home.physical.lock().unwrap().store(0, page, forged);
         }
@@ -373,6 +375,7 @@ fn a_forged_entry_of_another_session_faults() {
         assert_eq!(fault.kind, FaultKind::IllegalAddress);
     }
     // An entry that is its own leads where it says, and never out of the vGPU's memory.
+    home.private.note_taken();
     for page in 0..geometry.pages() {
         home.physical.lock().unwrap().store(0, page, physical::at(mine, 9));
     }

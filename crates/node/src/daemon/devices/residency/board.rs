@@ -163,6 +163,12 @@ impl Board {
     pub(super) fn write(&mut self, vgpu: u32, runs: &[Pages], claim: u64) {
         let geometry = self.geometry;
         let Some(member) = self.members.get_mut(&vgpu) else { return };
+        // What had entries may have been translated by whoever imported it, before and until now.
+        let mut pages = runs.iter().flat_map(|(first, count)| *first..first + count);
+        let is_changed = pages.any(|page| member.table.load(page) != 0);
+        if is_changed {
+            member.table.note_taken();
+        }
         for (first, count) in runs.iter().flat_map(|run| in_parts(geometry, *run)) {
             let own = Some((vgpu, geometry.part_of(first)));
             let slot = self.has.iter().position(|has| *has == own);
@@ -175,6 +181,9 @@ impl Board {
                 }
             }
             member.count(&geometry, (first, count), had, claim != 0);
+        }
+        if is_changed {
+            member.table.note_taken();
         }
     }
 

@@ -309,6 +309,30 @@ fn what_is_dear_is_brought_only_where_it_is_expected() {
     assert!(dear <= 24 * 2 && cheap >= 24 * 3, "{dear} slots beside {cheap}");
 }
 
+/// Sweeps of which a turn makes two parts or three: of the guesses what is next some must be wrong,
+/// and demand paging makes none. Little is copied for nothing.
+#[test]
+fn a_sweep_copies_hardly_more_than_demand_paging() {
+    let copied = |placement| {
+        let mut bed = bed_of(placement, SLOTS, DEAR_NS);
+        bed.tenants.iter_mut().for_each(|tenant| {
+            (0..4).for_each(|_| tenant.alloc(SLOT_PAGES).unwrap());
+        });
+        let all: Vec<_> = bed.tenants.iter().map(|tenant| tenant.memory.clone()).collect();
+        let (before, mut at) = (bed.report().copied_slots, [0; VGPUS as usize]);
+        for turn in 0..240 {
+            let (who, count) = (turn % 4, 2 + turn / 4 % 2);
+            let parts = all[who].iter().cycle().skip(at[who]).take(count);
+            bed.tenants[who].memory = parts.copied().collect();
+            at[who] = (at[who] + count) % 4;
+            assert_eq!(bed.tenants[who].check(), Ok(()), "{placement}, turn {turn}");
+        }
+        bed.report().copied_slots - before
+    };
+    let (own, demand) = (copied("exact"), copied(DEMAND));
+    assert!(demand > 500 && own * 8 <= demand * 9, "{own} slots beside {demand}");
+}
+
 #[test]
 fn one_slot_is_enough_for_everybody() {
     let mut bed = bed("scores", 1);
