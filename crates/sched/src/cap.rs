@@ -1,5 +1,5 @@
-//! Hard caps: the most of a device that a vGPU, or all of a tenant together, may use even when nobody
-//! else wants it.
+//! Hard caps: the most of a device that a vGPU, or all of a tenant together, may use even when
+//! nobody else wants it.
 
 use crate::codec::codec;
 

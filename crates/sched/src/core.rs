@@ -404,10 +404,10 @@ impl Core {
         let rises = self.reached.observe(self.virtual_time());
         debug_assert!(rises.is_ok(), "the virtual time fell from {rises:?}");
         self.deadline = None;
-        for refills in [&self.refills, &self.tenant_refills].map(Heap::peek) {
-            if let Some((at_ns, _)) = refills {
-                self.arm(at_ns, TimerReason::Refill);
-            }
+        for (at_ns, _) in
+            [&self.refills, &self.tenant_refills].map(Heap::peek).into_iter().flatten()
+        {
+            self.arm(at_ns, TimerReason::Refill);
         }
         if self.runnable == 0 && !self.idle_said {
             cx.out.push(Action::DeviceIdle { device: self.device });

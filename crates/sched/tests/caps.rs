@@ -1,5 +1,5 @@
-//! A tenant's cap: never exceeded by all of its vGPUs together, whatever one of them leaves is there
-//! for the others, and they divide it by their weights.
+//! A tenant's cap: never exceeded by all of its vGPUs together, whatever one of them leaves is
+//! there for the others, and they divide it by their weights.
 
 mod model;
 

@@ -194,8 +194,8 @@ fn cap_class_and_totals_go_along() {
     assert!(devices.node.slice_ns(SessionKey(2)).is_none(), "and nobody there any more");
 }
 
-/// A tenant's cap is each device's: what was used here is not counted there, and who comes back finds
-/// it counted.
+/// A tenant's cap is each device's: what was used here is not counted there, and who comes back
+/// finds it counted.
 #[test]
 fn a_tenants_cap_stays_with_the_device() {
     let mut devices = Devices::new(&[config(6), config(6)]);

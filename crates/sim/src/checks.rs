@@ -188,8 +188,8 @@ impl Checks {
         }
     }
 
-    /// The largest excess of a bearer over the allowances of any run of periods, and how large it may
-    /// be, in ns.
+    /// The largest excess of a bearer over the allowances of any run of periods, and how large it
+    /// may be, in ns.
     pub(crate) fn cap_excess(&self, bearer: Bearer) -> Option<(i128, u64)> {
         let watched = self.caps.iter().find(|watched| watched.bearer == bearer)?;
         let piece_ns = match bearer {

@@ -231,8 +231,9 @@ fn what_is_no_execution_of_a_kernel_is_not_free() {
     }
 }
 
-/// Whatever names a capped user attaches under. What those leave that have a session and no work is
-/// the others'; where the cap is divided, as among vGPUs that compete each for itself, it is nobody's.
+/// Whatever names a capped user attaches under. What those leave that have a session and no work
+/// is the others'; where the cap is divided, as among vGPUs that compete each for itself, it is
+/// nobody's.
 #[test]
 fn a_users_cap_binds_all_its_vgpus_together() {
     let used = |settings: &[&str], idle: usize| {

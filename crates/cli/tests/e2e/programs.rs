@@ -146,8 +146,8 @@ fn models_that_iree_compiled_agree_with_onnx() {
     assert!(text.contains("all models agree"), "{text}");
 }
 
-/// hashcat compiles its kernels while it runs, tries the words that a pattern stands for, and compares
-/// their digests on the device.
+/// hashcat compiles its kernels while it runs, tries the words that a pattern stands for, and
+/// compares their digests on the device.
 #[test]
 fn hashcat_finds_the_passwords() {
     let node = Node::start(&[]);

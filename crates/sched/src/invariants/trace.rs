@@ -201,7 +201,8 @@ impl TraceLag {
         self.note_class(node, session.vgpu);
     }
 
-    /// Who has a cap has no bound to be held against: a journal does not tell when it was held back.
+    /// Who has a cap has no bound to be held against: a journal does not tell when it was held
+    /// back.
     fn note_caps(&mut self, node: &Node, vgpus: &[VgpuKey]) {
         for key in vgpus {
             let Some(vgpu) = node.tables.vgpus.find(key.index()) else { continue };

@@ -166,8 +166,8 @@ pub(super) fn caps(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
     Ok(outcome)
 }
 
-/// A tenant has a cap for three vGPUs of weights 1, 2 and 3, of which the last never has work; another
-/// tenant always does. The control is the same cap divided among the three beforehand.
+/// A tenant has a cap for three vGPUs of weights 1, 2 and 3, of which the last never has work;
+/// another tenant always does. The control is the same cap divided among the three beforehand.
 fn siblings(lab: &mut Lab<'_>, outcome: &mut Outcome, duration_ns: u64) -> Result<(), RunError> {
     let cap = Cap { share_ppm: 300_000, period_ns: 10 * MS };
     let kernels =

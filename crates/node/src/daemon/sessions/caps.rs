@@ -1,9 +1,9 @@
 //! Caps of users: the most of a device that all vGPUs of one may use together.
 //!
-//! Where users compete, a user is a tenant of the scheduling core, and the cap is the tenant's. Where
-//! every vGPU competes for itself, the core knows no users. There the cap is divided by weight among
-//! those of the user's vGPUs that have sessions on a device: who attaches under another name divides
-//! what it has into smaller parts.
+//! Where users compete, a user is a tenant of the scheduling core, and the cap is the tenant's.
+//! Where every vGPU competes for itself, the core knows no users. There the cap is divided by
+//! weight among those of the user's vGPUs that have sessions on a device: who attaches under
+//! another name divides what it has into smaller parts.
 
 use std::collections::BTreeSet;
 
@@ -12,8 +12,8 @@ use crate::daemon::registry::Vgpu;
 use crate::daemon::{Daemon, Tables};
 
 impl Daemon {
-    /// The most of its device that a vGPU may use by itself, in millionths: its own cap, or its part
-    /// of its user's.
+    /// The most of its device that a vGPU may use by itself, in millionths: its own cap, or its
+    /// part of its user's.
     pub(super) fn cap_ppm(&self, tables: &Tables, vgpu: &Vgpu) -> Option<u32> {
         let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
         let limit = self.user_cap(payer).filter(|_| self.divides_caps());
