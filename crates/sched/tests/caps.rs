@@ -69,6 +69,7 @@ fn in_flight_habits() -> impl Strategy<Value = Habits> {
         window_ns,
         error_permille: 0,
         settle_delay_ns: 0,
+        switch_ns: 0,
     })
 }
 

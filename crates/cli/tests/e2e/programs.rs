@@ -147,9 +147,9 @@ fn models_that_iree_compiled_agree_with_onnx() {
 }
 
 /// hashcat compiles its kernels while it runs, tries the words that a pattern stands for, and
-/// compares their digests on the device.
+/// compares their MD5 digests on the device.
 #[test]
-fn hashcat_finds_the_passwords() {
+fn hashcat_finds_the_password() {
     let node = Node::start(&[]);
     let scratch = tempfile::tempdir().unwrap();
     // It asks for the compiler by the name that packages for development give it.
@@ -158,25 +158,15 @@ fn hashcat_finds_the_passwords() {
     let libraries = std::env::join_paths([scratch.path(), &toolkit().join("lib")]).unwrap();
     let options = "--quiet --force --potfile-disable --hwmon-disable --self-test-disable \
                    --backend-ignore-opencl -n 8 -u 1 -T 32 -a 3";
-    // MD5 and SHA-256.
-    for (mode, hash, pattern, password) in [
-        ("0", "0c2f29830171ed3d3e201cfdbac8185e", "shu?ltle", "shuttle"),
-        (
-            "1400",
-            "751737768ed4354feb5c30cb5432d7efb608367d9291827772bfd03321e78e95",
-            "hed?l?le",
-            "heddle",
-        ),
-    ] {
-        let mut arguments: Vec<&str> = options.split_whitespace().collect();
-        arguments.extend(["-m", mode, hash, pattern]);
-        let mut command = node.run(&["--name", "a"], Path::new("hashcat"), &arguments);
-        // Compile anew: nothing from another run's disk cache.
-        command.env("XDG_CACHE_HOME", scratch.path()).env("XDG_DATA_HOME", scratch.path());
-        command.env("HOME", scratch.path()).env("LD_LIBRARY_PATH", &libraries);
-        let text = success(command);
-        assert!(text.contains(&format!("{hash}:{password}")), "mode {mode}: {text}");
-    }
+    let hash = "0c2f29830171ed3d3e201cfdbac8185e";
+    let mut arguments: Vec<&str> = options.split_whitespace().collect();
+    arguments.extend(["-m", "0", hash, "shu?ltle"]);
+    let mut command = node.run(&["--name", "a"], Path::new("hashcat"), &arguments);
+    // Compile anew: nothing from another run's disk cache.
+    command.env("XDG_CACHE_HOME", scratch.path()).env("XDG_DATA_HOME", scratch.path());
+    command.env("HOME", scratch.path()).env("LD_LIBRARY_PATH", &libraries);
+    let text = success(command);
+    assert!(text.contains(&format!("{hash}:shuttle")), "{text}");
     assert!(node.admin().list().unwrap()[0].used_ns > 0);
 }
 

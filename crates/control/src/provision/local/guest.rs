@@ -206,8 +206,8 @@ fn boot(folder: &Path, vm: &VmSpec, settings: &Settings) -> Result<Booted> {
         }
         command.env(format!("WEFT_SOCKET_{number}"), &socket);
     }
-    let led = vm.gateways.iter().filter(|(masked, _)| !is_shared(masked));
-    led.map(|(masked, _)| wait_for(masked)).collect::<Result<()>>()?;
+    let mut led = vm.gateways.iter().filter(|(masked, _)| !is_shared(masked));
+    led.try_for_each(|(masked, _)| wait_for(masked))?;
     let mut user_data = None;
     if !vm.user_data.is_empty() {
         command.args(["-c", &vm.user_data, "user-data"]).current_dir(&run);

@@ -140,11 +140,11 @@ impl<B: Base> Store for B {
     }
 
     fn inventory(&self) -> Ticket<Vec<(NodeRow, Vec<GpuRow>)>> {
-        self.writer().begin(|link| registry::inventory(link))
+        self.writer().begin(registry::inventory)
     }
 
     fn taken(&self) -> Ticket<Vec<Taken>> {
-        self.writer().begin(|link| instances::taken(link))
+        self.writer().begin(instances::taken)
     }
 
     fn set_gpu(&self, id: u32, in_service: bool, audit: &Audit) -> Ticket<GpuRow> {
@@ -173,11 +173,11 @@ impl<B: Base> Store for B {
     }
 
     fn unsettled(&self) -> Result<Vec<String>, StoreError> {
-        self.read(|link| instances::unsettled(link))
+        self.read(instances::unsettled)
     }
 
     fn live(&self) -> Result<Vec<String>, StoreError> {
-        self.read(|link| instances::live(link))
+        self.read(instances::live)
     }
 
     fn instance_cgpus(&self, instance: &str) -> Result<Vec<CgpuRow>, StoreError> {
@@ -269,6 +269,6 @@ impl<B: Base> Store for B {
     }
 
     fn counts(&self) -> Result<Counts, StoreError> {
-        self.snapshot(|link| registry::counts(link))
+        self.snapshot(registry::counts)
     }
 }
