@@ -83,17 +83,18 @@ async fn answer(
     path: &RawPathParams,
     request: Request,
 ) -> Result<Response, Problem> {
-    let busy = |_| {
-        Problem::new(Kind::Busy, format!("{AT_ONCE_MAX} requests are being answered"))
-            .hint("try again in a moment")
-    };
-    let _place = room.try_acquire().map_err(busy)?;
     let late = |_| {
         let seconds = HEARD_LIMIT.as_secs();
         Problem::new(Kind::Malformed, format!("the request was not there within {seconds} s"))
     };
     let heard = tokio::time::timeout(HEARD_LIMIT, understood(path, request)).await;
     let ask = heard.map_err(late)??;
+    let busy = |_| {
+        Problem::new(Kind::Busy, format!("{AT_ONCE_MAX} requests are being answered"))
+            .hint("try again in a moment")
+    };
+    // Who is still speaking has no place: anybody could take them all. Connections are bounded.
+    let _place = room.try_acquire().map_err(busy)?;
     let service = Arc::clone(service);
     let answered = tokio::task::spawn_blocking(move || service.call(call, &ask)).await;
     let ended = |_| Problem::new(Kind::Internal, "the request's thread ended");

@@ -442,6 +442,9 @@ pub(crate) fn run(
         // Before anybody knows that this process is there.
         let (told, hung_up) = (Signals::of(&[SIGINT, SIGTERM])?, Signals::of(hang_ups)?);
         line(&format!("weft-control: serving at {scheme}://{address}"))?;
+        if tls.is_none() && !address.ip().is_loopback() {
+            tracing::warn!(%address, "tokens cross the network in the clear: --tls-cert, --tls-key");
+        }
         ready(address)?;
         let (listener, router) =
             (Bounded::new(listener, CONNECTIONS_MAX, IDLE_LIMIT), http::router(&service));

@@ -243,6 +243,9 @@ fn spec(asked: &NewInstance) -> Result<Spec, Problem> {
             format!("{} bytes of user-data: {USER_DATA_BYTES_MAX} are the most", user_data.len());
         return invalid(words);
     }
+    if user_data.contains('\0') {
+        return invalid("user-data is a script: it has a NUL byte".to_owned());
+    }
     let locality = asked.locality.unwrap_or(Locality::Remote);
     let cgpus = asked.cgpus;
     Ok(Spec { cgpus, memory_mib, mode, locality, weight, sla_us, user_data, host: None })

@@ -43,6 +43,16 @@ pub(crate) fn serve_with(
     idle: Duration,
     tls: Option<Arc<ServerConfig>>,
 ) -> SocketAddr {
+    serve_up_to(CONNECTIONS, service, idle, tls)
+}
+
+/// The same with so many connections at once.
+fn serve_up_to(
+    connections: usize,
+    service: &Arc<Service>,
+    idle: Duration,
+    tls: Option<Arc<ServerConfig>>,
+) -> SocketAddr {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     listener.set_nonblocking(true).unwrap();
     let address = listener.local_addr().unwrap();
@@ -51,7 +61,7 @@ pub(crate) fn serve_with(
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let listener = tokio::net::TcpListener::from_std(listener).unwrap();
-            let listener = Bounded::new(listener, CONNECTIONS, idle);
+            let listener = Bounded::new(listener, connections, idle);
             let router = http::router(&service);
             match tls {
                 Some(tls) => axum::serve(Secured::new(listener, tls), router).await.unwrap(),
@@ -150,6 +160,28 @@ fn whatever_is_wrong_is_a_problem_in_json() {
     assert!(status == 200 && text.contains("weft-api-version: 1.2"), "{text}");
     let (status, text) = raw(address, "GET /openapi.json HTTP/1.0\r\n\r\n");
     assert!(status == 200 && text.contains("\"openapi\": \"3.1.0\""), "{text}");
+}
+
+#[test]
+fn bodies_that_do_not_come_keep_nobody_from_being_answered() {
+    let cloud = Cloud::new(&[1]);
+    serve(&cloud);
+    let idle = weft_control::bounded::IDLE_LIMIT;
+    let address = serve_up_to(400, &cloud.service, idle, None);
+    let head = "POST /v1/instances HTTP/1.1\r\nHost: a\r\nContent-Length: 1000\r\n\r\n{";
+    let begin = |_| {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.write_all(head.as_bytes()).unwrap();
+        stream
+    };
+    // More than are answered at once.
+    let slow: Vec<TcpStream> = (0..300).map(begin).collect();
+    let end = "Host: a\r\nConnection: close\r\nAuthorization: Bearer root\r\n";
+    for _ in 0..20 {
+        let (status, text) = raw(address, &format!("GET /v1/nodes HTTP/1.1\r\n{end}\r\n"));
+        assert_eq!(status, 200, "{text}");
+    }
+    drop(slow);
 }
 
 #[test]

@@ -203,6 +203,7 @@ fn what_asks_for_nonsense_is_told_so() {
         (json!({"cgpus": 1, "memory_mib": u64::MAX}), "no GPU has more"),
         (json!({"cgpus": 1, "name": "A b"}), "is no name"),
         (json!({"cgpus": 1, "user_data": "x".repeat(60_000)}), "bytes of user-data"),
+        (json!({"cgpus": 1, "user_data": "echo a\0b"}), "a NUL byte"),
         (json!({"cgpus": 1, "sla_us": u64::MAX}), "can be met"),
         (json!({"cgpus": 1, "sla_us": 1}), "100 to 3600000000 us"),
         (json!({"cgpus": 1, "project": "b"}), "project a's"),
