@@ -98,7 +98,8 @@ const LOOKS_MAX: u32 = 500;
 impl Holder {
     /// Ends it and all that it started, as far as they can be found.
     pub(super) fn kill(&self) {
-        if started(self.pid) != Some(self.started) {
+        // A thread of this process that looks whether a lock is free holds it meanwhile.
+        if self.pid == std::process::id() || started(self.pid) != Some(self.started) {
             return;
         }
         // Who starts others meanwhile is found the next time: its children stay descendants for as
@@ -172,6 +173,14 @@ mod tests {
         assert_eq!((holder.pid, holder.what.as_str()), (std::process::id(), "some words"));
         drop(lock);
         assert_eq!(Lock::holder(&path).unwrap(), None);
+    }
+
+    #[test]
+    fn who_looks_at_a_lock_does_not_end_itself() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("lock");
+        let _lock = Lock::take(&path, "").unwrap().unwrap();
+        Lock::holder(&path).unwrap().unwrap().kill();
     }
 
     #[test]
