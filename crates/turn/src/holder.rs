@@ -11,6 +11,9 @@ pub const HOLDER_SPIN: Duration = Duration::from_micros(100);
 /// How long a named successor polls for its grant before it sleeps again.
 pub const PREPARED_SPIN: Duration = Duration::from_micros(300);
 
+/// Operations of up to this part of a slice start whenever less than a slice is in flight.
+const SHORT_PART: u64 = 8;
+
 /// Whether a device operation may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
@@ -117,6 +120,10 @@ impl<P: HolderPage> Holder<P> {
     #[must_use]
     pub fn room_in_ns(&self, least_ns: u64, ran_ns: u64) -> u64 {
         let Some(slice_ns) = self.page.slice_ns() else { return 0 };
+        if least_ns <= slice_ns / SHORT_PART {
+            // It goes beyond the slice by little, and waking up for each of many costs processors.
+            return 0;
+        }
         let flies_ns = self.in_flight_ns().saturating_sub(ran_ns);
         let room_ns = slice_ns.saturating_sub(least_ns);
         flies_ns.saturating_sub(room_ns)

@@ -172,6 +172,9 @@ fn a_long_kernel_waits_until_there_is_room_for_it() {
     assert_eq!(a.room_in_ns(long_ns, 0), 1_200_000);
     assert_eq!(a.room_in_ns(long_ns, 1_200_000), 0);
     assert_eq!(a.room_in_ns(10 * long_ns, 1_200_000), long_ns - 1_200_000, "it flies alone");
+    assert!(matches!(a.admit(300_000), Admission::Admitted { .. }));
+    assert_eq!(a.room_in_ns(300_000, 0), 200_000);
+    assert_eq!(a.room_in_ns(200_000, 0), 0, "a short one goes beyond the slice by little");
     let (mut bench, mut turns, [mut a, _b]) = two();
     a.set_runnable(long_ns);
     turns.refresh(&mut bench, A);
