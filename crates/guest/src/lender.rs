@@ -73,6 +73,7 @@ pub fn grants() -> Result<(String, String)> {
 /// When the node refuses the region, or the server cannot be started.
 pub fn run(wanted: &Wanted, folder: &Path, user: Option<u32>) -> Result<i32> {
     let first = wanted.open([0; NAME_BYTES])?;
+    let name = first.name;
     let made = DirBuilder::new().recursive(true).mode(0o700).create(folder);
     made.with_context(|| format!("cannot make {}", folder.display()))?;
     if let Some(user) = user {
@@ -91,12 +92,8 @@ pub fn run(wanted: &Wanted, folder: &Path, user: Option<u32>) -> Result<i32> {
                 Source::Owner => return Ok(0),
                 Source::Server => match peer::receive_bytes(&server, NAME_BYTES, true)? {
                     None => return Ok(child.0.wait()?.code().unwrap_or(-1)),
-                    Some(name) => {
-                        let name = <[u8; NAME_BYTES]>::try_from(name).unwrap_or_default();
-                        // The first name is nobody's: what is open already is meant.
-                        let opened = first.take().map_or_else(|| wanted.open(name), Ok);
-                        lend(&server, opened)?;
-                    }
+                    // Whatever region it names: a machine has one.
+                    Some(_) => lend(&server, first.take().map_or_else(|| wanted.open(name), Ok))?,
                 },
             }
         }

@@ -32,7 +32,7 @@ const WAYS: [&str; 4] = ["exact", "whole", "scores", "demand"];
 /// The longest quantum that a node takes, for a swap like nvshare's, which has turns of 30 s.
 const LONG_QUANTUM_US: &str = "1000000";
 /// Runs of the engine's kernels on either side, side by side.
-const ENGINE_RUNS: usize = 5;
+const ENGINE_RUNS: usize = 9;
 const ENGINE_RUNS_QUICK: usize = 3;
 
 #[derive(Clone, Copy)]
@@ -66,6 +66,13 @@ struct Seen {
     memory: MemoryReport,
 }
 
+impl Windows {
+    /// How many of some seconds each are looked at where turns are long.
+    const fn long(self) -> u32 {
+        if self.count > 4 { 2 } else { 1 }
+    }
+}
+
 impl Load {
     /// Memory of each tenant, in MiB.
     fn tenant_mib(self) -> u64 {
@@ -86,16 +93,17 @@ impl Load {
 pub(crate) fn run(context: &Context) -> Result<Document> {
     let windows = match context.quick {
         true => Windows { rounds: 2, before: 2, count: 2, seconds: 0.25 },
-        false => Windows { rounds: 3, before: 3, count: 5, seconds: 0.3 },
+        false => Windows { rounds: 5, before: 3, count: 8, seconds: 0.3 },
     };
     let text = format!(
         "{TENANTS} tenants on a device of {DEVICE_MIB} MiB; {} rounds of all ways in turn; medians \
-         of {} windows of {} s in each, after {} of them; turns of 1 s: {} of 4 s; engine: {} runs",
+         of {} windows of {} s in each, after {} of them; ratios: medians of those within a round; \
+         turns of 1 s: {} of 4 s; engine: {} runs",
         windows.rounds,
         windows.count,
         windows.seconds,
         windows.before,
-        windows.count / 2,
+        windows.long(),
         engine_runs(context),
     );
     let mut document = Document::new("memory", "real", &text);
@@ -135,41 +143,49 @@ fn compare(
     document: &mut Document,
 ) -> Result<f64> {
     let label = format!("{}x_{}_{}", load.times, load.name, cost.name);
-    let mut seen = WAYS.map(|_| Vec::new());
+    // Of each way, by round.
+    let mut rates = WAYS.map(|_| Vec::new());
     for step in 0..windows.rounds * WAYS.len() {
         // Another way is first in each round.
         let index = (step + step / WAYS.len()) % WAYS.len();
         let run = contend(context, load, (WAYS[index], cost.entry_ns, None), windows)?;
         document.row(row(&label, WAYS[index], &run));
-        seen[index].extend(run.rates);
+        rates[index].push(median(&run.rates));
     }
-    let mut rates = Vec::new();
-    for (way, seen) in WAYS.into_iter().zip(&seen) {
-        let rate = median(seen);
-        match way {
-            "exact" => document.figure(format!("blocks_per_s_{label}"), rate),
-            other => document.baseline(format!("blocks_per_s_{label}_{other}"), rate),
-        }
-        rates.push(rate);
+    let [own, whole, scores, demand] = &rates;
+    document.figure(format!("blocks_per_s_{label}"), median(own));
+    for (way, rates) in WAYS.into_iter().zip(&rates).skip(1) {
+        document.baseline(format!("blocks_per_s_{label}_{way}"), median(rates));
     }
-    let over = |index: usize| rates[0] / rates[index].max(f64::MIN_POSITIVE);
-    document.figure(format!("over_swap_{label}"), over(1));
-    document.figure(format!("over_scores_{label}"), over(2));
-    document.figure(format!("over_demand_{label}"), over(3));
+    let over_swap = beside(document, &format!("over_swap_{label}"), own, whole);
+    beside(document, &format!("over_scores_{label}"), own, scores);
+    beside(document, &format!("over_demand_{label}"), own, demand);
     if cost.name == "contents" {
         let long = Some(LONG_QUANTUM_US);
         // Each tenant has a turn in each window.
-        let windows = Windows { before: 0, count: windows.count / 2, seconds: 4.0, ..windows };
+        let windows = Windows { before: 0, count: windows.long(), seconds: 4.0, ..windows };
         let mut rate = |way: &str| -> Result<f64> {
             let seen = contend(context, load, (way, cost.entry_ns, long), windows)?;
             document.row(row(&label, &format!("{way}, turns of 1 s"), &seen));
             Ok(median(&seen.rates))
         };
-        let (swap, own) = (rate("whole")?, rate("exact")?);
-        document.figure(format!("over_swap_of_1s_{label}"), rates[0] / swap);
-        document.figure(format!("of_1s_over_swap_of_1s_{label}"), own / swap);
+        let (swap, slow) = (rate("whole")?, rate("exact")?);
+        document.figure(format!("over_swap_of_1s_{label}"), median(own) / swap);
+        document.figure(format!("of_1s_over_swap_of_1s_{label}"), slow / swap);
     }
-    Ok(over(1))
+    Ok(over_swap)
+}
+
+/// What one side is of the other, side by side: the machine is not the same from one round to the
+/// next. The median, with the least and the most beside it.
+fn beside(document: &mut Document, name: &str, one: &[f64], other: &[f64]) -> f64 {
+    let ratios = one.iter().zip(other).map(|(one, other)| one / other.max(f64::MIN_POSITIVE));
+    let ratios: Vec<f64> = ratios.collect();
+    let ratio = median(&ratios);
+    document.figure(name, ratio);
+    document.figure(format!("{name}_least"), ratios.iter().copied().fold(f64::MAX, f64::min));
+    document.figure(format!("{name}_most"), ratios.iter().copied().fold(0.0, f64::max));
+    ratio
 }
 
 fn row(load: &str, way: &str, seen: &Seen) -> Value {
@@ -318,15 +334,13 @@ fn engine(context: &Context, document: &mut Document) -> Result<()> {
     }
     let mut most = 0.0_f64;
     for name in ["saxpy_ms", "matmul_naive_ms", "matmul_tiled_ms", "reduction_ms"] {
-        let of = |side: usize| {
-            let values: Vec<f64> =
-                reports.iter().filter_map(|report| report[side][name].as_f64()).collect();
-            median(&values)
+        let of = |side: usize| -> Vec<f64> {
+            reports.iter().filter_map(|report| report[side][name].as_f64()).collect()
         };
-        let (translated, plain) = (of(0), of(1));
-        document.figure(format!("engine_over_flat_{name}"), translated / plain);
-        document.baseline(format!("flat_{name}"), plain);
-        most = most.max(translated / plain);
+        let (translated, flat) = (of(0), of(1));
+        document.baseline(format!("flat_{name}"), median(&flat));
+        let over = beside(document, &format!("engine_over_flat_{name}"), &translated, &flat);
+        most = most.max(over);
     }
     document.figure("engine_over_flat", most);
     Ok(())
