@@ -1,4 +1,6 @@
-//! Page-locked host memory: pieces of the window that client and worker map at the same address.
+//! Memory that program and device share: pieces of the window that client and worker map at the
+//! same address. Page-locked host memory lies in its first part; behind that lies managed memory
+//! which the device places like its own.
 
 use std::sync::{Arc, Mutex};
 
@@ -6,6 +8,7 @@ use weft_ring::{PAGE, SharedMemory, SharedSpan, Window};
 use weft_wire::{Command, Status};
 
 use crate::client::{Client, lock};
+use crate::context::ContextState;
 use crate::handle::Context;
 use crate::pointer::{Range, RangeKind};
 use crate::registered::Registered;
@@ -19,15 +22,21 @@ const HOST_FLAGS: u32 = 0x07;
 pub(crate) struct PinnedHeap {
     window: Window,
     used: Mutex<u64>,
+    /// What the device places; empty where managed memory is pinned memory.
+    managed: Window,
     /// Memory of the program's own that the device uses in place.
     pub(crate) registered: Mutex<Registered>,
 }
 
 impl PinnedHeap {
-    pub(crate) fn new(memory: &Arc<SharedMemory>) -> Self {
+    /// The last bytes of it are for managed memory: so many.
+    pub(crate) fn new(memory: &Arc<SharedMemory>, managed_bytes: u64) -> Self {
+        let behind = usize::try_from(managed_bytes).unwrap_or(usize::MAX);
+        let pinned = memory.len().saturating_sub(behind) / PAGE * PAGE;
         Self {
-            window: Window::new(Arc::clone(memory)),
+            window: Window::of(Arc::clone(memory), 0..pinned),
             used: Mutex::new(0),
+            managed: Window::of(Arc::clone(memory), pinned..memory.len()),
             registered: Mutex::default(),
         }
     }
@@ -35,6 +44,11 @@ impl PinnedHeap {
     /// A piece of the window.
     pub(crate) fn span(&self, address: u64, bytes: usize) -> Option<SharedSpan> {
         self.window.memory().span_at(usize::try_from(address).ok()?, bytes).ok()
+    }
+
+    /// Whether the device places what is there.
+    fn is_placed(&self, address: u64) -> bool {
+        usize::try_from(address).is_ok_and(|address| self.managed.find(address).is_some())
     }
 
     /// Whether all of the range lies in the window.
@@ -63,7 +77,29 @@ impl Session {
         Ok(start as u64)
     }
 
-    /// Gives such a piece back, zeroed.
+    /// Takes a piece of what the device places: the vGPU pays for it as for device memory.
+    fn take_managed(&self, bytes: u64) -> Result<u64, Status> {
+        let length = usize::try_from(bytes).ok().filter(|length| *length > 0);
+        let length = length.ok_or(Status::INVALID_VALUE)?;
+        let whole = bytes.checked_next_multiple_of(PAGE as u64).ok_or(Status::OUT_OF_MEMORY)?;
+        let start = self.pinned.managed.alloc(length).ok_or(Status::OUT_OF_MEMORY)?;
+        let address = start as u64;
+        let managed = self.call(&Command::ManagedAlloc { address, bytes: whole });
+        if managed.is_err() {
+            // It was taken just now.
+            let _ = self.pinned.managed.free(start);
+        }
+        managed.map(|()| address)
+    }
+
+    /// Gives such a piece back, zeroed, when the device has.
+    fn give_managed(&self, address: u64) -> Result<(), Status> {
+        self.call(&Command::ManagedFree { address })?;
+        let start = usize::try_from(address).map_err(|_| Status::INVALID_VALUE)?;
+        self.pinned.managed.free(start).map(drop).ok_or(Status::INVALID_VALUE)
+    }
+
+    /// Gives a piece of the window back, zeroed.
     pub(crate) fn give_window(&self, address: u64) -> Result<(), Status> {
         let start = usize::try_from(address).map_err(|_| Status::INVALID_VALUE)?;
         let bytes = self.pinned.window.free(start).ok_or(Status::INVALID_VALUE)?;
@@ -86,7 +122,9 @@ impl Client {
         self.alloc_shared(bytes, RangeKind::Pinned(flags))
     }
 
-    /// Allocates managed memory: pinned memory that the device uses under the same address.
+    /// Allocates managed memory, which the device uses under the same address. It counts as device
+    /// memory; as pinned memory where the device has none of its own for it, and in a virtual
+    /// machine.
     ///
     /// # Errors
     /// As [`Client::host_alloc`]; `flags` is 1 (global) or 2 (host).
@@ -94,18 +132,52 @@ impl Client {
         if flags != 1 && flags != 2 {
             return Err(Status::INVALID_VALUE);
         }
-        self.alloc_shared(bytes, RangeKind::Managed(flags))
+        if self.current()?.session.welcome.managed_bytes == 0 {
+            return self.alloc_shared(bytes, RangeKind::Managed(flags));
+        }
+        self.alloc_managed(bytes, RangeKind::Managed(flags))
+    }
+
+    fn alloc_managed(&self, bytes: u64, kind: RangeKind) -> Result<u64, Status> {
+        let context = self.current()?;
+        let session = &context.session;
+        let start = session.take_managed(bytes)?;
+        self.insert_shared((start, bytes), kind, &context)?;
+        Ok(start)
+    }
+
+    /// Says that memory of the window is in use from here on.
+    fn insert_shared(
+        &self,
+        (start, bytes): (u64, u64),
+        kind: RangeKind,
+        context: &ContextState,
+    ) -> Result<(), Status> {
+        let whole = bytes.next_multiple_of(PAGE as u64);
+        let used = Command::PinnedRange { address: start, bytes: whole, used: 1 };
+        context.session.submit(&used)?;
+        let (number, context) = (self.number(), context.handle);
+        self.ranges.insert(Range { start, bytes, kind, context, number });
+        Ok(())
     }
 
     fn alloc_shared(&self, bytes: u64, kind: RangeKind) -> Result<u64, Status> {
         let context = self.current()?;
-        let charge = bytes.checked_next_multiple_of(PAGE as u64).ok_or(Status::OUT_OF_MEMORY)?;
-        let session = &context.session;
-        let start = session.take_window(bytes)?;
-        session.submit(&Command::PinnedRange { address: start, bytes: charge, used: 1 })?;
-        let number = self.number();
-        self.ranges.insert(Range { start, bytes, kind, context: context.handle, number });
+        let start = context.session.take_window(bytes)?;
+        self.insert_shared((start, bytes), kind, &context)?;
         Ok(start)
+    }
+
+    /// Says that the device is going to use managed memory.
+    ///
+    /// # Errors
+    /// `INVALID_CONTEXT` when its context is gone.
+    pub fn managed_prefetch(&self, address: u64, bytes: u64) -> Result<(), Status> {
+        let session = self.home(self.pointer_range(address)?.context)?;
+        match session.pinned.is_placed(address) {
+            true => session.submit(&Command::ManagedPrefetch { address, bytes }),
+            false => Ok(()),
+        }
     }
 
     /// Waits until nothing uses memory of that context any more. After a fault no work is left that
@@ -133,7 +205,11 @@ impl Client {
         let unpin = Command::PinnedRange { address: range.start, bytes, used: 0 };
         let session = self.home(range.context)?;
         let unpinned = session.submit(&unpin);
-        session.give_window(range.start).and(waited).and(unpinned)
+        let given = match session.pinned.is_placed(range.start) {
+            true => session.give_managed(range.start),
+            false => session.give_window(range.start),
+        };
+        given.and(waited).and(unpinned)
     }
 
     /// The device's address of page-locked memory: the same.

@@ -133,7 +133,7 @@ impl Session {
             attributes,
             launch_limits,
             primary: Mutex::default(),
-            pinned: PinnedHeap::new(&pinned),
+            pinned: PinnedHeap::new(&pinned, welcome.managed_bytes),
             imports: Mutex::default(),
             apart: Mutex::default(),
             event_pages: Mutex::default(),

@@ -1,5 +1,6 @@
-//! Managed memory: page-locked memory that the device uses in place, so advice about it changes
-//! nothing but is checked as the native driver checks it.
+//! Managed memory: the device uses it in place, and moves it into its slots like its own. What is
+//! prefetched to a device is expected there; other advice changes nothing but is checked as the
+//! native driver checks it.
 
 use weft_client::{Client, RangeKind};
 use weft_wire::Status;
@@ -40,7 +41,11 @@ pub(crate) fn prefetch(
 ) -> Result<(), Status> {
     check_device(client, device)?;
     client.stream_flags(default.named(stream))?;
-    check_range(client, address, bytes)
+    check_range(client, address, bytes)?;
+    if device == CPU {
+        return Ok(());
+    }
+    client.managed_prefetch(address, wide(bytes))
 }
 
 /// `cuMemPrefetchAsync_v2`.

@@ -12,7 +12,7 @@ use toml::Table;
 use weft_ring::{MemoryFile, SharedMemory};
 
 use crate::cuda::CudaBackend;
-use crate::soft::{Geometry, SoftBackend};
+use crate::soft::{Geometry, HostWindow, SoftBackend};
 use crate::{Device, DeviceInfo, DevicePage, FrameSource};
 
 /// A kind of device, as the settings that are its own.
@@ -129,8 +129,8 @@ pub struct Parts {
     pub memory_bytes: u64,
     /// Device addresses that the tenant has reserved: first, length in bytes.
     pub range: (u64, u64),
-    /// The pinned window and its address in the tenant, which is its address here too.
-    pub window: (u64, Arc<SharedMemory>),
+    /// The pinned window with what is behind it; its address in the tenant is its address here.
+    pub window: HostWindow,
     /// Memory that copies are staged in.
     pub staging: Arc<SharedMemory>,
     /// How long one kernel may run, in ns, if that is limited.

@@ -341,6 +341,20 @@ pub trait Device: std::fmt::Debug {
         Err(DeviceError::NotAnAllocation { address: host })
     }
 
+    /// Whole pages behind the pinned window become managed memory: paid for and placed like the
+    /// device's own, at `address` for kernels, too.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] unless [`crate::Capabilities::managed`];
+    /// [`DeviceError::BadRange`] for pages that are managed already or not behind the window;
+    /// [`DeviceError::OutOfMemory`].
+    fn manage(&mut self, _address: u64, _bytes: u64) -> Result<(), DeviceError> {
+        Err(DeviceError::Unsupported("managed memory of its own"))
+    }
+
+    /// Managed memory there is going to be used, as far as there is any. Freed by [`Self::free`].
+    fn expect(&mut self, _address: u64, _bytes: u64) {}
+
     /// Copies what the session has in the device's memory to another device of its kind, which it
     /// is to go to. Nothing may be in flight, and nothing else may change until
     /// [`Self::end_move`].

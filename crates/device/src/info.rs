@@ -16,6 +16,8 @@ pub struct Capabilities {
     pub cancel: bool,
     /// The device preempts by itself between contexts.
     pub preemptive: bool,
+    /// Managed memory has slots like the device's own; otherwise it is pinned memory.
+    pub managed: bool,
 }
 
 /// Fixed properties of a device, as a tenant sees them.

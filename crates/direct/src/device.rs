@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use weft_device::LocalFrames;
+use weft_device::soft::HostWindow;
 use weft_device::soft::{
     Clock, FrameStore, MemoryConfig, ModelError, PacedModel, SoftClock, SoftConfig, SoftDevice,
 };
@@ -12,6 +13,11 @@ use crate::open::{Ground, OpenError};
 
 /// Device memory unless the program's user asks for another amount (`WEFT_MEMORY`).
 const MEMORY_BYTES: u64 = 4 << 30;
+
+/// Memory of the device, if so much was asked for: 0 is nothing said.
+pub(crate) const fn or_default(memory_bytes: u64) -> u64 {
+    if memory_bytes == 0 { MEMORY_BYTES } else { memory_bytes }
+}
 
 /// A software device to build.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -64,14 +70,15 @@ impl SoftSpec {
     /// # Errors
     /// [`OpenError::Device`] when the system gives no memory.
     pub fn build(self, ground: Ground) -> Result<SoftDevice, OpenError> {
-        let Ground { device_base, device_bytes, memory_bytes, pinned_base, pinned } = ground;
-        let memory_bytes = if memory_bytes == 0 { MEMORY_BYTES } else { memory_bytes };
+        let Ground { device_base, device_bytes, memory_bytes, pinned_base, pinned, managed_bytes } =
+            ground;
+        let memory_bytes = or_default(memory_bytes);
         let memory = MemoryConfig {
             store: FrameStore::local(memory_bytes)?,
             source: Box::new(LocalFrames::new(memory_bytes)),
             base: device_base,
             len: device_bytes,
-            window: Some((pinned_base, pinned)),
+            window: Some(HostWindow { base: pinned_base, memory: pinned, managed_bytes }),
             exact_bounds: self.exact_bounds,
         };
         let clock = self.model.map_or(Clock::Real, Clock::Paced);

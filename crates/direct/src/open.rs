@@ -3,7 +3,7 @@
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use weft_device::{Device, DeviceError};
+use weft_device::{Device, DeviceError, PAGE};
 use weft_exec::{Limits, Session, Shared};
 use weft_ring::{
     ARENA_BLOCKS, ARENA_BYTES, Access, MapError, MemoryFile, Segment, SegmentError, SharedMemory,
@@ -11,11 +11,11 @@ use weft_ring::{
 };
 use weft_wire::handshake::{Attribute, Hello, HelloBody, Welcome};
 
-use crate::device::DirectSpecError;
+use crate::device::{DirectSpecError, or_default};
 use crate::direct::Direct;
 
 /// Pinned memory granted at most.
-const PINNED_BYTES_MAX: u64 = 64 << 30;
+const WINDOW_BYTES_MAX: u64 = 64 << 30;
 
 /// Why there is no session.
 #[derive(Debug, thiserror::Error)]
@@ -64,8 +64,10 @@ pub struct Ground {
     pub memory_bytes: u64,
     /// Address that the pinned window has for the program.
     pub pinned_base: u64,
-    /// The pinned window.
+    /// The pinned window, and behind it what managed memory may have.
     pub pinned: Arc<SharedMemory>,
+    /// Bytes that it may have.
+    pub managed_bytes: u64,
 }
 
 /// Opens a session for a client on the device that `build` makes.
@@ -81,10 +83,13 @@ where
     check(body)?;
     let segment_file = Segment::create(ARENA_BYTES)?;
     let segment = Segment::open(segment_file.map(Access::ReadWrite)?)?;
-    let pinned_bytes = usize::try_from(body.pinned_bytes.min(PINNED_BYTES_MAX));
-    let pinned_bytes =
-        pinned_bytes.map_err(|_| OpenError::Hello("the pinned window is too large"))?;
-    let pinned_file = MemoryFile::create("weft-pinned", pinned_bytes)?;
+    let memory_bytes = or_default(body.memory_bytes);
+    let window_bytes = body.pinned_bytes.min(WINDOW_BYTES_MAX);
+    let managed_bytes = memory_bytes.min(window_bytes / 2) / PAGE * PAGE;
+    let window_bytes = usize::try_from(window_bytes);
+    let window_bytes =
+        window_bytes.map_err(|_| OpenError::Hello("the pinned window is too large"))?;
+    let pinned_file = MemoryFile::create("weft-pinned", window_bytes)?;
     // The client maps the window at the address that it reserved; this is a second view of it.
     let pinned = pinned_file.map(Access::ReadWrite)?;
     let device = build(Ground {
@@ -93,8 +98,11 @@ where
         memory_bytes: body.memory_bytes,
         pinned_base: body.pinned_base,
         pinned: Arc::clone(&pinned),
+        managed_bytes,
     })?;
-    let welcome = welcome(&device, pinned.len() as u64);
+    // A device without managed memory of its own has a longer window.
+    let managed_bytes = if device.info().capabilities.managed { managed_bytes } else { 0 };
+    let welcome = welcome(&device, pinned.len() as u64, managed_bytes);
     let shared = shared(&segment, &pinned, body.pinned_base)?;
     let side = WorkerSide::open(segment)?;
     let direct = Direct::new(Session::new(device, shared, Limits::default()), side)?;
@@ -130,7 +138,7 @@ fn shared(
     })
 }
 
-fn welcome(device: &impl Device, pinned_bytes: u64) -> Welcome {
+fn welcome(device: &impl Device, window_bytes: u64, managed_bytes: u64) -> Welcome {
     let info = device.info();
     let (capability_major, capability_minor) = info.compute_capability;
     let attribute = |(number, value): (&u32, &i32)| Attribute { number: *number, value: *value };
@@ -142,7 +150,8 @@ fn welcome(device: &impl Device, pinned_bytes: u64) -> Welcome {
         capability_major,
         capability_minor,
         memory_bytes: device.memory_use().total,
-        pinned_bytes,
+        pinned_bytes: window_bytes - managed_bytes,
+        managed_bytes,
         attributes: info.attributes.iter().map(attribute).collect(),
         placement: None,
     }

@@ -43,6 +43,7 @@ fn serve_node(listener: &OwnedFd) {
             capability_minor: 5,
             memory_bytes: 0,
             pinned_bytes: PAGE as u64,
+            managed_bytes: 0,
             attributes: Vec::new(),
             placement: None,
         };

@@ -34,6 +34,7 @@ macro_rules! operations {
             | Command::GraphSetKernel { .. }
             | Command::MemFreeAsync { .. }
             | Command::PinnedRange { .. }
+            | Command::ManagedPrefetch { .. }
     };
 }
 
@@ -80,6 +81,8 @@ macro_rules! objects {
             | Command::PinnedQuota { .. }
             | Command::HostMap { .. }
             | Command::HostUnmap { .. }
+            | Command::ManagedAlloc { .. }
+            | Command::ManagedFree { .. }
             | Command::MemExport { .. }
             | Command::MemImport { .. }
             | Command::MemReserve { .. }
@@ -140,6 +143,11 @@ impl<D: Device> Session<D> {
                 } else {
                     self.device.pin_host(address, bytes);
                 }
+                Ok(())
+            }
+            Command::ManagedPrefetch { address, bytes } => {
+                self.shared.pinned(address, bytes)?;
+                self.device.expect(address, bytes);
                 Ok(())
             }
             handles!() => self.change_handles(command, out),
@@ -281,6 +289,10 @@ impl<D: Device> Session<D> {
                 self.answer_done(caller, out);
                 Ok(())
             }
+            Command::ManagedAlloc { address, bytes } => {
+                self.managed_alloc(address, bytes, caller, out)
+            }
+            Command::ManagedFree { address } => self.managed_free(address, caller, out),
             Command::MemExport { address } => self.mem_export(address, caller, out),
             Command::MemImport { context, key } => self.mem_import(context, key, caller, out),
             Command::MemReserve { bytes, alignment } => {

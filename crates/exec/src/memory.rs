@@ -1,6 +1,6 @@
 //! Allocations of the session.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use weft_device::{Device, Import};
 use weft_wire::id::{ContextId, StreamId};
@@ -17,12 +17,14 @@ use crate::wait::Action;
 #[derive(Debug, Default)]
 pub(crate) struct Allocations {
     owners: BTreeMap<u64, ContextId>,
+    /// Managed memory is no context's.
+    managed: BTreeSet<u64>,
 }
 
 impl Allocations {
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
-        self.owners.len()
+        self.owners.len() + self.managed.len()
     }
 
     pub(crate) fn take_of(&mut self, context: ContextId) -> Vec<u64> {
@@ -43,7 +45,7 @@ impl<D: Device> Session<D> {
         if bytes == 0 {
             return Err(Status::INVALID_VALUE.into());
         }
-        if self.allocations.owners.len() >= self.limits.allocations {
+        if self.allocations.count() >= self.limits.allocations {
             return Err(Status::OUT_OF_MEMORY.into());
         }
         let address = self.device.alloc(bytes).map_err(|error| status_of_device(&error))?;
@@ -74,7 +76,7 @@ impl<D: Device> Session<D> {
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
         self.context(context)?;
-        if self.allocations.owners.len() >= self.limits.allocations {
+        if self.allocations.count() >= self.limits.allocations {
             return Err(Status::OUT_OF_MEMORY.into());
         }
         let import = self.device.import(key).map_err(|error| status_of_device(&error))?;
@@ -97,6 +99,38 @@ impl<D: Device> Session<D> {
         let mapped = self.device.map_host(host, address, bytes);
         mapped.map_err(|error| status_of_device(&error))?;
         self.answer_done(caller, out);
+        Ok(())
+    }
+
+    /// Makes pages behind the pinned window managed memory.
+    pub(crate) fn managed_alloc(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        self.shared.pinned(address, bytes)?;
+        if self.allocations.count() >= self.limits.allocations {
+            return Err(Status::OUT_OF_MEMORY.into());
+        }
+        self.device.manage(address, bytes).map_err(|error| status_of_device(&error))?;
+        self.allocations.managed.insert(address);
+        self.answer_done(caller, out);
+        Ok(())
+    }
+
+    /// Ends that after all work accepted so far.
+    pub(crate) fn managed_free(
+        &mut self,
+        address: u64,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        if !self.allocations.managed.remove(&address) {
+            return Err(Status::INVALID_VALUE.into());
+        }
+        self.wait_for_all(caller, Action::Free(address), out);
         Ok(())
     }
 

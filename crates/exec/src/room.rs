@@ -86,6 +86,7 @@ impl<D: Device> Session<D> {
                 Command::StreamCreate { .. }
                     | Command::EventCreate { .. }
                     | Command::MemAlloc { .. }
+                    | Command::ManagedAlloc { .. }
                     | Command::GraphInstantiate { .. }
             );
         if !grows {

@@ -98,6 +98,9 @@ pub(crate) struct Start {
     pub(crate) pinned_base: u64,
     /// Bytes of the pinned window.
     pub(crate) pinned_bytes: u64,
+    /// Bytes behind it for managed memory.
+    #[serde(default)]
+    pub(crate) managed_bytes: u64,
     /// Where its memory lies, if that is a virtual machine's region.
     #[serde(default)]
     pub(crate) part: Option<RegionPart>,

@@ -4,6 +4,7 @@
 //! to pinned memory cross no border. The allocator's state is private to the client.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::map::{MapError, PAGE, SharedMemory};
@@ -28,8 +29,19 @@ impl Window {
     /// An empty window over the whole of `memory`.
     #[must_use]
     pub fn new(memory: Arc<SharedMemory>) -> Self {
-        let state = State { ranges: Ranges::new(memory.len()), live: BTreeMap::new() };
-        Self { memory, state: Mutex::new(state) }
+        let all = 0..memory.len();
+        Self::of(memory, all)
+    }
+
+    /// An empty window over these bytes of `memory`, from one page's start to another's or the end.
+    #[must_use]
+    pub fn of(memory: Arc<SharedMemory>, bytes: Range<usize>) -> Self {
+        debug_assert!(bytes.start.is_multiple_of(PAGE), "a page's start");
+        let mut ranges = Ranges::new(0);
+        if !bytes.is_empty() {
+            ranges.give(bytes.start, bytes.len());
+        }
+        Self { memory, state: Mutex::new(State { ranges, live: BTreeMap::new() }) }
     }
 
     fn state(&self) -> MutexGuard<'_, State> {

@@ -416,6 +416,13 @@ commands! {
     17 sync [; refused] HostMap { host: u64, address: u64, bytes: u64, }
     /// They are no longer; the work that uses them has ended.
     18 sync [; survives] HostUnmap { host: u64, }
+    /// Whole pages of what lies behind the pinned window become managed memory: they are paid for
+    /// and have slots like device memory, and host and device find them at `address`.
+    19 sync [; refused] ManagedAlloc { address: u64, bytes: u64, }
+    /// They are no longer, after the work submitted before it.
+    23 sync [; refused] ManagedFree { address: u64, }
+    /// Managed memory is going to be used by the device.
+    24 async [; survives] ManagedPrefetch { address: u64, bytes: u64, }
     /// Lets other sessions of the vGPU use the allocation that holds `address`. Answer:
     /// [`crate::reply::MemoryKey`].
     25 sync [; refused] MemExport { address: u64, }

@@ -28,7 +28,7 @@ pub const MAGIC: [u8; 4] = *b"WEFT";
 ///
 /// WHEN CHANGING ANY MESSAGE (command, reply, handshake): raise this number and renew the golden
 /// bytes (`tests/golden.rs`).
-pub const PROTOCOL_VERSION: u16 = 6;
+pub const PROTOCOL_VERSION: u16 = 7;
 
 /// File descriptors that accompany a [`Welcome`]: segment, pinned window, lifeline.
 pub const WELCOME_FDS: usize = 3;
@@ -110,6 +110,8 @@ message! {
         memory_bytes: u64,
         /// Bytes of the pinned window actually granted (≤ what was asked).
         pinned_bytes: u64,
+        /// Bytes behind it in the same file, for managed memory; 0 where that is pinned memory.
+        managed_bytes: u64,
         /// Device attributes.
         attributes: Vec<Attribute>,
         /// For a program of a virtual machine: the descriptors are then [`GUEST_FDS`] others.

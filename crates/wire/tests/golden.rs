@@ -72,6 +72,9 @@ fn commands() -> Vec<Command<'static>> {
         Command::PinnedRange { address, bytes, used: 1 },
         Command::HostMap { host: 0x61, address, bytes },
         Command::HostUnmap { host: 0x61 },
+        Command::ManagedAlloc { address, bytes },
+        Command::ManagedFree { address },
+        Command::ManagedPrefetch { address, bytes },
         Command::MemExport { address },
         Command::MemImport { context, key: *b"0123456789abcdef" },
         Command::MemReserve { bytes, alignment: 0x67 },
@@ -151,6 +154,7 @@ fn answers() -> [Answer; 2] {
         capability_minor: 0x83,
         memory_bytes: 0x84,
         pinned_bytes: 0x85,
+        managed_bytes: 0x8c,
         attributes: vec![Attribute { number: 0x86, value: -0x87 }],
         placement: Some(Placement {
             segment_at: 0x88,

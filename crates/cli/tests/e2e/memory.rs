@@ -244,7 +244,7 @@ fn weft_memory_draws_who_has_which_slot() {
     programs.iter_mut().for_each(is_intact);
 }
 
-/// Managed memory has no slot, so it is there for the host and for kernels whatever is switched.
+/// Managed memory has slots like any other, and is the host's and the kernels' whoever has them.
 #[test]
 fn managed_memory_is_the_hosts_and_the_kernels_beside_programs_that_switch() {
     let node = Node::start(SMALL);
@@ -255,4 +255,19 @@ fn managed_memory_is_the_hosts_and_the_kernels_beside_programs_that_switch() {
     let text = success(node.run(&flags, &program("managed"), &["8", "6"]));
     assert!(text.contains("PASSED"), "{text}");
     programs.iter_mut().for_each(is_intact);
+}
+
+#[test]
+fn a_program_with_more_managed_memory_than_the_device_has_it_and_pays_for_it() {
+    let node = Node::start(SMALL);
+    let flags = ["--name", "managed", "--memory", "48MiB"];
+    let before = memory(&node).replaced_parts;
+    let text = success(node.run(&flags, &program("managed"), &["40", "4"]));
+    assert!(text.contains("PASSED"), "{text}");
+    let replaced = memory(&node).replaced_parts - before;
+    // Each of four rounds goes through 40 parts, of which 16 have slots.
+    assert!(replaced >= 4 * (40 - 16), "{replaced} parts gave way");
+    let refused = node.run(&flags, &program("managed"), &["64", "1"]).output().unwrap();
+    assert!(!refused.status.success());
+    assert!(text_of(&refused).contains("CUDA_ERROR_OUT_OF_MEMORY"), "{}", text_of(&refused));
 }

@@ -144,6 +144,7 @@ fn welcome(pinned_bytes: u64) -> Welcome {
         capability_minor: 5,
         memory_bytes: 1 << 30,
         pinned_bytes,
+        managed_bytes: 0,
         attributes: [(16, 4), (10, 32), (12, 20_000)]
             .map(|(number, value)| Attribute { number, value })
             .to_vec(),

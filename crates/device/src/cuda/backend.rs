@@ -213,7 +213,7 @@ impl Backend for CudaBackend {
             source: parts.source,
             range: parts.range,
             part_bytes: PART_BYTES,
-            window: Some(parts.window),
+            window: Some((parts.window.base, parts.window.memory)),
             staging: Some(parts.staging),
             kernel_ns: parts.kernel_ns,
             page: Some(parts.page),

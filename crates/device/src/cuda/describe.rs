@@ -172,7 +172,12 @@ pub(super) fn describe(driver: &Driver, ordinal: u32) -> Result<DeviceInfo, Cuda
         compute_capability: (capability(75), capability(76)),
         memory_bytes: memory as u64,
         attributes,
-        capabilities: Capabilities { slice_blocks: true, cancel: false, preemptive: true },
+        capabilities: Capabilities {
+            slice_blocks: true,
+            cancel: false,
+            preemptive: true,
+            managed: false,
+        },
     })
 }
 

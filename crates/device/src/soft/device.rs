@@ -592,6 +592,14 @@ impl Device for SoftDevice {
         self.cx.mem.unmap_host(host)
     }
 
+    fn manage(&mut self, address: u64, bytes: u64) -> Result<(), DeviceError> {
+        self.cx.mem.manage(address, bytes)
+    }
+
+    fn expect(&mut self, address: u64, bytes: u64) {
+        self.cx.mem.expect(address, bytes);
+    }
+
     fn shared_word(&mut self, address: u64) -> Result<Cell<AtomicU64>, DeviceError> {
         self.cx.mem.wide_word(address)
     }

@@ -83,6 +83,11 @@ pub fn device_info(memory_bytes: u64) -> DeviceInfo {
         compute_capability: (7, 5),
         memory_bytes,
         attributes: ATTRIBUTES.iter().copied().collect::<BTreeMap<_, _>>(),
-        capabilities: Capabilities { slice_blocks: true, cancel: true, preemptive: false },
+        capabilities: Capabilities {
+            slice_blocks: true,
+            cancel: true,
+            preemptive: false,
+            managed: true,
+        },
     }
 }

@@ -18,7 +18,8 @@ pub use backend::{SoftBackend, SoftClock};
 pub use device::{Clock, SoftConfig, SoftDevice};
 pub use info::device_info;
 pub use memory::{
-    FrameStore, Geometry, MemoryConfig, PhysicalTable, PrivateTable, Translation, physical,
+    FrameStore, Geometry, HostWindow, MemoryConfig, PhysicalTable, PrivateTable, Translation,
+    physical,
 };
 pub use model::{KernelModel, ModelError, PacedModel};
 

@@ -83,7 +83,9 @@ impl Session {
         let segment = Segment::open(file.map(Access::ReadWrite)?)?;
         let side = WorkerSide::open(segment.clone())?;
         let pinned_bytes = welcome.pinned_bytes.min(hello.pinned_bytes);
-        let window = MemoryFile::create("weft-pinned", usize::try_from(pinned_bytes)?.max(PAGE))?;
+        let managed_bytes = welcome.managed_bytes.min(hello.pinned_bytes - pinned_bytes);
+        let window_bytes = usize::try_from(pinned_bytes + managed_bytes)?.max(PAGE);
+        let window = MemoryFile::create("weft-pinned", window_bytes)?;
         let pinned = window.map(Access::ReadWrite)?;
         let (lifeline, programs) = peer::lifeline()?;
         for attribute in &mut welcome.attributes {
@@ -91,7 +93,8 @@ impl Session {
                 attribute.value = 0;
             }
         }
-        welcome.pinned_bytes = pinned.len() as u64;
+        welcome.pinned_bytes = pinned.len() as u64 - managed_bytes;
+        welcome.managed_bytes = managed_bytes;
         let answer = Answer::Welcome(welcome).to_bytes()?;
         peer::send(program, &answer, &[file.as_fd(), window.as_fd(), programs.as_fd()])?;
         Ok(Self {

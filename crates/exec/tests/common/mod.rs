@@ -268,7 +268,12 @@ impl Bench {
             compute_capability: (7, 5),
             memory_bytes: MEMORY_BYTES,
             attributes: BTreeMap::from([(1, 1024), (97, 48 << 10)]),
-            capabilities: Capabilities { slice_blocks: true, cancel: true, preemptive: false },
+            capabilities: Capabilities {
+                slice_blocks: true,
+                cancel: true,
+                preemptive: false,
+                managed: false,
+            },
         };
         let arena = SharedMemory::anonymous(ARENA_BYTES).unwrap();
         let pinned = SharedMemory::anonymous(PINNED_BYTES).unwrap();

@@ -257,8 +257,9 @@ impl Daemon {
         let Attachment { hello, tenant, client } = attachment;
         self.pace_attach(reservation.payer)?;
         let limits = &self.config.limits;
-        let SessionMemory { segment: segment_file, pinned, place, marks } =
-            SessionMemory::make(client, hello.pinned_bytes, limits)?;
+        let managed_bytes = if device.info.capabilities.managed { vgpu.memory_bytes } else { 0 };
+        let SessionMemory { segment: segment_file, pinned, managed_bytes, place, marks } =
+            SessionMemory::make(client, hello.pinned_bytes, managed_bytes, limits)?;
         let control = ControlPage::create()?;
         let VgpuFiles { frames, table, physical } =
             self.tables().frames(device.key).files(vgpu.key)?;
@@ -272,7 +273,9 @@ impl Daemon {
             segment.mark_relayed()?;
         }
         let page = ControlPage::open(&control.map(Access::ReadWrite)?)?;
-        let mut start = self.start_of(attachment, reservation, pinned.len() as u64);
+        let pinned_bytes = pinned.len() as u64 - managed_bytes;
+        let window = (pinned_bytes, managed_bytes);
+        let mut start = self.start_of(attachment, reservation, window);
         start.part = place.as_ref().map(|place| place.part);
         let mut fds = vec![
             (Passed::Segment, segment_file.as_fd()),
@@ -308,7 +311,7 @@ impl Daemon {
         &self,
         attachment: &Attachment,
         reservation: &Reservation,
-        pinned_bytes: u64,
+        (pinned_bytes, managed_bytes): (u64, u64),
     ) -> Start {
         let (config, vgpu) = (&self.config, &reservation.vgpu);
         let Attachment { hello, tenant, client: _ } = attachment;
@@ -330,6 +333,7 @@ impl Daemon {
             device_bytes: hello.device_bytes,
             pinned_base: hello.pinned_base,
             pinned_bytes,
+            managed_bytes,
             part: None,
             device: device.spec(),
             times: Times::of(config, device.info.capabilities),

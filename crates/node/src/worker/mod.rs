@@ -24,6 +24,7 @@ use std::time::Duration;
 
 use anyhow::{Context, bail};
 use rustix::process::Pid;
+use weft_device::soft::HostWindow;
 use weft_device::{Device, DevicePage, Parts, WithDevice};
 use weft_exec::{Limits, Session, Shared};
 use weft_gate::{ControlPage, GateWorker, HolderSide, NodePage};
@@ -142,7 +143,11 @@ fn work(start: &Start, mut files: Descriptors, link: Arc<Link>) -> anyhow::Resul
         source: Box::new(LedgerFrames::new(Arc::clone(&link))),
         memory_bytes: start.memory_bytes,
         range: (start.device_base, start.device_bytes),
-        window: (start.pinned_base, Arc::clone(&pinned)),
+        window: HostWindow {
+            base: start.pinned_base,
+            memory: Arc::clone(&pinned),
+            managed_bytes: start.managed_bytes,
+        },
         staging: Arc::clone(segment.memory()),
         kernel_ns: start.times.kernel_ms.map(|ms| ms * 1_000_000),
     };

@@ -1,5 +1,5 @@
-//! Host memory of the tenant that kernels may use: the pinned window, and pages of the tenant's own
-//! that lie in it under other addresses.
+//! Host memory of the tenant that kernels may use: the pinned window, pages of the tenant's own
+//! that lie in it under other addresses, and what lies behind it for managed memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,12 +13,24 @@ use crate::PAGE;
 /// Most ranges of own pages.
 const RANGES_MAX: usize = 1 << 16;
 
-/// The pinned window as the tenant sees it.
+/// Memory that a tenant and its device share.
+#[derive(Debug)]
+pub struct HostWindow {
+    /// Its address in the tenant.
+    pub base: u64,
+    /// All of it: the pinned window, and behind it what managed memory may have.
+    pub memory: Arc<SharedMemory>,
+    /// How much of it is for managed memory, in bytes.
+    pub managed_bytes: u64,
+}
+
+/// The window as the tenant sees it.
 #[derive(Debug)]
 pub(crate) struct HostMemory {
-    /// The window's address in the tenant.
     base: u64,
     memory: Arc<SharedMemory>,
+    /// Bytes of it that are the pinned window.
+    pinned_bytes: u64,
     /// Ranges of the tenant's own pages by their start.
     own: BTreeMap<u64, OwnPages>,
 }
@@ -31,8 +43,18 @@ struct OwnPages {
 }
 
 impl HostMemory {
-    pub(crate) fn new((base, memory): (u64, Arc<SharedMemory>)) -> Self {
-        Self { base, memory, own: BTreeMap::new() }
+    pub(crate) fn new(window: HostWindow) -> Self {
+        let HostWindow { base, memory, managed_bytes } = window;
+        let pinned_bytes = (memory.len() as u64).saturating_sub(managed_bytes);
+        Self { base, memory, pinned_bytes, own: BTreeMap::new() }
+    }
+
+    /// Where the bytes at `address` lie, if that is behind the pinned window.
+    pub(crate) fn managed(&self, address: u64) -> Option<*mut u8> {
+        let offset = address.wrapping_sub(self.base);
+        let is_managed = (self.pinned_bytes..self.memory.len() as u64).contains(&offset);
+        let offset = usize::try_from(offset).ok().filter(|_| is_managed)?;
+        Some(self.memory.as_ptr().wrapping_add(offset))
     }
 
     pub(crate) fn memory(&self) -> &Arc<SharedMemory> {
@@ -42,7 +64,7 @@ impl HostMemory {
     /// The range around `address`, if it is such memory. Nothing outside of the window is ever in
     /// it, whatever the tenant claims.
     pub(crate) fn window(&self, address: u64) -> Option<Window> {
-        let len = self.memory.len() as u64;
+        let len = self.pinned_bytes;
         let (lo, pages) = if address.wrapping_sub(self.base) < len {
             (self.base, OwnPages { bytes: len, offset: 0 })
         } else {
@@ -67,7 +89,7 @@ impl HostMemory {
         let bad = DeviceError::BadRange { address: host, bytes };
         let whole = [host, address, bytes].iter().all(|x| x.is_multiple_of(PAGE)) && bytes > 0;
         let offset = address.wrapping_sub(self.base);
-        let len = self.memory.len() as u64;
+        let len = self.pinned_bytes;
         let inside = offset <= len && bytes <= len - offset;
         let end = host.checked_add(bytes).filter(|_| whole && inside).ok_or_else(|| bad.clone())?;
         let in_window = host < self.base.saturating_add(len) && end > self.base;
@@ -99,7 +121,8 @@ mod tests {
     const HOST: u64 = 0x7000_0000_0000;
 
     fn host_memory() -> HostMemory {
-        HostMemory::new((BASE, SharedMemory::anonymous(8 * 4096).unwrap()))
+        let memory = SharedMemory::anonymous(10 * 4096).unwrap();
+        HostMemory::new(HostWindow { base: BASE, memory, managed_bytes: 2 * PAGE })
     }
 
     #[test]
@@ -128,6 +151,13 @@ mod tests {
             let refused = host.map(at, address, bytes);
             assert!(matches!(refused, Err(DeviceError::BadRange { .. })), "{at:#x} {address:#x}");
         }
+        for (at, is_managed) in [(BASE + 8 * PAGE - 1, false), (BASE + 8 * PAGE, true)] {
+            assert_eq!(
+                (host.managed(at).is_some(), host.window(at).is_none()),
+                (is_managed, is_managed)
+            );
+        }
+        assert!(host.managed(BASE + 10 * PAGE).is_none() && host.managed(BASE - 1).is_none());
         host.map(HOST + 3 * PAGE, BASE, PAGE).unwrap();
         host.unmap(HOST).unwrap();
         assert!(host.unmap(HOST).is_err() && host.window(HOST).is_none());

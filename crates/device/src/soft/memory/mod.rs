@@ -8,6 +8,7 @@ mod apart;
 mod copy;
 mod frames;
 mod host;
+mod managed;
 mod moving;
 mod route;
 mod slots;
@@ -16,12 +17,10 @@ mod table;
 pub(crate) mod tlb;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
-
-use weft_ring::SharedMemory;
 
 pub(crate) use copy::{Copying, Filling};
 pub use frames::{FrameStore, physical};
+pub use host::HostWindow;
 pub(crate) use moving::Copied;
 pub(crate) use route::Via;
 pub use slots::{Geometry, PhysicalTable, PrivateTable, Translation};
@@ -49,8 +48,8 @@ pub struct MemoryConfig {
     pub base: u64,
     /// Bytes of device addresses.
     pub len: u64,
-    /// Pinned host memory that kernels may access, and the address it has for the tenant.
-    pub window: Option<(u64, Arc<SharedMemory>)>,
+    /// Host memory that kernels may access.
+    pub window: Option<HostWindow>,
     /// Allocations, and blocks' shared memory, end at the byte that was asked for, not at the end
     /// of the unit that a GPU hands out.
     pub exact_bounds: bool,
@@ -61,8 +60,19 @@ struct Allocation {
     bytes: u64,
     pages: u64,
     runs: Vec<FrameRun>,
-    /// The frames are another session's.
-    borrowed: bool,
+    kind: Kind,
+}
+
+/// Whose memory an allocation is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    /// The session's, in the device's own memory.
+    Own,
+    /// Another session's.
+    Borrowed,
+    /// The session's, and the tenant's too: its bytes lie in the window, its frames only pay for
+    /// them and say which slot they need.
+    Managed,
 }
 
 /// A session's memory.
@@ -146,8 +156,8 @@ impl Memory {
             }
         };
         self.map(start, bytes_exact, &runs);
-        let borrowed = false;
-        self.allocations.insert(start, Allocation { bytes: bytes_exact, pages, runs, borrowed });
+        let (bytes, kind) = (bytes_exact, Kind::Own);
+        self.allocations.insert(start, Allocation { bytes, pages, runs, kind });
         Ok(start)
     }
 
@@ -165,7 +175,7 @@ impl Memory {
     /// # Errors
     /// As [`crate::Device::export`].
     pub(crate) fn export(&mut self, address: u64) -> Result<[u8; 16], DeviceError> {
-        let own = self.allocations.get(&address).filter(|allocation| !allocation.borrowed);
+        let own = self.allocations.get(&address).filter(|own| own.kind == Kind::Own);
         let own = own.ok_or(DeviceError::NotAnAllocation { address })?;
         self.source.export(own.bytes, &own.runs)
     }
@@ -190,7 +200,7 @@ impl Memory {
         }
         let ForeignFrames { runs, number, .. } = foreign;
         self.map(address, bytes, &runs);
-        self.allocations.insert(address, Allocation { bytes, pages, runs, borrowed: true });
+        self.allocations.insert(address, Allocation { bytes, pages, runs, kind: Kind::Borrowed });
         Ok(Import { address, bytes, number })
     }
 
@@ -203,13 +213,18 @@ impl Memory {
             self.allocations.remove(&address).ok_or(DeviceError::NotAnAllocation { address })?;
         self.table.clear(address / PAGE, allocation.pages);
         self.generation += 1;
-        if allocation.borrowed {
-            self.store.return_borrowed(&allocation.runs);
-        } else {
-            for run in &allocation.runs {
-                self.store.clear(*run);
+        match allocation.kind {
+            Kind::Borrowed => self.store.return_borrowed(&allocation.runs),
+            Kind::Own => {
+                for run in &allocation.runs {
+                    self.store.clear(*run);
+                }
+                self.source.give_back(&allocation.runs);
             }
-            self.source.give_back(&allocation.runs);
+            Kind::Managed => {
+                self.source.give_back(&allocation.runs);
+                return Ok(());
+            }
         }
         self.space.give_back(address, (allocation.pages + 1) * PAGE);
         Ok(())

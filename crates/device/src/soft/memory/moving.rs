@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::mem;
 
-use super::{FrameStore, Memory, physical};
+use super::{FrameStore, Kind, Memory, physical};
 use crate::{DeviceError, FrameRun, MovedRun, PAGE};
 
 /// Bytes copied between two requests for pages to copy to: the system clears those, and what is
@@ -45,14 +45,14 @@ impl Memory {
             let translated: Option<Vec<Vec<FrameRun>>> =
                 allocation.runs.iter().map(|run| MovedRun::of(*run, moved)).collect();
             let new: Vec<FrameRun> = match translated {
-                Some(new) if !allocation.borrowed => {
+                Some(new) if allocation.kind != Kind::Borrowed => {
                     self.store.copy(&allocation.runs, &store, &new)?;
                     new.into_iter().flatten().collect()
                 }
                 Some(new) if self.store.lends(&allocation.runs, &mut store, &new) => {
                     new.into_iter().flatten().collect()
                 }
-                _ if allocation.borrowed => Vec::new(),
+                _ if allocation.kind == Kind::Borrowed => Vec::new(),
                 _ => return Err(left_out()),
             };
             runs.insert(*address, new);

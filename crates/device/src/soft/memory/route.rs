@@ -124,7 +124,7 @@ impl Memory {
         parts.collect()
     }
 
-    fn touch(&self, page: u64) {
+    pub(super) fn touch(&self, page: u64) {
         let Some(table) = &self.store.table else { return };
         let part = table.geometry().part_of(page);
         let mut touched = self.touched.borrow_mut();
@@ -164,6 +164,9 @@ impl Memory {
             tail = next.bytes;
         }
         let len = (last - first) * PAGE + tail;
+        if let Some(host) = self.managed(first * PAGE) {
+            return Some(Window { lo: first * PAGE, len, host, shared: true });
+        }
         let offset = usize::try_from((frame - (page - first)) * PAGE).ok()?;
         Some(Window {
             lo: first * PAGE,

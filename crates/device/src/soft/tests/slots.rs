@@ -3,11 +3,11 @@
 
 use std::sync::{Arc, Mutex};
 
-use weft_ring::{Access, MemoryFile};
+use weft_ring::{Access, MemoryFile, SharedMemory};
 
 use super::super::{
-    FrameStore, Geometry, MemoryConfig, PhysicalTable, PrivateTable, SoftConfig, Translation,
-    physical,
+    FrameStore, Geometry, HostWindow, MemoryConfig, PhysicalTable, PrivateTable, SoftConfig,
+    Translation, physical,
 };
 use super::faults::kernel;
 use super::*;
@@ -64,23 +64,27 @@ impl OneVgpu {
 
     pub(super) fn session(&self) -> SoftDevice {
         let source = Box::new(LocalFrames::new(self.geometry.pages() * PAGE));
-        soft(self.store(), source, Some((self.page.clone(), self.session)))
+        soft(self.store(), source, None, Some((self.page.clone(), self.session)))
     }
 }
 
 fn soft(
     store: FrameStore,
     source: Box<dyn FrameSource>,
+    window: Option<HostWindow>,
     page: Option<(DevicePage, u32)>,
 ) -> SoftDevice {
     let memory =
-        MemoryConfig { store, source, base: BASE, len: 1 << 30, window: None, exact_bounds: false };
+        MemoryConfig { store, source, base: BASE, len: 1 << 30, window, exact_bounds: false };
     SoftDevice::new(SoftConfig { memory, memory_bytes: 1 << 20, clock: Clock::Real, page })
 }
 
 /// Pages of a slot in these tests, and words of what a vGPU fills: a little more than one slot.
 const SLOT_PAGES: u64 = 16;
 const WORDS: u32 = (SLOT_PAGES as u32 + 5) * 1024;
+
+/// Where programs of these tests have their window: a page of it is pinned memory.
+const WINDOW: u64 = 0x2000_0000_0000;
 
 /// A device of three slots, of which each of three vGPUs has two.
 struct Shared {
@@ -205,7 +209,10 @@ fn vgpus(skip: Option<usize>) -> (Vec<Bench>, Arc<Mutex<Shared>>) {
         let store = FrameStore::map(frames, Some(table)).unwrap();
         let local = LocalFrames::new(geometry.pages() * PAGE);
         let source = Daemon { vgpu, frames: local, shared: Arc::clone(&shared) };
-        let mut device = soft(store, Box::new(source), None);
+        let managed_bytes = u64::from(WORDS) * 4;
+        let memory = SharedMemory::anonymous((PAGE + managed_bytes) as usize).unwrap();
+        let window = HostWindow { base: WINDOW, memory, managed_bytes };
+        let mut device = soft(store, Box::new(source), Some(window), None);
         let module = device.load(&[ORACLE.as_bytes()]).unwrap();
         Bench { device, module }
     });
@@ -255,9 +262,29 @@ const ORACLE: &str = "
 
 /// What a run of turns in this order ends with: the outcomes, and words that were not the vGPU's.
 fn oracle(benches: &mut [Bench], turns: impl Iterator<Item = usize>) -> (Vec<Outcome>, u32) {
+    let memory = benches.iter_mut().map(|b| b.alloc(u64::from(WORDS) * 4)).collect();
+    oracle_in(memory, benches, turns)
+}
+
+/// The same with managed memory.
+fn oracle_of_managed(
+    benches: &mut [Bench],
+    turns: impl Iterator<Item = usize>,
+) -> (Vec<Outcome>, u32) {
+    let memory = |bench: &mut Bench| {
+        bench.device.manage(WINDOW + PAGE, u64::from(WORDS) * 4).unwrap();
+        WINDOW + PAGE
+    };
+    oracle_in(benches.iter_mut().map(memory).collect(), benches, turns)
+}
+
+fn oracle_in(
+    memory: Vec<u64>,
+    benches: &mut [Bench],
+    turns: impl Iterator<Item = usize>,
+) -> (Vec<Outcome>, u32) {
     let id = |vgpu: usize| 0x1111_0000 * (vgpu as u32 + 1);
     let blocks = WORDS / 1024;
-    let memory: Vec<u64> = benches.iter_mut().map(|b| b.alloc(u64::from(WORDS) * 4)).collect();
     let mut outcomes = Vec::new();
     let mut run = |bench: &mut Bench, name: &str, vgpu: usize| {
         let args = [Arg::U64(memory[vgpu]), Arg::U32(id(vgpu))];
@@ -294,6 +321,73 @@ fn everybody_finds_its_own_memory_after_every_switch() {
     assert_eq!(wrong, 0);
     let shared = shared.lock().unwrap();
     assert!(shared.copies > 100, "only {} copies: nothing was at stake", shared.copies);
+}
+
+#[test]
+fn managed_memory_has_slots_and_is_found_after_every_switch() {
+    let (mut benches, shared) = vgpus(None);
+    let (outcomes, wrong) = oracle_of_managed(&mut benches, turns(200));
+    assert!(outcomes.iter().all(|outcome| *outcome == Outcome::Done), "{outcomes:?}");
+    assert_eq!(wrong, 0);
+    let copies = shared.lock().unwrap().copies;
+    assert!(copies > 100, "only {copies} copies: it has no slots");
+    for bench in &mut benches {
+        let free = bench.device.memory_use().free;
+        bench.device.free(WINDOW + PAGE).unwrap();
+        assert_eq!(bench.device.memory_use().free, free + u64::from(WORDS) * 4, "was paid for");
+    }
+    // What is freed is not there any more.
+    let args = [Arg::U64(WINDOW + PAGE), Arg::U32(0)];
+    let bench = &mut benches[0];
+    bench.start(bench.launch("check", 1, 1024, &args));
+    assert!(matches!(finish(&mut bench.device)[..], [Outcome::Fault(_)]));
+}
+
+/// The negative control: an entry that nobody wrote is not the vGPU's, wherever the bytes lie.
+#[test]
+fn a_device_that_skips_one_copy_of_managed_memory_is_caught() {
+    for skipped in [3, 8, 21, 40] {
+        let (mut benches, _shared) = vgpus(Some(skipped));
+        let (outcomes, _) = oracle_of_managed(&mut benches, turns(60));
+        let faults = outcomes.iter().filter(|outcome| **outcome != Outcome::Done).count();
+        assert!(faults > 0, "copy {skipped} was skipped and nobody noticed");
+    }
+}
+
+#[test]
+fn managed_memory_is_whole_free_pages_behind_the_window_within_the_quota() {
+    let (at, all, quota) = (WINDOW + PAGE, 16 * PAGE, 8 * PAGE);
+    let memory = SharedMemory::anonymous((PAGE + all) as usize).unwrap();
+    let window = HostWindow { base: WINDOW, memory, managed_bytes: all };
+    let (store, source) = (FrameStore::local(quota).unwrap(), LocalFrames::new(quota));
+    let mut device = soft(store, Box::new(source), Some(window), None);
+    device.manage(at + PAGE, 2 * PAGE).unwrap();
+    for (address, bytes) in [
+        (WINDOW, PAGE),
+        (WINDOW, 2 * PAGE),
+        (at, 2 * PAGE),
+        (at + PAGE, PAGE),
+        (at + 2 * PAGE, PAGE),
+        (at + 3 * PAGE, all),
+        (at + all, PAGE),
+        (at + 8, PAGE),
+        (at, 8),
+        (at, 0),
+        (u64::MAX - PAGE + 1, PAGE),
+    ] {
+        let refused = device.manage(address, bytes);
+        assert!(matches!(refused, Err(DeviceError::BadRange { .. })), "{address:#x} {bytes:#x}");
+    }
+    device.manage(at, PAGE).unwrap();
+    device.manage(at + 3 * PAGE, PAGE).unwrap();
+    assert!(device.export(at).is_err(), "the program's bytes are no other session's");
+    device.alloc(3 * PAGE).unwrap();
+    for bytes in [2 * PAGE, 9 * PAGE] {
+        let refused = device.manage(at + 4 * PAGE, bytes);
+        assert!(matches!(refused, Err(DeviceError::OutOfMemory { .. })), "{refused:?}");
+    }
+    device.manage(at + 4 * PAGE, PAGE).unwrap();
+    assert_eq!(device.memory_use().free, 0);
 }
 
 /// Two that execute at the same time and share a slot: the one whose slots are taken after every

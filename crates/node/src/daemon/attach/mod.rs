@@ -266,6 +266,7 @@ fn welcome(daemon: &Daemon, session: &Session, vgpu: &Vgpu) -> Welcome {
         capability_minor: info.compute_capability.1,
         memory_bytes: vgpu.memory_bytes,
         pinned_bytes: session.start.pinned_bytes,
+        managed_bytes: session.start.managed_bytes,
         attributes,
         placement: session.start.part.map(RegionPart::placement),
     }
