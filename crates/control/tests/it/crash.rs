@@ -3,7 +3,7 @@
 use weft_api::v1::{ClientError, Instance, InstanceState, Kind, NewNode, ProjectChange, Quota};
 use weft_control::plan::Step;
 
-use crate::support::{Program, eventually, shared};
+use crate::support::{Program, eventually, quota, shared};
 
 /// Where the program is killed: before a step, in the middle, when it was done and is not kept, and
 /// when it was kept.
@@ -36,7 +36,7 @@ pub(crate) fn set_up(program: &Program) {
     let client = program.client();
     let (admin, gateway) = (program.node.socket.display().to_string(), None);
     client.put_node("n", &NewNode { admin, gateway, host: None }).unwrap();
-    let quota = Quota { cgpus: 100, memory_mib: 1 << 20, exclusive_gpus: 4 };
+    let quota = quota(100, 1 << 20, 4);
     client.put_project("p", &ProjectChange { quota }).unwrap();
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn terminate(program: &Program, id: &str) {
     match program.client().delete_instance(id) {
         Ok(_) => {}
         // It may be killed before it answers.
-        Err(ClientError::Unreachable { .. }) => {}
+        Err(ClientError::Unreachable { .. } | ClientError::Unanswered { .. }) => {}
         Err(error) => panic!("{error}"),
     }
 }

@@ -14,7 +14,7 @@ use weft_api::node::{
     Answer, Attainment, DeviceReport, GatewayReport, GrantReport, MemoryReport, NodeReport,
     Request, VgpuReport, VgpuState,
 };
-use weft_api::v1::{Client, NewInstance, Quota};
+use weft_api::v1::{Client, NewInstance, NewQuota, Quota};
 use weft_control::allocate::Allocator;
 use weft_control::crash::Crash;
 use weft_control::engine::Engine;
@@ -62,6 +62,11 @@ pub(crate) fn new(cgpus: u32) -> NewInstance {
         sla_us: None,
         user_data: None,
     }
+}
+
+/// A quota that says nothing of weight and class.
+pub(crate) fn quota(cgpus: u64, memory_mib: u64, exclusive_gpus: u64) -> NewQuota {
+    NewQuota { cgpus, memory_mib, exclusive_gpus, weight: None, user_facing: None }
 }
 
 /// Everything in this process, and nothing real outside.
@@ -116,7 +121,8 @@ impl Cloud {
 
     /// A project that may have everything.
     pub(crate) fn project(&self, name: &str) {
-        let quota = Quota { cgpus: 1 << 40, memory_mib: 1 << 40, exclusive_gpus: 1 << 40 };
+        let most = 1 << 40;
+        let quota = Quota { user_facing: most, ..quota(most, most, most).into() };
         self.store.put_project(name, quota, None).unwrap();
     }
 }

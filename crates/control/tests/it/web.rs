@@ -11,7 +11,7 @@ use std::thread;
 use weft_api::v1::{Client, InstanceState, NewToken, Quota, Role};
 
 use crate::http::{raw, serve};
-use crate::support::{Cloud, eventually, shared};
+use crate::support::{Cloud, eventually, quota, shared};
 
 /// Asks for the page with a cookie.
 fn page(address: SocketAddr, cookie: &str) -> (u16, String) {
@@ -225,7 +225,7 @@ fn a_browser_shows_the_page_and_what_comes_later() {
     };
     let cloud = Cloud::new(&[3, 2]);
     let (admin, address) = serve(&cloud);
-    let quota = Quota { cgpus: 16, memory_mib: 65_536, exclusive_gpus: 2 };
+    let quota = Quota::from(quota(16, 65_536, 2));
     for (project, cgpus) in [("physics", 3), ("biology", 2)] {
         cloud.store.put_project(project, quota, None).unwrap();
         let secret = token(&admin, project, Role::Member);
