@@ -33,7 +33,7 @@ use weft_control::service::Service;
 use weft_control::signals::Signals;
 use weft_control::store::postgres::{Access, Postgres, Terms};
 use weft_control::store::sqlite::Sqlite;
-use weft_control::store::{Store, TokenRow};
+use weft_control::store::{Store, StoreError, TokenRow};
 use weft_control::tls::{self, Certificates, Secured};
 use weft_control::{clock, http, random, sweep};
 
@@ -558,14 +558,23 @@ pub(crate) fn listen(options: &ServiceOptions) -> Result<TcpListener> {
     Ok(listener)
 }
 
-/// Looks for what should not be there now, and every now and then.
-fn sweep_always(engine: Arc<Engine>, every_s: u64) -> Result<()> {
-    engine.world().store.recount()?;
-    // What was begun goes on whether everything can be looked at or not.
-    for id in engine.world().store.unsettled()? {
+/// What was begun goes on, whether everything else can be looked at or not.
+fn go_on(engine: &Engine) -> Result<(), StoreError> {
+    let store = &engine.world().store;
+    store.recount()?;
+    for id in store.unsettled()? {
         engine.kick(&id);
     }
+    Ok(())
+}
+
+/// Looks for what should not be there now, and every now and then.
+fn sweep_always(engine: Arc<Engine>, every_s: u64) -> Result<()> {
     thread::Builder::new().name("sweep".to_owned()).spawn(move || {
+        while let Err(error) = go_on(&engine) {
+            tracing::warn!(%error, "what was begun cannot be looked at now");
+            thread::sleep(LISTEN_EVERY);
+        }
         loop {
             match sweep::sweep(&engine) {
                 Ok(swept) if swept == sweep::Swept::default() => {}
@@ -575,7 +584,9 @@ fn sweep_always(engine: Arc<Engine>, every_s: u64) -> Result<()> {
             let next = Instant::now() + Duration::from_secs(every_s);
             while every_s == 0 || Instant::now() < next {
                 thread::sleep(LISTEN_EVERY);
-                sweep::ask_unreachable(engine.world());
+                if sweep::ask_unreachable(engine.world()) {
+                    break;
+                }
             }
         }
     })?;

@@ -213,14 +213,17 @@ fn lost_vgpu(world: &World, id: &str, found: &OnNodes) -> Result<Option<String>,
     Ok(None)
 }
 
-/// Hears whether nodes that did not answer do so again.
-pub fn ask_unreachable(world: &World) {
+/// Hears whether nodes that did not answer do so again; whether one does. It may have been started
+/// again, and then what leads to it is to be looked at.
+pub fn ask_unreachable(world: &World) -> bool {
+    let mut answers = false;
     for name in world.allocator.unreachable() {
         match world.store.node(&name) {
             // Whether it answers, `answered` keeps.
-            Ok(Some(node)) => drop(ask(world, &node)),
+            Ok(Some(node)) => answers |= ask(world, &node).is_ok(),
             Ok(None) => world.allocator.note_answer(&name, None),
             Err(_) => {}
         }
     }
+    answers
 }

@@ -248,3 +248,38 @@ impl Nodes for Fake {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vms_that_are_kept_outlive_the_process() {
+        let scratch = tempfile::tempdir().unwrap();
+        let open = || Fake::at(scratch.path().join("vms")).unwrap();
+        let vm = VmSpec {
+            id: "i1".to_owned(),
+            name: "i1".to_owned(),
+            project: "p".to_owned(),
+            slot: 1,
+            cgpus: 1,
+            host: Some("h".to_owned()),
+            environment: Vec::new(),
+            gateways: Vec::new(),
+            nodes: BTreeMap::new(),
+            user_data: String::new(),
+        };
+        let (standby, leader) = (open(), open());
+        leader.create(&vm).unwrap();
+        drop(leader);
+        for other in [standby, open()] {
+            assert_eq!(other.state("i1").unwrap(), VmState::Active);
+            assert_eq!(other.inventory().unwrap(), ["i1"]);
+            assert_eq!(other.port("i1").unwrap().unwrap().0, "h");
+        }
+        let last = open();
+        assert!(last.terminate("i1").unwrap() && last.terminate("i1").unwrap());
+        assert_eq!(last.state("i1").unwrap(), VmState::Absent);
+        assert!(open().inventory().unwrap().is_empty());
+    }
+}

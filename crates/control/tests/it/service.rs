@@ -602,7 +602,8 @@ fn nodes_that_do_not_answer_get_nothing_new_until_they_do() {
     assert_eq!(people.held(), [(0, 0), (8192, 1)]);
     let full = people.create(&people.member, &shared(1, 1)).unwrap_err();
     assert!(full.detail.contains("the node that does not answer"), "{full}");
-    sweep::ask_unreachable(world);
+    assert!(sweep::ask_unreachable(world), "it answers again");
+    assert!(!sweep::ask_unreachable(world), "there is none to ask");
     people.create(&people.member, &shared(1, 1)).unwrap();
     assert_eq!(people.held(), [(1, 1), (8192, 1)]);
 }

@@ -273,6 +273,19 @@ fn report(name: &str, memory_bytes: u64) -> VgpuReport {
     }
 }
 
+/// Command lines of processes in which these words are.
+pub(crate) fn processes_with(words: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if line.contains(words) {
+            found.push(line);
+        }
+    }
+    found
+}
+
 /// The real program with the local provisioner.
 pub(crate) struct Program {
     pub(crate) folder: TempDir,
@@ -383,6 +396,11 @@ impl Program {
         self.process.as_ref().unwrap().id()
     }
 
+    /// The administrator's token.
+    pub(crate) fn token(&self) -> &str {
+        &self.token
+    }
+
     /// A client with the administrator's token.
     pub(crate) fn client(&self) -> Client {
         Client::new(&self.url, &self.token).unwrap()
@@ -411,16 +429,7 @@ impl Program {
 
     /// Processes whose command line names this folder.
     pub(crate) fn processes(&self) -> Vec<String> {
-        let vms = self.vms().display().to_string();
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let line = String::from_utf8_lossy(&line).replace('\0', " ");
-            if line.contains(&vms) {
-                found.push(line);
-            }
-        }
-        found
+        processes_with(&self.vms().display().to_string())
     }
 }
 
