@@ -1,5 +1,7 @@
 //! What `gsaas` makes of answers that do not come, against servers that are a socket and a script.
 
+#![expect(clippy::unwrap_used, reason = "a panic is a test's report")]
+
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Output};

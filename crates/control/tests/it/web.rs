@@ -80,6 +80,7 @@ fn everybody_sees_what_the_token_may_see() {
         theirs.as_str(),
         "<h2>GPUs <small>2 with 2048 of 16384 MiB given out",
         "<meter max=8192 value=2048>",
+        "<th class=n>Weight</th><th class=n>User-facing cGPUs</th>",
         "512 MiB, weight 1",
         "InstanceCreate",
     ] {

@@ -27,8 +27,8 @@ impl From<postgres::Error> for StoreError {
 /// Whether nothing is wrong but that the database does not answer, or takes nobody now.
 fn is_away(error: &postgres::Error) -> bool {
     match error.code() {
-        // Connections (08), resources such as their number or the disk (53), and what its owner does
-        // (57P): it is stopped, starting or was killed.
+        // Connections (08), resources such as their number or the disk (53), and what its owner
+        // does (57P): it is stopped, starting or was killed.
         Some(code) => ["08", "53", "57P"].iter().any(|class| code.code().starts_with(class)),
         None => {
             let source = error.source();
