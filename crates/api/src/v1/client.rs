@@ -29,6 +29,9 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// Who waits for a replica to lead asks again after this time, if nobody says how long it may take.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
+/// And not sooner, whatever is said.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
 /// Bytes of a key that nobody else has.
 const KEY_BYTES: usize = 16;
 
@@ -167,7 +170,7 @@ impl Client {
                 }
                 ClientError::Unanswered { .. } if asked.may_be_repeated() => ASK_AGAIN,
                 ClientError::Refused(problem) if is_passing(problem) => {
-                    problem.retry_after_s.map_or(ASK_AGAIN, Duration::from_secs)
+                    problem.retry_after_s.map_or(ASK_AGAIN, Duration::from_secs).max(PAUSE_MIN)
                 }
                 ClientError::Unreachable { .. }
                 | ClientError::Unanswered { .. }

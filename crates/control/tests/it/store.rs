@@ -95,6 +95,7 @@ on_every_store! {
     an_instance_that_fails_stays_to_be_seen,
     a_request_is_carried_out_once,
     a_quota_is_of_all_that_a_project_has,
+    a_project_of_before_keeps_the_weight_and_the_class_that_it_has,
     a_quota_of_an_earlier_version_is_one,
     what_an_earlier_version_counted_is_counted_anew,
     tokens_come_and_go,
@@ -388,6 +389,34 @@ fn a_quota_is_of_all_that_a_project_has(place: &Place) {
     assert_eq!(used, all);
     let nobody = Reservation { project: "x".into(), ..reservation("k", 2, 1, Mode::Shared, 1) };
     assert!(matches!(store.reserve(nobody).wait(), Err(StoreError::Missing(_))));
+}
+
+/// Whoever had more than is given without being asked for keeps as much, and no more.
+fn a_project_of_before_keeps_the_weight_and_the_class_that_it_has(place: &Place) {
+    let store = opened(place);
+    let most = Quota { weight: 90_000, user_facing: 9, ..quota(4, 9_000, 1).into() };
+    store.put_project("p", most, None).unwrap();
+    store.put_project("plain", quota(4, 100, 1).into(), None).unwrap();
+    let mut greedy = reservation("i", 1, 100, Mode::Shared, 0);
+    (greedy.spec.weight, greedy.spec.sla_us) = (10_000, 20_000);
+    store.reserve(greedy).wait().unwrap();
+    store.reserve(reservation("j", 2, 1000, Mode::Exclusive, 0)).wait().unwrap();
+    drop(store);
+    let before = "ALTER TABLE projects DROP COLUMN quota_weight;
+                  ALTER TABLE projects DROP COLUMN quota_user_facing;
+                  ALTER TABLE projects DROP COLUMN used_weight;
+                  ALTER TABLE projects DROP COLUMN used_user_facing;
+                  ALTER TABLE instances DROP COLUMN uncharged;";
+    place.directly(before).unwrap();
+    place.set_version(-1);
+    let store = place.open().unwrap();
+    let (may, has) = store.project("p").unwrap().unwrap();
+    assert_eq!((may.weight, may.user_facing), (10_000, 1));
+    let (weight, user_facing) = (10_000, 1);
+    let all = Quota { cgpus: 2, memory_mib: 1100, exclusive_gpus: 1, weight, user_facing };
+    assert_eq!(has, all);
+    let (may, has) = store.project("plain").unwrap().unwrap();
+    assert_eq!((may, has), (quota(4, 100, 1).into(), Quota::default()));
 }
 
 /// A replica of the version before makes projects without the columns that it does not know.
