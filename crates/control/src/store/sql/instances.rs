@@ -112,7 +112,11 @@ fn charge(link: &mut impl Link, project: &str, more: &Quota) -> Result<(), Store
 }
 
 /// The project has its instance's part of the quota back, if it did not before; whether that is so.
-fn uncharge(link: &mut impl Link, found: &InstanceRow) -> Result<bool, StoreError> {
+fn uncharge(
+    link: &mut impl Link,
+    found: &InstanceRow,
+    cgpus: &[CgpuRow],
+) -> Result<bool, StoreError> {
     let changed = link.change(
         "UPDATE instances SET uncharged = true WHERE id = $1 AND NOT uncharged",
         &[(&found.id).into()],
@@ -120,7 +124,6 @@ fn uncharge(link: &mut impl Link, found: &InstanceRow) -> Result<bool, StoreErro
     if changed == 0 {
         return Ok(false);
     }
-    let cgpus = cgpus_of(link, &found.id)?;
     let memory_mib = cgpus.iter().map(|cgpu| cgpu.memory_mib).sum();
     let less = demand(&found.spec, cgpus.len() as u64, memory_mib);
     let missing = || StoreError::Missing(format!("project {}", found.project));
@@ -137,7 +140,8 @@ pub(super) fn give_quota_back(
 ) -> Result<(), StoreError> {
     let found = find(link, instance)?.filter(|found| found.wanted == Wanted::Absent);
     let Some(found) = found.filter(|found| found.ended_ms.is_none()) else { return Ok(()) };
-    if uncharge(link, &found)? { tell(link, instance, event) } else { Ok(()) }
+    let cgpus = cgpus_of(link, instance)?;
+    if uncharge(link, &found, &cgpus)? { tell(link, instance, event) } else { Ok(()) }
 }
 
 /// Counts anew what every project has: a replica of an earlier version, which knows neither
@@ -546,8 +550,8 @@ pub(super) fn release(
 
 /// GPUs and the project's account are without what an instance has.
 fn give_back(link: &mut impl Link, found: &InstanceRow) -> Result<(), StoreError> {
-    uncharge(link, found)?;
     let cgpus = cgpus_of(link, &found.id)?;
+    uncharge(link, found, &cgpus)?;
     let mut of_gpu: BTreeMap<u32, (u64, u32)> = BTreeMap::new();
     for cgpu in &cgpus {
         let sum = of_gpu.entry(cgpu.gpu).or_default();
