@@ -348,21 +348,27 @@ pub fn broken(error: StoreError) -> Problem {
         StoreError::KeyReused => Kind::Invalid,
         StoreError::Exists(_)
         | StoreError::InUse(_)
+        | StoreError::LastAdmin(_)
         | StoreError::Changed
         | StoreError::Repeated(_) => Kind::Conflict,
         StoreError::NotLeader(_) => Kind::NotLeader,
+        StoreError::Away(_) => Kind::StoreAway,
         StoreError::Broken(_) => Kind::Internal,
     };
     let problem = Problem::new(kind, error.to_string());
     match error {
         StoreError::Quota(_) => {
-            problem.hint("terminate instances, or ask an administrator for more")
+            problem.hint("ask for less, terminate instances, or ask an administrator for more")
+        }
+        StoreError::LastAdmin(_) => problem.hint("make another one first"),
+        StoreError::Away(_) => {
+            problem.hint("what runs goes on; try again in a moment, or look at the database")
         }
         StoreError::NotLeader(Some(leader)) => {
-            let hint = format!("ask {leader}");
+            let hint = format!("ask {leader}, or try again in a moment");
             Problem { leader: Some(leader), ..problem.hint(hint) }
         }
-        StoreError::NotLeader(None) => problem.hint("one takes over soon: try again in a moment"),
+        StoreError::NotLeader(None) => problem.hint("try again in a moment"),
         StoreError::Changed
         | StoreError::Exists(_)
         | StoreError::Missing(_)

@@ -75,7 +75,14 @@ impl Plane {
             };
             store.put_node(&node, &gpus, None)?;
         }
-        let quota = Quota { cgpus: 1 << 40, memory_mib: 1 << 40, exclusive_gpus: 1 << 40 };
+        let most = 1 << 40;
+        let quota = Quota {
+            cgpus: most,
+            memory_mib: most,
+            exclusive_gpus: most,
+            weight: most,
+            user_facing: most,
+        };
         store.put_project("bench", quota, None)?;
         let project = Some("bench".to_owned());
         let role = Role::Member;

@@ -19,6 +19,10 @@ use crate::store::{InstanceRow, StoreError, Wanted};
 /// Attempts at a step of making an instance.
 const ATTEMPTS_MAX: u32 = 6;
 
+/// At so many attempts at a step of removing an instance, some seconds after the first one, it does
+/// not count for its project any longer: what cannot be reached is no fault of the project's.
+const CHARGED_ATTEMPTS: u32 = 8;
+
 /// How long the first pause is; each next one is twice as long.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -225,6 +229,12 @@ impl Engine {
                 detail: Some(words.clone()),
             };
             self.world.store.tell(&instance.id, &event)?;
+        }
+        if !is_making && attempts.is_multiple_of(CHARGED_ATTEMPTS) {
+            let detail = Some("the project's quota is given back; the GPUs stay taken".to_owned());
+            let (at_ms, step) = (clock::now_ms(), name.to_owned());
+            let event = Event { at_ms, step, kind: EventKind::Retry, took_us: 0, detail };
+            self.world.store.give_quota_back(&instance.id, &event)?;
         }
         if gives_up {
             self.lock().attempts.remove(&instance.id);

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use axum::body::{Body, to_bytes};
 use axum::extract::{Query, RawPathParams, Request};
-use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName};
+use axum::http::header::{AUTHORIZATION, CONTENT_TYPE, HeaderName, RETRY_AFTER};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::Response;
 use axum::routing::{MethodFilter, MethodRouter, on};
@@ -158,7 +158,11 @@ fn shown(status: u16, reply: Reply) -> Response {
 fn refused(problem: &Problem) -> Response {
     // A problem of strings and a number can be written.
     let bytes = serde_json::to_vec(problem).unwrap_or_default();
-    response(problem.status, "application/problem+json", bytes.into())
+    let mut response = response(problem.status, "application/problem+json", bytes.into());
+    if let Some(seconds) = problem.retry_after_s {
+        response.headers_mut().insert(RETRY_AFTER, seconds.into());
+    }
+    response
 }
 
 fn response(status: u16, kind: &'static str, body: Body) -> Response {

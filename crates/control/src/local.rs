@@ -14,10 +14,10 @@ use weft_api::v1::{Quota, Role};
 use weft_control::clock;
 use weft_control::nodes::{Nodes, Sockets};
 use weft_control::provision::local::Local;
-use weft_control::store::{Audit, NodeRow, Part, Store};
+use weft_control::store::{Audit, NodeRow, Store, TokenRow};
 
 use crate::args::LocalOptions;
-use crate::serve::{self, make_token};
+use crate::serve;
 use crate::{args, note};
 
 /// A node has started after this time, or has failed.
@@ -29,11 +29,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// VMs that share memory with the node at once: all of them are one user's, who has at most half.
 const MACHINES_MAX: u32 = 256;
 
-/// Tokens that are looked through.
-const TOKENS_MAX: u32 = 100_000;
-
 /// What the example's project may have.
-const QUOTA: Quota = Quota { cgpus: 128, memory_mib: 64 << 10, exclusive_gpus: 8 };
+const QUOTA: Quota =
+    Quota { cgpus: 128, memory_mib: 64 << 10, exclusive_gpus: 8, weight: 1_024, user_facing: 16 };
 
 /// `weft-control local`
 pub(crate) fn local(options: &LocalOptions) -> Result<()> {
@@ -165,20 +163,20 @@ fn tokens(folder: &Path, store: &dyn Store) -> Result<[PathBuf; 2]> {
         if path.exists() {
             continue;
         }
-        // Of an earlier run that was killed before the file was there. Nobody has the secret.
-        let is_left = store.tokens(&Part { limit: TOKENS_MAX, after: None, project: None })?;
-        if is_left.iter().any(|(known, _)| known == name) {
-            let audit = Audit {
-                at_ms: clock::now_ms(),
-                actor: "weft-control local".to_owned(),
-                project: None,
-                action: "token replaced, whose file is not there".to_owned(),
-                target: name.to_owned(),
-                status: 200,
-            };
-            store.remove_token(name, &audit)?;
-        }
-        let secret = make_token(store, name, role, project.map(str::to_owned))?;
+        let (at_ms, target) = (clock::now_ms(), name.to_owned());
+        let audit = Audit {
+            at_ms,
+            actor: "weft-control local".to_owned(),
+            project: None,
+            action: "token made, whose file is not there".to_owned(),
+            target: target.clone(),
+            status: 200,
+        };
+        // One of an earlier run that was killed before the file was there is nobody's.
+        let (secret, digest) = serve::new_secret()?;
+        let project = project.map(str::to_owned);
+        let token = TokenRow { name: target, project, role, created_ms: at_ms };
+        store.replace_token(&token, digest, &audit)?;
         let fresh = path.with_extension("new");
         let mut options = fs::File::options();
         let mut file = options.create(true).truncate(true).write(true).mode(0o600).open(&fresh)?;

@@ -33,7 +33,7 @@ use weft_control::service::Service;
 use weft_control::signals::Signals;
 use weft_control::store::postgres::{Access, Postgres, Terms};
 use weft_control::store::sqlite::Sqlite;
-use weft_control::store::{Store, TokenRow};
+use weft_control::store::{Store, StoreError, TokenRow};
 use weft_control::tls::{self, Certificates, Secured};
 use weft_control::{clock, http, random, sweep};
 
@@ -157,23 +157,20 @@ pub(crate) fn token(options: &TokenOptions) -> Result<()> {
     {
         store.put_project(project, weft_api::v1::Quota::default(), None)?;
     }
-    line(&make_token(store.as_ref(), name, *role, project.clone())?)
-}
-
-/// Makes a token; its secret.
-pub(crate) fn make_token(
-    store: &dyn Store,
-    name: &str,
-    role: Role,
-    project: Option<String>,
-) -> Result<String> {
-    let secret = random::hex(SECRET_BYTES)?;
-    let digest = random::digest(secret.as_bytes());
-    let token = TokenRow { name: name.to_owned(), project, role, created_ms: clock::now_ms() };
+    let (secret, digest) = new_secret()?;
+    let (project, created_ms) = (project.clone(), clock::now_ms());
+    let token = TokenRow { name: name.clone(), project, role: *role, created_ms };
     store.add_token(&token, digest, None).with_context(|| {
         format!("cannot make token `{name}`; if it is there, choose another name")
     })?;
-    Ok(secret)
+    line(&secret)
+}
+
+/// A secret that nobody has, and its digest.
+pub(crate) fn new_secret() -> Result<(String, [u8; 32])> {
+    let secret = random::hex(SECRET_BYTES)?;
+    let digest = random::digest(secret.as_bytes());
+    Ok((secret, digest))
 }
 
 /// Only one control plane has a folder. One that was just told to end is waited for.
@@ -333,7 +330,7 @@ fn outside(folder: &Path, options: &ServeOptions, cloud: Option<Cloud>) -> Resul
             (Arc::clone(&local) as _, local)
         }
         ProvisionerName::Fake => {
-            let fake = Arc::new(Fake::default());
+            let fake = Arc::new(Fake::at(folder.join("fake"))?);
             match options.host_endpoint.as_slice() {
                 [] => (Arc::clone(&fake) as _, fake),
                 _ => (fake, hosts()),
@@ -561,13 +558,23 @@ pub(crate) fn listen(options: &ServiceOptions) -> Result<TcpListener> {
     Ok(listener)
 }
 
-/// Looks for what should not be there now, and every now and then.
-fn sweep_always(engine: Arc<Engine>, every_s: u64) -> Result<()> {
-    // What was begun goes on whether everything can be looked at or not.
-    for id in engine.world().store.unsettled()? {
+/// What was begun goes on, whether everything else can be looked at or not.
+fn go_on(engine: &Engine) -> Result<(), StoreError> {
+    let store = &engine.world().store;
+    store.recount()?;
+    for id in store.unsettled()? {
         engine.kick(&id);
     }
+    Ok(())
+}
+
+/// Looks for what should not be there now, and every now and then.
+fn sweep_always(engine: Arc<Engine>, every_s: u64) -> Result<()> {
     thread::Builder::new().name("sweep".to_owned()).spawn(move || {
+        while let Err(error) = go_on(&engine) {
+            tracing::warn!(%error, "what was begun cannot be looked at now");
+            thread::sleep(LISTEN_EVERY);
+        }
         loop {
             match sweep::sweep(&engine) {
                 Ok(swept) if swept == sweep::Swept::default() => {}
@@ -577,7 +584,9 @@ fn sweep_always(engine: Arc<Engine>, every_s: u64) -> Result<()> {
             let next = Instant::now() + Duration::from_secs(every_s);
             while every_s == 0 || Instant::now() < next {
                 thread::sleep(LISTEN_EVERY);
-                sweep::ask_unreachable(engine.world());
+                if sweep::ask_unreachable(engine.world()) {
+                    break;
+                }
             }
         }
     })?;

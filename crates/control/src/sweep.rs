@@ -118,9 +118,11 @@ fn offer(world: &World, nodes: &[(String, NodeRow)]) {
     let mut hosts: BTreeMap<&str, u64> = BTreeMap::new();
     let part = Part { limit: NODES_MAX, after: None, project: None };
     let Ok(gpus) = world.store.gpus(&part) else { return };
+    let host_of: BTreeMap<&str, &str> =
+        nodes.iter().map(|(name, node)| (name.as_str(), node.host.as_str())).collect();
     for (_, gpu) in gpus.iter().filter(|(_, gpu)| gpu.in_service) {
-        if let Some((_, node)) = nodes.iter().find(|(_, node)| node.name == gpu.node) {
-            *hosts.entry(&node.host).or_default() += (gpu.found.memory_mib / MIB_OF_CGPU).max(1);
+        if let Some(host) = host_of.get(gpu.node.as_str()) {
+            *hosts.entry(host).or_default() += (gpu.found.memory_mib / MIB_OF_CGPU).max(1);
         }
     }
     for (host, cgpus) in hosts {
@@ -211,14 +213,17 @@ fn lost_vgpu(world: &World, id: &str, found: &OnNodes) -> Result<Option<String>,
     Ok(None)
 }
 
-/// Hears whether nodes that did not answer do so again.
-pub fn ask_unreachable(world: &World) {
+/// Hears whether nodes that did not answer do so again; whether one does. It may have been started
+/// again, and then what leads to it is to be looked at.
+pub fn ask_unreachable(world: &World) -> bool {
+    let mut answers = false;
     for name in world.allocator.unreachable() {
         match world.store.node(&name) {
             // Whether it answers, `answered` keeps.
-            Ok(Some(node)) => drop(ask(world, &node)),
+            Ok(Some(node)) => answers |= ask(world, &node).is_ok(),
             Ok(None) => world.allocator.note_answer(&name, None),
             Err(_) => {}
         }
     }
+    answers
 }

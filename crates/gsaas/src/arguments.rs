@@ -6,10 +6,14 @@ use std::fmt::Write as _;
 use std::fs;
 use std::io::Read as _;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap_complete::Shell;
 use weft_api::v1::{DEFAULT_ADDRESS, Locality, Mode, NewInstance, USER_DATA_BYTES_MAX, check_name};
+
+/// A lease of replicas is 10 s long, and whoever takes it over has begun within as many.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// What is asked for, and of whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +28,10 @@ pub(crate) struct Arguments {
     pub(crate) json: bool,
     /// Do not wait until it is done.
     pub(crate) no_wait: bool,
+    /// Print what a guest printed as it is, to a terminal too.
+    pub(crate) raw: bool,
+    /// For how long to ask again when no answer comes.
+    pub(crate) patience: Duration,
     /// The key of a creation that may be repeated.
     pub(crate) key: Option<String>,
     /// What to do.
@@ -111,8 +119,20 @@ const OPTIONS: &[Entry] = &[
     Entry("id", "VM", "t show console attach", "which VM"),
     Entry("gpu", "N", "drain undrain", "which GPU"),
     Entry("nowait", "", "l t", "do not wait until it is done"),
+    Entry("raw", "", "console", "print it to a terminal as it is; else commands to it are shown"),
     Entry("json", "", "*", "print JSON"),
-    Entry("url", "URL", "*", "the control plane; else GSAAS_URL, else this host"),
+    Entry(
+        "url",
+        "URL",
+        "*",
+        "the control plane, or its replicas with commas between; else GSAAS_URL, else this host",
+    ),
+    Entry(
+        "patience",
+        "SECONDS",
+        "*",
+        "how long to ask again when an answer is lost or no replica leads; 30 by default",
+    ),
     Entry(
         "ca",
         "FILE",
@@ -215,6 +235,11 @@ impl Arguments {
                 .map(PathBuf::from),
             json: given.take("json").is_some(),
             no_wait: given.take("nowait").is_some(),
+            raw: given.take("raw").is_some(),
+            patience: match given.take("patience") {
+                Some(seconds) => Duration::from_secs(number(&seconds, "patience")?.into()),
+                None => PATIENCE,
+            },
             key: given.take("key"),
             command: given.complete(command)?,
         };
@@ -498,6 +523,8 @@ mod tests {
             ("-list=3", "takes no value"),
             ("-l -ncgpu=2", "is it -ncgpus?"),
             ("-drain -gpu=x", "whole number"),
+            ("-list -patience=x", "whole number"),
+            ("-list -raw", "means nothing to -list"),
             ("-completion=tcsh", "powershell"),
             ("-l -ncgpus=1 -userdata=/nowhere/at/all", "cannot read"),
         ] {

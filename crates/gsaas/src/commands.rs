@@ -1,7 +1,7 @@
 //! What the commands do.
 
 use std::fs;
-use std::io::Write as _;
+use std::io::{IsTerminal as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::Path;
 use std::process::ExitCode;
@@ -10,7 +10,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde::Serialize;
-use weft_api::v1::{Attachment, Client, ClientError, Instance, InstanceState, Kind, Variable};
+use weft_api::v1::{
+    Attachment, Client, ClientError, Instance, InstanceState, Kind, NewInstance, Variable, new_key,
+};
 
 use crate::arguments::{Arguments, Command};
 use crate::{note, out, show};
@@ -30,8 +32,9 @@ pub(crate) fn run(client: &Client, arguments: &Arguments) -> Result<ExitCode> {
     let is_json = arguments.json;
     match &arguments.command {
         Command::Launch(new) => {
-            let begun = client.create_instance(arguments.key.as_deref(), new)?;
-            let instance = if arguments.no_wait { begun } else { ready(client, begun)? };
+            let begun = launch(client, arguments.key.as_deref(), new)?;
+            let instance =
+                if arguments.no_wait { begun } else { ready(client, begun, arguments.patience)? };
             if is_json {
                 print(&instance)?;
             } else {
@@ -41,7 +44,7 @@ pub(crate) fn run(client: &Client, arguments: &Arguments) -> Result<ExitCode> {
         Command::Terminate(id) => {
             let mut instance = client.delete_instance(id)?;
             if !arguments.no_wait {
-                instance = gone(client, instance)?;
+                instance = gone(client, instance, arguments.patience)?;
             }
             if is_json {
                 print(&instance)?;
@@ -63,7 +66,11 @@ pub(crate) fn run(client: &Client, arguments: &Arguments) -> Result<ExitCode> {
                 out(&show::instance(&instance, &cgpus, &operation))?;
             }
         }
-        Command::Console(id) => out(client.console(id)?.trim_end())?,
+        Command::Console(id) => {
+            let is_safe = arguments.raw || !std::io::stdout().is_terminal();
+            let text = client.console(id)?;
+            out(&if is_safe { text.trim_end().to_owned() } else { show::plain(text.trim_end()) })?;
+        }
         Command::Attach(id, folder) => attach(&client.attachment(id)?, folder)?,
         Command::Quota(project) => match client.project(project)? {
             project if is_json => print(&project)?,
@@ -84,6 +91,22 @@ pub(crate) fn run(client: &Client, arguments: &Arguments) -> Result<ExitCode> {
         Command::Completion(_) | Command::Help | Command::Version => {}
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Asks for a VM, with a key: so it can be asked again when an answer was lost.
+fn launch(client: &Client, key: Option<&str>, new: &NewInstance) -> Result<Instance> {
+    let key = key.map_or_else(new_key, |key| Ok(key.to_owned()))?;
+    client.create_instance(Some(&key), new).map_err(|error| {
+        let is_unknown = matches!(error, ClientError::Unanswered { .. });
+        let error = anyhow::Error::from(error);
+        if !is_unknown {
+            return error;
+        }
+        error.context(format!(
+            "it is not known whether the launch was accepted: the same command with -key={key} \
+             launches no second VM, and gsaas -list shows the one that may be there"
+        ))
+    })
 }
 
 /// Files for `weft-endpoint connect` (an address, and a line for each grant), and one with the
@@ -117,11 +140,28 @@ struct Wait {
     since: Instant,
     pause: Duration,
     is_told: bool,
+    patience: Duration,
 }
 
 impl Wait {
-    fn new() -> Self {
-        Self { since: Instant::now(), pause: PAUSE, is_told: false }
+    fn new(patience: Duration) -> Self {
+        Self { since: Instant::now(), pause: PAUSE, is_told: false, patience }
+    }
+
+    /// What has become of a VM that was accepted. A control plane that does not answer for a while
+    /// goes on with it when it does.
+    fn look(&self, client: &Client, id: &str) -> Result<Instance, ClientError> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            match client.instance(id) {
+                Err(ClientError::Unreachable { .. } | ClientError::Unanswered { .. })
+                    if Instant::now() < deadline =>
+                {
+                    thread::sleep(PAUSE_MAX);
+                }
+                answered => return answered,
+            }
+        }
     }
 
     fn a_while(&mut self, id: &str, what: &str) {
@@ -134,8 +174,8 @@ impl Wait {
     }
 }
 
-fn ready(client: &Client, mut instance: Instance) -> Result<Instance> {
-    let mut wait = Wait::new();
+fn ready(client: &Client, mut instance: Instance, patience: Duration) -> Result<Instance> {
+    let mut wait = Wait::new(patience);
     loop {
         match instance.state {
             InstanceState::Ready => return Ok(instance),
@@ -146,20 +186,28 @@ fn ready(client: &Client, mut instance: Instance) -> Result<Instance> {
             }
         }
         wait.a_while(&instance.id, "being made");
-        instance = client.instance(&instance.id)?;
+        let id = instance.id;
+        instance = wait.look(client, &id).with_context(|| {
+            format!("VM {id} was accepted; gsaas -show -id={id} says what has become of it")
+        })?;
     }
 }
 
-fn gone(client: &Client, mut instance: Instance) -> Result<Instance> {
-    let mut wait = Wait::new();
+fn gone(client: &Client, mut instance: Instance, patience: Duration) -> Result<Instance> {
+    let mut wait = Wait::new(patience);
     while instance.state == InstanceState::Terminating {
         wait.a_while(&instance.id, "being removed");
-        instance = match client.instance(&instance.id) {
+        instance = match wait.look(client, &instance.id) {
             Ok(instance) => instance,
             Err(ClientError::Refused(problem)) if problem.kind == Kind::NotFound => {
                 return Ok(Instance { state: InstanceState::Terminated, ..instance });
             }
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                let id = instance.id;
+                return Err(anyhow::Error::from(error).context(format!(
+                    "VM {id} is being removed; gsaas -show -id={id} says how far that is"
+                )));
+            }
         };
     }
     Ok(instance)

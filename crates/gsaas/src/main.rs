@@ -37,6 +37,7 @@ fn main() -> ExitCode {
     let done = arguments.token().and_then(|token| {
         let client =
             Client::with_authorities(&arguments.url, &token, arguments.authorities.as_deref())?;
+        let client = client.patient(arguments.patience);
         commands::run(&client, &arguments)
     });
     match done {
@@ -80,6 +81,7 @@ fn failed(error: &anyhow::Error) -> ExitCode {
             let is_full = [Kind::Quota, Kind::NoCapacity].contains(&problem.kind);
             ExitCode::from(if is_full { code::NO_ROOM } else { code::FAILED })
         }
+        Some(ClientError::Unanswered { .. }) => ExitCode::from(code::UNREACHABLE),
         Some(ClientError::Unreachable { .. }) => {
             note(
                 "hint: name the control plane with -url=http://HOST:PORT (or https://, with -ca) or GSAAS_URL",

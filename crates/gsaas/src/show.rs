@@ -1,6 +1,23 @@
 //! What people see.
 
+use std::fmt::Write as _;
+
 use weft_api::v1::{Cgpu, Gpu, Instance, Operation, Project};
+
+/// A text that tells a terminal nothing: what else than its lines and tabs would be a command to it
+/// is shown as a number.
+pub(crate) fn plain(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if letter.is_control() && !matches!(letter, '\n' | '\t') {
+            // A string takes everything.
+            let _ = write!(shown, "\\x{:02x}", u32::from(letter));
+        } else {
+            shown.push(letter);
+        }
+    }
+    shown
+}
 
 /// Columns, as wide as they must be.
 fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
@@ -13,7 +30,7 @@ fn table(head: &[&str], rows: Vec<Vec<String>>) -> String {
         let cells = row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}"));
         cells.collect::<Vec<_>>().join("  ").trim_end().to_owned()
     };
-    rows.iter().map(line).collect::<Vec<_>>().join("\n")
+    plain(&rows.iter().map(line).collect::<Vec<_>>().join("\n"))
 }
 
 /// A word of an enumeration, as in JSON.
@@ -50,7 +67,7 @@ pub(crate) fn instances(all: &[Instance]) -> String {
 /// A VM with all that is known of it.
 pub(crate) fn instance(one: &Instance, cgpus: &[Cgpu], operation: &Operation) -> String {
     let mut parts = vec![instances(std::slice::from_ref(one))];
-    parts.extend(one.failure.iter().map(|why| format!("it failed: {why}")));
+    parts.extend(one.failure.iter().map(|why| plain(&format!("it failed: {why}"))));
     let row = |cgpu: &Cgpu| {
         let or_hidden = |text: Option<String>| text.unwrap_or_else(|| "-".to_owned());
         vec![
@@ -89,6 +106,8 @@ pub(crate) fn quota(project: &Project) -> String {
         row("cGPUs", used.cgpus, quota.cgpus),
         row("memory, MiB", used.memory_mib, quota.memory_mib),
         row("exclusive GPUs", used.exclusive_gpus, quota.exclusive_gpus),
+        row("weight of shared cGPUs", used.weight, quota.weight),
+        row("user-facing cGPUs", used.user_facing, quota.user_facing),
     ];
     table(&[&project.name, "USED", "QUOTA"], rows)
 }
@@ -113,4 +132,15 @@ pub(crate) fn gpus(all: &[Gpu]) -> String {
     };
     let head = ["GPU", "NODE", "DEVICE", "PRODUCT", "HELD", "CGPUS", "STATE"];
     table(&head, all.iter().map(row).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_guest_printed_is_no_command_to_a_terminal() {
+        let said = "a\tb\n\x1b]0;title\x07\x1b[2Jc\r\u{9b}31md\u{7f}\0ä";
+        assert_eq!(plain(said), "a\tb\n\\x1b]0;title\\x07\\x1b[2Jc\\x0d\\x9b31md\\x7f\\x00ä");
+    }
 }

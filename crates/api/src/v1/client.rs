@@ -1,14 +1,17 @@
 //! The blocking client.
 
+use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 use std::sync::Arc;
-use std::time::Duration;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use ureq::Agent;
 use ureq::http::{Request, Uri};
 use ureq::tls::{Certificate, PemItem, RootCerts, TlsConfig, parse_pem};
+use ureq::{Agent, Timeout};
 
 use super::problem::{Kind, Problem};
 use super::resources::{
@@ -20,6 +23,18 @@ use super::{IDEMPOTENCY_HEADER, VERSION, VERSION_HEADER};
 /// The control plane answers within this time or the call failed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// And is there for it within this time.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Who waits for a replica to lead asks again after this time, if nobody says how long it may take.
+const ASK_AGAIN: Duration = Duration::from_secs(1);
+
+/// And not sooner, whatever is said.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+
+/// Bytes of a key that nobody else has.
+const KEY_BYTES: usize = 16;
+
 /// The longest answer.
 const ANSWER_BYTES_MAX: u64 = 64 << 20;
 
@@ -27,13 +42,26 @@ const ANSWER_BYTES_MAX: u64 = 64 << 20;
 const SYSTEM_AUTHORITIES: [&str; 3] =
     ["/etc/ssl/certs/ca-certificates.crt", "/etc/pki/tls/certs/ca-bundle.crt", "/etc/ssl/cert.pem"];
 
-/// A connection to a control plane, kept between calls. Of several replicas it may know any: what
-/// only another one does is asked of that one.
+/// A connection to a control plane, kept between calls. Of several replicas it may know any, or
+/// more than one: what only another one does is asked of that one.
 #[derive(Debug, Clone)]
 pub struct Client {
     agent: Agent,
-    base: String,
+    bases: Vec<String>,
+    /// Which of them answered last.
+    answered: Arc<AtomicUsize>,
     token: String,
+    patience: Duration,
+}
+
+/// A key for a creation, which nobody else has: with it, it may be asked for again.
+///
+/// # Errors
+/// The system's.
+pub fn new_key() -> std::io::Result<String> {
+    let mut bytes = [0; KEY_BYTES];
+    std::fs::File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Why a call has no answer.
@@ -48,6 +76,14 @@ pub enum ClientError {
     /// Nobody answers.
     #[error("no control plane answers at {base}: {why}")]
     Unreachable {
+        /// Where.
+        base: String,
+        /// The system's words.
+        why: String,
+    },
+    /// The request went out and its answer did not come.
+    #[error("the control plane at {base} did not answer, and may have done it: {why}")]
+    Unanswered {
         /// Where.
         base: String,
         /// The system's words.
@@ -68,7 +104,8 @@ pub enum ClientError {
 
 impl Client {
     /// A client of the control plane at `http://HOST:PORT` or `https://HOST:PORT`, which shows a
-    /// token. Over TLS the authorities are trusted that the system trusts.
+    /// token; of several replicas there may be more addresses, with commas between. Over TLS the
+    /// authorities are trusted that the system trusts.
     ///
     /// # Errors
     /// [`ClientError::Address`], [`ClientError::Authorities`].
@@ -85,19 +122,15 @@ impl Client {
         token: &str,
         authorities: Option<&Path>,
     ) -> Result<Self, ClientError> {
-        let base = if address.contains("://") {
-            address.trim_end_matches('/').to_owned()
-        } else {
-            format!("http://{address}")
-        };
-        let uri: Uri = base.parse().map_err(|_| ClientError::Address(address.to_owned()))?;
-        let is_secure = uri.scheme_str() == Some("https");
-        let is_known = is_secure || uri.scheme_str() == Some("http");
-        if !is_known || uri.path() != "/" || uri.host().is_none_or(str::is_empty) {
+        let bases: Vec<String> = address.split(',').map(base).collect::<Result<_, _>>()?;
+        let is_secure = bases[0].starts_with("https://");
+        // The token is shown to all of them.
+        if bases.iter().any(|base| base.starts_with("https://") != is_secure) {
             return Err(ClientError::Address(address.to_owned()));
         }
         let mut config = Agent::config_builder()
             .timeout_global(Some(ANSWER_TIMEOUT))
+            .timeout_connect(Some(CONNECT_TIMEOUT))
             .http_status_as_error(false)
             // A token is shown to whom it was meant for.
             .max_redirects(0)
@@ -106,39 +139,94 @@ impl Client {
         if is_secure {
             config = config.tls_config(tls(&trusted(authorities)?));
         }
-        Ok(Self { agent: config.build().new_agent(), base, token: token.to_owned() })
+        Ok(Self {
+            agent: config.build().new_agent(),
+            bases,
+            answered: Arc::default(),
+            token: token.to_owned(),
+            patience: Duration::ZERO,
+        })
     }
 
-    /// Asks, and asks the replica that makes changes if this one does not.
-    fn send(
-        &self,
-        method: &str,
-        path: &str,
-        key: Option<&str>,
-        body: Option<&[u8]>,
-    ) -> Result<Vec<u8>, ClientError> {
-        let answered = self.send_to(&self.base, method, path, key, body);
+    /// The same, but what is not answered, or refused because no replica leads or the store is
+    /// away, is asked again for so long, if it may be asked twice.
+    #[must_use]
+    pub fn patient(self, patience: Duration) -> Self {
+        Self { patience, ..self }
+    }
+
+    /// Asks; and again, as long as nobody who could do it has answered and this client is patient.
+    fn send(&self, asked: &Asked<'_>) -> Result<Vec<u8>, ClientError> {
+        let deadline = Instant::now() + self.patience;
+        loop {
+            let answered = self.send_round(asked);
+            let Err(error) = &answered else { return answered };
+            let pause = match error {
+                // Where nobody else is known there may be nobody at all.
+                ClientError::Unreachable { base, .. }
+                    if self.bases.len() > 1 || !self.bases.contains(base) =>
+                {
+                    ASK_AGAIN
+                }
+                ClientError::Unanswered { .. } if asked.may_be_repeated() => ASK_AGAIN,
+                ClientError::Refused(problem) if is_passing(problem) => {
+                    problem.retry_after_s.map_or(ASK_AGAIN, Duration::from_secs).max(PAUSE_MIN)
+                }
+                ClientError::Unreachable { .. }
+                | ClientError::Unanswered { .. }
+                | ClientError::Refused(_)
+                | ClientError::Address(_)
+                | ClientError::Authorities(_)
+                | ClientError::Strange { .. } => return answered,
+            };
+            if Instant::now() + pause > deadline {
+                return answered;
+            }
+            thread::sleep(pause);
+        }
+    }
+
+    /// Asks one replica after the other, beginning with the one that answered last, until one has
+    /// done it, refused it, or may have done what must not be done twice.
+    fn send_round(&self, asked: &Asked<'_>) -> Result<Vec<u8>, ClientError> {
+        let first = self.answered.load(Ordering::Relaxed);
+        let mut last: Option<ClientError> = None;
+        for step in 0..self.bases.len() {
+            let at = (first + step) % self.bases.len();
+            match self.send_led(&self.bases[at], asked) {
+                Err(error) if asked.may_go_to_another(&error) => {
+                    // What one said that answers is more than that another one does not.
+                    if !matches!(last, Some(ClientError::Refused(_))) {
+                        last = Some(error);
+                    }
+                }
+                answered => {
+                    self.answered.store(at, Ordering::Relaxed);
+                    return answered;
+                }
+            }
+        }
+        Err(last.unwrap_or_else(|| ClientError::Address(String::new())))
+    }
+
+    /// Asks a replica, and the one that makes changes if this one does not.
+    fn send_led(&self, base: &str, asked: &Asked<'_>) -> Result<Vec<u8>, ClientError> {
+        let answered = self.send_to(base, asked);
         let Err(ClientError::Refused(Problem { kind: Kind::NotLeader, leader, .. })) = &answered
         else {
             return answered;
         };
         // What is said under TLS here is said under TLS there.
         let is_as_safe =
-            |leader: &&String| leader.starts_with("https://") || self.base.starts_with("http://");
+            |leader: &&String| leader.starts_with("https://") || base.starts_with("http://");
         match leader.as_ref().filter(is_as_safe) {
-            Some(leader) => self.send_to(leader.trim_end_matches('/'), method, path, key, body),
+            Some(leader) => self.send_to(leader.trim_end_matches('/'), asked),
             None => answered,
         }
     }
 
-    fn send_to(
-        &self,
-        base: &str,
-        method: &str,
-        path: &str,
-        key: Option<&str>,
-        body: Option<&[u8]>,
-    ) -> Result<Vec<u8>, ClientError> {
+    fn send_to(&self, base: &str, asked: &Asked<'_>) -> Result<Vec<u8>, ClientError> {
+        let Asked { method, path, key, body } = *asked;
         let (major, minor) = VERSION;
         let mut request = Request::builder()
             .method(method)
@@ -157,14 +245,20 @@ impl Client {
         } else {
             self.agent.run(request.body(()).map_err(bad)?)
         };
-        let unreachable = |error: ureq::Error| ClientError::Unreachable {
-            base: base.to_owned(),
-            why: error.to_string(),
-        };
-        let mut response = response.map_err(unreachable)?;
+        let mut response = response.map_err(|error| {
+            let (base, why) = (base.to_owned(), error.to_string());
+            match was_sent(&error) {
+                false => ClientError::Unreachable { base, why },
+                true => ClientError::Unanswered { base, why },
+            }
+        })?;
         let status = response.status();
         let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
-        let body = body.map_err(unreachable)?;
+        let lost = |error: ureq::Error| {
+            let (base, why) = (base.to_owned(), error.to_string());
+            ClientError::Unanswered { base, why }
+        };
+        let body = body.map_err(lost)?;
         if status.is_success() {
             return Ok(body);
         }
@@ -175,7 +269,7 @@ impl Client {
     }
 
     fn strange(&self, why: String) -> ClientError {
-        ClientError::Strange { base: self.base.clone(), why }
+        ClientError::Strange { base: self.bases.join(","), why }
     }
 
     fn read<T: DeserializeOwned>(&self, bytes: &[u8]) -> Result<T, ClientError> {
@@ -183,7 +277,7 @@ impl Client {
     }
 
     fn get<T: DeserializeOwned>(&self, path: &str) -> Result<T, ClientError> {
-        self.read(&self.send("GET", path, None, None)?)
+        self.read(&self.look("GET", path)?)
     }
 
     fn put<T: DeserializeOwned>(
@@ -194,7 +288,11 @@ impl Client {
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
         let body = serde_json::to_vec(body).map_err(|error| self.strange(error.to_string()))?;
-        self.read(&self.send(method, path, key, Some(&body))?)
+        self.read(&self.send(&Asked { method, path, key, body: Some(&body) })?)
+    }
+
+    fn look(&self, method: &str, path: &str) -> Result<Vec<u8>, ClientError> {
+        self.send(&Asked { method, path, key: None, body: None })
     }
 
     /// All items of a list, page by page.
@@ -208,6 +306,87 @@ impl Client {
             after = format!("&after={next}");
         }
     }
+}
+
+/// A request.
+#[derive(Debug, Clone, Copy)]
+struct Asked<'a> {
+    method: &'a str,
+    path: &'a str,
+    key: Option<&'a str>,
+    body: Option<&'a [u8]>,
+}
+
+impl Asked<'_> {
+    /// Whether it does nothing a second time.
+    fn may_be_repeated(&self) -> bool {
+        self.method != "POST" || self.key.is_some()
+    }
+
+    /// Whether another replica may be asked after such an answer.
+    fn may_go_to_another(&self, error: &ClientError) -> bool {
+        match error {
+            ClientError::Unreachable { .. } => true,
+            ClientError::Unanswered { .. } => self.may_be_repeated(),
+            ClientError::Refused(problem) => is_passing(problem),
+            ClientError::Address(_) | ClientError::Authorities(_) | ClientError::Strange { .. } => {
+                false
+            }
+        }
+    }
+}
+
+/// Whether it was not done, and may be if it is asked again.
+fn is_passing(problem: &Problem) -> bool {
+    matches!(problem.kind, Kind::NotLeader | Kind::StoreAway | Kind::Busy)
+}
+
+/// Whether a request may have come to somebody whose answer did not come.
+fn was_sent(error: &ureq::Error) -> bool {
+    if let ureq::Error::Io(error) = error {
+        let is_refused = matches!(
+            error.kind(),
+            ErrorKind::ConnectionRefused
+                | ErrorKind::HostUnreachable
+                | ErrorKind::NetworkUnreachable
+                | ErrorKind::AddrNotAvailable
+        );
+        // These end a greeting, before anything is said.
+        let is_unsafe =
+            error.get_ref().and_then(|inner| inner.downcast_ref()).is_some_and(|inner| {
+                matches!(
+                    inner,
+                    rustls::Error::InvalidCertificate(_)
+                        | rustls::Error::PeerIncompatible(_)
+                        | rustls::Error::InvalidMessage(_)
+                )
+            });
+        return !is_refused && !is_unsafe;
+    }
+    !matches!(
+        error,
+        ureq::Error::Timeout(Timeout::Resolve | Timeout::Connect)
+            | ureq::Error::HostNotFound
+            | ureq::Error::ConnectionFailed
+            | ureq::Error::Tls(_)
+            | ureq::Error::Rustls(_)
+    )
+}
+
+/// The address of a control plane as calls begin with it.
+fn base(address: &str) -> Result<String, ClientError> {
+    let address = address.trim();
+    let base = if address.contains("://") {
+        address.trim_end_matches('/').to_owned()
+    } else {
+        format!("http://{address}")
+    };
+    let uri: Uri = base.parse().map_err(|_| ClientError::Address(address.to_owned()))?;
+    let is_known = matches!(uri.scheme_str(), Some("http" | "https"));
+    if !is_known || uri.path() != "/" || uri.host().is_none_or(str::is_empty) {
+        return Err(ClientError::Address(address.to_owned()));
+    }
+    Ok(base)
 }
 
 fn tls(trusted: &[Certificate<'static>]) -> TlsConfig {
@@ -245,12 +424,12 @@ fn trusted(file: Option<&Path>) -> Result<Vec<Certificate<'static>>, ClientError
 impl Client {
     /// Whether it is ready.
     pub fn ready(&self) -> Result<(), ClientError> {
-        self.send("GET", "/ready", None, None).map(|_| ())
+        self.look("GET", "/ready").map(|_| ())
     }
 
     /// Prometheus text.
     pub fn metrics(&self) -> Result<String, ClientError> {
-        Ok(String::from_utf8_lossy(&self.send("GET", "/metrics", None, None)?).into_owned())
+        Ok(String::from_utf8_lossy(&self.look("GET", "/metrics")?).into_owned())
     }
 
     /// GPU nodes.
@@ -265,7 +444,7 @@ impl Client {
 
     /// Forgets a GPU node on which nobody has a cGPU.
     pub fn delete_node(&self, name: &str) -> Result<(), ClientError> {
-        self.send("DELETE", &format!("/v1/nodes/{name}"), None, None).map(|_| ())
+        self.look("DELETE", &format!("/v1/nodes/{name}")).map(|_| ())
     }
 
     /// GPUs.
@@ -314,7 +493,7 @@ impl Client {
 
     /// What an instance printed.
     pub fn console(&self, id: &str) -> Result<String, ClientError> {
-        let bytes = self.send("GET", &format!("/v1/instances/{id}/console"), None, None)?;
+        let bytes = self.look("GET", &format!("/v1/instances/{id}/console"))?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -325,7 +504,7 @@ impl Client {
 
     /// Begins to take an instance away.
     pub fn delete_instance(&self, id: &str) -> Result<Instance, ClientError> {
-        self.read(&self.send("DELETE", &format!("/v1/instances/{id}"), None, None)?)
+        self.read(&self.look("DELETE", &format!("/v1/instances/{id}"))?)
     }
 
     /// How far an operation is.
@@ -370,7 +549,7 @@ impl Client {
 
     /// Takes a token back.
     pub fn delete_token(&self, name: &str) -> Result<(), ClientError> {
-        self.send("DELETE", &format!("/v1/tokens/{name}"), None, None).map(|_| ())
+        self.look("DELETE", &format!("/v1/tokens/{name}")).map(|_| ())
     }
 }
 
@@ -380,10 +559,21 @@ mod tests {
 
     #[test]
     fn an_address_is_one_of_a_host() {
-        for address in ["127.0.0.1:7610", "http://gpu.example:1", "http://[::1]:7610/"] {
+        for address in
+            ["127.0.0.1:7610", "http://gpu.example:1", "http://[::1]:7610/", "a:1,http://b:2"]
+        {
             Client::new(address, "").unwrap();
         }
-        for address in ["", "http://", "ftp://a", "http://a/b", "a b", "https://a/b"] {
+        for address in [
+            "",
+            "http://",
+            "ftp://a",
+            "http://a/b",
+            "a b",
+            "https://a/b",
+            "a,",
+            "https://a,http://b",
+        ] {
             let error = Client::new(address, "").unwrap_err().to_string();
             assert!(error.contains("http://HOST:PORT"), "{address}: {error}");
         }

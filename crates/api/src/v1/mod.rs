@@ -15,20 +15,20 @@ mod resources;
 
 pub use calls::{Call, Method, Query};
 #[cfg(feature = "client")]
-pub use client::{Client, ClientError};
+pub use client::{Client, ClientError, new_key};
 pub use names::{BadName, check_name};
 #[cfg(feature = "openapi")]
 pub use openapi::document;
 pub use problem::{Kind, Problem};
 pub use resources::{
     Attachment, AuditEntry, Cgpu, CgpuState, CreatedToken, Event, EventKind, Gateway, Gpu,
-    GpuChange, Instance, InstanceState, Locality, Mode, NewInstance, NewNode, NewToken, Node,
-    Operation, OperationKind, OperationState, Page, Project, ProjectChange, Quota, Role, Token,
-    UsageRecord, Variable,
+    GpuChange, Instance, InstanceState, Locality, Mode, NewInstance, NewNode, NewQuota, NewToken,
+    Node, Operation, OperationKind, OperationState, Page, Project, ProjectChange, Quota, Role,
+    Token, UsageRecord, Variable,
 };
 
 /// The newest microversion, which [`VERSION_HEADER`] may ask for and every answer names.
-pub const VERSION: (u32, u32) = (1, 2);
+pub const VERSION: (u32, u32) = (1, 3);
 
 /// The oldest one that is understood.
 pub const VERSION_MIN: (u32, u32) = (1, 0);

@@ -7,8 +7,8 @@ use super::calls::{Call, Method, Query};
 use super::problem::{Kind, Problem};
 use super::resources::{
     Attachment, AuditEntry, Cgpu, CgpuState, CreatedToken, Event, EventKind, Gateway, Gpu,
-    GpuChange, Instance, InstanceState, Locality, Mode, NewInstance, NewNode, NewToken, Node,
-    Operation, OperationKind, OperationState, Project, ProjectChange, Quota, Role, Token,
+    GpuChange, Instance, InstanceState, Locality, Mode, NewInstance, NewNode, NewQuota, NewToken,
+    Node, Operation, OperationKind, OperationState, Project, ProjectChange, Quota, Role, Token,
     UsageRecord, Variable,
 };
 use super::{IDEMPOTENCY_HEADER, PAGE_DEFAULT, PAGE_MAX, VERSION, VERSION_HEADER};
@@ -155,6 +155,7 @@ fn schemas() -> Map<String, Value> {
         Mode,
         NewInstance,
         NewNode,
+        NewQuota,
         NewToken,
         Node,
         Operation,

@@ -60,9 +60,15 @@ kinds! {
     Internal = 500 "urn:weft:internal" "the control plane failed";
     /// Another replica of the control plane makes changes.
     NotLeader = 503 "urn:weft:not-leader" "another replica of the control plane makes changes";
+    /// The store does not answer.
+    StoreAway = 503 "urn:weft:store-away" "the control plane's store does not answer";
     /// Too much to do; try again.
     Busy = 503 "urn:weft:busy" "the control plane has too much to do";
 }
+
+/// What is not done now may be asked for again after so many seconds: a replica that ends gives
+/// its lease back at once, and a store that is started again answers as soon.
+const RETRY_AFTER_S: u64 = 1;
 
 /// Why something was not done.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,13 +89,17 @@ pub struct Problem {
     /// Where the replica answers that makes changes, if this one does not.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leader: Option<String>,
+    /// Seconds after which it may be asked again, as in the header `Retry-After`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub retry_after_s: Option<u64>,
 }
 
 impl Problem {
     /// Of that kind, with what happened.
     pub fn new(kind: Kind, detail: impl Into<String>) -> Self {
         let (title, status) = (kind.title().to_owned(), kind.status());
-        Self { kind, title, status, detail: detail.into(), hint: None, leader: None }
+        let retry_after_s = (status == 503).then_some(RETRY_AFTER_S);
+        Self { kind, title, status, detail: detail.into(), hint: None, leader: None, retry_after_s }
     }
 
     /// And what to do about it.
@@ -118,6 +128,14 @@ mod tests {
         let plain = r#"{"type":"urn:weft:quota","title":"the project's quota does not allow this","status":403,"detail":"3 of 2 cGPUs","hint":"ask"}"#;
         assert_eq!(text, plain);
         assert_eq!(serde_json::from_str::<Problem>(&text).unwrap(), problem);
+    }
+
+    #[test]
+    fn what_may_go_better_soon_says_when_to_ask_again() {
+        for kind in Kind::ALL {
+            let problem = Problem::new(*kind, "");
+            assert_eq!(problem.retry_after_s.is_some(), kind.status() == 503, "{kind:?}");
+        }
     }
 
     #[test]

@@ -162,10 +162,12 @@ asked! {
         /// Where the GPUs are; remote, which is anywhere, if absent.
         #[serde(default)]
         pub locality: Option<Locality>,
-        /// Weight of its shared cGPUs against others on their GPUs, 1–10,000; 1 if absent.
+        /// Weight of its shared cGPUs against others on their GPUs, 1–10,000; 1 if absent. The
+        /// project's quota bounds the sum.
         #[serde(default)]
         pub weight: Option<u32>,
-        /// Makes its cGPUs user-facing: their work should be done within so many microseconds.
+        /// Makes its cGPUs user-facing: their work should be done within so many microseconds. The
+        /// project's quota says how many may be.
         #[serde(default)]
         pub sla_us: Option<u64>,
         /// A shell script that runs in the VM when it has booted, with the environment that its
@@ -177,7 +179,23 @@ asked! {
     /// What may change of a project, which is made if it is not there.
     pub struct ProjectChange {
         /// What it may have.
-        pub quota: Quota,
+        pub quota: NewQuota,
+    }
+
+    /// What a project may have at once.
+    pub struct NewQuota {
+        /// cGPUs.
+        pub cgpus: u64,
+        /// Memory of all of them.
+        pub memory_mib: u64,
+        /// GPUs to itself.
+        pub exclusive_gpus: u64,
+        /// Weights of all shared cGPUs together; 1 for each of `cgpus` if absent.
+        #[serde(default)]
+        pub weight: Option<u64>,
+        /// User-facing cGPUs (`sla_us`); none if absent.
+        #[serde(default)]
+        pub user_facing: Option<u64>,
     }
 
     /// A token to make.
@@ -444,7 +462,6 @@ answered! {
 
 /// What a project may have at once, or has.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
 #[cfg_attr(feature = "openapi", derive(utoipa::ToSchema))]
 pub struct Quota {
     /// cGPUs.
@@ -453,6 +470,20 @@ pub struct Quota {
     pub memory_mib: u64,
     /// GPUs to itself.
     pub exclusive_gpus: u64,
+    /// Weights of all shared cGPUs together: a GPU that projects share is divided by them.
+    #[serde(default)]
+    pub weight: u64,
+    /// User-facing cGPUs, which go before others.
+    #[serde(default)]
+    pub user_facing: u64,
+}
+
+impl From<NewQuota> for Quota {
+    fn from(asked: NewQuota) -> Self {
+        let NewQuota { cgpus, memory_mib, exclusive_gpus, weight, user_facing } = asked;
+        let (weight, user_facing) = (weight.unwrap_or(cgpus), user_facing.unwrap_or(0));
+        Self { cgpus, memory_mib, exclusive_gpus, weight, user_facing }
+    }
 }
 
 /// Some of many.

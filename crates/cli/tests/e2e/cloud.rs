@@ -47,7 +47,8 @@ impl Cloud {
         let admin = cloud.node().path().join("admin.sock");
         let node = format!("{{\"admin\":\"{}\",\"host\":\"local\"}}", admin.display());
         cloud.http("PUT", "/v1/nodes/n1", &node);
-        let quota = "{\"quota\":{\"cgpus\":4,\"memory_mib\":4096,\"exclusive_gpus\":1}}";
+        let quota =
+            "{\"quota\":{\"cgpus\":4,\"memory_mib\":4096,\"exclusive_gpus\":1,\"weight\":12}}";
         cloud.http("PUT", "/v1/projects/team", quota);
         cloud
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::http::{ApiError, Asked, Http};
+use super::http::{ApiError, Asked, Http, Said};
 use super::settings::{Credentials, Settings};
 use super::time;
 
@@ -139,7 +139,7 @@ impl Keystone {
     }
 
     /// A token was refused.
-    pub(super) fn forget(&self, scope: &Scope, token: &str) {
+    fn forget(&self, scope: &Scope, token: &str) {
         let mut sessions = self.lock();
         if sessions.get(scope).is_some_and(|known| known.token == token) {
             sessions.remove(scope);
@@ -181,30 +181,42 @@ impl Keystone {
     /// # Errors
     /// If Keystone cannot be asked.
     pub fn validate(&self, shown: &str) -> Result<Option<Bearer>, ApiError> {
-        for is_last in [false, true] {
-            let session = self.session(&Scope::Own)?;
-            let asked = Asked {
+        let said = self.with_session(&Scope::Own, |session| {
+            self.http.send(&Asked {
                 method: "GET",
                 url: format!("{}/auth/tokens?nocatalog", self.settings.auth_url),
                 token: Some(&session.token),
                 subject: Some(shown),
                 microversion: None,
                 body: None,
-            };
-            match self.http.send(&asked) {
-                Ok(said) => {
-                    let Wrapped { token } = said.json()?;
-                    return Ok(Some(bearer(&token)));
-                }
-                // The one that is shown.
-                Err(ApiError::Refused { status: 404, .. }) => return Ok(None),
-                Err(ApiError::Refused { status: 401, .. }) if !is_last => {
-                    self.forget(&Scope::Own, &session.token);
-                }
-                Err(error) => return Err(error),
+            })
+        });
+        match said {
+            Ok(said) => {
+                let Wrapped { token } = said.json()?;
+                Ok(Some(bearer(&token)))
             }
+            // The one that is shown.
+            Err(ApiError::Refused { status: 404, .. }) => Ok(None),
+            Err(error) => Err(error),
         }
-        Err(ApiError::Strange("Keystone refuses its own token".to_owned()))
+    }
+
+    /// Asks with a token of that scope. One that is refused is renewed once: Keystone may have
+    /// taken it back before its time.
+    pub(super) fn with_session(
+        &self,
+        scope: &Scope,
+        ask: impl Fn(&Session) -> Result<Said, ApiError>,
+    ) -> Result<Said, ApiError> {
+        let session = self.session(scope)?;
+        match ask(&session) {
+            Err(ApiError::Refused { status: 401, .. }) => {
+                self.forget(scope, &session.token);
+                ask(&*self.session(scope)?)
+            }
+            said => said,
+        }
     }
 }
 

@@ -109,8 +109,7 @@ impl Cloud {
         self.call_at(scope, call, body, None)
     }
 
-    /// A call with a token of that scope. A token that is refused is renewed once: Keystone may
-    /// have taken it back before its time.
+    /// A call with a token of that scope.
     fn call_at(
         &self,
         scope: &Scope,
@@ -118,27 +117,19 @@ impl Cloud {
         body: Option<&Value>,
         microversion: Option<&'static str>,
     ) -> Result<Said, ApiError> {
-        for is_last in [false, true] {
-            let session = self.keystone.session(scope)?;
+        self.keystone.with_session(scope, |session| {
             let base = session.endpoint(call.service.catalogue_type())?;
             let version = call.service.version_path();
             let version = if base.ends_with(version) { "" } else { version };
-            let asked = Asked {
+            self.http.send(&Asked {
                 method: call.method,
                 url: format!("{base}{version}{}", call.path),
                 token: Some(&session.token),
                 subject: None,
                 microversion: microversion.or_else(|| call.service.microversion()),
                 body,
-            };
-            match self.http.send(&asked) {
-                Err(ApiError::Refused { status: 401, .. }) if !is_last => {
-                    self.keystone.forget(scope, &session.token);
-                }
-                said => return said,
-            }
-        }
-        Err(ApiError::Strange("a token was refused twice".to_owned()))
+            })
+        })
     }
 }
 

@@ -1,7 +1,11 @@
 //! VMs, endpoints and nodes in memory, for tests and benchmarks of the control plane alone. They
-//! fail when they are told to.
+//! fail when they are told to. VMs may be kept in a folder: then they outlive the process, as real
+//! ones do, and replicas that share the folder have the same.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -14,7 +18,12 @@ use crate::store::{GpuFound, Port};
 #[derive(Debug, Default)]
 pub struct Fake {
     inner: Mutex<Inner>,
+    /// A file for each VM, with its host in it.
+    folder: Option<PathBuf>,
 }
+
+/// Where VMs are that nobody sent elsewhere.
+const HOST: &str = "fake";
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -27,6 +36,28 @@ struct Inner {
 }
 
 impl Fake {
+    /// With VMs that are kept in that folder.
+    ///
+    /// # Errors
+    /// If it cannot be made.
+    pub fn at(folder: PathBuf) -> io::Result<Self> {
+        fs::DirBuilder::new().recursive(true).mode(0o700).create(&folder)?;
+        Ok(Self { inner: Mutex::default(), folder: Some(folder) })
+    }
+
+    /// The host of a VM that is there.
+    fn host_of(&self, inner: &Inner, id: &str) -> io::Result<Option<String>> {
+        let Some(folder) = &self.folder else {
+            let vm = inner.vms.get(id);
+            return Ok(vm.map(|vm| vm.host.clone().unwrap_or_else(|| HOST.to_owned())));
+        };
+        match fs::read_to_string(folder.join(id)) {
+            Ok(host) => Ok(Some(host)),
+            Err(error) if error.kind() == ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -85,7 +116,10 @@ impl Fake {
 
 impl Provisioner for Fake {
     fn check(&self) -> Result<String, Failure> {
-        Ok("VMs in memory only".to_owned())
+        Ok(match &self.folder {
+            None => "VMs in memory only".to_owned(),
+            Some(folder) => format!("VMs are only said to be there, in {}", folder.display()),
+        })
     }
 
     fn masked(&self, _slot: u32, number: u32) -> Result<String, Failure> {
@@ -95,38 +129,45 @@ impl Provisioner for Fake {
     fn create(&self, vm: &VmSpec) -> Result<(), Failure> {
         self.act("create", |inner| {
             inner.vms.entry(vm.id.clone()).or_insert_with(|| vm.clone());
-        })
+            let Some(folder) = &self.folder else { return Ok(()) };
+            Ok(fs::write(folder.join(&vm.id), vm.host.as_deref().unwrap_or(HOST))?)
+        })?
     }
 
     fn port(&self, id: &str) -> Result<Option<(String, Port)>, Failure> {
-        self.act("port", |inner| {
-            let vm = inner.vms.get(id)?;
-            let host = vm.host.clone().unwrap_or_else(|| "fake".to_owned());
-            let port = Port {
-                tap: format!("tap-{id}"),
-                mac: "02:00:00:00:00:01".to_owned(),
-                ip: "10.0.0.2".to_owned(),
-            };
-            Some((host, port))
-        })
+        let port = Port {
+            tap: format!("tap-{id}"),
+            mac: "02:00:00:00:00:01".to_owned(),
+            ip: "10.0.0.2".to_owned(),
+        };
+        let host = self.act("port", |inner| self.host_of(inner, id))??;
+        Ok(host.map(|host| (host, port)))
     }
 
     fn state(&self, id: &str) -> Result<VmState, Failure> {
-        self.act("state", |inner| match inner.vms.contains_key(id) {
-            true => VmState::Active,
-            false => VmState::Absent,
-        })
+        let host = self.act("state", |inner| self.host_of(inner, id))??;
+        Ok(if host.is_some() { VmState::Active } else { VmState::Absent })
     }
 
     fn terminate(&self, id: &str) -> Result<bool, Failure> {
         self.act("terminate", |inner| {
             inner.vms.remove(id);
-            true
-        })
+            let Some(folder) = &self.folder else { return Ok(true) };
+            match fs::remove_file(folder.join(id)) {
+                Err(error) if error.kind() != ErrorKind::NotFound => Err(error.into()),
+                _ => Ok(true),
+            }
+        })?
     }
 
     fn inventory(&self) -> Result<Vec<String>, Failure> {
-        self.act("inventory", |inner| inner.vms.keys().cloned().collect())
+        self.act("inventory", |inner| {
+            let Some(folder) = &self.folder else { return Ok(inner.vms.keys().cloned().collect()) };
+            let name = |entry: io::Result<fs::DirEntry>| {
+                Ok(entry?.file_name().to_string_lossy().into_owned())
+            };
+            fs::read_dir(folder)?.map(name).collect()
+        })?
     }
 
     fn console(&self, _id: &str) -> Result<String, Failure> {
@@ -205,5 +246,40 @@ impl Nodes for Fake {
         self.act("gateway", |inner| {
             Some(inner.gateways.get(admin).cloned().unwrap_or_else(|| gateway_of(admin)))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn vms_that_are_kept_outlive_the_process() {
+        let scratch = tempfile::tempdir().unwrap();
+        let open = || Fake::at(scratch.path().join("vms")).unwrap();
+        let vm = VmSpec {
+            id: "i1".to_owned(),
+            name: "i1".to_owned(),
+            project: "p".to_owned(),
+            slot: 1,
+            cgpus: 1,
+            host: Some("h".to_owned()),
+            environment: Vec::new(),
+            gateways: Vec::new(),
+            nodes: BTreeMap::new(),
+            user_data: String::new(),
+        };
+        let (standby, leader) = (open(), open());
+        leader.create(&vm).unwrap();
+        drop(leader);
+        for other in [standby, open()] {
+            assert_eq!(other.state("i1").unwrap(), VmState::Active);
+            assert_eq!(other.inventory().unwrap(), ["i1"]);
+            assert_eq!(other.port("i1").unwrap().unwrap().0, "h");
+        }
+        let last = open();
+        assert!(last.terminate("i1").unwrap() && last.terminate("i1").unwrap());
+        assert_eq!(last.state("i1").unwrap(), VmState::Absent);
+        assert!(open().inventory().unwrap().is_empty());
     }
 }

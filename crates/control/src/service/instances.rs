@@ -11,6 +11,7 @@ use super::{Actor, Answer, Ask, Reply, Service, json, missing, named, page, pars
 use crate::allocate::broken;
 use crate::provision::Delivery;
 use crate::random;
+use crate::store::shared::{charged, demand};
 use crate::store::{CgpuRow, InstanceRow, Key, Part, Reservation, Spec, Wanted};
 
 /// Weights that nodes know.
@@ -89,23 +90,8 @@ impl Service {
         let found = self.store().project(project).map_err(broken)?;
         let (quota, used) = found.ok_or_else(|| missing("project", project))?;
         let count = u64::from(spec.cgpus);
-        let (exclusive, memory) = match spec.mode {
-            Mode::Exclusive => (count, spec.memory_mib),
-            Mode::Shared => (0, spec.memory_mib),
-        };
-        let wanted = [
-            ("cGPUs", used.cgpus + count, quota.cgpus),
-            ("MiB of GPU memory", used.memory_mib + memory * count, quota.memory_mib),
-            ("exclusive GPUs", used.exclusive_gpus + exclusive, quota.exclusive_gpus),
-        ];
-        match wanted.iter().find(|(_, wanted, quota)| wanted > quota) {
-            Some((what, wanted, quota)) => Err(Problem::new(
-                Kind::Quota,
-                format!("project {project} would have {wanted} {what}, and its quota is {quota}"),
-            )
-            .hint("terminate instances, or ask an administrator for more")),
-            None => Ok(()),
-        }
+        let more = demand(spec, count, spec.memory_mib * count);
+        charged(project, &quota, &used, &more).map(drop).map_err(broken)
     }
 
     pub(super) fn instance_delete(&self, actor: &Actor, ask: &Ask) -> Answer {

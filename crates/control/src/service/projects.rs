@@ -1,20 +1,17 @@
 //! Projects, tokens, usage and the audit.
 
 use weft_api::v1::{
-    CreatedToken, Kind, NewToken, Problem, Project, ProjectChange, Role, Token, UsageRecord,
+    CreatedToken, Kind, NewToken, Problem, Project, ProjectChange, Quota, Role, Token, UsageRecord,
 };
 
 use super::{Actor, Answer, Ask, Reply, Service, json, missing, named, page, parse, part};
 use crate::allocate::broken;
 use crate::clock;
 use crate::random;
-use crate::store::{CgpuRow, Part, TokenRow};
+use crate::store::{CgpuRow, TokenRow};
 
 /// Bytes of a secret that nobody can guess.
 const SECRET_BYTES: usize = 24;
-
-/// Tokens that are looked through.
-const TOKENS_MAX: u32 = 100_000;
 
 /// More of anything is no quota.
 const QUOTA_MAX: u64 = 1 << 53;
@@ -28,7 +25,9 @@ impl Service {
     pub(super) fn project_put(&self, actor: &Actor, ask: &Ask) -> Answer {
         let ProjectChange { quota } = parse(ask)?;
         named(&ask.target)?;
-        let most = quota.cgpus.max(quota.memory_mib).max(quota.exclusive_gpus);
+        let quota = Quota::from(quota);
+        let Quota { cgpus, memory_mib, exclusive_gpus, weight, user_facing } = quota;
+        let most = cgpus.max(memory_mib).max(exclusive_gpus).max(weight).max(user_facing);
         if most > QUOTA_MAX {
             let words = format!("a quota of {most}: {QUOTA_MAX} is the most");
             return Err(Problem::new(Kind::Invalid, words));
@@ -85,13 +84,6 @@ impl Service {
     }
 
     pub(super) fn token_delete(&self, actor: &Actor, ask: &Ask) -> Answer {
-        let all = Part { limit: TOKENS_MAX, after: None, project: None };
-        let all = self.store().tokens(&all).map_err(broken)?;
-        let mut admins = all.iter().filter(|(_, token)| token.role == Role::Admin);
-        if admins.next().is_some_and(|(only, _)| *only == ask.target) && admins.next().is_none() {
-            let words = format!("`{}` is the last administrator's token", ask.target);
-            return Err(Problem::new(Kind::Conflict, words).hint("make another one first"));
-        }
         let removed = self.store().remove_token(&ask.target, &actor.did(&ask.target));
         removed.map(|()| Reply::Nothing).map_err(broken)
     }

@@ -3,7 +3,7 @@
 
 pub mod postgres;
 mod rows;
-mod shared;
+pub(crate) mod shared;
 mod sql;
 pub mod sqlite;
 
@@ -24,8 +24,8 @@ pub enum StoreError {
     /// A GPU is not as it was when somebody decided.
     #[error("a GPU changed since the decision")]
     Changed,
-    /// The project would have more than its quota.
-    #[error("the project would have {0}")]
+    /// The project would have more than its quota; who would have what.
+    #[error("{0}")]
     Quota(String),
     /// It is there already.
     #[error("{0} is there already")]
@@ -33,6 +33,9 @@ pub enum StoreError {
     /// It is not there.
     #[error("{0} is not there")]
     Missing(String),
+    /// Nobody else could administrate.
+    #[error("`{0}` is the last administrator's token")]
+    LastAdmin(String),
     /// It is in use.
     #[error("{0} is in use")]
     InUse(String),
@@ -43,11 +46,24 @@ pub enum StoreError {
     #[error("the request was carried out before, for instance {0}")]
     Repeated(String),
     /// Another replica of the control plane leads, here if that is known: only that one writes.
-    #[error("another replica leads: {}", .0.as_deref().unwrap_or("which one is not known yet"))]
+    #[error("{}", not_leader(.0.as_deref()))]
     NotLeader(Option<String>),
+    /// The database, or the disk, does not answer.
+    #[error("the store cannot be reached or written now: {0}")]
+    Away(String),
     /// The store does not work.
     #[error("the store fails: {0}")]
     Broken(String),
+}
+
+fn not_leader(leader: Option<&str>) -> String {
+    match leader {
+        Some(leader) => format!(
+            "another replica leads: {leader} has the lease; if it is gone, another one takes over \
+             when the lease is over"
+        ),
+        None => "no replica has the lease now: one of them takes it over soon".to_owned(),
+    }
 }
 
 /// What a write will have come to. Writes are carried out in the order in which they were begun.
@@ -138,7 +154,14 @@ pub trait Store: Send + Sync + std::fmt::Debug {
         digest: [u8; 32],
         audit: Option<&Audit>,
     ) -> Result<(), StoreError>;
-    /// Forgets a token.
+    /// Gives a token another secret; it is made if it is not there.
+    fn replace_token(
+        &self,
+        token: &TokenRow,
+        digest: [u8; 32],
+        audit: &Audit,
+    ) -> Result<(), StoreError>;
+    /// Forgets a token; the last administrator's stays.
     fn remove_token(&self, name: &str, audit: &Audit) -> Result<(), StoreError>;
 
     /// A project: quota, and what it has.
@@ -220,6 +243,12 @@ pub trait Store: Send + Sync + std::fmt::Debug {
     ) -> Result<InstanceRow, StoreError>;
     /// Nothing of an instance is left: its GPUs are free.
     fn release(&self, instance: &str, now_ms: u64, event: &Event) -> Ticket<()>;
+    /// An instance that cannot be removed now does not count for its project any longer; its GPUs
+    /// stay taken until it is released.
+    fn give_quota_back(&self, instance: &str, event: &Event) -> Result<(), StoreError>;
+    /// Counts anew what projects have. For whoever begins to write: a replica of an earlier
+    /// version may have written before.
+    fn recount(&self) -> Result<(), StoreError>;
     /// A failed instance is not shown any longer.
     fn hide(&self, instance: &str, audit: &Audit) -> Result<(), StoreError>;
     /// An operation and its events.

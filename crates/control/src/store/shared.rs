@@ -6,7 +6,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use weft_api::v1::{Mode, Quota};
 
-use super::{Part, StoreError, Taken};
+use super::{Part, Spec, StoreError, Taken};
 
 /// The events of an operation that are shown.
 pub(super) const EVENTS_MAX: u32 = 1_000;
@@ -43,19 +43,62 @@ pub(super) fn mode_of(is_exclusive: bool) -> Mode {
     if is_exclusive { Mode::Exclusive } else { Mode::Shared }
 }
 
-/// What a project has with so much more, if its quota allows it.
-pub(super) fn charged(quota: &Quota, used: &Quota, taken: &[Taken]) -> Result<Quota, StoreError> {
-    let exclusive = taken.iter().filter(|one| one.mode == Mode::Exclusive).count() as u64;
-    let memory: u64 = taken.iter().map(|one| one.memory_mib).sum();
-    let wanted = [
-        ("cGPUs", used.cgpus + taken.len() as u64, quota.cgpus),
-        ("MiB of GPU memory", used.memory_mib.saturating_add(memory), quota.memory_mib),
-        ("exclusive GPUs", used.exclusive_gpus + exclusive, quota.exclusive_gpus),
-    ];
-    if let Some((what, wanted, quota)) = wanted.iter().find(|(_, wanted, quota)| wanted > quota) {
-        return Err(StoreError::Quota(format!("{wanted} {what}, and its quota is {quota}")));
+/// What an instance takes of its project's quota with so many cGPUs of so much memory together.
+/// The weight of one that has its GPU alone is against nobody; its class is told to the node.
+pub(crate) fn demand(spec: &Spec, cgpus: u64, memory_mib: u64) -> Quota {
+    let (exclusive_gpus, weight) = match spec.mode {
+        Mode::Exclusive => (cgpus, 0),
+        Mode::Shared => (0, cgpus.saturating_mul(spec.weight.into())),
+    };
+    let user_facing = if spec.sla_us > 0 { cgpus } else { 0 };
+    Quota { cgpus, memory_mib, exclusive_gpus, weight, user_facing }
+}
+
+/// What a project has with so much more.
+pub(super) fn with(used: &Quota, more: &Quota) -> Quota {
+    Quota {
+        cgpus: used.cgpus.saturating_add(more.cgpus),
+        memory_mib: used.memory_mib.saturating_add(more.memory_mib),
+        exclusive_gpus: used.exclusive_gpus.saturating_add(more.exclusive_gpus),
+        weight: used.weight.saturating_add(more.weight),
+        user_facing: used.user_facing.saturating_add(more.user_facing),
     }
-    Ok(Quota { cgpus: wanted[0].1, memory_mib: wanted[1].1, exclusive_gpus: wanted[2].1 })
+}
+
+/// The same, if its quota allows it. What it has too much of already keeps it from nothing else.
+pub(crate) fn charged(
+    project: &str,
+    quota: &Quota,
+    used: &Quota,
+    more: &Quota,
+) -> Result<Quota, StoreError> {
+    let all = with(used, more);
+    let asked = [
+        ("cGPUs", more.cgpus, all.cgpus, quota.cgpus),
+        ("MiB of GPU memory", more.memory_mib, all.memory_mib, quota.memory_mib),
+        ("exclusive GPUs", more.exclusive_gpus, all.exclusive_gpus, quota.exclusive_gpus),
+        ("of weight in shared cGPUs", more.weight, all.weight, quota.weight),
+        ("user-facing cGPUs", more.user_facing, all.user_facing, quota.user_facing),
+    ];
+    match asked.iter().find(|(_, more, all, quota)| *more > 0 && all > quota) {
+        Some((what, _, all, quota)) => {
+            let words =
+                format!("project {project} would have {all} {what}, and its quota is {quota}");
+            Err(StoreError::Quota(words))
+        }
+        None => Ok(all),
+    }
+}
+
+/// What a project has without so much.
+pub(super) fn without(used: &Quota, less: &Quota) -> Quota {
+    Quota {
+        cgpus: used.cgpus.saturating_sub(less.cgpus),
+        memory_mib: used.memory_mib.saturating_sub(less.memory_mib),
+        exclusive_gpus: used.exclusive_gpus.saturating_sub(less.exclusive_gpus),
+        weight: used.weight.saturating_sub(less.weight),
+        user_facing: used.user_facing.saturating_sub(less.user_facing),
+    }
 }
 
 /// What cGPUs take of one GPU.

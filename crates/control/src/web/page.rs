@@ -162,9 +162,12 @@ fn projects(text: &mut String, projects: &[Project]) {
             format!("{} / {}", used.cgpus, quota.cgpus),
             format!("{} / {}", used.memory_mib, quota.memory_mib),
             format!("{} / {}", used.exclusive_gpus, quota.exclusive_gpus),
+            format!("{} / {}", used.weight, quota.weight),
+            format!("{} / {}", used.user_facing, quota.user_facing),
         ]
     };
-    let columns = ["Project", "n cGPUs", "n MiB", "n GPUs of its own"];
+    let columns =
+        ["Project", "n cGPUs", "n MiB", "n GPUs of its own", "n Weight", "n User-facing cGPUs"];
     table(text, &columns, projects.iter().map(row));
 }
 

@@ -3,7 +3,7 @@
 use weft_api::v1::{ClientError, Instance, InstanceState, Kind, NewNode, ProjectChange, Quota};
 use weft_control::plan::Step;
 
-use crate::support::{Program, eventually, shared};
+use crate::support::{Program, eventually, processes_with, quota, shared};
 
 /// Where the program is killed: before a step, in the middle, when it was done and is not kept, and
 /// when it was kept.
@@ -36,7 +36,7 @@ pub(crate) fn set_up(program: &Program) {
     let client = program.client();
     let (admin, gateway) = (program.node.socket.display().to_string(), None);
     client.put_node("n", &NewNode { admin, gateway, host: None }).unwrap();
-    let quota = Quota { cgpus: 100, memory_mib: 1 << 20, exclusive_gpus: 4 };
+    let quota = quota(100, 1 << 20, 4);
     client.put_project("p", &ProjectChange { quota }).unwrap();
 }
 
@@ -76,7 +76,7 @@ pub(crate) fn terminate(program: &Program, id: &str) {
     match program.client().delete_instance(id) {
         Ok(_) => {}
         // It may be killed before it answers.
-        Err(ClientError::Unreachable { .. }) => {}
+        Err(ClientError::Unreachable { .. } | ClientError::Unanswered { .. }) => {}
         Err(error) => panic!("{error}"),
     }
 }
@@ -125,6 +125,29 @@ fn finishes_whatever_step_it_is_killed_at(flags: &[&str]) {
         terminate(&program, &id);
         wait_gone(&program, &id);
         assert_empty(&program, &place);
+    }
+}
+
+/// User-data may have secrets in it, and everybody sees the arguments of processes.
+#[test]
+fn what_a_vm_runs_is_not_seen_among_its_processes() {
+    for flags in [&[][..], &["--plain-processes"]] {
+        let mut program = Program::new();
+        program.start(None, flags);
+        set_up(&program);
+        let mut new = shared(1, 512);
+        new.project = Some("p".to_owned());
+        let secret = format!("hush-{}", program.pid());
+        new.user_data = Some(format!("word={secret}\necho \"$word said\"\nsleep 1000\n"));
+        let client = program.client();
+        let id = client.create_instance(None, &new).unwrap().id;
+        eventually("the user-data to run", || {
+            client.console(&id).unwrap().contains(&format!("{secret} said"))
+        });
+        let seen = processes_with(&secret);
+        assert!(seen.is_empty(), "{seen:?}");
+        terminate(&program, &id);
+        wait_gone(&program, &id);
     }
 }
 

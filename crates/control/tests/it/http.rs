@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustls::ServerConfig;
 use weft_api::v1::{
-    Client, ClientError, InstanceState, Kind, NewToken, Problem, ProjectChange, Quota, Role,
+    Client, ClientError, InstanceState, Kind, NewToken, Problem, ProjectChange, Role,
 };
 use weft_control::bounded::Bounded;
 use weft_control::http;
@@ -16,7 +16,7 @@ use weft_control::service::Service;
 use weft_control::store::TokenRow;
 use weft_control::tls::Secured;
 
-use crate::support::{Cloud, eventually, shared};
+use crate::support::{Cloud, eventually, quota, shared};
 
 /// Connections to it at once.
 const CONNECTIONS: usize = 16;
@@ -77,7 +77,7 @@ fn the_client_does_all_that_the_interface_can() {
     let cloud = Cloud::new(&[2]);
     let (admin, address) = serve(&cloud);
     admin.ready().unwrap();
-    let quota = Quota { cgpus: 2, memory_mib: 4096, exclusive_gpus: 1 };
+    let quota = quota(2, 4096, 1);
     admin.put_project("team", &ProjectChange { quota }).unwrap();
     let name = "team-token".to_owned();
     let asked = NewToken { name, project: Some("team".into()), role: Role::Member };
@@ -141,7 +141,7 @@ fn whatever_is_wrong_is_a_problem_in_json() {
         ("GET /v1/instances?after=x", "", 404, "go on"),
         ("GET /v1/instances/none", "", 404, "no instance `none`"),
         ("GET /v1/gpus/first", "", 404, "numbers"),
-        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.2"),
+        ("GET /v1/nodes", "Weft-Api-Version: 9.9\r\n", 406, "1.0 to 1.3"),
         ("GET /v1/nodes", "Weft-Api-Version: new\r\n", 406, "urn:weft:version"),
         ("POST /v1/instances", "Content-Length: 3\r\n", 400, "not understood"),
         ("POST /v1/instances", "Content-Length: 200000\r\n", 413, "urn:weft:too-large"),
@@ -157,7 +157,7 @@ fn whatever_is_wrong_is_a_problem_in_json() {
     let (status, text) = raw(address, "GET /v1/nodes HTTP/1.0\r\n\r\n");
     assert!(status == 401 && text.contains("Bearer"), "{text}");
     let (status, text) = raw(address, &format!("GET /v1/nodes HTTP/1.1\r\n{end}\r\n"));
-    assert!(status == 200 && text.contains("weft-api-version: 1.2"), "{text}");
+    assert!(status == 200 && text.contains("weft-api-version: 1.3"), "{text}");
     let (status, text) = raw(address, "GET /openapi.json HTTP/1.0\r\n\r\n");
     assert!(status == 200 && text.contains("\"openapi\": \"3.1.0\""), "{text}");
 }

@@ -13,6 +13,7 @@ use weft_control::store::{Effects, Leading, Store, StoreError};
 
 use crate::crash::{assert_empty, begin, set_up, terminate, wait_for, wait_gone};
 use crate::database::Cluster;
+use crate::http::raw;
 use crate::store::{audit, event, part, reservation, stocked};
 use crate::support::{DEADLINE, Program, Replica, eventually, shared};
 use crate::tls::file as certificate;
@@ -292,7 +293,9 @@ fn a_replica_that_does_not_lead_reads_and_says_who_does() {
     let refused = client.delete_token("nobody").unwrap_err();
     match refused {
         ClientError::Refused(Problem { kind: Kind::NotLeader, .. }) => {}
-        ClientError::Unreachable { base, .. } => assert_eq!(base, leader),
+        ClientError::Unreachable { base, .. } | ClientError::Unanswered { base, .. } => {
+            assert_eq!(base, leader);
+        }
         // It was slow, and the second one leads.
         ClientError::Refused(Problem { kind: Kind::NotFound, .. }) => {}
         ClientError::Refused(_)
@@ -304,6 +307,66 @@ fn a_replica_that_does_not_lead_reads_and_says_who_does() {
     let missing = client.delete_token("nobody").unwrap_err();
     assert!(matches!(missing, ClientError::Refused(Problem { kind: Kind::NotFound, .. })));
     assert_empty(&program, "after the leader");
+}
+
+/// What a request of an administrator that changes nothing is answered.
+fn ask_for_change(program: &Program, replica: &Replica) -> (u16, String) {
+    let address = replica.url.strip_prefix("http://").unwrap().parse().unwrap();
+    let token = program.token();
+    let end = format!("Host: a\r\nConnection: close\r\nAuthorization: Bearer {token}\r\n");
+    raw(address, &format!("DELETE /v1/tokens/nobody HTTP/1.1\r\n{end}\r\n"))
+}
+
+#[test]
+fn who_stands_by_says_who_has_the_lease_and_when_to_ask_again() {
+    let Some(cluster) = Cluster::start() else { return };
+    let (mut program, url) = with_database(&cluster, "says");
+    // Nobody takes over of himself while this test lasts.
+    let flags = ["--lease-s", "300"];
+    let first = program.replica(None, &flags);
+    wait_until_it_leads(&mut program, &first);
+    let second = program.replica(None, &flags);
+    let leader = first.url.clone();
+    drop(first);
+    let (status, text) = ask_for_change(&program, &second);
+    assert_eq!(status, 503, "{text}");
+    let leads = format!("{leader} has the lease");
+    for words in ["retry-after: 1", "urn:weft:not-leader", "when the lease is over", &leads] {
+        assert!(text.contains(words), "{words}: {text}");
+    }
+    // Who has time asks until somebody leads, of whichever replica.
+    let both = format!("{leader},{}", second.url);
+    let patient = Client::new(&both, program.token()).unwrap().patient(DEADLINE);
+    thread::scope(|scope| {
+        let asked = scope.spawn(|| patient.delete_token("nobody").unwrap_err());
+        let_it_expire(&url);
+        // Those that wait ask again within a quarter of a lease; here they are told.
+        let mut client = postgres::Client::connect(&url, NoTls).unwrap();
+        client.batch_execute("NOTIFY weft_lease").unwrap();
+        let answer = asked.join().unwrap();
+        assert!(
+            matches!(&answer, ClientError::Refused(Problem { kind: Kind::NotFound, .. })),
+            "{answer}"
+        );
+    });
+}
+
+#[test]
+fn a_database_that_is_gone_is_said_to_be() {
+    let Some(cluster) = Cluster::start() else { return };
+    let (mut program, _) = with_database(&cluster, "gone");
+    let replica = program.replica(None, &FLAGS);
+    wait_until_it_leads(&mut program, &replica);
+    drop(cluster);
+    let client = program.client();
+    for answer in [client.ready().unwrap_err(), client.instances().unwrap_err()] {
+        let ClientError::Refused(problem) = &answer else { panic!("{answer}") };
+        assert_eq!((problem.kind, problem.status), (Kind::StoreAway, 503), "{problem}");
+        assert!(problem.detail.contains("the store cannot be reached"), "{problem}");
+    }
+    let (status, text) = ask_for_change(&program, &replica);
+    assert!(status == 503 && text.contains("urn:weft:store-away"), "{text}");
+    assert!(text.contains("retry-after: 1"), "{text}");
 }
 
 #[test]

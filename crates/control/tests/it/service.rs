@@ -8,7 +8,7 @@ use weft_control::service::{Ask, Reply};
 use weft_control::store::TokenRow;
 use weft_control::sweep::{self, Swept};
 
-use crate::support::{Cloud, eventually};
+use crate::support::{Cloud, eventually, quota};
 
 /// A token's secret.
 fn token(cloud: &Cloud, name: &str, role: Role, project: Option<&str>) -> String {
@@ -149,7 +149,7 @@ fn exclusive_gpus_are_nobody_elses_and_local_ones_are_on_one_host() {
 #[test]
 fn quotas_are_checked_before_anything_is_made() {
     let people = People::new(&[4]);
-    let quota = Quota { cgpus: 3, memory_mib: 4096, exclusive_gpus: 0 };
+    let quota = Quota::from(quota(3, 4096, 0));
     people.cloud.store.put_project("a", quota, None).unwrap();
     for (body, words) in [
         (shared(4, 1), "4 cGPUs"),
@@ -169,11 +169,83 @@ fn quotas_are_checked_before_anything_is_made() {
     people.create(&people.member, &shared(1, 1)).unwrap();
 }
 
+/// Who has a member's token takes no more of a shared GPU than an administrator gave the project.
+#[test]
+fn weight_and_the_user_facing_class_are_within_the_quota() {
+    let people = People::new(&[4]);
+    let put = |body: Value| {
+        people.call(Call::ProjectPut, &people.admin, "a", &json!({"quota": body})).unwrap()
+    };
+    let more = |name: &str, value: u32| {
+        let mut body = shared(2, 1);
+        body[name] = value.into();
+        people.create(&people.member, &body)
+    };
+    let seen = put(json!({"cgpus": 6, "memory_mib": 65536, "exclusive_gpus": 2}));
+    assert_eq!((&seen["quota"]["weight"], &seen["quota"]["user_facing"]), (&json!(6), &json!(0)));
+    for (name, value, words) in [
+        ("weight", 10_000, "20000 of weight in shared cGPUs, and its quota is 6"),
+        ("weight", 4, "8 of weight"),
+        ("sla_us", 20_000, "2 user-facing cGPUs, and its quota is 0"),
+    ] {
+        let refused = more(name, value).unwrap_err();
+        assert_eq!(refused.kind, Kind::Quota);
+        assert!(refused.detail.contains(words), "{refused}");
+    }
+    let heavy = more("weight", 3).unwrap();
+    people.create(&people.member, &shared(1, 1)).unwrap_err();
+    // One that has its GPU alone has it whatever its weight is.
+    people.create(&people.member, &json!({"cgpus": 1, "weight": 10_000})).unwrap();
+    people.wait(&heavy, "ready");
+    people.delete(&heavy);
+    let given = json!({"cgpus": 6, "memory_mib": 65536, "exclusive_gpus": 2, "weight": 100,
+                       "user_facing": 2});
+    put(given);
+    people.create(&people.member, &shared(1, 1)).unwrap();
+    let facing = more("sla_us", 20_000).unwrap();
+    people.create(&people.member, &json!({"cgpus": 1, "sla_us": 20_000})).unwrap_err();
+    people.wait(&facing, "ready");
+    let seen = people.call(Call::ProjectShow, &people.member, "a", &Value::Null).unwrap();
+    assert_eq!((&seen["used"]["weight"], &seen["used"]["user_facing"]), (&json!(3), &json!(2)));
+}
+
+/// A node that is gone has the GPUs, and the project does not pay for that.
+#[test]
+fn what_cannot_be_removed_does_not_hold_the_projects_quota() {
+    let people = People::new(&[1, 1]);
+    let cloud = &people.cloud;
+    cloud.store.put_project("a", quota(1, 8192, 0).into(), None).unwrap();
+    let lost = people.create(&people.member, &shared(1, 8192)).unwrap();
+    people.wait(&lost, "ready");
+    cloud.fake.fail("revoke", u32::MAX, Failure::passing("no route to host"));
+    people.call(Call::InstanceDelete, &people.member, &lost, &Value::Null).unwrap();
+    let refused = people.create(&people.member, &shared(1, 8192)).unwrap_err();
+    assert_eq!(refused.kind, Kind::Quota);
+    let used = || cloud.store.project("a").unwrap().unwrap().1;
+    eventually("the project to have its quota back", || used() == Quota::default());
+    assert_eq!(
+        (people.state(&lost), people.held()),
+        (json!("terminating"), vec![(8192, 1), (0, 0)])
+    );
+    let told =
+        people.call(Call::OperationShow, &people.admin, &format!("op-{lost}-end"), &Value::Null);
+    assert!(told.unwrap().to_string().contains("quota is given back"));
+    let next = people.create(&people.member, &shared(1, 8192)).unwrap();
+    people.wait(&next, "ready");
+    cloud.store.recount().unwrap();
+    let one = Quota { user_facing: 0, ..Quota::from(quota(1, 8192, 0)) };
+    assert_eq!(used(), one, "counted anew, it is not the lost one's");
+    cloud.fake.fail("revoke", 0, Failure::passing(""));
+    people.wait(&lost, "terminated");
+    assert_eq!(people.held(), [(0, 0), (8192, 1)]);
+    assert_eq!(used(), one, "nothing is given back twice");
+}
+
 /// Quota and GPUs are taken together: whoever asks at the same time does not get more.
 #[test]
 fn many_at_once_get_what_there_is_and_no_more() {
     let people = People::new(&[4]);
-    let quota = Quota { cgpus: 20, memory_mib: 1 << 30, exclusive_gpus: 0 };
+    let quota = Quota::from(quota(20, 1 << 30, 0));
     people.cloud.store.put_project("a", quota, None).unwrap();
     let outcomes: Vec<Result<String, Problem>> = std::thread::scope(|scope| {
         let one = || scope.spawn(|| people.create(&people.member, &shared(1, 1024)));
@@ -530,7 +602,8 @@ fn nodes_that_do_not_answer_get_nothing_new_until_they_do() {
     assert_eq!(people.held(), [(0, 0), (8192, 1)]);
     let full = people.create(&people.member, &shared(1, 1)).unwrap_err();
     assert!(full.detail.contains("the node that does not answer"), "{full}");
-    sweep::ask_unreachable(world);
+    assert!(sweep::ask_unreachable(world), "it answers again");
+    assert!(!sweep::ask_unreachable(world), "there is none to ask");
     people.create(&people.member, &shared(1, 1)).unwrap();
     assert_eq!(people.held(), [(1, 1), (8192, 1)]);
 }

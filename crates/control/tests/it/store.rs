@@ -16,6 +16,7 @@ use weft_control::store::{
 };
 
 use crate::database::Cluster;
+use crate::support::quota;
 
 /// Where a store is, that may be opened more than once.
 enum Place {
@@ -94,6 +95,9 @@ on_every_store! {
     an_instance_that_fails_stays_to_be_seen,
     a_request_is_carried_out_once,
     a_quota_is_of_all_that_a_project_has,
+    a_project_of_before_keeps_the_weight_and_the_class_that_it_has,
+    a_quota_of_an_earlier_version_is_one,
+    what_an_earlier_version_counted_is_counted_anew,
     tokens_come_and_go,
     lists_come_in_parts,
     what_cannot_be_shown_is_kept_all_the_same,
@@ -151,7 +155,7 @@ fn opened(place: &Place) -> Arc<dyn Store> {
 
 /// Gives it a project and a node with two GPUs.
 pub(crate) fn stocked(store: &dyn Store) {
-    let quota = Quota { cgpus: 100, memory_mib: 100_000, exclusive_gpus: 100 };
+    let quota = Quota::from(quota(100, 100_000, 100));
     store.put_project("p", quota, None).unwrap();
     store.put_node(&node("n", "one"), &[gpu("a"), gpu("b")], None).unwrap();
 }
@@ -371,7 +375,7 @@ fn a_request_is_carried_out_once(place: &Place) {
 
 fn a_quota_is_of_all_that_a_project_has(place: &Place) {
     let store = opened(place);
-    let quota = Quota { cgpus: 2, memory_mib: 1500, exclusive_gpus: 1 };
+    let quota = Quota::from(quota(2, 1500, 1));
     store.put_project("p", quota, Some(&audit())).unwrap();
     store.reserve(reservation("i", 1, 1000, Mode::Exclusive, 0)).wait().unwrap();
     let much = store.reserve(reservation("j", 2, 501, Mode::Shared, 0)).wait().unwrap_err();
@@ -380,9 +384,80 @@ fn a_quota_is_of_all_that_a_project_has(place: &Place) {
     assert!(matches!(&alone, StoreError::Quota(words) if words.contains("exclusive")), "{alone}");
     store.reserve(reservation("j", 2, 500, Mode::Shared, 0)).wait().unwrap();
     let (_, used) = store.project("p").unwrap().unwrap();
-    assert_eq!(used, Quota { cgpus: 2, memory_mib: 1500, exclusive_gpus: 1 });
+    let (weight, user_facing) = (1, 0);
+    let all = Quota { cgpus: 2, memory_mib: 1500, exclusive_gpus: 1, weight, user_facing };
+    assert_eq!(used, all);
     let nobody = Reservation { project: "x".into(), ..reservation("k", 2, 1, Mode::Shared, 1) };
     assert!(matches!(store.reserve(nobody).wait(), Err(StoreError::Missing(_))));
+}
+
+/// Whoever had more than is given without being asked for keeps as much, and no more.
+fn a_project_of_before_keeps_the_weight_and_the_class_that_it_has(place: &Place) {
+    let store = opened(place);
+    let most = Quota { weight: 90_000, user_facing: 9, ..quota(4, 9_000, 1).into() };
+    store.put_project("p", most, None).unwrap();
+    store.put_project("plain", quota(4, 100, 1).into(), None).unwrap();
+    let mut greedy = reservation("i", 1, 100, Mode::Shared, 0);
+    (greedy.spec.weight, greedy.spec.sla_us) = (10_000, 20_000);
+    store.reserve(greedy).wait().unwrap();
+    store.reserve(reservation("j", 2, 1000, Mode::Exclusive, 0)).wait().unwrap();
+    drop(store);
+    let before = "ALTER TABLE projects DROP COLUMN quota_weight;
+                  ALTER TABLE projects DROP COLUMN quota_user_facing;
+                  ALTER TABLE projects DROP COLUMN used_weight;
+                  ALTER TABLE projects DROP COLUMN used_user_facing;
+                  ALTER TABLE instances DROP COLUMN uncharged;";
+    place.directly(before).unwrap();
+    place.set_version(-1);
+    let store = place.open().unwrap();
+    let (may, has) = store.project("p").unwrap().unwrap();
+    assert_eq!((may.weight, may.user_facing), (10_000, 1));
+    let (weight, user_facing) = (10_000, 1);
+    let all = Quota { cgpus: 2, memory_mib: 1100, exclusive_gpus: 1, weight, user_facing };
+    assert_eq!(has, all);
+    let (may, has) = store.project("plain").unwrap().unwrap();
+    assert_eq!((may, has), (quota(4, 100, 1).into(), Quota::default()));
+}
+
+/// A replica of the version before makes projects without the columns that it does not know.
+fn a_quota_of_an_earlier_version_is_one(place: &Place) {
+    let store = opened(place);
+    let made = "INSERT INTO projects (name, quota_cgpus, quota_memory, quota_exclusive)
+                VALUES ('old', 3, 900, 1)";
+    place.directly(made).unwrap();
+    let (had, used) = store.project("old").unwrap().unwrap();
+    assert_eq!((had, used), (quota(3, 900, 1).into(), Quota::default()));
+    let mut heavy = reservation("i", 1, 1, Mode::Shared, 0);
+    heavy.project = "old".into();
+    heavy.spec.weight = 4;
+    let refused = store.reserve(heavy.clone()).wait().unwrap_err();
+    assert!(matches!(&refused, StoreError::Quota(words) if words.contains("weight")), "{refused}");
+    heavy.spec.weight = 3;
+    store.reserve(heavy).wait().unwrap();
+}
+
+fn what_an_earlier_version_counted_is_counted_anew(place: &Place) {
+    let store = opened(place);
+    let most = Quota { user_facing: 9, ..quota(9, 9_000, 9).into() };
+    store.put_project("p", most, None).unwrap();
+    let mut facing = reservation("i", 1, 100, Mode::Shared, 0);
+    facing.spec.sla_us = 20_000;
+    store.reserve(facing).wait().unwrap();
+    store.reserve(reservation("j", 2, 1000, Mode::Exclusive, 0)).wait().unwrap();
+    let (_, used) = store.project("p").unwrap().unwrap();
+    let expected =
+        Quota { cgpus: 2, memory_mib: 1100, exclusive_gpus: 1, weight: 1, user_facing: 1 };
+    assert_eq!(used, expected);
+    place
+        .directly("UPDATE projects SET used_weight = 0, used_user_facing = 0, used_cgpus = -1")
+        .unwrap();
+    store.recount().unwrap();
+    assert_eq!(store.project("p").unwrap().unwrap().1, expected);
+    for id in ["i", "j"] {
+        store.renounce(id, None, None).unwrap();
+        store.release(id, 11, &event(Step::Release)).wait().unwrap();
+    }
+    assert_eq!(store.project("p").unwrap().unwrap().1, Quota::default());
 }
 
 fn tokens_come_and_go(place: &Place) {
@@ -405,7 +480,16 @@ fn tokens_come_and_go(place: &Place) {
     store.remove_token("t", &audit()).unwrap();
     assert!(matches!(store.remove_token("t", &audit()), Err(StoreError::Missing(_))));
     assert_eq!(store.token(&[1; 32]).unwrap(), None);
-    assert_eq!(store.audit(&part()).unwrap().len(), 2, "what was refused is not in it");
+    let admin = |name: &str| TokenRow { role: Role::Admin, ..token(name, None) };
+    store.add_token(&admin("root"), [3; 32], None).unwrap();
+    let last = StoreError::LastAdmin("root".into());
+    assert_eq!(store.remove_token("root", &audit()).unwrap_err(), last);
+    store.replace_token(&admin("root"), [4; 32], &audit()).unwrap();
+    assert_eq!(store.token(&[3; 32]).unwrap(), None);
+    assert_eq!(store.token(&[4; 32]).unwrap(), Some(admin("root")));
+    store.add_token(&admin("other"), [5; 32], None).unwrap();
+    store.remove_token("root", &audit()).unwrap();
+    assert_eq!(store.audit(&part()).unwrap().len(), 4, "what was refused is not in it");
 }
 
 fn lists_come_in_parts(place: &Place) {

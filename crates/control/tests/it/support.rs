@@ -14,7 +14,7 @@ use weft_api::node::{
     Answer, Attainment, DeviceReport, GatewayReport, GrantReport, MemoryReport, NodeReport,
     Request, VgpuReport, VgpuState,
 };
-use weft_api::v1::{Client, NewInstance, Quota};
+use weft_api::v1::{Client, NewInstance, NewQuota, Quota};
 use weft_control::allocate::Allocator;
 use weft_control::crash::Crash;
 use weft_control::engine::Engine;
@@ -62,6 +62,11 @@ pub(crate) fn new(cgpus: u32) -> NewInstance {
         sla_us: None,
         user_data: None,
     }
+}
+
+/// A quota that says nothing of weight and class.
+pub(crate) fn quota(cgpus: u64, memory_mib: u64, exclusive_gpus: u64) -> NewQuota {
+    NewQuota { cgpus, memory_mib, exclusive_gpus, weight: None, user_facing: None }
 }
 
 /// Everything in this process, and nothing real outside.
@@ -116,7 +121,8 @@ impl Cloud {
 
     /// A project that may have everything.
     pub(crate) fn project(&self, name: &str) {
-        let quota = Quota { cgpus: 1 << 40, memory_mib: 1 << 40, exclusive_gpus: 1 << 40 };
+        let most = 1 << 40;
+        let quota = Quota { user_facing: most, ..quota(most, most, most).into() };
         self.store.put_project(name, quota, None).unwrap();
     }
 }
@@ -267,6 +273,19 @@ fn report(name: &str, memory_bytes: u64) -> VgpuReport {
     }
 }
 
+/// Command lines of processes in which these words are.
+pub(crate) fn processes_with(words: &str) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir("/proc").unwrap().flatten() {
+        let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+        let line = String::from_utf8_lossy(&line).replace('\0', " ");
+        if line.contains(words) {
+            found.push(line);
+        }
+    }
+    found
+}
+
 /// The real program with the local provisioner.
 pub(crate) struct Program {
     pub(crate) folder: TempDir,
@@ -377,6 +396,11 @@ impl Program {
         self.process.as_ref().unwrap().id()
     }
 
+    /// The administrator's token.
+    pub(crate) fn token(&self) -> &str {
+        &self.token
+    }
+
     /// A client with the administrator's token.
     pub(crate) fn client(&self) -> Client {
         Client::new(&self.url, &self.token).unwrap()
@@ -405,16 +429,7 @@ impl Program {
 
     /// Processes whose command line names this folder.
     pub(crate) fn processes(&self) -> Vec<String> {
-        let vms = self.vms().display().to_string();
-        let mut found = Vec::new();
-        for entry in std::fs::read_dir("/proc").unwrap().flatten() {
-            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
-            let line = String::from_utf8_lossy(&line).replace('\0', " ");
-            if line.contains(&vms) {
-                found.push(line);
-            }
-        }
-        found
+        processes_with(&self.vms().display().to_string())
     }
 }
 

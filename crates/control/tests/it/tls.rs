@@ -50,7 +50,7 @@ fn a_client_knows_who_answers() {
     assert!(stranger.to_string().contains("certificate"), "{stranger}");
     // What speaks no TLS is not answered, and gets nobody's token.
     let plain = Client::new(&address.to_string(), "root").unwrap().ready().unwrap_err();
-    assert!(matches!(plain, ClientError::Unreachable { .. }), "{plain}");
+    assert!(matches!(plain, ClientError::Unanswered { .. }), "{plain}");
     known.ready().unwrap();
 }
 

@@ -11,7 +11,7 @@ use std::thread;
 use weft_api::v1::{Client, InstanceState, NewToken, Quota, Role};
 
 use crate::http::{raw, serve};
-use crate::support::{Cloud, eventually, shared};
+use crate::support::{Cloud, eventually, quota, shared};
 
 /// Asks for the page with a cookie.
 fn page(address: SocketAddr, cookie: &str) -> (u16, String) {
@@ -80,6 +80,7 @@ fn everybody_sees_what_the_token_may_see() {
         theirs.as_str(),
         "<h2>GPUs <small>2 with 2048 of 16384 MiB given out",
         "<meter max=8192 value=2048>",
+        "<th class=n>Weight</th><th class=n>User-facing cGPUs</th>",
         "512 MiB, weight 1",
         "InstanceCreate",
     ] {
@@ -225,7 +226,7 @@ fn a_browser_shows_the_page_and_what_comes_later() {
     };
     let cloud = Cloud::new(&[3, 2]);
     let (admin, address) = serve(&cloud);
-    let quota = Quota { cgpus: 16, memory_mib: 65_536, exclusive_gpus: 2 };
+    let quota = Quota::from(quota(16, 65_536, 2));
     for (project, cgpus) in [("physics", 3), ("biology", 2)] {
         cloud.store.put_project(project, quota, None).unwrap();
         let secret = token(&admin, project, Role::Member);

@@ -210,7 +210,9 @@ fn boot(folder: &Path, vm: &VmSpec, settings: &Settings) -> Result<Booted> {
     led.try_for_each(|(masked, _)| wait_for(masked))?;
     let mut user_data = None;
     if !vm.user_data.is_empty() {
-        command.args(["-c", &vm.user_data, "user-data"]).current_dir(&run);
+        // In a file of the VM's user, for everybody sees the arguments of processes.
+        own_file(&run.join("user-data"))?.write_all(vm.user_data.as_bytes())?;
+        command.arg("./user-data").current_dir(&run);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot run the user-data")?;
         if let Some(output) = child.stdout.take() {

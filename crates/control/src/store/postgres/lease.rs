@@ -104,7 +104,9 @@ impl Lease {
         if self.terms.is_none() || is_held {
             return Leading::Here;
         }
-        Leading::Elsewhere(state.leader.clone())
+        // It may not have heard of the database for longer than its lease.
+        let own = self.terms.as_ref().map(|terms| &terms.address);
+        Leading::Elsewhere(state.leader.clone().filter(|leader| Some(leader) != own))
     }
 
     /// Takes the lease if nobody has it, or renews it.

@@ -19,9 +19,22 @@ const STATEMENT_MS: u32 = 30_000;
 impl From<postgres::Error> for StoreError {
     fn from(error: postgres::Error) -> Self {
         // What the database said is behind what the library says.
-        match error.source() {
-            Some(source) => Self::Broken(source.to_string()),
-            None => Self::Broken(error.to_string()),
+        let words = error.source().map_or_else(|| error.to_string(), ToString::to_string);
+        if is_away(&error) { Self::Away(words) } else { Self::Broken(words) }
+    }
+}
+
+/// Whether nothing is wrong but that the database does not answer, or takes nobody now.
+fn is_away(error: &postgres::Error) -> bool {
+    match error.code() {
+        // Connections (08), resources such as their number or the disk (53), and what its owner
+        // does (57P): it is stopped, starting or was killed.
+        Some(code) => ["08", "53", "57P"].iter().any(|class| code.code().starts_with(class)),
+        None => {
+            let source = error.source();
+            let is_io = source.is_some_and(<dyn Error>::is::<std::io::Error>);
+            // The library has no other sign of a connection that was not made in time.
+            error.is_closed() || is_io || error.to_string().starts_with("timeout")
         }
     }
 }
@@ -105,8 +118,9 @@ impl sql::Link for Link {
         Ok(self.client.batch_execute(text)?)
     }
 
-    fn broken(&self) -> Option<&'static str> {
-        self.client.is_closed().then_some("the database closed the connection")
+    fn broken(&self) -> Option<StoreError> {
+        let why = || StoreError::Away("the database closed the connection".to_owned());
+        self.client.is_closed().then(why)
     }
 }
 

@@ -3,17 +3,18 @@
 use std::collections::BTreeMap;
 
 use serde::de::DeserializeOwned;
-use weft_api::v1::{Event, Mode, OperationKind, OperationState};
+use weft_api::v1::{Event, Mode, OperationKind, OperationState, Quota};
 
-use super::registry::{add_audit, project_of};
+use super::registry::{add_audit, project_of, set_used};
 use super::{Link, Row, Value, int, int_or_none};
 use crate::plan::Step;
 use crate::store::shared::{
-    EVENTS_MAX, KEY_LIFE_MS, SLOTS, Sum, by_gpu, charged, mode_of, parsed, word,
+    EVENTS_MAX, KEY_LIFE_MS, SLOTS, Sum, by_gpu, charged, demand, mode_of, parsed, with, without,
+    word,
 };
 use crate::store::{
-    Audit, CgpuRow, Effects, InstanceRow, Key, Marks, OperationRow, Part, Reservation, StoreError,
-    Taken, Wanted,
+    Audit, CgpuRow, Effects, InstanceRow, Key, Marks, OperationRow, Part, Reservation, Spec,
+    StoreError, Taken, Wanted,
 };
 
 /// Reserves GPUs and makes the instance.
@@ -26,7 +27,8 @@ pub(super) fn reserve(
     if let Some(key) = key {
         keep_key(link, key, id, now_ms)?;
     }
-    charge(link, project, taken)?;
+    let memory_mib = taken.iter().map(|one| one.memory_mib).sum();
+    charge(link, project, &demand(spec, taken.len() as u64, memory_mib))?;
     take(link, taken)?;
     let slot = free_slot(link)?;
     link.change(
@@ -103,21 +105,64 @@ pub(super) fn repeated(link: &mut impl Link, key: &Key) -> Result<Option<String>
 }
 
 /// The project has so much more, if its quota allows it.
-fn charge(link: &mut impl Link, project: &str, taken: &[Taken]) -> Result<(), StoreError> {
+fn charge(link: &mut impl Link, project: &str, more: &Quota) -> Result<(), StoreError> {
     let found = project_of(link, project)?;
     let (quota, used) = found.ok_or_else(|| StoreError::Missing(format!("project {project}")))?;
-    let used = charged(&quota, &used, taken)?;
-    link.change(
-        "UPDATE projects SET used_cgpus = $2, used_memory = $3, used_exclusive = $4
-         WHERE name = $1",
-        &[
-            project.into(),
-            int(used.cgpus)?.into(),
-            int(used.memory_mib)?.into(),
-            int(used.exclusive_gpus)?.into(),
-        ],
+    set_used(link, project, &charged(project, &quota, &used, more)?)
+}
+
+/// The project has its instance's part of the quota back, if it did not before; whether that is so.
+fn uncharge(
+    link: &mut impl Link,
+    found: &InstanceRow,
+    cgpus: &[CgpuRow],
+) -> Result<bool, StoreError> {
+    let changed = link.change(
+        "UPDATE instances SET uncharged = true WHERE id = $1 AND NOT uncharged",
+        &[(&found.id).into()],
     )?;
-    Ok(())
+    if changed == 0 {
+        return Ok(false);
+    }
+    let memory_mib = cgpus.iter().map(|cgpu| cgpu.memory_mib).sum();
+    let less = demand(&found.spec, cgpus.len() as u64, memory_mib);
+    let missing = || StoreError::Missing(format!("project {}", found.project));
+    let (_, used) = project_of(link, &found.project)?.ok_or_else(missing)?;
+    set_used(link, &found.project, &without(&used, &less))?;
+    Ok(true)
+}
+
+/// What cannot be removed now does not count for its project any longer. Its GPUs stay taken.
+pub(super) fn give_quota_back(
+    link: &mut impl Link,
+    instance: &str,
+    event: &Event,
+) -> Result<(), StoreError> {
+    let found = find(link, instance)?.filter(|found| found.wanted == Wanted::Absent);
+    let Some(found) = found.filter(|found| found.ended_ms.is_none()) else { return Ok(()) };
+    let cgpus = cgpus_of(link, instance)?;
+    if uncharge(link, &found, &cgpus)? { tell(link, instance, event) } else { Ok(()) }
+}
+
+/// Counts anew what every project has: a replica of an earlier version, which knows neither
+/// weights nor whose quota was given back, may have written meanwhile.
+pub(super) fn recount(link: &mut impl Link) -> Result<(), StoreError> {
+    let mut used: BTreeMap<String, Quota> = BTreeMap::new();
+    for row in link.all("SELECT name FROM projects", &[])? {
+        used.insert(row.text(0)?, Quota::default());
+    }
+    let rows = link.all(
+        "SELECT instances.project, instances.spec, count(*), CAST(sum(memory) AS bigint)
+         FROM instances JOIN cgpus ON cgpus.instance = instances.id
+         WHERE ended_ms IS NULL AND NOT uncharged GROUP BY instances.seq",
+        &[],
+    )?;
+    for row in &rows {
+        let spec: Spec = document(row, 1)?;
+        let of_project = used.entry(row.text(0)?).or_default();
+        *of_project = with(of_project, &demand(&spec, row.int(2)?, row.int(3)?));
+    }
+    used.iter().try_for_each(|(project, used)| set_used(link, project, used))
 }
 
 /// Takes parts of GPUs that are still as they were decided on.
@@ -481,7 +526,7 @@ pub(super) fn release(
     if found.wanted == Wanted::Present {
         return Err(StoreError::InUse(format!("instance {instance}")));
     }
-    give_back(link, instance, &found.project)?;
+    give_back(link, &found)?;
     link.change(
         "UPDATE cgpus SET to_ms = $2, token = NULL WHERE instance = $1",
         &[instance.into(), int(now_ms)?.into()],
@@ -504,8 +549,9 @@ pub(super) fn release(
 }
 
 /// GPUs and the project's account are without what an instance has.
-fn give_back(link: &mut impl Link, instance: &str, project: &str) -> Result<(), StoreError> {
-    let cgpus = cgpus_of(link, instance)?;
+fn give_back(link: &mut impl Link, found: &InstanceRow) -> Result<(), StoreError> {
+    let cgpus = cgpus_of(link, &found.id)?;
+    uncharge(link, found, &cgpus)?;
     let mut of_gpu: BTreeMap<u32, (u64, u32)> = BTreeMap::new();
     for cgpu in &cgpus {
         let sum = of_gpu.entry(cgpu.gpu).or_default();
@@ -518,13 +564,6 @@ fn give_back(link: &mut impl Link, instance: &str, project: &str) -> Result<(), 
             &[gpu.into(), int(memory)?.into(), count.into()],
         )?;
     }
-    let exclusive = cgpus.iter().filter(|cgpu| cgpu.mode == Mode::Exclusive).count();
-    let memory: u64 = cgpus.iter().map(|cgpu| cgpu.memory_mib).sum();
-    link.change(
-        "UPDATE projects SET used_cgpus = used_cgpus - $2, used_memory = used_memory - $3,
-                             used_exclusive = used_exclusive - $4 WHERE name = $1",
-        &[project.into(), int(cgpus.len())?.into(), int(memory)?.into(), int(exclusive)?.into()],
-    )?;
     Ok(())
 }
 

@@ -183,7 +183,7 @@ pub(super) trait Link {
     fn batch(&mut self, text: &str) -> Result<(), StoreError>;
 
     /// Why what was begun on it cannot be committed any longer; none if it can.
-    fn broken(&self) -> Option<&'static str>;
+    fn broken(&self) -> Option<StoreError>;
 
     /// A row, if there is one.
     fn one(

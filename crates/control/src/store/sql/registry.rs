@@ -1,6 +1,6 @@
 //! Projects, tokens, nodes, GPUs and the audit.
 
-use weft_api::v1::{AuditEntry, Project, Quota};
+use weft_api::v1::{AuditEntry, Project, Quota, Role};
 
 use super::{Link, Row, Value, int};
 use crate::store::shared::{number, parsed, word};
@@ -143,8 +143,27 @@ pub(super) fn add_token(
     Ok(())
 }
 
-/// Forgets a token.
+/// Another secret for a token, which is made if it is not there.
+pub(super) fn replace_token(
+    link: &mut impl Link,
+    token: &TokenRow,
+    digest: &[u8; 32],
+) -> Result<(), StoreError> {
+    link.change("DELETE FROM tokens WHERE name = $1", &[(&token.name).into()])?;
+    add_token(link, token, digest)
+}
+
+/// Forgets a token, if there is another administrator's than that.
 pub(super) fn remove_token(link: &mut impl Link, name: &str) -> Result<(), StoreError> {
+    let admins = link.all(
+        "SELECT name FROM tokens WHERE role = $1 ORDER BY name LIMIT 2",
+        &[word(&Role::Admin)?.into()],
+    )?;
+    if let [only] = &*admins
+        && only.text(0)? == name
+    {
+        return Err(StoreError::LastAdmin(name.to_owned()));
+    }
     match link.change("DELETE FROM tokens WHERE name = $1", &[name.into()])? {
         0 => Err(StoreError::Missing(format!("token {name}"))),
         _ => Ok(()),
@@ -155,8 +174,9 @@ pub(super) fn remove_token(link: &mut impl Link, name: &str) -> Result<(), Store
 macro_rules! projects {
     ($rest:literal) => {
         concat!(
-            "SELECT name, quota_cgpus, quota_memory, quota_exclusive, used_cgpus, used_memory,
-                    used_exclusive FROM projects ",
+            "SELECT name, quota_cgpus, quota_memory, quota_exclusive,
+                    coalesce(quota_weight, quota_cgpus), quota_user_facing, used_cgpus, used_memory,
+                    used_exclusive, used_weight, used_user_facing FROM projects ",
             $rest
         )
     };
@@ -167,6 +187,8 @@ fn quota(row: &Row, column: usize) -> Result<Quota, StoreError> {
         cgpus: row.int(column)?,
         memory_mib: row.int(column + 1)?,
         exclusive_gpus: row.int(column + 2)?,
+        weight: row.int(column + 3)?,
+        user_facing: row.int(column + 4)?,
     })
 }
 
@@ -176,7 +198,7 @@ pub(super) fn project_of(
     name: &str,
 ) -> Result<Option<(Quota, Quota)>, StoreError> {
     let row = link.one(projects!("WHERE name = $1"), &[name.into()])?;
-    row.map(|row| Ok((quota(&row, 1)?, quota(&row, 4)?))).transpose()
+    row.map(|row| Ok((quota(&row, 1)?, quota(&row, 6)?))).transpose()
 }
 
 /// Projects by name.
@@ -189,7 +211,7 @@ pub(super) fn projects(
         &[part.after.as_deref().into(), part.limit.into()],
     )?;
     let project = |row: &Row| {
-        let (name, quota, used) = (row.text(0)?, quota(row, 1)?, quota(row, 4)?);
+        let (name, quota, used) = (row.text(0)?, quota(row, 1)?, quota(row, 6)?);
         Ok((name.clone(), Project { name, quota, used }))
     };
     rows.iter().map(project).collect()
@@ -202,18 +224,38 @@ pub(super) fn put_project(
     quota: Quota,
 ) -> Result<(), StoreError> {
     link.change(
-        "INSERT INTO projects (name, quota_cgpus, quota_memory, quota_exclusive)
-         VALUES ($1, $2, $3, $4)
+        "INSERT INTO projects (name, quota_cgpus, quota_memory, quota_exclusive, quota_weight,
+                               quota_user_facing)
+         VALUES ($1, $2, $3, $4, $5, $6)
          ON CONFLICT (name) DO UPDATE
-         SET quota_cgpus = $2, quota_memory = $3, quota_exclusive = $4",
-        &[
-            name.into(),
-            int(quota.cgpus)?.into(),
-            int(quota.memory_mib)?.into(),
-            int(quota.exclusive_gpus)?.into(),
-        ],
+         SET quota_cgpus = $2, quota_memory = $3, quota_exclusive = $4, quota_weight = $5,
+             quota_user_facing = $6",
+        &amounts(name, &quota)?,
     )?;
     Ok(())
+}
+
+/// What a project has.
+pub(super) fn set_used(link: &mut impl Link, name: &str, used: &Quota) -> Result<(), StoreError> {
+    link.change(
+        "UPDATE projects SET used_cgpus = $2, used_memory = $3, used_exclusive = $4,
+                             used_weight = $5, used_user_facing = $6
+         WHERE name = $1",
+        &amounts(name, used)?,
+    )?;
+    Ok(())
+}
+
+fn amounts<'a>(name: &'a str, amounts: &Quota) -> Result<[Value<'a>; 6], StoreError> {
+    let Quota { cgpus, memory_mib, exclusive_gpus, weight, user_facing } = *amounts;
+    Ok([
+        name.into(),
+        int(cgpus)?.into(),
+        int(memory_mib)?.into(),
+        int(exclusive_gpus)?.into(),
+        int(weight)?.into(),
+        int(user_facing)?.into(),
+    ])
 }
 
 /// A query of nodes.

@@ -63,6 +63,20 @@ impl<B: Base> Store for B {
         ticket.wait()
     }
 
+    fn replace_token(
+        &self,
+        token: &TokenRow,
+        digest: [u8; 32],
+        audit: &Audit,
+    ) -> Result<(), StoreError> {
+        let (token, audit) = (token.clone(), audit.clone());
+        let ticket = self.writer().begin(move |link| {
+            registry::replace_token(link, &token, &digest)?;
+            add_audit(link, &audit)
+        });
+        ticket.wait()
+    }
+
     fn remove_token(&self, name: &str, audit: &Audit) -> Result<(), StoreError> {
         let (name, audit) = (name.to_owned(), audit.clone());
         let ticket = self.writer().begin(move |link| {
@@ -240,6 +254,15 @@ impl<B: Base> Store for B {
     fn release(&self, instance: &str, now_ms: u64, event: &Event) -> Ticket<()> {
         let (instance, event) = (instance.to_owned(), event.clone());
         self.writer().begin(move |link| instances::release(link, &instance, now_ms, &event))
+    }
+
+    fn give_quota_back(&self, instance: &str, event: &Event) -> Result<(), StoreError> {
+        let (instance, event) = (instance.to_owned(), event.clone());
+        self.writer().begin(move |link| instances::give_quota_back(link, &instance, &event)).wait()
+    }
+
+    fn recount(&self) -> Result<(), StoreError> {
+        self.writer().begin(instances::recount).wait()
     }
 
     fn hide(&self, instance: &str, audit: &Audit) -> Result<(), StoreError> {

@@ -99,7 +99,7 @@ fn write<D: Desk>(desk: &mut D, jobs: &Receiver<Job<D::Link>>) {
 fn within<L: Link>(begun: &mut Result<L, StoreError>) -> Result<&mut L, StoreError> {
     match begun {
         Ok(link) => match link.broken() {
-            Some(why) => Err(StoreError::Broken(why.to_owned())),
+            Some(why) => Err(why),
             None => Ok(link),
         },
         Err(error) => Err(error.clone()),

@@ -68,9 +68,10 @@ impl sql::Link for Link {
         Ok(self.0.execute_batch(text)?)
     }
 
-    fn broken(&self) -> Option<&'static str> {
+    fn broken(&self) -> Option<StoreError> {
         // SQLite ends a transaction by itself when the disk is full, say.
-        self.0.is_autocommit().then_some("the batch of writes was rolled back")
+        let why = || StoreError::Away("the batch of writes was rolled back".to_owned());
+        self.0.is_autocommit().then(why)
     }
 }
 

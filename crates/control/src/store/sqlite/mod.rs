@@ -30,7 +30,17 @@ pub struct Sqlite {
 
 impl From<rusqlite::Error> for StoreError {
     fn from(error: rusqlite::Error) -> Self {
-        Self::Broken(error.to_string())
+        use rusqlite::ErrorCode::{
+            CannotOpen, DatabaseBusy, DatabaseLocked, DiskFull, ReadOnly, SystemIoFailure,
+        };
+        let is_away = |code| {
+            let passing =
+                [CannotOpen, DatabaseBusy, DatabaseLocked, DiskFull, ReadOnly, SystemIoFailure];
+            passing.contains(&code)
+        };
+        let is_away = error.sqlite_error_code().is_some_and(is_away);
+        let words = error.to_string();
+        if is_away { Self::Away(words) } else { Self::Broken(words) }
     }
 }
 

@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use weft_api::endpoint::{Answer, Asked, GrantRow, Request};
-use weft_api::v1::{InstanceState, NewNode, ProjectChange, Quota};
+use weft_api::v1::{InstanceState, NewNode, ProjectChange};
 use weft_control::plan::Step;
 
 use super::fake::{FakeCloud, TENANT};
-use crate::support::{Program, eventually, shared};
+use crate::support::{Program, eventually, quota, shared};
 
 /// The program's options, the compute host's endpoint among them.
 fn flags(host: &SimulatedHost) -> Vec<String> {
@@ -82,7 +82,7 @@ fn set_up(program: &Program) {
     let client = program.client();
     let admin = program.node.socket.display().to_string();
     client.put_node("n", &NewNode { admin, gateway: None, host: None }).unwrap();
-    let quota = Quota { cgpus: 100, memory_mib: 1 << 20, exclusive_gpus: 4 };
+    let quota = quota(100, 1 << 20, 4);
     client.put_project(TENANT, &ProjectChange { quota }).unwrap();
 }
 

@@ -1,0 +1,135 @@
+//! What `gsaas` makes of answers that do not come, against servers that are a socket and a script.
+
+#![expect(clippy::unwrap_used, reason = "a panic is a test's report")]
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Command, Output};
+use std::thread::{self, JoinHandle};
+
+/// What a server does about a request, after the ones before.
+#[derive(Clone, Copy)]
+enum Act {
+    /// Closes the connection.
+    Hang,
+    /// Answers with a status and a body.
+    Say(u16, &'static str),
+}
+
+const READY: &str = r#"{"id":"i1","name":"n","project":"p","state":"ready","cgpus":1,
+    "memory_mib":1,"mode":"shared","locality":"remote","weight":1,"operation":"o","created_ms":0}"#;
+
+const BUILDING: &str = r#"{"id":"i1","name":"n","project":"p","state":"building","cgpus":1,
+    "memory_mib":1,"mode":"shared","locality":"remote","weight":1,"operation":"o","created_ms":0}"#;
+
+const NO_LEADER: &str = r#"{"type":"urn:weft:not-leader","title":"t","status":503,"detail":"none",
+    "retry_after_s":0}"#;
+
+/// A request: its first line, and the idempotency key.
+type Heard = (String, Option<String>);
+
+fn hear(stream: &TcpStream) -> Heard {
+    let mut reader = BufReader::new(stream);
+    let (mut first, mut key, mut length) = (String::new(), None, 0);
+    reader.read_line(&mut first).unwrap();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).unwrap();
+        let Some((name, value)) = line.trim().split_once(": ") else { break };
+        match name.to_ascii_lowercase().as_str() {
+            "idempotency-key" => key = Some(value.to_owned()),
+            "content-length" => length = value.parse().unwrap(),
+            _ => {}
+        }
+    }
+    reader.read_exact(&mut vec![0; length]).unwrap();
+    (first.trim().to_owned(), key)
+}
+
+/// Does all of it, one connection each; what it heard.
+fn serve(acts: Vec<Act>) -> (String, JoinHandle<Vec<Heard>>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let thread = thread::spawn(move || {
+        let mut heard = Vec::new();
+        for act in acts {
+            let (mut stream, _) = listener.accept().unwrap();
+            heard.push(hear(&stream));
+            if let Act::Say(status, body) = act {
+                let length = body.len();
+                let head = format!("HTTP/1.1 {status} x\r\nContent-Length: {length}\r\n");
+                write!(stream, "{head}Connection: close\r\n\r\n{body}").unwrap();
+            }
+        }
+        heard
+    });
+    (url, thread)
+}
+
+fn gsaas(url: &str, options: &[&str]) -> (Output, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_gsaas"));
+    command.args(options).env("GSAAS_URL", url).env("GSAAS_TOKEN", "t");
+    let output = command.env_remove("GSAAS_TOKEN_FILE").output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    (output, said)
+}
+
+const LAUNCH: [&str; 4] = ["-l", "-ncgpus=1", "-poolmem=1", "-mode=shared"];
+
+#[test]
+fn a_launch_whose_answer_was_lost_is_asked_for_again_with_the_same_key() {
+    let (url, server) = serve(vec![Act::Hang, Act::Say(202, READY)]);
+    let (output, said) = gsaas(&url, &LAUNCH);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(String::from_utf8_lossy(&output.stdout).trim(), "i1");
+    let heard = server.join().unwrap();
+    assert_eq!(heard.len(), 2);
+    assert!(heard[0].1.is_some() && heard[0].1 == heard[1].1, "{heard:?}");
+}
+
+#[test]
+fn a_launch_that_nobody_knows_of_is_not_said_to_have_failed() {
+    let (url, server) = serve(vec![Act::Hang]);
+    let (output, said) = gsaas(&url, &[&LAUNCH[..], &["-patience=0", "-key=k7"]].concat());
+    server.join().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    for words in ["not known whether", "-key=k7", "gsaas -list"] {
+        assert!(said.contains(words), "{said}");
+    }
+    assert!(!said.contains("no control plane answers"), "{said}");
+}
+
+#[test]
+fn a_launch_that_was_accepted_is_named_though_nobody_answers_any_longer() {
+    let (url, server) = serve(vec![Act::Say(202, BUILDING), Act::Hang]);
+    let (output, said) = gsaas(&url, &[&LAUNCH[..], &["-patience=0"]].concat());
+    server.join().unwrap();
+    assert_eq!(output.status.code(), Some(4), "{said}");
+    assert!(said.contains("VM i1 was accepted; gsaas -show -id=i1"), "{said}");
+}
+
+#[test]
+fn a_vm_that_was_accepted_is_waited_for_over_an_answer_that_is_lost() {
+    let acts = vec![Act::Say(202, BUILDING), Act::Hang, Act::Say(200, READY)];
+    let (url, server) = serve(acts);
+    let (output, said) = gsaas(&url, &LAUNCH);
+    server.join().unwrap();
+    assert!(output.status.success(), "{said}");
+}
+
+#[test]
+fn of_several_replicas_one_that_does_it_is_found() {
+    let gone = {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        format!("http://{}", listener.local_addr().unwrap())
+    };
+    // Nobody leads at first.
+    let (stands_by, first) = serve(vec![Act::Say(503, NO_LEADER), Act::Say(202, READY)]);
+    let (output, said) = gsaas(&format!("{gone},{stands_by}"), &LAUNCH);
+    assert!(output.status.success(), "{said}");
+    assert_eq!(first.join().unwrap().len(), 2);
+    // Whoever knows one address only is told at once that nobody is there.
+    let (output, said) = gsaas(&gone, &["-list"]);
+    assert_eq!(output.status.code(), Some(4));
+    assert!(said.contains("no control plane answers"), "{said}");
+}
