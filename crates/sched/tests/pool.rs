@@ -119,6 +119,8 @@ struct Driver {
     trace: Trace,
     now_ns: u64,
     busy: BTreeMap<DeviceKey, Busy>,
+    /// How many times as long each takes.
+    slow: [u64; 4],
     up: Vec<bool>,
     /// What is left of each task, and its whole length.
     tasks: BTreeMap<TaskKey, (u64, u64)>,
@@ -143,6 +145,7 @@ impl Driver {
             trace: Trace::new(limits),
             now_ns: 0,
             busy: BTreeMap::new(),
+            slow: [1; 4],
             up: vec![true; 4],
             tasks: BTreeMap::new(),
             vgpus: Vec::new(),
@@ -175,7 +178,7 @@ impl Driver {
     fn act(&mut self, action: PoolAction) {
         match action {
             PoolAction::Run { device, task } => {
-                let end_ns = self.now_ns + self.tasks[&task].0;
+                let end_ns = self.now_ns + self.tasks[&task].0 * self.slow[device.0 as usize];
                 let runs = Busy::Runs { task, since_ns: self.now_ns, end_ns, stop_ns: None };
                 assert!(self.busy.insert(device, runs).is_none());
             }
@@ -221,7 +224,7 @@ impl Driver {
                     self.feed(PoolEvent::Finished { device, task });
                 }
                 Busy::Runs { task, since_ns, .. } => {
-                    let used_ns = self.now_ns - since_ns;
+                    let used_ns = (self.now_ns - since_ns) / self.slow[device.0 as usize];
                     self.tasks.get_mut(&task).unwrap().0 -= used_ns;
                     self.feed(PoolEvent::Stopped { device, task });
                 }
@@ -234,7 +237,9 @@ impl Driver {
         match *step {
             Step::Submit { vgpu, permille, estimate } => {
                 let longest_ns = if vgpu < 3 { LONGEST_USER_NS } else { LONGEST_BATCH_NS };
-                self.submit(vgpu, longest_ns / 1_000 * permille, estimate);
+                // The longest is one of the slowest device.
+                let slowest = self.slow.into_iter().max().unwrap_or(1);
+                self.submit(vgpu, longest_ns / 1_000 * permille / slowest, estimate);
             }
             Step::Pass { ms } => self.pass(self.now_ns + ms * MS),
             Step::Down { device } => self.down(device),
@@ -340,8 +345,8 @@ fn bounds(by_tenant: bool, lags: u64) -> Limits {
     }
 }
 
-fn keep(config: PoolConfig, limits: Limits, steps: &[Step]) {
-    let mut driver = Driver::new(config, limits);
+fn keep(config: PoolConfig, limits: Limits, steps: &[Step], slow: [u64; 4]) {
+    let mut driver = Driver { slow, ..Driver::new(config, limits) };
     let stays =
         |step: &&Step| !matches!(step, Step::Down { .. } | Step::Up { .. } | Step::Reclass { .. });
     steps.iter().filter(stays).for_each(|step| driver.step(step));
@@ -372,7 +377,21 @@ proptest! {
     #[test]
     fn deadline_keeps_its_bounds(steps in steps(), by_tenant in any::<bool>()) {
         let limits = bounds(by_tenant, 1);
-        keep(PoolConfig { by_tenant, ..config("deadline", 0, false) }, limits, &steps);
+        keep(PoolConfig { by_tenant, ..config("deadline", 0, false) }, limits, &steps, [1; 4]);
+    }
+
+    /// On devices that differ in speed, whether estimates are of the fastest or wild.
+    #[test]
+    fn unequal_devices_keep_the_bounds(
+        honest in steps(),
+        wild in steps_with(any_estimate()),
+        slow in prop::array::uniform4(1u64..=9),
+        by_tenant in any::<bool>(),
+    ) {
+        for steps in [honest, wild] {
+            let config = PoolConfig { by_tenant, ..config("deadline", 0, false) };
+            keep(config, bounds(by_tenant, 2), &steps, slow);
+        }
     }
 
     /// A user-facing lie may cost who says it as much again, and others nothing.
@@ -382,7 +401,7 @@ proptest! {
         by_tenant in any::<bool>(),
     ) {
         let limits = bounds(by_tenant, 2);
-        keep(PoolConfig { by_tenant, ..config("deadline", 0, false) }, limits, &steps);
+        keep(PoolConfig { by_tenant, ..config("deadline", 0, false) }, limits, &steps, [1; 4]);
     }
 
     /// A pool that was restored from bytes answers as the one that they are of.

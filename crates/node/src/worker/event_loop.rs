@@ -613,7 +613,7 @@ impl<D: Device> EventLoop<D> {
                 until_ns = until_ns.map(|until_ns| until_ns.min(now_ns + left_ns));
             } else {
                 // A boosted thread runs as soon as it is woken, so it is woken much later.
-                let boosts = self.gate.page().is_coscheduled();
+                let boosts = self.gate.page().is_told();
                 let lead_ns = if boosts { ANNOUNCE_BOOSTED_NS } else { ANNOUNCE_NS };
                 announce_ns = due_ns.map(|due_ns| due_ns.saturating_sub(lead_ns));
             }
@@ -640,7 +640,7 @@ impl<D: Device> EventLoop<D> {
             self.gate.page().set_due(None);
             return None;
         };
-        let lead_ns = if self.gate.page().is_coscheduled() { DUE_SOON_NS } else { ANNOUNCE_NS };
+        let lead_ns = if self.gate.page().is_told() { DUE_SOON_NS } else { ANNOUNCE_NS };
         let behind_ns =
             self.gate.in_flight_ns().saturating_sub(*self.flights.front().unwrap_or(&0));
         let end_ns = due_ns.map_or(0, |due_ns| due_ns.saturating_add(behind_ns));

@@ -8,6 +8,7 @@
 
 pub mod bench_support;
 pub mod invariants;
+mod pace;
 pub mod policy;
 mod state;
 mod types;
@@ -21,6 +22,7 @@ use core::fmt;
 pub use crate::class::Class;
 pub use types::{PoolAction, PoolConfig, PoolError, PoolEvent};
 
+use self::pace::Paces;
 use self::policy::{Order, Policy};
 use self::state::{Device, Run, State, Task, Vgpu};
 use crate::codec::{Codec, Malformed, Reader};
@@ -69,13 +71,12 @@ impl Pool {
             PoolEvent::Finished { device, task } => self.finished(now_ns, device, task)?,
             PoolEvent::Stopped { device, task } => {
                 let used_ns = self.ended(now_ns, device, task)?;
-                let stopped = self.task_mut(task);
-                stopped.done_ns = stopped.done_ns.saturating_add(used_ns);
+                self.state.work(task, device, used_ns);
                 self.wait(now_ns, task, true);
             }
             PoolEvent::Lost { device, task } => {
                 self.ended(now_ns, device, task)?;
-                self.task_mut(task).done_ns = 0;
+                self.begin_anew(task);
                 self.wait(now_ns, task, true);
             }
             PoolEvent::Cancel { task } => self.cancel(task)?,
@@ -126,8 +127,10 @@ impl Pool {
         Ok(Self { state, policy, orders: Vec::new() })
     }
 
-    fn task_mut(&mut self, task: TaskKey) -> &mut Task {
-        self.state.tasks[task.index()].as_mut().expect("the task is there")
+    /// What was executed of a task is lost.
+    fn begin_anew(&mut self, task: TaskKey) {
+        let of = self.state.tasks[task.index()].as_mut().expect("the task is there");
+        (of.done_ns, of.worked_ns) = (0, 0);
     }
 
     fn device(&self, device: DeviceKey) -> Result<Device, PoolError> {
@@ -144,6 +147,7 @@ impl Pool {
         }
         self.state.up += 1;
         self.set_free(device);
+        self.state.look();
         Ok(())
     }
 
@@ -158,6 +162,7 @@ impl Pool {
         let before = self.device(device)?;
         // What ran there runs no more: it is charged once, as what ended.
         self.state.devices[device.index()] = Device::Down;
+        self.state.look();
         match before {
             Device::Running(run) => self.lose(now_ns, device, run),
             Device::Resetting => self.state.resetting -= 1,
@@ -172,7 +177,7 @@ impl Pool {
     fn lose(&mut self, now_ns: u64, device: DeviceKey, run: Run) {
         self.state.running[State::place(run.is_batch)] -= 1;
         self.policy.settle(&mut self.state, now_ns, device, &run);
-        self.task_mut(run.task).done_ns = 0;
+        self.begin_anew(run.task);
         self.wait(now_ns, run.task, true);
     }
 
@@ -201,9 +206,9 @@ impl Pool {
         if self.state.vgpus.len() <= vgpu.index() {
             self.state.vgpus.resize_with(vgpu.index() + 1, || None);
         }
-        let waiting = VecDeque::new();
+        let (waiting, paces) = (VecDeque::new(), Paces::new());
         self.state.vgpus[vgpu.index()] =
-            Some(Vgpu { tenant, class, weight, waiting, tasks: 0, last_ns: 0 });
+            Some(Vgpu { tenant, class, weight, waiting, tasks: 0, last_ns: 0, paces });
         self.policy.add(&self.state, vgpu);
         Ok(())
     }
@@ -264,7 +269,7 @@ impl Pool {
             self.state.tasks.resize_with(task.index() + 1, || None);
         }
         self.state.tasks[task.index()] =
-            Some(Task { vgpu, submitted_ns: now_ns, estimate_ns, done_ns: 0 });
+            Some(Task { vgpu, submitted_ns: now_ns, estimate_ns, done_ns: 0, worked_ns: 0 });
         self.wait(now_ns, task, false);
         Ok(())
     }
@@ -294,6 +299,7 @@ impl Pool {
         let used_ns = self.ended(now_ns, device, task)?;
         let ended = self.state.tasks[task.index()].take().expect("a device runs tasks that are");
         let took_ns = ended.done_ns.saturating_add(used_ns);
+        self.state.learn(&ended, device, used_ns);
         let owner = self.state.vgpu_mut(ended.vgpu);
         owner.tasks -= 1;
         owner.last_ns = took_ns;
@@ -338,7 +344,8 @@ impl Pool {
             let device = DeviceKey(free);
             match self.policy.pick(&mut self.state, now_ns, device) {
                 Some(pick) => {
-                    self.state.free.remove(place);
+                    let device = pick.elsewhere.unwrap_or(device);
+                    self.state.free.retain(|free| *free != device.0);
                     self.start(now_ns, device, pick);
                     actions.push(PoolAction::Run { device, task: pick.task });
                 }
@@ -359,7 +366,7 @@ impl Pool {
         let place = State::place(is_batch);
         self.state.waiting[place] -= 1;
         self.state.running[place] += 1;
-        let end_ns = match self.state.remaining_ns(task) {
+        let end_ns = match self.state.remaining_on_ns(task, device) {
             0 => 0,
             rest => now_ns.saturating_add(rest),
         };

@@ -3,6 +3,7 @@
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
+use super::pace::{Pace, Paces};
 use super::types::PoolConfig;
 use crate::class::Class;
 use crate::codec::{Codec, Malformed, Reader, codec};
@@ -16,9 +17,11 @@ pub(crate) struct Task {
     pub(crate) estimate_ns: u64,
     /// What of it was executed and not lost.
     pub(crate) done_ns: u64,
+    /// The same in time of the estimate.
+    pub(crate) worked_ns: u64,
 }
 
-codec!(struct Task { vgpu, submitted_ns, estimate_ns, done_ns });
+codec!(struct Task { vgpu, submitted_ns, estimate_ns, done_ns, worked_ns });
 
 #[derive(Clone, Debug)]
 pub(crate) struct Vgpu {
@@ -31,9 +34,11 @@ pub(crate) struct Vgpu {
     pub(crate) tasks: u32,
     /// What its last task took; 0 before.
     pub(crate) last_ns: u64,
+    /// What its tasks took of their estimates, by device.
+    pub(crate) paces: Paces,
 }
 
-codec!(struct Vgpu { tenant, class, weight, waiting, tasks, last_ns });
+codec!(struct Vgpu { tenant, class, weight, waiting, tasks, last_ns, paces });
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Device {
@@ -183,12 +188,52 @@ impl State {
         first.map(|task| self.task(*task).submitted_ns).min()
     }
 
-    /// What a task still takes as far as anybody knows, in ns: by its estimate, or as its vGPU's
-    /// last one; 0 if nothing is known.
+    /// What a task still takes as far as anybody knows, in ns, on the device that is thought to be
+    /// the fastest: by its estimate, or as its vGPU's last one; 0 if nothing is known.
     pub(crate) fn remaining_ns(&self, task: TaskKey) -> u64 {
+        self.remaining(task, Paces::fastest)
+    }
+
+    /// The same on that device.
+    pub(crate) fn remaining_on_ns(&self, task: TaskKey, device: DeviceKey) -> u64 {
+        self.remaining(task, |paces| paces.of(device))
+    }
+
+    fn remaining(&self, task: TaskKey, pace: impl Fn(&Paces) -> Pace) -> u64 {
         let of = self.task(task);
-        let whole = if of.estimate_ns > 0 { of.estimate_ns } else { self.vgpu(of.vgpu).last_ns };
-        whole.saturating_sub(of.done_ns)
+        let vgpu = self.vgpu(of.vgpu);
+        match of.estimate_ns {
+            0 => vgpu.last_ns.saturating_sub(of.done_ns),
+            estimate_ns => pace(&vgpu.paces).times(estimate_ns.saturating_sub(of.worked_ns)),
+        }
+    }
+
+    /// A run of a task on a device had so many ns: what that is of its estimate.
+    pub(crate) fn work(&mut self, task: TaskKey, device: DeviceKey, used_ns: u64) {
+        let pace = self.vgpu(self.task(task).vgpu).paces.of(device);
+        let of = self.tasks[task.index()].as_mut().expect("the task is there");
+        of.done_ns = of.done_ns.saturating_add(used_ns);
+        of.worked_ns = of.worked_ns.saturating_add(pace.divides(used_ns));
+    }
+
+    /// A task that was never stopped was done after so many ns on a device.
+    pub(crate) fn learn(&mut self, task: &Task, device: DeviceKey, used_ns: u64) {
+        if task.estimate_ns > 0 && task.done_ns == 0 {
+            let devices = &self.devices;
+            let is_up = |key: u32| !matches!(devices.get(key as usize), Some(Device::Down));
+            let vgpu = self.vgpus[task.vgpu.index()].as_mut().expect("a task's vGPU stays");
+            vgpu.paces.learn(device, task.estimate_ns, used_ns);
+            vgpu.paces.look(is_up);
+        }
+    }
+
+    /// A device came or went: another one may be the fastest.
+    pub(crate) fn look(&mut self) {
+        let devices = &self.devices;
+        let is_up = |key: u32| !matches!(devices.get(key as usize), Some(Device::Down));
+        for vgpu in self.vgpus.iter_mut().flatten() {
+            vgpu.paces.look(is_up);
+        }
     }
 
     /// When a user-facing task must be done; the end of time for a batch task.

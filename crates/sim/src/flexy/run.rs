@@ -34,6 +34,8 @@ pub struct Options {
     /// What a device is taken for beside a task's kernel each time that it begins or goes on with
     /// one, in ns: bringing buffers there and back, telling. A part of no task's progress.
     pub overhead_ns: u64,
+    /// So many devices, the first ones, take so many times as long. Estimates are for the others.
+    pub slow: (u32, u64),
 }
 
 impl Options {
@@ -49,7 +51,14 @@ impl Options {
             down: None,
             windows: 0,
             overhead_ns: 0,
+            slow: (0, 1),
         }
+    }
+
+    /// What a device takes of the time that the fastest take.
+    fn times(&self, device: u32) -> u64 {
+        let (count, times) = self.slow;
+        if device < count { times } else { 1 }
     }
 }
 
@@ -258,7 +267,8 @@ impl<'a> World<'a> {
         let used_ns = self.now_ns - ran.since_ns;
         let (task, key) = (ran.task, DeviceKey(device));
         let live = &mut self.tasks[task.0 as usize];
-        live.done_ns += used_ns.saturating_sub(self.options.overhead_ns);
+        live.done_ns +=
+            used_ns.saturating_sub(self.options.overhead_ns) / self.options.times(device);
         if !is_done {
             return self.feed(PoolEvent::Stopped { device: key, task });
         }
@@ -356,7 +366,7 @@ impl<'a> World<'a> {
                     let waited_ns = self.now_ns - live.since_ns;
                     self.found.batch_wait_ns = self.found.batch_wait_ns.max(waited_ns);
                 }
-                let rest_ns = live.length_ns - live.done_ns;
+                let rest_ns = (live.length_ns - live.done_ns) * self.options.times(device.0);
                 let end_ns = self.now_ns + self.options.overhead_ns + rest_ns;
                 self.runs[device.0 as usize] += 1;
                 let since_ns = self.now_ns;

@@ -8,7 +8,7 @@ use alloc::vec::Vec;
 
 use super::super::state::{Device, Run, State};
 use super::super::types::PoolConfig;
-use super::shares::{Runs, Shares};
+use super::shares::Shares;
 use super::{Order, Pick, Policy};
 use crate::class::Class;
 use crate::codec::{Codec, codec};
@@ -152,20 +152,38 @@ impl Deadline {
 
     /// While a task waits that can meet its SLA: the one of the earliest deadline if its vGPU is
     /// within its share; otherwise the smallest tag's, which may be hopeless and is owed all the
-    /// same.
-    fn hopeful_task(&mut self, state: &mut State, now_ns: u64) -> Option<TaskKey> {
+    /// same. With the device, which is another free one if only that is fast enough; none if none
+    /// of them is, and the device is to be spared for something else.
+    fn hopeful_task(
+        &mut self,
+        state: &mut State,
+        now_ns: u64,
+        device: DeviceKey,
+        spare: bool,
+    ) -> Option<(TaskKey, DeviceKey)> {
         loop {
             self.give_up(state, now_ns);
             let (_, urgent) = self.first.peek()?;
             let fair = self.shares.first(0)?;
             let urgent = VgpuKey(urgent);
             let vgpu = if self.is_within(state, urgent) { urgent } else { fair };
+            let device = match state.vgpu(vgpu).waiting.front() {
+                Some(next) if awaits_faster(state, now_ns, *next, device) => {
+                    let fits = |key: &u32| !awaits_faster(state, now_ns, *next, DeviceKey(*key));
+                    match state.free.iter().copied().find(fits) {
+                        Some(faster) => DeviceKey(faster),
+                        None if spare => return None,
+                        None => device,
+                    }
+                }
+                Some(_) | None => device,
+            };
             let Some(task) = self.take(state, vgpu) else {
-                return self.late.tasks[vgpu.index()].pop_front();
+                return Some((self.late.tasks[vgpu.index()].pop_front()?, device));
             };
             self.hopeful -= 1;
             if now_ns.saturating_add(state.remaining_ns(task)) <= state.deadline_ns(task) {
-                return Some(task);
+                return Some((task, device));
             }
             // Not the earliest of all, and hopeless all the same.
             self.late.tasks[vgpu.index()].push_back(task);
@@ -207,7 +225,7 @@ impl Deadline {
     /// right. A batch task may be stopped at any time, and is charged what it had.
     fn begin(&mut self, state: &State, now_ns: u64, device: DeviceKey, task: TaskKey, kind: Kind) {
         let vgpu = state.task(task).vgpu;
-        let rest_ns = state.remaining_ns(task);
+        let rest_ns = state.remaining_on_ns(task, device);
         let ahead_ns = ahead_ns(state, state.is_batch(task), rest_ns);
         self.shares.start(state, vgpu, ahead_ns);
         if self.charges.len() <= device.index() {
@@ -245,7 +263,11 @@ impl Deadline {
 
     /// Who may be stopped for a hopeful task, with the time of its next slice boundary.
     fn stoppable(&self, state: &State, now_ns: u64) -> Option<(u64, DeviceKey)> {
+        let urgent = self.first.peek().and_then(|(_, key)| state.vgpu(VgpuKey(key)).waiting.front());
         let stops = |(device, run): (DeviceKey, &Run)| {
+            if urgent.is_some_and(|task| awaits_faster(state, now_ns, *task, device)) {
+                return None;
+            }
             let is_late = self.charges[device.index()].kind == Kind::Late;
             let stops = !run.yields && (run.is_batch || is_late);
             stops.then(|| (boundary_ns(state, run, now_ns).max(run.protected_ns), device))
@@ -299,6 +321,12 @@ impl Deadline {
     }
 }
 
+/// Whether a task can be done in time by another device of the pool, but not by this one.
+fn awaits_faster(state: &State, now_ns: u64, task: TaskKey, device: DeviceKey) -> bool {
+    let is_late = |rest_ns| now_ns.saturating_add(rest_ns) > state.deadline_ns(task);
+    is_late(state.remaining_on_ns(task, device)) && !is_late(state.remaining_ns(task))
+}
+
 /// What a run is charged in advance that should go on for `rest_ns`.
 fn ahead_ns(state: &State, is_batch: bool, rest_ns: u64) -> u64 {
     if is_batch { 0 } else { rest_ns.min(state.config.user_quantum_ns) }
@@ -346,17 +374,14 @@ impl Policy for Deadline {
         if state.vgpu(vgpu).class.is_user_facing() == class.is_user_facing() {
             self.shares.reweight(state, vgpu);
         } else {
-            let mut runs = Runs::default();
             for (device, _) in state.runs_of(vgpu) {
                 let charge = &mut self.charges[device.index()];
-                runs.count += 1;
-                runs.ahead_ns = runs.ahead_ns.saturating_add(charge.ahead_ns);
                 if charge.kind == Kind::Late {
                     // Whether it may be stopped is its new class's to say.
                     charge.kind = Kind::Fair;
                 }
             }
-            self.shares.reclass(state, vgpu, runs);
+            self.shares.reclass(state, vgpu);
         }
         self.place(state, vgpu);
     }
@@ -419,7 +444,7 @@ impl Policy for Deadline {
         {
             self.dry_since_ns = None;
             self.begin(state, now_ns, device, task, Kind::Fair);
-            return Some(Pick { task, protected_ns: state.config.batch_quantum_ns });
+            return Some(Pick { task, protected_ns: state.config.batch_quantum_ns, elsewhere: None });
         }
         if self.is_overdue(state, now_ns)
             && let Some(task) = self.oldest_late_task()
@@ -427,16 +452,20 @@ impl Policy for Deadline {
             self.begin(state, now_ns, device, task, Kind::Overdue);
             return Some(Pick::whole(task));
         }
-        if let Some(task) = self.hopeful_task(state, now_ns) {
-            self.begin(state, now_ns, device, task, Kind::Fair);
-            return Some(Pick::whole(task));
+        if let Some((task, on)) = self.hopeful_task(state, now_ns, device, true) {
+            self.begin(state, now_ns, on, task, Kind::Fair);
+            return Some(Pick { elsewhere: Some(on), ..Pick::whole(task) });
         }
-        let (task, kind) = match self.late_task() {
-            Some(task) => (task, Kind::Late),
-            None => (self.batch_task(state)?, Kind::Fair),
-        };
-        self.begin(state, now_ns, device, task, kind);
-        Some(Pick { task, protected_ns: 0 })
+        let other = self.late_task().map(|task| (task, Kind::Late));
+        let other = other.or_else(|| Some((self.batch_task(state)?, Kind::Fair)));
+        if let Some((task, kind)) = other {
+            self.begin(state, now_ns, device, task, kind);
+            return Some(Pick { task, protected_ns: 0, elsewhere: None });
+        }
+        // A device that is too slow for it does better than none.
+        let (task, on) = self.hopeful_task(state, now_ns, device, false)?;
+        self.begin(state, now_ns, on, task, Kind::Fair);
+        Some(Pick { elsewhere: Some(on), ..Pick::whole(task) })
     }
 
     fn orders(&mut self, state: &mut State, now_ns: u64, orders: &mut Vec<Order>) {

@@ -115,11 +115,13 @@ pub(super) struct Pick {
     pub(super) task: TaskKey,
     /// For so long it is not told to yield, in ns.
     pub(super) protected_ns: u64,
+    /// Another device that is free, where it runs instead.
+    pub(super) elsewhere: Option<DeviceKey>,
 }
 
 impl Pick {
     fn whole(task: TaskKey) -> Self {
-        Self { task, protected_ns: u64::MAX }
+        Self { task, protected_ns: u64::MAX, elsewhere: None }
     }
 }
 

@@ -168,13 +168,6 @@ struct Seat {
 
 codec!(struct Seat { tenant, place });
 
-/// What a vGPU's runs are charged in advance, when it changes its class.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Runs {
-    pub(super) count: u32,
-    pub(super) ahead_ns: u64,
-}
-
 /// Both classes.
 #[derive(Debug, Default)]
 pub(super) struct Shares {
@@ -321,7 +314,7 @@ impl Shares {
 
     /// The vGPU, which has no task that waits, was of the other class until now: its lead and its
     /// runs come along.
-    pub(super) fn reclass(&mut self, state: &State, key: VgpuKey, runs: Runs) {
+    pub(super) fn reclass(&mut self, state: &State, key: VgpuKey) {
         let Seat { tenant, place } = self.seats[key.index()];
         let vgpu = state.vgpu(key);
         let to = class_of(vgpu);
@@ -330,8 +323,8 @@ impl Shares {
         let old = *group.level.flow(place);
         let lead = old.settled.minus(group.level.virtual_time).rescaled(old.weight, vgpu.weight);
         self.change(from, key, |flow| {
-            flow.runs -= runs.count;
-            flow.ahead_ns = flow.ahead_ns.saturating_sub(runs.ahead_ns);
+            flow.runs -= old.runs;
+            flow.ahead_ns = flow.ahead_ns.saturating_sub(old.ahead_ns);
         });
         let group = &mut self.classes[to].groups[tenant as usize];
         let now = group.level.virtual_time;
@@ -341,7 +334,7 @@ impl Shares {
         let start = group.start(vgpu.tenant, vgpu.weight).max(now.plus(lead.max(own_lead)));
         let flow = &mut group.level.flows[place as usize];
         (flow.settled, flow.weight) = (start, vgpu.weight);
-        if runs.count == 0 {
+        if old.runs == 0 {
             return;
         }
         let now = self.classes[to].tenants.virtual_time;
@@ -350,8 +343,8 @@ impl Shares {
             its_tenant.settled = its_tenant.settled.max(now);
         }
         self.change(to, key, |flow| {
-            flow.runs += runs.count;
-            flow.ahead_ns = flow.ahead_ns.saturating_add(runs.ahead_ns);
+            flow.runs += old.runs;
+            flow.ahead_ns = flow.ahead_ns.saturating_add(old.ahead_ns);
         });
     }
 

@@ -1,0 +1,53 @@
+//! Pools whose devices or clients differ: devices in speed, of which estimates know nothing, and
+//! clients in whether they wait for each result before they submit again.
+#![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
+
+use weft_sched::pool::PoolConfig;
+use weft_sim::flexy::{COLUMNS, Job, Options, Spec, generate, run};
+use weft_sim::{MS, SECOND};
+
+/// Percent of user-facing tasks in time on four devices, of which two take four times as long.
+fn in_time(clairvoyant: bool) -> f64 {
+    let mut options = Options { slow: (2, 4), clairvoyant, ..Options::new(PoolConfig::default()) };
+    options.limits.is_work_conserving = true;
+    let (mut due, mut met) = (0, 0);
+    for seed in 1..=10 {
+        let found = run(&generate(&Spec::new(COLUMNS[1], 500, seed)), &options, seed).unwrap();
+        assert_eq!(found.violation, None);
+        due += found.user.0;
+        met += found.user.1;
+    }
+    100.0 * met as f64 / due as f64
+}
+
+#[test]
+fn estimates_are_corrected_for_devices_that_are_slower() {
+    let (known, last) = (in_time(true), in_time(false));
+    println!("in time: {known:.1} % with exact estimates, {last:.1} % with the last of the kernel");
+}
+
+/// Service of a client that waits for each result over that of one that has eight tasks
+/// outstanding, of equal weights.
+fn in_order(devices: u32, user_facing: bool) -> f64 {
+    let job = |outstanding, number| Job {
+        arrival_ns: number,
+        user_facing,
+        weight: 1,
+        outstanding,
+        tasks: (0..2_000).map(|task| (0, 10 * MS + task * 7_919 % 5 * MS)).collect(),
+    };
+    // The last arrival ends the time that is counted.
+    let end = Job { arrival_ns: 10 * SECOND, tasks: vec![(1, MS)], ..job(1, 0) };
+    let options = Options { devices, ..Options::new(PoolConfig::default()) };
+    let found = run(&[job(1, 0), job(8, 1), end], &options, 1).unwrap();
+    assert_eq!(found.violation, None);
+    found.service_ns[0] as f64 / found.service_ns[1] as f64
+}
+
+#[test]
+fn who_waits_for_each_result_gets_less_than_who_does_not() {
+    for user_facing in [true, false] {
+        let parts = [1, 2, 4].map(|devices| in_order(devices, user_facing));
+        println!("user-facing {user_facing}: on 1, 2 and 4 devices {parts:.3?}");
+    }
+}
