@@ -3,14 +3,16 @@
 
 use serde_json::Value;
 
-use crate::support::{program, success, weft};
+use crate::support::{finish, program, text_of, weft};
 
 /// What the benchmark found.
 fn measured() -> Value {
     let mut command = weft();
     command.args(["bench", "accounting", "--quick", "--json", "--programs"]);
     command.arg(program("stamps").parent().unwrap());
-    serde_json::from_str(&success(command)).unwrap()
+    let output = finish(command);
+    assert!(output.status.success(), "{}", text_of(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
 }
 
 /// What is wrong with the books, if anything: figures are held against controls of the same run.

@@ -263,7 +263,8 @@ impl Deadline {
 
     /// Who may be stopped for a hopeful task, with the time of its next slice boundary.
     fn stoppable(&self, state: &State, now_ns: u64) -> Option<(u64, DeviceKey)> {
-        let urgent = self.first.peek().and_then(|(_, key)| state.vgpu(VgpuKey(key)).waiting.front());
+        let urgent =
+            self.first.peek().and_then(|(_, key)| state.vgpu(VgpuKey(key)).waiting.front());
         let stops = |(device, run): (DeviceKey, &Run)| {
             if urgent.is_some_and(|task| awaits_faster(state, now_ns, *task, device)) {
                 return None;
@@ -444,7 +445,11 @@ impl Policy for Deadline {
         {
             self.dry_since_ns = None;
             self.begin(state, now_ns, device, task, Kind::Fair);
-            return Some(Pick { task, protected_ns: state.config.batch_quantum_ns, elsewhere: None });
+            return Some(Pick {
+                task,
+                protected_ns: state.config.batch_quantum_ns,
+                elsewhere: None,
+            });
         }
         if self.is_overdue(state, now_ns)
             && let Some(task) = self.oldest_late_task()
