@@ -150,6 +150,15 @@ impl Deadline {
         self.shares.is_within(vgpu, state.config.slack_ns)
     }
 
+    /// Who is next while a task waits that can meet its SLA. A run is stopped for that one only, and
+    /// where it would run: else what was stopped would be picked again at once, for ever.
+    fn next_vgpu(&self, state: &State) -> Option<VgpuKey> {
+        let (_, urgent) = self.first.peek()?;
+        let fair = self.shares.first(0)?;
+        let urgent = VgpuKey(urgent);
+        Some(if self.is_within(state, urgent) { urgent } else { fair })
+    }
+
     /// While a task waits that can meet its SLA: the one of the earliest deadline if its vGPU is
     /// within its share; otherwise the smallest tag's, which may be hopeless and is owed all the
     /// same. With the device, which is another free one if only that is fast enough; none if none
@@ -163,10 +172,7 @@ impl Deadline {
     ) -> Option<(TaskKey, DeviceKey)> {
         loop {
             self.give_up(state, now_ns);
-            let (_, urgent) = self.first.peek()?;
-            let fair = self.shares.first(0)?;
-            let urgent = VgpuKey(urgent);
-            let vgpu = if self.is_within(state, urgent) { urgent } else { fair };
+            let vgpu = self.next_vgpu(state)?;
             let device = match state.vgpu(vgpu).waiting.front() {
                 Some(next) if awaits_faster(state, now_ns, *next, device) => {
                     let fits = |key: &u32| !awaits_faster(state, now_ns, *next, DeviceKey(*key));
@@ -263,10 +269,9 @@ impl Deadline {
 
     /// Who may be stopped for a hopeful task, with the time of its next slice boundary.
     fn stoppable(&self, state: &State, now_ns: u64) -> Option<(u64, DeviceKey)> {
-        let urgent =
-            self.first.peek().and_then(|(_, key)| state.vgpu(VgpuKey(key)).waiting.front());
+        let next = self.next_vgpu(state).and_then(|vgpu| state.vgpu(vgpu).waiting.front());
         let stops = |(device, run): (DeviceKey, &Run)| {
-            if urgent.is_some_and(|task| awaits_faster(state, now_ns, *task, device)) {
+            if next.is_some_and(|task| awaits_faster(state, now_ns, *task, device)) {
                 return None;
             }
             let is_late = self.charges[device.index()].kind == Kind::Late;
