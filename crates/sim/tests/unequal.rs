@@ -1,31 +1,9 @@
-//! Pools whose devices or clients differ: devices in speed, of which estimates know nothing, and
-//! clients in whether they wait for each result before they submit again.
+//! Clients of a pool that wait for each result before they submit again, beside ones that do not.
 #![expect(clippy::unwrap_used, reason = "a panic here is the test's report")]
 
 use weft_sched::pool::PoolConfig;
-use weft_sim::flexy::{COLUMNS, Job, Options, Spec, generate, run};
+use weft_sim::flexy::{Job, Options, run};
 use weft_sim::{MS, SECOND};
-
-/// Percent of user-facing tasks in time on four devices, of which two take four times as long.
-/// Estimates are those of the fast ones, or there are none.
-fn in_time(clairvoyant: bool) -> f64 {
-    let options = Options { slow: (2, 4), clairvoyant, ..Options::new(PoolConfig::default()) };
-    let (mut due, mut met) = (0, 0);
-    for seed in 1..=2 {
-        let spec = Spec { jobs: 300, ..Spec::new(COLUMNS[1], 500, seed) };
-        let found = run(&generate(&spec), &options, seed).unwrap();
-        assert_eq!(found.violation, None);
-        due += found.user.0;
-        met += found.user.1;
-    }
-    100.0 * met as f64 / due as f64
-}
-
-#[test]
-fn estimates_are_corrected_for_devices_that_are_slower() {
-    let (exact, last) = (in_time(true), in_time(false));
-    println!("in time: {exact:.2} % with exact estimates, {last:.2} % with the kernel's last time");
-}
 
 /// Service of a client that waits for each result over that of one that has eight tasks
 /// outstanding, of equal weights.

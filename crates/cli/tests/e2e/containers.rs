@@ -1,5 +1,5 @@
-//! Programs in containers: `docs/operations.md` mounts the directory of the sockets into one. Here a
-//! mount namespace stands for a container; what a runtime adds to it does not matter for that.
+//! Programs in containers: `docs/operations.md` mounts the directory of the sockets into one. Here
+//! a mount namespace stands for a container; what a runtime adds to it does not matter for that.
 
 use std::process::Command;
 

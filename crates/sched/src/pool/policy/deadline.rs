@@ -150,8 +150,8 @@ impl Deadline {
         self.shares.is_within(vgpu, state.config.slack_ns)
     }
 
-    /// Who is next while a task waits that can meet its SLA. A run is stopped for that one only, and
-    /// where it would run: else what was stopped would be picked again at once, for ever.
+    /// Who is next while a task waits that can meet its SLA. A run is stopped for that one only,
+    /// and where it would run: else what was stopped would be picked again at once, for ever.
     fn next_vgpu(&self, state: &State) -> Option<VgpuKey> {
         let (_, urgent) = self.first.peek()?;
         let fair = self.shares.first(0)?;
