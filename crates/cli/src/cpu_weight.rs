@@ -282,6 +282,7 @@ mod tests {
             tenant: Some(tenant),
             tenant_weight,
             tenant_cap_ppm: None,
+            cap_part_ppm: None,
             weight,
             cap_ppm: None,
             sla_ns: 0,

@@ -21,7 +21,7 @@ use crate::args::Sockets;
 use crate::memory;
 use crate::output::{bar, line, percent, size};
 use crate::users::Names;
-use crate::vgpu::{cap, class, service, state, tenant, with_shares};
+use crate::vgpu::{cap, class, doing, service, state, tenant, with_shares};
 
 /// Characters of a share's bar.
 const BAR_WIDTH: usize = 24;
@@ -54,7 +54,7 @@ const COLUMNS: [(Column, &str, u16); 12] = [
     (Column::State, "STATE", 14),
     (Column::Bar, "", 24),
     (Column::Weight, "WEIGHT", 6),
-    (Column::Cap, "CAP", 6),
+    (Column::Cap, "CAP", 11),
     (Column::Class, "CLASS", 12),
     (Column::Memory, "MEMORY", 8),
     (Column::Command, "COMMAND", 15),
@@ -147,8 +147,12 @@ pub(crate) fn summary(before: &Stats, after: &Stats) -> String {
         .map(|share| {
             let (vgpu, weight) = (&share.vgpu, share.weight);
             let (of_device, entitled) = (percent(share.of_device), percent(share.entitled));
-            let less = if share.asks_for_less { ", asks for less" } else { "" };
-            format!("{vgpu} w{weight} {of_device} (of {entitled}{less})")
+            let why = match share {
+                Share { asks_for_less: true, .. } => ", asks for less",
+                Share { capped: true, .. } => ", capped",
+                _ => "",
+            };
+            format!("{vgpu} w{weight} {of_device} (of {entitled}{why})")
         })
         .collect();
     let who = if busy.is_empty() { "nobody".to_owned() } else { busy.join("  ") };
@@ -378,7 +382,7 @@ fn row(share: &Share, vgpu: &VgpuReport, names: &mut Names) -> Shown {
     }
     let doing = match share.asks_for_less {
         true => "asks for less",
-        false => state(share.state),
+        false => doing(share),
     };
     let command = match vgpu.processes.as_slice() {
         [] => String::new(),
@@ -542,6 +546,29 @@ mod tests {
     }
 
     #[test]
+    fn who_has_all_that_its_users_cap_leaves_it_is_capped() {
+        let capped = |now_ns| {
+            let mut look = look(now_ns, 2, 0);
+            look.vgpus.iter_mut().for_each(|vgpu| vgpu.tenant_cap_ppm = Some(200_000));
+            look.vgpus.iter_mut().for_each(|vgpu| vgpu.used_ns /= 5);
+            look
+        };
+        let (before, after) = (capped(0), capped(1_000_000));
+        assert!(summary(&before, &after).contains("(of 10.0%, capped)"));
+        let mut terminal = Terminal::new(TestBackend::new(160, 24)).unwrap();
+        let mut screen = Screen::default();
+        terminal.draw(|frame| screen.draw(frame, &before, &after)).unwrap();
+        let buffer = terminal.backend().buffer();
+        let text: String = buffer.content().iter().map(|cell| cell.symbol()).collect();
+        assert!(text.contains("20% of user") && text.contains("capped"), "{text}");
+        // Its own cap stands alone where that is the lower one.
+        let own = VgpuReport { cap_ppm: Some(100_000), ..after.vgpus[0].clone() };
+        assert_eq!(cap(&own), "10%");
+        let both = VgpuReport { cap_ppm: Some(500_000), ..after.vgpus[0].clone() };
+        assert_eq!(cap(&both), "50%, 20% of user");
+    }
+
+    #[test]
     fn many_accelerators_leave_the_vgpus_their_place() {
         let (before, after) = (tasks_look(0, 50), tasks_look(1_000_000_000, 50));
         let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
@@ -587,7 +614,7 @@ mod tests {
         };
         assert_eq!(names(5), ["vGPU"]);
         assert_eq!(names(78), ["vGPU", "USER", "SHARE", "OF", "STATE", "MEMORY", "COMMAND"]);
-        assert_eq!(names(150).len(), COLUMNS.len());
+        assert_eq!(names(160).len(), COLUMNS.len());
         for width in 16..200 {
             let sum: u16 = shown_columns(width).iter().map(|(_, _, width)| width + 1).sum();
             assert!(sum - 1 <= width, "{width}");

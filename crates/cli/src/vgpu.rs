@@ -47,7 +47,7 @@ pub(crate) fn list(sockets: &Sockets, json: bool) -> Result<()> {
                 vgpu.weight.to_string(),
                 cap(vgpu),
                 class(vgpu),
-                state(vgpu.state).to_owned(),
+                doing(share).to_owned(),
                 part(share),
                 vgpu.sessions.to_string(),
                 format!("{} / {}", size(vgpu.memory_used_bytes), size(vgpu.memory_bytes)),
@@ -124,6 +124,7 @@ pub(crate) fn with_shares(stats: &Stats, shares: &[Share]) -> Result<Vec<Value>>
             "of_device": share.of_device,
             "entitled": share.entitled,
             "asks_for_less": share.asks_for_less,
+            "capped": share.capped,
         });
         Ok(object)
     };
@@ -315,9 +316,18 @@ pub(crate) fn tenant(vgpu: &VgpuReport, names: &mut Names) -> String {
     }
 }
 
-/// A vGPU's cap.
+/// A vGPU's cap, and its user's where that is the lower one: all of the user's vGPUs on the device
+/// have that together.
 pub(crate) fn cap(vgpu: &VgpuReport) -> String {
-    vgpu.cap_ppm.map_or_else(|| "-".to_owned(), |ppm| CapSetting(ppm).to_string())
+    let (part, together) = (vgpu.cap_part_ppm, vgpu.tenant_cap_ppm);
+    let users = part.or(together).filter(|ppm| vgpu.cap_ppm.is_none_or(|own| *ppm < own));
+    let own = vgpu.cap_ppm.map(|ppm| CapSetting(ppm).to_string());
+    let users = users.map(|ppm| format!("{} of user", CapSetting(ppm)));
+    match (own, users) {
+        (Some(own), Some(users)) => format!("{own}, {users}"),
+        (Some(one), None) | (None, Some(one)) => one,
+        (None, None) => "-".to_owned(),
+    }
 }
 
 /// A vGPU's class: batch, or the SLA of a user-facing one and the part of its responses that were
@@ -327,6 +337,14 @@ pub(crate) fn class(vgpu: &VgpuReport) -> String {
         (0, _) => "batch".to_owned(),
         (sla_ns, None) => SlaSetting(sla_ns).to_string(),
         (sla_ns, Some(in_time)) => format!("{} {}", SlaSetting(sla_ns), percent(in_time)),
+    }
+}
+
+/// The state of a vGPU, or why it does not have more of its device.
+pub(crate) fn doing(share: &Share) -> &'static str {
+    match share {
+        Share { capped: true, .. } => "capped",
+        share => state(share.state),
     }
 }
 

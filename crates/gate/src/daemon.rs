@@ -74,7 +74,7 @@ impl DaemonSide {
 
     /// Asks the session to tell of results, or no more.
     pub fn set_telling(&self, telling: Telling) {
-        self.page.coscheduled.store(telling.pack(), Ordering::Relaxed);
+        self.page.telling.store(telling.pack(), Ordering::Relaxed);
     }
 
     /// The caller whose result is due first; `None` while nobody waits for one.

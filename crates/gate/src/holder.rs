@@ -53,12 +53,12 @@ impl HolderSide {
 
     /// Whether the daemon wants to hear before a result comes.
     #[must_use]
-    pub fn is_coscheduled(&self) -> bool {
+    pub fn is_told(&self) -> bool {
         self.telling() != Telling::Nothing
     }
 
     fn telling(&self) -> Telling {
-        Telling::unpack(self.page.coscheduled.load(Ordering::Relaxed))
+        Telling::unpack(self.page.telling.load(Ordering::Relaxed))
     }
 
     /// Shows whose result is due first. Rings the daemon, once per call, when it comes soon and the

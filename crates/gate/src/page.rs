@@ -24,7 +24,7 @@ const REVOKE: usize = 88;
 const PREPARE: usize = 96;
 const UNMANAGED: usize = 104;
 const LEAD: usize = 112;
-const COSCHEDULED: usize = 120;
+const TELLING: usize = 120;
 // Written by the worker.
 const STATE: usize = 128;
 const RELEASED: usize = 136;
@@ -68,7 +68,7 @@ pub struct ControlPage {
     pub(crate) prepare: Cell<AtomicU64>,
     pub(crate) unmanaged: Cell<AtomicU32>,
     pub(crate) lead: Cell<AtomicU64>,
-    pub(crate) coscheduled: Cell<AtomicU32>,
+    pub(crate) telling: Cell<AtomicU32>,
     /// The most device time in flight in ns; 0 for no such bound.
     pub(crate) slice: Cell<AtomicU64>,
     /// The last time that the session was asked to stand still; 0 if never.
@@ -143,7 +143,7 @@ impl ControlPage {
             prepare: memory.cell(PREPARE)?,
             unmanaged: memory.cell(UNMANAGED)?,
             lead: memory.cell(LEAD)?,
-            coscheduled: memory.cell(COSCHEDULED)?,
+            telling: memory.cell(TELLING)?,
             slice: memory.cell(SLICE)?,
             pause: memory.cell(PAUSE)?,
             state: memory.cell(STATE)?,

@@ -30,7 +30,9 @@ mod tenants;
 mod text;
 
 pub use cap::CapSetting;
-pub use choices::{AccountingConfig, CoschedulingConfig, ShareConfig, SlicingConfig};
+pub use choices::{
+    AccountingConfig, CompilingConfig, CoschedulingConfig, ShareConfig, SlicingConfig,
+};
 pub(crate) use device::Dealing;
 pub use device::DeviceConfig;
 pub use guests::GuestsConfig;
@@ -224,6 +226,8 @@ pub struct WorkerConfig {
     /// User and group of the first worker; each has a number of its own from here on. Only a
     /// daemon that is root can give them; 0 leaves workers the daemon's user.
     pub user: u32,
+    /// What compiling modules may take of others; the default bounds it.
+    pub compiling: CompilingConfig,
 }
 
 /// The record of all that the scheduling core was told and answered.
@@ -364,7 +368,7 @@ impl Default for JournalConfig {
 impl Default for WorkerConfig {
     fn default() -> Self {
         // Nobody's: between what containers and what the system hand out.
-        Self { user: 1_900_000_000 }
+        Self { user: 1_900_000_000, compiling: CompilingConfig::default() }
     }
 }
 

@@ -21,7 +21,7 @@ use weft_ring::peer;
 use weft_turn::Abandoned;
 use weft_wire::handshake::Placement;
 
-use crate::config::{AccountingConfig, LogConfig, NodeConfig, SlicingConfig};
+use crate::config::{AccountingConfig, CompilingConfig, LogConfig, NodeConfig, SlicingConfig};
 
 pub(crate) use self::descriptors::{Descriptors, Passed};
 
@@ -174,6 +174,9 @@ pub(crate) struct Times {
     pub(crate) accounting: AccountingConfig,
     /// How long kernels are cut.
     pub(crate) slicing: SlicingConfig,
+    /// What compiling may take of others.
+    #[serde(default)]
+    pub(crate) compiling: CompilingConfig,
     /// How long one kernel may run, if that is limited.
     pub(crate) kernel_ms: Option<u64>,
     /// How long a worker lives without a daemon.
@@ -190,6 +193,7 @@ impl Times {
             yield_us: config.scheduling.yield_us,
             accounting: config.scheduling.accounting,
             slicing: config.scheduling.slicing,
+            compiling: config.worker.compiling,
             kernel_ms: config.kernel_ms(device),
             orphan_ms: config.limits.orphan_ms,
             worker_memory_bytes: config.limits.worker_memory.0,

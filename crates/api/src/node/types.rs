@@ -442,6 +442,10 @@ pub struct VgpuReport {
     /// The most that all vGPUs of the tenant may use together, in millionths of each device's time.
     #[serde(default)]
     pub tenant_cap_ppm: Option<u32>,
+    /// Its part of its user's cap, in millionths of the device's time, where vGPUs compete each for
+    /// itself.
+    #[serde(default)]
+    pub cap_part_ppm: Option<u32>,
     /// Weight within the tenant's part.
     pub weight: u32,
     /// The most it may use, in millionths of the device's time.

@@ -336,14 +336,19 @@ fn large_modules_are_compiled_at_the_lowest_priority_one_at_a_time() {
 fn a_program_that_compiles_holds_no_turn() {
     // Some of a turn is the way to it and from it, and how long that is is up to the machine: one
     // run in three will do. Held while it compiles, it would be as much as the victim's each time.
-    let held: Vec<(f64, f64)> = (0..3).map_while(|_| held_beside_a_compiler().err()).collect();
+    let held: Vec<(f64, f64)> = (0..3).map_while(|_| held_beside_a_compiler(&[]).err()).collect();
     assert!(held.len() < 3, "µs held by who compiles, and by the victim: {held:?}");
+    // The control: it compiles in its turn.
+    let in_turn = ["worker.compiling=in_turn", "scheduling.policy=round_robin"];
+    let kept = (0..3).any(|_| held_beside_a_compiler(&in_turn).is_err());
+    assert!(kept, "compiling in its turn it held no more than otherwise three times");
 }
 
 /// Lets a program that launches and compiles compete with a victim; how long either held the
 /// device, in µs, if the former did for more than a third of the latter's time.
-fn held_beside_a_compiler() -> Result<(), (f64, f64)> {
-    let node = open(Node::start(&["scheduling.share=user"]));
+fn held_beside_a_compiler(settings: &[&str]) -> Result<(), (f64, f64)> {
+    let settings = [&["scheduling.share=user"], settings].concat();
+    let node = open(Node::start(&settings));
     let mut victim = tenant(&node, VICTIM_USER, "victim", &["honest", "--steps", "5000"]);
     let storm = ["storm", "--sessions", "1", "--launch", "--steps", "50"];
     let mut attacker = tenant(&node, ATTACK_USER, "attacker", &storm);

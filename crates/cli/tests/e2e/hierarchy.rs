@@ -113,6 +113,28 @@ fn a_cap_holds_even_on_an_idle_device_and_is_lifted_live() {
     assert!(!wrong.status.success() && text_of(&wrong).contains("100%"), "{}", text_of(&wrong));
 }
 
+/// Who is held back by the cap of its user sees it, whether the user is a tenant of the core or
+/// each vGPU has a part of the cap.
+#[test]
+fn a_vgpu_that_its_users_cap_holds_back_says_so() {
+    for (share, field) in [("user", "tenant_cap_ppm"), ("vgpu", "cap_part_ppm")] {
+        let uid = rustix::process::getuid().as_raw();
+        let cap = format!("limits.users.{uid}.cap=20%");
+        let node = Node::paced(&[&format!("scheduling.share={share}"), &cap]);
+        let _tenant = worker(&node, "held", "1");
+        let listed = |arguments: &[&str]| success(control(&node, arguments));
+        let mut seen = String::new();
+        eventually("a look at a vGPU that waits for its user's next allowance", || {
+            seen = listed(&["ls"]);
+            seen.contains("capped")
+        });
+        assert!(seen.contains("20% of user"), "{seen}");
+        let json: serde_json::Value = serde_json::from_str(&listed(&["ls", "--json"])).unwrap();
+        assert_eq!(json[0][field], 200_000, "{json}");
+        assert!(json[0]["share"]["capped"].is_boolean(), "{json}");
+    }
+}
+
 #[test]
 fn a_process_may_get_more_of_its_vgpu_than_its_siblings() {
     let node = Node::paced(&[]);

@@ -5,9 +5,11 @@
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a panic is a test's report")]
 
+mod accounting;
 mod adversary;
 mod classes;
 mod cloud;
+mod containers;
 mod devices;
 mod faults;
 mod genuine;

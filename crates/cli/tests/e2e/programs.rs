@@ -19,6 +19,16 @@ fn the_c_examples_pass_on_a_node() {
     node.wait_until_empty();
 }
 
+/// What numba compiles with `abi="c"`, linked with the kernel that calls it.
+#[test]
+fn functions_with_the_c_abi_are_linked_and_called() {
+    let node = Node::start(&[]);
+    let text = success(node.run(&[], &program("c_abi"), &[]));
+    assert!(text.contains("PASSED"), "{text}");
+    let alone = success(node.run(&[], &program("c_abi"), &["alone"]));
+    assert!(alone.contains("refused"), "without the functions: {alone}");
+}
+
 #[test]
 fn openmp_regions_run_on_the_device() {
     let node = Node::start(&[]);

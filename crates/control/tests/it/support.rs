@@ -255,6 +255,7 @@ fn report(name: &str, memory_bytes: u64) -> VgpuReport {
         tenant: None,
         tenant_weight: 1,
         tenant_cap_ppm: None,
+        cap_part_ppm: None,
         weight: 1,
         cap_ppm: None,
         sla_ns: 0,

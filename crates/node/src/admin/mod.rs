@@ -6,7 +6,7 @@
 mod share;
 
 pub use share::{Share, shares};
-pub(crate) use share::{demand_of, ratio_of};
+pub(crate) use share::{demand_of, own_cap_ppm, ratio_of};
 pub use weft_api::node::{
     AcceleratorReport, AdminError, Answer, AskedAccelerator, Attainment, Client, Closure,
     CoschedulingReport, DeviceReport, DoctorCheck, DoctorReport, Finding, GrantReport,

@@ -33,6 +33,9 @@ pub struct Share {
     /// It had clearly less than it is entitled to, and the policy gives whoever asks what it is
     /// entitled to: its programs slept.
     pub asks_for_less: bool,
+    /// It waits for the device or has it, and all that its caps leave it: it would have more if its
+    /// own cap, or its user's, were higher.
+    pub capped: bool,
 }
 
 /// Parts of the device that differ by less are taken for the same: what a turn more or less makes
@@ -81,6 +84,10 @@ fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
         let place = active.iter().position(|other| other.name == vgpu.name);
         place.and_then(|place| parts.get(place)).copied().unwrap_or(0.0)
     };
+    let of_tenant = |tenant: Option<u32>| -> f64 {
+        let all = vgpus.iter().zip(&used).filter(|(vgpu, _)| vgpu.tenant == tenant);
+        all.map(|(_, used)| ratio(*used, wall_ns)).sum()
+    };
     let share = |(vgpu, &used): (&&VgpuReport, &u64)| {
         let (of_device, entitled) = (ratio(used, wall_ns), of(vgpu, &entitled));
         let measured = ratio(used, total);
@@ -95,9 +102,18 @@ fn shares_of(device: &str, before: &Stats, after: &Stats) -> Vec<Share> {
             of_device,
             entitled,
             asks_for_less: is_fair && had + TOLERANCE < entitled,
+            capped: matches!(vgpu.state, VgpuState::Waiting | VgpuState::Running)
+                && (reaches(of_device, own_cap_ppm(vgpu))
+                    || reaches(of_tenant(vgpu.tenant), vgpu.tenant_cap_ppm)),
         }
     };
     vgpus.iter().zip(&used).map(share).collect()
+}
+
+/// Whether somebody had all that a cap leaves it: nine tenths, as a window begins and ends anywhere
+/// in the periods that a cap is kept over.
+fn reaches(of_device: f64, cap_ppm: Option<u32>) -> bool {
+    cap_ppm.is_some_and(|ppm| of_device >= 0.9 * ratio_of(Some(ppm)))
 }
 
 /// A cap, in parts of the device.
@@ -109,9 +125,14 @@ pub(crate) fn ratio_of(cap_ppm: Option<u32>) -> f64 {
 fn parts(vgpus: &[&VgpuReport], bound: impl Fn(Option<u32>) -> f64) -> Vec<f64> {
     let demands = vgpus.iter().map(|vgpu| Demand {
         tenant_most: bound(vgpu.tenant_cap_ppm),
-        ..demand_of(vgpu, bound(vgpu.cap_ppm))
+        ..demand_of(vgpu, bound(own_cap_ppm(vgpu)))
     });
     divide_device(&demands.collect::<Vec<_>>())
+}
+
+/// The most that a vGPU may use by itself, in millionths of its device's time.
+pub(crate) fn own_cap_ppm(vgpu: &VgpuReport) -> Option<u32> {
+    vgpu.cap_ppm.into_iter().chain(vgpu.cap_part_ppm).min()
 }
 
 /// What a vGPU asks of its device if it wants that part of it.
@@ -133,6 +154,7 @@ mod tests {
             tenant: None,
             tenant_weight: 1,
             tenant_cap_ppm: None,
+            cap_part_ppm: None,
             weight,
             cap_ppm: None,
             sla_ns: 0,
@@ -246,10 +268,34 @@ mod tests {
         };
         let vgpus =
             vec![of("a", 7, 1, Some(200_000)), of("b", 7, 3, Some(200_000)), of("c", 8, 1, None)];
+        let with = |used| {
+            let vgpus = vgpus.iter().cloned();
+            vgpus.map(|vgpu| VgpuReport { used_ns: used, ..vgpu }).collect::<Vec<_>>()
+        };
+        // 20 % of the device together, in a window of a second.
+        for (used_ns, capped) in [(100_000_000, true), (50_000_000, false)] {
+            let after = Stats { now_ns: 1_000_000_000, ..stats(with(used_ns)) };
+            let shares = shares(&stats(Vec::new()), &after);
+            let seen: Vec<bool> = shares.iter().map(|share| share.capped).collect();
+            assert_eq!(seen, [capped, capped, false], "{used_ns}");
+        }
         let shares = shares(&stats(Vec::new()), &stats(vgpus));
         let entitled: Vec<f64> = shares.iter().map(|share| share.entitled).collect();
         for (got, expected) in entitled.iter().zip([0.05, 0.15, 0.8]) {
             assert!((got - expected).abs() < 1e-9, "{entitled:?}");
+        }
+    }
+
+    #[test]
+    fn a_part_of_a_users_cap_bounds_what_is_due() {
+        let parted =
+            VgpuReport { cap_part_ppm: Some(100_000), ..vgpu("a", 1, 1, VgpuState::Running) };
+        let own = VgpuReport { cap_ppm: Some(50_000), ..parted.clone() };
+        for (capped, due) in [(parted, 0.1), (own, 0.05)] {
+            let other = vgpu("b", 1, 1, VgpuState::Running);
+            let shares = shares(&stats(Vec::new()), &stats(vec![capped, other]));
+            assert!((shares[0].entitled - due).abs() < 1e-9, "{shares:?}");
+            assert!((shares[1].entitled - (1.0 - due)).abs() < 1e-9, "{shares:?}");
         }
     }
 
@@ -260,7 +306,7 @@ mod tests {
         let alone = Stats { now_ns: 1000, ..stats(vec![capped.clone()]) };
         let share = &shares(&before, &alone)[0];
         assert_eq!((share.measured, share.of_device, share.entitled), (1.0, 0.25, 0.25));
-        assert!(!share.asks_for_less);
+        assert!(!share.asks_for_less && share.capped);
         // What the cap leaves is the others', who sleep.
         let other = vgpu("b", 1, 300, VgpuState::Idle);
         let both = Stats { now_ns: 1000, ..stats(vec![capped, other]) };

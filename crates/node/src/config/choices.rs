@@ -44,6 +44,20 @@ impl From<SlicingConfig> for Slicing {
     }
 }
 
+/// What compiling a tenant's modules may take of others.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum CompilingConfig {
+    /// No turn, and of processors an allowance; beyond it one session of a tenant compiles at a
+    /// time, at the lowest priority.
+    #[default]
+    Bounded,
+    /// No turn, and as much of the processors as it gets: a control.
+    Unbounded,
+    /// The turn that its session has or is given meanwhile: a control.
+    InTurn,
+}
+
 /// Whose weights compete.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

@@ -581,6 +581,7 @@ impl Daemon {
                         .filter(|_| by_user)
                         .unwrap_or_else(|| self.config.scheduling.user_weight(payer)),
                     tenant_cap_ppm: self.user_cap(payer).filter(|_| by_user),
+                    cap_part_ppm: self.cap_part_ppm(&tables, vgpu),
                     ..report(vgpu, &sessions, &view, self.memory_of(&tables, vgpu))
                 }
             })
@@ -673,6 +674,7 @@ fn report(
         tenant: None,
         tenant_weight: 1,
         tenant_cap_ppm: None,
+        cap_part_ppm: None,
         weight: vgpu.weight,
         cap_ppm: vgpu.cap_ppm,
         sla_ns: vgpu.sla_ns,

@@ -12,7 +12,7 @@ use weft_sched::{DeviceKey, VgpuKey};
 
 use super::tasks::is_member;
 use super::{Daemon, STACK_BYTES};
-use crate::admin::{Share, demand_of, ratio_of, shares};
+use crate::admin::{Share, demand_of, own_cap_ppm, ratio_of, shares};
 
 /// A vGPU that was moved, or could not be, stays for so many looks.
 const REST_LOOKS: u32 = 12;
@@ -102,7 +102,7 @@ impl Daemon {
         if !rooms.iter().any(lives_there) || share.entitled == 0.0 {
             return None;
         }
-        let wants = if share.asks_for_less { share.of_device } else { ratio_of(vgpu.cap_ppm) };
+        let wants = if share.asks_for_less { share.of_device } else { ratio_of(own_cap_ppm(vgpu)) };
         if wants < IDLE {
             return None;
         }

@@ -22,6 +22,7 @@ use super::compile::{Compiling, Load};
 use super::link::Link;
 use super::moving::Moving;
 use super::output::Answers;
+use crate::config::CompilingConfig;
 use crate::link::{Ask, Reply, Times};
 
 /// The device is driven for at most this long between two looks at the lanes.
@@ -96,6 +97,7 @@ pub(crate) struct EventLoop<D> {
     meter: Meter,
     pieces: Pieces,
     compiling: Compiling,
+    compiles: CompilingConfig,
     /// How long it took to start the last piece of a kernel, in ns.
     piece_start_ns: u64,
     /// Estimates of the operations in flight, in the order of starting.
@@ -160,6 +162,7 @@ impl<D: Device> EventLoop<D> {
             meter: Meter::new(times.accounting.into()),
             pieces: Pieces::new(times.slicing.into()),
             compiling: Compiling::default(),
+            compiles: times.compiling,
             piece_start_ns: 0,
             flights: VecDeque::new(),
             guess_flies: false,
@@ -349,13 +352,16 @@ impl<D: Device> EventLoop<D> {
     /// a turn is kept, compiling goes at the usual priority: others wait for its end.
     fn begin_load(&mut self, command: &Command<'_>, now_ns: u64) -> Option<Load> {
         let Command::ModuleLoad { images, .. } = command else { return None };
-        self.give_way();
+        if self.compiles != CompilingConfig::InTurn {
+            self.give_way();
+        }
         let bytes = images.iter().fold(0_u64, |sum, image| sum.saturating_add(image.bytes));
         let has_room = self.link.ask(&Ask::Images { bytes }) == Ok(Reply::Done);
         self.session.set_module_room(has_room);
         // What has no room is refused and compiles nothing.
+        let is_bounded = self.compiles == CompilingConfig::Bounded;
         let compiles_now = has_room && !self.gate.is_holder();
-        compiles_now.then(|| self.compiling.begin(bytes, now_ns, &self.link))
+        (compiles_now && is_bounded).then(|| self.compiling.begin(bytes, now_ns, &self.link))
     }
 
     /// Charges a turn for long work of the host that began at `began_ns` of the device's clock:
@@ -607,7 +613,7 @@ impl<D: Device> EventLoop<D> {
                 until_ns = until_ns.map(|until_ns| until_ns.min(now_ns + left_ns));
             } else {
                 // A boosted thread runs as soon as it is woken, so it is woken much later.
-                let boosts = self.gate.page().is_coscheduled();
+                let boosts = self.gate.page().is_told();
                 let lead_ns = if boosts { ANNOUNCE_BOOSTED_NS } else { ANNOUNCE_NS };
                 announce_ns = due_ns.map(|due_ns| due_ns.saturating_sub(lead_ns));
             }
@@ -634,7 +640,7 @@ impl<D: Device> EventLoop<D> {
             self.gate.page().set_due(None);
             return None;
         };
-        let lead_ns = if self.gate.page().is_coscheduled() { DUE_SOON_NS } else { ANNOUNCE_NS };
+        let lead_ns = if self.gate.page().is_told() { DUE_SOON_NS } else { ANNOUNCE_NS };
         let behind_ns =
             self.gate.in_flight_ns().saturating_sub(*self.flights.front().unwrap_or(&0));
         let end_ns = due_ns.map_or(0, |due_ns| due_ns.saturating_add(behind_ns));

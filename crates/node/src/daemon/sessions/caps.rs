@@ -15,16 +15,18 @@ impl Daemon {
     /// The most of its device that a vGPU may use by itself, in millionths: its own cap, or its
     /// part of its user's.
     pub(super) fn cap_ppm(&self, tables: &Tables, vgpu: &Vgpu) -> Option<u32> {
+        vgpu.cap_ppm.into_iter().chain(self.cap_part_ppm(tables, vgpu)).min()
+    }
+
+    /// Its part of its user's cap, in millionths, where that is divided.
+    pub(crate) fn cap_part_ppm(&self, tables: &Tables, vgpu: &Vgpu) -> Option<u32> {
         let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
-        let limit = self.user_cap(payer).filter(|_| self.divides_caps());
-        let part = limit.map(|limit_ppm| {
-            let others = self.competing(tables, payer).into_iter();
-            let others = others.filter(|other| other.key != vgpu.key);
-            let others = others.filter(|other| other.device == vgpu.device);
-            let others: u64 = others.map(|other| u64::from(other.weight)).sum();
-            part_ppm(limit_ppm, vgpu.weight, others)
-        });
-        vgpu.cap_ppm.into_iter().chain(part).min()
+        let limit_ppm = self.user_cap(payer).filter(|_| self.divides_caps())?;
+        let others = self.competing(tables, payer).into_iter();
+        let others = others.filter(|other| other.key != vgpu.key);
+        let others = others.filter(|other| other.device == vgpu.device);
+        let others: u64 = others.map(|other| u64::from(other.weight)).sum();
+        Some(part_ppm(limit_ppm, vgpu.weight, others))
     }
 
     /// Tells the driver where the vGPUs of a tenant stand that have sessions, if each has a part of

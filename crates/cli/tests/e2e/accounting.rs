@@ -1,0 +1,54 @@
+//! `weft bench accounting`, short: charges against observers outside Weft, each beside books that
+//! are wrong, on a real daemon with tenants that are killed.
+
+use serde_json::Value;
+
+use crate::support::{finish, program, text_of, weft};
+
+/// What the benchmark found.
+fn measured() -> Value {
+    let mut command = weft();
+    command.args(["bench", "accounting", "--quick", "--json", "--programs"]);
+    command.arg(program("stamps").parent().unwrap());
+    let output = finish(command);
+    assert!(output.status.success(), "{}", text_of(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+/// What is wrong with the books, if anything: figures are held against controls of the same run.
+fn faults(document: &Value) -> Vec<String> {
+    let of = |part: &str, name: &str| {
+        let value = document[part][name].as_f64();
+        value.unwrap_or_else(|| panic!("no {part}.{name} in {document}"))
+    };
+    // The document has the names that others look for.
+    assert!(of("figures", "closure") >= of("figures", "closure_paced"), "{document}");
+    let mut pairs = vec![("error_max".to_owned(), "error_control".to_owned())];
+    for clock in ["real", "paced"] {
+        assert!(of("figures", &format!("closure_{clock}_kills")) >= 2.0, "{document}");
+        let without = format!("closure_{clock}_without_the_killed");
+        pairs.push((format!("closure_{clock}"), without));
+    }
+    let is_wrong = |(figure, control): &(String, String)| {
+        // A busy machine's error is well below that of a book that leaves something out.
+        let (figure_is, control_is) = (of("figures", figure), of("controls", control));
+        let wrong = figure_is > control_is / 2.0;
+        wrong.then(|| format!("{figure} {figure_is:.4} beside {control} {control_is:.4}"))
+    };
+    pairs.iter().filter_map(is_wrong).collect()
+}
+
+#[test]
+fn charges_are_what_observers_saw_with_killed_sessions_too() {
+    // Processors that are taken away for a moment must not decide.
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        let faults = faults(&measured());
+        if faults.is_empty() {
+            return;
+        }
+        eprintln!("{faults:?}");
+        found.push(faults);
+    }
+    panic!("three times: {found:?}");
+}
