@@ -5,6 +5,7 @@
 //! node's authentication code behind it. The endpoint reads it for the vGPU and for the key that
 //! the gateway must prove to have; only the node can tell whether it is genuine.
 
+use alloc::boxed::Box;
 use alloc::string::String;
 use alloc::vec::Vec;
 use core::fmt::Write as _;
@@ -99,7 +100,7 @@ pub enum Opening {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Reception {
     /// A new session.
-    Opened(Opened),
+    Opened(Box<Opened>),
     /// The session goes on; so many frames were received.
     Resumed(u64),
     /// It does not.
@@ -205,7 +206,7 @@ impl Reception {
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, OpeningError> {
         let mut reader = Reader::new(bytes);
         let reception = match kind(&mut reader)? {
-            0 => Self::Opened(Opened::decode(&mut reader)?),
+            0 => Self::Opened(Box::new(Opened::decode(&mut reader)?)),
             1 => Self::Resumed(u64::decode(&mut reader)?),
             2 => Self::Refused {
                 code: u16::decode(&mut reader)?,

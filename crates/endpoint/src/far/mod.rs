@@ -151,8 +151,8 @@ impl Far {
                 let id = opened.session;
                 sessions.open.insert(id, Arc::clone(&session));
                 drop(sessions);
-                if settle(&channel).and_then(|()| say(&channel, &Reception::Opened(opened))).is_ok()
-                {
+                let reception = Reception::Opened(Box::new(opened));
+                if settle(&channel).and_then(|()| say(&channel, &reception)).is_ok() {
                     session.run(channel);
                 }
                 lock(&self.sessions).open.remove(&id);

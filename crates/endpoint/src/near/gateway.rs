@@ -54,7 +54,7 @@ impl Gateway {
         let (channel, reception) =
             self.say(&Opening::Open(open), OPEN_LIMIT).map_err(unreachable)?;
         match reception {
-            Reception::Opened(opened) => Ok((channel, opened)),
+            Reception::Opened(opened) => Ok((channel, *opened)),
             Reception::Refused { code, message } => Err(Refusal { code, message }),
             Reception::Resumed(_) => {
                 let why = "the gateway resumes what was not begun";
