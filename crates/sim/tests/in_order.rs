@@ -24,17 +24,21 @@ fn in_order(devices: u32, user_facing: bool, slack_ns: u64) -> f64 {
     found.service_ns[0] as f64 / found.service_ns[1] as f64
 }
 
+/// One that waits for each result has one device at a time, and not the instant in which a task of
+/// the other one begins. Beyond that it loses nothing by waiting, whoever may run ahead.
 #[test]
-fn who_waits_for_each_result_gets_less_than_who_does_not() {
+fn who_waits_for_each_result_gets_its_share_of_a_device() {
     let shown = |user_facing, slack_ns| {
         let parts = [1, 2, 4].map(|devices| in_order(devices, user_facing, slack_ns));
         println!("user-facing {user_facing}, slack {slack_ns}: on 1, 2 and 4 devices {parts:.3?}");
         parts
     };
-    // On one device both have the same, whatever they submit; where the earliest deadline may run
-    // ahead, who submits ahead has it.
-    for parts in [shown(true, 0), shown(false, SECOND)] {
-        assert!((0.9..1.1).contains(&parts[0]) && parts[1] < 0.8, "{parts:?}");
+    let without = shown(true, 0);
+    for parts in [shown(true, SECOND), shown(false, SECOND)] {
+        // Who runs ahead is ahead by the slack, a tenth of the time that is counted.
+        assert!(parts[0] > 0.7, "{parts:?}");
+        for (part, without) in parts.into_iter().zip(without) {
+            assert!(part > 0.75 * without, "{parts:?} beside {without}");
+        }
     }
-    assert!(shown(true, SECOND)[0] < 0.9, "docs/scheduling.md says otherwise");
 }

@@ -53,7 +53,18 @@ impl Pool {
         event: PoolEvent,
         actions: &mut Vec<PoolAction>,
     ) -> Result<(), PoolError> {
-        let now_ns = now_ns.max(self.state.now_ns);
+        let before_ns = self.state.now_ns;
+        let now_ns = now_ns.max(before_ns);
+        self.state.now_ns = now_ns;
+        if let Err(error) = self.apply(now_ns, event) {
+            self.state.now_ns = before_ns;
+            return Err(error);
+        }
+        self.dispatch(now_ns, actions);
+        Ok(())
+    }
+
+    fn apply(&mut self, now_ns: u64, event: PoolEvent) -> Result<(), PoolError> {
         match event {
             PoolEvent::DeviceUp { device } => self.device_up(device)?,
             PoolEvent::DeviceDown { device } => self.device_down(now_ns, device)?,
@@ -81,8 +92,6 @@ impl Pool {
             PoolEvent::Cancel { task } => self.cancel(task)?,
             PoolEvent::ResetDone { device } => self.reset_done(device)?,
         }
-        self.state.now_ns = now_ns;
-        self.dispatch(now_ns, actions);
         Ok(())
     }
 

@@ -13,6 +13,10 @@ use crate::heap::Heap;
 use crate::key::{TenantKey, VgpuKey, Weight};
 use crate::tag::Tag;
 
+/// Whoever submits again within this time after a result has not slept, in ns: a round trip to a
+/// client that waited for it.
+const AWAKE_NS: u64 = 5_000_000;
+
 /// Who shares at one level.
 #[derive(Clone, Copy, Debug, Default)]
 struct Flow {
@@ -23,11 +27,19 @@ struct Flow {
     ahead_ns: u64,
     runs: u32,
     waits: bool,
+    /// When its last run ended.
+    ended_ns: u64,
 }
 
-codec!(struct Flow { weight, settled, ahead_ns, runs, waits });
+codec!(struct Flow { weight, settled, ahead_ns, runs, waits, ended_ns });
 
 impl Flow {
+    /// Whether it has not slept: somebody who waits for a result before the next submission has
+    /// nothing that waits in between.
+    fn is_awake(&self, now_ns: u64) -> bool {
+        self.runs > 0 || now_ns.saturating_sub(self.ended_ns) <= AWAKE_NS
+    }
+
     /// Its place in the order of those that wait.
     fn tag(&self) -> Tag {
         self.settled.plus(Tag::from_service(self.ahead_ns, self.weight))
@@ -74,12 +86,16 @@ impl Level {
         self.virtual_time = self.virtual_time.max(now);
     }
 
-    /// One that did not wait has no claim to the time before.
-    fn set_waits(&mut self, key: u32, waits: bool) {
+    /// One that did not wait has no claim to the time before, unless it was awake: then to what
+    /// the others may have been ahead of it.
+    fn set_waits(&mut self, key: u32, waits: bool, now_ns: u64, slack_ns: u64) {
         let virtual_time = self.virtual_time;
         self.change(key, |flow| {
             if waits {
-                flow.settled = flow.settled.plus(virtual_time.minus(flow.tag()));
+                let claim_ns = if flow.is_awake(now_ns) { slack_ns } else { 0 };
+                let claim = Tag::from_service(claim_ns, flow.weight);
+                let owed = virtual_time.minus(flow.tag().plus(claim));
+                flow.settled = flow.settled.plus(owed);
             }
             flow.waits = waits;
         });
@@ -250,13 +266,16 @@ impl Shares {
     /// Whether the vGPU has a task that waits.
     pub(super) fn set_waits(&mut self, state: &State, key: VgpuKey, waits: bool) {
         let Seat { tenant, place } = self.seats[key.index()];
-        let class = &mut self.classes[class_of(state.vgpu(key))];
+        let vgpu = state.vgpu(key);
+        let class = &mut self.classes[class_of(vgpu)];
+        // Only where the earliest deadline goes first may anybody be ahead while others wait.
+        let slack_ns = if vgpu.class.is_user_facing() { state.config.slack_ns } else { 0 };
         let level = &mut class.groups[tenant as usize].level;
         if level.flow(place).waits != waits {
-            level.set_waits(place, waits);
+            level.set_waits(place, waits, state.now_ns, slack_ns);
             let any = !level.waiting.is_empty();
             if class.tenants.flow(tenant).waits != any {
-                class.tenants.set_waits(tenant, any);
+                class.tenants.set_waits(tenant, any, state.now_ns, slack_ns);
             }
         }
     }
@@ -308,7 +327,10 @@ impl Shares {
 
     /// A run is over; what it had is charged.
     pub(super) fn end(&mut self, state: &State, key: VgpuKey) {
-        self.change(class_of(state.vgpu(key)), key, |flow| flow.runs -= 1);
+        self.change(class_of(state.vgpu(key)), key, |flow| {
+            flow.runs -= 1;
+            flow.ended_ns = state.now_ns;
+        });
     }
 
     /// The vGPU has another weight.
