@@ -53,6 +53,18 @@ fn host(payload: Payload<'static>) -> Endpoint<'static> {
     Endpoint { place: Place::Host(payload), pitch: 0x53, slice: 0x54 }
 }
 
+/// Virtual memory management.
+fn mappings(address: u64, bytes: u64) -> [Command<'static>; 6] {
+    [
+        Command::MemReserve { bytes, alignment: 0x67 },
+        Command::MemUnreserve { address },
+        Command::MemCreate { bytes },
+        Command::MemRelease { memory: 0x68 },
+        Command::MemMap { address, memory: 0x68 },
+        Command::MemUnmap { address },
+    ]
+}
+
 /// At least one of each kind.
 fn commands() -> Vec<Command<'static>> {
     let (context, stream, event, graph) = (CONTEXT, STREAM, EVENT, GRAPH);
@@ -77,12 +89,6 @@ fn commands() -> Vec<Command<'static>> {
         Command::ManagedPrefetch { address, bytes },
         Command::MemExport { address },
         Command::MemImport { context, key: *b"0123456789abcdef" },
-        Command::MemReserve { bytes, alignment: 0x67 },
-        Command::MemUnreserve { address },
-        Command::MemCreate { bytes },
-        Command::MemRelease { memory: 0x68 },
-        Command::MemMap { address, memory: 0x68 },
-        Command::MemUnmap { address },
         Command::Copy {
             stream,
             dst: device(),
@@ -121,6 +127,7 @@ fn commands() -> Vec<Command<'static>> {
     ];
     let comparisons =
         [Comparison::GreaterOrEqual, Comparison::Equal, Comparison::And, Comparison::Nor];
+    all.extend(mappings(address, bytes));
     all.extend(comparisons.map(|comparison| {
         let value = 0x64;
         Command::StreamWaitValue { stream, address, value, wide: false, comparison }

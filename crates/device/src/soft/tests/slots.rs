@@ -262,8 +262,8 @@ const ORACLE: &str = "
 
 /// What a run of turns in this order ends with: the outcomes, and words that were not the vGPU's.
 fn oracle(benches: &mut [Bench], turns: impl Iterator<Item = usize>) -> (Vec<Outcome>, u32) {
-    let memory = benches.iter_mut().map(|b| b.alloc(u64::from(WORDS) * 4)).collect();
-    oracle_in(memory, benches, turns)
+    let memory: Vec<_> = benches.iter_mut().map(|b| b.alloc(u64::from(WORDS) * 4)).collect();
+    oracle_in(&memory, benches, turns)
 }
 
 /// The same with managed memory.
@@ -275,11 +275,12 @@ fn oracle_of_managed(
         bench.device.manage(WINDOW + PAGE, u64::from(WORDS) * 4).unwrap();
         WINDOW + PAGE
     };
-    oracle_in(benches.iter_mut().map(memory).collect(), benches, turns)
+    let memory: Vec<_> = benches.iter_mut().map(memory).collect();
+    oracle_in(&memory, benches, turns)
 }
 
 fn oracle_in(
-    memory: Vec<u64>,
+    memory: &[u64],
     benches: &mut [Bench],
     turns: impl Iterator<Item = usize>,
 ) -> (Vec<Outcome>, u32) {
