@@ -98,6 +98,9 @@ pub struct Wanted {
     pub page: Option<u64>,
     /// Parts of the vGPU's memory that operations used since the last time.
     pub touched: Vec<u64>,
+    /// Parts of it that the operation names which begins: where arguments of a launch point to,
+    /// what a copy or a fill is about. Nothing where an operation has met a page.
+    pub named: Vec<u64>,
 }
 
 /// What became of it.

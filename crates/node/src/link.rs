@@ -259,6 +259,10 @@ pub(crate) enum Ask {
         page: Option<u64>,
         /// Parts of the vGPU's memory that operations used since the last time.
         touched: Vec<u64>,
+        /// Parts of it that the operation names which begins. A worker of an earlier version names
+        /// none.
+        #[serde(default)]
+        named: Vec<u64>,
     },
     /// The vGPU's memory. Answer: [`Reply::Usage`].
     Usage,

@@ -290,9 +290,9 @@ impl SoftDevice {
 
     /// The same as [`Self::make_resident`] on a paced device: the timeline has the switch before
     /// the operation.
-    fn pace_switch(&mut self) {
+    fn pace_switch(&mut self, op: &Op) {
         if self.clock != Clock::Real {
-            let wait_ns = self.cx.mem.make_resident();
+            let wait_ns = self.cx.mem.make_resident(op);
             self.reserve(clock::now_ns(), wait_ns);
         }
     }
@@ -358,7 +358,8 @@ impl SoftDevice {
     fn make_resident(&mut self) -> Option<Driven> {
         let now = clock::now_ns();
         if self.resident_ns <= now {
-            let wait_ns = self.cx.mem.make_resident();
+            let wait_ns =
+                self.pending.front().map_or(0, |next| self.cx.mem.make_resident(&next.op));
             if wait_ns == 0 {
                 return None;
             }
@@ -560,7 +561,7 @@ impl Device for SoftDevice {
         if let Op::Launch(launch) = &op {
             self.check_launch(launch)?;
         }
-        self.pace_switch();
+        self.pace_switch(&op);
         let paced = self.pace(&op);
         let id = OpId(self.next_op);
         self.next_op += 1;

@@ -11,6 +11,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
+use weft_device::Wanted;
 use weft_gate::{ControlPage, DaemonSide, GateDaemon};
 use weft_ring::peer::{self, Process};
 use weft_ring::{Access, Loss, Segment};
@@ -510,7 +511,9 @@ impl Daemon {
                 self.loads.end(key);
                 Ok(Reply::Done)
             }
-            Ask::Reside { page, touched } => Ok(self.make_resident(session, page, &touched)),
+            Ask::Reside { page, touched, named } => {
+                Ok(self.make_resident(session, &Wanted { page, touched, named }))
+            }
             Ask::Usage => {
                 let (free, total) = self.tables().memory(device).usage(vgpu);
                 Ok(Reply::Usage { free, total })
@@ -538,15 +541,15 @@ impl Daemon {
     }
 
     /// Brings parts of a vGPU's memory into slots; nobody waits for the tables meanwhile.
-    fn make_resident(&self, session: &Session, page: Option<u64>, touched: &[u64]) -> Reply {
+    fn make_resident(&self, session: &Session, wanted: &Wanted) -> Reply {
         let device = self.device_of(session.key);
         let residency = Arc::clone(self.tables().memory(device).residency());
         let began = Instant::now();
-        let wait_ns = residency.make_resident(clock::now_ns(), session.vgpu, page, touched);
+        let wait_ns = residency.make_resident(clock::now_ns(), session.vgpu, wanted);
         let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let switch_ns = wait_ns.saturating_add(took_ns);
         // What an operation meets in its middle is its own time.
-        if page.is_none() && switch_ns >= SWITCH_MIN_NS {
+        if wanted.page.is_none() && switch_ns >= SWITCH_MIN_NS {
             self.driver.send(Order::Switched { session: session.key, switch_ns });
         }
         Reply::Resident { wait_ns }

@@ -8,8 +8,8 @@ use weft_device::{DeviceError, MemoryUse};
 use super::link::Link;
 use crate::link::{Ask, RUNS_MAX, Reply, Run};
 
-/// Parts told of at once: as many as fit a packet.
-const TOUCHED_MAX: usize = 4096;
+/// Parts told of at once, touched and named: as many as fit a packet.
+const PARTS_MAX: usize = 4096;
 
 /// A frame source that asks the daemon.
 #[derive(Debug)]
@@ -69,9 +69,10 @@ impl FrameSource for LedgerFrames {
     }
 
     fn make_resident(&self, wanted: &Wanted) -> Brought {
-        let mut touched = wanted.touched.clone();
-        touched.truncate(TOUCHED_MAX);
-        match self.link.ask(&Ask::Reside { page: wanted.page, touched }) {
+        let Wanted { page, mut touched, mut named } = wanted.clone();
+        touched.truncate(PARTS_MAX);
+        named.truncate(PARTS_MAX - touched.len());
+        match self.link.ask(&Ask::Reside { page, touched, named }) {
             Ok(Reply::Resident { wait_ns }) => Brought { wait_ns },
             // The session is over, or was refused: what is not there faults.
             Ok(_) | Err(_) => Brought::default(),

@@ -11,8 +11,15 @@
 //!   it falls half of the way to those that were right, and grows by one, after twice as many right
 //!   turns each time that this was one too many. The part that it was in the *middle* of is brought
 //!   where it went on there lately.
+//!
+//! What the operation *names* with which a turn begins (arguments of a launch that are addresses)
+//! is brought with it, also for the first time, as long as most of what was named was touched.
+
+mod named;
 
 use alloc::vec::Vec;
+
+use self::named::Named;
 
 /// A part that was not touched for so many turns needs no slot any more.
 const FORGOTTEN_AFTER: u64 = 16;
@@ -47,6 +54,7 @@ pub struct WorkingSet {
     steady: Steady,
     way: Way,
     middle: Middle,
+    named: Named,
     /// What was met in this turn.
     met: Met,
 }
@@ -103,6 +111,8 @@ enum Guess {
     Next,
     /// The turn before ended there.
     Middle,
+    /// The operation that begins says so.
+    Named,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -216,6 +226,27 @@ impl WorkingSet {
         Learned { resized: false, replaced: oldest }
     }
 
+    /// The operation with which a turn begins names these parts: they are believed to be touched
+    /// in it, as far as there is room for `most`. Whether any is new. Say so after the look.
+    pub fn name(&mut self, parts: impl IntoIterator<Item = usize>, most: usize) -> bool {
+        self.named.parts = parts.into_iter().collect();
+        if !self.named.is_believed() {
+            return false;
+        }
+        let before = self.parts.len();
+        // It was not touched, and is the first to give way.
+        let new = Part { number: 0, touched: 0, turn: self.turns - 1, row: 0, guess: None };
+        for number in self.named.parts.clone() {
+            if self.place(number).is_none() && self.parts.len() < most {
+                self.parts.push(Part { number, ..new });
+            }
+            if let Some(place) = self.place(number) {
+                self.parts[place].guess.get_or_insert(Guess::Named);
+            }
+        }
+        self.parts.len() != before
+    }
+
     fn touch(&mut self, number: usize, look: u64, turn: u64) {
         if let Some(part) = self.parts.iter_mut().find(|part| part.number == number) {
             part.touch(look, turn);
@@ -251,6 +282,9 @@ impl WorkingSet {
             self.middle.went_on =
                 if part.turn == turn { (went_on + 1).min(SURE) } else { went_on.saturating_sub(1) };
         }
+        let parts = &self.parts;
+        let is_touched = |part: &Part| part.turn == turn;
+        self.named.judge(|number| parts.iter().any(|p| p.number == number && is_touched(p)));
         self.steady.judge(right, wrong);
         self.way.judge(core::mem::take(&mut self.met), hits, misses, self.parts.len());
     }

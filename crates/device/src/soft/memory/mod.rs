@@ -10,6 +10,7 @@ mod frames;
 mod host;
 mod managed;
 mod moving;
+mod named;
 mod route;
 mod slots;
 mod space;

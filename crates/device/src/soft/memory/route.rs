@@ -9,7 +9,7 @@ use std::cell::Cell;
 use super::slots::Translation;
 use super::tlb::Window;
 use super::{FrameStore, Memory};
-use crate::{PAGE, Wanted};
+use crate::{Op, PAGE, Wanted};
 
 /// A part that was asked for so often and taken again each time is found by the private table.
 const ASKED_MAX: u32 = 8;
@@ -81,7 +81,7 @@ impl Memory {
         let table = self.store.table.as_ref()?;
         for _ in 0..ASKED_MAX {
             let before = table.taken();
-            let wait_ns = self.ask_for(Some(page));
+            let wait_ns = self.ask_for(Some(page), Vec::new());
             self.owed_ns.set(self.owed_ns.get().saturating_add(wait_ns));
             let window = self.mapped(via, address);
             // What is not there although nobody took it is not the vGPU's: a fault.
@@ -97,9 +97,9 @@ impl Memory {
 
     /// Before an operation: has the vGPU's parts brought into its slots if others have been there.
     /// How long the device is not to be used for it, in ns.
-    pub(crate) fn make_resident(&self) -> u64 {
+    pub(crate) fn make_resident(&self, op: &Op) -> u64 {
         match &self.store.table {
-            Some(table) if table.lacks() => self.ask_for(None),
+            Some(table) if table.lacks() => self.ask_for(None, self.named(table.geometry(), op)),
             Some(_) | None => 0,
         }
     }
@@ -109,10 +109,10 @@ impl Memory {
         self.owed_ns.take()
     }
 
-    fn ask_for(&self, page: Option<u64>) -> u64 {
+    fn ask_for(&self, page: Option<u64>, named: Vec<u64>) -> u64 {
         self.asked.set(self.asked.get() + 1);
         let touched = self.take_touched();
-        self.source.make_resident(&Wanted { page, touched }).wait_ns
+        self.source.make_resident(&Wanted { page, touched, named }).wait_ns
     }
 
     /// The parts that were used since the last call.

@@ -100,6 +100,8 @@ struct Shared {
     /// time, and always were quicker.
     rival: Option<usize>,
     asked: usize,
+    /// What operations named that began.
+    named: Vec<Vec<u64>>,
 }
 
 /// The slots of each vGPU's parts.
@@ -166,8 +168,9 @@ impl FrameSource for Daemon {
         self.frames.usage()
     }
 
-    fn make_resident(&self, _: &Wanted) -> Brought {
+    fn make_resident(&self, wanted: &Wanted) -> Brought {
         let mut shared = self.shared.lock().unwrap();
+        shared.named.push(wanted.named.clone());
         shared.switch_to(self.vgpu);
         shared.asked += 1;
         if let Some(rival) = shared.rival.filter(|rival| *rival != self.vgpu) {
@@ -197,8 +200,8 @@ fn vgpus(skip: Option<usize>) -> (Vec<Bench>, Arc<Mutex<Shared>>) {
     }
     let physical = PhysicalTable::open(&physical, geometry).unwrap();
     let (owners, copies, written) = ([None; 3], 0, 0);
-    let (rival, asked) = (None, 0);
-    let shared = Shared { physical, tables, owners, skip, copies, written, rival, asked };
+    let (rival, asked, named) = (None, 0, Vec::new());
+    let shared = Shared { physical, tables, owners, skip, copies, written, rival, asked, named };
     let shared = Arc::new(Mutex::new(shared));
     let benches = files.iter().enumerate().map(|(vgpu, file)| {
         let view = |file: &MemoryFile| file.map(Access::ReadOnly).unwrap();
@@ -322,6 +325,9 @@ fn everybody_finds_its_own_memory_after_every_switch() {
     assert_eq!(wrong, 0);
     let shared = shared.lock().unwrap();
     assert!(shared.copies > 100, "only {} copies: nothing was at stake", shared.copies);
+    // The kernels' argument is where the memory begins, which lies in both parts.
+    let (both, begun) = (shared.named.iter().filter(|named| **named == [0, 1]).count(), 200 / 3);
+    assert!(both > begun, "{both} launches named their memory: {:?}", shared.named);
 }
 
 #[test]

@@ -12,6 +12,7 @@ mod placed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
+use weft_device::Wanted;
 use weft_device::soft::{Geometry, PhysicalTable, PrivateTable};
 use weft_sched::memory::{Layout, Pages, Search};
 
@@ -39,10 +40,7 @@ pub(crate) struct Terms {
 struct Question<'a> {
     now_ns: u64,
     vgpu: u32,
-    /// The page that an operation has met, if it has.
-    page: Option<u64>,
-    /// Parts that operations have met since the last question.
-    touched: &'a [u64],
+    wanted: &'a Wanted,
 }
 
 /// Whoever deals out a device's slots.
@@ -140,23 +138,18 @@ impl Residency {
         self.lock().board.adopt(vgpu, run);
     }
 
-    /// Brings the vGPU's parts into its slots: those that it uses, and that of a page which an
-    /// operation has met. How long the device is busy with it, in ns, where that is modelled.
-    pub(crate) fn make_resident(
-        &self,
-        now_ns: u64,
-        vgpu: u32,
-        page: Option<u64>,
-        touched: &[u64],
-    ) -> u64 {
+    /// Brings the vGPU's parts into its slots: those that it uses, those that the operation names
+    /// which begins, and that of a page which one has met. How long the device is busy with it, in
+    /// ns, where that is modelled.
+    pub(crate) fn make_resident(&self, now_ns: u64, vgpu: u32, wanted: &Wanted) -> u64 {
         let mut slots = self.lock();
         let began = Instant::now();
         let Slots { board, dealer } = &mut *slots;
         let before = board.totals;
         board.begin_switch(vgpu);
-        dealer.make_resident(board, Question { now_ns, vgpu, page, touched });
+        dealer.make_resident(board, Question { now_ns, vgpu, wanted });
         let took_ns = u64::try_from(began.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        board.end_switch(page.is_some(), took_ns);
+        board.end_switch(wanted.page.is_some(), took_ns);
         let entries = board.totals.entries - before.entries;
         self.terms.entry_ns.saturating_mul(entries).saturating_sub(took_ns)
     }

@@ -244,3 +244,60 @@ fn without_room_the_one_that_was_not_touched_for_longest_gives_way() {
     assert!(set.fill([2, 5, 6], 3) && !set.fill([2, 7], 3));
     assert_eq!((set.part(2), set.len()), (Some(5), 3));
 }
+
+/// Turns of which each begins with an operation that names four parts, drawn from four fours, and
+/// touches so many of them. How many of those that are touched were brought,
+/// and how many were brought for nothing, in the last half of the turns.
+fn named_in_turns(touched: usize, tells: bool) -> (usize, usize) {
+    let (mut set, mut was) = (WorkingSet::default(), Vec::new());
+    let (mut hits, mut wasted, mut drawn) = (0, 0, 9_u32);
+    for turn in 0..64 {
+        set.learn(was.drain(..), None, 16);
+        drawn = drawn.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let first = (drawn >> 30) as usize * 4;
+        if tells {
+            set.name(first..first + 4, 16);
+        }
+        let brought = (0..16).filter(|part| set.place(*part).is_some_and(|at| set.is_expected(at)));
+        let brought: Vec<usize> = brought.collect();
+        let used = first..first + touched;
+        if turn >= 32 {
+            hits += brought.iter().filter(|part| used.contains(part)).count();
+            wasted += brought.iter().filter(|part| !used.contains(part)).count();
+        }
+        for part in used {
+            if !brought.contains(&part) {
+                set.learn(was.drain(..), Some(part), 16);
+            }
+            was.push(part);
+        }
+    }
+    (hits, wasted)
+}
+
+#[test]
+fn what_an_operation_names_is_brought_with_it() {
+    // Who learns from turns alone guesses some of them, and wrongly about as often.
+    let (hits, wasted) = named_in_turns(4, true);
+    assert!(hits == 32 * 4 && wasted * 20 < hits, "{hits} of 128, {wasted} for nothing");
+    let (hits, _) = named_in_turns(4, false);
+    assert!(hits < 32 * 3, "{hits} of 128 without a word: the control is as good");
+}
+
+#[test]
+fn who_names_much_and_touches_little_is_not_believed() {
+    // 96 parts are named in vain.
+    let (_, wasted) = named_in_turns(1, true);
+    assert!(wasted < 96 / 10, "{wasted} parts for nothing");
+}
+
+#[test]
+fn what_is_named_first_has_room_and_drives_nobody_out() {
+    let mut set = WorkingSet::default();
+    set.learn([].into_iter(), None, 3);
+    assert!(set.name([4, 5], 3) && !set.name([4, 5], 3));
+    assert!(set.is_expected(0) && set.is_expected(1), "also before anything was touched");
+    set.learn([4, 5].into_iter(), None, 3);
+    assert!(set.name([6, 7, 8], 3), "one more");
+    assert_eq!((set.place(6), set.place(7), set.len()), (Some(2), None, 3));
+}

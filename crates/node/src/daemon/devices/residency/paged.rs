@@ -3,6 +3,7 @@
 
 use std::collections::BTreeSet;
 
+use weft_device::Wanted;
 use weft_sched::VgpuKey;
 use weft_sched::memory::{PageIn, Pager};
 
@@ -33,12 +34,12 @@ impl Paged {
 
 impl Dealer for Paged {
     fn make_resident(&mut self, board: &mut Board, question: Question<'_>) {
-        let Question { now_ns, vgpu, page, touched } = question;
+        let Question { now_ns, vgpu, wanted: Wanted { page, touched, .. } } = question;
         self.tidy(board, now_ns);
         let touched: Vec<usize> =
             touched.iter().filter_map(|part| usize::try_from(*part).ok()).collect();
         self.pager.touch(VgpuKey(vgpu), &touched);
-        if let Some(part) = board.part_met(vgpu, page)
+        if let Some(part) = board.part_met(vgpu, *page)
             && let Some(PageIn { slot, evicted }) = self.pager.bring(VgpuKey(vgpu), part)
         {
             if let Some((VgpuKey(other), _)) = evicted {

@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use weft_device::Wanted;
 use weft_sched::VgpuKey;
 use weft_sched::memory::{
     Brings, Layout, Learned, Manager, ManagerConfig, MonitorConfig, PlacementId, Rule, Search,
@@ -178,16 +179,21 @@ impl Placed {
 
 impl Dealer for Placed {
     fn make_resident(&mut self, board: &mut Board, question: Question<'_>) {
-        let Question { now_ns, vgpu, page, touched } = question;
+        let Question { now_ns, vgpu, wanted: Wanted { page, touched, named } } = question;
         let Some(parts) = board.parts(vgpu) else { return };
-        let wanted = board.part_met(vgpu, page);
+        let wanted = board.part_met(vgpu, *page);
         if self.shrunk.remove(&vgpu) {
             self.tidy_one(board, now_ns, vgpu);
         }
         let set = self.sets.entry(vgpu).or_default();
         let touched = touched.iter().filter_map(|part| usize::try_from(*part).ok());
         let change = match self.placement.brings() {
-            Brings::Touched | Brings::Ahead => set.learn(touched, wanted, self.slots),
+            Brings::Touched | Brings::Ahead => {
+                let change = set.learn(touched, wanted, self.slots);
+                let named = named.iter().filter_map(|part| usize::try_from(*part).ok());
+                let named = named.filter(|part| wanted.is_none() && parts.contains(part));
+                Learned { resized: change.resized | set.name(named, self.slots), ..change }
+            }
             Brings::Everything => {
                 let all = touched.chain(parts.iter().copied());
                 let change = set.learn(all, wanted, self.slots);
