@@ -227,7 +227,8 @@ impl WorkingSet {
     }
 
     /// The operation with which a turn begins names these parts: they are believed to be touched
-    /// in it, as far as there is room for `most`. Whether any is new. Say so after the look.
+    /// in it, as far as there is room for `most`. Whether any is new. Say so after the look with
+    /// which the turn began, and after no other: what was named before is forgotten.
     pub fn name(&mut self, parts: impl IntoIterator<Item = usize>, most: usize) -> bool {
         self.named.parts = parts.into_iter().collect();
         if !self.named.is_believed() {
@@ -235,7 +236,8 @@ impl WorkingSet {
         }
         let before = self.parts.len();
         // It was not touched, and is the first to give way.
-        let new = Part { number: 0, touched: 0, turn: self.turns - 1, row: 0, guess: None };
+        let new =
+            Part { number: 0, touched: 0, turn: self.turns.saturating_sub(1), row: 0, guess: None };
         for number in self.named.parts.clone() {
             if self.place(number).is_none() && self.parts.len() < most {
                 self.parts.push(Part { number, ..new });

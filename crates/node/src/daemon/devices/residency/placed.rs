@@ -191,8 +191,9 @@ impl Dealer for Placed {
             Brings::Touched | Brings::Ahead => {
                 let change = set.learn(touched, wanted, self.slots);
                 let named = named.iter().filter_map(|part| usize::try_from(*part).ok());
-                let named = named.filter(|part| wanted.is_none() && parts.contains(part));
-                Learned { resized: change.resized | set.name(named, self.slots), ..change }
+                let named = named.filter(|part| parts.contains(part));
+                let is_new = wanted.is_none() && set.name(named, self.slots);
+                Learned { resized: change.resized | is_new, ..change }
             }
             Brings::Everything => {
                 let all = touched.chain(parts.iter().copied());

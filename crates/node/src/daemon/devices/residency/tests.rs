@@ -310,6 +310,18 @@ fn what_an_operation_names_is_not_met() {
     assert!(one == 0 && two > 20, "{one} parts met in 80 operations, {two} in twice as many");
 }
 
+/// A new daemon takes over programs whose turns began before it: the first that it hears of one is
+/// a page that it met.
+#[test]
+fn the_first_that_is_heard_of_a_vgpu_may_be_a_page_that_it_met() {
+    let mut bed = bed("exact", SLOTS);
+    let address = bed.tenants[0].device.alloc(SLOT_PAGES * PAGE).unwrap();
+    let page = Some((address - (1 << 40)) / PAGE);
+    let residency = Arc::clone(bed.frames.lock().unwrap().residency());
+    residency.make_resident(SECOND_NS, 1, &Wanted { page, touched: vec![], named: vec![] });
+    assert_eq!(bed.report().faults, 1);
+}
+
 /// A program that goes through its memory, a part of it in each turn: what it passed is brought for
 /// nothing where that is cheap, and not where it is dear.
 #[test]
