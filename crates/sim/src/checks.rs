@@ -2,7 +2,7 @@
 
 use weft_sched::invariants::{CapCheck, LagTree, WorkConservation};
 use weft_sched::{Cap, Config, Tag, TenantKey, Weight};
-use weft_turn::lead_ns;
+use weft_turn::{Accounting, lead_ns};
 
 use crate::world::{Setup, session_key, tenant_key, vgpu_key};
 
@@ -45,8 +45,13 @@ impl Limits {
         Self {
             turn_ns: pipelined_ns,
             // A stop is asked for when a turn's end was noticed, and a kernel that would end sooner
-            // than it takes is left to end (ADR 13).
-            lag_turn_ns: if setup.preemption.is_some() { pipelined_ns } else { plain_ns },
+            // than it takes is left to end (ADR 13). Of samples a worker knows what is left of its
+            // turn no better than its lead.
+            lag_turn_ns: match (setup.preemption, setup.accounting) {
+                (Some(_), _) => pipelined_ns,
+                (None, Accounting::Sampled) => plain_ns + lead_ns(config),
+                (None, _) => plain_ns,
+            },
             idle_ns: config.yield_ns + config.overlap_ns + 2 * handover_ns,
             lag: setup.policy == "fair" && !setup.hold_idle,
             waste: matches!(setup.policy, "fair" | "unmanaged") && !setup.hold_idle,

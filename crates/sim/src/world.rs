@@ -514,9 +514,11 @@ impl World {
         let gap_ns = weft_sched::invariants::billing_gap_ns(self.gpu.busy_ns, billed);
         // What the device executed of the command at its head is not reported before it ends.
         let unreported_ns = self.gpu.unreported_ns();
+        // A session that was charged too much, by sampling, has it taken off its next charges.
+        let credit_ns: u64 = self.workers.iter().map(|worker| worker.meter.unsettled_ns()).sum();
         Verdict {
             closure: gap_ns.unsigned_abs() as f64 / (self.gpu.busy_ns.max(1)) as f64,
-            closure_slack: unreported_ns as f64 / (self.gpu.busy_ns.max(1)) as f64,
+            closure_slack: (unreported_ns + credit_ns) as f64 / (self.gpu.busy_ns.max(1)) as f64,
             decisions: self.checks.decisions,
             lag_violations: self.checks.lag_violations,
             lag_share_max: self.checks.lag_share(),
@@ -532,7 +534,8 @@ impl World {
 pub struct Verdict {
     /// |Σ charges − device busy| / busy.
     pub closure: f64,
-    /// The part of it that the command in execution explains.
+    /// The part of it that the command in execution explains, and what sessions were charged too
+    /// much and have as credit.
     pub closure_slack: f64,
     /// Events handled by the core.
     pub decisions: u64,

@@ -104,8 +104,9 @@ fn check(mut world: World, seed: u64, classes: bool) -> Result<(), TestCaseError
     world.run_for(2 * SECOND);
     let verdict = world.finish();
     prop_assert_eq!(verdict.first, None, "seed {}", seed);
-    // Sampling owes each session the error of its last turn, some milliseconds of these.
-    prop_assert!(verdict.closure <= verdict.closure_slack + 0.01, "{}", verdict.closure);
+    let (closure, explained) = (verdict.closure, verdict.closure_slack);
+    // What has ended and no worker has noticed yet is some milliseconds of these.
+    prop_assert!(closure <= explained + 0.01, "{closure}, of which {explained} is explained");
     Ok(())
 }
 
