@@ -102,10 +102,18 @@ impl Session {
     /// Gives a piece of the window back, zeroed.
     pub(crate) fn give_window(&self, address: u64) -> Result<(), Status> {
         let start = usize::try_from(address).map_err(|_| Status::INVALID_VALUE)?;
-        let bytes = self.pinned.window.free(start).ok_or(Status::INVALID_VALUE)?;
         let mut used = lock(&self.pinned.used);
+        let (_, bytes) = self
+            .pinned
+            .window
+            .find(start)
+            .filter(|found| found.0 == start)
+            .ok_or(Status::INVALID_VALUE)?;
         *used = used.saturating_sub(bytes.next_multiple_of(PAGE) as u64);
-        self.call(&Command::PinnedQuota { bytes: *used })
+        // The worker clears it: before anybody here has it again.
+        let told = self.call(&Command::PinnedQuota { bytes: *used });
+        self.pinned.window.free(start).ok_or(Status::INVALID_VALUE)?;
+        told
     }
 }
 

@@ -171,7 +171,7 @@ impl Session {
         let mapped = self.call(&Command::HostMap { host: start, address, bytes });
         mapped.map_err(|status| {
             // The refusal is what the program is told, whatever becomes of this.
-            let _undone = self.take_back(registered, start);
+            let _undone = self.take_back(registered, start, false);
             status.into()
         })
     }
@@ -186,21 +186,30 @@ impl Session {
             let Some(pages) = registered.0.get_mut(start) else { continue };
             pages.ranges -= 1;
             if pages.ranges == 0 {
-                let unmapped = self.call(&Command::HostUnmap { host: *start });
-                let taken = self.take_back(registered, *start);
-                outcome = outcome.and(unmapped).and(taken);
+                let taken = self.take_back(registered, *start, true);
+                outcome = outcome.and(taken);
             }
         }
         outcome
     }
 
-    /// Gives the program pages of its own again.
-    fn take_back(&self, registered: &mut Registered, start: u64) -> Result<(), Status> {
+    /// Gives the program pages of its own again, before the worker forgets and clears the window's.
+    fn take_back(
+        &self,
+        registered: &mut Registered,
+        start: u64,
+        is_mapped: bool,
+    ) -> Result<(), Status> {
         let Some(Pages { overlay, .. }) = registered.0.remove(&start) else { return Ok(()) };
         let address = overlay.shared().as_ptr().addr() as u64;
         // Pages that stay shared would be somebody else's once the window has them back.
         overlay.lift().map_err(|_| Status::OPERATING_SYSTEM)?;
-        self.give_window(address)
+        let unmapped = match is_mapped {
+            true => self.call(&Command::HostUnmap { host: start }),
+            false => Ok(()),
+        };
+        let given = self.give_window(address);
+        unmapped.and(given)
     }
 
     /// In a child made by `fork`: registered memory becomes its own. A registration that another

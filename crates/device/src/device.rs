@@ -317,10 +317,11 @@ pub trait Device: std::fmt::Debug {
         false
     }
 
-    /// The tenant allocated page-locked memory in the pinned window; `address` is the tenant's.
+    /// The tenant has taken a piece of the pinned window: only such pieces are used. `address` is
+    /// the tenant's.
     fn pin_host(&mut self, _address: u64, _bytes: u64) {}
 
-    /// The tenant frees it. Operations in flight no longer use it.
+    /// It has given that back. Operations in flight no longer use it.
     fn unpin_host(&mut self, _address: u64, _bytes: u64) {}
 
     /// The tenant's pages from `host` on are those of the pinned window at `address` (the

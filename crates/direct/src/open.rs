@@ -130,12 +130,8 @@ fn shared(
 ) -> Result<Shared, OpenError> {
     let memory = segment.memory();
     let arena_offset = Segment::size(0);
-    Ok(Shared {
-        arena: memory.span(arena_offset, memory.len().saturating_sub(arena_offset))?,
-        arena_blocks: ARENA_BLOCKS,
-        pinned: pinned.span(0, pinned.len())?,
-        pinned_base,
-    })
+    let arena = memory.span(arena_offset, memory.len().saturating_sub(arena_offset))?;
+    Ok(Shared::new(arena, ARENA_BLOCKS, pinned.span(0, pinned.len())?, pinned_base))
 }
 
 fn welcome(device: &impl Device, window_bytes: u64, managed_bytes: u64) -> Welcome {

@@ -120,6 +120,9 @@ impl Program {
         let pinned = received(session.pinned_fd).map_over(window, Access::ReadWrite).unwrap();
         let program = Self { session, side, pinned, _device: range };
         program.submit(&Command::ContextCreate { context: CONTEXT });
+        let (address, bytes) = (program.pinned.address() as u64, 3 * 4096);
+        assert_eq!(program.call(&Command::PinnedQuota { bytes }).0, Status::SUCCESS);
+        program.submit(&Command::PinnedRange { address, bytes, used: 1 });
         program
     }
 

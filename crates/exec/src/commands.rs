@@ -10,7 +10,6 @@ use weft_wire::id::{CONTEXTS_MAX, ContextId, EventId, GraphExecId, StreamId};
 use weft_wire::{Command, Status, progress, reply};
 
 use crate::error::{Reject, Violation};
-use crate::fault::status_of_device;
 use crate::output::{Caller, Output};
 use crate::session::Session;
 use crate::shape;
@@ -137,16 +136,10 @@ impl<D: Device> Session<D> {
             }
             Command::MemFreeAsync { stream, address } => self.mem_free_async(stream, address, out),
             Command::PinnedRange { address, bytes, used } => {
-                self.shared.pinned(address, bytes)?;
-                if used == 0 {
-                    self.device.unpin_host(address, bytes);
-                } else {
-                    self.device.pin_host(address, bytes);
-                }
-                Ok(())
+                self.pinned_range((address, bytes), used != 0)
             }
             Command::ManagedPrefetch { address, bytes } => {
-                self.shared.pinned(address, bytes)?;
+                self.shared.window(address, bytes)?;
                 self.device.expect(address, bytes);
                 Ok(())
             }
@@ -274,21 +267,11 @@ impl<D: Device> Session<D> {
                 self.mem_info(caller, out);
                 Ok(())
             }
-            Command::PinnedQuota { bytes } => {
-                if bytes > self.shared.pinned.len() as u64 {
-                    return Err(Status::OUT_OF_MEMORY.into());
-                }
-                self.answer_done(caller, out);
-                Ok(())
-            }
+            Command::PinnedQuota { bytes } => self.pinned_quota(bytes, caller, out),
             Command::HostMap { host, address, bytes } => {
                 self.host_map(host, address, bytes, caller, out)
             }
-            Command::HostUnmap { host } => {
-                self.device.unmap_host(host).map_err(|error| status_of_device(&error))?;
-                self.answer_done(caller, out);
-                Ok(())
-            }
+            Command::HostUnmap { host } => self.host_unmap(host, caller, out),
             Command::ManagedAlloc { address, bytes } => {
                 self.managed_alloc(address, bytes, caller, out)
             }

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use weft_device::{Device, Op};
+use weft_device::{Device, Op, Place};
 use weft_wire::Status;
 use weft_wire::codec::{Field, Reader};
 use weft_wire::command::{Block, GraphNode, GraphWork, LaunchSpec};
@@ -87,8 +87,8 @@ fn node_bytes(node: &Node) -> u64 {
     let kept = match node {
         Node::Operation { op: Op::Launch(launch), .. } => launch.params.len(),
         Node::Operation { op: Op::Copy { src, .. }, .. } => match &src.place {
-            weft_device::Place::Inline(bytes) => bytes.len(),
-            weft_device::Place::Device(_) | weft_device::Place::Host(_) => 0,
+            Place::Inline(bytes) => bytes.len(),
+            Place::Device(_) | Place::Host(_) => 0,
         },
         Node::Operation { op: Op::Fill(_), .. }
         | Node::Empty
@@ -261,6 +261,9 @@ impl<D: Device> Session<D> {
             if !live {
                 return Err(Status::INVALID_HANDLE.into());
             }
+            if !self.has_host_bytes(node) {
+                return Err(Status::INVALID_VALUE.into());
+            }
         }
         let events = self.accept_graph_events(key, &nodes)?;
         // A replaced node leaves the old one to the launches that wait, so each counts them all.
@@ -273,6 +276,15 @@ impl<D: Device> Session<D> {
         }
         self.settle_from(key, out);
         Ok(())
+    }
+
+    /// Whether the host bytes that a copy uses were not given back since.
+    fn has_host_bytes(&self, node: &Node) -> bool {
+        let Node::Operation { op: Op::Copy { dst, src, .. }, .. } = node else { return true };
+        [dst, src].into_iter().all(|side| match &side.place {
+            Place::Host(span) => self.shared.is_taken(span),
+            Place::Device(_) | Place::Inline(_) => true,
+        })
     }
 
     fn accept_graph_events(

@@ -56,6 +56,7 @@ mod module;
 mod order;
 mod output;
 mod printed;
+mod ranges;
 mod room;
 mod session;
 mod shape;

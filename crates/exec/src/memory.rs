@@ -1,6 +1,6 @@
 //! Allocations of the session.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use weft_device::{Device, Import};
 use weft_wire::id::{ContextId, StreamId};
@@ -17,14 +17,12 @@ use crate::wait::Action;
 #[derive(Debug, Default)]
 pub(crate) struct Allocations {
     owners: BTreeMap<u64, ContextId>,
-    /// Managed memory is no context's.
-    managed: BTreeSet<u64>,
 }
 
 impl Allocations {
     /// How many there are.
     pub(crate) fn count(&self) -> usize {
-        self.owners.len() + self.managed.len()
+        self.owners.len()
     }
 
     pub(crate) fn take_of(&mut self, context: ContextId) -> Vec<u64> {
@@ -95,11 +93,85 @@ impl<D: Device> Session<D> {
         caller: Caller,
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
-        self.shared.pinned(address, bytes)?;
-        let mapped = self.device.map_host(host, address, bytes);
-        mapped.map_err(|error| status_of_device(&error))?;
+        self.shared.window(address, bytes)?;
+        self.shared.ranges.pin(address, bytes)?;
+        if let Err(error) = self.device.map_host(host, address, bytes) {
+            self.shared.ranges.unpin(address)?;
+            return Err(status_of_device(&error).into());
+        }
+        self.shared.ranges.set_own(host, address);
         self.answer_done(caller, out);
         Ok(())
+    }
+
+    /// Ends that.
+    pub(crate) fn host_unmap(
+        &mut self,
+        host: u64,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        self.device.unmap_host(host).map_err(|error| status_of_device(&error))?;
+        let address = self.shared.ranges.end_own(host).ok_or(Status::INVALID_VALUE)?;
+        self.shared.ranges.unpin(address)?;
+        self.answer_done(caller, out);
+        Ok(())
+    }
+
+    /// So much of the window may be pinned. What was given back of it so far is the system's when
+    /// the work that was accepted has ended.
+    pub(crate) fn pinned_quota(
+        &mut self,
+        bytes: u64,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        if bytes > self.shared.pinned.len() as u64 {
+            return Err(Status::OUT_OF_MEMORY.into());
+        }
+        let is_less = bytes < self.shared.ranges.granted();
+        self.shared.ranges.grant(bytes)?;
+        if is_less && self.shared.ranges.is_leaving() {
+            self.wait_for_all(caller, Action::Discard, out);
+        } else {
+            self.answer_done(caller, out);
+        }
+        Ok(())
+    }
+
+    /// A piece of the window is in use from here on, or no longer. Managed memory is, as long as it
+    /// is managed.
+    pub(crate) fn pinned_range(
+        &mut self,
+        (address, bytes): (u64, u64),
+        is_used: bool,
+    ) -> Result<(), Reject> {
+        self.shared.window(address, bytes)?;
+        if self.shared.ranges.is_managed(address) {
+            return Ok(());
+        }
+        if is_used {
+            self.shared.ranges.pin(address, bytes)?;
+            self.device.pin_host(address, bytes);
+        } else {
+            let bytes = self.shared.ranges.unpin(address)?;
+            self.device.unpin_host(address, bytes);
+        }
+        Ok(())
+    }
+
+    /// Host memory of the window that the tenant may have touched by this session, or may still, in
+    /// bytes: what was granted, and what was given back but is still in use.
+    pub fn pinned_bytes(&self) -> u64 {
+        self.shared.ranges.granted().max(self.shared.ranges.pinned_bytes())
+    }
+
+    /// The same when so much is granted.
+    pub fn pinned_bytes_if(&self, granted: u64) -> u64 {
+        if self.shared.ranges.is_leaving() && !self.is_idle() {
+            return granted.max(self.shared.ranges.pinned_bytes());
+        }
+        granted
     }
 
     /// Makes pages behind the pinned window managed memory.
@@ -110,12 +182,15 @@ impl<D: Device> Session<D> {
         caller: Caller,
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
-        self.shared.pinned(address, bytes)?;
-        if self.allocations.count() >= self.limits.allocations {
+        self.shared.window(address, bytes)?;
+        if self.allocations.count() + self.shared.ranges.count() >= self.limits.allocations {
             return Err(Status::OUT_OF_MEMORY.into());
         }
-        self.device.manage(address, bytes).map_err(|error| status_of_device(&error))?;
-        self.allocations.managed.insert(address);
+        self.shared.ranges.manage(address, bytes)?;
+        if let Err(error) = self.device.manage(address, bytes) {
+            self.shared.ranges.unmanage(address)?;
+            return Err(status_of_device(&error).into());
+        }
         self.answer_done(caller, out);
         Ok(())
     }
@@ -127,9 +202,7 @@ impl<D: Device> Session<D> {
         caller: Caller,
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
-        if !self.allocations.managed.remove(&address) {
-            return Err(Status::INVALID_VALUE.into());
-        }
+        self.shared.ranges.unmanage(address)?;
         self.wait_for_all(caller, Action::Free(address), out);
         Ok(())
     }

@@ -53,6 +53,7 @@ impl<D: Device> Session<D> {
             self.streams.slots(),
             self.events.slots(),
             self.allocations.count(),
+            self.shared.ranges.count(),
             self.waits.len(),
         ];
         let entries: usize = entries.into_iter().sum();

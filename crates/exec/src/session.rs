@@ -319,6 +319,10 @@ impl<D: Device> Session<D> {
                 self.free_now(address);
                 self.answer_done(wait.caller, out);
             }
+            Action::Discard => {
+                self.shared.discard_leaving();
+                self.answer_done(wait.caller, out);
+            }
             Action::Unmap(address) => {
                 self.unmap_now(address);
                 self.answer_done(wait.caller, out);

@@ -14,6 +14,8 @@ pub(crate) enum Action {
     Answer,
     /// Frees an allocation.
     Free(u64),
+    /// Gives the system back what the tenant gave back of its window.
+    Discard,
     /// Unmaps memory that was taken without addresses.
     Unmap(u64),
     /// Unloads a module.

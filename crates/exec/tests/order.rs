@@ -106,6 +106,7 @@ fn a_stream_waits_for_a_value_that_another_writes() {
 fn a_value_in_pinned_memory_is_looked_at_again_when_due() {
     let mut bench = Bench::new();
     bench.create_streams(&[(1, false)]);
+    bench.pin(0, 1);
     bench.send(&Command::StreamWaitValue {
         stream: stream(1),
         address: bench.shared.pinned_base + 64,

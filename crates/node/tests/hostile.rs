@@ -16,7 +16,7 @@ use weft_ring::{
     Access, AtomicU64, ClientOptions, ClientSide, MemoryFile, Ordering, Segment, peer,
 };
 use weft_wire::codec::{Field, decode_all};
-use weft_wire::command::{Block, FillSpec, LaunchSpec, Payload};
+use weft_wire::command::{Block, Endpoint, FillSpec, LaunchSpec, Payload, Place, Shape};
 use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, RefusalCode};
 use weft_wire::id::{ContextId, ModuleId, StreamId};
 use weft_wire::{Command as WireCommand, Status, reply};
@@ -127,7 +127,7 @@ const TRAP: &str = ".version 7.5\n.target sm_75\n.address_size 64\n\
 /// A session without the shim, on a vGPU of its own.
 struct Tenant {
     side: ClientSide,
-    _kept: Vec<OwnedFd>,
+    kept: Vec<OwnedFd>,
 }
 
 impl Tenant {
@@ -142,7 +142,7 @@ impl Tenant {
         let segment = MemoryFile::received(kept.remove(0)).unwrap();
         let segment = Segment::open(segment.map(Access::ReadWrite).unwrap()).unwrap();
         let side = ClientSide::open(segment, ClientOptions::default(), Box::new(|| true)).unwrap();
-        Self { side, _kept: kept }
+        Self { side, kept }
     }
 
     fn submit(&self, command: &WireCommand<'_>) {
@@ -284,6 +284,93 @@ fn host_memory_of_a_users_sessions_is_bounded_together() {
     assert_eq!(second.call(&destroy), Status::SUCCESS);
     assert_eq!(second.try_load(2, TRAP), Status::SUCCESS);
     drop(attach("third"));
+}
+
+/// Where a tenant's pinned window is.
+const WINDOW: u64 = 0x2000_0000_0000;
+const MIB: u64 = 1 << 20;
+const LOADS: &str = ".version 7.5\n.target sm_75\n.address_size 64\n\
+                     .visible .entry load(.param .u64 p) { .reg .u64 a; .reg .u32 x;\n\
+                     ld.param.u64 a, [p]; ld.global.u32 x, [a]; }\n";
+
+impl Tenant {
+    /// Bytes that its window takes of the machine, whoever touched them.
+    fn window_bytes(&self) -> u64 {
+        rustix::fs::fstat(&self.kept[0]).unwrap().st_blocks.cast_unsigned() * 512
+    }
+
+    /// Copies a MiB of the window into memory of its own; how it ends.
+    fn copy_window(&self, buffer: u64, offset: u64) -> Status {
+        let side = |place| Endpoint { place, pitch: 0, slice: 0 };
+        let src = Place::Host(Payload::Pinned { address: WINDOW + offset, bytes: MIB });
+        let (dst, src) = (side(Place::Device(buffer)), side(src));
+        let shape = Shape { width: MIB, height: 1, depth: 1 };
+        let stream = StreamId::LEGACY;
+        self.submit(&WireCommand::Copy { stream, dst, src, shape });
+        self.call(&WireCommand::ContextSynchronize { context: CONTEXT })
+    }
+}
+
+/// A page of the window that the worker touches first is the node's to pay.
+#[test]
+fn no_more_of_the_window_is_touched_than_was_granted() {
+    let node = Node::start(&["limits.pinned=64MiB"]);
+    let mut hello = hello();
+    (hello.body.pinned_bytes, hello.body.memory_bytes) = (72 * MIB, 8 * MIB);
+    let tenant = Tenant::of(&node, &hello);
+    assert_eq!(tenant.try_load(1, LOADS), Status::SUCCESS);
+    let allocate = WireCommand::MemAlloc { context: CONTEXT, bytes: MIB };
+    let reply::Address { address: buffer } = tenant.ask(&allocate);
+    let quota = |bytes| tenant.call(&WireCommand::PinnedQuota { bytes });
+    let range = |offset, used| {
+        let address = WINDOW + offset;
+        tenant.submit(&WireCommand::PinnedRange { address, bytes: MIB, used });
+    };
+    // What nobody took is not there for copies, words, nor what lies behind for managed memory.
+    for offset in (0..64).chain([65, 70]).map(|page| page * MIB) {
+        assert_eq!(tenant.copy_window(buffer, offset), Status::INVALID_VALUE, "{offset}");
+    }
+    // One piece after the other is taken, used and given back, within one grant.
+    assert_eq!(quota(MIB), Status::SUCCESS);
+    for offset in (0..64).map(|page| page * MIB) {
+        range(offset, 1);
+        let is_there = tenant.copy_window(buffer, offset) == Status::SUCCESS;
+        assert_eq!(is_there, offset == 0, "given back but not cleared, it counts: {offset}");
+        range(offset, 0);
+    }
+    assert!(tenant.window_bytes() <= MIB, "{}", tenant.window_bytes());
+    let _told = tenant.call(&WireCommand::Ping {});
+    assert_eq!((quota(0), tenant.window_bytes()), (Status::SUCCESS, 0));
+    for offset in (0..64).map(|page| page * MIB) {
+        assert_eq!(quota(MIB), Status::SUCCESS);
+        range(offset, 1);
+        assert_eq!(tenant.copy_window(buffer, offset), Status::SUCCESS);
+        range(offset, 0);
+        assert_eq!(quota(0), Status::SUCCESS);
+        assert_eq!(tenant.window_bytes(), 0, "{offset}");
+    }
+    // Managed memory that was freed is nobody's, and cleared.
+    let (address, bytes) = (WINDOW + 64 * MIB, 2 * MIB);
+    assert_eq!(tenant.call(&WireCommand::ManagedAlloc { address, bytes }), Status::SUCCESS);
+    assert_eq!(tenant.copy_window(buffer, 65 * MIB), Status::SUCCESS);
+    assert!(tenant.window_bytes() > 0);
+    assert_eq!(tenant.call(&WireCommand::ManagedFree { address }), Status::SUCCESS);
+    assert_eq!(
+        (tenant.window_bytes(), tenant.copy_window(buffer, 65 * MIB)),
+        (0, Status::INVALID_VALUE)
+    );
+    // Nor for kernels.
+    let launch = LaunchSpec {
+        module: ModuleId { index: 0, generation: 1 },
+        function: 0,
+        grid: [1, 1, 1],
+        block: [1, 1, 1],
+        shared_bytes: 0,
+        params: Payload::Inline(&(WINDOW + 5 * MIB).to_le_bytes()),
+    };
+    tenant.submit(&WireCommand::Launch { stream: StreamId::LEGACY, launch });
+    let ended = tenant.call(&WireCommand::ContextSynchronize { context: CONTEXT });
+    assert_eq!((ended, tenant.window_bytes()), (Status::ILLEGAL_ADDRESS, 0));
 }
 
 #[test]

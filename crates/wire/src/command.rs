@@ -407,9 +407,11 @@ commands! {
     13 async [stream; refused] MemFreeAsync { stream: StreamId, address: u64, }
     /// Memory use of the vGPU. Answer: [`crate::reply::MemoryUse`].
     14 sync [; survives] MemInfo {}
-    /// Accounts for pinned host memory of the session; `bytes` is the new total.
-    15 sync [; refused] PinnedQuota { bytes: u64, }
-    /// A piece of the pinned window is in use from here on (`used` is 1), or no longer (0).
+    /// Accounts for pinned host memory of the session; `bytes` is the new total. When it is less,
+    /// what was given back is cleared before the answer, after the work submitted before it.
+    15 sync [; survives] PinnedQuota { bytes: u64, }
+    /// A piece of the pinned window is in use from here on (`used` is 1), or no longer (0): whole
+    /// pages, within what [`Self::PinnedQuota`] granted. What is in no piece cannot be used.
     16 async [; survives] PinnedRange { address: u64, bytes: u64, used: u32, }
     /// The tenant's own pages from `host` on are from here on those of the pinned window at
     /// `address`: kernels find them under either address. All three are whole pages.

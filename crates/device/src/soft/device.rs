@@ -585,6 +585,14 @@ impl Device for SoftDevice {
         Some(&mut self.cx.mem)
     }
 
+    fn pin_host(&mut self, address: u64, bytes: u64) {
+        self.cx.mem.pin_host(address, bytes);
+    }
+
+    fn unpin_host(&mut self, address: u64, _bytes: u64) {
+        self.cx.mem.unpin_host(address);
+    }
+
     fn map_host(&mut self, host: u64, address: u64, bytes: u64) -> Result<(), DeviceError> {
         self.cx.mem.map_host(host, address, bytes)
     }

@@ -10,7 +10,7 @@ use std::sync::atomic::AtomicU64;
 
 use weft_device::{
     Capabilities, Completion, Device, DeviceError, DeviceInfo, Driven, FunctionInfo, GlobalInfo,
-    LoadError, LoadedModule, MemoryUse, Op, OpId, Outcome, ParamInfo, QueueId,
+    LoadError, LoadedModule, MemoryUse, Op, OpId, Outcome, PAGE, ParamInfo, QueueId,
 };
 use weft_exec::{
     Accepted, Caller, Cut, Finished, Limits, Output, Session, Shared, Started, Violation,
@@ -23,7 +23,7 @@ use weft_wire::{Command, Status, progress};
 
 pub const ARENA_BYTES: usize = 1 << 16;
 pub const ARENA_BLOCKS: u32 = 4096;
-pub const PINNED_BYTES: usize = 4096;
+pub const PINNED_BYTES: usize = 4 * 4096;
 pub const MEMORY_BYTES: u64 = 1 << 30;
 /// First address of the fake device's memory.
 pub const BASE: u64 = 0x7000_0000_0000;
@@ -277,12 +277,9 @@ impl Bench {
         };
         let arena = SharedMemory::anonymous(ARENA_BYTES).unwrap();
         let pinned = SharedMemory::anonymous(PINNED_BYTES).unwrap();
-        let shared = Shared {
-            arena: arena.span(0, ARENA_BYTES).unwrap(),
-            arena_blocks: ARENA_BLOCKS,
-            pinned_base: pinned.address() as u64,
-            pinned: pinned.span(0, PINNED_BYTES).unwrap(),
-        };
+        let (base, all) = (pinned.address() as u64, arena.span(0, ARENA_BYTES).unwrap());
+        let window = pinned.span(0, PINNED_BYTES).unwrap();
+        let shared = Shared::new(all, ARENA_BLOCKS, window, base);
         let device = FakeDevice { state: Rc::clone(&fake), info };
         let session = Session::new(device, shared.clone(), limits);
         let out = Record::default();
@@ -321,6 +318,14 @@ impl Bench {
     pub fn ask(&mut self, command: &Command<'_>) -> Status {
         let caller = self.call(command);
         self.status(caller).unwrap()
+    }
+
+    /// Takes `pages` of the window from page `first` on.
+    pub fn pin(&mut self, first: u64, pages: u64) {
+        let (address, bytes) = (self.shared.pinned_base + first * PAGE, pages * PAGE);
+        let granted = self.session.pinned_bytes() + bytes;
+        assert_eq!(self.ask(&Command::PinnedQuota { bytes: granted }), Status::SUCCESS);
+        self.send(&Command::PinnedRange { address, bytes, used: 1 });
     }
 
     /// A new arena block with these bytes.

@@ -92,12 +92,8 @@ impl Attack {
         let device = SoftDevice::local(DEVICE_BYTES, DEVICE_BASE, 1 << 30, Clock::Real).unwrap();
         let arena = SharedMemory::anonymous(ARENA_BYTES).unwrap();
         let pinned = SharedMemory::anonymous(1 << 16).unwrap();
-        let shared = Shared {
-            arena: arena.span(0, arena.len()).unwrap(),
-            arena_blocks: ARENA_BLOCKS,
-            pinned: pinned.span(0, pinned.len()).unwrap(),
-            pinned_base: PINNED_BASE,
-        };
+        let (all, window) = (arena.span(0, arena.len()), pinned.span(0, pinned.len()));
+        let shared = Shared::new(all.unwrap(), ARENA_BLOCKS, window.unwrap(), PINNED_BASE);
         let limits = Limits {
             stream_depth: 64,
             depth: 256,

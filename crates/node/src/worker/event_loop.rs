@@ -117,6 +117,8 @@ pub(crate) struct EventLoop<D> {
     idle_since_ns: Option<u64>,
     yield_ns: u64,
     ring_wait: Duration,
+    /// What the daemon counts as pinned for the session, in bytes.
+    pinned_told: u64,
 }
 
 /// A command that waits.
@@ -174,6 +176,7 @@ impl<D: Device> EventLoop<D> {
             idle_since_ns: None,
             yield_ns: times.yield_us * 1000,
             ring_wait: Duration::from_micros(times.ring_wait_us),
+            pinned_told: 0,
         }
     }
 
@@ -217,6 +220,7 @@ impl<D: Device> EventLoop<D> {
             return Ok(());
         }
         self.report_demand();
+        self.report_pinned();
         if self.refused == Some(WaitFor::Grant) && self.gate.is_holder() {
             // The grant came after the refusal: it is no news any more.
             return Ok(());
@@ -315,7 +319,7 @@ impl<D: Device> EventLoop<D> {
         answer: Option<AnswerTo>,
     ) -> Result<Accepted, Ended> {
         if let Command::PinnedQuota { bytes } = command
-            && !self.may_pin(*bytes)
+            && !self.may_pin(self.session.pinned_bytes_if(*bytes))
         {
             if let Some(answer) = answer {
                 self.answers.refuse(&self.side, answer, weft_wire::Status::OUT_OF_MEMORY);
@@ -386,8 +390,22 @@ impl<D: Device> EventLoop<D> {
         }
     }
 
-    fn may_pin(&self, bytes: u64) -> bool {
-        self.link.ask(&Ask::Pinned { bytes }) == Ok(Reply::Done)
+    fn may_pin(&mut self, bytes: u64) -> bool {
+        let may = self.link.ask(&Ask::Pinned { bytes }) == Ok(Reply::Done);
+        if may {
+            self.pinned_told = bytes;
+        }
+        may
+    }
+
+    /// Tells the daemon when work has ended that kept pinned memory which was given back.
+    fn report_pinned(&mut self) {
+        let bytes = self.session.pinned_bytes();
+        if bytes < self.pinned_told {
+            // A daemon that does not answer has died; the next one is told what is pinned then.
+            let _told = self.may_pin(bytes);
+            self.pinned_told = bytes;
+        }
     }
 
     // The device.

@@ -235,12 +235,7 @@ fn shared(side: &WorkerSide, start: &Start, pinned: &Arc<SharedMemory>) -> anyho
     let whole = ArenaRef { block: 0, offset: 0, len: bytes as u64 };
     let arena =
         side.arena().span(&whole).map_err(|_| anyhow::anyhow!("the segment has no arena"))?;
-    Ok(Shared {
-        arena,
-        arena_blocks: ARENA_BLOCKS,
-        pinned: pinned.span(0, pinned.len())?,
-        pinned_base: start.pinned_base,
-    })
+    Ok(Shared::new(arena, ARENA_BLOCKS, pinned.span(0, pinned.len())?, start.pinned_base))
 }
 
 fn limits(start: &Start) -> Limits {

@@ -1,5 +1,5 @@
-//! Host memory of the tenant that kernels may use: the pinned window, pages of the tenant's own
-//! that lie in it under other addresses, and what lies behind it for managed memory.
+//! Host memory of the tenant that kernels may use: what it took of the pinned window, pages of its
+//! own that lie in the window under other addresses, and what lies behind it for managed memory.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub(crate) struct HostMemory {
     memory: Arc<SharedMemory>,
     /// Bytes of it that are the pinned window.
     pinned_bytes: u64,
+    /// What of it is in use: bytes by first address.
+    taken: BTreeMap<u64, u64>,
     /// Ranges of the tenant's own pages by their start.
     own: BTreeMap<u64, OwnPages>,
 }
@@ -46,7 +48,8 @@ impl HostMemory {
     pub(crate) fn new(window: HostWindow) -> Self {
         let HostWindow { base, memory, managed_bytes } = window;
         let pinned_bytes = (memory.len() as u64).saturating_sub(managed_bytes);
-        Self { base, memory, pinned_bytes, own: BTreeMap::new() }
+        let (taken, own) = (BTreeMap::new(), BTreeMap::new());
+        Self { base, memory, pinned_bytes, taken, own }
     }
 
     /// Where the bytes at `address` lie, if that is behind the pinned window.
@@ -57,16 +60,39 @@ impl HostMemory {
         Some(self.memory.as_ptr().wrapping_add(offset))
     }
 
+    /// Gives managed memory back to the system, so that it reads as zero.
+    pub(crate) fn discard(&self, address: u64, bytes: u64) -> Result<(), DeviceError> {
+        let bad = DeviceError::BadRange { address, bytes };
+        let (offset, len) = (address.wrapping_sub(self.base), bytes);
+        let (Ok(offset), Ok(len)) = (usize::try_from(offset), usize::try_from(len)) else {
+            return Err(bad);
+        };
+        self.memory.discard(offset, len).map_err(|_| bad)
+    }
+
+    /// A piece of the pinned window is in use from here on. What does not lie in it is not.
+    pub(crate) fn take(&mut self, address: u64, bytes: u64) {
+        let offset = address.wrapping_sub(self.base);
+        if offset < self.pinned_bytes && bytes <= self.pinned_bytes - offset {
+            self.taken.insert(address, bytes);
+        }
+    }
+
+    /// It is no longer.
+    pub(crate) fn give_back(&mut self, address: u64) {
+        self.taken.remove(&address);
+    }
+
     pub(crate) fn memory(&self) -> &Arc<SharedMemory> {
         &self.memory
     }
 
-    /// The range around `address`, if it is such memory. Nothing outside of the window is ever in
-    /// it, whatever the tenant claims.
+    /// The range around `address`, if it is such memory and in use. Nothing outside of the window
+    /// is ever in it, whatever the tenant claims.
     pub(crate) fn window(&self, address: u64) -> Option<Window> {
-        let len = self.pinned_bytes;
-        let (lo, pages) = if address.wrapping_sub(self.base) < len {
-            (self.base, OwnPages { bytes: len, offset: 0 })
+        let (lo, pages) = if address.wrapping_sub(self.base) < self.pinned_bytes {
+            let (start, bytes) = self.taken.range(..=address).next_back()?;
+            (*start, OwnPages { bytes: *bytes, offset: *start - self.base })
         } else {
             let (start, pages) = self.own.range(..=address).next_back()?;
             (*start, *pages)
@@ -151,6 +177,7 @@ mod tests {
             let refused = host.map(at, address, bytes);
             assert!(matches!(refused, Err(DeviceError::BadRange { .. })), "{at:#x} {address:#x}");
         }
+        host.take(BASE + 7 * PAGE, PAGE);
         for (at, is_managed) in [(BASE + 8 * PAGE - 1, false), (BASE + 8 * PAGE, true)] {
             assert_eq!(
                 (host.managed(at).is_some(), host.window(at).is_none()),
@@ -161,6 +188,24 @@ mod tests {
         host.map(HOST + 3 * PAGE, BASE, PAGE).unwrap();
         host.unmap(HOST).unwrap();
         assert!(host.unmap(HOST).is_err() && host.window(HOST).is_none());
-        assert!(host.window(HOST + 3 * PAGE).is_some() && host.window(BASE).is_some());
+        assert!(host.window(HOST + 3 * PAGE).is_some() && host.window(BASE).is_none());
+    }
+
+    #[test]
+    fn only_what_is_taken_of_the_window_is_there() {
+        let mut host = host_memory();
+        for (address, bytes) in
+            [(BASE - PAGE, PAGE), (BASE + 7 * PAGE, 2 * PAGE), (BASE + 8 * PAGE, PAGE)]
+        {
+            host.take(address, bytes);
+            assert!(host.window(address).is_none() && host.taken.is_empty(), "{address:#x}");
+        }
+        host.take(BASE + PAGE, 2 * PAGE);
+        let window = host.window(BASE + 3 * PAGE - 1).unwrap();
+        assert_eq!((window.lo, window.len), (BASE + PAGE, 2 * PAGE));
+        assert_eq!(window.host, host.memory.as_ptr().wrapping_add(4096));
+        assert!(host.window(BASE).is_none() && host.window(BASE + 3 * PAGE).is_none());
+        host.give_back(BASE + PAGE);
+        assert!(host.window(BASE + PAGE).is_none());
     }
 }

@@ -224,7 +224,8 @@ impl Memory {
             }
             Kind::Managed => {
                 self.source.give_back(&allocation.runs);
-                return Ok(());
+                let host = self.host.as_ref();
+                return host.map_or(Ok(()), |host| host.discard(address, allocation.pages * PAGE));
             }
         }
         self.space.give_back(address, (allocation.pages + 1) * PAGE);
@@ -262,6 +263,21 @@ impl Memory {
 
     fn pinned(&self, address: u64) -> Option<Window> {
         self.host.as_ref()?.window(address)
+    }
+
+    /// A piece of the pinned window is in use.
+    pub(crate) fn pin_host(&mut self, address: u64, bytes: u64) {
+        if let Some(host) = &mut self.host {
+            host.take(address, bytes);
+        }
+    }
+
+    /// It is no longer.
+    pub(crate) fn unpin_host(&mut self, address: u64) {
+        if let Some(host) = &mut self.host {
+            host.give_back(address);
+            self.generation += 1;
+        }
     }
 
     /// Lets kernels find pages of the pinned window at `host` too.
