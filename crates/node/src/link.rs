@@ -279,11 +279,19 @@ pub(crate) enum Ask {
         /// What they were exported under.
         key: [u8; 16],
     },
-    /// A module is to be compiled. Answer: [`Reply::Done`] when no other session of the tenant
-    /// compiles.
-    Load,
+    /// A module is to be compiled. Answer: [`Reply::Done`] when it may be.
+    Load {
+        /// Bytes of its images together. Older workers, which ask about large ones only, do not
+        /// say.
+        #[serde(default)]
+        bytes: Option<u64>,
+    },
     /// It was. Answer: [`Reply::Done`].
-    Loaded,
+    Loaded {
+        /// What it took of the processor. Older workers do not say.
+        #[serde(default)]
+        took_ns: Option<u64>,
+    },
     /// The session's new total of pinned memory. Answer: [`Reply::Done`] or
     /// [`Reply::Exhausted`].
     Pinned {
@@ -340,8 +348,8 @@ impl Ask {
             Self::Ready
             | Self::Usage
             | Self::Reside { .. }
-            | Self::Load
-            | Self::Loaded
+            | Self::Load { .. }
+            | Self::Loaded { .. }
             | Self::Images { .. }
             | Self::Tables { .. }
             | Self::Paused { .. }

@@ -130,6 +130,15 @@ impl WakeFlag {
         }
     }
 
+    /// Wakes the sleeper, if any, also where somebody took its flag back who does not wake it: on
+    /// another kernel a program can end between the two, and its mark never comes.
+    pub fn wake_surely(&self) {
+        // SYNC: as in `wake`.
+        fence(Ordering::SeqCst);
+        self.word.swap(0, Ordering::AcqRel);
+        self.futex_wake();
+    }
+
     /// Wakes the sleeper whose flag somebody on another kernel has taken back: the mark came.
     #[cfg(not(loom))]
     pub fn wake_marked(&self) {
@@ -437,5 +446,33 @@ mod tests {
         });
         // One processor polls for nobody.
         assert!(polls.load(Ordering::SeqCst) > 0 || !several_processors());
+    }
+
+    /// A program of a virtual machine takes the flag back, and ends before its mark is sent.
+    #[test]
+    fn a_sleeper_whose_flag_was_taken_back_by_the_dead_is_woken() {
+        let memory = SharedMemory::anonymous(PAGE).unwrap();
+        let flag = || WakeFlag::new(memory.cell(0).unwrap());
+        let (own, waker) = (flag(), flag());
+        let (done, naps) = (AtomicBool::new(false), Count::new(0));
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // What it would find by itself, it finds too late.
+                let alive = || naps.fetch_add(1, Ordering::SeqCst) < 100;
+                let patience = Patience {
+                    spin: Duration::ZERO,
+                    check_every: Duration::from_secs(20),
+                    ..Patience::while_alive(&alive)
+                };
+                own.wait(&patience, || done.load(Ordering::SeqCst).then_some(())).unwrap();
+            });
+            while waker.word.load(Ordering::SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            waker.word.store(0, Ordering::SeqCst);
+            done.store(true, Ordering::SeqCst);
+            waker.wake_surely();
+        });
+        assert_eq!(naps.load(Ordering::SeqCst), 0, "nobody woke it");
     }
 }

@@ -1,17 +1,11 @@
-//! How often a tenant may attach, and who of its sessions may compile: work of processors for which
-//! nobody has a turn.
+//! How often a tenant may attach: work of processors for which nobody has a turn.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex, PoisonError};
-use std::time::Duration;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// A tenant may attach this many seconds' worth of sessions at once.
 const BURST_S: u64 = 6;
-
-/// A session that waits to compile looks this often whether it still has to.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// Attaches per tenant: a bucket each, of which only the time is kept at which it is full again.
 #[derive(Debug, Default)]
@@ -38,43 +32,8 @@ impl AttachPace {
     }
 }
 
-/// One session of each tenant that compiles.
-#[derive(Debug, Default)]
-pub(crate) struct Loads {
-    compiling: Mutex<BTreeMap<u32, u32>>,
-    done: Condvar,
-}
-
-impl Loads {
-    /// Returns when the session may compile: no other of its tenant does. False if `is_gone` says
-    /// meanwhile that it never will. However long that takes: the other one compiles, or its end
-    /// lets this one go on.
-    pub(crate) fn begin(&self, tenant: u32, session: u32, is_gone: impl Fn() -> bool) -> bool {
-        let mut compiling = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
-        while compiling.get(&tenant).is_some_and(|other| *other != session) {
-            if is_gone() {
-                return false;
-            }
-            let waited = self.done.wait_timeout(compiling, LOOK);
-            (compiling, _) = waited.unwrap_or_else(PoisonError::into_inner);
-        }
-        compiling.insert(tenant, session);
-        true
-    }
-
-    /// The session does not compile any more.
-    pub(crate) fn end(&self, session: u32) {
-        let mut compiling = self.compiling.lock().unwrap_or_else(PoisonError::into_inner);
-        compiling.retain(|_, other| *other != session);
-        drop(compiling);
-        self.done.notify_all();
-    }
-}
-
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
-
     use super::*;
 
     #[test]
@@ -90,34 +49,5 @@ mod tests {
         assert_eq!(pace.wait_ns(1, 5 * SECOND_NS, 10), 0);
         assert_eq!(pace.wait_ns(1, 100 * SECOND_NS, 10), 0);
         assert_eq!(pace.full_at_ns.len(), 1);
-    }
-
-    #[test]
-    fn one_session_of_a_tenant_compiles_at_a_time() {
-        let loads = Loads::default();
-        assert!(loads.begin(1, 10, || false));
-        // Another tenant's does not wait.
-        assert!(loads.begin(2, 20, || false));
-        std::thread::scope(|scope| {
-            let second = scope.spawn(|| loads.begin(1, 11, || false));
-            while !second.is_finished() {
-                loads.end(10);
-                std::thread::yield_now();
-            }
-        });
-        assert_eq!(*loads.compiling.lock().unwrap(), BTreeMap::from([(1, 11), (2, 20)]));
-    }
-
-    #[test]
-    fn who_waits_to_compile_waits_as_long_as_it_lives() {
-        let loads = Loads::default();
-        assert!(loads.begin(1, 10, || false));
-        let looks = Cell::new(0);
-        let dies_later = || looks.replace(looks.get() + 1) == 2;
-        assert!(!loads.begin(1, 11, dies_later));
-        assert_eq!(*loads.compiling.lock().unwrap(), BTreeMap::from([(1, 10)]));
-        // Its end takes nothing from the one that compiles.
-        loads.end(11);
-        assert_eq!(*loads.compiling.lock().unwrap(), BTreeMap::from([(1, 10)]));
     }
 }

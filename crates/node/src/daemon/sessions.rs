@@ -25,6 +25,7 @@ use super::attach::no_hello;
 use super::attach::vm::{Held, RegionError};
 use super::attach::{Attachment, Client};
 use super::clock;
+use super::compiling::Priority;
 use super::cosched::{Waiters, began_at};
 use super::devices::exports::Export;
 use super::devices::frames::{Dirty, VgpuFiles};
@@ -466,8 +467,8 @@ impl Daemon {
             | Ask::Reside { .. }
             | Ask::Export { .. }
             | Ask::Import { .. }
-            | Ask::Load
-            | Ask::Loaded
+            | Ask::Load { .. }
+            | Ask::Loaded { .. }
             | Ask::Pinned { .. }
             | Ask::Tables { .. }
             | Ask::Images { .. }) => (self.answer_about_resources(session, ask), Vec::new()),
@@ -498,17 +499,19 @@ impl Daemon {
                     Reply::Done
                 })
             }
-            Ask::Load => {
+            Ask::Load { bytes } => {
                 // The worker ends when its tenant does, also while it waits for this answer.
                 let is_gone = || peer::has_hung_up(&session.worker.link);
-                if self.loads.begin(self.payer(session), key, is_gone) {
+                let by = (self.payer(session), key);
+                let priority = self.loads.begin(by, bytes, clock::now_ns(), is_gone);
+                if priority == Some(Priority::Lowest) {
                     session.worker.set_background(true);
                 }
                 Ok(Reply::Done)
             }
-            Ask::Loaded => {
+            Ask::Loaded { took_ns } => {
                 session.worker.set_background(false);
-                self.loads.end(key);
+                self.loads.end(key, took_ns, clock::now_ns());
                 Ok(Reply::Done)
             }
             Ask::Reside { page, touched, named } => {
@@ -590,7 +593,7 @@ impl Daemon {
         if signal.is_some() {
             self.health.suspect(device);
         }
-        self.loads.end(key);
+        self.loads.end(key, None, clock::now_ns());
         self.devices.get(device).repair(key);
         if let Err(error) = segment.declare_worker_lost() {
             tracing::error!(session = start.session, %error, "the tenant could not be told");

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use weft_device::{Device, Driven};
+use weft_device::{Device, Driven, thread_cpu_ns};
 use weft_exec::{Accepted, Ready, Session, Started, Violation, Work};
 use weft_gate::{Due, GateWorker};
 use weft_ring::{AnswerTo, MAX_COMMAND, WorkerSide};
@@ -18,7 +18,6 @@ use weft_turn::{
 };
 use weft_wire::Command;
 
-use super::compile::{Compiling, Load};
 use super::link::Link;
 use super::moving::Moving;
 use super::output::Answers;
@@ -96,7 +95,6 @@ pub(crate) struct EventLoop<D> {
     predictor: Predictor,
     meter: Meter,
     pieces: Pieces,
-    compiling: Compiling,
     compiles: CompilingConfig,
     /// How long it took to start the last piece of a kernel, in ns.
     piece_start_ns: u64,
@@ -163,7 +161,6 @@ impl<D: Device> EventLoop<D> {
             predictor: Predictor::default(),
             meter: Meter::new(times.accounting.into()),
             pieces: Pieces::new(times.slicing.into()),
-            compiling: Compiling::default(),
             compiles: times.compiling,
             piece_start_ns: 0,
             flights: VecDeque::new(),
@@ -327,13 +324,14 @@ impl<D: Device> EventLoop<D> {
             return Ok(Accepted::Taken);
         }
         let began_ns = self.session.device().now_ns();
-        let load = self.begin_load(command, began_ns);
+        let compiles_since_ns = self.begin_load(command);
         let for_device = !Session::<D>::is_urgent(command);
         let caller = answer.map(|answer| self.answers.expect(answer, for_device));
         let mut output = self.answers.output(&self.side);
         let accepted = self.session.accept(command, caller, &mut output)?;
-        if let Some(load) = load {
-            self.compiling.end(&load, &self.link);
+        if let Some(since_ns) = compiles_since_ns {
+            let took_ns = Some(thread_cpu_ns().saturating_sub(since_ns));
+            let _ = self.link.ask(&Ask::Loaded { took_ns });
         }
         if matches!(command, Command::ModuleLoad { .. }) {
             // What it took counts, and no longer what it might have. A daemon that does not answer
@@ -352,9 +350,10 @@ impl<D: Device> EventLoop<D> {
         Ok(accepted)
     }
 
-    /// What a command that compiles does first: it gives a turn back in which nothing flies. Where
-    /// a turn is kept, compiling goes at the usual priority: others wait for its end.
-    fn begin_load(&mut self, command: &Command<'_>, now_ns: u64) -> Option<Load> {
+    /// What a command that compiles does first: it gives a turn back in which nothing flies, and
+    /// asks when it may. Its processor time then. Where a turn is kept, compiling goes at the usual
+    /// priority: others wait for its end.
+    fn begin_load(&mut self, command: &Command<'_>) -> Option<u64> {
         let Command::ModuleLoad { images, .. } = command else { return None };
         if self.compiles != CompilingConfig::InTurn {
             self.give_way();
@@ -365,7 +364,11 @@ impl<D: Device> EventLoop<D> {
         // What has no room is refused and compiles nothing.
         let is_bounded = self.compiles == CompilingConfig::Bounded;
         let compiles_now = has_room && !self.gate.is_holder();
-        (compiles_now && is_bounded).then(|| self.compiling.begin(bytes, now_ns, &self.link))
+        (compiles_now && is_bounded).then(|| {
+            // A daemon that does not answer has died: then nobody compiles in its order.
+            let _ = self.link.ask(&Ask::Load { bytes: Some(bytes) });
+            thread_cpu_ns()
+        })
     }
 
     /// Charges a turn for long work of the host that began at `began_ns` of the device's clock:

@@ -171,7 +171,7 @@ impl Link {
     fn end(&self, doorbell: &WakeFlag) {
         self.over.store(true, Ordering::Release);
         self.changed.notify_all();
-        doorbell.wake();
+        doorbell.wake_surely();
     }
 }
 
@@ -278,13 +278,13 @@ mod tests {
         let (socket, daemon) = peer::pair().unwrap();
         let link = Link::new(socket);
         std::thread::scope(|scope| {
-            let asked = scope.spawn(|| link.ask(&Ask::Load));
+            let asked = scope.spawn(|| link.ask(&Ask::Usage));
             let (ask, _) = link::receive::<Ask>(&daemon).unwrap().unwrap();
-            assert_eq!(ask, Ask::Load);
+            assert_eq!(ask, Ask::Usage);
             link.over.store(true, Ordering::Release);
             assert_eq!(asked.join().unwrap(), Err(Over));
         });
         // And nothing is asked any more.
-        assert_eq!(link.ask(&Ask::Loaded), Err(Over));
+        assert_eq!(link.ask(&Ask::Usage), Err(Over));
     }
 }

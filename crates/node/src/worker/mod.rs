@@ -4,7 +4,6 @@
 //! It sets the session up, gives up every other right ([`sandbox`]) and only then looks at what the
 //! tenant writes.
 
-mod compile;
 mod event_loop;
 mod frames;
 mod link;

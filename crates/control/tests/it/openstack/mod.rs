@@ -235,13 +235,21 @@ fn placement_is_told_once_how_many_cgpus_a_host_has() {
     let total = || {
         cloud.lock().inventories["gpus-uuid"]["inventories"]["CUSTOM_WEFT_CGPU"]["total"].clone()
     };
-    vms.offer("compute1", 16).unwrap();
+    // A connection that breaks is no refusal: the control plane asks again.
+    let offer = |host: &str, cgpus| {
+        let refused = (0..3).find_map(|_| match vms.offer(host, cgpus) {
+            Ok(()) => Some(None),
+            Err(failure) => failure.is_permanent.then_some(Some(failure)),
+        });
+        assert!(matches!(refused, Some(None)), "{refused:?}");
+    };
+    offer("compute1", 16);
     assert_eq!(total(), 16);
-    vms.offer("compute1", 16).unwrap();
-    vms.offer("compute1", 8).unwrap();
+    offer("compute1", 16);
+    offer("compute1", 8);
     assert_eq!(total(), 8);
     assert_eq!(cloud.asked("POST /resource_providers"), 1);
-    vms.offer("no-compute-host", 4).unwrap();
+    offer("no-compute-host", 4);
     assert_eq!(cloud.lock().inventories.len(), 1);
 }
 
