@@ -164,6 +164,11 @@ const BENCHES: [Bench; 20] = [
             Row("victim_loss_median", "the same, median attack", Told),
             Row("victim_loss_control", "the same without the defence, least", Told),
             Row("utilization_min", "utilisation beside an attacker, least", AtLeast(0.97)),
+            Row(
+                "stall_beyond_ms_max",
+                "longest stall less the longest uncuttable kernel and a quantum, ms",
+                AtMost(0.0),
+            ),
         ],
     },
     Bench {

@@ -1,21 +1,21 @@
 //! The node page: one doorbell for the daemon and the sessions that changed.
+//!
+//! Workers of different tenants write to it, so nothing on it says what it is: whoever wrote over
+//! that would keep every later worker from starting. The version is the control page's, which one
+//! session has for itself.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use weft_ring::{
-    Access, AtomicU32, AtomicU64, Cell, Cells, MapError, MemoryFile, Ordering, PAGE, Patience,
-    SharedMemory, Unready, WakeFlag,
+    AtomicU64, Cells, MemoryFile, Ordering, PAGE, Patience, SharedMemory, Unready, WakeFlag,
 };
 
-use crate::page::{PAGE_VERSION, PageError};
+use crate::page::PageError;
 
 /// Sessions that a node page tells apart.
 pub const NODE_SESSIONS: u32 = 4096;
 
-/// "weftnode" in ASCII, little-endian.
-const MAGIC: u64 = u64::from_le_bytes(*b"weftnode");
-const VERSION: usize = 8;
 const DOORBELL: usize = 64;
 const DIRTY: usize = 128;
 const WORDS: usize = NODE_SESSIONS as usize / 64;
@@ -33,9 +33,7 @@ impl NodePage {
     /// # Errors
     /// [`PageError::Map`] when the system refuses.
     pub fn create() -> Result<MemoryFile, PageError> {
-        let file = MemoryFile::create("weft-node", PAGE)?;
-        Self::format(&file.map(Access::ReadWrite)?)?;
-        Ok(file)
+        Ok(MemoryFile::create("weft-node", PAGE)?)
     }
 
     /// A page in this process's anonymous memory: for tests.
@@ -43,29 +41,14 @@ impl NodePage {
     /// # Errors
     /// [`PageError::Map`] when the system refuses.
     pub fn anonymous() -> Result<Self, PageError> {
-        let memory = SharedMemory::anonymous(PAGE)?;
-        Self::format(&memory)?;
-        Self::open(&memory)
-    }
-
-    fn format(memory: &Arc<SharedMemory>) -> Result<(), MapError> {
-        memory.cell::<AtomicU32>(VERSION)?.store(PAGE_VERSION, Ordering::Relaxed);
-        memory.cell::<AtomicU64>(0)?.store(MAGIC, Ordering::Release);
-        Ok(())
+        Self::open(&SharedMemory::anonymous(PAGE)?)
     }
 
     /// Views mapped memory as a node page.
     ///
     /// # Errors
-    /// [`PageError`] when it has another layout.
+    /// [`PageError::Map`] when it is too small.
     pub fn open(memory: &Arc<SharedMemory>) -> Result<Self, PageError> {
-        let magic: Cell<AtomicU64> = memory.cell(0)?;
-        let version: Cell<AtomicU32> = memory.cell(VERSION)?;
-        let is_ours = magic.load(Ordering::Acquire) == MAGIC;
-        let found = if is_ours { version.load(Ordering::Acquire) } else { 0 };
-        if found != PAGE_VERSION {
-            return Err(PageError::Layout { found });
-        }
         let doorbell = WakeFlag::new(memory.cell(DOORBELL)?);
         Ok(Self { dirty: memory.cells(DIRTY, WORDS)?, doorbell })
     }

@@ -21,7 +21,10 @@ use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, RefusalCode};
 use weft_wire::id::{ContextId, ModuleId, StreamId};
 use weft_wire::{Command as WireCommand, Status, reply};
 
-use self::support::{DEADLINE, Node, eventually, hello};
+use self::support::{DEADLINE, Node, as_user, eventually, hello};
+
+/// A user who is not this test's.
+const OTHER_USER: u32 = 64_001;
 
 /// A program of `tests/programs`, which `cargo xtask test` compiles, that attacks something.
 struct Attack {
@@ -70,6 +73,9 @@ fn a_file_that_is_never_closed_holds_nobody() {
     let mut attack = Attack::start("fuse_file", &arguments);
     let outcome = attack.line();
     if outcome.starts_with("skipped") {
+        let can =
+            std::path::Path::new("/dev/fuse").exists() && rustix::process::geteuid().is_root();
+        assert!(!can, "this machine has FUSE: {outcome}");
         eprintln!("no file system of a user's own here: {outcome}");
         return;
     }
@@ -109,6 +115,13 @@ fn silent_connections_cost_others_nothing() {
     assert_eq!(code, RefusalCode::Exhausted as u16, "{message}");
     assert!(began.elapsed() < DEADLINE);
     assert_eq!(tenant_threads(&node), 0, "a thread serves somebody who has said nothing");
+    // Another user is served meanwhile.
+    if rustix::process::geteuid().is_root() {
+        node.open_to_others();
+        as_user(OTHER_USER, || drop(node.attach(&hello())));
+        let still = silent.iter().filter(|socket| !peer::has_hung_up(socket)).count();
+        assert!(still > 0, "nobody was silent any more");
+    }
     // Those who were let in and now speak are served, and so are others when they are gone.
     drop(silent);
     eventually("an attach to go through", || {
@@ -138,7 +151,11 @@ impl Tenant {
     }
 
     fn of(node: &Node, hello: &Hello) -> Self {
-        let (_, mut kept) = node.attach(hello);
+        Self::over(node.attach(hello).1)
+    }
+
+    /// The session of these descriptors.
+    fn over(mut kept: Vec<OwnedFd>) -> Self {
         let segment = MemoryFile::received(kept.remove(0)).unwrap();
         let segment = Segment::open(segment.map(Access::ReadWrite).unwrap()).unwrap();
         let side = ClientSide::open(segment, ClientOptions::default(), Box::new(|| true)).unwrap();
@@ -284,6 +301,34 @@ fn host_memory_of_a_users_sessions_is_bounded_together() {
     assert_eq!(second.call(&destroy), Status::SUCCESS);
     assert_eq!(second.try_load(2, TRAP), Status::SUCCESS);
     drop(attach("third"));
+}
+
+/// What one user may have is one thing, and what the node has is another.
+#[test]
+fn host_memory_of_all_users_is_bounded_together() {
+    if !rustix::process::geteuid().is_root() {
+        eprintln!("only root has other users");
+        return;
+    }
+    let node = Node::start(&[
+        "limits.host_memory=400MiB",
+        "limits.users.default.host_memory=300MiB",
+        "limits.pinned=300MiB",
+    ]);
+    node.open_to_others();
+    let attach = |uid| {
+        let mut hello = hello();
+        hello.body.pinned_bytes = 250 << 20;
+        as_user(uid, || node.attach(&hello))
+    };
+    let pin = |tenant: &Tenant, bytes| tenant.call(&WireCommand::PinnedQuota { bytes });
+    let first = Tenant::over(attach(OTHER_USER).1);
+    let second = Tenant::over(attach(OTHER_USER + 1).1);
+    assert_eq!(pin(&first, 240 << 20), Status::SUCCESS);
+    assert_eq!(pin(&second, 240 << 20), Status::OUT_OF_MEMORY, "the node has no more");
+    assert_eq!(pin(&second, 60 << 20), Status::SUCCESS);
+    assert_eq!(pin(&first, 0), Status::SUCCESS);
+    assert_eq!(pin(&second, 240 << 20), Status::SUCCESS);
 }
 
 /// Where a tenant's pinned window is.
@@ -517,28 +562,36 @@ fn a_page_that_cannot_be_read_ends_its_own_session_and_nobody_waits() {
     assert!(line.contains("victim") && line.contains("device.swap_dir"), "{log}");
 }
 
+/// Pages that workers of different tenants can write: the device's, and the node's.
 #[test]
-fn a_device_page_full_of_lies_stops_nobody() {
-    for clock in ["device.clock=real", "device.clock=paced"] {
+fn a_page_full_of_lies_stops_nobody() {
+    for (clock, page, word) in [
+        ("device.clock=real", "weft-device", u64::MAX),
+        ("device.clock=paced", "weft-device", u64::MAX),
+        // Marks that there is news of a session: all are wiped, or all are set.
+        ("device.clock=real", "weft-node", 0),
+        ("device.clock=real", "weft-node", u64::MAX),
+    ] {
         let node = Node::start(&[clock, "scheduling.share=vgpu"]);
         let tenant = Tenant::attach(&node, "good");
         // What a worker that was taken over could do: it has the page mapped. The daemon's own
         // descriptor stands for that.
         let folder = format!("/proc/{}/fd", node.process.id());
         let entries = std::fs::read_dir(folder).unwrap().flatten();
-        let mut pages = entries.map(|entry| entry.path()).filter(|path| {
-            std::fs::read_link(path).is_ok_and(|to| to.starts_with("/memfd:weft-device (deleted)"))
-        });
-        let page = std::fs::File::options().read(true).write(true).open(pages.next().unwrap());
-        let page = MemoryFile::received(page.unwrap().into()).unwrap();
-        let page = page.map(Access::ReadWrite).unwrap();
-        let words = page.cells::<AtomicU64>(0, page.len() / 8).unwrap();
+        let name = format!("/memfd:{page} (deleted)");
+        let mut pages = entries
+            .map(|entry| entry.path())
+            .filter(|path| std::fs::read_link(path).is_ok_and(|to| to.starts_with(&name)));
+        let file = std::fs::File::options().read(true).write(true).open(pages.next().unwrap());
+        let memory = MemoryFile::received(file.unwrap().into()).unwrap();
+        let memory = memory.map(Access::ReadWrite).unwrap();
+        let words = memory.cells::<AtomicU64>(0, memory.len() / 8).unwrap();
         let stop = Arc::new(AtomicBool::new(false));
         let stopped = Arc::clone(&stop);
         let liar = std::thread::spawn(move || {
             while !stopped.load(Ordering::Relaxed) {
-                for word in words.iter().take(40) {
-                    word.store(u64::MAX, Ordering::Relaxed);
+                for lie in words.iter().take(40) {
+                    lie.store(word, Ordering::Relaxed);
                 }
                 std::thread::sleep(std::time::Duration::from_micros(200));
             }
@@ -550,8 +603,11 @@ fn a_device_page_full_of_lies_stops_nobody() {
             assert_ne!(tenant.wait(), Status::SUCCESS);
             assert_eq!(tenant.call(&WireCommand::ContextDestroy { context }), Status::SUCCESS);
         }
+        // Nor anybody who comes now.
+        let later = Tenant::attach(&node, "later");
+        assert_eq!(later.try_load(1, LOADS), Status::SUCCESS);
         stop.store(true, Ordering::Relaxed);
         liar.join().unwrap();
-        assert!(began.elapsed() < DEADLINE, "{clock}");
+        assert!(began.elapsed() < DEADLINE, "{clock}, {page}, {word:#x}");
     }
 }

@@ -111,15 +111,18 @@ fn victims_keep_their_share_and_would_lose_it_without_the_defence() {
         let unpaid = figures[&format!("loss_unpaid_{attack}")];
         assert!(unpaid < 0.01, "{attack}: {figures:?}");
     }
-    for (attack, least) in [("kill", 0.9), ("rename", 0.9), ("leave", 0.3), ("users", 0.5)] {
-        let lost = controls[&format!("loss_off_{attack}")];
-        assert!(lost > least, "{attack}: {controls:?}");
-    }
-    for attack in ["storm", "pauses"] {
-        assert!(controls[&format!("loss_round_robin_{attack}")] > 0.3, "{attack}: {controls:?}");
-    }
-    for attack in ["grow", "uncut_one", "uncut_eight"] {
-        assert!(controls[&format!("loss_unmanaged_{attack}")] > 0.9, "{attack}: {controls:?}");
+    for (control, least) in [
+        ("kill_off", 0.9),
+        ("rename_off", 0.9),
+        ("leave_off", 0.3),
+        ("users_off", 0.5),
+        ("storm_round_robin", 0.3),
+        ("pauses_round_robin", 0.3),
+        ("grow_unmanaged", 0.9),
+        ("uncut_one_unmanaged", 0.9),
+        ("uncut_eight_unmanaged", 0.9),
+    ] {
+        assert!(controls[&format!("loss_{control}")] > least, "{control}: {controls:?}");
     }
 }
 

@@ -169,12 +169,11 @@ struct RealAttack {
     arguments: &'static [&'static str],
     /// It leaves the victim more than this part of its fair share.
     kept: f64,
-    /// What takes the defence away, and less than what it leaves the victim then; none where no
-    /// setting does.
-    control: Option<(&'static str, f64)>,
+    /// What takes the defence away, and less than what it leaves the victim then.
+    control: (&'static str, f64),
 }
 
-const UNMANAGED: Option<(&str, f64)> = Some(("scheduling.policy=unmanaged", LOST));
+const UNMANAGED: (&str, f64) = ("scheduling.policy=unmanaged", LOST);
 
 const REAL_ATTACKS: [RealAttack; 6] = [
     // Who gives its turns up leaves the victim more than an honest competitor does.
@@ -195,15 +194,18 @@ const REAL_ATTACKS: [RealAttack; 6] = [
         kept: 0.9,
         control: UNMANAGED,
     },
-    // Compiling wants no device: without the gate nothing is different. What it may have of the
-    // processors has a test of its own.
-    RealAttack { arguments: &["modules", "--sessions", "4"], kept: 0.9, control: None },
+    // Compiling wants no device: without the gate nothing is different.
+    RealAttack {
+        arguments: &["modules", "--sessions", "16"],
+        kept: 0.9,
+        control: ("worker.compiling=unbounded", LOST),
+    },
     // Without the gate kernels go in the order in which they come, and these are the shortest.
     // Half of what they take is their launch.
     RealAttack {
         arguments: &["graph", "--sessions", "1", "--kernel", "nothing", "--kernels", "1000"],
         kept: 0.7,
-        control: Some(("device.free_launches=true", 0.65)),
+        control: ("device.free_launches=true", 0.65),
     },
 ];
 
@@ -224,10 +226,9 @@ fn what_is_no_execution_of_a_kernel_is_not_free() {
         // A machine that is taken away for a moment must not decide.
         let kept = (0..3).any(|_| victim.kept(&real(&[]), 1, arguments) > least);
         assert!(kept, "{arguments:?} left the victim less than {least} three times");
-        if let Some((control, most)) = control {
-            let lost = (0..3).any(|_| victim.kept(&real(&[control]), 1, arguments) < most);
-            assert!(lost, "with {control} {arguments:?} left the victim {most} three times");
-        }
+        let (control, most) = control;
+        let lost = (0..3).any(|_| victim.kept(&real(&[control]), 1, arguments) < most);
+        assert!(lost, "with {control} {arguments:?} left the victim {most} three times");
     }
 }
 
@@ -264,6 +265,20 @@ fn a_users_cap_binds_all_its_vgpus_together() {
     assert!(free > 0.6, "without a cap: {free}");
 }
 
+/// What dies before the bill counts for the cap, too: processes killed near the end of their own
+/// kernel, under another name each time. A victim that may have all of the device sees it.
+#[test]
+fn dying_before_the_bill_escapes_no_cap() {
+    let dies = ["kill", "--kernel", "second", "--length", "0.1", "--names"];
+    let cap = format!("limits.users.{ATTACK_USER}.cap=20%");
+    let victim = |settings: &[&str], users| completed(&node(settings), &["honest"], users, &dies);
+    let alone = victim(&[], 0);
+    let (capped, free) = (victim(&[&cap], 1) / alone, victim(&[], 1) / alone);
+    eprintln!("beside a cap of 20 % the victim has {capped} of the device, without it {free}");
+    assert!(capped > 0.7, "{capped} beside a cap of 20 %");
+    assert!(free < 0.65, "{free} without a cap");
+}
+
 #[test]
 fn users_that_one_user_made_are_one_tenant() {
     let scratch = tempfile::tempdir().unwrap();
@@ -277,8 +292,8 @@ fn users_that_one_user_made_are_one_tenant() {
         let kept = victim.kept(&node(settings), 4, &["honest"]);
         assert!(kept > KEPT, "with {settings:?} the victim kept {kept}");
     }
-    let split = victim.kept(&node(&[none]), 6, &["honest"]);
-    assert!(split < LOST, "as one of seven users the victim kept {split}");
+    let lost = (0..3).any(|_| victim.kept(&node(&[none]), 6, &["honest"]) < LOST);
+    assert!(lost, "as one of seven users the victim kept {LOST} three times");
 }
 
 #[test]

@@ -465,7 +465,17 @@ fn what_shares_memory_outlives_a_control_plane_that_is_killed_at_a_step() {
     let userdata = format!("-userdata={}", script.display());
     for place in ["before:create", "after:create", "after:port", "kept:unrule", "after:terminate"] {
         let key = format!("-key={}", place.replace(':', "-"));
-        let shared = ["-l", "-ncgpus=1", "-poolmem=128", "-mode=shared", LOCAL, &userdata, &key];
+        // Whoever asks need not wait long for a control plane that only this test starts again.
+        let shared = [
+            "-l",
+            "-ncgpus=1",
+            "-poolmem=128",
+            "-mode=shared",
+            "-patience=2",
+            LOCAL,
+            &userdata,
+            &key,
+        ];
         cloud.crash(Some(place));
         let (code, text) = cloud.gsaas("team", &shared);
         if code != Some(0) {
@@ -479,7 +489,7 @@ fn what_shares_memory_outlives_a_control_plane_that_is_killed_at_a_step() {
         assert!(code != Some(0) || text.contains(&id), "{place}: {text}");
         let console = cloud.console(&id);
         assert!(console.contains("PASSED"), "{place}: {console}");
-        let terminate = ["-t", &format!("-id={id}")];
+        let terminate = ["-t", "-patience=2", &format!("-id={id}")];
         if cloud.gsaas("team", &terminate).0 != Some(0) {
             cloud.crash(None);
             cloud.gsaas("team", &terminate);

@@ -101,24 +101,33 @@ fn a_million_records_of_a_real_run_replay_without_a_difference() {
 }
 
 /// Tenants of a real run are never further apart than the design allows, by what the device
-/// reported. Its kernels take 391 µs; the rest is for a machine that is busy with other tests.
+/// reported. Where kernels of 391 µs are many times as long as a turn, a bound that knows nothing of
+/// them does not hold.
 #[test]
 fn the_lag_bound_holds_on_the_journal_of_a_real_run() {
-    const LONGEST_US: &str = "3000";
+    // The kernels' length; the rest is for a machine that is busy with other tests, on which it may
+    // also go wrong twice.
+    let mut runs = (0..3).map(|_| lag_of_a_run(&[], "1000"));
+    let report = runs.find(|lag| lag["beyond"] == 0);
+    let report = report.expect("three runs were beyond the bound");
+    // Three tenants that always work are apart by a good part of a turn: it has looked.
+    assert!(report["worst_over_bound"].as_f64() > Some(0.2), "{report}");
+    let control = lag_of_a_run(&["scheduling.quantum_us=100"], "0");
+    assert!(control["beyond"].as_u64() > Some(0), "{control}");
+}
+
+/// How far tenants of weights 1, 2 and 3 were apart, over what is allowed where no command is longer
+/// than that.
+fn lag_of_a_run(settings: &[&str], longest_us: &str) -> Value {
     let scratch = tempfile::tempdir().unwrap();
     let journal = scratch.path().join("journal");
-    let node = node_with_journal(&journal, &[]);
+    let node = node_with_journal(&journal, settings);
     let tenants = [("a", "1"), ("b", "2"), ("c", "3")].map(|(name, weight)| {
         start(&node, name, weight, "share", &["step_391us", "60", "--window", "0.2"])
     });
     for tenant in &tenants {
         tenant.line();
     }
-    let longest = |us: &str| {
-        let mut command = weft();
-        command.arg("replay").arg(&journal).args(["--json", "--longest-us", us]);
-        finish(command)
-    };
     eventually("a few hundred turns in the journal", || {
         node.admin().stats().unwrap();
         let written = std::fs::read_dir(&journal).is_ok_and(|mut files| {
@@ -126,13 +135,16 @@ fn the_lag_bound_holds_on_the_journal_of_a_real_run() {
         });
         written && replay(&journal)["lag"]["reports"].as_u64() >= Some(1_000)
     });
-    let output = longest(LONGEST_US);
-    assert!(output.status.success(), "{}", text_of(&output));
-    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-    assert_eq!(report["lag"]["beyond"], 0, "{report}");
-    // Three tenants that always work are apart by a good part of a turn: it has looked.
-    assert!(report["lag"]["worst_over_bound"].as_f64() > Some(0.2), "{report}");
-    drop(tenants);
+    let mut command = weft();
+    command.arg("replay").arg(&journal).args(["--json", "--longest-us", longest_us]);
+    let output = finish(command);
+    // A lag beyond the bound fails the command, which has told it all the same.
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let report: Value = serde_json::from_str(&text).unwrap_or_else(|_| {
+        panic!("{}", text_of(&output));
+    });
+    assert_eq!(output.status.success(), report["lag"]["beyond"] == 0, "{}", text_of(&output));
+    report["lag"].clone()
 }
 
 #[test]

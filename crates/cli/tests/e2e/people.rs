@@ -83,6 +83,44 @@ fn users_see_all_change_their_own_and_no_more() {
     done(&member(&["stop"]));
 }
 
+/// Everybody sees who uses the device, and nobody but an administrator how somebody else's turns went.
+#[test]
+fn a_user_looks_at_all_and_traces_its_own() {
+    if !is_root() {
+        return;
+    }
+    let node = open_node(&[]);
+    success(node.run(&["--name", "first"], &program("vector_add"), &[]));
+    let tenants: Vec<Conversation> = [(USER, "mine"), (OTHER_USER, "theirs")]
+        .into_iter()
+        .map(|(user, name)| {
+            let mut command = as_user(user, &[], &Command::new(program("relay")));
+            command.arg("100000000").env("WEFT_SOCKET", node.path().join("tenant.sock"));
+            command.env("WEFT_VGPU", name).env("LD_LIBRARY_PATH", node.path().join("lib"));
+            Conversation::start(command)
+        })
+        .collect();
+    tenants.iter().for_each(|tenant| drop(tenant.line()));
+    let mut command = as_user(USER, &[], &weft());
+    command.arg("--runtime-dir").arg(node.path()).args(["top", "--json"]);
+    let mut top = Conversation::start(command);
+    let look: Value = serde_json::from_str(&top.line()).unwrap();
+    let seen = look["vgpus"].to_string();
+    assert!(seen.contains("mine") && seen.contains("theirs"), "{look}");
+    top.kill();
+    let scratch = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(scratch.path(), std::fs::Permissions::from_mode(0o777)).unwrap();
+    let traced = |user: u32| {
+        let file = scratch.path().join(user.to_string());
+        let output = file.display().to_string();
+        done(&weft_as(&node, user, &[], &["trace", "--seconds", "1", "--output", &output]));
+        std::fs::read_to_string(file).unwrap()
+    };
+    let (own, all) = (traced(USER), traced(0));
+    assert!(own.contains("mine") && !own.contains("theirs"), "{own}");
+    assert!(all.contains("mine") && all.contains("theirs"), "{all}");
+}
+
 #[test]
 fn users_do_not_crowd_administrators_out() {
     if !is_root() {

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "each test takes what it needs of this")]
 
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -97,6 +98,12 @@ impl Node {
         .unwrap()
     }
 
+    /// Lets other users reach its sockets.
+    pub(crate) fn open_to_others(&self) {
+        let everyone = std::fs::Permissions::from_mode(0o755);
+        std::fs::set_permissions(self.directory.path(), everyone).unwrap();
+    }
+
     /// Descriptors of the daemon for files in a directory, with or without a name.
     pub(crate) fn open_files_below(&self, directory: &Path) -> Vec<PathBuf> {
         let entries = std::fs::read_dir(format!("/proc/{}/fd", self.process.id())).unwrap();
@@ -134,6 +141,19 @@ impl Drop for Node {
             }
         }
     }
+}
+
+/// Does something as another user, in a thread of its own, whose user is nobody else's: only root
+/// can.
+pub(crate) fn as_user<T: Send>(uid: u32, what: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| {
+        let other = scope.spawn(move || {
+            let uid = rustix::process::Uid::from_raw(uid);
+            rustix::thread::set_thread_res_uid(uid, uid, uid).unwrap();
+            what()
+        });
+        other.join().unwrap()
+    })
 }
 
 fn launch(directory: &TempDir, settings: &[&str]) -> Child {

@@ -162,8 +162,8 @@ pub(super) fn adversary(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
     plot.bars("gain", rows.iter().map(|(_, gain)| 100.0 * gain.max(-0.002)));
     outcome.note(
         "The fair share is a quarter of what the device executed; three honest tenants of the same \
-         weight always have work. A strategy that sleeps cannot \
-         reach its share, so its gain is negative; bars below −0.2 % are cut.",
+         weight always have work. A strategy that sleeps may not reach its share; bars below \
+         −0.2 % are cut.",
     );
     super::attacks::attacks(lab, &mut outcome)?;
     Ok(outcome)

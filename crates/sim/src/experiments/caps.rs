@@ -159,8 +159,8 @@ pub(super) fn caps(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
          of periods exceeded its allowances; the bound is a turn and what was in flight.",
     );
     outcome.note(
-        "utilization_min and mmr_rest_min: with uncapped vGPUs beside it the device stays busy and \
-         they share the rest by weight. violations_uncapped: steps at which the same check fails \
+        "utilization_min and mmr_rest_min: the device beside uncapped vGPUs, and how they share the \
+         rest by weight. violations_uncapped: steps at which the same check fails \
          when nobody tells the scheduler of the cap, the least of all cases.",
     );
     Ok(outcome)

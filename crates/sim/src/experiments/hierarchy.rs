@@ -142,8 +142,8 @@ pub(super) fn hierarchy(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
          per weight of those that always have work, in the worst group of the level.",
     );
     outcome.note(
-        "Holding an idle device is charged: what tenant 3 lacks, some 0.3 %, is the 100 µs that its \
-         bursting vGPU holds the device after each burst before it yields.",
+        "Holding an idle device is charged: tenant 3's bursting vGPU holds the device for up to 100 µs \
+         after each burst before it yields.",
     );
     outcome.note(
         "flat: all vGPUs in one tenant and no weights of sessions. split_gain is what a tenant \

@@ -84,8 +84,8 @@ pub(super) fn preemption(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
     );
     outcome.note(
         "overhead_driver and mmr_driver: nobody manages the device and its driver gives each \
-         process 2 ms in turn (assumed; 100 µs a stop), as unmanaged GPUs do for processes. Long \
-         kernels then starve nobody, but shares are equal whatever the weights.",
+         process 2 ms in turn (assumed; 100 µs a stop), as unmanaged GPUs do for processes, whatever \
+         the weights.",
     );
     Ok(outcome)
 }
