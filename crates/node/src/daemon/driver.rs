@@ -245,7 +245,8 @@ impl Handle {
     /// Gives an order. A driver that is gone means that the daemon is ending.
     pub(crate) fn send(&self, order: Order) {
         if self.orders.send(order).is_ok() {
-            self.doorbell.wake();
+            // Workers write to the doorbell's word, and one of them may lie.
+            self.doorbell.wake_surely();
         }
     }
 

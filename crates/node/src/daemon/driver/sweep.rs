@@ -1,8 +1,9 @@
 //! Looks at what nobody says: sessions whose news were not marked, and holders that do not run.
 //!
 //! Workers mark their sessions on a page that they all write to, and one that was taken over can
-//! wipe the others' marks out. A holder that was stopped says nothing at all. While sessions want
-//! the device, the driver therefore looks at all of them from time to time, marked or not.
+//! wipe the others' marks out. A holder that was stopped says nothing at all. The driver therefore
+//! looks at all sessions from time to time, marked or not: often while some want the device, and
+//! now and then while none does, as far as it knows.
 
 use std::collections::BTreeSet;
 
@@ -16,6 +17,9 @@ use crate::daemon::clock;
 /// How often, in ns, while a session wants or holds the device.
 const EVERY_NS: u64 = 20_000_000;
 
+/// The same while none does: so late somebody is heard at the first of a liar's lies.
+const IDLE_EVERY_NS: u64 = 500_000_000;
+
 /// The same after news that nobody marked, for a while.
 const WARY_EVERY_NS: u64 = 1_000_000;
 
@@ -28,6 +32,16 @@ const COINCIDENCES: u32 = 3;
 /// A stopped holder may keep others waiting for a quantum and so long, in ns.
 const STOPPED_GRACE_NS: u64 = 250_000_000;
 
+/// What there is to look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Sessions {
+    None,
+    /// Nobody wants a device.
+    Idle,
+    /// Somebody wants or holds one.
+    Busy,
+}
+
 /// When the driver looks at everything.
 #[derive(Debug, Default)]
 pub(super) struct Sweep {
@@ -37,10 +51,16 @@ pub(super) struct Sweep {
 }
 
 impl Sweep {
-    /// When the next one is due, if anybody wants or holds the device.
-    pub(super) fn due_ns(&self, is_busy: bool) -> Option<u64> {
-        let every_ns = if self.last_ns < self.wary_until_ns { WARY_EVERY_NS } else { EVERY_NS };
-        is_busy.then(|| self.last_ns.saturating_add(every_ns))
+    /// When the next one is due.
+    pub(super) fn due_ns(&self, sessions: Sessions) -> Option<u64> {
+        let is_wary = self.last_ns < self.wary_until_ns;
+        let every_ns = match sessions {
+            Sessions::None => return None,
+            Sessions::Idle | Sessions::Busy if is_wary => WARY_EVERY_NS,
+            Sessions::Busy => EVERY_NS,
+            Sessions::Idle => IDLE_EVERY_NS,
+        };
+        Some(self.last_ns.saturating_add(every_ns))
     }
 
     /// A sweep found `unmarked` sessions with news. Whether that is a reason to say so.
@@ -60,7 +80,12 @@ impl Driver {
     /// When the next sweep is due.
     pub(super) fn sweep_due_ns(&self) -> Option<u64> {
         let is_busy = |session: &Contender<DaemonSide>| session.is_runnable() || session.has_turn();
-        self.sweep.due_ns(self.turns.sessions().any(|(_, session)| is_busy(session)))
+        let mut busy = self.turns.sessions().map(|(_, session)| is_busy(session)).peekable();
+        self.sweep.due_ns(match busy.peek() {
+            None => Sessions::None,
+            Some(_) if busy.any(|is_busy| is_busy) => Sessions::Busy,
+            Some(_) => Sessions::Idle,
+        })
     }
 
     /// Looks at all sessions if it is time to.
@@ -118,8 +143,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_idle_node_is_left_alone() {
-        assert_eq!(Sweep::default().due_ns(false), None);
+    fn a_node_without_sessions_is_left_alone_and_an_idle_one_nearly() {
+        let due_ns = |sessions| Sweep::default().due_ns(sessions);
+        assert_eq!(due_ns(Sessions::None), None);
+        assert_eq!(due_ns(Sessions::Idle), Some(IDLE_EVERY_NS));
+        assert_eq!(due_ns(Sessions::Busy), Some(EVERY_NS));
     }
 
     #[test]
@@ -130,8 +158,10 @@ mod tests {
         assert!(!sweep.note(0, start_ns));
         let said: Vec<bool> = (0..4).map(|_| sweep.note(2, start_ns)).collect();
         assert_eq!(said, [false, false, true, false], "it is said once");
-        assert_eq!(sweep.due_ns(true), Some(start_ns + WARY_EVERY_NS));
+        for sessions in [Sessions::Idle, Sessions::Busy] {
+            assert_eq!(sweep.due_ns(sessions), Some(start_ns + WARY_EVERY_NS));
+        }
         assert!(!sweep.note(0, start_ns + WARY_FOR_NS));
-        assert_eq!(sweep.due_ns(true), Some(start_ns + WARY_FOR_NS + EVERY_NS));
+        assert_eq!(sweep.due_ns(Sessions::Busy), Some(start_ns + WARY_FOR_NS + EVERY_NS));
     }
 }
