@@ -2,7 +2,7 @@
 //! of other threads, and lets everybody know who watches.
 //!
 //! It sleeps on the node page's doorbell, with the core's next timer as the limit, so an idle node
-//! uses no CPU. Everything it decides is decided in [`weft_sched`].
+//! uses next to no CPU. Everything it decides is decided in [`weft_sched`].
 
 mod drain;
 mod memory;
