@@ -80,11 +80,11 @@ impl Driver {
     /// When the next sweep is due.
     pub(super) fn sweep_due_ns(&self) -> Option<u64> {
         let is_busy = |session: &Contender<DaemonSide>| session.is_runnable() || session.has_turn();
-        let mut busy = self.turns.sessions().map(|(_, session)| is_busy(session)).peekable();
-        self.sweep.due_ns(match busy.peek() {
-            None => Sessions::None,
-            Some(_) if busy.any(|is_busy| is_busy) => Sessions::Busy,
-            Some(_) => Sessions::Idle,
+        let all = || self.turns.sessions().map(|(_, session)| is_busy(session));
+        self.sweep.due_ns(match (all().next(), all().any(|is_busy| is_busy)) {
+            (None, _) => Sessions::None,
+            (Some(_), true) => Sessions::Busy,
+            (Some(_), false) => Sessions::Idle,
         })
     }
 
