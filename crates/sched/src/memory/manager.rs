@@ -11,6 +11,9 @@ use super::table::{Step, Table};
 use super::{Demand, EVERY_ROUND, Moves, PlaceError, PlacementId, Problem, add_last};
 use crate::key::VgpuKey;
 
+/// Time between two looks at everybody's rate unless told otherwise, in ns: the paper's 20 s.
+pub const PERIOD_NS: u64 = 20_000_000_000;
+
 /// When vGPUs that have a place are moved. `scores` never moves anybody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
@@ -33,7 +36,7 @@ pub struct ManagerConfig {
     pub hidden: usize,
     /// When somebody is idle.
     pub monitor: MonitorConfig,
-    /// Time between two looks at everybody's rate, in ns. 20 s in the paper.
+    /// Time between two looks at everybody's rate, in ns.
     pub period_ns: u64,
     /// A quantum in ns: a vGPU's rate is its utilisation in these.
     pub quantum_ns: u64,

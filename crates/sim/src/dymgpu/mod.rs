@@ -121,7 +121,7 @@ fn manager(placement: &str, rule: Rule, monitor: MonitorConfig, region: usize) -
         region,
         hidden: HIDDEN,
         monitor,
-        period_ns: 20_000_000_000,
+        period_ns: memory::PERIOD_NS,
         quantum_ns: QUANTUM_NS,
         sigma_ns: None,
         defers: false,

@@ -12,7 +12,7 @@ use weft_device::{
 };
 use weft_ring::{Access, MemoryFile, SharedMemory};
 
-use weft_sched::memory::DEMAND;
+use weft_sched::memory::{DEMAND, PERIOD_NS};
 
 use super::board::Fault;
 use super::*;
@@ -111,17 +111,19 @@ fn bed(placement: &str, slots: u64) -> Bed {
 }
 
 fn bed_of(placement: &str, slots: u64, entry_ns: u64) -> Bed {
+    Bed::new(terms_of(placement, slots, entry_ns))
+}
+
+fn terms_of(placement: &str, slots: u64, entry_ns: u64) -> Terms {
     let slot_bytes = SLOT_PAGES * PAGE;
-    let terms = Terms {
+    Terms {
         geometry: Geometry::new(slots * slot_bytes, LENT, slot_bytes).unwrap(),
         dealing: Dealing::by_name(placement).unwrap(),
         entry_ns,
         quantum_ns: 6_000_000,
-    };
-    let frames = Arc::new(Mutex::new(Frames::new(terms, 3 * LENT, None, None).unwrap()));
-    let now_ns = Arc::new(Mutex::new(SECOND_NS));
-    let of = |key| Tenant::new(key, key, &frames, &now_ns, terms.geometry);
-    Bed { tenants: (1..=VGPUS).map(of).collect(), frames, now_ns, seed: 7, terms }
+        monitor: MonitorConfig::default(),
+        period_ns: PERIOD_NS,
+    }
 }
 
 impl Tenant {
@@ -215,6 +217,27 @@ impl Tenant {
 }
 
 impl Bed {
+    fn new(terms: Terms) -> Self {
+        let frames = Arc::new(Mutex::new(Frames::new(terms, 3 * LENT, None, None).unwrap()));
+        let now_ns = Arc::new(Mutex::new(SECOND_NS));
+        let of = |key| Tenant::new(key, key, &frames, &now_ns, terms.geometry);
+        Self { tenants: (1..=VGPUS).map(of).collect(), frames, now_ns, seed: 7, terms }
+    }
+
+    /// A turn of a vGPU is over in this second, in which it used the device for so long.
+    fn end_turn(&self, second: u64, vgpu: u32, used_ns: u64) {
+        let residency = Arc::clone(self.frames.lock().unwrap().residency());
+        residency.end_turn(second * SECOND_NS, vgpu, used_ns);
+    }
+
+    /// Slots that a vGPU has in its turns, and those that nobody else has.
+    fn slots_of(&self, name: &str) -> (usize, usize) {
+        let slots = self.report().slots;
+        let own = slots.iter().filter(|slot| slot.users.iter().any(|user| user == name));
+        let alone = own.clone().filter(|slot| slot.users.len() == 1);
+        (own.count(), alone.count())
+    }
+
     fn random(&mut self, below: u64) -> u64 {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.seed >> 33) % below
@@ -367,6 +390,47 @@ fn a_sweep_copies_hardly_more_than_demand_paging() {
     };
     let (own, demand) = (copied("exact"), copied(DEMAND));
     assert!(demand > 500 && own * 8 <= demand * 9, "{own} slots beside {demand}");
+}
+
+#[test]
+fn a_vgpu_is_idle_after_as_long_as_the_monitor_is_told() {
+    for (idle, is_placed) in [(5, false), (20, true)] {
+        let monitor = MonitorConfig { idle_ns: idle * SECOND_NS, ..MonitorConfig::default() };
+        let mut bed = Bed::new(Terms { monitor, ..terms_of("exact", SLOTS, 0) });
+        (0..2).for_each(|who| bed.tenants[who].alloc(SLOT_PAGES).unwrap());
+        (1..=2).for_each(|vgpu| bed.end_turn(1, vgpu, 6_000_000));
+        bed.end_turn(10, 2, 6_000_000);
+        assert_eq!(bed.slots_of("v1").0 > 0, is_placed, "idle after {idle} s, looked at after 9");
+        assert!(bed.slots_of("v2").0 > 0, "it has just had a turn");
+    }
+}
+
+/// One used the device much and another, of late, a little: who counts as the most used, and so
+/// lies alone, is a matter of the window; from when on, of the period.
+#[test]
+fn who_is_most_used_is_a_matter_of_the_window_and_the_period() {
+    let alone = |window: u64, period: u64| {
+        let monitor = MonitorConfig { window_ns: window * SECOND_NS, ..MonitorConfig::default() };
+        let terms = Terms { monitor, ..terms_of("exact", SLOTS, 0) };
+        let mut bed = Bed::new(Terms { period_ns: period * SECOND_NS, ..terms });
+        for who in 0..3 {
+            (0..2).for_each(|_| bed.tenants[who].alloc(SLOT_PAGES).unwrap());
+        }
+        // Everybody has a turn in each second, and uses so many thousandths of it.
+        let mut second = |second: u64, used: [u64; 3]| {
+            *bed.now_ns.lock().unwrap() = second * SECOND_NS;
+            for (who, used) in used.into_iter().enumerate() {
+                assert_eq!(bed.tenants[who].check(), Ok(()));
+                bed.end_turn(second, bed.tenants[who].key, used * SECOND_NS / 1_000);
+            }
+        };
+        (2..=20).for_each(|now| second(now, [900, 0, 0]));
+        (21..=50).for_each(|now| second(now, [0, 50, 10]));
+        ["v1", "v2", "v3"].map(|name| bed.slots_of(name).1)
+    };
+    let (long, short, never) = (alone(200, 5), alone(20, 5), alone(20, 500));
+    assert_eq!((long, short), ([2, 1, 1], [1, 2, 1]));
+    assert_eq!(never, long, "nobody looked since they came");
 }
 
 #[test]
