@@ -8,7 +8,10 @@ use weft_device::soft::{Geometry, SoftBackend};
 use weft_device::{Backend as _, BackendConfig, DeviceName};
 use weft_sched::memory::{Brings, DEMAND, MonitorConfig, PERIOD_NS, PlacementId, UnknownPlacement};
 
-use super::{ByteSize, ConfigError, NAME_RULE, check, check_size, invalid, is_vgpu_name};
+use super::{
+    ByteSize, ConfigError, NAME_RULE, check, check_size, invalid, is_vgpu_name,
+    machine_memory_bytes,
+};
 
 /// Memory of a software device unless configured otherwise, in bytes.
 const SOFT_MEMORY_BYTES: u64 = 4 << 30;
@@ -206,6 +209,24 @@ pub(super) fn check_all(devices: &[DeviceConfig]) -> Result<(), ConfigError> {
         check_size(&format!("{key}.memory"), device.memory_bytes(), 1 << 20, 1 << 40)?;
         device.backend.check().map_err(|message| invalid(&format!("{key}.{message}")))?;
         check_slots(&key, device)?;
+    }
+    check_host(devices, machine_memory_bytes())
+}
+
+/// Memory that devices lend and do not have lies in the host's, unless it is swapped to files: no
+/// more is lent than there is. Less may be free when it is touched; then the system decides.
+fn check_host(devices: &[DeviceConfig], host_bytes: u64) -> Result<(), ConfigError> {
+    let is_in_memory = |device: &&DeviceConfig| {
+        device.oversubscribe.is_some_and(|times| times > 1) && device.swap_dir.is_none()
+    };
+    let lent = devices.iter().filter(is_in_memory).map(DeviceConfig::lent_bytes);
+    let lent_bytes = lent.fold(0, u64::saturating_add);
+    if lent_bytes > host_bytes {
+        let [lent, host] = [lent_bytes, host_bytes].map(ByteSize);
+        return Err(invalid(&format!(
+            "device.oversubscribe: {lent} would be lent, and the host has {host}; lend less, or \
+             set device.swap_dir to a directory on a disk"
+        )));
     }
     Ok(())
 }

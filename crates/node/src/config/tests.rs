@@ -67,6 +67,22 @@ fn an_error_names_the_key_and_what_is_allowed() {
 }
 
 #[test]
+fn no_more_is_lent_than_the_host_has_unless_it_is_swapped_to_a_disk() {
+    let slot = ("device.slot", "1GiB");
+    let much = [("device.memory", "256GiB"), slot, ("device.oversubscribe", "64")];
+    let message = load(&much).unwrap_err().to_string();
+    for word in ["device.oversubscribe", "16TiB", "the host has", "device.swap_dir"] {
+        assert!(message.contains(word), "no `{word}` in: {message}");
+    }
+    let swapped = [&much[..], &[("device.swap_dir", "/var/lib/weft/swap")]].concat();
+    assert_eq!(load(&swapped).unwrap().devices[0].lent_bytes(), 16 << 40);
+    let little = [("device.memory", "16MiB"), ("device.oversubscribe", "64")];
+    assert_eq!(load(&little).unwrap().devices[0].lent_bytes(), 1 << 30);
+    // What nobody oversubscribes is as it was.
+    load(&much[..2]).unwrap();
+}
+
+#[test]
 fn a_devices_monitor_is_told_its_times_and_has_the_papers_otherwise() {
     let times = |settings: &[(&str, &str)]| {
         let device = load(settings).unwrap().devices.remove(0);
