@@ -78,28 +78,6 @@ fn what_is_not_lent_is_a_clear_error() {
     is_intact(&mut holder);
 }
 
-#[test]
-fn who_dies_while_memory_is_switched_takes_nothing_from_others() {
-    let mut node = Node::start(SMALL);
-    let mut programs: Vec<Conversation> =
-        ["a", "b", "c", "d"].iter().map(|vgpu| resident(&node, vgpu, 12)).collect();
-    for _ in 0..3 {
-        run_until_copied(&node, 50);
-        node.kill();
-        node.launch();
-    }
-    run_until_copied(&node, 50);
-    programs.remove(1).kill();
-    run_until_copied(&node, 20);
-    let sessions = |node: &Node| {
-        let list = node.admin().list().unwrap();
-        list.iter().map(|vgpu| vgpu.sessions).sum::<u32>()
-    };
-    eventually("the dead one to be gone", || sessions(&node) == 3);
-    run_until_copied(&node, 20);
-    programs.iter_mut().for_each(is_intact);
-}
-
 /// Programs at once, each of which must succeed: what they printed, and the most memory that all
 /// vGPUs had meanwhile.
 fn all_at_once(node: &Node, programs: Vec<std::process::Command>) -> (Vec<String>, u64) {
@@ -191,30 +169,6 @@ fn unmodified_clients_with_many_times_the_devices_memory_compute_what_they_shoul
     let passed = |text: &&String| text.contains("PASSED") || text.contains("\"verified\": true");
     assert_eq!(texts.iter().filter(passed).count(), 7, "{texts:?}");
     assert!(most >= 4 << 20, "at most {most} bytes at once: not four times the device");
-}
-
-#[test]
-fn a_worker_that_dies_while_memory_is_switched_takes_nothing_from_others() {
-    for placement in ["exact", "pipelined", "demand"] {
-        let placed = format!("device.placement={placement}");
-        let node = Node::start(&[SMALL, &[&placed]].concat());
-        let mut programs: Vec<Conversation> =
-            ["a", "b", "c", "d"].iter().map(|vgpu| resident(&node, vgpu, 12)).collect();
-        run_until_copied(&node, 50);
-        let victim = node.workers()[0].cast_signed();
-        let victim = rustix::process::Pid::from_raw(victim).unwrap();
-        rustix::process::kill_process(victim, rustix::process::Signal::KILL).unwrap();
-        run_until_copied(&node, 50);
-        let mut lost = Vec::new();
-        eventually("its program to be told", || {
-            let ended = |program: &mut Conversation| program.child.try_wait().unwrap().is_some();
-            lost = (0..4).filter(|place| ended(&mut programs[*place])).collect();
-            !lost.is_empty()
-        });
-        assert_eq!(lost.len(), 1, "{placement}");
-        drop(programs.remove(lost[0]));
-        programs.iter_mut().for_each(is_intact);
-    }
 }
 
 #[test]

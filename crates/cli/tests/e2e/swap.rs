@@ -1,4 +1,4 @@
-//! Devices whose memory lies in files: a full disk, and who dies.
+//! Devices whose memory lies in files: a full disk, and a real one. Who dies: `switching.rs`.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,10 +6,10 @@ use std::process::Command;
 use crate::support::{Conversation, Node, eventually, finish, is_root, program, success, text_of};
 
 /// A disk of so many MiB.
-struct Disk(tempfile::TempDir);
+pub(crate) struct Disk(tempfile::TempDir);
 
 impl Disk {
-    fn new(mebibytes: u32) -> Self {
+    pub(crate) fn new(mebibytes: u32) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &format!("size={mebibytes}m"), "weft-swap"]);
@@ -18,11 +18,11 @@ impl Disk {
         Self(dir)
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
-    fn used_bytes(&self) -> u64 {
+    pub(crate) fn used_bytes(&self) -> u64 {
         let stat = rustix::fs::statvfs(self.path()).unwrap();
         (stat.f_blocks - stat.f_bfree) * stat.f_frsize
     }
@@ -60,12 +60,6 @@ fn is_intact(mut program: Conversation) {
     assert!(program.wait().success(), "{said}");
 }
 
-fn run_until_copied(node: &Node, slots: u64) {
-    let copied = || node.admin().stats().unwrap().devices[0].memory.copied_slots;
-    let before = copied();
-    eventually("slots to be copied", || copied() > before + slots);
-}
-
 #[test]
 fn a_full_disk_is_out_of_memory_and_who_ends_makes_room() {
     if !is_root() {
@@ -83,24 +77,4 @@ fn a_full_disk_is_out_of_memory_and_who_ends_makes_room() {
     node.wait_until_empty();
     eventually("room on the disk", || disk.used_bytes() < 1 << 20);
     is_intact(started(&node, "second", 20));
-}
-
-#[test]
-fn who_dies_while_memory_is_on_a_disk_takes_nothing_from_others() {
-    if !is_root() {
-        return;
-    }
-    let disk = Disk::new(64);
-    let mut node = node(&disk);
-    let mut programs: Vec<Conversation> =
-        ["a", "b", "c"].iter().map(|vgpu| started(&node, vgpu, 12)).collect();
-    run_until_copied(&node, 50);
-    node.kill();
-    node.launch();
-    run_until_copied(&node, 50);
-    programs.remove(0).kill();
-    run_until_copied(&node, 20);
-    programs.into_iter().for_each(is_intact);
-    node.wait_until_empty();
-    eventually("room on the disk", || disk.used_bytes() < 1 << 20);
 }

@@ -3,6 +3,7 @@
 //! operations: they go by its physical table.
 
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use weft_device::soft::{Clock, FrameStore, MemoryConfig, SoftConfig, SoftDevice, Translation};
@@ -14,7 +15,7 @@ use weft_ring::{Access, MemoryFile, SharedMemory};
 
 use weft_sched::memory::{DEMAND, PERIOD_NS};
 
-use super::board::Fault;
+use super::board::{Fault, Killed};
 use super::*;
 use crate::daemon::devices::exports::Export;
 use crate::daemon::devices::frames::{Frames, VgpuFiles};
@@ -34,6 +35,7 @@ struct Source {
     frames: Arc<Mutex<Frames>>,
     requests: u32,
     now_ns: Arc<Mutex<u64>>,
+    terms: Terms,
 }
 
 impl FrameSource for Source {
@@ -57,10 +59,15 @@ impl FrameSource for Source {
     }
 
     fn make_resident(&self, wanted: &Wanted) -> Brought {
-        let residency = Arc::clone(self.frames.lock().unwrap().residency());
-        let now_ns = *self.now_ns.lock().unwrap();
-        let wait_ns = residency.make_resident(now_ns, self.vgpu, wanted);
-        Brought { wait_ns }
+        loop {
+            let residency = Arc::clone(self.frames.lock().unwrap().residency());
+            let now_ns = *self.now_ns.lock().unwrap();
+            let bring = || residency.make_resident(now_ns, self.vgpu, wanted);
+            // A worker whose daemon died asks its successor again.
+            if let Some(wait_ns) = survives(bring, &self.frames, self.terms) {
+                return Brought { wait_ns };
+            }
+        }
     }
 
     fn export(&mut self, bytes: u64, runs: &[FrameRun]) -> Result<[u8; 16], DeviceError> {
@@ -79,6 +86,33 @@ impl FrameSource for Source {
         let (owner, bytes, number) = (found.session, found.bytes, found.imports);
         Ok(ForeignFrames { owner, bytes, runs, number })
     }
+}
+
+/// What a thread of the daemon comes to; nothing if it was killed in the middle, and then there is
+/// another daemon.
+fn survives<T>(act: impl FnOnce() -> T, frames: &Mutex<Frames>, terms: Terms) -> Option<T> {
+    let result = catch_unwind(AssertUnwindSafe(act));
+    result.map_err(|end| assert!(end.is::<Killed>(), "{end:?}")).ok().or_else(|| {
+        succeed(frames, terms);
+        None
+    })
+}
+
+/// A daemon takes over from a dead one: it has nothing but what workers have.
+fn succeed(frames: &Mutex<Frames>, terms: Terms) {
+    let mut frames = frames.lock().unwrap();
+    let left: Vec<_> = (1..=VGPUS).map(|vgpu| (vgpu, frames.files(vgpu).unwrap())).collect();
+    let physical = left[0].1.physical.try_clone().unwrap();
+    let physical = MemoryFile::received(physical).unwrap();
+    let mut next = Frames::new(terms, 3 * LENT, Some(physical), None).unwrap();
+    for (vgpu, files) in left {
+        next.set_quota(vgpu, LENT);
+        next.add_session(vgpu, 100 + u64::from(vgpu), vgpu);
+        let table = MemoryFile::received(files.table).unwrap();
+        next.adopt_files(vgpu, files.frames, &table).unwrap();
+    }
+    next.rebuild(&(1..=VGPUS).collect::<Vec<u32>>()).unwrap();
+    *frames = next;
 }
 
 /// A session, of a vGPU of the same key unless it is said to be of another.
@@ -132,8 +166,9 @@ impl Tenant {
         vgpu: u32,
         frames: &Arc<Mutex<Frames>>,
         now_ns: &Arc<Mutex<u64>>,
-        geometry: Geometry,
+        terms: Terms,
     ) -> Self {
+        let geometry = terms.geometry;
         let files = {
             let mut frames = frames.lock().unwrap();
             frames.set_quota(vgpu, LENT);
@@ -144,7 +179,7 @@ impl Tenant {
         let view = |fd| MemoryFile::received(fd).unwrap().map(Access::ReadOnly).unwrap();
         let table = Translation::open(&view(table), &view(physical), geometry, key).unwrap();
         let (frames, now_ns) = (Arc::clone(frames), Arc::clone(now_ns));
-        let source = Source { session: key, vgpu, frames, requests: 0, now_ns };
+        let source = Source { session: key, vgpu, frames, requests: 0, now_ns, terms };
         let memory = MemoryConfig {
             store: FrameStore::map(file, Some(table)).unwrap(),
             source: Box::new(source),
@@ -220,7 +255,7 @@ impl Bed {
     fn new(terms: Terms) -> Self {
         let frames = Arc::new(Mutex::new(Frames::new(terms, 3 * LENT, None, None).unwrap()));
         let now_ns = Arc::new(Mutex::new(SECOND_NS));
-        let of = |key| Tenant::new(key, key, &frames, &now_ns, terms.geometry);
+        let of = |key| Tenant::new(key, key, &frames, &now_ns, terms);
         Self { tenants: (1..=VGPUS).map(of).collect(), frames, now_ns, seed: 7, terms }
     }
 
@@ -268,8 +303,22 @@ impl Bed {
         }
         let key = tenant.key;
         let residency = Arc::clone(self.frames.lock().unwrap().residency());
-        residency.end_turn(now_ns, key, 6_000_000);
+        let end = || residency.end_turn(now_ns, key, 6_000_000);
+        if survives(end, &self.frames, self.terms).is_none() {
+            return Ok(());
+        }
         residency.lock().dealer.check().map_err(|_| Lost)
+    }
+
+    /// Slots of everybody else are written ahead while the one has the device that had it last.
+    fn write_ahead(&self) {
+        let residency = Arc::clone(self.frames.lock().unwrap().residency());
+        for (holder, next) in (1..=VGPUS).flat_map(|holder| (1..=VGPUS).map(move |o| (holder, o))) {
+            let write = || while residency.write_ahead(holder, next).is_some() {};
+            if survives(write, &self.frames, self.terms).is_none() {
+                return;
+            }
+        }
     }
 
     fn report(&self) -> MemoryReport {
@@ -306,6 +355,33 @@ fn skipped_copies_of_one_slot_are_noticed() {
         bed.frames.lock().unwrap().residency().lock().board.fault = Fault::Next;
         let noticed = (0..16).any(|turn| bed.tenants[turn % 4].check() == Err(Lost));
         assert!(noticed, "copies after {copied} were skipped and nobody noticed");
+    }
+}
+
+/// The daemon is killed in the middle of a switch, between any two words that it writes for workers
+/// to read, and while it writes ahead; its successor has only what workers have. In every turn
+/// everybody finds all of its memory, whoever's switch it was.
+#[test]
+fn a_daemon_that_is_killed_anywhere_in_a_switch_loses_nothing() {
+    let all = weft_sched::memory::NAMES.iter().copied().chain([DEMAND]);
+    for (placement, entry_ns) in all.flat_map(|name| [(name, 0), (name, 1)]) {
+        let mut bed = bed_of(placement, SLOTS, entry_ns);
+        (0..20).for_each(|turn| assert_eq!(bed.turn(), Ok(()), "{placement}, turn {turn}"));
+        for point in 0..60 {
+            let first = Arc::clone(bed.frames.lock().unwrap().residency());
+            first.lock().board.fault = Fault::Kill(point);
+            let is_killed =
+                |bed: &Bed| !Arc::ptr_eq(&first, bed.frames.lock().unwrap().residency());
+            for turn in 0.. {
+                assert!(turn < 100, "{placement}: no switch passes {point} points in {turn} turns");
+                assert_eq!(bed.turn(), Ok(()), "{placement}, killed at {point}, turn {turn}");
+                bed.write_ahead();
+                if is_killed(&bed) {
+                    break;
+                }
+            }
+            (0..4).for_each(|who| assert_eq!(bed.tenants[who].check(), Ok(()), "{placement}"));
+        }
     }
 }
 
@@ -537,7 +613,7 @@ fn what_is_written_ahead_is_not_written_at_the_switch() {
 #[test]
 fn an_imported_page_that_is_anothers_now_is_not_found_in_a_slot_that_it_was_in_before() {
     let mut bed = bed_of("exact", SLOTS, DEAR_NS);
-    let session = |key| Tenant::new(key, 1, &bed.frames, &bed.now_ns, bed.terms.geometry);
+    let session = |key| Tenant::new(key, 1, &bed.frames, &bed.now_ns, bed.terms);
     let (mut importer, mut third) = (session(11), session(12));
     let exporter = &mut bed.tenants[0];
     // The second one keeps the part in use.
