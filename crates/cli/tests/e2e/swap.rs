@@ -60,6 +60,42 @@ fn is_intact(mut program: Conversation) {
     assert!(program.wait().success(), "{said}");
 }
 
+/// A file system of a disk, where pages have blocks, and not one of the host's memory.
+#[test]
+fn programs_on_a_file_system_of_a_disk_lose_nothing_and_leave_room() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let magic = rustix::fs::statfs(dir.path()).unwrap().f_type;
+    if magic == TMPFS_MAGIC {
+        return;
+    }
+    let swap_dir = format!("device.swap_dir={}", dir.path().display());
+    let slots = ["device.memory=16MiB", "device.slot=1MiB", "device.oversubscribe=4", &swap_dir];
+    let node = Node::start(&slots);
+    let kept = files_in(&node, dir.path());
+    let programs: Vec<Conversation> =
+        ["a", "b", "c"].iter().map(|vgpu| started(&node, vgpu, 12)).collect();
+    let (files, blocks) = files_in(&node, dir.path());
+    assert!(files >= kept.0 + 3 && blocks >= 36 << 20, "{files} files of {blocks} bytes");
+    programs.into_iter().for_each(is_intact);
+    node.wait_until_empty();
+    eventually("their files to be gone", || files_in(&node, dir.path()).1 < 1 << 20);
+}
+
+/// Files of a daemon that lie in a directory without a name, and the bytes that they take there.
+fn files_in(node: &Node, dir: &Path) -> (usize, u64) {
+    let open = std::fs::read_dir(format!("/proc/{}/fd", node.pid())).unwrap().flatten();
+    let lies_there = open
+        .filter(|file| std::fs::read_link(file.path()).is_ok_and(|target| target.starts_with(dir)));
+    // Of files that are closed meanwhile nothing is told.
+    let files = lies_there.filter_map(|file| std::fs::metadata(file.path()).ok());
+    let bytes: Vec<u64> =
+        files.map(|file| std::os::unix::fs::MetadataExt::blocks(&file) * 512).collect();
+    (bytes.len(), bytes.iter().sum())
+}
+
+/// `TMPFS_MAGIC`.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
 #[test]
 fn a_full_disk_is_out_of_memory_and_who_ends_makes_room() {
     if !is_root() {
