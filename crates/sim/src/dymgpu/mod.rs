@@ -115,7 +115,11 @@ const MANAGED: [(&str, &str, Rule); 8] = [
 
 /// A device's manager with the paper's times.
 fn manager(placement: &str, rule: Rule, monitor: MonitorConfig, region: usize) -> Manager {
-    Manager::new(ManagerConfig {
+    Manager::new(settings(placement, rule, monitor, region))
+}
+
+fn settings(placement: &str, rule: Rule, monitor: MonitorConfig, region: usize) -> ManagerConfig {
+    ManagerConfig {
         placement: memory::by_name(placement).expect("a name of the registry"),
         rule,
         region,
@@ -125,7 +129,7 @@ fn manager(placement: &str, rule: Rule, monitor: MonitorConfig, region: usize) -
         quantum_ns: QUANTUM_NS,
         sigma_ns: None,
         defers: false,
-    })
+    }
 }
 
 fn problem(demands: &[Demand]) -> Problem<'_> {
