@@ -64,16 +64,17 @@ pub(super) fn speed(setup: &Setup) -> Outcome {
     let is_proven = memory::is_proven(&Problem { region, demands: &demands, hidden: 0 });
     outcome.baseline("exact_is_proven_at_that_size", f64::from(u8::from(is_proven)));
     outcome.note(&format!(
-        "The one experiment that is real time on this machine. A decision is one call of the manager, \
-         with the plan that comes of it, as a node makes it: it takes the layout in which nobody \
-         moves, and a better one is searched for by a thread of its own, for whose search nobody \
-         waits (`search_us`), and taken when it is found (`take_us`, with what is copied for the \
-         search). The models of DymGPU's rules place anew in the call. `look` is the periodic one in \
-         which a vGPU is found idle, `wake` is that vGPU's, `destroy` and `create` are another's. \
-         `decision_us_max` is the largest median of all events and placements, `decision_us_worst` \
-         the longest single call. Beyond {} vGPUs `exact` takes the best of a bounded number of \
-         layouts, without a search or a proof. `place_15` is 15 vGPUs on {REGION} slots; `place_all` \
-         of `scores` is no decision that anybody takes.",
+        "The one experiment that is real time on this machine. A decision is one call of the \
+         manager, with the plan that comes of it, as a node makes it: it takes the layout in \
+         which nobody moves, and a better one is searched for by a thread of its own, for whose \
+         search nobody waits (`search_us`), and taken when it is found (`take_us`, with what is \
+         copied for the search). The models of DymGPU's rules place anew in the call. `look` is \
+         the periodic one in which a vGPU is found idle, `wake` is that vGPU's, `destroy` and \
+         `create` are another's. `decision_us_max` is the largest median of all events and \
+         placements, `decision_us_worst` the longest single call, with whatever else the machine \
+         ran in its middle. Beyond {} vGPUs `exact` takes the best of a bounded number of \
+         layouts, without a search or a proof. `place_15` is 15 vGPUs on {REGION} slots; \
+         `place_all` of `scores` is no decision that anybody takes.",
         memory::SEARCHED_MAX
     ));
     outcome
