@@ -2,6 +2,7 @@
 //! device with too few slots, and check all of it in every turn. Copies to and from the device are
 //! operations: they go by its physical table.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
@@ -98,6 +99,11 @@ fn survives<T>(act: impl FnOnce() -> T, frames: &Mutex<Frames>, terms: Terms) ->
     })
 }
 
+thread_local! {
+    /// For the negative control: a daemon takes over what a dead one noted of its slots, too.
+    static BELIEVES: Cell<bool> = const { Cell::new(false) };
+}
+
 /// A daemon takes over from a dead one: it has nothing but what workers have.
 fn succeed(frames: &Mutex<Frames>, terms: Terms) {
     let mut frames = frames.lock().unwrap();
@@ -112,6 +118,10 @@ fn succeed(frames: &Mutex<Frames>, terms: Terms) {
         next.adopt_files(vgpu, files.frames, &table).unwrap();
     }
     next.rebuild(&(1..=VGPUS).collect::<Vec<u32>>()).unwrap();
+    if BELIEVES.get() {
+        let dead = frames.residency().lock();
+        next.residency().lock().board.believe(&dead.board);
+    }
     *frames = next;
 }
 
@@ -364,8 +374,8 @@ fn skipped_copies_of_one_slot_are_noticed() {
 #[test]
 fn a_daemon_that_is_killed_anywhere_in_a_switch_loses_nothing() {
     let all = weft_sched::memory::NAMES.iter().copied().chain([DEMAND]);
-    for (placement, entry_ns) in all.flat_map(|name| [(name, 0), (name, 1)]) {
-        let mut bed = bed_of(placement, SLOTS, entry_ns);
+    for (placement, slots) in all.flat_map(|name| [(name, SLOTS), (name, 1)]) {
+        let mut bed = bed(placement, slots);
         (0..20).for_each(|turn| assert_eq!(bed.turn(), Ok(()), "{placement}, turn {turn}"));
         for point in 0..60 {
             let first = Arc::clone(bed.frames.lock().unwrap().residency());
@@ -383,6 +393,22 @@ fn a_daemon_that_is_killed_anywhere_in_a_switch_loses_nothing() {
             (0..4).for_each(|who| assert_eq!(bed.tenants[who].check(), Ok(()), "{placement}"));
         }
     }
+}
+
+/// The negative control: the dead daemon notes whose a slot is before it has written all of its
+/// entries, and a successor that went by that would not write them.
+#[test]
+fn a_successor_that_believed_a_dead_daemon_would_lose_memory() {
+    BELIEVES.set(true);
+    let loses = |point| {
+        // Where there is one slot, the successor deals out the same one.
+        let mut bed = bed("scores", 1);
+        (0..20).for_each(|turn| assert_eq!(bed.turn(), Ok(()), "turn {turn}"));
+        let first = Arc::clone(bed.frames.lock().unwrap().residency());
+        first.lock().board.fault = Fault::Kill(point);
+        (0..40).any(|_| bed.turn().is_err())
+    };
+    assert!((0..30).any(loses), "no kill at any of 30 points was noticed");
 }
 
 /// A turn begins with an operation on some part, which is drawn: nothing is learned from turns, and
