@@ -63,15 +63,18 @@ fn begun(node: &Node) -> (String, Instant, Duration) {
 }
 
 /// Kills within a switch, and says how many had to die for it: who was killed too late for that is
-/// not counted.
-fn kill_within_a_switch(node: &mut Node, mut kill: impl FnMut(&mut Node, &str)) -> usize {
+/// not counted. `kill` says whether there was somebody to kill: a dead one's worker may switch yet.
+fn kill_within_a_switch(node: &mut Node, mut kill: impl FnMut(&mut Node, &str) -> bool) -> usize {
     let mut killed = 0;
     eventually("a kill within a switch", || {
+        if node.pid() == 0 {
+            // The daemon was killed, and too late.
+            node.launch();
+        }
         let (whose, began, takes) = begun(node);
-        if began.elapsed() > takes / 2 {
+        if began.elapsed() > takes / 2 || !kill(node, &whose) {
             return false;
         }
-        kill(node, &whose);
         killed += 1;
         began.elapsed() < takes
     });
@@ -82,10 +85,10 @@ fn sessions(node: &Node) -> u32 {
     node.admin().list().unwrap().iter().map(|vgpu| vgpu.sessions).sum()
 }
 
-/// The tenant of a vGPU, taken out.
-fn take(tenants: &mut Vec<Tenant>, name: &str) -> Tenant {
-    let place = tenants.iter().position(|tenant| tenant.name == name).unwrap();
-    tenants.remove(place)
+/// The tenant of a vGPU, taken out, if it lives.
+fn take(tenants: &mut Vec<Tenant>, name: &str) -> Option<Tenant> {
+    let place = tenants.iter().position(|tenant| tenant.name == name)?;
+    Some(tenants.remove(place))
 }
 
 fn all_are_killed_in_switches(placement: &str, disk: Option<&Disk>) {
@@ -95,17 +98,24 @@ fn all_are_killed_in_switches(placement: &str, disk: Option<&Disk>) {
     for _ in 0..2 {
         kill_within_a_switch(&mut node, |node, _| {
             node.kill();
-            node.launch();
+            true
         });
+        node.launch();
     }
     // The program whose switch it is, and the worker that waits for it.
-    kill_within_a_switch(&mut node, |_, name| take(&mut tenants, name).program.kill());
+    kill_within_a_switch(&mut node, |_, name| {
+        take(&mut tenants, name).is_some_and(|mut tenant| {
+            tenant.program.kill();
+            true
+        })
+    });
     eventually("the dead to be gone", || sessions(&node) as usize == tenants.len());
     let mut told = Vec::new();
     let killed = kill_within_a_switch(&mut node, |_, name| {
-        let tenant = take(&mut tenants, name);
+        let Some(tenant) = take(&mut tenants, name) else { return false };
         kill_process(Pid::from_raw(tenant.worker.cast_signed()).unwrap(), Signal::KILL).unwrap();
         told.push(tenant.program);
+        true
     });
     assert_eq!(told.len(), killed);
     for program in &mut told {
