@@ -194,6 +194,27 @@ const BENCHES: [Bench; 20] = [
                 AtLeast(2.0),
             ),
             Row("over_swap_4x_fits_modelled", "the same, DymGPU's cost of an entry", AtLeast(2.0)),
+            Row("over_swap_4x_fits_memcpy", "the same, what copying takes here", AtLeast(2.0)),
+            Row(
+                "over_swap_of_1s_4x_exceeds_contents",
+                "over swap in turns of 1 s, nothing stays, contents swapped",
+                AtLeast(1.0),
+            ),
+            Row(
+                "of_1s_over_swap_of_1s_4x_exceeds_contents",
+                "the same, both in turns of 1 s",
+                AtLeast(1.0),
+            ),
+            Row(
+                "over_swap_of_1s_4x_fits_contents",
+                "over swap in turns of 1 s, working sets fit, contents swapped",
+                AtLeast(2.0),
+            ),
+            Row(
+                "ahead_over_own_4x_exceeds_modelled",
+                "4x, nothing stays: slots written ahead over not, DymGPU's cost",
+                Told,
+            ),
             Row("over_demand_4x_exceeds_contents", "over demand paging, nothing stays", Told),
             Row("verified", "every program found its memory", AtLeast(1.0)),
         ],

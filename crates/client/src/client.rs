@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use weft_ring::Loss;
 use weft_wire::{Status, id};
 
+use crate::advice::Advised;
 use crate::attach::{self, AttachError, DirectSession, Established};
 use crate::capture::Captures;
 use crate::config::{Config, visible_devices};
@@ -52,6 +53,7 @@ pub struct Client {
     pub(crate) links: Table<LinkState>,
     pub(crate) pool_choice: PoolChoice,
     pub(crate) ranges: Ranges,
+    pub(crate) advised: Advised,
     pub(crate) thread_streams: ThreadStreams,
     pub(crate) captures: Captures,
     pub(crate) user_objects: Arc<UserObjects>,
@@ -126,6 +128,7 @@ impl Client {
             links: Table::new(INDEX_MAX),
             pool_choice: PoolChoice::default(),
             ranges: Ranges::default(),
+            advised: Advised::default(),
             thread_streams: ThreadStreams::default(),
             captures: Captures::default(),
             user_objects: Arc::new(UserObjects::new()),

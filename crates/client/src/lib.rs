@@ -11,6 +11,7 @@
 //!
 //! Nothing here needs a thread-local destructor, and no call panics on what an application passes.
 
+mod advice;
 pub mod attach;
 mod capture;
 mod client;
@@ -52,6 +53,7 @@ mod transport;
 mod user_object;
 mod virtual_memory;
 
+pub use advice::{Advice, Location};
 pub use attach::{AttachError, DirectSession};
 pub use capture::CaptureInfo;
 pub use client::Client;

@@ -213,6 +213,7 @@ impl Client {
         let unpin = Command::PinnedRange { address: range.start, bytes, used: 0 };
         let session = self.home(range.context)?;
         let unpinned = session.submit(&unpin);
+        self.advised.forget(range.start..range.start.saturating_add(range.bytes));
         let given = match session.pinned.is_placed(range.start) {
             true => session.give_managed(range.start),
             false => session.give_window(range.start),

@@ -27,8 +27,9 @@ const COSTS: [Cost; 3] = [
     // A page of 4 KiB out and one in, at 16 GB/s: what a discrete GPU that swaps contents has.
     Cost { name: "contents", entry_ns: 512 },
 ];
-/// Who says which part is in which slot: Weft's own way first.
-const WAYS: [&str; 4] = ["exact", "whole", "scores", "demand"];
+/// Who says which part is in which slot: Weft's own way first, and last the one that writes slots
+/// ahead of switches, which only a device can that copies beside its kernels: as the paper's does.
+const WAYS: [&str; 5] = ["exact", "whole", "scores", "demand", "pipelined"];
 /// The longest quantum that a node takes, for a swap like nvshare's, which has turns of 30 s.
 const LONG_QUANTUM_US: &str = "1000000";
 /// Runs of the engine's kernels on either side, side by side.
@@ -39,6 +40,18 @@ const ENGINE_RUNS_QUICK: usize = 3;
 struct Cost {
     name: &'static str,
     entry_ns: u64,
+}
+
+impl Cost {
+    /// Whether slots written ahead are beside the other ways.
+    fn writes_ahead(self) -> bool {
+        self.name == "modelled"
+    }
+
+    /// The ways that are compared at this cost.
+    fn ways(self) -> &'static [&'static str] {
+        if self.writes_ahead() { &WAYS } else { &WAYS[..4] }
+    }
 }
 
 /// What tenants have and do.
@@ -143,23 +156,28 @@ fn compare(
     document: &mut Document,
 ) -> Result<f64> {
     let label = format!("{}x_{}_{}", load.times, load.name, cost.name);
+    let ways = cost.ways();
     // Of each way, by round.
     let mut rates = WAYS.map(|_| Vec::new());
-    for step in 0..windows.rounds * WAYS.len() {
+    for step in 0..windows.rounds * ways.len() {
         // Another way is first in each round.
-        let index = (step + step / WAYS.len()) % WAYS.len();
-        let run = contend(context, load, (WAYS[index], cost.entry_ns, None), windows)?;
-        document.row(row(&label, WAYS[index], &run));
+        let index = (step + step / ways.len()) % ways.len();
+        let run = contend(context, load, (ways[index], cost.entry_ns, None), windows)?;
+        document.row(row(&label, ways[index], &run));
         rates[index].push(median(&run.rates));
     }
-    let [own, whole, scores, demand] = &rates;
+    let [own, whole, scores, demand, ahead] = &rates;
     document.figure(format!("blocks_per_s_{label}"), median(own));
-    for (way, rates) in WAYS.into_iter().zip(&rates).skip(1) {
+    for (way, rates) in ways.iter().zip(&rates).skip(1) {
         document.baseline(format!("blocks_per_s_{label}_{way}"), median(rates));
     }
     let over_swap = beside(document, &format!("over_swap_{label}"), own, whole);
     beside(document, &format!("over_scores_{label}"), own, scores);
     beside(document, &format!("over_demand_{label}"), own, demand);
+    if cost.writes_ahead() {
+        beside(document, &format!("ahead_over_own_{label}"), ahead, own);
+        beside(document, &format!("ahead_over_swap_{label}"), ahead, whole);
+    }
     if cost.name == "contents" {
         let long = Some(LONG_QUANTUM_US);
         // Each tenant has a turn in each window.
@@ -189,12 +207,13 @@ fn beside(document: &mut Document, name: &str, one: &[f64], other: &[f64]) -> f6
 }
 
 fn row(load: &str, way: &str, seen: &Seen) -> Value {
-    let MemoryReport { switches, copied_slots, copied_entries, faults, replaced_parts, .. } =
+    let MemoryReport { switches, copied_slots, ahead_slots, copied_entries, faults, .. } =
         seen.memory;
+    let replaced_parts = seen.memory.replaced_parts;
     json!({
         "load": load, "way": way, "blocks_per_s": seen.rates, "switches": switches,
         "copied_slots": copied_slots, "copied_entries": copied_entries, "faults": faults,
-        "replaced_parts": replaced_parts,
+        "replaced_parts": replaced_parts, "ahead_slots": ahead_slots,
     })
 }
 

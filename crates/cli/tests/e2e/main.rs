@@ -34,4 +34,5 @@ mod sessions;
 mod shares;
 mod support;
 mod swap;
+mod switching;
 mod tasks;

@@ -1,6 +1,7 @@
 //! Devices that lend more memory than they have, to unmodified programs that keep watch over
 //! theirs: `resident` changes and checks its memory until it is told to end.
 
+use rustix::process::{Pid, Signal, kill_process};
 use weft_node::admin::MemoryReport;
 
 use crate::support::{
@@ -78,28 +79,6 @@ fn what_is_not_lent_is_a_clear_error() {
     is_intact(&mut holder);
 }
 
-#[test]
-fn who_dies_while_memory_is_switched_takes_nothing_from_others() {
-    let mut node = Node::start(SMALL);
-    let mut programs: Vec<Conversation> =
-        ["a", "b", "c", "d"].iter().map(|vgpu| resident(&node, vgpu, 12)).collect();
-    for _ in 0..3 {
-        run_until_copied(&node, 50);
-        node.kill();
-        node.launch();
-    }
-    run_until_copied(&node, 50);
-    programs.remove(1).kill();
-    run_until_copied(&node, 20);
-    let sessions = |node: &Node| {
-        let list = node.admin().list().unwrap();
-        list.iter().map(|vgpu| vgpu.sessions).sum::<u32>()
-    };
-    eventually("the dead one to be gone", || sessions(&node) == 3);
-    run_until_copied(&node, 20);
-    programs.iter_mut().for_each(is_intact);
-}
-
 /// Programs at once, each of which must succeed: what they printed, and the most memory that all
 /// vGPUs had meanwhile.
 fn all_at_once(node: &Node, programs: Vec<std::process::Command>) -> (Vec<String>, u64) {
@@ -164,8 +143,85 @@ fn programs_with_two_and_four_times_the_devices_memory_lose_nothing_under_any_pl
     }
 }
 
+/// Signals a program.
+fn signal(program: &Conversation, signal: Signal) {
+    let pid = Pid::from_raw(program.child.id().cast_signed()).unwrap();
+    kill_process(pid, signal).unwrap();
+}
+
+/// An unmodified program that is stopped while it has so much device memory. One that ended before
+/// that was seen is run again.
+fn held_with_its_memory(node: &Node, (name, size): (&str, u64), bytes: u64) -> Conversation {
+    let used = || {
+        let vgpus = memory(node).vgpus;
+        vgpus.iter().find(|vgpu| vgpu.name == name).map_or(0, |vgpu| vgpu.used_bytes)
+    };
+    let start = || {
+        let flags = ["--name", name, "--memory", "24MiB"];
+        Conversation::start(node.run(&flags, &program(name), &[&size.to_string()]))
+    };
+    let mut running = start();
+    eventually("a program to have its memory", || {
+        if let Some(status) = running.child.try_wait().unwrap() {
+            assert!(status.success(), "{name}: {status}");
+            running = start();
+        }
+        if used() < bytes {
+            return false;
+        }
+        signal(&running, Signal::STOP);
+        let has_all = used() >= bytes && running.child.try_wait().unwrap().is_none();
+        if !has_all {
+            signal(&running, Signal::CONT);
+        }
+        has_all
+    });
+    running
+}
+
+/// What a program prints up to its verdict; it must succeed.
+fn verdict(program: &mut Conversation) {
+    while !program.line().contains("PASSED") {}
+    assert!(program.wait().success());
+}
+
+/// Eight slots, of which the programs have two and four times as many at one moment: they are
+/// stopped until all have their memory, and then go on beside others.
 #[test]
-fn unmodified_clients_with_many_times_the_devices_memory_compute_what_they_should() {
+fn unmodified_clients_with_two_and_four_times_eight_slots_compute_what_they_should() {
+    for (times, placement) in [(2, "exact"), (4, "exact"), (4, "pipelined"), (4, "demand")] {
+        let (lent, placed) = (
+            format!("device.oversubscribe={}", times + 1),
+            format!("device.placement={placement}"),
+        );
+        let slots = ["device.memory=8MiB", "device.slot=1MiB", &lent, &placed];
+        let node = Node::start(&slots);
+        // Sums, a reduction and a histogram: 4, 2 and 3 MiB of each size.
+        let examples = [("vector_add", 350_000, 4), ("reduction", 1 << 19, 2)];
+        let examples = examples.into_iter().chain([("histogram", 3 << 20, 3)]);
+        let mut programs: Vec<Conversation> = examples
+            .map(|(name, size, mebibytes)| {
+                held_with_its_memory(&node, (name, times * size), (times * mebibytes) << 20)
+            })
+            .collect();
+        let used = node.admin().stats().unwrap().devices[0].memory_used_bytes;
+        assert!(used >= times * (8 << 20), "{placement}: {used} bytes at once of {times} x 8 MiB");
+        let train = root().join("examples/python/train.py");
+        let flags = ["--name", "train", "--memory", "4MiB"];
+        let mut training = node.run(&flags, &python(), &[train.to_str().unwrap(), "1"]);
+        training.env("DEV", "CUDA:PTX");
+        let training = std::thread::spawn(move || success(training));
+        programs.iter().for_each(|program| signal(program, Signal::CONT));
+        programs.iter_mut().for_each(verdict);
+        let text = training.join().unwrap();
+        assert!(text.contains("\"verified\": true"), "{placement}: {text}");
+        let copied = memory(&node).copied_slots;
+        assert!(copied > times * 8, "{placement}: {copied} slots copied at {times} times");
+    }
+}
+
+#[test]
+fn unmodified_clients_that_share_one_slot_compute_what_they_should() {
     let settings = ["device.memory=1MiB", "device.slot=1MiB", "device.oversubscribe=64"];
     let node = Node::start(&settings);
     // The first one alone has 4.6 MiB.
@@ -191,30 +247,6 @@ fn unmodified_clients_with_many_times_the_devices_memory_compute_what_they_shoul
     let passed = |text: &&String| text.contains("PASSED") || text.contains("\"verified\": true");
     assert_eq!(texts.iter().filter(passed).count(), 7, "{texts:?}");
     assert!(most >= 4 << 20, "at most {most} bytes at once: not four times the device");
-}
-
-#[test]
-fn a_worker_that_dies_while_memory_is_switched_takes_nothing_from_others() {
-    for placement in ["exact", "pipelined", "demand"] {
-        let placed = format!("device.placement={placement}");
-        let node = Node::start(&[SMALL, &[&placed]].concat());
-        let mut programs: Vec<Conversation> =
-            ["a", "b", "c", "d"].iter().map(|vgpu| resident(&node, vgpu, 12)).collect();
-        run_until_copied(&node, 50);
-        let victim = node.workers()[0].cast_signed();
-        let victim = rustix::process::Pid::from_raw(victim).unwrap();
-        rustix::process::kill_process(victim, rustix::process::Signal::KILL).unwrap();
-        run_until_copied(&node, 50);
-        let mut lost = Vec::new();
-        eventually("its program to be told", || {
-            let ended = |program: &mut Conversation| program.child.try_wait().unwrap().is_some();
-            lost = (0..4).filter(|place| ended(&mut programs[*place])).collect();
-            !lost.is_empty()
-        });
-        assert_eq!(lost.len(), 1, "{placement}");
-        drop(programs.remove(lost[0]));
-        programs.iter_mut().for_each(is_intact);
-    }
 }
 
 #[test]

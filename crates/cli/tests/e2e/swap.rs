@@ -1,4 +1,4 @@
-//! Devices whose memory lies in files: a full disk, and who dies.
+//! Devices whose memory lies in files: a full disk, and a real one. Who dies: `switching.rs`.
 
 use std::path::Path;
 use std::process::Command;
@@ -6,10 +6,10 @@ use std::process::Command;
 use crate::support::{Conversation, Node, eventually, finish, is_root, program, success, text_of};
 
 /// A disk of so many MiB.
-struct Disk(tempfile::TempDir);
+pub(crate) struct Disk(tempfile::TempDir);
 
 impl Disk {
-    fn new(mebibytes: u32) -> Self {
+    pub(crate) fn new(mebibytes: u32) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let mut mount = Command::new("mount");
         mount.args(["-t", "tmpfs", "-o", &format!("size={mebibytes}m"), "weft-swap"]);
@@ -18,11 +18,11 @@ impl Disk {
         Self(dir)
     }
 
-    fn path(&self) -> &Path {
+    pub(crate) fn path(&self) -> &Path {
         self.0.path()
     }
 
-    fn used_bytes(&self) -> u64 {
+    pub(crate) fn used_bytes(&self) -> u64 {
         let stat = rustix::fs::statvfs(self.path()).unwrap();
         (stat.f_blocks - stat.f_bfree) * stat.f_frsize
     }
@@ -60,11 +60,41 @@ fn is_intact(mut program: Conversation) {
     assert!(program.wait().success(), "{said}");
 }
 
-fn run_until_copied(node: &Node, slots: u64) {
-    let copied = || node.admin().stats().unwrap().devices[0].memory.copied_slots;
-    let before = copied();
-    eventually("slots to be copied", || copied() > before + slots);
+/// A file system of a disk, where pages have blocks, and not one of the host's memory.
+#[test]
+fn programs_on_a_file_system_of_a_disk_lose_nothing_and_leave_room() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let magic = rustix::fs::statfs(dir.path()).unwrap().f_type;
+    if magic == TMPFS_MAGIC {
+        return;
+    }
+    let swap_dir = format!("device.swap_dir={}", dir.path().display());
+    let slots = ["device.memory=16MiB", "device.slot=1MiB", "device.oversubscribe=4", &swap_dir];
+    let node = Node::start(&slots);
+    let kept = files_in(&node, dir.path());
+    let programs: Vec<Conversation> =
+        ["a", "b", "c"].iter().map(|vgpu| started(&node, vgpu, 12)).collect();
+    let (files, blocks) = files_in(&node, dir.path());
+    assert!(files >= kept.0 + 3 && blocks >= 36 << 20, "{files} files of {blocks} bytes");
+    programs.into_iter().for_each(is_intact);
+    node.wait_until_empty();
+    eventually("their files to be gone", || files_in(&node, dir.path()).1 < 1 << 20);
 }
+
+/// Files of a daemon that lie in a directory without a name, and the bytes that they take there.
+fn files_in(node: &Node, dir: &Path) -> (usize, u64) {
+    let open = std::fs::read_dir(format!("/proc/{}/fd", node.pid())).unwrap().flatten();
+    let lies_there = open
+        .filter(|file| std::fs::read_link(file.path()).is_ok_and(|target| target.starts_with(dir)));
+    // Of files that are closed meanwhile nothing is told.
+    let files = lies_there.filter_map(|file| std::fs::metadata(file.path()).ok());
+    let bytes: Vec<u64> =
+        files.map(|file| std::os::unix::fs::MetadataExt::blocks(&file) * 512).collect();
+    (bytes.len(), bytes.iter().sum())
+}
+
+/// `TMPFS_MAGIC`.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 #[test]
 fn a_full_disk_is_out_of_memory_and_who_ends_makes_room() {
@@ -83,24 +113,4 @@ fn a_full_disk_is_out_of_memory_and_who_ends_makes_room() {
     node.wait_until_empty();
     eventually("room on the disk", || disk.used_bytes() < 1 << 20);
     is_intact(started(&node, "second", 20));
-}
-
-#[test]
-fn who_dies_while_memory_is_on_a_disk_takes_nothing_from_others() {
-    if !is_root() {
-        return;
-    }
-    let disk = Disk::new(64);
-    let mut node = node(&disk);
-    let mut programs: Vec<Conversation> =
-        ["a", "b", "c"].iter().map(|vgpu| started(&node, vgpu, 12)).collect();
-    run_until_copied(&node, 50);
-    node.kill();
-    node.launch();
-    run_until_copied(&node, 50);
-    programs.remove(0).kill();
-    run_until_copied(&node, 20);
-    programs.into_iter().for_each(is_intact);
-    node.wait_until_empty();
-    eventually("room on the disk", || disk.used_bytes() < 1 << 20);
 }

@@ -29,6 +29,7 @@ codes! {
     CUmemAllocationType,
     CUmemPool_attribute,
     CUmem_advise,
+    CUmem_range_attribute,
     CUmemorytype,
     CUmoduleLoadingMode,
     CUpointer_attribute,

@@ -6,9 +6,12 @@ use serde::Serialize;
 use toml::{Table, Value};
 use weft_device::soft::{Geometry, SoftBackend};
 use weft_device::{Backend as _, BackendConfig, DeviceName};
-use weft_sched::memory::{Brings, DEMAND, PlacementId, UnknownPlacement};
+use weft_sched::memory::{Brings, DEMAND, MonitorConfig, PERIOD_NS, PlacementId, UnknownPlacement};
 
-use super::{ByteSize, ConfigError, NAME_RULE, check, check_size, invalid, is_vgpu_name};
+use super::{
+    ByteSize, ConfigError, NAME_RULE, check, check_size, invalid, is_vgpu_name,
+    machine_memory_bytes,
+};
 
 /// Memory of a software device unless configured otherwise, in bytes.
 const SOFT_MEMORY_BYTES: u64 = 4 << 30;
@@ -18,6 +21,9 @@ const SLOT_BYTES: u64 = 64 << 20;
 
 /// Most bytes of memory for each byte that a device has.
 const OVERSUBSCRIBE_MAX: u64 = 64;
+
+/// The longest time that its memory's monitor may be told, in seconds: a day.
+const WATCHED_MAX_S: u64 = 86_400;
 
 /// The placement unless configured otherwise.
 const PLACEMENT: &str = "exact";
@@ -94,6 +100,14 @@ pub struct DeviceConfig {
     pub oversubscribe: Option<u64>,
     /// What each entry that a switch copies is said to take, in ns; 0 for what it takes.
     pub switch_entry_ns: u64,
+    /// A vGPU without work that used the device last so long ago has no place, in seconds; 20
+    /// unless configured.
+    pub idle_s: Option<u64>,
+    /// How much each vGPU uses the device is averaged over so long, in seconds; 20 unless
+    /// configured.
+    pub window_s: Option<u64>,
+    /// So often somebody looks whether another layout is better, in seconds; 20 unless configured.
+    pub period_s: Option<u64>,
     /// Where the system swaps device memory to that the host has no room for; it stays in the
     /// host's memory if absent.
     pub swap_dir: Option<PathBuf>,
@@ -118,10 +132,28 @@ impl DeviceConfig {
         Geometry::new(self.memory_bytes(), self.lent_bytes(), slot_bytes)
     }
 
+    /// When a vGPU is idle, and over how long its use is averaged.
+    pub(crate) fn monitor(&self) -> MonitorConfig {
+        let MonitorConfig { idle_ns, window_ns } = MonitorConfig::default();
+        MonitorConfig {
+            idle_ns: self.idle_s.map_or(idle_ns, in_ns),
+            window_ns: self.window_s.map_or(window_ns, in_ns),
+        }
+    }
+
+    /// Time between two looks whether another layout is better, in ns.
+    pub(crate) fn period_ns(&self) -> u64 {
+        self.period_s.map_or(PERIOD_NS, in_ns)
+    }
+
     /// Who lies in which of its slots.
     pub(crate) fn dealing(&self) -> Result<Dealing, UnknownPlacement> {
         Dealing::by_name(self.placement.as_deref().unwrap_or(PLACEMENT))
     }
+}
+
+const fn in_ns(seconds: u64) -> u64 {
+    seconds.saturating_mul(1_000_000_000)
 }
 
 /// What the devices of a node are called that have no name of their own: `gpu0`, `gpu1`, …
@@ -178,6 +210,24 @@ pub(super) fn check_all(devices: &[DeviceConfig]) -> Result<(), ConfigError> {
         device.backend.check().map_err(|message| invalid(&format!("{key}.{message}")))?;
         check_slots(&key, device)?;
     }
+    check_host(devices, machine_memory_bytes())
+}
+
+/// Memory that devices lend and do not have lies in the host's, unless it is swapped to files: no
+/// more is lent than there is. Less may be free when it is touched; then the system decides.
+fn check_host(devices: &[DeviceConfig], host_bytes: u64) -> Result<(), ConfigError> {
+    let is_in_memory = |device: &&DeviceConfig| {
+        device.oversubscribe.is_some_and(|times| times > 1) && device.swap_dir.is_none()
+    };
+    let lent = devices.iter().filter(is_in_memory).map(DeviceConfig::lent_bytes);
+    let lent_bytes = lent.fold(0, u64::saturating_add);
+    if lent_bytes > host_bytes {
+        let [lent, host] = [lent_bytes, host_bytes].map(ByteSize);
+        return Err(invalid(&format!(
+            "device.oversubscribe: {lent} would be lent, and the host has {host}; lend less, or \
+             set device.swap_dir to a directory on a disk"
+        )));
+    }
     Ok(())
 }
 
@@ -198,6 +248,13 @@ fn check_slots(key: &str, device: &DeviceConfig) -> Result<(), ConfigError> {
                 "{key}.oversubscribe: a `{kind}` device has no more than its memory; only a \
                  software device lends more"
             )));
+        }
+    }
+    let watched =
+        [("idle_s", device.idle_s), ("window_s", device.window_s), ("period_s", device.period_s)];
+    for (name, seconds) in watched {
+        if let Some(seconds) = seconds {
+            check(&format!("{key}.{name}"), seconds, 1, WATCHED_MAX_S)?;
         }
     }
     if device.swap_dir.is_some() && device.backend.kind() != SoftBackend::KIND {
@@ -222,11 +279,13 @@ mod table {
     use super::{BackendConfig, DeviceConfig, KIND_UNLESS_TOLD};
 
     /// Keys of every device, besides those of backends.
-    const COMMON: [&str; 12] = [
+    const COMMON: [&str; 15] = [
+        "idle_s",
         "kind",
         "memory",
         "name",
         "oversubscribe",
+        "period_s",
         "placement",
         "policy",
         "pool",
@@ -235,6 +294,7 @@ mod table {
         "swap_dir",
         "switch_entry_ns",
         "trust_tenants",
+        "window_s",
     ];
 
     struct Key(String);
@@ -272,10 +332,12 @@ mod table {
             let (mut kind, mut settings) = (KIND_UNLESS_TOLD.to_owned(), Table::new());
             while let Some(Key(key)) = map.next_key()? {
                 match key.as_str() {
+                    "idle_s" => device.idle_s = map.next_value()?,
                     "kind" => kind = map.next_value()?,
                     "memory" => device.memory = map.next_value()?,
                     "name" => device.name = map.next_value()?,
                     "oversubscribe" => device.oversubscribe = map.next_value()?,
+                    "period_s" => device.period_s = map.next_value()?,
                     "placement" => device.placement = map.next_value()?,
                     "policy" => device.policy = map.next_value()?,
                     "pool" => device.pool = map.next_value()?,
@@ -284,6 +346,7 @@ mod table {
                     "swap_dir" => device.swap_dir = map.next_value()?,
                     "switch_entry_ns" => device.switch_entry_ns = map.next_value()?,
                     "trust_tenants" => device.trust_tenants = map.next_value()?,
+                    "window_s" => device.window_s = map.next_value()?,
                     _ => {
                         settings.insert(key, map.next_value::<Value>()?);
                     }

@@ -42,6 +42,10 @@ fn an_error_names_the_key_and_what_is_allowed() {
         ("scheduling.quantum", "5", "quantum|quantum_us"),
         ("device.clock", "fast", "clock|fast|real|paced"),
         ("device.memory", "many", "memory|many|512MiB"),
+        ("device.idle_s", "0", "device.idle_s|1|86400"),
+        ("device.window_s", "86401", "device.window_s|1|86400"),
+        ("device.period_s", "0", "device.period_s|1|86400"),
+        ("device.period_s", "soon", "period_s|soon"),
         ("metrics.listen", "0.0.0.0:1", "metrics.listen|127.0.0.1"),
         ("sockets.tenant_mode", "rw", "tenant_mode|octal"),
         ("sockets.admin_mode", "999", "admin_mode|octal"),
@@ -60,6 +64,33 @@ fn an_error_names_the_key_and_what_is_allowed() {
             assert!(message.contains(word), "{key}: no `{word}` in: {message}");
         }
     }
+}
+
+#[test]
+fn no_more_is_lent_than_the_host_has_unless_it_is_swapped_to_a_disk() {
+    let slot = ("device.slot", "1GiB");
+    let much = [("device.memory", "256GiB"), slot, ("device.oversubscribe", "64")];
+    let message = load(&much).unwrap_err().to_string();
+    for word in ["device.oversubscribe", "16TiB", "the host has", "device.swap_dir"] {
+        assert!(message.contains(word), "no `{word}` in: {message}");
+    }
+    let swapped = [&much[..], &[("device.swap_dir", "/var/lib/weft/swap")]].concat();
+    assert_eq!(load(&swapped).unwrap().devices[0].lent_bytes(), 16 << 40);
+    let little = [("device.memory", "16MiB"), ("device.oversubscribe", "64")];
+    assert_eq!(load(&little).unwrap().devices[0].lent_bytes(), 1 << 30);
+    // What nobody oversubscribes is as it was.
+    load(&much[..2]).unwrap();
+}
+
+#[test]
+fn a_devices_monitor_is_told_its_times_and_has_the_papers_otherwise() {
+    let times = |settings: &[(&str, &str)]| {
+        let device = load(settings).unwrap().devices.remove(0);
+        let monitor = device.monitor();
+        [monitor.idle_ns, monitor.window_ns, device.period_ns()].map(|ns| ns / 1_000_000_000)
+    };
+    let set = [("device.idle_s", "3"), ("device.window_s", "40"), ("device.period_s", "7")];
+    assert_eq!((times(&[]), times(&set)), ([20; 3], [3, 40, 7]));
 }
 
 #[test]

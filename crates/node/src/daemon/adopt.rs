@@ -221,6 +221,8 @@ pub(crate) fn frames(
             dealing: device.config.dealing()?,
             entry_ns: device.config.switch_entry_ns,
             quantum_ns: config.quantum_us(&device.config, device.info.capabilities) * 1_000,
+            monitor: device.config.monitor(),
+            period_ns: device.config.period_ns(),
         };
         let swap_dir = device.config.swap_dir.clone();
         Ok((device.key, Frames::new(terms, device.config.lent_bytes(), physical, swap_dir)?))

@@ -48,50 +48,49 @@ pub(super) struct Dynamic {
 }
 
 impl Dynamic {
-    /// The layout in which nobody old moves, and the one to take instead if there is.
+    /// Puts whoever joined where it lies if nobody old moves; the layout to take instead if there
+    /// is one.
     pub(super) fn by_size(
         &mut self,
         problem: &Problem<'_>,
-        mut kept: Layout,
+        kept: &mut Layout,
         change: Change,
-    ) -> (Layout, Option<Layout>) {
+    ) -> Option<Layout> {
         let anew = size::place(problem);
         let is_anew = match (change, self.pile) {
             (Change::Joined, Some(pile)) => {
                 let slots = last_slots(problem);
-                put_last(&mut kept, pile.start.min(problem.region - slots));
-                slots > pile.overlap && shared_slots(&anew) < shared_slots(&kept)
+                put_last(kept, pile.start.min(problem.region - slots));
+                slots > pile.overlap && shared_slots(&anew) < shared_slots(kept)
             }
             (Change::Joined, None) | (Change::HeldBack, _) => true,
             (Change::Left { had_own, .. }, _) => had_own,
         };
         if !is_anew {
-            return (kept, None);
+            return None;
         }
         self.pile = size::pile(problem);
-        (kept, Some(anew))
+        Some(anew)
     }
 }
 
 /// As [`Dynamic::by_size`].
 pub(super) fn by_utilization(
     problem: &Problem<'_>,
-    mut kept: Layout,
+    kept: &mut Layout,
     change: Change,
-) -> (Layout, Option<Layout>) {
+) -> Option<Layout> {
     match change {
         Change::Joined => {
             let slots = last_slots(problem);
-            let mut others = kept.clone();
-            others.places.pop();
-            let start = free_run(&others, slots).unwrap_or(problem.region - slots);
-            put_last(&mut kept, start);
-            (kept, None)
+            let newcomer = kept.places.pop();
+            let start = free_run(kept, slots).unwrap_or(problem.region - slots);
+            kept.places.extend(newcomer);
+            put_last(kept, start);
+            None
         }
-        Change::Left { due: false, .. } => (kept, None),
-        Change::Left { due: true, .. } | Change::HeldBack => {
-            (kept, Some(utilization::place(problem)))
-        }
+        Change::Left { due: false, .. } => None,
+        Change::Left { due: true, .. } | Change::HeldBack => Some(utilization::place(problem)),
     }
 }
 

@@ -11,6 +11,9 @@ use super::table::{Step, Table};
 use super::{Demand, EVERY_ROUND, Moves, PlaceError, PlacementId, Problem, add_last};
 use crate::key::VgpuKey;
 
+/// Time between two looks at everybody's rate unless told otherwise, in ns: the paper's 20 s.
+pub const PERIOD_NS: u64 = 20_000_000_000;
+
 /// When vGPUs that have a place are moved. `scores` never moves anybody.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Rule {
@@ -33,7 +36,7 @@ pub struct ManagerConfig {
     pub hidden: usize,
     /// When somebody is idle.
     pub monitor: MonitorConfig,
-    /// Time between two looks at everybody's rate, in ns. 20 s in the paper.
+    /// Time between two looks at everybody's rate, in ns.
     pub period_ns: u64,
     /// A quantum in ns: a vGPU's rate is its utilisation in these.
     pub quantum_ns: u64,
@@ -222,7 +225,7 @@ impl Manager {
         if !core::mem::take(&mut self.held_back) {
             return Ok(Replaced::default());
         }
-        self.choose(self.layout.clone(), Change::HeldBack, steps)
+        self.choose(Change::HeldBack, &[], steps)
     }
 
     /// Writes one slot of a vGPU that will run soon, as [`Table::prefetch`].
@@ -283,16 +286,15 @@ impl Manager {
         slots: usize,
         steps: &mut Vec<Step>,
     ) -> Result<Replaced, PlaceError> {
-        let mut demands = self.demands.clone();
-        demands.push(Demand { vgpu, slots, rate: EVERY_ROUND });
-        let mut layout = self.layout.clone();
-        add_last(&self.problem(&demands), &mut layout)?;
-        self.demands = demands;
+        let demand = Demand { vgpu, slots, rate: EVERY_ROUND };
+        // Those before it were accepted.
+        add_last(&self.problem(&[demand]), &mut self.layout)?;
+        self.demands.push(demand);
         self.measure(now_ns);
         if let Some(newcomer) = self.demands.last_mut() {
             newcomer.rate = EVERY_ROUND;
         }
-        self.choose(layout, Change::Joined, steps)
+        self.choose(Change::Joined, &[], steps)
     }
 
     fn dismiss(
@@ -305,50 +307,57 @@ impl Manager {
         let had_own = dynamic::had_own(&self.layout, gone);
         self.demands.retain(|demand| !gone.contains(&demand.vgpu));
         self.measure(now_ns);
-        let layout = without(self.layout.clone(), gone);
-        self.choose(layout, Change::Left { had_own, due }, steps)
+        self.layout = without(core::mem::take(&mut self.layout), gone);
+        self.choose(Change::Left { had_own, due }, gone, steps)
     }
 
-    /// Takes the layout in which nobody was moved, or the one that the rule wants instead. Whoever
-    /// has the turn is not moved: that waits for its end.
+    /// Takes the layout in which nobody was moved, which [`Self::layout`] is already, or the one
+    /// that the rule wants instead. Whoever has the turn is not moved: that waits for its end.
+    /// `gone` have left.
     fn choose(
         &mut self,
-        kept: Layout,
         change: Change,
+        gone: &[VgpuKey],
         steps: &mut Vec<Step>,
     ) -> Result<Replaced, PlaceError> {
-        let problem = self.problem(&self.demands);
-        // A newcomer has nothing to lose yet.
-        let old = kept.places.len() - usize::from(change == Change::Joined);
-        let (kept, fresh) = match (self.config.placement.moves(), self.config.rule) {
-            (Moves::Never, _) => (kept, None),
-            (Moves::Always, _) => {
-                let fresh = self.config.placement.place(&problem)?;
-                (kept, Some(fresh))
-            }
-            (Moves::BySize, Rule::Dymgpu) => self.dynamic.by_size(&problem, kept, change),
-            (Moves::ByUtilization, Rule::Dymgpu) => dynamic::by_utilization(&problem, kept, change),
-            (Moves::BySize | Moves::ByUtilization | Moves::IfItPays, _) => {
-                self.wants_search |= self.config.defers;
-                let fresh = match self.config.defers {
-                    true => None,
-                    false => if_it_pays(&self.config, &problem, &kept, old)?,
-                };
-                (kept, fresh)
-            }
+        let Some(fresh) = self.fresh(change)? else {
+            let forgotten = self.keep(change, gone, steps);
+            return Ok(Replaced { moved: 0, forgotten });
         };
-        let held_back = fresh.as_ref().is_some_and(|fresh| self.moves_resident(fresh, &kept));
-        self.held_back |= held_back;
-        let fresh = fresh.filter(|_| !held_back);
-        let moved = fresh.as_ref().map_or(0, |fresh| moved(fresh, &kept, old).count());
-        let forgotten = self.adopt(fresh.unwrap_or(kept), steps);
+        // A newcomer has nothing to lose yet.
+        let old = self.layout.places.len() - usize::from(change == Change::Joined);
+        let moved = moved(&fresh, &self.layout, old).count();
+        let forgotten = self.adopt(fresh, steps);
         Ok(Replaced { moved, forgotten })
     }
 
-    /// Whether one layout has whoever has the turn elsewhere than another.
-    fn moves_resident(&self, fresh: &Layout, kept: &Layout) -> bool {
+    /// The layout that the rule wants instead of this one, unless that must wait.
+    fn fresh(&mut self, change: Change) -> Result<Option<Layout>, PlaceError> {
+        let problem = self.problem(&self.demands);
+        let kept = &mut self.layout;
+        let fresh = match (self.config.placement.moves(), self.config.rule) {
+            (Moves::Never, _) => None,
+            (Moves::Always, _) => Some(self.config.placement.place(&problem)?),
+            (Moves::BySize, Rule::Dymgpu) => self.dynamic.by_size(&problem, kept, change),
+            (Moves::ByUtilization, Rule::Dymgpu) => dynamic::by_utilization(&problem, kept, change),
+            (Moves::BySize | Moves::ByUtilization | Moves::IfItPays, _) if self.config.defers => {
+                self.wants_search = true;
+                None
+            }
+            (Moves::BySize | Moves::ByUtilization | Moves::IfItPays, _) => {
+                let old = kept.places.len() - usize::from(change == Change::Joined);
+                if_it_pays(&self.config, &problem, kept, old)?
+            }
+        };
+        let held_back = fresh.as_ref().is_some_and(|fresh| self.moves_resident(fresh));
+        self.held_back |= held_back;
+        Ok(fresh.filter(|_| !held_back))
+    }
+
+    /// Whether a layout has whoever has the turn elsewhere than this one.
+    fn moves_resident(&self, fresh: &Layout) -> bool {
         let running = self.table.resident();
-        running.is_some_and(|vgpu| fresh.place(vgpu) != kept.place(vgpu))
+        running.is_some_and(|vgpu| fresh.place(vgpu) != self.layout.place(vgpu))
     }
 
     /// The layout from now on; how many slots must be written again for it.
@@ -356,6 +365,17 @@ impl Manager {
         self.version += 1;
         self.layout = layout;
         self.table.set_layout(&self.layout, steps)
+    }
+
+    /// The same with the layout that there is, of which the table lacks only the change: nobody
+    /// waits while all the others are compared.
+    fn keep(&mut self, change: Change, gone: &[VgpuKey], steps: &mut Vec<Step>) -> usize {
+        self.version += 1;
+        match (change, self.layout.places.last()) {
+            (Change::Joined, Some(newcomer)) => self.table.set_place(newcomer, steps),
+            (Change::Left { .. }, _) => self.table.remove(gone, steps),
+            (Change::Joined, None) | (Change::HeldBack, _) => 0,
+        }
     }
 
     /// What to search a better layout for, if there was a change since the last time.
@@ -377,7 +397,7 @@ impl Manager {
         found: Layout,
         steps: &mut Vec<Step>,
     ) -> Option<Replaced> {
-        if search.version != self.version || self.moves_resident(&found, &self.layout) {
+        if search.version != self.version || self.moves_resident(&found) {
             self.wants_search = true;
             return None;
         }

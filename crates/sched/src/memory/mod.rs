@@ -59,7 +59,7 @@ pub use ahead::{Ahead, Waiting};
 pub use exact::{PROVED_MAX, SEARCHED_MAX, is_proven, searched};
 pub use layout::{Layout, Place, Run};
 pub use ledger::{Ledger, LedgerError, Pages};
-pub use manager::{Manager, ManagerConfig, Replaced, Rule, Search};
+pub use manager::{Manager, ManagerConfig, PERIOD_NS, Replaced, Rule, Search};
 pub use monitor::{Monitor, MonitorConfig};
 pub use paging::{DEMAND, PageIn, Pager};
 pub use succession::{Candidate, successor};

@@ -89,10 +89,34 @@ impl Table {
             self.places.values().filter(|place| !is_same(place)).cloned().collect();
         for Place { vgpu, .. } in &gone {
             self.places.remove(vgpu);
-            self.resident.take_if(|resident| resident == vgpu);
         }
         for (vgpu, place) in fresh {
             self.places.entry(vgpu).or_insert_with(|| place.clone());
+        }
+        self.forget(&gone, steps)
+    }
+
+    /// One vGPU lies there, and everybody else where they lay; as [`Self::set_layout`].
+    pub fn set_place(&mut self, place: &Place, steps: &mut Vec<Step>) -> usize {
+        let old = self.places.insert(place.vgpu, place.clone());
+        let gone: Vec<Place> = old.into_iter().filter(|old| old != place).collect();
+        self.forget(&gone, steps)
+    }
+
+    /// Those have no place any more, and everybody else lies where they lay; as
+    /// [`Self::set_layout`].
+    pub fn remove(&mut self, gone: &[VgpuKey], steps: &mut Vec<Step>) -> usize {
+        let mut gone: Vec<VgpuKey> = gone.to_vec();
+        // In the order in which a whole layout is compared.
+        gone.sort_unstable();
+        let gone: Vec<Place> = gone.iter().filter_map(|vgpu| self.places.remove(vgpu)).collect();
+        self.forget(&gone, steps)
+    }
+
+    /// Saves and forgets what is left in places that are not there any more; how many slots.
+    fn forget(&mut self, gone: &[Place], steps: &mut Vec<Step>) -> usize {
+        for Place { vgpu, .. } in gone {
+            self.resident.take_if(|resident| resident == vgpu);
         }
         // Slots have only what has a place there, so no other one can have lost its owner.
         let mut lost: Vec<usize> = gone.iter().flat_map(|place| self.lost(place)).collect();

@@ -115,17 +115,21 @@ const MANAGED: [(&str, &str, Rule); 8] = [
 
 /// A device's manager with the paper's times.
 fn manager(placement: &str, rule: Rule, monitor: MonitorConfig, region: usize) -> Manager {
-    Manager::new(ManagerConfig {
+    Manager::new(settings(placement, rule, monitor, region))
+}
+
+fn settings(placement: &str, rule: Rule, monitor: MonitorConfig, region: usize) -> ManagerConfig {
+    ManagerConfig {
         placement: memory::by_name(placement).expect("a name of the registry"),
         rule,
         region,
         hidden: HIDDEN,
         monitor,
-        period_ns: 20_000_000_000,
+        period_ns: memory::PERIOD_NS,
         quantum_ns: QUANTUM_NS,
         sigma_ns: None,
         defers: false,
-    })
+    }
 }
 
 fn problem(demands: &[Demand]) -> Problem<'_> {

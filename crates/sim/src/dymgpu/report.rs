@@ -18,6 +18,52 @@ DymGPU's evaluation (Gu et al., Cluster Computing 2019) re-run on the placement 
 `weft_sched::memory` has, and what goes past it. All figures are *simulated* with *modelled* costs \
 unless a row says real time; competitors are *models* of what the paper describes.";
 
+/// What a figure should be.
+#[derive(Clone, Copy)]
+enum Goal {
+    AtMost(f64),
+    AtLeast(f64),
+    /// Told, not judged.
+    Told,
+}
+
+use Goal::{AtLeast, AtMost, Told};
+
+/// A figure, what it is, and its goal.
+const GOALS: [(&str, &str, Goal); 15] = [
+    ("copies_over_scores_15", "copies over gScale's, 15 vGPUs, least by placement", AtMost(0.77)),
+    ("pipelined_efficiency", "efficiency with hidden copies, 15 vGPUs", AtLeast(0.90)),
+    ("scores_efficiency", "efficiency of gScale's model there", Told),
+    ("lag_quanta_over", "quanta of lag more for it", AtMost(1.0)),
+    ("exact_mismatches", "cases in which `exact` is not the best of all layouts", AtMost(0.0)),
+    ("exact_searched_mismatches", "the same without its proof", Told),
+    (
+        "decision_us_max",
+        "decision, 1,000 vGPUs on 10,000 slots, µs, largest median",
+        AtMost(1_000.0),
+    ),
+    ("decision_us_worst", "the longest decision, µs", Told),
+    ("search_us_exact", "search for a better layout there, which nobody waits for, µs", Told),
+    (
+        "switch_time_saved_size_max",
+        "switch time saved, Algorithm 1: the paper's 53 %",
+        AtLeast(0.53),
+    ),
+    ("switch_time_saved_pipelined_max", "the same, `pipelined`", AtLeast(0.53)),
+    (
+        "copies_size_over_scores_least",
+        "copies over gScale's, at best: the paper's 65 %",
+        AtMost(0.65),
+    ),
+    (
+        "speedup_size_max",
+        "programs over gScale's, Algorithm 1, at best: the paper's 1.39",
+        AtLeast(1.39),
+    ),
+    ("speedup_pipelined_max", "the same, `pipelined`", AtLeast(1.39)),
+    ("invariant_violations", "turns in which a vGPU did not find its memory", AtMost(0.0)),
+];
+
 /// Everything that the report shows.
 #[derive(Debug, Serialize)]
 pub struct Report {
@@ -78,6 +124,8 @@ impl Report {
         if self.quick {
             text.push_str("\n**A quick run: short windows, so the figures mean little.**\n");
         }
+        text.push_str("\n## Goals\n");
+        markdown_table(&mut text, &["what", "figure", "value", "goal", "met"], &self.goals());
         text.push_str("\n## The paper beside ours\n");
         markdown_table(&mut text, &["what", "paper", "here"], &self.comparisons());
         text.push_str("\n## Copies per round, re-derived beside ours\n");
@@ -102,6 +150,7 @@ impl Report {
             escape(&self.commit),
             if self.quick { ", a quick run: its figures mean little" } else { "" }
         );
+        table(&mut body, &["what", "figure", "value", "goal", "met"], &self.goals(), true);
         table(&mut body, &["what", "paper", "here"], &self.comparisons(), true);
         body.push_str(
             "<h2>Who has the slots: 15 vGPUs of 384, 704 and 1,024 MiB after two rounds</h2>\n\
@@ -119,6 +168,24 @@ impl Report {
         let title = "<title>Weft: memory placement</title>";
         let old = "<title>Weft: FairGV's evaluation and past it</title>";
         TEMPLATE.replace(old, title).replace("<!--BODY-->", &body)
+    }
+
+    /// What was to be reached. A figure that was not measured is missed.
+    fn goals(&self) -> Vec<Vec<String>> {
+        let row = |(name, what, goal): (&str, &str, Goal)| {
+            let value = self.summary.figures.get(name).copied();
+            let (goal, met) = match goal {
+                AtMost(most) => (format!("≤ {most}"), Some(value.is_some_and(|one| one <= most))),
+                AtLeast(least) => {
+                    (format!("≥ {least}"), Some(value.is_some_and(|one| one >= least)))
+                }
+                Told => (String::new(), None),
+            };
+            let value = value.map_or_else(|| "not measured".to_owned(), number);
+            let met = met.map_or("", |met| if met { "yes" } else { "no" });
+            vec![what.to_owned(), name.to_owned(), value, goal, met.to_owned()]
+        };
+        GOALS.into_iter().map(row).collect()
     }
 
     fn comparisons(&self) -> Vec<Vec<String>> {

@@ -29,6 +29,8 @@ fn scores_move_nobody_and_every_event_is_timed() {
         assert!(of(&format!("decision_us_{event}_scores")) <= of("decision_us_max"));
     }
     assert!(of("decision_us_max") <= of("decision_us_worst"));
+    assert!(of("search_us_exact") > 0.0 && of("take_us_exact") > 0.0);
+    assert!(!speed.figures.contains_key("search_us_scores"), "it moves nobody");
 }
 
 #[test]
@@ -71,6 +73,11 @@ fn the_report_has_every_figure_and_says_what_differs() {
     assert!(!text.contains("(expected"));
     report.summary.figures.insert("copies_size_15".to_owned(), 126.0);
     assert!(report.markdown().contains("126 (expected 127)"));
+    let row = "| copies over gScale's, 15 vGPUs, least by placement | copies_over_scores_15 | ";
+    assert!(text.contains(&format!("{row}0.7697 | ≤ 0.77 | yes |")), "{text}");
+    assert!(text.contains("| decision_us_max | not measured | ≤ 1000 | no |"), "{text}");
+    report.summary.figures.insert("copies_over_scores_15".to_owned(), 0.78);
+    assert!(report.markdown().contains(&format!("{row}0.7800 | ≤ 0.77 | no |")));
     let page = report.html();
     assert!(page.contains("<svg") && !page.contains("src=") && !page.contains("<script"));
     assert!(report.json()["figures"]["copies_over_scores_15"].is_number());

@@ -129,17 +129,17 @@ macro_rules! driver_calls_vmm {
                 input prefetchLocIdxs: *mut usize [numPrefetchLocs], value numPrefetchLocs: usize,
                 value flags: u64, value hStream: CUstream
             ) {}
-            cuMemRangeGetAttribute: cuMemRangeGetAttribute 8000 plain refused (
+            cuMemRangeGetAttribute: cuMemRangeGetAttribute 8000 plain local (
                 out data: *mut c_void [dataSize], value dataSize: usize,
                 value attribute: CUmem_range_attribute, value devPtr: CUdeviceptr,
                 value count: usize
-            ) {}
-            cuMemRangeGetAttributes: cuMemRangeGetAttributes 8000 plain refused (
+            ) {managed::attribute}
+            cuMemRangeGetAttributes: cuMemRangeGetAttributes 8000 plain local (
                 out data: *mut *mut c_void [numAttributes],
                 input dataSizes: *mut usize [numAttributes],
                 input attributes: *mut CUmem_range_attribute [numAttributes],
                 value numAttributes: usize, value devPtr: CUdeviceptr, value count: usize
-            ) {}
+            ) {managed::attributes}
             cuMemRelease: cuMemRelease 10020 plain sync (
                 value handle: CUmemGenericAllocationHandle
             ) {virtual_memory::release}

@@ -559,6 +559,8 @@ mod tests {
             dealing: crate::config::Dealing::by_name("exact").unwrap(),
             entry_ns: 0,
             quantum_ns: 6_000_000,
+            monitor: weft_sched::memory::MonitorConfig::default(),
+            period_ns: weft_sched::memory::PERIOD_NS,
         }
     }
 

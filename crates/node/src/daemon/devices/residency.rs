@@ -14,7 +14,7 @@ use std::time::Instant;
 
 use weft_device::Wanted;
 use weft_device::soft::{Geometry, PhysicalTable, PrivateTable};
-use weft_sched::memory::{Layout, Pages, Search};
+use weft_sched::memory::{Layout, MonitorConfig, Pages, Search};
 
 use self::board::Board;
 use self::paged::Paged;
@@ -33,6 +33,10 @@ pub(crate) struct Terms {
     pub(crate) entry_ns: u64,
     /// A quantum of the device.
     pub(crate) quantum_ns: u64,
+    /// When a vGPU is idle, and over how long its use is averaged.
+    pub(crate) monitor: MonitorConfig,
+    /// Time between two looks whether another layout is better, in ns.
+    pub(crate) period_ns: u64,
 }
 
 /// A question of a worker, when the device is its own.

@@ -39,7 +39,14 @@ pub(super) enum Fault {
     Next,
     /// Those into this slot.
     Slot(usize),
+    /// All are until the daemon is killed: at the point before which there are so many others.
+    Kill(u32),
 }
+
+/// What a thread of the daemon ends with that is killed at a point.
+#[cfg(test)]
+#[derive(Debug)]
+pub(super) struct Killed;
 
 /// What switches cost so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -202,20 +209,63 @@ impl Board {
         if self.is_in(vgpu, part, slot) || !self.members.contains_key(&vgpu) {
             return;
         }
+        self.pass_point();
         // Where it was, its entries are not kept any more, and here those of another are not.
         self.forget(vgpu, |own| own != part);
         let other = self.has.get_mut(slot).and_then(|has| has.replace((vgpu, part)));
+        self.pass_point();
         if let Some((other, lost)) = other {
             self.retract(other, lost);
         }
+        self.pass_point();
         if !self.is_skipped(slot, other.is_some()) {
             self.copy_entries(vgpu, part, slot);
         }
+        self.pass_point();
         let Some(member) = self.members.get(&vgpu) else { return };
         if member.bases.get(&part) == Some(&slot) {
             member.table.set_base(part, Some(slot));
         }
+        self.pass_point();
     }
+
+    /// A point at which a test kills the daemon: one after another of what is written for workers
+    /// to read is before it, and the rest is not.
+    #[cfg(test)]
+    fn pass_point(&mut self) {
+        if let Fault::Kill(points) = &mut self.fault {
+            match points.checked_sub(1) {
+                Some(left) => *points = left,
+                None => std::panic::resume_unwind(Box::new(Killed)),
+            }
+        }
+    }
+
+    #[cfg(not(test))]
+    const fn pass_point(&self) {}
+
+    /// Takes over what another board noted of its slots, which nobody may of a dead daemon's.
+    #[cfg(test)]
+    pub(super) fn believe(&mut self, dead: &Self) {
+        self.has.clone_from(&dead.has);
+    }
+
+    /// The same between any two entries that a switch writes.
+    #[cfg(test)]
+    fn pass_entries(&mut self, vgpu: u32, part: usize, slot: usize) {
+        let Some(table) = self.members.get(&vgpu).map(|member| member.table.clone()) else {
+            return;
+        };
+        if let Fault::Kill(_) = self.fault {
+            for page in self.geometry.pages_of(part) {
+                self.physical.store(slot, page, table.load(page));
+                self.pass_point();
+            }
+        }
+    }
+
+    #[cfg(not(test))]
+    const fn pass_entries(&self, _vgpu: u32, _part: usize, _slot: usize) {}
 
     /// Whether a copy into a slot, in which something was or not, is not to be made.
     #[cfg(test)]
@@ -232,6 +282,7 @@ impl Board {
     }
 
     fn copy_entries(&mut self, vgpu: u32, part: usize, slot: usize) {
+        self.pass_entries(vgpu, part, slot);
         let Some(member) = self.members.get(&vgpu) else { return };
         let used = member.used.get(&part).map_or(0, |used| used.entries);
         let entries = self.physical.copy(slot, part, used, &member.table) as u64;
@@ -279,6 +330,7 @@ impl Board {
             member.table.set_base(*part, is_there.then_some(*slot));
         }
         member.bases = bases;
+        self.pass_point();
     }
 
     /// Whether a slot has this part of the vGPU.

@@ -5,15 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use weft_device::Wanted;
 use weft_sched::VgpuKey;
 use weft_sched::memory::{
-    Brings, Layout, Learned, Manager, ManagerConfig, MonitorConfig, PlacementId, Rule, Search,
-    Step, WorkingSet,
+    Brings, Layout, Learned, Manager, ManagerConfig, PlacementId, Rule, Search, Step, WorkingSet,
 };
 
 use super::board::Board;
 use super::{Dealer, Question, Terms};
-
-/// Time between two looks at how much everybody uses, in ns (DymGPU: 20 s).
-const PERIOD_NS: u64 = 20_000_000_000;
 
 /// What it costs an operation to meet a part that is not there, in ns: it stops, and its worker
 /// asks the daemon and is woken by the answer. An estimate. Copies that cost less are made for any
@@ -38,7 +34,7 @@ pub(super) struct Placed {
 
 impl Placed {
     pub(super) fn new(terms: &Terms, placement: PlacementId) -> Self {
-        let Terms { geometry, entry_ns, quantum_ns, .. } = *terms;
+        let Terms { geometry, entry_ns, quantum_ns, monitor, period_ns, .. } = *terms;
         // What a quantum hides: nothing where copies are real, since the processor is the device's.
         let slot_ns = entry_ns.saturating_mul(geometry.slot_pages()).max(1);
         let hidden = if entry_ns == 0 { 0 } else { quantum_ns / slot_ns };
@@ -47,8 +43,8 @@ impl Placed {
             rule: Rule::Gain,
             region: geometry.slots(),
             hidden: usize::try_from(hidden).unwrap_or(usize::MAX),
-            monitor: MonitorConfig::default(),
-            period_ns: PERIOD_NS,
+            monitor,
+            period_ns,
             quantum_ns,
             sigma_ns: None,
             defers: true,

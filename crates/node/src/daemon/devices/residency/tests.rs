@@ -2,7 +2,9 @@
 //! device with too few slots, and check all of it in every turn. Copies to and from the device are
 //! operations: they go by its physical table.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex};
 
 use weft_device::soft::{Clock, FrameStore, MemoryConfig, SoftConfig, SoftDevice, Translation};
@@ -12,9 +14,9 @@ use weft_device::{
 };
 use weft_ring::{Access, MemoryFile, SharedMemory};
 
-use weft_sched::memory::DEMAND;
+use weft_sched::memory::{DEMAND, PERIOD_NS};
 
-use super::board::Fault;
+use super::board::{Fault, Killed};
 use super::*;
 use crate::daemon::devices::exports::Export;
 use crate::daemon::devices::frames::{Frames, VgpuFiles};
@@ -34,6 +36,7 @@ struct Source {
     frames: Arc<Mutex<Frames>>,
     requests: u32,
     now_ns: Arc<Mutex<u64>>,
+    terms: Terms,
 }
 
 impl FrameSource for Source {
@@ -57,10 +60,15 @@ impl FrameSource for Source {
     }
 
     fn make_resident(&self, wanted: &Wanted) -> Brought {
-        let residency = Arc::clone(self.frames.lock().unwrap().residency());
-        let now_ns = *self.now_ns.lock().unwrap();
-        let wait_ns = residency.make_resident(now_ns, self.vgpu, wanted);
-        Brought { wait_ns }
+        loop {
+            let residency = Arc::clone(self.frames.lock().unwrap().residency());
+            let now_ns = *self.now_ns.lock().unwrap();
+            let bring = || residency.make_resident(now_ns, self.vgpu, wanted);
+            // A worker whose daemon died asks its successor again.
+            if let Some(wait_ns) = survives(bring, &self.frames, self.terms) {
+                return Brought { wait_ns };
+            }
+        }
     }
 
     fn export(&mut self, bytes: u64, runs: &[FrameRun]) -> Result<[u8; 16], DeviceError> {
@@ -79,6 +87,42 @@ impl FrameSource for Source {
         let (owner, bytes, number) = (found.session, found.bytes, found.imports);
         Ok(ForeignFrames { owner, bytes, runs, number })
     }
+}
+
+/// What a thread of the daemon comes to; nothing if it was killed in the middle, and then there is
+/// another daemon.
+fn survives<T>(act: impl FnOnce() -> T, frames: &Mutex<Frames>, terms: Terms) -> Option<T> {
+    let result = catch_unwind(AssertUnwindSafe(act));
+    result.map_err(|end| assert!(end.is::<Killed>(), "{end:?}")).ok().or_else(|| {
+        succeed(frames, terms);
+        None
+    })
+}
+
+thread_local! {
+    /// For the negative control: a daemon takes over what a dead one noted of its slots, too.
+    static BELIEVES: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A daemon takes over from a dead one: it has nothing but what workers have.
+fn succeed(frames: &Mutex<Frames>, terms: Terms) {
+    let mut frames = frames.lock().unwrap();
+    let left: Vec<_> = (1..=VGPUS).map(|vgpu| (vgpu, frames.files(vgpu).unwrap())).collect();
+    let physical = left[0].1.physical.try_clone().unwrap();
+    let physical = MemoryFile::received(physical).unwrap();
+    let mut next = Frames::new(terms, 3 * LENT, Some(physical), None).unwrap();
+    for (vgpu, files) in left {
+        next.set_quota(vgpu, LENT);
+        next.add_session(vgpu, 100 + u64::from(vgpu), vgpu);
+        let table = MemoryFile::received(files.table).unwrap();
+        next.adopt_files(vgpu, files.frames, &table).unwrap();
+    }
+    next.rebuild(&(1..=VGPUS).collect::<Vec<u32>>()).unwrap();
+    if BELIEVES.get() {
+        let dead = frames.residency().lock();
+        next.residency().lock().board.believe(&dead.board);
+    }
+    *frames = next;
 }
 
 /// A session, of a vGPU of the same key unless it is said to be of another.
@@ -111,17 +155,19 @@ fn bed(placement: &str, slots: u64) -> Bed {
 }
 
 fn bed_of(placement: &str, slots: u64, entry_ns: u64) -> Bed {
+    Bed::new(terms_of(placement, slots, entry_ns))
+}
+
+fn terms_of(placement: &str, slots: u64, entry_ns: u64) -> Terms {
     let slot_bytes = SLOT_PAGES * PAGE;
-    let terms = Terms {
+    Terms {
         geometry: Geometry::new(slots * slot_bytes, LENT, slot_bytes).unwrap(),
         dealing: Dealing::by_name(placement).unwrap(),
         entry_ns,
         quantum_ns: 6_000_000,
-    };
-    let frames = Arc::new(Mutex::new(Frames::new(terms, 3 * LENT, None, None).unwrap()));
-    let now_ns = Arc::new(Mutex::new(SECOND_NS));
-    let of = |key| Tenant::new(key, key, &frames, &now_ns, terms.geometry);
-    Bed { tenants: (1..=VGPUS).map(of).collect(), frames, now_ns, seed: 7, terms }
+        monitor: MonitorConfig::default(),
+        period_ns: PERIOD_NS,
+    }
 }
 
 impl Tenant {
@@ -130,8 +176,9 @@ impl Tenant {
         vgpu: u32,
         frames: &Arc<Mutex<Frames>>,
         now_ns: &Arc<Mutex<u64>>,
-        geometry: Geometry,
+        terms: Terms,
     ) -> Self {
+        let geometry = terms.geometry;
         let files = {
             let mut frames = frames.lock().unwrap();
             frames.set_quota(vgpu, LENT);
@@ -142,7 +189,7 @@ impl Tenant {
         let view = |fd| MemoryFile::received(fd).unwrap().map(Access::ReadOnly).unwrap();
         let table = Translation::open(&view(table), &view(physical), geometry, key).unwrap();
         let (frames, now_ns) = (Arc::clone(frames), Arc::clone(now_ns));
-        let source = Source { session: key, vgpu, frames, requests: 0, now_ns };
+        let source = Source { session: key, vgpu, frames, requests: 0, now_ns, terms };
         let memory = MemoryConfig {
             store: FrameStore::map(file, Some(table)).unwrap(),
             source: Box::new(source),
@@ -215,6 +262,27 @@ impl Tenant {
 }
 
 impl Bed {
+    fn new(terms: Terms) -> Self {
+        let frames = Arc::new(Mutex::new(Frames::new(terms, 3 * LENT, None, None).unwrap()));
+        let now_ns = Arc::new(Mutex::new(SECOND_NS));
+        let of = |key| Tenant::new(key, key, &frames, &now_ns, terms);
+        Self { tenants: (1..=VGPUS).map(of).collect(), frames, now_ns, seed: 7, terms }
+    }
+
+    /// A turn of a vGPU is over in this second, in which it used the device for so long.
+    fn end_turn(&self, second: u64, vgpu: u32, used_ns: u64) {
+        let residency = Arc::clone(self.frames.lock().unwrap().residency());
+        residency.end_turn(second * SECOND_NS, vgpu, used_ns);
+    }
+
+    /// Slots that a vGPU has in its turns, and those that nobody else has.
+    fn slots_of(&self, name: &str) -> (usize, usize) {
+        let slots = self.report().slots;
+        let own = slots.iter().filter(|slot| slot.users.iter().any(|user| user == name));
+        let alone = own.clone().filter(|slot| slot.users.len() == 1);
+        (own.count(), alone.count())
+    }
+
     fn random(&mut self, below: u64) -> u64 {
         self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
         (self.seed >> 33) % below
@@ -245,8 +313,22 @@ impl Bed {
         }
         let key = tenant.key;
         let residency = Arc::clone(self.frames.lock().unwrap().residency());
-        residency.end_turn(now_ns, key, 6_000_000);
+        let end = || residency.end_turn(now_ns, key, 6_000_000);
+        if survives(end, &self.frames, self.terms).is_none() {
+            return Ok(());
+        }
         residency.lock().dealer.check().map_err(|_| Lost)
+    }
+
+    /// Slots of everybody else are written ahead while the one has the device that had it last.
+    fn write_ahead(&self) {
+        let residency = Arc::clone(self.frames.lock().unwrap().residency());
+        for (holder, next) in (1..=VGPUS).flat_map(|holder| (1..=VGPUS).map(move |o| (holder, o))) {
+            let write = || while residency.write_ahead(holder, next).is_some() {};
+            if survives(write, &self.frames, self.terms).is_none() {
+                return;
+            }
+        }
     }
 
     fn report(&self) -> MemoryReport {
@@ -284,6 +366,49 @@ fn skipped_copies_of_one_slot_are_noticed() {
         let noticed = (0..16).any(|turn| bed.tenants[turn % 4].check() == Err(Lost));
         assert!(noticed, "copies after {copied} were skipped and nobody noticed");
     }
+}
+
+/// The daemon is killed in the middle of a switch, between any two words that it writes for workers
+/// to read, and while it writes ahead; its successor has only what workers have. In every turn
+/// everybody finds all of its memory, whoever's switch it was.
+#[test]
+fn a_daemon_that_is_killed_anywhere_in_a_switch_loses_nothing() {
+    let all = weft_sched::memory::NAMES.iter().copied().chain([DEMAND]);
+    for (placement, slots) in all.flat_map(|name| [(name, SLOTS), (name, 1)]) {
+        let mut bed = bed(placement, slots);
+        (0..20).for_each(|turn| assert_eq!(bed.turn(), Ok(()), "{placement}, turn {turn}"));
+        for point in 0..60 {
+            let first = Arc::clone(bed.frames.lock().unwrap().residency());
+            first.lock().board.fault = Fault::Kill(point);
+            let is_killed =
+                |bed: &Bed| !Arc::ptr_eq(&first, bed.frames.lock().unwrap().residency());
+            for turn in 0.. {
+                assert!(turn < 100, "{placement}: no switch passes {point} points in {turn} turns");
+                assert_eq!(bed.turn(), Ok(()), "{placement}, killed at {point}, turn {turn}");
+                bed.write_ahead();
+                if is_killed(&bed) {
+                    break;
+                }
+            }
+            (0..4).for_each(|who| assert_eq!(bed.tenants[who].check(), Ok(()), "{placement}"));
+        }
+    }
+}
+
+/// The negative control: the dead daemon notes whose a slot is before it has written all of its
+/// entries, and a successor that went by that would not write them.
+#[test]
+fn a_successor_that_believed_a_dead_daemon_would_lose_memory() {
+    BELIEVES.set(true);
+    let loses = |point| {
+        // Where there is one slot, the successor deals out the same one.
+        let mut bed = bed("scores", 1);
+        (0..20).for_each(|turn| assert_eq!(bed.turn(), Ok(()), "turn {turn}"));
+        let first = Arc::clone(bed.frames.lock().unwrap().residency());
+        first.lock().board.fault = Fault::Kill(point);
+        (0..40).any(|_| bed.turn().is_err())
+    };
+    assert!((0..30).any(loses), "no kill at any of 30 points was noticed");
 }
 
 /// A turn begins with an operation on some part, which is drawn: nothing is learned from turns, and
@@ -367,6 +492,47 @@ fn a_sweep_copies_hardly_more_than_demand_paging() {
     };
     let (own, demand) = (copied("exact"), copied(DEMAND));
     assert!(demand > 500 && own * 8 <= demand * 9, "{own} slots beside {demand}");
+}
+
+#[test]
+fn a_vgpu_is_idle_after_as_long_as_the_monitor_is_told() {
+    for (idle, is_placed) in [(5, false), (20, true)] {
+        let monitor = MonitorConfig { idle_ns: idle * SECOND_NS, ..MonitorConfig::default() };
+        let mut bed = Bed::new(Terms { monitor, ..terms_of("exact", SLOTS, 0) });
+        (0..2).for_each(|who| bed.tenants[who].alloc(SLOT_PAGES).unwrap());
+        (1..=2).for_each(|vgpu| bed.end_turn(1, vgpu, 6_000_000));
+        bed.end_turn(10, 2, 6_000_000);
+        assert_eq!(bed.slots_of("v1").0 > 0, is_placed, "idle after {idle} s, looked at after 9");
+        assert!(bed.slots_of("v2").0 > 0, "it has just had a turn");
+    }
+}
+
+/// One used the device much and another, of late, a little: who counts as the most used, and so
+/// lies alone, is a matter of the window; from when on, of the period.
+#[test]
+fn who_is_most_used_is_a_matter_of_the_window_and_the_period() {
+    let alone = |window: u64, period: u64| {
+        let monitor = MonitorConfig { window_ns: window * SECOND_NS, ..MonitorConfig::default() };
+        let terms = Terms { monitor, ..terms_of("exact", SLOTS, 0) };
+        let mut bed = Bed::new(Terms { period_ns: period * SECOND_NS, ..terms });
+        for who in 0..3 {
+            (0..2).for_each(|_| bed.tenants[who].alloc(SLOT_PAGES).unwrap());
+        }
+        // Everybody has a turn in each second, and uses so many thousandths of it.
+        let mut second = |second: u64, used: [u64; 3]| {
+            *bed.now_ns.lock().unwrap() = second * SECOND_NS;
+            for (who, used) in used.into_iter().enumerate() {
+                assert_eq!(bed.tenants[who].check(), Ok(()));
+                bed.end_turn(second, bed.tenants[who].key, used * SECOND_NS / 1_000);
+            }
+        };
+        (2..=20).for_each(|now| second(now, [900, 0, 0]));
+        (21..=50).for_each(|now| second(now, [0, 50, 10]));
+        ["v1", "v2", "v3"].map(|name| bed.slots_of(name).1)
+    };
+    let (long, short, never) = (alone(200, 5), alone(20, 5), alone(20, 500));
+    assert_eq!((long, short), ([2, 1, 1], [1, 2, 1]));
+    assert_eq!(never, long, "nobody looked since they came");
 }
 
 #[test]
@@ -473,7 +639,7 @@ fn what_is_written_ahead_is_not_written_at_the_switch() {
 #[test]
 fn an_imported_page_that_is_anothers_now_is_not_found_in_a_slot_that_it_was_in_before() {
     let mut bed = bed_of("exact", SLOTS, DEAR_NS);
-    let session = |key| Tenant::new(key, 1, &bed.frames, &bed.now_ns, bed.terms.geometry);
+    let session = |key| Tenant::new(key, 1, &bed.frames, &bed.now_ns, bed.terms);
     let (mut importer, mut third) = (session(11), session(12));
     let exporter = &mut bed.tenants[0];
     // The second one keeps the part in use.
