@@ -35,3 +35,4 @@ mod shares;
 mod support;
 mod swap;
 mod tasks;
+mod units;
