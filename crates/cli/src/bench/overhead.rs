@@ -1,8 +1,8 @@
 //! `bench overhead`: a lone tenant, remoted against direct (FairGV, Figure 2).
 //!
 //! The control is a real transport of four system calls per request (`trap.c`): the same launches
-//! over a Unix socket to a process that executes them on the same direct device. `--via tls` has the
-//! tenant's vGPU on a node behind a gateway, and no control: there it is the network.
+//! over a Unix socket to a process that executes them on the same direct device. `--via tls` has
+//! the tenant's vGPU on a node behind a gateway, and no control: there it is the network.
 
 use anyhow::Result;
 
