@@ -407,7 +407,7 @@ fn a_machine_that_is_reset_begins_anew() {
     let qmp = format!("--qemu-arg=unix:{},server=on,wait=off", monitor.display());
     let flags = ["--qemu-arg=-action", "--qemu-arg=reboot=reset", "--qemu-arg=-qmp", &qmp];
     let mut run = Conversation::start(machine(&node, "vm", &flags, &["relay", "200"]));
-    let mut until = |said: &str| while !run.line().contains(said) {};
+    let until = |said: &str| while !run.line().contains(said) {};
     until("ready");
     reset(&monitor);
     until("ready");
