@@ -1,6 +1,8 @@
 // Copies of 4 KiB to 256 MiB to and from the device, pageable and pinned, each beside a memcpy of
 // the same size in the same process. Prints one JSON line; the bytes that come back are checked.
 //
+//   copy [KIB]      of at most so many KiB
+//
 // The memcpy baseline runs between buffers of the same kind as the copy's: fresh pages that were
 // touched before, so that neither side pays for page faults.
 #include "../../examples/cuda/common.h"
@@ -9,6 +11,7 @@ enum { REPEATS = 7 };
 
 static const size_t sizes[] = {4096, 65536, 1 << 20, 16 << 20, 256 << 20};
 enum { SIZES = sizeof sizes / sizeof *sizes };
+static int used = SIZES; // Sizes that are not too large.
 
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -57,7 +60,7 @@ static struct times measure(unsigned char *host, unsigned char *back, unsigned c
 }
 
 static int run(const char *kind, int pinned, CUdeviceptr device, unsigned char *plain) {
-    size_t largest = sizes[SIZES - 1];
+    size_t largest = sizes[used - 1];
     unsigned char *host, *back;
     if (pinned) {
         CHECK(cuMemHostAlloc((void **)&host, largest, 0));
@@ -67,7 +70,7 @@ static int run(const char *kind, int pinned, CUdeviceptr device, unsigned char *
         back = malloc(largest);
     }
     int correct = 1;
-    for (int i = 0; i < SIZES; ++i) {
+    for (int i = 0; i < used; ++i) {
         fill(host, sizes[i], (uint32_t)i + 1);
         memset(back, 0, sizes[i]);
         memset(plain, 0, sizes[i]);
@@ -89,13 +92,16 @@ static int run(const char *kind, int pinned, CUdeviceptr device, unsigned char *
     return correct;
 }
 
-int main(void) {
+int main(int argc, char **argv) {
+    if (argc > 1)
+        while (used > 1 && sizes[used - 1] >> 10 > strtoul(argv[1], NULL, 10))
+            --used;
     CUdevice device;
     open_device(&device);
     CUdeviceptr memory;
-    CHECK(cuMemAlloc(&memory, sizes[SIZES - 1]));
-    CHECK(cuMemsetD8(memory, 0, sizes[SIZES - 1]));
-    unsigned char *plain = malloc(sizes[SIZES - 1]);
+    CHECK(cuMemAlloc(&memory, sizes[used - 1]));
+    CHECK(cuMemsetD8(memory, 0, sizes[used - 1]));
+    unsigned char *plain = malloc(sizes[used - 1]);
     printf("{");
     int correct = run("pageable", 0, memory, plain);
     correct &= run("pinned", 1, memory, plain);

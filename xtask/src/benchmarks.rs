@@ -2,6 +2,7 @@
 
 #![expect(clippy::print_stderr, reason = "progress for people")]
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::shell::{profile_dir, root};
-use crate::{programs, setup};
+use crate::{cloud, programs, setup};
 
 /// Where the documents lie, one per benchmark.
 const RESULTS: &str = "docs/evaluation/real";
@@ -39,7 +40,7 @@ enum Goal {
 
 use Goal::{AtLeast, AtMost, Told};
 
-const BENCHES: [Bench; 20] = [
+const BENCHES: [Bench; 27] = [
     Bench {
         name: "call",
         rows: &[
@@ -76,6 +77,55 @@ const BENCHES: [Bench; 20] = [
             Row("pageable_out_over_tls_262144K", "the same, back", AtLeast(0.8)),
             Row("pinned_in_over_tls_262144K", "pinned 256 MiB over TLS alone, there", AtLeast(0.8)),
             Row("pinned_out_over_tls_262144K", "the same, back", AtLeast(0.8)),
+        ],
+    },
+    Bench {
+        name: "overhead_tls",
+        rows: &[
+            Row("overhead_max", "another host's vGPU over direct, batches", Told),
+            Row("overhead_sync_max", "synchronised after each kernel, over direct", Told),
+        ],
+    },
+    Bench {
+        name: "call_vm",
+        rows: &[
+            Row("sync_us_p50", "synchronous call in a machine (TCG), µs", AtMost(3.0)),
+            Row("submit_us_p50", "asynchronous launch there, µs", Told),
+            Row(
+                "submit_us_p50_over_node_in_guest",
+                "the same over a process's on that interpreter",
+                AtMost(2.0),
+            ),
+            Row("exits_per_call", "marks across its border for a polled call", AtMost(0.05)),
+            Row("exits_per_blocked_wait", "the same for a wait that sleeps", Told),
+        ],
+    },
+    Bench {
+        name: "copy_vm",
+        rows: &[
+            Row("pageable_over_memcpy_16384K", "pageable 16 MiB over the guest's memcpy", Told),
+            Row("pinned_over_memcpy_16384K", "pinned 16 MiB over it", Told),
+        ],
+    },
+    Bench {
+        name: "overhead_vm",
+        rows: &[
+            Row("batch_over_model_max", "batches in a machine over the model", Told),
+            Row("sync_over_model_max", "synchronised after each kernel, over the model", Told),
+        ],
+    },
+    Bench {
+        name: "fairness_vm",
+        rows: &[
+            Row("mmr_min", "MMR of three machines, weights 1:2:3", AtLeast(0.99)),
+            Row("mmr_control", "the same with `unmanaged`", Told),
+        ],
+    },
+    Bench {
+        name: "fairgv_vm",
+        rows: &[
+            Row("mmr_min", "the same of Figure 8's programs, least", AtLeast(0.99)),
+            Row("mmr_control", "the same with `unmanaged`, highest", Told),
         ],
     },
     Bench {
@@ -263,6 +313,24 @@ const BENCHES: [Bench; 20] = [
         ],
     },
     Bench {
+        name: CONTROL,
+        rows: &[
+            Row("manage_75_ms", "VM with 75 cGPUs, 10,000 present, until ready, ms", AtMost(100.0)),
+            Row("manage_75_over_empty", "the same over that with none present", Told),
+            Row("boot_overhead_75_pct", "beside QEMU's own boot, 75 cGPUs, %", AtMost(0.2)),
+            Row("boot_75_over_plain_pct", "boot over one of a VM without cGPUs, %", Told),
+            Row("boot_plain_spread_pct", "longest over shortest boot without, %", Told),
+            Row("manage_ms_75", "the local cloud's steps for 75 cGPUs, ms", Told),
+            Row("reads_per_s", "reads of an instance /s", AtLeast(2000.0)),
+            Row("grants_per_s", "instances made and removed again /s", AtLeast(200.0)),
+            Row("endpoint_rtt_add_us", "added by an endpoint to 64 bytes' way, µs", AtMost(5.0)),
+            Row("endpoint_throughput_loss_pct", "throughput lost by it, %", AtMost(7.0)),
+            Row("cut_ms", "until a withdrawn grant's connection is cut, ms", AtMost(1000.0)),
+            Row("session_cut_ms_max", "until a real session has ended, ms", AtMost(1000.0)),
+            Row("session_program_told_ms", "until its program has an error, ms", Told),
+        ],
+    },
+    Bench {
         name: PREDICT,
         rows: &[
             Row("p99_error_max", "P99 of answers, simulated over real, off by", AtMost(0.05)),
@@ -279,16 +347,21 @@ const BENCHES: [Bench; 20] = [
 /// The one that is an experiment of the simulator beside real runs.
 const PREDICT: &str = "predict";
 
-/// What ends the names of benchmarks that run `--via tls`.
+/// The one of the services of the cloud.
+const CONTROL: &str = "control";
+
+/// What ends the names of benchmarks that run `--via tls` and `--via vm`.
 const VIA_TLS: &str = "_tls";
+const VIA_VM: &str = "_vm";
 
 /// What `weft` is told to measure.
 fn command(name: &str) -> Vec<&str> {
-    match name.strip_suffix(VIA_TLS) {
-        Some(plain) => vec!["bench", plain, "--via", "tls"],
-        None if name == PREDICT => vec!["sim", name],
-        None => vec!["bench", name],
+    for (end, via) in [(VIA_TLS, "tls"), (VIA_VM, "vm")] {
+        if let Some(plain) = name.strip_suffix(end) {
+            return vec!["bench", plain, "--via", via];
+        }
     }
+    if name == PREDICT { vec!["sim", name] } else { vec!["bench", name] }
 }
 
 fn in_words(name: &str) -> String {
@@ -312,26 +385,34 @@ pub(crate) fn run(only: &[String], page_alone: bool) -> Result<()> {
     fs::create_dir_all(&results)?;
     for bench in &BENCHES {
         if only.is_empty() || only.iter().any(|name| name == bench.name) {
-            measure(bench.name, &examples, &results)?;
+            eprintln!("{} …", bench.name);
+            let document = match bench.name {
+                CONTROL => cloud::measure(&programs::bench_guest_image(&examples)?, &examples)?,
+                name if name.ends_with(VIA_VM) => {
+                    let guest = programs::bench_guest_image(&examples)?;
+                    measure(name, &examples, &["--guest".as_ref(), guest.as_os_str()])?
+                }
+                name => measure(name, &examples, &[])?,
+            };
+            let text = serde_json::to_string_pretty(&document)? + "\n";
+            fs::write(document_path(&results, bench.name), text)?;
         }
     }
     write_page(&results)
 }
 
-fn measure(name: &str, examples: &Path, results: &Path) -> Result<()> {
-    eprintln!("{name} …");
-    let output = Command::new(profile_dir("release").join("weft"))
-        .args(command(name))
-        .args(["--json", "--programs"])
-        .arg(examples)
-        .stderr(Stdio::inherit())
-        .output()
-        .context("cannot start weft bench")?;
-    let document: Value = serde_json::from_slice(&output.stdout).with_context(|| {
-        format!("weft {} printed no document: {}", in_words(name), output.status)
-    })?;
-    fs::write(document_path(results, name), serde_json::to_string_pretty(&document)? + "\n")?;
-    Ok(())
+fn measure(name: &str, examples: &Path, more: &[&OsStr]) -> Result<Value> {
+    let mut weft = Command::new(profile_dir("release").join("weft"));
+    document_of(weft.args(command(name)).args(["--json", "--programs"]).arg(examples).args(more))
+}
+
+/// The document that a benchmark prints.
+pub(crate) fn document_of(command: &mut Command) -> Result<Value> {
+    let what = format!("{command:?}");
+    let output = command.stderr(Stdio::inherit()).output();
+    let output = output.with_context(|| format!("cannot start {what}"))?;
+    serde_json::from_slice(&output.stdout)
+        .with_context(|| format!("{what} printed no document: {}", output.status))
 }
 
 fn document_path(results: &Path, name: &str) -> PathBuf {

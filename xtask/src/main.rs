@@ -1,6 +1,7 @@
 //! Developer commands: `cargo xtask demo`, `cargo xtask test`, and what they are made of.
 
 mod benchmarks;
+mod cloud;
 mod coverage;
 mod dist;
 mod gpu;

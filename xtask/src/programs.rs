@@ -23,7 +23,7 @@ const PACKAGES: [&str; 8] = [
 ];
 
 /// Programs of the virtual machine that the tests boot, beside the scripts.
-const GUEST_PROGRAMS: [&str; 10] = [
+const GUEST_PROGRAMS: [&str; 11] = [
     "vector_add",
     "matrix_mul",
     "reduction",
@@ -32,13 +32,14 @@ const GUEST_PROGRAMS: [&str; 10] = [
     "relay",
     "share",
     "call",
+    "copy",
     "cosched",
     "scribble",
 ];
 
 /// Scripts of the virtual machine.
-const GUEST_SCRIPTS: [&str; 4] =
-    ["guest-examples.sh", "guest-node.sh", "guest-scribble.sh", "guest-sizes.sh"];
+const GUEST_SCRIPTS: [&str; 5] =
+    ["guest-again.sh", "guest-examples.sh", "guest-node.sh", "guest-scribble.sh", "guest-sizes.sh"];
 
 /// Builds what ships, in a profile.
 pub(crate) fn build(profile: &str) -> Result<()> {
@@ -68,8 +69,22 @@ pub(crate) fn build_static_guest(profile: &str) -> Result<PathBuf> {
     Ok(target().join(target_name).join(name).join("weft-guest"))
 }
 
+/// Makes what the benchmarks' virtual machines boot: with a node and a device of their own for what
+/// is compared; returns its folder.
+pub(crate) fn bench_guest_image(programs: &Path) -> Result<PathBuf> {
+    let profile = profile_dir("release");
+    let weft = target().join("guest/weft");
+    fs::create_dir_all(&weft)?;
+    fs::copy(profile.join("libweft_direct.so"), weft.join("libweft_direct.so"))?;
+    guest_image_with("release", programs, &[profile.join("weft")])
+}
+
 /// Makes what the tests' virtual machines boot; returns its folder.
 pub(crate) fn guest_image(profile: &str, programs: &Path) -> Result<PathBuf> {
+    guest_image_with(profile, programs, &[])
+}
+
+fn guest_image_with(profile: &str, programs: &Path, more: &[PathBuf]) -> Result<PathBuf> {
     let folder = target().join("guest");
     let weft = folder.join("weft");
     fs::create_dir_all(&weft)?;
@@ -79,7 +94,7 @@ pub(crate) fn guest_image(profile: &str, programs: &Path) -> Result<PathBuf> {
     command.arg(&folder).arg(&weft);
     command.args(GUEST_PROGRAMS.map(|name| programs.join(name)));
     let scripts = root().join("tests/programs");
-    command.args(GUEST_SCRIPTS.map(|name| scripts.join(name)));
+    command.args(GUEST_SCRIPTS.map(|name| scripts.join(name))).args(more);
     run(&mut command)?;
     Ok(folder)
 }

@@ -133,6 +133,23 @@ pub(crate) fn hashcat() -> Result<()> {
     if found { Ok(()) } else { install_packages(&["hashcat"]) }
 }
 
+/// A browser for the cloud's page. Other distributions of Linux bring it as no package of theirs:
+/// there its test runs only where it is installed already.
+pub(crate) fn browser() -> Result<()> {
+    let system = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let is_debian = system.lines().any(|line| line == "ID=debian");
+    if has_browser() || !is_debian { Ok(()) } else { install_packages(&[BROWSER]) }
+}
+
+/// Debian's name of the package and of the program.
+const BROWSER: &str = "chromium";
+
+/// Whether a browser is there.
+pub(crate) fn has_browser() -> bool {
+    let paths = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&paths).any(|folder| folder.join(BROWSER).exists())
+}
+
 /// What tinygrad's own tests need beyond the rest: its CPU device compiles with clang.
 pub(crate) fn clang() -> Result<()> {
     let found = succeeds(Command::new("clang").arg("--version"));

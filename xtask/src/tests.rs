@@ -16,6 +16,7 @@ pub(crate) fn run_all(filter: Option<&str>) -> Result<()> {
     python.install_test_packages()?;
     python.install_task_package()?;
     setup::hashcat()?;
+    setup::browser()?;
     programs::build(PROFILE)?;
     let examples = programs::compile_examples(PROFILE, &python)?;
     programs::compile_offloading(&examples)?;
@@ -49,6 +50,10 @@ pub(crate) fn run_all(filter: Option<&str>) -> Result<()> {
     // The same with a database of a test's own.
     if setup::has_postgres() {
         tests.env("WEFT_TEST_POSTGRES", "require");
+    }
+    // And with a browser.
+    if setup::has_browser() {
+        tests.env("WEFT_TEST_BROWSER", "require");
     }
     run(&mut tests)?;
     if filter.is_none() {

@@ -52,7 +52,7 @@ const DEPENDENCIES: &[(&str, &[&str])] = &[
         ],
     ),
     ("weft-sim", &["weft-sched", "weft-turn"]),
-    ("weft-cli", &["weft-device", "weft-node", "weft-sched", "weft-sim", "weft-tasks"]),
+    ("weft-cli", &["weft-api", "weft-device", "weft-node", "weft-sched", "weft-sim", "weft-tasks"]),
     ("xtask", &["weft-wire"]),
 ];
 

@@ -16,6 +16,10 @@ pub struct Figures {
     pub mode: String,
     /// Of how many windows, how long each.
     pub window: String,
+    /// The machine's processors.
+    pub machine: String,
+    /// The part of the processors' time that a hypervisor gave to others meanwhile, 0 to 1.
+    pub stolen: Option<f64>,
     /// Seeds of what was drawn.
     pub seeds: Vec<u64>,
     /// The figures.
@@ -37,7 +41,8 @@ impl Figures {
     ) -> Self {
         let (commit, seeds) = (commit(), Vec::new());
         let (baselines, controls) = (BTreeMap::new(), BTreeMap::new());
-        Self { name, commit, mode, window, seeds, figures, baselines, controls }
+        let (machine, stolen) = (machine(), None);
+        Self { name, commit, mode, window, machine, stolen, seeds, figures, baselines, controls }
     }
 
     /// One of them.
@@ -55,7 +60,8 @@ impl Figures {
             return serde_json::to_string_pretty(self);
         }
         let mut lines = vec![format!("{} ({}, {})", self.name, self.mode, self.window)];
-        let parts = [("", &self.figures), ("control ", &self.controls)];
+        let parts =
+            [("", &self.figures), ("baseline ", &self.baselines), ("control ", &self.controls)];
         for (kind, values) in parts {
             lines.extend(values.iter().map(|(name, value)| format!("{kind}{name}: {value:.2}")));
         }
@@ -71,4 +77,16 @@ fn commit() -> String {
         || "unknown".to_owned(),
         |output| String::from_utf8_lossy(&output.stdout).trim().to_owned(),
     )
+}
+
+/// The machine, as a document names it.
+#[must_use]
+pub fn machine() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let cores = text.lines().filter(|line| line.starts_with("processor")).count();
+    let model = text
+        .lines()
+        .find_map(|line| line.strip_prefix("model name"))
+        .map_or("unknown processor", |rest| rest.trim_start_matches([':', ' ', '\t']));
+    format!("{cores} cores of {model}")
 }

@@ -29,6 +29,10 @@ pub(crate) enum What {
         /// Seconds of each throughput.
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=60))]
         seconds: u64,
+        /// Measure also what cGPUs add to a VM's boot: boot what `examples/guest/make-image` has
+        /// made in this folder, with a node of its own.
+        #[arg(long, value_name = "FOLDER")]
+        guest: Option<PathBuf>,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -87,13 +91,15 @@ pub(crate) struct DeploymentOptions {
     #[arg(long, env = "GSAAS_TOKEN_FILE")]
     pub(crate) token_file: PathBuf,
     /// cGPUs of one VM, each number in turn.
-    #[arg(long, value_delimiter = ',', default_value = "1,25,50,75")]
+    #[arg(long, value_delimiter = ',', default_value = "1,25,50,75",
+        value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) cgpus: Vec<u32>,
     /// VMs at once with one cGPU each, each number in turn.
-    #[arg(long, value_delimiter = ',', default_value = "15,30,45,60,75,90")]
-    pub(crate) vms: Vec<usize>,
+    #[arg(long, value_delimiter = ',', default_value = "15,30,45,60,75,90",
+        value_parser = clap::value_parser!(u16).range(1..))]
+    pub(crate) vms: Vec<u16>,
     /// Memory of each cGPU, in MiB.
-    #[arg(long, default_value_t = 100)]
+    #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) memory_mib: u64,
     /// Times that each number of cGPUs is measured.
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u8).range(1..))]

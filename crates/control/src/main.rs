@@ -9,7 +9,7 @@ use std::io::Write as _;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Parser;
 use weft_api::v1::Client;
 use weft_control::bench;
@@ -26,8 +26,9 @@ fn main() -> ExitCode {
         What::Local(options) => local::local(&options),
         What::Token(options) => serve::token(&options),
         What::Openapi => line(weft_api::v1::document().trim_end()),
-        What::Bench { seconds, json } => {
-            bench::run(Duration::from_secs(seconds)).and_then(|found| line(&found.text(json)?))
+        What::Bench { seconds, guest, json } => {
+            let found = bench::run(Duration::from_secs(seconds), guest.as_deref());
+            found.and_then(|found| line(&found.text(json)?))
         }
         What::Deployment(options) => measure_deployment(&options),
         What::Guest { folder } => guest::guest(&folder),
@@ -49,10 +50,11 @@ fn measure_deployment(options: &DeploymentOptions) -> Result<()> {
     let path = &options.token_file;
     let token = std::fs::read_to_string(path);
     let token = token.with_context(|| format!("cannot read {}", path.display()))?;
+    ensure!(!token.trim().is_empty(), "there is no token in {}", path.display());
     let client = Client::new(&options.url, token.trim())?;
     let plan = Plan {
         cgpus: options.cgpus.clone(),
-        vms: options.vms.clone(),
+        vms: options.vms.iter().copied().map(usize::from).collect(),
         memory_mib: options.memory_mib,
         repeats: options.repeats.into(),
     };

@@ -60,6 +60,10 @@ enum What {
     Host(HostOptions),
     /// Measure what leading them costs, between network namespaces of this host.
     BenchHost {
+        /// Time also how a real session ends: folder with the compiled program `relay`, of
+        /// tests/programs.
+        #[arg(long, value_name = "FOLDER")]
+        programs: Option<PathBuf>,
         /// Print JSON.
         #[arg(long)]
         json: bool,
@@ -126,8 +130,16 @@ struct HostOptions {
     #[arg(long, default_value = "/var/lib/weft/endpoint.json")]
     state: PathBuf,
     /// Interface to the GPU nodes over which nothing else is forwarded; may be repeated.
-    #[arg(long, value_name = "INTERFACE")]
+    #[arg(long, value_name = "INTERFACE", value_parser = interface)]
     uplink: Vec<String>,
+}
+
+/// Linux allows more, but no name of an interface has it.
+fn interface(text: &str) -> Result<String, String> {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.:@".contains(c);
+    let is_one = (1..=15).contains(&text.len()) && text.chars().all(is_plain);
+    let rule = || format!("`{text}` is no interface: its name has 1 to 15 letters, digits, -_.:@");
+    is_one.then(|| text.to_owned()).ok_or_else(rule)
 }
 
 fn main() -> ExitCode {
@@ -136,7 +148,7 @@ fn main() -> ExitCode {
         What::Launch { options, owner } => launch(&options, owner),
         What::Serve(options) => serve(&options),
         What::Host(options) => host(options),
-        What::BenchHost { json } => bench_host(json),
+        What::BenchHost { programs, json } => bench_host(programs.as_deref(), json),
         What::Measure => measure(),
     };
     match done {
@@ -247,10 +259,10 @@ fn host(options: HostOptions) -> Result<()> {
     Ok(host::serve::serve(&listener, agent)?)
 }
 
-fn bench_host(json: bool) -> Result<()> {
+fn bench_host(programs: Option<&Path>, json: bool) -> Result<()> {
     let folder = std::env::temp_dir().join(format!("weft-bench-{}", std::process::id()));
     fs::create_dir_all(folder.join("again"))?;
-    let found = host::bench::run(&folder);
+    let found = host::bench::run(&folder, programs);
     // A folder that stays does not void the figures.
     let _ = fs::remove_dir_all(&folder);
     answer(&found?.text(json)?)

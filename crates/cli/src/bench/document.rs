@@ -6,6 +6,7 @@ use std::process::Command;
 use anyhow::Result;
 use serde::Serialize;
 use serde_json::Value;
+use weft_api::figures::machine;
 
 use crate::output::{line, note, table};
 
@@ -124,14 +125,4 @@ pub(crate) fn commit() -> String {
     status.extend(WRITTEN);
     let dirty = git(&status).is_some_and(|changes| !changes.is_empty());
     if dirty { format!("{head}+") } else { head }
-}
-
-fn machine() -> String {
-    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let cores = text.lines().filter(|line| line.starts_with("processor")).count();
-    let model = text
-        .lines()
-        .find_map(|line| line.strip_prefix("model name"))
-        .map_or("unknown processor", |rest| rest.trim_start_matches([':', ' ', '\t']));
-    format!("{cores} cores of {model}")
 }

@@ -21,7 +21,6 @@ mod relocate;
 mod reweight;
 mod scale;
 pub(crate) mod several;
-mod stolen;
 pub(crate) mod tenant;
 pub(crate) mod via;
 mod vm;
@@ -31,8 +30,8 @@ use std::process::ExitCode;
 
 use anyhow::{Result, bail};
 use clap::ValueEnum;
+use weft_api::stolen::Processors;
 
-pub(crate) use self::stolen::Processors;
 use crate::args::BenchOptions;
 use crate::programs;
 use weft_sim::seeds::median;
@@ -118,8 +117,8 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         guest: options.guest.clone(),
     };
     let is_remote = context.via == Some(via::Via::Tls);
-    if is_remote && !matches!(options.name, Name::Call | Name::Copy) {
-        bail!("--via tls is for `bench call` and `bench copy`");
+    if is_remote && !matches!(options.name, Name::Call | Name::Copy | Name::Overhead) {
+        bail!("--via tls is for `bench call`, `bench copy` and `bench overhead`");
     }
     let before = Processors::now();
     let mut document = match options.name {

@@ -1,13 +1,16 @@
 //! `bench overhead`: a lone tenant, remoted against direct (FairGV, Figure 2).
 //!
 //! The control is a real transport of four system calls per request (`trap.c`): the same launches
-//! over a Unix socket to a process that executes them on the same direct device.
+//! over a Unix socket to a process that executes them on the same direct device. `--via tls` has
+//! the tenant's vGPU on a node behind a gateway, and no control: there it is the network.
 
 use anyhow::Result;
 
 use super::document::Document;
 use super::tenant::{Host, ShareReport, kernel};
+use super::via::{Remote, Via};
 use super::{Context, median};
+use crate::demo::MODEL;
 
 /// Kernel sizes of Figure 2, µs.
 pub(super) const SIZES_US: [u64; 6] = [21, 51, 102, 172, 285, 391];
@@ -19,9 +22,13 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let window = format!("{pairs} pairs of runs per size, each {} ms of kernels", run_us / 1000);
     let mut document = Document::new("overhead", "paced", &window);
     let direct = Host::direct(true)?;
-    Host::on_node(context, true, &[], |node| {
-        remoted(context, &mut document, (&direct, node), (pairs, run_us))
-    })?;
+    let mut measure =
+        |node: &Host| remoted(context, &mut document, (&direct, node), (pairs, run_us));
+    if context.via == Some(Via::Tls) {
+        Host::again(context, || Ok(Host::Remote(Remote::start(Some(MODEL))?)), measure)?;
+        return Ok(document);
+    }
+    Host::on_node(context, true, &[], &mut measure)?;
     trapped(context, &mut document, &direct, (pairs, run_us))?;
     Ok(document)
 }

@@ -45,11 +45,11 @@ impl Drop for Remote {
 }
 
 impl Remote {
-    /// The same node for programs of this host.
-    pub(super) fn start() -> Result<Self> {
+    /// On this host; with a model (TOML), on the paced device with it.
+    pub(super) fn start(model: Option<&str>) -> Result<Self> {
         let settings =
             [("scheduling.share", "vgpu"), ("remote.listen", "127.0.0.1:0"), ("remote.user", "0")];
-        let daemon = OwnDaemon::start(&settings, None)?;
+        let daemon = OwnDaemon::start(&settings, model)?;
         let (grant, address) = grant(&daemon)?;
         let folder = tempfile::Builder::new().prefix("weft-bench-").tempdir()?;
         let mut command = remote::endpoint()?;
@@ -108,7 +108,7 @@ pub(super) fn call(context: &Context, runs: usize) -> Result<Document> {
     let window = format!("{runs} runs of 50,000 synchronous calls and 64,000 launches; medians");
     let mut document = Document::new("call", "real", &window);
     let names = ["sync_us_p50", "sync_us_p99", "submit_us_p50", "submit_us_p99"];
-    let remote = Host::Remote(Remote::start()?);
+    let remote = Host::Remote(Remote::start(None)?);
     let (mut far, mut near, mut plain) = (Vec::new(), Vec::new(), Vec::new());
     Host::on_node(context, false, &[], |host| {
         for _ in 0..runs {
@@ -140,7 +140,7 @@ pub(super) fn call(context: &Context, runs: usize) -> Result<Document> {
 pub(super) fn copy(context: &Context, runs: usize) -> Result<Document> {
     let window = format!("{runs} runs, each the median of 7 copies per size, 4 KiB to 256 MiB");
     let mut document = Document::new("copy", "real", &window);
-    let remote = Host::Remote(Remote::start()?);
+    let remote = Host::Remote(Remote::start(None)?);
     let (mut reports, mut plain) = (Vec::new(), Vec::new());
     for _ in 0..runs {
         reports.push(context.single(&remote, "copy")?);

@@ -5,6 +5,7 @@ use std::process::{Command, ExitCode};
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use serde_json::{Value, json};
+use weft_api::stolen::Processors;
 use weft_node::admin::Request;
 use weft_sim::Calibration;
 use weft_sim::predict::{
@@ -14,10 +15,10 @@ use weft_sim::seeds::median;
 
 use super::{PREDICT, machine};
 use crate::args::SimOptions;
+use crate::bench::Context;
 use crate::bench::document::Document;
 use crate::bench::several::{Model as DeviceModel, borrowed};
 use crate::bench::tenant::{Host, ShareReport, common_start, kernel};
-use crate::bench::{Context, Processors};
 use crate::demo::MODEL;
 use crate::output::note;
 use crate::programs;

@@ -6,8 +6,11 @@ use std::process::{Child, Command, Stdio};
 use std::time::Instant;
 
 use tempfile::TempDir;
+use weft_node::admin::VgpuReport;
 
-use crate::support::{DEADLINE, Node, eventually, finish, is_root, program, provided, text_of};
+use crate::support::{
+    DEADLINE, Node, eventually, finish, has_network, is_root, program, provided, text_of,
+};
 
 /// A node, a control plane, and a token of each role.
 struct Cloud {
@@ -47,8 +50,8 @@ impl Cloud {
         let admin = cloud.node().path().join("admin.sock");
         let node = format!("{{\"admin\":\"{}\",\"host\":\"local\"}}", admin.display());
         cloud.http("PUT", "/v1/nodes/n1", &node);
-        let quota =
-            "{\"quota\":{\"cgpus\":4,\"memory_mib\":4096,\"exclusive_gpus\":1,\"weight\":12}}";
+        let quota = "{\"quota\":{\"cgpus\":4,\"memory_mib\":4096,\"exclusive_gpus\":1,\
+                     \"weight\":12,\"user_facing\":2}}";
         cloud.http("PUT", "/v1/projects/team", quota);
         cloud
     }
@@ -220,7 +223,7 @@ impl Drop for Cloud {
 fn a_vm_runs_an_unmodified_program_on_its_cgpu() {
     let cloud = Cloud::start(&[]);
     let script = format!("set -e; {}; echo \"at $CGPU_0\"", program("vector_add").display());
-    let arguments = ["-ncgpus = 2", "-poolmem=1024", "-mode=shared", "-weight=3"];
+    let arguments = ["-ncgpus = 2", "-poolmem=1024", "-mode=shared", "-weight=3", "-sla=5000"];
     let arguments: Vec<&str> = arguments.iter().flat_map(|one| one.split(' ')).collect();
     let id = cloud.launch_vm(&script, &arguments);
     let console = cloud.console(&id);
@@ -231,7 +234,9 @@ fn a_vm_runs_an_unmodified_program_on_its_cgpu() {
     let vgpus = cloud.node().admin().list().unwrap();
     let own: Vec<_> = vgpus.iter().filter(|vgpu| vgpu.name.contains(&id)).collect();
     assert_eq!(own.len(), 2);
-    assert!(own.iter().all(|vgpu| (vgpu.weight, vgpu.memory_bytes) == (3, 1024 << 20)));
+    // Quota, weight and class are the grant's.
+    let granted = |vgpu: &VgpuReport| (vgpu.weight, vgpu.memory_bytes, vgpu.sla_ns);
+    assert!(own.iter().all(|vgpu| granted(vgpu) == (3, 1024 << 20, 5_000_000)), "{own:?}");
     assert!(own.iter().any(|vgpu| vgpu.used_ns > 0), "its use is its own");
     let (code, text) = cloud.gsaas("others", &["-show", &format!("-id={id}")]);
     assert!(code == Some(1) && text.contains("there is no instance"), "{text}");
@@ -261,7 +266,7 @@ fn a_vm_of_the_local_cloud_runs_a_program_as_it_is_installed() {
 /// In its namespace a VM reaches what it was granted and nothing else of the host.
 #[test]
 fn a_vm_reaches_its_masked_address_only() {
-    if !is_root() {
+    if !has_network() {
         return;
     }
     let cloud = Cloud::start(&[]);

@@ -349,6 +349,28 @@ fn unmodified_programs_run_in_a_machine_as_an_ordinary_user() {
     assert_eq!(failed.status.code(), Some(1), "the program's own status");
 }
 
+/// Marks across the machine's border for each call of a phase of the program `call`.
+fn marks_per_call(node: &Node, phase: &str) -> f64 {
+    let text = success(machine(node, "vm", &["--counts"], &["call", phase]));
+    let lines: Vec<serde_json::Value> =
+        text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+    let number = |name: &str| lines.iter().find_map(|line| line[name].as_f64()).unwrap();
+    (number("marks_in") + number("marks_out")) / number("calls")
+}
+
+/// Calls that both sides poll for leave nothing at the machine's ports; waits that outlast the
+/// polling do, so they are counted.
+#[test]
+fn a_call_that_is_polled_for_does_not_cross_the_machines_border() {
+    let node = Node::start(&[]);
+    // A side that has to wait for a processor is one that sleeps: the least of some boots is the
+    // transport's own.
+    let polled = (0..3).map(|_| marks_per_call(&node, "polled")).find(|marks| *marks < 0.05);
+    assert!(polled.is_some(), "calls cross the border");
+    let blocked = marks_per_call(&node, "blocked");
+    assert!(blocked > 0.5, "a wait that sleeps is woken through the border: {blocked}");
+}
+
 #[test]
 fn two_machines_share_the_device_by_their_weights() {
     let node = Node::paced(&[]);
@@ -373,6 +395,55 @@ fn a_killed_machine_leaves_nothing_behind() {
     assert_eq!(run.wait().code(), Some(128 + 9));
     node.wait_until_empty();
     assert!(success(machine(&node, "vm", &[], &["vector_add"])).contains("PASSED"));
+}
+
+/// The machine is reset as by its button: its session ends, its kernel boots again, and the program
+/// that begins then passes.
+#[test]
+fn a_machine_that_is_reset_begins_anew() {
+    let node = Node::start(&[]);
+    let folder = tempfile::Builder::new().prefix("weft-vm-").tempdir().unwrap();
+    let monitor = folder.path().join("qmp.sock");
+    let qmp = format!("--qemu-arg=unix:{},server=on,wait=off", monitor.display());
+    let flags = ["--qemu-arg=-action", "--qemu-arg=reboot=reset", "--qemu-arg=-qmp", &qmp];
+    let mut run = Conversation::start(machine(&node, "vm", &flags, &["relay", "200"]));
+    let until = |said: &str| while !run.line().contains(said) {};
+    until("ready");
+    reset(&monitor);
+    until("ready");
+    until("relay: PASSED");
+    assert!(run.wait().success());
+    node.wait_until_empty();
+}
+
+/// Says to QEMU's monitor that the machine is to be reset.
+fn reset(monitor: &Path) {
+    let mut stream = UnixStream::connect(monitor).unwrap();
+    let mut lines = BufReader::new(stream.try_clone().unwrap()).lines();
+    let mut say = |words: &str| stream.write_all(words.as_bytes()).unwrap();
+    let mut hear = |what: &str| while !lines.next().unwrap().unwrap().contains(what) {};
+    hear("QMP");
+    say("{\"execute\": \"qmp_capabilities\"}\n");
+    hear("return");
+    say("{\"execute\": \"system_reset\"}\n");
+    hear("RESET");
+}
+
+/// A session of the machine goes on under the next daemon, and lets others begin there.
+#[test]
+fn a_machine_goes_on_when_the_daemon_is_started_again() {
+    let mut node = Node::start(&[]);
+    let run = Conversation::start(machine(&node, "vm", &[], &["guest-again.sh"]));
+    while !run.line().contains("PASSED") {}
+    let sessions = |node: &Node| {
+        let vgpus = node.admin().list().unwrap();
+        vgpus.iter().find(|vgpu| vgpu.name == "vm").map_or(0, |vgpu| vgpu.sessions)
+    };
+    node.kill();
+    node.launch();
+    eventually("the session that was there to go on", || sessions(&node) == 1);
+    eventually("another one beside it", || sessions(&node) == 2);
+    eventually("its end", || sessions(&node) == 1);
 }
 
 #[test]

@@ -36,3 +36,4 @@ mod support;
 mod swap;
 mod switching;
 mod tasks;
+mod units;

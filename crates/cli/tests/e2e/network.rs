@@ -9,9 +9,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Resource;
+use weft_endpoint::host::agent::{Agent, Settings};
+use weft_endpoint::host::lab::{Lab, NODE, Namespace, UPLINK};
+use weft_endpoint::host::system::counters;
 
 use crate::remote::{Proxy, grant, node, random, run};
-use crate::support::{Conversation, Node, eventually, is_root, program, success, within};
+use crate::support::{Conversation, Node, eventually, has_network, program, success, within};
 
 /// Nobody is told anything after this time; only a broken system reaches it.
 const SILENCE: Option<Duration> = Some(Duration::from_secs(60));
@@ -106,7 +109,7 @@ fn end(node: &Node, mut run: Conversation) {
 
 #[test]
 fn a_network_that_loses_packets_delays_programs_and_no_more() {
-    if !is_root() {
+    if !has_network() {
         return;
     }
     let network = Network::new("loss");
@@ -120,7 +123,7 @@ fn a_network_that_loses_packets_delays_programs_and_no_more() {
 /// hear of it, in the other neither does.
 #[test]
 fn resets_and_silence_of_a_real_network_are_survived() {
-    if !is_root() {
+    if !has_network() {
         return;
     }
     let network = Network::new("cut");
@@ -359,4 +362,41 @@ fn a_program_survives_connections_that_hardly_begin() {
     let text = success(run(&proxy.address, &token, &program("relay"), &["6"]));
     assert!(text.contains("PASSED"), "{text}");
     node.wait_until_empty();
+}
+
+/// A VM's program is at work over TLS through a compute host's rules when its grant is withdrawn:
+/// what it sends is dropped, the node's session ends when the vGPU is taken away, and the program,
+/// which nobody can tell anything any more, gets an error when its time to resume is over.
+#[test]
+fn a_withdrawn_grant_ends_a_real_session_behind_a_hosts_rules() {
+    const MASKED: &str = "169.254.77.1:18515";
+    if !has_network() {
+        return;
+    }
+    let (lab, folder) = (Lab::new().unwrap(), tempfile::tempdir().unwrap());
+    let vm = lab.vm(1, "10.0.0.2", None).unwrap();
+    let place = |namespace: &Namespace| format!("/proc/{}/ns/net", namespace.holder());
+    let listen = format!("remote.listen={NODE}:0");
+    let settings = [&listen, "remote.user=0", "remote.grace_ms=1000"];
+    let node = Node::start_within(&place(&lab.node), &settings);
+    let (token, gateway) = grant(&node, &["vm"]);
+    let open = || {
+        let (state, uplinks) = (folder.path().join("state"), vec![UPLINK.to_owned()]);
+        Agent::open(Settings { state, uplinks }).unwrap()
+    };
+    let rows = [vm.row("i1", 1, MASKED, &gateway)];
+    lab.host.within(|| open().put("i1", &rows).unwrap()).unwrap();
+    let command = run(MASKED, &token, &program("relay"), &["100000000"]);
+    let mut run = Conversation::start(within(&place(&vm.inside), &command));
+    assert_eq!(run.line(), "ready");
+    let refused = || {
+        let counters = lab.host.within(counters).unwrap().unwrap();
+        counters.into_iter().find(|(name, _)| name == "refused").unwrap().1
+    };
+    assert_eq!(refused(), 0, "what was granted goes through");
+    lab.host.within(|| open().withdraw("i1").unwrap()).unwrap();
+    eventually("what the program says to be dropped", || refused() > 0);
+    node.admin().remove("vm", true).unwrap();
+    node.wait_until_empty();
+    assert_eq!(run.wait().code(), Some(2), "a CUDA error");
 }

@@ -53,6 +53,20 @@ pub(crate) fn weft() -> Command {
     command
 }
 
+/// Whether this test can have network namespaces with rules of their own. That it has not run is
+/// said, and `WEFT_TEST_NETWORK` makes it a failure.
+pub(crate) fn has_network() -> bool {
+    let mut trial = Command::new("unshare");
+    trial.args(["--net", "nft", "list", "ruleset"]);
+    let can = trial.output().is_ok_and(|output| output.status.success());
+    if !can {
+        let is_required = std::env::var_os("WEFT_TEST_NETWORK").is_some();
+        assert!(!is_required, "WEFT_TEST_NETWORK is set, and there is no network namespace");
+        eprintln!("not run: no network namespace with rules of its own can be made here");
+    }
+    can
+}
+
 /// Whether tests may be several users; says so if not. Where `CI=true` they must be able to: a
 /// test that checks nothing there would go unseen.
 #[track_caller]
@@ -81,11 +95,18 @@ pub(crate) fn as_user(user: u32, groups: &[u32], command: &Command) -> Command {
     switched
 }
 
-/// A command, in a network namespace.
+/// A command, in a network namespace that has a name, or is a file of `/proc`.
 pub(crate) fn within(namespace: &str, command: &Command) -> Command {
-    let mut entered = Command::new("ip");
-    entered.args(["netns", "exec", namespace]).arg(command.get_program());
-    entered.args(command.get_args());
+    let mut entered = if namespace.starts_with('/') {
+        let mut entered = Command::new("nsenter");
+        entered.arg(format!("--net={namespace}"));
+        entered
+    } else {
+        let mut entered = Command::new("ip");
+        entered.args(["netns", "exec", namespace]);
+        entered
+    };
+    entered.arg(command.get_program()).args(command.get_args());
     for (name, value) in command.get_envs() {
         match value {
             Some(value) => entered.env(name, value),

@@ -12,9 +12,11 @@ use std::time::{Duration, Instant};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use weft_api::endpoint::GrantRow;
 use weft_api::figures::Figures;
+use weft_api::stolen::Processors;
 
 use super::agent::{Agent, Settings};
 use super::lab::{Lab, NODE, UPLINK, Vm};
+use super::session::{self, Cut};
 
 /// Round trips of 64 bytes in one window.
 const TRIPS: usize = 20_000;
@@ -197,11 +199,41 @@ fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Measures; takes about half a minute.
+/// Measures; takes about half a minute. With a folder of programs, also what the end of a grant
+/// takes for one of them.
 ///
 /// # Errors
 /// If the system does not permit it, or an answer is wrong.
-pub fn run(folder: &Path) -> anyhow::Result<Figures> {
+pub fn run(folder: &Path, programs: Option<&Path>) -> anyhow::Result<Figures> {
+    let mut found = paths(folder)?;
+    if let Some(programs) = programs {
+        add_session(&mut found, folder, programs)?;
+    }
+    Ok(found)
+}
+
+/// Ends of a grant that are timed.
+const CUTS: usize = 5;
+
+fn add_session(found: &mut Figures, folder: &Path, programs: &Path) -> anyhow::Result<()> {
+    let cuts: Vec<Cut> = (0..CUTS)
+        .map(|number| session::cut(&folder.join(format!("session-{number}")), programs))
+        .collect::<Result<_, _>>()?;
+    let mut add = |name: &str, part: fn(&Cut) -> f64| {
+        let mut values: Vec<f64> = cuts.iter().map(part).collect();
+        found.figures.insert(name.to_owned(), median(&mut values));
+        let longest = values.last().copied().unwrap_or(f64::NAN);
+        found.figures.insert(format!("{name}_max"), longest);
+    };
+    add("session_withdrawn_ms", |cut| cut.withdrawn_ms);
+    add("session_cut_ms", |cut| cut.session_ms);
+    add("session_program_told_ms", |cut| cut.program_ms);
+    found.window += &format!("; {CUTS} real sessions that a withdrawal ended");
+    Ok(())
+}
+
+fn paths(folder: &Path) -> anyhow::Result<Figures> {
+    let before = Processors::now();
     on_one_processor();
     let (mut one, put_ms) = ruled(folder, 1)?;
     let (many, resync_ms) = ruled(folder, 10_000)?;
@@ -254,7 +286,9 @@ pub fn run(folder: &Path) -> anyhow::Result<Figures> {
          paths in turns, one processor",
         STREAM.as_millis()
     );
-    Ok(Figures { controls, ..Figures::new("endpoint", "real".to_owned(), window, figures) })
+    let stolen = Some(Processors::now().stolen_since(before));
+    let found = Figures::new("endpoint", "real".to_owned(), window, figures);
+    Ok(Figures { controls, stolen, ..found })
 }
 
 /// The longest less the shortest.

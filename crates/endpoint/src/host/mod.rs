@@ -14,6 +14,7 @@ pub mod lab;
 pub mod network;
 pub mod ruleset;
 pub mod serve;
+pub mod session;
 pub mod system;
 pub mod table;
 

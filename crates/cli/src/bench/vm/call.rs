@@ -2,6 +2,8 @@
 //!
 //! Beside it the same program twice with everything inside the machine: on a node of the guest's
 //! own, which is what a process pays on that interpreter, and with the device in its own process.
+//! What crosses the machine's border is counted in boots of their own: of calls that both sides
+//! poll for, and as a control of waits that outlast the polling.
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
@@ -32,14 +34,17 @@ pub(super) fn run(context: &Context) -> Result<Document> {
     let mut document = Document::new("call", "real", &window);
     let daemon = OwnDaemon::start(&[("scheduling.share", "vgpu")], None)?;
     let (mut lanes, mut own, mut direct) = (Vec::new(), Vec::new(), Vec::new());
-    let mut exits = Vec::new();
+    let (mut exits, mut polled, mut blocked) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..runs {
         let boot = |flags: &[&str], words: &[&str]| {
             Machine { name: "vm", weight: 1, flags, words }.run(context, &daemon)
         };
         let through = boot(&["--counts"], &["call"])?;
-        let crossed = line(&through, "marks_in")?;
-        exits.push((number(crossed, "marks_in")? + number(crossed, "marks_out")?) / CALLS);
+        exits.push(marks(&through)? / CALLS);
+        for (phase, per_call) in [("polled", &mut polled), ("blocked", &mut blocked)] {
+            let lines = boot(&["--counts"], &["call", phase])?;
+            per_call.push(marks(&lines)? / number(line(&lines, "calls")?, "calls")?);
+        }
         lanes.push(line(&through, NAMES[0])?.clone());
         own.push(line(&boot(&TWO, &["guest-node.sh", "call"])?, NAMES[0])?.clone());
         let words = ["env", "WEFT_ATTACH=direct", "call"];
@@ -57,8 +62,16 @@ pub(super) fn run(context: &Context) -> Result<Document> {
         document.baseline(format!("node_in_guest_{name}"), median(&own));
         document.baseline(format!("direct_in_guest_{name}"), median(&of(&direct)?));
     }
-    document.figure("exits_per_call", median(&exits));
+    document.figure("exits_per_call", median(&polled));
+    document.figure("exits_per_call_with_waits", median(&exits));
+    document.control("exits_per_blocked_wait", median(&blocked));
     Ok(document)
+}
+
+/// What crossed the machine's border, both ways together.
+fn marks(lines: &[Value]) -> Result<f64> {
+    let crossed = line(lines, "marks_in")?;
+    Ok(number(crossed, "marks_in")? + number(crossed, "marks_out")?)
 }
 
 /// The line that has this key.

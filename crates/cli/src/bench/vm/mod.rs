@@ -3,6 +3,7 @@
 //! nothing else.
 
 mod call;
+mod copy;
 mod cosched;
 mod overhead;
 mod share;
@@ -23,12 +24,12 @@ use crate::vm;
 pub(super) fn run(context: &Context, name: Name) -> Result<Document> {
     match name {
         Name::Call => call::run(context),
+        Name::Copy => copy::run(context),
         Name::Overhead => overhead::run(context),
         Name::Fairness => share::fairness(context),
         Name::Fairgv => share::figure8(context),
         Name::Cosched => cosched::run(context),
-        Name::Copy
-        | Name::Conserve
+        Name::Conserve
         | Name::Engine
         | Name::Accounting
         | Name::Decision
@@ -39,7 +40,10 @@ pub(super) fn run(context: &Context, name: Name) -> Result<Document> {
         | Name::Flexy
         | Name::Move
         | Name::Memory => {
-            bail!("--via vm is for `bench call`, `overhead`, `fairness`, `fairgv` and `cosched`")
+            bail!(
+                "--via vm is for `bench call`, `copy`, `overhead`, `fairness`, `fairgv` and \
+                 `cosched`"
+            )
         }
     }
 }
@@ -101,7 +105,7 @@ impl Machine<'_> {
 fn image(context: &Context) -> Result<PathBuf> {
     context.guest.clone().context(
         "--via vm needs --guest FOLDER, which examples/guest/make-image makes with the programs \
-         `call`, `share` and `cosched` and tests/programs/guest-*.sh in it",
+         `call`, `copy`, `share` and `cosched` and tests/programs/guest-*.sh in it",
     )
 }
 

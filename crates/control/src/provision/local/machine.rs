@@ -38,10 +38,31 @@ pub struct Image {
 }
 
 /// What the program in the guest says when it runs.
-const BOOTED: &str = "weft: the user-data begins";
+pub(crate) const BOOTED: &str = "weft: the user-data begins";
 
 /// The program that the image's init runs, as an ordinary user. It stays: the VM does.
 const BOOT: &str = "/weft/boot";
+
+/// What a machine without cGPUs boots into; named to the kernel as `rdinit`.
+pub(crate) const PLAIN_INIT: &str = "/weft/plain";
+
+/// The image's initial file system with an init that does what the image's own does, but for the
+/// agent: a VM that has no GPU.
+pub(crate) fn plain_initrd(path: &Path, image: &Path) -> Result<()> {
+    let script = format!(
+        "#!/bin/busybox sh\n/bin/busybox --install -s /bin\nexport PATH=/bin\n\
+         mount -t proc none /proc\nmount -t sysfs none /sys\nmount -t devtmpfs none /dev\n\
+         mount -t tmpfs none /tmp\nmount -t tmpfs none /run\n\
+         for pass in 1 2 3 4; do for module in /modules/*.ko; do insmod \"$module\" 2>/dev/null; \
+         done; done\nip link set lo up 2>/dev/null\necho '{BOOTED}'\n\
+         while :; do sleep 3600; done\n"
+    );
+    let mut out = Vec::new();
+    entry(&mut out, "weft", 0o040_755, &[]);
+    entry(&mut out, "weft/plain", 0o100_755, script.as_bytes());
+    entry(&mut out, "TRAILER!!!", 0, &[]);
+    with_archive(path, image, &out)
+}
 
 fn boot_script() -> String {
     format!(
@@ -94,15 +115,15 @@ fn archive(vm: &VmSpec) -> Vec<u8> {
     out
 }
 
-/// The image's initial file system and what is the VM's own, in one file.
-fn initrd(path: &Path, image: &Image, vm: &VmSpec) -> Result<()> {
-    let what = || format!("cannot read {}", image.initrd.display());
-    let mut from = fs::File::open(&image.initrd).with_context(what)?;
+/// The image's initial file system and a second archive behind it, in one file.
+fn with_archive(path: &Path, image: &Path, archive: &[u8]) -> Result<()> {
+    let what = || format!("cannot read {}", image.display());
+    let mut from = fs::File::open(image).with_context(what)?;
     let mut to = own_file(path)?;
     let copied = io::copy(&mut from, &mut to)?;
     let gap = copied.next_multiple_of(512) - copied;
     io::copy(&mut io::repeat(0).take(gap), &mut to)?;
-    Ok(to.write_all(&archive(vm))?)
+    Ok(to.write_all(archive)?)
 }
 
 /// Runs the machine until it ends.
@@ -141,7 +162,7 @@ fn boot(
     replace(&folder.join("port.json"), &serde_json::to_vec(&inside)?)?;
     let user = settings.user(vm)?;
     let own = folder.join("initrd");
-    initrd(&own, image, vm)?;
+    with_archive(&own, &image.initrd, &archive(vm))?;
     if let Some(user) = user {
         chown(&own, Some(Uid::from_raw(user)), Some(Gid::from_raw(user)))?;
     }

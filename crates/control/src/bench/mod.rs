@@ -1,8 +1,12 @@
 //! Figures of the control plane alone: the interface over HTTP, the store on disk, decisions, plans
-//! and steps are real; VMs boot at once, endpoints and nodes are in memory.
+//! and steps are real; VMs boot at once, endpoints and nodes are in memory. Given what a virtual
+//! machine boots, also what cGPUs add to a VM's boot, by VMs of QEMU and by a real node.
+
+mod boot;
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -10,13 +14,17 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use weft_api::figures::Figures;
+use weft_api::stolen::Processors;
 use weft_api::v1::{Client, ClientError, InstanceState, Kind, Mode, NewInstance, Quota, Role};
 
 use crate::allocate::Allocator;
 use crate::crash::Crash;
 use crate::engine::Engine;
 use crate::execute::World;
+use crate::nodes::Nodes;
+use crate::provision::Provisioner;
 use crate::provision::fake::Fake;
+use crate::rules::Endpoint;
 use crate::service::Service;
 use crate::store::sqlite::Sqlite;
 use crate::store::{GpuFound, NodeRow, Store, TokenRow};
@@ -24,6 +32,9 @@ use crate::{http, random};
 
 /// cGPUs of a VM whose making is timed, as many as the paper's largest.
 const CGPUS: u32 = 75;
+
+/// Memory of each, in MiB.
+const CGPU_MIB: u64 = 1024;
 
 /// Grants that are there already when it is timed again.
 const PRESENT: u32 = 10_000;
@@ -42,38 +53,59 @@ const MEMORY_MIB: u64 = 80 << 10;
 /// A control plane of its own, over HTTP.
 struct Plane {
     client: Client,
+    /// Between two looks for what comes of itself.
+    pause: Duration,
     store: Arc<dyn Store>,
     _folder: tempfile::TempDir,
 }
 
+/// All that is not the control plane.
+struct Outside {
+    provisioner: Arc<dyn Provisioner>,
+    endpoint: Arc<dyn Endpoint>,
+    nodes: Arc<dyn Nodes>,
+}
+
+/// Nodes that are only said to be there.
+fn nodes_in_memory() -> Vec<(NodeRow, Vec<GpuFound>)> {
+    let gpus = |_| (0..GPUS_OF_NODE).map(gpu_in_memory).collect();
+    (0..NODES).map(node_in_memory).map(|node| (node, gpus(()))).collect()
+}
+
+fn gpu_in_memory(number: usize) -> GpuFound {
+    let (device, product) = (format!("gpu{number}"), "in memory".to_owned());
+    GpuFound { device, product, memory_mib: MEMORY_MIB }
+}
+
+fn node_in_memory(number: usize) -> NodeRow {
+    let name = format!("n{number}");
+    NodeRow {
+        admin: name.clone(),
+        gateway: format!("{name}.example:7600"),
+        gateway_given: true,
+        host: name.clone(),
+        created_ms: 0,
+        gpus: 0,
+        identity: name.clone(),
+        name,
+    }
+}
+
 impl Plane {
+    /// With everything else in memory.
     fn start() -> Result<Self> {
+        let fake = Arc::new(Fake::default());
+        let (provisioner, endpoint) = (Arc::clone(&fake) as _, Arc::clone(&fake) as _);
+        let outside = Outside { provisioner, endpoint, nodes: fake };
+        Self::with(outside, &nodes_in_memory(), Duration::ZERO)
+    }
+
+    fn with(outside: Outside, nodes: &[(NodeRow, Vec<GpuFound>)], pause: Duration) -> Result<Self> {
         // Where the system keeps what must stay: a memory file system would flatter.
         let folder = tempfile::tempdir_in(".").or_else(|_| tempfile::tempdir())?;
         let store: Arc<dyn Store> = Arc::new(Sqlite::open(&folder.path().join("control.db"))?);
-        let gpus: Vec<GpuFound> = (0..GPUS_OF_NODE)
-            .map(|number| GpuFound {
-                device: format!("gpu{number}"),
-                product: "in memory".to_owned(),
-                memory_mib: MEMORY_MIB,
-            })
-            .collect();
-        for number in 0..NODES {
-            let name = format!("n{number}");
-            let (admin, gateway) = (name.clone(), format!("{name}.example:7600"));
-            let host = name.clone();
-            let identity = admin.clone();
-            let node = NodeRow {
-                name,
-                admin,
-                gateway,
-                gateway_given: true,
-                host,
-                created_ms: 0,
-                gpus: 0,
-                identity,
-            };
-            store.put_node(&node, &gpus, None)?;
+        for (node, gpus) in nodes {
+            store.put_node(node, gpus, None)?;
         }
         let most = 1 << 40;
         let quota = Quota {
@@ -88,20 +120,25 @@ impl Plane {
         let role = Role::Member;
         let token = TokenRow { name: "bench".to_owned(), project, role, created_ms: 0 };
         store.add_token(&token, random::digest(b"bench"), None)?;
-        let address = serve(&store)?;
+        let address = serve(&store, outside)?;
         let client = Client::new(&address.to_string(), "bench")?;
-        Ok(Self { client, store, _folder: folder })
+        Ok(Self { client, pause, store, _folder: folder })
+    }
+
+    fn wait(&self) {
+        if self.pause.is_zero() { thread::yield_now() } else { thread::sleep(self.pause) }
     }
 
     /// The time until an instance is ready, in ms; and its id.
-    fn make(&self, cgpus: u32) -> Result<(f64, String)> {
+    fn make(&self, cgpus: u32, memory_mib: u64) -> Result<(f64, String)> {
         let begun = Instant::now();
-        let mut instance = self.client.create_instance(None, &wanted(cgpus))?;
+        let mut instance = self.client.create_instance(None, &wanted(cgpus, memory_mib))?;
         while instance.state == InstanceState::Building {
-            thread::yield_now();
+            self.wait();
             instance = self.client.instance(&instance.id)?;
         }
-        ensure!(instance.state == InstanceState::Ready, "an instance came to nothing");
+        let failure = instance.failure.unwrap_or_default();
+        ensure!(instance.state == InstanceState::Ready, "an instance came to nothing: {failure}");
         Ok((begun.elapsed().as_secs_f64() * 1e3, instance.id))
     }
 
@@ -110,7 +147,7 @@ impl Plane {
         loop {
             match self.client.instance(id) {
                 Ok(one) if one.state == InstanceState::Terminated => return Ok(()),
-                Ok(_) => thread::yield_now(),
+                Ok(_) => self.wait(),
                 Err(ClientError::Refused(problem)) if problem.kind == Kind::NotFound => {
                     return Ok(());
                 }
@@ -123,7 +160,7 @@ impl Plane {
     fn manage(&self, cgpus: u32) -> Result<(f64, f64)> {
         let mut times = Vec::new();
         for _ in 0..REPEATS {
-            let (ms, id) = self.make(cgpus)?;
+            let (ms, id) = self.make(cgpus, CGPU_MIB)?;
             times.push(ms);
             self.remove(&id)?;
         }
@@ -162,12 +199,12 @@ impl Plane {
     }
 }
 
-fn wanted(cgpus: u32) -> NewInstance {
+fn wanted(cgpus: u32, memory_mib: u64) -> NewInstance {
     NewInstance {
         name: None,
         project: None,
         cgpus,
-        memory_mib: Some(1024),
+        memory_mib: Some(memory_mib),
         mode: Some(Mode::Shared),
         locality: None,
         weight: None,
@@ -176,15 +213,14 @@ fn wanted(cgpus: u32) -> NewInstance {
     }
 }
 
-fn serve(store: &Arc<dyn Store>) -> Result<SocketAddr> {
-    let fake = Arc::new(Fake::default());
+fn serve(store: &Arc<dyn Store>, outside: Outside) -> Result<SocketAddr> {
     let policy = weft_sched::placement::by_name("first_fit")?;
     let world = World {
         store: Arc::clone(store),
         allocator: Arc::new(Allocator::new(Arc::clone(store), policy)),
-        provisioner: Arc::clone(&fake) as _,
-        endpoint: Arc::clone(&fake) as _,
-        nodes: fake,
+        provisioner: outside.provisioner,
+        endpoint: outside.endpoint,
+        nodes: outside.nodes,
         crash: Crash::default(),
     };
     let service = Arc::new(Service::new(Engine::start(world, AT_ONCE)?));
@@ -201,23 +237,42 @@ fn serve(store: &Arc<dyn Store>) -> Result<SocketAddr> {
     Ok(address)
 }
 
-/// Measures; what was made is checked at the end.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+/// Measures; what was made is checked at the end. With `guest`, a folder of what a virtual machine
+/// boots, also the boot.
 ///
 /// # Errors
 /// If something fails that must not.
-pub fn run(time: Duration) -> Result<Figures> {
+pub fn run(time: Duration, guest: Option<&Path>) -> Result<Figures> {
+    let before = Processors::now();
+    let mode = "real, with VMs, endpoints and nodes in memory".to_owned();
+    let window = format!("median of {REPEATS}; {} s for each rate", time.as_secs());
+    let mut found = Figures::new("control", mode, window, BTreeMap::new());
+    measure_rates(time, &mut found)?;
+    if let Some(guest) = guest {
+        measure_boot(guest, &mut found)?;
+    }
+    found.stolen = Some(Processors::now().stolen_since(before));
+    Ok(found)
+}
+
+fn measure_rates(time: Duration, found: &mut Figures) -> Result<()> {
     let plane = Plane::start()?;
-    let mut figures = BTreeMap::new();
-    let mut controls = BTreeMap::new();
+    let (figures, controls) = (&mut found.figures, &mut found.controls);
     // The first ones open files and fill caches.
     plane.manage(CGPUS)?;
     let (empty, _) = plane.manage(CGPUS)?;
     let each = Instant::now();
-    let singles: Vec<String> = (0..CGPUS).map(|_| Ok(plane.make(1)?.1)).collect::<Result<_>>()?;
+    let singles: Vec<String> =
+        (0..CGPUS).map(|_| Ok(plane.make(1, CGPU_MIB)?.1)).collect::<Result<_>>()?;
     controls.insert("manage_75_one_by_one_ms".to_owned(), each.elapsed().as_secs_f64() * 1e3);
     singles.iter().try_for_each(|id| plane.remove(id))?;
     let present: Vec<String> =
-        (0..PRESENT / 100).map(|_| Ok(plane.make(100)?.1)).collect::<Result<_>>()?;
+        (0..PRESENT / 100).map(|_| Ok(plane.make(100, CGPU_MIB)?.1)).collect::<Result<_>>()?;
     let (full, longest) = plane.manage(CGPUS)?;
     figures.insert("manage_75_ms".to_owned(), full);
     figures.insert("manage_75_max_ms".to_owned(), longest);
@@ -225,13 +280,33 @@ pub fn run(time: Duration) -> Result<Figures> {
     let some = present.first().context("grants")?;
     let read = |plane: &Plane| Ok(plane.client.instance(some).map(drop)?);
     figures.insert("reads_per_s".to_owned(), plane.throughput(4, time, read)?);
-    let cycle = |plane: &Plane| plane.remove(&plane.make(1)?.1);
+    let cycle = |plane: &Plane| plane.remove(&plane.make(1, CGPU_MIB)?.1);
     figures.insert("grants_per_s".to_owned(), plane.throughput(AT_ONCE, time, cycle)?);
     controls.insert("grants_per_s_one_at_a_time".to_owned(), plane.throughput(1, time, cycle)?);
     present.iter().try_for_each(|id| plane.remove(id))?;
     let counts = plane.store.counts()?;
     ensure!((counts.cgpus, counts.held_mib) == (0, 0), "something was not given back: {counts:?}");
-    let mode = "real, with VMs, endpoints and nodes in memory".to_owned();
-    let window = format!("median of {REPEATS}; {} s for each rate", time.as_secs());
-    Ok(Figures { controls, ..Figures::new("control", mode, window, figures) })
+    Ok(())
+}
+
+fn measure_boot(guest: &Path, found: &mut Figures) -> Result<()> {
+    let boots = boot::run(guest, CGPUS)?;
+    let mut plain = boots.plain_ms.clone();
+    plain.sort_by(f64::total_cmp);
+    let (shortest, longest) = (plain[0], plain[plain.len() - 1]);
+    let (ready, typical) = (median(boots.ready_ms.clone()), median(plain));
+    let figures = [
+        ("boot_overhead_75_pct", boots.overhead_pct()),
+        ("boot_75_ms", ready),
+        ("boot_75_deploy_ms", median(boots.deploy_ms.clone())),
+        ("boot_75_over_plain_pct", (ready / typical - 1.0) * 100.0),
+    ];
+    found.figures.extend(figures.map(|(name, value)| (name.to_owned(), value)));
+    let baselines =
+        [("boot_plain_ms", typical), ("boot_plain_spread_pct", (longest / shortest - 1.0) * 100.0)];
+    found.baselines.extend(baselines.map(|(name, value)| (name.to_owned(), value)));
+    found.mode += "; boots: QEMU (TCG), the kernel, the node and its grants real";
+    let (count, mib) = (boot::BOOTS, boot::CGPU_MIB);
+    found.window += &format!("; {count} boots of each kind in turns, cGPUs of {mib} MiB");
+    Ok(())
 }

@@ -3,14 +3,15 @@
 
 /// Time of all processors since the machine started, in ticks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Processors {
+pub struct Processors {
     all: u64,
     stolen: u64,
 }
 
 impl Processors {
     /// As of now; zero where the system does not tell.
-    pub(crate) fn now() -> Self {
+    #[must_use]
+    pub fn now() -> Self {
         Self::read(&std::fs::read_to_string("/proc/stat").unwrap_or_default())
     }
 
@@ -24,8 +25,9 @@ impl Processors {
     }
 
     /// The part of the time since then that was stolen, 0 to 1.
+    #[must_use]
     #[expect(clippy::cast_precision_loss, reason = "a ratio of ticks")]
-    pub(crate) fn stolen_since(self, before: Self) -> f64 {
+    pub fn stolen_since(self, before: Self) -> f64 {
         let all = self.all.saturating_sub(before.all).max(1);
         self.stolen.saturating_sub(before.stolen) as f64 / all as f64
     }

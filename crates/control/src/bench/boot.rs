@@ -1,0 +1,290 @@
+//! What 75 cGPUs add to the boot of a VM. QEMU boots a real kernel for each VM, on its interpreter,
+//! and a real node makes the vGPUs and their grants; the VM's only part in it is to start a first
+//! program.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{BufRead as _, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, ensure};
+use weft_api::node::Client;
+
+use super::{Outside, Plane, median};
+use crate::clock;
+use crate::nodes::{NodeFacts, Nodes as _, Sockets};
+use crate::provision::fake::Fake;
+use crate::provision::local::machine;
+use crate::provision::{Failure, Provisioner, VmSpec, VmState};
+use crate::store::{NodeRow, Port};
+
+/// Boots of each kind; they take turns.
+pub(super) const BOOTS: usize = 7;
+
+/// Memory of each cGPU, in MiB; the paper's.
+pub(super) const CGPU_MIB: u64 = 100;
+
+/// A machine has booted after this time, or has failed.
+const BOOT_LIMIT: Duration = Duration::from_secs(120);
+
+/// A node has started after this time, or has failed.
+const START_LIMIT: Duration = Duration::from_secs(60);
+
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// How often the request's client looks whether its VM is ready.
+const LOOK: Duration = Duration::from_millis(2);
+
+/// The interpreter works everywhere, and boots slowest: what is beside the boot weighs least.
+const ACCEL: &str = "tcg";
+
+/// Software GPUs of the node.
+const DEVICES: &str = "soft,soft";
+
+/// What the control plane adds, beside the boot itself.
+pub(super) struct Boots {
+    /// From the request until the VM is ready, in ms.
+    pub(super) ready_ms: Vec<f64>,
+    /// Of that, what QEMU took from its start until the guest's first program, in ms.
+    pub(super) deploy_ms: Vec<f64>,
+    /// The same of a VM that nobody but QEMU had a part in, in ms: a VM with no cGPU.
+    pub(super) plain_ms: Vec<f64>,
+}
+
+impl Boots {
+    /// What lies outside the VM's own part, over that part, in percent: boot by boot, so that one
+    /// that took longer than another counts for nothing.
+    pub(super) fn overhead_pct(&self) -> f64 {
+        let each = self.ready_ms.iter().zip(&self.deploy_ms);
+        median(each.map(|(ready, deploy)| (ready / deploy - 1.0) * 100.0).collect())
+    }
+}
+
+/// Measures; `guest` is a folder as `examples/guest/make-image` makes it.
+pub(super) fn run(guest: &Path, cgpus: u32) -> Result<Boots> {
+    let folder = tempfile::tempdir()?;
+    let machines = Arc::new(Machines::new(guest, folder.path())?);
+    let node = Node::start(&folder.path().join("node"))?;
+    let facts = node.facts()?;
+    let fake = Arc::new(Fake::default());
+    let outside = Outside {
+        provisioner: Arc::clone(&machines) as _,
+        endpoint: fake,
+        nodes: Arc::new(Sockets),
+    };
+    // Whoever looks without a pause takes the processor on which QEMU boots.
+    let plane = Plane::with(outside, &[(node.row(&facts), facts.gpus)], LOOK)?;
+    let mut boots = Boots { ready_ms: Vec::new(), deploy_ms: Vec::new(), plain_ms: Vec::new() };
+    for boot in 0..=BOOTS {
+        let plain_ms = machines.boot_plain()?;
+        let (ready_ms, id) = plane.make(cgpus, CGPU_MIB)?;
+        let deploy_ms = machines.deploy_ms(&id).context("a VM that is ready has booted")?;
+        plane.remove(&id)?;
+        // The first ones fill caches.
+        if boot > 0 {
+            boots.plain_ms.push(plain_ms);
+            boots.ready_ms.push(ready_ms);
+            boots.deploy_ms.push(deploy_ms);
+        }
+    }
+    Ok(boots)
+}
+
+/// A node of this benchmark's own.
+struct Node {
+    child: Child,
+    admin: PathBuf,
+}
+
+impl Node {
+    fn start(folder: &Path) -> Result<Self> {
+        fs::create_dir_all(folder)?;
+        let log = fs::File::create(folder.join("node.log"))?;
+        let mut command = Command::new(beside("weft")?);
+        command.arg("node").arg("--runtime-dir").arg(folder).args(["--device", DEVICES]);
+        command.arg("--set").arg(format!("state_dir={}", folder.join("state").display()));
+        command.args(["--set", "remote.listen=127.0.0.1:0", "--set", "remote.user=0"]);
+        let foreign = std::env::vars_os().map(|(name, _)| name);
+        for name in foreign.filter(|name| name.as_encoded_bytes().starts_with(b"WEFT_")) {
+            command.env_remove(name);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log);
+        let child = command.spawn().context("cannot start a node")?;
+        Ok(Self { child, admin: folder.join("admin.sock") })
+    }
+
+    /// What it is, once it answers.
+    fn facts(&self) -> Result<NodeFacts> {
+        let deadline = Instant::now() + START_LIMIT;
+        loop {
+            match Sockets.look(&self.admin.display().to_string()) {
+                Ok(facts) => return Ok(facts),
+                Err(failure) => {
+                    ensure!(Instant::now() < deadline, "the node did not start: {failure}");
+                    thread::sleep(PAUSE);
+                }
+            }
+        }
+    }
+
+    fn row(&self, facts: &NodeFacts) -> NodeRow {
+        NodeRow {
+            name: "n1".to_owned(),
+            admin: self.admin.display().to_string(),
+            gateway: facts.gateway.clone(),
+            gateway_given: false,
+            host: "h1".to_owned(),
+            created_ms: clock::now_ms(),
+            gpus: 0,
+            identity: facts.identity.clone(),
+        }
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        // Its workers end with it only if it is told to.
+        let told = Client::connect(&self.admin).map(|mut node| node.shutdown());
+        if !matches!(told, Ok(Ok(_))) {
+            let _ = self.child.kill();
+        }
+        let _ = self.child.wait();
+    }
+}
+
+/// A program that is installed beside this one.
+fn beside(name: &str) -> Result<PathBuf> {
+    let program = std::env::current_exe()?.with_file_name(name);
+    ensure!(program.exists(), "{} is missing: it is beside this program", program.display());
+    Ok(program)
+}
+
+/// A virtual machine, and how long QEMU took until its first program ran.
+#[derive(Debug)]
+struct Machine {
+    child: Child,
+    booted_ms: Arc<OnceLock<f64>>,
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        // QEMU ends with its parent.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// VMs that QEMU boots: all of a provisioner that `Fake` has not.
+#[derive(Debug)]
+struct Machines {
+    starter: PathBuf,
+    kernel: PathBuf,
+    initrd: PathBuf,
+    qemu: PathBuf,
+    there: Mutex<BTreeMap<String, Machine>>,
+}
+
+impl Machines {
+    fn new(guest: &Path, folder: &Path) -> Result<Self> {
+        let initrd = folder.join("initrd");
+        machine::plain_initrd(&initrd, &guest.join("initrd"))?;
+        let unpacked = guest.join("qemu");
+        let qemu = if unpacked.exists() { unpacked } else { "qemu-system-x86_64".into() };
+        let (kernel, there) = (guest.join("vmlinuz"), Mutex::default());
+        Ok(Self { starter: beside("weft-guest")?, kernel, initrd, qemu, there })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Machine>> {
+        self.there.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(&self) -> std::io::Result<Machine> {
+        let mut command = Command::new(&self.starter);
+        command.args(["boot", "--devices", "/dev/null", "--accel", ACCEL, "--append"]);
+        command.arg(format!("rdinit={}", machine::PLAIN_INIT));
+        command.arg("--kernel").arg(&self.kernel).arg("--initrd").arg(&self.initrd);
+        command.arg("--qemu").arg(&self.qemu);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let (begun, booted_ms) = (Instant::now(), Arc::new(OnceLock::new()));
+        let mut child = command.spawn()?;
+        let (output, booted) = (child.stdout.take(), Arc::clone(&booted_ms));
+        thread::Builder::new().name("console".to_owned()).spawn(move || {
+            for line in output.into_iter().flat_map(|output| BufReader::new(output).lines()) {
+                if line.is_ok_and(|line| line.contains(machine::BOOTED)) {
+                    let _ = booted.set(begun.elapsed().as_secs_f64() * 1e3);
+                }
+            }
+        })?;
+        Ok(Machine { child, booted_ms })
+    }
+
+    /// What a boot takes of which no control plane knows, in ms.
+    fn boot_plain(&self) -> Result<f64> {
+        let mut machine = self.start()?;
+        let deadline = Instant::now() + BOOT_LIMIT;
+        loop {
+            if let Some(ms) = machine.booted_ms.get() {
+                return Ok(*ms);
+            }
+            let ended = machine.child.try_wait()?;
+            ensure!(ended.is_none(), "QEMU ended before its machine had booted");
+            ensure!(Instant::now() < deadline, "a machine has not booted after {BOOT_LIMIT:?}");
+            thread::sleep(PAUSE);
+        }
+    }
+
+    fn deploy_ms(&self, id: &str) -> Option<f64> {
+        self.lock().get(id)?.booted_ms.get().copied()
+    }
+}
+
+impl Provisioner for Machines {
+    fn check(&self) -> Result<String, Failure> {
+        Ok("VMs are QEMU's".to_owned())
+    }
+
+    fn masked(&self, _slot: u32, number: u32) -> Result<String, Failure> {
+        Ok(format!("169.254.77.{}:18515", number + 1))
+    }
+
+    fn create(&self, vm: &VmSpec) -> Result<(), Failure> {
+        let mut there = self.lock();
+        if !there.contains_key(&vm.id) {
+            there.insert(vm.id.clone(), self.start()?);
+        }
+        Ok(())
+    }
+
+    fn port(&self, id: &str) -> Result<Option<(String, Port)>, Failure> {
+        let (mac, ip) = ("02:00:00:00:00:01".to_owned(), "10.0.0.2".to_owned());
+        let port = || ("h1".to_owned(), Port { tap: format!("tap-{id}"), mac, ip });
+        Ok(self.lock().contains_key(id).then(port))
+    }
+
+    fn state(&self, id: &str) -> Result<VmState, Failure> {
+        let mut there = self.lock();
+        let Some(machine) = there.get_mut(id) else { return Ok(VmState::Absent) };
+        Ok(match (machine.booted_ms.get(), machine.child.try_wait()?) {
+            (_, Some(status)) => VmState::Broken(format!("QEMU ended with {status}")),
+            (Some(_), None) => VmState::Active,
+            (None, None) => VmState::Booting,
+        })
+    }
+
+    fn terminate(&self, id: &str) -> Result<bool, Failure> {
+        self.lock().remove(id);
+        Ok(true)
+    }
+
+    fn inventory(&self) -> Result<Vec<String>, Failure> {
+        Ok(self.lock().keys().cloned().collect())
+    }
+
+    fn console(&self, _id: &str) -> Result<String, Failure> {
+        Ok(String::new())
+    }
+}
