@@ -75,7 +75,7 @@ pub struct Found {
     pub batch_wait_ns: u64,
     /// The longest time from a batch task's submission to its end, in ns.
     pub batch_longest_ns: u64,
-    /// What batch vGPUs had together while one waited without a device, in thousandths of the bound.
+    /// What batch vGPUs had together while one waited, in thousandths of its bound.
     pub turn_permille: u64,
     /// The largest lag between two batch vGPUs, in thousandths of its bound.
     pub lag_permille: u64,
