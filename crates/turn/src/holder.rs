@@ -127,11 +127,11 @@ impl<P: HolderPage> Holder<P> {
         Admission::Admitted { left_ns }
     }
 
-    /// Whether an operation may start beside `flying` others, of which one `is_guess`. Where a device
-    /// tells how long operations take, the budget bounds them. Where that is predicted, short ones
-    /// can turn out long, all of those that fly, so they are few: a tenant that waits, or comes to
-    /// wait, waits for that many. One of which nothing is known executes alone: a budget full of
-    /// guesses would let the turn last as long as they really take.
+    /// Whether an operation may start beside `flying` others, of which one `is_guess`. Where a
+    /// device tells how long operations take, the budget bounds them. Where that is predicted,
+    /// short ones can turn out long, all of those that fly, so they are few: a tenant that waits,
+    /// or comes to wait, waits for that many. One of which nothing is known executes alone: a
+    /// budget full of guesses would let the turn last as long as they really take.
     #[must_use]
     pub fn may_join(&self, flying: usize, is_guess: bool, length: Length) -> bool {
         let beside = match length {
