@@ -66,6 +66,12 @@ pub trait Backend: std::fmt::Debug + Clone + Default + Serialize + DeserializeOw
         false
     }
 
+    /// Whether the node may lend more memory of it than it has, and keep in a file what does not
+    /// fit.
+    fn swaps(&self) -> bool {
+        false
+    }
+
     /// What its worker may do beyond what every worker may.
     fn needs(&self) -> Needs {
         Needs::default()
@@ -324,6 +330,12 @@ macro_rules! backends {
             #[must_use]
             pub fn keeps_abandoned(&self) -> bool {
                 match self { $(Self::$Kind(backend) => backend.keeps_abandoned(),)* }
+            }
+
+            /// [`Backend::swaps`].
+            #[must_use]
+            pub fn swaps(&self) -> bool {
+                match self { $(Self::$Kind(backend) => backend.swaps(),)* }
             }
 
             /// [`Backend::needs`].

@@ -328,7 +328,7 @@ fn config(name: &str, reserved: u32, reset: bool) -> PoolConfig {
 fn bounds(by_tenant: bool, lags: u64) -> Limits {
     let config = config("deadline", 0, false);
     // A slice beyond its quantum a batch run goes on, and no longer while others are owed more.
-    let longest_ns = config.batch_quantum_ns + config.slice_ns;
+    let longest_ns = config.batch_turn_ns();
     let user_ns = if lags == 1 { LONGEST_USER_NS } else { config.user_quantum_ns };
     Limits {
         batch_wait_ns: Some(config.batch_patience_ns + LONGEST_USER_NS),
@@ -537,6 +537,23 @@ fn a_vgpu_that_has_all_the_service_is_seen() {
     let (ahead, behind) = (Sharer::Vgpu(VgpuKey(1)), Sharer::Vgpu(VgpuKey(2)));
     let lag = Violation::Lag { ahead, behind, lag_ns: 5 * MS, bound_ns: 4 * MS };
     assert_eq!(broken, Err(lag));
+}
+
+/// Who comes meanwhile counts, who went before does not.
+#[test]
+fn a_batch_vgpu_that_waits_while_another_has_all_is_seen() {
+    let mut trace = small(Limits { turn_longest_ns: Some(MS), ..Limits::default() });
+    trace.step(0, &submit(0, 1), &[runs(0)]).unwrap();
+    trace.step(0, &submit(1, 2), &[]).unwrap();
+    // One other of the same weight on one device: two turns, twice.
+    trace.step(4 * MS, &submit(2, 1), &[]).unwrap();
+    assert_eq!(trace.turn_share_permille(), 1_000);
+    let broken = trace.step(5 * MS, &submit(3, 1), &[]);
+    let (served_ns, bound_ns) = (5 * MS, 4 * MS);
+    assert_eq!(broken, Err(Violation::TurnWait { vgpu: VgpuKey(2), served_ns, bound_ns }));
+    trace.step(5 * MS, &add(3, Class::Batch, 1), &[]).unwrap_err();
+    trace.step(5 * MS, &submit(4, 3), &[]).unwrap();
+    assert_eq!(trace.turn_share_permille(), 1_250);
 }
 
 /// The checker is of use: plain priority starves batch tasks and it says so.

@@ -1,6 +1,6 @@
 //! Workers and the device: gate, execute, charge, release, as the node's worker does.
 
-use weft_turn::{ANNOUNCE_NS, Admission, Operation, Size};
+use weft_turn::{ANNOUNCE_NS, Admission, Length, Operation, Size};
 
 use crate::clock::Tick;
 use crate::device::Op;
@@ -64,10 +64,15 @@ impl World {
             let Some(pending) = state.head() else { return };
             let (estimate_ns, known) = state.estimate(&pending);
             let back = state.flights.back();
+            let length = match (known, self.setup.tells_lengths) {
+                (false, _) => Length::Guessed,
+                (true, false) => Length::Predicted,
+                (true, true) => Length::Told,
+            };
+            let is_guess = back.is_some_and(|flight| flight.guessed);
             if self.setup.careful
                 && !state.gate.page().is_by_wall()
-                && (back.is_some_and(|flight| flight.guessed)
-                    || (!known && !state.flights.is_empty()))
+                && !state.gate.may_join(state.flights.len(), is_guess, length)
             {
                 return;
             }

@@ -41,6 +41,9 @@ pub struct Setup {
     pub preemption: Option<Preemption>,
     /// Commands of one session in the hardware's queue.
     pub hardware_queue: usize,
+    /// The device tells how long a command takes of which its like was executed before, as one on
+    /// the paced clock does; otherwise that is predicted.
+    pub tells_lengths: bool,
     /// Workers start nothing behind a kernel of which nothing is known, and keep their turn while
     /// one that has outlived its estimate executes.
     pub careful: bool,
@@ -68,6 +71,7 @@ impl Setup {
             hold_idle: false,
             preemption: None,
             hardware_queue: 32,
+            tells_lengths: false,
             careful: true,
             charges_killed: true,
             accounting: Accounting::Every,

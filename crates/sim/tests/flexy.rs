@@ -197,6 +197,45 @@ fn the_wait_of_one_batch_task_is_not_the_wait_of_all() {
     assert_eq!(found.batch_longest_ns, 3_500 * MS);
 }
 
+/// In the columns' workloads a batch vGPU that waits has its turn within what batch vGPUs may have
+/// meanwhile. Without turns one vGPU's long tasks keep another one waiting beyond that.
+#[test]
+fn a_batch_vgpu_has_its_turn_within_the_bound() {
+    let worst = |name: &str| {
+        let mut options = options(name, 0);
+        options.limits.turn_longest_ns = Some(options.pool.batch_turn_ns());
+        let found = COLUMNS.map(|column| {
+            run(&generate(&Spec::new(column, 200, 3)), &options, 3).unwrap().violation
+        });
+        found.into_iter().flatten().next()
+    };
+    assert_eq!(worst("deadline"), None);
+    assert!(worst("fifo").is_some_and(|broken| broken.contains("waited while batch tasks")));
+}
+
+/// `deadline` is near what knows all in the columns, at the loads of the goal.
+#[test]
+fn deadline_is_half_a_point_below_the_clairvoyant_orders() {
+    let percent = |(all, good): (u64, u64)| 100.0 * good as f64 / all as f64;
+    for (column, factor) in COLUMNS.into_iter().zip([200, 250, 250]) {
+        let gap = |slack_ns: Option<u64>| {
+            let gaps = (1..=10).map(|seed| {
+                let jobs = generate(&Spec::new(column, factor, seed));
+                let mut options = options("deadline", 0);
+                options.pool.slack_ns = slack_ns.unwrap_or(options.pool.slack_ns);
+                let ours = run(&jobs, &options, seed).unwrap();
+                let best = Rule::ALL.map(|rule| percent(clairvoyant(&jobs, 4, 200 * MS, rule)));
+                best.into_iter().fold(f64::MIN, f64::max) - percent(ours.user)
+            });
+            gaps.sum::<f64>() / 10.0
+        };
+        let (ours, strict) = (gap(None), gap(Some(0)));
+        println!("{}: {ours:.3} points, without slack {strict:.3}", column.name);
+        assert!(ours <= 0.5, "{}: {ours}", column.name);
+        assert!(strict > 0.5, "{}: the control passes with {strict}", column.name);
+    }
+}
+
 /// On one device with 200 ms, by hand. Until 2 s, when the last one comes, 850 ms are busy.
 ///
 /// | arrives | task | fifo | deadline |
@@ -324,6 +363,9 @@ fn the_evaluation_sums_its_columns_up() {
         assert!(all.controls[&format!("fifo_sla_{column}")] < ours, "the control passes");
     }
     same(all.figures["deadline_resets"], 0.0);
+    let wait = all.figures["batch_wait_over_bound_max"];
+    assert!(wait > 0.0 && wait <= 1.0, "{wait}");
+    assert!(all.figures["decision_ns_p50_by_tenant"] > 0.0);
     assert!(all.figures["runs"] > 0.0 && all.figures["events"] > all.figures["runs"]);
 }
 

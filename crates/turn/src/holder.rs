@@ -14,6 +14,20 @@ pub const PREPARED_SPIN: Duration = Duration::from_micros(300);
 /// Operations of up to this part of a slice start whenever less than a slice is in flight.
 const SHORT_PART: u64 = 8;
 
+/// Operations of predicted length that fly at once: one executes, the next one is at hand.
+pub const PREDICTED_DEPTH: usize = 2;
+
+/// What is known of how long an operation takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Length {
+    /// Its device tells.
+    Told,
+    /// Its like took as long before.
+    Predicted,
+    /// Nothing.
+    Guessed,
+}
+
 /// Whether a device operation may start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Admission {
@@ -111,6 +125,21 @@ impl<P: HolderPage> Holder<P> {
         turn.spent_ns += u128::from(estimate_ns);
         self.start(estimate_ns);
         Admission::Admitted { left_ns }
+    }
+
+    /// Whether an operation may start beside `flying` others, of which one `is_guess`. Where a
+    /// device tells how long operations take, the budget bounds them. Where that is predicted,
+    /// short ones can turn out long, all of those that fly, so they are few: a tenant that waits,
+    /// or comes to wait, waits for that many. One of which nothing is known executes alone: a
+    /// budget full of guesses would let the turn last as long as they really take.
+    #[must_use]
+    pub fn may_join(&self, flying: usize, is_guess: bool, length: Length) -> bool {
+        let beside = match length {
+            Length::Guessed => 0,
+            Length::Predicted if !self.is_unmanaged() => PREDICTED_DEPTH - 1,
+            Length::Predicted | Length::Told => usize::MAX,
+        };
+        !is_guess && flying <= beside
     }
 
     /// In how many ns an operation may start of which `least_ns` cannot be cut, by a session that

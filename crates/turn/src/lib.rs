@@ -33,7 +33,7 @@ mod predict;
 
 pub use daemon::{Contender, Decision, Effect, Host, Turns};
 pub use gate::{Gate, Revocation};
-pub use holder::{Admission, HOLDER_SPIN, Holder, PREPARED_SPIN, WaitFor};
+pub use holder::{Admission, HOLDER_SPIN, Holder, Length, PREDICTED_DEPTH, PREPARED_SPIN, WaitFor};
 pub use meter::{Accounting, Meter, SETTLE_NS};
 pub use page::{Abandoned, DaemonPage, Demand, Grant, GrantKind, HolderPage, Report};
 pub use pieces::{Cut, Limit, Operation, Pieces, Size, Slicing};

@@ -7,7 +7,8 @@ use std::rc::Rc;
 
 use weft_sched::{Class, Config, DeviceKey, Event, Node, SessionKey, TenantKey, VgpuKey, Weight};
 use weft_turn::{
-    Admission, Decision, Effect, Gate, Holder, Host, PlainPage, Signal, Terms, Turns, WaitFor,
+    Admission, Decision, Effect, Gate, Holder, Host, Length, PREDICTED_DEPTH, PlainPage, Signal,
+    Terms, Turns, WaitFor,
 };
 
 const DEVICE: DeviceKey = DeviceKey(0);
@@ -158,6 +159,21 @@ fn a_slice_bounds_what_flies() {
 
 /// Beside a user-facing vGPU a kernel that is not cut starts behind another one when a request
 /// would wait for no more than a slice of both.
+/// What flies may turn out as long as anything unless its length is told.
+#[test]
+fn few_of_predicted_length_fly_and_a_guess_flies_alone() {
+    let (.., [holder, _]) = two();
+    let may = |flying, length| holder.may_join(flying, false, length);
+    assert!(may(PREDICTED_DEPTH - 1, Length::Predicted));
+    assert!(!may(PREDICTED_DEPTH, Length::Predicted));
+    assert!(may(100, Length::Told));
+    assert!(may(0, Length::Guessed) && !may(1, Length::Guessed));
+    assert!(!holder.may_join(1, true, Length::Told), "something joins a guess");
+    let terms = Terms { unmanaged: true, ..Terms::default() };
+    let free = Holder::new(PlainPage::new(terms, Rc::new(Cell::new(0))));
+    assert!(free.may_join(100, false, Length::Predicted));
+}
+
 #[test]
 fn a_long_kernel_waits_until_there_is_room_for_it() {
     let (mut bench, mut turns, [mut a, _b]) = two();

@@ -101,6 +101,11 @@ impl Backend for SoftBackend {
         }
     }
 
+    fn swaps(&self) -> bool {
+        // Its workers' translation table says where each slot is.
+        true
+    }
+
     fn keeps_abandoned(&self) -> bool {
         // Time on a paced device is reserved when an operation starts.
         self.clock == SoftClock::Paced

@@ -242,11 +242,10 @@ fn check_slots(key: &str, device: &DeviceConfig) -> Result<(), ConfigError> {
     }
     if let Some(times) = device.oversubscribe {
         check(&format!("{key}.oversubscribe"), times, 1, OVERSUBSCRIBE_MAX)?;
-        if times > 1 && device.backend.kind() != SoftBackend::KIND {
+        if times > 1 && !device.backend.swaps() {
             let kind = device.backend.kind();
             return Err(invalid(&format!(
-                "{key}.oversubscribe: a `{kind}` device has no more than its memory; only a \
-                 software device lends more"
+                "{key}.oversubscribe: a `{kind}` device has no more than its memory"
             )));
         }
     }
@@ -257,9 +256,10 @@ fn check_slots(key: &str, device: &DeviceConfig) -> Result<(), ConfigError> {
             check(&format!("{key}.{name}"), seconds, 1, WATCHED_MAX_S)?;
         }
     }
-    if device.swap_dir.is_some() && device.backend.kind() != SoftBackend::KIND {
+    if device.swap_dir.is_some() && !device.backend.swaps() {
+        let kind = device.backend.kind();
         return Err(invalid(&format!(
-            "{key}.swap_dir: only a software device's memory is swapped to a file"
+            "{key}.swap_dir: the memory of a `{kind}` device is not swapped to a file"
         )));
     }
     device.geometry().map_err(|message| invalid(&format!("{key}.slot: {message}")))?;

@@ -188,6 +188,16 @@ fn another_kind_of_device_forgets_what_was_said_of_the_first() {
 }
 
 #[test]
+fn only_what_swaps_lends_more_than_it_has() {
+    for (key, value) in [("device.oversubscribe", "2"), ("device.swap_dir", "/tmp")] {
+        load(&[("device", "soft"), (key, value)]).unwrap();
+        let error = load(&[("device", "cuda"), (key, value)]).unwrap_err().to_string();
+        assert!(error.contains(key) && error.contains("`cuda`"), "{error}");
+    }
+    load(&[("device", "cuda"), ("device.oversubscribe", "1")]).unwrap();
+}
+
+#[test]
 fn a_fault_in_a_file_is_shown_with_its_line() {
     let mut file = tempfile::NamedTempFile::new().unwrap();
     writeln!(file, "[device]\nknd = 3").unwrap();

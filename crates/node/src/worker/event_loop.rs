@@ -13,7 +13,7 @@ use weft_exec::{Accepted, Ready, Session, Started, Violation, Work};
 use weft_gate::{Due, GateWorker};
 use weft_ring::{AnswerTo, MAX_COMMAND, WorkerSide};
 use weft_turn::{
-    ANNOUNCE_NS, Admission, GrantKind, Meter, Operation, Pieces, Predictor, Size, WaitFor,
+    ANNOUNCE_NS, Admission, GrantKind, Length, Meter, Operation, Pieces, Predictor, Size, WaitFor,
     is_surprise,
 };
 use weft_wire::Command;
@@ -50,9 +50,6 @@ const POLL_NS: u64 = 150_000;
 /// A sleep ends this long before what it waits for: sleeps on a virtual machine end late by about
 /// half of it.
 const OVERSLEEP_NS: u64 = 100_000;
-
-/// Operations of predicted length that fly at once: one executes, the next one is at hand.
-const PREDICTED_DEPTH: usize = 2;
 
 /// A command that compiles waits this long for what flies on a device that nobody else wants.
 const LOAD_WAITS_NS: u64 = 50_000_000;
@@ -422,14 +419,14 @@ impl<D: Device> EventLoop<D> {
             && !self.is_to_pause()
             && let Some(ready) = self.session.next_op()
         {
-            if self.flights.len() >= self.depth(&ready) {
-                break;
-            }
             let known =
                 ready.estimate_ns.or_else(|| self.predictor.predict(ready.key, ready.units));
-            if self.guess_flies || (known.is_none() && !self.flights.is_empty()) {
-                // An unknown operation executes alone: a budget full of guesses would let the turn
-                // last as long as they really take.
+            let length = match (ready.estimate_ns, known) {
+                (Some(_), _) => Length::Told,
+                (None, Some(_)) => Length::Predicted,
+                (None, None) => Length::Guessed,
+            };
+            if !self.gate.may_join(self.flights.len(), self.guess_flies, length) {
                 break;
             }
             let estimate_ns = known.unwrap_or_else(|| self.predictor.guess(ready.key, ready.units));
@@ -493,17 +490,6 @@ impl<D: Device> EventLoop<D> {
             self.room_at_ns = Some(self.session.device().now_ns().saturating_add(room_in_ns));
         }
         room_in_ns > 0
-    }
-
-    /// How many operations may fly when `ready` does. Where a device tells how long an operation
-    /// takes, the budget bounds them. Where that is predicted, short ones can turn out long, all of
-    /// those that fly, so they are few: a tenant that waits, or comes to wait, waits for that many.
-    fn depth(&self, ready: &Ready) -> usize {
-        if ready.estimate_ns.is_some() || self.gate.is_unmanaged() {
-            usize::MAX
-        } else {
-            PREDICTED_DEPTH
-        }
     }
 
     fn set_front(&mut self, since_ns: u64) {

@@ -29,7 +29,7 @@ pub struct Limits {
     /// once), `(n + 1)·l/wᵢ + (n + 1)·l/wⱼ` (Jin et al., SFQ(D)).
     pub lag_longest_ns: Option<u64>,
     /// The same `l`, in ns: while a batch vGPU waits and has no device, all batch vGPUs together
-    /// get no more than `(n + 1)·l·Σ(1 + wⱼ/wᵢ)`, the sum over the others.
+    /// get no more than `(n + 1)·l·Σ(1 + wⱼ/wᵢ)`, the sum over the others that have work meanwhile.
     pub turn_longest_ns: Option<u64>,
     /// The longest user-facing task and the slack, in ns: then user-facing vGPUs are held to that
     /// bound of theirs and the slack of both, `slack/wᵢ + slack/wⱼ`.
@@ -131,8 +131,18 @@ struct Member {
     running: u32,
     /// Service, in ns.
     service_ns: u64,
-    /// What batch vGPUs had together when it began to wait without a device, in ns.
-    waits_from_ns: Option<u64>,
+    /// Since when it waits without a device.
+    waits: Option<Wait>,
+    /// The last step after which it had a task.
+    active: u64,
+}
+
+/// When a batch vGPU began to wait without a device.
+#[derive(Clone, Copy, Debug)]
+struct Wait {
+    step: u64,
+    /// What batch vGPUs had had together by then, in ns.
+    from_ns: u64,
 }
 
 /// Who is held to the lag bound: it waits.
@@ -164,6 +174,9 @@ pub struct Trace {
     dry_since_ns: Option<u64>,
     dry_max_ns: u64,
     now_ns: u64,
+    steps: u64,
+    /// The longest wait of a batch vGPU, in thousandths of its bound.
+    turn_share_permille: u64,
     /// Of two that both wait: least and largest difference since they do.
     pairs: BTreeMap<(bool, Sharer, Sharer), (i128, i128)>,
     /// User-facing, batch.
@@ -188,6 +201,8 @@ impl Trace {
             dry_since_ns: None,
             dry_max_ns: 0,
             now_ns: 0,
+            steps: 0,
+            turn_share_permille: 0,
             pairs: BTreeMap::new(),
             lag_share_permille: [0; 2],
         }
@@ -222,6 +237,12 @@ impl Trace {
     /// The longest time that batch tasks waited while none ran, in ns.
     pub fn batch_wait_max_ns(&self) -> u64 {
         self.dry_max_ns
+    }
+
+    /// What batch vGPUs had together while one of them waited without a device, the most in
+    /// thousandths of its bound.
+    pub fn turn_share_permille(&self) -> u64 {
+        self.turn_share_permille
     }
 
     /// The largest lag between two batch vGPUs, in thousandths of the bound.
@@ -267,7 +288,6 @@ impl Trace {
             }
             PoolEvent::AddVgpu { vgpu, tenant, class, weight } => {
                 self.vgpus.insert(vgpu, Member::new(tenant, class, weight));
-                self.forget_waits();
             }
             PoolEvent::SetVgpu { vgpu, class, weight } => {
                 self.set(vgpu, class == Class::Batch, u64::from(weight.get()));
@@ -330,7 +350,7 @@ impl Trace {
     }
 
     fn forget_waits(&mut self) {
-        self.vgpus.values_mut().for_each(|member| member.waits_from_ns = None);
+        self.vgpus.values_mut().for_each(|member| member.waits = None);
     }
 
     fn action(&mut self, action: PoolAction) -> Result<(), Violation> {
@@ -428,20 +448,32 @@ impl Trace {
     fn check_turns(&mut self) -> Result<(), Violation> {
         let Some(longest_ns) = self.limits.turn_longest_ns else { return Ok(()) };
         let places = self.devices_most as u64 + 1;
-        let batch = self.vgpus.values().filter(|member| member.is_batch);
-        let (count, weights) =
-            batch.fold((0, 0), |(count, sum), member| (count + 1, sum + member.weight));
+        self.steps += 1;
+        let now = Wait { step: self.steps, from_ns: self.batch_service_ns };
+        let (mut waiting, mut batch) = (Vec::new(), Vec::new());
         for (vgpu, member) in self.vgpus.iter_mut().filter(|(_, member)| member.is_batch) {
-            if member.waiting == 0 || member.running > 0 {
-                member.waits_from_ns = None;
-                continue;
+            if member.waiting + member.running > 0 {
+                member.active = now.step;
             }
-            let from_ns = *member.waits_from_ns.get_or_insert(self.batch_service_ns);
-            let served_ns = self.batch_service_ns - from_ns;
-            let others = (weights - member.weight).div_ceil(member.weight) + count - 1;
-            let bound_ns = places.saturating_mul(longest_ns).saturating_mul(others);
+            if member.waiting > 0 && member.running == 0 {
+                waiting.push((*vgpu, member.weight, *member.waits.get_or_insert(now)));
+            } else {
+                member.waits = None;
+            }
+            batch.push((*vgpu, member.weight, member.active));
+        }
+        for (vgpu, weight, wait) in waiting {
+            let served_ns = self.batch_service_ns - wait.from_ns;
+            let others =
+                batch.iter().filter(|(other, _, active)| *other != vgpu && *active >= wait.step);
+            let (count, weights) =
+                others.fold((0, 0), |(count, sum), (_, weight, _)| (count + 1, sum + weight));
+            let turns = weights.div_ceil(weight) + count;
+            let bound_ns = places.saturating_mul(longest_ns).saturating_mul(turns);
+            let share = served_ns.saturating_mul(1_000) / bound_ns.max(1);
+            self.turn_share_permille = self.turn_share_permille.max(share);
             if served_ns > bound_ns {
-                return Err(Violation::TurnWait { vgpu: *vgpu, served_ns, bound_ns });
+                return Err(Violation::TurnWait { vgpu, served_ns, bound_ns });
             }
         }
         Ok(())
@@ -522,7 +554,8 @@ impl Member {
             waiting: 0,
             running: 0,
             service_ns: 0,
-            waits_from_ns: None,
+            waits: None,
+            active: 0,
         }
     }
 }

@@ -60,10 +60,17 @@ impl Default for PoolConfig {
             batch_patience_ns: 1_000_000_000,
             batch_quantum_ns: 100_000_000,
             user_quantum_ns: 1_000_000_000,
-            late_patience_ns: 2_000_000_000,
-            slack_ns: 1_000_000_000,
+            late_patience_ns: 4_000_000_000,
+            slack_ns: 2_000_000_000,
             by_tenant: false,
         }
+    }
+}
+
+impl PoolConfig {
+    /// The longest that a batch run of `deadline` goes on while others are owed more, in ns.
+    pub fn batch_turn_ns(&self) -> u64 {
+        self.batch_quantum_ns.saturating_add(self.slice_ns)
     }
 }
 

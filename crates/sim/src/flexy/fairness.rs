@@ -45,9 +45,7 @@ pub(super) fn fairness(bench: &Bench, all: &mut Outcome, sla_ns: u64) -> Outcome
 
 /// A batch task is stopped at the first slice boundary after its quantum if others are owed more.
 fn hold_to_quantum(options: &mut Options) {
-    let longest_ns = options.pool.batch_quantum_ns + options.pool.slice_ns;
-    options.limits.lag_longest_ns = Some(longest_ns);
-    options.limits.turn_longest_ns = Some(longest_ns);
+    options.limits.lag_longest_ns = Some(options.pool.batch_turn_ns());
 }
 
 /// Of each seed and window.

@@ -75,6 +75,8 @@ pub struct Found {
     pub batch_wait_ns: u64,
     /// The longest time from a batch task's submission to its end, in ns.
     pub batch_longest_ns: u64,
+    /// What batch vGPUs had together while one waited, in thousandths of its bound.
+    pub turn_permille: u64,
     /// The largest lag between two batch vGPUs, in thousandths of its bound.
     pub lag_permille: u64,
     /// The same of user-facing vGPUs.
@@ -396,6 +398,7 @@ impl<'a> World<'a> {
         let useful_ns = self.busy_ns.saturating_sub(self.useless_ns);
         self.found.useful = useful_ns as f64 / all_ns.max(1) as f64;
         self.found.batch_dry_ns = self.trace.batch_wait_max_ns();
+        self.found.turn_permille = self.trace.turn_share_permille();
         self.found.lag_permille = self.trace.lag_share_permille();
         self.found.user_lag_permille = self.trace.user_lag_share_permille();
         if let Err(lost) = self.trace.end() {

@@ -127,8 +127,11 @@ impl Entry {
         let keeps = reserved > 0 || matches!(self.policy, "flexy" | "adaptive");
         let is_bounded = self.policy == "deadline" && !self.is_clairvoyant();
         let bound_ns = pool.batch_patience_ns.saturating_add(longest_ns);
+        // A batch run that is never cut has no turns.
+        let takes_turns = is_bounded && self.kind != Kind::Unsliced;
         options.limits = Limits {
             batch_wait_ns: is_bounded.then_some(bound_ns),
+            turn_longest_ns: takes_turns.then_some(pool.batch_turn_ns()),
             is_work_conserving: !keeps,
             ..Limits::default()
         };
@@ -153,6 +156,8 @@ pub(super) struct Point {
     pub(super) batch_dry_ns: u64,
     pub(super) batch_wait_ns: u64,
     pub(super) batch_longest_ns: u64,
+    /// What batch vGPUs had while one of them waited, in thousandths of its bound, the most.
+    pub(super) turn_permille: u64,
     /// The longest latency of a user-facing task, and those that 999, 990 and 500 of 1,000 do not
     /// exceed, of all seeds.
     pub(super) user_longest_ns: u64,
@@ -298,6 +303,7 @@ impl Bench {
             point.batch_dry_ns = point.batch_dry_ns.max(found.batch_dry_ns);
             point.resets += found.resets.0 as f64;
             point.batch_wait_ns = point.batch_wait_ns.max(found.batch_wait_ns);
+            point.turn_permille = point.turn_permille.max(found.turn_permille);
             point.batch_longest_ns = point.batch_longest_ns.max(found.batch_longest_ns);
         }
         point.resets /= point.each.len().max(1) as f64;

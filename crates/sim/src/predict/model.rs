@@ -115,7 +115,11 @@ fn simulate_device(
     places: &[usize],
     seen: &mut Seen,
 ) -> Result<(), SetupError> {
-    let setup = Setup { costs: model.costs.clone(), ..Setup::new(model.policy, model.phase) };
+    let setup = Setup {
+        costs: model.costs.clone(),
+        tells_lengths: true,
+        ..Setup::new(model.policy, model.phase)
+    };
     let mut world = World::new(setup.quantum(configuration.quantum_us * US))?;
     let mut answers = Vec::new();
     for place in places {

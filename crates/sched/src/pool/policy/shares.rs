@@ -175,14 +175,14 @@ struct ClassShare {
 
 codec!(struct ClassShare { tenants, groups });
 
-/// Where a vGPU stands.
+/// A vGPU's leaf of the tree: its tenant, and its flow among the tenant's.
 #[derive(Clone, Copy, Debug, Default)]
-struct Seat {
+struct Leaf {
     tenant: u32,
     place: u32,
 }
 
-codec!(struct Seat { tenant, place });
+codec!(struct Leaf { tenant, place });
 
 /// What a vGPU's runs are charged in advance, when it changes its class.
 #[derive(Clone, Copy, Debug, Default)]
@@ -199,10 +199,10 @@ pub(super) struct Shares {
     /// The vGPUs of each tenant, by place.
     members: Vec<Vec<Option<VgpuKey>>>,
     /// By vGPU.
-    seats: Vec<Seat>,
+    leaves: Vec<Leaf>,
 }
 
-codec!(struct Shares { classes, members, seats });
+codec!(struct Shares { classes, members, leaves });
 
 fn class_of(vgpu: &Vgpu) -> usize {
     State::place(!vgpu.class.is_user_facing())
@@ -220,11 +220,11 @@ impl Shares {
             members.push(None);
         }
         members[free] = Some(key);
-        if self.seats.len() <= key.index() {
-            self.seats.resize(key.index() + 1, Seat::default());
+        if self.leaves.len() <= key.index() {
+            self.leaves.resize(key.index() + 1, Leaf::default());
         }
         let place = u32::try_from(free).unwrap_or(u32::MAX);
-        self.seats[key.index()] = Seat { tenant: tenant.0, place };
+        self.leaves[key.index()] = Leaf { tenant: tenant.0, place };
         for class in &mut self.classes {
             let group = &mut class.groups[tenant.index()];
             let settled = group.start(vgpu.tenant, vgpu.weight);
@@ -248,7 +248,7 @@ impl Shares {
     /// A vGPU without tasks goes; what it is ahead in either class stays with its tenant: one that
     /// changed its class before it went has not paid in the class that it left.
     pub(super) fn remove(&mut self, key: VgpuKey, vgpu: &Vgpu) {
-        let Seat { tenant, place } = self.seats[key.index()];
+        let Leaf { tenant, place } = self.leaves[key.index()];
         self.members[tenant as usize][place as usize] = None;
         for class in &mut self.classes {
             let group = &mut class.groups[tenant as usize];
@@ -265,7 +265,7 @@ impl Shares {
 
     /// Whether the vGPU has a task that waits.
     pub(super) fn set_waits(&mut self, state: &State, key: VgpuKey, waits: bool) {
-        let Seat { tenant, place } = self.seats[key.index()];
+        let Leaf { tenant, place } = self.leaves[key.index()];
         let vgpu = state.vgpu(key);
         let class = &mut self.classes[class_of(vgpu)];
         // Only where the earliest deadline goes first may anybody be ahead while others wait.
@@ -290,14 +290,14 @@ impl Shares {
 
     /// Whether a user-facing vGPU, and its tenant, are at most the slack ahead of who is owed most.
     pub(super) fn is_within(&self, key: VgpuKey, slack_ns: u64) -> bool {
-        let Seat { tenant, place } = self.seats[key.index()];
+        let Leaf { tenant, place } = self.leaves[key.index()];
         let class = &self.classes[0];
         class.tenants.is_within(tenant, slack_ns)
             && class.groups[tenant as usize].level.is_within(place, slack_ns)
     }
 
     fn change(&mut self, class: usize, key: VgpuKey, change: impl Fn(&mut Flow)) {
-        let Seat { tenant, place } = self.seats[key.index()];
+        let Leaf { tenant, place } = self.leaves[key.index()];
         let class = &mut self.classes[class];
         class.groups[tenant as usize].level.change(place, &change);
         class.tenants.change(tenant, change);
@@ -335,7 +335,7 @@ impl Shares {
 
     /// The vGPU has another weight.
     pub(super) fn reweight(&mut self, state: &State, key: VgpuKey) {
-        let Seat { tenant, place } = self.seats[key.index()];
+        let Leaf { tenant, place } = self.leaves[key.index()];
         let vgpu = state.vgpu(key);
         let class = &mut self.classes[class_of(vgpu)];
         class.groups[tenant as usize].level.reweight(place, vgpu.weight);
@@ -344,7 +344,7 @@ impl Shares {
     /// The vGPU, which has no task that waits, was of the other class until now: its lead and its
     /// runs come along.
     pub(super) fn reclass(&mut self, state: &State, key: VgpuKey, runs: Runs) {
-        let Seat { tenant, place } = self.seats[key.index()];
+        let Leaf { tenant, place } = self.leaves[key.index()];
         let vgpu = state.vgpu(key);
         let to = class_of(vgpu);
         let from = 1 - to;
@@ -380,7 +380,7 @@ impl Shares {
     /// What each run of a batch vGPU may still have until another one that waits is owed more, in
     /// ns; none if no other one waits. Without a further event nothing else is known to change.
     pub(super) fn until_owed_ns(&self, runs: VgpuKey) -> Option<u64> {
-        let Seat { tenant, place } = self.seats[runs.index()];
+        let Leaf { tenant, place } = self.leaves[runs.index()];
         let class = &self.classes[1];
         let own = class.groups[tenant as usize].level.until_owed_ns(place);
         own.into_iter().chain(class.tenants.until_owed_ns(tenant)).min()
