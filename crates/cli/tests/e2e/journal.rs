@@ -101,8 +101,8 @@ fn a_million_records_of_a_real_run_replay_without_a_difference() {
 }
 
 /// Tenants of a real run are never further apart than the design allows, by what the device
-/// reported. Where kernels of 391 µs are many times as long as a turn, a bound that knows nothing of
-/// them does not hold.
+/// reported. Where kernels of 391 µs are many times as long as a turn, a bound that knows nothing
+/// of them does not hold.
 #[test]
 fn the_lag_bound_holds_on_the_journal_of_a_real_run() {
     // The kernels' length; the rest is for a machine that is busy with other tests, on which it may
@@ -116,8 +116,8 @@ fn the_lag_bound_holds_on_the_journal_of_a_real_run() {
     assert!(control["beyond"].as_u64() > Some(0), "{control}");
 }
 
-/// How far tenants of weights 1, 2 and 3 were apart, over what is allowed where no command is longer
-/// than that.
+/// How far tenants of weights 1, 2 and 3 were apart, over what is allowed where no command is
+/// longer than that.
 fn lag_of_a_run(settings: &[&str], longest_us: &str) -> Value {
     let scratch = tempfile::tempdir().unwrap();
     let journal = scratch.path().join("journal");

@@ -83,7 +83,8 @@ fn users_see_all_change_their_own_and_no_more() {
     done(&member(&["stop"]));
 }
 
-/// Everybody sees who uses the device, and nobody but an administrator how somebody else's turns went.
+/// Everybody sees who uses the device, and nobody but an administrator how somebody else's turns
+/// went.
 #[test]
 fn a_user_looks_at_all_and_traces_its_own() {
     if !is_root() {
