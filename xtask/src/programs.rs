@@ -55,6 +55,17 @@ pub(crate) fn build(profile: &str) -> Result<()> {
     run(example.args(["--package", "weft-tasks", "--example", "tasks"]))
 }
 
+/// Builds what ships together with all tests: the same packages with the features that only tests
+/// want are others to cargo, which would compile most of them once more for the tests.
+pub(crate) fn build_with_tests(profile: &str) -> Result<()> {
+    run(cargo().args(["build", "--locked", "--profile", profile, "--workspace"]).args([
+        "--lib",
+        "--bins",
+        "--tests",
+        "--examples",
+    ]))
+}
+
 /// Builds `weft-guest` without a need for any library, for guests of any distribution; returns its
 /// path. Only the program itself is linked otherwise, so nothing else is built twice for it but for
 /// the target's name.

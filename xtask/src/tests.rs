@@ -17,7 +17,7 @@ pub(crate) fn run_all(filter: Option<&str>) -> Result<()> {
     python.install_task_package()?;
     setup::hashcat()?;
     setup::browser()?;
-    programs::build(PROFILE)?;
+    programs::build_with_tests(PROFILE)?;
     let examples = programs::compile_examples(PROFILE, &python)?;
     programs::compile_offloading(&examples)?;
     let guest = programs::guest_image(PROFILE, &examples)?;
