@@ -14,7 +14,9 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 use weft_api::figures::Figures;
 use weft_api::stolen::Processors;
-use weft_api::v1::{Client, ClientError, Event, EventKind, InstanceState, Kind, Mode, NewInstance};
+use weft_api::v1::{Client, ClientError, Event, EventKind, InstanceState, Kind};
+
+use crate::bench::{median, wanted};
 
 /// How often to ask whether a VM is ready.
 const PAUSE: Duration = Duration::from_millis(2);
@@ -176,25 +178,6 @@ fn wait_gone(client: &Client, id: &str) -> Result<()> {
         ensure!(begun.elapsed() < LIMIT, "VM {id} is not gone after {LIMIT:?}");
         thread::sleep(PAUSE);
     }
-}
-
-fn wanted(cgpus: u32, memory_mib: u64) -> NewInstance {
-    NewInstance {
-        name: None,
-        project: None,
-        cgpus,
-        memory_mib: Some(memory_mib),
-        mode: Some(Mode::Shared),
-        locality: None,
-        weight: None,
-        sla_us: None,
-        user_data: None,
-    }
-}
-
-fn median(mut values: Vec<f64>) -> f64 {
-    values.sort_by(f64::total_cmp);
-    values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "milliseconds of minutes")]

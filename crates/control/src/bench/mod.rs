@@ -199,7 +199,8 @@ impl Plane {
     }
 }
 
-fn wanted(cgpus: u32, memory_mib: u64) -> NewInstance {
+/// A VM with so many shared cGPUs of that much memory, and nothing else.
+pub(crate) fn wanted(cgpus: u32, memory_mib: u64) -> NewInstance {
     NewInstance {
         name: None,
         project: None,
@@ -237,7 +238,7 @@ fn serve(store: &Arc<dyn Store>, outside: Outside) -> Result<SocketAddr> {
     Ok(address)
 }
 
-fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
