@@ -3,7 +3,7 @@
 //
 //   adversary WHAT SECONDS [--start AT] [--kernel NAME] [--steps N] [--ahead N] [--sync]
 //             [--length SECONDS] [--fraction F] [--sessions N] [--names] [--launch] [--rate N]
-//             [--rows N] [--users FIRST]
+//             [--rows N] [--pitch BYTES] [--users FIRST]
 //
 // WHAT is one of
 //   calibrate  alone: how many steps `work` does in SECONDS
@@ -14,7 +14,7 @@
 //   leave      the same, but the process destroys its context and exits
 //   storm      --sessions processes that set a byte and load a module in a loop; with --launch a
 //              launch instead of the byte, and the module has --kernels
-//   fills      fills of --rows rows of one byte
+//   fills      fills of --rows rows of one byte; with a --pitch above 1 of memory that is new each time
 //   grow       launches by the thousand that turn long after they were queued
 //   tiny       --sessions processes with one short kernel between pauses of 1 to 3 ms
 //   graph      graphs of --kernels empty kernels, one after the other
@@ -41,7 +41,7 @@ struct options {
     const char *what, *kernel;
     double seconds, start, length, fraction, rate;
     uint32_t steps;
-    unsigned long rows;
+    unsigned long rows, pitch;
     int ahead, sessions, sync, names, launch, users, waits, kernels;
 };
 
@@ -65,7 +65,7 @@ static void await_start(const struct options *options) {
 
 static struct options parse(int argc, char **argv) {
     struct options options = {.kernel = "work", .length = 1.0, .fraction = 0.97, .rate = 300.0,
-                              .steps = 1, .rows = (1ul << 30) - 2, .ahead = 16, .sessions = 8,
+                              .steps = 1, .rows = (1ul << 30) - 2, .pitch = 1, .ahead = 16, .sessions = 8,
                               .kernels = 200};
     if (argc < 3) {
         fprintf(stderr, "usage: adversary WHAT SECONDS [options]; see the source\n");
@@ -102,6 +102,8 @@ static struct options parse(int argc, char **argv) {
             options.rate = atof(value);
         else if (strcmp(name, "--rows") == 0)
             options.rows = strtoul(value, NULL, 10);
+        else if (strcmp(name, "--pitch") == 0)
+            options.pitch = strtoul(value, NULL, 10);
         else if (strcmp(name, "--users") == 0)
             options.users = atoi(value);
         else {
@@ -380,9 +382,13 @@ static void fills_round(const struct options *options, struct work *work, unsign
     (void)work, (void)seed;
     static CUdeviceptr memory;
     if (memory == 0)
-        CHECK(cuMemAlloc(&memory, options->rows + 2));
-    CHECK(cuMemsetD2D8(memory, 1, 7, 1, options->rows));
+        CHECK(cuMemAlloc(&memory, options->rows * options->pitch + 2));
+    CHECK(cuMemsetD2D8(memory, options->pitch, 7, 1, options->rows));
     CHECK(cuCtxSynchronize());
+    if (options->pitch > 1) {
+        CHECK(cuMemFree(memory));
+        memory = 0;
+    }
 }
 
 // Short kernels teach what they take; then a queue of them turns long all at once.

@@ -262,7 +262,11 @@ pub trait Device: std::fmt::Debug {
 
     /// Puts an operation on a queue. Copies and fills were range-checked by
     /// [`Device::check_range`].
-    fn start(&mut self, queue: QueueId, op: Op) -> Result<OpId, DeviceError>;
+    ///
+    /// After about `max_ns` of device time it stops, as [`crate::Outcome::Partial`]: a launch
+    /// between blocks, of which at least one runs, a copy or a fill between pieces. A device that
+    /// cannot stop one does all of it.
+    fn start(&mut self, queue: QueueId, op: Op, max_ns: Option<u64>) -> Result<OpId, DeviceError>;
 
     /// Whether `address..address + bytes` is mapped device memory.
     fn check_range(&self, address: u64, bytes: u64) -> Result<(), DeviceError>;

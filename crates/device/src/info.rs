@@ -16,6 +16,9 @@ pub struct Capabilities {
     pub cancel: bool,
     /// The device preempts by itself between contexts.
     pub preemptive: bool,
+    /// What waits in its queue begins without the caller, behind what is before it. Otherwise it
+    /// begins when the device is driven.
+    pub runs_ahead: bool,
     /// Managed memory has slots like the device's own; otherwise it is pinned memory.
     pub managed: bool,
 }

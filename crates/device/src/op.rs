@@ -49,8 +49,6 @@ pub struct Launch {
     pub params: Vec<u8>,
     /// First thread block to run, in linear order (x fastest).
     pub first_block: u64,
-    /// Stop between blocks after about this much device time (ns). At least one block runs.
-    pub max_ns: Option<u64>,
 }
 
 /// A row-wise copy: `depth` slices of `height` rows of `width` bytes.
@@ -121,10 +119,11 @@ pub struct Completion {
 pub enum Outcome {
     /// All of it was done.
     Done,
-    /// A launch stopped at its time limit; go on with `first_block = next_block`.
+    /// It stopped at its time limit, to go on later.
     Partial {
-        /// First thread block not run yet.
-        next_block: u64,
+        /// A launch: the first thread block that has not run. A copy or a fill: so many of its
+        /// bytes are done, in the order of rows, then slices; a fill's are whole elements.
+        reached: u64,
     },
     /// The kernel misbehaved; the context is unusable from here on.
     Fault(Box<Fault>),

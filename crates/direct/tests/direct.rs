@@ -68,7 +68,12 @@ impl Device for Timed {
         Err(LoadError::InvalidImage("none".into()))
     }
     fn unload(&mut self, _module: ModuleId) {}
-    fn start(&mut self, _queue: QueueId, _op: Op) -> Result<OpId, DeviceError> {
+    fn start(
+        &mut self,
+        _queue: QueueId,
+        _op: Op,
+        _max_ns: Option<u64>,
+    ) -> Result<OpId, DeviceError> {
         self.next += 1;
         self.last_end_ns = self.last_end_ns.max(self.now_ns()) + OP_NS;
         self.flights.push_back((OpId(self.next), self.last_end_ns));

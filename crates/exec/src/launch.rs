@@ -80,7 +80,6 @@ impl LaunchLimits {
             shared_bytes,
             params,
             first_block: 0,
-            max_ns: None,
         }))
     }
 }

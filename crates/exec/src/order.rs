@@ -7,7 +7,7 @@ use crate::fault::status_of_device;
 use crate::launch::blocks_left;
 use crate::output::{Finished, Output};
 use crate::session::Session;
-use crate::shape::{PART_BYTES_MIN, device_ranges, moved_bytes, part};
+use crate::shape::{PART_BYTES_MIN, PART_ROWS_MIN, device_ranges, moved_bytes, part, rows};
 use crate::stream::{Begun, Operation, Queued, State, StreamKey, Taken, Task};
 
 /// Shortest and longest time between two looks at a word that a stream waits for, in ns.
@@ -43,9 +43,10 @@ pub struct Ready {
 /// Where an operation stops, to go on later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
-    /// A kernel: between thread blocks, after about this much device time in ns.
+    /// After about this much device time in ns, where the device can stop it: a kernel between
+    /// thread blocks.
     pub after_ns: u64,
-    /// A copy or a fill: after about this many bytes.
+    /// A copy or a fill: at the latest after about this many bytes.
     pub after_bytes: u64,
 }
 
@@ -106,7 +107,9 @@ impl<D: Device> Session<D> {
         };
         let sliceable = match work {
             Work::Kernel => self.device.info().capabilities.slice_blocks,
-            Work::Copy | Work::Fill => units > PART_BYTES_MIN,
+            Work::Copy | Work::Fill => {
+                units > PART_BYTES_MIN || rows(&operation.op) > PART_ROWS_MIN
+            }
         };
         let whole_ns = self.device.estimate_ns(&operation.op);
         let estimate_ns = whole_ns.map(|ns| part_of(ns, units, operation));
@@ -143,17 +146,14 @@ impl<D: Device> Session<D> {
         let Some(stream) = self.streams.get_mut(key) else { return Started::NotNow };
         let queue = stream.queue;
         let Some((_, operation)) = stream.front_operation() else { return Started::NotNow };
-        let sliced = self.device.info().capabilities.slice_blocks;
-        let Some((op, bytes)) = piece(operation, cut, sliced) else { return Started::NotNow };
-        let hold = match &op {
-            Op::Launch(launch) => launch.max_ns.is_some(),
-            Op::Copy { .. } | Op::Fill(_) => {
-                operation.done_bytes + bytes < moved_bytes(&operation.op)
-            }
-        };
+        let Some((op, bytes)) = piece(operation, cut) else { return Started::NotNow };
+        let stops = !matches!(op, Op::Launch(_)) || self.device.info().capabilities.slice_blocks;
+        let max_ns = cut.filter(|_| stops).map(|cut| cut.after_ns);
+        let rest = operation.done_bytes + bytes < moved_bytes(&operation.op);
+        let hold = max_ns.is_some() || rest;
         let mut ranges = device_ranges(&op).into_iter().flatten();
         let mapped = ranges.try_for_each(|(at, bytes)| self.device.check_range(at, bytes));
-        match mapped.and_then(|()| self.device.start(queue, op)) {
+        match mapped.and_then(|()| self.device.start(queue, op, max_ns)) {
             Ok(id) => {
                 self.started += 1;
                 let number = self.started;
@@ -319,13 +319,13 @@ impl<D: Device> Session<D> {
         let mut ran = units;
         let mut partial = false;
         match outcome {
-            Outcome::Partial { next_block } => {
+            Outcome::Partial { reached } => {
                 partial = true;
-                ran = self.put_back(key, at, operation, Reached::Block(next_block), spent_ns);
+                ran = self.put_back(key, at, operation, reached, spent_ns);
             }
             Outcome::Done if goes_on => {
                 partial = true;
-                ran = self.put_back(key, at, operation, Reached::Bytes(bytes), spent_ns);
+                ran = self.put_back(key, at, operation, bytes, spent_ns);
             }
             Outcome::Done => {
                 operation.releases.iter().flatten().for_each(|word| out.release(*word));
@@ -338,23 +338,24 @@ impl<D: Device> Session<D> {
         out.finished(&Finished { key: key_of, units: ran, start_ns, end_ns, partial });
     }
 
-    /// Puts the rest of an operation back to the head of its stream. Returns the units that ran.
+    /// Puts the rest of an operation back to the head of its stream: of a launch, what begins with
+    /// block `reached`; of a copy or fill, what is behind so many more bytes. Returns the units that
+    /// ran.
     fn put_back(
         &mut self,
         key: StreamKey,
         at: usize,
         mut operation: Box<Operation>,
-        reached: Reached,
+        reached: u64,
         spent_ns: u64,
     ) -> u64 {
         let before = units_left(&operation);
-        match (&mut operation.op, reached) {
-            (Op::Launch(launch), Reached::Block(next_block)) => {
+        match &mut operation.op {
+            Op::Launch(launch) => {
                 // A device that does not get ahead would keep us busy for ever.
-                launch.first_block = next_block.max(launch.first_block.saturating_add(1));
+                launch.first_block = reached.max(launch.first_block.saturating_add(1));
             }
-            (_, Reached::Bytes(bytes)) => operation.done_bytes += bytes,
-            (Op::Copy { .. } | Op::Fill(_), Reached::Block(_)) => {}
+            Op::Copy { .. } | Op::Fill(_) => operation.done_bytes += reached.min(before),
         }
         operation.spent_ns = operation.spent_ns.saturating_add(spent_ns);
         let ran = before.saturating_sub(units_left(&operation));
@@ -611,15 +612,6 @@ impl<D: Device> Session<D> {
     }
 }
 
-/// How far an operation got that goes on later.
-#[derive(Debug, Clone, Copy)]
-enum Reached {
-    /// The first thread block that has not run.
-    Block(u64),
-    /// So many more bytes.
-    Bytes(u64),
-}
-
 /// Thread blocks or bytes of an operation that are still to run.
 fn units_left(operation: &Operation) -> u64 {
     match &operation.op {
@@ -642,13 +634,9 @@ fn part_of(whole_ns: u64, left: u64, operation: &Operation) -> u64 {
 
 /// What of an operation runs next, up to a cut, and how many bytes that moves. `None` never
 /// happens: what is left lies within what was checked.
-fn piece(operation: &Operation, cut: Option<Cut>, sliced: bool) -> Option<(Op, u64)> {
+fn piece(operation: &Operation, cut: Option<Cut>) -> Option<(Op, u64)> {
     match &operation.op {
-        Op::Launch(launch) => {
-            let mut launch = launch.clone();
-            launch.max_ns = cut.filter(|_| sliced).map(|cut| cut.after_ns);
-            Some((Op::Launch(launch), 0))
-        }
+        op @ Op::Launch(_) => Some((op.clone(), 0)),
         op @ (Op::Copy { .. } | Op::Fill(_)) => {
             let after_bytes = cut.map_or(u64::MAX, |cut| cut.after_bytes);
             part(op, operation.done_bytes, after_bytes)

@@ -120,8 +120,21 @@ pub(crate) fn moved_bytes(op: &Op) -> u64 {
     }
 }
 
+/// Rows of a copy or a fill; 0 for a launch.
+pub(crate) fn rows(op: &Op) -> u64 {
+    match op {
+        Op::Launch(_) => 0,
+        Op::Copy { shape, .. } => shape.height.saturating_mul(shape.depth),
+        Op::Fill(fill) => fill.height,
+    }
+}
+
 /// Copies and fills are not cut into smaller pieces than this: some 10 µs of work.
 pub(crate) const PART_BYTES_MIN: u64 = 256 << 10;
+
+/// Of few bytes, but more rows than these, an operation is worth a limit: each may lie on a page of
+/// its own, which may be touched for the first time.
+pub(crate) const PART_ROWS_MIN: u64 = 16;
 
 /// A piece has at most so many rows: how long a row takes that is shorter than a cache line does
 /// not depend on its bytes.

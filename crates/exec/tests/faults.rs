@@ -168,7 +168,7 @@ fn a_kernel_that_executes_too_long_is_ended() {
     for _ in 0..2 {
         bench.session.drive(1000, &mut bench.out);
     }
-    bench.end_as(Outcome::Partial { next_block: 1 });
+    bench.end_as(Outcome::Partial { reached: 1 });
     bench.start_all();
     for _ in 0..2 {
         bench.session.drive(1000, &mut bench.out);

@@ -235,7 +235,7 @@ fn the_rest_of_a_piece_comes_first() {
     assert!(ready.sliceable && ready.units == 4 && ready.estimate_ns == Some(5000));
     assert_eq!(bench.session.start_next(Some(cut(1000)), &mut bench.out), Started::Flying);
     assert_eq!(bench.session.next_op(), None, "the stream holds until the piece has ended");
-    bench.end_as(Outcome::Partial { next_block: 3 });
+    bench.end_as(Outcome::Partial { reached: 3 });
     assert_eq!(bench.word(stream(1)), 0);
     assert_eq!(bench.session.next_op().unwrap().units, 1);
     assert_eq!(bench.start_all(), [(1, 0), (1, 1)]);

@@ -382,12 +382,15 @@ impl Tenant {
         let (_, queue, what) = &fake.started[usize::try_from(op.0).unwrap()];
         let earlier =
             |(id, other, _): &(_, _, _)| other == queue && *id < op && fake.in_flight.contains(id);
-        let limited = matches!(what, weft_device::Op::Launch(launch) if launch.max_ns.is_some());
+        let limited = fake.limits[usize::try_from(op.0).unwrap()].is_some();
+        let is_launch = matches!(what, weft_device::Op::Launch(_));
         let ordered = !fake.started.iter().any(earlier);
         drop(fake);
         if ordered {
             let outcome = match end {
-                End::Partial if limited => Outcome::Partial { next_block: 2 },
+                End::Partial if limited => {
+                    Outcome::Partial { reached: if is_launch { 2 } else { 4 } }
+                }
                 End::Done | End::Partial => Outcome::Done,
                 End::Fault => Outcome::Fault(Box::new(fault())),
             };

@@ -72,7 +72,7 @@ impl World {
             let is_guess = back.is_some_and(|flight| flight.guessed);
             if self.setup.careful
                 && !state.gate.page().is_by_wall()
-                && !state.gate.may_join(state.flights.len(), is_guess, length)
+                && !state.gate.may_join(state.flights.len(), is_guess, length, true)
             {
                 return;
             }

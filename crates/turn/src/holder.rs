@@ -14,7 +14,8 @@ pub const PREPARED_SPIN: Duration = Duration::from_micros(300);
 /// Operations of up to this part of a slice start whenever less than a slice is in flight.
 const SHORT_PART: u64 = 8;
 
-/// Operations of predicted length that fly at once: one executes, the next one is at hand.
+/// Operations of predicted length that fly at once on a device that runs ahead: one executes, the
+/// next one is at hand.
 pub const PREDICTED_DEPTH: usize = 2;
 
 /// What is known of how long an operation takes.
@@ -130,14 +131,23 @@ impl<P: HolderPage> Holder<P> {
     /// Whether an operation may start beside `flying` others, of which one `is_guess`. Where a
     /// device tells how long operations take, the budget bounds them. Where that is predicted,
     /// short ones can turn out long, all of those that fly, so they are few: a tenant that waits,
-    /// or comes to wait, waits for that many. One of which nothing is known executes alone: a
+    /// or comes to wait, waits for that many; and there is one where nothing `runs_ahead`, because
+    /// then the next is begun by who starts it. One of which nothing is known executes alone: a
     /// budget full of guesses would let the turn last as long as they really take.
     #[must_use]
-    pub fn may_join(&self, flying: usize, is_guess: bool, length: Length) -> bool {
+    pub fn may_join(
+        &self,
+        flying: usize,
+        is_guess: bool,
+        length: Length,
+        runs_ahead: bool,
+    ) -> bool {
         let beside = match length {
             Length::Guessed => 0,
-            Length::Predicted if !self.is_unmanaged() => PREDICTED_DEPTH - 1,
-            Length::Predicted | Length::Told => usize::MAX,
+            Length::Predicted if self.is_unmanaged() => usize::MAX,
+            Length::Predicted if runs_ahead => PREDICTED_DEPTH - 1,
+            Length::Predicted => 0,
+            Length::Told => usize::MAX,
         };
         !is_guess && flying <= beside
     }

@@ -39,9 +39,10 @@ pub struct Operation {
 /// Where an operation stops, to go on later.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cut {
-    /// A kernel: between thread blocks, after about this much device time in ns.
+    /// After about this much device time in ns, where the device can stop it: a kernel between
+    /// thread blocks.
     pub after_ns: u64,
-    /// A copy or a fill: after about this many bytes.
+    /// A copy or a fill: at the latest after about this many bytes.
     pub after_bytes: u64,
 }
 
@@ -61,11 +62,11 @@ const FAIRGV_LONG_BLOCKS: u64 = 600 * 600;
 /// … and then its pieces have at least so many.
 const FAIRGV_PIECE_BLOCKS: u64 = 1_500;
 
-/// A kernel that a device can stop may take so many times what is predicted; then it is a piece.
+/// What a device can stop may take so many times what is predicted; then it is a piece.
 const TRUST_FACTOR: u64 = 4;
 
-/// A copy or fill whose time is predicted has at most so many bytes: some milliseconds, even where
-/// memory is touched for the first time.
+/// A copy or fill whose time is predicted has at most so many bytes, where the device cannot stop
+/// it at a time.
 const PREDICTED_BYTES: u64 = 16 << 20;
 
 /// How much of an operation starts.
@@ -94,7 +95,7 @@ impl Pieces {
 
     /// Where an operation should stop that is predicted, or guessed, to take `estimate_ns`; `known`
     /// of an operation of which something is known. `left_ns` are left of the turn. `stops` says
-    /// that the device stops kernels by itself: then a limit costs nothing, and no kernel outlives
+    /// that the device stops operations by itself: then a limit costs nothing, and none outlives
     /// its turn because its prediction was wrong.
     #[must_use]
     pub fn limit(
@@ -113,8 +114,7 @@ impl Pieces {
         let fits = known.is_some_and(|known_ns| known_ns <= room_ns);
         let exact = operation.estimate_ns.is_some();
         match operation.size {
-            Size::Blocks(_) if fits && exact => whole,
-            Size::Blocks(_) if fits && stops => {
+            _ if fits && stops && !exact => {
                 // Those that fly fit the turn together only if each keeps to what is known of it.
                 let known_ns = estimate_ns.saturating_mul(TRUST_FACTOR).min(room_ns);
                 let cut = Cut { after_ns: known_ns.max(self.shortest_ns()), after_bytes: u64::MAX };
@@ -127,7 +127,7 @@ impl Pieces {
                 let block_ns = estimate_ns / blocks.max(1);
                 Limit { cut: Some(cut), expected_ns: estimate_ns.min(after_ns.max(block_ns)) }
             }),
-            Size::Bytes(bytes) => self.bytes_limit(bytes, known, left_ns, exact),
+            Size::Bytes(bytes) => self.bytes_limit(bytes, known, left_ns, exact || stops),
         }
     }
 
@@ -146,10 +146,10 @@ impl Pieces {
     }
 
     /// Copies and fills: as many bytes as should fit; few of a kind of which nothing is known, and
-    /// never many where that is a prediction.
-    fn bytes_limit(&self, bytes: u64, known: Option<u64>, left_ns: u64, exact: bool) -> Limit {
+    /// never many where that is a prediction that nothing but their number bounds.
+    fn bytes_limit(&self, bytes: u64, known: Option<u64>, left_ns: u64, bounded: bool) -> Limit {
         let piece_ns = left_ns.max(self.shortest_ns());
-        let most = if exact { u64::MAX } else { PREDICTED_BYTES };
+        let most = if bounded { u64::MAX } else { PREDICTED_BYTES };
         let known_ns = known.unwrap_or(u64::MAX).max(1);
         let fitting = u128::from(bytes) * u128::from(piece_ns) / u128::from(known_ns);
         let after_bytes = u64::try_from(fitting).unwrap_or(u64::MAX).min(most);
@@ -254,7 +254,7 @@ mod tests {
     fn copies_are_cut_by_bytes() {
         let pieces = Pieces::new(Slicing::Time);
         let bytes = |operation: &Operation, known, left_ns| {
-            pieces.limit(operation, known, 50_000, left_ns, true).cut.map(|cut| cut.after_bytes)
+            pieces.limit(operation, known, 50_000, left_ns, false).cut.map(|cut| cut.after_bytes)
         };
         let exact = Operation { estimate_ns: Some(40_000_000), ..copy(400 << 20) };
         assert_eq!(bytes(&exact, exact.estimate_ns, 6_000_000), Some(60 << 20));
@@ -262,6 +262,22 @@ mod tests {
         assert_eq!(bytes(&copy(400 << 20), Some(40_000_000), 6_000_000), Some(PREDICTED_BYTES));
         assert_eq!(bytes(&copy(1 << 20), Some(100_000), 6_000_000), None);
         assert_eq!(bytes(&copy(1 << 20), None, 6_000_000), Some(0));
+    }
+
+    /// Memory that is touched for the first time takes a hundred times as long.
+    #[test]
+    fn a_device_that_stops_copies_bounds_their_time() {
+        let pieces = Pieces::new(Slicing::Time);
+        let limit = |operation: &Operation, known: u64, left_ns| {
+            pieces.limit(operation, Some(known), known, left_ns, true)
+        };
+        let short = Cut { after_ns: 400_000, after_bytes: u64::MAX };
+        assert_eq!(limit(&copy(1 << 20), 100_000, 6_000_000).cut, Some(short));
+        let long = limit(&copy(400 << 20), 40_000_000, 6_000_000);
+        assert_eq!(long.cut, Some(Cut { after_ns: 6_000_000, after_bytes: 60 << 20 }));
+        assert_eq!(long.expected_ns, 6_000_000);
+        let exact = Operation { estimate_ns: Some(100_000), ..copy(1 << 20) };
+        assert_eq!(limit(&exact, 100_000, 6_000_000).cut, None);
     }
 
     #[test]

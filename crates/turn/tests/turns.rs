@@ -157,23 +157,25 @@ fn a_slice_bounds_what_flies() {
     assert_eq!(b.admit(KERNEL_NS), Admission::Admitted { left_ns: quantum_ns });
 }
 
-/// Beside a user-facing vGPU a kernel that is not cut starts behind another one when a request
-/// would wait for no more than a slice of both.
 /// What flies may turn out as long as anything unless its length is told.
 #[test]
 fn few_of_predicted_length_fly_and_a_guess_flies_alone() {
     let (.., [holder, _]) = two();
-    let may = |flying, length| holder.may_join(flying, false, length);
+    let may = |flying, length| holder.may_join(flying, false, length, true);
     assert!(may(PREDICTED_DEPTH - 1, Length::Predicted));
     assert!(!may(PREDICTED_DEPTH, Length::Predicted));
+    assert!(holder.may_join(0, false, Length::Predicted, false));
+    assert!(!holder.may_join(1, false, Length::Predicted, false));
     assert!(may(100, Length::Told));
     assert!(may(0, Length::Guessed) && !may(1, Length::Guessed));
-    assert!(!holder.may_join(1, true, Length::Told), "something joins a guess");
+    assert!(!holder.may_join(1, true, Length::Told, true), "something joins a guess");
     let terms = Terms { unmanaged: true, ..Terms::default() };
     let free = Holder::new(PlainPage::new(terms, Rc::new(Cell::new(0))));
-    assert!(free.may_join(100, false, Length::Predicted));
+    assert!(free.may_join(100, false, Length::Predicted, false));
 }
 
+/// Beside a user-facing vGPU a kernel that is not cut starts behind another one when a request
+/// would wait for no more than a slice of both.
 #[test]
 fn a_long_kernel_waits_until_there_is_room_for_it() {
     let (mut bench, mut turns, [mut a, _b]) = two();

@@ -1,7 +1,7 @@
 //! Copies and fills.
 
-use super::{Behaviour, done, download, row, upload, words};
-use crate::{CopyShape, Device, Endpoint, Fill, Op, Place};
+use super::{Behaviour, done, download, row, run_for, upload, words};
+use crate::{CopyShape, Device, Endpoint, Fill, Op, Outcome, Place};
 
 pub(super) fn behaviours<D: Device>() -> Vec<Behaviour<D>> {
     vec![
@@ -9,6 +9,8 @@ pub(super) fn behaviours<D: Device>() -> Vec<Behaviour<D>> {
         ("device to device", device_to_device),
         ("rows with pitch", rows_with_pitch),
         ("fills of every element", fills_of_every_element),
+        ("a copy that stops goes on", a_copy_that_stops_goes_on),
+        ("a fill that stops goes on", a_fill_that_stops_goes_on),
     ]
 }
 
@@ -60,4 +62,44 @@ fn fills_of_every_element<D: Device>(device: &mut D) {
     assert_eq!(words(device, address + 1024, 2), [0xbeef_beef, 0x0102_beef]);
     done(device, fill(1, 0x77, 5, 1));
     assert_eq!(words(device, address, 2), [0x7777_7777, 0x0102_be77]);
+}
+
+/// Does `op` of what is left of `bytes`, in as many goes as the device needs with a limit of 1 ns:
+/// each as it says how far it got.
+fn in_goes<D: Device>(device: &mut D, bytes: u64, op: impl Fn(u64) -> Op) {
+    let mut at = 0;
+    loop {
+        match run_for(device, op(at), Some(1)).outcome {
+            Outcome::Done => return,
+            Outcome::Partial { reached } => {
+                assert!(reached > 0 && at + reached < bytes, "{reached} bytes from {at} on");
+                at += reached;
+            }
+            Outcome::Fault(fault) => panic!("{fault:?}"),
+        }
+    }
+}
+
+fn a_copy_that_stops_goes_on<D: Device>(device: &mut D) {
+    let bytes = 3 << 20;
+    let (a, b) = (device.alloc(bytes).unwrap(), device.alloc(bytes).unwrap());
+    let source = pattern(usize::try_from(bytes).unwrap());
+    upload(device, a, source.clone());
+    in_goes(device, bytes, |at| {
+        let width = bytes - at;
+        let (dst, src) = (row(Place::Device(b + at), width), row(Place::Device(a + at), width));
+        Op::Copy { dst, src, shape: CopyShape { width, height: 1, depth: 1 } }
+    });
+    assert!(download(device, b, source.len()) == source);
+}
+
+fn a_fill_that_stops_goes_on<D: Device>(device: &mut D) {
+    let bytes = 3 << 20;
+    let address = device.alloc(bytes).unwrap();
+    in_goes(device, bytes, |at| {
+        let (address, width) = (address + at, (bytes - at) / 4);
+        Op::Fill(Fill { address, pitch: 0, width, height: 1, element: 4, value: 0x0102_0304 })
+    });
+    let words = words(device, address, usize::try_from(bytes / 4).unwrap());
+    assert!(words.iter().all(|word| *word == 0x0102_0304));
 }

@@ -1,6 +1,6 @@
 //! Modules and kernels.
 
-use super::{Behaviour, done, launch, load, run, upload, wait, words};
+use super::{Behaviour, done, launch, load, run, run_for, upload, wait, words};
 use crate::{Device, DeviceError, FaultKind, LoadError, Op, Outcome, QueueId};
 
 pub(super) fn behaviours<D: Device>() -> Vec<Behaviour<D>> {
@@ -55,8 +55,8 @@ fn queues_keep_their_order<D: Device>(device: &mut D) {
     let out = device.alloc(4096).unwrap();
     let first = launch(&module, "iota", 8, 32, &[out, 1000]);
     let second = launch(&module, "iota", 4, 32, &[out, 0]);
-    let a = device.start(QueueId(3), Op::Launch(first)).unwrap();
-    let b = device.start(QueueId(3), Op::Launch(second)).unwrap();
+    let a = device.start(QueueId(3), Op::Launch(first), None).unwrap();
+    let b = device.start(QueueId(3), Op::Launch(second), None).unwrap();
     let done = wait(device, b);
     assert!(done.end_ns >= done.start_ns);
     assert_ne!(a, b);
@@ -95,15 +95,14 @@ fn blocks_run_in_ranges<D: Device>(device: &mut D) {
     let module = load(device);
     let out = device.alloc(4).unwrap();
     let mut piece = launch(&module, "count", 1000, 64, &[out]);
-    piece.max_ns = Some(1);
     let mut pieces = 0;
     loop {
         pieces += 1;
-        match run(device, Op::Launch(piece.clone())).outcome {
+        match run_for(device, Op::Launch(piece.clone()), Some(1)).outcome {
             Outcome::Done => break,
-            Outcome::Partial { next_block } => {
-                assert!(next_block > piece.first_block && next_block < 1000);
-                piece.first_block = next_block;
+            Outcome::Partial { reached } => {
+                assert!(reached > piece.first_block && reached < 1000);
+                piece.first_block = reached;
             }
             Outcome::Fault(fault) => panic!("{fault:?}"),
         }
@@ -114,7 +113,8 @@ fn blocks_run_in_ranges<D: Device>(device: &mut D) {
 
 fn too_large_a_block_is_refused<D: Device>(device: &mut D) {
     let module = load(device);
-    let refused = device.start(QueueId(0), Op::Launch(launch(&module, "traps", 1, 2048, &[])));
+    let refused =
+        device.start(QueueId(0), Op::Launch(launch(&module, "traps", 1, 2048, &[])), None);
     assert!(matches!(refused, Err(DeviceError::LaunchResources(_))), "{refused:?}");
 }
 
@@ -145,7 +145,7 @@ fn an_endless_kernel_can_be_aborted<D: Device>(device: &mut D) {
     }
     let module = load(device);
     let endless = launch(&module, "endless", 1, 32, &[]);
-    let op = device.start(QueueId(0), Op::Launch(endless)).unwrap();
+    let op = device.start(QueueId(0), Op::Launch(endless), None).unwrap();
     for _ in 0..3 {
         device.drive(100_000);
         assert_eq!(device.poll(), None);

@@ -60,7 +60,12 @@ fn wait<D: Device>(device: &mut D, op: OpId) -> Completion {
 }
 
 pub(crate) fn run<D: Device>(device: &mut D, op: Op) -> Completion {
-    let op = device.start(QueueId(1), op).unwrap();
+    run_for(device, op, None)
+}
+
+/// The same, to be stopped after `max_ns`.
+fn run_for<D: Device>(device: &mut D, op: Op, max_ns: Option<u64>) -> Completion {
+    let op = device.start(QueueId(1), op, max_ns).unwrap();
     wait(device, op)
 }
 
@@ -102,7 +107,6 @@ fn launch(module: &LoadedModule, name: &str, grid: u32, block: u32, params: &[u6
         shared_bytes: 0,
         params: params.iter().flat_map(|p| p.to_le_bytes()).collect(),
         first_block: 0,
-        max_ns: None,
     }
 }
 

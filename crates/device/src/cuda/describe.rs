@@ -176,6 +176,7 @@ pub(super) fn describe(driver: &Driver, ordinal: u32) -> Result<DeviceInfo, Cuda
             slice_blocks: true,
             cancel: false,
             preemptive: true,
+            runs_ahead: true,
             managed: false,
         },
     })

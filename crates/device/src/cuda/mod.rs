@@ -361,7 +361,7 @@ impl Device for CudaDevice {
         }
     }
 
-    fn start(&mut self, queue: QueueId, op: Op) -> Result<OpId, DeviceError> {
+    fn start(&mut self, queue: QueueId, op: Op, max_ns: Option<u64>) -> Result<OpId, DeviceError> {
         if let Some(reason) = &self.lost {
             return Err(DeviceError::Lost(reason.clone()));
         }
@@ -369,7 +369,7 @@ impl Device for CudaDevice {
             return Err(DeviceError::QueueFull);
         }
         self.bring_all()?;
-        self.submit(queue, op)
+        self.submit(queue, op, max_ns)
     }
 
     fn swapping(&mut self) -> Option<&mut dyn Swapping> {

@@ -55,11 +55,16 @@ pub(super) struct InFlight {
 impl CudaDevice {
     /// Puts one operation on its queue's stream. A kernel may fault before the next call returns;
     /// then its operation completes with the fault.
-    pub(super) fn submit(&mut self, queue: QueueId, op: Op) -> Result<OpId, DeviceError> {
+    pub(super) fn submit(
+        &mut self,
+        queue: QueueId,
+        op: Op,
+        max_ns: Option<u64>,
+    ) -> Result<OpId, DeviceError> {
         let id = OpId(self.next);
         self.next += 1;
         let asked_ns = monotonic_ns();
-        match self.enqueue(queue, &op) {
+        match self.enqueue(queue, &op, max_ns) {
             Ok((begin, end, blocks)) => {
                 let kernel = self.name_of(&op);
                 if self.in_flight.is_empty() {
@@ -84,6 +89,7 @@ impl CudaDevice {
         &mut self,
         queue: QueueId,
         op: &Op,
+        max_ns: Option<u64>,
     ) -> Result<(Handle, Handle, Option<Blocks>), DeviceError> {
         self.make_current()?;
         if self.in_flight.is_empty() {
@@ -91,7 +97,7 @@ impl CudaDevice {
         }
         let stream = self.stream(queue)?;
         let (begin, end) = (self.event()?, self.event()?);
-        let started = self.between(begin, end, stream, op);
+        let started = self.between((begin, end), stream, op, max_ns);
         if started.is_err() {
             self.free_events.extend([begin, end]);
         }
@@ -101,15 +107,15 @@ impl CudaDevice {
     /// Puts an operation between two events.
     fn between(
         &self,
-        begin: Handle,
-        end: Handle,
+        (begin, end): (Handle, Handle),
         stream: Handle,
         op: &Op,
+        max_ns: Option<u64>,
     ) -> Result<Option<Blocks>, DeviceError> {
         self.record(begin, stream)?;
         let mut blocks = None;
         match op {
-            Op::Launch(launch) => blocks = Some(self.launch(launch, stream)?),
+            Op::Launch(launch) => blocks = Some(self.launch(launch, stream, max_ns)?),
             Op::Copy { dst, src, shape } => self.copy(dst, src, *shape, stream)?,
             Op::Fill(fill) => self.fill(fill, stream)?,
         }
@@ -144,7 +150,12 @@ impl CudaDevice {
     }
 
     /// Launches all of a kernel, or the piece of it that its time limit leaves room for.
-    fn launch(&self, launch: &Launch, stream: Handle) -> Result<Blocks, DeviceError> {
+    fn launch(
+        &self,
+        launch: &Launch,
+        stream: Handle,
+        max_ns: Option<u64>,
+    ) -> Result<Blocks, DeviceError> {
         let module = self.modules.get(&launch.module);
         let Some((module, kernel)) = module.and_then(|m| Some((m, m.kernel(launch.function)?)))
         else {
@@ -153,7 +164,7 @@ impl CudaDevice {
         let total: u64 = launch.grid.iter().map(|n| u64::from(*n)).product();
         let key = (launch.module, launch.function);
         let left = total.saturating_sub(launch.first_block);
-        let fit = launch.max_ns.map_or(left, |max_ns| self.rates.blocks_within(key, max_ns, total));
+        let fit = max_ns.map_or(left, |max_ns| self.rates.blocks_within(key, max_ns, total));
         let blocks = u32::try_from(fit.min(left)).unwrap_or(u32::MAX);
         let blocks = blocks.clamp(1, Piece::BLOCKS_MAX);
         let whole = launch.first_block == 0 && u64::from(blocks) == total;
@@ -365,8 +376,8 @@ impl CudaDevice {
         if let Some(Blocks { key, count, next }) = ended.blocks {
             // What it took, also where others hid it.
             self.rates.learn(key, count, ended_ns.saturating_sub(begin_ns));
-            if let Some(next_block) = next {
-                outcome = Outcome::Partial { next_block };
+            if let Some(reached) = next {
+                outcome = Outcome::Partial { reached };
             }
         }
         Completion { op: ended.id, outcome, start_ns, end_ns }

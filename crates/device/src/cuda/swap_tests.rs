@@ -160,7 +160,7 @@ fn what_does_not_fit_is_said() {
     assert!(matches!(error.error, DeviceError::OutOfMemory { .. }), "{error:?}");
     assert!(error.step > 0, "the driver had room for some");
     let fill = Fill { address, pitch: 64, width: 64, height: 1, element: 1, value: 0 };
-    let refused = first.start(crate::QueueId(1), Op::Fill(fill));
+    let refused = first.start(crate::QueueId(1), Op::Fill(fill), None);
     assert!(matches!(refused, Err(DeviceError::OutOfMemory { .. })), "{refused:?}");
     assert!(download(&mut second, other, 40 << 20).iter().all(|byte| *byte == 0xa5));
     drop(second);
@@ -186,7 +186,6 @@ fn a_fault_loses_nothing_else() {
         shared_bytes: 0,
         params: Vec::new(),
         first_block: 0,
-        max_ns: None,
     };
     assert!(matches!(run(&mut device, Op::Launch(launch)).outcome, Outcome::Fault(_)));
     let before = device.swapping().unwrap().parts();

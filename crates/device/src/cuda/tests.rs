@@ -68,10 +68,9 @@ fn faults_are_charged(device: &mut CudaDevice) {
         shared_bytes: 0,
         params: Vec::new(),
         first_block: 0,
-        max_ns: None,
     };
     let before_ns = device.now_ns();
-    device.start(QueueId(1), Op::Launch(launch)).unwrap();
+    device.start(QueueId(1), Op::Launch(launch), None).unwrap();
     let completion = loop {
         device.drive(1_000_000);
         if let Some(completion) = device.poll() {

@@ -14,7 +14,7 @@ use super::info::{SHARED_BYTES_OPTIN, SHARED_GRANULE_BYTES, THREADS_MAX, device_
 use super::memory::{Copied, Copying, Filling, FrameStore, Memory, MemoryConfig, Translation};
 use super::model::PacedModel;
 use super::module::{self, Loaded};
-use super::pieces::{UNWATCHED, in_pieces, plain_fault};
+use super::pieces::{Until, in_pieces, plain_fault};
 use super::timing::{Launches, Paced};
 use crate::clock;
 use crate::page::{DevicePage, Kept};
@@ -102,6 +102,8 @@ struct Pending {
     op: Op,
     /// Its place on the timeline of a paced device, and the block it stops before.
     paced: Option<Paced>,
+    /// After how long it stops on the real clock, in ns.
+    max_ns: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -109,7 +111,10 @@ struct Current {
     id: OpId,
     work: Work,
     start_ns: u64,
-    max_ns: Option<u64>,
+    /// When it stops, to go on later.
+    stop_at: Option<u64>,
+    /// Of a copy or a fill: bytes moved so far.
+    moved: u64,
     paced: Option<Paced>,
     /// Time this thread spent executing it so far, in ns: what a paced operation's model must
     /// cover.
@@ -253,7 +258,7 @@ impl SoftDevice {
     }
 
     /// Reserves an operation's place on the timeline of a paced device.
-    fn pace(&mut self, op: &Op) -> Option<Paced> {
+    fn pace(&mut self, op: &Op, max_ns: Option<u64>) -> Option<Paced> {
         let Clock::Paced(model) = &self.clock else { return None };
         let now = clock::now_ns();
         let (ns, until_block) = match op {
@@ -261,9 +266,8 @@ impl SoftDevice {
                 let name = self.kernel_name(launch).unwrap_or_default();
                 let total = blocks(launch);
                 let first = launch.first_block.min(total);
-                let count = launch
-                    .max_ns
-                    .map_or(total - first, |max| model.blocks_within(name, first, total, max));
+                let within = |max_ns| model.blocks_within(name, first, total, max_ns);
+                let count = max_ns.map_or(total - first, within);
                 (model.blocks_ns(name, first, count, total), first + count)
             }
             Op::Copy { shape, .. } => (
@@ -318,10 +322,9 @@ impl SoftDevice {
         }
         let pending = self.pending.pop_front()?;
         let start_ns = self.launches.begin(clock::now_ns(), clock::thread_cpu_ns);
-        let max_ns = match &pending.op {
-            Op::Launch(launch) => launch.max_ns,
-            Op::Copy { .. } | Op::Fill(_) => None,
-        };
+        // Where times are the model's, so are the places where operations stop.
+        let max_ns = pending.max_ns.filter(|_| pending.paced.is_none());
+        let stop_at = max_ns.map(|ns| start_ns.saturating_add(ns));
         let work = match pending.op {
             Op::Launch(launch) => match self.execution(&launch) {
                 Some(execution) => Work::Kernel(Box::new(execution)),
@@ -343,7 +346,8 @@ impl SoftDevice {
             id,
             work,
             start_ns,
-            max_ns,
+            stop_at,
+            moved: 0,
             paced,
             executed_ns: 0,
             lost_ns: 0,
@@ -435,17 +439,17 @@ impl SoftDevice {
         if let Some(since_ns) = current.asleep_since_ns.take() {
             current.asleep_ns += since.wall_ns.saturating_sub(since_ns);
         }
+        let until = Until { deadline, stop_at: current.stop_at };
         let ended = match &mut current.work {
             Work::Kernel(execution) => {
-                let stop_at = current.max_ns.map(|ns| current.start_ns.saturating_add(ns));
-                let paced = current.paced;
+                let (paced, stop_at) = (current.paced, current.stop_at);
                 let stop = |next: u64| match paced {
                     Some(paced) => next >= paced.until_block,
                     None => stop_at.is_some_and(|at| clock::now_ns() >= at),
                 };
                 match execution.drive(&mut self.cx, deadline, stop) {
                     Progress::Done => Some(Outcome::Done),
-                    Progress::Stopped(next_block) => Some(Outcome::Partial { next_block }),
+                    Progress::Stopped(reached) => Some(Outcome::Partial { reached }),
                     Progress::Fault(fault) => Some(Outcome::Fault(fault)),
                     Progress::Running => None,
                     Progress::Asleep(until) => {
@@ -457,11 +461,12 @@ impl SoftDevice {
                 }
             }
             Work::Copy(copying) => {
-                let unwatched = if copying.is_wide() { 1 } else { UNWATCHED };
-                in_pieces(deadline, unwatched, || self.cx.mem.copy_piece(copying))
+                let all = copying.bytes();
+                in_pieces(until, all, &mut current.moved, || self.cx.mem.copy_piece(copying))
             }
             Work::Fill(filling) => {
-                in_pieces(deadline, UNWATCHED, || self.cx.mem.fill_piece(filling))
+                let all = filling.bytes();
+                in_pieces(until, all, &mut current.moved, || self.cx.mem.fill_piece(filling))
             }
         };
         self.wait_for_slots();
@@ -554,7 +559,7 @@ impl Device for SoftDevice {
         }
     }
 
-    fn start(&mut self, _: QueueId, op: Op) -> Result<OpId, DeviceError> {
+    fn start(&mut self, _: QueueId, op: Op, max_ns: Option<u64>) -> Result<OpId, DeviceError> {
         if self.pending.len() >= QUEUE_MAX {
             return Err(DeviceError::QueueFull);
         }
@@ -562,10 +567,10 @@ impl Device for SoftDevice {
             self.check_launch(launch)?;
         }
         self.pace_switch(&op);
-        let paced = self.pace(&op);
+        let paced = self.pace(&op, max_ns);
         let id = OpId(self.next_op);
         self.next_op += 1;
-        self.pending.push_back(Pending { id, op, paced });
+        self.pending.push_back(Pending { id, op, paced, max_ns });
         Ok(id)
     }
 

@@ -87,6 +87,7 @@ pub fn device_info(memory_bytes: u64) -> DeviceInfo {
             slice_blocks: true,
             cancel: true,
             preemptive: false,
+            runs_ahead: false,
             managed: true,
         },
     }

@@ -3,28 +3,50 @@
 use crate::clock;
 use crate::{DeviceError, Fault, FaultKind, Outcome};
 
-/// Short pieces of a copy or a fill between two looks at the clock, which takes as long as one.
-pub(super) const UNWATCHED: u32 = 16;
+/// A copy or a fill looks at the clock after so many bytes: some 20 µs of work, and several ms
+/// where memory is touched for the first time.
+pub(super) const WATCHED_BYTES: u64 = 256 << 10;
 
-/// Does one piece after the other until `deadline`, `unwatched` of them between two looks at the
-/// clock; the outcome if that was all of it.
+/// And after so many pieces, of which a short one takes as long as a look.
+const UNWATCHED: u32 = 16;
+
+/// When a copy or a fill is left alone; both of the device's clock, in ns.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Until {
+    /// For now.
+    pub(super) deadline: u64,
+    /// To go on later, if it stops before its end.
+    pub(super) stop_at: Option<u64>,
+}
+
+/// Does one piece after the other until `moved` is `all` bytes; each says how many it moved, at
+/// least one. The outcome, if this was the end.
 pub(super) fn in_pieces(
-    deadline: u64,
-    unwatched: u32,
-    mut piece: impl FnMut() -> Result<bool, DeviceError>,
+    until: Until,
+    all: u64,
+    moved: &mut u64,
+    mut piece: impl FnMut() -> Result<u64, DeviceError>,
 ) -> Option<Outcome> {
-    loop {
-        for _ in 0..unwatched {
-            match piece() {
-                Ok(true) => return Some(Outcome::Done),
-                Ok(false) => {}
-                Err(error) => return Some(copy_fault(&error)),
-            }
+    let (mut unwatched, mut seen) = (0, *moved);
+    while *moved < all {
+        match piece() {
+            Ok(bytes) => *moved += bytes,
+            Err(error) => return Some(copy_fault(&error)),
         }
-        if clock::now_ns() >= deadline {
+        unwatched += 1;
+        if *moved == all || unwatched < UNWATCHED && *moved - seen < WATCHED_BYTES {
+            continue;
+        }
+        (unwatched, seen) = (0, *moved);
+        let now = clock::now_ns();
+        if until.stop_at.is_some_and(|at| now >= at) {
+            return Some(Outcome::Partial { reached: *moved });
+        }
+        if now >= until.deadline {
             return None;
         }
     }
+    Some(Outcome::Done)
 }
 
 fn copy_fault(error: &DeviceError) -> Outcome {

@@ -51,6 +51,8 @@ pub fn event(index: u32) -> EventId {
 pub struct Fake {
     /// Every operation started.
     pub started: Vec<(OpId, QueueId, Op)>,
+    /// After how long each was to stop.
+    pub limits: Vec<Option<u64>>,
     pub in_flight: BTreeSet<OpId>,
     finished: VecDeque<Completion>,
     pub allocations: BTreeMap<u64, u64>,
@@ -145,13 +147,14 @@ impl Device for FakeDevice {
     fn unload(&mut self, module: weft_device::ModuleId) {
         assert!(self.state.borrow_mut().modules.remove(&module.0), "unloaded twice");
     }
-    fn start(&mut self, queue: QueueId, op: Op) -> Result<OpId, DeviceError> {
+    fn start(&mut self, queue: QueueId, op: Op, max_ns: Option<u64>) -> Result<OpId, DeviceError> {
         let mut state = self.state.borrow_mut();
         if state.in_flight.len() >= state.room {
             return Err(DeviceError::QueueFull);
         }
         let id = OpId(state.started.len() as u64);
         state.started.push((id, queue, op));
+        state.limits.push(max_ns);
         state.in_flight.insert(id);
         Ok(id)
     }
@@ -272,6 +275,7 @@ impl Bench {
                 slice_blocks: true,
                 cancel: true,
                 preemptive: false,
+                runs_ahead: true,
                 managed: false,
             },
         };

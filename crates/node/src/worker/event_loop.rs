@@ -414,6 +414,7 @@ impl<D: Device> EventLoop<D> {
     fn start_ready(&mut self) -> bool {
         self.refused = None;
         self.room_at_ns = None;
+        let capabilities = self.session.device().info().capabilities;
         let mut any = false;
         while !self.must_load()
             && !self.is_to_pause()
@@ -426,7 +427,8 @@ impl<D: Device> EventLoop<D> {
                 (None, Some(_)) => Length::Predicted,
                 (None, None) => Length::Guessed,
             };
-            if !self.gate.may_join(self.flights.len(), self.guess_flies, length) {
+            let (flying, is_guess) = (self.flights.len(), self.guess_flies);
+            if !self.gate.may_join(flying, is_guess, length, capabilities.runs_ahead) {
                 break;
             }
             let estimate_ns = known.unwrap_or_else(|| self.predictor.guess(ready.key, ready.units));
@@ -444,7 +446,7 @@ impl<D: Device> EventLoop<D> {
                     break;
                 }
             };
-            let stops = self.session.device().info().capabilities.cancel;
+            let stops = capabilities.cancel;
             let limit = self.pieces.limit(&operation, known, estimate_ns, left_ns, stops);
             let whole_ns = estimate_ns;
             let estimate_ns = whole_ns.min(limit.expected_ns);

@@ -8,13 +8,11 @@ use weft_ring::{Cell, SharedSpan};
 use super::host::HostMemory;
 use super::{Memory, Via};
 use crate::PAGE;
+use crate::soft::pieces::WATCHED_BYTES;
 use crate::{CopyShape, DeviceError, Endpoint, Fill, Place};
 
 /// Bytes of the buffer for device-to-device copies, and of a piece of a fill.
 const CHUNK: usize = 64 << 10;
-
-/// Bytes of a row copied at once: some 100 µs of work.
-const PIECE: u64 = 1 << 20;
 
 /// Copies that go on where the last one ended, and together are longer than this, are written
 /// around the caches: no cache holds them until they are used.
@@ -66,9 +64,9 @@ impl Copying {
         Self { dst, src, shape, at: Cursor::default() }
     }
 
-    /// Whether a piece of it takes much longer than a look at the clock.
-    pub(crate) fn is_wide(&self) -> bool {
-        self.shape.width > CHUNK as u64
+    /// All bytes that it moves.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.shape.width.saturating_mul(self.shape.height).saturating_mul(self.shape.depth)
     }
 }
 
@@ -83,6 +81,11 @@ impl Filling {
         // CHUNK is a multiple of every element size, so each piece begins with a whole element.
         let pattern = bytes[..element].iter().copied().cycle().take(len).collect();
         Self { fill, pattern, row, at: Cursor::default() }
+    }
+
+    /// All bytes that it sets.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.row.saturating_mul(self.fill.height)
     }
 }
 
@@ -252,20 +255,17 @@ impl Memory {
         Ok(())
     }
 
-    /// Copies a piece of a copy between any two places; whether all of it is done.
+    /// Copies the next piece of a copy between any two places, which is not at its end; its bytes.
     ///
     /// # Errors
     /// [`DeviceError::BadRange`] when a row leaves its place.
-    pub(crate) fn copy_piece(&self, copy: &mut Copying) -> Result<bool, DeviceError> {
+    pub(crate) fn copy_piece(&self, copy: &mut Copying) -> Result<u64, DeviceError> {
         let Copying { dst, src, shape, at } = copy;
-        if at.z >= shape.depth || shape.width == 0 || shape.height == 0 {
-            return Ok(true);
-        }
         let offset = |e: &Endpoint| {
             let row = e.slice.wrapping_mul(at.z).wrapping_add(e.pitch.wrapping_mul(at.y));
             row.wrapping_add(at.x)
         };
-        let len = (shape.width - at.x).min(PIECE);
+        let len = (shape.width - at.x).min(WATCHED_BYTES);
         self.copy_row(&dst.place, offset(dst), &src.place, offset(src), len)?;
         at.x += len;
         if at.x == shape.width {
@@ -276,7 +276,7 @@ impl Memory {
             at.y = 0;
             at.z += 1;
         }
-        Ok(at.z >= shape.depth)
+        Ok(len)
     }
 
     fn copy_row(
@@ -320,15 +320,12 @@ impl Memory {
         }
     }
 
-    /// Sets a piece of a fill; whether all of it is done.
+    /// Sets the next piece of a fill, which is not at its end; its bytes.
     ///
     /// # Errors
     /// [`DeviceError::BadRange`] when a row is not mapped.
-    pub(crate) fn fill_piece(&self, filling: &mut Filling) -> Result<bool, DeviceError> {
+    pub(crate) fn fill_piece(&self, filling: &mut Filling) -> Result<u64, DeviceError> {
         let Filling { fill, pattern, row, at } = filling;
-        if *row == 0 || at.y >= fill.height {
-            return Ok(true);
-        }
         let start = fill.address.wrapping_add(fill.pitch.wrapping_mul(at.y));
         let piece = (*row - at.x).min(pattern.len() as u64);
         let piece_len = usize::try_from(piece).unwrap_or(0);
@@ -338,7 +335,7 @@ impl Memory {
             at.x = 0;
             at.y += 1;
         }
-        Ok(at.y >= fill.height)
+        Ok(piece)
     }
 }
 

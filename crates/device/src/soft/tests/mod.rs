@@ -89,12 +89,11 @@ impl Bench {
             shared_bytes: 0,
             params: pack(args),
             first_block: 0,
-            max_ns: None,
         }
     }
 
     pub(super) fn start(&mut self, launch: Launch) {
-        self.device.start(QueueId(0), Op::Launch(launch)).unwrap();
+        self.device.start(QueueId(0), Op::Launch(launch), None).unwrap();
     }
 
     /// Runs a kernel that must succeed.
@@ -139,7 +138,7 @@ impl Bench {
             src: Endpoint { place: Place::Inline(bytes), pitch: width, slice: width },
             shape: CopyShape { width, height: 1, depth: 1 },
         };
-        self.device.start(QueueId(0), copy).unwrap();
+        self.device.start(QueueId(0), copy, None).unwrap();
         assert_eq!(finish(&mut self.device), [Outcome::Done]);
     }
 

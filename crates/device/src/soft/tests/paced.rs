@@ -86,17 +86,17 @@ fn pieces_of_a_launch_add_up() {
     let mut bench = bench(1_000_000);
     let address = bench.upload(&[0]);
     let mut launch: Launch = bench.launch("k", 100, 1, &[Arg::U64(address)]);
-    launch.max_ns = Some(250_000);
+    let limit = Some(250_000);
     let mut sum = 0;
     loop {
-        bench.device.start(QueueId(0), Op::Launch(launch.clone())).unwrap();
+        bench.device.start(QueueId(0), Op::Launch(launch.clone()), limit).unwrap();
         let done = completions(&mut bench.device).remove(0);
         sum += done.end_ns - done.start_ns;
         match done.outcome {
             Outcome::Done => break,
-            Outcome::Partial { next_block } => {
-                assert_eq!(next_block - launch.first_block, 25);
-                launch.first_block = next_block;
+            Outcome::Partial { reached } => {
+                assert_eq!(reached - launch.first_block, 25);
+                launch.first_block = reached;
             }
             Outcome::Fault(fault) => panic!("{fault:?}"),
         }

@@ -70,7 +70,7 @@ fn run(text: &str, name: &str, grid: [u32; 3], pieces: Option<(&PieceKernel, u32
     };
     let mut fault = None;
     let mut execute = |launch: Launch| {
-        bench.device.start(QueueId(0), Op::Launch(launch)).unwrap();
+        bench.device.start(QueueId(0), Op::Launch(launch), None).unwrap();
         match finish(&mut bench.device).remove(0) {
             Outcome::Fault(found) => {
                 fault.get_or_insert_with(|| format!("{:?}", found.kind));

@@ -207,7 +207,7 @@ impl Tenant {
         let end = |place| Endpoint { place, pitch: width, slice: width };
         let (dst, src) = (end(dst), end(src));
         let shape = CopyShape { width, height: 1, depth: 1 };
-        self.device.start(QueueId(0), Op::Copy { dst, src, shape }).unwrap();
+        self.device.start(QueueId(0), Op::Copy { dst, src, shape }, None).unwrap();
         let completion = loop {
             self.device.drive(1_000_000);
             if let Some(completion) = self.device.poll() {
