@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use weft_api::endpoint::{Answer, Asked, GrantRow, Request};
+use weft_api::endpoint::{Answer, Asked, GrantRow, Request, VERSIONS};
 use weft_api::v1::{InstanceState, NewNode, ProjectChange};
 use weft_control::plan::Step;
 
@@ -50,6 +50,7 @@ fn converse(stream: UnixStream, rows: &Mutex<BTreeMap<String, Vec<GrantRow>>>) {
         let Asked { request, .. } = serde_json::from_str(&line).unwrap();
         let mut rows = rows.lock().unwrap();
         let answer = match request {
+            Request::Versions => Answer::Versions(VERSIONS),
             Request::Put { instance, rows: put } => {
                 rows.insert(instance, put);
                 Answer::Done
