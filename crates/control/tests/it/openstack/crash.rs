@@ -110,9 +110,14 @@ fn remove(program: &Program, cloud: &FakeCloud, id: &str, place: &str) {
 }
 
 fn places(steps: &[Step]) -> Vec<String> {
-    let of_step =
-        |step: &Step| ["before", "after", "kept"].map(|when| format!("{when}:{}", step.name()));
-    steps.iter().flat_map(of_step).collect()
+    let mut places = Vec::new();
+    for step in steps {
+        let is_of_parts = [Step::Grant, Step::Revoke].contains(step);
+        let inside = is_of_parts.then_some("inside");
+        let all = ["before", "after", "kept"].into_iter().chain(inside);
+        places.extend(all.map(|when| format!("{when}:{}", step.name())));
+    }
+    places
 }
 
 #[test]
