@@ -86,7 +86,7 @@ impl Before {
         }
         let mut answer = answer.clone();
         let mut there = self.there.lock().unwrap();
-        let name = request.get("name").or(request.get("instance")).and_then(Value::as_str);
+        let name = request.get("name").or_else(|| request.get("instance")).and_then(Value::as_str);
         let name = name.unwrap_or_default().to_owned();
         match asked.as_str().unwrap() {
             "create" => {
@@ -194,7 +194,7 @@ fn nodes_and_endpoints_of_the_version_before_do_all_that_is_asked() {
     let id = apart.begin().unwrap();
     apart.wait(&id, InstanceState::Ready);
     assert_eq!(apart.node.there().len(), 2);
-    assert_eq!(apart.host.there(), [id.clone()]);
+    assert_eq!(apart.host.there(), std::slice::from_ref(&id));
     // A sweep finds everything as it should be.
     assert_eq!(sweep::sweep(&apart.engine).unwrap(), sweep::Swept::default());
     apart.admin.delete_instance(&id).unwrap();
