@@ -71,9 +71,9 @@ echo "THIEF refused $refused of 20"
 J
 }
 
-launch() { # launch PROJECT OPTIONS…: a VM's id, and its state when it settled
+launch() { # launch PROJECT OPTIONS…: a VM's id, and its state when it settled; it has CGPUS cGPUs, or one
     local project=$1; shift
-    gsaas -l -ncgpus=1 -poolmem=512 -mode=shared -project="$project" "$@"
+    gsaas -l -ncgpus="${CGPUS:-1}" -poolmem=512 -mode=shared -project="$project" "$@"
 }
 printed() { gsaas -console -id="$1" | tr -d '\r' | grep -q "$2"; }
 empty() { [ "$(servers)" = 0 ] && ! grep -q tap "$STATE/host.json" && [ "$(gsaas -gpus -json | grep -o '"held_mib":[1-9]' | wc -l)" = 0 ] \
@@ -175,9 +175,16 @@ scenario_reboot() {
     gsaas -t -id="$id"; check "nothing is left" until_true 60 empty
 }
 scenario_killed() {
-    say "-- the control plane is killed before, after and behind every step"
-    for step in address grant create port rules active confirm; do for when in before after kept; do killed_making "$when:$step"; done; done
-    for step in unrule revoke terminate release; do for when in before after kept; do killed_removing "$when:$step"; done; done
+    say "-- the control plane is killed before, after and behind every step, and within those of several parts"
+    local place CGPUS=2 # of which one is made, or removed, when it is killed within
+    for place in $(places address grant create port rules active confirm); do killed_making "$place"; done
+    for place in $(places unrule revoke terminate release); do killed_removing "$place"; done
+}
+places() { # places STEP…: where it is killed
+    local step; for step in "$@"; do
+        echo "before:$step" "after:$step" "kept:$step"
+        case $step in grant | revoke) echo "inside:$step";; esac
+    done
 }
 killed_making() {
     local key=$1; control_end; control "$1"

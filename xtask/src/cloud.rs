@@ -1,4 +1,5 @@
-//! `cargo xtask benchmarks control`: what the cloud's services measure, as one document.
+//! `cargo xtask benchmarks control`: what the cloud's services measure, as one document; and
+//! `cargo xtask cloud`: their runs on a real OpenStack and a real Slurm, whose logs are kept.
 
 use std::fs;
 use std::io::{BufRead as _, BufReader};
@@ -6,10 +7,35 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
 use anyhow::{Context, Result};
+use clap::ValueEnum;
 use serde_json::Value;
 
 use crate::benchmarks::document_of;
-use crate::shell::{profile_dir, run, target};
+use crate::shell::{profile_dir, root, run, target};
+use crate::{programs, setup};
+
+/// What the control plane makes VMs with in a run that is recorded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Real {
+    /// OpenStack: a quarter of an hour for all of its scenarios, once it is built.
+    Openstack,
+    /// Slurm: seconds, once it is built.
+    Slurm,
+}
+
+/// Builds what a run needs and runs it, all or some of its steps: from the real thing's packages to
+/// the logs in `docs/evaluation/cloud`.
+pub(crate) fn record(real: Real, steps: &[String]) -> Result<()> {
+    let python = setup::all()?;
+    programs::build("dev")?;
+    programs::compile_examples("dev", &python)?;
+    let name = match real {
+        Real::Openstack => "openstack",
+        Real::Slurm => "slurm",
+    };
+    let script = root().join("tests").join(name).join("record.sh");
+    run(Command::new(script).args(steps).env("BUILD", profile_dir("dev")))
+}
 
 /// The parts of a document that are figures by name.
 const PARTS: [&str; 3] = ["figures", "baselines", "controls"];

@@ -47,6 +47,14 @@ enum Task {
         #[arg(long, conflicts_with = "names")]
         page: bool,
     },
+    /// Run the cloud on a real OpenStack or Slurm, made of Debian's packages, and keep the logs in
+    /// docs/evaluation/cloud. As root; not part of `test`.
+    Cloud {
+        /// Which.
+        real: cloud::Real,
+        /// Only these steps of `tests/openstack/record.sh` or `tests/slurm/record.sh`.
+        steps: Vec<String>,
+    },
     /// Run tinygrad's own test files on Weft, those that need no other framework.
     Tinygrad {
         /// A clone of tinygrad, of about the version that the examples use.
@@ -100,6 +108,7 @@ fn main() -> Result<()> {
         Task::Demo { arguments } => programs::demo(&arguments),
         Task::Test { filter } => tests::run_all(filter.as_deref()),
         Task::Benchmarks { names, page } => benchmarks::run(&names, page),
+        Task::Cloud { real, steps } => cloud::record(real, &steps),
         Task::Tinygrad { checkout, profile, dev } => upstream::tinygrad(&checkout, &profile, &dev),
         Task::Gpu => gpu::run_all(),
         Task::Soak { decisions, seed } => tests::soak(decisions, seed),

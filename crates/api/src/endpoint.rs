@@ -1,8 +1,13 @@
 //! What is said to the endpoint of a compute host: rows of JSON over a Unix socket, an answer for
 //! each request.
 //!
-//! A request names its version. An endpoint answers [`VERSION_MIN`] to [`VERSION`], so that it and
-//! its control plane may be one version apart.
+//! A request names its version. A connection begins with [`Request::Versions`], which is the same
+//! in every version; then both speak the newest one that they have in common. Each side speaks its
+//! own and the one before ([`VERSIONS`]), so that they may be one version apart.
+//!
+//! WHEN CHANGING IT: raise [`VERSION`], by one in a release, and keep what the version before says
+//! and is answered: `fixtures/endpoint-N.jsonl` has that of version N as it was recorded, for the
+//! tests of both sides.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,11 +17,16 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use weft_ring::peer;
 
-/// The version that is spoken here. Raise it when a request changes, and keep the one before.
-pub const VERSION: u32 = 1;
+use crate::versions::Versions;
 
-/// The oldest version that is understood.
-pub const VERSION_MIN: u32 = 1;
+/// The newest version. Version 2 brought [`Request::Versions`].
+pub const VERSION: u32 = 2;
+
+/// The versions that are spoken here.
+pub const VERSIONS: Versions = Versions::up_to(VERSION);
+
+/// What the opening names as its version, whatever is spoken: one that the oldest endpoints read.
+pub const OPENING: u32 = 1;
 
 /// The longest request or answer, in bytes.
 pub const LINE_BYTES_MAX: u64 = 16 << 20;
@@ -49,6 +59,8 @@ pub struct GrantRow {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum Request {
+    /// Which versions are spoken, asked first; it is understood whatever version is named.
+    Versions,
     /// Rows of an instance, in the place of those that it had.
     Put {
         /// The instance.
@@ -88,6 +100,8 @@ pub struct Asked {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "answer", rename_all = "snake_case")]
 pub enum Answer {
+    /// Which versions are spoken.
+    Versions(Versions),
     /// It was done.
     Done,
     /// Whether the rows are in force.
@@ -145,8 +159,17 @@ pub enum EndpointError {
         /// Why.
         words: String,
     },
-    /// It is of another version.
-    #[error("the endpoint is of another version: {0}")]
+    /// It and this side have no version in common.
+    #[error(
+        "the endpoint speaks {theirs} of its interface and this side {VERSIONS}: {}",
+        VERSIONS.advice(*.theirs)
+    )]
+    Version {
+        /// What it speaks.
+        theirs: Versions,
+    },
+    /// Its answer is not one of the version that it speaks.
+    #[error("the endpoint's answer is not understood: {0}")]
     Unexpected(String),
 }
 
@@ -154,13 +177,16 @@ pub enum EndpointError {
 #[derive(Debug)]
 pub struct Client {
     stream: BufReader<UnixStream>,
+    /// What both speak.
+    version: u32,
 }
 
 impl Client {
-    /// Connects to the socket of an endpoint.
+    /// Connects to the socket of an endpoint, and finds the version that both speak.
     ///
     /// # Errors
-    /// [`EndpointError::NotRunning`], [`EndpointError::Stranger`].
+    /// [`EndpointError::NotRunning`], [`EndpointError::Stranger`], [`EndpointError::Version`], and
+    /// those of [`Self::call`].
     pub fn connect(path: &Path) -> Result<Self, EndpointError> {
         let stream = UnixStream::connect(path)
             .map_err(|source| EndpointError::NotRunning { path: path.to_owned(), source })?;
@@ -169,7 +195,27 @@ impl Client {
         }
         stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
         stream.set_write_timeout(Some(ANSWER_TIMEOUT))?;
-        Ok(Self { stream: BufReader::new(stream) })
+        let mut client = Self { stream: BufReader::new(stream), version: OPENING };
+        let theirs = client.versions()?;
+        client.version = VERSIONS.common(theirs).ok_or(EndpointError::Version { theirs })?;
+        Ok(client)
+    }
+
+    /// What the endpoint speaks.
+    fn versions(&mut self) -> Result<Versions, EndpointError> {
+        match self.call(Request::Versions) {
+            Ok(Answer::Versions(theirs)) => Ok(theirs),
+            // It does not know the question.
+            Err(EndpointError::Refused { .. }) => Ok(Versions::UNSAID),
+            Ok(other) => Err(EndpointError::Unexpected(format!("{other:?}"))),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The version that both speak.
+    #[must_use]
+    pub fn version(&self) -> u32 {
+        self.version
     }
 
     /// Sends one request; its answer.
@@ -179,7 +225,7 @@ impl Client {
     pub fn call(&mut self, request: Request) -> Result<Answer, EndpointError> {
         let unexpected = |error: serde_json::Error| EndpointError::Unexpected(error.to_string());
         let mut line =
-            serde_json::to_vec(&Asked { version: VERSION, request }).map_err(unexpected)?;
+            serde_json::to_vec(&Asked { version: self.version, request }).map_err(unexpected)?;
         line.push(b'\n');
         self.stream.get_mut().write_all(&line)?;
         let mut text = String::new();
@@ -191,31 +237,5 @@ impl Client {
             return Err(EndpointError::Refused { is_permanent, words });
         }
         Ok(answer)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_is_said_is_what_version_1_says() {
-        let row = GrantRow {
-            instance: "i1".to_owned(),
-            host: "h".to_owned(),
-            tap: "tap0".to_owned(),
-            mac: "02:00:00:00:00:01".to_owned(),
-            ip: "10.0.0.2".to_owned(),
-            masked: "169.254.77.1:18515".to_owned(),
-            node: "192.168.50.2:7001".to_owned(),
-            generation: 3,
-        };
-        let request = Request::Put { instance: "i1".to_owned(), rows: vec![row] };
-        let said = serde_json::to_string(&Asked { version: 1, request }).unwrap();
-        let golden = r#"{"version":1,"do":"put","instance":"i1","rows":[{"instance":"i1","host":"h","tap":"tap0","mac":"02:00:00:00:00:01","ip":"10.0.0.2","masked":"169.254.77.1:18515","node":"192.168.50.2:7001","generation":3}]}"#;
-        assert_eq!(said, golden);
-        let answer = Answer::Refused { is_permanent: true, words: "no".to_owned() };
-        let said = serde_json::to_string(&answer).unwrap();
-        assert_eq!(said, r#"{"answer":"refused","is_permanent":true,"words":"no"}"#);
     }
 }

@@ -3,11 +3,13 @@
 //!
 //! [`v1`] is the cloud's REST interface: its types, the table of its calls, and, with the features
 //! `openapi` and `client`, its OpenAPI document and a blocking client. [`node`] is the admin socket
-//! of a node daemon, [`endpoint`] the socket of a compute host's endpoint, [`figures`] what their
-//! benchmarks say, and [`stolen`] how much of the time they had.
+//! of a node daemon, [`endpoint`] the socket of a compute host's endpoint; [`versions`] is how the
+//! sides of those two are upgraded one after the other. [`figures`] is what benchmarks say, and
+//! [`stolen`] how much of the time they had.
 
 pub mod endpoint;
 pub mod figures;
 pub mod node;
 pub mod stolen;
 pub mod v1;
+pub mod versions;

@@ -21,7 +21,9 @@ impl From<EndpointError> for Failure {
     fn from(error: EndpointError) -> Self {
         let is_permanent = match &error {
             EndpointError::Refused { is_permanent, .. } => *is_permanent,
-            EndpointError::Stranger { .. } | EndpointError::Unexpected(_) => true,
+            EndpointError::Stranger { .. }
+            | EndpointError::Version { .. }
+            | EndpointError::Unexpected(_) => true,
             EndpointError::NotRunning { .. } | EndpointError::Io(_) => false,
         };
         Self { is_permanent, words: error.to_string() }
@@ -113,7 +115,7 @@ mod tests {
     use std::path::Path;
     use std::sync::Arc;
 
-    use weft_api::endpoint::Asked;
+    use weft_api::endpoint::{Asked, VERSIONS};
 
     use super::*;
 
@@ -123,12 +125,19 @@ mod tests {
         let (listener, kept) = (UnixListener::bind(path).unwrap(), Arc::clone(&asked));
         std::thread::spawn(move || {
             for stream in listener.incoming().flatten() {
+                let mut reader = BufReader::new(&stream);
                 let mut line = String::new();
-                BufReader::new(&stream).read_line(&mut line).unwrap();
-                let request = serde_json::from_str::<Asked>(&line).unwrap().request;
-                kept.lock().unwrap().push(request);
-                let answer = serde_json::to_string(&answer).unwrap();
-                writeln!(&stream, "{answer}").unwrap();
+                while reader.read_line(&mut line).unwrap() > 0 {
+                    let request = serde_json::from_str::<Asked>(&line).unwrap().request;
+                    let opening = Answer::Versions(VERSIONS);
+                    let is_opening = request == Request::Versions;
+                    let answer = if is_opening { &opening } else { &answer };
+                    writeln!(&stream, "{}", serde_json::to_string(answer).unwrap()).unwrap();
+                    if !is_opening {
+                        kept.lock().unwrap().push(request);
+                    }
+                    line.clear();
+                }
             }
         });
         asked

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use weft_api::node::{AdminError, Answer, Client, GrantRequest, Request};
+use weft_api::node::{AdminError, Answer, Client, GrantRequest, NodeReport, Request, VERSIONS};
 
 use crate::provision::Failure;
 use crate::store::{GpuFound, VGPU_PREFIX};
@@ -114,10 +114,24 @@ fn connect(admin: &str) -> Result<Client, Failure> {
     Ok(Client::connect(Path::new(admin))?)
 }
 
+/// What a node says of itself, if it speaks a version that is spoken here. One that does not is not
+/// given up: it is upgraded, or this control plane is.
+fn report(admin: &str) -> Result<NodeReport, Failure> {
+    let report = connect(admin)?.node()?;
+    if VERSIONS.common(report.admin).is_none() {
+        return Err(Failure::passing(format!(
+            "the node at {admin} speaks {} of its admin interface and this control plane \
+             {VERSIONS}: {}",
+            report.admin,
+            VERSIONS.advice(report.admin)
+        )));
+    }
+    Ok(report)
+}
+
 impl Nodes for Sockets {
     fn look(&self, admin: &str) -> Result<NodeFacts, Failure> {
-        let mut client = connect(admin)?;
-        let report = client.node()?;
+        let report = report(admin)?;
         if !report.you_administrate {
             return Err(Failure::permanent(format!(
                 "the node at {admin} does not let this user administrate it: run weft-control as \
@@ -195,11 +209,11 @@ impl Nodes for Sockets {
     }
 
     fn tenant_socket(&self, admin: &str) -> Result<PathBuf, Failure> {
-        Ok(connect(admin)?.node()?.tenant_socket.into())
+        Ok(report(admin)?.tenant_socket.into())
     }
 
     fn gateway(&self, admin: &str) -> Result<Option<String>, Failure> {
-        Ok(connect(admin)?.node()?.gateway.and_then(|gateway| gateway.listen))
+        Ok(report(admin)?.gateway.and_then(|gateway| gateway.listen))
     }
 }
 
@@ -232,7 +246,7 @@ fn grant_one(client: &mut Client, vgpu: &VgpuSpec) -> Result<String, Failure> {
     }
     let answer = client.call(&grant_request(&vgpu.name, GRANT_VALID_S, GRANT_USES))?;
     let Answer::Grant(report) = answer else {
-        return Err(Failure::permanent("the node is of another version".to_owned()));
+        return Err(Failure::permanent(format!("the node answers a grant with {answer:?}")));
     };
     Ok(report.grant)
 }

@@ -96,15 +96,14 @@ pub fn sweep(engine: &Engine) -> Result<Swept, Failure> {
     failed.map_or(Ok(swept), Err)
 }
 
-/// The control plane's vGPUs on a node, whose gateway may listen elsewhere than before.
+/// The control plane's vGPUs on a node, whose gateway may listen elsewhere than before, and which
+/// may be of another version.
 fn ask(world: &World, node: &NodeRow) -> Result<Vec<String>, Failure> {
     let vgpus = world.answered(&node.name, world.nodes.vgpus(&node.admin))?;
-    if node.gateway_given {
-        return Ok(vgpus);
-    }
     // One that is just starting listens later.
     let gateway = world.answered(&node.name, world.nodes.gateway(&node.admin))?;
-    if let Some(gateway) = gateway.filter(|gateway| *gateway != node.gateway) {
+    let moved = gateway.filter(|gateway| !node.gateway_given && *gateway != node.gateway);
+    if let Some(gateway) = moved {
         tracing::info!(node = node.name, gateway, "its gateway listens there now");
         world.store.set_gateway(&node.name, &gateway)?;
         world.allocator.forget();

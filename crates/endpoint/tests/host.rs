@@ -11,7 +11,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use weft_api::endpoint::{Answer, Client, GrantRow, Request};
+use weft_api::endpoint::{Answer, Asked, Client, GrantRow, Request, VERSION};
 use weft_endpoint::host::agent::{Agent, Settings};
 use weft_endpoint::host::lab::{Lab, NODE, Namespace, UPLINK, Vm};
 use weft_endpoint::host::{Failure, serve};
@@ -422,13 +422,24 @@ fn the_socket_takes_rows_and_says_what_it_refuses() {
     assert!(text.contains("\nweft_endpoint_spoofed_packets_total 0\n"), "{text}");
     let withdraw = Request::Withdraw { instance: "a".into() };
     assert_eq!(client.call(withdraw).unwrap(), Answer::Done);
-    // Another version's words are not guessed at.
+    // Another version's words are not guessed at; those of the one before are understood.
     let mut raw = std::os::unix::net::UnixStream::connect(&path).unwrap();
-    raw.write_all(b"{\"version\":2,\"do\":\"instances\"}\n{\"version\":1}\n").unwrap();
+    let asked = |version, request| serde_json::to_string(&Asked { version, request }).unwrap();
+    let lines = [
+        asked(VERSION + 1, Request::Instances),
+        "{\"version\":1}".to_owned(),
+        asked(VERSION - 1, put(&rows)),
+        asked(VERSION - 1, Request::Instances),
+        asked(VERSION - 1, Request::Withdraw { instance: "a".into() }),
+        String::new(),
+    ];
+    raw.write_all(lines.join("\n").as_bytes()).unwrap();
     let mut text = String::new();
     raw.shutdown(std::net::Shutdown::Write).unwrap();
     raw.read_to_string(&mut text).unwrap();
     let lines: Vec<&str> = text.lines().collect();
-    assert!(lines[0].contains("version 2 is not spoken here: 1 to 1 are"), "{text}");
+    assert!(lines[0].contains("version 3 is not spoken here, but versions 1 to 2"), "{text}");
     assert!(lines[1].contains("not understood"), "{text}");
+    let done = r#"{"answer":"done"}"#;
+    assert_eq!(lines[2..], [done, r#"{"answer":"instances","instances":["a"]}"#, done]);
 }

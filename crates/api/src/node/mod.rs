@@ -10,6 +10,6 @@ pub use types::{
     AcceleratorReport, Answer, AskedAccelerator, Attainment, Closure, CoschedulingReport,
     DeviceReport, DoctorCheck, DoctorReport, Finding, GatewayReport, GrantReport, GrantRequest,
     LastSwitch, MemoryReport, MoveReport, NodeReport, PoolReport, ProcessReport, Recording,
-    Request, SLA_NS, SlotReport, Stats, TaskCounts, Timeline, TurnReport, VgpuMemoryReport,
-    VgpuReport, VgpuState, ratio,
+    Request, SLA_NS, SlotReport, Stats, TaskCounts, Timeline, TurnReport, VERSION, VERSIONS,
+    VgpuMemoryReport, VgpuReport, VgpuState, ratio,
 };

@@ -1,8 +1,22 @@
 //! What the admin socket carries. All times are ns of `CLOCK_MONOTONIC`, sizes are bytes.
+//!
+//! WHEN CHANGING IT: raise [`VERSION`], by one in a release, and keep what the version before asks
+//! and is answered. A new request, field or value of an enumeration may only be used with a daemon
+//! whose [`NodeReport::admin`] has its version; a new field of an answer has a default, for daemons
+//! that do not send it. `fixtures/node-N.jsonl` has what a control plane of version N asks and is
+//! answered as it was recorded, for the tests of both sides.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
+
+use crate::versions::Versions;
+
+/// The newest version. Version 2 brought [`NodeReport::admin`].
+pub const VERSION: u32 = 2;
+
+/// The versions that are spoken here.
+pub const VERSIONS: Versions = Versions::up_to(VERSION);
 
 /// One line from an administrator's tool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -260,6 +274,9 @@ pub struct NodeReport {
     pub pid: u32,
     /// Wire protocol it speaks.
     pub protocol: u16,
+    /// Versions of this interface that it speaks.
+    #[serde(default)]
+    pub admin: Versions,
     /// Policies in force, each once.
     pub policy: String,
     /// Policies that may be set.

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -18,7 +18,7 @@ use super::resources::{
     Attachment, AuditEntry, Cgpu, CreatedToken, Gpu, GpuChange, Instance, NewInstance, NewNode,
     NewToken, Node, Operation, Page, Project, ProjectChange, Token, UsageRecord,
 };
-use super::{IDEMPOTENCY_HEADER, VERSION, VERSION_HEADER};
+use super::{IDEMPOTENCY_HEADER, VERSION, VERSION_HEADER, VERSION_MIN};
 
 /// The control plane answers within this time or the call failed.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(30);
@@ -50,6 +50,9 @@ pub struct Client {
     bases: Vec<String>,
     /// Which of them answered last.
     answered: Arc<AtomicUsize>,
+    /// The microversion that is asked for: the oldest one of those that answered, because newer
+    /// ones speak that too.
+    minor: Arc<AtomicU32>,
     token: String,
     patience: Duration,
 }
@@ -143,6 +146,7 @@ impl Client {
             agent: config.build().new_agent(),
             bases,
             answered: Arc::default(),
+            minor: Arc::new(AtomicU32::new(VERSION.1)),
             token: token.to_owned(),
             patience: Duration::ZERO,
         })
@@ -225,13 +229,28 @@ impl Client {
         }
     }
 
+    /// Asks one; again, for the version that it speaks, if it is an older one.
     fn send_to(&self, base: &str, asked: &Asked<'_>) -> Result<Vec<u8>, ClientError> {
+        let minor = self.minor.load(Ordering::Relaxed);
+        let (answered, spoken) = self.send_as(minor, base, asked)?;
+        let is_other =
+            matches!(answered, Err(ClientError::Refused(Problem { kind: Kind::Version, .. })));
+        match spoken {
+            Some(older) if is_other && (VERSION_MIN.1..minor).contains(&older) => {
+                self.minor.fetch_min(older, Ordering::Relaxed);
+                self.send_as(older, base, asked)?.0
+            }
+            Some(_) | None => answered,
+        }
+    }
+
+    /// Asks for a microversion; what was answered, and the newest one that is spoken there.
+    fn send_as(&self, minor: u32, base: &str, asked: &Asked<'_>) -> Result<Sent, ClientError> {
         let Asked { method, path, key, body } = *asked;
-        let (major, minor) = VERSION;
         let mut request = Request::builder()
             .method(method)
             .uri(format!("{base}{path}"))
-            .header(VERSION_HEADER, format!("{major}.{minor}"));
+            .header(VERSION_HEADER, format!("{}.{minor}", VERSION.0));
         if !self.token.is_empty() {
             request = request.header("authorization", format!("Bearer {}", self.token));
         }
@@ -253,6 +272,8 @@ impl Client {
             }
         })?;
         let status = response.status();
+        let spoken = response.headers().get(VERSION_HEADER).and_then(|value| value.to_str().ok());
+        let spoken = spoken.and_then(minor_of);
         let body = response.body_mut().with_config().limit(ANSWER_BYTES_MAX).read_to_vec();
         let lost = |error: ureq::Error| {
             let (base, why) = (base.to_owned(), error.to_string());
@@ -260,12 +281,13 @@ impl Client {
         };
         let body = body.map_err(lost)?;
         if status.is_success() {
-            return Ok(body);
+            return Ok((Ok(body), spoken));
         }
-        Err(match serde_json::from_slice(&body) {
+        let refused = match serde_json::from_slice(&body) {
             Ok(problem) => ClientError::Refused(problem),
             Err(_) => self.strange(format!("it answers {status} without a problem")),
-        })
+        };
+        Ok((Err(refused), spoken))
     }
 
     fn strange(&self, why: String) -> ClientError {
@@ -306,6 +328,15 @@ impl Client {
             after = format!("&after={next}");
         }
     }
+}
+
+/// An answer, and the microversion that whoever answered names.
+type Sent = (Result<Vec<u8>, ClientError>, Option<u32>);
+
+/// The minor number of a version of this interface.
+fn minor_of(text: &str) -> Option<u32> {
+    let (major, minor) = text.split_once('.')?;
+    (major.parse() == Ok(VERSION.0)).then(|| minor.parse().ok())?
 }
 
 /// A request.

@@ -1,5 +1,10 @@
 //! What an operator does: list, create, set, remove, persist, watch.
 
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::net::UnixStream;
+
+use serde_json::Value;
+
 use crate::support::{Conversation, Node, eventually, finish, program, success, text_of, weft};
 
 fn ctl(node: &Node, arguments: &[&str]) -> std::process::Command {
@@ -163,4 +168,49 @@ fn top_metrics_and_doctor_speak() {
     let mut top = Conversation::start(ctl(&node, &["top", "--interval-ms", "50"]));
     assert!(top.line().contains("busy"));
     top.kill();
+}
+
+/// Whether all that is told in `before` is told in `now` too, as values of the same kinds.
+fn assert_told(before: &Value, now: &Value, place: &str) {
+    match (before, now) {
+        (Value::Object(before), Value::Object(now)) => {
+            for (name, value) in before {
+                let place = format!("{place}.{name}");
+                let told = now.get(name).unwrap_or_else(|| panic!("{place} is not told any more"));
+                assert_told(value, told, &place);
+            }
+        }
+        (Value::Array(before), Value::Array(now)) => {
+            let each = before.iter().flat_map(|before| now.iter().map(move |now| (before, now)));
+            each.for_each(|(before, now)| assert_told(before, now, place));
+        }
+        _ => {
+            let is_same = std::mem::discriminant(before) == std::mem::discriminant(now);
+            let is_none = before.is_null() || now.is_null();
+            assert!(is_same || is_none, "{place}: {before} before and {now} now");
+        }
+    }
+}
+
+#[test]
+fn a_control_plane_of_the_version_before_is_answered_as_it_was() {
+    let node = Node::start(&["remote.listen=127.0.0.1:0", "remote.user=0"]);
+    eventually("its gateway to listen", || {
+        node.admin().node().unwrap().gateway.is_some_and(|gateway| gateway.listen.is_some())
+    });
+    let recorded = include_str!("../../../api/fixtures/node-1.jsonl");
+    let mut stream = BufReader::new(UnixStream::connect(node.path().join("admin.sock")).unwrap());
+    let lines: Vec<&str> = recorded.lines().collect();
+    for pair in lines.chunks(2) {
+        let asked = pair[0].strip_prefix("> ").unwrap();
+        let before: Value = serde_json::from_str(pair[1].strip_prefix("< ").unwrap()).unwrap();
+        writeln!(stream.get_mut(), "{asked}").unwrap();
+        let mut line = String::new();
+        stream.read_line(&mut line).unwrap();
+        let now: Value = serde_json::from_str(&line).unwrap();
+        assert_eq!(now["answer"], before["answer"], "{asked}: {line}");
+        assert_told(&before, &now, asked);
+    }
+    assert_eq!(lines.len(), 12);
+    assert_eq!(node.admin().node().unwrap().admin, weft_api::node::VERSIONS);
 }

@@ -144,6 +144,11 @@ impl Http {
                 serde_json::to_vec(body).map_err(|error| ApiError::Strange(error.to_string()))?;
             let request = request.header("content-type", "application/json").body(bytes);
             self.agent.run(request.map_err(bad)?)
+        } else if matches!(asked.method, "PUT" | "POST") {
+            // Nothing, of length 0. A PUT with no body at all is sent by `ureq` as one of unknown
+            // length, in chunks, which not every service reads: what it leaves stands before the
+            // next request of the connection.
+            self.agent.run(request.body(Vec::new()).map_err(bad)?)
         } else {
             self.agent.run(request.body(()).map_err(bad)?)
         };

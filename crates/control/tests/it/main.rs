@@ -14,4 +14,5 @@ mod service;
 mod store;
 mod support;
 mod tls;
+mod versions;
 mod web;

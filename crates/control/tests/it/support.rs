@@ -234,6 +234,7 @@ fn node_report(gpus: usize, gateway: &str) -> NodeReport {
         version: "0".to_owned(),
         pid: std::process::id(),
         protocol: 1,
+        admin: weft_api::node::VERSIONS,
         policy: "fair".to_owned(),
         policies: Vec::new(),
         tenant_socket: String::new(),

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use weft_api::endpoint::{Answer, Asked, LINE_BYTES_MAX, Request, VERSION, VERSION_MIN};
+use weft_api::endpoint::{Answer, Asked, LINE_BYTES_MAX, Request, VERSIONS};
 use weft_ring::peer;
 
 use super::agent::{Agent, Totals};
@@ -109,9 +109,10 @@ fn understood(line: &str) -> Result<Request, Answer> {
     let value: serde_json::Value = serde_json::from_str(line).map_err(unread)?;
     // The version is looked at before what another one may say differently.
     let version = value.get("version").and_then(serde_json::Value::as_u64).unwrap_or(0);
-    if !(u64::from(VERSION_MIN)..=u64::from(VERSION)).contains(&version) {
-        let words = format!("version {version} is not spoken here: {VERSION_MIN} to {VERSION} are");
-        return Err(refused(words));
+    let is_opening = value.get("do").is_some_and(|asked| asked == "versions");
+    let is_spoken = u32::try_from(version).is_ok_and(|version| VERSIONS.contain(version));
+    if !is_opening && !is_spoken {
+        return Err(refused(format!("version {version} is not spoken here, but {VERSIONS}")));
     }
     serde_json::from_value::<Asked>(value).map(|asked| asked.request).map_err(unread)
 }
@@ -119,6 +120,7 @@ fn understood(line: &str) -> Result<Request, Answer> {
 fn act(request: Request, agent: &Mutex<Agent>) -> Answer {
     let mut agent = lock(agent);
     let done = match request {
+        Request::Versions => Ok(Answer::Versions(VERSIONS)),
         Request::Put { instance, rows } => agent.put(&instance, &rows).map(|()| Answer::Done),
         Request::Holds { instance, rows } => {
             Ok(Answer::Holds { holds: agent.holds(&instance, &rows) })
@@ -163,4 +165,40 @@ fn metrics(agent: &Agent) -> Result<String, Failure> {
         metric(&name, "counter", help, packets.to_string());
     }
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RECORDED: &str = include_str!("../../../api/fixtures/endpoint-1.jsonl");
+
+    /// What control planes of the version before say is understood, and what they understand is
+    /// answered: nothing else is told from what they know.
+    #[test]
+    fn a_control_plane_of_the_version_before_is_understood() {
+        let mut count = 0;
+        for line in RECORDED.lines().filter_map(|line| line.strip_prefix("> ")) {
+            let request = understood(line).unwrap();
+            let as_before = serde_json::to_string(&Asked { version: 1, request }).unwrap();
+            assert_eq!(as_before, line);
+            count += 1;
+        }
+        assert_eq!(count, 5);
+    }
+
+    #[test]
+    fn versions_that_are_further_apart_are_refused_in_words() {
+        for version in ["0", "3", "4294967298", "-1", "\"2\""] {
+            let line = format!(r#"{{"version":{version},"do":"instances"}}"#);
+            let Err(Answer::Refused { is_permanent: true, words }) = understood(&line) else {
+                panic!("{version} was understood")
+            };
+            assert!(words.contains("versions 1 to 2"), "{words}");
+            // Which versions there are may be asked in any.
+            let opening = format!(r#"{{"version":{version},"do":"versions"}}"#);
+            let is_number = version.parse::<u32>().is_ok();
+            assert_eq!(understood(&opening).is_ok(), is_number, "{version}");
+        }
+    }
 }

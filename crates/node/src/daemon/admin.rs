@@ -522,6 +522,7 @@ impl Daemon {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             pid: std::process::id(),
             protocol: PROTOCOL_VERSION,
+            admin: weft_api::node::VERSIONS,
             policy: policies(&view),
             policies: crate::policy_names().into_iter().map(str::to_owned).collect(),
             tenant_socket: self.config.tenant_socket().display().to_string(),

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use weft_api::endpoint::{Answer, Asked, GrantRow, Request};
+use weft_api::endpoint::{Answer, Asked, GrantRow, Request, VERSIONS};
 use weft_api::v1::{InstanceState, NewNode, ProjectChange};
 use weft_control::plan::Step;
 
@@ -50,6 +50,7 @@ fn converse(stream: UnixStream, rows: &Mutex<BTreeMap<String, Vec<GrantRow>>>) {
         let Asked { request, .. } = serde_json::from_str(&line).unwrap();
         let mut rows = rows.lock().unwrap();
         let answer = match request {
+            Request::Versions => Answer::Versions(VERSIONS),
             Request::Put { instance, rows: put } => {
                 rows.insert(instance, put);
                 Answer::Done
@@ -109,9 +110,14 @@ fn remove(program: &Program, cloud: &FakeCloud, id: &str, place: &str) {
 }
 
 fn places(steps: &[Step]) -> Vec<String> {
-    let of_step =
-        |step: &Step| ["before", "after", "kept"].map(|when| format!("{when}:{}", step.name()));
-    steps.iter().flat_map(of_step).collect()
+    let mut places = Vec::new();
+    for step in steps {
+        let is_of_parts = [Step::Grant, Step::Revoke].contains(step);
+        let inside = is_of_parts.then_some("inside");
+        let all = ["before", "after", "kept"].into_iter().chain(inside);
+        places.extend(all.map(|when| format!("{when}:{}", step.name())));
+    }
+    places
 }
 
 #[test]

@@ -1,5 +1,6 @@
 //! Keystone, Nova, Neutron, Glance and Placement over HTTP, with nothing behind them but lists.
-//! They do what the real ones were seen to do, and fail when they are told to.
+//! They do what the real ones were seen to do, and fail when they are told to. Bodies in chunks are
+//! refused: a server of Python's need not read them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -66,6 +67,8 @@ struct Request {
     path: String,
     query: BTreeMap<String, String>,
     headers: BTreeMap<String, String>,
+    /// Its body was of unknown length.
+    is_chunked: bool,
     body: Value,
 }
 
@@ -199,12 +202,39 @@ fn read(reader: &mut BufReader<&TcpStream>) -> Option<Request> {
         let Some((name, value)) = line.trim().split_once(':') else { break };
         headers.insert(name.to_ascii_lowercase(), value.trim().to_owned());
     }
+    let is_chunked = headers.contains_key("transfer-encoding");
+    let bytes = if is_chunked { read_chunks(reader)? } else { read_sized(reader, &headers)? };
+    let body = if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).unwrap() };
+    let query = query.split('&').filter(|part| !part.is_empty()).map(pair).collect();
+    Some(Request { method, path: path.to_owned(), query, headers, is_chunked, body })
+}
+
+fn read_sized(
+    reader: &mut BufReader<&TcpStream>,
+    headers: &BTreeMap<String, String>,
+) -> Option<Vec<u8>> {
     let length = headers.get("content-length").map_or(0, |text| text.parse().unwrap());
     let mut bytes = vec![0; length];
     reader.read_exact(&mut bytes).ok()?;
-    let body = if bytes.is_empty() { Value::Null } else { serde_json::from_slice(&bytes).unwrap() };
-    let query = query.split('&').filter(|part| !part.is_empty()).map(pair).collect();
-    Some(Request { method, path: path.to_owned(), query, headers, body })
+    Some(bytes)
+}
+
+/// A body in chunks, to its end: what is left of one is taken for the next request, and a
+/// connection that is closed with bytes unread is reset while its client sends.
+fn read_chunks(reader: &mut BufReader<&TcpStream>) -> Option<Vec<u8>> {
+    let mut bytes = Vec::new();
+    loop {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        let begun = bytes.len();
+        let length = usize::from_str_radix(line.trim(), 16).unwrap();
+        bytes.resize(begun + length, 0);
+        reader.read_exact(&mut bytes[begun..]).ok()?;
+        reader.read_line(&mut line).ok()?;
+        if length == 0 {
+            return Some(bytes);
+        }
+    }
 }
 
 fn write(mut stream: &TcpStream, status: u16, body: &Value, token: Option<String>) -> Option<()> {
@@ -216,6 +246,9 @@ fn write(mut stream: &TcpStream, status: u16, body: &Value, token: Option<String
 
 fn answer(inner: &mut Inner, request: &Request, mishap: Option<Mishap>, base: &str) -> Reply {
     let path = request.path.as_str();
+    if request.is_chunked {
+        return (411, json!({"error": {"message": "a length is required"}}), None);
+    }
     if let Some(rest) = path.strip_prefix("/identity/v3") {
         return identity(inner, request, rest, base);
     }

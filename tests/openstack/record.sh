@@ -1,0 +1,119 @@
+#!/bin/bash
+# From nothing to the logs of docs/evaluation/cloud/openstack: record.sh [STEP…]
+#   lab          lab.sh's OpenStack is built, if it is not, and started, if it does not run
+#   image        a guest image with what VMs need (image.sh), flavors, and the administrator's role in the tenants' projects
+#   granted reboot nova killed      the scenarios of that log (run.sh); what they print is kept in $OSLAB_DIR/log
+#   keep         those logs become the ones of docs/evaluation, if everything came as it should in all of them
+#   down         lab.sh's OpenStack is stopped
+# Without a STEP, all of them. Needs root, debootstrap and BUILD, a folder with weft, weft-node, weft-control, weft-endpoint,
+# gsaas, libcuda.so and programs/: `cargo xtask cloud openstack` builds them and calls this. Beside Debian's packages (about
+# 300 MB, once) nothing is fetched. OSLAB_DIR is /var/lib/oslab.
+set -euo pipefail
+SELF=$(realpath "$0"); HERE=$(cd "$(dirname "$SELF")/../.." && pwd)
+export OSLAB_DIR=${OSLAB_DIR:-/var/lib/oslab}
+LAB=$HERE/tests/openstack/lab.sh; ROOT=$OSLAB_DIR/root; LOGS=$OSLAB_DIR/log; PARTS="granted reboot nova killed"
+die() { echo "error: $*" >&2; exit 1; }
+[ "$(id -u)" = 0 ] || die "must be root"
+[[ "$SELF" != *" "* ]] || die "the path $SELF has a space in it, and run.sh takes its words apart"
+inlab() { "$LAB" exec "$@"; }
+tenant() { local name=$1; shift; inlab env OS_USERNAME="$name" OS_PROJECT_NAME="$name" "$@"; }
+of() { inlab openstack "$1" show "$2" -f value -c id; }
+
+lab() {
+    command -v debootstrap > /dev/null || [ -e "$OSLAB_DIR/.built" ] || die "debootstrap is missing (apt-get install debootstrap)"
+    inlab true 2> /dev/null || "$LAB" up
+}
+
+image() {
+    : "${BUILD:?}"
+    mkdir -p "$ROOT/lab/weft"
+    "$HERE/tests/openstack/image.sh" "$ROOT/lab/img/initrd.gz" "$BUILD" "$ROOT/lab/weft/initrd.gz"
+    cat > "$ROOT/lab/weft/set-up.sh" << 'S'
+set -euo pipefail
+if openstack image show weft > /dev/null 2>&1; then openstack image delete weft weft-initrd; fi
+openstack image create weft-initrd --public --disk-format ari --container-format ari --file /lab/weft/initrd.gz > /dev/null
+kernel=$(openstack image show lab-kernel -f value -c id) initrd=$(openstack image show weft-initrd -f value -c id)
+openstack image create weft --public --disk-format raw --container-format bare --file /lab/img/disk.raw --property kernel_id="$kernel" \
+    --property ramdisk_id="$initrd" --property os_command_line='console=ttyS0 quiet panic=5' > /dev/null
+flavor() { local name=$1; shift; openstack flavor show "$name" > /dev/null 2>&1 || openstack flavor create "$name" "$@" > /dev/null; }
+# Only administrators may use a flavor without a disk.
+flavor weft.small --vcpus 1 --ram 256 --disk 1
+flavor weft.small.cgpu1 --vcpus 1 --ram 256 --disk 1 --property resources:CUSTOM_WEFT_CGPU=1
+# One that no host has the disk for, and one that is more than a project's quota.
+flavor weft.large --vcpus 1 --ram 256 --disk 1000000
+flavor weft.huge --vcpus 64 --ram 262144 --disk 1
+for tenant in tenant-a tenant-b; do openstack role add --project "$tenant" --user admin admin; done
+S
+    cat > "$ROOT/lab/weft/placement.py" << 'P'
+import sys, openstack
+placement = openstack.connect().placement
+def ask(path):
+    return placement.request(path, "GET", headers={"OpenStack-API-Version": "placement 1.28"}, raise_exc=False)
+for provider in ask(f"/resource_providers?name={sys.argv[1]}").json()["resource_providers"]:
+    path = f"/resource_providers/{provider['uuid']}"
+    for name, known in ask(f"{path}/inventories").json()["inventories"].items():
+        used = ask(f"{path}/usages").json()["usages"].get(name, 0)
+        print(f"{provider['name']}: {name} total {known['total']}, used {used}")
+P
+    inlab bash /lab/weft/set-up.sh
+}
+
+# What run.sh is to know of this cloud.
+scenarios() { # scenarios LOG SCENARIO…
+    local log=$1 code=0; shift
+    : "${BUILD:?}"
+    mkdir -p "$LOGS"
+    local variable value
+    while IFS='=' read -r variable value; do export "$variable=$value"; done < <("$LAB" shell-env | sed 's/^export //' | tr ' ' '\n')
+    TENANT_A=$(of project tenant-a) TENANT_B=$(of project tenant-b) IMAGE=$(of image weft) NETWORK=$(of network lab-net)
+    TOKEN_A=$(tenant tenant-a openstack token issue -f value -c id)
+    export BUILD TENANT_A TENANT_B IMAGE NETWORK TOKEN_A
+    export FLAVOR=weft.small HUGE=weft.large OVER_QUOTA=weft.huge
+    export COMPUTE=oslab COMPUTE_NETNS=oslab UPLINK=eth-lab GPU_LISTEN=10.77.0.1:7600
+    export KEYSTONE_STOP="$LAB keystone-stop" KEYSTONE_START="$LAB keystone-start" COMPUTE_REBOOT="$LAB reboot"
+    export PLAIN_VM="$SELF plain-vm" PLAIN_CONSOLE="$SELF plain-console" PLAIN_DELETE="$SELF plain-delete"
+    export PLACEMENT_USAGE="$SELF placement-usage"
+    "$HERE/tests/openstack/run.sh" "$@" > "$LOGS/$log.log" 2>&1 < /dev/null || code=$?
+    # Names of hosts and ids of projects are this run's own; the guest repeats its script.
+    sed -i -e "s/$TENANT_A/<tenant-a>/g; s/$TENANT_B/<tenant-b>/g; s/\boslab\b/<compute1>/g; s/10\.77\.0\.2\b/<controller>/g" \
+        -e "s/\boslab_weft\b/<compute1>_weft/g; s|$HERE/||g" -e '/^ \{12\}\(echo \|\/usr\/local\/share\/\)/d' "$LOGS/$log.log"
+    cat "$LOGS/$log.log"
+    return $code
+}
+granted() { scenarios granted granted refused revoked quota local people keystone; }
+reboot() { scenarios reboot reboot; }
+nova() { scenarios nova nova; }
+killed() { scenarios killed killed; }
+
+keep() {
+    local part; for part in $PARTS; do
+        tail -1 "$LOGS/$part.log" 2> /dev/null | grep -q 'everything came as it should' || die "the run did not pass: $LOGS/$part.log"; done
+    for part in $PARTS; do cp "$LOGS/$part.log" "$HERE/docs/evaluation/cloud/openstack/"; done
+    echo "kept: docs/evaluation/cloud/openstack/{${PARTS// /,}}.log"
+}
+
+down() { "$LAB" down; }
+
+# Commands of the cloud's operator, which run.sh is told of: a server of tenant B's that the control plane does not know.
+plain_vm() {
+    cp "$1" "$ROOT/lab/weft/plain.sh"
+    tenant tenant-b openstack server create plain --flavor weft.small --image weft --nic net-id=lab-net --user-data /lab/weft/plain.sh \
+        --config-drive True -f value -c id
+}
+plain_console() { cat "$ROOT/var/lib/nova/instances/$1/console.log"; }
+plain_delete() { tenant tenant-b openstack server delete --wait "$1"; }
+placement_usage() { inlab python3 /lab/weft/placement.py oslab_weft; }
+
+case ${1:-all} in
+    plain-vm) plain_vm "$2"; exit;;
+    plain-console) plain_console "$2"; exit;;
+    plain-delete) plain_delete "$2"; exit;;
+    placement-usage) placement_usage; exit;;
+    all) set -- lab image granted reboot nova killed keep down;;
+esac
+for step in "$@"; do
+    case $step in
+        lab | image | granted | reboot | nova | killed | keep | down) "$step";;
+        *) sed -n '2,11p' "$0" >&2; exit 2;;
+    esac
+done
