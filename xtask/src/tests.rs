@@ -34,6 +34,9 @@ pub(crate) fn run_all(filter: Option<&str>) -> Result<()> {
     let mut tests = cargo();
     if succeeds(cargo().args(["nextest", "--version"])) {
         tests.args(["nextest", "run", "--locked", "--workspace", "--no-fail-fast"]);
+        // Half of the time tests wait.
+        let threads = 2 * std::thread::available_parallelism()?.get();
+        tests.args(["--test-threads", &threads.to_string()]);
     } else {
         tests.args(["test", "--locked", "--workspace", "--quiet", "--lib", "--bins", "--tests"]);
     }

@@ -255,8 +255,7 @@ impl<D: Device> Session<D> {
         match *command {
             Command::MemAlloc { context, bytes } => self.mem_alloc(context, bytes, caller, out),
             Command::MemAllocAsync { context, stream, bytes } => {
-                self.stream(stream)?;
-                self.mem_alloc(context, bytes, caller, out)
+                self.mem_alloc_async(context, stream, bytes, caller, out)
             }
             Command::MemFree { address } => self.mem_free(address, caller, out),
             Command::TakeOutput {} => {

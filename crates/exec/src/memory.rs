@@ -13,10 +13,17 @@ use crate::session::Session;
 use crate::stream::Task;
 use crate::wait::Action;
 
-/// Live allocations by address, with the context that owns each.
+/// Live allocations by address.
 #[derive(Debug, Default)]
 pub(crate) struct Allocations {
-    owners: BTreeMap<u64, ContextId>,
+    owners: BTreeMap<u64, Owner>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Owner {
+    context: ContextId,
+    /// Its bytes, as long as no other session has it.
+    own_bytes: Option<u64>,
 }
 
 impl Allocations {
@@ -26,7 +33,7 @@ impl Allocations {
     }
 
     pub(crate) fn take_of(&mut self, context: ContextId) -> Vec<u64> {
-        let owned = self.owners.extract_if(.., |_, owner| *owner == context);
+        let owned = self.owners.extract_if(.., |_, owner| owner.context == context);
         owned.map(|(address, _)| address).collect()
     }
 }
@@ -47,7 +54,26 @@ impl<D: Device> Session<D> {
             return Err(Status::OUT_OF_MEMORY.into());
         }
         let address = self.device.alloc(bytes).map_err(|error| status_of_device(&error))?;
-        self.allocations.owners.insert(address, context);
+        self.allocations.owners.insert(address, Owner { context, own_bytes: Some(bytes) });
+        self.answer_with(caller, &reply::Address { address }, out);
+        Ok(())
+    }
+
+    /// Memory of so many bytes that is yet to be freed on the stream, or else new memory: what the
+    /// stream does with it comes after what it did with it before.
+    pub(crate) fn mem_alloc_async(
+        &mut self,
+        context: ContextId,
+        stream: StreamId,
+        bytes: u64,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        let key = self.stream(stream)?;
+        let owner = Owner { context, own_bytes: Some(bytes) };
+        let freed = self.streams.get_mut(key).and_then(|stream| stream.take_freed(bytes));
+        let Some(address) = freed else { return self.mem_alloc(context, bytes, caller, out) };
+        self.allocations.owners.insert(address, owner);
         self.answer_with(caller, &reply::Address { address }, out);
         Ok(())
     }
@@ -59,8 +85,9 @@ impl<D: Device> Session<D> {
         caller: Caller,
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
-        self.allocations.owners.get(&address).ok_or(Status::INVALID_VALUE)?;
+        let owner = self.allocations.owners.get_mut(&address).ok_or(Status::INVALID_VALUE)?;
         let key = self.device.export(address).map_err(|error| status_of_device(&error))?;
+        owner.own_bytes = None;
         self.answer_with(caller, &reply::MemoryKey { key }, out);
         Ok(())
     }
@@ -79,7 +106,7 @@ impl<D: Device> Session<D> {
         }
         let import = self.device.import(key).map_err(|error| status_of_device(&error))?;
         let Import { address, bytes, number } = import;
-        self.allocations.owners.insert(address, context);
+        self.allocations.owners.insert(address, Owner { context, own_bytes: None });
         self.answer_with(caller, &reply::Imported { address, bytes, number }, out);
         Ok(())
     }
@@ -226,8 +253,8 @@ impl<D: Device> Session<D> {
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
         let key = self.stream(stream)?;
-        self.allocations.owners.remove(&address).ok_or(Status::INVALID_VALUE)?;
-        self.push(key, Task::Free { address, after: None }, out);
+        let owner = self.allocations.owners.remove(&address).ok_or(Status::INVALID_VALUE)?;
+        self.push(key, Task::Free { address, own_bytes: owner.own_bytes, after: None }, out);
         Ok(())
     }
 

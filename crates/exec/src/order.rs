@@ -339,8 +339,8 @@ impl<D: Device> Session<D> {
     }
 
     /// Puts the rest of an operation back to the head of its stream: of a launch, what begins with
-    /// block `reached`; of a copy or fill, what is behind so many more bytes. Returns the units that
-    /// ran.
+    /// block `reached`; of a copy or fill, what is behind so many more bytes. Returns the units
+    /// that ran.
     fn put_back(
         &mut self,
         key: StreamKey,
@@ -557,7 +557,7 @@ impl<D: Device> Session<D> {
                 cell.complete(&mut self.device, *record);
                 Ok(())
             }
-            Task::Free { address, after } => {
+            Task::Free { address, after, .. } => {
                 // Operations of other streams that are in flight now may name the memory.
                 let (address, after) = (*address, *after.get_or_insert(self.started));
                 if self.flights.front().is_some_and(|flight| flight.number <= after) {

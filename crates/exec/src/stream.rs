@@ -89,6 +89,8 @@ pub(crate) enum Task {
     /// `after` is the last operation that was started before the task was reached.
     Free {
         address: u64,
+        /// Bytes of an allocation that no other session has.
+        own_bytes: Option<u64>,
         after: Option<u64>,
     },
 }
@@ -177,6 +179,17 @@ impl Stream {
             }
             Some(_) | None => None,
         }
+    }
+
+    /// The address of memory of so many bytes that was to be freed, and now is not.
+    pub(crate) fn take_freed(&mut self, bytes: u64) -> Option<u64> {
+        self.queued.iter_mut().rev().find_map(|queued| match queued.task {
+            Task::Free { address, own_bytes, .. } if own_bytes == Some(bytes) => {
+                queued.task = Task::Nothing;
+                Some(address)
+            }
+            _ => None,
+        })
     }
 
     /// Takes the front task out of the queue; the next node of its graph takes its place.

@@ -5,7 +5,7 @@ mod common;
 use common::{Bench, LEGACY, cut, event, stream};
 use weft_device::Outcome;
 use weft_exec::{Accepted, Limits, Session, Started};
-use weft_wire::command::Comparison;
+use weft_wire::command::{Comparison, FillSpec};
 use weft_wire::{Command, Status, reply};
 
 #[test]
@@ -225,6 +225,38 @@ fn memory_is_freed_after_the_work_before() {
     assert_eq!(bench.word(stream(2)), 1);
 }
 
+/// A loop that allocates and frees in stream order needs the memory of one round.
+#[test]
+fn memory_that_a_stream_is_to_free_is_what_it_gets_next() {
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, false), (2, false)]);
+    bench.launch(stream(1), 0);
+    let ask = |bench: &mut Bench, on: u32, bytes: u64| {
+        let context = common::CONTEXT;
+        let call = bench.call(&Command::MemAllocAsync { context, stream: stream(on), bytes });
+        bench.body::<reply::Address>(call).address
+    };
+    let first = ask(&mut bench, 1, 4096);
+    for _ in 0..3 {
+        bench.send(&Command::MemFreeAsync { stream: stream(1), address: first });
+        assert_ne!(ask(&mut bench, 2, 4096), first, "another stream may be ahead of the free");
+        assert_ne!(ask(&mut bench, 1, 8192), first);
+        assert_eq!(ask(&mut bench, 1, 4096), first);
+    }
+    let live = |bench: &Bench| bench.fake.borrow().allocations.contains_key(&first);
+    bench.start_all();
+    bench.run();
+    assert!(live(&bench) && bench.word(stream(1)) == 4);
+    // What another session of the vGPU has is not this stream's alone.
+    bench.call(&Command::MemExport { address: first });
+    bench.launch(stream(1), 0);
+    bench.send(&Command::MemFreeAsync { stream: stream(1), address: first });
+    assert_ne!(ask(&mut bench, 1, 4096), first);
+    bench.start_all();
+    bench.run();
+    assert!(!live(&bench));
+}
+
 #[test]
 fn the_rest_of_a_piece_comes_first() {
     let mut bench = Bench::new();
@@ -243,6 +275,25 @@ fn the_rest_of_a_piece_comes_first() {
     assert_eq!(bench.word(stream(1)), 2);
     let units: Vec<_> = bench.out.finished.iter().map(|end| (end.units, end.partial)).collect();
     assert_eq!(units, [(3, true), (1, false), (4, false)]);
+}
+
+/// Few bytes, but each on a page of its own: as much work as megabytes.
+#[test]
+fn many_narrow_rows_get_a_limit() {
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, false)]);
+    let memory = bench.alloc(1000 * 4096);
+    for (rows, sliceable) in [(1, false), (1000, true)] {
+        let fill = FillSpec { pitch: 4096, width: 1, height: rows, ..common::fill(memory, 1) };
+        bench.send(&Command::Fill { stream: stream(1), fill });
+        assert_eq!(bench.session.next_op().unwrap().sliceable, sliceable, "{rows} rows");
+        assert_eq!(bench.session.start_next(Some(cut(1000)), &mut bench.out), Started::Flying);
+        assert_eq!(bench.fake.borrow().limits.last(), Some(&Some(1000)));
+        bench.end_as(Outcome::Partial { reached: rows / 2 });
+        assert_eq!(bench.session.next_op().unwrap().units, rows - rows / 2);
+        bench.run();
+    }
+    assert_eq!(bench.word(stream(1)), 2);
 }
 
 #[test]

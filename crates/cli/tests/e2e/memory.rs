@@ -63,7 +63,8 @@ fn four_programs_with_three_times_the_devices_memory_lose_nothing() {
 fn a_program_with_more_memory_than_the_device_has_it() {
     let node = Node::start(SMALL);
     let mut program = resident(&node, "large", 40);
-    eventually("parts to give way", || memory(&node).replaced_parts > 100);
+    // Of several rounds, of which the program must have ended one.
+    eventually("parts to give way", || memory(&node).replaced_parts > 400);
     is_intact(&mut program);
 }
 

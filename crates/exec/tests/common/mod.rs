@@ -124,6 +124,10 @@ impl Device for FakeDevice {
         state.allocations.insert(address, bytes);
         Ok(address)
     }
+    fn export(&mut self, _: u64) -> Result<[u8; 16], DeviceError> {
+        Ok([7; 16])
+    }
+
     fn free(&mut self, address: u64) -> Result<(), DeviceError> {
         let freed = self.state.borrow_mut().allocations.remove(&address);
         freed.map(drop).ok_or(DeviceError::NotAnAllocation { address })
