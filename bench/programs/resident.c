@@ -129,7 +129,7 @@ int main(int argc, char **argv) {
 
     long rounds = 0, seen = 0;
     double last = seconds_now();
-    while (!is_told_to_end()) {
+    do {
         CHECK(cuLaunchKernel(step, 1, 1, 1, ELEMENTS, 1, 1, 0, one, arguments, NULL));
         CHECK(cuEventRecord(done, one));
         CHECK(cuStreamWaitEvent(other, done, 0));
@@ -143,7 +143,7 @@ int main(int argc, char **argv) {
         if (now - last > 1e-3 && seen < GAPS_MAX)
             gaps[seen++] = 1e3 * (now - last);
         last = now;
-    }
+    } while (!is_told_to_end());
     int correct = took_steps(first, ELEMENTS, (uint64_t)rounds) &&
                   took_steps(second, ELEMENTS, (uint64_t)rounds * GRAPH_STEPS) &&
                   holds(blocks, values, count);

@@ -183,13 +183,12 @@ impl Stream {
 
     /// The address of memory of so many bytes that was to be freed, and now is not.
     pub(crate) fn take_freed(&mut self, bytes: u64) -> Option<u64> {
-        self.queued.iter_mut().rev().find_map(|queued| match queued.task {
-            Task::Free { address, own_bytes, .. } if own_bytes == Some(bytes) => {
-                queued.task = Task::Nothing;
-                Some(address)
-            }
-            _ => None,
-        })
+        let wanted = Some(bytes);
+        let is_freed =
+            |task: &Task| matches!(task, Task::Free { own_bytes, .. } if *own_bytes == wanted);
+        let queued = self.queued.iter_mut().rev().find(|queued| is_freed(&queued.task))?;
+        let task = std::mem::replace(&mut queued.task, Task::Nothing);
+        if let Task::Free { address, .. } = task { Some(address) } else { None }
     }
 
     /// Takes the front task out of the queue; the next node of its graph takes its place.

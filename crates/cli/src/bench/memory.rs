@@ -5,12 +5,15 @@
 //! works on a part of it: all parts fit on the device together (`fits`), or nobody's memory stays
 //! (`exceeds`). The program counts its work, and checks all of its memory at the end.
 
-use anyhow::{Result, ensure};
+use std::process::Stdio;
+use std::time::Duration;
+
+use anyhow::{Context as _, Result, ensure};
 use serde_json::{Value, json};
 use weft_node::admin::MemoryReport;
 
 use super::document::Document;
-use super::tenant::{Host, Tenant, common_start};
+use super::tenant::{Host, Tenant, start_after};
 use super::{Context, median};
 
 /// Memory of the device, in MiB, and a slot of it.
@@ -32,6 +35,8 @@ const COSTS: [Cost; 3] = [
 const WAYS: [&str; 5] = ["exact", "whole", "scores", "demand", "pipelined"];
 /// The longest quantum that a node takes, for a swap like nvshare's, which has turns of 30 s.
 const LONG_QUANTUM_US: &str = "1000000";
+/// Until tenants begin that have their memory, and have read when.
+const TOLD: Duration = Duration::from_millis(100);
 /// Runs of the engine's kernels on either side, side by side.
 const ENGINE_RUNS: usize = 9;
 const ENGINE_RUNS_QUICK: usize = 3;
@@ -76,7 +81,50 @@ struct Windows {
 /// Work of all tenants together: blocks per second in each window.
 struct Seen {
     rates: Vec<f64>,
-    memory: MemoryReport,
+    counts: Counts,
+}
+
+/// What switches and faults of a device did, and the turns of its vGPUs.
+#[derive(Clone, Copy)]
+struct Counts {
+    turns: u64,
+    switches: u64,
+    copied_slots: u64,
+    copied_entries: u64,
+    faults: u64,
+    replaced_parts: u64,
+    ahead_slots: u64,
+}
+
+impl Counts {
+    fn of(host: &Host) -> Result<Self> {
+        let stats = host.daemon()?.sockets().connect()?.stats()?;
+        let turns = stats.vgpus.iter().map(|vgpu| vgpu.turns).sum();
+        let device = stats.devices.into_iter().next().context("a node has a device")?;
+        let MemoryReport { switches, copied_slots, copied_entries, faults, .. } = device.memory;
+        let MemoryReport { replaced_parts, ahead_slots, .. } = device.memory;
+        Ok(Self {
+            turns,
+            switches,
+            copied_slots,
+            copied_entries,
+            faults,
+            replaced_parts,
+            ahead_slots,
+        })
+    }
+
+    fn since(self, before: Self) -> Self {
+        Self {
+            turns: self.turns - before.turns,
+            switches: self.switches - before.switches,
+            copied_slots: self.copied_slots - before.copied_slots,
+            copied_entries: self.copied_entries - before.copied_entries,
+            faults: self.faults - before.faults,
+            replaced_parts: self.replaced_parts - before.replaced_parts,
+            ahead_slots: self.ahead_slots - before.ahead_slots,
+        }
+    }
 }
 
 impl Windows {
@@ -138,6 +186,11 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
         }
         refused(context, times, &mut document)?;
     }
+    if context.only.iter().any(|only| only == "turns") {
+        for load in Load::of(4) {
+            turns_of_1s(context, load, windows, &mut document)?;
+        }
+    }
     if least < f64::MAX {
         document.figure("oversub4_over_swap_min", least);
     }
@@ -179,19 +232,31 @@ fn compare(
         beside(document, &format!("ahead_over_swap_{label}"), ahead, whole);
     }
     if cost.name == "contents" {
-        let long = Some(LONG_QUANTUM_US);
-        // Each tenant has a turn in each window.
-        let windows = Windows { before: 0, count: windows.long(), seconds: 4.0, ..windows };
-        let mut rate = |way: &str| -> Result<f64> {
-            let seen = contend(context, load, (way, cost.entry_ns, long), windows)?;
-            document.row(row(&label, &format!("{way}, turns of 1 s"), &seen));
-            Ok(median(&seen.rates))
-        };
-        let (swap, slow) = (rate("whole")?, rate("exact")?);
+        let swap = turns_of_1s(context, load, windows, document)?;
         document.figure(format!("over_swap_of_1s_{label}"), median(own) / swap);
-        document.figure(format!("of_1s_over_swap_of_1s_{label}"), slow / swap);
     }
     Ok(over_swap)
+}
+
+/// Turns of 1 s, where a page's contents are swapped; the throughput of whole-vGPU swap in them.
+fn turns_of_1s(
+    context: &Context,
+    load: Load,
+    windows: Windows,
+    document: &mut Document,
+) -> Result<f64> {
+    let cost = COSTS[2];
+    let label = format!("{}x_{}_{}", load.times, load.name, cost.name);
+    let windows = Windows { before: 0, count: windows.long(), seconds: 4.0, ..windows };
+    let mut rate = |way: &str| -> Result<f64> {
+        let way_of_1s = (way, cost.entry_ns, Some(LONG_QUANTUM_US));
+        let seen = contend(context, load, way_of_1s, windows)?;
+        document.row(row(&label, &format!("{way}, turns of 1 s"), &seen));
+        Ok(median(&seen.rates))
+    };
+    let (swap, slow) = (rate("whole")?, rate("exact")?);
+    document.figure(format!("of_1s_over_swap_of_1s_{label}"), slow / swap);
+    Ok(swap)
 }
 
 /// What one side is of the other, side by side: the machine is not the same from one round to the
@@ -206,12 +271,12 @@ fn beside(document: &mut Document, name: &str, one: &[f64], other: &[f64]) -> f6
     ratio
 }
 
+/// Counts are of the windows, what was before them and the reading back at the end.
 fn row(load: &str, way: &str, seen: &Seen) -> Value {
-    let MemoryReport { switches, copied_slots, ahead_slots, copied_entries, faults, .. } =
-        seen.memory;
-    let replaced_parts = seen.memory.replaced_parts;
+    let Counts { turns, switches, copied_slots, copied_entries, .. } = seen.counts;
+    let Counts { faults, replaced_parts, ahead_slots, .. } = seen.counts;
     json!({
-        "load": load, "way": way, "blocks_per_s": seen.rates, "switches": switches,
+        "load": load, "way": way, "blocks_per_s": seen.rates, "turns": turns, "switches": switches,
         "copied_slots": copied_slots, "copied_entries": copied_entries, "faults": faults,
         "replaced_parts": replaced_parts, "ahead_slots": ahead_slots,
     })
@@ -244,16 +309,15 @@ fn start(
     name: &str,
     load: Load,
     windows: Windows,
-    begin: &str,
 ) -> Result<Tenant> {
     let mut command = context.program("working");
     let seconds = f64::from(windows.before + windows.count) * windows.seconds;
     // What else a program has on the device fits into a MiB.
     let blocks = load.tenant_mib() - 1;
     command.arg(blocks.to_string()).arg(load.working_mib.min(blocks).to_string());
-    command.arg(format!("{seconds}")).args(["--start", begin]);
+    command.arg(format!("{seconds}")).args(["--start", "-"]);
     command.args(["--window", &windows.seconds.to_string()]);
-    host.start(name, 1, command)
+    host.start_with_input(name, 1, command, Stdio::piped())
 }
 
 /// All tenants at once.
@@ -272,10 +336,14 @@ fn together(
     windows: Windows,
 ) -> Result<Seen> {
     Host::on_node(context, false, settings, |host| {
-        let begin = common_start();
-        let started = (0..tenants)
-            .map(|key| start(context, host, &format!("tenant{key}"), load, windows, &begin));
-        let started = started.collect::<Result<Vec<Tenant>>>()?;
+        let started =
+            (0..tenants).map(|key| start(context, host, &format!("tenant{key}"), load, windows));
+        let mut started = started.collect::<Result<Vec<Tenant>>>()?;
+        // However long it took them to have their memory, all work in the same windows.
+        started.iter_mut().try_for_each(|tenant| tenant.line().map(drop))?;
+        let before = Counts::of(host)?;
+        let begin = start_after(TOLD);
+        started.iter_mut().try_for_each(|tenant| tenant.tell(&begin))?;
         let mut rates = vec![0.0; windows.count as usize];
         for tenant in started {
             let lines = tenant.finish()?;
@@ -284,9 +352,7 @@ fn together(
             rates.iter_mut().zip(counts).for_each(|(rate, count)| *rate += count / windows.seconds);
         }
         ensure!(rates.iter().sum::<f64>() > 0.0, "{tenants} tenants did no work");
-        let stats = host.daemon()?.sockets().connect()?.stats()?;
-        let memory = stats.devices.into_iter().next().map(|device| device.memory);
-        Ok(Seen { rates, memory: memory.unwrap_or_default() })
+        Ok(Seen { rates, counts: Counts::of(host)?.since(before) })
     })
 }
 
@@ -309,10 +375,9 @@ fn refused(context: &Context, times: u64, document: &mut Document) -> Result<()>
     let settings = [("device.memory", memory.as_str()), ("defaults.memory", quota.as_str())];
     let windows = Windows { rounds: 1, before: 0, count: 1, seconds: 0.1 };
     let refused = Host::on_node(context, false, &settings, |host| {
-        let begin = common_start();
         let mut refused = 0.0;
         for key in 0..TENANTS {
-            let tenant = start(context, host, &format!("tenant{key}"), load, windows, &begin)?;
+            let tenant = start(context, host, &format!("tenant{key}"), load, windows)?;
             refused += f64::from(u8::from(tenant.finish().is_err()));
         }
         Ok(refused)
@@ -327,7 +392,7 @@ fn refused(context: &Context, times: u64, document: &mut Document) -> Result<()>
 fn spoiled(context: &Context) -> Result<f64> {
     let host = Host::node(false, &[("device.memory", "64MiB")])?;
     let mut command = context.program("working");
-    command.args(["8", "4", "0.1", "--spoil"]).stderr(std::process::Stdio::null());
+    command.args(["8", "4", "0.1", "--spoil"]).stderr(Stdio::null());
     let noticed = host.start("spoiled", 1, command)?.finish().is_err();
     ensure!(noticed, "a program did not notice that its memory is not what it was");
     Ok(1.0)

@@ -1,6 +1,6 @@
 //! Starting the programs that benchmarks measure.
 
-use std::io::Read;
+use std::io::{Read, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -355,6 +355,12 @@ impl Tenant {
         serde_json::from_slice(&line).with_context(|| format!("tenant {} said no JSON", self.name))
     }
 
+    /// Writes a line to its standard input, which is a pipe, and closes that.
+    pub(crate) fn tell(&mut self, line: &str) -> Result<()> {
+        let mut input = self.child()?.stdin.take().context("a tenant has no input")?;
+        writeln!(input, "{line}").with_context(|| format!("tenant {} does not read", self.name))
+    }
+
     /// Its next line, with its end; nothing at the end of all.
     fn bytes(&mut self) -> Result<Vec<u8>> {
         let output = self.child()?.stdout.as_mut().context("a tenant's output is not read")?;
@@ -450,9 +456,14 @@ impl Context {
 
 /// The moment at which programs started from now on should begin, as `share --start` takes it.
 pub(crate) fn common_start() -> String {
+    start_after(LEAD)
+}
+
+/// The moment at which programs begin that have attached already.
+pub(crate) fn start_after(lead: Duration) -> String {
     let now = clock_gettime(ClockId::Monotonic);
     #[expect(clippy::cast_precision_loss, reason = "microseconds matter, not more")]
-    let seconds = now.tv_sec as f64 + now.tv_nsec as f64 / 1e9 + LEAD.as_secs_f64();
+    let seconds = now.tv_sec as f64 + now.tv_nsec as f64 / 1e9 + lead.as_secs_f64();
     format!("{seconds:.6}")
 }
 
