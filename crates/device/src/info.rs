@@ -10,7 +10,7 @@ pub type Attribute = u32;
 /// What the device can do; bounds what a policy may ask of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct Capabilities {
-    /// A launch can be executed as ranges of thread blocks.
+    /// A launch can be executed as ranges of thread blocks, and every operation stops at a time.
     pub slice_blocks: bool,
     /// A running operation can be aborted.
     pub cancel: bool,

@@ -10,7 +10,7 @@ use crate::error::Reject;
 use crate::fault::status_of_device;
 use crate::output::{Caller, Output};
 use crate::session::Session;
-use crate::stream::Task;
+use crate::stream::{StreamKey, Task};
 use crate::wait::Action;
 
 /// Live allocations by address.
@@ -46,17 +46,7 @@ impl<D: Device> Session<D> {
         caller: Caller,
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
-        self.context(context)?;
-        if bytes == 0 {
-            return Err(Status::INVALID_VALUE.into());
-        }
-        if self.allocations.count() >= self.limits.allocations {
-            return Err(Status::OUT_OF_MEMORY.into());
-        }
-        let address = self.device.alloc(bytes).map_err(|error| status_of_device(&error))?;
-        self.allocations.owners.insert(address, Owner { context, own_bytes: Some(bytes) });
-        self.answer_with(caller, &reply::Address { address }, out);
-        Ok(())
+        self.alloc_from(context, bytes, None, caller, out)
     }
 
     /// Memory of so many bytes that is yet to be freed on the stream, or else new memory: what the
@@ -70,11 +60,36 @@ impl<D: Device> Session<D> {
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
         let key = self.stream(stream)?;
-        let owner = Owner { context, own_bytes: Some(bytes) };
-        let freed = self.streams.get_mut(key).and_then(|stream| stream.take_freed(bytes));
-        let Some(address) = freed else { return self.mem_alloc(context, bytes, caller, out) };
-        self.allocations.owners.insert(address, owner);
+        self.alloc_from(context, bytes, Some(key), caller, out)
+    }
+
+    fn alloc_from(
+        &mut self,
+        context: ContextId,
+        bytes: u64,
+        stream: Option<StreamKey>,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) -> Result<(), Reject> {
+        self.may_allocate(context)?;
+        if bytes == 0 {
+            return Err(Status::INVALID_VALUE.into());
+        }
+        let stream = stream.and_then(|key| self.streams.get_mut(key));
+        let address = match stream.and_then(|stream| stream.take_freed(bytes)) {
+            Some(address) => address,
+            None => self.device.alloc(bytes).map_err(|error| status_of_device(&error))?,
+        };
+        self.allocations.owners.insert(address, Owner { context, own_bytes: Some(bytes) });
         self.answer_with(caller, &reply::Address { address }, out);
+        Ok(())
+    }
+
+    fn may_allocate(&self, context: ContextId) -> Result<(), Reject> {
+        self.context(context)?;
+        if self.allocations.count() >= self.limits.allocations {
+            return Err(Status::OUT_OF_MEMORY.into());
+        }
         Ok(())
     }
 
@@ -100,10 +115,7 @@ impl<D: Device> Session<D> {
         caller: Caller,
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
-        self.context(context)?;
-        if self.allocations.count() >= self.limits.allocations {
-            return Err(Status::OUT_OF_MEMORY.into());
-        }
+        self.may_allocate(context)?;
         let import = self.device.import(key).map_err(|error| status_of_device(&error))?;
         let Import { address, bytes, number } = import;
         self.allocations.owners.insert(address, Owner { context, own_bytes: None });

@@ -147,7 +147,7 @@ impl<D: Device> Session<D> {
         let queue = stream.queue;
         let Some((_, operation)) = stream.front_operation() else { return Started::NotNow };
         let Some((op, bytes)) = piece(operation, cut) else { return Started::NotNow };
-        let stops = !matches!(op, Op::Launch(_)) || self.device.info().capabilities.slice_blocks;
+        let stops = self.device.info().capabilities.slice_blocks;
         let max_ns = cut.filter(|_| stops).map(|cut| cut.after_ns);
         let rest = operation.done_bytes + bytes < moved_bytes(&operation.op);
         let hold = max_ns.is_some() || rest;
@@ -321,11 +321,11 @@ impl<D: Device> Session<D> {
         match outcome {
             Outcome::Partial { reached } => {
                 partial = true;
-                ran = self.put_back(key, at, operation, reached, spent_ns);
+                ran = self.put_back(key, at, operation, (reached, spent_ns), out);
             }
             Outcome::Done if goes_on => {
                 partial = true;
-                ran = self.put_back(key, at, operation, bytes, spent_ns);
+                ran = self.put_back(key, at, operation, (bytes, spent_ns), out);
             }
             Outcome::Done => {
                 operation.releases.iter().flatten().for_each(|word| out.release(*word));
@@ -339,15 +339,15 @@ impl<D: Device> Session<D> {
     }
 
     /// Puts the rest of an operation back to the head of its stream: of a launch, what begins with
-    /// block `reached`; of a copy or fill, what is behind so many more bytes. Returns the units
-    /// that ran.
+    /// block `reached`; of a copy or fill, what is behind so many more bytes. Nothing goes on when
+    /// nothing is left. Returns the units that ran.
     fn put_back(
         &mut self,
         key: StreamKey,
         at: usize,
         mut operation: Box<Operation>,
-        reached: u64,
-        spent_ns: u64,
+        (reached, spent_ns): (u64, u64),
+        out: &mut dyn Output,
     ) -> u64 {
         let before = units_left(&operation);
         match &mut operation.op {
@@ -360,6 +360,7 @@ impl<D: Device> Session<D> {
         operation.spent_ns = operation.spent_ns.saturating_add(spent_ns);
         let ran = before.saturating_sub(units_left(&operation));
         if self.sticky.is_some() || units_left(&operation) == 0 {
+            operation.releases.iter().flatten().for_each(|word| out.release(*word));
             return ran;
         }
         let Some(stream) = self.streams.get_mut(key) else { return ran };
