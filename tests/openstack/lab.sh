@@ -54,6 +54,7 @@ project_domain_name = Default
 user_domain_name = Default
 project_name = service
 password = lab"
+  service(){ printf '[%s]\nregion_name = RegionOne\n%s\nusername = %s\n' "$1" "$AUTH" "$1"; }
   db(){ echo "connection = mysql+pymysql://os:lab@localhost/$1?unix_socket=/run/mysqld/mysqld.sock"; }
   cat >$ROOT/etc/keystone/keystone.conf <<E
 [DEFAULT]
@@ -124,14 +125,8 @@ username = nova
 send_service_user_token = true
 $AUTH
 username = nova
-[placement]
-region_name = RegionOne
-$AUTH
-username = placement
-[neutron]
-region_name = RegionOne
-$AUTH
-username = neutron
+$(service placement)
+$(service neutron)
 service_metadata_proxy = true
 metadata_proxy_shared_secret = lab
 [glance]
@@ -177,14 +172,8 @@ max_pool_size = 5
 [keystone_authtoken]
 $AUTH
 username = neutron
-[nova]
-region_name = RegionOne
-$AUTH
-username = nova
-[placement]
-region_name = RegionOne
-$AUTH
-username = placement
+$(service nova)
+$(service placement)
 [agent]
 root_helper =
 report_interval = 5
