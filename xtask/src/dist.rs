@@ -29,17 +29,23 @@ const GUEST: &str = "weft-guest";
 /// The most that `weft` may take on disk.
 const WEFT_BYTES_MAX: u64 = 15_000_000;
 
-/// Builds what is installed into `target/install`, the debug information of each file in
-/// `FILE.debug`.
-pub(crate) fn build() -> Result<()> {
-    programs::build(PROFILE)?;
+/// Builds what is installed, or of it `weft` alone, into `target/install`, the debug information of
+/// each file in `FILE.debug`.
+pub(crate) fn build(weft_only: bool) -> Result<()> {
     let (built, folder) = (profile_dir(PROFILE), target().join("install"));
     fs::create_dir_all(&folder)?;
-    for name in FILES {
-        split(&built.join(name), &folder.join(name))?;
+    let weft = folder.join(FILES[0]);
+    if weft_only {
+        programs::build_weft(PROFILE)?;
+        split(&built.join(FILES[0]), &weft)?;
+    } else {
+        programs::build(PROFILE)?;
+        for name in FILES {
+            split(&built.join(name), &folder.join(name))?;
+        }
+        split(&programs::build_static_guest(PROFILE)?, &folder.join(GUEST))?;
     }
-    split(&programs::build_static_guest(PROFILE)?, &folder.join(GUEST))?;
-    check_size(&folder.join("weft"), WEFT_BYTES_MAX)
+    check_size(&weft, WEFT_BYTES_MAX)
 }
 
 /// Writes a program without debug information and symbols to `place`, and these into a file beside

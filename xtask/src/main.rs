@@ -98,7 +98,11 @@ enum Task {
     },
     /// Build what is installed into target/install, debug information apart; fails if `weft` is
     /// too large.
-    Dist,
+    Dist {
+        /// Build `weft` alone, which is the one with a limit.
+        #[arg(long)]
+        weft_only: bool,
+    },
     /// Check the house rules: file and line lengths, crate dependencies, leftover markers.
     Tidy,
 }
@@ -121,7 +125,7 @@ fn main() -> Result<()> {
         Task::Ptx => programs::regenerate_ptx(),
         Task::Coverage => coverage::write(),
         Task::Table { check } => table::generate(check),
-        Task::Dist => dist::build(),
+        Task::Dist { weft_only } => dist::build(weft_only),
         Task::Tidy => tidy::check(),
     }
 }

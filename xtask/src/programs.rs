@@ -41,14 +41,23 @@ const GUEST_PROGRAMS: [&str; 11] = [
 const GUEST_SCRIPTS: [&str; 5] =
     ["guest-again.sh", "guest-examples.sh", "guest-node.sh", "guest-scribble.sh", "guest-sizes.sh"];
 
-/// Builds what ships, in a profile.
-pub(crate) fn build(profile: &str) -> Result<()> {
+/// Builds the command alone, in a profile.
+pub(crate) fn build_weft(profile: &str) -> Result<()> {
+    build_packages(profile, &PACKAGES[..1])
+}
+
+fn build_packages(profile: &str, packages: &[&str]) -> Result<()> {
     let mut command = cargo();
     command.args(["build", "--locked", "--profile", profile]);
-    for package in PACKAGES {
+    for package in packages {
         command.args(["--package", package]);
     }
-    run(&mut command)?;
+    run(&mut command)
+}
+
+/// Builds what ships, in a profile.
+pub(crate) fn build(profile: &str) -> Result<()> {
+    build_packages(profile, &PACKAGES)?;
     // The Rust example of the task library.
     let mut example = cargo();
     example.args(["build", "--locked", "--profile", profile]);
