@@ -57,6 +57,7 @@ mod order;
 mod output;
 mod printed;
 mod ranges;
+mod release;
 mod room;
 mod session;
 mod shape;

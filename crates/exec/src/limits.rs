@@ -30,6 +30,9 @@ pub struct Limits {
     pub list_bytes: u64,
     /// Bytes of all graphs together.
     pub graph_bytes: u64,
+    /// Memory of so many bytes, and of an unknown number, is released only by
+    /// [`crate::Session::release_memory`].
+    pub long_release_bytes: Option<u64>,
     /// Device time of its own after which a kernel is ended as `CUDA_ERROR_LAUNCH_TIMEOUT`, in ns.
     pub kernel_ns: Option<NonZeroU64>,
 }
@@ -49,6 +52,7 @@ impl Default for Limits {
             graph_nodes: 1 << 16,
             list_bytes: weft_wire::command::LIST_BYTES_MAX as u64,
             graph_bytes: 128 << 20,
+            long_release_bytes: None,
             kernel_ns: None,
         }
     }

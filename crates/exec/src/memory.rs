@@ -241,8 +241,8 @@ impl<D: Device> Session<D> {
         caller: Caller,
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
-        self.shared.ranges.unmanage(address)?;
-        self.wait_for_all(caller, Action::Free(address), out);
+        let bytes = Some(self.shared.ranges.unmanage(address)?);
+        self.wait_for_all(caller, Action::Free { address, bytes }, out);
         Ok(())
     }
 
@@ -253,8 +253,9 @@ impl<D: Device> Session<D> {
         caller: Caller,
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
-        self.allocations.owners.remove(&address).ok_or(Status::INVALID_VALUE)?;
-        self.wait_for_all(caller, Action::Free(address), out);
+        let owner = self.allocations.owners.remove(&address).ok_or(Status::INVALID_VALUE)?;
+        let bytes = owner.own_bytes;
+        self.wait_for_all(caller, Action::Free { address, bytes }, out);
         Ok(())
     }
 

@@ -379,7 +379,7 @@ impl<D: Device> Session<D> {
         }
     }
 
-    fn settle_all(&mut self, out: &mut dyn Output) {
+    pub(crate) fn settle_all(&mut self, out: &mut dyn Output) {
         let before = self.polling.next_ns.take();
         let mut any = false;
         loop {
@@ -558,10 +558,15 @@ impl<D: Device> Session<D> {
                 cell.complete(&mut self.device, *record);
                 Ok(())
             }
-            Task::Free { address, after, .. } => {
+            Task::Free { address, own_bytes, after } => {
                 // Operations of other streams that are in flight now may name the memory.
-                let (address, after) = (*address, *after.get_or_insert(self.started));
+                let (address, bytes, after) =
+                    (*address, *own_bytes, *after.get_or_insert(self.started));
                 if self.flights.front().is_some_and(|flight| flight.number <= after) {
+                    return false;
+                }
+                if self.is_release_late(bytes) {
+                    self.releases.is_next = true;
                     return false;
                 }
                 self.free_now(address);

@@ -97,12 +97,11 @@ impl Ranges {
     }
 
     /// Gives that back.
-    pub(crate) fn unmanage(&mut self, address: u64) -> Result<(), Status> {
+    pub(crate) fn unmanage(&mut self, address: u64) -> Result<u64, Status> {
         if !self.is_managed(address) {
             return Err(Status::INVALID_VALUE);
         }
-        self.taken.remove(&address);
-        Ok(())
+        Ok(self.taken.remove(&address).map_or(0, |range| range.bytes))
     }
 
     /// Whether a managed range begins there.

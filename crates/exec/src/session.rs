@@ -20,6 +20,7 @@ use crate::module::Module;
 use crate::order::{Flight, Polling};
 use crate::output::{Caller, Output};
 use crate::printed::Printed;
+use crate::release::Releases;
 use crate::room::Room;
 use crate::stream::{Kind, LEGACY, Point, StreamKey, Streams, Task};
 use crate::table::Table;
@@ -70,6 +71,7 @@ pub struct Session<D> {
     pub(crate) apart: Apart,
     pub(crate) host: HostCalls,
     pub(crate) waits: Waits,
+    pub(crate) releases: Releases,
     /// Device operations in flight, in the order in which they were started.
     pub(crate) flights: VecDeque<Flight>,
     /// How many operations were started ever.
@@ -115,6 +117,7 @@ impl<D: Device> Session<D> {
             apart: Apart::default(),
             host: HostCalls::default(),
             waits: Waits::default(),
+            releases: Releases::default(),
             flights: VecDeque::new(),
             started: 0,
             polling: Polling::default(),
@@ -143,7 +146,12 @@ impl<D: Device> Session<D> {
     /// Whether no command is queued, in flight or waiting for its answer. (A callback thread that
     /// asks for host functions does not count.)
     pub fn is_idle(&self) -> bool {
-        self.streams.busy().is_empty() && self.waits.len() == 0
+        self.streams.busy().is_empty() && self.unanswered() == 0
+    }
+
+    /// Synchronous commands that were accepted and not answered.
+    fn unanswered(&self) -> usize {
+        self.waits.len() + self.releases.len()
     }
 
     /// Commands that have not ended, on all streams.
@@ -183,7 +191,7 @@ impl<D: Device> Session<D> {
         {
             return Ok(Accepted::Full);
         }
-        if self.waits.len() + self.host.askers() >= self.limits.waits && caller.is_some() {
+        if self.unanswered() + self.host.askers() >= self.limits.waits && caller.is_some() {
             return Err(Violation::Waits(self.limits.waits));
         }
         let outcome = match self.sticky.filter(|_| !command.survives_fault()) {
@@ -312,10 +320,10 @@ impl<D: Device> Session<D> {
         }
     }
 
-    pub(crate) fn finish_wait(&mut self, wait: Wait, out: &mut dyn Output) {
+    pub(crate) fn act_and_answer(&mut self, wait: Wait, out: &mut dyn Output) {
         match wait.action {
             Action::Answer => self.answer(wait.caller, out),
-            Action::Free(address) => {
+            Action::Free { address, .. } => {
                 self.free_now(address);
                 self.answer_done(wait.caller, out);
             }
@@ -327,6 +335,10 @@ impl<D: Device> Session<D> {
                 self.unmap_now(address);
                 self.answer_done(wait.caller, out);
             }
+            Action::Release(memory) => match self.release_now(memory) {
+                Ok(()) => self.answer_done(wait.caller, out),
+                Err(status) => out.reply(wait.caller, status, &[]),
+            },
             Action::Unload(module) => {
                 self.device.unload(module);
                 self.answer_done(wait.caller, out);

@@ -9,7 +9,7 @@ use crate::error::Reject;
 use crate::fault::status_of_device;
 use crate::output::{Caller, Output};
 use crate::session::Session;
-use crate::wait::Action;
+use crate::wait::{Action, Wait};
 
 /// What there is of it: bounded together, like allocations.
 #[derive(Debug, Default)]
@@ -85,10 +85,15 @@ impl<D: Device> Session<D> {
         caller: Caller,
         out: &mut dyn Output,
     ) -> Result<(), Reject> {
+        self.calls()?;
+        self.finish_wait(Wait { caller, action: Action::Release(memory), left: 0 }, out);
+        Ok(())
+    }
+
+    pub(crate) fn release_now(&mut self, memory: u64) -> Result<(), Status> {
         let released = self.calls()?.release(memory);
         released.map_err(|error| status_of_device(&error))?;
         self.apart.physical.remove(&memory);
-        self.answer_done(caller, out);
         Ok(())
     }
 

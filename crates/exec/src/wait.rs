@@ -12,12 +12,14 @@ use crate::output::Caller;
 pub(crate) enum Action {
     /// Nothing.
     Answer,
-    /// Frees an allocation.
-    Free(u64),
+    /// Frees an allocation, of so many bytes if no other session has it.
+    Free { address: u64, bytes: Option<u64> },
     /// Gives the system back what the tenant gave back of its window.
     Discard,
     /// Unmaps memory that was taken without addresses.
     Unmap(u64),
+    /// Gives it back; at once, where it is not mapped.
+    Release(u64),
     /// Unloads a module.
     Unload(ModuleId),
     /// Frees and unloads what a context owned.

@@ -257,6 +257,41 @@ fn memory_that_a_stream_is_to_free_is_what_it_gets_next() {
     assert!(!live(&bench));
 }
 
+/// Much memory goes back to the system when the session's owner says so, and who asked for it, and
+/// what comes after it in its stream, wait until then; little goes at once.
+#[test]
+fn long_releases_wait_until_they_may_take_their_time() {
+    let mut bench = Bench::with(Limits { long_release_bytes: Some(8192), ..Limits::default() });
+    bench.create_streams(&[(1, false)]);
+    let alloc = |bench: &mut Bench, bytes| {
+        let call = bench.call(&Command::MemAlloc { context: common::CONTEXT, bytes });
+        bench.body::<reply::Address>(call).address
+    };
+    let live = |bench: &Bench, at: u64| bench.fake.borrow().allocations.contains_key(&at);
+    let (small, large) = (alloc(&mut bench, 4096), alloc(&mut bench, 8192));
+    let queued = alloc(&mut bench, 8192);
+    assert_eq!(bench.ask(&Command::MemFree { address: small }), Status::SUCCESS);
+    let freed = bench.call(&Command::MemFree { address: large });
+    bench.send(&Command::MemFreeAsync { stream: stream(1), address: queued });
+    bench.launch(stream(1), 0);
+    assert!(bench.session.has_long_release() && !bench.session.is_idle());
+    assert_eq!(bench.status(freed), None);
+    assert!(!live(&bench, small) && live(&bench, large) && live(&bench, queued));
+    assert_eq!(bench.start_all(), [], "the launch comes after the free");
+    bench.session.release_memory(&mut bench.out);
+    assert!(!bench.session.has_long_release());
+    assert_eq!(bench.status(freed), Some(Status::SUCCESS));
+    assert!(!live(&bench, large) && !live(&bench, queued));
+    assert_eq!(bench.start_all(), [(1, 0)]);
+    bench.run();
+    assert_eq!(bench.word(stream(1)), 2);
+    // A context's memory is not counted, so it is much.
+    let call = bench.call(&Command::ContextDestroy { context: common::CONTEXT });
+    assert_eq!(bench.status(call), None);
+    bench.session.release_memory(&mut bench.out);
+    assert_eq!(bench.status(call), Some(Status::SUCCESS));
+}
+
 #[test]
 fn the_rest_of_a_piece_comes_first() {
     let mut bench = Bench::new();

@@ -136,7 +136,14 @@ struct Tenant {
 
 impl Tenant {
     fn new() -> Self {
-        let limits = Limits { stream_depth: 24, depth: 64, in_flight: 8, ..Limits::default() };
+        // All that is freed is long to release.
+        let limits = Limits {
+            stream_depth: 24,
+            depth: 64,
+            in_flight: 8,
+            long_release_bytes: Some(64),
+            ..Limits::default()
+        };
         let mut bench = Bench::with(limits);
         for index in 0..EVENTS {
             bench.create_event(index);
@@ -425,6 +432,9 @@ impl Tenant {
             Move::Later(ns) => {
                 self.bench.fake.borrow_mut().now_ns += ns;
                 self.bench.session.drive(1000, &mut self.bench.out);
+                if self.bench.session.has_long_release() {
+                    self.bench.session.release_memory(&mut self.bench.out);
+                }
             }
         }
     }
@@ -448,6 +458,7 @@ impl Tenant {
         while !self.bench.fake.borrow().in_flight.is_empty() {
             self.bench.end_one();
         }
+        self.bench.session.release_memory(&mut self.bench.out);
         assert!(self.bench.session.is_idle(), "{:?}", self.bench.session);
         for caller in &self.callers {
             assert!(self.bench.out.replies.contains_key(caller), "caller {caller} waits for ever");

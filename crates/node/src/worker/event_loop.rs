@@ -57,6 +57,9 @@ const LOAD_WAITS_NS: u64 = 50_000_000;
 /// And where others want it, who would wait for the compilation.
 const LOAD_WAITS_BESIDE_NS: u64 = 2_000_000_000;
 
+/// The same for memory that goes back to the system.
+const RELEASE_WAITS_NS: u64 = LOAD_WAITS_NS;
+
 /// Work of the host that takes at least this long is charged to a turn.
 const HOST_WORK_NS: u64 = 1_000_000;
 
@@ -102,6 +105,8 @@ pub(crate) struct EventLoop<D> {
     /// Commands that did not fit their stream, or that wait until nothing flies, in order.
     held: VecDeque<Held>,
     buffer: Box<[u8; MAX_COMMAND]>,
+    /// Device clock since when memory waits to go back to the system.
+    releases_since_ns: Option<u64>,
     /// What the last operation that was not admitted waits for.
     refused: Option<WaitFor>,
     /// Device clock when there is room for it beside what flies.
@@ -164,6 +169,7 @@ impl<D: Device> EventLoop<D> {
             guess_flies: false,
             held: VecDeque::new(),
             buffer: Box::new([0; MAX_COMMAND]),
+            releases_since_ns: None,
             refused: None,
             room_at_ns: None,
             front_since_ns: 0,
@@ -390,6 +396,24 @@ impl<D: Device> EventLoop<D> {
         }
     }
 
+    /// Gives much memory back to the system, when nothing flies and without the turn: others would
+    /// wait for that. Not for ever: what flies may wait for what the program does after it.
+    fn release_memory(&mut self) {
+        if !self.session.has_long_release() {
+            self.releases_since_ns = None;
+            return;
+        }
+        let now_ns = self.session.device().now_ns();
+        let since_ns = *self.releases_since_ns.get_or_insert(now_ns);
+        if self.flights.is_empty() || now_ns.saturating_sub(since_ns) >= RELEASE_WAITS_NS {
+            self.give_way();
+            let mut output = self.answers.output(&self.side);
+            self.session.release_memory(&mut output);
+            self.charge_host_work(now_ns);
+            self.settle();
+        }
+    }
+
     fn may_pin(&mut self, bytes: u64) -> bool {
         let may = self.link.ask(&Ask::Pinned { bytes }) == Ok(Reply::Done);
         if may {
@@ -412,6 +436,7 @@ impl<D: Device> EventLoop<D> {
 
     /// Starts what may start: the session's order, the gate's permission. Whether anything did.
     fn start_ready(&mut self) -> bool {
+        self.release_memory();
         self.refused = None;
         self.room_at_ns = None;
         let capabilities = self.session.device().info().capabilities;

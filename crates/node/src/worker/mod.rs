@@ -24,7 +24,7 @@ use std::time::Duration;
 use anyhow::{Context, bail};
 use rustix::process::Pid;
 use weft_device::soft::HostWindow;
-use weft_device::{Device, DevicePage, Parts, WithDevice};
+use weft_device::{Capabilities, Device, DevicePage, Parts, WithDevice};
 use weft_exec::{Limits, Session, Shared};
 use weft_gate::{ControlPage, GateWorker, HolderSide, NodePage};
 use weft_ring::peer::Process;
@@ -41,6 +41,9 @@ use crate::link::{Ask, Assignment, Descriptors, Passed, Reply, Start};
 
 /// A session that is over has ended within this time.
 const END_GRACE: Duration = Duration::from_secs(10);
+
+/// Memory of so many bytes takes some milliseconds to go back to the system.
+const LONG_RELEASE_BYTES: u64 = 16 << 20;
 
 /// Stack of the watcher thread.
 const WATCHER_STACK_BYTES: usize = 256 << 10;
@@ -180,7 +183,8 @@ impl WithDevice for Service<'_> {
 fn serve<D: Device>(device: D, service: Service<'_>) -> anyhow::Result<Ended> {
     let Service { start, segment, pinned, gate, record, sandbox, landlock, link, moving } = service;
     let side = WorkerSide::open(segment)?;
-    let session = Session::new(device, shared(&side, start, &pinned)?, limits(start));
+    let limits = limits(start, device.info().capabilities);
+    let session = Session::new(device, shared(&side, start, &pinned)?, limits);
     sandbox.restrict_calls()?;
     tracing::debug!(session = start.session, landlock, "worker is ready");
     match link.ask(&Ask::Ready) {
@@ -237,7 +241,9 @@ fn shared(side: &WorkerSide, start: &Start, pinned: &Arc<SharedMemory>) -> anyho
     Ok(Shared::new(arena, ARENA_BLOCKS, pinned.span(0, pinned.len())?, start.pinned_base))
 }
 
-fn limits(start: &Start) -> Limits {
+/// Where the worker executes what its session does, releasing memory takes its time.
+fn limits(start: &Start, capabilities: Capabilities) -> Limits {
     let kernel_ns = start.times.kernel_ms.and_then(|ms| NonZeroU64::new(ms * 1_000_000));
-    Limits { kernel_ns, ..Limits::default() }
+    let long_release_bytes = (!capabilities.runs_ahead).then_some(LONG_RELEASE_BYTES);
+    Limits { kernel_ns, long_release_bytes, ..Limits::default() }
 }
