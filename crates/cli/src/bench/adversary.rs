@@ -3,8 +3,12 @@
 //! A victim and an attacker of equal weight share a device. What the victim should get is what it
 //! got beside an honest competitor in the same bench; it counts and verifies its own work. Attacks
 //! on the device's time run on the paced device, those on processors and predictions on the real
-//! clock. Where the attack is one of many users, victim and attackers are users of their own, which
-//! only root can make them: without it these attacks are left out, and their figures with them.
+//! clock. There a virtual machine's processors are a tenth slower for seconds on end, so honest
+//! competitor and attacker follow each other in short rounds, and figures are the rounds' medians;
+//! beside the work stands the time for which the victim's kernels were on the device by their own
+//! stamps, which a slower processor does not change. Where the attack is one of many users, victim
+//! and attackers are users of their own, which only root can make them: without it these attacks
+//! are left out, and their figures with them.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -13,6 +17,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, Result, bail};
 use serde::Deserialize;
+use serde_json::json;
 use weft_node::admin::Stats;
 
 use super::document::Document;
@@ -28,6 +33,13 @@ const QUANTUM_MS: f64 = 6.0;
 /// The victim's user, and the first of the attackers'.
 const VICTIM_USER: u32 = 64_001;
 const ATTACK_USER: u32 = 64_100;
+/// A round on the real clock, and how many there are.
+const ROUND_S: u64 = 6;
+const ROUNDS: u64 = 10;
+/// An attack's time on the paced device, which is as fast at any time.
+const PACED_S: u64 = ROUND_S * ROUNDS;
+/// What a control shows it shows soon.
+const CONTROL_S: u64 = 10;
 /// Programs end this long after their time at the latest, in seconds: the longest kernel, and what
 /// else an attack queued. In a control, what has not ended by then has lost.
 const DRAIN: Duration = Duration::from_secs(120);
@@ -150,8 +162,14 @@ const ATTACKS: &[Attack] = &[
 ];
 
 pub(crate) fn run(context: &Context) -> Result<Document> {
-    let seconds = if context.quick { 6 } else { 60 };
-    let window = format!("{seconds} s per attack; one victim, one attacker, equal weights");
+    let window = if context.quick {
+        format!("{ROUND_S} s per attack; one victim, one attacker, equal weights")
+    } else {
+        format!(
+            "{PACED_S} s per attack, on the real clock in {ROUNDS} rounds beside an honest tenant's; \
+             controls {CONTROL_S} s; one victim, one attacker, equal weights"
+        )
+    };
     let mut document = Document::new("adversary", "paced and real", &window);
     let attacks: Vec<&Attack> =
         ATTACKS.iter().filter(|attack| context.wants(attack.name)).collect();
@@ -159,42 +177,83 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
         let names: Vec<_> = ATTACKS.iter().map(|attack| attack.name).collect();
         bail!("there is no such attack; there are {}", names.join(", "));
     }
-    let bench = Bench { context, seconds, steps: calibrate(context)? };
-    let mut losses = Vec::new();
-    let (mut utilization_min, mut control_min) = (f64::MAX, f64::MAX);
-    let mut beyond_ms_max = f64::MIN;
+    let bench = Bench { context, steps: calibrate(context)? };
+    let mut summary = Summary::default();
     let is_root = rustix::process::geteuid().is_root();
     for attack in attacks.into_iter().filter(|attack| attack.users == 0 || is_root) {
-        let fair = bench.run(attack, Side::Honest)?;
-        let robbed = bench.run(attack, Side::Attack)?;
-        let name = attack.name;
-        let loss = robbed.loss(&fair);
-        losses.push(loss);
-        document.figure(format!("loss_{name}"), loss);
-        document.figure(format!("stall_ms_{name}"), robbed.stall_ms);
-        let beyond_ms = robbed.stall_ms - f64::from(attack.uncut_ms) - QUANTUM_MS;
-        document.figure(format!("stall_beyond_ms_{name}"), beyond_ms);
-        beyond_ms_max = beyond_ms_max.max(beyond_ms);
-        document.figure(format!("utilization_{name}"), robbed.utilization);
-        document.figure(format!("unpaid_{name}"), robbed.unpaid);
-        document.figure(format!("charged_{name}"), robbed.charged);
-        document.figure(format!("slower_{name}"), robbed.slower(&fair));
-        document.baseline(format!("charged_{name}"), fair.charged);
-        document.baseline(format!("utilization_{name}"), fair.utilization);
-        document.baseline(format!("stall_ms_{name}"), fair.stall_ms);
-        utilization_min = utilization_min.min(robbed.utilization);
-        let loss = bench.run(attack, Side::Control)?.loss(&fair);
-        document.control(format!("loss_{name}"), loss);
-        control_min = control_min.min(loss);
+        let rounds = bench.rounds(attack)?;
+        let control = bench.run(attack, Side::Control, bench.seconds_of_control())?;
+        summary.tell(&mut document, attack, &rounds, &control);
     }
-    document.figure("victim_loss_max", losses.iter().copied().fold(f64::MIN, f64::max));
-    document.figure("victim_loss_median", median(&losses));
-    document.figure("utilization_min", utilization_min);
-    document.figure("stall_beyond_ms_max", beyond_ms_max);
-    if control_min < f64::MAX {
-        document.figure("victim_loss_control", control_min);
-    }
+    summary.sum_up(&mut document);
     Ok(document)
+}
+
+/// What the attacks have in common, one value an attack.
+#[derive(Default)]
+struct Summary {
+    losses: Vec<f64>,
+    time_losses: Vec<f64>,
+    utilizations: Vec<f64>,
+    stalls_beyond_ms: Vec<f64>,
+    controls: Vec<f64>,
+}
+
+impl Summary {
+    fn tell(
+        &mut self,
+        document: &mut Document,
+        attack: &Attack,
+        rounds: &Rounds,
+        control: &Outcome,
+    ) {
+        let name = attack.name;
+        let losses = rounds.each(|fair, robbed| robbed.loss(fair));
+        self.losses.push(median(&losses));
+        document.figure(format!("loss_{name}"), median(&losses));
+        if !attack.paced {
+            document.row(json!({ "attack": name, "losses": losses }));
+            let of_time = median(&rounds.each(|fair, robbed| robbed.time_loss(fair)));
+            self.time_losses.push(of_time);
+            document.figure(format!("time_loss_{name}"), of_time);
+        }
+        let stall_ms = rounds.most(|seen| seen.stall_ms);
+        let beyond_ms = stall_ms.robbed - f64::from(attack.uncut_ms) - QUANTUM_MS;
+        self.stalls_beyond_ms.push(beyond_ms);
+        document.figure(format!("stall_ms_{name}"), stall_ms.robbed);
+        document.baseline(format!("stall_ms_{name}"), stall_ms.fair);
+        document.figure(format!("stall_beyond_ms_{name}"), beyond_ms);
+        let utilization = rounds.medians(|seen| seen.utilization);
+        self.utilizations.push(utilization.robbed);
+        document.figure(format!("utilization_{name}"), utilization.robbed);
+        document.baseline(format!("utilization_{name}"), utilization.fair);
+        document.figure(format!("unpaid_{name}"), rounds.medians(|seen| seen.unpaid).robbed);
+        let charged = rounds.medians(|seen| seen.charged);
+        document.figure(format!("charged_{name}"), charged.robbed);
+        document.baseline(format!("charged_{name}"), charged.fair);
+        let lost = 1.0 - control.rate / rounds.medians(|seen| seen.rate).fair;
+        self.controls.push(lost);
+        document.control(format!("loss_{name}"), lost);
+    }
+
+    fn sum_up(&self, document: &mut Document) {
+        document.figure("victim_loss_max", most(&self.losses));
+        document.figure("victim_loss_median", median(&self.losses));
+        if !self.time_losses.is_empty() {
+            document.figure("victim_time_loss_max", most(&self.time_losses));
+        }
+        document.figure("utilization_min", least(&self.utilizations));
+        document.figure("stall_beyond_ms_max", most(&self.stalls_beyond_ms));
+        document.figure("victim_loss_control", least(&self.controls));
+    }
+}
+
+fn most(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::MIN, f64::max)
+}
+
+fn least(values: &[f64]) -> f64 {
+    values.iter().copied().fold(f64::MAX, f64::min)
 }
 
 /// Steps of the honest kernel on the real clock.
@@ -224,7 +283,10 @@ enum Side {
 
 /// What became of the victim.
 struct Outcome {
-    completed: u64,
+    /// Launches that it completed a second.
+    rate: f64,
+    /// The part of the time for which its kernels were on the device by their own stamps.
+    on_device: f64,
     stall_ms: f64,
     /// Device time that was busy per wall time.
     utilization: f64,
@@ -235,18 +297,45 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// What it lost of its fair share; below 0 if it got more.
-    #[expect(clippy::cast_precision_loss, reason = "thousands of launches")]
+    /// What it lost of the work of its fair share; below 0 if it did more.
     fn loss(&self, fair: &Self) -> f64 {
-        1.0 - self.completed as f64 / fair.completed.max(1) as f64
+        1.0 - self.rate / fair.rate
     }
 
-    /// By how much longer its kernels took than beside an honest competitor, by what it was
-    /// charged: this part of its loss is no turn that somebody else had, but a slower processor.
-    #[expect(clippy::cast_precision_loss, reason = "thousands of launches")]
-    fn slower(&self, fair: &Self) -> f64 {
-        let per_launch = |seen: &Self| seen.charged / seen.completed.max(1) as f64;
-        per_launch(self) / per_launch(fair) - 1.0
+    /// What it lost of the device's time. What it lost beyond that is no turn that somebody else
+    /// had, but a slower processor.
+    fn time_loss(&self, fair: &Self) -> f64 {
+        1.0 - self.on_device / fair.on_device
+    }
+}
+
+/// A figure beside an honest competitor and beside the attacker.
+struct Sides {
+    fair: f64,
+    robbed: f64,
+}
+
+/// What became of it beside an honest competitor and, right after that, beside the attacker.
+struct Rounds(Vec<(Outcome, Outcome)>);
+
+impl Rounds {
+    fn each(&self, of: impl Fn(&Outcome, &Outcome) -> f64) -> Vec<f64> {
+        self.0.iter().map(|(fair, robbed)| of(fair, robbed)).collect()
+    }
+
+    fn sides(&self, of: impl Fn(&Outcome) -> f64, sum_up: impl Fn(&[f64]) -> f64) -> Sides {
+        Sides {
+            fair: sum_up(&self.each(|fair, _| of(fair))),
+            robbed: sum_up(&self.each(|_, robbed| of(robbed))),
+        }
+    }
+
+    fn medians(&self, of: impl Fn(&Outcome) -> f64) -> Sides {
+        self.sides(of, median)
+    }
+
+    fn most(&self, of: impl Fn(&Outcome) -> f64) -> Sides {
+        self.sides(of, most)
     }
 }
 
@@ -255,22 +344,40 @@ impl Outcome {
 struct Victim {
     completed: u64,
     longest_gap: f64,
+    device_seconds: f64,
 }
 
 struct Bench<'a> {
     context: &'a Context,
-    seconds: u64,
     steps: u64,
 }
 
 impl Bench<'_> {
+    fn rounds(&self, attack: &Attack) -> Result<Rounds> {
+        let (rounds, seconds) = match (self.context.quick, attack.paced) {
+            (true, _) => (1, ROUND_S),
+            (false, true) => (1, PACED_S),
+            (false, false) => (ROUNDS, ROUND_S),
+        };
+        let both = |_| {
+            let fair = self.run(attack, Side::Honest, seconds)?;
+            Ok((fair, self.run(attack, Side::Attack, seconds)?))
+        };
+        (0..rounds).map(both).collect::<Result<_>>().map(Rounds)
+    }
+
+    const fn seconds_of_control(&self) -> u64 {
+        if self.context.quick { ROUND_S } else { CONTROL_S }
+    }
+
     /// On a paced device it counts only if the device kept to its model; a control's need not.
-    fn run(&self, attack: &Attack, side: Side) -> Result<Outcome> {
+    fn run(&self, attack: &Attack, side: Side, seconds: u64) -> Result<Outcome> {
         let start = || Self::host(attack, side);
+        let observe = |host: &Host| self.observe(host, attack, side, seconds);
         if attack.paced && side != Side::Control {
-            return Host::again(self.context, start, |host| self.observe(host, attack, side));
+            return Host::again(self.context, start, observe);
         }
-        self.observe(&start()?, attack, side)
+        observe(&start()?)
     }
 
     fn host(attack: &Attack, side: Side) -> Result<Host> {
@@ -287,12 +394,13 @@ impl Bench<'_> {
         Ok(host)
     }
 
-    fn observe(&self, host: &Host, attack: &Attack, side: Side) -> Result<Outcome> {
+    fn observe(&self, host: &Host, attack: &Attack, side: Side, seconds: u64) -> Result<Outcome> {
         let start = common_start();
         let begins = Instant::now() + LEAD;
-        let victim = self.start_victim(host, attack, &start)?;
-        let others = self.start_others(host, attack, side, &start)?;
-        let (before, after) = self.watch(host, begins)?;
+        let time = Time { start: &start, seconds };
+        let victim = self.start_victim(host, attack, time)?;
+        let others = self.start_others(host, attack, side, time)?;
+        let (before, after) = watch(host, begins, Duration::from_secs(seconds))?;
         let limit = if side == Side::Control { DRAIN_CONTROL } else { DRAIN };
         let victim = match victim.finish_within(limit) {
             Ok(lines) => {
@@ -302,19 +410,20 @@ impl Bench<'_> {
             // Without the defence its queue may be behind minutes of abandoned work.
             Err(_) if side == Side::Control => Victim {
                 completed: 0,
-                longest_gap: Duration::from_secs(self.seconds).as_secs_f64(),
+                longest_gap: Duration::from_secs(seconds).as_secs_f64(),
+                device_seconds: 0.0,
             },
             Err(error) => return Err(error),
         };
         for other in others {
             other.finish_within(DRAIN)?;
         }
-        Ok(outcome(&victim, &before, &after))
+        Ok(outcome(&victim, Duration::from_secs(seconds), &before, &after))
     }
 
-    fn start_victim(&self, host: &Host, attack: &Attack, start: &str) -> Result<Tenant> {
+    fn start_victim(&self, host: &Host, attack: &Attack, time: Time<'_>) -> Result<Tenant> {
         let sync: &[&str] = if attack.sync_victim { &["--sync"] } else { &[] };
-        let mut command = self.command(attack, &["honest"], 1_000, start);
+        let mut command = self.command(attack, &["honest"], 1_000, time);
         command.args(sync);
         if attack.users > 0 {
             command.uid(VICTIM_USER).gid(VICTIM_USER);
@@ -327,15 +436,15 @@ impl Bench<'_> {
         host: &Host,
         attack: &Attack,
         side: Side,
-        start: &str,
+        time: Time<'_>,
     ) -> Result<Vec<Tenant>> {
         let processes = if side == Side::Honest { 1 } else { attack.users.max(1) };
         (0..processes)
             .map(|number| {
                 let mut command = match side {
-                    Side::Honest => self.command(attack, &["honest"], 1_000, start),
+                    Side::Honest => self.command(attack, &["honest"], 1_000, time),
                     Side::Attack | Side::Control => {
-                        self.command(attack, attack.arguments, attack.permille, start)
+                        self.command(attack, attack.arguments, attack.permille, time)
                     }
                 };
                 if attack.users > 0 {
@@ -347,29 +456,41 @@ impl Bench<'_> {
     }
 
     /// `adversary` with what it does, for how long, and how long its kernels are.
-    fn command(&self, attack: &Attack, arguments: &[&str], permille: u32, start: &str) -> Command {
+    fn command(
+        &self,
+        attack: &Attack,
+        arguments: &[&str],
+        permille: u32,
+        time: Time<'_>,
+    ) -> Command {
         let steps = self.steps * u64::from(permille) / 1_000;
         let steps = if attack.paced { 1 } else { steps.max(1) };
         let mut command = self.context.program("adversary");
-        command.args(arguments.first()).arg(self.seconds.to_string());
+        command.args(arguments.first()).arg(time.seconds.to_string());
         command.args(arguments.get(1..).unwrap_or_default());
-        command.arg("--start").arg(start).arg("--steps").arg(steps.to_string());
+        command.arg("--start").arg(time.start).arg("--steps").arg(steps.to_string());
         command
-    }
-
-    /// The node's totals when the window begins and when it ends.
-    fn watch(&self, host: &Host, begins: Instant) -> Result<(Stats, Stats)> {
-        let mut node = host.daemon()?.sockets().connect()?;
-        std::thread::sleep(begins.saturating_duration_since(Instant::now()));
-        let before = node.stats()?;
-        let ends = begins + Duration::from_secs(self.seconds);
-        std::thread::sleep(ends.saturating_duration_since(Instant::now()));
-        Ok((before, node.stats()?))
     }
 }
 
+/// When a tenant begins, as its program is told, and for how long it works.
+#[derive(Clone, Copy)]
+struct Time<'a> {
+    start: &'a str,
+    seconds: u64,
+}
+
+/// The node's totals when the window begins and when it ends.
+fn watch(host: &Host, begins: Instant, window: Duration) -> Result<(Stats, Stats)> {
+    let mut node = host.daemon()?.sockets().connect()?;
+    std::thread::sleep(begins.saturating_duration_since(Instant::now()));
+    let before = node.stats()?;
+    std::thread::sleep((begins + window).saturating_duration_since(Instant::now()));
+    Ok((before, node.stats()?))
+}
+
 #[expect(clippy::cast_precision_loss, reason = "ratios of minutes")]
-fn outcome(victim: &Victim, before: &Stats, after: &Stats) -> Outcome {
+fn outcome(victim: &Victim, window: Duration, before: &Stats, after: &Stats) -> Outcome {
     let wall_ns = after.now_ns.saturating_sub(before.now_ns).max(1) as f64;
     let busy_ns = after.closure.busy_ns.saturating_sub(before.closure.busy_ns) as f64;
     let charged_ns = after.closure.charged_ns.saturating_sub(before.closure.charged_ns) as f64;
@@ -379,7 +500,8 @@ fn outcome(victim: &Victim, before: &Stats, after: &Stats) -> Outcome {
     };
     let of_victim_ns = of_victim(after).saturating_sub(of_victim(before)) as f64;
     Outcome {
-        completed: victim.completed,
+        rate: victim.completed as f64 / window.as_secs_f64(),
+        on_device: victim.device_seconds / window.as_secs_f64(),
         stall_ms: victim.longest_gap * 1e3,
         utilization: busy_ns / wall_ns,
         unpaid: 1.0 - charged_ns / wall_ns,
