@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::shell::{profile_dir, root};
-use crate::{cloud, programs, setup};
+use crate::{cloud, dist, programs, setup};
 
 /// Where the documents lie, one per benchmark.
 const RESULTS: &str = "docs/evaluation/real";
@@ -384,8 +384,8 @@ pub(crate) fn run(only: &[String], page_alone: bool) -> Result<()> {
         bail!("no benchmark is called {unknown}; there are {}", known.join(", "));
     }
     let python = setup::all()?;
-    programs::build("release")?;
-    let examples = programs::compile_examples("release", &python)?;
+    programs::build(dist::PROFILE)?;
+    let examples = programs::compile_examples(dist::PROFILE, &python)?;
     let results = root().join(RESULTS);
     fs::create_dir_all(&results)?;
     for bench in &BENCHES {
@@ -407,7 +407,7 @@ pub(crate) fn run(only: &[String], page_alone: bool) -> Result<()> {
 }
 
 fn measure(name: &str, examples: &Path, more: &[&OsStr]) -> Result<Value> {
-    let mut weft = Command::new(profile_dir("release").join("weft"));
+    let mut weft = Command::new(profile_dir(dist::PROFILE).join("weft"));
     document_of(weft.args(command(name)).args(["--json", "--programs"]).arg(examples).args(more))
 }
 

@@ -12,7 +12,7 @@ use serde_json::Value;
 
 use crate::benchmarks::document_of;
 use crate::shell::{profile_dir, root, run, target};
-use crate::{programs, setup};
+use crate::{dist, programs, setup};
 
 /// What the control plane makes VMs with in a run that is recorded.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
@@ -42,7 +42,7 @@ const PARTS: [&str; 3] = ["figures", "baselines", "controls"];
 
 /// Runs all of them; `guest` is what virtual machines boot, `programs` has the compiled programs.
 pub(crate) fn measure(guest: &Path, programs: &Path) -> Result<Value> {
-    let program = |name: &str| Command::new(profile_dir("release").join(name));
+    let program = |name: &str| Command::new(profile_dir(dist::PROFILE).join(name));
     let mut found =
         document_of(program("weft-control").args(["bench", "--json", "--guest"]).arg(guest))?;
     let mut host = program("weft-endpoint");
@@ -93,7 +93,7 @@ impl Cloud {
     }
 
     fn command() -> Command {
-        Command::new(profile_dir("release").join("weft-control"))
+        Command::new(profile_dir(dist::PROFILE).join("weft-control"))
     }
 
     /// What a VM's boot takes there, part for part, with a real node and real relays.

@@ -6,6 +6,7 @@ use std::{env, fs};
 
 use anyhow::{Context, Result};
 
+use crate::dist;
 use crate::setup::{self, Python};
 use crate::shell::{cargo, profile_dir, root, run, target};
 
@@ -92,11 +93,11 @@ pub(crate) fn build_static_guest(profile: &str) -> Result<PathBuf> {
 /// Makes what the benchmarks' virtual machines boot: with a node and a device of their own for what
 /// is compared; returns its folder.
 pub(crate) fn bench_guest_image(programs: &Path) -> Result<PathBuf> {
-    let profile = profile_dir("release");
+    let profile = profile_dir(dist::PROFILE);
     let weft = target().join("guest/weft");
     fs::create_dir_all(&weft)?;
     fs::copy(profile.join("libweft_direct.so"), weft.join("libweft_direct.so"))?;
-    guest_image_with("release", programs, &[profile.join("weft")])
+    guest_image_with(dist::PROFILE, programs, &[profile.join("weft")])
 }
 
 /// Makes what the tests' virtual machines boot; returns its folder.
