@@ -133,6 +133,12 @@ impl Claim {
         self
     }
 
+    /// What the paper says and how that is tested, if the claim is about this figure alone.
+    pub(crate) fn says_of(&self, experiment: &str, figure: &str) -> Option<(&str, Rule)> {
+        let is_about = self.experiment == experiment && self.figures == [figure];
+        is_about.then_some((self.paper.as_str(), self.rule))
+    }
+
     fn row(&self, outcome: &Outcome, runs: &[RealRun]) -> Row {
         let found: Option<Vec<Interval>> =
             self.figures.iter().map(|name| interval(outcome, name)).collect();

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 /// The result of one experiment.
-#[derive(Clone, Debug, Default, Serialize)]
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub struct Outcome {
     /// Its name on the command line.
     pub name: String,
@@ -29,7 +29,7 @@ pub struct Outcome {
     /// Pictures.
     pub plots: Vec<Plot>,
     /// Who had which device when.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timelines: Vec<Timeline>,
     /// Where it differs from the paper and why; what it assumes.
     pub notes: Vec<String>,
@@ -46,7 +46,7 @@ pub struct Outcome {
 }
 
 /// One statement of the paper and ours.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Comparison {
     /// About what.
     pub what: String,
@@ -57,7 +57,7 @@ pub struct Comparison {
 }
 
 /// A picture.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Plot {
     /// What it shows.
     pub title: String,
@@ -78,7 +78,7 @@ pub struct Plot {
 }
 
 /// How a plot is drawn.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PlotKind {
     /// Groups of bars, one bar per series.
@@ -90,7 +90,7 @@ pub enum PlotKind {
 }
 
 /// One line or one colour of bars.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Series {
     /// Its name.
     pub name: String,
@@ -103,7 +103,7 @@ pub struct Series {
 }
 
 /// Who had which device when.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Timeline {
     /// What it shows.
     pub title: String,
@@ -118,7 +118,7 @@ pub struct Timeline {
 }
 
 /// What one device did for a while.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Span {
     /// The device, by its place.
     pub lane: usize,
@@ -133,7 +133,7 @@ pub struct Span {
 }
 
 /// What a device does.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SpanKind {
     /// Runs a user-facing task that is within its SLA.

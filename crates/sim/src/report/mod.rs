@@ -2,11 +2,12 @@
 
 mod markdown;
 pub(crate) mod page;
+mod paper;
 mod real;
 pub(crate) mod svg;
 mod timeline;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::claims::{Row, rows};
 use crate::experiments::claims;
@@ -14,7 +15,7 @@ use crate::outcome::Outcome;
 pub use real::{RealError, RealRun};
 
 /// Everything that the report shows.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Serialize, Deserialize)]
 pub struct Report {
     /// The command that made it.
     pub command: String,

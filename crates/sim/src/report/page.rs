@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::svg::{escape, figure};
-use super::{Report, headline, number, real, timeline};
+use super::{Report, headline, number, paper, real, timeline};
 use crate::outcome::Outcome;
 
 pub(crate) const TEMPLATE: &str = include_str!("page.html");
@@ -118,7 +118,7 @@ pub(crate) fn section(body: &mut String, outcome: &Outcome) {
     }
     body.push_str("<div class=\"plots\">");
     for plot in &outcome.plots {
-        body.push_str(&figure(plot));
+        body.push_str(&figure(plot, &paper::marks(&outcome.name, plot)));
     }
     body.push_str("</div>\n");
     for timeline in &outcome.timelines {

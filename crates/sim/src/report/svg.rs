@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use super::number;
+use super::paper::{Mark, Side, Source};
 use crate::outcome::{Plot, PlotKind};
 
 const WIDTH: f64 = 640.0;
@@ -20,13 +21,14 @@ struct Frame {
 }
 
 impl Frame {
-    fn of(plot: &Plot) -> Self {
+    fn of(plot: &Plot, paper: &[Mark]) -> Self {
         let points = || plot.series.iter().flat_map(|series| &series.points);
         let logarithmic = plot.kind == PlotKind::LogLines;
         let mut x = range(points().map(|point| point.0));
         let ranges = plot.series.iter().flat_map(|series| &series.ranges);
         let ends = ranges.flat_map(|(low, high)| [*low, *high]);
-        let (mut low, mut high) = range(points().map(|point| point.1).chain(plot.mark).chain(ends));
+        let marks = plot.mark.into_iter().chain(paper.iter().map(|mark| mark.y));
+        let (mut low, mut high) = range(points().map(|point| point.1).chain(marks).chain(ends));
         if plot.kind == PlotKind::Bars {
             x = (-0.5, plot.groups.len() as f64 - 0.5);
             low = low.min(0.0);
@@ -60,9 +62,9 @@ fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     })
 }
 
-/// The plot, with its legend, as an HTML figure.
-pub(crate) fn figure(plot: &Plot) -> String {
-    let frame = Frame::of(plot);
+/// The plot, with its legend and what the paper says, as an HTML figure.
+pub(super) fn figure(plot: &Plot, paper: &[Mark]) -> String {
+    let frame = Frame::of(plot, paper);
     let mut svg = format!(
         "<figure><figcaption>{}</figcaption><svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
          aria-label=\"{}\">",
@@ -89,9 +91,12 @@ pub(crate) fn figure(plot: &Plot) -> String {
             escape(&plot.mark_text)
         );
     }
+    for mark in paper {
+        tick_of_paper(&mut svg, plot, &frame, mark);
+    }
     labels(&mut svg, plot);
     svg.push_str("</svg>");
-    legend(&mut svg, plot);
+    legend(&mut svg, plot, paper);
     svg.push_str("</figure>\n");
     svg
 }
@@ -128,12 +133,57 @@ fn tick(value: f64) -> String {
     if text.is_empty() || text == "-0" { "0".to_owned() } else { text.to_owned() }
 }
 
-fn bars(svg: &mut String, plot: &Plot, frame: &Frame) {
+/// Left end and width of a bar: the group's place is shared by all series.
+fn bar(plot: &Plot, frame: &Frame, series: usize, group: f64) -> (f64, f64) {
     let slot = frame.x(1.0) - frame.x(0.0);
     let width = 0.82 * slot / plot.series.len().max(1) as f64;
+    (frame.x(group) - 0.41 * slot + width * series as f64, width)
+}
+
+/// A short line at the bar or the point that it is about, and an arrow to where the paper has it.
+fn tick_of_paper(svg: &mut String, plot: &Plot, frame: &Frame, mark: &Mark) {
+    let (left, width, place) = match plot.kind {
+        PlotKind::Bars => {
+            let (left, width) = bar(plot, frame, mark.series, mark.x);
+            (left, width, group_name(plot, mark.x))
+        }
+        PlotKind::Lines | PlotKind::LogLines => {
+            (frame.x(mark.x) - 7.0, 14.0, format!("at {}", tick(mark.x)))
+        }
+    };
+    let y = frame.y(mark.y);
+    let name = plot.series.get(mark.series).map_or("", |series| series.name.as_str());
+    let (end, middle) = (left + width, left + width / 2.0);
+    let class = match mark.source {
+        Source::Number => "paper",
+        Source::Words => "paper words",
+    };
+    let _ = write!(
+        svg,
+        "<g class=\"{class}\"><title>paper, {} {}: {}</title>\
+         <line x1=\"{left:.1}\" x2=\"{end:.1}\" y1=\"{y:.1}\" y2=\"{y:.1}\"/>",
+        escape(name),
+        escape(&place),
+        escape(&mark.text)
+    );
+    let tip = match mark.side {
+        Side::On => None,
+        Side::Above => Some(-8.0),
+        Side::Below => Some(8.0),
+    };
+    if let Some(tip) = tip {
+        let (from, to, base) = (middle - 3.0, middle + 3.0, y + tip / 4.0);
+        let _ =
+            write!(svg, "<path d=\"M{from:.1} {base:.1}H{to:.1}L{middle:.1} {:.1}Z\"/>", y + tip);
+    }
+    svg.push_str("</g>");
+}
+
+fn bars(svg: &mut String, plot: &Plot, frame: &Frame) {
+    let slot = frame.x(1.0) - frame.x(0.0);
     for (colour, series) in plot.series.iter().enumerate() {
         for (number_of, &(group, value)) in series.points.iter().enumerate() {
-            let x = frame.x(group) - 0.41 * slot + width * colour as f64;
+            let (x, width) = bar(plot, frame, colour, group);
             let (top, base) = (frame.y(value.max(0.0)), frame.y(value.min(0.0)));
             let group = group_name(plot, group);
             let _ = write!(
@@ -256,8 +306,8 @@ fn labels(svg: &mut String, plot: &Plot) {
     );
 }
 
-fn legend(svg: &mut String, plot: &Plot) {
-    if plot.series.len() < 2 {
+fn legend(svg: &mut String, plot: &Plot, paper: &[Mark]) {
+    if plot.series.len() < 2 && paper.is_empty() {
         return;
     }
     svg.push_str("<div class=\"legend\">");
@@ -268,6 +318,18 @@ fn legend(svg: &mut String, plot: &Plot) {
         let dashed = if series.dashed { " hollow" } else { "" };
         let _ =
             write!(svg, "<span><i class=\"b{own}{dashed}\"></i>{}</span>", escape(&series.name));
+    }
+    let has = |test: &dyn Fn(&Mark) -> bool| paper.iter().any(test);
+    let is_number = |mark: &Mark| mark.source == Source::Number;
+    for (sign, shown, text) in [
+        ("―", has(&|mark| is_number(mark) && mark.side == Side::On), "paper"),
+        ("▴", has(&|mark| is_number(mark) && mark.side == Side::Above), "paper: at least"),
+        ("▾", has(&|mark| is_number(mark) && mark.side == Side::Below), "paper: at most"),
+        ("┄", has(&|mark| !is_number(mark)), "paper, in words: a bound for them"),
+    ] {
+        if shown {
+            let _ = write!(svg, "<span><b>{sign}</b> {text}</span>");
+        }
     }
     svg.push_str("</div>");
 }
@@ -293,7 +355,29 @@ mod tests {
     fn names_are_escaped() {
         let mut outcome = Outcome::new("x", "x", "x");
         outcome.plot(PlotKind::Bars, "a < b", "", "").groups(["<g>"]).bars("\"s\"", [1.0]);
-        let text = figure(&outcome.plots[0]);
+        let text = figure(&outcome.plots[0], &[]);
         assert!(!text.contains("<g>") && text.contains("a &lt; b"), "{text}");
+    }
+
+    #[test]
+    fn what_the_paper_says_is_drawn_at_its_bar_and_named_in_the_legend() {
+        let mut outcome = Outcome::new("x", "x", "x");
+        let plot = outcome.plot(PlotKind::Bars, "p", "", "").groups(["MM", "HS"]);
+        plot.bars("a", [0.2, 0.2]).bars("b", [0.2, 0.2]);
+        let mark = |y, side, source| {
+            let text = "≥ <0.9>".to_owned();
+            Mark { series: 1, x: 1.0, y, side, source, text }
+        };
+        let bound = figure(plot, &[mark(0.9, Side::Above, Source::Number)]);
+        assert!(bound.contains("<title>paper, b HS: ≥ &lt;0.9&gt;</title>"), "{bound}");
+        assert!(bound.contains("paper: at least") && !bound.contains("in words"), "{bound}");
+        let frame = Frame::of(plot, &[mark(0.9, Side::Above, Source::Number)]);
+        let (left, width) = bar(plot, &frame, 1, 1.0);
+        let place = format!("x1=\"{left:.1}\" x2=\"{:.1}\"", left + width);
+        assert!(bound.contains(&place) && frame.y(0.9) > TOP, "{place} in {bound}");
+        let words = figure(plot, &[mark(0.9, Side::Below, Source::Words)]);
+        assert!(words.contains("class=\"paper words\""), "{words}");
+        assert!(words.contains("paper, in words") && !words.contains("at least"), "{words}");
+        assert!(!figure(plot, &[]).contains("paper"), "{}", figure(plot, &[]));
     }
 }
