@@ -28,6 +28,7 @@ mod pool_shares;
 mod pools;
 mod programs;
 mod quiet;
+mod registry;
 mod remote;
 mod run;
 mod sessions;
