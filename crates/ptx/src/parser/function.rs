@@ -7,7 +7,7 @@ use super::{MAX_FRAME_BYTES, MAX_KERNEL_PARAM_BYTES, Parsed, Parser, operand_err
 use crate::error::ParseErrorKind;
 use crate::ir::{
     FuncId, Function, FunctionKind, Instr, LaunchBounds, Linkage, Local, Param, ParamPlace,
-    Prototype, Slot, Space, Symbol, Width,
+    Prototype, Reg, Slot, Space, Symbol, Width,
 };
 use crate::layout;
 use crate::lexer::Token;
@@ -344,7 +344,7 @@ impl<'a> Parser<'a> {
         }
         let mut end = 0;
         loop {
-            all.push(self.param(list, &mut end)?);
+            self.param(list, &mut end, &mut all)?;
             if !self.accept(b',')? {
                 self.expect(b')')?;
                 return Ok(all);
@@ -352,7 +352,8 @@ impl<'a> Parser<'a> {
         }
     }
 
-    fn param(&mut self, list: ParamList, end: &mut u32) -> Parsed<Param> {
+    /// One parameter; a vector of registers is as many as it has elements.
+    fn param(&mut self, list: ParamList, end: &mut u32, all: &mut Vec<Param>) -> Parsed<()> {
         self.accept_dotted("const")?;
         let register = self.accept_dotted("reg")?;
         if !register && !self.accept_dotted("param")? {
@@ -366,6 +367,9 @@ impl<'a> Parser<'a> {
         let align = shape.align();
         if register && shape.ty.width() == Width::B128 {
             return Err(ParseErrorKind::Unsupported("parameter register of 128 bits".to_owned()));
+        }
+        if register && shape.vector > 1 {
+            return self.param_vector(list, name, shape, all);
         }
         let place = if register {
             let reg = self.body.new_register(shape.ty.width())?;
@@ -388,7 +392,31 @@ impl<'a> Parser<'a> {
             ParamPlace::Offset(slot.offset)
         };
         let name = name.to_owned();
-        Ok(Param { name, ty: shape.ty, size_bytes, align, place, pointer })
+        all.push(Param { name, ty: shape.ty, size_bytes, align, place, pointer });
+        Ok(())
+    }
+
+    /// `.reg .v2 .u32 pair`
+    fn param_vector(
+        &mut self,
+        list: ParamList,
+        name: &'a str,
+        shape: Shape,
+        all: &mut Vec<Param>,
+    ) -> Parsed<()> {
+        let lanes = u8::try_from(shape.vector).unwrap_or(1);
+        let first = self.body.new_vector(shape.ty.width(), lanes)?;
+        self.declare_param(list, name, Name::Vector(first, lanes))?;
+        let bytes = shape.ty.bytes();
+        all.extend((0..u32::from(lanes)).map(|lane| Param {
+            name: name.to_owned(),
+            ty: shape.ty,
+            size_bytes: bytes,
+            align: bytes,
+            place: ParamPlace::Register(Reg(first.0 + lane)),
+            pointer: None,
+        }));
+        Ok(())
     }
 
     fn declare_param(&mut self, list: ParamList, name: &'a str, value: Name<'a>) -> Parsed<()> {

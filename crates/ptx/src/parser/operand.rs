@@ -357,7 +357,7 @@ impl<'a> Parser<'a> {
     }
 
     /// All components, if a vector register comes next without a component.
-    fn whole_vector(&mut self) -> Parsed<Option<Vec<Reg>>> {
+    pub(super) fn whole_vector(&mut self) -> Parsed<Option<Vec<Reg>>> {
         let Token::Word(name) = self.token else { return Ok(None) };
         let Some(Name::Vector(first, count)) = self.body.find(name)? else { return Ok(None) };
         let mut ahead = self.lexer.clone();

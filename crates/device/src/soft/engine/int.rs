@@ -180,6 +180,9 @@ pub(crate) mod carry_flags {
 }
 
 /// Adds or subtracts with the lanes' carry flags, in `bits`-wide arithmetic.
+///
+/// A subtraction is the hardware's `a + !b + 1`: the carry that it leaves and takes is the borrow's
+/// complement, which an `addc` after a `sub.cc` shows.
 #[inline(always)]
 fn with_carry(
     cx: &mut Cx,
@@ -188,16 +191,19 @@ fn with_carry(
     a: &[u64; LANES],
     b: &[u64; LANES],
 ) -> [u64; LANES] {
-    let carry = if imm & carry_flags::IN != 0 { cx.warp.carry } else { 0 };
+    let subtracts = imm & carry_flags::SUBTRACT != 0;
+    let complement = if subtracts { u32::MAX } else { 0 };
+    let carry = if imm & carry_flags::IN != 0 { cx.warp.carry ^ complement } else { 0 };
     let mut out = [0; LANES];
     let mut flags = 0;
     for i in 0..LANES {
         let x = u128::from(a[i]);
         let y = u128::from(b[i]) + u128::from(carry >> i & 1);
-        let r = if imm & carry_flags::SUBTRACT != 0 { x.wrapping_sub(y) } else { x + y };
+        let r = if subtracts { x.wrapping_sub(y) } else { x + y };
         out[i] = r as u64;
         flags |= ((r >> bits) as u32 & 1) << i;
     }
+    flags ^= complement;
     if imm & carry_flags::OUT != 0 {
         cx.warp.carry = (cx.warp.carry & !cx.mask) | (flags & cx.mask);
     }

@@ -60,6 +60,26 @@ fn vectors_are_moved_whole_and_by_element() {
 }
 
 #[test]
+fn vectors_are_parameters_and_results_of_functions() {
+    let globals = ".func (.reg .v2 .u32 swapped) swap(.reg .v2 .u32 pair, .reg .u32 by) {\n\
+        add.u32 pair.x, pair.x, by; mov.v2.u32 swapped, {pair.y, pair.x}; ret; }";
+    let text = ".reg .v2 .u32 v; .reg .b16 %h<8>; mov.v2.u32 v, {1, 2}; call (v), swap, (v, 4);\n\
+        st.global.v2.u32 [%rd1], v; mov.v8.u16 {%h0, %h1, %h2, %h3, %h4, %h5, %h6, %h7},\n\
+        {0, 1, 2, 3, 4, 5, 6, 7}; mov.v8.u16 {%h7, %h6, %h5, %h4, %h3, %h2, %h1, %h0},\n\
+        {%h0, %h1, %h2, %h3, %h4, %h5, %h6, %h7}; st.global.v2.u16 [%rd1+8], {%h0, %h6};";
+    assert_eq!(body(globals, text, 3), [2, 5, 0x1_0007]);
+}
+
+/// As ZLUDA's vectors have it from hardware.
+#[test]
+fn a_subtraction_leaves_the_complement_of_its_borrow() {
+    let text = "sub.cc.u32 %r1, 3, 2; addc.u32 %r2, 0, 0; sub.cc.u32 %r1, 2, 3;\n\
+        addc.u32 %r3, 0, 0; sub.cc.u32 %r1, 0, 1; subc.u32 %r4, 7, 0; add.cc.u32 %r1, -1, 1;\n\
+        subc.u32 %r5, 7, 0; st.global.v4.u32 [%rd1], {%r2, %r3, %r4, %r5};";
+    assert_eq!(body("", text, 4), [1, 0, 6, 7]);
+}
+
+#[test]
 fn a_guarded_vector_move_happens_or_does_not() {
     let text = ".reg .v2 .b32 v; mov.v2.b32 v, {3, 4}; mov.pred %p1, 0;\n\
         @%p1 mov.v2.b32 v, {5, 6}; st.global.v2.b32 [%rd1], v; @!%p1 mov.v2.b32 v, {7, 8};\n\

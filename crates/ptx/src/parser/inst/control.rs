@@ -125,7 +125,12 @@ impl<'a> Parser<'a> {
             return Ok(all);
         }
         loop {
-            all.push(self.call_arg()?);
+            match self.whole_vector()? {
+                Some(elements) => {
+                    all.extend(elements.into_iter().map(|reg| self.register_arg(reg)));
+                }
+                None => all.push(self.call_arg()?),
+            }
             if !self.accept(b',')? {
                 self.expect(b')')?;
                 return Ok(all);
@@ -147,20 +152,23 @@ impl<'a> Parser<'a> {
             Some(Name::Frame { slot, .. }) => Ok(CallArg::Slot(slot)),
             Some(Name::Vector(first, count)) => {
                 let reg = self.component(first, count)?;
-                let bytes = self.body.width(reg).bits().div_ceil(8);
-                Ok(CallArg::Value { value: Operand::Reg(reg), bytes })
+                Ok(self.register_arg(reg))
             }
             Some(Name::Reg(reg)) => {
                 let width = self.body.width(reg);
                 if width == Width::B128 {
                     return operand_error(format!("a {width:?} register is not an argument"));
                 }
-                let bytes = width.bits().div_ceil(8);
-                Ok(CallArg::Value { value: Operand::Reg(reg), bytes })
+                Ok(self.register_arg(reg))
             }
             Some(_) => operand_error(format!("{name} is not an argument")),
             None => undefined(name),
         }
+    }
+
+    fn register_arg(&self, reg: Reg) -> CallArg {
+        let bytes = self.body.width(reg).bits().div_ceil(8);
+        CallArg::Value { value: Operand::Reg(reg), bytes }
     }
 
     fn indirect(&mut self, pointer: Reg, last: Option<&'a str>) -> Parsed<CallTarget> {

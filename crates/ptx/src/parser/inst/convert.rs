@@ -23,7 +23,7 @@ impl<'a> Parser<'a> {
     }
 
     fn mov(&mut self, m: Mods<'_, 'a>) -> Parsed<Op> {
-        let lanes = m.pick(&[("v2", 2), ("v4", 4)]);
+        let lanes = m.pick(&[("v2", 2), ("v4", 4), ("v8", 8)]);
         let ty = m.ty()?;
         m.finish()?;
         if let Some(lanes) = lanes {
