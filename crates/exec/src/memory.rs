@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use weft_device::{Device, Import};
+use weft_device::{Device, DeviceError, Import};
 use weft_wire::id::{ContextId, StreamId};
 use weft_wire::{Status, reply};
 
@@ -10,7 +10,7 @@ use crate::error::Reject;
 use crate::fault::status_of_device;
 use crate::output::{Caller, Output};
 use crate::session::Session;
-use crate::stream::{StreamKey, Task};
+use crate::stream::{Stream, StreamKey, Task};
 use crate::wait::Action;
 
 /// Live allocations by address.
@@ -49,8 +49,8 @@ impl<D: Device> Session<D> {
         self.alloc_from(context, bytes, None, caller, out)
     }
 
-    /// Memory of so many bytes that is yet to be freed on the stream, or else new memory: what the
-    /// stream does with it comes after what it did with it before.
+    /// Memory of about so many bytes that is yet to be freed on the stream, or else new memory: what
+    /// the stream does with it comes after what it did with it before.
     pub(crate) fn mem_alloc_async(
         &mut self,
         context: ContextId,
@@ -76,13 +76,64 @@ impl<D: Device> Session<D> {
             return Err(Status::INVALID_VALUE.into());
         }
         let stream = stream.and_then(|key| self.streams.get_mut(key));
-        let address = match stream.and_then(|stream| stream.take_freed(bytes)) {
-            Some(address) => address,
-            None => self.device.alloc(bytes).map_err(|error| status_of_device(&error))?,
-        };
+        if let Some((address, bytes)) = stream.and_then(|stream| stream.take_freed(bytes)) {
+            self.own(context, address, bytes, caller, out);
+            return Ok(());
+        }
+        match self.device.alloc(bytes) {
+            Ok(address) => self.own(context, address, bytes, caller, out),
+            // What was accepted frees some: there may be enough after it.
+            Err(DeviceError::OutOfMemory { .. }) if self.frees() => {
+                self.wait_for_all(caller, Action::Alloc { context, bytes }, out);
+            }
+            Err(error) => return Err(status_of_device(&error).into()),
+        }
+        Ok(())
+    }
+
+    fn own(
+        &mut self,
+        context: ContextId,
+        address: u64,
+        bytes: u64,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) {
         self.allocations.owners.insert(address, Owner { context, own_bytes: Some(bytes) });
         self.answer_with(caller, &reply::Address { address }, out);
-        Ok(())
+    }
+
+    /// Whether something is yet to be freed.
+    fn frees(&self) -> bool {
+        let in_stream = |key| self.streams.get(key).is_some_and(Stream::frees);
+        self.releases.len() > 0
+            || self.waits.any_frees()
+            || self.streams.busy().iter().any(|key| in_stream(*key))
+    }
+
+    /// Allocates when nothing is left to wait for.
+    pub(crate) fn alloc_at_last(
+        &mut self,
+        context: ContextId,
+        bytes: u64,
+        caller: Caller,
+        out: &mut dyn Output,
+    ) {
+        let allocated = match self.sticky {
+            Some(status) => Err(Reject::Refused(status)),
+            None => self.may_allocate(context).and_then(|()| {
+                let address = self.device.alloc(bytes);
+                address.map_err(|error| Reject::Refused(status_of_device(&error)))
+            }),
+        };
+        match allocated {
+            Ok(address) => self.own(context, address, bytes, caller, out),
+            Err(Reject::Refused(status)) => out.reply(caller, status, &[]),
+            Err(Reject::Violation(violation)) => {
+                tracing::warn!(%violation, "an allocation that waited is no allocation");
+                out.reply(caller, Status::UNKNOWN, &[]);
+            }
+        }
     }
 
     fn may_allocate(&self, context: ContextId) -> Result<(), Reject> {

@@ -61,6 +61,8 @@ impl<D: Device> Session<D> {
         match action {
             Action::Answer | Action::Unload(_) => false,
             Action::Free { bytes, .. } => self.is_release_late(*bytes),
+            // It comes after those that came before it.
+            Action::Alloc { .. } => !self.releases.is_open && !self.releases.due.is_empty(),
             // How much it is, nobody counts.
             Action::Discard | Action::Unmap(_) | Action::Release(_) | Action::Destroy(_) => {
                 self.is_release_late(None)

@@ -327,6 +327,9 @@ impl<D: Device> Session<D> {
                 self.free_now(address);
                 self.answer_done(wait.caller, out);
             }
+            Action::Alloc { context, bytes } => {
+                self.alloc_at_last(context, bytes, wait.caller, out);
+            }
             Action::Discard => {
                 self.shared.discard_leaving();
                 self.answer_done(wait.caller, out);

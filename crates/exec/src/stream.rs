@@ -181,14 +181,22 @@ impl Stream {
         }
     }
 
-    /// The address of memory of so many bytes that was to be freed, and now is not.
-    pub(crate) fn take_freed(&mut self, bytes: u64) -> Option<u64> {
-        let wanted = Some(bytes);
-        let is_freed =
-            |task: &Task| matches!(task, Task::Free { own_bytes, .. } if *own_bytes == wanted);
-        let queued = self.queued.iter_mut().rev().find(|queued| is_freed(&queued.task))?;
-        let task = std::mem::replace(&mut queued.task, Task::Nothing);
-        if let Task::Free { address, .. } = task { Some(address) } else { None }
+    /// Address and bytes of memory that was to be freed, and now is not: the smallest with room for
+    /// so many bytes, and not for twice as many.
+    pub(crate) fn take_freed(&mut self, bytes: u64) -> Option<(u64, u64)> {
+        let fitting = bytes..bytes.saturating_mul(2);
+        let best = self.queued.iter_mut().rev().filter_map(|queued| {
+            let Task::Free { address, own_bytes: Some(own), .. } = queued.task else { return None };
+            fitting.contains(&own).then_some((own, address, &mut queued.task))
+        });
+        let (own, address, task) = best.min_by_key(|(own, ..)| *own)?;
+        *task = Task::Nothing;
+        Some((address, own))
+    }
+
+    /// Whether memory is yet to be freed.
+    pub(crate) fn frees(&self) -> bool {
+        self.queued.iter().any(|queued| matches!(queued.task, Task::Free { .. }))
     }
 
     /// Takes the front task out of the queue; the next node of its graph takes its place.

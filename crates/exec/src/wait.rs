@@ -14,6 +14,8 @@ pub(crate) enum Action {
     Answer,
     /// Frees an allocation, of so many bytes if no other session has it.
     Free { address: u64, bytes: Option<u64> },
+    /// Allocates so many bytes.
+    Alloc { context: ContextId, bytes: u64 },
     /// Gives the system back what the tenant gave back of its window.
     Discard,
     /// Unmaps memory that was taken without addresses.
@@ -70,6 +72,13 @@ impl Waits {
         let wait = self.waits.get_mut(&number)?;
         wait.left = wait.left.saturating_sub(1);
         if wait.left == 0 { self.waits.remove(&number) } else { None }
+    }
+
+    /// Whether one of them frees memory.
+    pub(crate) fn any_frees(&self) -> bool {
+        self.waits.values().any(|wait| {
+            matches!(wait.action, Action::Free { .. } | Action::Unmap(_) | Action::Destroy(_))
+        })
     }
 
     /// Takes all waits that only want an answer.

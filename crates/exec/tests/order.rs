@@ -241,7 +241,8 @@ fn memory_that_a_stream_is_to_free_is_what_it_gets_next() {
         bench.send(&Command::MemFreeAsync { stream: stream(1), address: first });
         assert_ne!(ask(&mut bench, 2, 4096), first, "another stream may be ahead of the free");
         assert_ne!(ask(&mut bench, 1, 8192), first);
-        assert_eq!(ask(&mut bench, 1, 4096), first);
+        assert_ne!(ask(&mut bench, 1, 2048), first, "half of it would be lost");
+        assert_eq!(ask(&mut bench, 1, 2049), first);
     }
     let live = |bench: &Bench| bench.fake.borrow().allocations.contains_key(&first);
     bench.start_all();
@@ -255,6 +256,28 @@ fn memory_that_a_stream_is_to_free_is_what_it_gets_next() {
     bench.start_all();
     bench.run();
     assert!(!live(&bench));
+}
+
+/// Who asks for memory that others are to free gets it then, and is told if that is not enough.
+#[test]
+fn allocations_wait_for_what_is_yet_to_be_freed() {
+    let mut bench = Bench::new();
+    bench.create_streams(&[(1, false), (2, false)]);
+    let context = common::CONTEXT;
+    let all = common::MEMORY_BYTES / 2 + 1;
+    let call = bench.call(&Command::MemAlloc { context, bytes: all });
+    let address = bench.body::<reply::Address>(call).address;
+    assert_eq!(bench.ask(&Command::MemAlloc { context, bytes: all }), Status::OUT_OF_MEMORY);
+    bench.launch(stream(1), 0);
+    bench.send(&Command::MemFreeAsync { stream: stream(1), address });
+    let next = Command::MemAllocAsync { context, stream: stream(2), bytes: all };
+    let (enough, too_late) = (bench.call(&next), bench.call(&next));
+    assert_eq!((bench.status(enough), bench.status(too_late)), (None, None));
+    bench.start_all();
+    bench.run();
+    assert_eq!(bench.status(enough), Some(Status::SUCCESS));
+    assert_eq!(bench.status(too_late), Some(Status::OUT_OF_MEMORY));
+    assert_eq!(bench.ask(&next), Status::OUT_OF_MEMORY, "nothing is to be freed any more");
 }
 
 /// Much memory goes back to the system when the session's owner says so, and who asked for it, and
