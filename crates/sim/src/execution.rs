@@ -70,9 +70,10 @@ impl World {
                 (true, true) => Length::Told,
             };
             let is_guess = back.is_some_and(|flight| flight.guessed);
+            let runs_ahead = self.setup.runs_ahead;
             if self.setup.careful
                 && !state.gate.page().is_by_wall()
-                && !state.gate.may_join(state.flights.len(), is_guess, length, true)
+                && !state.gate.may_join(state.flights.len(), is_guess, length, runs_ahead)
             {
                 return;
             }

@@ -44,6 +44,9 @@ pub struct Setup {
     /// The device tells how long a command takes of which its like was executed before, as one on
     /// the paced clock does; otherwise that is predicted.
     pub tells_lengths: bool,
+    /// The device begins a command by itself when the one before it ends; otherwise its worker
+    /// does, so that a queue of commands whose length is only predicted gains nothing.
+    pub runs_ahead: bool,
     /// Workers start nothing behind a kernel of which nothing is known, and keep their turn while
     /// one that has outlived its estimate executes.
     pub careful: bool,
@@ -72,6 +75,7 @@ impl Setup {
             preemption: None,
             hardware_queue: 32,
             tells_lengths: false,
+            runs_ahead: true,
             careful: true,
             charges_killed: true,
             accounting: Accounting::Every,

@@ -235,6 +235,13 @@ pub(super) fn attacks(lab: &mut Lab<'_>, outcome: &mut Outcome) -> Result<(), Ru
     outcome.figure("victim_loss_max", loss_max);
     outcome.figure("utilization_min", utilization_min);
     outcome.control("victim_loss_control", control_min);
+    let ours = format!(
+        "at most {:.3} % of its fair share (goal 0.1 %); the device is used {:.1} % at least (goal \
+         97 %)",
+        100.0 * loss_max,
+        100.0 * utilization_min,
+    );
+    outcome.compare("what an attack takes from a victim", "not measured", ours);
     let plot = outcome.plot(PlotKind::Bars, "What a victim loses of its fair share", "", "%");
     plot.groups(rows.iter().map(|(name, _)| *name)).mark(0.1);
     plot.bars("loss", rows.iter().map(|(_, loss)| 100.0 * loss));
@@ -257,6 +264,7 @@ fn run(
     let mut setup: Setup = lab.setup(defence.policy());
     setup.costs.launch = setup.costs.real_launch.clone();
     setup.costs.device_switch = setup.costs.real_switch.clone();
+    setup.runs_ahead = false;
     setup.charges_killed = defence == Defence::On;
     let compile_ns = setup.costs.module_load.ns;
     let mut world = World::new(setup)?;

@@ -111,6 +111,7 @@ pub fn summary(outcomes: &[Outcome]) -> Outcome {
         ("wake_delay_over_fair_quanta_max", high("wakeup", "wake_delay_over_fair_quanta_max")),
         ("adversary_gain_max", pick("adversary", "gain_max")),
         ("victim_loss_max", pick("adversary", "victim_loss_max")),
+        ("attacked_utilization_min", pick("adversary", "utilization_min")),
         ("preemption_mmr", pick("preemption", "mmr_stopped_100us_6ms")),
         ("hierarchy_mmr_min", pick("hierarchy", "mmr_min")),
         ("share_over_cap_max", pick("caps", "share_over_cap_max")),

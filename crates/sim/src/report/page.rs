@@ -11,12 +11,14 @@ pub(crate) const TEMPLATE: &str = include_str!("page.html");
 type Tile = (&'static str, &'static str, Option<(f64, bool)>);
 
 /// What is shown first: figure, what it is, its goal and whether more is better.
-const TILES: [Tile; 10] = [
+const TILES: [Tile; 12] = [
     ("mmr_min", "least MMR, Figures 8 and 9", Some((0.97, true))),
     ("overhead_max", "largest aggregated overhead", None),
     ("long_kernel_mmr", "MMR beside 1.9-s kernels, 0.2 ms", Some((0.999, true))),
     ("wake_delay_over_fair_quanta_max", "quanta of waiting past the share", Some((1.0, false))),
     ("adversary_gain_max", "largest gain by cheating", Some((0.001, false))),
+    ("victim_loss_max", "largest loss to an attack", Some((0.001, false))),
+    ("attacked_utilization_min", "least use of an attacked device", Some((0.97, true))),
     ("hierarchy_mmr_min", "least MMR of tenants, vGPUs, sessions", Some((0.99, true))),
     ("share_over_cap_max", "largest share over its cap", Some((1.001, false))),
     ("closure_max", "metering closure", Some((0.001, false))),
