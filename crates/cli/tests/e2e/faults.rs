@@ -2,7 +2,7 @@
 //! others.
 
 use std::os::unix::fs::PermissionsExt;
-use std::process::Command;
+use std::process::{Child, Command};
 
 use crate::support::{Conversation, Node, eventually, finish, program, success, text_of};
 
@@ -71,29 +71,74 @@ fn lives_through_a_block(seconds: f64, hogs: usize) -> bool {
     let long = [&honest, ["--steps", &steps].as_slice()].concat();
     let mut long = Conversation::start(node.run(&["--name", "long"], &program("adversary"), &long));
     assert_eq!(long.line(), "ready");
-    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
-    let processor = (0..1024).find(|processor| allowed.is_set(*processor)).unwrap().to_string();
-    for worker in node.workers() {
-        let mut pin = Command::new("taskset");
-        pin.args(["-c", "-p", &processor, &worker.to_string()]);
-        success(pin);
-    }
-    let spin = ["-c", &processor, "sh", "-c", "while :; do :; done"];
-    let hogs: Vec<_> = (0..hogs).map(|_| Command::new("taskset").args(spin).spawn()).collect();
+    let hogs = Hogs::beside_workers(&node, hogs);
     let short = ["honest", "3", "--start", "-", "--steps", "5000"];
     let mut short =
         Conversation::start(node.run(&["--name", "short"], &program("adversary"), &short));
     assert_eq!(short.line(), "ready");
     [&mut long, &mut short].into_iter().for_each(|tenant| tenant.say("begin"));
     let lived = long.child.wait().unwrap().success();
-    for hog in hogs {
-        let mut hog = hog.unwrap();
-        hog.kill().unwrap();
-        hog.wait().unwrap();
-    }
+    drop(hogs);
     short.line();
     short.wait();
     lived
+}
+
+/// Processes that spin on one processor.
+struct Hogs(Vec<Child>);
+
+impl Hogs {
+    /// On the processor to which the node's workers are bound from now on.
+    fn beside_workers(node: &Node, hogs: usize) -> Self {
+        let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+        let processor = (0..1024).find(|processor| allowed.is_set(*processor)).unwrap().to_string();
+        for worker in node.workers() {
+            let mut pin = Command::new("taskset");
+            pin.args(["-c", "-p", &processor, &worker.to_string()]);
+            success(pin);
+        }
+        let spin = ["-c", &processor, "sh", "-c", "while :; do :; done"];
+        Self((0..hogs).map(|_| Command::new("taskset").args(spin).spawn().unwrap()).collect())
+    }
+}
+
+impl Drop for Hogs {
+    fn drop(&mut self) {
+        for hog in &mut self.0 {
+            hog.kill().unwrap();
+            hog.wait().unwrap();
+        }
+    }
+}
+
+/// Launches of a tenant beside so many spinning processes in a fixed time, and what each was
+/// charged in ns.
+fn launches_and_their_charge(hogs: usize) -> (f64, f64) {
+    let node = Node::start(&[]);
+    let honest = ["honest", "2", "--start", "-", "--ahead", "2", "--steps", "200000"];
+    let mut tenant =
+        Conversation::start(node.run(&["--name", "one"], &program("adversary"), &honest));
+    assert_eq!(tenant.line(), "ready");
+    let hogs = Hogs::beside_workers(&node, hogs);
+    tenant.say("begin");
+    let report: serde_json::Value = serde_json::from_str(&tenant.line()).unwrap();
+    assert!(tenant.wait().success(), "{report}");
+    drop(hogs);
+    node.wait_until_empty();
+    let charged_ns = node.admin().list().unwrap()[0].used_ns;
+    let launches = report["launches"].as_f64().unwrap();
+    (launches, charged_ns as f64 / launches)
+}
+
+/// Kernels pay for the processor that they had, not for the time in which others had it.
+#[test]
+fn who_takes_the_processor_raises_nobodys_bill() {
+    let (alone, charge) = launches_and_their_charge(0);
+    let (beside, charge_beside) = launches_and_their_charge(3);
+    eprintln!("{alone} launches at {charge} ns, {beside} at {charge_beside} ns beside others");
+    // By the clock each would cost as many times more as there are fewer of them.
+    assert!(beside < 0.5 * alone, "others took no processor: {beside} launches, {alone} alone");
+    assert!(charge_beside < 1.3 * charge, "{charge_beside} ns for a launch, {charge} ns alone");
 }
 
 /// A limit counts what the block had, not what other load had of its processor.
