@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::shell::{profile_dir, root};
@@ -383,6 +383,7 @@ pub(crate) fn run(only: &[String], page_alone: bool) -> Result<()> {
         let known: Vec<_> = BENCHES.iter().map(|bench| bench.name).collect();
         bail!("no benchmark is called {unknown}; there are {}", known.join(", "));
     }
+    ensure!(is_committed()?, "there are changes: commit them first, for figures name their commit");
     let python = setup::all()?;
     programs::build(dist::PROFILE)?;
     let examples = programs::compile_examples(dist::PROFILE, &python)?;
@@ -404,6 +405,16 @@ pub(crate) fn run(only: &[String], page_alone: bool) -> Result<()> {
         }
     }
     write_page(&results)
+}
+
+/// Whether the checkout is its commit, but for what this writes.
+fn is_committed() -> Result<bool> {
+    let mut status = Command::new("git");
+    status.current_dir(root()).args(["status", "--porcelain", "--untracked-files=no", "--", "."]);
+    status.args([RESULTS, PAGE].map(|written| format!(":(exclude){written}")));
+    let output = status.output().context("cannot start git")?;
+    ensure!(output.status.success(), "git status: {}", String::from_utf8_lossy(&output.stderr));
+    Ok(output.stdout.is_empty())
 }
 
 fn measure(name: &str, examples: &Path, more: &[&OsStr]) -> Result<Value> {

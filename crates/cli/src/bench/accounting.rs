@@ -4,7 +4,9 @@
 //! beginning and end into memory, and the program sums (`stamps.c`): that is the truth a charge is
 //! held against. *Closure*: the device has always work, so all charges together must be the time
 //! that passed on this program's clock, although one tenant is killed again and again while its
-//! kernels execute. Controls are books that look plausible and are wrong.
+//! kernels execute. Programs that begin take processors from kernels, which are not charged for that:
+//! how much, tenants tell that begin and end as often and are not killed. Controls are books that
+//! look plausible and are wrong.
 
 use std::time::{Duration, Instant};
 
@@ -24,8 +26,10 @@ const KILLED_US: u64 = 300_000;
 /// How long after its start each process of it lives, in turn, in ms: it dies at any point of its
 /// kernels.
 const LIVES_MS: [u64; 5] = [410, 640, 530, 880, 470];
-/// Kernels of the tenant that stays.
+/// Kernels of the tenant that stays, on the paced device, and on the real clock the shortest and the
+/// longest.
 const STEADY_US: u64 = 391;
+const STEADY_STAMPS_US: [u64; 2] = [300, 1500];
 /// Time in which a window's edges must be quiet: only the tenant that stays is there.
 const QUIET: Duration = Duration::from_secs(20);
 
@@ -53,15 +57,21 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     }
     let mut closures = Vec::new();
     for (paced, clock) in [(false, "real"), (true, "paced")] {
-        let steady = Host::on_node(context, paced, &[], |host| {
-            closure(context, host, paced, killing_s, false)
-        })?;
+        let beside = |other| {
+            Host::on_node(context, paced, &[], |host| {
+                closure(context, host, paced, killing_s, other)
+            })
+        };
+        let steady = beside(Other::Nobody)?;
         document.figure(format!("closure_{clock}_nobody_killed"), steady.error());
-        let killing = Host::on_node(context, paced, &[], |host| {
-            closure(context, host, paced, killing_s, true)
-        })?;
+        if !paced {
+            let ending = beside(Other::Ends)?;
+            document.baseline(format!("closure_{clock}_nobody_killed_some_end"), ending.error());
+            document.baseline(format!("closure_{clock}_ends"), ending.others);
+        }
+        let killing = beside(Other::Killed)?;
         document.figure(format!("closure_{clock}"), killing.error());
-        document.figure(format!("closure_{clock}_kills"), killing.kills);
+        document.figure(format!("closure_{clock}_kills"), killing.others);
         document.control(format!("closure_{clock}_without_the_killed"), killing.error_of_steady());
         closures.extend([steady.error(), killing.error()]);
     }
@@ -179,7 +189,8 @@ struct Window {
     passed_s: f64,
     charged_s: f64,
     of_steady_s: f64,
-    kills: f64,
+    /// How many others there were.
+    others: f64,
 }
 
 impl Window {
@@ -193,14 +204,24 @@ impl Window {
     }
 }
 
-/// One tenant always has work; beside it another is started and killed for `seconds`. The window
-/// begins before the first comes and ends when the last is gone.
+/// Who comes beside the tenant that stays, again and again.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Other {
+    Nobody,
+    /// It has short kernels and ends by itself.
+    Ends,
+    /// It has kernels that cannot be cut and is killed.
+    Killed,
+}
+
+/// One tenant always has work; beside it others come and go for `seconds`. The window begins before
+/// the first comes and ends when the last is gone.
 fn closure(
     context: &Context,
     host: &Host,
     paced: bool,
     seconds: u64,
-    killing: bool,
+    other: Other,
 ) -> Result<Window> {
     let start = common_start();
     // Longer than the window can last; it is told to end by killing it.
@@ -210,26 +231,25 @@ fn closure(
         command.arg(kernel(STEADY_US)).arg(limit_s.to_string()).arg("--start").arg(&start);
         host.start("steady", 1, command)?
     } else {
-        start_stamps(context, host, "steady", (limit_s, &start), (300, 1500))?
+        let [shortest_us, longest_us] = STEADY_STAMPS_US;
+        start_stamps(context, host, "steady", (limit_s, &start), (shortest_us, longest_us))?
     };
     let works = |stats: &Stats| used_ns(stats, "steady") > 200_000_000;
     let alone =
         |stats: &Stats| stats.vgpus.iter().all(|vgpu| vgpu.name == "steady" || vgpu.sessions == 0);
     let (before, began) = settled(host, works)?;
-    let mut kills = 0_u32;
+    let mut others = 0_u32;
     while began.elapsed() < Duration::from_secs(seconds) {
-        if !killing {
-            std::thread::sleep(Duration::from_millis(100));
-            continue;
+        let life = Duration::from_millis(LIVES_MS[others as usize % LIVES_MS.len()]);
+        match other {
+            Other::Nobody => {
+                std::thread::sleep(life);
+                continue;
+            }
+            Other::Ends => end(context, host, life)?,
+            Other::Killed => kill(context, host, paced, life)?,
         }
-        let mut victim = start_killed(context, host, paced)?;
-        let lives_ms = LIVES_MS[kills as usize % LIVES_MS.len()];
-        std::thread::sleep(Duration::from_millis(lives_ms));
-        if victim.has_ended()? {
-            bail!("the tenant that is to be killed ended by itself");
-        }
-        victim.kill()?;
-        kills += 1;
+        others += 1;
     }
     let (after, ended) = settled(host, alone)?;
     steady.kill()?;
@@ -240,8 +260,25 @@ fn closure(
         passed_s: (ended - began).as_secs_f64(),
         charged_s: seconds_of(all(&after) - all(&before)),
         of_steady_s: seconds_of(used_ns(&after, "steady") - used_ns(&before, "steady")),
-        kills: f64::from(kills),
+        others: f64::from(others),
     })
+}
+
+/// A process of a tenant that does what the one that stays does, for a while.
+fn end(context: &Context, host: &Host, life: Duration) -> Result<()> {
+    let mut command = context.program("stamps");
+    command.arg(life.as_secs_f64().to_string()).arg("0");
+    command.args(STEADY_STAMPS_US.map(|us| us.to_string()));
+    host.start("ended", 1, command)?.finish().map(drop)
+}
+
+fn kill(context: &Context, host: &Host, paced: bool, life: Duration) -> Result<()> {
+    let mut victim = start_killed(context, host, paced)?;
+    std::thread::sleep(life);
+    if victim.has_ended()? {
+        bail!("the tenant that is to be killed ended by itself");
+    }
+    victim.kill()
 }
 
 /// A process of the tenant that dies with its kernels in flight.
@@ -278,7 +315,7 @@ mod tests {
 
     #[test]
     fn work_that_nobody_paid_opens_the_closure() {
-        let window = Window { passed_s: 10.0, charged_s: 9.0, of_steady_s: 6.0, kills: 3.0 };
+        let window = Window { passed_s: 10.0, charged_s: 9.0, of_steady_s: 6.0, others: 3.0 };
         assert!((window.error() - 0.1).abs() < 1e-9);
         assert!((window.error_of_steady() - 0.4).abs() < 1e-9);
     }

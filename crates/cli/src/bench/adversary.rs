@@ -194,6 +194,7 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
 struct Summary {
     losses: Vec<f64>,
     time_losses: Vec<f64>,
+    switches_us: Vec<f64>,
     utilizations: Vec<f64>,
     stalls_beyond_ms: Vec<f64>,
     controls: Vec<f64>,
@@ -215,6 +216,7 @@ impl Summary {
             document.row(json!({ "attack": name, "losses": losses }));
             let of_time = median(&rounds.each(|fair, robbed| robbed.time_loss(fair)));
             self.time_losses.push(of_time);
+            self.switches_us.push(rounds.medians(|seen| seen.switch_us).fair);
             document.figure(format!("time_loss_{name}"), of_time);
         }
         let stall_ms = rounds.most(|seen| seen.stall_ms);
@@ -241,6 +243,8 @@ impl Summary {
         document.figure("victim_loss_median", median(&self.losses));
         if !self.time_losses.is_empty() {
             document.figure("victim_time_loss_max", most(&self.time_losses));
+            // What the simulator takes for a switch of the real device.
+            document.baseline("switch_us", median(&self.switches_us));
         }
         document.figure("utilization_min", least(&self.utilizations));
         document.figure("stall_beyond_ms_max", most(&self.stalls_beyond_ms));
@@ -294,6 +298,8 @@ struct Outcome {
     unpaid: f64,
     /// Device time that was charged to the victim per wall time.
     charged: f64,
+    /// Wall time that was charged to nobody, by turns, in µs.
+    switch_us: f64,
 }
 
 impl Outcome {
@@ -494,6 +500,8 @@ fn outcome(victim: &Victim, window: Duration, before: &Stats, after: &Stats) -> 
     let wall_ns = after.now_ns.saturating_sub(before.now_ns).max(1) as f64;
     let busy_ns = after.closure.busy_ns.saturating_sub(before.closure.busy_ns) as f64;
     let charged_ns = after.closure.charged_ns.saturating_sub(before.closure.charged_ns) as f64;
+    let turns = |stats: &Stats| stats.vgpus.iter().map(|vgpu| vgpu.turns).sum::<u64>();
+    let turns = turns(after).saturating_sub(turns(before)).max(1) as f64;
     let of_victim = |stats: &Stats| {
         let victim = stats.vgpus.iter().find(|vgpu| vgpu.name == VICTIM);
         victim.map_or(0, |victim| victim.used_ns)
@@ -506,5 +514,6 @@ fn outcome(victim: &Victim, window: Duration, before: &Stats, after: &Stats) -> 
         utilization: busy_ns / wall_ns,
         unpaid: 1.0 - charged_ns / wall_ns,
         charged: of_victim_ns / wall_ns,
+        switch_us: (wall_ns - charged_ns) / turns / 1e3,
     }
 }

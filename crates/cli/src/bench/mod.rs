@@ -109,7 +109,12 @@ impl Context {
 /// `weft bench`
 pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
     let context = Context {
-        programs: programs::example_dir(options.programs.as_deref())?,
+        programs: if matches!(options.name, Name::Decision) {
+            // It runs none.
+            PathBuf::new()
+        } else {
+            programs::example_dir(options.programs.as_deref())?
+        },
         quick: options.quick,
         vgpus: options.vgpus,
         only: options.only.clone(),
