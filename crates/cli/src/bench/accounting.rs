@@ -4,9 +4,9 @@
 //! beginning and end into memory, and the program sums (`stamps.c`): that is the truth a charge is
 //! held against. *Closure*: the device has always work, so all charges together must be the time
 //! that passed on this program's clock, although one tenant is killed again and again while its
-//! kernels execute. Programs that begin take processors from kernels, which are not charged for that:
-//! how much, tenants tell that begin and end as often and are not killed. Controls are books that
-//! look plausible and are wrong.
+//! kernels execute. Programs that begin take processors from kernels, which are not charged for
+//! that: how much, tenants tell that begin and end as often and are not killed. Controls are books
+//! that look plausible and are wrong.
 
 use std::time::{Duration, Instant};
 
@@ -26,8 +26,8 @@ const KILLED_US: u64 = 300_000;
 /// How long after its start each process of it lives, in turn, in ms: it dies at any point of its
 /// kernels.
 const LIVES_MS: [u64; 5] = [410, 640, 530, 880, 470];
-/// Kernels of the tenant that stays, on the paced device, and on the real clock the shortest and the
-/// longest.
+/// Kernels of the tenant that stays, on the paced device, and on the real clock the shortest and
+/// the longest.
 const STEADY_US: u64 = 391;
 const STEADY_STAMPS_US: [u64; 2] = [300, 1500];
 /// Time in which a window's edges must be quiet: only the tenant that stays is there.

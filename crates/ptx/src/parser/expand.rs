@@ -158,8 +158,8 @@ impl<'a> Parser<'a> {
         Ok(dst)
     }
 
-    /// `mov.v2`, `mov.v4` and `mov.v8`: `d, a` where each is a vector register or a list. All elements are
-    /// read before one is written.
+    /// `mov.v2`, `mov.v4` and `mov.v8`: `d, a` where each is a vector register or a list. All
+    /// elements are read before one is written.
     pub(super) fn mov_vector(&mut self, ty: ScalarType, lanes: usize) -> Parsed<Op> {
         let dst = self.dst_vector(ty.width(), Fit::Exact)?;
         self.comma()?;
