@@ -72,9 +72,10 @@ fn in_goes<D: Device>(device: &mut D, bytes: u64, op: impl Fn(u64) -> Op) {
     loop {
         match run_for(device, op(at), Some(1)).outcome {
             Outcome::Done => {
-                // Where times are a model's, so are the places where operations stop.
+                // Where times are a model's, so are the places where operations stop, and a device
+                // with a queue of its own is not asked between them.
                 let is_modelled = device.estimate_ns(&op(0)).is_some();
-                let stops = device.info().capabilities.slice_blocks && !is_modelled;
+                let stops = !device.info().capabilities.runs_ahead && !is_modelled;
                 assert!(at > 0 || !stops, "{bytes} bytes at once");
                 return;
             }

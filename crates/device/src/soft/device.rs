@@ -15,7 +15,7 @@ use super::memory::{Copied, Copying, Filling, FrameStore, Memory, MemoryConfig, 
 use super::model::PacedModel;
 use super::module::{self, Loaded};
 use super::pieces::{Until, in_pieces, plain_fault};
-use super::timing::{Launches, Paced};
+use super::timing::{Launches, Paced, Spells};
 use crate::clock;
 use crate::page::{DevicePage, Kept};
 use crate::{
@@ -116,16 +116,7 @@ struct Current {
     /// Of a copy or a fill: bytes moved so far.
     moved: u64,
     paced: Option<Paced>,
-    /// Time this thread spent executing it so far, in ns: what a paced operation's model must
-    /// cover.
-    executed_ns: u64,
-    /// How much of that time, where it is measured, the processor was somebody else's, in ns: the
-    /// device did not execute meanwhile, so nobody is charged for it.
-    lost_ns: u64,
-    /// How long it slept by itself, in ns.
-    asleep_ns: u64,
-    /// Since when it sleeps (device clock, ns).
-    asleep_since_ns: Option<u64>,
+    spells: Spells,
 }
 
 /// What is known of an operation at its end.
@@ -134,39 +125,22 @@ struct Ended {
     op: OpId,
     began_ns: u64,
     paced: Option<Paced>,
-    executed_ns: u64,
-    lost_ns: u64,
+    spells: Spells,
 }
 
 impl Ended {
     /// Of an operation that never executed.
     fn unexecuted(op: OpId, paced: Option<Paced>) -> Self {
-        Self { op, began_ns: clock::now_ns(), paced, executed_ns: 0, lost_ns: 0 }
+        let spells = Spells::new(paced.is_some());
+        Self { op, began_ns: clock::now_ns(), paced, spells }
     }
 }
 
 impl Current {
     const fn ended(&self) -> Ended {
-        let Self { id: op, start_ns: began_ns, paced, executed_ns, lost_ns, .. } = *self;
-        Ended { op, began_ns, paced, executed_ns, lost_ns }
+        let Self { id: op, start_ns: began_ns, paced, spells, .. } = *self;
+        Ended { op, began_ns, paced, spells }
     }
-
-    /// It executed since `since`.
-    fn count(&mut self, since: Executing) {
-        let took_ns = clock::now_ns().saturating_sub(since.wall_ns);
-        self.executed_ns += took_ns;
-        if let Some(before_ns) = since.cpu_ns {
-            let had_ns = clock::thread_cpu_ns().saturating_sub(before_ns);
-            self.lost_ns += took_ns.saturating_sub(had_ns);
-        }
-    }
-}
-
-/// When a spell of execution began: by the clock, and on the real clock by the thread's time.
-#[derive(Debug, Clone, Copy)]
-struct Executing {
-    wall_ns: u64,
-    cpu_ns: Option<u64>,
 }
 
 #[derive(Debug)]
@@ -349,10 +323,7 @@ impl SoftDevice {
             stop_at,
             moved: 0,
             paced,
-            executed_ns: 0,
-            lost_ns: 0,
-            asleep_ns: 0,
-            asleep_since_ns: None,
+            spells: Spells::new(paced.is_some()),
         });
         None
     }
@@ -431,14 +402,7 @@ impl SoftDevice {
     fn work(&mut self, deadline: u64) -> Driven {
         let Some(mut current) = self.current.take() else { return Driven::Idle };
         self.cx.tlb.keep(self.cx.mem.stamp());
-        // Reading this clock takes a system call, which operations of one spell do not pay on the
-        // real clock.
-        let measured = current.executed_ns > 0 || current.paced.is_some();
-        let cpu_ns = measured.then(clock::thread_cpu_ns);
-        let since = Executing { wall_ns: clock::now_ns(), cpu_ns };
-        if let Some(since_ns) = current.asleep_since_ns.take() {
-            current.asleep_ns += since.wall_ns.saturating_sub(since_ns);
-        }
+        let since = current.spells.begin();
         let until = Until { deadline, stop_at: current.stop_at };
         let ended = match &mut current.work {
             Work::Kernel(execution) => {
@@ -453,8 +417,8 @@ impl SoftDevice {
                     Progress::Fault(fault) => Some(Outcome::Fault(fault)),
                     Progress::Running => None,
                     Progress::Asleep(until) => {
-                        current.count(since);
-                        current.asleep_since_ns = Some(clock::now_ns());
+                        current.spells.end(since);
+                        current.spells.sleep();
                         self.current = Some(current);
                         return Driven::WaitUntil(until);
                     }
@@ -470,7 +434,7 @@ impl SoftDevice {
             }
         };
         self.wait_for_slots();
-        current.count(since);
+        current.spells.end(since);
         match ended {
             Some(outcome) => {
                 self.finish(current.ended(), outcome);
@@ -492,7 +456,8 @@ impl SoftDevice {
     /// Ends an operation that began at `began_ns` on the real clock, or has a place on the
     /// timeline.
     fn finish(&mut self, ended: Ended, outcome: Outcome) {
-        let Ended { op, began_ns, paced, executed_ns, lost_ns } = ended;
+        let Ended { op, began_ns, paced, spells } = ended;
+        let (executed_ns, lost_ns) = (spells.executed_ns(), spells.lost_ns());
         let now = clock::now_ns();
         let (start_ns, end_ns) = match paced {
             Some(paced) => (paced.start_ns, paced.end_ns),
@@ -658,10 +623,7 @@ impl Device for SoftDevice {
     }
 
     fn occupied_ns(&self) -> Option<u64> {
-        let own_ns = |current: &Current| {
-            current.executed_ns.saturating_sub(current.lost_ns) + current.asleep_ns
-        };
-        self.current.as_ref().map(own_ns)
+        self.current.as_ref().map(|current| current.spells.occupied_ns())
     }
 
     fn take_output(&mut self) -> Vec<u8> {

@@ -1,5 +1,6 @@
 //! When operations begin and end: on the timeline of a paced device, and on the real clock.
 
+use crate::clock;
 use crate::page::Kept;
 
 /// An operation's place on the timeline of a paced device.
@@ -27,6 +28,112 @@ impl Paced {
         } else {
             Kept::Late
         }
+    }
+}
+
+/// The spells in which a thread executed an operation, and what the operation had of them.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Spells {
+    is_paced: bool,
+    executed_ns: u64,
+    lost_ns: u64,
+    asleep_ns: u64,
+    asleep_since_ns: Option<u64>,
+    /// When the first began.
+    first_ns: Option<u64>,
+    watched: Option<Watched>,
+}
+
+/// The clock and the thread's time when they were read first on the real clock, and for how long
+/// the operation had slept then. From there to its end: a thread loses its processor most often in
+/// the system call that reads its time, so what is lost shows in no spell alone.
+#[derive(Debug, Clone, Copy)]
+struct Watched {
+    wall_ns: u64,
+    cpu_ns: u64,
+    asleep_ns: u64,
+}
+
+/// When a spell began: by the clock, and on a paced one by the thread's time.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Executing {
+    wall_ns: u64,
+    cpu_ns: Option<u64>,
+}
+
+impl Spells {
+    /// None, of an operation of a paced device or on the real clock.
+    pub(super) const fn new(is_paced: bool) -> Self {
+        Self {
+            is_paced,
+            executed_ns: 0,
+            lost_ns: 0,
+            asleep_ns: 0,
+            asleep_since_ns: None,
+            first_ns: None,
+            watched: None,
+        }
+    }
+
+    /// Time that the operation executed so far, sleep apart, in ns: what a paced operation's model
+    /// must cover.
+    pub(super) const fn executed_ns(&self) -> u64 {
+        self.executed_ns
+    }
+
+    /// How much of that, where it is measured, the processor was somebody else's, in ns: the device
+    /// did not execute meanwhile, so nobody is charged for it.
+    pub(super) const fn lost_ns(&self) -> u64 {
+        self.lost_ns
+    }
+
+    /// For how long it occupied the device by its own doing, in ns.
+    pub(super) const fn occupied_ns(&self) -> u64 {
+        self.executed_ns.saturating_sub(self.lost_ns) + self.asleep_ns
+    }
+
+    /// One begins.
+    pub(super) fn begin(&mut self) -> Executing {
+        if let Some(since_ns) = self.asleep_since_ns.take() {
+            self.asleep_ns += clock::now_ns().saturating_sub(since_ns);
+        }
+        if self.is_paced {
+            let cpu_ns = Some(clock::thread_cpu_ns());
+            return Executing { wall_ns: clock::now_ns(), cpu_ns };
+        }
+        let wall_ns = clock::now_ns();
+        self.first_ns.get_or_insert(wall_ns);
+        // Reading this clock takes a system call, which operations of one spell do not pay.
+        if self.executed_ns > 0 && self.watched.is_none() {
+            let (cpu_ns, asleep_ns) = (clock::thread_cpu_ns(), self.asleep_ns);
+            self.watched = Some(Watched { wall_ns, cpu_ns, asleep_ns });
+        }
+        Executing { wall_ns, cpu_ns: None }
+    }
+
+    /// It ends.
+    pub(super) fn end(&mut self, since: Executing) {
+        if let Some(before_ns) = since.cpu_ns {
+            let took_ns = clock::now_ns().saturating_sub(since.wall_ns);
+            let had_ns = clock::thread_cpu_ns().saturating_sub(before_ns);
+            self.executed_ns += took_ns;
+            self.lost_ns += took_ns.saturating_sub(had_ns);
+            return;
+        }
+        let cpu_ns = self.watched.map(|_| clock::thread_cpu_ns());
+        let now_ns = clock::now_ns();
+        let first_ns = self.first_ns.unwrap_or(since.wall_ns);
+        self.executed_ns = now_ns.saturating_sub(first_ns).saturating_sub(self.asleep_ns);
+        if let (Some(watched), Some(cpu_ns)) = (self.watched, cpu_ns) {
+            let slept_ns = self.asleep_ns - watched.asleep_ns;
+            let passed_ns = now_ns.saturating_sub(watched.wall_ns).saturating_sub(slept_ns);
+            self.lost_ns = passed_ns.saturating_sub(cpu_ns.saturating_sub(watched.cpu_ns));
+        }
+    }
+
+    /// The operation sleeps until the next one.
+    pub(super) fn sleep(&mut self) {
+        self.asleep_since_ns = Some(clock::now_ns());
     }
 }
 
@@ -66,6 +173,30 @@ impl Launches {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// What others had of the processor is between two spells as well as within one, and sleep is
+    /// neither.
+    #[test]
+    fn what_passes_between_spells_is_lost() {
+        let mut spells = Spells::new(false);
+        let spell = spells.begin();
+        while clock::now_ns() <= spell.wall_ns {}
+        spells.end(spell);
+        assert_eq!(spells.lost_ns(), 0, "nobody looks in a first spell");
+        let spell = spells.begin();
+        spells.end(spell);
+        std::thread::sleep(std::time::Duration::from_millis(20));
+        let spell = spells.begin();
+        spells.end(spell);
+        let lost_ns = spells.lost_ns();
+        assert!((20_000_000..=spells.executed_ns()).contains(&lost_ns), "{spells:?}");
+        spells.sleep();
+        std::thread::sleep(std::time::Duration::from_millis(40));
+        let spell = spells.begin();
+        spells.end(spell);
+        assert!(spells.occupied_ns() >= 40_000_000, "{spells:?}");
+        assert!(spells.asleep_ns >= 40_000_000, "{spells:?}");
+    }
 
     #[test]
     fn what_was_not_ready_begins_when_it_executes() {

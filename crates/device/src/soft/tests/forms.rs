@@ -63,10 +63,10 @@ fn vectors_are_moved_whole_and_by_element() {
 fn vectors_are_parameters_and_results_of_functions() {
     let globals = ".func (.reg .v2 .u32 swapped) swap(.reg .v2 .u32 pair, .reg .u32 by) {\n\
         add.u32 pair.x, pair.x, by; mov.v2.u32 swapped, {pair.y, pair.x}; ret; }";
-    let text = ".reg .v2 .u32 v; .reg .b16 %h<8>; mov.v2.u32 v, {1, 2}; call (v), swap, (v, 4);\n\
-        st.global.v2.u32 [%rd1], v; mov.v8.u16 {%h0, %h1, %h2, %h3, %h4, %h5, %h6, %h7},\n\
-        {0, 1, 2, 3, 4, 5, 6, 7}; mov.v8.u16 {%h7, %h6, %h5, %h4, %h3, %h2, %h1, %h0},\n\
-        {%h0, %h1, %h2, %h3, %h4, %h5, %h6, %h7}; st.global.v2.u16 [%rd1+8], {%h0, %h6};";
+    let text = ".reg .v2 .u32 v; .reg .b16 %w<8>; mov.v2.u32 v, {1, 2}; call (v), swap, (v, 4);\n\
+        st.global.v2.u32 [%rd1], v; mov.v8.u16 {%w0, %w1, %w2, %w3, %w4, %w5, %w6, %w7},\n\
+        {0, 1, 2, 3, 4, 5, 6, 7}; mov.v8.u16 {%w7, %w6, %w5, %w4, %w3, %w2, %w1, %w0},\n\
+        {%w0, %w1, %w2, %w3, %w4, %w5, %w6, %w7}; st.global.v2.u16 [%rd1+8], {%w0, %w6};";
     assert_eq!(body(globals, text, 3), [2, 5, 0x1_0007]);
 }
 
