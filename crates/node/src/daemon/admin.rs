@@ -432,6 +432,25 @@ impl Daemon {
     }
 
     fn remove_vgpu(&self, name: &str, force: bool, caller: Caller) -> anyhow::Result<()> {
+        let mut is_closed = false;
+        let removed = self.end_and_remove(name, force, caller, &mut is_closed);
+        if is_closed {
+            self.tables().give_removal_up(name);
+        }
+        removed?;
+        self.keep()
+    }
+
+    /// Removes a vGPU when it has no session. From when its sessions are ended `is_closed` and it
+    /// gets no other, or a short program might come and go on what is as good as gone; until it is
+    /// removed, or its removal is given up.
+    fn end_and_remove(
+        &self,
+        name: &str,
+        force: bool,
+        caller: Caller,
+        is_closed: &mut bool,
+    ) -> anyhow::Result<()> {
         let mut asked = None;
         let deadline = Instant::now() + REMOVE_LIMIT;
         let mut tables = self.tables();
@@ -441,7 +460,10 @@ impl Daemon {
         loop {
             let vgpu = match tables.registry.find(name) {
                 // Somebody else removed it while its sessions ended.
-                Err(_) if asked.is_some() => break,
+                Err(_) if asked.is_some() => {
+                    *is_closed = false;
+                    return Ok(());
+                }
                 found => found?,
             };
             roles::permit_removal(caller, vgpu)?;
@@ -454,13 +476,16 @@ impl Daemon {
             );
             let Some(first) = tables.sessions.values().find(|entry| entry.vgpu == key) else {
                 let vgpu = tables.registry.remove(name)?;
+                // The name is free.
+                tables.removals.remove(name);
+                *is_closed = false;
                 if let Some(device) = self.devices.named(&vgpu.device) {
                     tables.frames(device.key).remove_vgpu(key);
                 }
                 self.tenancy.forget(key);
                 // While the tables are locked: the key may be another vGPU's right after.
                 self.driver.send(Order::Forget { vgpu: key });
-                break;
+                return Ok(());
             };
             anyhow::ensure!(
                 force,
@@ -468,6 +493,9 @@ impl Daemon {
                 first.program,
                 first.pid
             );
+            if !std::mem::replace(is_closed, true) {
+                tables.begin_removal(name);
+            }
             self.end_those(&mut tables, Loss::VgpuRemoved, |entry| entry.vgpu == key);
             anyhow::ensure!(
                 Instant::now() < deadline,
@@ -475,8 +503,6 @@ impl Daemon {
             );
             tables = self.await_end(tables);
         }
-        drop(tables);
-        self.keep()
     }
 
     fn remove(self: &Arc<Self>, name: &str, force: bool, caller: Caller) -> anyhow::Result<()> {

@@ -164,6 +164,9 @@ pub(crate) struct Tables {
     pub(crate) adopted: u64,
     /// vGPUs on their way to another device, by key.
     moves: BTreeMap<u32, Move>,
+    /// Names of vGPUs whose sessions are ended because they are being removed, and how many ask for
+    /// that.
+    removals: BTreeMap<String, usize>,
 }
 
 /// Runs the daemon until it is told to stop.
@@ -314,7 +317,8 @@ impl Setup {
         let host = HostLedger::new(config.limits.host_memory_bytes());
         let (sessions, moves) = (BTreeMap::new(), BTreeMap::new());
         let tasks = tasks::Tasks::open(&config, &devices, &tenancy, &mut registry)?;
-        let tables = Tables { registry, frames, host, sessions, adopted: 0, moves };
+        let removals = BTreeMap::new();
+        let tables = Tables { registry, frames, host, sessions, adopted: 0, moves, removals };
         let daemon = Arc::new(Daemon {
             remote: Remote::open(&config)?,
             regions: Regions::default(),
@@ -456,6 +460,24 @@ fn scheduling_core(
 }
 
 impl Tables {
+    /// Whether a vGPU is being removed: it gets no session any more.
+    pub(crate) fn is_being_removed(&self, name: &str) -> bool {
+        self.removals.contains_key(name)
+    }
+
+    /// Somebody ends the vGPU's sessions to remove it.
+    fn begin_removal(&mut self, name: &str) {
+        *self.removals.entry(name.to_owned()).or_default() += 1;
+    }
+
+    /// One who did so no longer does.
+    fn give_removal_up(&mut self, name: &str) {
+        if let Some(others) = self.removals.get_mut(name) {
+            *others = others.saturating_sub(1);
+            self.removals.retain(|_, others| *others > 0);
+        }
+    }
+
     /// Which programs these sessions are of; of many a few.
     pub(crate) fn in_words<'a>(&self, sessions: impl Iterator<Item = &'a Entry>) -> String {
         let one = |entry: &Entry| {

@@ -77,6 +77,8 @@ fn who_removes_a_vgpu_ends_no_session_of_the_one_that_has_its_key_next() {
     let removing = Arc::clone(daemon);
     let removal = thread::spawn(move || removing.remove_vgpu("x", true, user(ALICE)));
     assert!(Process::open(first.id()).unwrap().wait_exit(PATIENCE));
+    let refused = node.reservation(ALICE, "x").unwrap_err();
+    assert!(refused.message.contains("`x` is being removed"), "{}", refused.message);
     // Its session ends, another request removes it, and Bob's vGPU gets the key: in one step for
     // the one that still waits.
     let mut tables = daemon.tables();

@@ -52,7 +52,11 @@ pub(super) fn granted(
     };
     let body = daemon.remote.grants.redeem(grant, *endpoint, grants::now_s());
     let body = body.map_err(|error| refused(&error))?;
-    let now_of = daemon.tables().registry.find(&body.vgpu).map(|vgpu| vgpu.owner).ok();
+    let tables = daemon.tables();
+    let is_there = !tables.is_being_removed(&body.vgpu);
+    let found = tables.registry.find(&body.vgpu).ok().filter(|_| is_there);
+    let now_of = found.map(|vgpu| vgpu.owner);
+    drop(tables);
     if now_of != Some(body.owner) {
         let message = format!(
             "vGPU `{}` was removed since the grant was made, or is another user's: get a new \

@@ -56,6 +56,10 @@ impl Daemon {
     ) -> Result<Reservation, Refusal> {
         let mut tables = self.tables();
         let name = name_asked(hello, tenant.uid);
+        if tables.is_being_removed(&name) {
+            let message = format!("vGPU `{name}` is being removed, and its programs are ended");
+            return Err(Refusal { code: RefusalCode::Permission, message });
+        }
         let payer = self.payer_of(&tables, &name, tenant);
         self.check_room(&mut tables, tenant.uid, payer)?;
         let (vgpu, is_new) = self.find_or_create(&mut tables, name, hello, tenant, payer)?;
