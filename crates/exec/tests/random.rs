@@ -136,12 +136,12 @@ struct Tenant {
 
 impl Tenant {
     fn new() -> Self {
-        // All that is freed is long to release.
+        // Some of what is freed is long to release.
         let limits = Limits {
             stream_depth: 24,
             depth: 64,
             in_flight: 8,
-            long_release_bytes: Some(64),
+            long_release_bytes: Some(128),
             ..Limits::default()
         };
         let mut bench = Bench::with(limits);
@@ -240,7 +240,7 @@ impl Tenant {
             Kind::Graph => {
                 self.offer(&Command::GraphLaunch { graph: GRAPH, stream }, counted, &[]);
             }
-            Kind::Alloc => self.alloc(),
+            Kind::Alloc => self.alloc(64 << (b % 2)),
             Kind::Free | Kind::FreeAsync => {
                 let address = self.addresses.pop().unwrap_or(1);
                 if matches!(kind, Kind::Free) {
@@ -311,8 +311,8 @@ impl Tenant {
         self.offer(&command, Some(stream), &[word]);
     }
 
-    fn alloc(&mut self) {
-        if self.offer(&Command::MemAlloc { context: CONTEXT, bytes: 64 }, None, &[])
+    fn alloc(&mut self, bytes: u64) {
+        if self.offer(&Command::MemAlloc { context: CONTEXT, bytes }, None, &[])
             && let Some((_, body)) = self.bench.out.replies.get(&self.next)
             && let Ok(address) = weft_wire::codec::decode_all::<u64>(body)
         {
