@@ -111,34 +111,40 @@ impl Drop for Hogs {
     }
 }
 
-/// Launches of a tenant beside so many spinning processes in a fixed time, and what each was
-/// charged in ns.
-fn launches_and_their_charge(hogs: usize) -> (f64, f64) {
+/// What a tenant does in a fixed time beside so many spinning processes, as it counts that, and
+/// what each of it was charged in ns.
+fn done_and_its_charge(program_of: &[&str], counts: &str, hogs: usize) -> (f64, f64) {
     let node = Node::start(&[]);
-    let honest = ["honest", "2", "--start", "-", "--ahead", "2", "--steps", "200000"];
+    let arguments = [program_of, ["--start", "-"].as_slice()].concat();
     let mut tenant =
-        Conversation::start(node.run(&["--name", "one"], &program("adversary"), &honest));
+        Conversation::start(node.run(&["--name", "one"], &program("adversary"), &arguments));
     assert_eq!(tenant.line(), "ready");
-    let hogs = Hogs::beside_workers(&node, hogs);
     tenant.say("begin");
+    eventually("its worker", || !node.workers().is_empty());
+    let hogs = Hogs::beside_workers(&node, hogs);
     let report: serde_json::Value = serde_json::from_str(&tenant.line()).unwrap();
     assert!(tenant.wait().success(), "{report}");
     drop(hogs);
     node.wait_until_empty();
     let charged_ns = node.admin().list().unwrap()[0].used_ns;
-    let launches = report["launches"].as_f64().unwrap();
-    (launches, charged_ns as f64 / launches)
+    let done = report[counts].as_f64().unwrap();
+    (done, charged_ns as f64 / done)
 }
 
-/// Kernels pay for the processor that they had, not for the time in which others had it.
+/// Kernels pay for the processor that they had, not for the time in which others had it; so do
+/// launches, which are all that empty kernels are.
 #[test]
 fn who_takes_the_processor_raises_nobodys_bill() {
-    let (alone, charge) = launches_and_their_charge(0);
-    let (beside, charge_beside) = launches_and_their_charge(3);
-    eprintln!("{alone} launches at {charge} ns, {beside} at {charge_beside} ns beside others");
-    // By the clock each would cost as many times more as there are fewer of them.
-    assert!(beside < 0.5 * alone, "others took no processor: {beside} launches, {alone} alone");
-    assert!(charge_beside < 1.3 * charge, "{charge_beside} ns for a launch, {charge} ns alone");
+    let honest = ["honest", "2", "--ahead", "2", "--steps", "200000"];
+    let graph = ["graph", "2", "--sessions", "1", "--kernel", "nothing", "--kernels", "4000"];
+    for (what, counts) in [(honest.as_slice(), "launches"), (&graph, "rounds")] {
+        let (alone, charge) = done_and_its_charge(what, counts, 0);
+        let (beside, charge_beside) = done_and_its_charge(what, counts, 3);
+        eprintln!("{alone} {counts} at {charge} ns, {beside} at {charge_beside} ns beside others");
+        // By the clock each would cost as many times more as there are fewer of them.
+        assert!(beside < 0.6 * alone, "others took no processor: {beside} {counts} of {alone}");
+        assert!(charge_beside < 1.3 * charge, "{charge_beside} ns for one, {charge} ns alone");
+    }
 }
 
 /// A limit counts what the block had, not what other load had of its processor.

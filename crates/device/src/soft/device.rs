@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::time::Duration;
 
 use weft_ring::Cell;
 
@@ -348,7 +347,7 @@ impl SoftDevice {
     fn wait_for_slots(&mut self) {
         match (self.cx.mem.take_owed_ns(), &self.clock) {
             (0, _) => {}
-            (owed_ns, Clock::Real) => std::thread::sleep(Duration::from_nanos(owed_ns)),
+            (owed_ns, Clock::Real) => self.launches.processor.sleep(owed_ns),
             (owed_ns, Clock::Paced(_)) => {
                 self.reserve(clock::now_ns(), owed_ns);
             }
@@ -402,7 +401,7 @@ impl SoftDevice {
     fn work(&mut self, deadline: u64) -> Driven {
         let Some(mut current) = self.current.take() else { return Driven::Idle };
         self.cx.tlb.keep(self.cx.mem.stamp());
-        let since = current.spells.begin();
+        let since = current.spells.begin(&mut self.launches.processor);
         let until = Until { deadline, stop_at: current.stop_at };
         let ended = match &mut current.work {
             Work::Kernel(execution) => {
@@ -417,8 +416,8 @@ impl SoftDevice {
                     Progress::Fault(fault) => Some(Outcome::Fault(fault)),
                     Progress::Running => None,
                     Progress::Asleep(until) => {
-                        current.spells.end(since);
-                        current.spells.sleep();
+                        current.spells.end(since, &mut self.launches.processor);
+                        current.spells.sleep(&mut self.launches.processor);
                         self.current = Some(current);
                         return Driven::WaitUntil(until);
                     }
@@ -434,7 +433,7 @@ impl SoftDevice {
             }
         };
         self.wait_for_slots();
-        current.spells.end(since);
+        current.spells.end(since, &mut self.launches.processor);
         match ended {
             Some(outcome) => {
                 self.finish(current.ended(), outcome);

@@ -562,9 +562,11 @@ impl<D: Device> EventLoop<D> {
                 self.pieces.learn(self.piece_start_ns.saturating_add(late_ns));
             }
             self.set_front(finished.end_ns);
-            if self.flights.is_empty() && self.session.has_ready_work() {
-                // The device is kept for it: what its launch takes is not everybody's.
-                self.session.device_mut().launches_since(Some(finished.end_ns));
+            if self.flights.is_empty() {
+                // The device is kept for what is ready: what its launch takes is not everybody's.
+                let is_kept = self.session.has_ready_work();
+                let since_ns = is_kept.then_some(finished.end_ns);
+                self.session.device_mut().launches_since(since_ns);
             }
         }
     }
