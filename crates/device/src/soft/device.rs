@@ -294,7 +294,10 @@ impl SoftDevice {
             return Some(waits);
         }
         let pending = self.pending.pop_front()?;
-        let start_ns = self.launches.begin(clock::now_ns());
+        let mut start_ns = clock::now_ns();
+        if pending.paced.is_none() {
+            start_ns = self.launches.begin(start_ns);
+        }
         // Where times are the model's, so are the places where operations stop.
         let max_ns = pending.max_ns.filter(|_| pending.paced.is_none());
         let stop_at = max_ns.map(|ns| start_ns.saturating_add(ns));

@@ -11,6 +11,13 @@ const LAUNCH_UNSEEN_NS: u64 = 20_000;
 /// And a spell of execution.
 const SPELL_UNSEEN_NS: u64 = 100_000;
 
+/// And a rest between two operations, in which a thread polls. A longer one may have been slept.
+const REST_UNSEEN_NS: u64 = 50_000;
+
+/// A look is counted from for so long at most. What interrupts a processor for less than a rest or
+/// a spell that nobody looks at adds up meanwhile.
+const LOOK_LASTS_NS: u64 = 100_000_000;
+
 /// An operation's place on the timeline of a paced device.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Paced {
@@ -48,20 +55,30 @@ impl Paced {
 pub(super) struct Processor {
     /// The clock and the thread's time when somebody looked last.
     seen: Option<(u64, u64)>,
+    /// When it had something to do last.
+    busy_ns: u64,
 }
 
 impl Processor {
-    /// The thread sleeps, or there is nothing to do for it.
+    /// The thread sleeps.
     fn forget(&mut self) {
         self.seen = None;
     }
 
-    /// From here on it has something to do.
-    fn watch(&mut self) {
-        if self.seen.is_none() {
+    /// From `now_ns` on it has something to do.
+    fn watch(&mut self, now_ns: u64) {
+        let is_fresh = |(then_ns, _): &(u64, u64)| now_ns.saturating_sub(*then_ns) < LOOK_LASTS_NS;
+        let has_rested = now_ns.saturating_sub(self.busy_ns) > REST_UNSEEN_NS;
+        if has_rested || !self.seen.as_ref().is_some_and(is_fresh) {
             let wall_ns = clock::now_ns();
             self.seen = Some((wall_ns, clock::thread_cpu_ns()));
         }
+        self.busy_ns = now_ns;
+    }
+
+    /// Until `now_ns` it had.
+    fn rest(&mut self, now_ns: u64) {
+        self.busy_ns = now_ns;
     }
 
     /// How long others had it since the last look, and the clock; both in ns.
@@ -138,7 +155,7 @@ impl Spells {
     pub(super) fn begin(&mut self, processor: &mut Processor) -> Executing {
         if let Some(since_ns) = self.asleep_since_ns.take() {
             self.asleep_ns += clock::now_ns().saturating_sub(since_ns);
-            processor.watch();
+            processor.watch(clock::now_ns());
         }
         let cpu_ns = self.is_paced.then(clock::thread_cpu_ns);
         let wall_ns = clock::now_ns();
@@ -161,6 +178,7 @@ impl Spells {
             self.lost_ns += lost_ns;
             now_ns = wall_ns;
         }
+        processor.rest(now_ns);
         let first_ns = self.first_ns.unwrap_or(since.wall_ns);
         self.executed_ns = now_ns.saturating_sub(first_ns).saturating_sub(self.asleep_ns);
     }
@@ -194,19 +212,18 @@ impl Launches {
     /// The next operation was ready at `since_ns`, which is about now.
     pub(super) fn follow(&mut self, since_ns: u64) {
         self.since_ns = (!self.are_free).then_some(since_ns);
-        self.processor.watch();
+        self.processor.watch(since_ns);
     }
 
     /// The device was not kept for the next operation.
     pub(super) fn forget(&mut self) {
         self.since_ns = None;
-        self.processor.forget();
     }
 
     /// When an operation begins whose execution begins at `now_ns`: with its launch.
     pub(super) fn begin(&mut self, now_ns: u64) -> u64 {
         let Some(since_ns) = self.since_ns.take() else {
-            self.processor.forget();
+            self.processor.watch(now_ns);
             return now_ns;
         };
         let took_ns = now_ns.saturating_sub(since_ns);
@@ -240,7 +257,7 @@ mod tests {
     #[test]
     fn what_passes_between_spells_is_lost() {
         let (mut spells, mut processor) = (Spells::new(false), Processor::default());
-        processor.watch();
+        processor.watch(clock::now_ns());
         let spell = spells.begin(&mut processor);
         work(2_000_000);
         spells.end(spell, &mut processor);
@@ -264,13 +281,13 @@ mod tests {
     #[test]
     fn what_is_slept_on_purpose_is_paid_for() {
         let mut processor = Processor::default();
-        processor.watch();
+        processor.watch(clock::now_ns());
         others_have_the_processor(20_000_000);
         processor.sleep(40_000_000);
         let (lost_ns, _) = processor.look();
         assert!(lost_ns >= 18_000_000, "what was lost before is forgotten: {lost_ns}");
         let mut processor = Processor::default();
-        processor.watch();
+        processor.watch(clock::now_ns());
         let began_ns = clock::now_ns();
         processor.sleep(40_000_000);
         let passed_ns = clock::now_ns() - began_ns;
@@ -300,6 +317,26 @@ mod tests {
         launches.make_free();
         launches.follow(6_600_000);
         assert_eq!(launches.begin(6_601_000), 6_601_000);
+    }
+
+    /// The thread's time is read by a system call, which the common path does not make.
+    #[test]
+    fn who_rests_for_moments_looks_once() {
+        let mut launches = Launches::default();
+        let began_ns = clock::now_ns();
+        launches.begin(began_ns);
+        let seen = launches.processor.seen;
+        assert!(seen.is_some());
+        for at_ns in (1..2_000).map(|round| began_ns + round * REST_UNSEEN_NS) {
+            launches.begin(at_ns);
+            launches.follow(at_ns + 1_000);
+            launches.begin(at_ns + 2_000);
+            launches.processor.rest(at_ns + 3_000);
+            assert_eq!(launches.processor.seen, seen);
+        }
+        let later_ns = launches.processor.busy_ns + REST_UNSEEN_NS + 1;
+        launches.begin(later_ns);
+        assert_ne!(launches.processor.seen, seen, "it may have slept");
     }
 
     /// A worker that walks a graph of thousands of nodes, say, between two kernels.
