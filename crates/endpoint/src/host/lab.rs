@@ -163,8 +163,11 @@ impl Lab {
             let _ = self.host.ip(&format!("link add {bridge} type bridge"));
             self.host.ip(&format!("link set {bridge} up\n link set {tap} master {bridge}"))?;
         }
+        // It says nothing by itself, as it would about an address of IPv6: what a host refuses was
+        // sent by a test.
         inside.ip(&format!(
             "link set eth0 address {mac}
+             link set eth0 addrgenmode none
              addr add {ip}/24 dev eth0
              link set eth0 up
              route add 169.254.77.0/24 dev eth0"
