@@ -24,7 +24,7 @@ const PACKAGES: [&str; 8] = [
 ];
 
 /// Programs of the virtual machine that the tests boot, beside the scripts.
-const GUEST_PROGRAMS: [&str; 11] = [
+const GUEST_PROGRAMS: [&str; 12] = [
     "vector_add",
     "matrix_mul",
     "reduction",
@@ -36,11 +36,18 @@ const GUEST_PROGRAMS: [&str; 11] = [
     "copy",
     "cosched",
     "scribble",
+    "trap",
 ];
 
 /// Scripts of the virtual machine.
-const GUEST_SCRIPTS: [&str; 5] =
-    ["guest-again.sh", "guest-examples.sh", "guest-node.sh", "guest-scribble.sh", "guest-sizes.sh"];
+const GUEST_SCRIPTS: [&str; 6] = [
+    "guest-again.sh",
+    "guest-examples.sh",
+    "guest-node.sh",
+    "guest-panic.sh",
+    "guest-scribble.sh",
+    "guest-sizes.sh",
+];
 
 /// Builds the command alone, in a profile.
 pub(crate) fn build_weft(profile: &str) -> Result<()> {

@@ -184,7 +184,7 @@ struct MachineOptions {
     arguments: Vec<String>,
     /// The program to run in the guest, with its arguments: words without spaces, given to the
     /// guest's init.
-    #[arg(last = true)]
+    #[arg(last = true, value_parser = word)]
     program: Vec<String>,
 }
 
@@ -202,6 +202,16 @@ fn ram(text: &str) -> Result<u64, String> {
     let enough = bytes(text)?;
     let rule = || format!("{text}: a guest with these programs needs {RAM_MIN_MIB}MiB at least");
     (enough >= RAM_MIN_MIB << 20).then_some(enough).ok_or_else(rule)
+}
+
+/// A word of a kernel's command line, and then of a shell's.
+fn word(text: &str) -> Result<String, String> {
+    let is_one = !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c == '"');
+    let rule = || {
+        "a guest's init gets words without spaces and quotes: put a script for it into the image"
+            .to_owned()
+    };
+    is_one.then(|| text.to_owned()).ok_or_else(rule)
 }
 
 fn vgpu(text: &str) -> Result<String, String> {
@@ -383,14 +393,21 @@ impl Drop for Qemu {
     }
 }
 
-/// Serves a machine until it ends; the status of its program, or QEMU's.
+/// Serves a machine until it ends; the status of its program.
+///
+/// # Errors
+/// If it ended before its program did: QEMU ends well when a kernel stops and starts again.
 fn attend(server: &mut Server, qemu: &mut Qemu) -> Result<i32> {
     let mut over_at = None;
     loop {
         server.step(PAUSE)?;
         if let Some(status) = qemu.0.try_wait()? {
             let of_qemu = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
-            return Ok(server.exited().or(of_qemu).unwrap_or(-1));
+            let ended = server.exited().or_else(|| of_qemu.filter(|status| *status != 0));
+            return ended.context(
+                "the machine ended before its program did: its kernel or its init stopped, of which \
+                 its console above may say more (--append \"loglevel=7\")",
+            );
         }
         if let Some(status) = server.exited() {
             let since = *over_at.get_or_insert_with(std::time::Instant::now);

@@ -97,6 +97,8 @@ pub struct Server {
     processors: Option<Processors>,
     /// It was said that it tells nothing.
     is_monitor_bad: bool,
+    /// It was said that the guest's agent speaks another protocol.
+    is_other: bool,
     control: Option<OwnedFd>,
     marks: Option<OwnedFd>,
     reader: FrameReader,
@@ -138,6 +140,7 @@ impl Server {
             monitor: None,
             processors: None,
             is_monitor_bad: false,
+            is_other: false,
             control: None,
             marks: None,
             reader: FrameReader::default(),
@@ -381,7 +384,8 @@ impl Server {
         match frame {
             GuestFrame::Begin(begin) => {
                 self.forget_machine();
-                if begin.version != PROTOCOL_VERSION {
+                if begin.version != PROTOCOL_VERSION && !std::mem::replace(&mut self.is_other, true)
+                {
                     tell(&format!(
                         "the guest's agent speaks protocol {}, this is {PROTOCOL_VERSION}: install \
                          weft-guest of the node's build in the guest",

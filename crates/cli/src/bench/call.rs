@@ -20,26 +20,27 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let window = format!("{runs} runs of 50,000 synchronous calls and 64,000 launches; medians");
     let mut document = Document::new("call", "real", &window);
     let direct = Host::direct(false)?;
-    let (mut remoted, mut native) = (Vec::new(), Vec::new());
+    let (mut remoted, mut native, mut traps) = (Vec::new(), Vec::new(), Vec::new());
     Host::on_node(context, false, &[], |host| {
         for _ in 0..runs {
             remoted.push(context.single(host, "call")?);
             native.push(context.single(&direct, "call")?);
+            traps.push(context.trapping(&direct, &via::TRAPS)?);
         }
         Ok(())
     })?;
+    let pick = |values: &[serde_json::Value], name: &str| {
+        let number =
+            |value: &serde_json::Value| value[name].as_f64().context("a figure is missing");
+        values.iter().map(number).collect::<Result<Vec<_>>>()
+    };
     for name in names {
-        let pick = |values: &[serde_json::Value]| {
-            values
-                .iter()
-                .map(|value| value[name].as_f64().context("a figure is missing"))
-                .collect::<Result<Vec<_>>>()
-        };
-        let values = pick(&remoted)?;
+        let values = pick(&remoted, name)?;
         document.figure(name, median(&values));
         document.figure(format!("{name}_min"), values.iter().copied().fold(f64::MAX, f64::min));
         document.figure(format!("{name}_max"), values.iter().copied().fold(0.0, f64::max));
-        document.baseline(format!("direct_{name}"), median(&pick(&native)?));
+        document.baseline(format!("direct_{name}"), median(&pick(&native, name)?));
     }
+    document.baseline("trap_sync_us_p50", median(&pick(&traps, "trap_sync_us_p50")?));
     Ok(document)
 }

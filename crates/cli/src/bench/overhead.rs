@@ -2,7 +2,7 @@
 //!
 //! The control is a real transport of four system calls per request (`trap.c`): the same launches
 //! over a Unix socket to a process that executes them on the same direct device. `--via tls` has
-//! the tenant's vGPU on a node behind a gateway, and no control: there it is the network.
+//! the tenant's vGPU on a node behind a gateway.
 
 use anyhow::Result;
 
@@ -25,10 +25,10 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let mut measure =
         |node: &Host| remoted(context, &mut document, (&direct, node), (pairs, run_us));
     if context.via == Some(Via::Tls) {
-        Host::again(context, || Ok(Host::Remote(Remote::start(Some(MODEL))?)), measure)?;
-        return Ok(document);
+        Host::again(context, || Ok(Host::Remote(Remote::start(Some(MODEL))?)), &mut measure)?;
+    } else {
+        Host::on_node(context, true, &[], &mut measure)?;
     }
-    Host::on_node(context, true, &[], &mut measure)?;
     trapped(context, &mut document, &direct, (pairs, run_us))?;
     Ok(document)
 }
@@ -63,7 +63,7 @@ fn remoted(
 }
 
 /// The transport that traps, against direct launches in batches.
-fn trapped(
+pub(super) fn trapped(
     context: &Context,
     document: &mut Document,
     direct: &Host,
@@ -77,9 +77,9 @@ fn trapped(
             let mut ratios = Vec::new();
             for _ in 0..pairs {
                 let alone = context.share(direct, &[&name, "0", "--count", &count])?;
-                let mut command = context.program("trap");
-                command.args([&name, &count]).args(queued.then_some("--queued"));
-                let report = ShareReport::parse(direct.start("trap", 1, command)?.finish()?)?;
+                let mut words = vec![name.as_str(), &count];
+                words.extend(queued.then_some("--queued"));
+                let report = ShareReport::parse(vec![context.trapping(direct, &words)?])?;
                 let each_s = |report: &ShareReport| {
                     #[expect(clippy::cast_precision_loss, reason = "some thousand launches")]
                     let launches = report.launches as f64;

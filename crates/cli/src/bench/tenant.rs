@@ -446,6 +446,14 @@ impl Context {
         lines.into_iter().last().context("the program printed nothing")
     }
 
+    /// The transport of four system calls a request, with a device in its process; what it prints.
+    pub(crate) fn trapping(&self, direct: &Host, arguments: &[&str]) -> Result<Value> {
+        let mut command = self.program("trap");
+        command.args(arguments);
+        let lines = direct.start("trap", 1, command)?.finish()?;
+        lines.into_iter().last().context("the program printed nothing")
+    }
+
     /// Runs `share` with arguments alone.
     pub(crate) fn share(&self, host: &Host, arguments: &[&str]) -> Result<ShareReport> {
         let mut command = self.program("share");

@@ -16,6 +16,9 @@ use super::{Context, median};
 use crate::daemon::OwnDaemon;
 use crate::remote;
 
+/// Sizes of copies that are compared, in KiB.
+const SIZES: [&str; 2] = ["1024", "262144"];
+
 /// The gateway listens within this time.
 const LISTEN_LIMIT: Duration = Duration::from_secs(20);
 
@@ -90,6 +93,9 @@ fn grant(daemon: &OwnDaemon) -> Result<(String, String)> {
     }
 }
 
+/// Requests of the transport of four system calls each.
+pub(super) const TRAPS: [&str; 2] = ["--calls", "50000"];
+
 /// What the network and the TLS library do alone, measured now.
 fn baselines() -> Result<Value> {
     let output = Command::output(remote::endpoint()?.arg("measure"))?;
@@ -103,18 +109,22 @@ fn number(value: &Value, name: &str) -> Result<f64> {
     value[name].as_f64().with_context(|| format!("{name} is missing"))
 }
 
-/// `bench call --via tls`: beside shared memory, and beside a plain TCP echo.
+/// `bench call --via tls`: beside shared memory, a plain TCP echo, and requests of four system
+/// calls each within this host.
 pub(super) fn call(context: &Context, runs: usize) -> Result<Document> {
     let window = format!("{runs} runs of 50,000 synchronous calls and 64,000 launches; medians");
     let mut document = Document::new("call", "real", &window);
     let names = ["sync_us_p50", "sync_us_p99", "submit_us_p50", "submit_us_p99"];
     let remote = Host::Remote(Remote::start(None)?);
+    let direct = Host::direct(false)?;
     let (mut far, mut near, mut plain) = (Vec::new(), Vec::new(), Vec::new());
+    let mut traps = Vec::new();
     Host::on_node(context, false, &[], |host| {
         for _ in 0..runs {
             far.push(context.single(&remote, "call")?);
             plain.push(baselines()?);
             near.push(context.single(host, "call")?);
+            traps.push(context.trapping(&direct, &TRAPS)?);
         }
         Ok(())
     })?;
@@ -133,33 +143,42 @@ pub(super) fn call(context: &Context, runs: usize) -> Result<Document> {
         of(&far, names[0])?.iter().zip(&echo).map(|(call, echo)| call / echo).collect();
     document.figure("over_tcp_echo", median(&over));
     document.baseline("tcp_echo_us_p50", median(&echo));
+    document.baseline("trap_sync_us_p50", median(&of(&traps, "trap_sync_us_p50")?));
     Ok(document)
 }
 
-/// `bench copy --via tls`: beside what the same TLS library moves alone.
+/// `bench copy --via tls`: beside what the same TLS library moves alone, and beside copies within
+/// this host whose bytes travel through a socket.
 pub(super) fn copy(context: &Context, runs: usize) -> Result<Document> {
     let window = format!("{runs} runs, each the median of 7 copies per size, 4 KiB to 256 MiB");
     let mut document = Document::new("copy", "real", &window);
     let remote = Host::Remote(Remote::start(None)?);
+    let direct = Host::direct(false)?;
     let (mut reports, mut plain) = (Vec::new(), Vec::new());
+    let mut traps = SIZES.map(|_| Vec::new());
     for _ in 0..runs {
         reports.push(context.single(&remote, "copy")?);
+        for (kib, rates) in SIZES.iter().zip(&mut traps) {
+            let report = context.trapping(&direct, &["--copy", kib])?;
+            rates.push(number(&report, &format!("trap_in_GBps_{kib}K"))?);
+        }
         plain.push(number(&baselines()?, "tls_gb_per_s")?);
     }
     for kind in ["pageable", "pinned"] {
-        for (way, size) in
-            ["in", "out"].into_iter().flat_map(|way| ["1024K", "262144K"].map(|size| (way, size)))
-        {
-            let name = format!("{kind}_{way}_GBps_{size}");
+        for (way, kib) in ["in", "out"].into_iter().flat_map(|way| SIZES.map(|kib| (way, kib))) {
+            let name = format!("{kind}_{way}_GBps_{kib}K");
             let values: Result<Vec<f64>> =
                 reports.iter().map(|report| number(report, &name)).collect();
             let values = values?;
             let over: Vec<f64> =
                 values.iter().zip(&plain).map(|(rate, alone)| rate / alone).collect();
-            document.figure(format!("{kind}_{way}_over_tls_{size}"), median(&over));
+            document.figure(format!("{kind}_{way}_over_tls_{kib}K"), median(&over));
             document.figure(name, median(&values));
         }
     }
     document.baseline("tls_GBps", median(&plain));
+    for (kib, rates) in SIZES.iter().zip(&traps) {
+        document.baseline(format!("trap_in_GBps_{kib}K"), median(rates));
+    }
     Ok(document)
 }

@@ -1,19 +1,23 @@
 //! Programs of virtual machines: with the agent on this kernel, which is quick and can be killed,
 //! and in machines that QEMU interprets.
 
+use std::fs::File;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use weft_wire::guest::{Begin, GuestFrame, HelloFrame};
 
 use crate::node::assert_share;
 use crate::remote;
 use crate::support::{
-    Conversation, Node, driver, eventually, finish, program, provided, success, text_of, weft,
+    Conversation, Node, driver, eventually, finish, program, provided, python, root, success,
+    text_of, weft,
 };
 
 const EXAMPLES: [&str; 5] = ["vector_add", "matrix_mul", "reduction", "histogram", "pipeline"];
@@ -38,6 +42,7 @@ impl Stand {
         let mut command = guest();
         command.args(["serve", "machine", "--folder"]).arg(folder.path().join("vm"));
         command.arg("--node").arg(node.path().join("tenant.sock")).args(flags);
+        command.stderr(File::create(folder.path().join("server.log")).unwrap());
         let server = Conversation::start(command);
         let mut region = None;
         loop {
@@ -250,6 +255,57 @@ fn a_region_full_of_lies_hurts_its_own_machine_alone() {
     assert!(success(other.run("vector_add", &[])).contains("PASSED"));
 }
 
+/// A guest writes into its ports whatever it likes, faster than anybody reads, and reads nothing:
+/// its server keeps little of it, says little about it, and serves the next agent.
+#[test]
+fn floods_of_a_machines_ports_are_forgotten() {
+    let node = Node::start(&[]);
+    let (mut stand, other) = (Stand::start(&node, &[]), Stand::start(&node, &[]));
+    let mut lives = Conversation::start(other.run("relay", &["200"]));
+    lives.line();
+    stand.agent.kill();
+    let server = stand.server.child.id();
+    let before_kib = resident_kib(server);
+    let begin = GuestFrame::Begin(Begin { version: 77, nonce: 1 }).to_bytes().unwrap();
+    let hello = GuestFrame::Hello(HelloFrame { request: 7, hello: b"hello" }).to_bytes().unwrap();
+    let marks: Vec<u8> = (0..=255).collect();
+    for (port, what) in
+        [("marks", &marks), ("control", &marks), ("control", &begin), ("control", &hello)]
+    {
+        let folder = stand.folder.path().join("vm");
+        flood(&folder.join(format!("{port}.sock")), &what.repeat((64 << 10) / what.len()));
+        let kib = resident_kib(server);
+        assert!(kib < before_kib + (16 << 10), "{port}: {before_kib} KiB became {kib}");
+    }
+    stand.agent = Conversation::start(agent(&stand.folder, &stand.region));
+    eventually("the next agent", || {
+        text_of(&finish(stand.run("vector_add", &[]))).contains("PASSED")
+    });
+    assert!(lives.wait().success(), "another machine's program noticed nothing");
+    stand.server.kill();
+    let said = std::fs::read_to_string(stand.folder.path().join("server.log")).unwrap();
+    assert!(said.contains("speaks protocol 77"), "{said}");
+    assert!(said.len() < 4096, "it said {} bytes", said.len());
+}
+
+/// Writes up to 32 MiB into a port, until it takes no more.
+fn flood(socket: &Path, bytes: &[u8]) {
+    let mut port = UnixStream::connect(socket).unwrap();
+    port.set_write_timeout(Some(Duration::from_millis(300))).unwrap();
+    for _ in 0..(32 << 20) / bytes.len() {
+        if port.write_all(bytes).is_err() {
+            return;
+        }
+    }
+}
+
+/// What a process has in memory.
+fn resident_kib(pid: u32) -> u64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let line = text.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().trim_end_matches(" kB").parse().unwrap()
+}
+
 /// Who says that it is QEMU and does not map the machine's region: its threads are not touched.
 #[test]
 fn only_a_process_that_maps_the_region_has_processors() {
@@ -323,10 +379,15 @@ fn a_machine_whose_server_is_killed_ends_with_it() {
 
 /// `weft vm run` with a guest that QEMU interprets.
 fn machine(node: &Node, name: &str, flags: &[&str], words: &[&str]) -> Command {
+    machine_of(node, name, &provided("WEFT_TEST_GUEST").join("initrd"), flags, words)
+}
+
+/// The same with another initial file system.
+fn machine_of(node: &Node, name: &str, initrd: &Path, flags: &[&str], words: &[&str]) -> Command {
     let image = provided("WEFT_TEST_GUEST");
     let mut command = weft();
     command.arg("--runtime-dir").arg(node.path()).args(["vm", "run", name, "--accel", "tcg"]);
-    command.arg("--kernel").arg(image.join("vmlinuz")).arg("--initrd").arg(image.join("initrd"));
+    command.arg("--kernel").arg(image.join("vmlinuz")).arg("--initrd").arg(initrd);
     let unpacked = image.join("qemu");
     if unpacked.exists() {
         command.arg("--qemu").arg(unpacked);
@@ -347,6 +408,48 @@ fn unmodified_programs_run_in_a_machine_as_an_ordinary_user() {
     assert_eq!((vm.weight, vm.used_ns > 0), (2, true));
     let failed = finish(machine(&node, "vm", &[], &["false"]));
     assert_eq!(failed.status.code(), Some(1), "the program's own status");
+}
+
+/// What a machine cannot be is said before, or in words of the part that found out.
+#[test]
+fn machines_that_cannot_be_are_refused_in_words() {
+    let node = Node::start(&[]);
+    let refused = |flags: &[&str], program: &[&str], words: &str| {
+        let output = finish(machine(&node, "vm", flags, program));
+        let text = text_of(&output);
+        assert!(!output.status.success() && text.contains(words), "{flags:?}: {text}");
+    };
+    refused(&["--region", "48MiB"], &["true"], "power of two");
+    refused(&["--ram", "16MiB"], &["true"], "at least");
+    refused(&["--sessions", "0"], &["true"], "--sessions");
+    refused(&["--processors", "0"], &["true"], "--processors");
+    refused(&["--qemu-arg=-nonsense"], &["true"], "-nonsense");
+    refused(&[], &["sh", "-c", "exit 3"], "words without spaces");
+    refused(&[], &["no-such-program"], "not found");
+    let mut stranger = machine(&node, "a b", &[], &["true"]);
+    let text = text_of(&stranger.output().unwrap());
+    assert!(text.contains("a vGPU's name is"), "{text}");
+    node.wait_until_empty();
+}
+
+/// Python with tinygrad and NumPy in the machine, as it is on the host.
+#[test]
+fn tinygrad_trains_in_a_machine() {
+    let node = Node::start(&[]);
+    let (folder, image) = (tempfile::tempdir().unwrap(), provided("WEFT_TEST_GUEST"));
+    let (more, initrd) = (folder.path().join("python"), folder.path().join("initrd"));
+    let mut make = Command::new(root().join("tests/programs/python-initrd"));
+    make.arg(image.join("base/bin/busybox")).arg(python()).arg(&more);
+    make.arg(root().join("examples/python/train.py"));
+    success(make);
+    let mut all = std::fs::read(image.join("initrd")).unwrap();
+    all.extend(std::fs::read(&more).unwrap());
+    std::fs::write(&initrd, all).unwrap();
+    let words =
+        ["env", "DEV=CUDA:PTX", "PYTHONHOME=/python", "/python/bin/python3", "/bin/train.py", "1"];
+    let text = success(machine_of(&node, "vm", &initrd, &["--ram", "1GiB"], &words));
+    assert!(text.contains("\"verified\": true"), "{text}");
+    node.wait_until_empty();
 }
 
 /// Marks across the machine's border for each call of a phase of the program `call`.
@@ -396,6 +499,42 @@ fn a_killed_machine_leaves_nothing_behind() {
     assert_eq!(run.wait().code(), Some(128 + 9));
     node.wait_until_empty();
     assert!(success(machine(&node, "vm", &[], &["vector_add"])).contains("PASSED"));
+}
+
+/// The guest's kernel panics: the machine ends, and that is no success of its program.
+#[test]
+fn a_machine_whose_kernel_panics_ends_and_says_so() {
+    let node = Node::start(&[]);
+    let output = finish(machine(&node, "vm", &["--append", "weft.root"], &["guest-panic.sh"]));
+    let text = text_of(&output);
+    assert!(text.contains("ready"), "its program had a session: {text}");
+    assert!(!output.status.success() && text.contains("ended before its program did"), "{text}");
+    node.wait_until_empty();
+}
+
+/// One that does not begin anew after it keeps its sessions and nothing else: others run meanwhile,
+/// and its end is QEMU's.
+#[test]
+fn a_machine_whose_kernel_hangs_holds_nobody_up() {
+    let node = Node::start(&[]);
+    let flags = ["--append", "weft.root panic=0"];
+    let mut run = Conversation::start(machine(&node, "vm", &flags, &["guest-panic.sh"]));
+    while !run.line().contains("ready") {}
+    let of_machine = || {
+        let vgpus = node.admin().list().unwrap();
+        let vm = vgpus.iter().find(|vgpu| vgpu.name == "vm").unwrap();
+        (vm.sessions, vm.used_ns)
+    };
+    eventually("its kernel to stop", || {
+        let before = of_machine();
+        let text = success(node.run(&["--name", "beside"], &program("relay"), &["50"]));
+        assert!(text.contains("PASSED"), "{text}");
+        before.0 == 1 && of_machine() == before
+    });
+    let qemu = child_of(run.child.id());
+    kill_process(Pid::from_raw(qemu).unwrap(), Signal::KILL).unwrap();
+    run.wait();
+    node.wait_until_empty();
 }
 
 /// The machine is reset as by its button: its session ends, its kernel boots again, and the program

@@ -1,7 +1,8 @@
 //! `bench call --via vm`: what a call costs a program in a machine.
 //!
 //! Beside it the same program twice with everything inside the machine: on a node of the guest's
-//! own, which is what a process pays on that interpreter, and with the device in its own process.
+//! own, which is what a process pays on that interpreter, and with the device in its own process;
+//! and requests of four system calls each, which is what trapping costs there.
 //! What crosses the machine's border is counted in boots of their own: of calls that both sides
 //! poll for, and as a control of waits that outlast the polling.
 
@@ -10,6 +11,7 @@ use serde_json::Value;
 
 use super::{Machine, number};
 use crate::bench::document::Document;
+use crate::bench::via::TRAPS;
 use crate::bench::{Context, median};
 use crate::daemon::OwnDaemon;
 
@@ -25,6 +27,9 @@ const TWO: [&str; 2] = ["--processors", "2"];
 
 const NAMES: [&str; 4] = ["sync_us_p50", "sync_us_p99", "submit_us_p50", "submit_us_p99"];
 
+/// What a request of them takes.
+const TRAPPED: &str = "trap_sync_us_p50";
+
 pub(super) fn run(context: &Context) -> Result<Document> {
     let runs = if context.quick { 1 } else { RUNS };
     let window = format!(
@@ -35,6 +40,7 @@ pub(super) fn run(context: &Context) -> Result<Document> {
     let daemon = OwnDaemon::start(&[("scheduling.share", "vgpu")], None)?;
     let (mut lanes, mut own, mut direct) = (Vec::new(), Vec::new(), Vec::new());
     let (mut exits, mut polled, mut blocked) = (Vec::new(), Vec::new(), Vec::new());
+    let mut traps = Vec::new();
     for _ in 0..runs {
         let boot = |flags: &[&str], words: &[&str]| {
             Machine { name: "vm", weight: 1, flags, words }.run(context, &daemon)
@@ -49,6 +55,9 @@ pub(super) fn run(context: &Context) -> Result<Document> {
         own.push(line(&boot(&TWO, &["guest-node.sh", "call"])?, NAMES[0])?.clone());
         let words = ["env", "WEFT_ATTACH=direct", "call"];
         direct.push(line(&boot(&[], &words)?, NAMES[0])?.clone());
+        let words = ["env", "WEFT_ATTACH=direct", "trap", TRAPS[0], TRAPS[1]];
+        let lines = boot(&TWO, &words)?;
+        traps.push(number(line(&lines, TRAPPED)?, TRAPPED)?);
     }
     for name in NAMES {
         let of = |values: &[Value]| -> Result<Vec<f64>> {
@@ -62,6 +71,7 @@ pub(super) fn run(context: &Context) -> Result<Document> {
         document.baseline(format!("node_in_guest_{name}"), median(&own));
         document.baseline(format!("direct_in_guest_{name}"), median(&of(&direct)?));
     }
+    document.baseline("trap_in_guest_sync_us_p50", median(&traps));
     document.figure("exits_per_call", median(&polled));
     document.figure("exits_per_call_with_waits", median(&exits));
     document.control("exits_per_blocked_wait", median(&blocked));

@@ -1,7 +1,8 @@
 //! `bench copy --via vm`: copies of a program in a machine, each against a memcpy there.
 //!
 //! Both are interpreted, so only their ratio says something: whether a copy through the device's
-//! memory costs more passes over the bytes than one through memory that processes share.
+//! memory costs more passes over the bytes than one through memory that processes share. Beside
+//! them copies inside the machine whose bytes travel through a socket.
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
@@ -27,12 +28,17 @@ pub(super) fn run(context: &Context) -> Result<Document> {
     );
     let mut document = Document::new("copy", "real", &window);
     let daemon = OwnDaemon::start(&[("scheduling.share", "vgpu")], None)?;
-    let mut reports = Vec::new();
-    for _ in 0..runs {
-        let words = ["copy", LARGEST_KIB];
-        let machine = Machine { name: "vm", weight: 1, flags: &FLAGS, words: &words };
+    let boot = |words: &[&str]| -> Result<Value> {
+        let machine = Machine { name: "vm", weight: 1, flags: &FLAGS, words };
         let lines = machine.run(context, &daemon)?;
-        reports.push(lines.into_iter().next().context("the machine's program printed nothing")?);
+        lines.into_iter().next().context("the machine's program printed nothing")
+    };
+    let (mut reports, mut traps) = (Vec::new(), Vec::new());
+    let trapped = format!("trap_in_GBps_{LARGEST_KIB}K");
+    for _ in 0..runs {
+        reports.push(boot(&["copy", LARGEST_KIB])?);
+        let trap = boot(&["env", "WEFT_ATTACH=direct", "trap", "--copy", LARGEST_KIB])?;
+        traps.push(number(&trap, &trapped)?);
     }
     let of = |name: &str| -> Result<Vec<f64>> {
         reports.iter().map(|report: &Value| number(report, name)).collect()
@@ -41,6 +47,7 @@ pub(super) fn run(context: &Context) -> Result<Document> {
     for name in first.keys().filter(|name| name.as_str() != "verified") {
         document.figure(name.clone(), median(&of(name)?));
     }
+    document.baseline(format!("trap_in_guest_in_GBps_{LARGEST_KIB}K"), median(&traps));
     for kind in ["pageable", "pinned"] {
         let [inward, outward] =
             ["in", "out"].map(|way| of(&format!("{kind}_{way}_over_memcpy_{LARGEST_KIB}K")));

@@ -105,7 +105,7 @@ impl Machine<'_> {
 fn image(context: &Context) -> Result<PathBuf> {
     context.guest.clone().context(
         "--via vm needs --guest FOLDER, which examples/guest/make-image makes with the programs \
-         `call`, `copy`, `share` and `cosched` and tests/programs/guest-*.sh in it",
+         `call`, `copy`, `share`, `cosched` and `trap` and tests/programs/guest-*.sh in it",
     )
 }
 

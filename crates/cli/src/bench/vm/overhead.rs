@@ -2,14 +2,15 @@
 //! kernels take by the device's model.
 //!
 //! A device inside the machine would be interpreted too and keep to no model, so the native
-//! baseline is a process of this host with the device in it.
+//! baseline is a process of this host with the device in it, and so is the transport of four system
+//! calls a request, which is the control.
 
 use anyhow::{Context as _, Result};
 use serde_json::Value;
 
 use super::Machine;
 use crate::bench::document::Document;
-use crate::bench::overhead::{SIZES_US, passes};
+use crate::bench::overhead::{SIZES_US, passes, trapped};
 use crate::bench::tenant::{Host, ShareReport, kernel};
 use crate::bench::{Context, median};
 
@@ -49,6 +50,7 @@ pub(super) fn run(context: &Context) -> Result<Document> {
         document.figure(format!("{kind}_over_model_max"), most);
         document.figure(format!("{kind}_passes_1_02_us"), passes(&line, 1.02));
     }
+    trapped(context, &mut document, &direct, (runs, run_us))?;
     Ok(document)
 }
 
