@@ -15,6 +15,7 @@
 //   storm      --sessions processes that set a byte and load a module in a loop; with --launch a
 //              launch instead of the byte, and the module has --kernels
 //   fills      fills of --rows rows of one byte; with a --pitch above 1 of memory that is new each time
+//   copies     the same with copies of rows of one byte, --pitch apart, to the next byte of each
 //   grow       launches by the thousand that turn long after they were queued
 //   tiny       --sessions processes with one short kernel between pauses of 1 to 3 ms
 //   graph      graphs of --kernels empty kernels, one after the other
@@ -397,6 +398,22 @@ static void fills_round(const struct options *options, struct work *work, unsign
     }
 }
 
+static void copies_round(const struct options *options, struct work *work, unsigned *seed) {
+    (void)work, (void)seed;
+    static CUdeviceptr memory;
+    if (memory == 0)
+        CHECK(cuMemAlloc(&memory, options->rows * options->pitch + 2));
+    CUDA_MEMCPY2D copy = {
+        .srcMemoryType = CU_MEMORYTYPE_DEVICE, .srcDevice = memory, .srcPitch = options->pitch,
+        .dstMemoryType = CU_MEMORYTYPE_DEVICE, .dstDevice = memory + 1, .dstPitch = options->pitch,
+        .WidthInBytes = 1, .Height = options->rows,
+    };
+    CHECK(cuMemcpy2DUnaligned(&copy));
+    CHECK(cuCtxSynchronize());
+    CHECK(cuMemFree(memory));
+    memory = 0;
+}
+
 // Short kernels teach what they take; then a queue of them turns long all at once.
 static void grow_round(const struct options *options, struct work *work, unsigned *seed) {
     (void)seed;
@@ -495,7 +512,7 @@ int main(int argc, char **argv) {
         round_of *round;
     } rounds[] = {{"storm", storm_round},     {"tiny", tiny_round}, {"fills", fills_round},
                   {"modules", modules_round}, {"grow", grow_round},
-                  {"graph", graph_round}};
+                  {"graph", graph_round},     {"copies", copies_round}};
     for (size_t i = 0; i < sizeof rounds / sizeof *rounds; ++i)
         if (strcmp(options.what, rounds[i].what) == 0)
             return sessions(&options, rounds[i].round);

@@ -136,6 +136,11 @@ const ATTACKS: &[Attack] = &[
     Attack::real("fills", 1, &["fills", "--sessions", "1", "--rows", "1073741822"]),
     // Each row is the first touch of a page.
     Attack::real("pages", 1, &["fills", "--sessions", "1", "--rows", "250000", "--pitch", "4096"]),
+    Attack::real(
+        "copies",
+        1,
+        &["copies", "--sessions", "1", "--rows", "250000", "--pitch", "4096"],
+    ),
     Attack::real("grow", 50_000, &["grow", "--sessions", "1", "--ahead", "1000"]).uncut(100),
     Attack {
         sync_victim: true,

@@ -175,11 +175,22 @@ struct RealAttack {
 
 const UNMANAGED: (&str, f64) = ("scheduling.policy=unmanaged", LOST);
 
-const REAL_ATTACKS: [RealAttack; 6] = [
+const REAL_ATTACKS: [RealAttack; 8] = [
     // Who gives its turns up leaves the victim more than an honest competitor does.
     RealAttack { arguments: &["storm", "--sessions", "8"], kept: 0.9, control: UNMANAGED },
     RealAttack {
         arguments: &["fills", "--sessions", "1", "--rows", "250000000"],
+        kept: KEPT,
+        control: UNMANAGED,
+    },
+    // Each row is the first touch of a page.
+    RealAttack {
+        arguments: &["fills", "--sessions", "1", "--rows", "100000", "--pitch", "4096"],
+        kept: KEPT,
+        control: UNMANAGED,
+    },
+    RealAttack {
+        arguments: &["copies", "--sessions", "1", "--rows", "100000", "--pitch", "4096"],
         kept: KEPT,
         control: UNMANAGED,
     },
