@@ -64,6 +64,7 @@ const BENCHES: [Bench; 27] = [
             Row("sync_us_p50", "synchronous call of another host's vGPU, µs", Told),
             Row("over_tcp_echo", "the same over an echo by TCP", AtMost(1.3)),
             Row("submit_us_p50", "asynchronous launch there, µs, median", AtMost(1.0)),
+            Row("trap_sync_us_p50", "a request of four system calls within a host, µs", Told),
         ],
     },
     Bench {
@@ -77,6 +78,11 @@ const BENCHES: [Bench; 27] = [
             Row("pageable_out_over_tls_262144K", "the same, back", AtLeast(0.8)),
             Row("pinned_in_over_tls_262144K", "pinned 256 MiB over TLS alone, there", AtLeast(0.8)),
             Row("pinned_out_over_tls_262144K", "the same, back", AtLeast(0.8)),
+            Row(
+                "trap_in_GBps_262144K",
+                "the same through a socket within a host, there, GB/s",
+                Told,
+            ),
         ],
     },
     Bench {
@@ -84,6 +90,7 @@ const BENCHES: [Bench; 27] = [
         rows: &[
             Row("overhead_max", "another host's vGPU over direct, batches", Told),
             Row("overhead_sync_max", "synchronised after each kernel, over direct", Told),
+            Row("trap_21us", "four system calls a request within a host, 21 µs", Told),
         ],
     },
     Bench {
@@ -98,6 +105,7 @@ const BENCHES: [Bench; 27] = [
             ),
             Row("exits_per_call", "marks across its border for a polled call", AtMost(0.05)),
             Row("exits_per_blocked_wait", "the same for a wait that sleeps", Told),
+            Row("trap_in_guest_sync_us_p50", "a request of four system calls there, µs", Told),
         ],
     },
     Bench {
