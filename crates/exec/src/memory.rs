@@ -49,7 +49,7 @@ impl<D: Device> Session<D> {
         self.alloc_from(context, bytes, None, caller, out)
     }
 
-    /// Memory of about so many bytes that is yet to be freed on the stream, or else new memory:
+    /// Memory of as many pages that is yet to be freed on the stream, or else new memory:
     /// what the stream does with it comes after what it did with it before.
     pub(crate) fn mem_alloc_async(
         &mut self,

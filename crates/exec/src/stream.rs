@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use weft_device::{Op, OpId, QueueId};
+use weft_device::{Op, OpId, PAGE, QueueId};
 use weft_wire::command::Comparison;
 use weft_wire::id::{ContextId, STREAMS_MAX, StreamId};
 use weft_wire::progress;
@@ -181,15 +181,15 @@ impl Stream {
         }
     }
 
-    /// Address and bytes of memory that was to be freed, and now is not: the smallest with room for
-    /// so many bytes, and not for twice as many.
+    /// Address and bytes of memory that was to be freed, and now is not: with room for so many
+    /// bytes in as many pages, for what is left of it counts against the quota and is nobody's.
     pub(crate) fn take_freed(&mut self, bytes: u64) -> Option<(u64, u64)> {
-        let fitting = bytes..bytes.saturating_mul(2);
-        let best = self.queued.iter_mut().rev().filter_map(|queued| {
+        let fits = |own: u64| own >= bytes && own.div_ceil(PAGE) == bytes.div_ceil(PAGE);
+        let found = self.queued.iter_mut().rev().find_map(|queued| {
             let Task::Free { address, own_bytes: Some(own), .. } = queued.task else { return None };
-            fitting.contains(&own).then_some((own, address, &mut queued.task))
+            fits(own).then_some((address, own, &mut queued.task))
         });
-        let (own, address, task) = best.min_by_key(|(own, ..)| *own)?;
+        let (address, own, task) = found?;
         *task = Task::Nothing;
         Some((address, own))
     }

@@ -236,13 +236,13 @@ fn memory_that_a_stream_is_to_free_is_what_it_gets_next() {
         let call = bench.call(&Command::MemAllocAsync { context, stream: stream(on), bytes });
         bench.body::<reply::Address>(call).address
     };
-    let first = ask(&mut bench, 1, 4096);
+    let first = ask(&mut bench, 1, 8192);
     for _ in 0..3 {
         bench.send(&Command::MemFreeAsync { stream: stream(1), address: first });
-        assert_ne!(ask(&mut bench, 2, 4096), first, "another stream may be ahead of the free");
-        assert_ne!(ask(&mut bench, 1, 8192), first);
-        assert_ne!(ask(&mut bench, 1, 2048), first, "half of it would be lost");
-        assert_eq!(ask(&mut bench, 1, 2049), first);
+        assert_ne!(ask(&mut bench, 2, 8192), first, "another stream may be ahead of the free");
+        assert_ne!(ask(&mut bench, 1, 8193), first);
+        assert_ne!(ask(&mut bench, 1, 4096), first, "a page of it would be lost");
+        assert_eq!(ask(&mut bench, 1, 4097), first);
     }
     let live = |bench: &Bench| bench.fake.borrow().allocations.contains_key(&first);
     bench.start_all();
@@ -252,7 +252,7 @@ fn memory_that_a_stream_is_to_free_is_what_it_gets_next() {
     bench.call(&Command::MemExport { address: first });
     bench.launch(stream(1), 0);
     bench.send(&Command::MemFreeAsync { stream: stream(1), address: first });
-    assert_ne!(ask(&mut bench, 1, 4096), first);
+    assert_ne!(ask(&mut bench, 1, 8192), first);
     bench.start_all();
     bench.run();
     assert!(!live(&bench));
