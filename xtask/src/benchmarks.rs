@@ -133,7 +133,27 @@ const BENCHES: [Bench; 27] = [
         name: "fairgv_vm",
         rows: &[
             Row("mmr_min", "the same of Figure 8's programs, least", AtLeast(0.99)),
+            Row("mmr_MM", "of MM", Told),
+            Row("utilization_MM", "its part of the device", Told),
+            Row("mmr_HS", "of HS", Told),
+            Row("utilization_HS", "its part of the device", Told),
+            Row("mmr_BS", "of BS, which does not fill the device", Told),
+            Row("utilization_BS", "its part of the device", Told),
+            Row("mmr_SRD1", "of SRD1, which does not fill the device", Told),
+            Row("utilization_SRD1", "its part of the device", Told),
             Row("mmr_control", "the same with `unmanaged`, highest", Told),
+        ],
+    },
+    Bench {
+        name: "cosched_vm",
+        rows: &[
+            Row("wake_p99_over_plain_boost", "a machine's wake to run, p99 over the plain", Told),
+            Row("wake_p50_us_boost", "submitted to running again less the kernel, µs", Told),
+            Row("wake_p50_us_off", "the same with `off`", Told),
+            Row("kernels_per_s_boost", "kernels of a machine beside two hogs, a second", Told),
+            Row("kernels_per_s_off", "the same with `off`", Told),
+            Row("hog_share_of_wall_boost", "the lesser hog's part of the processor", Told),
+            Row("hog_share_of_wall_off", "the same with `off`", Told),
         ],
     },
     Bench {
