@@ -206,9 +206,11 @@ fn ram(text: &str) -> Result<u64, String> {
 
 /// A word of a kernel's command line, and then of a shell's.
 fn word(text: &str) -> Result<String, String> {
-    let is_one = !text.is_empty() && !text.contains(|c: char| c.is_whitespace() || c == '"');
+    let is_one = !text.is_empty()
+        && !text.contains(|c: char| c.is_whitespace() || "\"'\\`$*?[](){}<>;&|#~!".contains(c));
     let rule = || {
-        "a guest's init gets words without spaces and quotes: put a script for it into the image"
+        "a guest's init gets words without spaces, quotes and what else a shell reads otherwise: \
+         put a script into the image"
             .to_owned()
     };
     is_one.then(|| text.to_owned()).ok_or_else(rule)
@@ -402,6 +404,9 @@ fn attend(server: &mut Server, qemu: &mut Qemu) -> Result<i32> {
     loop {
         server.step(PAUSE)?;
         if let Some(status) = qemu.0.try_wait()? {
+            if let Some(signal) = status.signal() {
+                tell(&format!("weft-guest: QEMU was ended by signal {signal}"));
+            }
             let of_qemu = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
             let ended = server.exited().or_else(|| of_qemu.filter(|status| *status != 0));
             return ended.context(

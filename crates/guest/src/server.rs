@@ -85,6 +85,8 @@ pub struct Server {
     folder: PathBuf,
     node: Option<OwnedFd>,
     lost_at: Option<Instant>,
+    /// Why the daemon that took its place does not serve this machine.
+    refused: Option<String>,
     /// The region's name for the daemon.
     name: [u8; 16],
     region: MemoryFile,
@@ -131,6 +133,7 @@ impl Server {
             folder,
             node: Some(node),
             lost_at: None,
+            refused: None,
             name,
             region: MemoryFile::received(region)?,
             control_listener,
@@ -463,7 +466,10 @@ impl Server {
             Some(Ok(())) => self.waiting = Some(Some(request)),
             Some(Err(_)) | None => {
                 self.lose_node();
-                self.refuse(request, "the weft node of this virtual machine's host is not running");
+                let why = self.refused.clone().unwrap_or_else(|| {
+                    "the weft node of this virtual machine's host is not running".to_owned()
+                });
+                self.refuse(request, &why);
             }
         }
     }
@@ -541,6 +547,7 @@ impl Server {
                     return Err(error);
                 }
                 tell(&format!("{error}"));
+                self.refused = Some(format!("on this virtual machine's host: {error}"));
                 // Sessions that there are go on; the refusal will not change.
                 self.lost_at = Some(Instant::now() + Duration::from_secs(3600));
             }

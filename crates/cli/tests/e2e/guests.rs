@@ -150,6 +150,20 @@ fn sessions_outlive_the_daemon_and_new_ones_begin_at_the_next() {
     node.wait_until_empty();
 }
 
+/// A region that no session kept is gone with its daemon: programs are told what to do about it.
+#[test]
+fn a_region_that_is_lost_is_said_to_programs() {
+    let mut node = Node::start(&[]);
+    let stand = Stand::start(&node, &[]);
+    assert!(success(stand.run("vector_add", &[])).contains("PASSED"));
+    node.wait_until_empty();
+    node.kill();
+    node.launch();
+    eventually("programs to be told", || {
+        text_of(&finish(stand.run("vector_add", &[]))).contains("start the machine again")
+    });
+}
+
 #[test]
 fn a_machine_that_dies_ends_its_sessions_and_no_others() {
     let node = Node::start(&[]);
