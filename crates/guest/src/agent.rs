@@ -36,6 +36,10 @@ const BACKLOG: u16 = 64;
 /// and the end of a child says nothing.
 const PAUSE: Duration = Duration::from_millis(50);
 
+/// What programs are told that the server does not serve.
+const NOT_SERVED: &str = "the host of this virtual machine does not serve it at the moment";
+const OTHER_REGION: &str = "the server on the host has another region: start this machine again";
+
 /// Bytes that are read at once.
 const READ_BYTES: usize = 64 << 10;
 
@@ -86,6 +90,8 @@ struct Agent {
     /// Names the agent's beginning to the server.
     nonce: u64,
     has_begun: bool,
+    /// Why programs are refused until the server has begun again.
+    refusal: Option<&'static str>,
     host_is_there: bool,
     /// Programs that have said nothing yet.
     pending: Vec<OwnedFd>,
@@ -143,6 +149,7 @@ impl Agent {
             out: Outbox::default(),
             nonce: u64::from_le_bytes(nonce),
             has_begun: false,
+            refusal: None,
             host_is_there: true,
             pending: Vec::new(),
             asked: BTreeMap::new(),
@@ -183,7 +190,8 @@ impl Agent {
                 watched.room(Source::PortRoom, self.control.as_fd());
             }
         }
-        if self.has_begun && self.pending.len() + self.asked.len() < PENDING_MAX {
+        let hears = self.has_begun || self.refusal.is_some();
+        if hears && self.pending.len() + self.asked.len() < PENDING_MAX {
             watched.input(Source::Listener, self.listener.as_fd());
         }
         for (place, socket) in self.pending.iter().enumerate() {
@@ -228,6 +236,9 @@ impl Agent {
         let socket = self.pending.remove(place);
         // Otherwise it has gone, or says nothing that fits.
         if let Ok(Some(hello)) = peer::receive_bytes(&socket, HANDSHAKE_BYTES_MAX, false) {
+            if let Some(why) = self.refusal {
+                return refuse(&socket, why);
+            }
             self.requests = self.requests.wrapping_add(1);
             let request = self.requests;
             self.say(&GuestFrame::Hello(HelloFrame { request, hello: &hello }));
@@ -268,6 +279,7 @@ impl Agent {
         self.host_is_there = false;
         if self.has_begun {
             self.has_begun = false;
+            self.refusal = Some(NOT_SERVED);
             self.forget_all();
             self.out = Outbox::default();
             self.out.push(&filler());
@@ -279,7 +291,7 @@ impl Agent {
     fn forget_all(&mut self) {
         self.sessions.clear();
         for (_, socket) in std::mem::take(&mut self.asked) {
-            refuse(&socket, "the host of this virtual machine does not serve it at the moment");
+            refuse(&socket, NOT_SERVED);
         }
     }
 
@@ -319,9 +331,18 @@ impl Agent {
         }
         self.forget_all();
         match name_of(&self.region) {
-            Ok(name) if name == begun.region => self.has_begun = true,
-            Ok(_) => tell("the server on the host has another region: start this machine again"),
-            Err(error) => tell(&format!("the region cannot be used: {error:#}")),
+            Ok(name) if name == begun.region => {
+                self.has_begun = true;
+                self.refusal = None;
+            }
+            Ok(_) => {
+                tell(OTHER_REGION);
+                self.refusal = Some(OTHER_REGION);
+            }
+            Err(error) => {
+                tell(&format!("the region cannot be used: {error:#}"));
+                self.refusal = Some(NOT_SERVED);
+            }
         }
     }
 

@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
-use weft_ring::{Access, MemoryFile, Segment, WakeFlag, bell, peer};
+use weft_ring::{Access, MemoryFile, PAGE, Segment, SharedSpan, WakeFlag, bell, peer};
 use weft_wire::guest::{
     AnswerFrame, Begun, FrameReader, GuestFrame, HelloFrame, HostFrame, Processors, filler,
 };
@@ -89,6 +89,9 @@ pub struct Server {
     refused: Option<String>,
     /// The region's name for the daemon.
     name: [u8; 16],
+    /// Where the agent looks for it, anew at every beginning: any program of an earlier guest may
+    /// have written there.
+    name_in_region: SharedSpan,
     region: MemoryFile,
     control_listener: UnixListener,
     marks_listener: UnixListener,
@@ -100,7 +103,7 @@ pub struct Server {
     /// It was said that it tells nothing.
     is_monitor_bad: bool,
     /// It was said that the guest's agent speaks another protocol.
-    is_other: bool,
+    is_agent_foreign: bool,
     control: Option<OwnedFd>,
     marks: Option<OwnedFd>,
     reader: FrameReader,
@@ -123,7 +126,8 @@ impl Server {
     /// When there is no node, or it refuses.
     pub fn open(opener: Opener, folder: PathBuf) -> Result<Self> {
         let Opened { node, region, name } = opener.open([0; 16])?;
-        let region = region.context("the node sent no region")?;
+        let region = MemoryFile::received(region.context("the node sent no region")?)?;
+        let head = region.try_clone()?.part(0, PAGE as u64)?.map(Access::ReadWrite)?;
         let control_listener = listen(&control_socket(&folder))?;
         let marks_listener = listen(&marks_socket(&folder))?;
         let monitor_listener = listen(&monitor_socket(&folder))?;
@@ -134,8 +138,9 @@ impl Server {
             node: Some(node),
             lost_at: None,
             refused: None,
+            name_in_region: head.span(0, name.len())?,
             name,
-            region: MemoryFile::received(region)?,
+            region,
             control_listener,
             marks_listener,
             monitor_listener,
@@ -143,7 +148,7 @@ impl Server {
             monitor: None,
             processors: None,
             is_monitor_bad: false,
-            is_other: false,
+            is_agent_foreign: false,
             control: None,
             marks: None,
             reader: FrameReader::default(),
@@ -387,13 +392,17 @@ impl Server {
         match frame {
             GuestFrame::Begin(begin) => {
                 self.forget_machine();
-                if begin.version != PROTOCOL_VERSION && !std::mem::replace(&mut self.is_other, true)
+                if begin.version != PROTOCOL_VERSION
+                    && !std::mem::replace(&mut self.is_agent_foreign, true)
                 {
                     tell(&format!(
                         "the guest's agent speaks protocol {}, this is {PROTOCOL_VERSION}: install \
                          weft-guest of the node's build in the guest",
                         begin.version
                     ));
+                }
+                if let Err(error) = self.name_in_region.write_from(&self.name) {
+                    tell(&format!("the region has no name: {error}"));
                 }
                 self.out.push(&filler());
                 let (nonce, region) = (begin.nonce, self.name);

@@ -39,8 +39,8 @@ fn impossible_wishes_are_refused() {
     assert!(with(|body| body.memory_bytes = u64::MAX).1.contains("range"));
     assert!(with(|body| body.weight = 10_001).1.contains("10000"));
     // The window lies where the worker cannot have it.
-    assert_eq!(with(|body| body.pinned_base = 3).0, RefusalCode::Worker as u16);
-    assert_eq!(with(|body| body.pinned_base = u64::MAX - 4095).0, RefusalCode::Worker as u16);
+    assert_eq!(with(|body| body.pinned_base = 3).0, RefusalCode::Malformed as u16);
+    assert_eq!(with(|body| body.pinned_base = u64::MAX - 4095).0, RefusalCode::Malformed as u16);
     eventually("the failed sessions to be gone", || node.sessions() == 0);
     node.attach(&hello());
 }

@@ -442,16 +442,19 @@ impl Context {
 
     /// Runs one program alone and returns its last JSON line.
     pub(crate) fn single(&self, host: &Host, name: &str) -> Result<Value> {
-        let lines = host.start(name, 1, self.program(name))?.finish()?;
+        self.single_with(host, name, &[])
+    }
+
+    fn single_with(&self, host: &Host, name: &str, arguments: &[&str]) -> Result<Value> {
+        let mut command = self.program(name);
+        command.args(arguments);
+        let lines = host.start(name, 1, command)?.finish()?;
         lines.into_iter().last().context("the program printed nothing")
     }
 
     /// The transport of four system calls a request, with a device in its process; what it prints.
     pub(crate) fn trapping(&self, direct: &Host, arguments: &[&str]) -> Result<Value> {
-        let mut command = self.program("trap");
-        command.args(arguments);
-        let lines = direct.start("trap", 1, command)?.finish()?;
-        lines.into_iter().last().context("the program printed nothing")
+        self.single_with(direct, "trap", arguments)
     }
 
     /// Runs `share` with arguments alone.

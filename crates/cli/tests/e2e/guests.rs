@@ -186,8 +186,24 @@ fn a_machine_that_dies_ends_its_sessions_and_no_others() {
     stand.server.kill();
     let status = lost.wait();
     assert_eq!(status.code(), Some(2), "a CUDA error: {status}");
+    let text = text_of(&finish(stand.run("vector_add", &[])));
+    assert!(text.contains("does not serve it at the moment"), "{text}");
     assert!(lives.wait().success());
     node.wait_until_empty();
+}
+
+/// The bytes by which an agent knows its server's region are any program's to write.
+#[test]
+fn a_region_whose_name_was_overwritten_serves_the_next_agent() {
+    let node = Node::start(&[]);
+    let mut stand = Stand::start(&node, &[]);
+    assert!(success(stand.run("vector_add", &[])).contains("PASSED"));
+    stand.agent.kill();
+    File::options().write(true).open(&stand.region).unwrap().write_all(&[0xff; 16]).unwrap();
+    stand.agent = Conversation::start(agent(&stand.folder, &stand.region));
+    eventually("the next agent", || {
+        text_of(&finish(stand.run("vector_add", &[]))).contains("PASSED")
+    });
 }
 
 /// What `weft-guest lend` serves, started with these grants.

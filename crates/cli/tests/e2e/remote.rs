@@ -179,7 +179,8 @@ impl Proxy {
                     continue;
                 }
                 let gateway = TcpStream::connect(&gateway).unwrap();
-                let budget = Arc::new(AtomicU64::new(after(number)));
+                let bytes = AtomicU64::new(after(number));
+                let budget = Arc::new(Budget { bytes, is_cut: AtomicBool::new(false) });
                 for (from, to) in [(&endpoint, &gateway), (&gateway, &endpoint)] {
                     kept.lock().unwrap().push(from.try_clone().unwrap());
                     let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
@@ -200,17 +201,26 @@ impl Proxy {
     }
 }
 
-fn pass(mut from: TcpStream, mut to: TcpStream, budget: &AtomicU64, cuts: &AtomicU64) {
+/// What a connection may carry before it is cut.
+struct Budget {
+    bytes: AtomicU64,
+    is_cut: AtomicBool,
+}
+
+fn pass(mut from: TcpStream, mut to: TcpStream, budget: &Budget, cuts: &AtomicU64) {
     let mut bytes = [0; 16 << 10];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
-        let left = budget.load(Ordering::Relaxed);
+        let left = budget.bytes.load(Ordering::Relaxed);
         let some = count.min(usize::try_from(left).unwrap_or(usize::MAX));
-        budget.store(left.saturating_sub(count as u64), Ordering::Relaxed);
+        budget.bytes.store(left.saturating_sub(count as u64), Ordering::Relaxed);
         if to.write_all(&bytes[..some]).is_err() {
             break;
         }
         if some < count {
-            cuts.fetch_add(1, Ordering::Relaxed);
+            // Both ways share the connection, which is cut once.
+            if !budget.is_cut.swap(true, Ordering::Relaxed) {
+                cuts.fetch_add(1, Ordering::Relaxed);
+            }
             break;
         }
     }

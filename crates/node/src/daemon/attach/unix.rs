@@ -2,11 +2,14 @@
 
 use std::os::fd::OwnedFd;
 
-use weft_ring::peer;
+use weft_ring::{PAGE, peer};
 use weft_wire::handshake::{HANDSHAKE_BYTES_MAX, HandshakeError, Hello, HelloBody, RefusalCode};
 
 use super::no_hello;
 use crate::daemon::sessions::Refusal;
+
+/// Where the addresses of a program end on x86-64 with page tables of four levels.
+const USER_ADDRESSES_END: u64 = 1 << 47;
 
 /// What a connection says, which must be there.
 pub(super) fn hear(socket: &OwnedFd) -> Result<Vec<u8>, Refusal> {
@@ -25,5 +28,16 @@ pub(super) fn understand(said: &[u8]) -> Result<HelloBody, Refusal> {
         };
         Refusal { code, message: error.to_string() }
     })?;
-    Ok(hello.body)
+    let body = hello.body;
+    let ranges = [(body.device_base, body.device_bytes), (body.pinned_base, body.pinned_bytes)];
+    if !ranges.into_iter().all(|(base, bytes)| is_range(base, bytes)) {
+        return Err(no_hello(RefusalCode::Malformed, "it reserved addresses that no program has"));
+    }
+    Ok(body)
+}
+
+/// Whether a program can have reserved these addresses.
+fn is_range(base: u64, bytes: u64) -> bool {
+    base.is_multiple_of(PAGE as u64)
+        && base.checked_add(bytes).is_some_and(|end| end <= USER_ADDRESSES_END)
 }
