@@ -116,7 +116,11 @@ const ATTACKS: &[Attack] = &[
     Attack {
         // Without turns nobody holds one while it compiles.
         control: IN_TURN,
-        ..Attack::real("storm_launch", 1, &["storm", "--sessions", "1", "--launch"])
+        ..Attack::real(
+            "storm_launch",
+            1,
+            &["storm", "--sessions", "1", "--launch", "--kernels", "2000"],
+        )
     },
     Attack::real(
         "storm_uncut",
