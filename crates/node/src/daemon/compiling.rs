@@ -13,9 +13,9 @@ use std::time::Duration;
 /// A session that waits to compile looks this often whether it still has to.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// The allowance: so much processor time at once, and so much of each second.
-const ALLOWANCE_NS: u64 = 4_000_000;
-const REFILL_PER_SECOND_NS: u64 = 4_000_000;
+/// The allowance of a tenant of mean weight: so much processor time at once, and so much of each
+/// second.
+pub(crate) const ALLOWANCE_NS: u64 = 4_000_000;
 const SECOND_NS: u64 = 1_000_000_000;
 
 /// What a byte of a module takes until something was measured.
@@ -31,6 +31,15 @@ pub(crate) enum Priority {
     Usual,
     /// Beyond it, at the lowest.
     Lowest,
+}
+
+/// Who compiles.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Compiler {
+    pub(crate) tenant: u32,
+    pub(crate) session: u32,
+    /// The tenant's allowance, at once and of each second.
+    pub(crate) allowance_ns: u64,
 }
 
 /// Sessions that compile, and what their tenants may compile at the usual priority.
@@ -64,7 +73,7 @@ impl Loads {
     /// are more than any allowance.
     pub(crate) fn begin(
         &self,
-        (tenant, session): (u32, u32),
+        Compiler { tenant, session, allowance_ns }: Compiler,
         bytes: Option<u64>,
         now_ns: u64,
         is_gone: impl Fn() -> bool,
@@ -73,7 +82,9 @@ impl Loads {
         // Who has all of its allowance is as if it had never compiled.
         tenants.retain(|_, tenant| !tenant.is_as_new(now_ns));
         let entry = tenants.entry(tenant).or_default();
-        if let Some(load) = bytes.and_then(|bytes| entry.allowance.take(bytes, now_ns)) {
+        if let Some(load) =
+            bytes.and_then(|bytes| entry.allowance.take(bytes, allowance_ns, now_ns))
+        {
             entry.usual.insert(session, load);
             return Some(Priority::Usual);
         }
@@ -128,20 +139,24 @@ impl Tenant {
 struct Allowance {
     /// Below 0 where a module took longer than its bytes let expect: what was taken is paid back.
     left_ns: i64,
+    /// What it was when it was last used.
+    most_ns: u64,
     refilled_at_ns: u64,
     byte_ns: u64,
 }
 
 impl Default for Allowance {
     fn default() -> Self {
-        Self { left_ns: signed(ALLOWANCE_NS), refilled_at_ns: 0, byte_ns: BYTE_NS }
+        Self { left_ns: 0, most_ns: 0, refilled_at_ns: 0, byte_ns: BYTE_NS }
     }
 }
 
 impl Allowance {
     /// Takes a module of this size out, if it is within the allowance.
-    fn take(&mut self, bytes: u64, now_ns: u64) -> Option<Load> {
+    fn take(&mut self, bytes: u64, most_ns: u64, now_ns: u64) -> Option<Load> {
         self.refill(now_ns);
+        self.left_ns = self.left_ns.saturating_add(signed(most_ns) - signed(self.most_ns));
+        self.most_ns = most_ns;
         let expected_ns = signed(bytes.saturating_mul(self.byte_ns));
         if expected_ns > self.left_ns {
             return None;
@@ -165,14 +180,14 @@ impl Allowance {
 
     fn is_full(&mut self, now_ns: u64) -> bool {
         self.refill(now_ns);
-        self.left_ns == signed(ALLOWANCE_NS)
+        self.left_ns == signed(self.most_ns)
     }
 
     fn refill(&mut self, now_ns: u64) {
         let passed_ns = now_ns.saturating_sub(self.refilled_at_ns);
-        let more_ns = u128::from(passed_ns) * u128::from(REFILL_PER_SECOND_NS);
+        let more_ns = u128::from(passed_ns) * u128::from(self.most_ns);
         let more_ns = u64::try_from(more_ns / u128::from(SECOND_NS)).unwrap_or(u64::MAX);
-        self.left_ns = self.left_ns.saturating_add(signed(more_ns)).min(signed(ALLOWANCE_NS));
+        self.left_ns = self.left_ns.saturating_add(signed(more_ns)).min(signed(self.most_ns));
         self.refilled_at_ns = self.refilled_at_ns.max(now_ns);
     }
 }
@@ -189,10 +204,14 @@ mod tests {
 
     const SMALL: Option<u64> = Some(2_000);
 
+    fn by(tenant: u32, session: u32) -> Compiler {
+        Compiler { tenant, session, allowance_ns: ALLOWANCE_NS }
+    }
+
     /// Loads one module, which takes so long.
-    fn load(loads: &Loads, by: (u32, u32), bytes: u64, took_ns: u64, now_ns: u64) -> Priority {
-        let priority = loads.begin(by, Some(bytes), now_ns, || false).unwrap();
-        loads.end(by.1, Some(took_ns), now_ns);
+    fn load(loads: &Loads, of: (u32, u32), bytes: u64, took_ns: u64, now_ns: u64) -> Priority {
+        let priority = loads.begin(by(of.0, of.1), Some(bytes), now_ns, || false).unwrap();
+        loads.end(of.1, Some(took_ns), now_ns);
         priority
     }
 
@@ -219,13 +238,36 @@ mod tests {
         // Nor do they have more by beginning all at once.
         let loads = Loads::default();
         let begun = (0..20)
-            .filter_map(|session| loads.begin((1, session), SMALL, SECOND_NS, || true))
+            .filter_map(|session| loads.begin(by(1, session), SMALL, SECOND_NS, || true))
             .filter(|priority| *priority == Priority::Usual);
         assert_eq!(begun.count(), 20);
-        assert_eq!(loads.begin((1, 20), SMALL, SECOND_NS, || true), Some(Priority::Lowest));
-        assert_eq!(loads.begin((1, 21), SMALL, SECOND_NS, || true), None);
+        assert_eq!(loads.begin(by(1, 20), SMALL, SECOND_NS, || true), Some(Priority::Lowest));
+        assert_eq!(loads.begin(by(1, 21), SMALL, SECOND_NS, || true), None);
         // Another tenant has its own.
-        assert_eq!(loads.begin((2, 30), SMALL, SECOND_NS, || true), Some(Priority::Usual));
+        assert_eq!(loads.begin(by(2, 30), SMALL, SECOND_NS, || true), Some(Priority::Usual));
+    }
+
+    #[test]
+    fn an_allowance_may_change_and_what_was_used_of_it_stays_used() {
+        let loads = Loads::default();
+        let usual = |part: u64, now_ns| {
+            let compiler = Compiler { allowance_ns: part * ALLOWANCE_NS / 4, ..by(1, 10) };
+            let load = || {
+                let priority = loads.begin(compiler, SMALL, now_ns, || false);
+                loads.end(10, Some(200_000), now_ns);
+                priority == Some(Priority::Usual)
+            };
+            (0..1_000).take_while(|_| load()).count()
+        };
+        let now_ns = 100 * SECOND_NS;
+        let quarter = usual(1, now_ns);
+        assert!((4..=6).contains(&quarter), "{quarter}");
+        // Three times as much of it is new, and going back and forth makes none.
+        let whole = usual(4, now_ns);
+        assert!((15..=16).contains(&whole), "{whole}");
+        assert_eq!((usual(1, now_ns), usual(4, now_ns)), (0, 0));
+        let later = usual(2, now_ns + 10 * SECOND_NS);
+        assert!((8..=11).contains(&later), "{later}");
     }
 
     #[test]
@@ -249,7 +291,7 @@ mod tests {
         let loads = Loads::default();
         let dies_after = |begin_s: u64, took_ns| {
             let begin_ns = begin_s * SECOND_NS;
-            let priority = loads.begin((1, 10), SMALL, begin_ns, || false);
+            let priority = loads.begin(by(1, 10), SMALL, begin_ns, || false);
             loads.end(10, None, begin_ns + took_ns);
             priority == Some(Priority::Usual)
         };
@@ -271,7 +313,7 @@ mod tests {
     #[test]
     fn one_session_of_a_tenant_compiles_large_modules_at_a_time() {
         let loads = Loads::default();
-        let lowest = |tenant, session| loads.begin((tenant, session), None, 0, || false);
+        let lowest = |tenant, session| loads.begin(by(tenant, session), None, 0, || false);
         assert_eq!(lowest(1, 10), Some(Priority::Lowest));
         // Another tenant's does not wait.
         assert_eq!(lowest(2, 20), Some(Priority::Lowest));
@@ -289,10 +331,10 @@ mod tests {
     #[test]
     fn who_waits_to_compile_waits_as_long_as_it_lives() {
         let loads = Loads::default();
-        assert_eq!(loads.begin((1, 10), None, 0, || false), Some(Priority::Lowest));
+        assert_eq!(loads.begin(by(1, 10), None, 0, || false), Some(Priority::Lowest));
         let looks = Cell::new(0);
         let dies_later = || looks.replace(looks.get() + 1) == 2;
-        assert_eq!(loads.begin((1, 11), None, 0, dies_later), None);
+        assert_eq!(loads.begin(by(1, 11), None, 0, dies_later), None);
         // Its end takes nothing from the one that compiles.
         loads.end(11, None, 0);
         assert!(loads.lock()[&1].lowest.is_some_and(|(session, _)| session == 10));

@@ -1,6 +1,7 @@
 //! A session from its opening to its end.
 
 mod caps;
+mod loads;
 mod memory;
 mod reservation;
 
@@ -25,7 +26,6 @@ use super::attach::no_hello;
 use super::attach::vm::{Held, RegionError};
 use super::attach::{Attachment, Client};
 use super::clock;
-use super::compiling::Priority;
 use super::cosched::{Waiters, began_at};
 use super::devices::exports::Export;
 use super::devices::frames::{Dirty, VgpuFiles};
@@ -500,18 +500,11 @@ impl Daemon {
                 })
             }
             Ask::Load { bytes } => {
-                // The worker ends when its tenant does, also while it waits for this answer.
-                let is_gone = || peer::has_hung_up(&session.worker.link);
-                let by = (self.payer(session), key);
-                let priority = self.loads.begin(by, bytes, clock::now_ns(), is_gone);
-                if priority == Some(Priority::Lowest) {
-                    session.worker.set_background(true);
-                }
+                self.begin_load(session, bytes);
                 Ok(Reply::Done)
             }
             Ask::Loaded { took_ns } => {
-                session.worker.set_background(false);
-                self.loads.end(key, took_ns, clock::now_ns());
+                self.end_load(session, took_ns);
                 Ok(Reply::Done)
             }
             Ask::Reside { page, touched, named } => {
@@ -754,14 +747,6 @@ impl Daemon {
         drop(pace);
         std::thread::sleep(wait);
         Ok(())
-    }
-
-    /// Who pays for a session's processor time: its tenant, or its vGPU where these compete.
-    fn payer(&self, session: &Session) -> u32 {
-        match self.config.scheduling.share {
-            ShareConfig::Vgpu => session.vgpu,
-            ShareConfig::User => session.payer,
-        }
     }
 
     /// Tells the driver where a vGPU stands whose tenant is settled.
