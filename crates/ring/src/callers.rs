@@ -18,12 +18,34 @@ use crate::segment::Segment;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::sys;
 
+/// What is known of how a session's waiting threads are woken, which says how long to poll first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum Waking {
+    /// A wake-up takes what it takes.
+    Usual = 0,
+    /// They are boosted in time, and need not poll for what takes longer than usual.
+    Prompt = 1,
+    /// Answers are brought by threads that want the processor which polling would take from them.
+    Relayed = 2,
+}
+
+impl Waking {
+    fn of(word: u32) -> Self {
+        match word {
+            1 => Self::Prompt,
+            2 => Self::Relayed,
+            _ => Self::Usual,
+        }
+    }
+}
+
 /// The daemon's view of a session's callers.
 #[derive(Debug)]
 pub struct Callers {
     waiting: Cells<AtomicU64>,
     boosted: Cell<AtomicU32>,
-    coscheduled: Cell<AtomicU32>,
+    waking: Cell<AtomicU32>,
     segment: Segment,
 }
 
@@ -36,7 +58,7 @@ impl Callers {
         Ok(Self {
             waiting: segment.waiting()?,
             boosted: segment.boosted()?,
-            coscheduled: segment.coscheduled()?,
+            waking: segment.waking()?,
             segment: segment.clone(),
         })
     }
@@ -59,9 +81,9 @@ impl Callers {
         }
     }
 
-    /// Tells the tenant whether its waiting threads are boosted in time: they need not poll then.
-    pub fn set_coscheduled(&self, coscheduled: bool) {
-        self.coscheduled.store(u32::from(coscheduled), Ordering::Relaxed);
+    /// Tells the tenant how its waiting threads are woken.
+    pub fn set_waking(&self, waking: Waking) {
+        self.waking.store(waking as u32, Ordering::Relaxed);
     }
 
     /// Tells the tenant which thread is boosted, in its own count.
@@ -111,7 +133,7 @@ pub(crate) struct OwnCallers {
     is_guest: bool,
     waiting: Cells<AtomicU64>,
     boosted: Cell<AtomicU32>,
-    coscheduled: Cell<AtomicU32>,
+    waking: Cell<AtomicU32>,
 }
 
 impl OwnCallers {
@@ -120,7 +142,7 @@ impl OwnCallers {
             is_guest: segment.memory().is_lent(),
             waiting: segment.waiting()?,
             boosted: segment.boosted()?,
-            coscheduled: segment.coscheduled()?,
+            waking: segment.waking()?,
         })
     }
 
@@ -149,11 +171,13 @@ impl OwnCallers {
         self.boosted.load(Ordering::Relaxed) != 0
     }
 
-    /// Whether waiting threads are boosted in time and need not poll. Those of a guest poll all the
-    /// same: to sleep costs them exits.
+    /// How waiting threads are woken. Those of a guest poll in any case: to sleep costs them exits.
     #[inline]
-    pub(crate) fn are_coscheduled(&self) -> bool {
-        !self.is_guest && self.coscheduled.load(Ordering::Relaxed) != 0
+    pub(crate) fn waking(&self) -> Waking {
+        match self.is_guest {
+            true => Waking::Usual,
+            false => Waking::of(self.waking.load(Ordering::Relaxed)),
+        }
     }
 
     /// Whether `thread` is boosted: it must not poll then.

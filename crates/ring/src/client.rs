@@ -8,7 +8,7 @@ use thiserror::Error;
 
 use crate::answer::{ANSWER_SLOTS, Answer, CallSlot};
 use crate::arena::Arena;
-use crate::callers::OwnCallers;
+use crate::callers::{OwnCallers, Waking};
 use crate::cells::{Cell, Cells};
 use crate::fork::ForkGuard;
 use crate::lane::{AnswerTo, MAX_COMMAND, Producer};
@@ -108,14 +108,18 @@ impl Pace {
     /// Longest polling, about four times what a wake-up across processors takes.
     const SPIN_MAX: Duration = Duration::from_micros(250);
 
-    /// How long to poll; `coscheduled` where others want the processor and the wake-up is prompt.
-    fn spin(&self, usual: Duration, coscheduled: bool) -> Duration {
+    /// How long to poll.
+    fn spin(&self, usual: Duration, waking: Waking) -> Duration {
         let expected = Duration::from_nanos(self.wait_ns.load(Ordering::Relaxed));
-        if coscheduled {
-            return if expected > usual { Duration::ZERO } else { usual };
-        }
         let enough = expected + expected / 4;
-        if enough > usual && enough <= Self::SPIN_MAX { Self::SPIN_MAX.max(usual) } else { usual }
+        match waking {
+            Waking::Relayed => Duration::ZERO,
+            Waking::Prompt if expected > usual => Duration::ZERO,
+            Waking::Usual if enough > usual && enough <= Self::SPIN_MAX => {
+                Self::SPIN_MAX.max(usual)
+            }
+            Waking::Prompt | Waking::Usual => usual,
+        }
     }
 
     fn learn(&self, wait: Duration) {
@@ -218,7 +222,7 @@ impl ClientSide {
                 && !self.processors.is_hopeless(lasted)
         };
         self.processors.show_own();
-        let spin = self.pace.spin(self.options.spin, self.callers.are_coscheduled());
+        let spin = self.pace.spin(self.options.spin, self.callers.waking());
         let mut patience = Patience { may_poll: &may_poll, ..Patience::while_alive(&alive) };
         (patience.spin, patience.announced) = (spin, spin.max(ANNOUNCED));
         self.callers.begin(awaited, thread);

@@ -87,7 +87,7 @@ mod processors;
 #[cfg(not(loom))]
 mod ranges;
 #[cfg(not(loom))]
-mod relay;
+pub mod relay;
 #[cfg(not(loom))]
 mod segment;
 #[cfg(not(loom))]
@@ -113,7 +113,7 @@ pub use wait_page::WaitPage;
 pub use {
     arena::{Arena, ArenaError, ArenaRef, Block, WorkerArena},
     bell::Bell,
-    callers::Callers,
+    callers::{Callers, Waking},
     cells::{ReadCells, Word},
     client::{CallError, ClientOptions, ClientSide},
     fork::ForkGuard,

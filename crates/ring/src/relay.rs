@@ -17,10 +17,21 @@ use crate::map::MapError;
 use crate::segment::{Loss, Segment, SegmentError};
 use crate::span::SharedSpan;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
-use crate::wait::{Patience, WakeFlag};
+use crate::wait::{Patience, WakeFlag, processors};
 
 /// The lane that a relay submits through.
 const LANE: usize = 0;
+
+/// Threads that a call goes through on either host: the program's or the worker's, and the relay's,
+/// one each way.
+const THREADS: usize = 3;
+
+/// Whether a thread that waits for what a relay brings may poll for it: on no more processors than
+/// the call has threads it delays them.
+#[must_use]
+pub fn leaves_processors() -> bool {
+    processors() > THREADS
+}
 
 /// What goes to the worker.
 #[derive(Debug)]

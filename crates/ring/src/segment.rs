@@ -41,7 +41,7 @@ const WORKER_LOST: usize = 4 * LINE;
 /// Which session of a reused place the segment is.
 const SERIAL: usize = WORKER_LOST + 4;
 const BOOSTED: usize = WORKER_LOST + 8;
-const COSCHEDULED: usize = WORKER_LOST + 12;
+const WAKING: usize = WORKER_LOST + 12;
 const WORKER_PROCESSOR: usize = WORKER_LOST + 16;
 // Beside the count of lanes, which the worker looks at anyway.
 const CLIENT_PROCESSOR: usize = LANES_USED + 8;
@@ -264,9 +264,9 @@ impl Segment {
         self.memory.cell(BOOSTED)
     }
 
-    /// Whether the daemon helps waiting threads to run.
-    pub(crate) fn coscheduled(&self) -> Result<Cell<AtomicU32>, MapError> {
-        self.memory.cell(COSCHEDULED)
+    /// How waiting threads are woken ([`crate::Waking`]).
+    pub(crate) fn waking(&self) -> Result<Cell<AtomicU32>, MapError> {
+        self.memory.cell(WAKING)
     }
 
     /// The processor that the worker was last seen on, from 1.

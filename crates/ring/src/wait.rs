@@ -374,10 +374,17 @@ fn several_processors() -> bool {
 
 #[cfg(not(loom))]
 fn several_processors() -> bool {
+    processors() > 1
+}
+
+/// Processors that this process may use, looked up once: a sandbox may forbid to ask again.
+#[cfg(not(loom))]
+pub(crate) fn processors() -> usize {
+    use std::num::NonZero;
     use std::sync::OnceLock;
 
-    static SEVERAL: OnceLock<bool> = OnceLock::new();
-    *SEVERAL.get_or_init(|| std::thread::available_parallelism().is_ok_and(|n| n.get() > 1))
+    static PROCESSORS: OnceLock<usize> = OnceLock::new();
+    *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, NonZero::get))
 }
 
 #[cfg(loom)]

@@ -9,6 +9,7 @@ use crate::lane::{AnswerTo, Consumer, Violation};
 use crate::lanes::{Lanes, Record};
 use crate::map::MapError;
 use crate::processors::Processors;
+use crate::relay;
 use crate::segment::{LANES, Segment, SegmentError};
 use crate::sync::{AtomicU64, Ordering};
 use crate::wait::{Patience, Unready, WakeFlag};
@@ -151,6 +152,13 @@ impl WorkerSide {
         if let Some(answer) = self.replies.answers.get(usize::from(to.slot)) {
             answer.flag.wake();
         }
+    }
+
+    /// How long to poll for a command: `usual`, but where a relay's threads want the processor.
+    #[must_use]
+    pub fn patience(&self, usual: Duration) -> Duration {
+        let is_relayed = self.replies.news.is_some();
+        if is_relayed && !relay::leaves_processors() { Duration::ZERO } else { usual }
     }
 
     /// Waits for a command, or for whatever `other` gives, on the session's doorbell: polls for

@@ -26,6 +26,8 @@ const LAST_WORDS: Duration = Duration::from_secs(5);
 pub(super) struct Collector<'a> {
     session: &'a Session,
     window: Window,
+    /// The last answer is on its way and nothing else is awaited, so no news is soon to come.
+    is_idle: bool,
     /// Frames that are not handed over yet.
     out: Vec<u8>,
     /// Scratch space.
@@ -39,6 +41,7 @@ impl<'a> Collector<'a> {
         Self {
             session,
             window: Window::new(session.pinned_base, session.pinned.len() as u64),
+            is_idle: false,
             out: Vec::new(),
             piece: Vec::new(),
             progress: vec![0; PROGRESS_WORDS],
@@ -50,7 +53,8 @@ impl<'a> Collector<'a> {
     pub(super) fn run(mut self) {
         let session = self.session;
         loop {
-            let found = session.out.wait(SPIN, HEARTBEAT, || {
+            let spin = if self.is_idle { Duration::ZERO } else { SPIN };
+            let found = session.out.wait(spin, HEARTBEAT, || {
                 if session.link.is_over() {
                     return Some(Err(Closed));
                 }
@@ -104,6 +108,7 @@ impl<'a> Collector<'a> {
             usize::try_from(word).ok().and_then(|word| seen.get(word)).copied().unwrap_or(0)
         };
         ledger.add_ended(&mut due, &session.out, progress);
+        let is_owed = ledger.is_owed();
         drop(ledger);
         let notices = self.changed_notices();
         if session.out.loss().is_some() && words.is_empty() && due.is_empty() {
@@ -112,6 +117,7 @@ impl<'a> Collector<'a> {
         if words.is_empty() && due.is_empty() && notices.is_empty() {
             return Ok(false);
         }
+        self.is_idle = !due.answers.is_empty() && !is_owed;
         self.send_blocks(&due)?;
         self.send_written(&due)?;
         for (word, value) in notices {

@@ -156,6 +156,11 @@ impl Ledger {
         self.shadows.retain(|shadow| shadow.users > 0);
     }
 
+    /// Whether an answer or a block is still to come.
+    pub(super) fn is_owed(&self) -> bool {
+        self.awaited > 0 || !self.lent.is_empty() || !self.writing.is_empty()
+    }
+
     /// Calls that were answered. Looked at before everything else: what the worker published before
     /// an answer is then found too.
     pub(super) fn answered(&mut self, out: &RelayOut) -> Due {

@@ -13,7 +13,8 @@ use std::time::{Duration, Instant};
 use anyhow::Result;
 use rustix::event::{PollFd, PollFlags, poll};
 use weft_ring::{
-    Access, ArenaRef, Loss, MemoryFile, PAGE, Replies, Segment, SharedMemory, WorkerSide, peer,
+    Access, ArenaRef, Callers, Loss, MemoryFile, PAGE, Replies, Segment, SharedMemory, Waking,
+    WorkerSide, peer, relay,
 };
 use weft_wire::handshake::{Answer, HelloBody};
 use weft_wire::progress::STREAM_WORDS;
@@ -82,6 +83,9 @@ impl Session {
         let file = Segment::create(usize::try_from(arena_bytes)?)?;
         let segment = Segment::open(file.map(Access::ReadWrite)?)?;
         let side = WorkerSide::open(segment.clone())?;
+        if !relay::leaves_processors() {
+            Callers::open(&segment)?.set_waking(Waking::Relayed);
+        }
         let pinned_bytes = welcome.pinned_bytes.min(hello.pinned_bytes);
         let managed_bytes = welcome.managed_bytes.min(hello.pinned_bytes - pinned_bytes);
         let window_bytes = usize::try_from(pinned_bytes + managed_bytes)?.max(PAGE);

@@ -47,6 +47,8 @@ struct Watching {
 pub(super) struct Taker<'a> {
     session: &'a Session,
     side: Option<WorkerSide>,
+    /// The last command's answer is awaited, so the next one is not soon to come.
+    is_awaited: bool,
     /// Frames that are not handed over yet.
     out: Vec<u8>,
     /// Scratch space.
@@ -67,6 +69,7 @@ impl<'a> Taker<'a> {
         Self {
             session,
             side: Some(side),
+            is_awaited: false,
             out: Vec::new(),
             piece: Vec::new(),
             window: Window::new(session.pinned_base, session.pinned.len() as u64),
@@ -89,14 +92,16 @@ impl<'a> Taker<'a> {
             }
             let limit = if self.watching.is_empty() { HEARTBEAT } else { WATCH };
             let over = || session.link.is_over().then_some(());
+            let spin = if self.is_awaited { Duration::ZERO } else { SPIN };
             // Whether a command came, the time is over or the session: all is looked at again.
-            let _ = side.wait(SPIN, Some(limit), over);
+            let _ = side.wait(spin, Some(limit), over);
         }
     }
 
     fn take_all(&mut self, side: &mut WorkerSide) -> Result<(), Broken> {
         let arena = side.arena().clone();
         while let Some(record) = side.take().map_err(|_| Broken)? {
+            self.is_awaited = record.answer.is_some();
             self.forward(&arena, record.answer, record.bytes)?;
             if self.out.len() >= BATCH {
                 self.hand_over()?;

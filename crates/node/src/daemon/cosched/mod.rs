@@ -31,7 +31,7 @@ use std::sync::mpsc::{Receiver, TryRecvError, channel};
 
 use weft_gate::{DaemonSide, Due, Telling};
 use weft_ring::priority::{self, Class, Treatment};
-use weft_ring::{AnswerTo, MemoryFile};
+use weft_ring::{AnswerTo, MemoryFile, Waking};
 
 use self::ability::Ability;
 use self::budget::{Budget, TurnBudget};
@@ -137,7 +137,7 @@ impl Coscheduler {
     pub(crate) fn begin(&mut self, session: u32, waiters: Option<Waiters>, gate: &DaemonSide) {
         gate.set_telling(Telling::Nothing);
         if let Some(waiters) = waiters {
-            waiters.callers.set_coscheduled(false);
+            waiters.callers.set_waking(Waking::Usual);
             self.sessions.insert(session, waiters);
         }
     }
@@ -214,7 +214,10 @@ impl Coscheduler {
                 // A guest cannot make its processor ordinary.
                 (true, true) => Telling::SoonAndNext,
             });
-            waiters.callers.set_coscheduled(waiters.is_told);
+            waiters.callers.set_waking(match waiters.is_told {
+                true => Waking::Prompt,
+                false => Waking::Usual,
+            });
         }
         let Some(due) = due.filter(|due| due.soon && waiters.last != Some(due.awaited)) else {
             return;
