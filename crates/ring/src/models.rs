@@ -2,6 +2,8 @@
 //!
 //! `RUSTFLAGS="--cfg loom" LOOM_MAX_PREEMPTIONS=2 cargo test -p weft-ring --release --lib models`
 
+use std::sync::Arc;
+
 use loom::thread;
 
 use crate::answer::{AnswerWords, CallSlot};
@@ -10,6 +12,7 @@ use crate::lane::{AnswerTo, Consumer, LaneWords, MAX_COMMAND, Producer};
 use crate::lanes::Lanes;
 use crate::lock::{Standing, Turnstile};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
+use crate::wait::model::Marks;
 use crate::wait::{Patience, WakeFlag};
 use crate::wait_page::WaitPage;
 
@@ -124,6 +127,52 @@ fn models_wait_page() {
         first.wait(&patience(), ready).unwrap();
         host.join().unwrap();
         sleeper.join().unwrap();
+    });
+}
+
+/// What a program of one kernel does for a sleeper of the other: publishes and wakes, twice; a mark
+/// that does not fit is dropped. `deliver` is what the carrier of marks does for each.
+fn wake_across(flag: &WakeFlag, deliver: impl Fn() + Send + 'static) {
+    let marks = Arc::new(Marks::default());
+    let published = Cell::<AtomicU64>::zeroed();
+    let waker = thread::spawn({
+        let (flag, published, marks) = (flag.across(&marks), published.clone(), marks.clone());
+        move || {
+            for value in 1..=2 {
+                published.store(value, Ordering::Release);
+                flag.wake();
+            }
+            marks.close();
+        }
+    });
+    let carrier = thread::spawn(move || {
+        while marks.take() {
+            deliver();
+        }
+    });
+    let ready = || (published.load(Ordering::Acquire) == 2).then_some(());
+    flag.wait(&patience(), ready).unwrap();
+    waker.join().unwrap();
+    carrier.join().unwrap();
+}
+
+/// A guest wakes its host: the server takes the mark and wakes whose flag was taken back.
+#[test]
+fn models_marks_to_the_host() {
+    loom::model(|| {
+        let flag = WakeFlag::modelled();
+        let host = flag.clone();
+        wake_across(&flag, move || host.wake_marked());
+    });
+}
+
+/// A host wakes its guest: the agent takes the mark and raises the count of the wait page.
+#[test]
+fn models_marks_to_the_guest() {
+    loom::model(|| {
+        let wait_page = WaitPage::modelled();
+        let flag = WakeFlag::modelled_at(wait_page.clone());
+        wake_across(&flag, move || wait_page.wake_all());
     });
 }
 

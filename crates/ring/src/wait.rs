@@ -94,6 +94,9 @@ pub struct WakeFlag {
     /// Where its sleepers wait instead, and are woken by whoever gets the marks at once.
     #[cfg(loom)]
     wait_page: Option<WaitPage>,
+    /// Where its wakers leave marks instead, for whoever carries them to the sleeper.
+    #[cfg(loom)]
+    marks: Option<std::sync::Arc<model::Marks>>,
 }
 
 impl WakeFlag {
@@ -110,7 +113,14 @@ impl WakeFlag {
             word: Cell::<AtomicU32>::zeroed(),
             model: std::sync::Arc::new(model::Futex::default()),
             wait_page: None,
+            marks: None,
         }
+    }
+
+    /// The same flag as another kernel has it: its wakes are marks.
+    #[cfg(loom)]
+    pub(crate) fn across(&self, marks: &std::sync::Arc<model::Marks>) -> Self {
+        Self { marks: Some(marks.clone()), ..self.clone() }
     }
 
     #[cfg(loom)]
@@ -140,14 +150,11 @@ impl WakeFlag {
     }
 
     /// Wakes the sleeper whose flag somebody on another kernel has taken back: the mark came.
-    #[cfg(not(loom))]
     pub fn wake_marked(&self) {
-        use rustix::thread::futex;
-
         // SYNC: the flag was taken back before the mark was sent.
         if self.word.load(Ordering::SeqCst) == 0 {
-            // The word is mapped, and a wake of nobody is cheap.
-            let _woken = futex::wake(&self.word, futex::Flags::empty(), 1);
+            // A wake of nobody is cheap.
+            self.wake_here();
         }
     }
 
@@ -257,14 +264,20 @@ impl WakeFlag {
 
     #[cfg(not(loom))]
     fn futex_wake(&self) {
-        use rustix::thread::futex;
-
         if let Some(bell) = self.word.memory().bell() {
             bell.ring();
             if bell.wait_page().is_some() {
                 return;
             }
         }
+        self.wake_here();
+    }
+
+    /// Wakes the sleeper in this kernel.
+    #[cfg(not(loom))]
+    fn wake_here(&self) {
+        use rustix::thread::futex;
+
         // Waking can only fail for a bad address, and the word is mapped.
         let woken = futex::wake(&self.word, futex::Flags::empty(), 1);
         debug_assert!(woken.is_ok(), "futex wake of a mapped word failed");
@@ -281,10 +294,16 @@ impl WakeFlag {
 
     #[cfg(loom)]
     fn futex_wake(&self) {
-        match &self.wait_page {
-            Some(wait_page) => wait_page.wake_all(),
-            None => self.model.wake(),
+        match (&self.marks, &self.wait_page) {
+            (Some(marks), _) => marks.ring(),
+            (None, Some(wait_page)) => wait_page.wake_all(),
+            (None, None) => self.wake_here(),
         }
+    }
+
+    #[cfg(loom)]
+    fn wake_here(&self) {
+        self.model.wake();
     }
 }
 
@@ -388,7 +407,7 @@ pub(crate) fn processors() -> usize {
 }
 
 #[cfg(loom)]
-mod model {
+pub(crate) mod model {
     use crate::sync::{AtomicU32, Ordering};
 
     /// The kernel's side of a futex: compares and sleeps in one step, as seen by wakers.
@@ -396,6 +415,35 @@ mod model {
     pub(super) struct Futex {
         queue: loom::sync::Mutex<()>,
         sleepers: loom::sync::Condvar,
+    }
+
+    /// A descriptor with room for one mark, which any further one is dropped for.
+    #[derive(Debug, Default)]
+    pub(crate) struct Marks {
+        /// Whether a mark waits, and whether all writers are gone.
+        state: loom::sync::Mutex<(bool, bool)>,
+        changed: loom::sync::Condvar,
+    }
+
+    impl Marks {
+        pub(super) fn ring(&self) {
+            self.state.lock().unwrap().0 = true;
+            self.changed.notify_one();
+        }
+
+        pub(crate) fn close(&self) {
+            self.state.lock().unwrap().1 = true;
+            self.changed.notify_one();
+        }
+
+        /// Takes the mark out, waiting for one; false at the end of all.
+        pub(crate) fn take(&self) -> bool {
+            let mut state = self.state.lock().unwrap();
+            while *state == (false, false) {
+                state = self.changed.wait(state).unwrap();
+            }
+            std::mem::take(&mut state.0)
+        }
     }
 
     impl Futex {

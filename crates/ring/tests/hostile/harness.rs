@@ -4,11 +4,13 @@
 //! that are garbage, or a violation, and after a violation nothing else. The fuzz target
 //! `ring_hostile` and the replay of its corpus both call [`attack`].
 
+use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use weft_ring::{
-    ANSWER_SLOTS, ArenaRef, AtomicU64, Cells, ClientOptions, ClientSide, MAX_COMMAND, Ordering,
-    Segment, WorkerSide,
+    ANSWER_SLOTS, Access, ArenaRef, AtomicU64, Bell, Cells, ClientOptions, ClientSide, MAX_COMMAND,
+    MapError, MemoryFile, Ordering, PAGE, Segment, SegmentError, WaitPage, WorkerSide,
+    bell::{marks, take_marks},
 };
 
 const ARENA: usize = 64 << 10;
@@ -39,17 +41,74 @@ impl Input<'_> {
     }
 }
 
-/// Plays one input.
+/// Plays one input, on memory of the session alone and on its part of a machine's region.
 ///
 /// # Panics
 /// When the worker's side breaks a promise.
 pub(crate) fn attack(data: &[u8]) {
-    let Ok(segment) = Segment::anonymous(ARENA) else { return };
+    if let Ok(segment) = Segment::anonymous(ARENA) {
+        play(&segment, &segment, data);
+    }
+    // Miri has no memory files.
+    if !cfg!(miri)
+        && let Ok(part) = Part::create()
+    {
+        play(&part.guest, &part.host, data);
+        part.check();
+    }
+}
+
+/// A session of a virtual machine: both sides map a part of one region, each with its own bell.
+struct Part {
+    guest: Segment,
+    host: Segment,
+    region: MemoryFile,
+    to_guest: OwnedFd,
+    /// Marks that nobody takes out, as of a server that does not come to it.
+    _to_host: OwnedFd,
+}
+
+impl Part {
+    const MARK: u8 = 7;
+
+    fn create() -> Result<Self, SegmentError> {
+        let len = Segment::size(ARENA);
+        let region = MemoryFile::create("region", len + 2 * PAGE)?;
+        let part = || region.try_clone()?.part(PAGE as u64, len as u64);
+        let no_pipe = |source| MapError::Os { what: "pipe", source };
+        let (to_guest, host_out) = marks().map_err(no_pipe)?;
+        let (to_host, guest_out) = marks().map_err(no_pipe)?;
+        let (wait_page, _page) = WaitPage::create()?;
+        let host = part()?.with_bell(Bell::of_host(host_out, Self::MARK));
+        let guest = part()?.with_bell(Bell::of_guest(guest_out, Self::MARK, wait_page));
+        let host = Segment::create_in(host.map(Access::ReadWrite)?, 1)?;
+        let guest = Segment::open(guest.map(Access::ReadWrite)?)?;
+        Ok(Self { guest, host, region, to_guest, _to_host: to_host })
+    }
+
+    /// What is beside the part is as it was, and the guest got no marks but its own.
+    fn check(&self) {
+        let beside = [0, self.region.len() - PAGE];
+        let whole = self.region.map(Access::ReadWrite).expect("mapped before");
+        for at in beside {
+            let words = whole.cells::<AtomicU64>(at, PAGE / 8).expect("within the region");
+            let is_zero = |at: usize| words[at].load(Ordering::Relaxed) == 0;
+            assert!((0..PAGE / 8).all(is_zero), "written beside the part");
+        }
+        let mut came = [0; 4096];
+        while let Ok(count @ 1..) = take_marks(&self.to_guest, &mut came) {
+            assert!(came[..count].iter().all(|mark| *mark == Self::MARK), "another's mark");
+        }
+    }
+}
+
+/// Plays one input on both sides' views of one session.
+fn play(segment: &Segment, host: &Segment, data: &[u8]) {
     let words = segment.memory().len() / 8;
     let Ok(words) = segment.memory().cells::<AtomicU64>(0, words) else { return };
     let options = ClientOptions { spin: Duration::ZERO, full_limit: Some(Duration::ZERO) };
     let client = ClientSide::open(segment.clone(), options, Box::new(|| true));
-    let (Ok(client), Ok(mut worker)) = (client, WorkerSide::open(segment)) else { return };
+    let (Ok(client), Ok(mut worker)) = (client, WorkerSide::open(host.clone())) else { return };
     let mut input = Input(data);
     while let Some(step) = input.byte() {
         match step % 6 {
