@@ -576,7 +576,7 @@ pub(crate) struct BenchOptions {
     /// `scale`: how many vGPUs are attached at once; 1,024, or 64 if quick.
     #[arg(long, value_parser = clap::value_parser!(u32).range(4..=4000))]
     pub(crate) vgpus: Option<u32>,
-    /// Reach the vGPU another way: `tls` for `call` and `copy`; `vm` for `call`, `overhead`,
+    /// Reach the vGPU another way: `tls` for `call`, `copy` and `overhead`; `vm` for these, and
     /// `fairness`, `fairgv` and `cosched`.
     #[arg(long, value_enum, value_name = "WAY")]
     pub(crate) via: Option<crate::bench::via::Via>,
