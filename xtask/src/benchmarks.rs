@@ -40,7 +40,7 @@ enum Goal {
 
 use Goal::{AtLeast, AtMost, Told};
 
-const BENCHES: [Bench; 28] = [
+const BENCHES: [Bench; 29] = [
     Bench {
         name: "call",
         rows: &[
@@ -108,6 +108,18 @@ const BENCHES: [Bench; 28] = [
             Row("shared_memory_sync_21us", "through shared memory, 21 µs", Told),
             Row("tcp_echo_model_21us", "an echo by TCP after each, 21 µs", Told),
             Row("trap_21us", "four system calls a request within a host, 21 µs", Told),
+        ],
+    },
+    Bench {
+        name: "remote",
+        rows: &[
+            Row("cushaw_over_local", "CUSHAW's proportions, remote over local", AtMost(1.05)),
+            Row("cushaw_shared_over_local", "two of them on one device", Told),
+            Row("computes_over_local", "an application that computes", Told),
+            Row("copies_over_local", "one that copies", Told),
+            Row("calls_over_local", "one that waits for each short kernel", Told),
+            Row("delayed_cushaw_over_local", "CUSHAW's, 10 ms further away", Told),
+            Row("delayed_calls_over_local", "waits for each, 10 ms further away", Told),
         ],
     },
     Bench {

@@ -583,8 +583,8 @@ pub(crate) struct BenchOptions {
     /// Of `--via vm`: folder that examples/guest/make-image made, with the programs in it.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) guest: Option<PathBuf>,
-    /// Only these attacks of `adversary`, these runs of `flexy` (`deadline_80_20`), or these
-    /// programs of `fairgv --via vm` (`MM`).
+    /// Only these attacks of `adversary`, these runs of `flexy` (`deadline_80_20`), these programs
+    /// of `fairgv --via vm` (`MM`), or these applications of `remote`.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
 }

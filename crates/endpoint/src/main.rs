@@ -75,6 +75,17 @@ enum What {
         #[arg(long)]
         plain: bool,
     },
+    /// Pass a gateway's connections on late, until standard input ends; says where as JSON; for
+    /// benchmarks.
+    #[command(hide = true)]
+    Delay {
+        /// The gateway.
+        #[arg(long, value_name = "HOST:PORT")]
+        remote: String,
+        /// How much later in each direction, in ms.
+        #[arg(long)]
+        ms: u64,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -154,6 +165,7 @@ fn main() -> ExitCode {
         What::Host(options) => host(options),
         What::BenchHost { programs, json } => bench_host(programs.as_deref(), json),
         What::Measure { plain } => measure(plain),
+        What::Delay { remote, ms } => delay(remote, Duration::from_millis(ms)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -278,6 +290,13 @@ fn measure(plain: bool) -> Result<()> {
     answer(&format!(
         "{{\"tcp_echo_us_p50\": {echo_us_p50}, \"tcp_gb_per_s\": {tcp_gb_per_s}{tls}}}"
     ))
+}
+
+fn delay(remote: String, by: Duration) -> Result<()> {
+    let address = weft_endpoint::delay::to(remote, by).context("cannot listen")?;
+    answer(&format!("{{\"listen\": \"{address}\"}}"))?;
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+    Ok(())
 }
 
 fn serve(options: &ServeOptions) -> Result<()> {

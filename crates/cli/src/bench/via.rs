@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use weft_node::admin::{Answer, GrantRequest, Request};
 
 use super::document::Document;
-use super::tenant::Host;
+use super::tenant::{Host, Tenant};
 use super::{Context, median};
 use crate::daemon::OwnDaemon;
 use crate::remote;
@@ -37,6 +37,8 @@ pub(crate) struct Remote {
     pub(super) daemon: OwnDaemon,
     pub(super) folder: TempDir,
     endpoint: Child,
+    /// What makes the way to the gateway longer.
+    _late: Option<Tenant>,
 }
 
 impl Drop for Remote {
@@ -50,10 +52,33 @@ impl Drop for Remote {
 impl Remote {
     /// On this host; with a model (TOML), on the paced device with it.
     pub(super) fn start(model: Option<&str>) -> Result<Self> {
+        Self::start_through(model, |address| Ok((address, None)))
+    }
+
+    /// The same, with every byte between the two so much later.
+    pub(super) fn start_late(ms: u64) -> Result<Self> {
+        Self::start_through(None, |address| {
+            let mut command = remote::endpoint()?;
+            command.args(["delay", "--remote", &address, "--ms", &ms.to_string()]);
+            // It ends with its input, which is a pipe of this process.
+            let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+            let mut late = Tenant::new("delay", child);
+            let line = late.line()?;
+            let listen = line["listen"].as_str().context("the longer way does not listen")?;
+            Ok((listen.to_owned(), Some(late)))
+        })
+    }
+
+    /// With a way to the gateway's address that `way` finds.
+    fn start_through(
+        model: Option<&str>,
+        way: impl FnOnce(String) -> Result<(String, Option<Tenant>)>,
+    ) -> Result<Self> {
         let settings =
             [("scheduling.share", "vgpu"), ("remote.listen", "127.0.0.1:0"), ("remote.user", "0")];
         let daemon = OwnDaemon::start(&settings, model)?;
         let (grant, address) = grant(&daemon)?;
+        let (address, late) = way(address)?;
         let folder = tempfile::Builder::new().prefix("weft-bench-").tempdir()?;
         let mut command = remote::endpoint()?;
         command.args(["connect", "--remote", &address, "--token-file", "-", "--socket"]);
@@ -66,7 +91,7 @@ impl Remote {
         if line.trim() != "ready" {
             bail!("the endpoint did not start");
         }
-        Ok(Self { daemon, folder, endpoint })
+        Ok(Self { daemon, folder, endpoint, _late: late })
     }
 }
 
@@ -135,7 +160,7 @@ fn baselines() -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("the baselines printed no JSON")
 }
 
-fn number(value: &Value, name: &str) -> Result<f64> {
+pub(super) fn number(value: &Value, name: &str) -> Result<f64> {
     value[name].as_f64().with_context(|| format!("{name} is missing"))
 }
 

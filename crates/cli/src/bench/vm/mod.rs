@@ -39,7 +39,8 @@ pub(super) fn run(context: &Context, name: Name) -> Result<Document> {
         | Name::Latency
         | Name::Flexy
         | Name::Move
-        | Name::Memory => {
+        | Name::Memory
+        | Name::Remote => {
             bail!(
                 "--via vm is for `bench call`, `copy`, `overhead`, `fairness`, `fairgv` and \
                  `cosched`"
