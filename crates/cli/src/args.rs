@@ -584,7 +584,7 @@ pub(crate) struct BenchOptions {
     #[arg(long, value_name = "FOLDER")]
     pub(crate) guest: Option<PathBuf>,
     /// Only these attacks of `adversary`, these runs of `flexy` (`deadline_80_20`), these programs
-    /// of `fairgv --via vm` (`MM`), or these applications of `remote`.
+    /// of `fairgv --via vm` (`MM`, `figure2`), or these applications of `remote`.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
 }

@@ -27,7 +27,7 @@ pub(super) fn run(context: &Context, name: Name) -> Result<Document> {
         Name::Copy => copy::run(context),
         Name::Overhead => overhead::run(context),
         Name::Fairness => share::fairness(context),
-        Name::Fairgv => share::figure8(context),
+        Name::Fairgv => share::fairgv(context),
         Name::Cosched => cosched::run(context),
         Name::Conserve
         | Name::Engine
