@@ -4,12 +4,22 @@
 //   call                 both
 //   call polled          round trips alone, which both sides poll for; prints how many there were
 //   call blocked         waits alone that outlast the polling; prints how many there were
+//   call line            no call: what a cache line takes to another thread's processor and back
+#define _GNU_SOURCE
+#include <pthread.h>
+#include <sched.h>
+#include <stdatomic.h>
+
 #include "../../examples/cuda/common.h"
 
 EMBED(share_ptx, "kernels/share.ptx");
 
 enum { WARM = 2000, SYNC = 50000, GROUPS = 4000, GROUP = 16, ELEMENTS = 32 };
 enum { WAITS = 500, OF_WAIT = 256 };
+enum { EXCHANGES = 64, EXCHANGE_GROUPS = 4000 };
+
+// On one processor alone each exchange waits for the scheduler: no more than this, in seconds.
+static const double EXCHANGE_LIMIT = 1.0;
 
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -61,8 +71,63 @@ static int is_correct(CUdeviceptr device_state, int launched) {
     return correct;
 }
 
+// Counts up: odd numbers are this thread's, even ones the other's.
+static _Alignas(128) atomic_long line;
+
+static void *answer(void *unused) {
+    for (;;) {
+        long seen = atomic_load_explicit(&line, memory_order_acquire);
+        if (seen < 0)
+            return unused;
+        if (seen % 2 == 1)
+            atomic_store_explicit(&line, seen + 1, memory_order_release);
+    }
+}
+
+// Keeps a thread on the first or the last of the processors that this program may use.
+static void stay(pthread_t thread, int on_last) {
+    cpu_set_t all, one;
+    sched_getaffinity(0, sizeof all, &all);
+    int place = on_last ? CPU_SETSIZE - 1 : 0;
+    while (!CPU_ISSET(place, &all))
+        place += on_last ? -1 : 1;
+    CPU_ZERO(&one);
+    CPU_SET(place, &one);
+    pthread_setaffinity_np(thread, sizeof one, &one);
+}
+
+static int exchanges(void) {
+    pthread_t other;
+    if (pthread_create(&other, NULL, answer, NULL) != 0)
+        return 2;
+    // The mask is the calling thread's: the other one stays first.
+    stay(other, 1);
+    stay(pthread_self(), 0);
+    int groups = 0;
+    long sent = 0;
+    for (double first = seconds_now(); groups < EXCHANGE_GROUPS; ++groups) {
+        double begin = seconds_now();
+        if (groups > 0 && begin > first + EXCHANGE_LIMIT)
+            break;
+        for (int i = 0; i < EXCHANGES; ++i) {
+            sent += 2;
+            atomic_store_explicit(&line, sent - 1, memory_order_release);
+            while (atomic_load_explicit(&line, memory_order_acquire) != sent) {}
+        }
+        submit_us[groups] = 1e6 * (seconds_now() - begin) / EXCHANGES;
+    }
+    atomic_store(&line, -1);
+    pthread_join(other, NULL);
+    qsort(submit_us, (size_t)groups, sizeof *submit_us, ascending);
+    printf("{\"line_exchange_us_p50\": %.4f, \"exchanges\": %ld, \"verified\": true}\n",
+           quantile(submit_us, groups, .5), sent / 2);
+    return 0;
+}
+
 int main(int argc, char **argv) {
     const char *only = argc > 1 ? argv[1] : "";
+    if (!strcmp(only, "line"))
+        return exchanges();
     CUdevice device;
     open_device(&device);
     CUmodule module;

@@ -2,7 +2,8 @@
 // to a process that executes them. Every request costs four system calls (send, receive,
 // send, receive), as in GVirtuS: what FairGV and Weft are compared with.
 //
-//   trap KERNEL COUNT [--queued]
+//   trap KERNEL COUNT [--queued]     so many launches
+//   trap KERNEL SECONDSs [--queued]  launches for so many seconds, after a line that says it begins
 //   trap --calls COUNT               requests for nothing, each timed
 //   trap --copy KIB                  copies to the device, whose bytes travel through the socket
 //
@@ -130,10 +131,15 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static int launches(int socket, const char *kernel, long count) {
+static int launches(int socket, const char *kernel, double most, int is_seconds) {
+    if (is_seconds) {
+        printf("{\"begun\": true}\n");
+        fflush(stdout);
+    }
     double begin = seconds_now();
-    for (long i = 0; i < count; ++i)
-        request(socket, 'l', i);
+    long count = 0;
+    for (; (is_seconds ? seconds_now() - begin : (double)count) < most; ++count)
+        request(socket, 'l', count);
     double stop = seconds_now();
     request(socket, 's', 0);
     double drained = seconds_now();
@@ -177,9 +183,13 @@ static int copies(int socket, long kib) {
 
 int main(int argc, char **argv) {
     int queued = argc == 4 && strcmp(argv[3], "--queued") == 0, sockets[2];
-    long count = argc > 2 ? atol(argv[2]) : 0;
-    if (argc != 3 + queued || count <= 0) {
-        fprintf(stderr, "usage: trap KERNEL COUNT [--queued] | --calls COUNT | --copy KIB\n");
+    char *unit = "";
+    double most = argc > 2 ? strtod(argv[2], &unit) : 0;
+    int is_seconds = strcmp(unit, "s") == 0;
+    long count = (long)most;
+    if (argc != 3 + queued || count <= 0 || (*unit != 0 && !is_seconds)) {
+        fprintf(stderr,
+                "usage: trap KERNEL COUNT|SECONDSs [--queued] | --calls COUNT | --copy KIB\n");
         return 2;
     }
     int times_calls = strcmp(argv[1], "--calls") == 0, times_copies = strcmp(argv[1], "--copy") == 0;
@@ -195,7 +205,7 @@ int main(int argc, char **argv) {
     request(sockets[0], 's', 0); // The server is ready.
     int correct = times_calls    ? calls(sockets[0], count)
                   : times_copies ? copies(sockets[0], count)
-                                 : launches(sockets[0], argv[1], count);
+                                 : launches(sockets[0], argv[1], most, is_seconds);
     struct message quit = {.kind = 'q'};
     transfer(write(sockets[0], &quit, sizeof quit) == sizeof quit);
     int status = 0;

@@ -40,13 +40,14 @@ enum Goal {
 
 use Goal::{AtLeast, AtMost, Told};
 
-const BENCHES: [Bench; 28] = [
+const BENCHES: [Bench; 29] = [
     Bench {
         name: "call",
         rows: &[
             Row("sync_us_p50", "synchronous call, µs, median", AtMost(1.0)),
             Row("sync_us_p99", "synchronous call, µs, 99th percentile", Told),
             Row("submit_us_p50", "asynchronous launch, µs, median", AtMost(0.3)),
+            Row("sync_over_line_exchange", "the synchronous call over a cache line's way", Told),
         ],
     },
     Bench {
@@ -56,6 +57,9 @@ const BENCHES: [Bench; 28] = [
             Row("pageable_in_over_memcpy_262144K", "pageable 256 MiB, to the device", Told),
             Row("pageable_out_over_memcpy_262144K", "pageable 256 MiB, from the device", Told),
             Row("pinned_over_memcpy", "pinned 256 MiB over memcpy, slower way", AtLeast(0.95)),
+            Row("pageable_1m_over_memcpy", "pageable 1 MiB over memcpy, slower way", Told),
+            Row("pageable_64k_over_memcpy", "pageable 64 KiB over memcpy, slower way", Told),
+            Row("pinned_64k_over_memcpy", "pinned 64 KiB over memcpy, slower way", Told),
         ],
     },
     Bench {
@@ -64,6 +68,8 @@ const BENCHES: [Bench; 28] = [
             Row("sync_us_p50", "synchronous call of another host's vGPU, µs", Told),
             Row("over_tcp_echo", "the same over an echo by TCP", AtMost(1.3)),
             Row("submit_us_p50", "asynchronous launch there, µs, median", AtMost(1.0)),
+            Row("shared_memory_sync_us_p50", "a call through shared memory, µs", Told),
+            Row("tcp_echo_us_p50", "an echo by TCP, µs", Told),
             Row("trap_sync_us_p50", "a request of four system calls within a host, µs", Told),
         ],
     },
@@ -78,6 +84,14 @@ const BENCHES: [Bench; 28] = [
             Row("pageable_out_over_tls_262144K", "the same, back", AtLeast(0.8)),
             Row("pinned_in_over_tls_262144K", "pinned 256 MiB over TLS alone, there", AtLeast(0.8)),
             Row("pinned_out_over_tls_262144K", "the same, back", AtLeast(0.8)),
+            Row("pageable_in_GBps_262144K", "pageable 256 MiB, there, GB/s", Told),
+            Row(
+                "shared_memory_pageable_in_GBps_262144K",
+                "the same through shared memory, GB/s",
+                Told,
+            ),
+            Row("tcp_GBps", "TCP alone, GB/s", Told),
+            Row("tls_GBps", "TLS alone, GB/s", Told),
             Row(
                 "trap_in_GBps_262144K",
                 "the same through a socket within a host, there, GB/s",
@@ -90,7 +104,22 @@ const BENCHES: [Bench; 28] = [
         rows: &[
             Row("overhead_max", "another host's vGPU over direct, batches", Told),
             Row("overhead_sync_max", "synchronised after each kernel, over direct", Told),
+            Row("overhead_sync_21us", "the same of 21 µs", Told),
+            Row("shared_memory_sync_21us", "through shared memory, 21 µs", Told),
+            Row("tcp_echo_model_21us", "an echo by TCP after each, 21 µs", Told),
             Row("trap_21us", "four system calls a request within a host, 21 µs", Told),
+        ],
+    },
+    Bench {
+        name: "remote",
+        rows: &[
+            Row("cushaw_over_local", "CUSHAW's proportions, remote over local", AtMost(1.05)),
+            Row("cushaw_shared_over_local", "two of them on one device", Told),
+            Row("computes_over_local", "an application that computes", Told),
+            Row("copies_over_local", "one that copies", Told),
+            Row("calls_over_local", "one that waits for each short kernel", Told),
+            Row("delayed_cushaw_over_local", "CUSHAW's, 10 ms further away", Told),
+            Row("delayed_calls_over_local", "waits for each, 10 ms further away", Told),
         ],
     },
     Bench {
@@ -106,6 +135,8 @@ const BENCHES: [Bench; 28] = [
             Row("exits_per_call", "marks across its border for a polled call", AtMost(0.05)),
             Row("exits_per_blocked_wait", "the same for a wait that sleeps", Told),
             Row("trap_in_guest_sync_us_p50", "a request of four system calls there, µs", Told),
+            Row("tcp_echo_in_guest_us_p50", "an echo by TCP on its loopback, µs", Told),
+            Row("node_in_guest_sync_us_p50", "a call through shared memory inside it, µs", Told),
         ],
     },
     Bench {
@@ -113,6 +144,14 @@ const BENCHES: [Bench; 28] = [
         rows: &[
             Row("pageable_over_memcpy_16384K", "pageable 16 MiB over the guest's memcpy", Told),
             Row("pinned_over_memcpy_16384K", "pinned 16 MiB over it", Told),
+            Row("pageable_in_GBps_16384K", "pageable 16 MiB, to the device, GB/s", Told),
+            Row(
+                "node_in_guest_pageable_in_GBps_16384K",
+                "the same through shared memory inside the machine, GB/s",
+                Told,
+            ),
+            Row("tcp_in_guest_GBps", "TCP alone on its loopback, GB/s", Told),
+            Row("trap_in_guest_in_GBps_16384K", "the same through a socket there, GB/s", Told),
         ],
     },
     Bench {
@@ -120,12 +159,17 @@ const BENCHES: [Bench; 28] = [
         rows: &[
             Row("batch_over_model_max", "batches in a machine over the model", Told),
             Row("sync_over_model_max", "synchronised after each kernel, over the model", Told),
+            Row("overhead_max", "batches in a machine over direct on the host", Told),
+            Row("overhead_sync_max", "synchronised after each kernel, over direct", Told),
+            Row("overhead_21us", "batches of 21 µs over direct on the host", Told),
+            Row("trap_model_21us", "four system calls a request within the host, 21 µs", Told),
         ],
     },
     Bench {
         name: "fairness_vm",
         rows: &[
             Row("mmr_min", "MMR of three machines, weights 1:2:3", AtLeast(0.99)),
+            Row("overhead_max", "the device's time over what they had of it", Told),
             Row("mmr_control", "the same with `unmanaged`", Told),
         ],
     },
@@ -142,6 +186,14 @@ const BENCHES: [Bench; 28] = [
             Row("mmr_SRD1", "of SRD1, which does not fill the device", Told),
             Row("utilization_SRD1", "its part of the device", Told),
             Row("mmr_control", "the same with `unmanaged`, highest", Told),
+            Row(
+                "figure2_overhead_max",
+                "Figure 2: the device's time over what three machines had of it",
+                AtMost(1.02),
+            ),
+            Row("figure2_overhead_21us", "the same of 21 µs", Told),
+            Row("figure2_mmr_min", "their MMR, least", AtLeast(0.99)),
+            Row("figure2_trap_overhead_21us", "four system calls a request there, 21 µs", Told),
         ],
     },
     Bench {

@@ -98,13 +98,14 @@ pub(crate) fn build_static_guest(profile: &str) -> Result<PathBuf> {
 }
 
 /// Makes what the benchmarks' virtual machines boot: with a node and a device of their own for what
-/// is compared; returns its folder.
+/// is compared, and the endpoint, which says what TCP does there; returns its folder.
 pub(crate) fn bench_guest_image(programs: &Path) -> Result<PathBuf> {
     let profile = profile_dir(dist::PROFILE);
     let weft = target().join("guest/weft");
     fs::create_dir_all(&weft)?;
     fs::copy(profile.join("libweft_direct.so"), weft.join("libweft_direct.so"))?;
-    guest_image_with(dist::PROFILE, programs, &[profile.join("weft")])
+    let more = ["weft", "weft-endpoint"].map(|name| profile.join(name));
+    guest_image_with(dist::PROFILE, programs, &more)
 }
 
 /// Makes what the tests' virtual machines boot; returns its folder.

@@ -576,15 +576,15 @@ pub(crate) struct BenchOptions {
     /// `scale`: how many vGPUs are attached at once; 1,024, or 64 if quick.
     #[arg(long, value_parser = clap::value_parser!(u32).range(4..=4000))]
     pub(crate) vgpus: Option<u32>,
-    /// Reach the vGPU another way: `tls` for `call` and `copy`; `vm` for `call`, `overhead`,
+    /// Reach the vGPU another way: `tls` for `call`, `copy` and `overhead`; `vm` for these, and
     /// `fairness`, `fairgv` and `cosched`.
     #[arg(long, value_enum, value_name = "WAY")]
     pub(crate) via: Option<crate::bench::via::Via>,
     /// Of `--via vm`: folder that examples/guest/make-image made, with the programs in it.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) guest: Option<PathBuf>,
-    /// Only these attacks of `adversary`, these runs of `flexy` (`deadline_80_20`), or these
-    /// programs of `fairgv --via vm` (`MM`).
+    /// Only these attacks of `adversary`, these runs of `flexy` (`deadline_80_20`), these programs
+    /// of `fairgv --via vm` (`MM`, `figure2`), or these applications of `remote`.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     pub(crate) only: Vec<String>,
 }

@@ -9,6 +9,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod delay;
 pub mod far;
 pub mod frame;
 pub mod host;

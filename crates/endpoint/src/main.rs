@@ -70,7 +70,22 @@ enum What {
     },
     /// Print what the network and the TLS library do alone here, as JSON; for benchmarks.
     #[command(hide = true)]
-    Measure,
+    Measure {
+        /// TCP alone, with fewer bytes: where processors are interpreted.
+        #[arg(long)]
+        plain: bool,
+    },
+    /// Pass a gateway's connections on late, until standard input ends; says where as JSON; for
+    /// benchmarks.
+    #[command(hide = true)]
+    Delay {
+        /// The gateway.
+        #[arg(long, value_name = "HOST:PORT")]
+        remote: String,
+        /// How much later in each direction, in ms.
+        #[arg(long)]
+        ms: u64,
+    },
 }
 
 #[derive(Debug, Args)]
@@ -149,7 +164,8 @@ fn main() -> ExitCode {
         What::Serve(options) => serve(&options),
         What::Host(options) => host(options),
         What::BenchHost { programs, json } => bench_host(programs.as_deref(), json),
-        What::Measure => measure(),
+        What::Measure { plain } => measure(plain),
+        What::Delay { remote, ms } => delay(remote, Duration::from_millis(ms)),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -268,9 +284,19 @@ fn bench_host(programs: Option<&Path>, json: bool) -> Result<()> {
     answer(&found?.text(json)?)
 }
 
-fn measure() -> Result<()> {
-    let Figures { echo_us_p50, tls_gb_per_s } = weft_endpoint::measure::run()?;
-    answer(&format!("{{\"tcp_echo_us_p50\": {echo_us_p50}, \"tls_gb_per_s\": {tls_gb_per_s}}}"))
+fn measure(plain: bool) -> Result<()> {
+    let Figures { echo_us_p50, tcp_gb_per_s, tls_gb_per_s } = weft_endpoint::measure::run(plain)?;
+    let tls = tls_gb_per_s.map_or_else(String::new, |rate| format!(", \"tls_gb_per_s\": {rate}"));
+    answer(&format!(
+        "{{\"tcp_echo_us_p50\": {echo_us_p50}, \"tcp_gb_per_s\": {tcp_gb_per_s}{tls}}}"
+    ))
+}
+
+fn delay(remote: String, by: Duration) -> Result<()> {
+    let address = weft_endpoint::delay::to(remote, by).context("cannot listen")?;
+    answer(&format!("{{\"listen\": \"{address}\"}}"))?;
+    std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+    Ok(())
 }
 
 fn serve(options: &ServeOptions) -> Result<()> {

@@ -1,5 +1,5 @@
-//! What the network and the TLS library do alone on this host: the baselines of `weft bench --via
-//! tls`. Nothing of the relay is used here but its keys.
+//! What the network and the TLS library do alone on this host, or in a machine: the baselines of
+//! `weft bench`. Nothing of the relay is used here but its keys.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -18,8 +18,10 @@ const MESSAGE: usize = 64;
 /// Messages before counting, and counted.
 const WARM: usize = 2000;
 const ECHOES: usize = 20_000;
-/// Bytes of a bulk transfer, and how often it is done.
+/// Bytes of a bulk transfer, those of one where processors are interpreted, and how often it is
+/// done.
 const BULK: usize = 256 << 20;
+const BULK_INTERPRETED: usize = 16 << 20;
 const REPEATS: usize = 5;
 /// Bytes that are handed to the library at once.
 const CHUNK: usize = 64 << 10;
@@ -29,16 +31,22 @@ const CHUNK: usize = 64 << 10;
 pub struct Figures {
     /// Round trip of a message over TCP between two threads that block, in µs.
     pub echo_us_p50: f64,
-    /// Bytes that TLS moves from one thread to another, in GB/s.
-    pub tls_gb_per_s: f64,
+    /// Bytes that TCP moves from one thread to another, in GB/s.
+    pub tcp_gb_per_s: f64,
+    /// The same of TLS.
+    pub tls_gb_per_s: Option<f64>,
 }
 
-/// Measures.
+/// Measures; TCP alone and with less, if it is `plain`.
 ///
 /// # Errors
 /// The system's or TLS's.
-pub fn run() -> Result<Figures> {
-    Ok(Figures { echo_us_p50: echo()?, tls_gb_per_s: bulk()? })
+pub fn run(plain: bool) -> Result<Figures> {
+    Ok(Figures {
+        echo_us_p50: echo()?,
+        tcp_gb_per_s: tcp(if plain { BULK_INTERPRETED } else { BULK })?,
+        tls_gb_per_s: if plain { None } else { Some(tls()?) },
+    })
 }
 
 fn pair() -> Result<(TcpStream, TcpStream)> {
@@ -78,7 +86,12 @@ fn echo() -> Result<f64> {
     Ok(median(times))
 }
 
-fn bulk() -> Result<f64> {
+fn tcp(bytes: usize) -> Result<f64> {
+    let (one, other) = pair()?;
+    bulk(one, other, bytes)
+}
+
+fn tls() -> Result<f64> {
     let made = Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new());
     let made = made.map_err(|_| anyhow::anyhow!("no key could be made"))?;
     let identity = Identity::from_pkcs8(made.as_ref())?;
@@ -86,34 +99,41 @@ fn bulk() -> Result<f64> {
     let server = ServerConnection::new(identity.server_config()?)?;
     let client = client_config(identity.digest())?;
     let client = ClientConnection::new(client, ServerName::try_from("weft").context("a name")?)?;
+    bulk(StreamOwned::new(client, one), StreamOwned::new(server, other), BULK)
+}
+
+/// The rate at which so many bytes, a multiple of [`CHUNK`], go from one to the other.
+fn bulk(
+    mut one: impl Read + Write,
+    mut other: impl Read + Write + Send + 'static,
+    bytes: usize,
+) -> Result<f64> {
     let receiving = thread::spawn(move || -> Result<()> {
-        let mut stream = StreamOwned::new(server, other);
-        let mut bytes = vec![0; CHUNK];
+        let mut chunk = vec![0; CHUNK];
         for _ in 0..REPEATS {
-            let mut left = BULK;
+            let mut left = bytes;
             while left > 0 {
                 let room = left.min(CHUNK);
-                let count = stream.read(bytes.get_mut(..room).unwrap_or_default())?;
+                let count = other.read(chunk.get_mut(..room).unwrap_or_default())?;
                 ensure!(count > 0, "the transfer ended early");
                 left -= count;
             }
-            stream.write_all(&[1])?;
-            stream.flush()?;
+            other.write_all(&[1])?;
+            other.flush()?;
         }
         Ok(())
     });
-    let mut stream = StreamOwned::new(client, one);
     let chunk = vec![5; CHUNK];
     let mut rates = Vec::new();
     for _ in 0..REPEATS {
         let began = Instant::now();
-        for _ in 0..BULK / CHUNK {
-            stream.write_all(&chunk)?;
+        for _ in 0..bytes / CHUNK {
+            one.write_all(&chunk)?;
         }
-        stream.flush()?;
-        stream.read_exact(&mut [0])?;
+        one.flush()?;
+        one.read_exact(&mut [0])?;
         #[expect(clippy::cast_precision_loss, reason = "a rate")]
-        rates.push(BULK as f64 / began.elapsed().as_secs_f64() / 1e9);
+        rates.push(bytes as f64 / began.elapsed().as_secs_f64() / 1e9);
     }
     receiving.join().map_err(|_| anyhow::anyhow!("the receiver ended"))??;
     Ok(median(rates))

@@ -4,7 +4,7 @@ use anyhow::{Context as _, Result};
 
 use super::document::Document;
 use super::tenant::Host;
-use super::via::{self, Via};
+use super::via::{self, Alone, Via};
 use super::{Context, median};
 
 /// Runs of the program, each with its own session.
@@ -21,11 +21,14 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let mut document = Document::new("call", "real", &window);
     let direct = Host::direct(false)?;
     let (mut remoted, mut native, mut traps) = (Vec::new(), Vec::new(), Vec::new());
+    let (mut lines, mut alone) = (Vec::new(), Alone::default());
     Host::on_node(context, false, &[], |host| {
         for _ in 0..runs {
             remoted.push(context.single(host, "call")?);
             native.push(context.single(&direct, "call")?);
             traps.push(context.trapping(&direct, &via::TRAPS)?);
+            lines.push(context.single_with(&direct, "call", &["line"])?);
+            alone.measure()?;
         }
         Ok(())
     })?;
@@ -42,5 +45,11 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
         document.baseline(format!("direct_{name}"), median(&pick(&native, name)?));
     }
     document.baseline("trap_sync_us_p50", median(&pick(&traps, "trap_sync_us_p50")?));
+    let lines = pick(&lines, "line_exchange_us_p50")?;
+    let calls = pick(&remoted, names[0])?;
+    let over: Vec<f64> = calls.iter().zip(&lines).map(|(call, line)| call / line).collect();
+    document.figure("sync_over_line_exchange", median(&over));
+    document.baseline("line_exchange_us_p50", median(&lines));
+    alone.tell(&mut document);
     Ok(document)
 }

@@ -1,6 +1,7 @@
 //! The document that every benchmark prints.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::Command;
 
 use anyhow::Result;
@@ -114,15 +115,54 @@ const WRITTEN: [&str; 3] = [
 /// The commit of the checkout that this runs in, with `+` if it was changed, but for what measuring
 /// writes.
 pub(crate) fn commit() -> String {
+    commit_of(Path::new("."))
+}
+
+fn commit_of(checkout: &Path) -> String {
     let git = |arguments: &[&str]| {
-        let output = Command::new("git").args(arguments).output().ok()?;
+        let output = Command::new("git").current_dir(checkout).args(arguments).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let Some(head) = git(&["rev-parse", "--short=12", "HEAD"]) else {
         return "unknown".to_owned();
     };
-    let mut status = vec!["status", "--porcelain", "--untracked-files=no", "--", ":(top)."];
+    let mut status = vec!["status", "--porcelain", "--untracked-files=no", "--", ":/"];
     status.extend(WRITTEN);
     let dirty = git(&status).is_some_and(|changes| !changes.is_empty());
     if dirty { format!("{head}+") } else { head }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_changed_checkout_is_told_from_one_with_new_figures() {
+        let checkout = tempfile::tempdir().unwrap();
+        let write = |name: &str, text: &str| {
+            let file = checkout.path().join(name);
+            std::fs::create_dir_all(file.parent().unwrap()).unwrap();
+            std::fs::write(file, text).unwrap();
+        };
+        let git = |arguments: &[&str]| {
+            let mut git = Command::new("git");
+            git.current_dir(checkout.path());
+            git.args(["-c", "user.name=a", "-c", "user.email=a@b"]).args(arguments);
+            let output = git.output().unwrap();
+            assert!(output.status.success(), "{output:?}");
+        };
+        write("crates/code.rs", "old");
+        write("docs/benchmarks.md", "old");
+        git(&["init", "--quiet"]);
+        git(&["add", "."]);
+        git(&["commit", "--quiet", "--message", "all"]);
+        let clean = commit_of(checkout.path());
+        assert_eq!(clean.len(), 12, "{clean}");
+        write("docs/benchmarks.md", "new");
+        assert_eq!(commit_of(checkout.path()), clean);
+        assert_eq!(commit_of(&checkout.path().join("crates")), clean);
+        write("crates/code.rs", "new");
+        assert_eq!(commit_of(checkout.path()), format!("{clean}+"));
+        assert_eq!(commit_of(&checkout.path().join("docs")), format!("{clean}+"));
+    }
 }

@@ -18,6 +18,7 @@ mod latency;
 mod memory;
 mod overhead;
 mod relocate;
+mod remote;
 mod reweight;
 mod scale;
 pub(crate) mod several;
@@ -74,6 +75,8 @@ pub(crate) enum Name {
     Move,
     /// Programs with more memory than the device has, beside other ways to run them.
     Memory,
+    /// Applications on a vGPU of another host against the same on this one's (GSaaS, Figure 9).
+    Remote,
 }
 
 /// What every benchmark is told.
@@ -85,8 +88,8 @@ pub(crate) struct Context {
     quick: bool,
     /// vGPUs of `scale`.
     vgpus: Option<u32>,
-    /// Attacks of `adversary`, runs of `flexy`, parts of `memory`, programs of `fairgv --via vm`;
-    /// all if empty.
+    /// Attacks of `adversary`, runs of `flexy`, parts of `memory`, programs of `fairgv --via vm`,
+    /// applications of `remote`; all if empty.
     only: Vec<String>,
     /// How programs reach their vGPU, if not as programs of the node.
     via: Option<via::Via>,
@@ -145,6 +148,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Flexy => flexy::run(&context),
         Name::Move => relocate::run(&context),
         Name::Memory => memory::run(&context),
+        Name::Remote => remote::run(&context),
     }?;
     document.set_stolen(Processors::now().stolen_since(before));
     document.print(options.json)?;

@@ -2,13 +2,14 @@
 //!
 //! The control is a real transport of four system calls per request (`trap.c`): the same launches
 //! over a Unix socket to a process that executes them on the same direct device. `--via tls` has
-//! the tenant's vGPU on a node behind a gateway.
+//! the tenant's vGPU on a node behind a gateway, and beside it shared memory. Beside each stands
+//! what a kernel would take with one TCP echo after it (`tcp_echo_model_*`).
 
 use anyhow::Result;
 
 use super::document::Document;
 use super::tenant::{Host, ShareReport, kernel};
-use super::via::{Remote, Via};
+use super::via::{Alone, Remote, Via};
 use super::{Context, median};
 use crate::demo::MODEL;
 
@@ -22,44 +23,76 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let window = format!("{pairs} pairs of runs per size, each {} ms of kernels", run_us / 1000);
     let mut document = Document::new("overhead", "paced", &window);
     let direct = Host::direct(true)?;
-    let mut measure =
-        |node: &Host| remoted(context, &mut document, (&direct, node), (pairs, run_us));
+    let remoted = |node: &Host| remoted(context, (&direct, node), (pairs, run_us));
+    let shared = || Host::on_node(context, true, &[], remoted);
     if context.via == Some(Via::Tls) {
-        Host::again(context, || Ok(Host::Remote(Remote::start(Some(MODEL))?)), &mut measure)?;
+        let start = || Ok(Host::Remote(Remote::start(Some(MODEL))?));
+        tell(&mut document, &Host::again(context, start, remoted)?);
+        for (us, kind, cost) in shared()? {
+            document.baseline(format!("shared_memory_{kind}_{us}us"), cost.over_direct);
+            document.baseline(format!("shared_memory_{kind}_{us}us_over_model"), cost.over_model);
+        }
     } else {
-        Host::on_node(context, true, &[], &mut measure)?;
+        tell(&mut document, &shared()?);
     }
     trapped(context, &mut document, &direct, (pairs, run_us))?;
+    let mut alone = Alone::default();
+    for _ in 0..pairs {
+        alone.measure()?;
+    }
+    alone.tell(&mut document);
+    echoed(&mut document, "tcp_echo_model", alone.echo_us());
     Ok(document)
 }
 
+/// What kernels cost that are launched in batches, and that are waited for each.
+pub(super) const KINDS: [(&str, bool); 2] = [("batch", false), ("sync", true)];
+
 fn remoted(
     context: &Context,
-    document: &mut Document,
     (direct, node): (&Host, &Host),
     (pairs, run_us): (usize, u64),
-) -> Result<()> {
-    let mut lines = [const { Vec::new() }; 4];
+) -> Result<Vec<(u64, &'static str, Cost)>> {
+    let mut costs = Vec::new();
     for us in SIZES_US {
-        for sync in [false, true] {
-            let kind = if sync { "sync" } else { "batch" };
-            let cost = measure(context, (direct, node), us, sync, (pairs, run_us))?;
-            document.figure(format!("{kind}_{us}us"), cost.over_direct);
-            document.figure(format!("{kind}_{us}us_spread"), cost.spread);
-            document.figure(format!("{kind}_{us}us_over_model"), cost.over_model);
-            document.baseline(format!("direct_{kind}_{us}us_over_model"), cost.direct_over_model);
-            let place = 2 * usize::from(sync);
-            lines[place].push((us, cost.over_direct));
-            lines[place + 1].push((us, cost.over_model));
+        for (kind, sync) in KINDS {
+            costs.push((us, kind, measure(context, (direct, node), us, sync, (pairs, run_us))?));
         }
     }
-    let names = ["overhead", "overhead_over_model", "overhead_sync", "overhead_sync_over_model"];
-    for (name, line) in names.into_iter().zip(&lines) {
-        document.figure(format!("{name}_21us"), line[0].1);
-        document.figure(format!("{name}_max"), highest(line));
-        document.figure(format!("{name}_passes_1_02_us"), passes(line, 1.02));
+    Ok(costs)
+}
+
+fn tell(document: &mut Document, costs: &[(u64, &'static str, Cost)]) {
+    for (us, kind, cost) in costs {
+        document.figure(format!("{kind}_{us}us"), cost.over_direct);
+        document.figure(format!("{kind}_{us}us_spread"), cost.spread);
+        document.figure(format!("{kind}_{us}us_over_model"), cost.over_model);
+        document.baseline(format!("direct_{kind}_{us}us_over_model"), cost.direct_over_model);
     }
-    Ok(())
+    for (kind, name) in [("batch", "overhead"), ("sync", "overhead_sync")] {
+        let line = |of: fn(&Cost) -> f64| -> Vec<(u64, f64)> {
+            let costs = costs.iter().filter(|cost| cost.1 == kind);
+            costs.map(|(us, _, cost)| (*us, of(cost))).collect()
+        };
+        summed_up(document, name, &line(|cost| cost.over_direct));
+        summed_up(document, &format!("{name}_over_model"), &line(|cost| cost.over_model));
+    }
+}
+
+/// A line of Figure 2 in three numbers.
+pub(super) fn summed_up(document: &mut Document, name: &str, line: &[(u64, f64)]) {
+    document.figure(format!("{name}_21us"), line[0].1);
+    document.figure(format!("{name}_max"), highest(line));
+    document.figure(format!("{name}_passes_1_02_us"), passes(line, 1.02));
+}
+
+/// What kernels would take over what they take, if each had an echo after it.
+pub(super) fn echoed(document: &mut Document, name: &str, echo_us: f64) {
+    for us in SIZES_US {
+        #[expect(clippy::cast_precision_loss, reason = "microseconds of a kernel")]
+        let kernel_us = us as f64;
+        document.baseline(format!("{name}_{us}us"), 1.0 + echo_us / kernel_us);
+    }
 }
 
 /// The transport that traps, against direct launches in batches.
@@ -91,6 +124,10 @@ pub(super) fn trapped(
             document.control(format!("{kind}_{us}us"), median(&ratios));
         }
         document.control(format!("{kind}_passes_1_02_us"), passes(&line, 1.02));
+        if !queued {
+            // What the figure is called where a document of this benchmark is described.
+            document.control("trap_model_21us", line[0].1);
+        }
     }
     Ok(())
 }

@@ -445,7 +445,8 @@ impl Context {
         self.single_with(host, name, &[])
     }
 
-    fn single_with(&self, host: &Host, name: &str, arguments: &[&str]) -> Result<Value> {
+    /// The same with arguments.
+    pub(crate) fn single_with(&self, host: &Host, name: &str, arguments: &[&str]) -> Result<Value> {
         let mut command = self.program(name);
         command.args(arguments);
         let lines = host.start(name, 1, command)?.finish()?;

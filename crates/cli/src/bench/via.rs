@@ -11,7 +11,7 @@ use tempfile::TempDir;
 use weft_node::admin::{Answer, GrantRequest, Request};
 
 use super::document::Document;
-use super::tenant::Host;
+use super::tenant::{Host, Tenant};
 use super::{Context, median};
 use crate::daemon::OwnDaemon;
 use crate::remote;
@@ -37,6 +37,8 @@ pub(crate) struct Remote {
     pub(super) daemon: OwnDaemon,
     pub(super) folder: TempDir,
     endpoint: Child,
+    /// What makes the way to the gateway longer.
+    _late: Option<Tenant>,
 }
 
 impl Drop for Remote {
@@ -50,10 +52,33 @@ impl Drop for Remote {
 impl Remote {
     /// On this host; with a model (TOML), on the paced device with it.
     pub(super) fn start(model: Option<&str>) -> Result<Self> {
+        Self::start_through(model, |address| Ok((address, None)))
+    }
+
+    /// The same, with every byte between the two so much later.
+    pub(super) fn start_late(ms: u64) -> Result<Self> {
+        Self::start_through(None, |address| {
+            let mut command = remote::endpoint()?;
+            command.args(["delay", "--remote", &address, "--ms", &ms.to_string()]);
+            // It ends with its input, which is a pipe of this process.
+            let child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+            let mut late = Tenant::new("delay", child);
+            let line = late.line()?;
+            let listen = line["listen"].as_str().context("the longer way does not listen")?;
+            Ok((listen.to_owned(), Some(late)))
+        })
+    }
+
+    /// With a way to the gateway's address that `way` finds.
+    fn start_through(
+        model: Option<&str>,
+        way: impl FnOnce(String) -> Result<(String, Option<Tenant>)>,
+    ) -> Result<Self> {
         let settings =
             [("scheduling.share", "vgpu"), ("remote.listen", "127.0.0.1:0"), ("remote.user", "0")];
         let daemon = OwnDaemon::start(&settings, model)?;
         let (grant, address) = grant(&daemon)?;
+        let (address, late) = way(address)?;
         let folder = tempfile::Builder::new().prefix("weft-bench-").tempdir()?;
         let mut command = remote::endpoint()?;
         command.args(["connect", "--remote", &address, "--token-file", "-", "--socket"]);
@@ -66,7 +91,7 @@ impl Remote {
         if line.trim() != "ready" {
             bail!("the endpoint did not start");
         }
-        Ok(Self { daemon, folder, endpoint })
+        Ok(Self { daemon, folder, endpoint, _late: late })
     }
 }
 
@@ -96,7 +121,37 @@ fn grant(daemon: &OwnDaemon) -> Result<(String, String)> {
 /// Requests of the transport of four system calls each.
 pub(super) const TRAPS: [&str; 2] = ["--calls", "50000"];
 
-/// What the network and the TLS library do alone, measured now.
+/// What the network and the TLS library do alone, in turn with what they are beside.
+#[derive(Debug, Default)]
+pub(super) struct Alone {
+    tcp_echo_us: Vec<f64>,
+    tcp_gb_per_s: Vec<f64>,
+    pub(super) tls_gb_per_s: Vec<f64>,
+}
+
+impl Alone {
+    /// Measures once more.
+    pub(super) fn measure(&mut self) -> Result<()> {
+        let found = baselines()?;
+        self.tcp_echo_us.push(number(&found, "tcp_echo_us_p50")?);
+        self.tcp_gb_per_s.push(number(&found, "tcp_gb_per_s")?);
+        self.tls_gb_per_s.push(number(&found, "tls_gb_per_s")?);
+        Ok(())
+    }
+
+    /// The median of the echoes.
+    pub(super) fn echo_us(&self) -> f64 {
+        median(&self.tcp_echo_us)
+    }
+
+    /// Puts the medians beside what a document has.
+    pub(super) fn tell(&self, document: &mut Document) {
+        document.baseline("tcp_echo_us_p50", self.echo_us());
+        document.baseline("tcp_GBps", median(&self.tcp_gb_per_s));
+        document.baseline("tls_GBps", median(&self.tls_gb_per_s));
+    }
+}
+
 fn baselines() -> Result<Value> {
     let output = Command::output(remote::endpoint()?.arg("measure"))?;
     if !output.status.success() {
@@ -105,7 +160,7 @@ fn baselines() -> Result<Value> {
     serde_json::from_slice(&output.stdout).context("the baselines printed no JSON")
 }
 
-fn number(value: &Value, name: &str) -> Result<f64> {
+pub(super) fn number(value: &Value, name: &str) -> Result<f64> {
     value[name].as_f64().with_context(|| format!("{name} is missing"))
 }
 
@@ -117,12 +172,12 @@ pub(super) fn call(context: &Context, runs: usize) -> Result<Document> {
     let names = ["sync_us_p50", "sync_us_p99", "submit_us_p50", "submit_us_p99"];
     let remote = Host::Remote(Remote::start(None)?);
     let direct = Host::direct(false)?;
-    let (mut far, mut near, mut plain) = (Vec::new(), Vec::new(), Vec::new());
-    let mut traps = Vec::new();
+    let (mut far, mut near, mut traps) = (Vec::new(), Vec::new(), Vec::new());
+    let mut plain = Alone::default();
     Host::on_node(context, false, &[], |host| {
         for _ in 0..runs {
             far.push(context.single(&remote, "call")?);
-            plain.push(baselines()?);
+            plain.measure()?;
             near.push(context.single(host, "call")?);
             traps.push(context.trapping(&direct, &TRAPS)?);
         }
@@ -138,47 +193,71 @@ pub(super) fn call(context: &Context, runs: usize) -> Result<Document> {
         document.figure(format!("{name}_max"), values.iter().copied().fold(0.0, f64::max));
         document.baseline(format!("shared_memory_{name}"), median(&of(&near, name)?));
     }
-    let echo = of(&plain, "tcp_echo_us_p50")?;
+    let calls = of(&far, names[0])?;
     let over: Vec<f64> =
-        of(&far, names[0])?.iter().zip(&echo).map(|(call, echo)| call / echo).collect();
+        calls.iter().zip(&plain.tcp_echo_us).map(|(call, echo)| call / echo).collect();
     document.figure("over_tcp_echo", median(&over));
-    document.baseline("tcp_echo_us_p50", median(&echo));
+    plain.tell(&mut document);
     document.baseline("trap_sync_us_p50", median(&of(&traps, "trap_sync_us_p50")?));
     Ok(document)
 }
 
-/// `bench copy --via tls`: beside what the same TLS library moves alone, and beside copies within
-/// this host whose bytes travel through a socket.
+/// `bench copy --via tls`: beside what the same TLS library and TCP move alone, copies through
+/// shared memory, and copies within this host whose bytes travel through a socket.
 pub(super) fn copy(context: &Context, runs: usize) -> Result<Document> {
     let window = format!("{runs} runs, each the median of 7 copies per size, 4 KiB to 256 MiB");
     let mut document = Document::new("copy", "real", &window);
     let remote = Host::Remote(Remote::start(None)?);
     let direct = Host::direct(false)?;
-    let (mut reports, mut plain) = (Vec::new(), Vec::new());
-    let mut traps = SIZES.map(|_| Vec::new());
-    for _ in 0..runs {
-        reports.push(context.single(&remote, "copy")?);
-        for (kib, rates) in SIZES.iter().zip(&mut traps) {
-            let report = context.trapping(&direct, &["--copy", kib])?;
-            rates.push(number(&report, &format!("trap_in_GBps_{kib}K"))?);
+    let (mut reports, mut near) = (Vec::new(), Vec::new());
+    let (mut traps, mut plain) = (Traps::default(), Alone::default());
+    Host::on_node(context, false, &[], |host| {
+        for _ in 0..runs {
+            reports.push(context.single(&remote, "copy")?);
+            traps.measure(context, &direct)?;
+            plain.measure()?;
+            near.push(context.single(host, "copy")?);
         }
-        plain.push(number(&baselines()?, "tls_gb_per_s")?);
-    }
+        Ok(())
+    })?;
     for kind in ["pageable", "pinned"] {
         for (way, kib) in ["in", "out"].into_iter().flat_map(|way| SIZES.map(|kib| (way, kib))) {
             let name = format!("{kind}_{way}_GBps_{kib}K");
-            let values: Result<Vec<f64>> =
-                reports.iter().map(|report| number(report, &name)).collect();
-            let values = values?;
+            let of = |reports: &[Value]| -> Result<Vec<f64>> {
+                reports.iter().map(|report| number(report, &name)).collect()
+            };
+            let (values, shared) = (of(&reports)?, median(&of(&near)?));
+            let alone = &plain.tls_gb_per_s;
             let over: Vec<f64> =
-                values.iter().zip(&plain).map(|(rate, alone)| rate / alone).collect();
+                values.iter().zip(alone).map(|(rate, alone)| rate / alone).collect();
             document.figure(format!("{kind}_{way}_over_tls_{kib}K"), median(&over));
+            document.baseline(format!("shared_memory_{name}"), shared);
             document.figure(name, median(&values));
         }
     }
-    document.baseline("tls_GBps", median(&plain));
-    for (kib, rates) in SIZES.iter().zip(&traps) {
-        document.baseline(format!("trap_in_GBps_{kib}K"), median(rates));
-    }
+    plain.tell(&mut document);
+    traps.tell(&mut document);
     Ok(document)
+}
+
+/// Copies within this host whose bytes travel through a socket, in turn with what they are beside.
+#[derive(Debug, Default)]
+pub(super) struct Traps([Vec<f64>; SIZES.len()]);
+
+impl Traps {
+    /// Copies each size once more.
+    pub(super) fn measure(&mut self, context: &Context, direct: &Host) -> Result<()> {
+        for (kib, rates) in SIZES.iter().zip(&mut self.0) {
+            let report = context.trapping(direct, &["--copy", kib])?;
+            rates.push(number(&report, &format!("trap_in_GBps_{kib}K"))?);
+        }
+        Ok(())
+    }
+
+    /// Puts the medians beside what a document has.
+    pub(super) fn tell(&self, document: &mut Document) {
+        for (kib, rates) in SIZES.iter().zip(&self.0) {
+            document.baseline(format!("trap_in_GBps_{kib}K"), median(rates));
+        }
+    }
 }

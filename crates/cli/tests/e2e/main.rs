@@ -19,6 +19,7 @@ mod hostile;
 mod ipc;
 mod isolation;
 mod journal;
+mod localities;
 mod memory;
 mod moves;
 mod network;

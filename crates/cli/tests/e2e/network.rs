@@ -9,6 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rustix::process::Resource;
+use weft_endpoint::delay;
 use weft_endpoint::host::agent::{Agent, Settings};
 use weft_endpoint::host::lab::{Lab, NODE, Namespace, UPLINK};
 use weft_endpoint::host::system::counters;
@@ -147,54 +148,12 @@ fn resets_and_silence_of_a_real_network_are_survived() {
     end(&node, run);
 }
 
-/// Passes each byte on so much later.
-fn delaying(gateway: String, delay: Duration) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
-    thread::spawn(move || {
-        for endpoint in listener.incoming() {
-            let (near, far) = (endpoint.unwrap(), TcpStream::connect(&gateway).unwrap());
-            for (from, to) in [(&near, &far), (&far, &near)] {
-                let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                let (sender, late) = std::sync::mpsc::channel::<(Instant, Vec<u8>)>();
-                thread::spawn(move || pass_late(&late, to));
-                thread::spawn(move || take(from, delay, &sender));
-            }
-        }
-    });
-    address
-}
-
-fn take(
-    mut from: TcpStream,
-    delay: Duration,
-    sender: &std::sync::mpsc::Sender<(Instant, Vec<u8>)>,
-) {
-    let mut bytes = [0; 16 << 10];
-    while let Ok(count @ 1..) = from.read(&mut bytes) {
-        if sender.send((Instant::now() + delay, bytes[..count].to_vec())).is_err() {
-            return;
-        }
-    }
-}
-
-fn pass_late(late: &std::sync::mpsc::Receiver<(Instant, Vec<u8>)>, mut to: TcpStream) {
-    while let Ok((due, bytes)) = late.recv() {
-        thread::sleep(due.saturating_duration_since(Instant::now()));
-        if to.write_all(&bytes).is_err() {
-            return;
-        }
-    }
-    // The other end has gone.
-    let _ = to.shutdown(std::net::Shutdown::Both);
-}
-
 /// Launches do not wait for the network: 4,000 of them take less than as many round trips would.
 #[test]
 fn a_slow_network_is_waited_for_once_and_not_for_every_launch() {
     let node = node(&[]);
     let (token, gateway) = grant(&node, &["far"]);
-    let address = delaying(gateway, Duration::from_millis(25));
+    let address = delay::to(gateway, Duration::from_millis(25)).unwrap().to_string();
     let began = Instant::now();
     let arguments = ["step_21us", "0", "--count", "4000"];
     let text = success(run(&address, &token, &program("share"), &arguments));

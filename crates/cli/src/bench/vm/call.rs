@@ -1,16 +1,19 @@
 //! `bench call --via vm`: what a call costs a program in a machine.
 //!
 //! Beside it the same program twice with everything inside the machine: on a node of the guest's
-//! own, which is what a process pays on that interpreter, and with the device in its own process;
-//! and requests of four system calls each, which is what trapping costs there.
+//! own, which is what a process pays on that interpreter through shared memory, and with the device
+//! in its own process; requests of four system calls each, which is what trapping costs there, and
+//! echoes by TCP over the guest's loopback. Shared memory of the host's own processors is beside it
+//! too.
 //! What crosses the machine's border is counted in boots of their own: of calls that both sides
 //! poll for, and as a control of waits that outlast the polling.
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use serde_json::Value;
 
-use super::{Machine, number};
+use super::{Machine, TWO, Tcp, line, number};
 use crate::bench::document::Document;
+use crate::bench::tenant::Host;
 use crate::bench::via::TRAPS;
 use crate::bench::{Context, median};
 use crate::daemon::OwnDaemon;
@@ -21,9 +24,6 @@ const CALLS: f64 = 52_000.0 + 64_000.0 + 4_000.0;
 
 /// Boots of each kind of machine.
 const RUNS: usize = 5;
-
-/// The node of the guest and its worker need a processor beside the program's.
-const TWO: [&str; 2] = ["--processors", "2"];
 
 const NAMES: [&str; 4] = ["sync_us_p50", "sync_us_p99", "submit_us_p50", "submit_us_p99"];
 
@@ -40,7 +40,8 @@ pub(super) fn run(context: &Context) -> Result<Document> {
     let daemon = OwnDaemon::start(&[("scheduling.share", "vgpu")], None)?;
     let (mut lanes, mut own, mut direct) = (Vec::new(), Vec::new(), Vec::new());
     let (mut exits, mut polled, mut blocked) = (Vec::new(), Vec::new(), Vec::new());
-    let mut traps = Vec::new();
+    let (mut traps, mut echoes, mut host) = (Vec::new(), Vec::new(), Vec::new());
+    let node = Host::node(false, &[])?;
     for _ in 0..runs {
         let boot = |flags: &[&str], words: &[&str]| {
             Machine { name: "vm", weight: 1, flags, words }.run(context, &daemon)
@@ -58,6 +59,8 @@ pub(super) fn run(context: &Context) -> Result<Document> {
         let words = ["env", "WEFT_ATTACH=direct", "trap", TRAPS[0], TRAPS[1]];
         let lines = boot(&TWO, &words)?;
         traps.push(number(line(&lines, TRAPPED)?, TRAPPED)?);
+        echoes.push(Tcp::measure(context, &daemon)?.echo_us);
+        host.push(context.single(&node, "call")?);
     }
     for name in NAMES {
         let of = |values: &[Value]| -> Result<Vec<f64>> {
@@ -70,8 +73,13 @@ pub(super) fn run(context: &Context) -> Result<Document> {
         document.figure(format!("{name}_over_node_in_guest"), median(&values) / median(&own));
         document.baseline(format!("node_in_guest_{name}"), median(&own));
         document.baseline(format!("direct_in_guest_{name}"), median(&of(&direct)?));
+        document.baseline(format!("shared_memory_of_host_{name}"), median(&of(&host)?));
     }
     document.baseline("trap_in_guest_sync_us_p50", median(&traps));
+    let calls: Vec<f64> = lanes.iter().map(|lane| number(lane, NAMES[0])).collect::<Result<_>>()?;
+    let over: Vec<f64> = calls.iter().zip(&echoes).map(|(call, echo)| call / echo).collect();
+    document.figure("over_tcp_echo_in_guest", median(&over));
+    document.baseline("tcp_echo_in_guest_us_p50", median(&echoes));
     document.figure("exits_per_call", median(&polled));
     document.figure("exits_per_call_with_waits", median(&exits));
     document.control("exits_per_blocked_wait", median(&blocked));
@@ -82,10 +90,4 @@ pub(super) fn run(context: &Context) -> Result<Document> {
 fn marks(lines: &[Value]) -> Result<f64> {
     let crossed = line(lines, "marks_in")?;
     Ok(number(crossed, "marks_in")? + number(crossed, "marks_out")?)
-}
-
-/// The line that has this key.
-fn line<'a>(lines: &'a [Value], key: &str) -> Result<&'a Value> {
-    let found = lines.iter().find(|value| value.get(key).is_some());
-    found.with_context(|| format!("the machine printed no {key}"))
 }

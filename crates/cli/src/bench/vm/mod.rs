@@ -27,7 +27,7 @@ pub(super) fn run(context: &Context, name: Name) -> Result<Document> {
         Name::Copy => copy::run(context),
         Name::Overhead => overhead::run(context),
         Name::Fairness => share::fairness(context),
-        Name::Fairgv => share::figure8(context),
+        Name::Fairgv => share::fairgv(context),
         Name::Cosched => cosched::run(context),
         Name::Conserve
         | Name::Engine
@@ -39,7 +39,8 @@ pub(super) fn run(context: &Context, name: Name) -> Result<Document> {
         | Name::Latency
         | Name::Flexy
         | Name::Move
-        | Name::Memory => {
+        | Name::Memory
+        | Name::Remote => {
             bail!(
                 "--via vm is for `bench call`, `copy`, `overhead`, `fairness`, `fairgv` and \
                  `cosched`"
@@ -47,6 +48,9 @@ pub(super) fn run(context: &Context, name: Name) -> Result<Document> {
         }
     }
 }
+
+/// Programs that wait for each other inside a machine need a processor each.
+const TWO: [&str; 2] = ["--processors", "2"];
 
 /// A machine that runs one program.
 struct Machine<'a> {
@@ -105,8 +109,34 @@ impl Machine<'_> {
 fn image(context: &Context) -> Result<PathBuf> {
     context.guest.clone().context(
         "--via vm needs --guest FOLDER, which examples/guest/make-image makes with the programs \
-         `call`, `copy`, `share`, `cosched` and `trap` and tests/programs/guest-*.sh in it",
+         `call`, `copy`, `share`, `cosched` and `trap`, tests/programs/guest-*.sh, `weft` and \
+         `weft-endpoint` in it",
     )
+}
+
+/// What TCP does alone on the guest's loopback: a boot of a machine with a processor for each end.
+struct Tcp {
+    echo_us: f64,
+    gb_per_s: f64,
+}
+
+impl Tcp {
+    fn measure(context: &Context, daemon: &OwnDaemon) -> Result<Self> {
+        let words = ["weft-endpoint", "measure", "--plain"];
+        let machine = Machine { name: "vm", weight: 1, flags: &TWO, words: &words };
+        let lines = machine.run(context, daemon)?;
+        let found = line(&lines, "tcp_echo_us_p50")?;
+        Ok(Self {
+            echo_us: number(found, "tcp_echo_us_p50")?,
+            gb_per_s: number(found, "tcp_gb_per_s")?,
+        })
+    }
+}
+
+/// The line that has this key.
+fn line<'a>(lines: &'a [Value], key: &str) -> Result<&'a Value> {
+    let found = lines.iter().find(|value| value.get(key).is_some());
+    found.with_context(|| format!("the machine printed no {key}"))
 }
 
 /// A number of a program's report.

@@ -1,4 +1,5 @@
-//! `bench fairness --via vm` and `bench fairgv --via vm`: machines of weights 1:2:3.
+//! `bench fairness --via vm` and `bench fairgv --via vm`: machines of weights 1:2:3, with FairGV's
+//! Figure 8 and, of three at once, its Figure 2.
 //!
 //! Windows are of this host's clock and the node's ledger, since a guest's clock is another one.
 //! That the ledger is of work that was done is checked at the end: each program verifies what its
@@ -11,6 +12,7 @@ use weft_node::admin::Stats;
 
 use super::Machine;
 use crate::bench::document::Document;
+use crate::bench::overhead::SIZES_US;
 use crate::bench::tenant::{Host, ShareReport, Tenant, kernel};
 use crate::bench::{Context, median, min_max_ratio};
 
@@ -21,6 +23,11 @@ const EQUAL: Program = ("equal", 285, false);
 /// Those of FairGV's Figure 8, with the kernels of the paper's Table 3.
 const FIGURE8: [Program; 4] =
     [("MM", 207, false), ("HS", 133, false), ("BS", 377, true), ("SRD1", 46, true)];
+
+/// Names Figure 2 for `--only`.
+const FIGURE2: &str = "figure2";
+/// Its kernels in a quick run.
+const QUICK_US: [u64; 2] = [21, 391];
 
 /// Weights of the machines.
 const WEIGHTS: [u32; 3] = [1, 2, 3];
@@ -36,27 +43,70 @@ const LEDGER_ERROR_MAX: f64 = 0.02;
 const CONTROL_WINDOWS: u64 = 1;
 
 pub(super) fn fairness(context: &Context) -> Result<Document> {
-    document(context, "fairness", &[EQUAL], 5)
+    let (mut document, spans) = document(context, "fairness", 5);
+    let overhead = shares(context, &mut document, &[EQUAL], spans)?;
+    document.figure("overhead_max", overhead);
+    Ok(document)
 }
 
-pub(super) fn figure8(context: &Context) -> Result<Document> {
-    document(context, "fairgv", &FIGURE8, 3)
+pub(super) fn fairgv(context: &Context) -> Result<Document> {
+    let (mut document, spans) = document(context, "fairgv", 3);
+    if FIGURE8.iter().any(|program| context.wants(program.0)) {
+        shares(context, &mut document, &FIGURE8, spans)?;
+    }
+    if context.wants(FIGURE2) {
+        figure2(context, &mut document, spans)?;
+    }
+    Ok(document)
 }
 
-fn document(
-    context: &Context,
-    name: &'static str,
-    programs: &[Program],
-    windows: u64,
-) -> Result<Document> {
+/// Windows, and how long each is in seconds.
+type Spans = (u64, u64);
+
+fn document(context: &Context, name: &'static str, windows: u64) -> (Document, Spans) {
     let (window_s, windows) = if context.quick { (2, 2) } else { (10, windows) };
     let text = format!(
         "{windows} windows of {window_s} s per program, three machines of one processor under TCG"
     );
     let mut document = Document::new(name, "paced", &text);
-    let (mut worst, mut control_max) = (f64::MAX, 0.0_f64);
+    #[expect(clippy::cast_precision_loss, reason = "some seconds")]
+    document.figure("window_s", window_s as f64);
+    (document, (windows, window_s))
+}
+
+/// The overhead of three machines together by the size of their kernels: what the device could do
+/// over what it did for them. The control is the transport of four system calls a request in each
+/// machine, between the program and a process that has its vGPU.
+fn figure2(context: &Context, document: &mut Document, spans: Spans) -> Result<()> {
+    let sizes = if context.quick { &QUICK_US[..] } else { &SIZES_US[..] };
+    let (mut most, mut worst) = (0.0_f64, f64::MAX);
+    for &us in sizes {
+        let fair = share(context, "fair", Load { us, waits: false, traps: false }, spans)?;
+        let (overhead, mmr) = (1.0 / fair.utilization, median(&fair.mmr));
+        document.figure(format!("figure2_overhead_{us}us"), overhead);
+        document.figure(format!("figure2_mmr_{us}us"), mmr);
+        (most, worst) = (most.max(overhead), worst.min(mmr));
+        let load = Load { us, waits: false, traps: true };
+        let trap = share(context, "fair", load, (CONTROL_WINDOWS, spans.1))?;
+        document.control(format!("figure2_trap_overhead_{us}us"), 1.0 / trap.utilization);
+    }
+    document.figure("figure2_overhead_max", most);
+    document.figure("figure2_mmr_min", worst);
+    Ok(())
+}
+
+/// What machines with these programs had each; what the device could do over what it did, at most,
+/// which says something of programs that fill it.
+fn shares(
+    context: &Context,
+    document: &mut Document,
+    programs: &[Program],
+    spans: Spans,
+) -> Result<f64> {
+    let (mut worst, mut control_max, mut overhead_max) = (f64::MAX, 0.0_f64, 0.0_f64);
     for &program in programs.iter().filter(|program| context.wants(program.0)) {
-        let fair = share(context, "fair", program, (windows, window_s))?;
+        let load = Load { us: program.1, waits: program.2, traps: false };
+        let fair = share(context, "fair", load, spans)?;
         let name = program.0;
         let mmr = median(&fair.mmr);
         document.figure(format!("mmr_{name}"), mmr);
@@ -65,14 +115,38 @@ fn document(
         document.figure(format!("utilization_{name}"), fair.utilization);
         document.figure(format!("ledger_error_{name}"), fair.ledger_error);
         worst = worst.min(mmr);
-        let control = share(context, "unmanaged", program, (CONTROL_WINDOWS, window_s))?;
+        overhead_max = overhead_max.max(1.0 / fair.utilization);
+        let control = share(context, "unmanaged", load, (CONTROL_WINDOWS, spans.1))?;
         document.control(format!("mmr_unmanaged_{name}"), median(&control.mmr));
         document.control(format!("utilization_unmanaged_{name}"), control.utilization);
         control_max = control_max.max(median(&control.mmr));
     }
     document.figure("mmr_min", worst);
     document.control("mmr_control", control_max);
-    Ok(document)
+    Ok(overhead_max)
+}
+
+/// What the program of each machine launches.
+#[derive(Clone, Copy)]
+struct Load {
+    us: u64,
+    /// It waits after each kernel.
+    waits: bool,
+    /// Its launches go through a socket to a process of the machine that has the vGPU.
+    traps: bool,
+}
+
+impl Load {
+    /// The program, for so many seconds. It prints a line when it is at work.
+    fn words(self, seconds: u64) -> Vec<String> {
+        let words = if self.traps {
+            vec!["trap".to_owned(), kernel(self.us), format!("{seconds}s"), "--queued".to_owned()]
+        } else {
+            let words = ["share", &kernel(self.us), &seconds.to_string(), "--window", "1"];
+            words.map(str::to_owned).to_vec()
+        };
+        words.into_iter().chain(self.waits.then(|| "--sync".to_owned())).collect()
+    }
 }
 
 struct Shared {
@@ -84,21 +158,20 @@ struct Shared {
     ledger_error: f64,
 }
 
-fn share(context: &Context, policy: &str, program: Program, spans: (u64, u64)) -> Result<Shared> {
+fn share(context: &Context, policy: &str, load: Load, spans: Spans) -> Result<Shared> {
     let settings = [("scheduling.policy", policy)];
-    Host::on_node(context, true, &settings, |host| contend(context, host, program, spans))
+    Host::on_node(context, true, &settings, |host| contend(context, host, load, spans))
 }
 
 fn contend(
     context: &Context,
     host: &Host,
-    (_, us, waits): Program,
-    (windows, window_s): (u64, u64),
+    load: Load,
+    (windows, window_s): Spans,
 ) -> Result<Shared> {
     let daemon = host.daemon()?;
-    let (step, seconds) = (kernel(us), (windows * window_s + BOOT_S).to_string());
-    let mut words = vec!["share", &step, &seconds, "--window", "1"];
-    words.extend(waits.then_some("--sync"));
+    let words = load.words(windows * window_s + BOOT_S);
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
     let names = WEIGHTS.map(|weight| format!("w{weight}"));
     let mut machines: Vec<Tenant> = Vec::new();
     for (name, weight) in names.iter().zip(WEIGHTS) {
@@ -106,7 +179,7 @@ fn contend(
         machines.push(machine.tenant(context, daemon)?);
     }
     for machine in &mut machines {
-        // The line of its first window: it has booted and is at work.
+        // It has booted and is at work.
         machine.json_line()?;
     }
     let mut client = daemon.sockets().connect()?;
@@ -143,7 +216,7 @@ fn contend(
     for (name, report) in names.iter().zip(reports) {
         #[expect(clippy::cast_precision_loss, reason = "nanoseconds of some seconds")]
         let (charged, worked) =
-            (used_ns_of(&last, name) as f64, (report.launches * us * 1000) as f64);
+            (used_ns_of(&last, name) as f64, (report.launches * load.us * 1000) as f64);
         ledger_error = ledger_error.max((charged / worked - 1.0).abs());
     }
     if ledger_error > LEDGER_ERROR_MAX {
