@@ -29,7 +29,7 @@ use rustls::{
 use crate::lock;
 
 /// What both sides say that they speak.
-const ALPN: &[u8] = b"weft/1";
+pub(crate) const ALPN: &[u8] = b"weft/1";
 
 /// Ciphertext that is read at once, in bytes: some records.
 const READ_BYTES: usize = 128 << 10;

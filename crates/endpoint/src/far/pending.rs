@@ -10,7 +10,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustls::{ServerConfig, ServerConnection};
 use weft_wire::remote::{OPENING_BYTES_MAX, Opening};
 
-use crate::tls::Channel;
+use crate::tls::{ALPN, Channel};
 
 /// After a connection that could not be accepted (no descriptor is left, say) the next one waits.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -182,6 +182,8 @@ impl Connection {
         if message.len() < length {
             return Ok(Progress::Waits);
         }
+        // Who names no protocol at all is let through by TLS.
+        ensure!(self.tls.alpn_protocol() == Some(ALPN), "it speaks another protocol");
         // Frames come after the answer only.
         ensure!(message.len() == length, "it does not wait for the answer");
         Ok(Progress::Said(Opening::from_bytes(message)?))

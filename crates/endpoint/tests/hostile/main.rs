@@ -1,8 +1,10 @@
 //! An endpoint that was let in and then sends whatever it likes ends its own session and nothing
 //! else. The node is one of the test's own: a tenant socket whose sessions answer every call.
+//! The other way round, in [`near`]: a gateway that sends whatever it likes.
 
 #![expect(clippy::unwrap_used, reason = "a panic is a test's report")]
 
+use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -12,17 +14,52 @@ use std::time::{Duration, Instant};
 
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use rustls::ClientConnection;
+use rustls::pki_types::ServerName;
 use weft_endpoint::far::{Far, Settings};
 use weft_endpoint::frame::{Frame, Front, front};
 use weft_endpoint::tls::{Channel, Heard, Identity, Room, client_config};
 use weft_ring::{Access, AnswerTo, MemoryFile, PAGE, Segment, WorkerSide, peer};
 use weft_wire::Command;
 use weft_wire::command::COMMAND_BYTES_MAX;
-use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, HelloBody, Welcome};
-use weft_wire::remote::{Open, Opening, Reception};
+use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, HelloBody, RefusalCode, Welcome};
+use weft_wire::remote::{Open, Opened, Opening, Reception, Resume};
+
+mod near;
 
 const LIMIT: Duration = Duration::from_secs(60);
 const BASE: u64 = 0x2000_0000_0000;
+
+fn welcome(vgpu: &str) -> Welcome {
+    Welcome {
+        session: 1,
+        vgpu: vgpu.into(),
+        device_name: "none".into(),
+        uuid: [0; 16],
+        capability_major: 7,
+        capability_minor: 5,
+        memory_bytes: 0,
+        pinned_bytes: PAGE as u64,
+        managed_bytes: 0,
+        attributes: Vec::new(),
+        placement: None,
+    }
+}
+
+fn hello() -> HelloBody {
+    HelloBody {
+        vgpu: "v".into(),
+        weight: 0,
+        memory_bytes: 0,
+        token: String::new(),
+        pid: 1,
+        program: "hostile".into(),
+        device_base: 0,
+        device_bytes: 0,
+        pinned_base: BASE,
+        pinned_bytes: PAGE as u64,
+    }
+}
 
 /// Sessions that answer every call with success, until the client is gone.
 fn serve_node(listener: &OwnedFd) {
@@ -34,20 +71,7 @@ fn serve_node(listener: &OwnedFd) {
         segment.mark_relayed().unwrap();
         let pinned = MemoryFile::create("pinned", PAGE).unwrap();
         let (watched, lifeline) = peer::lifeline().unwrap();
-        let welcome = Welcome {
-            session: 1,
-            vgpu: hello.vgpu,
-            device_name: "none".into(),
-            uuid: [0; 16],
-            capability_major: 7,
-            capability_minor: 5,
-            memory_bytes: 0,
-            pinned_bytes: PAGE as u64,
-            managed_bytes: 0,
-            attributes: Vec::new(),
-            placement: None,
-        };
-        let answer = Answer::Welcome(welcome).to_bytes().unwrap();
+        let answer = Answer::Welcome(welcome(&hello.vgpu)).to_bytes().unwrap();
         let fds = [file.as_fd(), pinned.as_fd(), lifeline.as_fd()];
         peer::send(&socket, &answer, &fds).unwrap();
         drop(lifeline);
@@ -89,49 +113,62 @@ fn gateway(folder: &Path) -> Gateway {
 }
 
 /// A session of the gateway's.
-fn open(gateway: &Gateway) -> Channel {
+fn open(gateway: &Gateway) -> (Channel, Opened) {
+    let opening = Opening::Open(Open { grant: "weft1".into(), key: [0; 32], hello: hello() });
+    match say(gateway, &opening) {
+        (channel, Reception::Opened(opened)) => (channel, *opened),
+        (_, reception) => panic!("{reception:?}"),
+    }
+}
+
+/// Asks the gateway for something; what it answers.
+fn say(gateway: &Gateway, opening: &Opening) -> (Channel, Reception) {
     let socket = TcpStream::connect(gateway.address).unwrap();
     let config = client_config(gateway.identity.digest()).unwrap();
     let channel = Channel::connect(socket, config).unwrap();
-    let hello = HelloBody {
-        vgpu: "v".into(),
-        weight: 0,
-        memory_bytes: 0,
-        token: String::new(),
-        pid: 1,
-        program: "hostile".into(),
-        device_base: 0,
-        device_bytes: 0,
-        pinned_base: BASE,
-        pinned_bytes: PAGE as u64,
-    };
-    let opening = Opening::Open(Open { grant: "weft1".into(), key: [0; 32], hello });
-    let bytes = opening.to_bytes().unwrap();
-    channel.send(&u32::try_from(bytes.len()).unwrap().to_le_bytes()).unwrap();
-    channel.send(&bytes).unwrap();
+    send_message(&channel, &opening.to_bytes().unwrap()).unwrap();
     channel.set_patience(LIMIT).unwrap();
+    let reception = Reception::from_bytes(&hear_message(&channel).unwrap()).unwrap();
+    (channel, reception)
+}
+
+/// A message with its length before it.
+fn send_message(channel: &Channel, bytes: &[u8]) -> std::io::Result<()> {
+    channel.send(&u32::try_from(bytes.len()).unwrap().to_le_bytes())?;
+    channel.send(bytes)
+}
+
+/// None if the other side hangs up before.
+fn hear_message(channel: &Channel) -> Option<Vec<u8>> {
     let (mut room, mut plain) = (Room::default(), Vec::new());
     loop {
-        assert_eq!(channel.receive(&mut room, &mut plain).unwrap(), Heard::Some);
+        let Ok(Heard::Some) = channel.receive(&mut room, &mut plain) else { return None };
         let Some((length, message)) = plain.split_first_chunk::<4>() else { continue };
         let length = usize::try_from(u32::from_le_bytes(*length)).unwrap();
         if message.len() >= length {
-            let reception = Reception::from_bytes(&message[..length]).unwrap();
-            assert!(matches!(reception, Reception::Opened(_)), "{reception:?}");
             channel.give_back(&message[length..]);
-            return channel;
+            return Some(message[..length].to_vec());
         }
     }
 }
 
+fn encoded(command: &Command<'_>) -> Vec<u8> {
+    let mut bytes = [0; COMMAND_BYTES_MAX];
+    let length = command.encode(&mut bytes).unwrap();
+    bytes[..length].to_vec()
+}
+
 /// A well-behaved session's call.
 fn ping(gateway: &Gateway) {
-    let channel = open(gateway);
-    let mut command = [0; COMMAND_BYTES_MAX];
-    let length = Command::Ping {}.encode(&mut command).unwrap();
+    call(&open(gateway).0);
+}
+
+/// A call over a session's connection.
+fn call(channel: &Channel) {
     let to = AnswerTo { slot: 3, call: 77 };
     let mut frames = Vec::new();
-    Frame::Command { answer: Some(to), bytes: &command[..length] }.encode(&mut frames);
+    let bytes = encoded(&Command::Ping {});
+    Frame::Command { answer: Some(to), bytes: &bytes }.encode(&mut frames);
     channel.send(&frames).unwrap();
     let (mut room, mut plain) = (Room::default(), Vec::new());
     let began = Instant::now();
@@ -192,7 +229,7 @@ fn an_endpoint_that_sends_nonsense_ends_its_own_session_alone() {
     let mut runner = TestRunner::new(Config::with_cases(150));
     let many = prop::collection::vec(nonsense(), 1..12);
     let outcome = runner.run(&many, |frames| {
-        let channel = open(&gateway);
+        let (channel, _) = open(&gateway);
         for frame in frames {
             // The gateway may have hung up.
             if channel.send(&frame).is_err() {
@@ -209,4 +246,83 @@ fn an_endpoint_that_sends_nonsense_ends_its_own_session_alone() {
         assert!(began.elapsed() < LIMIT, "sessions stay");
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// Whoever resumes a session knows its secret; who does not leaves it and its connection alone.
+#[test]
+fn a_session_is_resumed_by_who_knows_its_secret_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = gateway(folder.path());
+    let (channel, Opened { session, secret, .. }) = open(&gateway);
+    let (_other, others) = open(&gateway);
+    let mut near = secret;
+    near[31] ^= 1;
+    let mut unknown = session;
+    unknown[0] ^= 1;
+    let attempts = [(session, near), (session, others.secret), (unknown, secret)];
+    for (session, secret) in attempts {
+        let resume = Resume { session, secret, received: 0 };
+        let (_, reception) = say(&gateway, &Opening::Resume(resume));
+        let Reception::Refused { code, message } = reception else { panic!("{reception:?}") };
+        assert_eq!(code, RefusalCode::Permission as u16);
+        assert!(message.contains("there is no such session"), "{message}");
+        call(&channel);
+    }
+    let (_resumed, reception) =
+        say(&gateway, &Opening::Resume(Resume { session, secret, received: 0 }));
+    assert!(matches!(reception, Reception::Resumed(1..)), "{reception:?}");
+}
+
+/// TLS without this protocol's name gets no session, and no other version is offered at all.
+#[test]
+fn who_speaks_another_protocol_gets_no_answer() {
+    let folder = tempfile::tempdir().unwrap();
+    let gateway = gateway(folder.path());
+    let opening = Opening::Open(Open { grant: "weft1".into(), key: [0; 32], hello: hello() });
+    let message = opening.to_bytes().unwrap();
+    let attempt = |protocols: &[&[u8]]| {
+        let mut config = (*client_config(gateway.identity.digest()).unwrap()).clone();
+        config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
+        let mut socket = TcpStream::connect(gateway.address).unwrap();
+        socket.set_read_timeout(Some(LIMIT)).unwrap();
+        let name = ServerName::try_from("weft").unwrap();
+        let mut tls = ClientConnection::new(Arc::new(config), name).unwrap();
+        let mut stream = rustls::Stream::new(&mut tls, &mut socket);
+        let length = u32::try_from(message.len()).unwrap().to_le_bytes();
+        stream.write_all(&length).and_then(|()| stream.write_all(&message))?;
+        let mut heard = [0; 1];
+        stream.read_exact(&mut heard)
+    };
+    assert!(attempt(&[b"weft/1"]).is_ok(), "the control");
+    let others: [&[&[u8]]; 3] = [&[], &[b"h2"], &[b"weft/0", b"http/1.1"]];
+    for protocols in others {
+        assert!(attempt(protocols).is_err(), "{protocols:?}");
+    }
+    // The greeting of a client that knows TLS 1.2 at most: an alert, and the end.
+    let mut socket = TcpStream::connect(gateway.address).unwrap();
+    socket.set_read_timeout(Some(LIMIT)).unwrap();
+    socket.write_all(&greeting_of_1_2()).unwrap();
+    let mut heard = Vec::new();
+    socket.read_to_end(&mut heard).unwrap();
+    let [kind, _, _, _, _, level, what] = heard[..] else { panic!("{heard:?}") };
+    // A fatal alert: protocol_version (RFC 8446, section 6).
+    assert_eq!((kind, level, what), (21, 2, 70), "{heard:?}");
+    ping(&gateway);
+}
+
+/// A ClientHello of TLS 1.2 (RFC 5246, section 7.4.1.2) with one cipher suite.
+fn greeting_of_1_2() -> Vec<u8> {
+    let mut body = vec![3, 3];
+    body.extend([7; 32]);
+    // No session, TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, no compression.
+    body.extend([0, 0, 2, 0xc0, 0x2b, 1, 0]);
+    // Extensions: signature_algorithms with ed25519, supported_groups with x25519.
+    let extensions = [0, 13, 0, 4, 0, 2, 8, 7, 0, 10, 0, 4, 0, 2, 0, 29];
+    body.extend([0, extensions.len() as u8]);
+    body.extend(extensions);
+    let mut hello = vec![1, 0, 0, body.len() as u8];
+    hello.extend(body);
+    let mut record = vec![22, 3, 1, 0, hello.len() as u8];
+    record.extend(hello);
+    record
 }
