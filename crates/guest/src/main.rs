@@ -159,10 +159,10 @@ struct LendOptions {
 #[derive(Debug, Args)]
 struct MachineOptions {
     /// Kernel to boot.
-    #[arg(long)]
+    #[arg(long, value_parser = boot_file)]
     kernel: PathBuf,
     /// Its initial file system, with `weft-guest` and `libcuda.so.1` in it.
-    #[arg(long)]
+    #[arg(long, value_parser = boot_file)]
     initrd: PathBuf,
     /// More words for the kernel's command line.
     #[arg(long, default_value = "", allow_hyphen_values = true)]
@@ -202,6 +202,18 @@ fn ram(text: &str) -> Result<u64, String> {
     let enough = bytes(text)?;
     let rule = || format!("{text}: a guest with these programs needs {RAM_MIN_MIB}MiB at least");
     (enough >= RAM_MIN_MIB << 20).then_some(enough).ok_or_else(rule)
+}
+
+/// A file that QEMU boots from: what it says of one that is not there names no file.
+fn boot_file(text: &str) -> Result<PathBuf, String> {
+    let cannot = |error| {
+        format!(
+            "cannot read {text}: {error}; examples/guest/make-image makes a kernel and an initrd"
+        )
+    };
+    let file = std::fs::File::open(text).map_err(cannot)?;
+    let is_file = file.metadata().map_err(cannot)?.is_file();
+    is_file.then(|| text.into()).ok_or_else(|| format!("{text} is no file"))
 }
 
 /// A word of a kernel's command line, and then of a shell's.

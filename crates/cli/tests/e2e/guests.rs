@@ -456,6 +456,9 @@ fn machines_that_cannot_be_are_refused_in_words() {
     refused(&["--qemu-arg=-nonsense"], &["true"], "-nonsense");
     refused(&[], &["sh", "-c", "exit 3"], "words without spaces");
     refused(&[], &["no-such-program"], "not found");
+    let missing = Path::new("/no/such/initrd");
+    let text = text_of(&finish(machine_of(&node, "vm", missing, &[], &["true"])));
+    assert!(text.contains("cannot read /no/such/initrd") && text.contains("make-image"), "{text}");
     let mut stranger = machine(&node, "a b", &[], &["true"]);
     let text = text_of(&stranger.output().unwrap());
     assert!(text.contains("a vGPU's name is"), "{text}");
