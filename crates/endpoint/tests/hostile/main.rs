@@ -312,17 +312,18 @@ fn who_speaks_another_protocol_gets_no_answer() {
 
 /// A ClientHello of TLS 1.2 (RFC 5246, section 7.4.1.2) with one cipher suite.
 fn greeting_of_1_2() -> Vec<u8> {
+    let short = |bytes: &[u8]| u8::try_from(bytes.len()).unwrap();
     let mut body = vec![3, 3];
     body.extend([7; 32]);
     // No session, TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256, no compression.
     body.extend([0, 0, 2, 0xc0, 0x2b, 1, 0]);
     // Extensions: signature_algorithms with ed25519, supported_groups with x25519.
     let extensions = [0, 13, 0, 4, 0, 2, 8, 7, 0, 10, 0, 4, 0, 2, 0, 29];
-    body.extend([0, extensions.len() as u8]);
+    body.extend([0, short(&extensions)]);
     body.extend(extensions);
-    let mut hello = vec![1, 0, 0, body.len() as u8];
+    let mut hello = vec![1, 0, 0, short(&body)];
     hello.extend(body);
-    let mut record = vec![22, 3, 1, 0, hello.len() as u8];
+    let mut record = vec![22, 3, 1, 0, short(&hello)];
     record.extend(hello);
     record
 }
