@@ -438,18 +438,23 @@ fn a_vm_whose_shared_memory_is_lost_fails_in_words() {
 #[test]
 fn a_vm_goes_on_sharing_memory_when_the_node_is_started_again() {
     let mut cloud = Cloud::start(&[]);
-    let go = cloud.folder.path().join("go");
+    let [go, runs] = ["go", "runs"].map(|name| cloud.folder.path().join(name));
     let script = format!(
-        "{} 100000000 &
+        "{} 100000000 > {} &
          while [ ! -e {} ]; do sleep 0.05; done
          until {}; do sleep 0.05; done",
         program("relay").display(),
+        runs.display(),
         go.display(),
         program("vector_add").display()
     );
     let shared = ["-ncgpus=1", "-poolmem=256", "-mode=shared", LOCAL];
     let id = cloud.launch_vm(&script, &shared);
-    eventually("the program's session", || cloud.sessions(&id) == 1);
+    // A session that only begins would end with its daemon.
+    eventually("the program to run", || {
+        std::fs::read_to_string(&runs).is_ok_and(|said| said.ends_with('\n'))
+    });
+    assert_eq!(cloud.sessions(&id), 1);
     let node = cloud.node.as_mut().unwrap();
     node.kill();
     node.launch();
