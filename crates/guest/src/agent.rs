@@ -89,9 +89,7 @@ struct Agent {
     out: Outbox,
     /// Names the agent's beginning to the server.
     nonce: u64,
-    has_begun: bool,
-    /// Why programs are refused until the server has begun again.
-    refusal: Option<&'static str>,
+    service: Service,
     host_is_there: bool,
     /// Programs that have said nothing yet.
     pending: Vec<OwnedFd>,
@@ -100,6 +98,16 @@ struct Agent {
     requests: u32,
     sessions: BTreeMap<u8, Session>,
     program: Option<Child>,
+}
+
+/// What the server does for this machine's programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Service {
+    /// It has not answered yet, and programs wait.
+    Awaited,
+    Begun,
+    /// It does not until it has begun again; why programs are refused.
+    Refused(&'static str),
 }
 
 /// Serves until the program is over, or for ever without one; the program's status.
@@ -111,7 +119,7 @@ pub fn run(settings: &Settings) -> Result<i32> {
     agent.begin()?;
     let mut is_started = false;
     loop {
-        if agent.has_begun && !is_started {
+        if agent.service == Service::Begun && !is_started {
             is_started = true;
             agent.start(settings)?;
         }
@@ -148,8 +156,7 @@ impl Agent {
             reader: FrameReader::default(),
             out: Outbox::default(),
             nonce: u64::from_le_bytes(nonce),
-            has_begun: false,
-            refusal: None,
+            service: Service::Awaited,
             host_is_there: true,
             pending: Vec::new(),
             asked: BTreeMap::new(),
@@ -190,8 +197,7 @@ impl Agent {
                 watched.room(Source::PortRoom, self.control.as_fd());
             }
         }
-        let hears = self.has_begun || self.refusal.is_some();
-        if hears && self.pending.len() + self.asked.len() < PENDING_MAX {
+        if self.service != Service::Awaited && self.pending.len() + self.asked.len() < PENDING_MAX {
             watched.input(Source::Listener, self.listener.as_fd());
         }
         for (place, socket) in self.pending.iter().enumerate() {
@@ -236,7 +242,7 @@ impl Agent {
         let socket = self.pending.remove(place);
         // Otherwise it has gone, or says nothing that fits.
         if let Ok(Some(hello)) = peer::receive_bytes(&socket, HANDSHAKE_BYTES_MAX, false) {
-            if let Some(why) = self.refusal {
+            if let Service::Refused(why) = self.service {
                 return refuse(&socket, why);
             }
             self.requests = self.requests.wrapping_add(1);
@@ -277,9 +283,8 @@ impl Agent {
     /// The server is not there: its sessions are over, and when it comes back it is told anew.
     fn lose_host(&mut self) {
         self.host_is_there = false;
-        if self.has_begun {
-            self.has_begun = false;
-            self.refusal = Some(NOT_SERVED);
+        if self.service == Service::Begun {
+            self.service = Service::Refused(NOT_SERVED);
             self.forget_all();
             self.out = Outbox::default();
             self.out.push(&filler());
@@ -299,7 +304,7 @@ impl Agent {
         match frame {
             HostFrame::Begun(begun) => self.begun(&begun),
             // Before it has begun these are an earlier agent's.
-            _ if !self.has_begun => {}
+            _ if self.service != Service::Begun => {}
             HostFrame::Answer(AnswerFrame { request, answer }) => {
                 if let Some(socket) = self.asked.remove(&request)
                     && let Err(error) = self.answer(&socket, answer)
@@ -330,20 +335,17 @@ impl Agent {
             return;
         }
         self.forget_all();
-        match name_of(&self.region) {
-            Ok(name) if name == begun.region => {
-                self.has_begun = true;
-                self.refusal = None;
-            }
+        self.service = match name_of(&self.region) {
+            Ok(name) if name == begun.region => Service::Begun,
             Ok(_) => {
                 tell(OTHER_REGION);
-                self.refusal = Some(OTHER_REGION);
+                Service::Refused(OTHER_REGION)
             }
             Err(error) => {
                 tell(&format!("the region cannot be used: {error:#}"));
-                self.refusal = Some(NOT_SERVED);
+                Service::Refused(NOT_SERVED)
             }
-        }
+        };
     }
 
     /// Passes an answer on, with what belongs to a welcome.

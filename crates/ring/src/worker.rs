@@ -156,7 +156,7 @@ impl WorkerSide {
 
     /// How long to poll for a command: `usual`, but where a relay's threads want the processor.
     #[must_use]
-    pub fn patience(&self, usual: Duration) -> Duration {
+    pub fn spin(&self, usual: Duration) -> Duration {
         let is_relayed = self.replies.news.is_some();
         if is_relayed && !relay::leaves_processors() { Duration::ZERO } else { usual }
     }

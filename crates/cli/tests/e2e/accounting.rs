@@ -3,24 +3,11 @@
 
 use serde_json::Value;
 
-use crate::support::{finish, program, text_of, weft};
-
-/// What the benchmark found.
-fn measured() -> Value {
-    let mut command = weft();
-    command.args(["bench", "accounting", "--quick", "--json", "--programs"]);
-    command.arg(program("stamps").parent().unwrap());
-    let output = finish(command);
-    assert!(output.status.success(), "{}", text_of(&output));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
+use crate::benchmark;
 
 /// What is wrong with the books, if anything: figures are held against controls of the same run.
 fn faults(document: &Value) -> Vec<String> {
-    let of = |part: &str, name: &str| {
-        let value = document[part][name].as_f64();
-        value.unwrap_or_else(|| panic!("no {part}.{name} in {document}"))
-    };
+    let of = |part: &str, name: &str| benchmark::number(document, part, name);
     // The document has the names that others look for.
     assert!(of("figures", "closure") >= of("figures", "closure_paced"), "{document}");
     let mut pairs = vec![("error_max".to_owned(), "error_control".to_owned())];
@@ -40,15 +27,5 @@ fn faults(document: &Value) -> Vec<String> {
 
 #[test]
 fn charges_are_what_observers_saw_with_killed_sessions_too() {
-    // Processors that are taken away for a moment must not decide.
-    let mut found = Vec::new();
-    for _ in 0..3 {
-        let faults = faults(&measured());
-        if faults.is_empty() {
-            return;
-        }
-        eprintln!("{faults:?}");
-        found.push(faults);
-    }
-    panic!("three times: {found:?}");
+    benchmark::finds_no_fault("accounting", faults);
 }

@@ -3,24 +3,11 @@
 
 use serde_json::Value;
 
-use crate::support::{finish, program, text_of, weft};
-
-/// What the benchmark found.
-fn measured() -> Value {
-    let mut command = weft();
-    command.args(["bench", "remote", "--quick", "--json", "--programs"]);
-    command.arg(program("application").parent().unwrap());
-    let output = finish(command);
-    assert!(output.status.success(), "{}", text_of(&output));
-    serde_json::from_slice(&output.stdout).unwrap()
-}
+use crate::benchmark;
 
 /// What the figures should have shown and did not, if anything.
 fn faults(document: &Value) -> Vec<String> {
-    let of = |part: &str, name: &str| {
-        let value = document[part][name].as_f64();
-        value.unwrap_or_else(|| panic!("no {part}.{name} in {document}"))
-    };
+    let of = |part: &str, name: &str| benchmark::number(document, part, name);
     assert_eq!(document["mode"], "real", "{document}");
     assert_eq!(document["rows"].as_array().unwrap().len(), 5, "{document}");
     let mut faults = Vec::new();
@@ -42,15 +29,5 @@ fn faults(document: &Value) -> Vec<String> {
 
 #[test]
 fn applications_of_another_host_compute_the_same_and_a_longer_way_shows() {
-    // Processors that are taken away for a moment must not decide.
-    let mut found = Vec::new();
-    for _ in 0..3 {
-        let faults = faults(&measured());
-        if faults.is_empty() {
-            return;
-        }
-        eprintln!("{faults:?}");
-        found.push(faults);
-    }
-    panic!("three times: {found:?}");
+    benchmark::finds_no_fault("remote", faults);
 }

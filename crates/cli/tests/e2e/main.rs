@@ -7,6 +7,7 @@
 
 mod accounting;
 mod adversary;
+mod benchmark;
 mod classes;
 mod cloud;
 mod containers;

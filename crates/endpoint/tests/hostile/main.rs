@@ -61,6 +61,15 @@ fn hello() -> HelloBody {
     }
 }
 
+/// Waits for a condition.
+fn eventually(what: &str, mut holds: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !holds() {
+        assert!(began.elapsed() < LIMIT, "waited in vain for: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// Sessions that answer every call with success, until the client is gone.
 fn serve_node(listener: &OwnedFd) {
     while let Ok(socket) = peer::accept(listener) {
@@ -241,11 +250,7 @@ fn an_endpoint_that_sends_nonsense_ends_its_own_session_alone() {
     });
     outcome.unwrap();
     ping(&gateway);
-    let began = Instant::now();
-    while gateway.far.open_sessions() > 0 {
-        assert!(began.elapsed() < LIMIT, "sessions stay");
-        thread::sleep(Duration::from_millis(5));
-    }
+    eventually("the sessions to end", || gateway.far.open_sessions() == 0);
 }
 
 /// Whoever resumes a session knows its secret; who does not leaves it and its connection alone.

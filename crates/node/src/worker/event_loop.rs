@@ -709,7 +709,7 @@ impl<D: Device> EventLoop<D> {
         let spin = match (waits_for_grant, self.gate.is_prepared()) {
             (true, false) => Duration::ZERO,
             (_, true) => self.gate.spin(),
-            (false, false) => self.side.patience(self.ring_wait),
+            (false, false) => self.side.spin(self.ring_wait),
         };
         // A timeout is news like any other.
         let _: Result<_, _> = self.side.wait(spin, limit, || self.has_other_news().then_some(()));

@@ -1,0 +1,35 @@
+//! `weft bench NAME --quick` in tests: figures are held against controls of the same run.
+
+use serde_json::Value;
+
+use crate::support::{finish, provided, text_of, weft};
+
+/// Runs a benchmark, again if `faults` finds some: processors that are taken away for a moment must
+/// not decide.
+pub(crate) fn finds_no_fault(name: &str, faults: impl Fn(&Value) -> Vec<String>) {
+    let mut found = Vec::new();
+    for _ in 0..3 {
+        let faults = faults(&measured(name));
+        if faults.is_empty() {
+            return;
+        }
+        eprintln!("{faults:?}");
+        found.push(faults);
+    }
+    panic!("three times: {found:?}");
+}
+
+/// A number that the document must have.
+pub(crate) fn number(document: &Value, part: &str, name: &str) -> f64 {
+    let value = document[part][name].as_f64();
+    value.unwrap_or_else(|| panic!("no {part}.{name} in {document}"))
+}
+
+fn measured(name: &str) -> Value {
+    let mut command = weft();
+    command.args(["bench", name, "--quick", "--json", "--programs"]);
+    command.arg(provided("WEFT_TEST_PROGRAMS"));
+    let output = finish(command);
+    assert!(output.status.success(), "{}", text_of(&output));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
