@@ -15,7 +15,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context as _, Result, bail};
+use anyhow::{Context as _, Result};
 use serde::Deserialize;
 use serde_json::json;
 use weft_node::admin::Stats;
@@ -180,16 +180,12 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
         )
     };
     let mut document = Document::new("adversary", "paced and real", &window);
-    let attacks: Vec<&Attack> =
-        ATTACKS.iter().filter(|attack| context.wants(attack.name)).collect();
-    if attacks.is_empty() {
-        let names: Vec<_> = ATTACKS.iter().map(|attack| attack.name).collect();
-        bail!("there is no such attack; there are {}", names.join(", "));
-    }
+    context.check_only(ATTACKS.iter().map(|attack| attack.name))?;
+    let attacks = ATTACKS.iter().filter(|attack| context.wants(attack.name));
     let bench = Bench { context, steps: calibrate(context)? };
     let mut summary = Summary::default();
     let is_root = rustix::process::geteuid().is_root();
-    for attack in attacks.into_iter().filter(|attack| attack.users == 0 || is_root) {
+    for attack in attacks.filter(|attack| attack.users == 0 || is_root) {
         let rounds = bench.rounds(attack)?;
         let control = bench.run(attack, Side::Control, bench.seconds_of_control())?;
         summary.tell(&mut document, attack, &rounds, &control);

@@ -168,6 +168,8 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
         engine_runs(context),
     );
     let mut document = Document::new("memory", "real", &text);
+    let times = TIMES.map(|times| times.to_string());
+    context.check_only(times.iter().map(String::as_str).chain(["engine", "turns"]))?;
     if context.wants("engine") {
         engine(context, &mut document)?;
     }

@@ -107,6 +107,16 @@ impl Context {
     fn wants(&self, name: &str) -> bool {
         self.only.is_empty() || self.only.iter().any(|only| only == name)
     }
+
+    /// Refuses a name of `--only` that is none of these.
+    fn check_only<'a>(&self, names: impl Iterator<Item = &'a str>) -> Result<()> {
+        let names: Vec<&str> = names.collect();
+        let unknown = self.only.iter().find(|only| !names.contains(&only.as_str()));
+        match unknown {
+            Some(only) => bail!("--only: there is no `{only}`; there are {}", names.join(", ")),
+            None => Ok(()),
+        }
+    }
 }
 
 /// `weft bench`

@@ -108,6 +108,7 @@ pub(super) fn run(context: &Context) -> Result<Document> {
         10 * part
     );
     let mut document = Document::new("remote", "real", &window);
+    context.check_only(APPLICATIONS.iter().map(|application| application.name))?;
     let local = Host::node(false, &[])?;
     let remote = Host::Remote(Remote::start(None)?);
     let delayed = Host::Remote(Remote::start_late(DELAY_MS)?);

@@ -51,6 +51,7 @@ pub(super) fn fairness(context: &Context) -> Result<Document> {
 
 pub(super) fn fairgv(context: &Context) -> Result<Document> {
     let (mut document, spans) = document(context, "fairgv", 3);
+    context.check_only(FIGURE8.iter().map(|program| program.0).chain([FIGURE2]))?;
     if FIGURE8.iter().any(|program| context.wants(program.0)) {
         shares(context, &mut document, &FIGURE8, spans)?;
     }
