@@ -60,8 +60,8 @@ pub enum AttachError {
     Config(#[from] ConfigError),
     /// Nobody listens on these sockets.
     #[error(
-        "no weft node listens on {}: start one with `weft node`, or run the program with \
-         `weft run -- PROGRAM`",
+        "no weft node or endpoint listens on {}: start one with `weft node` or `weft remote`, or \
+         run the program with `weft run -- PROGRAM`",
         either(.0)
     )]
     NoDaemon(Vec<PathBuf>),

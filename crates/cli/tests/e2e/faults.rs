@@ -84,14 +84,19 @@ fn lives_through_a_block(seconds: f64, hogs: usize) -> bool {
     lived
 }
 
+/// The number of a processor that may be used.
+fn first_processor() -> String {
+    let allowed = rustix::thread::sched_getaffinity(None).unwrap();
+    (0..1024).find(|processor| allowed.is_set(*processor)).unwrap().to_string()
+}
+
 /// Processes that spin on one processor.
 struct Hogs(Vec<Child>);
 
 impl Hogs {
     /// On the processor to which the node's workers are bound from now on.
     fn beside_workers(node: &Node, hogs: usize) -> Self {
-        let allowed = rustix::thread::sched_getaffinity(None).unwrap();
-        let processor = (0..1024).find(|processor| allowed.is_set(*processor)).unwrap().to_string();
+        let processor = first_processor();
         for worker in node.workers() {
             let mut pin = Command::new("taskset");
             pin.args(["-c", "-p", &processor, &worker.to_string()]);
@@ -129,6 +134,32 @@ fn done_and_its_charge(program_of: &[&str], counts: &str, hogs: usize) -> (f64, 
     let charged_ns = node.admin().list().unwrap()[0].used_ns;
     let done = report[counts].as_f64().unwrap();
     (done, charged_ns as f64 / done)
+}
+
+/// On one processor workers are in between all the time while the driver looks at what they said.
+#[test]
+fn honest_workers_that_share_a_processor_are_not_taken_for_liars() {
+    let node = Node::start(&[]);
+    let processor = first_processor();
+    let mut pin = Command::new("taskset");
+    pin.args(["-a", "-c", "-p", &processor, &node.pid().to_string()]);
+    success(pin);
+    for _ in 0..3 {
+        let run = |vgpu| {
+            let run = node.run(&["--name", vgpu], &program("relay"), &["150"]);
+            let mut pinned = Command::new("taskset");
+            pinned.args(["-c", &processor]).arg(run.get_program()).args(run.get_args());
+            let set = run.get_envs().filter_map(|(name, value)| Some((name, value?)));
+            Conversation::start({
+                pinned.envs(set);
+                pinned
+            })
+        };
+        for mut run in ["a", "b", "c"].map(run) {
+            assert!(run.wait().success());
+        }
+    }
+    assert!(!node.log().contains("news that are not marked"), "{}", node.log());
 }
 
 /// Kernels pay for the processor that they had, not for the time in which others had it; so do

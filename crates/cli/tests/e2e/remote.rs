@@ -144,6 +144,20 @@ fn grants_that_are_not_good_let_nobody_in() {
 }
 
 #[test]
+fn more_sessions_than_the_gateway_has_are_refused_and_hurt_none() {
+    let node = node(&["remote.sessions=1"]);
+    let (token, address) = grant(&node, &["far", "--uses", "9"]);
+    let mut first = Conversation::start(run(&address, &token, &program("relay"), &["200"]));
+    while first.line() != "ready" {}
+    let text = refused(&address, &token);
+    assert!(text.contains("try again when one has ended"), "{text}");
+    assert!(first.wait().success(), "the one that was there goes on");
+    eventually("its place to be free", || {
+        text_of(&finish(run(&address, &token, &program("vector_add"), &[]))).contains("PASSED")
+    });
+}
+
+#[test]
 fn a_node_lets_nobody_in_from_elsewhere_unless_told_to() {
     let node = Node::start(&[]);
     let mut command = weft();

@@ -131,7 +131,10 @@ impl Far {
         let mut sessions = lock(&self.sessions);
         let (open, most) = (sessions.open.len() + sessions.beginning, self.settings.sessions);
         if open >= most {
-            return Err(format!("the gateway has its {most} sessions (remote.sessions)"));
+            return Err(format!(
+                "the gateway has its {most} sessions: try again when one has ended, or have the \
+                 node's operator raise remote.sessions"
+            ));
         }
         if sessions.beginning >= BEGINNING_MAX {
             return Err("too many sessions begin at this moment; try again".into());

@@ -95,11 +95,15 @@ impl Driver {
             return;
         }
         let changed = self.turns.sessions().filter(|(_, session)| session.has_news());
-        let changed: Vec<u32> = changed.map(|(key, _)| key.0).collect();
+        let mut changed: BTreeSet<u32> = changed.map(|(key, _)| key.0).collect();
+        // A worker may have said something since the marks were taken: the driver wakes workers,
+        // and one of them takes its processor. Whoever says something marks after that.
+        let marked: BTreeSet<u32> = self.page.take_dirty().collect();
         // One that was stopped or killed between its news and its mark is no sign of anything.
         let could_mark =
             |key: &&u32| self.sessions.get(*key).is_some_and(|session| session.worker.is_running());
-        let unmarked = changed.iter().filter(could_mark).count();
+        let unmarked = changed.difference(&marked).filter(could_mark).count();
+        changed.extend(marked);
         if self.sweep.note(unmarked, now_ns) {
             tracing::error!(
                 "sessions have news that are not marked: a worker may have been taken over; the \
