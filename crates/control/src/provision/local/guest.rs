@@ -7,16 +7,19 @@
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
+use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::chown;
+use rustix::io::{ioctl_fionread, retry_on_intr};
 use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, setsid, wait};
 use rustix::thread::{Gid, Uid};
 
@@ -26,6 +29,9 @@ use crate::provision::is_shared;
 
 /// What a console keeps; more is dropped.
 const CONSOLE_BYTES_MAX: u64 = 1 << 20;
+
+/// What the user-data has printed is on the console within this time, once it has ended.
+const LAST_OUTPUT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Rules, and memory that is shared, are there within this time. The control plane may be away in
 /// between: it, and not the VM, decides how long a boot may take.
@@ -105,7 +111,7 @@ pub fn inside(folder: &Path) -> Result<()> {
     status.set_len(0)?;
     status.write_all_at(words.as_bytes(), 0)?;
     let Booted { user_data, console, _endpoints } = booted?;
-    stay(user_data, &console)
+    stay(user_data.as_ref(), &console)
 }
 
 /// A file of this process's user.
@@ -129,12 +135,14 @@ fn end_with_pipe() -> std::io::Result<()> {
 pub(super) struct Console {
     file: File,
     end: AtomicU64,
+    /// Held while something is taken from a pipe and printed: an empty pipe's bytes are all there.
+    taking: Mutex<()>,
 }
 
 impl Console {
     /// In a file that is empty.
     pub(super) fn new(file: File) -> Self {
-        Self { file, end: AtomicU64::new(0) }
+        Self { file, end: AtomicU64::new(0), taking: Mutex::new(()) }
     }
 
     /// Whether something was printed.
@@ -155,27 +163,52 @@ impl Console {
         }
     }
 
-    /// Prints what comes from there.
+    /// Prints what comes from a pipe, for [`Self::print_after`].
     pub(super) fn follow(
         self: &Arc<Self>,
-        from: impl Read + Send + 'static,
-    ) -> std::io::Result<()> {
+        mut from: impl Read + AsFd + Send + 'static,
+    ) -> std::io::Result<OwnedFd> {
+        let pipe = from.as_fd().try_clone_to_owned()?;
         let console = Arc::clone(self);
         thread::Builder::new().name("console".to_owned()).spawn(move || {
-            let mut from = BufReader::new(from);
             let mut block = [0; 4096];
-            while let Ok(read @ 1..) = from.read(&mut block) {
+            loop {
+                let mut polled = [PollFd::new(&from, PollFlags::IN)];
+                let _ready = retry_on_intr(|| poll(&mut polled, None));
+                let _taking = console.taking.lock().unwrap_or_else(PoisonError::into_inner);
+                let Ok(read @ 1..) = from.read(&mut block) else { return };
                 console.print(&block[..read]);
             }
         })?;
-        Ok(())
+        Ok(pipe)
+    }
+
+    /// Prints behind what is in these pipes now. Somebody may go on writing into them: that is
+    /// waited for a while.
+    fn print_after(&self, pipes: &[OwnedFd], bytes: &[u8]) {
+        let deadline = Instant::now() + LAST_OUTPUT_LIMIT;
+        let is_empty = |pipe: &OwnedFd| ioctl_fionread(pipe).is_ok_and(|bytes| bytes == 0);
+        loop {
+            let taking = self.taking.lock().unwrap_or_else(PoisonError::into_inner);
+            if pipes.iter().all(is_empty) || Instant::now() > deadline {
+                return self.print(bytes);
+            }
+            drop(taking);
+            thread::yield_now();
+        }
     }
 }
 
 struct Booted {
-    user_data: Option<Child>,
+    user_data: Option<UserData>,
     console: Arc<Console>,
     _endpoints: Vec<Child>,
+}
+
+/// The user-data's process, and where its output comes from.
+struct UserData {
+    child: Child,
+    output: Vec<OwnedFd>,
 }
 
 fn boot(folder: &Path, vm: &VmSpec, settings: &Settings) -> Result<Booted> {
@@ -215,13 +248,11 @@ fn boot(folder: &Path, vm: &VmSpec, settings: &Settings) -> Result<Booted> {
         command.arg("./user-data").current_dir(&run);
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().context("cannot run the user-data")?;
-        if let Some(output) = child.stdout.take() {
-            console.follow(output)?;
-        }
-        if let Some(output) = child.stderr.take() {
-            console.follow(output)?;
-        }
-        user_data = Some(child);
+        let output = vec![
+            console.follow(child.stdout.take().context("a pipe")?)?,
+            console.follow(child.stderr.take().context("a pipe")?)?,
+        ];
+        user_data = Some(UserData { child, output });
     }
     Ok(Booted { user_data, console, _endpoints: endpoints })
 }
@@ -310,17 +341,18 @@ fn wait_for(masked: &str) -> Result<()> {
 }
 
 /// Buries what ends, and says on the console how the user-data did.
-fn stay(user_data: Option<Child>, console: &Console) -> Result<()> {
-    let of_user_data = user_data.map(|child| child.id());
+fn stay(user_data: Option<&UserData>, console: &Console) -> Result<()> {
     loop {
         match wait(WaitOptions::empty()) {
             Ok(Some((pid, status))) => {
-                if u32::try_from(Pid::as_raw(Some(pid))).ok() == of_user_data {
+                let id = u32::try_from(Pid::as_raw(Some(pid))).ok();
+                if let Some(ended) = user_data.filter(|one| Some(one.child.id()) == id) {
                     let how = status.exit_status().map_or_else(
                         || "was killed".to_owned(),
                         |code| format!("ended with {code}"),
                     );
-                    console.print(format!("[user-data {how}]\n").as_bytes());
+                    let line = format!("[user-data {how}]\n");
+                    console.print_after(&ended.output, line.as_bytes());
                 }
             }
             Ok(None) => {}
