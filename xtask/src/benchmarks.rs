@@ -92,6 +92,8 @@ const BENCHES: [Bench; 29] = [
             ),
             Row("tcp_GBps", "TCP alone, GB/s", Told),
             Row("tls_GBps", "TLS alone, GB/s", Told),
+            Row("tls_processors", "processors that TLS alone keeps busy", Told),
+            Row("tls_memory_GBps", "TLS alone from 256 MiB of memory to others, GB/s", Told),
             Row(
                 "trap_in_GBps_262144K",
                 "the same through a socket within a host, there, GB/s",

@@ -3,7 +3,7 @@
 //! A frame is a 32-bit length of what follows, a kind, fixed fields and bytes, all little-endian.
 //! Acknowledgements tell how many of the other frames were handled and do not count themselves.
 
-use weft_ring::{AnswerTo, MAX_ANSWER, MAX_COMMAND};
+use weft_ring::{AnswerTo, MAX_ANSWER, MAX_COMMAND, MapError, SharedSpan};
 
 /// Most bytes of a payload that one frame carries.
 pub const PIECE: usize = 64 << 10;
@@ -76,16 +76,62 @@ pub enum Frame<'a> {
     Lost(u32),
 }
 
-fn put(out: &mut Vec<u8>, kind: u8, fields: &[&[u8]], bytes: &[u8]) {
-    let length = 1 + fields.iter().map(|field| field.len()).sum::<usize>() + bytes.len();
+/// Everything of a frame but its last `bytes`.
+fn put_head(out: &mut Vec<u8>, kind: u8, fields: &[&[u8]], bytes: usize) {
+    let length = 1 + fields.iter().map(|field| field.len()).sum::<usize>() + bytes;
     debug_assert!(length <= FRAME_BYTES_MAX, "a frame is bounded");
     out.extend_from_slice(&u32::try_from(length).unwrap_or(u32::MAX).to_le_bytes());
     out.push(kind);
     fields.iter().for_each(|field| out.extend_from_slice(field));
+}
+
+fn put(out: &mut Vec<u8>, kind: u8, fields: &[&[u8]], bytes: &[u8]) {
+    put_head(out, kind, fields, bytes.len());
     out.extend_from_slice(bytes);
 }
 
+/// Shared memory that is sent in pieces.
+#[derive(Debug, Clone, Copy)]
+pub enum Bulk {
+    /// Of the arena, from this offset on.
+    Block(u64),
+    /// Of the pinned window, from this address on.
+    Pinned(u64),
+}
+
+impl Bulk {
+    /// Appends a frame with `length` bytes of `span` from `at` on, which is `at` bytes behind where
+    /// this begins. They may be changed meanwhile, which is their owner's doing.
+    ///
+    /// # Errors
+    /// When the span has not so many; nothing is appended then.
+    pub fn encode(
+        self,
+        span: &SharedSpan,
+        at: usize,
+        length: usize,
+        out: &mut Vec<u8>,
+    ) -> Result<(), MapError> {
+        let before = out.len();
+        match self {
+            Self::Block(from) => put_head(out, 2, &[&(from + at as u64).to_le_bytes()], length),
+            Self::Pinned(from) => put_head(out, 3, &[&(from + at as u64).to_le_bytes()], length),
+        }
+        let appended = span.append_to(at, length, out);
+        if appended.is_err() {
+            out.truncate(before);
+        }
+        appended
+    }
+}
+
 impl Frame<'_> {
+    /// Whether it is a call whose answer somebody awaits, or such an answer.
+    #[must_use]
+    pub fn is_of_a_call(&self) -> bool {
+        matches!(self, Self::Command { answer: Some(_), .. } | Self::Answer { .. })
+    }
+
     /// Appends the frame.
     pub fn encode(&self, out: &mut Vec<u8>) {
         match self {

@@ -13,11 +13,13 @@ pub mod delay;
 pub mod far;
 pub mod frame;
 pub mod host;
+mod lending;
 pub mod link;
 pub mod measure;
 pub mod near;
 pub mod outbox;
 pub mod pinned;
+mod polling;
 pub mod sandbox;
 pub mod tls;
 

@@ -4,14 +4,17 @@
 //! reads ([`Link::read`]). A reader never waits to send, so two peers that both send much cannot
 //! wait for each other.
 
+use std::io::{self, IoSlice};
+use std::mem;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, TryLockError};
 use std::time::{Duration, Instant};
 
 use crate::frame::{Frame, Front, front};
 use crate::lock;
-use crate::outbox::{Closed, Impossible, Outbox, WINDOW};
-use crate::tls::{Channel, Heard, Room};
+use crate::outbox::{Closed, Impossible, Outbox, Unsent, WINDOW};
+use crate::polling::Polling;
+use crate::tls::{Channel, Heard, Room, Waits};
 
 /// Both sides say that they live about this often while they have nothing else to say.
 pub const HEARTBEAT: Duration = Duration::from_secs(2);
@@ -37,6 +40,30 @@ pub enum Ended {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Over(pub String);
+
+/// Whoever reads what the peer sends.
+pub(crate) trait Reader {
+    /// Handles a frame.
+    fn handle(&mut self, frame: Frame<'_>) -> Result<(), Over>;
+
+    /// While it polls for the peer's next frame: passes on what goes to the peer, if that needs no
+    /// waiting.
+    fn look_back(&mut self) -> Result<LookedBack, Over>;
+
+    /// It polls no more, so what goes to the peer is another thread's again.
+    fn leave(&mut self);
+}
+
+/// What there was to pass on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LookedBack {
+    /// Nothing.
+    Nothing,
+    /// Something, which is on its way.
+    Passed,
+    /// More than can be passed on without waiting.
+    NotNow,
+}
 
 /// Both directions of a session.
 #[derive(Debug, Default)]
@@ -69,11 +96,12 @@ impl Link {
         Self { channel: Mutex::new(attached), ..Self::default() }
     }
 
-    /// Adds whole frames, waiting while the peer has not handled enough of those before.
+    /// Adds whole frames, waiting while the peer has not handled enough of those before, and leaves
+    /// `frames` empty.
     ///
     /// # Errors
     /// [`Closed`].
-    pub fn push(&self, frames: &[u8]) -> Result<(), Closed> {
+    pub fn push(&self, frames: &mut Vec<u8>) -> Result<(), Closed> {
         if !self.outbox.has_room(frames.len()) {
             // What is waited for must be on its way.
             self.flush();
@@ -83,41 +111,61 @@ impl Link {
 
     /// Sends what was added, unless another thread does so or no connection is there.
     pub fn flush(&self) {
+        self.send(Waits::Yes);
+    }
+
+    /// The same, but without waiting; whether nothing is left to be sent by the one that reads.
+    pub(crate) fn flush_without_waiting(&self) -> bool {
+        self.send(Waits::No)
+    }
+
+    fn send(&self, waits: Waits) -> bool {
         loop {
-            let mut batch = match self.sending.try_lock() {
-                Ok(batch) => batch,
+            let mut ack = match self.sending.try_lock() {
+                Ok(ack) => ack,
                 // Whoever sends looks again before it leaves.
-                Err(TryLockError::WouldBlock) => return,
-                Err(TryLockError::Poisoned(batch)) => batch.into_inner(),
+                Err(TryLockError::WouldBlock) => return true,
+                Err(TryLockError::Poisoned(ack)) => ack.into_inner(),
             };
             let (channel, number) = self.attached();
-            let Some(channel) = channel else { return };
-            while self.fill(&mut batch) {
-                if channel.send(&batch).is_err() {
+            let Some(channel) = channel else { return true };
+            let mut sent = channel.send_parts(&[], waits);
+            while matches!(sent, Ok(true))
+                && let Some(unsent) = self.next(&mut ack)
+            {
+                let frames = unsent.as_ref().map_or(&[][..], Unsent::bytes);
+                sent = channel.send_parts(&[IoSlice::new(&ack), IoSlice::new(frames)], waits);
+            }
+            match sent {
+                Ok(true) => {}
+                Ok(false) => return false,
+                Err(_) => {
                     self.detach(number);
-                    return;
+                    return true;
                 }
             }
-            drop(batch);
+            drop(ack);
             if !self.outbox.has_unsent() && !self.due.load(Ordering::Acquire) {
-                return;
+                return true;
             }
         }
     }
 
-    /// The next batch; false when there is nothing to say.
-    fn fill(&self, batch: &mut Vec<u8>) -> bool {
-        batch.clear();
+    /// What is sent next: an acknowledgement, unless there is nothing new to acknowledge, and
+    /// frames, unless there are none; `None` when there is nothing to say.
+    fn next(&self, ack: &mut Vec<u8>) -> Option<Option<Unsent>> {
+        ack.clear();
         let handled = self.handled.load(Ordering::Acquire);
         let is_due = self.due.swap(false, Ordering::AcqRel);
+        let unsent = self.outbox.take_unsent();
+        if unsent.is_none() && !is_due {
+            return None;
+        }
         if is_due || self.told.load(Ordering::Relaxed) != handled {
-            Frame::Ack(handled).encode(batch);
+            Frame::Ack(handled).encode(ack);
         }
-        let has_frames = self.outbox.take_unsent(batch);
-        if has_frames || is_due {
-            self.told.store(handled, Ordering::Relaxed);
-        }
-        has_frames || is_due
+        self.told.store(handled, Ordering::Relaxed);
+        Some(unsent)
     }
 
     /// Says that this side lives, and what it has handled.
@@ -171,8 +219,14 @@ impl Link {
             attached.number += 1;
         }
         self.changed.notify_all();
-        self.flush();
+        // The one that reads does the rest: if it waited here, and its peer as well, nobody read.
+        self.flush_without_waiting();
         Ok(())
+    }
+
+    /// Whether that much, in bytes, can be pushed and sent without waiting, or nearly.
+    pub(crate) fn is_free(&self, bytes: usize) -> bool {
+        self.outbox.has_room(bytes) && !self.outbox.has_unsent()
     }
 
     /// Frames of the peer that were handled.
@@ -241,9 +295,9 @@ impl Link {
         }
     }
 
-    /// Reads frames from the present connection and has `handle` handle each exactly once, until
+    /// Reads frames from the present connection and has `reader` handle each exactly once, until
     /// the connection is lost or the session is over.
-    pub fn read(&self, mut handle: impl FnMut(Frame<'_>) -> Result<(), Over>) -> Ended {
+    pub(crate) fn read(&self, reader: &mut impl Reader) -> Ended {
         let (channel, number) = self.attached();
         let Some(channel) = channel else {
             return match self.is_over() {
@@ -253,13 +307,14 @@ impl Link {
         };
         let mut reading = Reading::default();
         let why = loop {
-            if let Err(ended) = reading.more(self, &channel) {
+            if let Err(ended) = reading.more(self, &channel, reader) {
                 break ended;
             }
-            if let Err(ended) = self.handle_all(number, &mut reading, &mut handle) {
+            if let Err(ended) = self.handle_all(number, &mut reading, reader) {
                 break ended;
             }
         };
+        reader.leave();
         self.detach(number);
         if self.is_over() { Ended::Over("it was ended here".into()) } else { why }
     }
@@ -268,7 +323,7 @@ impl Link {
         &self,
         number: u64,
         reading: &mut Reading,
-        handle: &mut impl FnMut(Frame<'_>) -> Result<(), Over>,
+        reader: &mut impl Reader,
     ) -> Result<(), Ended> {
         let over = |why: &str| Ended::Over(why.to_owned());
         let mut at = 0;
@@ -283,12 +338,13 @@ impl Link {
                 return Err(over("the peer sent what is no frame"));
             };
             at += length;
+            reading.is_soon |= frame.is_of_a_call();
             if let Frame::Ack(count) = frame {
                 self.outbox.acknowledge(count).map_err(|error| over(&error.to_string()))?;
                 self.changed.notify_all();
                 continue;
             }
-            handle(frame).map_err(|Over(why)| Ended::Over(why))?;
+            reader.handle(frame).map_err(|Over(why)| Ended::Over(why))?;
             self.handled.fetch_add(1, Ordering::AcqRel);
             reading.since_told += length;
             if self.attached().1 != number {
@@ -299,7 +355,8 @@ impl Link {
         reading.plain.drain(..at);
         if reading.since_told >= DUE {
             reading.since_told = 0;
-            self.beat();
+            self.due.store(true, Ordering::Release);
+            self.flush_without_waiting();
         }
         Ok(())
     }
@@ -313,25 +370,179 @@ struct Reading {
     /// Bytes handled since the peer was told.
     since_told: usize,
     last: Instant,
+    /// A call or its answer was passed on just now.
+    is_soon: bool,
+    polling: Polling,
 }
 
 impl Default for Reading {
     fn default() -> Self {
-        Self { room: Room::default(), plain: Vec::new(), since_told: 0, last: Instant::now() }
+        Self {
+            room: Room::default(),
+            plain: Vec::new(),
+            since_told: 0,
+            last: Instant::now(),
+            is_soon: false,
+            polling: Polling::default(),
+        }
     }
 }
 
 impl Reading {
-    fn more(&mut self, link: &Link, channel: &Channel) -> Result<(), Ended> {
-        match channel.receive(&mut self.room, &mut self.plain) {
+    /// Reads something, polling first if it is soon to come.
+    fn more(
+        &mut self,
+        link: &Link,
+        channel: &Channel,
+        reader: &mut impl Reader,
+    ) -> Result<(), Ended> {
+        while mem::take(&mut self.is_soon) {
+            let room = &mut self.room;
+            let found = self.polling.wait(|| match channel.try_read(room) {
+                Some(read) => Some(Found::Bytes(read)),
+                None => match reader.look_back() {
+                    Ok(LookedBack::Nothing) => None,
+                    Ok(LookedBack::Passed) => Some(Found::Passed),
+                    Ok(LookedBack::NotNow) => Some(Found::Hindrance),
+                    Err(over) => Some(Found::Over(over)),
+                },
+            });
+            match found {
+                Some(Found::Bytes(read)) => {
+                    let heard = channel.decipher(read, &self.room, &mut self.plain);
+                    return self.note(link, heard);
+                }
+                Some(Found::Passed) => self.is_soon = true,
+                Some(Found::Over(Over(why))) => return Err(Ended::Over(why)),
+                Some(Found::Hindrance) | None => {}
+            }
+        }
+        reader.leave();
+        // Who waits to send reads as well, or two that both send much wait for each other.
+        while !link.flush_without_waiting() {
+            if let Some(read) = channel.try_read(&mut self.room) {
+                let heard = channel.decipher(read, &self.room, &mut self.plain);
+                return self.note(link, heard);
+            }
+            let lost = |error: io::Error| Ended::Lost(error.to_string());
+            channel.await_either(HEARTBEAT).map_err(lost)?;
+            if self.last.elapsed() > SILENCE_MAX {
+                return Err(Ended::Lost(SILENT.into()));
+            }
+        }
+        let heard = channel.receive(&mut self.room, &mut self.plain);
+        self.note(link, heard)
+    }
+
+    fn note(&mut self, link: &Link, heard: io::Result<Heard>) -> Result<(), Ended> {
+        match heard {
             Ok(Heard::Some) => self.last = Instant::now(),
             Ok(Heard::Nothing) if self.last.elapsed() > SILENCE_MAX => {
-                return Err(Ended::Lost("the peer is silent".into()));
+                return Err(Ended::Lost(SILENT.into()));
             }
-            Ok(Heard::Nothing) => link.beat(),
+            Ok(Heard::Nothing) => {
+                link.due.store(true, Ordering::Release);
+                link.flush_without_waiting();
+            }
             Ok(Heard::End) => return Err(Ended::Lost("the peer closed it".into())),
             Err(error) => return Err(Ended::Lost(error.to_string())),
         }
         Ok(())
+    }
+}
+
+const SILENT: &str = "the peer is silent";
+
+/// What polling found.
+enum Found {
+    Bytes(io::Result<usize>),
+    Passed,
+    Hindrance,
+    Over(Over),
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::{TcpListener, TcpStream};
+    use std::thread;
+
+    use ring::rand::SystemRandom;
+    use ring::signature::Ed25519KeyPair;
+    use rustix::net::sockopt::{set_socket_recv_buffer_size, set_socket_send_buffer_size};
+    use rustls::ServerConnection;
+
+    use super::*;
+    use crate::frame::PIECE;
+    use crate::tls::{Identity, client_config};
+
+    /// Frames of [`PIECE`] bytes that each side sends: nearly as much as may be on its way, and far
+    /// more than the sockets take.
+    const FRAMES: u64 = (WINDOW / PIECE) as u64 - 1;
+
+    /// Counts frames, which must come in order.
+    struct Counting(Arc<AtomicU64>);
+
+    impl Reader for Counting {
+        fn handle(&mut self, frame: Frame<'_>) -> Result<(), Over> {
+            let Frame::Block { offset, .. } = frame else { return Err(Over("no block".into())) };
+            assert_eq!(offset, self.0.fetch_add(1, Ordering::AcqRel));
+            Ok(())
+        }
+
+        fn look_back(&mut self) -> Result<LookedBack, Over> {
+            Ok(LookedBack::Nothing)
+        }
+
+        fn leave(&mut self) {}
+    }
+
+    /// Two ends of a connection whose sockets take little at once.
+    fn channels() -> (Channel, Channel) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut far, _) = listener.accept().unwrap();
+        for socket in [&near, &far] {
+            set_socket_send_buffer_size(socket, 16 << 10).unwrap();
+            set_socket_recv_buffer_size(socket, 16 << 10).unwrap();
+        }
+        let made = Ed25519KeyPair::generate_pkcs8(&SystemRandom::new()).unwrap();
+        let identity = Identity::from_pkcs8(made.as_ref()).unwrap();
+        let config = client_config(identity.digest()).unwrap();
+        let greeting = thread::spawn(move || Channel::connect(near, config).unwrap());
+        let mut tls = ServerConnection::new(identity.server_config().unwrap()).unwrap();
+        while tls.is_handshaking() || tls.wants_write() {
+            tls.complete_io(&mut far).unwrap();
+        }
+        (greeting.join().unwrap(), Channel::new(far, tls.into()).unwrap())
+    }
+
+    #[test]
+    fn two_that_both_send_much_do_not_wait_for_each_other() {
+        let (near, far) = channels();
+        let links = [near, far].map(|channel| {
+            // Who reads says soon that it lives, and sends all the rest with it.
+            channel.set_patience(Duration::from_millis(20)).unwrap();
+            let link = Link::over(channel);
+            for number in 0..FRAMES {
+                let mut frame = Vec::new();
+                Frame::Block { offset: number, bytes: &[7; PIECE] }.encode(&mut frame);
+                link.push(&mut frame).unwrap();
+            }
+            Arc::new(link)
+        });
+        let counts = [(); 2].map(|()| Arc::new(AtomicU64::new(0)));
+        let reading = [0, 1].map(|side: usize| {
+            let (link, count) = (Arc::clone(&links[side]), Arc::clone(&counts[side]));
+            thread::spawn(move || link.read(&mut Counting(count)))
+        });
+        let deadline = Instant::now() + 2 * SILENCE_MAX;
+        let all = || counts.iter().all(|count| count.load(Ordering::Acquire) == FRAMES);
+        while !all() && Instant::now() < deadline && links.iter().all(|link| link.is_connected()) {
+            thread::yield_now();
+        }
+        let counted = all();
+        links.iter().for_each(|link| link.close());
+        let ended = reading.map(|reader| reader.join().unwrap());
+        assert!(counted, "{counts:?} of {FRAMES}: {ended:?}");
     }
 }

@@ -18,7 +18,7 @@ use rustix::fs::FlockOperation;
 use weft_endpoint::far::{Far, Settings};
 use weft_endpoint::host;
 use weft_endpoint::host::agent::{Agent, Settings as HostSettings};
-use weft_endpoint::measure::Figures;
+use weft_endpoint::measure::{Figures, Tls};
 use weft_endpoint::near::Near;
 use weft_endpoint::sandbox;
 use weft_endpoint::tls::Identity;
@@ -285,8 +285,13 @@ fn bench_host(programs: Option<&Path>, json: bool) -> Result<()> {
 }
 
 fn measure(plain: bool) -> Result<()> {
-    let Figures { echo_us_p50, tcp_gb_per_s, tls_gb_per_s } = weft_endpoint::measure::run(plain)?;
-    let tls = tls_gb_per_s.map_or_else(String::new, |rate| format!(", \"tls_gb_per_s\": {rate}"));
+    let Figures { echo_us_p50, tcp_gb_per_s, tls } = weft_endpoint::measure::run(plain)?;
+    let tls = tls.map_or_else(String::new, |Tls { gb_per_s, processors, memory_gb_per_s }| {
+        format!(
+            ", \"tls_gb_per_s\": {gb_per_s}, \"tls_processors\": {processors}, \
+             \"tls_memory_gb_per_s\": {memory_gb_per_s}"
+        )
+    });
     answer(&format!(
         "{{\"tcp_echo_us_p50\": {echo_us_p50}, \"tcp_gb_per_s\": {tcp_gb_per_s}{tls}}}"
     ))

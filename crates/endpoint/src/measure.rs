@@ -4,10 +4,11 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::thread;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 use ring::signature::Ed25519KeyPair;
+use rustix::time::{ClockId, clock_gettime};
 use rustls::pki_types::ServerName;
 use rustls::{ClientConnection, ServerConnection, StreamOwned};
 
@@ -33,8 +34,19 @@ pub struct Figures {
     pub echo_us_p50: f64,
     /// Bytes that TCP moves from one thread to another, in GB/s.
     pub tcp_gb_per_s: f64,
-    /// The same of TLS.
-    pub tls_gb_per_s: Option<f64>,
+    /// What TLS moves.
+    pub tls: Option<Tls>,
+}
+
+/// What the TLS library moves from one thread to another.
+#[derive(Debug)]
+pub struct Tls {
+    /// Of the same [`CHUNK`] bytes again and again, which stay in the processors' caches, in GB/s.
+    pub gb_per_s: f64,
+    /// How many processors that keeps busy.
+    pub processors: f64,
+    /// From a memory of [`BULK`] bytes to another one, in GB/s.
+    pub memory_gb_per_s: f64,
 }
 
 /// Measures; TCP alone and with less, if it is `plain`.
@@ -45,7 +57,7 @@ pub fn run(plain: bool) -> Result<Figures> {
     Ok(Figures {
         echo_us_p50: echo()?,
         tcp_gb_per_s: tcp(if plain { BULK_INTERPRETED } else { BULK })?,
-        tls_gb_per_s: if plain { None } else { Some(tls()?) },
+        tls: if plain { None } else { Some(tls()?) },
     })
 }
 
@@ -88,10 +100,23 @@ fn echo() -> Result<f64> {
 
 fn tcp(bytes: usize) -> Result<f64> {
     let (one, other) = pair()?;
-    bulk(one, other, bytes)
+    bulk(one, other, bytes, CHUNK)
 }
 
-fn tls() -> Result<f64> {
+fn tls() -> Result<Tls> {
+    let (began, had) = (Instant::now(), processor_time());
+    let gb_per_s = tls_bulk(CHUNK)?;
+    let processors = (processor_time() - had).as_secs_f64() / began.elapsed().as_secs_f64();
+    Ok(Tls { gb_per_s, processors, memory_gb_per_s: tls_bulk(BULK)? })
+}
+
+/// What all threads of this process have had.
+fn processor_time() -> Duration {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    Duration::new(time.tv_sec.cast_unsigned(), u32::try_from(time.tv_nsec).unwrap_or(0))
+}
+
+fn tls_bulk(span: usize) -> Result<f64> {
     let made = Ed25519KeyPair::generate_pkcs8(&ring::rand::SystemRandom::new());
     let made = made.map_err(|_| anyhow::anyhow!("no key could be made"))?;
     let identity = Identity::from_pkcs8(made.as_ref())?;
@@ -99,36 +124,39 @@ fn tls() -> Result<f64> {
     let server = ServerConnection::new(identity.server_config()?)?;
     let client = client_config(identity.digest())?;
     let client = ClientConnection::new(client, ServerName::try_from("weft").context("a name")?)?;
-    bulk(StreamOwned::new(client, one), StreamOwned::new(server, other), BULK)
+    bulk(StreamOwned::new(client, one), StreamOwned::new(server, other), BULK, span)
 }
 
-/// The rate at which so many bytes, a multiple of [`CHUNK`], go from one to the other.
+/// The rate at which so many bytes go from one to the other, out of and into a memory of `span`
+/// bytes that is gone through again and again; both multiples of [`CHUNK`].
 fn bulk(
     mut one: impl Read + Write,
     mut other: impl Read + Write + Send + 'static,
     bytes: usize,
+    span: usize,
 ) -> Result<f64> {
     let receiving = thread::spawn(move || -> Result<()> {
-        let mut chunk = vec![0; CHUNK];
+        let mut memory = vec![1; span];
         for _ in 0..REPEATS {
-            let mut left = bytes;
-            while left > 0 {
-                let room = left.min(CHUNK);
-                let count = other.read(chunk.get_mut(..room).unwrap_or_default())?;
+            let mut at = 0;
+            while at < bytes {
+                let (start, room) = (at % span, CHUNK - at % CHUNK);
+                let part = memory.get_mut(start..start + room).unwrap_or_default();
+                let count = other.read(part)?;
                 ensure!(count > 0, "the transfer ended early");
-                left -= count;
+                at += count;
             }
             other.write_all(&[1])?;
             other.flush()?;
         }
         Ok(())
     });
-    let chunk = vec![5; CHUNK];
+    let memory = vec![5; span];
     let mut rates = Vec::new();
     for _ in 0..REPEATS {
         let began = Instant::now();
-        for _ in 0..bytes / CHUNK {
-            one.write_all(&chunk)?;
+        for chunk in memory.chunks(CHUNK).cycle().take(bytes / CHUNK) {
+            one.write_all(chunk)?;
         }
         one.flush()?;
         one.read_exact(&mut [0])?;

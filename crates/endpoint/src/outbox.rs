@@ -2,15 +2,15 @@
 //! where the last one ended. Bounded, and who adds to a full one waits: that is the flow control.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 
 use crate::frame::{Front, front};
 
 /// Bytes of frames that are not acknowledged.
 pub const WINDOW: usize = 4 << 20;
 
-/// Bytes of frames that are sent at once, about.
-const BATCH: usize = 128 << 10;
+/// Frames are handed over when they are so many, in bytes, or when no more are to come.
+pub const BATCH: usize = 128 << 10;
 
 /// The session takes nothing more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
@@ -29,18 +29,122 @@ pub struct Outbox {
     room: Condvar,
 }
 
+/// Frames that are sent at once.
+#[derive(Debug)]
+struct Chunk {
+    bytes: Arc<Vec<u8>>,
+    /// Where the first frame begins that is not acknowledged.
+    start: usize,
+    /// Frames that are not acknowledged.
+    frames: u64,
+}
+
+/// Frames to send; nobody else sends them on this connection.
+#[derive(Debug)]
+pub struct Unsent {
+    bytes: Arc<Vec<u8>>,
+    start: usize,
+}
+
+impl Unsent {
+    /// The frames.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        self.bytes.get(self.start..).unwrap_or_default()
+    }
+}
+
 #[derive(Debug, Default)]
 struct State {
-    bytes: VecDeque<u8>,
-    /// Lengths of the frames in `bytes`.
-    lengths: VecDeque<u32>,
+    chunks: VecDeque<Chunk>,
+    /// Of all that are not acknowledged.
+    bytes: usize,
     /// Frames acknowledged so far.
     acknowledged: u64,
-    /// How many of `lengths` were sent on the present connection, and their bytes.
-    sent: (usize, usize),
+    /// How many of `chunks` were sent on the present connection, and their frames.
+    sent: (usize, u64),
     /// Most that were ever sent: frames from the beginning.
     ever_sent: u64,
+    /// Emptied ones of full size.
+    spare: Vec<Vec<u8>>,
     closed: bool,
+}
+
+impl State {
+    fn has_room(&self, bytes: usize) -> bool {
+        self.bytes == 0 || self.bytes + bytes <= WINDOW
+    }
+
+    /// Takes the bytes, leaving an empty vector. Full ones are not copied; others join those that
+    /// wait, so that they are sent at once.
+    fn add(&mut self, frames: &mut Vec<u8>) {
+        let count = count(frames);
+        self.bytes += frames.len();
+        let waits = self.chunks.len() > self.sent.0;
+        let last = self.chunks.back_mut().filter(|_| waits);
+        if let Some(last) = last
+            && let Some(bytes) = Arc::get_mut(&mut last.bytes)
+            && bytes.len() + frames.len() <= BATCH
+        {
+            bytes.extend_from_slice(frames);
+            last.frames += count;
+            frames.clear();
+            return;
+        }
+        let bytes = if frames.len() >= BATCH / 2 {
+            std::mem::replace(frames, self.spare.pop().unwrap_or_default())
+        } else {
+            // Not with all the room that is behind a few bytes.
+            let bytes = frames.as_slice().to_vec();
+            frames.clear();
+            bytes
+        };
+        self.chunks.push_back(Chunk { bytes: Arc::new(bytes), start: 0, frames: count });
+    }
+
+    /// The first frame that was not acknowledged is; whether there was one.
+    fn acknowledge_one(&mut self) -> bool {
+        let Some(first) = self.chunks.front_mut() else { return false };
+        let Front::Whole(_, length) = front(first.bytes.get(first.start..).unwrap_or_default())
+        else {
+            return false;
+        };
+        first.start += length;
+        first.frames -= 1;
+        let is_over = first.frames == 0;
+        self.bytes -= length;
+        self.acknowledged += 1;
+        // What an earlier connection sent may not have been sent on this one.
+        if self.sent.0 > 0 {
+            self.sent.1 -= 1;
+            self.sent.0 -= usize::from(is_over);
+        }
+        if is_over && let Some(over) = self.chunks.pop_front() {
+            self.keep(over.bytes);
+        }
+        true
+    }
+
+    fn keep(&mut self, emptied: Arc<Vec<u8>>) {
+        if let Some(mut bytes) = Arc::into_inner(emptied)
+            && bytes.capacity() >= BATCH
+            && self.spare.len() < WINDOW / BATCH
+        {
+            bytes.clear();
+            self.spare.push(bytes);
+        }
+    }
+}
+
+/// How many frames that is.
+fn count(frames: &[u8]) -> u64 {
+    let (mut rest, mut count) = (frames, 0);
+    while let Front::Whole(_, length) = front(rest) {
+        count += 1;
+        rest = rest.get(length..).unwrap_or_default();
+    }
+    debug_assert!(rest.is_empty(), "only whole frames are added");
+    count
 }
 
 impl Outbox {
@@ -48,68 +152,53 @@ impl Outbox {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds whole frames, waiting while there is no room for them.
+    /// Adds whole frames, waiting while there is no room for them, and leaves `frames` empty.
     ///
     /// # Errors
     /// [`Closed`].
-    pub fn push(&self, frames: &[u8]) -> Result<(), Closed> {
+    pub fn push(&self, frames: &mut Vec<u8>) -> Result<(), Closed> {
         let mut state = self.state();
-        while !state.closed && !state.bytes.is_empty() && state.bytes.len() + frames.len() > WINDOW
-        {
+        while !state.closed && !state.has_room(frames.len()) {
             state = self.room.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         if state.closed {
             return Err(Closed);
         }
-        let mut rest = frames;
-        while let Front::Whole(_, length) = front(rest) {
-            state.lengths.push_back(u32::try_from(length).unwrap_or(u32::MAX));
-            rest = rest.get(length..).unwrap_or_default();
+        if !frames.is_empty() {
+            state.add(frames);
         }
-        debug_assert!(rest.is_empty(), "only whole frames are added");
-        state.bytes.extend(frames);
         Ok(())
     }
 
     /// Whether so many bytes could be added without waiting.
     #[must_use]
     pub fn has_room(&self, bytes: usize) -> bool {
-        let state = self.state();
-        state.bytes.is_empty() || state.bytes.len() + bytes <= WINDOW
+        self.state().has_room(bytes)
     }
 
     /// Whether something was not sent yet.
     #[must_use]
     pub fn has_unsent(&self) -> bool {
         let state = self.state();
-        state.sent.0 < state.lengths.len()
+        state.sent.0 < state.chunks.len()
     }
 
     /// Whether everything was acknowledged.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.state().lengths.is_empty()
+        self.state().chunks.is_empty()
     }
 
-    /// Appends unsent frames to `batch` and counts them as sent; whether there were any.
-    pub fn take_unsent(&self, batch: &mut Vec<u8>) -> bool {
+    /// Frames that were not sent, which are counted as sent; `None` when there are none.
+    #[must_use]
+    pub fn take_unsent(&self) -> Option<Unsent> {
         let mut state = self.state();
-        let (frames, bytes) = state.sent;
-        let mut end = (frames, bytes);
-        while end.1 - bytes < BATCH
-            && let Some(length) = state.lengths.get(end.0)
-        {
-            end = (end.0 + 1, end.1 + usize::try_from(*length).unwrap_or(0));
-        }
-        let (front, back) = state.bytes.as_slices();
-        let at = front.len();
-        batch.extend_from_slice(front.get(bytes.min(at)..end.1.min(at)).unwrap_or_default());
-        let behind = bytes.saturating_sub(at)..end.1.saturating_sub(at);
-        batch.extend_from_slice(back.get(behind).unwrap_or_default());
-        state.sent = end;
-        let sent = state.acknowledged + end.0 as u64;
-        state.ever_sent = state.ever_sent.max(sent);
-        end.0 > frames
+        let (chunks, frames) = state.sent;
+        let next = state.chunks.get(chunks)?;
+        let unsent = Unsent { bytes: Arc::clone(&next.bytes), start: next.start };
+        state.sent = (chunks + 1, frames + next.frames);
+        state.ever_sent = state.ever_sent.max(state.acknowledged + state.sent.1);
+        Some(unsent)
     }
 
     /// The peer has handled `count` frames from the beginning on.
@@ -121,18 +210,7 @@ impl Outbox {
         if count > state.ever_sent || count < state.acknowledged {
             return Err(Impossible(count));
         }
-        while state.acknowledged < count
-            && let Some(length) = state.lengths.pop_front()
-        {
-            let length = usize::try_from(length).unwrap_or(0);
-            drop(state.bytes.drain(..length));
-            state.acknowledged += 1;
-            // What an earlier connection sent may not have been sent on this one.
-            state.sent = match state.sent {
-                (0, _) => (0, 0),
-                (frames, bytes) => (frames - 1, bytes - length),
-            };
-        }
+        while state.acknowledged < count && state.acknowledge_one() {}
         drop(state);
         self.room.notify_all();
         Ok(())
@@ -193,20 +271,28 @@ mod tests {
             for step in steps {
                 match step {
                     0 | 1 => {
-                        outbox.push(&frame(pushed)).unwrap();
+                        // Some fill a chunk of their own, others join.
+                        let mut frames = frame(pushed);
+                        if pushed % 7 == 0 {
+                            (0..800).for_each(|more| frames.extend(frame(pushed + more + 1)));
+                            pushed += 800;
+                        }
+                        outbox.push(&mut frames).unwrap();
                         pushed += 1;
                     }
                     2 => {
-                        outbox.take_unsent(&mut wire);
+                        wire.extend(outbox.take_unsent().iter().flat_map(Unsent::bytes));
                     }
                     // The peer handles some of what is on its way.
                     3 => {
                         let half = numbers(&wire).len().div_ceil(2);
+                        let mut end = 0;
                         for _ in 0..half {
-                            let Front::Whole(_, length) = front(&wire) else { break };
-                            handled.extend(numbers(&wire[..length]));
-                            wire.drain(..length);
+                            let Front::Whole(_, length) = front(&wire[end..]) else { break };
+                            end += length;
                         }
+                        handled.extend(numbers(&wire[..end]));
+                        wire.drain(..end);
                         if pushed % 2 == 0 {
                             outbox.acknowledge(handled.len() as u64).unwrap();
                         }
@@ -219,7 +305,9 @@ mod tests {
             }
             wire.clear();
             outbox.rewind(handled.len() as u64).unwrap();
-            while outbox.take_unsent(&mut wire) {}
+            while let Some(unsent) = outbox.take_unsent() {
+                wire.extend(unsent.bytes());
+            }
             handled.extend(numbers(&wire));
             prop_assert_eq!(handled, (0..pushed).collect::<Vec<_>>());
         }
@@ -228,10 +316,10 @@ mod tests {
     #[test]
     fn who_lies_about_what_it_handled_is_noticed() {
         let outbox = Outbox::default();
-        outbox.push(&frame(0)).unwrap();
-        outbox.push(&frame(1)).unwrap();
+        outbox.push(&mut frame(0)).unwrap();
+        outbox.push(&mut frame(1)).unwrap();
         assert_eq!(outbox.acknowledge(1), Err(Impossible(1)), "nothing was sent");
-        outbox.take_unsent(&mut Vec::new());
+        assert!(outbox.take_unsent().is_some());
         outbox.acknowledge(1).unwrap();
         assert_eq!(outbox.rewind(0), Err(Impossible(0)), "it is not kept any more");
         assert_eq!(outbox.rewind(3), Err(Impossible(3)));
@@ -245,11 +333,13 @@ mod tests {
         let mut large = Vec::new();
         Frame::Block { offset: 0, bytes: &[0; crate::frame::PIECE] }.encode(&mut large);
         let count = WINDOW / large.len();
-        (0..count).for_each(|_| outbox.push(&large).unwrap());
+        (0..count).for_each(|_| outbox.push(&mut large.clone()).unwrap());
         assert!(!outbox.has_room(large.len()));
         let waiting = Arc::clone(&outbox);
-        let pushing = thread::spawn(move || (waiting.push(&large), waiting.push(&large)));
-        while outbox.take_unsent(&mut Vec::new()) {}
+        let pushing = thread::spawn(move || {
+            (waiting.push(&mut large.clone()), waiting.push(&mut large.clone()))
+        });
+        while outbox.take_unsent().is_some() {}
         outbox.acknowledge(1).unwrap();
         // The second one of the thread has no room, and ends.
         while outbox.has_room(large_len()) {

@@ -158,6 +158,12 @@ impl Window {
         (end <= self.bytes).then_some(offset)
     }
 
+    /// Whether the program has memory in it.
+    #[must_use]
+    pub fn has_allocations(&self) -> bool {
+        !self.allocations.is_empty()
+    }
+
     fn holds(&self, rows: &Rows) -> bool {
         let (start, end) = rows.bounds();
         self.offset(start, end - start).is_some()

@@ -3,7 +3,7 @@
 //! clock is trusted.
 
 use std::fs;
-use std::io::{self, ErrorKind, Read, Write};
+use std::io::{self, BufRead as _, ErrorKind, IoSlice, Read, Write};
 use std::net::{Shutdown, TcpStream};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
@@ -12,6 +12,9 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 use ring::signature::Ed25519KeyPair;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
+use rustix::net::{RecvFlags, SendAncillaryBuffer, SendFlags, recv, sendmsg};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{
     CryptoProvider, WebPkiSupportedAlgorithms, verify_tls13_signature_with_raw_key,
@@ -214,12 +217,22 @@ pub enum Heard {
     End,
 }
 
+/// Whether a sender may be kept waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Waits {
+    /// As long as it takes.
+    Yes,
+    /// Not at all: it is the one that reads.
+    No,
+}
+
 /// A connection whose handshake is done. Two threads use it: one reads, whoever has something
 /// sends.
 pub struct Channel {
     tls: Mutex<Connection>,
     socket: TcpStream,
-    sending: Mutex<Vec<u8>>,
+    /// Held by whoever sends, or one's records would come between another's.
+    sending: Mutex<()>,
     /// Read, and given back.
     early: Mutex<Vec<u8>>,
 }
@@ -265,16 +278,53 @@ impl Channel {
     /// # Errors
     /// The system's or TLS's; the connection is then of no more use.
     pub fn send(&self, bytes: &[u8]) -> io::Result<()> {
-        let mut sending = lock(&self.sending);
-        sending.clear();
-        {
-            let mut tls = lock(&self.tls);
-            tls.writer().write_all(bytes)?;
-            while tls.wants_write() {
-                tls.write_tls(&mut *sending)?;
+        self.send_parts(&[IoSlice::new(bytes)], Waits::Yes).map(|_| ())
+    }
+
+    /// Sends several parts, one behind the other, after what is left of earlier ones. What the
+    /// socket has no room for is left, if nobody `waits`; whether nothing is.
+    ///
+    /// # Errors
+    /// As [`Self::send`].
+    pub(crate) fn send_parts(&self, parts: &[IoSlice<'_>], waits: Waits) -> io::Result<bool> {
+        let _sending = lock(&self.sending);
+        let mut tls = lock(&self.tls);
+        if !parts.is_empty() {
+            // There is no limit to what it keeps.
+            let _all = tls.writer().write_vectored(parts)?;
+        }
+        while tls.wants_write() {
+            match tls.write_tls(&mut WithoutWaiting(&self.socket)) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                    if waits == Waits::No {
+                        return Ok(false);
+                    }
+                    // Meanwhile others may read, or two that both send much wait for each other.
+                    drop(tls);
+                    self.await_socket(PollFlags::OUT, None)?;
+                    tls = lock(&self.tls);
+                }
+                Err(error) => return Err(error),
             }
         }
-        (&self.socket).write_all(&sending)
+        Ok(true)
+    }
+
+    /// Waits until there is something to read or room to send, or `limit` has passed.
+    ///
+    /// # Errors
+    /// The system's.
+    pub(crate) fn await_either(&self, limit: Duration) -> io::Result<()> {
+        self.await_socket(PollFlags::IN | PollFlags::OUT, Some(limit))
+    }
+
+    fn await_socket(&self, events: PollFlags, limit: Option<Duration>) -> io::Result<()> {
+        let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
+        let mut polled = [PollFd::new(&self.socket, events)];
+        rustix::io::retry_on_intr(|| poll(&mut polled, limit.as_ref()))?;
+        Ok(())
     }
 
     /// Has [`Self::receive`] give these bytes once more, before others.
@@ -292,7 +342,30 @@ impl Channel {
             plain.extend_from_slice(&early);
             return Ok(Heard::Some);
         }
-        let count = match (&self.socket).read(&mut room.0) {
+        let read = (&self.socket).read(&mut room.0);
+        self.decipher(read, room, plain)
+    }
+
+    /// What has come into `room`, if anything has; for [`Self::decipher`].
+    pub(crate) fn try_read(&self, room: &mut Room) -> Option<io::Result<usize>> {
+        match recv(&self.socket, &mut room.0[..], RecvFlags::DONTWAIT) {
+            Ok((count, _)) => Some(Ok(count)),
+            Err(Errno::AGAIN | Errno::INTR) => None,
+            Err(error) => Some(Err(error.into())),
+        }
+    }
+
+    /// Appends what was read into `room` to `plain`.
+    ///
+    /// # Errors
+    /// As [`Self::receive`].
+    pub(crate) fn decipher(
+        &self,
+        read: io::Result<usize>,
+        room: &Room,
+        plain: &mut Vec<u8>,
+    ) -> io::Result<Heard> {
+        let count = match read {
             Ok(0) => return Ok(Heard::End),
             Ok(count) => count,
             Err(error) if is_timeout(&error) => return Ok(Heard::Nothing),
@@ -304,10 +377,15 @@ impl Channel {
         while !cipher.is_empty() {
             tls.read_tls(&mut cipher)?;
             let state = tls.process_new_packets().map_err(io::Error::other)?;
-            let waiting = state.plaintext_bytes_to_read();
-            let before = plain.len();
-            plain.resize(before + waiting, 0);
-            tls.reader().read_exact(&mut plain[before..])?;
+            let mut waiting = state.plaintext_bytes_to_read();
+            let mut reader = tls.reader();
+            while waiting > 0 {
+                let bytes = reader.fill_buf()?;
+                let count = bytes.len();
+                plain.extend_from_slice(bytes);
+                reader.consume(count);
+                waiting = waiting.saturating_sub(count.max(1));
+            }
             if state.peer_has_closed() {
                 return Ok(Heard::End);
             }
@@ -331,6 +409,24 @@ impl Channel {
 impl std::fmt::Debug for Channel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Channel").field("socket", &self.socket).finish_non_exhaustive()
+    }
+}
+
+/// A socket of which a write takes what it has room for.
+struct WithoutWaiting<'a>(&'a TcpStream);
+
+impl Write for WithoutWaiting<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, bytes: &[IoSlice<'_>]) -> io::Result<usize> {
+        let flags = SendFlags::DONTWAIT | SendFlags::NOSIGNAL;
+        Ok(sendmsg(self.0, bytes, &mut SendAncillaryBuffer::default(), flags)?)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 

@@ -62,6 +62,12 @@ impl RelayIn {
         })
     }
 
+    /// Whether a command of so many bytes goes in without waiting.
+    #[must_use]
+    pub fn has_room(&self, bytes: usize) -> bool {
+        self.producer.has_room(bytes)
+    }
+
     /// Submits a command, waiting while the lane is full for as long as `alive` says. The answer
     /// comes under the client's own number.
     ///

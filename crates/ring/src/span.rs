@@ -103,6 +103,29 @@ impl SharedSpan {
         Ok(())
     }
 
+    /// Appends `length` bytes from byte `offset` on to `target`.
+    ///
+    /// # Errors
+    /// [`MapError::OutOfBounds`] when they do not all lie inside.
+    pub fn append_to(
+        &self,
+        offset: usize,
+        length: usize,
+        target: &mut Vec<u8>,
+    ) -> Result<(), MapError> {
+        let source = self.check(offset, length)?;
+        target.reserve(length);
+        let room = target.spare_capacity_mut().as_mut_ptr().cast::<u8>();
+        // SAFETY: `check` says that the source has the bytes; `reserve` has made as much room
+        // behind the vector's own, which nobody else has. A concurrent writer in another process
+        // changes only which bytes arrive.
+        unsafe { ptr::copy_nonoverlapping(source, room, length) };
+        compiler_fence(Ordering::SeqCst);
+        // SAFETY: the bytes behind the old length were just written, and lie within the capacity.
+        unsafe { target.set_len(target.len() + length) };
+        Ok(())
+    }
+
     /// The same around the caches: for a part of a copy that is larger than they are.
     ///
     /// # Errors

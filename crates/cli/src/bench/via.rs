@@ -127,6 +127,8 @@ pub(super) struct Alone {
     tcp_echo_us: Vec<f64>,
     tcp_gb_per_s: Vec<f64>,
     pub(super) tls_gb_per_s: Vec<f64>,
+    tls_processors: Vec<f64>,
+    tls_memory_gb_per_s: Vec<f64>,
 }
 
 impl Alone {
@@ -136,6 +138,8 @@ impl Alone {
         self.tcp_echo_us.push(number(&found, "tcp_echo_us_p50")?);
         self.tcp_gb_per_s.push(number(&found, "tcp_gb_per_s")?);
         self.tls_gb_per_s.push(number(&found, "tls_gb_per_s")?);
+        self.tls_processors.push(number(&found, "tls_processors")?);
+        self.tls_memory_gb_per_s.push(number(&found, "tls_memory_gb_per_s")?);
         Ok(())
     }
 
@@ -149,6 +153,8 @@ impl Alone {
         document.baseline("tcp_echo_us_p50", self.echo_us());
         document.baseline("tcp_GBps", median(&self.tcp_gb_per_s));
         document.baseline("tls_GBps", median(&self.tls_gb_per_s));
+        document.baseline("tls_processors", median(&self.tls_processors));
+        document.baseline("tls_memory_GBps", median(&self.tls_memory_gb_per_s));
     }
 }
 

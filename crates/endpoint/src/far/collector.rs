@@ -1,20 +1,19 @@
 //! Finds what a worker has published and sends it, in an order in which its client may see it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use weft_ring::{MAX_ANSWER, NOTICE_WORDS, PROGRESS_WORDS, SPIN};
+use weft_ring::{MAX_ANSWER, NOTICE_WORDS, PROGRESS_WORDS, SPIN, SharedSpan};
 use weft_wire::progress::STREAM_WORDS;
 
 use super::ledger::Due;
 use super::session::Session;
-use crate::frame::{Frame, PIECE};
-use crate::link::HEARTBEAT;
+use crate::frame::{Bulk, Frame, PIECE};
+use crate::lending::Lending;
+use crate::link::{HEARTBEAT, LookedBack};
 use crate::lock;
-use crate::outbox::Closed;
+use crate::outbox::{BATCH, Closed};
 use crate::pinned::{Rows, Window};
-
-/// Frames that are handed over at once, in bytes.
-const BATCH: usize = 128 << 10;
 
 /// What is compared of an allocation at once, in bytes.
 const GRAIN: usize = 64;
@@ -23,72 +22,86 @@ const GRAIN: usize = 64;
 const LAST_WORDS: Duration = Duration::from_secs(5);
 
 /// The direction from the worker.
-pub(super) struct Collector<'a> {
-    session: &'a Session,
+#[derive(Debug)]
+pub(super) struct Collector {
+    session: Arc<Session>,
     window: Window,
     /// The last answer is on its way and nothing else is awaited, so no news is soon to come.
     is_idle: bool,
     /// Frames that are not handed over yet.
     out: Vec<u8>,
-    /// Scratch space.
-    piece: Vec<u8>,
     progress: Vec<u64>,
     notices: [u64; NOTICE_WORDS],
 }
 
-impl<'a> Collector<'a> {
-    pub(super) fn new(session: &'a Session) -> Self {
+/// Collects until the session is over.
+pub(super) fn run(session: &Session, collecting: &Lending<Collector>) {
+    let mut collector = collecting.own();
+    loop {
+        let spin = if collector.is_idle { Duration::ZERO } else { SPIN };
+        let found = session.out.wait(spin, HEARTBEAT, || {
+            if session.link.is_over() {
+                return Some(Err(Closed));
+            }
+            match collector.collect() {
+                Ok(false) => collecting.is_wanted().then_some(Ok(())),
+                Ok(true) => Some(Ok(())),
+                Err(closed) => Some(Err(closed)),
+            }
+        });
+        let handed = match found {
+            Some(Ok(())) => collector.hand_over(),
+            Some(Err(closed)) => Err(closed),
+            None => {
+                session.link.beat();
+                Ok(())
+            }
+        };
+        if handed.is_err() {
+            return;
+        }
+        if let Some(loss) = session.loss() {
+            Frame::Lost(loss as u32).encode(&mut collector.out);
+            if collector.hand_over().is_ok() {
+                session.link.drain(LAST_WORDS);
+            }
+            return session.end();
+        }
+        collector = collecting.lend(collector);
+    }
+}
+
+impl Collector {
+    pub(super) fn new(session: Arc<Session>) -> Self {
+        let window = Window::new(session.pinned_base, session.pinned.len() as u64);
         Self {
             session,
-            window: Window::new(session.pinned_base, session.pinned.len() as u64),
+            window,
             is_idle: false,
             out: Vec::new(),
-            piece: Vec::new(),
             progress: vec![0; PROGRESS_WORDS],
             notices: [0; NOTICE_WORDS],
         }
     }
 
-    /// Sends until the session is over.
-    pub(super) fn run(mut self) {
-        let session = self.session;
-        loop {
-            let spin = if self.is_idle { Duration::ZERO } else { SPIN };
-            let found = session.out.wait(spin, HEARTBEAT, || {
-                if session.link.is_over() {
-                    return Some(Err(Closed));
-                }
-                match self.collect() {
-                    Ok(false) => None,
-                    Ok(true) => Some(Ok(())),
-                    Err(closed) => Some(Err(closed)),
-                }
-            });
-            let handed = match found {
-                Some(Ok(())) => self.hand_over(),
-                Some(Err(closed)) => Err(closed),
-                None => {
-                    session.link.beat();
-                    Ok(())
-                }
-            };
-            if handed.is_err() {
-                return;
-            }
-            if let Some(loss) = session.loss() {
-                Frame::Lost(loss as u32).encode(&mut self.out);
-                if self.hand_over().is_ok() {
-                    session.link.drain(LAST_WORDS);
-                }
-                return session.end();
-            }
+    /// For the thread that reads: sends what is there, if no bytes belong to it and there is room.
+    pub(super) fn collect_light(&mut self) -> Result<LookedBack, Closed> {
+        let session = Arc::clone(&self.session);
+        let is_bulk = lock(&session.ledger).owes_bytes();
+        if is_bulk || session.out.loss().is_some() || !session.link.is_free(BATCH) {
+            return Ok(LookedBack::NotNow);
         }
+        if !self.collect()? {
+            return Ok(LookedBack::Nothing);
+        }
+        session.link.push(&mut self.out)?;
+        session.link.flush_without_waiting();
+        Ok(LookedBack::Passed)
     }
 
     fn hand_over(&mut self) -> Result<(), Closed> {
         if !self.out.is_empty() {
-            self.session.link.push(&self.out)?;
-            self.out.clear();
+            self.session.link.push(&mut self.out)?;
             self.session.link.flush();
         }
         Ok(())
@@ -99,7 +112,7 @@ impl<'a> Collector<'a> {
     /// A client that sees an answer, a word or a release may rely on all that the worker did before
     /// it. So answers are looked at first and sent last, and words are second in both.
     fn collect(&mut self) -> Result<bool, Closed> {
-        let session = self.session;
+        let session = Arc::clone(&self.session);
         let mut ledger = lock(&session.ledger);
         let mut due = ledger.answered(&session.out);
         let words = self.changed(ledger.streams, ledger.events);
@@ -180,16 +193,15 @@ impl<'a> Collector<'a> {
     fn send_block(&mut self, offset: u64, bytes: u64) -> Result<(), Closed> {
         // It was looked at when the command came.
         let Ok(span) = self.session.out.span(offset, bytes) else { return Ok(()) };
-        let mut at = 0;
-        while at < span.len() {
+        self.send_span(&span, Bulk::Block(offset))
+    }
+
+    fn send_span(&mut self, span: &SharedSpan, bulk: Bulk) -> Result<(), Closed> {
+        for at in (0..span.len()).step_by(PIECE) {
             let length = PIECE.min(span.len() - at);
-            self.piece.resize(length, 0);
-            if span.read_at(at, &mut self.piece).is_err() {
+            if bulk.encode(span, at, length, &mut self.out).is_err() {
                 return Ok(());
             }
-            let offset = offset + at as u64;
-            Frame::Block { offset, bytes: &self.piece }.encode(&mut self.out);
-            at += length;
             self.hand_over_batch()?;
         }
         Ok(())
@@ -216,25 +228,14 @@ impl<'a> Collector<'a> {
     }
 
     fn send_window(&mut self, address: u64, bytes: u64) -> Result<(), Closed> {
-        let (mut at, whole) = (0, Rows::linear(address, bytes));
+        let whole = Rows::linear(address, bytes);
         let Some(span) = self.session.span(&self.window, &whole) else { return Ok(()) };
-        while at < span.len() {
-            let length = PIECE.min(span.len() - at);
-            self.piece.resize(length, 0);
-            if span.read_at(at, &mut self.piece).is_err() {
-                return Ok(());
-            }
-            let address = address + at as u64;
-            Frame::Pinned { address, bytes: &self.piece }.encode(&mut self.out);
-            at += length;
-            self.hand_over_batch()?;
-        }
-        Ok(())
+        self.send_span(&span, Bulk::Pinned(address))
     }
 
     /// What a kernel has changed of an allocation that it was given; all of it if nobody knows.
     fn send_changed(&mut self, rows: &Rows) -> Result<(), Closed> {
-        let session = self.session;
+        let session = Arc::clone(&self.session);
         let Some(span) = session.span(&self.window, rows) else { return Ok(()) };
         let now = span.to_vec();
         let changed = {

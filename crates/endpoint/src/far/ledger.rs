@@ -161,6 +161,11 @@ impl Ledger {
         self.awaited > 0 || !self.lent.is_empty() || !self.writing.is_empty()
     }
 
+    /// Whether what is to come may have bytes with it.
+    pub(super) fn owes_bytes(&self) -> bool {
+        !self.lent.is_empty() || !self.writing.is_empty()
+    }
+
     /// Calls that were answered. Looked at before everything else: what the worker published before
     /// an answer is then found too.
     pub(super) fn answered(&mut self, out: &RelayOut) -> Due {

@@ -12,12 +12,13 @@ use weft_wire::Command;
 use weft_wire::command::Block;
 use weft_wire::remote::{Open, Reception};
 
-use super::collector::Collector;
+use super::collector::{self, Collector};
 use super::door::Door;
 use super::ledger::Ledger;
 use super::{say, settle};
 use crate::frame::Frame;
-use crate::link::{Ended, Link, Over};
+use crate::lending::{Borrowed, Lending};
+use crate::link::{Ended, Link, LookedBack, Over, Reader};
 use crate::lock;
 use crate::pinned::{self, Counts, Rows, Window};
 use crate::tls::{Channel, digest};
@@ -75,13 +76,14 @@ impl Session {
 
     /// Relays until the client, the worker or the endpoint's grace time is over.
     pub(super) fn run(self: &Arc<Self>, channel: Channel) {
-        let collecting = Arc::clone(self);
+        let collecting = Arc::new(Lending::new(Collector::new(Arc::clone(self))));
+        let (session, work) = (Arc::clone(self), Arc::clone(&collecting));
         let thread = thread::Builder::new().name("collector".to_owned()).stack_size(256 << 10);
-        let collector = thread.spawn(move || Collector::new(&collecting).run());
+        let collector = thread.spawn(move || collector::run(&session, &work));
         let relay = RelayIn::open(&self.segment);
         if let (Ok(collector), Ok(relay)) = (collector, relay) {
             if self.link.attach(channel, 0).is_ok() {
-                self.receive(Receiver::new(self, relay));
+                self.receive(Receiver::new(self, relay, &collecting));
             }
             self.end();
             // It ends with the link.
@@ -106,7 +108,7 @@ impl Session {
 
     fn receive(&self, mut receiver: Receiver<'_>) {
         loop {
-            match self.link.read(|frame| receiver.handle(frame)) {
+            match self.link.read(&mut receiver) {
                 Ended::Over(_) => return,
                 Ended::Lost(_) => {
                     if self.is_done.load(Ordering::Acquire) || !self.await_endpoint() {
@@ -157,14 +159,12 @@ struct Receiver<'a> {
     relay: RelayIn,
     window: Window,
     counts: Counts,
+    collecting: &'a Lending<Collector>,
+    /// The other direction, while it is done here as well.
+    collector: Option<Borrowed<'a, Collector>>,
 }
 
-impl<'a> Receiver<'a> {
-    fn new(session: &'a Session, relay: RelayIn) -> Self {
-        let window = Window::new(session.pinned_base, session.pinned.len() as u64);
-        Self { session, relay, window, counts: Counts::default() }
-    }
-
+impl Reader for Receiver<'_> {
     fn handle(&mut self, frame: Frame<'_>) -> Result<(), Over> {
         let outside = || Over("the endpoint named bytes that are not there".into());
         match frame {
@@ -192,6 +192,23 @@ impl<'a> Receiver<'a> {
         }
     }
 
+    fn look_back(&mut self) -> Result<LookedBack, Over> {
+        let collector = self.collector.as_mut().and_then(Borrowed::work);
+        let Some(collector) = collector else { return Ok(LookedBack::Nothing) };
+        collector.collect_light().map_err(|closed| Over(closed.to_string()))
+    }
+
+    fn leave(&mut self) {
+        self.collector = None;
+    }
+}
+
+impl<'a> Receiver<'a> {
+    fn new(session: &'a Session, relay: RelayIn, collecting: &'a Lending<Collector>) -> Self {
+        let window = Window::new(session.pinned_base, session.pinned.len() as u64);
+        Self { session, relay, window, counts: Counts::default(), collecting, collector: None }
+    }
+
     fn submit(&mut self, answer: Option<AnswerTo>, bytes: &[u8]) -> Result<(), Over> {
         let no_command = || Over("the endpoint sent what is no command".into());
         let command = Command::decode(bytes).map_err(|_| no_command())?;
@@ -213,6 +230,12 @@ impl<'a> Receiver<'a> {
         let session = self.session;
         let shown = |rows: &Rows| Some(session.span(&self.window, rows)?.to_vec());
         lock(&session.ledger).note(&command, answer, pending, shown);
+        if !self.relay.has_room(bytes.len()) {
+            // It may take long.
+            self.leave();
+        } else if answer.is_some() && self.collector.is_none() {
+            self.collector = Some(self.collecting.borrow(|| session.out.news().wake()));
+        }
         let cut = Instant::now();
         let alive = || session.is_awaited(cut);
         let submitted = self.relay.submit(answer, bytes, &alive);

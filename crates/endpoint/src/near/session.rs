@@ -21,9 +21,10 @@ use weft_wire::progress::STREAM_WORDS;
 use weft_wire::remote::{Opened, Resume};
 
 use super::gateway::{Gateway, Resumption};
-use super::taker::Taker;
+use super::taker::{self, Taker};
 use crate::frame::Frame;
-use crate::link::{Ended, HEARTBEAT, Link, Over};
+use crate::lending::{Borrowed, Lending};
+use crate::link::{Ended, HEARTBEAT, Link, LookedBack, Over, Reader};
 use crate::lock;
 use crate::pinned::Rows;
 use crate::tls::Channel;
@@ -123,17 +124,19 @@ impl Session {
     pub(super) fn run(self) {
         let session = Arc::new(self);
         let Some(side) = lock(&session.side).take() else { return };
-        let spawn = |name: &str, work: fn(&Self)| {
-            let session = Arc::clone(&session);
+        let taking = Arc::new(Lending::new(Taker::new(Arc::clone(&session), side)));
+        let spawn = |name: &str, work: fn(&Self, &Lending<Taker>)| {
+            let (session, taking) = (Arc::clone(&session), Arc::clone(&taking));
             let thread = thread::Builder::new().name(name.to_owned()).stack_size(256 << 10);
-            thread.spawn(move || work(&session))
+            thread.spawn(move || work(&session, &taking))
         };
-        let spawned = spawn("life", Self::watch).and_then(|_| spawn("reader", Self::read));
+        let watch = |session: &Self, _: &Lending<Taker>| session.watch();
+        let spawned = spawn("life", watch).and_then(|_| spawn("reader", Self::read));
         if spawned.is_err() {
             session.end(Loss::Worker);
             return;
         }
-        let why = Taker::new(&session, side).run();
+        let why = taker::run(&session, &taking);
         session.end(why);
     }
 
@@ -154,16 +157,17 @@ impl Session {
         self.is_leaving.store(true, Ordering::Release);
         let mut bye = Vec::new();
         Frame::Bye.encode(&mut bye);
-        if !self.link.is_over() && self.link.push(&bye).is_ok() {
+        if !self.link.is_over() && self.link.push(&mut bye).is_ok() {
             self.link.drain(HEARTBEAT);
         }
         self.end(Loss::Worker);
     }
 
     /// Reads, over as many connections as it takes.
-    fn read(&self) {
+    fn read(&self, taking: &Lending<Taker>) {
+        let mut replies = RepliesIn { session: self, taking, taker: None };
         let why = loop {
-            match self.link.read(|frame| self.apply(frame)) {
+            match self.link.read(&mut replies) {
                 Ended::Over(why) => break why,
                 Ended::Lost(why) => {
                     if let Err(refused) = self.reconnect() {
@@ -252,6 +256,35 @@ impl Session {
             }
         }
         Ok(())
+    }
+}
+
+/// The direction to the program.
+struct RepliesIn<'a> {
+    session: &'a Session,
+    taking: &'a Lending<Taker>,
+    /// The other direction, while it is done here as well.
+    taker: Option<Borrowed<'a, Taker>>,
+}
+
+impl Reader for RepliesIn<'_> {
+    fn handle(&mut self, frame: Frame<'_>) -> Result<(), Over> {
+        if frame.is_of_a_call() && self.taker.is_none() {
+            let doorbell = self.session.segment.doorbell();
+            let doorbell = doorbell.map_err(|error| Over(error.to_string()))?;
+            self.taker = Some(self.taking.borrow(|| doorbell.wake()));
+        }
+        self.session.apply(frame)
+    }
+
+    fn look_back(&mut self) -> Result<LookedBack, Over> {
+        let taker = self.taker.as_mut().and_then(Borrowed::work);
+        let Some(taker) = taker else { return Ok(LookedBack::Nothing) };
+        taker.take_light().map_err(|_| Over("the program broke the rules".into()))
+    }
+
+    fn leave(&mut self) {
+        self.taker = None;
     }
 }
 

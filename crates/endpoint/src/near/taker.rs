@@ -1,6 +1,7 @@
 //! Takes a program's commands and sends them, with the bytes that they bring along.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -10,20 +11,19 @@ use weft_wire::command::Block;
 use weft_wire::id::StreamId;
 
 use super::session::{Session, Write};
-use crate::frame::{Frame, PIECE};
-use crate::link::HEARTBEAT;
+use crate::frame::{Bulk, Frame, PIECE};
+use crate::lending::Lending;
+use crate::link::{HEARTBEAT, LookedBack};
 use crate::lock;
+use crate::outbox::BATCH;
 use crate::pinned::{self, Counts, Rows, Touched, Until, Watched, Window};
-
-/// Frames that are handed over at once, in bytes.
-const BATCH: usize = 128 << 10;
 
 /// How often words are looked at that a stream waits for and the program writes.
 const WATCH: Duration = Duration::from_micros(200);
 
 /// Why a session cannot go on.
 #[derive(Debug)]
-struct Broken;
+pub(super) struct Broken;
 
 /// A command that reads the window and may not have ended.
 #[derive(Debug)]
@@ -44,15 +44,90 @@ struct Watching {
 
 /// The sending direction.
 #[derive(Debug)]
-pub(super) struct Taker<'a> {
-    session: &'a Session,
-    side: Option<WorkerSide>,
+pub(super) struct Taker {
+    side: WorkerSide,
+    forwarder: Forwarder,
+    /// Taken, but not forwarded.
+    kept: Option<(Option<AnswerTo>, Vec<u8>)>,
     /// The last command's answer is awaited, so the next one is not soon to come.
     is_awaited: bool,
+}
+
+/// Takes commands until the session is over.
+pub(super) fn run(session: &Session, taking: &Lending<Taker>) -> Loss {
+    let mut taker = taking.own();
+    while !session.link.is_over() && taker.take_all().is_ok() {
+        taker.wait(|| taking.is_wanted());
+        taker = taking.lend(taker);
+    }
+    Loss::Worker
+}
+
+impl Taker {
+    pub(super) fn new(session: Arc<Session>, side: WorkerSide) -> Self {
+        Self { side, forwarder: Forwarder::new(session), kept: None, is_awaited: false }
+    }
+
+    /// Returns when a command came, time has passed or something is over: all is looked at again.
+    fn wait(&self, is_wanted: impl Fn() -> bool) {
+        let forwarder = &self.forwarder;
+        let limit = if forwarder.watching.is_empty() { HEARTBEAT } else { WATCH };
+        let over = || (is_wanted() || forwarder.session.link.is_over()).then_some(());
+        let spin = if self.is_awaited { Duration::ZERO } else { SPIN };
+        let _ = self.side.wait(spin, Some(limit), over);
+    }
+
+    fn take_all(&mut self) -> Result<(), Broken> {
+        let Self { side, forwarder, kept, is_awaited } = self;
+        let arena = side.arena().clone();
+        if let Some((answer, bytes)) = kept.take() {
+            forwarder.forward(&arena, answer, &bytes)?;
+        }
+        while let Some(record) = side.take().map_err(|_| Broken)? {
+            *is_awaited = record.answer.is_some();
+            forwarder.forward(&arena, record.answer, record.bytes)?;
+            if forwarder.out.len() >= BATCH {
+                forwarder.hand_over()?;
+            }
+        }
+        forwarder.look_at_words()?;
+        forwarder.hand_over()
+    }
+
+    /// For the thread that reads: passes on commands that bring nothing along and for which there
+    /// is room. The last of those that came at once is followed by more, unless somebody awaits
+    /// its answer; so they go together, when another look has found no more.
+    pub(super) fn take_light(&mut self) -> Result<LookedBack, Broken> {
+        let Self { side, forwarder, kept, is_awaited } = self;
+        let is_busy = kept.is_some() || !forwarder.watching.is_empty();
+        if is_busy || !forwarder.session.link.is_free(BATCH) {
+            return Ok(LookedBack::NotNow);
+        }
+        let (had, arena) = (forwarder.out.len(), side.arena().clone());
+        while let Some(record) = side.take().map_err(|_| Broken)? {
+            *is_awaited = record.answer.is_some();
+            let command = Command::decode(record.bytes).map_err(|_| Broken)?;
+            if forwarder.out.len() >= BATCH || !forwarder.is_light(&command, record.answer) {
+                *kept = Some((record.answer, record.bytes.to_vec()));
+                return Ok(LookedBack::NotNow);
+            }
+            forwarder.forward(&arena, record.answer, record.bytes)?;
+        }
+        if forwarder.out.is_empty() || (forwarder.out.len() > had && !*is_awaited) {
+            return Ok(LookedBack::Nothing);
+        }
+        forwarder.push()?;
+        forwarder.session.link.flush_without_waiting();
+        Ok(LookedBack::Passed)
+    }
+}
+
+/// Sends commands, with the bytes that they bring along.
+#[derive(Debug)]
+struct Forwarder {
+    session: Arc<Session>,
     /// Frames that are not handed over yet.
     out: Vec<u8>,
-    /// Scratch space.
-    piece: Vec<u8>,
     window: Window,
     counts: Counts,
     /// Commands so far that touch the window, and that may write there.
@@ -64,15 +139,13 @@ pub(super) struct Taker<'a> {
     calls: BTreeMap<u64, StreamId>,
 }
 
-impl<'a> Taker<'a> {
-    pub(super) fn new(session: &'a Session, side: WorkerSide) -> Self {
+impl Forwarder {
+    fn new(session: Arc<Session>) -> Self {
+        let window = Window::new(session.pinned_base, session.pinned.len() as u64);
         Self {
             session,
-            side: Some(side),
-            is_awaited: false,
             out: Vec::new(),
-            piece: Vec::new(),
-            window: Window::new(session.pinned_base, session.pinned.len() as u64),
+            window,
             counts: Counts::default(),
             touching: 0,
             writing: 0,
@@ -82,39 +155,26 @@ impl<'a> Taker<'a> {
         }
     }
 
-    /// Takes commands until the session is over.
-    pub(super) fn run(mut self) -> Loss {
-        let Some(mut side) = self.side.take() else { return Loss::Worker };
-        let session = self.session;
-        loop {
-            if session.link.is_over() || self.take_all(&mut side).is_err() {
-                return Loss::Worker;
-            }
-            let limit = if self.watching.is_empty() { HEARTBEAT } else { WATCH };
-            let over = || session.link.is_over().then_some(());
-            let spin = if self.is_awaited { Duration::ZERO } else { SPIN };
-            // Whether a command came, the time is over or the session: all is looked at again.
-            let _ = side.wait(spin, Some(limit), over);
-        }
+    /// Whether a command surely brings no bytes along but its own.
+    fn is_light(&self, command: &Command<'_>, answer: Option<AnswerTo>) -> bool {
+        let is_launch = matches!(command, Command::Launch { .. });
+        // They read the window, or have it read again.
+        let may_bring =
+            matches!(command, Command::CopySync { .. } | Command::HostFunctionDone { .. });
+        let is_plain = match answer {
+            Some(_) => !may_bring,
+            None => is_launch && !self.window.has_allocations(),
+        };
+        is_plain && command.try_for_each_block(&mut |_| Err(())).is_ok()
     }
 
-    fn take_all(&mut self, side: &mut WorkerSide) -> Result<(), Broken> {
-        let arena = side.arena().clone();
-        while let Some(record) = side.take().map_err(|_| Broken)? {
-            self.is_awaited = record.answer.is_some();
-            self.forward(&arena, record.answer, record.bytes)?;
-            if self.out.len() >= BATCH {
-                self.hand_over()?;
-            }
-        }
-        self.look_at_words()?;
-        self.hand_over()
+    fn push(&mut self) -> Result<(), Broken> {
+        self.session.link.push(&mut self.out).map_err(|_| Broken)
     }
 
     fn hand_over(&mut self) -> Result<(), Broken> {
         if !self.out.is_empty() {
-            self.session.link.push(&self.out).map_err(|_| Broken)?;
-            self.out.clear();
+            self.push()?;
             self.session.link.flush();
         }
         Ok(())
@@ -217,30 +277,20 @@ impl<'a> Taker<'a> {
             let offset = self.window.offset(address, bytes).ok_or(Broken)?;
             let (offset, bytes) = (size(offset)?, size(bytes)?);
             let span = self.session.pinned.span(offset, bytes).map_err(|_| Broken)?;
-            self.send_span(&span, |at, bytes| Frame::Pinned { address: address + at, bytes })?;
+            self.send_span(&span, Bulk::Pinned(address))?;
         }
         Ok(())
     }
 
     fn send_block(&mut self, arena: &WorkerArena, block: &Block) -> Result<(), Broken> {
         let span = span_of(arena, block)?;
-        let start = block.offset;
-        self.send_span(&span, |at, bytes| Frame::Block { offset: start + at, bytes })
+        self.send_span(&span, Bulk::Block(block.offset))
     }
 
-    /// Sends bytes in pieces; they may be changed meanwhile, which is their owner's doing.
-    fn send_span(
-        &mut self,
-        span: &SharedSpan,
-        frame: impl for<'b> Fn(u64, &'b [u8]) -> Frame<'b>,
-    ) -> Result<(), Broken> {
-        let mut at = 0;
-        while at < span.len() {
+    fn send_span(&mut self, span: &SharedSpan, bulk: Bulk) -> Result<(), Broken> {
+        for at in (0..span.len()).step_by(PIECE) {
             let length = PIECE.min(span.len() - at);
-            self.piece.resize(length, 0);
-            span.read_at(at, &mut self.piece).map_err(|_| Broken)?;
-            frame(at as u64, &self.piece).encode(&mut self.out);
-            at += length;
+            bulk.encode(span, at, length, &mut self.out).map_err(|_| Broken)?;
             if self.out.len() >= BATCH {
                 self.hand_over()?;
             }
