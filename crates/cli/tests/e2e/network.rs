@@ -4,7 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -169,7 +169,7 @@ fn a_peer_that_falls_silent_is_left() {
     let node = node(&[]);
     let (token, gateway) = grant(&node, &["far"]);
     let stalls = Arc::new(Mutex::new(Vec::new()));
-    let held = Arc::clone(&stalls);
+    let (held, first) = (Arc::clone(&stalls), Arc::new(OnceLock::new()));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     thread::spawn(move || {
@@ -177,8 +177,9 @@ fn a_peer_that_falls_silent_is_left() {
             let (near, far) = (endpoint.unwrap(), TcpStream::connect(&gateway).unwrap());
             for (from, to) in [(&near, &far), (&far, &near)] {
                 let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                let held = Arc::clone(&held);
-                thread::spawn(move || pass_some(from, to, number == 0, &held));
+                let (held, first) = (Arc::clone(&held), Arc::clone(&first));
+                let is_first = move || *first.get_or_init(|| number) == number;
+                thread::spawn(move || pass_some(from, to, is_first, &held));
             }
         }
     });
@@ -188,12 +189,18 @@ fn a_peer_that_falls_silent_is_left() {
     node.wait_until_empty();
 }
 
-/// Passes bytes on; of the first connection no more than a few, and then it stays open, held.
-fn pass_some(mut from: TcpStream, mut to: TcpStream, is_first: bool, held: &Mutex<Vec<TcpStream>>) {
+/// Passes bytes on; of the first connection that has as many no more than a few, and then it stays
+/// open, held.
+fn pass_some(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    is_first: impl Fn() -> bool,
+    held: &Mutex<Vec<TcpStream>>,
+) {
     let (mut bytes, mut passed) = ([0; 16 << 10], 0);
     while let Ok(count @ 1..) = from.read(&mut bytes) {
         passed += count;
-        if is_first && passed > 200_000 {
+        if passed > 200_000 && is_first() {
             held.lock().unwrap().extend([from, to]);
             return;
         }
