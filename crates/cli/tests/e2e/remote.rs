@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::support::{
     Conversation, Node, eventually, finish, program, python, root, success, text_of, weft,
 };
@@ -462,4 +464,101 @@ fn a_gateway_is_no_refused_tenant_of_its_node() {
     let text = refused(&address, &forged(&token, token.len() - 1));
     assert!(text.contains("not genuine"), "{text}");
     eventually("a line about it", || node.log().contains("tenant refused"));
+}
+
+/// A free port of this host; somebody may take it before it is used.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A gateway that is killed takes its sessions with it, which are told; the next one has its port
+/// at once, and lets programs in.
+#[test]
+fn a_killed_gateway_ends_its_sessions_and_the_next_one_has_its_port() {
+    let listen = format!("remote.listen=127.0.0.1:{}", free_port());
+    let node = Node::start(&[&listen, "remote.user=0"]);
+    let (token, address) = grant(&node, &["far", "--uses", "100"]);
+    let start = || {
+        let mut command = run(&address, &token, &program("relay"), &["1000000"]);
+        command.stderr(std::process::Stdio::null());
+        Conversation::start(command)
+    };
+    let (mut first, mut second) = (start(), start());
+    assert_eq!((first.line(), second.line()), ("ready".into(), "ready".into()));
+    let gateway = node.gateway().expect("a gateway");
+    kill_process(Pid::from_raw(gateway.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    for run in [&mut first, &mut second] {
+        assert_eq!(run.wait().code(), Some(2), "a CUDA error");
+    }
+    node.wait_until_empty();
+    eventually("the next gateway to let a program in", || {
+        text_of(&finish(run(&address, &token, &program("vector_add"), &[]))).contains("PASSED")
+    });
+    assert_ne!(node.gateway(), Some(gateway));
+}
+
+/// Two nodes whose gateways are to listen at one address: the second one's log says what is wrong,
+/// `weft token` does, and the first one's sessions go on.
+#[test]
+fn a_second_gateway_at_an_address_says_that_it_is_taken() {
+    let first = node(&[]);
+    let (token, address) = grant(&first, &["far"]);
+    let mut run = Conversation::start(run(&address, &token, &program("relay"), &["60"]));
+    assert_eq!(run.line(), "ready");
+    let listen = format!("remote.listen={address}");
+    let second = Node::start(&[&listen, "remote.user=0"]);
+    eventually("the second node's log to say so", || {
+        let log = second.log();
+        log.contains("the gateway ended") && log.contains("another gateway or program listens")
+    });
+    let mut command = weft();
+    command.arg("--runtime-dir").arg(second.path()).args(["token", "far"]);
+    let text = success(command);
+    assert!(text.contains("not listening yet"), "{text}");
+    assert_eq!(run.line(), "relay: PASSED");
+    assert!(run.wait().success());
+}
+
+/// An endpoint that is killed takes its own programs along and nobody else's.
+#[test]
+fn a_killed_endpoint_ends_its_own_sessions_only() {
+    let node = node(&["remote.grace_ms=1000"]);
+    let (token, address) = grant(&node, &["far", "--uses", "100"]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("grant");
+    std::fs::write(&file, &token).unwrap();
+    let endpoint = |name: &str| {
+        let socket = folder.path().join(name);
+        let mut command = weft();
+        command.args(["remote", &address]).arg("--token-file").arg(&file);
+        let endpoint = Conversation::start({
+            command.arg("--socket").arg(&socket);
+            command
+        });
+        assert_eq!(endpoint.line(), "ready");
+        (endpoint, socket)
+    };
+    let start = |socket: &std::path::Path, rounds: &str| {
+        let mut command = weft();
+        command.env("WEFT_SOCKET", socket).args(["run", "--"]).arg(program("relay")).arg(rounds);
+        command.stderr(std::process::Stdio::null());
+        let run = Conversation::start(command);
+        assert_eq!(run.line(), "ready");
+        run
+    };
+    let (mut killed, at_killed) = endpoint("killed.sock");
+    let (_lives, at_living) = endpoint("lives.sock");
+    let own = [start(&at_killed, "1000000"), start(&at_killed, "1000000")];
+    let mut other = start(&at_living, "100");
+    let mut beside = Conversation::start(node.run(&[], &program("relay"), &["100"]));
+    assert_eq!(beside.line(), "ready");
+    killed.kill();
+    for mut run in own {
+        assert_eq!(run.wait().code(), Some(2), "a CUDA error");
+    }
+    for run in [&mut other, &mut beside] {
+        assert_eq!(run.line(), "relay: PASSED");
+        assert!(run.wait().success());
+    }
+    node.wait_until_empty();
 }
