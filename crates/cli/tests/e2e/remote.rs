@@ -379,6 +379,20 @@ fn remote_sessions_outlive_their_daemon() {
     node.wait_until_empty();
 }
 
+/// Whoever registers memory of their own learns that they cannot, by the attribute beforehand and
+/// by the call itself, and goes on; beside the node both say that they can.
+#[test]
+fn memory_cannot_be_registered_with_another_hosts_vgpu_and_is_said_to() {
+    let node = node(&[]);
+    let (token, address) = grant(&node, &["far"]);
+    let far = success(run(&address, &token, &program("registered"), &[]));
+    // CUDA_ERROR_NOT_SUPPORTED.
+    assert!(far.contains("supported 0, registered 801"), "{far}");
+    let near = success(node.run(&[], &program("registered"), &[]));
+    assert!(near.contains("supported 1, registered 0"), "{near}");
+    node.wait_until_empty();
+}
+
 /// Runs a program that leaves a trace, which must not be there: what is wrong was said before.
 fn refused_before(address: &str, grant: &str, flags: &[&str]) -> String {
     let folder = tempfile::tempdir().unwrap();
