@@ -4,6 +4,7 @@
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -15,7 +16,9 @@ use weft_endpoint::host::lab::{Lab, NODE, Namespace, UPLINK};
 use weft_endpoint::host::system::counters;
 
 use crate::remote::{Proxy, grant, node, random, run};
-use crate::support::{Conversation, Node, eventually, has_network, program, success, within};
+use crate::support::{
+    Conversation, Node, eventually, has_network, program, provided, success, within,
+};
 
 /// Nobody is told anything after this time; only a broken system reaches it.
 const SILENCE: Option<Duration> = Some(Duration::from_secs(60));
@@ -56,6 +59,37 @@ impl Network {
         nft(&self.node, &table);
     }
 
+    /// Pulls the cable at the node's end: nobody is told anything.
+    fn pull(&self) {
+        ip(&["-n", &self.node, "link", "set", "cable", "down"]);
+    }
+
+    fn put_back(&self) {
+        ip(&["-n", &self.node, "link", "set", "cable", "up"]);
+    }
+
+    /// The programs' connections over the cable: each one's line of `/proc/net/tcp`, in words.
+    fn lines(&self) -> Vec<Vec<String>> {
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.programs, "cat", "/proc/net/tcp"]);
+        let text = success(command);
+        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+        // Established ones; an address is written backwards, as the machine has it.
+        let is_one = |words: &Vec<String>| words[2].starts_with("01004D0A:") && words[3] == "01";
+        text.lines().skip(1).map(words).filter(is_one).collect()
+    }
+
+    /// Connections over the cable that the programs' end takes for good.
+    fn connections(&self) -> usize {
+        self.lines().len()
+    }
+
+    /// How often the programs' end has sent again, in vain so far.
+    fn repeats(&self) -> u64 {
+        let repeats = |words: Vec<String>| u64::from_str_radix(&words[6], 16).unwrap();
+        self.lines().into_iter().map(repeats).sum()
+    }
+
     /// Packets that the rule met.
     fn met(&self) -> u64 {
         let mut list = Command::new("ip");
@@ -91,14 +125,27 @@ fn nft(namespace: &str, table: &str) {
     success(within(namespace, &command));
 }
 
-/// A node in its namespace, and a program of the other one that has begun.
-fn begin(network: &Network, rounds: &str) -> (Node, Conversation) {
+/// A node in its namespace, with a grant for it and where its gateway listens.
+fn node_within(network: &Network, settings: &[&str]) -> (Node, String, String) {
     let listen = format!("remote.listen={ADDRESS}:0");
-    let node = Node::start_within(&network.node, &[&listen, "remote.user=0"]);
+    let all = [&[listen.as_str(), "remote.user=0"], settings].concat();
+    let node = Node::start_within(&network.node, &all);
     let (token, address) = grant(&node, &["far", "--uses", "100"]);
-    let command = run(&address, &token, &program("relay"), &[rounds]);
+    (node, token, address)
+}
+
+/// A program of the other namespace that has begun.
+fn begin_at(network: &Network, address: &str, token: &str, rounds: &str) -> Conversation {
+    let command = run(address, token, &program("relay"), &[rounds]);
     let run = Conversation::start(within(&network.programs, &command));
     assert_eq!(run.line(), "ready");
+    run
+}
+
+/// Both.
+fn begin(network: &Network, rounds: &str) -> (Node, Conversation) {
+    let (node, token, address) = node_within(network, &[]);
+    let run = begin_at(network, &address, &token, rounds);
     (node, run)
 }
 
@@ -118,6 +165,74 @@ fn a_network_that_loses_packets_delays_programs_and_no_more() {
     let (node, run) = begin(&network, "20");
     end(&node, run);
     assert!(network.met() > 0, "nothing was lost");
+}
+
+/// Every byte is 20 ms on its way in each direction, and of the packets three in a hundred are lost
+/// on the cable, either way: what a round has computed is right, and each launch has run once.
+#[test]
+fn a_network_that_delays_and_loses_changes_no_result() {
+    if !has_network() {
+        return;
+    }
+    let network = Network::new("slow");
+    network.rule("meta l4proto tcp numgen random mod 100 < 3 counter drop");
+    let (node, token, address) = node_within(&network, &[]);
+    let mut delay = Command::new(provided("WEFT_TEST_BIN").join("weft-endpoint"));
+    delay.args(["delay", "--remote", &address, "--ms", "20"]);
+    let delay = Conversation::start(within(&network.programs, &delay));
+    let said: serde_json::Value = serde_json::from_str(&delay.line()).unwrap();
+    let late = said["listen"].as_str().unwrap();
+    let began = Instant::now();
+    let run = begin_at(&network, late, &token, "12");
+    end(&node, run);
+    // A round waits for the device more than three times, and twice the delay each time.
+    let least = Duration::from_millis(2 * 20 * 3 * 12);
+    assert!(began.elapsed() > least, "nothing was delayed: {:?}", began.elapsed());
+    assert!(network.met() > 0, "nothing was lost");
+}
+
+/// The cable is pulled and put back: before anybody has noticed, and after both ends have given the
+/// connection up. Within the grace time the program goes on where it was.
+#[test]
+fn a_cable_that_is_put_back_in_time_costs_time_only() {
+    if !has_network() {
+        return;
+    }
+    let network = Network::new("back");
+    // Whoever is late on a busy machine is still in time.
+    let (node, token, address) = node_within(&network, &["remote.grace_ms=100000"]);
+    let mut run = begin_at(&network, &address, &token, "400");
+    let mut is_over = || run.child.try_wait().unwrap().is_some();
+    for _ in 0..3 {
+        network.pull();
+        eventually("something to be sent again", || network.repeats() > 0);
+        assert!(!is_over(), "it ended without a network");
+        network.put_back();
+        eventually("what was lost to have come", || network.repeats() == 0);
+    }
+    network.pull();
+    eventually("the endpoint to give the connection up", || network.connections() == 0);
+    assert!(!is_over(), "it ended without a network");
+    network.put_back();
+    eventually("another connection", || network.connections() > 0 || is_over());
+    end(&node, run);
+}
+
+/// The cable stays out for longer than the grace time: neither end hears of the other, the program
+/// gets a CUDA error, the node's session ends, and with the cable the next program runs.
+#[test]
+fn a_cable_that_stays_out_is_an_error_and_no_hang() {
+    if !has_network() {
+        return;
+    }
+    let network = Network::new("out");
+    let (node, token, address) = node_within(&network, &["remote.grace_ms=1000"]);
+    let mut run = begin_at(&network, &address, &token, "1000000");
+    network.pull();
+    assert_eq!(run.wait().code(), Some(2), "a CUDA error");
+    node.wait_until_empty();
+    network.put_back();
+    end(&node, begin_at(&network, &address, &token, "2"));
 }
 
 /// Connections that are reset, and a network that is silent for a while: in the one case both ends
@@ -161,6 +276,65 @@ fn a_slow_network_is_waited_for_once_and_not_for_every_launch() {
     let round_trips = Duration::from_millis(50) * 4000;
     assert!(began.elapsed() < round_trips / 4, "{:?}", began.elapsed());
     node.wait_until_empty();
+}
+
+/// Passes connections on to a gateway; counts the records of TLS with content in them that
+/// endpoints send. Each is one write at least.
+fn counting(gateway: String) -> (String, Arc<AtomicU64>) {
+    let records = Arc::new(AtomicU64::new(0));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let counted = Arc::clone(&records);
+    thread::spawn(move || {
+        for endpoint in listener.incoming() {
+            let (near, far) = (endpoint.unwrap(), TcpStream::connect(&gateway).unwrap());
+            let (mut from, mut back) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+            back.set_nodelay(true).unwrap();
+            thread::spawn(move || std::io::copy(&mut from, &mut back));
+            let counted = Arc::clone(&counted);
+            thread::spawn(move || count(near, far, &counted));
+        }
+    });
+    (address, records)
+}
+
+fn count(mut from: TcpStream, mut to: TcpStream, records: &AtomicU64) {
+    const CONTENT: u8 = 23;
+    const HEAD: usize = 5;
+    to.set_nodelay(true).unwrap();
+    let mut record = vec![0; HEAD];
+    while from.read_exact(&mut record).is_ok() {
+        let length = usize::from(u16::from_be_bytes([record[3], record[4]]));
+        record.resize(HEAD + length, 0);
+        if from.read_exact(&mut record[HEAD..]).and_then(|()| to.write_all(&record)).is_err() {
+            return;
+        }
+        records.fetch_add(u64::from(record[0] == CONTENT), Ordering::Relaxed);
+        record.truncate(HEAD);
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+/// Launches that nobody waits for share records, and with them writes and packets. Launches each of
+/// which is waited for cannot: as many records as launches are seen then.
+#[test]
+fn launches_that_nobody_waits_for_share_what_is_sent() {
+    let node = node(&[]);
+    let (token, gateway) = grant(&node, &["far", "--uses", "100"]);
+    let sent = |count: u64, more: &[&str]| {
+        let (address, records) = counting(gateway.clone());
+        let count = count.to_string();
+        let arguments = [&["step_21us", "0", "--count", count.as_str()], more].concat();
+        let text = success(run(&address, &token, &program("share"), &arguments));
+        assert!(text.contains("\"verified\": true"), "{text}");
+        records.load(Ordering::Relaxed)
+    };
+    let waited_for = sent(500, &["--sync"]);
+    assert!(waited_for >= 500, "{waited_for} records for 500 launches: not all are counted");
+    let launches = 4000;
+    let records = sent(launches, &[]);
+    eprintln!("{records} records for {launches} launches, {waited_for} for 500 with waits");
+    assert!(4 * records < launches, "{records} records for {launches} launches");
 }
 
 /// A connection that is open and takes nothing any more is lost, and another one is made.
