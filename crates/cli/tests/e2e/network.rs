@@ -2,7 +2,7 @@
 //! test's own, and proxies where a namespace cannot do it.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::Command;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -68,26 +68,24 @@ impl Network {
         ip(&["-n", &self.node, "link", "set", "cable", "up"]);
     }
 
-    /// The programs' connections over the cable: each one's line of `/proc/net/tcp`, in words.
-    fn lines(&self) -> Vec<Vec<String>> {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", &self.programs, "cat", "/proc/net/tcp"]);
-        let text = success(command);
-        let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
-        // Established ones; an address is written backwards, as the machine has it.
-        let is_one = |words: &Vec<String>| words[2].starts_with("01004D0A:") && words[3] == "01";
-        text.lines().skip(1).map(words).filter(is_one).collect()
-    }
-
     /// Connections over the cable that the programs' end takes for good.
     fn connections(&self) -> usize {
-        self.lines().len()
+        established(&self.programs, 2, ADDRESS).len()
     }
 
     /// How often the programs' end has sent again, in vain so far.
     fn repeats(&self) -> u64 {
-        let repeats = |words: Vec<String>| u64::from_str_radix(&words[6], 16).unwrap();
-        self.lines().into_iter().map(repeats).sum()
+        let lines = established(&self.programs, 2, ADDRESS);
+        lines.iter().map(|words| u64::from_str_radix(&words[6], 16).unwrap()).sum()
+    }
+
+    /// Bytes that the node's kernel has yet to bring from this address of its own.
+    fn unsent(&self, address: &str) -> u64 {
+        let bytes = |words: &Vec<String>| {
+            let (unsent, _) = words[4].split_once(':').unwrap();
+            u64::from_str_radix(unsent, 16).unwrap()
+        };
+        established(&self.node, 1, address).iter().map(bytes).sum()
     }
 
     /// Packets that the rule met.
@@ -100,6 +98,20 @@ impl Network {
         let count = text.split_once("counter packets ").map(|(_, rest)| rest);
         count.and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap_or(0)
     }
+}
+
+/// Established connections of a namespace with this address in that column: each one's line of
+/// `/proc/net/tcp`, in words.
+fn established(namespace: &str, column: usize, address: &str) -> Vec<Vec<String>> {
+    let mut list = Command::new("cat");
+    list.arg("/proc/net/tcp");
+    let text = success(within(namespace, &list));
+    // An address is written as the machine has it.
+    let number = u32::from_ne_bytes(address.parse::<Ipv4Addr>().unwrap().octets());
+    let start = format!("{number:08X}:");
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let is_one = |words: &Vec<String>| words[column].starts_with(&start) && words[3] == "01";
+    text.lines().skip(1).map(words).filter(is_one).collect()
 }
 
 impl Drop for Network {
@@ -383,6 +395,44 @@ fn pass_some(
         }
     }
     let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+/// A peer to which a network brings 50 kB a second has a session that is slow: the gateway waits to
+/// send, for the kernel keeps little for it. Nobody else's session waits with it.
+#[test]
+fn a_slow_peer_holds_nobody_up_but_itself() {
+    const SLOW: &str = "10.77.0.9";
+    if !has_network() {
+        return;
+    }
+    let network = Network::new("hold");
+    ip(&["-n", &network.node, "address", "add", &format!("{SLOW}/24"), "dev", "cable"]);
+    let mut keep_little = Command::new("sysctl");
+    keep_little.args(["-w", "net.ipv4.tcp_wmem=4096 16384 65536"]);
+    success(within(&network.node, &keep_little));
+    let table = format!(
+        "table inet slow {{\n  chain arriving {{\n    type filter hook input priority 0;\n    \
+         ip saddr {SLOW} limit rate over 50 kbytes/second burst 128 kbytes drop\n  }}\n}}\n"
+    );
+    nft(&network.programs, &table);
+    let node = Node::start_within(&network.node, &["remote.listen=0.0.0.0:0", "remote.user=0"]);
+    let (token, listen) = grant(&node, &["far", "--uses", "100"]);
+    let (_, port) = listen.rsplit_once(':').unwrap();
+    let at = |host: &str, name: &str, rounds: &str| {
+        let command = run(&format!("{host}:{port}"), &token, &program(name), &[rounds]);
+        within(&network.programs, &command)
+    };
+    let mut held = Conversation::start(at(SLOW, "bulk", "1"));
+    assert_eq!(held.line(), "ready");
+    eventually("the gateway to wait for its peer", || network.unsent(SLOW) > 32 << 10);
+    // If each of its waits was one for the slow one, too, it would take minutes.
+    let text = success(at(ADDRESS, "relay", "400"));
+    assert!(text.contains("PASSED"), "{text}");
+    assert!(held.child.try_wait().unwrap().is_none(), "it was not slow");
+    nft(&network.programs, "delete table inet slow\n");
+    assert_eq!(held.line(), "bulk: PASSED");
+    assert!(held.wait().success());
+    node.wait_until_empty();
 }
 
 /// Somebody who recorded a whole session and says it again gets nothing: the gateway's part of each
