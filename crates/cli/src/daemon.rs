@@ -74,10 +74,14 @@ impl Sockets {
 
     /// The tenant socket that the environment names, unless `--runtime-dir` names a node.
     pub(crate) fn named_socket(&self) -> Option<PathBuf> {
-        let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
-        let variable = set("WEFT_RUNTIME_DIR").map(PathBuf::from);
-        let is_flag = self.runtime_dir.as_ref().is_some_and(|dir| Some(dir) != variable.as_ref());
-        set("WEFT_SOCKET").filter(|_| !is_flag).map(PathBuf::from)
+        set_variable("WEFT_SOCKET").filter(|_| !self.is_flag())
+    }
+
+    /// Whether `--runtime-dir` was given, and not its variable alone.
+    pub(crate) fn is_flag(&self) -> bool {
+        let variable = set_variable("WEFT_RUNTIME_DIR");
+        let given = self.runtime_dir.as_ref().filter(|dir| !dir.as_os_str().is_empty());
+        given.is_some_and(|dir| Some(dir) != variable.as_ref())
     }
 
     /// Whether somebody said where the node is.
@@ -87,6 +91,11 @@ impl Sockets {
             || is_set("WEFT_SOCKET")
             || is_set("WEFT_ADMIN_SOCKET")
     }
+}
+
+/// An environment variable with a path; an empty one is not set.
+fn set_variable(name: &str) -> Option<PathBuf> {
+    std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from)
 }
 
 /// A node, or where one was looked for.

@@ -83,9 +83,19 @@ pub(crate) fn endpoint() -> Result<Command> {
 }
 
 /// `weft run --remote`: the endpoint ends with this process, which becomes the program.
-pub(crate) fn run(remote: &str, options: &RunOptions) -> Result<ExitCode> {
+pub(crate) fn run(remote: &str, sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
     if options.settings.weight.is_some() || options.settings.memory.is_some() {
         bail!("what the vGPU may have is in the grant: leave --weight and --memory out");
+    }
+    if sockets.is_flag() {
+        bail!(
+            "--runtime-dir names a node of this host, and --remote another host's gateway: leave one \
+             of them out"
+        );
+    }
+    let is_set = |token: &String| std::env::var("WEFT_TOKEN").as_ref() == Ok(token);
+    if options.token_file.is_some() && options.token.as_ref().is_some_and(|token| !is_set(token)) {
+        bail!("--token and --token-file both name a grant: leave one of them out");
     }
     let grants = match (&options.token_file, &options.token) {
         (Some(path), _) => {
@@ -102,7 +112,7 @@ pub(crate) fn run(remote: &str, options: &RunOptions) -> Result<ExitCode> {
     sweep(&std::env::temp_dir());
     let directory = daemon::own_directory()?;
     let socket = directory.path().join(TENANT_SOCKET);
-    if !launch(remote, &grants, &socket)? {
+    if !launch(remote, &grants, &socket, &vgpus_of(options))? {
         return Ok(ExitCode::FAILURE);
     }
     // The endpoint removes it.
@@ -111,6 +121,16 @@ pub(crate) fn run(remote: &str, options: &RunOptions) -> Result<ExitCode> {
     let mut command = run::program(options, &programs::own_dir())?;
     command.env("WEFT_SOCKET", directory.join(TENANT_SOCKET)).env_remove("WEFT_TOKEN");
     Ok(run::become_program(command))
+}
+
+/// What the program will name: `--name`, else what it finds in its environment; an empty name is
+/// the first grant's vGPU.
+fn vgpus_of(options: &RunOptions) -> Vec<String> {
+    if !options.names.is_empty() {
+        return options.names.clone();
+    }
+    let named = std::env::var("WEFT_VGPU").unwrap_or_default();
+    named.split(',').map(|name| name.trim().to_owned()).collect()
 }
 
 /// Removes what endpoints left that were killed: folders of this user with nothing in them but a
@@ -159,10 +179,11 @@ fn is_deaf(path: &Path) -> rustix::io::Result<bool> {
 }
 
 /// Starts an endpoint for this process; whether it serves. It has said itself why not.
-fn launch(remote: &str, grants: &str, socket: &Path) -> Result<bool> {
+fn launch(remote: &str, grants: &str, socket: &Path, vgpus: &[String]) -> Result<bool> {
     let mut command = endpoint()?;
     command.arg("launch").arg("--remote").arg(remote).arg("--token-file").arg("-");
     command.arg("--socket").arg(socket).arg("--owner").arg(std::process::id().to_string());
+    command.args(vgpus.iter().map(|vgpu| format!("--ask={vgpu}")));
     let mut child = command.stdin(Stdio::piped()).spawn().context("cannot start the endpoint")?;
     let mut input = child.stdin.take().context("a pipe")?;
     // One that has ended has said why.

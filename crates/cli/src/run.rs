@@ -22,7 +22,7 @@ pub(crate) fn run(sockets: &Sockets, options: &RunOptions) -> Result<ExitCode> {
     }
     check_names(&options.names)?;
     if let Some(host) = &options.remote {
-        return remote::run(host, options);
+        return remote::run(host, sockets, options);
     }
     let Found { config, client } = sockets.find()?;
     let mut admin = match client {

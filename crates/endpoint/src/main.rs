@@ -102,6 +102,10 @@ struct ConnectOptions {
     /// End with this process, and remove the socket.
     #[arg(long)]
     until: Option<u32>,
+    /// Fail, and say why, if a program that names this vGPU would not be let in now; an empty name
+    /// is the first grant's. May be repeated.
+    #[arg(long, value_name = "VGPU")]
+    ask: Vec<String>,
     /// Be ready only when the gateway takes connections, however long that takes: in a VM, whose
     /// host leads there only later.
     #[arg(long)]
@@ -160,7 +164,12 @@ fn interface(text: &str) -> Result<String, String> {
 fn main() -> ExitCode {
     let done = match Arguments::parse().what {
         What::Connect(options) => connect(&options),
-        What::Launch { options, owner } => launch(&options, owner),
+        What::Launch { options, owner } => match launch(&options, owner) {
+            Ok(true) => Ok(()),
+            // The endpoint has said why.
+            Ok(false) => return ExitCode::FAILURE,
+            Err(error) => Err(error),
+        },
         What::Serve(options) => serve(&options),
         What::Host(options) => host(options),
         What::BenchHost { programs, json } => bench_host(programs.as_deref(), json),
@@ -199,6 +208,7 @@ fn connect(options: &ConnectOptions) -> Result<()> {
     let grants: Vec<String> =
         text.lines().map(str::trim).filter(|line| !line.is_empty()).map(str::to_owned).collect();
     let near = Arc::new(Near::new(&options.remote, &grants)?);
+    near.ask(&options.ask)?;
     if let Some(owner) = options.until {
         end_with(owner, options.socket.clone(), Arc::clone(&near))?;
     }
@@ -239,19 +249,28 @@ fn end_with(owner: u32, socket: PathBuf, near: Arc<Near>) -> Result<()> {
     Ok(())
 }
 
-/// Starts an endpoint that is not this process's caller's child, and waits until it serves.
-fn launch(options: &ConnectOptions, owner: u32) -> Result<()> {
+/// Starts an endpoint that is not this process's caller's child, and waits until it serves; whether
+/// it does.
+fn launch(options: &ConnectOptions, owner: u32) -> Result<bool> {
     let mut command = Command::new(std::env::current_exe()?);
     command.arg("connect").arg("--remote").arg(&options.remote);
     command.arg("--token-file").arg(&options.token_file).arg("--socket").arg(&options.socket);
     command.arg("--until").arg(owner.to_string());
+    command.args(options.ask.iter().map(|vgpu| format!("--ask={vgpu}")));
     // Signals of the caller's terminal are not for it.
     command.process_group(0);
     command.stdout(Stdio::piped());
     let mut child = command.spawn().context("cannot start an endpoint")?;
     let mut line = String::new();
     BufReader::new(child.stdout.take().context("a pipe")?).read_line(&mut line)?;
-    if line.trim() == "ready" { Ok(()) } else { bail!("the endpoint did not start") }
+    if line.trim() == "ready" {
+        return Ok(true);
+    }
+    let status = child.wait()?;
+    if status.code().is_none() {
+        bail!("the endpoint was ended before it served ({status})");
+    }
+    Ok(false)
 }
 
 fn host(options: HostOptions) -> Result<()> {

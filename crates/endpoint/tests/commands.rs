@@ -1,8 +1,12 @@
-//! Bad input of `weft-endpoint host`: it is refused, in words that say what to do.
+//! What `weft-endpoint` refuses at once, in words that say what to do: bad input of `host`, and an
+//! address of `serve` that is taken.
 
 #![expect(clippy::unwrap_used, clippy::print_stderr, reason = "a panic is a test's report")]
 
-use std::process::Command;
+use std::io::{BufRead as _, BufReader};
+use std::net::TcpStream;
+use std::path::Path;
+use std::process::{Command, Stdio};
 
 /// In a network namespace of its own: whatever it does it does there.
 fn host(arguments: &[&str]) -> (Option<i32>, String) {
@@ -54,4 +58,41 @@ fn a_host_that_cannot_be_led_is_refused() {
     std::fs::write(&file, "").unwrap();
     let beneath = format!("{file}/endpoint.sock");
     refused(&["--socket", &beneath, "--state", &path("other.json")], 1, "cannot make");
+}
+
+/// A gateway, of which the folder is its own.
+fn serve(folder: &Path, listen: &str) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_weft-endpoint"));
+    command.args(["serve", "--listen", listen, "--socket"]).arg(folder.join("tenant.sock"));
+    command.arg("--key").arg(folder.join("gateway.key"));
+    command.args(["--grace-ms", "1000", "--sessions", "1", "--pending", "1"]);
+    command.args(["--patience-ms", "1000"]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    command.stderr(Stdio::piped());
+    command
+}
+
+#[test]
+fn a_second_gateway_at_a_port_is_refused_and_a_killed_ones_port_is_free_at_once() {
+    let (first, second) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let mut running = serve(first.path(), "127.0.0.1:0").spawn().unwrap();
+    let mut lines = BufReader::new(running.stdout.take().unwrap()).lines();
+    let mut next = || lines.next().unwrap().unwrap();
+    assert!(next().starts_with("key "));
+    let address = next().strip_prefix("listening ").unwrap().to_owned();
+    // Whoever is connected when the gateway is killed keeps the port busy on its behalf.
+    let connected = TcpStream::connect(&address).unwrap();
+    let output = serve(second.path(), &address).output().unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    let words = format!("cannot listen at {address} (remote.listen)");
+    assert!(text.contains(&words) && text.contains("another gateway or program listens"), "{text}");
+    running.kill().unwrap();
+    running.wait().unwrap();
+    let mut again = serve(second.path(), &address).spawn().unwrap();
+    let lines = BufReader::new(again.stdout.take().unwrap()).lines();
+    let said: Vec<String> = lines.take(2).map_while(Result::ok).collect();
+    assert_eq!(said.last(), Some(&format!("listening {address}")), "{said:?}");
+    drop(connected);
+    again.kill().unwrap();
+    again.wait().unwrap();
 }

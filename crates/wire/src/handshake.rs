@@ -66,6 +66,32 @@ message! {
     }
 }
 
+impl HelloBody {
+    /// One that reserves no addresses: it asks only whether a grant lets it in to a vGPU (empty:
+    /// the grant's). The answer is always a refusal, of [`RefusalCode::OnlyAsked`] if so.
+    #[must_use]
+    pub fn question(vgpu: &str) -> Self {
+        Self {
+            vgpu: vgpu.into(),
+            weight: 0,
+            memory_bytes: 0,
+            token: String::new(),
+            pid: 0,
+            program: String::new(),
+            device_base: 0,
+            device_bytes: 0,
+            pinned_base: 0,
+            pinned_bytes: 0,
+        }
+    }
+
+    /// Whether it is one.
+    #[must_use]
+    pub fn is_question(&self) -> bool {
+        self.device_bytes == 0 && self.pinned_bytes == 0
+    }
+}
+
 message! {
     /// One device attribute.
     pub struct Attribute {
@@ -156,6 +182,8 @@ pub enum RefusalCode {
     Malformed = 4,
     /// The worker did not start.
     Worker = 5,
+    /// Nothing: the hello asked only whether it would be let in, and it would.
+    OnlyAsked = 6,
 }
 
 impl Hello {

@@ -2,9 +2,10 @@
 //! test's own, and proxies where a namespace cannot do it.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::Command;
-use std::sync::{Arc, Mutex};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -15,7 +16,9 @@ use weft_endpoint::host::lab::{Lab, NODE, Namespace, UPLINK};
 use weft_endpoint::host::system::counters;
 
 use crate::remote::{Proxy, grant, node, random, run};
-use crate::support::{Conversation, Node, eventually, has_network, program, success, within};
+use crate::support::{
+    Conversation, Node, eventually, has_network, program, provided, success, within,
+};
 
 /// Nobody is told anything after this time; only a broken system reaches it.
 const SILENCE: Option<Duration> = Some(Duration::from_secs(60));
@@ -56,6 +59,35 @@ impl Network {
         nft(&self.node, &table);
     }
 
+    /// Pulls the cable at the node's end: nobody is told anything.
+    fn pull(&self) {
+        ip(&["-n", &self.node, "link", "set", "cable", "down"]);
+    }
+
+    fn put_back(&self) {
+        ip(&["-n", &self.node, "link", "set", "cable", "up"]);
+    }
+
+    /// Connections over the cable that the programs' end takes for good.
+    fn connections(&self) -> usize {
+        established(&self.programs, 2, ADDRESS).len()
+    }
+
+    /// How often the programs' end has sent again, in vain so far.
+    fn repeats(&self) -> u64 {
+        let lines = established(&self.programs, 2, ADDRESS);
+        lines.iter().map(|words| u64::from_str_radix(&words[6], 16).unwrap()).sum()
+    }
+
+    /// Bytes that the node's kernel has yet to bring from this address of its own.
+    fn unsent(&self, address: &str) -> u64 {
+        let bytes = |words: &Vec<String>| {
+            let (unsent, _) = words[4].split_once(':').unwrap();
+            u64::from_str_radix(unsent, 16).unwrap()
+        };
+        established(&self.node, 1, address).iter().map(bytes).sum()
+    }
+
     /// Packets that the rule met.
     fn met(&self) -> u64 {
         let mut list = Command::new("ip");
@@ -66,6 +98,20 @@ impl Network {
         let count = text.split_once("counter packets ").map(|(_, rest)| rest);
         count.and_then(|rest| rest.split(' ').next()?.parse().ok()).unwrap_or(0)
     }
+}
+
+/// Established connections of a namespace with this address in that column: each one's line of
+/// `/proc/net/tcp`, in words.
+fn established(namespace: &str, column: usize, address: &str) -> Vec<Vec<String>> {
+    let mut list = Command::new("cat");
+    list.arg("/proc/net/tcp");
+    let text = success(within(namespace, &list));
+    // An address is written as the machine has it.
+    let number = u32::from_ne_bytes(address.parse::<Ipv4Addr>().unwrap().octets());
+    let start = format!("{number:08X}:");
+    let words = |line: &str| line.split_whitespace().map(str::to_owned).collect::<Vec<_>>();
+    let is_one = |words: &Vec<String>| words[column].starts_with(&start) && words[3] == "01";
+    text.lines().skip(1).map(words).filter(is_one).collect()
 }
 
 impl Drop for Network {
@@ -91,14 +137,27 @@ fn nft(namespace: &str, table: &str) {
     success(within(namespace, &command));
 }
 
-/// A node in its namespace, and a program of the other one that has begun.
-fn begin(network: &Network, rounds: &str) -> (Node, Conversation) {
+/// A node in its namespace, with a grant for it and where its gateway listens.
+fn node_within(network: &Network, settings: &[&str]) -> (Node, String, String) {
     let listen = format!("remote.listen={ADDRESS}:0");
-    let node = Node::start_within(&network.node, &[&listen, "remote.user=0"]);
+    let all = [&[listen.as_str(), "remote.user=0"], settings].concat();
+    let node = Node::start_within(&network.node, &all);
     let (token, address) = grant(&node, &["far", "--uses", "100"]);
-    let command = run(&address, &token, &program("relay"), &[rounds]);
+    (node, token, address)
+}
+
+/// A program of the other namespace that has begun.
+fn begin_at(network: &Network, address: &str, token: &str, rounds: &str) -> Conversation {
+    let command = run(address, token, &program("relay"), &[rounds]);
     let run = Conversation::start(within(&network.programs, &command));
     assert_eq!(run.line(), "ready");
+    run
+}
+
+/// Both.
+fn begin(network: &Network, rounds: &str) -> (Node, Conversation) {
+    let (node, token, address) = node_within(network, &[]);
+    let run = begin_at(network, &address, &token, rounds);
     (node, run)
 }
 
@@ -118,6 +177,74 @@ fn a_network_that_loses_packets_delays_programs_and_no_more() {
     let (node, run) = begin(&network, "20");
     end(&node, run);
     assert!(network.met() > 0, "nothing was lost");
+}
+
+/// Every byte is 20 ms on its way in each direction, and of the packets three in a hundred are lost
+/// on the cable, either way: what a round has computed is right, and each launch has run once.
+#[test]
+fn a_network_that_delays_and_loses_changes_no_result() {
+    if !has_network() {
+        return;
+    }
+    let network = Network::new("slow");
+    network.rule("meta l4proto tcp numgen random mod 100 < 3 counter drop");
+    let (node, token, address) = node_within(&network, &[]);
+    let mut delay = Command::new(provided("WEFT_TEST_BIN").join("weft-endpoint"));
+    delay.args(["delay", "--remote", &address, "--ms", "20"]);
+    let delay = Conversation::start(within(&network.programs, &delay));
+    let said: serde_json::Value = serde_json::from_str(&delay.line()).unwrap();
+    let late = said["listen"].as_str().unwrap();
+    let began = Instant::now();
+    let run = begin_at(&network, late, &token, "12");
+    end(&node, run);
+    // A round waits for the device more than three times, and twice the delay each time.
+    let least = Duration::from_millis(2 * 20 * 3 * 12);
+    assert!(began.elapsed() > least, "nothing was delayed: {:?}", began.elapsed());
+    assert!(network.met() > 0, "nothing was lost");
+}
+
+/// The cable is pulled and put back: before anybody has noticed, and after both ends have given the
+/// connection up. Within the grace time the program goes on where it was.
+#[test]
+fn a_cable_that_is_put_back_in_time_costs_time_only() {
+    if !has_network() {
+        return;
+    }
+    let network = Network::new("back");
+    // Whoever is late on a busy machine is still in time.
+    let (node, token, address) = node_within(&network, &["remote.grace_ms=100000"]);
+    let mut run = begin_at(&network, &address, &token, "400");
+    let mut is_over = || run.child.try_wait().unwrap().is_some();
+    for _ in 0..3 {
+        network.pull();
+        eventually("something to be sent again", || network.repeats() > 0);
+        assert!(!is_over(), "it ended without a network");
+        network.put_back();
+        eventually("what was lost to have come", || network.repeats() == 0);
+    }
+    network.pull();
+    eventually("the endpoint to give the connection up", || network.connections() == 0);
+    assert!(!is_over(), "it ended without a network");
+    network.put_back();
+    eventually("another connection", || network.connections() > 0 || is_over());
+    end(&node, run);
+}
+
+/// The cable stays out for longer than the grace time: neither end hears of the other, the program
+/// gets a CUDA error, the node's session ends, and with the cable the next program runs.
+#[test]
+fn a_cable_that_stays_out_is_an_error_and_no_hang() {
+    if !has_network() {
+        return;
+    }
+    let network = Network::new("out");
+    let (node, token, address) = node_within(&network, &["remote.grace_ms=1000"]);
+    let mut run = begin_at(&network, &address, &token, "1000000");
+    network.pull();
+    assert_eq!(run.wait().code(), Some(2), "a CUDA error");
+    node.wait_until_empty();
+    network.put_back();
+    end(&node, begin_at(&network, &address, &token, "2"));
 }
 
 /// Connections that are reset, and a network that is silent for a while: in the one case both ends
@@ -163,13 +290,72 @@ fn a_slow_network_is_waited_for_once_and_not_for_every_launch() {
     node.wait_until_empty();
 }
 
+/// Passes connections on to a gateway; counts the records of TLS with content in them that
+/// endpoints send. Each is one write at least.
+fn counting(gateway: String) -> (String, Arc<AtomicU64>) {
+    let records = Arc::new(AtomicU64::new(0));
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let counted = Arc::clone(&records);
+    thread::spawn(move || {
+        for endpoint in listener.incoming() {
+            let (near, far) = (endpoint.unwrap(), TcpStream::connect(&gateway).unwrap());
+            let (mut from, mut back) = (far.try_clone().unwrap(), near.try_clone().unwrap());
+            back.set_nodelay(true).unwrap();
+            thread::spawn(move || std::io::copy(&mut from, &mut back));
+            let counted = Arc::clone(&counted);
+            thread::spawn(move || count(near, far, &counted));
+        }
+    });
+    (address, records)
+}
+
+fn count(mut from: TcpStream, mut to: TcpStream, records: &AtomicU64) {
+    const CONTENT: u8 = 23;
+    const HEAD: usize = 5;
+    to.set_nodelay(true).unwrap();
+    let mut record = vec![0; HEAD];
+    while from.read_exact(&mut record).is_ok() {
+        let length = usize::from(u16::from_be_bytes([record[3], record[4]]));
+        record.resize(HEAD + length, 0);
+        if from.read_exact(&mut record[HEAD..]).and_then(|()| to.write_all(&record)).is_err() {
+            return;
+        }
+        records.fetch_add(u64::from(record[0] == CONTENT), Ordering::Relaxed);
+        record.truncate(HEAD);
+    }
+    let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+/// Launches that nobody waits for share records, and with them writes and packets. Launches each of
+/// which is waited for cannot: as many records as launches are seen then.
+#[test]
+fn launches_that_nobody_waits_for_share_what_is_sent() {
+    let node = node(&[]);
+    let (token, gateway) = grant(&node, &["far", "--uses", "100"]);
+    let sent = |count: u64, more: &[&str]| {
+        let (address, records) = counting(gateway.clone());
+        let count = count.to_string();
+        let arguments = [&["step_21us", "0", "--count", count.as_str()], more].concat();
+        let text = success(run(&address, &token, &program("share"), &arguments));
+        assert!(text.contains("\"verified\": true"), "{text}");
+        records.load(Ordering::Relaxed)
+    };
+    let waited_for = sent(500, &["--sync"]);
+    assert!(waited_for >= 500, "{waited_for} records for 500 launches: not all are counted");
+    let launches = 4000;
+    let records = sent(launches, &[]);
+    eprintln!("{records} records for {launches} launches, {waited_for} for 500 with waits");
+    assert!(4 * records < launches, "{records} records for {launches} launches");
+}
+
 /// A connection that is open and takes nothing any more is lost, and another one is made.
 #[test]
 fn a_peer_that_falls_silent_is_left() {
     let node = node(&[]);
     let (token, gateway) = grant(&node, &["far"]);
     let stalls = Arc::new(Mutex::new(Vec::new()));
-    let held = Arc::clone(&stalls);
+    let (held, first) = (Arc::clone(&stalls), Arc::new(OnceLock::new()));
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
     thread::spawn(move || {
@@ -177,8 +363,9 @@ fn a_peer_that_falls_silent_is_left() {
             let (near, far) = (endpoint.unwrap(), TcpStream::connect(&gateway).unwrap());
             for (from, to) in [(&near, &far), (&far, &near)] {
                 let (from, to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
-                let held = Arc::clone(&held);
-                thread::spawn(move || pass_some(from, to, number == 0, &held));
+                let (held, first) = (Arc::clone(&held), Arc::clone(&first));
+                let is_first = move || *first.get_or_init(|| number) == number;
+                thread::spawn(move || pass_some(from, to, is_first, &held));
             }
         }
     });
@@ -188,12 +375,18 @@ fn a_peer_that_falls_silent_is_left() {
     node.wait_until_empty();
 }
 
-/// Passes bytes on; of the first connection no more than a few, and then it stays open, held.
-fn pass_some(mut from: TcpStream, mut to: TcpStream, is_first: bool, held: &Mutex<Vec<TcpStream>>) {
+/// Passes bytes on; of the first connection that has as many no more than a few, and then it stays
+/// open, held.
+fn pass_some(
+    mut from: TcpStream,
+    mut to: TcpStream,
+    is_first: impl Fn() -> bool,
+    held: &Mutex<Vec<TcpStream>>,
+) {
     let (mut bytes, mut passed) = ([0; 16 << 10], 0);
     while let Ok(count @ 1..) = from.read(&mut bytes) {
         passed += count;
-        if is_first && passed > 200_000 {
+        if passed > 200_000 && is_first() {
             held.lock().unwrap().extend([from, to]);
             return;
         }
@@ -202,6 +395,44 @@ fn pass_some(mut from: TcpStream, mut to: TcpStream, is_first: bool, held: &Mute
         }
     }
     let _ = to.shutdown(std::net::Shutdown::Both);
+}
+
+/// A peer to which a network brings 50 kB a second has a session that is slow: the gateway waits to
+/// send, for the kernel keeps little for it. Nobody else's session waits with it.
+#[test]
+fn a_slow_peer_holds_nobody_up_but_itself() {
+    const SLOW: &str = "10.77.0.9";
+    if !has_network() {
+        return;
+    }
+    let network = Network::new("hold");
+    ip(&["-n", &network.node, "address", "add", &format!("{SLOW}/24"), "dev", "cable"]);
+    let mut keep_little = Command::new("sysctl");
+    keep_little.args(["-w", "net.ipv4.tcp_wmem=4096 16384 65536"]);
+    success(within(&network.node, &keep_little));
+    let table = format!(
+        "table inet slow {{\n  chain arriving {{\n    type filter hook input priority 0;\n    \
+         ip saddr {SLOW} limit rate over 50 kbytes/second burst 128 kbytes drop\n  }}\n}}\n"
+    );
+    nft(&network.programs, &table);
+    let node = Node::start_within(&network.node, &["remote.listen=0.0.0.0:0", "remote.user=0"]);
+    let (token, listen) = grant(&node, &["far", "--uses", "100"]);
+    let (_, port) = listen.rsplit_once(':').unwrap();
+    let at = |host: &str, name: &str, rounds: &str| {
+        let command = run(&format!("{host}:{port}"), &token, &program(name), &[rounds]);
+        within(&network.programs, &command)
+    };
+    let mut held = Conversation::start(at(SLOW, "bulk", "1"));
+    assert_eq!(held.line(), "ready");
+    eventually("the gateway to wait for its peer", || network.unsent(SLOW) > 32 << 10);
+    // If each of its waits was one for the slow one, too, it would take minutes.
+    let text = success(at(ADDRESS, "relay", "400"));
+    assert!(text.contains("PASSED"), "{text}");
+    assert!(held.child.try_wait().unwrap().is_none(), "it was not slow");
+    nft(&network.programs, "delete table inet slow\n");
+    assert_eq!(held.line(), "bulk: PASSED");
+    assert!(held.wait().success());
+    node.wait_until_empty();
 }
 
 /// Somebody who recorded a whole session and says it again gets nothing: the gateway's part of each

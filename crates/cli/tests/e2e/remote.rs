@@ -8,6 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
+
 use crate::support::{
     Conversation, Node, eventually, finish, program, python, root, success, text_of, weft,
 };
@@ -83,15 +85,19 @@ fn refused(address: &str, grant: &str) -> String {
     text_of(&output)
 }
 
+/// The grant with another digit at a place.
+fn forged(grant: &str, at: usize) -> String {
+    let digit = if grant.as_bytes()[at] == b'0' { "1" } else { "0" };
+    format!("{}{digit}{}", &grant[..at], &grant[at + 1..])
+}
+
 #[test]
 fn grants_that_are_not_good_let_nobody_in() {
     let node = node(&[]);
     let (token, address) = grant(&node, &["far"]);
     // Another digit of the code, and of what it says.
     for at in [token.len() - 1, 8] {
-        let mut forged = token.clone().into_bytes();
-        forged[at] = if forged[at] == b'0' { b'1' } else { b'0' };
-        let text = refused(&address, &String::from_utf8(forged).unwrap());
+        let text = refused(&address, &forged(&token, at));
         assert!(text.contains("not genuine"), "{text}");
     }
     let text = refused(&address, &token[..token.len() / 2]);
@@ -116,7 +122,7 @@ fn grants_that_are_not_good_let_nobody_in() {
         assert!(text.contains("PASSED"), "{text}");
     }
     let text = refused(&address, &token);
-    assert!(text.contains("another endpoint"), "{text}");
+    assert!(text.contains("used up: it was made for one endpoint"), "{text}");
     // Two cannot listen at one socket, and one that was killed leaves it to the next.
     let again = || {
         let mut command = weft();
@@ -370,5 +376,203 @@ fn remote_sessions_outlive_their_daemon() {
     node.launch();
     assert_eq!(run.line(), "relay: PASSED");
     assert!(run.wait().success());
+    node.wait_until_empty();
+}
+
+/// Whoever registers memory of their own learns that they cannot, by the attribute beforehand and
+/// by the call itself, and goes on; beside the node both say that they can.
+#[test]
+fn memory_cannot_be_registered_with_another_hosts_vgpu_and_is_said_to() {
+    let node = node(&[]);
+    let (token, address) = grant(&node, &["far"]);
+    let far = success(run(&address, &token, &program("registered"), &[]));
+    // CUDA_ERROR_NOT_SUPPORTED.
+    assert!(far.contains("supported 0, registered 801"), "{far}");
+    let near = success(node.run(&[], &program("registered"), &[]));
+    assert!(near.contains("supported 1, registered 0"), "{near}");
+    node.wait_until_empty();
+}
+
+/// Runs a program that leaves a trace, which must not be there: what is wrong was said before.
+fn refused_before(address: &str, grant: &str, flags: &[&str]) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("trace");
+    let mut command = weft();
+    command.env("WEFT_TOKEN", grant).args(["run", "--remote", address]).args(flags);
+    command.args(["--", "touch"]).arg(&trace);
+    let output = finish(command);
+    let text = text_of(&output);
+    assert!(!output.status.success() && !trace.exists(), "the program has started: {text}");
+    assert!(!text.contains("on the vGPU of") && !text.contains("panicked"), "{text}");
+    text
+}
+
+/// Whatever is wrong with a grant is known before the program starts, which is told nothing then.
+#[test]
+fn a_grant_that_is_not_good_is_refused_before_the_program_starts() {
+    let node = node(&[]);
+    let (token, address) = grant(&node, &["far", "--uses", "2"]);
+    let text = refused_before(&address, "weft1f00", &[]);
+    assert!(text.contains("weft token"), "{text}");
+    let text = refused_before(&address, &forged(&token, token.len() - 1), &[]);
+    assert!(text.contains("not genuine"), "{text}");
+    let text = refused_before(&address, &token, &["--name", "other"]);
+    assert!(text.contains("only for far"), "{text}");
+    let nobody = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let text = refused_before(&nobody, &token, &[]);
+    assert!(text.contains("no weft gateway answers"), "{text}");
+    // What was refused so far has used nothing, and two may use it.
+    for _ in 0..2 {
+        let text = success(run(&address, &token, &program("vector_add"), &[]));
+        assert!(text.contains("on the vGPU of") && text.contains("PASSED"), "{text}");
+    }
+    let text = refused_before(&address, &token, &[]);
+    assert!(text.contains("used up") && text.contains("2 endpoints"), "{text}");
+    let (short, _) = grant(&node, &["far", "--for", "1s"]);
+    eventually("the grant to expire", || {
+        let attempt = finish(run(&address, &short, std::path::Path::new("true"), &[]));
+        text_of(&attempt).contains("has expired")
+    });
+    let text = refused_before(&address, &short, &[]);
+    assert!(text.contains("has expired"), "{text}");
+    node.wait_until_empty();
+}
+
+/// Options that a run on another host's vGPU would ignore are refused in words.
+#[test]
+fn options_of_a_node_are_refused_beside_another_hosts_vgpu() {
+    let node = node(&[]);
+    let (token, address) = grant(&node, &["far"]);
+    let folder = node.path().to_str().unwrap().to_owned();
+    let file = node.path().join("grant");
+    std::fs::write(&file, &token).unwrap();
+    let file = file.to_str().unwrap();
+    for (flags, word) in [
+        (&["--runtime-dir", &folder][..], "--runtime-dir"),
+        (&["--weight", "3"], "--weight"),
+        (&["--memory", "1GiB"], "--memory"),
+        (&["--device", "soft"], "--device"),
+        (&["--no-spawn"], "--no-spawn"),
+        (&["--token", "other", "--token-file", file], "--token-file"),
+    ] {
+        let text = refused_before(&address, &token, flags);
+        assert!(text.contains(word), "{word}: {text}");
+    }
+    // What is only set for all programs is no mistake.
+    let mut command = run(&address, &token, &program("vector_add"), &[]);
+    command.env("WEFT_RUNTIME_DIR", node.path());
+    let text = success(command);
+    assert!(text.contains("PASSED"), "{text}");
+}
+
+/// The daemon's log has nobody in it who was refused, before anybody came.
+#[test]
+fn a_gateway_is_no_refused_tenant_of_its_node() {
+    let node = node(&[]);
+    let (token, address) = grant(&node, &["far", "--uses", "2"]);
+    let text = success(run(&address, &token, &program("vector_add"), &[]));
+    assert!(text.contains("PASSED"), "{text}");
+    node.wait_until_empty();
+    assert!(!node.log().contains("tenant refused"), "{}", node.log());
+    // Whoever is refused is seen there.
+    let text = refused(&address, &forged(&token, token.len() - 1));
+    assert!(text.contains("not genuine"), "{text}");
+    eventually("a line about it", || node.log().contains("tenant refused"));
+}
+
+/// A free port of this host; somebody may take it before it is used.
+fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A gateway that is killed takes its sessions with it, which are told; the next one has its port
+/// at once, and lets programs in.
+#[test]
+fn a_killed_gateway_ends_its_sessions_and_the_next_one_has_its_port() {
+    let listen = format!("remote.listen=127.0.0.1:{}", free_port());
+    let node = Node::start(&[&listen, "remote.user=0"]);
+    let (token, address) = grant(&node, &["far", "--uses", "100"]);
+    let start = || {
+        let mut command = run(&address, &token, &program("relay"), &["1000000"]);
+        command.stderr(std::process::Stdio::null());
+        Conversation::start(command)
+    };
+    let (mut first, mut second) = (start(), start());
+    assert_eq!((first.line(), second.line()), ("ready".into(), "ready".into()));
+    let gateway = node.gateway().expect("a gateway");
+    kill_process(Pid::from_raw(gateway.cast_signed()).unwrap(), Signal::KILL).unwrap();
+    for run in [&mut first, &mut second] {
+        assert_eq!(run.wait().code(), Some(2), "a CUDA error");
+    }
+    node.wait_until_empty();
+    eventually("the next gateway to let a program in", || {
+        text_of(&finish(run(&address, &token, &program("vector_add"), &[]))).contains("PASSED")
+    });
+    assert_ne!(node.gateway(), Some(gateway));
+}
+
+/// Two nodes whose gateways are to listen at one address: the second one's log says what is wrong,
+/// `weft token` does, and the first one's sessions go on.
+#[test]
+fn a_second_gateway_at_an_address_says_that_it_is_taken() {
+    let first = node(&[]);
+    let (token, address) = grant(&first, &["far"]);
+    let mut run = Conversation::start(run(&address, &token, &program("relay"), &["60"]));
+    assert_eq!(run.line(), "ready");
+    let listen = format!("remote.listen={address}");
+    let second = Node::start(&[&listen, "remote.user=0"]);
+    eventually("the second node's log to say so", || {
+        let log = second.log();
+        log.contains("the gateway ended") && log.contains("another gateway or program listens")
+    });
+    let mut command = weft();
+    command.arg("--runtime-dir").arg(second.path()).args(["token", "far"]);
+    let text = success(command);
+    assert!(text.contains("not listening yet"), "{text}");
+    assert_eq!(run.line(), "relay: PASSED");
+    assert!(run.wait().success());
+}
+
+/// An endpoint that is killed takes its own programs along and nobody else's.
+#[test]
+fn a_killed_endpoint_ends_its_own_sessions_only() {
+    let node = node(&["remote.grace_ms=1000"]);
+    let (token, address) = grant(&node, &["far", "--uses", "100"]);
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("grant");
+    std::fs::write(&file, &token).unwrap();
+    let endpoint = |name: &str| {
+        let socket = folder.path().join(name);
+        let mut command = weft();
+        command.args(["remote", &address]).arg("--token-file").arg(&file);
+        let endpoint = Conversation::start({
+            command.arg("--socket").arg(&socket);
+            command
+        });
+        assert_eq!(endpoint.line(), "ready");
+        (endpoint, socket)
+    };
+    let start = |socket: &std::path::Path, rounds: &str| {
+        let mut command = weft();
+        command.env("WEFT_SOCKET", socket).args(["run", "--"]).arg(program("relay")).arg(rounds);
+        command.stderr(std::process::Stdio::null());
+        let run = Conversation::start(command);
+        assert_eq!(run.line(), "ready");
+        run
+    };
+    let (mut killed, at_killed) = endpoint("killed.sock");
+    let (_lives, at_living) = endpoint("lives.sock");
+    let own = [start(&at_killed, "1000000"), start(&at_killed, "1000000")];
+    let mut other = start(&at_living, "100");
+    let mut beside = Conversation::start(node.run(&[], &program("relay"), &["100"]));
+    assert_eq!(beside.line(), "ready");
+    killed.kill();
+    for mut run in own {
+        assert_eq!(run.wait().code(), Some(2), "a CUDA error");
+    }
+    for run in [&mut other, &mut beside] {
+        assert_eq!(run.line(), "relay: PASSED");
+        assert!(run.wait().success());
+    }
     node.wait_until_empty();
 }

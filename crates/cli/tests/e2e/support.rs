@@ -306,12 +306,18 @@ impl Node {
 
     /// A worker's process for each session, by the daemon's children.
     pub(crate) fn workers(&self) -> Vec<u32> {
+        self.children("weft", "worker")
+    }
+
+    /// The gateway's process, if there is one.
+    pub(crate) fn gateway(&self) -> Option<u32> {
+        self.children("weft-endpoint", "serve").first().copied()
+    }
+
+    fn children(&self, program: &str, argument: &str) -> Vec<u32> {
         let daemon = self.process.as_ref().map(Child::id);
-        processes_with("worker")
-            .into_iter()
-            .filter(|(_, parent)| Some(*parent) == daemon)
-            .map(|(pid, _)| pid)
-            .collect()
+        let all = processes_with(program, argument).into_iter();
+        all.filter(|(_, parent)| Some(*parent) == daemon).map(|(pid, _)| pid).collect()
     }
 
     /// Waits until no session is left.
@@ -337,8 +343,8 @@ impl Drop for Node {
     }
 }
 
-/// Processes of the `weft` under test with this argument: (pid, parent).
-fn processes_with(argument: &str) -> Vec<(u32, u32)> {
+/// Processes of a program under test with this argument: (pid, parent).
+fn processes_with(program: &str, argument: &str) -> Vec<(u32, u32)> {
     let mut found = Vec::new();
     for entry in std::fs::read_dir("/proc").unwrap().flatten() {
         let Some(pid) = entry.file_name().to_str().and_then(|name| name.parse::<u32>().ok()) else {
@@ -346,8 +352,8 @@ fn processes_with(argument: &str) -> Vec<(u32, u32)> {
         };
         let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
         let mut words = line.split(|byte| *byte == 0);
-        let is_weft = words.next().is_some_and(|word| word.ends_with(b"weft"));
-        if is_weft && words.next() == Some(argument.as_bytes()) {
+        let is_it = words.next().is_some_and(|word| word.ends_with(program.as_bytes()));
+        if is_it && words.next() == Some(argument.as_bytes()) {
             let status = std::fs::read_to_string(entry.path().join("status")).unwrap_or_default();
             let parent = status.lines().find_map(|line| line.strip_prefix("PPid:"));
             found.push((pid, parent.and_then(|text| text.trim().parse().ok()).unwrap_or(0)));

@@ -12,13 +12,14 @@ mod pending;
 mod session;
 
 use std::collections::BTreeMap;
+use std::io::ErrorKind;
 use std::net::{SocketAddr, TcpListener};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use weft_wire::handshake::RefusalCode;
 use weft_wire::remote::{Open, Opened, Opening, Reception, Resume};
 
@@ -72,8 +73,15 @@ impl Far {
     /// # Errors
     /// When the address is not to be had.
     pub fn listen(address: SocketAddr) -> Result<(TcpListener, SocketAddr)> {
-        let listener = TcpListener::bind(address)
-            .with_context(|| format!("cannot listen at {address} (remote.listen)"))?;
+        let listener = TcpListener::bind(address).map_err(|error| {
+            let why = if error.kind() == ErrorKind::AddrInUse {
+                "another gateway or program listens there; end it, or choose another port"
+            } else {
+                "choose an address of this host, or 0.0.0.0, and a port that its user may have"
+            };
+            let what = format!("cannot listen at {address} (remote.listen): {why}");
+            anyhow::Error::new(error).context(what)
+        })?;
         let address = listener.local_addr()?;
         Ok((listener, address))
     }

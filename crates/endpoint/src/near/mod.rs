@@ -16,11 +16,11 @@ use anyhow::{Context, Result, bail, ensure};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use weft_ring::peer;
 use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, HelloBody, RefusalCode};
-use weft_wire::remote::{Grant, GrantBody};
+use weft_wire::remote::{Grant, GrantBody, Opened};
 
 pub use self::gateway::Gateway;
 use self::session::Session;
-use crate::tls;
+use crate::tls::{self, Channel};
 
 /// A program must say hello within this time.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
@@ -78,6 +78,19 @@ impl Near {
         })
     }
 
+    /// Asks the gateway whether programs that name these vGPUs would be let in (an empty name is
+    /// the first grant's vGPU).
+    ///
+    /// # Errors
+    /// The first [`Refusal`].
+    pub fn ask(&self, vgpus: &[String]) -> Result<(), Refusal> {
+        vgpus.iter().try_for_each(|vgpu| match self.open(&HelloBody::question(vgpu)) {
+            Err(refusal) if refusal.code != RefusalCode::OnlyAsked as u16 => Err(refusal),
+            // A session that nobody asked for ends with its connection.
+            Ok(_) | Err(_) => Ok(()),
+        })
+    }
+
     /// Serves programs of this process's own user at a socket, for ever; tells `ready` when they
     /// may come.
     ///
@@ -129,12 +142,17 @@ impl Near {
 
     fn attach(&self, program: &OwnedFd) -> Result<Session, Refusal> {
         let hello = hear(program)?;
-        let grant = self.grant_for(&hello)?;
-        let gateway = Gateway { remote: self.remote.clone(), digest: grant.0.server };
-        let (channel, opened) = gateway.open(&grant.1, self.key, &hello)?;
+        let (gateway, channel, opened) = self.open(&hello)?;
         Session::begin(program, gateway, channel, opened, &hello).map_err(|error| {
             Refusal::of(RefusalCode::Exhausted, format!("the endpoint has no room: {error:#}"))
         })
+    }
+
+    fn open(&self, hello: &HelloBody) -> Result<(Gateway, Channel, Opened), Refusal> {
+        let grant = self.grant_for(hello)?;
+        let gateway = Gateway { remote: self.remote.clone(), digest: grant.0.server };
+        let (channel, opened) = gateway.open(&grant.1, self.key, hello)?;
+        Ok((gateway, channel, opened))
     }
 
     fn grant_for(&self, hello: &HelloBody) -> Result<&(GrantBody, String), Refusal> {

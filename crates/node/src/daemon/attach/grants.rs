@@ -35,18 +35,28 @@ pub(crate) enum GrantError {
     /// Its time is over.
     #[error("the grant for vGPU `{0}` has expired: get another one with `weft token`")]
     Expired(String),
-    /// Others have used it.
+    /// Others have used it, as many as may.
     #[error(
-        "the grant for vGPU `{0}` was used by another endpoint: get one of your own with `weft \
-         token`, or one for several (--uses)"
+        "the grant for vGPU `{vgpu}` is used up: it was made for {}, and others have used it (each \
+         `weft run --remote` is one): get another one with `weft token`, or one for several (--uses)",
+        endpoints(*uses)
     )]
-    Used(String),
+    Used {
+        /// The vGPU.
+        vgpu: String,
+        /// For how many it was made.
+        uses: u32,
+    },
     /// Too many are remembered.
     #[error("the node remembers {USED_MAX} used grants and no more: wait until some have expired")]
     Full,
     /// It could not be remembered.
     #[error("the use of the grant cannot be kept, so it is refused: {0}; make room on the disk")]
     Disk(#[from] io::Error),
+}
+
+fn endpoints(uses: u32) -> String {
+    if uses == 1 { "one endpoint".into() } else { format!("{uses} endpoints") }
 }
 
 /// The key, and what was used.
@@ -152,7 +162,7 @@ impl Grants {
             return Ok(());
         }
         if one.by.len() >= usize::try_from(body.uses).unwrap_or(usize::MAX) {
-            return Err(GrantError::Used(body.vgpu.clone()));
+            return Err(GrantError::Used { vgpu: body.vgpu.clone(), uses: body.uses });
         }
         if used.len() >= USED_MAX {
             return Err(GrantError::Full);
@@ -259,7 +269,8 @@ mod tests {
                 grants.redeem(&issued, [endpoint; 32], 0).unwrap();
             }
             let third = grants.redeem(&issued, [3; 32], 0);
-            assert!(matches!(third, Err(GrantError::Used(_))));
+            let third = third.unwrap_err().to_string();
+            assert!(third.contains("used up: it was made for 2 endpoints"), "{third}");
             issued
         };
         // A crash in the middle of a line.
@@ -267,7 +278,7 @@ mod tests {
         file.write_all(b"{\"id\":\"77").unwrap();
         for _ in 0..2 {
             let grants = Grants::open(dir.path()).unwrap();
-            assert!(matches!(grants.redeem(&issued, [3; 32], 0), Err(GrantError::Used(_))));
+            assert!(matches!(grants.redeem(&issued, [3; 32], 0), Err(GrantError::Used { .. })));
             grants.redeem(&issued, [2; 32], 0).unwrap();
         }
     }

@@ -162,7 +162,10 @@ fn not_an_accelerator(daemon: &Daemon, attachment: Attachment) -> Result<Attachm
 
 /// Tells a connection that it gets no session, if it listens.
 pub(crate) fn refuse(socket: &OwnedFd, tenant: &Credentials, refusal: Refusal) {
-    if let Some(suppressed) = REFUSALS.line(Instant::now()) {
+    // Who only asked whether it would be let in has its answer, and is nobody's trouble.
+    if refusal.code != RefusalCode::OnlyAsked
+        && let Some(suppressed) = REFUSALS.line(Instant::now())
+    {
         let (uid, pid) = (tenant.uid, tenant.pid);
         tracing::info!(code = ?refusal.code, %refusal, uid, pid, suppressed, "tenant refused");
     }

@@ -43,7 +43,7 @@ pub(super) fn granted(
 ) -> Result<GrantBody, Refusal> {
     let refused = |error: &GrantError| Refusal {
         code: match error {
-            GrantError::Forged | GrantError::Expired(_) | GrantError::Used(_) => {
+            GrantError::Forged | GrantError::Expired(_) | GrantError::Used { .. } => {
                 RefusalCode::Permission
             }
             GrantError::Full | GrantError::Disk(_) => RefusalCode::Exhausted,
@@ -88,6 +88,10 @@ pub(super) fn redeem(
             hello.vgpu
         );
         return Err(Refusal { code: RefusalCode::Permission, message });
+    }
+    if hello.is_question() {
+        let message = "the grant is good, and no session was asked for".into();
+        return Err(Refusal { code: RefusalCode::OnlyAsked, message });
     }
     let tenant = Credentials { pid: gateway.pid, uid: owner, gid: owner };
     Ok(Attachment { hello: on_vgpu(hello, vgpu), tenant, client: Client::Elsewhere })
