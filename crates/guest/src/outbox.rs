@@ -29,18 +29,30 @@ impl Outbox {
         self.bytes.len() - self.written > BYTES_MAX
     }
 
+    /// What the port has not taken yet.
+    pub(crate) fn unwritten(&self) -> &[u8] {
+        &self.bytes[self.written..]
+    }
+
+    /// The port took so many bytes of that.
+    pub(crate) fn handle_written(&mut self, count: usize) {
+        self.written = (self.written + count).min(self.bytes.len());
+        if self.written == self.bytes.len() {
+            self.bytes.clear();
+            self.written = 0;
+        }
+    }
+
     /// Writes as much as the port takes now.
     pub(crate) fn flush(&mut self, port: impl AsFd) -> io::Result<()> {
-        while self.written < self.bytes.len() {
-            match rustix::io::write(&port, &self.bytes[self.written..]) {
-                Ok(count) => self.written += count,
+        while !self.is_empty() {
+            match rustix::io::write(&port, self.unwritten()) {
+                Ok(count) => self.handle_written(count),
                 Err(Errno::INTR) => {}
                 Err(Errno::AGAIN) => return Ok(()),
                 Err(errno) => return Err(errno.into()),
             }
         }
-        self.bytes.clear();
-        self.written = 0;
         Ok(())
     }
 }
