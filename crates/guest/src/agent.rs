@@ -224,9 +224,10 @@ impl Agent {
                 // A program that is gone needs no answer.
                 Action::PassOn(program, answer) => drop(peer::send(&program, &answer, &[])),
                 Action::Welcome(program, answer, mark) => {
-                    if let Err(error) = self.welcome(&program, &answer, mark) {
-                        tell(&format!("a program was not served: {error}"));
-                    }
+                    let session = self.welcome(&program, &answer);
+                    let session = session
+                        .inspect_err(|error| tell(&format!("a program was not served: {error}")));
+                    self.state.handle_session(mark, session.ok());
                 }
                 Action::Tell(_, why) => tell(&format!("a program was not served: {why}")),
                 Action::Wake(mark) => {
@@ -244,15 +245,13 @@ impl Agent {
         }
     }
 
-    /// Passes a welcome on, with what belongs to it.
-    fn welcome(&mut self, program: &OwnedFd, answer: &[u8], mark: u8) -> Result<()> {
+    /// Passes a welcome on, with what belongs to it; what the guest holds for the session.
+    fn welcome(&self, program: &OwnedFd, answer: &[u8]) -> Result<Session> {
         let (wait_page, page) = WaitPage::create()?;
         let (lifeline, theirs) = peer::pair()?;
         let fds = [self.region.as_fd(), page.as_fd(), theirs.as_fd(), self.marks.as_fd()];
-        let sent = peer::send(program, answer, &fds);
-        // If it was not sent the program is gone, and this end says so.
-        self.state.handle_session(mark, Session { wait_page, lifeline });
-        Ok(sent?)
+        peer::send(program, answer, &fds)?;
+        Ok(Session { wait_page, lifeline })
     }
 }
 

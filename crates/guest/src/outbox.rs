@@ -17,6 +17,11 @@ pub(crate) struct Outbox {
 
 impl Outbox {
     pub(crate) fn push(&mut self, bytes: &[u8]) {
+        // A port that always takes a part and never all would have everything kept for good.
+        if self.written > BYTES_MAX {
+            self.bytes.drain(..self.written);
+            self.written = 0;
+        }
         self.bytes.extend_from_slice(bytes);
     }
 
@@ -54,5 +59,23 @@ impl Outbox {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_slow_port_has_taken_is_not_kept() {
+        let mut out = Outbox::default();
+        let frame = [7; 4096];
+        out.push(&frame);
+        for _ in 0..16 * BYTES_MAX / frame.len() {
+            out.push(&frame);
+            out.handle_written(frame.len());
+            assert_eq!(out.unwritten(), frame);
+        }
+        assert!(out.bytes.capacity() <= 4 * BYTES_MAX, "{} bytes", out.bytes.capacity());
     }
 }

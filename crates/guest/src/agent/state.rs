@@ -120,10 +120,13 @@ impl<P, S> State<P, S> {
         self.out.handle_written(count);
     }
 
-    /// Whether another program is let in while so many have said nothing yet.
+    /// Whether another program is let in while so many have said nothing yet: not while the host
+    /// does not take what it is told.
     #[must_use]
     pub fn lets_in(&self, silent: usize) -> bool {
-        self.service != Service::Awaited && silent + self.asked.len() < PENDING_MAX
+        self.service != Service::Awaited
+            && silent + self.asked.len() < PENDING_MAX
+            && !self.out.is_full()
     }
 
     /// Has the server forget whoever was here before.
@@ -167,9 +170,11 @@ impl<P, S> State<P, S> {
     pub fn handle_host_gone(&mut self) {
         if self.service == Service::Begun {
             self.service = Service::Refused(NOT_SERVED);
-            self.forget_all();
-            self.begin();
         }
+        self.forget_all();
+        // An answer to an earlier beginning, which may have been lost, is none to this one.
+        self.nonce = self.nonce.wrapping_add(1);
+        self.begin();
     }
 
     /// Sessions are over for their programs, and who waits for one gets none.
@@ -210,7 +215,7 @@ impl<P, S> State<P, S> {
             _ if self.service != Service::Begun => {}
             HostFrame::Answer(AnswerFrame { request, answer }) => {
                 let program = self.asked.remove(&request);
-                self.actions.extend(program.map(|program| answered(program, answer)));
+                self.answered(program, answer);
             }
             HostFrame::Over(mark) if self.sessions.contains_key(&mark) => {
                 self.actions.push_back(Action::End(mark));
@@ -222,26 +227,42 @@ impl<P, S> State<P, S> {
         }
     }
 
+    /// Who asked, if it is known, gets an answer. A place that nobody takes is let go of.
+    fn answered(&mut self, program: Option<P>, answer: &[u8]) {
+        let place = match Answer::from_bytes(answer) {
+            Ok(Answer::Welcome(welcome)) => welcome.placement.ok_or("it names no place".to_owned()),
+            Ok(Answer::Refused { .. }) => {
+                let passed_on = program.map(|program| Action::PassOn(program, answer.to_vec()));
+                return self.actions.extend(passed_on);
+            }
+            Err(error) => Err(error.to_string()),
+        };
+        let mark = place.and_then(|place| match place.mark {
+            mark if self.sessions.contains_key(&mark) => Err(format!("{mark} is another's place")),
+            mark => Ok(mark),
+        });
+        match (program, mark) {
+            (Some(program), Ok(mark)) => {
+                self.actions.push_back(Action::Welcome(program, answer.to_vec(), mark));
+            }
+            // Who is told so much and takes nothing has lost count itself.
+            (None, Ok(mark)) if !self.out.is_full() => self.say(&GuestFrame::Close(mark)),
+            (Some(program), Err(why)) => self.actions.push_back(Action::Tell(program, why)),
+            (None, Ok(_) | Err(_)) => {}
+        }
+    }
+
     /// What came of comparing the region's name.
     pub fn handle_compared(&mut self, service: Service) {
         self.service = service;
     }
 
-    /// What the guest holds for the session that was welcomed with this mark.
-    pub fn handle_session(&mut self, mark: u8, session: S) {
-        self.sessions.insert(mark, session);
-    }
-}
-
-/// What to do about an answer to a program's hello.
-fn answered<P>(program: P, answer: &[u8]) -> Action<P> {
-    let told = match Answer::from_bytes(answer) {
-        Ok(Answer::Refused { .. }) => return Action::PassOn(program, answer.to_vec()),
-        Ok(Answer::Welcome(welcome)) => welcome.placement.ok_or("a welcome without a place".into()),
-        Err(error) => Err(error.to_string()),
-    };
-    match told {
-        Ok(place) => Action::Welcome(program, answer.to_vec(), place.mark),
-        Err(why) => Action::Tell(program, why),
+    /// What the guest holds for the session that was welcomed with this mark; nothing if it could
+    /// not be had.
+    pub fn handle_session(&mut self, mark: u8, session: Option<S>) {
+        match session {
+            Some(session) => drop(self.sessions.insert(mark, session)),
+            None => self.say(&GuestFrame::Close(mark)),
+        }
     }
 }

@@ -165,12 +165,19 @@ impl<S> State<S> {
                         request,
                         "too many programs of this virtual machine attach at once",
                     );
-                } else if hello.len() <= HANDSHAKE_BYTES_MAX && !hello.is_empty() {
+                } else if hello.is_empty() || hello.len() > HANDSHAKE_BYTES_MAX {
+                    // The daemon would hang up.
+                    self.refuse(request, "a hello of no bytes, or of more than a hello has");
+                } else {
                     self.asked.push_back((request, hello.to_vec()));
                 }
             }
             // Its worker sees its lifeline close, and the place is free.
-            GuestFrame::Close(mark) => drop(self.sessions.remove(&mark)),
+            GuestFrame::Close(mark) => {
+                if self.sessions.remove(&mark).is_some() {
+                    self.due &= !(1 << mark);
+                }
+            }
             GuestFrame::Exited(status) => self.exited = Some(status),
         }
     }
