@@ -230,7 +230,9 @@ impl<P, S> State<P, S> {
     /// Who asked, if it is known, gets an answer. A place that nobody takes is let go of.
     fn answered(&mut self, program: Option<P>, answer: &[u8]) {
         let place = match Answer::from_bytes(answer) {
-            Ok(Answer::Welcome(welcome)) => welcome.placement.ok_or("it names no place".to_owned()),
+            Ok(Answer::Welcome(welcome)) => {
+                welcome.placement.ok_or_else(|| "it names no place".to_owned())
+            }
             Ok(Answer::Refused { .. }) => {
                 let passed_on = program.map(|program| Action::PassOn(program, answer.to_vec()));
                 return self.actions.extend(passed_on);

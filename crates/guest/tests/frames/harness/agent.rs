@@ -64,7 +64,7 @@ pub(super) fn play(script: &mut Script<'_>) {
             10 | 11 => play.say_hello(script.number()),
             12 => play.flood(script.number()),
             13 => play.lose_program(script.mark()),
-            14 if script.number() % 4 == 0 => play.lose_host(),
+            14 if script.number().is_multiple_of(4) => play.lose_host(),
             _ => play.take(usize::from(script.number()) << 8),
         }
         play.check();
