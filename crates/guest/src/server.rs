@@ -22,9 +22,10 @@ use weft_wire::guest::Processors;
 use weft_wire::handshake::{HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION, Placement};
 
 use self::state::State;
+use crate::ends::Ends;
 use crate::opener::{Opened, Opener, Refused};
 use crate::qemu;
-use crate::qmp::Monitor;
+use crate::qmp::{HungUp, Monitor};
 use crate::ready::Watched;
 
 /// A daemon that is gone is looked for this often.
@@ -47,6 +48,7 @@ pub struct Counts {
 /// Who has something to say.
 #[derive(Debug, Clone, Copy)]
 enum Source {
+    End,
     Node,
     Control,
     ControlRoom,
@@ -89,6 +91,8 @@ impl Session {
 #[derive(Debug)]
 pub struct Server {
     opener: Opener,
+    /// What ends it.
+    ends: Ends,
     /// Where the machine's serial ports connect to.
     folder: PathBuf,
     node: Option<OwnedFd>,
@@ -121,7 +125,7 @@ impl Server {
     ///
     /// # Errors
     /// When there is no node, or it refuses.
-    pub fn open(opener: Opener, folder: PathBuf) -> Result<Self> {
+    pub fn open(opener: Opener, ends: Ends, folder: PathBuf) -> Result<Self> {
         let Opened { node, region, name } = opener.open([0; 16])?;
         let region = MemoryFile::received(region.context("the node sent no region")?)?;
         let head = region.try_clone()?.part(0, PAGE as u64)?.map(Access::ReadWrite)?;
@@ -131,6 +135,7 @@ impl Server {
         let region_socket = vacant(&region_socket(&folder))?;
         Ok(Self {
             opener,
+            ends,
             folder,
             node: Some(node),
             lost_at: None,
@@ -178,6 +183,12 @@ impl Server {
         self.state.exited()
     }
 
+    /// The signal that is to end this process, once it came.
+    #[must_use]
+    pub fn told_to_end(&self) -> Option<i32> {
+        self.ends.told()
+    }
+
     /// Whether the machine is connected.
     #[must_use]
     pub fn has_machine(&self) -> bool {
@@ -195,6 +206,8 @@ impl Server {
         let limit = if self.node.is_some() { limit } else { limit.min(LOOK_EVERY) };
         for source in self.watched().wait(Some(limit))? {
             match source {
+                // Whoever has this server asks.
+                Source::End => return Ok(()),
                 Source::Node => self.hear_node(),
                 Source::Control => self.hear_control(),
                 Source::ControlRoom => self.flush(),
@@ -214,6 +227,7 @@ impl Server {
 
     fn watched(&self) -> Watched<'_, Source> {
         let mut watched = Watched::new();
+        watched.input(Source::End, self.ends.as_fd());
         watched.input(Source::ControlListener, self.control_listener.as_fd());
         watched.input(Source::MarksListener, self.marks_listener.as_fd());
         watched.input(Source::MonitorListener, self.monitor_listener.as_fd());
@@ -294,7 +308,9 @@ impl Server {
             Err(error) => {
                 // Without it the machine's processors are not helped to run, and all else goes on.
                 // QEMU connects again and again.
-                if self.processors.is_none() && !std::mem::replace(&mut self.is_monitor_bad, true) {
+                // One that is just gone says why itself.
+                let is_bad = self.processors.is_none() && !error.is::<HungUp>();
+                if is_bad && !std::mem::replace(&mut self.is_monitor_bad, true) {
                     tell(&format!("QEMU's monitor told nothing: {error:#}"));
                 }
                 self.monitor = None;
