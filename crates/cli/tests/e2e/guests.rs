@@ -497,7 +497,7 @@ fn a_vgpu_that_is_not_as_the_machine_wants_it_is_refused_in_words() {
     refused("others", &[], "belongs to another user");
     let stand = Stand::start(&node, &["--weight", "2", "--memory", "256MiB"]);
     assert!(success(stand.run("vector_add", &[])).contains("PASSED"));
-    // One that was changed meanwhile is the running machine's all the same, also at the next daemon.
+    // One that was changed meanwhile is the running machine's all the same, and at the next daemon.
     let mut lives = Conversation::start(stand.run("relay", &["400"]));
     lives.line();
     node.admin().set("machine", Some(5), None).unwrap();
