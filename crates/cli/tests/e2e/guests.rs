@@ -13,6 +13,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+use weft_ring::peer;
 use weft_ring::priority::Treatment;
 use weft_wire::guest::{Begin, GuestFrame, HelloFrame};
 
@@ -61,7 +62,7 @@ impl Stand {
         let agent = Conversation::start(agent(&folder, &region));
         symlink(driver(), folder.path().join("libcuda.so.1")).unwrap();
         let stand = Self { folder, server, agent, region };
-        eventually("the agent", || stand.socket().exists());
+        wait_for_agent(&stand.socket());
         stand
     }
 
@@ -76,6 +77,11 @@ impl Stand {
         command.env_remove("WEFT_ATTACH").env("LD_LIBRARY_PATH", self.folder.path());
         command
     }
+}
+
+/// Until an agent listens, which it does a moment after its socket is there.
+fn wait_for_agent(socket: &Path) {
+    eventually("the agent", || peer::connect_plain(socket).is_ok());
 }
 
 fn agent(folder: &TempDir, region: &Path) -> Command {
@@ -237,7 +243,7 @@ fn a_region_that_grants_open_is_for_their_vgpus_alone() {
     while lender.line() != "ready" {}
     let agent = Conversation::start(agent(&folder, &vm.join("region.sock")));
     let socket = folder.path().join("guest.sock");
-    eventually("the agent", || socket.exists());
+    wait_for_agent(&socket);
     symlink(driver(), folder.path().join("libcuda.so.1")).unwrap();
     let run = |vgpu: &str| {
         let mut command = Command::new(program("vector_add"));
