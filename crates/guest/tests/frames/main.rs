@@ -7,6 +7,8 @@ use std::path::PathBuf;
 
 use proptest::collection::vec;
 use proptest::prelude::*;
+use weft_guest::agent::state::{Action, Service, State};
+use weft_wire::guest::{AnswerFrame, Begun, GuestFrame, HostFrame};
 
 fn corpus() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/guest_states")
@@ -53,6 +55,22 @@ fn the_corpus_has_the_samples() {
         }
         assert_eq!(std::fs::read(&path).unwrap(), sample, "renew it: {}", path.display());
     }
+}
+
+/// Else its place would be taken until the next agent begins.
+#[test]
+fn a_place_that_is_welcomed_for_nobody_is_let_go_of() {
+    let mut agent = State::<(), ()>::new(5);
+    agent.handle_written(usize::MAX);
+    let begun = HostFrame::Begun(Begun { nonce: 5, region: [7; 16] });
+    agent.handle_host(&begun.to_bytes().unwrap());
+    assert!(matches!(agent.poll_action(), Some(Action::Compare(_))));
+    agent.handle_compared(Service::Begun);
+    let answer = harness::welcome(3);
+    let answer = HostFrame::Answer(AnswerFrame { request: 9, answer: &answer });
+    agent.handle_host(&answer.to_bytes().unwrap());
+    assert!(agent.poll_action().is_none());
+    assert_eq!(agent.to_host(), GuestFrame::Close(3).to_bytes().unwrap());
 }
 
 fn script() -> impl Strategy<Value = Vec<u8>> {

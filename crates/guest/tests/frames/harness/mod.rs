@@ -129,7 +129,7 @@ impl Drop for Held {
     }
 }
 
-fn welcome(mark: u8) -> Vec<u8> {
+pub(crate) fn welcome(mark: u8) -> Vec<u8> {
     let placement = Placement { segment_at: 1, segment_bytes: 2, pinned_at: 3, mark };
     let welcome = Welcome {
         session: 1,
