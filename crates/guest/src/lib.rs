@@ -10,6 +10,7 @@
 
 pub mod agent;
 pub mod devices;
+pub mod ends;
 pub mod folder;
 pub mod lender;
 pub mod opener;

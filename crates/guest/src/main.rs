@@ -13,6 +13,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Parser, Subcommand};
 use rustix::process::{Pid, Signal};
+use weft_guest::ends::{Ends, end_by};
 use weft_guest::folder::Folder;
 use weft_guest::opener::{Opener, Wanted};
 use weft_guest::qemu::Machine;
@@ -86,10 +87,10 @@ enum What {
 #[derive(Debug, Args)]
 struct AgentOptions {
     /// Socket for the programs (WEFT_SOCKET).
-    #[arg(long, default_value = "/run/weft/tenant.sock")]
+    #[arg(long, value_name = "PATH", default_value = "/run/weft/tenant.sock")]
     socket: PathBuf,
     /// Its permissions, in octal digits.
-    #[arg(long, default_value = "666", value_parser = octal)]
+    #[arg(long, value_name = "OCTAL", default_value = "666", value_parser = octal)]
     mode: u32,
     /// Memory of the ivshmem device, if there are several.
     #[arg(long, value_name = "FILE")]
@@ -108,29 +109,38 @@ struct AgentOptions {
 #[derive(Debug, Args)]
 struct ServeOptions {
     /// vGPU of all of the machine's programs, created if it is not there.
-    #[arg(value_parser = vgpu)]
+    #[arg(value_name = "VGPU", value_parser = vgpu)]
     name: String,
     /// The node's tenant socket.
-    #[arg(long, default_value = "/run/weft/tenant.sock", env = "WEFT_SOCKET")]
+    #[arg(long, value_name = "PATH", default_value = "/run/weft/tenant.sock", env = "WEFT_SOCKET")]
     node: PathBuf,
     /// Folder for the sockets of the machine's serial ports, which only its user should reach;
     /// a temporary one without it.
-    #[arg(long)]
+    #[arg(long, value_name = "PATH")]
     folder: Option<PathBuf>,
-    /// Weight if the vGPU is created; the node's default without it.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    /// Weight if the vGPU is created, else the node's default; one that is there must have it.
+    #[arg(long, value_name = "1-10000", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     weight: Option<u32>,
-    /// Memory quota if the vGPU is created.
-    #[arg(long, value_parser = bytes)]
+    /// Memory quota if the vGPU is created; one that is there must have it.
+    #[arg(long, value_name = "SIZE", value_parser = bytes)]
     memory: Option<u64>,
-    /// Attach token.
-    #[arg(long, default_value = "", env = "WEFT_TOKEN", hide_env_values = true)]
+    /// Attach token of the vGPU.
+    #[arg(
+        long,
+        value_name = "TEXT",
+        default_value = "",
+        env = "WEFT_TOKEN",
+        hide_env_values = true
+    )]
     token: String,
     /// Memory that the machine shares with the node: a power of two.
-    #[arg(long, default_value = "256MiB", value_parser = bytes)]
+    #[arg(long, value_name = "SIZE", default_value = "256MiB", value_parser = bytes)]
     region: u64,
     /// Sessions that this is divided among: programs at once.
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=64))]
+    #[arg(
+        long, value_name = "1-64", default_value_t = 4,
+        value_parser = clap::value_parser!(u8).range(1..=64),
+    )]
     sessions: u8,
     /// At the end, print what crossed the machine's border, as JSON.
     #[arg(long)]
@@ -159,25 +169,28 @@ struct LendOptions {
 #[derive(Debug, Args)]
 struct MachineOptions {
     /// Kernel to boot.
-    #[arg(long, value_parser = boot_file)]
+    #[arg(long, value_name = "FILE", value_parser = boot_file)]
     kernel: PathBuf,
     /// Its initial file system, with `weft-guest` and `libcuda.so.1` in it.
-    #[arg(long, value_parser = boot_file)]
+    #[arg(long, value_name = "FILE", value_parser = boot_file)]
     initrd: PathBuf,
     /// More words for the kernel's command line.
-    #[arg(long, default_value = "", allow_hyphen_values = true)]
+    #[arg(long, value_name = "WORDS", default_value = "", allow_hyphen_values = true)]
     append: String,
     /// Memory of the guest's own.
-    #[arg(long, default_value = "512MiB", value_parser = ram)]
+    #[arg(long, value_name = "SIZE", default_value = "512MiB", value_parser = ram)]
     ram: u64,
     /// Processors of the guest.
-    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=255))]
+    #[arg(
+        long, value_name = "1-255", default_value_t = 1,
+        value_parser = clap::value_parser!(u32).range(1..=255),
+    )]
     processors: u32,
     /// QEMU's accelerators, in the order in which they are tried.
-    #[arg(long, default_value = "kvm:tcg")]
+    #[arg(long, value_name = "NAME[:NAME]", default_value = "kvm:tcg")]
     accel: String,
     /// QEMU's program.
-    #[arg(long, default_value = "qemu-system-x86_64")]
+    #[arg(long, value_name = "PROGRAM", default_value = "qemu-system-x86_64")]
     qemu: PathBuf,
     /// One more argument for QEMU.
     #[arg(long = "qemu-arg", value_name = "ARGUMENT", allow_hyphen_values = true)]
@@ -279,6 +292,8 @@ fn say_devices() -> Result<i32> {
 }
 
 fn open(options: ServeOptions) -> Result<(Server, Folder, bool)> {
+    // Before there is something to put away.
+    let ends = Ends::by_signals()?;
     let ServeOptions { name, node, folder, weight, memory, token, region, sessions, counts } =
         options;
     let folder = match folder {
@@ -294,14 +309,16 @@ fn open(options: ServeOptions) -> Result<(Server, Folder, bool)> {
         region_bytes: region,
         sessions,
     };
-    let server = Server::open(Opener::Own(wanted), folder.path().to_owned())?;
+    let server = Server::open(Opener::Own(wanted), ends, folder.path().to_owned())?;
     Ok((server, folder, counts))
 }
 
 /// `weft-guest serve`
 fn serve(options: ServeOptions) -> Result<i32> {
-    let (server, _folder, _) = open(options)?;
-    serve_always(server)
+    let (server, folder, _) = open(options)?;
+    let signal = serve_always(server)?;
+    drop(folder);
+    Ok(end_by(signal)?)
 }
 
 /// `weft-guest lend`
@@ -317,10 +334,13 @@ fn run_lender(options: LendOptions) -> Result<i32> {
 fn serve_lent(folder: PathBuf) -> Result<i32> {
     let folder = Folder::given(folder)?;
     let lender = std::io::stdin().as_fd().try_clone_to_owned()?;
-    serve_always(Server::open(Opener::Lent(lender), folder.path().to_owned())?)
+    let ends = Ends::by_signals()?;
+    let signal = serve_always(Server::open(Opener::Lent(lender), ends, folder.path().to_owned())?)?;
+    drop(folder);
+    Ok(end_by(signal)?)
 }
 
-/// Serves for ever. What QEMU needs is printed, an argument a line.
+/// Serves until a signal ends it, which it returns. What QEMU needs is printed, an argument a line.
 fn serve_always(mut server: Server) -> Result<i32> {
     for argument in server.devices() {
         answer(&argument)?;
@@ -328,13 +348,16 @@ fn serve_always(mut server: Server) -> Result<i32> {
     answer("ready")?;
     loop {
         server.step(Duration::from_secs(3600))?;
+        if let Some(signal) = server.told_to_end() {
+            return Ok(signal);
+        }
     }
 }
 
 fn run_machine(options: ServeOptions, machine: MachineOptions) -> Result<i32> {
     let (mut server, folder, wants_counts) = open(options)?;
     let mut child = start(machine, &server.devices())?;
-    let status = attend(&mut server, &mut child)?;
+    let end = attend(&mut server, &mut child)?;
     drop((child, folder));
     if wants_counts {
         let counts = server.counts();
@@ -343,7 +366,10 @@ fn run_machine(options: ServeOptions, machine: MachineOptions) -> Result<i32> {
             counts.sessions, counts.marks_in, counts.marks_out
         ))?;
     }
-    Ok(status)
+    match end {
+        End::Status(status) => Ok(status),
+        End::Signal(signal) => Ok(end_by(signal)?),
+    }
 }
 
 /// `weft-guest boot`
@@ -407,21 +433,32 @@ impl Drop for Qemu {
     }
 }
 
-/// Serves a machine until it ends; the status of its program.
+/// How a machine ended.
+enum End {
+    /// Its program, with this status.
+    Status(i32),
+    /// This process is to end by this signal.
+    Signal(i32),
+}
+
+/// Serves a machine until it ends, or this process is to end.
 ///
 /// # Errors
 /// If it ended before its program did: QEMU ends well when a kernel stops and starts again.
-fn attend(server: &mut Server, qemu: &mut Qemu) -> Result<i32> {
+fn attend(server: &mut Server, qemu: &mut Qemu) -> Result<End> {
     let mut over_at = None;
     loop {
         server.step(PAUSE)?;
+        if let Some(signal) = server.told_to_end() {
+            return Ok(End::Signal(signal));
+        }
         if let Some(status) = qemu.0.try_wait()? {
             if let Some(signal) = status.signal() {
                 tell(&format!("weft-guest: QEMU was ended by signal {signal}"));
             }
             let of_qemu = status.code().or_else(|| status.signal().map(|signal| 128 + signal));
             let ended = server.exited().or_else(|| of_qemu.filter(|status| *status != 0));
-            return ended.context(
+            return ended.map(End::Status).context(
                 "the machine ended before its program did: its kernel or its init stopped, of which \
                  its console above may say more (--append \"loglevel=7\")",
             );
@@ -429,7 +466,7 @@ fn attend(server: &mut Server, qemu: &mut Qemu) -> Result<i32> {
         if let Some(status) = server.exited() {
             let since = *over_at.get_or_insert_with(std::time::Instant::now);
             if since.elapsed() > OFF_LIMIT {
-                return Ok(status);
+                return Ok(End::Status(status));
             }
         }
     }

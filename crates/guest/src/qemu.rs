@@ -85,3 +85,47 @@ impl Machine {
         command
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DOCS: &str = include_str!("../../../docs/guests.md");
+
+    /// The words of a shell's command that begins like this, in which only `"` quotes.
+    fn command_of_docs(beginning: &str) -> Vec<String> {
+        let at = DOCS.find(beginning).unwrap();
+        let text = DOCS[at..].split("\n```").next().unwrap().replace("\\\n", " ");
+        let parts = text.split('"').enumerate().flat_map(|(number, part)| match number % 2 {
+            0 => part.split_whitespace().map(str::to_owned).collect(),
+            _ => vec![part.to_owned()],
+        });
+        parts.collect()
+    }
+
+    #[test]
+    fn the_docs_start_what_the_program_starts() {
+        let machine = Machine {
+            qemu: "qemu-system-x86_64".into(),
+            accel: "kvm:tcg".to_owned(),
+            memory_mib: 512,
+            processors: 1,
+            kernel: "image/vmlinuz".into(),
+            initrd: "image/initrd".into(),
+            append: String::new(),
+            arguments: Vec::new(),
+            program: vec!["app".to_owned()],
+        };
+        let devices = ["$(grep", "-vx", "ready", "devices)"].map(str::to_owned);
+        let command = machine.command(&devices);
+        let words = std::iter::once(command.get_program()).chain(command.get_args());
+        let words: Vec<String> = words.map(|word| word.to_str().unwrap().to_owned()).collect();
+        assert_eq!(command_of_docs("qemu-system-x86_64 -name"), words);
+    }
+
+    #[test]
+    fn the_docs_list_the_devices_that_the_server_prints() {
+        let printed = devices(Path::new("/proc/PID/fd/N"), 256 << 20, Path::new("/run/team-a"));
+        assert_eq!(command_of_docs("-object memory-backend-file"), printed);
+    }
+}

@@ -35,6 +35,18 @@ enum State {
     Told,
 }
 
+/// QEMU is gone, or has closed its monitor: no news of the machine's processors, and no fault.
+#[derive(Debug)]
+pub(crate) struct HungUp;
+
+impl std::fmt::Display for HungUp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("QEMU hung up")
+    }
+}
+
+impl std::error::Error for HungUp {}
+
 /// What to do after a line.
 #[derive(Debug, PartialEq, Eq)]
 enum Step {
@@ -131,7 +143,8 @@ impl Monitor {
         match rustix::io::read(&self.socket, &mut bytes) {
             Ok(count @ 1..) => self.came.extend_from_slice(&bytes[..count]),
             Err(Errno::AGAIN | Errno::INTR) => return Ok(None),
-            Ok(_) => bail!("QEMU hung up"),
+            // With something that it has not read.
+            Ok(_) | Err(Errno::CONNRESET) => return Err(HungUp.into()),
             Err(errno) => return Err(errno.into()),
         }
         let mut told = None;
@@ -149,7 +162,7 @@ impl Monitor {
         if self.came.len() > LINE_BYTES_MAX {
             bail!("QEMU says more than was asked for");
         }
-        self.out.flush(&self.socket)?;
+        self.out.flush(&self.socket).map_err(|_| HungUp)?;
         Ok(told)
     }
 }
@@ -158,6 +171,8 @@ impl Monitor {
 mod tests {
     use std::io::{Read, Write};
     use std::os::unix::net::UnixStream;
+
+    use proptest::{collection, prelude::*};
 
     use super::*;
 
@@ -214,6 +229,63 @@ mod tests {
         qemu.read_exact(&mut said).unwrap();
         assert_eq!(said, format!("{BEGIN}{ASK}").into_bytes());
         drop(qemu);
-        assert!(monitor.hear().is_err(), "it hung up");
+        assert!(monitor.hear().unwrap_err().is::<HungUp>());
+    }
+
+    #[test]
+    fn a_line_without_an_end_is_not_kept_for_ever() {
+        let (ours, mut qemu) = UnixStream::pair().unwrap();
+        ours.set_nonblocking(true).unwrap();
+        let mut monitor = Monitor::new(ours.into()).unwrap();
+        let mut heard = 0;
+        let error = loop {
+            qemu.write_all(&[b' '; READ_BYTES]).unwrap();
+            match monitor.hear() {
+                Ok(_) => heard += READ_BYTES,
+                Err(error) => break error,
+            }
+            assert!(heard <= LINE_BYTES_MAX, "{heard} bytes");
+        };
+        assert!(error.to_string().contains("more than was asked for"), "{error}");
+    }
+
+    /// Lines of a monitor, and what is none.
+    fn line() -> impl Strategy<Value = Vec<u8>> {
+        let known = [GREETING, EVENT, r#"{"return": {}}"#, &CPUS.replace('\n', "")];
+        let known = known.map(|line| Just([line.as_bytes(), b"\r\n"].concat()));
+        let [greeting, event, done, processors] = known;
+        let other = collection::vec(any::<u8>(), 0..40);
+        prop_oneof![4 => greeting, 2 => event, 4 => done, 4 => processors, 1 => other]
+    }
+
+    proptest! {
+        /// In pieces of any size: it is asked twice at most, tells once, and only what was asked
+        /// for.
+        #[test]
+        fn whatever_a_monitor_says_it_is_asked_and_tells_once(
+            lines in collection::vec(line(), 0..40),
+            piece in 1..300_usize,
+        ) {
+            let (ours, mut qemu) = UnixStream::pair().unwrap();
+            ours.set_nonblocking(true).unwrap();
+            let mut monitor = Monitor::new(ours.into()).unwrap();
+            let mut told = Vec::new();
+            let mut last = State::Greeting;
+            for bytes in lines.concat().chunks(piece) {
+                qemu.write_all(bytes).unwrap();
+                let Ok(heard) = monitor.hear() else { break };
+                told.extend(heard);
+                prop_assert!(monitor.state as u8 >= last as u8, "it went back to {last:?}");
+                last = monitor.state;
+            }
+            prop_assert!(told.len() <= 1 && told.iter().all(|told| told.threads == [11, 22]));
+            drop(monitor);
+            let mut said = String::new();
+            // What it did not read, it says.
+            let _ = qemu.read_to_string(&mut said);
+            let whole = format!("{BEGIN}{ASK}");
+            prop_assert!(whole.starts_with(&said), "{said}");
+            prop_assert!(told.is_empty() || said == whole);
+        }
     }
 }

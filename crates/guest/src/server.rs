@@ -6,7 +6,8 @@
 //! something to say. What the guest says is bounded and checked; the worst that it can do is to
 //! have no sessions.
 
-use std::collections::{BTreeMap, VecDeque};
+pub mod state;
+
 use std::fs;
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -17,19 +18,15 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::io::Errno;
 use weft_ring::{Access, MemoryFile, PAGE, Segment, SharedSpan, WakeFlag, bell, peer};
-use weft_wire::guest::{
-    AnswerFrame, Begun, FrameReader, GuestFrame, HelloFrame, HostFrame, Processors, filler,
-};
-use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION, RefusalCode, Welcome};
+use weft_wire::guest::Processors;
+use weft_wire::handshake::{HANDSHAKE_BYTES_MAX, PROTOCOL_VERSION, Placement};
 
+use self::state::State;
+use crate::ends::Ends;
 use crate::opener::{Opened, Opener, Refused};
-use crate::outbox::Outbox;
 use crate::qemu;
-use crate::qmp::Monitor;
+use crate::qmp::{HungUp, Monitor};
 use crate::ready::Watched;
-
-/// Hellos that wait for the daemon, at most.
-const ASKED_MAX: usize = 64;
 
 /// A daemon that is gone is looked for this often.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
@@ -51,6 +48,7 @@ pub struct Counts {
 /// Who has something to say.
 #[derive(Debug, Clone, Copy)]
 enum Source {
+    End,
     Node,
     Control,
     ControlRoom,
@@ -77,10 +75,24 @@ struct Session {
     is_mute: bool,
 }
 
+impl Session {
+    /// What the daemon sent with a welcome to that place of the region.
+    fn enter(region: &MemoryFile, place: &Placement, sent: Vec<OwnedFd>) -> Result<Self> {
+        let Ok([lifeline, marks]) = <[OwnedFd; 2]>::try_from(sent) else {
+            bail!("the node sent other descriptors than a session's");
+        };
+        let memory = region.try_clone()?.part(place.segment_at, place.segment_bytes)?;
+        let doorbell = Segment::open(memory.map(Access::ReadWrite)?)?.doorbell()?;
+        Ok(Self { doorbell, lifeline: Some(lifeline), marks, is_mute: false })
+    }
+}
+
 /// The server of a machine.
 #[derive(Debug)]
 pub struct Server {
     opener: Opener,
+    /// What ends it.
+    ends: Ends,
     /// Where the machine's serial ports connect to.
     folder: PathBuf,
     node: Option<OwnedFd>,
@@ -102,21 +114,10 @@ pub struct Server {
     processors: Option<Processors>,
     /// It was said that it tells nothing.
     is_monitor_bad: bool,
-    /// It was said that the guest's agent speaks another protocol.
-    is_agent_foreign: bool,
     control: Option<OwnedFd>,
     marks: Option<OwnedFd>,
-    reader: FrameReader,
-    out: Outbox,
-    /// Sessions whose sleepers are to look, one bit each; sent when there is room.
-    due: u64,
-    sessions: BTreeMap<u8, Session>,
-    /// Hellos that the daemon has not heard yet.
-    asked: VecDeque<(u32, Vec<u8>)>,
-    /// The hello that it hears now; `None` in it when who asked is gone.
-    waiting: Option<Option<u32>>,
-    exited: Option<i32>,
-    counts: Counts,
+    /// What it knows of the guest's programs.
+    state: State<Session>,
 }
 
 impl Server {
@@ -124,7 +125,7 @@ impl Server {
     ///
     /// # Errors
     /// When there is no node, or it refuses.
-    pub fn open(opener: Opener, folder: PathBuf) -> Result<Self> {
+    pub fn open(opener: Opener, ends: Ends, folder: PathBuf) -> Result<Self> {
         let Opened { node, region, name } = opener.open([0; 16])?;
         let region = MemoryFile::received(region.context("the node sent no region")?)?;
         let head = region.try_clone()?.part(0, PAGE as u64)?.map(Access::ReadWrite)?;
@@ -134,6 +135,7 @@ impl Server {
         let region_socket = vacant(&region_socket(&folder))?;
         Ok(Self {
             opener,
+            ends,
             folder,
             node: Some(node),
             lost_at: None,
@@ -148,17 +150,9 @@ impl Server {
             monitor: None,
             processors: None,
             is_monitor_bad: false,
-            is_agent_foreign: false,
             control: None,
             marks: None,
-            reader: FrameReader::default(),
-            out: Outbox::default(),
-            due: 0,
-            sessions: BTreeMap::new(),
-            asked: VecDeque::new(),
-            waiting: None,
-            exited: None,
-            counts: Counts::default(),
+            state: State::new(name),
         })
     }
 
@@ -180,13 +174,19 @@ impl Server {
     /// What crossed the border so far.
     #[must_use]
     pub fn counts(&self) -> Counts {
-        self.counts
+        self.state.counts()
     }
 
     /// How the machine's program ended, if it has.
     #[must_use]
     pub fn exited(&self) -> Option<i32> {
-        self.exited
+        self.state.exited()
+    }
+
+    /// The signal that is to end this process, once it came.
+    #[must_use]
+    pub fn told_to_end(&self) -> Option<i32> {
+        self.ends.told()
     }
 
     /// Whether the machine is connected.
@@ -206,6 +206,8 @@ impl Server {
         let limit = if self.node.is_some() { limit } else { limit.min(LOOK_EVERY) };
         for source in self.watched().wait(Some(limit))? {
             match source {
+                // Whoever has this server asks.
+                Source::End => return Ok(()),
                 Source::Node => self.hear_node(),
                 Source::Control => self.hear_control(),
                 Source::ControlRoom => self.flush(),
@@ -225,6 +227,7 @@ impl Server {
 
     fn watched(&self) -> Watched<'_, Source> {
         let mut watched = Watched::new();
+        watched.input(Source::End, self.ends.as_fd());
         watched.input(Source::ControlListener, self.control_listener.as_fd());
         watched.input(Source::MarksListener, self.marks_listener.as_fd());
         watched.input(Source::MonitorListener, self.monitor_listener.as_fd());
@@ -239,22 +242,22 @@ impl Server {
             watched.input(Source::Node, node.as_fd());
         }
         if let Some(control) = &self.control {
-            if !self.out.is_full() {
+            if self.state.hears_guest() {
                 watched.input(Source::Control, control.as_fd());
             }
-            if !self.out.is_empty() {
+            if !self.state.to_guest().is_empty() {
                 watched.room(Source::ControlRoom, control.as_fd());
             }
         }
         if let Some(marks) = &self.marks {
             watched.input(Source::Marks, marks.as_fd());
         }
-        for (mark, session) in &self.sessions {
+        for (mark, session) in self.state.sessions() {
             if !session.is_mute {
-                watched.input(Source::SessionMarks(*mark), session.marks.as_fd());
+                watched.input(Source::SessionMarks(mark), session.marks.as_fd());
             }
             if let Some(lifeline) = &session.lifeline {
-                watched.end(Source::Lifeline(*mark), lifeline.as_fd());
+                watched.end(Source::Lifeline(mark), lifeline.as_fd());
             }
         }
         watched
@@ -264,7 +267,7 @@ impl Server {
     fn connect_control(&mut self) -> Result<()> {
         let (socket, _) = self.control_listener.accept()?;
         socket.set_nonblocking(true)?;
-        self.forget_machine();
+        self.state.handle_machine_gone();
         self.control = Some(socket.into());
         Ok(())
     }
@@ -305,7 +308,9 @@ impl Server {
             Err(error) => {
                 // Without it the machine's processors are not helped to run, and all else goes on.
                 // QEMU connects again and again.
-                if self.processors.is_none() && !std::mem::replace(&mut self.is_monitor_bad, true) {
+                // One that is just gone says why itself.
+                let is_bad = self.processors.is_none() && !error.is::<HungUp>();
+                if is_bad && !std::mem::replace(&mut self.is_monitor_bad, true) {
                     tell(&format!("QEMU's monitor told nothing: {error:#}"));
                 }
                 self.monitor = None;
@@ -323,47 +328,23 @@ impl Server {
         }
     }
 
-    /// The machine is gone, or another agent is there: workers see their lifelines close.
-    fn forget_machine(&mut self) {
-        self.sessions.clear();
-        self.asked.clear();
-        self.due = 0;
-        self.reader = FrameReader::default();
-        self.out = Outbox::default();
-        if let Some(waiting) = &mut self.waiting {
-            *waiting = None;
-        }
-    }
-
     fn lose_machine(&mut self) {
         self.control = None;
         self.marks = None;
-        self.forget_machine();
+        self.state.handle_machine_gone();
     }
 
-    fn say(&mut self, frame: &HostFrame<'_>) {
-        // An answer is no longer than a frame.
-        if let Ok(bytes) = frame.to_bytes() {
-            self.out.push(&bytes);
-        }
-        self.flush();
-    }
-
-    /// Sends the marks that are due, when nothing else is on its way: they never pile up.
+    /// Says the marks that are due.
     fn say_due(&mut self) {
-        if self.due == 0 || !self.out.is_empty() || self.control.is_none() {
-            return;
-        }
-        let due = std::mem::take(&mut self.due);
-        for mark in (0..64).filter(|mark| due >> mark & 1 == 1) {
-            self.counts.marks_out += 1;
-            self.say(&HostFrame::Mark(mark));
+        if self.control.is_some() {
+            self.state.say_due();
+            self.flush();
         }
     }
 
     fn flush(&mut self) {
         let Some(control) = &self.control else { return };
-        if self.out.flush(control).is_err() {
+        if self.state.out.flush(control).is_err() {
             self.lose_machine();
         }
     }
@@ -371,64 +352,23 @@ impl Server {
     fn hear_control(&mut self) {
         let Some(control) = &self.control else { return };
         let mut came = vec![0; READ_BYTES];
-        match rustix::io::read(control, &mut came) {
-            Ok(count @ 1..) => {
-                let mut reader = std::mem::take(&mut self.reader);
-                reader.push(&came[..count]);
-                while let Some((kind, body)) = reader.poll_frame() {
-                    // What a reset cut is no frame, and nor is what a hostile guest makes up.
-                    if let Ok(frame) = GuestFrame::from_parts(kind, body) {
-                        self.apply(frame);
-                    }
-                }
-                self.reader = reader;
-            }
-            Err(Errno::AGAIN | Errno::INTR) => {}
-            Ok(_) | Err(_) => self.lose_machine(),
+        let heard = match rustix::io::read(control, &mut came) {
+            Ok(count @ 1..) => self.state.handle_guest(&came[..count]),
+            Err(Errno::AGAIN | Errno::INTR) => return,
+            Ok(_) | Err(_) => return self.lose_machine(),
+        };
+        if let Some(version) = heard.foreign {
+            tell(&format!(
+                "the guest's agent speaks protocol {version}, this is {PROTOCOL_VERSION}: install \
+                 weft-guest of the node's build in the guest"
+            ));
         }
-    }
-
-    fn apply(&mut self, frame: GuestFrame<'_>) {
-        match frame {
-            GuestFrame::Begin(begin) => {
-                self.forget_machine();
-                if begin.version != PROTOCOL_VERSION
-                    && !std::mem::replace(&mut self.is_agent_foreign, true)
-                {
-                    tell(&format!(
-                        "the guest's agent speaks protocol {}, this is {PROTOCOL_VERSION}: install \
-                         weft-guest of the node's build in the guest",
-                        begin.version
-                    ));
-                }
-                if let Err(error) = self.name_in_region.write_from(&self.name) {
-                    tell(&format!("the region has no name: {error}"));
-                }
-                self.out.push(&filler());
-                let (nonce, region) = (begin.nonce, self.name);
-                self.say(&HostFrame::Begun(Begun { nonce, region }));
-            }
-            GuestFrame::Hello(HelloFrame { request, hello }) => {
-                if self.asked.len() >= ASKED_MAX {
-                    self.refuse(
-                        request,
-                        "too many programs of this virtual machine attach at once",
-                    );
-                } else if hello.len() <= HANDSHAKE_BYTES_MAX && !hello.is_empty() {
-                    self.asked.push_back((request, hello.to_vec()));
-                }
-            }
-            // Its worker sees its lifeline close, and the place is free.
-            GuestFrame::Close(mark) => drop(self.sessions.remove(&mark)),
-            GuestFrame::Exited(status) => self.exited = Some(status),
+        if heard.began
+            && let Err(error) = self.name_in_region.write_from(&self.name)
+        {
+            tell(&format!("the region has no name: {error}"));
         }
-    }
-
-    fn refuse(&mut self, request: u32, message: &str) {
-        let (code, message) = (RefusalCode::Exhausted as u16, message.to_owned());
-        if let Ok(answer) = (Answer::Refused { code, message }).to_bytes() {
-            self.say(&HostFrame::Answer(AnswerFrame { request, answer: &answer }));
-        }
+        self.flush();
     }
 
     /// Marks of the guest say that some worker's flag was taken back; which, the flags say.
@@ -437,8 +377,8 @@ impl Server {
         let mut came = [0; 4096];
         match bell::take_marks(marks, &mut came) {
             Ok(count @ 1..) => {
-                self.counts.marks_in += count as u64;
-                for session in self.sessions.values() {
+                self.state.handle_marks(count);
+                for (_, session) in self.state.sessions() {
                     session.doorbell.wake_marked();
                 }
             }
@@ -449,84 +389,52 @@ impl Server {
 
     /// A worker has something for sleepers of the guest.
     fn hear_worker(&mut self, mark: u8) {
-        let Some(session) = self.sessions.get_mut(&mark) else { return };
+        let Some(session) = self.state.session_mut(mark) else { return };
         match bell::take_marks(&session.marks, &mut [0; 4096]) {
-            Ok(1..) => self.due |= 1 << mark,
+            Ok(1..) => self.state.handle_worker(mark),
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
             Ok(_) | Err(_) => session.is_mute = true,
         }
     }
 
     fn lose_worker(&mut self, mark: u8) {
-        if let Some(session) = self.sessions.get_mut(&mark) {
+        if let Some(session) = self.state.session_mut(mark) {
             session.lifeline = None;
-            self.say(&HostFrame::Over(mark));
+            self.state.handle_worker_gone(mark);
+            self.flush();
         }
     }
 
     /// Asks the daemon for the next session, one at a time.
     fn ask_node(&mut self) {
-        if self.waiting.is_some() {
-            return;
-        }
-        let Some((request, hello)) = self.asked.pop_front() else { return };
+        let Some(hello) = self.state.poll_hello() else { return };
         let sent = self.node.as_ref().map(|node| peer::send(node, &hello, &[]));
-        match sent {
-            Some(Ok(())) => self.waiting = Some(Some(request)),
-            Some(Err(_)) | None => {
-                self.lose_node();
-                let why = self.refused.clone().unwrap_or_else(|| {
-                    "the weft node of this virtual machine's host is not running".to_owned()
-                });
-                self.refuse(request, &why);
-            }
+        if !matches!(sent, Some(Ok(()))) {
+            self.lose_node();
+            let why = self.refused.as_deref();
+            self.state.handle_node_gone(
+                why.unwrap_or("the weft node of this virtual machine's host is not running"),
+            );
+            self.flush();
         }
     }
 
     fn hear_node(&mut self) {
         let Some(node) = &self.node else { return };
-        let heard = peer::receive(node, HANDSHAKE_BYTES_MAX);
-        let Ok(Some(message)) = heard else {
-            if let Some(Some(request)) = self.waiting.take() {
-                self.refuse(request, "the weft node of this virtual machine's host has ended");
-            }
-            return self.lose_node();
-        };
-        // Who asked may be gone: then what came is closed, which ends the session.
-        let Some(Some(request)) = self.waiting.take() else { return };
-        let entered = match Answer::from_bytes(&message.bytes) {
-            Ok(Answer::Welcome(welcome)) => self.enter(&welcome, message.descriptors),
-            Ok(Answer::Refused { .. }) => Ok(()),
-            Err(error) => Err(error.into()),
-        };
-        match entered {
-            Ok(()) => {
-                let answer = &message.bytes;
-                self.say(&HostFrame::Answer(AnswerFrame { request, answer }));
-            }
-            Err(error) => {
+        if let Ok(Some(message)) = peer::receive(node, HANDSHAKE_BYTES_MAX) {
+            let region = &self.region;
+            let answered = self.state.handle_answer(&message.bytes, |place| {
+                Session::enter(region, place, message.descriptors)
+            });
+            if let Err(error) = answered {
                 tell(&format!("a session did not begin: {error:#}"));
-                self.refuse(request, "the host of this virtual machine could not begin a session");
             }
+        } else {
+            let why = "the weft node of this virtual machine's host has ended";
+            self.state.handle_node_gone(why);
+            self.lose_node();
         }
-    }
-
-    fn enter(&mut self, welcome: &Welcome, descriptors: Vec<OwnedFd>) -> Result<()> {
-        let place = welcome.placement.as_ref().context("the node named no place")?;
-        let Ok([lifeline, marks]) = <[OwnedFd; 2]>::try_from(descriptors) else {
-            bail!("the node sent other descriptors than a session's");
-        };
-        anyhow::ensure!(
-            place.mark < 64 && !self.sessions.contains_key(&place.mark),
-            "a program whose session is over has not let go of its place"
-        );
-        let memory = self.region.try_clone()?.part(place.segment_at, place.segment_bytes)?;
-        let segment = Segment::open(memory.map(Access::ReadWrite)?)?;
-        let doorbell = segment.doorbell()?;
-        self.counts.sessions += 1;
-        let session = Session { doorbell, lifeline: Some(lifeline), marks, is_mute: false };
-        self.sessions.insert(place.mark, session);
-        Ok(())
+        self.flush();
     }
 
     fn lose_node(&mut self) {
@@ -552,7 +460,8 @@ impl Server {
                 self.tell_processors();
             }
             Err(error) if error.is::<Refused>() => {
-                if matches!(self.opener, Opener::Lent(_)) && self.sessions.is_empty() {
+                if matches!(self.opener, Opener::Lent(_)) && self.state.sessions().next().is_none()
+                {
                     return Err(error);
                 }
                 tell(&format!("{error}"));

@@ -11,6 +11,7 @@ use thiserror::Error;
 
 use crate::cells::{Cell, Cells};
 use crate::lane::MAX_CALL;
+use crate::serial::Serial;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::wait::{Patience, Unready, WakeFlag};
 
@@ -127,12 +128,13 @@ impl CallSlot {
         call
     }
 
-    /// Waits for the answer to `call` and copies as much of it as fits into `target`.
+    /// Waits for the answer to `call` and copies as much of it as fits into `target`. What another
+    /// session answered, which has the memory by now and the same call, is none.
     pub(crate) fn wait(
         &self,
         call: u32,
         patience: &Patience<'_>,
-        lost: impl Fn() -> bool,
+        (lost, serial): (impl Fn() -> bool, &Serial),
         target: &mut [u8],
     ) -> Result<Answer, Unready> {
         // SYNC: acquires what `AnswerWords::complete` published.
@@ -141,6 +143,7 @@ impl CallSlot {
         if !self.words.flag.wait(patience, ready)? && !is_done() {
             return Err(Unready::PeerLost);
         }
-        Ok(self.words.read(target))
+        let answer = self.words.read(target);
+        if serial.is_over() { Err(Unready::PeerLost) } else { Ok(answer) }
     }
 }

@@ -16,6 +16,7 @@ use crate::map::MapError;
 use crate::pool::{LanePool, Leased};
 use crate::processors::Processors;
 use crate::segment::{LANES, Segment, SegmentError};
+use crate::serial::Serial;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::wait::{Patience, SPIN, Unready, WakeFlag, spin};
 
@@ -58,8 +59,7 @@ pub struct ClientSide {
     tickets: Cell<AtomicU64>,
     lanes_used: Cell<AtomicU32>,
     worker_lost: Cell<AtomicU32>,
-    /// Which session the segment is now, and which it was.
-    serial: (Cell<AtomicU32>, u32),
+    serial: Serial,
     doorbell: WakeFlag,
     lanes: Vec<ClientLane>,
     /// Held while a command enters the last, shared lane.
@@ -154,7 +154,7 @@ impl ClientSide {
             tickets: segment.tickets()?,
             lanes_used: segment.lanes_used()?,
             worker_lost: segment.worker_lost()?,
-            serial: (segment.serial()?, segment.serial()?.load(Ordering::Acquire)),
+            serial: Serial::open(segment.serial()?),
             doorbell: segment.doorbell()?,
             lanes: lanes.collect::<Result<_, _>>()?,
             shared: Mutex::new(()),
@@ -227,7 +227,7 @@ impl ClientSide {
         (patience.spin, patience.announced) = (spin, spin.max(ANNOUNCED));
         self.callers.begin(awaited, thread);
         let began = Instant::now();
-        let answer = owned.wait(call, &patience, || self.is_lost(), target);
+        let answer = owned.wait(call, &patience, (|| self.is_lost(), &self.serial), target);
         self.callers.end(awaited);
         self.pace.learn(began.elapsed());
         answer.map_err(|_| CallError::WorkerLost)
@@ -312,8 +312,7 @@ impl ClientSide {
     /// Whether the worker was declared lost, or another session has the segment by now.
     #[must_use]
     pub fn is_lost(&self) -> bool {
-        let (serial, own) = &self.serial;
-        self.worker_lost.load(Ordering::Acquire) != 0 || serial.load(Ordering::Relaxed) != *own
+        self.worker_lost.load(Ordering::Acquire) != 0 || self.serial.is_over()
     }
 
     /// Whether the worker may still answer. Makes a system call, through `peer_alive`.

@@ -90,6 +90,7 @@ mod ranges;
 pub mod relay;
 #[cfg(not(loom))]
 mod segment;
+mod serial;
 #[cfg(not(loom))]
 mod span;
 mod streaming;

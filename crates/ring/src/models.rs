@@ -11,9 +11,10 @@ use crate::cells::Cell;
 use crate::lane::{AnswerTo, Consumer, LaneWords, MAX_COMMAND, Producer};
 use crate::lanes::Lanes;
 use crate::lock::{Standing, Turnstile};
+use crate::serial::{self, Serial};
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::wait::model::Marks;
-use crate::wait::{Patience, WakeFlag};
+use crate::wait::{Patience, Unready, WakeFlag};
 use crate::wait_page::WaitPage;
 
 // Loom remembers only the last access of each word, so a thread that first loads a word and then
@@ -251,9 +252,68 @@ fn models_answer() {
         producer.try_push(0, Some(AnswerTo { slot: 0, call }), b"x").unwrap();
         doorbell.wake();
         let mut bytes = [0; 8];
-        let answer = slot.wait(call, &patience(), || false, &mut bytes).unwrap();
+        let serial = Serial::open(Cell::<AtomicU32>::zeroed());
+        let answer = slot.wait(call, &patience(), (|| false, &serial), &mut bytes).unwrap();
         assert_eq!((answer.status, &bytes[..answer.len]), (-7, &b"abc"[..]));
         worker.join().unwrap();
+    });
+}
+
+/// A program that outlived its session waits there for an answer while the place is zeroed and
+/// given again, and the next session has the same call. It gets its own session's answer, whole, or
+/// none, and never the other's; nor does it sleep through.
+#[test]
+fn models_reused_place() {
+    loom::model(|| {
+        let answer = AnswerWords::modelled(1);
+        let word = Cell::<AtomicU32>::zeroed();
+        word.store(1, Ordering::Relaxed);
+        let (serial, slot) = (Serial::open(word.clone()), CallSlot::new(answer.clone()));
+        let call = slot.begin();
+        let host = thread::spawn(move || {
+            answer.complete(call, 1, b"mine").unwrap();
+            serial::renew(&word, 2);
+            // The place is zeroed, in any order.
+            for zeroed in [&answer.result, &answer.bytes[0]] {
+                zeroed.store(0, Ordering::Relaxed);
+            }
+            answer.done.store(0, Ordering::Relaxed);
+            answer.complete(call, 2, b"other's").unwrap();
+        });
+        let mut bytes = [0; 8];
+        match slot.wait(call, &patience(), (|| serial.is_over(), &serial), &mut bytes) {
+            Ok(answer) => {
+                assert_eq!((answer.status, &bytes[..answer.len]), (1, &b"mine"[..]));
+            }
+            Err(unready) => assert_eq!(unready, Unready::PeerLost),
+        }
+        host.join().unwrap();
+    });
+}
+
+/// A program of a guest takes a sleeper's flag back and ends before it sends the mark; whoever
+/// serves its session sees the end, publishes it and wakes surely.
+#[test]
+fn models_wake_surely() {
+    loom::model(|| {
+        let flag = WakeFlag::modelled();
+        let ended = Cell::<AtomicU32>::zeroed();
+        let program = thread::spawn({
+            // Its marks are nobody's any more.
+            let flag = flag.across(&Arc::new(Marks::default()));
+            move || flag.wake()
+        });
+        let server = thread::spawn({
+            let (flag, ended) = (flag.clone(), ended.clone());
+            move || {
+                ended.store(1, Ordering::Release);
+                flag.wake_surely();
+            }
+        });
+        let ready = || (ended.load(Ordering::Acquire) == 1).then_some(());
+        flag.wait(&patience(), ready).unwrap();
+        program.join().unwrap();
+        server.join().unwrap();
     });
 }
 

@@ -11,6 +11,7 @@ use crate::answer::{ANSWER_SLOTS, AnswerWords, MAX_ANSWER};
 use crate::cells::{Cell, Cells};
 use crate::lane::{LANE_SLOTS, LaneWords, SLOT_WORDS};
 use crate::map::{Access, MapError, MemoryFile, PAGE, SharedMemory};
+use crate::serial;
 use crate::sync::{AtomicU32, AtomicU64, Ordering};
 use crate::wait::WakeFlag;
 
@@ -133,9 +134,19 @@ impl Segment {
     /// # Errors
     /// [`SegmentError`] when it is too small or read-only.
     pub fn create_in(memory: Arc<SharedMemory>, serial: u32) -> Result<Self, SegmentError> {
-        memory.cell::<AtomicU32>(SERIAL)?.store(serial, Ordering::Relaxed);
+        Self::renew(&memory, serial)?;
         Self::format(&memory)?;
         Self::open(memory)
+    }
+
+    /// Says, before memory is zeroed for another session, that it is no longer the earlier one's: a
+    /// client that was left over takes nothing that it finds there for its own.
+    ///
+    /// # Errors
+    /// [`MapError`] when it is too small or read-only.
+    pub fn renew(memory: &Arc<SharedMemory>, serial: u32) -> Result<(), MapError> {
+        serial::renew(&*memory.cell::<AtomicU32>(SERIAL)?, serial);
+        Ok(())
     }
 
     /// A segment in this process's anonymous memory: for tests and benchmarks.

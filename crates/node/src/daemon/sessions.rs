@@ -21,7 +21,7 @@ use weft_sched::{Cap, Class, DeviceKey, TenantKey, Weight};
 use weft_wire::handshake::RefusalCode;
 
 use self::memory::SessionMemory;
-pub(crate) use self::reservation::{Asked, Reservation, name_asked};
+pub(crate) use self::reservation::{Asked, Reservation, name_asked, refusal};
 use super::attach::no_hello;
 use super::attach::vm::{Held, RegionError};
 use super::attach::{Attachment, Client};

@@ -285,7 +285,8 @@ impl Daemon {
     }
 }
 
-fn refusal(error: &RegistryError) -> Refusal {
+/// How a tenant is told why it has no vGPU.
+pub(crate) fn refusal(error: &RegistryError) -> Refusal {
     let code = match error {
         RegistryError::Owner(_) | RegistryError::Token(_) | RegistryError::Reserved { .. } => {
             RefusalCode::Permission

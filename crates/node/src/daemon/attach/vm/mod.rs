@@ -31,7 +31,8 @@ use super::remote::{granted, on_vgpu};
 use super::{Attachment, Client, no_hello, proceed, refuse, understand};
 use crate::config::ByteSize;
 use crate::daemon::cosched::end_boosts;
-use crate::daemon::sessions::Refusal;
+use crate::daemon::registry::{RegistryError, name_of_user};
+use crate::daemon::sessions::{Refusal, refusal};
 use crate::daemon::{Daemon, STACK_BYTES};
 use crate::link::{RegionPart, Start};
 
@@ -174,6 +175,7 @@ impl Machine {
 /// anybody.
 pub(super) fn greet(daemon: &Arc<Daemon>, socket: OwnedFd, server: &Credentials, said: &[u8]) {
     let opened = Machine::understand(daemon, said, server).and_then(|machine| {
+        daemon.check_vgpu(&machine)?;
         let region = daemon.open_region(&machine.open, &machine.tenant)?;
         let served = Served::begin(region).ok_or_else(|| Refusal {
             code: RefusalCode::Exhausted,
@@ -334,6 +336,39 @@ impl Daemon {
         self.count_region(host, layout.bytes, server)
             .map_err(|message| Refusal { code: RefusalCode::Exhausted, message })?;
         Ok(region)
+    }
+
+    /// Refuses a machine whose vGPU is there and is another user's, or is not as it is asked for:
+    /// all of its programs would be refused, or find another weight than their user believes.
+    fn check_vgpu(&self, machine: &Machine) -> Result<(), Refusal> {
+        let Machine { open, tenant, grants } = machine;
+        if !grants.is_empty() {
+            return Ok(());
+        }
+        let name = match open.vgpu.as_str() {
+            "" => name_of_user(tenant.uid),
+            name => name.to_owned(),
+        };
+        let tables = self.tables();
+        let vgpu = match tables.registry.admit(&name, tenant.uid, &open.token) {
+            Ok(vgpu) => vgpu,
+            Err(RegistryError::Unknown(_)) => return Ok(()),
+            Err(error) => return Err(refusal(&error)),
+        };
+        let is_other = |asked: u64, has: u64| asked != 0 && asked != has;
+        let differs = is_other(open.weight.into(), vgpu.weight.into())
+            || is_other(open.memory_bytes, vgpu.memory_bytes);
+        // It may have been changed since its region was made.
+        if open.region != [0; 16] || !differs {
+            return Ok(());
+        }
+        let message = format!(
+            "vGPU `{name}` is there already, with weight {} and {} of memory, and stays as it is: \
+             leave --weight and --memory out, or change it with `weft set {name}`",
+            vgpu.weight,
+            ByteSize(vgpu.memory_bytes)
+        );
+        Err(Refusal { code: RefusalCode::Permission, message })
     }
 
     /// A guest touches its region whenever it likes, so all of it counts.

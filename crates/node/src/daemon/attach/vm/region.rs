@@ -154,11 +154,13 @@ impl Region {
         let place = self.find_place()?;
         let part = self.layout.part(self.id, place);
         let held = Held { region: Arc::clone(self), part, marks: Some(kept) };
-        let all = self.memory(part.segment_at, part.segment_bytes + part.pinned_bytes)?;
-        all.punch(0, all.len())?;
         // A program that outlived its agent may still map the place, and look there.
         let serial = u32::from_le_bytes(grants::random()?);
-        Segment::create_in(held.segment()?.map(Access::ReadWrite)?, serial)?;
+        let segment = held.segment()?.map(Access::ReadWrite)?;
+        Segment::renew(&segment, serial)?;
+        let all = self.memory(part.segment_at, part.segment_bytes + part.pinned_bytes)?;
+        all.punch(0, all.len())?;
+        Segment::create_in(segment, serial)?;
         Ok((held, Marks { reader, writer }))
     }
 
