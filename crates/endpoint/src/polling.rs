@@ -1,15 +1,15 @@
 //! Polling a socket before sleeping in it, while the next bytes are soon to come.
 //!
-//! To wake a thread on an idle processor takes longer than all else that a relay does for a call. So
-//! whoever has just passed on a call or its answer looks for a while whether the next one comes. It
-//! offers its processor to others each time: on a host with few, the threads that bring what it
+//! To wake a thread on an idle processor takes longer than all else that a relay does for a call.
+//! So whoever has just passed on a call or its answer looks for a while whether the next one comes.
+//! It offers its processor to others each time: on a host with few, the threads that bring what it
 //! waits for need it.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// How long somebody polls for what is soon to come: as long as a program does for an answer that it
-/// expects within that.
+/// How long somebody polls for what is soon to come: as long as a program does for an answer that
+/// it expects within that.
 const POLL: Duration = Duration::from_micros(250);
 
 /// Who got its processor back only after this time has somebody beside it that computes. To sleep
