@@ -337,13 +337,18 @@ impl Channel {
     /// # Errors
     /// The system's or TLS's; the connection is then of no more use.
     pub fn receive(&self, room: &mut Room, plain: &mut Vec<u8>) -> io::Result<Heard> {
-        let early = std::mem::take(&mut *lock(&self.early));
-        if !early.is_empty() {
-            plain.extend_from_slice(&early);
+        if self.take_early(plain) {
             return Ok(Heard::Some);
         }
         let read = (&self.socket).read(&mut room.0);
         self.decipher(read, room, plain)
+    }
+
+    /// Appends what was given back to `plain`; whether there was any.
+    pub(crate) fn take_early(&self, plain: &mut Vec<u8>) -> bool {
+        let early = std::mem::take(&mut *lock(&self.early));
+        plain.extend_from_slice(&early);
+        !early.is_empty()
     }
 
     /// What has come into `room`, if anything has; for [`Self::decipher`].

@@ -193,8 +193,10 @@ impl Reader for Receiver<'_> {
     }
 
     fn look_back(&mut self) -> Result<LookedBack, Over> {
-        let collector = self.collector.as_mut().and_then(Borrowed::work);
-        let Some(collector) = collector else { return Ok(LookedBack::Nothing) };
+        let (session, collecting) = (self.session, self.collecting);
+        let ring = || session.out.news().wake();
+        let collector = self.collector.get_or_insert_with(|| collecting.borrow(ring));
+        let Some(collector) = collector.work() else { return Ok(LookedBack::Nothing) };
         collector.collect_light().map_err(|closed| Over(closed.to_string()))
     }
 
@@ -233,8 +235,6 @@ impl<'a> Receiver<'a> {
         if !self.relay.has_room(bytes.len()) {
             // It may take long.
             self.leave();
-        } else if answer.is_some() && self.collector.is_none() {
-            self.collector = Some(self.collecting.borrow(|| session.out.news().wake()));
         }
         let cut = Instant::now();
         let alive = || session.is_awaited(cut);

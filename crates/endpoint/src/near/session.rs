@@ -145,6 +145,12 @@ impl Session {
         // It cannot fail for an opened segment.
         let _ = self.segment.declare_lost(why);
         self.link.close();
+        self.ring_taker();
+    }
+
+    /// Has the thread that takes commands look at everything.
+    fn ring_taker(&self) {
+        // It cannot fail for an opened segment.
         if let Ok(doorbell) = self.segment.doorbell() {
             doorbell.wake();
         }
@@ -269,17 +275,13 @@ struct RepliesIn<'a> {
 
 impl Reader for RepliesIn<'_> {
     fn handle(&mut self, frame: Frame<'_>) -> Result<(), Over> {
-        if frame.is_of_a_call() && self.taker.is_none() {
-            let doorbell = self.session.segment.doorbell();
-            let doorbell = doorbell.map_err(|error| Over(error.to_string()))?;
-            self.taker = Some(self.taking.borrow(|| doorbell.wake()));
-        }
         self.session.apply(frame)
     }
 
     fn look_back(&mut self) -> Result<LookedBack, Over> {
-        let taker = self.taker.as_mut().and_then(Borrowed::work);
-        let Some(taker) = taker else { return Ok(LookedBack::Nothing) };
+        let (session, taking) = (self.session, self.taking);
+        let taker = self.taker.get_or_insert_with(|| taking.borrow(|| session.ring_taker()));
+        let Some(taker) = taker.work() else { return Ok(LookedBack::Nothing) };
         taker.take_light().map_err(|_| Over("the program broke the rules".into()))
     }
 
