@@ -569,6 +569,31 @@ mod tests {
     }
 
     #[test]
+    fn who_takes_less_than_is_due_to_it_asks_for_less_on_a_narrow_screen_too() {
+        let look = |now_ns, parts: [u64; 2]| {
+            let mut look = look(now_ns, 2, 0);
+            for (vgpu, part) in look.vgpus.iter_mut().zip(parts) {
+                vgpu.used_ns = now_ns * part / 100;
+            }
+            look
+        };
+        let rows = |parts| -> Vec<String> {
+            let (before, after) = (look(0, parts), look(1_000_000, parts));
+            let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();
+            let mut screen = Screen::default();
+            terminal.draw(|frame| screen.draw(frame, &before, &after)).unwrap();
+            let cells = terminal.backend().buffer().content().chunks(80);
+            let rows = cells.map(|row| row.iter().map(|cell| cell.symbol()).collect::<String>());
+            rows.filter(|row| row.contains("z-busy-")).collect()
+        };
+        let [first, second] = <[String; 2]>::try_from(rows([70, 30])).unwrap();
+        assert!(first.contains("z-busy-00") && !first.contains("asks for less"), "{first}");
+        assert!(second.contains("asks for less") && second.contains("50.0%"), "{second}");
+        let even = rows([50, 50]);
+        assert!(!even.iter().any(|row| row.contains("asks for less")), "{even:?}");
+    }
+
+    #[test]
     fn many_accelerators_leave_the_vgpus_their_place() {
         let (before, after) = (tasks_look(0, 50), tasks_look(1_000_000_000, 50));
         let mut terminal = Terminal::new(TestBackend::new(80, 24)).unwrap();

@@ -32,6 +32,7 @@ mod runtime;
 mod service;
 mod sessions;
 mod spawn;
+mod starts;
 mod tasks;
 mod tenancy;
 mod trace;
@@ -76,6 +77,7 @@ use self::registry::{Holding, Home, Registry};
 use self::room::Room;
 use self::runtime::{Listeners, Runtime};
 use self::sessions::Entry;
+use self::starts::Starts;
 use self::tenancy::Tenancy;
 use crate::config::{DeviceConfig, NodeConfig};
 
@@ -112,6 +114,7 @@ pub(crate) struct Daemon {
     tenancy: Tenancy,
     attach_pace: Mutex<AttachPace>,
     loads: Loads,
+    starts: Starts,
     tables: Mutex<Tables>,
     /// Frames were cleared.
     cleared: Condvar,
@@ -332,6 +335,7 @@ impl Setup {
             tenancy,
             attach_pace: Mutex::default(),
             loads: Loads::default(),
+            starts: Starts::default(),
             tables: Mutex::new(tables),
             cleared: Condvar::new(),
             ended: Condvar::new(),

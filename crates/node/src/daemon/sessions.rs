@@ -4,6 +4,7 @@ mod caps;
 mod loads;
 mod memory;
 mod reservation;
+mod starts;
 
 use std::fs::File;
 use std::io::Read as _;
@@ -11,7 +12,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, bail};
+use anyhow::Context;
 use weft_device::Wanted;
 use weft_gate::{ControlPage, DaemonSide, GateDaemon};
 use weft_ring::peer::{self, Process};
@@ -258,6 +259,7 @@ impl Daemon {
         let (vgpu, device) = (&reservation.vgpu, self.devices.get(reservation.device));
         let Attachment { hello, tenant, client } = attachment;
         self.pace_attach(reservation.payer)?;
+        let _starting = self.begin_start(reservation);
         let limits = &self.config.limits;
         let managed_bytes = if device.info.capabilities.managed { vgpu.memory_bytes } else { 0 };
         let SessionMemory { segment: segment_file, pinned, managed_bytes, place, marks } =
@@ -726,27 +728,6 @@ impl Daemon {
         self.moving.notify_all();
         // What is left of it goes without the lock, too.
         drop(file);
-    }
-
-    /// Keeps a tenant from attaching more often than it may while others have sessions.
-    fn pace_attach(&self, payer: u32) -> anyhow::Result<()> {
-        if !self.tables().sessions.values().any(|entry| entry.payer != payer) {
-            return Ok(());
-        }
-        let limits = &self.config.limits;
-        let rate = limits.attaches_per_second;
-        let mut pace = self.attach_pace.lock().unwrap_or_else(PoisonError::into_inner);
-        let wait = Duration::from_nanos(pace.wait_ns(payer, super::now_ns(), rate));
-        if wait > limits.attach() {
-            pace.give_back(payer, rate);
-            bail!(
-                "user {payer} attaches more than {rate} times a second while others work \
-                 (limits.attaches_per_second); try again later"
-            );
-        }
-        drop(pace);
-        std::thread::sleep(wait);
-        Ok(())
     }
 
     /// Tells the driver where a vGPU stands whose tenant is settled.

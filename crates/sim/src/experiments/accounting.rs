@@ -42,8 +42,9 @@ pub(super) fn table2(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
         plot.bars(*name, bar);
     }
     outcome.note(
-        "Charges come from the device's own timestamps, so they have no error but the sampling's; \
-         FairGV times on the host around a synchronisation. Kernels vary by 5 %.",
+        "Charges come from the model's own timestamps of the device; error_* is what they differ \
+         from what was executed by. FairGV times on the host around a synchronisation. Kernels \
+         vary by 5 %.",
     );
     Ok(outcome)
 }

@@ -15,7 +15,8 @@ const LOCK_STEP: &str = "in the model nothing is queued ahead, so a request's co
     kernel's time; the paper's overlaps with kernels that are long enough";
 const SUBMITS: &str = "the model charges TCP's cost to the sender's processor only";
 const FILES: &str = "the paper names file access in the VM as the cause, which is not modelled";
-const SPEEDUP: &str = "the native baseline pays nothing for a scheduler, so nothing can beat it";
+const SPEEDUP: &str = "the model's native baseline has no scheduler, and what made the paper's \
+    program faster than that is not modelled";
 const STRICT: &str = "the paper's Strict-co is unpublished; in the model of Pegasus's Algorithms 1 \
     and 2 a vGPU that is preempted keeps the credit that it has not spent";
 const CREDIT: &str = "the paper's Credit is unpublished; a switch of vCPUs costs here what it was \

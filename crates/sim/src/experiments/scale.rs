@@ -31,7 +31,6 @@ pub(super) fn scale(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
     outcome.figure("spread_quanta", (most - least) as f64 / QUANTUM_NS as f64);
     outcome.figure("utilization", world.busy_ns() as f64 / duration_ns as f64);
     outcome.figure("closure", verdict.closure);
-    outcome
-        .note("The spread is the most served vGPU minus the least served, in quanta: at most 2.");
+    outcome.note("The spread is the most served vGPU minus the least served, in quanta.");
     Ok(outcome)
 }
