@@ -97,8 +97,13 @@ impl Gateway {
             error.context(why)
         })?;
         let bytes = opening.to_bytes()?;
-        channel.send(&u32::try_from(bytes.len())?.to_le_bytes())?;
-        channel.send(&bytes)?;
+        let length = u32::try_from(bytes.len())?.to_le_bytes();
+        let asked = channel.send(&length).and_then(|()| channel.send(&bytes));
+        asked.with_context(|| {
+            format!(
+                "the connection to the gateway at {remote} broke before it was asked: try again"
+            )
+        })?;
         channel.set_patience(limit)?;
         let reception =
             hear(&channel).with_context(|| format!("the gateway at {remote} gave no answer"))?;
