@@ -146,6 +146,8 @@ const ATTACKS: &[Attack] = &[
         1,
         &["copies", "--sessions", "1", "--rows", "250000", "--pitch", "4096"],
     ),
+    // Ordinary memory: staging is work of the worker's that wants a processor and no kernel.
+    Attack::real("pageable", 1, &["pageable", "--sessions", "8", "--rows", "16777216"]),
     Attack::real("grow", 50_000, &["grow", "--sessions", "1", "--ahead", "1000"]).uncut(100),
     Attack {
         sync_victim: true,
