@@ -16,6 +16,8 @@
 //              launch instead of the byte, and the module has --kernels
 //   fills      fills of --rows rows of one byte; with a --pitch above 1 of memory that is new each time
 //   copies     the same with copies of rows of one byte, --pitch apart, to the next byte of each
+//   pageable   --sessions processes that copy --rows bytes of ordinary memory to the device and back, and
+//              do nothing else
 //   grow       launches by the thousand that turn long after they were queued
 //   tiny       --sessions processes with one short kernel between pauses of 1 to 3 ms
 //   graph      graphs of --kernels empty kernels, one after the other
@@ -414,6 +416,22 @@ static void copies_round(const struct options *options, struct work *work, unsig
     memory = 0;
 }
 
+// Staging is the worker's processor time and the device's or nobody's.
+static void pageable_round(const struct options *options, struct work *work, unsigned *seed) {
+    (void)work, (void)seed;
+    static unsigned char *host;
+    static CUdeviceptr memory;
+    if (host == NULL) {
+        host = malloc(options->rows);
+        if (host == NULL)
+            exit(2);
+        memset(host, 1, options->rows);
+        CHECK(cuMemAlloc(&memory, options->rows));
+    }
+    CHECK(cuMemcpyHtoD(memory, host, options->rows));
+    CHECK(cuMemcpyDtoH(host, memory, options->rows));
+}
+
 // Short kernels teach what they take; then a queue of them turns long all at once.
 static void grow_round(const struct options *options, struct work *work, unsigned *seed) {
     (void)seed;
@@ -512,7 +530,8 @@ int main(int argc, char **argv) {
         round_of *round;
     } rounds[] = {{"storm", storm_round},     {"tiny", tiny_round}, {"fills", fills_round},
                   {"modules", modules_round}, {"grow", grow_round},
-                  {"graph", graph_round},     {"copies", copies_round}};
+                  {"graph", graph_round},     {"copies", copies_round},
+                  {"pageable", pageable_round}};
     for (size_t i = 0; i < sizeof rounds / sizeof *rounds; ++i)
         if (strcmp(options.what, rounds[i].what) == 0)
             return sessions(&options, rounds[i].round);

@@ -148,6 +148,7 @@ impl<'a> Timeline<'a> {
             | Event::SetCap { .. }
             | Event::SetTenantCap { .. }
             | Event::SetClass { .. }
+            | Event::SetOwner { .. }
             | Event::ReweightSession { .. }
             | Event::SyncCalls { .. }
             | Event::Switched { .. }

@@ -3,6 +3,7 @@
 mod anticipation;
 mod caps;
 mod classes;
+pub(crate) mod debts;
 mod early;
 mod moves;
 mod shared;
@@ -24,6 +25,7 @@ use crate::tag::Tag;
 use crate::turn::Turn;
 
 use self::anticipation::Anticipation;
+use self::debts::Debts;
 
 /// What a device core needs of its node for one event.
 pub(crate) struct Context<'a> {
@@ -57,6 +59,8 @@ pub(crate) struct Core {
     tenant_caps: Slots<TenantCap>,
     /// When each tenant may run again that its cap holds back.
     tenant_refills: Heap<u64>,
+    /// What removed vGPUs left their owners.
+    pub(crate) debts: Debts,
     pub(crate) next_epoch: u64,
     /// When the work of past turns leaves the device, as far as is known.
     drain_ns: u64,
@@ -93,6 +97,7 @@ impl Core {
             refills: Heap::default(),
             tenant_caps: Slots::default(),
             tenant_refills: Heap::default(),
+            debts: Debts::default(),
             next_epoch,
             drain_ns: 0,
             draining: None,
@@ -186,6 +191,8 @@ impl Core {
                 vgpu.in_turn = false;
             }
         }
+        let old = &self.policy;
+        self.debts.rebase(|tenant| old.time_of(tenant).zip(policy.time_of(tenant)));
         self.policy = policy;
         self.policy_id = policy_id;
         self.check_tenants_of_holders(cx);
@@ -711,6 +718,7 @@ impl Codec for Core {
             refills,
             tenant_caps,
             tenant_refills,
+            debts,
             next_epoch,
             drain_ns,
             draining,
@@ -723,6 +731,7 @@ impl Codec for Core {
         refills.put(out);
         tenant_caps.put(out);
         tenant_refills.put(out);
+        debts.put(out);
         (*next_epoch, *drain_ns).put(out);
         (*draining, *prepared).put(out);
         anticipation.put(out);
@@ -740,6 +749,7 @@ impl Codec for Core {
         let refills = Codec::take(input)?;
         let tenant_caps = Codec::take(input)?;
         let tenant_refills = Codec::take(input)?;
+        let debts = Codec::take(input)?;
         let (next_epoch, drain_ns) = Codec::take(input)?;
         let (draining, prepared) = Codec::take(input)?;
         let anticipation = Codec::take(input)?;
@@ -758,6 +768,7 @@ impl Codec for Core {
             refills,
             tenant_caps,
             tenant_refills,
+            debts,
             next_epoch,
             drain_ns,
             draining,

@@ -123,6 +123,16 @@ pub enum Event {
         /// What its work is owed.
         class: Class,
     },
+    /// Who answers for a vGPU's debts, where vGPUs of several users share a tenant; said before it
+    /// has sessions. It begins as far ahead of the others as the owner's other vGPUs of the tenant
+    /// on the device are that have no work, or as its removed ones were until the others have had
+    /// as much: another name, or the same one made anew, forgives nothing.
+    SetOwner {
+        /// The vGPU.
+        vgpu: VgpuKey,
+        /// Any number that is the owner's alone.
+        owner: u32,
+    },
     /// A process attached to a vGPU. It starts idle, its counters at zero, with weight 1.
     AddSession {
         /// Its key, unused so far.

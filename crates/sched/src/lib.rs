@@ -61,6 +61,7 @@ pub use key::{DeviceKey, KEY_LIMIT, SessionKey, TaskKey, TenantKey, VgpuKey, Wei
 pub use node::{Node, VgpuView};
 pub use policy::{PolicyId, UnknownPolicy};
 pub use snapshot::{
-    DeviceState, RestoreError, SessionState, Snapshot, TenantDebt, TenantState, VgpuState,
+    DeviceState, OwnerDebt, RestoreError, SessionState, Snapshot, TenantDebt, TenantState,
+    VgpuState,
 };
 pub use tag::Tag;

@@ -265,6 +265,9 @@ impl Node {
             Event::SetClass { vgpu, class } => {
                 self.with_vgpu(vgpu, out, |core, cx| core.set_class(cx, vgpu, class))
             }
+            Event::SetOwner { vgpu, owner } => {
+                self.with_vgpu(vgpu, out, |core, cx| core.set_owner(cx, vgpu, owner))
+            }
             Event::OnCpu { vgpu, on } => {
                 self.with_vgpu(vgpu, out, |core, _| core.policy.on_cpu(vgpu, on))
             }
@@ -400,8 +403,12 @@ impl Node {
         for session in sessions {
             self.remove_session(session, out)?;
         }
+        self.with_core(device, out, |core, cx| {
+            core.leave_debt(cx, key);
+            core.policy.remove(key);
+        })?;
         self.tables.remove_vgpu(key);
-        self.with_core(device, out, |core, _| core.policy.remove(key))
+        Ok(device)
     }
 
     /// Both devices have something to decide then.

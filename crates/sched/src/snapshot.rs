@@ -11,6 +11,7 @@ use crate::cap::{Cap, CapError, CapMeter};
 use crate::class::Class;
 use crate::config::Config;
 use crate::core::Core;
+use crate::core::debts::LeftDebt;
 use crate::key::{DeviceKey, KEY_LIMIT, SessionKey, TenantKey, VgpuKey, Weight};
 use crate::node::{Device, Node};
 use crate::policy::{PolicyId, Setup};
@@ -29,6 +30,9 @@ pub struct Snapshot {
     /// Tenants that are ahead of a device's virtual time, by device and tenant.
     #[cfg_attr(feature = "serde", serde(default))]
     pub debts: Vec<TenantDebt>,
+    /// What removed vGPUs left their owners, by device.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub left: Vec<OwnerDebt>,
     /// vGPUs in the order of their keys.
     pub vgpus: Vec<VgpuState>,
     /// Sessions in the order of their keys.
@@ -77,6 +81,22 @@ pub struct TenantDebt {
     pub ahead: Tag,
 }
 
+/// What an owner's removed vGPUs overdrew of a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+pub struct OwnerDebt {
+    /// The device.
+    pub device: DeviceKey,
+    /// The tenant whose part they shared.
+    pub tenant: TenantKey,
+    /// The owner.
+    pub owner: u32,
+    /// How far the start tag that it left is ahead of the virtual time of the tenant's part.
+    pub ahead: Tag,
+    /// The weight of the vGPU that it was.
+    pub weight: Weight,
+}
+
 /// A vGPU's lasting state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -88,6 +108,9 @@ pub struct VgpuState {
     pub tenant: TenantKey,
     /// Where it lives.
     pub device: DeviceKey,
+    /// Who answers for its debts.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub owner: Option<u32>,
     /// Its share of the tenant's part.
     pub weight: Weight,
     /// Its cap; a new period begins at the restart.
@@ -165,6 +188,7 @@ impl Node {
                 vgpu: key,
                 tenant: vgpu.tenant,
                 device: vgpu.device,
+                owner: vgpu.owner,
                 weight: vgpu.weight,
                 cap: vgpu.meter.map(|meter| meter.cap),
                 class: vgpu.class,
@@ -195,6 +219,7 @@ impl Node {
                 })
                 .collect(),
             debts: self.debts(),
+            left: self.left(),
             vgpus: vgpus.collect(),
             sessions: sessions.collect(),
         }
@@ -212,6 +237,20 @@ impl Node {
             }
         }
         debts
+    }
+
+    fn left(&self) -> Vec<OwnerDebt> {
+        let mut all = Vec::new();
+        for (_, Device { core, .. }) in self.devices.iter() {
+            for &LeftDebt { owner, tenant, until, weight } in core.debts.iter() {
+                let time = core.policy.time_of(tenant).unwrap_or_default();
+                let (device, ahead) = (core.device, until.minus(time));
+                if ahead > Tag::ZERO {
+                    all.push(OwnerDebt { device, tenant, owner, ahead, weight });
+                }
+            }
+        }
+        all
     }
 
     /// A node with the state of `snapshot`: devices are down, sessions idle and without a grant.
@@ -237,6 +276,13 @@ impl Node {
                 core.policy.add_tenant(key, tenant.weight, ahead);
                 core.begin_tenant_cap(key, tenant.cap, 0);
             }
+            for left in snapshot.left.iter().filter(|left| left.device == device) {
+                let &OwnerDebt { tenant, owner, ahead, weight, .. } = left;
+                if let Some(time) = core.policy.time_of(tenant) {
+                    let until = time.plus(ahead);
+                    core.debts.restore(LeftDebt { owner, tenant, until, weight });
+                }
+            }
             node.devices.insert(device.index(), Device { config, core });
         }
         for state in &snapshot.vgpus {
@@ -249,7 +295,7 @@ impl Node {
             core.policy.add(state.vgpu, state.tenant, state.weight, state.ahead);
             core.policy.set_class(state.vgpu, state.class);
             let mut vgpu = Vgpu::new(state.tenant, state.device, state.weight);
-            vgpu.class = state.class;
+            (vgpu.class, vgpu.owner) = (state.class, state.owner);
             if let Some(cap) = state.cap {
                 cap.validate()?;
                 core.reserve_cap(state.vgpu);

@@ -135,6 +135,8 @@ impl Tenant {
 pub(crate) struct Vgpu {
     pub(crate) tenant: TenantKey,
     pub(crate) device: DeviceKey,
+    /// Who answers for its debts, if that was said.
+    pub(crate) owner: Option<u32>,
     pub(crate) weight: Weight,
     pub(crate) class: Class,
     /// Sessions with work.
@@ -168,6 +170,7 @@ impl Vgpu {
         Self {
             tenant,
             device,
+            owner: None,
             weight,
             class: Class::Batch,
             runnable: 0,
@@ -263,8 +266,8 @@ impl SessionEntry {
 codec!(struct Tables { tenants, vgpus, sessions });
 codec!(struct Tenant { weight, cap, waste, vgpus });
 codec!(struct Vgpu {
-    tenant, device, weight, class, runnable, members, sessions, in_turn, meter, throttled, sync,
-    waste, holders, used_ns, held_ns, turns, last_epoch,
+    tenant, device, owner, weight, class, runnable, members, sessions, in_turn, meter, throttled,
+    sync, waste, holders, used_ns, held_ns, turns, last_epoch,
 });
 codec!(struct SessionEntry {
     vgpu, local, weight, runnable, estimate_ns, used_ns, idle_ns, predicted_ns, turn, served,

@@ -102,6 +102,7 @@ fn example_from(begin: u64) -> Vec<u8> {
         Event::DeviceUp { device, config: Config::default() },
         Event::AddTenant { tenant, weight },
         Event::AddVgpu { vgpu, tenant, device, weight },
+        Event::SetOwner { vgpu, owner: 1000 },
         Event::AddSession { session, vgpu },
         Event::Runnable { session, estimate_ns: 300 },
         Event::SyncCalls { session, calls: 40 },
@@ -167,17 +168,17 @@ fn is_golden(name: &str, journal: &[u8]) {
 fn golden_bytes() {
     is_golden("journal.hex", &example());
     // With a tenant, a cap and a turn in the state that it begins with.
-    is_golden("journal_midway.hex", &example_from(9));
-    Replay::new(&example_from(9)).unwrap().run().unwrap();
+    is_golden("journal_midway.hex", &example_from(10));
+    Replay::new(&example_from(10)).unwrap().run().unwrap();
     let summary = Replay::new(&example()).unwrap().run().unwrap();
-    assert_eq!((summary.records, summary.grants), (27, 3));
+    assert_eq!((summary.records, summary.grants), (28, 3));
 }
 
 #[test]
 fn a_cut_file_is_read_up_to_the_cut() {
     let file = example();
     let summary = Replay::new(&file[..file.len() - 1]).unwrap().run().unwrap();
-    assert_eq!((summary.records, summary.cut), (26, true));
+    assert_eq!((summary.records, summary.cut), (27, true));
 }
 
 #[test]

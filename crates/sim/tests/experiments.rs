@@ -107,16 +107,20 @@ fn victims_keep_their_share_and_would_lose_it_without_the_defence() {
     let (figures, controls) = (&outcome.figures, &outcome.controls);
     let attacks =
         ["kill", "rename", "leave", "storm", "pauses", "users", "grow", "uncut_one", "uncut_eight"];
+    // Who has next to nothing of the device owes the victim all the rest of it, and each of its
+    // turns costs two switches and the wait for it (ADR 18 says why that is not less).
+    let gives_up = |attack| ["storm", "pauses"].contains(&attack);
     for attack in attacks {
         let unpaid = figures[&format!("loss_unpaid_{attack}")];
-        assert!(unpaid < 0.01, "{attack}: {figures:?}");
+        let most = if gives_up(attack) { 0.045 } else { 0.01 };
+        assert!(unpaid < most, "{attack}: {figures:?}");
     }
     for attack in attacks {
         // A quantum and the victim's own kernel beyond the longest that cannot be cut.
         let stall_ms = figures[&format!("stall_beyond_kernel_ms_{attack}")];
         assert!(stall_ms < 6.5, "{attack}: {figures:?}");
         // Switches cost what they do on the real clock.
-        let least = if ["storm", "pauses"].contains(&attack) { 0.95 } else { 0.965 };
+        let least = if gives_up(attack) { 0.95 } else { 0.965 };
         assert!(figures[&format!("utilization_{attack}")] > least, "{attack}: {figures:?}");
     }
     for (control, least) in [

@@ -1,7 +1,8 @@
 //! `bench adversary`: what a victim loses to tenants that compete by foul means.
 //!
 //! A victim and an attacker of equal weight share a device. What the victim should get is what it
-//! got beside an honest competitor in the same bench; it counts and verifies its own work. Attacks
+//! got beside an honest competitor in the same bench, who takes all that it can have; of an
+//! attacker that asks for less, what that one leaves. It counts and verifies its own work. Attacks
 //! on the device's time run on the paced device, those on processors and predictions on the real
 //! clock. There a virtual machine's processors are a tenth slower for seconds on end, so honest
 //! competitor and attacker follow each other in short rounds, and figures are the rounds' medians;
@@ -145,6 +146,8 @@ const ATTACKS: &[Attack] = &[
         1,
         &["copies", "--sessions", "1", "--rows", "250000", "--pitch", "4096"],
     ),
+    // Ordinary memory: staging is work of the worker's that wants a processor and no kernel.
+    Attack::real("pageable", 1, &["pageable", "--sessions", "8", "--rows", "16777216"]),
     Attack::real("grow", 50_000, &["grow", "--sessions", "1", "--ahead", "1000"]).uncut(100),
     Attack {
         sync_victim: true,
@@ -308,15 +311,25 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// What it lost of the work of its fair share; below 0 if it did more.
+    /// What is the victim's, max-min, in parts of what it had beside an honest competitor
+    /// (`fair`): at least that, and of an attacker that has less than its half what is left of the
+    /// time that the device was busy then.
+    fn due(&self, fair: &Self) -> f64 {
+        let attacker = (self.utilization - self.charged).max(0.0);
+        let left = (fair.utilization - attacker) / fair.charged;
+        // Nothing was charged in a window in which nothing ran: no attack tells anything then.
+        if left.is_finite() { left.max(1.0) } else { 1.0 }
+    }
+
+    /// What it lost of the work of its share; below 0 if it did more.
     fn loss(&self, fair: &Self) -> f64 {
-        1.0 - self.rate / fair.rate
+        1.0 - self.rate / (fair.rate * self.due(fair))
     }
 
     /// What it lost of the device's time. What it lost beyond that is no turn that somebody else
     /// had, but a slower processor.
     fn time_loss(&self, fair: &Self) -> f64 {
-        1.0 - self.on_device / fair.on_device
+        1.0 - self.on_device / (fair.on_device * self.due(fair))
     }
 }
 
@@ -520,5 +533,31 @@ fn outcome(victim: &Victim, window: Duration, before: &Stats, after: &Stats) -> 
         unpaid: 1.0 - charged_ns / wall_ns,
         charged: of_victim_ns / wall_ns,
         switch_us: (wall_ns - charged_ns) / turns / 1e3,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A victim that has this part of the device, and does as much of its work.
+    fn seen(victim: f64, utilization: f64) -> Outcome {
+        let (stall_ms, unpaid, switch_us) = (6.0, 0.0, 30.0);
+        let (rate, on_device, charged) = (500.0 * victim, victim, victim);
+        Outcome { rate, on_device, stall_ms, utilization, unpaid, charged, switch_us }
+    }
+
+    /// Short kernels between pauses idle a third of the device: more than half is left, and less
+    /// than is due.
+    #[test]
+    fn who_idles_the_device_robs_the_victim_though_it_has_more_than_half() {
+        let fair = seen(0.495, 0.99);
+        let (idled, modest) = (seen(0.645, 0.65), seen(0.89, 0.99));
+        for loss in [idled.loss(&fair), idled.time_loss(&fair)] {
+            assert!(loss > 0.3, "{loss}");
+        }
+        // The control: it has what it asks for and idles nothing.
+        assert!(modest.loss(&fair).abs() < 0.01, "{}", modest.loss(&fair));
+        assert!(seen(0.3, 0.99).loss(&fair) > 0.39, "an attacker that has more than half");
     }
 }

@@ -10,6 +10,10 @@ use super::{
     ByteSize, CapSetting, ConfigError, NodeConfig, PPM, ShareConfig, WEIGHTS, check, invalid,
 };
 
+/// With `share = "vgpu"`: the sum of a user's weights is by default at most so many vGPUs of
+/// `defaults.weight` for each device. Without a bound, a share would be as many as one has names.
+const SHARES_PER_DEVICE: u64 = 4;
+
 /// The key of `[limits.users]` that is about everybody.
 const EVERYBODY: &str = "default";
 
@@ -157,8 +161,8 @@ impl NodeConfig {
     /// configured for them by their number alone.
     ///
     /// Defaults: weights up to 10,000 where they only divide the user's own part, else
-    /// `defaults.weight`; quotas up to that of a vGPU that asks for none; memory of all vGPUs
-    /// together up to the device's.
+    /// `defaults.weight` and together four times that for each device; quotas up to that of a vGPU
+    /// that asks for none; memory of all vGPUs together up to the device's.
     #[must_use]
     pub fn limits_of(&self, uid: u32, is_administrator: bool) -> UserLimits {
         let users = &self.limits.users;
@@ -169,6 +173,13 @@ impl NodeConfig {
         let weight = match self.scheduling.share {
             ShareConfig::Vgpu if !is_administrator => self.defaults.weight,
             ShareConfig::User | ShareConfig::Vgpu => highest,
+        };
+        let weight_total = match self.scheduling.share {
+            ShareConfig::Vgpu if !is_administrator => {
+                let shares = SHARES_PER_DEVICE.saturating_mul(self.devices.len() as u64);
+                shares.saturating_mul(self.defaults.weight.into())
+            }
+            ShareConfig::User | ShareConfig::Vgpu => u64::MAX,
         };
         let memory_bytes = match is_administrator {
             true => self.largest_memory_bytes(),
@@ -187,7 +198,7 @@ impl NodeConfig {
             vgpus: sources().find_map(|of| of.vgpus).unwrap_or(self.limits.vgpus_per_user),
             sessions: sources().find_map(|of| of.sessions).unwrap_or(self.limits.sessions_per_user),
             weight: sources().find_map(|of| of.weight).unwrap_or(weight),
-            weight_total: sources().find_map(|of| of.weight_total).unwrap_or(u64::MAX),
+            weight_total: sources().find_map(|of| of.weight_total).unwrap_or(weight_total),
             memory_bytes: bytes(|of| of.memory, memory_bytes),
             memory_total_bytes: bytes(|of| of.memory_total, self.largest_memory_bytes()),
             host_memory_bytes: bytes(|of| of.host_memory, host_memory_bytes),
@@ -277,6 +288,24 @@ mod tests {
         let choice = |others_weight| Choice { weight: Some(2), others_weight, memory_bytes: None };
         assert_eq!(limits.check(&choice(3)), Ok(()));
         assert!(matches!(limits.check(&choice(4)), Err(LimitError::WeightTotal { sum: 6, .. })));
+    }
+
+    #[test]
+    fn where_every_vgpu_is_a_share_a_user_has_four_of_each_device_unless_told() {
+        let share = ("scheduling.share", "vgpu");
+        let total = |settings: &[(&str, &str)], administrates| {
+            config(settings).limits_of(1000, administrates).weight_total
+        };
+        assert_eq!(total(&[share, ("defaults.weight", "3")], false), 12);
+        assert_eq!(total(&[share, ("limits.users.default.weight_total", "99")], false), 99);
+        assert_eq!(total(&[share], true), u64::MAX);
+        assert_eq!(total(&[], false), u64::MAX, "there they only divide the user's own part");
+        let limits = config(&[share]).limits_of(1000, false);
+        let one_more =
+            |others_weight| Choice { weight: Some(1), others_weight, memory_bytes: None };
+        assert_eq!(limits.check(&one_more(3)), Ok(()));
+        let refused = limits.check(&one_more(4)).unwrap_err().to_string();
+        assert!(refused.contains("limits.users.*.weight_total"), "{refused}");
     }
 
     #[test]

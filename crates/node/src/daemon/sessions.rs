@@ -737,13 +737,13 @@ impl Daemon {
         let period_ns = scheduling.cap_period_ms * 1_000_000;
         let cap = |share_ppm: u32| Cap { share_ppm, period_ns };
         // Without users' parts every vGPU belongs to the tenant that is always there.
-        let (tenant, tenant_weight, tenant_cap) = match scheduling.share {
-            ShareConfig::Vgpu => (TenantKey::DEFAULT.0, Weight::ONE, None),
+        let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
+        let (tenant, owner, tenant_weight, tenant_cap) = match scheduling.share {
+            ShareConfig::Vgpu => (TenantKey::DEFAULT.0, Some(payer), Weight::ONE, None),
             ShareConfig::User => {
-                let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
                 let user = tables.registry.user(payer);
                 let set = user.weight.unwrap_or_else(|| scheduling.user_weight(payer));
-                (user.key, weight(set), self.user_cap(payer).map(cap))
+                (user.key, None, weight(set), self.user_cap(payer).map(cap))
             }
         };
         // One whose device is gone has no sessions to place.
@@ -756,7 +756,8 @@ impl Daemon {
             sla_ns => Class::UserFacing { sla_ns },
         };
         let (vgpu, weight) = (vgpu.key, weight(vgpu.weight));
-        let place = Place { vgpu, device, tenant, tenant_weight, tenant_cap, weight, cap, class };
+        let place =
+            Place { vgpu, device, tenant, owner, tenant_weight, tenant_cap, weight, cap, class };
         self.driver.send(Order::Place(place));
     }
 }

@@ -62,6 +62,7 @@ impl Core {
     /// A tenant leaves that has no vGPU any more.
     pub(crate) fn remove_tenant(&mut self, key: TenantKey) {
         self.tenant_caps.take(key.index());
+        self.forget_debts_of(key);
         self.policy.remove_tenant(key);
     }
 

@@ -204,6 +204,15 @@ impl LagTree {
         }
     }
 
+    /// A vGPU begins so much service ahead of the others, which its owner's other vGPUs had.
+    pub fn begins_ahead(&mut self, key: VgpuKey, ns: u64) {
+        let Some(vgpu) = self.vgpus.find(key.index()) else { return };
+        let Some(tenant) = self.tenants.find_mut(vgpu.tenant.index()) else { return };
+        if let Some(number) = vgpu.group.number {
+            tenant.members.may_borrow(number, ns);
+        }
+    }
+
     /// A vGPU is user-facing, so that it and its tenant may go before others for this much service.
     pub fn may_borrow(&mut self, key: VgpuKey, ns: u64) {
         let Some(vgpu) = self.vgpus.find(key.index()) else { return };

@@ -10,6 +10,7 @@ use crate::event::Event;
 use crate::key::{DeviceKey, SessionKey, TenantKey, VgpuKey};
 use crate::node::Node;
 use crate::tables::{SessionEntry, Vgpu};
+use crate::tag::Tag;
 
 /// Holds a journal's reports of service against the bound of the design,
 /// `(q + lᵢ)/wᵢ + (q + lⱼ)/wⱼ`, and σ and the sleeper credit where they are set. `l` is not in a
@@ -123,6 +124,7 @@ impl TraceLag {
             | Event::DeviceDown { .. }
             | Event::AddTenant { .. }
             | Event::AddVgpu { .. }
+            | Event::SetOwner { .. }
             | Event::SyncCalls { .. }
             | Event::Pieces { .. }
             | Event::Switched { .. }
@@ -195,6 +197,11 @@ impl TraceLag {
         if traced.vgpus.insert(session.vgpu) {
             traced.tree.add_vgpu(session.vgpu, vgpu.tenant, vgpu.weight);
             traced.tree.set_throttled(session.vgpu, is_capped(node, vgpu));
+            // It may begin with what its owner's other vGPUs owe.
+            if vgpu.owner.is_some() && vgpu.turns == 0 {
+                let ahead = node.vgpu(session.vgpu).map_or(Tag::ZERO, |view| view.ahead);
+                traced.tree.begins_ahead(session.vgpu, ahead.to_service_ns(vgpu.weight));
+            }
         }
         traced.tree.add_session(key, session.vgpu, session.weight);
         traced.tree.submitted(key, self.longest_ns);

@@ -35,7 +35,7 @@ use crate::node::Node;
 const MAGIC: &[u8; 8] = b"WEFTJRNL";
 
 /// The version of the format. It changes with the fields of events, actions and state.
-pub const VERSION: u16 = 10;
+pub const VERSION: u16 = 11;
 
 /// Writes a journal. It only appends to the buffer that it is given: the caller writes that out.
 ///
@@ -109,6 +109,7 @@ codec!(enum Event {
     23 MoveVgpu { vgpu, device },
     24 Switched { session, switch_ns },
     25 SetTenantCap { tenant, cap },
+    26 SetOwner { vgpu, owner },
 });
 codec!(enum TimerReason {
     0 Handover {},

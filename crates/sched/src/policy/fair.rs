@@ -108,6 +108,15 @@ impl Policy for Fair {
         self.tenants.delay(tenant.0, ahead);
     }
 
+    fn time_of(&self, tenant: TenantKey) -> Option<Tag> {
+        self.groups.get(tenant.index()).map(|group| group.queue.virtual_time())
+    }
+
+    fn delay(&mut self, vgpu: VgpuKey, ahead: Tag) {
+        let (member, group) = self.member_mut(vgpu);
+        group.queue.delay(member.place, ahead);
+    }
+
     fn add(&mut self, vgpu: VgpuKey, tenant: TenantKey, weight: Weight, ahead: Tag) {
         if self.members.len() <= vgpu.index() {
             self.members.resize(vgpu.index() + 1, Member::default());

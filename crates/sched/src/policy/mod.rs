@@ -296,6 +296,15 @@ pub trait Policy: State + fmt::Debug + Send {
     /// another policy, on another device or before a restart).
     fn add(&mut self, vgpu: VgpuKey, tenant: TenantKey, weight: Weight, ahead: Tag);
 
+    /// The virtual time of a tenant's part, which [`Self::ahead`] counts from. Nothing where the
+    /// policy has none.
+    fn time_of(&self, _tenant: TenantKey) -> Option<Tag> {
+        None
+    }
+
+    /// A vGPU that sleeps is no less ahead than this.
+    fn delay(&mut self, _vgpu: VgpuKey, _ahead: Tag) {}
+
     /// A vGPU leaves, whatever it was doing.
     fn remove(&mut self, vgpu: VgpuKey);
 

@@ -75,7 +75,7 @@ fn any_config(source: &mut Bytes<'_>) -> Config {
 }
 
 fn any_event(source: &mut Bytes<'_>) -> Event {
-    let kind = source.below(27);
+    let kind = source.below(28);
     let mut key = |limit| u32::try_from(source.below(limit)).unwrap_or(0);
     let (device, tenant) = (DeviceKey(key(2)), TenantKey(key(4)));
     let (vgpu, session) = (VgpuKey(key(5)), SessionKey(key(7)));
@@ -106,6 +106,7 @@ fn any_event(source: &mut Bytes<'_>) -> Event {
         24 => Event::MoveVgpu { vgpu, device },
         23 => Event::SetClass { vgpu, class: any_class(source) },
         26 => Event::SetTenantCap { tenant, cap: any_cap(source) },
+        27 => Event::SetOwner { vgpu, owner: u32::try_from(source.below(3)).unwrap_or(0) },
         _ if source.below(2) == 0 => Event::SetPolicy { device, policy: any_policy(source) },
         _ => Event::Timer,
     }

@@ -121,7 +121,10 @@ fn step(source: &mut impl Source) -> Step {
         0 => Step::AddGroup { weight: weight(source) },
         1 => Step::RemoveGroup { group: any },
         2 => Step::ReweightGroup { group: any, weight: weight(source) },
-        3 | 4 => Step::AddVgpu { group: any, weight: weight(source) },
+        3 | 4 => {
+            let owner = u32::try_from(source.below(8)).ok().filter(|owner| *owner < 3);
+            Step::AddVgpu { group: any, weight: weight(source), owner }
+        }
         5 => Step::SetCap { vgpu: any, cap: cap(source) },
         6 => Step::ReweightSession { session: any, weight: weight(source) },
         7..=9 => Step::AddSession { vgpu: any, load: load(source) },

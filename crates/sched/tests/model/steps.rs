@@ -1,15 +1,15 @@
 //! What histories of the model are made of.
 
-use weft_sched::{Cap, Class};
+use weft_sched::{Cap, Class, Event};
 
-use super::{Load, Model};
+use super::{Load, Model, vgpu_key};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
     AddGroup { weight: u32 },
     RemoveGroup { group: usize },
     ReweightGroup { group: usize, weight: u32 },
-    AddVgpu { group: usize, weight: u32 },
+    AddVgpu { group: usize, weight: u32, owner: Option<u32> },
     SetCap { vgpu: usize, cap: Option<Cap> },
     SetGroupCap { group: usize, cap: Option<Cap> },
     SetClass { vgpu: usize, class: Class },
@@ -21,6 +21,18 @@ pub(crate) enum Step {
     Reweight { vgpu: usize, weight: u32 },
     Pass { ns: u64 },
     Settle,
+}
+
+impl Model {
+    /// Whose a vGPU is that has no sessions yet: it begins with what the owner's others owe.
+    pub(crate) fn own(&mut self, vgpu: usize, owner: u32) {
+        self.settle();
+        let key = vgpu_key(vgpu);
+        self.tell(Event::SetOwner { vgpu: key, owner });
+        let view = self.node.vgpu(key).unwrap();
+        let ahead_ns = view.ahead.to_ns() * u128::from(view.weight.get()) + 1_000;
+        self.lag.begins_ahead(key, u64::try_from(ahead_ns).unwrap());
+    }
 }
 
 pub(crate) fn choose(from: &[usize], number: usize) -> Option<usize> {
@@ -42,9 +54,10 @@ pub(crate) fn take(model: &mut Model, step: &Step) {
                 model.reweight_group(group, *weight);
             }
         }
-        Step::AddVgpu { group, weight } => {
+        Step::AddVgpu { group, weight, owner } => {
             if let Some(group) = choose(&model.groups_alive(), *group) {
-                model.vgpu_of(group, *weight);
+                let vgpu = model.vgpu_of(group, *weight);
+                owner.iter().for_each(|owner| model.own(vgpu, *owner));
             }
         }
         Step::SetCap { vgpu, cap } => {

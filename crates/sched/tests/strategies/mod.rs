@@ -29,7 +29,8 @@ pub(crate) fn step() -> impl Strategy<Value = Step> {
         1 => any::<usize>().prop_map(|group| Step::RemoveGroup { group }),
         1 => (any::<usize>(), weight())
             .prop_map(|(group, weight)| Step::ReweightGroup { group, weight }),
-        4 => (any::<usize>(), weight()).prop_map(|(group, weight)| Step::AddVgpu { group, weight }),
+        4 => (any::<usize>(), weight(), prop::option::weighted(0.3, 0u32..3))
+            .prop_map(|(group, weight, owner)| Step::AddVgpu { group, weight, owner }),
         1 => (any::<usize>(), cap()).prop_map(|(vgpu, cap)| Step::SetCap { vgpu, cap }),
         1 => (any::<usize>(), cap()).prop_map(|(group, cap)| Step::SetGroupCap { group, cap }),
         2 => (any::<usize>(), class()).prop_map(|(vgpu, class)| Step::SetClass { vgpu, class }),

@@ -162,7 +162,8 @@ pub(super) fn adversary(lab: &mut Lab<'_>) -> Result<Outcome, RunError> {
     plot.bars("gain", rows.iter().map(|(_, gain)| 100.0 * gain.max(-0.002)));
     outcome.note(
         "The fair share is a quarter of what the device executed; three honest tenants of the same \
-         weight always have work. A strategy that sleeps may not reach its share; bars below \
+         weight always have work. Launches and switches cost what they do on the real clock \
+         (calibration.toml). A strategy that sleeps may not reach its share; bars below \
          −0.2 % are cut.",
     );
     super::attacks::attacks(lab, &mut outcome)?;
@@ -175,7 +176,7 @@ fn gain(
     strategy: &Strategy,
     duration_ns: u64,
 ) -> Result<f64, RunError> {
-    let mut world = World::new(lab.setup(policy))?;
+    let mut world = World::new(lab.real_setup(policy))?;
     for _ in 0..HONEST {
         let vgpu = world.vgpu(1);
         let kernels = vec![Kernel::new(0, 700 * US)];

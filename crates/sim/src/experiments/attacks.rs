@@ -168,8 +168,25 @@ impl Behaviour for Tenant {
 #[derive(Clone, Copy, Debug)]
 struct Run {
     victim_ns: u64,
+    /// Device time that somebody had.
+    busy_ns: u64,
     stall_ns: u64,
     utilization: f64,
+}
+
+impl Run {
+    /// What is the victim's, max-min: as much as beside an honest competitor (`fair`), who takes
+    /// all that it can have, and of an attacker that asks for less what is left of the time that
+    /// the device had to give then.
+    fn due_ns(&self, fair: &Self) -> u64 {
+        let attacker_ns = self.busy_ns.saturating_sub(self.victim_ns);
+        fair.victim_ns.max(fair.busy_ns.saturating_sub(attacker_ns)).max(1)
+    }
+
+    /// What the victim lost of that, where `owed_ns` come after the end; below 0 is a gain.
+    fn loss(&self, fair: &Self, owed_ns: u64) -> f64 {
+        1.0 - (self.victim_ns + owed_ns) as f64 / self.due_ns(fair) as f64
+    }
 }
 
 /// Whether the mechanisms that the attacks meet are on.
@@ -214,13 +231,9 @@ pub(super) fn attacks(lab: &mut Lab<'_>, outcome: &mut Outcome) -> Result<(), Ru
         let fair = run(lab, &honest, Defence::On, duration_ns)?;
         let robbed = run(lab, attack, Defence::On, duration_ns)?;
         let name = attack.name;
-        // Below 0 where the victim gets more than beside an honest tenant.
-        let loss = |of: &Run, owed_ns: u64| {
-            1.0 - (of.victim_ns + owed_ns) as f64 / fair.victim_ns.max(1) as f64
-        };
         // One kernel that cannot be cut may run when the window ends; its time is paid back beyond.
-        let beyond = loss(&robbed, attack.uncut_ns / 2);
-        outcome.figure(format!("loss_{name}"), loss(&robbed, 0));
+        let beyond = robbed.loss(&fair, attack.uncut_ns / 2);
+        outcome.figure(format!("loss_{name}"), robbed.loss(&fair, 0));
         outcome.figure(format!("loss_unpaid_{name}"), beyond);
         let stall_ns = robbed.stall_ns.saturating_sub(attack.uncut_ns);
         outcome.figure(format!("stall_beyond_kernel_ms_{name}"), stall_ns as f64 / 1e6);
@@ -228,8 +241,9 @@ pub(super) fn attacks(lab: &mut Lab<'_>, outcome: &mut Outcome) -> Result<(), Ru
         loss_max = loss_max.max(beyond);
         utilization_min = utilization_min.min(robbed.utilization);
         let without = run(lab, attack, attack.control, duration_ns)?;
-        control_min = control_min.min(loss(&without, 0));
-        outcome.control(format!("loss_{name}_{}", attack.control.name()), loss(&without, 0));
+        let lost = without.loss(&fair, 0);
+        control_min = control_min.min(lost);
+        outcome.control(format!("loss_{name}_{}", attack.control.name()), lost);
         rows.push((name, beyond));
     }
     outcome.figure("victim_loss_max", loss_max);
@@ -246,7 +260,9 @@ pub(super) fn attacks(lab: &mut Lab<'_>, outcome: &mut Outcome) -> Result<(), Ru
     plot.groups(rows.iter().map(|(name, _)| *name)).mark(0.1);
     plot.bars("loss", rows.iter().map(|(_, loss)| 100.0 * loss));
     outcome.note(
-        "The victim's fair share is what it gets beside an honest tenant of the same weight. \
+        "The victim's fair share is what it gets beside an honest tenant of the same weight, or, if \
+         that is more, what the device executed there less what the attacker had: who asks for \
+         little leaves the rest. \
          Launches, switches, attaching and compiling cost about what they cost on the software \
          device on the real clock (calibration.toml says which of that was measured). A loss below 0 \
          is a gain. Where the attack is a kernel that cannot be cut, half of one such kernel \
@@ -261,9 +277,7 @@ fn run(
     defence: Defence,
     duration_ns: u64,
 ) -> Result<Run, RunError> {
-    let mut setup: Setup = lab.setup(defence.policy());
-    setup.costs.launch = setup.costs.real_launch.clone();
-    setup.costs.device_switch = setup.costs.real_switch.clone();
+    let mut setup: Setup = lab.real_setup(defence.policy());
     setup.runs_ahead = false;
     setup.charges_killed = defence == Defence::On;
     let compile_ns = setup.costs.module_load.ns;
@@ -296,9 +310,34 @@ fn run(
     world.run_for(duration_ns);
     let run = Run {
         victim_ns: world.work_ns()[victim],
+        busy_ns: world.busy_ns(),
         stall_ns: world.take_gap_max_ns(victim),
         utilization: world.busy_ns() as f64 / duration_ns as f64,
     };
     lab.close(&mut world, &format!("{} with the defence {defence:?}", attack.name));
     Ok(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(victim_ns: u64, busy_ns: u64) -> Run {
+        Run { victim_ns, busy_ns, stall_ns: 0, utilization: busy_ns as f64 / 1_000.0 }
+    }
+
+    /// Sessions of kernels of 2 µs with pauses idle a third of the device. The victim had more than
+    /// half of it all the same, and is robbed.
+    #[test]
+    fn who_idles_the_device_robs_the_victim_though_it_has_more_than_half() {
+        let fair = run(496, 992);
+        let idled = run(645, 650);
+        assert_eq!(idled.due_ns(&fair), 987);
+        assert!(idled.loss(&fair, 0) > 0.3, "{}", idled.loss(&fair, 0));
+        // The control: an attacker that has what it asks for, and idles nothing.
+        let modest = run(890, 992);
+        assert!(modest.loss(&fair, 0).abs() < 0.01, "{}", modest.loss(&fair, 0));
+        // And one that has more than its half.
+        assert!(run(300, 992).loss(&fair, 0) > 0.39);
+    }
 }

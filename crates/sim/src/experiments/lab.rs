@@ -74,6 +74,14 @@ impl<'a> Lab<'a> {
         Setup { costs: self.costs.clone(), ..Setup::new(policy, self.seed) }
     }
 
+    /// The same on a device whose launches and switches cost what they do on the real clock.
+    pub(super) fn real_setup(&self, policy: &'static str) -> Setup {
+        let mut setup = self.setup(policy);
+        setup.costs.launch = setup.costs.real_launch.clone();
+        setup.costs.device_switch = setup.costs.real_switch.clone();
+        setup
+    }
+
     /// A node of a competitor.
     pub(super) fn system(&self, system: &System) -> Setup {
         Setup {

@@ -13,6 +13,8 @@ pub(crate) struct Place {
     pub(crate) device: DeviceKey,
     /// Whose part of the device it shares.
     pub(crate) tenant: u32,
+    /// Who answers for its debts, where it shares the device with other users' vGPUs.
+    pub(crate) owner: Option<u32>,
     /// The tenant's share of the device.
     pub(crate) tenant_weight: Weight,
     /// The most that the tenant's vGPUs may use together, on each device.
@@ -30,12 +32,18 @@ impl Driver {
     /// keeps its tenant: only a changed configuration moves vGPUs, and then those with sessions
     /// finish where they began.
     pub(super) fn place(&mut self, place: Place) {
-        let Place { device, tenant_weight, tenant_cap, weight, cap, class, .. } = place;
+        let Place { device, owner, tenant_weight, tenant_cap, weight, cap, class, .. } = place;
         let (vgpu, tenant) = (VgpuKey(place.vgpu), TenantKey(place.tenant));
         self.place_tenant(tenant, tenant_weight, tenant_cap);
         let known = self.turns.node().vgpu(vgpu);
         match known {
-            None => self.tell(Event::AddVgpu { vgpu, tenant, device, weight }),
+            None => {
+                self.tell(Event::AddVgpu { vgpu, tenant, device, weight });
+                if let Some(owner) = owner {
+                    self.report_holders();
+                    self.tell(Event::SetOwner { vgpu, owner });
+                }
+            }
             Some(view) if view.device != device => self.relocate(vgpu, device),
             Some(_) => {}
         }

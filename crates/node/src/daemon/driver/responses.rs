@@ -98,6 +98,7 @@ impl ResponseTimes {
             | Event::SetCap { .. }
             | Event::SetTenantCap { .. }
             | Event::SetClass { .. }
+            | Event::SetOwner { .. }
             | Event::MoveVgpu { .. }
             | Event::AddSession { .. }
             | Event::ReweightSession { .. }

@@ -63,6 +63,7 @@ fn a_worker_that_claims_more_time_than_has_passed_is_killed() {
         vgpu: 0,
         device,
         tenant: 0,
+        owner: None,
         tenant_weight: weight,
         tenant_cap: None,
         weight,

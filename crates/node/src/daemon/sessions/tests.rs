@@ -98,6 +98,9 @@ fn where_every_vgpu_competes_for_itself_a_cap_is_divided_by_weight() {
     });
     // One of the three is gone, and no other one was asked since.
     assert_eq!(placed, [Some(62_500), Some(187_500), None]);
+    // Each answers with its tenant's others for what they overdrew.
+    let owner = |key| schedule.core.vgpus.iter().find(|state| state.vgpu == VgpuKey(key))?.owner;
+    assert_eq!(vgpus.map(owner), [Some(ALICE), Some(ALICE), Some(BOB)]);
 }
 
 #[test]
