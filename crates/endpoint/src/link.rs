@@ -1,7 +1,7 @@
 //! A relayed session's way to its peer over however many connections it takes.
 //!
 //! Whoever has frames adds them ([`Link::push`]) and has them sent ([`Link::flush`]); one thread
-//! reads ([`Link::read`]). A reader never waits to send, so two peers that both send much cannot
+//! reads (`Link::read`). A reader never waits to send, so two peers that both send much cannot
 //! wait for each other.
 
 use std::io::{self, IoSlice};

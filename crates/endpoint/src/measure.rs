@@ -41,11 +41,11 @@ pub struct Figures {
 /// What the TLS library moves from one thread to another.
 #[derive(Debug)]
 pub struct Tls {
-    /// Of the same [`CHUNK`] bytes again and again, which stay in the processors' caches, in GB/s.
+    /// Of the same 64 KiB again and again, which stay in the processors' caches, in GB/s.
     pub gb_per_s: f64,
     /// How many processors that keeps busy.
     pub processors: f64,
-    /// From a memory of [`BULK`] bytes to another one, in GB/s.
+    /// From 256 MiB of memory to others, in GB/s.
     pub memory_gb_per_s: f64,
 }
 

@@ -18,7 +18,7 @@ use crate::outbox::Outbox;
 /// Hellos that wait for the daemon, at most.
 pub const ASKED_MAX: usize = 64;
 
-/// Marks that there are, one bit each in [`State::due`].
+/// Marks that there are, one bit each in `State::due`.
 pub const MARKS: u8 = 64;
 
 /// What the shell does after bytes of the guest, before it sends what is to go to the guest.
