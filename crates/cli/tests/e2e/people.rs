@@ -225,7 +225,7 @@ fn a_user_finds_the_machines_node_before_starting_one() {
 
 #[test]
 fn a_node_in_use_is_stopped_only_by_force_and_programs_are_told() {
-    let node = Node::start(&[]);
+    let mut node = Node::start(&[]);
     let errors = node.path().join("tenant.err");
     let mut tenant = node.run(&["--name", "busy"], &program("idle"), &["60"]);
     tenant.stderr(std::fs::File::create(&errors).unwrap());
@@ -242,6 +242,8 @@ fn a_node_in_use_is_stopped_only_by_force_and_programs_are_told() {
     refused(&stop(&[]), &["idle", &pid, "busy", "--force"]);
     assert_eq!(node.admin().list().unwrap()[0].sessions, 1);
     done(&stop(&["--force"]));
+    // It is told to end when `stop` returns; a program's calls fail when it has.
+    node.wait_until_ended();
     assert!(!tenant.wait().success());
     let text = std::fs::read_to_string(&errors).unwrap();
     assert_eq!(

@@ -288,6 +288,12 @@ impl Node {
         self.client().unwrap_or_else(|| panic!("no daemon answers:\n{}", self.log()))
     }
 
+    /// Waits until the daemon has ended, having been told to.
+    pub(crate) fn wait_until_ended(&mut self) {
+        let process = self.process.as_mut().unwrap();
+        eventually("the daemon to end", || process.try_wait().unwrap().is_some());
+    }
+
     /// Kills the daemon (`SIGKILL`), not its workers.
     pub(crate) fn kill(&mut self) {
         if let Some(mut process) = self.process.take() {
