@@ -14,6 +14,10 @@ pub const FRAME_BYTES_MAX: usize = PIECE + 64;
 /// Bytes of a frame's length.
 const LENGTH: usize = 4;
 
+/// The kinds of frames with bulk bytes.
+const BLOCK: u8 = 2;
+const PINNED: u8 = 3;
+
 /// No answer slot.
 const UNANSWERED: u16 = u16::MAX;
 
@@ -113,10 +117,11 @@ impl Bulk {
         out: &mut Vec<u8>,
     ) -> Result<(), MapError> {
         let before = out.len();
-        match self {
-            Self::Block(from) => put_head(out, 2, &[&(from + at as u64).to_le_bytes()], length),
-            Self::Pinned(from) => put_head(out, 3, &[&(from + at as u64).to_le_bytes()], length),
-        }
+        let (kind, from) = match self {
+            Self::Block(from) => (BLOCK, from),
+            Self::Pinned(from) => (PINNED, from),
+        };
+        put_head(out, kind, &[&(from + at as u64).to_le_bytes()], length);
         let appended = span.append_to(at, length, out);
         if appended.is_err() {
             out.truncate(before);
@@ -141,8 +146,8 @@ impl Frame<'_> {
                 let call = answer.map_or(0, |answer| answer.call);
                 put(out, 1, &[&slot.to_le_bytes(), &call.to_le_bytes()], bytes);
             }
-            Self::Block { offset, bytes } => put(out, 2, &[&offset.to_le_bytes()], bytes),
-            Self::Pinned { address, bytes } => put(out, 3, &[&address.to_le_bytes()], bytes),
+            Self::Block { offset, bytes } => put(out, BLOCK, &[&offset.to_le_bytes()], bytes),
+            Self::Pinned { address, bytes } => put(out, PINNED, &[&address.to_le_bytes()], bytes),
             Self::Bye => put(out, 4, &[], &[]),
             Self::Answer { to, status, bytes } => {
                 let (slot, call) = (to.slot.to_le_bytes(), to.call.to_le_bytes());
@@ -199,15 +204,19 @@ impl<'a> Frame<'a> {
     pub fn decode(frame: &'a [u8]) -> Option<Self> {
         let (kind, fields) = frame.split_first()?;
         let mut fields = Fields(fields);
-        let decoded = match kind {
+        let decoded = match *kind {
             0 => Self::Ack(fields.u64()?),
             1 => {
                 let (slot, call) = (fields.u16()?, fields.u32()?);
                 let answer = (slot != UNANSWERED).then_some(AnswerTo { slot, call });
                 return Some(Self::Command { answer, bytes: fields.bytes(MAX_COMMAND)? });
             }
-            2 => return Some(Self::Block { offset: fields.u64()?, bytes: fields.bytes(PIECE)? }),
-            3 => return Some(Self::Pinned { address: fields.u64()?, bytes: fields.bytes(PIECE)? }),
+            BLOCK => {
+                return Some(Self::Block { offset: fields.u64()?, bytes: fields.bytes(PIECE)? });
+            }
+            PINNED => {
+                return Some(Self::Pinned { address: fields.u64()?, bytes: fields.bytes(PIECE)? });
+            }
             4 => Self::Bye,
             5 => {
                 let to = AnswerTo { slot: fields.u16()?, call: fields.u32()? };

@@ -174,6 +174,12 @@ impl Link {
         self.flush();
     }
 
+    /// The same, for the one that reads.
+    fn beat_without_waiting(&self) {
+        self.due.store(true, Ordering::Release);
+        self.flush_without_waiting();
+    }
+
     fn attached(&self) -> (Option<Arc<Channel>>, u64) {
         let attached = lock(&self.channel);
         (attached.channel.clone(), attached.number)
@@ -355,8 +361,7 @@ impl Link {
         reading.plain.drain(..at);
         if reading.since_told >= DUE {
             reading.since_told = 0;
-            self.due.store(true, Ordering::Release);
-            self.flush_without_waiting();
+            self.beat_without_waiting();
         }
         Ok(())
     }
@@ -443,10 +448,7 @@ impl Reading {
             Ok(Heard::Nothing) if self.last.elapsed() > SILENCE_MAX => {
                 return Err(Ended::Lost(SILENT.into()));
             }
-            Ok(Heard::Nothing) => {
-                link.due.store(true, Ordering::Release);
-                link.flush_without_waiting();
-            }
+            Ok(Heard::Nothing) => link.beat_without_waiting(),
             Ok(Heard::End) => return Err(Ended::Lost("the peer closed it".into())),
             Err(error) => return Err(Ended::Lost(error.to_string())),
         }

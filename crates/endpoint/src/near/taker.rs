@@ -100,6 +100,9 @@ impl Taker {
     pub(super) fn take_light(&mut self) -> Result<LookedBack, Broken> {
         let Self { side, forwarder, kept, is_awaited } = self;
         let is_busy = kept.is_some() || !forwarder.watching.is_empty();
+        if !is_busy && forwarder.out.is_empty() && !side.has_command() {
+            return Ok(LookedBack::Nothing);
+        }
         if is_busy || !forwarder.session.link.is_free(BATCH) {
             return Ok(LookedBack::NotNow);
         }

@@ -48,18 +48,7 @@ impl Fixture {
     /// Reserves a session for a program of user `uid` on the vGPU `name`, or its own if that is
     /// empty.
     pub(super) fn reservation(&self, uid: u32, name: &str) -> Result<Reservation, Refusal> {
-        let hello = HelloBody {
-            vgpu: name.to_owned(),
-            weight: 0,
-            memory_bytes: 0,
-            token: String::new(),
-            pid: 0,
-            program: String::new(),
-            device_base: 0,
-            device_bytes: 0,
-            pinned_base: 0,
-            pinned_bytes: 0,
-        };
+        let hello = HelloBody::question(name);
         self.daemon.reserve_session(&hello, &Credentials { pid: None, uid, gid: uid })
     }
 

@@ -112,9 +112,7 @@ impl Play {
         while let Some(action) = self.agent.poll_action() {
             match action {
                 Action::Compare(name) => {
-                    let is_own = name == [7; 16];
-                    let other = Service::Refused("another region");
-                    self.agent.handle_compared(if is_own { Service::Begun } else { other });
+                    self.agent.handle_compared(super::compared(name));
                 }
                 Action::Refuse(..) | Action::PassOn(..) | Action::Tell(..) => {}
                 Action::Welcome(_, _, mark) => {

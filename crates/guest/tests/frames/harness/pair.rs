@@ -109,9 +109,7 @@ impl Play {
         while let Some(action) = self.agent.poll_action() {
             match action {
                 Action::Compare(name) => {
-                    let is_own = name == [7; 16];
-                    let other = Service::Refused("another region");
-                    self.agent.handle_compared(if is_own { Service::Begun } else { other });
+                    self.agent.handle_compared(super::compared(name));
                 }
                 Action::Welcome((), _, mark) => {
                     self.agent.handle_session(mark, Some(self.of_guest.give(mark)));
