@@ -109,6 +109,13 @@ impl Link {
         self.outbox.push(frames)
     }
 
+    /// Adds and sends whole frames without waiting, for the one that reads.
+    pub(crate) fn pass_on(&self, frames: &mut Vec<u8>) -> Result<(), Closed> {
+        self.outbox.push_without_waiting(frames)?;
+        self.flush_without_waiting();
+        Ok(())
+    }
+
     /// Sends what was added, unless another thread does so or no connection is there.
     pub fn flush(&self) {
         self.send(Waits::Yes);

@@ -170,6 +170,22 @@ impl Outbox {
         Ok(())
     }
 
+    /// The same without waiting, for the one that reads: only what it reads makes room. It asks
+    /// before it collects anything, so this is a little more than there is room for at most.
+    ///
+    /// # Errors
+    /// [`Closed`].
+    pub fn push_without_waiting(&self, frames: &mut Vec<u8>) -> Result<(), Closed> {
+        let mut state = self.state();
+        if state.closed {
+            return Err(Closed);
+        }
+        if !frames.is_empty() {
+            state.add(frames);
+        }
+        Ok(())
+    }
+
     /// Whether so many bytes could be added without waiting.
     #[must_use]
     pub fn has_room(&self, bytes: usize) -> bool {
@@ -335,6 +351,8 @@ mod tests {
         let count = WINDOW / large.len();
         (0..count).for_each(|_| outbox.push(&mut large.clone()).unwrap());
         assert!(!outbox.has_room(large.len()));
+        // Who reads is not kept waiting even then.
+        outbox.push_without_waiting(&mut frame(1)).unwrap();
         let waiting = Arc::clone(&outbox);
         let pushing = thread::spawn(move || {
             (waiting.push(&mut large.clone()), waiting.push(&mut large.clone()))

@@ -94,8 +94,7 @@ impl Collector {
         if !self.collect()? {
             return Ok(LookedBack::Nothing);
         }
-        session.link.push(&mut self.out)?;
-        session.link.flush_without_waiting();
+        session.link.pass_on(&mut self.out)?;
         Ok(LookedBack::Passed)
     }
 

@@ -119,8 +119,8 @@ impl Taker {
         if forwarder.out.is_empty() || (forwarder.out.len() > had && !*is_awaited) {
             return Ok(LookedBack::Nothing);
         }
-        forwarder.push()?;
-        forwarder.session.link.flush_without_waiting();
+        let Forwarder { session, out, .. } = forwarder;
+        session.link.pass_on(out).map_err(|_| Broken)?;
         Ok(LookedBack::Passed)
     }
 }

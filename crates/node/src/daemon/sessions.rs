@@ -739,7 +739,7 @@ impl Daemon {
         // Without users' parts every vGPU belongs to the tenant that is always there.
         let payer = self.tenancy.payer(vgpu.key, vgpu.owner);
         let (tenant, owner, tenant_weight, tenant_cap) = match scheduling.share {
-            ShareConfig::Vgpu => (TenantKey::DEFAULT.0, Some(payer), Weight::ONE, None),
+            ShareConfig::Vgpu => (TenantKey::DEFAULT.0, debtor(payer), Weight::ONE, None),
             ShareConfig::User => {
                 let user = tables.registry.user(payer);
                 let set = user.weight.unwrap_or_else(|| scheduling.user_weight(payer));
@@ -760,6 +760,13 @@ impl Daemon {
             Place { vgpu, device, tenant, owner, tenant_weight, tenant_cap, weight, cap, class };
         self.driver.send(Order::Place(place));
     }
+}
+
+/// Who answers for what a vGPU of this user overdrew. Nobody does for what root or the daemon's own
+/// user made, which may be for somebody else.
+fn debtor(user: u32) -> Option<u32> {
+    let own = rustix::process::geteuid().as_raw();
+    (user != 0 && user != own).then_some(user)
 }
 
 #[cfg(test)]

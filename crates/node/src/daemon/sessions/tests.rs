@@ -104,6 +104,13 @@ fn where_every_vgpu_competes_for_itself_a_cap_is_divided_by_weight() {
 }
 
 #[test]
+fn nobody_answers_for_what_an_administrator_made_for_others() {
+    assert_eq!(debtor(ALICE), Some(ALICE));
+    assert_eq!(debtor(0), None);
+    assert_eq!(debtor(rustix::process::geteuid().as_raw()), None);
+}
+
+#[test]
 fn a_removed_vgpus_tenant_is_not_that_of_the_next_one_with_its_key() {
     let node = Fixture::new(&[]);
     let reservation = node.reservation(FIRST_SUB_UID, "x").unwrap();
