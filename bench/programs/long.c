@@ -1,6 +1,7 @@
 // A tenant of long kernels: keeps two launches of a kernel in flight that lasts as long as its grid
-// (100 µs per block on the paced device, so 19,000 blocks are 1.9 s), and counts finished *blocks*:
-// each block counts itself in pinned memory, which the program reads at the end of each window.
+// (100 µs per block on the paced device, so 19,000 blocks are 1.9 s; STEPS_PER_BLOCK steps per block
+// on one that takes its own time), and counts finished *blocks*: each block counts itself in pinned
+// memory, which the program reads at the end of each window.
 //
 //   long SECONDS [--blocks N] [--start AT] [--window SECONDS]
 //
@@ -19,12 +20,12 @@ static void nap(double seconds) {
     nanosleep(&time, NULL);
 }
 
-// Whether every block advanced its element once per launch.
-static int verify(CUdeviceptr state, uint32_t blocks, long launches) {
+// Whether every block advanced its element by so many steps.
+static int verify(CUdeviceptr state, uint32_t blocks, uint64_t steps) {
     uint32_t *result = malloc(blocks * sizeof *result);
     CHECK(cuMemcpyDtoH(result, state, blocks * sizeof *result));
     uint32_t expected = 0;
-    for (long i = 0; i < launches; ++i)
+    for (uint64_t i = 0; i < steps; ++i)
         expected = expected * 1664525u + 1013904223u;
     int correct = 1;
     for (uint32_t i = 0; i < blocks; ++i)
@@ -47,7 +48,10 @@ int main(int argc, char **argv) {
     CUdevice device;
     open_device(&device);
     CUmodule module;
-    CUfunction kernel = load_kernel(&module, share_ptx, "blocks_100us");
+    const char *per_block = getenv("STEPS_PER_BLOCK");
+    uint32_t steps = per_block != NULL ? (uint32_t)atol(per_block) : 1;
+    CUfunction kernel =
+        load_kernel(&module, share_ptx, per_block != NULL ? "blocks_steps" : "blocks_100us");
     CUdeviceptr state, device_finished;
     CHECK(cuMemAlloc(&state, blocks * sizeof(uint32_t)));
     CHECK(cuMemsetD32(state, 0, blocks));
@@ -58,7 +62,7 @@ int main(int argc, char **argv) {
     CUevent done[AHEAD];
     for (int i = 0; i < AHEAD; ++i)
         CHECK(cuEventCreate(&done[i], CU_EVENT_DISABLE_TIMING));
-    void *arguments[] = {&state, &device_finished};
+    void *arguments[] = {&state, &device_finished, &steps};
     CHECK(cuCtxSynchronize());
     nap(start - seconds_now());
 
@@ -92,7 +96,7 @@ int main(int argc, char **argv) {
     uint32_t in_time = *finished;
     CHECK(cuCtxSynchronize());
     double drained = seconds_now();
-    int correct = *finished == (uint32_t)(launches * blocks) && verify(state, blocks, launches);
+    int correct = *finished == (uint32_t)(launches * blocks) && verify(state, blocks, (uint64_t)launches * steps);
     printf("{\"kernel\": \"blocks_100us\", \"launches\": %ld, \"completed\": %u, "
            "\"seconds\": %.6f, \"drained_seconds\": %.6f, \"verified\": %s}\n",
            launches, in_time, stop - begin, drained - begin, correct ? "true" : "false");

@@ -11,7 +11,7 @@
 
 EMBED(share_ptx, "kernels/share.ptx");
 
-enum { ELEMENTS = 64, REQUESTS_MAX = 100000 };
+enum { REQUESTS_MAX = 100000 };
 
 static double answers[REQUESTS_MAX];
 
@@ -43,10 +43,8 @@ int main(int argc, char **argv) {
     uint64_t seed = strtoull(argv[6], NULL, 10);
     CUdevice device;
     open_device(&device);
-    CUmodule module;
-    CUfunction step = load_kernel(&module, share_ptx, kernel);
-    CUdeviceptr state = new_steps(ELEMENTS);
-    void *arguments[] = {&state};
+    struct step_kernel step;
+    open_step_kernel(&step, share_ptx, kernel);
     CHECK(cuCtxSynchronize());
 
     long count = 0;
@@ -57,11 +55,11 @@ int main(int argc, char **argv) {
             break;
         wait_until(comes);
         for (int i = 0; i < launches; ++i)
-            CHECK(cuLaunchKernel(step, 1, 1, 1, ELEMENTS, 1, 1, 0, NULL, arguments, NULL));
+            CHECK(launch_step(&step));
         CHECK(cuCtxSynchronize());
         answers[count++] = seconds_now() - comes;
     }
-    int correct = took_steps(state, ELEMENTS, (uint64_t)count * (uint64_t)launches);
+    int correct = ran_steps(&step, (uint64_t)count * (uint64_t)launches);
     printf("{\"answers_us\": [");
     for (long i = 0; i < count; ++i)
         printf("%s%.1f", i > 0 ? ", " : "", 1e6 * answers[i]);

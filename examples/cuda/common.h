@@ -47,22 +47,19 @@ static inline CUcontext open_device(CUdevice *device) {
 
 // Elements for the kernels step_*us, each of which begins as its index.
 static inline CUdeviceptr new_steps(uint32_t elements) {
-    uint32_t initial[64];
-    if (elements > sizeof initial / sizeof *initial)
-        exit(2);
+    uint32_t *initial = malloc(elements * sizeof *initial);
     for (uint32_t i = 0; i < elements; ++i)
         initial[i] = i;
     CUdeviceptr state;
     CHECK(cuMemAlloc(&state, elements * sizeof *initial));
     CHECK(cuMemcpyHtoD(state, initial, elements * sizeof *initial));
+    free(initial);
     return state;
 }
 
 // Whether each element, which begins as its index, took so many steps x → 1664525 · x + 1013904223.
 static inline int took_steps(CUdeviceptr state, uint32_t elements, uint64_t steps) {
-    uint32_t result[64], factor = 1, offset = 0;
-    if (elements > sizeof result / sizeof *result)
-        return 0;
+    uint32_t factor = 1, offset = 0;
     // x → a · x + b, taken to a power by squaring.
     for (uint32_t a = 1664525u, b = 1013904223u; steps > 0; steps >>= 1) {
         if (steps & 1)
@@ -70,11 +67,13 @@ static inline int took_steps(CUdeviceptr state, uint32_t elements, uint64_t step
         b = b * a + b;
         a *= a;
     }
+    uint32_t *result = malloc(elements * sizeof *result);
     CHECK(cuMemcpyDtoH(result, state, elements * sizeof *result));
+    int correct = 1;
     for (uint32_t i = 0; i < elements; ++i)
-        if (result[i] != factor * i + offset)
-            return 0;
-    return 1;
+        correct &= result[i] == factor * i + offset;
+    free(result);
+    return correct;
 }
 
 static inline CUfunction load_kernel(CUmodule *module, const char *ptx, const char *name) {
@@ -88,6 +87,54 @@ static inline CUfunction load_kernel(CUmodule *module, const char *ptx, const ch
     CUfunction function;
     CHECK(cuModuleGetFunction(&function, *module, name));
     return function;
+}
+
+// A kernel step_*us and what it works on. The paced device gives it the time in its name. For one
+// that takes its own time, STEPS_PER_US says how many steps last a microsecond there: each launch
+// then does as many of them on every multiprocessor as its name says.
+struct step_kernel {
+    CUfunction function;
+    CUdeviceptr state;
+    uint32_t blocks, count;
+    void *arguments[2];
+};
+
+enum { STEP_THREADS = 64 };
+
+// What `name` lasts, in us.
+static inline long step_us(const char *name) {
+    long us = 0;
+    sscanf(name, "step_%ldus", &us);
+    return us;
+}
+
+static inline void open_step_kernel(struct step_kernel *step, const char *ptx, const char *name) {
+    CUmodule module;
+    const char *per_us = getenv("STEPS_PER_US");
+    step->blocks = step->count = 1;
+    if (per_us != NULL) {
+        CUdevice device;
+        int multiprocessors;
+        CHECK(cuCtxGetDevice(&device));
+        CHECK(cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                                   device));
+        step->blocks = (uint32_t)multiprocessors;
+        step->count = (uint32_t)(atof(per_us) * (double)step_us(name));
+    }
+    step->function = load_kernel(&module, ptx, per_us != NULL ? "steps" : name);
+    step->state = new_steps(step->blocks * STEP_THREADS);
+    step->arguments[0] = &step->state;
+    step->arguments[1] = &step->count;
+}
+
+static inline CUresult launch_step(struct step_kernel *step) {
+    return cuLaunchKernel(step->function, step->blocks, 1, 1, STEP_THREADS, 1, 1, 0, NULL,
+                          step->arguments, NULL);
+}
+
+// Whether every one of so many launches ran once.
+static inline int ran_steps(const struct step_kernel *step, uint64_t launches) {
+    return took_steps(step->state, step->blocks * STEP_THREADS, launches * step->count);
 }
 
 // Says the verdict and turns it into an exit code.

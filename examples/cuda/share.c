@@ -14,7 +14,7 @@
 
 EMBED(share_ptx, "kernels/share.ptx");
 
-enum { ELEMENTS = 64, BATCH_US = 1000, AHEAD = 16 };
+enum { BATCH_US = 1000, AHEAD = 16 };
 
 struct options {
     const char *kernel;
@@ -79,8 +79,7 @@ static struct options parse(int argc, char **argv) {
 static int batch_size(const struct options *options) {
     if (options->graph > 0)
         return options->graph;
-    long us = 0;
-    sscanf(options->kernel, "step_%ldus", &us);
+    long us = step_us(options->kernel);
     if (options->sync || us <= 0)
         return 1;
     long size = BATCH_US / us;
@@ -89,22 +88,22 @@ static int batch_size(const struct options *options) {
 
 // How a batch is launched: kernel by kernel, or as a graph.
 struct launcher {
-    CUfunction step;
-    void **arguments;
+    struct step_kernel step;
     CUgraphExec graph;
     int ex;
 };
 
 // A graph of `kernels` launches one after the other.
-static CUgraphExec build_graph(CUfunction step, void **arguments, int kernels) {
+static CUgraphExec build_graph(struct step_kernel *step, int kernels) {
     CUgraph graph;
     CHECK(cuGraphCreate(&graph, 0));
     CUDA_KERNEL_NODE_PARAMS params = {0};
-    params.func = step;
-    params.gridDimX = params.gridDimY = params.gridDimZ = 1;
-    params.blockDimX = ELEMENTS;
+    params.func = step->function;
+    params.gridDimX = step->blocks;
+    params.gridDimY = params.gridDimZ = 1;
+    params.blockDimX = STEP_THREADS;
     params.blockDimY = params.blockDimZ = 1;
-    params.kernelParams = arguments;
+    params.kernelParams = step->arguments;
     CUgraphNode before = NULL;
     for (int i = 0; i < kernels; ++i) {
         CUgraphNode node;
@@ -124,18 +123,17 @@ struct progress {
     int batch;
 };
 
-static void launch_batch(struct progress *progress, const struct launcher *launcher) {
-    CUfunction step = launcher->step;
-    void **arguments = launcher->arguments;
-    CUlaunchConfig config = {.gridDimX = 1, .gridDimY = 1, .gridDimZ = 1, .blockDimX = ELEMENTS,
-                             .blockDimY = 1, .blockDimZ = 1};
+static void launch_batch(struct progress *progress, struct launcher *launcher) {
+    struct step_kernel *step = &launcher->step;
+    CUlaunchConfig config = {.gridDimX = step->blocks, .gridDimY = 1, .gridDimZ = 1,
+                             .blockDimX = STEP_THREADS, .blockDimY = 1, .blockDimZ = 1};
     if (launcher->graph != NULL)
         CHECK(cuGraphLaunch(launcher->graph, NULL));
     for (int i = 0; launcher->graph == NULL && i < progress->batch; ++i) {
         if (launcher->ex)
-            CHECK(cuLaunchKernelEx(&config, step, arguments, NULL));
+            CHECK(cuLaunchKernelEx(&config, step->function, step->arguments, NULL));
         else
-            CHECK(cuLaunchKernel(step, 1, 1, 1, ELEMENTS, 1, 1, 0, NULL, arguments, NULL));
+            CHECK(launch_step(step));
     }
     CHECK(cuEventRecord(progress->done[progress->batches % AHEAD], NULL));
     progress->batches += 1;
@@ -169,16 +167,13 @@ int main(int argc, char **argv) {
     struct options options = parse(argc, argv);
     CUdevice device;
     open_device(&device);
-    CUmodule module;
-    CUfunction step = load_kernel(&module, share_ptx, options.kernel);
-    CUdeviceptr state = new_steps(ELEMENTS);
+    struct launcher launcher = {.ex = options.ex};
+    open_step_kernel(&launcher.step, share_ptx, options.kernel);
     struct progress progress = {.batch = batch_size(&options)};
     for (int i = 0; i < AHEAD; ++i)
         CHECK(cuEventCreate(&progress.done[i], CU_EVENT_DISABLE_TIMING));
-    void *arguments[] = {&state};
-    struct launcher launcher = {step, arguments, NULL, options.ex};
     if (options.graph > 0)
-        launcher.graph = build_graph(step, arguments, options.graph);
+        launcher.graph = build_graph(&launcher.step, options.graph);
     int wait_each = options.sync || options.sleep_percent > 0;
     CHECK(cuCtxSynchronize());
     if (options.start_is_asked) {
@@ -213,7 +208,7 @@ int main(int argc, char **argv) {
     long in_time = progress.completed, launches = progress.batches * progress.batch;
     CHECK(cuCtxSynchronize());
     double drained = seconds_now();
-    int correct = took_steps(state, ELEMENTS, (uint64_t)launches);
+    int correct = ran_steps(&launcher.step, (uint64_t)launches);
     printf("{\"kernel\": \"%s\", \"launches\": %ld, \"completed\": %ld, \"seconds\": %.6f, "
            "\"drained_seconds\": %.6f, \"wait\": \"%s\", \"verified\": %s}\n",
            options.kernel, launches, in_time, stop - begin, drained - begin,

@@ -199,6 +199,14 @@ fn compile(file: &Path, output: &Path, profile: &str, python: &Python) -> Result
         .args(["-Wl,--as-needed", "-lcuda", "-lm", "-lpthread"]))
 }
 
+/// Has a text state the version that it needs, not that of its compiler.
+fn for_any_driver(text: &Path) -> Result<()> {
+    let ptx = fs::read_to_string(text)?;
+    let stated = ptx.lines().find(|line| line.starts_with(".version "));
+    let stated = stated.with_context(|| format!("{} states no version", text.display()))?;
+    Ok(fs::write(text, ptx.replacen(stated, PTX_VERSION, 1))?)
+}
+
 /// Sets up, builds and runs the demo.
 pub(crate) fn demo(arguments: &[String]) -> Result<()> {
     let python = setup::all()?;
@@ -215,6 +223,10 @@ pub(crate) fn demo(arguments: &[String]) -> Result<()> {
         .args(arguments))
 }
 
+/// What the kernels' text says of its version: a driver takes no text newer than itself, and these
+/// need nothing newer.
+const PTX_VERSION: &str = ".version 7.0";
+
 /// Compiles `examples/cuda/kernels/*.cu` to PTX with the compiler from PyPI.
 pub(crate) fn regenerate_ptx() -> Result<()> {
     let python = setup::all()?;
@@ -229,11 +241,13 @@ pub(crate) fn regenerate_ptx() -> Result<()> {
     for entry in fs::read_dir(root().join("examples/cuda/kernels"))? {
         let file = entry?.path();
         if file.extension().is_some_and(|extension| extension == "cu") {
+            let text = file.with_extension("ptx");
             run(Command::new(&compiler)
                 .args(["-ptx", "-arch=compute_75", "-o"])
-                .arg(file.with_extension("ptx"))
+                .arg(&text)
                 .arg(&file)
                 .env("PATH", &path))?;
+            for_any_driver(&text)?;
         }
     }
     Ok(())

@@ -108,6 +108,8 @@ pub struct Needs {
     pub reads: Vec<PathBuf>,
     /// Device files that it opens.
     pub devices: Vec<PathBuf>,
+    /// Folders whose files it writes to.
+    pub writes: &'static [&'static str],
     /// System calls.
     pub calls: &'static [i64],
     /// Commands of `fcntl`.

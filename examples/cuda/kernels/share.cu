@@ -28,3 +28,24 @@ extern "C" __global__ void blocks_100us(unsigned int *state, unsigned int *finis
         atomicAdd_system(finished, 1);
     }
 }
+
+// For a device that takes its own time: so many steps in one launch.
+extern "C" __global__ void steps(unsigned int *state, unsigned int count) {
+    unsigned int i = blockDim.x * blockIdx.x + threadIdx.x;
+    unsigned int x = state[i];
+    for (unsigned int n = 0; n < count; ++n)
+        x = x * 1664525u + 1013904223u;
+    state[i] = x;
+}
+
+// The long kernel for such a device.
+extern "C" __global__ void blocks_steps(unsigned int *state, unsigned int *finished,
+                                        unsigned int count) {
+    if (threadIdx.x == 0) {
+        unsigned int x = state[blockIdx.x];
+        for (unsigned int n = 0; n < count; ++n)
+            x = x * 1664525u + 1013904223u;
+        state[blockIdx.x] = x;
+        atomicAdd_system(finished, 1);
+    }
+}

@@ -35,9 +35,11 @@ pub(crate) fn all<D: Device>(make: &dyn Fn() -> D) {
     }
 }
 
-type Behaviour<D> = (&'static str, fn(&mut D));
+/// What a behaviour is called, and what shows it.
+pub(crate) type Behaviour<D> = (&'static str, fn(&mut D));
 
-fn behaviours<D: Device>() -> Vec<Behaviour<D>> {
+/// Every behaviour: for a backend whose devices share their process's fate.
+pub(crate) fn behaviours<D: Device>() -> Vec<Behaviour<D>> {
     let mut all: Vec<Behaviour<D>> = Vec::new();
     all.extend(memory::behaviours::<D>());
     all.extend(copies::behaviours::<D>());

@@ -46,6 +46,10 @@ const DEVICES: &[&str] = &[
     "/dev/urandom",
 ];
 
+/// What a driver writes to: it names its threads, and does not start if it cannot. The other files
+/// there belong to root, since the process is not dumpable.
+const WRITES: &[&str] = &["/proc/self/task"];
+
 /// Bytes of addresses that are swapped together.
 const PART_BYTES: u64 = 64 << 20;
 
@@ -183,6 +187,7 @@ impl Backend for CudaBackend {
             driver: true,
             reads: READS.iter().map(PathBuf::from).chain(folder).collect(),
             devices: DEVICES.iter().map(PathBuf::from).chain(gpus).collect(),
+            writes: WRITES,
             calls: CALLS,
             fcntl: FCNTL,
         }

@@ -6,6 +6,7 @@ use std::process::Command;
 
 use super::{CudaConfig, CudaDevice, LIBRARY_VARIABLE, devices, swap_tests};
 use crate::LocalFrames;
+use crate::conformance::Behaviour;
 use crate::{Device, DeviceError, Launch, LoadError, Op, Outcome, QueueId};
 
 /// Memory that each behaviour may use, in bytes.
@@ -17,14 +18,20 @@ fn the_cuda_backend_conforms() {
         again("cuda::tests::the_cuda_backend_conforms", &[]);
         return;
     }
+    if let Ok(wanted) = std::env::var(BEHAVIOUR) {
+        let (_, behaviour) = behaviours().into_iter().find(|(name, _)| *name == wanted).unwrap();
+        let mut device = open();
+        behaviour(&mut device);
+        // One that has faulted may not survive its own clean-up.
+        std::mem::forget(device);
+        return;
+    }
     match devices(None) {
         Ok(found) if !found.is_empty() => {
             eprintln!("on {}", found[0].info.name);
-            crate::conformance::all(&open);
-            let moves = open().swapping().is_some();
-            assert!(moves || std::env::var_os("WEFT_ATTACH").is_none(), "our shim moves memory");
-            variables_are_paid_for(&mut open());
-            faults_are_charged(&mut open());
+            let failed: Vec<String> =
+                behaviours().into_iter().filter_map(|(name, _)| failure(name)).collect();
+            assert!(failed.is_empty(), "{} behaviours:\n{}", failed.len(), failed.join("\n"));
         }
         Ok(_) => eprintln!("not run: no GPU: the driver lists no device"),
         Err(error) => {
@@ -35,6 +42,39 @@ fn the_cuda_backend_conforms() {
             eprintln!("not run: no GPU: {error}");
         }
     }
+}
+
+/// Names what of the suite a process is to show. Each has a process of its own: after a fault a
+/// genuine driver makes no more contexts in the process whose kernel it was.
+const BEHAVIOUR: &str = "WEFT_TEST_BEHAVIOUR";
+
+/// The suite, and what is this backend's alone.
+fn behaviours() -> Vec<Behaviour<CudaDevice>> {
+    let mut all = crate::conformance::behaviours();
+    all.extend([
+        ("our_own_driver_moves_memory", our_own_driver_moves_memory as fn(&mut CudaDevice)),
+        ("variables_are_paid_for", variables_are_paid_for),
+        ("faults_are_charged", faults_are_charged),
+    ]);
+    all
+}
+
+/// What a process says in which a behaviour is not shown.
+fn failure(name: &str) -> Option<String> {
+    let output = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "cuda::tests::the_cuda_backend_conforms", "--nocapture"])
+        .env(BEHAVIOUR, name)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    let out = String::from_utf8_lossy(&output.stdout);
+    (!output.status.success())
+        .then(|| format!("behaviour `{name}`: {}\n{text}{out}", output.status))
+}
+
+fn our_own_driver_moves_memory(device: &mut CudaDevice) {
+    let moves = device.swapping().is_some();
+    assert!(moves || std::env::var_os("WEFT_ATTACH").is_none(), "our shim moves memory");
 }
 
 /// The driver takes memory for a module's variables, so the ledger has it too.

@@ -177,9 +177,11 @@ impl Sandbox {
             .create()?;
         // Paths that this machine lacks are passed over.
         let reads = path_beneath_rules(&self.0.reads, AccessFs::from_read(abi));
-        let access = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
+        let device = AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::IoctlDev;
+        let name = AccessFs::WriteFile | AccessFs::Truncate;
         ruleset = ruleset.add_rules(reads)?;
-        ruleset = ruleset.add_rules(path_beneath_rules(&self.0.devices, access))?;
+        ruleset = ruleset.add_rules(path_beneath_rules(&self.0.devices, device))?;
+        ruleset = ruleset.add_rules(path_beneath_rules(self.0.writes, name))?;
         ruleset.restrict_self()
     }
 
