@@ -50,6 +50,8 @@ int main(int argc, char **argv) {
     CUmodule module;
     const char *per_block = getenv("STEPS_PER_BLOCK");
     uint32_t steps = per_block != NULL ? (uint32_t)atol(per_block) : 1;
+    // Few at a time on a GPU, of which one works: not more than the host's memory counts.
+    unsigned threads = per_block != NULL ? 1024 : 32;
     CUfunction kernel =
         load_kernel(&module, share_ptx, per_block != NULL ? "blocks_steps" : "blocks_100us");
     CUdeviceptr state, device_finished;
@@ -71,7 +73,7 @@ int main(int argc, char **argv) {
     long launches = 0, ended = 0;
     while (seconds_now() < begin + seconds) {
         while (launches - ended < AHEAD) {
-            CHECK(cuLaunchKernel(kernel, blocks, 1, 1, 32, 1, 1, 0, NULL, arguments, NULL));
+            CHECK(cuLaunchKernel(kernel, blocks, 1, 1, threads, 1, 1, 0, NULL, arguments, NULL));
             CHECK(cuEventRecord(done[launches % AHEAD], NULL));
             launches += 1;
         }

@@ -17,7 +17,7 @@ const SLICE_US: &str = "6000";
 pub(crate) fn run(context: &Context) -> Result<Document> {
     let (runs, seconds) = if context.quick { (1, 2) } else { (RUNS, 5) };
     let window = format!("{runs} runs of {seconds} s per sleep ratio; medians");
-    let mut document = Document::new("conserve", "paced", &window);
+    let mut document = Document::new("conserve", context.pace.mode(), &window);
     let alone = utilization(context, &[], None, (runs, seconds))?;
     document.baseline("alone", alone);
     let (mut low, mut control_low) = (f64::MAX, f64::MAX);
@@ -44,7 +44,7 @@ fn utilization(
 ) -> Result<f64> {
     let mut shares = Vec::new();
     for _ in 0..runs {
-        shares.push(Host::on_node(context, true, settings, |host| {
+        shares.push(Host::on_node(context, context.pace.is_modelled(), settings, |host| {
             contend(context, host, sleeper, seconds)
         })?);
     }

@@ -1,4 +1,5 @@
-//! `bench fairness`: verified work of saturating tenants against their weights.
+//! `bench fairness`: verified work of saturating tenants against their weights. On a genuine GPU
+//! beside what its own driver gives to the same programs.
 
 use std::process::Command;
 
@@ -6,6 +7,7 @@ use anyhow::{Result, bail};
 
 use super::document::Document;
 use super::tenant::{Host, Kept, ShareReport, common_start, kernel};
+use super::via::Remote;
 use super::{Context, median, min_max_ratio};
 
 /// A set of tenants: name, weights, kernel sizes in µs.
@@ -34,11 +36,13 @@ const WINDOWS: u64 = 5;
 pub(crate) fn run(context: &Context) -> Result<Document> {
     let window_s = if context.quick { 2 } else { 10 };
     let text = format!("{WINDOWS} windows of {window_s} s per set, after one of warm-up");
-    let mut document = Document::new("fairness", "paced", &text);
+    context.check_only(SETS.iter().map(|set| set.0))?;
+    let sets: Vec<Set> = SETS.into_iter().filter(|set| context.wants(set.0)).collect();
+    let mut document = Document::new("fairness", context.pace.mode(), &text);
     document.figure("window_s", if context.quick { 2.0 } else { 10.0 });
     let (mut worst, mut worst_window, mut overhead_max) = (f64::MAX, f64::MAX, 0.0_f64);
-    for set in SETS {
-        let result = share(context, &[], set, window_s, WINDOWS)?;
+    for set in &sets {
+        let result = share(context, &[], *set, window_s, WINDOWS)?;
         report(&mut document, set.0, &result);
         worst = worst.min(median(&result.mmr));
         worst_window = worst_window.min(result.worst());
@@ -47,17 +51,27 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     document.figure("mmr_min", worst);
     document.figure("mmr_window_min", worst_window);
     document.figure("overhead_max", overhead_max);
+    let has_long = context.wants(LONG.0);
     // Reported, not a goal: a round of six tenants is shorter, and switches are dearer.
     let short = [("scheduling.quantum_us", "1000")];
-    report(&mut document, "6_long_1ms", &share(context, &short, LONG, window_s, WINDOWS)?);
+    if has_long {
+        report(&mut document, "6_long_1ms", &share(context, &short, LONG, window_s, WINDOWS)?);
+    }
     let mut control_max = 0.0_f64;
-    for set in SETS {
+    for set in sets {
         let unmanaged = [("scheduling.policy", "unmanaged")];
         let mmr = median(&share(context, &unmanaged, set, window_s, 1)?.mmr);
         document.control(format!("mmr_unmanaged_{}", set.0), mmr);
         control_max = control_max.max(mmr);
+        if !context.pace.is_modelled() {
+            let native = contend(context, &Host::direct(false)?, set, window_s, 1)?;
+            document.control(format!("mmr_driver_{}", set.0), median(&native.mmr));
+        }
     }
     document.figure("mmr_control", control_max);
+    if !has_long {
+        return Ok(document);
+    }
     for (name, quantum) in [("mmr_unsliced_6_long", "6000"), ("mmr_unsliced_6_long_1ms", "1000")] {
         let unsliced = [("scheduling.slicing", "never"), ("scheduling.quantum_us", quantum)];
         // One such kernel comes every 9.5 s: windows of 10 s hold one each and hide what happens.
@@ -71,9 +85,11 @@ fn report(document: &mut Document, set: &str, result: &Shared) {
     document.figure(format!("mmr_{set}"), median(&result.mmr));
     document.figure(format!("mmr_{set}_min"), result.worst());
     document.figure(format!("overhead_{set}"), result.overhead);
-    document.figure(format!("closure_{set}"), result.closure);
-    document.figure(format!("overrun_share_{set}"), result.kept.overruns);
-    document.figure(format!("late_share_{set}"), result.kept.late);
+    if let Some(Books { closure, kept }) = &result.books {
+        document.figure(format!("closure_{set}"), *closure);
+        document.figure(format!("overrun_share_{set}"), kept.overruns);
+        document.figure(format!("late_share_{set}"), kept.late);
+    }
 }
 
 pub(super) struct Shared {
@@ -81,7 +97,12 @@ pub(super) struct Shared {
     pub(super) mmr: Vec<f64>,
     /// Window over modelled time of the work done in it: 1 is a device that is never idle.
     pub(super) overhead: f64,
-    /// |charges − busy| / busy of the node over the whole run.
+    /// What a node says of it.
+    books: Option<Books>,
+}
+
+struct Books {
+    /// |charges − busy| / busy over the whole run.
     closure: f64,
     /// How the device kept to its model.
     kept: Kept,
@@ -102,7 +123,8 @@ fn share(
     window_s: u64,
     windows: u64,
 ) -> Result<Shared> {
-    Host::on_node(context, true, settings, |host| contend(context, host, set, window_s, windows))
+    let paced = context.pace.is_modelled();
+    Host::on_node(context, paced, settings, |host| contend(context, host, set, window_s, windows))
 }
 
 /// Lets the tenants of a set contend on a host, whatever else is attached to it.
@@ -127,7 +149,6 @@ pub(super) fn contend(
     for tenant in tenants {
         reports.push(ShareReport::parse(tenant.finish()?)?);
     }
-    let stats = host.daemon()?.sockets().connect()?.stats()?;
     let (mut mmr, mut overheads) = (Vec::new(), Vec::new());
     for window in 1..=windows {
         let index = usize::try_from(window)?;
@@ -136,9 +157,11 @@ pub(super) fn contend(
             let Some(&launches) = report.windows.get(index) else {
                 bail!("a tenant ended before window {window}");
             };
-            let unit_us = if us == LONG_US { BLOCK_US } else { us };
             #[expect(clippy::cast_precision_loss, reason = "microseconds of a window")]
-            work_s.push((launches * unit_us) as f64 / 1e6);
+            let (launches, us_of_one) = (launches as f64, us as f64);
+            let is_long = us == LONG_US;
+            let unit_us = if is_long { context.pace.block_us(BLOCK_US) } else { us_of_one };
+            work_s.push(launches * unit_us / 1e6);
         }
         let total_weight: u32 = weights.iter().sum();
         #[expect(clippy::cast_precision_loss, reason = "a few seconds")]
@@ -151,15 +174,22 @@ pub(super) fn contend(
         mmr.push(min_max_ratio(&normalised));
         overheads.push(window_s / work_s.iter().sum::<f64>());
     }
-    let (overhead, closure) = (median(&overheads), stats.closure.error());
-    Ok(Shared { mmr, overhead, closure, kept: host.kept()? })
+    let books = match host {
+        Host::Driver { .. } | Host::Direct { .. } => None,
+        Host::Node(daemon) | Host::Remote(Remote { daemon, .. }) => {
+            let closure = daemon.sockets().connect()?.stats()?.closure.error();
+            Some(Books { closure, kept: host.kept()? })
+        }
+    };
+    Ok(Shared { mmr, overhead: median(&overheads), books })
 }
 
 /// The program of a tenant with kernels of `us`.
 fn program(context: &Context, us: u64, seconds: u64) -> Command {
     let mut command = context.program(if us == LONG_US { "long" } else { "share" });
     if us == LONG_US {
-        command.arg(seconds.to_string()).arg("--blocks").arg((LONG_US / BLOCK_US).to_string());
+        command.arg(seconds.to_string()).arg("--blocks");
+        command.arg(context.pace.blocks(LONG_US / BLOCK_US).to_string());
     } else {
         command.arg(kernel(us)).arg(seconds.to_string());
     }

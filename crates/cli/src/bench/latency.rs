@@ -1,4 +1,5 @@
-//! `bench latency`: how soon a user-facing vGPU's requests are answered beside two batch tenants.
+//! `bench latency`: how soon a user-facing vGPU's requests are answered beside two batch tenants. On
+//! a genuine GPU beside what its own driver makes of the same programs.
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;
@@ -36,6 +37,13 @@ struct Seen {
     batch: f64,
 }
 
+impl Seen {
+    fn median(seen: &[Self]) -> Self {
+        let of = |pick: fn(&Self) -> f64| median(&seen.iter().map(pick).collect::<Vec<_>>());
+        Self { p99_us: of(|seen| seen.p99_us), batch: of(|seen| seen.batch) }
+    }
+}
+
 #[derive(Deserialize)]
 struct Answers {
     answers_us: Vec<f64>,
@@ -44,25 +52,31 @@ struct Answers {
 pub(crate) fn run(context: &Context) -> Result<Document> {
     let (runs, seconds) = if context.quick { (1, 3) } else { (RUNS, 20) };
     let window = format!("{runs} runs of {seconds} s per service and batch load; medians");
-    let mut document = Document::new("latency", "paced", &window);
+    let mut document = Document::new("latency", context.pace.mode(), &window);
+    let names = SERVICES.iter().flat_map(|(us, ..)| BATCHES.map(|batch| batch.beside(*us)));
+    let names: Vec<String> = names.collect();
+    context.check_only(names.iter().map(String::as_str))?;
     let (mut worst, mut worst_control, mut least) = (0.0_f64, f64::MAX, f64::MAX);
     for (us, launches, period_us) in SERVICES {
         let service = (us, launches, period_us);
         let measure = |batch, sla_ns| -> Result<Seen> {
             let seen: Vec<Seen> = (0..runs)
                 .map(|seed| {
-                    Host::on_node(context, true, &[], |host| {
+                    Host::on_node(context, context.pace.is_modelled(), &[], |host| {
                         contend(context, host, service, batch, sla_ns, (seconds, seed))
                     })
                 })
                 .collect::<Result<_>>()?;
-            let of = |pick: fn(&Seen) -> f64| median(&seen.iter().map(pick).collect::<Vec<_>>());
-            Ok(Seen { p99_us: of(|seen| seen.p99_us), batch: of(|seen| seen.batch) })
+            Ok(Seen::median(&seen))
         };
+        let wanted = |batch: &Batch| context.wants(&batch.beside(us));
+        if !BATCHES.iter().any(wanted) {
+            continue;
+        }
         let alone = measure(None, SLA_NS)?.p99_us;
         document.baseline(format!("p99_us_alone_{us}us"), alone);
-        for batch in BATCHES {
-            let name = format!("{us}us_beside_{}", batch.name());
+        for batch in BATCHES.into_iter().filter(wanted) {
+            let name = batch.beside(us);
             let ours = measure(Some(batch), SLA_NS)?;
             let equal = measure(Some(batch), 0)?;
             let over = ours.p99_us / (alone + SLICE_US);
@@ -72,6 +86,14 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
             let control = equal.p99_us / (alone + SLICE_US);
             document.control(format!("p99_over_alone_{name}"), control);
             document.control(format!("batch_share_{name}"), equal.batch);
+            if !context.pace.is_modelled() {
+                let driver = Host::direct(false)?;
+                let run =
+                    |seed| contend(context, &driver, service, Some(batch), 0, (seconds, seed));
+                let seen = Seen::median(&(0..runs).map(run).collect::<Result<Vec<_>>>()?);
+                document.baseline(format!("driver_p99_us_{name}"), seen.p99_us);
+                document.baseline(format!("driver_batch_share_{name}"), seen.batch);
+            }
             worst = worst.max(over);
             least = least.min(ours.batch);
             worst_control = worst_control.min(control);
@@ -84,10 +106,11 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
 }
 
 impl Batch {
-    fn name(self) -> String {
+    /// What a service with kernels of `us` beside it is called.
+    fn beside(self, us: u64) -> String {
         match self {
-            Self::Kernels(us) => format!("{us}us"),
-            Self::Long => format!("{}us", LONG_BLOCKS * BLOCK_US),
+            Self::Kernels(batch) => format!("{us}us_beside_{batch}us"),
+            Self::Long => format!("{us}us_beside_{}us", LONG_BLOCKS * BLOCK_US),
         }
     }
 
@@ -101,7 +124,8 @@ impl Batch {
             }
             Self::Long => {
                 let mut command = context.program("long");
-                command.args([&seconds, "--blocks", &LONG_BLOCKS.to_string(), "--start", start]);
+                let blocks = context.pace.blocks(LONG_BLOCKS).to_string();
+                command.args([&seconds, "--blocks", &blocks, "--start", start]);
                 command
             }
         };
@@ -109,16 +133,15 @@ impl Batch {
     }
 
     /// The part of the device's time that a tenant's completed work took.
-    fn part(self, tenant: Tenant) -> Result<f64> {
+    fn part(self, context: &Context, tenant: Tenant) -> Result<f64> {
         let report = ShareReport::parse(tenant.finish()?)?;
-        let us = match self {
-            Self::Kernels(us) => us,
+        #[expect(clippy::cast_precision_loss, reason = "some million launches of microseconds")]
+        let completed_us = match self {
+            Self::Kernels(us) => (report.completed * us) as f64,
             // It counts blocks.
-            Self::Long => BLOCK_US,
+            Self::Long => report.completed as f64 * context.pace.block_us(BLOCK_US),
         };
-        #[expect(clippy::cast_precision_loss, reason = "seconds of microseconds")]
-        let completed_s = (report.completed * us) as f64 / 1e6;
-        Ok(completed_s / report.seconds)
+        Ok(completed_us / 1e6 / report.seconds)
     }
 }
 
@@ -132,9 +155,11 @@ fn contend(
     sla_ns: u64,
     (seconds, seed): (u64, u64),
 ) -> Result<Seen> {
-    let mut admin = host.daemon()?.sockets().connect()?;
-    admin.create("service", Some(1), None)?;
-    admin.set_sla("service", sla_ns)?;
+    if !matches!(host, Host::Driver { .. }) {
+        let mut admin = host.daemon()?.sockets().connect()?;
+        admin.create("service", Some(1), None)?;
+        admin.set_sla("service", sla_ns)?;
+    }
     let start = common_start();
     let mut command = context.program("request");
     command.args([kernel(us), launches.to_string(), period_us.to_string(), seconds.to_string()]);
@@ -151,7 +176,7 @@ fn contend(
     let p99_us = p99_us.context("no request was answered")?;
     #[expect(clippy::cast_precision_loss, reason = "seconds of microseconds")]
     let asked_s = (answers_us.len() as u64 * launches * us) as f64 / 1e6;
-    let parts = others.into_iter().map(|(batch, tenant)| batch.part(tenant));
+    let parts = others.into_iter().map(|(batch, tenant)| batch.part(context, tenant));
     let done_part: f64 = parts.sum::<Result<f64>>()?;
     #[expect(clippy::cast_precision_loss, reason = "a few seconds")]
     let left = 1.0 - asked_s / seconds as f64;

@@ -17,6 +17,7 @@ mod flexy;
 mod latency;
 mod memory;
 mod overhead;
+mod pace;
 mod relocate;
 mod remote;
 mod reweight;
@@ -33,6 +34,7 @@ use anyhow::{Result, bail};
 use clap::ValueEnum;
 use weft_api::stolen::Processors;
 
+use self::pace::{Pace, Steps};
 use crate::args::BenchOptions;
 use crate::programs;
 use weft_sim::seeds::median;
@@ -79,6 +81,14 @@ pub(crate) enum Name {
     Remote,
 }
 
+impl Name {
+    /// Whether its kernels can be those of a genuine GPU instead of a model's.
+    fn runs_on_any_device(self) -> bool {
+        let names = [Self::Overhead, Self::Fairness, Self::Conserve, Self::Reweight, Self::Latency];
+        names.contains(&self)
+    }
+}
+
 /// What every benchmark is told.
 #[derive(Debug)]
 pub(crate) struct Context {
@@ -95,12 +105,22 @@ pub(crate) struct Context {
     via: Option<via::Via>,
     /// Folder of what virtual machines boot.
     guest: Option<PathBuf>,
+    /// How long kernels last.
+    pace: Pace,
 }
 
 impl Context {
     /// For programs that are no benchmark's of this list.
     pub(crate) fn new(programs: PathBuf, quick: bool) -> Self {
-        Self { programs, quick, vgpus: None, only: Vec::new(), via: None, guest: None }
+        Self {
+            programs,
+            quick,
+            vgpus: None,
+            only: Vec::new(),
+            via: None,
+            guest: None,
+            pace: Pace::Modelled,
+        }
     }
 
     /// Whether what has this name is to be run.
@@ -121,7 +141,7 @@ impl Context {
 
 /// `weft bench`
 pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
-    let context = Context {
+    let mut context = Context {
         programs: if matches!(options.name, Name::Decision) {
             // It runs none.
             PathBuf::new()
@@ -133,10 +153,14 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         only: options.only.clone(),
         via: options.via,
         guest: options.guest.clone(),
+        pace: Pace::Modelled,
     };
     let is_remote = context.via == Some(via::Via::Tls);
     if is_remote && !matches!(options.name, Name::Call | Name::Copy | Name::Overhead) {
         bail!("--via tls is for `bench call`, `bench copy` and `bench overhead`");
+    }
+    if tenant::is_genuine() && context.via.is_none() && options.name.runs_on_any_device() {
+        context.pace = Pace::Measured(Steps::measure(&context)?);
     }
     let before = Processors::now();
     let mut document = match options.name {
@@ -160,6 +184,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Memory => memory::run(&context),
         Name::Remote => remote::run(&context),
     }?;
+    context.pace.document(&mut document);
     document.set_stolen(Processors::now().stolen_since(before));
     document.print(options.json)?;
     Ok(ExitCode::SUCCESS)

@@ -3,7 +3,8 @@
 //! The control is a real transport of four system calls per request (`trap.c`): the same launches
 //! over a Unix socket to a process that executes them on the same direct device. `--via tls` has
 //! the tenant's vGPU on a node behind a gateway, and beside it shared memory. Beside each stands
-//! what a kernel would take with one TCP echo after it (`tcp_echo_model_*`).
+//! what a kernel would take with one TCP echo after it (`tcp_echo_model_*`). On a genuine GPU direct
+//! is its own driver, and there is no control: that transport's device is the software one.
 
 use anyhow::Result;
 
@@ -21,10 +22,11 @@ const PAIRS: usize = 5;
 pub(crate) fn run(context: &Context) -> Result<Document> {
     let (pairs, run_us) = if context.quick { (1, 200_000) } else { (PAIRS, 1_000_000) };
     let window = format!("{pairs} pairs of runs per size, each {} ms of kernels", run_us / 1000);
-    let mut document = Document::new("overhead", "paced", &window);
-    let direct = Host::direct(true)?;
+    let mut document = Document::new("overhead", context.pace.mode(), &window);
+    let paced = context.pace.is_modelled();
+    let direct = Host::direct(paced)?;
     let remoted = |node: &Host| remoted(context, (&direct, node), (pairs, run_us));
-    let shared = || Host::on_node(context, true, &[], remoted);
+    let shared = || Host::on_node(context, paced, &[], remoted);
     if context.via == Some(Via::Tls) {
         let start = || Ok(Host::Remote(Remote::start(Some(MODEL))?));
         tell(&mut document, &Host::again(context, start, remoted)?);
@@ -35,7 +37,9 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     } else {
         tell(&mut document, &shared()?);
     }
-    trapped(context, &mut document, &direct, (pairs, run_us))?;
+    if paced {
+        trapped(context, &mut document, &direct, (pairs, run_us))?;
+    }
     let mut alone = Alone::default();
     for _ in 0..pairs {
         alone.measure()?;

@@ -20,7 +20,7 @@ const KERNEL_US: u64 = 285;
 pub(crate) fn run(context: &Context) -> Result<Document> {
     let window_s = if context.quick { 1_u64 } else { 5 };
     let text = format!("{} phases of {WINDOWS} windows of {window_s} s", PHASES.len());
-    let mut document = Document::new("reweight", "paced", &text);
+    let mut document = Document::new("reweight", context.pace.mode(), &text);
     let errors = change(context, "fair", window_s)?;
     document.figure("share_error_p50", median(&errors.settled));
     document.figure("share_error_max", largest(&errors.settled));
@@ -41,7 +41,8 @@ struct Errors {
 
 fn change(context: &Context, policy: &str, window_s: u64) -> Result<Errors> {
     let policy = [("scheduling.policy", policy)];
-    Host::on_node(context, true, &policy, |host| contend(context, host, window_s))
+    let paced = context.pace.is_modelled();
+    Host::on_node(context, paced, &policy, |host| contend(context, host, window_s))
 }
 
 fn contend(context: &Context, host: &Host, window_s: u64) -> Result<Errors> {

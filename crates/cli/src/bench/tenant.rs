@@ -285,7 +285,7 @@ impl Kept {
 }
 
 /// Whether `WEFT_DEVICE` makes the benchmark's daemons execute on a genuine GPU.
-fn is_genuine() -> bool {
+pub(super) fn is_genuine() -> bool {
     std::env::var("WEFT_DEVICE").is_ok_and(|device| device.starts_with("cuda"))
 }
 
@@ -433,7 +433,9 @@ impl ShareReport {
 impl Context {
     /// A program of the benchmark folder.
     pub(crate) fn program(&self, name: &str) -> Command {
-        Command::new(self.path(name))
+        let mut command = Command::new(self.path(name));
+        self.pace.tell(&mut command);
+        command
     }
 
     fn path(&self, name: &str) -> PathBuf {
