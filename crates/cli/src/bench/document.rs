@@ -58,6 +58,11 @@ impl Document {
         self.stolen = part;
     }
 
+    /// The machine's GPU, if something ran on it.
+    pub(crate) fn set_gpu(&mut self, name: &str) {
+        self.machine = format!("{name}, {}", self.machine);
+    }
+
     /// What replays the run.
     pub(crate) fn seed(&mut self, seed: u64) {
         self.seeds.push(seed);

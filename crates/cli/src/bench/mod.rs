@@ -83,9 +83,14 @@ pub(crate) enum Name {
 
 impl Name {
     /// Whether its kernels can be those of a genuine GPU instead of a model's.
-    fn runs_on_any_device(self) -> bool {
+    fn has_either_pace(self) -> bool {
         let names = [Self::Overhead, Self::Fairness, Self::Conserve, Self::Reweight, Self::Latency];
         names.contains(&self)
+    }
+
+    /// Whether it runs on a genuine GPU where one is named.
+    fn is_on_any_device(self) -> bool {
+        self.has_either_pace() || [Self::Call, Self::Copy, Self::Engine].contains(&self)
     }
 }
 
@@ -159,7 +164,8 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
     if is_remote && !matches!(options.name, Name::Call | Name::Copy | Name::Overhead) {
         bail!("--via tls is for `bench call`, `bench copy` and `bench overhead`");
     }
-    if tenant::is_genuine() && context.via.is_none() && options.name.runs_on_any_device() {
+    let gpu = tenant::genuine().filter(|_| context.via.is_none());
+    if gpu.is_some() && options.name.has_either_pace() {
         context.pace = Pace::Measured(Steps::measure(&context)?);
     }
     let before = Processors::now();
@@ -185,6 +191,9 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Remote => remote::run(&context),
     }?;
     context.pace.document(&mut document);
+    if let Some(name) = gpu.filter(|_| options.name.is_on_any_device()) {
+        document.set_gpu(&name);
+    }
     document.set_stolen(Processors::now().stolen_since(before));
     document.print(options.json)?;
     Ok(ExitCode::SUCCESS)

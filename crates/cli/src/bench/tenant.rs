@@ -22,6 +22,9 @@ use crate::programs;
 /// Time for all programs of a run to attach before they begin together.
 pub(super) const LEAD: Duration = Duration::from_millis(1500);
 
+/// The same on a genuine GPU, whose driver makes one context after the other, of 0.5 s each.
+const GENUINE_LEAD: Duration = Duration::from_secs(6);
+
 /// Where a program runs.
 #[derive(Debug)]
 pub(crate) enum Host {
@@ -285,8 +288,19 @@ impl Kept {
 }
 
 /// Whether `WEFT_DEVICE` makes the benchmark's daemons execute on a genuine GPU.
-pub(super) fn is_genuine() -> bool {
+fn is_genuine() -> bool {
     std::env::var("WEFT_DEVICE").is_ok_and(|device| device.starts_with("cuda"))
+}
+
+/// The name of the GPU that `WEFT_DEVICE` names.
+pub(super) fn genuine() -> Option<String> {
+    let named = std::env::var("WEFT_DEVICE").ok()?;
+    let ordinal: u32 = match named.strip_prefix("cuda")?.strip_prefix(':') {
+        Some(number) => number.parse().ok()?,
+        None => 0,
+    };
+    let found = weft_device::cuda::devices(None).ok()?;
+    found.into_iter().find(|gpu| gpu.ordinal == ordinal).map(|gpu| gpu.info.name)
 }
 
 /// A program at work, which is killed if nobody waits for its end.
@@ -470,7 +484,7 @@ impl Context {
 
 /// The moment at which programs started from now on should begin, as `share --start` takes it.
 pub(crate) fn common_start() -> String {
-    start_after(LEAD)
+    start_after(if is_genuine() { GENUINE_LEAD } else { LEAD })
 }
 
 /// The moment at which programs begin that have attached already.

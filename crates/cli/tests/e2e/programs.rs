@@ -242,7 +242,12 @@ fn visible_devices_hide_the_vgpu() {
 
 #[test]
 fn kernels_print_to_the_programs_output() {
-    let node = Node::start(&[]);
+    for node in [Node::start(&[]), Node::on_driver(&[])] {
+        kernels_print_on(&node);
+    }
+}
+
+fn kernels_print_on(node: &Node) {
     let mut expected = String::new();
     for round in 0..4 {
         expected += &format!("host {round}\n");

@@ -222,6 +222,7 @@ impl Backend for CudaBackend {
             staging: Some(parts.staging),
             kernel_ns: parts.kernel_ns,
             page: Some(parts.page),
+            catch_output: true,
         })
         .map_err(OpenError::new)
     }

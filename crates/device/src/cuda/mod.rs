@@ -18,6 +18,7 @@ mod extents;
 mod kill_tests;
 mod module;
 mod operation;
+mod printed;
 mod rates;
 mod swap;
 #[cfg(test)]
@@ -43,6 +44,7 @@ use self::driver::{
 use self::extents::Heap;
 use self::module::{Module, Symbols};
 use self::operation::InFlight;
+use self::printed::Printed;
 use self::rates::Rates;
 use self::timeline::{Timeline, monotonic_ns};
 use crate::{
@@ -86,6 +88,9 @@ pub struct CudaConfig {
     pub kernel_ns: Option<u64>,
     /// Where the device's busy time is counted.
     pub page: Option<DevicePage>,
+    /// The process has no other use for its standard output, where a driver puts what kernels
+    /// print: it is caught.
+    pub catch_output: bool,
 }
 
 /// What backs a chunk: the driver's memory, and the frames that were paid for it.
@@ -105,6 +110,7 @@ pub struct CudaDevice {
     _staging: Option<Arc<SharedMemory>>,
     kernel_ns: Option<u64>,
     page: Option<DevicePage>,
+    printed: Option<Printed>,
     modules: BTreeMap<ModuleId, Module>,
     streams: HashMap<QueueId, Handle>,
     timeline: Timeline,
@@ -150,6 +156,10 @@ impl CudaDevice {
         let multiprocessors = attribute(&driver, device, MULTIPROCESSORS).unwrap_or(1);
         let rates = Rates::new(multiprocessors.unsigned_abs().into());
         module::warm_up(&driver);
+        let printed = config.catch_output.then(Printed::catch).and_then(|caught| {
+            let failed = |error| tracing::warn!(%error, "what kernels print is lost");
+            caught.map_err(failed).ok()
+        });
         let opened = Self {
             driver,
             info,
@@ -161,6 +171,7 @@ impl CudaDevice {
             _staging: staging.clone(),
             kernel_ns,
             page,
+            printed,
             modules: BTreeMap::new(),
             streams: HashMap::new(),
             timeline,
@@ -435,6 +446,15 @@ impl Device for CudaDevice {
 
     fn abort(&mut self, _op: OpId) {
         self.give_up();
+    }
+
+    fn take_output(&mut self) -> Vec<u8> {
+        let Some(printed) = &self.printed else { return Vec::new() };
+        if !self.modules.values().any(Module::prints) {
+            return Vec::new();
+        }
+        self.timeline.wait(&self.driver);
+        printed.take()
     }
 
     fn estimate_ns(&self, _op: &Op) -> Option<u64> {

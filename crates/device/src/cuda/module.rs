@@ -26,6 +26,9 @@ const CONST_SIZE_BYTES: c_int = 2;
 const LOCAL_SIZE_BYTES: c_int = 3;
 const NUM_REGS: c_int = 4;
 
+/// What kernels print with, in PTX.
+const PRINT: &[u8] = b"vprintf";
+
 /// A module that does nothing, for the oldest architecture that present compilers accept.
 const EMPTY: &[u8] = b".version 6.3\n.target sm_75\n.address_size 64\n.entry weft() { ret; }\n\0";
 
@@ -49,6 +52,7 @@ pub(super) struct Module {
     globals: Vec<GlobalInfo>,
     /// What was paid for its variables.
     pub(super) frames: Vec<FrameRun>,
+    prints: bool,
 }
 
 impl Module {
@@ -71,6 +75,7 @@ impl Module {
             names: Vec::new(),
             globals: Vec::new(),
             frames: Vec::new(),
+            prints: symbols.prints,
         };
         let mut functions = Vec::new();
         for (name, mut info) in symbols.kernels {
@@ -102,6 +107,11 @@ impl Module {
         // once.
         let code = unsafe { (driver.module_unload)(self.handle) };
         if code == SUCCESS { self.frames } else { Vec::new() }
+    }
+
+    /// Whether its kernels may print.
+    pub(super) fn prints(&self) -> bool {
+        self.prints
     }
 
     /// The kernel with this index in the list that `load` returned.
@@ -159,6 +169,7 @@ pub(super) struct Symbols {
     globals: Vec<String>,
     /// What the variables take of the device's memory.
     pub(super) global_bytes: u64,
+    prints: bool,
 }
 
 impl Symbols {
@@ -187,6 +198,7 @@ impl Symbols {
                         *bytes = bytes.saturating_add(variable.size_bytes);
                     }
                 }
+                symbols.prints |= text.windows(PRINT.len()).any(|word| word == PRINT);
                 symbols.texts.push(text);
             }
         }

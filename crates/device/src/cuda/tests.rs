@@ -180,6 +180,7 @@ fn open_with(quota: u64, part_bytes: u64) -> CudaDevice {
         staging: None,
         kernel_ns: None,
         page: None,
+        catch_output: false,
     })
     .unwrap()
 }

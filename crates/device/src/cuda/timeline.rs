@@ -67,6 +67,13 @@ impl Timeline {
         self.origin_ns.saturating_add(u64::try_from(since.as_nanos()).unwrap_or(u64::MAX))
     }
 
+    /// Waits for the origin, which has happened: a driver prints what kernels printed when somebody
+    /// waits for something, and not when it is asked.
+    pub(super) fn wait(&self, driver: &Driver) {
+        // SAFETY: the event belongs to this context and was recorded.
+        let _ = unsafe { (driver.event_synchronize)(self.origin) };
+    }
+
     /// Makes a completed event the origin if the present one is old, for a device that never rests;
     /// returns the event that is free now.
     pub(super) fn advance(&mut self, event: Handle, at_ns: u64) -> Handle {
