@@ -302,6 +302,11 @@ pub trait Device: std::fmt::Debug {
         Vec::new()
     }
 
+    /// Whether a time limit stops a launch before its end.
+    fn can_cut(&self, _op: &Op) -> bool {
+        self.info().capabilities.slice_blocks
+    }
+
     /// Modelled or predicted device time of an operation in ns, if the device knows it beforehand.
     fn estimate_ns(&self, op: &Op) -> Option<u64>;
 

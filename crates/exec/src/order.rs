@@ -106,7 +106,7 @@ impl<D: Device> Session<D> {
             Op::Fill(_) => Work::Fill,
         };
         let sliceable = match work {
-            Work::Kernel => self.device.info().capabilities.slice_blocks,
+            Work::Kernel => self.device.can_cut(&operation.op),
             Work::Copy | Work::Fill => {
                 units > PART_BYTES_MIN || rows(&operation.op) > PART_ROWS_MIN
             }

@@ -19,9 +19,13 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     let mut document = Document::new("copy", "real", &window);
     let direct = Host::direct(false)?;
     let (mut reports, mut traps, mut alone) = (Vec::new(), Traps::default(), Alone::default());
+    let mut driver = Vec::new();
     Host::on_node(context, false, &[], |host| {
         for _ in 0..runs {
             reports.push(context.single(host, "copy")?);
+            if matches!(direct, Host::Driver { .. }) {
+                driver.push(context.single(&direct, "copy")?);
+            }
             traps.measure(context, &direct)?;
             alone.measure()?;
         }
@@ -31,6 +35,10 @@ pub(crate) fn run(context: &Context) -> Result<Document> {
     for name in first.keys().filter(|name| name.as_str() != "verified") {
         let values: Vec<f64> = reports.iter().filter_map(|report| report[name].as_f64()).collect();
         document.figure(name.clone(), median(&values));
+        let values: Vec<f64> = driver.iter().filter_map(|report| report[name].as_f64()).collect();
+        if !values.is_empty() {
+            document.baseline(format!("driver_{name}"), median(&values));
+        }
     }
     // The slower of the two directions; 256 MiB is the headline.
     for kind in ["pageable", "pinned"] {

@@ -22,8 +22,8 @@ use crate::programs;
 /// Time for all programs of a run to attach before they begin together.
 pub(super) const LEAD: Duration = Duration::from_millis(1500);
 
-/// The same on a genuine GPU, whose driver makes one context after the other, of 0.5 s each.
-const GENUINE_LEAD: Duration = Duration::from_secs(6);
+/// The same on a genuine GPU, whose driver makes one context after the other, 0.2 to 0.5 s each.
+const GENUINE_LEAD: Duration = Duration::from_secs(3);
 
 /// Where a program runs.
 #[derive(Debug)]

@@ -117,6 +117,8 @@ functions! {
     module_global: b"cuModuleGetGlobal_v2\0", fn(*mut Address, *mut usize, Handle, *const c_char);
     function_attribute: b"cuFuncGetAttribute\0", fn(*mut c_int, c_int, Handle);
     function_set_attribute: b"cuFuncSetAttribute\0", fn(Handle, c_int, c_int);
+    occupancy: b"cuOccupancyMaxActiveBlocksPerMultiprocessor\0",
+        fn(*mut c_int, Handle, c_int, usize);
     link_create: b"cuLinkCreate_v2\0", fn(c_uint, *mut c_int, *mut *mut c_void, *mut Handle);
     link_add: b"cuLinkAddData_v2\0",
         fn(Handle, c_int, *mut c_void, usize, *const c_char, c_uint, *mut c_int, *mut *mut c_void);

@@ -27,7 +27,7 @@ mod swap_tests;
 mod tests;
 mod timeline;
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::ffi::{CString, c_int, c_void};
 use std::path::PathBuf;
@@ -45,7 +45,7 @@ use self::extents::Heap;
 use self::module::{Module, Symbols};
 use self::operation::InFlight;
 use self::printed::Printed;
-use self::rates::Rates;
+use self::rates::{KernelKey, Rates};
 use self::timeline::{Timeline, monotonic_ns};
 use crate::{
     Completion, Device, DeviceError, DeviceInfo, DevicePage, Driven, FrameRun, FrameSource,
@@ -59,9 +59,10 @@ pub use self::describe::{CudaError, Found, LIBRARY_VARIABLE, devices};
 /// driver takes about a thousand entries before it blocks its caller, and each operation is three.
 const IN_FLIGHT_MAX: usize = 256;
 /// How long a caller without other work may sleep before it looks for completions again: this part
-/// of what the operation has run so far, within bounds, in ns.
+/// of what the operation has run so far, within bounds, in ns. The least is about what a look takes:
+/// somebody may wait for a short one.
 const POLL_PART: u64 = 64;
-const POLL_NS_MIN: u64 = 20_000;
+const POLL_NS_MIN: u64 = 1_000;
 const POLL_NS_MAX: u64 = 500_000;
 
 /// `CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT`
@@ -122,6 +123,10 @@ pub struct CudaDevice {
     finished: VecDeque<Completion>,
     free_events: Vec<Handle>,
     rates: Rates,
+    multiprocessors: u64,
+    /// Blocks that the device executes at a time, by kernel, threads of a block and its dynamic
+    /// shared memory.
+    waves: RefCell<HashMap<(KernelKey, u64, u32), u64>>,
     next: u64,
     next_module: u32,
     /// The last code that was no success.
@@ -154,7 +159,6 @@ impl CudaDevice {
         let calls = virtual_memory.filter(|_| supported);
         let backing = Backing::reserve(calls, device, (base, bytes), part_bytes);
         let multiprocessors = attribute(&driver, device, MULTIPROCESSORS).unwrap_or(1);
-        let rates = Rates::new(multiprocessors.unsigned_abs().into());
         module::warm_up(&driver);
         let printed = config.catch_output.then(Printed::catch).and_then(|caught| {
             let failed = |error| tracing::warn!(%error, "what kernels print is lost");
@@ -180,7 +184,9 @@ impl CudaDevice {
             front_since_ns: 0,
             finished: VecDeque::new(),
             free_events: Vec::new(),
-            rates,
+            rates: Rates::default(),
+            multiprocessors: multiprocessors.unsigned_abs().into(),
+            waves: RefCell::new(HashMap::new()),
             next: 0,
             next_module: 0,
             failed: Cell::new(SUCCESS),
@@ -366,6 +372,7 @@ impl Device for CudaDevice {
             return;
         }
         self.rates.forget(module);
+        self.waves.get_mut().retain(|((of, _), ..), _| *of != module);
         if let Some(module) = self.modules.remove(&module) {
             let frames = module.unload(&self.driver);
             self.source.give_back(&frames);
@@ -381,6 +388,13 @@ impl Device for CudaDevice {
         }
         self.bring_all()?;
         self.submit(queue, op, max_ns)
+    }
+
+    fn can_cut(&self, op: &Op) -> bool {
+        match op {
+            Op::Launch(launch) => self.pieces_of(launch).is_some(),
+            Op::Copy { .. } | Op::Fill(_) => false,
+        }
     }
 
     fn swapping(&mut self) -> Option<&mut dyn Swapping> {

@@ -2,7 +2,7 @@
 
 use std::ffi::{c_int, c_uint, c_void};
 
-use weft_ptx::slice::Piece;
+use weft_ptx::slice::{Piece, PieceKernel};
 
 use super::CudaDevice;
 use super::driver::{
@@ -35,6 +35,8 @@ const SLICES_MAX: u64 = 16_384;
 pub(super) struct Blocks {
     key: KernelKey,
     count: u64,
+    /// Blocks that the device executes at a time.
+    wave: u64,
     /// The first block of what is left.
     next: Option<u64>,
 }
@@ -43,7 +45,8 @@ pub(super) struct Blocks {
 #[derive(Debug)]
 pub(super) struct InFlight {
     id: OpId,
-    begin: Handle,
+    /// Nothing if it was behind another: it began when that ended.
+    begin: Option<Handle>,
     end: Handle,
     kernel: String,
     /// Of a launch: what of it runs.
@@ -90,29 +93,41 @@ impl CudaDevice {
         queue: QueueId,
         op: &Op,
         max_ns: Option<u64>,
-    ) -> Result<(Handle, Handle, Option<Blocks>), DeviceError> {
+    ) -> Result<(Option<Handle>, Handle, Option<Blocks>), DeviceError> {
         self.make_current()?;
         if self.in_flight.is_empty() {
             self.timeline.refresh(&self.driver);
         }
         let stream = self.stream(queue)?;
-        let (begin, end) = (self.event()?, self.event()?);
+        let end = self.event()?;
+        // An event costs the device some microseconds between two kernels.
+        let begin = if self.is_working() && max_ns.is_none() { None } else { Some(self.event()?) };
         let started = self.between((begin, end), stream, op, max_ns);
         if started.is_err() {
-            self.free_events.extend([begin, end]);
+            self.free_events.extend(begin.into_iter().chain([end]));
         }
         Ok((begin, end, started?))
     }
 
-    /// Puts an operation between two events.
+    /// Whether what was started last has not ended.
+    fn is_working(&self) -> bool {
+        self.in_flight.back().is_some_and(|last| {
+            // SAFETY: the event was recorded in this context and is destroyed with it.
+            unsafe { (self.driver.event_query)(last.end) == NOT_READY }
+        })
+    }
+
+    /// Puts an operation between two events, or before one.
     fn between(
         &self,
-        (begin, end): (Handle, Handle),
+        (begin, end): (Option<Handle>, Handle),
         stream: Handle,
         op: &Op,
         max_ns: Option<u64>,
     ) -> Result<Option<Blocks>, DeviceError> {
-        self.record(begin, stream)?;
+        if let Some(begin) = begin {
+            self.record(begin, stream)?;
+        }
         let mut blocks = None;
         match op {
             Op::Launch(launch) => blocks = Some(self.launch(launch, stream, max_ns)?),
@@ -157,34 +172,60 @@ impl CudaDevice {
         max_ns: Option<u64>,
     ) -> Result<Blocks, DeviceError> {
         let module = self.modules.get(&launch.module);
-        let Some((module, kernel)) = module.and_then(|m| Some((m, m.kernel(launch.function)?)))
-        else {
+        let Some(kernel) = module.and_then(|module| module.kernel(launch.function)) else {
             return Err(DeviceError::LaunchResources("no such kernel".to_owned()));
         };
-        let total: u64 = launch.grid.iter().map(|n| u64::from(*n)).product();
+        let total = blocks_of(launch);
         let key = (launch.module, launch.function);
         let left = total.saturating_sub(launch.first_block);
-        let fit = max_ns.map_or(left, |max_ns| self.rates.blocks_within(key, max_ns, total));
-        let blocks = u32::try_from(fit.min(left)).unwrap_or(u32::MAX);
-        let blocks = blocks.clamp(1, Piece::BLOCKS_MAX);
-        let whole = launch.first_block == 0 && u64::from(blocks) == total;
-        if let Some((handle, copy)) = module.piece(launch.function).filter(|_| !whole) {
+        if let Some((handle, copy, wave)) = self.pieces_of(launch) {
+            let fit = max_ns.map_or(left, |max_ns| self.rates.blocks_within(key, max_ns, wave));
+            let blocks = u32::try_from(fit.min(left)).unwrap_or(u32::MAX);
+            let blocks = blocks.clamp(1, Piece::BLOCKS_MAX);
+            let whole = launch.first_block == 0 && u64::from(blocks) == total;
+            if whole {
+                let mut params = launch.params.clone();
+                self.launch_grid(kernel, launch.grid, launch, &mut params, stream)?;
+                return Ok(Blocks { key, count: total, wave, next: None });
+            }
             let piece = Piece { grid: launch.grid, first: launch.first_block, blocks };
             let mut params = copy.parameters(&launch.params, &piece);
             let grid = piece.launch_grid();
-            match self.launch_grid(*handle, grid, launch, &mut params, stream) {
+            match self.launch_grid(handle, grid, launch, &mut params, stream) {
                 // The piece needs a little more than the kernel.
                 Err(DeviceError::LaunchResources(_)) if launch.first_block == 0 => {}
                 other => {
                     let end = launch.first_block + u64::from(blocks);
                     let next = (end < total).then_some(end);
-                    return other.map(|()| Blocks { key, count: blocks.into(), next });
+                    return other.map(|()| Blocks { key, count: blocks.into(), wave, next });
                 }
             }
         }
         let mut params = launch.params.clone();
         self.launch_grid(kernel, launch.grid, launch, &mut params, stream)?;
-        Ok(Blocks { key, count: total, next: None })
+        Ok(Blocks { key, count: total, wave: total, next: None })
+    }
+
+    /// What runs pieces of a launch, and how many blocks the device executes at a time; nothing if
+    /// it is not to be cut.
+    pub(super) fn pieces_of(&self, launch: &Launch) -> Option<(Handle, &PieceKernel, u64)> {
+        let (handle, copy) = self.modules.get(&launch.module)?.piece(launch.function)?;
+        let threads = launch.block.iter().map(|n| u64::from(*n)).product();
+        let key = ((launch.module, launch.function), threads, launch.shared_bytes);
+        let mut waves = self.waves.borrow_mut();
+        let wave = *waves.entry(key).or_insert_with(|| self.wave(*handle, threads, launch));
+        // A piece that has run already is to be followed by the others.
+        (launch.first_block > 0 || blocks_of(launch) > wave).then_some((*handle, copy, wave))
+    }
+
+    fn wave(&self, kernel: Handle, threads: u64, launch: &Launch) -> u64 {
+        let (mut each, threads) = (0, c_int::try_from(threads).unwrap_or(c_int::MAX));
+        // SAFETY: a valid place for an int and a function of a loaded module.
+        let code = unsafe {
+            (self.driver.occupancy)(&raw mut each, kernel, threads, launch.shared_bytes as usize)
+        };
+        let each = if code == SUCCESS { each.unsigned_abs().max(1) } else { 1 };
+        self.multiprocessors.saturating_mul(each.into())
     }
 
     /// Launches a grid. Dynamic shared memory beyond the usual 48 KiB must be opted in to, once for
@@ -353,7 +394,7 @@ impl CudaDevice {
             self.front_since_ns = monotonic_ns();
             let completion = self.completion(&ended, code, since_ns);
             let free = self.timeline.advance(ended.end, completion.end_ns);
-            self.free_events.extend([ended.begin, free]);
+            self.free_events.extend(ended.begin.into_iter().chain([free]));
             self.finished.push_back(completion);
         }
     }
@@ -363,7 +404,7 @@ impl CudaDevice {
         if code != SUCCESS {
             return self.faulted(ended.id, ended.kernel.clone(), code, since_ns);
         }
-        let begin_ns = self.timeline.at_ns(&self.driver, ended.begin);
+        let begin_ns = ended.begin.map_or(0, |begin| self.timeline.at_ns(&self.driver, begin));
         let ended_ns = self.timeline.at_ns(&self.driver, ended.end);
         let end_ns = ended_ns.max(self.last_end_ns);
         // Operations of several queues overlap; each is charged for what it adds.
@@ -373,9 +414,10 @@ impl CudaDevice {
             page.occupy(start_ns, end_ns);
         }
         let mut outcome = Outcome::Done;
-        if let Some(Blocks { key, count, next }) = ended.blocks {
-            // What it took, also where others hid it.
-            self.rates.learn(key, count, ended_ns.saturating_sub(begin_ns));
+        if let Some(Blocks { key, count, wave, next }) = ended.blocks {
+            // What it took, also where others hid it, as far as that is known.
+            let since_ns = if ended.begin.is_some() { begin_ns } else { start_ns };
+            self.rates.learn(key, (count, wave), ended_ns.saturating_sub(since_ns));
             if let Some(reached) = next {
                 outcome = Outcome::Partial { reached };
             }
@@ -411,6 +453,11 @@ impl CudaDevice {
             (kind, since_ns) = (FaultKind::Device, monotonic_ns());
         }
     }
+}
+
+/// Blocks of a launch's grid.
+fn blocks_of(launch: &Launch) -> u64 {
+    launch.grid.iter().map(|n| u64::from(*n)).product()
 }
 
 /// The driver does not say which thread or address; what it says is the detail.
