@@ -111,6 +111,25 @@ fn tenants_share_a_driver_by_weight() {
     assert!(one > 0 && (2 * one..=4 * one).contains(&three), "1 to 3 became {one} to {three}");
 }
 
+/// A driver switches between the contexts of several workers by itself: the time of work that
+/// overlaps would be paid twice.
+#[test]
+fn nobody_starts_on_a_driver_before_what_others_left_there_has_ended() {
+    let node = Node::on_driver(&["scheduling.quantum_us=6000"]);
+    let tenants: Vec<_> = [("short", "step_21us"), ("long", "step_1605us")]
+        .iter()
+        .map(|(name, kernel)| {
+            let command = node.run(&["--name", name], &program("share"), &[kernel, "3"]);
+            std::thread::spawn(move || success(command))
+        })
+        .collect();
+    for tenant in tenants {
+        tenant.join().unwrap();
+    }
+    let stats = node.admin().stats().unwrap();
+    assert!(stats.closure.error() < 0.005, "{stats:?}");
+}
+
 #[test]
 fn a_driver_keeps_to_the_ledger() {
     let node = Node::on_driver(&["device.memory=96MiB"]);

@@ -583,9 +583,11 @@ impl<D: Device> EventLoop<D> {
     }
 
     /// The same for giving the turn back: nobody knows the rest of an operation that has outlived
-    /// its estimate, nor of one that was guessed, and a successor could only queue behind it.
+    /// its estimate, nor of one that was guessed, and a successor could only queue behind it. Where
+    /// the device switches between contexts by itself it would not even queue.
     fn rest_ns(&self) -> u64 {
-        if self.guess_flies {
+        let is_preemptive = self.session.device().info().capabilities.preemptive;
+        if self.guess_flies || (is_preemptive && !self.flights.is_empty()) {
             return u64::MAX;
         }
         let ran_ns = self.session.device().now_ns().saturating_sub(self.front_since_ns);
