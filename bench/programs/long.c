@@ -98,7 +98,8 @@ int main(int argc, char **argv) {
     uint32_t in_time = *finished;
     CHECK(cuCtxSynchronize());
     double drained = seconds_now();
-    int correct = *finished == (uint32_t)(launches * blocks) && verify(state, blocks, (uint64_t)launches * steps);
+    int correct = *finished == (uint32_t)(launches * blocks) &&
+                  verify(state, blocks, (uint64_t)launches * steps);
     printf("{\"kernel\": \"blocks_100us\", \"launches\": %ld, \"completed\": %u, "
            "\"seconds\": %.6f, \"drained_seconds\": %.6f, \"verified\": %s}\n",
            launches, in_time, stop - begin, drained - begin, correct ? "true" : "false");

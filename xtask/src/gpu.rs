@@ -1,10 +1,11 @@
 //! What only a genuine GPU can show: conformance, the unmodified programs and the benchmarks on it.
 
+use std::fs;
 use std::process::Command;
 
 use anyhow::{Context, Result};
 
-use crate::shell::{cargo, profile_dir, run};
+use crate::shell::{cargo, profile_dir, run, target};
 use crate::{programs, setup};
 
 /// The profile of everything here: benchmarks among it.
@@ -18,8 +19,12 @@ const PROGRAMS: [&str; 4] = [
     "programs::several_processes_share_one_vgpu",
 ];
 
-/// Benchmarks whose kernels are real work. The others pace a modelled device.
-const BENCHMARKS: [&str; 3] = ["call", "copy", "engine"];
+/// Benchmarks that run on any device. The others pace a modelled one.
+const BENCHMARKS: [&str; 8] =
+    ["call", "copy", "engine", "overhead", "fairness", "conserve", "reweight", "latency"];
+
+/// Where their documents go.
+const RESULTS: &str = "gpu";
 
 /// Runs everything on the first GPU, or says that there is none.
 pub(crate) fn run_all() -> Result<()> {
@@ -56,9 +61,14 @@ pub(crate) fn run_all() -> Result<()> {
     let mut tests = test();
     tests.args(["--package", "weft-cli", "--test", "e2e", "--", "--test-threads=1"]);
     run(tests.args(PROGRAMS))?;
+    let results = target().join(RESULTS);
+    fs::create_dir_all(&results)?;
     for name in BENCHMARKS {
+        let file = results.join(format!("{name}.json"));
+        say(&format!("bench {name} → {}", file.display()));
         let mut bench = Command::new(&weft);
-        bench.args(["bench", name, "--programs"]).arg(&examples).env("WEFT_DEVICE", "cuda");
+        bench.args(["bench", name, "--json", "--programs"]).arg(&examples);
+        bench.env("WEFT_DEVICE", "cuda").stdout(fs::File::create(&file)?);
         run(&mut bench)?;
     }
     Ok(())

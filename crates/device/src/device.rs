@@ -7,8 +7,8 @@ use weft_ring::{Cell, MemoryFile, SharedMemory};
 
 use crate::soft::Geometry;
 use crate::{
-    BackendConfig, Completion, DeviceInfo, DevicePage, LoadedModule, ModuleId, MovedRun, Op, OpId,
-    QueueId,
+    BackendConfig, Completion, DeviceInfo, DevicePage, Launch, LoadedModule, ModuleId, MovedRun,
+    Op, OpId, QueueId,
 };
 
 /// Device memory of one vGPU, in bytes.
@@ -91,6 +91,9 @@ pub enum LoadError {
     /// The text is not PTX that this device understands; the message names line and text.
     #[error("{0}")]
     InvalidPtx(String),
+    /// The text is newer than the compiler of this device.
+    #[error("{0}")]
+    NewerPtx(String),
     /// The image is no PTX, fatbin or cubin at all.
     #[error("{0}")]
     InvalidImage(String),
@@ -302,9 +305,10 @@ pub trait Device: std::fmt::Debug {
         Vec::new()
     }
 
-    /// Whether a time limit stops a launch before its end.
-    fn can_cut(&self, _op: &Op) -> bool {
-        self.info().capabilities.slice_blocks
+    /// Thread blocks of a launch that execute together, so that a time limit stops it between two
+    /// such waves; nothing if it is not stopped before its end.
+    fn wave(&self, _launch: &Launch) -> Option<u64> {
+        self.info().capabilities.slice_blocks.then_some(1)
     }
 
     /// Modelled or predicted device time of an operation in ns, if the device knows it beforehand.

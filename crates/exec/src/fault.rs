@@ -44,6 +44,7 @@ pub(crate) fn status_of_device(error: &DeviceError) -> Status {
 pub(crate) fn status_of_load(error: &LoadError) -> Status {
     match error {
         LoadError::InvalidPtx(_) => Status::INVALID_PTX,
+        LoadError::NewerPtx(_) => Status::UNSUPPORTED_PTX_VERSION,
         LoadError::InvalidImage(_) => Status::INVALID_IMAGE,
         LoadError::NoBinary(_) => Status::NO_BINARY_FOR_GPU,
         LoadError::Symbol(_) => Status::SHARED_OBJECT_SYMBOL_NOT_FOUND,

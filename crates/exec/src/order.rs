@@ -38,6 +38,8 @@ pub struct Ready {
     pub estimate_ns: Option<u64>,
     /// Whether it may stop at a limit and go on later.
     pub sliceable: bool,
+    /// Of a kernel: thread blocks that execute together, none of which is cut from the others.
+    pub wave: u64,
 }
 
 /// Where an operation stops, to go on later.
@@ -105,15 +107,20 @@ impl<D: Device> Session<D> {
             Op::Copy { .. } => Work::Copy,
             Op::Fill(_) => Work::Fill,
         };
+        let wave = match &operation.op {
+            Op::Launch(launch) => self.device.wave(launch),
+            Op::Copy { .. } | Op::Fill(_) => None,
+        };
         let sliceable = match work {
-            Work::Kernel => self.device.can_cut(&operation.op),
+            Work::Kernel => wave.is_some(),
             Work::Copy | Work::Fill => {
                 units > PART_BYTES_MIN || rows(&operation.op) > PART_ROWS_MIN
             }
         };
         let whole_ns = self.device.estimate_ns(&operation.op);
         let estimate_ns = whole_ns.map(|ns| part_of(ns, units, operation));
-        Some(Ready { key: operation.key, work, units, estimate_ns, sliceable })
+        let wave = wave.unwrap_or(1);
+        Some(Ready { key: operation.key, work, units, estimate_ns, sliceable, wave })
     }
 
     /// Whether [`Session::next_op`] would name one.

@@ -108,7 +108,7 @@ impl World {
         let Some(front) = state.flights.front() else { return 0 };
         let ran_ns = self.clock.now_ns.saturating_sub(state.front_since_ns).min(front.estimate_ns);
         let (size, sliceable) = (Size::Blocks(pending.blocks()), pending.kernel.sliceable);
-        let operation = Operation { size, estimate_ns: None, sliceable };
+        let operation = Operation { size, estimate_ns: None, sliceable, wave: 1 };
         let least_ns = state.pieces.least_ns(&operation, estimate_ns);
         state.gate.room_in_ns(least_ns, ran_ns)
     }
@@ -184,7 +184,7 @@ impl World {
     ) -> u64 {
         let rest_ns = pending.kernel.ns - pending.done_ns;
         let (size, sliceable) = (Size::Blocks(pending.blocks()), pending.kernel.sliceable);
-        let operation = Operation { size, estimate_ns: None, sliceable };
+        let operation = Operation { size, estimate_ns: None, sliceable, wave: 1 };
         let known_ns = known.then_some(estimate_ns);
         let pieces = &self.workers[worker].pieces;
         let limit = pieces.limit(&operation, known_ns, estimate_ns, left_ns, false);

@@ -34,6 +34,17 @@ pub struct Operation {
     pub estimate_ns: Option<u64>,
     /// Whether it may stop at a limit and go on later.
     pub sliceable: bool,
+    /// Of a kernel: thread blocks that execute together, none of which is cut from the others.
+    pub wave: u64,
+}
+
+impl Operation {
+    /// What of `blocks` blocks in `estimate_ns` is not cut, in ns.
+    fn wave_ns(&self, blocks: u64, estimate_ns: u64) -> u64 {
+        let blocks = blocks.max(1);
+        let wave = u128::from(estimate_ns) * u128::from(self.wave.clamp(1, blocks));
+        u64::try_from(wave / u128::from(blocks)).unwrap_or(u64::MAX)
+    }
 }
 
 /// Where an operation stops, to go on later.
@@ -123,9 +134,9 @@ impl Pieces {
             Size::Blocks(_) if fits => whole,
             Size::Blocks(blocks) => self.cut_ns(blocks, known, left_ns).map_or(whole, |after_ns| {
                 let cut = Cut { after_ns, after_bytes: u64::MAX };
-                // A block that has begun is not cut.
-                let block_ns = estimate_ns / blocks.max(1);
-                Limit { cut: Some(cut), expected_ns: estimate_ns.min(after_ns.max(block_ns)) }
+                // Blocks that have begun are not cut.
+                let wave_ns = operation.wave_ns(blocks, estimate_ns);
+                Limit { cut: Some(cut), expected_ns: estimate_ns.min(after_ns.max(wave_ns)) }
             }),
             Size::Bytes(bytes) => self.bytes_limit(bytes, known, left_ns, exact || stops),
         }
@@ -141,7 +152,7 @@ impl Pieces {
             (Slicing::Never, _) => estimate_ns,
             (_, Size::Bytes(_)) => 0,
             (Slicing::Fairgv, Size::Blocks(blocks)) if blocks <= FAIRGV_LONG_BLOCKS => estimate_ns,
-            (_, Size::Blocks(blocks)) => estimate_ns / blocks.max(1),
+            (_, Size::Blocks(blocks)) => operation.wave_ns(blocks, estimate_ns),
         }
     }
 
@@ -198,11 +209,11 @@ mod tests {
 
     fn kernel(blocks: u64) -> Operation {
         let (size, estimate_ns) = (Size::Blocks(blocks), Some(LONG_NS));
-        Operation { size, estimate_ns, sliceable: true }
+        Operation { size, estimate_ns, sliceable: true, wave: 1 }
     }
 
     fn copy(bytes: u64) -> Operation {
-        Operation { size: Size::Bytes(bytes), estimate_ns: None, sliceable: true }
+        Operation { size: Size::Bytes(bytes), estimate_ns: None, sliceable: true, wave: 1 }
     }
 
     impl Pieces {
@@ -237,6 +248,18 @@ mod tests {
         assert_eq!(limit(true), Limit { cut: Some(cut), expected_ns: 20_000 });
         let exact = pieces.limit(&kernel(100), Some(20_000), 20_000, 6_000_000, true);
         assert_eq!(exact.cut, None);
+    }
+
+    /// On a device that executes many blocks together, none of them ends before the others.
+    #[test]
+    fn a_kernel_of_one_wave_and_a_block_is_not_cut_within_the_wave() {
+        let pieces = Pieces::new(Slicing::Time);
+        let kernel = Operation { wave: 4224, estimate_ns: None, ..kernel(4225) };
+        assert_eq!(pieces.least_ns(&kernel, 100_000_000), 99_976_331);
+        let limit = pieces.limit(&kernel, Some(100_000_000), 100_000_000, 2_000_000, false);
+        assert_eq!(limit.expected_ns, 99_976_331);
+        let rest = Operation { size: Size::Blocks(1), ..kernel };
+        assert_eq!(pieces.least_ns(&rest, 50_000_000), 50_000_000, "what is left is one wave");
     }
 
     #[test]

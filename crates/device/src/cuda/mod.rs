@@ -45,10 +45,10 @@ use self::extents::Heap;
 use self::module::{Module, Symbols};
 use self::operation::InFlight;
 use self::printed::Printed;
-use self::rates::{KernelKey, Rates};
+use self::rates::{Rates, Waves};
 use self::timeline::{Timeline, monotonic_ns};
 use crate::{
-    Completion, Device, DeviceError, DeviceInfo, DevicePage, Driven, FrameRun, FrameSource,
+    Completion, Device, DeviceError, DeviceInfo, DevicePage, Driven, FrameRun, FrameSource, Launch,
     LoadError, LoadedModule, MemoryUse, ModuleId, Op, OpId, PAGE, QueueId, Swapping,
 };
 
@@ -124,9 +124,7 @@ pub struct CudaDevice {
     free_events: Vec<Handle>,
     rates: Rates,
     multiprocessors: u64,
-    /// Blocks that the device executes at a time, by kernel, threads of a block and its dynamic
-    /// shared memory.
-    waves: RefCell<HashMap<(KernelKey, u64, u32), u64>>,
+    waves: RefCell<Waves>,
     next: u64,
     next_module: u32,
     /// The last code that was no success.
@@ -186,7 +184,7 @@ impl CudaDevice {
             free_events: Vec::new(),
             rates: Rates::default(),
             multiprocessors: multiprocessors.unsigned_abs().into(),
-            waves: RefCell::new(HashMap::new()),
+            waves: RefCell::default(),
             next: 0,
             next_module: 0,
             failed: Cell::new(SUCCESS),
@@ -372,7 +370,7 @@ impl Device for CudaDevice {
             return;
         }
         self.rates.forget(module);
-        self.waves.get_mut().retain(|((of, _), ..), _| *of != module);
+        self.waves.get_mut().forget(module);
         if let Some(module) = self.modules.remove(&module) {
             let frames = module.unload(&self.driver);
             self.source.give_back(&frames);
@@ -390,11 +388,8 @@ impl Device for CudaDevice {
         self.submit(queue, op, max_ns)
     }
 
-    fn can_cut(&self, op: &Op) -> bool {
-        match op {
-            Op::Launch(launch) => self.pieces_of(launch).is_some(),
-            Op::Copy { .. } | Op::Fill(_) => false,
-        }
+    fn wave(&self, launch: &Launch) -> Option<u64> {
+        self.pieces_of(launch).map(|(.., wave)| wave)
     }
 
     fn swapping(&mut self) -> Option<&mut dyn Swapping> {

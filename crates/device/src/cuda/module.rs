@@ -16,8 +16,9 @@ use crate::{FrameRun, FunctionInfo, GlobalInfo, LoadError, LoadedModule, ModuleI
 
 /// Bytes of the driver's error log.
 const LOG_BYTES: usize = 8192;
-/// `CUDA_ERROR_INVALID_PTX`, `CUDA_ERROR_NO_BINARY_FOR_GPU`
+/// `CUDA_ERROR_INVALID_PTX`, `CUDA_ERROR_UNSUPPORTED_PTX_VERSION`, `CUDA_ERROR_NO_BINARY_FOR_GPU`
 const INVALID_PTX: Code = 218;
+const NEWER_PTX: Code = 222;
 const NO_BINARY: Code = 209;
 /// `CUfunction_attribute` numbers.
 const MAX_THREADS_PER_BLOCK: c_int = 0;
@@ -359,6 +360,7 @@ impl Log {
         let message = format!("{}: {}", driver.name_of(code), text.trim());
         match code {
             INVALID_PTX => LoadError::InvalidPtx(message),
+            NEWER_PTX => LoadError::NewerPtx(message),
             NO_BINARY => LoadError::NoBinary(message),
             _ => LoadError::InvalidImage(message),
         }

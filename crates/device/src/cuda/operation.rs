@@ -1,4 +1,5 @@
-//! Operations in flight: each between two timing events on its queue's stream.
+//! Operations in flight: each between two timing events on its queue's stream, or behind another and
+//! before one.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -45,6 +46,7 @@ pub(super) struct Blocks {
 #[derive(Debug)]
 pub(super) struct InFlight {
     id: OpId,
+    queue: QueueId,
     /// Nothing if it was behind another: it began when that ended.
     begin: Option<Handle>,
     end: Handle,
@@ -73,7 +75,8 @@ impl CudaDevice {
                 if self.in_flight.is_empty() {
                     self.front_since_ns = asked_ns;
                 }
-                self.in_flight.push_back(InFlight { id, begin, end, kernel, blocks, _op: op });
+                let flying = InFlight { id, queue, begin, end, kernel, blocks, _op: op };
+                self.in_flight.push_back(flying);
             }
             Err(DeviceError::Lost(_)) if fault_kind(self.failed.get()) != FaultKind::Device => {
                 let (name, code) = (self.name_of(&op), self.failed.get());
@@ -101,7 +104,8 @@ impl CudaDevice {
         let stream = self.stream(queue)?;
         let end = self.event()?;
         // An event costs the device some microseconds between two kernels.
-        let begin = if self.is_working() && max_ns.is_none() { None } else { Some(self.event()?) };
+        let follows = max_ns.is_none() && self.is_working(queue);
+        let begin = if follows { None } else { Some(self.event()?) };
         let started = self.between((begin, end), stream, op, max_ns);
         if started.is_err() {
             self.free_events.extend(begin.into_iter().chain([end]));
@@ -109,9 +113,9 @@ impl CudaDevice {
         Ok((begin, end, started?))
     }
 
-    /// Whether what was started last has not ended.
-    fn is_working(&self) -> bool {
-        self.in_flight.back().is_some_and(|last| {
+    /// Whether what was started last is this queue's and has not ended.
+    fn is_working(&self, queue: QueueId) -> bool {
+        self.in_flight.back().filter(|last| last.queue == queue).is_some_and(|last| {
             // SAFETY: the event was recorded in this context and is destroyed with it.
             unsafe { (self.driver.event_query)(last.end) == NOT_READY }
         })
@@ -211,21 +215,33 @@ impl CudaDevice {
     pub(super) fn pieces_of(&self, launch: &Launch) -> Option<(Handle, &PieceKernel, u64)> {
         let (handle, copy) = self.modules.get(&launch.module)?.piece(launch.function)?;
         let threads = launch.block.iter().map(|n| u64::from(*n)).product();
-        let key = ((launch.module, launch.function), threads, launch.shared_bytes);
-        let mut waves = self.waves.borrow_mut();
-        let wave = *waves.entry(key).or_insert_with(|| self.wave(*handle, threads, launch));
+        let shape = ((launch.module, launch.function), threads, launch.shared_bytes);
+        let ask = || self.ask_wave(*handle, threads, launch.shared_bytes);
+        let wave = self.waves.borrow_mut().of(shape, ask)?;
         // A piece that has run already is to be followed by the others.
         (launch.first_block > 0 || blocks_of(launch) > wave).then_some((*handle, copy, wave))
     }
 
-    fn wave(&self, kernel: Handle, threads: u64, launch: &Launch) -> u64 {
-        let (mut each, threads) = (0, c_int::try_from(threads).unwrap_or(c_int::MAX));
-        // SAFETY: a valid place for an int and a function of a loaded module.
-        let code = unsafe {
-            (self.driver.occupancy)(&raw mut each, kernel, threads, launch.shared_bytes as usize)
+    /// Nothing where the driver does not say: shared memory beyond the usual must be opted in to.
+    fn ask_wave(&self, kernel: Handle, threads: u64, shared_bytes: u32) -> Option<u64> {
+        let threads = c_int::try_from(threads).ok()?;
+        let bytes = usize::try_from(shared_bytes).ok()?;
+        let ask = || {
+            let mut each: c_int = 0;
+            // SAFETY: a valid place for an int and a function of a loaded module.
+            let code = unsafe { (self.driver.occupancy)(&raw mut each, kernel, threads, bytes) };
+            let each = u64::from(each.unsigned_abs());
+            (code == SUCCESS && each > 0).then(|| self.multiprocessors.saturating_mul(each))
         };
-        let each = if code == SUCCESS { each.unsigned_abs().max(1) } else { 1 };
-        self.multiprocessors.saturating_mul(each.into())
+        let opt_in = || self.opt_in(kernel, shared_bytes) == SUCCESS;
+        ask().or_else(|| opt_in().then(ask).flatten())
+    }
+
+    /// Lets a kernel have so much dynamic shared memory, in bytes.
+    fn opt_in(&self, kernel: Handle, shared_bytes: u32) -> Code {
+        let bytes = c_int::try_from(shared_bytes).unwrap_or(c_int::MAX);
+        // SAFETY: a function of a loaded module.
+        unsafe { (self.driver.function_set_attribute)(kernel, MAX_DYNAMIC_SHARED_BYTES, bytes) }
     }
 
     /// Launches a grid. Dynamic shared memory beyond the usual 48 KiB must be opted in to, once for
@@ -239,13 +255,11 @@ impl CudaDevice {
         stream: Handle,
     ) -> Result<(), DeviceError> {
         let mut code = self.call_launch(kernel, grid, launch, params, stream);
-        if code == INVALID_VALUE && launch.shared_bytes > 0 {
-            let bytes = c_int::try_from(launch.shared_bytes).unwrap_or(c_int::MAX);
-            let set = self.driver.function_set_attribute;
-            // SAFETY: a function of a loaded module.
-            if unsafe { set(kernel, MAX_DYNAMIC_SHARED_BYTES, bytes) } == SUCCESS {
-                code = self.call_launch(kernel, grid, launch, params, stream);
-            }
+        if code == INVALID_VALUE
+            && launch.shared_bytes > 0
+            && self.opt_in(kernel, launch.shared_bytes) == SUCCESS
+        {
+            code = self.call_launch(kernel, grid, launch, params, stream);
         }
         match code {
             INVALID_VALUE | OUT_OF_MEMORY | OUT_OF_RESOURCES => {
@@ -415,9 +429,10 @@ impl CudaDevice {
         }
         let mut outcome = Outcome::Done;
         if let Some(Blocks { key, count, wave, next }) = ended.blocks {
-            // What it took, also where others hid it, as far as that is known.
-            let since_ns = if ended.begin.is_some() { begin_ns } else { start_ns };
-            self.rates.learn(key, (count, wave), ended_ns.saturating_sub(since_ns));
+            // What it took, also where others hid it.
+            if ended.begin.is_some() {
+                self.rates.learn(key, (count, wave), ended_ns.saturating_sub(begin_ns));
+            }
             if let Some(reached) = next {
                 outcome = Outcome::Partial { reached };
             }

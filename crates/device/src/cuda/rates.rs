@@ -11,6 +11,9 @@ use crate::ModuleId;
 /// A kernel of a module.
 pub(super) type KernelKey = (ModuleId, u32);
 
+/// Most shapes of launches whose waves are kept: a tenant makes as many as it likes.
+const SHAPES_MAX: usize = 4096;
+
 /// Waves of a piece of an unknown kernel: enough to learn its time from, few enough to be over soon.
 const UNKNOWN_WAVES: u64 = 2;
 
@@ -44,6 +47,33 @@ impl Rates {
     }
 }
 
+/// A kernel, the threads of a block and its dynamic shared memory in bytes.
+pub(super) type Shape = (KernelKey, u64, u32);
+
+/// Blocks that the device executes at a time, by the shape of a launch.
+#[derive(Debug, Default)]
+pub(super) struct Waves(HashMap<Shape, u64>);
+
+impl Waves {
+    /// The wave of a shape; what `ask` answers is kept, nothing else.
+    pub(super) fn of(&mut self, shape: Shape, ask: impl FnOnce() -> Option<u64>) -> Option<u64> {
+        if let Some(known) = self.0.get(&shape) {
+            return Some(*known);
+        }
+        let asked = ask()?;
+        if self.0.len() >= SHAPES_MAX {
+            self.0.clear();
+        }
+        self.0.insert(shape, asked);
+        Some(asked)
+    }
+
+    /// Forgets the kernels of a module.
+    pub(super) fn forget(&mut self, module: ModuleId) {
+        self.0.retain(|((of, _), ..), _| *of != module);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -65,5 +95,20 @@ mod tests {
         assert_eq!(rates.blocks_within((ModuleId(2), 0), 1, 100), 200);
         rates.forget(ModuleId(1));
         assert_eq!(rates.blocks_within(key, 1, 64), 128);
+    }
+
+    #[test]
+    fn however_many_shapes_there_are_few_are_kept() {
+        let mut waves = Waves::default();
+        let key = (ModuleId(1), 0);
+        assert_eq!(waves.of((key, 64, 0), || None), None);
+        assert_eq!(waves.of((key, 64, 0), || Some(7)), Some(7));
+        assert_eq!(waves.of((key, 64, 0), || Some(8)), Some(7));
+        for bytes in 0..2 * u32::try_from(SHAPES_MAX).unwrap() {
+            waves.of((key, 64, bytes), || Some(1));
+        }
+        assert!(waves.0.len() <= SHAPES_MAX);
+        waves.forget(ModuleId(1));
+        assert!(waves.0.is_empty());
     }
 }

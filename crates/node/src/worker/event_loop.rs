@@ -737,7 +737,8 @@ fn operation(ready: &Ready) -> Operation {
         Work::Kernel => Size::Blocks(ready.units),
         Work::Copy | Work::Fill => Size::Bytes(ready.units),
     };
-    Operation { size, estimate_ns: ready.estimate_ns, sliceable: ready.sliceable }
+    let Ready { estimate_ns, sliceable, wave, .. } = *ready;
+    Operation { size, estimate_ns, sliceable, wave }
 }
 
 fn cut(at: weft_turn::Cut) -> weft_exec::Cut {

@@ -263,6 +263,9 @@ impl From<io::Error> for SandboxError {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
+    use std::path::Path;
+
     use rustix::fs::FlockOperation;
     use rustix::io::{Errno, FdFlags};
 
@@ -285,6 +288,32 @@ mod tests {
             assert!((10..1000).contains(&program.len()), "{} instructions", program.len());
         }
         assert!(closed.len() < driver.len());
+    }
+
+    /// A driver does not start if it cannot name its threads. The rules are for one thread, and go
+    /// with it.
+    #[test]
+    fn a_driver_names_its_threads_and_writes_no_other_file() {
+        let [closed, driver] = sandboxes().map(|sandbox| {
+            let other = tempfile::NamedTempFile::new().unwrap();
+            let tried = std::thread::spawn(move || {
+                let status = sandbox.restrict_files().unwrap();
+                let name = format!("/proc/self/task/{}/comm", rustix::thread::gettid());
+                let write = |path: &Path| {
+                    let mut options = std::fs::File::options();
+                    let opened = options.write(true).create(true).truncate(true).open(path);
+                    opened.and_then(|mut file| file.write_all(b"named")).is_ok()
+                };
+                (status.ruleset, write(Path::new(&name)), write(other.path()))
+            });
+            tried.join().unwrap()
+        });
+        if driver.0 == RulesetStatus::NotEnforced {
+            eprintln!("not run: this kernel has no landlock");
+            return;
+        }
+        assert_eq!((driver.1, driver.2), (true, false));
+        assert_eq!((closed.1, closed.2), (false, false));
     }
 
     /// Locks stand for all commands that are not listed.
