@@ -1,5 +1,5 @@
-//! `bench latency`: how soon a user-facing vGPU's requests are answered beside two batch tenants. On
-//! a genuine GPU beside what its own driver makes of the same programs.
+//! `bench latency`: how soon a user-facing vGPU's requests are answered beside two batch tenants.
+//! On a genuine GPU beside what its own driver makes of the same programs.
 
 use anyhow::{Context as _, Result};
 use serde::Deserialize;

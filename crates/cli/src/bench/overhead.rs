@@ -3,8 +3,8 @@
 //! The control is a real transport of four system calls per request (`trap.c`): the same launches
 //! over a Unix socket to a process that executes them on the same direct device. `--via tls` has
 //! the tenant's vGPU on a node behind a gateway, and beside it shared memory. Beside each stands
-//! what a kernel would take with one TCP echo after it (`tcp_echo_model_*`). On a genuine GPU direct
-//! is its own driver, and there is no control: that transport's device is the software one.
+//! what a kernel would take with one TCP echo after it (`tcp_echo_model_*`). On a genuine GPU
+//! direct is its own driver, and there is no control: that transport's device is the software one.
 
 use anyhow::Result;
 

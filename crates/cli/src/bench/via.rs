@@ -240,6 +240,13 @@ pub(super) fn copy(context: &Context, runs: usize) -> Result<Document> {
             document.baseline(format!("shared_memory_{name}"), shared);
             document.figure(name, median(&values));
         }
+        // The slower way of the largest size.
+        let ways = ["in", "out"].map(|way| format!("{kind}_{way}_over_memcpy_262144K"));
+        let slower = |report: &Value| -> Result<f64> {
+            Ok(number(report, &ways[0])?.min(number(report, &ways[1])?))
+        };
+        let over: Vec<f64> = reports.iter().map(slower).collect::<Result<_>>()?;
+        document.figure(format!("{kind}_over_memcpy"), median(&over));
     }
     plain.tell(&mut document);
     traps.tell(&mut document);

@@ -756,6 +756,7 @@ fn a_machine_that_scribbles_hurts_no_other() {
     let flags = ["--append", "weft.root"];
     let text = text_of(&finish(machine(&node, "vm", &flags, &["guest-scribble.sh"])));
     assert!(text.contains("scribbled") && text.contains("vector_add ended with"), "{text}");
+    assert!(!text.contains("ended with 124"), "it hangs: {text}");
     assert!(beside.wait().success(), "{text}");
     node.wait_until_empty();
     assert!(success(machine(&node, "vm", &[], &["vector_add"])).contains("PASSED"));

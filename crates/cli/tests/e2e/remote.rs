@@ -171,9 +171,62 @@ fn a_node_lets_nobody_in_from_elsewhere_unless_told_to() {
     let output = finish(command);
     assert!(!output.status.success());
     assert!(text_of(&output).contains("remote.listen"), "{}", text_of(&output));
-    // Nothing listens where nothing was asked for.
+    assert_eq!(listeners(&node), 0, "nothing listens where nothing was asked for");
+    let open = self::node(&[]);
+    grant(&open, &["far"]);
+    assert_eq!(listeners(&open), 1, "the gateway alone where it was");
     let text = refused("127.0.0.1:1", "weft1");
     assert!(text.contains("weft token"), "{text}");
+}
+
+/// A server hello of TLS 1.2: a cipher of that version, and no word of a newer one.
+const OLDER_HELLO: &[u8] = &[
+    22, 3, 3, 0, 42, 2, 0, 0, 38, 3, 3, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7,
+    7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 7, 0, 0xc0, 0x2f, 0,
+];
+
+#[test]
+fn a_gateway_that_speaks_an_older_tls_gets_no_session() {
+    let node = node(&[]);
+    let (token, _) = grant(&node, &["far"]);
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (said, heard) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let (mut hello, mut after) = ([0; 5], Vec::new());
+            stream.read_exact(&mut hello).unwrap();
+            let mut rest = vec![0; usize::from(u16::from_be_bytes([hello[3], hello[4]]))];
+            stream.read_exact(&mut rest).unwrap();
+            stream.write_all(OLDER_HELLO).unwrap();
+            let _cut = stream.read_to_end(&mut after);
+            said.send(after).unwrap();
+        }
+    });
+    let text = refused(&address, &token);
+    assert!(text.contains("did not prove to be the gateway"), "{text}");
+    // All that it hears is an alert (21) that the version is wrong (70).
+    let after = heard.recv().unwrap();
+    assert_eq!((after.first(), after.last()), (Some(&21), Some(&70)), "{after:?}");
+    node.wait_until_empty();
+}
+
+/// TCP sockets on which a node's processes listen.
+fn listeners(node: &Node) -> usize {
+    let tables = ["/proc/net/tcp", "/proc/net/tcp6"].map(std::fs::read_to_string);
+    let tables = tables.map(Result::unwrap_or_default).concat();
+    let listening: Vec<String> = tables
+        .lines()
+        .map(|line| line.split_whitespace().collect::<Vec<_>>())
+        .filter(|fields| fields.get(3) == Some(&"0A"))
+        .map(|fields| format!("socket:[{}]", fields[9]))
+        .collect();
+    let descriptors = node.processes().into_iter().flat_map(|pid| {
+        std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten()
+    });
+    let targets = descriptors.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+    let targets: std::collections::BTreeSet<_> = targets.collect();
+    targets.iter().filter(|target| listening.iter().any(|one| target.as_os_str() == &**one)).count()
 }
 
 /// Passes bytes on to a gateway and cuts connections.

@@ -320,6 +320,18 @@ impl Node {
         self.children("weft-endpoint", "serve").first().copied()
     }
 
+    /// The daemon's process and those that it has started.
+    pub(crate) fn processes(&self) -> Vec<u32> {
+        let daemon = self.process.as_ref().map(Child::id).unwrap();
+        let threads = std::fs::read_dir(format!("/proc/{daemon}/task")).unwrap();
+        let lists = threads.flatten().map(|thread| {
+            std::fs::read_to_string(thread.path().join("children")).unwrap_or_default()
+        });
+        let text = lists.collect::<Vec<_>>().join(" ");
+        let children = text.split_whitespace().map(|pid| pid.parse().unwrap());
+        children.chain([daemon]).collect()
+    }
+
     fn children(&self, program: &str, argument: &str) -> Vec<u32> {
         let daemon = self.process.as_ref().map(Child::id);
         let all = processes_with(program, argument).into_iter();

@@ -59,8 +59,8 @@ pub use self::describe::{CudaError, Found, LIBRARY_VARIABLE, devices};
 /// driver takes about a thousand entries before it blocks its caller, and each operation is three.
 const IN_FLIGHT_MAX: usize = 256;
 /// How long a caller without other work may sleep before it looks for completions again: this part
-/// of what the operation has run so far, within bounds, in ns. The least is about what a look takes:
-/// somebody may wait for a short one.
+/// of what the operation has run so far, within bounds, in ns. The least is about what a look
+/// takes: somebody may wait for a short one.
 const POLL_PART: u64 = 64;
 const POLL_NS_MIN: u64 = 1_000;
 const POLL_NS_MAX: u64 = 500_000;

@@ -1,5 +1,5 @@
-//! Operations in flight: each between two timing events on its queue's stream, or behind another and
-//! before one.
+//! Operations in flight: each between two timing events on its queue's stream, or behind another
+//! and before one.
 
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -181,33 +181,31 @@ impl CudaDevice {
         };
         let total = blocks_of(launch);
         let key = (launch.module, launch.function);
+        let whole = |wave| {
+            let mut params = launch.params.clone();
+            self.launch_grid(kernel, launch.grid, launch, &mut params, stream)?;
+            Ok(Blocks { key, count: total, wave, next: None })
+        };
+        let Some((handle, copy, wave)) = self.pieces_of(launch) else { return whole(total) };
         let left = total.saturating_sub(launch.first_block);
-        if let Some((handle, copy, wave)) = self.pieces_of(launch) {
-            let fit = max_ns.map_or(left, |max_ns| self.rates.blocks_within(key, max_ns, wave));
-            let blocks = u32::try_from(fit.min(left)).unwrap_or(u32::MAX);
-            let blocks = blocks.clamp(1, Piece::BLOCKS_MAX);
-            let whole = launch.first_block == 0 && u64::from(blocks) == total;
-            if whole {
-                let mut params = launch.params.clone();
-                self.launch_grid(kernel, launch.grid, launch, &mut params, stream)?;
-                return Ok(Blocks { key, count: total, wave, next: None });
-            }
-            let piece = Piece { grid: launch.grid, first: launch.first_block, blocks };
-            let mut params = copy.parameters(&launch.params, &piece);
-            let grid = piece.launch_grid();
-            match self.launch_grid(handle, grid, launch, &mut params, stream) {
-                // The piece needs a little more than the kernel.
-                Err(DeviceError::LaunchResources(_)) if launch.first_block == 0 => {}
-                other => {
-                    let end = launch.first_block + u64::from(blocks);
-                    let next = (end < total).then_some(end);
-                    return other.map(|()| Blocks { key, count: blocks.into(), wave, next });
-                }
+        let fit = max_ns.map_or(left, |max_ns| self.rates.blocks_within(key, max_ns, wave));
+        let blocks = u32::try_from(fit.min(left)).unwrap_or(u32::MAX);
+        let blocks = blocks.clamp(1, Piece::BLOCKS_MAX);
+        if launch.first_block == 0 && u64::from(blocks) == total {
+            return whole(wave);
+        }
+        let piece = Piece { grid: launch.grid, first: launch.first_block, blocks };
+        let mut params = copy.parameters(&launch.params, &piece);
+        let grid = piece.launch_grid();
+        match self.launch_grid(handle, grid, launch, &mut params, stream) {
+            // The piece needs a little more than the kernel.
+            Err(DeviceError::LaunchResources(_)) if launch.first_block == 0 => whole(wave),
+            other => {
+                let end = launch.first_block + u64::from(blocks);
+                let next = (end < total).then_some(end);
+                other.map(|()| Blocks { key, count: blocks.into(), wave, next })
             }
         }
-        let mut params = launch.params.clone();
-        self.launch_grid(kernel, launch.grid, launch, &mut params, stream)?;
-        Ok(Blocks { key, count: total, wave: total, next: None })
     }
 
     /// What runs pieces of a launch, and how many blocks the device executes at a time; nothing if
@@ -217,9 +215,11 @@ impl CudaDevice {
         let threads = launch.block.iter().map(|n| u64::from(*n)).product();
         let shape = ((launch.module, launch.function), threads, launch.shared_bytes);
         let ask = || self.ask_wave(*handle, threads, launch.shared_bytes);
-        let wave = self.waves.borrow_mut().of(shape, ask)?;
-        // A piece that has run already is to be followed by the others.
-        (launch.first_block > 0 || blocks_of(launch) > wave).then_some((*handle, copy, wave))
+        let known = self.waves.borrow_mut().of(shape, ask);
+        // A piece that has run already is to be followed by the others, whatever the driver says.
+        let is_begun = launch.first_block > 0;
+        let wave = known.or_else(|| is_begun.then_some(1))?;
+        (is_begun || blocks_of(launch) > wave).then_some((*handle, copy, wave))
     }
 
     /// Nothing where the driver does not say: shared memory beyond the usual must be opted in to.

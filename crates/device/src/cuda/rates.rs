@@ -1,8 +1,8 @@
 //! How many thread blocks of a kernel fit a time, from what its earlier pieces took.
 //!
-//! A GPU executes as many blocks at a time as its multiprocessors have room for: a *wave*. Part of a
-//! wave takes as long as all of it, so a launch is cut between waves, and one that is a single wave
-//! is not cut.
+//! A GPU executes as many blocks at a time as its multiprocessors have room for: a *wave*. Part of
+//! a wave takes as long as all of it, so a launch is cut between waves, and one that is a single
+//! wave is not cut.
 
 use std::collections::HashMap;
 
@@ -14,7 +14,8 @@ pub(super) type KernelKey = (ModuleId, u32);
 /// Most shapes of launches whose waves are kept: a tenant makes as many as it likes.
 const SHAPES_MAX: usize = 4096;
 
-/// Waves of a piece of an unknown kernel: enough to learn its time from, few enough to be over soon.
+/// Waves of a piece of an unknown kernel: enough to learn its time from, few enough to be over
+/// soon.
 const UNKNOWN_WAVES: u64 = 2;
 
 /// Device time per wave of each kernel in ns, as a moving average.

@@ -106,6 +106,10 @@ pub(super) fn run(context: &Context) -> Result<Document> {
                 _ => document.figure(figure, value),
             }
         }
+        if *name == "boost" {
+            let over = mode.percentile_us(99) / plain_p99_us;
+            document.figure("wake_p99_over_plain", over);
+        }
     }
     Ok(document)
 }
