@@ -50,6 +50,10 @@ int main(int argc, char **argv) {
     CUmodule module;
     const char *per_block = getenv("STEPS_PER_BLOCK");
     uint32_t steps = per_block != NULL ? (uint32_t)atol(per_block) : 1;
+    if (steps == 0) {
+        fprintf(stderr, "long: STEPS_PER_BLOCK=%s is no number of steps\n", per_block);
+        return 2;
+    }
     // Few at a time on a GPU, of which one works: not more than the host's memory counts.
     unsigned threads = per_block != NULL ? 1024 : 32;
     CUfunction kernel =

@@ -119,7 +119,13 @@ static inline void open_step_kernel(struct step_kernel *step, const char *ptx, c
         CHECK(cuDeviceGetAttribute(&multiprocessors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
                                    device));
         step->blocks = (uint32_t)multiprocessors;
-        step->count = (uint32_t)(atof(per_us) * (double)step_us(name));
+        double count = atof(per_us) * (double)step_us(name);
+        if (!(count >= 1.0 && count <= (double)UINT32_MAX)) {
+            fprintf(stderr, "STEPS_PER_US=%s makes no number of steps of %s: from 1 to 2^32 - 1\n",
+                    per_us, name);
+            exit(2);
+        }
+        step->count = (uint32_t)count;
     }
     step->function = load_kernel(&module, ptx, per_us != NULL ? "steps" : name);
     step->state = new_steps(step->blocks * STEP_THREADS);

@@ -12,11 +12,13 @@ use crate::{programs, setup};
 const PROFILE: &str = "release";
 
 /// Tests of the unmodified programs on a node that may be on any device.
-const PROGRAMS: [&str; 4] = [
+const PROGRAMS: [&str; 6] = [
     "programs::the_c_examples_pass_on_a_node",
     "programs::tinygrad",
     "programs::cudarc_and_nvrtc_agree_with_the_host",
     "programs::several_processes_share_one_vgpu",
+    "programs::functions_with_the_c_abi_are_linked_and_called",
+    "programs::kernels_print_to_the_programs_output",
 ];
 
 /// Benchmarks that run on any device. The others pace a modelled one.

@@ -164,7 +164,8 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
     if is_remote && !matches!(options.name, Name::Call | Name::Copy | Name::Overhead) {
         bail!("--via tls is for `bench call`, `bench copy` and `bench overhead`");
     }
-    let gpu = tenant::genuine().filter(|_| context.via.is_none());
+    let may_be_gpu = context.via.is_none() && options.name.is_on_any_device();
+    let gpu = if may_be_gpu { tenant::genuine()? } else { None };
     if gpu.is_some() && options.name.has_either_pace() {
         context.pace = Pace::Measured(Steps::measure(&context)?);
     }
@@ -191,7 +192,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Remote => remote::run(&context),
     }?;
     context.pace.document(&mut document);
-    if let Some(name) = gpu.filter(|_| options.name.is_on_any_device()) {
+    if let Some(name) = gpu {
         document.set_gpu(&name);
     }
     document.set_stolen(Processors::now().stolen_since(before));

@@ -292,15 +292,23 @@ fn is_genuine() -> bool {
     std::env::var("WEFT_DEVICE").is_ok_and(|device| device.starts_with("cuda"))
 }
 
-/// The name of the GPU that `WEFT_DEVICE` names.
-pub(super) fn genuine() -> Option<String> {
-    let named = std::env::var("WEFT_DEVICE").ok()?;
-    let ordinal: u32 = match named.strip_prefix("cuda")?.strip_prefix(':') {
-        Some(number) => number.parse().ok()?,
-        None => 0,
-    };
-    let found = weft_device::cuda::devices(None).ok()?;
-    found.into_iter().find(|gpu| gpu.ordinal == ordinal).map(|gpu| gpu.info.name)
+/// The name of the GPU that `WEFT_DEVICE` names, if it names one.
+///
+/// # Errors
+/// When it is not there: another device's figures are not what was asked for.
+pub(super) fn genuine() -> Result<Option<String>> {
+    if !is_genuine() {
+        return Ok(None);
+    }
+    let named = std::env::var("WEFT_DEVICE")?;
+    let hint =
+        "`weft doctor` lists what there is; without WEFT_DEVICE the software GPU is measured";
+    let found = weft_device::cuda::devices(None);
+    let found = found.with_context(|| format!("WEFT_DEVICE={named} is not to be had; {hint}"))?;
+    let number = named.strip_prefix("cuda:").unwrap_or("0");
+    let gpu = found.into_iter().find(|gpu| gpu.ordinal.to_string() == number);
+    let gpu = gpu.with_context(|| format!("there is no GPU {named}; {hint}"))?;
+    Ok(Some(gpu.info.name))
 }
 
 /// A program at work, which is killed if nobody waits for its end.
