@@ -49,11 +49,13 @@ int main(int argc, char **argv) {
     open_device(&device);
     CUmodule module;
     const char *per_block = getenv("STEPS_PER_BLOCK");
-    uint32_t steps = per_block != NULL ? (uint32_t)atol(per_block) : 1;
-    if (steps == 0) {
-        fprintf(stderr, "long: STEPS_PER_BLOCK=%s is no number of steps\n", per_block);
+    double wanted = per_block != NULL ? strtod(per_block, NULL) : 1.0;
+    if (!(wanted >= 1.0 && wanted <= (double)UINT32_MAX) || blocks == 0 || blocks > INT32_MAX) {
+        fprintf(stderr, "long: STEPS_PER_BLOCK=%s or --blocks is no number from 1 on that fits\n",
+                per_block != NULL ? per_block : "");
         return 2;
     }
+    uint32_t steps = (uint32_t)wanted;
     // Few at a time on a GPU, of which one works: not more than the host's memory counts.
     unsigned threads = per_block != NULL ? 1024 : 32;
     CUfunction kernel =

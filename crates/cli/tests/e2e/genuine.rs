@@ -196,6 +196,21 @@ fn a_device_that_is_not_there_is_named() {
     }
 }
 
+/// The figures of another device are not what was asked for.
+#[test]
+fn a_benchmark_on_a_gpu_that_is_not_there_measures_nothing() {
+    for (device, library) in [("cuda", "/does/not/exist.so".into()), ("cuda:9", driver())] {
+        let mut command = weft();
+        command.args(["bench", "overhead", "--quick", "--programs"]).arg(program(""));
+        command.env("WEFT_DEVICE", device).env("WEFT_CUDA_LIBRARY", library);
+        command.env("WEFT_ATTACH", "direct");
+        let output = finish(command);
+        let text = text_of(&output);
+        assert!(!output.status.success(), "{text}");
+        assert!(text.contains(device) && text.contains("weft doctor"), "{text}");
+    }
+}
+
 #[test]
 fn a_direct_run_on_a_driver_has_nothing_of_ours_between() {
     let mut command = weft();
