@@ -169,7 +169,8 @@ pub(crate) struct ServeOptions {
     #[arg(long, default_value = "squeue")]
     pub(crate) squeue: PathBuf,
     /// Socket of a compute host's `weft-endpoint host`, on this host or led here; may be repeated.
-    /// VMs of this host (`--provisioner local`) have an endpoint of their own.
+    /// VMs of this host (`--provisioner local`) have a relay each, or with `local=PATH` a port that
+    /// this host's endpoint leads.
     #[arg(long, value_name = "HOST=PATH", value_parser = host_socket)]
     pub(crate) host_endpoint: Vec<(String, PathBuf)>,
 }

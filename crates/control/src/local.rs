@@ -41,7 +41,7 @@ pub(crate) fn local(options: &LocalOptions) -> Result<()> {
     }
     let folder = options.state.folder()?;
     let _lock = serve::lock(&folder)?;
-    let vms = serve::local_vms(&folder, &options.service)?;
+    let vms = serve::local_vms(&folder, &options.service, None)?;
     if options.down {
         return down(&folder, &vms);
     }
@@ -144,7 +144,7 @@ fn register(folder: &Path, store: &dyn Store) -> Result<()> {
         admin,
         gateway: facts.gateway,
         gateway_given: false,
-        host: "local".to_owned(),
+        host: serve::HERE.to_owned(),
         created_ms: clock::now_ms(),
         gpus: 0,
         identity: facts.identity,

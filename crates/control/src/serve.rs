@@ -61,6 +61,9 @@ const LISTEN_EVERY: Duration = Duration::from_secs(2);
 /// First users of VMs: those below are the system's and people's, and the last number is nobody's.
 const GUEST_USERS: std::ops::RangeInclusive<u32> = 100_000..=u32::MAX - 2_000_000;
 
+/// What this host is called among compute hosts.
+pub(crate) const HERE: &str = "local";
+
 /// Bytes of a secret that nobody can guess.
 const SECRET_BYTES: usize = 24;
 
@@ -231,8 +234,12 @@ fn image(options: &ServiceOptions) -> Result<Option<Image>> {
     Ok(Some(Image { kernel: found(kernel)?, initrd: found(initrd)?, qemu, accel, memory_mib }))
 }
 
-/// VMs of this host.
-pub(crate) fn local_vms(folder: &Path, options: &ServiceOptions) -> Result<Arc<Local>> {
+/// VMs of this host; `endpoint` is the socket of the host's, if one leads them.
+pub(crate) fn local_vms(
+    folder: &Path,
+    options: &ServiceOptions,
+    host: Option<&Path>,
+) -> Result<Arc<Local>> {
     let is_root = rustix::process::geteuid().is_root();
     let guest_user = options.guest_user;
     ensure!(
@@ -254,6 +261,11 @@ pub(crate) fn local_vms(folder: &Path, options: &ServiceOptions) -> Result<Arc<L
         }
         isolation
     };
+    ensure!(
+        host.is_none() || (isolation == Isolation::Namespaces && is_root),
+        "--host-endpoint: only VMs in network namespaces have ports that an endpoint can lead, and \
+         only root makes them"
+    );
     let (program, endpoint) = (std::env::current_exe()?, options.endpoint.clone());
     let libraries = match &options.libraries {
         Some(libraries) => libraries.clone(),
@@ -262,16 +274,19 @@ pub(crate) fn local_vms(folder: &Path, options: &ServiceOptions) -> Result<Arc<L
         None => guest::libraries(folder)?,
     };
     let beside = |name: &str| Some(program.with_file_name(name)).filter(|path| path.exists());
-    let local = Local::new(Settings {
+    let settings = Settings {
         folder: folder.join("vms"),
         isolation,
-        host: "local".to_owned(),
+        host: HERE.to_owned(),
         first_user: is_root.then_some(guest_user).filter(|user| *user != 0),
         guest: options.guest.clone().or_else(|| beside("weft-guest")),
         endpoint: endpoint.unwrap_or_else(|| program.with_file_name("weft-endpoint")),
         libraries,
         image,
-    })?;
+        has_ports: false,
+    };
+    let host = host.map(|socket| Hosts::new([(HERE.to_owned(), socket.to_owned())]));
+    let local = Local::new(settings, host)?;
     note(&format!("weft-control: {}", local.check()?));
     Ok(Arc::new(local))
 }
@@ -315,10 +330,13 @@ fn outside(folder: &Path, options: &ServeOptions, cloud: Option<Cloud>) -> Resul
     let hosts = || Arc::new(Hosts::new(options.host_endpoint.iter().cloned()));
     Ok(match options.provisioner {
         ProvisionerName::Local => {
-            ensure!(
-                options.host_endpoint.is_empty(),
-                "VMs of this host have an endpoint of their own: --host-endpoint is for others'"
-            );
+            let host = match options.host_endpoint.as_slice() {
+                [] => None,
+                [(name, socket)] if name == HERE => Some(socket.as_path()),
+                _ => anyhow::bail!(
+                    "VMs of this host are at the host `{HERE}`: say --host-endpoint {HERE}=PATH, once"
+                ),
+            };
             // A VM of this process's own user could read its store and the tokens in it.
             ensure!(
                 rustix::process::geteuid().is_root() || options.service.guest_user == 0,
@@ -326,7 +344,7 @@ fn outside(folder: &Path, options: &ServeOptions, cloud: Option<Cloud>) -> Resul
                  read everything that you can, the control plane's secrets included, with \
                  --guest-user 0"
             );
-            let local = local_vms(folder, &options.service)?;
+            let local = local_vms(folder, &options.service, host)?;
             (Arc::clone(&local) as _, local)
         }
         ProvisionerName::Fake => {

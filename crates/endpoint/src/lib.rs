@@ -13,6 +13,7 @@ pub mod delay;
 pub mod far;
 pub mod frame;
 pub mod host;
+mod left;
 mod lending;
 pub mod link;
 pub mod measure;

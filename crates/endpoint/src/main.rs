@@ -288,8 +288,7 @@ fn host(options: HostOptions) -> Result<()> {
     if let Err(failure) = agent.repair() {
         tell(&format!("endpoint: the rules may not be in force: {failure}"));
     }
-    let listener = host::serve::listen(&options.socket)
-        .with_context(|| format!("cannot listen at {}", options.socket.display()))?;
+    let listener = host::serve::listen(&options.socket)?;
     answer("ready")?;
     Ok(host::serve::serve(&listener, agent)?)
 }

@@ -9,11 +9,12 @@ use tempfile::TempDir;
 use weft_node::admin::VgpuReport;
 
 use crate::support::{
-    DEADLINE, Node, eventually, finish, has_network, is_root, program, provided, text_of,
+    DEADLINE, Node, eventually, finish, has_network, in_network, is_root, program, provided,
+    text_of, within,
 };
 
 /// A node, a control plane, and a token of each role.
-struct Cloud {
+pub(crate) struct Cloud {
     /// None where the control plane has started one of its own.
     node: Option<Node>,
     folder: TempDir,
@@ -21,6 +22,10 @@ struct Cloud {
     url: String,
     /// Where the control plane is to kill itself.
     crash_at: Option<&'static str>,
+    /// The network namespace of the control plane and its VMs, if it is not the test's.
+    network: Option<String>,
+    /// What the control plane is told at every start.
+    flags: Vec<String>,
 }
 
 /// cGPUs of the VM's own host, with whose node it shares memory.
@@ -33,9 +38,12 @@ fn control() -> Command {
 impl Cloud {
     fn start(flags: &[&str]) -> Self {
         let node = Node::start(&["remote.listen=127.0.0.1:0", "remote.user=0"]);
-        let folder = tempfile::Builder::new().prefix("weft-cloud-").tempdir().unwrap();
-        let mut cloud =
-            Self { node: Some(node), folder, control: None, url: String::new(), crash_at: None };
+        Self::start_with(node, None, flags)
+    }
+
+    /// With this node; the control plane and its VMs are in that network namespace.
+    pub(crate) fn start_with(node: Node, network: Option<String>, flags: &[&str]) -> Self {
+        let mut cloud = Self::empty(Some(node), network, flags);
         for (name, role) in [("admin", "admin"), ("team", "member"), ("others", "member")] {
             let mut command = control();
             command.args(["token", name, "--role", role, "--state-dir"]).arg(cloud.state());
@@ -46,7 +54,7 @@ impl Cloud {
             assert!(output.status.success(), "{}", text_of(&output));
             std::fs::write(cloud.token(name), &output.stdout).unwrap();
         }
-        cloud.launch(flags);
+        cloud.launch();
         let admin = cloud.node().path().join("admin.sock");
         let node = format!("{{\"admin\":\"{}\",\"host\":\"local\"}}", admin.display());
         cloud.http("PUT", "/v1/nodes/n1", &node);
@@ -56,11 +64,21 @@ impl Cloud {
         cloud
     }
 
+    fn empty(node: Option<Node>, network: Option<String>, flags: &[&str]) -> Self {
+        Self {
+            node,
+            folder: tempfile::Builder::new().prefix("weft-cloud-").tempdir().unwrap(),
+            control: None,
+            url: String::new(),
+            crash_at: None,
+            network,
+            flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
+        }
+    }
+
     /// `weft-control local` as its users start it; what it prints are its tokens' places.
     fn start_local() -> Self {
-        let folder = tempfile::Builder::new().prefix("weft-cloud-").tempdir().unwrap();
-        let mut cloud =
-            Self { node: None, folder, control: None, url: String::new(), crash_at: None };
+        let mut cloud = Self::empty(None, None, &[]);
         let others_pass = PermissionsExt::from_mode(0o711);
         std::fs::set_permissions(cloud.folder.path(), others_pass).unwrap();
         let mut all = vec!["local"];
@@ -72,11 +90,11 @@ impl Cloud {
         cloud
     }
 
-    fn node(&self) -> &Node {
+    pub(crate) fn node(&self) -> &Node {
         self.node.as_ref().unwrap()
     }
 
-    fn state(&self) -> PathBuf {
+    pub(crate) fn state(&self) -> PathBuf {
         self.folder.path().join("state")
     }
 
@@ -85,30 +103,41 @@ impl Cloud {
     }
 
     /// Starts the control plane (again).
-    fn launch(&mut self, flags: &[&str]) {
+    pub(crate) fn launch(&mut self) {
         // The test's folder is its user's alone.
         let mut all = vec!["serve", "--guest-user", "0"];
-        all.extend(flags);
+        let flags = self.flags.clone();
+        all.extend(flags.iter().map(String::as_str));
         self.begin(&all);
     }
 
+    /// The command in the control plane's network.
+    fn enter(&self, command: Command) -> Command {
+        match &self.network {
+            Some(network) => within(network, &command),
+            None => command,
+        }
+    }
+
     /// Starts the control plane anew, which kills itself at that place.
-    fn crash(&mut self, at: Option<&'static str>) {
+    pub(crate) fn crash(&mut self, at: Option<&'static str>) {
         if let Some(mut control) = self.control.take() {
             // It may have done so already.
             let _ = control.kill();
             control.wait().unwrap();
         }
         self.crash_at = at;
-        self.launch(&[]);
+        self.launch();
     }
 
     fn begin(&mut self, arguments: &[&str]) {
         let (out, log) = (self.folder.path().join("out"), self.folder.path().join("log"));
         let mut command = control();
         command.args(arguments).args(["--listen", "127.0.0.1:0", "--state-dir"]);
-        command.arg(self.state()).stdin(Stdio::null());
+        command.arg(self.state());
         command.envs(self.crash_at.map(|place| ("WEFT_CONTROL_CRASH_AT", place)));
+        let mut command = self.enter(command);
+        command.stdin(Stdio::null());
         command.stdout(std::fs::File::create(&out).unwrap());
         command.stderr(std::fs::File::options().create(true).append(true).open(log).unwrap());
         let mut child = command.spawn().unwrap();
@@ -125,16 +154,25 @@ impl Cloud {
         self.control = Some(child);
     }
 
-    fn log(&self) -> String {
+    /// Where it answers.
+    pub(crate) fn url(&self) -> &str {
+        &self.url
+    }
+
+    pub(crate) fn log(&self) -> String {
         std::fs::read_to_string(self.folder.path().join("log")).unwrap_or_default()
     }
 
-    fn http(&self, method: &str, path: &str, body: &str) {
+    pub(crate) fn http(&self, method: &str, path: &str, body: &str) {
         use std::io::{Read, Write};
         let address = self.url.trim_start_matches("http://");
         let token = std::fs::read_to_string(self.token("admin")).unwrap();
         let (token, length) = (token.trim(), body.len());
-        let mut stream = std::net::TcpStream::connect(address).unwrap();
+        let connect = || std::net::TcpStream::connect(address).unwrap();
+        let mut stream = match &self.network {
+            Some(network) => in_network(network, connect),
+            None => connect(),
+        };
         write!(
             stream,
             "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nAuthorization: Bearer \
@@ -147,35 +185,40 @@ impl Cloud {
     }
 
     /// `gsaas` with somebody's token.
-    fn gsaas(&self, who: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    pub(crate) fn gsaas(&self, who: &str, arguments: &[&str]) -> (Option<i32>, String) {
         let mut command = Command::new(provided("WEFT_TEST_BIN").join("gsaas"));
         command.args(arguments).env("GSAAS_URL", &self.url);
         command.env("GSAAS_TOKEN_FILE", self.token(who)).env_remove("GSAAS_TOKEN");
-        let output = finish(command);
+        let output = finish(self.enter(command));
         (output.status.code(), text_of(&output))
     }
 
     /// The id of a VM that is ready and runs this script.
     fn launch_vm(&self, script: &str, arguments: &[&str]) -> String {
+        self.launch_vm_of("team", script, arguments)
+    }
+
+    /// The same of somebody's project.
+    pub(crate) fn launch_vm_of(&self, who: &str, script: &str, arguments: &[&str]) -> String {
         let file = self.folder.path().join("script");
         std::fs::write(&file, script).unwrap();
         let userdata = format!("-userdata={}", file.display());
         let mut all = vec!["-l", &userdata];
         all.extend_from_slice(arguments);
-        let (code, text) = self.gsaas("team", &all);
+        let (code, text) = self.gsaas(who, &all);
         assert_eq!(code, Some(0), "{text}\n{}", self.log());
         // What is said for people while it takes long comes behind it.
         text.lines().next().unwrap().to_owned()
     }
 
     /// The sessions of a VM's programs.
-    fn sessions(&self, id: &str) -> u32 {
+    pub(crate) fn sessions(&self, id: &str) -> u32 {
         let vgpus = self.admin().list().unwrap();
         vgpus.iter().filter(|vgpu| vgpu.name.contains(id)).map(|vgpu| vgpu.sessions).sum()
     }
 
     /// The node's administrator, whoever has started it.
-    fn admin(&self) -> weft_node::admin::Client {
+    pub(crate) fn admin(&self) -> weft_node::admin::Client {
         let socket = self.state().join("node/admin.sock");
         match &self.node {
             Some(node) => node.admin(),
@@ -185,9 +228,14 @@ impl Cloud {
 
     /// What a VM has printed when its script has ended.
     fn console(&self, id: &str) -> String {
+        self.console_of("team", id)
+    }
+
+    /// The same of somebody's VM.
+    pub(crate) fn console_of(&self, who: &str, id: &str) -> String {
         let mut console = String::new();
         eventually("the user-data to end", || {
-            console = self.gsaas("team", &["-console", &format!("-id={id}")]).1;
+            console = self.gsaas(who, &["-console", &format!("-id={id}")]).1;
             console.contains("[user-data ")
         });
         console
@@ -200,15 +248,22 @@ fn is_passable(path: &Path) -> bool {
     path.ancestors().all(|folder| mode(folder) & 0o001 != 0)
 }
 
-impl Drop for Cloud {
-    fn drop(&mut self) {
+impl Cloud {
+    /// Ends it, and what it has made.
+    pub(crate) fn end(&mut self) {
         if let Some(mut control) = self.control.take() {
             let _ = control.kill();
             let _ = control.wait();
         }
         let mut down = control();
         down.args(["local", "--down", "--guest-user", "0", "--state-dir"]).arg(self.state());
-        let _ = down.output();
+        let _ = self.enter(down).output();
+    }
+}
+
+impl Drop for Cloud {
+    fn drop(&mut self) {
+        self.end();
         if std::thread::panicking() {
             let node = std::fs::read_to_string(self.state().join("node/node.log"));
             eprintln!("--- control plane's log ---\n{}", self.log());
@@ -303,7 +358,7 @@ fn outlives_the_control_plane(more: &[&str]) {
     let mut control = cloud.control.take().unwrap();
     control.kill().unwrap();
     control.wait().unwrap();
-    cloud.launch(&[]);
+    cloud.launch();
     assert_eq!(cloud.sessions(&id), 1);
     let (code, text) = cloud.gsaas("team", &["-list"]);
     assert!(code == Some(0) && text.contains("ready"), "{text}");
@@ -515,7 +570,7 @@ fn what_shares_memory_outlives_a_control_plane_that_is_killed_at_a_step() {
 }
 
 /// Processes whose command line names a folder.
-fn processes_of(folder: &Path) -> Vec<String> {
+pub(crate) fn processes_of(folder: &Path) -> Vec<String> {
     let folder = folder.display().to_string();
     let entries = std::fs::read_dir("/proc").unwrap().flatten();
     let lines = entries.filter_map(|entry| std::fs::read(entry.path().join("cmdline")).ok());

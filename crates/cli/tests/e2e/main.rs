@@ -10,6 +10,7 @@ mod adversary;
 mod benchmark;
 mod classes;
 mod cloud;
+mod compute_host;
 mod containers;
 mod devices;
 mod faults;

@@ -67,6 +67,19 @@ pub(crate) fn has_network() -> bool {
     can
 }
 
+/// Does something in a network namespace, which is a file; sockets that it makes stay of it.
+pub(crate) fn in_network<T: Send>(network: &str, act: impl FnOnce() -> T + Send) -> T {
+    use std::os::fd::AsFd;
+
+    use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
+    let network = std::fs::File::open(network).unwrap();
+    let inside = || {
+        move_into_link_name_space(network.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
+        act()
+    };
+    std::thread::scope(|scope| scope.spawn(inside).join().unwrap())
+}
+
 /// Whether tests may be several users; says so if not. Where `CI=true` they must be able to: a
 /// test that checks nothing there would go unseen.
 #[track_caller]

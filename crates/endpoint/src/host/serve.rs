@@ -7,12 +7,13 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
+use anyhow::Context as _;
 use weft_api::endpoint::{Answer, Asked, LINE_BYTES_MAX, Request, VERSIONS};
 use weft_ring::peer;
 
 use super::agent::{Agent, Totals};
 use super::{Failure, system};
-use crate::lock;
+use crate::{left, lock};
 
 /// How often to look whether somebody changed what is in force.
 const REPAIR_EVERY: Duration = Duration::from_secs(2);
@@ -26,12 +27,15 @@ const IDLE_LIMIT: Duration = Duration::from_secs(60);
 /// Connections that have not been taken yet.
 const BACKLOG: u16 = 64;
 
-/// Listens at a socket that only this user and root may use.
+/// Listens at a socket that only this user and root may use. One that an endpoint left when it was
+/// killed is taken away.
 ///
 /// # Errors
-/// The system's.
-pub fn listen(path: &Path) -> io::Result<UnixListener> {
+/// If somebody listens there, and the system's.
+pub fn listen(path: &Path) -> anyhow::Result<UnixListener> {
+    left::remove(path, || UnixStream::connect(path))?;
     peer::listen_stream(path, 0o600, BACKLOG)
+        .with_context(|| format!("cannot listen at {}", path.display()))
 }
 
 /// Answers for ever; looks around in between.

@@ -5,14 +5,13 @@ mod session;
 mod taker;
 
 use std::os::fd::OwnedFd;
-use std::os::unix::fs::FileTypeExt as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use weft_ring::peer;
 use weft_wire::handshake::{Answer, HANDSHAKE_BYTES_MAX, Hello, HelloBody, RefusalCode};
@@ -20,6 +19,7 @@ use weft_wire::remote::{Grant, GrantBody, Opened};
 
 pub use self::gateway::Gateway;
 use self::session::Session;
+use crate::left;
 use crate::tls::{self, Channel};
 
 /// A program must say hello within this time.
@@ -97,7 +97,7 @@ impl Near {
     /// # Errors
     /// When nobody can listen there.
     pub fn serve(self: &Arc<Self>, socket: &Path, ready: impl FnOnce()) -> Result<()> {
-        remove_left(socket)?;
+        left::remove(socket, || peer::connect_plain(socket))?;
         let listener = peer::listen(socket, 0o600, BACKLOG)
             .with_context(|| format!("cannot listen at {}", socket.display()))?;
         let _refused = peer::refuse_descriptors(&listener);
@@ -168,25 +168,6 @@ impl Near {
             );
             Refusal::of(RefusalCode::Permission, message)
         })
-    }
-}
-
-/// Removes the socket of an endpoint that was killed, at which nobody listens any more.
-fn remove_left(socket: &Path) -> Result<()> {
-    let Ok(found) = std::fs::symlink_metadata(socket) else { return Ok(()) };
-    let path = socket.display();
-    ensure!(
-        found.file_type().is_socket(),
-        "{path} is there already and no socket: name another --socket"
-    );
-    match peer::connect_plain(socket) {
-        Err(error) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(socket).with_context(|| format!("cannot remove {path}"))
-        }
-        Ok(_) | Err(_) => bail!(
-            "somebody listens at {path} already: end that endpoint or node, or name another \
-             --socket"
-        ),
     }
 }
 

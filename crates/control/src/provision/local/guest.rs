@@ -6,7 +6,7 @@
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
+use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -24,7 +24,7 @@ use rustix::process::{Pid, WaitOptions, getpid, set_child_subreaper, setsid, wai
 use rustix::thread::{Gid, Uid};
 
 use super::lock::Lock;
-use super::{Inside, Isolation, Settings, VmSpec, machine, region, replace};
+use super::{Inside, Isolation, Settings, VmSpec, machine, port, region, replace};
 use crate::provision::is_shared;
 
 /// What a console keeps; more is dropped.
@@ -39,6 +39,10 @@ pub(super) const RULES_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// How often to look for that.
 pub(super) const PAUSE: Duration = Duration::from_millis(2);
+
+/// A host that has no rules for a VM yet does not answer: it is asked again after this time, so
+/// that the system's own, a second and more, does not become part of the boot.
+const CONNECT_LIMIT: Duration = Duration::from_millis(100);
 
 /// Where programs are looked for in a VM.
 const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -82,6 +86,9 @@ pub fn guest(folder: &Path) -> Result<()> {
                 .context("cannot start unshare")?;
             // The pipe lives until this process ends: waiting would close it.
             let _lifeline = child.stdin.take();
+            if settings.has_ports {
+                port::plug(&vm.id, &mut child)?;
+            }
             let status = child.wait()?;
             bail!("the VM ended with {status}")
         }
@@ -101,6 +108,9 @@ pub fn inside(folder: &Path) -> Result<()> {
     }
     let status = own_file(&folder.join("status"))?;
     status.write_all_at(b"booting", 0)?;
+    if settings.has_ports {
+        port::set_up()?;
+    }
     let network = fs::read_link("/proc/self/ns/net")?.to_string_lossy().into_owned();
     replace(&folder.join("port.json"), &serde_json::to_vec(&Inside { network })?)?;
     let booted = boot(folder, &vm, &settings);
@@ -332,7 +342,8 @@ fn agent(
 /// The rules of a VM are made while it boots: what runs in it finds them.
 fn wait_for(masked: &str) -> Result<()> {
     let deadline = Instant::now() + RULES_LIMIT;
-    while let Err(error) = TcpStream::connect(masked) {
+    let address: SocketAddr = masked.parse().context("a masked address")?;
+    while let Err(error) = TcpStream::connect_timeout(&address, CONNECT_LIMIT) {
         let late = Instant::now() > deadline;
         ensure!(!late, "the VM does not reach its cGPUs at {masked}: {error}");
         thread::sleep(PAUSE);

@@ -18,6 +18,7 @@
 pub mod guest;
 mod lock;
 pub mod machine;
+mod port;
 pub mod region;
 pub mod relay;
 
@@ -37,6 +38,7 @@ use super::{
     Failure, MASKED_PORT, Provisioner, SHARED_CGPUS_MAX, VmSpec, VmState, ensure_room, link_local,
     shared,
 };
+use crate::hosts::Hosts;
 use crate::rules::{Endpoint, GrantRow};
 use crate::store::Port;
 
@@ -82,12 +84,18 @@ pub struct Settings {
     /// What virtual machines are.
     #[serde(default)]
     pub image: Option<machine::Image>,
+    /// VMs have a port on this host, and its endpoint (`weft-endpoint host`) leads them; without
+    /// it each has a relay.
+    #[serde(default)]
+    pub has_ports: bool,
 }
 
 /// VMs of this host, and their endpoint.
 #[derive(Debug)]
 pub struct Local {
     settings: Settings,
+    /// Who leads VMs that have ports.
+    hosts: Option<Hosts>,
     program: PathBuf,
     children: Mutex<Vec<Child>>,
 }
@@ -147,16 +155,17 @@ impl Isolation {
 }
 
 impl Local {
-    /// As set.
+    /// As set; VMs have ports if there are endpoints of hosts that lead them.
     ///
     /// # Errors
     /// If the folder cannot be made.
-    pub fn new(settings: Settings) -> io::Result<Self> {
+    pub fn new(settings: Settings, hosts: Option<Hosts>) -> io::Result<Self> {
+        let settings = Settings { has_ports: hosts.is_some(), ..settings };
         let mut builder = fs::DirBuilder::new();
         // Programs of VMs must get through, not look around.
         builder.recursive(true).mode(0o711).create(&settings.folder)?;
         let program = std::env::current_exe()?;
-        Ok(Self { settings, program, children: Mutex::default() })
+        Ok(Self { settings, hosts, program, children: Mutex::default() })
     }
 
     fn folder(&self, id: &str) -> PathBuf {
@@ -292,6 +301,10 @@ impl Provisioner for Local {
             ensure_passable(folder)?;
         }
         let how = match isolation {
+            Isolation::Namespaces if self.hosts.is_some() => {
+                "VMs are processes in namespaces of this host, each with a port that its endpoint \
+                 leads"
+            }
             Isolation::Namespaces => {
                 "VMs are processes in network and process namespaces of this host"
             }
@@ -362,10 +375,14 @@ impl Provisioner for Local {
         let Some(inside) = read_json::<Inside>(&self.folder(id).join("port.json"))? else {
             return Ok(None);
         };
-        let port = Port {
-            tap: inside.network,
-            mac: "00:00:00:00:00:00".to_owned(),
-            ip: "127.0.0.1".to_owned(),
+        let port = if self.settings.has_ports {
+            port::of(id)
+        } else {
+            Port {
+                tap: inside.network,
+                mac: "00:00:00:00:00:00".to_owned(),
+                ip: "127.0.0.1".to_owned(),
+            }
         };
         Ok(Some((self.settings.host.clone(), port)))
     }
@@ -436,6 +453,9 @@ impl Provisioner for Local {
 
 impl Endpoint for Local {
     fn put(&self, instance: &str, rows: &[GrantRow]) -> Result<(), Failure> {
+        if let Some(hosts) = &self.hosts {
+            return hosts.put(instance, rows);
+        }
         let folder = self.folder(instance);
         let (path, lock) = (folder.join("rows.json"), folder.join("relay.lock"));
         if rows.is_empty() {
@@ -452,6 +472,9 @@ impl Endpoint for Local {
     }
 
     fn holds(&self, instance: &str, rows: &[GrantRow]) -> Result<bool, Failure> {
+        if let Some(hosts) = &self.hosts {
+            return hosts.holds(instance, rows);
+        }
         if rows.is_empty() {
             return Ok(!self.folder(instance).join("rows.json").exists());
         }
@@ -460,6 +483,9 @@ impl Endpoint for Local {
     }
 
     fn withdraw(&self, instance: &str) -> Result<(), Failure> {
+        if let Some(hosts) = &self.hosts {
+            hosts.withdraw(instance)?;
+        }
         let folder = self.folder(instance);
         if !folder.exists() {
             return Ok(());
@@ -470,7 +496,10 @@ impl Endpoint for Local {
     }
 
     fn instances(&self) -> Result<Vec<String>, Failure> {
-        self.folders_with("rows.json")
+        match &self.hosts {
+            Some(hosts) => hosts.instances(),
+            None => self.folders_with("rows.json"),
+        }
     }
 }
 
@@ -510,7 +539,7 @@ mod tests {
     use super::*;
 
     fn local(isolation: Isolation, folder: &Path) -> Local {
-        Local::new(Settings {
+        let settings = Settings {
             folder: folder.to_owned(),
             isolation,
             host: "here".to_owned(),
@@ -519,8 +548,9 @@ mod tests {
             guest: None,
             libraries: PathBuf::new(),
             image: None,
-        })
-        .unwrap()
+            has_ports: false,
+        };
+        Local::new(settings, None).unwrap()
     }
 
     #[test]

@@ -8,18 +8,17 @@ use std::io;
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::os::fd::AsFd;
 use std::path::Path;
-use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, bail};
 use rustix::process::setsid;
 use rustix::thread::{LinkNameSpaceType, move_into_link_name_space};
 
 use super::lock::Lock;
-use super::{Inside, Isolation, Settings, VmSpec};
+use super::{Inside, Isolation, Settings, VmSpec, port};
 use crate::random;
 use crate::rules::GrantRow;
 
@@ -93,11 +92,7 @@ fn listen_inside(folder: &Path, rows: &[GrantRow]) -> Result<Vec<(TcpListener, S
             let address = |row: &GrantRow| Some(row.masked.parse::<SocketAddr>().ok()?.ip());
             let addresses = rows.iter().filter_map(address);
             commands.extend(addresses.map(|ip| format!("address replace {ip}/32 dev lo")));
-            for command in commands {
-                let done = Command::new("ip").args(command.split(' ')).output()?;
-                let why = String::from_utf8_lossy(&done.stderr);
-                ensure!(done.status.success(), "ip {command}: {}", why.trim());
-            }
+            commands.iter().try_for_each(|command| port::ip(command))?;
             listen(rows)
         };
         let bound = scope.spawn(bind).join();
