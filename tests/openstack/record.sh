@@ -2,8 +2,9 @@
 # From nothing to the logs of docs/evaluation/cloud/openstack: record.sh [STEP…]
 #   lab          lab.sh's OpenStack is built, if it is not, and started, if it does not run
 #   image        a guest image with what VMs need (image.sh), flavors, and the administrator's role in the tenants' projects
-#   granted reboot nova killed      the scenarios of that log (run.sh); what they print is kept in $OSLAB_DIR/log
-#   keep         those logs become the ones of docs/evaluation, if everything came as it should in all of them
+#   granted reboot nova killed deployment      the scenarios of that log (run.sh); what they print is kept in $OSLAB_DIR/log
+#   keep         those logs, and deployment's figures and drawing, become the ones of docs/evaluation, if everything came as
+#                it should in all of them
 #   down         lab.sh's OpenStack is stopped
 # Without a STEP, all of them. Needs root, debootstrap and BUILD, a folder with weft, weft-node, weft-control, weft-endpoint,
 # gsaas, libcuda.so and programs/: `cargo xtask cloud openstack` builds them and calls this. Beside Debian's packages (about
@@ -11,7 +12,7 @@
 set -euo pipefail
 SELF=$(realpath "$0"); HERE=$(cd "$(dirname "$SELF")/../.." && pwd)
 export OSLAB_DIR=${OSLAB_DIR:-/var/lib/oslab}
-LAB=$HERE/tests/openstack/lab.sh; ROOT=$OSLAB_DIR/root; LOGS=$OSLAB_DIR/log; PARTS="granted reboot nova killed"
+LAB=$HERE/tests/openstack/lab.sh; ROOT=$OSLAB_DIR/root; LOGS=$OSLAB_DIR/log; PARTS="granted reboot nova killed deployment"
 die() { echo "error: $*" >&2; exit 1; }
 [ "$(id -u)" = 0 ] || die "must be root"
 [[ "$SELF" != *" "* ]] || die "the path $SELF has a space in it, and run.sh takes its words apart"
@@ -43,6 +44,7 @@ flavor weft.small.cgpu1 --vcpus 1 --ram 256 --disk 1 --property resources:CUSTOM
 flavor weft.large --vcpus 1 --ram 256 --disk 1000000
 flavor weft.huge --vcpus 64 --ram 262144 --disk 1
 for tenant in tenant-a tenant-b; do openstack role add --project "$tenant" --user admin admin; done
+openstack quota set --instances 100 --cores 100 --ram 100000 tenant-a
 S
     cat > "$ROOT/lab/weft/placement.py" << 'P'
 import sys, openstack
@@ -84,12 +86,14 @@ granted() { scenarios granted granted refused revoked quota local people keyston
 reboot() { scenarios reboot reboot; }
 nova() { scenarios nova nova; }
 killed() { scenarios killed killed; }
+deployment() { DEPLOYMENT=$LOGS/deployment scenarios deployment deployment; }
 
 keep() {
     local part; for part in $PARTS; do
         tail -1 "$LOGS/$part.log" 2> /dev/null | grep -q 'everything came as it should' || die "the run did not pass: $LOGS/$part.log"; done
     for part in $PARTS; do cp "$LOGS/$part.log" "$HERE/docs/evaluation/cloud/openstack/"; done
-    echo "kept: docs/evaluation/cloud/openstack/{${PARTS// /,}}.log"
+    cp "$LOGS"/deployment.{json,svg} "$HERE/docs/evaluation/cloud/openstack/"
+    echo "kept: docs/evaluation/cloud/openstack/{${PARTS// /,}}.log, deployment.{json,svg}"
 }
 
 down() { "$LAB" down; }
@@ -109,11 +113,11 @@ case ${1:-all} in
     plain-console) plain_console "$2"; exit;;
     plain-delete) plain_delete "$2"; exit;;
     placement-usage) placement_usage; exit;;
-    all) set -- lab image granted reboot nova killed keep down;;
+    all) set -- lab image granted reboot nova killed deployment keep down;;
 esac
 for step in "$@"; do
     case $step in
-        lab | image | granted | reboot | nova | killed | keep | down) "$step";;
-        *) sed -n '2,11p' "$0" >&2; exit 2;;
+        lab | image | granted | reboot | nova | killed | deployment | keep | down) "$step";;
+        *) sed -n '2,12p' "$0" >&2; exit 2;;
     esac
 done

@@ -11,6 +11,7 @@
 #   COMPUTE_NETNS, UPLINK   its network namespace on this host, and its interface to the GPU node
 #   GPU_LISTEN              address:port of the GPU node that the compute host reaches
 #   KEYSTONE_STOP, KEYSTONE_START, COMPUTE_REBOOT (optional)   commands of the cloud's operator
+#   DEPLOYMENT              where the scenario `deployment` leaves its figures (.json) and its drawing (.svg)
 # Prints what it does and what came of it, and ends with 0 if everything came as it should.
 set -uo pipefail
 : "${BUILD:?}" "${TENANT_A:?}" "${TENANT_B:?}" "${IMAGE:?}" "${NETWORK:?}" "${FLAVOR:?}" "${COMPUTE:?}" "${COMPUTE_NETNS:?}"
@@ -35,8 +36,8 @@ control() { # control [PLACE]: starts the control plane; with a place it kills i
 control_end() { kill -9 "$CONTROL" 2> /dev/null; wait "$CONTROL" 2> /dev/null; }
 endpoint() {
     ip netns exec "$COMPUTE_NETNS" "$BUILD/weft-endpoint" host --socket "$STATE/host.sock" --state "$STATE/host.json" --uplink "$UPLINK" \
-        >> "$STATE/endpoint.log" 2>&1 & ENDPOINT=$!
-    until_true 20 test -S "$STATE/host.sock"
+        > "$STATE/endpoint.ready" 2>> "$STATE/endpoint.log" & ENDPOINT=$!
+    until_true 20 grep -q ready "$STATE/endpoint.ready"
 }
 finish() {
     control_end; kill "$ENDPOINT" "$NODE" 2> /dev/null; wait "$ENDPOINT" "$NODE" 2> /dev/null
@@ -46,7 +47,7 @@ finish() {
 trap finish EXIT
 
 begin() {
-    "$BUILD/weft" node --runtime-dir "$STATE/node" --device soft,soft --set state_dir="$STATE/node-state" --set "remote.listen=$GPU_LISTEN" \
+    "$BUILD/weft" node --runtime-dir "$STATE/node" --device "${DEVICES:-soft,soft}" --set state_dir="$STATE/node-state" --set "remote.listen=$GPU_LISTEN" \
         > "$STATE/node.log" 2>&1 & NODE=$!
     endpoint
     "$BUILD/weft-control" token root --role admin --state-dir "$STATE/control" > "$GSAAS_TOKEN_FILE"
@@ -169,7 +170,7 @@ scenario_reboot() {
     say "-- the compute host is rebooted: its VMs stop, its network is gone"
     local id; id=$(launch "$TENANT_A" -userdata="$STATE/job.sh")
     until_true 90 printed "$id" 'JOB vector_add ended with 0'
-    kill -9 "$ENDPOINT"; wait "$ENDPOINT" 2> /dev/null; rm -f "$STATE/host.sock"
+    kill -9 "$ENDPOINT"; wait "$ENDPOINT" 2> /dev/null
     $COMPUTE_REBOOT; endpoint
     check "the program runs again after it" until_true 180 printed "$id" 'JOB vector_add ended with 0'
     gsaas -t -id="$id"; check "nothing is left" until_true 60 empty
@@ -197,6 +198,18 @@ killed_removing() {
     local id; control_end; control; id=$(launch "$TENANT_A" 2> /dev/null)
     control_end; control "$1"; gsaas -t -nowait -id="$id" > /dev/null 2>&1; wait "$CONTROL" 2> /dev/null
     control; if until_true 30 empty; then say "ok      $1: nothing is left"; else say "FAILED  $1: $(servers) servers"; BAD=1; fi
+}
+
+scenario_deployment() {
+    say "-- how long VMs take until they are ready, part for part (GSaaS, equation 1)"
+    api PUT "/v1/projects/$TENANT_A" -f -d '{"quota": {"cgpus": 128, "memory_mib": 1048576, "exclusive_gpus": 1}}' > /dev/null
+    "$BUILD/weft-control" token deployment --role member --project "$TENANT_A" --state-dir "$STATE/control" > "$STATE/deployment.token"
+    check "all of them came to be ready and were removed" deployment
+    check "nothing is left" until_true 60 empty
+}
+deployment() {
+    "$BUILD/weft-control" deployment --json --what 'OpenStack, QEMU without KVM' --url "$GSAAS_URL" --token-file "$STATE/deployment.token" \
+        --cgpus 1,25,50,75 --repeats 3 --vms 15,30,45,60,75,90 --memory-mib 64 --drawing "$DEPLOYMENT.svg" > "$DEPLOYMENT.json"
 }
 
 begin
