@@ -12,7 +12,7 @@ use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::shell::{profile_dir, root};
-use crate::{cloud, dist, programs, setup};
+use crate::{dist, programs, setup};
 
 /// Where the documents lie, one per benchmark.
 const RESULTS: &str = "docs/evaluation/real";
@@ -434,7 +434,7 @@ const BENCHES: [Bench; 29] = [
 /// The one that is an experiment of the simulator beside real runs.
 const PREDICT: &str = "predict";
 
-/// The one of the services of the cloud.
+/// The one of the services of the cloud, which boots machines.
 const CONTROL: &str = "control";
 
 /// What ends the names of benchmarks that run `--via tls` and `--via vm`.
@@ -475,8 +475,7 @@ pub(crate) fn run(only: &[String], page_alone: bool) -> Result<()> {
         if only.is_empty() || only.iter().any(|name| name == bench.name) {
             eprintln!("{} …", bench.name);
             let document = match bench.name {
-                CONTROL => cloud::measure(&programs::bench_guest_image(&examples)?, &examples)?,
-                name if name.ends_with(VIA_VM) => {
+                name if name == CONTROL || name.ends_with(VIA_VM) => {
                     let guest = programs::bench_guest_image(&examples)?;
                     measure(name, &examples, &["--guest".as_ref(), guest.as_os_str()])?
                 }
@@ -505,7 +504,7 @@ fn measure(name: &str, examples: &Path, more: &[&OsStr]) -> Result<Value> {
 }
 
 /// The document that a benchmark prints.
-pub(crate) fn document_of(command: &mut Command) -> Result<Value> {
+fn document_of(command: &mut Command) -> Result<Value> {
     let what = format!("{command:?}");
     let output = command.stderr(Stdio::inherit()).output();
     let output = output.with_context(|| format!("cannot start {what}"))?;

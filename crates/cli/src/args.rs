@@ -104,7 +104,13 @@ pub(crate) enum Command {
     /// Start a virtual machine whose programs have a vGPU (`weft vm run`), or serve one of your own
     /// (`weft vm serve`): `weft vm --help` says how.
     #[command(disable_help_flag = true)]
-    Vm(VmOptions),
+    Vm(OthersOptions),
+    /// Run the cloud's control plane, which hands vGPUs out to VMs: what `weft-control` does.
+    #[command(disable_help_flag = true)]
+    Control(OthersOptions),
+    /// Lead programs or virtual machines to GPUs of other hosts: what `weft-endpoint` does.
+    #[command(disable_help_flag = true)]
+    Endpoint(OthersOptions),
     /// Change a vGPU or virtual accelerator while it runs, or the weight of a user or of a process.
     Set(SetOptions),
     /// Remove a vGPU.
@@ -480,10 +486,10 @@ pub(crate) struct RemoteOptions {
     pub(crate) socket: PathBuf,
 }
 
-/// `weft vm`
+/// What a program is told that `weft` becomes: `weft vm`, `weft control`, `weft endpoint`.
 #[derive(Debug, Args)]
-pub(crate) struct VmOptions {
-    /// What `weft-guest` is told.
+pub(crate) struct OthersOptions {
+    /// Passed on as they are.
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) arguments: Vec<std::ffi::OsString>,
 }
@@ -580,7 +586,8 @@ pub(crate) struct BenchOptions {
     /// `fairness`, `fairgv` and `cosched`.
     #[arg(long, value_enum, value_name = "WAY")]
     pub(crate) via: Option<crate::bench::via::Via>,
-    /// Of `--via vm`: folder that examples/guest/make-image made, with the programs in it.
+    /// Of `--via vm` and `control`: folder that examples/guest/make-image made, with the programs
+    /// in it.
     #[arg(long, value_name = "FOLDER")]
     pub(crate) guest: Option<PathBuf>,
     /// Only these attacks of `adversary`, these runs of `flexy` (`deadline_80_20`), these programs

@@ -15,13 +15,13 @@ mod programs;
 mod remote;
 mod replay;
 mod run;
+mod services;
 mod sim;
 mod timeline;
 mod top;
 mod trace;
 mod users;
 mod vgpu;
-mod vm;
 mod workload;
 
 use std::process::ExitCode;
@@ -77,7 +77,13 @@ fn dispatch(arguments: Arguments) -> anyhow::Result<ExitCode> {
         }
         Command::Token(options) => remote::token(&sockets, &options)?,
         Command::Remote(options) => remote::serve(&options)?,
-        Command::Vm(options) => vm::serve(&sockets, &options)?,
+        Command::Vm(its) => services::serve_machine(&sockets, &its.arguments)?,
+        Command::Control(its) => {
+            services::serve(services::CONTROL, "weft control", &its.arguments)?;
+        }
+        Command::Endpoint(its) => {
+            services::serve(services::ENDPOINT, "weft endpoint", &its.arguments)?;
+        }
         Command::Set(options) => vgpu::set(&sockets, &options)?,
         Command::Rm { name, force } => vgpu::remove(&sockets, &name, force)?,
         Command::Move { name, device, json } => vgpu::move_to(&sockets, &name, &device, json)?,

@@ -94,10 +94,13 @@ pub(crate) struct DeploymentOptions {
     #[arg(long, value_delimiter = ',', default_value = "1,25,50,75",
         value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) cgpus: Vec<u32>,
-    /// VMs at once with one cGPU each, each number in turn.
+    /// VMs with one cGPU each, each number in turn.
     #[arg(long, value_delimiter = ',', default_value = "15,30,45,60,75,90",
         value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) vms: Vec<u16>,
+    /// Milliseconds between the beginnings of those VMs; 0 for all at once.
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..=60_000))]
+    pub(crate) pace_ms: u64,
     /// Memory of each cGPU, in MiB.
     #[arg(long, default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     pub(crate) memory_mib: u64,

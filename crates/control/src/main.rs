@@ -55,6 +55,7 @@ fn measure_deployment(options: &DeploymentOptions) -> Result<()> {
     let plan = Plan {
         cgpus: options.cgpus.clone(),
         vms: options.vms.iter().copied().map(usize::from).collect(),
+        pace: Duration::from_millis(options.pace_ms),
         memory_mib: options.memory_mib,
         repeats: options.repeats.into(),
     };

@@ -1,10 +1,13 @@
 //! The devices of the guest that its host is behind: the region, and two serial ports.
 
 use std::fs::{self, File, OpenOptions};
+use std::io::{self, ErrorKind};
 use std::os::fd::OwnedFd;
 use std::os::unix::fs::{FileTypeExt as _, OpenOptionsExt as _};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::OFlags;
@@ -12,6 +15,12 @@ use weft_ring::peer;
 
 /// Vendor and device of `ivshmem-plain`, as `sysfs` writes them.
 const IVSHMEM: (&str, &str) = ("0x1af4", "0x1110");
+
+/// A server whose socket is there listens within this time, or was killed.
+const LISTENS_WITHIN: Duration = Duration::from_secs(2);
+
+/// How often to look for that.
+const PAUSE: Duration = Duration::from_millis(1);
 
 /// Bytes of a region's name, which comes with a region.
 const NAME_BYTES: usize = 16;
@@ -46,7 +55,7 @@ pub fn region() -> Result<PathBuf> {
 pub fn open_region(path: &Path) -> Result<OwnedFd> {
     let what = || format!("cannot open {}", path.display());
     if fs::metadata(path).with_context(what)?.file_type().is_socket() {
-        let message = peer::receive(peer::connect_plain(path).with_context(what)?, NAME_BYTES)?;
+        let message = peer::receive(connect(path).with_context(what)?, NAME_BYTES)?;
         let region = message.and_then(|message| message.descriptors.into_iter().next());
         return region.with_context(|| format!("{} gives no region", path.display()));
     }
@@ -56,6 +65,21 @@ pub fn open_region(path: &Path) -> Result<OwnedFd> {
     }
     let opened = OpenOptions::new().read(true).write(true).open(path);
     Ok(opened.with_context(what)?.into())
+}
+
+/// Connects to a server's socket. Between its file and its listening lies a moment.
+fn connect(path: &Path) -> io::Result<OwnedFd> {
+    let deadline = Instant::now() + LISTENS_WITHIN;
+    loop {
+        match peer::connect_plain(path) {
+            Err(error)
+                if error.kind() == ErrorKind::ConnectionRefused && Instant::now() < deadline =>
+            {
+                thread::sleep(PAUSE);
+            }
+            done => return done,
+        }
+    }
 }
 
 /// The serial port of that name.

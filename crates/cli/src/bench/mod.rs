@@ -6,6 +6,7 @@ mod accounting;
 mod adversary;
 mod call;
 mod conserve;
+mod control;
 mod copy;
 mod cosched;
 mod decision;
@@ -79,6 +80,9 @@ pub(crate) enum Name {
     Memory,
     /// Applications on a vGPU of another host against the same on this one's (GSaaS, Figure 9).
     Remote,
+    /// The cloud's services: the control plane, a compute host's endpoint, the boot of VMs (GSaaS,
+    /// Table 2).
+    Control,
 }
 
 impl Name {
@@ -190,6 +194,7 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
         Name::Move => relocate::run(&context),
         Name::Memory => memory::run(&context),
         Name::Remote => remote::run(&context),
+        Name::Control => control::run(&context),
     }?;
     context.pace.document(&mut document);
     if let Some(name) = gpu {

@@ -1,5 +1,7 @@
 //! How long VMs take, asked from outside.
 
+use std::time::Duration;
+
 use weft_api::v1::{Client, NewToken, Role};
 use weft_control::deployment::{Plan, drawing, run};
 
@@ -14,7 +16,13 @@ fn the_parts_of_a_boot_are_within_what_a_clock_outside_sees() {
     let asked = NewToken { name: "team".into(), project: Some("team".into()), role: Role::Member };
     let team = admin.create_token(&asked).unwrap().secret;
     let client = Client::new(&address.to_string(), &team).unwrap();
-    let plan = Plan { cgpus: vec![1, 4], vms: vec![3], memory_mib: 16, repeats: 3 };
+    let plan = Plan {
+        cgpus: vec![1, 4],
+        vms: vec![3],
+        pace: Duration::from_millis(1),
+        memory_mib: 16,
+        repeats: 3,
+    };
     let found = run(&client, &plan, "simulated".to_owned()).unwrap();
     let json: serde_json::Value = serde_json::from_str(&found.text(true).unwrap()).unwrap();
     let figure = |name: &str| json["figures"][name].as_f64().unwrap();

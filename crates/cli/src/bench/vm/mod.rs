@@ -18,7 +18,7 @@ use super::document::Document;
 use super::tenant::Tenant;
 use super::{Context, Name};
 use crate::daemon::OwnDaemon;
-use crate::vm;
+use crate::services;
 
 /// Runs the benchmark of that name.
 pub(super) fn run(context: &Context, name: Name) -> Result<Document> {
@@ -40,7 +40,8 @@ pub(super) fn run(context: &Context, name: Name) -> Result<Document> {
         | Name::Flexy
         | Name::Move
         | Name::Memory
-        | Name::Remote => {
+        | Name::Remote
+        | Name::Control => {
             bail!(
                 "--via vm is for `bench call`, `copy`, `overhead`, `fairness`, `fairgv` and \
                  `cosched`"
@@ -67,7 +68,7 @@ impl Machine<'_> {
     /// Boots it.
     fn start(&self, context: &Context, daemon: &OwnDaemon) -> Result<Child> {
         let image = image(context)?;
-        let mut command = vm::guest()?;
+        let mut command = services::program(services::GUEST)?;
         command.args(["run", self.name, "--weight", &self.weight.to_string(), "--accel", "tcg"]);
         command.args(["--sessions", "2", "--node"]).arg(daemon.tenant_socket());
         command

@@ -162,6 +162,16 @@ impl Console {
         Ok(bytes[..read].windows(words.len()).any(|some| some == words.as_bytes()))
     }
 
+    /// What was printed last.
+    fn last_line(&self) -> std::io::Result<String> {
+        let end = self.end.load(Ordering::Relaxed);
+        let mut bytes = [0; 512];
+        let from = end.saturating_sub(bytes.len() as u64);
+        let read = self.file.read_at(&mut bytes, from)?;
+        let text = String::from_utf8_lossy(&bytes[..read]);
+        Ok(text.lines().next_back().unwrap_or_default().to_owned())
+    }
+
     pub(super) fn print(&self, bytes: &[u8]) {
         let length = bytes.len() as u64;
         let at = self.end.fetch_add(length, Ordering::Relaxed);
@@ -327,13 +337,14 @@ fn agent(
     command.env_clear().env("PATH", PATH);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
     let mut child = command.spawn().context("cannot start weft-guest")?;
-    if let Some(errors) = child.stderr.take() {
-        console.follow(errors)?;
-    }
+    let errors = console.follow(child.stderr.take().context("a pipe")?)?;
     // Programs that come before it has begun wait.
     while !socket.exists() {
-        let ended = child.try_wait()?;
-        ensure!(ended.is_none(), "the agent for {} did not start", region.display());
+        if child.try_wait()?.is_some() {
+            console.print_after(&[errors], b"");
+            let (region, why) = (region.display(), console.last_line()?);
+            bail!("the agent for {region} did not start: {why}");
+        }
         thread::sleep(PAUSE);
     }
     Ok(child)

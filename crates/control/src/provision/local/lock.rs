@@ -102,8 +102,10 @@ impl Holder {
         if self.pid == std::process::id() || started(self.pid) != Some(self.started) {
             return;
         }
-        // Who starts others meanwhile is found the next time: its children stay descendants for as
-        // long as the holder lives, and there are more of them than looks only if it runs away.
+        // It lives until the last of them has gone, so that those of a process that is ended stay
+        // descendants, and are found the next time. But it may start none itself: one that came
+        // between the last look and its end would be nobody's.
+        signal(self.pid, Signal::STOP);
         for _ in 0..LOOKS_MAX {
             let living = descendants(self.pid);
             living.iter().copied().for_each(end);
@@ -116,10 +118,14 @@ impl Holder {
 }
 
 fn end(pid: u32) {
+    signal(pid, Signal::KILL);
+}
+
+fn signal(pid: u32, signal: Signal) {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
     if let Some(pid) = pid {
         // It may be gone.
-        let _ = kill_process(pid, Signal::KILL);
+        let _ = kill_process(pid, signal);
     }
 }
 
@@ -193,6 +199,29 @@ mod tests {
         assert!(child.try_wait().unwrap().is_none());
         own.kill();
         assert!(!child.wait().unwrap().success());
+    }
+
+    /// A VM that is removed while it boots: it starts processes all the time.
+    #[test]
+    fn who_starts_others_all_the_time_leaves_none() {
+        const OTHERS: &str = "sleep 600.0625";
+        let script = format!("while :; do {OTHERS} & done");
+        let mut child = Command::new("sh").args(["-c", &script]).spawn().unwrap();
+        while descendants(child.id()).len() < 20 {
+            thread::yield_now();
+        }
+        Holder { pid: child.id(), started: started(child.id()).unwrap(), what: String::new() }
+            .kill();
+        child.wait().unwrap();
+        let processes = fs::read_dir("/proc").unwrap().flatten();
+        let processes = processes.filter_map(|entry| entry.file_name().to_str()?.parse().ok());
+        let is_left = |pid: &u32| {
+            let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).replace('\0', " ").trim() == OTHERS
+        };
+        let left: Vec<u32> = processes.filter(is_left).collect();
+        left.iter().copied().for_each(end);
+        assert!(left.is_empty(), "{left:?}");
     }
 
     #[test]

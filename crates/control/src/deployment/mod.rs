@@ -6,8 +6,9 @@
 //! meanwhile in it; the *manage* part is what all steps but the VM's own take, and the *boot* time
 //! what somebody with a clock outside sees, polling included.
 
+mod drawing;
+
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,6 +17,7 @@ use weft_api::figures::Figures;
 use weft_api::stolen::Processors;
 use weft_api::v1::{Client, ClientError, Event, EventKind, InstanceState, Kind};
 
+pub use self::drawing::drawing;
 use crate::bench::{median, wanted};
 
 /// How often to ask whether a VM is ready.
@@ -35,8 +37,10 @@ const OF_VM: [&str; 3] = ["create", "port", "active"];
 pub struct Plan {
     /// cGPUs of one VM, each in turn; the paper: 25, 50, 75, beside none.
     pub cgpus: Vec<u32>,
-    /// VMs at once with one cGPU each; the paper: 15 to 90, begun 10 s apart.
+    /// VMs with one cGPU each; the paper: 15 to 90.
     pub vms: Vec<usize>,
+    /// Between the beginnings of those VMs; the paper: 10 s.
+    pub pace: Duration,
     /// Memory of each cGPU, in MiB; the paper: 100.
     pub memory_mib: u64,
     /// Times that each is measured.
@@ -75,12 +79,16 @@ pub fn run(client: &Client, plan: &Plan, mode: String) -> Result<Figures> {
         }
     }
     for vms in &plan.vms {
-        let (median, longest) = boot_many(client, *vms, plan.memory_mib)?;
+        let (median, longest) = boot_many(client, *vms, plan)?;
         figures.insert(format!("boot_ms_median_of_{vms}_vms"), median);
         figures.insert(format!("boot_ms_longest_of_{vms}_vms"), longest);
     }
-    let window =
-        format!("medians of {}; cGPUs of {} MiB; VMs begun at once", plan.repeats, plan.memory_mib);
+    let pace = match plan.pace {
+        Duration::ZERO => "at once".to_owned(),
+        pace => format!("{pace:?} apart"),
+    };
+    let Plan { repeats, memory_mib, .. } = plan;
+    let window = format!("medians of {repeats}; cGPUs of {memory_mib} MiB; VMs begun {pace}");
     let stolen = Some(Processors::now().stolen_since(before));
     Ok(Figures { stolen, ..Figures::new("deployment", mode, window, figures) })
 }
@@ -111,17 +119,20 @@ fn deploy_ms(events: &[Event]) -> Option<f64> {
     Some(in_ms(span.saturating_add(asked.took_us)))
 }
 
-/// The median and the longest boot of so many VMs that are asked for at once.
-fn boot_many(client: &Client, vms: usize, memory_mib: u64) -> Result<(f64, f64)> {
-    let one = || -> Result<(f64, String)> {
+/// The median and the longest boot of so many VMs that are asked for one after the other.
+fn boot_many(client: &Client, vms: usize, plan: &Plan) -> Result<(f64, f64)> {
+    let one = |number: u32| -> Result<(f64, String)> {
+        thread::sleep(plan.pace * number);
         let begun = Instant::now();
-        let instance = client.create_instance(None, &wanted(1, memory_mib))?;
+        let instance = client.create_instance(None, &wanted(1, plan.memory_mib))?;
         wait_ready(client, &instance.id)?;
         Ok((begun.elapsed().as_secs_f64() * 1e3, instance.id))
     };
     let ended = || anyhow::anyhow!("a thread ended before its time");
     let booted: Vec<Result<(f64, String)>> = thread::scope(|scope| {
-        let threads: Vec<_> = (0..vms).map(|_| scope.spawn(one)).collect();
+        let one = &one;
+        let threads: Vec<_> =
+            (0..).take(vms).map(|number| scope.spawn(move || one(number))).collect();
         let joined = threads.into_iter().map(|thread| thread.join().map_err(|_| ended()));
         joined.map(|booted| booted.and_then(|booted| booted)).collect()
     });
@@ -183,46 +194,6 @@ fn wait_gone(client: &Client, id: &str) -> Result<()> {
 #[expect(clippy::cast_precision_loss, reason = "milliseconds of minutes")]
 fn in_ms(us: u64) -> f64 {
     us as f64 / 1e3
-}
-
-/// The boot of one VM by its cGPUs as a drawing: the part of the VM, and what is beside it.
-#[must_use]
-pub fn drawing(plan: &Plan, found: &Figures) -> String {
-    const BAR: f64 = 48.0;
-    const HEIGHT: f64 = 240.0;
-    let value = |name: String| found.figure(&name).unwrap_or(0.0);
-    let boot = |cgpus: &u32| value(format!("boot_ms_{cgpus}"));
-    let highest = plan.cgpus.iter().map(boot).fold(1.0, f64::max);
-    let scale = HEIGHT / highest;
-    let mut svg = String::from(
-        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"640\" height=\"340\" \
-         font-family=\"sans-serif\" font-size=\"12\">\n<text x=\"10\" y=\"18\">Boot time of a VM, \
-         ms: the VM's own part, and the rest above it</text>\n",
-    );
-    let mut x = 40.0;
-    for cgpus in &plan.cgpus {
-        let (boot, deploy) = (boot(cgpus), value(format!("deploy_ms_{cgpus}")).min(boot(cgpus)));
-        let (low, high) = (deploy * scale, boot * scale);
-        let bottom = 40.0 + HEIGHT;
-        let _ = writeln!(
-            svg,
-            "<rect x=\"{x}\" y=\"{:.1}\" width=\"{BAR}\" height=\"{low:.1}\" fill=\"#7a8\"/>\n\
-             <rect x=\"{x}\" y=\"{:.1}\" width=\"{BAR}\" height=\"{:.1}\" fill=\"#c63\"/>\n\
-             <text x=\"{x}\" y=\"{:.1}\">{boot:.0} ms</text>\n\
-             <text x=\"{x}\" y=\"{:.1}\">{cgpus} cGPUs</text>",
-            bottom - low,
-            bottom - high,
-            high - low,
-            bottom - high - 4.0,
-            bottom + 16.0,
-        );
-        x += BAR + 60.0;
-    }
-    svg.push_str(
-        "<text x=\"10\" y=\"325\">The paper: 0.2 % over a VM without cGPUs at 50, 12 % at 75 \
-         (Table 2).</text>\n</svg>\n",
-    );
-    svg
 }
 
 #[cfg(test)]
