@@ -111,7 +111,7 @@ cpu_allocation_ratio = 64
 ram_allocation_ratio = 2
 report_interval = 5
 service_down_time = 30
-vif_plugging_timeout = 60
+vif_plugging_timeout = 300
 resume_guests_state_on_host_boot = true
 update_resources_interval = 60
 [api_database]

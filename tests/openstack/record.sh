@@ -18,6 +18,8 @@ die() { echo "error: $*" >&2; exit 1; }
 [[ "$SELF" != *" "* ]] || die "the path $SELF has a space in it, and run.sh takes its words apart"
 inlab() { "$LAB" exec "$@"; }
 tenant() { local name=$1; shift; inlab env OS_USERNAME="$name" OS_PROJECT_NAME="$name" "$@"; }
+# The checkout's commit, with + if something of it was changed.
+commit() { git -C "$HERE" describe --always --abbrev=12 --exclude='*' --dirty=+; }
 of() { inlab openstack "$1" show "$2" -f value -c id; }
 
 lab() {
@@ -79,6 +81,7 @@ scenarios() { # scenarios LOG SCENARIO…
     # Names of hosts and ids of projects are this run's own; the guest repeats its script.
     sed -i -e "s/$TENANT_A/<tenant-a>/g; s/$TENANT_B/<tenant-b>/g; s/\boslab\b/<compute1>/g; s/10\.77\.0\.2\b/<controller>/g" \
         -e "s/\boslab_weft\b/<compute1>_weft/g; s|$HERE/||g" -e '/^ \{12\}\(echo \|\/usr\/local\/share\/\)/d' "$LOGS/$log.log"
+    sed -i "1i commit $(commit)" "$LOGS/$log.log"
     cat "$LOGS/$log.log"
     return $code
 }

@@ -39,6 +39,7 @@ run() {
         exec chroot "$root" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 BUILD=/weft/build \
             /bin/bash /weft/source/tests/slurm/run.sh' run "$ROOT" "$HERE" "$(realpath "$BUILD")" \
         > "$LAB/run.log" 2>&1 < /dev/null || code=$?
+    sed -i "1i commit $(git -C "$HERE" describe --always --abbrev=12 --exclude='*' --dirty=+)" "$LAB/run.log"
     cat "$LAB/run.log"
     return $code
 }
