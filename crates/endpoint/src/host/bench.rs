@@ -205,8 +205,8 @@ fn median(values: &mut [f64]) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// Measures; takes about half a minute. With a folder of programs, also what the end of a grant
-/// takes for one of them.
+/// Measures; takes about a minute, and several where others work. With a folder of programs, also
+/// what the end of a grant takes for one of them.
 ///
 /// # Errors
 /// If the system does not permit it, or an answer is wrong.
