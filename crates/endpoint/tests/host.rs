@@ -236,6 +236,35 @@ fn withdrawing_cuts_what_is_open() {
 }
 
 #[test]
+fn a_look_up_stops_what_tracking_would_let_through() {
+    let Some(host) = Host::new() else { return };
+    let a = host.lab.vm(1, "10.0.0.2", None).unwrap();
+    let node = gateway(&host.lab.node, "192.168.50.2:0", "node").to_string();
+    let nft = |command: &str| {
+        let words: Vec<&str> = command.split(' ').collect();
+        host.lab.host.run("nft", &words).unwrap()
+    };
+    host.put(&[a.row("a", 1, MASKED, &node)]);
+    let mut stream = open(&a, MASKED);
+    assert_eq!(ask(&mut stream).unwrap(), "node 192.168.50.1 hello");
+    // The look-up alone is gone: the connection is still tracked, marked and translated.
+    nft("flush map inet weft way");
+    let before = host.dropped("refused");
+    assert!(ask(&mut stream).is_err(), "a connection outlived its look-up");
+    assert!(host.dropped("refused") > before);
+    let flows = || host.lab.host.within(weft_endpoint::host::system::flows).unwrap().unwrap();
+    assert_eq!(flows().len(), 1);
+    // One that was tracked and not led goes nowhere, and is in nobody's way afterwards.
+    host.endpoint(|agent| agent.repair()).unwrap();
+    nft("flush chain inet weft lead");
+    let before = host.dropped("refused");
+    refused(&a, MASKED);
+    assert!(host.dropped("refused") > before);
+    host.endpoint(|agent| agent.repair()).unwrap();
+    assert_eq!(ask(&mut open(&a, MASKED)).unwrap(), "node 192.168.50.1 hello");
+}
+
+#[test]
 fn connections_live_through_a_restart_and_other_rows() {
     let Some(host) = Host::new() else { return };
     let a = host.lab.vm(1, "10.0.0.2", None).unwrap();
