@@ -76,6 +76,7 @@ scenarios() { # scenarios LOG SCENARIO…
     export COMPUTE=oslab COMPUTE_NETNS=oslab UPLINK=eth-lab GPU_LISTEN=10.77.0.1:7600
     export KEYSTONE_STOP="$LAB keystone-stop" KEYSTONE_START="$LAB keystone-start" COMPUTE_REBOOT="$LAB reboot"
     export PLAIN_VM="$SELF plain-vm" PLAIN_CONSOLE="$SELF plain-console" PLAIN_DELETE="$SELF plain-delete"
+    export PLAIN_BOOT="$SELF plain-boot"
     export PLACEMENT_USAGE="$SELF placement-usage"
     "$HERE/tests/openstack/run.sh" "$@" > "$LOGS/$log.log" 2>&1 < /dev/null || code=$?
     # Names of hosts and ids of projects are this run's own; the guest repeats its script.
@@ -107,12 +108,22 @@ plain_vm() {
     tenant tenant-b openstack server create plain --flavor weft.small --image weft --nic net-id=lab-net --user-data /lab/weft/plain.sh \
         --config-drive True -f value -c id
 }
+plain_boot() {
+    tenant tenant-b openstack server create plain --flavor weft.small --image weft --nic net-id=lab-net --config-drive True --wait \
+        -f json -c id -c created -c OS-SRV-USG:launched_at > "$ROOT/lab/weft/plain.json"
+    inlab python3 -c 'import json, datetime
+server = json.load(open("/lab/weft/plain.json"))
+begun, ran = (datetime.datetime.fromisoformat(server[key].rstrip("Z")) for key in ("created", "OS-SRV-USG:launched_at"))
+print(f"ran {(ran - begun).total_seconds():.1f} s after Nova was asked, by its own clock, which counts whole seconds at one end")'
+    inlab python3 -c 'import json; print(json.load(open("/lab/weft/plain.json"))["id"])' | while read -r id; do plain_delete "$id"; done
+}
 plain_console() { cat "$ROOT/var/lib/nova/instances/$1/console.log"; }
 plain_delete() { tenant tenant-b openstack server delete --wait "$1"; }
 placement_usage() { inlab python3 /lab/weft/placement.py oslab_weft; }
 
 case ${1:-all} in
     plain-vm) plain_vm "$2"; exit;;
+    plain-boot) plain_boot; exit;;
     plain-console) plain_console "$2"; exit;;
     plain-delete) plain_delete "$2"; exit;;
     placement-usage) placement_usage; exit;;

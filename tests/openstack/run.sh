@@ -11,6 +11,7 @@
 #   COMPUTE_NETNS, UPLINK   its network namespace on this host, and its interface to the GPU node
 #   GPU_LISTEN              address:port of the GPU node that the compute host reaches
 #   KEYSTONE_STOP, KEYSTONE_START, COMPUTE_REBOOT (optional)   commands of the cloud's operator
+#   PLAIN_BOOT (optional)   command that boots a server without cGPUs and says how long it took
 #   DEPLOYMENT              where the scenario `deployment` leaves its figures (.json) and its drawing (.svg)
 # Prints what it does and what came of it, and ends with 0 if everything came as it should.
 set -uo pipefail
@@ -204,6 +205,7 @@ scenario_deployment() {
     say "-- how long VMs take until they are ready, part for part (GSaaS, equation 1)"
     api PUT "/v1/projects/$TENANT_A" -f -d '{"quota": {"cgpus": 128, "memory_mib": 1048576, "exclusive_gpus": 1}}' > /dev/null
     "$BUILD/weft-control" token deployment --role member --project "$TENANT_A" --state-dir "$STATE/control" > "$STATE/deployment.token"
+    local _; [ -z "${PLAIN_BOOT:-}" ] || for _ in 1 2 3; do say "   a server without cGPUs: $($PLAIN_BOOT)"; done
     check "all of them came to be ready and were removed" deployment
     check "nothing is left" until_true 60 empty
 }

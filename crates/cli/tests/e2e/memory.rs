@@ -150,6 +150,20 @@ fn signal(program: &Conversation, signal: Signal) {
     kill_process(pid, signal).unwrap();
 }
 
+/// Whether a program that was told to stop has, and not ended.
+fn has_stopped(program: &Conversation) -> bool {
+    let mut state = String::new();
+    eventually("a program to stop or to end", || {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", program.child.id()));
+        // The state is behind the name, which may have anything in it.
+        let stat = stat.unwrap_or_default();
+        let rest = stat.rsplit_once(") ").map_or("X", |(_, rest)| rest);
+        state = rest.chars().take(1).collect();
+        ["T", "Z", "X"].contains(&state.as_str())
+    });
+    state == "T"
+}
+
 /// An unmodified program that is stopped while it has so much device memory. One that ended before
 /// that was seen is run again.
 fn held_with_its_memory(node: &Node, (name, size): (&str, u64), bytes: u64) -> Conversation {
@@ -171,7 +185,7 @@ fn held_with_its_memory(node: &Node, (name, size): (&str, u64), bytes: u64) -> C
             return false;
         }
         signal(&running, Signal::STOP);
-        let has_all = used() >= bytes && running.child.try_wait().unwrap().is_none();
+        let has_all = has_stopped(&running) && used() >= bytes;
         if !has_all {
             signal(&running, Signal::CONT);
         }
