@@ -340,7 +340,8 @@ pub(crate) enum WorkloadFormat {
 #[derive(Debug, Clone, Default, Args)]
 pub(crate) struct VgpuSettings {
     /// Weight, 1 to 10,000.
-    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, allow_negative_numbers = true,
+        value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) weight: Option<u32>,
     /// Memory quota, such as 512MiB.
     #[arg(long, value_name = "SIZE", value_parser = quota)]

@@ -92,6 +92,23 @@ impl Name {
         names.contains(&self)
     }
 
+    /// Whether `--only` chooses among what it does.
+    fn has_parts(self, via: Option<via::Via>) -> bool {
+        match via {
+            Some(via::Via::Vm) => self == Self::Fairgv,
+            Some(via::Via::Tls) => false,
+            None => [
+                Self::Adversary,
+                Self::Flexy,
+                Self::Memory,
+                Self::Fairness,
+                Self::Latency,
+                Self::Remote,
+            ]
+            .contains(&self),
+        }
+    }
+
     /// Whether it runs on a genuine GPU where one is named.
     fn is_on_any_device(self) -> bool {
         self.has_either_pace() || [Self::Call, Self::Copy, Self::Engine].contains(&self)
@@ -167,6 +184,11 @@ pub(crate) fn bench(options: &BenchOptions) -> Result<ExitCode> {
     let is_remote = context.via == Some(via::Via::Tls);
     if is_remote && !matches!(options.name, Name::Call | Name::Copy | Name::Overhead) {
         bail!("--via tls is for `bench call`, `bench copy` and `bench overhead`");
+    }
+    if !(context.only.is_empty() || options.name.has_parts(context.via)) {
+        bail!(
+            "--only: this benchmark has no parts to choose from; `weft bench --help` says which do"
+        );
     }
     let may_be_gpu = context.via.is_none() && options.name.is_on_any_device();
     let gpu = if may_be_gpu { tenant::genuine()? } else { None };

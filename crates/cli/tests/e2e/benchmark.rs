@@ -33,3 +33,32 @@ fn measured(name: &str) -> Value {
     assert!(output.status.success(), "{}", text_of(&output));
     serde_json::from_slice(&output.stdout).unwrap()
 }
+
+/// What a benchmark would not look at is refused before it measures.
+#[test]
+fn parts_are_chosen_only_of_benchmarks_that_have_some() {
+    for arguments in [&["call", "--only", "x"][..], &["overhead", "--via", "vm", "--only", "x"]] {
+        let mut command = weft();
+        command.arg("bench").args(arguments);
+        command.arg("--programs").arg(provided("WEFT_TEST_PROGRAMS"));
+        let output = finish(command);
+        assert!(text_of(&output).contains("has no parts"), "{}", text_of(&output));
+        assert_eq!(output.status.code(), Some(1));
+    }
+}
+
+/// The cloud's services are `weft`'s, too.
+#[test]
+fn weft_becomes_the_programs_that_are_installed_beside_it() {
+    let said = |arguments: &[&str]| {
+        let mut command = weft();
+        command.args(arguments);
+        let output = finish(command);
+        (output.status.code(), text_of(&output))
+    };
+    let (code, text) = said(&["control", "openapi"]);
+    assert!(code == Some(0) && text.contains("\"openapi\": \"3.1"), "{text}");
+    let (code, text) = said(&["endpoint", "host", "--help"]);
+    assert!(code == Some(0) && text.contains("--uplink"), "{text}");
+    assert_eq!(said(&["control", "--nonsense"]).0, Some(2));
+}
