@@ -1,4 +1,5 @@
-//! Copies and switch time against the number of vGPUs: Figures 3, 4, 8 and 10 in spirit.
+//! Copies and switch time against the number of vGPUs: Figures 3, 4, 10, 11 and 12 in
+//! spirit.
 
 use weft_sched::memory::{self, Demand};
 
@@ -6,6 +7,9 @@ use super::machine::{Machine, Ran};
 use super::{COUNTS, OTHER_NS, SIZES, SLOT_NS, Setup, demands, mixed, part, place};
 use crate::outcome::{Outcome, PlotKind};
 use crate::random::Random;
+
+/// Slots of the largest VMs.
+const LARGE: usize = 16;
 
 /// Placements whose copies are compared; `pipelined` hides them and has an experiment of its own.
 const NAMES: [&str; 5] = ["scores", "size", "utilization", "exact", "scattered"];
@@ -53,6 +57,7 @@ pub(super) fn copies(setup: &Setup) -> Outcome {
         plot.series(*name, line);
     }
     of_one_size(&mut outcome, rounds);
+    switches(&mut outcome, rounds.min(100));
     compare(&mut outcome);
     outcome.note(
         "Every vGPU has work in every round, and each slot of a vGPU that others have too is copied \
@@ -70,7 +75,7 @@ fn least(value: impl Fn(usize) -> f64) -> f64 {
     COUNTS.into_iter().map(value).fold(1.0, f64::min)
 }
 
-/// VMs of one size, 2 to 15, with all parts of a switch: Figures 3, 11 and 12 in spirit.
+/// VMs of one size, 2 to 15, with all parts of a switch: Figure 3 in spirit.
 fn of_one_size(outcome: &mut Outcome, rounds: u64) {
     let names = ["scores", "size", "pipelined"];
     let mut best = (0.0, "none".to_owned());
@@ -114,6 +119,48 @@ fn of_one_size(outcome: &mut Outcome, rounds: u64) {
     outcome.compare("time of a switch, at best, one size of VM, 2 to 15", "-53 %", ours);
 }
 
+/// How many switches there are, what each takes and what all take together, of 2 to 7 VMs of one
+/// size that always have work: Figures 11 and 12 in spirit.
+fn switches(outcome: &mut Outcome, rounds: u64) {
+    let other_ns = SLOT_NS + OTHER_NS;
+    // Switches a second, ms of each, and the part of the time in all of them.
+    let of = |name: &str, count: usize| {
+        let ran = round_robin(name, &demands(vec![LARGE; count]), rounds, SLOT_NS);
+        let in_switches = (ran.stall_ns + ran.turns * other_ns) as f64;
+        let all = ran.run_ns as f64 + in_switches;
+        let turns = ran.turns as f64;
+        [turns / all * 1e9, in_switches / turns / 1e6, in_switches / all]
+    };
+    let titles = [
+        ("Switches, VMs of 1,024 MiB", "switches a second"),
+        ("Time of a switch, 2 to 7 VMs of 1,024 MiB", "ms per switch"),
+        ("Time in all switches, VMs of 1,024 MiB", "part of the time"),
+    ];
+    let names = ["scores", "size"];
+    let found: Vec<[[f64; 3]; 2]> =
+        (2..=7).map(|count| names.map(|name| of(name, count))).collect();
+    for (figure, (title, axis)) in titles.into_iter().enumerate() {
+        let plot = outcome.plot(PlotKind::Lines, title, "vGPUs", axis);
+        for (place, name) in names.into_iter().enumerate() {
+            let values = found.iter().map(|of_both| of_both[place][figure]);
+            plot.series(name, (2..).map(f64::from).zip(values));
+        }
+    }
+    let change = |count: usize, figure: usize| {
+        let [scores, size] = found[count - 2];
+        format!("{:+.0} %", (size[figure] / scores[figure] - 1.0) * 100.0)
+    };
+    let each = |figure: usize| [4, 5, 6, 7].map(|count| change(count, figure)).join(", ");
+    outcome.compare(
+        "Figure 11: switches a second, size against gScale, 4, 5, 6, 7 VMs of 1,024 MiB",
+        "more",
+        each(0),
+    );
+    outcome.compare("Figure 11: time of each, the same", "considerably less", each(1));
+    let what = "Figure 12: time in all switches, the same";
+    outcome.compare(what, "less, by more for few VMs than for many", each(2));
+}
+
 /// ms that a switch waits for the high region with `scores`, `size` and `pipelined`.
 fn high_ms(demands: &[Demand], rounds: u64) -> [f64; 3] {
     let of = |name: &str| round_robin(name, demands, rounds, SLOT_NS);
@@ -124,9 +171,9 @@ fn high_ms(demands: &[Demand], rounds: u64) -> [f64; 3] {
 fn compare(outcome: &mut Outcome) {
     let less = |outcome: &Outcome, name: &str| (1.0 - outcome.figures[name]) * 100.0;
     let ours = format!("-{:.1} %", less(outcome, "copies_size_over_scores_least"));
-    outcome.compare("copies, Algorithm 1 against gScale, at best", "-35 %", ours);
+    outcome.compare("Figure 10: copies, Algorithm 1 against gScale, at best", "-35 %", ours);
     let ours = format!("-{:.1} %", less(outcome, "copies_utilization_over_scores_least"));
-    outcome.compare("copies, Algorithm 2 against gScale, at best", "-30 %", ours);
+    outcome.compare("Figure 10: copies, Algorithm 2 against gScale, at best", "-30 %", ours);
     let figure_4 = demands([6; 4]);
     let of = |name: &str| {
         let problem = memory::Problem { region: 12, demands: &figure_4, hidden: 0 };

@@ -1,4 +1,4 @@
-//! What programs gain: Figures 8 and 13 in spirit.
+//! What programs gain: Figure 8 in spirit.
 
 use super::copies::round_robin;
 use super::pipeline::ahead;
@@ -51,13 +51,13 @@ pub(super) fn performance(setup: &Setup) -> Outcome {
         (best - 1.0) * 100.0,
         (outcome.figures["speedup_pipelined_max"] - 1.0) * 100.0
     );
-    outcome.compare("performance of programs, at best, equal use", "+39 %", ours);
+    outcome.compare("Figure 8: performance of programs, at best, equal use", "+39 %", ours);
     let ahead_by = |count: usize| {
         let of = |name: &str| outcome.figures[&format!("speedup_{name}_{count}")];
         format!("{:.1} %", (of("size") / of("utilization") - 1.0) * 100.0)
     };
     let ours = [6, 9, 12, 15].map(ahead_by).join(", ");
-    let what = "size ahead of utilization, equal use, 6, 9, 12, 15 vGPUs";
+    let what = "Figure 8: size ahead of utilization, equal use, 6, 9, 12, 15 vGPUs";
     outcome.compare(what, "7 %, 4 %, 2 %, 1 %", ours);
     let plot = outcome.plot(PlotKind::Lines, "Speed over `scores`", "vGPUs", "times");
     for (name, line) in names.into_iter().zip(lines) {

@@ -52,9 +52,16 @@ pub(super) fn pipeline(setup: &Setup) -> Outcome {
         super::part(least.copied().unwrap_or(0) as f64, most.copied().unwrap_or(0) as f64)
     };
     outcome.figure("pipelined_mmr", share(&pipelined));
-    let shares = [&scores, &size, &pipelined].map(|ran| format!("{:.3}", share(ran)));
-    let ours = format!("MMR {} (scores, size, pipelined)", shares.join(", "));
-    outcome.compare("Figure 13: use of 15 busy VMs", "similar, 80 to 90 %", ours);
+    let three = [&scores, &size, &pipelined];
+    let shares = three.map(|ran| format!("{:.3}", share(ran))).join(", ");
+    let used =
+        three.map(|ran| format!("{:.0} %", ran.efficiency_with(switch_ns) * 100.0)).join(", ");
+    outcome.compare(
+        "Figure 13: use of the device, 15 VMs that are always busy",
+        "similar, 80 to 90 %",
+        format!("{used} (scores, size, pipelined)"),
+    );
+    outcome.compare("the same: least over most turns of a VM", "not in the paper", shares);
     // Without a second pile to write into there is nothing to hide behind.
     let control = ahead("scores", &demands([super::REGION; 4]), rounds.min(100), SLOT_NS);
     outcome.control("efficiency_all_as_large_as_the_region", control.efficiency());
