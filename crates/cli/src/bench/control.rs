@@ -16,8 +16,11 @@ use crate::services;
 /// Seconds of each rate in a quick run.
 const QUICK_SECONDS: &str = "1";
 
-/// VMs at once in the local cloud.
-const VMS: &str = "15";
+/// VMs at once in the local cloud (GSaaS, Figure 8).
+const VMS: &str = "15,30,45,60,75,90";
+
+/// The same in a quick run.
+const QUICK_VMS: &str = "15";
 
 pub(crate) fn run(context: &Context) -> Result<Document> {
     if !rustix::process::geteuid().is_root() {
@@ -106,9 +109,11 @@ impl Cloud {
     /// What a VM's boot takes there, part for part, with a real node and real relays.
     fn deployment(&self, is_quick: bool) -> Result<Value> {
         let mut command = services::program(services::CONTROL)?;
-        command.args(["deployment", "--json", "--what", "processes of this host", "--vms", VMS]);
+        command.args(["deployment", "--json", "--what", "processes of this host", "--vms"]);
         if is_quick {
-            command.args(["--repeats", "1"]);
+            command.args([QUICK_VMS, "--repeats", "1"]);
+        } else {
+            command.arg(VMS);
         }
         command.arg("--url").arg(&self.url);
         document_of(command.arg("--token-file").arg(self.state.join("demo.token")))
